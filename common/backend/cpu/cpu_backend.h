@@ -1,0 +1,17 @@
+// The CPU backend: also the reference that other backends are compared with.
+#ifndef BATON_COMMON_BACKEND_CPU_CPU_BACKEND_H_
+#define BATON_COMMON_BACKEND_CPU_CPU_BACKEND_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/backend/backend.h"
+
+namespace baton::backend {
+
+// INVALID_ARGUMENT if bfloat16 is asked for on a CPU that does not multiply it.
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options);
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_CPU_BACKEND_H_

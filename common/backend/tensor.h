@@ -1,0 +1,82 @@
+// Views of device memory. On the CPU backend "device" is host memory; code outside a backend must
+// not look behind `data` all the same.
+#ifndef BATON_COMMON_BACKEND_TENSOR_H_
+#define BATON_COMMON_BACKEND_TENSOR_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace baton::backend {
+
+enum class DType : uint8_t { kF32, kBF16, kF16 };
+
+constexpr size_t SizeOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr const char* Name(DType dtype) {
+  return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
+}
+
+// Row-major [rows, cols]; row r starts r * row_stride elements behind `data`. Owns nothing.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_stride = 0;
+};
+
+// Weights as a file holds them: row-major [rows, cols] in host memory, at any alignment.
+struct HostMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+// Device memory, freed with the object. The backend outlives its buffers.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  void* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+
+ protected:
+  Buffer(void* data, size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
+  void* data_;
+  size_t size_bytes_;
+};
+
+// The KV pool: block b's chunk of layer l starts at base + b * block_stride_bytes +
+// l * layer_stride_bytes and is [K,V][kv_heads][block_tokens][head_dim] of dtype.
+struct KvPool {
+  std::byte* base = nullptr;
+  int64_t block_stride_bytes = 0;
+  int64_t layer_stride_bytes = 0;
+  int block_count = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int block_tokens = 0;
+  DType dtype = DType::kF32;
+};
+
+// One sequence's rows in a step: its tokens at positions [context, context + row_count) are computed
+// now, in rows [first_row, first_row + row_count) of the batch; those before are in its blocks.
+struct SequenceRows {
+  int first_row = 0;
+  int row_count = 0;
+  int context = 0;
+  absl::Span<const int32_t> blocks;  // covers context + row_count tokens
+};
+
+// A step's rows: prefill chunks and single decode tokens alike. Rows of all sequences are contiguous
+// and in order. Host memory, valid for the call that takes it.
+struct RaggedBatch {
+  absl::Span<const int32_t> tokens;          // [rows]
+  absl::Span<const SequenceRows> sequences;
+  absl::Span<const int32_t> logit_rows;      // rows whose logits are wanted, ascending
+};
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_TENSOR_H_

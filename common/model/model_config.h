@@ -1,0 +1,57 @@
+// What a Hugging Face directory says of its model, checked and in one form for all architectures.
+#ifndef BATON_COMMON_MODEL_MODEL_CONFIG_H_
+#define BATON_COMMON_MODEL_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/backend/tensor.h"
+
+namespace baton::model {
+
+// Everything that may differ between layers or architectures in the forward pass.
+struct LayerSpec {
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int ffn_dim = 0;
+  float norm_eps = 0;
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  int window = 0;      // 0: full attention
+  float scale = 0;     // on q·k
+};
+
+struct ModelConfig {
+  std::string architecture;        // e.g. "Qwen2ForCausalLM"
+  int hidden_dim = 0;
+  int vocab_size = 0;              // rows of the embedding
+  int token_count = 0;             // ids that the tokenizer has; the rest of the rows is padding, never sampled
+  int max_positions = 0;           // max_position_embeddings
+  bool tied_embeddings = false;
+  float final_norm_eps = 0;
+  std::vector<double> rope_inverse_frequencies;  // [head_dim / 2], rope scaling applied
+  float rope_factor = 1;           // on cos and sin
+  std::vector<LayerSpec> layers;
+  backend::DType weight_dtype = backend::DType::kF32;  // as config.json states it
+  std::vector<int32_t> eos_token_ids;            // generation_config.json, else config.json
+  // Defaults of generation_config.json, where present and do_sample is not false.
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int> top_k;
+  std::optional<float> min_p;
+  // Of config.json, tokenizer.json and the headers of all weight files: equal in all workers and
+  // routers that serve one model.
+  uint64_t fingerprint = 0;
+};
+
+// Reads config.json, generation_config.json, tokenizer.json (ids only) and the weight headers of
+// `model_dir`. Errors name the file and the field: NOT_FOUND, INVALID_ARGUMENT, UNIMPLEMENTED.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_MODEL_CONFIG_H_
