@@ -46,6 +46,7 @@ struct ModelConfig {
   // Of config.json, tokenizer.json and the headers of all weight files: equal in all workers and
   // routers that serve one model.
   uint64_t fingerprint = 0;
+  uint64_t tokenizer_fingerprint = 0;  // XXH3-64 of the bytes of tokenizer.json, as Tokenizer has it
 };
 
 // Reads config.json, generation_config.json, tokenizer.json (ids only) and the weight headers of
