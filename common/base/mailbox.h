@@ -1,0 +1,59 @@
+// Work handed to a loop thread: any thread posts closures, the loop runs them in order.
+// Its length is bounded by what posts: at most a few closures for each admitted request (admission
+// itself is bounded), so that a release or a cancel can never be refused.
+#ifndef BATON_COMMON_BASE_MAILBOX_H_
+#define BATON_COMMON_BASE_MAILBOX_H_
+
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace baton {
+
+// Thread-safe; Run* from the loop thread only.
+class Mailbox {
+ public:
+  using Closure = absl::AnyInvocable<void()>;
+
+  // False, dropping the closure, once closed.
+  bool Post(Closure closure) {
+    absl::MutexLock lock(&mutex_);
+    if (closed_) return false;
+    closures_.push_back(std::move(closure));
+    return true;
+  }
+
+  // What is inside can still be run.
+  void Close() {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+
+  // Runs what is there, waiting up to `timeout` for the first closure.
+  void RunPending(absl::Duration timeout) {
+    std::vector<Closure> batch;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (timeout > absl::ZeroDuration()) {
+        mutex_.AwaitWithTimeout(absl::Condition(this, &Mailbox::NotEmpty), timeout);
+      }
+      batch.swap(closures_);
+    }
+    for (Closure& closure : batch) closure();
+  }
+
+ private:
+  bool NotEmpty() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !closures_.empty(); }
+
+  absl::Mutex mutex_;
+  std::vector<Closure> closures_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace baton
+
+#endif  // BATON_COMMON_BASE_MAILBOX_H_
