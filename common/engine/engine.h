@@ -1,0 +1,83 @@
+// Model, KV memory and backend of one worker: runs steps. Which step to run is a scheduler's business,
+// which blocks are whose is the BlockPool's.
+#ifndef BATON_COMMON_ENGINE_ENGINE_H_
+#define BATON_COMMON_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/backend/backend.h"
+#include "common/engine/batch.h"
+#include "common/kv/kv_layout.h"
+#include "common/model/model_config.h"
+#include "common/model/transformer.h"
+
+namespace baton::engine {
+
+struct EngineOptions {
+  std::string model_dir;
+  backend::BackendOptions backend;
+  int block_tokens = 16;
+  int num_blocks = 0;                  // 0: as many as kv_cache_bytes holds
+  int64_t kv_cache_bytes = 1LL << 30;
+  int max_model_len = 0;               // 0: what the model was made for
+  int max_num_batched_tokens = 2048;   // rows of the largest step
+  int max_num_seqs = 64;               // entries of the largest step
+  std::function<void(double)> progress;  // of loading, 0 to 1
+};
+
+// The result of a step for one entry.
+struct StepResult {
+  // The token drawn; only for entries with `sample`. An error fails that request, not the step.
+  absl::StatusOr<int32_t> token = absl::NotFoundError("not sampled");
+};
+
+// Thread: owned by one loop; KvPool memory may be read and written by others by the rules of the
+// transfer room.
+class Engine {
+ public:
+  // Loads the model, makes the KV pool. INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED about files and
+  // options; RESOURCE_EXHAUSTED, with the arithmetic, if it does not fit.
+  static absl::StatusOr<std::unique_ptr<Engine>> Load(const EngineOptions& options);
+
+  // One forward pass and the sampling of its entries, results in the entries' order.
+  // REQUIRES: 1 <= rows <= max_num_batched_tokens, at most max_num_seqs entries.
+  std::vector<StepResult> Step(const Batch& batch, model::LayerObserver* observer = nullptr);
+
+  const model::ModelConfig& config() const { return config_; }
+  const kv::KvLayout& kv_layout() const { return layout_; }
+  const backend::KvPool& kv_pool() const { return pool_; }
+  int max_model_len() const { return max_model_len_; }
+  int max_num_batched_tokens() const { return max_num_batched_tokens_; }
+  int max_num_seqs() const { return max_num_seqs_; }
+  std::string Description() const { return backend_->Description(); }
+
+ private:
+  Engine() = default;
+  absl::Status Initialize(const EngineOptions& options);
+  absl::Status MakePool(const EngineOptions& options);
+
+  // Destroyed in reverse order: the backend outlives what it made.
+  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<backend::Buffer> pool_memory_;
+  std::unique_ptr<model::Transformer> transformer_;
+  model::ModelConfig config_;
+  kv::KvLayout layout_;
+  backend::KvPool pool_;
+  int max_model_len_ = 0;
+  int max_num_batched_tokens_ = 0;
+  int max_num_seqs_ = 0;
+  // Scratch of Step, kept to avoid allocation.
+  std::vector<int32_t> tokens_;
+  std::vector<backend::SequenceRows> sequences_;
+  std::vector<int32_t> logit_rows_;
+  std::vector<float> logits_;
+};
+
+}  // namespace baton::engine
+
+#endif  // BATON_COMMON_ENGINE_ENGINE_H_
