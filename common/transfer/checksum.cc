@@ -1,0 +1,105 @@
+#include "common/transfer/checksum.h"
+
+#include <xxhash.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "baton/internal/v1/prefill.pb.h"
+
+namespace baton::transfer {
+namespace {
+
+// Fields in an unambiguous form: every value 8 bytes, every string behind its length.
+class FieldBytes {
+ public:
+  void Add(uint64_t value) {
+    for (int i = 0; i < 8; ++i) bytes_.push_back(static_cast<char>(value >> (8 * i)));
+  }
+  void Add(double value) {
+    uint64_t bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    Add(bits);
+  }
+  void Add(float value) { Add(static_cast<double>(value)); }
+  void Add(int32_t value) { Add(static_cast<uint64_t>(static_cast<uint32_t>(value))); }
+  void Add(const std::string& text) {
+    Add(static_cast<uint64_t>(text.size()));
+    bytes_.append(text);
+  }
+  uint64_t Hash() const { return XXH3_64bits(bytes_.data(), bytes_.size()); }
+
+ private:
+  std::string bytes_;
+};
+
+void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
+  fields.Add(static_cast<int32_t>(frame.frame_case()));
+  switch (frame.frame_case()) {
+    case internal::v1::PrefillFrame::kAccepted:
+      fields.Add(frame.accepted().kv_layout_fingerprint());
+      fields.Add(frame.accepted().block_count());
+      fields.Add(frame.accepted().cached_prompt_tokens());
+      break;
+    case internal::v1::PrefillFrame::kKvChunk:
+      fields.Add(frame.kv_chunk().layer());
+      fields.Add(frame.kv_chunk().first_block());
+      fields.Add(frame.kv_chunk().block_count());
+      break;
+    case internal::v1::PrefillFrame::kFirstToken:
+      fields.Add(frame.first_token().token_id());
+      break;
+    case internal::v1::PrefillFrame::kCommit:
+      fields.Add(frame.commit().kv_chunk_count());
+      fields.Add(frame.commit().queue_ms());
+      fields.Add(frame.commit().prefill_ms());
+      break;
+    case internal::v1::PrefillFrame::FRAME_NOT_SET:
+      break;
+  }
+}
+
+}  // namespace
+
+uint64_t FrameChecksum(const internal::v1::PrefillFrame& frame, const Segments& payload) {
+  FieldBytes fields;
+  fields.Add(frame.transfer_id());
+  fields.Add(frame.epoch());
+  AddBody(frame, fields);
+  const uint64_t seed = fields.Hash();
+  if (payload.size() == 1) {
+    return XXH3_64bits_withSeed(payload[0].data(), payload[0].size(), seed);
+  }
+  // One state a thread: it is 576 bytes that XXH3 wants aligned to 64.
+  thread_local const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(
+      XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset_withSeed(state.get(), seed);
+  for (absl::Span<const char> segment : payload) {
+    XXH3_64bits_update(state.get(), segment.data(), segment.size());
+  }
+  return XXH3_64bits_digest(state.get());
+}
+
+uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
+  FieldBytes fields;
+  fields.Add(request.request_id());
+  fields.Add(request.transfer_id());
+  fields.Add(request.model_fingerprint());
+  fields.Add(request.kv_layout_fingerprint());
+  fields.Add(request.prefill_epoch());
+  fields.Add(request.decode_worker_id());
+  fields.Add(request.first_block());
+  fields.Add(request.cache_salt());
+  fields.Add(request.sampling().temperature());
+  fields.Add(request.sampling().top_p());
+  fields.Add(request.sampling().top_k());
+  fields.Add(request.sampling().min_p());
+  fields.Add(static_cast<uint64_t>(request.sampling().seed()));
+  fields.Add(static_cast<uint64_t>(request.sampling().choice()));
+  fields.Add(static_cast<uint64_t>(request.tokens_size()));
+  for (int32_t token : request.tokens()) fields.Add(token);
+  return fields.Hash();
+}
+
+}  // namespace baton::transfer

@@ -1,0 +1,231 @@
+#include "common/transfer/kv_receiver.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace baton::transfer {
+namespace {
+
+constexpr struct {
+  AbortReason reason;
+  const char* name;
+  const char* error;
+} kReasons[] = {
+    {AbortReason::kPeerLost, "peer_lost", "PREFILL_LOST"},
+    {AbortReason::kChecksum, "checksum", "CHECKSUM"},
+    {AbortReason::kLayout, "layout", "KV_LAYOUT"},
+    {AbortReason::kEpoch, "epoch", "STALE_EPOCH"},
+    {AbortReason::kProtocol, "protocol", "PROTOCOL"},
+    {AbortReason::kTimeout, "timeout", "DEADLINE"},
+    {AbortReason::kCancelled, "cancelled", "CANCELLED"},
+};
+
+absl::Status Protocol(absl::string_view message) {
+  return MakeError(absl::StatusCode::kDataLoss, "PROTOCOL", absl::StrCat("KV transfer: ", message));
+}
+
+int64_t SizeOf(const Segments& payload) {
+  int64_t size = 0;
+  for (absl::Span<const char> segment : payload) size += static_cast<int64_t>(segment.size());
+  return size;
+}
+
+// Hands out a segmented payload as consecutive pieces.
+class PayloadReader {
+ public:
+  explicit PayloadReader(const Segments& payload) : payload_(payload) {}
+  void Read(std::byte* target, size_t size) {
+    while (size > 0) {
+      BATON_CHECK_LT(segment_, payload_.size());
+      const absl::Span<const char> segment = payload_[segment_];
+      const size_t count = std::min(size, segment.size() - offset_);
+      std::memcpy(target, segment.data() + offset_, count);
+      target += count;
+      size -= count;
+      offset_ += count;
+      if (offset_ == segment.size()) {
+        ++segment_;
+        offset_ = 0;
+      }
+    }
+  }
+
+ private:
+  const Segments& payload_;
+  size_t segment_ = 0;
+  size_t offset_ = 0;
+};
+
+}  // namespace
+
+const char* Name(AbortReason reason) {
+  for (const auto& row : kReasons) {
+    if (row.reason == reason) return row.name;
+  }
+  return "protocol";
+}
+
+AbortReason AbortReasonOf(const absl::Status& status) {
+  const std::string error = ErrorReason(status);
+  for (const auto& row : kReasons) {
+    if (error == row.error) return row.reason;
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+      return AbortReason::kCancelled;
+    case absl::StatusCode::kDeadlineExceeded:
+      return AbortReason::kTimeout;
+    case absl::StatusCode::kDataLoss:
+      return AbortReason::kProtocol;
+    default:
+      return AbortReason::kPeerLost;
+  }
+}
+
+KvReceiver::KvReceiver(TransferPlan plan)
+    : plan_(std::move(plan)),
+      received_(plan_.blocks.size() * static_cast<size_t>(plan_.layout.layers), false),
+      missing_(static_cast<int64_t>(received_.size())) {}
+
+absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload) {
+  if (phase_ == Phase::kCommitted || phase_ == Phase::kAborted) {
+    return Protocol("a frame came after the transfer's end");
+  }
+  absl::Status status = CheckAndApply(frame, payload);
+  if (!status.ok()) {
+    phase_ = Phase::kAborted;
+  } else if (phase_ == Phase::kReserved) {
+    phase_ = Phase::kReceiving;
+  }
+  return status;
+}
+
+void KvReceiver::Abort() {
+  if (phase_ != Phase::kCommitted) phase_ = Phase::kAborted;
+}
+
+absl::Status KvReceiver::CheckAndApply(const internal::v1::PrefillFrame& frame,
+                                       const Segments& payload) {
+  // The checksum first: where it fails, no field says anything.
+  if (const uint64_t checksum = FrameChecksum(frame, payload); checksum != frame.checksum()) {
+    return MakeError(absl::StatusCode::kDataLoss, "CHECKSUM",
+                     absl::StrCat("KV frame has checksum ", absl::Hex(frame.checksum()),
+                                  ", its content ", absl::Hex(checksum)));
+  }
+  if (frame.transfer_id() != plan_.transfer_id) {
+    return Protocol(absl::StrCat("a frame of transfer ", absl::Hex(frame.transfer_id()),
+                                 " came into transfer ", absl::Hex(plan_.transfer_id)));
+  }
+  if (frame.epoch() != plan_.sender_epoch) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "STALE_EPOCH",
+                     absl::StrCat("KV frame of prefill epoch ", absl::Hex(frame.epoch()),
+                                  ", expected ", absl::Hex(plan_.sender_epoch)));
+  }
+  if (!frame.has_kv_chunk() && !payload.empty()) {
+    return Protocol("a frame other than a KV chunk has a payload");
+  }
+  switch (frame.frame_case()) {
+    case internal::v1::PrefillFrame::kAccepted:
+      return OnAccepted(frame.accepted());
+    case internal::v1::PrefillFrame::kKvChunk:
+      return OnKvChunk(frame, payload);
+    case internal::v1::PrefillFrame::kFirstToken:
+      return OnFirstToken(frame.first_token().token_id());
+    case internal::v1::PrefillFrame::kCommit:
+      return OnCommit(frame.commit());
+    case internal::v1::PrefillFrame::FRAME_NOT_SET:
+      break;
+  }
+  return Protocol("a frame of an unknown kind");
+}
+
+absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& accepted) {
+  if (accepted_) return Protocol("accepted twice");
+  if (accepted.kv_layout_fingerprint() != plan_.layout.Fingerprint()) {
+    return MakeError(
+        absl::StatusCode::kFailedPrecondition, "KV_LAYOUT",
+        absl::StrCat("the prefill worker sends KV layout ",
+                     absl::Hex(accepted.kv_layout_fingerprint()), ", expected ",
+                     absl::Hex(plan_.layout.Fingerprint()), " (", plan_.layout.ToString(), ")"));
+  }
+  if (accepted.block_count() != static_cast<int>(plan_.blocks.size())) {
+    return Protocol(absl::StrCat("the prefill worker means to send ", accepted.block_count(),
+                                 " blocks, expected ", plan_.blocks.size()));
+  }
+  accepted_ = true;
+  summary_.cached_prompt_tokens = accepted.cached_prompt_tokens();
+  return absl::OkStatus();
+}
+
+absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
+                                   const Segments& payload) {
+  const internal::v1::PrefillFrame::KvChunk& chunk = frame.kv_chunk();
+  const int64_t blocks = static_cast<int64_t>(plan_.blocks.size());
+  const int64_t first_index = int64_t{chunk.first_block()} - plan_.first_block;
+  const int64_t count = chunk.block_count();
+  if (chunk.layer() < 0 || chunk.layer() >= plan_.layout.layers || count < 1 || first_index < 0 ||
+      first_index + count > blocks) {
+    return Protocol(absl::StrCat("chunk of layer ", chunk.layer(), ", blocks ", chunk.first_block(),
+                                 " to ", int64_t{chunk.first_block()} + count, " is outside layers 0 to ",
+                                 plan_.layout.layers, ", blocks ", plan_.first_block, " to ",
+                                 plan_.first_block + blocks));
+  }
+  const int64_t expected_bytes = count * static_cast<int64_t>(plan_.layout.ChunkBytes());
+  if (SizeOf(payload) != expected_bytes) {
+    return Protocol(absl::StrCat("chunk of ", count, " blocks has ", SizeOf(payload),
+                                 " bytes, expected ", expected_bytes));
+  }
+  const auto begin = received_.begin() + chunk.layer() * blocks + first_index;
+  const int64_t known = std::count(begin, begin + count, true);
+  if (known == count) return absl::OkStatus();  // a repetition
+  if (known != 0) return Protocol("a chunk overlaps an earlier one in part");
+  Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), payload);
+  std::fill(begin, begin + count, true);
+  missing_ -= count;
+  ++kv_chunk_count_;
+  summary_.kv_bytes += expected_bytes;
+  return absl::OkStatus();
+}
+
+void KvReceiver::Write(int layer, int first_index, int block_count, const Segments& payload) {
+  PayloadReader reader(payload);
+  for (int i = first_index; i < first_index + block_count; ++i) {
+    std::byte* target = plan_.pool.base + plan_.blocks[i] * plan_.pool.block_stride_bytes +
+                        layer * plan_.pool.layer_stride_bytes;
+    reader.Read(target, plan_.layout.ChunkBytes());
+  }
+}
+
+absl::Status KvReceiver::OnFirstToken(int32_t token_id) {
+  if (first_token_) return Protocol("two first tokens");
+  if (token_id < 0 || token_id >= plan_.token_count) {
+    return Protocol(absl::StrCat("first token ", token_id, " is outside 0 to ", plan_.token_count));
+  }
+  first_token_ = token_id;
+  return absl::OkStatus();
+}
+
+absl::Status KvReceiver::OnCommit(const internal::v1::PrefillFrame::Commit& commit) {
+  if (!accepted_ || !first_token_ || missing_ != 0 || commit.kv_chunk_count() != kv_chunk_count_) {
+    return Protocol(absl::StrCat("commit of ", commit.kv_chunk_count(), " chunks after ",
+                                 kv_chunk_count_, "; ", missing_, " of ", received_.size(),
+                                 " layer blocks are missing, ", first_token_ ? "with" : "without",
+                                 " a first token"));
+  }
+  if (!std::isfinite(commit.queue_ms()) || !std::isfinite(commit.prefill_ms())) {
+    return Protocol("commit with times that are no numbers");
+  }
+  summary_.queue_ms = commit.queue_ms();
+  summary_.prefill_ms = commit.prefill_ms();
+  phase_ = Phase::kCommitted;
+  return absl::OkStatus();
+}
+
+}  // namespace baton::transfer

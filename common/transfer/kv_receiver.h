@@ -1,0 +1,85 @@
+// The receiving end of one KV transfer: checks every frame and writes its blocks.
+//
+//   RESERVED ── first frame ──▶ RECEIVING ── verified commit ──▶ COMMITTED
+//       └──────── any error ────────┴──────────────────────────▶ ABORTED
+//
+// Exactly one end. Nothing may read the blocks before COMMITTED. A repeated chunk is harmless: it is
+// checked and not written again. Knows no gRPC: PrefillCall feeds it.
+//
+// Thread: one at a time (gRPC gives a call's reads one after another).
+#ifndef BATON_COMMON_TRANSFER_KV_RECEIVER_H_
+#define BATON_COMMON_TRANSFER_KV_RECEIVER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "baton/internal/v1/prefill.pb.h"
+#include "common/backend/tensor.h"
+#include "common/kv/block_pool.h"
+#include "common/kv/kv_layout.h"
+#include "common/transfer/checksum.h"
+
+namespace baton::transfer {
+
+// Label `reason` of baton_kv_transfer_failures_total.
+enum class AbortReason { kPeerLost, kChecksum, kLayout, kEpoch, kProtocol, kTimeout, kCancelled };
+const char* Name(AbortReason reason);
+// Which of the above a failed call means, from the reason that MakeError put into it.
+AbortReason AbortReasonOf(const absl::Status& status);
+
+// What the receiver has asked for.
+struct TransferPlan {
+  uint64_t transfer_id = 0;
+  uint64_t sender_epoch = 0;
+  kv::KvLayout layout;
+  backend::KvPool pool;
+  int first_block = 0;                  // index in the sequence of the first block to be sent
+  std::vector<kv::BlockId> blocks;      // where sequence blocks first_block, first_block + 1, … go
+  int token_count = 0;                  // a first token must be below it
+};
+
+struct TransferSummary {
+  int cached_prompt_tokens = 0;
+  int64_t kv_bytes = 0;
+  double queue_ms = 0;
+  double prefill_ms = 0;
+};
+
+class KvReceiver {
+ public:
+  enum class Phase { kReserved, kReceiving, kCommitted, kAborted };
+
+  explicit KvReceiver(TransferPlan plan);
+
+  // An error is final and moves to ABORTED: DATA_LOSS (reasons CHECKSUM, PROTOCOL) or
+  // FAILED_PRECONDITION (STALE_EPOCH, KV_LAYOUT), with both values in the message.
+  absl::Status OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload);
+  void Abort();
+
+  Phase phase() const { return phase_; }
+  std::optional<int32_t> first_token() const { return first_token_; }
+  const TransferSummary& summary() const { return summary_; }
+
+ private:
+  absl::Status CheckAndApply(const internal::v1::PrefillFrame& frame, const Segments& payload);
+  absl::Status OnAccepted(const internal::v1::PrefillFrame::Accepted& accepted);
+  absl::Status OnKvChunk(const internal::v1::PrefillFrame& frame, const Segments& payload);
+  absl::Status OnFirstToken(int32_t token_id);
+  absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit);
+  void Write(int layer, int first_index, int block_count, const Segments& payload);
+
+  const TransferPlan plan_;
+  Phase phase_ = Phase::kReserved;
+  bool accepted_ = false;
+  std::optional<int32_t> first_token_;
+  std::vector<bool> received_;  // [layer * blocks + index]
+  int64_t missing_;             // (layer, block) pairs not received yet
+  int kv_chunk_count_ = 0;      // without repetitions
+  TransferSummary summary_;
+};
+
+}  // namespace baton::transfer
+
+#endif  // BATON_COMMON_TRANSFER_KV_RECEIVER_H_

@@ -1,0 +1,106 @@
+#include "common/transfer/kv_sender.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "baton/internal/v1/prefill.pb.h"
+#include "common/base/check.h"
+#include "common/transfer/checksum.h"
+#include "common/transfer/frame_codec.h"
+
+namespace baton::transfer {
+namespace {
+
+// Large enough to amortise a message's cost, small enough to interleave with the first token.
+constexpr int64_t kMaxPayloadBytes = 1 << 20;
+
+using BlocksPin = std::shared_ptr<const PinnedBlocks>;
+
+void DropPin(void* pin) { delete static_cast<BlocksPin*>(pin); }
+
+}  // namespace
+
+void KvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
+  SendItem item;
+  item.kind = SendItem::Kind::kAccepted;
+  item.block_count = block_count;
+  item.cached_prompt_tokens = cached_prompt_tokens;
+  Push(std::move(item));
+}
+
+void KvSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
+                         std::shared_ptr<const backend::Event> written) {
+  const int64_t chunk_bytes = static_cast<int64_t>(options_.layout.ChunkBytes());
+  const int per_frame = static_cast<int>(std::max<int64_t>(1, kMaxPayloadBytes / chunk_bytes));
+  for (int begin = first_block; begin < first_block + block_count; begin += per_frame) {
+    SendItem item;
+    item.kind = SendItem::Kind::kKvChunk;
+    item.layer = layer;
+    item.first_block = begin;
+    item.block_count = std::min(per_frame, first_block + block_count - begin);
+    item.blocks = blocks;
+    item.written = written;
+    Push(std::move(item));
+  }
+}
+
+void KvSender::SendFirstToken(int32_t token_id) {
+  SendItem item;
+  item.kind = SendItem::Kind::kFirstToken;
+  item.token_id = token_id;
+  Push(std::move(item), /*urgent=*/true);
+}
+
+void KvSender::SendCommit(double queue_ms, double prefill_ms) {
+  SendItem item;
+  item.kind = SendItem::Kind::kCommit;
+  item.queue_ms = queue_ms;
+  item.prefill_ms = prefill_ms;
+  Push(std::move(item));
+}
+
+void KvSender::Encode(SendItem item, grpc::ByteBuffer* message) {
+  internal::v1::PrefillFrame frame;
+  frame.set_transfer_id(options_.transfer_id);
+  frame.set_epoch(options_.epoch);
+  std::vector<grpc::Slice> slices;
+  Segments payload;
+  switch (item.kind) {
+    case SendItem::Kind::kAccepted:
+      frame.mutable_accepted()->set_kv_layout_fingerprint(options_.layout.Fingerprint());
+      frame.mutable_accepted()->set_block_count(item.block_count);
+      frame.mutable_accepted()->set_cached_prompt_tokens(item.cached_prompt_tokens);
+      break;
+    case SendItem::Kind::kKvChunk: {
+      if (item.written != nullptr) item.written->Wait();
+      frame.mutable_kv_chunk()->set_layer(item.layer);
+      frame.mutable_kv_chunk()->set_first_block(item.first_block);
+      frame.mutable_kv_chunk()->set_block_count(item.block_count);
+      const size_t chunk_bytes = options_.layout.ChunkBytes();
+      for (int i = item.first_block; i < item.first_block + item.block_count; ++i) {
+        char* data = reinterpret_cast<char*>(options_.pool.base) +
+                     item.blocks->ids()[i] * options_.pool.block_stride_bytes +
+                     item.layer * options_.pool.layer_stride_bytes;
+        payload.emplace_back(data, chunk_bytes);
+        slices.emplace_back(data, chunk_bytes, &DropPin, new BlocksPin(item.blocks));
+      }
+      ++kv_chunk_count_;
+      if (options_.on_bytes_sent) {
+        options_.on_bytes_sent(static_cast<int64_t>(chunk_bytes) * item.block_count);
+      }
+      break;
+    }
+    case SendItem::Kind::kFirstToken:
+      frame.mutable_first_token()->set_token_id(item.token_id);
+      break;
+    case SendItem::Kind::kCommit:
+      frame.mutable_commit()->set_kv_chunk_count(kv_chunk_count_);
+      frame.mutable_commit()->set_queue_ms(item.queue_ms);
+      frame.mutable_commit()->set_prefill_ms(item.prefill_ms);
+      break;
+  }
+  frame.set_checksum(FrameChecksum(frame, payload));
+  *message = EncodeFrame(frame, std::move(slices));
+}
+
+}  // namespace baton::transfer

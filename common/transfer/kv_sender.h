@@ -1,0 +1,89 @@
+// The sending end of one KV transfer over its Prefill stream: zero-copy frames from the blocks.
+#ifndef BATON_COMMON_TRANSFER_KV_SENDER_H_
+#define BATON_COMMON_TRANSFER_KV_SENDER_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "common/backend/backend.h"
+#include "common/base/rpc/server_stream.h"
+#include "common/kv/block_pool.h"
+#include "common/kv/kv_layout.h"
+
+namespace baton::transfer {
+
+// Blocks that must stay as they are until the last byte that refers to them has left: frames in
+// gRPC's buffers hold it too. `release` runs on whichever thread drops the last reference.
+class PinnedBlocks {
+ public:
+  PinnedBlocks(std::vector<kv::BlockId> ids, absl::AnyInvocable<void()> release)
+      : ids_(std::move(ids)), release_(std::move(release)) {}
+  ~PinnedBlocks() { release_(); }
+  PinnedBlocks(const PinnedBlocks&) = delete;
+  PinnedBlocks& operator=(const PinnedBlocks&) = delete;
+  const std::vector<kv::BlockId>& ids() const { return ids_; }
+
+ private:
+  const std::vector<kv::BlockId> ids_;
+  absl::AnyInvocable<void()> release_;
+};
+
+// What is still to be sent; frames are built when the stream is ready for them.
+struct SendItem {
+  enum class Kind { kAccepted, kKvChunk, kFirstToken, kCommit };
+  Kind kind = Kind::kAccepted;
+  int layer = 0;
+  int first_block = 0;
+  int block_count = 0;  // of the chunk; of the whole transfer in kAccepted
+  int cached_prompt_tokens = 0;
+  int32_t token_id = 0;
+  double queue_ms = 0;
+  double prefill_ms = 0;
+  std::shared_ptr<const PinnedBlocks> blocks;
+  std::shared_ptr<const backend::Event> written;  // null: long since
+};
+
+// Sent bytes, for metrics. Thread-safe.
+using OnBytesSent = std::function<void(int64_t)>;
+
+// Thread-safe. Finish() as ServerStream has it.
+class KvSender : public ServerStream<grpc::ByteBuffer, SendItem> {
+ public:
+  struct Options {
+    uint64_t transfer_id = 0;
+    uint64_t epoch = 0;  // the sender's
+    kv::KvLayout layout;
+    backend::KvPool pool;
+    std::function<void()> on_peer_gone;  // from a gRPC thread, at most once
+    OnBytesSent on_bytes_sent;
+  };
+  explicit KvSender(Options options) : options_(std::move(options)) {}
+
+  // block_count: blocks that will be sent.
+  void SendAccepted(int block_count, int cached_prompt_tokens);
+  // Sequence blocks [first_block, first_block + block_count) of `layer`, which are blocks->ids()
+  // at those indexes, as chunks of at most 1 MiB.
+  void SendLayer(int layer, int first_block, int block_count,
+                 std::shared_ptr<const PinnedBlocks> blocks,
+                 std::shared_ptr<const backend::Event> written);
+  void SendFirstToken(int32_t token_id);  // overtakes KV that waits
+  void SendCommit(double queue_ms, double prefill_ms);
+
+ private:
+  void Encode(SendItem item, grpc::ByteBuffer* message) override;
+  void OnPeerGone() override {
+    if (options_.on_peer_gone) options_.on_peer_gone();
+  }
+
+  const Options options_;
+  int kv_chunk_count_ = 0;  // touched by Encode alone, which is called by one thread at a time
+};
+
+}  // namespace baton::transfer
+
+#endif  // BATON_COMMON_TRANSFER_KV_SENDER_H_

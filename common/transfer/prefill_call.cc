@@ -1,0 +1,111 @@
+#include "common/transfer/prefill_call.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/base/rpc/server.h"
+#include "common/transfer/frame_codec.h"
+
+namespace baton::transfer {
+namespace {
+
+constexpr char kMethod[] = "/baton.internal.v1.PrefillService/Prefill";
+
+class GrpcPrefillCall final : public PrefillCall,
+                              public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  GrpcPrefillCall(const std::shared_ptr<grpc::Channel>& channel, TransferPlan plan,
+                  PrefillEvents events)
+      : stub_(channel), receiver_(std::move(plan)), events_(std::move(events)) {}
+
+  void Begin(std::shared_ptr<GrpcPrefillCall> self, const internal::v1::PrefillRequest& request,
+             absl::Time deadline) {
+    self_ = std::move(self);
+    context_.set_deadline(absl::ToChronoTime(deadline));
+    std::string bytes = request.SerializeAsString();
+    grpc::Slice slice(bytes);
+    request_ = grpc::ByteBuffer(&slice, 1);
+    stub_.PrepareBidiStreamingCall(&context_, kMethod, {}, this);
+    StartWriteLast(&request_, grpc::WriteOptions());
+    StartRead(&buffer_);
+    StartCall();
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;  // the status comes with OnDone
+    const bool had_token = receiver_.first_token().has_value();
+    absl::Status status = Receive();
+    buffer_.Clear();
+    if (!status.ok()) {
+      // No further read is started, so nobody writes to the blocks any more.
+      context_.TryCancel();
+      End(std::move(status));
+      return;
+    }
+    if (!had_token && receiver_.first_token()) {
+      events_.on_first_token(*receiver_.first_token(), receiver_.summary().cached_prompt_tokens);
+    }
+    if (receiver_.phase() == KvReceiver::Phase::kCommitted) End(absl::OkStatus());
+    StartRead(&buffer_);
+  }
+
+  absl::Status Receive() {
+    absl::StatusOr<DecodedFrame> decoded = DecodeFrame(buffer_);
+    if (!decoded.ok()) {
+      receiver_.Abort();
+      return MakeError(absl::StatusCode::kDataLoss, "PROTOCOL", decoded.status().message());
+    }
+    return receiver_.OnFrame(decoded->frame, decoded->payload);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    if (!ended_) {
+      receiver_.Abort();
+      absl::Status error = FromGrpcStatus(status);
+      if (error.ok()) {
+        error = MakeError(absl::StatusCode::kDataLoss, "PROTOCOL",
+                          "KV transfer: the prefill worker ended the stream without a commit");
+      } else if (error.code() == absl::StatusCode::kUnavailable && ErrorReason(error).empty()) {
+        error = MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST", error.message());
+      }
+      End(std::move(error));
+    }
+    const std::shared_ptr<GrpcPrefillCall> self = std::move(self_);  // may be the last reference
+  }
+
+  void End(absl::Status status) {
+    if (ended_) return;
+    ended_ = true;
+    events_.on_end(std::move(status), receiver_.summary());
+  }
+
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer request_;
+  grpc::ByteBuffer buffer_;
+  KvReceiver receiver_;
+  const PrefillEvents events_;
+  bool ended_ = false;  // reads and OnDone come one after another
+  std::shared_ptr<GrpcPrefillCall> self_;
+};
+
+}  // namespace
+
+std::shared_ptr<PrefillCall> PrefillCall::Start(const std::shared_ptr<grpc::Channel>& channel,
+                                                const internal::v1::PrefillRequest& request,
+                                                absl::Time deadline, TransferPlan plan,
+                                                PrefillEvents events) {
+  auto call = std::make_shared<GrpcPrefillCall>(channel, std::move(plan), std::move(events));
+  call->Begin(call, request, deadline);
+  return call;
+}
+
+}  // namespace baton::transfer

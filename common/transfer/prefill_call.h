@@ -1,0 +1,43 @@
+// One Prefill call as the decode worker makes it: sends the request, feeds a KvReceiver, reports.
+#ifndef BATON_COMMON_TRANSFER_PREFILL_CALL_H_
+#define BATON_COMMON_TRANSFER_PREFILL_CALL_H_
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "baton/internal/v1/prefill.pb.h"
+#include "common/transfer/kv_receiver.h"
+
+namespace baton::transfer {
+
+// Both run on gRPC threads: post and return.
+struct PrefillEvents {
+  // At most once, before on_end. cached_prompt_tokens is 0 if the sender has not said yet.
+  std::function<void(int32_t token_id, int cached_prompt_tokens)> on_first_token;
+  // Exactly once. OK: committed, the blocks are whole. Else they hold nothing of use. Either way
+  // nobody writes to them any more.
+  std::function<void(absl::Status, const TransferSummary&)> on_end;
+};
+
+// Thread-safe.
+class PrefillCall {
+ public:
+  virtual ~PrefillCall() = default;
+  // Asks the call to end; on_end still comes. Idempotent.
+  virtual void Cancel() = 0;
+
+  // The call keeps itself alive until it is over. on_end may come before Start returns.
+  static std::shared_ptr<PrefillCall> Start(const std::shared_ptr<grpc::Channel>& channel,
+                                            const internal::v1::PrefillRequest& request,
+                                            absl::Time deadline, TransferPlan plan,
+                                            PrefillEvents events);
+};
+
+}  // namespace baton::transfer
+
+#endif  // BATON_COMMON_TRANSFER_PREFILL_CALL_H_
