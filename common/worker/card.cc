@@ -1,0 +1,53 @@
+#include "common/worker/card.h"
+
+#include <filesystem>
+
+#include "common/base/random_id.h"
+
+namespace baton::worker {
+namespace {
+
+// The directory's own name, as people know the model; "." and trailing slashes resolved.
+std::string ModelName(const std::string& model_dir) {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::weakly_canonical(model_dir, error);
+  return error ? model_dir : path.filename().string();
+}
+
+}  // namespace
+
+internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOptions& options,
+                                  const engine::Engine& engine) {
+  internal::v1::WorkerCard card;
+  card.set_role(role);
+  card.set_worker_id(options.worker_id.empty() ? RandomIdText() : options.worker_id);
+  card.set_epoch(RandomId64());
+  card.set_model(ModelName(options.model_dir));
+  card.set_model_fingerprint(engine.config().fingerprint);
+  card.set_tokenizer_fingerprint(engine.config().tokenizer_fingerprint);
+  const kv::KvLayout& layout = engine.kv_layout();
+  auto* proto = card.mutable_kv_layout();
+  proto->set_layers(layout.layers);
+  proto->set_kv_heads(layout.kv_heads);
+  proto->set_head_dim(layout.head_dim);
+  proto->set_block_tokens(layout.block_tokens);
+  proto->set_dtype(std::string(kv::KvDtypeName(layout.dtype)));
+  proto->set_format_version(layout.format_version);
+  proto->set_fingerprint(layout.Fingerprint());
+  card.set_max_model_len(engine.max_model_len());
+  card.set_max_num_seqs(engine.max_num_seqs());
+  card.set_total_blocks(engine.kv_pool().block_count);
+  card.set_max_num_batched_tokens(engine.max_num_batched_tokens());
+  card.set_prefix_caching(options.enable_prefix_caching &&
+                          role == baton::v1::WORKER_ROLE_PREFILL);
+  const model::ModelConfig& config = engine.config();
+  card.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  auto* defaults = card.mutable_generation_defaults();
+  if (config.temperature) defaults->set_temperature(*config.temperature);
+  if (config.top_p) defaults->set_top_p(*config.top_p);
+  if (config.top_k) defaults->set_top_k(*config.top_k);
+  if (config.min_p) defaults->set_min_p(*config.min_p);
+  return card;
+}
+
+}  // namespace baton::worker

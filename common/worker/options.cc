@@ -1,0 +1,107 @@
+#include "common/worker/options.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+
+namespace baton::worker {
+
+void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
+  app.add_option("--model", o.model_dir, "Hugging Face directory of the model")->required();
+  app.add_option("--listen", o.listen, "host:port for gRPC; port 0 takes a free one")
+      ->capture_default_str();
+  app.add_option("--metrics-listen", o.metrics_listen, "host:port for /metrics")
+      ->capture_default_str();
+  app.add_option("--address-file", o.address_file,
+                 "write the bound gRPC and metrics addresses here once listening");
+  app.add_option("--log-level", o.log_level)
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+  app.add_option("--worker-id", o.worker_id, "name in logs and reports; default random");
+  app.add_option("--drain-grace-ms", o.drain_grace_ms,
+                 "how long SIGTERM lets running streams finish")
+      ->check(CLI::Range(0, 3'600'000))
+      ->capture_default_str();
+  app.add_option("--device", o.device, "where to compute")
+      ->check(CLI::IsMember({"cpu"}))
+      ->capture_default_str();
+  app.add_option("--dtype", o.dtype, "type of weights, activations and KV")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "compute threads; 0 for one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--block-size", o.block_size, "tokens in a KV block, a multiple of 16")
+      ->check(CLI::Range(16, 256))
+      ->capture_default_str();
+  app.add_option("--num-blocks", o.num_blocks, "KV blocks; 0 takes --kv-cache-memory")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--kv-cache-memory", o.kv_cache_memory_bytes, "bytes of the KV pool, e.g. 512MB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str();
+  app.add_option("--max-model-len", o.max_model_len, "longest prompt plus answer; 0: the model's")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", o.max_num_seqs, "most sequences in one step")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--max-num-batched-tokens", o.max_num_batched_tokens, "most tokens in one step")
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str();
+  app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.enable_prefix_caching,
+               "keep prompts' KV for later requests with the same prefix (default on)");
+  app.add_option("--max-num-queued-reqs", o.max_queued_requests, "most requests that wait")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-num-queued-tokens", o.max_queued_tokens, "most prompt tokens that wait")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+}
+
+absl::Status Validate(const WorkerOptions& o) {
+  if (o.block_size % 16 != 0) {
+    return InvalidField("BLOCK_SIZE", "--block-size",
+                        absl::StrCat(o.block_size, " given, expected a multiple of 16"));
+  }
+  if (o.max_num_batched_tokens < o.block_size) {
+    return InvalidField("MAX_NUM_BATCHED_TOKENS", "--max-num-batched-tokens",
+                        absl::StrCat(o.max_num_batched_tokens, " given, expected at least one block (",
+                                     o.block_size, ")"));
+  }
+  if (o.num_blocks == 0 && o.kv_cache_memory_bytes < 1) {
+    return InvalidField("KV_POOL_SIZE", "--kv-cache-memory",
+                        absl::StrCat(o.kv_cache_memory_bytes, " given, expected 1 or more bytes"));
+  }
+  return absl::OkStatus();
+}
+
+engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
+  engine::EngineOptions engine;
+  engine.model_dir = o.model_dir;
+  using Compute = backend::BackendOptions::Compute;
+  engine.backend.compute = o.dtype == "float32"    ? Compute::kF32
+                           : o.dtype == "bfloat16" ? Compute::kBF16
+                                                   : Compute::kAuto;
+  engine.backend.thread_count = o.threads;
+  engine.block_tokens = o.block_size;
+  engine.num_blocks = o.num_blocks;
+  engine.kv_cache_bytes = o.kv_cache_memory_bytes;
+  engine.max_model_len = o.max_model_len;
+  engine.max_num_batched_tokens = o.max_num_batched_tokens;
+  engine.max_num_seqs = o.max_num_seqs;
+  auto logged_percent = std::make_shared<int>(-10);
+  engine.progress = [logged_percent](double share) {
+    const int percent = static_cast<int>(share * 100);
+    if (percent < *logged_percent + 10 && percent != 100) return;
+    if (percent == *logged_percent) return;
+    *logged_percent = percent;
+    BATON_LOG(Info) << "loading weights " << percent << " %";
+  };
+  return engine;
+}
+
+}  // namespace baton::worker

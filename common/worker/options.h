@@ -1,0 +1,50 @@
+// Flags that prefill and decode workers share, under the names that people know from other servers.
+#ifndef BATON_COMMON_WORKER_OPTIONS_H_
+#define BATON_COMMON_WORKER_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/engine/engine.h"
+
+namespace CLI {
+class App;
+}
+
+namespace baton::worker {
+
+struct WorkerOptions {
+  std::string model_dir;
+  std::string listen = "127.0.0.1:0";
+  std::string metrics_listen = "127.0.0.1:0";
+  std::string address_file;    // written once the worker listens; see address_file.h
+  std::string log_level = "info";
+  std::string worker_id;       // empty: a random one
+  int drain_grace_ms = 30'000;
+
+  std::string device = "cpu";
+  std::string dtype = "auto";  // auto, float32, bfloat16
+  int threads = 0;             // 0: all cores
+  int block_size = 16;         // tokens in a KV block
+  int num_blocks = 0;          // 0: from kv_cache_memory
+  int64_t kv_cache_memory_bytes = 1LL << 30;
+  int max_model_len = 0;       // 0: what the model was made for
+  int max_num_seqs = 64;
+  int max_num_batched_tokens = 2048;
+  bool enable_prefix_caching = true;
+  int max_queued_requests = 256;      // waiting, beyond those running
+  int64_t max_queued_tokens = 1 << 20;  // their prompt tokens
+};
+
+void AddWorkerFlags(CLI::App& app, WorkerOptions& options);
+
+// INVALID_ARGUMENT naming the flag.
+absl::Status Validate(const WorkerOptions& options);
+
+// REQUIRES: Validate(options). Logs loading progress.
+engine::EngineOptions ToEngineOptions(const WorkerOptions& options);
+
+}  // namespace baton::worker
+
+#endif  // BATON_COMMON_WORKER_OPTIONS_H_

@@ -1,0 +1,49 @@
+#include "common/worker/run_main.h"
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <iostream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/log.h"
+#include "common/base/shutdown_signal.h"
+
+namespace baton::worker {
+
+int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
+            const StartServer& start) {
+  ShutdownSignal signals;  // before any thread
+  CLI::App app(description);
+  WorkerOptions options;
+  AddWorkerFlags(app, options);
+  CLI11_PARSE(app, argc, argv);
+  LogLevel level;
+  if (ParseLogLevel(options.log_level, &level)) SetLogLevel(level);
+  SetLogComponent(options.worker_id.empty() ? component : options.worker_id);
+  if (absl::Status status = Validate(options); !status.ok()) {
+    std::cerr << status.message() << "\n";
+    return 1;
+  }
+  absl::StatusOr<std::unique_ptr<WorkerServer>> server = start(options);
+  if (!server.ok()) {
+    BATON_LOG(Error) << "cannot start: " << server.status().message();
+    return 1;
+  }
+  signals.Wait();
+  BATON_LOG(Info) << "draining for up to " << options.drain_grace_ms << " ms; signal again to stop";
+  std::atomic<bool> drained{false};
+  std::thread drain([&] {
+    (*server)->Drain(absl::Milliseconds(options.drain_grace_ms));
+    drained = true;
+  });
+  while (!drained) {
+    if (signals.Wait(absl::Milliseconds(20))) (*server)->Stop();
+  }
+  drain.join();
+  (*server)->Stop();
+  BATON_LOG(Info) << "stopped";
+  return 0;
+}
+
+}  // namespace baton::worker

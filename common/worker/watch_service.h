@@ -1,0 +1,68 @@
+// WorkerService: tells every router who this worker is, how busy it is and what it has cached.
+#ifndef BATON_COMMON_WORKER_WATCH_SERVICE_H_
+#define BATON_COMMON_WORKER_WATCH_SERVICE_H_
+
+#include <list>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "baton/internal/v1/worker.grpc.pb.h"
+#include "common/base/clock.h"
+#include "common/kv/block_pool.h"
+#include "common/worker/cache_journal.h"
+
+namespace baton::worker {
+
+struct WorkerLoad {
+  int running = 0;
+  int queued = 0;
+  int64_t queued_tokens = 0;
+  int free_blocks = 0;  // free or evictable
+  int open_transfers = 0;
+  bool draining = false;
+  kv::BlockCounts counts;
+};
+
+// Thread-safe.
+class WatchService final : public internal::v1::WorkerService::CallbackService {
+ public:
+  WatchService(internal::v1::WorkerCard card, const CacheJournal& journal, const Clock& clock);
+  ~WatchService() override;
+
+  // From the loop, whenever something may have changed. Cheap: reports go out from a thread of this
+  // service, at most every 20 ms and at least every second.
+  void Publish(const WorkerLoad& load);
+  // Ends all Watch streams with UNAVAILABLE, so that the server can stop. Idempotent.
+  void Stop();
+
+  const internal::v1::WorkerCard& card() const { return card_; }
+
+  grpc::ServerWriteReactor<internal::v1::WatchResponse>* Watch(
+      grpc::CallbackServerContext* context, const internal::v1::WatchRequest* request) override;
+  grpc::ServerUnaryReactor* GetBlockCounts(grpc::CallbackServerContext* context,
+                                           const internal::v1::GetBlockCountsRequest* request,
+                                           internal::v1::GetBlockCountsResponse* response) override;
+
+ private:
+  class Watcher;
+  void Run();
+  bool HasNews() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || news_; }
+  void Report(Watcher& watcher, const WorkerLoad& load);
+
+  const internal::v1::WorkerCard card_;
+  const CacheJournal& journal_;
+  const Clock& clock_;
+  absl::Mutex mutex_;
+  WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
+  bool news_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::list<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace baton::worker
+
+#endif  // BATON_COMMON_WORKER_WATCH_SERVICE_H_
