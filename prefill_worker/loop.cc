@@ -1,0 +1,198 @@
+#include "prefill_worker/loop.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/transfer/kv_sender.h"
+
+namespace baton::prefill_worker {
+namespace {
+
+double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
+
+absl::Status Draining() {
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this prefill worker is shutting down");
+}
+
+}  // namespace
+
+// Passes each layer on to the senders of the jobs in the step, while the next layer is computing.
+class PrefillLoop::LayerSender final : public model::LayerObserver {
+ public:
+  LayerSender(const std::vector<Chunk>& chunks, int block_tokens)
+      : chunks_(chunks), block_tokens_(block_tokens) {}
+
+  void OnLayerWritten(int layer, std::shared_ptr<const backend::Event> event) override {
+    for (const Chunk& chunk : chunks_) {
+      const int begin = std::max(chunk.begin / block_tokens_, chunk.job->first_block);
+      const int end = (chunk.end + block_tokens_ - 1) / block_tokens_;
+      if (begin >= end) continue;
+      chunk.job->sender->SendLayer(layer, begin, end - begin, chunk.job->pinned, event);
+    }
+  }
+
+ private:
+  const std::vector<Chunk>& chunks_;
+  const int block_tokens_;
+};
+
+PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
+                         worker::CacheJournal& journal, const Clock& clock, PrefillMetrics& metrics,
+                         std::function<void(const worker::WorkerLoad&)> publish)
+    : engine_(engine),
+      clock_(clock),
+      metrics_(metrics),
+      publish_(std::move(publish)),
+      pool_(engine.kv_pool().block_count),
+      cache_(options.enable_prefix_caching
+                 ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
+                 : nullptr),
+      scheduler_(options.scheduler, pool_, cache_.get()) {
+  if (cache_ != nullptr) {
+    cache_->SetListener([this, &journal](kv::CacheChange change) {
+      journal.Record(change);
+      if (!change.added) metrics_.BlocksEvicted(1);
+    });
+  }
+  thread_ = std::thread([this] { Run(); });
+}
+
+PrefillLoop::~PrefillLoop() { Stop(); }
+
+void PrefillLoop::Submit(std::unique_ptr<PrefillJob> job) {
+  const std::shared_ptr<transfer::KvSender> sender = job->sender;
+  if (!mailbox_->Post([this, job = std::move(job)]() mutable { Admit(std::move(job)); })) {
+    sender->Finish(ToGrpcStatus(Draining()));
+  }
+}
+
+void PrefillLoop::Cancel(uint64_t job_id) {
+  mailbox_->Post([this, job_id] { End(job_id, absl::CancelledError("cancelled by the caller")); });
+}
+
+void PrefillLoop::Drain() {
+  mailbox_->Post([this] { draining_ = true; });
+}
+
+void PrefillLoop::Stop() {
+  if (!thread_.joinable()) return;
+  mailbox_->Post([this] { stopping_ = true; });
+  thread_.join();
+}
+
+void PrefillLoop::Run() {
+  bool stepped = false;
+  while (true) {
+    // Without a step to run, only a message can change anything: a job, a cancel, blocks released.
+    mailbox_->RunPending(stepped ? absl::ZeroDuration() : absl::InfiniteDuration());
+    if (stopping_) break;
+    for (PrefillJob* job : scheduler_.StartJobs()) Start(*job);
+    stepped = Step();
+    Publish();
+  }
+  draining_ = true;
+  mailbox_->Close();
+  mailbox_->RunPending(absl::ZeroDuration());
+  for (const uint64_t id : scheduler_.JobIds()) End(id, Draining());
+  // Frames still in gRPC's buffers read memory that the engine owns, which outlives the server.
+  leases_.clear();
+}
+
+void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
+  const std::shared_ptr<transfer::KvSender> sender = job->sender;
+  job->submitted_at = clock_.SinceStart();
+  const absl::Status status = draining_ ? Draining() : scheduler_.Submit(std::move(job));
+  if (!status.ok()) {
+    metrics_.Refused(ErrorReason(status));
+    sender->Finish(ToGrpcStatus(status));
+  }
+}
+
+void PrefillLoop::Start(PrefillJob& job) {
+  job.started_at = clock_.SinceStart();
+  metrics_.Started(job.started_at - job.submitted_at, static_cast<int>(job.tokens.size()),
+                   job.cached_tokens);
+  const uint64_t id = job.id;
+  job.pinned = std::make_shared<transfer::PinnedBlocks>(
+      job.blocks.ids(), [this, id, mailbox = mailbox_]() mutable {
+        Mailbox& target = *mailbox;
+        target.Post([this, id] { leases_.erase(id); });
+      });
+  const int block_tokens = engine_.kv_layout().block_tokens;
+  leases_.emplace(id, job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld));
+  job.sender->SendAccepted(std::max(0, job.blocks.size() - job.first_block), job.cached_tokens);
+  // What was cached here and is missing there goes out at once.
+  const int cached_blocks = job.cached_tokens / block_tokens;
+  if (cached_blocks > job.first_block) {
+    for (int layer = 0; layer < engine_.kv_layout().layers; ++layer) {
+      job.sender->SendLayer(layer, job.first_block, cached_blocks - job.first_block, job.pinned,
+                            nullptr);
+    }
+  }
+}
+
+bool PrefillLoop::Step() {
+  const std::vector<Chunk> chunks = scheduler_.NextBatch();
+  if (chunks.empty()) return false;
+  engine::Batch batch;
+  for (const Chunk& chunk : chunks) {
+    engine::BatchEntry entry;
+    entry.tokens = absl::MakeConstSpan(chunk.job->tokens).subspan(chunk.begin, chunk.end - chunk.begin);
+    entry.context = chunk.begin;
+    entry.blocks = chunk.job->blocks.ids();
+    entry.sample = chunk.last();
+    entry.sampling = chunk.job->sampling;
+    batch.entries.push_back(entry);
+  }
+  LayerSender sender(chunks, engine_.kv_layout().block_tokens);
+  const std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    scheduler_.Computed(chunks[i]);
+    if (chunks[i].last()) Complete(*chunks[i].job, results[i].token);
+  }
+  return true;
+}
+
+void PrefillLoop::Complete(PrefillJob& job, const absl::StatusOr<int32_t>& token) {
+  const absl::Duration now = clock_.SinceStart();
+  metrics_.Computed(now - job.started_at);
+  if (!token.ok()) {
+    End(job.id, token.status());
+    return;
+  }
+  job.sender->SendFirstToken(*token);
+  job.sender->SendCommit(Milliseconds(job.started_at - job.submitted_at),
+                         Milliseconds(now - job.started_at));
+  scheduler_.Donate(job);
+  End(job.id, absl::OkStatus());
+}
+
+void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
+  const std::unique_ptr<PrefillJob> job = scheduler_.Remove(job_id);
+  if (job == nullptr) return;  // ended before
+  job->sender->Finish(ToGrpcStatus(status));
+  if (!status.ok()) {
+    BATON_LOG(Info) << "prefill " << job->request_id << " ended: " << status.ToString();
+  }
+}
+
+void PrefillLoop::Publish() {
+  worker::WorkerLoad load;
+  load.running = scheduler_.running_count();
+  load.queued = scheduler_.waiting_count();
+  load.queued_tokens = scheduler_.queued_tokens();
+  load.counts = pool_.counts();
+  load.free_blocks =
+      load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
+  load.open_transfers = static_cast<int>(leases_.size());
+  load.draining = draining_;
+  publish_(load);
+  metrics_.SetLoad(load);
+}
+
+}  // namespace baton::prefill_worker
