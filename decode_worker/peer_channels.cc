@@ -1,0 +1,21 @@
+#include "decode_worker/peer_channels.h"
+
+#include <algorithm>
+
+#include "common/base/rpc/server.h"
+
+namespace baton::decode_worker {
+
+std::shared_ptr<grpc::Channel> PeerChannels::Get(const std::string& address) {
+  const auto it = std::find_if(channels_.begin(), channels_.end(),
+                               [&](const auto& entry) { return entry.first == address; });
+  if (it != channels_.end()) {
+    channels_.splice(channels_.begin(), channels_, it);
+  } else {
+    channels_.emplace_front(address, MakeChannel(address));
+    if (channels_.size() > kMaxChannels) channels_.pop_back();
+  }
+  return channels_.front().second;
+}
+
+}  // namespace baton::decode_worker

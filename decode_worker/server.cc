@@ -1,0 +1,74 @@
+#include "decode_worker/server.h"
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/worker/address_file.h"
+#include "common/worker/card.h"
+
+namespace baton::decode_worker {
+
+absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(
+    const worker::WorkerOptions& options) {
+  std::unique_ptr<DecodeWorker> worker(new DecodeWorker());
+  BATON_RETURN_IF_ERROR(worker->Initialize(options));
+  return worker;
+}
+
+absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options) {
+  BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(worker::ToEngineOptions(options)));
+  BATON_ASSIGN_OR_RETURN(metrics_endpoint_,
+                         telemetry::MetricsEndpoint::Start(options.metrics_listen));
+  internal::v1::WorkerCard card =
+      worker::MakeCard(baton::v1::WORKER_ROLE_DECODE, options, *engine_);
+  metrics_ = std::make_unique<DecodeMetrics>(metrics_endpoint_->registry(), card.model());
+  const std::string worker_id = card.worker_id();
+  const uint64_t epoch = card.epoch();
+  watch_ = std::make_unique<worker::WatchService>(std::move(card), journal_, Clock::Real());
+  LoopOptions loop;
+  loop.worker_id = worker_id;
+  loop.scheduler.block_tokens = engine_->kv_layout().block_tokens;
+  loop.scheduler.max_num_seqs = engine_->max_num_seqs();
+  loop.scheduler.max_queued_requests = options.max_queued_requests;
+  loop.scheduler.max_queued_tokens = options.max_queued_tokens;
+  loop_ = std::make_unique<DecodeLoop>(
+      loop, *engine_, Clock::Real(), *metrics_,
+      [this](const PrefillPeer& peer, const internal::v1::PrefillRequest& request,
+             absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
+        return transfer::PrefillCall::Start(peers_.Get(peer.address), request, deadline,
+                                            std::move(plan), std::move(events));
+      },
+      [this](const worker::WorkerLoad& load) { watch_->Publish(load); });
+  service_ = std::make_unique<DecodeServer>(epoch, *engine_, *loop_, *metrics_);
+  RpcServerOptions server;
+  server.address = options.listen;
+  BATON_ASSIGN_OR_RETURN(
+      rpc_, RpcServer::Start(server, {service_.get(), watch_.get()},
+                             {internal::v1::DecodeService::service_full_name(),
+                              internal::v1::WorkerService::service_full_name()}));
+  rpc_->SetServing(true);
+  BATON_LOG(Info) << "decode worker " << worker_id << " serves " << watch_->card().model() << " on "
+                  << rpc_->address() << ", /metrics on " << metrics_endpoint_->address() << "; "
+                  << engine_->Description() << "; " << engine_->kv_pool().block_count
+                  << " KV blocks of " << engine_->kv_layout().ToString();
+  if (options.address_file.empty()) return absl::OkStatus();
+  return worker::WriteAddressFile(options.address_file, rpc_->address(),
+                                  metrics_endpoint_->address());
+}
+
+DecodeWorker::~DecodeWorker() { Stop(); }
+
+void DecodeWorker::Drain(absl::Duration grace) {
+  rpc_->SetServing(false);
+  loop_->Drain();
+  watch_->Stop();
+  rpc_->Stop(grace);
+}
+
+void DecodeWorker::Stop() {
+  if (loop_ != nullptr) loop_->Stop();
+  if (watch_ != nullptr) watch_->Stop();
+  if (rpc_ != nullptr) rpc_->Stop(absl::ZeroDuration());
+}
+
+}  // namespace baton::decode_worker

@@ -1,0 +1,43 @@
+// DecodeService: checks requests and hands them to the loop.
+#ifndef BATON_DECODE_WORKER_SERVICE_H_
+#define BATON_DECODE_WORKER_SERVICE_H_
+
+#include <atomic>
+#include <string>
+
+#include "absl/status/status.h"
+#include "baton/internal/v1/decode.grpc.pb.h"
+#include "common/engine/engine.h"
+#include "decode_worker/loop.h"
+
+namespace baton::decode_worker {
+
+// Thread-safe.
+class DecodeServer final : public internal::v1::DecodeService::CallbackService {
+ public:
+  // max_request_time bounds a call whose caller set no deadline.
+  DecodeServer(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
+               DecodeMetrics& metrics, absl::Duration max_request_time = absl::Minutes(30))
+      : epoch_(epoch),
+        engine_(engine),
+        loop_(loop),
+        metrics_(metrics),
+        max_request_time_(max_request_time) {}
+
+  grpc::ServerWriteReactor<internal::v1::DecodeResponse>* Decode(
+      grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) override;
+
+ private:
+  absl::Status Check(const internal::v1::DecodeRequest& request) const;
+
+  const uint64_t epoch_;
+  const engine::Engine& engine_;
+  DecodeLoop& loop_;
+  DecodeMetrics& metrics_;
+  const absl::Duration max_request_time_;
+  std::atomic<uint64_t> next_sequence_id_{1};
+};
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_SERVICE_H_
