@@ -1,0 +1,297 @@
+#include "common/transfer/kv_receiver.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+
+namespace baton::transfer {
+namespace {
+
+using internal::v1::PrefillFrame;
+using Phase = KvReceiver::Phase;
+
+constexpr uint64_t kTransfer = 0xabcdef;
+constexpr uint64_t kEpoch = 0x1234;
+
+struct Frame {
+  PrefillFrame header;
+  std::string payload;
+  Segments segments() const {
+    if (payload.empty()) return {};
+    // Two pieces, as a receive buffer may have them.
+    const size_t half = payload.size() / 2;
+    return {absl::MakeConstSpan(payload).first(half), absl::MakeConstSpan(payload).subspan(half)};
+  }
+};
+
+void Seal(Frame& frame) { frame.header.set_checksum(FrameChecksum(frame.header, frame.segments())); }
+
+// A pool of 8 blocks and a transfer of sequence blocks 2 to 5 into pool blocks 6, 1, 3.
+class KvReceiverTest : public ::testing::Test {
+ protected:
+  KvReceiverTest() {
+    layout_.layers = 2;
+    layout_.kv_heads = 1;
+    layout_.head_dim = 4;
+    layout_.block_tokens = 16;
+    layout_.dtype = kv::KvDtype::kF32;
+    layout_.format_version = 1;
+    memory_.assign(8 * layout_.BlockBytes(), std::byte{0xee});
+    plan_.transfer_id = kTransfer;
+    plan_.sender_epoch = kEpoch;
+    plan_.layout = layout_;
+    plan_.pool.base = memory_.data();
+    plan_.pool.block_stride_bytes = static_cast<int64_t>(layout_.BlockBytes());
+    plan_.pool.layer_stride_bytes = static_cast<int64_t>(layout_.ChunkBytes());
+    plan_.pool.block_count = 8;
+    plan_.first_block = 2;
+    plan_.blocks = {6, 1, 3};
+    plan_.token_count = 100;
+  }
+
+  Frame Header() const {
+    Frame frame;
+    frame.header.set_transfer_id(kTransfer);
+    frame.header.set_epoch(kEpoch);
+    return frame;
+  }
+  Frame Accepted() const {
+    Frame frame = Header();
+    frame.header.mutable_accepted()->set_kv_layout_fingerprint(layout_.Fingerprint());
+    frame.header.mutable_accepted()->set_block_count(3);
+    frame.header.mutable_accepted()->set_cached_prompt_tokens(32);
+    Seal(frame);
+    return frame;
+  }
+  // Content of (layer, sequence block): all bytes the same, different for each pair.
+  static char Fill(int layer, int block) { return static_cast<char>(16 * (layer + 1) + block); }
+  Frame Chunk(int layer, int first_block, int count) const {
+    Frame frame = Header();
+    frame.header.mutable_kv_chunk()->set_layer(layer);
+    frame.header.mutable_kv_chunk()->set_first_block(first_block);
+    frame.header.mutable_kv_chunk()->set_block_count(count);
+    for (int i = 0; i < count; ++i) {
+      frame.payload.append(layout_.ChunkBytes(), Fill(layer, first_block + i));
+    }
+    Seal(frame);
+    return frame;
+  }
+  Frame FirstToken(int32_t token) const {
+    Frame frame = Header();
+    frame.header.mutable_first_token()->set_token_id(token);
+    Seal(frame);
+    return frame;
+  }
+  Frame Commit(int chunks) const {
+    Frame frame = Header();
+    frame.header.mutable_commit()->set_kv_chunk_count(chunks);
+    frame.header.mutable_commit()->set_prefill_ms(1.5);
+    Seal(frame);
+    return frame;
+  }
+  std::vector<Frame> WholeTransfer() const {
+    return {Accepted(), Chunk(0, 2, 2), Chunk(1, 2, 2), Chunk(0, 4, 1), FirstToken(7),
+            Chunk(1, 4, 1)};
+  }
+  static absl::Status Give(KvReceiver& receiver, const Frame& frame) {
+    return receiver.OnFrame(frame.header, frame.segments());
+  }
+  void ExpectBlocksWhole() const {
+    for (int layer = 0; layer < 2; ++layer) {
+      for (int i = 0; i < 3; ++i) {
+        const std::byte* chunk = memory_.data() + plan_.blocks[i] * layout_.BlockBytes() +
+                                 layer * layout_.ChunkBytes();
+        for (size_t k = 0; k < layout_.ChunkBytes(); ++k) {
+          ASSERT_EQ(static_cast<char>(chunk[k]), Fill(layer, 2 + i));
+        }
+      }
+    }
+  }
+  void ExpectOtherBlocksUntouched() const {
+    for (int block : {0, 2, 4, 5, 7}) {
+      const std::byte* begin = memory_.data() + block * layout_.BlockBytes();
+      EXPECT_TRUE(std::all_of(begin, begin + layout_.BlockBytes(),
+                              [](std::byte byte) { return byte == std::byte{0xee}; }));
+    }
+  }
+
+  kv::KvLayout layout_;
+  std::vector<std::byte> memory_;
+  TransferPlan plan_;
+};
+
+TEST_F(KvReceiverTest, CommitsAWholeTransferInAnyOrder) {
+  std::vector<Frame> frames = WholeTransfer();
+  std::mt19937 random(3);
+  for (int i = 0; i < 50; ++i) {
+    std::shuffle(frames.begin(), frames.end(), random);
+    std::fill(memory_.begin(), memory_.end(), std::byte{0xee});
+    KvReceiver receiver(plan_);
+    EXPECT_EQ(receiver.phase(), Phase::kReserved);
+    for (const Frame& frame : frames) {
+      ASSERT_TRUE(Give(receiver, frame).ok());
+      EXPECT_EQ(receiver.phase(), Phase::kReceiving);
+    }
+    ASSERT_TRUE(Give(receiver, Commit(4)).ok());
+    EXPECT_EQ(receiver.phase(), Phase::kCommitted);
+    EXPECT_EQ(receiver.first_token(), 7);
+    EXPECT_EQ(receiver.summary().cached_prompt_tokens, 32);
+    EXPECT_EQ(receiver.summary().kv_bytes, static_cast<int64_t>(6 * layout_.ChunkBytes()));
+    ExpectBlocksWhole();
+    ExpectOtherBlocksUntouched();
+  }
+}
+
+TEST_F(KvReceiverTest, ARepeatedChunkIsHarmless) {
+  KvReceiver receiver(plan_);
+  for (const Frame& frame : WholeTransfer()) {
+    ASSERT_TRUE(Give(receiver, frame).ok());
+    if (frame.header.has_kv_chunk()) ASSERT_TRUE(Give(receiver, frame).ok());
+  }
+  EXPECT_TRUE(Give(receiver, Commit(4)).ok());
+  ExpectBlocksWhole();
+}
+
+TEST_F(KvReceiverTest, NoCommitWithoutAnyOneFrame) {
+  const std::vector<Frame> frames = WholeTransfer();
+  for (size_t missing = 0; missing < frames.size(); ++missing) {
+    KvReceiver receiver(plan_);
+    for (size_t i = 0; i < frames.size(); ++i) {
+      if (i != missing) ASSERT_TRUE(Give(receiver, frames[i]).ok());
+    }
+    const absl::Status status = Give(receiver, Commit(4));
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << missing;
+    EXPECT_EQ(receiver.phase(), Phase::kAborted);
+  }
+}
+
+TEST_F(KvReceiverTest, EveryFlippedBitOfEveryFrameIsFound) {
+  std::vector<Frame> frames = WholeTransfer();
+  frames.push_back(Commit(4));
+  int flips = 0;
+  for (size_t target = 0; target < frames.size(); ++target) {
+    const std::string header = frames[target].header.SerializeAsString();
+    const size_t bits = 8 * (header.size() + frames[target].payload.size());
+    for (size_t bit = 0; bit < bits; bit += (bit < 8 * header.size() ? 1 : 7)) {
+      Frame bad = frames[target];
+      std::string bytes = header;
+      if (bit < 8 * header.size()) {
+        bytes[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+        if (!bad.header.ParseFromString(bytes)) continue;  // refused before it gets here
+        // A flip that Protobuf reads as the same message is no change.
+        if (bad.header.SerializeAsString() == header) continue;
+      } else {
+        bad.payload[bit / 8 - header.size()] ^= static_cast<char>(1 << (bit % 8));
+      }
+      // Fields we do not know are not part of a frame, and what is left of it must not pass.
+      bad.header.DiscardUnknownFields();
+      KvReceiver receiver(plan_);
+      for (size_t i = 0; i < target; ++i) ASSERT_TRUE(Give(receiver, frames[i]).ok());
+      EXPECT_FALSE(Give(receiver, bad).ok()) << "frame " << target << " bit " << bit;
+      EXPECT_EQ(receiver.phase(), Phase::kAborted);
+      ++flips;
+    }
+  }
+  EXPECT_GT(flips, 1000);
+}
+
+TEST_F(KvReceiverTest, RefusesWhatBelongsElsewhere) {
+  struct Case {
+    const char* name;
+    std::function<void(Frame&)> change;
+    AbortReason reason;
+  };
+  const std::vector<Case> cases = {
+      {"transfer", [](Frame& f) { f.header.set_transfer_id(1); }, AbortReason::kProtocol},
+      {"epoch", [](Frame& f) { f.header.set_epoch(kEpoch + 1); }, AbortReason::kEpoch},
+      {"layer low", [](Frame& f) { f.header.mutable_kv_chunk()->set_layer(-1); },
+       AbortReason::kProtocol},
+      {"layer high", [](Frame& f) { f.header.mutable_kv_chunk()->set_layer(2); },
+       AbortReason::kProtocol},
+      {"block low", [](Frame& f) { f.header.mutable_kv_chunk()->set_first_block(1); },
+       AbortReason::kProtocol},
+      {"block high", [](Frame& f) { f.header.mutable_kv_chunk()->set_first_block(5); },
+       AbortReason::kProtocol},
+      {"block overflow",
+       [](Frame& f) { f.header.mutable_kv_chunk()->set_first_block(2147483647); },
+       AbortReason::kProtocol},
+      {"count zero", [](Frame& f) { f.header.mutable_kv_chunk()->set_block_count(0); },
+       AbortReason::kProtocol},
+      {"count overflow",
+       [](Frame& f) { f.header.mutable_kv_chunk()->set_block_count(2147483647); },
+       AbortReason::kProtocol},
+      {"short payload", [](Frame& f) { f.payload.pop_back(); }, AbortReason::kProtocol},
+      {"long payload", [](Frame& f) { f.payload.push_back(0); }, AbortReason::kProtocol},
+      {"kind", [](Frame& f) { f.header.clear_frame(); }, AbortReason::kProtocol},
+  };
+  for (const Case& c : cases) {
+    Frame frame = Chunk(1, 3, 1);
+    c.change(frame);
+    Seal(frame);  // an honest checksum: the check on the field itself must find it
+    KvReceiver receiver(plan_);
+    const absl::Status status = Give(receiver, frame);
+    EXPECT_FALSE(status.ok()) << c.name;
+    EXPECT_EQ(AbortReasonOf(status), c.reason) << c.name << ": " << status;
+  }
+  ExpectOtherBlocksUntouched();
+}
+
+TEST_F(KvReceiverTest, RefusesAnotherLayoutWithBothValues) {
+  Frame frame = Accepted();
+  frame.header.mutable_accepted()->set_kv_layout_fingerprint(5);
+  Seal(frame);
+  KvReceiver receiver(plan_);
+  const absl::Status status = Give(receiver, frame);
+  EXPECT_EQ(AbortReasonOf(status), AbortReason::kLayout);
+  EXPECT_NE(status.message().find("layout 5"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find(layout_.ToString()), std::string::npos) << status;
+}
+
+TEST_F(KvReceiverTest, RefusesTokensAndPartialOverlaps) {
+  for (const int32_t token : {-1, 100, 2147483647}) {
+    KvReceiver receiver(plan_);
+    EXPECT_FALSE(Give(receiver, FirstToken(token)).ok());
+  }
+  KvReceiver overlap(plan_);
+  ASSERT_TRUE(Give(overlap, Chunk(0, 2, 2)).ok());
+  EXPECT_FALSE(Give(overlap, Chunk(0, 3, 2)).ok());
+  KvReceiver twice(plan_);
+  ASSERT_TRUE(Give(twice, FirstToken(1)).ok());
+  EXPECT_FALSE(Give(twice, FirstToken(1)).ok());
+}
+
+TEST_F(KvReceiverTest, NothingFollowsAnEnd) {
+  KvReceiver receiver(plan_);
+  for (const Frame& frame : WholeTransfer()) ASSERT_TRUE(Give(receiver, frame).ok());
+  ASSERT_TRUE(Give(receiver, Commit(4)).ok());
+  receiver.Abort();
+  EXPECT_EQ(receiver.phase(), Phase::kCommitted);
+  EXPECT_FALSE(Give(receiver, Chunk(0, 2, 1)).ok());
+  EXPECT_EQ(receiver.phase(), Phase::kCommitted);
+  ExpectBlocksWhole();
+
+  KvReceiver aborted(plan_);
+  aborted.Abort();
+  EXPECT_FALSE(Give(aborted, Accepted()).ok());
+  EXPECT_EQ(aborted.phase(), Phase::kAborted);
+}
+
+TEST_F(KvReceiverTest, ATransferOfNoBlocksCommits) {
+  plan_.blocks.clear();
+  Frame accepted = Accepted();
+  accepted.header.mutable_accepted()->set_block_count(0);
+  Seal(accepted);
+  KvReceiver receiver(plan_);
+  ASSERT_TRUE(Give(receiver, accepted).ok());
+  ASSERT_TRUE(Give(receiver, FirstToken(3)).ok());
+  EXPECT_TRUE(Give(receiver, Commit(0)).ok());
+}
+
+}  // namespace
+}  // namespace baton::transfer

@@ -1,0 +1,107 @@
+#include "common/worker/watch_service.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+
+#include "common/base/rpc/server.h"
+
+namespace baton::worker {
+namespace {
+
+using internal::v1::WatchResponse;
+
+class WatchServiceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    internal::v1::WorkerCard card;
+    card.set_worker_id("w1");
+    card.set_epoch(9);
+    card.set_total_blocks(10);
+    service_ = std::make_unique<WatchService>(card, journal_, Clock::Real());
+    auto server = RpcServer::Start({}, {service_.get()}, {"baton.internal.v1.WorkerService"});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ = internal::v1::WorkerService::NewStub(MakeChannel(server_->address()));
+  }
+  void TearDown() override { service_->Stop(); }
+
+  CacheJournal journal_;
+  std::unique_ptr<WatchService> service_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<internal::v1::WorkerService::Stub> stub_;
+};
+
+TEST_F(WatchServiceTest, CardThenSnapshotThenDeltas) {
+  journal_.Record({true, 5});
+  grpc::ClientContext context;
+  auto reader = stub_->Watch(&context, {});
+  WatchResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.card().worker_id(), "w1");
+  ASSERT_TRUE(reader->Read(&response));
+  ASSERT_TRUE(response.has_snapshot());
+  EXPECT_TRUE(response.snapshot().last());
+  ASSERT_EQ(response.snapshot().keys_size(), 1);
+  uint64_t sequence = response.snapshot().sequence();
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_TRUE(response.has_load());
+
+  std::set<uint64_t> keys = {5};
+  for (uint64_t key = 100; key < 120; ++key) {
+    journal_.Record({true, key});
+    WorkerLoad load;
+    load.running = static_cast<int>(key);
+    service_->Publish(load);
+  }
+  while (keys.size() < 21) {
+    ASSERT_TRUE(reader->Read(&response));
+    if (!response.has_delta()) continue;
+    EXPECT_EQ(response.delta().sequence(), ++sequence);
+    keys.insert(response.delta().added().begin(), response.delta().added().end());
+  }
+  context.TryCancel();
+}
+
+TEST_F(WatchServiceTest, SilenceNeverLastsAHeartbeat) {
+  grpc::ClientContext context;
+  auto reader = stub_->Watch(&context, {});
+  WatchResponse response;
+  // Card, snapshot, load; then loads with nothing published in between.
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(reader->Read(&response));
+  EXPECT_TRUE(response.has_load());
+  context.TryCancel();
+}
+
+TEST_F(WatchServiceTest, StopEndsStreamsSoThatTheServerCanStop) {
+  grpc::ClientContext context;
+  auto reader = stub_->Watch(&context, {});
+  WatchResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  service_->Stop();
+  while (reader->Read(&response)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  server_->Stop(absl::InfiniteDuration());
+}
+
+TEST_F(WatchServiceTest, BlockCountsAreThoseLastPublished) {
+  WorkerLoad load;
+  load.counts.total = 10;
+  load.counts.free = 4;
+  load.counts.active = 3;
+  load.counts.cached = 2;
+  load.counts.held = 1;
+  load.open_transfers = 6;
+  service_->Publish(load);
+  grpc::ClientContext context;
+  internal::v1::GetBlockCountsResponse response;
+  ASSERT_TRUE(stub_->GetBlockCounts(&context, {}, &response).ok());
+  EXPECT_EQ(response.free() + response.active() + response.cached() + response.held(),
+            response.total());
+  EXPECT_EQ(response.open_transfers(), 6);
+}
+
+}  // namespace
+}  // namespace baton::worker
