@@ -2,7 +2,7 @@
 """Rules of the source tree that the compiler does not know (DESIGN.md, "Rooms" and "Words").
 
   tree_test.py --root DIR     prints each breach as "file:line: what, expected"; exits 1 if any
-  tree_test.py --self-test    shows on a small tree that each rule can be broken, and is then reported
+  tree_test.py --self-test    shows on a small tree that each breach is reported
 
 An exception goes into one of the lists below with its reason. One that is no longer needed is a
 breach too.
