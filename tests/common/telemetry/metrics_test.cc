@@ -10,8 +10,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <regex>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -23,6 +21,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::StartsWith;
 
 int PortOf(const std::string& address) {
@@ -86,21 +85,21 @@ TEST(MetricsEndpointTest, ServesWhatIsRegistered) {
   EXPECT_THAT(lines, Contains("# TYPE baton_time_to_first_token_seconds histogram"));
   EXPECT_THAT(lines, Contains("baton_time_to_first_token_seconds_bucket{le=\"0.04\"} 1"));
   EXPECT_THAT(lines, Contains("baton_time_to_first_token_seconds_bucket{le=\"+Inf\"} 1"));
-  EXPECT_THAT(lines, Contains(::testing::MatchesRegex("baton_build_info\\{.*version=\".*\\} 1")));
+  EXPECT_THAT(lines, Contains(MatchesRegex("baton_build_info\\{.*version=\".*\\} 1")));
 }
 
 TEST(MetricsEndpointTest, EveryLineIsInTheExpositionFormat) {
   auto endpoint = MetricsEndpoint::Start("127.0.0.1:0");
   ASSERT_TRUE(endpoint.ok()) << endpoint.status();
-  const std::regex comment(
+  const std::string comment =
       "# (HELP [a-zA-Z_:][a-zA-Z0-9_:]* .*|"
-      "TYPE [a-zA-Z_:][a-zA-Z0-9_:]* (counter|gauge|histogram|summary))");
-  const std::regex sample(
+      "TYPE [a-zA-Z_:][a-zA-Z0-9_:]* (counter|gauge|histogram|summary))";
+  const std::string sample =
       "[a-zA-Z_:][a-zA-Z0-9_:]*"
       "(\\{([a-zA-Z_][a-zA-Z0-9_]*=\"([^\"\\\\]|\\\\.)*\",?)*\\})?"
-      " ([-+]?[0-9.]+(e[-+]?[0-9]+)?|[-+]?Inf|[Nn]a[Nn])( [0-9]+)?");
+      " ([-+]?[0-9.]+(e[-+]?[0-9]+)?|[-+]?Inf|[Nn]a[Nn])( [0-9]+)?";
   for (const std::string& line : BodyLines(Get(PortOf((*endpoint)->address()), "/metrics"))) {
-    EXPECT_TRUE(std::regex_match(line, line[0] == '#' ? comment : sample)) << line;
+    EXPECT_THAT(line, MatchesRegex(line[0] == '#' ? comment : sample));
   }
 }
 

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Clang's thread-safety analysis as an error, over every file that can see an absl::Mutex.
+
+  thread_safety_test.py --root DIR --build DIR    DIR has compile_commands.json and generated code
+  thread_safety_test.py --self-test               shows that a missing lock is reported
+
+GCC builds the tree and knows no ABSL_GUARDED_BY, so without this test the annotations would be
+comments. A file is checked if it, or a header of ours that it includes, includes
+absl/synchronization/mutex.h; the rest has nothing to check.
+"""
+
+import argparse
+import functools
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+MUTEX_HEADER = "absl/synchronization/mutex.h"
+INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
+# What clang needs to read the same code. All else (warnings, tuning, GCC's own flags) is left out.
+KEPT_FLAG = re.compile(r"-(I|D|U|std=|isystem|include|m(?!prefer))")
+ANALYSIS = ["-fsyntax-only", "-Wno-everything", "-Wthread-safety", "-Werror=thread-safety"]
+PARALLEL = 2
+
+
+def sees_mutex_in(root):
+    """A function that says whether a file includes the mutex, itself or through our headers."""
+    @functools.lru_cache(maxsize=None)
+    def includes(path):
+        return INCLUDE.findall(path.read_text(encoding="utf-8", errors="replace"))
+
+    def sees_mutex(path):
+        seen, pending = set(), [path]
+        while pending:
+            current = pending.pop()
+            for header in includes(current):
+                if header == MUTEX_HEADER:
+                    return True
+                ours = root / header
+                if ours not in seen and ours.is_file():
+                    seen.add(ours)
+                    pending.append(ours)
+        return False
+
+    return sees_mutex
+
+
+def commands_to_run(root, build):
+    """{file: clang command} for those of our files in the compile database that see a mutex."""
+    sees_mutex = sees_mutex_in(root)
+    commands, ours = {}, 0
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        path = Path(entry["directory"], entry["file"]).resolve()
+        generated = path.is_relative_to(build) or not path.is_relative_to(root)
+        if generated or path.suffix != ".cc" or path in commands or not path.is_file():
+            continue
+        ours += 1
+        if sees_mutex(path):
+            commands[path] = clang_command(entry, path)
+    if ours == 0:
+        sys.exit(f"{build}/compile_commands.json has no file of {root}: expected its own tree's")
+    return commands
+
+
+def clang_command(entry, path):
+    words = entry.get("arguments") or shlex.split(entry["command"])
+    kept, takes_next = [], False
+    for word in words[1:]:
+        if takes_next or KEPT_FLAG.match(word):
+            kept.append(word)
+        takes_next = not takes_next and word in ("-I", "-D", "-U", "-isystem", "-include")
+    return ["clang++", *kept, *ANALYSIS, str(path)]
+
+
+def run_one(command):
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def analyse(root, build):
+    """Prints what clang says; returns the number of files that fail."""
+    commands = commands_to_run(root.resolve(), build.resolve())
+    begin = time.monotonic()
+    failed = 0
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        for path, result in zip(commands, pool.map(run_one, commands.values())):
+            if result.returncode != 0:
+                failed += 1
+                print(f"{path}: clang++ fails\n{result.stderr}")
+    print(f"{len(commands)} files see a mutex, {failed} fail, "
+          f"{time.monotonic() - begin:.0f} s")
+    return failed
+
+
+GUARDED = """
+#include "counter.h"
+int Counter::Next() {{ {lock} return ++count_; }}
+"""
+HEADER = """
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+class Counter {
+ public:
+  int Next();
+ private:
+  absl::Mutex mutex_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+"""
+
+
+def self_test():
+    cases = [("absl::MutexLock lock(&mutex_);", 0), ("", 1), ("mutex_.Lock();", 1),
+             ("absl::ReaderMutexLock lock(&mutex_);", 1), ("no such code;", 1)]
+    wrong = []
+    for lock, expected in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            root, build = Path(folder, "tree"), Path(folder, "build")
+            root.mkdir()
+            build.mkdir()
+            (root / "counter.h").write_text(HEADER, encoding="utf-8")
+            (root / "counter.cc").write_text(GUARDED.format(lock=lock), encoding="utf-8")
+            (root / "plain.cc").write_text("no code, and no mutex to see", encoding="utf-8")
+            command = f"/usr/bin/c++ -I{root} -std=gnu++20 -Wno-of-gcc-only -fno-gcc-knows -c "
+            (build / "compile_commands.json").write_text(json.dumps([
+                {"directory": str(build), "file": str(root / name), "command": command + name}
+                for name in ("counter.cc", "plain.cc")]), encoding="utf-8")
+            if analyse(root, build) != expected:
+                wrong.append(f"with \"{lock}\": expected {expected} failures")
+    print("\n".join(wrong) if wrong else f"{len(cases)} cases as expected")
+    return len(wrong)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--build", type=Path)
+    parser.add_argument("--self-test", action="store_true")
+    arguments = parser.parse_args()
+    if shutil.which("clang++") is None:
+        print("clang++ is missing: expected on the PATH; scripts/setup installs it")
+        return 1
+    if arguments.self_test:
+        return 1 if self_test() else 0
+    if arguments.root is None or arguments.build is None:
+        parser.error("expected --root and --build")
+    if not (arguments.build / "compile_commands.json").is_file():
+        print(f"{arguments.build}/compile_commands.json is missing: expected after cmake")
+        return 1
+    return 1 if analyse(arguments.root, arguments.build) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

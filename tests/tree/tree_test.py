@@ -1,0 +1,261 @@
+#!/usr/bin/env python3
+"""Rules of the source tree that the compiler does not know (DESIGN.md, "Rooms" and "Words").
+
+  tree_test.py --root DIR     prints each breach as "file:line: what, expected"; exits 1 if any
+  tree_test.py --self-test    shows on a small tree that each breach is reported
+
+An exception goes into one of the lists below with its reason. One that is no longer needed is a
+breach too.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+# ---- The rules, as data -------------------------------------------------------------------------
+
+# Room: rooms whose headers it may include, besides its own. "base/rpc" is common/base/rpc, the only
+# place where base meets gRPC; "proto" is the generated code.
+WORKER_ROOMS = {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "transfer",
+                "worker", "proto"}
+EDGES = {
+    "base": set(),
+    "base/rpc": {"base", "proto"},
+    "telemetry": {"base"},
+    "tokenizer": {"base"},
+    "kv": {"base"},
+    "backend": {"base"},
+    "model": {"base", "backend"},
+    "engine": {"base", "kv", "backend", "model"},
+    "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
+    "worker": {"base", "base/rpc", "telemetry", "kv", "proto"},
+    "router": {"base", "base/rpc", "telemetry", "tokenizer", "kv", "proto"},
+    "prefill_worker": WORKER_ROOMS,
+    "decode_worker": WORKER_ROOMS,
+    "client": {"base", "base/rpc", "proto"},
+    "cli": {"base", "base/rpc", "proto", "client"},
+}
+FREE_ROOMS = ("tests", "benchmarks")
+BINARY_ROOMS = ("router", "prefill_worker", "decode_worker", "client", "cli")
+
+# (what, include pattern, folders that may)
+THIRD_PARTY = [
+    ("gRPC and Protobuf", r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$",
+     ("common/base/rpc", "common/transfer", "common/worker", *BINARY_ROOMS)),
+    ("oneDNN", r"(oneapi/)?dnnl", ("common/backend/cpu",)),
+    ("prometheus-cpp", r"prometheus/|[Cc]ivet",
+     ("common/telemetry", "common/worker", "router", "prefill_worker", "decode_worker")),
+    ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),
+    ("NCCL", r"nccl", ("common/transfer", "common/backend/cuda")),
+]
+
+MAX_LINES = 500  # a tripwire, not a law: ask whether the file is one thing
+WARN_LINES = 400
+BANNED_NAME = re.compile(r"(^|_)(manager|util|helper|impl)s?(_|\.|$)")
+
+# ---- Exceptions, each with its reason -----------------------------------------------------------
+
+UNMIRRORED_TESTS = {
+    "tests/common/kv/radix_cache_property_test.cc":
+        "the second half of radix_cache_test.cc: histories against a model",
+}
+LONG_FILES = {}
+# Files that may speak of the operating system's memory pages.
+PAGE_FILES = {}
+# An identifier that says whose page it means needs no exception.
+SYSTEM_PAGE = re.compile(r"(huge|os|system)_?pages?", re.IGNORECASE)
+
+# ---- The tree -----------------------------------------------------------------------------------
+
+ROOTS = ("common", *BINARY_ROOMS, "tests", "benchmarks", "proto")
+CPP = {".h", ".cc", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+
+
+def files(root, *suffixes):
+    """Paths relative to the root, sorted."""
+    for top in ROOTS:
+        for path in sorted((root / top).rglob("*")):
+            relative = path.relative_to(root)
+            hidden = any(p.startswith(".") or p in ("build", "__pycache__") for p in relative.parts)
+            if path.is_file() and not hidden and path.suffix in suffixes:
+                yield relative
+
+
+def lines(root, path):
+    return (root / path).read_text(encoding="utf-8").splitlines()
+
+
+def room_of(path):
+    """The room of a path from the root; None if it belongs to none."""
+    parts = Path(path).parts
+    if parts[:3] == ("common", "base", "rpc"):
+        return "base/rpc"
+    if parts[0] == "common":
+        return parts[1] if len(parts) > 2 else None
+    if parts[0] == "proto" or re.match(r"(baton|google)/.*\.pb\.h$", str(path)):
+        return "proto"
+    return parts[0] if parts[0] in EDGES or parts[0] in FREE_ROOMS else None
+
+
+def under(path, folders):
+    return any(str(path).startswith(folder + "/") for folder in folders)
+
+
+# ---- The checks: each takes the root and yields (place, breach) ----------------------------------
+
+def check_includes(root):
+    for path in files(root, *CPP):
+        room = room_of(path)
+        if room in FREE_ROOMS:
+            continue
+        if room not in EDGES:
+            yield path, f"is in no room, expected one of {', '.join(EDGES)}"
+            continue
+        for number, line in enumerate(lines(root, path), 1):
+            match = INCLUDE.match(line)
+            if match:
+                yield from include_breaches(root, path, number, room, *match.groups())
+
+
+def include_breaches(root, path, number, room, mark, header):
+    place = f"{path}:{number}"
+    for what, pattern, folders in THIRD_PARTY:
+        if re.match(pattern, header) and not under(path, folders):
+            yield place, f"includes {what} ({header}), which only {', '.join(folders)} may"
+    if header.startswith(".") or (mark == '"' and (root / path.parent / header).is_file()
+                                  and not (root / header).is_file()):
+        yield place, f'includes "{header}", expected the path from the root of the tree'
+        return
+    target = room_of(header)
+    if target is None or target == room or target in EDGES[room]:
+        return
+    may = ", ".join(sorted(EDGES[room])) or "nothing else"
+    yield place, f"{room} includes {target} ({header}), but may include only {may}"
+
+
+def check_links(root):
+    """The same edges for the DEPS of a room's library."""
+    call = re.compile(r"baton_(?:library|binary)\(\s*(\w+)([^)]*)\)")
+    for path in files(root, ".txt"):
+        room = room_of(path)
+        if path.name != "CMakeLists.txt" or room not in EDGES:
+            continue
+        for _, arguments in call.findall((root / path).read_text(encoding="utf-8")):
+            for dep in re.findall(r"\bbaton_(\w+)", arguments.partition("DEPS")[2]):
+                target = {"base_rpc": "base/rpc"}.get(dep) or room_of_target(dep)
+                if target and target != room and target not in EDGES[room]:
+                    yield path, f"{room} links baton_{dep}, but may not use {target}"
+
+
+def room_of_target(name):
+    """The room with the longest name that the target's begins with: backend_cpu is of backend."""
+    rooms = [r for r in (*EDGES, "proto") if name == r or name.startswith(r + "_")]
+    return max(rooms, key=len, default=None)
+
+
+def check_mirror(root, exceptions=UNMIRRORED_TESTS):
+    for path in files(root, ".cc"):
+        if not under(path, ("tests/common",)) or not path.name.endswith("_test.cc"):
+            continue
+        source = Path(*path.parts[1:-1]) / path.name[:-len("_test.cc")]
+        mirrored = any((root / source).with_suffix(s).is_file() for s in CPP)
+        if not mirrored and str(path) not in exceptions:
+            yield path, f"tests nothing that exists, expected {source}.cc or {source}.h"
+        if mirrored and str(path) in exceptions:
+            yield path, "is listed in UNMIRRORED_TESTS, but mirrors a file: take it off the list"
+    yield from missing(root, exceptions, "UNMIRRORED_TESTS")
+
+
+def check_length(root, exceptions=LONG_FILES):
+    for path in files(root, ".py", *CPP):
+        if not under(path, ("common", *BINARY_ROOMS)):
+            continue
+        count = len(lines(root, path))
+        if count > MAX_LINES and str(path) not in exceptions:
+            yield path, f"has {count} lines, expected at most {MAX_LINES}: is it one thing?"
+        elif count > WARN_LINES:
+            print(f"note: {path} has {count} lines")
+        if count <= MAX_LINES and str(path) in exceptions:
+            yield path, f"is listed in LONG_FILES, but has {count} lines: take it off the list"
+    yield from missing(root, exceptions, "LONG_FILES")
+
+
+def check_guards(root):
+    for path in files(root, ".h", ".cuh"):
+        guard = "BATON_" + re.sub(r"[^A-Za-z0-9]", "_", str(path)).upper() + "_"
+        code = [line for line in lines(root, path) if line.startswith("#")]
+        if code[:2] != [f"#ifndef {guard}", f"#define {guard}"]:
+            yield path, f"begins with another guard than expected: {guard}"
+        elif code[-1] != f"#endif  // {guard}":
+            yield path, f"ends with \"{code[-1]}\", expected \"#endif  // {guard}\""
+
+
+def check_names(root):
+    for path in files(root, ".py", ".proto", *CPP):
+        for part in path.parts:
+            banned = BANNED_NAME.search(part)
+            if banned:
+                yield path, f"is named \"{banned.group(2)}\", expected a name for what it does"
+
+
+def check_words(root, exceptions=PAGE_FILES):
+    used = set()
+    for path in files(root, ".proto", *CPP):
+        text = without_comments_and_strings((root / path).read_text(encoding="utf-8"))
+        for number, line in enumerate(text.splitlines(), 1):
+            for identifier in re.findall(r"[A-Za-z_]\w*", line):
+                if not says_page(identifier):
+                    continue
+                used.add(str(path))
+                if str(path) not in exceptions:
+                    yield f"{path}:{number}", (f"{identifier}: expected \"block\", or os_page or "
+                                               "huge_page for the system's memory")
+    for path in sorted(set(exceptions) - used):
+        yield path, "is listed in PAGE_FILES, but has no page: take it off the list"
+
+
+def says_page(identifier):
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", SYSTEM_PAGE.sub("", identifier))
+    return any(word.lower() in ("page", "pages", "paged") for word in words)
+
+
+def without_comments_and_strings(text):
+    """Blanks them, keeping the lines."""
+    token = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+    return token.sub(lambda m: "\n" * m.group().count("\n") or " ", text)
+
+
+def missing(root, exceptions, name):
+    for path in exceptions:
+        if not (root / path).is_file():
+            yield path, f"is listed in {name}, but does not exist: take it off the list"
+
+
+CHECKS = (check_includes, check_links, check_mirror, check_length, check_guards, check_names,
+          check_words)
+
+
+def breaches(root, checks=CHECKS):
+    return [f"{place}: {what}" for check in checks for place, what in check(root)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--self-test", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.self_test:
+        import tree_self_test
+        return tree_self_test.run()
+    if arguments.root is None or not (arguments.root / "common").is_dir():
+        parser.error(f"--root is {arguments.root}, expected the root of the tree")
+    found = breaches(arguments.root)
+    print("\n".join(found) if found else f"{arguments.root}: the tree keeps its rules")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
