@@ -6,11 +6,15 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
+#include "common/backend/cpu/isa.h"
 
 namespace baton::backend {
 
 // INVALID_ARGUMENT if bfloat16 is asked for on a CPU that does not multiply it.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options);
+
+// The same with no instruction beyond `highest`, so that a test can be another CPU.
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options, Isa highest);
 
 }  // namespace baton::backend
 

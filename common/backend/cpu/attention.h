@@ -1,0 +1,76 @@
+// Paged causal attention on all threads.
+#ifndef BATON_COMMON_BACKEND_CPU_ATTENTION_H_
+#define BATON_COMMON_BACKEND_CPU_ATTENTION_H_
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "common/backend/backend.h"
+#include "common/backend/cpu/cpu_batch.h"
+#include "common/backend/cpu/kernels.h"
+#include "common/backend/cpu/thread_pool.h"
+
+namespace baton::backend {
+
+// A tile is some rows of one sequence with one kv head and its query heads: K and V are read once for
+// all of them. Keys are cut at multiples of 256 positions; each split has a softmax of its own, and
+// splits are added in order. So a row's bits depend on its position alone, whatever the tile, and
+// also whatever thread had the split: a tile with a large share of the step's work is shared out
+// split by split, and whoever finishes it adds them up.
+//
+// Thread: as the backend that owns it.
+class AttentionRunner {
+ public:
+  AttentionRunner(const Kernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
+
+  void Run(const CpuBatch& batch, const KvPool& kv, const AttentionArgs& args);
+
+ private:
+  struct Tile {
+    int sequence;
+    int kv_head;
+    int first_row;  // of the sequence's rows
+    int row_count;
+    int first_split, end_split;
+    int64_t first_partial;  // in partials_, if it is shared out
+    int counter;            // in unfinished_, ditto
+  };
+  struct Task {
+    int tile;
+    int first_split, end_split;
+    bool shared;
+  };
+  // One thread's memory.
+  struct Workspace {
+    std::vector<std::byte> bytes;
+    std::byte* aligned = nullptr;
+  };
+  struct Partial {
+    float* max;    // [64]
+    float* sum;    // [64]
+    float* value;  // [columns, value_stride]
+  };
+  struct Step;  // what all tasks of one call share
+
+  void PlanTiles(const Step& step);
+  void PlanTasks(const Step& step);
+  void RunTask(const Step& step, const Task& task, int thread);
+  void AttendSplit(const Step& step, const Tile& tile, int split, const void* query, void* scratch,
+                   const Partial& result);
+  void Finish(const Step& step, const Tile& tile, const Partial& total);
+  Partial PartialOf(const Step& step, const Tile& tile, int split);
+
+  const Kernels& kernels_;
+  ThreadPool& pool_;
+  std::vector<Tile> tiles_;
+  std::vector<Task> tasks_;
+  std::vector<Workspace> workspaces_;
+  std::vector<float> partials_;
+  std::vector<std::atomic<int>> unfinished_;
+};
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_ATTENTION_H_

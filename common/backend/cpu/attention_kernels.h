@@ -1,0 +1,265 @@
+// Attention of a tile of query columns over one split of keys, in float32 for any element of the
+// pool. For kernels_*.cc only; see simd16.h.
+//
+// Scores stand as [token][column], so that sixteen query columns are one vector. A score is one chain
+// of products over the head's dimensions, a value one chain over the tokens: neither depends on the
+// other columns of the tile. Tokens that a column does not see add an exact zero.
+#ifndef BATON_COMMON_BACKEND_CPU_ATTENTION_KERNELS_H_
+#define BATON_COMMON_BACKEND_CPU_ATTENTION_KERNELS_H_
+
+#include "common/backend/cpu/kernels.h"
+#include "common/backend/cpu/simd16.h"
+#include "common/backend/cpu/vector_kernels.h"
+
+namespace baton::backend {
+namespace {
+
+BATON_INLINE int64_t RoundUp16(int64_t n) { return (n + 15) & ~int64_t{15}; }
+
+int64_t PackedQueryBytes(int head_dim) { return int64_t{head_dim} * kTileColumns * 4; }
+
+// [head_dim][64], columns padded with zeros to a multiple of 16.
+void PackQuery(const float* const* q, int columns, int head_dim, float scale, void* packed) {
+  float* out = static_cast<float*>(packed);
+  const int padded = static_cast<int>(RoundUp16(columns));
+  for (int c = 0; c < padded; ++c) {
+    for (int i = 0; i < head_dim; ++i) {
+      out[i * kTileColumns + c] = c < columns ? q[c][i] * scale : 0.0f;
+    }
+  }
+}
+
+// Scores, then K or V of one block as float32.
+int64_t AttentionScratchBytes(int head_dim) {
+  return int64_t{kSplitTokens} * kTileColumns * 4 + kSplitTokens * RoundUp16(head_dim) * 4;
+}
+
+struct Rows {
+  const float* data;
+  int64_t stride;
+};
+
+// The split's tokens [first, first + count), all in one block, as float32.
+BATON_INLINE Rows RowsOf(const AttentionTile& tile, const void* block, int count, bool padded,
+                         float* scratch) {
+  const int d = tile.head_dim;
+  const int64_t stride = RoundUp16(d);
+  if (tile.element == Element::kF32 && (!padded || stride == d)) {
+    return {static_cast<const float*>(block), d};
+  }
+  if (stride == d) {
+    ToF32(block, tile.element, int64_t{count} * d, scratch);
+  } else {
+    for (int t = 0; t < count; ++t) {
+      const int64_t size = tile.element == Element::kF32 ? 4 : 2;
+      const char* row = static_cast<const char*>(block) + int64_t{t} * d * size;
+      ToF32(row, tile.element, d, scratch + t * stride);
+      for (int64_t i = d; i < stride; ++i) scratch[t * stride + i] = 0;
+    }
+  }
+  return {scratch, stride};
+}
+
+template <int kTokens, int kVectors>
+BATON_INLINE void ScoreTile(Rows keys, int d, const float* q, float* scores) {
+  F32x16 sum[kTokens][kVectors];
+  for (int t = 0; t < kTokens; ++t) {
+    for (int v = 0; v < kVectors; ++v) sum[t][v] = Zero();
+  }
+  for (int i = 0; i < d; ++i) {
+    for (int v = 0; v < kVectors; ++v) {
+      const F32x16 column = Load(q + i * kTileColumns + v * 16);
+      for (int t = 0; t < kTokens; ++t) {
+        sum[t][v] = Fma(Set1(keys.data[t * keys.stride + i]), column, sum[t][v]);
+      }
+    }
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    for (int v = 0; v < kVectors; ++v) Store(sum[t][v], scores + t * kTileColumns + v * 16);
+  }
+}
+
+template <int kVectors>
+BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float* scores) {
+#if defined(__AVX512F__)
+  constexpr int kTokens = kVectors == 1 ? 8 : 4;
+#else
+  constexpr int kTokens = 4;
+#endif
+  int t = 0;
+  for (; t + kTokens <= tokens; t += kTokens) {
+    ScoreTile<kTokens, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q,
+                                 scores + t * kTileColumns);
+  }
+  for (; t < tokens; ++t) {
+    ScoreTile<1, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q,
+                           scores + t * kTileColumns);
+  }
+}
+
+BATON_INLINE void ScoreBlock(Rows keys, int tokens, int d, const float* q, int vectors,
+                             float* scores) {
+#if defined(__AVX512F__)
+  switch (vectors) {
+    case 4: return ScoreRows<4>(keys, tokens, d, q, scores);
+    case 3: return ScoreRows<3>(keys, tokens, d, q, scores);
+    case 2: return ScoreRows<2>(keys, tokens, d, q, scores);
+    default: return ScoreRows<1>(keys, tokens, d, q, scores);
+  }
+#else
+  for (int v = 0; v < vectors; ++v) ScoreRows<1>(keys, tokens, d, q + v * 16, scores + v * 16);
+#endif
+}
+
+struct Seen {
+  int first_any, end_any;  // some column sees tokens of this range
+  int first_all, end_all;  // every column does
+};
+
+BATON_INLINE Seen SeenBy(const AttentionTile& tile) {
+  Seen seen = {tile.first_seen[0], tile.end_seen[0], tile.first_seen[0], tile.end_seen[0]};
+  for (int c = 1; c < tile.columns; ++c) {
+    const int first = tile.first_seen[c], end = tile.end_seen[c];
+    if (first < seen.first_any) seen.first_any = first;
+    if (first > seen.first_all) seen.first_all = first;
+    if (end > seen.end_any) seen.end_any = end;
+    if (end < seen.end_all) seen.end_all = end;
+  }
+  return seen;
+}
+
+// Turns 16 columns' scores of tokens [begin, end) into e^(score - max).
+BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
+                                 int end, float* scores) {
+  float lanes[2][16];
+  for (int i = 0; i < 16; ++i) {
+    lanes[0][i] = static_cast<float>(tile.first_seen[column + i]);
+    lanes[1][i] = static_cast<float>(tile.end_seen[column + i]);
+  }
+  const F32x16 first_seen = Load(lanes[0]), end_seen = Load(lanes[1]);
+  const F32x16 hidden = Set1(-__builtin_inff());
+  F32x16 max = Set1(kLowestScore);
+  for (int t = begin; t < end; ++t) {
+    F32x16 s = Load(scores + t * kTileColumns + column);
+    if (t < seen.first_all || t >= seen.end_all) {
+      const F32x16 token = Set1(static_cast<float>(t));
+      s = IfLess(token, first_seen, hidden, IfLess(token, end_seen, s, hidden));
+      Store(s, scores + t * kTileColumns + column);
+    }
+    max = Max(max, s);
+  }
+  F32x16 sum = Zero();
+  for (int t = begin; t < end; ++t) {
+    float* score = scores + t * kTileColumns + column;
+    const F32x16 e = Exp(Sub(Load(score), max));
+    sum = Add(sum, e);
+    Store(e, score);
+  }
+  Store(max, tile.max + column);
+  Store(sum, tile.sum + column);
+}
+
+template <int kColumns, int kVectors>
+BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, float* out,
+                            int64_t out_stride) {
+  F32x16 sum[kColumns][kVectors];
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) sum[c][v] = Load(out + c * out_stride + v * 16);
+  }
+  for (int t = 0; t < tokens; ++t) {
+    for (int v = 0; v < kVectors; ++v) {
+      const F32x16 value = Load(values.data + t * values.stride + v * 16);
+      for (int c = 0; c < kColumns; ++c) {
+        sum[c][v] = Fma(Set1(weights[t * kTileColumns + c]), value, sum[c][v]);
+      }
+    }
+  }
+  for (int c = 0; c < kColumns; ++c) {
+    for (int v = 0; v < kVectors; ++v) Store(sum[c][v], out + c * out_stride + v * 16);
+  }
+}
+
+template <int kVectors>
+BATON_INLINE void ValueVectors(Rows values, int tokens, const float* weights, int columns,
+                               float* out, int64_t out_stride) {
+  int c = 0;
+  for (; c + 4 <= columns; c += 4) {
+    ValueTile<4, kVectors>(values, tokens, weights + c, out + c * out_stride, out_stride);
+  }
+  for (; c < columns; ++c) {
+    ValueTile<1, kVectors>(values, tokens, weights + c, out + c * out_stride, out_stride);
+  }
+}
+
+BATON_INLINE void ValueBlock(Rows values, int tokens, int64_t d, const float* weights, int columns,
+                             float* out, int64_t out_stride) {
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  for (; i + 64 <= d; i += 64) {
+    ValueVectors<4>({values.data + i, values.stride}, tokens, weights, columns, out + i,
+                    out_stride);
+  }
+#endif
+  for (; i < d; i += 16) {
+    ValueVectors<1>({values.data + i, values.stride}, tokens, weights, columns, out + i,
+                    out_stride);
+  }
+}
+
+void AttendF32(const AttentionTile& tile) {
+  float* scores = static_cast<float*>(tile.scratch);
+  float* rows = scores + kSplitTokens * kTileColumns;
+  const Seen seen = SeenBy(tile);
+  const int vectors = (tile.columns + 15) / 16;
+  const int step = tile.block_tokens;
+  const int first_block = seen.first_any / step;
+  const int begin = first_block * step;
+  const int end = seen.end_any < tile.tokens ? seen.end_any : tile.tokens;
+  for (int t = begin; t < end; t += step) {
+    const int count = end - t < step ? end - t : step;
+    const Rows keys = RowsOf(tile, tile.k_blocks[t / step], count, false, rows);
+    ScoreBlock(keys, count, tile.head_dim, static_cast<const float*>(tile.query), vectors,
+               scores + t * kTileColumns);
+  }
+  for (int v = 0; v < vectors; ++v) SoftmaxColumns(tile, v * 16, seen, begin, end, scores);
+  const int64_t d = RoundUp16(tile.head_dim);
+  for (int c = 0; c < tile.columns; ++c) {
+    for (int64_t i = 0; i < d; i += 16) Store(Zero(), tile.value + c * tile.value_stride + i);
+  }
+  for (int t = begin; t < end; t += step) {
+    const int count = end - t < step ? end - t : step;
+    const Rows values = RowsOf(tile, tile.v_blocks[t / step], count, true, rows);
+    ValueBlock(values, count, d, scores + t * kTileColumns, tile.columns, tile.value,
+               tile.value_stride);
+  }
+}
+
+void CombineSplit(float split_max, float split_sum, const float* split_value, int64_t n,
+                  float* max, float* sum, float* value) {
+  const float largest = split_max > *max ? split_max : *max;
+  const F32x16 old_scale = Exp(Set1(*max - largest));
+  const F32x16 new_scale = Exp(Set1(split_max - largest));
+  *max = largest;
+  StorePart(Fma(Set1(split_sum), new_scale, Mul(Set1(*sum), old_scale)), sum, 1);
+  for (int64_t i = 0; i < n; i += 16) {
+    const F32x16 old = Mul(Load(value + i), old_scale);
+    Store(Fma(Load(split_value + i), new_scale, old), value + i);
+  }
+}
+
+void FinishRow(const float* value, float sum, int64_t n, Element element, void* y) {
+  const F32x16 divisor = Set1(sum);
+  for (int64_t i = 0; i < n; i += 16) {
+    const F32x16 a = Div(Load(value + i), divisor);
+    if (n - i >= 16) {
+      StoreElements(a, element, y, i);
+    } else {
+      StoreElementsPart(a, element, y, i, static_cast<int>(n - i));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_ATTENTION_KERNELS_H_

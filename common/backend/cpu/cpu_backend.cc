@@ -1,0 +1,336 @@
+#include "common/backend/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "common/backend/cpu/attention.h"
+#include "common/backend/cpu/cpu_batch.h"
+#include "common/backend/cpu/mapped_memory.h"
+#include "common/backend/cpu/matmul.h"
+#include "common/backend/cpu/packed_weights.h"
+#include "common/backend/cpu/thread_pool.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace baton::backend {
+namespace {
+
+class CpuBuffer final : public Buffer {
+ public:
+  CpuBuffer(MappedMemory memory, size_t size_bytes)
+      : Buffer(memory.data(), size_bytes), memory_(std::move(memory)) {}
+
+ private:
+  MappedMemory memory_;
+};
+
+class CpuRopeTable final : public RopeTable {
+ public:
+  int half = 0;               // rotary_dim / 2
+  int positions = 0;
+  std::vector<float> cosine;  // [positions, half]
+  std::vector<float> sine;    // [positions, half]
+};
+
+// What is enqueued on the CPU has been done.
+class DoneEvent final : public Event {
+ public:
+  bool Done() const override { return true; }
+  void Wait() const override {}
+};
+
+template <class T>
+T* At(const Tensor& tensor, int64_t row) {
+  return static_cast<T*>(tensor.data) + row * tensor.row_stride;
+}
+
+void* RowOf(const Tensor& tensor, int64_t row) {
+  return At<std::byte>(tensor, 0) + row * tensor.row_stride * int64_t(SizeOf(tensor.dtype));
+}
+
+Element ElementOf(DType dtype) { return static_cast<Element>(dtype); }
+
+void CheckShape(const Tensor& tensor, int64_t rows, int64_t cols) {
+  BATON_CHECK_EQ(tensor.rows, rows);
+  BATON_CHECK_EQ(tensor.cols, cols);
+}
+
+void CheckF32(const Tensor& tensor) { BATON_CHECK(tensor.dtype == DType::kF32); }
+
+void CheckHolds(const Buffer& buffer, int64_t floats) {
+  BATON_CHECK_GE(buffer.size_bytes(), static_cast<size_t>(floats) * sizeof(float));
+}
+
+const CpuBatch& Cpu(const DeviceBatch& batch) { return static_cast<const CpuBatch&>(batch); }
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(Isa isa, DType activation_dtype, int thread_count)
+      : isa_(isa),
+        kernels_(KernelsOf(isa)),
+        activation_dtype_(activation_dtype),
+        pool_(thread_count),
+        matmul_(kernels_, pool_),
+        attention_(kernels_, pool_) {}
+
+  std::string Description() const override {
+    return absl::StrCat("cpu (", Name(isa_), "), ", pool_.thread_count(), " threads, ",
+                        backend::Name(activation_dtype_));
+  }
+  DType activation_dtype() const override { return activation_dtype_; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override;
+  void CopyToDevice(void* device, const void* host, size_t size_bytes) override {
+    if (size_bytes > 0) std::memcpy(device, host, size_bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t size_bytes) override {
+    if (size_bytes > 0) std::memcpy(host, device, size_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(
+      absl::Span<const HostMatrix> stacked) override {
+    return PackedWeights::Pack(stacked, activation_dtype_, pool_);
+  }
+  absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
+      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override;
+  std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
+    return std::make_unique<CpuBatch>(batch);
+  }
+  std::unique_ptr<Event> RecordEvent() override { return std::make_unique<DoneEvent>(); }
+
+  void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) override;
+  void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) override;
+  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Buffer& weight, float eps,
+                  const Tensor& out) override;
+  void MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
+              const Tensor& out) override;
+  void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
+                   const RopeWriteArgs& args) override;
+  void Attention(const DeviceBatch& batch, const KvPool& pool,
+                 const AttentionArgs& args) override;
+  void SiluMul(const Tensor& gate_up, const Tensor& out) override;
+  void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
+  void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
+                  absl::Span<const int32_t> targets) override;
+
+ private:
+  // body(row) for all rows, on several threads if there are enough of `cols` elements.
+  void ForRows(int64_t rows, int64_t cols, absl::FunctionRef<void(int64_t row)> body);
+  void RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWriteArgs& args, int64_t row);
+
+  const Isa isa_;
+  const Kernels& kernels_;
+  const DType activation_dtype_;
+  ThreadPool pool_;
+  MatMulRunner matmul_;
+  AttentionRunner attention_;
+};
+
+void CpuBackend::ForRows(int64_t rows, int64_t cols, absl::FunctionRef<void(int64_t row)> body) {
+  // Less work than this costs less than waking a thread.
+  constexpr int64_t kElementsATask = 16 << 10;
+  const int64_t rows_a_task = std::max<int64_t>(1, kElementsATask / std::max<int64_t>(1, cols));
+  const int64_t tasks = (rows + rows_a_task - 1) / rows_a_task;
+  pool_.Run(static_cast<int>(tasks), [&](int task, int thread) {
+    const int64_t end = std::min(rows, (task + 1) * rows_a_task);
+    for (int64_t row = task * rows_a_task; row < end; ++row) body(row);
+  });
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::Allocate(size_t size_bytes) {
+  BATON_ASSIGN_OR_RETURN(MappedMemory memory, MappedMemory::Map(size_bytes));
+  return std::make_unique<CpuBuffer>(std::move(memory), size_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<RopeTable>> CpuBackend::MakeRopeTable(
+    absl::Span<const double> inverse_frequencies, int max_positions, float factor) {
+  auto table = std::make_unique<CpuRopeTable>();
+  table->half = static_cast<int>(inverse_frequencies.size());
+  table->positions = max_positions;
+  table->cosine.resize(int64_t{max_positions} * table->half);
+  table->sine.resize(table->cosine.size());
+  ForRows(max_positions, table->half * 16, [&](int64_t position) {
+    for (int i = 0; i < table->half; ++i) {
+      const double angle = static_cast<double>(position) * inverse_frequencies[i];
+      table->cosine[position * table->half + i] = static_cast<float>(std::cos(angle) * factor);
+      table->sine[position * table->half + i] = static_cast<float>(std::sin(angle) * factor);
+    }
+  });
+  return table;
+}
+
+void CpuBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) {
+  const CpuBatch& cpu = Cpu(batch);
+  CheckF32(out);
+  CheckShape(out, cpu.rows(), table.cols);
+  ForRows(cpu.rows(), out.cols, [&](int64_t row) {
+    const int32_t token = cpu.tokens()[row];
+    BATON_CHECK(token >= 0 && token < table.rows) << "token " << token;
+    kernels_.to_f32(RowOf(table, token), ElementOf(table.dtype), out.cols, At<float>(out, row));
+  });
+}
+
+void CpuBackend::RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) {
+  CheckF32(x);
+  CheckShape(out, x.rows, x.cols);
+  CheckHolds(weight, x.cols);
+  ForRows(x.rows, x.cols, [&](int64_t row) {
+    kernels_.rms_norm(At<float>(x, row), nullptr, static_cast<const float*>(weight.data()), eps,
+                      x.cols, ElementOf(out.dtype), RowOf(out, row));
+  });
+}
+
+void CpuBackend::AddRmsNorm(const Tensor& residual, const Tensor& delta, const Buffer& weight,
+                            float eps, const Tensor& out) {
+  CheckF32(residual);
+  CheckF32(delta);
+  CheckShape(delta, residual.rows, residual.cols);
+  CheckShape(out, residual.rows, residual.cols);
+  CheckHolds(weight, residual.cols);
+  ForRows(residual.rows, residual.cols, [&](int64_t row) {
+    kernels_.rms_norm(At<float>(residual, row), At<float>(delta, row),
+                      static_cast<const float*>(weight.data()), eps, residual.cols,
+                      ElementOf(out.dtype), RowOf(out, row));
+  });
+}
+
+void CpuBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
+                        const Tensor& out) {
+  BATON_CHECK(x.dtype == activation_dtype_);
+  BATON_CHECK_EQ(x.cols, weight.in_features());
+  CheckF32(out);
+  CheckShape(out, x.rows, weight.out_features());
+  if (bias != nullptr) CheckHolds(*bias, out.cols);
+  matmul_.Run(x, static_cast<const PackedWeights&>(weight),
+              bias == nullptr ? nullptr : static_cast<const float*>(bias->data()), out);
+}
+
+void CpuBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
+                             const RopeWriteArgs& args) {
+  const CpuBatch& cpu = Cpu(batch);
+  const int64_t d = pool.head_dim;
+  CheckF32(args.qkv);
+  CheckF32(args.q_out);
+  CheckShape(args.qkv, cpu.rows(), (args.query_heads + 2 * pool.kv_heads) * d);
+  CheckShape(args.q_out, cpu.rows(), args.query_heads * d);
+  if (args.q_norm != nullptr) CheckHolds(*args.q_norm, d);
+  if (args.k_norm != nullptr) CheckHolds(*args.k_norm, d);
+  BATON_CHECK(args.rope != nullptr);
+  BATON_CHECK_LE(d, kMaxHeadDim);
+  BATON_CHECK_LE(static_cast<const CpuRopeTable*>(args.rope)->half * 2, d);
+  ForRows(cpu.rows(), args.qkv.cols, [&](int64_t row) { RopeRow(cpu, pool, args, row); });
+}
+
+void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWriteArgs& args,
+                         int64_t row) {
+  const CpuRopeTable& rope = static_cast<const CpuRopeTable&>(*args.rope);
+  const CpuBatch::Sequence& sequence = batch.sequences()[batch.sequence_of(row)];
+  const int position = sequence.context + static_cast<int>(row) - sequence.first_row;
+  BATON_CHECK_LT(position, rope.positions);
+  const int64_t block_index = position / pool.block_tokens;
+  BATON_CHECK_LT(block_index, static_cast<int64_t>(sequence.blocks.size()));
+  const int32_t block = sequence.blocks[block_index];
+  BATON_CHECK(block >= 0 && block < pool.block_count) << "block " << block;
+
+  const int64_t d = pool.head_dim;
+  const auto turn = [&](const float* from, const Buffer* norm, float* to) {
+    if (norm != nullptr) {
+      kernels_.rms_norm(const_cast<float*>(from), nullptr,
+                        static_cast<const float*>(norm->data()), args.norm_eps, d, Element::kF32,
+                        to);
+    } else {
+      std::memcpy(to, from, d * sizeof(float));
+    }
+    kernels_.rope(to, rope.cosine.data() + int64_t{position} * rope.half,
+                  rope.sine.data() + int64_t{position} * rope.half, rope.half);
+  };
+  const float* from = At<float>(args.qkv, row);
+  for (int head = 0; head < args.query_heads; ++head, from += d) {
+    turn(from, args.q_norm, At<float>(args.q_out, row) + head * d);
+  }
+  const int64_t element_bytes = static_cast<int64_t>(SizeOf(pool.dtype));
+  std::byte* slot = pool.base + block * pool.block_stride_bytes +
+                    args.layer * pool.layer_stride_bytes +
+                    (position % pool.block_tokens) * d * element_bytes;
+  const int64_t head_bytes = pool.block_tokens * d * element_bytes;
+  alignas(64) float turned[kMaxHeadDim];
+  for (int head = 0; head < pool.kv_heads; ++head, from += d, slot += head_bytes) {
+    turn(from, args.k_norm, turned);
+    kernels_.from_f32(turned, ElementOf(pool.dtype), d, slot);
+  }
+  for (int head = 0; head < pool.kv_heads; ++head, from += d, slot += head_bytes) {
+    kernels_.from_f32(from, ElementOf(pool.dtype), d, slot);
+  }
+}
+
+void CpuBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
+                           const AttentionArgs& args) {
+  const CpuBatch& cpu = Cpu(batch);
+  CheckF32(args.q);
+  CheckShape(args.q, cpu.rows(), int64_t{args.query_heads} * pool.head_dim);
+  CheckShape(args.out, cpu.rows(), int64_t{args.query_heads} * pool.head_dim);
+  attention_.Run(cpu, pool, args);
+}
+
+void CpuBackend::SiluMul(const Tensor& gate_up, const Tensor& out) {
+  CheckF32(gate_up);
+  CheckShape(out, gate_up.rows, gate_up.cols / 2);
+  ForRows(out.rows, out.cols, [&](int64_t row) {
+    const float* gate = At<float>(gate_up, row);
+    kernels_.silu_mul(gate, gate + out.cols, out.cols, ElementOf(out.dtype), RowOf(out, row));
+  });
+}
+
+void CpuBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) {
+  const CpuBatch& cpu = Cpu(batch);
+  CheckF32(x);
+  CheckF32(out);
+  CheckShape(x, cpu.rows(), out.cols);
+  CheckShape(out, static_cast<int64_t>(cpu.logit_rows().size()), x.cols);
+  for (int64_t row = 0; row < out.rows; ++row) {
+    std::memcpy(At<float>(out, row), At<float>(x, cpu.logit_rows()[row]),
+                out.cols * sizeof(float));
+  }
+}
+
+void CpuBackend::CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
+                            absl::Span<const int32_t> targets) {
+  BATON_CHECK_EQ(sources.size(), targets.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    BATON_CHECK(sources[i] >= 0 && sources[i] < pool.block_count) << "block " << sources[i];
+    BATON_CHECK(targets[i] >= 0 && targets[i] < pool.block_count) << "block " << targets[i];
+    std::memcpy(pool.base + targets[i] * pool.block_stride_bytes,
+                pool.base + sources[i] * pool.block_stride_bytes, pool.block_stride_bytes);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options) {
+  return MakeCpuBackend(options, BestIsa());
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options,
+                                                        Isa highest) {
+  const Isa isa = std::min(highest, BestIsa());
+  if (options.thread_count < 0) {
+    return InvalidField("BAD_OPTION", "thread_count", "thread_count is below 0");
+  }
+  const bool multiplies_bf16 = KernelsOf(isa).matmul_bf16 != nullptr;
+  if (options.compute == BackendOptions::Compute::kBF16 && !multiplies_bf16) {
+    return InvalidField("BAD_OPTION", "compute",
+                        absl::StrCat("bfloat16 needs avx512_bf16 or amx; this CPU has ", Name(isa)));
+  }
+  const bool bf16 = multiplies_bf16 && options.compute != BackendOptions::Compute::kF32;
+  return std::make_unique<CpuBackend>(isa, bf16 ? DType::kBF16 : DType::kF32,
+                                      options.thread_count > 0 ? options.thread_count
+                                                               : UsableCores());
+}
+
+}  // namespace baton::backend

@@ -1,0 +1,39 @@
+// A RaggedBatch that outlives the call that brought it.
+#ifndef BATON_COMMON_BACKEND_CPU_CPU_BATCH_H_
+#define BATON_COMMON_BACKEND_CPU_CPU_BATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "common/backend/backend.h"
+
+namespace baton::backend {
+
+class CpuBatch final : public DeviceBatch {
+ public:
+  struct Sequence {
+    int first_row;
+    int row_count;
+    int context;
+    std::vector<int32_t> blocks;
+  };
+
+  explicit CpuBatch(const RaggedBatch& batch);
+
+  int rows() const { return static_cast<int>(tokens_.size()); }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  const std::vector<Sequence>& sequences() const { return sequences_; }
+  const std::vector<int32_t>& logit_rows() const { return logit_rows_; }
+  // The sequence that a row belongs to, by index.
+  int sequence_of(int row) const { return sequence_of_[row]; }
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<Sequence> sequences_;
+  std::vector<int32_t> logit_rows_;
+  std::vector<int> sequence_of_;
+};
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_CPU_BATCH_H_

@@ -1,0 +1,104 @@
+#include "common/backend/cpu/isa.h"
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace baton::backend {
+namespace {
+
+#if defined(__x86_64__)
+bool HasAmx() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return false;
+  constexpr unsigned kAmxBF16 = 1u << 22, kAmxTile = 1u << 24;
+  if ((edx & kAmxBF16) == 0 || (edx & kAmxTile) == 0) return false;
+  // Linux gives the 8 KiB of tile registers only to a process that asks.
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+bool HasAvx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+bool HasAvx512BF16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & (1u << 5)) != 0;
+}
+
+bool HasF16C() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & (1u << 29)) != 0;
+}
+
+Isa IsaOfCpu() {
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !HasF16C()) {
+    return Isa::kPortable;
+  }
+  if (!HasAvx512()) return Isa::kAvx2;
+  if (!HasAvx512BF16()) return Isa::kAvx512;
+  return HasAmx() ? Isa::kAmx : Isa::kAvx512BF16;
+}
+#else
+Isa IsaOfCpu() { return Isa::kPortable; }
+#endif
+
+}  // namespace
+
+const char* Name(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable: return "portable";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+    case Isa::kAvx512BF16: return "avx512_bf16";
+    case Isa::kAmx: return "amx";
+  }
+  return "";
+}
+
+const Kernels& KernelsOf(Isa isa) {
+  switch (isa) {
+    case Isa::kAmx: return kAmxKernels;
+    case Isa::kAvx512BF16: return kAvx512BF16Kernels;
+    case Isa::kAvx512: return kAvx512Kernels;
+    case Isa::kAvx2: return kAvx2Kernels;
+    case Isa::kPortable: break;
+  }
+  return kPortableKernels;
+}
+
+Isa BestIsa() {
+  static const Isa best = [] {
+    Isa isa = IsaOfCpu();
+    // A compiler may not know what the CPU does.
+    while (isa != Isa::kPortable && KernelsOf(isa).name == nullptr) {
+      isa = static_cast<Isa>(static_cast<int>(isa) - 1);
+    }
+    return isa;
+  }();
+  return best;
+}
+
+int UsableCores() {
+  cpu_set_t set;
+  int cores = 1;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  double quota_us = 0, period_us = 0;
+  if (file >> quota_us >> period_us && period_us > 0) {
+    cores = std::min(cores, static_cast<int>(quota_us / period_us + 0.999));
+  }
+  return std::max(cores, 1);
+}
+
+}  // namespace baton::backend

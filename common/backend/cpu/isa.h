@@ -1,0 +1,25 @@
+// Which of the kernel tables this process can run.
+#ifndef BATON_COMMON_BACKEND_CPU_ISA_H_
+#define BATON_COMMON_BACKEND_CPU_ISA_H_
+
+#include "common/backend/cpu/kernels.h"
+
+namespace baton::backend {
+
+// Ascending: each can do what those before it can.
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512BF16, kAmx };
+
+const char* Name(Isa isa);
+
+// The best that CPU, kernel and build allow. Asks the kernel for AMX's tile registers.
+Isa BestIsa();
+
+// REQUIRES: isa <= BestIsa().
+const Kernels& KernelsOf(Isa isa);
+
+// Cores that this process may use: affinity and the container's quota.
+int UsableCores();
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_ISA_H_

@@ -1,0 +1,34 @@
+// The table of everything that needs no instruction beyond simd16.h. For kernels_*.cc only.
+#ifndef BATON_COMMON_BACKEND_CPU_KERNEL_TABLE_H_
+#define BATON_COMMON_BACKEND_CPU_KERNEL_TABLE_H_
+
+#include "common/backend/cpu/attention_kernels.h"
+#include "common/backend/cpu/kernels.h"
+#include "common/backend/cpu/matmul_kernels.h"
+#include "common/backend/cpu/vector_kernels.h"
+
+namespace baton::backend {
+namespace {
+
+constexpr Kernels F32Kernels(const char* name) {
+  Kernels kernels;
+  kernels.name = name;
+  kernels.rms_norm = RmsNormRow;
+  kernels.rope = RopeHead;
+  kernels.silu_mul = SiluMulRow;
+  kernels.to_f32 = ToF32;
+  kernels.from_f32 = FromF32;
+  kernels.matmul_f32 = MatMulF32;
+  kernels.pack_query = PackQuery;
+  kernels.packed_query_bytes = PackedQueryBytes;
+  kernels.attention_scratch_bytes = AttentionScratchBytes;
+  kernels.attend = AttendF32;
+  kernels.combine = CombineSplit;
+  kernels.finish = FinishRow;
+  return kernels;
+}
+
+}  // namespace
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_KERNEL_TABLE_H_

@@ -1,0 +1,100 @@
+// The inner loops, one table of them per instruction set. Plain structs and pointers, so that a
+// kernels_*.cc, compiled for a newer CPU, shares no inline function with code for every CPU.
+#ifndef BATON_COMMON_BACKEND_CPU_KERNELS_H_
+#define BATON_COMMON_BACKEND_CPU_KERNELS_H_
+
+#include <cstdint>
+
+namespace baton::backend {
+
+// How 16-bit elements are to be read; the values are those of DType.
+enum class Element : uint8_t { kF32, kBF16, kF16 };
+
+// Columns of a weight panel. A packed weight is [panels][in][64] for f32 and, for bf16,
+// [panels][in / 2][64][2] with `in` rounded up to 32: the layouts that oneDNN calls BA16a64b and
+// BA16a64b2a.
+constexpr int kPanelColumns = 64;
+constexpr int kBF16InMultiple = 32;
+
+// out[r, c] = sum over k of x[r, k] * panel[k, c] (+ bias[c]), for rows x columns, k ascending from
+// a sum of 0, each product added to one accumulator.
+struct MatMulSlice {
+  const void* x = nullptr;  // [rows, in]; bf16: `in` a multiple of 32
+  int64_t x_stride = 0;     // elements
+  int64_t rows = 0;
+  int64_t in = 0;
+  const void* panels = nullptr;  // the first of the slice's panels
+  int64_t columns = 0;           // of the matrix from that panel on, to be computed
+  const float* bias = nullptr;   // of the slice's first column, or null
+  float* out = nullptr;          // of the slice's first column
+  int64_t out_stride = 0;
+};
+
+// The rows of one sequence, one kv head and one group of its query heads, against one split of keys.
+// Column c of the tile is query head c % group of row c / group; columns are padded to 16.
+constexpr int kTileColumns = 64;
+constexpr int kSplitTokens = 256;
+
+struct AttentionTile {
+  // Tables of pointers: the K and V of this head in each block of the split, [block_tokens, d].
+  const void* const* k_blocks = nullptr;
+  const void* const* v_blocks = nullptr;
+  int block_tokens = 0;
+  Element element = Element::kF32;
+  int head_dim = 0;
+  int tokens = 0;                  // of this split to look at, from its start
+  const void* query = nullptr;     // as pack_query left it
+  int columns = 0;
+  // Per column, relative to the split's start: it sees tokens [first_seen, end_seen).
+  const int32_t* first_seen = nullptr;
+  const int32_t* end_seen = nullptr;
+  void* scratch = nullptr;  // attention_scratch_bytes, 64-byte aligned
+  // Results: the largest score, sum of e^(score - largest), sum of e^(...) * v.
+  float* max = nullptr;     // [64]
+  float* sum = nullptr;     // [64]
+  float* value = nullptr;   // [columns, value_stride]
+  int64_t value_stride = 0;  // head_dim rounded up to 16
+};
+
+constexpr int kMaxHeadDim = 512;
+constexpr float kLowestScore = -1e30f;  // finite, so that a row that sees nothing yet makes no NaN
+
+struct Kernels {
+  const char* name = nullptr;
+
+  // y = x / rms(x) * weight; y has `element`. If `delta`, first x += delta, in place.
+  void (*rms_norm)(float* x, const float* delta, const float* weight, float eps, int64_t n,
+                   Element element, void* y) = nullptr;
+  // Pairs (i, i + half) turned by cos[i], sin[i]; the rest as it is. In place.
+  void (*rope)(float* head, const float* cosine, const float* sine, int half) = nullptr;
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, Element element,
+                   void* y) = nullptr;
+  void (*to_f32)(const void* x, Element element, int64_t n, float* y) = nullptr;
+  void (*from_f32)(const float* x, Element element, int64_t n, void* y) = nullptr;
+
+  void (*matmul_f32)(const MatMulSlice& slice) = nullptr;
+  void (*matmul_bf16)(const MatMulSlice& slice) = nullptr;  // null: not on this CPU
+
+  // q: for every column, head_dim floats, times scale.
+  void (*pack_query)(const float* const* q, int columns, int head_dim, float scale,
+                     void* packed) = nullptr;
+  int64_t (*packed_query_bytes)(int head_dim) = nullptr;
+  int64_t (*attention_scratch_bytes)(int head_dim) = nullptr;
+  void (*attend)(const AttentionTile& tile) = nullptr;
+  // Adds a split's result to that of those before it (max kLowestScore, sum and value 0 at first).
+  void (*combine)(float split_max, float split_sum, const float* split_value, int64_t n,
+                  float* max, float* sum, float* value) = nullptr;
+  // y = value / sum
+  void (*finish)(const float* value, float sum, int64_t n, Element element, void* y) = nullptr;
+};
+
+// Each is empty (no name) where the compiler does not target that instruction set.
+extern const Kernels kPortableKernels;
+extern const Kernels kAvx2Kernels;
+extern const Kernels kAvx512Kernels;
+extern const Kernels kAvx512BF16Kernels;  // kAvx512Kernels and matmul_bf16
+extern const Kernels kAmxKernels;         // kAvx512Kernels, matmul_bf16
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_KERNELS_H_

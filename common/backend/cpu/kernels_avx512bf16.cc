@@ -1,0 +1,39 @@
+// Compiled for AVX-512 with BF16 (Zen 4, Cooper Lake).
+#include "common/backend/cpu/kernels.h"
+
+#if defined(__AVX512BF16__)
+#include "common/backend/cpu/kernel_table.h"
+#endif
+
+namespace baton::backend {
+
+#if defined(__AVX512BF16__)
+namespace {
+
+struct MulBF16 {
+  using X = uint16_t;
+  static constexpr int kStep = 2;
+  static BATON_INLINE F32x16 Add(const uint16_t* x, const uint16_t* w, F32x16 sum) {
+    int pair;
+    std::memcpy(&pair, x, sizeof(pair));
+    return {_mm512_dpbf16_ps(sum.v, (__m512bh)_mm512_set1_epi32(pair),
+                             (__m512bh)_mm512_loadu_si512(w))};
+  }
+};
+
+void MatMulBF16(const MatMulSlice& slice) { MulSlice<MulBF16>(slice); }
+
+constexpr Kernels BF16Kernels() {
+  Kernels kernels = F32Kernels("avx512_bf16");
+  kernels.matmul_bf16 = MatMulBF16;
+  return kernels;
+}
+
+}  // namespace
+
+constinit const Kernels kAvx512BF16Kernels = BF16Kernels();
+#else
+constinit const Kernels kAvx512BF16Kernels = {};
+#endif
+
+}  // namespace baton::backend

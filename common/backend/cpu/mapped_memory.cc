@@ -1,0 +1,98 @@
+#include "common/backend/cpu/mapped_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+
+namespace baton::backend {
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
+
+// The first number of a file, kUnlimited if there is none ("max").
+size_t NumberIn(const char* path) {
+  std::ifstream file(path);
+  size_t number = 0;
+  return file >> number ? number : kUnlimited;
+}
+
+size_t AvailableToMachine() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  size_t kib = 0;
+  std::string rest;
+  while (file >> key >> kib && std::getline(file, rest)) {
+    if (key == "MemAvailable:") return kib * 1024;
+  }
+  return kUnlimited;
+}
+
+size_t AvailableToContainer() {
+  const size_t limit = NumberIn("/sys/fs/cgroup/memory.max");
+  if (limit == kUnlimited) return kUnlimited;
+  const size_t used = NumberIn("/sys/fs/cgroup/memory.current");
+  return used == kUnlimited || used > limit ? 0 : limit - used;
+}
+
+absl::Status NotEnough(size_t size_bytes, absl::string_view why) {
+  return MakeError(absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY",
+                   absl::StrCat("cannot allocate ", size_bytes, " bytes (", size_bytes >> 20,
+                                " MiB): ", why));
+}
+
+}  // namespace
+
+absl::StatusOr<MappedMemory> MappedMemory::Map(size_t size_bytes) {
+  // Small buffers are not worth the question: it reads two or three files.
+  if (size_bytes >= kHugePage) {
+    const size_t available = std::min(AvailableToMachine(), AvailableToContainer());
+    if (size_bytes > available) {
+      return NotEnough(size_bytes, absl::StrCat("only ", available >> 20, " MiB are available"));
+    }
+  }
+  const bool huge = size_bytes >= kHugePage;
+  const size_t size = (std::max<size_t>(size_bytes, 1) + kPage - 1) / kPage * kPage;
+  const size_t slack = huge ? kHugePage : 0;
+  void* mapped = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                      -1, 0);
+  if (mapped == MAP_FAILED) return NotEnough(size_bytes, std::strerror(errno));
+  char* begin = static_cast<char*>(mapped);
+  if (huge) {
+    const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+    if (before > 0) munmap(begin, before);
+    if (slack > before) munmap(begin + before + size, slack - before);
+    begin += before;
+    madvise(begin, size, MADV_HUGEPAGE);  // only speed is lost where the kernel refuses
+  }
+  return MappedMemory(begin, size);
+}
+
+MappedMemory::~MappedMemory() {
+  if (data_ != nullptr) munmap(data_, size_bytes_);
+}
+
+MappedMemory::MappedMemory(MappedMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)),
+      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+}  // namespace baton::backend

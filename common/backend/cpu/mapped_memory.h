@@ -1,0 +1,36 @@
+// Memory straight from the kernel: zeroed, on huge pages where it is large.
+#ifndef BATON_COMMON_BACKEND_CPU_MAPPED_MEMORY_H_
+#define BATON_COMMON_BACKEND_CPU_MAPPED_MEMORY_H_
+
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+
+namespace baton::backend {
+
+// Move-only; unmapped with the object.
+class MappedMemory {
+ public:
+  // RESOURCE_EXHAUSTED, naming the size, if the machine or the container has not that much left.
+  // The kernel hands pages out when they are first touched, so without this question the answer
+  // would be the out-of-memory killer's, and later.
+  static absl::StatusOr<MappedMemory> Map(size_t size_bytes);
+
+  MappedMemory() = default;
+  ~MappedMemory();
+  MappedMemory(MappedMemory&& other) noexcept;
+  MappedMemory& operator=(MappedMemory&& other) noexcept;
+
+  void* data() const { return data_; }  // page-aligned; from 2 MiB on, 2 MiB-aligned
+  size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  MappedMemory(void* data, size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
+
+  void* data_ = nullptr;
+  size_t size_bytes_ = 0;
+};
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_MAPPED_MEMORY_H_

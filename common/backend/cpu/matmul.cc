@@ -1,0 +1,83 @@
+#include "common/backend/cpu/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace baton::backend {
+namespace {
+
+// Enough weights for the start of a stream not to count, few enough that a thread which lost its
+// core to another process does not hold up the rest for long.
+constexpr int64_t kTaskBytes = 512 << 10;
+// Rows below which cutting by rows would only read the weights twice.
+constexpr int64_t kRowsATask = 64;
+
+struct Cut {
+  int64_t panels_a_task;
+  int64_t panel_tasks;
+  int64_t rows_a_task;
+  int64_t row_tasks;
+};
+
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+Cut CutFor(const PackedWeights& weights, int64_t rows, int threads) {
+  const int64_t panels = weights.panel_count();
+  Cut cut = {panels, 1, rows, 1};
+  if (threads == 1) return cut;
+  const int64_t even = CeilDivide(panels, threads);
+  const int64_t by_bytes = std::max<int64_t>(1, kTaskBytes / weights.panel_bytes());
+  cut.panels_a_task = std::min(even, by_bytes);
+  cut.panel_tasks = CeilDivide(panels, cut.panels_a_task);
+  if (cut.panel_tasks < threads && rows >= 2 * kRowsATask) {
+    const int64_t parts = std::min(CeilDivide(threads, cut.panel_tasks), rows / kRowsATask);
+    cut.rows_a_task = CeilDivide(rows, parts);
+    cut.row_tasks = CeilDivide(rows, cut.rows_a_task);
+  }
+  return cut;
+}
+
+}  // namespace
+
+const uint16_t* MatMulRunner::PadRows(const Tensor& x, int64_t padded_in) {
+  padded_.assign(x.rows * padded_in, 0);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    std::memcpy(padded_.data() + r * padded_in,
+                static_cast<const uint16_t*>(x.data) + r * x.row_stride, x.cols * 2);
+  }
+  return padded_.data();
+}
+
+void MatMulRunner::Run(const Tensor& x, const PackedWeights& weights, const float* bias,
+                       const Tensor& out) {
+  if (x.rows == 0) return;
+  const bool bf16 = weights.dtype() == DType::kBF16;
+  const std::byte* x_data = static_cast<const std::byte*>(x.data);
+  int64_t x_stride = x.row_stride;
+  if (bf16 && weights.padded_in() != x.cols) {
+    x_data = reinterpret_cast<const std::byte*>(PadRows(x, weights.padded_in()));
+    x_stride = weights.padded_in();
+  }
+  const Cut cut = CutFor(weights, x.rows, pool_.thread_count());
+  pool_.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
+    const int64_t first_panel = task / cut.row_tasks * cut.panels_a_task;
+    const int64_t first_row = task % cut.row_tasks * cut.rows_a_task;
+    const int64_t first_column = first_panel * kPanelColumns;
+    MatMulSlice slice;
+    slice.x = x_data + first_row * x_stride * static_cast<int64_t>(SizeOf(weights.dtype()));
+    slice.x_stride = x_stride;
+    slice.rows = std::min(cut.rows_a_task, x.rows - first_row);
+    slice.in = weights.padded_in();
+    slice.panels = weights.panel(first_panel);
+    slice.columns = std::min(cut.panels_a_task * kPanelColumns,
+                             weights.out_features() - first_column);
+    slice.bias = bias == nullptr ? nullptr : bias + first_column;
+    slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
+    slice.out_stride = out.row_stride;
+    (bf16 ? kernels_.matmul_bf16 : kernels_.matmul_f32)(slice);
+  });
+}
+
+}  // namespace baton::backend

@@ -1,0 +1,137 @@
+// Matrix products over packed panels. For kernels_*.cc only; see simd16.h.
+//
+// A tile of rows x vectors of accumulators stays in registers over one block of k and is kept in
+// `out` between blocks, so that every element is one chain of additions in the order of k, whatever
+// tile it was in.
+#ifndef BATON_COMMON_BACKEND_CPU_MATMUL_KERNELS_H_
+#define BATON_COMMON_BACKEND_CPU_MATMUL_KERNELS_H_
+
+#include "common/backend/cpu/kernels.h"
+#include "common/backend/cpu/simd16.h"
+
+namespace baton::backend {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kTileRows = 6;
+constexpr int kTileVectors = 4;
+#else  // 16 registers of half a vector
+constexpr int kTileRows = 6;
+constexpr int kTileVectors = 1;
+#endif
+constexpr int kVectorsPerPanel = kPanelColumns / 16;
+// A panel's block of k stays in the second-level cache while all rows pass by.
+constexpr int64_t kInBlock = 512;
+// Rows that fit beside it.
+constexpr int64_t kRowBlock = 240;
+
+struct MulF32 {
+  using X = float;
+  static constexpr int kStep = 1;  // k per step
+  static BATON_INLINE F32x16 Add(const float* x, const float* w, F32x16 sum) {
+    return Fma(Set1(*x), Load(w), sum);
+  }
+};
+
+struct PanelBlock {
+  int64_t steps;       // of k, in this block
+  bool first, last;    // block of k
+  int columns;         // of this tile, from out and bias on
+};
+
+BATON_INLINE F32x16 LoadColumns(const float* p, int at, int columns) {
+  if (columns - at >= 16) return Load(p + at);
+  return columns > at ? LoadPart(p + at, columns - at) : Zero();
+}
+
+BATON_INLINE void StoreColumns(F32x16 a, float* p, int at, int columns) {
+  if (columns - at >= 16) return Store(a, p + at);
+  if (columns > at) StorePart(a, p + at, columns - at);
+}
+
+template <class Mul, int kRows, int kVectors>
+void MulTile(const typename Mul::X* x, int64_t x_stride, const typename Mul::X* w,
+             const float* bias, float* out, int64_t out_stride, PanelBlock block) {
+  F32x16 sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      sum[r][v] =
+          block.first ? Zero() : LoadColumns(out + r * out_stride, v * 16, block.columns);
+    }
+  }
+  constexpr int64_t kPrefetch = 24 * kPanelColumns * Mul::kStep;
+  for (int64_t k = 0; k < block.steps; ++k, x += Mul::kStep, w += kPanelColumns * Mul::kStep) {
+    for (int v = 0; v < kVectors; ++v) __builtin_prefetch(w + kPrefetch + v * 16 * Mul::kStep);
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = Mul::Add(x + r * x_stride, w + v * 16 * Mul::kStep, sum[r][v]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      if (block.last && bias != nullptr) {
+        sum[r][v] = baton::backend::Add(sum[r][v], LoadColumns(bias, v * 16, block.columns));
+      }
+      StoreColumns(sum[r][v], out + r * out_stride, v * 16, block.columns);
+    }
+  }
+}
+
+template <class Mul, int kVectors>
+BATON_INLINE void MulRows(int64_t rows, const typename Mul::X* x, int64_t x_stride,
+                          const typename Mul::X* w, const float* bias, float* out,
+                          int64_t out_stride, PanelBlock block) {
+  int64_t r = 0;
+  for (; r + kTileRows <= rows; r += kTileRows) {
+    MulTile<Mul, kTileRows, kVectors>(x + r * x_stride, x_stride, w, bias, out + r * out_stride,
+                                      out_stride, block);
+  }
+  x += r * x_stride;
+  out += r * out_stride;
+  switch (rows - r) {
+    case 5: return MulTile<Mul, 5, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 4: return MulTile<Mul, 4, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 3: return MulTile<Mul, 3, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 2: return MulTile<Mul, 2, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 1: return MulTile<Mul, 1, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    default: return;
+  }
+}
+
+template <class Mul>
+void MulSlice(const MatMulSlice& s) {
+  using X = typename Mul::X;
+  const int64_t steps = (s.in + Mul::kStep - 1) / Mul::kStep;
+  const int64_t panel_size = Mul::kStep == 1 ? s.in * kPanelColumns : steps * 2 * kPanelColumns;
+  // Few rows: one pass over the weights as they lie in memory. Many: blocks that stay in cache.
+  const int64_t steps_a_block = s.rows <= kTileRows ? steps : kInBlock;
+  for (int64_t row = 0; row < s.rows; row += kRowBlock) {
+    const int64_t rows = s.rows - row < kRowBlock ? s.rows - row : kRowBlock;
+    const X* x = static_cast<const X*>(s.x) + row * s.x_stride;
+    for (int64_t column = 0; column < s.columns; column += kPanelColumns) {
+      const X* panel = static_cast<const X*>(s.panels) + column / kPanelColumns * panel_size;
+      for (int64_t step = 0; step < steps; step += steps_a_block) {
+        const int64_t left = steps - step;
+        PanelBlock block = {left < steps_a_block ? left : steps_a_block, step == 0,
+                            left <= steps_a_block, 0};
+        for (int v = 0; v < kVectorsPerPanel; v += kTileVectors) {
+          const int64_t at = column + v * 16;
+          if (at >= s.columns) break;
+          block.columns = static_cast<int>(s.columns - at < 64 ? s.columns - at : 64);
+          MulRows<Mul, kTileVectors>(rows, x + step * Mul::kStep, s.x_stride,
+                                     panel + (step * kPanelColumns + v * 16) * Mul::kStep,
+                                     s.bias == nullptr ? nullptr : s.bias + at,
+                                     s.out + row * s.out_stride + at, s.out_stride, block);
+        }
+      }
+    }
+  }
+}
+
+void MatMulF32(const MatMulSlice& slice) { MulSlice<MulF32>(slice); }
+
+}  // namespace
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_MATMUL_KERNELS_H_
