@@ -38,13 +38,14 @@ struct ModelConfig {
   std::vector<LayerSpec> layers;
   backend::DType weight_dtype = backend::DType::kF32;  // as config.json states it
   std::vector<int32_t> eos_token_ids;            // generation_config.json, else config.json
-  // Defaults of generation_config.json, where present and do_sample is not false.
+  // Defaults of generation_config.json, where present and do_sample is true.
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<int> top_k;
   std::optional<float> min_p;
-  // Of config.json, tokenizer.json and the headers of all weight files: equal in all workers and
-  // routers that serve one model.
+  // Of config.json, tokenizer.json, the headers of all weight files and a few bytes of each tensor
+  // (fine-tunes of one base have equal headers): equal in all workers and routers that serve one
+  // model.
   uint64_t fingerprint = 0;
   uint64_t tokenizer_fingerprint = 0;  // XXH3-64 of the bytes of tokenizer.json, as Tokenizer has it
 };

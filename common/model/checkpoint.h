@@ -1,0 +1,49 @@
+// All tensors of a model directory, from one file or from shards.
+#ifndef BATON_COMMON_MODEL_CHECKPOINT_H_
+#define BATON_COMMON_MODEL_CHECKPOINT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/model/safetensors.h"
+
+namespace baton::model {
+
+struct StoredTensor {
+  const SafetensorsFile* file = nullptr;
+  const TensorEntry* entry = nullptr;
+};
+
+class Checkpoint {
+ public:
+  // Opens model.safetensors or, where that is missing, the shards that model.safetensors.index.json
+  // names. NOT_FOUND if there is neither. INVALID_ARGUMENT if a file is invalid, a shard's name is
+  // not that of a file in the directory, or index and headers do not agree both ways.
+  static absl::StatusOr<Checkpoint> Open(const std::string& model_dir);
+
+  // NOT_FOUND is the caller's to say: null.
+  const StoredTensor* Find(absl::string_view name) const;
+  const absl::flat_hash_map<std::string, StoredTensor>& tensors() const { return tensors_; }
+  // Of the headers, and of a few bytes of each tensor: fine-tunes of one base have equal headers.
+  uint64_t Fingerprint() const;
+  // Files, for messages: "DIR/model.safetensors" or "DIR/model.safetensors.index.json".
+  const std::string& path() const { return path_; }
+  uint64_t size_bytes() const;
+
+ private:
+  absl::Status OpenShards(const std::string& model_dir);
+  void AddTensorsOf(const SafetensorsFile& file);
+
+  std::string path_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // by name
+  absl::flat_hash_map<std::string, StoredTensor> tensors_;
+};
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_CHECKPOINT_H_

@@ -1,0 +1,63 @@
+// Typed, range-checked reading of one JSON object of an untrusted file.
+#ifndef BATON_COMMON_MODEL_JSON_FIELDS_H_
+#define BATON_COMMON_MODEL_JSON_FIELDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/model/json.h"
+
+namespace baton::model {
+
+// Errors are INVALID_ARGUMENT: "FILE: FIELD: found X, expected Y". A null counts as absent, as in
+// Transformers. The JsonValue must outlive it.
+class JsonFields {
+ public:
+  // INVALID_ARGUMENT if `value` is no object.
+  static absl::StatusOr<JsonFields> Make(const JsonValue& value, std::string file);
+
+  bool Has(absl::string_view key) const;    // there, and not null
+  bool IsNull(absl::string_view key) const;  // there, and null
+
+  absl::StatusOr<int> Int(absl::string_view key, int lowest, int highest) const;
+  absl::StatusOr<std::optional<int>> OptionalInt(absl::string_view key, int lowest,
+                                                 int highest) const;
+  absl::StatusOr<double> Real(absl::string_view key, double lowest, double highest) const;
+  absl::StatusOr<std::optional<double>> OptionalReal(absl::string_view key, double lowest,
+                                                     double highest) const;
+  absl::StatusOr<bool> Bool(absl::string_view key, bool if_absent) const;
+  absl::StatusOr<std::optional<std::string>> OptionalString(absl::string_view key) const;
+  absl::StatusOr<std::optional<JsonFields>> OptionalObject(absl::string_view key) const;
+  // Empty if absent.
+  absl::StatusOr<std::vector<std::string>> Strings(absl::string_view key) const;
+  // An integer or a list of them; empty if absent.
+  absl::StatusOr<std::vector<int>> Ints(absl::string_view key, int lowest, int highest) const;
+
+  // "FILE: FIELD: message", for errors that the caller finds.
+  std::string Message(absl::string_view key, absl::string_view message) const;
+  absl::Status Invalid(absl::string_view key, absl::string_view message) const;
+  absl::Status Unsupported(absl::string_view key, absl::string_view message) const;
+  const std::string& file() const { return file_; }
+
+ private:
+  JsonFields(const JsonValue& object, std::string file, std::string prefix)
+      : object_(&object), file_(std::move(file)), prefix_(std::move(prefix)) {}
+  const JsonValue* Find(absl::string_view key) const;  // null if absent or a JSON null
+  absl::Status Mismatch(absl::string_view key, const JsonValue* found,
+                        absl::string_view expected) const;
+  absl::StatusOr<int> ToInt(absl::string_view key, const JsonValue* value, int lowest,
+                            int highest) const;
+
+  const JsonValue* object_;
+  std::string file_;
+  std::string prefix_;  // "rope_scaling." for the fields of a nested object
+};
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_JSON_FIELDS_H_

@@ -1,0 +1,105 @@
+#include "common/model/model_config.h"
+
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/model/architecture.h"
+#include "common/model/checkpoint.h"
+#include "common/model/file.h"
+#include "common/model/fingerprint.h"
+#include "common/model/json.h"
+#include "common/model/json_fields.h"
+#include "common/model/tokenizer_ids.h"
+
+namespace baton::model {
+namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
+
+// Transformers samples with these only where do_sample is true.
+absl::Status ReadGenerationConfig(const std::string& path, ModelConfig* model) {
+  if (!FileExists(path)) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
+  BATON_ASSIGN_OR_RETURN(const JsonValue document, ParseJson(text, path));
+  BATON_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Make(document, path));
+  if (fields.Has("eos_token_id")) {
+    BATON_ASSIGN_OR_RETURN(model->eos_token_ids,
+                           fields.Ints("eos_token_id", 0, model->vocab_size - 1));
+  }
+  BATON_ASSIGN_OR_RETURN(const bool do_sample, fields.Bool("do_sample", false));
+  if (!do_sample) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const auto temperature, fields.OptionalReal("temperature", 0, 100));
+  BATON_ASSIGN_OR_RETURN(const auto top_p, fields.OptionalReal("top_p", 1e-6, 1));
+  BATON_ASSIGN_OR_RETURN(const auto min_p, fields.OptionalReal("min_p", 0, 1));
+  BATON_ASSIGN_OR_RETURN(model->top_k, fields.OptionalInt("top_k", -1, model->vocab_size));
+  const auto to_float = [](std::optional<double> value) {
+    return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
+  };
+  model->temperature = to_float(temperature);
+  model->top_p = to_float(top_p);
+  model->min_p = to_float(min_p);
+  return absl::OkStatus();
+}
+
+absl::Status ReadTokenizer(const std::string& path, ModelConfig* model) {
+  model->token_count = model->vocab_size;
+  if (!FileExists(path)) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxTokenizerBytes));
+  BATON_ASSIGN_OR_RETURN(model->token_count, CountTokens(text, path));
+  if (model->token_count > model->vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": model.vocab and added_tokens: found ids up to ", model->token_count - 1,
+        ", expected ids below config.json's vocab_size (", model->vocab_size, ")"));
+  }
+  model->tokenizer_fingerprint = HashBytes(text);
+  return absl::OkStatus();
+}
+
+// attention_bias means a bias on q, k, v and o in Transformers; checkpoints that leave o's out are
+// the ones that can be served.
+absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint) {
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (!absl::StartsWith(name, "model.layers.")) continue;
+    const char* key = absl::EndsWith(name, ".self_attn.o_proj.bias") ? "attention_bias"
+                      : absl::StrContains(name, ".mlp.") && absl::EndsWith(name, ".bias")
+                          ? "mlp_bias"
+                          : nullptr;
+    if (key == nullptr) continue;
+    return config.Unsupported(key, absl::StrCat("found tensor ", Quoted(name), " in ",
+                                                tensor.file->path(), ", expected none"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
+  const std::string path = absl::StrCat(model_dir, "/config.json");
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
+  BATON_ASSIGN_OR_RETURN(const JsonValue document, ParseJson(text, path));
+  BATON_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Make(document, path));
+  BATON_ASSIGN_OR_RETURN(ModelConfig model, ParseConfig(fields));
+  BATON_RETURN_IF_ERROR(
+      ReadGenerationConfig(absl::StrCat(model_dir, "/generation_config.json"), &model));
+  BATON_RETURN_IF_ERROR(ReadTokenizer(absl::StrCat(model_dir, "/tokenizer.json"), &model));
+
+  BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
+  BATON_RETURN_IF_ERROR(CheckBiases(fields, checkpoint));
+  const StoredTensor* embedding = checkpoint.Find("model.embed_tokens.weight");
+  if (!fields.Has("dtype") && !fields.Has("torch_dtype") && embedding != nullptr &&
+      embedding->entry->weight_dtype) {
+    model.weight_dtype = *embedding->entry->weight_dtype;
+  }
+  FingerprintBuilder fingerprint;
+  fingerprint.AddText(CanonicalText(document));
+  fingerprint.AddNumber(model.tokenizer_fingerprint);
+  fingerprint.AddNumber(checkpoint.Fingerprint());
+  model.fingerprint = fingerprint.Take();
+  return model;
+}
+
+}  // namespace baton::model

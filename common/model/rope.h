@@ -1,0 +1,19 @@
+// The rotary frequencies that a config describes, in its old and its Transformers 5 form.
+#ifndef BATON_COMMON_MODEL_ROPE_H_
+#define BATON_COMMON_MODEL_ROPE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/json_fields.h"
+
+namespace baton::model {
+
+// [head_dim / 2], scaled as rope_scaling (old) or rope_parameters (new) says: "default", "linear"
+// or "llama3"; UNIMPLEMENTED, naming it, for another type. None of the three scales cos and sin.
+absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& config, int head_dim,
+                                                           int max_positions);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_ROPE_H_

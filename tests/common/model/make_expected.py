@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Writes expected/*.json: logits that Hugging Face `transformers` computes, in f32, for the tiny
+checkpoints of scripts/make_checkpoint.py. Run by hand after a change of those shapes; needs torch,
+transformers and numpy:
+
+    python tests/common/model/make_expected.py
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import torch
+import transformers
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+OUT = pathlib.Path(__file__).resolve().parent / "expected"
+SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral")
+LENGTHS = (1, 17, 64, 130)
+TOP = 8
+SAMPLES = 64
+
+
+def scatter(index):
+    """A fixed hash: which tokens and which logits are looked at."""
+    return (index * 2654435761 + 12345) % (1 << 32) >> 7
+
+
+def prompt_of(length, vocab_size):
+    return [scatter(1000 * length + i) % vocab_size for i in range(length)]
+
+
+def expected_of(model, prompt, vocab_size):
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt])).logits[0]
+    top = torch.topk(logits[-1], TOP)
+    samples = []
+    for i in range(SAMPLES):
+        position, token = scatter(2 * i) % len(prompt), scatter(2 * i + 1) % vocab_size
+        samples.append([position, token, round(logits[position, token].item(), 6)])
+    best = logits.argmax(-1).tolist()
+    print(f"  {len(prompt):4} tokens: logits' deviation {logits.std():.2f}, "
+          f"{len(set(best))} different best tokens, best/second {top.values[0] - top.values[1]:.2f}")
+    return {"prompt": prompt,
+            "top": [[token, round(value, 6)] for token, value in
+                    zip(top.indices.tolist(), top.values.tolist())],
+            "samples": samples}
+
+
+def main():
+    OUT.mkdir(exist_ok=True)
+    for shape in SHAPES:
+        with tempfile.TemporaryDirectory() as directory:
+            subprocess.run([sys.executable, ROOT / "scripts/make_checkpoint.py", shape, directory],
+                           check=True)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                directory, dtype=torch.float32, attn_implementation="eager").eval()
+        print(shape)
+        vocab_size = model.config.vocab_size
+        cases = [expected_of(model, prompt_of(length, vocab_size), vocab_size)
+                 for length in LENGTHS]
+        with open(OUT / f"{shape}.json", "w", encoding="utf-8") as file:
+            json.dump({"shape": shape, "transformers": transformers.__version__,
+                       "torch": torch.__version__.split("+")[0], "cases": cases},
+                      file, separators=(",", ":"))
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+#include "common/model/sampler.h"
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/model/philox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton::model {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+using Words = std::array<uint32_t, 4>;
+
+// The known answers that Random123, by Philox's authors, publishes for philox4x32-10.
+TEST(PhiloxTest, KnownAnswers) {
+  EXPECT_EQ(Philox4x32({0, 0, 0, 0}, {0, 0}),
+            (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  constexpr uint32_t kOnes = 0xffffffff;
+  EXPECT_EQ(Philox4x32({kOnes, kOnes, kOnes, kOnes}, {kOnes, kOnes}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(Philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+std::vector<float> RandomLogits(size_t count, uint32_t stream, float spread) {
+  std::vector<float> logits(count);
+  for (size_t i = 0; i < count; ++i) {
+    const Words words = Philox4x32({static_cast<uint32_t>(i), stream, 0, 0}, {1, 2});
+    double sum = 0;  // of four uniforms: near enough to normal
+    for (uint32_t word : words) sum += word / 4294967296.0 - 0.5;
+    logits[i] = static_cast<float>(sum * std::sqrt(3.0)) * spread;
+  }
+  return logits;
+}
+
+// The definition, straight: sort, filter, accumulate in double. Probability of each id.
+std::map<int32_t, double> ExactProbabilities(const std::vector<float>& logits,
+                                             const SamplingParams& params) {
+  std::vector<int32_t> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (params.top_k > 0) order.resize(std::min<size_t>(order.size(), params.top_k));
+  std::vector<double> weights;
+  double total = 0;
+  for (int32_t id : order) {
+    weights.push_back(std::exp((double{logits[id]} - logits[order[0]]) / params.temperature));
+    total += weights.back();
+  }
+  size_t kept = 0;
+  for (double cumulative = 0; kept < weights.size() && (kept == 0 || cumulative < params.top_p * total);) {
+    cumulative += weights[kept++];
+  }
+  if (params.top_p >= 1) kept = weights.size();
+  while (kept > 1 && weights[kept - 1] < params.min_p) --kept;
+  total = 0;
+  for (size_t i = 0; i < kept; ++i) total += weights[i];
+  std::map<int32_t, double> probabilities;
+  for (size_t i = 0; i < kept; ++i) probabilities[order[i]] = weights[i] / total;
+  return probabilities;
+}
+
+// Chi-square of `draws` positions; its 0.9999 quantile for up to 7 degrees of freedom is below 30.
+double ChiSquare(const std::vector<float>& logits, const SamplingParams& params, int draws) {
+  const std::map<int32_t, double> probabilities = ExactProbabilities(logits, params);
+  std::map<int32_t, int> counts;
+  for (int i = 0; i < draws; ++i) ++counts[Sample(logits, params, static_cast<uint64_t>(i)).value()];
+  double chi_square = 0;
+  for (const auto& [id, count] : counts) EXPECT_EQ(probabilities.count(id), 1) << "id " << id;
+  for (const auto& [id, probability] : probabilities) {
+    const double expected = probability * draws;
+    chi_square += (counts[id] - expected) * (counts[id] - expected) / expected;
+  }
+  return chi_square;
+}
+
+TEST(SamplerTest, DrawsTheExactDistribution) {
+  const std::vector<float> logits = {0.5f, -1.0f, 2.0f, 0.0f, 1.5f, -0.5f, 1.0f, 2.0f};
+  const SamplingParams cases[] = {
+      {},
+      {.temperature = 0.7f, .seed = 7},
+      {.temperature = 1.8f, .seed = 1},
+      {.top_k = 3, .seed = 2},
+      {.top_p = 0.8f, .seed = 3},
+      {.min_p = 0.3f, .seed = 4},
+      {.temperature = 1.3f, .top_p = 0.9f, .top_k = 6, .min_p = 0.2f, .seed = 5, .choice = 3},
+  };
+  for (const SamplingParams& params : cases) {
+    EXPECT_LT(ChiSquare(logits, params, 40000), 30) << "seed " << params.seed;
+  }
+}
+
+TEST(SamplerTest, DrawsTheExactDistributionOfALargeVocabulary) {
+  // 512 ids of one weight and 512 of another take the path of partial selection.
+  std::vector<float> logits(1024);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = i % 2 == 0 ? 0.0f : -1.0f;
+  int heavy = 0;
+  constexpr int kDraws = 20000;
+  for (int i = 0; i < kDraws; ++i) heavy += Sample(logits, {}, static_cast<uint64_t>(i)).value() % 2 == 0;
+  const double share = 1 / (1 + std::exp(-1.0));
+  EXPECT_NEAR(heavy, kDraws * share, 4 * std::sqrt(kDraws * share * (1 - share)));
+}
+
+TEST(SamplerTest, SelectsWithoutSortingWhatASortSelects) {
+  for (uint32_t stream = 0; stream < 20; ++stream) {
+    const std::vector<float> logits = RandomLogits(5000, stream, 0.1f + 0.3f * stream);
+    for (const SamplingParams& params :
+         {SamplingParams{.top_p = 0.6f}, SamplingParams{.top_k = 100},
+          SamplingParams{.top_k = 3000, .min_p = 0.05f},
+          SamplingParams{.temperature = 0.8f, .top_p = 0.95f, .top_k = 700}}) {
+      const std::map<int32_t, double> allowed = ExactProbabilities(logits, params);
+      for (uint64_t position = 0; position < 50; ++position) {
+        EXPECT_EQ(allowed.count(Sample(logits, params, position).value()), 1);
+      }
+    }
+  }
+}
+
+TEST(SamplerTest, FiltersThatKeepAllChangeNothing) {
+  const std::vector<float> logits = RandomLogits(3000, 1, 3);
+  for (uint64_t position = 0; position < 200; ++position) {
+    const int32_t plain = Sample(logits, {.seed = 9}, position).value();
+    EXPECT_EQ(Sample(logits, {.top_k = -1, .seed = 9}, position).value(), plain);
+    EXPECT_EQ(Sample(logits, {.top_k = 3000, .seed = 9}, position).value(), plain);
+    EXPECT_EQ(Sample(logits, {.top_k = 100000, .seed = 9}, position).value(), plain);
+  }
+}
+
+TEST(SamplerTest, AddingAConstantChangesNothing) {
+  std::vector<float> logits(100), shifted(100);
+  for (size_t i = 0; i < 100; ++i) {
+    logits[i] = static_cast<float>(i * 37 % 100) / 16;
+    shifted[i] = logits[i] + 32;
+  }
+  for (uint64_t position = 0; position < 200; ++position) {
+    EXPECT_EQ(Sample(logits, {.top_p = 0.9f}, position).value(),
+              Sample(shifted, {.top_p = 0.9f}, position).value());
+  }
+}
+
+TEST(SamplerTest, DependsOnSeedChoiceAndPositionOnly) {
+  const std::vector<float> logits = RandomLogits(1000, 2, 1);
+  const auto draw = [&](uint64_t seed, uint32_t choice, uint64_t position) {
+    return Sample(logits, {.seed = seed, .choice = choice}, position).value();
+  };
+  int differ_seed = 0, differ_choice = 0, differ_position = 0, differ_high = 0;
+  for (uint64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(draw(i, 0, 5), draw(i, 0, 5));
+    differ_seed += draw(i, 0, 5) != draw(i + 1, 0, 5);
+    differ_choice += draw(i, 0, 5) != draw(i, 1, 5);
+    differ_position += draw(i, 0, 5) != draw(i, 0, 6);
+    differ_high += draw(i, 0, 5) != draw(i | uint64_t{1} << 40, 0, 5 | uint64_t{1} << 40);
+  }
+  EXPECT_GT(differ_seed, 90);
+  EXPECT_GT(differ_choice, 90);
+  EXPECT_GT(differ_position, 90);
+  EXPECT_GT(differ_high, 90);
+}
+
+TEST(SamplerTest, GreedyTakesTheLowestOfEquals) {
+  const std::vector<float> logits = {1, 3, 2, 3, 3};
+  EXPECT_EQ(Sample(logits, {.temperature = 0}, 0).value(), 1);
+  EXPECT_EQ(Sample(logits, {.top_k = 1, .seed = 5}, 7).value(), 1);
+  EXPECT_EQ(Sample(logits, {.temperature = 1e-30f, .top_p = 1e-6f}, 7).value(), 1);
+  // Two of the three equals stay: those with the lowest ids.
+  for (uint64_t position = 0; position < 50; ++position) {
+    EXPECT_THAT(Sample(logits, {.top_k = 2}, position).value(), testing::AnyOf(1, 3));
+    EXPECT_THAT(Sample(logits, {.temperature = 0.01f, .top_p = 0.5f}, position).value(),
+                testing::AnyOf(1, 3));
+  }
+}
+
+TEST(SamplerTest, MaskedTokensAreNeverDrawn) {
+  const std::vector<float> logits = {-kInf, 0, -kInf, 0, -kInf};
+  for (uint64_t position = 0; position < 100; ++position) {
+    EXPECT_THAT(Sample(logits, {.temperature = 100}, position).value(), testing::AnyOf(1, 3));
+  }
+  EXPECT_EQ(Sample({{-kInf, 1}}, {.top_k = 2}, 0).value(), 1);
+}
+
+TEST(SamplerTest, NonFiniteLogitsAreAnError) {
+  for (const std::vector<float>& logits :
+       {std::vector<float>{kNan, 1}, std::vector<float>{1, kNan}, std::vector<float>{1, kInf, 2},
+        std::vector<float>{-kInf, -kInf}}) {
+    for (float temperature : {0.0f, 1.0f}) {
+      const auto token = Sample(logits, {.temperature = temperature}, 0);
+      EXPECT_EQ(token.status().code(), absl::StatusCode::kInternal);
+      EXPECT_EQ(ErrorReason(token.status()), "NON_FINITE_LOGITS");
+    }
+  }
+}
+
+TEST(SamplerTest, ValidateNamesTheField) {
+  const auto field = [](const SamplingParams& params) {
+    const absl::Status status = Validate(params);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return ErrorField(status);
+  };
+  for (float bad : {-0.1f, 101.0f, kInf, kNan}) {
+    EXPECT_EQ(field({.temperature = bad}), "sampling.temperature");
+  }
+  for (float bad : {0.0f, -0.1f, 1.1f, kNan}) EXPECT_EQ(field({.top_p = bad}), "sampling.top_p");
+  for (float bad : {-0.1f, 1.1f, kNan}) EXPECT_EQ(field({.min_p = bad}), "sampling.min_p");
+  EXPECT_EQ(field({.top_k = -2}), "sampling.top_k");
+  for (const SamplingParams& good :
+       {SamplingParams{}, SamplingParams{.temperature = 0}, SamplingParams{.top_k = -1},
+        SamplingParams{.temperature = 100, .top_p = 1e-6f, .top_k = 1 << 30, .min_p = 1}}) {
+    EXPECT_TRUE(Validate(good).ok());
+  }
+}
+
+TEST(SamplerTest, TimePerDraw) {
+  const std::vector<float> logits = RandomLogits(151936, 3, 3);
+  const std::pair<const char*, SamplingParams> cases[] = {
+      {"greedy", {.temperature = 0}},
+      {"no filter", {}},
+      {"flat, no filter", {.temperature = 50}},
+      {"top_k 20, top_p 0.8", {.top_p = 0.8f, .top_k = 20}},
+      {"top_p 0.9", {.top_p = 0.9f}},
+      {"min_p 0.05", {.min_p = 0.05f}}};
+  for (const auto& [name, params] : cases) {
+    const auto start = std::chrono::steady_clock::now();
+    for (uint64_t i = 0; i < 10; ++i) EXPECT_TRUE(Sample(logits, params, i).ok());
+    const std::chrono::duration<double, std::micro> elapsed =
+        std::chrono::steady_clock::now() - start;
+    std::cout << name << ": " << static_cast<int>(elapsed.count() / 10) << " us\n";
+  }
+}
+
+}  // namespace
+}  // namespace baton::model
