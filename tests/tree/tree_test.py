@@ -29,7 +29,7 @@ EDGES = {
     "model": {"base", "backend"},
     "engine": {"base", "kv", "backend", "model"},
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
-    "worker": {"base", "base/rpc", "telemetry", "kv", "proto"},
+    "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "proto"},
     "router": {"base", "base/rpc", "telemetry", "tokenizer", "kv", "proto"},
     "prefill_worker": WORKER_ROOMS,
     "decode_worker": WORKER_ROOMS,

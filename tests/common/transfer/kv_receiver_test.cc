@@ -107,7 +107,7 @@ class KvReceiverTest : public ::testing::Test {
       for (int i = 0; i < 3; ++i) {
         const std::byte* chunk = memory_.data() + plan_.blocks[i] * layout_.BlockBytes() +
                                  layer * layout_.ChunkBytes();
-        for (size_t k = 0; k < layout_.ChunkBytes(); ++k) {
+        for (int64_t k = 0; k < static_cast<int64_t>(layout_.ChunkBytes()); ++k) {
           ASSERT_EQ(static_cast<char>(chunk[k]), Fill(layer, 2 + i));
         }
       }
@@ -152,7 +152,9 @@ TEST_F(KvReceiverTest, ARepeatedChunkIsHarmless) {
   KvReceiver receiver(plan_);
   for (const Frame& frame : WholeTransfer()) {
     ASSERT_TRUE(Give(receiver, frame).ok());
-    if (frame.header.has_kv_chunk()) ASSERT_TRUE(Give(receiver, frame).ok());
+    if (frame.header.has_kv_chunk()) {
+      ASSERT_TRUE(Give(receiver, frame).ok());
+    }
   }
   EXPECT_TRUE(Give(receiver, Commit(4)).ok());
   ExpectBlocksWhole();
@@ -163,7 +165,9 @@ TEST_F(KvReceiverTest, NoCommitWithoutAnyOneFrame) {
   for (size_t missing = 0; missing < frames.size(); ++missing) {
     KvReceiver receiver(plan_);
     for (size_t i = 0; i < frames.size(); ++i) {
-      if (i != missing) ASSERT_TRUE(Give(receiver, frames[i]).ok());
+      if (i != missing) {
+        ASSERT_TRUE(Give(receiver, frames[i]).ok());
+      }
     }
     const absl::Status status = Give(receiver, Commit(4));
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << missing;
