@@ -1,0 +1,28 @@
+// Weight values between the dtypes of files and of devices.
+#ifndef BATON_COMMON_MODEL_CONVERT_H_
+#define BATON_COMMON_MODEL_CONVERT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/backend/tensor.h"
+
+namespace baton::model {
+
+// Exact for every value. `source` may lie at any alignment.
+void ToF32(const void* source, backend::DType dtype, size_t count, float* out);
+
+// What rounding from one dtype to another does to a set of values.
+struct RoundingLoss {
+  int64_t values = 0;
+  int64_t inexact = 0;    // changed, those below included
+  int64_t overflows = 0;  // finite, and beyond the largest of the target
+};
+
+// Adds `count` values; does not even read them if the target holds every value of the source.
+void CountLoss(const void* source, backend::DType from, backend::DType to, size_t count,
+               RoundingLoss* loss);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_CONVERT_H_

@@ -1,0 +1,304 @@
+#include "common/model/transformer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/model/checkpoint.h"
+#include "common/model/weights.h"
+
+namespace baton::model {
+namespace {
+
+using backend::DType;
+using backend::Tensor;
+
+// Device memory for [rows, cols] of the largest step.
+class Workspace {
+ public:
+  absl::Status Allocate(int64_t rows, int64_t cols, DType dtype, backend::Backend& backend) {
+    const size_t size_bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
+    BATON_ASSIGN_OR_RETURN(memory_, backend.Allocate(size_bytes));
+    capacity_ = rows * cols;
+    dtype_ = dtype;
+    return absl::OkStatus();
+  }
+  Tensor View(int64_t rows, int64_t cols) const {
+    BATON_CHECK_LE(rows * cols, capacity_);
+    return {memory_->data(), dtype_, rows, cols, cols};
+  }
+
+ private:
+  std::unique_ptr<backend::Buffer> memory_;
+  int64_t capacity_ = 0;
+  DType dtype_ = DType::kF32;
+};
+
+// Widest layer of the list: layers may differ.
+struct Widths {
+  int64_t q = 0;
+  int64_t qkv = 0;
+  int64_t ffn = 0;
+};
+
+Widths WidestOf(const std::vector<LayerSpec>& layers) {
+  Widths widths;
+  for (const LayerSpec& layer : layers) {
+    const int64_t h = layer.head_dim;
+    widths.q = std::max(widths.q, layer.query_heads * h);
+    widths.qkv = std::max(widths.qkv, (layer.query_heads + 2 * layer.kv_heads) * h);
+    widths.ffn = std::max<int64_t>(widths.ffn, layer.ffn_dim);
+  }
+  return widths;
+}
+
+class DenseTransformer final : public Transformer {
+ public:
+  DenseTransformer(const ModelConfig& config, const TransformerOptions& options,
+                   backend::Backend& backend)
+      : config_(config), options_(options), backend_(backend) {}
+  // Work that is still enqueued reads the weights and workspaces.
+  ~DenseTransformer() override { AwaitLastStep(); }
+
+  absl::Status Load(const Checkpoint& checkpoint);
+  Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
+                 LayerObserver* observer) override;
+
+ private:
+  // Rows whose attention and feed-forward are computed, and where their state is.
+  struct Rows {
+    const backend::DeviceBatch* batch;
+    int64_t count;
+    Tensor residual;  // f32 [count, d]
+    Tensor q;         // f32 [count, Hq h]
+  };
+
+  absl::Status AllocateWorkspaces();
+  void CheckBatch(const backend::RaggedBatch& batch, const backend::KvPool& pool) const;
+  void AwaitLastStep();
+  // Norm, q, k and v of all rows; k and v go to the pool.
+  void WriteKv(int layer, const Rows& rows, const backend::KvPool& pool);
+  // Attention, output, norm and feed-forward; leaves what is to be added to the residual in delta_.
+  void AttendAndFeedForward(int layer, const Rows& rows, const backend::KvPool& pool);
+  // The rows whose logits are wanted, as a batch of single tokens, with residual and q gathered.
+  Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
+
+  const ModelConfig config_;
+  const TransformerOptions options_;
+  backend::Backend& backend_;
+  Weights weights_;
+  std::unique_ptr<backend::RopeTable> rope_;
+
+  Workspace residual_;        // f32 [rows, d]
+  Workspace normed_;          // activation [rows, d]
+  Workspace qkv_;             // f32 [rows, (Hq + 2 Hkv) h]
+  Workspace q_;               // f32 [rows, Hq h]
+  Workspace attended_;        // activation [rows, Hq h]
+  Workspace delta_;           // f32 [rows, d]
+  Workspace gate_up_;         // f32 [rows, 2 f]
+  Workspace gated_;           // activation [rows, f]
+  Workspace logit_residual_;  // f32 [logit rows, d]
+  Workspace logit_q_;         // f32 [logit rows, Hq h]
+  Workspace logits_;          // f32 [logit rows, v]
+
+  // Of the last step, which the device may still be reading.
+  std::unique_ptr<backend::DeviceBatch> all_rows_;
+  std::unique_ptr<backend::DeviceBatch> logit_rows_;
+  std::unique_ptr<backend::Event> step_end_;
+};
+
+absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
+  BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_));
+  BATON_ASSIGN_OR_RETURN(rope_,
+                         backend_.MakeRopeTable(config_.rope_inverse_frequencies,
+                                                options_.max_positions, config_.rope_factor));
+  if (absl::Status status = AllocateWorkspaces(); !status.ok()) {
+    return Annotate(status, absl::StrCat("workspaces for ", options_.max_batch_tokens,
+                                         " batch tokens and ", options_.max_logit_rows,
+                                         " logit rows"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DenseTransformer::AllocateWorkspaces() {
+  const Widths widths = WidestOf(config_.layers);
+  const int64_t rows = options_.max_batch_tokens;
+  const int64_t logit_rows = std::min(options_.max_logit_rows, options_.max_batch_tokens);
+  const int64_t d = config_.hidden_dim;
+  const DType activation = backend_.activation_dtype();
+  const struct {
+    Workspace* workspace;
+    int64_t rows, cols;
+    DType dtype;
+  } all[] = {
+      {&residual_, rows, d, DType::kF32},
+      {&normed_, rows, d, activation},
+      {&qkv_, rows, widths.qkv, DType::kF32},
+      {&q_, rows, widths.q, DType::kF32},
+      {&attended_, rows, widths.q, activation},
+      {&delta_, rows, d, DType::kF32},
+      {&gate_up_, rows, 2 * widths.ffn, DType::kF32},
+      {&gated_, rows, widths.ffn, activation},
+      {&logit_residual_, logit_rows, d, DType::kF32},
+      {&logit_q_, logit_rows, widths.q, DType::kF32},
+      {&logits_, logit_rows, config_.vocab_size, DType::kF32},
+  };
+  for (const auto& [workspace, row_count, cols, dtype] : all) {
+    BATON_RETURN_IF_ERROR(workspace->Allocate(row_count, cols, dtype, backend_));
+  }
+  return absl::OkStatus();
+}
+
+void DenseTransformer::CheckBatch(const backend::RaggedBatch& batch,
+                                  const backend::KvPool& pool) const {
+  BATON_CHECK(!batch.tokens.empty());
+  BATON_CHECK_LE(batch.tokens.size(), static_cast<size_t>(options_.max_batch_tokens));
+  BATON_CHECK_LE(batch.logit_rows.size(), static_cast<size_t>(options_.max_logit_rows));
+  for (const backend::SequenceRows& sequence : batch.sequences) {
+    BATON_CHECK_LE(sequence.context + sequence.row_count, options_.max_positions);
+  }
+  BATON_CHECK_EQ(pool.kv_heads, config_.layers[0].kv_heads);
+  BATON_CHECK_EQ(pool.head_dim, config_.layers[0].head_dim);
+}
+
+void DenseTransformer::AwaitLastStep() {
+  if (step_end_ != nullptr) step_end_->Wait();
+}
+
+void DenseTransformer::WriteKv(int layer, const Rows& rows, const backend::KvPool& pool) {
+  const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];
+  const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t d = config_.hidden_dim;
+  const Tensor normed = normed_.View(rows.count, d);
+  if (layer == 0) {
+    backend_.RmsNorm(rows.residual, *weights.attention_norm, spec.norm_eps, normed);
+  } else {
+    backend_.AddRmsNorm(rows.residual, delta_.View(rows.count, d), *weights.attention_norm,
+                        spec.norm_eps, normed);
+  }
+  const Tensor qkv = qkv_.View(rows.count, weights.qkv->out_features());
+  backend_.MatMul(normed, *weights.qkv, weights.qkv_bias.get(), qkv);
+  backend_.RopeWriteKv(*rows.batch, pool,
+                       {.layer = layer,
+                        .query_heads = spec.query_heads,
+                        .qkv = qkv,
+                        .q_norm = weights.q_norm.get(),
+                        .k_norm = weights.k_norm.get(),
+                        .norm_eps = spec.norm_eps,
+                        .rope = rope_.get(),
+                        .q_out = rows.q});
+}
+
+void DenseTransformer::AttendAndFeedForward(int layer, const Rows& rows,
+                                            const backend::KvPool& pool) {
+  const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];
+  const LayerWeights& weights = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t d = config_.hidden_dim;
+  const Tensor attended = attended_.View(rows.count, rows.q.cols);
+  const Tensor delta = delta_.View(rows.count, d);
+  const Tensor normed = normed_.View(rows.count, d);
+  backend_.Attention(*rows.batch, pool,
+                     {.layer = layer,
+                      .query_heads = spec.query_heads,
+                      .scale = spec.scale,
+                      .window = spec.window,
+                      .q = rows.q,
+                      .out = attended});
+  backend_.MatMul(attended, *weights.attention_output, nullptr, delta);
+  backend_.AddRmsNorm(rows.residual, delta, *weights.ffn_norm, spec.norm_eps, normed);
+  const Tensor gate_up = gate_up_.View(rows.count, 2 * int64_t{spec.ffn_dim});
+  const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
+  backend_.MatMul(normed, *weights.gate_up, nullptr, gate_up);
+  backend_.SiluMul(gate_up, gated);
+  backend_.MatMul(gated, *weights.down, nullptr, delta);
+}
+
+DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatch& batch,
+                                                       const Rows& all) {
+  if (batch.logit_rows.size() == batch.tokens.size()) return all;
+  std::vector<int32_t> tokens;
+  std::vector<backend::SequenceRows> sequences;
+  std::vector<int32_t> rows;
+  auto sequence = batch.sequences.begin();
+  for (int32_t row : batch.logit_rows) {
+    while (row >= sequence->first_row + sequence->row_count) ++sequence;
+    const int index = static_cast<int>(rows.size());
+    tokens.push_back(batch.tokens[static_cast<size_t>(row)]);
+    sequences.push_back({.first_row = index,
+                         .row_count = 1,
+                         .context = sequence->context + row - sequence->first_row,
+                         .blocks = sequence->blocks});
+    rows.push_back(index);
+  }
+  logit_rows_ =
+      backend_.Upload({.tokens = tokens, .sequences = sequences, .logit_rows = rows});
+  const int64_t count = static_cast<int64_t>(rows.size());
+  Rows kept = {.batch = logit_rows_.get(),
+               .count = count,
+               .residual = logit_residual_.View(count, all.residual.cols),
+               .q = logit_q_.View(count, all.q.cols)};
+  backend_.GatherLogitRows(*all.batch, all.residual, kept.residual);
+  backend_.GatherLogitRows(*all.batch, all.q, kept.q);
+  return kept;
+}
+
+Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
+                                 LayerObserver* observer) {
+  CheckBatch(batch, pool);
+  AwaitLastStep();
+  all_rows_ = backend_.Upload(batch);
+  const int64_t count = static_cast<int64_t>(batch.tokens.size());
+  const int64_t d = config_.hidden_dim;
+  Rows rows = {.batch = all_rows_.get(),
+               .count = count,
+               .residual = residual_.View(count, d),
+               .q = {}};
+  backend_.Embed(*rows.batch, weights_.embedding, rows.residual);
+  const int layer_count = static_cast<int>(config_.layers.size());
+  for (int layer = 0; layer < layer_count; ++layer) {
+    const LayerSpec& spec = config_.layers[static_cast<size_t>(layer)];
+    rows.q = q_.View(count, int64_t{spec.query_heads} * spec.head_dim);
+    WriteKv(layer, rows, pool);
+    if (observer != nullptr) observer->OnLayerWritten(layer, backend_.RecordEvent());
+    // Behind the last layer's KV only the logit rows matter to anyone.
+    const bool is_last = layer + 1 == layer_count;
+    if (is_last && !batch.logit_rows.empty()) rows = KeepLogitRows(batch, rows);
+    if (!is_last || !batch.logit_rows.empty()) AttendAndFeedForward(layer, rows, pool);
+  }
+  const int64_t logit_count = static_cast<int64_t>(batch.logit_rows.size());
+  const Tensor logits = logits_.View(logit_count, config_.vocab_size);
+  if (logit_count > 0) {
+    const Tensor normed = normed_.View(logit_count, d);
+    backend_.AddRmsNorm(rows.residual, delta_.View(logit_count, d), *weights_.final_norm,
+                        config_.final_norm_eps, normed);
+    backend_.MatMul(normed, *weights_.lm_head, nullptr, logits);
+  }
+  step_end_ = backend_.RecordEvent();
+  return logits;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string& model_dir,
+                                                               const ModelConfig& config,
+                                                               const TransformerOptions& options,
+                                                               backend::Backend& backend) {
+  BATON_CHECK_GT(options.max_batch_tokens, 0);
+  BATON_CHECK_GT(options.max_logit_rows, 0);
+  BATON_CHECK_GT(options.max_positions, 0);
+  if (options.max_positions > config.max_positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(model_dir, "/config.json: max_position_embeddings: found ",
+                     config.max_positions, ", expected at least the ", options.max_positions,
+                     " positions that are asked for"));
+  }
+  BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
+  auto transformer = std::make_unique<DenseTransformer>(config, options, backend);
+  BATON_RETURN_IF_ERROR(transformer->Load(checkpoint));
+  return transformer;
+}
+
+}  // namespace baton::model

@@ -1,0 +1,272 @@
+#include "common/model/weights.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/types/span.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+#include "common/model/convert.h"
+#include "common/model/json.h"
+
+namespace baton::model {
+namespace {
+
+using backend::Buffer;
+using backend::DType;
+using backend::HostMatrix;
+using backend::PackedMatrix;
+
+constexpr size_t kSlabValues = size_t{1} << 20;  // converted at a time
+
+// Of one of the model's layers; some checkpoints append more, for speculation.
+bool InALayer(absl::string_view name, size_t layer_count) {
+  if (!absl::ConsumePrefix(&name, "model.layers.")) return false;
+  size_t layer = 0;
+  return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) && layer < layer_count;
+}
+
+class WeightLoader {
+ public:
+  // `bytes_total`: those of all that will be asked for.
+  WeightLoader(const Checkpoint& checkpoint, const std::function<void(double)>& progress,
+               uint64_t bytes_total, backend::Backend& backend)
+      : checkpoint_(checkpoint), progress_(progress), backend_(backend), bytes_total_(bytes_total) {}
+
+  // Matrices of `cols` columns, given by name and rows, stacked into one.
+  struct Part {
+    std::string name;
+    int64_t rows;
+  };
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Matrix(absl::Span<const Part> parts, int64_t cols);
+  // Vectors one behind the other, as f32.
+  absl::StatusOr<std::unique_ptr<Buffer>> Vector(absl::Span<const Part> parts);
+  absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights);
+
+  // After the last tensor: what is left over, and what was lost.
+  absl::Status CheckLeftOver(const ModelConfig& config) const;
+  void LogLoss() const;
+
+ private:
+  // Bytes of the tensor, if it has this shape.
+  absl::StatusOr<HostMatrix> Take(const std::string& name, absl::Span<const uint64_t> shape);
+  void Report(const HostMatrix& matrix);
+
+  const Checkpoint& checkpoint_;
+  const std::function<void(double)>& progress_;
+  backend::Backend& backend_;
+  const uint64_t bytes_total_;
+  absl::flat_hash_set<std::string> taken_;
+  RoundingLoss loss_;
+  DType loss_from_ = DType::kF32;
+  uint64_t bytes_done_ = 0;
+};
+
+absl::StatusOr<HostMatrix> WeightLoader::Take(const std::string& name,
+                                              absl::Span<const uint64_t> shape) {
+  const StoredTensor* stored = checkpoint_.Find(name);
+  if (stored == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(checkpoint_.path(), ": ", name,
+                                                   ": found nothing, expected shape ",
+                                                   ShapeText(shape)));
+  }
+  const TensorEntry& entry = *stored->entry;
+  if (absl::MakeConstSpan(entry.shape) != shape) {
+    return absl::InvalidArgumentError(absl::StrCat(stored->file->path(), ": ", name,
+                                                   ": found shape ", ShapeText(entry.shape),
+                                                   ", expected ", ShapeText(shape)));
+  }
+  if (!entry.weight_dtype) {
+    return absl::UnimplementedError(absl::StrCat(stored->file->path(), ": ", name,
+                                                 ": found dtype ", entry.dtype,
+                                                 ", expected F32, BF16 or F16"));
+  }
+  BATON_RETURN_IF_ERROR(stored->file->CheckUnchanged());
+  taken_.insert(name);
+  return HostMatrix{.data = stored->file->Bytes(entry).data(),
+                    .dtype = *entry.weight_dtype,
+                    .rows = static_cast<int64_t>(shape[0]),
+                    .cols = shape.size() == 1 ? 1 : static_cast<int64_t>(shape[1])};
+}
+
+void WeightLoader::Report(const HostMatrix& matrix) {
+  bytes_done_ += static_cast<uint64_t>(matrix.rows * matrix.cols) * backend::SizeOf(matrix.dtype);
+  if (!progress_) return;
+  const double total = static_cast<double>(std::max<uint64_t>(bytes_total_, 1));
+  progress_(std::min(1.0, static_cast<double>(bytes_done_) / total));
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<const Part> parts,
+                                                                   int64_t cols) {
+  std::vector<HostMatrix> stacked;
+  const DType target = backend_.activation_dtype();
+  for (const Part& part : parts) {
+    BATON_ASSIGN_OR_RETURN(const HostMatrix matrix,
+                           Take(part.name, {static_cast<uint64_t>(part.rows),
+                                            static_cast<uint64_t>(cols)}));
+    if (matrix.dtype != target && target != DType::kF32) loss_from_ = matrix.dtype;
+    CountLoss(matrix.data, matrix.dtype, target, static_cast<size_t>(matrix.rows * cols), &loss_);
+    stacked.push_back(matrix);
+  }
+  auto packed = backend_.Pack(stacked);
+  if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
+  for (const HostMatrix& matrix : stacked) Report(matrix);
+  return packed;
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Part> parts) {
+  std::vector<float> values;
+  for (const Part& part : parts) {
+    BATON_ASSIGN_OR_RETURN(const HostMatrix vector,
+                           Take(part.name, {static_cast<uint64_t>(part.rows)}));
+    const size_t begin = values.size();
+    values.resize(begin + static_cast<size_t>(part.rows));
+    ToF32(vector.data, vector.dtype, static_cast<size_t>(part.rows), &values[begin]);
+    Report(vector);
+  }
+  const size_t size_bytes = values.size() * sizeof(float);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, backend_.Allocate(size_bytes));
+  backend_.CopyToDevice(buffer->data(), values.data(), size_bytes);
+  return buffer;
+}
+
+// In the activation dtype where the file has that already, else f32, which holds every value.
+absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int64_t cols,
+                                     Weights* weights) {
+  BATON_ASSIGN_OR_RETURN(const HostMatrix matrix, Take(name, {static_cast<uint64_t>(rows),
+                                                              static_cast<uint64_t>(cols)}));
+  const bool as_is = matrix.dtype == backend_.activation_dtype();
+  const DType dtype = as_is ? matrix.dtype : DType::kF32;
+  const size_t count = static_cast<size_t>(rows * cols);
+  auto memory = backend_.Allocate(count * backend::SizeOf(dtype));
+  if (!memory.ok()) return Annotate(memory.status(), name);
+  weights->embedding_memory = *std::move(memory);
+  weights->embedding = {weights->embedding_memory->data(), dtype, rows, cols, cols};
+  auto* target = static_cast<std::byte*>(weights->embedding.data);
+  if (as_is) {
+    backend_.CopyToDevice(target, matrix.data, count * backend::SizeOf(dtype));
+  } else {
+    const char* source = static_cast<const char*>(matrix.data);
+    std::vector<float> slab(std::min(count, kSlabValues));
+    for (size_t begin = 0; begin < count; begin += slab.size()) {
+      const size_t size = std::min(slab.size(), count - begin);
+      ToF32(source + begin * backend::SizeOf(matrix.dtype), matrix.dtype, size, slab.data());
+      backend_.CopyToDevice(target + begin * sizeof(float), slab.data(), size * sizeof(float));
+    }
+  }
+  Report(matrix);
+  return absl::OkStatus();
+}
+
+absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
+  std::string first_unknown;
+  int unknown_count = 0;
+  for (const auto& [name, stored] : checkpoint_.tensors()) {
+    if (taken_.contains(name)) continue;
+    if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;  // follows from the config
+    if (name == "lm_head.weight" && config.tied_embeddings) continue;  // a copy of the embedding
+    if (InALayer(name, config.layers.size()) && (absl::EndsWith(name, ".bias") || absl::EndsWith(name, "norm.weight"))) {
+      return absl::UnimplementedError(absl::StrCat(stored.file->path(), ": found ", Quoted(name),
+                                                   ", expected no such tensor in ",
+                                                   config.architecture));
+    }
+    if (unknown_count++ == 0 || name < first_unknown) first_unknown = name;
+  }
+  if (unknown_count > 0) {
+    BATON_LOG(Warning) << checkpoint_.path() << ": left out " << unknown_count
+                       << " tensors that " << config.architecture << " does not have, e.g. "
+                       << Quoted(first_unknown);
+  }
+  return absl::OkStatus();
+}
+
+void WeightLoader::LogLoss() const {
+  if (loss_.inexact == 0) return;
+  const DType target = backend_.activation_dtype();
+  BATON_LOG(Warning) << checkpoint_.path() << ": weights are " << backend::Name(loss_from_)
+                     << ", this device multiplies " << backend::Name(target) << ": "
+                     << loss_.inexact << " of " << loss_.values << " values lose low bits"
+                     << (loss_.overflows > 0
+                             ? absl::StrCat(", ", loss_.overflows, " become infinite")
+                             : std::string());
+}
+
+absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t d,
+                                       WeightLoader& loader) {
+  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
+  const std::string attention = absl::StrCat(prefix, "self_attn.");
+  const std::string mlp = absl::StrCat(prefix, "mlp.");
+  const int64_t q_rows = int64_t{spec.query_heads} * spec.head_dim;
+  const int64_t kv_rows = int64_t{spec.kv_heads} * spec.head_dim;
+  const auto qkv_parts = [&](const char* kind) {
+    return std::vector<WeightLoader::Part>{{absl::StrCat(attention, "q_proj.", kind), q_rows},
+                                           {absl::StrCat(attention, "k_proj.", kind), kv_rows},
+                                           {absl::StrCat(attention, "v_proj.", kind), kv_rows}};
+  };
+  LayerWeights weights;
+  BATON_ASSIGN_OR_RETURN(weights.attention_norm,
+                         loader.Vector({{absl::StrCat(prefix, "input_layernorm.weight"), d}}));
+  BATON_ASSIGN_OR_RETURN(weights.qkv, loader.Matrix(qkv_parts("weight"), d));
+  if (spec.qkv_bias) {
+    BATON_ASSIGN_OR_RETURN(weights.qkv_bias, loader.Vector(qkv_parts("bias")));
+  }
+  if (spec.qk_norm) {
+    BATON_ASSIGN_OR_RETURN(
+        weights.q_norm, loader.Vector({{absl::StrCat(attention, "q_norm.weight"), spec.head_dim}}));
+    BATON_ASSIGN_OR_RETURN(
+        weights.k_norm, loader.Vector({{absl::StrCat(attention, "k_norm.weight"), spec.head_dim}}));
+  }
+  BATON_ASSIGN_OR_RETURN(weights.attention_output,
+                         loader.Matrix({{absl::StrCat(attention, "o_proj.weight"), d}}, q_rows));
+  BATON_ASSIGN_OR_RETURN(
+      weights.ffn_norm,
+      loader.Vector({{absl::StrCat(prefix, "post_attention_layernorm.weight"), d}}));
+  BATON_ASSIGN_OR_RETURN(weights.gate_up,
+                         loader.Matrix({{absl::StrCat(mlp, "gate_proj.weight"), spec.ffn_dim},
+                                        {absl::StrCat(mlp, "up_proj.weight"), spec.ffn_dim}}, d));
+  BATON_ASSIGN_OR_RETURN(weights.down,
+                         loader.Matrix({{absl::StrCat(mlp, "down_proj.weight"), d}}, spec.ffn_dim));
+  return weights;
+}
+
+}  // namespace
+
+absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                    const std::function<void(double)>& progress,
+                                    backend::Backend& backend) {
+  constexpr char kEmbedding[] = "model.embed_tokens.weight";
+  const StoredTensor* embedding = checkpoint.Find(kEmbedding);
+  const bool twice = config.tied_embeddings && embedding != nullptr;
+  WeightLoader loader(
+      checkpoint, progress,
+      checkpoint.size_bytes() + (twice ? embedding->entry->end - embedding->entry->begin : 0),
+      backend);
+  Weights weights;
+  BATON_RETURN_IF_ERROR(
+      loader.Embedding(kEmbedding, config.vocab_size, config.hidden_dim, &weights));
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(config.layers[i], static_cast<int>(i),
+                                                         config.hidden_dim, loader));
+    weights.layers.push_back(std::move(layer));
+  }
+  BATON_ASSIGN_OR_RETURN(weights.final_norm,
+                         loader.Vector({{"model.norm.weight", config.hidden_dim}}));
+  BATON_ASSIGN_OR_RETURN(
+      weights.lm_head,
+      loader.Matrix({{config.tied_embeddings ? kEmbedding : "lm_head.weight", config.vocab_size}},
+                    config.hidden_dim));
+  BATON_RETURN_IF_ERROR(loader.CheckLeftOver(config));
+  loader.LogLoss();
+  if (progress) progress(1);
+  return weights;
+}
+
+}  // namespace baton::model

@@ -1,0 +1,47 @@
+// A checkpoint's tensors on the device, packed as the forward pass multiplies by them.
+#ifndef BATON_COMMON_MODEL_WEIGHTS_H_
+#define BATON_COMMON_MODEL_WEIGHTS_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/backend/backend.h"
+#include "common/model/checkpoint.h"
+#include "common/model/model_config.h"
+
+namespace baton::model {
+
+// d: hidden, h: head dim, Hq and Hkv: query and KV heads, f: feed-forward, v: vocabulary.
+struct LayerWeights {
+  std::unique_ptr<backend::Buffer> attention_norm;         // [d]
+  std::unique_ptr<backend::PackedMatrix> qkv;              // [(Hq + 2 Hkv) h, d]
+  std::unique_ptr<backend::Buffer> qkv_bias;               // [(Hq + 2 Hkv) h] or null
+  std::unique_ptr<backend::Buffer> q_norm;                 // [h] or null
+  std::unique_ptr<backend::Buffer> k_norm;                 // [h] or null
+  std::unique_ptr<backend::PackedMatrix> attention_output;  // [d, Hq h]
+  std::unique_ptr<backend::Buffer> ffn_norm;               // [d]
+  std::unique_ptr<backend::PackedMatrix> gate_up;          // [2 f, d]
+  std::unique_ptr<backend::PackedMatrix> down;             // [d, f]
+};
+
+struct Weights {
+  std::unique_ptr<backend::Buffer> embedding_memory;
+  backend::Tensor embedding;                      // [v, d], f32 or activation dtype
+  std::vector<LayerWeights> layers;
+  std::unique_ptr<backend::Buffer> final_norm;    // [d]
+  std::unique_ptr<backend::PackedMatrix> lm_head;  // [v, d]
+};
+
+// INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen; UNIMPLEMENTED for a
+// dtype that is no weight's, or a bias or norm that the architecture does not have: leaving those
+// out would change the answer. Other unknown tensors are left out with a warning. `progress` may be
+// empty.
+absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
+                                    const std::function<void(double)>& progress,
+                                    backend::Backend& backend);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_WEIGHTS_H_

@@ -1,0 +1,123 @@
+// A transformer with a KV pool of its own, for tests.
+#ifndef BATON_TESTS_COMMON_MODEL_MODEL_RUNNER_H_
+#define BATON_TESTS_COMMON_MODEL_MODEL_RUNNER_H_
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/backend/cpu/cpu_backend.h"
+#include "common/model/model_config.h"
+#include "common/model/transformer.h"
+#include "gtest/gtest.h"
+
+namespace baton::model {
+
+using Logits = std::vector<std::vector<float>>;  // one row each
+
+class ModelRunner {
+ public:
+  static constexpr int kBlockTokens = 16;
+  static constexpr int kBlockCount = 64;
+  static constexpr int kMaxTokens = 256;
+
+  explicit ModelRunner(const std::string& model_dir, backend::BackendOptions::Compute compute =
+                                                         backend::BackendOptions::Compute::kF32) {
+    auto config = LoadModelConfig(model_dir);
+    EXPECT_TRUE(config.ok()) << config.status();
+    auto backend = backend::MakeCpuBackend({.compute = compute, .thread_count = 2});
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    if (!config.ok() || !backend.ok()) return;
+    config_ = *std::move(config);
+    backend_ = *std::move(backend);
+    auto transformer = Transformer::Load(model_dir, config_,
+                                         {.max_batch_tokens = kMaxTokens,
+                                          .max_logit_rows = kMaxTokens,
+                                          .max_positions = config_.max_positions,
+                                          .progress = [&](double s) { progress_.push_back(s); }},
+                                         *backend_);
+    EXPECT_TRUE(transformer.ok()) << transformer.status();
+    if (!transformer.ok()) return;
+    transformer_ = *std::move(transformer);
+    MakePool();
+  }
+
+  bool ok() const { return transformer_ != nullptr; }
+  const ModelConfig& config() const { return config_; }
+  const std::vector<double>& progress() const { return progress_; }
+
+  // Blocks in no order, so that a row that skips the block table reads another's.
+  std::vector<int32_t> TakeBlocks(size_t tokens) {
+    std::vector<int32_t> blocks;
+    for (size_t i = 0; i * kBlockTokens < tokens; ++i) {
+      blocks.push_back(static_cast<int32_t>(next_block_++ * 29 % kBlockCount));
+    }
+    return blocks;
+  }
+
+  Logits Forward(const backend::RaggedBatch& batch, LayerObserver* observer = nullptr) {
+    const backend::Tensor logits = transformer_->Forward(batch, pool_, observer);
+    EXPECT_EQ(logits.rows, static_cast<int64_t>(batch.logit_rows.size()));
+    EXPECT_EQ(logits.cols, config_.vocab_size);
+    Logits rows;
+    for (int64_t row = 0; row < logits.rows; ++row) {
+      rows.emplace_back(static_cast<size_t>(logits.cols));
+      backend_->CopyToHost(rows.back().data(),
+                           static_cast<float*>(logits.data) + row * logits.row_stride,
+                           rows.back().size() * sizeof(float));
+    }
+    return rows;
+  }
+
+  // Logits of every position, the prompt in chunks of `chunk` tokens.
+  Logits Run(const std::vector<int32_t>& prompt, size_t chunk) {
+    const std::vector<int32_t> blocks = TakeBlocks(prompt.size());
+    Logits all;
+    for (size_t begin = 0; begin < prompt.size(); begin += chunk) {
+      const size_t size = std::min(chunk, prompt.size() - begin);
+      std::vector<int32_t> rows(size);
+      for (size_t i = 0; i < size; ++i) rows[i] = static_cast<int32_t>(i);
+      const backend::SequenceRows sequence{.first_row = 0,
+                                           .row_count = static_cast<int>(size),
+                                           .context = static_cast<int>(begin),
+                                           .blocks = blocks};
+      for (auto& row : Forward({.tokens = absl::MakeSpan(prompt).subspan(begin, size),
+                                .sequences = {&sequence, 1},
+                                .logit_rows = rows})) {
+        all.push_back(std::move(row));
+      }
+    }
+    return all;
+  }
+
+ private:
+  void MakePool() {
+    const LayerSpec& layer = config_.layers[0];
+    pool_.kv_heads = layer.kv_heads;
+    pool_.head_dim = layer.head_dim;
+    pool_.block_tokens = kBlockTokens;
+    pool_.block_count = kBlockCount;
+    pool_.dtype = backend_->activation_dtype();
+    pool_.layer_stride_bytes = int64_t{2} * layer.kv_heads * kBlockTokens * layer.head_dim *
+                               static_cast<int64_t>(backend::SizeOf(pool_.dtype));
+    pool_.block_stride_bytes =
+        pool_.layer_stride_bytes * static_cast<int64_t>(config_.layers.size());
+    auto memory = backend_->Allocate(static_cast<size_t>(pool_.block_stride_bytes) * kBlockCount);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    pool_memory_ = *std::move(memory);
+    pool_.base = static_cast<std::byte*>(pool_memory_->data());
+  }
+
+  ModelConfig config_;
+  std::vector<double> progress_;
+  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<backend::Buffer> pool_memory_;
+  std::unique_ptr<Transformer> transformer_;
+  backend::KvPool pool_;
+  size_t next_block_ = 0;
+};
+
+}  // namespace baton::model
+
+#endif  // BATON_TESTS_COMMON_MODEL_MODEL_RUNNER_H_

@@ -1,0 +1,205 @@
+#include "common/model/transformer.h"
+
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "common/backend/cpu/cpu_backend.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/common/model/model_runner.h"
+
+namespace baton::model {
+namespace {
+
+using backend::BackendOptions;
+
+std::string CheckpointDir(const std::string& name) {
+  return std::string(BATON_CHECKPOINT_DIR) + "/" + name;
+}
+
+// What make_expected.py wrote.
+nlohmann::json ReadExpected(const std::string& shape) {
+  std::ifstream file("tests/common/model/expected/" + shape + ".json");
+  EXPECT_TRUE(file.good()) << "run make_expected.py";
+  return nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+}
+
+std::vector<int32_t> LongestPrompt(const std::string& shape) {
+  return ReadExpected(shape)["cases"].back()["prompt"].get<std::vector<int32_t>>();
+}
+
+// Largest difference from the reference over its samples and its best tokens.
+double WorstError(const nlohmann::json& expected, const Logits& logits) {
+  double worst = 0;
+  const auto compare = [&](size_t position, size_t token, double value) {
+    const double error = std::fabs(logits.at(position).at(token) - value);
+    worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+  };
+  for (const auto& sample : expected["samples"]) compare(sample[0], sample[1], sample[2]);
+  for (const auto& top : expected["top"]) compare(logits.size() - 1, top[0], top[1]);
+  return worst;
+}
+
+class TransformerTest : public testing::TestWithParam<const char*> {};
+
+TEST_P(TransformerTest, LogitsAreThoseOfTransformers) {
+  ModelRunner model(CheckpointDir(GetParam()));
+  ASSERT_TRUE(model.ok());
+  const nlohmann::json expected = ReadExpected(GetParam());
+  double worst = 0;
+  ASSERT_EQ(expected["cases"].size(), 4);
+  for (const auto& one : expected["cases"]) {
+    const auto prompt = one["prompt"].get<std::vector<int32_t>>();
+    const Logits whole = model.Run(prompt, prompt.size());
+    const double error = WorstError(one, whole);
+    EXPECT_LE(error, 1e-3) << prompt.size() << " tokens";
+    worst = std::max(worst, error);
+    // One answer: chunks and single tokens give the same bits.
+    EXPECT_TRUE(model.Run(prompt, 13) == whole) << prompt.size() << " tokens in chunks";
+    EXPECT_TRUE(model.Run(prompt, 1) == whole) << prompt.size() << " tokens one by one";
+  }
+  std::cout << GetParam() << ": largest difference " << worst << "\n";
+}
+
+TEST_P(TransformerTest, ShardsAndNewKeyNamesChangeNoBit) {
+  ModelRunner single(CheckpointDir(GetParam()));
+  ModelRunner sharded(CheckpointDir(std::string(GetParam()) + "-sharded"));
+  ASSERT_TRUE(single.ok() && sharded.ok());
+  const std::vector<int32_t> prompt = LongestPrompt(GetParam());
+  EXPECT_TRUE(single.Run(prompt, prompt.size()) == sharded.Run(prompt, prompt.size()));
+  EXPECT_EQ(single.config().rope_inverse_frequencies, sharded.config().rope_inverse_frequencies);
+  EXPECT_NE(single.config().fingerprint, sharded.config().fingerprint);
+}
+
+TEST_P(TransformerTest, RowsWithoutLogitsChangeNoBit) {
+  ModelRunner model(CheckpointDir(GetParam()));
+  ASSERT_TRUE(model.ok());
+  const std::vector<int32_t> prompt = LongestPrompt(GetParam());
+  const Logits all = model.Run(prompt, prompt.size());
+  const std::vector<int32_t> blocks = model.TakeBlocks(prompt.size());
+  const int count = static_cast<int>(prompt.size());
+  const int half = count / 2;
+  const backend::SequenceRows first{.first_row = 0, .row_count = half, .context = 0, .blocks = blocks};
+  EXPECT_TRUE(model.Forward({.tokens = absl::MakeSpan(prompt).subspan(0, half),
+                             .sequences = {&first, 1}, .logit_rows = {}}).empty());
+  const backend::SequenceRows second{
+      .first_row = 0, .row_count = count - half, .context = half, .blocks = blocks};
+  const std::vector<int32_t> wanted = {3, 4, count - half - 1};
+  const Logits some = model.Forward({.tokens = absl::MakeSpan(prompt).subspan(half),
+                                     .sequences = {&second, 1}, .logit_rows = wanted});
+  ASSERT_EQ(some.size(), 3);
+  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(some[i] == all[half + wanted[i]]) << "row " << wanted[i];
+}
+
+// A chunk, single tokens and a whole prompt in one step.
+TEST_P(TransformerTest, NeighboursChangeNoBit) {
+  ModelRunner model(CheckpointDir(GetParam()));
+  ASSERT_TRUE(model.ok());
+  const std::vector<int32_t> prompt = LongestPrompt(GetParam());
+  const Logits all = model.Run(prompt, prompt.size());
+  const std::vector<int> contexts = {0, 100, 37, 0, 64};
+  const std::vector<int> counts = {50, 1, 40, 1, 1};
+  std::vector<std::vector<int32_t>> blocks;
+  for (int context : contexts) {
+    blocks.push_back(model.TakeBlocks(prompt.size()));
+    if (context == 0) continue;
+    const backend::SequenceRows before{
+        .first_row = 0, .row_count = context, .context = 0, .blocks = blocks.back()};
+    model.Forward({.tokens = absl::MakeSpan(prompt).subspan(0, context),
+                   .sequences = {&before, 1}, .logit_rows = {}});
+  }
+  std::vector<int32_t> tokens, logit_rows;
+  std::vector<backend::SequenceRows> sequences;
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    sequences.push_back({.first_row = static_cast<int>(tokens.size()), .row_count = counts[i],
+                         .context = contexts[i], .blocks = blocks[i]});
+    tokens.insert(tokens.end(), prompt.begin() + contexts[i],
+                  prompt.begin() + contexts[i] + counts[i]);
+    logit_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
+  }
+  const Logits last = model.Forward(
+      {.tokens = tokens, .sequences = sequences, .logit_rows = logit_rows});
+  ASSERT_EQ(last.size(), contexts.size());
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    EXPECT_TRUE(last[i] == all[contexts[i] + counts[i] - 1]) << "sequence " << i;
+  }
+}
+
+class LayersSeen : public LayerObserver {
+ public:
+  void OnLayerWritten(int layer, std::shared_ptr<const backend::Event> event) override {
+    event->Wait();
+    layers.push_back(layer);
+  }
+  std::vector<int> layers;
+};
+
+TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
+  ModelRunner model(CheckpointDir(GetParam()));
+  ASSERT_TRUE(model.ok());
+  const std::vector<int32_t> blocks = model.TakeBlocks(2);
+  const std::vector<int32_t> tokens = {5, 6};
+  const backend::SequenceRows rows{.first_row = 0, .row_count = 2, .context = 0, .blocks = blocks};
+  for (const std::vector<int32_t>& logit_rows : {std::vector<int32_t>{}, std::vector<int32_t>{1}}) {
+    LayersSeen seen;
+    model.Forward({.tokens = tokens, .sequences = {&rows, 1}, .logit_rows = logit_rows}, &seen);
+    EXPECT_THAT(seen.layers, testing::ElementsAre(0, 1, 2));
+  }
+}
+
+// bfloat16 keeps 8 bits: an error of 2^-9 at each of some 20 roundings on the way to logits whose
+// standard deviation is 2 and largest is about 6.
+TEST_P(TransformerTest, BF16IsNear) {
+  if (!backend::MakeCpuBackend({.compute = BackendOptions::Compute::kBF16}).ok()) {
+    GTEST_SKIP() << "this CPU does not multiply bfloat16";
+  }
+  ModelRunner model(CheckpointDir(GetParam()), BackendOptions::Compute::kBF16);
+  ASSERT_TRUE(model.ok());
+  double worst = 0;
+  for (const auto& one : ReadExpected(GetParam())["cases"]) {
+    const auto prompt = one["prompt"].get<std::vector<int32_t>>();
+    const Logits whole = model.Run(prompt, prompt.size());
+    worst = std::max(worst, WorstError(one, whole));
+    EXPECT_TRUE(model.Run(prompt, 13) == whole) << prompt.size() << " tokens in chunks";
+  }
+  EXPECT_LE(worst, 0.25);
+  std::cout << GetParam() << ": largest difference at bfloat16 " << worst << "\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, TransformerTest,
+                         testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral"),
+                         [](const auto& info) { return std::string(info.param).substr(5); });
+
+// The same values, rounded in the file.
+TEST(WeightDTypeTest, HalfPrecisionFilesAreNear) {
+  for (const auto& [name, tolerance] : {std::pair("tiny-qwen2-bf16", 0.2),
+                                        std::pair("tiny-qwen2-f16", 0.03)}) {
+    for (const auto compute : {BackendOptions::Compute::kF32, BackendOptions::Compute::kAuto}) {
+      ModelRunner model(CheckpointDir(name), compute);
+      ASSERT_TRUE(model.ok());
+      const nlohmann::json expected = ReadExpected("tiny-qwen2")["cases"].back();
+      const auto prompt = expected["prompt"].get<std::vector<int32_t>>();
+      const double error = WorstError(expected, model.Run(prompt, prompt.size()));
+      EXPECT_LE(error, compute == BackendOptions::Compute::kF32 ? tolerance : 0.25) << name;
+      std::cout << name << ": largest difference " << error << "\n";
+    }
+  }
+}
+
+TEST(WeightDTypeTest, ProgressEndsAtOne) {
+  ModelRunner model(CheckpointDir("tiny-llama"));
+  ASSERT_TRUE(model.ok());
+  ASSERT_GT(model.progress().size(), 10);
+  for (size_t i = 1; i < model.progress().size(); ++i) {
+    EXPECT_GE(model.progress()[i], model.progress()[i - 1]);
+  }
+  EXPECT_LT(model.progress().front(), 1);
+  EXPECT_EQ(model.progress().back(), 1);
+}
+
+}  // namespace
+}  // namespace baton::model
