@@ -65,7 +65,7 @@ TEST_F(PrefillSchedulerTest, ChunksAreWholeBlocksWithinTheBudget) {
   options.max_num_batched_tokens = 40;
   Make(100, options);
   ASSERT_TRUE(scheduler_->Submit(Job(1, Tokens(50))).ok());
-  ASSERT_TRUE(scheduler_->Submit(Job(2, Tokens(20, 1000))).ok());
+  ASSERT_TRUE(scheduler_->Submit(Job(2, Tokens(30, 1000))).ok());
   EXPECT_EQ(scheduler_->StartJobs().size(), 2u);
   std::vector<Chunk> batch = scheduler_->NextBatch();
   ASSERT_EQ(batch.size(), 1u);  // 32 of job 1; the 8 left are less than a block of job 2
@@ -78,7 +78,7 @@ TEST_F(PrefillSchedulerTest, ChunksAreWholeBlocksWithinTheBudget) {
   EXPECT_TRUE(batch[0].last());
   EXPECT_EQ(batch[1].end, 16);
   EXPECT_FALSE(batch[1].last());
-  EXPECT_EQ(scheduler_->queued_tokens(), 18 + 20);
+  EXPECT_EQ(scheduler_->queued_tokens(), 18 + 30);
 }
 
 TEST_F(PrefillSchedulerTest, TheSecondPromptReusesTheFirstsBlocksButComputesOneToken) {

@@ -1,5 +1,5 @@
 # Random checkpoints for tests, made when the tests run: BATON_CHECKPOINT_DIR/<name>.
-include_guard(GLOBAL)
+include_guard(DIRECTORY)
 
 if(NOT DEFINED BATON_PYTHON)
   set(BATON_PYTHON ${PROJECT_SOURCE_DIR}/.venv/bin/python3 CACHE FILEPATH
@@ -8,9 +8,14 @@ endif()
 set(BATON_CHECKPOINT_DIR ${PROJECT_BINARY_DIR}/tests/checkpoints)
 
 # baton_checkpoint(tiny-qwen2-sharded SHAPE tiny-qwen2 ARGS --shards 3)
-# A test that needs it sets FIXTURES_REQUIRED to checkpoint_<name>.
+# A test that needs it sets FIXTURES_REQUIRED to checkpoint_<name>. Several folders may ask for one.
 function(baton_checkpoint name)
   cmake_parse_arguments(ARG "" "SHAPE" "ARGS" ${ARGN})
+  get_property(made GLOBAL PROPERTY baton_checkpoint_${name})
+  if(made)
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY baton_checkpoint_${name} TRUE)
   add_test(NAME checkpoint_${name}
     COMMAND ${BATON_PYTHON} ${PROJECT_SOURCE_DIR}/scripts/make_checkpoint.py
             ${ARG_SHAPE} ${BATON_CHECKPOINT_DIR}/${name} ${ARG_ARGS})
