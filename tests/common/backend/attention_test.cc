@@ -154,7 +154,7 @@ class AttentionTest : public testing::TestWithParam<Variant> {
     const int group = random.Of({1, 2, 3, 4, 5, 6, 7, 8});
     const int head_dim = random.Of({32, 64, 80, 96, 128, 256, 48, 40});
     return {random.Int(1, 3), group, head_dim, random.Of({16, 16, 16, 32, 8}),
-            random.Of({0, 0, 17, 300}), random.Of({DType::kF32, DType::kBF16, DType::kF16})};
+            random.Of({0, 0, 17, 300}), random.Of({DType::kF32, DType::kBF16, DType::kBF16, DType::kF16})};
   }
 
   std::unique_ptr<Backend> backend_;
