@@ -102,8 +102,8 @@ size_t PrefixReaching(absl::Span<Candidate> candidates, uint64_t target) {
   return begin + 1;
 }
 
-// The `count` first of the order, into `kept`: one pass with a heap, O(V + count · log count · log V)
-// on logits in random order, or an O(V) selection where many are kept. No order among them.
+// The `count` first of the order, into `kept`: one pass with a heap, O(V + count · log count · log
+// V) on logits in random order, or an O(V) selection where many are kept. No order among them.
 void FirstByLogit(absl::Span<const float> logits, size_t count, std::vector<Candidate>& kept) {
   const size_t direct = count <= kMaxHeap ? count : logits.size();
   kept.resize(direct);
@@ -138,10 +138,9 @@ uint64_t SetWeights(float highest, float temperature, std::vector<Candidate>& ca
 
 // In (0, 1] as a share of 2^64, scaled to 1 .. total.
 uint64_t RandomTarget(const SamplingParams& params, uint64_t position, uint64_t total) {
-  const auto random = Philox4x32({static_cast<uint32_t>(position),
-                                  static_cast<uint32_t>(position >> 32), params.choice, 0},
-                                 {static_cast<uint32_t>(params.seed),
-                                  static_cast<uint32_t>(params.seed >> 32)});
+  const auto random = Philox4x32(
+      {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), params.choice, 0},
+      {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
   const uint64_t bits = uint64_t{random[1]} << 32 | random[0];
   return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * total) >> 64) + 1;
 }
@@ -199,8 +198,7 @@ absl::StatusOr<int32_t> Sample(absl::Span<const float> logits, const SamplingPar
   // Kept between calls: fresh pages for 150,000 candidates cost more than the draw.
   thread_local std::vector<Candidate> candidates;
   FirstByLogit(logits, std::min(limit, logits.size()), candidates);
-  uint64_t total =
-      SetWeights(logits[static_cast<size_t>(highest)], params.temperature, candidates);
+  uint64_t total = SetWeights(logits[static_cast<size_t>(highest)], params.temperature, candidates);
   if (params.top_p < 1) {
     const double share = std::ceil(static_cast<double>(params.top_p) * static_cast<double>(total));
     const uint64_t target = std::clamp<uint64_t>(static_cast<uint64_t>(share), 1, total);

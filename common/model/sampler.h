@@ -13,10 +13,10 @@ namespace baton::model {
 struct SamplingParams {
   float temperature = 1;  // 0: greedy, ties to the lowest id
   float top_p = 1;
-  int top_k = 0;          // 0 or -1: no limit
+  int top_k = 0;  // 0 or -1: no limit
   float min_p = 0;
   uint64_t seed = 0;
-  uint32_t choice = 0;    // which of n parallel samples
+  uint32_t choice = 0;  // which of n parallel samples
 };
 
 // INVALID_ARGUMENT, naming the field, if one is out of range or NaN.

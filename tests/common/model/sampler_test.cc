@@ -58,7 +58,8 @@ std::map<int32_t, double> ExactProbabilities(const std::vector<float>& logits,
     total += weights.back();
   }
   size_t kept = 0;
-  for (double cumulative = 0; kept < weights.size() && (kept == 0 || cumulative < params.top_p * total);) {
+  for (double cumulative = 0;
+       kept < weights.size() && (kept == 0 || cumulative < params.top_p * total);) {
     cumulative += weights[kept++];
   }
   if (params.top_p >= 1) kept = weights.size();
@@ -74,7 +75,8 @@ std::map<int32_t, double> ExactProbabilities(const std::vector<float>& logits,
 double ChiSquare(const std::vector<float>& logits, const SamplingParams& params, int draws) {
   const std::map<int32_t, double> probabilities = ExactProbabilities(logits, params);
   std::map<int32_t, int> counts;
-  for (int i = 0; i < draws; ++i) ++counts[Sample(logits, params, static_cast<uint64_t>(i)).value()];
+  for (int i = 0; i < draws; ++i)
+    ++counts[Sample(logits, params, static_cast<uint64_t>(i)).value()];
   double chi_square = 0;
   for (const auto& [id, count] : counts) EXPECT_EQ(probabilities.count(id), 1) << "id " << id;
   for (const auto& [id, probability] : probabilities) {
@@ -106,7 +108,8 @@ TEST(SamplerTest, DrawsTheExactDistributionOfALargeVocabulary) {
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = i % 2 == 0 ? 0.0f : -1.0f;
   int heavy = 0;
   constexpr int kDraws = 20000;
-  for (int i = 0; i < kDraws; ++i) heavy += Sample(logits, {}, static_cast<uint64_t>(i)).value() % 2 == 0;
+  for (int i = 0; i < kDraws; ++i)
+    heavy += Sample(logits, {}, static_cast<uint64_t>(i)).value() % 2 == 0;
   const double share = 1 / (1 + std::exp(-1.0));
   EXPECT_NEAR(heavy, kDraws * share, 4 * std::sqrt(kDraws * share * (1 - share)));
 }
