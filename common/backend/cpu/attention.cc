@@ -21,6 +21,7 @@ struct AttentionRunner::Step {
   int64_t value_stride;      // head_dim rounded up to 16
   int64_t partial_floats;    // of one split of one tile
   int64_t query_bytes, scratch_bytes;
+  const AttentionKernels& kernels;
 };
 
 void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const AttentionArgs& args) {
@@ -29,14 +30,18 @@ void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const Attenti
   BATON_CHECK_LE(group, kTileColumns);
   BATON_CHECK_EQ(kSplitTokens % kv.block_tokens, 0);
   const int64_t value_stride = RoundUp(kv.head_dim, 16);
+  const bool bf16 = bf16_ && kernels_.attention_bf16.attend != nullptr && kv.dtype == DType::kBF16 &&
+                    kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0;
+  const AttentionKernels& kernels = bf16 ? kernels_.attention_bf16 : kernels_.attention_f32;
   const Step step = {batch,
                      kv,
                      args,
                      group,
                      value_stride,
                      kTileColumns * (value_stride + 2),
-                     RoundUp(kernels_.packed_query_bytes(kv.head_dim), 64),
-                     RoundUp(kernels_.attention_scratch_bytes(kv.head_dim), 64)};
+                     RoundUp(kernels.query_bytes(kv.head_dim), 64),
+                     RoundUp(kernels.scratch_bytes(kv.head_dim), 64),
+                     kernels};
   PlanTiles(step);
   PlanTasks(step);
   const int64_t bytes = step.query_bytes + step.scratch_bytes + 2 * step.partial_floats * 4;
@@ -137,7 +142,7 @@ void AttentionRunner::RunTask(const Step& step, const Task& task, int thread) {
     q[c] = static_cast<const float*>(step.args.q.data) + row * step.args.q.row_stride +
            head * step.kv.head_dim;
   }
-  kernels_.pack_query(q.data(), columns, step.kv.head_dim, step.args.scale, query);
+  step.kernels.pack_query(q.data(), columns, step.kv.head_dim, step.args.scale, query);
 
   if (task.shared) {
     AttendSplit(step, tile, task.first_split, query, scratch,
@@ -203,7 +208,7 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   }
   job.k_blocks = k_blocks.data();
   job.v_blocks = v_blocks.data();
-  kernels_.attend(job);
+  step.kernels.attend(job);
 }
 
 void AttentionRunner::Finish(const Step& step, const Tile& tile, const Partial& total) {

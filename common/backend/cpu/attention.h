@@ -23,7 +23,9 @@ namespace baton::backend {
 // Thread: as the backend that owns it.
 class AttentionRunner {
  public:
-  AttentionRunner(const Kernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
+  // With `bf16`, queries and weights may be rounded to bfloat16, as the activations are.
+  AttentionRunner(const Kernels& kernels, bool bf16, ThreadPool& pool)
+      : kernels_(kernels), bf16_(bf16), pool_(pool) {}
 
   void Run(const CpuBatch& batch, const KvPool& kv, const AttentionArgs& args);
 
@@ -63,6 +65,7 @@ class AttentionRunner {
   Partial PartialOf(const Step& step, const Tile& tile, int split);
 
   const Kernels& kernels_;
+  const bool bf16_;
   ThreadPool& pool_;
   std::vector<Tile> tiles_;
   std::vector<Task> tasks_;

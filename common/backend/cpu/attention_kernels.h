@@ -1,9 +1,10 @@
 // Attention of a tile of query columns over one split of keys, in float32 for any element of the
 // pool. For kernels_*.cc only; see simd16.h.
 //
-// Scores stand as [token][column], so that sixteen query columns are one vector. A score is one chain
-// of products over the head's dimensions, a value one chain over the tokens: neither depends on the
-// other columns of the tile. Tokens that a column does not see add an exact zero.
+// Scores stand as [column / 16][token][column % 16], so that sixteen query columns are one vector. A
+// score is one chain of products over the head's dimensions, a value one chain over the tokens:
+// neither depends on the other columns of the tile. Tokens that a column does not see add an exact
+// zero.
 #ifndef BATON_COMMON_BACKEND_CPU_ATTENTION_KERNELS_H_
 #define BATON_COMMON_BACKEND_CPU_ATTENTION_KERNELS_H_
 
@@ -13,6 +14,9 @@
 
 namespace baton::backend {
 namespace {
+
+// Floats of the scores of sixteen columns.
+constexpr int kScoreVector = kSplitTokens * 16;
 
 BATON_INLINE int64_t RoundUp16(int64_t n) { return (n + 15) & ~int64_t{15}; }
 
@@ -75,7 +79,7 @@ BATON_INLINE void ScoreTile(Rows keys, int d, const float* q, float* scores) {
     }
   }
   for (int t = 0; t < kTokens; ++t) {
-    for (int v = 0; v < kVectors; ++v) Store(sum[t][v], scores + t * kTileColumns + v * 16);
+    for (int v = 0; v < kVectors; ++v) Store(sum[t][v], scores + v * kScoreVector + t * 16);
   }
 }
 
@@ -89,11 +93,10 @@ BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float*
   int t = 0;
   for (; t + kTokens <= tokens; t += kTokens) {
     ScoreTile<kTokens, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q,
-                                 scores + t * kTileColumns);
+                                 scores + t * 16);
   }
   for (; t < tokens; ++t) {
-    ScoreTile<1, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q,
-                           scores + t * kTileColumns);
+    ScoreTile<1, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
   }
 }
 
@@ -107,7 +110,9 @@ BATON_INLINE void ScoreBlock(Rows keys, int tokens, int d, const float* q, int v
     default: return ScoreRows<1>(keys, tokens, d, q, scores);
   }
 #else
-  for (int v = 0; v < vectors; ++v) ScoreRows<1>(keys, tokens, d, q + v * 16, scores + v * 16);
+  for (int v = 0; v < vectors; ++v) {
+    ScoreRows<1>(keys, tokens, d, q + v * 16, scores + v * kScoreVector);
+  }
 #endif
 }
 
@@ -128,7 +133,7 @@ BATON_INLINE Seen SeenBy(const AttentionTile& tile) {
   return seen;
 }
 
-// Turns 16 columns' scores of tokens [begin, end) into e^(score - max).
+// Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on.
 BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
                                  int end, float* scores) {
   float lanes[2][16];
@@ -140,20 +145,19 @@ BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen see
   const F32x16 hidden = Set1(-__builtin_inff());
   F32x16 max = Set1(kLowestScore);
   for (int t = begin; t < end; ++t) {
-    F32x16 s = Load(scores + t * kTileColumns + column);
+    F32x16 s = Load(scores + t * 16);
     if (t < seen.first_all || t >= seen.end_all) {
       const F32x16 token = Set1(static_cast<float>(t));
       s = IfLess(token, first_seen, hidden, IfLess(token, end_seen, s, hidden));
-      Store(s, scores + t * kTileColumns + column);
+      Store(s, scores + t * 16);
     }
     max = Max(max, s);
   }
   F32x16 sum = Zero();
   for (int t = begin; t < end; ++t) {
-    float* score = scores + t * kTileColumns + column;
-    const F32x16 e = Exp(Sub(Load(score), max));
+    const F32x16 e = Exp(Sub(Load(scores + t * 16), max));
     sum = Add(sum, e);
-    Store(e, score);
+    Store(e, scores + t * 16);
   }
   Store(max, tile.max + column);
   Store(sum, tile.sum + column);
@@ -170,7 +174,7 @@ BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, float
     for (int v = 0; v < kVectors; ++v) {
       const F32x16 value = Load(values.data + t * values.stride + v * 16);
       for (int c = 0; c < kColumns; ++c) {
-        sum[c][v] = Fma(Set1(weights[t * kTileColumns + c]), value, sum[c][v]);
+        sum[c][v] = Fma(Set1(weights[t * 16 + c]), value, sum[c][v]);
       }
     }
   }
@@ -182,12 +186,13 @@ BATON_INLINE void ValueTile(Rows values, int tokens, const float* weights, float
 template <int kVectors>
 BATON_INLINE void ValueVectors(Rows values, int tokens, const float* weights, int columns,
                                float* out, int64_t out_stride) {
+  const auto weights_of = [&](int c) { return weights + c / 16 * kScoreVector + c % 16; };
   int c = 0;
   for (; c + 4 <= columns; c += 4) {
-    ValueTile<4, kVectors>(values, tokens, weights + c, out + c * out_stride, out_stride);
+    ValueTile<4, kVectors>(values, tokens, weights_of(c), out + c * out_stride, out_stride);
   }
   for (; c < columns; ++c) {
-    ValueTile<1, kVectors>(values, tokens, weights + c, out + c * out_stride, out_stride);
+    ValueTile<1, kVectors>(values, tokens, weights_of(c), out + c * out_stride, out_stride);
   }
 }
 
@@ -219,9 +224,11 @@ void AttendF32(const AttentionTile& tile) {
     const int count = end - t < step ? end - t : step;
     const Rows keys = RowsOf(tile, tile.k_blocks[t / step], count, false, rows);
     ScoreBlock(keys, count, tile.head_dim, static_cast<const float*>(tile.query), vectors,
-               scores + t * kTileColumns);
+               scores + t * 16);
   }
-  for (int v = 0; v < vectors; ++v) SoftmaxColumns(tile, v * 16, seen, begin, end, scores);
+  for (int v = 0; v < vectors; ++v) {
+    SoftmaxColumns(tile, v * 16, seen, begin, end, scores + v * kScoreVector);
+  }
   const int64_t d = RoundUp16(tile.head_dim);
   for (int c = 0; c < tile.columns; ++c) {
     for (int64_t i = 0; i < d; i += 16) Store(Zero(), tile.value + c * tile.value_stride + i);
@@ -229,7 +236,7 @@ void AttendF32(const AttentionTile& tile) {
   for (int t = begin; t < end; t += step) {
     const int count = end - t < step ? end - t : step;
     const Rows values = RowsOf(tile, tile.v_blocks[t / step], count, true, rows);
-    ValueBlock(values, count, d, scores + t * kTileColumns, tile.columns, tile.value,
+    ValueBlock(values, count, d, scores + t * 16, tile.columns, tile.value,
                tile.value_stride);
   }
 }

@@ -78,7 +78,7 @@ class CpuBackend final : public Backend {
         activation_dtype_(activation_dtype),
         pool_(thread_count),
         matmul_(kernels_, pool_),
-        attention_(kernels_, pool_) {}
+        attention_(kernels_, activation_dtype == DType::kBF16, pool_) {}
 
   std::string Description() const override {
     return absl::StrCat("cpu (", Name(isa_), "), ", pool_.thread_count(), " threads, ",

@@ -19,10 +19,7 @@ constexpr Kernels F32Kernels(const char* name) {
   kernels.to_f32 = ToF32;
   kernels.from_f32 = FromF32;
   kernels.matmul_f32 = MatMulF32;
-  kernels.pack_query = PackQuery;
-  kernels.packed_query_bytes = PackedQueryBytes;
-  kernels.attention_scratch_bytes = AttentionScratchBytes;
-  kernels.attend = AttendF32;
+  kernels.attention_f32 = {PackedQueryBytes, AttentionScratchBytes, PackQuery, AttendF32};
   kernels.combine = CombineSplit;
   kernels.finish = FinishRow;
   return kernels;

@@ -48,16 +48,25 @@ struct AttentionTile {
   // Per column, relative to the split's start: it sees tokens [first_seen, end_seen).
   const int32_t* first_seen = nullptr;
   const int32_t* end_seen = nullptr;
-  void* scratch = nullptr;  // attention_scratch_bytes, 64-byte aligned
+  void* scratch = nullptr;  // scratch_bytes of it, 64-byte aligned
   // Results: the largest score, sum of e^(score - largest), sum of e^(...) * v.
   float* max = nullptr;     // [64]
   float* sum = nullptr;     // [64]
-  float* value = nullptr;   // [columns, value_stride]
+  float* value = nullptr;   // [columns rounded up to 16, value_stride]
   int64_t value_stride = 0;  // head_dim rounded up to 16
 };
 
 constexpr int kMaxHeadDim = 512;
 constexpr float kLowestScore = -1e30f;  // finite, so that a row that sees nothing yet makes no NaN
+
+struct AttentionKernels {
+  int64_t (*query_bytes)(int head_dim) = nullptr;
+  int64_t (*scratch_bytes)(int head_dim) = nullptr;
+  // q: for every column, head_dim floats, to be multiplied by scale.
+  void (*pack_query)(const float* const* q, int columns, int head_dim, float scale,
+                     void* packed) = nullptr;
+  void (*attend)(const AttentionTile& tile) = nullptr;
+};
 
 struct Kernels {
   const char* name = nullptr;
@@ -75,12 +84,9 @@ struct Kernels {
   void (*matmul_f32)(const MatMulSlice& slice) = nullptr;
   void (*matmul_bf16)(const MatMulSlice& slice) = nullptr;  // null: not on this CPU
 
-  // q: for every column, head_dim floats, times scale.
-  void (*pack_query)(const float* const* q, int columns, int head_dim, float scale,
-                     void* packed) = nullptr;
-  int64_t (*packed_query_bytes)(int head_dim) = nullptr;
-  int64_t (*attention_scratch_bytes)(int head_dim) = nullptr;
-  void (*attend)(const AttentionTile& tile) = nullptr;
+  AttentionKernels attention_f32;   // for every pool
+  AttentionKernels attention_bf16;  // if `attend` is set: for a bfloat16 pool whose block_tokens is
+                                    // a multiple of 16 and head_dim one of 32
   // Adds a split's result to that of those before it (max kLowestScore, sum and value 0 at first).
   void (*combine)(float split_max, float split_sum, const float* split_value, int64_t n,
                   float* max, float* sum, float* value) = nullptr;

@@ -1,0 +1,221 @@
+// Attention over a bfloat16 pool with AMX. For kernels_amx.cc only; see simd16.h.
+//
+// K is the left operand as it lies in its block (16 tokens x 32 dimensions), the queries the right
+// one, so scores come out as [token][column] and a decoding step reads every byte of K once for all
+// columns. For the values, weights are turned to [column][token] and V's tokens are paired up.
+#ifndef BATON_COMMON_BACKEND_CPU_AMX_ATTENTION_H_
+#define BATON_COMMON_BACKEND_CPU_AMX_ATTENTION_H_
+
+#include "common/backend/cpu/amx_tiles.h"
+#include "common/backend/cpu/attention_kernels.h"
+#include "common/backend/cpu/kernels.h"
+
+namespace baton::backend {
+namespace {
+
+constexpr int kVectors = kTileColumns / 16;
+constexpr int kPairTile = 16 * 32;  // elements of a right operand: 16 pairs x 16 columns
+
+// [columns / 16][head_dim / 2][16][2]
+int64_t AmxQueryBytes(int head_dim) { return int64_t{head_dim} * kTileColumns * 2; }
+
+void PackQueryAmx(const float* const* q, int columns, int head_dim, float scale, void* packed) {
+  uint16_t* out = static_cast<uint16_t*>(packed);
+  alignas(64) uint16_t row[kMaxHeadDim];
+  const int padded = static_cast<int>(RoundUp16(columns));
+  for (int c = 0; c < padded; ++c) {
+    for (int i = 0; i < head_dim; i += 16) {
+      StoreBF16(c < columns ? Mul(Load(q[c] + i), Set1(scale)) : Zero(), row + i);
+    }
+    uint16_t* column = out + c / 16 * head_dim * 16 + c % 16 * 2;
+    for (int i = 0; i < head_dim; i += 2) std::memcpy(column + i * 16, row + i, 4);
+  }
+}
+
+// Float scores, bfloat16 weights [64][256], and V in pairs of tokens: for every 32 tokens and 16
+// dimensions a right operand.
+int64_t AmxScratchBytes(int head_dim) {
+  return int64_t{kSplitTokens} * kTileColumns * (4 + 2) + int64_t{kSplitTokens} * head_dim * 2;
+}
+
+BATON_INLINE const uint16_t* TokenRow(const AttentionTile& tile, const void* const* blocks, int t) {
+  return static_cast<const uint16_t*>(blocks[t / tile.block_tokens]) +
+         t % tile.block_tokens * tile.head_dim;
+}
+
+BATON_INLINE void PrefetchRows(const uint16_t* rows, int64_t elements) {
+  for (int64_t i = 0; i < elements; i += 32) _mm_prefetch(rows + i, _MM_HINT_T0);
+}
+
+BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, int end,
+                            float* scores) {
+  const int d = tile.head_dim;
+  const uint16_t* query = static_cast<const uint16_t*>(tile.query);
+  for (int t = begin; t < end; t += 16) {
+    // Blocks lie anywhere, so the hardware's own prefetch stops at the end of each.
+    if (t + 32 < end) PrefetchRows(TokenRow(tile, tile.k_blocks, t + 32), 16 * d);
+    if (t < tile.tokens) {
+      const uint16_t* v = TokenRow(tile, tile.v_blocks, t);
+      for (int i = 0; i < 16 * d; i += 32) _mm_prefetch(v + i, _MM_HINT_T1);
+    }
+    const uint16_t* k = TokenRow(tile, tile.k_blocks, t);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int i = 0; i < d; i += 32) {
+      const uint16_t* q = query + i * 16;
+      _tile_loadd(4, k + i, d * 2);
+      _tile_loadd(5, q, 64);
+      _tile_dpbf16ps(0, 4, 5);
+      if (vectors < 2) continue;
+      _tile_loadd(6, q + 16 * d, 64);
+      _tile_dpbf16ps(1, 4, 6);
+      if (vectors < 3) continue;
+      _tile_loadd(7, q + 32 * d, 64);
+      _tile_dpbf16ps(2, 4, 7);
+      if (vectors < 4) continue;
+      _tile_loadd(5, q + 48 * d, 64);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+    float* to = scores + t * 16;
+    _tile_stored(0, to, 64);
+    if (vectors > 1) _tile_stored(1, to + kScoreVector, 64);
+    if (vectors > 2) _tile_stored(2, to + 2 * kScoreVector, 64);
+    if (vectors > 3) _tile_stored(3, to + 3 * kScoreVector, 64);
+  }
+}
+
+// rows[i] lane j <-> rows[j] lane i
+BATON_INLINE void Transpose16(__m512i rows[16]) {
+  __m512i a[16], b[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  // b[4g + j] holds, in 128-bit lane l, lane 4l + j of rows 4g .. 4g + 3.
+  for (int j = 0; j < 4; ++j) {
+    const __m512i low01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
+    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
+    const __m512i high01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
+    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+    rows[j] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    rows[4 + j] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    rows[8 + j] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    rows[12 + j] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+  }
+}
+
+// Weights of sixteen columns, [token][16] floats, as bfloat16 [16][256].
+BATON_INLINE void TurnWeights(const float* scores, int begin, int end, uint16_t* weights) {
+  for (int t = begin; t < end; t += 32) {
+    __m512i pairs[16];
+    for (int i = 0; i < 16; ++i) {
+      const __m512i even = _mm512_cvtepu16_epi32(RoundToBF16(Load(scores + (t + 2 * i) * 16)));
+      const __m512i odd = _mm512_cvtepu16_epi32(RoundToBF16(Load(scores + (t + 2 * i + 1) * 16)));
+      pairs[i] = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+    }
+    Transpose16(pairs);
+    for (int c = 0; c < 16; ++c) _mm512_storeu_si512(weights + c * kSplitTokens + t, pairs[c]);
+  }
+}
+
+// V of tokens [begin, end) as right operands; zeros from tile.tokens on, where the block may hold
+// anything.
+BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint16_t* pairs) {
+  const int d = tile.head_dim;
+  alignas(64) uint16_t order[2][32];
+  for (int i = 0; i < 32; ++i) {
+    order[0][i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
+    order[1][i] = static_cast<uint16_t>(16 + i / 2 + i % 2 * 32);
+  }
+  const __m512i low = _mm512_load_si512(order[0]), high = _mm512_load_si512(order[1]);
+  for (int t = begin; t < end; t += 2) {
+    const bool has_even = t < tile.tokens, has_odd = t + 1 < tile.tokens;
+    const uint16_t* even = has_even ? TokenRow(tile, tile.v_blocks, t) : nullptr;
+    uint16_t* to = pairs + t / 32 * 32 * d + t % 32 / 2 * 32;
+    for (int i = 0; i < d; i += 32, to += 2 * kPairTile) {
+      const __m512i a = has_even ? _mm512_loadu_si512(even + i) : _mm512_setzero_si512();
+      const __m512i b = has_odd ? _mm512_loadu_si512(even + d + i) : _mm512_setzero_si512();
+      _mm512_store_si512(to, _mm512_permutex2var_epi16(a, low, b));
+      _mm512_store_si512(to + kPairTile, _mm512_permutex2var_epi16(a, high, b));
+    }
+  }
+}
+
+// 16 columns x kTiles * 16 dimensions over all tokens.
+template <int kTiles>
+BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int d, int begin,
+                            int end, float* out, int64_t out_stride) {
+  _tile_zero(0);
+  _tile_zero(1);
+  if (kTiles == 4) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int t = begin; t < end; t += 32) {
+    const uint16_t* v = pairs + t * d;
+    _tile_loadd(4, weights + t, kSplitTokens * 2);
+    _tile_loadd(5, v, 64);
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_loadd(6, v + kPairTile, 64);
+    _tile_dpbf16ps(1, 4, 6);
+    if (kTiles == 4) {
+      _tile_loadd(7, v + 2 * kPairTile, 64);
+      _tile_dpbf16ps(2, 4, 7);
+      _tile_loadd(5, v + 3 * kPairTile, 64);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+  }
+  _tile_stored(0, out, out_stride * 4);
+  _tile_stored(1, out + 16, out_stride * 4);
+  if (kTiles == 4) {
+    _tile_stored(2, out + 32, out_stride * 4);
+    _tile_stored(3, out + 48, out_stride * 4);
+  }
+}
+
+void AttendAmx(const AttentionTile& tile) {
+  float* scores = static_cast<float*>(tile.scratch);
+  uint16_t* weights = reinterpret_cast<uint16_t*>(scores + kSplitTokens * kTileColumns);
+  uint16_t* pairs = weights + kTileColumns * kSplitTokens;
+  const Seen seen = SeenBy(tile);
+  const int vectors = (tile.columns + 15) / 16;
+  const int last = seen.end_any < tile.tokens ? seen.end_any : tile.tokens;
+  // Whole operands of 32 tokens, at places that depend on positions alone.
+  const int begin = seen.first_any / 32 * 32;
+  const int end = (last + 31) / 32 * 32;
+  const int end_of_blocks = (last + 15) / 16 * 16;
+
+  TileSession tiles;
+  tiles.ConfigureRow(16);
+  ScoresAmx(tile, vectors, begin, end_of_blocks, scores);
+  for (int v = 0; v < vectors; ++v) {
+    float* own = scores + v * kScoreVector;
+    SoftmaxColumns(tile, v * 16, seen, begin, end_of_blocks, own);
+    for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);
+    TurnWeights(own, begin, end, weights + v * 16 * kSplitTokens);
+  }
+  PairValues(tile, begin, end, pairs);
+  const int d = tile.head_dim;
+  for (int v = 0; v < vectors; ++v) {
+    const uint16_t* own = weights + v * 16 * kSplitTokens;
+    float* out = tile.value + v * 16 * tile.value_stride;
+    int i = 0;
+    for (; i + 64 <= d; i += 64) {
+      ValuesAmx<4>(own, pairs + i * 32, d, begin, end, out + i, tile.value_stride);
+    }
+    if (i < d) ValuesAmx<2>(own, pairs + i * 32, d, begin, end, out + i, tile.value_stride);
+  }
+}
+
+}  // namespace
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CPU_AMX_ATTENTION_H_

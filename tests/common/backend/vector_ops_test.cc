@@ -1,0 +1,261 @@
+// Norms, RoPE, activation, embedding, copies.
+#include "tests/common/backend/test_backend.h"
+
+namespace baton::backend {
+namespace {
+
+class VectorOpsTest : public testing::TestWithParam<Variant> {
+ protected:
+  VectorOpsTest() : backend_(Make(GetParam())), dtype_(backend_->activation_dtype()) {}
+  double Tolerance(DType dtype) const { return dtype == DType::kF32 ? 2e-6 : 8e-3; }
+
+  std::unique_ptr<Backend> backend_;
+  DType dtype_;
+};
+
+std::vector<double> NormedRow(const float* x, const std::vector<float>& weight, double eps) {
+  double squares = 0;
+  for (size_t i = 0; i < weight.size(); ++i) squares += double{x[i]} * x[i];
+  std::vector<double> y(weight.size());
+  for (size_t i = 0; i < y.size(); ++i) {
+    y[i] = x[i] / std::sqrt(squares / static_cast<double>(y.size()) + eps) * weight[i];
+  }
+  return y;
+}
+
+TEST_P(VectorOpsTest, RmsNorm) {
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    Random random(seed);
+    const int rows = random.Int(1, 40), cols = random.Of({1, 15, 16, 17, 96, 896, 1000});
+    const std::vector<float> x = random.Floats(rows * cols), delta = random.Floats(rows * cols);
+    const std::vector<float> w = random.Floats(cols);
+    auto weight = BufferOf(*backend_, w);
+    for (DType to : {DType::kF32, dtype_}) {
+      Owned out(to, rows, cols), in(DType::kF32, rows, cols, x), more(DType::kF32, rows, cols, delta);
+      backend_->RmsNorm(in, *weight, 1e-6f, out);
+      ExpectSame(in.Values(), x, "input of RmsNorm");
+      const std::vector<float> plain = out.Values();
+      backend_->AddRmsNorm(in, more, *weight, 1e-6f, out);
+      const std::vector<float> sum = in.Values(), added = out.Values();
+      for (int r = 0; r < rows; ++r) {
+        const std::vector<double> want = NormedRow(x.data() + r * cols, w, 1e-6);
+        const std::vector<double> want_added = NormedRow(sum.data() + r * cols, w, 1e-6);
+        for (int c = 0; c < cols; ++c) {
+          const int i = r * cols + c;
+          ASSERT_EQ(sum[i], x[i] + delta[i]);
+          ASSERT_NEAR(plain[i], want[c], Tolerance(to) * std::max(1.0, std::abs(want[c])));
+          ASSERT_NEAR(added[i], want_added[c], Tolerance(to) * std::max(1.0, std::abs(want_added[c])));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, SiluMul) {
+  Random random(1);
+  const int rows = 30, f = 1003;
+  std::vector<float> x = random.Floats(rows * 2 * f, 5);
+  x[0] = -200, x[1] = 200, x[2] = 0, x[3] = -88.5f, x[4] = 88.5f;
+  Owned in(DType::kF32, rows, 2 * f, x);
+  for (DType to : {DType::kF32, dtype_}) {
+    Owned out(to, rows, f);
+    backend_->SiluMul(in, out);
+    const std::vector<float> got = out.Values();
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < f; ++c) {
+        const double gate = x[r * 2 * f + c], up = x[r * 2 * f + f + c];
+        const double want = gate / (1 + std::exp(-gate)) * up;
+        ASSERT_NEAR(got[r * f + c], want, Tolerance(to) * std::max(1e-3, std::abs(want)))
+            << gate << " " << up;
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, EmbedAndGather) {
+  Random random(1);
+  const int vocab = 50, d = 77;
+  for (DType stored : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Owned table(stored, vocab, d, random.Floats(vocab * d));
+    const std::vector<int32_t> tokens = {3, 49, 0, 3}, blocks = {0}, wanted = {1, 3};
+    const SequenceRows rows = {0, 4, 0, blocks};
+    auto batch = backend_->Upload({tokens, absl::MakeSpan(&rows, 1), wanted});
+    Owned out(DType::kF32, 4, d), some(DType::kF32, 2, d);
+    backend_->Embed(*batch, table, out);
+    backend_->GatherLogitRows(*batch, out, some);
+    const std::vector<float> all = table.Values(), got = some.Values();
+    ExpectSame({all.begin() + 49 * d, all.begin() + 50 * d}, {got.begin(), got.begin() + d}, "49");
+    ExpectSame({all.begin() + 3 * d, all.begin() + 4 * d}, {got.begin() + d, got.end()}, "3");
+  }
+}
+
+TEST_P(VectorOpsTest, RopeWriteKv) {
+  for (uint32_t seed = 1; seed <= 10; ++seed) {
+    Random random(seed);
+    const int d = random.Of({32, 64, 80, 128, 256}), q_heads = 4, kv_heads = 2, tokens = 20;
+    const int half = seed % 3 == 0 ? d / 4 : d / 2;  // some models turn a part of the head only
+    const bool norm = seed % 2 == 0;
+    KvPool pool;
+    pool.kv_heads = kv_heads;
+    pool.head_dim = d;
+    pool.block_tokens = 16;
+    pool.block_count = 8;
+    pool.dtype = random.Of({DType::kF32, DType::kBF16, DType::kF16});
+    const int64_t bytes = static_cast<int64_t>(SizeOf(pool.dtype));
+    pool.layer_stride_bytes = 2 * kv_heads * 16 * d * bytes;
+    pool.block_stride_bytes = 3 * pool.layer_stride_bytes;
+    auto memory = std::move(backend_->Allocate(8 * pool.block_stride_bytes)).value();
+    pool.base = static_cast<std::byte*>(memory->data());
+
+    std::vector<double> frequencies(half);
+    for (int i = 0; i < half; ++i) frequencies[i] = std::pow(10000.0, -1.0 * i / half);
+    auto rope = std::move(backend_->MakeRopeTable(frequencies, 4096, 1.25f)).value();
+    const int width = (q_heads + 2 * kv_heads) * d;
+    const std::vector<float> x = random.Floats(tokens * width);
+    const std::vector<float> qw = random.Floats(d), kw = random.Floats(d);
+    auto q_norm = BufferOf(*backend_, qw), k_norm = BufferOf(*backend_, kw);
+    const std::vector<int32_t> ids(tokens), blocks = {5, 2, 7};
+    const int context = 13;
+    const SequenceRows rows = {0, tokens, context, blocks};
+    auto batch = backend_->Upload({ids, absl::MakeSpan(&rows, 1), {}});
+    Owned qkv(DType::kF32, tokens, width, x), q_out(DType::kF32, tokens, q_heads * d);
+    RopeWriteArgs args;
+    args.layer = 2;
+    args.query_heads = q_heads;
+    args.qkv = qkv;
+    args.q_norm = norm ? q_norm.get() : nullptr;
+    args.k_norm = norm ? k_norm.get() : nullptr;
+    args.norm_eps = 1e-6f;
+    args.rope = rope.get();
+    args.q_out = q_out;
+    backend_->RopeWriteKv(*batch, pool, args);
+
+    const auto want = [&](int t, int head, const std::vector<float>* weight) {
+      const float* from = x.data() + t * width + head * d;
+      std::vector<double> y(from, from + d);
+      if (weight != nullptr) y = NormedRow(from, *weight, 1e-6);
+      std::vector<double> turned = y;
+      for (int i = 0; i < half; ++i) {
+        const double angle = (context + t) * frequencies[i];
+        turned[i] = 1.25 * (y[i] * std::cos(angle) - y[i + half] * std::sin(angle));
+        turned[i + half] = 1.25 * (y[i + half] * std::cos(angle) + y[i] * std::sin(angle));
+      }
+      return turned;
+    };
+    const auto slot = [&](int t, int k_or_v, int head) {
+      const int position = context + t;
+      std::vector<float> values(d);
+      ConvertElements(pool.base + blocks[position / 16] * pool.block_stride_bytes +
+                          2 * pool.layer_stride_bytes +
+                          (((k_or_v * kv_heads) + head) * 16 + position % 16) * d * bytes,
+                      pool.dtype, d, DType::kF32, values.data());
+      return values;
+    };
+    const std::vector<float> q = q_out.Values();
+    for (int t = 0; t < tokens; ++t) {
+      for (int head = 0; head < q_heads; ++head) {
+        const std::vector<double> w = want(t, head, norm ? &qw : nullptr);
+        for (int i = 0; i < d; ++i) ASSERT_NEAR(q[(t * q_heads + head) * d + i], w[i], 2e-5);
+      }
+      for (int head = 0; head < kv_heads; ++head) {
+        const std::vector<double> w = want(t, q_heads + head, norm ? &kw : nullptr);
+        const std::vector<float> k = slot(t, 0, head), v = slot(t, 1, head);
+        const double tolerance = Tolerance(pool.dtype) * 10;
+        for (int i = 0; i < d; ++i) ASSERT_NEAR(k[i], w[i], tolerance * std::max(1.0, std::abs(w[i])));
+        const float* from = x.data() + t * width + (q_heads + kv_heads + head) * d;
+        ExpectSame(v, Rounded({from, from + d}, pool.dtype), "v");
+      }
+    }
+  }
+}
+
+TEST_P(VectorOpsTest, CopyBlocksTakesAllLayers) {
+  KvPool pool;
+  pool.block_count = 4;
+  pool.layer_stride_bytes = 64;
+  pool.block_stride_bytes = 256;
+  auto memory = std::move(backend_->Allocate(4 * 256)).value();
+  auto* bytes = static_cast<unsigned char*>(memory->data());
+  for (int i = 0; i < 4 * 256; ++i) bytes[i] = static_cast<unsigned char>(i / 256);
+  pool.base = static_cast<std::byte*>(memory->data());
+  backend_->CopyBlocks(pool, {3, 0}, {1, 2});
+  const int want[] = {0, 3, 0, 3};
+  for (int i = 0; i < 4 * 256; ++i) ASSERT_EQ(bytes[i], want[i / 256]) << i;
+}
+
+TEST_P(VectorOpsTest, ManyRowsAsOne) {
+  Random random(1);
+  const int rows = 100, cols = 896;
+  Owned x(DType::kF32, rows, cols, random.Floats(rows * cols)), all(dtype_, rows, cols);
+  auto weight = BufferOf(*backend_, random.Floats(cols));
+  backend_->RmsNorm(x, *weight, 1e-5f, all);
+  for (int r = 0; r < rows; ++r) {
+    Owned one(dtype_, 1, cols);
+    backend_->RmsNorm(x.Rows(r, 1), *weight, 1e-5f, one);
+    const std::vector<float> values = all.Values();
+    ExpectSame(one.Values(), {values.begin() + r * cols, values.begin() + (r + 1) * cols}, "row");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllVariants, VectorOpsTest, testing::ValuesIn(AllVariants()),
+                         [](const auto& info) { return NameOf(info.param); });
+
+// The hardware's conversions are the reference for the portable ones.
+TEST(ConversionTest, AllHalvesAndTheirNeighboursAgree) {
+  std::vector<uint16_t> halves(65536);
+  std::iota(halves.begin(), halves.end(), 0);
+  for (Element element : {Element::kF16, Element::kBF16}) {
+    std::vector<float> portable(65536), best(65536);
+    KernelsOf(Isa::kPortable).to_f32(halves.data(), element, 65536, portable.data());
+    KernelsOf(BestIsa()).to_f32(halves.data(), element, 65536, best.data());
+    for (int i = 0; i < 65536; ++i) {
+      if (std::isnan(best[i])) {
+        ASSERT_TRUE(std::isnan(portable[i])) << i;
+      } else {
+        ASSERT_EQ(portable[i], best[i]) << i;
+      }
+    }
+    std::vector<float> values;
+    for (float value : best) {
+      if (std::isnan(value)) continue;
+      for (float factor : {1.0f, 1.0001f, 1.00048828125f, 0.9997f, 1.001953125f, 1.00390625f}) {
+        values.push_back(value * factor);
+      }
+    }
+    const int64_t count = static_cast<int64_t>(values.size());
+    std::vector<uint16_t> a(values.size()), b(values.size());
+    KernelsOf(Isa::kPortable).from_f32(values.data(), element, count, a.data());
+    KernelsOf(BestIsa()).from_f32(values.data(), element, count, b.data());
+    for (int64_t i = 0; i < count; ++i) ASSERT_EQ(a[i], b[i]) << values[i];
+  }
+}
+
+TEST(MemoryTest, TooMuchIsRefusedWithItsSize) {
+  auto backend = Make({BestIsa(), Compute::kF32, 1});
+  const auto result = backend->Allocate(size_t{1} << 50);
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(std::string(result.status().message()).find("1125899906842624"), std::string::npos)
+      << result.status();
+}
+
+TEST(MemoryTest, IsZeroedAndAligned) {
+  auto backend = Make({BestIsa(), Compute::kF32, 1});
+  for (size_t size : {size_t{0}, size_t{1}, size_t{5000}, size_t{3} << 20}) {
+    auto buffer = std::move(backend->Allocate(size)).value();
+    EXPECT_EQ(buffer->size_bytes(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % 64, 0u);
+    for (size_t i = 0; i < size; ++i) ASSERT_EQ(static_cast<char*>(buffer->data())[i], 0);
+  }
+}
+
+TEST(OptionsTest, BF16IsRefusedWhereItIsNotMultiplied) {
+  BackendOptions options;
+  options.compute = Compute::kBF16;
+  EXPECT_EQ(MakeCpuBackend(options, Isa::kPortable).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  options.compute = Compute::kAuto;
+  EXPECT_EQ(Make({Isa::kPortable, Compute::kAuto, 1})->activation_dtype(), DType::kF32);
+}
+
+}  // namespace
+}  // namespace baton::backend
