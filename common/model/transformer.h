@@ -27,8 +27,8 @@ struct TransformerOptions {
   int max_batch_tokens = 0;  // rows of the largest step; workspaces are made for it at load
   int max_logit_rows = 0;
   int max_positions = 0;  // RoPE tables; at most the config's max_position_embeddings
-  std::function<void(double)> progress =
-      nullptr;  // share of the weights loaded, 0 to 1; may be empty
+  // Told the share of the weights that is loaded, 0 to 1; may be empty.
+  std::function<void(double)> progress = nullptr;
 };
 
 // Thread: as Backend. The backend must outlive it.
