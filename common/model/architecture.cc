@@ -50,21 +50,23 @@ absl::StatusOr<LayerSpec> ParseLayer(const JsonFields& config, int hidden_dim) {
                          config.OptionalInt("num_key_value_heads", 1, kMaxHeads));
   layer.kv_heads = kv_heads.value_or(layer.query_heads);
   if (layer.query_heads % layer.kv_heads != 0) {
-    return config.Invalid("num_key_value_heads",
-                          absl::StrCat("found ", layer.kv_heads, ", expected a divisor of "
-                                       "num_attention_heads (", layer.query_heads, ")"));
+    return config.Invalid("num_key_value_heads", absl::StrCat("found ", layer.kv_heads,
+                                                              ", expected a divisor of "
+                                                              "num_attention_heads (",
+                                                              layer.query_heads, ")"));
   }
   BATON_ASSIGN_OR_RETURN(const auto head_dim, config.OptionalInt("head_dim", 2, kMaxHeadDim));
   if (!head_dim && hidden_dim % layer.query_heads != 0) {
-    return config.Invalid("hidden_size",
-                          absl::StrCat("found ", hidden_dim, " without a head_dim, expected a "
-                                       "multiple of num_attention_heads (", layer.query_heads, ")"));
+    return config.Invalid("hidden_size", absl::StrCat("found ", hidden_dim,
+                                                      " without a head_dim, expected a "
+                                                      "multiple of num_attention_heads (",
+                                                      layer.query_heads, ")"));
   }
   layer.head_dim = head_dim.value_or(hidden_dim / layer.query_heads);
   if (layer.head_dim < 2 || layer.head_dim > kMaxHeadDim || layer.head_dim % 2 != 0) {
-    return config.Invalid("head_dim", absl::StrCat("found ", layer.head_dim,
-                                                   ", expected an even number in [2, ",
-                                                   kMaxHeadDim, "]"));
+    return config.Invalid(
+        "head_dim", absl::StrCat("found ", layer.head_dim, ", expected an even number in [2, ",
+                                 kMaxHeadDim, "]"));
   }
   BATON_ASSIGN_OR_RETURN(layer.ffn_dim, config.Int("intermediate_size", 1, kMaxFfn));
   BATON_ASSIGN_OR_RETURN(const double eps, config.Real("rms_norm_eps", 1e-20, 1));
@@ -78,8 +80,7 @@ absl::Status ParseDType(const JsonFields& config, ModelConfig* model) {
   const char* key = config.Has("dtype") ? "dtype" : "torch_dtype";
   BATON_ASSIGN_OR_RETURN(const auto name, config.OptionalString(key));
   if (!name) return absl::OkStatus();
-  for (backend::DType dtype :
-       {backend::DType::kF32, backend::DType::kBF16, backend::DType::kF16}) {
+  for (backend::DType dtype : {backend::DType::kF32, backend::DType::kBF16, backend::DType::kF16}) {
     if (*name != backend::Name(dtype)) continue;
     model->weight_dtype = dtype;
     return absl::OkStatus();
@@ -112,11 +113,9 @@ absl::StatusOr<ModelConfig> ParseCommon(const JsonFields& config) {
   model.layers.assign(static_cast<size_t>(layer_count), layer);
   model.final_norm_eps = layer.norm_eps;
   BATON_RETURN_IF_ERROR(ParseDType(config, &model));
-  BATON_ASSIGN_OR_RETURN(
-      model.rope_inverse_frequencies,
-      RopeInverseFrequencies(config, layer.head_dim, model.max_positions));
-  BATON_ASSIGN_OR_RETURN(model.eos_token_ids,
-                         config.Ints("eos_token_id", 0, model.vocab_size - 1));
+  BATON_ASSIGN_OR_RETURN(model.rope_inverse_frequencies,
+                         RopeInverseFrequencies(config, layer.head_dim, model.max_positions));
+  BATON_ASSIGN_OR_RETURN(model.eos_token_ids, config.Ints("eos_token_id", 0, model.vocab_size - 1));
   return model;
 }
 
@@ -146,8 +145,7 @@ absl::Status AdaptMistral(const JsonFields& config, ModelConfig* model) {
   if (!config.Has("num_key_value_heads")) {  // its class default is 8, which no file need mean
     return config.Invalid("num_key_value_heads", "found nothing, expected an integer");
   }
-  BATON_ASSIGN_OR_RETURN(const auto window,
-                         config.OptionalInt("sliding_window", 1, kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(const auto window, config.OptionalInt("sliding_window", 1, kMaxPositions));
   const int if_absent = config.IsNull("sliding_window") ? 0 : kMistralDefaultWindow;
   for (LayerSpec& layer : model->layers) layer.window = window.value_or(if_absent);
   return CheckLayerTypes(config, *model);
@@ -199,8 +197,8 @@ constexpr Adapter kAdapters[] = {
 absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(const auto architectures, config.Strings("architectures"));
   if (architectures.size() != 1) {
-    return config.Invalid("architectures", absl::StrCat("found ", architectures.size(),
-                                                        " names, expected one"));
+    return config.Invalid("architectures",
+                          absl::StrCat("found ", architectures.size(), " names, expected one"));
   }
   for (const Adapter& adapter : kAdapters) {
     if (architectures[0] != adapter.architecture) continue;

@@ -38,9 +38,9 @@ class IndexReader : public JsonVisitor {
     if (path.empty() && !is_array) return absl::OkStatus();
     if (is_map && !is_array) return absl::OkStatus();
     if (!path.empty() && path[0].key != "weight_map") return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(PathText(path), ": found ", is_array ? "a list" : "an object",
-                     ", expected {\"weight_map\": {tensor: file}}"));
+    return absl::InvalidArgumentError(absl::StrCat(PathText(path), ": found ",
+                                                   is_array ? "a list" : "an object",
+                                                   ", expected {\"weight_map\": {tensor: file}}"));
   }
   bool found_map() const { return found_map_; }
   const std::map<std::string, std::string>& file_of() const { return file_of_; }
@@ -52,10 +52,8 @@ class IndexReader : public JsonVisitor {
   }
   // A path would let a downloaded index read any file of the machine.
   static absl::Status CheckFileName(JsonPath path, const std::string& name) {
-    const bool plain = !name.empty() && name[0] != '.' &&
-                       name.find('/') == std::string::npos &&
-                       name.find('\0') == std::string::npos &&
-                       absl::EndsWith(name, ".safetensors");
+    const bool plain = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos &&
+                       name.find('\0') == std::string::npos && absl::EndsWith(name, ".safetensors");
     if (plain) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(PathText(path), ": found ", Quoted(name),
@@ -81,9 +79,10 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
     checkpoint.path_ = index;
     BATON_RETURN_IF_ERROR(checkpoint.OpenShards(model_dir));
   } else {
-    return absl::NotFoundError(absl::StrCat(
-        model_dir, ": found neither model.safetensors nor model.safetensors.index.json, expected "
-                   "one (other weight formats are not read)"));
+    return absl::NotFoundError(
+        absl::StrCat(model_dir,
+                     ": found neither model.safetensors nor model.safetensors.index.json, expected "
+                     "one (other weight formats are not read)"));
   }
   return checkpoint;
 }

@@ -38,8 +38,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) 
   BATON_ASSIGN_OR_RETURN(const OpenFile file, OpenRegular(path));
   const auto close_file = absl::MakeCleanup([&] { close(file.descriptor); });
   if (file.size_bytes > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": found ", file.size_bytes,
-                                                   " bytes, expected at most ", max_bytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": found ", file.size_bytes, " bytes, expected at most ", max_bytes));
   }
   std::string content(file.size_bytes, '\0');
   size_t done = 0;
@@ -47,9 +47,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) 
     const ssize_t count = read(file.descriptor, &content[done], content.size() - done);
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": found ", done,
-                                                     " readable bytes, expected ",
-                                                     file.size_bytes));
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": found ", done, " readable bytes, expected ", file.size_bytes));
     }
     done += static_cast<size_t>(count);
   }
@@ -69,8 +68,7 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
       return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot map"));
     }
   }
-  return std::unique_ptr<MappedFile>(
-      new MappedFile(path, file.descriptor, data, file.size_bytes));
+  return std::unique_ptr<MappedFile>(new MappedFile(path, file.descriptor, data, file.size_bytes));
 }
 
 MappedFile::MappedFile(std::string path, int descriptor, const void* data, size_t size_bytes)

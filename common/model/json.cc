@@ -37,9 +37,8 @@ class Walk : public nlohmann::json_sax<nlohmann::json> {
     return Scalar({.kind = JsonScalar::Kind::kBool, .boolean = value});
   }
   bool number_integer(number_integer_t value) override {
-    return Scalar({.kind = JsonScalar::Kind::kInteger,
-                   .integer = value,
-                   .real = static_cast<double>(value)});
+    return Scalar(
+        {.kind = JsonScalar::Kind::kInteger, .integer = value, .real = static_cast<double>(value)});
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
@@ -112,7 +111,7 @@ class Walk : public nlohmann::json_sax<nlohmann::json> {
   JsonVisitor& visitor_;
   absl::Status status_;
   std::vector<JsonStep> path_;
-  std::vector<bool> started_;                          // parallel to path_: an element was seen
+  std::vector<bool> started_;                           // parallel to path_: an element was seen
   std::vector<absl::flat_hash_set<std::string>> keys_;  // parallel to path_
 };
 

@@ -80,16 +80,15 @@ absl::StatusOr<std::optional<int>> JsonFields::OptionalInt(absl::string_view key
 absl::StatusOr<double> JsonFields::Real(absl::string_view key, double lowest,
                                         double highest) const {
   const JsonValue* value = Find(key);
-  const bool is_number = IsScalar(value, JsonScalar::Kind::kInteger) ||
-                         IsScalar(value, JsonScalar::Kind::kReal);
+  const bool is_number =
+      IsScalar(value, JsonScalar::Kind::kInteger) || IsScalar(value, JsonScalar::Kind::kReal);
   if (!is_number || !(value->scalar.real >= lowest && value->scalar.real <= highest)) {
     return Mismatch(key, value, absl::StrCat("a number in [", lowest, ", ", highest, "]"));
   }
   return value->scalar.real;
 }
 
-absl::StatusOr<std::optional<double>> JsonFields::OptionalReal(absl::string_view key,
-                                                               double lowest,
+absl::StatusOr<std::optional<double>> JsonFields::OptionalReal(absl::string_view key, double lowest,
                                                                double highest) const {
   if (!Has(key)) return std::nullopt;
   return Real(key, lowest, highest);
@@ -102,8 +101,7 @@ absl::StatusOr<bool> JsonFields::Bool(absl::string_view key, bool if_absent) con
   return value->scalar.boolean;
 }
 
-absl::StatusOr<std::optional<std::string>> JsonFields::OptionalString(
-    absl::string_view key) const {
+absl::StatusOr<std::optional<std::string>> JsonFields::OptionalString(absl::string_view key) const {
   const JsonValue* value = Find(key);
   if (value == nullptr) return std::nullopt;
   if (!IsScalar(value, JsonScalar::Kind::kString)) return Mismatch(key, value, "a string");

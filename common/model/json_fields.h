@@ -21,7 +21,7 @@ class JsonFields {
   // INVALID_ARGUMENT if `value` is no object.
   static absl::StatusOr<JsonFields> Make(const JsonValue& value, std::string file);
 
-  bool Has(absl::string_view key) const;    // there, and not null
+  bool Has(absl::string_view key) const;     // there, and not null
   bool IsNull(absl::string_view key) const;  // there, and null
 
   absl::StatusOr<int> Int(absl::string_view key, int lowest, int highest) const;

@@ -21,23 +21,24 @@ struct LayerSpec {
   float norm_eps = 0;
   bool qkv_bias = false;
   bool qk_norm = false;
-  int window = 0;      // 0: full attention
-  float scale = 0;     // on q·k
+  int window = 0;   // 0: full attention
+  float scale = 0;  // on q·k
 };
 
 struct ModelConfig {
-  std::string architecture;        // e.g. "Qwen2ForCausalLM"
+  std::string architecture;  // e.g. "Qwen2ForCausalLM"
   int hidden_dim = 0;
-  int vocab_size = 0;              // rows of the embedding
-  int token_count = 0;             // ids that the tokenizer has; the rest of the rows is padding, never sampled
-  int max_positions = 0;           // max_position_embeddings
+  int vocab_size = 0;  // rows of the embedding
+  int token_count =
+      0;  // ids that the tokenizer has; the rest of the rows is padding, never sampled
+  int max_positions = 0;  // max_position_embeddings
   bool tied_embeddings = false;
   float final_norm_eps = 0;
   std::vector<double> rope_inverse_frequencies;  // [head_dim / 2], rope scaling applied
-  float rope_factor = 1;           // on cos and sin
+  float rope_factor = 1;                         // on cos and sin
   std::vector<LayerSpec> layers;
   backend::DType weight_dtype = backend::DType::kF32;  // as config.json states it
-  std::vector<int32_t> eos_token_ids;            // generation_config.json, else config.json
+  std::vector<int32_t> eos_token_ids;                  // generation_config.json, else config.json
   // Defaults of generation_config.json, where present and do_sample is true.
   std::optional<float> temperature;
   std::optional<float> top_p;
@@ -47,7 +48,8 @@ struct ModelConfig {
   // (fine-tunes of one base have equal headers): equal in all workers and routers that serve one
   // model.
   uint64_t fingerprint = 0;
-  uint64_t tokenizer_fingerprint = 0;  // XXH3-64 of the bytes of tokenizer.json, as Tokenizer has it
+  uint64_t tokenizer_fingerprint =
+      0;  // XXH3-64 of the bytes of tokenizer.json, as Tokenizer has it
 };
 
 // Reads config.json, generation_config.json, tokenizer.json (ids only) and the weight headers of

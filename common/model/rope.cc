@@ -34,13 +34,12 @@ absl::Status ScaleLlama3(const JsonFields& scaling, int max_positions,
   BATON_ASSIGN_OR_RETURN(const double factor, scaling.Real("factor", 1, kMaxFactor));
   BATON_ASSIGN_OR_RETURN(const double low, scaling.Real("low_freq_factor", 1e-6, kMaxFactor));
   BATON_ASSIGN_OR_RETURN(const double high, scaling.Real("high_freq_factor", 1e-6, kMaxFactor));
-  BATON_ASSIGN_OR_RETURN(
-      const std::optional<int> original,
-      scaling.OptionalInt("original_max_position_embeddings", 1, kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(const std::optional<int> original,
+                         scaling.OptionalInt("original_max_position_embeddings", 1, kMaxPositions));
   if (high <= low) {
-    return scaling.Invalid("high_freq_factor",
-                           absl::StrCat("found ", high, ", expected more than low_freq_factor (",
-                                        low, ")"));
+    return scaling.Invalid(
+        "high_freq_factor",
+        absl::StrCat("found ", high, ", expected more than low_freq_factor (", low, ")"));
   }
   const double original_positions = original.value_or(max_positions);
   for (double& frequency : *frequencies) {
@@ -76,7 +75,8 @@ absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& con
   }
   std::vector<double> frequencies(static_cast<size_t>(head_dim) / 2);
   for (size_t i = 0; i < frequencies.size(); ++i) {
-    frequencies[i] = std::pow(theta.value_or(kDefaultTheta), -2.0 * static_cast<double>(i) / head_dim);
+    frequencies[i] =
+        std::pow(theta.value_or(kDefaultTheta), -2.0 * static_cast<double>(i) / head_dim);
   }
   if (!scaling) return frequencies;
 
@@ -91,8 +91,8 @@ absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& con
   } else if (*type == "llama3") {
     BATON_RETURN_IF_ERROR(ScaleLlama3(*scaling, max_positions, &frequencies));
   } else {
-    return scaling->Unsupported(type_key, absl::StrCat("found ", Quoted(*type),
-                                                       ", expected default, linear or llama3"));
+    return scaling->Unsupported(
+        type_key, absl::StrCat("found ", Quoted(*type), ", expected default, linear or llama3"));
   }
   return frequencies;
 }

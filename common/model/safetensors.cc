@@ -25,16 +25,17 @@ struct DTypeFormat {
 };
 
 constexpr DTypeFormat kDTypes[] = {
-    {"F32", 32, backend::DType::kF32},
-    {"BF16", 16, backend::DType::kBF16},
-    {"F16", 16, backend::DType::kF16},
-    {"F64", 64, std::nullopt},      {"I64", 64, std::nullopt},     {"U64", 64, std::nullopt},
-    {"C64", 64, std::nullopt},      {"I32", 32, std::nullopt},     {"U32", 32, std::nullopt},
-    {"I16", 16, std::nullopt},      {"U16", 16, std::nullopt},     {"I8", 8, std::nullopt},
-    {"U8", 8, std::nullopt},        {"BOOL", 8, std::nullopt},     {"F8_E5M2", 8, std::nullopt},
-    {"F8_E4M3", 8, std::nullopt},   {"F8_E8M0", 8, std::nullopt},  {"F8_E5M2FNUZ", 8, std::nullopt},
-    {"F8_E4M3FNUZ", 8, std::nullopt}, {"F6_E2M3", 6, std::nullopt}, {"F6_E3M2", 6, std::nullopt},
-    {"F4", 4, std::nullopt},
+    {"F32", 32, backend::DType::kF32}, {"BF16", 16, backend::DType::kBF16},
+    {"F16", 16, backend::DType::kF16}, {"F64", 64, std::nullopt},
+    {"I64", 64, std::nullopt},         {"U64", 64, std::nullopt},
+    {"C64", 64, std::nullopt},         {"I32", 32, std::nullopt},
+    {"U32", 32, std::nullopt},         {"I16", 16, std::nullopt},
+    {"U16", 16, std::nullopt},         {"I8", 8, std::nullopt},
+    {"U8", 8, std::nullopt},           {"BOOL", 8, std::nullopt},
+    {"F8_E5M2", 8, std::nullopt},      {"F8_E4M3", 8, std::nullopt},
+    {"F8_E8M0", 8, std::nullopt},      {"F8_E5M2FNUZ", 8, std::nullopt},
+    {"F8_E4M3FNUZ", 8, std::nullopt},  {"F6_E2M3", 6, std::nullopt},
+    {"F6_E3M2", 6, std::nullopt},      {"F4", 4, std::nullopt},
 };
 
 const DTypeFormat* FindDType(absl::string_view name) {
@@ -150,10 +151,10 @@ absl::Status CheckDType(TensorEntry& tensor) {
                                                      ", expected a product below 2^64 bits"));
   }
   if (tensor.end < tensor.begin || tensor.end - tensor.begin != *expected) {
-    return Invalid(Quoted(tensor.name),
-                   absl::StrCat("data_offsets: found [", tensor.begin, ", ", tensor.end,
-                                "], expected ", *expected, " bytes for ", tensor.dtype, " ",
-                                ShapeText(tensor.shape)));
+    return Invalid(
+        Quoted(tensor.name),
+        absl::StrCat("data_offsets: found [", tensor.begin, ", ", tensor.end, "], expected ",
+                     *expected, " bytes for ", tensor.dtype, " ", ShapeText(tensor.shape)));
   }
   return absl::OkStatus();
 }
@@ -190,8 +191,8 @@ absl::StatusOr<absl::string_view> HeaderOf(absl::string_view bytes) {
   for (size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<uint8_t>(bytes[i]);
   const uint64_t highest = std::min<uint64_t>(kMaxHeaderBytes, bytes.size() - kLengthBytes);
   if (length < 2 || length > highest) {
-    return absl::InvalidArgumentError(absl::StrCat("header size: found ", length,
-                                                   ", expected 2 to ", highest, " bytes"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("header size: found ", length, ", expected 2 to ", highest, " bytes"));
   }
   const absl::string_view header = bytes.substr(kLengthBytes, length);
   if (header[0] != '{') {

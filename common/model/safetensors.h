@@ -21,7 +21,7 @@ namespace baton::model {
 
 struct TensorEntry {
   std::string name;
-  std::string dtype;  // as the header spells it, e.g. "BF16"
+  std::string dtype;                           // as the header spells it, e.g. "BF16"
   std::optional<backend::DType> weight_dtype;  // none: a dtype that no weight of ours has
   std::vector<uint64_t> shape;
   uint64_t begin = 0;  // behind the header

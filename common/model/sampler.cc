@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -68,32 +69,46 @@ uint64_t Sum(absl::Span<const Candidate> candidates) {
   return sum;
 }
 
+// Weights of one bucket differ by less than an eighth; a higher bucket is earlier in the order.
+constexpr size_t kBucketCount = (kWeightBits + 2) * 8;
+size_t BucketOf(uint64_t weight) {
+  if (weight == 0) return 0;
+  const int bits = std::bit_width(weight);
+  return static_cast<size_t>(bits) * 8 + (weight << (64 - bits) >> 60 & 7);
+}
+
 // Reorders so that the shortest prefix whose weight reaches `target` comes first, its last element
-// at its end; returns its length. A quickselect by weight: expected linear in the candidates, and
-// only as many as are left at the end are sorted. REQUIRES: 0 < target <= Sum(candidates).
+// at its end; returns its length. Expected linear in the candidates: sums per bucket find the
+// bucket in which the target is reached, halving finds the place in it, and only the last few are
+// sorted. REQUIRES: 0 < target <= Sum(candidates).
 size_t PrefixReaching(absl::Span<Candidate> candidates, uint64_t target) {
   size_t begin = 0;
   size_t end = candidates.size();
-  // Most of the weight is in few candidates: the first cut is by weight, the others by halves.
-  uint64_t cut = kOne >> 10;
+  if (end > kSortedBelow) {
+    std::array<uint64_t, kBucketCount> sums{};
+    for (const Candidate& candidate : candidates)
+      sums[BucketOf(candidate.weight)] += candidate.weight;
+    size_t bucket = kBucketCount - 1;
+    for (; sums[bucket] < target; --bucket) target -= sums[bucket];
+    const auto in_bucket =
+        std::partition(candidates.begin(), candidates.end(),
+                       [&](const Candidate& c) { return BucketOf(c.weight) > bucket; });
+    const auto behind = std::partition(in_bucket, candidates.end(), [&](const Candidate& c) {
+      return BucketOf(c.weight) == bucket;
+    });
+    begin = static_cast<size_t>(in_bucket - candidates.begin());
+    end = static_cast<size_t>(behind - candidates.begin());
+  }
   while (end - begin > kSortedBelow) {
-    const auto first = candidates.begin() + begin;
-    const auto last = candidates.begin() + end;
-    auto middle = first;
-    if (cut > 0) {
-      middle = std::partition(first, last, [&](const Candidate& c) { return c.weight >= cut; });
-      cut = 0;
-    } else {
-      middle = first + (last - first) / 2;
-      std::nth_element(first, middle, last, Before);
-    }
-    const size_t count = static_cast<size_t>(middle - first);
-    const uint64_t weight = Sum(candidates.subspan(begin, count));
+    const size_t half = (end - begin) / 2;
+    std::nth_element(candidates.begin() + begin, candidates.begin() + begin + half,
+                     candidates.begin() + end, Before);
+    const uint64_t weight = Sum(candidates.subspan(begin, half));
     if (weight >= target) {
-      end = begin + count;
+      end = begin + half;
     } else {
       target -= weight;
-      begin += count;
+      begin += half;
     }
   }
   std::sort(candidates.begin() + begin, candidates.begin() + end, Before);
@@ -102,8 +117,8 @@ size_t PrefixReaching(absl::Span<Candidate> candidates, uint64_t target) {
   return begin + 1;
 }
 
-// The `count` first of the order, into `kept`: one pass with a heap, O(V + count · log count · log V)
-// on logits in random order, or an O(V) selection where many are kept. No order among them.
+// The `count` first of the order, into `kept`: one pass with a heap, O(V + count · log count · log
+// V) on logits in random order, or an O(V) selection where many are kept. No order among them.
 void FirstByLogit(absl::Span<const float> logits, size_t count, std::vector<Candidate>& kept) {
   const size_t direct = count <= kMaxHeap ? count : logits.size();
   kept.resize(direct);
@@ -138,10 +153,9 @@ uint64_t SetWeights(float highest, float temperature, std::vector<Candidate>& ca
 
 // In (0, 1] as a share of 2^64, scaled to 1 .. total.
 uint64_t RandomTarget(const SamplingParams& params, uint64_t position, uint64_t total) {
-  const auto random = Philox4x32({static_cast<uint32_t>(position),
-                                  static_cast<uint32_t>(position >> 32), params.choice, 0},
-                                 {static_cast<uint32_t>(params.seed),
-                                  static_cast<uint32_t>(params.seed >> 32)});
+  const auto random = Philox4x32(
+      {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), params.choice, 0},
+      {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
   const uint64_t bits = uint64_t{random[1]} << 32 | random[0];
   return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * total) >> 64) + 1;
 }
@@ -199,8 +213,7 @@ absl::StatusOr<int32_t> Sample(absl::Span<const float> logits, const SamplingPar
   // Kept between calls: fresh pages for 150,000 candidates cost more than the draw.
   thread_local std::vector<Candidate> candidates;
   FirstByLogit(logits, std::min(limit, logits.size()), candidates);
-  uint64_t total =
-      SetWeights(logits[static_cast<size_t>(highest)], params.temperature, candidates);
+  uint64_t total = SetWeights(logits[static_cast<size_t>(highest)], params.temperature, candidates);
   if (params.top_p < 1) {
     const double share = std::ceil(static_cast<double>(params.top_p) * static_cast<double>(total));
     const uint64_t target = std::clamp<uint64_t>(static_cast<uint64_t>(share), 1, total);

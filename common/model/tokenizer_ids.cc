@@ -18,9 +18,8 @@ class IdReader : public JsonVisitor {
     if (!IsId(path)) return absl::OkStatus();
     if (scalar.kind != JsonScalar::Kind::kInteger || scalar.integer < 0 ||
         scalar.integer > kMaxId) {
-      return absl::InvalidArgumentError(absl::StrCat(PathText(path), ": found ",
-                                                     ScalarText(scalar).substr(0, 80),
-                                                     ", expected a token id"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          PathText(path), ": found ", ScalarText(scalar).substr(0, 80), ", expected a token id"));
     }
     highest_ = std::max(highest_, scalar.integer);
     return absl::OkStatus();

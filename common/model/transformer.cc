@@ -112,13 +112,13 @@ class DenseTransformer final : public Transformer {
 
 absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
   BATON_ASSIGN_OR_RETURN(weights_, LoadWeights(checkpoint, config_, options_.progress, backend_));
-  BATON_ASSIGN_OR_RETURN(rope_,
-                         backend_.MakeRopeTable(config_.rope_inverse_frequencies,
-                                                options_.max_positions, config_.rope_factor));
+  BATON_ASSIGN_OR_RETURN(
+      rope_, backend_.MakeRopeTable(config_.rope_inverse_frequencies, options_.max_positions,
+                                    config_.rope_factor));
   if (absl::Status status = AllocateWorkspaces(); !status.ok()) {
-    return Annotate(status, absl::StrCat("workspaces for ", options_.max_batch_tokens,
-                                         " batch tokens and ", options_.max_logit_rows,
-                                         " logit rows"));
+    return Annotate(status,
+                    absl::StrCat("workspaces for ", options_.max_batch_tokens, " batch tokens and ",
+                                 options_.max_logit_rows, " logit rows"));
   }
   return absl::OkStatus();
 }
@@ -233,8 +233,7 @@ DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatc
                          .blocks = sequence->blocks});
     rows.push_back(index);
   }
-  logit_rows_ =
-      backend_.Upload({.tokens = tokens, .sequences = sequences, .logit_rows = rows});
+  logit_rows_ = backend_.Upload({.tokens = tokens, .sequences = sequences, .logit_rows = rows});
   const int64_t count = static_cast<int64_t>(rows.size());
   Rows kept = {.batch = logit_rows_.get(),
                .count = count,
@@ -252,10 +251,8 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
   all_rows_ = backend_.Upload(batch);
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const int64_t d = config_.hidden_dim;
-  Rows rows = {.batch = all_rows_.get(),
-               .count = count,
-               .residual = residual_.View(count, d),
-               .q = {}};
+  Rows rows = {
+      .batch = all_rows_.get(), .count = count, .residual = residual_.View(count, d), .q = {}};
   backend_.Embed(*rows.batch, weights_.embedding, rows.residual);
   const int layer_count = static_cast<int>(config_.layers.size());
   for (int layer = 0; layer < layer_count; ++layer) {
@@ -290,10 +287,9 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(const std::string
   BATON_CHECK_GT(options.max_logit_rows, 0);
   BATON_CHECK_GT(options.max_positions, 0);
   if (options.max_positions > config.max_positions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(model_dir, "/config.json: max_position_embeddings: found ",
-                     config.max_positions, ", expected at least the ", options.max_positions,
-                     " positions that are asked for"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        model_dir, "/config.json: max_position_embeddings: found ", config.max_positions,
+        ", expected at least the ", options.max_positions, " positions that are asked for"));
   }
   BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
   auto transformer = std::make_unique<DenseTransformer>(config, options, backend);

@@ -1,4 +1,5 @@
-// A decoder-only transformer of a Hugging Face directory: one forward pass over a list of layer specs.
+// A decoder-only transformer of a Hugging Face directory: one forward pass over a list of layer
+// specs.
 #ifndef BATON_COMMON_MODEL_TRANSFORMER_H_
 #define BATON_COMMON_MODEL_TRANSFORMER_H_
 
@@ -14,8 +15,8 @@
 
 namespace baton::model {
 
-// Told, in layer order, when a layer's KV of this step has been enqueued. The chunk may be read once
-// `event` is done. Called on the loop thread, in the middle of the step: return quickly.
+// Told, in layer order, when a layer's KV of this step has been enqueued. The chunk may be read
+// once `event` is done. Called on the loop thread, in the middle of the step: return quickly.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
@@ -25,15 +26,16 @@ class LayerObserver {
 struct TransformerOptions {
   int max_batch_tokens = 0;  // rows of the largest step; workspaces are made for it at load
   int max_logit_rows = 0;
-  int max_positions = 0;     // RoPE tables; at most the config's max_position_embeddings
-  std::function<void(double)> progress;  // share of the weights loaded, 0 to 1; may be empty
+  int max_positions = 0;  // RoPE tables; at most the config's max_position_embeddings
+  // Told the share of the weights that is loaded, 0 to 1; may be empty.
+  std::function<void(double)> progress = nullptr;
 };
 
 // Thread: as Backend. The backend must outlive it.
 class Transformer {
  public:
-  // NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED with a message that names the file and the field or
-  // tensor: files are untrusted.
+  // NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED with a message that names the file and the field
+  // or tensor: files are untrusted.
   static absl::StatusOr<std::unique_ptr<Transformer>> Load(const std::string& model_dir,
                                                            const ModelConfig& config,
                                                            const TransformerOptions& options,

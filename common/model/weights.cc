@@ -39,7 +39,10 @@ class WeightLoader {
   // `bytes_total`: those of all that will be asked for.
   WeightLoader(const Checkpoint& checkpoint, const std::function<void(double)>& progress,
                uint64_t bytes_total, backend::Backend& backend)
-      : checkpoint_(checkpoint), progress_(progress), backend_(backend), bytes_total_(bytes_total) {}
+      : checkpoint_(checkpoint),
+        progress_(progress),
+        backend_(backend),
+        bytes_total_(bytes_total) {}
 
   // Matrices of `cols` columns, given by name and rows, stacked into one.
   struct Part {
@@ -74,9 +77,8 @@ absl::StatusOr<HostMatrix> WeightLoader::Take(const std::string& name,
                                               absl::Span<const uint64_t> shape) {
   const StoredTensor* stored = checkpoint_.Find(name);
   if (stored == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(checkpoint_.path(), ": ", name,
-                                                   ": found nothing, expected shape ",
-                                                   ShapeText(shape)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint_.path(), ": ", name, ": found nothing, expected shape ", ShapeText(shape)));
   }
   const TensorEntry& entry = *stored->entry;
   if (absl::MakeConstSpan(entry.shape) != shape) {
@@ -85,9 +87,8 @@ absl::StatusOr<HostMatrix> WeightLoader::Take(const std::string& name,
                                                    ", expected ", ShapeText(shape)));
   }
   if (!entry.weight_dtype) {
-    return absl::UnimplementedError(absl::StrCat(stored->file->path(), ": ", name,
-                                                 ": found dtype ", entry.dtype,
-                                                 ", expected F32, BF16 or F16"));
+    return absl::UnimplementedError(absl::StrCat(stored->file->path(), ": ", name, ": found dtype ",
+                                                 entry.dtype, ", expected F32, BF16 or F16"));
   }
   BATON_RETURN_IF_ERROR(stored->file->CheckUnchanged());
   taken_.insert(name);
@@ -109,9 +110,9 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<co
   std::vector<HostMatrix> stacked;
   const DType target = backend_.activation_dtype();
   for (const Part& part : parts) {
-    BATON_ASSIGN_OR_RETURN(const HostMatrix matrix,
-                           Take(part.name, {static_cast<uint64_t>(part.rows),
-                                            static_cast<uint64_t>(cols)}));
+    BATON_ASSIGN_OR_RETURN(
+        const HostMatrix matrix,
+        Take(part.name, {static_cast<uint64_t>(part.rows), static_cast<uint64_t>(cols)}));
     if (matrix.dtype != target && target != DType::kF32) loss_from_ = matrix.dtype;
     CountLoss(matrix.data, matrix.dtype, target, static_cast<size_t>(matrix.rows * cols), &loss_);
     stacked.push_back(matrix);
@@ -141,8 +142,8 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
 // In the activation dtype where the file has that already, else f32, which holds every value.
 absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int64_t cols,
                                      Weights* weights) {
-  BATON_ASSIGN_OR_RETURN(const HostMatrix matrix, Take(name, {static_cast<uint64_t>(rows),
-                                                              static_cast<uint64_t>(cols)}));
+  BATON_ASSIGN_OR_RETURN(const HostMatrix matrix,
+                         Take(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)}));
   const bool as_is = matrix.dtype == backend_.activation_dtype();
   const DType dtype = as_is ? matrix.dtype : DType::kF32;
   const size_t count = static_cast<size_t>(rows * cols);
@@ -171,9 +172,10 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
   int unknown_count = 0;
   for (const auto& [name, stored] : checkpoint_.tensors()) {
     if (taken_.contains(name)) continue;
-    if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;  // follows from the config
+    if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;         // follows from the config
     if (name == "lm_head.weight" && config.tied_embeddings) continue;  // a copy of the embedding
-    if (InALayer(name, config.layers.size()) && (absl::EndsWith(name, ".bias") || absl::EndsWith(name, "norm.weight"))) {
+    if (InALayer(name, config.layers.size()) &&
+        (absl::EndsWith(name, ".bias") || absl::EndsWith(name, "norm.weight"))) {
       return absl::UnimplementedError(absl::StrCat(stored.file->path(), ": found ", Quoted(name),
                                                    ", expected no such tensor in ",
                                                    config.architecture));
@@ -181,9 +183,8 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
     if (unknown_count++ == 0 || name < first_unknown) first_unknown = name;
   }
   if (unknown_count > 0) {
-    BATON_LOG(Warning) << checkpoint_.path() << ": left out " << unknown_count
-                       << " tensors that " << config.architecture << " does not have, e.g. "
-                       << Quoted(first_unknown);
+    BATON_LOG(Warning) << checkpoint_.path() << ": left out " << unknown_count << " tensors that "
+                       << config.architecture << " does not have, e.g. " << Quoted(first_unknown);
   }
   return absl::OkStatus();
 }
@@ -231,7 +232,8 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t
       loader.Vector({{absl::StrCat(prefix, "post_attention_layernorm.weight"), d}}));
   BATON_ASSIGN_OR_RETURN(weights.gate_up,
                          loader.Matrix({{absl::StrCat(mlp, "gate_proj.weight"), spec.ffn_dim},
-                                        {absl::StrCat(mlp, "up_proj.weight"), spec.ffn_dim}}, d));
+                                        {absl::StrCat(mlp, "up_proj.weight"), spec.ffn_dim}},
+                                       d));
   BATON_ASSIGN_OR_RETURN(weights.down,
                          loader.Matrix({{absl::StrCat(mlp, "down_proj.weight"), d}}, spec.ffn_dim));
   return weights;

@@ -15,22 +15,22 @@ namespace baton::model {
 
 // d: hidden, h: head dim, Hq and Hkv: query and KV heads, f: feed-forward, v: vocabulary.
 struct LayerWeights {
-  std::unique_ptr<backend::Buffer> attention_norm;         // [d]
-  std::unique_ptr<backend::PackedMatrix> qkv;              // [(Hq + 2 Hkv) h, d]
-  std::unique_ptr<backend::Buffer> qkv_bias;               // [(Hq + 2 Hkv) h] or null
-  std::unique_ptr<backend::Buffer> q_norm;                 // [h] or null
-  std::unique_ptr<backend::Buffer> k_norm;                 // [h] or null
+  std::unique_ptr<backend::Buffer> attention_norm;          // [d]
+  std::unique_ptr<backend::PackedMatrix> qkv;               // [(Hq + 2 Hkv) h, d]
+  std::unique_ptr<backend::Buffer> qkv_bias;                // [(Hq + 2 Hkv) h] or null
+  std::unique_ptr<backend::Buffer> q_norm;                  // [h] or null
+  std::unique_ptr<backend::Buffer> k_norm;                  // [h] or null
   std::unique_ptr<backend::PackedMatrix> attention_output;  // [d, Hq h]
-  std::unique_ptr<backend::Buffer> ffn_norm;               // [d]
-  std::unique_ptr<backend::PackedMatrix> gate_up;          // [2 f, d]
-  std::unique_ptr<backend::PackedMatrix> down;             // [d, f]
+  std::unique_ptr<backend::Buffer> ffn_norm;                // [d]
+  std::unique_ptr<backend::PackedMatrix> gate_up;           // [2 f, d]
+  std::unique_ptr<backend::PackedMatrix> down;              // [d, f]
 };
 
 struct Weights {
   std::unique_ptr<backend::Buffer> embedding_memory;
-  backend::Tensor embedding;                      // [v, d], f32 or activation dtype
+  backend::Tensor embedding;  // [v, d], f32 or activation dtype
   std::vector<LayerWeights> layers;
-  std::unique_ptr<backend::Buffer> final_norm;    // [d]
+  std::unique_ptr<backend::Buffer> final_norm;     // [d]
   std::unique_ptr<backend::PackedMatrix> lm_head;  // [v, d]
 };
 

@@ -21,8 +21,7 @@ inline std::string ReadAll(const std::string& path) {
 class ModelDir {
  public:
   ModelDir() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "baton_model_XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / "baton_model_XXXXXX").string();
     if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
   }
   ~ModelDir() { std::filesystem::remove_all(path_); }
@@ -42,8 +41,7 @@ class ModelDir {
 // The bytes of a .safetensors file, with the length of the header unless another one is given.
 inline std::string SafetensorsBytes(const std::string& header, const std::string& data,
                                     int64_t stated_length = -1) {
-  uint64_t length =
-      stated_length < 0 ? header.size() : static_cast<uint64_t>(stated_length);
+  uint64_t length = stated_length < 0 ? header.size() : static_cast<uint64_t>(stated_length);
   std::string bytes;
   for (int i = 0; i < 8; ++i, length >>= 8) bytes.push_back(static_cast<char>(length & 0xff));
   return bytes + header + data;

@@ -83,8 +83,8 @@ class ModelRunner {
                                            .context = static_cast<int>(begin),
                                            .blocks = blocks};
       for (auto& row : Forward({.tokens = absl::MakeSpan(prompt).subspan(begin, size),
-                                .sequences = {&sequence, 1},
-                                .logit_rows = rows})) {
+                       .sequences = {&sequence, 1},
+                       .logit_rows = rows})) {
         all.push_back(std::move(row));
       }
     }

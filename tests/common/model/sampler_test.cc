@@ -1,5 +1,6 @@
 #include "common/model/sampler.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -58,7 +59,8 @@ std::map<int32_t, double> ExactProbabilities(const std::vector<float>& logits,
     total += weights.back();
   }
   size_t kept = 0;
-  for (double cumulative = 0; kept < weights.size() && (kept == 0 || cumulative < params.top_p * total);) {
+  for (double cumulative = 0;
+       kept < weights.size() && (kept == 0 || cumulative < params.top_p * total);) {
     cumulative += weights[kept++];
   }
   if (params.top_p >= 1) kept = weights.size();
@@ -74,7 +76,8 @@ std::map<int32_t, double> ExactProbabilities(const std::vector<float>& logits,
 double ChiSquare(const std::vector<float>& logits, const SamplingParams& params, int draws) {
   const std::map<int32_t, double> probabilities = ExactProbabilities(logits, params);
   std::map<int32_t, int> counts;
-  for (int i = 0; i < draws; ++i) ++counts[Sample(logits, params, static_cast<uint64_t>(i)).value()];
+  for (int i = 0; i < draws; ++i)
+    ++counts[Sample(logits, params, static_cast<uint64_t>(i)).value()];
   double chi_square = 0;
   for (const auto& [id, count] : counts) EXPECT_EQ(probabilities.count(id), 1) << "id " << id;
   for (const auto& [id, probability] : probabilities) {
@@ -106,7 +109,8 @@ TEST(SamplerTest, DrawsTheExactDistributionOfALargeVocabulary) {
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = i % 2 == 0 ? 0.0f : -1.0f;
   int heavy = 0;
   constexpr int kDraws = 20000;
-  for (int i = 0; i < kDraws; ++i) heavy += Sample(logits, {}, static_cast<uint64_t>(i)).value() % 2 == 0;
+  for (int i = 0; i < kDraws; ++i)
+    heavy += Sample(logits, {}, static_cast<uint64_t>(i)).value() % 2 == 0;
   const double share = 1 / (1 + std::exp(-1.0));
   EXPECT_NEAR(heavy, kDraws * share, 4 * std::sqrt(kDraws * share * (1 - share)));
 }
@@ -229,11 +233,15 @@ TEST(SamplerTest, TimePerDraw) {
       {"top_p 0.9", {.top_p = 0.9f}},
       {"min_p 0.05", {.min_p = 0.05f}}};
   for (const auto& [name, params] : cases) {
-    const auto start = std::chrono::steady_clock::now();
-    for (uint64_t i = 0; i < 10; ++i) EXPECT_TRUE(Sample(logits, params, i).ok());
-    const std::chrono::duration<double, std::micro> elapsed =
-        std::chrono::steady_clock::now() - start;
-    std::cout << name << ": " << static_cast<int>(elapsed.count() / 10) << " us\n";
+    double fastest_us = 1e9;
+    for (uint64_t i = 0; i < 20; ++i) {
+      const auto start = std::chrono::steady_clock::now();
+      EXPECT_TRUE(Sample(logits, params, i).ok());
+      const std::chrono::duration<double, std::micro> elapsed =
+          std::chrono::steady_clock::now() - start;
+      fastest_us = std::min(fastest_us, elapsed.count());
+    }
+    std::cout << name << ": " << static_cast<int>(fastest_us) << " us\n";
   }
 }
 

@@ -1,0 +1,324 @@
+#include "common/model/model_config.h"
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/model_dir.h"
+
+namespace baton::model {
+namespace {
+
+using baton::testing::ModelDir;
+using baton::testing::SafetensorsBytes;
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+json Llama() {
+  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+      "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+      "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 256,
+      "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu",
+      "torch_dtype": "bfloat16", "eos_token_id": [2, 7]})");
+}
+
+json Changed(json config, const std::string& patch) {
+  config.merge_patch(json::parse(patch));  // null removes
+  return config;
+}
+
+json Of(const std::string& architecture) {
+  json config = Llama();
+  config["architectures"] = {architecture};
+  if (architecture == "Qwen3ForCausalLM") config["head_dim"] = 32;
+  return config;
+}
+
+class ModelConfigTest : public ::testing::Test {
+ protected:
+  ModelConfigTest() { dir_.Write("model.safetensors", SafetensorsBytes("{}", "")); }
+  absl::StatusOr<ModelConfig> Load(const json& config) {
+    dir_.Write("config.json", config.dump());
+    return LoadModelConfig(dir_.path());
+  }
+  ModelConfig MustLoad(const json& config) {
+    auto model = Load(config);
+    EXPECT_TRUE(model.ok()) << model.status();
+    if (model.ok()) return *std::move(model);
+    ModelConfig empty;
+    empty.layers.resize(4);
+    return empty;
+  }
+  void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& file,
+                   const std::string& message) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(dir_.PathOf(file)));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+  std::vector<int> Windows(const json& config) {
+    std::vector<int> windows;
+    for (const LayerSpec& layer : MustLoad(config).layers) windows.push_back(layer.window);
+    return windows;
+  }
+
+  ModelDir dir_;
+};
+
+TEST_F(ModelConfigTest, Llama) {
+  const ModelConfig model = MustLoad(Llama());
+  EXPECT_EQ(model.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(model.hidden_dim, 64);
+  EXPECT_EQ(model.vocab_size, 100);
+  EXPECT_EQ(model.token_count, 100);
+  EXPECT_EQ(model.max_positions, 256);
+  EXPECT_FALSE(model.tied_embeddings);
+  EXPECT_EQ(model.weight_dtype, backend::DType::kBF16);
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(2, 7));
+  ASSERT_EQ(model.layers.size(), 4);
+  const LayerSpec& layer = model.layers[3];
+  EXPECT_EQ(layer.query_heads, 4);
+  EXPECT_EQ(layer.kv_heads, 2);
+  EXPECT_EQ(layer.head_dim, 16);
+  EXPECT_EQ(layer.ffn_dim, 96);
+  EXPECT_FLOAT_EQ(layer.norm_eps, 1e-5f);
+  EXPECT_FLOAT_EQ(layer.scale, 0.25f);
+  EXPECT_FALSE(layer.qkv_bias || layer.qk_norm);
+  EXPECT_EQ(layer.window, 0);
+  ASSERT_EQ(model.rope_inverse_frequencies.size(), 8);
+  EXPECT_DOUBLE_EQ(model.rope_inverse_frequencies[1], std::pow(500000.0, -1.0 / 8));
+  EXPECT_EQ(model.rope_factor, 1);
+  EXPECT_EQ(model.tokenizer_fingerprint, 0);
+}
+
+TEST_F(ModelConfigTest, OtherArchitectures) {
+  const ModelConfig qwen2 = MustLoad(Of("Qwen2ForCausalLM"));
+  EXPECT_TRUE(qwen2.layers[0].qkv_bias);
+  EXPECT_FALSE(qwen2.layers[0].qk_norm);
+  const ModelConfig qwen3 = MustLoad(Of("Qwen3ForCausalLM"));
+  EXPECT_TRUE(qwen3.layers[0].qk_norm);
+  EXPECT_FALSE(qwen3.layers[0].qkv_bias);
+  EXPECT_EQ(qwen3.layers[0].head_dim, 32);
+  EXPECT_TRUE(
+      MustLoad(Changed(Of("Qwen3ForCausalLM"), R"({"attention_bias": true})")).layers[0].qkv_bias);
+  EXPECT_TRUE(MustLoad(Changed(Llama(), R"({"attention_bias": true})")).layers[0].qkv_bias);
+}
+
+TEST_F(ModelConfigTest, Windows) {
+  const json qwen = Of("Qwen2ForCausalLM");
+  EXPECT_THAT(Windows(Changed(qwen, R"({"sliding_window": 32, "max_window_layers": 2})")),
+              ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(Windows(Changed(qwen, R"({"use_sliding_window": true, "sliding_window": 32,
+                                        "max_window_layers": 2})")),
+              ElementsAre(0, 0, 32, 32));
+  EXPECT_THAT(Windows(Changed(qwen, R"({"use_sliding_window": true, "sliding_window": 32,
+      "layer_types": ["sliding_attention", "full_attention", "full_attention",
+                      "sliding_attention"]})")),
+              ElementsAre(32, 0, 0, 32));
+  json mistral = Of("MistralForCausalLM");
+  EXPECT_THAT(Windows(Changed(mistral, R"({"sliding_window": 40})")), ElementsAre(40, 40, 40, 40));
+  EXPECT_THAT(Windows(mistral), ElementsAre(4096, 4096, 4096, 4096));  // as MistralConfig has it
+  mistral["sliding_window"] = nullptr;
+  EXPECT_THAT(Windows(mistral), ElementsAre(0, 0, 0, 0));
+}
+
+TEST_F(ModelConfigTest, RopeInBothForms) {
+  const char* old_forms[] = {
+      R"({"rope_scaling": {"type": "linear", "factor": 4}})",
+      R"({"rope_scaling": {"rope_type": "linear", "factor": 4.0}})",
+      R"({"rope_theta": null, "rope_parameters": {"rope_type": "linear", "factor": 4.0,
+                                                  "rope_theta": 500000}})",
+      R"({"rope_parameters": {"rope_type": "linear", "factor": 4.0}})",
+  };
+  for (const char* form : old_forms) {
+    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), form)).rope_inverse_frequencies[1],
+                     std::pow(500000.0, -1.0 / 8) / 4)
+        << form;
+  }
+  for (const char* form : {R"({"rope_theta": null})", R"({"rope_theta": 10000})",
+                           R"({"rope_theta": null, "rope_parameters": {"rope_type": "default"}})",
+                           R"({"rope_theta": null, "rope_parameters": {"rope_theta": 10000}})"}) {
+    EXPECT_DOUBLE_EQ(MustLoad(Changed(Llama(), form)).rope_inverse_frequencies[1],
+                     std::pow(10000.0, -1.0 / 8))
+        << form;
+  }
+  EXPECT_EQ(MustLoad(Changed(Llama(), R"({"torch_dtype": null, "dtype": "float16"})")).weight_dtype,
+            backend::DType::kF16);
+}
+
+// Transformers' own figures for Llama-3.2-1B: short wavelengths keep, long ones are divided by 32.
+TEST_F(ModelConfigTest, Llama3Scaling) {
+  const json config = Changed(Llama(), R"({"head_dim": 64, "max_position_embeddings": 131072,
+      "rope_scaling": {"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+                       "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}})");
+  const std::vector<double> scaled = MustLoad(config).rope_inverse_frequencies;
+  ASSERT_EQ(scaled.size(), 32);
+  const auto plain = [](int i) { return std::pow(500000.0, -i / 32.0); };
+  EXPECT_DOUBLE_EQ(scaled[0], 1);
+  EXPECT_DOUBLE_EQ(scaled[14], plain(14));
+  EXPECT_DOUBLE_EQ(scaled[18], plain(18) / 32);
+  EXPECT_DOUBLE_EQ(scaled[31], plain(31) / 32);
+  const double turns = 8192 * plain(16) / (2 * M_PI);  // between 1 and 4
+  const double blend = (turns - 1) / 3;
+  EXPECT_DOUBLE_EQ(scaled[16], (1 - blend) * plain(16) / 32 + blend * plain(16));
+}
+
+TEST_F(ModelConfigTest, RefusesEveryBadConfig) {
+  using absl::StatusCode;
+  constexpr StatusCode kInvalid = StatusCode::kInvalidArgument;
+  constexpr StatusCode kUnsupported = StatusCode::kUnimplemented;
+  const struct {
+    const char* architecture;
+    const char* patch;
+    StatusCode code;
+    const char* message;
+  } cases[] = {
+      {"GPT2LMHeadModel", "{}", kUnsupported, "architectures: found \"GPT2LMHeadModel\""},
+      {"Llama", R"({"architectures": null})", kInvalid, "architectures: found 0 names"},
+      {"Llama", R"({"architectures": ["A", "B"]})", kInvalid, "architectures: found 2 names"},
+      {"Llama", R"({"architectures": "LlamaForCausalLM"})", kInvalid, "architectures: found"},
+      {"Llama", R"({"hidden_size": null})", kInvalid, "hidden_size: found nothing"},
+      {"Llama", R"({"hidden_size": 4294967360})", kInvalid, "hidden_size: found 4294967360"},
+      {"Llama", R"({"hidden_size": 64.5})", kInvalid, "hidden_size: found 64.5"},
+      {"Llama", R"({"hidden_size": "64"})", kInvalid, "hidden_size: found \"64\""},
+      {"Llama", R"({"hidden_size": 66})", kInvalid, "hidden_size: found 66 without a head_dim"},
+      {"Llama", R"({"head_dim": 15})", kInvalid, "head_dim: found 15"},
+      {"Llama", R"({"head_dim": -16})", kInvalid, "head_dim: found -16"},
+      {"Llama", R"({"num_hidden_layers": 0})", kInvalid, "num_hidden_layers: found 0"},
+      {"Llama", R"({"num_hidden_layers": 100000})", kInvalid, "num_hidden_layers: found 100000"},
+      {"Llama", R"({"num_attention_heads": 0})", kInvalid, "num_attention_heads: found 0"},
+      {"Llama", R"({"num_key_value_heads": 3})", kInvalid, "num_key_value_heads: found 3"},
+      {"Llama", R"({"intermediate_size": -1})", kInvalid, "intermediate_size: found -1"},
+      {"Llama", R"({"vocab_size": 2147483647})", kInvalid, "vocab_size: found 2147483647"},
+      {"Llama", R"({"max_position_embeddings": 0})", kInvalid, "max_position_embeddings: found 0"},
+      {"Llama", R"({"rms_norm_eps": 0})", kInvalid, "rms_norm_eps: found 0"},
+      {"Llama", R"({"rope_theta": -1})", kInvalid, "rope_theta: found -1"},
+      {"Llama", R"({"eos_token_id": 100})", kInvalid, "eos_token_id: found 100"},
+      {"Llama", R"({"eos_token_id": [1, "x"]})", kInvalid, "eos_token_id[1]: found \"x\""},
+      {"Llama", R"({"tie_word_embeddings": 1})", kInvalid, "tie_word_embeddings: found 1"},
+      {"Llama", R"({"hidden_act": "gelu"})", kUnsupported, "hidden_act: found \"gelu\""},
+      {"Llama", R"({"torch_dtype": "int8"})", kUnsupported, "torch_dtype: found \"int8\""},
+      {"Llama", R"({"dtype": "float64"})", kUnsupported, "dtype: found \"float64\""},
+      {"Llama", R"({"mlp_bias": true})", kUnsupported, "mlp_bias: found true"},
+      {"Llama", R"({"quantization_config": {"bits": 4}})", kUnsupported, "quantization_config"},
+      {"Llama", R"({"partial_rotary_factor": 0.5})", kUnsupported, "partial_rotary_factor"},
+      {"Llama", R"({"rope_scaling": 4})", kInvalid, "rope_scaling: found 4"},
+      {"Llama", R"({"rope_scaling": {"type": "yarn"}})", kUnsupported,
+       "rope_scaling.type: found \"yarn\""},
+      {"Llama", R"({"rope_parameters": {"rope_type": "dynamic"}})", kUnsupported,
+       "rope_parameters.rope_type: found \"dynamic\""},
+      {"Llama", R"({"rope_scaling": {"type": "linear"}})", kInvalid,
+       "rope_scaling.factor: found nothing"},
+      {"Llama", R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+                    "high_freq_factor": 1}})",
+       kInvalid, "rope_scaling.high_freq_factor: found 1"},
+      {"Llama", R"({"layer_types": ["full_attention"]})", kInvalid, "layer_types: found 1 entries"},
+      {"Llama", R"({"layer_types": ["full_attention", "full_attention", "linear_attention",
+                                    "full_attention"]})",
+       kUnsupported, "layer_types[2]: found \"linear_attention\""},
+      {"Qwen2", R"({"use_sliding_window": true, "max_window_layers": 2})", kInvalid,
+       "sliding_window: found nothing"},
+      {"Qwen2", R"({"use_sliding_window": true, "sliding_window": 0})", kInvalid,
+       "sliding_window: found 0"},
+      {"Qwen3", R"({"head_dim": null})", kInvalid, "head_dim: found nothing"},
+      {"Qwen3", R"({"num_experts": 8})", kUnsupported, "num_experts"},
+      {"Mistral", R"({"num_key_value_heads": null})", kInvalid,
+       "num_key_value_heads: found nothing"},
+      {"Mistral", R"({"sliding_window": -5})", kInvalid, "sliding_window: found -5"},
+  };
+  for (const auto& bad : cases) {
+    SCOPED_TRACE(bad.patch);
+    std::string architecture = bad.architecture;
+    if (architecture.find("Model") == std::string::npos) architecture += "ForCausalLM";
+    ExpectError(Load(Changed(Of(architecture), bad.patch)).status(), bad.code, "config.json",
+                bad.message);
+  }
+}
+
+TEST_F(ModelConfigTest, RefusesBrokenFiles) {
+  ExpectError(LoadModelConfig(dir_.path()).status(), absl::StatusCode::kNotFound, "config.json",
+              "");
+  dir_.Write("config.json", "[]");
+  ExpectError(LoadModelConfig(dir_.path()).status(), absl::StatusCode::kInvalidArgument,
+              "config.json", "found a list, expected an object");
+  dir_.Write("config.json", std::string((1 << 20) + 1, ' '));
+  ExpectError(LoadModelConfig(dir_.path()).status(), absl::StatusCode::kInvalidArgument,
+              "config.json", "expected at most 1048576");
+}
+
+TEST_F(ModelConfigTest, BiasesThatTheForwardPassLacks) {
+  const auto with_tensor = [&](const std::string& name) {
+    dir_.Write("model.safetensors", SafetensorsBytes("{\"" + name +
+                                                         "\":{\"dtype\":\"F32\",\"shape\":[1],"
+                                                         "\"data_offsets\":[0,4]}}",
+                                                     "abcd"));
+    return Load(Llama()).status();
+  };
+  ExpectError(with_tensor("model.layers.0.self_attn.o_proj.bias"), absl::StatusCode::kUnimplemented,
+              "config.json", "attention_bias: found tensor");
+  ExpectError(with_tensor("model.layers.0.mlp.up_proj.bias"), absl::StatusCode::kUnimplemented,
+              "config.json", "mlp_bias: found tensor");
+}
+
+TEST_F(ModelConfigTest, GenerationDefaults) {
+  dir_.Write("generation_config.json", R"({"eos_token_id": [3, 9], "do_sample": true,
+      "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05})");
+  ModelConfig model = MustLoad(Llama());
+  EXPECT_THAT(model.eos_token_ids, ElementsAre(3, 9));
+  EXPECT_EQ(model.temperature, 0.6f);
+  EXPECT_EQ(model.top_p, 0.9f);
+  EXPECT_EQ(model.top_k, 20);
+  EXPECT_EQ(model.min_p, 0.05f);
+  for (const char* text :
+       {R"({"temperature": 0.6})", R"({"do_sample": false, "temperature": 0.6})"}) {
+    dir_.Write("generation_config.json", text);
+    model = MustLoad(Llama());
+    EXPECT_EQ(model.temperature, std::nullopt);
+    EXPECT_THAT(model.eos_token_ids, ElementsAre(2, 7));
+  }
+  for (const auto& [text, message] :
+       {std::pair(R"({"do_sample": true, "temperature": -1})", "temperature: found -1"),
+        std::pair(R"({"do_sample": true, "top_p": 1.5})", "top_p: found 1.5"),
+        std::pair(R"({"eos_token_id": -1})", "eos_token_id: found -1"),
+        std::pair(R"({"do_sample": "yes"})", "do_sample: found \"yes\"")}) {
+    dir_.Write("generation_config.json", text);
+    ExpectError(Load(Llama()).status(), absl::StatusCode::kInvalidArgument,
+                "generation_config.json", message);
+  }
+}
+
+TEST_F(ModelConfigTest, TokenizerIds) {
+  dir_.Write("tokenizer.json", R"({"added_tokens": [{"id": 70, "content": "<x>"}],
+      "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 41}, "merges": []}})");
+  const ModelConfig model = MustLoad(Llama());
+  EXPECT_EQ(model.token_count, 71);
+  EXPECT_NE(model.tokenizer_fingerprint, 0);
+  for (const auto& [text, message] :
+       {std::pair(R"({"model": {"vocab": {"a": 100}}})", "found ids up to 100"),
+        std::pair(R"({"model": {"vocab": {"a": "x"}}})", "model.vocab.a: found \"x\""),
+        std::pair(R"({"model": {"vocab": {"a": -1}}})", "model.vocab.a: found -1"),
+        std::pair(R"({"model": {"vocab": {"a": 1, "a": 2}}})", "\"a\" stands twice"),
+        std::pair(R"({"added_tokens": [{"id": {}}]})", "added_tokens[0].id"),
+        std::pair(R"({})", "model.vocab: found no token")}) {
+    dir_.Write("tokenizer.json", text);
+    ExpectError(Load(Llama()).status(), absl::StatusCode::kInvalidArgument, "tokenizer.json",
+                message);
+  }
+}
+
+TEST_F(ModelConfigTest, FingerprintFollowsContentNotSpelling) {
+  dir_.Write("config.json", Llama().dump());
+  const uint64_t fingerprint = LoadModelConfig(dir_.path())->fingerprint;
+  dir_.Write("config.json", Llama().dump(8));
+  EXPECT_EQ(LoadModelConfig(dir_.path())->fingerprint, fingerprint);
+  EXPECT_NE(MustLoad(Changed(Llama(), R"({"rope_theta": 10000})")).fingerprint, fingerprint);
+  dir_.Write("tokenizer.json", R"({"model": {"vocab": {"a": 0}}})");
+  EXPECT_NE(MustLoad(Llama()).fingerprint, fingerprint);
+}
+
+}  // namespace
+}  // namespace baton::model

@@ -1,0 +1,174 @@
+#include "common/model/weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "common/backend/cpu/cpu_backend.h"
+#include "common/model/convert.h"
+#include "common/model/transformer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/model_dir.h"
+
+namespace baton::model {
+namespace {
+
+using backend::DType;
+using baton::testing::ModelDir;
+using baton::testing::ReadAll;
+using baton::testing::SafetensorsBytes;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+// Loads tiny-llama with another header: the bytes stay.
+absl::Status LoadChanged(const std::function<void(json& header)>& change) {
+  const std::string source = std::string(BATON_CHECKPOINT_DIR) + "/tiny-llama/";
+  const std::string bytes = ReadAll(source + "model.safetensors");
+  EXPECT_FALSE(bytes.empty()) << "no checkpoint at " << source;
+  if (bytes.empty()) return absl::NotFoundError(source);
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(bytes[i]);
+  json header = json::parse(bytes.substr(8, length));
+  change(header);
+  const ModelDir dir;
+  dir.Write("config.json", ReadAll(source + "config.json"));
+  dir.Write("model.safetensors", SafetensorsBytes(header.dump(), bytes.substr(8 + length)));
+  const auto config = LoadModelConfig(dir.path());
+  if (!config.ok()) return config.status();
+  const auto backend = backend::MakeCpuBackend(
+      {.compute = backend::BackendOptions::Compute::kF32, .thread_count = 1});
+  const auto model = Transformer::Load(
+      dir.path(), *config, {.max_batch_tokens = 8, .max_logit_rows = 8, .max_positions = 64},
+      **backend);
+  return model.status();
+}
+
+void Rename(json& header, const std::string& from, const std::string& to) {
+  header[to] = header.at(from);
+  header.erase(from);
+}
+
+TEST(WeightsTest, LoadsWhatIsUnchanged) {
+  const absl::Status status = LoadChanged([](json&) {});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(WeightsTest, NamesAMissingTensor) {
+  for (const char* name :
+       {"model.embed_tokens.weight", "model.norm.weight", "model.layers.1.input_layernorm.weight",
+        "model.layers.2.self_attn.k_proj.weight", "model.layers.0.mlp.down_proj.weight"}) {
+    const absl::Status status = LoadChanged([&](json& header) { Rename(header, name, "other"); });
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(std::string("model.safetensors: ") + name + ": found nothing, expected"));
+  }
+}
+
+TEST(WeightsTest, NamesAMisshapenTensor) {
+  absl::Status status = LoadChanged([](json& header) {
+    header["model.layers.1.mlp.up_proj.weight"]["shape"] = {96, 160};
+  });
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("model.layers.1.mlp.up_proj.weight: found shape [96, 160], expected "
+                        "[160, 96]"));
+  status = LoadChanged([](json& header) { header["model.norm.weight"]["shape"] = {1, 96}; });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("model.norm.weight: found shape [1, 96]"));
+  status = LoadChanged(
+      [](json& header) { header["model.layers.0.self_attn.q_proj.weight"]["shape"] = {96 * 96}; });
+  EXPECT_THAT(std::string(status.message()), HasSubstr("found shape [9216], expected [96, 96]"));
+}
+
+TEST(WeightsTest, NamesADTypeThatIsNoWeights) {
+  const absl::Status status = LoadChanged(
+      [](json& header) { header["model.layers.0.mlp.gate_proj.weight"]["dtype"] = "I32"; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("model.layers.0.mlp.gate_proj.weight: found dtype I32"));
+}
+
+// Appends a tensor without elements: it needs no bytes.
+absl::Status LoadWithExtra(const std::string& name) {
+  return LoadChanged([&](json& header) {
+    uint64_t end = 0;
+    for (const auto& [key, value] : header.items()) {
+      if (key != "__metadata__") end = std::max(end, value["data_offsets"][1].get<uint64_t>());
+    }
+    header[name] = {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {end, end}}};
+  });
+}
+
+TEST(WeightsTest, RefusesABiasOrNormThatWouldBeLeftOut) {
+  for (const char* name :
+       {"model.layers.0.self_attn.q_proj.bias", "model.layers.2.self_attn.q_norm.weight"}) {
+    const absl::Status status = LoadWithExtra(name);
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented) << name;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(name));
+  }
+}
+
+TEST(WeightsTest, LeavesOutWhatChangesNothing) {
+  for (const char* name : {"model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight",
+                           "visual.patch.weight", "model.layers.7.input_layernorm.weight"}) {
+    const absl::Status status = LoadWithExtra(name);
+    EXPECT_TRUE(status.ok()) << name << ": " << status;
+  }
+}
+
+TEST(ConvertTest, EveryHalfIsExactInF32) {
+  for (uint32_t bits = 0; bits < 1 << 16; ++bits) {
+    const uint16_t half = static_cast<uint16_t>(bits);
+    float value;
+    ToF32(&half, DType::kBF16, 1, &value);
+    uint32_t widened;
+    std::memcpy(&widened, &value, sizeof(widened));
+    ASSERT_EQ(widened, bits << 16);
+
+    ToF32(&half, DType::kF16, 1, &value);
+    const int exponent = static_cast<int>(bits >> 10 & 31);
+    const double fraction = bits & 1023;
+    const double magnitude = exponent == 0   ? std::ldexp(fraction, -24)
+                             : exponent < 31 ? std::ldexp(1024 + fraction, exponent - 25)
+                             : fraction == 0 ? std::numeric_limits<double>::infinity()
+                                             : std::nan("");
+    if (std::isnan(magnitude)) {
+      ASSERT_TRUE(std::isnan(value));
+    } else {
+      ASSERT_EQ(value, bits & 0x8000 ? -magnitude : magnitude) << bits;
+      ASSERT_EQ(std::signbit(value), (bits & 0x8000) != 0);
+    }
+  }
+}
+
+TEST(ConvertTest, CountsWhatRoundingChanges) {
+  const auto loss_of = [](std::vector<float> values, DType to) {
+    RoundingLoss loss;
+    CountLoss(values.data(), DType::kF32, to, values.size(), &loss);
+    return loss;
+  };
+  RoundingLoss loss =
+      loss_of({1, 1.0078125f, 1.00390625f, -0.0f, 3e38f, 3.4028235e38f}, DType::kBF16);
+  EXPECT_EQ(loss.values, 6);
+  EXPECT_EQ(loss.inexact, 3);    // 1 + 2^-8 and the last two
+  EXPECT_EQ(loss.overflows, 1);  // the largest float
+  loss =
+      loss_of({1, 1.0009765625f, 1.00048828125f, 65504, 65520, 0x1p-24f, 0x1p-25f, 0}, DType::kF16);
+  EXPECT_EQ(loss.inexact, 3);  // 1 + 2^-11, 65520 and 2^-25
+  EXPECT_EQ(loss.overflows, 1);
+  EXPECT_EQ(loss_of({1.1f}, DType::kF32).values, 0);
+  // float16 to bfloat16: three bits less.
+  const uint16_t halves[] = {0x3c00, 0x3c01, 0x3c08, 0x0001, 0x03ff};
+  loss = {};
+  CountLoss(halves, DType::kF16, DType::kBF16, 5, &loss);
+  EXPECT_EQ(loss.inexact, 2);  // 1 + 2^-10, and a subnormal of ten bits
+  EXPECT_EQ(loss.overflows, 0);
+}
+
+}  // namespace
+}  // namespace baton::model
