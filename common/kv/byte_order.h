@@ -1,0 +1,26 @@
+// Bytes to hash, in one order on every machine, for fingerprints and keys that cross the wire.
+#ifndef BATON_COMMON_KV_BYTE_ORDER_H_
+#define BATON_COMMON_KV_BYTE_ORDER_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+
+namespace baton::kv {
+
+// Holds a key and 64 tokens without the heap.
+using ByteString = absl::InlinedVector<uint8_t, 8 + 4 * 64>;
+
+template <class T>
+void AppendLittleEndian(T value, ByteString* bytes) {
+  static_assert(std::is_unsigned_v<T>);
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    bytes->push_back(static_cast<uint8_t>(value >> (8 * i)));
+  }
+}
+
+}  // namespace baton::kv
+
+#endif  // BATON_COMMON_KV_BYTE_ORDER_H_

@@ -1,0 +1,51 @@
+#include "common/kv/prefix_key.h"
+
+#include "common/base/check.h"
+#include "common/kv/byte_order.h"
+#include "xxhash.h"
+
+namespace baton::kv {
+namespace {
+
+// Roots and blocks are hashed with different seeds, so that no choice of salt imitates a block.
+constexpr XXH64_hash_t kRootSeed = 1;
+constexpr XXH64_hash_t kBlockSeed = 0;
+
+void AppendSized(absl::string_view text, ByteString* bytes) {
+  AppendLittleEndian(static_cast<uint64_t>(text.size()), bytes);
+  bytes->insert(bytes->end(), text.begin(), text.end());
+}
+
+}  // namespace
+
+PrefixKey RootPrefixKey(uint64_t model_fingerprint, absl::string_view cache_salt,
+                        absl::string_view adapter) {
+  ByteString bytes;
+  AppendLittleEndian(model_fingerprint, &bytes);
+  AppendSized(cache_salt, &bytes);
+  AppendSized(adapter, &bytes);
+  return XXH3_128bits_withSeed(bytes.data(), bytes.size(), kRootSeed).low64;
+}
+
+PrefixKey NextPrefixKey(PrefixKey parent, absl::Span<const int32_t> block_tokens) {
+  ByteString bytes;
+  bytes.reserve(sizeof(parent) + block_tokens.size() * sizeof(int32_t));
+  AppendLittleEndian(parent, &bytes);
+  for (int32_t token : block_tokens) AppendLittleEndian(static_cast<uint32_t>(token), &bytes);
+  return XXH3_128bits_withSeed(bytes.data(), bytes.size(), kBlockSeed).low64;
+}
+
+std::vector<PrefixKey> PrefixKeys(PrefixKey root, absl::Span<const int32_t> tokens,
+                                  int block_tokens) {
+  BATON_CHECK_GT(block_tokens, 0);
+  std::vector<PrefixKey> keys;
+  keys.reserve(tokens.size() / block_tokens);
+  PrefixKey key = root;
+  for (size_t end = block_tokens; end <= tokens.size(); end += block_tokens) {
+    key = NextPrefixKey(key, tokens.subspan(end - block_tokens, block_tokens));
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+}  // namespace baton::kv

@@ -1,0 +1,323 @@
+#include "common/kv/radix_cache.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/kv/radix_node.h"
+
+namespace baton::kv {
+namespace {
+
+// How many whole blocks at the beginning of the two are equal.
+int EqualBlocks(absl::Span<const int32_t> a, absl::Span<const int32_t> b, int block_tokens) {
+  const size_t comparable = std::min(a.size(), b.size());
+  int blocks = 0;
+  for (size_t begin = 0; begin + block_tokens <= comparable; begin += block_tokens, ++blocks) {
+    if (a.subspan(begin, block_tokens) != b.subspan(begin, block_tokens)) break;
+  }
+  return blocks;
+}
+
+}  // namespace
+
+// How far the tree agrees with some tokens.
+struct RadixCache::Reach {
+  Node* node = nullptr;  // the deepest node that agrees in at least one block; a root if none does;
+                         // null if there is not even a root
+  int edge_blocks = 0;   // how many blocks of that node's edge agree
+  int blocks = 0;        // how many blocks agree from the root
+};
+
+RadixCache::RadixCache(BlockPool& pool, int block_tokens)
+    : pool_(pool), block_tokens_(block_tokens) {
+  BATON_CHECK_GT(block_tokens, 0);
+  positions_.resize(pool.counts().total);
+  pool_.SetShareListener([this](BlockId block, bool shared) { OnShared(block, shared); });
+}
+
+RadixCache::~RadixCache() {
+  pool_.SetShareListener(nullptr);
+  // Not by recursion: a path may have as many nodes as the pool has blocks.
+  std::vector<std::unique_ptr<Node>> doomed;
+  for (auto& [key, root] : roots_) doomed.push_back(std::move(root));
+  while (!doomed.empty()) {
+    std::unique_ptr<Node> node = std::move(doomed.back());
+    doomed.pop_back();
+    for (auto& [tokens, child] : node->children) doomed.push_back(std::move(child));
+  }
+}
+
+Match RadixCache::MatchPrefix(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens) {
+  BATON_CHECK_GE(max_tokens, 0);
+  const Reach reach = Walk(root, tokens.subspan(0, max_tokens));
+  Match match;
+  if (reach.blocks == 0) return match;
+
+  Node* end = ReachedNode(reach);
+  Touch(end);
+  std::vector<Node*> path;
+  for (Node* node = end; node->parent != nullptr; node = node->parent) path.push_back(node);
+  for (auto node = path.rbegin(); node != path.rend(); ++node) {
+    const BlockLease& blocks = (*node)->blocks;
+    match.blocks.Append(blocks.Share(0, blocks.size(), BlockUse::kActive));
+  }
+  match.tokens = match.blocks.size() * block_tokens_;
+  return match;
+}
+
+int RadixCache::Peek(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens) const {
+  BATON_CHECK_GE(max_tokens, 0);
+  return Walk(root, tokens.subspan(0, max_tokens)).blocks * block_tokens_;
+}
+
+void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
+                        const BlockLease& blocks) {
+  const int full_blocks = static_cast<int>(tokens.size() / block_tokens_);
+  BATON_CHECK_GE(blocks.size(), full_blocks);
+  if (full_blocks == 0) return;
+  tokens = tokens.subspan(0, size_t{1} * full_blocks * block_tokens_);
+
+  std::unique_ptr<Node>& root_node = roots_[root];
+  if (root_node == nullptr) {
+    root_node = std::make_unique<Node>();
+    root_node->root_key = root;
+  }
+  const Reach reach = Walk(root, tokens);
+  Node* node = ReachedNode(reach);
+  Touch(node);
+  if (reach.blocks == full_blocks) return;
+
+  // A leaf just touched in full may grow in place: all blocks of its edge keep one last use.
+  const absl::Span<const int32_t> rest = tokens.subspan(size_t{1} * reach.blocks * block_tokens_);
+  const bool grows = node->parent != nullptr && node->children.empty();
+  if (!grows) node = AddChild(node, rest.subspan(0, block_tokens_));
+  Extend(node, rest, blocks.Share(reach.blocks, full_blocks, BlockUse::kCached));
+}
+
+int RadixCache::Evict(int block_count) {
+  BATON_CHECK_GE(block_count, 0);
+  int evicted = 0;
+  while (evicted < block_count && !evictable_leaves_.empty()) {
+    evicted += TrimLeaf(evictable_leaves_.begin()->second, block_count - evicted);
+  }
+  return evicted;
+}
+
+void RadixCache::SetListener(std::function<void(CacheChange)> listener) {
+  listener_ = std::move(listener);
+}
+
+std::vector<PrefixKey> RadixCache::Keys() const {
+  std::vector<PrefixKey> keys;
+  keys.reserve(block_count_);
+  std::vector<const Node*> pending;
+  for (const auto& [key, root] : roots_) pending.push_back(root.get());
+  while (!pending.empty()) {
+    const Node* node = pending.back();
+    pending.pop_back();
+    keys.insert(keys.end(), node->keys.begin(), node->keys.end());
+    for (const auto& [tokens, child] : node->children) pending.push_back(child.get());
+  }
+  return keys;
+}
+
+RadixCache::Reach RadixCache::Walk(PrefixKey root, absl::Span<const int32_t> tokens) const {
+  auto found = roots_.find(root);
+  if (found == roots_.end()) return Reach{};
+  Reach reach{found->second.get(), 0, 0};
+  while (tokens.size() >= static_cast<size_t>(block_tokens_)) {
+    auto child = reach.node->children.find(tokens.subspan(0, block_tokens_));
+    if (child == reach.node->children.end()) break;
+    reach.node = child->second.get();
+
+    const std::vector<int32_t>& edge = reach.node->tokens;
+    reach.edge_blocks = EqualBlocks(edge, tokens, block_tokens_);
+    reach.blocks += reach.edge_blocks;
+    if (reach.edge_blocks < reach.node->blocks.size()) break;
+    tokens.remove_prefix(edge.size());
+  }
+  return reach;
+}
+
+// The node that ends just where the agreement does.
+RadixCache::Node* RadixCache::ReachedNode(const Reach& reach) {
+  const bool inside_edge = reach.edge_blocks < reach.node->blocks.size();
+  return inside_edge ? SplitEdge(reach.node, reach.edge_blocks) : reach.node;
+}
+
+// Puts a new node, which it returns, with the first `index` blocks above `node`, which keeps the
+// rest and its children. REQUIRES: 0 < index < blocks in the edge.
+RadixCache::Node* RadixCache::SplitEdge(Node* node, int index) {
+  const int token_index = index * block_tokens_;
+  Node* parent = node->parent;
+  auto slot = parent->children.find(absl::MakeConstSpan(node->tokens).subspan(0, block_tokens_));
+  BATON_CHECK(slot != parent->children.end());
+
+  auto front = std::make_unique<Node>();
+  Node* result = front.get();
+  front->parent = parent;
+  front->last_use = node->last_use;
+  front->tokens.assign(node->tokens.begin(), node->tokens.begin() + token_index);
+  front->keys.assign(node->keys.begin(), node->keys.begin() + index);
+  BlockLease back = node->blocks.SplitAt(index);
+  front->blocks = std::move(node->blocks);
+  // What the old node told its parent, the front has told it now; Settle() brings the rest in line.
+  front->told_covered = node->told_covered;
+  front->locked_end = LockedEnd(*front, std::min(node->locked_end, index));
+
+  node->parent = result;
+  node->tokens.erase(node->tokens.begin(), node->tokens.begin() + token_index);
+  node->keys.erase(node->keys.begin(), node->keys.begin() + index);
+  node->blocks = std::move(back);
+  node->told_covered = false;
+  node->locked_end = std::max(node->locked_end - index, 0);
+
+  std::vector<int32_t> first_block(node->tokens.begin(), node->tokens.begin() + block_tokens_);
+  front->children.emplace(std::move(first_block), std::move(slot->second));
+  slot->second = std::move(front);
+  SetPositions(result, 0);
+  SetPositions(node, 0);
+  Settle(node);
+  Settle(result);
+  return result;
+}
+
+// The path from the root to `node` becomes the most recently used.
+void RadixCache::Touch(Node* node) {
+  ++last_use_;
+  for (; node != nullptr; node = node->parent) {
+    node->last_use = last_use_;
+    SettleOrder(node);
+  }
+}
+
+// A new child without blocks yet, which Extend() must give it. REQUIRES: the parent is a root or
+// has children already, so that the order of leaves stays as it is.
+RadixCache::Node* RadixCache::AddChild(Node* parent, absl::Span<const int32_t> first_block) {
+  auto child = std::make_unique<Node>();
+  child->parent = parent;
+  child->last_use = parent->last_use;
+  Node* result = child.get();
+  parent->children.emplace(std::vector<int32_t>(first_block.begin(), first_block.end()),
+                           std::move(child));
+  return result;
+}
+
+// Adds blocks to the end of a leaf's edge. REQUIRES: they hold `tokens`, whole blocks.
+void RadixCache::Extend(Node* node, absl::Span<const int32_t> tokens, BlockLease blocks) {
+  const int begin = node->blocks.size();
+  PrefixKey key = begin > 0 ? node->keys.back() : node->parent->EndKey();
+  std::vector<PrefixKey> added = PrefixKeys(key, tokens, block_tokens_);
+  for (BlockId block : blocks.ids()) {
+    BATON_CHECK(positions_[block].node == nullptr) << "block " << block << " is cached already";
+  }
+  node->tokens.insert(node->tokens.end(), tokens.begin(), tokens.end());
+  node->keys.insert(node->keys.end(), added.begin(), added.end());
+  node->blocks.Append(std::move(blocks));
+  SetPositions(node, begin);
+  node->locked_end = LockedEnd(*node, node->blocks.size());
+  block_count_ += static_cast<int>(added.size());
+  Settle(node);
+
+  if (!listener_) return;
+  for (PrefixKey added_key : added) listener_(CacheChange{true, added_key});
+}
+
+// Evicts up to max_blocks from the unlocked tail of the leaf's edge; returns how many.
+int RadixCache::TrimLeaf(Node* leaf, int max_blocks) {
+  const int size = leaf->blocks.size();
+  const int count = std::min(max_blocks, size - leaf->locked_end);
+  const int left = size - count;
+  const std::vector<PrefixKey> removed(leaf->keys.begin() + left, leaf->keys.end());
+  BlockLease freed = leaf->blocks.SplitAt(left);
+  for (BlockId block : freed.ids()) positions_[block] = Position{};
+  freed.Release();
+  leaf->keys.resize(left);
+  block_count_ -= count;
+  Settle(leaf);
+  if (left == 0) {
+    RemoveLeaf(leaf);
+  } else {
+    leaf->tokens.resize(size_t{1} * left * block_tokens_);
+  }
+
+  if (!listener_) return count;
+  for (auto key = removed.rbegin(); key != removed.rend(); ++key) {
+    listener_(CacheChange{false, *key});
+  }
+  return count;
+}
+
+// REQUIRES: the leaf has no blocks left, but still its tokens, by which its parent knows it.
+void RadixCache::RemoveLeaf(Node* leaf) {
+  Node* parent = leaf->parent;
+  const std::vector<int32_t> first_block(leaf->tokens.begin(),
+                                         leaf->tokens.begin() + block_tokens_);
+  parent->children.erase(first_block);
+  if (parent->parent == nullptr) {
+    if (parent->children.empty()) roots_.erase(PrefixKey{parent->root_key});
+    return;
+  }
+  SettleOrder(parent);  // it may be a leaf now
+}
+
+bool RadixCache::IsLocked(BlockId block) const { return pool_.RefCount(block) > 1; }
+
+// Just after the last locked block of the edge before `end`; 0 if there is none.
+int RadixCache::LockedEnd(const Node& node, int end) const {
+  while (end > 0 && !IsLocked(node.blocks.ids()[end - 1])) --end;
+  return end;
+}
+
+// The pool's news: someone besides the tree took or gave back a block.
+void RadixCache::OnShared(BlockId block, bool shared) {
+  const Position position = positions_[block];
+  if (position.node == nullptr) return;
+  Node& node = *position.node;
+  if (shared && position.index >= node.locked_end) {
+    node.locked_end = position.index + 1;
+  } else if (!shared && position.index + 1 == node.locked_end) {
+    node.locked_end = LockedEnd(node, position.index);
+  } else {
+    return;
+  }
+  Settle(&node);
+}
+
+void RadixCache::SetPositions(Node* node, int begin) {
+  const std::vector<BlockId>& ids = node->blocks.ids();
+  for (int i = begin; i < node->blocks.size(); ++i) positions_[ids[i]] = Position{node, i};
+}
+
+// Brings what others know of the node (the evictable count, its parents' covered children, the
+// order of eviction) in line with its edge, locks and children.
+void RadixCache::Settle(Node* node) {
+  while (true) {
+    const int evictable = node->blocks.size() - node->CoveredEnd();
+    evictable_block_count_ += evictable - node->told_evictable;
+    node->told_evictable = evictable;
+    SettleOrder(node);
+
+    const bool covered = node->CoveredEnd() > 0;
+    if (covered == node->told_covered || node->parent == nullptr) return;
+    node->told_covered = covered;
+    node = node->parent;
+    node->covered_children += covered ? 1 : -1;
+  }
+}
+
+void RadixCache::SettleOrder(Node* node) {
+  std::optional<uint64_t> order;
+  if (node->children.empty() && node->told_evictable > 0) order = node->last_use;
+  if (order == node->told_order) return;
+  if (node->told_order) evictable_leaves_.erase(*node->told_order);
+  if (order) {
+    const bool is_new = evictable_leaves_.emplace(*order, node).second;
+    BATON_CHECK(is_new) << "two leaves of last use " << *order;
+  }
+  node->told_order = order;
+}
+
+}  // namespace baton::kv

@@ -1,0 +1,136 @@
+// Which KV blocks hold which prompts: a compressed radix tree over whole blocks of tokens, one root
+// per namespace (root PrefixKey; see prefix_key.h).
+//
+// The algorithm is SGLang's RadixAttention (arXiv 2312.07104, radix_cache.py), with two changes.
+// Locks are the leases themselves: a block that anyone besides the tree references stays, and so do
+// all blocks before it; no lock counts to keep in step. And the tree hears from the pool when
+// blocks become shared or unshared, so that it always knows its evictable leaves without a walk.
+//
+// Who owns what, for a prompt of blocks [0, n) that is matched, computed and inserted:
+//   [0, matched)        the tree's blocks; the Match's lease shares them
+//   [matched, present)  the caller's own duplicates: someone else inserted them meanwhile; the tree
+//                       keeps the blocks it has, the caller's are freed with the caller's lease
+//   [present, full)     the caller's blocks; Insert makes the tree share them
+//   [full, n)           the partial last block: the caller's alone
+//
+// Thread: same owner as the pool; unsynchronized.
+#ifndef BATON_COMMON_KV_RADIX_CACHE_H_
+#define BATON_COMMON_KV_RADIX_CACHE_H_
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "common/kv/block_pool.h"
+#include "common/kv/prefix_key.h"
+
+namespace baton::kv {
+
+struct Match {
+  BlockLease blocks;  // kActive; while it lives, none of these blocks is evicted
+  int tokens = 0;     // blocks.size() * block_tokens
+};
+
+// For the router's index: `key` now is, or no longer is, held here.
+struct CacheChange {
+  bool added = false;
+  PrefixKey key = 0;
+};
+
+class RadixCache {
+ public:
+  static constexpr int kNoLimit = std::numeric_limits<int>::max();
+
+  // The pool must outlive the cache. The cache takes the pool's share listener.
+  // REQUIRES: block_tokens > 0.
+  RadixCache(BlockPool& pool, int block_tokens);
+  ~RadixCache();
+  RadixCache(const RadixCache&) = delete;
+  RadixCache& operator=(const RadixCache&) = delete;
+
+  // The longest cached prefix of `tokens` in whole blocks, at most max_tokens long, compared by
+  // tokens, not by keys. The path becomes the most recently used. To leave at least one prompt
+  // token to compute, as sampling needs, pass tokens.size() - 1. O(tokens + blocks); may split an
+  // edge. REQUIRES: max_tokens >= 0.
+  Match MatchPrefix(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens);
+
+  // Match.tokens, without the lock and without the use.
+  int Peek(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens = kNoLimit) const;
+
+  // Shares the whole blocks of `tokens` that the tree lacks, as kCached; blocks[i] must hold the
+  // finished KV of tokens [i * block_tokens, (i + 1) * block_tokens). The path becomes the most
+  // recently used. REQUIRES: blocks of the cache's pool; blocks.size() >= tokens.size() /
+  // block_tokens; no block that the tree takes stands in it already.
+  void Insert(PrefixKey root, absl::Span<const int32_t> tokens, const BlockLease& blocks);
+
+  // Frees min(block_count, evictable_block_count()) blocks and returns how many: always the least
+  // recently used among the unlocked last blocks of paths. O(log leaves) per leaf, O(1) per block.
+  // REQUIRES: block_count >= 0.
+  int Evict(int block_count);
+
+  // What Evict could free now, exactly. O(1).
+  int evictable_block_count() const { return evictable_block_count_; }
+  int block_count() const { return block_count_; }
+
+  // Evicts all that can be evicted; locked blocks, and those before them on their paths, stay.
+  void Clear() { Evict(evictable_block_count_); }
+
+  // Called for each block, in order: added when it becomes cached, from the root outwards; removed
+  // when it is evicted, from the tail inwards. Must not call back into the cache. Not called for
+  // what is there already (see Keys) nor by the destructor.
+  void SetListener(std::function<void(CacheChange)> listener);
+  // The keys of all cached blocks, parents before children: the snapshot that changes build on.
+  std::vector<PrefixKey> Keys() const;
+
+  // Ends the process unless tree, locks, counts, order of use and the pool agree. O(tokens cached).
+  void CheckIntegrity() const;
+
+ private:
+  struct Node;
+  struct Reach;
+  // Where a cached block stands, to go from the pool's news to the tree.
+  struct Position {
+    Node* node = nullptr;
+    int index = 0;  // of the block in the node's edge
+  };
+
+  Reach Walk(PrefixKey root, absl::Span<const int32_t> tokens) const;
+  Node* ReachedNode(const Reach& reach);
+  Node* SplitEdge(Node* node, int index);
+  void Touch(Node* node);
+  Node* AddChild(Node* parent, absl::Span<const int32_t> first_block);
+  void Extend(Node* node, absl::Span<const int32_t> tokens, BlockLease blocks);
+  int TrimLeaf(Node* leaf, int max_blocks);
+  void RemoveLeaf(Node* leaf);
+
+  void OnShared(BlockId block, bool shared);
+  bool IsLocked(BlockId block) const;
+  int LockedEnd(const Node& node, int end) const;
+  void SetPositions(Node* node, int begin);
+  void Settle(Node* node);
+  void SettleOrder(Node* node);
+
+  void CheckEdge(const Node& node) const;
+  void CheckLocks(const Node& node) const;
+
+  BlockPool& pool_;
+  const int block_tokens_;
+  absl::flat_hash_map<PrefixKey, std::unique_ptr<Node>> roots_;
+  std::vector<Position> positions_;  // by BlockId
+  // Leaves with an unlocked tail, by last use. A use touches one path, of which at most one node is
+  // a leaf, so no two leaves have the same last use.
+  std::map<uint64_t, Node*> evictable_leaves_;
+  uint64_t last_use_ = 0;  // a logical clock: one tick per use
+  int block_count_ = 0;
+  int evictable_block_count_ = 0;
+  std::function<void(CacheChange)> listener_;
+};
+
+}  // namespace baton::kv
+
+#endif  // BATON_COMMON_KV_RADIX_CACHE_H_

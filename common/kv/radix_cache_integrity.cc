@@ -1,0 +1,80 @@
+#include "common/base/check.h"
+#include "common/kv/radix_cache.h"
+#include "common/kv/radix_node.h"
+
+namespace baton::kv {
+
+void RadixCache::CheckIntegrity() const {
+  int blocks = 0;
+  int evictable = 0;
+  size_t ordered_leaves = 0;
+  std::vector<const Node*> pending;
+  for (const auto& [key, root] : roots_) {
+    BATON_CHECK(root->parent == nullptr && root->blocks.empty() && root->root_key == key);
+    BATON_CHECK(!root->children.empty()) << "an empty namespace stays";
+    pending.push_back(root.get());
+  }
+  while (!pending.empty()) {
+    const Node& node = *pending.back();
+    pending.pop_back();
+    CheckEdge(node);
+    CheckLocks(node);
+    blocks += node.blocks.size();
+    evictable += node.told_evictable;
+    ordered_leaves += node.told_order.has_value() ? 1 : 0;
+    for (const auto& [tokens, child] : node.children) {
+      BATON_CHECK(child->parent == &node);
+      BATON_CHECK(!child->blocks.empty()) << "an edge without blocks";
+      BATON_CHECK(
+          TokensEqual()(tokens, absl::MakeConstSpan(child->tokens).subspan(0, block_tokens_)));
+      BATON_CHECK_LE(child->last_use, node.last_use) << "used without its prefix";
+      pending.push_back(child.get());
+    }
+  }
+  BATON_CHECK_EQ(blocks, block_count_);
+  BATON_CHECK_EQ(evictable, evictable_block_count_);
+  BATON_CHECK_EQ(ordered_leaves, evictable_leaves_.size());
+  int positions = 0;
+  for (const Position& position : positions_) positions += position.node != nullptr ? 1 : 0;
+  BATON_CHECK_EQ(positions, block_count_);
+}
+
+// Tokens, keys and blocks of the edge belong together, and the way back from block to node is
+// right.
+void RadixCache::CheckEdge(const Node& node) const {
+  BATON_CHECK_EQ(node.tokens.size(), node.keys.size() * block_tokens_);
+  BATON_CHECK_EQ(node.keys.size(), node.blocks.ids().size());
+  if (node.parent != nullptr) {
+    BATON_CHECK(node.keys == PrefixKeys(node.parent->EndKey(), node.tokens, block_tokens_));
+  }
+  BATON_CHECK(node.blocks.empty() || node.blocks.use() == BlockUse::kCached);
+  for (int i = 0; i < node.blocks.size(); ++i) {
+    const BlockId block = node.blocks.ids()[i];
+    BATON_CHECK(positions_[block].node == &node && positions_[block].index == i)
+        << "block " << block;
+    BATON_CHECK_GE(pool_.RefCount(block), 1);
+  }
+}
+
+// Locks are what the pool says, and the counts made from them agree.
+void RadixCache::CheckLocks(const Node& node) const {
+  int locked_end = 0;
+  for (int i = 0; i < node.blocks.size(); ++i) {
+    if (IsLocked(node.blocks.ids()[i])) locked_end = i + 1;
+  }
+  BATON_CHECK_EQ(locked_end, node.locked_end);
+  int covered_children = 0;
+  for (const auto& [tokens, child] : node.children) covered_children += child->told_covered ? 1 : 0;
+  BATON_CHECK_EQ(covered_children, node.covered_children);
+  BATON_CHECK_EQ(node.told_evictable, node.blocks.size() - node.CoveredEnd());
+  if (node.parent != nullptr) BATON_CHECK_EQ(node.told_covered, node.CoveredEnd() > 0);
+
+  const bool is_evictable_leaf = node.children.empty() && node.told_evictable > 0;
+  BATON_CHECK_EQ(node.told_order.has_value(), is_evictable_leaf);
+  if (!is_evictable_leaf) return;
+  BATON_CHECK_EQ(*node.told_order, node.last_use);
+  auto found = evictable_leaves_.find(node.last_use);
+  BATON_CHECK(found != evictable_leaves_.end() && found->second == &node);
+}
+
+}  // namespace baton::kv

@@ -1,0 +1,56 @@
+// A node of RadixCache with the edge that leads to it. Only radix_cache*.cc include this.
+#ifndef BATON_COMMON_KV_RADIX_NODE_H_
+#define BATON_COMMON_KV_RADIX_NODE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+#include "absl/types/span.h"
+#include "common/kv/radix_cache.h"
+
+namespace baton::kv {
+
+// Lets a map keyed by vectors be searched with spans.
+struct TokensHash {
+  using is_transparent = void;
+  size_t operator()(absl::Span<const int32_t> tokens) const {
+    return absl::Hash<absl::Span<const int32_t>>()(tokens);
+  }
+};
+struct TokensEqual {
+  using is_transparent = void;
+  bool operator()(absl::Span<const int32_t> a, absl::Span<const int32_t> b) const { return a == b; }
+};
+
+// All blocks of an edge have the same last use: a use that ends inside an edge splits it first.
+struct RadixCache::Node {
+  Node* parent = nullptr;  // null for a root, whose edge is empty
+  PrefixKey root_key = 0;  // of a root only
+  std::vector<int32_t> tokens;
+  std::vector<PrefixKey> keys;
+  BlockLease blocks;  // the tree's own references, kCached
+  // By the first block of the child's tokens.
+  absl::flat_hash_map<std::vector<int32_t>, std::unique_ptr<Node>, TokensHash, TokensEqual>
+      children;
+
+  uint64_t last_use = 0;
+  int locked_end = 0;  // the edge's locked blocks all stand before this index, and one ends at it
+  int covered_children = 0;  // children with a lock in their edge or below
+
+  // What the tree last counted this node as; RadixCache::Settle() keeps them true.
+  int told_evictable = 0;
+  bool told_covered = false;           // a lock in the edge or below
+  std::optional<uint64_t> told_order;  // the key in evictable_leaves_, if there
+
+  PrefixKey EndKey() const { return parent == nullptr ? root_key : keys.back(); }
+  // Blocks of the edge before this index cannot be evicted: a lock is on them or after them.
+  int CoveredEnd() const { return covered_children > 0 ? blocks.size() : locked_end; }
+};
+
+}  // namespace baton::kv
+
+#endif  // BATON_COMMON_KV_RADIX_NODE_H_

@@ -1,0 +1,113 @@
+#include "common/kv/kv_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <set>
+
+#include "common/base/error.h"
+
+namespace baton::kv {
+namespace {
+
+using ::testing::HasSubstr;
+
+KvLayout Qwen() { return KvLayout{24, 2, 64, 16, KvDtype::kBF16, 1}; }
+
+TEST(KvLayoutTest, Bytes) {
+  EXPECT_EQ(Qwen().ChunkBytes(), 2 * 2 * 16 * 64 * 2);
+  EXPECT_EQ(Qwen().BlockBytes(), 24 * Qwen().ChunkBytes());
+  KvLayout f32 = Qwen();
+  f32.dtype = KvDtype::kF32;
+  EXPECT_EQ(f32.BlockBytes(), 2 * Qwen().BlockBytes());
+}
+
+TEST(KvLayoutTest, LargestValidLayoutDoesNotOverflow) {
+  const KvLayout largest{4096, 1024, 4096, 256, KvDtype::kF32, 1};
+  ASSERT_TRUE(largest.Validate().ok());
+  EXPECT_EQ(largest.ChunkBytes(), int64_t{1} << 33);
+  EXPECT_EQ(largest.BlockBytes(), int64_t{1} << 45);
+}
+
+TEST(KvLayoutTest, ValidateNamesFieldValueAndRange) {
+  struct Case {
+    int KvLayout::*field;
+    const char* name;
+    std::vector<int> bad;
+  };
+  constexpr int kMax = std::numeric_limits<int>::max();
+  constexpr int kMin = std::numeric_limits<int>::min();
+  const Case cases[] = {
+      {&KvLayout::layers, "kv_layout.layers", {0, -1, 4097, kMax, kMin}},
+      {&KvLayout::kv_heads, "kv_layout.kv_heads", {0, -1, 1025, kMax, kMin}},
+      {&KvLayout::head_dim, "kv_layout.head_dim", {0, -1, 4097, kMax, kMin}},
+      {&KvLayout::block_tokens, "kv_layout.block_tokens", {0, 8, 15, 17, 24, 257, 272, -16, kMin}},
+      {&KvLayout::format_version, "kv_layout.format_version", {0, 2, -1, kMax}},
+  };
+  EXPECT_TRUE(Qwen().Validate().ok());
+  for (const Case& c : cases) {
+    for (int value : c.bad) {
+      KvLayout layout = Qwen();
+      layout.*c.field = value;
+      const absl::Status status = layout.Validate();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << layout.ToString();
+      EXPECT_EQ(ErrorField(status), c.name);
+      EXPECT_EQ(ErrorReason(status), "KV_LAYOUT_INVALID");
+      EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(value)));
+      EXPECT_THAT(std::string(status.message()), HasSubstr("expected"));
+    }
+  }
+  for (int block_tokens = 16; block_tokens <= 256; block_tokens += 16) {
+    KvLayout layout = Qwen();
+    layout.block_tokens = block_tokens;
+    EXPECT_TRUE(layout.Validate().ok()) << block_tokens;
+  }
+}
+
+TEST(KvLayoutTest, UnknownDtypeIsRefusedAndPrintable) {
+  KvLayout layout = Qwen();
+  layout.dtype = static_cast<KvDtype>(9);
+  EXPECT_EQ(ErrorField(layout.Validate()), "kv_layout.dtype");
+  EXPECT_THAT(layout.ToString(), HasSubstr("dtype 9"));
+}
+
+// Workers of different builds compare these: do not adapt them.
+TEST(KvLayoutTest, GoldenFingerprint) {
+  EXPECT_EQ(Qwen().Fingerprint(), 0x2d2d8dc0aaaadbe7u);
+  EXPECT_EQ((KvLayout{32, 8, 128, 32, KvDtype::kF32, 1}.Fingerprint()), 0x32061824e5bf58f1u);
+}
+
+TEST(KvLayoutTest, EveryFieldEntersTheFingerprint) {
+  std::set<uint64_t> fingerprints = {Qwen().Fingerprint()};
+  for (auto field : {&KvLayout::layers, &KvLayout::kv_heads, &KvLayout::head_dim,
+                     &KvLayout::block_tokens, &KvLayout::format_version}) {
+    KvLayout layout = Qwen();
+    ++(layout.*field);
+    fingerprints.insert(layout.Fingerprint());
+  }
+  for (KvDtype dtype : {KvDtype::kF32, KvDtype::kF16}) {
+    KvLayout layout = Qwen();
+    layout.dtype = dtype;
+    fingerprints.insert(layout.Fingerprint());
+  }
+  EXPECT_EQ(fingerprints.size(), 8u);
+}
+
+TEST(KvLayoutTest, DtypeNamesRoundTrip) {
+  for (KvDtype dtype : {KvDtype::kF32, KvDtype::kBF16, KvDtype::kF16}) {
+    EXPECT_EQ(ParseKvDtype(KvDtypeName(dtype)), dtype);
+  }
+  EXPECT_EQ(KvDtypeBytes(KvDtype::kF32), 4);
+  EXPECT_EQ(KvDtypeBytes(KvDtype::kBF16), 2);
+  EXPECT_EQ(KvDtypeBytes(KvDtype::kF16), 2);
+  EXPECT_FALSE(ParseKvDtype("float64"));
+  EXPECT_FALSE(ParseKvDtype(""));
+}
+
+TEST(KvLayoutTest, ToString) {
+  EXPECT_EQ(Qwen().ToString(), "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1");
+}
+
+}  // namespace
+}  // namespace baton::kv
