@@ -1,0 +1,70 @@
+// Tokens that are found in the text before the model sees it, such as <|eot_id|>.
+// The rules are those of Hugging Face `tokenizers`, tokenizer/added_vocabulary. Thread-safe once
+// built.
+#ifndef BATON_COMMON_TOKENIZER_ADDED_TOKENS_H_
+#define BATON_COMMON_TOKENIZER_ADDED_TOKENS_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace baton::tokenizer {
+
+struct AddedToken {
+  int32_t id;
+  std::string content;
+  // What to find: the content, or its normalised form for tokens with `normalized`, which are
+  // searched for in normalised text.
+  std::string pattern;
+  bool single_word;  // not beside a word character
+  bool lstrip;       // takes the white space before it
+  bool rstrip;       // takes the white space after it
+  bool normalized;
+  bool special;
+};
+
+// Finds a set of added tokens: from the left, the longest of those that start at one place.
+class AddedTokenFinder {
+ public:
+  // The longest pattern a file may have; bounds the work for each byte of text.
+  static constexpr size_t kMaxPatternBytes = 1024;
+
+  // False, changing nothing, if another token has the same pattern.
+  // REQUIRES: 0 < pattern bytes <= kMaxPatternBytes. The token outlives this.
+  bool Add(const AddedToken* token);
+
+  // A part of a text: an added token, or what lies between two of them.
+  struct Part {
+    const AddedToken* token;  // null for text
+    size_t begin;
+    size_t end;
+  };
+  // Visits the parts in order; none of the texts is empty. Stops at the first error.
+  absl::Status ForEachPart(absl::string_view text,
+                           absl::FunctionRef<absl::Status(const Part&)> visit) const;
+
+ private:
+  struct Match {
+    const AddedToken* token;
+    size_t end;
+  };
+  std::optional<Match> LongestAt(absl::string_view text, size_t begin) const;
+
+  // A trie: node 0 is the root, children_ maps (node, byte) to a node, tokens_ is by node.
+  std::vector<const AddedToken*> tokens_ = {nullptr};
+  absl::flat_hash_map<uint64_t, uint32_t> children_;
+  std::array<bool, 256> is_first_byte_ = {};
+};
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_ADDED_TOKENS_H_

@@ -1,0 +1,274 @@
+#include "common/tokenizer/bpe.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <limits>
+
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/tokenizer/byte_level.h"
+#include "common/tokenizer/unicode.h"
+#include "common/tokenizer/word_cache.h"
+
+namespace baton::tokenizer {
+namespace {
+
+// Up to here looking through all pairs beats keeping a heap of them.
+constexpr size_t kMaxShortUnits = 24;
+constexpr int32_t kMergedAway = -1;
+constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
+constexpr absl::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
+
+uint64_t PairKey(int32_t left, int32_t right) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+}
+
+uint32_t NextCacheOwner() {
+  static std::atomic<uint32_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+bool EndsWithMetaspace(absl::string_view text) {
+  return text.size() >= kMetaspace.size() &&
+         text.substr(text.size() - kMetaspace.size()) == kMetaspace;
+}
+
+}  // namespace
+
+Bpe::Bpe(BpeSpec spec, bool byte_level)
+    : vocabulary_(std::move(spec.vocabulary)),
+      unknown_(spec.unknown),
+      fuse_unknown_(spec.fuse_unknown),
+      byte_fallback_(spec.byte_fallback),
+      ignore_merges_(spec.ignore_merges),
+      byte_level_(byte_level),
+      cache_owner_(NextCacheOwner()) {
+  merges_.reserve(spec.merges.size());
+  uint32_t rank = 0;
+  for (const BpeSpec::Merge& merge : spec.merges) {
+    merges_[PairKey(merge.left, merge.right)] = {rank++, merge.merged};
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    byte_units_[byte] = vocabulary_.Find(absl::StrFormat("<0x%02X>", byte));
+    named_bytes_[byte] = vocabulary_.Find(ByteName(static_cast<unsigned char>(byte)));
+  }
+  if (byte_level_ && ignore_merges_) {
+    for (size_t id = 0; id < vocabulary_.id_limit(); ++id) {
+      const std::string* token = vocabulary_.Token(static_cast<int32_t>(id));
+      std::string bytes;
+      if (token == nullptr || !AppendNamedBytes(*token, &bytes)) continue;
+      words_.emplace(std::move(bytes), static_cast<int32_t>(id));
+    }
+  }
+  cut_at_metaspace_ = !byte_level_ && !ignore_merges_ && NoTokenCrossesMetaspace();
+}
+
+// Whether U+2581 starts every token it is in, or is preceded by its like alone. Then nothing ever
+// merges across the place before it, and the text on both sides can be encoded apart.
+bool Bpe::NoTokenCrossesMetaspace() const {
+  if (!vocabulary_.Find(kMetaspace)) return false;  // it would be part of a run of unknowns
+  for (const auto& [pair, merge] : merges_) {
+    const std::string& left = *vocabulary_.Token(static_cast<int32_t>(pair >> 32));
+    const std::string& right = *vocabulary_.Token(static_cast<int32_t>(pair & 0xFFFFFFFF));
+    if (right.compare(0, kMetaspace.size(), kMetaspace.data(), kMetaspace.size()) == 0 &&
+        !EndsWithMetaspace(left)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Bpe::Encode(absl::string_view word, std::vector<int32_t>* ids) const {
+  BATON_CHECK_LE(word.size(), size_t{1} << 30);
+  if (!cut_at_metaspace_ || word.size() <= WordCache::kMaxWordBytes) return EncodePart(word, ids);
+  size_t begin = 0;
+  for (size_t at = word.find(kMetaspace, 1); at != absl::string_view::npos;
+       at = word.find(kMetaspace, at + kMetaspace.size())) {
+    if (EndsWithMetaspace(word.substr(0, at))) continue;
+    EncodePart(word.substr(begin, at - begin), ids);
+    begin = at;
+  }
+  EncodePart(word.substr(begin), ids);
+}
+
+void Bpe::EncodePart(absl::string_view word, std::vector<int32_t>* ids) const {
+  if (word.size() > WordCache::kMaxWordBytes) return EncodeUncached(word, ids);
+  static thread_local WordCache cache;
+  const uint64_t hash = XXH3_64bits(word.data(), word.size());
+  if (cache.Lookup(cache_owner_, hash, word, ids)) return;
+  const size_t first = ids->size();
+  EncodeUncached(word, ids);
+  const size_t count = ids->size() - first;
+  if (count <= WordCache::kMaxIds) {
+    cache.Store(cache_owner_, hash, word, ids->data() + first, count);
+  }
+}
+
+std::optional<int32_t> Bpe::WholeWord(absl::string_view word) const {
+  if (!byte_level_) return vocabulary_.Find(word);
+  const auto found = words_.find(word);
+  if (found == words_.end()) return std::nullopt;
+  return found->second;
+}
+
+void Bpe::EncodeUncached(absl::string_view word, std::vector<int32_t>* ids) const {
+  if (ignore_merges_) {
+    if (const std::optional<int32_t> id = WholeWord(word)) {
+      ids->push_back(*id);
+      return;
+    }
+  }
+  const size_t first = ids->size();
+  AppendUnits(word, ids);
+  if (ids->size() - first <= kMaxShortUnits) {
+    MergeShort(ids, first);
+  } else {
+    MergeLong(ids, first);
+  }
+}
+
+// Appends the ids of the characters of one word. A run of unknown characters stays open, as later
+// ones may fuse with it; byte tokens do not end it, which is how Hugging Face's code behaves.
+struct Bpe::UnitWriter {
+  const Bpe& bpe;
+  std::vector<int32_t>* units;
+  bool unknown_open = false;
+
+  void Known(int32_t id) {
+    Close();
+    units->push_back(id);
+  }
+
+  // `character` is not in the vocabulary.
+  void Unknown(absl::string_view character) {
+    if (bpe.byte_fallback_ && AppendByteTokens(character)) return;
+    if (!bpe.unknown_) return;
+    if (!bpe.fuse_unknown_) Close();
+    unknown_open = true;
+  }
+
+  void Close() {
+    if (unknown_open) units->push_back(*bpe.unknown_);
+    unknown_open = false;
+  }
+
+  bool AppendByteTokens(absl::string_view character) {
+    const size_t first = units->size();
+    for (const char c : character) {
+      const std::optional<int32_t> id = bpe.byte_units_[static_cast<unsigned char>(c)];
+      if (!id) {
+        units->resize(first);
+        return false;
+      }
+      units->push_back(*id);
+    }
+    return true;
+  }
+};
+
+void Bpe::AppendUnits(absl::string_view word, std::vector<int32_t>* units) const {
+  UnitWriter writer{*this, units};
+  if (byte_level_) {
+    for (const char c : word) {
+      const unsigned char byte = c;
+      if (named_bytes_[byte]) {
+        writer.Known(*named_bytes_[byte]);
+      } else {
+        writer.Unknown(ByteName(byte));
+      }
+    }
+  } else {
+    for (size_t i = 0; i < word.size();) {
+      const absl::string_view character = word.substr(i, Utf8CharBytes(word[i]));
+      if (const std::optional<int32_t> id = vocabulary_.Find(character)) {
+        writer.Known(*id);
+      } else {
+        writer.Unknown(character);
+      }
+      i += character.size();
+    }
+  }
+  writer.Close();
+}
+
+const Bpe::RankedMerge* Bpe::FindMerge(int32_t left, int32_t right) const {
+  const auto found = merges_.find(PairKey(left, right));
+  return found == merges_.end() ? nullptr : &found->second;
+}
+
+// Merges the units from `first` on, in place. REQUIRES: at most kMaxShortUnits of them.
+void Bpe::MergeShort(std::vector<int32_t>* units, size_t first) const {
+  int32_t* const unit = units->data() + first;
+  size_t count = units->size() - first;
+  if (count < 2) return;
+  RankedMerge merges[kMaxShortUnits];  // of each unit with the next
+  const auto look_up = [&](size_t i) {
+    const RankedMerge* merge = FindMerge(unit[i], unit[i + 1]);
+    merges[i] = merge != nullptr ? *merge : RankedMerge{kNoRank, 0};
+  };
+  for (size_t i = 0; i + 1 < count; ++i) look_up(i);
+  while (count > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < count; ++i) {
+      if (merges[i].rank < merges[best].rank) best = i;
+    }
+    if (merges[best].rank == kNoRank) break;
+    unit[best] = merges[best].merged;
+    std::copy(unit + best + 2, unit + count, unit + best + 1);
+    --count;
+    if (best + 1 < count) {
+      std::copy(merges + best + 2, merges + count, merges + best + 1);
+      look_up(best);
+    }
+    if (best > 0) look_up(best - 1);
+  }
+  units->resize(first + count);
+}
+
+void Bpe::MergeLong(std::vector<int32_t>* units, size_t first) const {
+  int32_t* const unit = units->data() + first;
+  const uint32_t count = static_cast<uint32_t>(units->size() - first);
+  std::vector<uint32_t> next(count);
+  std::vector<uint32_t> previous(count);
+  // Pairs by (rank, position of the left unit). An entry whose units have changed since is found
+  // stale when it comes up: a rank names one pair.
+  std::vector<uint64_t> heap;
+  const auto push = [&](uint32_t left, uint32_t right) {
+    const RankedMerge* merge = FindMerge(unit[left], unit[right]);
+    if (merge == nullptr) return false;
+    heap.push_back(static_cast<uint64_t>(merge->rank) << 32 | left);
+    return true;
+  };
+  for (uint32_t i = 0; i < count; ++i) {
+    next[i] = i + 1;
+    previous[i] = i - 1;  // of the first one never read
+    if (i + 1 < count) push(i, i + 1);
+  }
+  const std::greater<uint64_t> later;
+  std::make_heap(heap.begin(), heap.end(), later);
+  while (!heap.empty()) {
+    const uint64_t top = heap.front();
+    std::pop_heap(heap.begin(), heap.end(), later);
+    heap.pop_back();
+    const uint32_t left = static_cast<uint32_t>(top);
+    if (unit[left] == kMergedAway || next[left] >= count) continue;
+    const uint32_t right = next[left];
+    const RankedMerge* merge = FindMerge(unit[left], unit[right]);
+    if (merge == nullptr || merge->rank != top >> 32) continue;
+    unit[left] = merge->merged;
+    unit[right] = kMergedAway;
+    next[left] = next[right];
+    if (next[left] < count) {
+      previous[next[left]] = left;
+      if (push(left, next[left])) std::push_heap(heap.begin(), heap.end(), later);
+    }
+    if (left > 0 && push(previous[left], left)) std::push_heap(heap.begin(), heap.end(), later);
+  }
+  units->erase(std::remove(units->begin() + first, units->end(), kMergedAway), units->end());
+}
+
+}  // namespace baton::tokenizer

@@ -1,0 +1,55 @@
+// Carries out the decoders of a Pipeline on a stream of tokens, in time linear in the tokens.
+// Whole texts are decoded by the same code, as a stream that ends at once, so the two never differ.
+#ifndef BATON_COMMON_TOKENIZER_DECODER_H_
+#define BATON_COMMON_TOKENIZER_DECODER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/tokenizer/pipeline.h"
+
+namespace baton::tokenizer {
+
+// Where the stream's first token stands.
+enum class TextPosition {
+  kStart,         // it starts the text
+  kContinuation,  // text, such as a prompt's, came before it
+};
+
+// One step of the chain. Tokens arrive in one or more pieces; a step passes on what is certain.
+// Not thread-safe.
+class DecodeStep {
+ public:
+  virtual ~DecodeStep() = default;
+  // More of the current token.
+  virtual absl::Status Text(absl::string_view text) = 0;
+  virtual absl::Status EndToken() = 0;
+  // No more tokens. Called once, last.
+  virtual absl::Status Finish() = 0;
+};
+
+// One per stream. Not thread-safe.
+class DecodeStream {
+ public:
+  // `pipeline` outlives the stream.
+  DecodeStream(const Pipeline& pipeline, TextPosition position);
+  ~DecodeStream();
+
+  // Appends to `out` what is certain of the text once `token` has come; whole characters only.
+  // INVALID_ARGUMENT if a Replace decoder's pattern gives up, see Matcher::ForEachMatch.
+  absl::Status Push(absl::string_view token, std::string* out);
+  // The rest of the text. Nothing may be pushed after it.
+  absl::Status Finish(std::string* out);
+
+ private:
+  void Take(std::string* out);
+
+  std::string ready_;                 // what the last step has passed on
+  std::unique_ptr<DecodeStep> head_;  // owns the steps behind it
+};
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_DECODER_H_

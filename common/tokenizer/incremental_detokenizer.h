@@ -1,0 +1,51 @@
+// The text of a stream of tokens, as soon as it is certain.
+//
+// Rule: what Append and Flush return, concatenated, is Tokenizer::Decode of all ids appended. What
+// is given out is never taken back and is always whole UTF-8, so held back are
+//   - the bytes of an unfinished character (byte-level models), at most 3;
+//   - a run of byte tokens "<0xE4>" up to the next other token, as one bad byte changes the whole
+//     run (byte-fallback models);
+//   - characters that a Strip decoder may take from the end (no published model has one that does).
+// Flush gives out what is left, U+FFFD for what never became a character.
+//
+// Prompts: some decoders drop the space that starts a text (Llama 2, Mistral). Text that goes on
+// after a prompt must keep that space: construct with TextPosition::kContinuation and append the
+// generated ids only; never decode the prompt's tokens into the output. With a prompt that decodes
+// to nothing, kStart is right. For byte-level models the two are the same.
+#ifndef BATON_COMMON_TOKENIZER_INCREMENTAL_DETOKENIZER_H_
+#define BATON_COMMON_TOKENIZER_INCREMENTAL_DETOKENIZER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/tokenizer/decoder.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace baton::tokenizer {
+
+// One per stream, not thread-safe. Time and memory per token do not grow with the text.
+class IncrementalDetokenizer {
+ public:
+  // `tokenizer` outlives this.
+  explicit IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special_tokens = true,
+                                  TextPosition position = TextPosition::kStart);
+
+  // The text that became certain, often empty. INVALID_ARGUMENT as Tokenizer::Decode; then none of
+  // `ids` was taken.
+  absl::StatusOr<std::string> Append(absl::Span<const int32_t> ids);
+
+  // The rest; the stream is over. Nothing may be appended after it; a second call returns "".
+  std::string Flush();
+
+ private:
+  const Tokenizer& tokenizer_;
+  const bool skip_special_tokens_;
+  DecodeStream stream_;
+  bool flushed_ = false;
+};
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_INCREMENTAL_DETOKENIZER_H_

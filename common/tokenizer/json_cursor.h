@@ -1,0 +1,86 @@
+// Reading of untrusted JSON where every complaint names the file, the path inside it, what was
+// expected and what was found. Keeps the JSON library out of all other headers.
+//
+// Errors: INVALID_ARGUMENT with reason "BAD_TOKENIZER". Thread-safe once parsed.
+#ifndef BATON_COMMON_TOKENIZER_JSON_CURSOR_H_
+#define BATON_COMMON_TOKENIZER_JSON_CURSOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace baton::tokenizer {
+
+class JsonDocument;
+
+// One value and the way to it. Valid as long as its document.
+class JsonCursor {
+ public:
+  bool is_null() const;
+  bool is_string() const;
+  bool is_array() const;
+
+  // The member `key`; an error if this is no object or has no such member.
+  absl::StatusOr<JsonCursor> Get(absl::string_view key) const;
+  // The member `key` if it is there and not null.
+  std::optional<JsonCursor> Find(absl::string_view key) const;
+  // Refuses an object that has other members: an option that is not understood changes the result.
+  absl::Status AllowOnly(std::initializer_list<absl::string_view> keys) const;
+
+  absl::StatusOr<std::string> String() const;
+  absl::StatusOr<bool> Bool() const;
+  // An integer of 0..max.
+  absl::StatusOr<int64_t> Integer(int64_t max) const;
+  // The member `key`, or `otherwise` where it is absent or null.
+  absl::StatusOr<bool> BoolOr(absl::string_view key, bool otherwise) const;
+
+  // Stop at the first error. An error if this is no array or no object.
+  absl::Status ForEachElement(absl::FunctionRef<absl::Status(const JsonCursor&)> visit) const;
+  absl::Status ForEachMember(
+      absl::FunctionRef<absl::Status(absl::string_view key, const JsonCursor&)> visit) const;
+
+  // "<file>: <path>: <message>"
+  absl::Status Error(absl::string_view message) const;
+  // "<file>: <path>: expected <expected>, found <this value, shortened>"
+  absl::Status Expected(absl::string_view expected) const;
+
+ private:
+  friend class JsonDocument;
+  JsonCursor(const void* value, absl::string_view origin, std::string path)
+      : value_(value), origin_(origin), path_(std::move(path)) {}
+
+  const void* value_;  // nlohmann::json
+  absl::string_view origin_;
+  std::string path_;
+};
+
+class JsonDocument {
+ public:
+  // Refuses text that is not JSON, an object with the same key twice (parsers disagree on which one
+  // counts), and nesting deeper than any tokenizer needs.
+  static absl::StatusOr<JsonDocument> Parse(absl::string_view text, absl::string_view origin);
+
+  JsonDocument(JsonDocument&&) noexcept;
+  JsonDocument& operator=(JsonDocument&&) noexcept;
+  ~JsonDocument();
+
+  JsonCursor root() const;
+
+ private:
+  struct Parsed;
+  explicit JsonDocument(std::unique_ptr<Parsed> parsed);
+
+  std::unique_ptr<Parsed> parsed_;
+};
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_JSON_CURSOR_H_

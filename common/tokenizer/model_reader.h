@@ -1,0 +1,27 @@
+// tokenizer.json's model and added_tokens. INVALID_ARGUMENT with the path for everything that is
+// missing, of the wrong type, contradictory, or not understood.
+#ifndef BATON_COMMON_TOKENIZER_MODEL_READER_H_
+#define BATON_COMMON_TOKENIZER_MODEL_READER_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/tokenizer/added_tokens.h"
+#include "common/tokenizer/bpe.h"
+#include "common/tokenizer/json_cursor.h"
+
+namespace baton::tokenizer {
+
+// `root` is the whole file. Ids are refused where they would make the table by id far larger than
+// the file that asks for it.
+absl::StatusOr<BpeSpec> ReadModel(const JsonCursor& root);
+
+// The patterns are the contents, for the caller to normalise. Ids are those of the file; a content
+// that the model has under another id, and an id that the model gives to another token, are
+// refused.
+absl::StatusOr<std::vector<AddedToken>> ReadAddedTokens(const JsonCursor& root,
+                                                        const Vocabulary& model);
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_MODEL_READER_H_

@@ -1,0 +1,30 @@
+// Carries out the normalizers of a Pipeline. Thread-safe.
+#ifndef BATON_COMMON_TOKENIZER_NORMALIZER_H_
+#define BATON_COMMON_TOKENIZER_NORMALIZER_H_
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/tokenizer/pipeline.h"
+
+namespace baton::tokenizer {
+
+// Texts that a step made; they stay in place until the scratch goes.
+using Scratch = std::deque<std::string>;
+
+// A part of the text on its way through the steps.
+struct Piece {
+  absl::string_view text;
+  // Starts with the first byte of the input; Metaspace "first" asks.
+  bool at_start;
+};
+
+// Replaces piece->text, if it changes, by a text in `scratch`. REQUIRES: valid UTF-8.
+absl::Status Normalize(const std::vector<Normalizer>& normalizers, Piece* piece, Scratch* scratch);
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_NORMALIZER_H_

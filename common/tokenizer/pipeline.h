@@ -1,0 +1,103 @@
+// The steps of a tokenizer.json as data, flattened: a Sequence becomes its members. Read once at
+// load (pipeline_reader.h) and never changed, so thread-safe. What a step does is defined by the
+// Hugging Face `tokenizers` component of the same name; normalizer.h, pre_tokenizer.h and decoder.h
+// carry them out.
+#ifndef BATON_COMMON_TOKENIZER_PIPELINE_H_
+#define BATON_COMMON_TOKENIZER_PIPELINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/tokenizer/regex.h"
+
+namespace baton::tokenizer {
+
+// Normalizers: text to text.
+
+enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
+struct Lowercase {};
+struct Prepend {
+  std::string text;
+};
+struct Replace {  // also a decoder
+  Matcher pattern;
+  std::string content;
+};
+struct StripWhitespace {
+  bool left;
+  bool right;
+};
+using Normalizer = std::variant<UnicodeForm, Lowercase, Prepend, Replace, StripWhitespace>;
+
+// Pre-tokenizers: text to pieces of text.
+
+// What becomes of a match: a piece of its own, nothing, the end of the piece before, the start of
+// the piece after, or one piece with its neighbours that match too.
+enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
+struct Split {
+  Matcher pattern;
+  SplitBehavior behavior;
+  bool invert;
+};
+// Splits at single characters of a class.
+struct SplitAtClass {
+  bool (*contains)(char32_t);
+  SplitBehavior behavior;
+};
+// Runs of word characters, and of others that are not white space.
+struct SplitWords {};
+struct ByteLevelSplit {
+  bool add_prefix_space;
+  bool use_regex;
+  // Whether to spell the bytes with their names. Not for the last step: the model then works on the
+  // bytes themselves, which spares the text being written twice.
+  bool name_bytes;
+};
+enum class PrependScheme { kFirst, kNever, kAlways };
+struct MetaspaceSplit {
+  std::string replacement;
+  PrependScheme prepend_scheme;
+  bool split;
+};
+using PreTokenizer = std::variant<Split, SplitAtClass, SplitWords, ByteLevelSplit, MetaspaceSplit>;
+
+// Decoders: tokens to text.
+
+struct DecodeByteLevel {};
+struct DecodeByteFallback {};
+struct Fuse {};
+struct StripChars {
+  std::string content;  // one character
+  size_t start;
+  size_t stop;
+};
+struct DecodeMetaspace {
+  std::string replacement;
+  bool drop_first;
+};
+using Decoder =
+    std::variant<Replace, DecodeByteLevel, DecodeByteFallback, Fuse, StripChars, DecodeMetaspace>;
+
+// What encloses the tokens of a text when special tokens are asked for.
+struct Template {
+  std::vector<int32_t> prefix;
+  std::vector<int32_t> suffix;
+};
+
+struct Pipeline {
+  std::vector<Normalizer> normalizers;
+  std::vector<PreTokenizer> pre_tokenizers;
+  // The last pre-tokenizer is ByteLevel: the model gets bytes, not characters.
+  bool byte_level = false;
+  Template special_tokens;
+  std::vector<Decoder> decoders;
+  // No decoder at all, where tokens are joined by spaces.
+  bool decoder_absent = false;
+};
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_PIPELINE_H_

@@ -1,0 +1,52 @@
+// The regular expressions of tokenizer.json, which are written for Oniguruma (Hugging Face's
+// engine), run by PCRE2 with JIT. See TranslateOniguruma for what differs between the two.
+#ifndef BATON_COMMON_TOKENIZER_REGEX_H_
+#define BATON_COMMON_TOKENIZER_REGEX_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace baton::tokenizer {
+
+// Rewrites an Oniguruma pattern so that PCRE2 (UTF, UCP, MULTILINE) matches the same text.
+// INVALID_ARGUMENT names the construct for those whose meaning differs and that are not rewritten.
+absl::StatusOr<std::string> TranslateOniguruma(absl::string_view pattern);
+
+// Finds a regular expression or a literal. Thread-safe: match state is per thread.
+class Matcher {
+ public:
+  // INVALID_ARGUMENT if the pattern does not compile or has an untranslatable construct.
+  static absl::StatusOr<Matcher> Regex(absl::string_view pattern);
+  // INVALID_ARGUMENT if empty.
+  static absl::StatusOr<Matcher> Literal(absl::string_view text);
+
+  Matcher(Matcher&&) noexcept;
+  Matcher& operator=(Matcher&&) noexcept;
+  ~Matcher();
+
+  // Calls `found` with the byte range of every match, in order, without overlap. A match of no
+  // characters counts only where it does not touch the match before.
+  // REQUIRES: valid UTF-8. INVALID_ARGUMENT, reason "TEXT_TOO_COMPLEX", if the engine's limit on
+  // steps or memory is exceeded, which the published patterns do on no text.
+  absl::Status ForEachMatch(absl::string_view text,
+                            absl::FunctionRef<void(size_t begin, size_t end)> found) const;
+
+ private:
+  class Program;
+  Matcher();
+  absl::Status ForEachLiteral(absl::string_view text,
+                              absl::FunctionRef<void(size_t, size_t)> found) const;
+
+  std::unique_ptr<const Program> program_;  // null for a literal
+  std::string literal_;
+};
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_REGEX_H_

@@ -1,0 +1,78 @@
+// Text to token ids and back, as a Hugging Face tokenizer.json says: the model BPE with its added
+// tokens, normalizers, pre-tokenizers, post-processors and decoders. Equal to the package
+// `tokenizers` token for token; anything in a file that Baton would do differently is refused at
+// load. README.md of this folder lists the components.
+//
+// Added tokens are recognised in all text, also in text that a user wrote: whoever must not let a
+// user write <|eot_id|> has to look for it before.
+#ifndef BATON_COMMON_TOKENIZER_TOKENIZER_H_
+#define BATON_COMMON_TOKENIZER_TOKENIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace baton::tokenizer {
+
+// Immutable once loaded, thread-safe.
+class Tokenizer {
+ public:
+  // Longer texts are refused; what a request may hold is a far lower limit, set elsewhere.
+  static constexpr size_t kMaxTextBytes = size_t{256} << 20;
+
+  // Reads `model_dir`/tokenizer.json. NOT_FOUND without such a file; otherwise as FromJson.
+  // tokenizer_config.json is not read: it holds nothing that changes what `tokenizers` does.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
+
+  // `origin` names the file in errors. INVALID_ARGUMENT, reason "BAD_TOKENIZER", with the path
+  // inside the file for everything malformed, contradictory or not supported.
+  // truncation and padding are ignored, as `transformers` switches them off too.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(absl::string_view json,
+                                                             absl::string_view origin);
+
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // `add_special_tokens` applies the post-processor, which e.g. puts the BOS token first; pass
+  // false for text that a chat template made. INVALID_ARGUMENT: reason "INVALID_UTF8" with the byte
+  // offset, "TEXT_TOO_LONG", or "TEXT_TOO_COMPLEX" (see Matcher::ForEachMatch).
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
+                                              bool add_special_tokens) const;
+
+  // Bytes that are not UTF-8 become U+FFFD. INVALID_ARGUMENT, reason "UNKNOWN_TOKEN", with the
+  // first id that is no token. For a text that grows use IncrementalDetokenizer.
+  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const;
+
+  int vocab_size() const;  // highest id + 1, added tokens included; there may be gaps
+  std::optional<int32_t> TokenToId(absl::string_view token) const;
+  std::optional<std::string> IdToToken(int32_t id) const;
+  bool IsSpecial(int32_t id) const;  // false for unknown ids
+
+  // XXH3-64 of the bytes of tokenizer.json.
+  uint64_t fingerprint() const;
+
+ private:
+  friend class IncrementalDetokenizer;
+  struct Parts;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+
+  absl::Status EncodeText(absl::string_view text, std::vector<int32_t>* ids) const;
+  // The tokens of `ids` as the decoders see them, less the special ones if they are to be skipped.
+  absl::StatusOr<std::vector<absl::string_view>> TokensToDecode(absl::Span<const int32_t> ids,
+                                                                bool skip_special_tokens) const;
+
+  const std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_TOKENIZER_H_
