@@ -54,7 +54,7 @@ class WorkerWatch {
   absl::Mutex mutex_;
   absl::CondVar wake_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
-  bool awake_ ABSL_GUARDED_BY(mutex_) = false;
+  bool awake_ ABSL_GUARDED_BY(mutex_) = true;  // the first streams are due at once
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
