@@ -1,0 +1,27 @@
+#include "router/decode_stream.h"
+
+namespace baton::router {
+
+DecodeStream* DecodeStream::Open(internal::v1::DecodeService::Stub& stub,
+                                 internal::v1::DecodeRequest request, absl::Time deadline,
+                                 std::shared_ptr<Listener> listener) {
+  auto* stream = new DecodeStream(std::move(request), std::move(listener));
+  stream->context_.set_deadline(absl::ToChronoTime(deadline));
+  stub.async()->Decode(&stream->context_, &stream->request_, stream);
+  stream->StartRead(&stream->response_);
+  stream->StartCall();
+  return stream;
+}
+
+void DecodeStream::OnReadDone(bool ok) {
+  if (!ok) return;  // OnDone says why
+  listener_->OnDecoded(response_);
+  StartRead(&response_);
+}
+
+void DecodeStream::OnDone(const grpc::Status& status) {
+  listener_->OnStreamEnd(status);
+  delete this;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,92 @@
+// baton-router: flags to Options, then a RouterServer until SIGTERM or SIGINT.
+#include <google/protobuf/stubs/logging.h>
+#include <signal.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "common/base/log.h"
+#include "router/server.h"
+
+namespace {
+
+using baton::router::Options;
+using baton::router::RouterServer;
+
+void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
+  app->add_option("--model", options->model_dir, "Directory with the model's tokenizer.json")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  app->add_option("--served-model-name", options->served_model_name,
+                  "What clients call the model; its directory's name if not given");
+  app->add_option("--listen", options->listen, "host:port for clients; port 0: any free one");
+  app->add_option("--metrics-listen", options->metrics_listen, "host:port for /metrics");
+  app->add_option("--address-file", options->address_file,
+                  "Write the bound addresses here once listening: gRPC, then metrics");
+  app->add_option("--prefill-workers", options->prefill_workers, "host:port,host:port,...")
+      ->required()
+      ->delimiter(',');
+  app->add_option("--decode-workers", options->decode_workers, "host:port,host:port,...")
+      ->required()
+      ->delimiter(',');
+  app->add_option("--max-inflight-requests", options->max_inflight_requests,
+                  "Requests at a time; more are refused")
+      ->check(CLI::Range(1, 1 << 20));
+  app->add_option("--max-queued-prompts", options->max_queued_prompts,
+                  "Prompts waiting to be tokenized; more are refused")
+      ->check(CLI::Range(1, 1 << 20));
+  app->add_option("--max-prompt-bytes", options->max_prompt_bytes, "Of a prompt given as text")
+      ->check(CLI::Range(int64_t{1}, int64_t{16} << 20));
+  app->add_option("--tokenizer-threads", options->tokenizer_threads)->check(CLI::Range(1, 256));
+  app->add_option("--default-deadline-ms", options->default_deadline_ms,
+                  "Of calls whose client sets none")
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  app->add_option("--drain-grace-ms", options->drain_grace_ms,
+                  "For running streams after SIGTERM")
+      ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
+  app->add_option("--log-level", *log_level)
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  app->option_defaults()->always_capture_default();
+}
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Baton's router: tokenizes requests and sends them to pairs of workers");
+  Options options;
+  std::string log_level = "info";
+  AddFlags(&app, &options, &log_level);
+  CLI11_PARSE(app, argc, argv);
+  baton::LogLevel level;
+  if (baton::ParseLogLevel(log_level, &level)) baton::SetLogLevel(level);
+  baton::SetLogComponent("router");
+  // Clients are told what is wrong with their bytes; they must not fill the log with it.
+  google::protobuf::SetLogHandler(nullptr);
+
+  // Blocked in all threads, which inherit the mask, and awaited in this one.
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  const absl::Duration grace = absl::Milliseconds(options.drain_grace_ms);
+  auto server = RouterServer::Start(std::move(options));
+  if (!server.ok()) {
+    std::fprintf(stderr, "baton-router: %s\n", std::string(server.status().message()).c_str());
+    return 1;
+  }
+  int signal = 0;
+  sigwait(&signals, &signal);
+  BATON_LOG(Info) << "stopping on signal " << signal << "; running requests have " << grace;
+  // A second signal ends the process at once, as signals do by default.
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  (*server)->Drain(grace);
+  BATON_LOG(Info) << "stopped";
+  return 0;
+}

@@ -1,0 +1,375 @@
+#include "router/membership.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/status_macros.h"
+
+namespace baton::router {
+namespace {
+
+namespace worker_pb = ::baton::internal::v1;
+
+// A report that leaves a worker may be this much older than a dispatch that it does not contain.
+constexpr absl::Duration kReportFlight = absl::Milliseconds(50);
+// No dispatch stays uncounted by its worker for longer than this.
+constexpr absl::Duration kDispatchLife = absl::Seconds(5);
+constexpr absl::Duration kNoWorkerRetryAfter = absl::Seconds(1);
+
+std::vector<std::string> Concat(const std::vector<std::string>& a,
+                                const std::vector<std::string>& b) {
+  std::vector<std::string> all = a;
+  all.insert(all.end(), b.begin(), b.end());
+  return all;
+}
+
+absl::Status Refuse(absl::string_view reason, absl::string_view message) {
+  return MakeError(absl::StatusCode::kFailedPrecondition, reason, message);
+}
+
+absl::Status BadStream(absl::string_view message) {
+  return MakeError(absl::StatusCode::kInternal, "BAD_WATCH_STREAM", message);
+}
+
+std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
+
+}  // namespace
+
+absl::string_view RoleName(v1::WorkerRole role) {
+  return role == v1::WORKER_ROLE_PREFILL  ? "prefill"
+         : role == v1::WORKER_ROLE_DECODE ? "decode"
+                                          : "unknown";
+}
+
+absl::string_view StateName(v1::WorkerState state) {
+  switch (state) {
+    case v1::WORKER_STATE_CONNECTING: return "connecting";
+    case v1::WORKER_STATE_READY: return "ready";
+    case v1::WORKER_STATE_SUSPECT: return "suspect";
+    case v1::WORKER_STATE_EXPIRED: return "expired";
+    case v1::WORKER_STATE_REFUSED: return "refused";
+    case v1::WORKER_STATE_DRAINING: return "draining";
+    default: return "unknown";
+  }
+}
+
+Membership::Membership(const std::vector<std::string>& prefill_addresses,
+                       const std::vector<std::string>& decode_addresses,
+                       uint64_t tokenizer_fingerprint, Policy& policy, const Clock& clock)
+    : addresses_(Concat(prefill_addresses, decode_addresses)),
+      tokenizer_fingerprint_(tokenizer_fingerprint),
+      clock_(clock),
+      policy_(policy),
+      workers_(addresses_.size()),
+      index_(static_cast<int>(addresses_.size())) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const bool prefill = i < prefill_addresses.size();
+    workers_[i].role = prefill ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
+  }
+}
+
+void Membership::OnStreamStarted(int worker) {
+  absl::MutexLock lock(&mutex_);
+  Worker& w = workers_[worker];
+  w.stream_open = true;
+  w.card_seen = w.snapshot_begun = w.snapshot_done = false;
+  w.last_event = clock_.SinceStart();
+}
+
+absl::Status Membership::OnEvent(int worker, const worker_pb::WatchResponse& event) {
+  absl::MutexLock lock(&mutex_);
+  Worker& w = workers_[worker];
+  w.last_event = clock_.SinceStart();
+  if (event.has_card()) return OnCard(worker, event.card());
+  if (!w.card_seen) return BadStream("the stream did not begin with the worker's card");
+  if (event.has_snapshot()) BATON_RETURN_IF_ERROR(OnSnapshot(worker, event.snapshot()));
+  if (event.has_delta()) BATON_RETURN_IF_ERROR(OnDelta(worker, event.delta()));
+  if (event.has_load()) OnLoad(worker, event.load());
+  if (!w.snapshot_done) return absl::OkStatus();
+  if (w.load.draining()) {
+    SetState(worker, v1::WORKER_STATE_DRAINING, "the worker takes no new work");
+  } else {
+    SetState(worker, v1::WORKER_STATE_READY, "");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Membership::OnCard(int worker, const worker_pb::WorkerCard& card) {
+  Worker& w = workers_[worker];
+  if (w.card_seen) return BadStream("a second card on one stream");
+  if (absl::Status fits = CheckCard(worker, card); !fits.ok()) {
+    DropKnowledge(worker);
+    SetState(worker, v1::WORKER_STATE_REFUSED, std::string(fits.message()));
+    return fits;
+  }
+  // Nothing of an earlier life of the process at this address holds for this one.
+  if (w.card && (w.card->epoch() != card.epoch() || w.card->worker_id() != card.worker_id())) {
+    DropKnowledge(worker);
+  }
+  w.card = card;
+  w.card_seen = true;
+  index_.SetCapacity(worker, card.total_blocks());
+  SetState(worker, v1::WORKER_STATE_CONNECTING, "telling what it has cached");
+  return absl::OkStatus();
+}
+
+absl::Status Membership::CheckCard(int worker, const worker_pb::WorkerCard& card) const {
+  if (card.worker_id().empty() || card.epoch() == 0 || card.kv_layout().block_tokens() <= 0 ||
+      card.max_model_len() <= 0) {
+    return Refuse("BAD_WORKER_CARD",
+                  "the worker's card lacks its id, epoch, block size or context length");
+  }
+  if (card.role() != workers_[worker].role) {
+    return Refuse("ROLE_MISMATCH", absl::StrCat("listed as a ", RoleName(workers_[worker].role),
+                                                " worker, but it is a ", RoleName(card.role()),
+                                                " worker"));
+  }
+  if (card.tokenizer_fingerprint() != tokenizer_fingerprint_) {
+    return Refuse("TOKENIZER_MISMATCH",
+                  absl::StrCat("tokenizer ", Hex(card.tokenizer_fingerprint()), " of model \"",
+                               card.model(), "\", but the router's is ",
+                               Hex(tokenizer_fingerprint_)));
+  }
+  return CheckSameModel(worker, card);
+}
+
+absl::Status Membership::CheckSameModel(int worker, const worker_pb::WorkerCard& card) const {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (static_cast<int>(i) == worker || !workers_[i].card) continue;
+    const worker_pb::WorkerCard& first = *workers_[i].card;
+    if (card.model_fingerprint() != first.model_fingerprint()) {
+      return Refuse("MODEL_MISMATCH",
+                    absl::StrCat("model \"", card.model(), "\" ", Hex(card.model_fingerprint()),
+                                 ", but this cluster serves \"", first.model(), "\" ",
+                                 Hex(first.model_fingerprint())));
+    }
+    if (card.kv_layout().fingerprint() != first.kv_layout().fingerprint()) {
+      return Refuse("KV_LAYOUT_MISMATCH",
+                    absl::StrCat("KV layout {", card.kv_layout().ShortDebugString(),
+                                 "}, but this cluster has {",
+                                 first.kv_layout().ShortDebugString(), "}"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Membership::OnLoad(int worker, const worker_pb::LoadReport& load) {
+  Worker& w = workers_[worker];
+  w.load = load;
+  const absl::Duration counted_before = w.last_event - kReportFlight;
+  while (!w.dispatched.empty() && w.dispatched.front().at <= counted_before) {
+    w.dispatched.pop_front();
+  }
+}
+
+absl::Status Membership::OnSnapshot(int worker, const worker_pb::CacheSnapshot& snapshot) {
+  Worker& w = workers_[worker];
+  if (w.snapshot_done) return BadStream("a second snapshot on one stream");
+  if (!w.snapshot_begun) index_.DropWorker(worker);
+  if (w.snapshot_begun && snapshot.sequence() != w.sequence) {
+    return BadStream("two sequence numbers in one snapshot");
+  }
+  w.snapshot_begun = true;
+  w.sequence = snapshot.sequence();
+  if (!index_.Add(worker, snapshot.keys())) return BadStream("more cached blocks than blocks");
+  w.snapshot_done = snapshot.last();
+  return absl::OkStatus();
+}
+
+absl::Status Membership::OnDelta(int worker, const worker_pb::CacheDelta& delta) {
+  Worker& w = workers_[worker];
+  if (!w.snapshot_done) return BadStream("a cache change before the end of the snapshot");
+  if (delta.sequence() != w.sequence + 1) {
+    return BadStream(absl::StrCat("cache change ", delta.sequence(), " after ", w.sequence,
+                                  ": some were lost"));
+  }
+  w.sequence = delta.sequence();
+  // What goes makes room for what comes.
+  index_.Remove(worker, delta.removed());
+  if (!index_.Add(worker, delta.added())) return BadStream("more cached blocks than blocks");
+  return absl::OkStatus();
+}
+
+void Membership::OnStreamLost(int worker, const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  Worker& w = workers_[worker];
+  w.stream_open = false;
+  // Those two say more than "lost" does. A refused worker that cannot be reached again is lost.
+  if (w.state == v1::WORKER_STATE_EXPIRED) return;
+  if (w.state == v1::WORKER_STATE_REFUSED && absl::IsFailedPrecondition(why)) return;
+  SetState(worker, v1::WORKER_STATE_CONNECTING, std::string(why.message()));
+}
+
+std::vector<int> Membership::Tick() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = clock_.SinceStart();
+  std::vector<int> expired;
+  for (int i = 0; i < worker_count(); ++i) {
+    Worker& w = workers_[i];
+    while (!w.dispatched.empty() && w.dispatched.front().at + kDispatchLife < now) {
+      w.dispatched.pop_front();
+    }
+    const absl::Duration silence = now - w.last_event;
+    const bool known = w.card.has_value() || w.stream_open;
+    if (known && silence > kExpireAfter) {
+      DropKnowledge(i);
+      if (w.stream_open) expired.push_back(i);
+      w.stream_open = false;
+      SetState(i, v1::WORKER_STATE_EXPIRED,
+               absl::StrCat("silent for ", absl::FormatDuration(kExpireAfter)));
+    } else if (silence > kSuspectAfter &&
+               (w.state == v1::WORKER_STATE_READY || w.state == v1::WORKER_STATE_DRAINING)) {
+      SetState(i, v1::WORKER_STATE_SUSPECT,
+               absl::StrCat("silent for ", absl::FormatDuration(kSuspectAfter)));
+    }
+  }
+  return expired;
+}
+
+void Membership::DropKnowledge(int worker) {
+  Worker& w = workers_[worker];
+  index_.DropWorker(worker);
+  w.card.reset();
+  w.load.Clear();
+  w.dispatched.clear();
+  // Whatever still comes on the stream no longer stands on a card.
+  w.card_seen = w.snapshot_begun = w.snapshot_done = false;
+}
+
+void Membership::SetState(int worker, v1::WorkerState state, std::string detail) {
+  Worker& w = workers_[worker];
+  const bool news = w.state != state;
+  w.state = state;
+  w.detail = std::move(detail);
+  if (!news) return;
+  const bool good = state == v1::WORKER_STATE_READY || state == v1::WORKER_STATE_CONNECTING;
+  const LogLevel level = good ? LogLevel::kInfo : LogLevel::kWarning;
+  if (!LogEnabled(level)) return;
+  LogLine(level).stream() << RoleName(w.role) << " worker " << addresses_[worker] << " is "
+                          << StateName(state) << (w.detail.empty() ? "" : ": ") << w.detail;
+}
+
+std::optional<ModelInfo> Membership::model() const {
+  absl::MutexLock lock(&mutex_);
+  std::optional<ModelInfo> model;
+  for (const Worker& w : workers_) {
+    if (!w.card) continue;
+    if (model) {
+      model->max_model_len = std::min(model->max_model_len, w.card->max_model_len());
+      continue;
+    }
+    model.emplace();
+    model->fingerprint = w.card->model_fingerprint();
+    model->kv_layout_fingerprint = w.card->kv_layout().fingerprint();
+    model->block_tokens = w.card->kv_layout().block_tokens();
+    model->max_model_len = w.card->max_model_len();
+    model->eos_token_ids.assign(w.card->eos_token_ids().begin(), w.card->eos_token_ids().end());
+    model->defaults = w.card->generation_defaults();
+  }
+  return model;
+}
+
+absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  const std::vector<Candidate> prefill = Candidates(v1::WORKER_ROLE_PREFILL, request);
+  if (prefill.empty()) return NoWorker(v1::WORKER_ROLE_PREFILL);
+  const std::vector<Candidate> decode = Candidates(v1::WORKER_ROLE_DECODE, request);
+  if (decode.empty()) return NoWorker(v1::WORKER_ROLE_DECODE);
+  const int block_tokens = workers_[decode[0].worker].card->kv_layout().block_tokens();
+  RouteQuery query;
+  query.prompt_tokens = request.prompt_tokens;
+  query.prompt_blocks = (request.prompt_tokens + block_tokens - 1) / block_tokens;
+  const RouteChoice choice = policy_.Choose(query, prefill, decode);
+  const Candidate& p = prefill[choice.prefill];
+  const Candidate& d = decode[choice.decode];
+  const absl::Duration now = clock_.SinceStart();
+  const int64_t to_compute = request.prompt_tokens - int64_t{p.matched_blocks} * block_tokens;
+  workers_[p.worker].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
+  workers_[d.worker].dispatched.push_back({now, 1});
+  return Route{Target(p.worker), Target(d.worker), p.matched_blocks, std::string(choice.decision)};
+}
+
+std::vector<Candidate> Membership::Candidates(v1::WorkerRole role,
+                                              const RouteRequest& request) const {
+  std::vector<Candidate> preferred, avoided;
+  for (int i = 0; i < worker_count(); ++i) {
+    const Worker& w = workers_[i];
+    if (w.role != role || w.state != v1::WORKER_STATE_READY) continue;
+    if (w.card->model_fingerprint() != request.model_fingerprint) continue;
+    Candidate candidate;
+    candidate.worker = i;
+    candidate.matched_blocks = index_.MatchDepth(i, request.keys);
+    candidate.running = w.load.running();
+    candidate.queued = w.load.queued() + static_cast<int>(w.dispatched.size());
+    candidate.queued_tokens = w.load.queued_tokens();
+    for (const Dispatch& dispatch : w.dispatched) candidate.queued_tokens += dispatch.tokens;
+    candidate.free_blocks = w.load.free_blocks();
+    const bool avoid = absl::c_linear_search(request.avoid, i);
+    (avoid ? avoided : preferred).push_back(candidate);
+  }
+  return preferred.empty() ? avoided : preferred;
+}
+
+absl::Status Membership::NoWorker(v1::WorkerRole role) const {
+  std::map<absl::string_view, int> states;
+  int listed = 0;
+  for (const Worker& w : workers_) {
+    if (w.role != role) continue;
+    ++listed;
+    ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since"
+                                               : StateName(w.state)];
+  }
+  const std::string counts = absl::StrJoin(states, ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.second, " ", entry.first);
+  });
+  return WithRetryAfter(
+      MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
+                absl::StrCat("no ", RoleName(role), " worker is ready (", listed,
+                             " listed: ", counts, ")")),
+      kNoWorkerRetryAfter);
+}
+
+WorkerTarget Membership::Target(int worker) const {
+  const worker_pb::WorkerCard& card = *workers_[worker].card;
+  return {worker, addresses_[worker], card.worker_id(), card.epoch()};
+}
+
+bool Membership::Ready() const {
+  absl::MutexLock lock(&mutex_);
+  bool prefill = false, decode = false;
+  for (const Worker& w : workers_) {
+    if (w.state != v1::WORKER_STATE_READY) continue;
+    (w.role == v1::WORKER_ROLE_PREFILL ? prefill : decode) = true;
+  }
+  return prefill && decode;
+}
+
+std::vector<v1::WorkerStatus> Membership::List() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::WorkerStatus> list(workers_.size());
+  for (int i = 0; i < worker_count(); ++i) {
+    const Worker& w = workers_[i];
+    v1::WorkerStatus& status = list[i];
+    status.set_address(addresses_[i]);
+    status.set_role(w.role);
+    status.set_state(w.state);
+    status.set_detail(w.detail);
+    if (w.card) {
+      status.set_worker_id(w.card->worker_id());
+      status.set_epoch(w.card->epoch());
+      status.set_total_blocks(w.card->total_blocks());
+    }
+    status.set_running(w.load.running());
+    status.set_queued(w.load.queued());
+    status.set_free_blocks(w.load.free_blocks());
+    status.set_indexed_blocks(index_.key_count(i));
+  }
+  return list;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,162 @@
+// What the router knows of its workers: who they are, how busy, what they have cached, and whether
+// they may get work. Fed by Watch streams (see worker_watch.h), asked once per request.
+//
+//   CONNECTING ─card + snapshot─▶ READY ─silent 3 s─▶ SUSPECT ─silent 6 s─▶ EXPIRED
+//        ▲  └─another model─▶ REFUSED   ◀──any event──┘                        │
+//        └──────────────── stream lost, tried again ───────────────────────────┘
+#ifndef BATON_ROUTER_MEMBERSHIP_H_
+#define BATON_ROUTER_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "baton/internal/v1/worker.pb.h"
+#include "baton/v1/admin.pb.h"
+#include "common/base/clock.h"
+#include "common/kv/prefix_key.h"
+#include "router/policy.h"
+#include "router/prefix_index.h"
+
+namespace baton::router {
+
+inline constexpr absl::Duration kSuspectAfter = absl::Seconds(3);
+inline constexpr absl::Duration kExpireAfter = absl::Seconds(6);
+
+// What all established workers agree on. The first one sets it; when none is left, the next does.
+struct ModelInfo {
+  uint64_t fingerprint = 0;
+  uint64_t kv_layout_fingerprint = 0;
+  int block_tokens = 0;
+  int max_model_len = 0;  // the smallest of the workers'
+  std::vector<int32_t> eos_token_ids;
+  internal::v1::GenerationDefaults defaults;
+};
+
+struct WorkerTarget {
+  int worker = 0;  // index into the addresses
+  std::string address;
+  std::string worker_id;
+  uint64_t epoch = 0;
+};
+
+struct Route {
+  WorkerTarget prefill;
+  WorkerTarget decode;
+  int matched_blocks = 0;  // on the prefill worker
+  std::string decision;
+};
+
+struct RouteRequest {
+  uint64_t model_fingerprint = 0;
+  absl::Span<const kv::PrefixKey> keys;
+  int prompt_tokens = 0;
+  // Workers of a failed attempt; used again only where there is no other of their role.
+  std::vector<int> avoid;
+};
+
+// Thread-safe. Workers are numbered: prefill addresses first, then decode addresses.
+class Membership {
+ public:
+  // `policy` and `clock` must outlive it.
+  Membership(const std::vector<std::string>& prefill_addresses,
+             const std::vector<std::string>& decode_addresses, uint64_t tokenizer_fingerprint,
+             Policy& policy, const Clock& clock);
+
+  // --- From the Watch stream of a worker. An error ends the stream, and is logged.
+
+  // A new stream. Silence counts from here.
+  void OnStreamStarted(int worker);
+  // FAILED_PRECONDITION if the worker is of another model, KV layout, tokenizer or role than this
+  // cluster: it is then REFUSED, with both values in its detail.
+  absl::Status OnEvent(int worker, const internal::v1::WatchResponse& event);
+  // Gets no new work until another stream is established. What is cached there is kept until then:
+  // the same epoch may come back.
+  void OnStreamLost(int worker, const absl::Status& why);
+
+  // Judges silence. Returns the workers expired by this call, whose streams are to be ended.
+  std::vector<int> Tick();
+
+  // --- For requests.
+
+  // Nothing before the first worker has introduced itself.
+  std::optional<ModelInfo> model() const;
+  // A pair by the policy, noted as dispatched. UNAVAILABLE with what is wrong with the workers if
+  // there is no ready pair.
+  absl::StatusOr<Route> Choose(const RouteRequest& request);
+  // At least one ready worker of each role.
+  bool Ready() const;
+
+  // --- For operators.
+  std::vector<v1::WorkerStatus> List() const;
+  int worker_count() const { return static_cast<int>(addresses_.size()); }
+  const std::string& address(int worker) const { return addresses_[worker]; }
+  absl::string_view policy_name() const { return policy_.name(); }
+
+ private:
+  struct Dispatch {
+    absl::Duration at;
+    int64_t tokens;
+  };
+  struct Worker {
+    v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
+    v1::WorkerState state = v1::WORKER_STATE_CONNECTING;
+    std::string detail = "not reached yet";
+    std::optional<internal::v1::WorkerCard> card;  // while established
+    internal::v1::LoadReport load;
+    absl::Duration last_event;
+    bool stream_open = false;
+    // What has come on this stream.
+    bool card_seen = false;
+    bool snapshot_begun = false;
+    bool snapshot_done = false;
+    uint64_t sequence = 0;            // of the last delta applied
+    std::deque<Dispatch> dispatched;  // by this router, perhaps not in `load` yet
+  };
+
+  absl::Status OnCard(int worker, const internal::v1::WorkerCard& card)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckCard(int worker, const internal::v1::WorkerCard& card) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSameModel(int worker, const internal::v1::WorkerCard& card) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnLoad(int worker, const internal::v1::LoadReport& load)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OnSnapshot(int worker, const internal::v1::CacheSnapshot& snapshot)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OnDelta(int worker, const internal::v1::CacheDelta& delta)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropKnowledge(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetState(int worker, v1::WorkerState state, std::string detail)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Candidate> Candidates(v1::WorkerRole role, const RouteRequest& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoWorker(v1::WorkerRole role) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  WorkerTarget Target(int worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::vector<std::string> addresses_;
+  const uint64_t tokenizer_fingerprint_;
+  const Clock& clock_;
+
+  mutable absl::Mutex mutex_;
+  Policy& policy_;  // Choose() only under mutex_
+  std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
+  PrefixIndex index_ ABSL_GUARDED_BY(mutex_);
+};
+
+// "prefill", "decode"; "ready", "suspect", ...: as in logs and metric labels.
+absl::string_view RoleName(v1::WorkerRole role);
+absl::string_view StateName(v1::WorkerState state);
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_MEMBERSHIP_H_

@@ -1,0 +1,177 @@
+#include "router/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "common/telemetry/buckets.h"
+#include "router/membership.h"
+
+namespace baton::router {
+namespace {
+
+using prometheus::Labels;
+
+constexpr int kMaxContext = 1 << 20;  // last bucket of the histograms of token counts
+
+std::string FinishName(v1::FinishReason reason) {
+  return reason == v1::FINISH_REASON_STOP     ? "stop"
+         : reason == v1::FINISH_REASON_LENGTH ? "length"
+                                              : "none";
+}
+
+}  // namespace
+
+struct RouterMetrics::Families {
+  Families(prometheus::Registry& registry, const std::string& model)
+      : common({{"model", model}, {"role", "router"}}),
+        requests(Counter(registry, "baton_requests_total", "Requests answered.")),
+        rejections(Counter(registry, "baton_rejections_total",
+                           "Requests refused before a worker was asked.")),
+        retries(Counter(registry, "baton_retries_total",
+                        "Requests sent to another pair of workers before their first token.")),
+        route_decisions(Counter(registry, "baton_route_decisions_total",
+                                "Choices of a pair of workers.")),
+        prompt_tokens(Counter(registry, "baton_prompt_tokens_total", "Prompt tokens.").Add({})),
+        cached_prompt_tokens(Counter(registry, "baton_cached_prompt_tokens_total",
+                                     "Prompt tokens not computed again.")
+                                 .Add({})),
+        generated_tokens(
+            Counter(registry, "baton_generated_tokens_total", "Tokens generated.").Add({})),
+        ttft(Histogram(registry, "baton_time_to_first_token_seconds",
+                       "From the receipt of a request to its first token.",
+                       telemetry::kFirstTokenSecondsBuckets)),
+        inter_token(Histogram(registry, "baton_inter_token_latency_seconds",
+                              "Between tokens, each token of a message counted.",
+                              telemetry::kTokenSecondsBuckets)),
+        time_per_output_token(Histogram(registry, "baton_time_per_output_token_seconds",
+                                        "Mean time per token after the first, of one request.",
+                                        telemetry::kTokenSecondsBuckets)),
+        duration(Histogram(registry, "baton_request_duration_seconds",
+                           "From the receipt of a request to its end, failed ones included.",
+                           telemetry::kRequestSecondsBuckets)),
+        request_prompt_tokens(Histogram(registry, "baton_request_prompt_tokens",
+                                        "Prompt tokens of a request.",
+                                        telemetry::CountBuckets(kMaxContext))),
+        request_generated_tokens(Histogram(registry, "baton_request_generated_tokens",
+                                           "Tokens generated for a request.",
+                                           telemetry::CountBuckets(kMaxContext))),
+        inflight(Gauge(registry, "baton_requests_inflight", "Requests inside the router.").Add({})),
+        workers(Gauge(registry, "baton_workers", "Workers by role and state.")) {}
+
+  prometheus::Family<prometheus::Counter>& Counter(prometheus::Registry& registry,
+                                                   const std::string& name,
+                                                   const std::string& help) const {
+    return prometheus::BuildCounter().Name(name).Help(help).Labels(common).Register(registry);
+  }
+  prometheus::Family<prometheus::Gauge>& Gauge(prometheus::Registry& registry,
+                                               const std::string& name,
+                                               const std::string& help) const {
+    return prometheus::BuildGauge().Name(name).Help(help).Labels(common).Register(registry);
+  }
+  prometheus::Histogram& Histogram(prometheus::Registry& registry, const std::string& name,
+                                   const std::string& help, absl::Span<const double> bounds) const {
+    return prometheus::BuildHistogram().Name(name).Help(help).Labels(common).Register(registry).Add(
+        {}, telemetry::Buckets(bounds));
+  }
+
+  const Labels common;
+  prometheus::Family<prometheus::Counter>& requests;
+  prometheus::Family<prometheus::Counter>& rejections;
+  prometheus::Family<prometheus::Counter>& retries;
+  prometheus::Family<prometheus::Counter>& route_decisions;
+  prometheus::Counter& prompt_tokens;
+  prometheus::Counter& cached_prompt_tokens;
+  prometheus::Counter& generated_tokens;
+  prometheus::Histogram& ttft;
+  prometheus::Histogram& inter_token;
+  prometheus::Histogram& time_per_output_token;
+  prometheus::Histogram& duration;
+  prometheus::Histogram& request_prompt_tokens;
+  prometheus::Histogram& request_generated_tokens;
+  prometheus::Gauge& inflight;
+  prometheus::Family<prometheus::Gauge>& workers;
+};
+
+RouterMetrics::RouterMetrics(prometheus::Registry* registry, const std::string& model) {
+  if (registry != nullptr) families_ = std::make_unique<Families>(*registry, model);
+}
+
+RouterMetrics::~RouterMetrics() = default;
+
+void RouterMetrics::RequestEnded(const RequestEnd& end) {
+  if (families_ == nullptr) return;
+  Families& f = *families_;
+  f.requests
+      .Add({{"code", absl::StatusCodeToString(end.code)},
+            {"finish_reason", FinishName(end.finish_reason)}})
+      .Increment();
+  f.prompt_tokens.Increment(end.usage.prompt_tokens());
+  f.cached_prompt_tokens.Increment(end.usage.cached_prompt_tokens());
+  f.generated_tokens.Increment(end.usage.generated_tokens());
+  f.duration.Observe(absl::ToDoubleSeconds(end.duration));
+  if (end.code != absl::StatusCode::kOk) return;
+  f.request_prompt_tokens.Observe(end.usage.prompt_tokens());
+  f.request_generated_tokens.Observe(end.usage.generated_tokens());
+  if (end.usage.generated_tokens() > 1) {
+    f.time_per_output_token.Observe(absl::ToDoubleSeconds(end.decode_duration) /
+                                    (end.usage.generated_tokens() - 1));
+  }
+}
+
+void RouterMetrics::RequestRejected(absl::string_view reason) {
+  if (families_ == nullptr) return;
+  families_->rejections.Add({{"reason", absl::AsciiStrToLower(reason)}}).Increment();
+}
+
+void RouterMetrics::RequestRetried(absl::string_view reason) {
+  if (families_ == nullptr) return;
+  families_->retries.Add({{"reason", absl::AsciiStrToLower(reason)}}).Increment();
+}
+
+void RouterMetrics::FirstToken(absl::Duration since_receipt) {
+  if (families_ != nullptr) families_->ttft.Observe(absl::ToDoubleSeconds(since_receipt));
+}
+
+void RouterMetrics::NextTokens(absl::Duration gap, int count) {
+  if (families_ == nullptr) return;
+  // Per token, not per message: otherwise merging messages would look like slowness.
+  for (int i = 0; i < count; ++i) {
+    families_->inter_token.Observe(absl::ToDoubleSeconds(gap) / count);
+  }
+}
+
+void RouterMetrics::Routed(absl::string_view decision, absl::string_view policy) {
+  if (families_ == nullptr) return;
+  families_->route_decisions
+      .Add({{"decision", std::string(decision)}, {"policy", std::string(policy)}})
+      .Increment();
+}
+
+void RouterMetrics::SetInflight(int count) {
+  if (families_ != nullptr) families_->inflight.Set(count);
+}
+
+void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {
+  if (families_ == nullptr) return;
+  for (auto role : {v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE}) {
+    std::map<v1::WorkerState, int> counts;
+    for (const v1::WorkerStatus& worker : workers) {
+      if (worker.role() == role) ++counts[worker.state()];
+    }
+    // All states, so that one which empties goes to 0 and does not stand still.
+    for (int state = v1::WORKER_STATE_CONNECTING; state <= v1::WorkerState_MAX; ++state) {
+      const auto value = static_cast<v1::WorkerState>(state);
+      families_->workers
+          .Add({{"worker_role", std::string(RoleName(role))},
+                {"state", std::string(StateName(value))}})
+          .Set(counts[value]);
+    }
+  }
+}
+
+}  // namespace baton::router

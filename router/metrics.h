@@ -1,0 +1,54 @@
+// What the router counts, as events. The metric names are in metrics.cc only.
+#ifndef BATON_ROUTER_METRICS_H_
+#define BATON_ROUTER_METRICS_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "baton/v1/admin.pb.h"
+#include "baton/v1/inference.pb.h"
+
+namespace prometheus {
+class Registry;
+}
+
+namespace baton::router {
+
+// Thread-safe.
+class RouterMetrics {
+ public:
+  // Without a registry all events go nowhere.
+  RouterMetrics(prometheus::Registry* registry, const std::string& model);
+  ~RouterMetrics();
+
+  struct RequestEnd {
+    absl::StatusCode code = absl::StatusCode::kOk;
+    v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;  // of an OK request
+    v1::Usage usage;
+    absl::Duration duration;
+    absl::Duration decode_duration;  // from the first token to the last
+  };
+  void RequestEnded(const RequestEnd& end);
+  // RESOURCE_EXHAUSTED or UNAVAILABLE before any worker was asked.
+  void RequestRejected(absl::string_view reason);
+  void RequestRetried(absl::string_view reason);
+  void FirstToken(absl::Duration since_receipt);
+  // `count` tokens came `gap` after those before them.
+  void NextTokens(absl::Duration gap, int count);
+  void Routed(absl::string_view decision, absl::string_view policy);
+  void SetInflight(int count);
+  void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
+
+ private:
+  struct Families;
+  std::unique_ptr<Families> families_;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_METRICS_H_

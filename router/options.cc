@@ -1,0 +1,68 @@
+#include "router/options.h"
+
+#include <filesystem>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace baton::router {
+namespace {
+
+absl::Status BadFlag(absl::string_view flag, absl::string_view message) {
+  return InvalidField("BAD_FLAG", absl::StrCat("--", flag), message);
+}
+
+absl::Status CheckAddress(absl::string_view flag, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
+    return BadFlag(flag, absl::StrCat("\"", address, "\" is not host:port"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPositive(absl::string_view flag, int64_t value) {
+  if (value > 0) return absl::OkStatus();
+  return BadFlag(flag, absl::StrCat(value, " given, 1 or more expected"));
+}
+
+absl::Status CheckWorkers(absl::string_view flag, const std::vector<std::string>& addresses,
+                          std::set<std::string>* seen) {
+  if (addresses.empty()) return BadFlag(flag, "at least one host:port expected");
+  for (const std::string& address : addresses) {
+    BATON_RETURN_IF_ERROR(CheckAddress(flag, address));
+    if (!seen->insert(address).second) {
+      return BadFlag(flag, absl::StrCat(address, " is listed twice; a worker has one role"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Validate(Options* options) {
+  if (options->model_dir.empty()) return BadFlag("model", "a directory with tokenizer.json expected");
+  BATON_RETURN_IF_ERROR(CheckAddress("listen", options->listen));
+  if (!options->metrics_listen.empty()) {
+    BATON_RETURN_IF_ERROR(CheckAddress("metrics-listen", options->metrics_listen));
+  }
+  std::set<std::string> seen;
+  BATON_RETURN_IF_ERROR(CheckWorkers("prefill-workers", options->prefill_workers, &seen));
+  BATON_RETURN_IF_ERROR(CheckWorkers("decode-workers", options->decode_workers, &seen));
+  BATON_RETURN_IF_ERROR(CheckPositive("max-inflight-requests", options->max_inflight_requests));
+  BATON_RETURN_IF_ERROR(CheckPositive("max-queued-prompts", options->max_queued_prompts));
+  BATON_RETURN_IF_ERROR(CheckPositive("max-prompt-bytes", options->max_prompt_bytes));
+  BATON_RETURN_IF_ERROR(CheckPositive("tokenizer-threads", options->tokenizer_threads));
+  BATON_RETURN_IF_ERROR(CheckPositive("default-deadline-ms", options->default_deadline_ms));
+  if (options->drain_grace_ms < 0) return BadFlag("drain-grace-ms", "0 or more expected");
+  if (options->served_model_name.empty()) {
+    std::filesystem::path path = std::filesystem::path(options->model_dir).lexically_normal();
+    // "dir/" ends in an empty name.
+    if (!path.has_filename()) path = path.parent_path();
+    options->served_model_name = path.filename().string();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::router

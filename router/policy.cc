@@ -1,0 +1,38 @@
+#include "router/policy.h"
+
+#include <tuple>
+#include <vector>
+
+namespace baton::router {
+namespace {
+
+// The `turn`-th of those whose cost is lowest.
+template <class CostOf>
+int PickLowest(absl::Span<const Candidate> candidates, uint64_t turn, CostOf cost_of) {
+  std::vector<int> best;
+  for (int i = 0; i < static_cast<int>(candidates.size()); ++i) {
+    if (!best.empty() && cost_of(candidates[best[0]]) < cost_of(candidates[i])) continue;
+    if (!best.empty() && cost_of(candidates[i]) < cost_of(candidates[best[0]])) best.clear();
+    best.push_back(i);
+  }
+  return best[turn % best.size()];
+}
+
+}  // namespace
+
+RouteChoice PrefixThenLoad::Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                                   absl::Span<const Candidate> decode) {
+  const uint64_t turn = turn_++;
+  RouteChoice choice;
+  choice.prefill = PickLowest(prefill, turn, [](const Candidate& c) {
+    return std::make_tuple(-c.matched_blocks, c.queued_tokens, c.running + c.queued);
+  });
+  choice.decode = PickLowest(decode, turn, [&](const Candidate& c) {
+    const bool full = c.free_blocks < query.prompt_blocks - c.matched_blocks;
+    return std::make_tuple(full, c.running + c.queued, -c.free_blocks);
+  });
+  choice.decision = prefill[choice.prefill].matched_blocks > 0 ? "prefix" : "load";
+  return choice;
+}
+
+}  // namespace baton::router

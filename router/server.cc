@@ -1,0 +1,92 @@
+#include "router/server.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/rpc/address_file.h"
+#include "common/base/status_macros.h"
+
+namespace baton::router {
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options options) {
+  BATON_RETURN_IF_ERROR(Validate(&options));
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  BATON_ASSIGN_OR_RETURN(tokenizer, tokenizer::Tokenizer::Load(options.model_dir));
+  std::unique_ptr<telemetry::MetricsEndpoint> endpoint;
+  if (!options.metrics_listen.empty()) {
+    BATON_ASSIGN_OR_RETURN(endpoint, telemetry::MetricsEndpoint::Start(options.metrics_listen));
+  }
+  std::unique_ptr<RouterServer> server(
+      new RouterServer(std::move(options), std::move(tokenizer), std::move(endpoint)));
+  BATON_RETURN_IF_ERROR(server->Listen());
+  return server;
+}
+
+RouterServer::RouterServer(Options options, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
+                           std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint)
+    : options_(std::move(options)),
+      tokenizer_(std::move(tokenizer)),
+      metrics_endpoint_(std::move(metrics_endpoint)),
+      metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
+               options_.served_model_name),
+      membership_(options_.prefill_workers, options_.decode_workers, tokenizer_->fingerprint(),
+                  policy_, Clock::Real()),
+      admission_(options_.max_inflight_requests,
+                 [this](int inside) { metrics_.SetInflight(inside); }),
+      pool_(options_.tokenizer_threads, options_.max_queued_prompts),
+      parts_{options_, *tokenizer_, Clock::Real(), membership_, metrics_, admission_,
+             pool_,    decode_stubs_},
+      inference_(parts_),
+      admin_(membership_) {}
+
+absl::Status RouterServer::Listen() {
+  RpcServerOptions rpc_options;
+  rpc_options.address = options_.listen;
+  Connect();
+  BATON_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(rpc_options, {&inference_, &admin_},
+                                                {v1::InferenceService::service_full_name(),
+                                                 v1::AdminService::service_full_name()}));
+  // Only now: the watch's thread reports to the health service of rpc_.
+  watch_->Start();
+  BATON_LOG(Info) << "router of \"" << options_.served_model_name << "\" listens on " << address();
+  return WriteAddressFile();
+}
+
+void RouterServer::Connect() {
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (int i = 0; i < membership_.worker_count(); ++i) {
+    channels.push_back(MakeChannel(membership_.address(i)));
+    decode_stubs_.push_back(internal::v1::DecodeService::NewStub(channels.back()));
+  }
+  watch_ = std::make_unique<WorkerWatch>(membership_, std::move(channels), Clock::Real(),
+                                         [this](bool ready) { PublishState(ready); });
+}
+
+void RouterServer::PublishState(bool ready) {
+  rpc_->SetServing(ready);
+  metrics_.SetWorkers(membership_.List());
+}
+
+absl::Status RouterServer::WriteAddressFile() const {
+  if (options_.address_file.empty()) return absl::OkStatus();
+  return baton::WriteAddressFile(options_.address_file, {address(), metrics_address()});
+}
+
+RouterServer::~RouterServer() { Drain(absl::ZeroDuration()); }
+
+void RouterServer::Drain(absl::Duration grace) {
+  if (watch_ == nullptr) return;
+  // The watch first: it would set SERVING again. Running requests need no membership, and a retry
+  // finds what it last knew.
+  watch_->Stop();
+  watch_.reset();
+  if (rpc_ != nullptr) {
+    rpc_->SetServing(false);
+    rpc_->Stop(grace);
+  }
+  // Streams to workers may outlive those to clients by a moment.
+  admission_.AwaitEmpty();
+  pool_.Stop();
+}
+
+}  // namespace baton::router

@@ -1,0 +1,63 @@
+// A whole router: tokenizer, membership, watches, gRPC services, /metrics. main.cc and tests start it
+// alike.
+#ifndef BATON_ROUTER_SERVER_H_
+#define BATON_ROUTER_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/rpc/server.h"
+#include "common/telemetry/metrics.h"
+#include "router/generate_call.h"
+#include "router/options.h"
+#include "router/service.h"
+#include "router/worker_watch.h"
+
+namespace baton::router {
+
+// Start, Drain and the destructor by one thread.
+class RouterServer {
+ public:
+  // Validates the options; fails if the tokenizer does not load or an address cannot be bound.
+  // Workers need not be there yet: the health service says when a pair is ready.
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(Options options);
+  ~RouterServer();
+
+  const std::string& address() const { return rpc_->address(); }
+  std::string metrics_address() const { return metrics_endpoint_ ? metrics_endpoint_->address() : ""; }
+
+  // NOT_SERVING and no new calls; waits until the running ones have ended or `grace` is over, then
+  // cancels them. Idempotent.
+  void Drain(absl::Duration grace);
+
+ private:
+  RouterServer(Options options, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
+               std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint);
+  absl::Status Listen();
+  void Connect();
+  void PublishState(bool ready);
+  absl::Status WriteAddressFile() const;
+
+  // In the order in which each needs those before it.
+  const Options options_;
+  const std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
+  const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics
+  RouterMetrics metrics_;
+  PrefixThenLoad policy_;
+  Membership membership_;
+  std::vector<std::unique_ptr<internal::v1::DecodeService::Stub>> decode_stubs_;
+  Admission admission_;
+  WorkPool pool_;
+  RouterParts parts_;
+  InferenceFront inference_;
+  AdminFront admin_;
+  std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<WorkerWatch> watch_;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_SERVER_H_

@@ -1,0 +1,63 @@
+// The router's public gRPC face: InferenceService and AdminService on the callback API.
+#ifndef BATON_ROUTER_SERVICE_H_
+#define BATON_ROUTER_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include "baton/v1/admin.grpc.pb.h"
+#include "baton/v1/inference.grpc.pb.h"
+#include "router/generate_call.h"
+
+namespace baton::router {
+
+// All methods take raw bytes, see wire.h.
+using RawInferenceService = v1::InferenceService::WithRawCallbackMethod_Generate<
+    v1::InferenceService::WithRawCallbackMethod_GenerateOnce<
+        v1::InferenceService::WithRawCallbackMethod_Tokenize<
+            v1::InferenceService::WithRawCallbackMethod_Detokenize<
+                v1::InferenceService::WithRawCallbackMethod_ListModels<
+                    v1::InferenceService::Service>>>>>;
+
+class InferenceFront final : public RawInferenceService {
+ public:
+  // `parts` must outlive the server that this is registered with.
+  explicit InferenceFront(RouterParts& parts) : parts_(parts) {}
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* GenerateOnce(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+
+ private:
+  absl::Time DeadlineOf(const grpc::CallbackServerContext& context) const;
+  // Runs `answer` on the pool and finishes the call with its status.
+  grpc::ServerUnaryReactor* OnPool(grpc::CallbackServerContext* context,
+                                   std::function<absl::Status()> answer);
+
+  RouterParts& parts_;
+};
+
+class AdminFront final : public v1::AdminService::CallbackService {
+ public:
+  explicit AdminFront(const Membership& membership) : membership_(membership) {}
+  grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
+                                        const v1::ListWorkersRequest* request,
+                                        v1::ListWorkersResponse* response) override;
+
+ private:
+  const Membership& membership_;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_SERVICE_H_

@@ -1,0 +1,397 @@
+// Requests through a real router to scripted workers: relay, ends, cancels, failures, retries.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "common/base/error.h"
+#include "common/base/rpc/grpc_status.h"
+#include "tests/testing/fake_cluster.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::testing::DecodeCall;
+using ::baton::testing::FakeCluster;
+using ::baton::testing::Ids;
+using ::baton::testing::kEndToken;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using DecodeResponse = internal::v1::DecodeResponse;
+
+// One Generate call of a client.
+class Call {
+ public:
+  Call(FakeCluster& cluster, const v1::GenerateRequest& request,
+       absl::Duration timeout = absl::InfiniteDuration())
+      : stub_(v1::InferenceService::NewStub(cluster.channel())) {
+    if (timeout != absl::InfiniteDuration()) {
+      context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+    }
+    reader_ = stub_->Generate(&context_, request);
+  }
+
+  v1::GenerateResponse Next() {
+    v1::GenerateResponse response;
+    EXPECT_TRUE(reader_->Read(&response));
+    return response;
+  }
+  // Everything up to the end, merged.
+  v1::GenerateResponse Rest() {
+    v1::GenerateResponse all, response;
+    while (reader_->Read(&response)) MergeDelta(response, &all);
+    return all;
+  }
+  absl::Status End() {
+    v1::GenerateResponse response;
+    EXPECT_FALSE(reader_->Read(&response)) << response.ShortDebugString();
+    return FromGrpcStatus(reader_->Finish());
+  }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  std::unique_ptr<v1::InferenceService::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+};
+
+v1::GenerateRequest Prompt(const std::string& text) {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  return request;
+}
+
+TEST(GenerateTest, WorkersGetEverythingFilledIn) {
+  FakeCluster cluster;
+  v1::GenerateRequest request = Prompt("hello");
+  request.set_request_id("r-1");
+  request.set_cache_salt("salt");
+  request.mutable_sampling()->set_top_k(-1);
+  request.mutable_sampling()->set_seed(42);
+  request.mutable_stop()->set_max_tokens(7);
+  request.mutable_stop()->add_stop_token_ids(9);
+  Call call(cluster, request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  const auto& sent = decode.request;
+  EXPECT_EQ(sent.request_id(), "r-1");
+  EXPECT_THAT(sent.tokens(), ::testing::ElementsAreArray(Ids("hello")));
+  EXPECT_EQ(sent.sampling().temperature(), 1);
+  EXPECT_EQ(sent.sampling().top_p(), 1);
+  EXPECT_EQ(sent.sampling().top_k(), 0);
+  EXPECT_EQ(sent.sampling().seed(), 42u);
+  EXPECT_EQ(sent.max_tokens(), 7);
+  EXPECT_THAT(sent.stop_token_ids(), ElementsAre(9, kEndToken));
+  EXPECT_EQ(sent.cache_salt(), "salt");
+  const auto workers = cluster.Workers();
+  EXPECT_EQ(sent.prefill().address(), workers[0].address());
+  EXPECT_EQ(sent.prefill().epoch(), workers[0].epoch());
+  EXPECT_EQ(sent.decode_epoch(), workers[1].epoch());
+  // The client set no deadline; the router's default is there, minutes away.
+  const auto left = decode.deadline - std::chrono::system_clock::now();
+  EXPECT_GT(left, std::chrono::minutes(8));
+  EXPECT_LT(left, std::chrono::minutes(11));
+  decode.Finish(Ids("!"), DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(call.Rest().text(), "!");
+  EXPECT_TRUE(call.End().ok());
+}
+
+TEST(GenerateTest, StreamsTextUsageTimingsAndSeed) {
+  FakeCluster cluster;
+  v1::GenerateRequest request = Prompt("hello");
+  request.set_return_token_ids(true);
+  Call call(cluster, request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  DecodeResponse first;
+  first.add_token_ids('A');
+  first.mutable_usage()->set_cached_prompt_tokens(3);
+  first.mutable_usage()->set_kv_bytes(4096);
+  decode.stream->Send(first);
+  const auto head = call.Next();
+  EXPECT_EQ(head.text(), "A");
+  EXPECT_FALSE(head.request_id().empty());
+  EXPECT_EQ(head.usage().prompt_tokens(), 5);
+  EXPECT_EQ(head.usage().cached_prompt_tokens(), 3);
+  EXPECT_EQ(head.finish_reason(), v1::FINISH_REASON_UNSPECIFIED);
+  decode.SendTokens({0xc3});  // half a character: nothing to show yet
+  decode.SendTokens({0xa9});
+  decode.Finish({'B', kEndToken}, DecodeResponse::FINISH_STOP);
+  const auto rest = call.Rest();
+  EXPECT_EQ(rest.text(), "\xc3\xa9" "B") << "the stop token is not part of the text";
+  EXPECT_THAT(rest.token_ids(), ElementsAre(0xc3, 0xa9, 'B', kEndToken));
+  EXPECT_EQ(rest.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(rest.matched_stop(), "");
+  EXPECT_EQ(rest.usage().generated_tokens(), 5);
+  EXPECT_EQ(rest.usage().kv_bytes(), 4096);
+  EXPECT_EQ(rest.timings().prefill_ms(), 7);
+  EXPECT_GT(rest.timings().ttft_ms(), 0);
+  EXPECT_EQ(rest.seed(), decode.request.sampling().seed());
+  EXPECT_NE(rest.seed(), 0u) << "absent seeds are drawn";
+  EXPECT_EQ(rest.request_id(), head.request_id());
+  EXPECT_TRUE(call.End().ok());
+}
+
+TEST(GenerateTest, BrokenUtf8AtTheEndIsReplacedAndUnknownIdsAreSilent) {
+  FakeCluster cluster;
+  Call call(cluster, Prompt("x"));
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  decode.Finish({'a', 99'999, 0xc3}, DecodeResponse::FINISH_LENGTH);
+  const auto rest = call.Rest();
+  EXPECT_EQ(rest.text(), "a\xef\xbf\xbd");
+  EXPECT_EQ(rest.usage().generated_tokens(), 3);
+  EXPECT_EQ(rest.finish_reason(), v1::FINISH_REASON_LENGTH);
+}
+
+TEST(GenerateTest, StopStringCutsTheTextAndCancelsTheWorker) {
+  FakeCluster cluster;
+  v1::GenerateRequest request = Prompt("x");
+  request.mutable_stop()->add_stop("END");
+  request.set_return_token_ids(true);
+  Call call(cluster, request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  decode.SendTokens(Ids("okE"));
+  EXPECT_EQ(call.Next().text(), "ok") << "E may become END";
+  decode.SendTokens(Ids("NDmore"));
+  const auto rest = call.Rest();
+  EXPECT_EQ(rest.text(), "");
+  EXPECT_EQ(rest.matched_stop(), "END");
+  EXPECT_EQ(rest.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_THAT(rest.token_ids(), ElementsAre('N', 'D'));
+  EXPECT_EQ(rest.usage().generated_tokens(), 5);
+  EXPECT_TRUE(call.End().ok());
+  EXPECT_TRUE(decode.stream->AwaitCancelled());
+}
+
+TEST(GenerateTest, OnceIsTheSameInOneMessage) {
+  FakeCluster cluster;
+  cluster.decode(0)->SetReply([](DecodeCall decode) {
+    decode.SendTokens(Ids("one "));
+    decode.SendTokens(Ids("two"));
+    decode.Finish({kEndToken}, DecodeResponse::FINISH_STOP);
+  });
+  v1::GenerateOnceRequest request;
+  *request.mutable_request() = Prompt("x");
+  request.mutable_request()->set_return_token_ids(true);
+  request.mutable_request()->set_request_id("once");
+  grpc::ClientContext context;
+  v1::GenerateOnceResponse response;
+  const auto stub = v1::InferenceService::NewStub(cluster.channel());
+  ASSERT_TRUE(stub->GenerateOnce(&context, request, &response).ok());
+  EXPECT_EQ(response.text(), "one two");
+  EXPECT_EQ(response.token_ids_size(), 8);
+  EXPECT_EQ(response.finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(response.request_id(), "once");
+}
+
+TEST(GenerateTest, ManyTokensArriveWholeHoweverSlowTheClient) {
+  FakeCluster cluster;
+  Call call(cluster, Prompt("x"));
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  std::string all;
+  for (int i = 0; i < 5000; ++i) {
+    decode.SendTokens(Ids("abcdefgh"));
+    all += "abcdefgh";
+  }
+  decode.Finish({kEndToken}, DecodeResponse::FINISH_STOP);
+  ASSERT_TRUE(decode.stream->AwaitDone());
+  EXPECT_EQ(call.Rest().text(), all);
+  EXPECT_TRUE(call.End().ok());
+}
+
+TEST(GenerateTest, CancelReachesTheWorkerAtOnceBeforeAndAfterTheFirstToken) {
+  FakeCluster cluster;
+  for (bool after_first_token : {false, true}) {
+    Call call(cluster, Prompt("x"));
+    DecodeCall decode = cluster.decode(0)->AwaitDecode();
+    if (after_first_token) {
+      decode.SendTokens({'a'});
+      call.Next();
+    }
+    call.Cancel();
+    EXPECT_TRUE(decode.stream->AwaitCancelled());
+    EXPECT_EQ(call.End().code(), absl::StatusCode::kCancelled);
+  }
+}
+
+TEST(GenerateTest, DeadlineOfTheClientBindsTheWorker) {
+  FakeCluster cluster;
+  Call call(cluster, Prompt("x"), absl::Milliseconds(700));
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  EXPECT_LT(decode.deadline, std::chrono::system_clock::now() + std::chrono::milliseconds(701));
+  EXPECT_TRUE(decode.stream->AwaitCancelled());
+  EXPECT_EQ(call.End().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(GenerateTest, DefaultDeadlineEndsACallWithoutOne) {
+  FakeCluster cluster(1, 1, [](Options* options) { options->default_deadline_ms = 500; });
+  Call call(cluster, Prompt("x"));
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  decode.SendTokens({'a'});
+  const absl::Status end = [&] {
+    call.Next();
+    return call.End();
+  }();
+  EXPECT_EQ(end.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ErrorReason(end), "DEADLINE_EXCEEDED");
+}
+
+TEST(GenerateTest, WorkerErrorsPassWithoutTheirSecrets) {
+  struct Row {
+    absl::StatusCode from;
+    const char* reason;
+    absl::StatusCode to;
+    const char* to_reason;
+    bool message_passes;
+  };
+  const std::vector<Row> rows = {
+      {absl::StatusCode::kResourceExhausted, "KV_FULL", absl::StatusCode::kResourceExhausted,
+       "KV_FULL", true},
+      {absl::StatusCode::kInvalidArgument, "OUT_OF_RANGE", absl::StatusCode::kInvalidArgument,
+       "OUT_OF_RANGE", true},
+      {absl::StatusCode::kInternal, "ENGINE", absl::StatusCode::kInternal, "WORKER_FAILED", false},
+      {absl::StatusCode::kDataLoss, "CHECKSUM", absl::StatusCode::kInternal, "WORKER_FAILED",
+       false},
+      {absl::StatusCode::kUnknown, "", absl::StatusCode::kInternal, "WORKER_FAILED", false},
+      {absl::StatusCode::kUnavailable, "", absl::StatusCode::kUnavailable, "WORKER_LOST", false},
+      {absl::StatusCode::kUnavailable, "PEER_LOST", absl::StatusCode::kUnavailable, "PEER_LOST",
+       true},
+      {absl::StatusCode::kFailedPrecondition, "STALE_EPOCH", absl::StatusCode::kUnavailable,
+       "STALE_EPOCH", false},
+      {absl::StatusCode::kCancelled, "", absl::StatusCode::kUnavailable, "WORKER_LOST", false},
+      {absl::StatusCode::kOk, "", absl::StatusCode::kInternal, "WORKER_FAILED", false},
+  };
+  FakeCluster cluster;
+  for (const Row& row : rows) {
+    for (bool after_first_token : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(row.reason, " ", static_cast<int>(row.from)));
+      Call call(cluster, Prompt("x"));
+      DecodeCall decode = cluster.decode(0)->AwaitDecode();
+      if (after_first_token) decode.SendTokens({'a'});
+      absl::Status sent(row.from, "block 17 at 0x7fff");
+      sent = row.reason[0] == '\0' ? sent : MakeError(row.from, row.reason, sent.message());
+      decode.Fail(ToGrpcStatus(sent));
+      const auto rest = call.Rest();
+      EXPECT_EQ(rest.finish_reason(), v1::FINISH_REASON_UNSPECIFIED) << "a failure is no finish";
+      const absl::Status got = call.End();
+      EXPECT_EQ(got.code(), row.to) << got;
+      EXPECT_EQ(ErrorReason(got), row.to_reason);
+      EXPECT_EQ(std::string(got.message()).find("0x7fff") != std::string::npos,
+                row.message_passes);
+    }
+  }
+}
+
+// Answers on all decode workers: the n-th call, whoever gets it, as told.
+class Replies {
+ public:
+  Replies(FakeCluster& cluster, int decode_count, std::function<void(int, DecodeCall)> reply) {
+    for (int i = 0; i < decode_count; ++i) {
+      cluster.decode(i)->SetReply([this, reply](DecodeCall call) {
+        int n;
+        {
+          absl::MutexLock lock(&mutex_);
+          n = static_cast<int>(requests_.size());
+          requests_.push_back(call.request);
+        }
+        reply(n, std::move(call));
+      });
+    }
+  }
+  std::vector<internal::v1::DecodeRequest> requests() {
+    absl::MutexLock lock(&mutex_);
+    return requests_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<internal::v1::DecodeRequest> requests_ ABSL_GUARDED_BY(mutex_);
+};
+
+const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "gone");
+
+TEST(GenerateTest, AnotherPairIsTriedBeforeTheFirstToken) {
+  FakeCluster cluster(2, 2);
+  Replies replies(cluster, 2, [](int n, DecodeCall call) {
+    if (n == 0) return call.Fail(kGone);
+    call.Finish(Ids("fine"), DecodeResponse::FINISH_LENGTH);
+  });
+  Call call(cluster, Prompt("x"));
+  EXPECT_EQ(call.Rest().text(), "fine");
+  EXPECT_TRUE(call.End().ok());
+  const auto requests = replies.requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_NE(requests[0].prefill().address(), requests[1].prefill().address());
+  EXPECT_NE(requests[0].decode_epoch(), requests[1].decode_epoch());
+  EXPECT_EQ(requests[0].sampling().seed(), requests[1].sampling().seed());
+}
+
+TEST(GenerateTest, OnlyOneOtherPairIsTried) {
+  FakeCluster cluster(3, 3);
+  Replies replies(cluster, 3, [](int, DecodeCall call) { call.Fail(kGone); });
+  Call call(cluster, Prompt("x"));
+  const absl::Status end = call.End();
+  EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(end), "WORKER_LOST");
+  EXPECT_TRUE(ErrorRetryAfter(end).has_value());
+  EXPECT_EQ(replies.requests().size(), 2u);
+}
+
+TEST(GenerateTest, NothingIsTriedAgainAfterTheFirstTokenOrForAnErrorOfTheRequest) {
+  FakeCluster cluster(2, 2);
+  Replies replies(cluster, 2, [](int n, DecodeCall call) {
+    if (n == 0) call.SendTokens({'a'});
+    call.Fail(n == 0 ? kGone : grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full"));
+  });
+  Call begun(cluster, Prompt("x"));
+  EXPECT_EQ(begun.Next().text(), "a");
+  EXPECT_EQ(begun.End().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(replies.requests().size(), 1u);
+  Call refused(cluster, Prompt("x"));
+  EXPECT_EQ(refused.End().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(replies.requests().size(), 2u);
+}
+
+TEST(GenerateTest, MoreRequestsThanTheLimitAreRefusedWithTheTimeToRetry) {
+  FakeCluster cluster(1, 1, [](Options* options) {
+    options->max_inflight_requests = 2;
+    options->retry_after_ms = 1500;
+  });
+  Call a(cluster, Prompt("x")), b(cluster, Prompt("x"));
+  DecodeCall decode_a = cluster.decode(0)->AwaitDecode();
+  DecodeCall decode_b = cluster.decode(0)->AwaitDecode();
+  Call c(cluster, Prompt("x"));
+  const absl::Status refused = c.End();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReason(refused), "TOO_MANY_REQUESTS");
+  EXPECT_EQ(ErrorRetryAfter(refused), absl::Milliseconds(1500));
+  decode_a.Finish({'a'}, DecodeResponse::FINISH_LENGTH);
+  decode_b.Finish({'b'}, DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(a.Rest().text().size() + b.Rest().text().size(), 2u);
+}
+
+TEST(GenerateTest, ConcurrentRequestsWithCancelsAllEnd) {
+  FakeCluster cluster(2, 2);
+  Replies replies(cluster, 2, [](int n, DecodeCall call) {
+    call.SendTokens(Ids("some"));
+    if (n % 3 == 0) return;  // left hanging: the client will cancel
+    call.Finish({kEndToken}, DecodeResponse::FINISH_STOP);
+  });
+  std::vector<std::thread> clients;
+  std::atomic<int> ended{0};
+  for (int t = 0; t < 4; ++t) {
+    clients.emplace_back([&] {
+      for (int i = 0; i < 40; ++i) {
+        Call call(cluster, Prompt("x"));
+        call.Next();
+        call.Cancel();
+        call.Rest();
+        ++ended;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(ended, 160);
+}
+
+}  // namespace
+}  // namespace baton::router

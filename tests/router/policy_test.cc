@@ -1,0 +1,66 @@
+#include "router/policy.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace baton::router {
+namespace {
+
+Candidate Prefill(int worker, int matched_blocks, int64_t queued_tokens) {
+  Candidate c;
+  c.worker = worker;
+  c.matched_blocks = matched_blocks;
+  c.queued_tokens = queued_tokens;
+  return c;
+}
+
+Candidate Decode(int worker, int running, int free_blocks) {
+  Candidate c;
+  c.worker = worker;
+  c.running = running;
+  c.free_blocks = free_blocks;
+  return c;
+}
+
+TEST(PolicyTest, LongestPrefixBeatsLoad) {
+  PrefixThenLoad policy;
+  const auto choice = policy.Choose({64, 4}, {Prefill(0, 1, 0), Prefill(1, 3, 5000)},
+                                    {Decode(2, 0, 10)});
+  EXPECT_EQ(choice.prefill, 1);
+  EXPECT_EQ(choice.decision, "prefix");
+}
+
+TEST(PolicyTest, EqualPrefixesGoToTheLeastLoaded) {
+  PrefixThenLoad policy;
+  const auto choice =
+      policy.Choose({64, 4}, {Prefill(0, 0, 900), Prefill(1, 0, 100)}, {Decode(2, 0, 10)});
+  EXPECT_EQ(choice.prefill, 1);
+  EXPECT_EQ(choice.decision, "load");
+}
+
+TEST(PolicyTest, DecodeNeedsRoomFirstThenFewSequences) {
+  PrefixThenLoad policy;
+  auto choice = policy.Choose({64, 4}, {Prefill(0, 0, 0)}, {Decode(1, 0, 3), Decode(2, 9, 4)});
+  EXPECT_EQ(choice.decode, 1) << "the idle one has no room for four blocks";
+  choice = policy.Choose({64, 4}, {Prefill(0, 0, 0)}, {Decode(1, 3, 50), Decode(2, 2, 8)});
+  EXPECT_EQ(choice.decode, 1);
+}
+
+TEST(PolicyTest, TiesAreTakenInTurnAndTheTurnIsDeterministic) {
+  PrefixThenLoad a, b;
+  std::set<int> seen;
+  for (int i = 0; i < 9; ++i) {
+    const std::vector<Candidate> prefill = {Prefill(0, 2, 7), Prefill(1, 2, 7), Prefill(2, 2, 7)};
+    const std::vector<Candidate> decode = {Decode(3, 0, 9), Decode(4, 0, 9)};
+    const auto from_a = a.Choose({64, 4}, prefill, decode);
+    const auto from_b = b.Choose({64, 4}, prefill, decode);
+    EXPECT_EQ(from_a.prefill, from_b.prefill);
+    EXPECT_EQ(from_a.decode, from_b.decode);
+    seen.insert(from_a.prefill);
+  }
+  EXPECT_EQ(seen.size(), 3u);
+}
+
+}  // namespace
+}  // namespace baton::router

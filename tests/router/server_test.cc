@@ -1,0 +1,251 @@
+// The router as a process: membership over real streams, readiness, drain, metrics, start errors.
+#include "router/server.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "common/base/error.h"
+#include "common/base/rpc/address_file.h"
+#include "common/base/rpc/grpc_status.h"
+#include "tests/testing/fake_cluster.h"
+#include "tests/testing/http_get.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::testing::DecodeCall;
+using ::baton::testing::FakeCard;
+using ::baton::testing::FakeCluster;
+using ::baton::testing::FakeWorker;
+using ::baton::testing::Ids;
+using ::testing::HasSubstr;
+
+// What grpc.health.v1 says of InferenceService: 1 is SERVING, 2 NOT_SERVING. The bytes are written
+// out, as nothing else here needs that proto.
+int Health(const std::shared_ptr<grpc::Channel>& channel) {
+  const std::string name = "baton.v1.InferenceService";
+  const std::string bytes = std::string("\x0a") + static_cast<char>(name.size()) + name;
+  grpc::Slice slice(bytes);
+  grpc::ByteBuffer request(&slice, 1), response;
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  absl::Notification done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
+                 [&](grpc::Status) { done.Notify(); });
+  done.WaitForNotification();
+  grpc::Slice answer;
+  if (!response.TrySingleSlice(&answer).ok() || answer.size() < 2) return 0;
+  return answer.begin()[1];
+}
+
+bool AwaitHealth(FakeCluster& cluster, int wanted) {
+  const absl::Time end = absl::Now() + testing::kPatience;
+  while (absl::Now() < end) {
+    if (Health(cluster.channel()) == wanted) return true;
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+  return false;
+}
+
+absl::Status GenerateOnce(FakeCluster& cluster, std::string* text) {
+  v1::GenerateOnceRequest request;
+  request.mutable_request()->set_text("0123456789abcdef0123456789abcdef!");
+  grpc::ClientContext context;
+  v1::GenerateOnceResponse response;
+  const grpc::Status status =
+      v1::InferenceService::NewStub(cluster.channel())->GenerateOnce(&context, request, &response);
+  *text = response.text();
+  return FromGrpcStatus(status);
+}
+
+TEST(ServerTest, WarmPrefixDecidesAndDeltasChangeIt) {
+  FakeCluster cluster(2, 1);
+  std::vector<std::string> prefill_used;
+  absl::Mutex mutex;
+  cluster.decode(0)->SetReply([&](DecodeCall call) {
+    absl::MutexLock lock(&mutex);
+    prefill_used.push_back(call.request.prefill().address());
+    call.Finish(Ids("x"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  });
+  const auto keys = kv::PrefixKeys(kv::RootPrefixKey(0xA0DE1, "", ""),
+                                   Ids("0123456789abcdef0123456789abcdef!"), 16);
+  ASSERT_EQ(keys.size(), 2u);
+  for (int holder : {1, 0}) {
+    // The keys move from one worker to the other.
+    const std::vector<uint64_t> chain(keys.begin(), keys.end());
+    cluster.prefill(holder)->TellDelta(1, chain, {});
+    if (holder == 0) cluster.prefill(1)->TellDelta(2, {}, chain);
+    const std::string address = cluster.prefill(holder)->address();
+    ASSERT_TRUE(cluster.AwaitState([&](const v1::WorkerStatus& w) {
+      return w.role() != v1::WORKER_ROLE_PREFILL ||
+             w.indexed_blocks() == (w.address() == address ? 2 : 0);
+    }));
+    for (int i = 0; i < 3; ++i) {
+      std::string text;
+      ASSERT_TRUE(GenerateOnce(cluster, &text).ok());
+      absl::MutexLock lock(&mutex);
+      EXPECT_EQ(prefill_used.back(), address);
+    }
+  }
+}
+
+TEST(ServerTest, AGapBringsANewStreamAndItsSnapshot) {
+  FakeCluster cluster;
+  cluster.prefill(0)->TellDelta(1, {1, 2, 3}, {});
+  const auto indexed = [&](int64_t count) {
+    return cluster.AwaitState([&](const v1::WorkerStatus& w) {
+      return w.role() != v1::WORKER_ROLE_PREFILL ||
+             (w.indexed_blocks() == count && w.state() == v1::WORKER_STATE_READY);
+    });
+  };
+  ASSERT_TRUE(indexed(3));
+  cluster.prefill(0)->SetSnapshot(9, {7});
+  cluster.prefill(0)->TellDelta(3, {4}, {});  // 2 was lost
+  ASSERT_TRUE(cluster.prefill(0)->AwaitWatches(2));
+  EXPECT_TRUE(indexed(1));
+}
+
+TEST(ServerTest, AWorkerThatComesBackAtItsAddressStartsCold) {
+  FakeCluster cluster;
+  cluster.prefill(0)->TellDelta(1, {1, 2, 3}, {});
+  const std::string address = cluster.prefill(0)->address();
+  const uint64_t epoch = cluster.Workers()[0].epoch();
+  cluster.prefill(0).reset();
+  ASSERT_TRUE(cluster.AwaitState([](const v1::WorkerStatus& w) {
+    return w.role() != v1::WORKER_ROLE_PREFILL || w.state() == v1::WORKER_STATE_CONNECTING;
+  }));
+  EXPECT_TRUE(AwaitHealth(cluster, 2)) << "not ready without a prefill worker";
+  std::string text;
+  const absl::Status refused = GenerateOnce(cluster, &text);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(refused), "NO_WORKER");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no prefill worker is ready (1 listed"));
+  cluster.prefill(0) = cluster.MakeWorker(v1::WORKER_ROLE_PREFILL, address);
+  ASSERT_TRUE(cluster.AwaitState([](const v1::WorkerStatus& w) {
+    return w.state() == v1::WORKER_STATE_READY && w.indexed_blocks() == 0;
+  }));
+  EXPECT_NE(cluster.Workers()[0].epoch(), epoch);
+  EXPECT_TRUE(AwaitHealth(cluster, 1));
+}
+
+TEST(ServerTest, AWorkerOfAnotherModelIsRefusedAndTheOthersGoOn) {
+  FakeCluster cluster(2, 1);
+  cluster.decode(0)->SetReply([&](DecodeCall call) {
+    call.Finish(Ids("x"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  });
+  const std::string address = cluster.prefill(1)->address();
+  cluster.prefill(1).reset();
+  auto card = FakeCard(v1::WORKER_ROLE_PREFILL, cluster.tokenizer().fingerprint());
+  card.set_model_fingerprint(0xBAD);
+  cluster.prefill(1) = std::make_unique<FakeWorker>(card, address);
+  ASSERT_TRUE(cluster.AwaitState([&](const v1::WorkerStatus& w) {
+    return w.address() != address || w.state() == v1::WORKER_STATE_REFUSED;
+  }));
+  EXPECT_THAT(cluster.Workers()[1].detail(), HasSubstr("0000000000000bad"));
+  std::string text;
+  EXPECT_TRUE(GenerateOnce(cluster, &text).ok());
+}
+
+TEST(ServerTest, DrainLetsRunningStreamsFinish) {
+  FakeCluster cluster;
+  ASSERT_TRUE(AwaitHealth(cluster, 1));
+  std::string text;
+  absl::Status end;
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  std::thread drain([&] { cluster.server().Drain(absl::Seconds(60)); });
+  decode.SendTokens(Ids("still "));
+  decode.Finish(Ids("here"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  client.join();
+  drain.join();
+  EXPECT_TRUE(end.ok()) << end;
+  EXPECT_EQ(text, "still here");
+}
+
+TEST(ServerTest, DrainWithoutGraceEndsWhatHangs) {
+  FakeCluster cluster;
+  std::string text;
+  absl::Status end;
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  cluster.server().Drain(absl::ZeroDuration());
+  client.join();
+  EXPECT_FALSE(end.ok());
+  EXPECT_TRUE(decode.stream->AwaitCancelled());
+}
+
+TEST(ServerTest, ListsItsModel) {
+  FakeCluster cluster(1, 1, [](Options* options) { options->served_model_name = "demo"; });
+  grpc::ClientContext context;
+  v1::ListModelsResponse response;
+  ASSERT_TRUE(v1::InferenceService::NewStub(cluster.channel())
+                  ->ListModels(&context, v1::ListModelsRequest(), &response)
+                  .ok());
+  ASSERT_EQ(response.models_size(), 1);
+  EXPECT_EQ(response.models(0).id(), "demo");
+  EXPECT_EQ(response.models(0).max_model_len(), 128);
+  EXPECT_EQ(response.models(0).fingerprint(), 0xA0DE1u);
+}
+
+TEST(ServerTest, MetricsTellWhatHappened) {
+  const std::string file = ::testing::TempDir() + "/router.address";
+  FakeCluster cluster(1, 1, [&](Options* options) {
+    options->metrics_listen = "127.0.0.1:0";
+    options->address_file = file;
+  });
+  cluster.decode(0)->SetReply([&](DecodeCall call) {
+    call.SendTokens(Ids("ab"));
+    call.Finish(Ids("c"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  });
+  std::string text;
+  ASSERT_TRUE(GenerateOnce(cluster, &text).ok());
+  const auto bound = ReadAddressFile(file);
+  ASSERT_TRUE(bound.has_value());
+  EXPECT_EQ(bound->grpc, cluster.server().address());
+  EXPECT_EQ(bound->metrics, cluster.server().metrics_address());
+  const std::string page = testing::HttpGet(bound->metrics, "/metrics");
+  const std::string labels = R"(model="tiny",role="router")";
+  for (const std::string& line : {
+           absl::StrCat("baton_requests_total{", labels, R"(,code="OK",finish_reason="length"} 1)"),
+           absl::StrCat("baton_prompt_tokens_total{", labels, "} 33"),
+           absl::StrCat("baton_generated_tokens_total{", labels, "} 3"),
+           absl::StrCat("baton_time_to_first_token_seconds_count{", labels, "} 1"),
+           absl::StrCat("baton_inter_token_latency_seconds_count{", labels, "} 1"),
+           absl::StrCat("baton_request_duration_seconds_count{", labels, "} 1"),
+           absl::StrCat("baton_workers{", labels, R"(,state="ready",worker_role="decode"} 1)"),
+           absl::StrCat("baton_route_decisions_total{", labels,
+                        R"(,decision="load",policy="prefix_then_load"} 1)"),
+           std::string("baton_build_info"),
+       }) {
+    EXPECT_THAT(page, HasSubstr(line));
+  }
+}
+
+TEST(ServerTest, BadOptionsAreNamed) {
+  Options options;
+  options.model_dir = ::testing::TempDir() + "/no-such-model";
+  options.listen = "127.0.0.1:0";
+  options.prefill_workers = {"127.0.0.1:1"};
+  options.decode_workers = {"127.0.0.1:2"};
+  EXPECT_EQ(RouterServer::Start(options).status().code(), absl::StatusCode::kNotFound);
+  const auto field_of = [&](const std::function<void(Options*)>& spoil) {
+    Options bad = options;
+    spoil(&bad);
+    return ErrorField(Validate(&bad));
+  };
+  EXPECT_EQ(field_of([](Options* o) { o->decode_workers = {"127.0.0.1:1"}; }), "--decode-workers");
+  EXPECT_EQ(field_of([](Options* o) { o->prefill_workers.clear(); }), "--prefill-workers");
+  EXPECT_EQ(field_of([](Options* o) { o->prefill_workers = {"nowhere"}; }), "--prefill-workers");
+  EXPECT_EQ(field_of([](Options* o) { o->listen = ":1"; }), "--listen");
+  EXPECT_EQ(field_of([](Options* o) { o->max_inflight_requests = 0; }), "--max-inflight-requests");
+  options.model_dir = "/models/demo/";
+  ASSERT_TRUE(Validate(&options).ok());
+  EXPECT_EQ(options.served_model_name, "demo");
+}
+
+}  // namespace
+}  // namespace baton::router

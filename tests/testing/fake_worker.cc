@@ -1,0 +1,173 @@
+#include "tests/testing/fake_worker.h"
+
+#include <utility>
+
+#include "common/base/random_id.h"
+
+namespace baton::testing {
+
+namespace pb = ::baton::internal::v1;
+
+void DecodeCall::SendTokens(const std::vector<int32_t>& ids) {
+  pb::DecodeResponse response;
+  response.mutable_token_ids()->Assign(ids.begin(), ids.end());
+  stream->Send(response);
+}
+
+void DecodeCall::Finish(const std::vector<int32_t>& ids, pb::DecodeResponse::Finish finish) {
+  pb::DecodeResponse response;
+  response.mutable_token_ids()->Assign(ids.begin(), ids.end());
+  response.set_finish(finish);
+  response.mutable_timings()->set_prefill_ms(7);
+  stream->Send(response);
+  stream->End(grpc::Status::OK);
+}
+
+pb::WorkerCard FakeCard(v1::WorkerRole role, uint64_t tokenizer_fingerprint) {
+  pb::WorkerCard card;
+  card.set_role(role);
+  card.set_worker_id(RandomIdText());
+  card.set_epoch(RandomId64());
+  card.set_model("tiny");
+  card.set_model_fingerprint(0xA0DE1);
+  card.set_tokenizer_fingerprint(tokenizer_fingerprint);
+  card.mutable_kv_layout()->set_block_tokens(16);
+  card.mutable_kv_layout()->set_layers(2);
+  card.mutable_kv_layout()->set_fingerprint(0x1A10);
+  card.set_max_model_len(128);
+  card.set_max_num_seqs(16);
+  card.set_total_blocks(64);
+  card.add_eos_token_ids(256);
+  return card;
+}
+
+class FakeWorker::WorkerFace final : public pb::WorkerService::CallbackService {
+ public:
+  explicit WorkerFace(FakeWorker& worker) : worker_(worker) {}
+
+  grpc::ServerWriteReactor<pb::WatchResponse>* Watch(grpc::CallbackServerContext* context,
+                                                     const pb::WatchRequest* request) override {
+    auto stream = std::make_shared<WatchStream>();
+    stream->Hold();
+    absl::MutexLock lock(&worker_.mutex_);
+    pb::WatchResponse event;
+    *event.mutable_card() = worker_.card_;
+    stream->Send(event);
+    pb::CacheSnapshot* snapshot = event.mutable_snapshot();
+    snapshot->set_sequence(worker_.snapshot_sequence_);
+    snapshot->mutable_keys()->Assign(worker_.snapshot_keys_.begin(), worker_.snapshot_keys_.end());
+    snapshot->set_last(true);
+    stream->Send(event);
+    event.mutable_load()->set_free_blocks(worker_.card_.total_blocks());
+    stream->Send(event);
+    worker_.watches_.push_back(stream);
+    return stream.get();
+  }
+
+ private:
+  FakeWorker& worker_;
+};
+
+class FakeWorker::DecodeFace final : public pb::DecodeService::CallbackService {
+ public:
+  explicit DecodeFace(FakeWorker& worker) : worker_(worker) {}
+
+  grpc::ServerWriteReactor<pb::DecodeResponse>* Decode(grpc::CallbackServerContext* context,
+                                                       const pb::DecodeRequest* request) override {
+    DecodeCall call;
+    call.request = *request;
+    call.deadline = context->deadline();
+    call.stream = std::make_shared<ScriptedStream<pb::DecodeResponse>>();
+    call.stream->Hold();
+    auto* reactor = call.stream.get();
+    std::function<void(DecodeCall)> reply;
+    {
+      absl::MutexLock lock(&worker_.mutex_);
+      ++worker_.decode_count_;
+      reply = worker_.reply_;
+      if (reply == nullptr) worker_.calls_.push_back(call);
+    }
+    if (reply != nullptr) reply(std::move(call));
+    return reactor;
+  }
+
+ private:
+  FakeWorker& worker_;
+};
+
+FakeWorker::FakeWorker(pb::WorkerCard card, std::string address)
+    : card_(std::move(card)),
+      worker_face_(std::make_unique<WorkerFace>(*this)),
+      decode_face_(std::make_unique<DecodeFace>(*this)) {
+  RpcServerOptions options;
+  options.address = std::move(address);
+  auto rpc = RpcServer::Start(options, {worker_face_.get(), decode_face_.get()}, {});
+  BATON_CHECK(rpc.ok()) << rpc.status();
+  rpc_ = *std::move(rpc);
+}
+
+FakeWorker::~FakeWorker() { rpc_->Stop(absl::ZeroDuration()); }
+
+void FakeWorker::SetSnapshot(uint64_t sequence, std::vector<uint64_t> keys) {
+  absl::MutexLock lock(&mutex_);
+  snapshot_sequence_ = sequence;
+  snapshot_keys_ = std::move(keys);
+}
+
+void FakeWorker::Tell(const pb::WatchResponse& event) {
+  absl::MutexLock lock(&mutex_);
+  for (const auto& watch : watches_) watch->Send(event);
+}
+
+void FakeWorker::TellLoad(int running, int queued, int64_t queued_tokens, bool draining) {
+  pb::WatchResponse event;
+  event.mutable_load()->set_running(running);
+  event.mutable_load()->set_queued(queued);
+  event.mutable_load()->set_queued_tokens(queued_tokens);
+  event.mutable_load()->set_free_blocks(64);
+  event.mutable_load()->set_draining(draining);
+  Tell(event);
+}
+
+void FakeWorker::TellDelta(uint64_t sequence, std::vector<uint64_t> added,
+                           std::vector<uint64_t> removed) {
+  pb::WatchResponse event;
+  event.mutable_delta()->set_sequence(sequence);
+  event.mutable_delta()->mutable_added()->Assign(added.begin(), added.end());
+  event.mutable_delta()->mutable_removed()->Assign(removed.begin(), removed.end());
+  Tell(event);
+}
+
+bool FakeWorker::AwaitWatches(int count) {
+  absl::MutexLock lock(&mutex_);
+  const auto enough = [this, count] {
+    mutex_.AssertReaderHeld();
+    return static_cast<int>(watches_.size()) >= count;
+  };
+  return mutex_.AwaitWithTimeout(absl::Condition(&enough), kPatience);
+}
+
+void FakeWorker::SetReply(std::function<void(DecodeCall)> reply) {
+  absl::MutexLock lock(&mutex_);
+  reply_ = std::move(reply);
+}
+
+DecodeCall FakeWorker::AwaitDecode() {
+  absl::MutexLock lock(&mutex_);
+  const auto some = [this] {
+    mutex_.AssertReaderHeld();
+    return !calls_.empty();
+  };
+  const bool came = mutex_.AwaitWithTimeout(absl::Condition(&some), kPatience);
+  BATON_CHECK(came) << "no Decode call came";
+  DecodeCall call = std::move(calls_.front());
+  calls_.pop_front();
+  return call;
+}
+
+int FakeWorker::decode_count() const {
+  absl::MutexLock lock(&mutex_);
+  return decode_count_;
+}
+
+}  // namespace baton::testing
