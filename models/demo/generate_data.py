@@ -121,14 +121,15 @@ class Generator:
             keys = [self.random.choice(keys) for _ in range(questions)]
         return [self.ask(key, facts[key]) for key in keys]
 
-    def facts(self, count: int, words: bool) -> dict[str, list[str]]:
-        """Names (and with `words` sometimes topics) and what belongs to them."""
-        if words and self.random.random() < 0.4 and count <= len(TOPICS):
-            keys = self.random.sample(TOPICS, count)
-        else:
-            keys = self.random.sample(self.names, count)
-        make = self.word if words and self.random.random() < 0.6 else self.value
-        return {key: make() for key in keys}
+    def facts(self, count: int, words: bool = False) -> dict[str, list[str]]:
+        """Names and numbers; with `words` topics are among the names and words among the numbers."""
+        if not words:
+            return {key: self.value() for key in self.random.sample(self.names, count)}
+        topics = self.random.randint(count // 4, min(count, len(TOPICS)))
+        keys = self.random.sample(TOPICS, topics) + self.random.sample(self.names, count - topics)
+        self.random.shuffle(keys)
+        share = self.random.random()
+        return {key: self.word() if self.random.random() < share else self.value() for key in keys}
 
     # The four tasks.
 
@@ -148,7 +149,7 @@ class Generator:
         return Document("notes", prefix, self.ask_some(facts, questions))
 
     def json(self, entries: int, questions: int = 1) -> Document:
-        facts = self.facts(entries, False)
+        facts = self.facts(entries)
         prefix = []
         for number, (key, value) in enumerate(facts.items()):
             prefix += ['{"'] if number == 0 else [",", ' "']
@@ -174,17 +175,6 @@ class Generator:
             restated = self.random.random() < restate
             tail += ["Q", " " + topic, " ?"] if restated else ["Verdict", " ?"]
             document.questions.append(Question(tail, [rubric[topic]]))
-        return document
-
-    def echo(self, items: int, questions: int = 1) -> Document:
-        """Only for training: a list and the next few items of it. Every token of the answer is a
-        look-up of the one before, which is where looking up is learned fastest."""
-        pools = (self.names, self.names, TOPICS, WORDS)
-        texts = [" " + self.random.choice(self.random.choice(pools)) for _ in range(items)]
-        document = Document("echo", ["List", ":", *texts, "\n"])
-        for _ in range(questions):
-            start = self.random.randrange(items - 1)
-            document.questions.append(Question(["Again", ":", texts[start]], texts[start + 1 : start + 7]))
         return document
 
 

@@ -24,6 +24,8 @@ from model import Config, Model, save
 HERE = Path(__file__).parent
 LEVELS = (4, 8, 16, 32, 48)
 POOL = 16  # batches' worth of documents that are sorted by length together
+GATES = {"plain": ("recall",), "words": ("mixed", "judge")}  # what must be known for a side's next level
+ROWS = 28  # documents a batch at most: a look-up is learned in steps more than in tokens
 
 
 class Encoder:
@@ -47,9 +49,9 @@ class Encoder:
 class Example:
     """A document as tokens: what to read, where, in which branch, what to predict and how much it counts."""
 
-    def __init__(self, document: generate_data.Document, encode: Encoder, hard: bool, context: float):
+    def __init__(self, kind: str, hard: bool, document: generate_data.Document, encode: Encoder, context: float):
         prefix = encode(document.prefix)
-        self.kind, self.hard = document.task, hard
+        self.kind, self.hard = kind, hard
         self.ids, self.targets = list(prefix), prefix[1:] + [encode.eos]
         self.weights = [context] * (len(prefix) - 1) + [0.0]
         self.answers: list[slice] = []
@@ -70,23 +72,36 @@ class Example:
         return len(self.ids)
 
 
-def write_document(g: generate_data.Generator, most: int) -> generate_data.Document:
-    """A document with up to `most` things to remember."""
+def write_document(g: generate_data.Generator, levels: dict[str, int]) -> tuple[str, bool, generate_data.Document]:
+    """A document, which kind it is, and whether it is of the highest level its side has reached.
+
+    There are two sides, each with a level of its own: plain (a name and its number) and words (topics
+    among the names, words among the numbers, and the judge). What is to be remembered is few at first."""
     pick = g.random
+    side = "words" if pick.random() < 0.5 else "plain"
+    level = levels[side]
+    chosen = level if level == 0 or pick.random() < 0.65 else pick.randrange(level)
+    most = LEVELS[chosen]
     entries = pick.randint(max(2, most // 2), most)
     questions = max(3, entries // 2)
-    if pick.random() < (0.3 if most == LEVELS[0] else 0.04):
-        return g.echo(pick.randint(most, 3 * most), questions)
     kind = pick.random()
-    if kind < 0.35:
-        return g.recall(entries, questions, words=pick.random() < 0.5)
-    if kind < 0.50:
-        return g.notes(max(2, entries // 4), pick.randint(0, entries), questions // 2 + 1, words=pick.random() < 0.3)
-    if kind < 0.62:
-        return g.json(entries, questions)
+    if side == "plain":
+        if kind < 0.5:
+            document = g.recall(entries, questions)
+        elif kind < 0.75:
+            document = g.notes(max(2, entries // 4), pick.randint(0, entries), questions // 2 + 1)
+        else:
+            document = g.json(entries, questions)
+        return document.task, chosen == level, document
+    if kind < 0.1:
+        document = g.notes(max(2, entries // 4), pick.randint(0, entries), questions // 2 + 1, words=True)
+        return "mixed notes", chosen == level, document
+    if kind < 0.5:
+        return "mixed", chosen == level, g.recall(entries, questions, words=True)
     rules = min(entries, len(generate_data.TOPICS) - 6)
     handbook = pick.randint(0, most // 2) if pick.random() < 0.4 else 0
-    return g.judge(rules, pick.randint(0, min(4, most // 4)), handbook, min(6, questions), restate=0.35)
+    document = g.judge(rules, pick.randint(0, min(4, most // 4)), handbook, min(6, questions), restate=0.4)
+    return "judge", chosen == level, document
 
 
 class Batches:
@@ -95,21 +110,17 @@ class Batches:
     def __init__(self, encode: Encoder, seed: int, tokens: int, context: float):
         self.encode, self.seed, self.tokens, self.context = encode, seed, tokens, context
 
-    def pool(self, number: int, level: int) -> list[list[Example]]:
+    def pool(self, number: int, levels: dict[str, int]) -> list[list[Example]]:
         generator = generate_data.Generator(f"{self.seed}/{number}")
         pick = generator.random
-        # Short documents go in small batches: the look-up itself is learned in steps, not in tokens.
-        size = self.tokens // 2 if level == 0 else self.tokens
         examples, total = [], 0
-        while total < POOL * size:
-            chosen = level if level == 0 or pick.random() < 0.65 else pick.randrange(level)
-            document = write_document(generator, LEVELS[chosen])
-            examples.append(Example(document, self.encode, chosen == level, self.context))
+        while total < POOL * self.tokens:
+            examples.append(Example(*write_document(generator, levels), self.encode, self.context))
             total += len(examples[-1])
         examples.sort(key=len)
         batches, batch = [], []
         for example in examples:
-            if batch and (len(batch) + 1) * len(example) > size * 1.1:
+            if batch and (len(batch) == ROWS or (len(batch) + 1) * len(example) > self.tokens * 1.1):
                 batches.append(batch)
                 batch = []
             batch.append(example)
@@ -197,14 +208,17 @@ def main() -> None:
     adam = torch.optim.AdamW(others, lr=arguments.rate / 6, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     average = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     batches = Batches(encode, arguments.seed, arguments.tokens, arguments.context)
-    step = level = pool = tokens = since = 0
+    step = pool = tokens = 0
+    levels = {side: 0 for side in GATES}
+    since = dict.fromkeys(GATES, 0)
     by_kind: dict[str, float] = {}
     if arguments.resume:
         saved = torch.load(arguments.checkpoint)
         model.load_state_dict(saved["model"])
         adam.load_state_dict(saved["adam"])
         muon.buffers, average = saved["muon"], saved["average"]
-        step, level, pool, tokens = (saved[key] for key in ("step", "level", "pool", "tokens"))
+        by_kind = saved.get("by_kind", {})
+        step, levels, pool, tokens = (saved[key] for key in ("step", "levels", "pool", "tokens"))
     print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
 
     if arguments.compile:
@@ -222,14 +236,15 @@ def main() -> None:
                         "muon": muon.buffers,
                         "average": average,
                         "step": step,
-                        "level": level,
+                        "by_kind": by_kind,
+                        "levels": levels,
                         "pool": pool,
                         "tokens": tokens,
                     },
                     arguments.checkpoint,
                 )
                 export(model, average, arguments.out, encode.eos)
-            queue = batches.pool(pool, level)
+            queue = batches.pool(pool, levels)
             pool += 1
         batch = queue.pop()
         ids, targets, positions, weights, mask = collate(batch)
@@ -262,22 +277,24 @@ def main() -> None:
                     share = sum(good[row, answer].all().item() for answer in example.answers) / len(example.answers)
                     by_kind[example.kind] = 0.98 * by_kind.get(example.kind, 0.0) + 0.02 * share
         step += 1
-        since += 1
         tokens += ids.numel()
         if step % 50 == 0:
             passed = time.time() - began
             kinds = " ".join(f"{kind} {value:.3f}" for kind, value in sorted(by_kind.items()))
             print(
-                f"{passed / 60:5.1f} min  step {step}  level {LEVELS[level]}  loss {loss.item():.3f}  right: {kinds}  "
+                f"{passed / 60:5.1f} min  step {step}  levels {[LEVELS[level] for level in levels.values()]}  loss {loss.item():.3f}  right: {kinds}  "
                 f"{(tokens - begun_tokens) / passed:.0f} tokens/s",
                 flush=True,
             )
-        if level + 1 < len(LEVELS) and since > 100 and by_kind.get("recall", 0) > 0.85:
-            level += 1
-            since = 0
-            by_kind.clear()
-            queue.clear()
-            print(f"level {LEVELS[level]} from step {step}, after {tokens} tokens", flush=True)
+        for side, kinds in GATES.items():
+            since[side] += 1
+            reached = min(by_kind.get(kind, 0.0) for kind in kinds) > 0.85
+            if reached and since[side] > 100 and levels[side] + 1 < len(LEVELS):
+                levels[side] += 1
+                since[side] = 0
+                by_kind.update(dict.fromkeys(kinds, 0.0))
+                queue.clear()
+                print(f"{side}: level {LEVELS[levels[side]]} from step {step}, after {tokens} tokens", flush=True)
     export(model, average, arguments.out, encode.eos, final=True)
 
 

@@ -43,7 +43,7 @@ def corpus(seed: int):
         for document in (
             generator.notes(2, 12),
             generator.judge(12, 4, handbook=6),
-            generator.recall(6, words=True),
+            generator.recall(6),
             generator.json(4),
         ):
             pieces = list(document.prefix)
