@@ -2,8 +2,8 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
-#include "common/worker/address_file.h"
 #include "common/worker/card.h"
 
 namespace baton::prefill_worker {
@@ -47,8 +47,8 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
                   << engine_->Description() << "; " << engine_->kv_pool().block_count
                   << " KV blocks of " << engine_->kv_layout().ToString();
   if (options.address_file.empty()) return absl::OkStatus();
-  return worker::WriteAddressFile(options.address_file, rpc_->address(),
-                                  metrics_endpoint_->address());
+  return WriteAddressFile(options.address_file,
+                          {rpc_->address(), metrics_endpoint_->address()});
 }
 
 PrefillWorker::~PrefillWorker() { Stop(); }

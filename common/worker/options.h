@@ -18,7 +18,7 @@ struct WorkerOptions {
   std::string model_dir;
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen = "127.0.0.1:0";
-  std::string address_file;    // written once the worker listens; see address_file.h
+  std::string address_file;    // written once the worker listens; see base/rpc/address_file.h
   std::string log_level = "info";
   std::string worker_id;       // empty: a random one
   int drain_grace_ms = 30'000;

@@ -1,0 +1,149 @@
+// How fast is the engine alone? Prefill tokens/s by prompt length and depth, decode tokens/s by batch.
+//
+//   engine_bench --model DIR [--threads 2] [--dtype auto] [--repeat 3]
+//
+// The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
+// llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/engine/engine.h"
+
+namespace baton {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Sequences in blocks that follow one another; what is in the prompts does not matter for time.
+class Bench {
+ public:
+  Bench(engine::Engine& engine, int max_tokens, int sequences) : engine_(engine) {
+    const int per_sequence = (max_tokens + 15) / 16;
+    BATON_CHECK_LE(per_sequence * sequences, engine.kv_pool().block_count);
+    for (int i = 0; i < sequences; ++i) {
+      blocks_.emplace_back(per_sequence);
+      std::iota(blocks_.back().begin(), blocks_.back().end(), i * per_sequence);
+    }
+    tokens_.resize(max_tokens);
+    for (int i = 0; i < max_tokens; ++i) {
+      tokens_[i] = static_cast<int32_t>((uint64_t{2654435761u} * (i + 1)) %
+                                        engine.config().token_count);
+    }
+  }
+
+  // Seconds to compute tokens [begin, end) of one sequence.
+  double Prefill(int sequence, int begin, int end) {
+    const auto start = Clock::now();
+    for (int at = begin; at < end;) {
+      const int count = std::min(end - at, engine_.max_num_batched_tokens());
+      engine::Batch batch;
+      engine::BatchEntry entry;
+      entry.tokens = absl::MakeConstSpan(tokens_).subspan(at, count);
+      entry.context = at;
+      entry.blocks = blocks_[sequence];
+      entry.sample = at + count == end;
+      entry.sampling.temperature = 0;
+      batch.entries.push_back(entry);
+      engine_.Step(batch);
+      at += count;
+    }
+    return SecondsSince(start);
+  }
+
+  // Seconds for `steps` decode steps of `batch_size` sequences from `context` on.
+  double Decode(int batch_size, int context, int steps) {
+    const auto start = Clock::now();
+    for (int step = 0; step < steps; ++step) {
+      engine::Batch batch;
+      for (int i = 0; i < batch_size; ++i) {
+        engine::BatchEntry entry;
+        entry.tokens = absl::MakeConstSpan(tokens_).subspan(context + step, 1);
+        entry.context = context + step;
+        entry.blocks = blocks_[i];
+        entry.sample = true;
+        entry.sampling.temperature = 0;
+        batch.entries.push_back(entry);
+      }
+      engine_.Step(batch);
+    }
+    return SecondsSince(start);
+  }
+
+ private:
+  engine::Engine& engine_;
+  std::vector<std::vector<kv::BlockId>> blocks_;
+  std::vector<int32_t> tokens_;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void Run(engine::Engine& engine, int repeat) {
+  std::printf("%s\n%-38s %12s\n", engine.Description().c_str(), "what", "tokens/s");
+  const auto row = [&](const std::string& what, int tokens, auto&& measure) {
+    std::vector<double> seconds;
+    for (int i = 0; i < repeat; ++i) seconds.push_back(measure());
+    std::printf("%-38s %12.1f\n", what.c_str(), tokens / Median(seconds));
+    std::fflush(stdout);
+  };
+  {
+    Bench bench(engine, 4096 + 512, 1);
+    bench.Prefill(0, 0, 512);  // warm-up
+    row("prefill 512", 512, [&] { return bench.Prefill(0, 0, 512); });
+    row("prefill 2048", 2048, [&] { return bench.Prefill(0, 0, 2048); });
+    bench.Prefill(0, 0, 4096);
+    row("prefill 512 at depth 4096", 512, [&] { return bench.Prefill(0, 4096, 4608); });
+  }
+  for (const int batch : {1, 4, 8, 16}) {
+    Bench bench(engine, 512 + 64, batch);
+    for (int i = 0; i < batch; ++i) bench.Prefill(i, 0, 512);
+    const int steps = batch == 1 ? 64 : 32;
+    row("decode batch " + std::to_string(batch) + " after 512", batch * steps,
+        [&] { return bench.Decode(batch, 512, steps); });
+  }
+  Bench bench(engine, 4096 + 32, 8);
+  for (int i = 0; i < 8; ++i) bench.Prefill(i, 0, 4096);
+  row("decode batch 8 after 4096", 8 * 16, [&] { return bench.Decode(8, 4096, 16); });
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Engine benchmark");
+  engine::EngineOptions options;
+  std::string dtype = "auto";
+  int repeat = 3;
+  app.add_option("--model", options.model_dir)->required();
+  app.add_option("--threads", options.backend.thread_count);
+  app.add_option("--dtype", dtype)->check(CLI::IsMember({"auto", "float32", "bfloat16"}));
+  app.add_option("--repeat", repeat)->check(CLI::Range(1, 100));
+  CLI11_PARSE(app, argc, argv);
+  if (dtype == "float32") options.backend.compute = backend::BackendOptions::Compute::kF32;
+  if (dtype == "bfloat16") options.backend.compute = backend::BackendOptions::Compute::kBF16;
+  options.max_model_len = 8192;
+  options.max_num_batched_tokens = 512;
+  options.max_num_seqs = 16;
+  options.num_blocks = 8 * (4096 + 48) / 16;
+  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Load(options);
+  if (!engine.ok()) {
+    std::fprintf(stderr, "%s\n", engine.status().ToString().c_str());
+    return 1;
+  }
+  Run(**engine, repeat);
+  return 0;
+}
+
+}  // namespace
+}  // namespace baton
+
+int main(int argc, char** argv) { return baton::Main(argc, argv); }
