@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <limits>
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/tokenizer/byte_level.h"
+#include "common/tokenizer/merge_queue.h"
 #include "common/tokenizer/unicode.h"
 #include "common/tokenizer/word_cache.h"
 
@@ -19,6 +19,8 @@ namespace {
 
 // Up to here looking through all pairs beats keeping a heap of them.
 constexpr size_t kMaxShortUnits = 24;
+// Up to here a heap stays in the first-level cache.
+constexpr size_t kMaxHeapUnits = 2048;
 constexpr int32_t kMergedAway = -1;
 constexpr uint32_t kNoRank = std::numeric_limits<uint32_t>::max();
 constexpr absl::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
@@ -124,10 +126,13 @@ void Bpe::EncodeUncached(absl::string_view word, std::vector<int32_t>* ids) cons
   }
   const size_t first = ids->size();
   AppendUnits(word, ids);
-  if (ids->size() - first <= kMaxShortUnits) {
+  const size_t count = ids->size() - first;
+  if (count <= kMaxShortUnits) {
     MergeShort(ids, first);
+  } else if (count <= kMaxHeapUnits) {
+    MergeLong<HeapMergeQueue>(ids, first);
   } else {
-    MergeLong(ids, first);
+    MergeLong<BucketMergeQueue>(ids, first);
   }
 }
 
@@ -229,44 +234,38 @@ void Bpe::MergeShort(std::vector<int32_t>* units, size_t first) const {
   units->resize(first + count);
 }
 
+template <class Queue>
 void Bpe::MergeLong(std::vector<int32_t>* units, size_t first) const {
   int32_t* const unit = units->data() + first;
   const uint32_t count = static_cast<uint32_t>(units->size() - first);
   std::vector<uint32_t> next(count);
   std::vector<uint32_t> previous(count);
-  // Pairs by (rank, position of the left unit). An entry whose units have changed since is found
-  // stale when it comes up: a rank names one pair.
-  std::vector<uint64_t> heap;
+  // A candidate whose units have changed since is found stale when it comes up: a rank names one
+  // pair.
+  Queue queue;
   const auto push = [&](uint32_t left, uint32_t right) {
     const RankedMerge* merge = FindMerge(unit[left], unit[right]);
-    if (merge == nullptr) return false;
-    heap.push_back(static_cast<uint64_t>(merge->rank) << 32 | left);
-    return true;
+    if (merge != nullptr) queue.Push({merge->rank, left});
   };
   for (uint32_t i = 0; i < count; ++i) {
     next[i] = i + 1;
     previous[i] = i - 1;  // of the first one never read
     if (i + 1 < count) push(i, i + 1);
   }
-  const std::greater<uint64_t> later;
-  std::make_heap(heap.begin(), heap.end(), later);
-  while (!heap.empty()) {
-    const uint64_t top = heap.front();
-    std::pop_heap(heap.begin(), heap.end(), later);
-    heap.pop_back();
-    const uint32_t left = static_cast<uint32_t>(top);
+  while (!queue.empty()) {
+    const auto [rank, left] = queue.Pop();
     if (unit[left] == kMergedAway || next[left] >= count) continue;
     const uint32_t right = next[left];
     const RankedMerge* merge = FindMerge(unit[left], unit[right]);
-    if (merge == nullptr || merge->rank != top >> 32) continue;
+    if (merge == nullptr || merge->rank != rank) continue;
     unit[left] = merge->merged;
     unit[right] = kMergedAway;
     next[left] = next[right];
+    if (left > 0) push(previous[left], left);
     if (next[left] < count) {
       previous[next[left]] = left;
-      if (push(left, next[left])) std::push_heap(heap.begin(), heap.end(), later);
+      push(left, next[left]);
     }
-    if (left > 0 && push(previous[left], left)) std::push_heap(heap.begin(), heap.end(), later);
   }
   units->erase(std::remove(units->begin() + first, units->end(), kMergedAway), units->end());
 }

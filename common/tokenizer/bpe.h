@@ -2,8 +2,8 @@
 // leftmost of equals first, until no pair has a merge (Sennrich et al. 2016, with the order and the
 // handling of unknown characters of Hugging Face `tokenizers`, models/bpe).
 //
-// O(n log n) for words of any length: a heap of (rank, position) over a linked list. Short words go
-// through a table per thread of words seen before.
+// O(n log n) for words of any length: a queue of (rank, position) over a linked list. Short words
+// go through a table per thread of words seen before.
 #ifndef BATON_COMMON_TOKENIZER_BPE_H_
 #define BATON_COMMON_TOKENIZER_BPE_H_
 
@@ -67,6 +67,7 @@ class Bpe {
   void AppendUnits(absl::string_view word, std::vector<int32_t>* units) const;
   const RankedMerge* FindMerge(int32_t left, int32_t right) const;
   void MergeShort(std::vector<int32_t>* units, size_t first) const;
+  template <class Queue>
   void MergeLong(std::vector<int32_t>* units, size_t first) const;
   void FillByteUnits();
   bool NoTokenCrossesMetaspace() const;

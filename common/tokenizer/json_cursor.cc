@@ -88,6 +88,8 @@ absl::StatusOr<JsonDocument> JsonDocument::Parse(absl::string_view text, absl::s
   ParseGuard guard;
   try {
     parsed->root = Json::parse(text.begin(), text.end(), std::ref(guard));
+  } catch (const Refusal& refusal) {
+    return BadTokenizer(absl::StrCat(origin, ": ", refusal.what()));
   } catch (const std::exception& error) {  // the JSON library reports by exception
     return BadTokenizer(absl::StrCat(
         origin, ": not usable as JSON: ", Shortened(error.what(), kMaxParserMessageBytes)));

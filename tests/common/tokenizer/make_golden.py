@@ -1,4 +1,4 @@
-"""Trains small tokenizers of every family and writes what Hugging Face `tokenizers` makes of strings.
+"""Trains small tokenizers of every family and writes what `tokenizers` makes of strings.
 
     make_golden.py OUTPUT_DIR      needs the PyPI package `tokenizers` alone
 
@@ -12,6 +12,7 @@ without]. After the strings come lists of ids alone, with null for what is not t
 [null, null, ids, decoded with special tokens, decoded without].
 """
 
+import collections
 import json
 import pathlib
 import random
@@ -32,34 +33,129 @@ QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
 
 # --- Text ---------------------------------------------------------------------------------------
 
-WORDS = """the of and to in is that it was for on are as with his they at be this from have or by one
-had not but what all were when we there can an your which their said if do will each about how up out
-them then she many some so these would other into has more her two like him see time could no make
-than first been its who now people my made over did down only way find use may water long little very
-after words called just where most know get through back much before go good new write our used me man
-too any day same right look think also around another came come work three word must because does part
-even place well such here take why things help put years different away again off went old number
-baton router prefill decode worker cluster tokenizer prefix block cache request stream latency""".split()
+WORDS = """
+the of and to in is that it was for on are as with his they at be this from have or by one had
+not but what all were when we there can an your which their said if do will each about how up
+out them then she many some so these would other into has more her two like him see time could
+no make than first been its who now people my made over did down only way find use may water
+long little very after words called just where most know get through back much before go good
+new write our used me man too any day same right look think also around another came come work
+three word must because does part even place well such here take why things help put years
+different away again off went old number baton router prefill decode worker cluster tokenizer
+prefix block cache request stream latency
+""".split()
 CODE = [
     "def main(argv):\n    return [x ** 2 for x in range(10) if x % 2 == 0]\n",
     "for (int i = 0; i < n; ++i) {\n\tsum += a[i] * b[i];\n}\n",
     '{"key": [1, 2.5e-3, null, true], "name": "value"}\r\n',
     "SELECT * FROM t WHERE a <> 'b' AND c >= 10; -- comment\n",
-    "<div class=\"x\">&nbsp;</div>", "https://example.com/a/b?c=d&e=%20#f", "std::vector<std::string>& v",
+    '<div class="x">&nbsp;</div>',
+    "https://example.com/a/b?c=d&e=%20#f",
+    "std::vector<std::string>& v",
 ]
-CONTRACTIONS = ["I'm", "you're", "he'S", "we'LL", "they'D", "don't", "I'VE", "it\u2019s", "'tis", "'\u017f",
-                "x'", "'''", "o'clock's", "''s", "'llama", "'Re"]
-SPACES = [" ", "  ", "   ", "\t", "\n", "\r", "\r\n", "\n\n", "\u00a0", "\u3000", "\u2003", "\u2028",
-          "\u0085", "\u1680", "\u180e", "\u200b", "\ufeff", "\x0b", "\x0c", "\u2581", "\u2581\u2581"]
-EMOJI = ["\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466", "\U0001f3f3\ufe0f\u200d\U0001f308",
-         "\U0001f44d\U0001f3fd", "\u2764\ufe0f", "\U0001f1e9\U0001f1ea", "1\ufe0f\u20e3", "\u200d", "\ufe0f"]
-COMBINING = ["e\u0301", "a\u030a", "o\u0302\u0323", "n\u0303", "\u0301", "\u1112\u1161\u11ab", "\u0915\u094d\u0937",
-             "\u05e9\u05c1", "\u0e01\u0e33", "q\u0307\u0323", "\u212b", "\u2126", "\ufb01", "\u0344", "\u0958"]
-RANGES = [(0x20, 0x7F), (0xA0, 0x250), (0x370, 0x530), (0x590, 0x700), (0x900, 0xD00), (0xE00, 0xE60),
-          (0x1100, 0x1200), (0x2000, 0x2400), (0x3040, 0x3100), (0x4E00, 0x5200), (0xAC00, 0xB000),
-          (0xF900, 0xFB00), (0xFF00, 0xFFF0), (0x10000, 0x10400), (0x1D400, 0x1D800), (0x1F300, 0x1FA00),
-          (0x20000, 0x20100), (0x1F130, 0x1F190)]
-ADDED_NOISE = ["<|", "|>", "<s", "</s>", "<unk>", "<0x41>", "<0xE4>", "[IN", "ST]", "<|end", "\u0120", "\u010a"]
+CONTRACTIONS = [
+    "I'm",
+    "you're",
+    "he'S",
+    "we'LL",
+    "they'D",
+    "don't",
+    "I'VE",
+    "it\u2019s",
+    "'tis",
+    "'\u017f",
+    "x'",
+    "'''",
+    "o'clock's",
+    "''s",
+    "'llama",
+    "'Re",
+]
+SPACES = [
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\r",
+    "\r\n",
+    "\n\n",
+    "\u00a0",
+    "\u3000",
+    "\u2003",
+    "\u2028",
+    "\u0085",
+    "\u1680",
+    "\u180e",
+    "\u200b",
+    "\ufeff",
+    "\x0b",
+    "\x0c",
+    "\u2581",
+    "\u2581\u2581",
+]
+EMOJI = [
+    "\U0001f600",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466",
+    "\U0001f3f3\ufe0f\u200d\U0001f308",
+    "\U0001f44d\U0001f3fd",
+    "\u2764\ufe0f",
+    "\U0001f1e9\U0001f1ea",
+    "1\ufe0f\u20e3",
+    "\u200d",
+    "\ufe0f",
+]
+COMBINING = [
+    "e\u0301",
+    "a\u030a",
+    "o\u0302\u0323",
+    "n\u0303",
+    "\u0301",
+    "\u1112\u1161\u11ab",
+    "\u0915\u094d\u0937",
+    "\u05e9\u05c1",
+    "\u0e01\u0e33",
+    "q\u0307\u0323",
+    "\u212b",
+    "\u2126",
+    "\ufb01",
+    "\u0344",
+    "\u0958",
+]
+RANGES = [
+    (0x20, 0x7F),
+    (0xA0, 0x250),
+    (0x370, 0x530),
+    (0x590, 0x700),
+    (0x900, 0xD00),
+    (0xE00, 0xE60),
+    (0x1100, 0x1200),
+    (0x2000, 0x2400),
+    (0x3040, 0x3100),
+    (0x4E00, 0x5200),
+    (0xAC00, 0xB000),
+    (0xF900, 0xFB00),
+    (0xFF00, 0xFFF0),
+    (0x10000, 0x10400),
+    (0x1D400, 0x1D800),
+    (0x1F300, 0x1FA00),
+    (0x20000, 0x20100),
+    (0x1F130, 0x1F190),
+]
+ADDED_NOISE = [
+    "<|",
+    "|>",
+    "<s",
+    "</s>",
+    "<unk>",
+    "<0x41>",
+    "<0xE4>",
+    "[IN",
+    "ST]",
+    "<|end",
+    "\u0120",
+    "\u010a",
+]
 
 
 def code_point(r):
@@ -86,12 +182,37 @@ def sentence(r, words):
 
 
 def run_of(r):
-    return r.choice(["_", "=", " ", "\n", "a", "A", "0", "7", "\u4f60", "\u0e01", "!", "\t", "\u2581", "\U0001f600",
-                     "ab", "- ", "\r\n", "\u00e9", "e\u0301", "<", "\x00"]) * r.randint(1, r.choice([4, 40, 400]))
+    return r.choice(
+        [
+            "_",
+            "=",
+            " ",
+            "\n",
+            "a",
+            "A",
+            "0",
+            "7",
+            "\u4f60",
+            "\u0e01",
+            "!",
+            "\t",
+            "\u2581",
+            "\U0001f600",
+            "ab",
+            "- ",
+            "\r\n",
+            "\u00e9",
+            "e\u0301",
+            "<",
+            "\x00",
+        ]
+    ) * r.randint(1, r.choice([4, 40, 400]))
 
 
 def cjk(r):
-    return "".join(chr(r.randrange(0x4E00, 0x5000)) for _ in range(r.randint(1, 12))) + r.choice(["", "\u3002", "\uff0c", "\u30c6\u30b9\u30c8"])
+    return "".join(chr(r.randrange(0x4E00, 0x5000)) for _ in range(r.randint(1, 12))) + r.choice(
+        ["", "\u3002", "\uff0c", "\u30c6\u30b9\u30c8"]
+    )
 
 
 def thai(r):
@@ -100,7 +221,9 @@ def thai(r):
 
 def digits(r):
     text = "".join(r.choice("0123456789") for _ in range(r.randint(1, 15)))
-    return r.choice([text, "-" + text, text + ".5", "\u0663" + text, text + "\u00bd", "\u216b", "\u00b2" + text])
+    return r.choice(
+        [text, "-" + text, text + ".5", "\u0663" + text, text + "\u00bd", "\u216b", "\u00b2" + text]
+    )
 
 
 def piece(r, added):
@@ -132,15 +255,41 @@ def piece(r, added):
 
 def strings(r, added):
     """Fixed cases, then every kind of character in a few contexts, then mixtures."""
-    result = ["", " ", "  ", "\n", "\x00", "a", " a", "a ", "Hello, world!", " Hello", "Hello  world   "]
+    result = [
+        "",
+        " ",
+        "  ",
+        "\n",
+        "\x00",
+        "a",
+        " a",
+        "a ",
+        "Hello, world!",
+        " Hello",
+        "Hello  world   ",
+    ]
     result += added + CONTRACTIONS + EMOJI + COMBINING + CODE + SPACES
-    result += [" " + a + " x" for a in added] + ["x" + a + "y" for a in added] + [a + a for a in added]
+    result += (
+        [" " + a + " x" for a in added] + ["x" + a + "y" for a in added] + [a + a for a in added]
+    )
     result += ["_" * 3000, " " * 3000, "a" * 3000, "\n" * 500 + "x", " \n" * 300, "1" * 1000]
     for start in range(r.randrange(64), 0x110000, 337):
         if 0xD800 <= start < 0xE000:
             continue
         c = chr(start)
-        result.append(r.choice([c, "a" + c, " " + c + " b", c + c + "1", "'" + c, "\n" + c + "\n", "e" + c + "\u0301"]))
+        result.append(
+            r.choice(
+                [
+                    c,
+                    "a" + c,
+                    " " + c + " b",
+                    c + c + "1",
+                    "'" + c,
+                    "\n" + c + "\n",
+                    "e" + c + "\u0301",
+                ]
+            )
+        )
     while len(result) < STRINGS_PER_FAMILY:
         result.append(r.choice(["", "", " "]).join(piece(r, added) for _ in range(r.randint(1, 6))))
     return result
@@ -156,7 +305,18 @@ def corpus(r, lines):
         elif kind < 0.75:
             yield cjk(r) + thai(r)
         else:
-            yield "".join(piece(r, []) if i < 13 else "" for i in range(3)) if kind < 0.9 else digits(r) * 2
+            # ADDED_NOISE alone stands in for added tokens, which are not trained on.
+            yield "".join(piece(r, []) for _ in range(3)) if kind < 0.9 else digits(r) * 2
+
+
+def with_alphabet(lines, size):
+    """The lines, less all but the most frequent characters. (The trainer's own limit_alphabet
+    breaks ties by a hash map's order, which differs from run to run.)"""
+    lines = list(lines)
+    counts = collections.Counter("".join(lines))
+    kept = sorted(counts, key=lambda c: (-counts[c], c))[:size]
+    dropped = {ord(c): None for c in counts if c not in set(kept)}
+    return [line.translate(dropped) for line in lines]
 
 
 # --- Families -----------------------------------------------------------------------------------
@@ -167,42 +327,76 @@ def special(*contents):
 
 
 def train_bytes(tokenizer, r, vocab_size, lines):
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, min_frequency=1,
-                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        min_frequency=1,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
     tokenizer.train_from_iterator(corpus(r, lines), trainer)
 
 
 def llama3(r):
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated", invert=False),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(LLAMA3_PATTERN), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     train_bytes(tokenizer, r, 4000, 4000)
-    tokenizer.add_special_tokens(special(
-        "<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
-        "<|eom_id|>", "<|python_tag|>", *(f"<|reserved_special_token_{i}|>" for i in range(8))))
+    tokenizer.add_special_tokens(
+        special(
+            "<|begin_of_text|>",
+            "<|end_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+            "<|eom_id|>",
+            "<|python_tag|>",
+            *(f"<|reserved_special_token_{i}|>" for i in range(8)),
+        )
+    )
     bos = tokenizer.token_to_id("<|begin_of_text|>")
-    tokenizer.post_processor = processors.Sequence([
-        processors.ByteLevel(trim_offsets=False),
-        processors.TemplateProcessing(single="<|begin_of_text|> $A",
-                                      pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
-                                      special_tokens=[("<|begin_of_text|>", bos)])])
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(
+                single="<|begin_of_text|> $A",
+                pair="<|begin_of_text|> $A <|begin_of_text|>:1 $B:1",
+                special_tokens=[("<|begin_of_text|>", bos)],
+            ),
+        ]
+    )
     return tokenizer
 
 
 def qwen2(r):
     tokenizer = Tokenizer(models.BPE(continuing_subword_prefix="", end_of_word_suffix=""))
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated", invert=False),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)])
-    tokenizer.decoder = decoders.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
-    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN2_PATTERN), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel(
+        add_prefix_space=False, trim_offsets=False, use_regex=False
+    )
+    tokenizer.post_processor = processors.ByteLevel(
+        add_prefix_space=False, trim_offsets=False, use_regex=False
+    )
     train_bytes(tokenizer, r, 12000, 9000)
-    tokenizer.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>"))
-    tokenizer.add_tokens([AddedToken(c, normalized=False, special=False)
-                          for c in ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|fim_prefix|>")])
+    tokenizer.add_special_tokens(
+        special("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>")
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken(c, normalized=False, special=False)
+            for c in ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|fim_prefix|>")
+        ]
+    )
     return tokenizer
 
 
@@ -217,13 +411,19 @@ def gpt2(r):
 
 
 def metaspace_vocabulary(r, vocab_size):
-    """Vocabulary and merges as a SentencePiece BPE has them: no token has a space but at its start."""
+    """As a SentencePiece BPE has them: no token has a space but at its start."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement="\u2581", prepend_scheme="always"
+    )
     bytes_ = [f"<0x{i:02X}>" for i in range(256)]
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, min_frequency=1, limit_alphabet=400,
-                                  special_tokens=["<unk>", "<s>", "</s>"] + bytes_)
-    tokenizer.train_from_iterator(corpus(r, 4000), trainer)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        min_frequency=1,
+        special_tokens=["<unk>", "<s>", "</s>"] + bytes_,
+    )
+    tokenizer.train_from_iterator(with_alphabet(corpus(r, 4000), 400), trainer)
     model = json.loads(tokenizer.to_str())["model"]
     vocab, merges = model["vocab"], [tuple(m) for m in model["merges"]]
     # Runs of spaces, as Llama's vocabulary has.
@@ -236,18 +436,28 @@ def metaspace_vocabulary(r, vocab_size):
 
 
 def bos_template(bos="<s>", bos_id=1):
-    return processors.TemplateProcessing(single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1",
-                                         special_tokens=[(bos, bos_id)])
+    return processors.TemplateProcessing(
+        single=f"{bos} $A", pair=f"{bos} $A {bos}:1 $B:1", special_tokens=[(bos, bos_id)]
+    )
 
 
 def llama2(r):
     vocab, merges = metaspace_vocabulary(r, 3000)
-    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([
-        normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    tokenizer = Tokenizer(
+        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
     tokenizer.post_processor = bos_template()
-    tokenizer.decoder = decoders.Sequence([
-        decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     tokenizer.add_special_tokens(special("<unk>", "<s>", "</s>"))
     return tokenizer
 
@@ -255,30 +465,58 @@ def llama2(r):
 def mistral(r):
     """Mistral v0.3 and later Llama 2 conversions: Metaspace at the first piece, not split."""
     vocab, merges = metaspace_vocabulary(r, 2500)
-    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="\u2581", prepend_scheme="first", split=False)
+    tokenizer = Tokenizer(
+        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+        replacement="\u2581", prepend_scheme="first", split=False
+    )
     tokenizer.post_processor = bos_template()
-    tokenizer.decoder = decoders.Sequence([
-        decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     tokenizer.add_special_tokens(special("<unk>", "<s>", "</s>", "[INST]", "[/INST]"))
     return tokenizer
 
 
 def crossing(r):
-    """No published family: tokens that span words, unknowns not fused, all flags of added tokens."""
+    """No published family: tokens that span words, unknowns not fused, flags of added tokens."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=False))
-    tokenizer.normalizer = normalizers.Sequence([
-        normalizers.Strip(left=True, right=False), normalizers.NFKC(), normalizers.Lowercase(),
-        normalizers.Replace(Regex(r"\p{Nd}{2,}"), "#"), normalizers.Replace(" ", "\u2581")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [
+            normalizers.Strip(left=True, right=False),
+            normalizers.NFKC(),
+            normalizers.Lowercase(),
+            normalizers.Replace(Regex(r"\p{Nd}{2,}"), "#"),
+            normalizers.Replace(" ", "\u2581"),
+        ]
+    )
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.BpeTrainer(vocab_size=2500, show_progress=False, min_frequency=1, limit_alphabet=120,
-                                  max_token_length=12, special_tokens=["<unk>"])
-    tokenizer.train_from_iterator(corpus(r, 300), trainer)
-    tokenizer.add_tokens([
-        AddedToken("<left>", lstrip=True, normalized=False), AddedToken("<right>", rstrip=True, normalized=False),
-        AddedToken("<both>", lstrip=True, rstrip=True, normalized=False),
-        AddedToken("word", single_word=True, normalized=False), AddedToken("Baton Cluster", normalized=True),
-        AddedToken("<", normalized=False), AddedToken("  ", normalized=False), AddedToken("\uff34\uff2f\uff2b", normalized=True)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=2500,
+        show_progress=False,
+        min_frequency=1,
+        max_token_length=12,
+        special_tokens=["<unk>"],
+    )
+    tokenizer.train_from_iterator(with_alphabet(corpus(r, 300), 120), trainer)
+    tokenizer.add_tokens(
+        [
+            AddedToken("<left>", lstrip=True, normalized=False),
+            AddedToken("<right>", rstrip=True, normalized=False),
+            AddedToken("<both>", lstrip=True, rstrip=True, normalized=False),
+            AddedToken("word", single_word=True, normalized=False),
+            AddedToken("Baton Cluster", normalized=True),
+            AddedToken("<", normalized=False),
+            AddedToken("  ", normalized=False),
+            AddedToken("\uff34\uff2f\uff2b", normalized=True),
+        ]
+    )
     tokenizer.add_special_tokens(special("<mask>"))
     return tokenizer
 
@@ -286,12 +524,18 @@ def crossing(r):
 def split_kinds(r):
     """No published family: every splitting component at once."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split("the", "merged_with_previous"), pre_tokenizers.Split(Regex("[aeiou]{2}"), "merged_with_next"),
-        pre_tokenizers.Split(Regex(r"\w+|\b-\b"), "contiguous", invert=True), pre_tokenizers.Split(Regex(r"[^\S\n]{3}"), "removed"),
-        pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.Digits(individual_digits=True),
-        pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True),
-        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split("the", "merged_with_previous"),
+            pre_tokenizers.Split(Regex("[aeiou]{2}"), "merged_with_next"),
+            pre_tokenizers.Split(Regex(r"\w+|\b-\b"), "contiguous", invert=True),
+            pre_tokenizers.Split(Regex(r"[^\S\n]{3}"), "removed"),
+            pre_tokenizers.Punctuation("contiguous"),
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=True),
+            pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+        ]
+    )
     train_bytes(tokenizer, r, 2000, 2000)
     tokenizer.add_special_tokens(special("<a>", "<a><b>"))
     return tokenizer
@@ -301,13 +545,23 @@ def words(r):
     """No published family: the plain splitters, and no decoder."""
     tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.NFD()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Whitespace(),
-                                                       pre_tokenizers.Digits(individual_digits=False)])
-    trainer = trainers.BpeTrainer(vocab_size=2000, show_progress=False, min_frequency=1, limit_alphabet=300,
-                                  special_tokens=["[UNK]", "[CLS]", "[SEP]"])
-    tokenizer.train_from_iterator(corpus(r, 2000), trainer)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.WhitespaceSplit(),
+            pre_tokenizers.Whitespace(),
+            pre_tokenizers.Digits(individual_digits=False),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=2000,
+        show_progress=False,
+        min_frequency=1,
+        special_tokens=["[UNK]", "[CLS]", "[SEP]"],
+    )
+    tokenizer.train_from_iterator(with_alphabet(corpus(r, 2000), 300), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
     return tokenizer
 
 
@@ -332,20 +586,37 @@ def write_family(make, directory):
     without = tokenizer.encode_batch(texts, add_special_tokens=False)
     lines = []
     for text, a, b in zip(texts, with_special, without):
-        lines.append([text, a.ids, b.ids, tokenizer.decode(a.ids, skip_special_tokens=False),
-                      tokenizer.decode(a.ids, skip_special_tokens=True)])
+        lines.append(
+            [
+                text,
+                a.ids,
+                b.ids,
+                tokenizer.decode(a.ids, skip_special_tokens=False),
+                tokenizer.decode(a.ids, skip_special_tokens=True),
+            ]
+        )
     id_lists = [[i] for i in known]
     for _ in range(ID_LISTS_PER_FAMILY):
         # The low ids are single bytes and byte tokens, which make broken UTF-8.
         pool = known[:300] if r.random() < 0.5 else known
         id_lists.append([r.choice(pool) for _ in range(r.randint(0, 24))])
     for ids in id_lists:
-        lines.append([None, None, ids, tokenizer.decode(ids, skip_special_tokens=False),
-                      tokenizer.decode(ids, skip_special_tokens=True)])
+        lines.append(
+            [
+                None,
+                None,
+                ids,
+                tokenizer.decode(ids, skip_special_tokens=False),
+                tokenizer.decode(ids, skip_special_tokens=True),
+            ]
+        )
     with open(directory / "golden.jsonl", "w", encoding="utf-8") as file:
         for line in lines:
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
-    print(f"{make.__name__}: {len(texts)} strings, {len(id_lists)} lists of ids, {tokenizer.get_vocab_size()} tokens")
+    print(
+        f"{make.__name__}: {len(texts)} strings, {len(id_lists)} lists of ids, "
+        f"{tokenizer.get_vocab_size()} tokens"
+    )
 
 
 def main():

@@ -1,0 +1,101 @@
+// What BPE may merge next: (rank, position) pairs, lowest first. Two queues with one interface.
+// Not thread-safe.
+#ifndef BATON_COMMON_TOKENIZER_MERGE_QUEUE_H_
+#define BATON_COMMON_TOKENIZER_MERGE_QUEUE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace baton::tokenizer {
+
+struct MergeCandidate {
+  uint32_t rank;
+  uint32_t position;
+};
+
+// A binary heap: best for some hundred entries.
+class HeapMergeQueue {
+ public:
+  void Push(MergeCandidate candidate) {
+    heap_.push_back(static_cast<uint64_t>(candidate.rank) << 32 | candidate.position);
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<uint64_t>());
+  }
+
+  bool empty() const { return heap_.empty(); }
+
+  // REQUIRES: not empty, as for Pop.
+  MergeCandidate Top() const {
+    return {static_cast<uint32_t>(heap_.front() >> 32), static_cast<uint32_t>(heap_.front())};
+  }
+
+  MergeCandidate Pop() {
+    const MergeCandidate top = Top();
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<uint64_t>());
+    heap_.pop_back();
+    return top;
+  }
+
+ private:
+  std::vector<uint64_t> heap_;
+};
+
+// Candidates by rank, each rank sorted when its turn comes: a word of millions of like characters
+// has few ranks, and reads its positions in order instead of jumping about in a large heap.
+class BucketMergeQueue {
+ public:
+  void Push(MergeCandidate candidate) {
+    if (current_rank_ && candidate.rank <= *current_rank_) {
+      early_.Push(candidate);
+      return;
+    }
+    std::vector<uint32_t>& bucket = buckets_[candidate.rank];
+    if (bucket.empty()) ranks_.Push({candidate.rank, 0});
+    bucket.push_back(candidate.position);
+  }
+
+  bool empty() const { return early_.empty() && next_ == current_.size() && ranks_.empty(); }
+
+  // REQUIRES: not empty.
+  MergeCandidate Pop() {
+    if (next_ == current_.size() && early_.empty()) OpenLowestBucket();
+    if (next_ == current_.size()) return early_.Pop();
+    const MergeCandidate next{*current_rank_, current_[next_]};
+    if (!early_.empty() && ComesBefore(early_.Top(), next)) return early_.Pop();
+    ++next_;
+    return next;
+  }
+
+ private:
+  static bool ComesBefore(MergeCandidate a, MergeCandidate b) {
+    return a.rank != b.rank ? a.rank < b.rank : a.position < b.position;
+  }
+
+  void OpenLowestBucket() {
+    current_rank_ = ranks_.Pop().rank;
+    const auto bucket = buckets_.find(*current_rank_);
+    current_ = std::move(bucket->second);
+    buckets_.erase(bucket);
+    next_ = 0;
+    if (!std::is_sorted(current_.begin(), current_.end())) {
+      std::sort(current_.begin(), current_.end());
+    }
+  }
+
+  absl::flat_hash_map<uint32_t, std::vector<uint32_t>> buckets_;  // ranks above the current one
+  HeapMergeQueue ranks_;                                          // of the buckets
+  std::optional<uint32_t> current_rank_;
+  std::vector<uint32_t> current_;  // positions of current_rank_; those from next_ on are left
+  size_t next_ = 0;
+  HeapMergeQueue early_;  // came after their rank's bucket had been opened
+};
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_COMMON_TOKENIZER_MERGE_QUEUE_H_

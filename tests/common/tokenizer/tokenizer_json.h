@@ -1,0 +1,71 @@
+// Small tokenizer.json files made in code. The vocabulary is the bytes by their names, then
+// whatever the test adds.
+#ifndef BATON_TESTS_COMMON_TOKENIZER_TOKENIZER_JSON_H_
+#define BATON_TESTS_COMMON_TOKENIZER_TOKENIZER_JSON_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/tokenizer/byte_level.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace baton::tokenizer {
+
+// A model whose tokens are `tokens`, numbered from 0.
+inline nlohmann::json TokenizerJson(const std::vector<std::string>& tokens) {
+  nlohmann::json vocab = nlohmann::json::object();
+  for (size_t i = 0; i < tokens.size(); ++i) vocab[tokens[i]] = i;
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", nlohmann::json::array()},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", nullptr},
+          {"post_processor", nullptr},
+          {"decoder", nullptr},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"ignore_merges", false},
+            {"vocab", vocab},
+            {"merges", nlohmann::json::array()}}}};
+}
+
+inline nlohmann::json AddedTokenJson(int id, const std::string& content, bool special = true) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", special}};
+}
+
+// 256 bytes by name, ids 0..255, with ByteLevel on both sides.
+inline nlohmann::json ByteLevelJson() {
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) {
+    tokens.emplace_back(ByteName(static_cast<unsigned char>(byte)));
+  }
+  nlohmann::json json = TokenizerJson(tokens);
+  json["pre_tokenizer"] = {{"type", "ByteLevel"},
+                           {"add_prefix_space", false},
+                           {"trim_offsets", true},
+                           {"use_regex", true}};
+  json["decoder"] = json["pre_tokenizer"];
+  return json;
+}
+
+inline std::unique_ptr<Tokenizer> MakeTokenizer(const nlohmann::json& json) {
+  auto tokenizer = Tokenizer::FromJson(json.dump(), "test.json");
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return tokenizer.ok() ? *std::move(tokenizer) : nullptr;
+}
+
+}  // namespace baton::tokenizer
+
+#endif  // BATON_TESTS_COMMON_TOKENIZER_TOKENIZER_JSON_H_
