@@ -83,6 +83,13 @@ BATON_INLINE void PrefetchRows(const uint16_t* rows, int64_t elements) {
   for (int64_t i = 0; i < elements; i += 32) _mm_prefetch(rows + i, _MM_HINT_T0);
 }
 
+// K of `count` tokens of the next split, in place of waiting for it there.
+BATON_INLINE void PrefetchNext(const AttentionTile& tile, int token, int count) {
+  if (token / tile.block_tokens >= tile.next_block_count) return;
+  const uint16_t* k = TokenRow(tile, tile.next_k_blocks, token);
+  for (int i = 0; i < count * tile.head_dim; i += 32) _mm_prefetch(k + i, _MM_HINT_T1);
+}
+
 BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, int end,
                             float* scores) {
   const int d = tile.head_dim;
@@ -155,11 +162,12 @@ BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, i
       const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v);
       pairs[i] = _mm512_permutexvar_epi16(interleave, both);
     }
+    if (column == 0) PrefetchNext(tile, t / 2, 16);
     Transpose16(pairs);
     for (int c = 0; c < 16; ++c) _mm512_store_si512(weights + c * kSplitTokens + t, pairs[c]);
   }
-  Store(Mul(max, Set1(0.693147181f)), tile.max + column);
-  Store(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])), tile.sum + column);
+  Store(Mul(max, Set1(0.693147181f)), tile.result.max + column);
+  Store(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])), tile.result.sum + column);
 }
 
 // V of tokens [begin, end) as right operands; zeros from tile.tokens on, where the block may hold
@@ -185,36 +193,63 @@ BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint
   }
 }
 
-// 16 columns x kTiles * 16 dimensions over all tokens.
 template <int kTiles>
-BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int d, int begin,
-                            int end, float* out, int64_t out_stride) {
+BATON_INLINE void ZeroSums() {
   _tile_zero(0);
   _tile_zero(1);
   if (kTiles == 4) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int t = begin; t < end; t += 32) {
-    const uint16_t* v = pairs + t * d;
-    _tile_loadd(4, weights + t, kSplitTokens * 2);
-    _tile_loadd(5, v, 64);
-    _tile_dpbf16ps(0, 4, 5);
-    _tile_loadd(6, v + kPairTile, 64);
-    _tile_dpbf16ps(1, 4, 6);
-    if (kTiles == 4) {
-      _tile_loadd(7, v + 2 * kPairTile, 64);
-      _tile_dpbf16ps(2, 4, 7);
-      _tile_loadd(5, v + 3 * kPairTile, 64);
-      _tile_dpbf16ps(3, 4, 5);
-    }
-  }
-  _tile_stored(0, out, out_stride * 4);
-  _tile_stored(1, out + 16, out_stride * 4);
+}
+
+// Adds 32 tokens for 16 columns and kTiles * 16 dimensions.
+template <int kTiles>
+BATON_INLINE void AddValues(const uint16_t* weights, const uint16_t* v) {
+  _tile_loadd(4, weights, kSplitTokens * 2);
+  _tile_loadd(6, v, 64);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, v + kPairTile, 64);
+  _tile_dpbf16ps(1, 4, 7);
   if (kTiles == 4) {
-    _tile_stored(2, out + 32, out_stride * 4);
-    _tile_stored(3, out + 48, out_stride * 4);
+    _tile_loadd(5, v + 2 * kPairTile, 64);
+    _tile_dpbf16ps(2, 4, 5);
+    _tile_loadd(6, v + 3 * kPairTile, 64);
+    _tile_dpbf16ps(3, 4, 6);
   }
+}
+
+template <int kTiles>
+BATON_INLINE void StoreValues(float* out, int64_t stride) {
+  _tile_stored(0, out, stride * 4);
+  _tile_stored(1, out + 16, stride * 4);
+  if (kTiles == 4) {
+    _tile_stored(2, out + 32, stride * 4);
+    _tile_stored(3, out + 48, stride * 4);
+  }
+}
+
+template <int kTiles>
+BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int d, int begin,
+                            int end, float* out, int64_t stride) {
+  ZeroSums<kTiles>();
+  for (int t = begin; t < end; t += 32) AddValues<kTiles>(weights + t, pairs + t * d);
+  StoreValues<kTiles>(out, stride);
+}
+
+// The same for 16 columns in all and at most 64 dimensions, as when decoding: each 32 tokens of V go
+// through the first-level cache only, and K of the next split is fetched meanwhile.
+template <int kTiles>
+BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* weights, int begin,
+                                   int end, uint16_t* pairs) {
+  ZeroSums<kTiles>();
+  for (int t = begin; t < end; t += 32) {
+    uint16_t* v = pairs + t % 64 * tile.head_dim;  // two places in turn
+    PairValues(tile, t, t + 32, v - int64_t{t} * tile.head_dim);
+    PrefetchNext(tile, kSplitTokens / 2 + t / 2, 16);
+    AddValues<kTiles>(weights + t, v);
+  }
+  StoreValues<kTiles>(tile.result.value, tile.result.stride);
 }
 
 void AttendAmx(const AttentionTile& tile) {
@@ -232,27 +267,23 @@ void AttendAmx(const AttentionTile& tile) {
   TileSession tiles;
   tiles.Configure(16, 16);
   ScoresAmx(tile, vectors, begin, end_of_blocks, scores);
-  for (int i = 0; i < tile.next_block_count; ++i) {
-    const auto* block = static_cast<const uint16_t*>(tile.next_k_blocks[i]);
-    for (int at = 0; at < tile.block_tokens * tile.head_dim; at += 32) {
-      _mm_prefetch(block + at, _MM_HINT_T1);
-    }
-  }
   for (int v = 0; v < vectors; ++v) {
     float* own = scores + v * kScoreVector;
     for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);  // masked below
     WeightsAmx(tile, v * 16, seen, begin, end, own, weights + v * 16 * kSplitTokens);
   }
-  PairValues(tile, begin, end, pairs);
   const int d = tile.head_dim;
+  if (vectors == 1 && d == 64) return PairAndAddValues<4>(tile, weights, begin, end, pairs);
+  if (vectors == 1 && d == 32) return PairAndAddValues<2>(tile, weights, begin, end, pairs);
+  PairValues(tile, begin, end, pairs);
   for (int v = 0; v < vectors; ++v) {
     const uint16_t* own = weights + v * 16 * kSplitTokens;
-    float* out = tile.value + v * 16 * tile.value_stride;
+    float* out = tile.result.value + v * 16 * tile.result.stride;
     int i = 0;
     for (; i + 64 <= d; i += 64) {
-      ValuesAmx<4>(own, pairs + i * 32, d, begin, end, out + i, tile.value_stride);
+      ValuesAmx<4>(own, pairs + i * 32, d, begin, end, out + i, tile.result.stride);
     }
-    if (i < d) ValuesAmx<2>(own, pairs + i * 32, d, begin, end, out + i, tile.value_stride);
+    if (i < d) ValuesAmx<2>(own, pairs + i * 32, d, begin, end, out + i, tile.result.stride);
   }
 }
 

@@ -9,7 +9,14 @@
 namespace baton::backend {
 namespace {
 
+// Splits of a shared tile that one task takes: each fetches what the next one needs.
+constexpr int kSplitsATask = 4;
+
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+SplitResult ResultAt(float* at, int64_t stride) {
+  return {at, at + kTileColumns, at + 2 * kTileColumns, stride};
+}
 
 }  // namespace
 
@@ -100,8 +107,10 @@ void AttentionRunner::PlanTasks(const Step& step) {
     tile.first_partial = partials;
     tile.counter = counters++;
     partials += count;
-    for (int split = tile.first_split; split < tile.end_split; ++split) {
-      tasks_.push_back({static_cast<int>(t), split, split + 1, true});
+    const int splits_a_task = static_cast<int>(std::clamp<int64_t>(fair_share, 1, kSplitsATask));
+    for (int split = tile.first_split; split < tile.end_split; split += splits_a_task) {
+      tasks_.push_back({static_cast<int>(t), split,
+                        std::min(split + splits_a_task, tile.end_split), true});
     }
   }
   const size_t floats = static_cast<size_t>(partials * step.partial_floats);
@@ -115,11 +124,10 @@ void AttentionRunner::PlanTasks(const Step& step) {
   }
 }
 
-AttentionRunner::Partial AttentionRunner::PartialOf(const Step& step, const Tile& tile,
-                                                    int split) {
-  float* at = partials_.data() +
-              (tile.first_partial + split - tile.first_split) * step.partial_floats;
-  return {at, at + kTileColumns, at + 2 * kTileColumns};
+SplitResult AttentionRunner::PartialOf(const Step& step, const Tile& tile, int split) {
+  return ResultAt(partials_.data() +
+                      (tile.first_partial + split - tile.first_split) * step.partial_floats,
+                  step.value_stride);
 }
 
 void AttentionRunner::RunTask(const Step& step, const Task& task, int thread) {
@@ -129,11 +137,6 @@ void AttentionRunner::RunTask(const Step& step, const Task& task, int thread) {
   std::byte* query = workspaces_[thread].aligned;
   std::byte* scratch = query + step.query_bytes;
   float* results = reinterpret_cast<float*>(scratch + step.scratch_bytes);
-  const auto partial_at = [](float* at) {
-    return Partial{at, at + kTileColumns, at + 2 * kTileColumns};
-  };
-  const Partial split_result = partial_at(results);
-  const Partial total = partial_at(results + step.partial_floats);
 
   std::array<const float*, kTileColumns> q;
   for (int c = 0; c < columns; ++c) {
@@ -145,28 +148,31 @@ void AttentionRunner::RunTask(const Step& step, const Task& task, int thread) {
   step.kernels.pack_query(q.data(), columns, step.kv.head_dim, step.args.scale, query);
 
   if (task.shared) {
-    AttendSplit(step, tile, task.first_split, query, scratch,
-                PartialOf(step, tile, task.first_split));
-    if (unfinished_[tile.counter].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    for (int split = task.first_split; split < task.end_split; ++split) {
+      AttendSplit(step, tile, split, query, scratch, PartialOf(step, tile, split));
+    }
+    const int done = task.end_split - task.first_split;
+    if (unfinished_[tile.counter].fetch_sub(done, std::memory_order_acq_rel) > done) return;
   }
-  std::fill_n(total.max, columns, kLowestScore);
-  std::fill_n(total.sum, columns, 0.0f);
-  std::fill_n(total.value, columns * step.value_stride, 0.0f);
+  // The first split is the start of the sum; those behind it are added in order.
+  SplitResult total = ResultAt(results, step.value_stride);
+  const SplitResult next = ResultAt(results + step.partial_floats, step.value_stride);
   for (int split = tile.first_split; split < tile.end_split; ++split) {
-    const Partial part = task.shared ? PartialOf(step, tile, split) : split_result;
+    const SplitResult part = task.shared                 ? PartialOf(step, tile, split)
+                             : split == tile.first_split ? total
+                                                         : next;
     if (!task.shared) AttendSplit(step, tile, split, query, scratch, part);
-    for (int c = 0; c < columns; ++c) {
-      if (part.sum[c] == 0) continue;  // this row sees nothing of the split
-      kernels_.combine(part.max[c], part.sum[c], part.value + c * step.value_stride,
-                       step.value_stride, total.max + c, total.sum + c,
-                       total.value + c * step.value_stride);
+    if (split == tile.first_split) {
+      total = part;
+    } else {
+      kernels_.combine(part, columns, step.value_stride, total);
     }
   }
   Finish(step, tile, total);
 }
 
 void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split, const void* query,
-                                  void* scratch, const Partial& result) {
+                                  void* scratch, const SplitResult& result) {
   const KvPool& kv = step.kv;
   const CpuBatch::Sequence& sequence = step.batch.sequences()[tile.sequence];
   const int first_position = sequence.context + tile.first_row;
@@ -179,10 +185,7 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   job.query = query;
   job.columns = tile.row_count * step.group;
   job.scratch = scratch;
-  job.max = result.max;
-  job.sum = result.sum;
-  job.value = result.value;
-  job.value_stride = step.value_stride;
+  job.result = result;
 
   std::array<int32_t, kTileColumns> first_seen, end_seen;
   for (int c = 0; c < RoundUp(job.columns, 16); ++c) {
@@ -218,7 +221,7 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   step.kernels.attend(job);
 }
 
-void AttentionRunner::Finish(const Step& step, const Tile& tile, const Partial& total) {
+void AttentionRunner::Finish(const Step& step, const Tile& tile, const SplitResult& total) {
   const CpuBatch::Sequence& sequence = step.batch.sequences()[tile.sequence];
   const Tensor& out = step.args.out;
   for (int c = 0; c < tile.row_count * step.group; ++c) {

@@ -170,8 +170,8 @@ BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen see
     sum[t % 4] = Add(sum[t % 4], e);
     Store(e, scores + t * 16);
   }
-  Store(max, tile.max + column);
-  Store(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])), tile.sum + column);
+  Store(max, tile.result.max + column);
+  Store(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])), tile.result.sum + column);
 }
 
 template <int kColumns, int kVectors>
@@ -242,26 +242,40 @@ void AttendF32(const AttentionTile& tile) {
   }
   const int64_t d = RoundUp16(tile.head_dim);
   for (int c = 0; c < tile.columns; ++c) {
-    for (int64_t i = 0; i < d; i += 16) Store(Zero(), tile.value + c * tile.value_stride + i);
+    for (int64_t i = 0; i < d; i += 16) Store(Zero(), tile.result.value + c * tile.result.stride + i);
   }
   for (int t = begin; t < end; t += step) {
     const int count = end - t < step ? end - t : step;
     const Rows values = RowsOf(tile, tile.v_blocks[t / step], count, true, rows);
-    ValueBlock(values, count, d, scores + t * 16, tile.columns, tile.value,
-               tile.value_stride);
+    ValueBlock(values, count, d, scores + t * 16, tile.columns, tile.result.value,
+               tile.result.stride);
   }
 }
 
-void CombineSplit(float split_max, float split_sum, const float* split_value, int64_t n,
-                  float* max, float* sum, float* value) {
-  const float largest = split_max > *max ? split_max : *max;
-  const F32x16 old_scale = Exp(Set1(*max - largest));
-  const F32x16 new_scale = Exp(Set1(split_max - largest));
-  *max = largest;
-  StorePart(Fma(Set1(split_sum), new_scale, Mul(Set1(*sum), old_scale)), sum, 1);
-  for (int64_t i = 0; i < n; i += 16) {
-    const F32x16 old = Mul(Load(value + i), old_scale);
-    Store(Fma(Load(split_value + i), new_scale, old), value + i);
+void CombineSplit(const SplitResult& split, int columns, int64_t n, const SplitResult& total) {
+  for (int first = 0; first < columns; first += 16) {
+    const F32x16 sum = Load(split.sum + first), old_sum = Load(total.sum + first);
+    const F32x16 max = Load(split.max + first), old_max = Load(total.max + first);
+    // A column that sees nothing of the split has the sum 0. (A NaN is not below it.)
+    const F32x16 least = Set1(1e-30f);
+    const F32x16 largest = IfLess(sum, least, old_max, Max(max, old_max));
+    float scales[2][16];
+    const F32x16 scale = IfLess(sum, least, Zero(), Exp(Sub(max, largest)));
+    const F32x16 old_scale = Exp(Sub(old_max, largest));
+    Store(scale, scales[0]);
+    Store(old_scale, scales[1]);
+    Store(largest, total.max + first);
+    Store(Fma(sum, scale, Mul(old_sum, old_scale)), total.sum + first);
+    const int count = columns - first < 16 ? columns - first : 16;
+    for (int c = 0; c < count; ++c) {
+      if (split.sum[first + c] == 0) continue;
+      const F32x16 factor = Set1(scales[0][c]), old_factor = Set1(scales[1][c]);
+      const float* from = split.value + (first + c) * n;
+      float* to = total.value + (first + c) * n;
+      for (int64_t i = 0; i < n; i += 16) {
+        Store(Fma(Load(from + i), factor, Mul(Load(to + i), old_factor)), to + i);
+      }
+    }
   }
 }
 

@@ -37,6 +37,14 @@ struct MatMulSlice {
 constexpr int kTileColumns = 64;
 constexpr int kSplitTokens = 256;
 
+// Per column: the largest score, the sum of e^(score - largest), the sum of e^(...) * v.
+struct SplitResult {
+  float* max = nullptr;    // [64]
+  float* sum = nullptr;    // [64]; 0 if the column sees nothing of the split
+  float* value = nullptr;  // [columns rounded up to 16, stride]
+  int64_t stride = 0;      // head_dim rounded up to 16
+};
+
 struct AttentionTile {
   // Tables of pointers: the K and V of this head in each block of the split, [block_tokens, d].
   const void* const* k_blocks = nullptr;
@@ -55,11 +63,7 @@ struct AttentionTile {
   const int32_t* first_seen = nullptr;
   const int32_t* end_seen = nullptr;
   void* scratch = nullptr;  // scratch_bytes of it, 64-byte aligned
-  // Results: the largest score, sum of e^(score - largest), sum of e^(...) * v.
-  float* max = nullptr;     // [64]
-  float* sum = nullptr;     // [64]
-  float* value = nullptr;   // [columns rounded up to 16, value_stride]
-  int64_t value_stride = 0;  // head_dim rounded up to 16
+  SplitResult result;
 };
 
 constexpr int kMaxHeadDim = 512;
@@ -96,9 +100,9 @@ struct Kernels {
   AttentionKernels attention_f32;   // for every pool
   AttentionKernels attention_bf16;  // if `attend` is set: for a bfloat16 pool whose block_tokens is
                                     // a multiple of 16 and head_dim one of 32
-  // Adds a split's result to that of those before it (max kLowestScore, sum and value 0 at first).
-  void (*combine)(float split_max, float split_sum, const float* split_value, int64_t n,
-                  float* max, float* sum, float* value) = nullptr;
+  // Adds a split's result to that of those before it.
+  void (*combine)(const SplitResult& split, int columns, int64_t stride,
+                  const SplitResult& total) = nullptr;
   // y = value / sum
   void (*finish)(const float* value, float sum, int64_t n, Element element, void* y) = nullptr;
 };
