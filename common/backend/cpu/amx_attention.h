@@ -150,24 +150,26 @@ BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, i
   const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
                                               24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
                                               1, 16, 0);
-  F32x16 sum[4] = {Zero(), Zero(), Zero(), Zero()};
+  F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
+  const auto pair = [&](const float* score, F32x16& even_sum, F32x16& odd_sum) {
+    const F32x16 even = {PowerOfTwoOf(Sub(Load(score), max).v)};
+    const F32x16 odd = {PowerOfTwoOf(Sub(Load(score + 16), max).v)};
+    even_sum = Add(even_sum, even);
+    odd_sum = Add(odd_sum, odd);
+    return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v));
+  };
   for (int t = begin; t < end; t += 32) {
     __m512i pairs[16];
-    for (int i = 0; i < 16; ++i) {
-      const float* score = scores + (t + 2 * i) * 16;
-      const F32x16 even = {PowerOfTwoOf(Sub(Load(score), max).v)};
-      const F32x16 odd = {PowerOfTwoOf(Sub(Load(score + 16), max).v)};
-      sum[i % 2 * 2] = Add(sum[i % 2 * 2], even);
-      sum[i % 2 * 2 + 1] = Add(sum[i % 2 * 2 + 1], odd);
-      const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v);
-      pairs[i] = _mm512_permutexvar_epi16(interleave, both);
+    for (int i = 0; i < 16; i += 2) {
+      pairs[i] = pair(scores + (t + 2 * i) * 16, sum0, sum1);
+      pairs[i + 1] = pair(scores + (t + 2 * i + 2) * 16, sum2, sum3);
     }
     if (column == 0) PrefetchNext(tile, t / 2, 16);
     Transpose16(pairs);
     for (int c = 0; c < 16; ++c) _mm512_store_si512(weights + c * kSplitTokens + t, pairs[c]);
   }
   Store(Mul(max, Set1(0.693147181f)), tile.result.max + column);
-  Store(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])), tile.result.sum + column);
+  Store(Add(Add(sum0, sum1), Add(sum2, sum3)), tile.result.sum + column);
 }
 
 // V of tokens [begin, end) as right operands; zeros from tile.tokens on, where the block may hold

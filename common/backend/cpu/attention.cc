@@ -36,6 +36,7 @@ void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const Attenti
   const int group = args.query_heads / kv.kv_heads;
   BATON_CHECK_LE(group, kTileColumns);
   BATON_CHECK_EQ(kSplitTokens % kv.block_tokens, 0);
+  BATON_CHECK_EQ(kv.block_tokens % 4, 0);
   const int64_t value_stride = RoundUp(kv.head_dim, 16);
   const bool bf16 = bf16_ && kernels_.attention_bf16.attend != nullptr && kv.dtype == DType::kBF16 &&
                     kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0;

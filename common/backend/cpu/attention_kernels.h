@@ -134,7 +134,7 @@ BATON_INLINE Seen SeenBy(const AttentionTile& tile) {
 }
 
 // The largest score of 16 columns, from `column` on, over tokens [begin, end); scores that a column
-// does not see become -inf. begin is a multiple of 8.
+// does not see become -inf. begin is a multiple of 4.
 BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen, int begin, int end,
                                float* scores) {
   float lanes[2][16];
@@ -154,9 +154,25 @@ BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen,
   mask(begin, seen.first_all < end ? seen.first_all : end);
   mask(seen.end_all > begin ? seen.end_all : begin, end);
   // Four chains: one would wait for itself. A maximum does not depend on the order.
-  F32x16 max[4] = {Set1(kLowestScore), Set1(kLowestScore), Set1(kLowestScore), Set1(kLowestScore)};
-  for (int t = begin; t < end; ++t) max[t % 4] = Max(max[t % 4], Load(scores + t * 16));
-  return Max(Max(max[0], max[1]), Max(max[2], max[3]));
+  const F32x16 lowest = Set1(kLowestScore);
+  F32x16 max0 = lowest, max1 = lowest, max2 = lowest, max3 = lowest;
+  int t = begin;
+  for (; t + 4 <= end; t += 4) {
+    const float* s = scores + t * 16;
+    max0 = Max(max0, Load(s));
+    max1 = Max(max1, Load(s + 16));
+    max2 = Max(max2, Load(s + 32));
+    max3 = Max(max3, Load(s + 48));
+  }
+  for (; t < end; ++t) max0 = Max(max0, Load(scores + t * 16));
+  return Max(Max(max0, max1), Max(max2, max3));
+}
+
+// Adds e^(score - max) of one token to `sum` and leaves it in place of the score.
+BATON_INLINE F32x16 AddWeight(F32x16 max, F32x16 sum, float* score) {
+  const F32x16 e = Exp(Sub(Load(score), max));
+  Store(e, score);
+  return Add(sum, e);
 }
 
 // Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on. The
@@ -164,14 +180,19 @@ BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen,
 BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
                                  int end, float* scores) {
   const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
-  F32x16 sum[4] = {Zero(), Zero(), Zero(), Zero()};
-  for (int t = begin; t < end; ++t) {
-    const F32x16 e = Exp(Sub(Load(scores + t * 16), max));
-    sum[t % 4] = Add(sum[t % 4], e);
-    Store(e, scores + t * 16);
+  F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
+  int t = begin;
+  for (; t + 4 <= end; t += 4) {
+    sum0 = AddWeight(max, sum0, scores + t * 16);
+    sum1 = AddWeight(max, sum1, scores + (t + 1) * 16);
+    sum2 = AddWeight(max, sum2, scores + (t + 2) * 16);
+    sum3 = AddWeight(max, sum3, scores + (t + 3) * 16);
   }
+  if (t < end) sum0 = AddWeight(max, sum0, scores + t * 16);
+  if (t + 1 < end) sum1 = AddWeight(max, sum1, scores + (t + 1) * 16);
+  if (t + 2 < end) sum2 = AddWeight(max, sum2, scores + (t + 2) * 16);
   Store(max, tile.result.max + column);
-  Store(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])), tile.result.sum + column);
+  Store(Add(Add(sum0, sum1), Add(sum2, sum3)), tile.result.sum + column);
 }
 
 template <int kColumns, int kVectors>
