@@ -16,76 +16,6 @@ namespace {
 constexpr int kVectors = kTileColumns / 16;
 constexpr int kPairTile = 16 * 32;  // elements of a right operand: 16 pairs x 16 columns
 
-// [columns / 16][head_dim / 2][16][2]
-int64_t AmxQueryBytes(int head_dim) { return int64_t{head_dim} * kTileColumns * 2; }
-
-void PackQueryAmx(const float* const* q, int columns, int head_dim, float scale, void* packed) {
-  uint16_t* out = static_cast<uint16_t*>(packed);
-  alignas(64) uint16_t row[kMaxHeadDim];
-  const int padded = static_cast<int>(RoundUp16(columns));
-  for (int c = 0; c < padded; ++c) {
-    for (int i = 0; i < head_dim; i += 16) {
-      StoreBF16(c < columns ? Mul(Load(q[c] + i), Set1(scale)) : Zero(), row + i);
-    }
-    uint16_t* column = out + c / 16 * head_dim * 16 + c % 16 * 2;
-    for (int i = 0; i < head_dim; i += 2) std::memcpy(column + i * 16, row + i, 4);
-  }
-}
-
-// Float scores, bfloat16 weights [64][256], and V in pairs of tokens: for every 32 tokens and 16
-// dimensions a right operand.
-int64_t AmxScratchBytes(int head_dim) {
-  return int64_t{kSplitTokens} * kTileColumns * (4 + 2) + int64_t{kSplitTokens} * head_dim * 2;
-}
-
-BATON_INLINE const uint16_t* TokenRow(const AttentionTile& tile, const void* const* blocks, int t) {
-  return static_cast<const uint16_t*>(blocks[t / tile.block_tokens]) +
-         t % tile.block_tokens * tile.head_dim;
-}
-
-BATON_INLINE void PrefetchRows(const uint16_t* rows, int64_t elements) {
-  for (int64_t i = 0; i < elements; i += 32) _mm_prefetch(rows + i, _MM_HINT_T0);
-}
-
-BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, int end,
-                            float* scores) {
-  const int d = tile.head_dim;
-  const uint16_t* query = static_cast<const uint16_t*>(tile.query);
-  for (int t = begin; t < end; t += 16) {
-    // Blocks lie anywhere, so the hardware's own prefetch stops at the end of each.
-    if (t + 32 < end) PrefetchRows(TokenRow(tile, tile.k_blocks, t + 32), 16 * d);
-    if (t < tile.tokens) {
-      const uint16_t* v = TokenRow(tile, tile.v_blocks, t);
-      for (int i = 0; i < 16 * d; i += 32) _mm_prefetch(v + i, _MM_HINT_T1);
-    }
-    const uint16_t* k = TokenRow(tile, tile.k_blocks, t);
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-    for (int i = 0; i < d; i += 32) {
-      const uint16_t* q = query + i * 16;
-      _tile_loadd(4, k + i, d * 2);
-      _tile_loadd(5, q, 64);
-      _tile_dpbf16ps(0, 4, 5);
-      if (vectors < 2) continue;
-      _tile_loadd(6, q + 16 * d, 64);
-      _tile_dpbf16ps(1, 4, 6);
-      if (vectors < 3) continue;
-      _tile_loadd(7, q + 32 * d, 64);
-      _tile_dpbf16ps(2, 4, 7);
-      if (vectors < 4) continue;
-      _tile_loadd(5, q + 48 * d, 64);
-      _tile_dpbf16ps(3, 4, 5);
-    }
-    float* to = scores + t * 16;
-    _tile_stored(0, to, 64);
-    if (vectors > 1) _tile_stored(1, to + kScoreVector, 64);
-    if (vectors > 2) _tile_stored(2, to + 2 * kScoreVector, 64);
-    if (vectors > 3) _tile_stored(3, to + 3 * kScoreVector, 64);
-  }
-}
-
 // rows[i] lane j <-> rows[j] lane i
 BATON_INLINE void Transpose16(__m512i rows[16]) {
   __m512i a[16], b[16];
@@ -112,18 +42,134 @@ BATON_INLINE void Transpose16(__m512i rows[16]) {
   }
 }
 
-// Weights of sixteen columns, [token][16] floats, as bfloat16 [16][256].
-BATON_INLINE void TurnWeights(const float* scores, int begin, int end, uint16_t* weights) {
+// [columns / 16][head_dim / 2][16][2]
+int64_t AmxQueryBytes(int head_dim) { return int64_t{head_dim} * kTileColumns * 2; }
+
+// In units of log2 e, so that weights are powers of two.
+void PackQueryAmx(const float* const* q, int columns, int head_dim, float scale, void* packed) {
+  uint16_t* out = static_cast<uint16_t*>(packed);
+  const F32x16 factor = Set1(scale * 1.44269504f);
+  for (int first = 0; first < columns; first += 16, out += head_dim * 16) {
+    for (int i = 0; i < head_dim; i += 32) {
+      __m512i rows[16];
+      for (int c = 0; c < 16; ++c) {
+        rows[c] = _mm512_setzero_si512();
+        if (first + c >= columns) continue;
+        const float* from = q[first + c] + i;
+        const __m256i low = RoundToBF16(Mul(Load(from), factor));
+        const __m256i high = RoundToBF16(Mul(Load(from + 16), factor));
+        rows[c] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+      }
+      Transpose16(rows);
+      for (int pair = 0; pair < 16; ++pair) {
+        _mm512_store_si512(out + i * 16 + pair * 32, rows[pair]);
+      }
+    }
+  }
+}
+
+// Float scores, bfloat16 weights [64][256], and V in pairs of tokens: for every 32 tokens and 16
+// dimensions a right operand.
+int64_t AmxScratchBytes(int head_dim) {
+  return int64_t{kSplitTokens} * kTileColumns * (4 + 2) + int64_t{kSplitTokens} * head_dim * 2;
+}
+
+BATON_INLINE const uint16_t* TokenRow(const AttentionTile& tile, const void* const* blocks, int t) {
+  return static_cast<const uint16_t*>(blocks[t / tile.block_tokens]) +
+         t % tile.block_tokens * tile.head_dim;
+}
+
+BATON_INLINE void PrefetchRows(const uint16_t* rows, int64_t elements) {
+  for (int64_t i = 0; i < elements; i += 32) _mm_prefetch(rows + i, _MM_HINT_T0);
+}
+
+// K of `count` tokens of the next split, in place of waiting for it there.
+BATON_INLINE void PrefetchNext(const AttentionTile& tile, int token, int count) {
+  if (token / tile.block_tokens >= tile.next_block_count) return;
+  const uint16_t* k = TokenRow(tile, tile.next_k_blocks, token);
+  for (int i = 0; i < count * tile.head_dim; i += 32) _mm_prefetch(k + i, _MM_HINT_T1);
+}
+
+BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, int end,
+                            float* scores) {
+  const int d = tile.head_dim;
+  const uint16_t* query = static_cast<const uint16_t*>(tile.query);
+  for (int t = begin; t < end; t += 16) {
+    // Blocks lie anywhere, so the hardware's own prefetch stops at the end of each.
+    if (t + 32 < end) PrefetchRows(TokenRow(tile, tile.k_blocks, t + 32), 16 * d);
+    if (t < tile.tokens) {
+      const uint16_t* v = TokenRow(tile, tile.v_blocks, t);
+      for (int i = 0; i < 16 * d; i += 32) _mm_prefetch(v + i, _MM_HINT_T1);
+    }
+    const uint16_t* k = TokenRow(tile, tile.k_blocks, t);
+    _tile_zero(0);
+    if (vectors > 1) _tile_zero(1);
+    if (vectors > 2) _tile_zero(2);
+    if (vectors > 3) _tile_zero(3);
+    for (int i = 0; i < d; i += 32) {
+      const uint16_t* q = query + i * 16;
+      _tile_loadd(4, k + i, d * 2);
+      _tile_loadd(5, q, 64);
+      _tile_dpbf16ps(0, 4, 5);
+      if (vectors < 2) continue;
+      _tile_loadd(6, q + 16 * d, 64);
+      _tile_dpbf16ps(1, 4, 6);
+      if (vectors < 3) continue;
+      _tile_loadd(7, q + 32 * d, 64);
+      _tile_dpbf16ps(2, 4, 7);
+      if (vectors < 4) continue;
+      _tile_loadd(5, q + 48 * d, 64);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+    float* to = scores + t * 16;
+    _tile_stored(0, to, 64);
+    if (vectors > 1) _tile_stored(1, to + kScoreVector, 64);
+    if (vectors > 2) _tile_stored(2, to + 2 * kScoreVector, 64);
+    if (vectors > 3) _tile_stored(3, to + 3 * kScoreVector, 64);
+  }
+}
+
+// 2^x for x <= 0, to 8e-6, which is far below what bfloat16 keeps of it. Exactly 1 for 0, and exactly
+// 0 far below: the clamp keeps -inf from becoming a NaN.
+BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-300.0f), x);
+  const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // [0, 1)
+  __m512 p = _mm512_set1_ps(1.27631139e-2f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.34410293e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.40647048e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.93133993e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, x);  // p * 2^floor(x)
+}
+
+// Sixteen columns' scores [token][16] to weights, bfloat16 [16][256]. The sum is in the order of
+// SoftmaxColumns.
+BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, int begin, int end,
+                             float* scores, uint16_t* weights) {
+  const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
+  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
+                                              24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
+                                              1, 16, 0);
+  F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
+  const auto pair = [&](const float* score, F32x16& even_sum, F32x16& odd_sum) {
+    const F32x16 even = {PowerOfTwoOf(Sub(Load(score), max).v)};
+    const F32x16 odd = {PowerOfTwoOf(Sub(Load(score + 16), max).v)};
+    even_sum = Add(even_sum, even);
+    odd_sum = Add(odd_sum, odd);
+    return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v));
+  };
   for (int t = begin; t < end; t += 32) {
     __m512i pairs[16];
-    for (int i = 0; i < 16; ++i) {
-      const __m512i even = _mm512_cvtepu16_epi32(RoundToBF16(Load(scores + (t + 2 * i) * 16)));
-      const __m512i odd = _mm512_cvtepu16_epi32(RoundToBF16(Load(scores + (t + 2 * i + 1) * 16)));
-      pairs[i] = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+    for (int i = 0; i < 16; i += 2) {
+      pairs[i] = pair(scores + (t + 2 * i) * 16, sum0, sum1);
+      pairs[i + 1] = pair(scores + (t + 2 * i + 2) * 16, sum2, sum3);
     }
+    if (column == 0) PrefetchNext(tile, t / 2, 16);
     Transpose16(pairs);
-    for (int c = 0; c < 16; ++c) _mm512_storeu_si512(weights + c * kSplitTokens + t, pairs[c]);
+    for (int c = 0; c < 16; ++c) _mm512_store_si512(weights + c * kSplitTokens + t, pairs[c]);
   }
+  Store(Mul(max, Set1(0.693147181f)), tile.result.max + column);
+  Store(Add(Add(sum0, sum1), Add(sum2, sum3)), tile.result.sum + column);
 }
 
 // V of tokens [begin, end) as right operands; zeros from tile.tokens on, where the block may hold
@@ -149,36 +195,63 @@ BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint
   }
 }
 
-// 16 columns x kTiles * 16 dimensions over all tokens.
 template <int kTiles>
-BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int d, int begin,
-                            int end, float* out, int64_t out_stride) {
+BATON_INLINE void ZeroSums() {
   _tile_zero(0);
   _tile_zero(1);
   if (kTiles == 4) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (int t = begin; t < end; t += 32) {
-    const uint16_t* v = pairs + t * d;
-    _tile_loadd(4, weights + t, kSplitTokens * 2);
-    _tile_loadd(5, v, 64);
-    _tile_dpbf16ps(0, 4, 5);
-    _tile_loadd(6, v + kPairTile, 64);
-    _tile_dpbf16ps(1, 4, 6);
-    if (kTiles == 4) {
-      _tile_loadd(7, v + 2 * kPairTile, 64);
-      _tile_dpbf16ps(2, 4, 7);
-      _tile_loadd(5, v + 3 * kPairTile, 64);
-      _tile_dpbf16ps(3, 4, 5);
-    }
-  }
-  _tile_stored(0, out, out_stride * 4);
-  _tile_stored(1, out + 16, out_stride * 4);
+}
+
+// Adds 32 tokens for 16 columns and kTiles * 16 dimensions.
+template <int kTiles>
+BATON_INLINE void AddValues(const uint16_t* weights, const uint16_t* v) {
+  _tile_loadd(4, weights, kSplitTokens * 2);
+  _tile_loadd(6, v, 64);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_loadd(7, v + kPairTile, 64);
+  _tile_dpbf16ps(1, 4, 7);
   if (kTiles == 4) {
-    _tile_stored(2, out + 32, out_stride * 4);
-    _tile_stored(3, out + 48, out_stride * 4);
+    _tile_loadd(5, v + 2 * kPairTile, 64);
+    _tile_dpbf16ps(2, 4, 5);
+    _tile_loadd(6, v + 3 * kPairTile, 64);
+    _tile_dpbf16ps(3, 4, 6);
   }
+}
+
+template <int kTiles>
+BATON_INLINE void StoreValues(float* out, int64_t stride) {
+  _tile_stored(0, out, stride * 4);
+  _tile_stored(1, out + 16, stride * 4);
+  if (kTiles == 4) {
+    _tile_stored(2, out + 32, stride * 4);
+    _tile_stored(3, out + 48, stride * 4);
+  }
+}
+
+template <int kTiles>
+BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int d, int begin,
+                            int end, float* out, int64_t stride) {
+  ZeroSums<kTiles>();
+  for (int t = begin; t < end; t += 32) AddValues<kTiles>(weights + t, pairs + t * d);
+  StoreValues<kTiles>(out, stride);
+}
+
+// The same for 16 columns in all and at most 64 dimensions, as when decoding: each 32 tokens of V go
+// through the first-level cache only, and K of the next split is fetched meanwhile.
+template <int kTiles>
+BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* weights, int begin,
+                                   int end, uint16_t* pairs) {
+  ZeroSums<kTiles>();
+  for (int t = begin; t < end; t += 32) {
+    uint16_t* v = pairs + t % 64 * tile.head_dim;  // two places in turn
+    PairValues(tile, t, t + 32, v - int64_t{t} * tile.head_dim);
+    PrefetchNext(tile, kSplitTokens / 2 + t / 2, 16);
+    AddValues<kTiles>(weights + t, v);
+  }
+  StoreValues<kTiles>(tile.result.value, tile.result.stride);
 }
 
 void AttendAmx(const AttentionTile& tile) {
@@ -194,24 +267,25 @@ void AttendAmx(const AttentionTile& tile) {
   const int end_of_blocks = (last + 15) / 16 * 16;
 
   TileSession tiles;
-  tiles.ConfigureRow(16);
+  tiles.Configure(16, 16);
   ScoresAmx(tile, vectors, begin, end_of_blocks, scores);
   for (int v = 0; v < vectors; ++v) {
     float* own = scores + v * kScoreVector;
-    SoftmaxColumns(tile, v * 16, seen, begin, end_of_blocks, own);
-    for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);
-    TurnWeights(own, begin, end, weights + v * 16 * kSplitTokens);
+    for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);  // masked below
+    WeightsAmx(tile, v * 16, seen, begin, end, own, weights + v * 16 * kSplitTokens);
   }
-  PairValues(tile, begin, end, pairs);
   const int d = tile.head_dim;
+  if (vectors == 1 && d == 64) return PairAndAddValues<4>(tile, weights, begin, end, pairs);
+  if (vectors == 1 && d == 32) return PairAndAddValues<2>(tile, weights, begin, end, pairs);
+  PairValues(tile, begin, end, pairs);
   for (int v = 0; v < vectors; ++v) {
     const uint16_t* own = weights + v * 16 * kSplitTokens;
-    float* out = tile.value + v * 16 * tile.value_stride;
+    float* out = tile.result.value + v * 16 * tile.result.stride;
     int i = 0;
     for (; i + 64 <= d; i += 64) {
-      ValuesAmx<4>(own, pairs + i * 32, d, begin, end, out + i, tile.value_stride);
+      ValuesAmx<4>(own, pairs + i * 32, d, begin, end, out + i, tile.result.stride);
     }
-    if (i < d) ValuesAmx<2>(own, pairs + i * 32, d, begin, end, out + i, tile.value_stride);
+    if (i < d) ValuesAmx<2>(own, pairs + i * 32, d, begin, end, out + i, tile.result.stride);
   }
 }
 

@@ -9,7 +9,14 @@
 namespace baton::backend {
 namespace {
 
+// Splits of a shared tile that one task takes: each fetches what the next one needs.
+constexpr int kSplitsATask = 4;
+
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+SplitResult ResultAt(float* at, int64_t stride) {
+  return {at, at + kTileColumns, at + 2 * kTileColumns, stride};
+}
 
 }  // namespace
 
@@ -29,6 +36,7 @@ void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const Attenti
   const int group = args.query_heads / kv.kv_heads;
   BATON_CHECK_LE(group, kTileColumns);
   BATON_CHECK_EQ(kSplitTokens % kv.block_tokens, 0);
+  BATON_CHECK_EQ(kv.block_tokens % 4, 0);
   const int64_t value_stride = RoundUp(kv.head_dim, 16);
   const bool bf16 = bf16_ && kernels_.attention_bf16.attend != nullptr && kv.dtype == DType::kBF16 &&
                     kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0;
@@ -100,8 +108,10 @@ void AttentionRunner::PlanTasks(const Step& step) {
     tile.first_partial = partials;
     tile.counter = counters++;
     partials += count;
-    for (int split = tile.first_split; split < tile.end_split; ++split) {
-      tasks_.push_back({static_cast<int>(t), split, split + 1, true});
+    const int splits_a_task = static_cast<int>(std::clamp<int64_t>(fair_share, 1, kSplitsATask));
+    for (int split = tile.first_split; split < tile.end_split; split += splits_a_task) {
+      tasks_.push_back({static_cast<int>(t), split,
+                        std::min(split + splits_a_task, tile.end_split), true});
     }
   }
   const size_t floats = static_cast<size_t>(partials * step.partial_floats);
@@ -115,11 +125,10 @@ void AttentionRunner::PlanTasks(const Step& step) {
   }
 }
 
-AttentionRunner::Partial AttentionRunner::PartialOf(const Step& step, const Tile& tile,
-                                                    int split) {
-  float* at = partials_.data() +
-              (tile.first_partial + split - tile.first_split) * step.partial_floats;
-  return {at, at + kTileColumns, at + 2 * kTileColumns};
+SplitResult AttentionRunner::PartialOf(const Step& step, const Tile& tile, int split) {
+  return ResultAt(partials_.data() +
+                      (tile.first_partial + split - tile.first_split) * step.partial_floats,
+                  step.value_stride);
 }
 
 void AttentionRunner::RunTask(const Step& step, const Task& task, int thread) {
@@ -129,11 +138,6 @@ void AttentionRunner::RunTask(const Step& step, const Task& task, int thread) {
   std::byte* query = workspaces_[thread].aligned;
   std::byte* scratch = query + step.query_bytes;
   float* results = reinterpret_cast<float*>(scratch + step.scratch_bytes);
-  const auto partial_at = [](float* at) {
-    return Partial{at, at + kTileColumns, at + 2 * kTileColumns};
-  };
-  const Partial split_result = partial_at(results);
-  const Partial total = partial_at(results + step.partial_floats);
 
   std::array<const float*, kTileColumns> q;
   for (int c = 0; c < columns; ++c) {
@@ -145,28 +149,31 @@ void AttentionRunner::RunTask(const Step& step, const Task& task, int thread) {
   step.kernels.pack_query(q.data(), columns, step.kv.head_dim, step.args.scale, query);
 
   if (task.shared) {
-    AttendSplit(step, tile, task.first_split, query, scratch,
-                PartialOf(step, tile, task.first_split));
-    if (unfinished_[tile.counter].fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    for (int split = task.first_split; split < task.end_split; ++split) {
+      AttendSplit(step, tile, split, query, scratch, PartialOf(step, tile, split));
+    }
+    const int done = task.end_split - task.first_split;
+    if (unfinished_[tile.counter].fetch_sub(done, std::memory_order_acq_rel) > done) return;
   }
-  std::fill_n(total.max, columns, kLowestScore);
-  std::fill_n(total.sum, columns, 0.0f);
-  std::fill_n(total.value, columns * step.value_stride, 0.0f);
+  // The first split is the start of the sum; those behind it are added in order.
+  SplitResult total = ResultAt(results, step.value_stride);
+  const SplitResult next = ResultAt(results + step.partial_floats, step.value_stride);
   for (int split = tile.first_split; split < tile.end_split; ++split) {
-    const Partial part = task.shared ? PartialOf(step, tile, split) : split_result;
+    const SplitResult part = task.shared                 ? PartialOf(step, tile, split)
+                             : split == tile.first_split ? total
+                                                         : next;
     if (!task.shared) AttendSplit(step, tile, split, query, scratch, part);
-    for (int c = 0; c < columns; ++c) {
-      if (part.sum[c] == 0) continue;  // this row sees nothing of the split
-      kernels_.combine(part.max[c], part.sum[c], part.value + c * step.value_stride,
-                       step.value_stride, total.max + c, total.sum + c,
-                       total.value + c * step.value_stride);
+    if (split == tile.first_split) {
+      total = part;
+    } else {
+      kernels_.combine(part, columns, step.value_stride, total);
     }
   }
   Finish(step, tile, total);
 }
 
 void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split, const void* query,
-                                  void* scratch, const Partial& result) {
+                                  void* scratch, const SplitResult& result) {
   const KvPool& kv = step.kv;
   const CpuBatch::Sequence& sequence = step.batch.sequences()[tile.sequence];
   const int first_position = sequence.context + tile.first_row;
@@ -179,14 +186,11 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   job.query = query;
   job.columns = tile.row_count * step.group;
   job.scratch = scratch;
-  job.max = result.max;
-  job.sum = result.sum;
-  job.value = result.value;
-  job.value_stride = step.value_stride;
+  job.result = result;
 
   std::array<int32_t, kTileColumns> first_seen, end_seen;
-  for (int c = 0; c < kTileColumns; ++c) {
-    const int column = std::min(c, job.columns - 1);  // padding repeats the last
+  for (int c = 0; c < RoundUp(job.columns, 16); ++c) {
+    const int column = std::min(c, job.columns - 1);
     const int position = first_position + column / step.group;
     const int first = step.args.window > 0 ? position - step.args.window + 1 : 0;
     first_seen[c] = std::clamp(first - start, 0, kSplitTokens);
@@ -195,23 +199,30 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   job.first_seen = first_seen.data();
   job.end_seen = end_seen.data();
 
-  std::array<const void*, kSplitTokens> k_blocks, v_blocks;
+  std::array<const void*, kSplitTokens> k_blocks, v_blocks, next_k_blocks;
   const int64_t head_bytes =
       int64_t{kv.block_tokens} * kv.head_dim * static_cast<int64_t>(SizeOf(kv.dtype));
+  const auto block_at = [&](int index) {
+    return kv.base + sequence.blocks[index] * kv.block_stride_bytes +
+           step.args.layer * kv.layer_stride_bytes + tile.kv_head * head_bytes;
+  };
   const int first_block = start / kv.block_tokens;
   for (int b = 0; b * kv.block_tokens < job.tokens; ++b) {
-    const int32_t block = sequence.blocks[first_block + b];
-    const std::byte* chunk = kv.base + block * kv.block_stride_bytes +
-                             step.args.layer * kv.layer_stride_bytes;
-    k_blocks[b] = chunk + tile.kv_head * head_bytes;
-    v_blocks[b] = chunk + (kv.kv_heads + tile.kv_head) * head_bytes;
+    k_blocks[b] = block_at(first_block + b);
+    v_blocks[b] = block_at(first_block + b) + kv.kv_heads * head_bytes;
+  }
+  const int next_block = first_block + kSplitTokens / kv.block_tokens;
+  const int end_block = (first_position + tile.row_count - 1) / kv.block_tokens + 1;
+  for (int b = 0; next_block + b < end_block && b * kv.block_tokens < kSplitTokens; ++b) {
+    next_k_blocks[job.next_block_count++] = block_at(next_block + b);
   }
   job.k_blocks = k_blocks.data();
   job.v_blocks = v_blocks.data();
+  job.next_k_blocks = next_k_blocks.data();
   step.kernels.attend(job);
 }
 
-void AttentionRunner::Finish(const Step& step, const Tile& tile, const Partial& total) {
+void AttentionRunner::Finish(const Step& step, const Tile& tile, const SplitResult& total) {
   const CpuBatch::Sequence& sequence = step.batch.sequences()[tile.sequence];
   const Tensor& out = step.args.out;
   for (int c = 0; c < tile.row_count * step.group; ++c) {

@@ -49,20 +49,15 @@ class AttentionRunner {
     std::vector<std::byte> bytes;
     std::byte* aligned = nullptr;
   };
-  struct Partial {
-    float* max;    // [64]
-    float* sum;    // [64]
-    float* value;  // [columns, value_stride]
-  };
   struct Step;  // what all tasks of one call share
 
   void PlanTiles(const Step& step);
   void PlanTasks(const Step& step);
   void RunTask(const Step& step, const Task& task, int thread);
   void AttendSplit(const Step& step, const Tile& tile, int split, const void* query, void* scratch,
-                   const Partial& result);
-  void Finish(const Step& step, const Tile& tile, const Partial& total);
-  Partial PartialOf(const Step& step, const Tile& tile, int split);
+                   const SplitResult& result);
+  void Finish(const Step& step, const Tile& tile, const SplitResult& total);
+  SplitResult PartialOf(const Step& step, const Tile& tile, int split);
 
   const Kernels& kernels_;
   const bool bf16_;

@@ -133,9 +133,10 @@ BATON_INLINE Seen SeenBy(const AttentionTile& tile) {
   return seen;
 }
 
-// Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on.
-BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
-                                 int end, float* scores) {
+// The largest score of 16 columns, from `column` on, over tokens [begin, end); scores that a column
+// does not see become -inf. begin is a multiple of 4.
+BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen, int begin, int end,
+                               float* scores) {
   float lanes[2][16];
   for (int i = 0; i < 16; ++i) {
     lanes[0][i] = static_cast<float>(tile.first_seen[column + i]);
@@ -143,24 +144,55 @@ BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen see
   }
   const F32x16 first_seen = Load(lanes[0]), end_seen = Load(lanes[1]);
   const F32x16 hidden = Set1(-__builtin_inff());
-  F32x16 max = Set1(kLowestScore);
-  for (int t = begin; t < end; ++t) {
-    F32x16 s = Load(scores + t * 16);
-    if (t < seen.first_all || t >= seen.end_all) {
+  const auto mask = [&](int from, int to) {
+    for (int t = from; t < to; ++t) {
       const F32x16 token = Set1(static_cast<float>(t));
-      s = IfLess(token, first_seen, hidden, IfLess(token, end_seen, s, hidden));
-      Store(s, scores + t * 16);
+      const F32x16 s = Load(scores + t * 16);
+      Store(IfLess(token, first_seen, hidden, IfLess(token, end_seen, s, hidden)), scores + t * 16);
     }
-    max = Max(max, s);
+  };
+  mask(begin, seen.first_all < end ? seen.first_all : end);
+  mask(seen.end_all > begin ? seen.end_all : begin, end);
+  // Four chains: one would wait for itself. A maximum does not depend on the order.
+  const F32x16 lowest = Set1(kLowestScore);
+  F32x16 max0 = lowest, max1 = lowest, max2 = lowest, max3 = lowest;
+  int t = begin;
+  for (; t + 4 <= end; t += 4) {
+    const float* s = scores + t * 16;
+    max0 = Max(max0, Load(s));
+    max1 = Max(max1, Load(s + 16));
+    max2 = Max(max2, Load(s + 32));
+    max3 = Max(max3, Load(s + 48));
   }
-  F32x16 sum = Zero();
-  for (int t = begin; t < end; ++t) {
-    const F32x16 e = Exp(Sub(Load(scores + t * 16), max));
-    sum = Add(sum, e);
-    Store(e, scores + t * 16);
+  for (; t < end; ++t) max0 = Max(max0, Load(scores + t * 16));
+  return Max(Max(max0, max1), Max(max2, max3));
+}
+
+// Adds e^(score - max) of one token to `sum` and leaves it in place of the score.
+BATON_INLINE F32x16 AddWeight(F32x16 max, F32x16 sum, float* score) {
+  const F32x16 e = Exp(Sub(Load(score), max));
+  Store(e, score);
+  return Add(sum, e);
+}
+
+// Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on. The
+// sum has a chain for every remainder of the position by 4: an order that no chunk changes.
+BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
+                                 int end, float* scores) {
+  const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
+  F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
+  int t = begin;
+  for (; t + 4 <= end; t += 4) {
+    sum0 = AddWeight(max, sum0, scores + t * 16);
+    sum1 = AddWeight(max, sum1, scores + (t + 1) * 16);
+    sum2 = AddWeight(max, sum2, scores + (t + 2) * 16);
+    sum3 = AddWeight(max, sum3, scores + (t + 3) * 16);
   }
-  Store(max, tile.max + column);
-  Store(sum, tile.sum + column);
+  if (t < end) sum0 = AddWeight(max, sum0, scores + t * 16);
+  if (t + 1 < end) sum1 = AddWeight(max, sum1, scores + (t + 1) * 16);
+  if (t + 2 < end) sum2 = AddWeight(max, sum2, scores + (t + 2) * 16);
+  Store(max, tile.result.max + column);
+  Store(Add(Add(sum0, sum1), Add(sum2, sum3)), tile.result.sum + column);
 }
 
 template <int kColumns, int kVectors>
@@ -231,26 +263,40 @@ void AttendF32(const AttentionTile& tile) {
   }
   const int64_t d = RoundUp16(tile.head_dim);
   for (int c = 0; c < tile.columns; ++c) {
-    for (int64_t i = 0; i < d; i += 16) Store(Zero(), tile.value + c * tile.value_stride + i);
+    for (int64_t i = 0; i < d; i += 16) Store(Zero(), tile.result.value + c * tile.result.stride + i);
   }
   for (int t = begin; t < end; t += step) {
     const int count = end - t < step ? end - t : step;
     const Rows values = RowsOf(tile, tile.v_blocks[t / step], count, true, rows);
-    ValueBlock(values, count, d, scores + t * 16, tile.columns, tile.value,
-               tile.value_stride);
+    ValueBlock(values, count, d, scores + t * 16, tile.columns, tile.result.value,
+               tile.result.stride);
   }
 }
 
-void CombineSplit(float split_max, float split_sum, const float* split_value, int64_t n,
-                  float* max, float* sum, float* value) {
-  const float largest = split_max > *max ? split_max : *max;
-  const F32x16 old_scale = Exp(Set1(*max - largest));
-  const F32x16 new_scale = Exp(Set1(split_max - largest));
-  *max = largest;
-  StorePart(Fma(Set1(split_sum), new_scale, Mul(Set1(*sum), old_scale)), sum, 1);
-  for (int64_t i = 0; i < n; i += 16) {
-    const F32x16 old = Mul(Load(value + i), old_scale);
-    Store(Fma(Load(split_value + i), new_scale, old), value + i);
+void CombineSplit(const SplitResult& split, int columns, int64_t n, const SplitResult& total) {
+  for (int first = 0; first < columns; first += 16) {
+    const F32x16 sum = Load(split.sum + first), old_sum = Load(total.sum + first);
+    const F32x16 max = Load(split.max + first), old_max = Load(total.max + first);
+    // A column that sees nothing of the split has the sum 0. (A NaN is not below it.)
+    const F32x16 least = Set1(1e-30f);
+    const F32x16 largest = IfLess(sum, least, old_max, Max(max, old_max));
+    float scales[2][16];
+    const F32x16 scale = IfLess(sum, least, Zero(), Exp(Sub(max, largest)));
+    const F32x16 old_scale = Exp(Sub(old_max, largest));
+    Store(scale, scales[0]);
+    Store(old_scale, scales[1]);
+    Store(largest, total.max + first);
+    Store(Fma(sum, scale, Mul(old_sum, old_scale)), total.sum + first);
+    const int count = columns - first < 16 ? columns - first : 16;
+    for (int c = 0; c < count; ++c) {
+      if (split.sum[first + c] == 0) continue;
+      const F32x16 factor = Set1(scales[0][c]), old_factor = Set1(scales[1][c]);
+      const float* from = split.value + (first + c) * n;
+      float* to = total.value + (first + c) * n;
+      for (int64_t i = 0; i < n; i += 16) {
+        Store(Fma(Load(from + i), factor, Mul(Load(to + i), old_factor)), to + i);
+      }
+    }
   }
 }
 
