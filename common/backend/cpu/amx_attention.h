@@ -16,19 +16,55 @@ namespace {
 constexpr int kVectors = kTileColumns / 16;
 constexpr int kPairTile = 16 * 32;  // elements of a right operand: 16 pairs x 16 columns
 
+// rows[i] lane j <-> rows[j] lane i
+BATON_INLINE void Transpose16(__m512i rows[16]) {
+  __m512i a[16], b[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  // b[4g + j] holds, in 128-bit lane l, lane 4l + j of rows 4g .. 4g + 3.
+  for (int j = 0; j < 4; ++j) {
+    const __m512i low01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
+    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
+    const __m512i high01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
+    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+    rows[j] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    rows[4 + j] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    rows[8 + j] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    rows[12 + j] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+  }
+}
+
 // [columns / 16][head_dim / 2][16][2]
 int64_t AmxQueryBytes(int head_dim) { return int64_t{head_dim} * kTileColumns * 2; }
 
+// In units of log2 e, so that weights are powers of two.
 void PackQueryAmx(const float* const* q, int columns, int head_dim, float scale, void* packed) {
   uint16_t* out = static_cast<uint16_t*>(packed);
-  alignas(64) uint16_t row[kMaxHeadDim];
-  const int padded = static_cast<int>(RoundUp16(columns));
-  for (int c = 0; c < padded; ++c) {
-    for (int i = 0; i < head_dim; i += 16) {
-      StoreBF16(c < columns ? Mul(Load(q[c] + i), Set1(scale)) : Zero(), row + i);
+  const F32x16 factor = Set1(scale * 1.44269504f);
+  for (int first = 0; first < columns; first += 16, out += head_dim * 16) {
+    for (int i = 0; i < head_dim; i += 32) {
+      __m512i rows[16];
+      for (int c = 0; c < 16; ++c) {
+        rows[c] = _mm512_setzero_si512();
+        if (first + c >= columns) continue;
+        const float* from = q[first + c] + i;
+        const __m256i low = RoundToBF16(Mul(Load(from), factor));
+        const __m256i high = RoundToBF16(Mul(Load(from + 16), factor));
+        rows[c] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+      }
+      Transpose16(rows);
+      for (int pair = 0; pair < 16; ++pair) {
+        _mm512_store_si512(out + i * 16 + pair * 32, rows[pair]);
+      }
     }
-    uint16_t* column = out + c / 16 * head_dim * 16 + c % 16 * 2;
-    for (int i = 0; i < head_dim; i += 2) std::memcpy(column + i * 16, row + i, 4);
   }
 }
 
@@ -60,9 +96,9 @@ BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, i
     }
     const uint16_t* k = TokenRow(tile, tile.k_blocks, t);
     _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    if (vectors > 1) _tile_zero(1);
+    if (vectors > 2) _tile_zero(2);
+    if (vectors > 3) _tile_zero(3);
     for (int i = 0; i < d; i += 32) {
       const uint16_t* q = query + i * 16;
       _tile_loadd(4, k + i, d * 2);
@@ -86,44 +122,44 @@ BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, i
   }
 }
 
-// rows[i] lane j <-> rows[j] lane i
-BATON_INLINE void Transpose16(__m512i rows[16]) {
-  __m512i a[16], b[16];
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-  }
-  // b[4g + j] holds, in 128-bit lane l, lane 4l + j of rows 4g .. 4g + 3.
-  for (int j = 0; j < 4; ++j) {
-    const __m512i low01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
-    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
-    const __m512i high01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
-    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
-    rows[j] = _mm512_shuffle_i32x4(low01, low23, 0x88);
-    rows[4 + j] = _mm512_shuffle_i32x4(high01, high23, 0x88);
-    rows[8 + j] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
-    rows[12 + j] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
-  }
+// 2^x for x <= 0, to 8e-6, which is far below what bfloat16 keeps of it. Exactly 1 for 0, and exactly
+// 0 far below: the clamp keeps -inf from becoming a NaN.
+BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-300.0f), x);
+  const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // [0, 1)
+  __m512 p = _mm512_set1_ps(1.27631139e-2f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.34410293e-2f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.40647048e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.93133993e-1f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, x);  // p * 2^floor(x)
 }
 
-// Weights of sixteen columns, [token][16] floats, as bfloat16 [16][256].
-BATON_INLINE void TurnWeights(const float* scores, int begin, int end, uint16_t* weights) {
+// Sixteen columns' scores [token][16] to weights, bfloat16 [16][256]. The sum is in the order of
+// SoftmaxColumns.
+BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, int begin, int end,
+                             float* scores, uint16_t* weights) {
+  const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
+  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
+                                              24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
+                                              1, 16, 0);
+  F32x16 sum[4] = {Zero(), Zero(), Zero(), Zero()};
   for (int t = begin; t < end; t += 32) {
     __m512i pairs[16];
     for (int i = 0; i < 16; ++i) {
-      const __m512i even = _mm512_cvtepu16_epi32(RoundToBF16(Load(scores + (t + 2 * i) * 16)));
-      const __m512i odd = _mm512_cvtepu16_epi32(RoundToBF16(Load(scores + (t + 2 * i + 1) * 16)));
-      pairs[i] = _mm512_or_si512(even, _mm512_slli_epi32(odd, 16));
+      const float* score = scores + (t + 2 * i) * 16;
+      const F32x16 even = {PowerOfTwoOf(Sub(Load(score), max).v)};
+      const F32x16 odd = {PowerOfTwoOf(Sub(Load(score + 16), max).v)};
+      sum[i % 2 * 2] = Add(sum[i % 2 * 2], even);
+      sum[i % 2 * 2 + 1] = Add(sum[i % 2 * 2 + 1], odd);
+      const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v);
+      pairs[i] = _mm512_permutexvar_epi16(interleave, both);
     }
     Transpose16(pairs);
-    for (int c = 0; c < 16; ++c) _mm512_storeu_si512(weights + c * kSplitTokens + t, pairs[c]);
+    for (int c = 0; c < 16; ++c) _mm512_store_si512(weights + c * kSplitTokens + t, pairs[c]);
   }
+  Store(Mul(max, Set1(0.693147181f)), tile.max + column);
+  Store(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])), tile.sum + column);
 }
 
 // V of tokens [begin, end) as right operands; zeros from tile.tokens on, where the block may hold
@@ -194,13 +230,18 @@ void AttendAmx(const AttentionTile& tile) {
   const int end_of_blocks = (last + 15) / 16 * 16;
 
   TileSession tiles;
-  tiles.ConfigureRow(16);
+  tiles.Configure(16, 16);
   ScoresAmx(tile, vectors, begin, end_of_blocks, scores);
+  for (int i = 0; i < tile.next_block_count; ++i) {
+    const auto* block = static_cast<const uint16_t*>(tile.next_k_blocks[i]);
+    for (int at = 0; at < tile.block_tokens * tile.head_dim; at += 32) {
+      _mm_prefetch(block + at, _MM_HINT_T1);
+    }
+  }
   for (int v = 0; v < vectors; ++v) {
     float* own = scores + v * kScoreVector;
-    SoftmaxColumns(tile, v * 16, seen, begin, end_of_blocks, own);
-    for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);
-    TurnWeights(own, begin, end, weights + v * 16 * kSplitTokens);
+    for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);  // masked below
+    WeightsAmx(tile, v * 16, seen, begin, end, own, weights + v * 16 * kSplitTokens);
   }
   PairValues(tile, begin, end, pairs);
   const int d = tile.head_dim;

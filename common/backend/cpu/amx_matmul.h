@@ -13,78 +13,74 @@
 namespace baton::backend {
 namespace {
 
-constexpr int64_t kAmxStep = 32;                                // k of one tile operation
-constexpr int64_t kStepElements = kAmxStep * kPanelColumns;     // of a panel
-constexpr int64_t kPanelRowBytes = kPanelColumns * 2 * 2;       // one pair of k
-constexpr int64_t kPanelsInCache = 12;  // x kInBlock x 64 columns: 768 KiB of second-level cache
+constexpr int64_t kAmxStep = 32;                             // k of one tile operation
+constexpr int64_t kStepElements = kAmxStep * kPanelColumns;  // of a panel, and of packed rows
+constexpr int64_t kPanelRowBytes = kPanelColumns * 2 * 2;    // one pair of k
+// Weights that stay in the second-level cache while all rows pass by.
+constexpr int64_t kCachedElements = 512 << 10;
 
-struct AmxRows {
-  const uint16_t* x;
-  int64_t x_stride;
-  float* out;
-  int64_t out_stride;
-  int rows;  // at most 16 for MulRowOfTiles, 32 for MulSquare
-};
-
-// Up to 16 rows x one panel, all of k: the panel passes once, as it lies in memory, which is all that
-// decoding waits for.
-BATON_INLINE void MulRowOfTiles(const AmxRows& a, const uint16_t* w, int64_t steps, float* sums,
-                                int64_t sums_stride) {
-  constexpr int64_t kAhead = 8 * kStepElements;
-  const int64_t x_bytes = a.x_stride * 2;
+// Up to 16 rows x one panel: the panel passes once, as it lies in memory, which is all that decoding
+// waits for.
+BATON_INLINE void MulFewRows(const uint16_t* x, int64_t x_stride, const uint16_t* w, int64_t steps,
+                             float* sums, int64_t sums_stride) {
+  constexpr int64_t kAhead = 16 * kStepElements;
+  const int64_t x_bytes = x_stride * 2;
   _tile_zero(0);
   _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
   for (int64_t step = 0; step < steps; ++step, w += kStepElements) {
     for (int64_t i = 0; i < kStepElements; i += 32) _mm_prefetch(w + kAhead + i, _MM_HINT_T1);
-    _tile_loadd(4, a.x + step * kAmxStep, x_bytes);
-    _tile_loadd(5, w, kPanelRowBytes);
-    _tile_dpbf16ps(0, 4, 5);
-    _tile_loadd(6, w + 32, kPanelRowBytes);
-    _tile_dpbf16ps(1, 4, 6);
-    _tile_loadd(7, w + 64, kPanelRowBytes);
-    _tile_dpbf16ps(2, 4, 7);
-    _tile_loadd(5, w + 96, kPanelRowBytes);
-    _tile_dpbf16ps(3, 4, 5);
-  }
-  _tile_stored(0, sums, sums_stride * 4);
-  _tile_stored(1, sums + 16, sums_stride * 4);
-  _tile_stored(2, sums + 32, sums_stride * 4);
-  _tile_stored(3, sums + 48, sums_stride * 4);
-}
-
-// 32 rows or fewer x half a panel, one block of k. Below 17 rows the lower tiles work for nothing.
-BATON_INLINE void MulSquare(const AmxRows& a, const uint16_t* w, int64_t steps, bool first,
-                            float* sums, int64_t sums_stride) {
-  const int64_t x_bytes = a.x_stride * 2, sums_bytes = sums_stride * 4;
-  const uint16_t* lower_x = a.rows > 16 ? a.x + 16 * a.x_stride : a.x;
-  float* lower_sums = sums + 16 * sums_stride;
-  if (first) {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  } else {
-    _tile_loadd(0, sums, sums_bytes);
-    _tile_loadd(1, sums + 16, sums_bytes);
-    _tile_loadd(2, lower_sums, sums_bytes);
-    _tile_loadd(3, lower_sums + 16, sums_bytes);
-  }
-  for (int64_t step = 0; step < steps; ++step, w += kStepElements) {
+    _tile_loadd(4, x + step * kAmxStep, x_bytes);
     _tile_loadd(6, w, kPanelRowBytes);
-    _tile_loadd(4, a.x + step * kAmxStep, x_bytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, w + 32, kPanelRowBytes);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, lower_x + step * kAmxStep, x_bytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, sums, sums_stride * 4);
+  _tile_stored(1, sums + 16, sums_stride * 4);
+}
+
+// A square of 32 packed rows x one panel; without `lower`, only the first 16 rows.
+template <bool kLower>
+BATON_INLINE void MulSquare(const uint16_t* x, const uint16_t* w, int64_t steps, float* sums,
+                            int64_t sums_stride) {
+  const int64_t sums_bytes = sums_stride * 4;
+  _tile_zero(0);
+  _tile_zero(1);
+  if (kLower) {
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t step = 0; step < steps; ++step, w += kStepElements, x += kStepElements) {
+    _tile_loadd(6, w, kPanelRowBytes);
+    _tile_loadd(4, x, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, w + 32, kPanelRowBytes);
+    _tile_dpbf16ps(1, 4, 7);
+    if (kLower) {
+      _tile_loadd(5, x + 16 * 32, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
   }
   _tile_stored(0, sums, sums_bytes);
   _tile_stored(1, sums + 16, sums_bytes);
-  _tile_stored(2, lower_sums, sums_bytes);
-  _tile_stored(3, lower_sums + 16, sums_bytes);
+  if (kLower) {
+    _tile_stored(2, sums + 16 * sums_stride, sums_bytes);
+    _tile_stored(3, sums + 16 * sums_stride + 16, sums_bytes);
+  }
+}
+
+void PackRowsAmx(const uint16_t* x, int64_t x_stride, int64_t rows, int64_t in, int64_t padded_in,
+                 uint16_t* packed) {
+  for (int64_t r = 0; r < kSquareRows; ++r) {
+    const uint16_t* from = x + r * x_stride;
+    uint16_t* to = packed + r * kAmxStep;
+    for (int64_t k = 0; k < padded_in; k += kAmxStep, to += kSquareRows * kAmxStep) {
+      const int64_t left = r < rows ? in - k : 0;
+      const __mmask32 mask = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << (left > 0 ? left : 0)) - 1;
+      _mm512_store_si512(to, _mm512_maskz_loadu_epi16(mask, from + k));
+    }
+  }
 }
 
 BATON_INLINE void CopyColumns(const float* from, int64_t from_stride, int rows, int columns,
@@ -107,71 +103,68 @@ BATON_INLINE void AddBias(const MatMulSlice& s) {
   }
 }
 
-void MulFewRows(const MatMulSlice& s) {
+void MulFew(const MatMulSlice& s) {
   TileSession tiles;
-  tiles.ConfigureRow(static_cast<int>(s.rows));
+  const int rows = static_cast<int>(s.rows);
+  tiles.Configure(rows, 0);
   alignas(64) float sums[16 * kPanelColumns];
-  const AmxRows rows = {static_cast<const uint16_t*>(s.x), s.x_stride, s.out, s.out_stride,
-                        static_cast<int>(s.rows)};
+  const uint16_t* x = static_cast<const uint16_t*>(s.x);
   const uint16_t* w = static_cast<const uint16_t*>(s.panels);
   for (int64_t c = 0; c < s.columns; c += kPanelColumns, w += s.in * kPanelColumns) {
-    const int columns = static_cast<int>(s.columns - c < 64 ? s.columns - c : 64);
-    if (columns == kPanelColumns) {
-      MulRowOfTiles(rows, w, s.in / kAmxStep, s.out + c, s.out_stride);
+    if (s.columns - c >= kPanelColumns) {
+      MulFewRows(x, s.x_stride, w, s.in / kAmxStep, s.out + c, s.out_stride);
     } else {
-      MulRowOfTiles(rows, w, s.in / kAmxStep, sums, kPanelColumns);
-      CopyColumns(sums, kPanelColumns, rows.rows, columns, s.out + c, s.out_stride);
+      MulFewRows(x, s.x_stride, w, s.in / kAmxStep, sums, kPanelColumns);
+      CopyColumns(sums, kPanelColumns, rows, static_cast<int>(s.columns - c), s.out + c,
+                  s.out_stride);
     }
   }
 }
 
-// Blocks of k from the outside in, then rows, then columns: the weights of a block stay in the
-// second-level cache, the 32 rows of x in the first.
-void MulManyRows(const MatMulSlice& s) {
-  TileSession tiles;
-  const int64_t panel_size = s.in * kPanelColumns;
-  alignas(64) float sums[32 * 32] = {};
-  int rows_configured = 0;
-  for (int64_t k = 0; k < s.in; k += kInBlock) {
-    const int64_t steps = (s.in - k < kInBlock ? s.in - k : kInBlock) / kAmxStep;
-    for (int64_t row = 0; row < s.rows; row += 32) {
-      const int rows = static_cast<int>(s.rows - row < 32 ? s.rows - row : 32);
-      if (rows != rows_configured) {
-        tiles.ConfigureSquare(rows < 16 ? rows : 16, rows <= 16 ? 1 : rows - 16);
-        rows_configured = rows;
-      }
-      AmxRows a = {static_cast<const uint16_t*>(s.x) + row * s.x_stride + k, s.x_stride,
-                   s.out + row * s.out_stride, s.out_stride, rows};
-      for (int64_t c = 0; c < s.columns; c += 32) {
-        const uint16_t* w = static_cast<const uint16_t*>(s.panels) +
-                            c / kPanelColumns * panel_size + k * kPanelColumns +
-                            c % kPanelColumns * 2;
-        const int columns = static_cast<int>(s.columns - c < 32 ? s.columns - c : 32);
-        if (columns == 32 && rows > 16) {
-          MulSquare(a, w, steps, k == 0, a.out + c, a.out_stride);
-          continue;
-        }
-        // The edge: through a square of its own, so that no tile reaches beyond the matrix.
-        if (k > 0) CopyColumns(a.out + c, a.out_stride, rows, columns, sums, 32);
-        MulSquare(a, w, steps, k == 0, sums, 32);
-        CopyColumns(sums, 32, rows, columns, a.out + c, a.out_stride);
-      }
+// A square of rows against all panels of the slice, which stay in cache.
+void MulSquareOfRows(const MatMulSlice& s, int64_t row) {
+  const uint16_t* x = static_cast<const uint16_t*>(s.x) + row * s.in;
+  const uint16_t* w = static_cast<const uint16_t*>(s.panels);
+  const int rows = static_cast<int>(s.rows - row < kSquareRows ? s.rows - row : kSquareRows);
+  const int64_t steps = s.in / kAmxStep;
+  float* out = s.out + row * s.out_stride;
+  alignas(64) float sums[kSquareRows * kPanelColumns];
+  for (int64_t c = 0; c < s.columns; c += kPanelColumns, w += s.in * kPanelColumns) {
+    const int columns =
+        static_cast<int>(s.columns - c < kPanelColumns ? s.columns - c : kPanelColumns);
+    if (rows == kSquareRows && columns == kPanelColumns) {
+      MulSquare<true>(x, w, steps, out + c, s.out_stride);
+      continue;
     }
+    // The edge: through a square of its own, so that no tile reaches beyond the matrix.
+    if (rows > 16) {
+      MulSquare<true>(x, w, steps, sums, kPanelColumns);
+    } else {
+      MulSquare<false>(x, w, steps, sums, kPanelColumns);
+    }
+    CopyColumns(sums, kPanelColumns, rows, columns, out + c, s.out_stride);
+  }
+}
+
+void MulMany(const MatMulSlice& s) {
+  TileSession tiles;
+  tiles.Configure(16, 16);
+  const int64_t panels = kCachedElements / (s.in * kPanelColumns);
+  const int64_t columns_a_pass = (panels > 1 ? panels : 1) * kPanelColumns;
+  MatMulSlice part = s;
+  for (int64_t c = 0; c < s.columns; c += columns_a_pass) {
+    part.columns = s.columns - c < columns_a_pass ? s.columns - c : columns_a_pass;
+    part.panels = static_cast<const uint16_t*>(s.panels) + c * s.in;
+    part.out = s.out + c;
+    for (int64_t row = 0; row < s.rows; row += kSquareRows) MulSquareOfRows(part, row);
   }
 }
 
 void MatMulAmx(const MatMulSlice& slice) {
-  if (slice.rows <= 16) {
-    MulFewRows(slice);
+  if (slice.x_stride > 0) {
+    MulFew(slice);
   } else {
-    MatMulSlice part = slice;
-    constexpr int64_t kColumns = kPanelsInCache * kPanelColumns;
-    for (int64_t c = 0; c < slice.columns; c += kColumns) {
-      part.columns = slice.columns - c < kColumns ? slice.columns - c : kColumns;
-      part.panels = static_cast<const uint16_t*>(slice.panels) + c * slice.in;
-      part.out = slice.out + c;
-      MulManyRows(part);
-    }
+    MulMany(slice);
   }
   if (slice.bias != nullptr) AddBias(slice);
 }

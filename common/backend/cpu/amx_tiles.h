@@ -16,32 +16,23 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Sums in tiles 0-3 and left operands in 4 and 5; right operands, 16 pairs of k x 16 columns, in 6
-// and 7. Of the two rows of sums and left operands, the first have `rows0` rows, the second `rows1`.
+// Sums in tiles 0-3, left operands in 4 and 5, right operands, 16 pairs of k x 16 columns, in 6 and 7.
 class TileSession {
  public:
   TileSession() = default;
   ~TileSession() { _tile_release(); }
   TileSession(const TileSession&) = delete;
 
-  // 2 x 2 tiles of sums: 0 and 1 above 2 and 3.
-  void ConfigureSquare(int rows0, int rows1) {
-    const int rows[8] = {rows0, rows0, rows1, rows1, rows0, rows1, 16, 16};
-    Configure(rows);
-  }
-  // 1 x 4 tiles of sums; one left operand in 4, right operands in 5-7.
-  void ConfigureRow(int rows0) {
-    const int rows[8] = {rows0, rows0, rows0, rows0, rows0, 16, 16, 16};
-    Configure(rows);
-  }
-
- private:
-  void Configure(const int* rows) {
+  // Sums 0 and 1 and left operand 4 get `upper` rows; 2, 3 and 5 `lower`, or, with 0, are not used.
+  void Configure(int upper, int lower) {
+    const int rows[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
     TileConfig config;
     for (int i = 0; i < 8; ++i) {
       config.rows[i] = static_cast<uint8_t>(rows[i]);
       config.row_bytes[i] = rows[i] > 0 ? 64 : 0;
     }
+    // GCC 12's intrinsic claims to read 8 of the 64 bytes, so the rest must be made to be written.
+    asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
 };

@@ -185,8 +185,8 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   job.value_stride = step.value_stride;
 
   std::array<int32_t, kTileColumns> first_seen, end_seen;
-  for (int c = 0; c < kTileColumns; ++c) {
-    const int column = std::min(c, job.columns - 1);  // padding repeats the last
+  for (int c = 0; c < RoundUp(job.columns, 16); ++c) {
+    const int column = std::min(c, job.columns - 1);
     const int position = first_position + column / step.group;
     const int first = step.args.window > 0 ? position - step.args.window + 1 : 0;
     first_seen[c] = std::clamp(first - start, 0, kSplitTokens);
@@ -195,19 +195,26 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   job.first_seen = first_seen.data();
   job.end_seen = end_seen.data();
 
-  std::array<const void*, kSplitTokens> k_blocks, v_blocks;
+  std::array<const void*, kSplitTokens> k_blocks, v_blocks, next_k_blocks;
   const int64_t head_bytes =
       int64_t{kv.block_tokens} * kv.head_dim * static_cast<int64_t>(SizeOf(kv.dtype));
+  const auto block_at = [&](int index) {
+    return kv.base + sequence.blocks[index] * kv.block_stride_bytes +
+           step.args.layer * kv.layer_stride_bytes + tile.kv_head * head_bytes;
+  };
   const int first_block = start / kv.block_tokens;
   for (int b = 0; b * kv.block_tokens < job.tokens; ++b) {
-    const int32_t block = sequence.blocks[first_block + b];
-    const std::byte* chunk = kv.base + block * kv.block_stride_bytes +
-                             step.args.layer * kv.layer_stride_bytes;
-    k_blocks[b] = chunk + tile.kv_head * head_bytes;
-    v_blocks[b] = chunk + (kv.kv_heads + tile.kv_head) * head_bytes;
+    k_blocks[b] = block_at(first_block + b);
+    v_blocks[b] = block_at(first_block + b) + kv.kv_heads * head_bytes;
+  }
+  const int next_block = first_block + kSplitTokens / kv.block_tokens;
+  const int end_block = (first_position + tile.row_count - 1) / kv.block_tokens + 1;
+  for (int b = 0; next_block + b < end_block && b * kv.block_tokens < kSplitTokens; ++b) {
+    next_k_blocks[job.next_block_count++] = block_at(next_block + b);
   }
   job.k_blocks = k_blocks.data();
   job.v_blocks = v_blocks.data();
+  job.next_k_blocks = next_k_blocks.data();
   step.kernels.attend(job);
 }
 

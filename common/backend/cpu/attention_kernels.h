@@ -133,9 +133,10 @@ BATON_INLINE Seen SeenBy(const AttentionTile& tile) {
   return seen;
 }
 
-// Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on.
-BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
-                                 int end, float* scores) {
+// The largest score of 16 columns, from `column` on, over tokens [begin, end); scores that a column
+// does not see become -inf. begin is a multiple of 8.
+BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen, int begin, int end,
+                               float* scores) {
   float lanes[2][16];
   for (int i = 0; i < 16; ++i) {
     lanes[0][i] = static_cast<float>(tile.first_seen[column + i]);
@@ -143,24 +144,34 @@ BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen see
   }
   const F32x16 first_seen = Load(lanes[0]), end_seen = Load(lanes[1]);
   const F32x16 hidden = Set1(-__builtin_inff());
-  F32x16 max = Set1(kLowestScore);
-  for (int t = begin; t < end; ++t) {
-    F32x16 s = Load(scores + t * 16);
-    if (t < seen.first_all || t >= seen.end_all) {
+  const auto mask = [&](int from, int to) {
+    for (int t = from; t < to; ++t) {
       const F32x16 token = Set1(static_cast<float>(t));
-      s = IfLess(token, first_seen, hidden, IfLess(token, end_seen, s, hidden));
-      Store(s, scores + t * 16);
+      const F32x16 s = Load(scores + t * 16);
+      Store(IfLess(token, first_seen, hidden, IfLess(token, end_seen, s, hidden)), scores + t * 16);
     }
-    max = Max(max, s);
-  }
-  F32x16 sum = Zero();
+  };
+  mask(begin, seen.first_all < end ? seen.first_all : end);
+  mask(seen.end_all > begin ? seen.end_all : begin, end);
+  // Four chains: one would wait for itself. A maximum does not depend on the order.
+  F32x16 max[4] = {Set1(kLowestScore), Set1(kLowestScore), Set1(kLowestScore), Set1(kLowestScore)};
+  for (int t = begin; t < end; ++t) max[t % 4] = Max(max[t % 4], Load(scores + t * 16));
+  return Max(Max(max[0], max[1]), Max(max[2], max[3]));
+}
+
+// Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on. The
+// sum has a chain for every remainder of the position by 4: an order that no chunk changes.
+BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
+                                 int end, float* scores) {
+  const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
+  F32x16 sum[4] = {Zero(), Zero(), Zero(), Zero()};
   for (int t = begin; t < end; ++t) {
     const F32x16 e = Exp(Sub(Load(scores + t * 16), max));
-    sum = Add(sum, e);
+    sum[t % 4] = Add(sum[t % 4], e);
     Store(e, scores + t * 16);
   }
   Store(max, tile.max + column);
-  Store(sum, tile.sum + column);
+  Store(Add(Add(sum[0], sum[1]), Add(sum[2], sum[3])), tile.sum + column);
 }
 
 template <int kColumns, int kVectors>

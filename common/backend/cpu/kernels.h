@@ -10,17 +10,19 @@ namespace baton::backend {
 // How 16-bit elements are to be read; the values are those of DType.
 enum class Element : uint8_t { kF32, kBF16, kF16 };
 
-// Columns of a weight panel. A packed weight is [panels][in][64] for f32 and, for bf16,
-// [panels][in / 2][64][2] with `in` rounded up to 32: the layouts that oneDNN calls BA16a64b and
-// BA16a64b2a.
-constexpr int kPanelColumns = 64;
+// Columns of a weight panel. A packed weight is [panels][in][32] for f32 and, for bf16,
+// [panels][in / 2][32][2] with `in` rounded up to 32: a product reads a panel from end to end.
+constexpr int kPanelColumns = 32;
 constexpr int kBF16InMultiple = 32;
+// Rows from which pack_rows, where there is one, must be used, and rows of its squares.
+constexpr int kPackRowsFrom = 17;
+constexpr int kSquareRows = 32;
 
 // out[r, c] = sum over k of x[r, k] * panel[k, c] (+ bias[c]), for rows x columns, k ascending from
 // a sum of 0, each product added to one accumulator.
 struct MatMulSlice {
   const void* x = nullptr;  // [rows, in]; bf16: `in` a multiple of 32
-  int64_t x_stride = 0;     // elements
+  int64_t x_stride = 0;     // elements; 0: squares of rows as pack_rows left them
   int64_t rows = 0;
   int64_t in = 0;
   const void* panels = nullptr;  // the first of the slice's panels
@@ -39,13 +41,17 @@ struct AttentionTile {
   // Tables of pointers: the K and V of this head in each block of the split, [block_tokens, d].
   const void* const* k_blocks = nullptr;
   const void* const* v_blocks = nullptr;
+  // K of the split that comes next, if it is known, to be fetched while this one is computed.
+  const void* const* next_k_blocks = nullptr;
+  int next_block_count = 0;
   int block_tokens = 0;
   Element element = Element::kF32;
   int head_dim = 0;
   int tokens = 0;                  // of this split to look at, from its start
   const void* query = nullptr;     // as pack_query left it
   int columns = 0;
-  // Per column, relative to the split's start: it sees tokens [first_seen, end_seen).
+  // Per column, relative to the split's start: it sees tokens [first_seen, end_seen). To the next
+  // multiple of 16 columns, the last is repeated.
   const int32_t* first_seen = nullptr;
   const int32_t* end_seen = nullptr;
   void* scratch = nullptr;  // scratch_bytes of it, 64-byte aligned
@@ -83,6 +89,9 @@ struct Kernels {
 
   void (*matmul_f32)(const MatMulSlice& slice) = nullptr;
   void (*matmul_bf16)(const MatMulSlice& slice) = nullptr;  // null: not on this CPU
+  // If set: up to 32 rows of x to [padded_in / 32][32][32], zeros where there are no more.
+  void (*pack_rows)(const uint16_t* x, int64_t x_stride, int64_t rows, int64_t in,
+                    int64_t padded_in, uint16_t* packed) = nullptr;
 
   AttentionKernels attention_f32;   // for every pool
   AttentionKernels attention_bf16;  // if `attend` is set: for a bfloat16 pool whose block_tokens is

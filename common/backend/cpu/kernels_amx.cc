@@ -15,6 +15,7 @@ namespace {
 constexpr Kernels AmxKernels() {
   Kernels kernels = F32Kernels("amx");
   kernels.matmul_bf16 = MatMulAmx;
+  kernels.pack_rows = PackRowsAmx;
   kernels.attention_bf16 = {AmxQueryBytes, AmxScratchBytes, PackQueryAmx, AttendAmx};
   return kernels;
 }

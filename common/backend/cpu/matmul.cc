@@ -1,7 +1,6 @@
 #include "common/backend/cpu/matmul.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "common/base/check.h"
 
@@ -33,7 +32,7 @@ Cut CutFor(const PackedWeights& weights, int64_t rows, int threads) {
   cut.panel_tasks = CeilDivide(panels, cut.panels_a_task);
   if (cut.panel_tasks < threads && rows >= 2 * kRowsATask) {
     const int64_t parts = std::min(CeilDivide(threads, cut.panel_tasks), rows / kRowsATask);
-    cut.rows_a_task = CeilDivide(rows, parts);
+    cut.rows_a_task = CeilDivide(CeilDivide(rows, parts), kSquareRows) * kSquareRows;
     cut.row_tasks = CeilDivide(rows, cut.rows_a_task);
   }
   return cut;
@@ -41,24 +40,46 @@ Cut CutFor(const PackedWeights& weights, int64_t rows, int threads) {
 
 }  // namespace
 
-const uint16_t* MatMulRunner::PadRows(const Tensor& x, int64_t padded_in) {
-  padded_.assign(x.rows * padded_in, 0);
-  for (int64_t r = 0; r < x.rows; ++r) {
-    std::memcpy(padded_.data() + r * padded_in,
-                static_cast<const uint16_t*>(x.data) + r * x.row_stride, x.cols * 2);
+uint16_t* MatMulRunner::Scratch(int64_t elements) {
+  constexpr int64_t kAlignment = 32;  // of elements: a cache line
+  if (static_cast<int64_t>(scratch_.size()) < elements + kAlignment) {
+    scratch_.resize(elements + kAlignment);
   }
-  return padded_.data();
+  const auto address = reinterpret_cast<uintptr_t>(scratch_.data());
+  return scratch_.data() + (64 - address % 64) % 64 / sizeof(uint16_t);
+}
+
+const uint16_t* MatMulRunner::PadRows(const Tensor& x, int64_t padded_in) {
+  uint16_t* padded = Scratch(x.rows * padded_in);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const uint16_t* row = static_cast<const uint16_t*>(x.data) + r * x.row_stride;
+    std::fill(std::copy_n(row, x.cols, padded + r * padded_in), padded + (r + 1) * padded_in, 0);
+  }
+  return padded;
+}
+
+const uint16_t* MatMulRunner::PackRows(const Tensor& x, int64_t padded_in) {
+  const int64_t squares = CeilDivide(x.rows, kSquareRows);
+  uint16_t* packed = Scratch(squares * kSquareRows * padded_in);
+  pool_.Run(static_cast<int>(squares), [&](int square, int thread) {
+    const int64_t row = int64_t{square} * kSquareRows;
+    kernels_.pack_rows(static_cast<const uint16_t*>(x.data) + row * x.row_stride, x.row_stride,
+                       std::min<int64_t>(kSquareRows, x.rows - row), x.cols, padded_in,
+                       packed + row * padded_in);
+  });
+  return packed;
 }
 
 void MatMulRunner::Run(const Tensor& x, const PackedWeights& weights, const float* bias,
                        const Tensor& out) {
   if (x.rows == 0) return;
   const bool bf16 = weights.dtype() == DType::kBF16;
+  const bool packed = bf16 && kernels_.pack_rows != nullptr && x.rows >= kPackRowsFrom;
   const std::byte* x_data = static_cast<const std::byte*>(x.data);
-  int64_t x_stride = x.row_stride;
-  if (bf16 && weights.padded_in() != x.cols) {
-    x_data = reinterpret_cast<const std::byte*>(PadRows(x, weights.padded_in()));
-    x_stride = weights.padded_in();
+  int64_t x_row = x.row_stride;
+  if (packed || (bf16 && weights.padded_in() != x.cols)) {
+    x_row = weights.padded_in();
+    x_data = reinterpret_cast<const std::byte*>(packed ? PackRows(x, x_row) : PadRows(x, x_row));
   }
   const Cut cut = CutFor(weights, x.rows, pool_.thread_count());
   pool_.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
@@ -66,8 +87,8 @@ void MatMulRunner::Run(const Tensor& x, const PackedWeights& weights, const floa
     const int64_t first_row = task % cut.row_tasks * cut.rows_a_task;
     const int64_t first_column = first_panel * kPanelColumns;
     MatMulSlice slice;
-    slice.x = x_data + first_row * x_stride * static_cast<int64_t>(SizeOf(weights.dtype()));
-    slice.x_stride = x_stride;
+    slice.x = x_data + first_row * x_row * static_cast<int64_t>(SizeOf(weights.dtype()));
+    slice.x_stride = packed ? 0 : x_row;
     slice.rows = std::min(cut.rows_a_task, x.rows - first_row);
     slice.in = weights.padded_in();
     slice.panels = weights.panel(first_panel);

@@ -22,12 +22,14 @@ class MatMulRunner {
   void Run(const Tensor& x, const PackedWeights& weights, const float* bias, const Tensor& out);
 
  private:
-  // x with zeros behind its columns, as wide as the panels.
+  // x as the bf16 kernels want it: with zeros behind its columns, as wide as the panels.
   const uint16_t* PadRows(const Tensor& x, int64_t padded_in);
+  const uint16_t* PackRows(const Tensor& x, int64_t padded_in);
+  uint16_t* Scratch(int64_t elements);
 
   const Kernels& kernels_;
   ThreadPool& pool_;
-  std::vector<uint16_t> padded_;
+  std::vector<uint16_t> scratch_;
 };
 
 }  // namespace baton::backend

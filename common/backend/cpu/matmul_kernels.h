@@ -13,8 +13,8 @@ namespace baton::backend {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int kTileRows = 6;
-constexpr int kTileVectors = 4;
+constexpr int kTileRows = 12;
+constexpr int kTileVectors = 2;
 #else  // 16 registers of half a vector
 constexpr int kTileRows = 6;
 constexpr int kTileVectors = 1;
@@ -59,7 +59,7 @@ void MulTile(const typename Mul::X* x, int64_t x_stride, const typename Mul::X* 
           block.first ? Zero() : LoadColumns(out + r * out_stride, v * 16, block.columns);
     }
   }
-  constexpr int64_t kPrefetch = 24 * kPanelColumns * Mul::kStep;
+  constexpr int64_t kPrefetch = 48 * kPanelColumns * Mul::kStep;
   for (int64_t k = 0; k < block.steps; ++k, x += Mul::kStep, w += kPanelColumns * Mul::kStep) {
     for (int v = 0; v < kVectors; ++v) __builtin_prefetch(w + kPrefetch + v * 16 * Mul::kStep);
     for (int r = 0; r < kRows; ++r) {
@@ -90,6 +90,14 @@ BATON_INLINE void MulRows(int64_t rows, const typename Mul::X* x, int64_t x_stri
   x += r * x_stride;
   out += r * out_stride;
   switch (rows - r) {
+#if defined(__AVX512F__)
+    case 11: return MulTile<Mul, 11, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 10: return MulTile<Mul, 10, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 9: return MulTile<Mul, 9, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 8: return MulTile<Mul, 8, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 7: return MulTile<Mul, 7, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 6: return MulTile<Mul, 6, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+#endif
     case 5: return MulTile<Mul, 5, kVectors>(x, x_stride, w, bias, out, out_stride, block);
     case 4: return MulTile<Mul, 4, kVectors>(x, x_stride, w, bias, out, out_stride, block);
     case 3: return MulTile<Mul, 3, kVectors>(x, x_stride, w, bias, out, out_stride, block);
@@ -118,7 +126,7 @@ void MulSlice(const MatMulSlice& s) {
         for (int v = 0; v < kVectorsPerPanel; v += kTileVectors) {
           const int64_t at = column + v * 16;
           if (at >= s.columns) break;
-          block.columns = static_cast<int>(s.columns - at < 64 ? s.columns - at : 64);
+          block.columns = static_cast<int>(s.columns - at < 16 * kTileVectors ? s.columns - at : 16 * kTileVectors);
           MulRows<Mul, kTileVectors>(rows, x + step * Mul::kStep, s.x_stride,
                                      panel + (step * kPanelColumns + v * 16) * Mul::kStep,
                                      s.bias == nullptr ? nullptr : s.bias + at,
