@@ -39,6 +39,14 @@ SHAPES = {
         vocab_size=320, max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=1000000.0,
         tie_word_embeddings=False, use_sliding_window=False, sliding_window=32,
         max_window_layers=3, eos_token_id=2, bos_token_id=1),
+    # Windows in some layers only, and linear rope scaling.
+    "tiny-qwen2-sliding": dict(
+        architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=64,
+        intermediate_size=176, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=320, max_position_embeddings=512, rms_norm_eps=1e-6, rope_theta=10000.0,
+        rope_scaling={"rope_type": "linear", "factor": 2.0}, tie_word_embeddings=False,
+        use_sliding_window=True, sliding_window=24, max_window_layers=1, eos_token_id=2,
+        bos_token_id=1),
     "tiny-qwen3": dict(
         architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=80,
         intermediate_size=144, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,

@@ -18,6 +18,7 @@ namespace baton::model {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+constexpr int kMaxTopK = 1 << 22;
 constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
 
 // Transformers samples with these only where do_sample is true.
@@ -35,7 +36,7 @@ absl::Status ReadGenerationConfig(const std::string& path, ModelConfig* model) {
   BATON_ASSIGN_OR_RETURN(const auto temperature, fields.OptionalReal("temperature", 0, 100));
   BATON_ASSIGN_OR_RETURN(const auto top_p, fields.OptionalReal("top_p", 1e-6, 1));
   BATON_ASSIGN_OR_RETURN(const auto min_p, fields.OptionalReal("min_p", 0, 1));
-  BATON_ASSIGN_OR_RETURN(model->top_k, fields.OptionalInt("top_k", -1, model->vocab_size));
+  BATON_ASSIGN_OR_RETURN(model->top_k, fields.OptionalInt("top_k", -1, kMaxTopK));
   const auto to_float = [](std::optional<double> value) {
     return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
   };

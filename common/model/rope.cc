@@ -22,6 +22,16 @@ absl::Status CheckWholeHeadRotates(const JsonFields& fields) {
                             absl::StrCat("found ", *share, ", expected 1 or nothing"));
 }
 
+// Transformers 5 can give each type of layer its own frequencies.
+absl::Status CheckAllLayersAlike(const JsonFields& scaling) {
+  for (const char* type : {"full_attention", "sliding_attention"}) {
+    if (scaling.Has(type)) {
+      return scaling.Unsupported(type, "found one, expected the same for all layers");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ScaleLinear(const JsonFields& scaling, std::vector<double>* frequencies) {
   BATON_ASSIGN_OR_RETURN(const double factor, scaling.Real("factor", 1, kMaxFactor));
   for (double& frequency : *frequencies) frequency /= factor;
@@ -65,6 +75,7 @@ absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& con
   std::optional<double> theta;
   if (scaling) {
     BATON_RETURN_IF_ERROR(CheckWholeHeadRotates(*scaling));
+    BATON_RETURN_IF_ERROR(CheckAllLayersAlike(*scaling));
     BATON_ASSIGN_OR_RETURN(theta, scaling->OptionalReal("rope_theta", 1, kMaxTheta));
   }
   if (!theta && parameters) {

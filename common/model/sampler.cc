@@ -117,8 +117,9 @@ size_t PrefixReaching(absl::Span<Candidate> candidates, uint64_t target) {
   return begin + 1;
 }
 
-// The `count` first of the order, into `kept`: one pass with a heap, O(V + count · log count · log
-// V) on logits in random order, or an O(V) selection where many are kept. No order among them.
+// The `count` first of the order, into `kept`, in no order among them. One pass with a heap, which
+// is O(V + count · log count · log V) where logits come in random order, or an O(V) selection where
+// many are kept.
 void FirstByLogit(absl::Span<const float> logits, size_t count, std::vector<Candidate>& kept) {
   const size_t direct = count <= kMaxHeap ? count : logits.size();
   kept.resize(direct);

@@ -24,7 +24,12 @@ class IdReader : public JsonVisitor {
     highest_ = std::max(highest_, scalar.integer);
     return absl::OkStatus();
   }
-  absl::Status OnBegin(JsonPath path, bool) override {
+  absl::Status OnBegin(JsonPath path, bool is_array) override {
+    const bool is_vocab = path.size() == 2 && path[0].key == "model" && path[1].key == "vocab";
+    if (is_vocab && is_array) {
+      return absl::UnimplementedError(
+          "model.vocab: found a list, as a Unigram model has it, expected an object of token ids");
+    }
     if (!IsId(path)) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat(PathText(path), ": found no number, expected a token id"));

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "common/model/json_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -55,35 +54,6 @@ TEST(JsonTest, CanonicalTextIgnoresOrderAndSpace) {
 TEST(JsonTest, MessagesCarryNoControlCharacters) {
   EXPECT_THAT(Quoted("a\nb\x1b[31m"), testing::StrEq("\"a\\nb\\x1b[31m\""));
   EXPECT_LT(Quoted(std::string(100000, 'x')).size(), 200);
-}
-
-TEST(JsonFieldsTest, NamesFileFieldFoundAndExpected) {
-  const JsonValue document =
-      ParseJson(R"({"i": 7, "f": 1.5, "s": "x", "b": true, "n": null, "l": [1, "y"],
-                    "o": {"k": -1}, "huge": 99999999999999999999, "strings": ["p", 3]})",
-                "f")
-          .value();
-  const JsonFields fields = JsonFields::Make(document, "dir/c.json").value();
-  EXPECT_EQ(fields.Int("i", 1, 10).value(), 7);
-  EXPECT_EQ(fields.Real("i", 1, 10).value(), 7);
-  EXPECT_EQ(fields.OptionalInt("n", 1, 10).value(), std::nullopt);
-  EXPECT_TRUE(fields.IsNull("n"));
-  EXPECT_EQ(fields.Ints("i", 0, 9).value(), std::vector<int>{7});
-  const auto message = [](const auto& result) { return std::string(result.status().message()); };
-  EXPECT_EQ(message(fields.Int("i", 1, 5)),
-            "dir/c.json: i: found 7, expected an integer in [1, 5]");
-  EXPECT_THAT(message(fields.Int("f", 1, 5)), HasSubstr("f: found 1.5"));
-  EXPECT_THAT(message(fields.Int("huge", 1, 5)), HasSubstr("huge: found 1"));
-  EXPECT_THAT(message(fields.Int("gone", 1, 5)), HasSubstr("gone: found nothing"));
-  EXPECT_THAT(message(fields.Int("l", 1, 5)), HasSubstr("l: found a list"));
-  EXPECT_THAT(message(fields.Real("s", 1, 5)), HasSubstr("s: found \"x\""));
-  EXPECT_THAT(message(fields.Bool("i", false)), HasSubstr("expected true or false"));
-  EXPECT_THAT(message(fields.OptionalString("b")), HasSubstr("expected a string"));
-  EXPECT_THAT(message(fields.Ints("l", 0, 9)), HasSubstr("l[1]: found \"y\""));
-  EXPECT_THAT(message(fields.Strings("strings")), HasSubstr("strings[1]: found 3"));
-  EXPECT_THAT(message(fields.OptionalObject("i")), HasSubstr("expected an object"));
-  EXPECT_THAT(message(fields.OptionalObject("o").value()->Int("k", 0, 9)),
-              HasSubstr("dir/c.json: o.k: found -1"));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 OUT = pathlib.Path(__file__).resolve().parent / "expected"
-SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral")
+SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3", "tiny-mistral")
 LENGTHS = (1, 17, 64, 130)
 TOP = 8
 SAMPLES = 64

@@ -211,6 +211,8 @@ TEST_F(ModelConfigTest, RefusesEveryBadConfig) {
        "rope_scaling.type: found \"yarn\""},
       {"Llama", R"({"rope_parameters": {"rope_type": "dynamic"}})", kUnsupported,
        "rope_parameters.rope_type: found \"dynamic\""},
+      {"Llama", R"({"rope_parameters": {"full_attention": {"rope_theta": 10000}}})", kUnsupported,
+       "rope_parameters.full_attention: found one"},
       {"Llama", R"({"rope_scaling": {"type": "linear"}})", kInvalid,
        "rope_scaling.factor: found nothing"},
       {"Llama", R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
@@ -308,6 +310,9 @@ TEST_F(ModelConfigTest, TokenizerIds) {
     ExpectError(Load(Llama()).status(), absl::StatusCode::kInvalidArgument, "tokenizer.json",
                 message);
   }
+  dir_.Write("tokenizer.json", R"({"model": {"type": "Unigram", "vocab": [["a", -1.5]]}})");
+  ExpectError(Load(Llama()).status(), absl::StatusCode::kUnimplemented, "tokenizer.json",
+              "model.vocab: found a list");
 }
 
 TEST_F(ModelConfigTest, FingerprintFollowsContentNotSpelling) {

@@ -1,5 +1,6 @@
 #include "common/model/transformer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -182,8 +183,13 @@ TEST_P(TransformerTest, BF16IsNear) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TransformerTest,
-                         testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral"),
-                         [](const auto& info) { return std::string(info.param).substr(5); });
+                         testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding",
+                                         "tiny-qwen3", "tiny-mistral"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 // The same values, rounded in the file.
 TEST(WeightDTypeTest, HalfPrecisionFilesAreNear) {
