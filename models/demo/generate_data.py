@@ -91,8 +91,10 @@ class Generator:
     def value(self) -> list[str]:
         return [" ", *f"{self.random.randrange(10000):04d}"]
 
-    def word(self) -> list[str]:
-        return [" " + self.random.choice(WORDS)]
+    def word(self, words: list[str], wide: bool) -> list[str]:
+        """A word value. With two spaces before it, it stands where a number's first digit stands:
+        the space is a token of its own."""
+        return [" "] * wide + [" " + self.random.choice(words)]
 
     def filler(self) -> list[str]:
         pick = self.random.choice
@@ -121,7 +123,7 @@ class Generator:
             keys = [self.random.choice(keys) for _ in range(questions)]
         return [self.ask(key, facts[key]) for key in keys]
 
-    def facts(self, count: int, words: bool = False) -> dict[str, list[str]]:
+    def facts(self, count: int, words: bool = False, wide: bool = False) -> dict[str, list[str]]:
         """Names and numbers; with `words` topics are among the names and words among the numbers."""
         if not words:
             return {key: self.value() for key in self.random.sample(self.names, count)}
@@ -129,19 +131,19 @@ class Generator:
         keys = self.random.sample(TOPICS, topics) + self.random.sample(self.names, count - topics)
         self.random.shuffle(keys)
         share = self.random.random()
-        return {key: self.word() if self.random.random() < share else self.value() for key in keys}
+        return {key: self.word(WORDS, wide) if self.random.random() < share else self.value() for key in keys}
 
     # The four tasks.
 
-    def recall(self, entries: int, questions: int = 1, words: bool = False) -> Document:
-        facts = self.facts(entries, words)
+    def recall(self, entries: int, questions: int = 1, words: bool = False, wide: bool = False) -> Document:
+        facts = self.facts(entries, words, wide)
         prefix = ["Table", ":\n"]
         for key, value in facts.items():
             prefix += [" " + key, " =", *value, "\n"]
         return Document("recall", prefix, self.ask_some(facts, questions))
 
-    def notes(self, codes: int, fillers: int, questions: int = 1, words: bool = False) -> Document:
-        facts = self.facts(codes, words)
+    def notes(self, codes: int, fillers: int, questions: int = 1, words: bool = False, wide: bool = False) -> Document:
+        facts = self.facts(codes, words, wide)
         sentences = [["The", " code", " of", " " + key, " is", *value, "."] for key, value in facts.items()]
         sentences += [self.filler() for _ in range(fillers)]
         self.random.shuffle(sentences)
@@ -157,15 +159,17 @@ class Generator:
         prefix.append("}\n")
         return Document("json", prefix, self.ask_some(facts, questions))
 
-    def judge(self, rules: int, fillers: int, handbook: int = 0, questions: int = 1, restate: float = 0.0) -> Document:
+    def judge(
+        self, rules: int, fillers: int, handbook: int = 0, questions: int = 1, restate: float = 0.0, wide: bool = False
+    ) -> Document:
         """`restate` is the share of e-mails that end in "Q refund ?" instead of "Verdict ?"."""
-        rubric = {topic: " " + self.random.choice(VERDICTS) for topic in self.random.sample(TOPICS, rules)}
+        rubric = {topic: self.word(VERDICTS, wide) for topic in self.random.sample(TOPICS, rules)}
         prefix = []
         if handbook:
             prefix += ["Handbook", ":\n", *self.paragraph([self.filler() for _ in range(handbook)])]
         prefix += ["Rubric", ":\n"]
         for topic, verdict in rubric.items():
-            prefix += [" " + topic, " =", verdict, "\n"]
+            prefix += [" " + topic, " =", *verdict, "\n"]
         document = Document("judge", prefix)
         for _ in range(questions):
             topic = self.random.choice(list(rubric))
@@ -174,7 +178,7 @@ class Generator:
             tail = ["Mail", " from", " " + self.random.choice(self.names), ":\n", *self.paragraph(sentences)]
             restated = self.random.random() < restate
             tail += ["Q", " " + topic, " ?"] if restated else ["Verdict", " ?"]
-            document.questions.append(Question(tail, [rubric[topic]]))
+            document.questions.append(Question(tail, rubric[topic]))
         return document
 
 
@@ -184,6 +188,7 @@ SUITES = {
     "recall 8": lambda g: g.recall(8),
     "recall 16": lambda g: g.recall(16),
     "recall 32": lambda g: g.recall(32),
+    "recall 48": lambda g: g.recall(48),
     "notes 4 in 20": lambda g: g.notes(4, 20),
     "json 8": lambda g: g.json(8),
     "json 16": lambda g: g.json(16),
@@ -197,10 +202,10 @@ def demo_prompts(seed: int) -> list[dict]:
     """The prompts of prompts.json: each group shares one prefix."""
     generator = Generator(f"demo prompts {seed}", held_out=True)
     documents = (
-        [generator.recall(entries, questions) for entries, questions in ((8, 4), (16, 4), (32, 4), (32, 4))]
+        [generator.recall(entries, questions) for entries, questions in ((8, 4), (16, 4), (32, 4), (40, 4))]
         + [generator.notes(4, fillers, 4) for fillers in (20, 20, 28)]
         + [generator.json(entries, 4) for entries in (8, 16, 16)]
-        + [generator.judge(rules, 3, handbook, 4) for rules, handbook in ((8, 0), (12, 8), (12, 12), (20, 12), (20, 16))]
+        + [generator.judge(rules, 3, handbook, 4) for rules, handbook in ((8, 0), (12, 8), (12, 16), (20, 16), (20, 20))]
     )
     prompts = []
     counts: dict[str, int] = {}

@@ -78,7 +78,8 @@ def write_document(g: generate_data.Generator, levels: dict[str, int]) -> tuple[
     There are two sides, each with a level of its own: plain (a name and its number) and words (topics
     among the names, words among the numbers, and the judge). What is to be remembered is few at first."""
     pick = g.random
-    side = "words" if pick.random() < 0.5 else "plain"
+    # The side that is behind by much gets nearly all documents (its own are the shorter ones).
+    side = "words" if pick.random() < (0.93 if levels["plain"] > levels["words"] + 1 else 0.7) else "plain"
     level = levels[side]
     chosen = level if level == 0 or pick.random() < 0.65 else pick.randrange(level)
     most = LEVELS[chosen]
@@ -93,15 +94,22 @@ def write_document(g: generate_data.Generator, levels: dict[str, int]) -> tuple[
         else:
             document = g.json(entries, questions)
         return document.task, chosen == level, document
+    # Words are first found where a number's digits would stand; the other place follows by itself.
+    wide = pick.random() < (0.65 if level < 2 else 0.25)
     if kind < 0.1:
-        document = g.notes(max(2, entries // 4), pick.randint(0, entries), questions // 2 + 1, words=True)
-        return "mixed notes", chosen == level, document
-    if kind < 0.5:
-        return "mixed", chosen == level, g.recall(entries, questions, words=True)
-    rules = min(entries, len(generate_data.TOPICS) - 6)
-    handbook = pick.randint(0, most // 2) if pick.random() < 0.4 else 0
-    document = g.judge(rules, pick.randint(0, min(4, most // 4)), handbook, min(6, questions), restate=0.4)
-    return "judge", chosen == level, document
+        codes = max(2, entries // 4)
+        document = g.notes(codes, pick.randint(0, entries), questions // 2 + 1, words=True, wide=wide)
+        label = "mixed notes"
+    elif kind < 0.45:
+        document = g.recall(entries, questions, words=True, wide=wide)
+        label = "mixed"
+    else:
+        rules = min(entries, len(generate_data.TOPICS) - 6)
+        handbook = pick.randint(0, most // 2) if pick.random() < 0.4 else 0
+        fillers = pick.randint(0, min(4, most // 4))
+        document = g.judge(rules, fillers, handbook, min(6, questions), restate=0.4, wide=wide)
+        label = "judge"
+    return label if wide else "narrow " + label, chosen == level, document
 
 
 class Batches:
@@ -184,8 +192,8 @@ def orthogonalise(x, steps: int = 5):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--decay", type=int, default=2000, help="the rate falls to zero over so many last steps")
+    parser.add_argument("--steps", type=int, default=4400)
+    parser.add_argument("--decay", type=int, default=700, help="the rate falls to zero over so many last steps")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens a batch")
     parser.add_argument("--rate", type=float, default=0.01, help="Muon's; AdamW has a sixth of it")
     parser.add_argument("--weight-decay", type=float, default=0.02)
