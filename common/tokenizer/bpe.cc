@@ -85,6 +85,7 @@ bool Bpe::NoTokenCrossesMetaspace() const {
 }
 
 void Bpe::Encode(absl::string_view word, std::vector<int32_t>* ids) const {
+  if (word.empty()) return;
   BATON_CHECK_LE(word.size(), size_t{1} << 30);
   if (!cut_at_metaspace_ || word.size() <= WordCache::kMaxWordBytes) return EncodePart(word, ids);
   size_t begin = 0;
