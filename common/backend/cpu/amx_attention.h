@@ -176,12 +176,11 @@ BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, i
 // anything.
 BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint16_t* pairs) {
   const int d = tile.head_dim;
-  alignas(64) uint16_t order[2][32];
-  for (int i = 0; i < 32; ++i) {
-    order[0][i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
-    order[1][i] = static_cast<uint16_t>(16 + i / 2 + i % 2 * 32);
-  }
-  const __m512i low = _mm512_load_si512(order[0]), high = _mm512_load_si512(order[1]);
+  // Element 2i from `even`, 2i + 1 from `odd`, in units of pairs: i | (32 + i) << 16.
+  const __m512i low = _mm512_set_epi32(
+      0x2f000f, 0x2e000e, 0x2d000d, 0x2c000c, 0x2b000b, 0x2a000a, 0x290009, 0x280008, 0x270007,
+      0x260006, 0x250005, 0x240004, 0x230003, 0x220002, 0x210001, 0x200000);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(0x100010));
   for (int t = begin; t < end; t += 2) {
     const bool has_even = t < tile.tokens, has_odd = t + 1 < tile.tokens;
     const uint16_t* even = has_even ? TokenRow(tile, tile.v_blocks, t) : nullptr;
@@ -244,12 +243,20 @@ BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int 
 template <int kTiles>
 BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* weights, int begin,
                                    int end, uint16_t* pairs) {
+  const int d = tile.head_dim;
+  // Three places in turn, each paired up well before it is used: a tile load cannot take its lines
+  // from stores that have not reached the cache yet.
+  const auto place = [&](int t) { return pairs + t / 32 % 3 * 32 * d; };
+  const auto pair_up = [&](int t) {
+    if (t < end) PairValues(tile, t, t + 32, place(t) - int64_t{t} * d);
+  };
+  pair_up(begin);
+  pair_up(begin + 32);
   ZeroSums<kTiles>();
   for (int t = begin; t < end; t += 32) {
-    uint16_t* v = pairs + t % 64 * tile.head_dim;  // two places in turn
-    PairValues(tile, t, t + 32, v - int64_t{t} * tile.head_dim);
+    pair_up(t + 64);
     PrefetchNext(tile, kSplitTokens / 2 + t / 2, 16);
-    AddValues<kTiles>(weights + t, v);
+    AddValues<kTiles>(weights + t, place(t));
   }
   StoreValues<kTiles>(tile.result.value, tile.result.stride);
 }

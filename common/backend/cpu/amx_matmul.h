@@ -39,10 +39,12 @@ BATON_INLINE void MulFewRows(const uint16_t* x, int64_t x_stride, const uint16_t
   _tile_stored(1, sums + 16, sums_stride * 4);
 }
 
-// A square of 32 packed rows x one panel; without `lower`, only the first 16 rows.
+// A square of 32 packed rows x one panel; without `lower`, only the first 16 rows. `fetch`: the
+// panel comes from memory.
 template <bool kLower>
-BATON_INLINE void MulSquare(const uint16_t* x, const uint16_t* w, int64_t steps, float* sums,
-                            int64_t sums_stride) {
+BATON_INLINE void MulSquare(const uint16_t* x, const uint16_t* w, int64_t steps, bool fetch,
+                            float* sums, int64_t sums_stride) {
+  constexpr int64_t kAhead = 16 * kStepElements;
   const int64_t sums_bytes = sums_stride * 4;
   _tile_zero(0);
   _tile_zero(1);
@@ -51,6 +53,9 @@ BATON_INLINE void MulSquare(const uint16_t* x, const uint16_t* w, int64_t steps,
     _tile_zero(3);
   }
   for (int64_t step = 0; step < steps; ++step, w += kStepElements, x += kStepElements) {
+    if (fetch) {
+      for (int64_t i = 0; i < kStepElements; i += 32) _mm_prefetch(w + kAhead + i, _MM_HINT_T1);
+    }
     _tile_loadd(6, w, kPanelRowBytes);
     _tile_loadd(4, x, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -133,14 +138,14 @@ void MulSquareOfRows(const MatMulSlice& s, int64_t row) {
     const int columns =
         static_cast<int>(s.columns - c < kPanelColumns ? s.columns - c : kPanelColumns);
     if (rows == kSquareRows && columns == kPanelColumns) {
-      MulSquare<true>(x, w, steps, out + c, s.out_stride);
+      MulSquare<true>(x, w, steps, row == 0, out + c, s.out_stride);
       continue;
     }
     // The edge: through a square of its own, so that no tile reaches beyond the matrix.
     if (rows > 16) {
-      MulSquare<true>(x, w, steps, sums, kPanelColumns);
+      MulSquare<true>(x, w, steps, row == 0, sums, kPanelColumns);
     } else {
-      MulSquare<false>(x, w, steps, sums, kPanelColumns);
+      MulSquare<false>(x, w, steps, row == 0, sums, kPanelColumns);
     }
     CopyColumns(sums, kPanelColumns, rows, columns, out + c, s.out_stride);
   }

@@ -161,7 +161,7 @@ class AttentionTest : public testing::TestWithParam<Variant> {
 };
 
 TEST_P(AttentionTest, IsSoftmaxOverWhatThePoolHolds) {
-  for (uint32_t seed = 1; seed <= 10; ++seed) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 10); ++seed) {
     Random random(seed);
     const Shape shape = RandomShape(random);
     PagedSequences pool(*backend_, shape, 100, random);
@@ -186,11 +186,11 @@ TEST_P(AttentionTest, IsSoftmaxOverWhatThePoolHolds) {
 
 // Decoded row by row, in one chunk, in random chunks, among other sequences: the same bits.
 TEST_P(AttentionTest, NeitherChunkingNorNeighboursShow) {
-  for (uint32_t seed = 1; seed <= 6; ++seed) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 8); ++seed) {
     Random random(seed);
     const Shape shape = RandomShape(random);
     PagedSequences pool(*backend_, shape, 1200, random);
-    const int tokens = random.Int(1, 600);
+    const int tokens = random.Int(1, 550);
     const std::vector<float> qkv = random.Floats(tokens * shape.row_width());
     const std::vector<int32_t> whole_blocks = pool.TakeBlocks(tokens);
     const std::vector<float> whole = pool.Step({{&whole_blocks, &qkv, 0, tokens}})[0];
@@ -234,16 +234,16 @@ TEST_P(AttentionTest, ThreadsDoNotShow) {
   Variant alone = GetParam();
   alone.threads = 1;
   auto other = Make(alone);
-  for (uint32_t seed = 1; seed <= 3; ++seed) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 2); ++seed) {
     std::vector<std::vector<float>> results[2];
     for (int i = 0; i < 2; ++i) {
       Random random(seed);
       const Shape shape = RandomShape(random);
       PagedSequences pool(i == 0 ? *backend_ : *other, shape, 600, random);
-      const std::vector<float> qkv = random.Floats(2000 * shape.row_width());
-      const std::vector<int32_t> longer = pool.TakeBlocks(2000), shorter = pool.TakeBlocks(100);
-      pool.Step({{&longer, &qkv, 0, 1900}, {&shorter, &qkv, 0, 90}});
-      results[i] = pool.Step({{&longer, &qkv, 1900, 1}, {&shorter, &qkv, 90, 10}});
+      const std::vector<float> qkv = random.Floats(1600 * shape.row_width());
+      const std::vector<int32_t> longer = pool.TakeBlocks(1600), shorter = pool.TakeBlocks(100);
+      pool.Step({{&longer, &qkv, 0, 1500}, {&shorter, &qkv, 0, 90}});
+      results[i] = pool.Step({{&longer, &qkv, 1500, 1}, {&shorter, &qkv, 90, 10}});
     }
     ExpectSame(results[0][0], results[1][0], "long sequence");
     ExpectSame(results[0][1], results[1][1], "short sequence");

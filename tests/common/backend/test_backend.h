@@ -43,6 +43,11 @@ inline std::vector<Variant> AllVariants(int threads = 2) {
   return variants;
 }
 
+// Seeds to try: the portable kernels have no vectors to be quick with.
+inline uint32_t Seeds(const Variant& v, uint32_t count) {
+  return v.isa == Isa::kPortable ? (count + 3) / 4 : count;
+}
+
 inline std::unique_ptr<Backend> Make(const Variant& v) {
   BackendOptions options;
   options.compute = v.compute;
