@@ -15,6 +15,7 @@ using baton::router::Options;
 using baton::router::RouterServer;
 
 void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
+  app->option_defaults()->always_capture_default();  // --help shows defaults
   app->add_option("--model", options->model_dir, "Directory with the model's tokenizer.json")
       ->required()
       ->check(CLI::ExistingDirectory);
@@ -47,7 +48,6 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app->add_option("--log-level", *log_level)
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-  app->option_defaults()->always_capture_default();
 }
 
 sigset_t StopSignals() {

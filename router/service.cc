@@ -107,6 +107,7 @@ grpc::ServerUnaryReactor* InferenceFront::ListModels(grpc::CallbackServerContext
   v1::ListModelsResponse answer;
   v1::Model* served = answer.add_models();
   served->set_id(parts_.options.served_model_name);
+  served->set_vocab_size(parts_.tokenizer.vocab_size());
   // Unknown until a worker has introduced itself.
   if (std::optional<ModelInfo> model = parts_.membership.model()) {
     served->set_max_model_len(model->max_model_len);

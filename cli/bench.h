@@ -1,0 +1,35 @@
+// `baton bench`: a load of random prompts with a shared prefix, and how it went.
+#ifndef BATON_CLI_BENCH_H_
+#define BATON_CLI_BENCH_H_
+
+#include <cstdint>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "cli/bench_report.h"
+
+namespace baton::cli {
+
+struct BenchOptions {
+  std::string address = "127.0.0.1:50051";
+  int num_prompts = 100;
+  int concurrency = 8;
+  int shared_prefix_tokens = 0;  // of prompt_tokens, equal in all prompts
+  int prompt_tokens = 128;
+  int max_tokens = 32;
+  uint64_t seed = 0;
+  bool ignore_eos = true;
+  std::string save_result;  // empty: none. A JSON file
+  int64_t timeout_ms = 600'000;
+};
+
+// Token ids of all prompts: the same for the same options and vocabulary, on every machine.
+std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int vocab_size);
+
+// The exit code: 1 if the router cannot be reached or every request failed.
+int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err);
+
+}  // namespace baton::cli
+
+#endif  // BATON_CLI_BENCH_H_

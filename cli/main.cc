@@ -1,0 +1,17 @@
+// `baton`: up, generate, bench.
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/signal_watch.h"
+
+int main(int argc, char** argv) {
+  const baton::cli::ParsedCommands parsed = baton::cli::ParseCommands(argc, argv);
+  if (parsed.exit_now) return parsed.exit_code;
+  baton::cli::BlockStopSignals();
+  const baton::cli::Commands& commands = parsed.commands;
+  if (commands.chosen == "up") return baton::cli::LocalCluster(commands.up, std::cout).Run();
+  if (commands.chosen == "generate") {
+    return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
+  }
+  return baton::cli::RunBench(commands.bench, std::cout, std::cerr);
+}

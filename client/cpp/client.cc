@@ -1,0 +1,181 @@
+#include "client/cpp/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "baton/v1/admin.grpc.pb.h"
+#include "baton/v1/inference.grpc.pb.h"
+#include "client/cpp/convert.h"
+#include "common/base/error.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/base/rpc/server.h"
+
+namespace baton::client {
+namespace {
+
+void SetTimeout(absl::Duration timeout, grpc::ClientContext* context) {
+  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+}
+
+// An error without a reason comes from the transport: say where to.
+absl::Status FromCall(const grpc::Status& status, const std::string& address) {
+  const absl::Status error = FromGrpcStatus(status);
+  if (error.ok() || !ErrorReason(error).empty()) return error;
+  return Annotate(error, absl::StrCat("router at ", address));
+}
+
+}  // namespace
+
+const char* FinishReasonName(FinishReason reason) {
+  return reason == FinishReason::kStop ? "stop" : reason == FinishReason::kLength ? "length" : "";
+}
+
+struct GenerateStream::Call {
+  grpc::ClientContext context;
+  // Owned here, so that a stream may outlive its client.
+  std::unique_ptr<v1::InferenceService::Stub> stub;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  std::string address;
+  bool ended = false;
+  absl::Status status;
+  Completion completion;
+};
+
+GenerateStream::GenerateStream(std::unique_ptr<Call> call) : call_(std::move(call)) {}
+
+GenerateStream::~GenerateStream() {
+  if (call_->ended) return;
+  call_->context.TryCancel();
+  while (Next()) {
+  }
+}
+
+std::optional<Delta> GenerateStream::Next() {
+  if (call_->ended) return std::nullopt;
+  v1::GenerateResponse response;
+  if (!call_->reader->Read(&response)) {
+    call_->ended = true;
+    call_->status = FromCall(call_->reader->Finish(), call_->address);
+    const bool complete = call_->completion.finish_reason != FinishReason::kUnfinished;
+    if (call_->status.ok() && !complete) {
+      call_->status = absl::InternalError("the stream ended without a finish reason");
+    }
+    return std::nullopt;
+  }
+  Merge(response, &call_->completion);
+  return Delta{response.text(),
+               {response.token_ids().begin(), response.token_ids().end()},
+               call_->completion.usage};
+}
+
+const absl::Status& GenerateStream::status() const { return call_->status; }
+const Completion& GenerateStream::completion() const { return call_->completion; }
+void GenerateStream::Cancel() { call_->context.TryCancel(); }
+
+struct Client::Connection {
+  std::string address;
+  ClientOptions options;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::InferenceService::Stub> inference;
+  std::unique_ptr<v1::AdminService::Stub> admin;
+
+  // One unary call.
+  template <class Stub, class Request, class Response>
+  absl::Status Ask(Stub& stub,
+                   grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                   const Request& request, Response* response) {
+    grpc::ClientContext context;
+    SetTimeout(options.timeout, &context);
+    return FromCall((stub.*method)(&context, request, response), address);
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& address,
+                                                       const ClientOptions& options) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
+    return InvalidField("BAD_ADDRESS", "address",
+                        absl::StrCat("\"", address, "\" is not host:port"));
+  }
+  auto connection = std::make_unique<Connection>();
+  connection->address = address;
+  connection->options = options;
+  connection->channel = MakeChannel(address);
+  connection->inference = v1::InferenceService::NewStub(connection->channel);
+  connection->admin = v1::AdminService::NewStub(connection->channel);
+  return std::unique_ptr<Client>(new Client(std::move(connection)));
+}
+
+Client::Client(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {}
+Client::~Client() = default;
+
+std::unique_ptr<GenerateStream> Client::Generate(const GenerateRequest& request) {
+  auto call = std::make_unique<GenerateStream::Call>();
+  SetTimeout(connection_->options.timeout, &call->context);
+  call->address = connection_->address;
+  call->stub = v1::InferenceService::NewStub(connection_->channel);
+  call->reader = call->stub->Generate(&call->context, ToProto(request));
+  return std::unique_ptr<GenerateStream>(new GenerateStream(std::move(call)));
+}
+
+absl::StatusOr<Completion> Client::GenerateOnce(const GenerateRequest& request) {
+  v1::GenerateOnceRequest once;
+  *once.mutable_request() = ToProto(request);
+  v1::GenerateOnceResponse response;
+  absl::Status status = connection_->Ask(
+      *connection_->inference, &v1::InferenceService::Stub::GenerateOnce, once, &response);
+  if (!status.ok()) return status;
+  return FromProto(std::move(response));
+}
+
+absl::StatusOr<std::vector<int32_t>> Client::Tokenize(const std::string& text,
+                                                      bool add_special_tokens) {
+  v1::TokenizeRequest request;
+  request.set_text(text);
+  request.set_add_special_tokens(add_special_tokens);
+  v1::TokenizeResponse response;
+  absl::Status status = connection_->Ask(*connection_->inference,
+                                         &v1::InferenceService::Stub::Tokenize, request, &response);
+  if (!status.ok()) return status;
+  return std::vector<int32_t>(response.token_ids().begin(), response.token_ids().end());
+}
+
+absl::StatusOr<std::string> Client::Detokenize(const std::vector<int32_t>& token_ids,
+                                               bool skip_special_tokens) {
+  v1::DetokenizeRequest request;
+  request.mutable_token_ids()->Assign(token_ids.begin(), token_ids.end());
+  request.set_skip_special_tokens(skip_special_tokens);
+  v1::DetokenizeResponse response;
+  absl::Status status = connection_->Ask(
+      *connection_->inference, &v1::InferenceService::Stub::Detokenize, request, &response);
+  if (!status.ok()) return status;
+  return response.text();
+}
+
+absl::StatusOr<std::vector<Model>> Client::ListModels() {
+  v1::ListModelsResponse response;
+  absl::Status status =
+      connection_->Ask(*connection_->inference, &v1::InferenceService::Stub::ListModels,
+                       v1::ListModelsRequest(), &response);
+  if (!status.ok()) return status;
+  std::vector<Model> models;
+  for (const v1::Model& model : response.models()) {
+    models.push_back({model.id(), model.max_model_len(), model.vocab_size(), model.fingerprint()});
+  }
+  return models;
+}
+
+absl::StatusOr<std::vector<Worker>> Client::ListWorkers() {
+  v1::ListWorkersResponse response;
+  absl::Status status =
+      connection_->Ask(*connection_->admin, &v1::AdminService::Stub::ListWorkers,
+                       v1::ListWorkersRequest(), &response);
+  if (!status.ok()) return status;
+  std::vector<Worker> workers;
+  for (const v1::WorkerStatus& worker : response.workers()) workers.push_back(FromProto(worker));
+  return workers;
+}
+
+}  // namespace baton::client

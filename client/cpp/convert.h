@@ -1,0 +1,21 @@
+// The SDK's structs to messages and back.
+#ifndef BATON_CLIENT_CPP_CONVERT_H_
+#define BATON_CLIENT_CPP_CONVERT_H_
+
+#include "baton/v1/admin.pb.h"
+#include "baton/v1/inference.pb.h"
+#include "client/cpp/client.h"
+
+namespace baton::client {
+
+v1::GenerateRequest ToProto(const GenerateRequest& request);
+Usage FromProto(const v1::Usage& usage);
+Worker FromProto(const v1::WorkerStatus& status);
+
+// Appends the text and ids of a delta; takes over the rest.
+void Merge(const v1::GenerateResponse& response, Completion* completion);
+Completion FromProto(v1::GenerateOnceResponse response);
+
+}  // namespace baton::client
+
+#endif  // BATON_CLIENT_CPP_CONVERT_H_

@@ -1,0 +1,84 @@
+#include "cli/commands.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace baton::cli {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::internal::CaptureStderr;
+using ::testing::internal::CaptureStdout;
+using ::testing::internal::GetCapturedStderr;
+using ::testing::internal::GetCapturedStdout;
+
+ParsedCommands Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "baton");
+  CaptureStdout();
+  CaptureStderr();
+  ParsedCommands parsed = ParseCommands(static_cast<int>(arguments.size()), arguments.data());
+  GetCapturedStdout();
+  GetCapturedStderr();
+  return parsed;
+}
+
+TEST(CommandsTest, Generate) {
+  const ParsedCommands parsed =
+      Parse({"generate", "hello there", "--max-tokens", "5", "--temperature", "0", "--seed",
+             "18446744073709551615", "--stop", "a", "--stop", "b", "--top-k", "-1", "--json"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.chosen, "generate");
+  const GenerateOptions& options = parsed.commands.generate;
+  EXPECT_EQ(options.request.text, "hello there");
+  EXPECT_EQ(options.request.max_tokens, 5);
+  EXPECT_EQ(options.request.sampling.temperature, 0.0f);
+  EXPECT_EQ(options.request.sampling.seed, 18446744073709551615u);
+  EXPECT_EQ(options.request.sampling.top_k, -1);
+  EXPECT_FALSE(options.request.sampling.top_p.has_value());
+  EXPECT_THAT(options.request.stop, ElementsAre("a", "b"));
+  EXPECT_TRUE(options.json);
+  EXPECT_TRUE(options.stream);
+}
+
+TEST(CommandsTest, AStopStringDoesNotEatThePrompt) {
+  const ParsedCommands parsed = Parse({"generate", "--stop", "x", "prompt", "--no-stream"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.generate.request.text, "prompt");
+  EXPECT_FALSE(parsed.commands.generate.stream);
+}
+
+TEST(CommandsTest, UpHandsWorkerFlagsOn) {
+  const ParsedCommands parsed =
+      Parse({"up", "--model", "/tmp", "--prefill", "2", "--decode", "3", "--block-size", "32",
+             "--kv-cache-memory", "1GiB", "--no-enable-prefix-caching"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.up.prefill_workers, 2);
+  EXPECT_EQ(parsed.commands.up.decode_workers, 3);
+  EXPECT_THAT(parsed.commands.up.worker_flags,
+              ElementsAre("--block-size", "32", "--kv-cache-memory", "1GiB",
+                          "--no-enable-prefix-caching"));
+}
+
+TEST(CommandsTest, BadCommandLinesAreRefused) {
+  const std::vector<std::vector<const char*>> rows = {
+      {},
+      {"fly"},
+      {"generate"},
+      {"generate", "a", "b"},
+      {"generate", "a", "--max-tokens", "many"},
+      {"up", "--model", "/no/such/dir"},
+      {"up", "--model", "/tmp", "--prefill", "0"},
+      {"up", "--model", "/tmp", "--block-size", "-1"},
+      {"bench", "--num-prompts", "0"},
+      {"bench", "--shared-prefix-tokens", "129", "--prompt-tokens", "128"},
+  };
+  for (const auto& row : rows) {
+    const ParsedCommands parsed = Parse(row);
+    EXPECT_TRUE(parsed.exit_now);
+    EXPECT_NE(parsed.exit_code, 0);
+  }
+  EXPECT_EQ(Parse({"--help"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace baton::cli

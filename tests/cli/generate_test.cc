@@ -1,0 +1,87 @@
+#include "cli/generate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "cli/signal_watch.h"
+#include "tests/testing/fake_cluster.h"
+
+namespace baton::cli {
+namespace {
+
+using ::baton::testing::DecodeCall;
+using ::baton::testing::FakeCluster;
+using ::baton::testing::Ids;
+using ::testing::HasSubstr;
+
+class GenerateCommandTest : public ::testing::Test {
+ protected:
+  // Before the cluster starts its threads, as main() does.
+  const bool signals_blocked_ = [] {
+    BlockStopSignals();
+    return true;
+  }();
+  FakeCluster cluster_;
+  GenerateOptions options_ = [this] {
+    GenerateOptions options;
+    options.address = cluster_.server().address();
+    options.request.text = "hi";
+    return options;
+  }();
+  std::ostringstream out_, err_;
+};
+
+TEST_F(GenerateCommandTest, PrintsTextOrJson) {
+  cluster_.decode(0)->SetReply([](DecodeCall call) {
+    call.SendTokens(Ids("good "));
+    call.Finish(Ids("day"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  });
+  EXPECT_EQ(RunGenerate(options_, out_, err_), 0);
+  EXPECT_EQ(out_.str(), "good day\n");
+  out_.str("");
+  options_.stream = false;
+  EXPECT_EQ(RunGenerate(options_, out_, err_), 0);
+  EXPECT_EQ(out_.str(), "good day\n");
+  out_.str("");
+  options_.json = true;
+  EXPECT_EQ(RunGenerate(options_, out_, err_), 0);
+  const auto json = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(json["text"], "good day");
+  EXPECT_EQ(json["token_ids"].size(), 8u);
+  EXPECT_EQ(json["finish_reason"], "length");
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(json["timings"]["prefill_ms"], 7);
+  EXPECT_EQ(err_.str(), "");
+}
+
+TEST_F(GenerateCommandTest, TellsReasonOnStderrAndExitsWithOne) {
+  options_.request.max_tokens = 0;
+  EXPECT_EQ(RunGenerate(options_, out_, err_), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("INVALID_ARGUMENT: stop.max_tokens: 0 given"));
+  EXPECT_THAT(err_.str(), HasSubstr("[OUT_OF_RANGE]"));
+}
+
+TEST_F(GenerateCommandTest, CtrlCCancels) {
+  std::thread user([&] {
+    DecodeCall call = cluster_.decode(0)->AwaitDecode();
+    kill(getpid(), SIGINT);
+    EXPECT_TRUE(call.stream->AwaitCancelled());
+  });
+  EXPECT_EQ(RunGenerate(options_, out_, err_), 1);
+  user.join();
+  EXPECT_THAT(err_.str(), HasSubstr("CANCELLED"));
+  // The signal stays pending, as it was only polled for; take it, so that no later test sees it.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  const timespec now = {};
+  sigtimedwait(&signals, nullptr, &now);
+}
+
+}  // namespace
+}  // namespace baton::cli
