@@ -23,18 +23,25 @@ constexpr int64_t kCachedElements = 512 << 10;
 // waits for.
 BATON_INLINE void MulFewRows(const uint16_t* x, int64_t x_stride, const uint16_t* w, int64_t steps,
                              float* sums, int64_t sums_stride) {
-  constexpr int64_t kAhead = 16 * kStepElements;
+  constexpr int64_t kAhead = 4 * kStepElements;
   const int64_t x_bytes = x_stride * 2;
+  __m512i touched = _mm512_setzero_si512();
   _tile_zero(0);
   _tile_zero(1);
   for (int64_t step = 0; step < steps; ++step, w += kStepElements) {
-    for (int64_t i = 0; i < kStepElements; i += 32) _mm_prefetch(w + kAhead + i, _MM_HINT_T1);
+    // Ordinary loads, of which many more can wait for memory at a time than tile loads: an eighth
+    // faster here than prefetches alone.
+    for (int64_t i = 0; i < kStepElements; i += 32) {
+      _mm_prefetch(w + kAhead + i, _MM_HINT_T0);
+      touched = _mm512_or_si512(touched, _mm512_load_si512(w + i));
+    }
     _tile_loadd(4, x + step * kAmxStep, x_bytes);
     _tile_loadd(6, w, kPanelRowBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, w + 32, kPanelRowBytes);
     _tile_dpbf16ps(1, 4, 7);
   }
+  asm volatile("" : : "v"(touched));  // keeps the loads
   _tile_stored(0, sums, sums_stride * 4);
   _tile_stored(1, sums + 16, sums_stride * 4);
 }
