@@ -83,8 +83,7 @@ void BM_MatMul(benchmark::State& state) {
   {
     const std::vector<uint16_t> values = RandomBF16(n * k);
     for (int64_t i = 0; i < copies; ++i) {
-      weights.push_back(
-          std::move(backend.Pack({{values.data(), DType::kBF16, n, k}})).value());
+      weights.push_back(std::move(backend.Pack({{values.data(), DType::kBF16, n, k}})).value());
     }
   }
   const std::vector<uint16_t> x_values = RandomBF16(rows * k * 2);
@@ -108,7 +107,10 @@ void MatMulShapes(benchmark::internal::Benchmark* bench) {
     for (int rows : {1, 4, 8, 16, 64, 512}) bench->Args({rows, n, k});
   }
 }
-BENCHMARK(BM_MatMul)->Apply(MatMulShapes)->ArgNames({"M", "N", "K"})->UseRealTime()
+BENCHMARK(BM_MatMul)
+    ->Apply(MatMulShapes)
+    ->ArgNames({"M", "N", "K"})
+    ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
 // 14 query heads, 2 kv heads of 64: Qwen2.5-0.5B. All of its 24 layers in turn, as in a step.
@@ -168,8 +170,11 @@ void BM_DecodeAttention(benchmark::State& state) {
   state.counters["GB/s"] =
       benchmark::Counter(Giga(bench.kv_bytes(), state), benchmark::Counter::kIsRate);
 }
-BENCHMARK(BM_DecodeAttention)->ArgsProduct({{512, 4096}, {1, 8, 16}})
-    ->ArgNames({"context", "batch"})->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_DecodeAttention)
+    ->ArgsProduct({{512, 4096}, {1, 8, 16}})
+    ->ArgNames({"context", "batch"})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 void BM_PrefillAttention(benchmark::State& state) {
   const double rows = static_cast<double>(state.range(0)), context = state.range(1);
@@ -180,8 +185,13 @@ void BM_PrefillAttention(benchmark::State& state) {
   state.counters["GFLOP/s"] = benchmark::Counter(
       Giga(4.0 * 14 * 64 * AttentionBench::kLayers * pairs, state), benchmark::Counter::kIsRate);
 }
-BENCHMARK(BM_PrefillAttention)->Args({512, 0})->Args({2048, 0})->Args({512, 4096})
-    ->ArgNames({"rows", "context"})->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_PrefillAttention)
+    ->Args({512, 0})
+    ->Args({2048, 0})
+    ->Args({512, 4096})
+    ->ArgNames({"rows", "context"})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace baton::backend

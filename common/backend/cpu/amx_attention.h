@@ -129,8 +129,8 @@ BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, i
   }
 }
 
-// 2^x for x <= 0, to 8e-6, which is far below what bfloat16 keeps of it. Exactly 1 for 0, and exactly
-// 0 far below: the clamp keeps -inf from becoming a NaN.
+// 2^x for x <= 0, to 8e-6, which is far below what bfloat16 keeps of it. Exactly 1 for 0, and
+// exactly 0 far below: the clamp keeps -inf from becoming a NaN.
 BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-300.0f), x);
   const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // [0, 1)
@@ -147,9 +147,9 @@ BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
 BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, int begin, int end,
                              float* scores, uint16_t* weights) {
   const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
-  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9,
-                                              24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17,
-                                              1, 16, 0);
+  const __m512i interleave =
+      _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                       21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
   F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
   const auto pair = [&](const float* score, F32x16& even_sum, F32x16& odd_sum) {
     const F32x16 even = {PowerOfTwoOf(Sub(Load(score), max).v)};
@@ -177,9 +177,9 @@ BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, i
 BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint16_t* pairs) {
   const int d = tile.head_dim;
   // Element 2i from `even`, 2i + 1 from `odd`, in units of pairs: i | (32 + i) << 16.
-  const __m512i low = _mm512_set_epi32(
-      0x2f000f, 0x2e000e, 0x2d000d, 0x2c000c, 0x2b000b, 0x2a000a, 0x290009, 0x280008, 0x270007,
-      0x260006, 0x250005, 0x240004, 0x230003, 0x220002, 0x210001, 0x200000);
+  const __m512i low = _mm512_set_epi32(0x2f000f, 0x2e000e, 0x2d000d, 0x2c000c, 0x2b000b, 0x2a000a,
+                                       0x290009, 0x280008, 0x270007, 0x260006, 0x250005, 0x240004,
+                                       0x230003, 0x220002, 0x210001, 0x200000);
   const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(0x100010));
   for (int t = begin; t < end; t += 2) {
     const bool has_even = t < tile.tokens, has_odd = t + 1 < tile.tokens;
@@ -238,8 +238,8 @@ BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int 
   StoreValues<kTiles>(out, stride);
 }
 
-// The same for 16 columns in all and at most 64 dimensions, as when decoding: each 32 tokens of V go
-// through the first-level cache only, and K of the next split is fetched meanwhile.
+// The same for 16 columns in all and at most 64 dimensions, as when decoding: each 32 tokens of V
+// go through the first-level cache only, and K of the next split is fetched meanwhile.
 template <int kTiles>
 BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* weights, int begin,
                                    int end, uint16_t* pairs) {

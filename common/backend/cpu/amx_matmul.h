@@ -1,8 +1,8 @@
 // Products of bfloat16 panels with AMX. For kernels_amx.cc only; see simd16.h.
 //
-// TDPBF16PS adds 16 pairs of k to each sum in an order of its own, the same for all rows; we give it
-// k in ascending steps of 32 from a sum of 0, so the bits are those of every other kernel that does
-// (oneDNN's among them), for any number of rows.
+// TDPBF16PS adds 16 pairs of k to each sum in an order of its own, the same for all rows; we give
+// it k in ascending steps of 32 from a sum of 0, so the bits are those of every other kernel that
+// does (oneDNN's among them), for any number of rows.
 #ifndef BATON_COMMON_BACKEND_CPU_AMX_MATMUL_H_
 #define BATON_COMMON_BACKEND_CPU_AMX_MATMUL_H_
 
@@ -19,22 +19,29 @@ constexpr int64_t kPanelRowBytes = kPanelColumns * 2 * 2;    // one pair of k
 // Weights that stay in the second-level cache while all rows pass by.
 constexpr int64_t kCachedElements = 512 << 10;
 
-// Up to 16 rows x one panel: the panel passes once, as it lies in memory, which is all that decoding
-// waits for.
+// Up to 16 rows x one panel: the panel passes once, as it lies in memory, which is all that
+// decoding waits for.
 BATON_INLINE void MulFewRows(const uint16_t* x, int64_t x_stride, const uint16_t* w, int64_t steps,
                              float* sums, int64_t sums_stride) {
-  constexpr int64_t kAhead = 16 * kStepElements;
+  constexpr int64_t kAhead = 4 * kStepElements;
   const int64_t x_bytes = x_stride * 2;
+  __m512i touched = _mm512_setzero_si512();
   _tile_zero(0);
   _tile_zero(1);
   for (int64_t step = 0; step < steps; ++step, w += kStepElements) {
-    for (int64_t i = 0; i < kStepElements; i += 32) _mm_prefetch(w + kAhead + i, _MM_HINT_T1);
+    // Ordinary loads, of which many more can wait for memory at a time than tile loads: an eighth
+    // faster here than prefetches alone.
+    for (int64_t i = 0; i < kStepElements; i += 32) {
+      _mm_prefetch(w + kAhead + i, _MM_HINT_T0);
+      touched = _mm512_or_si512(touched, _mm512_load_si512(w + i));
+    }
     _tile_loadd(4, x + step * kAmxStep, x_bytes);
     _tile_loadd(6, w, kPanelRowBytes);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, w + 32, kPanelRowBytes);
     _tile_dpbf16ps(1, 4, 7);
   }
+  asm volatile("" : : "v"(touched));  // keeps the loads
   _tile_stored(0, sums, sums_stride * 4);
   _tile_stored(1, sums + 16, sums_stride * 4);
 }
@@ -82,7 +89,8 @@ void PackRowsAmx(const uint16_t* x, int64_t x_stride, int64_t rows, int64_t in, 
     uint16_t* to = packed + r * kAmxStep;
     for (int64_t k = 0; k < padded_in; k += kAmxStep, to += kSquareRows * kAmxStep) {
       const int64_t left = r < rows ? in - k : 0;
-      const __mmask32 mask = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << (left > 0 ? left : 0)) - 1;
+      const __mmask32 mask =
+          left >= 32 ? ~__mmask32{0} : (__mmask32{1} << (left > 0 ? left : 0)) - 1;
       _mm512_store_si512(to, _mm512_maskz_loadu_epi16(mask, from + k));
     }
   }

@@ -16,7 +16,8 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Sums in tiles 0-3, left operands in 4 and 5, right operands, 16 pairs of k x 16 columns, in 6 and 7.
+// Sums in tiles 0-3, left operands in 4 and 5, right operands, 16 pairs of k x 16 columns, in 6
+// and 7.
 class TileSession {
  public:
   TileSession() = default;

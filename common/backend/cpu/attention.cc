@@ -24,9 +24,9 @@ struct AttentionRunner::Step {
   const CpuBatch& batch;
   const KvPool& kv;
   const AttentionArgs& args;
-  int group;                 // query heads of a kv head
-  int64_t value_stride;      // head_dim rounded up to 16
-  int64_t partial_floats;    // of one split of one tile
+  int group;               // query heads of a kv head
+  int64_t value_stride;    // head_dim rounded up to 16
+  int64_t partial_floats;  // of one split of one tile
   int64_t query_bytes, scratch_bytes;
   const AttentionKernels& kernels;
 };
@@ -38,8 +38,8 @@ void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const Attenti
   BATON_CHECK_EQ(kSplitTokens % kv.block_tokens, 0);
   BATON_CHECK_EQ(kv.block_tokens % 4, 0);
   const int64_t value_stride = RoundUp(kv.head_dim, 16);
-  const bool bf16 = bf16_ && kernels_.attention_bf16.attend != nullptr && kv.dtype == DType::kBF16 &&
-                    kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0;
+  const bool bf16 = bf16_ && kernels_.attention_bf16.attend != nullptr &&
+                    kv.dtype == DType::kBF16 && kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0;
   const AttentionKernels& kernels = bf16 ? kernels_.attention_bf16 : kernels_.attention_f32;
   const Step step = {batch,
                      kv,
@@ -110,8 +110,8 @@ void AttentionRunner::PlanTasks(const Step& step) {
     partials += count;
     const int splits_a_task = static_cast<int>(std::clamp<int64_t>(fair_share, 1, kSplitsATask));
     for (int split = tile.first_split; split < tile.end_split; split += splits_a_task) {
-      tasks_.push_back({static_cast<int>(t), split,
-                        std::min(split + splits_a_task, tile.end_split), true});
+      tasks_.push_back(
+          {static_cast<int>(t), split, std::min(split + splits_a_task, tile.end_split), true});
     }
   }
   const size_t floats = static_cast<size_t>(partials * step.partial_floats);
@@ -126,9 +126,9 @@ void AttentionRunner::PlanTasks(const Step& step) {
 }
 
 SplitResult AttentionRunner::PartialOf(const Step& step, const Tile& tile, int split) {
-  return ResultAt(partials_.data() +
-                      (tile.first_partial + split - tile.first_split) * step.partial_floats,
-                  step.value_stride);
+  return ResultAt(
+      partials_.data() + (tile.first_partial + split - tile.first_split) * step.partial_floats,
+      step.value_stride);
 }
 
 void AttentionRunner::RunTask(const Step& step, const Task& task, int thread) {
@@ -229,9 +229,10 @@ void AttentionRunner::Finish(const Step& step, const Tile& tile, const SplitResu
     const int64_t row = sequence.first_row + tile.first_row + c / step.group;
     const int64_t head = int64_t{tile.kv_head} * step.group + c % step.group;
     const int64_t at = row * out.row_stride + head * step.kv.head_dim;
-    kernels_.finish(total.value + c * step.value_stride, total.sum[c], step.kv.head_dim,
-                    static_cast<Element>(out.dtype),
-                    static_cast<std::byte*>(out.data) + at * static_cast<int64_t>(SizeOf(out.dtype)));
+    kernels_.finish(
+        total.value + c * step.value_stride, total.sum[c], step.kv.head_dim,
+        static_cast<Element>(out.dtype),
+        static_cast<std::byte*>(out.data) + at * static_cast<int64_t>(SizeOf(out.dtype)));
   }
 }
 

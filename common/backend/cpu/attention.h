@@ -14,11 +14,11 @@
 
 namespace baton::backend {
 
-// A tile is some rows of one sequence with one kv head and its query heads: K and V are read once for
-// all of them. Keys are cut at multiples of 256 positions; each split has a softmax of its own, and
-// splits are added in order. So a row's bits depend on its position alone, whatever the tile, and
-// also whatever thread had the split: a tile with a large share of the step's work is shared out
-// split by split, and whoever finishes it adds them up.
+// A tile is some rows of one sequence with one kv head and its query heads: K and V are read once
+// for all of them. Keys are cut at multiples of 256 positions; each split has a softmax of its own,
+// and splits are added in order. So a row's bits depend on its position alone, whatever the tile,
+// and also whatever thread had the split: a tile with a large share of the step's work is shared
+// out split by split, and whoever finishes it adds them up.
 //
 // Thread: as the backend that owns it.
 class AttentionRunner {

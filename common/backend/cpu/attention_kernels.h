@@ -1,8 +1,8 @@
 // Attention of a tile of query columns over one split of keys, in float32 for any element of the
 // pool. For kernels_*.cc only; see simd16.h.
 //
-// Scores stand as [column / 16][token][column % 16], so that sixteen query columns are one vector. A
-// score is one chain of products over the head's dimensions, a value one chain over the tokens:
+// Scores stand as [column / 16][token][column % 16], so that sixteen query columns are one vector.
+// A score is one chain of products over the head's dimensions, a value one chain over the tokens:
 // neither depends on the other columns of the tile. Tokens that a column does not see add an exact
 // zero.
 #ifndef BATON_COMMON_BACKEND_CPU_ATTENTION_KERNELS_H_
@@ -92,8 +92,7 @@ BATON_INLINE void ScoreRows(Rows keys, int tokens, int d, const float* q, float*
 #endif
   int t = 0;
   for (; t + kTokens <= tokens; t += kTokens) {
-    ScoreTile<kTokens, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q,
-                                 scores + t * 16);
+    ScoreTile<kTokens, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
   }
   for (; t < tokens; ++t) {
     ScoreTile<1, kVectors>({keys.data + t * keys.stride, keys.stride}, d, q, scores + t * 16);
@@ -104,10 +103,14 @@ BATON_INLINE void ScoreBlock(Rows keys, int tokens, int d, const float* q, int v
                              float* scores) {
 #if defined(__AVX512F__)
   switch (vectors) {
-    case 4: return ScoreRows<4>(keys, tokens, d, q, scores);
-    case 3: return ScoreRows<3>(keys, tokens, d, q, scores);
-    case 2: return ScoreRows<2>(keys, tokens, d, q, scores);
-    default: return ScoreRows<1>(keys, tokens, d, q, scores);
+    case 4:
+      return ScoreRows<4>(keys, tokens, d, q, scores);
+    case 3:
+      return ScoreRows<3>(keys, tokens, d, q, scores);
+    case 2:
+      return ScoreRows<2>(keys, tokens, d, q, scores);
+    default:
+      return ScoreRows<1>(keys, tokens, d, q, scores);
   }
 #else
   for (int v = 0; v < vectors; ++v) {
@@ -175,8 +178,8 @@ BATON_INLINE F32x16 AddWeight(F32x16 max, F32x16 sum, float* score) {
   return Add(sum, e);
 }
 
-// Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on. The
-// sum has a chain for every remainder of the position by 4: an order that no chunk changes.
+// Turns the scores of tokens [begin, end) into e^(score - max), for 16 columns from `column` on.
+// The sum has a chain for every remainder of the position by 4: an order that no chunk changes.
 BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
                                  int end, float* scores) {
   const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
@@ -263,7 +266,8 @@ void AttendF32(const AttentionTile& tile) {
   }
   const int64_t d = RoundUp16(tile.head_dim);
   for (int c = 0; c < tile.columns; ++c) {
-    for (int64_t i = 0; i < d; i += 16) Store(Zero(), tile.result.value + c * tile.result.stride + i);
+    for (int64_t i = 0; i < d; i += 16)
+      Store(Zero(), tile.result.value + c * tile.result.stride + i);
   }
   for (int t = begin; t < end; t += step) {
     const int count = end - t < step ? end - t : step;

@@ -33,7 +33,7 @@ class CpuBuffer final : public Buffer {
 
 class CpuRopeTable final : public RopeTable {
  public:
-  int half = 0;               // rotary_dim / 2
+  int half = 0;  // rotary_dim / 2
   int positions = 0;
   std::vector<float> cosine;  // [positions, half]
   std::vector<float> sine;    // [positions, half]
@@ -112,8 +112,7 @@ class CpuBackend final : public Backend {
               const Tensor& out) override;
   void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    const RopeWriteArgs& args) override;
-  void Attention(const DeviceBatch& batch, const KvPool& pool,
-                 const AttentionArgs& args) override;
+  void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void SiluMul(const Tensor& gate_up, const Tensor& out) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
@@ -241,9 +240,8 @@ void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWr
   const int64_t d = pool.head_dim;
   const auto turn = [&](const float* from, const Buffer* norm, float* to) {
     if (norm != nullptr) {
-      kernels_.rms_norm(const_cast<float*>(from), nullptr,
-                        static_cast<const float*>(norm->data()), args.norm_eps, d, Element::kF32,
-                        to);
+      kernels_.rms_norm(const_cast<float*>(from), nullptr, static_cast<const float*>(norm->data()),
+                        args.norm_eps, d, Element::kF32, to);
     } else {
       std::memcpy(to, from, d * sizeof(float));
     }
@@ -294,8 +292,7 @@ void CpuBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, cons
   CheckShape(x, cpu.rows(), out.cols);
   CheckShape(out, static_cast<int64_t>(cpu.logit_rows().size()), x.cols);
   for (int64_t row = 0; row < out.rows; ++row) {
-    std::memcpy(At<float>(out, row), At<float>(x, cpu.logit_rows()[row]),
-                out.cols * sizeof(float));
+    std::memcpy(At<float>(out, row), At<float>(x, cpu.logit_rows()[row]), out.cols * sizeof(float));
   }
 }
 
@@ -324,13 +321,14 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& op
   }
   const bool multiplies_bf16 = KernelsOf(isa).matmul_bf16 != nullptr;
   if (options.compute == BackendOptions::Compute::kBF16 && !multiplies_bf16) {
-    return InvalidField("BAD_OPTION", "compute",
-                        absl::StrCat("bfloat16 needs avx512_bf16 or amx; this CPU has ", Name(isa)));
+    return InvalidField(
+        "BAD_OPTION", "compute",
+        absl::StrCat("bfloat16 needs avx512_bf16 or amx; this CPU has ", Name(isa)));
   }
   const bool bf16 = multiplies_bf16 && options.compute != BackendOptions::Compute::kF32;
-  return std::make_unique<CpuBackend>(isa, bf16 ? DType::kBF16 : DType::kF32,
-                                      options.thread_count > 0 ? options.thread_count
-                                                               : UsableCores());
+  return std::make_unique<CpuBackend>(
+      isa, bf16 ? DType::kBF16 : DType::kF32,
+      options.thread_count > 0 ? options.thread_count : UsableCores());
 }
 
 }  // namespace baton::backend

@@ -57,22 +57,32 @@ Isa IsaOfCpu() { return Isa::kPortable; }
 
 const char* Name(Isa isa) {
   switch (isa) {
-    case Isa::kPortable: return "portable";
-    case Isa::kAvx2: return "avx2";
-    case Isa::kAvx512: return "avx512";
-    case Isa::kAvx512BF16: return "avx512_bf16";
-    case Isa::kAmx: return "amx";
+    case Isa::kPortable:
+      return "portable";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512BF16:
+      return "avx512_bf16";
+    case Isa::kAmx:
+      return "amx";
   }
   return "";
 }
 
 const Kernels& KernelsOf(Isa isa) {
   switch (isa) {
-    case Isa::kAmx: return kAmxKernels;
-    case Isa::kAvx512BF16: return kAvx512BF16Kernels;
-    case Isa::kAvx512: return kAvx512Kernels;
-    case Isa::kAvx2: return kAvx2Kernels;
-    case Isa::kPortable: break;
+    case Isa::kAmx:
+      return kAmxKernels;
+    case Isa::kAvx512BF16:
+      return kAvx512BF16Kernels;
+    case Isa::kAvx512:
+      return kAvx512Kernels;
+    case Isa::kAvx2:
+      return kAvx2Kernels;
+    case Isa::kPortable:
+      break;
   }
   return kPortableKernels;
 }

@@ -32,8 +32,7 @@ struct MatMulSlice {
   int64_t out_stride = 0;
 };
 
-// The rows of one sequence, one kv head and one group of its query heads, against one split of keys.
-// Column c of the tile is query head c % group of row c / group; columns are padded to 16.
+// Query columns of a tile, keys of a split.
 constexpr int kTileColumns = 64;
 constexpr int kSplitTokens = 256;
 
@@ -45,6 +44,8 @@ struct SplitResult {
   int64_t stride = 0;      // head_dim rounded up to 16
 };
 
+// The rows of one sequence, one kv head and its query heads, against one split of keys. Column c is
+// query head c % group of row c / group; columns are padded to a multiple of 16.
 struct AttentionTile {
   // Tables of pointers: the K and V of this head in each block of the split, [block_tokens, d].
   const void* const* k_blocks = nullptr;
@@ -55,8 +56,8 @@ struct AttentionTile {
   int block_tokens = 0;
   Element element = Element::kF32;
   int head_dim = 0;
-  int tokens = 0;                  // of this split to look at, from its start
-  const void* query = nullptr;     // as pack_query left it
+  int tokens = 0;               // of this split to look at, from its start
+  const void* query = nullptr;  // as pack_query left it
   int columns = 0;
   // Per column, relative to the split's start: it sees tokens [first_seen, end_seen). To the next
   // multiple of 16 columns, the last is repeated.
@@ -112,7 +113,7 @@ extern const Kernels kPortableKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512BF16Kernels;  // kAvx512Kernels and matmul_bf16
-extern const Kernels kAmxKernels;         // kAvx512Kernels, matmul_bf16
+extern const Kernels kAmxKernels;         // and matmul_bf16, pack_rows, attention_bf16
 
 }  // namespace baton::backend
 

@@ -49,9 +49,9 @@ size_t AvailableToContainer() {
 }
 
 absl::Status NotEnough(size_t size_bytes, absl::string_view why) {
-  return MakeError(absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY",
-                   absl::StrCat("cannot allocate ", size_bytes, " bytes (", size_bytes >> 20,
-                                " MiB): ", why));
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, "OUT_OF_MEMORY",
+      absl::StrCat("cannot allocate ", size_bytes, " bytes (", size_bytes >> 20, " MiB): ", why));
 }
 
 }  // namespace
@@ -67,8 +67,8 @@ absl::StatusOr<MappedMemory> MappedMemory::Map(size_t size_bytes) {
   const bool huge = size_bytes >= kHugePage;
   const size_t size = (std::max<size_t>(size_bytes, 1) + kPage - 1) / kPage * kPage;
   const size_t slack = huge ? kHugePage : 0;
-  void* mapped = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                      -1, 0);
+  void* mapped =
+      mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return NotEnough(size_bytes, std::strerror(errno));
   char* begin = static_cast<char*>(mapped);
   if (huge) {

@@ -92,8 +92,8 @@ void MatMulRunner::Run(const Tensor& x, const PackedWeights& weights, const floa
     slice.rows = std::min(cut.rows_a_task, x.rows - first_row);
     slice.in = weights.padded_in();
     slice.panels = weights.panel(first_panel);
-    slice.columns = std::min(cut.panels_a_task * kPanelColumns,
-                             weights.out_features() - first_column);
+    slice.columns =
+        std::min(cut.panels_a_task * kPanelColumns, weights.out_features() - first_column);
     slice.bias = bias == nullptr ? nullptr : bias + first_column;
     slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
     slice.out_stride = out.row_stride;

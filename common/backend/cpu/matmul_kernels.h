@@ -34,9 +34,9 @@ struct MulF32 {
 };
 
 struct PanelBlock {
-  int64_t steps;       // of k, in this block
-  bool first, last;    // block of k
-  int columns;         // of this tile, from out and bias on
+  int64_t steps;     // of k, in this block
+  bool first, last;  // block of k
+  int columns;       // of this tile, from out and bias on
 };
 
 BATON_INLINE F32x16 LoadColumns(const float* p, int at, int columns) {
@@ -55,8 +55,7 @@ void MulTile(const typename Mul::X* x, int64_t x_stride, const typename Mul::X* 
   F32x16 sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      sum[r][v] =
-          block.first ? Zero() : LoadColumns(out + r * out_stride, v * 16, block.columns);
+      sum[r][v] = block.first ? Zero() : LoadColumns(out + r * out_stride, v * 16, block.columns);
     }
   }
   constexpr int64_t kPrefetch = 48 * kPanelColumns * Mul::kStep;
@@ -91,19 +90,31 @@ BATON_INLINE void MulRows(int64_t rows, const typename Mul::X* x, int64_t x_stri
   out += r * out_stride;
   switch (rows - r) {
 #if defined(__AVX512F__)
-    case 11: return MulTile<Mul, 11, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 10: return MulTile<Mul, 10, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 9: return MulTile<Mul, 9, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 8: return MulTile<Mul, 8, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 7: return MulTile<Mul, 7, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 6: return MulTile<Mul, 6, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 11:
+      return MulTile<Mul, 11, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 10:
+      return MulTile<Mul, 10, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 9:
+      return MulTile<Mul, 9, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 8:
+      return MulTile<Mul, 8, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 7:
+      return MulTile<Mul, 7, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 6:
+      return MulTile<Mul, 6, kVectors>(x, x_stride, w, bias, out, out_stride, block);
 #endif
-    case 5: return MulTile<Mul, 5, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 4: return MulTile<Mul, 4, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 3: return MulTile<Mul, 3, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 2: return MulTile<Mul, 2, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    case 1: return MulTile<Mul, 1, kVectors>(x, x_stride, w, bias, out, out_stride, block);
-    default: return;
+    case 5:
+      return MulTile<Mul, 5, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 4:
+      return MulTile<Mul, 4, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 3:
+      return MulTile<Mul, 3, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 2:
+      return MulTile<Mul, 2, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    case 1:
+      return MulTile<Mul, 1, kVectors>(x, x_stride, w, bias, out, out_stride, block);
+    default:
+      return;
   }
 }
 
@@ -126,7 +137,8 @@ void MulSlice(const MatMulSlice& s) {
         for (int v = 0; v < kVectorsPerPanel; v += kTileVectors) {
           const int64_t at = column + v * 16;
           if (at >= s.columns) break;
-          block.columns = static_cast<int>(s.columns - at < 16 * kTileVectors ? s.columns - at : 16 * kTileVectors);
+          block.columns = static_cast<int>(s.columns - at < 16 * kTileVectors ? s.columns - at
+                                                                              : 16 * kTileVectors);
           MulRows<Mul, kTileVectors>(rows, x + step * Mul::kStep, s.x_stride,
                                      panel + (step * kPanelColumns + v * 16) * Mul::kStep,
                                      s.bias == nullptr ? nullptr : s.bias + at,

@@ -13,8 +13,8 @@
 namespace baton::backend {
 namespace {
 
-// [64][in] -> [in][64] (f32) or [in / 2][64][2] (bf16), which is the same thing with a pair of bf16 in
-// place of a float. In squares, so that both sides stay in the first-level cache.
+// [64][in] -> [in][64] (f32) or [in / 2][64][2] (bf16), which is the same thing with a pair of bf16
+// in place of a float. In squares, so that both sides stay in the first-level cache.
 void TransposeWords(const uint32_t* rows, int64_t words, uint32_t* panel) {
   constexpr int64_t kSquare = 16;
   for (int64_t k = 0; k < words; k += kSquare) {

@@ -14,8 +14,8 @@ namespace baton::backend {
 
 class PackedWeights final : public PackedMatrix {
  public:
-  static absl::StatusOr<std::unique_ptr<PackedWeights>> Pack(
-      absl::Span<const HostMatrix> stacked, DType dtype, ThreadPool& pool);
+  static absl::StatusOr<std::unique_ptr<PackedWeights>> Pack(absl::Span<const HostMatrix> stacked,
+                                                             DType dtype, ThreadPool& pool);
 
   DType dtype() const { return dtype_; }
   // `in` as the panels have it: for bfloat16 rounded up with zeros to kBF16InMultiple.

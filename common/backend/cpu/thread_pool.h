@@ -11,8 +11,8 @@
 
 namespace baton::backend {
 
-// Several workers share a few cores, so a thread that finds no task spins for some microseconds only
-// and then sleeps, and a loop never waits for a thread that has not taken a task of it yet.
+// Several workers share a few cores, so a thread that finds no task spins for some microseconds
+// only and then sleeps, and a loop never waits for a thread that has not taken a task of it yet.
 //
 // Thread: owned by the one that calls Run. The destructor joins the threads.
 class ThreadPool {

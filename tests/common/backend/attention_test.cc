@@ -35,8 +35,9 @@ class PagedSequences {
     std::iota(free_.begin(), free_.end(), 0);
     std::shuffle(free_.begin(), free_.end(), std::mt19937(7));
     const double frequency[] = {1.0, 0.1, 0.03};
-    rope_ = std::move(backend.MakeRopeTable(absl::MakeSpan(frequency, std::min(3, shape.head_dim / 2)),
-                                            100000, 1)).value();
+    rope_ = std::move(backend.MakeRopeTable(
+                          absl::MakeSpan(frequency, std::min(3, shape.head_dim / 2)), 100000, 1))
+                .value();
   }
 
   std::vector<int32_t> TakeBlocks(int tokens) {
@@ -98,7 +99,8 @@ class PagedSequences {
   std::vector<float> KvRow(const std::vector<int32_t>& blocks, int position, int k_or_v, int head) {
     const int64_t d = shape_.head_dim, bytes = static_cast<int64_t>(SizeOf(shape_.kv));
     const int64_t row = ((int64_t{k_or_v} * shape_.kv_heads + head) * shape_.block_tokens +
-                         position % shape_.block_tokens) * d;
+                         position % shape_.block_tokens) *
+                        d;
     std::vector<float> values(d);
     ConvertElements(pool_.base + blocks[position / shape_.block_tokens] * pool_.block_stride_bytes +
                         pool_.layer_stride_bytes + row * bytes,
@@ -153,8 +155,12 @@ class AttentionTest : public testing::TestWithParam<Variant> {
   Shape RandomShape(Random& random) {
     const int group = random.Of({1, 2, 3, 4, 5, 6, 7, 8});
     const int head_dim = random.Of({32, 64, 80, 96, 128, 256, 48, 40});
-    return {random.Int(1, 3), group, head_dim, random.Of({16, 16, 16, 32, 8}),
-            random.Of({0, 0, 17, 300}), random.Of({DType::kF32, DType::kBF16, DType::kBF16, DType::kF16})};
+    return {random.Int(1, 3),
+            group,
+            head_dim,
+            random.Of({16, 16, 16, 32, 8}),
+            random.Of({0, 0, 17, 300}),
+            random.Of({DType::kF32, DType::kBF16, DType::kBF16, DType::kF16})};
   }
 
   std::unique_ptr<Backend> backend_;
@@ -177,8 +183,8 @@ TEST_P(AttentionTest, IsSoftmaxOverWhatThePoolHolds) {
           Reference(pool, shape, blocks, pool.last_q().data() + r * width, context + r);
       for (int i = 0; i < width; ++i) {
         ASSERT_NEAR(got[r * width + i], want[i], low ? 2e-2 : 2e-5)
-            << "row " << r << " of " << count << " after " << context << ", element " << i
-            << ", d " << shape.head_dim << " group " << shape.group << " window " << shape.window;
+            << "row " << r << " of " << count << " after " << context << ", element " << i << ", d "
+            << shape.head_dim << " group " << shape.group << " window " << shape.window;
       }
     }
   }

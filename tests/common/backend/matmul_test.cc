@@ -68,9 +68,9 @@ TEST_P(MatMulTest, EveryRowIsTheSameInEveryBatch) {
       const int rows = trial == 0 ? most : trial < 5 ? random.Int(2, 40) : random.Int(1, most);
       const int first = random.Int(0, most - rows);
       const std::vector<float> got = Multiply(x.Rows(first, rows), *packed, bias.get());
-      ExpectSame(got, {alone.begin() + first * n, alone.begin() + (first + rows) * n},
-                 "rows " + std::to_string(rows) + " n " + std::to_string(n) + " k " +
-                     std::to_string(k));
+      ExpectSame(
+          got, {alone.begin() + first * n, alone.begin() + (first + rows) * n},
+          "rows " + std::to_string(rows) + " n " + std::to_string(n) + " k " + std::to_string(k));
     }
   }
 }
@@ -107,8 +107,8 @@ TEST_P(MatMulTest, StridedOperands) {
     row.data = x.Rows(r, 1).data;
     row.rows = 1;
     const std::vector<float> values = wide.Values();
-    ExpectSame(Multiply(row, *packed, nullptr), {values.begin() + r * n, values.begin() + (r + 1) * n},
-               "row");
+    ExpectSame(Multiply(row, *packed, nullptr),
+               {values.begin() + r * n, values.begin() + (r + 1) * n}, "row");
   }
 }
 

@@ -1,4 +1,5 @@
-// What the tests of the operations share: random operands, tensors over buffers, sequences in a pool.
+// What the tests of the operations share: random operands, tensors over buffers, sequences in a
+// pool.
 #ifndef BATON_TESTS_COMMON_BACKEND_TEST_BACKEND_H_
 #define BATON_TESTS_COMMON_BACKEND_TEST_BACKEND_H_
 
@@ -95,8 +96,8 @@ class Owned {
   std::vector<float> Values() const {
     std::vector<float> values(tensor_.rows * tensor_.cols);
     for (int64_t r = 0; r < tensor_.rows; ++r) {
-      ConvertElements(bytes_.data() + r * tensor_.row_stride * SizeOf(tensor_.dtype),
-                      tensor_.dtype, tensor_.cols, DType::kF32, values.data() + r * tensor_.cols);
+      ConvertElements(bytes_.data() + r * tensor_.row_stride * SizeOf(tensor_.dtype), tensor_.dtype,
+                      tensor_.cols, DType::kF32, values.data() + r * tensor_.cols);
     }
     return values;
   }

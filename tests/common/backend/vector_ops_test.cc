@@ -31,7 +31,8 @@ TEST_P(VectorOpsTest, RmsNorm) {
     const std::vector<float> w = random.Floats(cols);
     auto weight = BufferOf(*backend_, w);
     for (DType to : {DType::kF32, dtype_}) {
-      Owned out(to, rows, cols), in(DType::kF32, rows, cols, x), more(DType::kF32, rows, cols, delta);
+      Owned out(to, rows, cols), in(DType::kF32, rows, cols, x),
+          more(DType::kF32, rows, cols, delta);
       backend_->RmsNorm(in, *weight, 1e-6f, out);
       ExpectSame(in.Values(), x, "input of RmsNorm");
       const std::vector<float> plain = out.Values();
@@ -44,7 +45,8 @@ TEST_P(VectorOpsTest, RmsNorm) {
           const int i = r * cols + c;
           ASSERT_EQ(sum[i], x[i] + delta[i]);
           ASSERT_NEAR(plain[i], want[c], Tolerance(to) * std::max(1.0, std::abs(want[c])));
-          ASSERT_NEAR(added[i], want_added[c], Tolerance(to) * std::max(1.0, std::abs(want_added[c])));
+          ASSERT_NEAR(added[i], want_added[c],
+                      Tolerance(to) * std::max(1.0, std::abs(want_added[c])));
         }
       }
     }
@@ -161,7 +163,8 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
         const std::vector<double> w = want(t, q_heads + head, norm ? &kw : nullptr);
         const std::vector<float> k = slot(t, 0, head), v = slot(t, 1, head);
         const double tolerance = Tolerance(pool.dtype) * 10;
-        for (int i = 0; i < d; ++i) ASSERT_NEAR(k[i], w[i], tolerance * std::max(1.0, std::abs(w[i])));
+        for (int i = 0; i < d; ++i)
+          ASSERT_NEAR(k[i], w[i], tolerance * std::max(1.0, std::abs(w[i])));
         const float* from = x.data() + t * width + (q_heads + kv_heads + head) * d;
         ExpectSame(v, Rounded({from, from + d}, pool.dtype), "v");
       }
