@@ -131,11 +131,10 @@ std::string FormatReport(const BenchResult& result) {
       Line("Request throughput (req/s):", PerSecond(f.completed, duration_s)),
       Line("Output token throughput (tok/s):",
            PerSecond(static_cast<double>(f.output_tokens), duration_s)));
-  absl::StrAppend(&report,
-                  Line("Peak concurrent requests:", int64_t{PeakConcurrency(result.samples)}),
-                  Line("Total Token throughput (tok/s):",
-                       PerSecond(static_cast<double>(f.input_tokens + f.output_tokens),
-                                 duration_s)));
+  absl::StrAppend(
+      &report, Line("Peak concurrent requests:", int64_t{PeakConcurrency(result.samples)}),
+      Line("Total Token throughput (tok/s):",
+           PerSecond(static_cast<double>(f.input_tokens + f.output_tokens), duration_s)));
   absl::StrAppend(&report, Section("Time to First Token", "TTFT", f.ttft_ms),
                   Section("Time per Output Token (excl. 1st token)", "TPOT", f.tpot_ms),
                   Section("Inter-token Latency", "ITL", f.itl_ms),

@@ -50,8 +50,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   close(fds[1]);
   if (pid < 0) {
     close(fds[0]);
-    return absl::ResourceExhaustedError(absl::StrCat("cannot start ", name, ": ",
-                                                     strerror(errno)));
+    return absl::ResourceExhaustedError(absl::StrCat("cannot start ", name, ": ", strerror(errno)));
   }
   fcntl(fds[0], F_SETFL, O_NONBLOCK);
   return std::unique_ptr<ChildProcess>(new ChildProcess(name, pid, fds[0], log_path));
@@ -81,9 +80,9 @@ void ChildProcess::ReadLines(const std::function<void(const std::string&)>& on_l
       output_fd_ = -1;
     }
     partial_line_.append(buffer, count);
-    for (size_t end; (end = partial_line_.find('\n')) != std::string::npos ||
-                     (!partial_line_.empty() &&
-                      (count == 0 || partial_line_.size() > kMaxLineBytes));) {
+    for (size_t end;
+         (end = partial_line_.find('\n')) != std::string::npos ||
+         (!partial_line_.empty() && (count == 0 || partial_line_.size() > kMaxLineBytes));) {
       const std::string line = partial_line_.substr(0, end);
       partial_line_.erase(0, end == std::string::npos ? end : end + 1);
       KeepLine(line);

@@ -18,8 +18,8 @@ namespace baton::cli {
 // For one thread. The kernel kills the child should this process die without stopping it.
 class ChildProcess {
  public:
-  // Runs argv[0] with both its outputs in one pipe. `log_path`, unless empty, gets a copy of what it
-  // writes.
+  // Runs argv[0] with both its outputs in one pipe. `log_path`, unless empty, gets a copy of what
+  // it writes.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::string& name,
                                                              const std::vector<std::string>& argv,
                                                              const std::string& log_path);

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int kMaxWorkers = 64;
 
-// Flags that `up` hands to the workers as they are: ranges are theirs to check where they know more.
+// Flags that `up` hands to the workers as they are: ranges are theirs to check where they know
+// more.
 struct WorkerFlags {
   std::map<std::string, std::string> values;
   bool no_prefix_caching = false;
@@ -73,8 +74,7 @@ void AddBench(CLI::App* app, BenchOptions* bench) {
       ->check(count);
   app->add_option("--shared-prefix-tokens", bench->shared_prefix_tokens, "Equal in all prompts")
       ->check(CLI::Range(0, 1 << 24));
-  app->add_option("--max-tokens", bench->max_tokens, "Generated for each prompt")
-      ->check(count);
+  app->add_option("--max-tokens", bench->max_tokens, "Generated for each prompt")->check(count);
   app->add_option("--seed", bench->seed, "Of the prompts and of sampling");
   app->add_flag("--ignore-eos,!--no-ignore-eos", bench->ignore_eos,
                 "Generate --max-tokens whatever the model says (default)");

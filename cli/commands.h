@@ -1,5 +1,5 @@
-// The command line of `baton`: flags to the options of each command. Apart from main.cc so that tests
-// can parse.
+// The command line of `baton`: flags to the options of each command. Apart from main.cc so that
+// tests can parse.
 #ifndef BATON_CLI_COMMANDS_H_
 #define BATON_CLI_COMMANDS_H_
 

@@ -89,12 +89,11 @@ absl::Status LocalCluster::StartRouter() {
     (is_prefill ? prefill : decode).push_back(members_[i].bound->grpc);
   }
   router_started_ = true;
-  return StartMember(
-      "router", "baton-router",
-      {"--listen", options_.listen, "--metrics-listen", options_.metrics_listen,
-       "--prefill-workers", absl::StrJoin(prefill, ","), "--decode-workers",
-       absl::StrJoin(decode, ","), "--drain-grace-ms",
-       absl::StrCat(absl::ToInt64Milliseconds(options_.stop_grace) / 2)});
+  return StartMember("router", "baton-router",
+                     {"--listen", options_.listen, "--metrics-listen", options_.metrics_listen,
+                      "--prefill-workers", absl::StrJoin(prefill, ","), "--decode-workers",
+                      absl::StrJoin(decode, ","), "--drain-grace-ms",
+                      absl::StrCat(absl::ToInt64Milliseconds(options_.stop_grace) / 2)});
 }
 
 absl::Status LocalCluster::StartMember(const std::string& name, const std::string& binary,
@@ -106,9 +105,9 @@ absl::Status LocalCluster::StartMember(const std::string& name, const std::strin
   }
   Member member;
   member.address_file = absl::StrCat(work_dir_, "/", name, ".address");
-  std::vector<std::string> argv = {path,        "--model",           options_.model_dir,
-                                   "--address-file", member.address_file, "--log-level",
-                                   options_.log_level};
+  std::vector<std::string> argv = {
+      path,          "--model",         options_.model_dir, "--address-file", member.address_file,
+      "--log-level", options_.log_level};
   argv.insert(argv.end(), flags.begin(), flags.end());
   const std::string log =
       options_.log_dir.empty() ? "" : absl::StrCat(options_.log_dir, "/", name, ".log");

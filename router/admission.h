@@ -45,7 +45,8 @@ class Admission {
 
   void AwaitEmpty() {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(+[](int* inside) { return *inside == 0; }, &inside_));
+    mutex_.Await(absl::Condition(
+        +[](int* inside) { return *inside == 0; }, &inside_));
   }
 
  private:

@@ -35,8 +35,8 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
   deadline_ = deadline;
   if (request.request_id().empty()) request.set_request_id(RandomIdText());
   request_id_ = request.request_id();
-  absl::Status checked = CheckRequest(request, parts_.options.served_model_name,
-                                      parts_.options.max_prompt_bytes);
+  absl::Status checked =
+      CheckRequest(request, parts_.options.served_model_name, parts_.options.max_prompt_bytes);
   if (checked.ok()) checked = Admit(std::move(request));
   if (!checked.ok()) Fail(checked);
 }
@@ -142,8 +142,7 @@ void GenerateCall::RelayTokens(const decode_pb::DecodeResponse& response) {
   const bool is_first = !first_token_at_.has_value();
   NoteArrival(response.token_ids_size());
   Relay::Piece piece = relay_->Append(response.token_ids(), EndOf(response.finish()));
-  usage_.set_generated_tokens(usage_.generated_tokens() +
-                              static_cast<int>(piece.token_ids.size()));
+  usage_.set_generated_tokens(usage_.generated_tokens() + static_cast<int>(piece.token_ids.size()));
   v1::GenerateResponse delta;
   delta.set_text(std::move(piece.text));
   if (prepared_.return_token_ids) {

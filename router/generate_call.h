@@ -39,8 +39,8 @@ struct RouterParts {
   const std::vector<std::unique_ptr<internal::v1::DecodeService::Stub>>& decode_stubs;
 };
 
-// Thread-safe. Shared by those whose events reach it: the client's stream, the tokenizing thread and
-// the worker's stream, which end in any order.
+// Thread-safe. Shared by those whose events reach it: the client's stream, the tokenizing thread
+// and the worker's stream, which end in any order.
 class GenerateCall final : public DecodeStream::Listener,
                            public std::enable_shared_from_this<GenerateCall> {
  public:

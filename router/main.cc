@@ -43,8 +43,7 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
                   "Of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
-  app->add_option("--drain-grace-ms", options->drain_grace_ms,
-                  "For running streams after SIGTERM")
+  app->add_option("--drain-grace-ms", options->drain_grace_ms, "For running streams after SIGTERM")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app->add_option("--log-level", *log_level)
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));

@@ -48,13 +48,20 @@ absl::string_view RoleName(v1::WorkerRole role) {
 
 absl::string_view StateName(v1::WorkerState state) {
   switch (state) {
-    case v1::WORKER_STATE_CONNECTING: return "connecting";
-    case v1::WORKER_STATE_READY: return "ready";
-    case v1::WORKER_STATE_SUSPECT: return "suspect";
-    case v1::WORKER_STATE_EXPIRED: return "expired";
-    case v1::WORKER_STATE_REFUSED: return "refused";
-    case v1::WORKER_STATE_DRAINING: return "draining";
-    default: return "unknown";
+    case v1::WORKER_STATE_CONNECTING:
+      return "connecting";
+    case v1::WORKER_STATE_READY:
+      return "ready";
+    case v1::WORKER_STATE_SUSPECT:
+      return "suspect";
+    case v1::WORKER_STATE_EXPIRED:
+      return "expired";
+    case v1::WORKER_STATE_REFUSED:
+      return "refused";
+    case v1::WORKER_STATE_DRAINING:
+      return "draining";
+    default:
+      return "unknown";
   }
 }
 
@@ -125,15 +132,15 @@ absl::Status Membership::CheckCard(int worker, const worker_pb::WorkerCard& card
                   "the worker's card lacks its id, epoch, block size or context length");
   }
   if (card.role() != workers_[worker].role) {
-    return Refuse("ROLE_MISMATCH", absl::StrCat("listed as a ", RoleName(workers_[worker].role),
-                                                " worker, but it is a ", RoleName(card.role()),
-                                                " worker"));
+    return Refuse("ROLE_MISMATCH",
+                  absl::StrCat("listed as a ", RoleName(workers_[worker].role),
+                               " worker, but it is a ", RoleName(card.role()), " worker"));
   }
   if (card.tokenizer_fingerprint() != tokenizer_fingerprint_) {
-    return Refuse("TOKENIZER_MISMATCH",
-                  absl::StrCat("tokenizer ", Hex(card.tokenizer_fingerprint()), " of model \"",
-                               card.model(), "\", but the router's is ",
-                               Hex(tokenizer_fingerprint_)));
+    return Refuse(
+        "TOKENIZER_MISMATCH",
+        absl::StrCat("tokenizer ", Hex(card.tokenizer_fingerprint()), " of model \"", card.model(),
+                     "\", but the router's is ", Hex(tokenizer_fingerprint_)));
   }
   return CheckSameModel(worker, card);
 }
@@ -149,10 +156,10 @@ absl::Status Membership::CheckSameModel(int worker, const worker_pb::WorkerCard&
                                  Hex(first.model_fingerprint())));
     }
     if (card.kv_layout().fingerprint() != first.kv_layout().fingerprint()) {
-      return Refuse("KV_LAYOUT_MISMATCH",
-                    absl::StrCat("KV layout {", card.kv_layout().ShortDebugString(),
-                                 "}, but this cluster has {",
-                                 first.kv_layout().ShortDebugString(), "}"));
+      return Refuse(
+          "KV_LAYOUT_MISMATCH",
+          absl::StrCat("KV layout {", card.kv_layout().ShortDebugString(),
+                       "}, but this cluster has {", first.kv_layout().ShortDebugString(), "}"));
     }
   }
   return absl::OkStatus();
@@ -185,8 +192,8 @@ absl::Status Membership::OnDelta(int worker, const worker_pb::CacheDelta& delta)
   Worker& w = workers_[worker];
   if (!w.snapshot_done) return BadStream("a cache change before the end of the snapshot");
   if (delta.sequence() != w.sequence + 1) {
-    return BadStream(absl::StrCat("cache change ", delta.sequence(), " after ", w.sequence,
-                                  ": some were lost"));
+    return BadStream(
+        absl::StrCat("cache change ", delta.sequence(), " after ", w.sequence, ": some were lost"));
   }
   w.sequence = delta.sequence();
   // What goes makes room for what comes.
@@ -321,17 +328,15 @@ absl::Status Membership::NoWorker(v1::WorkerRole role) const {
   for (const Worker& w : workers_) {
     if (w.role != role) continue;
     ++listed;
-    ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since"
-                                               : StateName(w.state)];
+    ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since" : StateName(w.state)];
   }
   const std::string counts = absl::StrJoin(states, ", ", [](std::string* out, const auto& entry) {
     absl::StrAppend(out, entry.second, " ", entry.first);
   });
-  return WithRetryAfter(
-      MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
-                absl::StrCat("no ", RoleName(role), " worker is ready (", listed,
-                             " listed: ", counts, ")")),
-      kNoWorkerRetryAfter);
+  return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
+                                  absl::StrCat("no ", RoleName(role), " worker is ready (", listed,
+                                               " listed: ", counts, ")")),
+                        kNoWorkerRetryAfter);
 }
 
 WorkerTarget Membership::Target(int worker) const {

@@ -34,8 +34,8 @@ struct RouterMetrics::Families {
                            "Requests refused before a worker was asked.")),
         retries(Counter(registry, "baton_retries_total",
                         "Requests sent to another pair of workers before their first token.")),
-        route_decisions(Counter(registry, "baton_route_decisions_total",
-                                "Choices of a pair of workers.")),
+        route_decisions(
+            Counter(registry, "baton_route_decisions_total", "Choices of a pair of workers.")),
         prompt_tokens(Counter(registry, "baton_prompt_tokens_total", "Prompt tokens.").Add({})),
         cached_prompt_tokens(Counter(registry, "baton_cached_prompt_tokens_total",
                                      "Prompt tokens not computed again.")

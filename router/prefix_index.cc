@@ -37,9 +37,8 @@ void PrefixIndex::DropWorker(int worker) {
 }
 
 int PrefixIndex::MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const {
-  const auto first_missing =
-      std::partition_point(chain.begin(), chain.end(),
-                           [&](kv::PrefixKey key) { return Holds(worker, key); });
+  const auto first_missing = std::partition_point(
+      chain.begin(), chain.end(), [&](kv::PrefixKey key) { return Holds(worker, key); });
   return static_cast<int>(first_missing - chain.begin());
 }
 

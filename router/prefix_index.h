@@ -28,8 +28,8 @@ class PrefixIndex {
   void Remove(int worker, absl::Span<const uint64_t> keys);
   void DropWorker(int worker);
 
-  // How many keys of `chain`, from its start, the worker holds. Who holds a key of a chain holds all
-  // before it (a radix tree evicts leaves only), hence a binary search.
+  // How many keys of `chain`, from its start, the worker holds. Who holds a key of a chain holds
+  // all before it (a radix tree evicts leaves only), hence a binary search.
   int MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const;
 
   int64_t key_count(int worker) const;

@@ -29,8 +29,8 @@ class Relay {
     kLength,
   };
   struct Piece {
-    std::string text;                 // whole UTF-8; held back while it may begin a stop string
-    std::vector<int32_t> token_ids;   // up to the one that completes a stop string
+    std::string text;                // whole UTF-8; held back while it may begin a stop string
+    std::vector<int32_t> token_ids;  // up to the one that completes a stop string
   };
   // Ids without a token give no text: models have more outputs than their tokenizers have tokens.
   // After a stop string has matched, nothing more may be appended.

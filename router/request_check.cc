@@ -28,8 +28,7 @@ absl::Status OutOfRange(absl::string_view field, absl::string_view given,
 
 absl::Status CheckSampling(const v1::SamplingParams& sampling) {
   // Written so that NaN fails.
-  if (sampling.has_temperature() &&
-      !(sampling.temperature() >= 0 && sampling.temperature() <= 2)) {
+  if (sampling.has_temperature() && !(sampling.temperature() >= 0 && sampling.temperature() <= 2)) {
     return OutOfRange("sampling.temperature", absl::StrCat(sampling.temperature()),
                       "0 to 2 expected; 0 is greedy");
   }
@@ -52,9 +51,9 @@ absl::Status CheckStop(const v1::StopConditions& stop) {
     return OutOfRange("stop.max_tokens", absl::StrCat(stop.max_tokens()), "1 or more expected");
   }
   if (stop.stop_size() > kMaxStops) {
-    return InvalidField("TOO_MANY_STOPS", "stop.stop",
-                        absl::StrCat(stop.stop_size(), " strings given, at most ", kMaxStops,
-                                     " expected"));
+    return InvalidField(
+        "TOO_MANY_STOPS", "stop.stop",
+        absl::StrCat(stop.stop_size(), " strings given, at most ", kMaxStops, " expected"));
   }
   for (const std::string& text : stop.stop()) {
     if (text.empty()) {
@@ -76,9 +75,9 @@ absl::Status CheckStop(const v1::StopConditions& stop) {
 absl::Status CheckNames(const v1::GenerateRequest& request) {
   const std::string& id = request.request_id();
   if (id.size() > kMaxRequestIdBytes || !std::all_of(id.begin(), id.end(), absl::ascii_isprint)) {
-    return InvalidField("BAD_REQUEST_ID", "request_id",
-                        absl::StrCat("at most ", kMaxRequestIdBytes,
-                                     " printable ASCII characters expected"));
+    return InvalidField(
+        "BAD_REQUEST_ID", "request_id",
+        absl::StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters expected"));
   }
   if (request.cache_salt().size() > kMaxSaltBytes) {
     return OutOfRange("cache_salt", absl::StrCat(request.cache_salt().size(), " bytes"),
@@ -137,10 +136,10 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
 void FillSampling(const v1::SamplingParams& sampling,
                   const internal::v1::GenerationDefaults& defaults,
                   internal::v1::TokenSampling* out) {
-  out->set_temperature(sampling.has_temperature()  ? sampling.temperature()
+  out->set_temperature(sampling.has_temperature()   ? sampling.temperature()
                        : defaults.has_temperature() ? defaults.temperature()
                                                     : kDefaultTemperature);
-  out->set_top_p(sampling.has_top_p()  ? sampling.top_p()
+  out->set_top_p(sampling.has_top_p()   ? sampling.top_p()
                  : defaults.has_top_p() ? defaults.top_p()
                                         : kDefaultTopP);
   out->set_min_p(sampling.has_min_p() ? sampling.min_p() : defaults.min_p());
@@ -154,15 +153,14 @@ void FillSampling(const v1::SamplingParams& sampling,
 
 absl::Status CheckModel(const std::string& model, const std::string& served_model_name) {
   if (model.empty() || model == served_model_name) return absl::OkStatus();
-  return WithDetails(MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
-                               absl::StrCat("model: \"", model.substr(0, 128),
-                                            "\" is not served here; \"", served_model_name,
-                                            "\" is")),
-                     "", "model", std::nullopt);
+  return WithDetails(
+      MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
+                absl::StrCat("model: \"", model.substr(0, 128), "\" is not served here; \"",
+                             served_model_name, "\" is")),
+      "", "model", std::nullopt);
 }
 
-absl::Status CheckText(absl::string_view field, const std::string& text,
-                       int64_t max_prompt_bytes) {
+absl::Status CheckText(absl::string_view field, const std::string& text, int64_t max_prompt_bytes) {
   const int64_t size = static_cast<int64_t>(text.size());
   if (size <= max_prompt_bytes) return absl::OkStatus();
   return InvalidField("PROMPT_TOO_LONG", field,
@@ -204,9 +202,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
                                    " of the context's ", model.max_model_len, " tokens"));
   }
   PreparedRequest prepared;
-  prepared.keys = kv::PrefixKeys(
-      kv::RootPrefixKey(model.fingerprint, request.cache_salt(), /*adapter=*/""), tokens,
-      model.block_tokens);
+  prepared.keys =
+      kv::PrefixKeys(kv::RootPrefixKey(model.fingerprint, request.cache_salt(), /*adapter=*/""),
+                     tokens, model.block_tokens);
   prepared.stops.assign(stop.stop().begin(), stop.stop().end());
   prepared.return_token_ids = request.return_token_ids();
   internal::v1::DecodeRequest& decode = prepared.decode;

@@ -1,4 +1,5 @@
-// From what a client sent to what a decode worker gets: every field checked, every default filled in.
+// From what a client sent to what a decode worker gets: every field checked, every default filled
+// in.
 #ifndef BATON_ROUTER_REQUEST_CHECK_H_
 #define BATON_ROUTER_REQUEST_CHECK_H_
 

@@ -51,6 +51,12 @@ void StreamWriter::OnWriteDone(bool ok) {
   if (!ok) call_->Cancel();
 }
 
+void StreamWriter::OnDone() {
+  // Whoever called gRPC's Finish may still be leaving the lock.
+  { absl::MutexLock lock(&mutex_); }
+  delete this;
+}
+
 void OnceWriter::Finish(const v1::GenerateResponse& last) {
   MergeDelta(last, &whole_);
   v1::GenerateOnceResponse answer;

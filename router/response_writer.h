@@ -13,8 +13,8 @@
 
 namespace baton::router {
 
-// Owns itself until OnDone. Bounded: while a write is under way, deltas merge into one message, which
-// is never longer than the answer.
+// Owns itself until OnDone. Bounded: while a write is under way, deltas merge into one message,
+// which is never longer than the answer.
 class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ResponseSink {
  public:
   explicit StreamWriter(std::shared_ptr<GenerateCall> call) : call_(std::move(call)) {}
@@ -25,7 +25,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
 
   void OnWriteDone(bool ok) override;
   void OnCancel() override { call_->Cancel(); }
-  void OnDone() override { delete this; }
+  void OnDone() override;
 
  private:
   enum class State { kOpen, kFinishing, kFinished };

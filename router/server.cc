@@ -34,8 +34,8 @@ RouterServer::RouterServer(Options options, std::unique_ptr<tokenizer::Tokenizer
       admission_(options_.max_inflight_requests,
                  [this](int inside) { metrics_.SetInflight(inside); }),
       pool_(options_.tokenizer_threads, options_.max_queued_prompts),
-      parts_{options_, *tokenizer_, Clock::Real(), membership_, metrics_, admission_,
-             pool_,    decode_stubs_},
+      parts_{options_, *tokenizer_, Clock::Real(), membership_,
+             metrics_, admission_,  pool_,         decode_stubs_},
       inference_(parts_),
       admin_(membership_) {}
 

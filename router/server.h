@@ -1,5 +1,5 @@
-// A whole router: tokenizer, membership, watches, gRPC services, /metrics. main.cc and tests start it
-// alike.
+// A whole router: tokenizer, membership, watches, gRPC services, /metrics. main.cc and tests start
+// it alike.
 #ifndef BATON_ROUTER_SERVER_H_
 #define BATON_ROUTER_SERVER_H_
 
@@ -27,7 +27,9 @@ class RouterServer {
   ~RouterServer();
 
   const std::string& address() const { return rpc_->address(); }
-  std::string metrics_address() const { return metrics_endpoint_ ? metrics_endpoint_->address() : ""; }
+  std::string metrics_address() const {
+    return metrics_endpoint_ ? metrics_endpoint_->address() : "";
+  }
 
   // NOT_SERVING and no new calls; waits until the running ones have ended or `grace` is over, then
   // cancels them. Idempotent.

@@ -56,10 +56,10 @@ grpc::ServerUnaryReactor* InferenceFront::OnPool(grpc::CallbackServerContext* co
       [reactor, answer = std::move(answer)] { reactor->Finish(ToGrpcStatus(answer())); });
   if (!queued) {
     parts_.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
-    reactor->Finish(ToGrpcStatus(WithRetryAfter(
-        MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
-                  "too many prompts wait to be tokenized"),
-        absl::Milliseconds(parts_.options.retry_after_ms))));
+    reactor->Finish(ToGrpcStatus(
+        WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
+                                 "too many prompts wait to be tokenized"),
+                       absl::Milliseconds(parts_.options.retry_after_ms))));
   }
   return reactor;
 }

@@ -21,7 +21,12 @@ using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
 
 int ContinuationBytes(unsigned char lead) {
-  return lead < 0x80 ? 0 : lead < 0xC2 ? -1 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : lead < 0xF5 ? 3 : -1;
+  return lead < 0x80   ? 0
+         : lead < 0xC2 ? -1
+         : lead < 0xE0 ? 1
+         : lead < 0xF0 ? 2
+         : lead < 0xF5 ? 3
+                       : -1;
 }
 
 // As protobuf judges it: no surrogates, nothing overlong, nothing above U+10FFFF.

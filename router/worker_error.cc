@@ -33,7 +33,8 @@ absl::Status FromWorker(const grpc::Status& status) {
       return MakeError(error.code(), reason.empty() ? "DEADLINE_EXCEEDED" : reason,
                        "the request's deadline passed before its last token");
     case absl::StatusCode::kUnavailable:
-      // Without a reason it is the transport that speaks, of addresses that are no client's business.
+      // Without a reason it is the transport that speaks, of addresses that are no client's
+      // business.
       return reason.empty() ? Lost("WORKER_LOST") : error;
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kAborted:

@@ -8,8 +8,8 @@
 
 namespace baton::router {
 
-// The end of a Decode stream that was not ended by the router and has brought no finish. Never OK: a
-// failure never looks like a finish. Codes and reasons that mean something to a client pass; what
+// The end of a Decode stream that was not ended by the router and has brought no finish. Never OK:
+// a failure never looks like a finish. Codes and reasons that mean something to a client pass; what
 // went wrong inside a worker is logged by the caller and not told.
 absl::Status FromWorker(const grpc::Status& status);
 

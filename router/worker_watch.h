@@ -20,8 +20,8 @@ namespace baton::router {
 // Start and Stop once each, by the owner.
 class WorkerWatch {
  public:
-  // One channel per worker, numbered as in `membership`. `on_change(ready)` is called on the watch's
-  // own thread after anything may have changed; `ready` as in Membership::Ready().
+  // One channel per worker, numbered as in `membership`. `on_change(ready)` is called on the
+  // watch's own thread after anything may have changed; `ready` as in Membership::Ready().
   WorkerWatch(Membership& membership, std::vector<std::shared_ptr<grpc::Channel>> channels,
               const Clock& clock, std::function<void(bool ready)> on_change);
   ~WorkerWatch();

@@ -169,9 +169,8 @@ absl::StatusOr<std::vector<Model>> Client::ListModels() {
 
 absl::StatusOr<std::vector<Worker>> Client::ListWorkers() {
   v1::ListWorkersResponse response;
-  absl::Status status =
-      connection_->Ask(*connection_->admin, &v1::AdminService::Stub::ListWorkers,
-                       v1::ListWorkersRequest(), &response);
+  absl::Status status = connection_->Ask(*connection_->admin, &v1::AdminService::Stub::ListWorkers,
+                                         v1::ListWorkersRequest(), &response);
   if (!status.ok()) return status;
   std::vector<Worker> workers;
   for (const v1::WorkerStatus& worker : response.workers()) workers.push_back(FromProto(worker));

@@ -54,9 +54,9 @@ TEST(CommandsTest, UpHandsWorkerFlagsOn) {
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_EQ(parsed.commands.up.prefill_workers, 2);
   EXPECT_EQ(parsed.commands.up.decode_workers, 3);
-  EXPECT_THAT(parsed.commands.up.worker_flags,
-              ElementsAre("--block-size", "32", "--kv-cache-memory", "1GiB",
-                          "--no-enable-prefix-caching"));
+  EXPECT_THAT(
+      parsed.commands.up.worker_flags,
+      ElementsAre("--block-size", "32", "--kv-cache-memory", "1GiB", "--no-enable-prefix-caching"));
 }
 
 TEST(CommandsTest, BadCommandLinesAreRefused) {

@@ -84,8 +84,8 @@ TEST_F(LocalClusterTest, TheRouterGetsTheAddressesAndASignalStopsAll) {
 }
 
 TEST_F(LocalClusterTest, ADeafChildIsKilledAfterTheGrace) {
-  Script("baton-prefill-worker", absl::StrCat("trap '' TERM\nkill -TERM ", getpid(),
-                                              "\nwhile :; do sleep 0.05; done"));
+  Script("baton-prefill-worker",
+         absl::StrCat("trap '' TERM\nkill -TERM ", getpid(), "\nwhile :; do sleep 0.05; done"));
   Script("baton-decode-worker", kWellBehaved);
   options_.stop_grace = absl::Milliseconds(200);
   EXPECT_EQ(LocalCluster(options_, out_).Run(), 0);

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "absl/synchronization/notification.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
 #include "tests/testing/fake_cluster.h"
@@ -14,10 +14,10 @@
 namespace baton::router {
 namespace {
 
+using absl::StatusCode;
 using ::baton::testing::FakeCluster;
 using ::baton::testing::Ids;
 using ::testing::HasSubstr;
-using absl::StatusCode;
 
 struct Row {
   const char* name;
@@ -150,8 +150,8 @@ class RawBytesTest : public BadInputTest {
     grpc::ByteBuffer request(&slice, 1), response;
     absl::Notification done;
     grpc::Status answer;
-    stub.UnaryCall(&context, absl::StrCat("/baton.v1.InferenceService/", method), grpc::StubOptions(), &request,
-                   &response, [&](grpc::Status status) {
+    stub.UnaryCall(&context, absl::StrCat("/baton.v1.InferenceService/", method),
+                   grpc::StubOptions(), &request, &response, [&](grpc::Status status) {
                      answer = status;
                      done.Notify();
                    });
@@ -161,8 +161,11 @@ class RawBytesTest : public BadInputTest {
 };
 
 TEST_F(RawBytesTest, TextThatIsNotUtf8NamesItsField) {
-  const std::string broken = "a\xff\xfe" "b";
-  const std::string text_field = absl::StrCat(std::string("\x12\x04", 2), broken);  // GenerateRequest.text
+  const std::string broken =
+      "a\xff\xfe"
+      "b";
+  const std::string text_field =
+      absl::StrCat(std::string("\x12\x04", 2), broken);  // GenerateRequest.text
   const Row row = {"", StatusCode::kInvalidArgument, "NOT_UTF8", "text", "not valid UTF-8", {}};
   Expect(row, Send("Generate", text_field));
   Expect(row, Send("Tokenize", text_field));
@@ -170,16 +173,21 @@ TEST_F(RawBytesTest, TextThatIsNotUtf8NamesItsField) {
   Expect(inner, Send("GenerateOnce", absl::StrCat(std::string("\x0a\x06", 2), text_field)));
   // stop.stop, a string inside a message: field 5, then field 2.
   const Row stop = {"", StatusCode::kInvalidArgument, "NOT_UTF8", "stop.stop", "UTF-8", {}};
-  Expect(stop, Send("Generate", std::string("\x12\x01" "a" "\x2a\x03\x12\x01\xc0", 8)));
+  Expect(stop, Send("Generate", std::string("\x12\x01"
+                                            "a"
+                                            "\x2a\x03\x12\x01\xc0",
+                                            8)));
   // Surrogates and overlong forms are not UTF-8 either.
   Expect(row, Send("Generate", "\x12\x03\xed\xa0\x80"));
   Expect(row, Send("Generate", "\x12\x03\xe0\x80\x80"));
 }
 
 TEST_F(RawBytesTest, BytesThatAreNoMessage) {
-  const Row row = {"", StatusCode::kInvalidArgument, "MALFORMED_REQUEST", "",
-                   "not a baton.v1.GenerateRequest", {}};
-  Expect(row, Send("Generate", "\x12\x7f" "a"));
+  const Row row = {"", StatusCode::kInvalidArgument,     "MALFORMED_REQUEST",
+                   "", "not a baton.v1.GenerateRequest", {}};
+  Expect(row, Send("Generate",
+                   "\x12\x7f"
+                   "a"));
   Expect(row, Send("Generate", std::string(100, '\xff')));
 }
 

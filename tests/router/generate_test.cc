@@ -117,7 +117,10 @@ TEST(GenerateTest, StreamsTextUsageTimingsAndSeed) {
   decode.SendTokens({0xa9});
   decode.Finish({'B', kEndToken}, DecodeResponse::FINISH_STOP);
   const auto rest = call.Rest();
-  EXPECT_EQ(rest.text(), "\xc3\xa9" "B") << "the stop token is not part of the text";
+  EXPECT_EQ(rest.text(),
+            "\xc3\xa9"
+            "B")
+      << "the stop token is not part of the text";
   EXPECT_THAT(rest.token_ids(), ElementsAre(0xc3, 0xa9, 'B', kEndToken));
   EXPECT_EQ(rest.finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(rest.matched_stop(), "");
@@ -275,8 +278,7 @@ TEST(GenerateTest, WorkerErrorsPassWithoutTheirSecrets) {
       const absl::Status got = call.End();
       EXPECT_EQ(got.code(), row.to) << got;
       EXPECT_EQ(ErrorReason(got), row.to_reason);
-      EXPECT_EQ(std::string(got.message()).find("0x7fff") != std::string::npos,
-                row.message_passes);
+      EXPECT_EQ(std::string(got.message()).find("0x7fff") != std::string::npos, row.message_passes);
     }
   }
 }

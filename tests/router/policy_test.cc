@@ -25,8 +25,8 @@ Candidate Decode(int worker, int running, int free_blocks) {
 
 TEST(PolicyTest, LongestPrefixBeatsLoad) {
   PrefixThenLoad policy;
-  const auto choice = policy.Choose({64, 4}, {Prefill(0, 1, 0), Prefill(1, 3, 5000)},
-                                    {Decode(2, 0, 10)});
+  const auto choice =
+      policy.Choose({64, 4}, {Prefill(0, 1, 0), Prefill(1, 3, 5000)}, {Decode(2, 0, 10)});
   EXPECT_EQ(choice.prefill, 1);
   EXPECT_EQ(choice.decision, "prefix");
 }

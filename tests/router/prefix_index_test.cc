@@ -69,9 +69,8 @@ TEST(PrefixIndexTest, AgreesWithSetsUnderRandomWork) {
         ASSERT_EQ(index.key_count(w), static_cast<int64_t>(model[w].size()));
         all.insert(model[w].begin(), model[w].end());
         for (const auto& each : chains) {
-          const auto missing = std::find_if(each.begin(), each.end(), [&](uint64_t key) {
-            return model[w].count(key) == 0;
-          });
+          const auto missing = std::find_if(each.begin(), each.end(),
+                                            [&](uint64_t key) { return model[w].count(key) == 0; });
           ASSERT_EQ(index.MatchDepth(w, each), missing - each.begin()) << "seed " << seed;
         }
       }

@@ -134,9 +134,8 @@ TEST(ServerTest, AWorkerThatComesBackAtItsAddressStartsCold) {
 
 TEST(ServerTest, AWorkerOfAnotherModelIsRefusedAndTheOthersGoOn) {
   FakeCluster cluster(2, 1);
-  cluster.decode(0)->SetReply([&](DecodeCall call) {
-    call.Finish(Ids("x"), internal::v1::DecodeResponse::FINISH_LENGTH);
-  });
+  cluster.decode(0)->SetReply(
+      [&](DecodeCall call) { call.Finish(Ids("x"), internal::v1::DecodeResponse::FINISH_LENGTH); });
   const std::string address = cluster.prefill(1)->address();
   cluster.prefill(1).reset();
   auto card = FakeCard(v1::WORKER_ROLE_PREFILL, cluster.tokenizer().fingerprint());

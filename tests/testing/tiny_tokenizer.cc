@@ -25,8 +25,8 @@ int CodePointOf(int byte) {
 std::string TinyTokenizerJson() {
   std::vector<std::string> vocab;
   for (int byte = 0; byte < 256; ++byte) {
-    vocab.push_back(absl::StrCat("\"\\u", absl::Hex(CodePointOf(byte), absl::kZeroPad4),
-                                 "\":", byte));
+    vocab.push_back(
+        absl::StrCat("\"\\u", absl::Hex(CodePointOf(byte), absl::kZeroPad4), "\":", byte));
   }
   return absl::StrCat(
       R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":256,)",
