@@ -206,7 +206,7 @@ TEST(ServerTest, MetricsTellWhatHappened) {
   ASSERT_TRUE(bound.has_value());
   EXPECT_EQ(bound->grpc, cluster.server().address());
   EXPECT_EQ(bound->metrics, cluster.server().metrics_address());
-  const std::string page = testing::HttpGet(bound->metrics, "/metrics");
+  const std::string body = testing::HttpGet(bound->metrics, "/metrics");
   const std::string labels = R"(model="tiny",role="router")";
   for (const std::string& line : {
            absl::StrCat("baton_requests_total{", labels, R"(,code="OK",finish_reason="length"} 1)"),
@@ -220,7 +220,7 @@ TEST(ServerTest, MetricsTellWhatHappened) {
                         R"(,decision="load",policy="prefix_then_load"} 1)"),
            std::string("baton_build_info"),
        }) {
-    EXPECT_THAT(page, HasSubstr(line));
+    EXPECT_THAT(body, HasSubstr(line));
   }
 }
 

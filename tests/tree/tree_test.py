@@ -57,6 +57,10 @@ BANNED_NAME = re.compile(r"(^|_)(manager|util|helper|impl)s?(_|\.|$)")
 # ---- Exceptions, each with its reason -----------------------------------------------------------
 
 UNMIRRORED_TESTS = {
+    "tests/common/backend/cpu/vector_ops_test.cc":
+        "vector_kernels.h is compiled once per instruction set: tested through the backend",
+    "tests/common/tokenizer/tokenizer_golden_test.cc":
+        "the second half of tokenizer_test.cc: strings against Hugging Face's tokenizers",
     "tests/common/kv/radix_cache_property_test.cc":
         "the second half of radix_cache_test.cc: histories against a model",
 }

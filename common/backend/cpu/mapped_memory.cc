@@ -19,7 +19,7 @@
 namespace baton::backend {
 namespace {
 
-constexpr size_t kPage = 4096;
+constexpr size_t kOsPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
 
@@ -65,7 +65,7 @@ absl::StatusOr<MappedMemory> MappedMemory::Map(size_t size_bytes) {
     }
   }
   const bool huge = size_bytes >= kHugePage;
-  const size_t size = (std::max<size_t>(size_bytes, 1) + kPage - 1) / kPage * kPage;
+  const size_t size = (std::max<size_t>(size_bytes, 1) + kOsPage - 1) / kOsPage * kOsPage;
   const size_t slack = huge ? kHugePage : 0;
   void* mapped =
       mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

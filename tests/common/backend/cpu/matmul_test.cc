@@ -1,4 +1,4 @@
-#include "tests/common/backend/test_backend.h"
+#include "tests/common/backend/cpu/test_backend.h"
 
 namespace baton::backend {
 namespace {

@@ -1,5 +1,5 @@
 // Norms, RoPE, activation, embedding, copies.
-#include "tests/common/backend/test_backend.h"
+#include "tests/common/backend/cpu/test_backend.h"
 
 namespace baton::backend {
 namespace {

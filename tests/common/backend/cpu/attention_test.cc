@@ -1,6 +1,6 @@
 #include <map>
 
-#include "tests/common/backend/test_backend.h"
+#include "tests/common/backend/cpu/test_backend.h"
 
 namespace baton::backend {
 namespace {
@@ -13,9 +13,9 @@ struct Shape {
 };
 
 // A pool with sequences in scattered blocks, and the rows that were written to it.
-class PagedSequences {
+class ScatteredSequences {
  public:
-  PagedSequences(Backend& backend, const Shape& shape, int block_count, Random& random)
+  ScatteredSequences(Backend& backend, const Shape& shape, int block_count, Random& random)
       : backend_(backend), shape_(shape), free_(block_count) {
     const int64_t chunk = int64_t{2} * shape.kv_heads * shape.block_tokens * shape.head_dim *
                           static_cast<int64_t>(SizeOf(shape.kv));
@@ -120,7 +120,7 @@ class PagedSequences {
 };
 
 // One row, from what the pool holds, in double.
-std::vector<double> Reference(PagedSequences& pool, const Shape& shape,
+std::vector<double> Reference(ScatteredSequences& pool, const Shape& shape,
                               const std::vector<int32_t>& blocks, const float* q, int position) {
   const int d = shape.head_dim;
   std::vector<double> out(shape.query_heads() * d);
@@ -170,7 +170,7 @@ TEST_P(AttentionTest, IsSoftmaxOverWhatThePoolHolds) {
   for (uint32_t seed = 1; seed <= Seeds(GetParam(), 10); ++seed) {
     Random random(seed);
     const Shape shape = RandomShape(random);
-    PagedSequences pool(*backend_, shape, 100, random);
+    ScatteredSequences pool(*backend_, shape, 100, random);
     const int context = random.Int(0, 500), count = random.Int(1, 30);
     const std::vector<float> qkv = random.Floats((context + count) * shape.row_width());
     const std::vector<int32_t> blocks = pool.TakeBlocks(context + count);
@@ -195,7 +195,7 @@ TEST_P(AttentionTest, NeitherChunkingNorNeighboursShow) {
   for (uint32_t seed = 1; seed <= Seeds(GetParam(), 8); ++seed) {
     Random random(seed);
     const Shape shape = RandomShape(random);
-    PagedSequences pool(*backend_, shape, 1200, random);
+    ScatteredSequences pool(*backend_, shape, 1200, random);
     const int tokens = random.Int(1, 550);
     const std::vector<float> qkv = random.Floats(tokens * shape.row_width());
     const std::vector<int32_t> whole_blocks = pool.TakeBlocks(tokens);
@@ -219,7 +219,7 @@ TEST_P(AttentionTest, NeitherChunkingNorNeighboursShow) {
     std::vector<float> by_chunk;
     for (int at = 0; at < tokens;) {
       const int count = std::min(tokens - at, random.Of({1, 3, 16, 40, 200}));
-      std::vector<PagedSequences::Part> parts;
+      std::vector<ScatteredSequences::Part> parts;
       const int mine = random.Int(0, others);
       for (int i = 0; i <= others; ++i) {
         if (i == mine) parts.push_back({&chunk_blocks, &qkv, at, count});
@@ -245,7 +245,7 @@ TEST_P(AttentionTest, ThreadsDoNotShow) {
     for (int i = 0; i < 2; ++i) {
       Random random(seed);
       const Shape shape = RandomShape(random);
-      PagedSequences pool(i == 0 ? *backend_ : *other, shape, 600, random);
+      ScatteredSequences pool(i == 0 ? *backend_ : *other, shape, 600, random);
       const std::vector<float> qkv = random.Floats(1600 * shape.row_width());
       const std::vector<int32_t> longer = pool.TakeBlocks(1600), shorter = pool.TakeBlocks(100);
       pool.Step({{&longer, &qkv, 0, 1500}, {&shorter, &qkv, 0, 90}});

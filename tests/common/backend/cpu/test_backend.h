@@ -1,7 +1,7 @@
 // What the tests of the operations share: random operands, tensors over buffers, sequences in a
 // pool.
-#ifndef BATON_TESTS_COMMON_BACKEND_TEST_BACKEND_H_
-#define BATON_TESTS_COMMON_BACKEND_TEST_BACKEND_H_
+#ifndef BATON_TESTS_COMMON_BACKEND_CPU_TEST_BACKEND_H_
+#define BATON_TESTS_COMMON_BACKEND_CPU_TEST_BACKEND_H_
 
 #include <cmath>
 #include <cstdint>
@@ -137,4 +137,4 @@ inline void ExpectSame(const std::vector<float>& a, const std::vector<float>& b,
 
 }  // namespace baton::backend
 
-#endif  // BATON_TESTS_COMMON_BACKEND_TEST_BACKEND_H_
+#endif  // BATON_TESTS_COMMON_BACKEND_CPU_TEST_BACKEND_H_
