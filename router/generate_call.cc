@@ -1,5 +1,7 @@
 #include "router/generate_call.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -208,20 +210,18 @@ void GenerateCall::Finish(v1::FinishReason reason, v1::GenerateResponse last,
     last.mutable_timings()->set_decode_ms(
         absl::ToDoubleMilliseconds(last_token_at_ - *first_token_at_));
   }
-  sink_->Finish(last);
-  Ended(absl::StatusCode::kOk, reason);
+  Ended(absl::StatusCode::kOk, reason)->Finish(last);
 }
 
 void GenerateCall::Fail(const absl::Status& error) {
   BATON_LOG(Debug) << "request " << request_id_ << " failed: " << error;
   if (ErrorReason(error) == "NO_WORKER") parts_.metrics.RequestRejected("NO_WORKER");
-  sink_->Fail(error);
-  Ended(error.code(), v1::FINISH_REASON_UNSPECIFIED);
+  Ended(error.code(), v1::FINISH_REASON_UNSPECIFIED)->Fail(error);
 }
 
-// The answer is given; whatever a worker still does for it is work for nobody.
-void GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason) {
-  sink_ = nullptr;
+// Whatever a worker still does for the request is work for nobody. Counted before the answer goes
+// out, so that who has the answer finds it in the metrics.
+ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason) {
   if (stream_ != nullptr) stream_->Cancel();
   RouterMetrics::RequestEnd end;
   end.code = code;
@@ -230,6 +230,7 @@ void GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason) {
   end.duration = parts_.clock.SinceStart() - received_;
   if (first_token_at_) end.decode_duration = last_token_at_ - *first_token_at_;
   parts_.metrics.RequestEnded(end);
+  return std::exchange(sink_, nullptr);
 }
 
 }  // namespace baton::router

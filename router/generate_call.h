@@ -69,7 +69,9 @@ class GenerateCall final : public DecodeStream::Listener,
   void Finish(v1::FinishReason reason, v1::GenerateResponse last,
               const internal::v1::DecodeTimings& timings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Ended(absl::StatusCode code, v1::FinishReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The sink, for the one answer; afterwards there is none.
+  ResponseSink* Ended(absl::StatusCode code, v1::FinishReason reason)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   RouterParts& parts_;
   const absl::Duration received_;

@@ -58,8 +58,7 @@ class FakeWorker::WorkerFace final : public pb::WorkerService::CallbackService {
     snapshot->mutable_keys()->Assign(worker_.snapshot_keys_.begin(), worker_.snapshot_keys_.end());
     snapshot->set_last(true);
     stream->Send(event);
-    event.mutable_load()->set_free_blocks(worker_.card_.total_blocks());
-    stream->Send(event);
+    stream->Send(worker_.load_);
     worker_.watches_.push_back(stream);
     return stream.get();
   }
@@ -99,14 +98,34 @@ FakeWorker::FakeWorker(pb::WorkerCard card, std::string address)
     : card_(std::move(card)),
       worker_face_(std::make_unique<WorkerFace>(*this)),
       decode_face_(std::make_unique<DecodeFace>(*this)) {
+  load_.mutable_load()->set_free_blocks(card_.total_blocks());
   RpcServerOptions options;
   options.address = std::move(address);
   auto rpc = RpcServer::Start(options, {worker_face_.get(), decode_face_.get()}, {});
   BATON_CHECK(rpc.ok()) << rpc.status();
   rpc_ = *std::move(rpc);
+  heartbeat_ = std::thread([this] { Heartbeat(); });
 }
 
-FakeWorker::~FakeWorker() { rpc_->Stop(absl::ZeroDuration()); }
+FakeWorker::~FakeWorker() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  heartbeat_.join();
+  rpc_->Stop(absl::ZeroDuration());
+}
+
+void FakeWorker::Heartbeat() {
+  absl::MutexLock lock(&mutex_);
+  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping_), absl::Milliseconds(300))) {
+    TellAll(load_);
+  }
+}
+
+void FakeWorker::TellAll(const pb::WatchResponse& event) {
+  for (const auto& watch : watches_) watch->Send(event);
+}
 
 void FakeWorker::SetSnapshot(uint64_t sequence, std::vector<uint64_t> keys) {
   absl::MutexLock lock(&mutex_);
@@ -116,7 +135,8 @@ void FakeWorker::SetSnapshot(uint64_t sequence, std::vector<uint64_t> keys) {
 
 void FakeWorker::Tell(const pb::WatchResponse& event) {
   absl::MutexLock lock(&mutex_);
-  for (const auto& watch : watches_) watch->Send(event);
+  if (event.has_load()) load_ = event;
+  TellAll(event);
 }
 
 void FakeWorker::TellLoad(int running, int queued, int64_t queued_tokens, bool draining) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -130,7 +131,9 @@ class FakeWorker {
 
   const std::string& address() const { return rpc_->address(); }
 
-  // --- Watch. Each new stream is greeted with the card, a snapshot of `keys` and a load report.
+  // --- Watch. Each new stream is greeted with the card, a snapshot of `keys` and a load report,
+  // which is then repeated several times a second, so that a slow test does not make a silent
+  // worker.
   void SetSnapshot(uint64_t sequence, std::vector<uint64_t> keys);
   // On all streams there are.
   void Tell(const internal::v1::WatchResponse& event);
@@ -148,6 +151,8 @@ class FakeWorker {
  private:
   class WorkerFace;
   class DecodeFace;
+  void Heartbeat();
+  void TellAll(const internal::v1::WatchResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   internal::v1::WorkerCard card_ ABSL_GUARDED_BY(mutex_);
@@ -157,10 +162,13 @@ class FakeWorker {
   std::function<void(DecodeCall)> reply_ ABSL_GUARDED_BY(mutex_);
   std::deque<DecodeCall> calls_ ABSL_GUARDED_BY(mutex_);
   int decode_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  internal::v1::WatchResponse load_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::unique_ptr<WorkerFace> worker_face_;
   std::unique_ptr<DecodeFace> decode_face_;
   std::unique_ptr<RpcServer> rpc_;
+  std::thread heartbeat_;
 };
 
 }  // namespace baton::testing
