@@ -34,7 +34,7 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_option("--threads", o.threads, "compute threads; 0 for one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  app.add_option("--block-size", o.block_size, "tokens in a KV block, a multiple of 16")
+  app.add_option("--block-size", o.block_size, "tokens in a KV block: 16, 32, 64, 128 or 256")
       ->check(CLI::Range(16, 256))
       ->capture_default_str();
   app.add_option("--num-blocks", o.num_blocks, "KV blocks; 0 takes --kv-cache-memory")
@@ -63,9 +63,10 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
 }
 
 absl::Status Validate(const WorkerOptions& o) {
-  if (o.block_size % 16 != 0) {
+  // Attention adds up splits of 256 tokens, which blocks must not straddle.
+  if (o.block_size < 16 || 256 % o.block_size != 0) {
     return InvalidField("BLOCK_SIZE", "--block-size",
-                        absl::StrCat(o.block_size, " given, expected a multiple of 16"));
+                        absl::StrCat(o.block_size, " given, expected 16, 32, 64, 128 or 256"));
   }
   if (o.max_num_batched_tokens < o.block_size) {
     return InvalidField("MAX_NUM_BATCHED_TOKENS", "--max-num-batched-tokens",

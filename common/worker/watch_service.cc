@@ -55,6 +55,8 @@ void WatchService::Stop() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
+  // A drain and a stop may come here at once.
+  absl::MutexLock lock(&join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
 

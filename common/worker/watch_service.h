@@ -60,7 +60,8 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::list<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
+  absl::Mutex join_mutex_;
+  std::thread thread_ ABSL_GUARDED_BY(join_mutex_);
 };
 
 }  // namespace baton::worker

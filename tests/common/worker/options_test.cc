@@ -1,0 +1,80 @@
+#include "common/worker/options.h"
+
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+
+namespace baton::worker {
+namespace {
+
+// Parses `flags` behind --model; the message of what CLI11 refuses.
+std::string Parse(std::vector<std::string> flags, WorkerOptions* options) {
+  CLI::App app;
+  AddWorkerFlags(app, *options);
+  flags.insert(flags.begin(), {"--model", "dir"});
+  std::reverse(flags.begin(), flags.end());  // CLI11 takes them from the back
+  try {
+    app.parse(flags);
+  } catch (const CLI::ParseError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {
+  WorkerOptions options;
+  EXPECT_EQ(Parse({"--max-model-len", "512", "--max-num-seqs", "3", "--max-num-batched-tokens", "64",
+                   "--kv-cache-memory", "2MB", "--num-blocks", "9", "--block-size", "32",
+                   "--no-enable-prefix-caching", "--dtype", "float32"},
+                  &options),
+            "");
+  EXPECT_EQ(options.max_model_len, 512);
+  EXPECT_EQ(options.max_num_seqs, 3);
+  EXPECT_EQ(options.max_num_batched_tokens, 64);
+  EXPECT_EQ(options.kv_cache_memory_bytes, 2 << 20);
+  EXPECT_EQ(options.num_blocks, 9);
+  EXPECT_EQ(options.block_size, 32);
+  EXPECT_FALSE(options.enable_prefix_caching);
+  EXPECT_TRUE(Validate(options).ok());
+  const engine::EngineOptions engine = ToEngineOptions(options);
+  EXPECT_EQ(engine.backend.compute, backend::BackendOptions::Compute::kF32);
+  EXPECT_EQ(engine.num_blocks, 9);
+}
+
+TEST(WorkerOptionsTest, OutOfRangeIsRefusedByName) {
+  const std::vector<std::vector<std::string>> cases = {
+      {"--max-num-seqs", "0"},  {"--max-num-seqs", "-1"},   {"--num-blocks", "-1"},
+      {"--block-size", "8"},    {"--max-model-len", "-1"},  {"--dtype", "int3"},
+      {"--threads", "-2"},      {"--device", "cuda:0"},     {"--max-num-batched-tokens", "1"},
+      {"--no-such-flag", "1"},  {"--kv-cache-memory", "x"},
+  };
+  for (const std::vector<std::string>& flags : cases) {
+    WorkerOptions options;
+    EXPECT_NE(Parse(flags, &options), "") << flags[0] << " " << flags[1];
+  }
+}
+
+TEST(WorkerOptionsTest, WhatTheBackendCannotDoIsRefusedBeforeItIsAsked) {
+  for (const int block_size : {48, 80, 240}) {
+    WorkerOptions options;
+    options.block_size = block_size;
+    EXPECT_EQ(ErrorReason(Validate(options)), "BLOCK_SIZE") << block_size;
+  }
+  for (const int block_size : {16, 32, 64, 128, 256}) {
+    WorkerOptions options;
+    options.block_size = block_size;
+    EXPECT_TRUE(Validate(options).ok()) << block_size;
+  }
+  WorkerOptions options;
+  options.block_size = 128;
+  options.max_num_batched_tokens = 64;
+  EXPECT_EQ(ErrorReason(Validate(options)), "MAX_NUM_BATCHED_TOKENS");
+}
+
+}  // namespace
+}  // namespace baton::worker
