@@ -20,7 +20,10 @@ void DecodeStream::OnReadDone(bool ok) {
 }
 
 void DecodeStream::OnDone(const grpc::Status& status) {
-  listener_->OnStreamEnd(status);
+  // The listener goes last. Who waits for it may destroy the channel then, which must not happen
+  // here: the context holds a reference to it, and a channel cannot end on a thread of gRPC's.
+  const std::shared_ptr<Listener> listener = listener_;
+  listener->OnStreamEnd(status);
   delete this;
 }
 
