@@ -89,8 +89,10 @@ void DecodeLoop::Run() {
   }
   draining_ = true;
   for (const uint64_t id : scheduler_.SequenceIds()) End(id, Draining());
-  // Blocks are freed only after their last writer has stopped.
-  while (scheduler_.receiving_count() > 0) mailbox_->RunPending(absl::InfiniteDuration());
+  // Blocks are freed only after their last writer has stopped, channels after their last call.
+  while (scheduler_.receiving_count() > 0 || open_calls_ > 0) {
+    mailbox_->RunPending(absl::InfiniteDuration());
+  }
   mailbox_->Close();
   mailbox_->RunPending(absl::ZeroDuration());
 }
@@ -139,6 +141,8 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
                                                  const transfer::TransferSummary& summary) {
     mailbox->Post([this, id, status, summary] { OnTransferEnd(id, status, summary); });
   };
+  events.on_closed = [this, mailbox = mailbox_] { mailbox->Post([this] { --open_calls_; }); };
+  ++open_calls_;
   sequence.call = start_prefill_(sequence.prefill, request, sequence.deadline, std::move(plan),
                                  std::move(events));
 }

@@ -67,6 +67,7 @@ class DecodeLoop {
   const std::function<void(const worker::WorkerLoad&)> publish_;
   kv::BlockPool pool_;
   DecodeScheduler scheduler_;
+  int open_calls_ = 0;  // Prefill calls not closed yet
   bool draining_ = false;
   bool stopping_ = false;
   // Shared with transfers under way, whose last event may come late.

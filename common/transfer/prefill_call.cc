@@ -3,6 +3,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <utility>
 
 #include "common/base/check.h"
@@ -36,7 +37,10 @@ class GrpcPrefillCall final : public PrefillCall,
     StartCall();
   }
 
-  void Cancel() override { context_.TryCancel(); }
+  void Cancel() override {
+    cancelled_ = true;
+    context_.TryCancel();
+  }
 
  private:
   void OnReadDone(bool ok) override {
@@ -73,12 +77,21 @@ class GrpcPrefillCall final : public PrefillCall,
       if (error.ok()) {
         error = MakeError(absl::StatusCode::kDataLoss, "PROTOCOL",
                           "KV transfer: the prefill worker ended the stream without a commit");
-      } else if (error.code() == absl::StatusCode::kUnavailable && ErrorReason(error).empty()) {
+      } else if (ErrorReason(error).empty() && IsLoss(error)) {
         error = MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST", error.message());
       }
       End(std::move(error));
     }
-    const std::shared_ptr<GrpcPrefillCall> self = std::move(self_);  // may be the last reference
+    const std::function<void()> on_closed = events_.on_closed;
+    std::shared_ptr<GrpcPrefillCall> self = std::move(self_);
+    self.reset();  // may be the last reference: no member is touched below
+    on_closed();
+  }
+
+  // The transport speaks, not the prefill worker. A server that stops cancels its calls.
+  bool IsLoss(const absl::Status& error) const {
+    return error.code() == absl::StatusCode::kUnavailable ||
+           (error.code() == absl::StatusCode::kCancelled && !cancelled_);
   }
 
   void End(absl::Status status) {
@@ -93,6 +106,7 @@ class GrpcPrefillCall final : public PrefillCall,
   grpc::ByteBuffer buffer_;
   KvReceiver receiver_;
   const PrefillEvents events_;
+  std::atomic<bool> cancelled_{false};  // by us
   bool ended_ = false;  // reads and OnDone come one after another
   std::shared_ptr<GrpcPrefillCall> self_;
 };

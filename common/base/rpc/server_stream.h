@@ -73,8 +73,10 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
 
  private:
   void OnCancel() final {
+    std::shared_ptr<ServerStream> self;  // OnDone may come while OnPeerGone runs
     {
       absl::MutexLock lock(&mutex_);
+      self = self_;
       broken_ = true;
       items_.clear();
     }
