@@ -1,4 +1,5 @@
-// How fast is the engine alone? Prefill tokens/s by prompt length and depth, decode tokens/s by batch.
+// How fast is the engine alone? Prefill tokens/s by prompt length and depth, decode tokens/s by
+// batch.
 //
 //   engine_bench --model DIR [--threads 2] [--dtype auto] [--repeat 3]
 //
@@ -36,8 +37,8 @@ class Bench {
     }
     tokens_.resize(max_tokens);
     for (int i = 0; i < max_tokens; ++i) {
-      tokens_[i] = static_cast<int32_t>((uint64_t{2654435761u} * (i + 1)) %
-                                        engine.config().token_count);
+      tokens_[i] =
+          static_cast<int32_t>((uint64_t{2654435761u} * (i + 1)) % engine.config().token_count);
     }
   }
 

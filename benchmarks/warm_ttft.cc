@@ -1,5 +1,5 @@
-// What does a warm prefix save? Time to first token through a running cluster, for prompts whose first
-// three quarters are cached on the prefill worker, against prompts that nobody has seen.
+// What does a warm prefix save? Time to first token through a running cluster, for prompts whose
+// first three quarters are cached on the prefill worker, against prompts that nobody has seen.
 //
 //   warm_ttft --address HOST:PORT [--prompt-tokens 1024] [--rounds 9]
 //
@@ -44,9 +44,9 @@ class Client {
     Measured measured;
     while (reader->Read(&response)) {
       if (measured.ttft_ms == 0) {
-        measured.ttft_ms = std::chrono::duration<double, std::milli>(
-                               std::chrono::steady_clock::now() - begin)
-                               .count();
+        measured.ttft_ms =
+            std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+                .count();
       }
       if (response.has_usage()) measured.cached_tokens = response.usage().cached_prompt_tokens();
     }
@@ -74,7 +74,8 @@ int Main(int argc, char** argv) {
   app.add_option("--address", address, "router")->required();
   app.add_option("--prompt-tokens", prompt_tokens)->check(CLI::Range(64, 1 << 20));
   app.add_option("--rounds", rounds)->check(CLI::Range(1, 1000));
-  app.add_option("--vocabulary", vocabulary, "draw token ids below this")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--vocabulary", vocabulary, "draw token ids below this")
+      ->check(CLI::Range(1, 1 << 20));
   CLI11_PARSE(app, argc, argv);
   std::mt19937 random(std::random_device{}());
   const auto tokens = [&](int count) {

@@ -17,7 +17,8 @@ namespace {
 using internal::v1::DecodeResponse;
 
 absl::Status Draining() {
-  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this decode worker is shutting down");
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                   "this decode worker is shutting down");
 }
 
 // What a failed transfer means to the router: nothing is wrong with the request, try elsewhere. A
@@ -55,9 +56,8 @@ DecodeLoop::~DecodeLoop() { Stop(); }
 
 void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<DecodeStream> stream = sequence->stream;
-  if (!mailbox_->Post([this, sequence = std::move(sequence)]() mutable {
-        Accept(std::move(sequence));
-      })) {
+  if (!mailbox_->Post(
+          [this, sequence = std::move(sequence)]() mutable { Accept(std::move(sequence)); })) {
     stream->Finish(ToGrpcStatus(Draining()));
   }
 }

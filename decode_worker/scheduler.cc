@@ -13,8 +13,9 @@ namespace {
 using SequenceList = std::list<std::unique_ptr<Sequence>>;
 
 SequenceList::iterator FindIn(SequenceList& list, uint64_t id) {
-  return std::find_if(list.begin(), list.end(),
-                      [id](const std::unique_ptr<Sequence>& sequence) { return sequence->id == id; });
+  return std::find_if(list.begin(), list.end(), [id](const std::unique_ptr<Sequence>& sequence) {
+    return sequence->id == id;
+  });
 }
 
 }  // namespace
@@ -48,11 +49,11 @@ absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
   if (!waiting_.empty() &&
       (waiting_count() >= options_.max_queued_requests ||
        waiting_tokens_ + sequence->prompt_tokens > options_.max_queued_tokens)) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-                     absl::StrCat("the decode worker's queue holds ", waiting_count(),
-                                  " requests and ", waiting_tokens_, " tokens, its bounds are ",
-                                  options_.max_queued_requests, " and ",
-                                  options_.max_queued_tokens));
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+        absl::StrCat("the decode worker's queue holds ", waiting_count(), " requests and ",
+                     waiting_tokens_, " tokens, its bounds are ", options_.max_queued_requests,
+                     " and ", options_.max_queued_tokens));
   }
   waiting_tokens_ += sequence->prompt_tokens;
   waiting_.push_back(std::move(sequence));
@@ -64,8 +65,7 @@ Sequence* DecodeScheduler::Admit() {
     return nullptr;
   }
   Sequence& sequence = *waiting_.front();
-  absl::StatusOr<kv::BlockLease> blocks =
-      pool_.Acquire(TotalBlocks(sequence), kv::BlockUse::kHeld);
+  absl::StatusOr<kv::BlockLease> blocks = pool_.Acquire(TotalBlocks(sequence), kv::BlockUse::kHeld);
   if (!blocks.ok()) return nullptr;
   sequence.blocks = *std::move(blocks);
   waiting_tokens_ -= sequence.prompt_tokens;

@@ -42,18 +42,17 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options) {
   service_ = std::make_unique<DecodeServer>(epoch, *engine_, *loop_, *metrics_);
   RpcServerOptions server;
   server.address = options.listen;
-  BATON_ASSIGN_OR_RETURN(
-      rpc_, RpcServer::Start(server, {service_.get(), watch_.get()},
-                             {internal::v1::DecodeService::service_full_name(),
-                              internal::v1::WorkerService::service_full_name()}));
+  BATON_ASSIGN_OR_RETURN(rpc_,
+                         RpcServer::Start(server, {service_.get(), watch_.get()},
+                                          {internal::v1::DecodeService::service_full_name(),
+                                           internal::v1::WorkerService::service_full_name()}));
   rpc_->SetServing(true);
   BATON_LOG(Info) << "decode worker " << worker_id << " serves " << watch_->card().model() << " on "
                   << rpc_->address() << ", /metrics on " << metrics_endpoint_->address() << "; "
                   << engine_->Description() << "; " << engine_->kv_pool().block_count
                   << " KV blocks of " << engine_->kv_layout().ToString();
   if (options.address_file.empty()) return absl::OkStatus();
-  return WriteAddressFile(options.address_file,
-                          {rpc_->address(), metrics_endpoint_->address()});
+  return WriteAddressFile(options.address_file, {rpc_->address(), metrics_endpoint_->address()});
 }
 
 DecodeWorker::~DecodeWorker() { Stop(); }

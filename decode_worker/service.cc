@@ -25,10 +25,10 @@ absl::Status DecodeServer::Check(const internal::v1::DecodeRequest& request) con
                                   ", this decode worker has ", absl::Hex(epoch_)));
   }
   if (request.model_fingerprint() != engine_.config().fingerprint) {
-    return MakeError(absl::StatusCode::kUnavailable, "MODEL_MISMATCH",
-                     absl::StrCat("the caller means model ", absl::Hex(request.model_fingerprint()),
-                                  ", this decode worker has ",
-                                  absl::Hex(engine_.config().fingerprint)));
+    return MakeError(
+        absl::StatusCode::kUnavailable, "MODEL_MISMATCH",
+        absl::StrCat("the caller means model ", absl::Hex(request.model_fingerprint()),
+                     ", this decode worker has ", absl::Hex(engine_.config().fingerprint)));
   }
   const int limit = engine_.max_model_len();
   if (request.tokens_size() < 1 || request.tokens_size() >= limit) {
@@ -38,9 +38,9 @@ absl::Status DecodeServer::Check(const internal::v1::DecodeRequest& request) con
   }
   for (const int32_t token : request.tokens()) {
     if (token < 0 || token >= engine_.config().vocab_size) {
-      return InvalidField("TOKEN_ID", "tokens",
-                          absl::StrCat("id ", token, ", expected 0 to ",
-                                       engine_.config().vocab_size - 1));
+      return InvalidField(
+          "TOKEN_ID", "tokens",
+          absl::StrCat("id ", token, ", expected 0 to ", engine_.config().vocab_size - 1));
     }
   }
   if (request.max_tokens() < 1) {
@@ -48,9 +48,9 @@ absl::Status DecodeServer::Check(const internal::v1::DecodeRequest& request) con
                         absl::StrCat(request.max_tokens(), " given, expected 1 or more"));
   }
   if (request.stop_token_ids_size() > kMaxStopTokenIds) {
-    return InvalidField("STOP_TOKEN_IDS", "stop_token_ids",
-                        absl::StrCat(request.stop_token_ids_size(), " given, expected at most ",
-                                     kMaxStopTokenIds));
+    return InvalidField(
+        "STOP_TOKEN_IDS", "stop_token_ids",
+        absl::StrCat(request.stop_token_ids_size(), " given, expected at most ", kMaxStopTokenIds));
   }
   if (request.prefill().address().empty()) {
     return InvalidField("PREFILL_ADDRESS", "prefill.address", "empty, expected host:port");
@@ -82,8 +82,8 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
   sequence->cache_salt = request->cache_salt();
   sequence->prefill = {request->prefill().address(), request->prefill().worker_id(),
                        request->prefill().epoch()};
-  sequence->deadline = std::min(absl::FromChrono(context->deadline()),
-                                absl::Now() + max_request_time_);
+  sequence->deadline =
+      std::min(absl::FromChrono(context->deadline()), absl::Now() + max_request_time_);
   sequence->stream = std::move(stream);
   loop_.Submit(std::move(sequence));
   return reactor;

@@ -16,7 +16,8 @@ namespace {
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
 
 absl::Status Draining() {
-  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this prefill worker is shutting down");
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
+                   "this prefill worker is shutting down");
 }
 
 }  // namespace
@@ -142,7 +143,8 @@ bool PrefillLoop::Step() {
   engine::Batch batch;
   for (const Chunk& chunk : chunks) {
     engine::BatchEntry entry;
-    entry.tokens = absl::MakeConstSpan(chunk.job->tokens).subspan(chunk.begin, chunk.end - chunk.begin);
+    entry.tokens =
+        absl::MakeConstSpan(chunk.job->tokens).subspan(chunk.begin, chunk.end - chunk.begin);
     entry.context = chunk.begin;
     entry.blocks = chunk.job->blocks.ids();
     entry.sample = chunk.last();
@@ -187,8 +189,7 @@ void PrefillLoop::Publish() {
   load.queued = scheduler_.waiting_count();
   load.queued_tokens = scheduler_.queued_tokens();
   load.counts = pool_.counts();
-  load.free_blocks =
-      load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
+  load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = static_cast<int>(leases_.size());
   load.draining = draining_;
   publish_(load);

@@ -30,11 +30,11 @@ absl::Status PrefillScheduler::Submit(std::unique_ptr<PrefillJob> job) {
   // The bounds are on what waits: a lone prompt is let in however long it is.
   if (!waiting_.empty() && (waiting_count() >= options_.max_queued_requests ||
                             waiting_tokens_ + tokens > options_.max_queued_tokens)) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-                     absl::StrCat("the prefill worker's queue holds ", waiting_count(),
-                                  " requests and ", waiting_tokens_, " tokens, its bounds are ",
-                                  options_.max_queued_requests, " and ",
-                                  options_.max_queued_tokens));
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+        absl::StrCat("the prefill worker's queue holds ", waiting_count(), " requests and ",
+                     waiting_tokens_, " tokens, its bounds are ", options_.max_queued_requests,
+                     " and ", options_.max_queued_tokens));
   }
   waiting_tokens_ += tokens;
   waiting_.push_back(std::move(job));

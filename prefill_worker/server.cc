@@ -37,18 +37,17 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   service_ = std::make_unique<PrefillServer>(identity, *engine_, *loop_, *metrics_);
   RpcServerOptions server;
   server.address = options.listen;
-  BATON_ASSIGN_OR_RETURN(
-      rpc_, RpcServer::Start(server, {service_.get(), watch_.get()},
-                             {internal::v1::PrefillService::service_full_name(),
-                              internal::v1::WorkerService::service_full_name()}));
+  BATON_ASSIGN_OR_RETURN(rpc_,
+                         RpcServer::Start(server, {service_.get(), watch_.get()},
+                                          {internal::v1::PrefillService::service_full_name(),
+                                           internal::v1::WorkerService::service_full_name()}));
   rpc_->SetServing(true);
-  BATON_LOG(Info) << "prefill worker " << identity.worker_id << " serves " << watch_->card().model() << " on "
-                  << rpc_->address() << ", /metrics on " << metrics_endpoint_->address() << "; "
-                  << engine_->Description() << "; " << engine_->kv_pool().block_count
+  BATON_LOG(Info) << "prefill worker " << identity.worker_id << " serves " << watch_->card().model()
+                  << " on " << rpc_->address() << ", /metrics on " << metrics_endpoint_->address()
+                  << "; " << engine_->Description() << "; " << engine_->kv_pool().block_count
                   << " KV blocks of " << engine_->kv_layout().ToString();
   if (options.address_file.empty()) return absl::OkStatus();
-  return WriteAddressFile(options.address_file,
-                          {rpc_->address(), metrics_endpoint_->address()});
+  return WriteAddressFile(options.address_file, {rpc_->address(), metrics_endpoint_->address()});
 }
 
 PrefillWorker::~PrefillWorker() { Stop(); }

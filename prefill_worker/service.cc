@@ -51,15 +51,15 @@ absl::Status PrefillServer::Check(const internal::v1::PrefillRequest& request) c
     return Mismatch("KV_LAYOUT", "KV layout", request.kv_layout_fingerprint(), layout);
   }
   if (request.tokens_size() < 1 || request.tokens_size() > engine_.max_model_len()) {
-    return InvalidField("PROMPT_LENGTH", "tokens",
-                        absl::StrCat(request.tokens_size(), " given, expected 1 to ",
-                                     engine_.max_model_len()));
+    return InvalidField(
+        "PROMPT_LENGTH", "tokens",
+        absl::StrCat(request.tokens_size(), " given, expected 1 to ", engine_.max_model_len()));
   }
   for (const int32_t token : request.tokens()) {
     if (token < 0 || token >= engine_.config().vocab_size) {
-      return InvalidField("TOKEN_ID", "tokens",
-                          absl::StrCat("id ", token, ", expected 0 to ",
-                                       engine_.config().vocab_size - 1));
+      return InvalidField(
+          "TOKEN_ID", "tokens",
+          absl::StrCat("id ", token, ", expected 0 to ", engine_.config().vocab_size - 1));
     }
   }
   const int blocks = (request.tokens_size() + engine_.kv_layout().block_tokens - 1) /

@@ -2,9 +2,8 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
-
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "client/cpp/convert.h"
@@ -16,7 +15,7 @@ namespace baton::client {
 namespace {
 
 void SetTimeout(absl::Duration timeout, grpc::ClientContext* context) {
-  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
+  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));  // saturates
 }
 
 // An error without a reason comes from the transport: say where to.

@@ -16,8 +16,7 @@ using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
 // Field 15, wire type 2 (length-delimited).
-constexpr uint8_t kPayloadTag =
-    (internal::v1::PrefillFrame::kPayloadFieldNumber << 3) | 2;
+constexpr uint8_t kPayloadTag = (internal::v1::PrefillFrame::kPayloadFieldNumber << 3) | 2;
 // No header comes near it: six scalars, the largest body five.
 constexpr size_t kMaxHeaderBytes = 256;
 

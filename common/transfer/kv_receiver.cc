@@ -173,9 +173,9 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
   if (chunk.layer() < 0 || chunk.layer() >= plan_.layout.layers || count < 1 || first_index < 0 ||
       first_index + count > blocks) {
     return Protocol(absl::StrCat("chunk of layer ", chunk.layer(), ", blocks ", chunk.first_block(),
-                                 " to ", int64_t{chunk.first_block()} + count, " is outside layers 0 to ",
-                                 plan_.layout.layers, ", blocks ", plan_.first_block, " to ",
-                                 plan_.first_block + blocks));
+                                 " to ", int64_t{chunk.first_block()} + count,
+                                 " is outside layers 0 to ", plan_.layout.layers, ", blocks ",
+                                 plan_.first_block, " to ", plan_.first_block + blocks));
   }
   const int64_t expected_bytes = count * static_cast<int64_t>(plan_.layout.ChunkBytes());
   if (SizeOf(payload) != expected_bytes) {

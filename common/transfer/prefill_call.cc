@@ -107,7 +107,7 @@ class GrpcPrefillCall final : public PrefillCall,
   KvReceiver receiver_;
   const PrefillEvents events_;
   std::atomic<bool> cancelled_{false};  // by us
-  bool ended_ = false;  // reads and OnDone come one after another
+  bool ended_ = false;                  // reads and OnDone come one after another
   std::shared_ptr<GrpcPrefillCall> self_;
 };
 

@@ -70,8 +70,8 @@ absl::Status Validate(const WorkerOptions& o) {
   }
   if (o.max_num_batched_tokens < o.block_size) {
     return InvalidField("MAX_NUM_BATCHED_TOKENS", "--max-num-batched-tokens",
-                        absl::StrCat(o.max_num_batched_tokens, " given, expected at least one block (",
-                                     o.block_size, ")"));
+                        absl::StrCat(o.max_num_batched_tokens,
+                                     " given, expected at least one block (", o.block_size, ")"));
   }
   if (o.num_blocks == 0 && o.kv_cache_memory_bytes < 1) {
     return InvalidField("KV_POOL_SIZE", "--kv-cache-memory",

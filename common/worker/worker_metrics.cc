@@ -36,8 +36,7 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& 
   using prometheus::BuildHistogram;
   const Labels labels = {{"role", role}, {"model", model}};
   series_.reset(new Series{
-      labels,
-      BuildGauge().Name("baton_kv_blocks").Help("KV blocks by state.").Register(registry),
+      labels, BuildGauge().Name("baton_kv_blocks").Help("KV blocks by state.").Register(registry),
       BuildGauge()
           .Name("baton_kv_cache_utilization_ratio")
           .Help("Share of the KV blocks that are active or held.")

@@ -1,16 +1,15 @@
-// Router, two prefill and two decode workers over real gRPC, with the demo model: every answer equals
-// the oracle's, cold and warm, alone and in company, and afterwards every block is back.
+// Router, two prefill and two decode workers over real gRPC, with the demo model: every answer
+// equals the oracle's, cold and warm, alone and in company, and afterwards every block is back.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <nlohmann/json.hpp>
 
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
@@ -227,8 +226,8 @@ TEST_F(WholeClusterTest, FiveHundredPromptsSixteenAtATimeColdThenWarm) {
   ExpectIdle();
 }
 
-// What the demo shows, as a test: text in, the right text out. The prompts and answers were drawn by
-// models/demo/generate_data.py from a seed that training never saw.
+// What the demo shows, as a test: text in, the right text out. The prompts and answers were drawn
+// by models/demo/generate_data.py from a seed that training never saw.
 TEST_F(WholeClusterTest, TheDemoModelRemembersWhatItRead) {
   StartCluster(WorkerOptions());
   std::ifstream file(std::string(kModelDir) + "/prompts.json");

@@ -106,8 +106,7 @@ TEST_F(WorkerPairTest, TokensEqualTheOracleColdAndWarm) {
   StartPair();
   std::mt19937 random(17);
   for (int i = 0; i < 40; ++i) {
-    const std::vector<int32_t> prompt =
-        RandomTokens(random, 1 + static_cast<int>(random() % 300));
+    const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 300));
     const model::SamplingParams sampling = i % 2 == 0 ? Greedy() : Seeded(i);
     const std::vector<int32_t> expected = TheOracle().Generate(prompt, sampling, 12);
     for (const bool warm : {false, true}) {
@@ -126,7 +125,8 @@ TEST_F(WorkerPairTest, TokensEqualTheOracleColdAndWarm) {
 
 TEST_F(WorkerPairTest, ManyAtOnceThroughATinyPoolEqualTheOracle) {
   worker::WorkerOptions options = Options();
-  options.num_blocks = 40;  // two long requests fill it: admission, eviction and waiting all the time
+  options.num_blocks =
+      40;  // two long requests fill it: admission, eviction and waiting all the time
   StartPair(options, options);
   struct Case {
     std::vector<int32_t> prompt;
@@ -198,8 +198,7 @@ TEST_F(WorkerPairTest, CancelsAtEveryMomentLeaveNoBlock) {
   std::mt19937 random(7);
   int cancelled = 0;
   for (int i = 0; i < 60; ++i) {
-    const std::vector<int32_t> prompt =
-        RandomTokens(random, 1 + static_cast<int>(random() % 200));
+    const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 200));
     grpc::ClientContext context;
     context.set_deadline(testing::TestDeadline());
     auto reader = stub->Decode(&context, Request(prompt, Greedy(), 300));
@@ -317,8 +316,7 @@ TEST_F(WorkerPairTest, WithoutPrefixCachingNothingStays) {
   options.enable_prefix_caching = false;
   StartPair(options, options);
   for (int i = 0; i < 2; ++i) {
-    const DecodeResult result =
-        Decode(channel_, Request(std::vector<int32_t>(64, 3), Greedy(), 4));
+    const DecodeResult result = Decode(channel_, Request(std::vector<int32_t>(64, 3), Greedy(), 4));
     EXPECT_EQ(result.usage.cached_prompt_tokens(), 0);
   }
   ExpectIdle();
@@ -369,9 +367,8 @@ TEST_F(WorkerPairTest, ADrainLetsStreamsFinish) {
 }
 
 // A prefill worker that lies: a real sender whose frames are then spoilt.
-class LyingPrefill final
-    : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
-          internal::v1::PrefillService::Service> {
+class LyingPrefill final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
+                               internal::v1::PrefillService::Service> {
  public:
   using Spoil = std::function<void(std::vector<internal::v1::PrefillFrame>&)>;
   LyingPrefill(const engine::Engine& engine, uint64_t epoch) : engine_(engine), epoch_(epoch) {}
@@ -389,7 +386,8 @@ class LyingPrefill final
                                                       const grpc::ByteBuffer* bytes) override {
     internal::v1::PrefillRequest request;
     grpc::ByteBuffer copy(*bytes);
-    BATON_CHECK(grpc::SerializationTraits<internal::v1::PrefillRequest>::Deserialize(&copy, &request).ok());
+    BATON_CHECK(
+        grpc::SerializationTraits<internal::v1::PrefillRequest>::Deserialize(&copy, &request).ok());
     auto stream = std::make_shared<Stream>();
     for (const internal::v1::PrefillFrame& frame : Frames(request)) {
       stream->Push(frame.SerializeAsString());
@@ -444,17 +442,30 @@ TEST_F(WorkerPairTest, NoTokenFollowsFromAFrameThatIsWrong) {
   const std::vector<Case> cases = {
       {"CHECKSUM", [](Frames& f) { (*f[1].mutable_payload())[100] ^= 1; }},
       {"CHECKSUM", [](Frames& f) { f[1].mutable_kv_chunk()->set_layer(2); }},
-      {"STALE_EPOCH", [](Frames& f) { f[1].set_epoch(3); LyingPrefill::Seal(f[1]); }},
-      {"PROTOCOL", [](Frames& f) { f[1].set_transfer_id(3); LyingPrefill::Seal(f[1]); }},
-      {"KV_LAYOUT", [](Frames& f) {
+      {"STALE_EPOCH",
+       [](Frames& f) {
+         f[1].set_epoch(3);
+         LyingPrefill::Seal(f[1]);
+       }},
+      {"PROTOCOL",
+       [](Frames& f) {
+         f[1].set_transfer_id(3);
+         LyingPrefill::Seal(f[1]);
+       }},
+      {"KV_LAYOUT",
+       [](Frames& f) {
          f[0].mutable_accepted()->set_kv_layout_fingerprint(3);
          LyingPrefill::Seal(f[0]);
        }},
-      {"PROTOCOL", [](Frames& f) { f.erase(f.begin() + 2); }},                // a frame is lost
-      {"PROTOCOL", [](Frames& f) { f.pop_back(); }},                          // no commit
-      {"PROTOCOL", [](Frames& f) { std::swap(f[2], f.back()); }},             // commit too early
-      {"PROTOCOL", [](Frames& f) { f.clear(); }},                             // nothing at all
-      {"PROTOCOL", [](Frames& f) { f[1].mutable_payload()->resize(7); LyingPrefill::Seal(f[1]); }},
+      {"PROTOCOL", [](Frames& f) { f.erase(f.begin() + 2); }},     // a frame is lost
+      {"PROTOCOL", [](Frames& f) { f.pop_back(); }},               // no commit
+      {"PROTOCOL", [](Frames& f) { std::swap(f[2], f.back()); }},  // commit too early
+      {"PROTOCOL", [](Frames& f) { f.clear(); }},                  // nothing at all
+      {"PROTOCOL",
+       [](Frames& f) {
+         f[1].mutable_payload()->resize(7);
+         LyingPrefill::Seal(f[1]);
+       }},
   };
   DecodeRequest request = Request(std::vector<int32_t>(40, 9), Greedy(), 4);
   request.mutable_prefill()->set_address((*server)->address());

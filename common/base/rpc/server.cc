@@ -3,8 +3,6 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
-#include <chrono>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/error.h"
@@ -64,7 +62,7 @@ void RpcServer::SetServing(bool serving) {
 }
 
 void RpcServer::Stop(absl::Duration grace) {
-  server_->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));  // saturates: grace may be infinite
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {

@@ -30,7 +30,9 @@ struct Frame {
   }
 };
 
-void Seal(Frame& frame) { frame.header.set_checksum(FrameChecksum(frame.header, frame.segments())); }
+void Seal(Frame& frame) {
+  frame.header.set_checksum(FrameChecksum(frame.header, frame.segments()));
+}
 
 // A pool of 8 blocks and a transfer of sequence blocks 2 to 5 into pool blocks 6, 1, 3.
 class KvReceiverTest : public ::testing::Test {
@@ -96,8 +98,8 @@ class KvReceiverTest : public ::testing::Test {
     return frame;
   }
   std::vector<Frame> WholeTransfer() const {
-    return {Accepted(), Chunk(0, 2, 2), Chunk(1, 2, 2), Chunk(0, 4, 1), FirstToken(7),
-            Chunk(1, 4, 1)};
+    return {Accepted(),     Chunk(0, 2, 2), Chunk(1, 2, 2),
+            Chunk(0, 4, 1), FirstToken(7),  Chunk(1, 4, 1)};
   }
   static absl::Status Give(KvReceiver& receiver, const Frame& frame) {
     return receiver.OnFrame(frame.header, frame.segments());
@@ -105,8 +107,8 @@ class KvReceiverTest : public ::testing::Test {
   void ExpectBlocksWhole() const {
     for (int layer = 0; layer < 2; ++layer) {
       for (int i = 0; i < 3; ++i) {
-        const std::byte* chunk = memory_.data() + plan_.blocks[i] * layout_.BlockBytes() +
-                                 layer * layout_.ChunkBytes();
+        const std::byte* chunk =
+            memory_.data() + plan_.blocks[i] * layout_.BlockBytes() + layer * layout_.ChunkBytes();
         for (int64_t k = 0; k < static_cast<int64_t>(layout_.ChunkBytes()); ++k) {
           ASSERT_EQ(static_cast<char>(chunk[k]), Fill(layer, 2 + i));
         }
@@ -222,13 +224,11 @@ TEST_F(KvReceiverTest, RefusesWhatBelongsElsewhere) {
        AbortReason::kProtocol},
       {"block high", [](Frame& f) { f.header.mutable_kv_chunk()->set_first_block(5); },
        AbortReason::kProtocol},
-      {"block overflow",
-       [](Frame& f) { f.header.mutable_kv_chunk()->set_first_block(2147483647); },
+      {"block overflow", [](Frame& f) { f.header.mutable_kv_chunk()->set_first_block(2147483647); },
        AbortReason::kProtocol},
       {"count zero", [](Frame& f) { f.header.mutable_kv_chunk()->set_block_count(0); },
        AbortReason::kProtocol},
-      {"count overflow",
-       [](Frame& f) { f.header.mutable_kv_chunk()->set_block_count(2147483647); },
+      {"count overflow", [](Frame& f) { f.header.mutable_kv_chunk()->set_block_count(2147483647); },
        AbortReason::kProtocol},
       {"short payload", [](Frame& f) { f.payload.pop_back(); }, AbortReason::kProtocol},
       {"long payload", [](Frame& f) { f.payload.push_back(0); }, AbortReason::kProtocol},

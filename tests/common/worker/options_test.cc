@@ -28,8 +28,8 @@ std::string Parse(std::vector<std::string> flags, WorkerOptions* options) {
 
 TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {
   WorkerOptions options;
-  EXPECT_EQ(Parse({"--max-model-len", "512", "--max-num-seqs", "3", "--max-num-batched-tokens", "64",
-                   "--kv-cache-memory", "2MB", "--num-blocks", "9", "--block-size", "32",
+  EXPECT_EQ(Parse({"--max-model-len", "512", "--max-num-seqs", "3", "--max-num-batched-tokens",
+                   "64", "--kv-cache-memory", "2MB", "--num-blocks", "9", "--block-size", "32",
                    "--no-enable-prefix-caching", "--dtype", "float32"},
                   &options),
             "");
@@ -48,10 +48,10 @@ TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {
 
 TEST(WorkerOptionsTest, OutOfRangeIsRefusedByName) {
   const std::vector<std::vector<std::string>> cases = {
-      {"--max-num-seqs", "0"},  {"--max-num-seqs", "-1"},   {"--num-blocks", "-1"},
-      {"--block-size", "8"},    {"--max-model-len", "-1"},  {"--dtype", "int3"},
-      {"--threads", "-2"},      {"--device", "cuda:0"},     {"--max-num-batched-tokens", "1"},
-      {"--no-such-flag", "1"},  {"--kv-cache-memory", "x"},
+      {"--max-num-seqs", "0"}, {"--max-num-seqs", "-1"},   {"--num-blocks", "-1"},
+      {"--block-size", "8"},   {"--max-model-len", "-1"},  {"--dtype", "int3"},
+      {"--threads", "-2"},     {"--device", "cuda:0"},     {"--max-num-batched-tokens", "1"},
+      {"--no-such-flag", "1"}, {"--kv-cache-memory", "x"},
   };
   for (const std::vector<std::string>& flags : cases) {
     WorkerOptions options;
