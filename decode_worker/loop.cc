@@ -7,7 +7,6 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/random_id.h"
-#include "common/base/rpc/grpc_status.h"
 #include "common/transfer/checksum.h"
 #include "common/worker/token_sampling.h"
 
@@ -58,7 +57,7 @@ void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<DecodeStream> stream = sequence->stream;
   if (!mailbox_->Post(
           [this, sequence = std::move(sequence)]() mutable { Accept(std::move(sequence)); })) {
-    stream->Finish(ToGrpcStatus(Draining()));
+    stream->Finish(Draining());
   }
 }
 
@@ -103,7 +102,7 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   const absl::Status status = draining_ ? Draining() : scheduler_.Submit(std::move(sequence));
   if (!status.ok()) {
     metrics_.Refused(ErrorReason(status));
-    stream->Finish(ToGrpcStatus(status));
+    stream->Finish(status);
   }
 }
 
@@ -237,7 +236,7 @@ void DecodeLoop::Append(Sequence& sequence, int32_t token) {
 void DecodeLoop::End(uint64_t id, const absl::Status& status) {
   Sequence* sequence = scheduler_.Find(id);
   if (sequence == nullptr || sequence->abandoned) return;
-  sequence->stream->Finish(ToGrpcStatus(status));
+  sequence->stream->Finish(status);
   metrics_.Ended(status.code());
   if (!status.ok()) {
     BATON_LOG(Info) << "decode " << sequence->request_id << " ended: " << status.ToString();

@@ -7,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
-#include "common/base/rpc/grpc_status.h"
 #include "common/worker/token_sampling.h"
 
 namespace baton::decode_worker {
@@ -61,12 +60,12 @@ absl::Status DecodeServer::Check(const internal::v1::DecodeRequest& request) con
 grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
     grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) {
   const uint64_t id = next_sequence_id_.fetch_add(1);
-  auto stream = std::make_shared<DecodeStream>([this, id] { loop_.Cancel(id); });
-  auto* reactor = DecodeStream::Open(stream);
+  auto stream = std::make_shared<GrpcDecodeStream>([this, id] { loop_.Cancel(id); });
+  auto* reactor = GrpcDecodeStream::Open(stream);
   if (absl::Status status = Check(*request); !status.ok()) {
     BATON_LOG(Warning) << "decode from " << context->peer() << " refused: " << status.ToString();
     metrics_.Refused(ErrorReason(status));
-    stream->Finish(ToGrpcStatus(status));
+    stream->Finish(status);
     return reactor;
   }
   auto sequence = std::make_unique<Sequence>();

@@ -6,18 +6,35 @@
 #include <functional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "baton/internal/v1/decode.pb.h"
+#include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server_stream.h"
 
 namespace baton::decode_worker {
 
+// What the loop sees of a request's answer.
+class DecodeStream {
+ public:
+  virtual ~DecodeStream() = default;
+  virtual void Push(internal::v1::DecodeResponse response) = 0;
+  // Exactly once. OK: after what has been pushed. An error: at once, what is pending is dropped.
+  virtual void Finish(const absl::Status& status) = 0;
+};
+
 // Thread-safe.
-class DecodeStream final
-    : public ServerStream<internal::v1::DecodeResponse, internal::v1::DecodeResponse> {
+class GrpcDecodeStream final
+    : public ServerStream<internal::v1::DecodeResponse, internal::v1::DecodeResponse>,
+      public DecodeStream {
  public:
   // on_peer_gone comes from a gRPC thread, at most once.
-  explicit DecodeStream(std::function<void()> on_peer_gone)
+  explicit GrpcDecodeStream(std::function<void()> on_peer_gone)
       : on_peer_gone_(std::move(on_peer_gone)) {}
+
+  void Push(internal::v1::DecodeResponse response) override {
+    ServerStream::Push(std::move(response));
+  }
+  void Finish(const absl::Status& status) override { ServerStream::Finish(ToGrpcStatus(status)); }
 
  private:
   void Encode(internal::v1::DecodeResponse item, internal::v1::DecodeResponse* message) override {

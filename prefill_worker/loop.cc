@@ -7,7 +7,6 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
-#include "common/base/rpc/grpc_status.h"
 #include "common/transfer/kv_sender.h"
 
 namespace baton::prefill_worker {
@@ -68,7 +67,7 @@ PrefillLoop::~PrefillLoop() { Stop(); }
 void PrefillLoop::Submit(std::unique_ptr<PrefillJob> job) {
   const std::shared_ptr<transfer::KvSender> sender = job->sender;
   if (!mailbox_->Post([this, job = std::move(job)]() mutable { Admit(std::move(job)); })) {
-    sender->Finish(ToGrpcStatus(Draining()));
+    sender->Finish(Draining());
   }
 }
 
@@ -110,7 +109,7 @@ void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
   const absl::Status status = draining_ ? Draining() : scheduler_.Submit(std::move(job));
   if (!status.ok()) {
     metrics_.Refused(ErrorReason(status));
-    sender->Finish(ToGrpcStatus(status));
+    sender->Finish(status);
   }
 }
 
@@ -177,7 +176,7 @@ void PrefillLoop::Complete(PrefillJob& job, const absl::StatusOr<int32_t>& token
 void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
   const std::unique_ptr<PrefillJob> job = scheduler_.Remove(job_id);
   if (job == nullptr) return;  // ended before
-  job->sender->Finish(ToGrpcStatus(status));
+  job->sender->Finish(status);
   if (!status.ok()) {
     BATON_LOG(Info) << "prefill " << job->request_id << " ended: " << status.ToString();
   }

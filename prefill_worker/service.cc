@@ -76,19 +76,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillServer::Prefill(
   absl::StatusOr<internal::v1::PrefillRequest> request = Parse(*bytes);
   absl::Status status = request.ok() ? Check(*request) : request.status();
   const uint64_t job_id = next_job_id_.fetch_add(1);
-  transfer::KvSender::Options options;
+  transfer::GrpcKvSender::Options options;
   options.transfer_id = status.ok() ? request->transfer_id() : 0;
   options.epoch = identity_.epoch;
   options.layout = engine_.kv_layout();
   options.pool = engine_.kv_pool();
   options.on_peer_gone = [this, job_id] { loop_.Cancel(job_id); };
   options.on_bytes_sent = [this](int64_t bytes) { metrics_.BytesSent(bytes); };
-  auto sender = std::make_shared<transfer::KvSender>(std::move(options));
-  auto* reactor = transfer::KvSender::Open(sender);
+  auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
+  auto* reactor = transfer::GrpcKvSender::Open(sender);
   if (!status.ok()) {
     BATON_LOG(Warning) << "prefill from " << context->peer() << " refused: " << status.ToString();
     metrics_.Refused(ErrorReason(status));
-    sender->Finish(ToGrpcStatus(status));
+    sender->Finish(status);
     return reactor;
   }
   auto job = std::make_unique<PrefillJob>();

@@ -40,15 +40,43 @@ absl::Status CheckUniformLayers(const model::ModelConfig& config) {
   return absl::OkStatus();
 }
 
-}  // namespace
+class ModelEngine final : public Engine {
+ public:
+  absl::Status Initialize(const EngineOptions& options);
+  std::vector<StepResult> Step(const Batch& batch, model::LayerObserver* observer) override;
+  void CopyBlocks(absl::Span<const kv::BlockId> sources,
+                  absl::Span<const kv::BlockId> targets) override {
+    backend_->CopyBlocks(pool_, sources, targets);
+  }
+  void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      backend_->CopyToHost(host + i * block_bytes(), Block(blocks[i]), block_bytes());
+    }
+  }
+  void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) override {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      backend_->CopyToDevice(Block(blocks[i]), host + i * block_bytes(), block_bytes());
+    }
+  }
+  std::string Description() const override { return backend_->Description(); }
 
-absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
-  std::unique_ptr<Engine> engine(new Engine());
-  BATON_RETURN_IF_ERROR(engine->Initialize(options));
-  return engine;
-}
+ private:
+  absl::Status MakePool(const EngineOptions& options);
+  size_t block_bytes() const { return static_cast<size_t>(pool_.block_stride_bytes); }
+  std::byte* Block(kv::BlockId id) const { return pool_.base + id * pool_.block_stride_bytes; }
 
-absl::Status Engine::Initialize(const EngineOptions& options) {
+  // Destroyed in reverse order: the backend outlives what it made.
+  std::unique_ptr<backend::Backend> backend_;
+  std::unique_ptr<backend::Buffer> pool_memory_;
+  std::unique_ptr<model::Transformer> transformer_;
+  // Scratch of Step, kept to avoid allocation.
+  std::vector<int32_t> tokens_;
+  std::vector<backend::SequenceRows> sequences_;
+  std::vector<int32_t> logit_rows_;
+  std::vector<float> logits_;
+};
+
+absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   BATON_ASSIGN_OR_RETURN(config_, model::LoadModelConfig(options.model_dir));
   BATON_RETURN_IF_ERROR(CheckUniformLayers(config_));
   if (options.max_model_len > config_.max_positions) {
@@ -70,7 +98,7 @@ absl::Status Engine::Initialize(const EngineOptions& options) {
   return MakePool(options);
 }
 
-absl::Status Engine::MakePool(const EngineOptions& options) {
+absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   const model::LayerSpec& layer = config_.layers.front();
   layout_.layers = static_cast<int>(config_.layers.size());
   layout_.kv_heads = layer.kv_heads;
@@ -107,7 +135,7 @@ absl::Status Engine::MakePool(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-std::vector<StepResult> Engine::Step(const Batch& batch, model::LayerObserver* observer) {
+std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserver* observer) {
   tokens_.clear();
   sequences_.clear();
   logit_rows_.clear();
@@ -146,6 +174,14 @@ std::vector<StepResult> Engine::Step(const Batch& batch, model::LayerObserver* o
     results[i].token = model::Sample(logits_, entry.sampling, position);
   }
   return results;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
+  auto engine = std::make_unique<ModelEngine>();
+  BATON_RETURN_IF_ERROR(engine->Initialize(options));
+  return engine;
 }
 
 }  // namespace baton::engine

@@ -3,6 +3,7 @@
 #ifndef BATON_COMMON_ENGINE_ENGINE_H_
 #define BATON_COMMON_ENGINE_ENGINE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,17 +37,31 @@ struct StepResult {
   absl::StatusOr<int32_t> token = absl::NotFoundError("not sampled");
 };
 
+// An interface, so that schedulers can be run over an engine that computes nothing. Load() gives the
+// one that runs a model.
+//
 // Thread: owned by one loop; KvPool memory may be read and written by others by the rules of the
 // transfer room.
 class Engine {
  public:
+  virtual ~Engine() = default;
+
   // Loads the model, makes the KV pool. INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED about files and
   // options; RESOURCE_EXHAUSTED, with the arithmetic, if it does not fit.
   static absl::StatusOr<std::unique_ptr<Engine>> Load(const EngineOptions& options);
 
   // One forward pass and the sampling of its entries, results in the entries' order.
   // REQUIRES: 1 <= rows <= max_num_batched_tokens, at most max_num_seqs entries.
-  std::vector<StepResult> Step(const Batch& batch, model::LayerObserver* observer = nullptr);
+  virtual std::vector<StepResult> Step(const Batch& batch,
+                                       model::LayerObserver* observer = nullptr) = 0;
+  // Copies whole blocks, all layers: targets[i] = sources[i]. For copy-on-write.
+  virtual void CopyBlocks(absl::Span<const kv::BlockId> sources,
+                          absl::Span<const kv::BlockId> targets) = 0;
+  // Whole blocks, all layers, to and from host memory: block after block of kv_layout().BlockBytes().
+  virtual void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) = 0;
+  virtual void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) = 0;
+  // One line for people: device, instruction set, threads, types.
+  virtual std::string Description() const = 0;
 
   const model::ModelConfig& config() const { return config_; }
   const kv::KvLayout& kv_layout() const { return layout_; }
@@ -54,28 +69,17 @@ class Engine {
   int max_model_len() const { return max_model_len_; }
   int max_num_batched_tokens() const { return max_num_batched_tokens_; }
   int max_num_seqs() const { return max_num_seqs_; }
-  std::string Description() const { return backend_->Description(); }
 
- private:
+ protected:
   Engine() = default;
-  absl::Status Initialize(const EngineOptions& options);
-  absl::Status MakePool(const EngineOptions& options);
 
-  // Destroyed in reverse order: the backend outlives what it made.
-  std::unique_ptr<backend::Backend> backend_;
-  std::unique_ptr<backend::Buffer> pool_memory_;
-  std::unique_ptr<model::Transformer> transformer_;
+  // Set before anyone else sees the engine.
   model::ModelConfig config_;
   kv::KvLayout layout_;
   backend::KvPool pool_;
   int max_model_len_ = 0;
   int max_num_batched_tokens_ = 0;
   int max_num_seqs_ = 0;
-  // Scratch of Step, kept to avoid allocation.
-  std::vector<int32_t> tokens_;
-  std::vector<backend::SequenceRows> sequences_;
-  std::vector<int32_t> logit_rows_;
-  std::vector<float> logits_;
 };
 
 }  // namespace baton::engine

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -34,6 +35,36 @@ class FieldBytes {
   std::string bytes_;
 };
 
+void AddLogprobs(const v1::TokenLogprobs& logprobs, FieldBytes& fields) {
+  fields.Add(logprobs.token_id());
+  fields.Add(double{logprobs.logprob()});
+  fields.Add(logprobs.top_size());
+  for (const v1::TokenLogprob& top : logprobs.top()) {
+    fields.Add(top.token_id());
+    fields.Add(double{top.logprob()});
+  }
+}
+
+void AddSampling(const internal::v1::TokenSampling& sampling, FieldBytes& fields) {
+  fields.Add(sampling.temperature());
+  fields.Add(sampling.top_p());
+  fields.Add(sampling.top_k());
+  fields.Add(sampling.min_p());
+  fields.Add(static_cast<uint64_t>(sampling.seed()));
+  fields.Add(static_cast<uint64_t>(sampling.choice()));
+  fields.Add(sampling.repetition_penalty());
+  fields.Add(sampling.frequency_penalty());
+  fields.Add(sampling.presence_penalty());
+  // A map has no order of its own.
+  const std::map<int32_t, float> bias(sampling.logit_bias().begin(), sampling.logit_bias().end());
+  fields.Add(static_cast<uint64_t>(bias.size()));
+  for (const auto& [token, value] : bias) {
+    fields.Add(token);
+    fields.Add(value);
+  }
+  fields.Add(sampling.has_logprobs() ? sampling.logprobs() : -1);
+}
+
 void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
   fields.Add(static_cast<int32_t>(frame.frame_case()));
   switch (frame.frame_case()) {
@@ -49,6 +80,14 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       break;
     case internal::v1::PrefillFrame::kFirstToken:
       fields.Add(frame.first_token().token_id());
+      AddLogprobs(frame.first_token().logprobs(), fields);
+      break;
+    case internal::v1::PrefillFrame::kPromptLogprobs:
+      fields.Add(frame.prompt_logprobs().first_position());
+      fields.Add(frame.prompt_logprobs().logprobs_size());
+      for (const v1::TokenLogprobs& logprobs : frame.prompt_logprobs().logprobs()) {
+        AddLogprobs(logprobs, fields);
+      }
       break;
     case internal::v1::PrefillFrame::kCommit:
       fields.Add(frame.commit().kv_chunk_count());
@@ -91,14 +130,15 @@ uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
   fields.Add(request.decode_worker_id());
   fields.Add(request.first_block());
   fields.Add(request.cache_salt());
-  fields.Add(request.sampling().temperature());
-  fields.Add(request.sampling().top_p());
-  fields.Add(request.sampling().top_k());
-  fields.Add(request.sampling().min_p());
-  fields.Add(static_cast<uint64_t>(request.sampling().seed()));
-  fields.Add(static_cast<uint64_t>(request.sampling().choice()));
+  AddSampling(request.sampling(), fields);
   fields.Add(static_cast<uint64_t>(request.tokens_size()));
   for (int32_t token : request.tokens()) fields.Add(token);
+  fields.Add(request.prompt_tokens());
+  fields.Add(static_cast<uint64_t>(request.suppressed_token_ids_size()));
+  for (int32_t token : request.suppressed_token_ids()) fields.Add(token);
+  fields.Add(request.has_prompt_logprobs() ? request.prompt_logprobs() : -1);
+  fields.Add(static_cast<int32_t>(request.priority()));
+  fields.Add(request.tenant());
   return fields.Hash();
 }
 

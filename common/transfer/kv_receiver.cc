@@ -140,6 +140,7 @@ absl::Status KvReceiver::CheckAndApply(const internal::v1::PrefillFrame& frame,
       return OnFirstToken(frame.first_token().token_id());
     case internal::v1::PrefillFrame::kCommit:
       return OnCommit(frame.commit());
+    case internal::v1::PrefillFrame::kPromptLogprobs:
     case internal::v1::PrefillFrame::FRAME_NOT_SET:
       break;
   }

@@ -5,6 +5,7 @@
 
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/base/check.h"
+#include "common/base/rpc/grpc_status.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/frame_codec.h"
 
@@ -20,7 +21,7 @@ void DropPin(void* pin) { delete static_cast<BlocksPin*>(pin); }
 
 }  // namespace
 
-void KvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
+void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
   SendItem item;
   item.kind = SendItem::Kind::kAccepted;
   item.block_count = block_count;
@@ -28,7 +29,7 @@ void KvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
   Push(std::move(item));
 }
 
-void KvSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
+void GrpcKvSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
                          std::shared_ptr<const backend::Event> written) {
   const int64_t chunk_bytes = static_cast<int64_t>(options_.layout.ChunkBytes());
   const int per_frame = static_cast<int>(std::max<int64_t>(1, kMaxPayloadBytes / chunk_bytes));
@@ -44,14 +45,14 @@ void KvSender::SendLayer(int layer, int first_block, int block_count, BlocksPin 
   }
 }
 
-void KvSender::SendFirstToken(int32_t token_id) {
+void GrpcKvSender::SendFirstToken(int32_t token_id) {
   SendItem item;
   item.kind = SendItem::Kind::kFirstToken;
   item.token_id = token_id;
   Push(std::move(item), /*urgent=*/true);
 }
 
-void KvSender::SendCommit(double queue_ms, double prefill_ms) {
+void GrpcKvSender::SendCommit(double queue_ms, double prefill_ms) {
   SendItem item;
   item.kind = SendItem::Kind::kCommit;
   item.queue_ms = queue_ms;
@@ -59,7 +60,11 @@ void KvSender::SendCommit(double queue_ms, double prefill_ms) {
   Push(std::move(item));
 }
 
-void KvSender::Encode(SendItem item, grpc::ByteBuffer* message) {
+void GrpcKvSender::Finish(const absl::Status& status) {
+  ServerStream::Finish(ToGrpcStatus(status));
+}
+
+void GrpcKvSender::Encode(SendItem item, grpc::ByteBuffer* message) {
   internal::v1::PrefillFrame frame;
   frame.set_transfer_id(options_.transfer_id);
   frame.set_epoch(options_.epoch);

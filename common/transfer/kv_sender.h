@@ -1,4 +1,5 @@
-// The sending end of one KV transfer over its Prefill stream: zero-copy frames from the blocks.
+// The sending end of one KV transfer, and the one over a Prefill stream: zero-copy frames from the
+// blocks.
 #ifndef BATON_COMMON_TRANSFER_KV_SENDER_H_
 #define BATON_COMMON_TRANSFER_KV_SENDER_H_
 
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "common/backend/backend.h"
 #include "common/base/rpc/server_stream.h"
 #include "common/kv/block_pool.h"
@@ -51,8 +53,25 @@ struct SendItem {
 // Sent bytes, for metrics. Thread-safe.
 using OnBytesSent = std::function<void(int64_t)>;
 
-// Thread-safe. Finish() as ServerStream has it.
-class KvSender : public ServerStream<grpc::ByteBuffer, SendItem> {
+// What a prefill worker's loop sees of a transfer.
+class KvSender {
+ public:
+  virtual ~KvSender() = default;
+  // block_count: blocks that will be sent.
+  virtual void SendAccepted(int block_count, int cached_prompt_tokens) = 0;
+  // Sequence blocks [first_block, first_block + block_count) of `layer`, which are blocks->ids()
+  // at those indexes.
+  virtual void SendLayer(int layer, int first_block, int block_count,
+                         std::shared_ptr<const PinnedBlocks> blocks,
+                         std::shared_ptr<const backend::Event> written) = 0;
+  virtual void SendFirstToken(int32_t token_id) = 0;  // overtakes KV that waits
+  virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
+  // Exactly once. OK: after what has been sent. An error: at once, what is pending is dropped.
+  virtual void Finish(const absl::Status& status) = 0;
+};
+
+// Thread-safe. Layers go as chunks of at most 1 MiB.
+class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, public KvSender {
  public:
   struct Options {
     uint64_t transfer_id = 0;
@@ -62,17 +81,15 @@ class KvSender : public ServerStream<grpc::ByteBuffer, SendItem> {
     std::function<void()> on_peer_gone;  // from a gRPC thread, at most once
     OnBytesSent on_bytes_sent;
   };
-  explicit KvSender(Options options) : options_(std::move(options)) {}
+  explicit GrpcKvSender(Options options) : options_(std::move(options)) {}
 
-  // block_count: blocks that will be sent.
-  void SendAccepted(int block_count, int cached_prompt_tokens);
-  // Sequence blocks [first_block, first_block + block_count) of `layer`, which are blocks->ids()
-  // at those indexes, as chunks of at most 1 MiB.
+  void SendAccepted(int block_count, int cached_prompt_tokens) override;
   void SendLayer(int layer, int first_block, int block_count,
                  std::shared_ptr<const PinnedBlocks> blocks,
-                 std::shared_ptr<const backend::Event> written);
-  void SendFirstToken(int32_t token_id);  // overtakes KV that waits
-  void SendCommit(double queue_ms, double prefill_ms);
+                 std::shared_ptr<const backend::Event> written) override;
+  void SendFirstToken(int32_t token_id) override;
+  void SendCommit(double queue_ms, double prefill_ms) override;
+  void Finish(const absl::Status& status) override;
 
  private:
   void Encode(SendItem item, grpc::ByteBuffer* message) override;
