@@ -20,7 +20,7 @@ double BeamSearch::Score(double logprob, int length) const {
 }
 
 std::vector<BeamSearch::Step> BeamSearch::Advance(
-    const std::vector<std::vector<model::TokenLogprob>>& proposed) {
+    const std::vector<std::vector<model::SampledToken>>& proposed) {
   BATON_CHECK_EQ(proposed.size(), beams_.size());
   struct Candidate {
     double logprob;
@@ -29,7 +29,7 @@ std::vector<BeamSearch::Step> BeamSearch::Advance(
   };
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < beams_.size(); ++i) {
-    for (const model::TokenLogprob& next : proposed[i]) {
+    for (const model::SampledToken& next : proposed[i]) {
       const double logprob = beams_[i].logprob + static_cast<double>(next.logprob);
       if (!std::isfinite(logprob)) continue;  // a token that is masked
       const bool stops = options_.stop_token_ids.contains(next.token_id);

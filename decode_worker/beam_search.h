@@ -45,7 +45,7 @@ class BeamSearch {
   };
   // proposed[i]: the most probable tokens behind beam i, best first. What goes on, best first, at most
   // `width` and of equal ones the lower parent and token first; empty: the search is over.
-  std::vector<Step> Advance(const std::vector<std::vector<model::TokenLogprob>>& proposed);
+  std::vector<Step> Advance(const std::vector<std::vector<model::SampledToken>>& proposed);
 
   struct Answer {
     std::vector<int32_t> token_ids;  // generated, a stop token included

@@ -227,6 +227,12 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
   const std::vector<kv::BlockId>& blocks = sequence.blocks.ids();
   plan.blocks.assign(blocks.begin() + first_block, blocks.end());
   plan.token_count = engine_.config().token_count;
+  plan.logprobs = sequence.sampling.logprobs;
+  if (request.has_prompt_logprobs()) {
+    plan.prompt_targets.assign(sequence.tokens.begin() + 1,
+                               sequence.tokens.begin() + call.prompt_tokens);
+    plan.prompt_logprobs = request.prompt_logprobs();
+  }
 
   const uint64_t id = sequence.id;
   transfer::PrefillEvents events;
@@ -314,6 +320,7 @@ bool DecodeLoop::Step() {
     entry.sample = chunk.draws();
     entry.sampling = &sequence.sampling;
     entry.draws = sequence.draws;
+    if (call.beams != nullptr) entry.beam_candidates = call.beams->proposals();
     entry.history.tokens = tokens;
     entry.history.prompt_tokens = call.prompt_tokens;
     if (sequence.generated_tokens() < call.min_tokens) {
@@ -358,16 +365,24 @@ bool DecodeLoop::Step() {
 void DecodeLoop::TakeResult(const Chunk& chunk, engine::StepResult& result) {
   Sequence& sequence = *chunk.sequence;
   const std::shared_ptr<Call> call = sequence.call;
-  for (const model::SampledToken& token : result.prompt_logprobs) {
-    call->prompt_logprobs_found.push_back(worker::ToProto(token));
-  }
-  if (!chunk.draws()) return;
+  if (!CollectPromptLogprobs(*call, result) || !chunk.draws()) return;
   if (!result.tokens.ok()) {
     EndCall(call, result.tokens.status());
     return;
   }
   if (!call->computed_at) call->computed_at = clock_.SinceStart();
   Draw(sequence, *std::move(result.tokens));
+}
+
+bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
+  if (!result.prompt_logprobs.ok()) {
+    EndCall(calls_.at(call.id), result.prompt_logprobs.status());
+    return false;
+  }
+  for (const model::SampledToken& token : *result.prompt_logprobs) {
+    call.prompt_logprobs_found.push_back(worker::ToProto(token));
+  }
+  return true;
 }
 
 void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> tokens) {
@@ -394,16 +409,14 @@ void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> token
 void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> results,
                               std::vector<Sequence*> beams) {
   const std::shared_ptr<Call> call = calls_.at(shared.id);
-  std::vector<std::vector<model::TokenLogprob>> proposed;
+  std::vector<std::vector<model::SampledToken>> proposed;
   for (engine::StepResult* result : results) {
+    if (!CollectPromptLogprobs(*call, *result)) return;
     if (!result->tokens.ok()) {
       EndCall(call, result->tokens.status());
       return;
     }
-    proposed.push_back(std::move(result->tokens->front().top));
-    for (const model::SampledToken& token : result->prompt_logprobs) {
-      call->prompt_logprobs_found.push_back(worker::ToProto(token));
-    }
+    proposed.push_back(*std::move(result->tokens));
   }
   const absl::Duration now = clock_.SinceStart();
   if (!call->computed_at) call->computed_at = now;

@@ -80,6 +80,8 @@ class DecodeLoop {
                      const transfer::TransferSummary& summary);
   bool Step();
   void TakeResult(const Chunk& chunk, engine::StepResult& result);
+  // False: an error, which has ended the call.
+  bool CollectPromptLogprobs(Call& call, engine::StepResult& result);
   void Draw(Sequence& sequence, std::vector<model::SampledToken> tokens);
   void AdvanceBeams(Call& call, std::vector<engine::StepResult*> results,
                     std::vector<Sequence*> beams);

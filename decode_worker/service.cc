@@ -1,7 +1,6 @@
 #include "decode_worker/service.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,10 +12,6 @@
 
 namespace baton::decode_worker {
 namespace {
-
-constexpr int kMaxStopTokenIds = 1024;
-constexpr int kMaxChoices = 16;
-constexpr float kMaxLengthPenalty = 10;
 
 Priority ToPriority(v1::Priority priority) {
   return priority == v1::PRIORITY_LOW    ? Priority::kLow
@@ -45,47 +40,10 @@ absl::Status DecodeServer::Check(const internal::v1::DecodeRequest& request) con
                         absl::StrCat(request.tokens_size(), " given, expected 1 to ", limit - 1,
                                      " (--max-model-len ", limit, ", one left to generate)"));
   }
-  for (const int32_t token : request.tokens()) {
-    if (token < 0 || token >= engine_.config().vocab_size) {
-      return InvalidField(
-          "TOKEN_ID", "tokens",
-          absl::StrCat("id ", token, ", expected 0 to ", engine_.config().vocab_size - 1));
-    }
-  }
-  if (request.max_tokens() < 1) {
-    return InvalidField("MAX_TOKENS", "max_tokens",
-                        absl::StrCat(request.max_tokens(), " given, expected 1 or more"));
-  }
-  if (request.stop_token_ids_size() > kMaxStopTokenIds) {
-    return InvalidField(
-        "STOP_TOKEN_IDS", "stop_token_ids",
-        absl::StrCat(request.stop_token_ids_size(), " given, expected at most ", kMaxStopTokenIds));
-  }
   if (request.has_prefill() && request.prefill().address().empty()) {
     return InvalidField("PREFILL_ADDRESS", "prefill.address", "empty, expected host:port");
   }
-  if (request.min_tokens() < 0 || request.min_tokens() > request.max_tokens()) {
-    return InvalidField("MIN_TOKENS", "min_tokens",
-                        absl::StrCat(request.min_tokens(), " given, expected 0 to max_tokens, ",
-                                     request.max_tokens()));
-  }
-  if (request.n() < 0 || request.n() > kMaxChoices) {
-    return InvalidField("CHOICES", "n",
-                        absl::StrCat(request.n(), " given, expected 0 to ", kMaxChoices));
-  }
-  if (request.beam_width() != 0 &&
-      (request.beam_width() < 2 || request.beam_width() > kMaxChoices ||
-       request.beam_width() < request.n())) {
-    return InvalidField("CHOICES", "beam_width",
-                        absl::StrCat(request.beam_width(), " given, expected 0, or 2 to ",
-                                     kMaxChoices, " and at least n, ", request.n()));
-  }
-  if (!(std::abs(request.length_penalty()) <= kMaxLengthPenalty)) {
-    return InvalidField("CHOICES", "length_penalty",
-                        absl::StrCat(request.length_penalty(), " given, expected -",
-                                     kMaxLengthPenalty, " to ", kMaxLengthPenalty));
-  }
-  return model::Validate(worker::FromProto(request.sampling()));
+  return worker::CheckTokenFields(request, engine_.config().vocab_size);
 }
 
 grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
@@ -112,8 +70,7 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
   call->cache_salt = request->cache_salt();
   call->root = kv::RootPrefixKey(engine_.config().fingerprint, request->cache_salt(), "");
   call->request_tokens = request->tokens_size();
-  call->prompt_tokens =
-      request->prompt_tokens() > 0 ? request->prompt_tokens() : request->tokens_size();
+  call->prompt_tokens = worker::PromptTokens(*request);
   call->max_tokens =
       std::min(request->max_tokens(), engine_.max_model_len() - request->tokens_size());
   call->min_tokens = std::min(request->min_tokens(), call->max_tokens);
@@ -134,10 +91,6 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
     beams.min_tokens = call->min_tokens;
     beams.stop_token_ids = call->stop_token_set;
     call->beams = std::make_shared<BeamSearch>(std::move(beams));
-    // Beams are numbered like choices, and drawn from nothing but their proposals.
-    sequence->sampling = model::SamplingParams();
-    sequence->sampling.temperature = 0;
-    sequence->sampling.logprobs = call->beams->proposals();
   } else {
     sequence->draws = call->n;
   }

@@ -3,13 +3,26 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <map>
 #include <random>
+#include <utility>
+#include <vector>
 
 namespace baton::decode_worker {
 namespace {
 
-using Proposals = std::vector<model::TokenLogprob>;
+using Proposals = std::vector<model::SampledToken>;
+
+Proposals Make(const std::vector<std::pair<int32_t, double>>& tokens) {
+  Proposals proposals;
+  for (const auto& [id, logprob] : tokens) {
+    model::SampledToken& token = proposals.emplace_back();
+    token.token_id = id;
+    token.logprob = static_cast<float>(logprob);
+  }
+  return proposals;
+}
 
 BeamSearch::Options MakeOptions(int width, int n, int max_tokens) {
   BeamSearch::Options options;
@@ -22,12 +35,12 @@ BeamSearch::Options MakeOptions(int width, int n, int max_tokens) {
 TEST(BeamSearchTest, TheBestPathIsNotTheGreedyOne) {
   BeamSearch search(MakeOptions(2, 2, 2));
   // 1 is likelier than 2 at first, but what follows 2 makes up for it.
-  const auto steps = search.Advance({{{1, std::log(0.6f)}, {2, std::log(0.4f)}, {3, -9}, {4, -9}}});
+  const auto steps = search.Advance({Make({{1, std::log(0.6)}, {2, std::log(0.4)}, {3, -9}, {4, -9}})});
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0].token_id, 1);
   EXPECT_EQ(steps[1].token_id, 2);
-  const Proposals after_1 = {{5, std::log(0.4f)}, {6, std::log(0.3f)}};
-  const Proposals after_2 = {{7, std::log(0.9f)}, {8, std::log(0.1f)}};
+  const Proposals after_1 = Make({{5, std::log(0.4)}, {6, std::log(0.3)}});
+  const Proposals after_2 = Make({{7, std::log(0.9)}, {8, std::log(0.1)}});
   EXPECT_TRUE(search.Advance({after_1, after_2}).empty()) << "max_tokens are reached";
   const auto best = search.Best();
   ASSERT_EQ(best.size(), 2u);
@@ -42,12 +55,12 @@ TEST(BeamSearchTest, StopTokensCompleteAnswersAndMinTokensForbidsThem) {
   options.stop_token_ids = {0};
   BeamSearch search(options);
   // Nothing that comes can beat the score of a stop that is nearly certain.
-  EXPECT_TRUE(search.Advance({{{0, -0.01f}, {1, -5}, {2, -6}, {3, -7}}}).empty());
+  EXPECT_TRUE(search.Advance({Make({{0, -0.01}, {1, -5}, {2, -6}, {3, -7}})}).empty());
   EXPECT_EQ(search.Best()[0].token_ids, std::vector<int32_t>{0});
   EXPECT_TRUE(search.Best()[0].stopped);
   options.min_tokens = 1;
   BeamSearch longer(options);
-  const auto steps = longer.Advance({{{0, -0.01f}, {1, -5}, {2, -6}, {3, -7}}});
+  const auto steps = longer.Advance({Make({{0, -0.01}, {1, -5}, {2, -6}, {3, -7}})});
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0].token_id, 1);
 }
@@ -68,9 +81,11 @@ TEST(BeamSearchTest, AWideEnoughSearchFindsTheBestOfAllAnswers) {
         weights.push_back(0.05 + static_cast<double>(random() % 1000) / 1000);
         sum += weights.back();
       }
+      std::vector<std::pair<int32_t, double>> tokens;
       for (int i = 0; i < kVocabulary; ++i) {
-        proposals.push_back({i, static_cast<float>(std::log(weights[static_cast<size_t>(i)] / sum))});
+        tokens.emplace_back(i, std::log(weights[static_cast<size_t>(i)] / sum));
       }
+      proposals = Make(tokens);
     }
     return proposals;
   };

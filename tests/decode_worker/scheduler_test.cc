@@ -308,7 +308,12 @@ TEST_F(SchedulerTest, BeamsThatLoseTheirBlocksStartAnew) {
   for (const Chunk& chunk : scheduler_->PlanStep().chunks) scheduler_->Computed(chunk);
   scheduler_->Find(1)->tokens.push_back(3);
   // Two beams from the prompt, as the loop makes them.
-  const auto steps = call->beams->Advance({{{7, -0.1f}, {8, -0.2f}, {9, -0.3f}, {10, -0.4f}}});
+  std::vector<model::SampledToken> proposed(4);
+  for (int i = 0; i < 4; ++i) {
+    proposed[static_cast<size_t>(i)].token_id = 7 + i;
+    proposed[static_cast<size_t>(i)].logprob = -0.1f * static_cast<float>(i + 1);
+  }
+  const auto steps = call->beams->Advance({proposed});
   ASSERT_EQ(steps.size(), 2u);
   for (uint32_t i = 0; i < 2; ++i) {
     auto beam = std::make_unique<Sequence>();
