@@ -69,8 +69,8 @@ std::vector<BeamSearch::Step> BeamSearch::Advance(
 bool BeamSearch::CannotImprove() const {
   if (static_cast<int>(answers_.size()) < options_.n) return false;
   const int now = static_cast<int>(beams_[0].token_ids.size()) + 1;
-  const double best = std::max(Score(beams_[0].logprob, now),
-                               Score(beams_[0].logprob, options_.max_tokens));
+  const double best =
+      std::max(Score(beams_[0].logprob, now), Score(beams_[0].logprob, options_.max_tokens));
   return answers_[static_cast<size_t>(options_.n) - 1].score >= best;
 }
 
@@ -78,9 +78,9 @@ void BeamSearch::Complete(const Beam& beam, bool stopped) {
   Answer answer{beam.token_ids, Score(beam.logprob, static_cast<int>(beam.token_ids.size())),
                 stopped};
   // Behind those of equal score: the order does not depend on how many are kept.
-  const auto at = std::upper_bound(
-      answers_.begin(), answers_.end(), answer,
-      [](const Answer& a, const Answer& b) { return a.score > b.score; });
+  const auto at =
+      std::upper_bound(answers_.begin(), answers_.end(), answer,
+                       [](const Answer& a, const Answer& b) { return a.score > b.score; });
   answers_.insert(at, std::move(answer));
   if (static_cast<int>(answers_.size()) > options_.n) answers_.pop_back();
 }

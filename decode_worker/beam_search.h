@@ -1,10 +1,11 @@
 // Beam search: which beams go on, and which answers are best. Decides over tokens and log
 // probabilities; the scheduler turns its decisions into sequences that share blocks.
 //
-// The algorithm is the one that vLLM documents for its beam search: each beam proposes its 2 · width
-// most probable tokens, those that are stop tokens complete an answer, the `width` best of the others
-// go on. A score is the sum of log probabilities over the number of generated tokens to the power of
-// length_penalty (Wu et al., arXiv 1609.08144, in the simple form that Hugging Face uses).
+// The algorithm is the one that vLLM documents for its beam search: each beam proposes its 2 ·
+// width most probable tokens, those that are stop tokens complete an answer, the `width` best of
+// the others go on. A score is the sum of log probabilities over the number of generated tokens to
+// the power of length_penalty (Wu et al., arXiv 1609.08144, in the simple form that Hugging Face
+// uses).
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_BEAM_SEARCH_H_
@@ -43,8 +44,8 @@ class BeamSearch {
     int parent = 0;
     int32_t token_id = 0;
   };
-  // proposed[i]: the most probable tokens behind beam i, best first. What goes on, best first, at most
-  // `width` and of equal ones the lower parent and token first; empty: the search is over.
+  // proposed[i]: the most probable tokens behind beam i, best first. What goes on, best first, at
+  // most `width` and of equal ones the lower parent and token first; empty: the search is over.
   std::vector<Step> Advance(const std::vector<std::vector<model::SampledToken>>& proposed);
 
   struct Answer {

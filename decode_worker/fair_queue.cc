@@ -60,9 +60,9 @@ std::unique_ptr<Sequence> FairQueue::Pop() {
 std::unique_ptr<Sequence> FairQueue::Remove(uint64_t id) {
   for (auto tenant = tenants_.begin(); tenant != tenants_.end(); ++tenant) {
     std::deque<std::unique_ptr<Sequence>>& waiting = tenant->second.waiting;
-    const auto it =
-        std::find_if(waiting.begin(), waiting.end(),
-                     [id](const std::unique_ptr<Sequence>& sequence) { return sequence->id == id; });
+    const auto it = std::find_if(
+        waiting.begin(), waiting.end(),
+        [id](const std::unique_ptr<Sequence>& sequence) { return sequence->id == id; });
     if (it == waiting.end()) continue;
     std::unique_ptr<Sequence> sequence = std::move(*it);
     waiting.erase(it);

@@ -1,5 +1,5 @@
-// Requests of one priority that wait: tenants take turns by tokens, each tenant's own are first come,
-// first served.
+// Requests of one priority that wait: tenants take turns by tokens, each tenant's own are first
+// come, first served.
 //
 // Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). A turn gives a tenant a quantum of
 // tokens; its head goes when its tokens are covered. What the answer then takes is charged as it is

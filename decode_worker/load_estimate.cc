@@ -3,7 +3,7 @@
 namespace baton::decode_worker {
 namespace {
 
-constexpr double kKeep = 0.9;           // of the past, at each new measurement
+constexpr double kKeep = 0.9;             // of the past, at each new measurement
 constexpr double kDefaultCopyRate = 2e9;  // bytes a second: one core's memcpy on an old machine
 
 }  // namespace

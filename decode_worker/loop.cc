@@ -400,8 +400,7 @@ void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> token
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
     const bool wanted = choices[i]->sampling.logprobs.has_value();
-    const v1::TokenLogprobs logprobs =
-        wanted ? worker::ToProto(tokens[i]) : v1::TokenLogprobs();
+    const v1::TokenLogprobs logprobs = wanted ? worker::ToProto(tokens[i]) : v1::TokenLogprobs();
     Append(*choices[i], wanted ? &logprobs : nullptr, tokens[i].token_id);
   }
 }
@@ -509,7 +508,8 @@ void DecodeLoop::FillTimings(const Call& call, DecodeResponse& response) const {
   if (call.transfer.kv_bytes == 0) {  // computed here
     timings->set_prefill_ms(milliseconds(computed_at - *call.admitted_at));
   } else {
-    timings->set_kv_transfer_ms(milliseconds(computed_at - call.first_token_at.value_or(computed_at)));
+    timings->set_kv_transfer_ms(
+        milliseconds(computed_at - call.first_token_at.value_or(computed_at)));
   }
   timings->set_decode_ms(milliseconds(clock_.SinceStart() - computed_at));
 }

@@ -58,8 +58,8 @@ class DecodeLoop {
   // Idempotent. Without a thread of its own: all transfers must have ended.
   void Stop();
 
-  // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step: true if
-  // it did, so that there may be more to do at once.
+  // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step: true
+  // if it did, so that there may be more to do at once.
   bool Turn(absl::Duration wait);
   // As long as nothing comes in, nothing is to be done before then. For Turn's `wait`.
   absl::Duration UntilNextHeartbeat() const;

@@ -21,10 +21,10 @@ DecodeScheduler::DecodeScheduler(const SchedulerOptions& options, kv::BlockPool&
       pool_(pool),
       cache_(cache),
       events_(std::move(events)),
-      queues_{Queues{FairQueue(options.fair_quantum_tokens), FairQueue(options.fair_quantum_tokens)},
-              Queues{FairQueue(options.fair_quantum_tokens), FairQueue(options.fair_quantum_tokens)},
-              Queues{FairQueue(options.fair_quantum_tokens),
-                     FairQueue(options.fair_quantum_tokens)}} {
+      queues_{
+          Queues{FairQueue(options.fair_quantum_tokens), FairQueue(options.fair_quantum_tokens)},
+          Queues{FairQueue(options.fair_quantum_tokens), FairQueue(options.fair_quantum_tokens)},
+          Queues{FairQueue(options.fair_quantum_tokens), FairQueue(options.fair_quantum_tokens)}} {
   // Otherwise a batch full of decoding sequences would leave no room to compute any prompt.
   BATON_CHECK_GT(options.max_num_batched_tokens, options.max_num_seqs);
 }
@@ -62,9 +62,10 @@ absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
   const Call& call = *sequence.call;
   const int choices = call.beams != nullptr ? call.beams->width() : sequence.draws;
   if (choices > options_.max_num_seqs) {
-    return MakeError(kExhausted, "TOO_MANY_CHOICES",
-                     absl::StrCat(choices, " choices at once asked for, the decode worker has places for ",
-                                  options_.max_num_seqs, " (--max-num-seqs)"));
+    return MakeError(
+        kExhausted, "TOO_MANY_CHOICES",
+        absl::StrCat(choices, " choices at once asked for, the decode worker has places for ",
+                     options_.max_num_seqs, " (--max-num-seqs)"));
   }
   // The KV of the last token is never read. Choices can take turns, beams go in step.
   const int64_t prompt = static_cast<int64_t>(sequence.tokens.size());
@@ -76,11 +77,11 @@ absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
     blocks = shared + (blocks - shared + 1) * choices;
   }
   if (blocks <= pool_.counts().total) return absl::OkStatus();
-  return MakeError(kExhausted, "KV_POOL_TOO_SMALL",
-                   absl::StrCat("a prompt of ", prompt, " tokens and an answer of ", call.max_tokens,
-                                call.beams != nullptr ? absl::StrCat(" on ", choices, " beams") : "",
-                                " need ", blocks, " KV blocks, the decode worker has ",
-                                pool_.counts().total));
+  return MakeError(
+      kExhausted, "KV_POOL_TOO_SMALL",
+      absl::StrCat("a prompt of ", prompt, " tokens and an answer of ", call.max_tokens,
+                   call.beams != nullptr ? absl::StrCat(" on ", choices, " beams") : "", " need ",
+                   blocks, " KV blocks, the decode worker has ", pool_.counts().total));
 }
 
 absl::Status DecodeScheduler::CheckTenant(const Sequence& sequence) const {
@@ -106,10 +107,11 @@ absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
   // The bounds are on what waits: a lone prompt is let in however long it is.
   if (waiting_count_ > 0 && (waiting_count_ >= options_.max_queued_requests ||
                              waiting_tokens_ + tokens > options_.max_queued_tokens)) {
-    return MakeError(kExhausted, "QUEUE_FULL",
-                     absl::StrCat("the decode worker's queue holds ", waiting_count_,
-                                  " requests and ", waiting_tokens_, " tokens, its bounds are ",
-                                  options_.max_queued_requests, " and ", options_.max_queued_tokens));
+    return MakeError(
+        kExhausted, "QUEUE_FULL",
+        absl::StrCat("the decode worker's queue holds ", waiting_count_, " requests and ",
+                     waiting_tokens_, " tokens, its bounds are ", options_.max_queued_requests,
+                     " and ", options_.max_queued_tokens));
   }
   ++call_sizes_[sequence->call->id];
   TenantUse& use = tenants_[sequence->call->tenant];
@@ -137,8 +139,8 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   const Call& call = *sequence.call;
   const int tokens = static_cast<int>(sequence.tokens.size());
   kv::Match match;
-  // At least the last token is computed: the next is drawn from its logits. Prompt log probabilities
-  // come from computing all of them.
+  // At least the last token is computed: the next is drawn from its logits. Prompt log
+  // probabilities come from computing all of them.
   const bool reuse = cache_ != nullptr && (!call.prompt_logprobs || call.answered);
   if (reuse) match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
   const int missing = BlocksFor(tokens) - match.blocks.size();
@@ -213,18 +215,19 @@ Sequence* DecodeScheduler::Admit() {
 
 void DecodeScheduler::Keep(const Sequence& sequence) {
   if (cache_ == nullptr || sequence.computed_tokens == 0) return;
-  cache_->Insert(sequence.call->root,
-                 absl::MakeConstSpan(sequence.tokens)
-                     .first(static_cast<size_t>(sequence.computed_tokens)),
-                 sequence.blocks);
+  cache_->Insert(
+      sequence.call->root,
+      absl::MakeConstSpan(sequence.tokens).first(static_cast<size_t>(sequence.computed_tokens)),
+      sequence.blocks);
 }
 
 void DecodeScheduler::Commit(Sequence& sequence) {
   BATON_CHECK(sequence.state == Sequence::State::kReceiving) << "commit of " << sequence.id;
   sequence.state = Sequence::State::kRunning;
   sequence.blocks.SetUse(kv::BlockUse::kActive);
-  // The token drawn there is the last of `tokens`, and has no KV yet. If none is (several choices are
-  // to be drawn here), the last token's logits are needed: it is computed again, to the same bits.
+  // The token drawn there is the last of `tokens`, and has no KV yet. If none is (several choices
+  // are to be drawn here), the last token's logits are needed: it is computed again, to the same
+  // bits.
   sequence.computed_tokens = static_cast<int>(sequence.tokens.size()) - 1;
   Keep(sequence);
 }

@@ -8,12 +8,12 @@
 //
 // Admission: a request enters when there are blocks for the tokens it has, beyond those that the
 // prefix cache holds already, and a reserve for the growth of those inside. Its answer takes blocks
-// one at a time. When none is left and nothing cached can be evicted, the last in rank (priority, then
-// age) gives its blocks up and waits again; the first in rank always progresses, because a request
-// that could not finish alone is refused at Submit.
+// one at a time. When none is left and nothing cached can be evicted, the last in rank (priority,
+// then age) gives its blocks up and waits again; the first in rank always progresses, because a
+// request that could not finish alone is refused at Submit.
 //
-// What a sequence had computed goes into the prefix cache, finished or preempted: whoever comes back
-// finds what has not been evicted meanwhile.
+// What a sequence had computed goes into the prefix cache, finished or preempted: whoever comes
+// back finds what has not been evicted meanwhile.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_SCHEDULER_H_
@@ -84,9 +84,9 @@ class DecodeScheduler {
   // TOO_MANY_CHOICES if its choices never can.
   absl::Status Submit(std::unique_ptr<Sequence> sequence);
 
-  // The next request that may enter, or null. Its blocks are there, the first computed_tokens of them
-  // with KV. kRunning: the rest is computed by the steps to come. kReceiving: the rest is to be asked
-  // for, and written to the blocks behind computed_tokens.
+  // The next request that may enter, or null. Its blocks are there, the first computed_tokens of
+  // them with KV. kRunning: the rest is computed by the steps to come. kReceiving: the rest is to
+  // be asked for, and written to the blocks behind computed_tokens.
   Sequence* Admit();
   // The transfer is verified: the KV of all tokens but the first drawn one is there.
   void Commit(Sequence& sequence);
@@ -97,8 +97,8 @@ class DecodeScheduler {
   // What to compute now; may preempt. Empty if nothing runs.
   StepPlan PlanStep();
   void Computed(const Chunk& chunk);
-  // Another choice that goes on from where `parent` is; it shares the blocks. `sequence` has id, call,
-  // tokens and sampling.
+  // Another choice that goes on from where `parent` is; it shares the blocks. `sequence` has id,
+  // call, tokens and sampling.
   Sequence* Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence);
 
   // Takes a sequence out wherever it is, and keeps what it computed in the prefix cache. One that
@@ -171,7 +171,7 @@ class DecodeScheduler {
   // Receiving, running and evicted, by rank.
   std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> inside_;
   std::map<std::string, TenantUse> tenants_;
-  std::map<uint64_t, int> call_sizes_;  // sequences of each call, by id
+  std::map<uint64_t, int> call_sizes_;              // sequences of each call, by id
   std::vector<std::unique_ptr<Sequence>> dropped_;  // by the step being planned
   uint64_t submissions_ = 0;
   int waiting_count_ = 0;       // preempted ones included

@@ -48,11 +48,11 @@ struct Call {
   std::string cache_salt;
   kv::PrefixKey root = 0;
 
-  int prompt_tokens = 0;    // of the client's prompt; tokens behind them are answer
-  int request_tokens = 0;   // that came with the call: the prompt, and what a resumed answer had
-  int max_tokens = 0;       // to generate, by each choice
-  int min_tokens = 0;       // before a stop token may be drawn
-  int n = 1;                // choices
+  int prompt_tokens = 0;   // of the client's prompt; tokens behind them are answer
+  int request_tokens = 0;  // that came with the call: the prompt, and what a resumed answer had
+  int max_tokens = 0;      // to generate, by each choice
+  int min_tokens = 0;      // before a stop token may be drawn
+  int n = 1;               // choices
   std::vector<int32_t> stop_token_ids;
   absl::flat_hash_set<int32_t> stop_token_set;
   std::optional<int> prompt_logprobs;
@@ -93,14 +93,14 @@ struct Sequence {
   int draws = 1;  // choices that the next draw makes: n at first, if the call has several
 
   State state = State::kWaiting;
-  bool ended = false;        // kEvicted: nothing comes after the transfer's end
+  bool ended = false;  // kEvicted: nothing comes after the transfer's end
   kv::BlockLease blocks;
-  int computed_tokens = 0;   // of `tokens`, from the first on: those whose KV is in `blocks`
+  int computed_tokens = 0;  // of `tokens`, from the first on: those whose KV is in `blocks`
   std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
   absl::Duration transfer_began_at;
   int preemptions = 0;
   HostCopy host_copy;
-  uint64_t submission = 0;   // set by the scheduler: age
+  uint64_t submission = 0;  // set by the scheduler: age
 
   int generated_tokens() const { return static_cast<int>(tokens.size()) - call->request_tokens; }
   int remaining_tokens() const { return static_cast<int>(tokens.size()) - computed_tokens; }

@@ -63,8 +63,7 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
   call->stream = std::move(stream);
   call->prefill = {request->prefill().address(), request->prefill().worker_id(),
                    request->prefill().epoch()};
-  call->deadline =
-      std::min(absl::FromChrono(context->deadline()), absl::Now() + max_request_time_);
+  call->deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + max_request_time_);
   call->priority = ToPriority(request->priority());
   call->tenant = request->tenant();
   call->cache_salt = request->cache_salt();

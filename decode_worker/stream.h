@@ -1,5 +1,5 @@
-// The answer stream of one Decode call. Tokens of a choice that the router has not taken yet are merged
-// into one message, so a slow reader holds few messages, and never more than the answer.
+// The answer stream of one Decode call. Tokens of a choice that the router has not taken yet are
+// merged into one message, so a slow reader holds few messages, and never more than the answer.
 #ifndef BATON_DECODE_WORKER_STREAM_H_
 #define BATON_DECODE_WORKER_STREAM_H_
 

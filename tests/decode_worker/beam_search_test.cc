@@ -35,7 +35,8 @@ BeamSearch::Options MakeOptions(int width, int n, int max_tokens) {
 TEST(BeamSearchTest, TheBestPathIsNotTheGreedyOne) {
   BeamSearch search(MakeOptions(2, 2, 2));
   // 1 is likelier than 2 at first, but what follows 2 makes up for it.
-  const auto steps = search.Advance({Make({{1, std::log(0.6)}, {2, std::log(0.4)}, {3, -9}, {4, -9}})});
+  const auto steps =
+      search.Advance({Make({{1, std::log(0.6)}, {2, std::log(0.4)}, {3, -9}, {4, -9}})});
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0].token_id, 1);
   EXPECT_EQ(steps[1].token_id, 2);

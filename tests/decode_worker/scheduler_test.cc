@@ -83,7 +83,8 @@ class SchedulerTest : public ::testing::Test {
       choices.push_back(scheduler_->Fork(sequence, std::move(fork)));
     }
     for (Sequence* choice : choices) {
-      choice->tokens.push_back(static_cast<int>(choice->id) * 7 + static_cast<int>(choice->tokens.size()));
+      choice->tokens.push_back(static_cast<int>(choice->id) * 7 +
+                               static_cast<int>(choice->tokens.size()));
       if (choice->generated_tokens() == choice->call->max_tokens) {
         finished_.push_back(choice->id);
         scheduler_->Remove(*choice);
@@ -350,7 +351,9 @@ TEST_F(SchedulerTest, RandomHistoriesAddUpAndEnd) {
   for (uint32_t run = 0; run < 300; ++run) {
     SCOPED_TRACE(::testing::Message() << "seed " << base + run);
     std::mt19937 random(base + run);
-    const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<uint32_t>(bound)); };
+    const auto below = [&](int bound) {
+      return static_cast<int>(random() % static_cast<uint32_t>(bound));
+    };
     scheduler_.reset();
     cache_.reset();
     SchedulerOptions options;
