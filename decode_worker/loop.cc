@@ -6,10 +6,11 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
-#include "common/base/random_id.h"
-#include "common/transfer/checksum.h"
 #include "common/worker/token_sampling.h"
 #include "decode_worker/beam_search.h"
+#include "decode_worker/response.h"
+#include "decode_worker/step_entry.h"
+#include "decode_worker/transfer_request.h"
 
 namespace baton::decode_worker {
 namespace {
@@ -64,8 +65,9 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       cache_(options.enable_prefix_caching
                  ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
                  : nullptr),
+      host_kv_(engine, clock, estimate_, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
-                 SchedulerEvents([this](Sequence& sequence) { BeforePreemption(sequence); })) {
+                 SchedulerEvents([this](Sequence& sequence) { host_kv_.Keep(sequence); })) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
       journal.Record(change);
@@ -186,54 +188,12 @@ void DecodeLoop::Admitted(Sequence& sequence) {
     call.transfer.cached_prompt_tokens = sequence.computed_tokens;
   }
   if (!call.answered) call.prompt_logprobs_found.clear();
-  if (sequence.host_copy.computed_tokens > sequence.computed_tokens) RestoreHostCopy(sequence);
-  DropHostCopy(sequence);
+  host_kv_.Restore(sequence);
   if (sequence.state == Sequence::State::kReceiving) StartTransfer(sequence);
 }
 
 void DecodeLoop::StartTransfer(Sequence& sequence) {
-  const Call& call = *sequence.call;
-  const int block_tokens = engine_.kv_layout().block_tokens;
-  const int first_block = sequence.computed_tokens / block_tokens;
-  internal::v1::PrefillRequest request;
-  request.set_request_id(call.request_id);
-  request.set_transfer_id(RandomId64());
-  request.set_model_fingerprint(engine_.config().fingerprint);
-  request.set_kv_layout_fingerprint(engine_.kv_layout().Fingerprint());
-  request.set_prefill_epoch(call.prefill.epoch);
-  request.set_decode_worker_id(options_.worker_id);
-  request.mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.end());
-  request.set_first_block(first_block);
-  request.set_cache_salt(call.cache_salt);
-  *request.mutable_sampling() = worker::ToProto(sequence.sampling);
-  request.set_prompt_tokens(call.prompt_tokens);
-  if (sequence.generated_tokens() < call.min_tokens) {
-    request.mutable_suppressed_token_ids()->Add(call.stop_token_ids.begin(),
-                                                call.stop_token_ids.end());
-  }
-  if (call.prompt_logprobs && !call.answered) request.set_prompt_logprobs(*call.prompt_logprobs);
-  request.set_priority(call.priority == Priority::kHigh  ? v1::PRIORITY_HIGH
-                       : call.priority == Priority::kLow ? v1::PRIORITY_LOW
-                                                         : v1::PRIORITY_NORMAL);
-  request.set_tenant(call.tenant);
-  request.set_checksum(transfer::RequestChecksum(request));
-
-  transfer::TransferPlan plan;
-  plan.transfer_id = request.transfer_id();
-  plan.sender_epoch = call.prefill.epoch;
-  plan.layout = engine_.kv_layout();
-  plan.pool = engine_.kv_pool();
-  plan.first_block = first_block;
-  const std::vector<kv::BlockId>& blocks = sequence.blocks.ids();
-  plan.blocks.assign(blocks.begin() + first_block, blocks.end());
-  plan.token_count = engine_.config().token_count;
-  plan.logprobs = sequence.sampling.logprobs;
-  if (request.has_prompt_logprobs()) {
-    plan.prompt_targets.assign(sequence.tokens.begin() + 1,
-                               sequence.tokens.begin() + call.prompt_tokens);
-    plan.prompt_logprobs = request.prompt_logprobs();
-  }
-
+  TransferRequest wanted = MakeTransferRequest(sequence, engine_, options_.worker_id);
   const uint64_t id = sequence.id;
   transfer::PrefillEvents events;
   events.on_first_token = [this, id, mailbox = mailbox_](transfer::FirstToken first) {
@@ -247,7 +207,8 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
   ++open_transfers_;
   sequence.transfer_began_at = clock_.SinceStart();
   sequence.transfer_call =
-      start_prefill_(call.prefill, request, call.deadline, std::move(plan), std::move(events));
+      start_prefill_(sequence.call->prefill, wanted.request, sequence.call->deadline,
+                     std::move(wanted.plan), std::move(events));
 }
 
 void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
@@ -291,7 +252,7 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     // For a router that ends the answer itself, at a stop string.
     DecodeResponse timings;
     timings.set_choice(static_cast<int>(sequence->sampling.choice));
-    FillTimings(*call, timings);
+    FillTimings(*call, now, timings);
     Send(*call, std::move(timings));
   }
   scheduler_.Commit(*sequence);
@@ -310,30 +271,9 @@ bool DecodeLoop::Step() {
   std::vector<std::shared_ptr<Call>> calls;
   int decoding = 0;
   for (const Chunk& chunk : plan.chunks) {
-    const Sequence& sequence = *chunk.sequence;
-    const Call& call = *sequence.call;
-    const absl::Span<const int32_t> tokens = sequence.tokens;
-    engine::BatchEntry entry;
-    entry.tokens = tokens.subspan(chunk.begin, chunk.end - chunk.begin);
-    entry.context = chunk.begin;
-    entry.blocks = sequence.blocks.ids();
-    entry.sample = chunk.draws();
-    entry.sampling = &sequence.sampling;
-    entry.draws = sequence.draws;
-    if (call.beams != nullptr) entry.beam_candidates = call.beams->proposals();
-    entry.history.tokens = tokens;
-    entry.history.prompt_tokens = call.prompt_tokens;
-    if (sequence.generated_tokens() < call.min_tokens) {
-      entry.history.suppressed = call.stop_token_ids;
-    }
-    if (call.prompt_logprobs && !call.answered) {
-      const int last = std::min(chunk.end, call.prompt_tokens - 1);
-      entry.prompt_logprobs = call.prompt_logprobs;
-      entry.targets = tokens.subspan(chunk.begin + 1, std::max(0, last - chunk.begin));
-    }
-    batch.entries.push_back(entry);
-    calls.push_back(sequence.call);
-    decoding += entry.tokens.size() == 1 ? 1 : 0;
+    batch.entries.push_back(MakeEntry(chunk));
+    calls.push_back(chunk.sequence->call);
+    decoding += chunk.end - chunk.begin == 1 ? 1 : 0;
   }
   std::vector<engine::StepResult> results = engine_.Step(batch);
   const absl::Duration took = clock_.SinceStart() - begin;
@@ -449,8 +389,9 @@ void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> res
     response.set_beam_score(best[i].score);
     response.set_finish(best[i].stopped ? DecodeResponse::FINISH_STOP
                                         : DecodeResponse::FINISH_LENGTH);
-    FillFirst(*call, response);
-    FillTimings(*call, response);
+    FillUsage(*call, response);
+    FillTimings(*call, now, response);
+    TakePromptLogprobs(*call, response);
     Send(*call, std::move(response));
     call->answered = true;
   }
@@ -475,43 +416,19 @@ void DecodeLoop::Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, i
   response.set_choice(static_cast<int>(sequence.sampling.choice));
   response.add_token_ids(token);
   if (logprobs != nullptr) *response.add_logprobs() = *logprobs;
-  if (!call.answered || stop || full) FillFirst(call, response);
-  if (!call.answered || stop || full) FillTimings(call, response);
+  const absl::Duration now = clock_.SinceStart();
+  if (!call.first_token_at) call.first_token_at = now;
+  if (!call.answered || stop || full) {
+    FillUsage(call, response);
+    FillTimings(call, now, response);
+  }
+  TakePromptLogprobs(call, response);
   call.answered = true;
   if (stop || full) {
     response.set_finish(stop ? DecodeResponse::FINISH_STOP : DecodeResponse::FINISH_LENGTH);
   }
   Send(call, std::move(response));
   if (stop || full) EndChoice(sequence);
-}
-
-void DecodeLoop::FillFirst(Call& call, DecodeResponse& response) {
-  if (!call.first_token_at) call.first_token_at = clock_.SinceStart();
-  response.mutable_usage()->set_cached_prompt_tokens(call.transfer.cached_prompt_tokens);
-  response.mutable_usage()->set_kv_bytes(call.transfer.kv_bytes);
-  for (v1::TokenLogprobs& logprobs : call.prompt_logprobs_found) {
-    *response.add_prompt_logprobs() = std::move(logprobs);
-  }
-  call.prompt_logprobs_found.clear();
-}
-
-void DecodeLoop::FillTimings(const Call& call, DecodeResponse& response) const {
-  const auto milliseconds = [](absl::Duration duration) {
-    return absl::ToDoubleMilliseconds(std::max(duration, absl::ZeroDuration()));
-  };
-  auto* timings = response.mutable_timings();
-  timings->set_queue_ms(milliseconds(*call.admitted_at - call.submitted_at) +
-                        call.transfer.queue_ms);
-  timings->set_prefill_ms(call.transfer.prefill_ms);
-  if (!call.computed_at) return;
-  const absl::Duration computed_at = *call.computed_at;
-  if (call.transfer.kv_bytes == 0) {  // computed here
-    timings->set_prefill_ms(milliseconds(computed_at - *call.admitted_at));
-  } else {
-    timings->set_kv_transfer_ms(
-        milliseconds(computed_at - call.first_token_at.value_or(computed_at)));
-  }
-  timings->set_decode_ms(milliseconds(clock_.SinceStart() - computed_at));
 }
 
 void DecodeLoop::Send(Call& call, DecodeResponse response) {
@@ -537,7 +454,7 @@ void DecodeLoop::EndCall(std::shared_ptr<Call> call, const absl::Status& status)
 }
 
 void DecodeLoop::Drop(Sequence& sequence) {
-  DropHostCopy(sequence);
+  host_kv_.Drop(sequence);
   if (sequence.state == Sequence::State::kReceiving ||
       sequence.state == Sequence::State::kEvicted) {
     // The transfer may still be writing: OnTransferEnd frees the blocks.
@@ -545,39 +462,6 @@ void DecodeLoop::Drop(Sequence& sequence) {
   } else {
     scheduler_.Remove(sequence);
   }
-}
-
-void DecodeLoop::BeforePreemption(Sequence& sequence) {
-  DropHostCopy(sequence);
-  const int block_tokens = engine_.kv_layout().block_tokens;
-  const int blocks = (sequence.computed_tokens + block_tokens - 1) / block_tokens;
-  const int64_t bytes = static_cast<int64_t>(engine_.kv_layout().BlockBytes()) * blocks;
-  // Log probabilities of the prompt come from computing it whole.
-  const bool whole = sequence.call->prompt_logprobs && !sequence.call->answered;
-  if (bytes == 0 || whole || host_bytes_ + bytes > options_.host_kv_bytes) return;
-  if (!estimate_.CopyIsCheaper(bytes, sequence.computed_tokens)) return;
-  const absl::Duration begin = clock_.SinceStart();
-  sequence.host_copy.bytes.resize(static_cast<size_t>(bytes));
-  sequence.host_copy.computed_tokens = sequence.computed_tokens;
-  engine_.ReadBlocks(absl::MakeConstSpan(sequence.blocks.ids()).first(static_cast<size_t>(blocks)),
-                     sequence.host_copy.bytes.data());
-  host_bytes_ += bytes;
-  estimate_.Copied(bytes, clock_.SinceStart() - begin);
-}
-
-void DecodeLoop::RestoreHostCopy(Sequence& sequence) {
-  const size_t block_bytes = engine_.kv_layout().BlockBytes();
-  const size_t cached =
-      static_cast<size_t>(sequence.computed_tokens / engine_.kv_layout().block_tokens);
-  const size_t blocks = sequence.host_copy.bytes.size() / block_bytes;
-  engine_.WriteBlocks(absl::MakeConstSpan(sequence.blocks.ids()).subspan(cached, blocks - cached),
-                      sequence.host_copy.bytes.data() + cached * block_bytes);
-  sequence.computed_tokens = sequence.host_copy.computed_tokens;
-}
-
-void DecodeLoop::DropHostCopy(Sequence& sequence) {
-  host_bytes_ -= static_cast<int64_t>(sequence.host_copy.bytes.size());
-  sequence.host_copy = HostCopy();
 }
 
 void DecodeLoop::SendHeartbeats() {

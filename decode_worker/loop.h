@@ -17,6 +17,7 @@
 #include "common/transfer/prefill_call.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/watch_service.h"
+#include "decode_worker/host_kv.h"
 #include "decode_worker/load_estimate.h"
 #include "decode_worker/metrics.h"
 #include "decode_worker/scheduler.h"
@@ -86,16 +87,11 @@ class DecodeLoop {
   void AdvanceBeams(Call& call, std::vector<engine::StepResult*> results,
                     std::vector<Sequence*> beams);
   void Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token);
-  void FillFirst(Call& call, internal::v1::DecodeResponse& response);
-  void FillTimings(const Call& call, internal::v1::DecodeResponse& response) const;
   void Send(Call& call, internal::v1::DecodeResponse response);
   void EndChoice(Sequence& sequence);
   // Ends the call with all its sequences.
   void EndCall(std::shared_ptr<Call> call, const absl::Status& status);
   void Drop(Sequence& sequence);
-  void BeforePreemption(Sequence& sequence);
-  void RestoreHostCopy(Sequence& sequence);
-  void DropHostCopy(Sequence& sequence);
   void SendHeartbeats();
   void Publish();
 
@@ -108,10 +104,10 @@ class DecodeLoop {
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
   LoadEstimate estimate_;
+  HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id
   uint64_t last_sequence_id_ = 0;
-  int64_t host_bytes_ = 0;
   int open_transfers_ = 0;  // Prefill calls not closed yet
   int64_t preemptions_told_ = 0;
   bool draining_ = false;

@@ -21,10 +21,7 @@ DecodeScheduler::DecodeScheduler(const SchedulerOptions& options, kv::BlockPool&
       pool_(pool),
       cache_(cache),
       events_(std::move(events)),
-      queues_{
-          Queues{FairQueue(options.fair_quantum_tokens), FairQueue(options.fair_quantum_tokens)},
-          Queues{FairQueue(options.fair_quantum_tokens), FairQueue(options.fair_quantum_tokens)},
-          Queues{FairQueue(options.fair_quantum_tokens), FairQueue(options.fair_quantum_tokens)}} {
+      waiting_(options.fair_quantum_tokens) {
   // Otherwise a batch full of decoding sequences would leave no room to compute any prompt.
   BATON_CHECK_GT(options.max_num_batched_tokens, options.max_num_seqs);
 }
@@ -105,12 +102,12 @@ absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
   if (absl::Status fits = CheckFits(*sequence); !fits.ok()) return fits;
   if (absl::Status within = CheckTenant(*sequence); !within.ok()) return within;
   // The bounds are on what waits: a lone prompt is let in however long it is.
-  if (waiting_count_ > 0 && (waiting_count_ >= options_.max_queued_requests ||
-                             waiting_tokens_ + tokens > options_.max_queued_tokens)) {
+  if (waiting_.count() > 0 && (waiting_.count() >= options_.max_queued_requests ||
+                               waiting_.tokens() + tokens > options_.max_queued_tokens)) {
     return MakeError(
         kExhausted, "QUEUE_FULL",
-        absl::StrCat("the decode worker's queue holds ", waiting_count_, " requests and ",
-                     waiting_tokens_, " tokens, its bounds are ", options_.max_queued_requests,
+        absl::StrCat("the decode worker's queue holds ", waiting_.count(), " requests and ",
+                     waiting_.tokens(), " tokens, its bounds are ", options_.max_queued_requests,
                      " and ", options_.max_queued_tokens));
   }
   ++call_sizes_[sequence->call->id];
@@ -118,11 +115,8 @@ absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
   ++use.requests;
   use.tokens += tokens;
   sequence->submission = ++submissions_;
-  sequence->state = Sequence::State::kWaiting;
-  ++waiting_count_;
-  waiting_tokens_ += tokens;
-  Queues& queues = queues_[static_cast<size_t>(sequence->call->priority)];
-  (IsLong(*sequence) ? queues.long_context : queues.ordinary).Push(std::move(sequence));
+  const bool long_context = IsLong(*sequence);
+  waiting_.PushNew(std::move(sequence), long_context);
   return absl::OkStatus();
 }
 
@@ -164,53 +158,17 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   return true;
 }
 
-Sequence* DecodeScheduler::AdmitFrom(FairQueue& queue) {
-  if (!TryAdmit(*queue.Front())) return nullptr;
-  std::unique_ptr<Sequence> sequence = queue.Pop();
-  Sequence* admitted = sequence.get();
-  inside_.emplace(admitted->Rank(), std::move(sequence));
-  return admitted;
-}
-
 Sequence* DecodeScheduler::Admit() {
-  Sequence* admitted = nullptr;
   const int long_bound = static_cast<int>(options_.long_context_share * pool_.counts().total);
-  const auto long_waits = [&](const Sequence& sequence) {
-    const int taken = LongBlocks();
+  const int long_blocks = LongBlocks();
+  Sequence* next = waiting_.Next([&](const Sequence& sequence) {
     const int wanted = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-    return IsLong(sequence) && taken > 0 && taken + wanted > long_bound;
-  };
-  for (int priority = 2; priority >= 0 && admitted == nullptr; --priority) {
-    // Nobody overtakes one that waits for blocks, or it might wait for ever.
-    bool blocked = false;
-    for (auto it = preempted_.begin(); it != preempted_.end(); ++it) {
-      if (static_cast<int>(it->second->call->priority) != priority) continue;
-      if (long_waits(*it->second)) continue;
-      blocked = !TryAdmit(*it->second);
-      if (!blocked) {
-        admitted = it->second.get();
-        inside_.emplace(it->first, std::move(it->second));
-        preempted_.erase(it);
-      }
-      break;
-    }
-    if (blocked) return nullptr;
-    if (admitted != nullptr) break;
-    Queues& queues = queues_[static_cast<size_t>(priority)];
-    Sequence* ordinary = queues.ordinary.Front();
-    Sequence* long_context = queues.long_context.Front();
-    if (long_context != nullptr && long_waits(*long_context)) long_context = nullptr;
-    if (ordinary == nullptr && long_context == nullptr) continue;
-    const bool ordinary_first =
-        long_context == nullptr ||
-        (ordinary != nullptr && ordinary->submission < long_context->submission);
-    admitted = AdmitFrom(ordinary_first ? queues.ordinary : queues.long_context);
-    if (admitted == nullptr) return nullptr;
-  }
-  if (admitted == nullptr) return nullptr;
-  --waiting_count_;
-  waiting_tokens_ -= static_cast<int64_t>(admitted->tokens.size());
-  return admitted;
+    return IsLong(sequence) && long_blocks > 0 && long_blocks + wanted > long_bound;
+  });
+  // Nobody overtakes one that waits for blocks, or it might wait for ever.
+  if (next == nullptr || !TryAdmit(*next)) return nullptr;
+  inside_.emplace(next->Rank(), waiting_.Take(*next));
+  return next;
 }
 
 void DecodeScheduler::Keep(const Sequence& sequence) {
@@ -242,7 +200,7 @@ bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
     Forget(*owned);
     return false;
   }
-  Park(std::move(owned));
+  waiting_.PushPreempted(std::move(owned));
   return true;
 }
 
@@ -351,7 +309,7 @@ void DecodeScheduler::Preempt(Sequence& sequence) {
   std::unique_ptr<Sequence> owned = TakeInside(sequence);
   owned->blocks.Release();
   owned->computed_tokens = 0;
-  Park(std::move(owned));
+  waiting_.PushPreempted(std::move(owned));
 }
 
 void DecodeScheduler::PreemptCall(Call& call) {
@@ -400,31 +358,6 @@ std::unique_ptr<Sequence> DecodeScheduler::TakeInside(Sequence& sequence) {
   return std::move(node.mapped());
 }
 
-void DecodeScheduler::Park(std::unique_ptr<Sequence> sequence) {
-  sequence->state = Sequence::State::kWaiting;
-  ++waiting_count_;
-  waiting_tokens_ += static_cast<int64_t>(sequence->tokens.size());
-  preempted_.emplace(sequence->Rank(), std::move(sequence));
-}
-
-std::unique_ptr<Sequence> DecodeScheduler::TakeWaiting(uint64_t id) {
-  std::unique_ptr<Sequence> found;
-  for (auto it = preempted_.begin(); it != preempted_.end(); ++it) {
-    if (it->second->id != id) continue;
-    found = std::move(it->second);
-    preempted_.erase(it);
-    break;
-  }
-  for (Queues& queues : queues_) {
-    if (found == nullptr) found = queues.ordinary.Remove(id);
-    if (found == nullptr) found = queues.long_context.Remove(id);
-  }
-  BATON_CHECK(found != nullptr) << "sequence " << id << " does not wait";
-  --waiting_count_;
-  waiting_tokens_ -= static_cast<int64_t>(found->tokens.size());
-  return found;
-}
-
 void DecodeScheduler::Forget(const Sequence& sequence) {
   const auto size = call_sizes_.find(sequence.call->id);
   BATON_CHECK(size != call_sizes_.end());
@@ -439,7 +372,7 @@ void DecodeScheduler::Forget(const Sequence& sequence) {
 void DecodeScheduler::Remove(Sequence& sequence) {
   Forget(sequence);
   if (sequence.state == Sequence::State::kWaiting) {
-    TakeWaiting(sequence.id);
+    waiting_.Take(sequence);
     return;
   }
   BATON_CHECK(sequence.state == Sequence::State::kRunning) << "removal of " << sequence.id;
@@ -478,17 +411,12 @@ std::vector<Sequence*> DecodeScheduler::SequencesOf(const Call& call) {
 std::vector<Sequence*> DecodeScheduler::All() {
   std::vector<Sequence*> all;
   for (const auto& [rank, sequence] : inside_) all.push_back(sequence.get());
-  for (const auto& [rank, sequence] : preempted_) all.push_back(sequence.get());
-  for (Queues& queues : queues_) {
-    for (FairQueue* queue : {&queues.ordinary, &queues.long_context}) {
-      for (Sequence* sequence : queue->All()) all.push_back(sequence);
-    }
-  }
+  for (Sequence* sequence : waiting_.All()) all.push_back(sequence);
   return all;
 }
 
 void DecodeScheduler::Charge(const Call& call, int64_t tokens) {
-  queues_[static_cast<size_t>(call.priority)].ordinary.Charge(call.tenant, tokens);
+  waiting_.Charge(call.priority, call.tenant, tokens);
 }
 
 int DecodeScheduler::receiving_count() const {
@@ -502,24 +430,17 @@ int DecodeScheduler::running_count() const {
 }
 
 void DecodeScheduler::CheckIntegrity() const {
-  int waiting = static_cast<int>(preempted_.size());
   int64_t tokens = 0;
   std::map<uint64_t, int> call_sizes;
-  const auto count_waiting = [&](const Sequence& sequence) {
-    BATON_CHECK(sequence.state == Sequence::State::kWaiting);
-    BATON_CHECK(sequence.blocks.empty());
-    tokens += static_cast<int64_t>(sequence.tokens.size());
-    ++call_sizes[sequence.call->id];
-  };
-  for (const auto& [rank, sequence] : preempted_) count_waiting(*sequence);
-  for (const Queues& queues : queues_) {
-    for (const FairQueue* queue : {&queues.ordinary, &queues.long_context}) {
-      waiting += queue->size();
-      for (const Sequence* sequence : queue->All()) count_waiting(*sequence);
-    }
+  const std::vector<Sequence*> waiting = waiting_.All();
+  for (const Sequence* sequence : waiting) {
+    BATON_CHECK(sequence->state == Sequence::State::kWaiting);
+    BATON_CHECK(sequence->blocks.empty());
+    tokens += static_cast<int64_t>(sequence->tokens.size());
+    ++call_sizes[sequence->call->id];
   }
-  BATON_CHECK_EQ(waiting, waiting_count_);
-  BATON_CHECK_EQ(tokens, waiting_tokens_);
+  BATON_CHECK_EQ(static_cast<int>(waiting.size()), waiting_.count());
+  BATON_CHECK_EQ(tokens, waiting_.tokens());
   for (const auto& [rank, sequence] : inside_) {
     BATON_CHECK(sequence->state != Sequence::State::kWaiting);
     BATON_CHECK(rank == sequence->Rank());

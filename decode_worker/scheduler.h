@@ -19,7 +19,6 @@
 #ifndef BATON_DECODE_WORKER_SCHEDULER_H_
 #define BATON_DECODE_WORKER_SCHEDULER_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -30,8 +29,8 @@
 #include "absl/status/status.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/radix_cache.h"
-#include "decode_worker/fair_queue.h"
 #include "decode_worker/sequence.h"
+#include "decode_worker/waiting_line.h"
 
 namespace baton::decode_worker {
 
@@ -116,21 +115,16 @@ class DecodeScheduler {
   // Tokens that the tenant has been given beyond its prompt.
   void Charge(const Call& call, int64_t tokens);
 
-  int waiting_count() const { return waiting_count_; }
+  int waiting_count() const { return waiting_.count(); }
   int receiving_count() const;
   int running_count() const;
-  int64_t waiting_tokens() const { return waiting_tokens_; }
+  int64_t waiting_tokens() const { return waiting_.tokens(); }
   int64_t preemption_count() const { return preemption_count_; }
 
   // Ends the process unless slots, queues and counts agree. For tests.
   void CheckIntegrity() const;
 
  private:
-  // Of one priority; long-context requests wait apart, so that they hold up nobody else.
-  struct Queues {
-    FairQueue ordinary;
-    FairQueue long_context;
-  };
   struct TenantUse {
     int requests = 0;
     int64_t tokens = 0;
@@ -144,8 +138,6 @@ class DecodeScheduler {
   absl::Status CheckFits(const Sequence& sequence) const;
   absl::Status CheckTenant(const Sequence& sequence) const;
   bool TryAdmit(Sequence& sequence);
-  Sequence* AdmitFrom(FairQueue& queue);
-  std::unique_ptr<Sequence> TakeWaiting(uint64_t id);
   // True if `count` blocks are free now, evicting cached ones as needed.
   bool MakeFree(int count);
   // Blocks for the next token of all of `group`, with copies where they are shared.
@@ -157,7 +149,6 @@ class DecodeScheduler {
   void Preempt(Sequence& sequence);
   void PreemptCall(Call& call);
   void Keep(const Sequence& sequence);
-  void Park(std::unique_ptr<Sequence> sequence);
   std::unique_ptr<Sequence> TakeInside(Sequence& sequence);
   void Forget(const Sequence& sequence);
 
@@ -165,17 +156,13 @@ class DecodeScheduler {
   kv::BlockPool& pool_;
   kv::RadixCache* const cache_;
   const Events events_;
-  std::array<Queues, 3> queues_;  // by Priority
-  // Was inside, and lost its blocks: comes before all that never were.
-  std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> preempted_;
+  WaitingLine waiting_;
   // Receiving, running and evicted, by rank.
   std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> inside_;
   std::map<std::string, TenantUse> tenants_;
   std::map<uint64_t, int> call_sizes_;              // sequences of each call, by id
   std::vector<std::unique_ptr<Sequence>> dropped_;  // by the step being planned
   uint64_t submissions_ = 0;
-  int waiting_count_ = 0;       // preempted ones included
-  int64_t waiting_tokens_ = 0;  // likewise
   int64_t preemption_count_ = 0;
 };
 
