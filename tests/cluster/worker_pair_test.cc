@@ -1,4 +1,6 @@
 // A prefill and a decode worker over real gRPC: one answer, no leaks, whatever the peer does.
+#include "tests/cluster/worker_pair.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,7 +14,6 @@
 #include "common/base/error.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/kv_sender.h"
-#include "tests/cluster/worker_pair.h"
 
 namespace baton {
 namespace {
