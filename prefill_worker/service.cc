@@ -68,6 +68,11 @@ absl::Status PrefillServer::Check(const internal::v1::PrefillRequest& request) c
     return InvalidField("FIRST_BLOCK", "first_block",
                         absl::StrCat(request.first_block(), " given, expected 0 to ", blocks));
   }
+  if (!v1::Priority_IsValid(request.priority())) {
+    return InvalidField(
+        "OUT_OF_RANGE", "priority",
+        absl::StrCat(request.priority(), " given, expected 0 to ", v1::Priority_MAX));
+  }
   return model::Validate(worker::FromProto(request.sampling()));
 }
 
@@ -97,6 +102,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillServer::Prefill(
   job->tokens.assign(request->tokens().begin(), request->tokens().end());
   job->root = kv::RootPrefixKey(engine_.config().fingerprint, request->cache_salt(), "");
   job->first_block = request->first_block();
+  if (request->priority() != v1::PRIORITY_UNSPECIFIED) job->priority = request->priority();
+  job->deadline = absl::FromChrono(context->deadline());
   job->sampling = worker::FromProto(request->sampling());
   job->sender = std::move(sender);
   loop_.Submit(std::move(job));

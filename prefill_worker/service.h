@@ -1,5 +1,5 @@
-// PrefillService: checks requests and hands them to the loop. The KV payload never becomes a Protobuf
-// message, so the method is registered raw.
+// PrefillService: checks requests and hands them to the loop. The KV payload never becomes a
+// Protobuf message, so the method is registered raw.
 #ifndef BATON_PREFILL_WORKER_SERVICE_H_
 #define BATON_PREFILL_WORKER_SERVICE_H_
 
@@ -19,9 +19,8 @@ struct Identity {
 };
 
 // Thread-safe.
-class PrefillServer final
-    : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
-          internal::v1::PrefillService::Service> {
+class PrefillServer final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
+                                internal::v1::PrefillService::Service> {
  public:
   PrefillServer(Identity identity, const engine::Engine& engine, PrefillLoop& loop,
                 PrefillMetrics& metrics)
