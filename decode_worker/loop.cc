@@ -130,11 +130,12 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
   const std::vector<kv::BlockId>& blocks = sequence.blocks.ids();
   plan.blocks.assign(blocks.begin(), blocks.begin() + scheduler_.PromptBlocks(sequence));
   plan.token_count = engine_.config().token_count;
+  plan.logprobs = sequence.sampling.logprobs;
 
   const uint64_t id = sequence.id;
   transfer::PrefillEvents events;
-  events.on_first_token = [this, id, mailbox = mailbox_](int32_t token, int cached) {
-    mailbox->Post([this, id, token, cached] { OnFirstToken(id, token, cached); });
+  events.on_first_token = [this, id, mailbox = mailbox_](transfer::FirstToken first) {
+    mailbox->Post([this, id, first = std::move(first)] { OnFirstToken(id, first); });
   };
   events.on_end = [this, id, mailbox = mailbox_](absl::Status status,
                                                  const transfer::TransferSummary& summary) {
@@ -146,12 +147,12 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
                                  std::move(events));
 }
 
-void DecodeLoop::OnFirstToken(uint64_t id, int32_t token, int cached_prompt_tokens) {
+void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
   Sequence* sequence = scheduler_.Find(id);
   if (sequence == nullptr || sequence->abandoned) return;
   sequence->first_token_at = clock_.SinceStart();
-  sequence->transfer.cached_prompt_tokens = cached_prompt_tokens;
-  Append(*sequence, token);
+  sequence->transfer.cached_prompt_tokens = first.cached_prompt_tokens;
+  Append(*sequence, first.token_id);
 }
 
 void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
@@ -187,17 +188,18 @@ bool DecodeLoop::Step() {
     entry.context = static_cast<int>(sequence->tokens.size()) - 1;
     entry.blocks = sequence->blocks.ids();
     entry.sample = true;
-    entry.sampling = sequence->sampling;
+    entry.sampling = &sequence->sampling;
+    entry.history = {.tokens = sequence->tokens, .prompt_tokens = sequence->prompt_tokens};
     batch.entries.push_back(entry);
     sequences.push_back(sequence.get());
   }
   const std::vector<engine::StepResult> results = engine_.Step(batch);
   metrics_.Stepped(clock_.SinceStart() - begin, static_cast<int>(sequences.size()));
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (results[i].token.ok()) {
-      Append(*sequences[i], *results[i].token);
+    if (results[i].tokens.ok()) {
+      Append(*sequences[i], results[i].tokens->front().token_id);
     } else {
-      End(sequences[i]->id, results[i].token.status());
+      End(sequences[i]->id, results[i].tokens.status());
     }
   }
   return true;

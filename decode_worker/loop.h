@@ -1,5 +1,5 @@
-// The decode worker's one compute thread: admits requests, has their prompts prefilled elsewhere, and
-// advances all running sequences by one token a step.
+// The decode worker's one compute thread: admits requests, has their prompts prefilled elsewhere,
+// and advances all running sequences by one token a step.
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
 
@@ -51,7 +51,7 @@ class DecodeLoop {
   void Run();
   void Accept(std::unique_ptr<Sequence> sequence);
   void StartTransfer(Sequence& sequence);
-  void OnFirstToken(uint64_t id, int32_t token, int cached_prompt_tokens);
+  void OnFirstToken(uint64_t id, const transfer::FirstToken& first);
   void OnTransferEnd(uint64_t id, const absl::Status& status,
                      const transfer::TransferSummary& summary);
   bool Step();

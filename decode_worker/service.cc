@@ -10,12 +10,6 @@
 #include "common/worker/token_sampling.h"
 
 namespace baton::decode_worker {
-namespace {
-
-constexpr int kMaxStopTokenIds = 1024;
-
-}  // namespace
-
 absl::Status DecodeServer::Check(const internal::v1::DecodeRequest& request) const {
   // A router that is behind: nothing is wrong with the request, so it may go elsewhere.
   if (request.decode_epoch() != epoch_) {
@@ -35,26 +29,10 @@ absl::Status DecodeServer::Check(const internal::v1::DecodeRequest& request) con
                         absl::StrCat(request.tokens_size(), " given, expected 1 to ", limit - 1,
                                      " (--max-model-len ", limit, ", one left to generate)"));
   }
-  for (const int32_t token : request.tokens()) {
-    if (token < 0 || token >= engine_.config().vocab_size) {
-      return InvalidField(
-          "TOKEN_ID", "tokens",
-          absl::StrCat("id ", token, ", expected 0 to ", engine_.config().vocab_size - 1));
-    }
-  }
-  if (request.max_tokens() < 1) {
-    return InvalidField("MAX_TOKENS", "max_tokens",
-                        absl::StrCat(request.max_tokens(), " given, expected 1 or more"));
-  }
-  if (request.stop_token_ids_size() > kMaxStopTokenIds) {
-    return InvalidField(
-        "STOP_TOKEN_IDS", "stop_token_ids",
-        absl::StrCat(request.stop_token_ids_size(), " given, expected at most ", kMaxStopTokenIds));
-  }
   if (request.prefill().address().empty()) {
     return InvalidField("PREFILL_ADDRESS", "prefill.address", "empty, expected host:port");
   }
-  return model::Validate(worker::FromProto(request.sampling()));
+  return worker::CheckTokenFields(request, engine_.config().vocab_size);
 }
 
 grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(

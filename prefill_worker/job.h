@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,9 @@ struct PrefillJob {
   v1::Priority priority = v1::PRIORITY_NORMAL;
   absl::Time deadline = absl::InfiniteFuture();  // of the caller, for all of its request
   model::SamplingParams sampling;
-  bool compute_all = false;  // matches no cache: every prompt token's logits are wanted
+  int prompt_tokens = 0;               // of `tokens`; the rest is the answer so far
+  std::vector<int32_t> suppressed;     // not to be drawn as the first token
+  std::optional<int> prompt_logprobs;  // then nothing of the prompt is taken from the cache
   std::shared_ptr<transfer::KvSender> sender;
 
   // Set when it starts.

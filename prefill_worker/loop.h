@@ -61,7 +61,7 @@ class PrefillLoop {
   void Admit(std::unique_ptr<PrefillJob> job);
   void Start(PrefillJob& job);
   void Step(const std::vector<Chunk>& chunks);
-  void Complete(PrefillJob& job, const absl::StatusOr<int32_t>& token);
+  void Complete(PrefillJob& job, const engine::StepResult& result);
   void End(uint64_t job_id, const absl::Status& status);
   void Publish();
 

@@ -24,7 +24,7 @@ int PrefillScheduler::BlocksFor(int64_t tokens) const {
 
 // At least the last token is computed: its logits are the answer's first token.
 int PrefillScheduler::MatchableBlocks(const PrefillJob& job) const {
-  if (cache_ == nullptr || job.compute_all) return 0;
+  if (cache_ == nullptr || job.prompt_logprobs) return 0;
   return (job.size() - 1) / options_.block_tokens;
 }
 

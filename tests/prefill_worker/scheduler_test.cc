@@ -247,7 +247,8 @@ TEST_F(PrefillSchedulerTest, AJobThatDoesNotFitIsPassedOnlySoOften) {
   }
   EXPECT_TRUE(started);
   EXPECT_GT(passed, 0) << "a job that waits for blocks must not keep others from theirs";
-  // 80 of those that come soon enough to rank before it, then 80 that pass it, and the last of these.
+  // 80 of those that come soon enough to rank before it, then 80 that pass it, and the last of
+  // these.
   EXPECT_LE(passed, 80 + 80 + 16);
 }
 
@@ -376,7 +377,7 @@ TEST_F(PrefillSchedulerTest, AJobThatComputesAllWaitsForNobodyAndMayLead) {
   MustSubmit(1, Tokens(128));
   Step();
   auto all = Job(2, Tokens(128));
-  all->compute_all = true;
+  all->prompt_logprobs = 0;
   all->priority = v1::PRIORITY_HIGH;
   ASSERT_TRUE(Submit(std::move(all)).ok());
   EXPECT_THAT(Step(), ElementsAre(Ran{2, 0, 64}));
@@ -384,7 +385,7 @@ TEST_F(PrefillSchedulerTest, AJobThatComputesAllWaitsForNobodyAndMayLead) {
   EXPECT_EQ(computed_, 256);
 
   auto leader = Job(3, Tokens(128, 7000));
-  leader->compute_all = true;
+  leader->prompt_logprobs = 0;
   ASSERT_TRUE(Submit(std::move(leader)).ok());
   MustSubmit(4, Tokens(128, 7000));
   FinishAll();
@@ -476,7 +477,7 @@ TEST_F(PrefillSchedulerTest, RandomTrafficKeepsTheBooksAndEnds) {
       auto job = Job(next_id++, std::move(tokens));
       job->root = 1 + random() % 2;
       job->priority = static_cast<v1::Priority>(1 + random() % 3);
-      job->compute_all = !gentle && random() % 8 == 0;
+      if (!gentle && random() % 8 == 0) job->prompt_logprobs = 0;
       return job;
     };
     for (int turn = 0; turn < 300 || !scheduler_->empty(); ++turn) {

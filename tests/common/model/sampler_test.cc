@@ -33,6 +33,13 @@ TEST(PhiloxTest, KnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
+absl::StatusOr<int32_t> Draw(absl::Span<const float> logits, const SamplingParams& params,
+                             uint64_t position) {
+  const absl::StatusOr<SampledToken> token = Sample(logits, params, {}, position);
+  if (!token.ok()) return token.status();
+  return token->token_id;
+}
+
 std::vector<float> RandomLogits(size_t count, uint32_t stream, float spread) {
   std::vector<float> logits(count);
   for (size_t i = 0; i < count; ++i) {
@@ -76,8 +83,7 @@ std::map<int32_t, double> ExactProbabilities(const std::vector<float>& logits,
 double ChiSquare(const std::vector<float>& logits, const SamplingParams& params, int draws) {
   const std::map<int32_t, double> probabilities = ExactProbabilities(logits, params);
   std::map<int32_t, int> counts;
-  for (int i = 0; i < draws; ++i)
-    ++counts[Sample(logits, params, static_cast<uint64_t>(i)).value()];
+  for (int i = 0; i < draws; ++i) ++counts[Draw(logits, params, static_cast<uint64_t>(i)).value()];
   double chi_square = 0;
   for (const auto& [id, count] : counts) EXPECT_EQ(probabilities.count(id), 1) << "id " << id;
   for (const auto& [id, probability] : probabilities) {
@@ -110,7 +116,7 @@ TEST(SamplerTest, DrawsTheExactDistributionOfALargeVocabulary) {
   int heavy = 0;
   constexpr int kDraws = 20000;
   for (int i = 0; i < kDraws; ++i)
-    heavy += Sample(logits, {}, static_cast<uint64_t>(i)).value() % 2 == 0;
+    heavy += Draw(logits, {}, static_cast<uint64_t>(i)).value() % 2 == 0;
   const double share = 1 / (1 + std::exp(-1.0));
   EXPECT_NEAR(heavy, kDraws * share, 4 * std::sqrt(kDraws * share * (1 - share)));
 }
@@ -124,7 +130,7 @@ TEST(SamplerTest, SelectsWithoutSortingWhatASortSelects) {
           SamplingParams{.temperature = 0.8f, .top_p = 0.95f, .top_k = 700}}) {
       const std::map<int32_t, double> allowed = ExactProbabilities(logits, params);
       for (uint64_t position = 0; position < 50; ++position) {
-        EXPECT_EQ(allowed.count(Sample(logits, params, position).value()), 1);
+        EXPECT_EQ(allowed.count(Draw(logits, params, position).value()), 1);
       }
     }
   }
@@ -133,10 +139,10 @@ TEST(SamplerTest, SelectsWithoutSortingWhatASortSelects) {
 TEST(SamplerTest, FiltersThatKeepAllChangeNothing) {
   const std::vector<float> logits = RandomLogits(3000, 1, 3);
   for (uint64_t position = 0; position < 200; ++position) {
-    const int32_t plain = Sample(logits, {.seed = 9}, position).value();
-    EXPECT_EQ(Sample(logits, {.top_k = -1, .seed = 9}, position).value(), plain);
-    EXPECT_EQ(Sample(logits, {.top_k = 3000, .seed = 9}, position).value(), plain);
-    EXPECT_EQ(Sample(logits, {.top_k = 100000, .seed = 9}, position).value(), plain);
+    const int32_t plain = Draw(logits, {.seed = 9}, position).value();
+    EXPECT_EQ(Draw(logits, {.top_k = -1, .seed = 9}, position).value(), plain);
+    EXPECT_EQ(Draw(logits, {.top_k = 3000, .seed = 9}, position).value(), plain);
+    EXPECT_EQ(Draw(logits, {.top_k = 100000, .seed = 9}, position).value(), plain);
   }
 }
 
@@ -147,15 +153,15 @@ TEST(SamplerTest, AddingAConstantChangesNothing) {
     shifted[i] = logits[i] + 32;
   }
   for (uint64_t position = 0; position < 200; ++position) {
-    EXPECT_EQ(Sample(logits, {.top_p = 0.9f}, position).value(),
-              Sample(shifted, {.top_p = 0.9f}, position).value());
+    EXPECT_EQ(Draw(logits, {.top_p = 0.9f}, position).value(),
+              Draw(shifted, {.top_p = 0.9f}, position).value());
   }
 }
 
 TEST(SamplerTest, DependsOnSeedChoiceAndPositionOnly) {
   const std::vector<float> logits = RandomLogits(1000, 2, 1);
   const auto draw = [&](uint64_t seed, uint32_t choice, uint64_t position) {
-    return Sample(logits, {.seed = seed, .choice = choice}, position).value();
+    return Draw(logits, {.seed = seed, .choice = choice}, position).value();
   };
   int differ_seed = 0, differ_choice = 0, differ_position = 0, differ_high = 0;
   for (uint64_t i = 0; i < 100; ++i) {
@@ -173,13 +179,13 @@ TEST(SamplerTest, DependsOnSeedChoiceAndPositionOnly) {
 
 TEST(SamplerTest, GreedyTakesTheLowestOfEquals) {
   const std::vector<float> logits = {1, 3, 2, 3, 3};
-  EXPECT_EQ(Sample(logits, {.temperature = 0}, 0).value(), 1);
-  EXPECT_EQ(Sample(logits, {.top_k = 1, .seed = 5}, 7).value(), 1);
-  EXPECT_EQ(Sample(logits, {.temperature = 1e-30f, .top_p = 1e-6f}, 7).value(), 1);
+  EXPECT_EQ(Draw(logits, {.temperature = 0}, 0).value(), 1);
+  EXPECT_EQ(Draw(logits, {.top_k = 1, .seed = 5}, 7).value(), 1);
+  EXPECT_EQ(Draw(logits, {.temperature = 1e-30f, .top_p = 1e-6f}, 7).value(), 1);
   // Two of the three equals stay: those with the lowest ids.
   for (uint64_t position = 0; position < 50; ++position) {
-    EXPECT_THAT(Sample(logits, {.top_k = 2}, position).value(), testing::AnyOf(1, 3));
-    EXPECT_THAT(Sample(logits, {.temperature = 0.01f, .top_p = 0.5f}, position).value(),
+    EXPECT_THAT(Draw(logits, {.top_k = 2}, position).value(), testing::AnyOf(1, 3));
+    EXPECT_THAT(Draw(logits, {.temperature = 0.01f, .top_p = 0.5f}, position).value(),
                 testing::AnyOf(1, 3));
   }
 }
@@ -187,9 +193,9 @@ TEST(SamplerTest, GreedyTakesTheLowestOfEquals) {
 TEST(SamplerTest, MaskedTokensAreNeverDrawn) {
   const std::vector<float> logits = {-kInf, 0, -kInf, 0, -kInf};
   for (uint64_t position = 0; position < 100; ++position) {
-    EXPECT_THAT(Sample(logits, {.temperature = 100}, position).value(), testing::AnyOf(1, 3));
+    EXPECT_THAT(Draw(logits, {.temperature = 100}, position).value(), testing::AnyOf(1, 3));
   }
-  EXPECT_EQ(Sample({{-kInf, 1}}, {.top_k = 2}, 0).value(), 1);
+  EXPECT_EQ(Draw({{-kInf, 1}}, {.top_k = 2}, 0).value(), 1);
 }
 
 TEST(SamplerTest, NonFiniteLogitsAreAnError) {
@@ -197,7 +203,7 @@ TEST(SamplerTest, NonFiniteLogitsAreAnError) {
        {std::vector<float>{kNan, 1}, std::vector<float>{1, kNan}, std::vector<float>{1, kInf, 2},
         std::vector<float>{-kInf, -kInf}}) {
     for (float temperature : {0.0f, 1.0f}) {
-      const auto token = Sample(logits, {.temperature = temperature}, 0);
+      const auto token = Draw(logits, {.temperature = temperature}, 0);
       EXPECT_EQ(token.status().code(), absl::StatusCode::kInternal);
       EXPECT_EQ(ErrorReason(token.status()), "NON_FINITE_LOGITS");
     }
@@ -236,7 +242,7 @@ TEST(SamplerTest, TimePerDraw) {
     double fastest_us = 1e9;
     for (uint64_t i = 0; i < 20; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      EXPECT_TRUE(Sample(logits, params, i).ok());
+      EXPECT_TRUE(Draw(logits, params, i).ok());
       const std::chrono::duration<double, std::micro> elapsed =
           std::chrono::steady_clock::now() - start;
       fastest_us = std::min(fastest_us, elapsed.count());

@@ -142,7 +142,8 @@ TEST_F(KvReceiverTest, CommitsAWholeTransferInAnyOrder) {
     }
     ASSERT_TRUE(Give(receiver, Commit(4)).ok());
     EXPECT_EQ(receiver.phase(), Phase::kCommitted);
-    EXPECT_EQ(receiver.first_token(), 7);
+    ASSERT_TRUE(receiver.first_token().has_value());
+    EXPECT_EQ(receiver.first_token()->token_id, 7);
     EXPECT_EQ(receiver.summary().cached_prompt_tokens, 32);
     EXPECT_EQ(receiver.summary().kv_bytes, static_cast<int64_t>(6 * layout_.ChunkBytes()));
     ExpectBlocksWhole();
