@@ -189,7 +189,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
     batch.entries.push_back(entry);
   }
   LayerSender sender(chunks, engine_.kv_layout().block_tokens);
-  // A step that all work went into says nothing of the rate under load.
+  // A step with room for more work says nothing of the rate under load.
   const bool full =
       scheduler_.waiting_count() > 0 ||
       batch.rows() + options_.scheduler.block_tokens > options_.scheduler.max_num_batched_tokens;

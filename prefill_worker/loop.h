@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mailbox.h"
 #include "common/engine/engine.h"

@@ -74,7 +74,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillServer::Prefill(
   options.epoch = identity_.epoch;
   options.layout = engine_.kv_layout();
   options.pool = engine_.kv_pool();
-  options.on_peer_gone = [this, job_id] { loop_.Cancel(job_id); };
+  // Lives as long as the sender does.
+  open_calls_->Enter();
+  const std::shared_ptr<void> open(nullptr, [calls = open_calls_](void*) { calls->Leave(); });
+  options.on_peer_gone = [this, job_id, open] { loop_.Cancel(job_id); };
   options.on_bytes_sent = [this](int64_t bytes) { metrics_.BytesSent(bytes); };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);
