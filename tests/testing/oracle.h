@@ -86,6 +86,20 @@ class Oracle {
     return logprobs;
   }
 
+  // The `count` most probable tokens behind `tokens`, best first.
+  std::vector<model::SampledToken> BestTokens(const std::vector<int32_t>& tokens, int count) {
+    const model::SamplingParams sampling;
+    engine::BatchEntry entry;
+    entry.tokens = tokens;
+    entry.blocks = blocks_;
+    entry.sample = true;
+    entry.sampling = &sampling;
+    entry.history.tokens = tokens;
+    entry.history.prompt_tokens = static_cast<int>(tokens.size());
+    entry.beam_candidates = count;
+    return StepOne(entry).tokens.value();
+  }
+
   const engine::Engine& engine() const { return *engine_; }
 
  private:
