@@ -66,8 +66,6 @@ class PrefillServer final : public internal::v1::PrefillService::WithRawCallback
   OpenCalls& open_calls() { return *open_calls_; }
 
  private:
-  absl::Status Check(const internal::v1::PrefillRequest& request) const;
-
   const Identity identity_;
   const engine::Engine& engine_;
   PrefillLoop& loop_;
