@@ -116,7 +116,7 @@ RowResult RunRow(const Row& row, const CampaignOptions& options, Oracle& oracle)
 
 std::vector<Row> AllRows() {
   std::vector<Row> all;
-  for (auto part : {KillRows, FrameRows}) {
+  for (auto part : {KillRows, LinkRows, FrameRows, CancelRows}) {
     for (Row& row : part()) all.push_back(std::move(row));
   }
   return all;

@@ -299,15 +299,15 @@ bool TcpProxy::TripsNow(Connection& connection, Pipe& pipe, int64_t* may_pass) {
     }
     trips_.erase(std::find(trips_.begin(), trips_.end(), trip));
     pipe.trips.erase(pipe.trips.begin() + i);
-    // The action may ask the proxy for more. Nobody else removes connections meanwhile.
+    // Held before the action runs: what it sets off may heal the proxy before it returns. It may
+    // ask the proxy for more; nobody else removes connections meanwhile.
+    pipe.held = true;
     mutex_.Unlock();
     const TripEnd end = trip->action(connection.opener, connection.target);
     mutex_.Lock();
     if (end == TripEnd::kReset) return false;
-    if (end == TripEnd::kHold) {
-      pipe.held = true;
-      return true;
-    }
+    if (end == TripEnd::kHold) return true;
+    pipe.held = false;
   }
   return true;
 }

@@ -170,6 +170,17 @@ TEST_F(TcpProxyTest, ATripCanResetBothEnds) {
   EXPECT_EQ(errno, ECONNRESET);
 }
 
+// The action's own consequences may heal the proxy while it still runs.
+TEST_F(TcpProxyTest, HealingDuringATripIsNotForgotten) {
+  Connect();
+  proxy_->Arm({"*", "*", Way::kToTarget}, 10, [this](const std::string&, const std::string&) {
+    proxy_->Heal();
+    return TripEnd::kHold;
+  });
+  Send(near_, std::string(100, 'z'));
+  EXPECT_EQ(Receive(far_, 100).size(), 100u);
+}
+
 TEST_F(TcpProxyTest, ResetIsForThePairNamed) {
   Connect();
   proxy_->Reset("other", "target");
