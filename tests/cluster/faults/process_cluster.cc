@@ -79,6 +79,8 @@ absl::Status ProcessCluster::StartAll(const ClusterOptions& options) {
   for (const auto& [name, member] : members_) {
     (absl::StartsWith(name, "prefill") ? prefill : decode).push_back(member.proxied);
   }
+  decode.insert(decode.end(), options.more_decode_addresses.begin(),
+                options.more_decode_addresses.end());
   for (int i = 0; i < options.routers; ++i) {
     const std::string name = absl::StrCat("router-", i);
     Member& router = members_[name];

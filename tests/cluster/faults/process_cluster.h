@@ -32,6 +32,7 @@ struct ClusterOptions {
   std::vector<std::string> prefill_flags;  // beside worker_flags
   std::vector<std::string> decode_flags;
   std::vector<std::string> router_flags;
+  std::vector<std::string> more_decode_addresses;  // told to routers beside the cluster's own
   uint64_t seed = 1;
 };
 
