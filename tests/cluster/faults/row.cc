@@ -81,13 +81,12 @@ void RowRun::Judge(int64_t allowed_errors) {
   result_->wrong += tally_->wrong();
   for (const std::string& example : tally_->examples()) Fail(absl::StrCat("wrong: ", example));
   if (tally_->errors() > 0) Measure("errors", tally_->ErrorsByReason());
-  if (tally_->errors() > allowed_errors) {
+  if (options_.judge_errors && tally_->errors() > allowed_errors) {
     Fail(absl::StrCat(tally_->errors(), " client errors, at most ", allowed_errors,
                       " expected: ", tally_->ErrorsByReason()));
   }
-  if (result_->worst_free > kMayTakeToFree) {
-    Fail(absl::StrCat("freed after ", Milliseconds(result_->worst_free)));
-  }
+  RequireTime(result_->worst_free <= kMayTakeToFree,
+              absl::StrCat("freed after ", Milliseconds(result_->worst_free)));
   tally_ = std::make_unique<Tally>();
   if (cluster_ == nullptr) return;
   for (const std::string& crash : cluster_->Crashes()) Fail(crash);

@@ -67,7 +67,7 @@ void KillRouter(RowRun& run) {
   lost = run.tally().errors();
   run.Measure("streams cut with their router", absl::StrCat(lost));
   run.Measure("first token of the other router after", worst_served);
-  run.Require(worst_served <= kAtOnce, "the other router did not serve at once");
+  run.RequireTime(worst_served <= kAtOnce, "the other router did not serve at once");
   run.Judge(/*allowed_errors=*/lost);  // each was cut by the kill itself
 }
 
@@ -134,7 +134,7 @@ void RollingRestart(RowRun& run) {
   }
   run.Measure("drained and ended after", slowest_end);
   run.Measure("replacement ready after", slowest_met);
-  run.Require(slowest_met <= absl::Seconds(2), "a replacement was not used within 2 s");
+  run.RequireTime(slowest_met <= absl::Seconds(2), "a replacement was not used within 2 s");
 
   // A worker of another revision: its KV blocks have another shape.
   const absl::Status restarted = cluster->Restart("decode-1", {"--block-size", "32"});

@@ -268,21 +268,30 @@ std::vector<BadWorker> BadWorkers() {
 
 void TryWatch(RowRun& run, const WorkerCard& good) {
   const std::vector<BadWorker> all = BadWorkers();
-  std::vector<std::unique_ptr<FakeWorker>> workers;
+  // The router's first worker says what the cluster serves: bad ones come when it knows that, at
+  // addresses that it has been told.
+  std::vector<std::string> addresses;
   ClusterOptions options;
   options.prefill_workers = options.decode_workers = 1;
-  for (const BadWorker& bad : all) {
-    WorkerCard card = good;
-    card.set_worker_id(absl::StrCat("bad-", workers.size()));
-    if (bad.change) bad.change(card);
-    workers.push_back(std::make_unique<FakeWorker>(card));
-    options.more_decode_addresses.push_back(workers.back()->address());
+  {
+    std::vector<std::unique_ptr<FakeWorker>> holders;  // together, so that no two get one port
+    for (size_t i = 0; i < all.size(); ++i) {
+      holders.push_back(std::make_unique<FakeWorker>(good));
+      addresses.push_back(holders.back()->address());
+    }
   }
+  options.more_decode_addresses = addresses;
   ProcessCluster* cluster = run.StartCluster(options);
   if (cluster == nullptr) return;
+  std::vector<std::unique_ptr<FakeWorker>> workers;
+  for (size_t i = 0; i < all.size(); ++i) {
+    WorkerCard card = good;
+    card.set_worker_id(absl::StrCat("bad-", i));
+    if (all[i].change) all[i].change(card);
+    workers.push_back(std::make_unique<FakeWorker>(card, addresses[i]));
+  }
   for (size_t i = 0; i < all.size(); ++i) {
     run.Injected();
-    const std::string& address = workers[i]->address();
     bool found = false;
     std::string last;
     const absl::Time end = absl::Now() + absl::Seconds(20);
@@ -292,7 +301,7 @@ void TryWatch(RowRun& run, const WorkerCard& good) {
       const auto statuses = cluster->Workers("router-0");
       if (!statuses.ok()) break;
       for (const auto& status : *statuses) {
-        if (status.address() != address) continue;
+        if (status.address() != addresses[i]) continue;
         last = status.ShortDebugString();
         found = absl::StrContains(status.detail(), all[i].detail);
       }
