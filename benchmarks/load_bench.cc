@@ -70,11 +70,6 @@ class MemoryRecorder {
   std::thread thread_;
 };
 
-[[noreturn]] void Die(const absl::Status& status) {
-  std::fprintf(stderr, "load_bench: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-
 // The objectives, from what requests take that have the cluster to themselves.
 Slo MakeSlo(const Options& options, LoadClient* client, const TrafficMix& mix, int vocab_size) {
   Random random(options.seed);

@@ -52,11 +52,6 @@ Prompts MakePrompts(int clients, int shared_tokens, int own_tokens, int vocab_si
   return prompts;
 }
 
-[[noreturn]] void Die(const absl::Status& status) {
-  std::fprintf(stderr, "shared_prefix: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-
 void CheckLength(const std::vector<int32_t>& answer, const Options& options) {
   if (static_cast<int>(answer.size()) == options.max_tokens) return;
   Die(absl::UnavailableError("an answer has another length than asked for"));

@@ -1,8 +1,10 @@
 #include "benchmarks/serving/loopback_cluster.h"
 
+#include <errno.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +47,15 @@ int64_t ResidentBytesOf(pid_t pid) {
     if (word == "VmRSS:" && status >> kilobytes) return kilobytes * 1024;
   }
   return 0;
+}
+
+void Die(const absl::Status& status) {
+  std::fprintf(stderr, "%s: %s\n", program_invocation_short_name,
+               std::string(status.message()).c_str());
+  std::fflush(nullptr);
+  // Without destructors, which would wait for threads such as this one. The kernel kills the
+  // clusters' processes when this one ends.
+  std::_Exit(1);
 }
 
 void AddClusterFlags(CLI::App* app, ClusterOptions* options) {

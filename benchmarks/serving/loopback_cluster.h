@@ -78,6 +78,10 @@ class LoopbackCluster {
 // Resident memory of a process in bytes; 0 if it cannot be read.
 int64_t ResidentBytesOf(pid_t pid);
 
+// Ends the benchmark, and the clusters with it, from any thread: the name of the program and the
+// error, then exit code 1.
+[[noreturn]] void Die(const absl::Status& status);
+
 }  // namespace baton::benchmarks
 
 #endif  // BATON_BENCHMARKS_SERVING_LOOPBACK_CLUSTER_H_

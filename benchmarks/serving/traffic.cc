@@ -40,7 +40,7 @@ class Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Call(v1::InferenceService::Stub* stub, const Ask& ask, double due_s,
        std::function<void(Outcome)> done)
-      : done_(std::move(done)) {
+      : done_(std::move(done)), on_tokens_(ask.on_tokens) {
     request_.mutable_token_ids()->mutable_ids()->Add(ask.prompt.begin(), ask.prompt.end());
     request_.mutable_stop()->set_max_tokens(ask.max_tokens);
     request_.mutable_stop()->set_ignore_eos(true);
@@ -67,6 +67,9 @@ class Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
       outcome_.tokens.push_back(id);
       outcome_.token_s.push_back(now_s);
     }
+    if (on_tokens_ && response_.token_ids_size() > 0) {
+      on_tokens_(static_cast<int>(outcome_.tokens.size()));
+    }
     if (response_.has_usage()) {
       outcome_.prompt_tokens = response_.usage().prompt_tokens();
       outcome_.cached_prompt_tokens = response_.usage().cached_prompt_tokens();
@@ -89,6 +92,7 @@ class Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
 
  private:
   std::function<void(Outcome)> done_;
+  const std::function<void(int)> on_tokens_;
   grpc::ClientContext context_;
   v1::GenerateRequest request_;
   v1::GenerateResponse response_;

@@ -59,6 +59,8 @@ struct Ask {
   uint64_t seed = 0;
   absl::Duration timeout = absl::InfiniteDuration();  // sent along as the call's deadline
   Shape shape;
+  // Told how many tokens have come, whenever some come, on a thread of gRPC's; may be null.
+  std::function<void(int tokens)> on_tokens;
 };
 
 Ask MakeAsk(const Shape& shape, int vocab_size, Random* random);
