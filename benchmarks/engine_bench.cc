@@ -53,7 +53,7 @@ class Bench {
       entry.context = at;
       entry.blocks = blocks_[sequence];
       entry.sample = at + count == end;
-      entry.sampling.temperature = 0;
+      entry.sampling = &greedy_;
       batch.entries.push_back(entry);
       engine_.Step(batch);
       at += count;
@@ -72,7 +72,7 @@ class Bench {
         entry.context = context + step;
         entry.blocks = blocks_[i];
         entry.sample = true;
-        entry.sampling.temperature = 0;
+        entry.sampling = &greedy_;
         batch.entries.push_back(entry);
       }
       engine_.Step(batch);
@@ -82,6 +82,7 @@ class Bench {
 
  private:
   engine::Engine& engine_;
+  const model::SamplingParams greedy_ = {.temperature = 0};
   std::vector<std::vector<kv::BlockId>> blocks_;
   std::vector<int32_t> tokens_;
 };

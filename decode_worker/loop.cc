@@ -1,19 +1,24 @@
 #include "decode_worker/loop.h"
 
+#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
-#include "common/base/random_id.h"
-#include "common/transfer/checksum.h"
 #include "common/worker/token_sampling.h"
+#include "decode_worker/beam_search.h"
+#include "decode_worker/response.h"
+#include "decode_worker/step_entry.h"
+#include "decode_worker/transfer_request.h"
 
 namespace baton::decode_worker {
 namespace {
 
 using internal::v1::DecodeResponse;
+
+constexpr absl::Duration kLeastRetryAfter = absl::Milliseconds(50);
+constexpr absl::Duration kMostRetryAfter = absl::Seconds(60);
 
 absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
@@ -35,10 +40,20 @@ absl::Status ForRouter(const absl::Status& status) {
   }
 }
 
+DecodeScheduler::Events SchedulerEvents(std::function<void(Sequence&)> before_preemption) {
+  DecodeScheduler::Events events;
+  events.before_preemption = std::move(before_preemption);
+  events.cancel_transfer = [](Sequence& sequence) {
+    if (sequence.transfer_call != nullptr) sequence.transfer_call->Cancel();
+  };
+  return events;
+}
+
 }  // namespace
 
-DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine, const Clock& clock,
-                       DecodeMetrics& metrics, StartPrefill start_prefill,
+DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
+                       worker::CacheJournal& journal, const Clock& clock, DecodeMetrics& metrics,
+                       StartPrefill start_prefill,
                        std::function<void(const worker::WorkerLoad&)> publish)
     : engine_(engine),
       options_(options),
@@ -47,23 +62,36 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine, const
       start_prefill_(std::move(start_prefill)),
       publish_(std::move(publish)),
       pool_(engine.kv_pool().block_count),
-      scheduler_(options.scheduler, pool_) {
-  thread_ = std::thread([this] { Run(); });
+      cache_(options.enable_prefix_caching
+                 ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
+                 : nullptr),
+      host_kv_(engine, clock, estimate_, options.host_kv_bytes),
+      scheduler_(options.scheduler, pool_, cache_.get(),
+                 SchedulerEvents([this](Sequence& sequence) { host_kv_.Keep(sequence); })) {
+  if (cache_ != nullptr) {
+    cache_->SetListener([this, &journal](kv::CacheChange change) {
+      journal.Record(change);
+      if (!change.added) metrics_.BlocksEvicted(1);
+    });
+  }
+  if (options_.own_thread) thread_ = std::thread([this] { Run(); });
 }
 
 DecodeLoop::~DecodeLoop() { Stop(); }
 
 void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
-  const std::shared_ptr<DecodeStream> stream = sequence->stream;
+  const std::shared_ptr<DecodeStream> stream = sequence->call->stream;
   if (!mailbox_->Post(
           [this, sequence = std::move(sequence)]() mutable { Accept(std::move(sequence)); })) {
     stream->Finish(Draining());
   }
 }
 
-void DecodeLoop::Cancel(uint64_t sequence_id) {
-  mailbox_->Post(
-      [this, sequence_id] { End(sequence_id, absl::CancelledError("cancelled by the caller")); });
+void DecodeLoop::Cancel(uint64_t call_id) {
+  mailbox_->Post([this, call_id] {
+    const auto it = calls_.find(call_id);
+    if (it != calls_.end()) EndCall(it->second, absl::CancelledError("cancelled by the caller"));
+  });
 }
 
 void DecodeLoop::Drain() {
@@ -71,183 +99,376 @@ void DecodeLoop::Drain() {
 }
 
 void DecodeLoop::Stop() {
-  if (!thread_.joinable()) return;
-  mailbox_->Post([this] { stopping_ = true; });
-  thread_.join();
+  if (options_.own_thread) {
+    if (!thread_.joinable()) return;
+    mailbox_->Post([this] { stopping_ = true; });
+    thread_.join();
+  } else if (!stopping_) {
+    stopping_ = true;
+    EndAll();
+  }
 }
 
 void DecodeLoop::Run() {
   bool stepped = false;
-  while (true) {
-    // Without a step to run, only a message can change anything.
-    mailbox_->RunPending(stepped ? absl::ZeroDuration() : absl::InfiniteDuration());
-    if (stopping_) break;
-    while (Sequence* sequence = scheduler_.Admit()) StartTransfer(*sequence);
-    stepped = Step();
-    Publish();
-  }
+  // Without a step to run, only a message can change anything.
+  while (!stopping_) stepped = Turn(stepped ? absl::ZeroDuration() : UntilNextHeartbeat());
+  EndAll();
+}
+
+void DecodeLoop::EndAll() {
   draining_ = true;
-  for (const uint64_t id : scheduler_.SequenceIds()) End(id, Draining());
+  while (!calls_.empty()) EndCall(calls_.begin()->second, Draining());
   // Blocks are freed only after their last writer has stopped, channels after their last call.
-  while (scheduler_.receiving_count() > 0 || open_calls_ > 0) {
+  mailbox_->RunPending(absl::ZeroDuration());
+  while (scheduler_.receiving_count() > 0 || open_transfers_ > 0) {
+    BATON_CHECK(options_.own_thread) << "stopped while transfers are under way";
     mailbox_->RunPending(absl::InfiniteDuration());
   }
   mailbox_->Close();
   mailbox_->RunPending(absl::ZeroDuration());
 }
 
+bool DecodeLoop::Turn(absl::Duration wait) {
+  mailbox_->RunPending(wait);
+  if (stopping_) return false;
+  while (Sequence* sequence = scheduler_.Admit()) Admitted(*sequence);
+  const bool stepped = Step();
+  SendHeartbeats();
+  Publish();
+  return stepped;
+}
+
+absl::Duration DecodeLoop::UntilNextHeartbeat() const {
+  absl::Duration next = absl::InfiniteDuration();
+  for (const auto& [id, call] : calls_) next = std::min(next, call->last_message_at + kHeartbeat);
+  if (next == absl::InfiniteDuration()) return next;
+  return std::max(next - clock_.SinceStart(), absl::Milliseconds(1));
+}
+
 void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
-  const std::shared_ptr<DecodeStream> stream = sequence->stream;
-  sequence->submitted_at = clock_.SinceStart();
-  const absl::Status status = draining_ ? Draining() : scheduler_.Submit(std::move(sequence));
-  if (!status.ok()) {
-    metrics_.Refused(ErrorReason(status));
-    stream->Finish(status);
+  const std::shared_ptr<Call> call = sequence->call;
+  const absl::Duration now = clock_.SinceStart();
+  call->submitted_at = now;
+  call->last_message_at = now;
+  call->open_choices = call->n;
+  sequence->id = ++last_sequence_id_;
+  absl::Status status = draining_ ? Draining() : absl::OkStatus();
+  const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
+  const std::optional<absl::Duration> wait = estimate_.TimeFor(scheduler_.waiting_tokens());
+  if (status.ok() && wait && scheduler_.waiting_count() > 0 &&
+      clock_.Now() + *wait > call->deadline) {
+    status = MakeError(absl::StatusCode::kResourceExhausted, "DEADLINE_UNREACHABLE",
+                       "the queue before this request takes longer than its deadline allows");
   }
+  if (status.ok()) status = scheduler_.Submit(std::move(sequence));
+  if (!status.ok()) {
+    if (ErrorReason(status) != "KV_POOL_TOO_SMALL" && ErrorReason(status) != "TOO_MANY_CHOICES" &&
+        absl::IsResourceExhausted(status)) {
+      // Until there is room for as much again as was asked for.
+      const absl::Duration retry = estimate_.TimeFor(tokens).value_or(absl::Seconds(1));
+      status = WithRetryAfter(status, std::clamp(retry, kLeastRetryAfter, kMostRetryAfter));
+    }
+    metrics_.Refused(ErrorReason(status));
+    call->stream->Finish(status);
+    return;
+  }
+  calls_.emplace(call->id, call);
+  estimate_.Waits(now);
+}
+
+void DecodeLoop::Admitted(Sequence& sequence) {
+  Call& call = *sequence.call;
+  const absl::Duration now = clock_.SinceStart();
+  estimate_.Left(static_cast<int64_t>(sequence.tokens.size()), scheduler_.waiting_count() > 0, now);
+  metrics_.PrefixCache(static_cast<int64_t>(sequence.tokens.size()), sequence.computed_tokens);
+  if (!call.admitted_at) {
+    call.admitted_at = now;
+    metrics_.Admitted(now - call.submitted_at);
+    call.transfer.cached_prompt_tokens = sequence.computed_tokens;
+  }
+  if (!call.answered) call.prompt_logprobs_found.clear();
+  host_kv_.Restore(sequence);
+  if (sequence.state == Sequence::State::kReceiving) StartTransfer(sequence);
 }
 
 void DecodeLoop::StartTransfer(Sequence& sequence) {
-  sequence.admitted_at = clock_.SinceStart();
-  metrics_.Admitted(sequence.admitted_at - sequence.submitted_at);
-  internal::v1::PrefillRequest request;
-  request.set_request_id(sequence.request_id);
-  request.set_transfer_id(RandomId64());
-  request.set_model_fingerprint(engine_.config().fingerprint);
-  request.set_kv_layout_fingerprint(engine_.kv_layout().Fingerprint());
-  request.set_prefill_epoch(sequence.prefill.epoch);
-  request.set_decode_worker_id(options_.worker_id);
-  request.mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.end());
-  request.set_cache_salt(sequence.cache_salt);
-  *request.mutable_sampling() = worker::ToProto(sequence.sampling);
-  request.set_checksum(transfer::RequestChecksum(request));
-
-  transfer::TransferPlan plan;
-  plan.transfer_id = request.transfer_id();
-  plan.sender_epoch = sequence.prefill.epoch;
-  plan.layout = engine_.kv_layout();
-  plan.pool = engine_.kv_pool();
-  plan.first_block = 0;
-  const std::vector<kv::BlockId>& blocks = sequence.blocks.ids();
-  plan.blocks.assign(blocks.begin(), blocks.begin() + scheduler_.PromptBlocks(sequence));
-  plan.token_count = engine_.config().token_count;
-
+  TransferRequest wanted = MakeTransferRequest(sequence, engine_, options_.worker_id);
   const uint64_t id = sequence.id;
   transfer::PrefillEvents events;
-  events.on_first_token = [this, id, mailbox = mailbox_](int32_t token, int cached) {
-    mailbox->Post([this, id, token, cached] { OnFirstToken(id, token, cached); });
+  events.on_first_token = [this, id, mailbox = mailbox_](transfer::FirstToken first) {
+    mailbox->Post([this, id, first = std::move(first)] { OnFirstToken(id, first); });
   };
   events.on_end = [this, id, mailbox = mailbox_](absl::Status status,
                                                  const transfer::TransferSummary& summary) {
     mailbox->Post([this, id, status, summary] { OnTransferEnd(id, status, summary); });
   };
-  events.on_closed = [this, mailbox = mailbox_] { mailbox->Post([this] { --open_calls_; }); };
-  ++open_calls_;
-  sequence.call = start_prefill_(sequence.prefill, request, sequence.deadline, std::move(plan),
-                                 std::move(events));
+  events.on_closed = [this, mailbox = mailbox_] { mailbox->Post([this] { --open_transfers_; }); };
+  ++open_transfers_;
+  sequence.transfer_began_at = clock_.SinceStart();
+  sequence.transfer_call =
+      start_prefill_(sequence.call->prefill, wanted.request, sequence.call->deadline,
+                     std::move(wanted.plan), std::move(events));
 }
 
-void DecodeLoop::OnFirstToken(uint64_t id, int32_t token, int cached_prompt_tokens) {
+void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
   Sequence* sequence = scheduler_.Find(id);
-  if (sequence == nullptr || sequence->abandoned) return;
-  sequence->first_token_at = clock_.SinceStart();
-  sequence->transfer.cached_prompt_tokens = cached_prompt_tokens;
-  Append(*sequence, token);
+  if (sequence == nullptr || sequence->state != Sequence::State::kReceiving) return;
+  Call& call = *sequence->call;
+  if (!call.answered) {
+    call.transfer.cached_prompt_tokens = first.cached_prompt_tokens;
+    call.prompt_logprobs_found = first.prompt_logprobs;
+  }
+  // Several choices, and beams, are drawn here, once the KV is.
+  if (sequence->draws > 1 || call.beams != nullptr) return;
+  Append(*sequence, sequence->sampling.logprobs ? &first.logprobs : nullptr, first.token_id);
 }
 
 void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
                                const transfer::TransferSummary& summary) {
   Sequence* sequence = scheduler_.Find(id);
   if (sequence == nullptr) return;
-  sequence->call = nullptr;
-  if (sequence->abandoned) {
-    scheduler_.Remove(id);  // the writer has stopped: now its blocks are free
-    return;
-  }
-  if (!status.ok()) {
+  sequence->transfer_call = nullptr;
+  const std::shared_ptr<Call> call = sequence->call;
+  if (sequence->state == Sequence::State::kReceiving && !status.ok()) {
     metrics_.TransferFailed(transfer::AbortReasonOf(status));
-    BATON_LOG(Warning) << "decode " << sequence->request_id << ": transfer from "
-                       << sequence->prefill.address << " failed: " << status.ToString();
-    End(id, ForRouter(status));
+    BATON_LOG(Warning) << "decode " << call->request_id << ": transfer from "
+                       << call->prefill.address << " failed: " << status.ToString();
+    EndCall(call, ForRouter(status));
+  }
+  if (sequence->state == Sequence::State::kEvicted) {
+    scheduler_.OnTransferEnd(*sequence);  // the writer has stopped: now its blocks are free
     return;
   }
-  sequence->transfer = summary;
-  sequence->committed_at = clock_.SinceStart();
-  metrics_.TransferCommitted(sequence->committed_at - sequence->admitted_at, summary.kv_bytes);
+  const absl::Duration now = clock_.SinceStart();
+  metrics_.TransferCommitted(now - sequence->transfer_began_at, summary.kv_bytes);
+  call->transfer.kv_bytes += summary.kv_bytes;
+  if (!call->computed_at) {
+    call->computed_at = now;
+    call->transfer.queue_ms = summary.queue_ms;
+    call->transfer.prefill_ms = summary.prefill_ms;
+    const int64_t computed = call->request_tokens - summary.cached_prompt_tokens;
+    estimate_.Prefilled(std::max<int64_t>(computed, 0), absl::Milliseconds(summary.prefill_ms));
+    // For a router that ends the answer itself, at a stop string.
+    DecodeResponse timings;
+    timings.set_choice(static_cast<int>(sequence->sampling.choice));
+    FillTimings(*call, now, timings);
+    Send(*call, std::move(timings));
+  }
   scheduler_.Commit(*sequence);
 }
 
 bool DecodeLoop::Step() {
-  if (scheduler_.running_count() == 0) return false;
-  const absl::Duration begin = clock_.SinceStart();
-  engine::Batch batch;
-  std::vector<Sequence*> sequences;
-  for (const std::unique_ptr<Sequence>& sequence : scheduler_.running()) {
-    engine::BatchEntry entry;
-    entry.tokens = absl::MakeConstSpan(sequence->tokens).last(1);
-    entry.context = static_cast<int>(sequence->tokens.size()) - 1;
-    entry.blocks = sequence->blocks.ids();
-    entry.sample = true;
-    entry.sampling = sequence->sampling;
-    batch.entries.push_back(entry);
-    sequences.push_back(sequence.get());
+  const StepPlan plan = scheduler_.PlanStep();
+  if (scheduler_.preemption_count() > preemptions_told_) {
+    metrics_.Preempted(scheduler_.preemption_count() - preemptions_told_);
+    preemptions_told_ = scheduler_.preemption_count();
   }
-  const std::vector<engine::StepResult> results = engine_.Step(batch);
-  metrics_.Stepped(clock_.SinceStart() - begin, static_cast<int>(sequences.size()));
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    if (results[i].token.ok()) {
-      Append(*sequences[i], *results[i].token);
-    } else {
-      End(sequences[i]->id, results[i].token.status());
+  if (plan.chunks.empty()) return false;
+  const absl::Duration begin = clock_.SinceStart();
+  if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);
+  engine::Batch batch;
+  std::vector<std::shared_ptr<Call>> calls;
+  int decoding = 0;
+  for (const Chunk& chunk : plan.chunks) {
+    batch.entries.push_back(MakeEntry(chunk));
+    calls.push_back(chunk.sequence->call);
+    decoding += chunk.end - chunk.begin == 1 ? 1 : 0;
+  }
+  std::vector<engine::StepResult> results = engine_.Step(batch);
+  const absl::Duration took = clock_.SinceStart() - begin;
+  metrics_.Stepped(took, decoding);
+  if (decoding == 0) estimate_.Prefilled(batch.rows(), took);
+  metrics_.PrefilledHere(batch.rows() - decoding);
+  // First, since results may add and remove sequences.
+  for (const Chunk& chunk : plan.chunks) scheduler_.Computed(chunk);
+  for (size_t i = 0; i < plan.chunks.size(); ++i) {
+    Call& call = *calls[i];
+    // Another choice's result may have ended it, and with it the sequence.
+    if (!calls_.contains(call.id)) continue;
+    if (call.beams == nullptr || !plan.chunks[i].draws()) {
+      TakeResult(plan.chunks[i], results[i]);
+      continue;
     }
+    std::vector<engine::StepResult*> of_beams;
+    std::vector<Sequence*> beams;
+    for (; i < plan.chunks.size() && calls[i].get() == &call; ++i) {
+      of_beams.push_back(&results[i]);
+      beams.push_back(plan.chunks[i].sequence);
+    }
+    --i;
+    AdvanceBeams(call, std::move(of_beams), std::move(beams));
   }
   return true;
 }
 
-void DecodeLoop::Append(Sequence& sequence, int32_t token) {
+void DecodeLoop::TakeResult(const Chunk& chunk, engine::StepResult& result) {
+  Sequence& sequence = *chunk.sequence;
+  const std::shared_ptr<Call> call = sequence.call;
+  if (!CollectPromptLogprobs(*call, result) || !chunk.draws()) return;
+  if (!result.tokens.ok()) {
+    EndCall(call, result.tokens.status());
+    return;
+  }
+  if (!call->computed_at) call->computed_at = clock_.SinceStart();
+  Draw(sequence, *std::move(result.tokens));
+}
+
+bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
+  if (!result.prompt_logprobs.ok()) {
+    EndCall(calls_.at(call.id), result.prompt_logprobs.status());
+    return false;
+  }
+  for (const model::SampledToken& token : *result.prompt_logprobs) {
+    call.prompt_logprobs_found.push_back(worker::ToProto(token));
+  }
+  return true;
+}
+
+void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> tokens) {
+  BATON_CHECK_EQ(static_cast<int>(tokens.size()), sequence.draws);
+  sequence.draws = 1;
+  std::vector<Sequence*> choices = {&sequence};
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    auto choice = std::make_unique<Sequence>();
+    choice->id = ++last_sequence_id_;
+    choice->call = sequence.call;
+    choice->tokens = sequence.tokens;
+    choice->sampling = sequence.sampling;
+    choice->sampling.choice += static_cast<uint32_t>(i);
+    choices.push_back(scheduler_.Fork(sequence, std::move(choice)));
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool wanted = choices[i]->sampling.logprobs.has_value();
+    const v1::TokenLogprobs logprobs = wanted ? worker::ToProto(tokens[i]) : v1::TokenLogprobs();
+    Append(*choices[i], wanted ? &logprobs : nullptr, tokens[i].token_id);
+  }
+}
+
+void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> results,
+                              std::vector<Sequence*> beams) {
+  const std::shared_ptr<Call> call = calls_.at(shared.id);
+  std::vector<std::vector<model::SampledToken>> proposed;
+  for (engine::StepResult* result : results) {
+    if (!CollectPromptLogprobs(*call, *result)) return;
+    if (!result->tokens.ok()) {
+      EndCall(call, result->tokens.status());
+      return;
+    }
+    proposed.push_back(*std::move(result->tokens));
+  }
+  const absl::Duration now = clock_.SinceStart();
+  if (!call->computed_at) call->computed_at = now;
+  if (!call->first_token_at) call->first_token_at = now;
+  const std::vector<BeamSearch::Step> steps = call->beams->Advance(proposed);
+  // Two generations of beams never have a rank in common.
+  const uint32_t width = static_cast<uint32_t>(call->beams->width());
+  const uint32_t generation = beams[0]->sampling.choice < width ? width : 0;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Sequence& parent = *beams[static_cast<size_t>(steps[i].parent)];
+    auto beam = std::make_unique<Sequence>();
+    beam->id = ++last_sequence_id_;
+    beam->call = call;
+    beam->tokens = parent.tokens;
+    beam->sampling = parent.sampling;
+    beam->sampling.choice = generation + static_cast<uint32_t>(i);
+    Sequence* forked = scheduler_.Fork(parent, std::move(beam));
+    forked->tokens.push_back(steps[i].token_id);
+  }
+  scheduler_.Charge(*call, static_cast<int64_t>(steps.size()));
+  for (Sequence* beam : beams) {
+    if (!steps.empty() || beam != beams.back()) scheduler_.Remove(*beam);
+  }
+  if (!steps.empty()) return;
+
+  std::vector<BeamSearch::Answer> best = call->beams->Best();
+  for (size_t i = 0; i < best.size(); ++i) {
+    DecodeResponse response;
+    response.set_choice(static_cast<int>(i));
+    response.mutable_token_ids()->Add(best[i].token_ids.begin(), best[i].token_ids.end());
+    response.set_beam_score(best[i].score);
+    response.set_finish(best[i].stopped ? DecodeResponse::FINISH_STOP
+                                        : DecodeResponse::FINISH_LENGTH);
+    FillUsage(*call, response);
+    FillTimings(*call, now, response);
+    TakePromptLogprobs(*call, response);
+    Send(*call, std::move(response));
+    call->answered = true;
+  }
+  if (best.empty()) {
+    EndCall(call, MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS",
+                            "no beam has a token to go on with"));
+    return;
+  }
+  call->open_choices = 1;
+  EndChoice(*beams.back());
+}
+
+void DecodeLoop::Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token) {
+  Call& call = *sequence.call;
   sequence.tokens.push_back(token);
-  const bool first = sequence.generated_tokens() == 1;
-  const bool stop = sequence.stop_token_ids.contains(token);
-  const bool full = sequence.generated_tokens() == sequence.max_tokens;
+  scheduler_.Charge(call, 1);
+  const bool stop = call.stop_token_set.contains(token);
+  const bool full = sequence.generated_tokens() == call.max_tokens;
   // The first token overtakes the last layers' KV; a sequence that goes on must wait for them, and
   // one that ends here needs them no more.
   DecodeResponse response;
+  response.set_choice(static_cast<int>(sequence.sampling.choice));
   response.add_token_ids(token);
-  if (first || stop || full) {
-    response.mutable_usage()->set_cached_prompt_tokens(sequence.transfer.cached_prompt_tokens);
-    response.mutable_usage()->set_kv_bytes(sequence.transfer.kv_bytes);
+  if (logprobs != nullptr) *response.add_logprobs() = *logprobs;
+  const absl::Duration now = clock_.SinceStart();
+  if (!call.first_token_at) call.first_token_at = now;
+  if (!call.answered || stop || full) {
+    FillUsage(call, response);
+    FillTimings(call, now, response);
   }
+  TakePromptLogprobs(call, response);
+  call.answered = true;
   if (stop || full) {
-    const absl::Duration now = clock_.SinceStart();
     response.set_finish(stop ? DecodeResponse::FINISH_STOP : DecodeResponse::FINISH_LENGTH);
-    auto* timings = response.mutable_timings();
-    timings->set_queue_ms(absl::ToDoubleMilliseconds(sequence.admitted_at - sequence.submitted_at) +
-                          sequence.transfer.queue_ms);
-    timings->set_prefill_ms(sequence.transfer.prefill_ms);
-    if (sequence.committed_at > absl::ZeroDuration()) {
-      timings->set_kv_transfer_ms(
-          absl::ToDoubleMilliseconds(sequence.committed_at - sequence.first_token_at));
-      timings->set_decode_ms(absl::ToDoubleMilliseconds(now - sequence.committed_at));
-    }
   }
-  sequence.stream->Push(std::move(response));
-  if (stop || full) End(sequence.id, absl::OkStatus());
+  Send(call, std::move(response));
+  if (stop || full) EndChoice(sequence);
 }
 
-void DecodeLoop::End(uint64_t id, const absl::Status& status) {
-  Sequence* sequence = scheduler_.Find(id);
-  if (sequence == nullptr || sequence->abandoned) return;
-  sequence->stream->Finish(status);
+void DecodeLoop::Send(Call& call, DecodeResponse response) {
+  call.last_message_at = clock_.SinceStart();
+  call.stream->Push(std::move(response));
+}
+
+void DecodeLoop::EndChoice(Sequence& sequence) {
+  const std::shared_ptr<Call> call = sequence.call;
+  Drop(sequence);
+  if (--call->open_choices > 0) return;
+  calls_.erase(call->id);
+  metrics_.Ended(absl::StatusCode::kOk);
+  call->stream->Finish(absl::OkStatus());
+}
+
+void DecodeLoop::EndCall(std::shared_ptr<Call> call, const absl::Status& status) {
+  if (calls_.erase(call->id) == 0) return;
   metrics_.Ended(status.code());
-  if (!status.ok()) {
-    BATON_LOG(Info) << "decode " << sequence->request_id << " ended: " << status.ToString();
-  }
-  if (sequence->call != nullptr) {
+  BATON_LOG(Info) << "decode " << call->request_id << " ended: " << status.ToString();
+  for (Sequence* sequence : scheduler_.SequencesOf(*call)) Drop(*sequence);
+  call->stream->Finish(status);
+}
+
+void DecodeLoop::Drop(Sequence& sequence) {
+  host_kv_.Drop(sequence);
+  if (sequence.state == Sequence::State::kReceiving ||
+      sequence.state == Sequence::State::kEvicted) {
     // The transfer may still be writing: OnTransferEnd frees the blocks.
-    sequence->abandoned = true;
-    sequence->call->Cancel();
-    return;
+    scheduler_.Evict(sequence, /*ended=*/true);
+  } else {
+    scheduler_.Remove(sequence);
   }
-  scheduler_.Remove(id);
+}
+
+void DecodeLoop::SendHeartbeats() {
+  const absl::Duration now = clock_.SinceStart();
+  for (const auto& [id, call] : calls_) {
+    if (now - call->last_message_at >= kHeartbeat) Send(*call, DecodeResponse());
+  }
 }
 
 void DecodeLoop::Publish() {
@@ -256,11 +477,17 @@ void DecodeLoop::Publish() {
   load.queued = scheduler_.waiting_count();
   load.queued_tokens = scheduler_.waiting_tokens();
   load.counts = pool_.counts();
-  load.free_blocks = load.counts.free;
+  load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = scheduler_.receiving_count();
   load.draining = draining_;
   publish_(load);
   metrics_.SetLoad(load);
+}
+
+void DecodeLoop::CheckIntegrity() const {
+  pool_.CheckIntegrity();
+  if (cache_ != nullptr) cache_->CheckIntegrity();
+  scheduler_.CheckIntegrity();
 }
 
 }  // namespace baton::decode_worker

@@ -1,18 +1,24 @@
-// The decode worker's one compute thread: admits requests, has their prompts prefilled elsewhere, and
-// advances all running sequences by one token a step.
+// The decode worker's one compute thread: admits requests, has their prompts prefilled elsewhere or
+// computes them here, and advances all running sequences by one token a step.
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/mailbox.h"
 #include "common/engine/engine.h"
+#include "common/kv/radix_cache.h"
 #include "common/transfer/prefill_call.h"
+#include "common/worker/cache_journal.h"
 #include "common/worker/watch_service.h"
+#include "decode_worker/host_kv.h"
+#include "decode_worker/load_estimate.h"
 #include "decode_worker/metrics.h"
 #include "decode_worker/scheduler.h"
 #include "decode_worker/stream.h"
@@ -22,6 +28,10 @@ namespace baton::decode_worker {
 struct LoopOptions {
   SchedulerOptions scheduler;
   std::string worker_id;
+  bool enable_prefix_caching = true;
+  int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: all is recomputed
+  // A thread of its own runs the loop. Else the owner calls Turn().
+  bool own_thread = true;
 };
 
 // Opens a Prefill call; PrefillCall::Start over a cached channel, or a fake.
@@ -29,34 +39,60 @@ using StartPrefill = std::function<std::shared_ptr<transfer::PrefillCall>(
     const PrefillPeer& peer, const internal::v1::PrefillRequest& request, absl::Time deadline,
     transfer::TransferPlan plan, transfer::PrefillEvents events)>;
 
-// Submit and Cancel are thread-safe; everything else happens on the loop's own thread.
+// Submit, Cancel, Drain and Stop are thread-safe; everything else happens on the loop's own thread.
 class DecodeLoop {
  public:
+  static constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+
   // All references must outlive the loop. `publish` is called on the loop thread.
-  DecodeLoop(const LoopOptions& options, engine::Engine& engine, const Clock& clock,
-             DecodeMetrics& metrics, StartPrefill start_prefill,
+  DecodeLoop(const LoopOptions& options, engine::Engine& engine, worker::CacheJournal& journal,
+             const Clock& clock, DecodeMetrics& metrics, StartPrefill start_prefill,
              std::function<void(const worker::WorkerLoad&)> publish);
   ~DecodeLoop();
 
-  // The sequence's stream gets tokens and a finish, or a status; Finished exactly once.
+  // The call's stream gets tokens and a finish for each choice, or a status; Finished exactly once.
   void Submit(std::unique_ptr<Sequence> sequence);
-  void Cancel(uint64_t sequence_id);
+  void Cancel(uint64_t call_id);
   // Refuses new requests with UNAVAILABLE; those inside go on.
   void Drain();
   // Ends all requests with UNAVAILABLE, waits for their transfers' last writers, joins the thread.
-  // Idempotent.
+  // Idempotent. Without a thread of its own: all transfers must have ended.
   void Stop();
+
+  // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step: true
+  // if it did, so that there may be more to do at once.
+  bool Turn(absl::Duration wait);
+  // As long as nothing comes in, nothing is to be done before then. For Turn's `wait`.
+  absl::Duration UntilNextHeartbeat() const;
+
+  // For tests, between turns: ends the process unless pool, cache, scheduler and calls agree.
+  void CheckIntegrity() const;
+  const kv::BlockPool& pool() const { return pool_; }
+  const DecodeScheduler& scheduler() const { return scheduler_; }
 
  private:
   void Run();
+  void EndAll();
   void Accept(std::unique_ptr<Sequence> sequence);
+  void Admitted(Sequence& sequence);
   void StartTransfer(Sequence& sequence);
-  void OnFirstToken(uint64_t id, int32_t token, int cached_prompt_tokens);
+  void OnFirstToken(uint64_t id, const transfer::FirstToken& first);
   void OnTransferEnd(uint64_t id, const absl::Status& status,
                      const transfer::TransferSummary& summary);
   bool Step();
-  void Append(Sequence& sequence, int32_t token);
-  void End(uint64_t id, const absl::Status& status);
+  void TakeResult(const Chunk& chunk, engine::StepResult& result);
+  // False: an error, which has ended the call.
+  bool CollectPromptLogprobs(Call& call, engine::StepResult& result);
+  void Draw(Sequence& sequence, std::vector<model::SampledToken> tokens);
+  void AdvanceBeams(Call& call, std::vector<engine::StepResult*> results,
+                    std::vector<Sequence*> beams);
+  void Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token);
+  void Send(Call& call, internal::v1::DecodeResponse response);
+  void EndChoice(Sequence& sequence);
+  // Ends the call with all its sequences.
+  void EndCall(std::shared_ptr<Call> call, const absl::Status& status);
+  void Drop(Sequence& sequence);
+  void SendHeartbeats();
   void Publish();
 
   engine::Engine& engine_;
@@ -66,8 +102,14 @@ class DecodeLoop {
   const StartPrefill start_prefill_;
   const std::function<void(const worker::WorkerLoad&)> publish_;
   kv::BlockPool pool_;
+  std::unique_ptr<kv::RadixCache> cache_;
+  LoadEstimate estimate_;
+  HostKv host_kv_;
   DecodeScheduler scheduler_;
-  int open_calls_ = 0;  // Prefill calls not closed yet
+  std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id
+  uint64_t last_sequence_id_ = 0;
+  int open_transfers_ = 0;  // Prefill calls not closed yet
+  int64_t preemptions_told_ = 0;
   bool draining_ = false;
   bool stopping_ = false;
   // Shared with transfers under way, whose last event may come late.

@@ -24,6 +24,11 @@ class DecodeMetrics {
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void Stepped(absl::Duration duration, int batch_size);
   void Ended(absl::StatusCode code);
+  // A request entered: its tokens, and how many of them the prefix cache had.
+  void PrefixCache(int64_t tokens, int64_t cached_tokens);
+  void BlocksEvicted(int count);
+  void Preempted(int64_t count);
+  void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
 
  private:

@@ -6,105 +6,449 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "decode_worker/beam_search.h"
 
 namespace baton::decode_worker {
 namespace {
 
-using SequenceList = std::list<std::unique_ptr<Sequence>>;
-
-SequenceList::iterator FindIn(SequenceList& list, uint64_t id) {
-  return std::find_if(list.begin(), list.end(), [id](const std::unique_ptr<Sequence>& sequence) {
-    return sequence->id == id;
-  });
-}
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
 }  // namespace
 
-DecodeScheduler::DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool)
-    : options_(options), pool_(pool) {}
+DecodeScheduler::DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool,
+                                 kv::RadixCache* cache, Events events)
+    : options_(options),
+      pool_(pool),
+      cache_(cache),
+      events_(std::move(events)),
+      waiting_(options.fair_quantum_tokens) {
+  // Otherwise a batch full of decoding sequences would leave no room to compute any prompt.
+  BATON_CHECK_GT(options.max_num_batched_tokens, options.max_num_seqs);
+}
 
 int DecodeScheduler::BlocksFor(int64_t tokens) const {
   return static_cast<int>((tokens + options_.block_tokens - 1) / options_.block_tokens);
 }
 
-int DecodeScheduler::PromptBlocks(const Sequence& sequence) const {
-  return BlocksFor(sequence.prompt_tokens);
+bool DecodeScheduler::IsLong(const Sequence& sequence) const {
+  return options_.long_context_tokens > 0 &&
+         static_cast<int>(sequence.tokens.size()) > options_.long_context_tokens;
 }
 
-int DecodeScheduler::TotalBlocks(const Sequence& sequence) const {
-  // The last token generated is never read back, so it needs no KV.
-  return BlocksFor(int64_t{sequence.prompt_tokens} + sequence.max_tokens - 1);
+// A sequence that stands for several choices needs their places, too: it becomes them unasked.
+int DecodeScheduler::Slots(const Sequence& sequence) const {
+  if (sequence.call->beams == nullptr) return sequence.draws;
+  return sequence.call->beams->started() ? 1 : sequence.call->beams->width();
+}
+
+int DecodeScheduler::UsedSlots() const {
+  int slots = 0;
+  for (const auto& [rank, sequence] : inside_) slots += Slots(*sequence);
+  return slots;
+}
+
+int DecodeScheduler::LongBlocks() const {
+  int blocks = 0;
+  for (const auto& [rank, sequence] : inside_) {
+    if (IsLong(*sequence)) blocks += sequence->blocks.size();
+  }
+  return blocks;
+}
+
+absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
+  const Call& call = *sequence.call;
+  const int choices = call.beams != nullptr ? call.beams->width() : sequence.draws;
+  if (choices > options_.max_num_seqs) {
+    return MakeError(
+        kExhausted, "TOO_MANY_CHOICES",
+        absl::StrCat(choices, " choices at once asked for, the decode worker has places for ",
+                     options_.max_num_seqs, " (--max-num-seqs)"));
+  }
+  // The KV of the last token is never read. Choices can take turns, beams go in step.
+  const int64_t prompt = static_cast<int64_t>(sequence.tokens.size());
+  const int64_t whole = prompt + call.max_tokens - 1;
+  int64_t blocks = BlocksFor(whole);
+  if (call.beams != nullptr) {
+    const int64_t shared = prompt / options_.block_tokens;
+    // A beam that splits has a copy of its parent's last block beside the parent's own.
+    blocks = shared + (blocks - shared + 1) * choices;
+  }
+  if (blocks <= pool_.counts().total) return absl::OkStatus();
+  return MakeError(
+      kExhausted, "KV_POOL_TOO_SMALL",
+      absl::StrCat("a prompt of ", prompt, " tokens and an answer of ", call.max_tokens,
+                   call.beams != nullptr ? absl::StrCat(" on ", choices, " beams") : "", " need ",
+                   blocks, " KV blocks, the decode worker has ", pool_.counts().total));
+}
+
+absl::Status DecodeScheduler::CheckTenant(const Sequence& sequence) const {
+  const auto it = tenants_.find(sequence.call->tenant);
+  if (it == tenants_.end()) return absl::OkStatus();
+  const TenantUse& use = it->second;
+  const int64_t tokens = use.tokens + static_cast<int64_t>(sequence.tokens.size());
+  const bool requests_full =
+      options_.max_tenant_requests > 0 && use.requests >= options_.max_tenant_requests;
+  const bool tokens_full = options_.max_tenant_tokens > 0 && tokens > options_.max_tenant_tokens;
+  if (!requests_full && !tokens_full) return absl::OkStatus();
+  return MakeError(kExhausted, "TENANT_LIMIT",
+                   absl::StrCat("tenant \"", sequence.call->tenant, "\" has ", use.requests,
+                                " requests of ", use.tokens, " prompt tokens here, the bounds are ",
+                                options_.max_tenant_requests, " and ", options_.max_tenant_tokens));
 }
 
 absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
-  BATON_CHECK_GE(sequence->prompt_tokens, 1);
-  BATON_CHECK_GE(sequence->max_tokens, 1);
-  if (TotalBlocks(*sequence) > pool_.counts().total) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "KV_POOL_TOO_SMALL",
-                     absl::StrCat("prompt of ", sequence->prompt_tokens, " and answer of up to ",
-                                  sequence->max_tokens, " tokens need ", TotalBlocks(*sequence),
-                                  " KV blocks, the decode worker has ", pool_.counts().total,
-                                  "; ask for a smaller max_tokens"));
-  }
-  if (!waiting_.empty() &&
-      (waiting_count() >= options_.max_queued_requests ||
-       waiting_tokens_ + sequence->prompt_tokens > options_.max_queued_tokens)) {
+  const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
+  BATON_CHECK_GE(tokens, 1);
+  if (absl::Status fits = CheckFits(*sequence); !fits.ok()) return fits;
+  if (absl::Status within = CheckTenant(*sequence); !within.ok()) return within;
+  // The bounds are on what waits: a lone prompt is let in however long it is.
+  if (waiting_.count() > 0 && (waiting_.count() >= options_.max_queued_requests ||
+                               waiting_.tokens() + tokens > options_.max_queued_tokens)) {
     return MakeError(
-        absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-        absl::StrCat("the decode worker's queue holds ", waiting_count(), " requests and ",
-                     waiting_tokens_, " tokens, its bounds are ", options_.max_queued_requests,
+        kExhausted, "QUEUE_FULL",
+        absl::StrCat("the decode worker's queue holds ", waiting_.count(), " requests and ",
+                     waiting_.tokens(), " tokens, its bounds are ", options_.max_queued_requests,
                      " and ", options_.max_queued_tokens));
   }
-  waiting_tokens_ += sequence->prompt_tokens;
-  waiting_.push_back(std::move(sequence));
+  ++call_sizes_[sequence->call->id];
+  TenantUse& use = tenants_[sequence->call->tenant];
+  ++use.requests;
+  use.tokens += tokens;
+  sequence->submission = ++submissions_;
+  const bool long_context = IsLong(*sequence);
+  waiting_.PushNew(std::move(sequence), long_context);
   return absl::OkStatus();
 }
 
+bool DecodeScheduler::MakeFree(int count) {
+  const int lacking = count - pool_.counts().free;
+  if (lacking <= 0) return true;
+  if (cache_ == nullptr || cache_->evictable_block_count() < lacking) return false;
+  cache_->Evict(lacking);
+  return true;
+}
+
+bool DecodeScheduler::TryAdmit(Sequence& sequence) {
+  if (UsedSlots() + Slots(sequence) > options_.max_num_seqs) return false;
+  const Call& call = *sequence.call;
+  const int tokens = static_cast<int>(sequence.tokens.size());
+  kv::Match match;
+  // At least the last token is computed: the next is drawn from its logits. Prompt log
+  // probabilities come from computing all of them.
+  const bool reuse = cache_ != nullptr && (!call.prompt_logprobs || call.answered);
+  if (reuse) match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
+  const int missing = BlocksFor(tokens) - match.blocks.size();
+  // Each of those inside may need its next block at any step.
+  const int reserve = inside_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
+  const int evictable = cache_ != nullptr ? cache_->evictable_block_count() : 0;
+  if (pool_.counts().free + evictable < missing + reserve) return false;
+  BATON_CHECK(MakeFree(missing));
+
+  const bool here = call.prefill.address.empty() ||
+                    sequence.host_copy.computed_tokens > match.tokens ||
+                    tokens - match.tokens <= options_.local_prefill_max_tokens;
+  const kv::BlockUse use = here ? kv::BlockUse::kActive : kv::BlockUse::kHeld;
+  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, use);
+  BATON_CHECK(fresh.ok()) << fresh.status();
+  match.blocks.SetUse(use);
+  sequence.blocks = std::move(match.blocks);
+  sequence.blocks.Append(*std::move(fresh));
+  sequence.computed_tokens = match.tokens;
+  sequence.state = here ? Sequence::State::kRunning : Sequence::State::kReceiving;
+  return true;
+}
+
 Sequence* DecodeScheduler::Admit() {
-  if (waiting_.empty() || receiving_count() + running_count() >= options_.max_num_seqs) {
-    return nullptr;
-  }
-  Sequence& sequence = *waiting_.front();
-  absl::StatusOr<kv::BlockLease> blocks = pool_.Acquire(TotalBlocks(sequence), kv::BlockUse::kHeld);
-  if (!blocks.ok()) return nullptr;
-  sequence.blocks = *std::move(blocks);
-  waiting_tokens_ -= sequence.prompt_tokens;
-  receiving_.splice(receiving_.end(), waiting_, waiting_.begin());
-  return &sequence;
+  const int long_bound = static_cast<int>(options_.long_context_share * pool_.counts().total);
+  const int long_blocks = LongBlocks();
+  Sequence* next = waiting_.Next([&](const Sequence& sequence) {
+    const int wanted = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
+    return IsLong(sequence) && long_blocks > 0 && long_blocks + wanted > long_bound;
+  });
+  // Nobody overtakes one that waits for blocks, or it might wait for ever.
+  if (next == nullptr || !TryAdmit(*next)) return nullptr;
+  inside_.emplace(next->Rank(), waiting_.Take(*next));
+  return next;
+}
+
+void DecodeScheduler::Keep(const Sequence& sequence) {
+  if (cache_ == nullptr || sequence.computed_tokens == 0) return;
+  cache_->Insert(
+      sequence.call->root,
+      absl::MakeConstSpan(sequence.tokens).first(static_cast<size_t>(sequence.computed_tokens)),
+      sequence.blocks);
 }
 
 void DecodeScheduler::Commit(Sequence& sequence) {
-  const auto it = FindIn(receiving_, sequence.id);
-  BATON_CHECK(it != receiving_.end()) << "commit of sequence " << sequence.id;
+  BATON_CHECK(sequence.state == Sequence::State::kReceiving) << "commit of " << sequence.id;
+  sequence.state = Sequence::State::kRunning;
   sequence.blocks.SetUse(kv::BlockUse::kActive);
-  running_.splice(running_.end(), receiving_, it);
+  // The token drawn there is the last of `tokens`, and has no KV yet. If none is (several choices
+  // are to be drawn here), the last token's logits are needed: it is computed again, to the same
+  // bits.
+  sequence.computed_tokens = static_cast<int>(sequence.tokens.size()) - 1;
+  Keep(sequence);
+}
+
+bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
+  BATON_CHECK(sequence.state == Sequence::State::kEvicted ||
+              sequence.state == Sequence::State::kReceiving);
+  std::unique_ptr<Sequence> owned = TakeInside(sequence);
+  owned->blocks.Release();
+  owned->computed_tokens = 0;
+  if (owned->ended) {
+    Forget(*owned);
+    return false;
+  }
+  waiting_.PushPreempted(std::move(owned));
+  return true;
+}
+
+StepPlan DecodeScheduler::PlanStep() {
+  StepPlan plan;
+  dropped_.clear();
+  std::vector<Sequence*> decoding;
+  for (const auto& [rank, sequence] : inside_) {
+    if (sequence->state == Sequence::State::kRunning && sequence->remaining_tokens() == 1) {
+      decoding.push_back(sequence.get());
+    }
+  }
+  // In rank order: those that give way are behind, and not in the plan yet.
+  for (size_t i = 0; i < decoding.size();) {
+    std::vector<Sequence*> group = {decoding[i++]};
+    if (group[0]->call->beams != nullptr) {
+      while (i < decoding.size() && decoding[i]->call == group[0]->call) {
+        group.push_back(decoding[i++]);
+      }
+    }
+    if (group[0]->state != Sequence::State::kRunning || !Grow(group, plan)) continue;
+    for (Sequence* sequence : group) {
+      plan.chunks.push_back({sequence, sequence->computed_tokens, sequence->computed_tokens + 1});
+    }
+  }
+  int budget = options_.max_num_batched_tokens - static_cast<int>(plan.chunks.size());
+  for (const auto& [rank, sequence] : inside_) {
+    if (sequence->state != Sequence::State::kRunning || sequence->remaining_tokens() <= 1) continue;
+    const int count = std::min(budget, sequence->remaining_tokens());
+    if (count <= 0) break;
+    plan.chunks.push_back(
+        {sequence.get(), sequence->computed_tokens, sequence->computed_tokens + count});
+    budget -= count;
+  }
+  return plan;
+}
+
+bool DecodeScheduler::NeedsBlock(const Sequence& sequence) const {
+  const int index = sequence.computed_tokens / options_.block_tokens;
+  return index == sequence.blocks.size() || pool_.RefCount(sequence.blocks.ids()[index]) > 1;
+}
+
+bool DecodeScheduler::Grow(const std::vector<Sequence*>& group, StepPlan& plan) {
+  while (true) {
+    const auto needed = std::count_if(group.begin(), group.end(),
+                                      [&](Sequence* sequence) { return NeedsBlock(*sequence); });
+    if (MakeFree(static_cast<int>(needed))) break;
+    if (!PreemptSomeoneAfter(group)) return false;
+  }
+  for (Sequence* sequence : group) {
+    // A copy may have made a block of the next one its own.
+    if (NeedsBlock(*sequence)) GrowOne(*sequence, plan);
+  }
+  return true;
+}
+
+void DecodeScheduler::GrowOne(Sequence& sequence, StepPlan& plan) {
+  const int index = sequence.computed_tokens / options_.block_tokens;
+  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(1, kv::BlockUse::kActive);
+  BATON_CHECK(fresh.ok()) << fresh.status();
+  if (index < sequence.blocks.size()) {
+    // Copy on write: the block that is written next is the last one, and shared.
+    BATON_CHECK_EQ(index + 1, sequence.blocks.size());
+    plan.copy_sources.push_back(sequence.blocks.ids()[index]);
+    plan.copy_targets.push_back(fresh->ids()[0]);
+    sequence.blocks.SplitAt(index);
+  }
+  sequence.blocks.Append(*std::move(fresh));
+}
+
+bool DecodeScheduler::PreemptSomeoneAfter(const std::vector<Sequence*>& group) {
+  const auto last = inside_.rbegin();
+  // Blocks that come back soon: nobody else needs to give way meanwhile.
+  for (const auto& [rank, sequence] : inside_) {
+    if (sequence->state == Sequence::State::kEvicted) return false;
+  }
+  BATON_CHECK(last != inside_.rend());
+  Sequence& victim = *last->second;
+  if (victim.call == group.back()->call && &victim == group.back()) {
+    BATON_CHECK(inside_.begin()->second.get() != group.front())
+        << "sequence " << victim.id << " has the pool to itself, and it is too small";
+    if (victim.call->beams != nullptr) {
+      PreemptCall(*victim.call);
+    } else {
+      Preempt(victim);
+    }
+    return false;
+  }
+  if (victim.state == Sequence::State::kReceiving) {
+    Evict(victim, /*ended=*/false);
+    return false;
+  }
+  if (victim.call->beams != nullptr && victim.call->beams->started()) {
+    PreemptCall(*victim.call);
+  } else {
+    Preempt(victim);
+  }
+  return true;
+}
+
+void DecodeScheduler::Preempt(Sequence& sequence) {
+  ++preemption_count_;
+  ++sequence.preemptions;
+  events_.before_preemption(sequence);
+  Keep(sequence);
+  std::unique_ptr<Sequence> owned = TakeInside(sequence);
+  owned->blocks.Release();
+  owned->computed_tokens = 0;
+  waiting_.PushPreempted(std::move(owned));
+}
+
+void DecodeScheduler::PreemptCall(Call& call) {
+  Restart(call);
+  for (Sequence* sequence : SequencesOf(call)) Preempt(*sequence);
+}
+
+void DecodeScheduler::Restart(Call& call) {
+  call.beams->Restart();
+  bool first = true;
+  for (Sequence* sequence : SequencesOf(call)) {
+    Keep(*sequence);
+    if (std::exchange(first, false)) {
+      sequence->tokens.resize(static_cast<size_t>(call.request_tokens));
+      sequence->computed_tokens = std::min(sequence->computed_tokens, call.request_tokens - 1);
+      continue;
+    }
+    Forget(*sequence);
+    // The plan being made may still look at it.
+    dropped_.push_back(TakeInside(*sequence));
+    dropped_.back()->blocks.Release();
+    dropped_.back()->state = Sequence::State::kWaiting;
+  }
+}
+
+void DecodeScheduler::Computed(const Chunk& chunk) {
+  BATON_CHECK_EQ(chunk.sequence->computed_tokens, chunk.begin);
+  chunk.sequence->computed_tokens = chunk.end;
+}
+
+Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence) {
+  sequence->state = Sequence::State::kRunning;
+  sequence->submission = parent.submission;
+  sequence->blocks = parent.blocks.Share(0, parent.blocks.size(), kv::BlockUse::kActive);
+  sequence->computed_tokens = parent.computed_tokens;
+  ++call_sizes_[sequence->call->id];
+  Sequence* forked = sequence.get();
+  const bool added = inside_.emplace(forked->Rank(), std::move(sequence)).second;
+  BATON_CHECK(added) << "two sequences of rank " << forked->sampling.choice;
+  return forked;
+}
+
+std::unique_ptr<Sequence> DecodeScheduler::TakeInside(Sequence& sequence) {
+  auto node = inside_.extract(sequence.Rank());
+  BATON_CHECK(!node.empty() && node.mapped().get() == &sequence) << "sequence " << sequence.id;
+  return std::move(node.mapped());
+}
+
+void DecodeScheduler::Forget(const Sequence& sequence) {
+  const auto size = call_sizes_.find(sequence.call->id);
+  BATON_CHECK(size != call_sizes_.end());
+  if (--size->second > 0) return;
+  call_sizes_.erase(size);
+  const auto use = tenants_.find(sequence.call->tenant);
+  BATON_CHECK(use != tenants_.end());
+  use->second.tokens -= sequence.call->request_tokens;
+  if (--use->second.requests == 0) tenants_.erase(use);
+}
+
+void DecodeScheduler::Remove(Sequence& sequence) {
+  Forget(sequence);
+  if (sequence.state == Sequence::State::kWaiting) {
+    waiting_.Take(sequence);
+    return;
+  }
+  BATON_CHECK(sequence.state == Sequence::State::kRunning) << "removal of " << sequence.id;
+  Keep(sequence);
+  TakeInside(sequence);
+}
+
+void DecodeScheduler::Evict(Sequence& sequence, bool ended) {
+  BATON_CHECK(sequence.state == Sequence::State::kReceiving ||
+              sequence.state == Sequence::State::kEvicted);
+  sequence.ended |= ended;
+  if (sequence.state == Sequence::State::kEvicted) return;
+  sequence.state = Sequence::State::kEvicted;
+  if (!ended) {
+    ++preemption_count_;
+    ++sequence.preemptions;
+  }
+  events_.cancel_transfer(sequence);
 }
 
 Sequence* DecodeScheduler::Find(uint64_t id) {
-  for (SequenceList* list : {&running_, &receiving_, &waiting_}) {
-    if (auto it = FindIn(*list, id); it != list->end()) return it->get();
+  for (Sequence* sequence : All()) {
+    if (sequence->id == id) return sequence;
   }
   return nullptr;
 }
 
-std::unique_ptr<Sequence> DecodeScheduler::Remove(uint64_t id) {
-  for (SequenceList* list : {&running_, &receiving_, &waiting_}) {
-    const auto it = FindIn(*list, id);
-    if (it == list->end()) continue;
-    if (list == &waiting_) waiting_tokens_ -= (*it)->prompt_tokens;
-    std::unique_ptr<Sequence> sequence = std::move(*it);
-    list->erase(it);
-    return sequence;
+std::vector<Sequence*> DecodeScheduler::SequencesOf(const Call& call) {
+  std::vector<Sequence*> found;
+  for (Sequence* sequence : All()) {
+    if (sequence->call.get() == &call) found.push_back(sequence);
   }
-  return nullptr;
+  return found;
 }
 
-std::vector<uint64_t> DecodeScheduler::SequenceIds() const {
-  std::vector<uint64_t> ids;
-  for (const SequenceList* list : {&running_, &receiving_, &waiting_}) {
-    for (const std::unique_ptr<Sequence>& sequence : *list) ids.push_back(sequence->id);
+std::vector<Sequence*> DecodeScheduler::All() {
+  std::vector<Sequence*> all;
+  for (const auto& [rank, sequence] : inside_) all.push_back(sequence.get());
+  for (Sequence* sequence : waiting_.All()) all.push_back(sequence);
+  return all;
+}
+
+void DecodeScheduler::Charge(const Call& call, int64_t tokens) {
+  waiting_.Charge(call.priority, call.tenant, tokens);
+}
+
+int DecodeScheduler::receiving_count() const {
+  return static_cast<int>(std::count_if(inside_.begin(), inside_.end(), [](const auto& entry) {
+    return entry.second->state != Sequence::State::kRunning;
+  }));
+}
+
+int DecodeScheduler::running_count() const {
+  return static_cast<int>(inside_.size()) - receiving_count();
+}
+
+void DecodeScheduler::CheckIntegrity() const {
+  int64_t tokens = 0;
+  std::map<uint64_t, int> call_sizes;
+  const std::vector<Sequence*> waiting = waiting_.All();
+  for (const Sequence* sequence : waiting) {
+    BATON_CHECK(sequence->state == Sequence::State::kWaiting);
+    BATON_CHECK(sequence->blocks.empty());
+    tokens += static_cast<int64_t>(sequence->tokens.size());
+    ++call_sizes[sequence->call->id];
   }
-  return ids;
+  BATON_CHECK_EQ(static_cast<int>(waiting.size()), waiting_.count());
+  BATON_CHECK_EQ(tokens, waiting_.tokens());
+  for (const auto& [rank, sequence] : inside_) {
+    BATON_CHECK(sequence->state != Sequence::State::kWaiting);
+    BATON_CHECK(rank == sequence->Rank());
+    BATON_CHECK_GE(sequence->blocks.size(), BlocksFor(sequence->computed_tokens));
+    ++call_sizes[sequence->call->id];
+  }
+  BATON_CHECK(call_sizes == call_sizes_);
+  BATON_CHECK_LE(UsedSlots(), options_.max_num_seqs);
 }
 
 }  // namespace baton::decode_worker

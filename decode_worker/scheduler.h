@@ -1,114 +1,169 @@
-// Which requests the decode worker lets in, and which sequences its next step advances.
-// Decides over tokens and counts: knows no gRPC, no engine.
+// Which requests the decode worker lets in, what its next step computes, and who gives way when
+// blocks run out. Decides over tokens and counts: knows no gRPC, no engine.
 //
-//   Submit ─▶ waiting ── Admit (blocks reserved) ─▶ receiving ── Commit ─▶ running ── Remove
+//   Submit ─▶ waiting ─ Admit ─▶ receiving ─ Commit ─▶ running ─ Remove
+//               ▲          └── (computes its prompt here) ──▲ │
+//               │                  │ Evict                    │
+//               └── OnTransferEnd ─┴───────── preempted ◀─────┘
+//
+// Admission: a request enters when there are blocks for the tokens it has, beyond those that the
+// prefix cache holds already, and a reserve for the growth of those inside. Its answer takes blocks
+// one at a time. When none is left and nothing cached can be evicted, the last in rank (priority,
+// then age) gives its blocks up and waits again; the first in rank always progresses, because a
+// request that could not finish alone is refused at Submit.
+//
+// What a sequence had computed goes into the prefix cache, finished or preempted: whoever comes
+// back finds what has not been evicted meanwhile.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_SCHEDULER_H_
 #define BATON_DECODE_WORKER_SCHEDULER_H_
 
 #include <cstdint>
-#include <deque>
-#include <list>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "common/kv/block_pool.h"
-#include "common/model/sampler.h"
-#include "common/transfer/kv_receiver.h"
-
-namespace baton::transfer {
-class PrefillCall;
-}
+#include "common/kv/radix_cache.h"
+#include "decode_worker/sequence.h"
+#include "decode_worker/waiting_line.h"
 
 namespace baton::decode_worker {
 
-class DecodeStream;
-
-// The prefill worker that the router chose.
-struct PrefillPeer {
-  std::string address;
-  std::string worker_id;
-  uint64_t epoch = 0;
-};
-
-// One request on its way through the worker.
-struct Sequence {
-  uint64_t id = 0;
-  std::string request_id;
-  std::vector<int32_t> tokens;  // prompt, then what was generated
-  int prompt_tokens = 0;
-  int max_tokens = 0;           // to generate
-  model::SamplingParams sampling;
-  absl::flat_hash_set<int32_t> stop_token_ids;
-  std::string cache_salt;
-  PrefillPeer prefill;
-  absl::Time deadline = absl::InfiniteFuture();
-  std::shared_ptr<DecodeStream> stream;
-
-  kv::BlockLease blocks;
-  std::shared_ptr<transfer::PrefillCall> call;  // while receiving
-  bool abandoned = false;  // its stream has ended, but the transfer's writer has not
-  transfer::TransferSummary transfer;
-  absl::Duration submitted_at;
-  absl::Duration admitted_at;
-  absl::Duration first_token_at;
-  absl::Duration committed_at;
-
-  int generated_tokens() const { return static_cast<int>(tokens.size()) - prompt_tokens; }
-};
-
 struct SchedulerOptions {
   int block_tokens = 16;
-  int max_num_seqs = 64;         // receiving and running
+  int max_num_seqs = 64;              // receiving and running
+  int max_num_batched_tokens = 2048;  // of one step
   int max_queued_requests = 256;
   int64_t max_queued_tokens = 1 << 20;
+  // Missing tokens up to which the prompt's tail is computed here instead of asked for.
+  int local_prefill_max_tokens = 0;
+  // Requests of more tokens than this together take at most this share of the pool, but for a lone
+  // one. 0: no bound.
+  int long_context_tokens = 0;
+  double long_context_share = 0.5;
+  // Of one tenant, waiting and inside. 0: no bound.
+  int max_tenant_requests = 0;
+  int64_t max_tenant_tokens = 0;  // of prompts
+  int64_t fair_quantum_tokens = 512;
+};
+
+// Tokens [begin, end) of a sequence in one step; the next is drawn if they are its last.
+struct Chunk {
+  Sequence* sequence = nullptr;
+  int begin = 0;
+  int end = 0;
+  bool draws() const { return end == static_cast<int>(sequence->tokens.size()); }
+};
+
+struct StepPlan {
+  std::vector<Chunk> chunks;
+  // To be copied before the step: targets[i] = sources[i].
+  std::vector<kv::BlockId> copy_sources;
+  std::vector<kv::BlockId> copy_targets;
 };
 
 class DecodeScheduler {
  public:
-  DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool);
+  struct Events {
+    // A running sequence is about to lose its blocks; they are still whole.
+    std::function<void(Sequence&)> before_preemption;
+    // Its transfer is to be cancelled; the blocks come back with OnTransferEnd.
+    std::function<void(Sequence&)> cancel_transfer;
+  };
+  // `cache` may be null: no prefix caching. Pool and cache must outlive the scheduler.
+  DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool, kv::RadixCache* cache,
+                  Events events);
 
-  // RESOURCE_EXHAUSTED: QUEUE_FULL, or KV_POOL_TOO_SMALL if the request can never fit.
+  // RESOURCE_EXHAUSTED: QUEUE_FULL, TENANT_LIMIT, KV_POOL_TOO_SMALL if the request can never fit,
+  // TOO_MANY_CHOICES if its choices never can.
   absl::Status Submit(std::unique_ptr<Sequence> sequence);
 
-  // The oldest waiting request if its prompt and its whole answer have blocks now; they are reserved
-  // (kHeld). Reserving all of it means that nothing admitted ever runs out of blocks. Else null.
+  // The next request that may enter, or null. Its blocks are there, the first computed_tokens of
+  // them with KV. kRunning: the rest is computed by the steps to come. kReceiving: the rest is to
+  // be asked for, and written to the blocks behind computed_tokens.
   Sequence* Admit();
-
-  // The transfer is verified: from now on part of every batch.
+  // The transfer is verified: the KV of all tokens but the first drawn one is there.
   void Commit(Sequence& sequence);
+  // The last writer to the sequence's blocks has stopped, without a commit. True if the sequence
+  // waits again, false if it had ended and is gone.
+  bool OnTransferEnd(Sequence& sequence);
 
-  // In order of their commit; at most max_num_seqs.
-  const std::list<std::unique_ptr<Sequence>>& running() const { return running_; }
+  // What to compute now; may preempt. Empty if nothing runs.
+  StepPlan PlanStep();
+  void Computed(const Chunk& chunk);
+  // Another choice that goes on from where `parent` is; it shares the blocks. `sequence` has id,
+  // call, tokens and sampling.
+  Sequence* Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence);
+
+  // Takes a sequence out wherever it is, and keeps what it computed in the prefix cache. One that
+  // receives must not be asked for: Evict it.
+  void Remove(Sequence& sequence);
+  // Cancels the transfer of a receiving sequence. `ended`: nobody wants it any more.
+  void Evict(Sequence& sequence, bool ended);
+  // All but the first of a call's running sequences are dropped, and that one starts from its
+  // request's tokens anew: what a beam search that lost its blocks does.
+  void Restart(Call& call);
 
   Sequence* Find(uint64_t id);
-  // Takes a sequence out of wherever it is; its blocks are freed with it. Null if there is none.
-  std::unique_ptr<Sequence> Remove(uint64_t id);
-  std::vector<uint64_t> SequenceIds() const;
+  std::vector<Sequence*> SequencesOf(const Call& call);
+  std::vector<Sequence*> All();
+  // Tokens that the tenant has been given beyond its prompt.
+  void Charge(const Call& call, int64_t tokens);
 
-  // Sequence blocks that the prompt's KV fills.
-  int PromptBlocks(const Sequence& sequence) const;
+  int waiting_count() const { return waiting_.count(); }
+  int receiving_count() const;
+  int running_count() const;
+  int64_t waiting_tokens() const { return waiting_.tokens(); }
+  int64_t preemption_count() const { return preemption_count_; }
 
-  int waiting_count() const { return static_cast<int>(waiting_.size()); }
-  int receiving_count() const { return static_cast<int>(receiving_.size()); }
-  int running_count() const { return static_cast<int>(running_.size()); }
-  int64_t waiting_tokens() const { return waiting_tokens_; }
+  // Ends the process unless slots, queues and counts agree. For tests.
+  void CheckIntegrity() const;
 
  private:
+  struct TenantUse {
+    int requests = 0;
+    int64_t tokens = 0;
+  };
+
   int BlocksFor(int64_t tokens) const;
-  int TotalBlocks(const Sequence& sequence) const;
+  bool IsLong(const Sequence& sequence) const;
+  int Slots(const Sequence& sequence) const;
+  int UsedSlots() const;
+  int LongBlocks() const;
+  absl::Status CheckFits(const Sequence& sequence) const;
+  absl::Status CheckTenant(const Sequence& sequence) const;
+  bool TryAdmit(Sequence& sequence);
+  // True if `count` blocks are free now, evicting cached ones as needed.
+  bool MakeFree(int count);
+  // Blocks for the next token of all of `group`, with copies where they are shared.
+  bool Grow(const std::vector<Sequence*>& group, StepPlan& plan);
+  bool NeedsBlock(const Sequence& sequence) const;
+  void GrowOne(Sequence& sequence, StepPlan& plan);
+  // False if `group` itself is the last in rank.
+  bool PreemptSomeoneAfter(const std::vector<Sequence*>& group);
+  void Preempt(Sequence& sequence);
+  void PreemptCall(Call& call);
+  void Keep(const Sequence& sequence);
+  std::unique_ptr<Sequence> TakeInside(Sequence& sequence);
+  void Forget(const Sequence& sequence);
 
   const SchedulerOptions options_;
   kv::BlockPool& pool_;
-  std::list<std::unique_ptr<Sequence>> waiting_;
-  std::list<std::unique_ptr<Sequence>> receiving_;
-  std::list<std::unique_ptr<Sequence>> running_;
-  int64_t waiting_tokens_ = 0;
+  kv::RadixCache* const cache_;
+  const Events events_;
+  WaitingLine waiting_;
+  // Receiving, running and evicted, by rank.
+  std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> inside_;
+  std::map<std::string, TenantUse> tenants_;
+  std::map<uint64_t, int> call_sizes_;              // sequences of each call, by id
+  std::vector<std::unique_ptr<Sequence>> dropped_;  // by the step being planned
+  uint64_t submissions_ = 0;
+  int64_t preemption_count_ = 0;
 };
 
 }  // namespace baton::decode_worker

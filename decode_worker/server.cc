@@ -1,5 +1,7 @@
 #include "decode_worker/server.h"
 
+#include <algorithm>
+
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/rpc/address_file.h"
@@ -9,14 +11,19 @@
 namespace baton::decode_worker {
 
 absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(
-    const worker::WorkerOptions& options) {
+    const worker::WorkerOptions& options, const DecodeOptions& decode) {
   std::unique_ptr<DecodeWorker> worker(new DecodeWorker());
-  BATON_RETURN_IF_ERROR(worker->Initialize(options));
+  BATON_RETURN_IF_ERROR(worker->Initialize(options, decode));
   return worker;
 }
 
-absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options) {
-  BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(worker::ToEngineOptions(options)));
+absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
+                                      const DecodeOptions& decode) {
+  engine::EngineOptions engine_options = worker::ToEngineOptions(options);
+  // A batch full of decoding sequences must leave room for a block of some prompt.
+  engine_options.max_num_batched_tokens =
+      std::max(engine_options.max_num_batched_tokens, options.max_num_seqs + options.block_size);
+  BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(engine_options));
   BATON_ASSIGN_OR_RETURN(metrics_endpoint_,
                          telemetry::MetricsEndpoint::Start(options.metrics_listen));
   internal::v1::WorkerCard card =
@@ -29,10 +36,18 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options) {
   loop.worker_id = worker_id;
   loop.scheduler.block_tokens = engine_->kv_layout().block_tokens;
   loop.scheduler.max_num_seqs = engine_->max_num_seqs();
+  loop.scheduler.max_num_batched_tokens = engine_->max_num_batched_tokens();
   loop.scheduler.max_queued_requests = options.max_queued_requests;
   loop.scheduler.max_queued_tokens = options.max_queued_tokens;
+  loop.scheduler.local_prefill_max_tokens = decode.local_prefill_max_tokens;
+  loop.scheduler.long_context_tokens = decode.long_context_tokens;
+  loop.scheduler.long_context_share = decode.long_context_share;
+  loop.scheduler.max_tenant_requests = decode.max_tenant_requests;
+  loop.scheduler.max_tenant_tokens = decode.max_tenant_tokens;
+  loop.enable_prefix_caching = options.enable_prefix_caching;
+  loop.host_kv_bytes = decode.host_kv_bytes;
   loop_ = std::make_unique<DecodeLoop>(
-      loop, *engine_, Clock::Real(), *metrics_,
+      loop, *engine_, journal_, Clock::Real(), *metrics_,
       [this](const PrefillPeer& peer, const internal::v1::PrefillRequest& request,
              absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
         return transfer::PrefillCall::Start(peers_.Get(peer.address), request, deadline,

@@ -14,6 +14,7 @@
 #include "common/worker/run_main.h"
 #include "common/worker/watch_service.h"
 #include "decode_worker/loop.h"
+#include "decode_worker/options.h"
 #include "decode_worker/peer_channels.h"
 #include "decode_worker/service.h"
 
@@ -22,7 +23,8 @@ namespace baton::decode_worker {
 // Thread-safe once started.
 class DecodeWorker final : public worker::WorkerServer {
  public:
-  static absl::StatusOr<std::unique_ptr<DecodeWorker>> Start(const worker::WorkerOptions& options);
+  static absl::StatusOr<std::unique_ptr<DecodeWorker>> Start(const worker::WorkerOptions& options,
+                                                             const DecodeOptions& decode = {});
   ~DecodeWorker() override;
 
   const std::string& address() const override { return rpc_->address(); }
@@ -33,13 +35,13 @@ class DecodeWorker final : public worker::WorkerServer {
 
  private:
   DecodeWorker() = default;
-  absl::Status Initialize(const worker::WorkerOptions& options);
+  absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
 
   // Destroyed in reverse order.
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<DecodeMetrics> metrics_;
-  worker::CacheJournal journal_;  // stays empty: decode workers keep no prefix cache yet
+  worker::CacheJournal journal_;
   std::unique_ptr<worker::WatchService> watch_;
   PeerChannels peers_;
   std::unique_ptr<DecodeLoop> loop_;

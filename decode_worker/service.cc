@@ -8,11 +8,16 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/worker/token_sampling.h"
+#include "decode_worker/beam_search.h"
 
 namespace baton::decode_worker {
 namespace {
 
-constexpr int kMaxStopTokenIds = 1024;
+Priority ToPriority(v1::Priority priority) {
+  return priority == v1::PRIORITY_LOW    ? Priority::kLow
+         : priority == v1::PRIORITY_HIGH ? Priority::kHigh
+                                         : Priority::kNormal;
+}
 
 }  // namespace
 
@@ -35,31 +40,15 @@ absl::Status DecodeServer::Check(const internal::v1::DecodeRequest& request) con
                         absl::StrCat(request.tokens_size(), " given, expected 1 to ", limit - 1,
                                      " (--max-model-len ", limit, ", one left to generate)"));
   }
-  for (const int32_t token : request.tokens()) {
-    if (token < 0 || token >= engine_.config().vocab_size) {
-      return InvalidField(
-          "TOKEN_ID", "tokens",
-          absl::StrCat("id ", token, ", expected 0 to ", engine_.config().vocab_size - 1));
-    }
-  }
-  if (request.max_tokens() < 1) {
-    return InvalidField("MAX_TOKENS", "max_tokens",
-                        absl::StrCat(request.max_tokens(), " given, expected 1 or more"));
-  }
-  if (request.stop_token_ids_size() > kMaxStopTokenIds) {
-    return InvalidField(
-        "STOP_TOKEN_IDS", "stop_token_ids",
-        absl::StrCat(request.stop_token_ids_size(), " given, expected at most ", kMaxStopTokenIds));
-  }
-  if (request.prefill().address().empty()) {
+  if (request.has_prefill() && request.prefill().address().empty()) {
     return InvalidField("PREFILL_ADDRESS", "prefill.address", "empty, expected host:port");
   }
-  return model::Validate(worker::FromProto(request.sampling()));
+  return worker::CheckTokenFields(request, engine_.config().vocab_size);
 }
 
 grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
     grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) {
-  const uint64_t id = next_sequence_id_.fetch_add(1);
+  const uint64_t id = next_call_id_.fetch_add(1);
   auto stream = std::make_shared<GrpcDecodeStream>([this, id] { loop_.Cancel(id); });
   auto* reactor = GrpcDecodeStream::Open(stream);
   if (absl::Status status = Check(*request); !status.ok()) {
@@ -68,22 +57,43 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
     stream->Finish(status);
     return reactor;
   }
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = id;
-  sequence->request_id = request->request_id();
-  sequence->tokens.assign(request->tokens().begin(), request->tokens().end());
-  sequence->prompt_tokens = request->tokens_size();
-  sequence->max_tokens =
+  auto call = std::make_shared<Call>();
+  call->id = id;
+  call->request_id = request->request_id();
+  call->stream = std::move(stream);
+  call->prefill = {request->prefill().address(), request->prefill().worker_id(),
+                   request->prefill().epoch()};
+  call->deadline = std::min(absl::FromChrono(context->deadline()), absl::Now() + max_request_time_);
+  call->priority = ToPriority(request->priority());
+  call->tenant = request->tenant();
+  call->cache_salt = request->cache_salt();
+  call->root = kv::RootPrefixKey(engine_.config().fingerprint, request->cache_salt(), "");
+  call->request_tokens = request->tokens_size();
+  call->prompt_tokens = worker::PromptTokens(*request);
+  call->max_tokens =
       std::min(request->max_tokens(), engine_.max_model_len() - request->tokens_size());
+  call->min_tokens = std::min(request->min_tokens(), call->max_tokens);
+  call->n = std::max(1, request->n());
+  call->stop_token_ids.assign(request->stop_token_ids().begin(), request->stop_token_ids().end());
+  call->stop_token_set.insert(request->stop_token_ids().begin(), request->stop_token_ids().end());
+  if (request->has_prompt_logprobs()) call->prompt_logprobs = request->prompt_logprobs();
+
+  auto sequence = std::make_unique<Sequence>();
+  sequence->tokens.assign(request->tokens().begin(), request->tokens().end());
   sequence->sampling = worker::FromProto(request->sampling());
-  sequence->stop_token_ids.insert(request->stop_token_ids().begin(),
-                                  request->stop_token_ids().end());
-  sequence->cache_salt = request->cache_salt();
-  sequence->prefill = {request->prefill().address(), request->prefill().worker_id(),
-                       request->prefill().epoch()};
-  sequence->deadline =
-      std::min(absl::FromChrono(context->deadline()), absl::Now() + max_request_time_);
-  sequence->stream = std::move(stream);
+  if (request->beam_width() > 0) {
+    BeamSearch::Options beams;
+    beams.width = request->beam_width();
+    beams.n = call->n;
+    beams.length_penalty = request->length_penalty();
+    beams.max_tokens = call->max_tokens;
+    beams.min_tokens = call->min_tokens;
+    beams.stop_token_ids = call->stop_token_set;
+    call->beams = std::make_shared<BeamSearch>(std::move(beams));
+  } else {
+    sequence->draws = call->n;
+  }
+  sequence->call = std::move(call);
   loop_.Submit(std::move(sequence));
   return reactor;
 }

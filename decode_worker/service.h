@@ -35,7 +35,7 @@ class DecodeServer final : public internal::v1::DecodeService::CallbackService {
   DecodeLoop& loop_;
   DecodeMetrics& metrics_;
   const absl::Duration max_request_time_;
-  std::atomic<uint64_t> next_sequence_id_{1};
+  std::atomic<uint64_t> next_call_id_{1};
 };
 
 }  // namespace baton::decode_worker

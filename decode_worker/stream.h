@@ -1,5 +1,5 @@
-// The answer stream of one Decode call. Tokens that the router has not taken yet are merged into one
-// message, so a slow reader holds one message, not one a token.
+// The answer stream of one Decode call. Tokens of a choice that the router has not taken yet are
+// merged into one message, so a slow reader holds few messages, and never more than the answer.
 #ifndef BATON_DECODE_WORKER_STREAM_H_
 #define BATON_DECODE_WORKER_STREAM_H_
 
@@ -41,8 +41,18 @@ class GrpcDecodeStream final
     *message = std::move(item);
   }
   bool Merge(internal::v1::DecodeResponse& last, internal::v1::DecodeResponse& next) override {
-    last.MergeFrom(next);  // appends token ids; usage, finish and timings are the newest
+    if (IsHeartbeat(next)) return true;  // what waits says as much
+    if (IsHeartbeat(last)) {
+      last.Swap(&next);
+      return true;
+    }
+    if (last.choice() != next.choice() || last.finish() != 0) return false;
+    last.MergeFrom(next);  // appends tokens; usage, finish and timings are the newest
     return true;
+  }
+  static bool IsHeartbeat(const internal::v1::DecodeResponse& response) {
+    return response.token_ids().empty() && response.finish() == 0 && !response.has_usage() &&
+           !response.has_timings();
   }
   void OnPeerGone() override { on_peer_gone_(); }
 

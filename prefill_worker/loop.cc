@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/transfer/kv_sender.h"
+#include "common/worker/token_sampling.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -17,6 +18,13 @@ double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds
 absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
                    "this prefill worker is shutting down");
+}
+
+// The prompt's tokens that follow those of the chunk.
+absl::Span<const int32_t> Targets(const Chunk& chunk) {
+  const int end = std::min(chunk.end + 1, chunk.job->prompt_tokens);
+  const int begin = std::min(chunk.begin + 1, end);
+  return absl::MakeConstSpan(chunk.job->tokens).subspan(begin, end - begin);
 }
 
 }  // namespace
@@ -147,26 +155,40 @@ bool PrefillLoop::Step() {
     entry.context = chunk.begin;
     entry.blocks = chunk.job->blocks.ids();
     entry.sample = chunk.last();
-    entry.sampling = chunk.job->sampling;
+    entry.sampling = &chunk.job->sampling;
+    entry.history.tokens = chunk.job->tokens;
+    entry.history.prompt_tokens = chunk.job->prompt_tokens;
+    entry.history.suppressed = chunk.job->suppressed;
+    entry.prompt_logprobs = chunk.job->prompt_logprobs;
+    entry.targets = Targets(chunk);
     batch.entries.push_back(entry);
   }
   LayerSender sender(chunks, engine_.kv_layout().block_tokens);
   const std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
   for (size_t i = 0; i < chunks.size(); ++i) {
     scheduler_.Computed(chunks[i]);
-    if (chunks[i].last()) Complete(*chunks[i].job, results[i].token);
+    PrefillJob& job = *chunks[i].job;
+    if (const auto& logprobs = results[i].prompt_logprobs; !logprobs.ok()) {
+      End(job.id, logprobs.status());
+      continue;
+    } else if (!logprobs->empty()) {
+      job.sender->SendPromptLogprobs(chunks[i].begin + 1, worker::ToProto(*logprobs));
+    }
+    if (chunks[i].last()) Complete(job, results[i]);
   }
   return true;
 }
 
-void PrefillLoop::Complete(PrefillJob& job, const absl::StatusOr<int32_t>& token) {
+void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
   const absl::Duration now = clock_.SinceStart();
   metrics_.Computed(now - job.started_at);
-  if (!token.ok()) {
-    End(job.id, token.status());
+  if (!result.tokens.ok()) {
+    End(job.id, result.tokens.status());
     return;
   }
-  job.sender->SendFirstToken(*token);
+  const model::SampledToken& token = result.tokens->front();
+  job.sender->SendFirstToken(token.token_id,
+                             job.sampling.logprobs ? worker::ToProto(token) : v1::TokenLogprobs());
   job.sender->SendCommit(Milliseconds(job.started_at - job.submitted_at),
                          Milliseconds(now - job.started_at));
   scheduler_.Donate(job);

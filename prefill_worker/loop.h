@@ -1,4 +1,5 @@
-// The prefill worker's one compute thread: takes jobs, runs steps, sends layers as they are written.
+// The prefill worker's one compute thread: takes jobs, runs steps, sends layers as they are
+// written.
 #ifndef BATON_PREFILL_WORKER_LOOP_H_
 #define BATON_PREFILL_WORKER_LOOP_H_
 
@@ -45,7 +46,7 @@ class PrefillLoop {
   void Admit(std::unique_ptr<PrefillJob> job);
   void Start(PrefillJob& job);
   bool Step();
-  void Complete(PrefillJob& job, const absl::StatusOr<int32_t>& token);
+  void Complete(PrefillJob& job, const engine::StepResult& result);
   void End(uint64_t job_id, const absl::Status& status);
   void Publish();
 
@@ -56,8 +57,8 @@ class PrefillLoop {
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
   PrefillScheduler scheduler_;
-  // Leases of jobs that have started, until nothing refers to their bytes any more: a job that ended
-  // may still have frames in gRPC's buffers.
+  // Leases of jobs that have started, until nothing refers to their bytes any more: a job that
+  // ended may still have frames in gRPC's buffers.
   absl::flat_hash_map<uint64_t, kv::BlockLease> leases_;
   bool draining_ = false;
   bool stopping_ = false;

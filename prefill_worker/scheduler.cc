@@ -57,7 +57,9 @@ bool PrefillScheduler::TryStart(PrefillJob& job) {
   const int tokens = static_cast<int>(job.tokens.size());
   kv::Match match;
   // At least the last token is computed: its logits are the answer's first token.
-  if (cache_ != nullptr) match = cache_->MatchPrefix(job.root, job.tokens, tokens - 1);
+  if (cache_ != nullptr && !job.prompt_logprobs) {
+    match = cache_->MatchPrefix(job.root, job.tokens, tokens - 1);
+  }
   const int missing = BlocksFor(tokens) - match.blocks.size();
   const int lacking = missing - pool_.counts().free;
   if (lacking > 0) {

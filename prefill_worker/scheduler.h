@@ -9,6 +9,7 @@
 #include <deque>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct PrefillJob {
   kv::PrefixKey root = 0;
   int first_block = 0;  // the first that the decode worker wants
   model::SamplingParams sampling;
+  int prompt_tokens = 0;               // of `tokens`; the rest is the answer so far
+  std::vector<int32_t> suppressed;     // not to be drawn as the first token
+  std::optional<int> prompt_logprobs;  // then nothing of the prompt is taken from the cache
   std::shared_ptr<transfer::KvSender> sender;
 
   // Set when it starts.
@@ -55,8 +59,8 @@ struct SchedulerOptions {
   int64_t max_queued_tokens = 1 << 20;
 };
 
-// Tokens [begin, end) of a job in one step. `begin` is a block's first token, and so is `end` unless
-// it is the prompt's end: every (layer, block) is written in one step and sent once.
+// Tokens [begin, end) of a job in one step. `begin` is a block's first token, and so is `end`
+// unless it is the prompt's end: every (layer, block) is written in one step and sent once.
 struct Chunk {
   PrefillJob* job = nullptr;
   int begin = 0;
@@ -72,8 +76,8 @@ class PrefillScheduler {
   // RESOURCE_EXHAUSTED: QUEUE_FULL, or KV_POOL_TOO_SMALL if the prompt can never fit.
   absl::Status Submit(std::unique_ptr<PrefillJob> job);
 
-  // Starts waiting jobs for which there are blocks, evicting cached ones as needed, and returns them:
-  // their `blocks` and `cached_tokens` are set. First come, first served. A started job has
+  // Starts waiting jobs for which there are blocks, evicting cached ones as needed, and returns
+  // them: their `blocks` and `cached_tokens` are set. First come, first served. A started job has
   // all its blocks, so it always gets to its end.
   std::vector<PrefillJob*> StartJobs();
 

@@ -55,20 +55,13 @@ absl::Status PrefillServer::Check(const internal::v1::PrefillRequest& request) c
         "PROMPT_LENGTH", "tokens",
         absl::StrCat(request.tokens_size(), " given, expected 1 to ", engine_.max_model_len()));
   }
-  for (const int32_t token : request.tokens()) {
-    if (token < 0 || token >= engine_.config().vocab_size) {
-      return InvalidField(
-          "TOKEN_ID", "tokens",
-          absl::StrCat("id ", token, ", expected 0 to ", engine_.config().vocab_size - 1));
-    }
-  }
   const int blocks = (request.tokens_size() + engine_.kv_layout().block_tokens - 1) /
                      engine_.kv_layout().block_tokens;
   if (request.first_block() < 0 || request.first_block() > blocks) {
     return InvalidField("FIRST_BLOCK", "first_block",
                         absl::StrCat(request.first_block(), " given, expected 0 to ", blocks));
   }
-  return model::Validate(worker::FromProto(request.sampling()));
+  return worker::CheckTokenFields(request, engine_.config().vocab_size);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillServer::Prefill(
@@ -98,6 +91,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillServer::Prefill(
   job->root = kv::RootPrefixKey(engine_.config().fingerprint, request->cache_salt(), "");
   job->first_block = request->first_block();
   job->sampling = worker::FromProto(request->sampling());
+  job->prompt_tokens = worker::PromptTokens(*request);
+  job->suppressed.assign(request->suppressed_token_ids().begin(),
+                         request->suppressed_token_ids().end());
+  if (request->has_prompt_logprobs()) job->prompt_logprobs = request->prompt_logprobs();
   job->sender = std::move(sender);
   loop_.Submit(std::move(job));
   return reactor;

@@ -3,6 +3,7 @@
 #define BATON_COMMON_ENGINE_BATCH_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -11,13 +12,25 @@
 
 namespace baton::engine {
 
-// One sequence's share of a step. The spans must stay valid until Step returns.
+// One sequence's share of a step. What spans and pointers refer to must stay valid until Step
+// returns.
 struct BatchEntry {
-  absl::Span<const int32_t> tokens;       // to compute now, 1 or more
-  int context = 0;                        // tokens before them, whose KV is in `blocks`
-  absl::Span<const kv::BlockId> blocks;   // covers context + tokens.size() tokens
-  bool sample = false;                    // draw the token behind the last of `tokens`
-  model::SamplingParams sampling;
+  absl::Span<const int32_t> tokens;      // to compute now, 1 or more
+  int context = 0;                       // tokens before them, whose KV is in `blocks`
+  absl::Span<const kv::BlockId> blocks;  // covers context + tokens.size() tokens
+  bool sample = false;                   // draw the token behind the last of `tokens`
+
+  // Of that draw. `sampling` must be set if `sample` is.
+  const model::SamplingParams* sampling = nullptr;
+  model::SamplingHistory history;
+  int draws = 1;  // of sampling->choice, choice + 1, …: one token each, from the same logits
+  // Beam search: instead of `draws`, so many of the most probable tokens, best first, with scores.
+  int beam_candidates = 0;
+
+  // Log probabilities of tokens that are known, with so many of the most probable beside each.
+  std::optional<int> prompt_logprobs;
+  // The tokens that follow the first, second, … of `tokens`; at most as many.
+  absl::Span<const int32_t> targets;
 };
 
 struct Batch {

@@ -61,7 +61,16 @@ class ModelEngine final : public Engine {
   std::string Description() const override { return backend_->Description(); }
 
  private:
+  // A row whose logits are wanted.
+  struct WantedRow {
+    size_t entry;
+    int row;  // of the entry
+  };
+
   absl::Status MakePool(const EngineOptions& options);
+  void AddEntry(const BatchEntry& entry, size_t index);
+  // logits_ are of the entry's row.
+  void UseLogits(const BatchEntry& entry, int row, StepResult& result) const;
   size_t block_bytes() const { return static_cast<size_t>(pool_.block_stride_bytes); }
   std::byte* Block(kv::BlockId id) const { return pool_.base + id * pool_.block_stride_bytes; }
 
@@ -73,7 +82,8 @@ class ModelEngine final : public Engine {
   std::vector<int32_t> tokens_;
   std::vector<backend::SequenceRows> sequences_;
   std::vector<int32_t> logit_rows_;
-  std::vector<float> logits_;
+  std::vector<WantedRow> wanted_;  // one a logit row
+  std::vector<float> logits_;      // of one row
 };
 
 absl::Status ModelEngine::Initialize(const EngineOptions& options) {
@@ -139,41 +149,73 @@ std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserv
   tokens_.clear();
   sequences_.clear();
   logit_rows_.clear();
-  for (const BatchEntry& entry : batch.entries) {
-    const int count = static_cast<int>(entry.tokens.size());
-    BATON_CHECK_GE(count, 1);
-    BATON_CHECK_LE(entry.context + count, max_model_len_);
-    BATON_CHECK_GE(static_cast<int64_t>(entry.blocks.size()) * layout_.block_tokens,
-                   entry.context + count);
-    backend::SequenceRows rows;
-    rows.first_row = static_cast<int>(tokens_.size());
-    rows.row_count = count;
-    rows.context = entry.context;
-    rows.blocks = entry.blocks;
-    sequences_.push_back(rows);
-    tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end());
-    if (entry.sample) logit_rows_.push_back(static_cast<int32_t>(tokens_.size()) - 1);
-  }
+  wanted_.clear();
+  for (size_t i = 0; i < batch.entries.size(); ++i) AddEntry(batch.entries[i], i);
   BATON_CHECK(!tokens_.empty());
   backend::RaggedBatch ragged;
   ragged.tokens = tokens_;
   ragged.sequences = sequences_;
   ragged.logit_rows = logit_rows_;
-  const backend::Tensor logits = transformer_->Forward(ragged, pool_, observer);
+  backend::Tensor logits = transformer_->Forward(ragged, pool_, observer);
 
   std::vector<StepResult> results(batch.entries.size());
   // Padding rows of the embedding (ids that the tokenizer lacks) are never drawn.
   logits_.resize(config_.token_count);
-  int row = 0;
-  for (size_t i = 0; i < batch.entries.size(); ++i) {
-    const BatchEntry& entry = batch.entries[i];
-    if (!entry.sample) continue;
-    const float* source = static_cast<const float*>(logits.data) + row++ * logits.row_stride;
+  int64_t first = 0;  // wanted row that logits row 0 is of
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    if (static_cast<int64_t>(i) == first + logits.rows) {
+      first = static_cast<int64_t>(i);
+      logits = transformer_->MoreLogits(static_cast<int>(first));
+    }
+    const float* source = static_cast<const float*>(logits.data) +
+                          (static_cast<int64_t>(i) - first) * logits.row_stride;
     backend_->CopyToHost(logits_.data(), source, logits_.size() * sizeof(float));
-    const uint64_t position = static_cast<uint64_t>(entry.context) + entry.tokens.size();
-    results[i].token = model::Sample(logits_, entry.sampling, position);
+    const WantedRow& wanted = wanted_[i];
+    UseLogits(batch.entries[wanted.entry], wanted.row, results[wanted.entry]);
   }
   return results;
+}
+
+void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
+  const int count = static_cast<int>(entry.tokens.size());
+  BATON_CHECK_GE(count, 1);
+  BATON_CHECK_LE(entry.context + count, max_model_len_);
+  BATON_CHECK_GE(static_cast<int64_t>(entry.blocks.size()) * layout_.block_tokens,
+                 entry.context + count);
+  BATON_CHECK(!entry.sample || entry.sampling != nullptr);
+  BATON_CHECK_LE(entry.targets.size(), entry.tokens.size());
+  backend::SequenceRows rows;
+  rows.first_row = static_cast<int>(tokens_.size());
+  rows.row_count = count;
+  rows.context = entry.context;
+  rows.blocks = entry.blocks;
+  sequences_.push_back(rows);
+  tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end());
+  const int targets = entry.prompt_logprobs ? static_cast<int>(entry.targets.size()) : 0;
+  for (int row = 0; row < count; ++row) {
+    if (row >= targets && !(entry.sample && row == count - 1)) continue;
+    logit_rows_.push_back(rows.first_row + row);
+    wanted_.push_back({index, row});
+  }
+}
+
+void ModelEngine::UseLogits(const BatchEntry& entry, int row, StepResult& result) const {
+  if (entry.prompt_logprobs && static_cast<size_t>(row) < entry.targets.size() &&
+      result.prompt_logprobs.ok()) {
+    absl::StatusOr<model::SampledToken> token =
+        model::LogprobsOf(logits_, entry.targets[static_cast<size_t>(row)], *entry.prompt_logprobs);
+    if (token.ok()) {
+      result.prompt_logprobs->push_back(*std::move(token));
+    } else {
+      result.prompt_logprobs = token.status();
+    }
+  }
+  if (!entry.sample || static_cast<size_t>(row) + 1 != entry.tokens.size()) return;
+  const uint64_t position = static_cast<uint64_t>(entry.context) + entry.tokens.size();
+  result.tokens =
+      entry.beam_candidates > 0
+          ? model::BestTokens(logits_, *entry.sampling, entry.history, entry.beam_candidates)
+          : model::SampleMany(logits_, *entry.sampling, entry.history, position, entry.draws);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Model, KV memory and backend of one worker: runs steps. Which step to run is a scheduler's business,
-// which blocks are whose is the BlockPool's.
+// Model, KV memory and backend of one worker: runs steps. Which step to run is a scheduler's
+// business, which blocks are whose is the BlockPool's.
 #ifndef BATON_COMMON_ENGINE_ENGINE_H_
 #define BATON_COMMON_ENGINE_ENGINE_H_
 
@@ -23,22 +23,25 @@ struct EngineOptions {
   std::string model_dir;
   backend::BackendOptions backend;
   int block_tokens = 16;
-  int num_blocks = 0;                  // 0: as many as kv_cache_bytes holds
+  int num_blocks = 0;  // 0: as many as kv_cache_bytes holds
   int64_t kv_cache_bytes = 1LL << 30;
-  int max_model_len = 0;               // 0: what the model was made for
-  int max_num_batched_tokens = 2048;   // rows of the largest step
-  int max_num_seqs = 64;               // entries of the largest step
+  int max_model_len = 0;                 // 0: what the model was made for
+  int max_num_batched_tokens = 2048;     // rows of the largest step
+  int max_num_seqs = 64;                 // entries of the largest step
   std::function<void(double)> progress;  // of loading, 0 to 1
 };
 
-// The result of a step for one entry.
+// The result of a step for one entry. An error fails that request, not the step.
 struct StepResult {
-  // The token drawn; only for entries with `sample`. An error fails that request, not the step.
-  absl::StatusOr<int32_t> token = absl::NotFoundError("not sampled");
+  // The tokens drawn, `draws` of them, or up to `beam_candidates`; only for entries with `sample`.
+  absl::StatusOr<std::vector<model::SampledToken>> tokens = absl::NotFoundError("not sampled");
+  // One for each of `targets`, if `prompt_logprobs` is set.
+  absl::StatusOr<std::vector<model::SampledToken>> prompt_logprobs =
+      std::vector<model::SampledToken>();
 };
 
-// An interface, so that schedulers can be run over an engine that computes nothing. Load() gives the
-// one that runs a model.
+// An interface, so that schedulers can be run over an engine that computes nothing. Load() gives
+// the one that runs a model.
 //
 // Thread: owned by one loop; KvPool memory may be read and written by others by the rules of the
 // transfer room.
@@ -57,7 +60,8 @@ class Engine {
   // Copies whole blocks, all layers: targets[i] = sources[i]. For copy-on-write.
   virtual void CopyBlocks(absl::Span<const kv::BlockId> sources,
                           absl::Span<const kv::BlockId> targets) = 0;
-  // Whole blocks, all layers, to and from host memory: block after block of kv_layout().BlockBytes().
+  // Whole blocks, all layers, to and from host memory: block after block of
+  // kv_layout().BlockBytes().
   virtual void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) = 0;
   virtual void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) = 0;
   // One line for people: device, instruction set, threads, types.

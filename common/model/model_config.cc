@@ -31,15 +31,19 @@ absl::Status ReadGenerationConfig(const std::string& path, ModelConfig* model) {
     BATON_ASSIGN_OR_RETURN(model->eos_token_ids,
                            fields.Ints("eos_token_id", 0, model->vocab_size - 1));
   }
+  const auto to_float = [](std::optional<double> value) {
+    return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
+  };
+  // Transformers applies it to greedy decoding, too.
+  BATON_ASSIGN_OR_RETURN(const auto repetition_penalty,
+                         fields.OptionalReal("repetition_penalty", 1e-6, 2));
+  model->repetition_penalty = to_float(repetition_penalty);
   BATON_ASSIGN_OR_RETURN(const bool do_sample, fields.Bool("do_sample", false));
   if (!do_sample) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const auto temperature, fields.OptionalReal("temperature", 0, 100));
   BATON_ASSIGN_OR_RETURN(const auto top_p, fields.OptionalReal("top_p", 1e-6, 1));
   BATON_ASSIGN_OR_RETURN(const auto min_p, fields.OptionalReal("min_p", 0, 1));
   BATON_ASSIGN_OR_RETURN(model->top_k, fields.OptionalInt("top_k", -1, kMaxTopK));
-  const auto to_float = [](std::optional<double> value) {
-    return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
-  };
   model->temperature = to_float(temperature);
   model->top_p = to_float(top_p);
   model->min_p = to_float(min_p);

@@ -44,6 +44,7 @@ struct ModelConfig {
   std::optional<float> top_p;
   std::optional<int> top_k;
   std::optional<float> min_p;
+  std::optional<float> repetition_penalty;  // whatever do_sample is
   // Of config.json, tokenizer.json, the headers of all weight files and a few bytes of each tensor
   // (fine-tunes of one base have equal headers): equal in all workers and routers that serve one
   // model.

@@ -11,6 +11,8 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/model/adjust_logits.h"
+#include "common/model/exp_log.h"
 #include "common/model/philox.h"
 
 namespace baton::model {
@@ -25,42 +27,12 @@ struct Candidate {
   uint64_t weight;  // of the highest logit: kOne
 };
 
-constexpr int kWeightBits = 40;  // times 2^22 candidates is still below 2^63
-constexpr uint64_t kOne = uint64_t{1} << kWeightBits;
 constexpr size_t kMaxCandidates = size_t{1} << 22;
 constexpr size_t kSortedBelow = 64;
 constexpr int kMaxHeap = 2048;  // longer prefixes are cheaper by nth_element
 
-constexpr int kTableBits = 10;
-
-// 2^(-i / 1024), computed by the compiler.
-constexpr std::array<double, 1 << kTableBits> MakeExp2Table() {
-  std::array<double, 1 << kTableBits> table{};
-  for (size_t i = 0; i < table.size(); ++i) {
-    const double y = -M_LN2 * static_cast<double>(i) / static_cast<double>(table.size());
-    double sum = 1;
-    for (int n = 20; n > 0; --n) sum = 1 + sum * y / n;  // Taylor of e^y
-    table[i] = sum;
-  }
-  return table;
-}
-constexpr std::array<double, 1 << kTableBits> kExp2Table = MakeExp2Table();
-
 bool Before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
-
-// 2^x for x <= 0 in units of 2^-40, rounded down. Arithmetic only: the C library's exp differs by
-// version and CPU in its last bit, which must not decide a token.
-uint64_t FixedExp2(double x) {
-  if (!(x > -kWeightBits - 1)) return 0;
-  const double scaled = x * -static_cast<double>(kExp2Table.size());
-  const int index = static_cast<int>(scaled);
-  const double y = (index - scaled) * (M_LN2 / static_cast<double>(kExp2Table.size()));
-  // e^y for y in (-0.0007, 0]: the first term left out is below 2^-46.
-  const double rest = 1 + y * (1 + y * (1 / 2.0 + y * (1 / 6.0)));
-  const double fraction = kExp2Table[static_cast<size_t>(index) & (kExp2Table.size() - 1)] * rest;
-  return static_cast<uint64_t>(fraction * static_cast<double>(kOne)) >> (index >> kTableBits);
 }
 
 uint64_t Sum(absl::Span<const Candidate> candidates) {
@@ -153,10 +125,10 @@ uint64_t SetWeights(float highest, float temperature, std::vector<Candidate>& ca
 }
 
 // In (0, 1] as a share of 2^64, scaled to 1 .. total.
-uint64_t RandomTarget(const SamplingParams& params, uint64_t position, uint64_t total) {
+uint64_t RandomTarget(uint64_t seed, uint32_t choice, uint64_t position, uint64_t total) {
   const auto random = Philox4x32(
-      {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), params.choice, 0},
-      {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
+      {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), choice, 0},
+      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   const uint64_t bits = uint64_t{random[1]} << 32 | random[0];
   return static_cast<uint64_t>((static_cast<unsigned __int128>(bits) * total) >> 64) + 1;
 }
@@ -181,9 +153,128 @@ absl::StatusOr<int32_t> Highest(absl::Span<const float> logits) {
                        : absl::StrCat("the logit of token ", bad - logits.begin(), " is ", *bad));
 }
 
+// Logits that one request draws from.
+struct Row {
+  absl::Span<const float> logits;
+  int32_t highest = 0;  // index of the highest, which is finite
+};
+
+bool Masked(float logit) { return logit == -std::numeric_limits<float>::infinity(); }
+
+// `raw` as it is if nothing is to be changed in it, else a copy that lasts until the thread's next
+// call.
+absl::StatusOr<Row> Adjusted(const Row& raw, const SamplingParams& params,
+                             const SamplingHistory& history) {
+  if (!ChangesLogits(params, history)) return raw;
+  thread_local std::vector<float> adjusted;
+  adjusted.assign(raw.logits.begin(), raw.logits.end());
+  AdjustLogits(params, history, absl::MakeSpan(adjusted));
+  const absl::StatusOr<int32_t> highest = Highest(adjusted);
+  if (!highest.ok()) {  // finite logits stay finite: only suppression can have done it
+    return MakeError(absl::StatusCode::kInvalidArgument, "NO_TOKEN_LEFT",
+                     absl::StrCat("the ", history.suppressed.size(),
+                                  " suppressed token ids are all that could be drawn"));
+  }
+  return Row{adjusted, *highest};
+}
+
+absl::StatusOr<Row> CheckedRow(absl::Span<const float> logits) {
+  BATON_CHECK(!logits.empty());
+  BATON_CHECK_LE(logits.size(), kMaxCandidates);
+  BATON_ASSIGN_OR_RETURN(const int32_t highest, Highest(logits));
+  return Row{logits, highest};
+}
+
+// Log probabilities of a row's tokens.
+class LogSoftmax {
+ public:
+  explicit LogSoftmax(const Row& row)
+      : logits_(row.logits),
+        highest_(logits_[static_cast<size_t>(row.highest)]),
+        log_sum_(LogSumExp(logits_, highest_)) {}
+
+  // Of a token that can't be drawn, the lowest finite number: not every consumer has an infinity.
+  float Of(int32_t id) const {
+    if (static_cast<size_t>(id) >= logits_.size()) return std::numeric_limits<float>::lowest();
+    const double logprob = static_cast<double>(logits_[static_cast<size_t>(id)]) -
+                           static_cast<double>(highest_) - log_sum_;
+    return std::max(static_cast<float>(logprob), std::numeric_limits<float>::lowest());
+  }
+
+ private:
+  const absl::Span<const float> logits_;
+  const float highest_;
+  const double log_sum_;
+};
+
+// The `count` first of the order, in it.
+std::vector<Candidate> Best(absl::Span<const float> logits, int count) {
+  std::vector<Candidate> best;
+  if (count <= 0) return best;
+  FirstByLogit(logits, std::min(static_cast<size_t>(count), logits.size()), best);
+  std::sort(best.begin(), best.end(), Before);
+  return best;
+}
+
+std::vector<TokenLogprob> Top(const Row& row, const LogSoftmax& log_softmax, int count) {
+  std::vector<TokenLogprob> top;
+  for (const Candidate& candidate : Best(row.logits, count)) {
+    top.push_back({candidate.id, log_softmax.Of(candidate.id)});
+  }
+  return top;
+}
+
+// Adds to each token what params.logprobs asks for.
+void SetLogprobs(const Row& raw, const SamplingParams& params, std::vector<SampledToken>& tokens) {
+  if (!params.logprobs) return;
+  const LogSoftmax log_softmax(raw);
+  const std::vector<TokenLogprob> top = Top(raw, log_softmax, *params.logprobs);
+  for (SampledToken& token : tokens) {
+    token.logprob = log_softmax.Of(token.token_id);
+    token.top = top;
+  }
+}
+
+// What temperature and filters leave, in no order, with weights. Returns their sum.
+uint64_t Filter(const Row& row, const SamplingParams& params, std::vector<Candidate>& candidates) {
+  const absl::Span<const float> logits = row.logits;
+  const size_t limit = params.top_k <= 0 ? logits.size() : static_cast<size_t>(params.top_k);
+  FirstByLogit(logits, std::min(limit, logits.size()), candidates);
+  uint64_t total =
+      SetWeights(logits[static_cast<size_t>(row.highest)], params.temperature, candidates);
+  if (params.top_p < 1) {
+    const double share = std::ceil(static_cast<double>(params.top_p) * static_cast<double>(total));
+    const uint64_t target = std::clamp<uint64_t>(static_cast<uint64_t>(share), 1, total);
+    candidates.resize(PrefixReaching(absl::MakeSpan(candidates), target));
+    total = Sum(candidates);
+  }
+  if (params.min_p > 0) {
+    const auto least = static_cast<uint64_t>(static_cast<double>(params.min_p) * kOne);
+    const auto kept = std::partition(candidates.begin(), candidates.end(),
+                                     [&](const Candidate& c) { return c.weight >= least; });
+    candidates.erase(kept, candidates.end());
+    total = Sum(candidates);
+  }
+  return total;
+}
+
 absl::Status OutOfRange(absl::string_view field, double found, absl::string_view expected) {
   return InvalidField("INVALID_SAMPLING", absl::StrCat("sampling.", field),
                       absl::StrCat("found ", found, ", expected ", expected));
+}
+
+absl::Status ValidateBias(const std::vector<std::pair<int32_t, float>>& biases) {
+  constexpr char kField[] = "logit_bias";
+  if (biases.size() > kMaxLogitBiases) {
+    return OutOfRange(kField, static_cast<double>(biases.size()), "at most 1024 ids");
+  }
+  int64_t last = -1;
+  for (const auto& [id, bias] : biases) {
+    if (id <= last) return OutOfRange(kField, id, "ids from 0 on, in order and each once");
+    if (!(bias >= -100 && bias <= 100)) return OutOfRange(kField, bias, "-100 to 100");
+    last = id;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -199,37 +290,82 @@ absl::Status Validate(const SamplingParams& params) {
   if (!(params.min_p >= 0 && params.min_p <= 1)) {
     return OutOfRange("min_p", params.min_p, "0 to 1");
   }
-  return absl::OkStatus();
+  if (!(params.repetition_penalty > 0 && params.repetition_penalty <= 2)) {
+    return OutOfRange("repetition_penalty", params.repetition_penalty, "more than 0 and at most 2");
+  }
+  if (!(params.frequency_penalty >= -2 && params.frequency_penalty <= 2)) {
+    return OutOfRange("frequency_penalty", params.frequency_penalty, "-2 to 2");
+  }
+  if (!(params.presence_penalty >= -2 && params.presence_penalty <= 2)) {
+    return OutOfRange("presence_penalty", params.presence_penalty, "-2 to 2");
+  }
+  if (params.logprobs && (*params.logprobs < 0 || *params.logprobs > kMaxLogprobs)) {
+    return OutOfRange("logprobs", *params.logprobs, "0 to 20");
+  }
+  return ValidateBias(params.logit_bias);
 }
 
-absl::StatusOr<int32_t> Sample(absl::Span<const float> logits, const SamplingParams& params,
-                               uint64_t position) {
-  BATON_CHECK(!logits.empty());
-  BATON_CHECK_LE(logits.size(), kMaxCandidates);
+absl::StatusOr<std::vector<SampledToken>> SampleMany(absl::Span<const float> logits,
+                                                     const SamplingParams& params,
+                                                     const SamplingHistory& history,
+                                                     uint64_t position, int draws) {
+  BATON_CHECK_GE(draws, 1);
   BATON_RETURN_IF_ERROR(Validate(params));
-  BATON_ASSIGN_OR_RETURN(const int32_t highest, Highest(logits));
-  if (params.temperature == 0 || params.top_k == 1) return highest;
+  BATON_ASSIGN_OR_RETURN(const Row raw, CheckedRow(logits));
+  BATON_ASSIGN_OR_RETURN(const Row row, Adjusted(raw, params, history));
+  std::vector<SampledToken> tokens(static_cast<size_t>(draws));
+  if (params.temperature == 0 || params.top_k == 1) {
+    for (SampledToken& token : tokens) token.token_id = row.highest;
+  } else {
+    // Kept between calls: fresh memory for 150,000 candidates costs more than the draw.
+    thread_local std::vector<Candidate> candidates;
+    const uint64_t total = Filter(row, params, candidates);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const uint32_t choice = params.choice + static_cast<uint32_t>(i);
+      const uint64_t target = RandomTarget(params.seed, choice, position, total);
+      // Reorders the candidates, which have no order.
+      tokens[i].token_id = candidates[PrefixReaching(absl::MakeSpan(candidates), target) - 1].id;
+    }
+  }
+  SetLogprobs(raw, params, tokens);
+  return tokens;
+}
 
-  const size_t limit = params.top_k <= 0 ? logits.size() : static_cast<size_t>(params.top_k);
-  // Kept between calls: fresh pages for 150,000 candidates cost more than the draw.
-  thread_local std::vector<Candidate> candidates;
-  FirstByLogit(logits, std::min(limit, logits.size()), candidates);
-  uint64_t total = SetWeights(logits[static_cast<size_t>(highest)], params.temperature, candidates);
-  if (params.top_p < 1) {
-    const double share = std::ceil(static_cast<double>(params.top_p) * static_cast<double>(total));
-    const uint64_t target = std::clamp<uint64_t>(static_cast<uint64_t>(share), 1, total);
-    candidates.resize(PrefixReaching(absl::MakeSpan(candidates), target));
-    total = Sum(candidates);
+absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
+                                    const SamplingHistory& history, uint64_t position) {
+  absl::StatusOr<std::vector<SampledToken>> tokens =
+      SampleMany(logits, params, history, position, 1);
+  if (!tokens.ok()) return tokens.status();
+  return std::move(tokens->front());
+}
+
+absl::StatusOr<std::vector<SampledToken>> BestTokens(absl::Span<const float> logits,
+                                                     const SamplingParams& params,
+                                                     const SamplingHistory& history, int count) {
+  BATON_CHECK_GE(count, 1);
+  BATON_RETURN_IF_ERROR(Validate(params));
+  BATON_ASSIGN_OR_RETURN(const Row raw, CheckedRow(logits));
+  BATON_ASSIGN_OR_RETURN(const Row row, Adjusted(raw, params, history));
+  const LogSoftmax log_softmax(row);
+  std::vector<SampledToken> tokens;
+  for (const Candidate& candidate : Best(row.logits, count)) {
+    if (Masked(candidate.logit)) break;
+    tokens.emplace_back();
+    tokens.back().token_id = candidate.id;
+    tokens.back().score = log_softmax.Of(candidate.id);
   }
-  if (params.min_p > 0) {
-    const auto least = static_cast<uint64_t>(static_cast<double>(params.min_p) * kOne);
-    const auto kept = std::partition(candidates.begin(), candidates.end(),
-                                     [&](const Candidate& c) { return c.weight >= least; });
-    candidates.erase(kept, candidates.end());
-    total = Sum(candidates);
-  }
-  const uint64_t target = RandomTarget(params, position, total);
-  return candidates[PrefixReaching(absl::MakeSpan(candidates), target) - 1].id;
+  SetLogprobs(raw, params, tokens);
+  return tokens;
+}
+
+absl::StatusOr<SampledToken> LogprobsOf(absl::Span<const float> logits, int32_t token_id, int top) {
+  BATON_ASSIGN_OR_RETURN(const Row row, CheckedRow(logits));
+  const LogSoftmax log_softmax(row);
+  SampledToken token;
+  token.token_id = token_id;
+  token.logprob = log_softmax.Of(token_id);
+  token.top = Top(row, log_softmax, top);
+  return token;
 }
 
 }  // namespace baton::model

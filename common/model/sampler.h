@@ -4,11 +4,17 @@
 #define BATON_COMMON_MODEL_SAMPLER_H_
 
 #include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 namespace baton::model {
+
+constexpr int kMaxLogprobs = 20;
+constexpr int kMaxLogitBiases = 1024;
 
 struct SamplingParams {
   float temperature = 1;  // 0: greedy, ties to the lowest id
@@ -16,24 +22,81 @@ struct SamplingParams {
   int top_k = 0;  // 0 or -1: no limit
   float min_p = 0;
   uint64_t seed = 0;
-  uint32_t choice = 0;  // which of n parallel samples
+  uint32_t choice = 0;                                     // which of n parallel samples
+  float repetition_penalty = 1;                            // above 0, at most 2; 1: none
+  float frequency_penalty = 0;                             // -2 to 2
+  float presence_penalty = 0;                              // -2 to 2
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // by id, each once; -100 to 100
+  std::optional<int> logprobs =
+      std::nullopt;  // how many of the most probable beside each token, 0 to 20
+
+  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
+};
+
+// What the draw of one token depends on besides the logits. Ids that have no logit are ignored.
+struct SamplingHistory {
+  absl::Span<const int32_t> tokens = {};      // the prompt, then the answer so far
+  int prompt_tokens = 0;                      // of `tokens`
+  absl::Span<const int32_t> suppressed = {};  // never drawn now: stop tokens before min_tokens
+};
+
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0;
+
+  friend bool operator==(const TokenLogprob&, const TokenLogprob&) = default;
+};
+
+struct SampledToken {
+  int32_t token_id = 0;
+  // Of the model's own distribution, before bias, penalties, temperature and filters; always
+  // finite. Set if SamplingParams.logprobs is.
+  float logprob = 0;
+  std::vector<TokenLogprob> top;  // the most probable, best first, ties by id
+  // Set by BestTokens alone: the log probability after bias, penalties and suppression.
+  float score = 0;
+
+  friend bool operator==(const SampledToken&, const SampledToken&) = default;
 };
 
 // INVALID_ARGUMENT, naming the field, if one is out of range or NaN.
 absl::Status Validate(const SamplingParams& params);
 
-// Temperature first, then top_k, then top_p (the shortest prefix, by logit and then by id, whose
-// share of what top_k left is at least top_p), then min_p (relative to the most probable token).
+// To the logits in this order: logit_bias is added; the repetition penalty divides those above 0
+// and multiplies the others, of tokens in prompt or answer (Keskar et al., arXiv 1909.05858); of
+// tokens in the answer, frequency_penalty times their number and presence_penalty are subtracted;
+// suppressed ones become -inf. Then temperature, then top_k, then top_p (the shortest prefix, by
+// logit and then by id, whose share of what top_k left is at least top_p), then min_p (relative to
+// the most probable token).
 //
 // position: index in the sequence of the token that is drawn, so a resumed request draws the same.
 // The random number is the low half of Philox4x32-10 (Salmon et al., SC 2011) of key {seed} and
-// counter {position, choice, 0}. INTERNAL (reason "NON_FINITE_LOGITS") if a logit is NaN or +inf:
-// never a silent token. -inf masks a token.
+// counter {position, choice, 0}. -inf masks a token. Never a silent token:
+// INTERNAL (reason "NON_FINITE_LOGITS") if a logit is NaN or +inf, or all are -inf.
+// INVALID_ARGUMENT ("NO_TOKEN_LEFT") if all that are not are suppressed.
 //
 // Nothing is sorted but the last few candidates: greedy and a top_k of up to 2048 are one pass over
-// the V logits, the rest a few passes, expected O(V). Thread-safe.
-absl::StatusOr<int32_t> Sample(absl::Span<const float> logits, const SamplingParams& params,
-                               uint64_t position);
+// the V logits, the rest a few passes, expected O(V); the logits are copied only if something is
+// to be changed in them. Thread-safe.
+absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
+                                    const SamplingHistory& history, uint64_t position);
+
+// What Sample gives for params.choice, params.choice + 1, …: `draws` tokens, the common work done
+// once.
+absl::StatusOr<std::vector<SampledToken>> SampleMany(absl::Span<const float> logits,
+                                                     const SamplingParams& params,
+                                                     const SamplingHistory& history,
+                                                     uint64_t position, int draws);
+
+// For beam search: the `count` most probable tokens (fewer if fewer are left), best first, ties by
+// id, with their scores; temperature and filters don't matter. Errors as Sample.
+absl::StatusOr<std::vector<SampledToken>> BestTokens(absl::Span<const float> logits,
+                                                     const SamplingParams& params,
+                                                     const SamplingHistory& history, int count);
+
+// A token that was not drawn, such as a prompt's, as if it had been, with the `top` most probable.
+// INTERNAL ("NON_FINITE_LOGITS") as above.
+absl::StatusOr<SampledToken> LogprobsOf(absl::Span<const float> logits, int32_t token_id, int top);
 
 }  // namespace baton::model
 

@@ -66,6 +66,7 @@ class DenseTransformer final : public Transformer {
   absl::Status Load(const Checkpoint& checkpoint);
   Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                  LayerObserver* observer) override;
+  Tensor MoreLogits(int first) override;
 
  private:
   // Rows whose attention and feed-forward are computed, and where their state is.
@@ -85,6 +86,8 @@ class DenseTransformer final : public Transformer {
   void AttendAndFeedForward(int layer, const Rows& rows, const backend::KvPool& pool);
   // The rows whose logits are wanted, as a batch of single tokens, with residual and q gathered.
   Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
+  // lm_head of `count` rows of normed_.
+  Tensor LogitsOfNormed(int64_t first, int64_t count);
 
   const ModelConfig config_;
   const TransformerOptions options_;
@@ -103,6 +106,9 @@ class DenseTransformer final : public Transformer {
   Workspace logit_residual_;  // f32 [logit rows, d]
   Workspace logit_q_;         // f32 [logit rows, Hq h]
   Workspace logits_;          // f32 [logit rows, v]
+
+  // Of the last step, if it has more logit rows than logits_ holds: normed_ has them all.
+  std::vector<int32_t> many_logit_rows_;
 
   // Of the last step, which the device may still be reading.
   std::unique_ptr<backend::DeviceBatch> all_rows_;
@@ -156,7 +162,7 @@ void DenseTransformer::CheckBatch(const backend::RaggedBatch& batch,
                                   const backend::KvPool& pool) const {
   BATON_CHECK(!batch.tokens.empty());
   BATON_CHECK_LE(batch.tokens.size(), static_cast<size_t>(options_.max_batch_tokens));
-  BATON_CHECK_LE(batch.logit_rows.size(), static_cast<size_t>(options_.max_logit_rows));
+  BATON_CHECK_LE(batch.logit_rows.size(), batch.tokens.size());
   for (const backend::SequenceRows& sequence : batch.sequences) {
     BATON_CHECK_LE(sequence.context + sequence.row_count, options_.max_positions);
   }
@@ -251,6 +257,8 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
   all_rows_ = backend_.Upload(batch);
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const int64_t d = config_.hidden_dim;
+  const bool many = batch.logit_rows.size() > static_cast<size_t>(options_.max_logit_rows);
+  many_logit_rows_.clear();
   Rows rows = {
       .batch = all_rows_.get(), .count = count, .residual = residual_.View(count, d), .q = {}};
   backend_.Embed(*rows.batch, weights_.embedding, rows.residual);
@@ -262,19 +270,45 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
     if (observer != nullptr) observer->OnLayerWritten(layer, backend_.RecordEvent());
     // Behind the last layer's KV only the logit rows matter to anyone.
     const bool is_last = layer + 1 == layer_count;
-    if (is_last && !batch.logit_rows.empty()) rows = KeepLogitRows(batch, rows);
+    if (is_last && !batch.logit_rows.empty() && !many) rows = KeepLogitRows(batch, rows);
     if (!is_last || !batch.logit_rows.empty()) AttendAndFeedForward(layer, rows, pool);
   }
   const int64_t logit_count = static_cast<int64_t>(batch.logit_rows.size());
-  const Tensor logits = logits_.View(logit_count, config_.vocab_size);
   if (logit_count > 0) {
-    const Tensor normed = normed_.View(logit_count, d);
-    backend_.AddRmsNorm(rows.residual, delta_.View(logit_count, d), *weights_.final_norm,
-                        config_.final_norm_eps, normed);
+    backend_.AddRmsNorm(rows.residual, delta_.View(rows.count, d), *weights_.final_norm,
+                        config_.final_norm_eps, normed_.View(rows.count, d));
+  }
+  if (many) {
+    many_logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
+    return MoreLogits(0);
+  }
+  return LogitsOfNormed(0, logit_count);
+}
+
+Tensor DenseTransformer::LogitsOfNormed(int64_t first, int64_t count) {
+  const Tensor logits = logits_.View(count, config_.vocab_size);
+  if (count > 0) {
+    Tensor normed = normed_.View(first + count, config_.hidden_dim);
+    normed.data = static_cast<std::byte*>(normed.data) +
+                  static_cast<size_t>(first * normed.row_stride) * SizeOf(normed.dtype);
+    normed.rows = count;
     backend_.MatMul(normed, *weights_.lm_head, nullptr, logits);
   }
   step_end_ = backend_.RecordEvent();
   return logits;
+}
+
+Tensor DenseTransformer::MoreLogits(int first) {
+  BATON_CHECK_GE(first, 0);
+  BATON_CHECK_LT(static_cast<size_t>(first), many_logit_rows_.size());
+  const absl::Span<const int32_t> rows =
+      absl::MakeConstSpan(many_logit_rows_).subspan(static_cast<size_t>(first));
+  size_t count = 1;
+  while (count < rows.size() && count < static_cast<size_t>(options_.max_logit_rows) &&
+         rows[count] == rows[count - 1] + 1) {
+    ++count;
+  }
+  return LogitsOfNormed(rows[0], static_cast<int64_t>(count));
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ class LayerObserver {
 
 struct TransformerOptions {
   int max_batch_tokens = 0;  // rows of the largest step; workspaces are made for it at load
-  int max_logit_rows = 0;
-  int max_positions = 0;  // RoPE tables; at most the config's max_position_embeddings
+  int max_logit_rows = 0;    // logits in memory at once; a step may want those of more rows
+  int max_positions = 0;     // RoPE tables; at most the config's max_position_embeddings
   // Told the share of the weights that is loaded, 0 to 1; may be empty.
   std::function<void(double)> progress = nullptr;
 };
@@ -43,9 +43,13 @@ class Transformer {
   virtual ~Transformer() = default;
 
   // Computes the batch's rows, writing their K and V to `pool`. Returns logits f32
-  // [logit_rows, vocab_size] in device memory, valid until the next Forward.
+  // [logit_rows, vocab_size] in device memory, valid until the next call; those of the first few if
+  // there are more than max_logit_rows.
   virtual backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                                   LayerObserver* observer) = 0;
+  // The same of the last step's logit rows `first`, first + 1, …: 1 to max_logit_rows of them.
+  // REQUIRES: the step had more than max_logit_rows; 0 <= first < their number.
+  virtual backend::Tensor MoreLogits(int first) = 0;
 };
 
 }  // namespace baton::model

@@ -17,8 +17,10 @@ using google::protobuf::io::CodedOutputStream;
 
 // Field 15, wire type 2 (length-delimited).
 constexpr uint8_t kPayloadTag = (internal::v1::PrefillFrame::kPayloadFieldNumber << 3) | 2;
-// No header comes near it: six scalars, the largest body five.
+// In front of a payload: six scalars, a body of three.
 constexpr size_t kMaxHeaderBytes = 256;
+// Of a frame without a payload: log probabilities take more.
+constexpr size_t kMaxPlainFrameBytes = (1 << 20) + kMaxHeaderBytes;
 
 absl::Status Malformed(const char* what) {
   return MakeError(absl::StatusCode::kInvalidArgument, "MALFORMED_FRAME",
@@ -54,7 +56,7 @@ std::optional<HeaderExtent> FindHeader(const std::string& start, size_t message_
         if (!input.ReadLittleEndian64(&fixed)) return std::nullopt;
         break;
       case 2:
-        if (!input.ReadVarint32(&length) || length > kMaxHeaderBytes ||
+        if (!input.ReadVarint32(&length) || length > kMaxPlainFrameBytes ||
             !input.Skip(static_cast<int>(length))) {
           return std::nullopt;
         }
@@ -63,6 +65,17 @@ std::optional<HeaderExtent> FindHeader(const std::string& start, size_t message_
         return std::nullopt;  // no field of a PrefillFrame has another wire type
     }
   }
+}
+
+// The first bytes of the message, in one piece.
+std::string FirstBytes(const std::vector<grpc::Slice>& slices, size_t max_bytes) {
+  std::string bytes;
+  for (const grpc::Slice& slice : slices) {
+    if (bytes.size() >= max_bytes) break;
+    const size_t count = std::min(slice.size(), max_bytes - bytes.size());
+    bytes.append(reinterpret_cast<const char*>(slice.begin()), count);
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -90,13 +103,12 @@ absl::StatusOr<DecodedFrame> DecodeFrame(const grpc::ByteBuffer& buffer) {
   DecodedFrame decoded;
   if (!buffer.Dump(&decoded.slices).ok()) return Malformed("unreadable buffer");
   const size_t message_bytes = buffer.Length();
-  std::string start;  // the first bytes of the message, in one piece
-  for (const grpc::Slice& slice : decoded.slices) {
-    if (start.size() >= kMaxHeaderBytes) break;
-    const size_t count = std::min(slice.size(), kMaxHeaderBytes - start.size());
-    start.append(reinterpret_cast<const char*>(slice.begin()), count);
+  std::string start = FirstBytes(decoded.slices, kMaxHeaderBytes);
+  std::optional<HeaderExtent> extent = FindHeader(start, message_bytes);
+  if (!extent && message_bytes > kMaxHeaderBytes && message_bytes <= kMaxPlainFrameBytes) {
+    start = FirstBytes(decoded.slices, message_bytes);
+    extent = FindHeader(start, message_bytes);
   }
-  const std::optional<HeaderExtent> extent = FindHeader(start, message_bytes);
   if (!extent) return Malformed("unknown fields");
   if (extent->payload_start + extent->payload_bytes != static_cast<int64_t>(message_bytes)) {
     return Malformed("payload length differs from the message's");

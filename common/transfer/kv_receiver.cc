@@ -137,10 +137,11 @@ absl::Status KvReceiver::CheckAndApply(const internal::v1::PrefillFrame& frame,
     case internal::v1::PrefillFrame::kKvChunk:
       return OnKvChunk(frame, payload);
     case internal::v1::PrefillFrame::kFirstToken:
-      return OnFirstToken(frame.first_token().token_id());
+      return OnFirstToken(frame.first_token());
     case internal::v1::PrefillFrame::kCommit:
       return OnCommit(frame.commit());
     case internal::v1::PrefillFrame::kPromptLogprobs:
+      return OnPromptLogprobs(frame.prompt_logprobs());
     case internal::v1::PrefillFrame::FRAME_NOT_SET:
       break;
   }
@@ -204,12 +205,65 @@ void KvReceiver::Write(int layer, int first_index, int block_count, const Segmen
   }
 }
 
-absl::Status KvReceiver::OnFirstToken(int32_t token_id) {
-  if (first_token_) return Protocol("two first tokens");
-  if (token_id < 0 || token_id >= plan_.token_count) {
-    return Protocol(absl::StrCat("first token ", token_id, " is outside 0 to ", plan_.token_count));
+absl::Status KvReceiver::CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id,
+                                       int top) const {
+  if (logprobs.token_id() != token_id) {
+    return Protocol(
+        absl::StrCat("log probability of token ", logprobs.token_id(), ", expected of ", token_id));
   }
-  first_token_ = token_id;
+  // A vocabulary may be smaller than what is asked for.
+  if (logprobs.top_size() != std::min(top, plan_.token_count)) {
+    return Protocol(absl::StrCat("token ", token_id, " came with ", logprobs.top_size(),
+                                 " alternatives, expected ", std::min(top, plan_.token_count)));
+  }
+  bool sane = std::isfinite(logprobs.logprob()) && logprobs.logprob() <= 0;
+  for (const v1::TokenLogprob& other : logprobs.top()) {
+    sane = sane && std::isfinite(other.logprob()) && other.logprob() <= 0 &&
+           other.token_id() >= 0 && other.token_id() < plan_.token_count;
+  }
+  if (sane) return absl::OkStatus();
+  return Protocol(absl::StrCat("log probabilities of token ", token_id,
+                               " that are above 0, no numbers, or of tokens outside 0 to ",
+                               plan_.token_count));
+}
+
+absl::Status KvReceiver::OnPromptLogprobs(const internal::v1::PrefillFrame::PromptLogprobs& frame) {
+  if (first_token_) return Protocol("log probabilities of the prompt behind the first token");
+  const size_t known = prompt_logprobs_.size();
+  const int64_t expected_position = static_cast<int64_t>(known) + 1;
+  if (frame.first_position() != expected_position || frame.logprobs_size() < 1 ||
+      known + static_cast<size_t>(frame.logprobs_size()) > plan_.prompt_targets.size()) {
+    return Protocol(absl::StrCat("log probabilities of positions ", frame.first_position(), " to ",
+                                 int64_t{frame.first_position()} + frame.logprobs_size(),
+                                 " of the prompt, expected some of ", expected_position, " to ",
+                                 plan_.prompt_targets.size() + 1));
+  }
+  for (const v1::TokenLogprobs& logprobs : frame.logprobs()) {
+    const int32_t target = plan_.prompt_targets[prompt_logprobs_.size()];
+    BATON_RETURN_IF_ERROR(CheckLogprobs(logprobs, target, plan_.prompt_logprobs));
+    prompt_logprobs_.push_back(logprobs);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvReceiver::OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first) {
+  if (first_token_) return Protocol("two first tokens");
+  if (first.token_id() < 0 || first.token_id() >= plan_.token_count) {
+    return Protocol(
+        absl::StrCat("first token ", first.token_id(), " is outside 0 to ", plan_.token_count));
+  }
+  if (prompt_logprobs_.size() != plan_.prompt_targets.size()) {
+    return Protocol(absl::StrCat("a first token behind ", prompt_logprobs_.size(), " of ",
+                                 plan_.prompt_targets.size(), " log probabilities of the prompt"));
+  }
+  if (plan_.logprobs) {
+    BATON_RETURN_IF_ERROR(CheckLogprobs(first.logprobs(), first.token_id(), *plan_.logprobs));
+  }
+  first_token_.emplace();
+  first_token_->token_id = first.token_id();
+  first_token_->cached_prompt_tokens = summary_.cached_prompt_tokens;
+  if (plan_.logprobs) first_token_->logprobs = first.logprobs();
+  first_token_->prompt_logprobs = std::move(prompt_logprobs_);
   return absl::OkStatus();
 }
 

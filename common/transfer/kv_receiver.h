@@ -3,8 +3,8 @@
 //   RESERVED ── first frame ──▶ RECEIVING ── verified commit ──▶ COMMITTED
 //       └──────── any error ────────┴──────────────────────────▶ ABORTED
 //
-// Exactly one end. Nothing may read the blocks before COMMITTED. A repeated chunk is harmless: it is
-// checked and not written again. Knows no gRPC: PrefillCall feeds it.
+// Exactly one end. Nothing may read the blocks before COMMITTED. A repeated chunk is harmless: it
+// is checked and not written again. Knows no gRPC: PrefillCall feeds it.
 //
 // Thread: one at a time (gRPC gives a call's reads one after another).
 #ifndef BATON_COMMON_TRANSFER_KV_RECEIVER_H_
@@ -35,9 +35,22 @@ struct TransferPlan {
   uint64_t sender_epoch = 0;
   kv::KvLayout layout;
   backend::KvPool pool;
-  int first_block = 0;                  // index in the sequence of the first block to be sent
-  std::vector<kv::BlockId> blocks;      // where sequence blocks first_block, first_block + 1, … go
-  int token_count = 0;                  // a first token must be below it
+  int first_block = 0;              // index in the sequence of the first block to be sent
+  std::vector<kv::BlockId> blocks;  // where sequence blocks first_block, first_block + 1, … go
+  int token_count = 0;              // a first token must be below it
+  std::optional<int> logprobs;      // of the first token: how many beside it, if asked for
+  // Tokens of the prompt from the second on, if their log probabilities are asked for, with so many
+  // of the most probable beside each.
+  std::vector<int32_t> prompt_targets;
+  int prompt_logprobs = 0;
+};
+
+// What the sender says before the last layers' KV has come.
+struct FirstToken {
+  int32_t token_id = 0;
+  int cached_prompt_tokens = 0;                    // 0 if the sender has not said yet
+  v1::TokenLogprobs logprobs;                      // empty if not asked for
+  std::vector<v1::TokenLogprobs> prompt_logprobs;  // one for each of prompt_targets
 };
 
 struct TransferSummary {
@@ -59,24 +72,28 @@ class KvReceiver {
   void Abort();
 
   Phase phase() const { return phase_; }
-  std::optional<int32_t> first_token() const { return first_token_; }
+  // Set by the frame that brings it.
+  const std::optional<FirstToken>& first_token() const { return first_token_; }
   const TransferSummary& summary() const { return summary_; }
 
  private:
   absl::Status CheckAndApply(const internal::v1::PrefillFrame& frame, const Segments& payload);
   absl::Status OnAccepted(const internal::v1::PrefillFrame::Accepted& accepted);
   absl::Status OnKvChunk(const internal::v1::PrefillFrame& frame, const Segments& payload);
-  absl::Status OnFirstToken(int32_t token_id);
+  absl::Status OnPromptLogprobs(const internal::v1::PrefillFrame::PromptLogprobs& frame);
+  absl::Status OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first);
+  absl::Status CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id, int top) const;
   absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit);
   void Write(int layer, int first_index, int block_count, const Segments& payload);
 
   const TransferPlan plan_;
   Phase phase_ = Phase::kReserved;
   bool accepted_ = false;
-  std::optional<int32_t> first_token_;
-  std::vector<bool> received_;  // [layer * blocks + index]
-  int64_t missing_;             // (layer, block) pairs not received yet
-  int kv_chunk_count_ = 0;      // without repetitions
+  std::optional<FirstToken> first_token_;
+  std::vector<v1::TokenLogprobs> prompt_logprobs_;  // until the first token takes them along
+  std::vector<bool> received_;                      // [layer * blocks + index]
+  int64_t missing_;                                 // (layer, block) pairs not received yet
+  int kv_chunk_count_ = 0;                          // without repetitions
   TransferSummary summary_;
 };
 

@@ -14,6 +14,9 @@ namespace {
 
 // Large enough to amortise a message's cost, small enough to interleave with the first token.
 constexpr int64_t kMaxPayloadBytes = 1 << 20;
+// Of a frame of prompt log probabilities, its other fields left out.
+constexpr size_t kMaxLogprobBytes = (1 << 20) - 256;
+constexpr size_t kMaxFieldHeaderBytes = 6;
 
 using BlocksPin = std::shared_ptr<const PinnedBlocks>;
 
@@ -30,7 +33,7 @@ void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
 }
 
 void GrpcKvSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
-                         std::shared_ptr<const backend::Event> written) {
+                             std::shared_ptr<const backend::Event> written) {
   const int64_t chunk_bytes = static_cast<int64_t>(options_.layout.ChunkBytes());
   const int per_frame = static_cast<int>(std::max<int64_t>(1, kMaxPayloadBytes / chunk_bytes));
   for (int begin = first_block; begin < first_block + block_count; begin += per_frame) {
@@ -45,11 +48,30 @@ void GrpcKvSender::SendLayer(int layer, int first_block, int block_count, Blocks
   }
 }
 
-void GrpcKvSender::SendFirstToken(int32_t token_id) {
+void GrpcKvSender::SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) {
+  sent_prompt_logprobs_ = true;
+  size_t begin = 0;
+  while (begin < logprobs.size()) {
+    SendItem item;
+    item.kind = SendItem::Kind::kPromptLogprobs;
+    item.first_position = first_position + static_cast<int>(begin);
+    size_t bytes = 0;
+    for (; begin < logprobs.size(); ++begin) {
+      // With tag and length around it.
+      bytes += logprobs[begin].ByteSizeLong() + kMaxFieldHeaderBytes;
+      if (!item.logprobs.empty() && bytes > kMaxLogprobBytes) break;
+      item.logprobs.push_back(std::move(logprobs[begin]));
+    }
+    Push(std::move(item));
+  }
+}
+
+void GrpcKvSender::SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) {
   SendItem item;
   item.kind = SendItem::Kind::kFirstToken;
   item.token_id = token_id;
-  Push(std::move(item), /*urgent=*/true);
+  item.logprobs.push_back(std::move(logprobs));
+  Push(std::move(item), /*urgent=*/!sent_prompt_logprobs_);
 }
 
 void GrpcKvSender::SendCommit(double queue_ms, double prefill_ms) {
@@ -97,6 +119,13 @@ void GrpcKvSender::Encode(SendItem item, grpc::ByteBuffer* message) {
     }
     case SendItem::Kind::kFirstToken:
       frame.mutable_first_token()->set_token_id(item.token_id);
+      *frame.mutable_first_token()->mutable_logprobs() = std::move(item.logprobs[0]);
+      break;
+    case SendItem::Kind::kPromptLogprobs:
+      frame.mutable_prompt_logprobs()->set_first_position(item.first_position);
+      for (v1::TokenLogprobs& logprobs : item.logprobs) {
+        *frame.mutable_prompt_logprobs()->add_logprobs() = std::move(logprobs);
+      }
       break;
     case SendItem::Kind::kCommit:
       frame.mutable_commit()->set_kv_chunk_count(kv_chunk_count_);

@@ -5,6 +5,7 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "baton/v1/inference.pb.h"
 #include "common/backend/backend.h"
 #include "common/base/rpc/server_stream.h"
 #include "common/kv/block_pool.h"
@@ -37,13 +39,15 @@ class PinnedBlocks {
 
 // What is still to be sent; frames are built when the stream is ready for them.
 struct SendItem {
-  enum class Kind { kAccepted, kKvChunk, kFirstToken, kCommit };
+  enum class Kind { kAccepted, kKvChunk, kPromptLogprobs, kFirstToken, kCommit };
   Kind kind = Kind::kAccepted;
   int layer = 0;
   int first_block = 0;
   int block_count = 0;  // of the chunk; of the whole transfer in kAccepted
   int cached_prompt_tokens = 0;
   int32_t token_id = 0;
+  int first_position = 0;
+  std::vector<v1::TokenLogprobs> logprobs;  // of the first token, if asked for, or of the prompt's
   double queue_ms = 0;
   double prefill_ms = 0;
   std::shared_ptr<const PinnedBlocks> blocks;
@@ -64,13 +68,16 @@ class KvSender {
   virtual void SendLayer(int layer, int first_block, int block_count,
                          std::shared_ptr<const PinnedBlocks> blocks,
                          std::shared_ptr<const backend::Event> written) = 0;
-  virtual void SendFirstToken(int32_t token_id) = 0;  // overtakes KV that waits
+  // Of the prompt's tokens at positions first_position on; all of them before the first token.
+  virtual void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) = 0;
+  // Overtakes KV that waits. `logprobs` is empty if they were not asked for.
+  virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
   // Exactly once. OK: after what has been sent. An error: at once, what is pending is dropped.
   virtual void Finish(const absl::Status& status) = 0;
 };
 
-// Thread-safe. Layers go as chunks of at most 1 MiB.
+// Thread-safe. Layers and log probabilities go as frames of at most 1 MiB.
 class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, public KvSender {
  public:
   struct Options {
@@ -87,7 +94,8 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, publ
   void SendLayer(int layer, int first_block, int block_count,
                  std::shared_ptr<const PinnedBlocks> blocks,
                  std::shared_ptr<const backend::Event> written) override;
-  void SendFirstToken(int32_t token_id) override;
+  void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override;
+  void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override;
   void SendCommit(double queue_ms, double prefill_ms) override;
   void Finish(const absl::Status& status) override;
 
@@ -98,6 +106,8 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, publ
   }
 
   const Options options_;
+  // Then the first token keeps its place in the queue: it must not overtake them.
+  std::atomic<bool> sent_prompt_logprobs_{false};
   int kv_chunk_count_ = 0;  // touched by Encode alone, which is called by one thread at a time
 };
 

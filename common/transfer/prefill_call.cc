@@ -55,7 +55,7 @@ class GrpcPrefillCall final : public PrefillCall,
       return;
     }
     if (!had_token && receiver_.first_token()) {
-      events_.on_first_token(*receiver_.first_token(), receiver_.summary().cached_prompt_tokens);
+      events_.on_first_token(*receiver_.first_token());
     }
     if (receiver_.phase() == KvReceiver::Phase::kCommitted) End(absl::OkStatus());
     StartRead(&buffer_);

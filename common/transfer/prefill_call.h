@@ -17,14 +17,14 @@ namespace baton::transfer {
 
 // All run on gRPC threads: post and return.
 struct PrefillEvents {
-  // At most once, before on_end. cached_prompt_tokens is 0 if the sender has not said yet.
-  std::function<void(int32_t token_id, int cached_prompt_tokens)> on_first_token;
+  // At most once, before on_end.
+  std::function<void(FirstToken)> on_first_token;
   // Exactly once. OK: committed, the blocks are whole. Else they hold nothing of use. Either way
   // nobody writes to them any more.
   std::function<void(absl::Status, const TransferSummary&)> on_end;
-  // Exactly once, last, perhaps well after on_end: the call holds neither stream nor channel any more.
-  // Whoever owns the channel must outwait it: gRPC does not bear the last reference to a channel
-  // being dropped by one of its own threads.
+  // Exactly once, last, perhaps well after on_end: the call holds neither stream nor channel any
+  // more. Whoever owns the channel must outwait it: gRPC does not bear the last reference to a
+  // channel being dropped by one of its own threads.
   std::function<void()> on_closed;
 };
 

@@ -46,6 +46,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   if (config.top_p) defaults->set_top_p(*config.top_p);
   if (config.top_k) defaults->set_top_k(*config.top_k);
   if (config.min_p) defaults->set_min_p(*config.min_p);
+  if (config.repetition_penalty) defaults->set_repetition_penalty(*config.repetition_penalty);
   return card;
 }
 

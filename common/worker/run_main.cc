@@ -12,11 +12,12 @@
 namespace baton::worker {
 
 int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
-            const StartServer& start) {
+            const StartServer& start, const std::function<void(CLI::App&)>& add_flags) {
   ShutdownSignal signals;  // before any thread
   CLI::App app(description);
   WorkerOptions options;
   AddWorkerFlags(app, options);
+  if (add_flags != nullptr) add_flags(app);
   CLI11_PARSE(app, argc, argv);
   LogLevel level;
   if (ParseLogLevel(options.log_level, &level)) SetLogLevel(level);

@@ -10,6 +10,10 @@
 #include "absl/time/time.h"
 #include "common/worker/options.h"
 
+namespace CLI {
+class App;
+}
+
 namespace baton::worker {
 
 // A running worker as main() sees it. Thread-safe.
@@ -27,9 +31,9 @@ using StartServer =
     std::function<absl::StatusOr<std::unique_ptr<WorkerServer>>(const WorkerOptions& options)>;
 
 // Parses flags, starts the server, and waits for SIGTERM or SIGINT: the first drains, a second stops
-// at once. Returns the process's exit status: 0 after a signal, 1 if it could not start.
+// at once. `add_flags` adds those that only this worker has. Returns the process's exit status: 0 after a signal, 1 if it could not start.
 int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
-            const StartServer& start);
+            const StartServer& start, const std::function<void(CLI::App&)>& add_flags = nullptr);
 
 }  // namespace baton::worker
 

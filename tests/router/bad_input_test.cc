@@ -103,6 +103,140 @@ std::vector<Row> Rows() {
   };
 }
 
+std::vector<Row> ChoiceRows() {
+  const auto invalid = StatusCode::kInvalidArgument;
+  return {
+      {"LowRepetitionPenalty", invalid, "OUT_OF_RANGE", "sampling.repetition_penalty",
+       "above 0 and at most 2", [](auto* r) { r->mutable_sampling()->set_repetition_penalty(0); }},
+      {"HighRepetitionPenalty", invalid, "OUT_OF_RANGE", "sampling.repetition_penalty",
+       "above 0 and at most 2",
+       [](auto* r) { r->mutable_sampling()->set_repetition_penalty(2.01f); }},
+      {"NanRepetitionPenalty", invalid, "OUT_OF_RANGE", "sampling.repetition_penalty", "nan",
+       [](auto* r) { r->mutable_sampling()->set_repetition_penalty(std::nanf("")); }},
+      {"LowFrequencyPenalty", invalid, "OUT_OF_RANGE", "sampling.frequency_penalty", "-2 to 2",
+       [](auto* r) { r->mutable_sampling()->set_frequency_penalty(-2.01f); }},
+      {"HighFrequencyPenalty", invalid, "OUT_OF_RANGE", "sampling.frequency_penalty", "-2 to 2",
+       [](auto* r) { r->mutable_sampling()->set_frequency_penalty(2.01f); }},
+      {"NanFrequencyPenalty", invalid, "OUT_OF_RANGE", "sampling.frequency_penalty", "nan",
+       [](auto* r) { r->mutable_sampling()->set_frequency_penalty(std::nanf("")); }},
+      {"LowPresencePenalty", invalid, "OUT_OF_RANGE", "sampling.presence_penalty", "-2 to 2",
+       [](auto* r) { r->mutable_sampling()->set_presence_penalty(-2.01f); }},
+      {"HighPresencePenalty", invalid, "OUT_OF_RANGE", "sampling.presence_penalty", "-2 to 2",
+       [](auto* r) { r->mutable_sampling()->set_presence_penalty(2.01f); }},
+      {"NanPresencePenalty", invalid, "OUT_OF_RANGE", "sampling.presence_penalty", "nan",
+       [](auto* r) { r->mutable_sampling()->set_presence_penalty(std::nanf("")); }},
+      {"HighLogitBias", invalid, "OUT_OF_RANGE", "sampling.logit_bias", "100.5 for id 7",
+       [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[7] = 100.5f; }},
+      {"NanLogitBias", invalid, "OUT_OF_RANGE", "sampling.logit_bias", "nan for id 7",
+       [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[7] = std::nanf(""); }},
+      {"LogitBiasOfUnknownId", invalid, "OUT_OF_RANGE", "sampling.logit_bias", "id 257",
+       [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[257] = 1; }},
+      {"LogitBiasOfNegativeId", invalid, "OUT_OF_RANGE", "sampling.logit_bias", "id -1",
+       [](auto* r) { (*r->mutable_sampling()->mutable_logit_bias())[-1] = 1; }},
+      {"ManyLogitBiases", invalid, "OUT_OF_RANGE", "sampling.logit_bias", "1025 ids",
+       [](auto* r) {
+         for (int i = 0; i < 1025; ++i) (*r->mutable_sampling()->mutable_logit_bias())[i] = 1;
+       }},
+      {"ZeroN", invalid, "OUT_OF_RANGE", "n", "1 to 16", [](auto* r) { r->set_n(0); }},
+      {"SeventeenN", invalid, "OUT_OF_RANGE", "n", "17 given", [](auto* r) { r->set_n(17); }},
+      {"NegativeLogprobs", invalid, "OUT_OF_RANGE", "logprobs", "0 to 20",
+       [](auto* r) { r->set_logprobs(-1); }},
+      {"ManyLogprobs", invalid, "OUT_OF_RANGE", "logprobs", "21 given",
+       [](auto* r) { r->set_logprobs(21); }},
+      {"NegativePromptLogprobs", invalid, "OUT_OF_RANGE", "prompt_logprobs", "0 to 20",
+       [](auto* r) { r->set_prompt_logprobs(-1); }},
+      {"ManyPromptLogprobs", invalid, "OUT_OF_RANGE", "prompt_logprobs", "21 given",
+       [](auto* r) { r->set_prompt_logprobs(21); }},
+      {"NegativeMinTokens", invalid, "OUT_OF_RANGE", "stop.min_tokens", "0 or more",
+       [](auto* r) { r->mutable_stop()->set_min_tokens(-1); }},
+      {"MinAboveMaxTokens", invalid, "OUT_OF_RANGE", "stop.min_tokens", "at most max_tokens, 4",
+       [](auto* r) {
+         r->mutable_stop()->set_max_tokens(4);
+         r->mutable_stop()->set_min_tokens(5);
+       }},
+      {"MinTokensPastContext", invalid, "OUT_OF_RANGE", "stop.min_tokens", "at most 125 expected",
+       [](auto* r) { r->mutable_stop()->set_min_tokens(126); }},
+      {"UnknownPriority", invalid, "OUT_OF_RANGE", "priority", "4 given",
+       [](auto* r) { r->set_priority(static_cast<v1::Priority>(4)); }},
+      {"NegativePriority", invalid, "OUT_OF_RANGE", "priority", "-1 given",
+       [](auto* r) { r->set_priority(static_cast<v1::Priority>(-1)); }},
+      {"ControlInTenant", invalid, "BAD_TENANT", "tenant", "printable",
+       [](auto* r) { r->set_tenant("a\tb"); }},
+      {"LongTenant", invalid, "BAD_TENANT", "tenant", "at most 128",
+       [](auto* r) { r->set_tenant(std::string(129, 'a')); }},
+      {"OneBeam", invalid, "OUT_OF_RANGE", "beam_width", "2 to 16",
+       [](auto* r) { r->set_beam_width(1); }},
+      {"SeventeenBeams", invalid, "OUT_OF_RANGE", "beam_width", "17 given",
+       [](auto* r) { r->set_beam_width(17); }},
+      {"MoreChoicesThanBeams", invalid, "OUT_OF_RANGE", "n", "at most beam_width, 3",
+       [](auto* r) {
+         r->set_beam_width(3);
+         r->set_n(4);
+       }},
+      {"HighLengthPenalty", invalid, "OUT_OF_RANGE", "length_penalty", "-10 to 10",
+       [](auto* r) {
+         r->set_beam_width(3);
+         r->set_length_penalty(10.5f);
+       }},
+      {"NanLengthPenalty", invalid, "OUT_OF_RANGE", "length_penalty", "nan",
+       [](auto* r) {
+         r->set_beam_width(3);
+         r->set_length_penalty(std::nanf(""));
+       }},
+      {"LengthPenaltyAlone", invalid, "ONLY_WITH_BEAM_SEARCH", "length_penalty",
+       "without beam_width", [](auto* r) { r->set_length_penalty(1); }},
+      {"BeamsAndStopString", invalid, "NOT_WITH_BEAM_SEARCH", "stop.stop", "stop_token_ids may",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_stop()->add_stop("x");
+       }},
+      {"BeamsAndTemperature", invalid, "NOT_WITH_BEAM_SEARCH", "sampling.temperature",
+       "logit_bias alone",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_sampling()->set_temperature(0);
+       }},
+      {"BeamsAndTopP", invalid, "NOT_WITH_BEAM_SEARCH", "sampling.top_p", "logit_bias alone",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_sampling()->set_top_p(1);
+       }},
+      {"BeamsAndTopK", invalid, "NOT_WITH_BEAM_SEARCH", "sampling.top_k", "logit_bias alone",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_sampling()->set_top_k(0);
+       }},
+      {"BeamsAndMinP", invalid, "NOT_WITH_BEAM_SEARCH", "sampling.min_p", "logit_bias alone",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_sampling()->set_min_p(0);
+       }},
+      {"BeamsAndSeed", invalid, "NOT_WITH_BEAM_SEARCH", "sampling.seed", "logit_bias alone",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_sampling()->set_seed(1);
+       }},
+      {"BeamsAndRepetitionPenalty", invalid, "NOT_WITH_BEAM_SEARCH", "sampling.repetition_penalty",
+       "logit_bias alone",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_sampling()->set_repetition_penalty(1);
+       }},
+      {"BeamsAndFrequencyPenalty", invalid, "NOT_WITH_BEAM_SEARCH", "sampling.frequency_penalty",
+       "logit_bias alone",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_sampling()->set_frequency_penalty(0);
+       }},
+      {"BeamsAndPresencePenalty", invalid, "NOT_WITH_BEAM_SEARCH", "sampling.presence_penalty",
+       "logit_bias alone",
+       [](auto* r) {
+         r->set_beam_width(2);
+         r->mutable_sampling()->set_presence_penalty(0);
+       }},
+  };
+}
+
 class BadInputTest : public ::testing::Test {
  protected:
   void Expect(const Row& row, const grpc::Status& answer) {
@@ -119,7 +253,9 @@ class BadInputTest : public ::testing::Test {
 };
 
 TEST_F(BadInputTest, EachGetsItsCodeReasonAndField) {
-  for (const Row& row : Rows()) {
+  std::vector<Row> rows = Rows();
+  for (Row& row : ChoiceRows()) rows.push_back(std::move(row));
+  for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
     v1::GenerateRequest request;
     request.set_text("abc");

@@ -31,32 +31,84 @@ class Oracle {
   }
 
   // Generated tokens, a stop token included. Prompt at most 512 tokens, all of it at most 1,024.
+  // No stop token is drawn before min_tokens.
   std::vector<int32_t> Generate(const std::vector<int32_t>& prompt,
                                 const model::SamplingParams& sampling, int max_tokens,
-                                const absl::flat_hash_set<int32_t>& stop_token_ids = {}) {
+                                const absl::flat_hash_set<int32_t>& stop_token_ids = {},
+                                int min_tokens = 0) {
+    std::vector<int32_t> tokens;
+    for (const model::SampledToken& token :
+         GenerateTokens(prompt, sampling, max_tokens, stop_token_ids, min_tokens)) {
+      tokens.push_back(token.token_id);
+    }
+    return tokens;
+  }
+
+  // The same with the log probabilities that sampling.logprobs asks for.
+  std::vector<model::SampledToken> GenerateTokens(
+      const std::vector<int32_t>& prompt, const model::SamplingParams& sampling, int max_tokens,
+      const absl::flat_hash_set<int32_t>& stop_token_ids = {}, int min_tokens = 0) {
+    const std::vector<int32_t> stops(stop_token_ids.begin(), stop_token_ids.end());
     std::vector<int32_t> tokens = prompt;
+    std::vector<model::SampledToken> answer;
     int computed = 0;
-    while (static_cast<int>(tokens.size() - prompt.size()) < max_tokens) {
-      engine::Batch batch;
+    while (static_cast<int>(answer.size()) < max_tokens) {
       engine::BatchEntry entry;
       entry.tokens = absl::MakeConstSpan(tokens).subspan(computed);
       entry.context = computed;
       entry.blocks = blocks_;
       entry.sample = true;
-      entry.sampling = sampling;
-      batch.entries.push_back(entry);
-      const absl::StatusOr<int32_t> token = engine_->Step(batch)[0].token;
-      BATON_CHECK(token.ok()) << token.status();
+      entry.sampling = &sampling;
+      entry.history.tokens = tokens;
+      entry.history.prompt_tokens = static_cast<int>(prompt.size());
+      if (static_cast<int>(answer.size()) < min_tokens) entry.history.suppressed = stops;
+      const model::SampledToken token = StepOne(entry).tokens.value().front();
       computed = static_cast<int>(tokens.size());
-      tokens.push_back(*token);
-      if (stop_token_ids.contains(*token)) break;
+      tokens.push_back(token.token_id);
+      answer.push_back(token);
+      if (stop_token_ids.contains(token.token_id)) break;
     }
-    return std::vector<int32_t>(tokens.begin() + prompt.size(), tokens.end());
+    return answer;
+  }
+
+  // Log probabilities of the prompt's tokens from the second on, one single-token step each.
+  std::vector<model::SampledToken> PromptLogprobs(const std::vector<int32_t>& prompt, int top) {
+    std::vector<model::SampledToken> logprobs;
+    for (size_t i = 0; i + 1 < prompt.size(); ++i) {
+      engine::BatchEntry entry;
+      entry.tokens = absl::MakeConstSpan(prompt).subspan(i, 1);
+      entry.context = static_cast<int>(i);
+      entry.blocks = blocks_;
+      entry.prompt_logprobs = top;
+      entry.targets = absl::MakeConstSpan(prompt).subspan(i + 1, 1);
+      logprobs.push_back(StepOne(entry).prompt_logprobs.value().front());
+    }
+    return logprobs;
+  }
+
+  // The `count` most probable tokens behind `tokens`, best first.
+  std::vector<model::SampledToken> BestTokens(const std::vector<int32_t>& tokens, int count) {
+    const model::SamplingParams sampling;
+    engine::BatchEntry entry;
+    entry.tokens = tokens;
+    entry.blocks = blocks_;
+    entry.sample = true;
+    entry.sampling = &sampling;
+    entry.history.tokens = tokens;
+    entry.history.prompt_tokens = static_cast<int>(tokens.size());
+    entry.beam_candidates = count;
+    return StepOne(entry).tokens.value();
   }
 
   const engine::Engine& engine() const { return *engine_; }
 
  private:
+  engine::StepResult StepOne(const engine::BatchEntry& entry) {
+    engine::Batch batch;
+    batch.entries.push_back(entry);
+    return engine_->Step(batch)[0];
+  }
+
   std::unique_ptr<engine::Engine> engine_;
   std::vector<kv::BlockId> blocks_;
 };

@@ -3,6 +3,7 @@
 #define BATON_TESTS_TESTING_WORKER_CLIENT_H_
 
 #include <chrono>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,8 +18,19 @@
 
 namespace baton::testing {
 
+struct DecodeChoice {
+  std::vector<int32_t> tokens;
+  internal::v1::DecodeResponse::Finish finish = internal::v1::DecodeResponse::FINISH_UNSPECIFIED;
+  std::vector<v1::TokenLogprobs> logprobs;
+  double beam_score = 0;
+};
+
 struct DecodeResult {
   absl::Status status;
+  std::map<int, DecodeChoice> choices;
+  std::vector<v1::TokenLogprobs> prompt_logprobs;
+  internal::v1::DecodeTimings timings;  // the last ones sent
+  // Of the first choice.
   std::vector<int32_t> tokens;
   internal::v1::DecodeResponse::Finish finish = internal::v1::DecodeResponse::FINISH_UNSPECIFIED;
   internal::v1::DecodeUsage usage;  // the last one sent
@@ -57,10 +69,22 @@ inline DecodeResult Decode(const std::shared_ptr<grpc::Channel>& channel,
   DecodeResult result;
   internal::v1::DecodeResponse response;
   while (reader->Read(&response)) {
-    result.tokens.insert(result.tokens.end(), response.token_ids().begin(),
-                         response.token_ids().end());
     if (response.has_usage()) result.usage = response.usage();
-    if (response.finish() != 0) result.finish = response.finish();
+    if (response.has_timings()) result.timings = response.timings();
+    result.prompt_logprobs.insert(result.prompt_logprobs.end(), response.prompt_logprobs().begin(),
+                                  response.prompt_logprobs().end());
+    if (response.token_ids().empty() && response.finish() == 0) continue;
+    DecodeChoice& choice = result.choices[response.choice()];
+    choice.tokens.insert(choice.tokens.end(), response.token_ids().begin(),
+                         response.token_ids().end());
+    choice.logprobs.insert(choice.logprobs.end(), response.logprobs().begin(),
+                           response.logprobs().end());
+    if (response.finish() != 0) choice.finish = response.finish();
+    choice.beam_score = response.beam_score();
+  }
+  if (!result.choices.empty()) {
+    result.tokens = result.choices.begin()->second.tokens;
+    result.finish = result.choices.begin()->second.finish;
   }
   result.status = FromGrpcStatus(reader->Finish());
   return result;

@@ -63,6 +63,8 @@ UNMIRRORED_TESTS = {
         "the second half of tokenizer_test.cc: strings against Hugging Face's tokenizers",
     "tests/common/kv/radix_cache_property_test.cc":
         "the second half of radix_cache_test.cc: histories against a model",
+    "tests/common/model/sampler_property_test.cc":
+        "the second half of sampler_test.cc: random requests against a slow sampler",
 }
 LONG_FILES = {}
 # Files that may speak of the operating system's memory pages.

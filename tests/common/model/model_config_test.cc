@@ -281,9 +281,14 @@ TEST_F(ModelConfigTest, GenerationDefaults) {
     model = MustLoad(Llama());
     EXPECT_EQ(model.temperature, std::nullopt);
     EXPECT_THAT(model.eos_token_ids, ElementsAre(2, 7));
+    EXPECT_EQ(model.repetition_penalty, std::nullopt);
   }
+  // Not a matter of sampling.
+  dir_.Write("generation_config.json", R"({"repetition_penalty": 1.1})");
+  EXPECT_EQ(MustLoad(Llama()).repetition_penalty, 1.1f);
   for (const auto& [text, message] :
-       {std::pair(R"({"do_sample": true, "temperature": -1})", "temperature: found -1"),
+       {std::pair(R"({"repetition_penalty": 0})", "repetition_penalty: found 0"),
+        std::pair(R"({"do_sample": true, "temperature": -1})", "temperature: found -1"),
         std::pair(R"({"do_sample": true, "top_p": 1.5})", "top_p: found 1.5"),
         std::pair(R"({"eos_token_id": -1})", "eos_token_id: found -1"),
         std::pair(R"({"do_sample": "yes"})", "do_sample: found \"yes\"")}) {

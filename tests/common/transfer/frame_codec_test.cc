@@ -83,6 +83,36 @@ TEST(FrameCodecTest, FramesWithoutPayload) {
   EXPECT_TRUE(decoded->payload.empty());
 }
 
+TEST(FrameCodecTest, LargeFramesWithoutPayload) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (const int count : {1, 5, 20, 1000, 4000}) {
+    PrefillFrame frame;
+    frame.set_checksum(1);
+    frame.mutable_prompt_logprobs()->set_first_position(1);
+    for (int i = 0; i < count; ++i) {
+      v1::TokenLogprobs* logprobs = frame.mutable_prompt_logprobs()->add_logprobs();
+      for (int k = 0; k < 20; ++k) logprobs->add_top()->set_token_id(i * 20 + k);
+    }
+    const std::string bytes = Bytes(EncodeFrame(frame, {}));
+    const absl::StatusOr<DecodedFrame> decoded = DecodeFrame(Cut(bytes, random));
+    if (bytes.size() > (1 << 20) + 256) {
+      EXPECT_EQ(decoded.status().code(), absl::StatusCode::kInvalidArgument) << bytes.size();
+      continue;
+    }
+    ASSERT_TRUE(decoded.ok()) << bytes.size() << ": " << decoded.status();
+    EXPECT_EQ(decoded->frame.SerializeAsString(), frame.SerializeAsString());
+    EXPECT_TRUE(decoded->payload.empty());
+    for (const size_t size : {bytes.size() - 1, bytes.size() / 2}) {
+      const absl::StatusOr<DecodedFrame> cut = DecodeFrame(Cut(bytes.substr(0, size), random));
+      if (cut.ok()) {
+        EXPECT_NE(cut->frame.SerializeAsString(), frame.SerializeAsString());
+      }
+    }
+  }
+}
+
 TEST(FrameCodecTest, EveryTruncationIsRefusedOrShort) {
   std::mt19937 random(1);
   const std::string bytes = Bytes(EncodeFrame(ChunkFrame(), {grpc::Slice(std::string(64, 'x'))}));

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -142,7 +143,8 @@ TEST_F(KvReceiverTest, CommitsAWholeTransferInAnyOrder) {
     }
     ASSERT_TRUE(Give(receiver, Commit(4)).ok());
     EXPECT_EQ(receiver.phase(), Phase::kCommitted);
-    EXPECT_EQ(receiver.first_token(), 7);
+    ASSERT_TRUE(receiver.first_token().has_value());
+    EXPECT_EQ(receiver.first_token()->token_id, 7);
     EXPECT_EQ(receiver.summary().cached_prompt_tokens, 32);
     EXPECT_EQ(receiver.summary().kv_bytes, static_cast<int64_t>(6 * layout_.ChunkBytes()));
     ExpectBlocksWhole();
@@ -295,6 +297,137 @@ TEST_F(KvReceiverTest, ATransferOfNoBlocksCommits) {
   ASSERT_TRUE(Give(receiver, accepted).ok());
   ASSERT_TRUE(Give(receiver, FirstToken(3)).ok());
   EXPECT_TRUE(Give(receiver, Commit(0)).ok());
+}
+
+// Log probabilities of tokens first_id, first_id + 1, …, each with two others.
+std::vector<v1::TokenLogprobs> Logprobs(int first_id, int count) {
+  std::vector<v1::TokenLogprobs> all(count);
+  for (int i = 0; i < count; ++i) {
+    all[i].set_token_id(first_id + i);
+    all[i].set_logprob(-0.5f * static_cast<float>(i));
+    for (int k = 0; k < 2; ++k) {
+      all[i].add_top()->set_token_id(k);
+      all[i].mutable_top(k)->set_logprob(-1);
+    }
+  }
+  return all;
+}
+
+// As above, of a prompt of tokens 10 to 15 whose log probabilities are asked for.
+class LogprobsTest : public KvReceiverTest {
+ protected:
+  LogprobsTest() {
+    plan_.logprobs = 2;
+    plan_.prompt_logprobs = 2;
+    plan_.prompt_targets = {11, 12, 13, 14, 15};
+  }
+  Frame PromptLogprobs(int first_position, int count) const {
+    Frame frame = Header();
+    frame.header.mutable_prompt_logprobs()->set_first_position(first_position);
+    for (const v1::TokenLogprobs& logprobs : Logprobs(10 + first_position, count)) {
+      *frame.header.mutable_prompt_logprobs()->add_logprobs() = logprobs;
+    }
+    Seal(frame);
+    return frame;
+  }
+  Frame FirstTokenWithLogprobs() const {
+    Frame frame = FirstToken(7);
+    *frame.header.mutable_first_token()->mutable_logprobs() = Logprobs(7, 1)[0];
+    Seal(frame);
+    return frame;
+  }
+  void ExpectRefused(const std::vector<Frame>& before, const Frame& bad, const char* what) {
+    KvReceiver receiver(plan_);
+    for (const Frame& frame : before) ASSERT_TRUE(Give(receiver, frame).ok()) << what;
+    const absl::Status status = Give(receiver, bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << what;
+    EXPECT_EQ(AbortReasonOf(status), AbortReason::kProtocol) << what << ": " << status;
+    EXPECT_FALSE(receiver.first_token().has_value()) << what;
+  }
+};
+
+TEST_F(LogprobsTest, ComeWithTheFirstToken) {
+  KvReceiver receiver(plan_);
+  ASSERT_TRUE(Give(receiver, PromptLogprobs(1, 2)).ok());
+  ASSERT_TRUE(Give(receiver, Accepted()).ok());
+  ASSERT_TRUE(Give(receiver, Chunk(0, 2, 3)).ok());
+  ASSERT_TRUE(Give(receiver, PromptLogprobs(3, 3)).ok());
+  EXPECT_FALSE(receiver.first_token().has_value());
+  ASSERT_TRUE(Give(receiver, FirstTokenWithLogprobs()).ok());
+  ASSERT_TRUE(receiver.first_token().has_value());
+  EXPECT_EQ(receiver.first_token()->token_id, 7);
+  EXPECT_EQ(receiver.first_token()->cached_prompt_tokens, 32);
+  EXPECT_EQ(receiver.first_token()->logprobs.SerializeAsString(),
+            Logprobs(7, 1)[0].SerializeAsString());
+  ASSERT_EQ(receiver.first_token()->prompt_logprobs.size(), 5u);
+  EXPECT_EQ(receiver.first_token()->prompt_logprobs[4].token_id(), 15);
+  ASSERT_TRUE(Give(receiver, Chunk(1, 2, 3)).ok());
+  EXPECT_TRUE(Give(receiver, Commit(2)).ok());
+}
+
+TEST_F(LogprobsTest, RefusedUnlessAllOfThePromptOnceInOrder) {
+  ExpectRefused({}, PromptLogprobs(2, 4), "not from the first");
+  ExpectRefused({PromptLogprobs(1, 2)}, PromptLogprobs(1, 2), "twice");
+  ExpectRefused({PromptLogprobs(1, 2)}, PromptLogprobs(4, 2), "a gap");
+  ExpectRefused({PromptLogprobs(1, 5)}, PromptLogprobs(6, 1), "past the prompt");
+  ExpectRefused({PromptLogprobs(1, 3)}, PromptLogprobs(4, 3), "past the prompt at its end");
+  ExpectRefused({}, PromptLogprobs(1, 0), "none");
+  ExpectRefused({}, PromptLogprobs(2147483647, 1), "a position past everything");
+  ExpectRefused({PromptLogprobs(1, 4)}, FirstTokenWithLogprobs(), "first token before the last");
+  ExpectRefused({PromptLogprobs(1, 5)}, FirstToken(7), "first token without its own");
+  plan_.prompt_targets.clear();
+  ExpectRefused({}, PromptLogprobs(1, 1), "not asked for");
+  KvReceiver receiver(plan_);
+  ASSERT_TRUE(Give(receiver, FirstTokenWithLogprobs()).ok());
+  EXPECT_FALSE(Give(receiver, PromptLogprobs(1, 1)).ok()) << "behind the first token";
+}
+
+TEST_F(LogprobsTest, RefusesEachWrongValue) {
+  const struct {
+    const char* what;
+    std::function<void(v1::TokenLogprobs&)> spoil;
+  } cases[] = {
+      {"another token", [](auto& l) { l.set_token_id(3); }},
+      {"not a number", [](auto& l) { l.set_logprob(std::nanf("")); }},
+      {"infinite", [](auto& l) { l.set_logprob(-INFINITY); }},
+      {"more than certain", [](auto& l) { l.set_logprob(0.1f); }},
+      {"too few", [](auto& l) { l.mutable_top()->RemoveLast(); }},
+      {"too many", [](auto& l) { l.add_top(); }},
+      {"negative id", [](auto& l) { l.mutable_top(1)->set_token_id(-1); }},
+      {"id past the vocabulary", [](auto& l) { l.mutable_top(1)->set_token_id(100); }},
+      {"alternative that is no number",
+       [](auto& l) { l.mutable_top(0)->set_logprob(std::nanf("")); }},
+      {"alternative more than certain", [](auto& l) { l.mutable_top(0)->set_logprob(1); }},
+  };
+  for (const auto& [what, spoil] : cases) {
+    Frame first = FirstTokenWithLogprobs();
+    spoil(*first.header.mutable_first_token()->mutable_logprobs());
+    Seal(first);
+    ExpectRefused({PromptLogprobs(1, 5)}, first, what);
+    Frame prompt = PromptLogprobs(1, 5);
+    spoil(*prompt.header.mutable_prompt_logprobs()->mutable_logprobs(2));
+    Seal(prompt);
+    ExpectRefused({}, prompt, what);
+  }
+}
+
+TEST_F(LogprobsTest, EveryFlippedBitIsFound) {
+  for (const Frame& frame : {PromptLogprobs(1, 5), FirstTokenWithLogprobs()}) {
+    const std::string header = frame.header.SerializeAsString();
+    for (size_t bit = 0; bit < 8 * header.size(); ++bit) {
+      Frame bad = frame;
+      std::string bytes = header;
+      bytes[bit / 8] ^= static_cast<char>(1 << (bit % 8));
+      if (!bad.header.ParseFromString(bytes)) continue;
+      if (bad.header.SerializeAsString() == header) continue;
+      bad.header.DiscardUnknownFields();
+      KvReceiver receiver(plan_);
+      if (frame.header.has_first_token()) {
+        ASSERT_TRUE(Give(receiver, PromptLogprobs(1, 5)).ok());
+      }
+      EXPECT_FALSE(Give(receiver, bad).ok()) << "bit " << bit;
+    }
+  }
 }
 
 }  // namespace

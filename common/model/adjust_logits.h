@@ -1,0 +1,22 @@
+// What a request changes in the model's logits before a token is drawn: the first half of
+// sampler.h.
+#ifndef BATON_COMMON_MODEL_ADJUST_LOGITS_H_
+#define BATON_COMMON_MODEL_ADJUST_LOGITS_H_
+
+#include "absl/types/span.h"
+#include "common/model/sampler.h"
+
+namespace baton::model {
+
+// Whether AdjustLogits would do anything.
+bool ChangesLogits(const SamplingParams& params, const SamplingHistory& history);
+
+// Bias, penalties and suppression, in the order that sampler.h says. A finite logit stays finite
+// unless it is suppressed; -inf stays -inf. Thread-safe. REQUIRES: `params` is valid, no logit is
+// NaN or +inf.
+void AdjustLogits(const SamplingParams& params, const SamplingHistory& history,
+                  absl::Span<float> logits);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_ADJUST_LOGITS_H_

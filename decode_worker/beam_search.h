@@ -1,0 +1,76 @@
+// Beam search: which beams go on, and which answers are best. Decides over tokens and log
+// probabilities; the scheduler turns its decisions into sequences that share blocks.
+//
+// The algorithm is the one that vLLM documents for its beam search: each beam proposes its 2 ·
+// width most probable tokens, those that are stop tokens complete an answer, the `width` best of
+// the others go on. A score is the sum of log probabilities over the number of generated tokens to
+// the power of length_penalty (Wu et al., arXiv 1609.08144, in the simple form that Hugging Face
+// uses).
+//
+// Thread: owned by the loop; unsynchronized.
+#ifndef BATON_DECODE_WORKER_BEAM_SEARCH_H_
+#define BATON_DECODE_WORKER_BEAM_SEARCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "common/model/sampler.h"
+
+namespace baton::decode_worker {
+
+class BeamSearch {
+ public:
+  struct Options {
+    int width = 2;
+    int n = 1;  // answers wanted
+    double length_penalty = 1;
+    int max_tokens = 1;
+    int min_tokens = 0;  // before a stop token may come
+    absl::flat_hash_set<int32_t> stop_token_ids;
+  };
+  explicit BeamSearch(Options options) : options_(std::move(options)) { Restart(); }
+
+  int width() const { return options_.width; }
+  // Proposals that each beam must make.
+  int proposals() const { return 2 * options_.width; }
+  // Beams have been made: there are several sequences.
+  bool started() const { return started_; }
+  // Forgets all beams and answers.
+  void Restart();
+
+  // A beam that goes on: beam `parent` of those before, and its next token.
+  struct Step {
+    int parent = 0;
+    int32_t token_id = 0;
+  };
+  // proposed[i]: the most probable tokens behind beam i, best first. What goes on, best first, at
+  // most `width` and of equal ones the lower parent and token first; empty: the search is over.
+  std::vector<Step> Advance(const std::vector<std::vector<model::SampledToken>>& proposed);
+
+  struct Answer {
+    std::vector<int32_t> token_ids;  // generated, a stop token included
+    double score = 0;
+    bool stopped = false;  // else it is as long as it may be
+  };
+  // The n best. REQUIRES: the search is over.
+  std::vector<Answer> Best() const;
+
+ private:
+  struct Beam {
+    std::vector<int32_t> token_ids;
+    double logprob = 0;
+  };
+  double Score(double logprob, int length) const;
+  bool CannotImprove() const;
+  void Complete(const Beam& beam, bool stopped);
+
+  const Options options_;
+  bool started_ = false;
+  std::vector<Beam> beams_;
+  std::vector<Answer> answers_;  // best first
+};
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_BEAM_SEARCH_H_

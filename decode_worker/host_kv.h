@@ -1,0 +1,38 @@
+// KV of preempted sequences in host memory, where that is cheaper than computing it again.
+//
+// Thread: owned by the loop; unsynchronized.
+#ifndef BATON_DECODE_WORKER_HOST_KV_H_
+#define BATON_DECODE_WORKER_HOST_KV_H_
+
+#include <cstdint>
+
+#include "common/base/clock.h"
+#include "common/engine/engine.h"
+#include "decode_worker/load_estimate.h"
+#include "decode_worker/sequence.h"
+
+namespace baton::decode_worker {
+
+class HostKv {
+ public:
+  // All must outlive it. max_bytes 0: nothing is ever kept.
+  HostKv(engine::Engine& engine, const Clock& clock, LoadEstimate& estimate, int64_t max_bytes)
+      : engine_(engine), clock_(clock), estimate_(estimate), max_bytes_(max_bytes) {}
+
+  // Copies what the sequence has computed, unless there is no room or computing it is cheaper.
+  void Keep(Sequence& sequence);
+  // Writes the copy to the sequence's blocks behind those that hold KV already, and drops it.
+  void Restore(Sequence& sequence);
+  void Drop(Sequence& sequence);
+
+ private:
+  engine::Engine& engine_;
+  const Clock& clock_;
+  LoadEstimate& estimate_;
+  const int64_t max_bytes_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_HOST_KV_H_

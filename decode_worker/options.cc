@@ -1,0 +1,35 @@
+#include "decode_worker/options.h"
+
+#include <CLI/CLI.hpp>
+
+namespace baton::decode_worker {
+
+void AddDecodeFlags(CLI::App& app, DecodeOptions& o) {
+  app.add_option("--local-prefill-max-tokens", o.local_prefill_max_tokens,
+                 "compute a prompt here if at most this many of its tokens are not cached here; a "
+                 "large value makes this worker a server of its own")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--host-kv-memory", o.host_kv_bytes,
+                 "bytes of host memory for the KV of preempted sequences, e.g. 1GB; 0: recompute")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->capture_default_str();
+  app.add_option("--long-context-tokens", o.long_context_tokens,
+                 "requests of more tokens are long; 0: none")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--long-context-share", o.long_context_share,
+                 "share of the KV pool that long requests together may take, but for a lone one")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--max-tenant-requests", o.max_tenant_requests,
+                 "most requests of one tenant, waiting and running; 0: no bound")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-tenant-tokens", o.max_tenant_tokens,
+                 "most prompt tokens of one tenant, waiting and running; 0: no bound")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+}
+
+}  // namespace baton::decode_worker

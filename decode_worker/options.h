@@ -1,0 +1,26 @@
+// Flags that only decode workers have.
+#ifndef BATON_DECODE_WORKER_OPTIONS_H_
+#define BATON_DECODE_WORKER_OPTIONS_H_
+
+#include <cstdint>
+
+namespace CLI {
+class App;
+}
+
+namespace baton::decode_worker {
+
+struct DecodeOptions {
+  int local_prefill_max_tokens = 32;  // missing prompt tokens that are computed here; 0: none
+  int64_t host_kv_bytes = 256 << 20;  // for the KV of preempted sequences
+  int long_context_tokens = 0;        // from here on a request is long; 0: none is
+  double long_context_share = 0.5;    // of the pool, for all long ones together
+  int max_tenant_requests = 0;        // 0: no bound
+  int64_t max_tenant_tokens = 0;      // likewise
+};
+
+void AddDecodeFlags(CLI::App& app, DecodeOptions& options);
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_OPTIONS_H_

@@ -1,0 +1,39 @@
+#include "decode_worker/response.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace baton::decode_worker {
+
+void FillUsage(const Call& call, internal::v1::DecodeResponse& response) {
+  response.mutable_usage()->set_cached_prompt_tokens(call.transfer.cached_prompt_tokens);
+  response.mutable_usage()->set_kv_bytes(call.transfer.kv_bytes);
+}
+
+void FillTimings(const Call& call, absl::Duration now, internal::v1::DecodeResponse& response) {
+  const auto milliseconds = [](absl::Duration duration) {
+    return absl::ToDoubleMilliseconds(std::max(duration, absl::ZeroDuration()));
+  };
+  auto* timings = response.mutable_timings();
+  timings->set_queue_ms(milliseconds(*call.admitted_at - call.submitted_at) +
+                        call.transfer.queue_ms);
+  timings->set_prefill_ms(call.transfer.prefill_ms);
+  if (!call.computed_at) return;
+  const absl::Duration computed_at = *call.computed_at;
+  if (call.transfer.kv_bytes == 0) {  // computed here
+    timings->set_prefill_ms(milliseconds(computed_at - *call.admitted_at));
+  } else {
+    timings->set_kv_transfer_ms(
+        milliseconds(computed_at - call.first_token_at.value_or(computed_at)));
+  }
+  timings->set_decode_ms(milliseconds(now - computed_at));
+}
+
+void TakePromptLogprobs(Call& call, internal::v1::DecodeResponse& response) {
+  for (v1::TokenLogprobs& logprobs : call.prompt_logprobs_found) {
+    *response.add_prompt_logprobs() = std::move(logprobs);
+  }
+  call.prompt_logprobs_found.clear();
+}
+
+}  // namespace baton::decode_worker

@@ -1,0 +1,115 @@
+// One Decode call and the sequences that answer it.
+#ifndef BATON_DECODE_WORKER_SEQUENCE_H_
+#define BATON_DECODE_WORKER_SEQUENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "baton/v1/inference.pb.h"
+#include "common/kv/block_pool.h"
+#include "common/kv/prefix_key.h"
+#include "common/model/sampler.h"
+#include "common/transfer/kv_receiver.h"
+
+namespace baton::transfer {
+class PrefillCall;
+}
+
+namespace baton::decode_worker {
+
+class BeamSearch;
+class DecodeStream;
+
+// The prefill worker that the router chose.
+struct PrefillPeer {
+  std::string address;  // empty: none, the prompt is computed here
+  std::string worker_id;
+  uint64_t epoch = 0;
+};
+
+enum class Priority { kLow, kNormal, kHigh };
+
+// One Decode call: what its choices share.
+struct Call {
+  uint64_t id = 0;
+  std::string request_id;
+  std::shared_ptr<DecodeStream> stream;
+  PrefillPeer prefill;
+  absl::Time deadline = absl::InfiniteFuture();
+  Priority priority = Priority::kNormal;
+  std::string tenant;
+  std::string cache_salt;
+  kv::PrefixKey root = 0;
+
+  int prompt_tokens = 0;   // of the client's prompt; tokens behind them are answer
+  int request_tokens = 0;  // that came with the call: the prompt, and what a resumed answer had
+  int max_tokens = 0;      // to generate, by each choice
+  int min_tokens = 0;      // before a stop token may be drawn
+  int n = 1;               // choices
+  std::vector<int32_t> stop_token_ids;
+  absl::flat_hash_set<int32_t> stop_token_set;
+  std::optional<int> prompt_logprobs;
+  std::shared_ptr<BeamSearch> beams;  // null: sampling
+
+  // Of the first admission; a sequence that resumes after a preemption changes none of them.
+  bool answered = false;  // a token has been pushed
+  transfer::TransferSummary transfer;
+  std::vector<v1::TokenLogprobs> prompt_logprobs_found;
+  absl::Duration submitted_at;
+  std::optional<absl::Duration> admitted_at;
+  std::optional<absl::Duration> first_token_at;
+  std::optional<absl::Duration> computed_at;  // the prompt's KV is here: transferred or computed
+  absl::Duration last_message_at;
+  int open_choices = 0;
+};
+
+// KV of a preempted sequence, kept outside the pool: whole blocks from the sequence's start.
+struct HostCopy {
+  int computed_tokens = 0;  // covered by `bytes`
+  std::vector<std::byte> bytes;
+};
+
+// One choice of a call on its way through the worker. Before the first tokens are drawn one
+// sequence stands for all n.
+struct Sequence {
+  enum class State {
+    kWaiting,    // no blocks
+    kReceiving,  // a transfer writes to its blocks
+    kRunning,    // in every batch: computes what it has of tokens without KV, then decodes
+    kEvicted,    // as kReceiving, but the transfer was cancelled and nobody waits for its KV
+  };
+
+  uint64_t id = 0;
+  std::shared_ptr<Call> call;
+  std::vector<int32_t> tokens;  // prompt, then what was generated
+  model::SamplingParams sampling;
+  int draws = 1;  // choices that the next draw makes: n at first, if the call has several
+
+  State state = State::kWaiting;
+  bool ended = false;  // kEvicted: nothing comes after the transfer's end
+  kv::BlockLease blocks;
+  int computed_tokens = 0;  // of `tokens`, from the first on: those whose KV is in `blocks`
+  std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
+  absl::Duration transfer_began_at;
+  int preemptions = 0;
+  HostCopy host_copy;
+  uint64_t submission = 0;  // set by the scheduler: age
+
+  int generated_tokens() const { return static_cast<int>(tokens.size()) - call->request_tokens; }
+  int remaining_tokens() const { return static_cast<int>(tokens.size()) - computed_tokens; }
+  // Who comes before whom wherever something is scarce: lower goes first.
+  std::tuple<int, uint64_t, uint32_t> Rank() const {
+    return {-static_cast<int>(call->priority), submission, sampling.choice};
+  }
+};
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_SEQUENCE_H_

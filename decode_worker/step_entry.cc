@@ -1,0 +1,35 @@
+#include "decode_worker/step_entry.h"
+
+#include <algorithm>
+
+#include "absl/types/span.h"
+#include "decode_worker/beam_search.h"
+
+namespace baton::decode_worker {
+
+engine::BatchEntry MakeEntry(const Chunk& chunk) {
+  const Sequence& sequence = *chunk.sequence;
+  const Call& call = *sequence.call;
+  const absl::Span<const int32_t> tokens = sequence.tokens;
+  engine::BatchEntry entry;
+  entry.tokens = tokens.subspan(chunk.begin, chunk.end - chunk.begin);
+  entry.context = chunk.begin;
+  entry.blocks = sequence.blocks.ids();
+  entry.sample = chunk.draws();
+  entry.sampling = &sequence.sampling;
+  entry.draws = sequence.draws;
+  if (call.beams != nullptr) entry.beam_candidates = call.beams->proposals();
+  entry.history.tokens = tokens;
+  entry.history.prompt_tokens = call.prompt_tokens;
+  if (sequence.generated_tokens() < call.min_tokens) {
+    entry.history.suppressed = call.stop_token_ids;
+  }
+  if (call.prompt_logprobs && !call.answered) {
+    const int last = std::min(chunk.end, call.prompt_tokens - 1);
+    entry.prompt_logprobs = call.prompt_logprobs;
+    entry.targets = tokens.subspan(chunk.begin + 1, std::max(0, last - chunk.begin));
+  }
+  return entry;
+}
+
+}  // namespace baton::decode_worker

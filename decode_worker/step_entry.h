@@ -1,0 +1,15 @@
+// A sequence's share of a step, as the engine takes it.
+#ifndef BATON_DECODE_WORKER_STEP_ENTRY_H_
+#define BATON_DECODE_WORKER_STEP_ENTRY_H_
+
+#include "common/engine/batch.h"
+#include "decode_worker/scheduler.h"
+
+namespace baton::decode_worker {
+
+// Refers to the chunk's sequence and its call, which must stay as they are until the step is over.
+engine::BatchEntry MakeEntry(const Chunk& chunk);
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_STEP_ENTRY_H_

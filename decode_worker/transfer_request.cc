@@ -1,0 +1,60 @@
+#include "decode_worker/transfer_request.h"
+
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/random_id.h"
+#include "common/transfer/checksum.h"
+#include "common/worker/token_sampling.h"
+
+namespace baton::decode_worker {
+
+TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engine& engine,
+                                    const std::string& worker_id) {
+  const Call& call = *sequence.call;
+  const int block_tokens = engine.kv_layout().block_tokens;
+  BATON_CHECK_EQ(sequence.computed_tokens % block_tokens, 0);
+  const int first_block = sequence.computed_tokens / block_tokens;
+  TransferRequest made;
+  internal::v1::PrefillRequest& request = made.request;
+  request.set_request_id(call.request_id);
+  request.set_transfer_id(RandomId64());
+  request.set_model_fingerprint(engine.config().fingerprint);
+  request.set_kv_layout_fingerprint(engine.kv_layout().Fingerprint());
+  request.set_prefill_epoch(call.prefill.epoch);
+  request.set_decode_worker_id(worker_id);
+  request.mutable_tokens()->Add(sequence.tokens.begin(), sequence.tokens.end());
+  request.set_first_block(first_block);
+  request.set_cache_salt(call.cache_salt);
+  *request.mutable_sampling() = worker::ToProto(sequence.sampling);
+  request.set_prompt_tokens(call.prompt_tokens);
+  if (sequence.generated_tokens() < call.min_tokens) {
+    request.mutable_suppressed_token_ids()->Add(call.stop_token_ids.begin(),
+                                                call.stop_token_ids.end());
+  }
+  if (call.prompt_logprobs && !call.answered) request.set_prompt_logprobs(*call.prompt_logprobs);
+  request.set_priority(call.priority == Priority::kHigh  ? v1::PRIORITY_HIGH
+                       : call.priority == Priority::kLow ? v1::PRIORITY_LOW
+                                                         : v1::PRIORITY_NORMAL);
+  request.set_tenant(call.tenant);
+  request.set_checksum(transfer::RequestChecksum(request));
+
+  transfer::TransferPlan& plan = made.plan;
+  plan.transfer_id = request.transfer_id();
+  plan.sender_epoch = call.prefill.epoch;
+  plan.layout = engine.kv_layout();
+  plan.pool = engine.kv_pool();
+  plan.first_block = first_block;
+  const std::vector<kv::BlockId>& blocks = sequence.blocks.ids();
+  plan.blocks.assign(blocks.begin() + first_block, blocks.end());
+  plan.token_count = engine.config().token_count;
+  plan.logprobs = sequence.sampling.logprobs;
+  if (request.has_prompt_logprobs()) {
+    plan.prompt_targets.assign(sequence.tokens.begin() + 1,
+                               sequence.tokens.begin() + call.prompt_tokens);
+    plan.prompt_logprobs = request.prompt_logprobs();
+  }
+  return made;
+}
+
+}  // namespace baton::decode_worker

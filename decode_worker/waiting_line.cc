@@ -1,0 +1,80 @@
+#include "decode_worker/waiting_line.h"
+
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace baton::decode_worker {
+
+WaitingLine::WaitingLine(int64_t quantum)
+    : queues_{Queues{FairQueue(quantum), FairQueue(quantum)},
+              Queues{FairQueue(quantum), FairQueue(quantum)},
+              Queues{FairQueue(quantum), FairQueue(quantum)}} {}
+
+void WaitingLine::PushNew(std::unique_ptr<Sequence> sequence, bool long_context) {
+  sequence->state = Sequence::State::kWaiting;
+  ++count_;
+  tokens_ += static_cast<int64_t>(sequence->tokens.size());
+  Queues& queues = QueuesOf(sequence->call->priority);
+  (long_context ? queues.long_context : queues.ordinary).Push(std::move(sequence));
+}
+
+void WaitingLine::PushPreempted(std::unique_ptr<Sequence> sequence) {
+  sequence->state = Sequence::State::kWaiting;
+  ++count_;
+  tokens_ += static_cast<int64_t>(sequence->tokens.size());
+  preempted_.emplace(sequence->Rank(), std::move(sequence));
+}
+
+Sequence* WaitingLine::Next(const std::function<bool(const Sequence&)>& must_wait) {
+  for (const Priority priority : {Priority::kHigh, Priority::kNormal, Priority::kLow}) {
+    for (const auto& [rank, sequence] : preempted_) {
+      if (sequence->call->priority == priority && !must_wait(*sequence)) return sequence.get();
+    }
+    Sequence* next = nullptr;
+    for (FairQueue* queue : {&QueuesOf(priority).ordinary, &QueuesOf(priority).long_context}) {
+      Sequence* head = queue->Front();
+      if (head == nullptr || must_wait(*head)) continue;
+      if (next == nullptr || head->submission < next->submission) next = head;
+    }
+    if (next != nullptr) return next;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Sequence> WaitingLine::Take(const Sequence& sequence) {
+  std::unique_ptr<Sequence> taken;
+  if (const auto it = preempted_.find(sequence.Rank()); it != preempted_.end()) {
+    taken = std::move(it->second);
+    preempted_.erase(it);
+  } else {
+    Queues& queues = QueuesOf(sequence.call->priority);
+    for (FairQueue* queue : {&queues.ordinary, &queues.long_context}) {
+      // The head's turn is used up, any other just leaves.
+      if (taken == nullptr && queue->Front() == &sequence) taken = queue->Pop();
+      if (taken == nullptr) taken = queue->Remove(sequence.id);
+    }
+  }
+  BATON_CHECK(taken.get() == &sequence) << "sequence " << sequence.id << " does not wait";
+  --count_;
+  tokens_ -= static_cast<int64_t>(taken->tokens.size());
+  return taken;
+}
+
+void WaitingLine::Charge(Priority priority, const std::string& tenant, int64_t tokens) {
+  QueuesOf(priority).ordinary.Charge(tenant, tokens);
+  QueuesOf(priority).long_context.Charge(tenant, tokens);
+}
+
+std::vector<Sequence*> WaitingLine::All() const {
+  std::vector<Sequence*> all;
+  for (const auto& [rank, sequence] : preempted_) all.push_back(sequence.get());
+  for (const Queues& queues : queues_) {
+    for (const FairQueue* queue : {&queues.ordinary, &queues.long_context}) {
+      for (Sequence* sequence : queue->All()) all.push_back(sequence);
+    }
+  }
+  return all;
+}
+
+}  // namespace baton::decode_worker

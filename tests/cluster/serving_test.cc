@@ -1,0 +1,274 @@
+// Many requests at once on one pair of workers: preemption, prefix cache, choices, beams and all of
+// sampling give the oracle's tokens, and leave no block behind.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/error.h"
+#include "decode_worker/beam_search.h"
+#include "tests/cluster/worker_pair.h"
+#include "tests/testing/http_get.h"
+
+namespace baton {
+namespace {
+
+// The value of a series without further labels than role and model.
+double Metric(const std::string& address, const std::string& name) {
+  const std::string text = testing::HttpGet(address, "/metrics");
+  const size_t at = text.find("\n" + name + "{");
+  if (at == std::string::npos) return -1;
+  return std::stod(text.substr(text.find("} ", at) + 2));
+}
+
+class ServingTest : public WorkerPairTest {
+ protected:
+  double DecodeMetric(const std::string& name) { return Metric(decode_->metrics_address(), name); }
+};
+
+struct Case {
+  std::vector<int32_t> prompt;
+  model::SamplingParams sampling;
+  int max_tokens = 0;
+  std::vector<int32_t> expected;
+};
+
+std::vector<Case> MakeCases(std::mt19937& random, int count, int max_prompt, int max_tokens) {
+  const std::vector<int32_t> shared = RandomTokens(random, 60);
+  std::vector<Case> cases;
+  for (int i = 0; i < count; ++i) {
+    Case c;
+    if (i % 2 == 0) c.prompt = shared;
+    const std::vector<int32_t> tail =
+        RandomTokens(random, 1 + static_cast<int>(random() % static_cast<uint32_t>(max_prompt)));
+    c.prompt.insert(c.prompt.end(), tail.begin(), tail.end());
+    c.sampling = i % 3 == 0 ? Greedy() : Seeded(random());
+    c.max_tokens = 1 + static_cast<int>(random() % static_cast<uint32_t>(max_tokens));
+    c.expected = TheOracle().Generate(c.prompt, c.sampling, c.max_tokens);
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
+// One client a thread, each taking the next case.
+void RunAll(const std::vector<Case>& cases, int clients,
+            const std::function<DecodeResult(const Case&)>& ask) {
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i) {
+    threads.emplace_back([&] {
+      for (size_t at; (at = next.fetch_add(1)) < cases.size();) {
+        const DecodeResult result = ask(cases[at]);
+        EXPECT_TRUE(result.status.ok()) << result.status;
+        EXPECT_EQ(result.tokens, cases[at].expected) << "case " << at;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A pool that half of the running answers fill: preempted all the time, some by a copy to the host,
+// some by computing again.
+TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
+  for (const int64_t host_kv_bytes : {int64_t{0}, int64_t{64} << 20}) {
+    worker::WorkerOptions options = Options();
+    options.num_blocks = 34;
+    decode_worker::DecodeOptions decode = NothingLocal();
+    decode.host_kv_bytes = host_kv_bytes;
+    StartPair(Options(), options, decode);
+    std::mt19937 random(31);
+    RunAll(MakeCases(random, 60, 80, 150), 12, [&](const Case& c) {
+      return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
+    });
+    EXPECT_GT(DecodeMetric("baton_preemptions_total"), 20) << "the pool was not too small";
+    ExpectIdle();
+  }
+}
+
+TEST_F(ServingTest, ADecodeWorkerAloneIsAServer) {
+  worker::WorkerOptions options = Options();
+  options.num_blocks = 60;
+  StartPair(options, options);
+  std::mt19937 random(32);
+  RunAll(MakeCases(random, 60, 250, 20), 8, [&](const Case& c) {
+    DecodeRequest request = Request(c.prompt, c.sampling, c.max_tokens);
+    request.clear_prefill();
+    return Decode(channel_, request);
+  });
+  EXPECT_GT(DecodeMetric("baton_local_prefill_tokens_total"), 1000);
+  EXPECT_GT(DecodeMetric("baton_prefix_cache_hit_tokens_total"), 100);
+  EXPECT_EQ(BlockCounts(prefill_->address()).cached(), 0);
+  ExpectIdle();
+}
+
+TEST_F(ServingTest, ANextTurnMovesTheDifferenceOnly) {
+  StartPair();
+  std::mt19937 random(33);
+  std::vector<int32_t> conversation = RandomTokens(random, 100);
+  const int64_t block_bytes = static_cast<int64_t>(TheOracle().engine().kv_layout().BlockBytes());
+  int cached = 0;
+  for (int turn = 0; turn < 4; ++turn) {
+    const DecodeResult result = Decode(channel_, Request(conversation, Greedy(), 20));
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.tokens, TheOracle().Generate(conversation, Greedy(), 20));
+    const int blocks = (static_cast<int>(conversation.size()) + 15) / 16;
+    EXPECT_EQ(result.usage.kv_bytes(), (blocks - cached) * block_bytes) << "turn " << turn;
+    conversation.insert(conversation.end(), result.tokens.begin(), result.tokens.end());
+    // All but the last token have KV.
+    cached = (static_cast<int>(conversation.size()) - 1) / 16;
+    const std::vector<int32_t> question = RandomTokens(random, 30);
+    conversation.insert(conversation.end(), question.begin(), question.end());
+  }
+  ExpectIdle();
+}
+
+TEST_F(ServingTest, ChoicesAreWhatEachWouldBeAlone) {
+  worker::WorkerOptions tight = Options();
+  tight.num_blocks = 30;
+  for (const bool local : {false, true}) {
+    StartPair(Options(), tight, decode_worker::DecodeOptions());
+    std::mt19937 random(34);
+    for (const int length : {5, 16, 40, 64, 130}) {
+      const std::vector<int32_t> prompt = RandomTokens(random, length);
+      model::SamplingParams sampling = Seeded(random());
+      DecodeRequest request = Request(prompt, sampling, 40);
+      request.set_n(5);
+      if (local) request.clear_prefill();
+      const DecodeResult result = Decode(channel_, request);
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      ASSERT_EQ(result.choices.size(), 5u);
+      for (uint32_t i = 0; i < 5; ++i) {
+        sampling.choice = i;
+        const testing::DecodeChoice& choice = result.choices.at(static_cast<int>(i));
+        EXPECT_EQ(choice.tokens, TheOracle().Generate(prompt, sampling, 40)) << length << "/" << i;
+        EXPECT_EQ(choice.finish, DecodeResponse::FINISH_LENGTH);
+      }
+    }
+    ExpectIdle();
+  }
+}
+
+TEST_F(ServingTest, AllOfSamplingEqualsTheOracle) {
+  StartPair();
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  const auto uniform = [&](float low, float high) {
+    return low + (high - low) * static_cast<float>(random() % 1001) / 1000;
+  };
+  for (int i = 0; i < 40; ++i) {
+    const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 100));
+    model::SamplingParams sampling = i % 4 == 0 ? Greedy() : Seeded(random());
+    if (i % 2 == 0) sampling.repetition_penalty = uniform(0.5f, 1.8f);
+    if (i % 3 == 0) sampling.frequency_penalty = uniform(-1, 2);
+    if (i % 3 == 1) sampling.presence_penalty = uniform(-1, 2);
+    if (i % 4 == 1) sampling.logit_bias = {{3, uniform(-10, 10)}, {77, 4}};
+    if (i % 5 == 0) sampling.logprobs = static_cast<int>(random() % 6);
+    const int min_tokens = i % 3 == 2 ? 1 + static_cast<int>(random() % 10) : 0;
+    absl::flat_hash_set<int32_t> stops;
+    for (int j = 0; j < 40; ++j) stops.insert(static_cast<int32_t>(random() % 352));
+    DecodeRequest request = Request(prompt, sampling, 24);
+    request.set_min_tokens(min_tokens);
+    for (const int32_t stop : stops) request.add_stop_token_ids(stop);
+    if (i % 2 == 1) request.clear_prefill();
+    const std::vector<model::SampledToken> expected =
+        TheOracle().GenerateTokens(prompt, sampling, 24, stops, min_tokens);
+    const DecodeResult result = Decode(channel_, request);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    const testing::DecodeChoice& choice = result.choices.at(0);
+    ASSERT_EQ(choice.tokens.size(), expected.size()) << "case " << i;
+    ASSERT_EQ(choice.logprobs.size(), sampling.logprobs ? expected.size() : 0u);
+    for (size_t t = 0; t < expected.size(); ++t) {
+      EXPECT_EQ(choice.tokens[t], expected[t].token_id) << "case " << i << " token " << t;
+      if (!sampling.logprobs) continue;
+      EXPECT_EQ(choice.logprobs[t].SerializeAsString(),
+                worker::ToProto(expected[t]).SerializeAsString());
+    }
+  }
+  ExpectIdle();
+}
+
+TEST_F(ServingTest, PromptLogprobsAreTheOraclesHereAndThere) {
+  StartPair();
+  std::mt19937 random(36);
+  const std::vector<int32_t> prompt = RandomTokens(random, 150);
+  const std::vector<model::SampledToken> expected = TheOracle().PromptLogprobs(prompt, 3);
+  for (const bool local : {false, true}) {
+    for (const int n : {1, 2}) {
+      DecodeRequest request = Request(prompt, Greedy(), 3);
+      request.set_prompt_logprobs(3);
+      request.set_n(n);
+      if (local) request.clear_prefill();
+      const DecodeResult result = Decode(channel_, request);
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      ASSERT_EQ(result.prompt_logprobs.size(), expected.size()) << "local " << local;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_EQ(result.prompt_logprobs[i].SerializeAsString(),
+                  worker::ToProto(expected[i]).SerializeAsString())
+            << i;
+      }
+    }
+  }
+  ExpectIdle();
+}
+
+// The same search over the oracle's engine: one beam after the other, each computed from its start.
+std::vector<decode_worker::BeamSearch::Answer> SearchAlone(const std::vector<int32_t>& prompt,
+                                                           int width, int n, int max_tokens) {
+  decode_worker::BeamSearch::Options options;
+  options.width = width;
+  options.n = n;
+  options.max_tokens = max_tokens;
+  decode_worker::BeamSearch search(options);
+  std::vector<std::vector<int32_t>> beams = {prompt};
+  while (true) {
+    std::vector<std::vector<model::SampledToken>> proposed;
+    for (const auto& beam : beams) {
+      proposed.push_back(TheOracle().BestTokens(beam, search.proposals()));
+    }
+    const auto steps = search.Advance(proposed);
+    if (steps.empty()) return search.Best();
+    std::vector<std::vector<int32_t>> longer;
+    for (const auto& step : steps) {
+      longer.push_back(beams[static_cast<size_t>(step.parent)]);
+      longer.back().push_back(step.token_id);
+    }
+    beams = std::move(longer);
+  }
+}
+
+TEST_F(ServingTest, BeamsFindWhatASearchAloneFinds) {
+  worker::WorkerOptions tight = Options();
+  tight.num_blocks = 40;
+  StartPair(Options(), tight);
+  std::mt19937 random(37);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 6; ++i) {
+    const std::vector<int32_t> prompt = RandomTokens(random, 20 + 17 * i);
+    const auto expected = SearchAlone(prompt, 4, 2, 20);
+    clients.emplace_back([this, i, prompt, expected] {
+      DecodeRequest request = Request(prompt, Greedy(), 20);
+      request.set_n(2);
+      request.set_beam_width(4);
+      request.set_length_penalty(1);
+      if (i % 2 == 0) request.clear_prefill();
+      const DecodeResult result = Decode(channel_, request);
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      ASSERT_EQ(result.choices.size(), 2u);
+      for (int j = 0; j < 2; ++j) {
+        EXPECT_EQ(result.choices.at(j).tokens, expected[static_cast<size_t>(j)].token_ids);
+        EXPECT_NEAR(result.choices.at(j).beam_score, expected[static_cast<size_t>(j)].score, 1e-9);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  ExpectIdle();
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,220 @@
+#include "common/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "tests/testing/oracle.h"
+
+namespace baton::engine {
+namespace {
+
+constexpr char kModelDir[] = BATON_CHECKPOINT_DIR "/tiny-qwen2";
+constexpr int kMaxSeqs = 4;  // logits of so many rows are in memory at once
+
+class EngineTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    EngineOptions options;
+    options.model_dir = kModelDir;
+    options.max_num_batched_tokens = 128;
+    options.max_num_seqs = kMaxSeqs;
+    options.num_blocks = 64;
+    auto engine = Engine::Load(options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    engine_ = engine->release();
+    oracle_ = new baton::testing::Oracle(kModelDir);
+  }
+  static void TearDownTestSuite() {
+    delete engine_;
+    delete oracle_;
+  }
+
+  std::vector<int32_t> RandomTokens(int count) {
+    std::vector<int32_t> tokens(count);
+    for (int32_t& token : tokens) {
+      token = static_cast<int32_t>(random_() % engine_->config().token_count);
+    }
+    return tokens;
+  }
+  std::vector<kv::BlockId> Blocks(int tokens) {
+    std::vector<kv::BlockId> blocks((tokens + 15) / 16);
+    std::iota(blocks.begin(), blocks.end(), next_block_);
+    next_block_ += static_cast<int>(blocks.size());
+    return blocks;
+  }
+  static StepResult StepOne(const BatchEntry& entry) {
+    Batch batch;
+    batch.entries.push_back(entry);
+    return engine_->Step(batch)[0];
+  }
+
+  static Engine* engine_;
+  static baton::testing::Oracle* oracle_;
+  std::mt19937 random_{17};
+  int next_block_ = 0;
+};
+
+Engine* EngineTest::engine_ = nullptr;
+baton::testing::Oracle* EngineTest::oracle_ = nullptr;
+
+TEST_F(EngineTest, PromptLogprobsEqualThoseOfSingleSteps) {
+  // Far more rows than logits in memory, in chunks of every kind.
+  const std::vector<int32_t> prompt = RandomTokens(77);
+  const std::vector<model::SampledToken> expected = oracle_->PromptLogprobs(prompt, 5);
+  ASSERT_EQ(expected.size(), 76u);
+  for (const int chunk : {16, 48, 77}) {
+    const std::vector<kv::BlockId> blocks = Blocks(77);
+    const model::SamplingParams sampling = {.temperature = 0};
+    std::vector<model::SampledToken> logprobs;
+    for (int begin = 0; begin < 77; begin += chunk) {
+      const int count = std::min(chunk, 77 - begin);
+      BatchEntry entry;
+      entry.tokens = absl::MakeConstSpan(prompt).subspan(begin, count);
+      entry.context = begin;
+      entry.blocks = blocks;
+      entry.sample = begin + count == 77;
+      entry.sampling = &sampling;
+      entry.prompt_logprobs = 5;
+      entry.targets = absl::MakeConstSpan(prompt).subspan(begin + 1, count);
+      const StepResult result = StepOne(entry);
+      ASSERT_TRUE(result.prompt_logprobs.ok()) << result.prompt_logprobs.status();
+      ASSERT_EQ(result.prompt_logprobs->size(), entry.targets.size());
+      logprobs.insert(logprobs.end(), result.prompt_logprobs->begin(),
+                      result.prompt_logprobs->end());
+      EXPECT_EQ(result.tokens.ok(), entry.sample);
+      if (entry.sample) {
+        EXPECT_EQ(result.tokens->front().token_id, oracle_->Generate(prompt, sampling, 1)[0]);
+      }
+    }
+    EXPECT_EQ(logprobs, expected) << "chunks of " << chunk;
+  }
+}
+
+TEST_F(EngineTest, AStepMixesAllKindsOfEntries) {
+  // One entry wants logits of all its rows, one of none, one of its last, one of its first few.
+  const std::vector<int32_t> prompts[] = {RandomTokens(33), RandomTokens(20), RandomTokens(25),
+                                          RandomTokens(30)};
+  const model::SamplingParams greedy = {.temperature = 0};
+  const model::SamplingParams seeded = {.temperature = 1.5f, .seed = 5, .logprobs = 2};
+  Batch batch;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    BatchEntry entry;
+    entry.tokens = prompt;
+    batch.entries.push_back(entry);
+  }
+  std::vector<std::vector<kv::BlockId>> blocks;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    blocks.push_back(Blocks(static_cast<int>(prompt.size())));
+  }
+  for (int i = 0; i < 4; ++i) batch.entries[i].blocks = blocks[i];
+  batch.entries[0].prompt_logprobs = 0;
+  batch.entries[0].targets = absl::MakeConstSpan(prompts[0]).subspan(1);
+  batch.entries[0].sample = true;
+  batch.entries[0].sampling = &greedy;
+  batch.entries[2].sample = true;
+  batch.entries[2].sampling = &seeded;
+  batch.entries[2].draws = 3;
+  batch.entries[3].prompt_logprobs = 3;
+  batch.entries[3].targets = absl::MakeConstSpan(prompts[3]).subspan(1, 10);
+  const std::vector<StepResult> results = engine_->Step(batch);
+
+  EXPECT_EQ(results[0].prompt_logprobs.value(), oracle_->PromptLogprobs(prompts[0], 0));
+  EXPECT_EQ(results[0].tokens.value(), oracle_->GenerateTokens(prompts[0], greedy, 1));
+  EXPECT_FALSE(results[1].tokens.ok());
+  EXPECT_TRUE(results[1].prompt_logprobs.value().empty());
+  ASSERT_EQ(results[2].tokens.value().size(), 3u);
+  for (uint32_t choice = 0; choice < 3; ++choice) {
+    model::SamplingParams params = seeded;
+    params.choice = choice;
+    EXPECT_EQ(results[2].tokens->at(choice),
+              oracle_->GenerateTokens(prompts[2], params, 1).front());
+  }
+  EXPECT_FALSE(results[3].tokens.ok());
+  std::vector<model::SampledToken> expected = oracle_->PromptLogprobs(prompts[3], 3);
+  expected.resize(10);
+  EXPECT_EQ(results[3].prompt_logprobs.value(), expected);
+}
+
+TEST_F(EngineTest, PenaltiesSuppressionAndBeamCandidates) {
+  const std::vector<int32_t> prompt = RandomTokens(20);
+  const std::vector<kv::BlockId> blocks = Blocks(20);
+  const model::SamplingParams greedy = {.temperature = 0};
+  BatchEntry entry;
+  entry.tokens = prompt;
+  entry.blocks = blocks;
+  entry.sample = true;
+  entry.sampling = &greedy;
+  entry.beam_candidates = 6;
+  const std::vector<model::SampledToken> best = StepOne(entry).tokens.value();
+  ASSERT_EQ(best.size(), 6u);
+  for (size_t i = 1; i < best.size(); ++i) EXPECT_GE(best[i - 1].score, best[i].score);
+
+  entry.beam_candidates = 0;
+  EXPECT_EQ(StepOne(entry).tokens->front().token_id, best[0].token_id);
+  const std::vector<int32_t> suppressed = {best[0].token_id, best[1].token_id};
+  entry.history.suppressed = suppressed;
+  EXPECT_EQ(StepOne(entry).tokens->front().token_id, best[2].token_id);
+  const model::SamplingParams biased = {.temperature = 0, .logit_bias = {{best[5].token_id, 100}}};
+  entry.sampling = &biased;
+  EXPECT_EQ(StepOne(entry).tokens->front().token_id, best[5].token_id);
+
+  // An error is one request's, not the step's.
+  std::vector<int32_t> all(engine_->config().token_count);
+  std::iota(all.begin(), all.end(), 0);
+  Batch batch;
+  batch.entries = {entry, entry};
+  batch.entries[0].history.suppressed = all;
+  batch.entries[1].history.suppressed = {};
+  const std::vector<kv::BlockId> others = Blocks(20);
+  batch.entries[1].blocks = others;
+  const std::vector<StepResult> results = engine_->Step(batch);
+  EXPECT_EQ(ErrorReason(results[0].tokens.status()), "NO_TOKEN_LEFT");
+  EXPECT_EQ(results[1].tokens->front().token_id, best[5].token_id);
+}
+
+TEST_F(EngineTest, BlocksThatWereReadOutAndCopiedHoldTheSame) {
+  const std::vector<int32_t> prompt = RandomTokens(32);
+  const std::vector<kv::BlockId> blocks = Blocks(48);
+  const model::SamplingParams greedy = {.temperature = 0};
+  BatchEntry entry;
+  entry.tokens = prompt;
+  entry.blocks = blocks;
+  entry.sample = true;
+  entry.sampling = &greedy;
+  const int32_t first = StepOne(entry).tokens->front().token_id;
+
+  const std::vector<kv::BlockId> prompt_blocks(blocks.begin(), blocks.begin() + 2);
+  const std::vector<kv::BlockId> copies = Blocks(32);
+  engine_->CopyBlocks(prompt_blocks, copies);
+  std::vector<std::byte> host(2 * engine_->kv_layout().BlockBytes());
+  std::vector<std::byte> copied(host.size());
+  engine_->ReadBlocks(prompt_blocks, host.data());
+  engine_->ReadBlocks(copies, copied.data());
+  EXPECT_EQ(std::memcmp(host.data(), copied.data(), host.size()), 0);
+
+  // Back into other blocks, in another order, and on from there.
+  std::vector<kv::BlockId> restored = Blocks(48);
+  std::swap(restored[0], restored[1]);
+  engine_->WriteBlocks({restored.data(), 2}, host.data());
+  const auto next = [&](const std::vector<kv::BlockId>& with) {
+    BatchEntry decode;
+    decode.tokens = {&first, 1};
+    decode.context = 32;
+    decode.blocks = with;
+    decode.sample = true;
+    decode.sampling = &greedy;
+    return StepOne(decode).tokens->front().token_id;
+  };
+  EXPECT_EQ(next(blocks), next(restored));
+  EXPECT_EQ(next(blocks), oracle_->Generate(prompt, greedy, 2)[1]);
+}
+
+}  // namespace
+}  // namespace baton::engine
