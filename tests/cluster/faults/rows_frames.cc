@@ -67,15 +67,21 @@ class FrameJudge {
   }
 
   // Answered right although the frame had to be refused: only if another transfer made it good.
-  int64_t unnoticed() const { return unnoticed_; }
-  const std::map<std::string, KindCount>& counts() const { return counts_; }
+  int64_t unnoticed() const {
+    absl::MutexLock lock(&mutex_);
+    return unnoticed_;
+  }
+  std::map<std::string, KindCount> counts() const {
+    absl::MutexLock lock(&mutex_);
+    return counts_;
+  }
 
  private:
   RowRun& run_;
   ProcessCluster& cluster_;
   const WorkerFace &prefill_, &decode_;
   const std::vector<Case>& cases_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<std::string, KindCount> counts_ ABSL_GUARDED_BY(mutex_);
   int64_t unnoticed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
