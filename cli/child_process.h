@@ -27,6 +27,7 @@ class ChildProcess {
   ~ChildProcess();
 
   const std::string& name() const { return name_; }
+  pid_t pid() const { return pid_; }            // -1 after its end
   int output_fd() const { return output_fd_; }  // for poll(); -1 after the end of the output
   bool running() const { return pid_ > 0; }
 

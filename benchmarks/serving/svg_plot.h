@@ -1,0 +1,30 @@
+// Line charts as SVG, with nothing but the standard library.
+#ifndef BATON_BENCHMARKS_SERVING_SVG_PLOT_H_
+#define BATON_BENCHMARKS_SERVING_SVG_PLOT_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace baton::benchmarks {
+
+struct Series {
+  std::string name;
+  std::vector<std::pair<double, double>> points;  // by rising x; those not finite are left out
+  bool dashed = false;                            // a bound rather than a measurement: no marks
+};
+
+struct Chart {
+  std::string title, x_label, y_label;
+  std::vector<Series> series;
+};
+
+// Round values from 0 to at least `highest`, four to six of them.
+std::vector<double> Ticks(double highest);
+
+// The charts side by side. Both axes begin at 0.
+std::string RenderSvg(const std::vector<Chart>& charts);
+
+}  // namespace baton::benchmarks
+
+#endif  // BATON_BENCHMARKS_SERVING_SVG_PLOT_H_

@@ -1,0 +1,305 @@
+// What the benchmarks that load a cluster count, and how.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
+#include "benchmarks/serving/http_post.h"
+#include "benchmarks/serving/load_report.h"
+#include "benchmarks/serving/loopback_cluster.h"
+#include "benchmarks/serving/svg_plot.h"
+#include "benchmarks/serving/traffic.h"
+#include "common/base/error.h"
+#include "tests/testing/fake_cluster.h"
+
+namespace baton::benchmarks {
+namespace {
+
+using ::baton::testing::DecodeCall;
+using ::baton::testing::FakeCluster;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kManyDraws = 20'000;
+
+TEST(TrafficMixTest, RefusesWhatItCannotRead) {
+  for (const char* bad : {"", "1:2", "1:2-1:3", "0:2:3", "-1:2:3", "inf:2:3", "1:0-2:3", "1:2:3:4",
+                          "1:2-3-4:5", "1:2:3,", "1:2:9999999"}) {
+    EXPECT_FALSE(TrafficMix::Parse(bad).ok()) << bad;
+  }
+}
+
+TEST(TrafficMixTest, DrawsByWeightAndWithinRanges) {
+  const auto mix = TrafficMix::Parse("1:10-20:3,3:100:5-6");
+  ASSERT_TRUE(mix.ok()) << mix.status();
+  EXPECT_EQ(mix->classes(), 2);
+  EXPECT_EQ(mix->longest(), 106);
+  Random random(1);
+  int of_second = 0;
+  for (int i = 0; i < kManyDraws; ++i) {
+    const Shape shape = mix->Draw(&random);
+    of_second += shape.mix_class;
+    const bool first = shape.mix_class == 0;
+    ASSERT_GE(shape.prompt_tokens, first ? 10 : 100);
+    ASSERT_LE(shape.prompt_tokens, first ? 20 : 100);
+    ASSERT_GE(shape.answer_tokens, first ? 3 : 5);
+    ASSERT_LE(shape.answer_tokens, first ? 3 : 6);
+  }
+  EXPECT_NEAR(of_second / double{kManyDraws}, 0.75, 0.02);
+}
+
+TEST(RandomTest, ArrivalsAreAPoissonProcess) {
+  Random random(2);
+  double sum = 0, squares = 0;
+  for (int i = 0; i < kManyDraws; ++i) {
+    const double gap = random.Exponential(4);
+    sum += gap;
+    squares += gap * gap;
+  }
+  const double mean = sum / kManyDraws;
+  EXPECT_NEAR(mean, 0.25, 0.01);
+  EXPECT_NEAR(std::sqrt(squares / kManyDraws - mean * mean), 0.25, 0.01);
+}
+
+TEST(PercentileTest, IsLinearBetweenNeighbours) {
+  EXPECT_DOUBLE_EQ(Percentile({4, 1, 3, 2}, 0.5), 2.5);
+  EXPECT_NEAR(Percentile({4, 1, 3, 2}, 0.99), 3.97, 1e-9);
+  EXPECT_DOUBLE_EQ(Percentile({7}, 0.99), 7);
+  EXPECT_TRUE(std::isnan(Percentile({}, 0.5)));
+}
+
+Outcome Ended(absl::Status status, double ended_s, std::vector<double> token_s) {
+  Outcome outcome;
+  outcome.shape.answer_tokens = 3;
+  outcome.timeout_s = 10;
+  outcome.status = std::move(status);
+  outcome.ended_s = ended_s;
+  outcome.tokens.resize(token_s.size());
+  outcome.token_s = std::move(token_s);
+  return outcome;
+}
+
+TEST(FateTest, TellsRefusalsFromFailures) {
+  const auto early = [](absl::Status status) { return FateOf(Ended(std::move(status), 1, {})); };
+  EXPECT_EQ(early(absl::OkStatus()), Fate::kAnswered);
+  EXPECT_EQ(early(absl::ResourceExhaustedError("")), Fate::kRefused);
+  EXPECT_EQ(early(absl::UnavailableError("")), Fate::kRefused);
+  EXPECT_EQ(early(absl::DeadlineExceededError("")), Fate::kRefused);
+  EXPECT_EQ(early(absl::InternalError("")), Fate::kFailed);
+  EXPECT_EQ(FateOf(Ended(absl::DeadlineExceededError(""), 10, {})), Fate::kExpired);
+  // Who has had a token was not refused.
+  EXPECT_EQ(FateOf(Ended(absl::UnavailableError(""), 1, {0.5})), Fate::kFailed);
+  EXPECT_EQ(FateOf(Ended(absl::DeadlineExceededError(""), 1, {0.5})), Fate::kExpired);
+}
+
+TEST(SloTest, BoundsTheFirstTokenAndTheLast) {
+  const Slo slo{1, 0.5};  // three tokens: 2 s
+  EXPECT_TRUE(slo.Met(Ended(absl::OkStatus(), 2, {1, 1.5, 2})));
+  EXPECT_FALSE(slo.Met(Ended(absl::OkStatus(), 1.9, {1.1, 1.5, 1.9})));
+  EXPECT_FALSE(slo.Met(Ended(absl::OkStatus(), 2.1, {0.1, 0.2, 2.1})));
+  EXPECT_FALSE(slo.Met(Ended(absl::InternalError(""), 1, {0.1, 0.2, 0.3})));
+}
+
+TEST(SummarizeTest, CountsWhatEndedInTheWindow) {
+  const Slo slo{1, 0.5};
+  const absl::Status refusal =
+      WithRetryAfter(absl::ResourceExhaustedError("full"), absl::Milliseconds(700));
+  const std::vector<Outcome> outcomes = {
+      Ended(absl::OkStatus(), 0.9, {0.5, 0.6, 0.9}),  // before it
+      Ended(absl::OkStatus(), 2.0, {1.0, 1.2, 2.0}),  // in time
+      Ended(absl::OkStatus(), 4.0, {3.0, 3.5, 4.0}),  // late
+      Ended(refusal, 1.5, {}),
+      Ended(absl::ResourceExhaustedError("full"), 1.7, {}),
+      Ended(absl::InternalError("oops"), 2.0, {}),
+      Ended(absl::OkStatus(), 5.1, {5.1}),  // after it
+  };
+  const LevelFigures f = Summarize(outcomes, slo, 1, 5);
+  EXPECT_EQ(f.ended, 5);
+  EXPECT_EQ(f.answered, 2);
+  EXPECT_EQ(f.good, 1);
+  EXPECT_EQ(f.refused, 2);
+  EXPECT_EQ(f.failed, 1);
+  EXPECT_EQ(f.refused_with_retry, 1);
+  EXPECT_DOUBLE_EQ(f.retry_p50_ms, 700);
+  EXPECT_DOUBLE_EQ(f.goodput, 0.25);
+  EXPECT_DOUBLE_EQ(f.goodput_tokens, 0.75);
+  EXPECT_DOUBLE_EQ(f.refusal_p50_ms, 1600);
+  EXPECT_DOUBLE_EQ(f.ttft_p50_ms, 2000);
+  EXPECT_DOUBLE_EQ(f.gap_p50_ms, 500);
+  EXPECT_THAT(ReasonTable({f}), HasSubstr("| INTERNAL | 1 | e.g. oops |"));
+  EXPECT_THAT(GoodputTable({f}), HasSubstr("| 2 | 1 | 0 | 1 | 2 | 0.25 | 100 % | 1 |"));
+}
+
+TEST(SvgPlotTest, TicksAreRoundAndReachTheTop) {
+  EXPECT_THAT(Ticks(5), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(Ticks(0.9), ElementsAre(0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0));
+  EXPECT_THAT(Ticks(101), ElementsAre(0, 25, 50, 75, 100, 125));
+  EXPECT_EQ(Ticks(0).back(), 1);
+}
+
+TEST(SvgPlotTest, LeavesOutWhatIsNoNumber) {
+  const std::string svg = RenderSvg(
+      {{"a < b", "x", "y", {{"line", {{1, 2}, {2, NAN}, {3, 4}}}, {"none", {{1, NAN}}}}}});
+  EXPECT_THAT(svg, HasSubstr("a &lt; b"));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  size_t paths = 0;
+  for (size_t at = 0; (at = svg.find("<path", at)) != std::string::npos; ++at) ++paths;
+  EXPECT_EQ(paths, 1u);
+}
+
+TEST(LoadClientTest, ReportsTokensAndRefusals) {
+  FakeCluster cluster(1, 1, [](router::Options* options) { options->max_inflight_requests = 1; });
+  cluster.decode(0)->SetReply([](DecodeCall call) {
+    call.SendTokens({'a'});
+    call.Finish({'b', 'c'}, internal::v1::DecodeResponse::FINISH_LENGTH);
+  });
+  LoadClient client(cluster.server().address());
+  const auto vocab_size = client.VocabSize();
+  ASSERT_TRUE(vocab_size.ok()) << vocab_size.status();
+  Ask ask;
+  ask.prompt = {'x', 'y'};
+  ask.max_tokens = 3;
+  std::vector<int> told;
+  ask.on_tokens = [&](int tokens) { told.push_back(tokens); };
+  const Outcome answer = client.SendAndWait(ask);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_THAT(answer.tokens, ElementsAre('a', 'b', 'c'));
+  EXPECT_EQ(told.back(), 3);
+  EXPECT_EQ(answer.prompt_tokens, 2);
+  EXPECT_GE(answer.ttft_s(), 0);
+  EXPECT_LE(answer.token_s.back(), answer.ended_s);
+
+  // One that never ends on its own keeps the router full.
+  absl::Notification arrived;
+  DecodeCall held;
+  cluster.decode(0)->SetReply([&](DecodeCall call) {
+    held = std::move(call);
+    arrived.Notify();
+  });
+  ask.on_tokens = nullptr;
+  absl::Notification ended;
+  client.Send(ask, NowSeconds(), [&](Outcome) { ended.Notify(); });
+  ASSERT_TRUE(arrived.WaitForNotificationWithTimeout(testing::kPatience));
+  const Outcome refused = client.SendAndWait(ask);
+  EXPECT_EQ(FateOf(refused), Fate::kRefused) << refused.status;
+  EXPECT_TRUE(ErrorRetryAfter(refused.status).has_value());
+  held.Finish({'a', 'b', 'c'}, internal::v1::DecodeResponse::FINISH_LENGTH);
+  ASSERT_TRUE(ended.WaitForNotificationWithTimeout(testing::kPatience));
+}
+
+TEST(OpenLoopTest, SendsWhateverBecomesOfTheOthers) {
+  FakeCluster cluster;
+  // Nobody is answered until the last arrival has been seen: callers that waited would never end.
+  absl::Mutex mutex;
+  std::vector<DecodeCall> held;
+  int expected = -1;
+  cluster.decode(0)->SetReply([&](DecodeCall call) {
+    absl::MutexLock lock(&mutex);
+    held.push_back(std::move(call));
+    if (static_cast<int>(held.size()) != expected) return;
+    for (DecodeCall& one : held) {
+      one.Finish(std::vector<int32_t>(one.request.max_tokens(), 'a'),
+                 internal::v1::DecodeResponse::FINISH_LENGTH);
+    }
+  });
+  const auto mix = TrafficMix::Parse("1:4:3");
+  ASSERT_TRUE(mix.ok());
+  LoadOptions options;
+  options.rate = 100;
+  options.duration_s = 0.5;
+  options.seed = 3;
+  options.vocab_size = 100;
+  // The same draws, without sending.
+  int arrivals = 0;
+  Random random(options.seed);
+  for (double at = random.Exponential(options.rate); at < options.duration_s;
+       at += random.Exponential(options.rate)) {
+    MakeAsk(mix->Draw(&random), options.vocab_size, &random);
+    ++arrivals;
+  }
+  {
+    absl::MutexLock lock(&mutex);
+    expected = arrivals;
+  }
+  LoadClient client(cluster.server().address());
+  const std::vector<Outcome> outcomes = RunOpenLoop(&client, *mix, options);
+  EXPECT_EQ(static_cast<int>(outcomes.size()), arrivals);
+  EXPECT_GT(arrivals, 20);
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status;
+    EXPECT_EQ(outcome.tokens.size(), 3u);
+    EXPECT_GE(outcome.sent_s, outcome.due_s);
+  }
+}
+
+// A server for one connection, which answers with what it is given.
+class OneAnswer {
+ public:
+  explicit OneAnswer(std::string answer) {
+    listener_ = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    BATON_CHECK(bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
+    BATON_CHECK(listen(listener_, 1) == 0);
+    BATON_CHECK(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+    url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+    thread_ = std::thread([this, answer = std::move(answer)] {
+      const int fd = accept(listener_, nullptr, nullptr);
+      char buffer[4096];
+      while (request_.find("{}") == std::string::npos) {
+        const ssize_t count = read(fd, buffer, sizeof(buffer));
+        if (count <= 0) break;
+        request_.append(buffer, static_cast<size_t>(count));
+      }
+      (void)!write(fd, answer.data(), answer.size());
+      close(fd);
+    });
+  }
+  ~OneAnswer() {
+    Join();
+    close(listener_);
+  }
+  void Join() {
+    if (thread_.joinable()) thread_.join();
+  }
+  const std::string& url() const { return url_; }
+  const std::string& request() const { return request_; }
+
+ private:
+  int listener_ = -1;
+  std::string url_, request_;
+  std::thread thread_;
+};
+
+TEST(HttpPostTest, AsksAndReadsToTheEnd) {
+  OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n[42]");
+  const auto body = HttpPost(server.url(), "/completion", "{}", absl::Seconds(60));
+  ASSERT_TRUE(body.ok()) << body.status();
+  EXPECT_EQ(*body, "[42]");
+  server.Join();
+  EXPECT_THAT(server.request(), HasSubstr("POST /completion HTTP/1.1\r\n"));
+  EXPECT_THAT(server.request(), HasSubstr("\r\nContent-Length: 2\r\n"));
+}
+
+TEST(HttpPostTest, AnyOtherAnswerIsAnError) {
+  OneAnswer server("HTTP/1.1 503 Service Unavailable\r\n\r\nloading");
+  const auto body = HttpPost(server.url(), "/", "{}", absl::Seconds(60));
+  EXPECT_THAT(std::string(body.status().message()), HasSubstr("503 Service Unavailable"));
+  EXPECT_FALSE(HttpPost("127.0.0.1:1", "/", "{}", absl::Seconds(60)).ok());
+  EXPECT_FALSE(HttpPost("http://127.0.0.1:1", "/", "{}", absl::Seconds(60)).ok());
+}
+
+TEST(ResidentBytesTest, SeesOurOwnAndNobodyElses) {
+  EXPECT_GT(ResidentBytesOf(getpid()), 1 << 20);
+  EXPECT_EQ(ResidentBytesOf(-1), 0);
+}
+
+}  // namespace
+}  // namespace baton::benchmarks
