@@ -1,5 +1,6 @@
 // Row: frames of KV transfers that are not what was sent.
 #include <atomic>
+#include <cstdio>
 #include <map>
 #include <thread>
 
@@ -57,7 +58,10 @@ class FrameJudge {
     count.harmless += verdict == Tally::Verdict::kRight;
     count.token_first += verdict == Tally::Verdict::kError && !result.tokens.empty();
     const std::string what = absl::StrCat(kind->name, ", request ", i, ": ");
-    if (verdict == Tally::Verdict::kRight && kind->must_be_refused) ++unnoticed_;
+    if (verdict == Tally::Verdict::kRight && kind->must_be_refused) {
+      ++unnoticed_;
+      std::fprintf(stderr, "  %sanswered right\n", what.c_str());
+    }
     if (verdict != Tally::Verdict::kError) return;
     if (!absl::c_linear_search(kind->reasons, ErrorReason(result.status))) {
       run_.Fail(absl::StrCat(what, "refused as ", result.status.ToString()));
