@@ -1,6 +1,7 @@
 #include "decode_worker/fair_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/base/check.h"
@@ -84,11 +85,23 @@ void FairQueue::Leave(std::map<std::string, Tenant>::iterator tenant) {
 void FairQueue::Charge(const std::string& tenant, int64_t tokens) {
   auto it = tenants_.find(tenant);
   if (it == tenants_.end()) {
-    if (ring_.empty() || tenants_.size() >= kMaxTenants) return;  // nobody waits for the turn
+    if (ring_.empty()) return;  // nobody waits for the turn
+    // Debts are bounded, so this ends. Only where all wait is there none to forget.
+    while (tenants_.size() >= kMaxTenants && tenants_.size() > ring_.size()) Forgive();
+    if (tenants_.size() >= kMaxTenants) return;
     it = tenants_.try_emplace(tenant).first;
   }
   // A debt is bounded, so that a tenant comes back within a bounded number of turns.
   it->second.deficit = std::max(it->second.deficit - tokens, -64 * quantum_tokens_);
+}
+
+void FairQueue::Forgive() {
+  for (auto it = tenants_.begin(); it != tenants_.end();) {
+    Tenant& tenant = it->second;
+    if (tenant.deficit < 0) tenant.deficit /= 2;
+    const bool small = tenant.deficit > -quantum_tokens_;
+    it = small && !tenant.in_ring ? tenants_.erase(it) : std::next(it);
+  }
 }
 
 std::vector<Sequence*> FairQueue::All() const {

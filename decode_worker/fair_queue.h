@@ -10,6 +10,7 @@
 #ifndef BATON_DECODE_WORKER_FAIR_QUEUE_H_
 #define BATON_DECODE_WORKER_FAIR_QUEUE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <list>
@@ -38,6 +39,7 @@ class FairQueue {
 
   bool empty() const { return size_ == 0; }
   int size() const { return size_; }
+  size_t tenant_count() const { return tenants_.size(); }  // that wait, or are in debt
   // In no order.
   std::vector<Sequence*> All() const;
 
@@ -50,6 +52,8 @@ class FairQueue {
   static int64_t Cost(const Sequence& sequence) {
     return static_cast<int64_t>(sequence.tokens.size());
   }
+  // Halves all debts, and forgets small ones of tenants that do not wait.
+  void Forgive();
   void Leave(std::map<std::string, Tenant>::iterator tenant);
 
   const int64_t quantum_tokens_;

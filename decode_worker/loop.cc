@@ -155,7 +155,8 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   sequence->id = ++last_sequence_id_;
   absl::Status status = draining_ ? Draining() : absl::OkStatus();
   const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
-  const std::optional<absl::Duration> wait = estimate_.TimeFor(scheduler_.waiting_tokens());
+  const std::optional<absl::Duration> wait =
+      estimate_.TimeFor(scheduler_.waiting_tokens(call->priority));
   if (status.ok() && wait && scheduler_.waiting_count() > 0 &&
       clock_.Now() + *wait > call->deadline) {
     status = MakeError(absl::StatusCode::kResourceExhausted, "DEADLINE_UNREACHABLE",
@@ -234,6 +235,13 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     metrics_.TransferFailed(transfer::AbortReasonOf(status));
     BATON_LOG(Warning) << "decode " << call->request_id << ": transfer from "
                        << call->prefill.address << " failed: " << status.ToString();
+    if (sequence->preemptions > 0 && !absl::IsCancelled(status) &&
+        !absl::IsDeadlineExceeded(status)) {
+      // An answer that was promised a pause and nothing else: no other worker is to begin it anew.
+      sequence->compute_here = true;
+      scheduler_.OnTransferEnd(*sequence);
+      return;
+    }
     EndCall(call, ForRouter(status));
   }
   if (sequence->state == Sequence::State::kEvicted) {
@@ -264,7 +272,7 @@ bool DecodeLoop::Step() {
     metrics_.Preempted(scheduler_.preemption_count() - preemptions_told_);
     preemptions_told_ = scheduler_.preemption_count();
   }
-  if (plan.chunks.empty()) return false;
+  if (plan.chunks.empty()) return plan.preempted;
   const absl::Duration begin = clock_.SinceStart();
   if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);
   engine::Batch batch;

@@ -3,17 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/base/error.h"
 #include "decode_worker/beam_search.h"
 
 namespace baton::decode_worker {
-namespace {
-
-constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
-
-}  // namespace
 
 DecodeScheduler::DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool,
                                  kv::RadixCache* cache, Events events)
@@ -24,151 +17,6 @@ DecodeScheduler::DecodeScheduler(const SchedulerOptions& options, kv::BlockPool&
       waiting_(options.fair_quantum_tokens) {
   // Otherwise a batch full of decoding sequences would leave no room to compute any prompt.
   BATON_CHECK_GT(options.max_num_batched_tokens, options.max_num_seqs);
-}
-
-int DecodeScheduler::BlocksFor(int64_t tokens) const {
-  return static_cast<int>((tokens + options_.block_tokens - 1) / options_.block_tokens);
-}
-
-bool DecodeScheduler::IsLong(const Sequence& sequence) const {
-  return options_.long_context_tokens > 0 &&
-         static_cast<int>(sequence.tokens.size()) > options_.long_context_tokens;
-}
-
-// A sequence that stands for several choices needs their places, too: it becomes them unasked.
-int DecodeScheduler::Slots(const Sequence& sequence) const {
-  if (sequence.call->beams == nullptr) return sequence.draws;
-  return sequence.call->beams->started() ? 1 : sequence.call->beams->width();
-}
-
-int DecodeScheduler::UsedSlots() const {
-  int slots = 0;
-  for (const auto& [rank, sequence] : inside_) slots += Slots(*sequence);
-  return slots;
-}
-
-int DecodeScheduler::LongBlocks() const {
-  int blocks = 0;
-  for (const auto& [rank, sequence] : inside_) {
-    if (IsLong(*sequence)) blocks += sequence->blocks.size();
-  }
-  return blocks;
-}
-
-absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
-  const Call& call = *sequence.call;
-  const int choices = call.beams != nullptr ? call.beams->width() : sequence.draws;
-  if (choices > options_.max_num_seqs) {
-    return MakeError(
-        kExhausted, "TOO_MANY_CHOICES",
-        absl::StrCat(choices, " choices at once asked for, the decode worker has places for ",
-                     options_.max_num_seqs, " (--max-num-seqs)"));
-  }
-  // The KV of the last token is never read. Choices can take turns, beams go in step.
-  const int64_t prompt = static_cast<int64_t>(sequence.tokens.size());
-  const int64_t whole = prompt + call.max_tokens - 1;
-  int64_t blocks = BlocksFor(whole);
-  if (call.beams != nullptr) {
-    const int64_t shared = prompt / options_.block_tokens;
-    // A beam that splits has a copy of its parent's last block beside the parent's own.
-    blocks = shared + (blocks - shared + 1) * choices;
-  }
-  if (blocks <= pool_.counts().total) return absl::OkStatus();
-  return MakeError(
-      kExhausted, "KV_POOL_TOO_SMALL",
-      absl::StrCat("a prompt of ", prompt, " tokens and an answer of ", call.max_tokens,
-                   call.beams != nullptr ? absl::StrCat(" on ", choices, " beams") : "", " need ",
-                   blocks, " KV blocks, the decode worker has ", pool_.counts().total));
-}
-
-absl::Status DecodeScheduler::CheckTenant(const Sequence& sequence) const {
-  const auto it = tenants_.find(sequence.call->tenant);
-  if (it == tenants_.end()) return absl::OkStatus();
-  const TenantUse& use = it->second;
-  const int64_t tokens = use.tokens + static_cast<int64_t>(sequence.tokens.size());
-  const bool requests_full =
-      options_.max_tenant_requests > 0 && use.requests >= options_.max_tenant_requests;
-  const bool tokens_full = options_.max_tenant_tokens > 0 && tokens > options_.max_tenant_tokens;
-  if (!requests_full && !tokens_full) return absl::OkStatus();
-  return MakeError(kExhausted, "TENANT_LIMIT",
-                   absl::StrCat("tenant \"", sequence.call->tenant, "\" has ", use.requests,
-                                " requests of ", use.tokens, " prompt tokens here, the bounds are ",
-                                options_.max_tenant_requests, " and ", options_.max_tenant_tokens));
-}
-
-absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
-  const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
-  BATON_CHECK_GE(tokens, 1);
-  if (absl::Status fits = CheckFits(*sequence); !fits.ok()) return fits;
-  if (absl::Status within = CheckTenant(*sequence); !within.ok()) return within;
-  // The bounds are on what waits: a lone prompt is let in however long it is.
-  if (waiting_.count() > 0 && (waiting_.count() >= options_.max_queued_requests ||
-                               waiting_.tokens() + tokens > options_.max_queued_tokens)) {
-    return MakeError(
-        kExhausted, "QUEUE_FULL",
-        absl::StrCat("the decode worker's queue holds ", waiting_.count(), " requests and ",
-                     waiting_.tokens(), " tokens, its bounds are ", options_.max_queued_requests,
-                     " and ", options_.max_queued_tokens));
-  }
-  ++call_sizes_[sequence->call->id];
-  TenantUse& use = tenants_[sequence->call->tenant];
-  ++use.requests;
-  use.tokens += tokens;
-  sequence->submission = ++submissions_;
-  const bool long_context = IsLong(*sequence);
-  waiting_.PushNew(std::move(sequence), long_context);
-  return absl::OkStatus();
-}
-
-bool DecodeScheduler::MakeFree(int count) {
-  const int lacking = count - pool_.counts().free;
-  if (lacking <= 0) return true;
-  if (cache_ == nullptr || cache_->evictable_block_count() < lacking) return false;
-  cache_->Evict(lacking);
-  return true;
-}
-
-bool DecodeScheduler::TryAdmit(Sequence& sequence) {
-  if (UsedSlots() + Slots(sequence) > options_.max_num_seqs) return false;
-  const Call& call = *sequence.call;
-  const int tokens = static_cast<int>(sequence.tokens.size());
-  kv::Match match;
-  // At least the last token is computed: the next is drawn from its logits. Prompt log
-  // probabilities come from computing all of them.
-  const bool reuse = cache_ != nullptr && (!call.prompt_logprobs || call.answered);
-  if (reuse) match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
-  const int missing = BlocksFor(tokens) - match.blocks.size();
-  // Each of those inside may need its next block at any step.
-  const int reserve = inside_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
-  const int evictable = cache_ != nullptr ? cache_->evictable_block_count() : 0;
-  if (pool_.counts().free + evictable < missing + reserve) return false;
-  BATON_CHECK(MakeFree(missing));
-
-  const bool here = call.prefill.address.empty() ||
-                    sequence.host_copy.computed_tokens > match.tokens ||
-                    tokens - match.tokens <= options_.local_prefill_max_tokens;
-  const kv::BlockUse use = here ? kv::BlockUse::kActive : kv::BlockUse::kHeld;
-  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, use);
-  BATON_CHECK(fresh.ok()) << fresh.status();
-  match.blocks.SetUse(use);
-  sequence.blocks = std::move(match.blocks);
-  sequence.blocks.Append(*std::move(fresh));
-  sequence.computed_tokens = match.tokens;
-  sequence.state = here ? Sequence::State::kRunning : Sequence::State::kReceiving;
-  return true;
-}
-
-Sequence* DecodeScheduler::Admit() {
-  const int long_bound = static_cast<int>(options_.long_context_share * pool_.counts().total);
-  const int long_blocks = LongBlocks();
-  Sequence* next = waiting_.Next([&](const Sequence& sequence) {
-    const int wanted = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-    return IsLong(sequence) && long_blocks > 0 && long_blocks + wanted > long_bound;
-  });
-  // Nobody overtakes one that waits for blocks, or it might wait for ever.
-  if (next == nullptr || !TryAdmit(*next)) return nullptr;
-  inside_.emplace(next->Rank(), waiting_.Take(*next));
-  return next;
 }
 
 void DecodeScheduler::Keep(Sequence& sequence) {
@@ -214,6 +62,8 @@ bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
 StepPlan DecodeScheduler::PlanStep() {
   StepPlan plan;
   dropped_.clear();
+  const int64_t preemptions = preemption_count_;
+  KeepLongShare();
   std::vector<Sequence*> decoding;
   for (const auto& [rank, sequence] : inside_) {
     if (sequence->state == Sequence::State::kRunning && sequence->remaining_tokens() == 1) {
@@ -242,6 +92,7 @@ StepPlan DecodeScheduler::PlanStep() {
         {sequence.get(), sequence->computed_tokens, sequence->computed_tokens + count});
     budget -= count;
   }
+  plan.preempted = preemption_count_ > preemptions;
   return plan;
 }
 
@@ -279,33 +130,46 @@ void DecodeScheduler::GrowOne(Sequence& sequence, StepPlan& plan) {
 }
 
 bool DecodeScheduler::PreemptSomeoneAfter(const std::vector<Sequence*>& group) {
-  const auto last = inside_.rbegin();
   // Blocks that come back soon: nobody else needs to give way meanwhile.
   for (const auto& [rank, sequence] : inside_) {
     if (sequence->state == Sequence::State::kEvicted) return false;
   }
+  const auto last = inside_.rbegin();
   BATON_CHECK(last != inside_.rend());
   Sequence& victim = *last->second;
-  if (victim.call == group.back()->call && &victim == group.back()) {
-    BATON_CHECK(inside_.begin()->second.get() != group.front())
-        << "sequence " << victim.id << " has the pool to itself, and it is too small";
-    if (victim.call->beams != nullptr) {
-      PreemptCall(*victim.call);
-    } else {
-      Preempt(victim);
-    }
-    return false;
-  }
+  if (&victim != group.back()) return GiveUp(victim);
+  BATON_CHECK(inside_.begin()->second.get() != group.front())
+      << "sequence " << victim.id << " has the pool to itself, and it is too small";
+  GiveUp(victim);
+  return false;
+}
+
+bool DecodeScheduler::GiveUp(Sequence& victim) {
   if (victim.state == Sequence::State::kReceiving) {
     Evict(victim, /*ended=*/false);
     return false;
   }
+  if (victim.state == Sequence::State::kEvicted) return false;
   if (victim.call->beams != nullptr && victim.call->beams->started()) {
     PreemptCall(*victim.call);
   } else {
     Preempt(victim);
   }
   return true;
+}
+
+void DecodeScheduler::KeepLongShare() {
+  while (LongBlocks() > LongBound()) {
+    Sequence* last = nullptr;
+    bool lone = true;
+    for (const auto& [rank, sequence] : inside_) {
+      if (!IsLong(*sequence)) continue;
+      if (sequence->state == Sequence::State::kEvicted) return;
+      lone &= last == nullptr || last->call == sequence->call;
+      last = sequence.get();
+    }
+    if (lone || !GiveUp(*last)) return;
+  }
 }
 
 void DecodeScheduler::Preempt(Sequence& sequence) {
@@ -449,7 +313,7 @@ void DecodeScheduler::CheckIntegrity() const {
     ++call_sizes[sequence->call->id];
   }
   BATON_CHECK_EQ(static_cast<int>(waiting.size()), waiting_.count());
-  BATON_CHECK_EQ(tokens, waiting_.tokens());
+  BATON_CHECK_EQ(tokens, waiting_tokens());
   for (const auto& [rank, sequence] : inside_) {
     BATON_CHECK(sequence->state != Sequence::State::kWaiting);
     BATON_CHECK(rank == sequence->Rank());

@@ -10,7 +10,8 @@
 // prefix cache holds already, and a reserve for the growth of those inside. Its answer takes blocks
 // one at a time. When none is left and nothing cached can be evicted, the last in rank (priority,
 // then age) gives its blocks up and waits again; the first in rank always progresses, because a
-// request that could not finish alone is refused at Submit.
+// request that could not finish alone is refused at Submit. Who enters may displace lower
+// priorities, never its own.
 //
 // What a sequence had computed goes into the prefix cache, finished or preempted: whoever comes
 // back finds what has not been evicted meanwhile.
@@ -42,8 +43,8 @@ struct SchedulerOptions {
   int64_t max_queued_tokens = 1 << 20;
   // Missing tokens up to which the prompt's tail is computed here instead of asked for.
   int local_prefill_max_tokens = 0;
-  // Requests of more tokens than this together take at most this share of the pool, but for a lone
-  // one. 0: no bound.
+  // Sequences of more tokens than this together take at most this share of the pool, but for those
+  // of a lone request. 0: no bound.
   int long_context_tokens = 0;
   double long_context_share = 0.5;
   // Of one tenant, waiting and inside. 0: no bound.
@@ -65,6 +66,7 @@ struct StepPlan {
   // To be copied before the step: targets[i] = sources[i].
   std::vector<kv::BlockId> copy_sources;
   std::vector<kv::BlockId> copy_targets;
+  bool preempted = false;  // someone gave way: whoever waits may fit now
 };
 
 class DecodeScheduler {
@@ -89,8 +91,8 @@ class DecodeScheduler {
   Sequence* Admit();
   // The transfer is verified: the KV of all tokens but the first drawn one is there.
   void Commit(Sequence& sequence);
-  // The last writer to the sequence's blocks has stopped, without a commit. True if the sequence
-  // waits again, false if it had ended and is gone.
+  // The last writer to the sequence's blocks has stopped, without a commit: its transfer failed, or
+  // it was evicted. True if the sequence waits again, false if it had ended and is gone.
   bool OnTransferEnd(Sequence& sequence);
 
   // What to compute now; may preempt. Empty if nothing runs.
@@ -118,7 +120,9 @@ class DecodeScheduler {
   int waiting_count() const { return waiting_.count(); }
   int receiving_count() const;
   int running_count() const;
-  int64_t waiting_tokens() const { return waiting_.tokens(); }
+  int64_t waiting_tokens() const { return waiting_.tokens(Priority::kLow); }
+  // Of those that do not stand behind a request of this priority.
+  int64_t waiting_tokens(Priority least) const { return waiting_.tokens(least); }
   int64_t preemption_count() const { return preemption_count_; }
 
   // Ends the process unless slots, queues and counts agree. For tests.
@@ -135,9 +139,12 @@ class DecodeScheduler {
   int Slots(const Sequence& sequence) const;
   int UsedSlots() const;
   int LongBlocks() const;
+  int LongBound() const;
   absl::Status CheckFits(const Sequence& sequence) const;
   absl::Status CheckTenant(const Sequence& sequence) const;
   bool TryAdmit(Sequence& sequence);
+  // One of a lower priority gives way. False if nobody does, or blocks come only later.
+  bool DisplaceFor(const Sequence& sequence);
   // True if `count` blocks are free now, evicting cached ones as needed.
   bool MakeFree(int count);
   // Blocks for the next token of all of `group`, with copies where they are shared.
@@ -146,6 +153,10 @@ class DecodeScheduler {
   void GrowOne(Sequence& sequence, StepPlan& plan);
   // False if `group` itself is the last in rank.
   bool PreemptSomeoneAfter(const std::vector<Sequence*>& group);
+  // Long-context sequences that have grown beyond their share: the last ones give way.
+  void KeepLongShare();
+  // False if the blocks come later, with OnTransferEnd.
+  bool GiveUp(Sequence& victim);
   void Preempt(Sequence& sequence);
   void PreemptCall(Call& call);
   void Keep(Sequence& sequence);

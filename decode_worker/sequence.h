@@ -99,6 +99,7 @@ struct Sequence {
   std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
   absl::Duration transfer_began_at;
   int preemptions = 0;
+  bool compute_here = false;  // the prefill worker would not compute what a preemption lost
   HostCopy host_copy;
   uint64_t submission = 0;  // set by the scheduler: age
 

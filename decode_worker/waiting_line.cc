@@ -1,5 +1,6 @@
 #include "decode_worker/waiting_line.h"
 
+#include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
@@ -14,7 +15,8 @@ WaitingLine::WaitingLine(int64_t quantum)
 void WaitingLine::PushNew(std::unique_ptr<Sequence> sequence, bool long_context) {
   sequence->state = Sequence::State::kWaiting;
   ++count_;
-  tokens_ += static_cast<int64_t>(sequence->tokens.size());
+  tokens_[static_cast<size_t>(sequence->call->priority)] +=
+      static_cast<int64_t>(sequence->tokens.size());
   Queues& queues = QueuesOf(sequence->call->priority);
   (long_context ? queues.long_context : queues.ordinary).Push(std::move(sequence));
 }
@@ -22,7 +24,8 @@ void WaitingLine::PushNew(std::unique_ptr<Sequence> sequence, bool long_context)
 void WaitingLine::PushPreempted(std::unique_ptr<Sequence> sequence) {
   sequence->state = Sequence::State::kWaiting;
   ++count_;
-  tokens_ += static_cast<int64_t>(sequence->tokens.size());
+  tokens_[static_cast<size_t>(sequence->call->priority)] +=
+      static_cast<int64_t>(sequence->tokens.size());
   preempted_.emplace(sequence->Rank(), std::move(sequence));
 }
 
@@ -57,8 +60,13 @@ std::unique_ptr<Sequence> WaitingLine::Take(const Sequence& sequence) {
   }
   BATON_CHECK(taken.get() == &sequence) << "sequence " << sequence.id << " does not wait";
   --count_;
-  tokens_ -= static_cast<int64_t>(taken->tokens.size());
+  tokens_[static_cast<size_t>(taken->call->priority)] -= static_cast<int64_t>(taken->tokens.size());
   return taken;
+}
+
+int64_t WaitingLine::tokens(Priority least) const {
+  const auto first = tokens_.begin() + static_cast<int>(least);
+  return std::accumulate(first, tokens_.end(), int64_t{0});
 }
 
 void WaitingLine::Charge(Priority priority, const std::string& tenant, int64_t tokens) {

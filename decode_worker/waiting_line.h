@@ -37,7 +37,8 @@ class WaitingLine {
   void Charge(Priority priority, const std::string& tenant, int64_t tokens);
 
   int count() const { return count_; }
-  int64_t tokens() const { return tokens_; }  // of all who wait
+  // Of all who wait with at least this priority.
+  int64_t tokens(Priority least) const;
   std::vector<Sequence*> All() const;
 
  private:
@@ -50,7 +51,7 @@ class WaitingLine {
   std::array<Queues, 3> queues_;  // by Priority
   std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> preempted_;  // by rank
   int count_ = 0;
-  int64_t tokens_ = 0;
+  std::array<int64_t, 3> tokens_ = {};  // by Priority
 };
 
 }  // namespace baton::decode_worker

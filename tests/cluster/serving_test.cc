@@ -90,6 +90,22 @@ TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
   }
 }
 
+// What a preemption lost can be more than the prefill worker takes: it is computed here then.
+TEST_F(ServingTest, APreemptedAnswerMayOutgrowThePrefillWorker) {
+  worker::WorkerOptions small = Options(), options = Options();
+  small.num_blocks = 6;  // 96 tokens: all prompts, no whole answer
+  options.num_blocks = 34;
+  options.enable_prefix_caching = false;  // nothing is found again
+  StartPair(small, options);
+  std::mt19937 random(34);
+  RunAll(MakeCases(random, 40, 80, 150), 12, [&](const Case& c) {
+    return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
+  });
+  EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";
+  EXPECT_GT(DecodeMetric("baton_local_prefill_tokens_total"), 100);
+  ExpectIdle();
+}
+
 TEST_F(ServingTest, ADecodeWorkerAloneIsAServer) {
   worker::WorkerOptions options = Options();
   options.num_blocks = 60;

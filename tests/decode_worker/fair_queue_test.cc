@@ -58,6 +58,25 @@ TEST(FairQueueTest, WhatIsGeneratedCounts) {
   EXPECT_GT(served["chatty"], 5) << "a debt is worked off";
 }
 
+// Names of tenants come from requests: however many there are, what is remembered is bounded, and
+// the next tenant's debt counts all the same.
+TEST(FairQueueTest, ManyDebtorsDoNotSetNewOnesFree) {
+  FairQueue queue(100);
+  for (uint64_t id = 0; id < 30; ++id) {
+    queue.Push(Request(id, "brief", 50));
+    queue.Push(Request(1000 + id, "chatty", 50));
+  }
+  for (int i = 0; i < 5000; ++i) queue.Charge(std::to_string(i), 10'000);
+  EXPECT_LE(queue.tenant_count(), 4096u);
+  std::map<std::string, int> served;
+  for (int i = 0; i < 20; ++i) {
+    const std::string tenant = queue.Pop()->call->tenant;
+    ++served[tenant];
+    if (tenant == "chatty") queue.Charge(tenant, 450);
+  }
+  EXPECT_GT(served["brief"], 3 * served["chatty"]);
+}
+
 TEST(FairQueueTest, RemovedOnesLeaveNoTurnBehind) {
   FairQueue queue(10);
   queue.Push(Request(1, "a", 5));

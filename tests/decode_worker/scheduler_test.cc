@@ -276,6 +276,112 @@ TEST_F(SchedulerTest, LongRequestsDoNotCrowdOutShortOnes) {
   EXPECT_EQ(scheduler_->Admit()->id, 2u);
 }
 
+TEST_F(SchedulerTest, SmallerLongRequestsDoNotPassOneThatWaits) {
+  Make(40, {.long_context_tokens = 50, .long_context_share = 0.5});
+  ASSERT_TRUE(Submit(1, {.prompt = 64}).ok());
+  ASSERT_TRUE(Submit(2, {.prompt = 300}).ok());  // 19 blocks of the 20
+  ASSERT_TRUE(Submit(3, {.prompt = 64, .priority = Priority::kLow}).ok());
+  ASSERT_TRUE(Submit(4, {.prompt = 16, .priority = Priority::kLow}).ok());
+  EXPECT_EQ(scheduler_->Admit()->id, 1u);
+  EXPECT_EQ(scheduler_->Admit()->id, 4u) << "an ordinary one";
+  EXPECT_EQ(scheduler_->Admit(), nullptr);
+  Commit(*scheduler_->Find(1));
+  scheduler_->Remove(*scheduler_->Find(1));
+  EXPECT_EQ(scheduler_->Admit()->id, 2u);
+}
+
+TEST_F(SchedulerTest, AnswersThatGrowLongKeepToTheShareOfLongRequests) {
+  Make(20, {.long_context_tokens = 50, .long_context_share = 0.5}, false);
+  for (const uint64_t id : {1, 2}) ASSERT_TRUE(Submit(id, {.prompt = 30, .max_tokens = 150}).ok());
+  for (int i = 0; i < 2; ++i) Commit(*scheduler_->Admit());
+  while (preempted_.empty()) {
+    Step();
+    ASSERT_LT(scheduler_->Find(1)->tokens.size(), 100u);
+  }
+  // Five blocks each are half of the pool: free ones are left when the second gives way.
+  EXPECT_EQ(preempted_, std::vector<uint64_t>{2});
+  EXPECT_GE(pool_->counts().free, 10);
+  EXPECT_EQ(scheduler_->Admit(), nullptr) << "the share is taken";
+  while (finished_.empty()) Step();  // alone, it may take more
+  EXPECT_EQ(scheduler_->Admit()->id, 2u);
+}
+
+TEST_F(SchedulerTest, HigherPriorityDisplacesLowerOnes) {
+  Make(6, {}, false);
+  for (const uint64_t id : {1, 2}) {
+    ASSERT_TRUE(Submit(id, {.prompt = 32, .max_tokens = 9, .priority = Priority::kLow}).ok());
+    Commit(*scheduler_->Admit());
+    Step();  // three blocks each
+  }
+  ASSERT_TRUE(Submit(3, {.prompt = 16, .max_tokens = 2, .priority = Priority::kLow}).ok());
+  EXPECT_EQ(scheduler_->Admit(), nullptr) << "its own rank it does not displace";
+  ASSERT_TRUE(Submit(4, {.prompt = 32, .max_tokens = 2}).ok());
+  EXPECT_EQ(scheduler_->Admit()->id, 4u);
+  EXPECT_EQ(preempted_, std::vector<uint64_t>{2}) << "no more than needed";
+  ASSERT_TRUE(Submit(5, {.prompt = 80, .max_tokens = 2, .priority = Priority::kNormal}).ok());
+  EXPECT_EQ(scheduler_->Admit(), nullptr);
+  EXPECT_EQ(preempted_.size(), 1u) << "all lower ones together would not make room";
+  Check();
+}
+
+TEST_F(SchedulerTest, ADisplacedTransferGivesItsBlocksWhenItsWriterHasStopped) {
+  Make(4, {}, false);
+  ASSERT_TRUE(Submit(1, {.prompt = 64, .priority = Priority::kLow}).ok());
+  Sequence* low = scheduler_->Admit();
+  ASSERT_TRUE(Submit(2, {.prompt = 32, .priority = Priority::kHigh}).ok());
+  EXPECT_EQ(scheduler_->Admit(), nullptr);
+  EXPECT_EQ(cancelled_, std::vector<uint64_t>{1});
+  EXPECT_EQ(scheduler_->Admit(), nullptr);
+  EXPECT_EQ(cancelled_.size(), 1u);
+  EXPECT_TRUE(scheduler_->OnTransferEnd(*low));
+  EXPECT_EQ(scheduler_->Admit()->id, 2u);
+}
+
+// Whoever waits may fit into what the last in rank gave up: the loop must look again.
+TEST_F(SchedulerTest, AStepThatOnlyPreemptsSaysSo) {
+  Make(4, {}, false);
+  ASSERT_TRUE(Submit(1, {.prompt = 32}).ok());
+  ASSERT_EQ(scheduler_->Admit()->state, State::kReceiving);
+  ASSERT_TRUE(Submit(2, {.prompt = 16, .max_tokens = 30, .remote = false}).ok());
+  ASSERT_NE(scheduler_->Admit(), nullptr);
+  StepPlan plan;
+  while (preempted_.empty()) plan = Step();
+  EXPECT_TRUE(plan.chunks.empty());
+  EXPECT_TRUE(plan.preempted);
+  EXPECT_FALSE(Step().preempted);
+}
+
+TEST_F(SchedulerTest, WhatWaitsIsCountedByPriority) {
+  Make(10);
+  ASSERT_TRUE(Submit(1, {.prompt = 100, .priority = Priority::kLow}).ok());
+  ASSERT_TRUE(Submit(2, {.prompt = 30}).ok());
+  ASSERT_TRUE(Submit(3, {.prompt = 7, .priority = Priority::kHigh}).ok());
+  EXPECT_EQ(scheduler_->waiting_tokens(Priority::kHigh), 7);
+  EXPECT_EQ(scheduler_->waiting_tokens(Priority::kNormal), 37);
+  EXPECT_EQ(scheduler_->waiting_tokens(), 137);
+}
+
+// A search with one beam left may have all of them again in the next step.
+TEST_F(SchedulerTest, ASearchKeepsThePlacesOfAllItsBeams) {
+  Make(40, {.max_num_seqs = 5, .max_num_batched_tokens = 64}, false);
+  auto request = Request(1, {.prompt = 16, .max_tokens = 40, .remote = false});
+  BeamSearch::Options beam_options;
+  beam_options.width = 4;
+  beam_options.max_tokens = 40;
+  request->call->beams = std::make_shared<BeamSearch>(beam_options);
+  ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
+  Sequence* only = scheduler_->Admit();
+  ASSERT_NE(only, nullptr);
+  std::vector<model::SampledToken> proposed(1);
+  proposed[0].token_id = 7;
+  proposed[0].score = -0.1f;
+  only->call->beams->Advance({proposed});
+  ASSERT_TRUE(only->call->beams->started());
+  for (const uint64_t id : {2, 3}) ASSERT_TRUE(Submit(id, {}).ok());
+  EXPECT_EQ(scheduler_->Admit()->id, 2u);
+  EXPECT_EQ(scheduler_->Admit(), nullptr);
+}
+
 TEST_F(SchedulerTest, BoundsRefuseWithAReason) {
   SchedulerOptions options;
   options.max_queued_requests = 2;

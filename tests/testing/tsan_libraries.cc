@@ -120,6 +120,33 @@ void Mutex::LockWhen(const Condition& condition) {
   __tsan_mutex_post_lock(this, kWrite, 0);
 }
 
+bool Mutex::LockWhenWithTimeout(const Condition& condition, Duration timeout) {
+  BATON_LIBRARY_METHOD(
+      bool(Mutex::*)(const Condition&, Duration),
+      "_ZN4absl7debian35Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+  __tsan_mutex_pre_lock(this, kWrite);
+  bool met;
+  {
+    ConditionsUnwatched unwatched;
+    met = (this->*library)(condition, timeout);
+  }
+  __tsan_mutex_post_lock(this, kWrite, 0);
+  return met;
+}
+
+bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
+  BATON_LIBRARY_METHOD(bool(Mutex::*)(const Condition&, Time),
+                       "_ZN4absl7debian35Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+  __tsan_mutex_pre_lock(this, kWrite);
+  bool met;
+  {
+    ConditionsUnwatched unwatched;
+    met = (this->*library)(condition, deadline);
+  }
+  __tsan_mutex_post_lock(this, kWrite, 0);
+  return met;
+}
+
 bool Mutex::TryLock() {
   BATON_LIBRARY_METHOD(bool(Mutex::*)(), "_ZN4absl7debian35Mutex7TryLockEv");
   __tsan_mutex_pre_lock(this, __tsan_mutex_try_lock);

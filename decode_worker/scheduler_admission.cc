@@ -1,0 +1,204 @@
+// The part of DecodeScheduler that lets requests in.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "decode_worker/beam_search.h"
+#include "decode_worker/scheduler.h"
+
+namespace baton::decode_worker {
+namespace {
+
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+}  // namespace
+
+int DecodeScheduler::BlocksFor(int64_t tokens) const {
+  return static_cast<int>((tokens + options_.block_tokens - 1) / options_.block_tokens);
+}
+
+bool DecodeScheduler::IsLong(const Sequence& sequence) const {
+  return options_.long_context_tokens > 0 &&
+         static_cast<int>(sequence.tokens.size()) > options_.long_context_tokens;
+}
+
+// A sequence that stands for several choices needs their places, too: it becomes them unasked. So
+// do the beams of a search, which may be fewer for a while.
+int DecodeScheduler::Slots(const Sequence& sequence) const {
+  return sequence.call->beams != nullptr ? sequence.call->beams->width() : sequence.draws;
+}
+
+int DecodeScheduler::UsedSlots() const {
+  int slots = 0;
+  const Call* search = nullptr;  // its beams are neighbours in rank, and counted as one
+  for (const auto& [rank, sequence] : inside_) {
+    if (search != nullptr && sequence->call.get() == search) continue;
+    slots += Slots(*sequence);
+    search = sequence->call->beams != nullptr ? sequence->call.get() : nullptr;
+  }
+  return slots;
+}
+
+int DecodeScheduler::LongBound() const {
+  return static_cast<int>(options_.long_context_share * pool_.counts().total);
+}
+
+int DecodeScheduler::LongBlocks() const {
+  if (options_.long_context_tokens == 0) return 0;
+  absl::flat_hash_set<kv::BlockId> blocks;  // choices share theirs
+  for (const auto& [rank, sequence] : inside_) {
+    if (!IsLong(*sequence)) continue;
+    blocks.insert(sequence->blocks.ids().begin(), sequence->blocks.ids().end());
+  }
+  return static_cast<int>(blocks.size());
+}
+
+absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
+  const Call& call = *sequence.call;
+  const int choices = call.beams != nullptr ? call.beams->width() : sequence.draws;
+  if (choices > options_.max_num_seqs) {
+    return MakeError(
+        kExhausted, "TOO_MANY_CHOICES",
+        absl::StrCat(choices, " choices at once asked for, the decode worker has places for ",
+                     options_.max_num_seqs, " (--max-num-seqs)"));
+  }
+  // The KV of the last token is never read. Choices can take turns, beams go in step.
+  const int64_t prompt = static_cast<int64_t>(sequence.tokens.size());
+  const int64_t whole = prompt + call.max_tokens - 1;
+  int64_t blocks = BlocksFor(whole);
+  if (call.beams != nullptr) {
+    const int64_t shared = prompt / options_.block_tokens;
+    // A beam that splits has a copy of its parent's last block beside the parent's own.
+    blocks = shared + (blocks - shared + 1) * choices;
+  }
+  if (blocks <= pool_.counts().total) return absl::OkStatus();
+  return MakeError(
+      kExhausted, "KV_POOL_TOO_SMALL",
+      absl::StrCat("a prompt of ", prompt, " tokens and an answer of ", call.max_tokens,
+                   call.beams != nullptr ? absl::StrCat(" on ", choices, " beams") : "", " need ",
+                   blocks, " KV blocks, the decode worker has ", pool_.counts().total));
+}
+
+absl::Status DecodeScheduler::CheckTenant(const Sequence& sequence) const {
+  const auto it = tenants_.find(sequence.call->tenant);
+  if (it == tenants_.end()) return absl::OkStatus();
+  const TenantUse& use = it->second;
+  const int64_t tokens = use.tokens + static_cast<int64_t>(sequence.tokens.size());
+  const bool requests_full =
+      options_.max_tenant_requests > 0 && use.requests >= options_.max_tenant_requests;
+  const bool tokens_full = options_.max_tenant_tokens > 0 && tokens > options_.max_tenant_tokens;
+  if (!requests_full && !tokens_full) return absl::OkStatus();
+  return MakeError(kExhausted, "TENANT_LIMIT",
+                   absl::StrCat("tenant \"", sequence.call->tenant, "\" has ", use.requests,
+                                " requests of ", use.tokens, " prompt tokens here, the bounds are ",
+                                options_.max_tenant_requests, " and ", options_.max_tenant_tokens));
+}
+
+absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
+  const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
+  BATON_CHECK_GE(tokens, 1);
+  if (absl::Status fits = CheckFits(*sequence); !fits.ok()) return fits;
+  if (absl::Status within = CheckTenant(*sequence); !within.ok()) return within;
+  // The bounds are on what waits: a lone prompt is let in however long it is.
+  if (waiting_.count() > 0 && (waiting_.count() >= options_.max_queued_requests ||
+                               waiting_tokens() + tokens > options_.max_queued_tokens)) {
+    return MakeError(
+        kExhausted, "QUEUE_FULL",
+        absl::StrCat("the decode worker's queue holds ", waiting_.count(), " requests and ",
+                     waiting_tokens(), " tokens, its bounds are ", options_.max_queued_requests,
+                     " and ", options_.max_queued_tokens));
+  }
+  ++call_sizes_[sequence->call->id];
+  TenantUse& use = tenants_[sequence->call->tenant];
+  ++use.requests;
+  use.tokens += tokens;
+  sequence->submission = ++submissions_;
+  const bool long_context = IsLong(*sequence);
+  waiting_.PushNew(std::move(sequence), long_context);
+  return absl::OkStatus();
+}
+
+bool DecodeScheduler::MakeFree(int count) {
+  const int lacking = count - pool_.counts().free;
+  if (lacking <= 0) return true;
+  if (cache_ == nullptr || cache_->evictable_block_count() < lacking) return false;
+  cache_->Evict(lacking);
+  return true;
+}
+
+bool DecodeScheduler::TryAdmit(Sequence& sequence) {
+  if (UsedSlots() + Slots(sequence) > options_.max_num_seqs) return false;
+  const Call& call = *sequence.call;
+  const int tokens = static_cast<int>(sequence.tokens.size());
+  kv::Match match;
+  // At least the last token is computed: the next is drawn from its logits. Prompt log
+  // probabilities come from computing all of them.
+  const bool reuse = cache_ != nullptr && (!call.prompt_logprobs || call.answered);
+  if (reuse) match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
+  const int missing = BlocksFor(tokens) - match.blocks.size();
+  // Each of those inside may need its next block at any step.
+  const int reserve = inside_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
+  const int evictable = cache_ != nullptr ? cache_->evictable_block_count() : 0;
+  if (pool_.counts().free + evictable < missing + reserve) return false;
+  BATON_CHECK(MakeFree(missing));
+
+  const bool here = call.prefill.address.empty() || sequence.compute_here ||
+                    sequence.host_copy.computed_tokens > match.tokens ||
+                    tokens - match.tokens <= options_.local_prefill_max_tokens;
+  const kv::BlockUse use = here ? kv::BlockUse::kActive : kv::BlockUse::kHeld;
+  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, use);
+  BATON_CHECK(fresh.ok()) << fresh.status();
+  match.blocks.SetUse(use);
+  sequence.blocks = std::move(match.blocks);
+  sequence.blocks.Append(*std::move(fresh));
+  sequence.computed_tokens = match.tokens;
+  sequence.state = here ? Sequence::State::kRunning : Sequence::State::kReceiving;
+  return true;
+}
+
+Sequence* DecodeScheduler::Admit() {
+  const int long_blocks = LongBlocks();
+  bool long_one_waits = false;  // none of its kind overtakes it, or it might wait for ever
+  Sequence* next = waiting_.Next([&](const Sequence& sequence) {
+    if (!IsLong(sequence)) return false;
+    const int wanted = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
+    long_one_waits |= long_blocks > 0 && long_blocks + wanted > LongBound();
+    return long_one_waits;
+  });
+  // Nobody overtakes one that waits for blocks, or it might wait for ever.
+  if (next == nullptr) return nullptr;
+  while (!TryAdmit(*next)) {
+    if (!DisplaceFor(*next)) return nullptr;
+  }
+  inside_.emplace(next->Rank(), waiting_.Take(*next));
+  return next;
+}
+
+// All that are of a lower priority must make room enough together, or none of them need go.
+bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
+  int blocks = pool_.counts().free;
+  if (cache_ != nullptr) blocks += cache_->evictable_block_count();
+  int staying = 0;  // places of those that stay: each may need its next block at any step
+  Sequence* last = nullptr;
+  const Call* search = nullptr;
+  for (const auto& [rank, other] : inside_) {
+    if (other->call->priority < sequence.call->priority) {
+      // On its way out already: its blocks come with the end of its transfer.
+      if (other->state == Sequence::State::kEvicted) return false;
+      blocks += other->blocks.size();
+      last = other.get();
+    } else if (other->call.get() != search) {
+      staying += Slots(*other);
+      search = other->call->beams != nullptr ? other->call.get() : nullptr;
+    }
+  }
+  const int slots = staying + Slots(sequence);
+  const int wanted = BlocksFor(static_cast<int64_t>(sequence.tokens.size())) + slots - 1;
+  if (last == nullptr || blocks < wanted || slots > options_.max_num_seqs) return false;
+  return GiveUp(*last);
+}
+
+}  // namespace baton::decode_worker
