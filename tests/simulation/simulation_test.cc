@@ -1,0 +1,3 @@
+#include "tests/simulation/simulation.h"
+
+#include <gtest/gtest.h>
