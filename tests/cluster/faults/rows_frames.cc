@@ -91,7 +91,7 @@ void SpoilFrames(RowRun& run) {
   const auto prefill = WorkerFace::Of(cluster->channel("prefill-0"), (*proxy)->address());
   const auto decode = WorkerFace::Of(cluster->channel("decode-0"), cluster->address("decode-0"));
   if (!prefill.ok() || !decode.ok()) return run.Fail("no card");
-  const std::vector<Case> cases = run.Cases(64, {20, 400, 3, 6});
+  const std::vector<Case> cases = run.Cases(64, {100, 400, 3, 6});
   FrameJudge judge(run, *cluster, *prefill, *decode, cases);
   for (int i = 0; i < 20; ++i) judge.Ask(i, nullptr);
 
