@@ -42,9 +42,9 @@ HashEngine::HashEngine(const HashEngineOptions& options, World& world)
   layout_.block_tokens = kBlockTokens;
   layout_.dtype = kv::KvDtype::kF32;
   // Garbage, as memory that others have used: reading what was never written shows.
-  memory_.assign(static_cast<size_t>(layout_.BlockBytes()) / 8 *
-                     static_cast<size_t>(options.num_blocks),
-                 0xdeadbeefdeadbeefu);
+  memory_.assign(
+      static_cast<size_t>(layout_.BlockBytes()) / 8 * static_cast<size_t>(options.num_blocks),
+      0xdeadbeefdeadbeefu);
   pool_.base = reinterpret_cast<std::byte*>(memory_.data());
   pool_.block_stride_bytes = layout_.BlockBytes();
   pool_.layer_stride_bytes = layout_.ChunkBytes();
@@ -182,7 +182,8 @@ model::SampledToken HashLogprobs(uint64_t digest, int32_t token, int top) {
   sampled.token_id = token;
   sampled.logprob = LogprobOf(digest, token);
   for (int i = 0; i < top; ++i) {
-    const int32_t other = static_cast<int32_t>(Mix(digest, static_cast<uint64_t>(1000 + i)) % kVocab);
+    const int32_t other =
+        static_cast<int32_t>(Mix(digest, static_cast<uint64_t>(1000 + i)) % kVocab);
     sampled.top.push_back({other, LogprobOf(digest, other)});
   }
   return sampled;

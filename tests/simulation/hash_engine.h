@@ -24,8 +24,8 @@ struct HashEngineOptions {
   int max_model_len = 256;
   int max_num_batched_tokens = 16;
   int max_num_seqs = 4;
-  Micros step_time = 500;   // of a step …
-  Micros token_time = 20;   // … and of each of its tokens
+  Micros step_time = 500;       // of a step …
+  Micros token_time = 20;       // … and of each of its tokens
   bool copies_nothing = false;  // a planted bug: CopyBlocks returns at once
 };
 

@@ -18,6 +18,7 @@ int main(int argc, char** argv) {
   app.add_flag("--verbose", verbose, "one line a seed, and what the workers log");
   CLI11_PARSE(app, argc, argv);
   if (!verbose) baton::SetLogLevel(baton::LogLevel::kError);
+  baton::simulation::SaySeedOnAbort();
   baton::simulation::Outcome total;
   uint64_t failures = 0;
   uint64_t seed = first;
@@ -40,10 +41,11 @@ int main(int argc, char** argv) {
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::cout << seed - first << " seeds in " << seconds << " s, " << failures << " failed; requests: "
-            << total.finished << " finished, " << total.failed << " failed, " << total.cancelled
-            << " cancelled; " << total.resumed << " resumptions, " << total.preemptions
-            << " preemptions, " << total.tokens << " tokens, " << total.events << " events, "
-            << total.time / baton::simulation::kSecond << " s simulated" << std::endl;
+  std::cout << seed - first << " seeds in " << seconds << " s, " << failures
+            << " failed; requests: " << total.finished << " finished, " << total.failed
+            << " failed, " << total.cancelled << " cancelled; " << total.resumed << " resumptions, "
+            << total.preemptions << " preemptions, " << total.tokens << " tokens, " << total.events
+            << " events, " << total.time / baton::simulation::kSecond << " s simulated"
+            << std::endl;
   return failures == 0 ? 0 : 1;
 }

@@ -86,6 +86,7 @@ struct Router::Request {
   std::vector<int> avoid;
   std::vector<std::weak_ptr<Leg>> legs;
   int attempts = 0;
+  bool busy = false;  // refused for load
   bool ended = false;
   bool prompt_logprobs_seen = false;
 };
@@ -200,6 +201,7 @@ void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, 
   query.keys = keys;
   query.prompt_tokens = static_cast<int>(tokens.size());
   query.avoid = request->avoid;
+  query.avoided_prefill_may_do = request->busy;
   const absl::StatusOr<router::Route> route = membership_.Choose(query);
   if (!route.ok()) {
     --request->attempts;
@@ -211,7 +213,7 @@ void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, 
   decode.set_request_id(request->id);
   decode.set_model_fingerprint(0xba70);
   decode.set_decode_epoch(route->decode.epoch);
-  if (!spec.aggregated) {
+  if (!spec.aggregated && route->prefill.worker != router::kNoWorker) {
     decode.mutable_prefill()->set_address(route->prefill.address);
     decode.mutable_prefill()->set_worker_id(route->prefill.worker_id);
     decode.mutable_prefill()->set_epoch(route->prefill.epoch);
@@ -247,10 +249,10 @@ void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, 
   caller.status = [this, leg](const absl::Status& status) { OnStatus(leg, status); };
   const absl::Time deadline = absl::UnixEpoch() + absl::Microseconds(spec.deadline);
   const std::weak_ptr<Stream> weak = leg->stream;
-  leg->stream->Send(0, [target, decode = std::move(decode), deadline, weak,
-                        caller = std::move(caller)] {
-    if (const auto stream = weak.lock()) target->Accept(decode, deadline, stream, caller);
-  });
+  leg->stream->Send(
+      0, [target, decode = std::move(decode), deadline, weak, caller = std::move(caller)] {
+        if (const auto stream = weak.lock()) target->Accept(decode, deadline, stream, caller);
+      });
   CheckStall(leg);
 }
 
@@ -311,6 +313,7 @@ void Router::OnResponse(const std::shared_ptr<Leg>& leg, const DecodeResponse& r
         !request.prompt_logprobs_seen) {
       world_.Fail(absl::StrCat(request.id, ": no prompt logprobs"));
     }
+    membership_.OnRouteWorked(leg->route);
     EndRequest(request, absl::OkStatus());
   }
 }
@@ -326,8 +329,12 @@ void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& statu
         if (request.finished[static_cast<size_t>(choice)]) continue;
         world_.Fail(absl::StrCat(request.id, ": OK without the end of choice ", choice));
       }
+      membership_.OnRouteWorked(leg->route);
       return;
     case absl::StatusCode::kUnavailable:
+      membership_.OnRouteFailed(leg->route, reason == "WORKER_LOST" ? router::Blame::kDecodeWorker
+                                            : reason == "DRAINING"  ? router::Blame::kNobody
+                                                                    : router::Blame::kPair);
       request.avoid = {leg->route.decode.worker, leg->route.prefill.worker};
       Retry(leg, world_.random.Time(0, 50 * kMillisecond));
       return;
@@ -337,6 +344,7 @@ void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& statu
         return;
       }
       const std::optional<absl::Duration> after = ErrorRetryAfter(status);
+      request.busy = true;
       if (!after) world_.Fail(absl::StrCat("no RetryInfo: ", status.ToString()));
       Retry(leg, absl::ToInt64Microseconds(after.value_or(absl::Seconds(1))));
       return;
@@ -354,10 +362,12 @@ void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& statu
 
 void Router::CheckStall(const std::shared_ptr<Leg>& leg) {
   if (leg->closed || leg->request->ended) return;
-  if (world_.now() - leg->last_message <= kStallBound) {
-    world_.At(leg->last_message + kStallBound + 1, [this, leg] { CheckStall(leg); });
+  const Micros look_again = leg->last_message + kStallBound;
+  if (world_.now() <= look_again && membership_.MayLive(leg->route.decode)) {
+    world_.At(std::min(look_again + 1, world_.now() + kSecond), [this, leg] { CheckStall(leg); });
     return;
   }
+  membership_.OnRouteFailed(leg->route, router::Blame::kDecodeWorker);
   leg->request->avoid = {leg->route.decode.worker};
   CloseLeg(*leg);
   Retry(leg, 0);

@@ -45,9 +45,9 @@ class Router {
  public:
   struct Counts {
     int finished = 0;
-    int failed = 0;     // with an error, as it should be
+    int failed = 0;  // with an error, as it should be
     int cancelled = 0;
-    int resumed = 0;    // legs that went on from tokens sent already
+    int resumed = 0;  // legs that went on from tokens sent already
     int64_t tokens = 0;
   };
   // The workers must outlive it.

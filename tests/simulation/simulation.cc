@@ -1,6 +1,10 @@
 #include "tests/simulation/simulation.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <memory>
 #include <vector>
 
@@ -10,6 +14,8 @@
 
 namespace baton::simulation {
 namespace {
+
+volatile uint64_t seed_running = 0;
 
 constexpr Micros kArrivals = 8 * kSecond;  // requests and faults come within it
 // Keepalive and the longest partition, and then some.
@@ -50,11 +56,11 @@ class Simulation {
     faults_.checksum_skipped = bug_ == Bug::kChecksumSkipped;
     faults_.pins_ignored = bug_ == Bug::kPinsIgnored;
     const int prefill_count = random().Between(1, 3);
-    const int decode_count = random().Between(1, 3);
+    const int decode_count = random().Chance(0.5) ? 1 : random().Between(2, 3);
     tight_queues_ = random().Chance(0.2);
     for (int i = 0; i < prefill_count; ++i) {
       HashEngineOptions engine = EngineOptions();
-      engine.num_blocks = random().Between(26, 60);
+      engine.num_blocks = random().Between(25, random().Chance(0.5) ? 28 : 60);
       prefill_worker::LoopOptions loop;
       loop.own_thread = false;
       loop.enable_prefix_caching = !random().Chance(0.1);
@@ -63,12 +69,12 @@ class Simulation {
       loop.scheduler.max_num_seqs = engine.max_num_seqs;
       if (tight_queues_) loop.scheduler.max_queued_requests = random().Between(1, 4);
       if (tight_queues_) loop.scheduler.max_queued_tokens = random().Between(50, 300);
-      prefill_.push_back(std::make_unique<PrefillWorker>(world_, absl::StrCat("p", i), engine, loop,
-                                                         faults_));
+      prefill_.push_back(
+          std::make_unique<PrefillWorker>(world_, absl::StrCat("p", i), engine, loop, faults_));
     }
     for (int i = 0; i < decode_count; ++i) {
       HashEngineOptions engine = EngineOptions();
-      engine.num_blocks = random().Between(26, 50);
+      engine.num_blocks = random().Between(25, random().Chance(0.6) ? 28 : 50);
       engine.max_num_batched_tokens = engine.max_num_seqs + random().Between(kBlockTokens, 40);
       decode_worker::LoopOptions loop;
       loop.own_thread = false;
@@ -83,14 +89,14 @@ class Simulation {
       if (tight_queues_) loop.scheduler.max_queued_requests = random().Between(1, 6);
       if (tight_queues_ && random().Chance(0.5)) loop.scheduler.max_tenant_requests = 3;
       loop.scheduler.fair_quantum_tokens = random().Between(1, 64);
-      decode_.push_back(std::make_unique<DecodeWorker>(
-          world_, absl::StrCat("d", i), engine, loop, faults_,
-          [this](const std::string& address) -> PrefillWorker* {
-            for (const auto& worker : prefill_) {
-              if (worker->address() == address) return worker.get();
-            }
-            return nullptr;
-          }));
+      decode_.push_back(
+          std::make_unique<DecodeWorker>(world_, absl::StrCat("d", i), engine, loop, faults_,
+                                         [this](const std::string& address) -> PrefillWorker* {
+                                           for (const auto& worker : prefill_) {
+                                             if (worker->address() == address) return worker.get();
+                                           }
+                                           return nullptr;
+                                         }));
     }
     for (Worker* worker : Workers()) worker->Start();
     std::vector<PrefillWorker*> prefill;
@@ -121,12 +127,13 @@ class Simulation {
   void PlanRequests() {
     const int count = random().Between(4, 30);
     const int families = random().Between(1, 4);
-    const Micros spread = random().Chance(0.3) ? 50 * kMillisecond : kArrivals;
+    const Micros spread = random().Chance(0.6) ? 100 * kMillisecond : kArrivals;
     for (int i = 0; i < count; ++i) {
       RequestSpec spec;
       spec.start = random().Time(0, spread);
-      spec.deadline = spec.start + (calm_ || random().Chance(0.7) ? 120 * kSecond
-                                                                  : random().Time(10'000, 20 * kSecond));
+      spec.deadline =
+          spec.start +
+          (calm_ || random().Chance(0.7) ? 120 * kSecond : random().Time(10'000, 20 * kSecond));
       if (random().Chance(0.2)) {
         spec.cancel_at = spec.start + (random().Chance(0.7) ? random().Time(0, 200 * kMillisecond)
                                                             : random().Time(0, 3 * kSecond));
@@ -153,7 +160,6 @@ class Simulation {
       spec.tenant = absl::StrCat("tenant-", random().Below(3));
       if (random().Chance(0.1)) spec.cache_salt = "salt";
       spec.aggregated = random().Chance(0.1);
-      expected_ok_ += spec.cancel_at < 0;
       router_->Submit(spec);
     }
   }
@@ -170,7 +176,8 @@ class Simulation {
 
   void Fault() {
     const std::vector<Worker*> workers = Workers();
-    Worker& worker = *workers[static_cast<size_t>(random().Below(static_cast<int>(workers.size())))];
+    Worker& worker =
+        *workers[static_cast<size_t>(random().Below(static_cast<int>(workers.size())))];
     Worker& other = *workers[static_cast<size_t>(random().Below(static_cast<int>(workers.size())))];
     const int peer = random().Chance(0.4) ? router_->node() : other.node();
     const Micros a_while = random().Chance(0.7) ? random().Time(kMillisecond, kSecond)
@@ -250,7 +257,6 @@ class Simulation {
   FrameFaults faults_;
   bool calm_ = false;
   bool tight_queues_ = false;
-  int expected_ok_ = 0;
   Micros ended_at_ = -1;
   std::vector<std::unique_ptr<PrefillWorker>> prefill_;
   std::vector<std::unique_ptr<DecodeWorker>> decode_;
@@ -259,6 +265,20 @@ class Simulation {
 
 }  // namespace
 
-Outcome Simulate(uint64_t seed, Bug bug) { return Simulation(seed, bug).Run(); }
+Outcome Simulate(uint64_t seed, Bug bug) {
+  seed_running = seed;
+  Outcome outcome = Simulation(seed, bug).Run();
+  seed_running = 0;
+  return outcome;
+}
+
+void SaySeedOnAbort() {
+  signal(SIGABRT, [](int) {
+    char text[64];
+    const int length = snprintf(text, sizeof(text), "in the simulation of seed %llu\n",
+                                static_cast<unsigned long long>(seed_running));
+    (void)!write(STDERR_FILENO, text, static_cast<size_t>(length));
+  });
+}
 
 }  // namespace baton::simulation

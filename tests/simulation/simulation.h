@@ -12,10 +12,10 @@ namespace baton::simulation {
 // A bug planted, to see that it is found.
 enum class Bug {
   kNone,
-  kCopiesNothing,      // copy-on-write that copies nothing
-  kChecksumSkipped,    // frames are believed as they come
-  kPinsIgnored,        // blocks are reused while their bytes are still being sent
-  kResumeLosesToken,   // a resumed answer goes on one token too late
+  kCopiesNothing,     // copy-on-write that copies nothing
+  kChecksumSkipped,   // frames are believed as they come
+  kPinsIgnored,       // blocks are reused while their bytes are still being sent
+  kResumeLosesToken,  // a resumed answer goes on one token too late
 };
 
 struct Outcome {
@@ -39,6 +39,9 @@ struct Outcome {
 // - Every request ends by its deadline; without faults, and with time enough, it ends well.
 // - Afterwards, within bounded time, nothing runs, waits, is active or held anywhere.
 Outcome Simulate(uint64_t seed, Bug bug = Bug::kNone);
+
+// A broken invariant ends the process: from now on it says the seed first.
+void SaySeedOnAbort();
 
 }  // namespace baton::simulation
 

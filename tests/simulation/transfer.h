@@ -1,5 +1,5 @@
-// The two ends of a Prefill call over the simulated network: real items, frames, checksums and a real
-// receiver; only the stream is not gRPC's.
+// The two ends of a Prefill call over the simulated network: real items, frames, checksums and a
+// real receiver; only the stream is not gRPC's.
 #ifndef BATON_TESTS_SIMULATION_TRANSFER_H_
 #define BATON_TESTS_SIMULATION_TRANSFER_H_
 
@@ -19,12 +19,12 @@ namespace baton::simulation {
 
 // How frames are spoilt on the way, and which bugs are planted.
 struct FrameFaults {
-  double flip = 0;       // one bit of a frame
+  double flip = 0;  // one bit of a frame
   double truncate = 0;
   double duplicate = 0;
-  double reorder = 0;    // two neighbours
+  double reorder = 0;             // two neighbours
   bool checksum_skipped = false;  // a planted bug: the receiver believes every frame
-  bool pins_ignored = false;      // a planted bug: blocks are given back before their bytes have left
+  bool pins_ignored = false;  // a planted bug: blocks are given back before their bytes have left
 };
 
 class SimPrefillCall;

@@ -142,9 +142,8 @@ void Worker::Watch(std::shared_ptr<Stream> stream,
 
 void Worker::ReportTo(Watcher& watcher) {
   const auto send = [&watcher](internal::v1::WatchResponse message) {
-    watcher.stream->Send(1, [deliver = watcher.deliver, message = std::move(message)] {
-      deliver(message);
-    });
+    watcher.stream->Send(
+        1, [deliver = watcher.deliver, message = std::move(message)] { deliver(message); });
   };
   std::optional<worker::CacheJournal::Delta> delta;
   if (watcher.introduced) delta = journal_->Since(watcher.journal_position);
@@ -231,7 +230,7 @@ void PrefillWorker::Accept(const std::string& bytes, absl::Time deadline,
   internal::v1::PrefillRequest request;
   absl::Status status = request.ParseFromString(bytes)
                             ? prefill_worker::CheckRequest(request, epoch(), *engine_)
-                            : absl::InvalidArgumentError("no PrefillRequest");
+                            : prefill_worker::Malformed();
   const uint64_t id = ++last_job_;
   transfer::FrameSender::Options options;
   options.transfer_id = request.transfer_id();
@@ -264,9 +263,8 @@ class SimDecodeStream final : public decode_worker::DecodeStream {
 
   void Push(internal::v1::DecodeResponse response) override {
     if (finished_) world_.Fail("a decode stream went on after its end");
-    stream_->Send(1, [caller = caller_.response, response = std::move(response)] {
-      caller(response);
-    });
+    stream_->Send(
+        1, [caller = caller_.response, response = std::move(response)] { caller(response); });
   }
   void Finish(const absl::Status& status) override {
     if (finished_) world_.Fail("a decode stream was finished twice");
@@ -308,10 +306,8 @@ void DecodeWorker::StartLoop() {
 
 void DecodeWorker::KillLoop() {
   preemptions_ += LivePreemptions();
-  const std::list<std::weak_ptr<SimPrefillCall>> calls = std::move(calls_);
-  for (const std::weak_ptr<SimPrefillCall>& weak : calls) {
-    if (const auto call = weak.lock()) call->Kill();
-  }
+  for (const std::shared_ptr<SimPrefillCall>& call : calls_) call->Kill();
+  calls_.clear();
   loop_->Stop();
   loop_.reset();
   engine_.reset();
@@ -366,7 +362,7 @@ std::shared_ptr<transfer::PrefillCall> DecodeWorker::StartPrefill(
   std::shared_ptr<Stream> stream = world_.Open(node(), prefill->node());
   auto call = std::make_shared<SimPrefillCall>(world_, faults_, stream, std::move(plan),
                                                std::move(events), [this] { Wake(); });
-  calls_.remove_if([](const std::weak_ptr<SimPrefillCall>& weak) { return weak.expired(); });
+  calls_.remove_if([](const std::shared_ptr<SimPrefillCall>& old) { return old->done(); });
   calls_.push_back(call);
   std::string bytes = request.SerializeAsString();
   if (world_.random.Chance(faults_.flip)) {

@@ -1,5 +1,5 @@
-// Prefill and decode workers of a simulation: the real loops over a hash engine, turned when there is
-// something to do, killed, frozen and started again with a new epoch.
+// Prefill and decode workers of a simulation: the real loops over a hash engine, turned when there
+// is something to do, killed, frozen and started again with a new epoch.
 #ifndef BATON_TESTS_SIMULATION_WORKER_H_
 #define BATON_TESTS_SIMULATION_WORKER_H_
 
@@ -159,7 +159,7 @@ class DecodeWorker final : public Worker {
   const FindPrefill find_prefill_;
   std::unique_ptr<HashEngine> engine_;
   std::unique_ptr<decode_worker::DecodeLoop> loop_;
-  std::list<std::weak_ptr<SimPrefillCall>> calls_;
+  std::list<std::shared_ptr<SimPrefillCall>> calls_;
   uint64_t last_call_ = 0;
   int64_t preemptions_ = 0;  // of earlier lives
 };

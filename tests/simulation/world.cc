@@ -169,7 +169,8 @@ void Stream::Break(Micros opener_delay, Micros acceptor_delay) {
   const std::array<Micros, 2> delays = {opener_delay, acceptor_delay};
   for (const int end : {0, 1}) {
     if (!ends_[end].open) continue;
-    world_.At(world_.now() + delays[end], [self = shared_from_this(), end] { self->TellLost(end); });
+    world_.At(world_.now() + delays[end],
+              [self = shared_from_this(), end] { self->TellLost(end); });
   }
 }
 

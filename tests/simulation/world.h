@@ -1,5 +1,5 @@
-// Time, chance and the network of a simulation: one thread, an event queue, and nothing of the machine
-// it runs on. Equal seeds give equal histories.
+// Time, chance and the network of a simulation: one thread, an event queue, and nothing of the
+// machine it runs on. Equal seeds give equal histories.
 #ifndef BATON_TESTS_SIMULATION_WORLD_H_
 #define BATON_TESTS_SIMULATION_WORLD_H_
 
@@ -69,7 +69,8 @@ class World final : public Clock {
   int AddNode();
   bool alive(int node) const { return nodes_[node].alive; }
   void SetAlive(int node) { nodes_[node].alive = true; }
-  // All its streams end; the peers hear of it soon, or, if the machine is gone, when keepalive tells.
+  // All its streams end; the peers hear of it soon, or, if the machine is gone, when keepalive
+  // tells.
   void Kill(int node, bool machine_gone);
   // It neither works nor receives until then.
   void Freeze(int node, Micros until);
@@ -117,7 +118,8 @@ class World final : public Clock {
 // A connection for one call. Each direction keeps its order; streams know nothing of each other's.
 class Stream final : public std::enable_shared_from_this<Stream> {
  public:
-  Stream(World& world, int opener, int acceptor) : world_(world), ends_{End{opener, true, nullptr}, End{acceptor, true, nullptr}} {}
+  Stream(World& world, int opener, int acceptor)
+      : world_(world), ends_{End{opener, true, nullptr}, End{acceptor, true, nullptr}} {}
 
   // From the other end, or the transport: nothing more will come. Not called after Close.
   void OnLost(int end, std::function<void()> lost) { ends_[end].lost = std::move(lost); }
