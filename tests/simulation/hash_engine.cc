@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -26,6 +27,10 @@ std::array<uint64_t, 2> SlotsOf(int layer, int position, int32_t token, uint64_t
 
 float LogprobOf(uint64_t digest, int32_t token) {
   return -static_cast<float>(Mix(digest, static_cast<uint64_t>(token)) % 1000) / 100;
+}
+
+bool Contains(absl::Span<const int32_t> tokens, int32_t token) {
+  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
 
 }  // namespace
@@ -118,6 +123,10 @@ std::vector<engine::StepResult> HashEngine::Step(const engine::Batch& batch,
     }
     if (!entry.sample) continue;
     const uint64_t digest = Digest(entry.blocks, end);
+    if (entry.beam_candidates > 0) {
+      results[i].tokens = HashBest(digest, entry.history, entry.beam_candidates);
+      continue;
+    }
     std::vector<model::SampledToken> tokens;
     for (int draw = 0; draw < entry.draws; ++draw) {
       model::SamplingParams params = *entry.sampling;
@@ -169,12 +178,31 @@ model::SampledToken HashDraw(uint64_t digest, const model::SamplingParams& param
   do {
     state = Mix(state, 5);
     token = static_cast<int32_t>(state % kVocab);
-  } while (std::find(history.suppressed.begin(), history.suppressed.end(), token) !=
-           history.suppressed.end());
+  } while (Contains(history.suppressed, token));
   if (params.logprobs) return HashLogprobs(digest, token, *params.logprobs);
   model::SampledToken sampled;
   sampled.token_id = token;
   return sampled;
+}
+
+std::vector<model::SampledToken> HashBest(uint64_t digest, const model::SamplingHistory& history,
+                                          int count) {
+  std::vector<model::SampledToken> best;
+  uint64_t state = Mix(digest, 6);
+  while (static_cast<int>(best.size()) < count) {
+    state = Mix(state, 7);
+    model::SampledToken sampled;
+    sampled.token_id = static_cast<int32_t>(state % kVocab);
+    sampled.score = LogprobOf(digest, sampled.token_id);
+    const bool known = std::any_of(best.begin(), best.end(), [&](const model::SampledToken& other) {
+      return other.token_id == sampled.token_id;
+    });
+    if (!known && !Contains(history.suppressed, sampled.token_id)) best.push_back(sampled);
+  }
+  std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) {
+    return std::pair(-a.score, a.token_id) < std::pair(-b.score, b.token_id);
+  });
+  return best;
 }
 
 model::SampledToken HashLogprobs(uint64_t digest, int32_t token, int top) {

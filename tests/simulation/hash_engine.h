@@ -70,6 +70,9 @@ class HashOracle {
 // The draw of the token at `position`.
 model::SampledToken HashDraw(uint64_t digest, const model::SamplingParams& params,
                              const model::SamplingHistory& history, uint64_t position);
+// The `count` tokens that are most probable, best first, with scores.
+std::vector<model::SampledToken> HashBest(uint64_t digest, const model::SamplingHistory& history,
+                                          int count);
 model::SampledToken HashLogprobs(uint64_t digest, int32_t token, int top);
 
 }  // namespace baton::simulation

@@ -32,6 +32,9 @@ int main(int argc, char** argv) {
     }
     total.finished += outcome.finished;
     total.failed += outcome.failed;
+    for (const auto& [reason, requests] : outcome.failed_by_reason) {
+      total.failed_by_reason[reason] += requests;
+    }
     total.cancelled += outcome.cancelled;
     total.resumed += outcome.resumed;
     total.tokens += outcome.tokens;
@@ -47,5 +50,8 @@ int main(int argc, char** argv) {
             << total.preemptions << " preemptions, " << total.tokens << " tokens, " << total.events
             << " events, " << total.time / baton::simulation::kSecond << " s simulated"
             << std::endl;
+  for (const auto& [reason, requests] : total.failed_by_reason) {
+    std::cout << "  failed with " << reason << ": " << requests << std::endl;
+  }
   return failures == 0 ? 0 : 1;
 }

@@ -13,7 +13,7 @@ namespace {
 
 using internal::v1::DecodeResponse;
 
-constexpr int kMaxAttempts = 12;
+constexpr Micros kLongestPause = kSecond;  // between attempts
 constexpr Micros kStallBound = 5 * kSecond;
 
 std::vector<std::string> Addresses(const auto& workers) {
@@ -36,45 +36,12 @@ bool SameLogprobs(const v1::TokenLogprobs& found, const model::SampledToken& exp
   return true;
 }
 
+bool CanNeverFit(const absl::Status& status) {
+  const std::string reason = ErrorReason(status);
+  return reason == "KV_POOL_TOO_SMALL" || reason == "TOO_MANY_CHOICES";
+}
+
 }  // namespace
-
-std::vector<Answer> OracleAnswers(const RequestSpec& spec) {
-  std::vector<Answer> answers;
-  for (int choice = 0; choice < spec.n; ++choice) {
-    HashOracle oracle;
-    for (const int32_t token : spec.prompt) oracle.Append(token);
-    std::vector<int32_t> tokens = spec.prompt;
-    model::SamplingParams params = spec.sampling;
-    params.choice += static_cast<uint32_t>(choice);
-    Answer answer;
-    while (static_cast<int>(answer.tokens.size()) < spec.max_tokens && !answer.stopped) {
-      model::SamplingHistory history;
-      history.tokens = tokens;
-      history.prompt_tokens = static_cast<int>(spec.prompt.size());
-      const bool early = static_cast<int>(answer.tokens.size()) < spec.min_tokens;
-      if (early) history.suppressed = spec.stop_token_ids;
-      answer.tokens.push_back(HashDraw(oracle.digest(), params, history, tokens.size()));
-      const int32_t token = answer.tokens.back().token_id;
-      answer.stopped = std::find(spec.stop_token_ids.begin(), spec.stop_token_ids.end(), token) !=
-                       spec.stop_token_ids.end();
-      tokens.push_back(token);
-      oracle.Append(token);
-    }
-    answers.push_back(std::move(answer));
-  }
-  return answers;
-}
-
-std::vector<model::SampledToken> OraclePromptLogprobs(const RequestSpec& spec) {
-  std::vector<model::SampledToken> logprobs;
-  if (!spec.prompt_logprobs) return logprobs;
-  HashOracle oracle;
-  for (size_t i = 0; i + 1 < spec.prompt.size(); ++i) {
-    oracle.Append(spec.prompt[i]);
-    logprobs.push_back(HashLogprobs(oracle.digest(), spec.prompt[i + 1], *spec.prompt_logprobs));
-  }
-  return logprobs;
-}
 
 struct Router::Request {
   RequestSpec spec;
@@ -85,7 +52,7 @@ struct Router::Request {
   std::vector<bool> finished;
   std::vector<int> avoid;
   std::vector<std::weak_ptr<Leg>> legs;
-  int attempts = 0;
+  int failures = 0;   // attempts that were not just refused for load
   bool busy = false;  // refused for load
   bool ended = false;
   bool prompt_logprobs_seen = false;
@@ -175,10 +142,6 @@ void Router::Submit(const RequestSpec& spec) {
 
 void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, int n) {
   if (request->ended) return;
-  if (++request->attempts > kMaxAttempts) {
-    EndRequest(*request, absl::UnavailableError("tried too often"));
-    return;
-  }
   const RequestSpec& spec = request->spec;
   std::vector<int32_t> tokens = spec.prompt;
   int sent = 0;
@@ -204,7 +167,6 @@ void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, 
   query.avoided_prefill_may_do = request->busy;
   const absl::StatusOr<router::Route> route = membership_.Choose(query);
   if (!route.ok()) {
-    --request->attempts;
     world_.At(world_.now() + 300 * kMillisecond,
               [this, request, first_choice, n] { Attempt(request, first_choice, n); });
     return;
@@ -227,6 +189,8 @@ void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, 
   decode.set_min_tokens(std::max(0, spec.min_tokens - sent));
   decode.mutable_stop_token_ids()->Add(spec.stop_token_ids.begin(), spec.stop_token_ids.end());
   decode.set_n(n);
+  decode.set_beam_width(spec.beam_width);
+  decode.set_length_penalty(spec.length_penalty);
   if (spec.prompt_logprobs && sent == 0) decode.set_prompt_logprobs(*spec.prompt_logprobs);
   decode.set_priority(spec.priority);
   decode.set_tenant(spec.tenant);
@@ -302,6 +266,9 @@ void Router::OnResponse(const std::shared_ptr<Leg>& leg, const DecodeResponse& r
   }
   if (response.finish() == DecodeResponse::FINISH_UNSPECIFIED) return;
   const bool stopped = response.finish() == DecodeResponse::FINISH_STOP;
+  if (response.beam_score() != expected.beam_score) {
+    world_.Fail(absl::StrCat(request.id, ", choice ", choice, ": a beam of another score"));
+  }
   if (tokens.size() != expected.tokens.size() || stopped != expected.stopped) {
     world_.Fail(absl::StrCat(request.id, ", choice ", choice, ": finish ", response.finish(),
                              " after ", tokens.size(), " of ", expected.tokens.size(), " tokens"));
@@ -336,10 +303,10 @@ void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& statu
                                             : reason == "DRAINING"  ? router::Blame::kNobody
                                                                     : router::Blame::kPair);
       request.avoid = {leg->route.decode.worker, leg->route.prefill.worker};
-      Retry(leg, world_.random.Time(0, 50 * kMillisecond));
+      Retry(leg, Pause(request));
       return;
     case absl::StatusCode::kResourceExhausted: {
-      if (reason == "KV_POOL_TOO_SMALL" || reason == "TOO_MANY_CHOICES") {
+      if (CanNeverFit(status)) {
         EndRequest(request, status);
         return;
       }
@@ -370,12 +337,22 @@ void Router::CheckStall(const std::shared_ptr<Leg>& leg) {
   membership_.OnRouteFailed(leg->route, router::Blame::kDecodeWorker);
   leg->request->avoid = {leg->route.decode.worker};
   CloseLeg(*leg);
-  Retry(leg, 0);
+  Retry(leg, Pause(*leg->request));
+}
+
+Micros Router::Pause(Request& request) {
+  const Micros most = (20 * kMillisecond) << std::min(request.failures++, 10);
+  return world_.random.Time(0, std::min(most, kLongestPause));
 }
 
 void Router::Retry(const std::shared_ptr<Leg>& leg, Micros after) {
   const std::shared_ptr<Request>& request = leg->request;
   const int end = leg->first_choice + leg->n;
+  if (request->spec.beam_width > 0) {
+    // A search begins anew, and must find the same.
+    request->tokens.assign(request->tokens.size(), {});
+    request->finished.assign(request->finished.size(), false);
+  }
   bool begun = false;
   for (int choice = leg->first_choice; choice < end; ++choice) {
     begun |= !request->tokens[static_cast<size_t>(choice)].empty();
@@ -387,7 +364,6 @@ void Router::Retry(const std::shared_ptr<Leg>& leg, Micros after) {
     return;
   }
   // Each from where it is.
-  request->attempts -= leg->n - 1;
   for (int choice = leg->first_choice; choice < end; ++choice) {
     if (request->finished[static_cast<size_t>(choice)]) continue;
     world_.At(when, [this, request, choice] { Attempt(request, choice, 1); });
@@ -416,7 +392,11 @@ void Router::EndRequest(Request& request, const absl::Status& status) {
     ++counts_.cancelled;
   } else {
     ++counts_.failed;
-    errors_.push_back(absl::StrCat(request.id, ": ", status.ToString()));
+    const std::string reason = ErrorReason(status);
+    ++failed_by_reason_[reason.empty() ? absl::StatusCodeToString(status.code()) : reason];
+    if (!CanNeverFit(status) && request.spec.deadline - request.spec.start >= kAmpleTime) {
+      world_.Fail(absl::StrCat(request.id, " failed with time enough: ", status.ToString()));
+    }
   }
 }
 

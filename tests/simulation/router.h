@@ -4,42 +4,17 @@
 #define BATON_TESTS_SIMULATION_ROUTER_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "common/model/sampler.h"
 #include "router/membership.h"
+#include "tests/simulation/oracle.h"
 #include "tests/simulation/worker.h"
 #include "tests/simulation/world.h"
 
 namespace baton::simulation {
-
-struct RequestSpec {
-  Micros start = 0;
-  Micros deadline = 0;  // absolute
-  Micros cancel_at = -1;
-  std::vector<int32_t> prompt;
-  model::SamplingParams sampling;  // choice 0
-  int n = 1;
-  int max_tokens = 1;
-  int min_tokens = 0;
-  std::vector<int32_t> stop_token_ids;
-  std::optional<int> prompt_logprobs;
-  v1::Priority priority = v1::PRIORITY_NORMAL;
-  std::string tenant;
-  std::string cache_salt;
-  bool aggregated = false;  // no prefill worker: the decode worker computes the prompt
-};
-
-struct Answer {
-  std::vector<model::SampledToken> tokens;
-  bool stopped = false;
-};
-// What is right, for each choice.
-std::vector<Answer> OracleAnswers(const RequestSpec& spec);
-std::vector<model::SampledToken> OraclePromptLogprobs(const RequestSpec& spec);
 
 class Router {
  public:
@@ -58,8 +33,8 @@ class Router {
   void Submit(const RequestSpec& spec);
   bool AllEnded() const { return open_requests_ == 0; }
   const Counts& counts() const { return counts_; }
-  // Errors that requests ended with, for messages.
-  const std::vector<std::string>& errors() const { return errors_; }
+  // By reason, or else code.
+  const std::map<std::string, int>& failed_by_reason() const { return failed_by_reason_; }
 
   bool loses_a_token = false;  // a planted bug: resumes one token too late
 
@@ -76,6 +51,8 @@ class Router {
   void OnResponse(const std::shared_ptr<Leg>& leg, const internal::v1::DecodeResponse& response);
   void OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& status);
   void CheckStall(const std::shared_ptr<Leg>& leg);
+  // Before the next attempt, longer each time.
+  Micros Pause(Request& request);
   void Retry(const std::shared_ptr<Leg>& leg, Micros after);
   void CloseLeg(Leg& leg);
   void EndRequest(Request& request, const absl::Status& status);
@@ -90,7 +67,7 @@ class Router {
   int open_requests_ = 0;
   uint64_t request_count_ = 0;
   Counts counts_;
-  std::vector<std::string> errors_;
+  std::map<std::string, int> failed_by_reason_;
 };
 
 }  // namespace baton::simulation

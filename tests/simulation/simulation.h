@@ -3,6 +3,7 @@
 #define BATON_TESTS_SIMULATION_SIMULATION_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "tests/simulation/world.h"
@@ -15,6 +16,8 @@ enum class Bug {
   kCopiesNothing,     // copy-on-write that copies nothing
   kChecksumSkipped,   // frames are believed as they come
   kPinsIgnored,       // blocks are reused while their bytes are still being sent
+  kPinsLeaked,        // some blocks are never given back once they are sent
+  kCommitUnheard,     // a transfer's end is lost, and its request waits for ever
   kResumeLosesToken,  // a resumed answer goes on one token too late
 };
 
@@ -22,6 +25,7 @@ struct Outcome {
   std::string failure;  // empty: all promises were kept
   int finished = 0;
   int failed = 0;
+  std::map<std::string, int> failed_by_reason;
   int cancelled = 0;
   int resumed = 0;
   int64_t tokens = 0;
@@ -36,7 +40,7 @@ struct Outcome {
 // - Every answer is a prefix of the oracle's at all times, and all of it where it is finished; a
 //   failure never looks like a finish.
 // - Every stream and transfer has exactly one end.
-// - Every request ends by its deadline; without faults, and with time enough, it ends well.
+// - Every request ends by its deadline; with time enough to outlive all faults, it ends well.
 // - Afterwards, within bounded time, nothing runs, waits, is active or held anywhere.
 Outcome Simulate(uint64_t seed, Bug bug = Bug::kNone);
 

@@ -48,6 +48,7 @@ TEST_F(SimulationTest, EverySeedKeepsThePromises) {
     if (!outcome.ok()) ++failures;
     EXPECT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.failure;
     total.finished += outcome.finished;
+    total.failed += outcome.failed;
     total.cancelled += outcome.cancelled;
     total.resumed += outcome.resumed;
     total.preemptions += outcome.preemptions;
@@ -56,8 +57,10 @@ TEST_F(SimulationTest, EverySeedKeepsThePromises) {
   const auto least = [count](double each) { return static_cast<int64_t>(each * count); };
   EXPECT_GT(total.finished, least(10));
   EXPECT_GT(total.cancelled, least(0.8));
-  EXPECT_GT(total.resumed, least(0.3));
-  EXPECT_GT(total.preemptions, least(0.5));
+  EXPECT_GT(total.resumed, least(0.5));
+  EXPECT_GT(total.preemptions, least(1));
+  // Most of what failed can never fit (searches in tiny pools); the rest had a short deadline.
+  EXPECT_LT(total.failed, least(1.5));
 }
 
 TEST_F(SimulationTest, EqualSeedsGiveEqualHistories) {
@@ -67,6 +70,8 @@ TEST_F(SimulationTest, EqualSeedsGiveEqualHistories) {
     EXPECT_EQ(first.events, second.events) << "seed " << seed;
     EXPECT_EQ(first.time, second.time) << "seed " << seed;
     EXPECT_EQ(first.tokens, second.tokens) << "seed " << seed;
+    EXPECT_EQ(first.resumed, second.resumed) << "seed " << seed;
+    EXPECT_EQ(first.preemptions, second.preemptions) << "seed " << seed;
   }
 }
 
@@ -84,10 +89,20 @@ TEST_F(SimulationTest, BlocksReusedWhileTheyAreSentAreFound) {
   EXPECT_GT(SeedsThatFail(Bug::kPinsIgnored, 300), 0);
 }
 
+TEST_F(SimulationTest, BlocksNeverGivenBackAreFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kPinsLeaked, 30), 0);
+}
+
+TEST_F(SimulationTest, ATransferWhoseEndIsLostIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kCommitUnheard, 300), 0);
+}
+
 TEST_F(SimulationTest, ATokenLostInAResumptionIsFound) {
   EXPECT_GT(SeedsThatFail(Bug::kResumeLosesToken, 300), 0);
 }
 
+// A seed that fails is kept here under a name that says what it found, beside a unit test of the
+// cause: what a seed means changes with what the simulation draws.
 // SEEDS
 
 }  // namespace

@@ -41,6 +41,9 @@ void SimKvSender::PushItem(transfer::SendItem item, bool urgent) {
     item.blocks =
         std::make_shared<transfer::PinnedBlocks>(std::vector(item.blocks->ids()), &DoNothing);
   }
+  if (faults_.pins_leaked && item.blocks != nullptr && world_.random.Chance(0.05)) {
+    world_.At(world_.now() + 1000 * kSecond, [pins = item.blocks] {});
+  }
   if (urgent) {
     items_.push_front(std::move(item));
   } else {
@@ -101,6 +104,7 @@ void SimKvSender::SendBytes(std::string bytes) {
   if (random.Chance(faults_.truncate)) {
     bytes.resize(static_cast<size_t>(random.Below(static_cast<int>(bytes.size()))));
   }
+  if (random.Chance(faults_.lose)) return;
   if (!delayed_ && random.Chance(faults_.reorder)) {
     delayed_ = std::move(bytes);
     return;
@@ -171,7 +175,7 @@ void SimPrefillCall::Abandon(const absl::Status& status, Micros delay) {
 }
 
 void SimPrefillCall::OnFrame(const std::string& bytes) {
-  if (done_ || refused_) return;
+  if (done_ || refused_ || deaf_) return;
   const bool had_token = receiver_.first_token().has_value();
   grpc::Slice slice(bytes);
   absl::StatusOr<transfer::DecodedFrame> decoded =
@@ -196,11 +200,13 @@ void SimPrefillCall::OnFrame(const std::string& bytes) {
     events_.on_first_token(*receiver_.first_token());
     wake_();
   }
-  if (receiver_.phase() == transfer::KvReceiver::Phase::kCommitted) End(absl::OkStatus());
+  if (receiver_.phase() != transfer::KvReceiver::Phase::kCommitted) return;
+  deaf_ = faults_.commit_unheard && world_.random.Chance(0.02);
+  if (!deaf_) End(absl::OkStatus());
 }
 
 void SimPrefillCall::OnStatus(const absl::Status& status) {
-  if (done_) return;
+  if (done_ || deaf_) return;
   Done(!status.ok() ? status
                     : MakeError(absl::StatusCode::kDataLoss, "PROTOCOL",
                                 "the prefill worker ended the stream without a commit"));

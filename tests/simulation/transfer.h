@@ -21,10 +21,13 @@ namespace baton::simulation {
 struct FrameFaults {
   double flip = 0;  // one bit of a frame
   double truncate = 0;
+  double lose = 0;
   double duplicate = 0;
   double reorder = 0;             // two neighbours
   bool checksum_skipped = false;  // a planted bug: the receiver believes every frame
-  bool pins_ignored = false;  // a planted bug: blocks are given back before their bytes have left
+  bool pins_ignored = false;    // a planted bug: blocks are given back before their bytes have left
+  bool pins_leaked = false;     // a planted bug: some blocks sent are never given back
+  bool commit_unheard = false;  // a planted bug: some transfers end and nobody is told
 };
 
 class SimPrefillCall;
@@ -95,6 +98,7 @@ class SimPrefillCall final : public transfer::PrefillCall,
   std::function<void()> wake_;
   std::function<void()> peer_gone_;
   bool refused_ = false;  // a frame; nothing is read any more
+  bool deaf_ = false;     // by a planted bug
   bool abandoned_ = false;
   bool ended_ = false;
   bool done_ = false;
