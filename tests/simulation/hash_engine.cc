@@ -1,0 +1,220 @@
+#include "tests/simulation/hash_engine.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace baton::simulation {
+namespace {
+
+uint64_t Mix(uint64_t state, uint64_t value) {
+  state = (state ^ value) * 0x9fb21c651e98df25u;
+  state ^= std::rotl(state, 29) ^ (state >> 31);
+  return state * 0xd6e8feb86659fd93u + 1;
+}
+
+// Key and value of a token in a layer, from those of the token before it.
+std::array<uint64_t, 2> SlotsOf(int layer, int position, int32_t token, uint64_t previous_key,
+                                uint64_t previous_value) {
+  uint64_t key = Mix(static_cast<uint64_t>(layer) + 1, static_cast<uint64_t>(position));
+  key = Mix(key, static_cast<uint64_t>(token));
+  if (position > 0) key = Mix(Mix(key, previous_key), previous_value);
+  return {key, Mix(key, 77)};
+}
+
+float LogprobOf(uint64_t digest, int32_t token) {
+  return -static_cast<float>(Mix(digest, static_cast<uint64_t>(token)) % 1000) / 100;
+}
+
+bool Contains(absl::Span<const int32_t> tokens, int32_t token) {
+  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+}
+
+}  // namespace
+
+HashEngine::HashEngine(const HashEngineOptions& options, World& world)
+    : hash_options_(options), world_(world) {
+  config_.fingerprint = 0xba70;
+  config_.tokenizer_fingerprint = 0x70c;
+  config_.vocab_size = kVocab;
+  config_.token_count = kVocab;
+  layout_.layers = kLayers;
+  layout_.kv_heads = 1;
+  layout_.head_dim = 2;
+  layout_.block_tokens = kBlockTokens;
+  layout_.dtype = kv::KvDtype::kF32;
+  // Garbage, as memory that others have used: reading what was never written shows.
+  memory_.assign(
+      static_cast<size_t>(layout_.BlockBytes()) / 8 * static_cast<size_t>(options.num_blocks),
+      0xdeadbeefdeadbeefu);
+  pool_.base = reinterpret_cast<std::byte*>(memory_.data());
+  pool_.block_stride_bytes = layout_.BlockBytes();
+  pool_.layer_stride_bytes = layout_.ChunkBytes();
+  pool_.block_count = options.num_blocks;
+  pool_.kv_heads = 1;
+  pool_.head_dim = 2;
+  pool_.block_tokens = kBlockTokens;
+  max_model_len_ = options.max_model_len;
+  max_num_batched_tokens_ = options.max_num_batched_tokens;
+  max_num_seqs_ = options.max_num_seqs;
+}
+
+uint64_t* HashEngine::Slot(absl::Span<const kv::BlockId> blocks, int layer, int value,
+                           int position) const {
+  std::byte* chunk = Block(blocks[static_cast<size_t>(position / kBlockTokens)]) +
+                     layer * pool_.layer_stride_bytes;
+  return reinterpret_cast<uint64_t*>(chunk) + value * kBlockTokens + position % kBlockTokens;
+}
+
+void HashEngine::WriteSlots(const engine::BatchEntry& entry, int layer) const {
+  for (size_t i = 0; i < entry.tokens.size(); ++i) {
+    const int position = entry.context + static_cast<int>(i);
+    uint64_t key = 0;
+    uint64_t value = 0;
+    if (position > 0) {
+      key = *Slot(entry.blocks, layer, 0, position - 1);
+      value = *Slot(entry.blocks, layer, 1, position - 1);
+    }
+    const auto slots = SlotsOf(layer, position, entry.tokens[i], key, value);
+    *Slot(entry.blocks, layer, 0, position) = slots[0];
+    *Slot(entry.blocks, layer, 1, position) = slots[1];
+  }
+}
+
+uint64_t HashEngine::Digest(absl::Span<const kv::BlockId> blocks, int count) const {
+  uint64_t digest = 0;
+  for (int position = 0; position < count; ++position) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      digest = Mix(digest, *Slot(blocks, layer, 0, position));
+      digest = Mix(digest, *Slot(blocks, layer, 1, position));
+    }
+  }
+  return digest;
+}
+
+std::vector<engine::StepResult> HashEngine::Step(const engine::Batch& batch,
+                                                 model::LayerObserver* observer) {
+  BATON_CHECK_GE(batch.rows(), 1);
+  BATON_CHECK_LE(batch.rows(), max_num_batched_tokens_);
+  BATON_CHECK_LE(static_cast<int>(batch.entries.size()), max_num_seqs_);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    world_.Spend((hash_options_.step_time + hash_options_.token_time * batch.rows()) / kLayers);
+    for (const engine::BatchEntry& entry : batch.entries) {
+      const int end = entry.context + static_cast<int>(entry.tokens.size());
+      BATON_CHECK_LE(end, max_model_len_);
+      BATON_CHECK_GE(static_cast<int>(entry.blocks.size()) * kBlockTokens, end);
+      WriteSlots(entry, layer);
+    }
+    if (observer != nullptr) observer->OnLayerWritten(layer, nullptr);
+  }
+  std::vector<engine::StepResult> results(batch.entries.size());
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
+    const engine::BatchEntry& entry = batch.entries[i];
+    const int end = entry.context + static_cast<int>(entry.tokens.size());
+    if (entry.prompt_logprobs) {
+      for (size_t row = 0; row < entry.targets.size(); ++row) {
+        const uint64_t digest = Digest(entry.blocks, entry.context + static_cast<int>(row) + 1);
+        results[i].prompt_logprobs->push_back(
+            HashLogprobs(digest, entry.targets[row], *entry.prompt_logprobs));
+      }
+    }
+    if (!entry.sample) continue;
+    const uint64_t digest = Digest(entry.blocks, end);
+    if (entry.beam_candidates > 0) {
+      results[i].tokens = HashBest(digest, entry.history, entry.beam_candidates);
+      continue;
+    }
+    std::vector<model::SampledToken> tokens;
+    for (int draw = 0; draw < entry.draws; ++draw) {
+      model::SamplingParams params = *entry.sampling;
+      params.choice += static_cast<uint32_t>(draw);
+      tokens.push_back(HashDraw(digest, params, entry.history, static_cast<uint64_t>(end)));
+    }
+    results[i].tokens = std::move(tokens);
+  }
+  return results;
+}
+
+void HashEngine::CopyBlocks(absl::Span<const kv::BlockId> sources,
+                            absl::Span<const kv::BlockId> targets) {
+  if (hash_options_.copies_nothing) return;
+  const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
+  for (size_t i = 0; i < sources.size(); ++i) {
+    std::memcpy(Block(targets[i]), Block(sources[i]), bytes);
+  }
+}
+
+void HashEngine::ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) {
+  const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
+  for (size_t i = 0; i < blocks.size(); ++i) std::memcpy(host + i * bytes, Block(blocks[i]), bytes);
+}
+
+void HashEngine::WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) {
+  const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
+  for (size_t i = 0; i < blocks.size(); ++i) std::memcpy(Block(blocks[i]), host + i * bytes, bytes);
+}
+
+void HashOracle::Append(int32_t token) {
+  for (int layer = 0; layer < kLayers; ++layer) {
+    auto& last = last_[static_cast<size_t>(layer)];
+    last = SlotsOf(layer, size_, token, last[0], last[1]);
+    digest_ = Mix(Mix(digest_, last[0]), last[1]);
+  }
+  ++size_;
+}
+
+model::SampledToken HashDraw(uint64_t digest, const model::SamplingParams& params,
+                             const model::SamplingHistory& history, uint64_t position) {
+  uint64_t state = Mix(digest, position);
+  if (params.temperature > 0) state = Mix(Mix(state, params.seed), params.choice);
+  if (params.repetition_penalty != 1) {
+    state = Mix(state, static_cast<uint64_t>(history.prompt_tokens));
+    for (const int32_t token : history.tokens) state = Mix(state, static_cast<uint64_t>(token));
+  }
+  int32_t token;
+  do {
+    state = Mix(state, 5);
+    token = static_cast<int32_t>(state % kVocab);
+  } while (Contains(history.suppressed, token));
+  if (params.logprobs) return HashLogprobs(digest, token, *params.logprobs);
+  model::SampledToken sampled;
+  sampled.token_id = token;
+  return sampled;
+}
+
+std::vector<model::SampledToken> HashBest(uint64_t digest, const model::SamplingHistory& history,
+                                          int count) {
+  std::vector<model::SampledToken> best;
+  uint64_t state = Mix(digest, 6);
+  while (static_cast<int>(best.size()) < count) {
+    state = Mix(state, 7);
+    model::SampledToken sampled;
+    sampled.token_id = static_cast<int32_t>(state % kVocab);
+    sampled.score = LogprobOf(digest, sampled.token_id);
+    const bool known = std::any_of(best.begin(), best.end(), [&](const model::SampledToken& other) {
+      return other.token_id == sampled.token_id;
+    });
+    if (!known && !Contains(history.suppressed, sampled.token_id)) best.push_back(sampled);
+  }
+  std::sort(best.begin(), best.end(), [](const auto& a, const auto& b) {
+    return std::pair(-a.score, a.token_id) < std::pair(-b.score, b.token_id);
+  });
+  return best;
+}
+
+model::SampledToken HashLogprobs(uint64_t digest, int32_t token, int top) {
+  model::SampledToken sampled;
+  sampled.token_id = token;
+  sampled.logprob = LogprobOf(digest, token);
+  for (int i = 0; i < top; ++i) {
+    const int32_t other =
+        static_cast<int32_t>(Mix(digest, static_cast<uint64_t>(1000 + i)) % kVocab);
+    sampled.top.push_back({other, LogprobOf(digest, other)});
+  }
+  return sampled;
+}
+
+}  // namespace baton::simulation

@@ -1,0 +1,80 @@
+// An engine whose model is a hash, and the answers that are right. What a token's slots in the KV
+// blocks hold follows from the slots before it, read back from the blocks, and the token; what is
+// drawn follows from all slots of the sequence, read back. So a block that is wrong, stale or freed
+// too early gives another token than the oracle, which never saw a block.
+#ifndef BATON_TESTS_SIMULATION_HASH_ENGINE_H_
+#define BATON_TESTS_SIMULATION_HASH_ENGINE_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/engine/engine.h"
+#include "tests/simulation/world.h"
+
+namespace baton::simulation {
+
+constexpr int kLayers = 2;
+constexpr int kBlockTokens = 4;
+constexpr int kVocab = 997;
+
+struct HashEngineOptions {
+  int num_blocks = 16;
+  int max_model_len = 256;
+  int max_num_batched_tokens = 16;
+  int max_num_seqs = 4;
+  Micros step_time = 500;       // of a step …
+  Micros token_time = 20;       // … and of each of its tokens
+  bool copies_nothing = false;  // a planted bug: CopyBlocks returns at once
+};
+
+class HashEngine final : public engine::Engine {
+ public:
+  HashEngine(const HashEngineOptions& options, World& world);
+
+  std::vector<engine::StepResult> Step(const engine::Batch& batch,
+                                       model::LayerObserver* observer) override;
+  void CopyBlocks(absl::Span<const kv::BlockId> sources,
+                  absl::Span<const kv::BlockId> targets) override;
+  void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override;
+  void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) override;
+  std::string Description() const override { return "hash engine"; }
+
+ private:
+  uint64_t* Slot(absl::Span<const kv::BlockId> blocks, int layer, int value, int position) const;
+  void WriteSlots(const engine::BatchEntry& entry, int layer) const;
+  // Of the first `count` tokens' slots.
+  uint64_t Digest(absl::Span<const kv::BlockId> blocks, int count) const;
+  std::byte* Block(kv::BlockId id) const { return pool_.base + id * pool_.block_stride_bytes; }
+
+  const HashEngineOptions hash_options_;
+  World& world_;
+  std::vector<uint64_t> memory_;
+};
+
+// One sequence and what may follow, by the model alone.
+class HashOracle {
+ public:
+  void Append(int32_t token);
+  // Tokens appended so far, and what their slots amount to.
+  int size() const { return size_; }
+  uint64_t digest() const { return digest_; }
+
+ private:
+  int size_ = 0;
+  uint64_t digest_ = 0;
+  std::array<std::array<uint64_t, 2>, kLayers> last_ = {};
+};
+
+// The draw of the token at `position`.
+model::SampledToken HashDraw(uint64_t digest, const model::SamplingParams& params,
+                             const model::SamplingHistory& history, uint64_t position);
+// The `count` tokens that are most probable, best first, with scores.
+std::vector<model::SampledToken> HashBest(uint64_t digest, const model::SamplingHistory& history,
+                                          int count);
+model::SampledToken HashLogprobs(uint64_t digest, int32_t token, int top);
+
+}  // namespace baton::simulation
+
+#endif  // BATON_TESTS_SIMULATION_HASH_ENGINE_H_

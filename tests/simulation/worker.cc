@@ -1,0 +1,385 @@
+#include "tests/simulation/worker.h"
+
+#include <prometheus/registry.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/transfer/checksum.h"
+#include "decode_worker/request.h"
+#include "prefill_worker/request.h"
+
+namespace baton::simulation {
+namespace {
+
+constexpr Micros kReportInterval = 200 * kMillisecond;
+constexpr Micros kReportHeartbeat = kSecond;
+
+prometheus::Registry& Registry() {
+  static auto* const registry = new prometheus::Registry();
+  return *registry;
+}
+
+// Metrics have no effect on anything: one set for all.
+prefill_worker::PrefillMetrics& PrefillMetricsForAll() {
+  static auto* const metrics = new prefill_worker::PrefillMetrics(Registry(), "hash");
+  return *metrics;
+}
+decode_worker::DecodeMetrics& DecodeMetricsForAll() {
+  static auto* const registry = new prometheus::Registry();
+  static auto* const metrics = new decode_worker::DecodeMetrics(*registry, "hash");
+  return *metrics;
+}
+
+std::string DescribeLoad(const worker::WorkerLoad& load) {
+  return absl::StrCat(load.running, " running, ", load.queued, " queued, ", load.counts.free,
+                      " free, ", load.counts.active, " active, ", load.counts.cached, " cached, ",
+                      load.counts.held, " held of ", load.counts.total, ", ", load.open_transfers,
+                      " transfers");
+}
+
+bool IsIdle(const worker::WorkerLoad& load) {
+  return load.running == 0 && load.queued == 0 && load.open_transfers == 0 &&
+         load.counts.active == 0 && load.counts.held == 0;
+}
+
+}  // namespace
+
+Worker::Worker(World& world, v1::WorkerRole role, std::string address)
+    : world_(world), role_(role), address_(std::move(address)), node_(world.AddNode()) {
+  world_.Kill(node_, false);  // until it is started
+}
+
+void Worker::Start() {
+  world_.SetAlive(node_);
+  ++life_;
+  epoch_ = world_.random.Next() | 1;
+  journal_ = std::make_unique<worker::CacheJournal>();
+  load_ = worker::WorkerLoad();
+  busy_until_ = world_.now();
+  StartLoop();
+  load_.counts.total = load_.counts.free = load_.free_blocks = engine().kv_pool().block_count;
+}
+
+void Worker::Kill(bool machine_gone) {
+  if (!alive()) return;
+  world_.Kill(node_, machine_gone);
+  KillLoop();
+  watchers_.clear();
+  turn_at_ = report_at_ = -1;
+  ++turn_ticket_;
+}
+
+void Worker::Wake() {
+  idle_turns_ = 0;
+  ScheduleTurn(world_.now());
+}
+
+void Worker::ScheduleTurn(Micros when) {
+  if (!alive()) return;
+  when = std::max({when, busy_until_, world_.frozen_until(node_), world_.now()});
+  if (turn_at_ >= 0 && turn_at_ <= when) return;
+  turn_at_ = when;
+  const uint64_t ticket = ++turn_ticket_;
+  world_.At(when, [this, ticket] { RunTurn(ticket); });
+}
+
+void Worker::RunTurn(uint64_t ticket) {
+  if (ticket != turn_ticket_ || !alive()) return;
+  turn_at_ = -1;
+  if (world_.frozen_until(node_) > world_.now()) {
+    ScheduleTurn(world_.now());
+    return;
+  }
+  world_.BeginWork();
+  const bool stepped = TurnLoop();
+  busy_until_ = world_.EndWork();
+  // A turn may have left messages for the next.
+  if (stepped || ++idle_turns_ < 2) {
+    ScheduleTurn(busy_until_);
+  } else if (const Micros after = NextTurnAfter(); after >= 0) {
+    ScheduleTurn(busy_until_ + after);
+  }
+}
+
+void Worker::Publish(const worker::WorkerLoad& load) {
+  load_ = load;
+  if (!watchers_.empty()) ScheduleReport(std::max(last_report_ + kReportInterval, world_.now()));
+}
+
+void Worker::ScheduleReport(Micros when) {
+  if (report_at_ >= 0 && report_at_ <= when) return;
+  report_at_ = when;
+  world_.At(when, [this, when, life = life_] {
+    if (life != life_ || report_at_ != when || !alive()) return;
+    report_at_ = -1;
+    Report();
+  });
+}
+
+void Worker::Report() {
+  if (const Micros frozen = world_.frozen_until(node_); frozen > world_.now()) {
+    ScheduleReport(frozen);
+    return;
+  }
+  watchers_.remove_if([](const Watcher& watcher) { return !watcher.stream->open(1); });
+  if (watchers_.empty()) return;
+  last_report_ = world_.now();
+  for (Watcher& watcher : watchers_) ReportTo(watcher);
+  ScheduleReport(world_.now() + kReportHeartbeat);
+}
+
+void Worker::Watch(std::shared_ptr<Stream> stream,
+                   std::function<void(const internal::v1::WatchResponse&)> deliver) {
+  stream->OnLost(1, [] {});
+  Watcher watcher;
+  watcher.stream = std::move(stream);
+  watcher.deliver = std::move(deliver);
+  watchers_.push_back(std::move(watcher));
+  ScheduleReport(world_.now());
+}
+
+void Worker::ReportTo(Watcher& watcher) {
+  const auto send = [&watcher](internal::v1::WatchResponse message) {
+    watcher.stream->Send(
+        1, [deliver = watcher.deliver, message = std::move(message)] { deliver(message); });
+  };
+  std::optional<worker::CacheJournal::Delta> delta;
+  if (watcher.introduced) delta = journal_->Since(watcher.journal_position);
+  if (!watcher.introduced) {
+    internal::v1::WatchResponse card;
+    card.mutable_card()->set_role(role_);
+    card.mutable_card()->set_worker_id(address_);
+    card.mutable_card()->set_epoch(epoch_);
+    card.mutable_card()->set_model("hash");
+    card.mutable_card()->set_model_fingerprint(engine().config().fingerprint);
+    card.mutable_card()->set_tokenizer_fingerprint(engine().config().tokenizer_fingerprint);
+    card.mutable_card()->set_max_model_len(engine().max_model_len());
+    card.mutable_card()->set_total_blocks(engine().kv_pool().block_count);
+    auto* layout = card.mutable_card()->mutable_kv_layout();
+    layout->set_block_tokens(kBlockTokens);
+    layout->set_fingerprint(engine().kv_layout().Fingerprint());
+    send(std::move(card));
+    const worker::CacheJournal::Snapshot snapshot = journal_->TakeSnapshot();
+    internal::v1::WatchResponse keys;
+    keys.mutable_snapshot()->mutable_keys()->Add(snapshot.keys.begin(), snapshot.keys.end());
+    keys.mutable_snapshot()->set_last(true);
+    watcher.journal_position = snapshot.position;
+    watcher.introduced = true;
+    send(std::move(keys));
+  } else if (delta && delta->next_position != watcher.journal_position) {
+    watcher.journal_position = delta->next_position;
+    internal::v1::WatchResponse change;
+    change.mutable_delta()->set_sequence(++watcher.sequence);
+    change.mutable_delta()->mutable_added()->Add(delta->added.begin(), delta->added.end());
+    change.mutable_delta()->mutable_removed()->Add(delta->removed.begin(), delta->removed.end());
+    send(std::move(change));
+  }
+  internal::v1::WatchResponse load;
+  load.mutable_load()->set_running(load_.running);
+  load.mutable_load()->set_queued(load_.queued);
+  load.mutable_load()->set_queued_tokens(load_.queued_tokens);
+  load.mutable_load()->set_free_blocks(load_.free_blocks);
+  load.mutable_load()->set_draining(load_.draining);
+  send(std::move(load));
+}
+
+PrefillWorker::PrefillWorker(World& world, std::string address, const HashEngineOptions& engine,
+                             const prefill_worker::LoopOptions& loop, const FrameFaults& faults)
+    : Worker(world, v1::WORKER_ROLE_PREFILL, std::move(address)),
+      engine_options_(engine),
+      loop_options_(loop),
+      faults_(faults) {}
+
+PrefillWorker::~PrefillWorker() {
+  if (loop_ != nullptr) KillLoop();
+}
+
+void PrefillWorker::StartLoop() {
+  engine_ = std::make_unique<HashEngine>(engine_options_, world_);
+  loop_ = std::make_unique<prefill_worker::PrefillLoop>(
+      loop_options_, *engine_, *journal_, world_, PrefillMetricsForAll(),
+      [this](const worker::WorkerLoad& load) { Publish(load); });
+}
+
+void PrefillWorker::KillLoop() {
+  for (const std::weak_ptr<SimKvSender>& weak : senders_) {
+    if (const auto sender = weak.lock()) sender->Kill();
+  }
+  senders_.clear();
+  loop_->Stop();
+  loop_.reset();
+  engine_.reset();
+}
+
+bool PrefillWorker::TurnLoop() {
+  const bool stepped = loop_->Turn(absl::ZeroDuration());
+  loop_->CheckIntegrity();
+  return stepped;
+}
+
+bool PrefillWorker::Idle() const { return !alive() || IsIdle(load_); }
+
+std::string PrefillWorker::Describe() const {
+  return absl::StrCat(address_, ": ", alive() ? DescribeLoad(load_) : "dead");
+}
+
+void PrefillWorker::Accept(const std::string& bytes, absl::Time deadline,
+                           std::shared_ptr<Stream> stream, std::weak_ptr<SimPrefillCall> call) {
+  internal::v1::PrefillRequest request;
+  absl::Status status = request.ParseFromString(bytes)
+                            ? prefill_worker::CheckRequest(request, epoch(), *engine_)
+                            : prefill_worker::Malformed();
+  const uint64_t id = ++last_job_;
+  transfer::FrameSender::Options options;
+  options.transfer_id = request.transfer_id();
+  options.epoch = epoch();
+  options.layout = engine_->kv_layout();
+  options.pool = engine_->kv_pool();
+  options.on_peer_gone = [this, id] { loop_->Cancel(id); };
+  auto sender = std::make_shared<SimKvSender>(std::move(options), world_, faults_, stream,
+                                              std::move(call), [this] { Wake(); });
+  stream->OnLost(1, [sender] { sender->PeerGone(); });
+  senders_.remove_if([](const std::weak_ptr<SimKvSender>& weak) { return weak.expired(); });
+  senders_.push_back(sender);
+  if (!status.ok()) {
+    sender->Finish(status);
+    return;
+  }
+  std::unique_ptr<prefill_worker::PrefillJob> job =
+      prefill_worker::MakeJob(request, deadline, *engine_);
+  job->id = id;
+  job->sender = std::move(sender);
+  loop_->Submit(std::move(job));
+  Wake();
+}
+
+// The decode worker's end of a Decode call.
+class SimDecodeStream final : public decode_worker::DecodeStream {
+ public:
+  SimDecodeStream(World& world, std::shared_ptr<Stream> stream, DecodeWorker::Caller caller)
+      : world_(world), stream_(std::move(stream)), caller_(std::move(caller)) {}
+
+  void Push(internal::v1::DecodeResponse response) override {
+    if (finished_) world_.Fail("a decode stream went on after its end");
+    stream_->Send(
+        1, [caller = caller_.response, response = std::move(response)] { caller(response); });
+  }
+  void Finish(const absl::Status& status) override {
+    if (finished_) world_.Fail("a decode stream was finished twice");
+    finished_ = true;
+    if (!status.ok()) stream_->Discard(1);
+    stream_->Send(1, [caller = caller_.status, status] { caller(status); });
+  }
+
+ private:
+  World& world_;
+  const std::shared_ptr<Stream> stream_;
+  const DecodeWorker::Caller caller_;
+  bool finished_ = false;
+};
+
+DecodeWorker::DecodeWorker(World& world, std::string address, const HashEngineOptions& engine,
+                           const decode_worker::LoopOptions& loop, const FrameFaults& faults,
+                           FindPrefill find_prefill)
+    : Worker(world, v1::WORKER_ROLE_DECODE, std::move(address)),
+      engine_options_(engine),
+      loop_options_(loop),
+      faults_(faults),
+      find_prefill_(std::move(find_prefill)) {}
+
+DecodeWorker::~DecodeWorker() {
+  if (loop_ != nullptr) KillLoop();
+}
+
+void DecodeWorker::StartLoop() {
+  engine_ = std::make_unique<HashEngine>(engine_options_, world_);
+  loop_ = std::make_unique<decode_worker::DecodeLoop>(
+      loop_options_, *engine_, *journal_, world_, DecodeMetricsForAll(),
+      [this](const decode_worker::PrefillPeer& peer, const internal::v1::PrefillRequest& request,
+             absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
+        return StartPrefill(peer, request, deadline, std::move(plan), std::move(events));
+      },
+      [this](const worker::WorkerLoad& load) { Publish(load); });
+}
+
+void DecodeWorker::KillLoop() {
+  preemptions_ += LivePreemptions();
+  for (const std::shared_ptr<SimPrefillCall>& call : calls_) call->Kill();
+  calls_.clear();
+  loop_->Stop();
+  loop_.reset();
+  engine_.reset();
+}
+
+bool DecodeWorker::TurnLoop() {
+  const bool stepped = loop_->Turn(absl::ZeroDuration());
+  loop_->CheckIntegrity();
+  return stepped;
+}
+
+Micros DecodeWorker::NextTurnAfter() const {
+  const absl::Duration next = loop_->UntilNextHeartbeat();
+  return next == absl::InfiniteDuration() ? -1 : absl::ToInt64Microseconds(next);
+}
+
+bool DecodeWorker::Idle() const { return !alive() || IsIdle(load_); }
+
+std::string DecodeWorker::Describe() const {
+  return absl::StrCat(address_, ": ", alive() ? DescribeLoad(load_) : "dead");
+}
+
+void DecodeWorker::Accept(const internal::v1::DecodeRequest& request, absl::Time deadline,
+                          std::shared_ptr<Stream> stream, Caller caller) {
+  auto answer = std::make_shared<SimDecodeStream>(world_, stream, std::move(caller));
+  if (const absl::Status status = decode_worker::CheckRequest(request, epoch(), *engine_);
+      !status.ok()) {
+    answer->Finish(status);
+    return;
+  }
+  const uint64_t id = ++last_call_;
+  std::unique_ptr<decode_worker::Sequence> sequence =
+      decode_worker::MakeSequence(request, deadline, *engine_);
+  sequence->call->id = id;
+  sequence->call->stream = std::move(answer);
+  stream->OnLost(1, [this, id] {
+    loop_->Cancel(id);
+    Wake();
+  });
+  loop_->Submit(std::move(sequence));
+  Wake();
+}
+
+std::shared_ptr<transfer::PrefillCall> DecodeWorker::StartPrefill(
+    const decode_worker::PrefillPeer& peer, internal::v1::PrefillRequest request,
+    absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
+  // Random by nature; here it must be the same in every run.
+  request.set_transfer_id(world_.random.Next());
+  request.set_checksum(transfer::RequestChecksum(request));
+  plan.transfer_id = request.transfer_id();
+  PrefillWorker* prefill = find_prefill_(peer.address);
+  std::shared_ptr<Stream> stream = world_.Open(node(), prefill->node());
+  auto call = std::make_shared<SimPrefillCall>(world_, faults_, stream, std::move(plan),
+                                               std::move(events), [this] { Wake(); });
+  calls_.remove_if([](const std::shared_ptr<SimPrefillCall>& old) { return old->done(); });
+  calls_.push_back(call);
+  std::string bytes = request.SerializeAsString();
+  if (world_.random.Chance(faults_.flip)) {
+    bytes[static_cast<size_t>(world_.random.Below(static_cast<int>(bytes.size())))] ^=
+        static_cast<char>(1 << world_.random.Below(8));
+  }
+  const std::weak_ptr<SimPrefillCall> weak = call;
+  const std::weak_ptr<Stream> weak_stream = stream;
+  call->Begin(
+      deadline,
+      [prefill, bytes = std::move(bytes), deadline, weak, weak_stream] {
+        if (const auto live = weak_stream.lock()) prefill->Accept(bytes, deadline, live, weak);
+      },
+      [weak_stream] {
+        if (const auto live = weak_stream.lock()) live->Break(0, 0);
+      });
+  return call;
+}
+
+}  // namespace baton::simulation
