@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/random_id.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace baton::router {
 namespace {
@@ -31,6 +32,7 @@ constexpr int kMaxLogitBiases = 1024;
 constexpr float kMaxLogitBias = 100;
 constexpr float kMaxLengthPenalty = 10;
 constexpr size_t kMaxTenantBytes = 128;
+constexpr size_t kMaxNamedBytes = 128;  // of a wrong name, in the message that says so
 
 absl::Status OutOfRange(absl::string_view field, absl::string_view given,
                         absl::string_view expected) {
@@ -304,8 +306,8 @@ absl::Status CheckModel(const std::string& model, const std::string& served_mode
   if (model.empty() || model == served_model_name) return absl::OkStatus();
   return WithDetails(
       MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
-                absl::StrCat("model: \"", model.substr(0, 128), "\" is not served here; \"",
-                             served_model_name, "\" is")),
+                absl::StrCat("model: \"", ClipToUtf8(model, kMaxNamedBytes),
+                             "\" is not served here; \"", served_model_name, "\" is")),
       "", "model", std::nullopt);
 }
 

@@ -51,6 +51,13 @@ std::vector<Row> Rows() {
        [](auto* r) { r->set_model("gpt-9"); }},
       {"NegativeTemperature", invalid, "OUT_OF_RANGE", "sampling.temperature", "0 to 2",
        [](auto* r) { r->mutable_sampling()->set_temperature(-0.1f); }},
+      {"LongModelNameCutInACharacter", StatusCode::kNotFound, "MODEL_NOT_FOUND", "model",
+       "is not served",
+       [](auto* r) {
+         std::string name = "x";
+         for (int i = 0; i < 200; ++i) name += "\xE2\x82\xAC";
+         r->set_model(name);
+       }},
       {"HighTemperature", invalid, "OUT_OF_RANGE", "sampling.temperature", "2.5 given",
        [](auto* r) { r->mutable_sampling()->set_temperature(2.5f); }},
       {"NanTemperature", invalid, "OUT_OF_RANGE", "sampling.temperature", "nan",
