@@ -218,6 +218,23 @@ TEST(ServerTest, AWorkerOfAnotherModelIsRefusedAndTheOthersGoOn) {
   EXPECT_TRUE(GenerateOnce(cluster, &text).ok());
 }
 
+// A call that comes now is refused by a router that drains, and by no other.
+void AwaitDraining(FakeCluster& cluster) {
+  const absl::Time end = absl::Now() + testing::kPatience;
+  while (absl::Now() < end) {
+    // Not one that lives already: the server has said goodbye to it, and it connects anew.
+    grpc::ClientContext context;
+    v1::ListModelsResponse response;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    if (!v1::InferenceService::NewStub(cluster.channel())
+             ->ListModels(&context, v1::ListModelsRequest(), &response)
+             .ok()) {
+      return;
+    }
+  }
+  ADD_FAILURE() << "the router takes calls";
+}
+
 TEST(ServerTest, DrainLetsRunningStreamsFinish) {
   FakeCluster cluster;
   ASSERT_TRUE(AwaitHealth(cluster, 1));
@@ -226,12 +243,85 @@ TEST(ServerTest, DrainLetsRunningStreamsFinish) {
   std::thread client([&] { end = GenerateOnce(cluster, &text); });
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
   std::thread drain([&] { cluster.server().Drain(absl::Seconds(60)); });
+  AwaitDraining(cluster);
   decode.SendTokens(Ids("still "));
   decode.Finish(Ids("here"), internal::v1::DecodeResponse::FINISH_LENGTH);
   client.join();
   drain.join();
   EXPECT_TRUE(end.ok()) << end;
   EXPECT_EQ(text, "still here");
+}
+
+TEST(ServerTest, ARequestThatLosesItsWorkerDuringTheDrainGetsAnother) {
+  FakeCluster cluster(1, 2);
+  std::string text;
+  absl::Status end;
+  absl::Mutex mutex;
+  std::vector<DecodeCall> calls;
+  for (int i : {0, 1}) {
+    cluster.decode(i)->SetReply([&](DecodeCall call) {
+      absl::MutexLock lock(&mutex);
+      calls.push_back(std::move(call));
+    });
+  }
+  const auto call = [&](size_t i) {
+    absl::MutexLock lock(&mutex);
+    const auto there = [&] { return calls.size() > i; };
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&there), testing::kPatience));
+    return calls[i];
+  };
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  call(0).SendTokens(Ids("still "));
+  std::thread drain([&] { cluster.server().Drain(absl::Seconds(60)); });
+  AwaitDraining(cluster);
+  call(0).Fail({grpc::StatusCode::UNAVAILABLE, "gone"});
+  call(1).Finish(Ids("here"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  client.join();
+  drain.join();
+  EXPECT_TRUE(end.ok()) << end;
+  EXPECT_EQ(text, "still here");
+}
+
+TEST(ServerTest, APromptThatIsQueuedWhenTheDrainBeginsGetsItsWorker) {
+  FakeCluster cluster(1, 1, [](Options* options) {
+    options->tokenizer_threads = 1;
+    options->metrics_listen = "127.0.0.1:0";
+  });
+  cluster.decode(0)->SetReply(
+      [](DecodeCall call) { call.Finish(Ids("x"), internal::v1::DecodeResponse::FINISH_LENGTH); });
+  // Keeps the only tokenizer thread busy: long texts, whose tokens nobody wants.
+  const auto stub = v1::InferenceService::NewStub(cluster.channel());
+  v1::TokenizeRequest busy;
+  busy.set_text(std::string(1 << 20, 'a'));
+  struct Work {
+    grpc::ClientContext context;
+    v1::TokenizeResponse response;
+  };
+  std::deque<Work> queued;
+  absl::Mutex mutex;
+  int done = 0;
+  for (int i = 0; i < 10; ++i) {
+    Work& work = queued.emplace_back();
+    stub->async()->Tokenize(&work.context, &busy, &work.response, [&](grpc::Status) {
+      absl::MutexLock lock(&mutex);
+      ++done;
+    });
+  }
+  std::string text;
+  absl::Status end;
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  const std::string inside = R"(baton_requests_inflight{model="tiny",role="router"} 1)";
+  const absl::Time patience = absl::Now() + testing::kPatience;
+  while (absl::Now() < patience) {
+    const std::string metrics = testing::HttpGet(cluster.server().metrics_address(), "/metrics");
+    if (metrics.find(inside) != std::string::npos) break;
+  }
+  cluster.server().Drain(absl::Seconds(60));
+  client.join();
+  EXPECT_TRUE(end.ok()) << end;
+  absl::MutexLock lock(&mutex);
+  const auto all = [&] { return done == 10; };
+  EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all), testing::kPatience));
 }
 
 TEST(ServerTest, DrainWithoutGraceEndsWhatHangs) {
