@@ -79,10 +79,10 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
   answer_.emplace(parts_.tokenizer, prepared_);
   last_token_at_.resize(answer_->choice_count());
-  parts_.retry_budget.OnRequest(answer_->choice_count());
   Attempt first;
   first.choices.resize(answer_->choice_count());
   std::iota(first.choices.begin(), first.choices.end(), 0);
+  parts_.retry_budget.OnRequest(Sequences(first));
   if (absl::Status sent = Open(std::move(first)); !sent.ok()) return Fail(sent);
   parts_.watch.Add(weak_from_this());
 }
@@ -138,6 +138,16 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
     usage_.set_kv_bytes(usage_.kv_bytes() + response.usage().kv_bytes() - attempt.kv_bytes);
     attempt.kv_bytes = response.usage().kv_bytes();
   }
+  // A stream that brings the rest of one choice has nothing to say of another: that may be waiting
+  // for a worker, and is not to end meanwhile.
+  const bool says_something = !response.token_ids().empty() ||
+                              response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
+  if (says_something && !attempt.whole && response.choice() != attempt.choices.front()) {
+    BATON_LOG(Error) << "request " << request_id_ << ": decode worker "
+                     << attempt.route.decode.address << " was asked for choice "
+                     << attempt.choices.front() << " and sent tokens of " << response.choice();
+    return Fail(FromWorker(grpc::Status::OK));
+  }
   const int tokens_before = answer_->generated_tokens();
   absl::StatusOr<std::optional<v1::GenerateResponse>> delta =
       answer_->Take(response, &attempt.cursor);
@@ -172,7 +182,8 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
 void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bool ends) {
   const absl::Duration now = parts_.clock.SinceStart();
   attempt.past.tries = 0;
-  attempt.past.refused = false;
+  attempt.past.refusals = 0;
+  attempt.past.waited = absl::ZeroDuration();
   attempt.past.avoid.clear();
   attempt.past.lost.clear();
   attempt.past.failed.clear();
@@ -237,6 +248,7 @@ void GenerateCall::Fail(const absl::Status& error) {
 ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason) {
   for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
   attempts_.clear();
+  for (const Waiting& one : waiting_) parts_.retry_budget.GiveBack(Sequences(one.attempt));
   waiting_.clear();
   RouterMetrics::RequestEnd end;
   end.code = code;
