@@ -221,6 +221,11 @@ v1::Timings GenerateCall::TimingsOf(const Attempt& attempt, bool decode_told) co
 }
 
 void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool end_told) {
+  if (!sink_->Fits(delta)) {
+    return Fail(MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
+                          "the answer is larger than what clients take in one message: expected "
+                          "fewer logprobs or choices, or a call of Generate, which streams"));
+  }
   *delta.mutable_usage() = usage_;
   const v1::FinishReason reason = delta.finish_reason();
   if (!std::exchange(id_sent_, true) || reason != v1::FINISH_REASON_UNSPECIFIED) {
@@ -257,7 +262,13 @@ ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason
   end.duration = parts_.clock.SinceStart() - received_;
   if (first_token_at_) end.decode_duration = newest_token_at_ - *first_token_at_;
   parts_.metrics.RequestEnded(end);
+  answered_ = sink_;
   return std::exchange(sink_, nullptr);
+}
+
+void GenerateCall::OnSinkGone() {
+  absl::MutexLock lock(&mutex_);
+  answered_ = nullptr;
 }
 
 }  // namespace baton::router

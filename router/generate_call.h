@@ -62,10 +62,13 @@ class GenerateCall final : public DecodeListener,
 
   // The client has gone. Ends the workers' streams at once.
   void Cancel();
+  // Nothing may be said to the sink any more.
+  void OnSinkGone();
 
   void OnDecoded(int stream, const internal::v1::DecodeResponse& response) override;
   void OnStreamEnd(int stream, const grpc::Status& status) override;
-  // Gives up on streams that are silent, or whose worker is gone; finds a worker for what waits.
+  // Gives up on streams that are silent, or whose worker is gone, and on clients that do not read;
+  // finds a worker for what waits.
   void OnTick() override;
 
  private:
@@ -139,7 +142,8 @@ class GenerateCall final : public DecodeListener,
   const absl::Duration received_;
 
   absl::Mutex mutex_;
-  ResponseSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null once answered
+  ResponseSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;      // null once answered
+  ResponseSink* answered_ ABSL_GUARDED_BY(mutex_) = nullptr;  // which may still be writing
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
   std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);

@@ -191,6 +191,10 @@ void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status&
 
 void GenerateCall::OnTick() {
   absl::MutexLock lock(&mutex_);
+  // A client without a deadline that stops reading would hold its place for ever.
+  if (answered_ != nullptr && parts_.clock.Now() >= deadline_) {
+    std::exchange(answered_, nullptr)->Abort();
+  }
   const absl::Duration now = parts_.clock.SinceStart();
   const absl::Duration bound = absl::Milliseconds(parts_.options.stall_timeout_ms);
   std::vector<std::pair<int, absl::Status>> lost;

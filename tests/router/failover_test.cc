@@ -204,5 +204,22 @@ TEST_F(BudgetTest, WhatWaitsHasTakenItsShareAndGivesItBackUnused) {
   EXPECT_EQ(budget_->level(), 2);
 }
 
+using UnreadTest = CallHarness;
+
+TEST_F(UnreadTest, AnAnswerThatNobodyReadsIsGivenUpAtItsDeadlineAndNotBefore) {
+  FakeSink& sink = Start(Request(), absl::Seconds(10));
+  stream(0).Finish("x");
+  EXPECT_TRUE(sink.ended());
+  Pass(absl::Seconds(9));
+  EXPECT_FALSE(sink.aborted());
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(sink.aborted());
+  FakeSink& read = Start(Request(), absl::Seconds(10));
+  stream(1).Finish("x");
+  call().OnSinkGone();
+  Pass(absl::Seconds(11));
+  EXPECT_FALSE(read.aborted());
+}
+
 }  // namespace
 }  // namespace baton::router
