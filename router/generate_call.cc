@@ -41,6 +41,11 @@ absl::Status GenerateCall::Overloaded(absl::string_view reason, absl::string_vie
 }
 
 absl::Status GenerateCall::Admit(v1::GenerateRequest request) {
+  // What waits for the tokenizer is bounded in number only, so each must be small.
+  request.DiscardUnknownFields();
+  if (std::optional<ModelInfo> model = parts_.membership.model()) {
+    if (absl::Status fits = CheckIdCount(request, model->max_model_len); !fits.ok()) return fits;
+  }
   ticket_ = parts_.admission.TryEnter();
   if (!ticket_) {
     return Overloaded("TOO_MANY_REQUESTS",
@@ -75,8 +80,8 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   if (!prepared.ok()) return Fail(prepared.status());
   prepared_ = *std::move(prepared);
   prepared_.decode.set_request_id(request_id_);
-  usage_.set_prompt_tokens(prepared_.decode.tokens_size());
   if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
+  usage_.set_prompt_tokens(prepared_.decode.tokens_size());
   answer_.emplace(parts_.tokenizer, prepared_);
   last_token_at_.resize(answer_->choice_count());
   Attempt first;
@@ -259,6 +264,10 @@ ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason
   end.code = code;
   end.finish_reason = reason;
   end.usage = usage_;
+  if (answer_) {
+    const std::vector<int> counts = answer_->token_counts();
+    end.longest_choice_tokens = *absl::c_max_element(counts);
+  }
   end.duration = parts_.clock.SinceStart() - received_;
   if (first_token_at_) end.decode_duration = newest_token_at_ - *first_token_at_;
   parts_.metrics.RequestEnded(end);

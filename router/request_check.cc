@@ -219,6 +219,12 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_
       if (request.token_ids().ids().empty()) {
         return InvalidField("EMPTY_PROMPT", "token_ids", "the prompt is empty");
       }
+      // No token stands for less than a byte of text.
+      if (request.token_ids().ids_size() > max_prompt_bytes) {
+        return InvalidField("PROMPT_TOO_LONG", "token_ids",
+                            absl::StrCat(request.token_ids().ids_size(), " ids given, at most ",
+                                         max_prompt_bytes, " accepted (--max-prompt-bytes)"));
+      }
       return absl::OkStatus();
     default:
       return InvalidField("EMPTY_PROMPT", "prompt", "neither text nor token_ids is set");
@@ -244,8 +250,7 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
     BATON_ASSIGN_OR_RETURN(tokens, tokenizer.Encode(request.text(), /*add_special_tokens=*/true));
   } else {
     const auto& ids = request.token_ids().ids();
-    // Before looking at each of, perhaps, millions.
-    if (ids.size() >= max_model_len) return TooLong(field, ids.size(), max_model_len);
+    BATON_RETURN_IF_ERROR(CheckIdCount(request, max_model_len));
     BATON_RETURN_IF_ERROR(CheckTokenIds(field, ids, tokenizer.vocab_size()));
     tokens.assign(ids.begin(), ids.end());
   }
@@ -327,6 +332,11 @@ absl::Status CheckTokenIds(absl::string_view field,
                       absl::StrCat("0 to ", vocab_size - 1, " expected"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len) {
+  const int count = request.token_ids().ids_size();
+  return count < max_model_len ? absl::OkStatus() : TooLong("token_ids", count, max_model_len);
 }
 
 absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string& served_model_name,

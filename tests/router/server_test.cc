@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <deque>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
@@ -222,7 +223,7 @@ TEST(ServerTest, AWorkerOfAnotherModelIsRefusedAndTheOthersGoOn) {
 void AwaitDraining(FakeCluster& cluster) {
   const absl::Time end = absl::Now() + testing::kPatience;
   while (absl::Now() < end) {
-    // Not one that lives already: the server has said goodbye to it, and it connects anew.
+    // The server says goodbye to the channel, which then connects anew in vain.
     grpc::ClientContext context;
     v1::ListModelsResponse response;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
@@ -381,6 +382,45 @@ TEST(ServerTest, MetricsTellWhatHappened) {
        }) {
     EXPECT_THAT(body, HasSubstr(line));
   }
+}
+
+TEST(ServerTest, MetricsOfSeveralChoicesAndOfARefusedPrompt) {
+  FakeCluster cluster(1, 1, [&](Options* options) {
+    options->metrics_listen = "127.0.0.1:0";
+    options->max_inflight_prompt_tokens = 40;
+  });
+  v1::GenerateRequest request;
+  request.set_text("0123456789");
+  request.set_n(4);
+  grpc::ClientContext context;
+  const auto stub = v1::InferenceService::NewStub(cluster.channel());
+  const auto reader = stub->Generate(&context, request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  const absl::Time first = absl::Now();
+  for (int i = 0; i < 4; ++i) decode.SendTokens(Ids("a"), i);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  std::string text;
+  EXPECT_EQ(ErrorReason(GenerateOnce(cluster, &text)), "TOO_MANY_PROMPT_TOKENS");
+  // One more token for each, at least 20 ms later.
+  while (absl::Now() < first + absl::Milliseconds(20)) {
+    ASSERT_EQ(cluster.Workers().size(), 2u);
+  }
+  for (int i = 0; i < 4; ++i) {
+    decode.FinishChoice(i, Ids("b"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  }
+  decode.stream->End(grpc::Status::OK);
+  while (reader->Read(&response)) {
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  const std::string body = testing::HttpGet(cluster.server().metrics_address(), "/metrics");
+  const std::string labels = R"(model="tiny",role="router")";
+  EXPECT_THAT(body, HasSubstr(absl::StrCat("baton_prompt_tokens_total{", labels, "} 10\n")))
+      << "what was refused was no prompt";
+  const std::string sum = absl::StrCat("baton_time_per_output_token_seconds_sum{", labels, "} ");
+  ASSERT_THAT(body, HasSubstr(sum));
+  EXPECT_GE(std::stod(body.substr(body.find(sum) + sum.size())), 0.015)
+      << "two tokens of each, and one gap between them";
 }
 
 TEST(ServerTest, BadOptionsAreNamed) {
