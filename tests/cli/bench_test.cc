@@ -20,7 +20,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 // Before any thread starts, as main() does.
-const bool signals_blocked = [] {
+[[maybe_unused]] const bool signals_blocked = [] {
   BlockStopSignals();
   return true;
 }();

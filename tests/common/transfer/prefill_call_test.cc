@@ -20,11 +20,16 @@ class EndingService final : public internal::v1::PrefillService::WithRawCallback
       grpc::CallbackServerContext* context) override {
     class Reactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
      public:
-      explicit Reactor(const grpc::Status& end) {
-        if (!end.ok()) Finish(end);
+      explicit Reactor(const grpc::Status& end) : ended_(!end.ok()) {
+        if (ended_) Finish(end);
       }
-      void OnCancel() override { Finish(grpc::Status::CANCELLED); }
+      void OnCancel() override {
+        if (!ended_) Finish(grpc::Status::CANCELLED);
+      }
       void OnDone() override { delete this; }
+
+     private:
+      const bool ended_;
     };
     return new Reactor(end);
   }
