@@ -95,7 +95,8 @@ int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) 
     std::vector<std::thread> clients;
     for (int i = 0; i < options.concurrency; ++i) {
       clients.emplace_back([&] {
-        for (size_t at; (at = next++) < prompts.size() && !stopped;) {
+        // In this order: a number that is taken is a request that is sent.
+        for (size_t at; !stopped && (at = next++) < prompts.size();) {
           client::GenerateRequest request;
           request.token_ids = prompts[at];
           request.max_tokens = options.max_tokens;

@@ -8,6 +8,7 @@ namespace {
 constexpr absl::Duration kShortestRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLongestRetry = absl::Seconds(30);
 constexpr int kLoadedRequests = 8;
+constexpr double kNearlyFull = 0.75;
 constexpr int kSamplesToTrust = 8;
 
 }  // namespace
@@ -15,6 +16,7 @@ constexpr int kSamplesToTrust = 8;
 std::optional<Admission::Ticket> Admission::TryEnter() {
   absl::MutexLock lock(&mutex_);
   if (inside_.requests >= limits_.requests) return std::nullopt;
+  NoteTime();
   ++inside_.requests;
   on_change_(inside_);
   return Ticket(this);
@@ -25,7 +27,7 @@ bool Admission::TryAddPrompt(int64_t tokens, Ticket* ticket) {
   if (inside_.prompt_tokens > 0 && inside_.prompt_tokens + tokens > limits_.prompt_tokens) {
     return false;
   }
-  NoteLoadedTime();
+  NoteTime();
   inside_.prompt_tokens += tokens;
   ticket->prompt_tokens_ = tokens;
   ticket->waiting_ = true;
@@ -38,7 +40,7 @@ bool Admission::TryAddPrompt(int64_t tokens, Ticket* ticket) {
 void Admission::OnFirstToken(Ticket* ticket) {
   absl::MutexLock lock(&mutex_);
   if (!std::exchange(ticket->waiting_, false)) return;
-  NoteLoadedTime();
+  NoteTime();
   if (Loaded()) {
     prompt_tokens_done_.Add(loaded_time_, static_cast<double>(ticket->prompt_tokens_));
     ++loaded_samples_;
@@ -48,14 +50,12 @@ void Admission::OnFirstToken(Ticket* ticket) {
 
 void Admission::Leave(const Ticket& ticket) {
   absl::MutexLock lock(&mutex_);
-  if (ticket.waiting_) {
-    NoteLoadedTime();
-    EndWaiting(ticket.prompt_tokens_);
-  }
+  NoteTime();
+  if (ticket.waiting_) EndWaiting(ticket.prompt_tokens_);
+  // Only those that took a prompt in: refusals leave fast, and would promise too much.
+  if (ticket.prompt_tokens_ > 0 && NearlyFull()) completions_.Add(full_time_, 1);
   --inside_.requests;
   inside_.prompt_tokens -= ticket.prompt_tokens_;
-  // Only those that took a prompt in: refusals leave fast, and would promise too much.
-  if (ticket.prompt_tokens_ > 0) completions_.Add(clock_.SinceStart(), 1);
   on_change_(inside_);
 }
 
@@ -66,16 +66,24 @@ void Admission::EndWaiting(int64_t tokens) {
 
 bool Admission::Loaded() const { return waiting_ >= kLoadedRequests; }
 
-void Admission::NoteLoadedTime() {
+bool Admission::NearlyFull() const {
+  return inside_.requests >= kNearlyFull * limits_.requests ||
+         static_cast<double>(inside_.prompt_tokens) >=
+             kNearlyFull * static_cast<double>(limits_.prompt_tokens);
+}
+
+void Admission::NoteTime() {
   const absl::Duration now = clock_.SinceStart();
   if (Loaded()) loaded_time_ += now - last_change_;
+  if (NearlyFull()) full_time_ += now - last_change_;
   last_change_ = now;
 }
 
 absl::Duration Admission::RetryAfter() {
   absl::MutexLock lock(&mutex_);
+  NoteTime();  // a line that does not move is a pace, too
   const absl::Duration now = clock_.SinceStart();
-  const double pace = completions_.PerSecond(now);
+  const double pace = completions_.PerSecond(full_time_);
   if (pace <= 0) return limits_.first_retry_after;
   next_turn_ = std::max(next_turn_, now) + absl::Seconds(1 / pace);
   // The line has an end: who would be told more than the longest time is told that.

@@ -68,7 +68,7 @@ class Admission {
   std::optional<Ticket> TryEnter();
 
   // When one who is refused now is to come again: in a line with those refused before, at the pace
-  // at which places become free. Between 50 ms and 30 s.
+  // at which places become free while most are taken. Between 50 ms and 30 s.
   absl::Duration RetryAfter();
 
   // How long a prompt that came now would wait for those before it. Zero unless the pace under
@@ -83,7 +83,10 @@ class Admission {
   void Leave(const Ticket& ticket);
   // The pace of prompts is taken while at least so many wait: a single one does not show it.
   bool Loaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteLoadedTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The pace at which places become free is taken while most are: when few come, few leave.
+  bool NearlyFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Before anything changes.
+  void NoteTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWaiting(int64_t tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Limits limits_;
@@ -91,13 +94,14 @@ class Admission {
   const std::function<void(const Inside&)> on_change_;
   mutable absl::Mutex mutex_;
   Inside inside_ ABSL_GUARDED_BY(mutex_);
-  DecayingRate completions_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration last_change_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration full_time_ ABSL_GUARDED_BY(mutex_);  // stands still unless NearlyFull()
+  DecayingRate completions_ ABSL_GUARDED_BY(mutex_);  // by that clock
   absl::Duration next_turn_ ABSL_GUARDED_BY(mutex_);  // of the line of those refused
 
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // requests without a first token
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Duration last_change_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration loaded_time_ ABSL_GUARDED_BY(mutex_);  // a clock that stands still without load
+  absl::Duration loaded_time_ ABSL_GUARDED_BY(mutex_);  // stands still unless Loaded()
   int loaded_samples_ ABSL_GUARDED_BY(mutex_) = 0;
   DecayingRate prompt_tokens_done_ ABSL_GUARDED_BY(mutex_);  // by that clock
 };

@@ -44,7 +44,9 @@ class Answer {
   absl::StatusOr<std::optional<v1::GenerateResponse>> Take(
       const internal::v1::DecodeResponse& message, Cursor* cursor);
   // Ends a choice whose tokens are complete although no worker has said so: the last is a stop
-  // token, or there may be no more.
+  // token, or there may be no more. Decode workers say so in the message of the last token; this is
+  // so that one which does not can neither break an invariant nor be asked for nothing. The text of
+  // an ordinary stop token is then in the answer already.
   std::optional<v1::GenerateResponse> EndIfComplete(int choice);
 
   bool finished(int choice) const {

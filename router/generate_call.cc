@@ -41,6 +41,11 @@ absl::Status GenerateCall::Overloaded(absl::string_view reason, absl::string_vie
 }
 
 absl::Status GenerateCall::Admit(v1::GenerateRequest request) {
+  // What waits for the tokenizer is bounded in number only, so each must be small.
+  request.DiscardUnknownFields();
+  if (std::optional<ModelInfo> model = parts_.membership.model()) {
+    if (absl::Status fits = CheckIdCount(request, model->max_model_len); !fits.ok()) return fits;
+  }
   ticket_ = parts_.admission.TryEnter();
   if (!ticket_) {
     return Overloaded("TOO_MANY_REQUESTS",
@@ -75,14 +80,14 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   if (!prepared.ok()) return Fail(prepared.status());
   prepared_ = *std::move(prepared);
   prepared_.decode.set_request_id(request_id_);
-  usage_.set_prompt_tokens(prepared_.decode.tokens_size());
   if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
+  usage_.set_prompt_tokens(prepared_.decode.tokens_size());
   answer_.emplace(parts_.tokenizer, prepared_);
   last_token_at_.resize(answer_->choice_count());
-  parts_.retry_budget.OnRequest(answer_->choice_count());
   Attempt first;
   first.choices.resize(answer_->choice_count());
   std::iota(first.choices.begin(), first.choices.end(), 0);
+  parts_.retry_budget.OnRequest(Sequences(first));
   if (absl::Status sent = Open(std::move(first)); !sent.ok()) return Fail(sent);
   parts_.watch.Add(weak_from_this());
 }
@@ -138,6 +143,16 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
     usage_.set_kv_bytes(usage_.kv_bytes() + response.usage().kv_bytes() - attempt.kv_bytes);
     attempt.kv_bytes = response.usage().kv_bytes();
   }
+  // A stream that brings the rest of one choice has nothing to say of another: that may be waiting
+  // for a worker, and is not to end meanwhile.
+  const bool says_something = !response.token_ids().empty() ||
+                              response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
+  if (says_something && !attempt.whole && response.choice() != attempt.choices.front()) {
+    BATON_LOG(Error) << "request " << request_id_ << ": decode worker "
+                     << attempt.route.decode.address << " was asked for choice "
+                     << attempt.choices.front() << " and sent tokens of " << response.choice();
+    return Fail(FromWorker(grpc::Status::OK));
+  }
   const int tokens_before = answer_->generated_tokens();
   absl::StatusOr<std::optional<v1::GenerateResponse>> delta =
       answer_->Take(response, &attempt.cursor);
@@ -172,7 +187,8 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
 void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bool ends) {
   const absl::Duration now = parts_.clock.SinceStart();
   attempt.past.tries = 0;
-  attempt.past.refused = false;
+  attempt.past.refusals = 0;
+  attempt.past.waited = absl::ZeroDuration();
   attempt.past.avoid.clear();
   attempt.past.lost.clear();
   attempt.past.failed.clear();
@@ -210,6 +226,11 @@ v1::Timings GenerateCall::TimingsOf(const Attempt& attempt, bool decode_told) co
 }
 
 void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool end_told) {
+  if (!sink_->Fits(delta)) {
+    return Fail(MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
+                          "the answer is larger than what clients take in one message: expected "
+                          "fewer logprobs or choices, or a call of Generate, which streams"));
+  }
   *delta.mutable_usage() = usage_;
   const v1::FinishReason reason = delta.finish_reason();
   if (!std::exchange(id_sent_, true) || reason != v1::FINISH_REASON_UNSPECIFIED) {
@@ -237,15 +258,26 @@ void GenerateCall::Fail(const absl::Status& error) {
 ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason) {
   for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
   attempts_.clear();
+  for (const Waiting& one : waiting_) parts_.retry_budget.GiveBack(Sequences(one.attempt));
   waiting_.clear();
   RouterMetrics::RequestEnd end;
   end.code = code;
   end.finish_reason = reason;
   end.usage = usage_;
+  if (answer_) {
+    const std::vector<int> counts = answer_->token_counts();
+    end.longest_choice_tokens = *absl::c_max_element(counts);
+  }
   end.duration = parts_.clock.SinceStart() - received_;
   if (first_token_at_) end.decode_duration = newest_token_at_ - *first_token_at_;
   parts_.metrics.RequestEnded(end);
+  answered_ = sink_;
   return std::exchange(sink_, nullptr);
+}
+
+void GenerateCall::OnSinkGone() {
+  absl::MutexLock lock(&mutex_);
+  answered_ = nullptr;
 }
 
 }  // namespace baton::router

@@ -62,23 +62,28 @@ class GenerateCall final : public DecodeListener,
 
   // The client has gone. Ends the workers' streams at once.
   void Cancel();
+  // Nothing may be said to the sink any more.
+  void OnSinkGone();
 
   void OnDecoded(int stream, const internal::v1::DecodeResponse& response) override;
   void OnStreamEnd(int stream, const grpc::Status& status) override;
-  // Gives up on streams that are silent, or whose worker is gone; finds a worker for what waits.
+  // Gives up on streams that are silent, or whose worker is gone, and on clients that do not read;
+  // finds a worker for what waits.
   void OnTick() override;
 
  private:
   // What streams before the current one did for the same choices.
   struct Past {
-    int tries = 0;           // since the last token
-    bool refused = false;    // by a full worker, since the last token
+    int tries = 0;           // that failed since the last token; a refusal is none
+    int refusals = 0;        // by full workers, since the last token
     bool continued = false;  // some of the tokens are theirs
     std::string reason;      // why the last one ended
     std::vector<int> avoid;  // workers
     int warm_prefill = kNoWorker;
     std::vector<Route> lost;  // where the decode worker was lost: not to be used again
     std::vector<Route> failed;
+    absl::Duration lost_at;               // the last of both
+    absl::Duration waited;                // for a worker, since the last token
     internal::v1::DecodeTimings timings;  // their sum
   };
   // One stream of a worker, or the wait for one.
@@ -102,7 +107,7 @@ class GenerateCall final : public DecodeListener,
     absl::Status error;  // what the client is told if no worker comes
     absl::Duration since;
     absl::Duration not_before;
-  };
+  };  // its sequences are taken from the retry budget
 
   absl::Status Admit(v1::GenerateRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(const v1::GenerateRequest& request);
@@ -113,6 +118,8 @@ class GenerateCall final : public DecodeListener,
   // Workers' streams; generate_call_failover.cc.
   absl::Status Open(Attempt attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OpenAgain(Attempt attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What it counts in the retry budget.
+  int Sequences(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Lose(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void GoOn(std::vector<int> choices, Past past, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -135,7 +142,8 @@ class GenerateCall final : public DecodeListener,
   const absl::Duration received_;
 
   absl::Mutex mutex_;
-  ResponseSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null once answered
+  ResponseSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;      // null once answered
+  ResponseSink* answered_ ABSL_GUARDED_BY(mutex_) = nullptr;  // which may still be writing
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
   std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);

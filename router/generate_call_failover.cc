@@ -4,11 +4,10 @@
 // the tokens that the client has are sent behind the prompt, and the new worker goes on from there.
 // Tokens depend on the request alone, the random numbers of a token on its position, so the client
 // sees one text. Of n choices each is continued by a call of its own, as each has come another way;
-// a search starts anew, and what is known of its result is compared and not sent twice.
+// a search starts anew, and those of its results that the client has are not sent twice.
 #include <algorithm>
 #include <utility>
 
-#include "absl/algorithm/container.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "router/generate_call.h"
@@ -22,10 +21,12 @@ namespace decode_pb = ::baton::internal::v1;
 // Before a stream that was lost is opened anew on the same worker, where there is no other. What
 // cut it has then passed, or the worker is known to be gone.
 constexpr absl::Duration kSameWorkerPause = absl::Milliseconds(500);
+// Before a full worker is asked again; doubled with each refusal, up to a bound.
 constexpr absl::Duration kFullWorkerPause = absl::Milliseconds(200);
+constexpr int kMaxPauseDoublings = 3;
 
-bool SameProcess(const WorkerTarget& a, const WorkerTarget& b) {
-  return a.worker == b.worker && a.epoch == b.epoch;
+absl::Duration PauseAfter(int refusals) {
+  return kFullWorkerPause * (1 << std::clamp(refusals - 1, 0, kMaxPauseDoublings));
 }
 
 void AddTimings(const decode_pb::DecodeTimings& more, decode_pb::DecodeTimings* sum) {
@@ -44,20 +45,12 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   wanted.keys = prepared_.keys;
   wanted.prompt_tokens = request.tokens_size();
   wanted.avoid = attempt.past.avoid;
-  wanted.avoided_prefill_may_do = attempt.past.refused;
+  wanted.avoided_prefill_may_do = attempt.past.refusals > 0;
   wanted.warm_prefill = attempt.past.warm_prefill;
+  wanted.failed = attempt.past.failed;
+  wanted.lost = attempt.past.lost;
   absl::StatusOr<Route> route = parts_.membership.Choose(wanted);
   if (!route.ok()) return route.status();
-  const auto same_pair = [&](const Route& failed) {
-    return SameProcess(failed.prefill, route->prefill) && SameProcess(failed.decode, route->decode);
-  };
-  const auto same_decode = [&](const Route& lost) {
-    return SameProcess(lost.decode, route->decode);
-  };
-  if (absl::c_any_of(attempt.past.failed, same_pair) ||
-      absl::c_any_of(attempt.past.lost, same_decode)) {
-    return absl::UnavailableError("no other pair");
-  }
   attempt.route = *std::move(route);
   parts_.metrics.Routed(attempt.route.decision, parts_.membership.policy_name());
   BATON_LOG(Debug) << "request " << request_id_ << ": " << wanted.prompt_tokens << " tokens to "
@@ -78,21 +71,16 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   return absl::OkStatus();
 }
 
-// A retry, which the budget must allow.
+// A search is as many sequences as it has beams, however many of them it returns.
+int GenerateCall::Sequences(const Attempt& attempt) const {
+  if (!attempt.whole) return 1;
+  return std::max(answer_->choice_count(), prepared_.decode.beam_width());
+}
+
+// A retry, which the budget has allowed.
 absl::Status GenerateCall::OpenAgain(Attempt attempt) {
-  const int sequences = attempt.whole ? answer_->choice_count() : 1;
-  if (!parts_.retry_budget.TryTake(sequences)) {
-    parts_.metrics.RetryBudgetExhausted();
-    return WithRetryAfter(
-        MakeError(absl::StatusCode::kUnavailable, "RETRY_BUDGET_EXHAUSTED",
-                  "the request's worker was lost, and so were those of too many others"),
-        absl::Seconds(1));
-  }
   const std::string reason = attempt.past.reason;
-  if (absl::Status opened = Open(std::move(attempt)); !opened.ok()) {
-    parts_.retry_budget.GiveBack(sequences);
-    return opened;
-  }
+  if (absl::Status opened = Open(std::move(attempt)); !opened.ok()) return opened;
   if (first_token_at_) {
     parts_.metrics.RequestFailedOver(reason);
   } else {
@@ -129,25 +117,32 @@ void GenerateCall::Lose(int stream, const absl::Status& error) {
     if (answer_->finished(choice)) continue;
     if (auto end = answer_->EndIfComplete(choice)) {
       Send(*std::move(end), attempt, /*end_told=*/false);
+      if (sink_ == nullptr) return;
     } else {
       rest.push_back(choice);
     }
   }
-  if (sink_ == nullptr || rest.empty()) return;
+  if (rest.empty()) return;
   Past past = std::move(attempt.past);
-  // Whoever is full may have room a moment later, but for the client the first refusal stands,
-  // after one look elsewhere.
-  if (IsRefusal(error) && !first_token_at_ && std::exchange(past.refused, true)) return Fail(error);
-  if (++past.tries >= kMaxTries) return Fail(error);
   past.continued = past.continued || attempt.token_messages > 0;
   past.reason = ErrorReason(error);
   AddTimings(attempt.timings, &past.timings);
   past.avoid.push_back(attempt.route.decode.worker);
   past.failed.push_back(attempt.route);
+  if (IsRefusal(error)) {
+    // Whoever is full may have room a moment later. A client that has tokens waits for that; for
+    // another one the first refusal stands, after one look elsewhere.
+    if (++past.refusals > 1 && !first_token_at_) return Fail(error);
+  } else {
+    past.lost_at = parts_.clock.SinceStart();
+    if (++past.tries >= kMaxTries) return Fail(error);
+  }
   if (blame == Blame::kDecodeWorker || past.reason == "WORKER_EXPIRED") {
     // The prefill worker did its part, and has the prompt: it is the best to ask again.
     past.lost.push_back(attempt.route);
     past.warm_prefill = attempt.token_messages > 0 ? attempt.route.prefill.worker : kNoWorker;
+  } else if (attempt.worked) {
+    past.warm_prefill = attempt.route.prefill.worker;  // the decode worker drains, say
   } else if (attempt.route.prefill.worker != kNoWorker) {
     past.avoid.push_back(attempt.route.prefill.worker);
   }
@@ -165,22 +160,41 @@ void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status&
       next.back().whole = false;
     }
   }
+  // All or nothing: what some of the choices took for an answer that fails would be wasted. Those
+  // that wait for a worker have it taken already, so that their tries do not come between others'.
+  int sequences = 0;
+  for (const Attempt& attempt : next) sequences += Sequences(attempt);
+  if (!parts_.retry_budget.TryTake(sequences)) {
+    parts_.metrics.RetryBudgetExhausted();
+    if (IsRefusal(error)) return Fail(error);
+    return Fail(WithRetryAfter(
+        MakeError(absl::StatusCode::kUnavailable, "RETRY_BUDGET_EXHAUSTED",
+                  "the request's worker was lost, and so were those of too many others"),
+        absl::Seconds(1)));
+  }
   const absl::Duration now = parts_.clock.SinceStart();
+  const bool refused = IsRefusal(error);
+  const absl::Duration pause = refused ? PauseAfter(past.refusals) : absl::ZeroDuration();
+  // One look elsewhere is enough to see that the others are full, too.
+  const bool at_once = !refused || past.refusals == 1;
   for (Attempt& attempt : next) {
     attempt.past = past;
-    const absl::Status opened = OpenAgain(attempt);
-    if (opened.ok()) continue;
-    const bool no_budget = ErrorReason(opened) == "RETRY_BUDGET_EXHAUSTED";
-    if (no_budget && !IsRefusal(error)) return Fail(opened);
-    // Nothing has been sent: the client can try again itself, and knows best whether to.
-    if (!begun || no_budget) return Fail(error);
-    const absl::Duration pause = IsRefusal(error) ? kFullWorkerPause : absl::ZeroDuration();
+    if (at_once && OpenAgain(attempt).ok()) continue;
+    if (!begun) {
+      // Nothing has been sent: the client can try again itself, and knows best whether to.
+      parts_.retry_budget.GiveBack(sequences);
+      return Fail(error);
+    }
     waiting_.push_back({std::move(attempt), error, now, now + pause});
   }
 }
 
 void GenerateCall::OnTick() {
   absl::MutexLock lock(&mutex_);
+  // A client without a deadline that stops reading would hold its place for ever.
+  if (answered_ != nullptr && parts_.clock.Now() >= deadline_) {
+    std::exchange(answered_, nullptr)->Abort();
+  }
   const absl::Duration now = parts_.clock.SinceStart();
   const absl::Duration bound = absl::Milliseconds(parts_.options.stall_timeout_ms);
   std::vector<std::pair<int, absl::Status>> lost;
@@ -201,22 +215,29 @@ void GenerateCall::OnTick() {
 
 void GenerateCall::FindWorkers() {
   const absl::Duration now = parts_.clock.SinceStart();
-  std::vector<Waiting> waiting = std::exchange(waiting_, {});
-  for (Waiting& one : waiting) {
-    if (now - one.since >= kSameWorkerPause) {
-      one.attempt.past.avoid.clear();
-      one.attempt.past.lost.clear();
-      one.attempt.past.failed.clear();
+  const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    Past& past = it->attempt.past;
+    if (now - past.lost_at >= kSameWorkerPause) {
+      past.lost.clear();
+      past.avoid.clear();
+      past.failed.clear();
     }
-    if (now >= one.not_before) {
-      const absl::Status opened = OpenAgain(one.attempt);
-      if (opened.ok()) continue;
-      if (ErrorReason(opened) == "RETRY_BUDGET_EXHAUSTED") return Fail(opened);
+    const absl::Duration waited = past.waited + (now - it->since);
+    if (now >= it->not_before) {
+      if (past.refusals > 0) past.failed.clear();  // what was full may have room now
+      Attempt attempt = it->attempt;
+      attempt.past.waited = waited;
+      if (OpenAgain(std::move(attempt)).ok()) {
+        it = waiting_.erase(it);
+        continue;
+      }
     }
-    if (now - one.since >= absl::Milliseconds(parts_.options.failover_wait_ms)) {
-      return Fail(one.error);
+    if (waited >= bound) {
+      const absl::Status error = it->error;  // which goes with all that waits
+      return Fail(error);
     }
-    waiting_.push_back(std::move(one));
+    ++it;
   }
 }
 

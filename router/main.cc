@@ -92,15 +92,16 @@ int main(int argc, char** argv) {
   // Blocked in all threads, which inherit the mask, and awaited in this one.
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // whoever read our stderr may be gone: no reason to go, too
   const absl::Duration grace = absl::Milliseconds(options.drain_grace_ms);
   auto server = RouterServer::Start(std::move(options));
   if (!server.ok()) {
     std::fprintf(stderr, "baton-router: %s\n", std::string(server.status().message()).c_str());
     return 1;
   }
-  int signal = 0;
-  sigwait(&signals, &signal);
-  BATON_LOG(Info) << "stopping on signal " << signal << "; running requests have " << grace;
+  int received = 0;
+  sigwait(&signals, &received);
+  BATON_LOG(Info) << "stopping on signal " << received << "; running requests have " << grace;
   // A second signal ends the process at once, as signals do by default.
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
   (*server)->Drain(grace);

@@ -68,6 +68,10 @@ struct RouteRequest {
   bool avoided_prefill_may_do = false;
   // Has just computed this prompt, whether or not it has reported its blocks yet.
   int warm_prefill = kNoWorker;
+  // Not to be chosen again: the pair of each of these, and the decode worker of each of those, by
+  // epoch. UNAVAILABLE, with nothing noted, if nothing else is left.
+  absl::Span<const Route> failed;
+  absl::Span<const Route> lost;
 };
 
 // Whose fault it is that a request failed on a pair.

@@ -21,6 +21,10 @@ std::vector<Candidate> Prefer(const std::vector<Candidate>& candidates, Keep kee
   return kept.empty() ? candidates : kept;
 }
 
+bool SameProcess(const WorkerTarget& a, const WorkerTarget& b) {
+  return a.worker == b.worker && a.epoch == b.epoch;
+}
+
 }  // namespace
 
 absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
@@ -37,11 +41,16 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
   const absl::Duration now = clock_.SinceStart();
   Route route;
   route.decode = Target(d.worker);
+  if (choice.prefill != kNoWorker) route.prefill = Target(choice.prefill);
+  // Before anything is noted of a pair that nobody will be sent to.
+  const bool failed = absl::c_any_of(request.failed, [&route](const Route& f) {
+    return SameProcess(f.prefill, route.prefill) && SameProcess(f.decode, route.decode);
+  });
+  if (failed) return absl::UnavailableError("no other pair");
   route.decision = std::string(choice.decision);
   int64_t to_compute = request.prompt_tokens;
   const int block_tokens = workers_[d.worker].card->kv_layout().block_tokens();
   if (choice.prefill != kNoWorker) {
-    route.prefill = Target(choice.prefill);
     route.matched_blocks = index_.MatchDepth(choice.prefill, request.keys);
     to_compute -= int64_t{route.matched_blocks} * block_tokens;
     workers_[choice.prefill].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
@@ -125,6 +134,10 @@ std::vector<Candidate> Membership::Candidates(v1::WorkerRole role,
     const Worker& w = workers_[i];
     if (w.role != role || w.state != v1::WORKER_STATE_READY) continue;
     if (w.card->model_fingerprint() != request.model_fingerprint) continue;
+    const bool lost = absl::c_any_of(request.lost, [&](const Route& l) {
+      return l.decode.worker == i && l.decode.epoch == w.card->epoch();
+    });
+    if (lost) continue;
     Candidate candidate;
     candidate.worker = i;
     candidate.matched_blocks = i == request.warm_prefill ? static_cast<int>(request.keys.size())

@@ -53,9 +53,10 @@ struct RouterMetrics::Families {
         inter_token(Histogram(registry, "baton_inter_token_latency_seconds",
                               "Between tokens, each token of a message counted.",
                               telemetry::kTokenSecondsBuckets)),
-        time_per_output_token(Histogram(registry, "baton_time_per_output_token_seconds",
-                                        "Mean time per token after the first, of one request.",
-                                        telemetry::kTokenSecondsBuckets)),
+        time_per_output_token(
+            Histogram(registry, "baton_time_per_output_token_seconds",
+                      "Mean time per token after the first, of a request's longest choice.",
+                      telemetry::kTokenSecondsBuckets)),
         duration(Histogram(registry, "baton_request_duration_seconds",
                            "From the receipt of a request to its end, failed ones included.",
                            telemetry::kRequestSecondsBuckets)),
@@ -128,9 +129,10 @@ void RouterMetrics::RequestEnded(const RequestEnd& end) {
   if (end.code != absl::StatusCode::kOk) return;
   f.request_prompt_tokens.Observe(end.usage.prompt_tokens());
   f.request_generated_tokens.Observe(end.usage.generated_tokens());
-  if (end.usage.generated_tokens() > 1) {
+  // Choices are written side by side: the time is that of the longest.
+  if (end.longest_choice_tokens > 1) {
     f.time_per_output_token.Observe(absl::ToDoubleSeconds(end.decode_duration) /
-                                    (end.usage.generated_tokens() - 1));
+                                    (end.longest_choice_tokens - 1));
   }
 }
 

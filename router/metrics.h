@@ -30,6 +30,7 @@ class RouterMetrics {
     absl::StatusCode code = absl::StatusCode::kOk;
     v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;  // of an OK request
     v1::Usage usage;
+    int longest_choice_tokens = 0;
     absl::Duration duration;
     absl::Duration decode_duration;  // from the first token to the last
   };

@@ -6,7 +6,11 @@ namespace baton::router {
 
 void PairHealth::CountFailure(Record& record, int failures_to_avoid) {
   const absl::Duration now = clock_.SinceStart();
-  if (record.failures > 0 && now - record.last_failure > kFailureMemory) record = Record();
+  if (record.open && !record.trying && now < record.avoided_until) return;
+  // What is avoided fails as seldom as it is tried: that is no reason to forget it.
+  const bool in_a_row = now - record.last_failure <= kFailureMemory;
+  if (record.failures > 0 && !record.open && !in_a_row) record = Record();
+  record.trying = false;
   ++record.failures;
   record.last_failure = now;
   if (!record.open && record.failures < failures_to_avoid) return;
@@ -52,8 +56,11 @@ bool PairHealth::PairUsable(int prefill, int decode) const {
   return found == pairs_.end() || Usable(found->second);
 }
 
+// Chosen although it is avoided, as there is nothing else, a request is no try.
 void PairHealth::Probe(Record& record) {
-  if (record.open) record.avoided_until = clock_.SinceStart() + record.avoidance;
+  if (!record.open || !Usable(record)) return;
+  record.trying = true;
+  record.avoided_until = clock_.SinceStart() + record.avoidance;
 }
 
 void PairHealth::OnChosen(int prefill, int decode) {

@@ -43,7 +43,8 @@ class PairHealth {
   // Of the pair alone: its workers are judged by WorkerUsable.
   bool PairUsable(int prefill, int decode) const;
   // A request goes there. If the pair was avoided until now, it is the one that tries: the others
-  // keep away until it has ended, or for as long again.
+  // keep away until it has ended, or for as long again. Of what is avoided, only the failures of
+  // those that try count: one event fails all that was under way, and is one failure.
   void OnChosen(int prefill, int decode);
 
   // Another process is at the worker's address.
@@ -53,6 +54,7 @@ class PairHealth {
   struct Record {
     int failures = 0;
     bool open = false;
+    bool trying = false;  // half open: a request is on its way
     absl::Duration last_failure;
     absl::Duration avoided_until;
     absl::Duration avoidance = kFirstAvoidance;  // the next one

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/random_id.h"
 #include "common/base/status_macros.h"
+#include "common/base/utf8.h"
 
 namespace baton::router {
 namespace {
@@ -31,6 +32,7 @@ constexpr int kMaxLogitBiases = 1024;
 constexpr float kMaxLogitBias = 100;
 constexpr float kMaxLengthPenalty = 10;
 constexpr size_t kMaxTenantBytes = 128;
+constexpr size_t kMaxNamedBytes = 128;  // of a wrong name, in the message that says so
 
 absl::Status OutOfRange(absl::string_view field, absl::string_view given,
                         absl::string_view expected) {
@@ -217,6 +219,12 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_
       if (request.token_ids().ids().empty()) {
         return InvalidField("EMPTY_PROMPT", "token_ids", "the prompt is empty");
       }
+      // No token stands for less than a byte of text.
+      if (request.token_ids().ids_size() > max_prompt_bytes) {
+        return InvalidField("PROMPT_TOO_LONG", "token_ids",
+                            absl::StrCat(request.token_ids().ids_size(), " ids given, at most ",
+                                         max_prompt_bytes, " accepted (--max-prompt-bytes)"));
+      }
       return absl::OkStatus();
     default:
       return InvalidField("EMPTY_PROMPT", "prompt", "neither text nor token_ids is set");
@@ -242,8 +250,7 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
     BATON_ASSIGN_OR_RETURN(tokens, tokenizer.Encode(request.text(), /*add_special_tokens=*/true));
   } else {
     const auto& ids = request.token_ids().ids();
-    // Before looking at each of, perhaps, millions.
-    if (ids.size() >= max_model_len) return TooLong(field, ids.size(), max_model_len);
+    BATON_RETURN_IF_ERROR(CheckIdCount(request, max_model_len));
     BATON_RETURN_IF_ERROR(CheckTokenIds(field, ids, tokenizer.vocab_size()));
     tokens.assign(ids.begin(), ids.end());
   }
@@ -304,8 +311,8 @@ absl::Status CheckModel(const std::string& model, const std::string& served_mode
   if (model.empty() || model == served_model_name) return absl::OkStatus();
   return WithDetails(
       MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
-                absl::StrCat("model: \"", model.substr(0, 128), "\" is not served here; \"",
-                             served_model_name, "\" is")),
+                absl::StrCat("model: \"", ClipToUtf8(model, kMaxNamedBytes),
+                             "\" is not served here; \"", served_model_name, "\" is")),
       "", "model", std::nullopt);
 }
 
@@ -325,6 +332,11 @@ absl::Status CheckTokenIds(absl::string_view field,
                       absl::StrCat("0 to ", vocab_size - 1, " expected"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len) {
+  const int count = request.token_ids().ids_size();
+  return count < max_model_len ? absl::OkStatus() : TooLong("token_ids", count, max_model_len);
 }
 
 absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string& served_model_name,

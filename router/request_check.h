@@ -35,6 +35,10 @@ absl::Status CheckText(absl::string_view field, const std::string& text, int64_t
 absl::Status CheckTokenIds(absl::string_view field,
                            const google::protobuf::RepeatedField<int32_t>& ids, int vocab_size);
 
+// INVALID_ARGUMENT if a prompt given as token ids does not fit in the context: before it waits for
+// anything, and before each of, perhaps, millions is looked at.
+absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len);
+
 // All that can be judged without the tokenizer or a worker: cheap enough for an event thread.
 absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string& served_model_name,
                           int64_t max_prompt_bytes);

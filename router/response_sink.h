@@ -8,16 +8,22 @@
 
 namespace baton::router {
 
-// Any number of Sends, then one of Finish and Fail, after which the sink may be gone. Never blocks.
+// Any number of Sends, then one of Finish and Fail. The sink is there until it has told the call
+// that it is gone (GenerateCall::OnSinkGone), which it does not before that one. Never blocks.
 // Calls come one at a time. Each choice has a last message of its own, with its finish reason; that
 // of the choice that ends last is the one given to Finish.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
   virtual void Send(const v1::GenerateResponse& delta) = 0;
+  // False if the answer, with this, would be more than a client can take.
+  virtual bool Fits(const v1::GenerateResponse& delta) const { return true; }
   // `token_counts`: how many tokens each choice has.
   virtual void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) = 0;
   virtual void Fail(const absl::Status& error) = 0;
+  // After one of those two, and at most once: nobody reads what was written, and the time for it is
+  // over.
+  virtual void Abort() {}
 };
 
 // Appends what `delta` adds to the same choice; of usage and the end, the newer stands.

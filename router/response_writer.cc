@@ -6,17 +6,41 @@
 #include "router/wire.h"
 
 namespace baton::router {
+namespace {
+
+// gRPC's clients take messages of 4 MiB, if they are told nothing else.
+constexpr size_t kMaxMessageBytes = 4 << 20;
+// Deltas merge up to here; one alone is below the other bound, as prompt_logprobs have their own.
+constexpr size_t kMaxMergedBytes = 1 << 20;
+// The rest is for what does not grow, and for the first choice's text, which is told twice.
+constexpr size_t kMaxOnceBytes = kMaxMessageBytes - (512 << 10);
+
+// Of what adds up over the deltas.
+size_t GrowingBytes(const v1::GenerateResponse& delta) {
+  constexpr size_t kTagAndLength = 5;
+  constexpr size_t kMaxTokenIdBytes = 5;
+  size_t bytes = delta.text().size() + kMaxTokenIdBytes * delta.token_ids_size();
+  for (const v1::TokenLogprobs& one : delta.logprobs()) bytes += one.ByteSizeLong() + kTagAndLength;
+  for (const v1::TokenLogprobs& one : delta.prompt_logprobs()) {
+    bytes += one.ByteSizeLong() + kTagAndLength;
+  }
+  return bytes;
+}
+
+}  // namespace
 
 void StreamWriter::Add(const v1::GenerateResponse& delta) {
   if (delta.has_usage()) usage_ = delta.usage();
-  const auto same = std::find_if(
-      pending_.begin(), pending_.end(),
-      [&](const v1::GenerateResponse& pending) { return pending.choice() == delta.choice(); });
+  const size_t bytes = GrowingBytes(delta);
+  const auto same = std::find_if(pending_.rbegin(), pending_.rend(), [&](const Pending& pending) {
+    return pending.delta.choice() == delta.choice();
+  });
   // The order of the deltas of one choice is its text; between choices there is none to keep.
-  if (same == pending_.end()) {
-    pending_.push_back(delta);
+  if (same == pending_.rend() || same->bytes + bytes > kMaxMergedBytes) {
+    pending_.push_back({delta, bytes});
   } else {
-    MergeDelta(delta, &*same);
+    MergeDelta(delta, &same->delta);
+    same->bytes += bytes;
   }
   WriteNext();
 }
@@ -43,8 +67,8 @@ void StreamWriter::WriteNext() {
   if (writing_ || state_ == State::kFinished) return;
   if (!pending_.empty()) {
     // A choice that has waited must not tell of less than one that has overtaken it.
-    *pending_.front().mutable_usage() = usage_;
-    on_wire_ = ToBytes(pending_.front());
+    *pending_.front().delta.mutable_usage() = usage_;
+    on_wire_ = ToBytes(pending_.front().delta);
     pending_.pop_front();
     writing_ = true;
     StartWrite(&on_wire_);
@@ -65,9 +89,19 @@ void StreamWriter::OnWriteDone(bool ok) {
 }
 
 void StreamWriter::OnDone() {
+  call_->OnSinkGone();
   // Whoever called gRPC's Finish may still be leaving the lock.
   { absl::MutexLock lock(&mutex_); }
   delete this;
+}
+
+void OnceWriter::Send(const v1::GenerateResponse& delta) {
+  bytes_ += GrowingBytes(delta);
+  MergeDelta(delta, &choices_[delta.choice()]);
+}
+
+bool OnceWriter::Fits(const v1::GenerateResponse& delta) const {
+  return bytes_ + GrowingBytes(delta) <= kMaxOnceBytes;
 }
 
 void OnceWriter::Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) {
@@ -102,6 +136,11 @@ void OnceWriter::Finish(const v1::GenerateResponse& last, absl::Span<const int> 
 
 void OnceWriter::Fail(const absl::Status& error) {
   ServerUnaryReactor::Finish(ToGrpcStatus(error));
+}
+
+void OnceWriter::OnDone() {
+  call_->OnSinkGone();
+  delete this;
 }
 
 }  // namespace baton::router

@@ -84,7 +84,10 @@ absl::Status RouterServer::Listen() {
 }
 
 void RouterServer::PublishState(bool ready) {
-  rpc_->SetServing(ready);
+  {
+    absl::MutexLock lock(&health_mutex_);
+    rpc_->SetServing(ready && !draining_);
+  }
   metrics_.SetWorkers(membership_.List());
 }
 
@@ -97,16 +100,19 @@ RouterServer::~RouterServer() { Drain(absl::ZeroDuration()); }
 
 void RouterServer::Drain(absl::Duration grace) {
   if (watch_ == nullptr) return;
-  // The watch first: it would set SERVING again. Running requests need no membership, and a retry
-  // finds what it last knew.
-  watch_->Stop();
-  watch_.reset();
   if (rpc_ != nullptr) {
-    rpc_->SetServing(false);
+    {
+      absl::MutexLock lock(&health_mutex_);
+      draining_ = true;
+      rpc_->SetServing(false);
+    }
     rpc_->Stop(grace);
   }
   // Streams to workers may outlive those to clients by a moment.
   admission_.AwaitEmpty();
+  // Not before: without it no worker is known to be ready, and what runs may still need one.
+  watch_->Stop();
+  watch_.reset();
   pool_.Stop();
   call_watch_.Stop();
 }

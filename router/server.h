@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/rpc/server.h"
 #include "common/telemetry/metrics.h"
@@ -34,7 +36,8 @@ class RouterServer {
   }
 
   // NOT_SERVING and no new calls; waits until the running ones have ended or `grace` is over, then
-  // cancels them. Idempotent.
+  // cancels them. Until then they get all that they would have got before: a worker for what was
+  // still queued, and another one for what loses its own. Idempotent.
   void Drain(absl::Duration grace);
 
  private:
@@ -62,6 +65,8 @@ class RouterServer {
   InferenceFront inference_;
   AdminFront admin_;
   std::unique_ptr<RpcServer> rpc_;
+  absl::Mutex health_mutex_;
+  bool draining_ ABSL_GUARDED_BY(health_mutex_) = false;  // the watch may not set SERVING any more
   std::unique_ptr<WorkerWatch> watch_;
 };
 

@@ -36,7 +36,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceFront::Generate(
   v1::GenerateRequest request;
   const absl::Status parsed = ParseRequest(*bytes, &request);
   auto call = std::make_shared<GenerateCall>(parts_);
-  return StartCall(call, new StreamWriter(call), parsed, std::move(request), DeadlineOf(*context));
+  return StartCall(call, new StreamWriter(call, context), parsed, std::move(request),
+                   DeadlineOf(*context));
 }
 
 grpc::ServerUnaryReactor* InferenceFront::GenerateOnce(grpc::CallbackServerContext* context,
@@ -45,7 +46,7 @@ grpc::ServerUnaryReactor* InferenceFront::GenerateOnce(grpc::CallbackServerConte
   v1::GenerateOnceRequest request;
   const absl::Status parsed = ParseRequest(*bytes, &request);
   auto call = std::make_shared<GenerateCall>(parts_);
-  return StartCall(call, new OnceWriter(call, response), parsed,
+  return StartCall(call, new OnceWriter(call, context, response), parsed,
                    std::move(*request.mutable_request()), DeadlineOf(*context));
 }
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/utf8.h"
 
 namespace baton::router {
 namespace {
@@ -19,34 +20,6 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
-
-int ContinuationBytes(unsigned char lead) {
-  return lead < 0x80   ? 0
-         : lead < 0xC2 ? -1
-         : lead < 0xE0 ? 1
-         : lead < 0xF0 ? 2
-         : lead < 0xF5 ? 3
-                       : -1;
-}
-
-// As protobuf judges it: no surrogates, nothing overlong, nothing above U+10FFFF.
-bool IsUtf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const int more = ContinuationBytes(lead);
-    if (more < 0 || i + more >= text.size()) return false;
-    for (int j = 1; j <= more; ++j) {
-      if ((static_cast<unsigned char>(text[i + j]) & 0xC0) != 0x80) return false;
-    }
-    const auto second = more > 0 ? static_cast<unsigned char>(text[i + 1]) : 0;
-    if (lead == 0xE0 && second < 0xA0) return false;
-    if (lead == 0xED && second > 0x9F) return false;
-    if (lead == 0xF0 && second < 0x90) return false;
-    if (lead == 0xF4 && second > 0x8F) return false;
-    i += more + 1;
-  }
-  return true;
-}
 
 // The path of the first string field that is not UTF-8; empty if there is none.
 std::string BrokenText(const UnknownFieldSet& fields, const Descriptor& type) {

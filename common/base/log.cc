@@ -1,10 +1,16 @@
 #include "common/base/log.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdint>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -19,6 +25,34 @@ std::string& Component() {
 }
 
 constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+
+// A full or closed stderr must not stop the server: whoever logs may hold a lock that all requests
+// need. A pipe that can be written to at all takes PIPE_BUF bytes without blocking; nobody else
+// writes in between.
+class Stderr {
+ public:
+  void Write(std::string line) {
+    absl::MutexLock lock(&mutex_);
+    if (lost_ > 0) absl::StrAppend(&line, "(", lost_, " lines before this one were lost)\n");
+    if (line.size() > PIPE_BUF) {
+      line.resize(PIPE_BUF - 1);
+      line += '\n';
+    }
+    pollfd stderr_ready = {STDERR_FILENO, POLLOUT, 0};
+    const bool takes = poll(&stderr_ready, 1, 0) == 1 && (stderr_ready.revents & POLLOUT) != 0;
+    const bool written = takes && write(STDERR_FILENO, line.data(), line.size()) > 0;
+    lost_ = written ? 0 : lost_ + 1;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+Stderr& TheStderr() {
+  static Stderr* const the_stderr = new Stderr();
+  return *the_stderr;
+}
 
 }  // namespace
 
@@ -39,12 +73,11 @@ bool LogEnabled(LogLevel level) { return level >= g_level.load(std::memory_order
 void SetLogComponent(absl::string_view component) { Component() = std::string(component); }
 
 LogLine::~LogLine() {
-  std::string line = absl::StrCat(
-      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
-      kNames[static_cast<int>(level_)], " ", Component(), Component().empty() ? "" : " ",
-      stream_.str(), "\n");
-  // A full or closed stderr must not stop the server; there is nowhere to report it to.
-  [[maybe_unused]] ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+  std::string line =
+      absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
+                   kNames[static_cast<int>(level_)], " ", Component(),
+                   Component().empty() ? "" : " ", stream_.str(), "\n");
+  TheStderr().Write(std::move(line));
 }
 
 }  // namespace baton

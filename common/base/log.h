@@ -23,7 +23,7 @@ void SetLogComponent(absl::string_view component);
 class LogLine {
  public:
   explicit LogLine(LogLevel level) : level_(level) {}
-  ~LogLine();  // writes the line in one call, so that lines never mix
+  ~LogLine();  // writes it in one call; drops it where stderr would block; clips it at 4 KiB
   std::ostream& stream() { return stream_; }
 
  private:

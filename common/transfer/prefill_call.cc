@@ -88,10 +88,12 @@ class GrpcPrefillCall final : public PrefillCall,
     on_closed();
   }
 
-  // The transport speaks, not the prefill worker. A server that stops cancels its calls.
+  // Of what came without a reason, which prefill workers give: the transport speaks, by whatever
+  // code, of a connection that broke or a server that stops and cancels its calls. What it says of
+  // this side is no loss.
   bool IsLoss(const absl::Status& error) const {
-    return error.code() == absl::StatusCode::kUnavailable ||
-           (error.code() == absl::StatusCode::kCancelled && !cancelled_);
+    const bool ours = absl::IsCancelled(error) && cancelled_;
+    return !ours && !absl::IsDeadlineExceeded(error) && !absl::IsResourceExhausted(error);
   }
 
   void End(absl::Status status) {

@@ -2,10 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
+#include "cli/signal_watch.h"
 #include "tests/testing/fake_cluster.h"
 
 namespace baton::cli {
@@ -13,6 +18,12 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+
+// Before any thread starts, as main() does.
+[[maybe_unused]] const bool signals_blocked = [] {
+  BlockStopSignals();
+  return true;
+}();
 
 RequestSample Sample(double start_s, double end_s) {
   RequestSample sample;
@@ -107,6 +118,25 @@ TEST(BenchTest, RunsAgainstARouter) {
   options.address = "127.0.0.1:1";
   EXPECT_EQ(RunBench(options, out, err), 1);
   EXPECT_THAT(err.str(), HasSubstr("UNAVAILABLE"));
+}
+
+TEST(BenchTest, CtrlCLeavesNoRequestThatWasNeverSentInTheReport) {
+  FakeCluster cluster;
+  std::atomic<int> sent{0};
+  cluster.decode(0)->SetReply([&sent](DecodeCall call) {
+    if (++sent == 20) kill(getpid(), SIGINT);
+    call.Finish({'b', 'c'}, internal::v1::DecodeResponse::FINISH_LENGTH);
+  });
+  BenchOptions options;
+  options.address = cluster.server().address();
+  options.num_prompts = 100'000;
+  options.prompt_tokens = 20;
+  options.max_tokens = 2;
+  options.concurrency = 8;
+  std::ostringstream out, err;
+  EXPECT_EQ(RunBench(options, out, err), 0) << err.str();
+  EXPECT_THAT(out.str(), ContainsRegex(absl::StrCat("Successful requests: +", sent.load(), " ")));
+  EXPECT_THAT(out.str(), ContainsRegex("Failed requests: +0 "));
 }
 
 }  // namespace

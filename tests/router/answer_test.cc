@@ -189,6 +189,17 @@ TEST_F(AnswerTest, AChoiceWhoseLastTokenMustBeItsLastEndsWithoutItsWorker) {
   EXPECT_FALSE(answer_->EndIfComplete(2).has_value());
 }
 
+TEST_F(AnswerTest, AnOrdinaryStopTokenIsNoTextIfItsMessageSaysThatItIsTheEnd) {
+  prepared_.decode.add_stop_token_ids('z');
+  Begin(2);
+  EXPECT_EQ(Take(Tokens(Ids("az"), 0, DecodeResponse::FINISH_STOP)).text(), "a");
+  EXPECT_EQ(Take(Tokens(Ids("az"), 1)).text(), "az");
+  const auto end = answer_->EndIfComplete(1);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(end->text(), "") << "it had gone out before anyone knew";
+}
+
 TEST_F(AnswerTest, AStopTokenBeforeMinTokensIsNoEnd) {
   prepared_.decode.set_min_tokens(2);
   Begin();

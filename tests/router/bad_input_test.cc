@@ -45,10 +45,19 @@ std::vector<Row> Rows() {
        [](auto* r) { r->set_text(std::string(128, 'a')); }},
       {"IdsFillContext", invalid, "PROMPT_TOO_LONG", "token_ids", "context of 128", tokens(128)},
       {"ManyIds", invalid, "PROMPT_TOO_LONG", "token_ids", "1000000 tokens", tokens(1'000'000)},
+      {"TwoMillionIds", invalid, "PROMPT_TOO_LONG", "token_ids", "at most 1048576 accepted",
+       tokens(2'000'000)},
       {"TenMegabytes", invalid, "PROMPT_TOO_LONG", "text", "at most 1048576 accepted",
        [](auto* r) { r->set_text(std::string(10 << 20, ' ')); }},
       {"UnknownModel", StatusCode::kNotFound, "MODEL_NOT_FOUND", "model", "\"tiny\" is",
        [](auto* r) { r->set_model("gpt-9"); }},
+      {"LongModelNameCutInACharacter", StatusCode::kNotFound, "MODEL_NOT_FOUND", "model",
+       "is not served",
+       [](auto* r) {
+         std::string name = "x";
+         for (int i = 0; i < 200; ++i) name += "\xE2\x82\xAC";
+         r->set_model(name);
+       }},
       {"NegativeTemperature", invalid, "OUT_OF_RANGE", "sampling.temperature", "0 to 2",
        [](auto* r) { r->mutable_sampling()->set_temperature(-0.1f); }},
       {"HighTemperature", invalid, "OUT_OF_RANGE", "sampling.temperature", "2.5 given",

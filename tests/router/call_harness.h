@@ -111,6 +111,14 @@ class FakeSink final : public router::ResponseSink {
     absl::MutexLock lock(&mutex_);
     end_ = error;
   }
+  void Abort() override {
+    absl::MutexLock lock(&mutex_);
+    aborted_ = true;
+  }
+  bool aborted() {
+    absl::MutexLock lock(&mutex_);
+    return aborted_;
+  }
   v1::GenerateResponse choice(int i = 0) {
     absl::MutexLock lock(&mutex_);
     return choices_[i];
@@ -143,6 +151,7 @@ class FakeSink final : public router::ResponseSink {
   std::vector<int> token_counts_ ABSL_GUARDED_BY(mutex_);
   int messages_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // Workers 0 and 1 prefill, 2 to 4 decode; all ready.

@@ -243,7 +243,7 @@ TEST_F(FailoverTest, WhatWasCompleteNeedsNoWorker) {
   EXPECT_EQ(network_.count(), 1u);
 }
 
-TEST_F(FailoverTest, AResumedRequestThatIsRefusedWaitsAndTriesElsewhere) {
+TEST_F(FailoverTest, AResumedRequestThatIsRefusedTriesElsewhere) {
   FakeSink& sink = Start(Request());
   stream(0).SayTokens("a");
   stream(0).End(kGone);

@@ -172,6 +172,94 @@ TEST(GenerateTest, ManyTokensArriveWholeHoweverSlowTheClient) {
   EXPECT_TRUE(call.End().ok());
 }
 
+TEST(GenerateTest, AClientWithoutADeadlineThatStopsReadingGivesItsPlaceBackInTheEnd) {
+  FakeCluster cluster(1, 1, [](Options* options) {
+    options->default_deadline_ms = 4000;
+    options->max_inflight_requests = 1;
+  });
+  cluster.decode(0)->SetReply([](DecodeCall call) {
+    // More than connections buffer for one who does not read.
+    call.Finish(std::vector<int32_t>(1 << 20, 'a'), DecodeResponse::FINISH_LENGTH);
+  });
+  Call silent(cluster, Prompt("hello"));
+  silent.AwaitHeaders();  // which come with the first token
+  EXPECT_EQ(ErrorReason(Call(cluster, Prompt("hello")).End()), "TOO_MANY_REQUESTS");
+  const absl::Time end = absl::Now() + testing::kPatience;
+  size_t bytes = 0;
+  while (bytes < (1 << 20) && absl::Now() < end) {
+    bytes = Call(cluster, Prompt("hello")).Rest().text().size();
+  }
+  EXPECT_EQ(bytes, 1u << 20);
+}
+
+// With 20 beside each, 12 bytes for each: some 250 bytes for a token.
+std::vector<DecodeResponse> ManyLogprobs(int token_count) {
+  std::vector<DecodeResponse> messages(token_count);
+  for (DecodeResponse& message : messages) {
+    message.add_token_ids('a');
+    v1::TokenLogprobs* logprobs = message.add_logprobs();
+    logprobs->set_token_id('a');
+    logprobs->set_logprob(-1);
+    for (int i = 0; i < 20; ++i) {
+      logprobs->add_top()->set_token_id(200);
+      logprobs->mutable_top(i)->set_logprob(-2);
+    }
+  }
+  messages.back().set_finish(DecodeResponse::FINISH_LENGTH);
+  return messages;
+}
+
+// As clients have it whose gRPC was told nothing.
+std::shared_ptr<grpc::Channel> OrdinaryChannel(FakeCluster& cluster) {
+  return grpc::CreateChannel(cluster.server().address(), grpc::InsecureChannelCredentials());
+}
+
+TEST(GenerateTest, ASlowReaderGetsNoMessageThatIsTooLarge) {
+  FakeCluster cluster;
+  constexpr int kTokens = 25'000;
+  v1::GenerateRequest request = Prompt("hello");
+  request.set_logprobs(20);
+  grpc::ClientContext context;
+  const auto stub = v1::InferenceService::NewStub(OrdinaryChannel(cluster));
+  const auto reader = stub->Generate(&context, request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  for (const DecodeResponse& message : ManyLogprobs(kTokens)) decode.stream->Send(message);
+  decode.stream->End(grpc::Status::OK);
+  ASSERT_TRUE(decode.stream->AwaitDone());  // all of it is the router's
+  v1::GenerateResponse response;
+  v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
+  int tokens = 0, messages = 0;
+  size_t largest = 0;
+  for (; reader->Read(&response); ++messages) {
+    tokens += response.logprobs_size();
+    finish = response.finish_reason();
+    largest = std::max(largest, response.ByteSizeLong());
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(tokens, kTokens);
+  EXPECT_EQ(finish, v1::FINISH_REASON_LENGTH);
+  EXPECT_LT(largest, 2u << 20);
+  EXPECT_LT(messages, kTokens / 10) << "nothing was merged, and so nothing was tested";
+}
+
+TEST(GenerateTest, AnAnswerTooLargeForOneMessageFailsSoonAndSaysWhatToDo) {
+  FakeCluster cluster;
+  cluster.decode(0)->SetReply([](DecodeCall call) {
+    for (const DecodeResponse& message : ManyLogprobs(25'000)) call.stream->Send(message);
+    call.stream->End(grpc::Status::OK);
+  });
+  v1::GenerateOnceRequest request;
+  *request.mutable_request() = Prompt("hello");
+  request.mutable_request()->set_logprobs(20);
+  grpc::ClientContext context;
+  v1::GenerateOnceResponse response;
+  const auto stub = v1::InferenceService::NewStub(OrdinaryChannel(cluster));
+  const absl::Status end = FromGrpcStatus(stub->GenerateOnce(&context, request, &response));
+  EXPECT_EQ(end.code(), absl::StatusCode::kOutOfRange) << end;
+  EXPECT_EQ(ErrorReason(end), "ANSWER_TOO_LARGE");
+  EXPECT_THAT(std::string(end.message()), HasSubstr("Generate, which streams"));
+}
+
 TEST(GenerateTest, CancelReachesTheWorkerAtOnceBeforeAndAfterTheFirstToken) {
   FakeCluster cluster;
   for (bool after_first_token : {false, true}) {

@@ -94,9 +94,36 @@ TEST_F(PairHealthTest, EachFailedTryDoublesTheWaitUpToABound) {
     }
     EXPECT_EQ(waited, expected);
     health_.OnChosen(kP0, kD0);
+    clock_.Advance(absl::Milliseconds(700));  // which a try takes to fail
     health_.OnPairFailed(kP0, kD0);
     expected = std::min(2 * expected, kLongestAvoidance);
   }
+  EXPECT_EQ(expected, kLongestAvoidance);
+}
+
+TEST_F(PairHealthTest, OneEventThatFailsManyStreamsIsOneFailedTry) {
+  for (int stream = 0; stream < 6; ++stream) {
+    health_.OnWorkerFailed(kD0);
+    health_.OnPairFailed(kP0, kD1);
+    clock_.Advance(absl::Milliseconds(100));
+  }
+  clock_.Advance(kFirstAvoidance - absl::Milliseconds(500));  // since the second failure
+  EXPECT_TRUE(health_.WorkerUsable(kD0));
+  EXPECT_TRUE(health_.PairUsable(kP0, kD1));
+}
+
+TEST_F(PairHealthTest, WhatMustBeUsedWhileItIsAvoidedIsNotAvoidedForLonger) {
+  for (int i = 0; i < 2; ++i) health_.OnWorkerFailed(kD0);
+  for (int i = 0; i < 5; ++i) {
+    health_.OnChosen(kP0, kD0);
+    health_.OnWorkerFailed(kD0);
+  }
+  clock_.Advance(kFirstAvoidance);
+  EXPECT_TRUE(health_.WorkerUsable(kD0));
+  health_.OnChosen(kP0, kD0);
+  health_.OnWorkerFailed(kD0);
+  clock_.Advance(2 * kFirstAvoidance - absl::Milliseconds(1));
+  EXPECT_FALSE(health_.WorkerUsable(kD0)) << "this try did count";
 }
 
 TEST_F(PairHealthTest, ATryWhoseEndNobodyHearsOfIsFollowedByAnother) {

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <deque>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
@@ -218,6 +219,23 @@ TEST(ServerTest, AWorkerOfAnotherModelIsRefusedAndTheOthersGoOn) {
   EXPECT_TRUE(GenerateOnce(cluster, &text).ok());
 }
 
+// A call that comes now is refused by a router that drains, and by no other.
+void AwaitDraining(FakeCluster& cluster) {
+  const absl::Time end = absl::Now() + testing::kPatience;
+  while (absl::Now() < end) {
+    // The server says goodbye to the channel, which then connects anew in vain.
+    grpc::ClientContext context;
+    v1::ListModelsResponse response;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+    if (!v1::InferenceService::NewStub(cluster.channel())
+             ->ListModels(&context, v1::ListModelsRequest(), &response)
+             .ok()) {
+      return;
+    }
+  }
+  ADD_FAILURE() << "the router takes calls";
+}
+
 TEST(ServerTest, DrainLetsRunningStreamsFinish) {
   FakeCluster cluster;
   ASSERT_TRUE(AwaitHealth(cluster, 1));
@@ -226,12 +244,85 @@ TEST(ServerTest, DrainLetsRunningStreamsFinish) {
   std::thread client([&] { end = GenerateOnce(cluster, &text); });
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
   std::thread drain([&] { cluster.server().Drain(absl::Seconds(60)); });
+  AwaitDraining(cluster);
   decode.SendTokens(Ids("still "));
   decode.Finish(Ids("here"), internal::v1::DecodeResponse::FINISH_LENGTH);
   client.join();
   drain.join();
   EXPECT_TRUE(end.ok()) << end;
   EXPECT_EQ(text, "still here");
+}
+
+TEST(ServerTest, ARequestThatLosesItsWorkerDuringTheDrainGetsAnother) {
+  FakeCluster cluster(1, 2);
+  std::string text;
+  absl::Status end;
+  absl::Mutex mutex;
+  std::vector<DecodeCall> calls;
+  for (int i : {0, 1}) {
+    cluster.decode(i)->SetReply([&](DecodeCall call) {
+      absl::MutexLock lock(&mutex);
+      calls.push_back(std::move(call));
+    });
+  }
+  const auto call = [&](size_t i) {
+    absl::MutexLock lock(&mutex);
+    const auto there = [&] { return calls.size() > i; };
+    EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&there), testing::kPatience));
+    return calls[i];
+  };
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  call(0).SendTokens(Ids("still "));
+  std::thread drain([&] { cluster.server().Drain(absl::Seconds(60)); });
+  AwaitDraining(cluster);
+  call(0).Fail({grpc::StatusCode::UNAVAILABLE, "gone"});
+  call(1).Finish(Ids("here"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  client.join();
+  drain.join();
+  EXPECT_TRUE(end.ok()) << end;
+  EXPECT_EQ(text, "still here");
+}
+
+TEST(ServerTest, APromptThatIsQueuedWhenTheDrainBeginsGetsItsWorker) {
+  FakeCluster cluster(1, 1, [](Options* options) {
+    options->tokenizer_threads = 1;
+    options->metrics_listen = "127.0.0.1:0";
+  });
+  cluster.decode(0)->SetReply(
+      [](DecodeCall call) { call.Finish(Ids("x"), internal::v1::DecodeResponse::FINISH_LENGTH); });
+  // Keeps the only tokenizer thread busy: long texts, whose tokens nobody wants.
+  const auto stub = v1::InferenceService::NewStub(cluster.channel());
+  v1::TokenizeRequest busy;
+  busy.set_text(std::string(1 << 20, 'a'));
+  struct Work {
+    grpc::ClientContext context;
+    v1::TokenizeResponse response;
+  };
+  std::deque<Work> queued;
+  absl::Mutex mutex;
+  int done = 0;
+  for (int i = 0; i < 10; ++i) {
+    Work& work = queued.emplace_back();
+    stub->async()->Tokenize(&work.context, &busy, &work.response, [&](grpc::Status) {
+      absl::MutexLock lock(&mutex);
+      ++done;
+    });
+  }
+  std::string text;
+  absl::Status end;
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  const std::string inside = R"(baton_requests_inflight{model="tiny",role="router"} 1)";
+  const absl::Time patience = absl::Now() + testing::kPatience;
+  while (absl::Now() < patience) {
+    const std::string metrics = testing::HttpGet(cluster.server().metrics_address(), "/metrics");
+    if (metrics.find(inside) != std::string::npos) break;
+  }
+  cluster.server().Drain(absl::Seconds(60));
+  client.join();
+  EXPECT_TRUE(end.ok()) << end;
+  absl::MutexLock lock(&mutex);
+  const auto all = [&] { return done == 10; };
+  EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&all), testing::kPatience));
 }
 
 TEST(ServerTest, DrainWithoutGraceEndsWhatHangs) {
@@ -291,6 +382,45 @@ TEST(ServerTest, MetricsTellWhatHappened) {
        }) {
     EXPECT_THAT(body, HasSubstr(line));
   }
+}
+
+TEST(ServerTest, MetricsOfSeveralChoicesAndOfARefusedPrompt) {
+  FakeCluster cluster(1, 1, [&](Options* options) {
+    options->metrics_listen = "127.0.0.1:0";
+    options->max_inflight_prompt_tokens = 40;
+  });
+  v1::GenerateRequest request;
+  request.set_text("0123456789");
+  request.set_n(4);
+  grpc::ClientContext context;
+  const auto stub = v1::InferenceService::NewStub(cluster.channel());
+  const auto reader = stub->Generate(&context, request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  const absl::Time first = absl::Now();
+  for (int i = 0; i < 4; ++i) decode.SendTokens(Ids("a"), i);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  std::string text;
+  EXPECT_EQ(ErrorReason(GenerateOnce(cluster, &text)), "TOO_MANY_PROMPT_TOKENS");
+  // One more token for each, at least 20 ms later.
+  while (absl::Now() < first + absl::Milliseconds(20)) {
+    ASSERT_EQ(cluster.Workers().size(), 2u);
+  }
+  for (int i = 0; i < 4; ++i) {
+    decode.FinishChoice(i, Ids("b"), internal::v1::DecodeResponse::FINISH_LENGTH);
+  }
+  decode.stream->End(grpc::Status::OK);
+  while (reader->Read(&response)) {
+  }
+  ASSERT_TRUE(reader->Finish().ok());
+  const std::string body = testing::HttpGet(cluster.server().metrics_address(), "/metrics");
+  const std::string labels = R"(model="tiny",role="router")";
+  EXPECT_THAT(body, HasSubstr(absl::StrCat("baton_prompt_tokens_total{", labels, "} 10\n")))
+      << "what was refused was no prompt";
+  const std::string sum = absl::StrCat("baton_time_per_output_token_seconds_sum{", labels, "} ");
+  ASSERT_THAT(body, HasSubstr(sum));
+  EXPECT_GE(std::stod(body.substr(body.find(sum) + sum.size())), 0.015)
+      << "two tokens of each, and one gap between them";
 }
 
 TEST(ServerTest, BadOptionsAreNamed) {

@@ -2,6 +2,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/error.h"
+#include "common/base/utf8.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
 
@@ -9,20 +10,16 @@ namespace baton {
 namespace {
 
 constexpr char kDomain[] = "baton";
-// HTTP/2 header space is small; a longer message would lose the whole status on the way.
+// HTTP/2 header space is small; a longer message would lose the whole status on the way. So would
+// one that is not UTF-8: what an operating system or a client gave need not be.
 constexpr size_t kMaxMessageBytes = 2048;
-
-std::string Clip(absl::string_view message) {
-  if (message.size() <= kMaxMessageBytes) return std::string(message);
-  return std::string(message.substr(0, kMaxMessageBytes - 3)) + "...";
-}
 
 }  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const auto code = static_cast<grpc::StatusCode>(status.code());
-  const std::string message = Clip(status.message());
+  const std::string message = ClipToUtf8(status.message(), kMaxMessageBytes);
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));
   details.set_message(message);

@@ -66,6 +66,20 @@ TEST(IncrementalDetokenizerTest, HoldsRunsOfByteTokens) {
   EXPECT_EQ(detokenizer.Flush(), "\uFFFD\uFFFD\uFFFD");
 }
 
+TEST(IncrementalDetokenizerTest, APatternThatGivesUpOnTheLastRunCostsItsTextOnly) {
+  Json json = FallbackJson();
+  json["decoder"] = {
+      {"type", "Sequence"},
+      {"decoders",
+       {{{"type", "ByteFallback"}},
+        {{"type", "Replace"}, {"pattern", {{"Regex", "(?:a+)+[xy]"}}}, {"content", ""}}}}};
+  const auto tokenizer = MakeTokenizer(json);
+  IncrementalDetokenizer detokenizer(*tokenizer);
+  EXPECT_EQ(Append(&detokenizer, {259}), "!");
+  EXPECT_EQ(Append(&detokenizer, std::vector<int32_t>(5000, 'a')), "");
+  EXPECT_EQ(detokenizer.Flush(), "");
+}
+
 TEST(IncrementalDetokenizerTest, ContinuationKeepsItsSpace) {
   const auto tokenizer = MakeTokenizer(FallbackJson());
   IncrementalDetokenizer start(*tokenizer);

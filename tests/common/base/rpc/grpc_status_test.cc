@@ -47,5 +47,21 @@ TEST(GrpcStatusTest, LongMessagesAreClippedNotLost) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL);
 }
 
+TEST(GrpcStatusTest, AMessageCutAnywhereOrNoTextAtAllKeepsItsReason) {
+  const std::string euro = "\xE2\x82\xAC";
+  for (int shift = 0; shift < 3; ++shift) {
+    std::string message(shift, 'x');
+    for (int i = 0; i < 1000; ++i) message += euro;
+    const absl::Status back =
+        FromGrpcStatus(ToGrpcStatus(InvalidField("OUT_OF_RANGE", "n", message)));
+    EXPECT_EQ(ErrorReason(back), "OUT_OF_RANGE") << shift;
+    EXPECT_EQ(ErrorField(back), "n") << shift;
+  }
+  const absl::Status back =
+      FromGrpcStatus(ToGrpcStatus(MakeError(absl::StatusCode::kInternal, "IO", "file \xFF\xC3")));
+  EXPECT_EQ(ErrorReason(back), "IO");
+  EXPECT_EQ(back.message(), "file ??");
+}
+
 }  // namespace
 }  // namespace baton

@@ -1,0 +1,62 @@
+#include "common/base/utf8.h"
+
+namespace baton {
+namespace {
+
+int ContinuationBytes(unsigned char lead) {
+  return lead < 0x80   ? 0
+         : lead < 0xC2 ? -1
+         : lead < 0xE0 ? 1
+         : lead < 0xF0 ? 2
+         : lead < 0xF5 ? 3
+                       : -1;
+}
+
+// Bytes of the character that `text` begins with; 0 if it begins with none. REQUIRES: not empty.
+size_t CharacterBytes(absl::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  const int more = ContinuationBytes(lead);
+  if (more < 0 || text.size() <= static_cast<size_t>(more)) return 0;
+  for (int j = 1; j <= more; ++j) {
+    if ((static_cast<unsigned char>(text[j]) & 0xC0) != 0x80) return 0;
+  }
+  const auto second = more > 0 ? static_cast<unsigned char>(text[1]) : 0;
+  if (lead == 0xE0 && second < 0xA0) return 0;
+  if (lead == 0xED && second > 0x9F) return 0;
+  if (lead == 0xF0 && second < 0x90) return 0;
+  if (lead == 0xF4 && second > 0x8F) return 0;
+  return more + 1;
+}
+
+}  // namespace
+
+bool IsUtf8(absl::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+std::string ClipToUtf8(absl::string_view text, size_t max_bytes) {
+  constexpr absl::string_view kCut = "...";
+  std::string clipped;
+  size_t whole = 0;  // of `clipped`, with room for kCut behind it
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    const absl::string_view next = bytes == 0 ? "?" : text.substr(0, bytes);
+    if (clipped.size() + next.size() > max_bytes) {
+      if (max_bytes < kCut.size()) return clipped;
+      clipped.resize(whole);
+      clipped.append(kCut.data(), kCut.size());
+      return clipped;
+    }
+    clipped.append(next.data(), next.size());
+    if (clipped.size() + kCut.size() <= max_bytes) whole = clipped.size();
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
+  }
+  return clipped;
+}
+
+}  // namespace baton

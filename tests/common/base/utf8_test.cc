@@ -1,0 +1,39 @@
+#include "common/base/utf8.h"
+
+#include <gtest/gtest.h>
+
+namespace baton {
+namespace {
+
+TEST(Utf8Test, KnowsWhatIsUtf8) {
+  for (const char* text : {"", "abc", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"}) {
+    EXPECT_TRUE(IsUtf8(text)) << text;
+  }
+  for (const char* text : {"\x80", "\xC3", "a\xE2\x82", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80",
+                           "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF"}) {
+    EXPECT_FALSE(IsUtf8(text)) << text;
+  }
+}
+
+TEST(Utf8Test, ClipsAtACharacterWhereverTheCutFalls) {
+  const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z";
+  EXPECT_EQ(ClipToUtf8(text, text.size()), text);
+  for (size_t max = 0; max < text.size(); ++max) {
+    const std::string clipped = ClipToUtf8(text, max);
+    EXPECT_TRUE(IsUtf8(clipped)) << max;
+    EXPECT_LE(clipped.size(), max);
+    if (max < 3) continue;
+    EXPECT_EQ(clipped.substr(clipped.size() - 3), "...");
+  }
+  EXPECT_EQ(ClipToUtf8(text, 6), "a\xC3\xA9...");
+  EXPECT_EQ(ClipToUtf8(text, 5), "a...");
+}
+
+TEST(Utf8Test, BytesThatAreNoTextAreShownAsSuch) {
+  EXPECT_EQ(ClipToUtf8("a\xFF\xC3z\x80", 100), "a??z?");
+  EXPECT_EQ(ClipToUtf8("\xE2\x82", 100), "??");
+  EXPECT_EQ(ClipToUtf8(std::string(10, '\xFF'), 5), "??...");
+}
+
+}  // namespace
+}  // namespace baton

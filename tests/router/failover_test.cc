@@ -1,0 +1,225 @@
+// Requests that wait: for a full worker, for the retry budget, for any worker at all; and what must
+// not come of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/error.h"
+#include "tests/router/call_harness.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::testing::CallHarness;
+using ::baton::testing::FakeSink;
+
+const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "socket closed");
+
+class FullWorkerTest : public CallHarness {
+ protected:
+  // One prefill worker and two to decode; the first of them writes "a" and dies.
+  FakeSink& LoseOneOfTwo() {
+    Begin();
+    Lose(1);
+    Lose(4);
+    FakeSink& sink = Start(Request());
+    stream(0).SayTokens("a");
+    Lose(stream(0).worker);
+    stream(0).End(kGone);
+    survivor_ = stream(1).worker;
+    return sink;
+  }
+  void Lose(int worker) {
+    reporting_[worker] = false;
+    LoseWatch(worker);
+  }
+  int survivor_ = 0;
+};
+
+class RefusedTest : public FullWorkerTest, public ::testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Reasons, RefusedTest,
+                         ::testing::Values("QUEUE_FULL", "TENANT_LIMIT", "DEADLINE_UNREACHABLE"));
+
+TEST_P(RefusedTest, ByALoneSurvivorOneAsksAgainAfterPausesThatGrow) {
+  FakeSink& sink = LoseOneOfTwo();
+  size_t last = 1;
+  absl::Duration pause = absl::Milliseconds(200);
+  for (int refusal = 0; refusal < 4; ++refusal, pause *= 2) {
+    stream(last).End(absl::StatusCode::kResourceExhausted, GetParam());
+    Pass(pause - absl::Milliseconds(1));
+    EXPECT_EQ(network_.count(), last + 1) << "asked again too soon";
+    Pass(absl::Milliseconds(1));
+    ++last;
+    EXPECT_EQ(stream(last).worker, survivor_);
+    EXPECT_EQ(stream(last).Tokens(), "prompt:a");
+    EXPECT_TRUE(stream(last).request.has_prefill()) << "which need not be the one that is full";
+  }
+  EXPECT_FALSE(sink.ended());
+  stream(last).Finish("b");
+  EXPECT_TRUE(sink.End().ok()) << sink.End();
+  EXPECT_EQ(sink.choice().text(), "ab");
+}
+
+TEST_F(FullWorkerTest, TheWaitForRoomHasABoundAndItsTriesAreFew) {
+  options_.failover_wait_ms = 5000;
+  FakeSink& sink = LoseOneOfTwo();
+  size_t refused = 1;
+  absl::Duration waited;
+  for (; !sink.ended(); waited += absl::Milliseconds(50)) {
+    ASSERT_LT(waited, absl::Seconds(10));
+    for (; refused < network_.count(); ++refused) {
+      stream(refused).End(absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+    }
+    Pass(absl::Milliseconds(50));
+  }
+  EXPECT_EQ(ErrorReason(sink.End()), "QUEUE_FULL");
+  EXPECT_GE(waited, absl::Milliseconds(5000));
+  EXPECT_LE(waited, absl::Milliseconds(5100));
+  EXPECT_LE(network_.count(), 7u);
+}
+
+TEST_F(FullWorkerTest, TimeInAWorkersQueueIsNoWait) {
+  options_.failover_wait_ms = 5000;
+  FakeSink& sink = LoseOneOfTwo();
+  for (int i = 0; i < 20; ++i) Pass(absl::Seconds(1));
+  stream(1).End(absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+  Pass(absl::Milliseconds(200));
+  stream(2).Finish("b");
+  EXPECT_EQ(sink.choice().text(), "ab");
+}
+
+TEST_F(FullWorkerTest, OneThatHasNoTokensIsToldOfTheSecondRefusal) {
+  FakeSink& sink = Start(Request());
+  stream(0).End(absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+  stream(1).End(absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
+  EXPECT_EQ(ErrorReason(sink.End()), "QUEUE_FULL");
+  EXPECT_EQ(network_.count(), 2u);
+}
+
+using FailedPairTest = CallHarness;
+
+TEST_F(FailedPairTest, APrefillWorkerThatDeliveredIsAskedAgainWhenItsPartnerDrains) {
+  FakeSink& sink = Start(Request());
+  stream(0).SayTokens("a");
+  stream(0).SayTokens("b");
+  stream(0).End(absl::StatusCode::kUnavailable, "DRAINING");
+  EXPECT_NE(stream(1).worker, stream(0).worker);
+  EXPECT_EQ(stream(1).request.prefill().address(), stream(0).request.prefill().address());
+  stream(1).Finish("c");
+  EXPECT_EQ(sink.choice().text(), "abc");
+}
+
+TEST_F(FailedPairTest, AskingForAnotherPairWhereThereIsNoneDoesNotTakeTheTryOfAnAvoidedOne) {
+  Begin();
+  for (int worker : {1, 3, 4}) LoseWatch(worker);
+  RouteRequest wanted;
+  wanted.model_fingerprint = membership_->model()->fingerprint;
+  wanted.prompt_tokens = 100;
+  const Route pair = *membership_->Choose(wanted);
+  for (int i = 0; i < 2; ++i) membership_->OnRouteFailed(pair, Blame::kPair);
+  ASSERT_EQ(membership_->Choose(wanted)->prefill.worker, kNoWorker) << "avoided";
+  clock_.Advance(kFirstAvoidance);
+  const std::vector<Route> used = {pair};
+  wanted.failed = used;
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(membership_->Choose(wanted).ok());
+  wanted.failed = {};
+  wanted.lost = used;
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(membership_->Choose(wanted).ok());
+  wanted.lost = {};
+  EXPECT_EQ(membership_->Choose(wanted)->prefill.worker, pair.prefill.worker);
+}
+
+TEST_F(FailedPairTest, AWorkerThatWasLostMayBeUsedAsAnotherProcess) {
+  Begin();
+  RouteRequest wanted;
+  wanted.model_fingerprint = membership_->model()->fingerprint;
+  const std::vector<Route> lost = {*membership_->Choose(wanted)};
+  wanted.lost = lost;
+  for (int worker : {2, 3, 4}) {
+    if (worker != lost[0].decode.worker) LoseWatch(worker);
+  }
+  EXPECT_FALSE(membership_->Choose(wanted).ok());
+  Introduce(lost[0].decode.worker);
+  EXPECT_TRUE(membership_->Choose(wanted).ok());
+}
+
+TEST_F(FailedPairTest, TokensOfAChoiceThatTheWorkerWasNotAskedForEndTheRequest) {
+  FakeSink& sink = Start(Request(2));
+  for (int choice : {0, 1}) stream(0).SayTokens("x", choice);
+  for (int worker : {2, 3, 4}) {
+    if (worker == stream(0).worker) LoseWatch(worker);
+  }
+  stream(0).End(kGone);
+  // Choice 1 waits for a worker.
+  for (int worker : {2, 3, 4}) {
+    reporting_[worker] = false;
+    LoseWatch(worker);
+  }
+  stream(2).End(kGone);
+  stream(1).Finish("y", 1);
+  EXPECT_EQ(ErrorReason(sink.End()), "WORKER_FAILED");
+  Pass(absl::Seconds(1));
+}
+
+using BudgetTest = CallHarness;
+
+TEST_F(BudgetTest, ChoicesThatCannotAllGoOnTakeNothing) {
+  budget_limits_ = {.share = 0.1, .reserve = 10, .capacity = 100};
+  FakeSink& sink = Start(Request(16));
+  stream(0).SayTokens("a");
+  stream(0).End(kGone);
+  EXPECT_EQ(ErrorReason(sink.End()), "RETRY_BUDGET_EXHAUSTED");
+  EXPECT_NEAR(budget_->level(), 10 + 1.6, 1e-9);
+  EXPECT_EQ(network_.count(), 1u);
+}
+
+TEST_F(BudgetTest, ASearchCountsItsBeams) {
+  auto request = Request(2);
+  request.set_beam_width(8);
+  FakeSink& sink = Start(request);
+  stream(0).End(kGone);
+  EXPECT_NEAR(budget_->level(), 32 + 0.8 - 8, 1e-9);
+  stream(1).Finish("x", 0);
+  stream(1).Finish("y", 1);
+  EXPECT_TRUE(sink.End().ok());
+}
+
+TEST_F(BudgetTest, WhatWaitsHasTakenItsShareAndGivesItBackUnused) {
+  budget_limits_ = {.share = 0, .reserve = 2, .capacity = 100};
+  options_.failover_wait_ms = 3000;
+  FakeSink& sink = Start(Request(2));
+  for (int choice : {0, 1}) stream(0).SayTokens("x", choice);
+  for (int worker : {2, 3, 4}) {
+    reporting_[worker] = false;
+    LoseWatch(worker);
+  }
+  stream(0).End(kGone);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(budget_->level(), 0);
+    Pass(absl::Milliseconds(100));
+  }
+  EXPECT_FALSE(sink.ended());
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(ErrorReason(sink.End()), "WORKER_LOST");
+  EXPECT_EQ(budget_->level(), 2);
+}
+
+using UnreadTest = CallHarness;
+
+TEST_F(UnreadTest, AnAnswerThatNobodyReadsIsGivenUpAtItsDeadlineAndNotBefore) {
+  FakeSink& sink = Start(Request(), absl::Seconds(10));
+  stream(0).Finish("x");
+  EXPECT_TRUE(sink.ended());
+  Pass(absl::Seconds(9));
+  EXPECT_FALSE(sink.aborted());
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(sink.aborted());
+  FakeSink& read = Start(Request(), absl::Seconds(10));
+  stream(1).Finish("x");
+  call().OnSinkGone();
+  Pass(absl::Seconds(11));
+  EXPECT_FALSE(read.aborted());
+}
+
+}  // namespace
+}  // namespace baton::router
