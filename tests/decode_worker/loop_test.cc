@@ -1,0 +1,82 @@
+#include "decode_worker/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "tests/decode_worker/loop_harness.h"
+
+namespace baton::decode_worker {
+namespace {
+
+using testing::FakeEngine;
+
+TEST_F(LoopTest, AnswersHereAndByTransfer) {
+  Make(64, ByHand());
+  for (const bool remote : {false, true}) {
+    const std::vector<int32_t> prompt = Prompt(40, remote ? 500 : 1);
+    const auto stream = Ask({.prompt = prompt, .max_tokens = 20, .remote = remote});
+    Run();
+    if (remote) {
+      ASSERT_EQ(transfers_.size(), 1u);
+      Commit(*transfers_[0]);
+      Run();
+    }
+    EXPECT_EQ(stream->finish, absl::OkStatus());
+    EXPECT_EQ(stream->tokens[0], FakeEngine::Answer(prompt, 20));
+  }
+  EXPECT_EQ(load_.counts.active + load_.counts.held, 0);
+}
+
+TEST_F(LoopTest, WhoGaveUpInTheQueueSaysNothingOfItsPace) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 1;
+  Make(64, options);
+  const auto first = Ask({.prompt = Prompt(40), .max_tokens = 2});
+  const auto gave_up = Ask({.prompt = Prompt(500, 100), .max_tokens = 1});
+  Turn();
+  EXPECT_EQ(load_.queued, 1);
+  loop_->Cancel(2);
+  Run();
+  EXPECT_EQ(gave_up->finish->code(), absl::StatusCode::kCancelled);
+  clock_.Advance(absl::Hours(1));
+  const auto late = Ask({.prompt = Prompt(500, 200), .max_tokens = 100});
+  Turn();
+  EXPECT_EQ(load_.running, 1);
+  const auto waits = Ask({.prompt = Prompt(40, 300), .max_tokens = 1});
+  Turn();
+  EXPECT_EQ(load_.queued, 1);
+  const auto next = Ask({.prompt = Prompt(40, 400), .max_tokens = 1, .within = absl::Seconds(5)});
+  Run();
+  for (const auto& stream : {first, late, waits, next}) {
+    EXPECT_EQ(stream->finish, absl::OkStatus());
+  }
+}
+
+TEST_F(LoopTest, TheQueuesPaceIsThatOfWhoWaited) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 1;
+  Make(64, options);
+  // Each takes a second, once it has the only place.
+  engine_->on_step = [this](const engine::Batch&) { clock_.Advance(absl::Seconds(1)); };
+  // Those that enter at once say nothing, however many they are.
+  for (int i = 0; i < 20; ++i) {
+    Ask({.prompt = Prompt(10, i * 7), .max_tokens = 1});
+    Run();
+  }
+  for (int i = 0; i < 20; ++i) Ask({.prompt = Prompt(10, i * 11), .max_tokens = 1});
+  for (int i = 0; i < 10; ++i) Turn();
+  // Ten still wait, at one a second.
+  const auto hasty = Ask({.prompt = Prompt(10), .max_tokens = 1, .within = absl::Seconds(8)});
+  const auto patient = Ask({.prompt = Prompt(10), .max_tokens = 1, .within = absl::Seconds(15)});
+  Run();
+  ASSERT_TRUE(hasty->finish.has_value());
+  EXPECT_EQ(ErrorReason(*hasty->finish), "DEADLINE_UNREACHABLE") << *hasty->finish;
+  EXPECT_EQ(patient->finish, absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace baton::decode_worker
