@@ -63,6 +63,7 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       cache_(options.enable_prefix_caching
                  ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
                  : nullptr),
+      prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
       host_kv_(engine, clock, estimate_, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
                  SchedulerEvents([this](Sequence& sequence) { host_kv_.Keep(sequence); })) {
@@ -261,7 +262,7 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
 }
 
 bool DecodeLoop::Step() {
-  const StepPlan plan = scheduler_.PlanStep();
+  const StepPlan plan = scheduler_.PlanStep(prompt_budget_.Tokens());
   if (scheduler_.preemption_count() > preemptions_told_) {
     metrics_.Preempted(scheduler_.preemption_count() - preemptions_told_);
     preemptions_told_ = scheduler_.preemption_count();
@@ -279,6 +280,7 @@ bool DecodeLoop::Step() {
   }
   std::vector<engine::StepResult> results = engine_.Step(batch);
   const absl::Duration took = clock_.SinceStart() - begin;
+  prompt_budget_.Stepped(batch.rows() - decoding, decoding, took);
   metrics_.Stepped(took, decoding);
   if (decoding == 0) estimate_.Prefilled(batch.rows(), took);
   metrics_.PrefilledHere(batch.rows() - decoding);

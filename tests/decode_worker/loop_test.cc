@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,6 +77,33 @@ TEST_F(LoopTest, TheQueuesPaceIsThatOfWhoWaited) {
   ASSERT_TRUE(hasty->finish.has_value());
   EXPECT_EQ(ErrorReason(*hasty->finish), "DEADLINE_UNREACHABLE") << *hasty->finish;
   EXPECT_EQ(patient->finish, absl::OkStatus());
+}
+
+// The router leaves a worker that is silent for some seconds.
+TEST_F(LoopTest, ALongPromptComputedHereSilencesNobody) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_batched_tokens = 4096;
+  Make(400, options);
+  absl::Duration longest;
+  engine_->on_step = [&](const engine::Batch& batch) {
+    const absl::Duration took = absl::Seconds(batch.rows() / 100.0);
+    longest = std::max(longest, took);
+    clock_.Advance(took);
+  };
+  const auto running = Ask({.prompt = Prompt(10), .max_tokens = 100});
+  Turn();
+  const auto large = Ask({.prompt = Prompt(4000, 100), .max_tokens = 1});
+  const absl::Duration begin = clock_.SinceStart();
+  for (int turns = 1; !large->finish; ++turns) {
+    Turn();
+    // A token or a heartbeat a turn, once a second has gone.
+    const double seconds = absl::ToDoubleSeconds(clock_.SinceStart() - begin);
+    EXPECT_GE(large->messages.size() + 1, static_cast<size_t>(seconds / 2));
+    ASSERT_LT(turns, 1000);
+  }
+  EXPECT_LT(longest, absl::Seconds(1));
+  EXPECT_EQ(running->tokens[0], FakeEngine::Answer(Prompt(10), 100));
+  EXPECT_EQ(large->tokens[0], FakeEngine::Answer(Prompt(4000, 100), 1));
 }
 
 }  // namespace
