@@ -23,6 +23,11 @@ class LoadEstimate {
   // Until that many prompt tokens have left the queue. Nothing while that was never measured.
   std::optional<absl::Duration> TimeFor(int64_t tokens) const;
 
+  // Prompt tokens that leave the queue. Nothing while that was never measured.
+  std::optional<double> tokens_per_second() const {
+    return queue_.PerSecond() > 0 ? std::optional<double>(queue_.PerSecond()) : std::nullopt;
+  }
+
   // Prompt tokens were computed, here or elsewhere, in that time.
   void Prefilled(int64_t tokens, absl::Duration took) { prefill_.Add(tokens, took); }
   void Copied(int64_t bytes, absl::Duration took) { copy_.Add(bytes, took); }

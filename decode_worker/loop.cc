@@ -63,6 +63,8 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       cache_(options.enable_prefix_caching
                  ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
                  : nullptr),
+      intake_("decode",
+              {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
       host_kv_(engine, clock, estimate_, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
@@ -80,6 +82,12 @@ DecodeLoop::~DecodeLoop() { Stop(); }
 
 void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<DecodeStream> stream = sequence->call->stream;
+  if (const absl::Status entered = intake_.Enter(static_cast<int64_t>(sequence->tokens.size()));
+      !entered.ok()) {
+    metrics_.Refused(ErrorReason(entered));
+    stream->Finish(entered);
+    return;
+  }
   if (!mailbox_->Post(
           [this, sequence = std::move(sequence)]() mutable { Accept(std::move(sequence)); })) {
     stream->Finish(Draining());
@@ -94,6 +102,7 @@ void DecodeLoop::Cancel(uint64_t call_id) {
 }
 
 void DecodeLoop::Drain() {
+  intake_.Drain();
   mailbox_->Post([this] { draining_ = true; });
 }
 
@@ -137,6 +146,8 @@ bool DecodeLoop::Turn(absl::Duration wait) {
   } else {
     estimate_.Idle();
   }
+  intake_.Settle({scheduler_.waiting_count(), scheduler_.waiting_tokens()},
+                 estimate_.tokens_per_second());
   const bool stepped = Step();
   SendHeartbeats();
   Publish();
@@ -159,6 +170,7 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   sequence->id = ++last_sequence_id_;
   absl::Status status = draining_ ? Draining() : absl::OkStatus();
   const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
+  intake_.Taken(tokens);
   const std::optional<absl::Duration> wait = estimate_.TimeFor(scheduler_.waiting_tokens());
   if (status.ok() && wait && scheduler_.waiting_count() > 0 &&
       clock_.Now() + *wait > call->deadline) {

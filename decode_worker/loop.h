@@ -16,6 +16,7 @@
 #include "common/kv/radix_cache.h"
 #include "common/transfer/prefill_call.h"
 #include "common/worker/cache_journal.h"
+#include "common/worker/intake.h"
 #include "common/worker/watch_service.h"
 #include "decode_worker/host_kv.h"
 #include "decode_worker/load_estimate.h"
@@ -51,7 +52,8 @@ class DecodeLoop {
              std::function<void(const worker::WorkerLoad&)> publish);
   ~DecodeLoop();
 
-  // The call's stream gets tokens and a finish for each choice, or a status; Finished exactly once.
+  // The call's stream gets tokens and a finish for each choice, or a status; Finished exactly once,
+  // perhaps before Submit returns: what the queue has no room for is refused at once.
   void Submit(std::unique_ptr<Sequence> sequence);
   void Cancel(uint64_t call_id);
   // Refuses new requests with UNAVAILABLE; those inside go on.
@@ -104,6 +106,7 @@ class DecodeLoop {
   const std::function<void(const worker::WorkerLoad&)> publish_;
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
+  worker::Intake intake_;
   LoadEstimate estimate_;
   PromptBudget prompt_budget_;
   HostKv host_kv_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -77,6 +78,40 @@ TEST_F(LoopTest, TheQueuesPaceIsThatOfWhoWaited) {
   ASSERT_TRUE(hasty->finish.has_value());
   EXPECT_EQ(ErrorReason(*hasty->finish), "DEADLINE_UNREACHABLE") << *hasty->finish;
   EXPECT_EQ(patient->finish, absl::OkStatus());
+}
+
+TEST_F(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_queued_requests = 3;
+  options.scheduler.max_num_seqs = 2;
+  Make(64, options);
+  std::vector<std::shared_ptr<FakeStream>> accepted = {
+      Ask({.prompt = Prompt(20), .max_tokens = 9})};
+  accepted.push_back(Ask({.prompt = Prompt(20, 50), .max_tokens = 9}));
+  Turn();
+  int refused = 0;
+  engine_->on_step = [&, flooded = false](const engine::Batch&) mutable {
+    if (std::exchange(flooded, true)) return;
+    for (int i = 0; i < 100; ++i) {
+      auto stream = Ask({.prompt = Prompt(20, i), .max_tokens = 1});
+      if (!stream->finish) {
+        accepted.push_back(std::move(stream));
+        continue;
+      }
+      EXPECT_EQ(ErrorReason(*stream->finish), "QUEUE_FULL");
+      EXPECT_TRUE(ErrorRetryAfter(*stream->finish).has_value());
+      ++refused;
+    }
+  };
+  Turn();
+  EXPECT_EQ(refused, 97);
+  EXPECT_EQ(Metric("baton_rejections_total", "QUEUE_FULL"), 97);
+  Run();
+  for (const auto& stream : accepted) EXPECT_EQ(stream->finish, absl::OkStatus());
+  loop_->Drain();
+  const auto late = Ask({.prompt = Prompt(20)});
+  ASSERT_TRUE(late->finish.has_value()) << "refused without a turn";
+  EXPECT_EQ(ErrorReason(*late->finish), "DRAINING");
 }
 
 // The router leaves a worker that is silent for some seconds.
