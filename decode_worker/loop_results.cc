@@ -93,18 +93,17 @@ void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> res
   }
   if (!steps.empty()) return;
 
-  std::vector<BeamSearch::Answer> best = call->beams->Best();
+  const std::vector<BeamSearch::Answer> best = call->beams->Best();
+  const bool logprobs = beams.back()->sampling.logprobs.has_value();
   for (size_t i = 0; i < best.size(); ++i) {
-    DecodeResponse response;
-    response.set_choice(static_cast<int>(i));
-    response.mutable_token_ids()->Add(best[i].token_ids.begin(), best[i].token_ids.end());
-    response.set_beam_score(best[i].score);
-    response.set_finish(best[i].stopped ? DecodeResponse::FINISH_STOP
-                                        : DecodeResponse::FINISH_LENGTH);
-    FillUsage(*call, response);
-    FillTimings(*call, now, response);
-    TakePromptLogprobs(*call, response);
-    Send(*call, std::move(response));
+    for (DecodeResponse& response : BeamResponses(best[i], static_cast<int>(i), logprobs)) {
+      if (response.finish() != 0) {
+        FillUsage(*call, response);
+        FillTimings(*call, now, response);
+      }
+      TakePromptLogprobs(*call, response);
+      Send(*call, std::move(response));
+    }
     call->answered = true;
   }
   if (best.empty()) {

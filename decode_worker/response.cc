@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/worker/token_sampling.h"
+
 namespace baton::decode_worker {
 
 void FillUsage(const Call& call, internal::v1::DecodeResponse& response) {
@@ -34,6 +36,23 @@ void TakePromptLogprobs(Call& call, internal::v1::DecodeResponse& response) {
     *response.add_prompt_logprobs() = std::move(logprobs);
   }
   call.prompt_logprobs_found.clear();
+}
+
+std::vector<internal::v1::DecodeResponse> BeamResponses(const BeamSearch::Answer& answer,
+                                                        int choice, bool logprobs) {
+  std::vector<internal::v1::DecodeResponse> responses;
+  for (const model::SampledToken& token : answer.tokens) {
+    if (responses.empty() || responses.back().token_ids_size() == kMaxTokensPerMessage) {
+      responses.emplace_back().set_choice(choice);
+    }
+    responses.back().add_token_ids(token.token_id);
+    if (logprobs) *responses.back().add_logprobs() = worker::ToProto(token);
+  }
+  // An answer has at least the token that ended it.
+  responses.back().set_beam_score(answer.score);
+  responses.back().set_finish(answer.stopped ? internal::v1::DecodeResponse::FINISH_STOP
+                                             : internal::v1::DecodeResponse::FINISH_LENGTH);
+  return responses;
 }
 
 }  // namespace baton::decode_worker

@@ -270,6 +270,7 @@ TEST_F(ServingTest, BeamsFindWhatASearchAloneFinds) {
       request.set_n(2);
       request.set_beam_width(4);
       request.set_length_penalty(1);
+      if (i % 3 == 0) request.mutable_sampling()->set_logprobs(2);
       if (i % 2 == 0) request.clear_prefill();
       const DecodeResult result = Decode(channel_, request);
       ASSERT_TRUE(result.status.ok()) << result.status;
@@ -277,6 +278,15 @@ TEST_F(ServingTest, BeamsFindWhatASearchAloneFinds) {
       for (int j = 0; j < 2; ++j) {
         EXPECT_EQ(result.choices.at(j).tokens, expected[static_cast<size_t>(j)].token_ids);
         EXPECT_NEAR(result.choices.at(j).beam_score, expected[static_cast<size_t>(j)].score, 1e-9);
+        if (i % 3 != 0) continue;
+        // The length penalty is 1, and nothing is biased: the score is their mean.
+        const auto& logprobs = result.choices.at(j).logprobs;
+        ASSERT_EQ(logprobs.size(), result.choices.at(j).tokens.size());
+        double sum = 0;
+        for (const v1::TokenLogprobs& token : logprobs) sum += static_cast<double>(token.logprob());
+        EXPECT_NEAR(sum / static_cast<double>(logprobs.size()), result.choices.at(j).beam_score,
+                    1e-5);
+        EXPECT_EQ(logprobs[0].top_size(), 2);
       }
     });
   }

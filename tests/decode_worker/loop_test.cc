@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "decode_worker/response.h"
 #include "tests/decode_worker/loop_harness.h"
 
 namespace baton::decode_worker {
@@ -112,6 +113,32 @@ TEST_F(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
   const auto late = Ask({.prompt = Prompt(20)});
   ASSERT_TRUE(late->finish.has_value()) << "refused without a turn";
   EXPECT_EQ(ErrorReason(*late->finish), "DRAINING");
+}
+
+TEST_F(LoopTest, BeamsHaveTheLogProbabilitiesOfTheirTokens) {
+  Make(300, ByHand());
+  for (const int length : {5, 1500}) {
+    const auto stream =
+        Ask({.prompt = Prompt(20), .max_tokens = length, .beam_width = 2, .logprobs = true});
+    const auto bare = Ask({.prompt = Prompt(20), .max_tokens = length, .beam_width = 2});
+    Run();
+    EXPECT_EQ(stream->finish, absl::OkStatus());
+    ASSERT_EQ(stream->tokens[0].size(), static_cast<size_t>(length));
+    EXPECT_EQ(stream->tokens, bare->tokens);
+    size_t at = 0;
+    for (const internal::v1::DecodeResponse& message : stream->messages) {
+      EXPECT_EQ(message.logprobs_size(), message.token_ids_size());
+      EXPECT_LE(message.token_ids_size(), kMaxTokensPerMessage);
+      for (const v1::TokenLogprobs& logprobs : message.logprobs()) {
+        EXPECT_EQ(logprobs.token_id(), stream->tokens[0][at++]);
+        EXPECT_FLOAT_EQ(logprobs.logprob(), -static_cast<float>(logprobs.token_id()) / 1000);
+      }
+    }
+    EXPECT_EQ(at, static_cast<size_t>(length));
+    EXPECT_EQ(stream->messages.back().finish(), internal::v1::DecodeResponse::FINISH_LENGTH);
+    EXPECT_LT(stream->messages.back().beam_score(), 0);
+    for (const auto& message : bare->messages) EXPECT_EQ(message.logprobs_size(), 0);
+  }
 }
 
 // The router leaves a worker that is silent for some seconds.
