@@ -264,12 +264,14 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     call->transfer.prefill_ms = summary.prefill_ms;
     const int64_t computed = call->request_tokens - summary.cached_prompt_tokens;
     estimate_.Prefilled(std::max<int64_t>(computed, 0), absl::Milliseconds(summary.prefill_ms));
-    // For a router that ends the answer itself, at a stop string.
-    DecodeResponse timings;
-    timings.set_choice(static_cast<int>(sequence->sampling.choice));
-    FillTimings(*call, now, timings);
-    Send(*call, std::move(timings));
   }
+  // For a router that ends the answer itself, at a stop string, or loses this worker before its
+  // end.
+  DecodeResponse news;
+  news.set_choice(static_cast<int>(sequence->sampling.choice));
+  FillUsage(*call, news);
+  FillTimings(*call, now, news);
+  Send(*call, std::move(news));
   scheduler_.Commit(*sequence);
 }
 

@@ -34,6 +34,24 @@ TEST_F(LoopTest, AnswersHereAndByTransfer) {
   EXPECT_EQ(load_.counts.active + load_.counts.held, 0);
 }
 
+// A router that finds a stop string never sees the last message.
+TEST_F(LoopTest, UsageSaysWhatHasComeAsSoonAsItHas) {
+  Make(64, ByHand());
+  const auto stream = Ask({.prompt = Prompt(40), .max_tokens = 20, .remote = true});
+  Turn();
+  ASSERT_EQ(transfers_.size(), 1u);
+  Commit(*transfers_[0]);
+  Turn();
+  int64_t kv_bytes = 0;
+  for (const internal::v1::DecodeResponse& message : stream->messages) {
+    EXPECT_EQ(message.finish(), 0);
+    if (message.has_usage()) kv_bytes = message.usage().kv_bytes();
+  }
+  EXPECT_EQ(kv_bytes, 3 * engine_->kv_layout().BlockBytes());
+  Run();
+  EXPECT_EQ(stream->messages.back().usage().kv_bytes(), kv_bytes);
+}
+
 TEST_F(LoopTest, WhoGaveUpInTheQueueSaysNothingOfItsPace) {
   LoopOptions options = ByHand();
   options.scheduler.max_num_seqs = 1;
