@@ -196,9 +196,9 @@ void DecodeLoop::Admitted(Sequence& sequence) {
   Call& call = *sequence.call;
   const absl::Duration now = clock_.SinceStart();
   estimate_.Left(static_cast<int64_t>(sequence.tokens.size()), scheduler_.waiting_count() > 0, now);
-  metrics_.PrefixCache(static_cast<int64_t>(sequence.tokens.size()), sequence.computed_tokens);
   if (!call.admitted_at) {
     call.admitted_at = now;
+    metrics_.PrefixCache(static_cast<int64_t>(sequence.tokens.size()), sequence.computed_tokens);
     metrics_.Admitted(now - call.submitted_at);
     call.transfer.cached_prompt_tokens = sequence.computed_tokens;
   }
@@ -287,17 +287,22 @@ bool DecodeLoop::Step() {
   engine::Batch batch;
   std::vector<std::shared_ptr<Call>> calls;
   int decoding = 0;
+  int prompt_tokens = 0;
   for (const Chunk& chunk : plan.chunks) {
     batch.entries.push_back(MakeEntry(chunk));
     calls.push_back(chunk.sequence->call);
-    decoding += chunk.end - chunk.begin == 1 ? 1 : 0;
+    const int tokens = chunk.end - chunk.begin;
+    decoding += tokens == 1 ? 1 : 0;
+    // One token may be the last of a prompt. More are one, or what a preempted answer had.
+    const bool of_prompt = tokens > 1 || chunk.begin < chunk.sequence->call->request_tokens;
+    prompt_tokens += of_prompt ? tokens : 0;
   }
   std::vector<engine::StepResult> results = engine_.Step(batch);
   const absl::Duration took = clock_.SinceStart() - begin;
   prompt_budget_.Stepped(batch.rows() - decoding, decoding, took);
-  metrics_.Stepped(took, decoding);
+  metrics_.Stepped(took, static_cast<int>(plan.chunks.size()));
   if (decoding == 0) estimate_.Prefilled(batch.rows(), took);
-  metrics_.PrefilledHere(batch.rows() - decoding);
+  metrics_.PrefilledHere(prompt_tokens);
   // First, since results may add and remove sequences.
   for (const Chunk& chunk : plan.chunks) scheduler_.Computed(chunk);
   for (size_t i = 0; i < plan.chunks.size(); ++i) {

@@ -39,6 +39,7 @@ bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
 
 void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> tokens) {
   BATON_CHECK_EQ(static_cast<int>(tokens.size()), sequence.draws);
+  metrics_.Generated(sequence.draws);
   sequence.draws = 1;
   std::vector<Sequence*> choices = {&sequence};
   for (size_t i = 1; i < tokens.size(); ++i) {
@@ -104,6 +105,7 @@ void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> res
       TakePromptLogprobs(*call, response);
       Send(*call, std::move(response));
     }
+    metrics_.Generated(static_cast<int64_t>(best[i].tokens.size()));
     call->answered = true;
   }
   if (best.empty()) {

@@ -19,6 +19,8 @@ constexpr struct {
   const char* error;
 } kReasons[] = {
     {AbortReason::kPeerLost, "peer_lost", "PREFILL_LOST"},
+    {AbortReason::kRefused, "refused", "DRAINING"},
+    {AbortReason::kFailed, "failed", "NON_FINITE_LOGITS"},
     {AbortReason::kChecksum, "checksum", "CHECKSUM"},
     {AbortReason::kLayout, "layout", "KV_LAYOUT"},
     {AbortReason::kEpoch, "epoch", "STALE_EPOCH"},
@@ -84,6 +86,12 @@ AbortReason AbortReasonOf(const absl::Status& status) {
       return AbortReason::kTimeout;
     case absl::StatusCode::kDataLoss:
       return AbortReason::kProtocol;
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+      return AbortReason::kRefused;
+    case absl::StatusCode::kInternal:  // without a reason it is the transport that speaks
+      return error.empty() ? AbortReason::kPeerLost : AbortReason::kFailed;
     default:
       return AbortReason::kPeerLost;
   }

@@ -159,6 +159,54 @@ TEST_F(LoopTest, BeamsHaveTheLogProbabilitiesOfTheirTokens) {
   }
 }
 
+TEST_F(LoopTest, CountersCountWhatTheySay) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 8;
+  Make(20, options);
+  const std::string tokens = "baton_decode_tokens_total";
+  const std::string local = "baton_local_prefill_tokens_total";
+  // One, and eleven by three choices.
+  Ask({.prompt = Prompt(1), .max_tokens = 1});
+  Run();
+  EXPECT_EQ(Metric(tokens), 1);
+  EXPECT_EQ(Metric(local), 1);
+  Ask({.prompt = Prompt(40, 100), .max_tokens = 11, .n = 3});
+  Run();
+  EXPECT_EQ(Metric(tokens), 1 + 33);
+  EXPECT_EQ(Metric(local), 1 + 40);
+  EXPECT_EQ(Metric("baton_decode_batch_size"), 1 + 11);
+  // The first token is the prefill worker's.
+  Ask({.prompt = Prompt(40, 200), .max_tokens = 5, .remote = true});
+  Turn();
+  Commit(*transfers_.at(0));
+  Run();
+  EXPECT_EQ(Metric(tokens), 34 + 4);
+  EXPECT_EQ(Metric(local), 41);
+  Ask({.prompt = Prompt(10, 300), .max_tokens = 6, .n = 2, .beam_width = 4});
+  Run();
+  EXPECT_EQ(Metric(tokens), 38 + 12);
+  EXPECT_EQ(Metric("baton_prefix_cache_query_tokens_total"), 1 + 40 + 40 + 10);
+  EXPECT_EQ(Metric("baton_prefix_cache_hit_tokens_total"), 0);
+  // Two that don't fit together, so that one comes twice.
+  Ask({.prompt = Prompt(200, 500), .max_tokens = 40});
+  Ask({.prompt = Prompt(60, 900), .max_tokens = 90});
+  Run();
+  EXPECT_GT(Metric("baton_preemptions_total"), 0);
+  EXPECT_EQ(Metric("baton_prefix_cache_query_tokens_total"), 91 + 260);
+  EXPECT_EQ(Metric(tokens), 50 + 130);
+}
+
+TEST_F(LoopTest, ARefusedTransferIsNoLostPeer) {
+  Make(64, ByHand());
+  const auto refused = Ask({.prompt = Prompt(40), .max_tokens = 5, .remote = true});
+  Turn();
+  Fail(*transfers_.at(0), MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "full"));
+  Turn();
+  EXPECT_EQ(ErrorReason(*refused->finish), "QUEUE_FULL");
+  EXPECT_EQ(Metric("baton_kv_transfer_failures_total", "refused"), 1);
+  EXPECT_EQ(Metric("baton_kv_transfer_failures_total", "peer_lost"), 0);
+}
+
 // The router leaves a worker that is silent for some seconds.
 TEST_F(LoopTest, ALongPromptComputedHereSilencesNobody) {
   LoopOptions options = ByHand();

@@ -259,6 +259,23 @@ TEST_F(KvReceiverTest, RefusesAnotherLayoutWithBothValues) {
   EXPECT_NE(status.message().find(layout_.ToString()), std::string::npos) << status;
 }
 
+TEST(AbortReasonTest, ARefusalIsNoLoss) {
+  using Code = absl::StatusCode;
+  const auto name = [](Code code, const char* reason) {
+    return std::string(Name(AbortReasonOf(MakeError(code, reason, "why"))));
+  };
+  EXPECT_EQ(name(Code::kUnavailable, "PREFILL_LOST"), "peer_lost");
+  EXPECT_EQ(name(Code::kUnavailable, "DRAINING"), "refused");
+  EXPECT_EQ(name(Code::kResourceExhausted, "QUEUE_FULL"), "refused");
+  EXPECT_EQ(name(Code::kResourceExhausted, "DEADLINE_UNREACHABLE"), "refused");
+  EXPECT_EQ(name(Code::kInvalidArgument, "TOKEN_ID"), "refused");
+  EXPECT_EQ(name(Code::kFailedPrecondition, "MODEL_MISMATCH"), "refused");
+  EXPECT_EQ(name(Code::kInternal, "NON_FINITE_LOGITS"), "failed");
+  EXPECT_EQ(name(Code::kDataLoss, "CHECKSUM"), "checksum");
+  EXPECT_EQ(AbortReasonOf(absl::UnavailableError("Socket closed")), AbortReason::kPeerLost);
+  EXPECT_EQ(AbortReasonOf(absl::InternalError("RST_STREAM")), AbortReason::kPeerLost);
+}
+
 TEST_F(KvReceiverTest, RefusesTokensAndPartialOverlaps) {
   for (const int32_t token : {-1, 100, 2147483647}) {
     KvReceiver receiver(plan_);
