@@ -127,9 +127,11 @@ void DecodeLoop::Run() {
 void DecodeLoop::EndAll() {
   draining_ = true;
   while (!calls_.empty()) EndCall(calls_.begin()->second, Draining());
+  // Those that have committed, too: a peer need not end its stream.
+  for (const auto& [number, call] : open_transfers_) call->Cancel();
   // Blocks are freed only after their last writer has stopped, channels after their last call.
   mailbox_->RunPending(absl::ZeroDuration());
-  while (scheduler_.receiving_count() > 0 || open_transfers_ > 0) {
+  while (scheduler_.receiving_count() > 0 || !open_transfers_.empty()) {
     BATON_CHECK(options_.own_thread) << "stopped while transfers are under way";
     mailbox_->RunPending(absl::InfiniteDuration());
   }
@@ -140,6 +142,7 @@ void DecodeLoop::EndAll() {
 bool DecodeLoop::Turn(absl::Duration wait) {
   mailbox_->RunPending(wait);
   if (stopping_) return false;
+  EndLate();
   while (Sequence* sequence = scheduler_.Admit()) Admitted(*sequence);
   if (scheduler_.waiting_count() > 0) {
     estimate_.Waits(clock_.SinceStart());
@@ -159,6 +162,19 @@ absl::Duration DecodeLoop::UntilNextHeartbeat() const {
   for (const auto& [id, call] : calls_) next = std::min(next, call->last_message_at + kHeartbeat);
   if (next == absl::InfiniteDuration()) return next;
   return std::max(next - clock_.SinceStart(), absl::Milliseconds(1));
+}
+
+// gRPC ends a call whose caller set a deadline; all others end here, and no later than a heartbeat.
+void DecodeLoop::EndLate() {
+  const absl::Time now = clock_.Now();
+  std::vector<std::shared_ptr<Call>> late;
+  for (const auto& [id, call] : calls_) {
+    if (call->deadline <= now) late.push_back(call);
+  }
+  for (const std::shared_ptr<Call>& call : late) {
+    EndCall(call, MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+                            "the request's deadline passed before its last token"));
+  }
 }
 
 void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
@@ -218,12 +234,15 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
                                                  const transfer::TransferSummary& summary) {
     mailbox->Post([this, id, status, summary] { OnTransferEnd(id, status, summary); });
   };
-  events.on_closed = [this, mailbox = mailbox_] { mailbox->Post([this] { --open_transfers_; }); };
-  ++open_transfers_;
+  const uint64_t transfer = ++last_transfer_;
+  events.on_closed = [this, transfer, mailbox = mailbox_] {
+    mailbox->Post([this, transfer] { open_transfers_.erase(transfer); });
+  };
   sequence.transfer_began_at = clock_.SinceStart();
   sequence.transfer_call =
       start_prefill_(sequence.call->prefill, wanted.request, sequence.call->deadline,
                      std::move(wanted.plan), std::move(events));
+  open_transfers_.emplace(transfer, sequence.transfer_call);
 }
 
 void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {

@@ -76,6 +76,7 @@ class DecodeLoop {
  private:
   void Run();
   void EndAll();
+  void EndLate();
   void Accept(std::unique_ptr<Sequence> sequence);
   void Admitted(Sequence& sequence);
   void StartTransfer(Sequence& sequence);
@@ -113,7 +114,10 @@ class DecodeLoop {
   DecodeScheduler scheduler_;
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id
   uint64_t last_sequence_id_ = 0;
-  int open_transfers_ = 0;  // Prefill calls not closed yet
+  // Prefill calls not closed yet, by a number of ours. Kept here, too, so that their last
+  // reference, and with it their channel's, is dropped by this thread.
+  std::map<uint64_t, std::shared_ptr<transfer::PrefillCall>> open_transfers_;
+  uint64_t last_transfer_ = 0;
   int64_t preemptions_told_ = 0;
   bool draining_ = false;
   bool stopping_ = false;

@@ -7,6 +7,8 @@
 #include <prometheus/registry.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "decode_worker/loop.h"
 #include "decode_worker/request.h"
 #include "tests/decode_worker/fake_engine.h"
@@ -45,15 +46,14 @@ class FakeStream final : public DecodeStream {
 class FakePrefillCall final : public transfer::PrefillCall {
  public:
   void Cancel() override {
-    absl::MutexLock lock(&mutex);
-    cancelled = true;
+    if (!cancelled.exchange(true)) on_cancel();
   }
 
   internal::v1::PrefillRequest request;
   transfer::TransferPlan plan;
   transfer::PrefillEvents events;
-  absl::Mutex mutex;
-  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  std::function<void()> on_cancel = [] {};
+  std::atomic<bool> cancelled{false};
 };
 
 struct Wish {
@@ -87,6 +87,7 @@ class LoopTest : public ::testing::Test {
           call->plan = std::move(plan);
           call->events = std::move(events);
           transfers_.push_back(call);
+          on_transfer_(call);
           return call;
         },
         [this](const worker::WorkerLoad& load) { load_ = load; });
@@ -176,6 +177,7 @@ class LoopTest : public ::testing::Test {
   std::unique_ptr<testing::FakeEngine> engine_;
   worker::WorkerLoad load_;
   std::vector<std::shared_ptr<FakePrefillCall>> transfers_;
+  std::function<void(const std::shared_ptr<FakePrefillCall>&)> on_transfer_ = [](const auto&) {};
   uint64_t last_id_ = 0;
   std::unique_ptr<DecodeLoop> loop_;  // goes first
 };

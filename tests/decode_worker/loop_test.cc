@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "decode_worker/response.h"
 #include "tests/decode_worker/loop_harness.h"
@@ -134,7 +136,7 @@ TEST_F(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
 }
 
 TEST_F(LoopTest, BeamsHaveTheLogProbabilitiesOfTheirTokens) {
-  Make(300, ByHand());
+  Make(450, ByHand());
   for (const int length : {5, 1500}) {
     const auto stream =
         Ask({.prompt = Prompt(20), .max_tokens = length, .beam_width = 2, .logprobs = true});
@@ -205,6 +207,52 @@ TEST_F(LoopTest, ARefusedTransferIsNoLostPeer) {
   EXPECT_EQ(ErrorReason(*refused->finish), "QUEUE_FULL");
   EXPECT_EQ(Metric("baton_kv_transfer_failures_total", "refused"), 1);
   EXPECT_EQ(Metric("baton_kv_transfer_failures_total", "peer_lost"), 0);
+}
+
+TEST_F(LoopTest, ACallThatNobodyEndsEndsAtItsDeadline) {
+  Make(64, ByHand());
+  const auto stuck = Ask({.prompt = Prompt(40), .remote = true, .within = absl::Minutes(30)});
+  const auto other = Ask({.prompt = Prompt(40), .remote = true, .within = absl::Minutes(40)});
+  Turn();
+  clock_.Advance(absl::Minutes(30) - absl::Seconds(1));
+  Turn();
+  EXPECT_FALSE(stuck->finish.has_value());
+  EXPECT_LE(loop_->UntilNextHeartbeat(), DecodeLoop::kHeartbeat) << "it will be looked at in time";
+  clock_.Advance(absl::Seconds(1));
+  Turn();
+  ASSERT_TRUE(stuck->finish.has_value());
+  EXPECT_EQ(stuck->finish->code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ErrorReason(*stuck->finish), "DEADLINE");
+  EXPECT_TRUE(transfers_.at(0)->cancelled.load()) << "its peer is told";
+  EXPECT_FALSE(other->finish.has_value());
+  for (const auto& call : transfers_) Fail(*call, absl::CancelledError("as asked"));
+  Turn();
+  EXPECT_EQ(load_.counts.free, 64);
+}
+
+TEST_F(LoopTest, APeerThatCommitsAndStaysCannotHoldUpAStop) {
+  LoopOptions options = ByHand();
+  options.own_thread = true;
+  Make(64, options);
+  absl::Notification opened;
+  std::shared_ptr<FakePrefillCall> call;
+  on_transfer_ = [&](const std::shared_ptr<FakePrefillCall>& started) {
+    call = started;
+    opened.Notify();
+  };
+  const auto stream = Ask({.prompt = Prompt(40), .max_tokens = 5, .remote = true});
+  opened.WaitForNotification();
+  absl::Notification cancelled;
+  call->on_cancel = [&] {
+    call->events.on_closed();
+    cancelled.Notify();
+  };
+  Commit(*call, /*closed=*/false);
+  std::thread stop([this] { loop_->Stop(); });
+  const bool let_go = cancelled.WaitForNotificationWithTimeout(absl::Seconds(20));
+  EXPECT_TRUE(let_go);
+  if (!let_go) call->events.on_closed();
+  stop.join();
 }
 
 // The router leaves a worker that is silent for some seconds.
