@@ -24,7 +24,8 @@ absl::Status Draining() {
 }
 
 // What a failed transfer means to the router: nothing is wrong with the request, try elsewhere. A
-// cancel, a deadline and a full queue stay what they are.
+// cancel, a deadline and a full queue stay what they are, and so does a computation that failed: it
+// would fail anywhere.
 absl::Status ForRouter(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
@@ -32,6 +33,10 @@ absl::Status ForRouter(const absl::Status& status) {
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kInvalidArgument:
       return status;
+    case absl::StatusCode::kInternal:
+      // One without a reason is the transport's.
+      if (!ErrorReason(status).empty()) return status;
+      [[fallthrough]];
     default:
       return WithDetails(absl::UnavailableError(status.message()), ErrorReason(status),
                          ErrorField(status), ErrorRetryAfter(status));

@@ -255,6 +255,24 @@ TEST_F(LoopTest, APeerThatCommitsAndStaysCannotHoldUpAStop) {
   stop.join();
 }
 
+// Neither is a reason to try another worker: the model would compute the same there.
+TEST_F(LoopTest, LogitsThatAreNoNumbersAreAnErrorWhereverTheyWereComputed) {
+  Make(64, ByHand());
+  const absl::Status error = MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS", "NaN");
+  engine_->draw_error = error;
+  const auto here = Ask({.prompt = Prompt(40), .max_tokens = 5});
+  const auto there = Ask({.prompt = Prompt(40, 100), .max_tokens = 5, .remote = true});
+  const auto lost = Ask({.prompt = Prompt(40, 200), .max_tokens = 5, .remote = true});
+  Turn();
+  Fail(*transfers_.at(0), error);
+  Fail(*transfers_.at(1), absl::InternalError("RST_STREAM"));
+  Turn();
+  EXPECT_EQ(here->finish, error);
+  EXPECT_EQ(there->finish, error);
+  EXPECT_EQ(lost->finish->code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(load_.counts.free, 64 - load_.counts.cached);
+}
+
 // The router leaves a worker that is silent for some seconds.
 TEST_F(LoopTest, ALongPromptComputedHereSilencesNobody) {
   LoopOptions options = ByHand();
