@@ -71,7 +71,7 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       intake_("decode",
               {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
-      host_kv_(engine, clock, estimate_, options.host_kv_bytes),
+      host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
                  SchedulerEvents([this](Sequence& sequence) { host_kv_.Keep(sequence); })) {
   if (cache_ != nullptr) {

@@ -17,6 +17,8 @@ struct DecodeMetrics::Series {
   prometheus::Histogram& batch_size;
   prometheus::Counter& generated_tokens;
   prometheus::Counter& preemptions;
+  prometheus::Counter& host_kv_kept;
+  prometheus::Counter& host_kv_restored;
   prometheus::Counter& local_prefill_tokens;
   prometheus::Counter& cache_query_tokens;
   prometheus::Counter& cache_hit_tokens;
@@ -51,6 +53,9 @@ DecodeMetrics::DecodeMetrics(prometheus::Registry& registry, const std::string& 
       counter("baton_decode_tokens_total", "Tokens of answers that were drawn here."),
       counter("baton_preemptions_total",
               "Sequences that gave their blocks up to others, and waited again."),
+      counter("baton_host_kv_kept_bytes_total",
+              "KV of preempted sequences that was copied to host memory."),
+      counter("baton_host_kv_restored_bytes_total", "Of these, copied back instead of computed."),
       counter("baton_local_prefill_tokens_total",
               "Prompt tokens computed here instead of on a prefill worker."),
       counter("baton_prefix_cache_query_tokens_total",
@@ -100,6 +105,14 @@ void DecodeMetrics::BlocksEvicted(int count) { series_->cache_evicted_blocks.Inc
 
 void DecodeMetrics::Preempted(int64_t count) {
   series_->preemptions.Increment(static_cast<double>(count));
+}
+
+void DecodeMetrics::KeptOnHost(int64_t bytes) {
+  series_->host_kv_kept.Increment(static_cast<double>(bytes));
+}
+
+void DecodeMetrics::RestoredFromHost(int64_t bytes) {
+  series_->host_kv_restored.Increment(static_cast<double>(bytes));
 }
 
 void DecodeMetrics::PrefilledHere(int64_t tokens) {

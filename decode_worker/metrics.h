@@ -30,6 +30,9 @@ class DecodeMetrics {
   void PrefixCache(int64_t tokens, int64_t cached_tokens);
   void BlocksEvicted(int count);
   void Preempted(int64_t count);
+  // KV of preempted sequences was copied to host memory, and back.
+  void KeptOnHost(int64_t bytes);
+  void RestoredFromHost(int64_t bytes);
   void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
 

@@ -72,8 +72,8 @@ void RunAll(const std::vector<Case>& cases, int clients,
   for (std::thread& thread : threads) thread.join();
 }
 
-// A pool that half of the running answers fill: preempted all the time, some by a copy to the host,
-// some by computing again.
+// A pool that half of the running answers fill: preempted all the time, at first all to be computed
+// again, then with copies on the host.
 TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
   for (const int64_t host_kv_bytes : {int64_t{0}, int64_t{64} << 20}) {
     worker::WorkerOptions options = Options();
@@ -86,6 +86,9 @@ TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
       return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
     });
     EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";
+    const bool copies = host_kv_bytes > 0;
+    EXPECT_EQ(DecodeMetric("baton_host_kv_kept_bytes_total") > 0, copies);
+    EXPECT_EQ(DecodeMetric("baton_host_kv_restored_bytes_total") > 0, copies);
     ExpectIdle();
   }
 }

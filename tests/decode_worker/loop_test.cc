@@ -273,6 +273,49 @@ TEST_F(LoopTest, LogitsThatAreNoNumbersAreAnErrorWhereverTheyWereComputed) {
   EXPECT_EQ(load_.counts.free, 64 - load_.counts.cached);
 }
 
+// The engine checks, at each step, that all KV is what it must be.
+TEST_F(LoopTest, PreemptedKvComesBackFromTheHostOrIsComputedAgain) {
+  for (const bool caching : {false, true}) {
+    for (const int64_t host_kv_bytes : {0, 1 << 20}) {
+      LoopOptions options = ByHand();
+      options.enable_prefix_caching = caching;
+      options.host_kv_bytes = host_kv_bytes;
+      Make(10, options);
+      const double preemptions = Metric("baton_preemptions_total");
+      const double kept = Metric("baton_host_kv_kept_bytes_total");
+      const double restored = Metric("baton_host_kv_restored_bytes_total");
+      const double computed = Metric("baton_local_prefill_tokens_total");
+      std::vector<std::shared_ptr<FakeStream>> streams;
+      for (int i = 0; i < 3; ++i) {
+        streams.push_back(Ask({.prompt = Prompt(35, 100 * i), .max_tokens = 100}));
+      }
+      Run();
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(streams[static_cast<size_t>(i)]->tokens[0],
+                  FakeEngine::Answer(Prompt(35, 100 * i), 100));
+      }
+      EXPECT_GT(Metric("baton_preemptions_total"), preemptions);
+      EXPECT_EQ(Metric("baton_host_kv_kept_bytes_total") > kept, host_kv_bytes > 0);
+      EXPECT_EQ(Metric("baton_host_kv_restored_bytes_total") > restored, host_kv_bytes > 0);
+      const bool again = Metric("baton_local_prefill_tokens_total") > computed + 3 * 35;
+      EXPECT_EQ(again, host_kv_bytes == 0) << "caching " << caching;
+    }
+  }
+}
+
+TEST_F(LoopTest, TheHostKeepsNoMoreThanItMay) {
+  LoopOptions options = ByHand();
+  options.enable_prefix_caching = false;
+  options.host_kv_bytes = 1;
+  Make(10, options);
+  const auto first = Ask({.prompt = Prompt(35), .max_tokens = 100});
+  const auto second = Ask({.prompt = Prompt(35, 100), .max_tokens = 100});
+  Run();
+  EXPECT_EQ(second->tokens[0], FakeEngine::Answer(Prompt(35, 100), 100));
+  EXPECT_GT(Metric("baton_preemptions_total"), 0);
+  EXPECT_EQ(Metric("baton_host_kv_kept_bytes_total"), 0);
+}
+
 // The router leaves a worker that is silent for some seconds.
 TEST_F(LoopTest, ALongPromptComputedHereSilencesNobody) {
   LoopOptions options = ByHand();
