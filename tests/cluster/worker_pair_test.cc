@@ -266,6 +266,8 @@ TEST_F(WorkerPairTest, AnotherBlockSizeIsRefusedWithBothLayouts) {
 
 TEST_F(WorkerPairTest, ASaltSeparatesPrefixes) {
   StartPair();
+  EXPECT_TRUE(prefill_->card().prefix_caching());
+  EXPECT_TRUE(decode_->card().prefix_caching());
   std::mt19937 random(10);
   const std::vector<int32_t> prompt = RandomTokens(random, 64);
   DecodeRequest request = Request(prompt, Greedy(), 4);
@@ -279,6 +281,8 @@ TEST_F(WorkerPairTest, WithoutPrefixCachingNothingStays) {
   worker::WorkerOptions options = Options();
   options.enable_prefix_caching = false;
   StartPair(options, options);
+  EXPECT_FALSE(prefill_->card().prefix_caching());
+  EXPECT_FALSE(decode_->card().prefix_caching());
   for (int i = 0; i < 2; ++i) {
     const DecodeResult result = Decode(channel_, Request(std::vector<int32_t>(64, 3), Greedy(), 4));
     EXPECT_EQ(result.usage.cached_prompt_tokens(), 0);
