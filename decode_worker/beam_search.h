@@ -12,6 +12,8 @@
 #define BATON_DECODE_WORKER_BEAM_SEARCH_H_
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -49,7 +51,8 @@ class BeamSearch {
   std::vector<Step> Advance(const std::vector<std::vector<model::SampledToken>>& proposed);
 
   struct Answer {
-    std::vector<int32_t> token_ids;  // generated, a stop token included
+    std::vector<int32_t> token_ids;           // generated, a stop token included
+    std::vector<model::SampledToken> tokens;  // the same, as they were proposed
     double score = 0;
     bool stopped = false;  // else it is as long as it may be
   };
@@ -57,9 +60,26 @@ class BeamSearch {
   std::vector<Answer> Best() const;
 
  private:
+  // A generated token and those before it, which beams of one origin share.
+  struct Node {
+    Node(model::SampledToken drawn, std::shared_ptr<Node> before)
+        : token(std::move(drawn)), previous(std::move(before)) {}
+    ~Node();
+    Node(const Node&) = delete;
+    Node& operator=(const Node&) = delete;
+
+    const model::SampledToken token;
+    std::shared_ptr<Node> previous;
+  };
   struct Beam {
-    std::vector<int32_t> token_ids;
+    std::shared_ptr<Node> last;  // null: nothing generated
+    int length = 0;
     double logprob = 0;
+  };
+  struct Completed {
+    Beam beam;
+    double score = 0;
+    bool stopped = false;
   };
   double Score(double logprob, int length) const;
   bool CannotImprove() const;
@@ -68,7 +88,7 @@ class BeamSearch {
   const Options options_;
   bool started_ = false;
   std::vector<Beam> beams_;
-  std::vector<Answer> answers_;  // best first
+  std::vector<Completed> answers_;  // best first
 };
 
 }  // namespace baton::decode_worker

@@ -19,6 +19,7 @@ void HostKv::Keep(Sequence& sequence) {
   engine_.ReadBlocks(absl::MakeConstSpan(sequence.blocks.ids()).first(static_cast<size_t>(blocks)),
                      sequence.host_copy.bytes.data());
   bytes_ += bytes;
+  metrics_.KeptOnHost(bytes);
   estimate_.Copied(bytes, clock_.SinceStart() - begin);
 }
 
@@ -30,6 +31,7 @@ void HostKv::Restore(Sequence& sequence) {
     const size_t blocks = sequence.host_copy.bytes.size() / block_bytes;
     engine_.WriteBlocks(absl::MakeConstSpan(sequence.blocks.ids()).subspan(cached, blocks - cached),
                         sequence.host_copy.bytes.data() + cached * block_bytes);
+    metrics_.RestoredFromHost(static_cast<int64_t>((blocks - cached) * block_bytes));
     sequence.computed_tokens = sequence.host_copy.computed_tokens;
   }
   Drop(sequence);

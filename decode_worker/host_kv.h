@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/engine/engine.h"
 #include "decode_worker/load_estimate.h"
+#include "decode_worker/metrics.h"
 #include "decode_worker/sequence.h"
 
 namespace baton::decode_worker {
@@ -16,8 +17,13 @@ namespace baton::decode_worker {
 class HostKv {
  public:
   // All must outlive it. max_bytes 0: nothing is ever kept.
-  HostKv(engine::Engine& engine, const Clock& clock, LoadEstimate& estimate, int64_t max_bytes)
-      : engine_(engine), clock_(clock), estimate_(estimate), max_bytes_(max_bytes) {}
+  HostKv(engine::Engine& engine, const Clock& clock, LoadEstimate& estimate, DecodeMetrics& metrics,
+         int64_t max_bytes)
+      : engine_(engine),
+        clock_(clock),
+        estimate_(estimate),
+        metrics_(metrics),
+        max_bytes_(max_bytes) {}
 
   // Copies what the sequence has computed, unless there is no room or computing it is cheaper.
   void Keep(Sequence& sequence);
@@ -29,6 +35,7 @@ class HostKv {
   engine::Engine& engine_;
   const Clock& clock_;
   LoadEstimate& estimate_;
+  DecodeMetrics& metrics_;
   const int64_t max_bytes_;
   int64_t bytes_ = 0;
 };

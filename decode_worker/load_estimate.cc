@@ -18,7 +18,6 @@ void LoadEstimate::Waits(absl::Duration now) {
 }
 
 void LoadEstimate::Left(int64_t tokens, bool more, absl::Duration now) {
-  // An idle queue says nothing of how fast it could move.
   if (waiting_since_) queue_.Add(tokens, now - *waiting_since_);
   waiting_since_.reset();
   if (more) waiting_since_ = now;

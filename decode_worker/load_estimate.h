@@ -14,12 +14,19 @@ namespace baton::decode_worker {
 
 class LoadEstimate {
  public:
-  // Something waits, and did not before. Idempotent.
+  // Whenever all who may enter have: something still waits, or nothing does.
   void Waits(absl::Duration now);
-  // A request of that many prompt tokens left the queue; `more`: others still wait.
+  void Idle() { waiting_since_.reset(); }
+  // A request of that many prompt tokens entered; `more`: others still wait. Counts only while
+  // something has waited: who enters at once says nothing of how fast a queue moves.
   void Left(int64_t tokens, bool more, absl::Duration now);
   // Until that many prompt tokens have left the queue. Nothing while that was never measured.
   std::optional<absl::Duration> TimeFor(int64_t tokens) const;
+
+  // Prompt tokens that leave the queue. Nothing while that was never measured.
+  std::optional<double> tokens_per_second() const {
+    return queue_.PerSecond() > 0 ? std::optional<double>(queue_.PerSecond()) : std::nullopt;
+  }
 
   // Prompt tokens were computed, here or elsewhere, in that time.
   void Prefilled(int64_t tokens, absl::Duration took) { prefill_.Add(tokens, took); }

@@ -6,8 +6,6 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
-#include "common/worker/token_sampling.h"
-#include "decode_worker/beam_search.h"
 #include "decode_worker/response.h"
 #include "decode_worker/step_entry.h"
 #include "decode_worker/transfer_request.h"
@@ -26,7 +24,8 @@ absl::Status Draining() {
 }
 
 // What a failed transfer means to the router: nothing is wrong with the request, try elsewhere. A
-// cancel, a deadline and a full queue stay what they are.
+// cancel, a deadline and a full queue stay what they are, and so does a computation that failed: it
+// would fail anywhere.
 absl::Status ForRouter(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
@@ -34,6 +33,10 @@ absl::Status ForRouter(const absl::Status& status) {
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kInvalidArgument:
       return status;
+    case absl::StatusCode::kInternal:
+      // One without a reason is the transport's.
+      if (!ErrorReason(status).empty()) return status;
+      [[fallthrough]];
     default:
       return WithDetails(absl::UnavailableError(status.message()), ErrorReason(status),
                          ErrorField(status), ErrorRetryAfter(status));
@@ -65,7 +68,10 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       cache_(options.enable_prefix_caching
                  ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
                  : nullptr),
-      host_kv_(engine, clock, estimate_, options.host_kv_bytes),
+      intake_("decode",
+              {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
+      prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
+      host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
                  SchedulerEvents([this](Sequence& sequence) { host_kv_.Keep(sequence); })) {
   if (cache_ != nullptr) {
@@ -81,6 +87,12 @@ DecodeLoop::~DecodeLoop() { Stop(); }
 
 void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<DecodeStream> stream = sequence->call->stream;
+  if (const absl::Status entered = intake_.Enter(static_cast<int64_t>(sequence->tokens.size()));
+      !entered.ok()) {
+    metrics_.Refused(ErrorReason(entered));
+    stream->Finish(entered);
+    return;
+  }
   if (!mailbox_->Post(
           [this, sequence = std::move(sequence)]() mutable { Accept(std::move(sequence)); })) {
     stream->Finish(Draining());
@@ -95,6 +107,7 @@ void DecodeLoop::Cancel(uint64_t call_id) {
 }
 
 void DecodeLoop::Drain() {
+  intake_.Drain();
   mailbox_->Post([this] { draining_ = true; });
 }
 
@@ -119,9 +132,11 @@ void DecodeLoop::Run() {
 void DecodeLoop::EndAll() {
   draining_ = true;
   while (!calls_.empty()) EndCall(calls_.begin()->second, Draining());
+  // Those that have committed, too: a peer need not end its stream.
+  for (const auto& [number, call] : open_transfers_) call->Cancel();
   // Blocks are freed only after their last writer has stopped, channels after their last call.
   mailbox_->RunPending(absl::ZeroDuration());
-  while (scheduler_.receiving_count() > 0 || open_transfers_ > 0) {
+  while (scheduler_.receiving_count() > 0 || !open_transfers_.empty()) {
     BATON_CHECK(options_.own_thread) << "stopped while transfers are under way";
     mailbox_->RunPending(absl::InfiniteDuration());
   }
@@ -132,7 +147,15 @@ void DecodeLoop::EndAll() {
 bool DecodeLoop::Turn(absl::Duration wait) {
   mailbox_->RunPending(wait);
   if (stopping_) return false;
+  EndLate();
   while (Sequence* sequence = scheduler_.Admit()) Admitted(*sequence);
+  if (scheduler_.waiting_count() > 0) {
+    estimate_.Waits(clock_.SinceStart());
+  } else {
+    estimate_.Idle();
+  }
+  intake_.Settle({scheduler_.waiting_count(), scheduler_.waiting_tokens()},
+                 estimate_.tokens_per_second());
   const bool stepped = Step();
   SendHeartbeats();
   Publish();
@@ -146,6 +169,19 @@ absl::Duration DecodeLoop::UntilNextHeartbeat() const {
   return std::max(next - clock_.SinceStart(), absl::Milliseconds(1));
 }
 
+// gRPC ends a call whose caller set a deadline; all others end here, and no later than a heartbeat.
+void DecodeLoop::EndLate() {
+  const absl::Time now = clock_.Now();
+  std::vector<std::shared_ptr<Call>> late;
+  for (const auto& [id, call] : calls_) {
+    if (call->deadline <= now) late.push_back(call);
+  }
+  for (const std::shared_ptr<Call>& call : late) {
+    EndCall(call, MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE",
+                            "the request's deadline passed before its last token"));
+  }
+}
+
 void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<Call> call = sequence->call;
   const absl::Duration now = clock_.SinceStart();
@@ -155,6 +191,7 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   sequence->id = ++last_sequence_id_;
   absl::Status status = draining_ ? Draining() : absl::OkStatus();
   const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
+  intake_.Taken(tokens);
   const std::optional<absl::Duration> wait =
       estimate_.TimeFor(scheduler_.waiting_tokens(call->priority));
   if (status.ok() && wait && scheduler_.waiting_count() > 0 &&
@@ -175,16 +212,15 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
     return;
   }
   calls_.emplace(call->id, call);
-  estimate_.Waits(now);
 }
 
 void DecodeLoop::Admitted(Sequence& sequence) {
   Call& call = *sequence.call;
   const absl::Duration now = clock_.SinceStart();
   estimate_.Left(static_cast<int64_t>(sequence.tokens.size()), scheduler_.waiting_count() > 0, now);
-  metrics_.PrefixCache(static_cast<int64_t>(sequence.tokens.size()), sequence.computed_tokens);
   if (!call.admitted_at) {
     call.admitted_at = now;
+    metrics_.PrefixCache(static_cast<int64_t>(sequence.tokens.size()), sequence.computed_tokens);
     metrics_.Admitted(now - call.submitted_at);
     call.transfer.cached_prompt_tokens = sequence.computed_tokens;
   }
@@ -204,12 +240,15 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
                                                  const transfer::TransferSummary& summary) {
     mailbox->Post([this, id, status, summary] { OnTransferEnd(id, status, summary); });
   };
-  events.on_closed = [this, mailbox = mailbox_] { mailbox->Post([this] { --open_transfers_; }); };
-  ++open_transfers_;
+  const uint64_t transfer = ++last_transfer_;
+  events.on_closed = [this, transfer, mailbox = mailbox_] {
+    mailbox->Post([this, transfer] { open_transfers_.erase(transfer); });
+  };
   sequence.transfer_began_at = clock_.SinceStart();
   sequence.transfer_call =
       start_prefill_(sequence.call->prefill, wanted.request, sequence.call->deadline,
                      std::move(wanted.plan), std::move(events));
+  open_transfers_.emplace(transfer, sequence.transfer_call);
 }
 
 void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
@@ -257,17 +296,19 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     call->transfer.prefill_ms = summary.prefill_ms;
     const int64_t computed = call->request_tokens - summary.cached_prompt_tokens;
     estimate_.Prefilled(std::max<int64_t>(computed, 0), absl::Milliseconds(summary.prefill_ms));
-    // For a router that ends the answer itself, at a stop string.
-    DecodeResponse timings;
-    timings.set_choice(static_cast<int>(sequence->sampling.choice));
-    FillTimings(*call, now, timings);
-    Send(*call, std::move(timings));
   }
+  // For a router that ends the answer itself, at a stop string, or loses this worker before its
+  // end.
+  DecodeResponse news;
+  news.set_choice(static_cast<int>(sequence->sampling.choice));
+  FillUsage(*call, news);
+  FillTimings(*call, now, news);
+  Send(*call, std::move(news));
   scheduler_.Commit(*sequence);
 }
 
 bool DecodeLoop::Step() {
-  const StepPlan plan = scheduler_.PlanStep();
+  const StepPlan plan = scheduler_.PlanStep(prompt_budget_.Tokens());
   if (scheduler_.preemption_count() > preemptions_told_) {
     metrics_.Preempted(scheduler_.preemption_count() - preemptions_told_);
     preemptions_told_ = scheduler_.preemption_count();
@@ -278,16 +319,22 @@ bool DecodeLoop::Step() {
   engine::Batch batch;
   std::vector<std::shared_ptr<Call>> calls;
   int decoding = 0;
+  int prompt_tokens = 0;
   for (const Chunk& chunk : plan.chunks) {
     batch.entries.push_back(MakeEntry(chunk));
     calls.push_back(chunk.sequence->call);
-    decoding += chunk.end - chunk.begin == 1 ? 1 : 0;
+    const int tokens = chunk.end - chunk.begin;
+    decoding += tokens == 1 ? 1 : 0;
+    // One token may be the last of a prompt. More are one, or what a preempted answer had.
+    const bool of_prompt = tokens > 1 || chunk.begin < chunk.sequence->call->request_tokens;
+    prompt_tokens += of_prompt ? tokens : 0;
   }
   std::vector<engine::StepResult> results = engine_.Step(batch);
   const absl::Duration took = clock_.SinceStart() - begin;
-  metrics_.Stepped(took, decoding);
+  prompt_budget_.Stepped(batch.rows() - decoding, decoding, took);
+  metrics_.Stepped(took, static_cast<int>(plan.chunks.size()));
   if (decoding == 0) estimate_.Prefilled(batch.rows(), took);
-  metrics_.PrefilledHere(batch.rows() - decoding);
+  metrics_.PrefilledHere(prompt_tokens);
   // First, since results may add and remove sequences.
   for (const Chunk& chunk : plan.chunks) scheduler_.Computed(chunk);
   for (size_t i = 0; i < plan.chunks.size(); ++i) {
@@ -310,135 +357,6 @@ bool DecodeLoop::Step() {
   return true;
 }
 
-void DecodeLoop::TakeResult(const Chunk& chunk, engine::StepResult& result) {
-  Sequence& sequence = *chunk.sequence;
-  const std::shared_ptr<Call> call = sequence.call;
-  if (!CollectPromptLogprobs(*call, result) || !chunk.draws()) return;
-  if (!result.tokens.ok()) {
-    EndCall(call, result.tokens.status());
-    return;
-  }
-  if (!call->computed_at) call->computed_at = clock_.SinceStart();
-  Draw(sequence, *std::move(result.tokens));
-}
-
-bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
-  if (!result.prompt_logprobs.ok()) {
-    EndCall(calls_.at(call.id), result.prompt_logprobs.status());
-    return false;
-  }
-  for (const model::SampledToken& token : *result.prompt_logprobs) {
-    call.prompt_logprobs_found.push_back(worker::ToProto(token));
-  }
-  return true;
-}
-
-void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> tokens) {
-  BATON_CHECK_EQ(static_cast<int>(tokens.size()), sequence.draws);
-  sequence.draws = 1;
-  std::vector<Sequence*> choices = {&sequence};
-  for (size_t i = 1; i < tokens.size(); ++i) {
-    auto choice = std::make_unique<Sequence>();
-    choice->id = ++last_sequence_id_;
-    choice->call = sequence.call;
-    choice->tokens = sequence.tokens;
-    choice->sampling = sequence.sampling;
-    choice->sampling.choice += static_cast<uint32_t>(i);
-    choices.push_back(scheduler_.Fork(sequence, std::move(choice)));
-  }
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const bool wanted = choices[i]->sampling.logprobs.has_value();
-    const v1::TokenLogprobs logprobs = wanted ? worker::ToProto(tokens[i]) : v1::TokenLogprobs();
-    Append(*choices[i], wanted ? &logprobs : nullptr, tokens[i].token_id);
-  }
-}
-
-void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> results,
-                              std::vector<Sequence*> beams) {
-  const std::shared_ptr<Call> call = calls_.at(shared.id);
-  std::vector<std::vector<model::SampledToken>> proposed;
-  for (engine::StepResult* result : results) {
-    if (!CollectPromptLogprobs(*call, *result)) return;
-    if (!result->tokens.ok()) {
-      EndCall(call, result->tokens.status());
-      return;
-    }
-    proposed.push_back(*std::move(result->tokens));
-  }
-  const absl::Duration now = clock_.SinceStart();
-  if (!call->computed_at) call->computed_at = now;
-  if (!call->first_token_at) call->first_token_at = now;
-  const std::vector<BeamSearch::Step> steps = call->beams->Advance(proposed);
-  // Two generations of beams never have a rank in common.
-  const uint32_t width = static_cast<uint32_t>(call->beams->width());
-  const uint32_t generation = beams[0]->sampling.choice < width ? width : 0;
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const Sequence& parent = *beams[static_cast<size_t>(steps[i].parent)];
-    auto beam = std::make_unique<Sequence>();
-    beam->id = ++last_sequence_id_;
-    beam->call = call;
-    beam->tokens = parent.tokens;
-    beam->sampling = parent.sampling;
-    beam->sampling.choice = generation + static_cast<uint32_t>(i);
-    Sequence* forked = scheduler_.Fork(parent, std::move(beam));
-    forked->tokens.push_back(steps[i].token_id);
-  }
-  scheduler_.Charge(*call, static_cast<int64_t>(steps.size()));
-  for (Sequence* beam : beams) {
-    if (!steps.empty() || beam != beams.back()) scheduler_.Remove(*beam);
-  }
-  if (!steps.empty()) return;
-
-  std::vector<BeamSearch::Answer> best = call->beams->Best();
-  for (size_t i = 0; i < best.size(); ++i) {
-    DecodeResponse response;
-    response.set_choice(static_cast<int>(i));
-    response.mutable_token_ids()->Add(best[i].token_ids.begin(), best[i].token_ids.end());
-    response.set_beam_score(best[i].score);
-    response.set_finish(best[i].stopped ? DecodeResponse::FINISH_STOP
-                                        : DecodeResponse::FINISH_LENGTH);
-    FillUsage(*call, response);
-    FillTimings(*call, now, response);
-    TakePromptLogprobs(*call, response);
-    Send(*call, std::move(response));
-    call->answered = true;
-  }
-  if (best.empty()) {
-    EndCall(call, MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS",
-                            "no beam has a token to go on with"));
-    return;
-  }
-  call->open_choices = 1;
-  EndChoice(*beams.back());
-}
-
-void DecodeLoop::Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token) {
-  Call& call = *sequence.call;
-  sequence.tokens.push_back(token);
-  scheduler_.Charge(call, 1);
-  const bool stop = call.stop_token_set.contains(token);
-  const bool full = sequence.generated_tokens() == call.max_tokens;
-  // The first token overtakes the last layers' KV; a sequence that goes on must wait for them, and
-  // one that ends here needs them no more.
-  DecodeResponse response;
-  response.set_choice(static_cast<int>(sequence.sampling.choice));
-  response.add_token_ids(token);
-  if (logprobs != nullptr) *response.add_logprobs() = *logprobs;
-  const absl::Duration now = clock_.SinceStart();
-  if (!call.first_token_at) call.first_token_at = now;
-  if (!call.answered || stop || full) {
-    FillUsage(call, response);
-    FillTimings(call, now, response);
-  }
-  TakePromptLogprobs(call, response);
-  call.answered = true;
-  if (stop || full) {
-    response.set_finish(stop ? DecodeResponse::FINISH_STOP : DecodeResponse::FINISH_LENGTH);
-  }
-  Send(call, std::move(response));
-  if (stop || full) EndChoice(sequence);
-}
-
 void DecodeLoop::Send(Call& call, DecodeResponse response) {
   call.last_message_at = clock_.SinceStart();
   call.stream->Push(std::move(response));
@@ -458,6 +376,8 @@ void DecodeLoop::EndCall(std::shared_ptr<Call> call, const absl::Status& status)
   metrics_.Ended(status.code());
   BATON_LOG(Info) << "decode " << call->request_id << " ended: " << status.ToString();
   for (Sequence* sequence : scheduler_.SequencesOf(*call)) Drop(*sequence);
+  // Before the next one enters, whose arrival has nothing to do with who waited here.
+  if (scheduler_.waiting_count() == 0) estimate_.Idle();
   call->stream->Finish(status);
 }
 

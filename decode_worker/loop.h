@@ -16,10 +16,12 @@
 #include "common/kv/radix_cache.h"
 #include "common/transfer/prefill_call.h"
 #include "common/worker/cache_journal.h"
+#include "common/worker/intake.h"
 #include "common/worker/watch_service.h"
 #include "decode_worker/host_kv.h"
 #include "decode_worker/load_estimate.h"
 #include "decode_worker/metrics.h"
+#include "decode_worker/prompt_budget.h"
 #include "decode_worker/scheduler.h"
 #include "decode_worker/stream.h"
 
@@ -50,7 +52,8 @@ class DecodeLoop {
              std::function<void(const worker::WorkerLoad&)> publish);
   ~DecodeLoop();
 
-  // The call's stream gets tokens and a finish for each choice, or a status; Finished exactly once.
+  // The call's stream gets tokens and a finish for each choice, or a status; Finished exactly once,
+  // perhaps before Submit returns: what the queue has no room for is refused at once.
   void Submit(std::unique_ptr<Sequence> sequence);
   void Cancel(uint64_t call_id);
   // Refuses new requests with UNAVAILABLE; those inside go on.
@@ -73,6 +76,7 @@ class DecodeLoop {
  private:
   void Run();
   void EndAll();
+  void EndLate();
   void Accept(std::unique_ptr<Sequence> sequence);
   void Admitted(Sequence& sequence);
   void StartTransfer(Sequence& sequence);
@@ -103,12 +107,17 @@ class DecodeLoop {
   const std::function<void(const worker::WorkerLoad&)> publish_;
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
+  worker::Intake intake_;
   LoadEstimate estimate_;
+  PromptBudget prompt_budget_;
   HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id
   uint64_t last_sequence_id_ = 0;
-  int open_transfers_ = 0;  // Prefill calls not closed yet
+  // Prefill calls not closed yet, by a number of ours. Kept here, too, so that their last
+  // reference, and with it their channel's, is dropped by this thread.
+  std::map<uint64_t, std::shared_ptr<transfer::PrefillCall>> open_transfers_;
+  uint64_t last_transfer_ = 0;
   int64_t preemptions_told_ = 0;
   bool draining_ = false;
   bool stopping_ = false;

@@ -22,12 +22,17 @@ class DecodeMetrics {
   void Admitted(absl::Duration queued) { worker_.Queued(queued); }
   void TransferCommitted(absl::Duration duration, int64_t kv_bytes);
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
-  void Stepped(absl::Duration duration, int batch_size);
+  void Stepped(absl::Duration duration, int sequences);
+  // Tokens of answers were drawn here.
+  void Generated(int64_t tokens);
   void Ended(absl::StatusCode code);
-  // A request entered: its tokens, and how many of them the prefix cache had.
+  // A request entered for the first time: its tokens, and how many of them the prefix cache had.
   void PrefixCache(int64_t tokens, int64_t cached_tokens);
   void BlocksEvicted(int count);
   void Preempted(int64_t count);
+  // KV of preempted sequences was copied to host memory, and back.
+  void KeptOnHost(int64_t bytes);
+  void RestoredFromHost(int64_t bytes);
   void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
 

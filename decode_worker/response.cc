@@ -3,7 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/worker/token_sampling.h"
+
 namespace baton::decode_worker {
+namespace {
+
+bool IsHeartbeat(const internal::v1::DecodeResponse& response) {
+  return response.token_ids().empty() && response.finish() == 0 && !response.has_usage() &&
+         !response.has_timings();
+}
+
+}  // namespace
 
 void FillUsage(const Call& call, internal::v1::DecodeResponse& response) {
   response.mutable_usage()->set_cached_prompt_tokens(call.transfer.cached_prompt_tokens);
@@ -34,6 +44,41 @@ void TakePromptLogprobs(Call& call, internal::v1::DecodeResponse& response) {
     *response.add_prompt_logprobs() = std::move(logprobs);
   }
   call.prompt_logprobs_found.clear();
+}
+
+bool MergeResponse(std::deque<internal::v1::DecodeResponse>& waiting,
+                   internal::v1::DecodeResponse& next) {
+  if (IsHeartbeat(next)) return true;  // what waits says as much
+  if (IsHeartbeat(waiting.back())) {
+    waiting.back().Swap(&next);
+    return true;
+  }
+  const auto last = std::find_if(waiting.rbegin(), waiting.rend(), [&](const auto& response) {
+    return response.choice() == next.choice();
+  });
+  if (last == waiting.rend() || last->finish() != 0 ||
+      last->token_ids_size() + next.token_ids_size() > kMaxTokensPerMessage) {
+    return false;
+  }
+  last->MergeFrom(next);  // appends tokens; usage, finish and timings are the newest
+  return true;
+}
+
+std::vector<internal::v1::DecodeResponse> BeamResponses(const BeamSearch::Answer& answer,
+                                                        int choice, bool logprobs) {
+  std::vector<internal::v1::DecodeResponse> responses;
+  for (const model::SampledToken& token : answer.tokens) {
+    if (responses.empty() || responses.back().token_ids_size() == kMaxTokensPerMessage) {
+      responses.emplace_back().set_choice(choice);
+    }
+    responses.back().add_token_ids(token.token_id);
+    if (logprobs) *responses.back().add_logprobs() = worker::ToProto(token);
+  }
+  // An answer has at least the token that ended it.
+  responses.back().set_beam_score(answer.score);
+  responses.back().set_finish(answer.stopped ? internal::v1::DecodeResponse::FINISH_STOP
+                                             : internal::v1::DecodeResponse::FINISH_LENGTH);
+  return responses;
 }
 
 }  // namespace baton::decode_worker

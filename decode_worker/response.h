@@ -2,8 +2,12 @@
 #ifndef BATON_DECODE_WORKER_RESPONSE_H_
 #define BATON_DECODE_WORKER_RESPONSE_H_
 
+#include <deque>
+#include <vector>
+
 #include "absl/time/time.h"
 #include "baton/internal/v1/decode.pb.h"
+#include "decode_worker/beam_search.h"
 #include "decode_worker/sequence.h"
 
 namespace baton::decode_worker {
@@ -13,6 +17,19 @@ void FillUsage(const Call& call, internal::v1::DecodeResponse& response);
 void FillTimings(const Call& call, absl::Duration now, internal::v1::DecodeResponse& response);
 // The prompt's log probabilities, which are then told.
 void TakePromptLogprobs(Call& call, internal::v1::DecodeResponse& response);
+
+// Of one message: with 20 log probabilities beside each, some 300 kB.
+constexpr int kMaxTokensPerMessage = 1024;
+
+// Adds `next` to what waits to be sent, one or more, oldest first: to the last message of its
+// choice, unless that is full or the choice's last. What of different choices came first doesn't
+// matter. False: it has to wait behind them.
+bool MergeResponse(std::deque<internal::v1::DecodeResponse>& waiting,
+                   internal::v1::DecodeResponse& next);
+
+// A beam search's answer, in messages of bounded size; finish and score are in the last.
+std::vector<internal::v1::DecodeResponse> BeamResponses(const BeamSearch::Answer& answer,
+                                                        int choice, bool logprobs);
 
 }  // namespace baton::decode_worker
 

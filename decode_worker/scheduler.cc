@@ -59,7 +59,7 @@ bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
   return true;
 }
 
-StepPlan DecodeScheduler::PlanStep() {
+StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens) {
   StepPlan plan;
   dropped_.clear();
   const int64_t preemptions = preemption_count_;
@@ -83,7 +83,8 @@ StepPlan DecodeScheduler::PlanStep() {
       plan.chunks.push_back({sequence, sequence->computed_tokens, sequence->computed_tokens + 1});
     }
   }
-  int budget = options_.max_num_batched_tokens - static_cast<int>(plan.chunks.size());
+  int budget = std::min(max_prompt_tokens,
+                        options_.max_num_batched_tokens - static_cast<int>(plan.chunks.size()));
   for (const auto& [rank, sequence] : inside_) {
     if (sequence->state != Sequence::State::kRunning || sequence->remaining_tokens() <= 1) continue;
     const int count = std::min(budget, sequence->remaining_tokens());

@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -95,8 +96,9 @@ class DecodeScheduler {
   // it was evicted. True if the sequence waits again, false if it had ended and is gone.
   bool OnTransferEnd(Sequence& sequence);
 
-  // What to compute now; may preempt. Empty if nothing runs.
-  StepPlan PlanStep();
+  // What to compute now; may preempt. Empty if nothing runs. Of prompts at most so many tokens, 1
+  // or more, besides what max_num_batched_tokens allows.
+  StepPlan PlanStep(int max_prompt_tokens = std::numeric_limits<int>::max());
   void Computed(const Chunk& chunk);
   // Another choice that goes on from where `parent` is; it shares the blocks. `sequence` has id,
   // call, tokens and sampling.

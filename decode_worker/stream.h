@@ -1,8 +1,10 @@
 // The answer stream of one Decode call. Tokens of a choice that the router has not taken yet are
-// merged into one message, so a slow reader holds few messages, and never more than the answer.
+// merged into messages of kMaxTokensPerMessage, so a slow reader holds few messages, and never more
+// than the answer.
 #ifndef BATON_DECODE_WORKER_STREAM_H_
 #define BATON_DECODE_WORKER_STREAM_H_
 
+#include <deque>
 #include <functional>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "baton/internal/v1/decode.pb.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server_stream.h"
+#include "decode_worker/response.h"
 
 namespace baton::decode_worker {
 
@@ -40,19 +43,9 @@ class GrpcDecodeStream final
   void Encode(internal::v1::DecodeResponse item, internal::v1::DecodeResponse* message) override {
     *message = std::move(item);
   }
-  bool Merge(internal::v1::DecodeResponse& last, internal::v1::DecodeResponse& next) override {
-    if (IsHeartbeat(next)) return true;  // what waits says as much
-    if (IsHeartbeat(last)) {
-      last.Swap(&next);
-      return true;
-    }
-    if (last.choice() != next.choice() || last.finish() != 0) return false;
-    last.MergeFrom(next);  // appends tokens; usage, finish and timings are the newest
-    return true;
-  }
-  static bool IsHeartbeat(const internal::v1::DecodeResponse& response) {
-    return response.token_ids().empty() && response.finish() == 0 && !response.has_usage() &&
-           !response.has_timings();
+  bool Merge(std::deque<internal::v1::DecodeResponse>& waiting,
+             internal::v1::DecodeResponse& next) override {
+    return MergeResponse(waiting, next);
   }
   void OnPeerGone() override { on_peer_gone_(); }
 

@@ -13,6 +13,9 @@
 namespace baton::prefill_worker {
 namespace {
 
+// Prompts that came during a step, before it is known what of them is cached: 4 MiB.
+constexpr int64_t kMostPostedTokens = 1 << 20;
+
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
 
 absl::Status Draining() {
@@ -62,6 +65,8 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
                  ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
                  : nullptr),
       scheduler_(options.scheduler, pool_, cache_.get()),
+      intake_("prefill", {options.scheduler.max_queued_requests,
+                          std::max(options.scheduler.max_queued_tokens, kMostPostedTokens)}),
       throughput_(clock) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
@@ -76,6 +81,11 @@ PrefillLoop::~PrefillLoop() { Stop(); }
 
 void PrefillLoop::Submit(std::unique_ptr<PrefillJob> job) {
   const std::shared_ptr<transfer::KvSender> sender = job->sender;
+  if (const absl::Status entered = intake_.Enter(job->size()); !entered.ok()) {
+    metrics_.Refused(ErrorReason(entered));
+    sender->Finish(entered);
+    return;
+  }
   if (!mailbox_->Post([this, job = std::move(job)]() mutable { Admit(std::move(job)); })) {
     sender->Finish(Draining());
   }
@@ -86,6 +96,7 @@ void PrefillLoop::Cancel(uint64_t job_id) {
 }
 
 void PrefillLoop::Drain() {
+  intake_.Drain();
   mailbox_->Post([this] { draining_ = true; });
 }
 
@@ -114,6 +125,9 @@ bool PrefillLoop::TakeTurn(absl::Duration wait) {
   if (stopping_) return false;
   const StepPlan plan = scheduler_.NextStep();
   for (PrefillJob* job : plan.started) Start(*job);
+  // How much of a posted prompt is cached is known only to the scheduler, so its bound on tokens is
+  // not the intake's.
+  intake_.Settle({scheduler_.waiting_count(), 0}, throughput_.tokens_per_second());
   if (!plan.chunks.empty()) Step(plan.chunks);
   Publish();
   return !plan.chunks.empty();
@@ -138,6 +152,7 @@ void PrefillLoop::CheckIntegrity() const {
 
 void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
   const std::shared_ptr<transfer::KvSender> sender = job->sender;
+  intake_.Taken(job->size());
   job->submitted_at = clock_.SinceStart();
   const absl::Status status =
       draining_ ? Draining()

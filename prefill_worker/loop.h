@@ -14,6 +14,7 @@
 #include "common/base/mailbox.h"
 #include "common/engine/engine.h"
 #include "common/worker/cache_journal.h"
+#include "common/worker/intake.h"
 #include "common/worker/throughput.h"
 #include "common/worker/watch_service.h"
 #include "prefill_worker/metrics.h"
@@ -38,7 +39,8 @@ class PrefillLoop {
               std::function<void(const worker::WorkerLoad&)> publish);
   ~PrefillLoop();
 
-  // The job's sender gets the KV, or a status. The loop Finishes it, exactly once.
+  // The job's sender gets the KV, or a status. The loop Finishes it, exactly once, perhaps before
+  // Submit returns: what the queue has no room for is refused at once.
   void Submit(std::unique_ptr<PrefillJob> job);
   void Cancel(uint64_t job_id);
   // Refuses new jobs with UNAVAILABLE; those inside go on.
@@ -74,6 +76,7 @@ class PrefillLoop {
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
   PrefillScheduler scheduler_;
+  worker::Intake intake_;
   worker::Throughput throughput_;
   // Leases of jobs that have started, until nothing refers to their bytes any more: a job that
   // ended may still have frames in gRPC's buffers.

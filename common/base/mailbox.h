@@ -1,6 +1,6 @@
 // Work handed to a loop thread: any thread posts closures, the loop runs them in order.
-// Its length is bounded by what posts: at most a few closures for each admitted request (admission
-// itself is bounded), so that a release or a cancel can never be refused.
+// Its length is bounded by who posts: requests only after worker::Intake let them in, and a few
+// words of news for each open call, so that a release or a cancel can never be refused.
 #ifndef BATON_COMMON_BASE_MAILBOX_H_
 #define BATON_COMMON_BASE_MAILBOX_H_
 

@@ -19,6 +19,8 @@ constexpr struct {
   const char* error;
 } kReasons[] = {
     {AbortReason::kPeerLost, "peer_lost", "PREFILL_LOST"},
+    {AbortReason::kRefused, "refused", "DRAINING"},
+    {AbortReason::kFailed, "failed", "NON_FINITE_LOGITS"},
     {AbortReason::kChecksum, "checksum", "CHECKSUM"},
     {AbortReason::kLayout, "layout", "KV_LAYOUT"},
     {AbortReason::kEpoch, "epoch", "STALE_EPOCH"},
@@ -26,6 +28,8 @@ constexpr struct {
     {AbortReason::kTimeout, "timeout", "DEADLINE"},
     {AbortReason::kCancelled, "cancelled", "CANCELLED"},
 };
+
+constexpr double kMostMilliseconds = 1e9;  // eleven days
 
 absl::Status Protocol(absl::string_view message) {
   return MakeError(absl::StatusCode::kDataLoss, "PROTOCOL", absl::StrCat("KV transfer: ", message));
@@ -84,6 +88,12 @@ AbortReason AbortReasonOf(const absl::Status& status) {
       return AbortReason::kTimeout;
     case absl::StatusCode::kDataLoss:
       return AbortReason::kProtocol;
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+      return AbortReason::kRefused;
+    case absl::StatusCode::kInternal:  // without a reason it is the transport that speaks
+      return error.empty() ? AbortReason::kPeerLost : AbortReason::kFailed;
     default:
       return AbortReason::kPeerLost;
   }
@@ -160,6 +170,12 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
   if (accepted.block_count() != static_cast<int>(plan_.blocks.size())) {
     return Protocol(absl::StrCat("the prefill worker means to send ", accepted.block_count(),
                                  " blocks, expected ", plan_.blocks.size()));
+  }
+  const int64_t whole = (int64_t{plan_.first_block} + static_cast<int64_t>(plan_.blocks.size())) *
+                        plan_.layout.block_tokens;
+  if (accepted.cached_prompt_tokens() < 0 || accepted.cached_prompt_tokens() > whole) {
+    return Protocol(absl::StrCat(accepted.cached_prompt_tokens(),
+                                 " tokens of the prompt were cached, expected 0 to ", whole));
   }
   accepted_ = true;
   summary_.cached_prompt_tokens = accepted.cached_prompt_tokens();
@@ -274,8 +290,10 @@ absl::Status KvReceiver::OnCommit(const internal::v1::PrefillFrame::Commit& comm
                                  " layer blocks are missing, ", first_token_ ? "with" : "without",
                                  " a first token"));
   }
-  if (!std::isfinite(commit.queue_ms()) || !std::isfinite(commit.prefill_ms())) {
-    return Protocol("commit with times that are no numbers");
+  for (const double ms : {commit.queue_ms(), commit.prefill_ms()}) {
+    if (ms >= 0 && ms <= kMostMilliseconds) continue;  // not so if it is no number
+    return Protocol(
+        absl::StrCat("commit with a time of ", ms, " ms, expected 0 to ", kMostMilliseconds));
   }
   summary_.queue_ms = commit.queue_ms();
   summary_.prefill_ms = commit.prefill_ms();

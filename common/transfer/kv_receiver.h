@@ -24,7 +24,17 @@
 namespace baton::transfer {
 
 // Label `reason` of baton_kv_transfer_failures_total.
-enum class AbortReason { kPeerLost, kChecksum, kLayout, kEpoch, kProtocol, kTimeout, kCancelled };
+enum class AbortReason {
+  kPeerLost,
+  kRefused,  // for load, because it drains, or as wrong: nothing is the matter with the peer
+  kFailed,   // the peer itself could not go on
+  kChecksum,
+  kLayout,
+  kEpoch,
+  kProtocol,
+  kTimeout,
+  kCancelled
+};
 const char* Name(AbortReason reason);
 // Which of the above a failed call means, from the reason that MakeError put into it.
 AbortReason AbortReasonOf(const absl::Status& status);

@@ -22,9 +22,9 @@ struct PrefillEvents {
   // Exactly once. OK: committed, the blocks are whole. Else they hold nothing of use. Either way
   // nobody writes to them any more.
   std::function<void(absl::Status, const TransferSummary&)> on_end;
-  // Exactly once, last, perhaps well after on_end: the call holds neither stream nor channel any
-  // more. Whoever owns the channel must outwait it: gRPC does not bear the last reference to a
-  // channel being dropped by one of its own threads.
+  // Exactly once, last, perhaps well after on_end: the stream is over, and the call holds itself no
+  // more. Whoever started the call must keep it, and outwait this: gRPC does not bear the last
+  // reference to a channel, which the call has, being dropped by one of its own threads.
   std::function<void()> on_closed;
 };
 

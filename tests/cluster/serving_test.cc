@@ -72,8 +72,8 @@ void RunAll(const std::vector<Case>& cases, int clients,
   for (std::thread& thread : threads) thread.join();
 }
 
-// A pool that half of the running answers fill: preempted all the time, some by a copy to the host,
-// some by computing again.
+// A pool that half of the running answers fill: preempted all the time, at first all to be computed
+// again, then with copies on the host.
 TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
   for (const int64_t host_kv_bytes : {int64_t{0}, int64_t{64} << 20}) {
     worker::WorkerOptions options = Options();
@@ -86,6 +86,9 @@ TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
       return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
     });
     EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";
+    const bool copies = host_kv_bytes > 0;
+    EXPECT_EQ(DecodeMetric("baton_host_kv_kept_bytes_total") > 0, copies);
+    EXPECT_EQ(DecodeMetric("baton_host_kv_restored_bytes_total") > 0, copies);
     ExpectIdle();
   }
 }
@@ -286,6 +289,7 @@ TEST_F(ServingTest, BeamsFindWhatASearchAloneFinds) {
       request.set_n(2);
       request.set_beam_width(4);
       request.set_length_penalty(1);
+      if (i % 3 == 0) request.mutable_sampling()->set_logprobs(2);
       if (i % 2 == 0) request.clear_prefill();
       const DecodeResult result = Decode(channel_, request);
       ASSERT_TRUE(result.status.ok()) << result.status;
@@ -293,6 +297,15 @@ TEST_F(ServingTest, BeamsFindWhatASearchAloneFinds) {
       for (int j = 0; j < 2; ++j) {
         EXPECT_EQ(result.choices.at(j).tokens, expected[static_cast<size_t>(j)].token_ids);
         EXPECT_NEAR(result.choices.at(j).beam_score, expected[static_cast<size_t>(j)].score, 1e-9);
+        if (i % 3 != 0) continue;
+        // The length penalty is 1, and nothing is biased: the score is their mean.
+        const auto& logprobs = result.choices.at(j).logprobs;
+        ASSERT_EQ(logprobs.size(), result.choices.at(j).tokens.size());
+        double sum = 0;
+        for (const v1::TokenLogprobs& token : logprobs) sum += static_cast<double>(token.logprob());
+        EXPECT_NEAR(sum / static_cast<double>(logprobs.size()), result.choices.at(j).beam_score,
+                    1e-5);
+        EXPECT_EQ(logprobs[0].top_size(), 2);
       }
     });
   }

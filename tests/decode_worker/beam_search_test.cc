@@ -66,6 +66,37 @@ TEST(BeamSearchTest, StopTokensCompleteAnswersAndMinTokensForbidsThem) {
   EXPECT_EQ(steps[0].token_id, 1);
 }
 
+TEST(BeamSearchTest, AnswersHaveTheirTokensAsTheyWereProposed) {
+  BeamSearch search(MakeOptions(2, 1, 3));
+  Proposals first = Make({{1, -1}, {2, -2}, {3, -3}, {4, -4}});
+  first[1].logprob = -0.5f;
+  first[1].top = {{7, -0.25f}};
+  ASSERT_EQ(search.Advance({first}).size(), 2u);
+  const Proposals poor = Make({{5, -20}, {6, -21}});
+  ASSERT_EQ(search.Advance({poor, Make({{8, -1}, {9, -2}})}).size(), 2u);
+  Proposals last = Make({{10, -1}});
+  last[0].logprob = -0.75f;
+  EXPECT_TRUE(search.Advance({last, poor}).empty());
+  const BeamSearch::Answer best = search.Best()[0];
+  EXPECT_EQ(best.token_ids, (std::vector<int32_t>{2, 8, 10}));
+  ASSERT_EQ(best.tokens.size(), 3u);
+  EXPECT_EQ(best.tokens[0], first[1]);
+  EXPECT_EQ(best.tokens[2], last[0]);
+}
+
+TEST(BeamSearchTest, AVeryLongSearchEndsWell) {
+  constexpr int kLength = 300'000;
+  BeamSearch search(MakeOptions(2, 1, kLength));
+  std::vector<Proposals> proposed = {Make({{1, -1}, {2, -2}})};
+  for (int i = 1; i < kLength; ++i) {
+    ASSERT_EQ(search.Advance(proposed).size(), 2u);
+    // The second beam has a parent of its own now and then.
+    proposed = {Make({{1, -1}, {2, i % 1000 == 0 ? -90 : -2}}), Make({{3, -1.5}, {4, -99}})};
+  }
+  EXPECT_TRUE(search.Advance(proposed).empty());
+  EXPECT_EQ(search.Best()[0].tokens.size(), static_cast<size_t>(kLength));
+}
+
 TEST(BeamSearchTest, AWideEnoughSearchFindsTheBestOfAllAnswers) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);

@@ -16,6 +16,17 @@ TEST(LoadEstimateTest, MeasuresOnlyWhileSomethingWaits) {
   EXPECT_NEAR(absl::ToDoubleSeconds(*estimate.TimeFor(1000)), 10, 1e-6);
 }
 
+TEST(LoadEstimateTest, WhoEntersAtOnceSaysNothing) {
+  LoadEstimate estimate;
+  estimate.Left(1000, /*more=*/false, absl::Seconds(1));
+  EXPECT_EQ(estimate.TimeFor(100), std::nullopt);
+  // Who waited has given up, and an hour later another comes and enters at once.
+  estimate.Waits(absl::Seconds(2));
+  estimate.Idle();
+  estimate.Left(100, false, absl::Hours(1));
+  EXPECT_EQ(estimate.TimeFor(100), std::nullopt);
+}
+
 TEST(LoadEstimateTest, FollowsAQueueThatSlowsDown) {
   LoadEstimate estimate;
   absl::Duration now = absl::Seconds(5);

@@ -1,4 +1,5 @@
-// The sending side of a server stream: items pushed from any thread, written one at a time in order.
+// The sending side of a server stream: items pushed from any thread, written one at a time in
+// order.
 #ifndef BATON_COMMON_BASE_RPC_SERVER_STREAM_H_
 #define BATON_COMMON_BASE_RPC_SERVER_STREAM_H_
 
@@ -35,7 +36,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
       if (broken_ || finish_) return;
       if (urgent) {
         items_.push_front(std::move(item));
-      } else if (items_.empty() || !Merge(items_.back(), item)) {
+      } else if (items_.empty() || !Merge(items_, item)) {
         items_.push_back(std::move(item));
       }
       if (busy_) return;
@@ -66,8 +67,9 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
  protected:
   // Makes the message of an item. Called by one thread at a time, without locks.
   virtual void Encode(Item item, Message* message) = 0;
-  // May append `next` to `last`, which has not been sent yet. Called under the stream's lock.
-  virtual bool Merge(Item& last, Item& next) { return false; }
+  // May add `next` to one of those that have not been sent yet, one or more, oldest first; false:
+  // it is to be queued behind them. Called under the stream's lock.
+  virtual bool Merge(std::deque<Item>& waiting, Item& next) { return false; }
   // The peer cancelled, its deadline passed or its connection broke.
   virtual void OnPeerGone() {}
 

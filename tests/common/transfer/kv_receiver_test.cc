@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -259,6 +260,23 @@ TEST_F(KvReceiverTest, RefusesAnotherLayoutWithBothValues) {
   EXPECT_NE(status.message().find(layout_.ToString()), std::string::npos) << status;
 }
 
+TEST(AbortReasonTest, ARefusalIsNoLoss) {
+  using Code = absl::StatusCode;
+  const auto name = [](Code code, const char* reason) {
+    return std::string(Name(AbortReasonOf(MakeError(code, reason, "why"))));
+  };
+  EXPECT_EQ(name(Code::kUnavailable, "PREFILL_LOST"), "peer_lost");
+  EXPECT_EQ(name(Code::kUnavailable, "DRAINING"), "refused");
+  EXPECT_EQ(name(Code::kResourceExhausted, "QUEUE_FULL"), "refused");
+  EXPECT_EQ(name(Code::kResourceExhausted, "DEADLINE_UNREACHABLE"), "refused");
+  EXPECT_EQ(name(Code::kInvalidArgument, "TOKEN_ID"), "refused");
+  EXPECT_EQ(name(Code::kFailedPrecondition, "MODEL_MISMATCH"), "refused");
+  EXPECT_EQ(name(Code::kInternal, "NON_FINITE_LOGITS"), "failed");
+  EXPECT_EQ(name(Code::kDataLoss, "CHECKSUM"), "checksum");
+  EXPECT_EQ(AbortReasonOf(absl::UnavailableError("Socket closed")), AbortReason::kPeerLost);
+  EXPECT_EQ(AbortReasonOf(absl::InternalError("RST_STREAM")), AbortReason::kPeerLost);
+}
+
 TEST_F(KvReceiverTest, RefusesTokensAndPartialOverlaps) {
   for (const int32_t token : {-1, 100, 2147483647}) {
     KvReceiver receiver(plan_);
@@ -270,6 +288,32 @@ TEST_F(KvReceiverTest, RefusesTokensAndPartialOverlaps) {
   KvReceiver twice(plan_);
   ASSERT_TRUE(Give(twice, FirstToken(1)).ok());
   EXPECT_FALSE(Give(twice, FirstToken(1)).ok());
+}
+
+TEST_F(KvReceiverTest, RefusesNumbersThatCannotBe) {
+  // Blocks 2 to 4 hold the last of the prompt's at most 80 tokens.
+  for (const int cached : {std::numeric_limits<int>::min(), -1, 81}) {
+    KvReceiver receiver(plan_);
+    Frame accepted = Accepted();
+    accepted.header.mutable_accepted()->set_cached_prompt_tokens(cached);
+    Seal(accepted);
+    EXPECT_EQ(Give(receiver, accepted).code(), absl::StatusCode::kDataLoss) << cached;
+  }
+  for (const double ms : {-1.0, 1e10, std::numeric_limits<double>::quiet_NaN(),
+                          std::numeric_limits<double>::infinity()}) {
+    for (const bool queued : {false, true}) {
+      KvReceiver receiver(plan_);
+      for (const Frame& frame : WholeTransfer()) ASSERT_TRUE(Give(receiver, frame).ok());
+      Frame commit = Commit(4);
+      if (queued) {
+        commit.header.mutable_commit()->set_queue_ms(ms);
+      } else {
+        commit.header.mutable_commit()->set_prefill_ms(ms);
+      }
+      Seal(commit);
+      EXPECT_EQ(Give(receiver, commit).code(), absl::StatusCode::kDataLoss) << ms;
+    }
+  }
 }
 
 TEST_F(KvReceiverTest, NothingFollowsAnEnd) {

@@ -1,0 +1,147 @@
+// The part of the loop that turns a step's results into tokens, choices, beams and messages.
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/worker/token_sampling.h"
+#include "decode_worker/beam_search.h"
+#include "decode_worker/loop.h"
+#include "decode_worker/response.h"
+
+namespace baton::decode_worker {
+
+using internal::v1::DecodeResponse;
+
+void DecodeLoop::TakeResult(const Chunk& chunk, engine::StepResult& result) {
+  Sequence& sequence = *chunk.sequence;
+  const std::shared_ptr<Call> call = sequence.call;
+  if (!CollectPromptLogprobs(*call, result) || !chunk.draws()) return;
+  if (!result.tokens.ok()) {
+    EndCall(call, result.tokens.status());
+    return;
+  }
+  if (!call->computed_at) call->computed_at = clock_.SinceStart();
+  Draw(sequence, *std::move(result.tokens));
+}
+
+bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
+  if (!result.prompt_logprobs.ok()) {
+    EndCall(calls_.at(call.id), result.prompt_logprobs.status());
+    return false;
+  }
+  for (const model::SampledToken& token : *result.prompt_logprobs) {
+    call.prompt_logprobs_found.push_back(worker::ToProto(token));
+  }
+  return true;
+}
+
+void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> tokens) {
+  BATON_CHECK_EQ(static_cast<int>(tokens.size()), sequence.draws);
+  metrics_.Generated(sequence.draws);
+  sequence.draws = 1;
+  std::vector<Sequence*> choices = {&sequence};
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    auto choice = std::make_unique<Sequence>();
+    choice->id = ++last_sequence_id_;
+    choice->call = sequence.call;
+    choice->tokens = sequence.tokens;
+    choice->sampling = sequence.sampling;
+    choice->sampling.choice += static_cast<uint32_t>(i);
+    choices.push_back(scheduler_.Fork(sequence, std::move(choice)));
+  }
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const bool wanted = choices[i]->sampling.logprobs.has_value();
+    const v1::TokenLogprobs logprobs = wanted ? worker::ToProto(tokens[i]) : v1::TokenLogprobs();
+    Append(*choices[i], wanted ? &logprobs : nullptr, tokens[i].token_id);
+  }
+}
+
+void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> results,
+                              std::vector<Sequence*> beams) {
+  const std::shared_ptr<Call> call = calls_.at(shared.id);
+  std::vector<std::vector<model::SampledToken>> proposed;
+  for (engine::StepResult* result : results) {
+    if (!CollectPromptLogprobs(*call, *result)) return;
+    if (!result->tokens.ok()) {
+      EndCall(call, result->tokens.status());
+      return;
+    }
+    proposed.push_back(*std::move(result->tokens));
+  }
+  const absl::Duration now = clock_.SinceStart();
+  if (!call->computed_at) call->computed_at = now;
+  if (!call->first_token_at) call->first_token_at = now;
+  const std::vector<BeamSearch::Step> steps = call->beams->Advance(proposed);
+  // Two generations of beams never have a rank in common.
+  const uint32_t width = static_cast<uint32_t>(call->beams->width());
+  const uint32_t generation = beams[0]->sampling.choice < width ? width : 0;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Sequence& parent = *beams[static_cast<size_t>(steps[i].parent)];
+    auto beam = std::make_unique<Sequence>();
+    beam->id = ++last_sequence_id_;
+    beam->call = call;
+    beam->tokens = parent.tokens;
+    beam->sampling = parent.sampling;
+    beam->sampling.choice = generation + static_cast<uint32_t>(i);
+    Sequence* forked = scheduler_.Fork(parent, std::move(beam));
+    forked->tokens.push_back(steps[i].token_id);
+  }
+  scheduler_.Charge(*call, static_cast<int64_t>(steps.size()));
+  for (Sequence* beam : beams) {
+    if (!steps.empty() || beam != beams.back()) scheduler_.Remove(*beam);
+  }
+  if (!steps.empty()) return;
+
+  const std::vector<BeamSearch::Answer> best = call->beams->Best();
+  const bool logprobs = beams.back()->sampling.logprobs.has_value();
+  for (size_t i = 0; i < best.size(); ++i) {
+    for (DecodeResponse& response : BeamResponses(best[i], static_cast<int>(i), logprobs)) {
+      if (response.finish() != 0) {
+        FillUsage(*call, response);
+        FillTimings(*call, now, response);
+      }
+      TakePromptLogprobs(*call, response);
+      Send(*call, std::move(response));
+    }
+    metrics_.Generated(static_cast<int64_t>(best[i].tokens.size()));
+    call->answered = true;
+  }
+  if (best.empty()) {
+    EndCall(call, MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS",
+                            "no beam has a token to go on with"));
+    return;
+  }
+  call->open_choices = 1;
+  EndChoice(*beams.back());
+}
+
+void DecodeLoop::Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token) {
+  Call& call = *sequence.call;
+  sequence.tokens.push_back(token);
+  scheduler_.Charge(call, 1);
+  const bool stop = call.stop_token_set.contains(token);
+  const bool full = sequence.generated_tokens() == call.max_tokens;
+  // The first token overtakes the last layers' KV; a sequence that goes on must wait for them, and
+  // one that ends here needs them no more.
+  DecodeResponse response;
+  response.set_choice(static_cast<int>(sequence.sampling.choice));
+  response.add_token_ids(token);
+  if (logprobs != nullptr) *response.add_logprobs() = *logprobs;
+  const absl::Duration now = clock_.SinceStart();
+  if (!call.first_token_at) call.first_token_at = now;
+  if (!call.answered || stop || full) {
+    FillUsage(call, response);
+    FillTimings(call, now, response);
+  }
+  TakePromptLogprobs(call, response);
+  call.answered = true;
+  if (stop || full) {
+    response.set_finish(stop ? DecodeResponse::FINISH_STOP : DecodeResponse::FINISH_LENGTH);
+  }
+  Send(call, std::move(response));
+  if (stop || full) EndChoice(sequence);
+}
+
+}  // namespace baton::decode_worker

@@ -1,0 +1,134 @@
+// An engine that computes nothing but is strict: the KV of a token is the token itself, and every
+// step checks that what it reads of a sequence's context is there.
+#ifndef BATON_TESTS_DECODE_WORKER_FAKE_ENGINE_H_
+#define BATON_TESTS_DECODE_WORKER_FAKE_ENGINE_H_
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/engine/engine.h"
+
+namespace baton::testing {
+
+class FakeEngine final : public engine::Engine {
+ public:
+  static constexpr int kBlockTokens = 16;
+  static constexpr int kVocabulary = 1000;
+
+  explicit FakeEngine(int blocks, int max_num_seqs = 8, int max_num_batched_tokens = 4096) {
+    config_.vocab_size = config_.token_count = kVocabulary;
+    config_.fingerprint = 7;
+    layout_.layers = layout_.kv_heads = layout_.head_dim = 1;
+    layout_.block_tokens = kBlockTokens;
+    layout_.dtype = kv::KvDtype::kF32;
+    memory_.resize(static_cast<size_t>(blocks * layout_.BlockBytes()));
+    pool_.base = memory_.data();
+    pool_.block_stride_bytes = layout_.BlockBytes();
+    pool_.layer_stride_bytes = layout_.ChunkBytes();
+    pool_.block_count = blocks;
+    pool_.kv_heads = pool_.head_dim = 1;
+    pool_.block_tokens = kBlockTokens;
+    max_model_len_ = 100'000;
+    max_num_batched_tokens_ = max_num_batched_tokens;
+    max_num_seqs_ = max_num_seqs;
+  }
+
+  // Called at the end of each step: to let time pass, to look at what was asked for.
+  std::function<void(const engine::Batch&)> on_step = [](const engine::Batch&) {};
+  // Of every draw, unless OK.
+  absl::Status draw_error;
+
+  // What follows `tokens` in choice `choice`.
+  static int32_t Next(absl::Span<const int32_t> tokens, uint32_t choice) {
+    return static_cast<int32_t>(
+        (static_cast<uint32_t>(tokens.back()) * 31 + tokens.size() * 7 + choice * 13 + 1) %
+        kVocabulary);
+  }
+  // One choice, from its prompt on.
+  static std::vector<int32_t> Answer(std::vector<int32_t> tokens, int count, uint32_t choice = 0) {
+    const size_t prompt = tokens.size();
+    for (int i = 0; i < count; ++i) tokens.push_back(Next(tokens, choice));
+    return {tokens.begin() + static_cast<std::ptrdiff_t>(prompt), tokens.end()};
+  }
+  // As a transfer does.
+  void WriteKv(absl::Span<const kv::BlockId> blocks, int position, int32_t token) {
+    std::memcpy(At(blocks, position), &token, sizeof(token));
+  }
+
+  std::vector<engine::StepResult> Step(const engine::Batch& batch,
+                                       model::LayerObserver* observer = nullptr) override {
+    std::vector<engine::StepResult> results;
+    for (const engine::BatchEntry& entry : batch.entries) {
+      for (int i = 0; i < entry.context; ++i) {
+        int32_t found;
+        std::memcpy(&found, At(entry.blocks, i), sizeof(found));
+        BATON_CHECK_EQ(found, entry.history.tokens[static_cast<size_t>(i)]) << "KV at " << i;
+      }
+      for (size_t i = 0; i < entry.tokens.size(); ++i) {
+        WriteKv(entry.blocks, entry.context + static_cast<int>(i), entry.tokens[i]);
+      }
+      results.push_back(Draw(entry));
+    }
+    on_step(batch);
+    return results;
+  }
+  void CopyBlocks(absl::Span<const kv::BlockId> sources,
+                  absl::Span<const kv::BlockId> targets) override {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      std::memcpy(Block(targets[i]), Block(sources[i]), block_bytes());
+    }
+  }
+  void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override {
+    for (const kv::BlockId block : blocks) {
+      std::memcpy(host, Block(block), block_bytes());
+      host += block_bytes();
+    }
+  }
+  void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) override {
+    for (const kv::BlockId block : blocks) {
+      std::memcpy(Block(block), host, block_bytes());
+      host += block_bytes();
+    }
+  }
+  std::string Description() const override { return "computes nothing"; }
+
+ private:
+  size_t block_bytes() const { return static_cast<size_t>(layout_.BlockBytes()); }
+  std::byte* Block(kv::BlockId block) { return pool_.base + block * pool_.block_stride_bytes; }
+  std::byte* At(absl::Span<const kv::BlockId> blocks, int position) {
+    return Block(blocks[static_cast<size_t>(position / kBlockTokens)]) +
+           (position % kBlockTokens) * sizeof(int32_t);
+  }
+
+  engine::StepResult Draw(const engine::BatchEntry& entry) const {
+    engine::StepResult result;
+    if (!entry.sample) return result;
+    if (!draw_error.ok()) {
+      result.tokens = draw_error;
+      return result;
+    }
+    std::vector<model::SampledToken> tokens;
+    const int count = entry.beam_candidates > 0 ? entry.beam_candidates : entry.draws;
+    for (int i = 0; i < count; ++i) {
+      const uint32_t choice = entry.beam_candidates > 0
+                                  ? static_cast<uint32_t>(i)
+                                  : entry.sampling->choice + static_cast<uint32_t>(i);
+      model::SampledToken& token = tokens.emplace_back();
+      token.token_id = Next(entry.history.tokens, choice);
+      // Of beams: no two paths have equal scores.
+      token.score = -0.5f - static_cast<float>(i) - static_cast<float>(token.token_id) / 5000;
+      if (entry.sampling->logprobs) token.logprob = -static_cast<float>(token.token_id) / 1000;
+    }
+    result.tokens = std::move(tokens);
+    return result;
+  }
+
+  std::vector<std::byte> memory_;
+};
+
+}  // namespace baton::testing
+
+#endif  // BATON_TESTS_DECODE_WORKER_FAKE_ENGINE_H_

@@ -1,0 +1,187 @@
+// A decode loop turned by its test: the engine computes nothing, time stands still until told, and
+// transfers are what the test says.
+#ifndef BATON_TESTS_DECODE_WORKER_LOOP_HARNESS_H_
+#define BATON_TESTS_DECODE_WORKER_LOOP_HARNESS_H_
+
+#include <gtest/gtest.h>
+#include <prometheus/registry.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "decode_worker/loop.h"
+#include "decode_worker/request.h"
+#include "tests/decode_worker/fake_engine.h"
+#include "tests/router/fake_clock.h"
+
+namespace baton::decode_worker {
+
+// What a router sees of one Decode call.
+class FakeStream final : public DecodeStream {
+ public:
+  void Push(internal::v1::DecodeResponse response) override {
+    EXPECT_FALSE(finish.has_value()) << "a message behind the end";
+    std::vector<int32_t>& of_choice = tokens[response.choice()];
+    of_choice.insert(of_choice.end(), response.token_ids().begin(), response.token_ids().end());
+    messages.push_back(std::move(response));
+  }
+  void Finish(const absl::Status& status) override {
+    EXPECT_FALSE(finish.has_value()) << "a second end";
+    finish = status;
+  }
+
+  std::vector<internal::v1::DecodeResponse> messages;
+  std::map<int, std::vector<int32_t>> tokens;  // by choice
+  std::optional<absl::Status> finish;
+};
+
+// A Prefill call under way, which the test ends.
+class FakePrefillCall final : public transfer::PrefillCall {
+ public:
+  void Cancel() override {
+    if (!cancelled.exchange(true)) on_cancel();
+  }
+
+  internal::v1::PrefillRequest request;
+  transfer::TransferPlan plan;
+  transfer::PrefillEvents events;
+  std::function<void()> on_cancel = [] {};
+  std::atomic<bool> cancelled{false};
+};
+
+struct Wish {
+  std::vector<int32_t> prompt;
+  int max_tokens = 1;
+  bool remote = false;  // prefilled by another worker
+  int n = 0;
+  int beam_width = 0;
+  bool logprobs = false;
+  absl::Duration within = absl::InfiniteDuration();
+};
+
+inline std::vector<int32_t> Prompt(int length, int first = 1) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < length; ++i) tokens.push_back((first + i) % 1000);
+  return tokens;
+}
+
+class LoopTest : public ::testing::Test {
+ protected:
+  void Make(int blocks, LoopOptions options = {}) {
+    loop_.reset();
+    engine_ = std::make_unique<testing::FakeEngine>(blocks, options.scheduler.max_num_seqs,
+                                                    options.scheduler.max_num_batched_tokens);
+    loop_ = std::make_unique<DecodeLoop>(
+        options, *engine_, journal_, clock_, metrics_,
+        [this](const PrefillPeer& peer, const internal::v1::PrefillRequest& request,
+               absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
+          auto call = std::make_shared<FakePrefillCall>();
+          call->request = request;
+          call->plan = std::move(plan);
+          call->events = std::move(events);
+          transfers_.push_back(call);
+          on_transfer_(call);
+          return call;
+        },
+        [this](const worker::WorkerLoad& load) { load_ = load; });
+  }
+  // Turned by hand, not by a thread.
+  static LoopOptions ByHand() {
+    LoopOptions options;
+    options.own_thread = false;
+    options.scheduler.max_num_seqs = 4;
+    return options;
+  }
+
+  // Ids count from 1 on.
+  std::shared_ptr<FakeStream> Ask(const Wish& wish) {
+    internal::v1::DecodeRequest request;
+    request.set_request_id("test");
+    request.mutable_tokens()->Add(wish.prompt.begin(), wish.prompt.end());
+    request.mutable_sampling()->set_top_p(1);
+    request.set_max_tokens(wish.max_tokens);
+    request.set_n(wish.n);
+    if (wish.beam_width > 0) {
+      request.set_beam_width(wish.beam_width);
+      request.set_length_penalty(1);
+    }
+    if (wish.logprobs) request.mutable_sampling()->set_logprobs(0);
+    if (wish.remote) request.mutable_prefill()->set_address("p:1");
+    auto sequence = MakeSequence(request, clock_.Now() + wish.within, *engine_);
+    auto stream = std::make_shared<FakeStream>();
+    sequence->call->id = ++last_id_;
+    sequence->call->stream = stream;
+    loop_->Submit(std::move(sequence));
+    return stream;
+  }
+  void Turn() {
+    loop_->Turn(absl::ZeroDuration());
+    if (loop_ != nullptr) loop_->CheckIntegrity();
+  }
+  // As long as there is something to compute.
+  void Run() {
+    for (bool stepped = true; stepped;) {
+      stepped = loop_->Turn(absl::ZeroDuration());
+      loop_->CheckIntegrity();
+    }
+  }
+  // All of its KV, its first token, and the end of its stream.
+  void Commit(FakePrefillCall& call, bool closed = true) {
+    const std::vector<int32_t> tokens(call.request.tokens().begin(), call.request.tokens().end());
+    const int first = call.plan.first_block * testing::FakeEngine::kBlockTokens;
+    for (size_t i = static_cast<size_t>(first); i < tokens.size(); ++i) {
+      engine_->WriteKv(call.plan.blocks, static_cast<int>(i) - first, tokens[i]);
+    }
+    transfer::FirstToken token;
+    token.token_id = testing::FakeEngine::Next(tokens, call.request.sampling().choice());
+    call.events.on_first_token(token);
+    transfer::TransferSummary summary;
+    summary.kv_bytes =
+        static_cast<int64_t>(call.plan.blocks.size()) * engine_->kv_layout().BlockBytes();
+    call.events.on_end(absl::OkStatus(), summary);
+    if (closed) call.events.on_closed();
+  }
+  void Fail(FakePrefillCall& call, const absl::Status& status) {
+    call.events.on_end(status, {});
+    call.events.on_closed();
+  }
+
+  // The sum of a counter or gauge, or the count of a histogram, over the series with that label.
+  double Metric(const std::string& name, const std::string& label_value = "") {
+    double sum = 0;
+    for (const prometheus::MetricFamily& family : registry_.Collect()) {
+      if (family.name != name) continue;
+      for (const prometheus::ClientMetric& metric : family.metric) {
+        const bool wanted = label_value.empty() ||
+                            std::any_of(metric.label.begin(), metric.label.end(),
+                                        [&](const auto& l) { return l.value == label_value; });
+        if (!wanted) continue;
+        sum += metric.counter.value + metric.gauge.value +
+               static_cast<double>(metric.histogram.sample_count);
+      }
+    }
+    return sum;
+  }
+
+  testing::FakeClock clock_;
+  worker::CacheJournal journal_;
+  prometheus::Registry registry_;
+  DecodeMetrics metrics_{registry_, "model"};
+  std::unique_ptr<testing::FakeEngine> engine_;
+  worker::WorkerLoad load_;
+  std::vector<std::shared_ptr<FakePrefillCall>> transfers_;
+  std::function<void(const std::shared_ptr<FakePrefillCall>&)> on_transfer_ = [](const auto&) {};
+  uint64_t last_id_ = 0;
+  std::unique_ptr<DecodeLoop> loop_;  // goes first
+};
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_TESTS_DECODE_WORKER_LOOP_HARNESS_H_

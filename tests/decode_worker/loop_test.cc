@@ -1,0 +1,347 @@
+#include "decode_worker/loop.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "common/base/error.h"
+#include "decode_worker/response.h"
+#include "tests/decode_worker/loop_harness.h"
+
+namespace baton::decode_worker {
+namespace {
+
+using testing::FakeEngine;
+
+TEST_F(LoopTest, AnswersHereAndByTransfer) {
+  Make(64, ByHand());
+  for (const bool remote : {false, true}) {
+    const std::vector<int32_t> prompt = Prompt(40, remote ? 500 : 1);
+    const auto stream = Ask({.prompt = prompt, .max_tokens = 20, .remote = remote});
+    Run();
+    if (remote) {
+      ASSERT_EQ(transfers_.size(), 1u);
+      Commit(*transfers_[0]);
+      Run();
+    }
+    EXPECT_EQ(stream->finish, absl::OkStatus());
+    EXPECT_EQ(stream->tokens[0], FakeEngine::Answer(prompt, 20));
+  }
+  EXPECT_EQ(load_.counts.active + load_.counts.held, 0);
+}
+
+// A router that finds a stop string never sees the last message.
+TEST_F(LoopTest, UsageSaysWhatHasComeAsSoonAsItHas) {
+  Make(64, ByHand());
+  const auto stream = Ask({.prompt = Prompt(40), .max_tokens = 20, .remote = true});
+  Turn();
+  ASSERT_EQ(transfers_.size(), 1u);
+  Commit(*transfers_[0]);
+  Turn();
+  int64_t kv_bytes = 0;
+  for (const internal::v1::DecodeResponse& message : stream->messages) {
+    EXPECT_EQ(message.finish(), 0);
+    if (message.has_usage()) kv_bytes = message.usage().kv_bytes();
+  }
+  EXPECT_EQ(kv_bytes, 3 * engine_->kv_layout().BlockBytes());
+  Run();
+  EXPECT_EQ(stream->messages.back().usage().kv_bytes(), kv_bytes);
+}
+
+TEST_F(LoopTest, WhoGaveUpInTheQueueSaysNothingOfItsPace) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 1;
+  Make(64, options);
+  const auto first = Ask({.prompt = Prompt(40), .max_tokens = 2});
+  const auto gave_up = Ask({.prompt = Prompt(500, 100), .max_tokens = 1});
+  Turn();
+  EXPECT_EQ(load_.queued, 1);
+  loop_->Cancel(2);
+  Run();
+  EXPECT_EQ(gave_up->finish->code(), absl::StatusCode::kCancelled);
+  clock_.Advance(absl::Hours(1));
+  const auto late = Ask({.prompt = Prompt(500, 200), .max_tokens = 100});
+  Turn();
+  EXPECT_EQ(load_.running, 1);
+  const auto waits = Ask({.prompt = Prompt(40, 300), .max_tokens = 1});
+  Turn();
+  EXPECT_EQ(load_.queued, 1);
+  const auto next = Ask({.prompt = Prompt(40, 400), .max_tokens = 1, .within = absl::Seconds(5)});
+  Run();
+  for (const auto& stream : {first, late, waits, next}) {
+    EXPECT_EQ(stream->finish, absl::OkStatus());
+  }
+}
+
+TEST_F(LoopTest, TheQueuesPaceIsThatOfWhoWaited) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 1;
+  Make(64, options);
+  // Each takes a second, once it has the only place.
+  engine_->on_step = [this](const engine::Batch&) { clock_.Advance(absl::Seconds(1)); };
+  // Those that enter at once say nothing, however many they are.
+  for (int i = 0; i < 20; ++i) {
+    Ask({.prompt = Prompt(10, i * 7), .max_tokens = 1});
+    Run();
+  }
+  for (int i = 0; i < 20; ++i) Ask({.prompt = Prompt(10, i * 11), .max_tokens = 1});
+  for (int i = 0; i < 10; ++i) Turn();
+  // Ten still wait, at one a second.
+  const auto hasty = Ask({.prompt = Prompt(10), .max_tokens = 1, .within = absl::Seconds(8)});
+  const auto patient = Ask({.prompt = Prompt(10), .max_tokens = 1, .within = absl::Seconds(15)});
+  Run();
+  ASSERT_TRUE(hasty->finish.has_value());
+  EXPECT_EQ(ErrorReason(*hasty->finish), "DEADLINE_UNREACHABLE") << *hasty->finish;
+  EXPECT_EQ(patient->finish, absl::OkStatus());
+}
+
+TEST_F(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_queued_requests = 3;
+  options.scheduler.max_num_seqs = 2;
+  Make(64, options);
+  std::vector<std::shared_ptr<FakeStream>> accepted = {
+      Ask({.prompt = Prompt(20), .max_tokens = 9})};
+  accepted.push_back(Ask({.prompt = Prompt(20, 50), .max_tokens = 9}));
+  Turn();
+  int refused = 0;
+  engine_->on_step = [&, flooded = false](const engine::Batch&) mutable {
+    if (std::exchange(flooded, true)) return;
+    for (int i = 0; i < 100; ++i) {
+      auto stream = Ask({.prompt = Prompt(20, i), .max_tokens = 1});
+      if (!stream->finish) {
+        accepted.push_back(std::move(stream));
+        continue;
+      }
+      EXPECT_EQ(ErrorReason(*stream->finish), "QUEUE_FULL");
+      EXPECT_TRUE(ErrorRetryAfter(*stream->finish).has_value());
+      ++refused;
+    }
+  };
+  Turn();
+  EXPECT_EQ(refused, 97);
+  EXPECT_EQ(Metric("baton_rejections_total", "QUEUE_FULL"), 97);
+  Run();
+  for (const auto& stream : accepted) EXPECT_EQ(stream->finish, absl::OkStatus());
+  loop_->Drain();
+  const auto late = Ask({.prompt = Prompt(20)});
+  ASSERT_TRUE(late->finish.has_value()) << "refused without a turn";
+  EXPECT_EQ(ErrorReason(*late->finish), "DRAINING");
+}
+
+TEST_F(LoopTest, BeamsHaveTheLogProbabilitiesOfTheirTokens) {
+  Make(450, ByHand());
+  for (const int length : {5, 1500}) {
+    const auto stream =
+        Ask({.prompt = Prompt(20), .max_tokens = length, .beam_width = 2, .logprobs = true});
+    const auto bare = Ask({.prompt = Prompt(20), .max_tokens = length, .beam_width = 2});
+    Run();
+    EXPECT_EQ(stream->finish, absl::OkStatus());
+    ASSERT_EQ(stream->tokens[0].size(), static_cast<size_t>(length));
+    EXPECT_EQ(stream->tokens, bare->tokens);
+    size_t at = 0;
+    for (const internal::v1::DecodeResponse& message : stream->messages) {
+      EXPECT_EQ(message.logprobs_size(), message.token_ids_size());
+      EXPECT_LE(message.token_ids_size(), kMaxTokensPerMessage);
+      for (const v1::TokenLogprobs& logprobs : message.logprobs()) {
+        EXPECT_EQ(logprobs.token_id(), stream->tokens[0][at++]);
+        EXPECT_FLOAT_EQ(logprobs.logprob(), -static_cast<float>(logprobs.token_id()) / 1000);
+      }
+    }
+    EXPECT_EQ(at, static_cast<size_t>(length));
+    EXPECT_EQ(stream->messages.back().finish(), internal::v1::DecodeResponse::FINISH_LENGTH);
+    EXPECT_LT(stream->messages.back().beam_score(), 0);
+    for (const auto& message : bare->messages) EXPECT_EQ(message.logprobs_size(), 0);
+  }
+}
+
+TEST_F(LoopTest, CountersCountWhatTheySay) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 8;
+  Make(20, options);
+  const std::string tokens = "baton_decode_tokens_total";
+  const std::string local = "baton_local_prefill_tokens_total";
+  // One, and eleven by three choices.
+  Ask({.prompt = Prompt(1), .max_tokens = 1});
+  Run();
+  EXPECT_EQ(Metric(tokens), 1);
+  EXPECT_EQ(Metric(local), 1);
+  Ask({.prompt = Prompt(40, 100), .max_tokens = 11, .n = 3});
+  Run();
+  EXPECT_EQ(Metric(tokens), 1 + 33);
+  EXPECT_EQ(Metric(local), 1 + 40);
+  EXPECT_EQ(Metric("baton_decode_batch_size"), 1 + 11);
+  // The first token is the prefill worker's.
+  Ask({.prompt = Prompt(40, 200), .max_tokens = 5, .remote = true});
+  Turn();
+  Commit(*transfers_.at(0));
+  Run();
+  EXPECT_EQ(Metric(tokens), 34 + 4);
+  EXPECT_EQ(Metric(local), 41);
+  Ask({.prompt = Prompt(10, 300), .max_tokens = 6, .n = 2, .beam_width = 4});
+  Run();
+  EXPECT_EQ(Metric(tokens), 38 + 12);
+  EXPECT_EQ(Metric("baton_prefix_cache_query_tokens_total"), 1 + 40 + 40 + 10);
+  EXPECT_EQ(Metric("baton_prefix_cache_hit_tokens_total"), 0);
+  // Two that don't fit together, so that one comes twice.
+  Ask({.prompt = Prompt(200, 500), .max_tokens = 40});
+  Ask({.prompt = Prompt(60, 900), .max_tokens = 90});
+  Run();
+  EXPECT_GT(Metric("baton_preemptions_total"), 0);
+  EXPECT_EQ(Metric("baton_prefix_cache_query_tokens_total"), 91 + 260);
+  EXPECT_EQ(Metric(tokens), 50 + 130);
+}
+
+TEST_F(LoopTest, ARefusedTransferIsNoLostPeer) {
+  Make(64, ByHand());
+  const auto refused = Ask({.prompt = Prompt(40), .max_tokens = 5, .remote = true});
+  Turn();
+  Fail(*transfers_.at(0), MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "full"));
+  Turn();
+  EXPECT_EQ(ErrorReason(*refused->finish), "QUEUE_FULL");
+  EXPECT_EQ(Metric("baton_kv_transfer_failures_total", "refused"), 1);
+  EXPECT_EQ(Metric("baton_kv_transfer_failures_total", "peer_lost"), 0);
+}
+
+TEST_F(LoopTest, ACallThatNobodyEndsEndsAtItsDeadline) {
+  Make(64, ByHand());
+  const auto stuck = Ask({.prompt = Prompt(40), .remote = true, .within = absl::Minutes(30)});
+  const auto other = Ask({.prompt = Prompt(40), .remote = true, .within = absl::Minutes(40)});
+  Turn();
+  clock_.Advance(absl::Minutes(30) - absl::Seconds(1));
+  Turn();
+  EXPECT_FALSE(stuck->finish.has_value());
+  EXPECT_LE(loop_->UntilNextHeartbeat(), DecodeLoop::kHeartbeat) << "it will be looked at in time";
+  clock_.Advance(absl::Seconds(1));
+  Turn();
+  ASSERT_TRUE(stuck->finish.has_value());
+  EXPECT_EQ(stuck->finish->code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(ErrorReason(*stuck->finish), "DEADLINE");
+  EXPECT_TRUE(transfers_.at(0)->cancelled.load()) << "its peer is told";
+  EXPECT_FALSE(other->finish.has_value());
+  for (const auto& call : transfers_) Fail(*call, absl::CancelledError("as asked"));
+  Turn();
+  EXPECT_EQ(load_.counts.free, 64);
+}
+
+TEST_F(LoopTest, APeerThatCommitsAndStaysCannotHoldUpAStop) {
+  LoopOptions options = ByHand();
+  options.own_thread = true;
+  Make(64, options);
+  absl::Notification opened;
+  std::shared_ptr<FakePrefillCall> call;
+  on_transfer_ = [&](const std::shared_ptr<FakePrefillCall>& started) {
+    call = started;
+    opened.Notify();
+  };
+  const auto stream = Ask({.prompt = Prompt(40), .max_tokens = 5, .remote = true});
+  opened.WaitForNotification();
+  absl::Notification cancelled;
+  call->on_cancel = [&] {
+    call->events.on_closed();
+    cancelled.Notify();
+  };
+  Commit(*call, /*closed=*/false);
+  std::thread stop([this] { loop_->Stop(); });
+  const bool let_go = cancelled.WaitForNotificationWithTimeout(absl::Seconds(20));
+  EXPECT_TRUE(let_go);
+  if (!let_go) call->events.on_closed();
+  stop.join();
+}
+
+// Neither is a reason to try another worker: the model would compute the same there.
+TEST_F(LoopTest, LogitsThatAreNoNumbersAreAnErrorWhereverTheyWereComputed) {
+  Make(64, ByHand());
+  const absl::Status error = MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS", "NaN");
+  engine_->draw_error = error;
+  const auto here = Ask({.prompt = Prompt(40), .max_tokens = 5});
+  const auto there = Ask({.prompt = Prompt(40, 100), .max_tokens = 5, .remote = true});
+  const auto lost = Ask({.prompt = Prompt(40, 200), .max_tokens = 5, .remote = true});
+  Turn();
+  Fail(*transfers_.at(0), error);
+  Fail(*transfers_.at(1), absl::InternalError("RST_STREAM"));
+  Turn();
+  EXPECT_EQ(here->finish, error);
+  EXPECT_EQ(there->finish, error);
+  EXPECT_EQ(lost->finish->code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(load_.counts.free, 64 - load_.counts.cached);
+}
+
+// The engine checks, at each step, that all KV is what it must be.
+TEST_F(LoopTest, PreemptedKvComesBackFromTheHostOrIsComputedAgain) {
+  for (const bool caching : {false, true}) {
+    for (const int64_t host_kv_bytes : {0, 1 << 20}) {
+      LoopOptions options = ByHand();
+      options.enable_prefix_caching = caching;
+      options.host_kv_bytes = host_kv_bytes;
+      Make(10, options);
+      const double preemptions = Metric("baton_preemptions_total");
+      const double kept = Metric("baton_host_kv_kept_bytes_total");
+      const double restored = Metric("baton_host_kv_restored_bytes_total");
+      const double computed = Metric("baton_local_prefill_tokens_total");
+      std::vector<std::shared_ptr<FakeStream>> streams;
+      for (int i = 0; i < 3; ++i) {
+        streams.push_back(Ask({.prompt = Prompt(35, 100 * i), .max_tokens = 100}));
+      }
+      Run();
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(streams[static_cast<size_t>(i)]->tokens[0],
+                  FakeEngine::Answer(Prompt(35, 100 * i), 100));
+      }
+      EXPECT_GT(Metric("baton_preemptions_total"), preemptions);
+      EXPECT_EQ(Metric("baton_host_kv_kept_bytes_total") > kept, host_kv_bytes > 0);
+      EXPECT_EQ(Metric("baton_host_kv_restored_bytes_total") > restored, host_kv_bytes > 0);
+      const bool again = Metric("baton_local_prefill_tokens_total") > computed + 3 * 35;
+      EXPECT_EQ(again, host_kv_bytes == 0) << "caching " << caching;
+    }
+  }
+}
+
+TEST_F(LoopTest, TheHostKeepsNoMoreThanItMay) {
+  LoopOptions options = ByHand();
+  options.enable_prefix_caching = false;
+  options.host_kv_bytes = 1;
+  Make(10, options);
+  const auto first = Ask({.prompt = Prompt(35), .max_tokens = 100});
+  const auto second = Ask({.prompt = Prompt(35, 100), .max_tokens = 100});
+  Run();
+  EXPECT_EQ(second->tokens[0], FakeEngine::Answer(Prompt(35, 100), 100));
+  EXPECT_GT(Metric("baton_preemptions_total"), 0);
+  EXPECT_EQ(Metric("baton_host_kv_kept_bytes_total"), 0);
+}
+
+// The router leaves a worker that is silent for some seconds.
+TEST_F(LoopTest, ALongPromptComputedHereSilencesNobody) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_batched_tokens = 4096;
+  Make(400, options);
+  absl::Duration longest;
+  engine_->on_step = [&](const engine::Batch& batch) {
+    const absl::Duration took = absl::Seconds(batch.rows() / 100.0);
+    longest = std::max(longest, took);
+    clock_.Advance(took);
+  };
+  const auto running = Ask({.prompt = Prompt(10), .max_tokens = 100});
+  Turn();
+  const auto large = Ask({.prompt = Prompt(4000, 100), .max_tokens = 1});
+  const absl::Duration begin = clock_.SinceStart();
+  for (int turns = 1; !large->finish; ++turns) {
+    Turn();
+    // A token or a heartbeat a turn, once a second has gone.
+    const double seconds = absl::ToDoubleSeconds(clock_.SinceStart() - begin);
+    EXPECT_GE(large->messages.size() + 1, static_cast<size_t>(seconds / 2));
+    ASSERT_LT(turns, 1000);
+  }
+  EXPECT_LT(longest, absl::Seconds(1));
+  EXPECT_EQ(running->tokens[0], FakeEngine::Answer(Prompt(10), 100));
+  EXPECT_EQ(large->tokens[0], FakeEngine::Answer(Prompt(4000, 100), 1));
+}
+
+}  // namespace
+}  // namespace baton::decode_worker

@@ -1,0 +1,93 @@
+#include "prefill_worker/loop.h"
+
+#include <gtest/gtest.h>
+#include <prometheus/registry.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/transfer/kv_sender.h"
+#include "tests/decode_worker/fake_engine.h"
+#include "tests/router/fake_clock.h"
+
+namespace baton::prefill_worker {
+namespace {
+
+class FakeSender final : public transfer::KvSender {
+ public:
+  void SendAccepted(int block_count, int cached_prompt_tokens) override {}
+  void SendLayer(int layer, int first_block, int block_count,
+                 std::shared_ptr<const transfer::PinnedBlocks> blocks,
+                 std::shared_ptr<const backend::Event> written) override {}
+  void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override {}
+  void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override {}
+  void SendCommit(double queue_ms, double prefill_ms) override {}
+  void Finish(const absl::Status& status) override { finish = status; }
+
+  std::optional<absl::Status> finish;
+};
+
+class PrefillLoopTest : public ::testing::Test {
+ protected:
+  void Make(LoopOptions options) {
+    options.own_thread = false;
+    loop_ = std::make_unique<PrefillLoop>(options, engine_, journal_, clock_, metrics_,
+                                          [](const worker::WorkerLoad&) {});
+  }
+  std::shared_ptr<FakeSender> Ask(int tokens) {
+    auto sender = std::make_shared<FakeSender>();
+    auto job = std::make_unique<PrefillJob>();
+    job->id = ++last_id_;
+    for (int i = 0; i < tokens; ++i) {
+      job->tokens.push_back(static_cast<int32_t>(last_id_ * 10 + static_cast<uint64_t>(i)) % 1000);
+    }
+    job->prompt_tokens = tokens;
+    job->sender = sender;
+    loop_->Submit(std::move(job));
+    return sender;
+  }
+
+  testing::FakeClock clock_;
+  worker::CacheJournal journal_;
+  prometheus::Registry registry_;
+  PrefillMetrics metrics_{registry_, "model"};
+  testing::FakeEngine engine_{64};
+  uint64_t last_id_ = 0;
+  std::unique_ptr<PrefillLoop> loop_;  // goes first
+};
+
+TEST_F(PrefillLoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
+  LoopOptions options;
+  options.scheduler.max_queued_requests = 5;
+  Make(options);
+  std::vector<std::shared_ptr<FakeSender>> accepted = {Ask(40)};
+  int refused = 0;
+  engine_.on_step = [&, flooded = false](const engine::Batch&) mutable {
+    if (std::exchange(flooded, true)) return;
+    for (int i = 0; i < 100; ++i) {
+      std::shared_ptr<FakeSender> sender = Ask(20);
+      if (!sender->finish) {
+        accepted.push_back(std::move(sender));
+        continue;
+      }
+      EXPECT_EQ(ErrorReason(*sender->finish), "QUEUE_FULL");
+      EXPECT_TRUE(ErrorRetryAfter(*sender->finish).has_value());
+      ++refused;
+    }
+  };
+  while (loop_->Turn(absl::ZeroDuration())) loop_->CheckIntegrity();
+  EXPECT_EQ(refused, 95);
+  for (const auto& sender : accepted) EXPECT_EQ(sender->finish, absl::OkStatus());
+  // Now there is room again, until it drains.
+  EXPECT_FALSE(Ask(20)->finish.has_value());
+  loop_->Drain();
+  const auto late = Ask(20);
+  ASSERT_TRUE(late->finish.has_value()) << "refused without a turn";
+  EXPECT_EQ(ErrorReason(*late->finish), "DRAINING");
+}
+
+}  // namespace
+}  // namespace baton::prefill_worker
