@@ -23,7 +23,8 @@
 namespace baton::benchmarks {
 namespace {
 
-constexpr double kGrowth = 1.05;  // a step of the closed loops that gains less is the last
+constexpr double kGrowth = 1.05;  // a closed loop that gains less over the best gains nothing …
+constexpr int kNoGain = 2;        // … and so many in turn are enough: one may be unlucky
 constexpr double kWarmUp = 0.2;   // the share of a closed loop's time that is not counted
 constexpr int kUnloadedRequests = 12;
 
@@ -37,7 +38,7 @@ struct Options {
   int max_callers = 64;
   double rate = 0;
   double slo_ttft_ms = 0, slo_token_ms = 0;
-  double slo_ttft_scale = 10, slo_token_scale = 5;
+  double slo_ttft_scale = 5, slo_token_scale = 3;
   uint64_t seed = 1;
   std::string svg;
 };
@@ -98,6 +99,7 @@ Slo MakeSlo(const Options& options, LoadClient* client, const TrafficMix& mix, i
 double FindSaturation(const Options& options, LoadClient* client, const TrafficMix& mix,
                       LoadOptions load) {
   double best = 0;
+  int without_gain = 0;
   load.duration_s = options.calibrate_s;
   load.timeout = [](const Shape&) { return absl::Minutes(5); };
   for (int callers = 2; callers <= options.max_callers; callers *= 2) {
@@ -110,8 +112,9 @@ double FindSaturation(const Options& options, LoadClient* client, const TrafficM
     std::printf("Closed loop, %d callers: %.2f answers a second, %d failed, TTFT p50 %.0f ms\n",
                 callers, f.goodput, f.failed + f.refused + f.expired, f.ttft_p50_ms);
     std::fflush(stdout);
-    if (f.goodput < best * kGrowth) return std::max(best, f.goodput);
-    best = f.goodput;
+    without_gain = f.goodput < best * kGrowth ? without_gain + 1 : 0;
+    best = std::max(best, f.goodput);
+    if (without_gain == kNoGain) break;
   }
   return best;
 }
