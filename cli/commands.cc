@@ -3,7 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <map>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace baton::cli {
 namespace {
@@ -43,24 +45,76 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                 "For every worker");
 }
 
+// "ID=BIAS", each id once.
+void ParseLogitBias(const std::vector<std::string>& flags, std::map<int32_t, float>* biases) {
+  for (const std::string& flag : flags) {
+    const std::vector<std::string> parts = absl::StrSplit(flag, absl::MaxSplits('=', 1));
+    int32_t id = 0;
+    float bias = 0;
+    if (parts.size() != 2 || !absl::SimpleAtoi(parts[0], &id) ||
+        !absl::SimpleAtof(parts[1], &bias)) {
+      throw CLI::ValidationError("--logit-bias", absl::StrCat("\"", flag, "\" is not ID=BIAS"));
+    }
+    if (!biases->emplace(id, bias).second) {
+      throw CLI::ValidationError("--logit-bias", absl::StrCat("id ", id, " is given twice"));
+    }
+  }
+}
+
+void AddSampling(CLI::App* app, client::GenerateRequest* request) {
+  client::Sampling& sampling = request->sampling;
+  app->add_option("--temperature", sampling.temperature, "0 to 2; 0 is greedy");
+  app->add_option("--top-p", sampling.top_p, "Above 0, at most 1");
+  app->add_option("--top-k", sampling.top_k, "-1 and 0: no limit");
+  app->add_option("--min-p", sampling.min_p, "0 to 1");
+  app->add_option("--seed", sampling.seed, "Equal seeds give equal tokens");
+  app->add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "Above 0, at most 2: against tokens of prompt and answer; 1 is none");
+  app->add_option("--frequency-penalty", sampling.frequency_penalty,
+                  "-2 to 2: for each time the answer has the token");
+  app->add_option("--presence-penalty", sampling.presence_penalty,
+                  "-2 to 2: for tokens that the answer has");
+  app->add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [&sampling](const std::vector<std::string>& flags) {
+           ParseLogitBias(flags, &sampling.logit_bias);
+         },
+         "ID=BIAS, -100 to 100, added to that token's logit; may be repeated")
+      ->allow_extra_args(false);
+  app->add_option("-n,--n", request->n, "Answers to draw, 1 to 16");
+  CLI::Option* beams = app->add_option("--beam-width", request->beam_width,
+                                       "Beam search instead of sampling, 2 to 16");
+  app->add_option("--length-penalty", request->length_penalty,
+                  "A beam's log probability is divided by its length to this power")
+      ->needs(beams);
+}
+
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   client::GenerateRequest& request = options->request;
   app->add_option("text", request.text, "The prompt")->required();
   app->add_option("--address", options->address, "host:port of the router");
   app->add_option("--model", request.model, "Which model, if the router serves several");
   app->add_option("--max-tokens", request.max_tokens, "At most this many");
-  app->add_option("--temperature", request.sampling.temperature, "0 to 2; 0 is greedy");
-  app->add_option("--top-p", request.sampling.top_p, "Above 0, at most 1");
-  app->add_option("--top-k", request.sampling.top_k, "-1 and 0: no limit");
-  app->add_option("--min-p", request.sampling.min_p, "0 to 1");
-  app->add_option("--seed", request.sampling.seed, "Equal seeds give equal tokens");
+  app->add_option("--min-tokens", request.min_tokens, "No stop before so many");
+  AddSampling(app, &request);
   app->add_option("--stop", request.stop, "Stop before this text; may be repeated")
       ->allow_extra_args(false);  // the prompt may follow it
   app->add_flag("--ignore-eos", request.ignore_eos, "Do not stop at the end-of-sequence token");
   app->add_option("--request-id", request.request_id, "For logs on every hop");
   app->add_option("--timeout-ms", options->timeout_ms, "Of the whole request")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
-  app->add_flag("--json", options->json, "One JSON object instead of text");
+  CLI::Option* json = app->add_flag("--json", options->json, "One JSON object instead of text");
+  app->add_option("--logprobs", request.logprobs,
+                  "Log probabilities beside so many of the most probable tokens, 0 to 20")
+      ->needs(json);
+  app->add_option("--prompt-logprobs", request.prompt_logprobs, "The same of the prompt's tokens")
+      ->needs(json);
+  app->add_option("--priority", request.priority, "low, normal or high")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, client::Priority>{{"low", client::Priority::kLow},
+                                                  {"normal", client::Priority::kNormal},
+                                                  {"high", client::Priority::kHigh}}));
+  app->add_option("--tenant", request.tenant, "For fair shares and limits");
   app->add_flag("--no-stream", *no_stream, "Print the text at the end, in one piece");
 }
 

@@ -9,7 +9,45 @@
 
 namespace baton::cli {
 
+namespace {
+
+nlohmann::ordered_json Json(const std::vector<client::TokenLogprobs>& logprobs) {
+  auto array = nlohmann::ordered_json::array();
+  for (const client::TokenLogprobs& token : logprobs) {
+    auto top = nlohmann::ordered_json::array();
+    for (const client::TokenLogprob& other : token.top) {
+      top.push_back({{"token_id", other.token_id}, {"logprob", other.logprob}});
+    }
+    array.push_back({{"token_id", token.token_id}, {"logprob", token.logprob}, {"top", top}});
+  }
+  return array;
+}
+
+nlohmann::ordered_json Json(const client::Choice& choice) {
+  return {{"text", choice.text},
+          {"token_ids", choice.token_ids},
+          {"finish_reason", client::FinishReasonName(choice.finish_reason)},
+          {"matched_stop", choice.matched_stop},
+          {"logprobs", Json(choice.logprobs)},
+          {"beam_score", choice.beam_score}};
+}
+
+// The text of one choice as it is; of several, each behind a line that says which it is.
+void PrintTexts(const client::Completion& completion, std::ostream& out) {
+  if (completion.choices.size() <= 1) {
+    out << completion.text << std::endl;
+    return;
+  }
+  for (size_t i = 0; i < completion.choices.size(); ++i) {
+    out << "[" << i << "]\n" << completion.choices[i].text << std::endl;
+  }
+}
+
+}  // namespace
+
 std::string ToJson(const client::Completion& completion) {
+  auto choices = nlohmann::ordered_json::array();
+  for (const client::Choice& choice : completion.choices) choices.push_back(Json(choice));
   const client::Usage& usage = completion.usage;
   const client::Timings& timings = completion.timings;
   const nlohmann::ordered_json json = {
@@ -30,6 +68,8 @@ std::string ToJson(const client::Completion& completion) {
         {"kv_transfer_ms", timings.kv_transfer_ms},
         {"decode_ms", timings.decode_ms},
         {"ttft_ms", timings.ttft_ms}}},
+      {"choices", choices},
+      {"prompt_logprobs", Json(completion.prompt_logprobs)},
   };
   return json.dump(2);
 }
@@ -54,7 +94,8 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
   client::GenerateRequest request = options.request;
   request.return_token_ids = options.json;
   const auto stream = (*client)->Generate(request);
-  const bool live = options.stream && !options.json;
+  // Several choices come in turns: their texts are told apart at the end.
+  const bool live = options.stream && !options.json && request.n.value_or(1) == 1;
   {
     SignalWatch ctrl_c([&stream] { stream->Cancel(); });
     while (auto delta = stream->Next()) {
@@ -64,8 +105,10 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
   const client::Completion& completion = stream->completion();
   if (live) {
     out << std::endl;
+  } else if (stream->status().ok() && options.json) {
+    out << ToJson(completion) << std::endl;
   } else if (stream->status().ok()) {
-    out << (options.json ? ToJson(completion) : completion.text) << std::endl;
+    PrintTexts(completion, out);
   }
   if (stream->status().ok()) return 0;
   err << "baton generate: " << Describe(stream->status()) << std::endl;

@@ -13,7 +13,7 @@ struct GenerateOptions {
   std::string address = "127.0.0.1:50051";
   client::GenerateRequest request;
   bool json = false;   // one JSON object at the end, nothing before it
-  bool stream = true;  // text as it comes; otherwise at the end
+  bool stream = true;  // text as it comes; otherwise, and that of several choices, at the end
   int64_t timeout_ms = 600'000;
 };
 

@@ -30,7 +30,7 @@ std::vector<BeamSearch::Step> BeamSearch::Advance(
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < beams_.size(); ++i) {
     for (const model::SampledToken& next : proposed[i]) {
-      const double logprob = beams_[i].logprob + static_cast<double>(next.logprob);
+      const double logprob = beams_[i].logprob + static_cast<double>(next.score);
       if (!std::isfinite(logprob)) continue;  // a token that is masked
       const bool stops = options_.stop_token_ids.contains(next.token_id);
       if (stops && static_cast<int>(beams_[i].token_ids.size()) < options_.min_tokens) continue;

@@ -338,6 +338,8 @@ void DecodeScheduler::Restart(Call& call) {
 void DecodeScheduler::Computed(const Chunk& chunk) {
   BATON_CHECK_EQ(chunk.sequence->computed_tokens, chunk.begin);
   chunk.sequence->computed_tokens = chunk.end;
+  // A prompt that is computed here serves others as soon as it is.
+  if (chunk.end - chunk.begin > 1) Keep(*chunk.sequence);
 }
 
 Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence) {

@@ -28,8 +28,6 @@ class DecodeServer final : public internal::v1::DecodeService::CallbackService {
       grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) override;
 
  private:
-  absl::Status Check(const internal::v1::DecodeRequest& request) const;
-
   const uint64_t epoch_;
   const engine::Engine& engine_;
   DecodeLoop& loop_;

@@ -52,7 +52,8 @@ class PrefillLoop::LayerSender final : public model::LayerObserver {
 PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
                          worker::CacheJournal& journal, const Clock& clock, PrefillMetrics& metrics,
                          std::function<void(const worker::WorkerLoad&)> publish)
-    : engine_(engine),
+    : options_(options),
+      engine_(engine),
       clock_(clock),
       metrics_(metrics),
       publish_(std::move(publish)),
@@ -60,14 +61,15 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
       cache_(options.enable_prefix_caching
                  ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
                  : nullptr),
-      scheduler_(options.scheduler, pool_, cache_.get()) {
+      scheduler_(options.scheduler, pool_, cache_.get()),
+      throughput_(clock) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
       journal.Record(change);
       if (!change.added) metrics_.BlocksEvicted(1);
     });
   }
-  thread_ = std::thread([this] { Run(); });
+  if (options_.own_thread) thread_ = std::thread([this] { Run(); });
 }
 
 PrefillLoop::~PrefillLoop() { Stop(); }
@@ -88,21 +90,38 @@ void PrefillLoop::Drain() {
 }
 
 void PrefillLoop::Stop() {
-  if (!thread_.joinable()) return;
-  mailbox_->Post([this] { stopping_ = true; });
-  thread_.join();
+  if (!options_.own_thread) {
+    EndAll();
+  } else if (thread_.joinable()) {
+    mailbox_->Post([this] { stopping_ = true; });
+    thread_.join();
+  }
 }
 
 void PrefillLoop::Run() {
   bool stepped = false;
-  while (true) {
-    // Without a step to run, only a message can change anything: a job, a cancel, blocks released.
-    mailbox_->RunPending(stepped ? absl::ZeroDuration() : absl::InfiniteDuration());
-    if (stopping_) break;
-    for (PrefillJob* job : scheduler_.StartJobs()) Start(*job);
-    stepped = Step();
-    Publish();
-  }
+  while (!stopping_) stepped = TakeTurn(stepped ? absl::ZeroDuration() : absl::InfiniteDuration());
+  EndAll();
+}
+
+bool PrefillLoop::Turn(absl::Duration wait) {
+  BATON_CHECK(!options_.own_thread);
+  return !ended_ && TakeTurn(wait);
+}
+
+bool PrefillLoop::TakeTurn(absl::Duration wait) {
+  mailbox_->RunPending(wait);
+  if (stopping_) return false;
+  const StepPlan plan = scheduler_.NextStep();
+  for (PrefillJob* job : plan.started) Start(*job);
+  if (!plan.chunks.empty()) Step(plan.chunks);
+  Publish();
+  return !plan.chunks.empty();
+}
+
+void PrefillLoop::EndAll() {
+  if (ended_) return;
+  ended_ = true;
   draining_ = true;
   mailbox_->Close();
   mailbox_->RunPending(absl::ZeroDuration());
@@ -111,10 +130,18 @@ void PrefillLoop::Run() {
   leases_.clear();
 }
 
+void PrefillLoop::CheckIntegrity() const {
+  pool_.CheckIntegrity();
+  if (cache_ != nullptr) cache_->CheckIntegrity();
+  scheduler_.CheckIntegrity();
+}
+
 void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
   const std::shared_ptr<transfer::KvSender> sender = job->sender;
   job->submitted_at = clock_.SinceStart();
-  const absl::Status status = draining_ ? Draining() : scheduler_.Submit(std::move(job));
+  const absl::Status status =
+      draining_ ? Draining()
+                : scheduler_.Submit(std::move(job), clock_.Now(), throughput_.tokens_per_second());
   if (!status.ok()) {
     metrics_.Refused(ErrorReason(status));
     sender->Finish(status);
@@ -144,9 +171,7 @@ void PrefillLoop::Start(PrefillJob& job) {
   }
 }
 
-bool PrefillLoop::Step() {
-  const std::vector<Chunk> chunks = scheduler_.NextBatch();
-  if (chunks.empty()) return false;
+void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
   engine::Batch batch;
   for (const Chunk& chunk : chunks) {
     engine::BatchEntry entry;
@@ -164,19 +189,29 @@ bool PrefillLoop::Step() {
     batch.entries.push_back(entry);
   }
   LayerSender sender(chunks, engine_.kv_layout().block_tokens);
+  // A step with room for more work says nothing of the rate under load.
+  const bool full =
+      scheduler_.waiting_count() > 0 ||
+      batch.rows() + options_.scheduler.block_tokens > options_.scheduler.max_num_batched_tokens;
+  if (full) throughput_.StepBegins();
   const std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
+  if (full) throughput_.StepEnds(batch.rows());
   for (size_t i = 0; i < chunks.size(); ++i) {
-    scheduler_.Computed(chunks[i]);
     PrefillJob& job = *chunks[i].job;
+    scheduler_.Computed(chunks[i]);
     if (const auto& logprobs = results[i].prompt_logprobs; !logprobs.ok()) {
       End(job.id, logprobs.status());
       continue;
     } else if (!logprobs->empty()) {
       job.sender->SendPromptLogprobs(chunks[i].begin + 1, worker::ToProto(*logprobs));
     }
-    if (chunks[i].last()) Complete(job, results[i]);
+    if (!chunks[i].last()) {
+      // At once: others may wait for this beginning.
+      scheduler_.Donate(job);
+    } else {
+      Complete(job, results[i]);
+    }
   }
-  return true;
 }
 
 void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {

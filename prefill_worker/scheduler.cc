@@ -4,63 +4,214 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/worker/throughput.h"
 
 namespace baton::prefill_worker {
 
 PrefillScheduler::PrefillScheduler(const SchedulerOptions& options, kv::BlockPool& pool,
                                    kv::RadixCache* cache)
-    : options_(options), pool_(pool), cache_(cache) {
+    : options_(options), pool_(pool), cache_(cache), pending_(options.block_tokens) {
   BATON_CHECK_GE(options.max_num_batched_tokens, options.block_tokens);
+  BATON_CHECK_GE(options.max_num_seqs, 1);
 }
 
 int PrefillScheduler::BlocksFor(int64_t tokens) const {
   return static_cast<int>((tokens + options_.block_tokens - 1) / options_.block_tokens);
 }
 
-absl::Status PrefillScheduler::Submit(std::unique_ptr<PrefillJob> job) {
-  const int64_t tokens = static_cast<int64_t>(job->tokens.size());
-  BATON_CHECK_GE(tokens, 1);
-  if (BlocksFor(tokens) > pool_.counts().total) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "KV_POOL_TOO_SMALL",
-                     absl::StrCat("the prompt of ", tokens, " tokens needs ", BlocksFor(tokens),
-                                  " KV blocks, the prefill worker has ", pool_.counts().total));
+// At least the last token is computed: its logits are the answer's first token.
+int PrefillScheduler::MatchableBlocks(const PrefillJob& job) const {
+  if (cache_ == nullptr || job.prompt_logprobs) return 0;
+  return (job.size() - 1) / options_.block_tokens;
+}
+
+int PrefillScheduler::CachedBlocks(const PrefillJob& job) const {
+  const int matchable = MatchableBlocks(job);
+  if (matchable == 0) return 0;
+  return cache_->Peek(job.root, job.tokens, matchable * options_.block_tokens) /
+         options_.block_tokens;
+}
+
+// Without what is cached or will be computed for another job in flight.
+int PrefillScheduler::ExpectedTokens(const PrefillJob& job) const {
+  const int matchable = MatchableBlocks(job);
+  int blocks = CachedBlocks(job);
+  while (blocks < matchable) {
+    const PrefillJob* other = pending_.Other(job, blocks);
+    if (other == nullptr) break;
+    blocks = std::min(matchable, pending_.SharedBlocks(job, *other));
+  }
+  return job.size() - blocks * options_.block_tokens;
+}
+
+Rank PrefillScheduler::RankOf(const PrefillJob& job, int remaining_tokens) const {
+  return Rank{v1::PRIORITY_HIGH - job.priority, remaining_tokens + job.arrival_work, job.id};
+}
+
+int64_t PrefillScheduler::TokensBefore(const Rank& rank) const {
+  int64_t tokens = 0;
+  for (const std::unique_ptr<PrefillJob>& job : running_) {
+    if (RankOf(*job, job->remaining_tokens()) < rank) tokens += job->remaining_tokens();
+  }
+  for (const auto& [other, job] : waiting_) {
+    if (!(other < rank)) break;
+    tokens += job->expected_tokens;
+  }
+  return tokens;
+}
+
+absl::Status PrefillScheduler::CheckAdmission(const PrefillJob& job, absl::Time now,
+                                              std::optional<double> tokens_per_second) const {
+  if (BlocksFor(job.size()) > pool_.counts().total) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "KV_POOL_TOO_SMALL",
+        absl::StrCat("the prompt of ", job.size(), " tokens needs ", BlocksFor(job.size()),
+                     " KV blocks, the prefill worker has ", pool_.counts().total));
   }
   // The bounds are on what waits: a lone prompt is let in however long it is.
   if (!waiting_.empty() && (waiting_count() >= options_.max_queued_requests ||
-                            waiting_tokens_ + tokens > options_.max_queued_tokens)) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-        absl::StrCat("the prefill worker's queue holds ", waiting_count(), " requests and ",
-                     waiting_tokens_, " tokens, its bounds are ", options_.max_queued_requests,
-                     " and ", options_.max_queued_tokens));
+                            waiting_tokens_ + job.expected_tokens > options_.max_queued_tokens)) {
+    absl::Status full =
+        MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+                  absl::StrCat("the prefill worker's queue holds ", waiting_count(),
+                               " requests and ", waiting_tokens_, " tokens, its bounds are ",
+                               options_.max_queued_requests, " and ", options_.max_queued_tokens));
+    return WithRetryAfter(std::move(full), worker::RetryAfter(queued_tokens(), tokens_per_second));
   }
-  waiting_tokens_ += tokens;
-  waiting_.push_back(std::move(job));
+  const int64_t before = TokensBefore(job.rank);
+  if (before == 0 || !tokens_per_second || job.deadline == absl::InfiniteFuture()) {
+    return absl::OkStatus();
+  }
+  const absl::Duration left = job.deadline - now;
+  const double seconds = static_cast<double>(before + job.expected_tokens) / *tokens_per_second;
+  if (absl::Seconds(seconds) <= left) return absl::OkStatus();
+  absl::Status late = MakeError(
+      absl::StatusCode::kResourceExhausted, "DEADLINE_UNREACHABLE",
+      absl::StrCat("before the prompt's ", job.expected_tokens, " tokens, ", before,
+                   " others are to be computed, in all ",
+                   absl::FormatDuration(absl::Seconds(seconds)),
+                   " at the present rate; the deadline is in ", absl::FormatDuration(left)));
+  return WithRetryAfter(std::move(late), worker::RetryAfter(before, tokens_per_second));
+}
+
+absl::Status PrefillScheduler::Submit(std::unique_ptr<PrefillJob> job, absl::Time now,
+                                      std::optional<double> tokens_per_second) {
+  BATON_CHECK_GE(job->size(), 1);
+  if (cache_ != nullptr) {
+    job->keys = kv::PrefixKeys(job->root, job->tokens, options_.block_tokens);
+  }
+  job->arrival_work = work_;
+  job->expected_tokens = ExpectedTokens(*job);
+  // What another job is about to compute may yet fall to this one, so it counts for the rank.
+  job->rank = RankOf(*job, job->size() - CachedBlocks(*job) * options_.block_tokens);
+  absl::Status admitted = CheckAdmission(*job, now, tokens_per_second);
+  if (!admitted.ok()) return admitted;
+  waiting_tokens_ += job->expected_tokens;
+  pending_.Add(job.get());
+  const Rank rank = job->rank;
+  const bool is_new = waiting_.emplace(rank, std::move(job)).second;
+  BATON_CHECK(is_new) << "two jobs of id " << rank.id;
   return absl::OkStatus();
 }
 
-std::vector<PrefillJob*> PrefillScheduler::StartJobs() {
-  std::vector<PrefillJob*> started;
-  while (!waiting_.empty() && running_count() < options_.max_num_seqs &&
-         TryStart(*waiting_.front())) {
-    waiting_tokens_ -= static_cast<int64_t>(waiting_.front()->tokens.size());
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    started.push_back(running_.back().get());
-  }
-  return started;
-}
+// One step's plan: serves jobs in order, running and waiting ones alike, until the budget is spent.
+class PrefillScheduler::Planner {
+ public:
+  explicit Planner(PrefillScheduler& scheduler)
+      : scheduler_(scheduler), budget_(scheduler.options_.max_num_batched_tokens) {}
 
-bool PrefillScheduler::TryStart(PrefillJob& job) {
-  const int tokens = static_cast<int>(job.tokens.size());
-  kv::Match match;
-  // At least the last token is computed: its logits are the answer's first token.
-  if (cache_ != nullptr && !job.prompt_logprobs) {
-    match = cache_->MatchPrefix(job.root, job.tokens, tokens - 1);
+  StepPlan Plan() {
+    std::vector<PrefillJob*> waiting;
+    waiting.reserve(scheduler_.waiting_.size());
+    for (const auto& [rank, job] : scheduler_.waiting_) waiting.push_back(job.get());
+    std::vector<std::pair<Rank, PrefillJob*>> running;
+    for (const std::unique_ptr<PrefillJob>& job : scheduler_.running_) {
+      running.emplace_back(scheduler_.RankOf(*job, job->remaining_tokens()), job.get());
+    }
+    std::sort(running.begin(), running.end());
+    auto next = running.begin();
+    for (PrefillJob* job : waiting) {
+      for (; next != running.end() && next->first < job->rank; ++next) Serve(*next->second);
+      if (budget_ == 0) break;
+      Visit(*job);
+    }
+    for (; next != running.end(); ++next) Serve(*next->second);
+    // Only now, so that the order stands still while it is walked.
+    for (const auto& [job, blocks] : cached_more_) scheduler_.NoteCached(*job, blocks);
+    return std::move(plan_);
   }
-  const int missing = BlocksFor(tokens) - match.blocks.size();
+
+ private:
+  // A job that waits has its turn: starts it, or serves the one that it waits for.
+  void Visit(PrefillJob& job) {
+    const int block_tokens = scheduler_.options_.block_tokens;
+    const int cached = scheduler_.CachedBlocks(job);
+    if (cached < scheduler_.MatchableBlocks(job)) {
+      if (PrefillJob* leader = scheduler_.pending_.Leader(job, cached); leader != nullptr) {
+        if (!leader->running()) return;
+        const int shared = std::min(scheduler_.pending_.SharedBlocks(job, *leader),
+                                    scheduler_.MatchableBlocks(job));
+        Serve(*leader, shared * block_tokens);
+        return;
+      }
+    }
+    if (scheduler_.RankOf(job, job.size() - cached * block_tokens) < job.rank) {
+      cached_more_.emplace_back(&job, cached);
+    }
+    // Not before it gets something to do: a job that starts early takes its blocks from others and
+    // matches less.
+    const int remaining = job.size() - cached * block_tokens;
+    if (closed_ || scheduler_.running_count() >= scheduler_.options_.max_num_seqs ||
+        budget_ < std::min(remaining, block_tokens)) {
+      return;
+    }
+    if (!scheduler_.TryAllocate(job)) {
+      unfit_.push_back(&job);
+      closed_ = job.passed_tokens >= job.size();
+      return;
+    }
+    for (PrefillJob* unfit : unfit_) unfit->passed_tokens += job.size();
+    scheduler_.MoveToRunning(job);
+    plan_.started.push_back(&job);
+    Serve(job);
+  }
+
+  // Plans the job's tokens up to `limit`, as far as the budget goes.
+  void Serve(PrefillJob& job, int limit = std::numeric_limits<int>::max()) {
+    auto chunk = std::find_if(plan_.chunks.begin(), plan_.chunks.end(),
+                              [&job](const Chunk& other) { return other.job == &job; });
+    const int begin = chunk == plan_.chunks.end() ? job.computed_tokens : chunk->end;
+    int count = std::min(budget_, std::min(limit, job.size()) - begin);
+    if (begin + count < job.size()) count -= count % scheduler_.options_.block_tokens;
+    if (count <= 0) return;  // planned already, or less than a block is left of the budget
+    budget_ -= count;
+    if (chunk == plan_.chunks.end()) {
+      plan_.chunks.push_back({&job, begin, begin + count});
+    } else {
+      chunk->end += count;
+    }
+  }
+
+  PrefillScheduler& scheduler_;
+  StepPlan plan_;
+  int budget_;
+  bool closed_ = false;             // an unfit job has been passed often enough
+  std::vector<PrefillJob*> unfit_;  // their turn came, their blocks did not
+  std::vector<std::pair<PrefillJob*, int>> cached_more_;  // than their rank knows
+};
+
+StepPlan PrefillScheduler::NextStep() { return Planner(*this).Plan(); }
+
+// Takes all the job's blocks; false, and it has none, if they are not to be had.
+bool PrefillScheduler::TryAllocate(PrefillJob& job) {
+  kv::Match match;
+  if (const int matchable = MatchableBlocks(job); matchable > 0) {
+    match = cache_->MatchPrefix(job.root, job.tokens, matchable * options_.block_tokens);
+  }
+  const int missing = BlocksFor(job.size()) - match.blocks.size();
   const int lacking = missing - pool_.counts().free;
   if (lacking > 0) {
     // Take nothing unless it is enough: a job that waits must not empty the cache for others.
@@ -72,53 +223,67 @@ bool PrefillScheduler::TryStart(PrefillJob& job) {
   job.blocks = std::move(match.blocks);
   job.blocks.Append(*std::move(fresh));
   job.cached_tokens = match.tokens;
-  job.computed_tokens = match.tokens;
   return true;
 }
 
-std::vector<Chunk> PrefillScheduler::NextBatch() const {
-  std::vector<Chunk> chunks;
-  int budget = options_.max_num_batched_tokens;
-  for (const std::unique_ptr<PrefillJob>& job : running_) {
-    int count = std::min(budget, job->remaining_tokens());
-    if (count < job->remaining_tokens()) count -= count % options_.block_tokens;
-    if (count <= 0) continue;  // computed already, or less than a block is left of the budget
-    chunks.push_back({job.get(), job->computed_tokens, job->computed_tokens + count});
-    budget -= count;
-  }
-  return chunks;
+void PrefillScheduler::MoveToRunning(PrefillJob& job) {
+  pending_.Remove(&job);
+  waiting_tokens_ -= job.expected_tokens;
+  auto node = waiting_.extract(job.rank);
+  job.computed_tokens = job.cached_tokens;
+  job.start_order = ++starts_;
+  pending_.Add(&job);
+  running_.push_back(std::move(node.mapped()));
+}
+
+// More of a waiting job is cached than when it was ranked.
+void PrefillScheduler::NoteCached(PrefillJob& job, int cached_blocks) {
+  if (job.running()) return;
+  const int remaining = job.size() - cached_blocks * options_.block_tokens;
+  pending_.Remove(&job);
+  auto node = waiting_.extract(job.rank);
+  job.rank = RankOf(job, remaining);
+  node.key() = job.rank;
+  waiting_.insert(std::move(node));
+  pending_.Add(&job);
 }
 
 void PrefillScheduler::Computed(const Chunk& chunk) {
-  BATON_CHECK_EQ(chunk.job->computed_tokens, chunk.begin);
-  chunk.job->computed_tokens = chunk.end;
+  PrefillJob& job = *chunk.job;
+  BATON_CHECK_EQ(job.computed_tokens, chunk.begin);
+  pending_.Computed(&job, chunk.begin / options_.block_tokens, chunk.end / options_.block_tokens);
+  job.computed_tokens = chunk.end;
+  work_ += chunk.end - chunk.begin;
 }
 
 void PrefillScheduler::Donate(const PrefillJob& job) {
-  BATON_CHECK_EQ(job.remaining_tokens(), 0);
-  if (cache_ != nullptr) cache_->Insert(job.root, job.tokens, job.blocks);
+  if (cache_ == nullptr) return;
+  cache_->Insert(job.root, absl::MakeConstSpan(job.tokens).first(job.computed_tokens), job.blocks);
 }
 
 std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {
-  const auto is_job = [id](const std::unique_ptr<PrefillJob>& job) { return job->id == id; };
+  const auto is_job = [id](const auto& job) { return job->id == id; };
+  std::unique_ptr<PrefillJob> job;
   if (auto it = std::find_if(running_.begin(), running_.end(), is_job); it != running_.end()) {
-    std::unique_ptr<PrefillJob> job = std::move(*it);
+    pending_.Remove(it->get());
+    job = std::move(*it);
     running_.erase(it);
     return job;
   }
-  if (auto it = std::find_if(waiting_.begin(), waiting_.end(), is_job); it != waiting_.end()) {
-    std::unique_ptr<PrefillJob> job = std::move(*it);
-    waiting_tokens_ -= static_cast<int64_t>(job->tokens.size());
-    waiting_.erase(it);
-    return job;
-  }
-  return nullptr;
+  const auto it = std::find_if(waiting_.begin(), waiting_.end(),
+                               [&](const auto& entry) { return is_job(entry.second); });
+  if (it == waiting_.end()) return nullptr;
+  pending_.Remove(it->second.get());
+  job = std::move(it->second);
+  waiting_.erase(it);
+  waiting_tokens_ -= job->expected_tokens;
+  return job;
 }
 
 std::vector<uint64_t> PrefillScheduler::JobIds() const {
   std::vector<uint64_t> ids;
   for (const std::unique_ptr<PrefillJob>& job : running_) ids.push_back(job->id);
-  for (const std::unique_ptr<PrefillJob>& job : waiting_) ids.push_back(job->id);
+  for (const auto& [rank, job] : waiting_) ids.push_back(job->id);
   return ids;
 }
 
@@ -126,6 +291,26 @@ int64_t PrefillScheduler::queued_tokens() const {
   int64_t tokens = waiting_tokens_;
   for (const std::unique_ptr<PrefillJob>& job : running_) tokens += job->remaining_tokens();
   return tokens;
+}
+
+void PrefillScheduler::CheckIntegrity() const {
+  std::vector<const PrefillJob*> jobs;
+  int64_t tokens = 0;
+  for (const auto& [rank, job] : waiting_) {
+    BATON_CHECK(rank == job->rank && !job->running());
+    BATON_CHECK(job->blocks.empty() && job->computed_tokens == 0);
+    tokens += job->expected_tokens;
+    jobs.push_back(job.get());
+  }
+  BATON_CHECK_EQ(tokens, waiting_tokens_);
+  uint64_t last_start = 0;
+  for (const std::unique_ptr<PrefillJob>& job : running_) {
+    BATON_CHECK_GT(job->start_order, last_start);
+    last_start = job->start_order;
+    BATON_CHECK_EQ(job->blocks.size(), BlocksFor(job->size()));
+    jobs.push_back(job.get());
+  }
+  pending_.CheckIntegrity(jobs);
 }
 
 }  // namespace baton::prefill_worker

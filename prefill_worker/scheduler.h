@@ -1,62 +1,50 @@
 // Which prompts the prefill worker computes next, in which chunks, into which blocks.
-// Decides over tokens and counts: knows no gRPC, no engine.
+// Decides over tokens and counts: knows no gRPC, no engine, no clock.
+//
+// Order. Priorities first, strictly. Within one, shortest remaining first with ageing: the job with
+// the least (tokens it still has to compute + tokens that the worker had computed when it came)
+// goes first. So a short prompt passes a long one, but each token computed ages all that wait by
+// one token: a job of R tokens is passed by no job that comes after R more tokens have been
+// computed. If the worker holds at most Q tokens at a time (its queue is bounded), a job is done at
+// the latest when R + Q tokens have been computed after it came.
+//
+// Blocks. A job starts when the step has room for it and it gets all its blocks, cached ones
+// evicted as needed, so a started job always gets to its end. A job that has its turn but not its
+// blocks lets others start before it only until these have as many tokens as it has; then none of
+// its rank or behind starts until it has started, and as everything that runs ends, it does.
+//
+// Shared prefixes. Each chunk's whole blocks go to the prefix cache at once. A job whose next
+// uncached block will be computed by a job that runs, or that waits before it, waits for that block
+// and then finds it in the cache. Who waits for whom is not stored but asked anew in each step:
+// where the one ahead is cancelled, the next one computes. Someone is always first in the order and
+// waits for nobody, so there is no deadlock. A job that others wait for is served in the place of
+// the first of them, up to the block they share: the urgent do not wait behind the patient.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_PREFILL_WORKER_SCHEDULER_H_
 #define BATON_PREFILL_WORKER_SCHEDULER_H_
 
 #include <cstdint>
-#include <deque>
-#include <list>
+#include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/kv/block_pool.h"
-#include "common/kv/prefix_key.h"
 #include "common/kv/radix_cache.h"
-#include "common/model/sampler.h"
-
-namespace baton::transfer {
-class KvSender;
-class PinnedBlocks;
-}  // namespace baton::transfer
+#include "prefill_worker/job.h"
+#include "prefill_worker/pending_blocks.h"
 
 namespace baton::prefill_worker {
-
-// One prompt on its way through the worker.
-struct PrefillJob {
-  uint64_t id = 0;
-  std::string request_id;
-  std::vector<int32_t> tokens;
-  kv::PrefixKey root = 0;
-  int first_block = 0;  // the first that the decode worker wants
-  model::SamplingParams sampling;
-  int prompt_tokens = 0;               // of `tokens`; the rest is the answer so far
-  std::vector<int32_t> suppressed;     // not to be drawn as the first token
-  std::optional<int> prompt_logprobs;  // then nothing of the prompt is taken from the cache
-  std::shared_ptr<transfer::KvSender> sender;
-
-  // Set when it starts.
-  kv::BlockLease blocks;
-  std::shared_ptr<const transfer::PinnedBlocks> pinned;  // set by the loop
-  int cached_tokens = 0;
-  int computed_tokens = 0;  // cached ones included
-  absl::Duration submitted_at;
-  absl::Duration started_at;
-
-  int remaining_tokens() const { return static_cast<int>(tokens.size()) - computed_tokens; }
-};
 
 struct SchedulerOptions {
   int block_tokens = 16;
   int max_num_batched_tokens = 2048;
   int max_num_seqs = 64;
   int max_queued_requests = 256;
-  int64_t max_queued_tokens = 1 << 20;
+  int64_t max_queued_tokens = 1 << 20;  // to compute, of jobs that wait
 };
 
 // Tokens [begin, end) of a job in one step. `begin` is a block's first token, and so is `end`
@@ -65,7 +53,12 @@ struct Chunk {
   PrefillJob* job = nullptr;
   int begin = 0;
   int end = 0;
-  bool last() const { return end == static_cast<int>(job->tokens.size()); }
+  bool last() const { return end == job->size(); }
+};
+
+struct StepPlan {
+  std::vector<PrefillJob*> started;  // `blocks`, `cached_tokens` and `computed_tokens` are set
+  std::vector<Chunk> chunks;         // one a job at most; together within the token budget
 };
 
 class PrefillScheduler {
@@ -73,20 +66,22 @@ class PrefillScheduler {
   // `cache` may be null: no prefix caching. Pool and cache must outlive the scheduler.
   PrefillScheduler(const SchedulerOptions& options, kv::BlockPool& pool, kv::RadixCache* cache);
 
-  // RESOURCE_EXHAUSTED: QUEUE_FULL, or KV_POOL_TOO_SMALL if the prompt can never fit.
-  absl::Status Submit(std::unique_ptr<PrefillJob> job);
+  // RESOURCE_EXHAUSTED, and the job is gone:
+  // - KV_POOL_TOO_SMALL if the prompt can never fit;
+  // - QUEUE_FULL, with the time in which what waits will be computed;
+  // - DEADLINE_UNREACHABLE if by `tokens_per_second` (nothing: not known yet) what is before it in
+  //   the order takes so long that its deadline passes before its own tokens are computed. A job
+  //   with nothing before it is never refused for that.
+  absl::Status Submit(std::unique_ptr<PrefillJob> job, absl::Time now,
+                      std::optional<double> tokens_per_second);
 
-  // Starts waiting jobs for which there are blocks, evicting cached ones as needed, and returns
-  // them: their `blocks` and `cached_tokens` are set. First come, first served. A started job has
-  // all its blocks, so it always gets to its end.
-  std::vector<PrefillJob*> StartJobs();
-
-  // The next step: running jobs in order of their start, up to the token budget.
-  std::vector<Chunk> NextBatch() const;
+  // Starts jobs and plans a step. No chunks: there is nothing to do until a job comes or goes, or
+  // blocks are released.
+  StepPlan NextStep();
 
   // The chunk has been computed. Its job stays until Remove.
   void Computed(const Chunk& chunk);
-  // Donates the prompt's whole blocks to the prefix cache. REQUIRES: all tokens are computed.
+  // Gives the whole blocks computed so far to the prefix cache. Their KV must be good.
   void Donate(const PrefillJob& job);
 
   // Takes a job out, waiting or running; null if there is none of that id.
@@ -96,19 +91,36 @@ class PrefillScheduler {
   int waiting_count() const { return static_cast<int>(waiting_.size()); }
   int running_count() const { return static_cast<int>(running_.size()); }
   bool empty() const { return waiting_.empty() && running_.empty(); }
-  // Prompt tokens not computed yet, of all jobs.
+  // Prompt tokens still to compute, of all jobs; what several of them share counts once.
   int64_t queued_tokens() const;
 
+  // Ends the process unless its own books agree with each other.
+  void CheckIntegrity() const;
+
  private:
-  bool TryStart(PrefillJob& job);
+  class Planner;
+
+  absl::Status CheckAdmission(const PrefillJob& job, absl::Time now,
+                              std::optional<double> tokens_per_second) const;
+  Rank RankOf(const PrefillJob& job, int remaining_tokens) const;
+  int64_t TokensBefore(const Rank& rank) const;
+  int MatchableBlocks(const PrefillJob& job) const;
+  int CachedBlocks(const PrefillJob& job) const;
+  int ExpectedTokens(const PrefillJob& job) const;
+  bool TryAllocate(PrefillJob& job);
+  void MoveToRunning(PrefillJob& job);
+  void NoteCached(PrefillJob& job, int cached_blocks);
   int BlocksFor(int64_t tokens) const;
 
   const SchedulerOptions options_;
   kv::BlockPool& pool_;
   kv::RadixCache* const cache_;
-  std::deque<std::unique_ptr<PrefillJob>> waiting_;
-  std::list<std::unique_ptr<PrefillJob>> running_;
-  int64_t waiting_tokens_ = 0;
+  std::map<Rank, std::unique_ptr<PrefillJob>> waiting_;
+  std::vector<std::unique_ptr<PrefillJob>> running_;  // in order of their start
+  PendingBlocks pending_;
+  int64_t waiting_tokens_ = 0;  // sum of expected_tokens
+  int64_t work_ = 0;            // tokens computed since the worker began
+  uint64_t starts_ = 0;
 };
 
 }  // namespace baton::prefill_worker

@@ -7,6 +7,12 @@
 #include "common/worker/card.h"
 
 namespace baton::prefill_worker {
+namespace {
+
+// For connections to be closed in good order.
+constexpr absl::Duration kGoodbye = absl::Seconds(1);
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
     const worker::WorkerOptions& options) {
@@ -55,11 +61,16 @@ PrefillWorker::~PrefillWorker() { Stop(); }
 void PrefillWorker::Drain(absl::Duration grace) {
   rpc_->SetServing(false);
   loop_->Drain();
+  // Until the last stream has been sent the worker goes on to answer: that it is not serving, to
+  // those who ask; that it drains, to new calls and to the routers that watch it.
+  service_->open_calls().AwaitNone(grace);
   watch_->Stop();
-  rpc_->Stop(grace);
+  // All streams have ended, or their grace has. A peer that does not answer must not hold us up.
+  rpc_->Stop(kGoodbye);
 }
 
 void PrefillWorker::Stop() {
+  if (service_ != nullptr) service_->open_calls().Release();
   if (loop_ != nullptr) loop_->Stop();
   if (watch_ != nullptr) watch_->Stop();
   if (rpc_ != nullptr) rpc_->Stop(absl::ZeroDuration());

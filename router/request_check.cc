@@ -25,6 +25,8 @@ constexpr float kDefaultLengthPenalty = 1.0f;
 constexpr int kMaxChoices = 16;
 constexpr int kMaxBeamWidth = 16;
 constexpr int kMaxLogprobs = 20;
+// Of a whole prompt: they go in one message, of about 12 bytes each, and many clients take 4 MiB.
+constexpr int64_t kMaxPromptLogprobsInAll = 1 << 18;
 constexpr int kMaxLogitBiases = 1024;
 constexpr float kMaxLogitBias = 100;
 constexpr float kMaxLengthPenalty = 10;
@@ -358,6 +360,14 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
     return OutOfRange("stop.min_tokens", absl::StrCat(stop.min_tokens()),
                       absl::StrCat("at most ", room, " expected: the prompt takes ", tokens.size(),
                                    " of the context's ", model.max_model_len, " tokens"));
+  }
+  const int64_t logprobs_per_token = int64_t{request.prompt_logprobs()} + 1;
+  if (request.has_prompt_logprobs() &&
+      static_cast<int64_t>(tokens.size()) * logprobs_per_token > kMaxPromptLogprobsInAll) {
+    return OutOfRange("prompt_logprobs",
+                      absl::StrCat(request.prompt_logprobs(), " for ", tokens.size(), " tokens"),
+                      absl::StrCat("at most ", kMaxPromptLogprobsInAll,
+                                   " log probabilities in all expected, the tokens' own included"));
   }
   PreparedRequest prepared;
   prepared.keys =

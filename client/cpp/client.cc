@@ -2,6 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "baton/v1/admin.grpc.pb.h"
@@ -57,16 +60,35 @@ std::optional<Delta> GenerateStream::Next() {
   if (!call_->reader->Read(&response)) {
     call_->ended = true;
     call_->status = FromCall(call_->reader->Finish(), call_->address);
-    const bool complete = call_->completion.finish_reason != FinishReason::kUnfinished;
-    if (call_->status.ok() && !complete) {
-      call_->status = absl::InternalError("the stream ended without a finish reason");
+    const std::vector<Choice>& choices = call_->completion.choices;
+    const auto unfinished = std::find_if(choices.begin(), choices.end(), [](const Choice& choice) {
+      return choice.finish_reason == FinishReason::kUnfinished;
+    });
+    if (call_->status.ok() && unfinished != choices.end()) {
+      call_->status = absl::InternalError(absl::StrCat(
+          "the stream ended without a finish reason for choice ", unfinished - choices.begin()));
     }
     return std::nullopt;
   }
-  Merge(response, &call_->completion);
-  return Delta{response.text(),
-               {response.token_ids().begin(), response.token_ids().end()},
-               call_->completion.usage};
+  if (!Merge(response, &call_->completion)) {
+    call_->status =
+        absl::InternalError(absl::StrCat("the router answers with choice ", response.choice(),
+                                         " of ", call_->completion.choices.size()));
+    call_->context.TryCancel();
+    while (call_->reader->Read(&response)) {
+    }
+    call_->reader->Finish();
+    call_->ended = true;
+    return std::nullopt;
+  }
+  Delta delta;
+  delta.text = std::move(*response.mutable_text());
+  delta.token_ids.assign(response.token_ids().begin(), response.token_ids().end());
+  delta.usage = call_->completion.usage;
+  delta.choice = response.choice();
+  delta.logprobs = FromProto(response.logprobs());
+  delta.prompt_logprobs = FromProto(response.prompt_logprobs());
+  return delta;
 }
 
 const absl::Status& GenerateStream::status() const { return call_->status; }
@@ -114,6 +136,8 @@ std::unique_ptr<GenerateStream> Client::Generate(const GenerateRequest& request)
   auto call = std::make_unique<GenerateStream::Call>();
   SetTimeout(connection_->options.timeout, &call->context);
   call->address = connection_->address;
+  // The router refuses any other n.
+  call->completion.choices.resize(static_cast<size_t>(std::clamp(request.n.value_or(1), 1, 16)));
   call->stub = v1::InferenceService::NewStub(connection_->channel);
   call->reader = call->stub->Generate(&call->context, ToProto(request));
   return std::unique_ptr<GenerateStream>(new GenerateStream(std::move(call)));

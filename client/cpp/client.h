@@ -13,6 +13,7 @@
 #define BATON_CLIENT_CPP_CLIENT_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,7 +36,13 @@ struct Sampling {
   std::optional<int32_t> top_k;
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
+  std::optional<float> repetition_penalty;  // above 0, at most 2; 1 is none
+  std::optional<float> frequency_penalty;   // -2 to 2; 0 is none
+  std::optional<float> presence_penalty;    // -2 to 2; 0 is none
+  std::map<int32_t, float> logit_bias;      // by token id, -100 to 100
 };
+
+enum class Priority { kDefault, kLow, kNormal, kHigh };
 
 struct GenerateRequest {
   std::string model;  // empty: the only model served
@@ -46,6 +53,15 @@ struct GenerateRequest {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
+  std::optional<int32_t> min_tokens;  // none ends the answer before so many
+  std::optional<int32_t> n;           // choices, 1 to 16; absent: 1
+  // Beam search instead of sampling, 2 to 16 beams, of which the n best are the choices.
+  std::optional<int32_t> beam_width;
+  std::optional<float> length_penalty;  // with beam_width; absent: 1
+  std::optional<int32_t> logprobs;      // with so many of the most probable tokens, 0 to 20
+  std::optional<int32_t> prompt_logprobs;
+  Priority priority = Priority::kDefault;
+  std::string tenant;
   std::string request_id;  // empty: the router makes one
   std::string cache_salt;
   bool return_token_ids = false;
@@ -70,23 +86,52 @@ struct Timings {
 enum class FinishReason { kUnfinished, kStop, kLength };
 const char* FinishReasonName(FinishReason reason);  // "stop", "length", ""
 
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0;
+};
+
+// A token's log probability in the model's own distribution, and those of the most probable.
+struct TokenLogprobs {
+  int32_t token_id = 0;
+  float logprob = 0;
+  std::vector<TokenLogprob> top;  // best first
+};
+
 // What came in one message.
 struct Delta {
   std::string text;
   std::vector<int32_t> token_ids;  // if asked for
-  Usage usage;                     // so far
+  Usage usage;                     // so far, of all choices
+  int choice = 0;
+  std::vector<TokenLogprobs> logprobs;         // of this delta's tokens, if asked for
+  std::vector<TokenLogprobs> prompt_logprobs;  // from the prompt's second token on, if asked for
+};
+
+// One of n.
+struct Choice {
+  std::string text;
+  std::vector<int32_t> token_ids;
+  FinishReason finish_reason = FinishReason::kUnfinished;
+  std::string matched_stop;
+  std::vector<TokenLogprobs> logprobs;
+  double beam_score = 0;
 };
 
 // A whole answer; of a stream, what is known so far.
 struct Completion {
+  // As choices[0] has them.
   std::string text;
   std::vector<int32_t> token_ids;
-  Usage usage;
   FinishReason finish_reason = FinishReason::kUnfinished;
   std::string matched_stop;
+
+  Usage usage;  // of all choices
   Timings timings;
   uint64_t seed = 0;
   std::string request_id;
+  std::vector<Choice> choices;  // n of them
+  std::vector<TokenLogprobs> prompt_logprobs;
 };
 
 // One running request. Next() and what it changes are for one thread; Cancel() is for any. Its
@@ -99,7 +144,7 @@ class GenerateStream {
 
   // Blocks for the next piece. Nothing once the request has ended, well or not: see status().
   std::optional<Delta> Next();
-  // Of the ended stream. OK only if the answer is complete.
+  // Of the ended stream. OK only if the answer is complete: every choice of it.
   const absl::Status& status() const;
   // All that came, put together.
   const Completion& completion() const;

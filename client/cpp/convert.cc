@@ -1,5 +1,9 @@
 #include "client/cpp/convert.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/strip.h"
 
@@ -23,6 +27,24 @@ void FillSampling(const Sampling& sampling, v1::SamplingParams* out) {
   if (sampling.top_k) out->set_top_k(*sampling.top_k);
   if (sampling.min_p) out->set_min_p(*sampling.min_p);
   if (sampling.seed) out->set_seed(*sampling.seed);
+  if (sampling.repetition_penalty) out->set_repetition_penalty(*sampling.repetition_penalty);
+  if (sampling.frequency_penalty) out->set_frequency_penalty(*sampling.frequency_penalty);
+  if (sampling.presence_penalty) out->set_presence_penalty(*sampling.presence_penalty);
+  out->mutable_logit_bias()->insert(sampling.logit_bias.begin(), sampling.logit_bias.end());
+}
+
+v1::Priority ToProto(Priority priority) {
+  switch (priority) {
+    case Priority::kDefault:
+      return v1::PRIORITY_UNSPECIFIED;
+    case Priority::kLow:
+      return v1::PRIORITY_LOW;
+    case Priority::kNormal:
+      return v1::PRIORITY_NORMAL;
+    case Priority::kHigh:
+      return v1::PRIORITY_HIGH;
+  }
+  return v1::PRIORITY_UNSPECIFIED;
 }
 
 // "WORKER_STATE_READY" to "ready".
@@ -49,6 +71,14 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
   out.set_request_id(request.request_id);
   out.set_cache_salt(request.cache_salt);
   out.set_return_token_ids(request.return_token_ids);
+  if (request.min_tokens) out.mutable_stop()->set_min_tokens(*request.min_tokens);
+  if (request.n) out.set_n(*request.n);
+  if (request.beam_width) out.set_beam_width(*request.beam_width);
+  if (request.length_penalty) out.set_length_penalty(*request.length_penalty);
+  if (request.logprobs) out.set_logprobs(*request.logprobs);
+  if (request.prompt_logprobs) out.set_prompt_logprobs(*request.prompt_logprobs);
+  out.set_priority(ToProto(request.priority));
+  out.set_tenant(request.tenant);
   return out;
 }
 
@@ -71,17 +101,49 @@ Worker FromProto(const v1::WorkerStatus& status) {
   return worker;
 }
 
-void Merge(const v1::GenerateResponse& response, Completion* completion) {
-  completion->text += response.text();
-  completion->token_ids.insert(completion->token_ids.end(), response.token_ids().begin(),
-                               response.token_ids().end());
+std::vector<TokenLogprobs> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs) {
+  std::vector<TokenLogprobs> tokens;
+  tokens.reserve(static_cast<size_t>(logprobs.size()));
+  for (const v1::TokenLogprobs& proto : logprobs) {
+    TokenLogprobs& token = tokens.emplace_back();
+    token.token_id = proto.token_id();
+    token.logprob = proto.logprob();
+    for (const v1::TokenLogprob& top : proto.top()) {
+      token.top.push_back({top.token_id(), top.logprob()});
+    }
+  }
+  return tokens;
+}
+
+bool Merge(const v1::GenerateResponse& response, Completion* completion) {
+  const auto index = static_cast<size_t>(response.choice());
+  if (index >= completion->choices.size()) return false;
+  Choice& choice = completion->choices[index];
+  choice.text += response.text();
+  choice.token_ids.insert(choice.token_ids.end(), response.token_ids().begin(),
+                          response.token_ids().end());
+  std::vector<TokenLogprobs> logprobs = FromProto(response.logprobs());
+  std::move(logprobs.begin(), logprobs.end(), std::back_inserter(choice.logprobs));
+  logprobs = FromProto(response.prompt_logprobs());
+  std::move(logprobs.begin(), logprobs.end(), std::back_inserter(completion->prompt_logprobs));
   if (response.has_usage()) completion->usage = FromProto(response.usage());
   if (!response.request_id().empty()) completion->request_id = response.request_id();
-  if (response.finish_reason() == v1::FINISH_REASON_UNSPECIFIED) return;
-  completion->finish_reason = FromProto(response.finish_reason());
-  completion->matched_stop = response.matched_stop();
-  completion->timings = FromProto(response.timings());
-  completion->seed = response.seed();
+  if (response.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+    choice.finish_reason = FromProto(response.finish_reason());
+    choice.matched_stop = response.matched_stop();
+    choice.beam_score = response.beam_score();
+    completion->timings = FromProto(response.timings());
+    completion->seed = response.seed();
+  }
+  if (index == 0) {
+    completion->text += response.text();
+    completion->token_ids.insert(completion->token_ids.end(), response.token_ids().begin(),
+                                 response.token_ids().end());
+    completion->finish_reason = choice.finish_reason;
+    completion->matched_stop = choice.matched_stop;
+  }
+  return true;
 }
 
 Completion FromProto(v1::GenerateOnceResponse response) {
@@ -94,6 +156,16 @@ Completion FromProto(v1::GenerateOnceResponse response) {
   completion.timings = FromProto(response.timings());
   completion.seed = response.seed();
   completion.request_id = response.request_id();
+  completion.prompt_logprobs = FromProto(response.prompt_logprobs());
+  for (v1::Choice& proto : *response.mutable_choices()) {
+    Choice& choice = completion.choices.emplace_back();
+    choice.text = std::move(*proto.mutable_text());
+    choice.token_ids.assign(proto.token_ids().begin(), proto.token_ids().end());
+    choice.finish_reason = FromProto(proto.finish_reason());
+    choice.matched_stop = proto.matched_stop();
+    choice.logprobs = FromProto(proto.logprobs());
+    choice.beam_score = proto.beam_score();
+  }
   return completion;
 }
 

@@ -12,8 +12,12 @@ v1::GenerateRequest ToProto(const GenerateRequest& request);
 Usage FromProto(const v1::Usage& usage);
 Worker FromProto(const v1::WorkerStatus& status);
 
-// Appends the text and ids of a delta; takes over the rest.
-void Merge(const v1::GenerateResponse& response, Completion* completion);
+std::vector<TokenLogprobs> FromProto(
+    const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs);
+
+// Appends a delta to its choice; takes over the rest. False, and nothing done, if there is no such
+// choice: completion->choices has as many as were asked for.
+bool Merge(const v1::GenerateResponse& response, Completion* completion);
 Completion FromProto(v1::GenerateOnceResponse response);
 
 }  // namespace baton::client

@@ -24,16 +24,16 @@ void DropPin(void* pin) { delete static_cast<BlocksPin*>(pin); }
 
 }  // namespace
 
-void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
+void FrameSender::SendAccepted(int block_count, int cached_prompt_tokens) {
   SendItem item;
   item.kind = SendItem::Kind::kAccepted;
   item.block_count = block_count;
   item.cached_prompt_tokens = cached_prompt_tokens;
-  Push(std::move(item));
+  PushItem(std::move(item), /*urgent=*/false);
 }
 
-void GrpcKvSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
-                             std::shared_ptr<const backend::Event> written) {
+void FrameSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
+                            std::shared_ptr<const backend::Event> written) {
   const int64_t chunk_bytes = static_cast<int64_t>(options_.layout.ChunkBytes());
   const int per_frame = static_cast<int>(std::max<int64_t>(1, kMaxPayloadBytes / chunk_bytes));
   for (int begin = first_block; begin < first_block + block_count; begin += per_frame) {
@@ -44,11 +44,11 @@ void GrpcKvSender::SendLayer(int layer, int first_block, int block_count, Blocks
     item.block_count = std::min(per_frame, first_block + block_count - begin);
     item.blocks = blocks;
     item.written = written;
-    Push(std::move(item));
+    PushItem(std::move(item), /*urgent=*/false);
   }
 }
 
-void GrpcKvSender::SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) {
+void FrameSender::SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) {
   sent_prompt_logprobs_ = true;
   size_t begin = 0;
   while (begin < logprobs.size()) {
@@ -62,31 +62,31 @@ void GrpcKvSender::SendPromptLogprobs(int first_position, std::vector<v1::TokenL
       if (!item.logprobs.empty() && bytes > kMaxLogprobBytes) break;
       item.logprobs.push_back(std::move(logprobs[begin]));
     }
-    Push(std::move(item));
+    PushItem(std::move(item), /*urgent=*/false);
   }
 }
 
-void GrpcKvSender::SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) {
+void FrameSender::SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) {
   SendItem item;
   item.kind = SendItem::Kind::kFirstToken;
   item.token_id = token_id;
   item.logprobs.push_back(std::move(logprobs));
-  Push(std::move(item), /*urgent=*/!sent_prompt_logprobs_);
+  PushItem(std::move(item), /*urgent=*/!sent_prompt_logprobs_);
 }
 
-void GrpcKvSender::SendCommit(double queue_ms, double prefill_ms) {
+void FrameSender::SendCommit(double queue_ms, double prefill_ms) {
   SendItem item;
   item.kind = SendItem::Kind::kCommit;
   item.queue_ms = queue_ms;
   item.prefill_ms = prefill_ms;
-  Push(std::move(item));
+  PushItem(std::move(item), /*urgent=*/false);
 }
 
 void GrpcKvSender::Finish(const absl::Status& status) {
   ServerStream::Finish(ToGrpcStatus(status));
 }
 
-void GrpcKvSender::Encode(SendItem item, grpc::ByteBuffer* message) {
+void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
   internal::v1::PrefillFrame frame;
   frame.set_transfer_id(options_.transfer_id);
   frame.set_epoch(options_.epoch);

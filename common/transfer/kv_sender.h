@@ -1,5 +1,4 @@
-// The sending end of one KV transfer, and the one over a Prefill stream: zero-copy frames from the
-// blocks.
+// The sending end of one KV transfer: zero-copy frames from the blocks.
 #ifndef BATON_COMMON_TRANSFER_KV_SENDER_H_
 #define BATON_COMMON_TRANSFER_KV_SENDER_H_
 
@@ -77,8 +76,9 @@ class KvSender {
   virtual void Finish(const absl::Status& status) = 0;
 };
 
-// Thread-safe. Layers and log probabilities go as frames of at most 1 MiB.
-class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, public KvSender {
+// Cuts what is to be sent into items, and makes frames of them: the transport's business is only
+// when. Thread-safe, if PushItem is; layers and log probabilities go as frames of at most 1 MiB.
+class FrameSender : public KvSender {
  public:
   struct Options {
     uint64_t transfer_id = 0;
@@ -88,7 +88,7 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, publ
     std::function<void()> on_peer_gone;  // from a gRPC thread, at most once
     OnBytesSent on_bytes_sent;
   };
-  explicit GrpcKvSender(Options options) : options_(std::move(options)) {}
+  explicit FrameSender(Options options) : options_(std::move(options)) {}
 
   void SendAccepted(int block_count, int cached_prompt_tokens) override;
   void SendLayer(int layer, int first_block, int block_count,
@@ -97,18 +97,38 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, publ
   void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override;
   void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override;
   void SendCommit(double queue_ms, double prefill_ms) override;
-  void Finish(const absl::Status& status) override;
+
+ protected:
+  // `urgent` items go before all others that wait.
+  virtual void PushItem(SendItem item, bool urgent) = 0;
+  // The frame refers to the item's blocks, and holds them until the last slice is dropped. One
+  // thread at a time.
+  void EncodeItem(SendItem item, grpc::ByteBuffer* message);
+  const Options& options() const { return options_; }
 
  private:
-  void Encode(SendItem item, grpc::ByteBuffer* message) override;
-  void OnPeerGone() override {
-    if (options_.on_peer_gone) options_.on_peer_gone();
-  }
-
   const Options options_;
   // Then the first token keeps its place in the queue: it must not overtake them.
   std::atomic<bool> sent_prompt_logprobs_{false};
-  int kv_chunk_count_ = 0;  // touched by Encode alone, which is called by one thread at a time
+  int kv_chunk_count_ = 0;  // touched by EncodeItem alone
+};
+
+// Over a Prefill stream. Thread-safe.
+class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, public FrameSender {
+ public:
+  using Options = FrameSender::Options;
+  using FrameSender::FrameSender;
+
+  void Finish(const absl::Status& status) override;
+
+ private:
+  void PushItem(SendItem item, bool urgent) override { Push(std::move(item), urgent); }
+  void Encode(SendItem item, grpc::ByteBuffer* message) override {
+    EncodeItem(std::move(item), message);
+  }
+  void OnPeerGone() override {
+    if (options().on_peer_gone) options().on_peer_gone();
+  }
 };
 
 }  // namespace baton::transfer

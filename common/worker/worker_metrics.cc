@@ -13,10 +13,14 @@ using Labels = prometheus::Labels;
 
 struct WorkerMetrics::Series {
   Labels labels;
-  prometheus::Family<prometheus::Gauge>& kv_blocks;
+  // Found once: SetLoad is called in every turn of a loop.
+  prometheus::Gauge& free_blocks;
+  prometheus::Gauge& active_blocks;
+  prometheus::Gauge& cached_blocks;
+  prometheus::Gauge& held_blocks;
   prometheus::Gauge& kv_utilization;
-  prometheus::Family<prometheus::Gauge>& inflight;
-  prometheus::Family<prometheus::Gauge>& queued;
+  prometheus::Gauge& inflight;
+  prometheus::Gauge& queued;
   prometheus::Histogram& queue_duration;
   prometheus::Family<prometheus::Counter>& rejections;
   prometheus::Family<prometheus::Counter>& kv_bytes;
@@ -35,8 +39,16 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& 
   using prometheus::BuildGauge;
   using prometheus::BuildHistogram;
   const Labels labels = {{"role", role}, {"model", model}};
+  const auto with = [&labels](const char* name, const char* value) {
+    Labels all = labels;
+    all.emplace(name, value);
+    return all;
+  };
+  auto& kv_blocks =
+      BuildGauge().Name("baton_kv_blocks").Help("KV blocks by state.").Register(registry);
   series_.reset(new Series{
-      labels, BuildGauge().Name("baton_kv_blocks").Help("KV blocks by state.").Register(registry),
+      labels, kv_blocks.Add(with("state", "free")), kv_blocks.Add(with("state", "active")),
+      kv_blocks.Add(with("state", "cached")), kv_blocks.Add(with("state", "held")),
       BuildGauge()
           .Name("baton_kv_cache_utilization_ratio")
           .Help("Share of the KV blocks that are active or held.")
@@ -45,11 +57,13 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& 
       BuildGauge()
           .Name("baton_requests_inflight")
           .Help("Requests that hold KV blocks.")
-          .Register(registry),
+          .Register(registry)
+          .Add(labels),
       BuildGauge()
           .Name("baton_requests_queued")
           .Help("Requests that wait, by stage.")
-          .Register(registry),
+          .Register(registry)
+          .Add(with("stage", "admit")),
       BuildHistogram()
           .Name("baton_queue_duration_seconds")
           .Help("From a request's arrival at this worker to the start of its work.")
@@ -72,17 +86,14 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& 
 WorkerMetrics::~WorkerMetrics() = default;
 
 void WorkerMetrics::SetLoad(const WorkerLoad& load) {
-  const auto set = [this](const char* state, int count) {
-    series_->kv_blocks.Add(series_->With("state", state)).Set(count);
-  };
-  set("free", load.counts.free);
-  set("active", load.counts.active);
-  set("cached", load.counts.cached);
-  set("held", load.counts.held);
+  series_->free_blocks.Set(load.counts.free);
+  series_->active_blocks.Set(load.counts.active);
+  series_->cached_blocks.Set(load.counts.cached);
+  series_->held_blocks.Set(load.counts.held);
   const int used = load.counts.active + load.counts.held;
   series_->kv_utilization.Set(load.counts.total > 0 ? double(used) / load.counts.total : 0);
-  series_->inflight.Add(series_->labels).Set(load.running);
-  series_->queued.Add(series_->With("stage", "admit")).Set(load.queued);
+  series_->inflight.Set(load.running);
+  series_->queued.Set(load.queued);
 }
 
 void WorkerMetrics::Queued(absl::Duration duration) {

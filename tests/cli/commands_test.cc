@@ -7,6 +7,7 @@ namespace baton::cli {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::Pair;
 using ::testing::internal::CaptureStderr;
 using ::testing::internal::CaptureStdout;
 using ::testing::internal::GetCapturedStderr;
@@ -40,6 +41,57 @@ TEST(CommandsTest, Generate) {
   EXPECT_TRUE(options.stream);
 }
 
+TEST(CommandsTest, GenerateTakesEverySamplingFlag) {
+  const ParsedCommands parsed = Parse({"generate",
+                                       "--logit-bias",
+                                       "5=-100",
+                                       "--logit-bias",
+                                       "7=2.5",
+                                       "hello",
+                                       "--repetition-penalty",
+                                       "1.5",
+                                       "--frequency-penalty",
+                                       "-2",
+                                       "--presence-penalty",
+                                       "0.5",
+                                       "-n",
+                                       "3",
+                                       "--min-tokens",
+                                       "4",
+                                       "--logprobs",
+                                       "0",
+                                       "--prompt-logprobs",
+                                       "20",
+                                       "--priority",
+                                       "high",
+                                       "--tenant",
+                                       "t",
+                                       "--json"});
+  ASSERT_FALSE(parsed.exit_now);
+  const client::GenerateRequest& request = parsed.commands.generate.request;
+  EXPECT_EQ(request.text, "hello");
+  EXPECT_EQ(request.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(request.sampling.frequency_penalty, -2.0f);
+  EXPECT_EQ(request.sampling.presence_penalty, 0.5f);
+  EXPECT_THAT(request.sampling.logit_bias, ElementsAre(Pair(5, -100.0f), Pair(7, 2.5f)));
+  EXPECT_EQ(request.n, 3);
+  EXPECT_EQ(request.min_tokens, 4);
+  EXPECT_EQ(request.logprobs, 0);
+  EXPECT_EQ(request.prompt_logprobs, 20);
+  EXPECT_EQ(request.priority, client::Priority::kHigh);
+  EXPECT_EQ(request.tenant, "t");
+  EXPECT_FALSE(request.beam_width.has_value());
+}
+
+TEST(CommandsTest, GenerateTakesBeams) {
+  const ParsedCommands parsed =
+      Parse({"generate", "hello", "--beam-width", "4", "--length-penalty", "0.5"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.generate.request.beam_width, 4);
+  EXPECT_EQ(parsed.commands.generate.request.length_penalty, 0.5f);
+  EXPECT_EQ(parsed.commands.generate.request.priority, client::Priority::kDefault);
+}
+
 TEST(CommandsTest, AStopStringDoesNotEatThePrompt) {
   const ParsedCommands parsed = Parse({"generate", "--stop", "x", "prompt", "--no-stream"});
   ASSERT_FALSE(parsed.exit_now);
@@ -66,6 +118,13 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"generate"},
       {"generate", "a", "b"},
       {"generate", "a", "--max-tokens", "many"},
+      {"generate", "a", "--logit-bias", "5"},
+      {"generate", "a", "--logit-bias", "x=1"},
+      {"generate", "a", "--logit-bias", "5=y"},
+      {"generate", "a", "--logit-bias", "5=1", "--logit-bias", "5=2"},
+      {"generate", "a", "--priority", "highest"},
+      {"generate", "a", "--logprobs", "1"},
+      {"generate", "a", "--length-penalty", "1"},
       {"up", "--model", "/no/such/dir"},
       {"up", "--model", "/tmp", "--prefill", "0"},
       {"up", "--model", "/tmp", "--block-size", "-1"},

@@ -59,6 +59,25 @@ TEST_F(GenerateCommandTest, PrintsTextOrJson) {
   EXPECT_EQ(err_.str(), "");
 }
 
+TEST_F(GenerateCommandTest, JsonHasChoicesAndLogprobs) {
+  client::Completion completion;
+  completion.choices.resize(2);
+  completion.choices[1].text = "b";
+  completion.choices[1].finish_reason = client::FinishReason::kStop;
+  completion.choices[1].beam_score = -1.5;
+  completion.choices[1].logprobs = {{98, -0.5f, {{97, -0.25f}, {98, -0.5f}}}};
+  completion.prompt_logprobs = {{5, -2, {}}};
+  const auto json = nlohmann::json::parse(ToJson(completion));
+  ASSERT_EQ(json["choices"].size(), 2u);
+  EXPECT_EQ(json["choices"][0]["logprobs"].size(), 0u);
+  EXPECT_EQ(json["choices"][1]["text"], "b");
+  EXPECT_EQ(json["choices"][1]["finish_reason"], "stop");
+  EXPECT_EQ(json["choices"][1]["beam_score"], -1.5);
+  EXPECT_EQ(json["choices"][1]["logprobs"][0]["token_id"], 98);
+  EXPECT_EQ(json["choices"][1]["logprobs"][0]["top"][0]["logprob"], -0.25);
+  EXPECT_EQ(json["prompt_logprobs"][0]["logprob"], -2);
+}
+
 TEST_F(GenerateCommandTest, TellsReasonOnStderrAndExitsWithOne) {
   options_.request.max_tokens = 0;
   EXPECT_EQ(RunGenerate(options_, out_, err_), 1);

@@ -242,6 +242,18 @@ std::vector<decode_worker::BeamSearch::Answer> SearchAlone(const std::vector<int
   }
 }
 
+// A score, from the log probabilities of single steps.
+double ScoreOf(const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer) {
+  std::vector<int32_t> whole = prompt;
+  whole.insert(whole.end(), answer.begin(), answer.end());
+  const std::vector<model::SampledToken> logprobs = TheOracle().PromptLogprobs(whole, 0);
+  double sum = 0;
+  for (size_t i = prompt.size() - 1; i < logprobs.size(); ++i) {
+    sum += static_cast<double>(logprobs[i].logprob);
+  }
+  return sum / static_cast<double>(answer.size());
+}
+
 TEST_F(ServingTest, BeamsFindWhatASearchAloneFinds) {
   worker::WorkerOptions tight = Options();
   tight.num_blocks = 40;
@@ -251,6 +263,8 @@ TEST_F(ServingTest, BeamsFindWhatASearchAloneFinds) {
   for (int i = 0; i < 6; ++i) {
     const std::vector<int32_t> prompt = RandomTokens(random, 20 + 17 * i);
     const auto expected = SearchAlone(prompt, 4, 2, 20);
+    EXPECT_NEAR(expected[0].score, ScoreOf(prompt, expected[0].token_ids), 1e-3);
+    EXPECT_LT(expected[0].score, -0.01);
     clients.emplace_back([this, i, prompt, expected] {
       DecodeRequest request = Request(prompt, Greedy(), 20);
       request.set_n(2);

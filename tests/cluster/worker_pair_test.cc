@@ -1,4 +1,6 @@
 // A prefill and a decode worker over real gRPC: one answer, no leaks, whatever the peer does.
+#include "tests/cluster/worker_pair.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,7 +14,6 @@
 #include "common/base/error.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/kv_sender.h"
-#include "tests/cluster/worker_pair.h"
 
 namespace baton {
 namespace {
@@ -74,6 +75,40 @@ TEST_F(WorkerPairTest, ManyAtOnceThroughATinyPoolEqualTheOracle) {
     });
   }
   for (std::thread& client : clients) client.join();
+  ExpectIdle();
+}
+
+TEST_F(WorkerPairTest, EightAtOnceWithOneColdPrefixComputeItOnce) {
+  worker::WorkerOptions options = Options();
+  options.max_num_batched_tokens = 32;
+  StartPair(options, options);
+  std::mt19937 random(29);
+  const std::vector<int32_t> shared = RandomTokens(random, 320);
+  constexpr int kRequests = 8;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::vector<int32_t>> expected;
+  for (int i = 0; i < kRequests; ++i) {
+    std::vector<int32_t> prompt = shared;
+    const std::vector<int32_t> tail = RandomTokens(random, 20);
+    prompt.insert(prompt.end(), tail.begin(), tail.end());
+    prompt[320] = i;  // nothing but the prefix is shared
+    expected.push_back(TheOracle().Generate(prompt, Greedy(), 8));
+    prompts.push_back(std::move(prompt));
+  }
+  std::vector<DecodeResult> results(kRequests);
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kRequests; ++i) {
+    clients.emplace_back(
+        [&, i] { results[i] = Decode(channel_, Request(prompts[i], Greedy(), 8)); });
+  }
+  for (std::thread& client : clients) client.join();
+  int computed = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    ASSERT_TRUE(results[i].status.ok()) << results[i].status;
+    EXPECT_EQ(results[i].tokens, expected[i]) << "request " << i;
+    computed += static_cast<int>(prompts[i].size()) - results[i].usage.cached_prompt_tokens();
+  }
+  EXPECT_EQ(computed, 320 + kRequests * 20);
   ExpectIdle();
 }
 

@@ -19,7 +19,7 @@ Proposals Make(const std::vector<std::pair<int32_t, double>>& tokens) {
   for (const auto& [id, logprob] : tokens) {
     model::SampledToken& token = proposals.emplace_back();
     token.token_id = id;
-    token.logprob = static_cast<float>(logprob);
+    token.score = static_cast<float>(logprob);
   }
   return proposals;
 }
@@ -101,7 +101,7 @@ TEST(BeamSearchTest, AWideEnoughSearchFindsTheBestOfAllAnswers) {
         for (const auto& proposal : next(prefix)) {
           std::vector<int32_t> longer = prefix;
           longer.push_back(proposal.token_id);
-          enumerate(std::move(longer), logprob + static_cast<double>(proposal.logprob));
+          enumerate(std::move(longer), logprob + static_cast<double>(proposal.score));
         }
       };
   enumerate({}, 0);

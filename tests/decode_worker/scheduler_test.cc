@@ -312,7 +312,7 @@ TEST_F(SchedulerTest, BeamsThatLoseTheirBlocksStartAnew) {
   std::vector<model::SampledToken> proposed(4);
   for (int i = 0; i < 4; ++i) {
     proposed[static_cast<size_t>(i)].token_id = 7 + i;
-    proposed[static_cast<size_t>(i)].logprob = -0.1f * static_cast<float>(i + 1);
+    proposed[static_cast<size_t>(i)].score = -0.1f * static_cast<float>(i + 1);
   }
   const auto steps = call->beams->Advance({proposed});
   ASSERT_EQ(steps.size(), 2u);

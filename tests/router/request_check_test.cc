@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/error.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::router {
@@ -95,6 +96,19 @@ TEST_F(RequestCheckTest, AllThatIsGivenIsPassedOn) {
   EXPECT_EQ(decode.n(), 16);
   EXPECT_EQ(decode.priority(), v1::PRIORITY_HIGH);
   EXPECT_EQ(decode.tenant(), std::string(128, 't'));
+}
+
+TEST_F(RequestCheckTest, PromptLogprobsOfLongPromptsAreBounded) {
+  model_.max_model_len = 1 << 17;
+  request_.mutable_token_ids()->mutable_ids()->Resize((1 << 18) / 21, 'a');
+  request_.set_prompt_logprobs(20);
+  EXPECT_EQ(Prepared().prompt_logprobs(), 20);
+  request_.mutable_token_ids()->add_ids('a');
+  const absl::Status status = PrepareRequest(request_, *tokenizer_, model_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(status), "OUT_OF_RANGE");
+  EXPECT_EQ(ErrorField(status), "prompt_logprobs");
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("20 for 12484 tokens"));
 }
 
 TEST_F(RequestCheckTest, TheModelsDefaultsYieldToTheRequest) {

@@ -1,0 +1,44 @@
+// How many tokens a second a worker's steps compute, to say when what waits will be done.
+#ifndef BATON_COMMON_WORKER_THROUGHPUT_H_
+#define BATON_COMMON_WORKER_THROUGHPUT_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+
+namespace baton::worker {
+
+// Tokens over seconds of the steps measured, both weighted so that a step's weight halves with each
+// `half_life` of computing after it: idle time changes nothing. Measure only steps that had as much
+// to do as they could take: one with little work says nothing of the rate under load.
+//
+// Thread: owned by a loop.
+class Throughput {
+ public:
+  explicit Throughput(const Clock& clock, absl::Duration half_life = absl::Seconds(10))
+      : clock_(clock), half_life_(half_life) {}
+
+  void StepBegins() { begin_ = clock_.SinceStart(); }
+  // Of the step that began last. REQUIRES: tokens >= 0.
+  void StepEnds(int64_t tokens);
+
+  // Nothing before the first step that took any time.
+  std::optional<double> tokens_per_second() const;
+
+ private:
+  const Clock& clock_;
+  const absl::Duration half_life_;
+  absl::Duration begin_;
+  double tokens_ = 0;
+  double seconds_ = 0;
+};
+
+// When to ask again where `tokens` must be computed first: their time at that rate, or a second
+// where no rate is known; at least 10 ms, at most a minute.
+absl::Duration RetryAfter(int64_t tokens, std::optional<double> tokens_per_second);
+
+}  // namespace baton::worker
+
+#endif  // BATON_COMMON_WORKER_THROUGHPUT_H_

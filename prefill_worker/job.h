@@ -1,0 +1,70 @@
+// One prompt on its way through the prefill worker.
+#ifndef BATON_PREFILL_WORKER_JOB_H_
+#define BATON_PREFILL_WORKER_JOB_H_
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "baton/v1/inference.pb.h"
+#include "common/kv/block_pool.h"
+#include "common/kv/prefix_key.h"
+#include "common/model/sampler.h"
+
+namespace baton::transfer {
+class KvSender;
+class PinnedBlocks;
+}  // namespace baton::transfer
+
+namespace baton::prefill_worker {
+
+// A place in the order of work: less is earlier. See scheduler.h for the rule.
+struct Rank {
+  int class_order = 0;  // HIGH before NORMAL before LOW
+  int64_t key = 0;      // tokens to compute, plus what the worker had computed when the job came
+  uint64_t id = 0;
+  auto operator<=>(const Rank&) const = default;
+};
+
+struct PrefillJob {
+  uint64_t id = 0;
+  std::string request_id;
+  std::vector<int32_t> tokens;
+  kv::PrefixKey root = 0;
+  int first_block = 0;  // the first that the decode worker wants
+  v1::Priority priority = v1::PRIORITY_NORMAL;
+  absl::Time deadline = absl::InfiniteFuture();  // of the caller, for all of its request
+  model::SamplingParams sampling;
+  int prompt_tokens = 0;               // of `tokens`; the rest is the answer so far
+  std::vector<int32_t> suppressed;     // not to be drawn as the first token
+  std::optional<int> prompt_logprobs;  // then nothing of the prompt is taken from the cache
+  std::shared_ptr<transfer::KvSender> sender;
+
+  // Set when it starts.
+  kv::BlockLease blocks;
+  std::shared_ptr<const transfer::PinnedBlocks> pinned;  // set by the loop
+  int cached_tokens = 0;
+  int computed_tokens = 0;  // cached ones included
+  absl::Duration submitted_at;
+  absl::Duration started_at;
+
+  // The scheduler's own notes.
+  std::vector<kv::PrefixKey> keys;  // of its whole blocks; empty without a prefix cache
+  int64_t arrival_work = 0;         // what the worker had computed when the job came
+  int expected_tokens = 0;          // to compute: neither cached nor being computed for another job
+  Rank rank;                        // while it waits
+  uint64_t start_order = 0;         // from 1 on, once it runs
+  int64_t passed_tokens = 0;        // of jobs that started before it because it did not fit
+
+  int size() const { return static_cast<int>(tokens.size()); }
+  int remaining_tokens() const { return size() - computed_tokens; }
+  bool running() const { return start_order != 0; }
+};
+
+}  // namespace baton::prefill_worker
+
+#endif  // BATON_PREFILL_WORKER_JOB_H_

@@ -1,0 +1,206 @@
+#include "client/cpp/convert.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "baton/v1/inference.grpc.pb.h"
+#include "common/base/rpc/server.h"
+
+namespace baton::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+TEST(ConvertTest, EveryFieldOfARequest) {
+  GenerateRequest request;
+  request.text = "hi";
+  request.sampling.repetition_penalty = 1.5f;
+  request.sampling.frequency_penalty = -1;
+  request.sampling.presence_penalty = 0.5f;
+  request.sampling.logit_bias = {{1, 2.0f}, {5, -3.0f}};
+  request.min_tokens = 3;
+  request.n = 4;
+  request.beam_width = 5;
+  request.length_penalty = 0.5f;
+  request.logprobs = 0;
+  request.prompt_logprobs = 6;
+  request.priority = Priority::kLow;
+  request.tenant = "t";
+  const v1::GenerateRequest proto = ToProto(request);
+  EXPECT_EQ(proto.sampling().repetition_penalty(), 1.5f);
+  EXPECT_EQ(proto.sampling().frequency_penalty(), -1);
+  EXPECT_EQ(proto.sampling().presence_penalty(), 0.5f);
+  EXPECT_THAT(proto.sampling().logit_bias(), UnorderedElementsAre(Pair(1, 2.0f), Pair(5, -3.0f)));
+  EXPECT_EQ(proto.stop().min_tokens(), 3);
+  EXPECT_EQ(proto.n(), 4);
+  EXPECT_EQ(proto.beam_width(), 5);
+  EXPECT_EQ(proto.length_penalty(), 0.5f);
+  EXPECT_TRUE(proto.has_logprobs());
+  EXPECT_EQ(proto.logprobs(), 0);
+  EXPECT_EQ(proto.prompt_logprobs(), 6);
+  EXPECT_EQ(proto.priority(), v1::PRIORITY_LOW);
+  EXPECT_EQ(proto.tenant(), "t");
+}
+
+TEST(ConvertTest, WhatIsAbsentStaysAbsent) {
+  const v1::GenerateRequest proto = ToProto({});
+  EXPECT_FALSE(proto.sampling().has_repetition_penalty());
+  EXPECT_FALSE(proto.sampling().has_frequency_penalty());
+  EXPECT_FALSE(proto.sampling().has_presence_penalty());
+  EXPECT_FALSE(proto.stop().has_min_tokens());
+  EXPECT_FALSE(proto.has_n());
+  EXPECT_FALSE(proto.has_beam_width());
+  EXPECT_FALSE(proto.has_length_penalty());
+  EXPECT_FALSE(proto.has_logprobs());
+  EXPECT_FALSE(proto.has_prompt_logprobs());
+  EXPECT_EQ(proto.priority(), v1::PRIORITY_UNSPECIFIED);
+}
+
+v1::TokenLogprobs Logprobs(int32_t id, float logprob) {
+  v1::TokenLogprobs logprobs;
+  logprobs.set_token_id(id);
+  logprobs.set_logprob(logprob);
+  logprobs.add_top()->set_token_id(9);
+  logprobs.mutable_top(0)->set_logprob(-0.125f);
+  return logprobs;
+}
+
+TEST(ConvertTest, AWholeAnswer) {
+  v1::GenerateOnceResponse response;
+  response.set_text("a");
+  *response.add_prompt_logprobs() = Logprobs(3, -3);
+  for (const char* text : {"a", "b"}) {
+    v1::Choice* choice = response.add_choices();
+    choice->set_text(text);
+    choice->add_token_ids(7);
+    choice->set_finish_reason(v1::FINISH_REASON_LENGTH);
+    choice->set_matched_stop("x");
+    choice->set_beam_score(-1.5);
+    *choice->add_logprobs() = Logprobs(7, -0.5f);
+  }
+  const Completion completion = FromProto(response);
+  EXPECT_EQ(completion.text, "a");
+  ASSERT_EQ(completion.prompt_logprobs.size(), 1u);
+  EXPECT_EQ(completion.prompt_logprobs[0].logprob, -3);
+  ASSERT_EQ(completion.choices.size(), 2u);
+  const Choice& second = completion.choices[1];
+  EXPECT_EQ(second.text, "b");
+  EXPECT_THAT(second.token_ids, ElementsAre(7));
+  EXPECT_EQ(second.finish_reason, FinishReason::kLength);
+  EXPECT_EQ(second.matched_stop, "x");
+  EXPECT_EQ(second.beam_score, -1.5);
+  ASSERT_EQ(second.logprobs.size(), 1u);
+  EXPECT_EQ(second.logprobs[0].token_id, 7);
+  ASSERT_EQ(second.logprobs[0].top.size(), 1u);
+  EXPECT_EQ(second.logprobs[0].top[0].token_id, 9);
+  EXPECT_EQ(second.logprobs[0].top[0].logprob, -0.125f);
+}
+
+// A router that answers as it is told.
+class ScriptedRouter final : public v1::InferenceService::Service {
+ public:
+  std::vector<v1::GenerateResponse> script;
+
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    for (const v1::GenerateResponse& response : script) writer->Write(response);
+    return grpc::Status::OK;
+  }
+};
+
+class StreamTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto server = RpcServer::Start({}, {&router_}, {"baton.v1.InferenceService"});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    client_ = *Client::Create(server_->address());
+  }
+  v1::GenerateResponse& Say(int choice, const char* text) {
+    v1::GenerateResponse& response = router_.script.emplace_back();
+    response.set_choice(choice);
+    response.set_text(text);
+    return response;
+  }
+  std::unique_ptr<GenerateStream> Generate(int n) {
+    GenerateRequest request;
+    request.n = n;
+    return client_->Generate(request);
+  }
+
+  ScriptedRouter router_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(StreamTest, ChoicesThatComeInTurns) {
+  *Say(0, "a").add_prompt_logprobs() = Logprobs(3, -3);
+  *Say(1, "x").add_logprobs() = Logprobs(7, -0.5f);
+  Say(0, "b").set_finish_reason(v1::FINISH_REASON_STOP);
+  v1::GenerateResponse& last = Say(1, "y");
+  *last.add_logprobs() = Logprobs(8, -0.25f);
+  last.set_finish_reason(v1::FINISH_REASON_LENGTH);
+  last.set_beam_score(-2);
+  last.set_seed(5);
+  const auto stream = Generate(2);
+  std::vector<int> order;
+  while (auto delta = stream->Next()) {
+    order.push_back(delta->choice);
+    if (order.size() == 1) {
+      EXPECT_EQ(delta->prompt_logprobs.size(), 1u);
+    }
+    if (order.size() == 2) {
+      ASSERT_EQ(delta->logprobs.size(), 1u);
+      EXPECT_EQ(delta->logprobs[0].token_id, 7);
+    }
+  }
+  EXPECT_TRUE(stream->status().ok()) << stream->status();
+  EXPECT_THAT(order, ElementsAre(0, 1, 0, 1));
+  const Completion& completion = stream->completion();
+  EXPECT_EQ(completion.text, "ab");
+  EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(completion.seed, 5u);
+  ASSERT_EQ(completion.choices.size(), 2u);
+  EXPECT_EQ(completion.choices[0].text, "ab");
+  EXPECT_EQ(completion.choices[1].text, "xy");
+  EXPECT_EQ(completion.choices[1].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(completion.choices[1].beam_score, -2);
+  ASSERT_EQ(completion.choices[1].logprobs.size(), 2u);
+  EXPECT_EQ(completion.choices[1].logprobs[1].token_id, 8);
+  EXPECT_EQ(completion.prompt_logprobs.size(), 1u);
+}
+
+TEST_F(StreamTest, IncompleteUntilEveryChoiceHasFinished) {
+  Say(0, "a").set_finish_reason(v1::FINISH_REASON_STOP);
+  Say(1, "x");
+  const auto stream = Generate(2);
+  while (stream->Next()) {
+  }
+  EXPECT_EQ(stream->status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(stream->status().message()), HasSubstr("choice 1"));
+}
+
+TEST_F(StreamTest, AChoiceThatWasNotAskedForIsAnError) {
+  for (const int bad : {2, -1, 2147483647}) {
+    router_.script.clear();
+    Say(0, "a");
+    Say(bad, "x");
+    Say(1, "y");
+    const auto stream = Generate(2);
+    while (stream->Next()) {
+    }
+    EXPECT_EQ(stream->status().code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(stream->status().message()),
+                HasSubstr("choice " + std::to_string(bad)));
+    EXPECT_EQ(stream->completion().choices[1].text, "");
+  }
+}
+
+}  // namespace
+}  // namespace baton::client
