@@ -1,64 +1,105 @@
-// How many requests are inside at once, and the wait for the last of them to leave.
+// How much is inside at once, how fast it leaves, and so when those refused may try again.
 #ifndef BATON_ROUTER_ADMISSION_H_
 #define BATON_ROUTER_ADMISSION_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "router/decaying_rate.h"
 
 namespace baton::router {
 
 // Thread-safe. Must outlive its tickets.
 class Admission {
  public:
-  // A place inside, given back by its destructor. Move-only.
+  struct Limits {
+    int requests = 0;
+    int64_t prompt_tokens = 0;
+    // Told to those refused while the speed is not known yet.
+    absl::Duration first_retry_after = absl::Seconds(1);
+  };
+  struct Inside {
+    int requests = 0;
+    int64_t prompt_tokens = 0;
+  };
+
+  // A place inside, given back by its destructor. Move-only; its methods are for one thread.
   class Ticket {
    public:
     explicit Ticket(Admission* admission) : admission_(admission) {}
-    Ticket(Ticket&& other) noexcept : admission_(std::exchange(other.admission_, nullptr)) {}
+    Ticket(Ticket&& other) noexcept
+        : admission_(std::exchange(other.admission_, nullptr)),
+          prompt_tokens_(std::exchange(other.prompt_tokens_, 0)),
+          waiting_(std::exchange(other.waiting_, false)) {}
     Ticket& operator=(Ticket&& other) noexcept {
       std::swap(admission_, other.admission_);
+      std::swap(prompt_tokens_, other.prompt_tokens_);
+      std::swap(waiting_, other.waiting_);
       return *this;
     }
     ~Ticket() {
-      if (admission_ != nullptr) admission_->Leave();
+      if (admission_ != nullptr) admission_->Leave(*this);
     }
 
+    // Once, when the prompt's length is known. False if there is no room for so many; a prompt
+    // that is alone always has room.
+    bool TryAddPrompt(int64_t tokens) { return admission_->TryAddPrompt(tokens, this); }
+    // The prompt waits for nobody any more.
+    void OnFirstToken() { admission_->OnFirstToken(this); }
+
    private:
+    friend class Admission;
     Admission* admission_;
+    int64_t prompt_tokens_ = 0;
+    bool waiting_ = false;  // for the first token
   };
 
-  // `on_change` gets how many are inside, under the lock: in order, and so must be quick.
-  Admission(int capacity, std::function<void(int inside)> on_change)
-      : capacity_(capacity), on_change_(std::move(on_change)) {}
+  // `on_change` is called under the lock: in order, and so must be quick. `clock` must outlive it.
+  Admission(const Limits& limits, const Clock& clock, std::function<void(const Inside&)> on_change)
+      : limits_(limits), clock_(clock), on_change_(std::move(on_change)) {}
 
   // Nothing if all places are taken.
-  std::optional<Ticket> TryEnter() {
-    absl::MutexLock lock(&mutex_);
-    if (inside_ >= capacity_) return std::nullopt;
-    on_change_(++inside_);
-    return Ticket(this);
-  }
+  std::optional<Ticket> TryEnter();
 
-  void AwaitEmpty() {
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](int* inside) { return *inside == 0; }, &inside_));
-  }
+  // When one who is refused now is to come again: in a line with those refused before, at the pace
+  // at which places become free. Between 50 ms and 30 s.
+  absl::Duration RetryAfter();
+
+  // How long a prompt that came now would wait for those before it. Zero unless the pace under
+  // load is known and there is load: a guess that is too long would refuse what could be done.
+  absl::Duration EstimatedWait() const;
+
+  void AwaitEmpty();
 
  private:
-  void Leave() {
-    absl::MutexLock lock(&mutex_);
-    on_change_(--inside_);
-  }
+  bool TryAddPrompt(int64_t tokens, Ticket* ticket);
+  void OnFirstToken(Ticket* ticket);
+  void Leave(const Ticket& ticket);
+  // The pace of prompts is taken while at least so many wait: a single one does not show it.
+  bool Loaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteLoadedTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndWaiting(int64_t tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const int capacity_;
-  const std::function<void(int)> on_change_;
+  const Limits limits_;
+  const Clock& clock_;
+  const std::function<void(const Inside&)> on_change_;
   mutable absl::Mutex mutex_;
-  int inside_ ABSL_GUARDED_BY(mutex_) = 0;
+  Inside inside_ ABSL_GUARDED_BY(mutex_);
+  DecayingRate completions_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration next_turn_ ABSL_GUARDED_BY(mutex_);  // of the line of those refused
+
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // requests without a first token
+  int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration last_change_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration loaded_time_ ABSL_GUARDED_BY(mutex_);  // a clock that stands still without load
+  int loaded_samples_ ABSL_GUARDED_BY(mutex_) = 0;
+  DecayingRate prompt_tokens_done_ ABSL_GUARDED_BY(mutex_);  // by that clock
 };
 
 }  // namespace baton::router

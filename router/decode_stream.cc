@@ -1,30 +1,62 @@
 #include "router/decode_stream.h"
 
+#include <utility>
+
 namespace baton::router {
+namespace {
 
-DecodeStream* DecodeStream::Open(internal::v1::DecodeService::Stub& stub,
-                                 internal::v1::DecodeRequest request, absl::Time deadline,
-                                 std::shared_ptr<Listener> listener) {
-  auto* stream = new DecodeStream(std::move(request), std::move(listener));
-  stream->context_.set_deadline(absl::ToChronoTime(deadline));
-  stub.async()->Decode(&stream->context_, &stream->request_, stream);
-  stream->StartRead(&stream->response_);
-  stream->StartCall();
+// Owns itself until OnDone.
+class Stream final : public grpc::ClientReadReactor<internal::v1::DecodeResponse>,
+                     public DecodeHandle {
+ public:
+  Stream(internal::v1::DecodeRequest request, std::shared_ptr<DecodeListener> listener, int call)
+      : request_(std::move(request)), listener_(std::move(listener)), call_(call) {}
+
+  void Open(internal::v1::DecodeService::Stub& stub, absl::Time deadline) {
+    context_.set_deadline(absl::ToChronoTime(deadline));
+    stub.async()->Decode(&context_, &request_, this);
+    StartRead(&response_);
+    StartCall();
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return;  // OnDone says why
+    listener_->OnDecoded(call_, response_);
+    StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    // The listener goes last. Who waits for it may destroy the channel then, which must not happen
+    // here: the context holds a reference to it, and a channel cannot end on a thread of gRPC's.
+    const std::shared_ptr<DecodeListener> listener = listener_;
+    listener->OnStreamEnd(call_, status);
+    delete this;
+  }
+
+  grpc::ClientContext context_;
+  const internal::v1::DecodeRequest request_;
+  const std::shared_ptr<DecodeListener> listener_;
+  const int call_;
+  internal::v1::DecodeResponse response_;
+};
+
+}  // namespace
+
+GrpcDecodeNetwork::GrpcDecodeNetwork(const std::vector<std::shared_ptr<grpc::Channel>>& channels) {
+  for (const auto& channel : channels) {
+    stubs_.push_back(internal::v1::DecodeService::NewStub(channel));
+  }
+}
+
+DecodeHandle* GrpcDecodeNetwork::Open(int worker, internal::v1::DecodeRequest request,
+                                      absl::Time deadline, std::shared_ptr<DecodeListener> listener,
+                                      int call) {
+  auto* stream = new Stream(std::move(request), std::move(listener), call);
+  stream->Open(*stubs_[worker], deadline);
   return stream;
-}
-
-void DecodeStream::OnReadDone(bool ok) {
-  if (!ok) return;  // OnDone says why
-  listener_->OnDecoded(response_);
-  StartRead(&response_);
-}
-
-void DecodeStream::OnDone(const grpc::Status& status) {
-  // The listener goes last. Who waits for it may destroy the channel then, which must not happen
-  // here: the context holds a reference to it, and a channel cannot end on a thread of gRPC's.
-  const std::shared_ptr<Listener> listener = listener_;
-  listener->OnStreamEnd(status);
-  delete this;
 }
 
 }  // namespace baton::router

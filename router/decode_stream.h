@@ -1,46 +1,56 @@
-// One Decode call to a worker.
+// Decode calls to workers, and the network that they go through.
 #ifndef BATON_ROUTER_DECODE_STREAM_H_
 #define BATON_ROUTER_DECODE_STREAM_H_
 
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "baton/internal/v1/decode.grpc.pb.h"
 
 namespace baton::router {
 
-class DecodeStream final : public grpc::ClientReadReactor<internal::v1::DecodeResponse> {
+// Who has opened calls. Told of each by the number that it gave it; one call's events come one at a
+// time.
+class DecodeListener {
  public:
-  // Called on gRPC's threads, one at a time.
-  class Listener {
-   public:
-    virtual ~Listener() = default;
-    virtual void OnDecoded(const internal::v1::DecodeResponse& response) = 0;
-    // The stream is gone when this returns.
-    virtual void OnStreamEnd(const grpc::Status& status) = 0;
-  };
+  virtual ~DecodeListener() = default;
+  virtual void OnDecoded(int call, const internal::v1::DecodeResponse& response) = 0;
+  // The call is gone when this returns.
+  virtual void OnStreamEnd(int call, const grpc::Status& status) = 0;
+};
 
-  // Opens the stream; it owns itself until OnStreamEnd. It shares the listener, because the call
-  // behind it may have been answered, and left by all others, before the worker's stream has ended.
-  static DecodeStream* Open(internal::v1::DecodeService::Stub& stub,
-                            internal::v1::DecodeRequest request, absl::Time deadline,
-                            std::shared_ptr<Listener> listener);
+class DecodeHandle {
+ public:
+  // Ends the call at once, and with it all that the workers hold for it. Not after OnStreamEnd.
+  virtual void Cancel() = 0;
 
-  // Ends the stream at once, and with it all that the workers hold for it. Not after OnStreamEnd.
-  void Cancel() { context_.TryCancel(); }
+ protected:
+  ~DecodeHandle() = default;
+};
+
+// Thread-safe.
+class DecodeNetwork {
+ public:
+  virtual ~DecodeNetwork() = default;
+  // Opens a call to a worker, numbered as in Membership; it lives until OnStreamEnd. It shares the
+  // listener, because the request behind it may have been answered, and left by all others, before
+  // the worker's stream has ended. Never calls the listener on the thread that opens.
+  virtual DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, absl::Time deadline,
+                             std::shared_ptr<DecodeListener> listener, int call) = 0;
+};
+
+class GrpcDecodeNetwork final : public DecodeNetwork {
+ public:
+  // One channel per worker.
+  explicit GrpcDecodeNetwork(const std::vector<std::shared_ptr<grpc::Channel>>& channels);
+  DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, absl::Time deadline,
+                     std::shared_ptr<DecodeListener> listener, int call) override;
 
  private:
-  explicit DecodeStream(internal::v1::DecodeRequest request, std::shared_ptr<Listener> listener)
-      : request_(std::move(request)), listener_(std::move(listener)) {}
-  void OnReadDone(bool ok) override;
-  void OnDone(const grpc::Status& status) override;
-
-  grpc::ClientContext context_;
-  const internal::v1::DecodeRequest request_;
-  const std::shared_ptr<Listener> listener_;
-  internal::v1::DecodeResponse response_;
+  std::vector<std::unique_ptr<internal::v1::DecodeService::Stub>> stubs_;
 };
 
 }  // namespace baton::router

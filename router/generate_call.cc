@@ -1,7 +1,10 @@
 #include "router/generate_call.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -9,27 +12,8 @@
 #include "router/worker_error.h"
 
 namespace baton::router {
-namespace {
 
 namespace decode_pb = ::baton::internal::v1;
-
-Relay::End EndOf(decode_pb::DecodeResponse::Finish finish) {
-  return finish == decode_pb::DecodeResponse::FINISH_STOP     ? Relay::End::kStopToken
-         : finish == decode_pb::DecodeResponse::FINISH_LENGTH ? Relay::End::kLength
-                                                              : Relay::End::kNone;
-}
-
-v1::Timings ToTimings(const decode_pb::DecodeTimings& from, absl::Duration ttft) {
-  v1::Timings timings;
-  timings.set_queue_ms(from.queue_ms());
-  timings.set_prefill_ms(from.prefill_ms());
-  timings.set_kv_transfer_ms(from.kv_transfer_ms());
-  timings.set_decode_ms(from.decode_ms());
-  timings.set_ttft_ms(absl::ToDoubleMilliseconds(ttft));
-  return timings;
-}
-
-}  // namespace
 
 void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink) {
   absl::MutexLock lock(&mutex_);
@@ -49,10 +33,11 @@ void GenerateCall::Refuse(const absl::Status& error, ResponseSink* sink) {
   Fail(error);
 }
 
-absl::Status GenerateCall::Overloaded(absl::string_view reason, absl::string_view message) const {
+absl::Status GenerateCall::Overloaded(absl::string_view reason, absl::string_view message,
+                                      absl::Duration retry_after) const {
   parts_.metrics.RequestRejected(reason);
   return WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, reason, message),
-                        absl::Milliseconds(parts_.options.retry_after_ms));
+                        retry_after);
 }
 
 absl::Status GenerateCall::Admit(v1::GenerateRequest request) {
@@ -60,13 +45,15 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest request) {
   if (!ticket_) {
     return Overloaded("TOO_MANY_REQUESTS",
                       absl::StrCat(parts_.options.max_inflight_requests,
-                                   " requests are running, which is this router's limit"));
+                                   " requests are running, which is this router's limit"),
+                      parts_.admission.RetryAfter());
   }
   auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
   if (!parts_.pool.TryRun([self = shared_from_this(), shared] { self->Prepare(*shared); })) {
     return Overloaded("TOKENIZER_QUEUE_FULL",
                       absl::StrCat(parts_.options.max_queued_prompts,
-                                   " prompts wait to be tokenized, which is this router's limit"));
+                                   " prompts wait to be tokenized, which is this router's limit"),
+                      parts_.admission.RetryAfter());
   }
   return absl::OkStatus();
 }
@@ -89,33 +76,38 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   prepared_ = *std::move(prepared);
   prepared_.decode.set_request_id(request_id_);
   usage_.set_prompt_tokens(prepared_.decode.tokens_size());
-  relay_.emplace(parts_.tokenizer, prepared_.stops);
-  if (absl::Status sent = Dispatch(); !sent.ok()) Fail(sent);
+  if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
+  answer_.emplace(parts_.tokenizer, prepared_);
+  last_token_at_.resize(answer_->choice_count());
+  parts_.retry_budget.OnRequest(answer_->choice_count());
+  Attempt first;
+  first.choices.resize(answer_->choice_count());
+  std::iota(first.choices.begin(), first.choices.end(), 0);
+  if (absl::Status sent = Open(std::move(first)); !sent.ok()) return Fail(sent);
+  parts_.watch.Add(weak_from_this());
 }
 
-absl::Status GenerateCall::Dispatch() {
-  RouteRequest wanted;
-  wanted.model_fingerprint = prepared_.decode.model_fingerprint();
-  wanted.keys = prepared_.keys;
-  wanted.prompt_tokens = prepared_.decode.tokens_size();
-  if (retried_) wanted.avoid = {route_.prefill.worker, route_.decode.worker};
-  absl::StatusOr<Route> route = parts_.membership.Choose(wanted);
-  if (!route.ok()) return route.status();
-  const bool same_pair = retried_ && route->prefill.worker == route_.prefill.worker &&
-                         route->decode.worker == route_.decode.worker;
-  if (same_pair) return absl::UnavailableError("no other pair");
-  route_ = *std::move(route);
-  parts_.metrics.Routed(route_.decision, parts_.membership.policy_name());
-  BATON_LOG(Debug) << "request " << request_id_ << ": " << wanted.prompt_tokens
-                   << " prompt tokens to " << route_.prefill.address << " ("
-                   << route_.matched_blocks << " blocks cached) and " << route_.decode.address;
-  decode_pb::DecodeRequest request = prepared_.decode;
-  request.set_decode_epoch(route_.decode.epoch);
-  request.mutable_prefill()->set_address(route_.prefill.address);
-  request.mutable_prefill()->set_worker_id(route_.prefill.worker_id);
-  request.mutable_prefill()->set_epoch(route_.prefill.epoch);
-  stream_ = DecodeStream::Open(*parts_.decode_stubs[route_.decode.worker], std::move(request),
-                               deadline_, shared_from_this());
+absl::Status GenerateCall::AdmitPrompt() {
+  const absl::Duration left = deadline_ - parts_.clock.Now();
+  if (left <= absl::ZeroDuration()) {
+    parts_.metrics.RequestRejected("DEADLINE_UNREACHABLE");
+    return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_UNREACHABLE",
+                     "the request's deadline passed before any worker was asked");
+  }
+  if (const absl::Duration wait = parts_.admission.EstimatedWait(); wait > left) {
+    return Overloaded(
+        "DEADLINE_UNREACHABLE",
+        absl::StrCat("the prompts before this one take about ", absl::ToInt64Milliseconds(wait),
+                     " ms, and its deadline is in ", absl::ToInt64Milliseconds(left), " ms"),
+        std::max(wait - left, absl::Milliseconds(50)));
+  }
+  if (!ticket_->TryAddPrompt(prepared_.decode.tokens_size())) {
+    return Overloaded(
+        "TOO_MANY_PROMPT_TOKENS",
+        absl::StrCat("with this prompt, more than ", parts_.options.max_inflight_prompt_tokens,
+                     " prompt tokens would be running, this router's limit"),
+        parts_.admission.RetryAfter());
+  }
   return absl::OkStatus();
 }
 
@@ -129,88 +121,109 @@ void GenerateCall::Cancel() {
             : MakeError(absl::StatusCode::kCancelled, "CANCELLED", "the client cancelled"));
 }
 
-void GenerateCall::OnDecoded(const decode_pb::DecodeResponse& response) {
+void GenerateCall::OnDecoded(int stream, const decode_pb::DecodeResponse& response) {
   absl::MutexLock lock(&mutex_);
-  if (sink_ != nullptr) RelayTokens(response);
+  if (sink_ != nullptr && attempts_.contains(stream)) RelayTokens(stream, response);
 }
 
-void GenerateCall::RelayTokens(const decode_pb::DecodeResponse& response) {
+void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& response) {
+  Attempt& attempt = attempts_.at(stream);
+  attempt.heard = true;
+  attempt.last_message = parts_.clock.SinceStart();
+  if (response.has_timings()) attempt.timings = response.timings();
   if (response.has_usage()) {
-    usage_.set_cached_prompt_tokens(response.usage().cached_prompt_tokens());
-    usage_.set_kv_bytes(response.usage().kv_bytes());
+    // What was cached of the client's prompt is told by the first to answer; what was moved, by
+    // all.
+    if (!first_token_at_) usage_.set_cached_prompt_tokens(response.usage().cached_prompt_tokens());
+    usage_.set_kv_bytes(usage_.kv_bytes() + response.usage().kv_bytes() - attempt.kv_bytes);
+    attempt.kv_bytes = response.usage().kv_bytes();
   }
-  const bool finished = response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
-  if (response.token_ids().empty() && !finished) return;
-  const bool is_first = !first_token_at_.has_value();
-  NoteArrival(response.token_ids_size());
-  Relay::Piece piece = relay_->Append(response.token_ids(), EndOf(response.finish()));
-  usage_.set_generated_tokens(usage_.generated_tokens() + static_cast<int>(piece.token_ids.size()));
-  v1::GenerateResponse delta;
-  delta.set_text(std::move(piece.text));
-  if (prepared_.return_token_ids) {
-    delta.mutable_token_ids()->Assign(piece.token_ids.begin(), piece.token_ids.end());
+  const int tokens_before = answer_->generated_tokens();
+  absl::StatusOr<std::optional<v1::GenerateResponse>> delta =
+      answer_->Take(response, &attempt.cursor);
+  if (!delta.ok()) {
+    BATON_LOG(Error) << "request " << request_id_ << ": decode worker "
+                     << attempt.route.decode.address << " said " << delta.status();
+    return Fail(FromWorker(grpc::Status::OK));
   }
-  *delta.mutable_usage() = usage_;
-  if (relay_->matched_stop()) {
-    delta.set_matched_stop(*relay_->matched_stop());
-    Finish(v1::FINISH_REASON_STOP, std::move(delta), response.timings());
-  } else if (finished) {
-    const bool stop = response.finish() == decode_pb::DecodeResponse::FINISH_STOP;
-    Finish(stop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH, std::move(delta),
-           response.timings());
-  } else if (is_first || !delta.text().empty() || !delta.token_ids().empty()) {
-    // The first goes out even if its text is held back: its time is what clients measure.
-    if (is_first) delta.set_request_id(request_id_);
-    sink_->Send(delta);
+  usage_.set_generated_tokens(answer_->generated_tokens());
+  const int taken = answer_->generated_tokens() - tokens_before;
+  if (taken == 0 && !delta->has_value()) return;  // alive, and no more
+  // A stop string may have ended the choice before its worker did.
+  const bool ends = response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
+  const bool end_told = ends && (*delta)->matched_stop().empty();
+  NoteArrival(attempt, response.choice(), taken, end_told);
+  const bool done = absl::c_all_of(attempt.choices, [this](int choice) {
+    mutex_.AssertHeld();
+    return answer_->finished(choice);
+  });
+  if (!done) {
+    if (delta->has_value()) Send(**std::move(delta), attempt, end_told);
+    return;
   }
+  // A worker that has said its last word ends the stream itself; one that does not know that it
+  // was the last, as the router found a stop string, is told.
+  if (attempt.ends < static_cast<int>(attempt.choices.size())) attempt.handle->Cancel();
+  const Attempt last = std::move(attempt);
+  attempts_.erase(stream);
+  Send(**std::move(delta), last, end_told);
 }
 
-void GenerateCall::NoteArrival(int token_count) {
+void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bool ends) {
   const absl::Duration now = parts_.clock.SinceStart();
+  attempt.past.tries = 0;
+  attempt.past.refused = false;
+  attempt.past.avoid.clear();
+  attempt.past.lost.clear();
+  attempt.past.failed.clear();
+  attempt.token_messages += token_count > 0 ? 1 : 0;
+  attempt.ends += ends ? 1 : 0;
+  // The first token overtakes the KV: only a second shows that the pair can do it.
+  const bool works = ends || attempt.token_messages >= 2;
+  if (works && !std::exchange(attempt.worked, true)) {
+    parts_.membership.OnRouteWorked(attempt.route);
+  }
   if (!first_token_at_) {
     first_token_at_ = now;
+    ticket_->OnFirstToken();
     parts_.metrics.FirstToken(now - received_);
-  } else if (token_count > 0) {
-    parts_.metrics.NextTokens(now - last_token_at_, token_count);
+  } else if (token_count > 0 && last_token_at_[choice] > absl::ZeroDuration()) {
+    parts_.metrics.NextTokens(now - last_token_at_[choice], token_count);
   }
-  last_token_at_ = now;
+  last_token_at_[choice] = newest_token_at_ = now;
 }
 
-void GenerateCall::OnStreamEnd(const grpc::Status& status) {
-  absl::MutexLock lock(&mutex_);
-  stream_ = nullptr;
-  if (sink_ == nullptr) return;  // answered; what the worker says of it now is of no interest
-  const absl::Status error = FromWorker(status);
-  BATON_LOG(Warning) << "request " << request_id_ << " failed on decode worker "
-                     << route_.decode.address << " with prefill worker " << route_.prefill.address
-                     << " after " << usage_.generated_tokens()
-                     << " tokens: " << (status.ok() ? "no finish" : status.error_message())
-                     << " (code " << status.error_code() << ")";
-  if (!TryAnotherPair(error)) Fail(error);
+// Of all streams that worked on the choice, one after the other. Where several decoded, or one was
+// cut short, only the router knows how long that took, pauses included.
+v1::Timings GenerateCall::TimingsOf(const Attempt& attempt, bool decode_told) const {
+  const decode_pb::DecodeTimings& past = attempt.past.timings;
+  const decode_pb::DecodeTimings& now = attempt.timings;
+  v1::Timings timings;
+  timings.set_queue_ms(past.queue_ms() + now.queue_ms());
+  timings.set_prefill_ms(past.prefill_ms() + now.prefill_ms());
+  timings.set_kv_transfer_ms(past.kv_transfer_ms() + now.kv_transfer_ms());
+  timings.set_decode_ms(decode_told && !attempt.past.continued
+                            ? now.decode_ms()
+                            : absl::ToDoubleMilliseconds(newest_token_at_ - *first_token_at_));
+  timings.set_ttft_ms(absl::ToDoubleMilliseconds(*first_token_at_ - received_));
+  return timings;
 }
 
-// Invisible to the client, as nothing has been sent: once, and only before the first token.
-bool GenerateCall::TryAnotherPair(const absl::Status& error) {
-  if (retried_ || first_token_at_ || !AnotherPairMayDo(error)) return false;
-  retried_ = true;
-  if (!Dispatch().ok()) return false;
-  parts_.metrics.RequestRetried(ErrorReason(error));
-  return true;
-}
-
-void GenerateCall::Finish(v1::FinishReason reason, v1::GenerateResponse last,
-                          const decode_pb::DecodeTimings& timings) {
-  last.set_finish_reason(reason);
-  last.set_seed(prepared_.decode.sampling().seed());
-  last.set_request_id(request_id_);
-  *last.mutable_timings() = ToTimings(timings, *first_token_at_ - received_);
-  if (last.matched_stop().empty()) {
-    stream_ = nullptr;  // the worker has said its last word and ends the stream itself
+void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool end_told) {
+  *delta.mutable_usage() = usage_;
+  const v1::FinishReason reason = delta.finish_reason();
+  if (!std::exchange(id_sent_, true) || reason != v1::FINISH_REASON_UNSPECIFIED) {
+    delta.set_request_id(request_id_);
+  }
+  if (reason != v1::FINISH_REASON_UNSPECIFIED) {
+    delta.set_seed(prepared_.decode.sampling().seed());
+    *delta.mutable_timings() = TimingsOf(from, end_told);
+  }
+  if (answer_->finished()) {
+    Ended(absl::StatusCode::kOk, reason)->Finish(delta, answer_->token_counts());
   } else {
-    last.mutable_timings()->set_decode_ms(
-        absl::ToDoubleMilliseconds(last_token_at_ - *first_token_at_));
+    sink_->Send(delta);
   }
-  Ended(absl::StatusCode::kOk, reason)->Finish(last);
 }
 
 void GenerateCall::Fail(const absl::Status& error) {
@@ -219,16 +232,18 @@ void GenerateCall::Fail(const absl::Status& error) {
   Ended(error.code(), v1::FINISH_REASON_UNSPECIFIED)->Fail(error);
 }
 
-// Whatever a worker still does for the request is work for nobody. Counted before the answer goes
-// out, so that who has the answer finds it in the metrics.
+// Whatever workers still do for the request is work for nobody. Counted before the answer goes out,
+// so that who has the answer finds it in the metrics.
 ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason) {
-  if (stream_ != nullptr) stream_->Cancel();
+  for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
+  attempts_.clear();
+  waiting_.clear();
   RouterMetrics::RequestEnd end;
   end.code = code;
   end.finish_reason = reason;
   end.usage = usage_;
   end.duration = parts_.clock.SinceStart() - received_;
-  if (first_token_at_) end.decode_duration = last_token_at_ - *first_token_at_;
+  if (first_token_at_) end.decode_duration = newest_token_at_ - *first_token_at_;
   parts_.metrics.RequestEnded(end);
   return std::exchange(sink_, nullptr);
 }

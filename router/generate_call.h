@@ -1,7 +1,9 @@
-// One request inside the router: check, tokenize, choose a pair, relay its tokens, answer once.
+// One request inside the router: check, tokenize, choose a pair, relay its tokens, go on with
+// another pair when that one is lost, answer once.
 #ifndef BATON_ROUTER_GENERATE_CALL_H_
 #define BATON_ROUTER_GENERATE_CALL_H_
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,18 +12,20 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "baton/internal/v1/decode.grpc.pb.h"
+#include "baton/internal/v1/decode.pb.h"
 #include "baton/v1/inference.pb.h"
 #include "common/base/clock.h"
 #include "common/tokenizer/tokenizer.h"
 #include "router/admission.h"
+#include "router/answer.h"
+#include "router/call_watch.h"
 #include "router/decode_stream.h"
 #include "router/membership.h"
 #include "router/metrics.h"
 #include "router/options.h"
-#include "router/relay.h"
 #include "router/request_check.h"
 #include "router/response_sink.h"
+#include "router/retry_budget.h"
 #include "router/work_pool.h"
 
 namespace baton::router {
@@ -34,14 +38,19 @@ struct RouterParts {
   Membership& membership;
   RouterMetrics& metrics;
   Admission& admission;
+  RetryBudget& retry_budget;
   WorkPool& pool;
-  // Numbered as in `membership`.
-  const std::vector<std::unique_ptr<internal::v1::DecodeService::Stub>>& decode_stubs;
+  CallWatch& watch;
+  DecodeNetwork& network;
 };
 
-// Thread-safe. Shared by those whose events reach it: the client's stream, the tokenizing thread
-// and the worker's stream, which end in any order.
-class GenerateCall final : public DecodeStream::Listener,
+// Streams in a row that may end without a new token before the request fails.
+inline constexpr int kMaxTries = 3;
+
+// Thread-safe. Shared by those whose events reach it: the client's stream, the tokenizing thread,
+// the clock and the workers' streams, which end in any order.
+class GenerateCall final : public DecodeListener,
+                           public WatchedCall,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   explicit GenerateCall(RouterParts& parts) : parts_(parts), received_(parts.clock.SinceStart()) {}
@@ -51,23 +60,72 @@ class GenerateCall final : public DecodeStream::Listener,
   // As Start, for a request that could not even be parsed.
   void Refuse(const absl::Status& error, ResponseSink* sink);
 
-  // The client has gone. Ends the worker's stream at once.
+  // The client has gone. Ends the workers' streams at once.
   void Cancel();
 
-  void OnDecoded(const internal::v1::DecodeResponse& response) override;
-  void OnStreamEnd(const grpc::Status& status) override;
+  void OnDecoded(int stream, const internal::v1::DecodeResponse& response) override;
+  void OnStreamEnd(int stream, const grpc::Status& status) override;
+  // Gives up on streams that are silent, or whose worker is gone; finds a worker for what waits.
+  void OnTick() override;
 
  private:
+  // What streams before the current one did for the same choices.
+  struct Past {
+    int tries = 0;           // since the last token
+    bool refused = false;    // by a full worker, since the last token
+    bool continued = false;  // some of the tokens are theirs
+    std::string reason;      // why the last one ended
+    std::vector<int> avoid;  // workers
+    int warm_prefill = kNoWorker;
+    std::vector<Route> lost;  // where the decode worker was lost: not to be used again
+    std::vector<Route> failed;
+    internal::v1::DecodeTimings timings;  // their sum
+  };
+  // One stream of a worker, or the wait for one.
+  struct Attempt {
+    std::vector<int> choices;  // that it is to bring
+    bool whole = true;         // sends them from their first tokens on
+    Past past;
+    Route route;
+    DecodeHandle* handle = nullptr;  // while the stream lives
+    Answer::Cursor cursor;
+    bool heard = false;  // silence counts from the first message: a worker's queue is silent
+    absl::Duration last_message;
+    int token_messages = 0;
+    bool worked = false;
+    int ends = 0;  // of its choices, told by the worker
+    int64_t kv_bytes = 0;
+    internal::v1::DecodeTimings timings;
+  };
+  struct Waiting {
+    Attempt attempt;
+    absl::Status error;  // what the client is told if no worker comes
+    absl::Duration since;
+    absl::Duration not_before;
+  };
+
   absl::Status Admit(v1::GenerateRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(const v1::GenerateRequest& request);
-  absl::Status Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool TryAnotherPair(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void RelayTokens(const internal::v1::DecodeResponse& response)
+  absl::Status AdmitPrompt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Overloaded(absl::string_view reason, absl::string_view message,
+                          absl::Duration retry_after) const;
+
+  // Workers' streams; generate_call_failover.cc.
+  absl::Status Open(Attempt attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OpenAgain(Attempt attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Lose(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GoOn(std::vector<int> choices, Past past, const absl::Status& error)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Overloaded(absl::string_view reason, absl::string_view message) const;
-  void NoteArrival(int token_count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Finish(v1::FinishReason reason, v1::GenerateResponse last,
-              const internal::v1::DecodeTimings& timings) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FindWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  void RelayTokens(int stream, const internal::v1::DecodeResponse& response)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteArrival(Attempt& attempt, int choice, int token_count, bool ends)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Send(v1::GenerateResponse delta, const Attempt& from, bool end_told)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::Timings TimingsOf(const Attempt& attempt, bool decode_told) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The sink, for the one answer; afterwards there is none.
   ResponseSink* Ended(absl::StatusCode code, v1::FinishReason reason)
@@ -82,12 +140,16 @@ class GenerateCall final : public DecodeStream::Listener,
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
   std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Relay> relay_ ABSL_GUARDED_BY(mutex_);
-  DecodeStream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;  // while it lives
-  Route route_ ABSL_GUARDED_BY(mutex_);                     // of the current attempt
-  bool retried_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
+  // By the number of the stream. A number is used once, so what a stream that was given up still
+  // says finds nobody.
+  std::map<int, Attempt> attempts_ ABSL_GUARDED_BY(mutex_);
+  int next_stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Duration> first_token_at_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration last_token_at_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Duration> last_token_at_ ABSL_GUARDED_BY(mutex_);  // by choice
+  absl::Duration newest_token_at_ ABSL_GUARDED_BY(mutex_);
   v1::Usage usage_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -25,8 +25,8 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option("--metrics-listen", options->metrics_listen, "host:port for /metrics");
   app->add_option("--address-file", options->address_file,
                   "Write the bound addresses here once listening: gRPC, then metrics");
-  app->add_option("--prefill-workers", options->prefill_workers, "host:port,host:port,...")
-      ->required()
+  app->add_option("--prefill-workers", options->prefill_workers,
+                  "host:port,host:port,...; none: the decode workers compute the prompts, too")
       ->delimiter(',');
   app->add_option("--decode-workers", options->decode_workers, "host:port,host:port,...")
       ->required()
@@ -34,6 +34,9 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option("--max-inflight-requests", options->max_inflight_requests,
                   "Requests at a time; more are refused")
       ->check(CLI::Range(1, 1 << 20));
+  app->add_option("--max-inflight-prompt-tokens", options->max_inflight_prompt_tokens,
+                  "Of the prompts of all requests inside; more are refused")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app->add_option("--max-queued-prompts", options->max_queued_prompts,
                   "Prompts waiting to be tokenized; more are refused")
       ->check(CLI::Range(1, 1 << 20));
@@ -43,6 +46,21 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
                   "Of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  app->add_option("--stall-timeout-ms", options->stall_timeout_ms,
+                  "A stream of a worker that is silent for longer is continued on another pair")
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  app->add_option("--failover-wait-ms", options->failover_wait_ms,
+                  "How long a request that has tokens waits for a worker to go on")
+      ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
+  app->add_option("--retry-budget-percent", options->retry_budget_percent,
+                  "Retries and failovers, of the requests that come, in the long run")
+      ->check(CLI::Range(0, 100));
+  app->add_option("--retry-budget-reserve", options->retry_budget_reserve,
+                  "Retries and failovers beyond that, right after the start")
+      ->check(CLI::Range(0, 1 << 20));
+  app->add_option("--retry-budget-capacity", options->retry_budget_capacity,
+                  "Retries and failovers that a time without any can save up")
+      ->check(CLI::Range(0, 1 << 20));
   app->add_option("--drain-grace-ms", options->drain_grace_ms, "For running streams after SIGTERM")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app->add_option("--log-level", *log_level)

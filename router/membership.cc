@@ -1,11 +1,8 @@
 #include "router/membership.h"
 
 #include <algorithm>
-#include <map>
 
-#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -19,7 +16,6 @@ namespace worker_pb = ::baton::internal::v1;
 constexpr absl::Duration kReportFlight = absl::Milliseconds(50);
 // No dispatch stays uncounted by its worker for longer than this.
 constexpr absl::Duration kDispatchLife = absl::Seconds(5);
-constexpr absl::Duration kNoWorkerRetryAfter = absl::Seconds(1);
 
 std::vector<std::string> Concat(const std::vector<std::string>& a,
                                 const std::vector<std::string>& b) {
@@ -73,7 +69,9 @@ Membership::Membership(const std::vector<std::string>& prefill_addresses,
       clock_(clock),
       policy_(policy),
       workers_(addresses_.size()),
-      index_(static_cast<int>(addresses_.size())) {
+      index_(static_cast<int>(addresses_.size())),
+      health_(clock),
+      started_(clock.SinceStart()) {
   for (size_t i = 0; i < workers_.size(); ++i) {
     const bool prefill = i < prefill_addresses.size();
     workers_[i].role = prefill ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
@@ -241,6 +239,7 @@ std::vector<int> Membership::Tick() {
 void Membership::DropKnowledge(int worker) {
   Worker& w = workers_[worker];
   index_.DropWorker(worker);
+  health_.Forget(worker);
   w.card.reset();
   w.load.Clear();
   w.dispatched.clear();
@@ -279,79 +278,6 @@ std::optional<ModelInfo> Membership::model() const {
     model->defaults = w.card->generation_defaults();
   }
   return model;
-}
-
-absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
-  absl::MutexLock lock(&mutex_);
-  const std::vector<Candidate> prefill = Candidates(v1::WORKER_ROLE_PREFILL, request);
-  if (prefill.empty()) return NoWorker(v1::WORKER_ROLE_PREFILL);
-  const std::vector<Candidate> decode = Candidates(v1::WORKER_ROLE_DECODE, request);
-  if (decode.empty()) return NoWorker(v1::WORKER_ROLE_DECODE);
-  const int block_tokens = workers_[decode[0].worker].card->kv_layout().block_tokens();
-  RouteQuery query;
-  query.prompt_tokens = request.prompt_tokens;
-  query.prompt_blocks = (request.prompt_tokens + block_tokens - 1) / block_tokens;
-  const RouteChoice choice = policy_.Choose(query, prefill, decode);
-  const Candidate& p = prefill[choice.prefill];
-  const Candidate& d = decode[choice.decode];
-  const absl::Duration now = clock_.SinceStart();
-  const int64_t to_compute = request.prompt_tokens - int64_t{p.matched_blocks} * block_tokens;
-  workers_[p.worker].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
-  workers_[d.worker].dispatched.push_back({now, 1});
-  return Route{Target(p.worker), Target(d.worker), p.matched_blocks, std::string(choice.decision)};
-}
-
-std::vector<Candidate> Membership::Candidates(v1::WorkerRole role,
-                                              const RouteRequest& request) const {
-  std::vector<Candidate> preferred, avoided;
-  for (int i = 0; i < worker_count(); ++i) {
-    const Worker& w = workers_[i];
-    if (w.role != role || w.state != v1::WORKER_STATE_READY) continue;
-    if (w.card->model_fingerprint() != request.model_fingerprint) continue;
-    Candidate candidate;
-    candidate.worker = i;
-    candidate.matched_blocks = index_.MatchDepth(i, request.keys);
-    candidate.running = w.load.running();
-    candidate.queued = w.load.queued() + static_cast<int>(w.dispatched.size());
-    candidate.queued_tokens = w.load.queued_tokens();
-    for (const Dispatch& dispatch : w.dispatched) candidate.queued_tokens += dispatch.tokens;
-    candidate.free_blocks = w.load.free_blocks();
-    const bool avoid = absl::c_linear_search(request.avoid, i);
-    (avoid ? avoided : preferred).push_back(candidate);
-  }
-  return preferred.empty() ? avoided : preferred;
-}
-
-absl::Status Membership::NoWorker(v1::WorkerRole role) const {
-  std::map<absl::string_view, int> states;
-  int listed = 0;
-  for (const Worker& w : workers_) {
-    if (w.role != role) continue;
-    ++listed;
-    ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since" : StateName(w.state)];
-  }
-  const std::string counts = absl::StrJoin(states, ", ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, entry.second, " ", entry.first);
-  });
-  return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
-                                  absl::StrCat("no ", RoleName(role), " worker is ready (", listed,
-                                               " listed: ", counts, ")")),
-                        kNoWorkerRetryAfter);
-}
-
-WorkerTarget Membership::Target(int worker) const {
-  const worker_pb::WorkerCard& card = *workers_[worker].card;
-  return {worker, addresses_[worker], card.worker_id(), card.epoch()};
-}
-
-bool Membership::Ready() const {
-  absl::MutexLock lock(&mutex_);
-  bool prefill = false, decode = false;
-  for (const Worker& w : workers_) {
-    if (w.state != v1::WORKER_STATE_READY) continue;
-    (w.role == v1::WORKER_ROLE_PREFILL ? prefill : decode) = true;
-  }
-  return prefill && decode;
 }
 
 std::vector<v1::WorkerStatus> Membership::List() const {

@@ -24,6 +24,7 @@
 #include "baton/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/kv/prefix_key.h"
+#include "router/pair_health.h"
 #include "router/policy.h"
 #include "router/prefix_index.h"
 
@@ -43,14 +44,14 @@ struct ModelInfo {
 };
 
 struct WorkerTarget {
-  int worker = 0;  // index into the addresses
+  int worker = kNoWorker;  // index into the addresses
   std::string address;
   std::string worker_id;
   uint64_t epoch = 0;
 };
 
 struct Route {
-  WorkerTarget prefill;
+  WorkerTarget prefill;  // kNoWorker: the decode worker computes the prompt itself
   WorkerTarget decode;
   int matched_blocks = 0;  // on the prefill worker
   std::string decision;
@@ -60,8 +61,20 @@ struct RouteRequest {
   uint64_t model_fingerprint = 0;
   absl::Span<const kv::PrefixKey> keys;
   int prompt_tokens = 0;
-  // Workers of a failed attempt; used again only where there is no other of their role.
+  // Workers of failed attempts. A decode worker of them is used again only where there is no other.
   std::vector<int> avoid;
+  // What to do where all prefill workers are avoided: use one nevertheless, as it was only busy, or
+  // let the decode worker compute the prompt.
+  bool avoided_prefill_may_do = false;
+  // Has just computed this prompt, whether or not it has reported its blocks yet.
+  int warm_prefill = kNoWorker;
+};
+
+// Whose fault it is that a request failed on a pair.
+enum class Blame {
+  kNobody,        // e.g. a worker that is draining
+  kPair,          // the two could not do it together
+  kDecodeWorker,  // it did not answer the router
 };
 
 // Thread-safe. Workers are numbered: prefill addresses first, then decode addresses.
@@ -90,10 +103,18 @@ class Membership {
 
   // Nothing before the first worker has introduced itself.
   std::optional<ModelInfo> model() const;
-  // A pair by the policy, noted as dispatched. UNAVAILABLE with what is wrong with the workers if
-  // there is no ready pair.
+  // A pair by the policy, noted as dispatched; pairs that have failed lately are passed over. A
+  // decode worker alone if no prefill worker is usable. UNAVAILABLE with what is wrong with the
+  // decode workers if none is ready.
   absl::StatusOr<Route> Choose(const RouteRequest& request);
-  // At least one ready worker of each role.
+  // How it went there.
+  void OnRouteFailed(const Route& route, Blame blame);
+  void OnRouteWorked(const Route& route);
+  // Whether the process that a request was sent to may still be there: it has not expired, and no
+  // other one is at its address. Suspicion alone does not count.
+  bool MayLive(const WorkerTarget& target) const;
+  // A decode worker is ready, and either a prefill worker is or none is to be waited for: those
+  // that are listed get a moment after the router's start to introduce themselves.
   bool Ready() const;
 
   // --- For operators.
@@ -140,7 +161,9 @@ class Membership {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<Candidate> Candidates(v1::WorkerRole role, const RouteRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status NoWorker(v1::WorkerRole role) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RouteChoice ChoosePair(const RouteRequest& request, std::vector<Candidate> prefill,
+                         std::vector<Candidate>* decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoDecodeWorker() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   WorkerTarget Target(int worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<std::string> addresses_;
@@ -151,6 +174,8 @@ class Membership {
   Policy& policy_;  // Choose() only under mutex_
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   PrefixIndex index_ ABSL_GUARDED_BY(mutex_);
+  PairHealth health_ ABSL_GUARDED_BY(mutex_);
+  const absl::Duration started_;
 };
 
 // "prefill", "decode"; "ready", "suspect", ...: as in logs and metric labels.

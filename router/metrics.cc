@@ -34,6 +34,11 @@ struct RouterMetrics::Families {
                            "Requests refused before a worker was asked.")),
         retries(Counter(registry, "baton_retries_total",
                         "Requests sent to another pair of workers before their first token.")),
+        failovers(Counter(registry, "baton_failovers_total",
+                          "Streams continued on another pair of workers after their first token.")),
+        budget_exhausted(Counter(registry, "baton_retry_budget_exhausted_total",
+                                 "Retries not made, as there were too many for the load.")
+                             .Add({})),
         route_decisions(
             Counter(registry, "baton_route_decisions_total", "Choices of a pair of workers.")),
         prompt_tokens(Counter(registry, "baton_prompt_tokens_total", "Prompt tokens.").Add({})),
@@ -61,6 +66,9 @@ struct RouterMetrics::Families {
                                            "Tokens generated for a request.",
                                            telemetry::CountBuckets(kMaxContext))),
         inflight(Gauge(registry, "baton_requests_inflight", "Requests inside the router.").Add({})),
+        inflight_prompt_tokens(Gauge(registry, "baton_prompt_tokens_inflight",
+                                     "Prompt tokens of the requests inside the router.")
+                                   .Add({})),
         workers(Gauge(registry, "baton_workers", "Workers by role and state.")) {}
 
   prometheus::Family<prometheus::Counter>& Counter(prometheus::Registry& registry,
@@ -83,6 +91,8 @@ struct RouterMetrics::Families {
   prometheus::Family<prometheus::Counter>& requests;
   prometheus::Family<prometheus::Counter>& rejections;
   prometheus::Family<prometheus::Counter>& retries;
+  prometheus::Family<prometheus::Counter>& failovers;
+  prometheus::Counter& budget_exhausted;
   prometheus::Family<prometheus::Counter>& route_decisions;
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& cached_prompt_tokens;
@@ -94,6 +104,7 @@ struct RouterMetrics::Families {
   prometheus::Histogram& request_prompt_tokens;
   prometheus::Histogram& request_generated_tokens;
   prometheus::Gauge& inflight;
+  prometheus::Gauge& inflight_prompt_tokens;
   prometheus::Family<prometheus::Gauge>& workers;
 };
 
@@ -133,6 +144,15 @@ void RouterMetrics::RequestRetried(absl::string_view reason) {
   families_->retries.Add({{"reason", absl::AsciiStrToLower(reason)}}).Increment();
 }
 
+void RouterMetrics::RequestFailedOver(absl::string_view reason) {
+  if (families_ == nullptr) return;
+  families_->failovers.Add({{"reason", absl::AsciiStrToLower(reason)}}).Increment();
+}
+
+void RouterMetrics::RetryBudgetExhausted() {
+  if (families_ != nullptr) families_->budget_exhausted.Increment();
+}
+
 void RouterMetrics::FirstToken(absl::Duration since_receipt) {
   if (families_ != nullptr) families_->ttft.Observe(absl::ToDoubleSeconds(since_receipt));
 }
@@ -152,8 +172,10 @@ void RouterMetrics::Routed(absl::string_view decision, absl::string_view policy)
       .Increment();
 }
 
-void RouterMetrics::SetInflight(int count) {
-  if (families_ != nullptr) families_->inflight.Set(count);
+void RouterMetrics::SetInflight(int requests, int64_t prompt_tokens) {
+  if (families_ == nullptr) return;
+  families_->inflight.Set(requests);
+  families_->inflight_prompt_tokens.Set(static_cast<double>(prompt_tokens));
 }
 
 void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {

@@ -36,12 +36,15 @@ class RouterMetrics {
   void RequestEnded(const RequestEnd& end);
   // RESOURCE_EXHAUSTED or UNAVAILABLE before any worker was asked.
   void RequestRejected(absl::string_view reason);
+  // Sent to another pair before, or after, its first token; `reason` is why the pair before failed.
   void RequestRetried(absl::string_view reason);
+  void RequestFailedOver(absl::string_view reason);
+  void RetryBudgetExhausted();
   void FirstToken(absl::Duration since_receipt);
   // `count` tokens came `gap` after those before them.
   void NextTokens(absl::Duration gap, int count);
   void Routed(absl::string_view decision, absl::string_view policy);
-  void SetInflight(int count);
+  void SetInflight(int requests, int64_t prompt_tokens);
   void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
 
  private:

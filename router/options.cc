@@ -29,7 +29,6 @@ absl::Status CheckPositive(absl::string_view flag, int64_t value) {
 
 absl::Status CheckWorkers(absl::string_view flag, const std::vector<std::string>& addresses,
                           std::set<std::string>* seen) {
-  if (addresses.empty()) return BadFlag(flag, "at least one host:port expected");
   for (const std::string& address : addresses) {
     BATON_RETURN_IF_ERROR(CheckAddress(flag, address));
     if (!seen->insert(address).second) {
@@ -50,8 +49,23 @@ absl::Status Validate(Options* options) {
   }
   std::set<std::string> seen;
   BATON_RETURN_IF_ERROR(CheckWorkers("prefill-workers", options->prefill_workers, &seen));
+  if (options->decode_workers.empty()) {
+    return BadFlag("decode-workers", "at least one host:port expected");
+  }
   BATON_RETURN_IF_ERROR(CheckWorkers("decode-workers", options->decode_workers, &seen));
   BATON_RETURN_IF_ERROR(CheckPositive("max-inflight-requests", options->max_inflight_requests));
+  BATON_RETURN_IF_ERROR(
+      CheckPositive("max-inflight-prompt-tokens", options->max_inflight_prompt_tokens));
+  BATON_RETURN_IF_ERROR(CheckPositive("stall-timeout-ms", options->stall_timeout_ms));
+  if (options->failover_wait_ms < 0) return BadFlag("failover-wait-ms", "0 or more expected");
+  if (options->retry_budget_percent < 0 || options->retry_budget_percent > 100) {
+    return BadFlag("retry-budget-percent", "0 to 100 expected");
+  }
+  if (options->retry_budget_reserve < 0)
+    return BadFlag("retry-budget-reserve", "0 or more expected");
+  if (options->retry_budget_capacity < options->retry_budget_reserve) {
+    return BadFlag("retry-budget-capacity", "at least --retry-budget-reserve expected");
+  }
   BATON_RETURN_IF_ERROR(CheckPositive("max-queued-prompts", options->max_queued_prompts));
   BATON_RETURN_IF_ERROR(CheckPositive("max-prompt-bytes", options->max_prompt_bytes));
   BATON_RETURN_IF_ERROR(CheckPositive("tokenizer-threads", options->tokenizer_threads));

@@ -16,18 +16,31 @@ struct Options {
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen;  // empty: no /metrics
   std::string address_file;    // empty: none. Two lines: gRPC address, metrics address
-  std::vector<std::string> prefill_workers;
+  std::vector<std::string> prefill_workers;  // none: the decode workers compute the prompts, too
   std::vector<std::string> decode_workers;
 
   // Bounds. What goes beyond is refused with RESOURCE_EXHAUSTED and the time to retry.
   int max_inflight_requests = 256;
-  int max_queued_prompts = 256;        // waiting for a tokenizer thread
-  int64_t max_prompt_bytes = 1 << 20;  // of text
+  int64_t max_inflight_prompt_tokens = 1 << 20;  // of the requests inside, together
+  int max_queued_prompts = 256;                  // waiting for a tokenizer thread
+  int64_t max_prompt_bytes = 1 << 20;            // of text
   int tokenizer_threads = 2;
 
   int64_t default_deadline_ms = 600'000;  // of a call whose client sets none
   int64_t drain_grace_ms = 30'000;        // for running streams after SIGTERM
-  int64_t retry_after_ms = 1'000;         // told to whoever is refused for load
+  // Told to whoever is refused for load while no request has ended yet, whose pace says it better.
+  int64_t retry_after_ms = 1'000;
+
+  // Failover. A stream that has begun must be heard of at least so often; workers send something
+  // every second.
+  int64_t stall_timeout_ms = 5'000;
+  // How long a client that has tokens already waits for a worker that can go on.
+  int64_t failover_wait_ms = 5'000;
+  // Of the sequences asked for, how many may be asked for again, in the long run …
+  int retry_budget_percent = 10;
+  // … and how many at once, in the short run: at the start, and after a quiet time.
+  int retry_budget_reserve = 32;
+  int retry_budget_capacity = 128;
 };
 
 // INVALID_ARGUMENT naming the flag. Fills served_model_name where it is empty.

@@ -24,12 +24,18 @@ RouteChoice PrefixThenLoad::Choose(const RouteQuery& query, absl::Span<const Can
                                    absl::Span<const Candidate> decode) {
   const uint64_t turn = turn_++;
   RouteChoice choice;
-  choice.prefill = PickLowest(prefill, turn, [](const Candidate& c) {
-    return std::make_tuple(-c.matched_blocks, c.queued_tokens, c.running + c.queued);
-  });
+  const bool alone = prefill.empty();
   choice.decode = PickLowest(decode, turn, [&](const Candidate& c) {
     const bool full = c.free_blocks < query.prompt_blocks - c.matched_blocks;
-    return std::make_tuple(full, c.running + c.queued, -c.free_blocks);
+    const int cached = alone ? c.matched_blocks : 0;
+    return std::make_tuple(full, -cached, c.running + c.queued, -c.free_blocks);
+  });
+  if (alone) {
+    choice.decision = "decode_only";
+    return choice;
+  }
+  choice.prefill = PickLowest(prefill, turn, [](const Candidate& c) {
+    return std::make_tuple(-c.matched_blocks, c.queued_tokens, c.running + c.queued);
   });
   choice.decision = prefill[choice.prefill].matched_blocks > 0 ? "prefix" : "load";
   return choice;

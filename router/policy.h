@@ -27,9 +27,9 @@ struct RouteQuery {
 
 // Indexes into the candidates given.
 struct RouteChoice {
-  int prefill = 0;
+  int prefill = -1;  // none was given
   int decode = 0;
-  absl::string_view decision;  // why, as a metric label: "prefix" or "load"
+  absl::string_view decision;  // why, as a metric label: "prefix", "load" or "decode_only"
 };
 
 // Called under the router's lock: quick, no I/O. Need not be thread-safe.
@@ -37,13 +37,15 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual absl::string_view name() const = 0;
-  // REQUIRES: neither list is empty.
+  // Without prefill candidates, the decode worker computes the prompt, too.
+  // REQUIRES: `decode` is not empty.
   virtual RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                              absl::Span<const Candidate> decode) = 0;
 };
 
 // Prefill: longest cached prefix, then fewest tokens to compute before this prompt.
-// Decode: one that has room for the prompt, then fewest sequences, then most free blocks.
+// Decode: one that has room for the prompt, then fewest sequences, then most free blocks. Of those
+// that are to compute the prompt themselves: room, then longest cached prefix, then as above.
 // What is still equal is taken in turn.
 class PrefixThenLoad final : public Policy {
  public:

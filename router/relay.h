@@ -14,12 +14,13 @@
 
 namespace baton::router {
 
-// For one request; unsynchronized.
+// For one choice of a request; unsynchronized.
 class Relay {
  public:
-  // `tokenizer` must outlive it.
-  Relay(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops)
-      : detokenizer_(tokenizer, /*skip_special_tokens=*/true,
+  // `tokenizer` must outlive it. No stop string is looked for before `min_tokens` tokens.
+  Relay(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops, int min_tokens = 0)
+      : min_tokens_(min_tokens),
+        detokenizer_(tokenizer, /*skip_special_tokens=*/true,
                      tokenizer::TextPosition::kContinuation),
         matcher_(std::move(stops)) {}
 
@@ -39,6 +40,8 @@ class Relay {
   const std::optional<std::string>& matched_stop() const { return matcher_.matched(); }
 
  private:
+  const int min_tokens_;
+  int token_count_ = 0;
   tokenizer::IncrementalDetokenizer detokenizer_;
   StopMatcher matcher_;
 };

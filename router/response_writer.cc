@@ -1,23 +1,35 @@
 #include "router/response_writer.h"
 
+#include <algorithm>
+
 #include "common/base/rpc/grpc_status.h"
 #include "router/wire.h"
 
 namespace baton::router {
 
-void StreamWriter::Send(const v1::GenerateResponse& delta) {
-  absl::MutexLock lock(&mutex_);
-  MergeDelta(delta, &pending_);
-  has_pending_ = true;
+void StreamWriter::Add(const v1::GenerateResponse& delta) {
+  if (delta.has_usage()) usage_ = delta.usage();
+  const auto same = std::find_if(
+      pending_.begin(), pending_.end(),
+      [&](const v1::GenerateResponse& pending) { return pending.choice() == delta.choice(); });
+  // The order of the deltas of one choice is its text; between choices there is none to keep.
+  if (same == pending_.end()) {
+    pending_.push_back(delta);
+  } else {
+    MergeDelta(delta, &*same);
+  }
   WriteNext();
 }
 
-void StreamWriter::Finish(const v1::GenerateResponse& last) {
+void StreamWriter::Send(const v1::GenerateResponse& delta) {
   absl::MutexLock lock(&mutex_);
-  MergeDelta(last, &pending_);
-  has_pending_ = true;
+  Add(delta);
+}
+
+void StreamWriter::Finish(const v1::GenerateResponse& last, absl::Span<const int>) {
+  absl::MutexLock lock(&mutex_);
   state_ = State::kFinishing;
-  WriteNext();
+  Add(last);
 }
 
 void StreamWriter::Fail(const absl::Status& error) {
@@ -29,10 +41,11 @@ void StreamWriter::Fail(const absl::Status& error) {
 
 void StreamWriter::WriteNext() {
   if (writing_ || state_ == State::kFinished) return;
-  if (has_pending_) {
-    on_wire_ = ToBytes(pending_);
-    pending_.Clear();
-    has_pending_ = false;
+  if (!pending_.empty()) {
+    // A choice that has waited must not tell of less than one that has overtaken it.
+    *pending_.front().mutable_usage() = usage_;
+    on_wire_ = ToBytes(pending_.front());
+    pending_.pop_front();
     writing_ = true;
     StartWrite(&on_wire_);
   } else if (state_ == State::kFinishing) {
@@ -45,7 +58,7 @@ void StreamWriter::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
-    if (!ok) has_pending_ = false;  // nobody reads any more
+    if (!ok) pending_.clear();  // nobody reads any more
     WriteNext();
   }
   if (!ok) call_->Cancel();
@@ -57,17 +70,32 @@ void StreamWriter::OnDone() {
   delete this;
 }
 
-void OnceWriter::Finish(const v1::GenerateResponse& last) {
-  MergeDelta(last, &whole_);
+void OnceWriter::Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) {
+  Send(last);
   v1::GenerateOnceResponse answer;
-  answer.set_text(std::move(*whole_.mutable_text()));
-  *answer.mutable_token_ids() = std::move(*whole_.mutable_token_ids());
-  *answer.mutable_usage() = whole_.usage();
-  answer.set_finish_reason(whole_.finish_reason());
-  answer.set_matched_stop(whole_.matched_stop());
-  *answer.mutable_timings() = whole_.timings();
-  answer.set_seed(whole_.seed());
-  answer.set_request_id(whole_.request_id());
+  for (auto& [index, whole] : choices_) {
+    v1::Choice* choice = answer.add_choices();
+    choice->set_text(whole.text());
+    *choice->mutable_token_ids() = whole.token_ids();
+    choice->set_finish_reason(whole.finish_reason());
+    choice->set_matched_stop(whole.matched_stop());
+    *choice->mutable_logprobs() = std::move(*whole.mutable_logprobs());
+    choice->set_beam_score(whole.beam_score());
+    // They came with whichever choice was first.
+    if (!whole.prompt_logprobs().empty()) {
+      *answer.mutable_prompt_logprobs() = std::move(*whole.mutable_prompt_logprobs());
+    }
+    choice->set_generated_tokens(token_counts[index]);
+  }
+  const v1::GenerateResponse& first = choices_.begin()->second;
+  answer.set_text(first.text());
+  *answer.mutable_token_ids() = first.token_ids();
+  answer.set_finish_reason(first.finish_reason());
+  answer.set_matched_stop(first.matched_stop());
+  *answer.mutable_usage() = last.usage();
+  *answer.mutable_timings() = last.timings();
+  answer.set_seed(last.seed());
+  answer.set_request_id(last.request_id());
   *response_ = ToBytes(answer);
   ServerUnaryReactor::Finish(grpc::Status::OK);
 }

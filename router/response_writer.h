@@ -4,6 +4,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <deque>
+#include <map>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -13,14 +15,14 @@
 
 namespace baton::router {
 
-// Owns itself until OnDone. Bounded: while a write is under way, deltas merge into one message,
-// which is never longer than the answer.
+// Owns itself until OnDone. Bounded: while a write is under way, the deltas of a choice merge into
+// one message, which is never longer than its answer.
 class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ResponseSink {
  public:
   explicit StreamWriter(std::shared_ptr<GenerateCall> call) : call_(std::move(call)) {}
 
   void Send(const v1::GenerateResponse& delta) override;
-  void Finish(const v1::GenerateResponse& last) override;
+  void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
   void Fail(const absl::Status& error) override;
 
   void OnWriteDone(bool ok) override;
@@ -29,14 +31,16 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
 
  private:
   enum class State { kOpen, kFinishing, kFinished };
+  void Add(const v1::GenerateResponse& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream
   absl::Mutex mutex_;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool has_pending_ ABSL_GUARDED_BY(mutex_) = false;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
-  v1::GenerateResponse pending_ ABSL_GUARDED_BY(mutex_);
+  // At most one for each choice, in the order in which they began.
+  std::deque<v1::GenerateResponse> pending_ ABSL_GUARDED_BY(mutex_);
+  v1::Usage usage_ ABSL_GUARDED_BY(mutex_);  // the newest, of all choices
   grpc::ByteBuffer on_wire_ ABSL_GUARDED_BY(mutex_);
   grpc::Status end_ ABSL_GUARDED_BY(mutex_);  // once kFinishing
 };
@@ -47,8 +51,10 @@ class OnceWriter final : public grpc::ServerUnaryReactor, public ResponseSink {
   OnceWriter(std::shared_ptr<GenerateCall> call, grpc::ByteBuffer* response)
       : call_(std::move(call)), response_(response) {}
 
-  void Send(const v1::GenerateResponse& delta) override { MergeDelta(delta, &whole_); }
-  void Finish(const v1::GenerateResponse& last) override;
+  void Send(const v1::GenerateResponse& delta) override {
+    MergeDelta(delta, &choices_[delta.choice()]);
+  }
+  void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
   void Fail(const absl::Status& error) override;
 
   void OnCancel() override { call_->Cancel(); }
@@ -57,7 +63,7 @@ class OnceWriter final : public grpc::ServerUnaryReactor, public ResponseSink {
  private:
   const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream
   grpc::ByteBuffer* const response_;
-  v1::GenerateResponse whole_;  // the call makes its calls one at a time
+  std::map<int, v1::GenerateResponse> choices_;  // the call makes its calls one at a time
 };
 
 }  // namespace baton::router

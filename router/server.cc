@@ -7,8 +7,23 @@
 #include "common/base/status_macros.h"
 
 namespace baton::router {
+namespace {
 
-absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options options) {
+// How late a stalled stream, or a worker for a request that waits for one, may be noticed.
+constexpr absl::Duration kCallTick = absl::Milliseconds(50);
+
+std::vector<std::shared_ptr<grpc::Channel>> ChannelsTo(const Membership& workers) {
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (int i = 0; i < workers.worker_count(); ++i) {
+    channels.push_back(MakeChannel(workers.address(i)));
+  }
+  return channels;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options options,
+                                                                  const Clock& clock) {
   BATON_RETURN_IF_ERROR(Validate(&options));
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
   BATON_ASSIGN_OR_RETURN(tokenizer, tokenizer::Tokenizer::Load(options.model_dir));
@@ -17,32 +32,48 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options option
     BATON_ASSIGN_OR_RETURN(endpoint, telemetry::MetricsEndpoint::Start(options.metrics_listen));
   }
   std::unique_ptr<RouterServer> server(
-      new RouterServer(std::move(options), std::move(tokenizer), std::move(endpoint)));
+      new RouterServer(std::move(options), clock, std::move(tokenizer), std::move(endpoint)));
   BATON_RETURN_IF_ERROR(server->Listen());
   return server;
 }
 
-RouterServer::RouterServer(Options options, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
+RouterServer::RouterServer(Options options, const Clock& clock,
+                           std::unique_ptr<tokenizer::Tokenizer> tokenizer,
                            std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint)
     : options_(std::move(options)),
+      clock_(clock),
       tokenizer_(std::move(tokenizer)),
       metrics_endpoint_(std::move(metrics_endpoint)),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
       membership_(options_.prefill_workers, options_.decode_workers, tokenizer_->fingerprint(),
-                  policy_, Clock::Real()),
-      admission_(options_.max_inflight_requests,
-                 [this](int inside) { metrics_.SetInflight(inside); }),
+                  policy_, clock_),
+      channels_(ChannelsTo(membership_)),
+      network_(channels_),
+      admission_({options_.max_inflight_requests, options_.max_inflight_prompt_tokens,
+                  absl::Milliseconds(options_.retry_after_ms)},
+                 clock_,
+                 [this](const Admission::Inside& inside) {
+                   metrics_.SetInflight(inside.requests, inside.prompt_tokens);
+                 }),
+      retry_budget_({options_.retry_budget_percent / 100.0,
+                     static_cast<double>(options_.retry_budget_reserve),
+                     static_cast<double>(options_.retry_budget_capacity)}),
       pool_(options_.tokenizer_threads, options_.max_queued_prompts),
-      parts_{options_, *tokenizer_, Clock::Real(), membership_,
-             metrics_, admission_,  pool_,         decode_stubs_},
+      call_watch_(kCallTick),
+      parts_{options_,   *tokenizer_,   clock_, membership_, metrics_,
+             admission_, retry_budget_, pool_,  call_watch_, network_},
       inference_(parts_),
-      admin_(membership_) {}
+      admin_(membership_),
+      watch_(std::make_unique<WorkerWatch>(membership_, channels_, clock_,
+                                           [this](bool ready) { PublishState(ready); })) {}
 
 absl::Status RouterServer::Listen() {
   RpcServerOptions rpc_options;
   rpc_options.address = options_.listen;
-  Connect();
+  // Clients need not be as quick as workers: one that reads slowly may leave pings unanswered for
+  // seconds.
+  rpc_options.keepalive = {absl::Seconds(10), absl::Seconds(10)};
   BATON_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(rpc_options, {&inference_, &admin_},
                                                 {v1::InferenceService::service_full_name(),
                                                  v1::AdminService::service_full_name()}));
@@ -50,16 +81,6 @@ absl::Status RouterServer::Listen() {
   watch_->Start();
   BATON_LOG(Info) << "router of \"" << options_.served_model_name << "\" listens on " << address();
   return WriteAddressFile();
-}
-
-void RouterServer::Connect() {
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (int i = 0; i < membership_.worker_count(); ++i) {
-    channels.push_back(MakeChannel(membership_.address(i)));
-    decode_stubs_.push_back(internal::v1::DecodeService::NewStub(channels.back()));
-  }
-  watch_ = std::make_unique<WorkerWatch>(membership_, std::move(channels), Clock::Real(),
-                                         [this](bool ready) { PublishState(ready); });
 }
 
 void RouterServer::PublishState(bool ready) {
@@ -87,6 +108,7 @@ void RouterServer::Drain(absl::Duration grace) {
   // Streams to workers may outlive those to clients by a moment.
   admission_.AwaitEmpty();
   pool_.Stop();
+  call_watch_.Stop();
 }
 
 }  // namespace baton::router

@@ -23,7 +23,9 @@ class RouterServer {
  public:
   // Validates the options; fails if the tokenizer does not load or an address cannot be bound.
   // Workers need not be there yet: the health service says when a pair is ready.
-  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(Options options);
+  // `clock` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(Options options,
+                                                             const Clock& clock = Clock::Real());
   ~RouterServer();
 
   const std::string& address() const { return rpc_->address(); }
@@ -36,23 +38,26 @@ class RouterServer {
   void Drain(absl::Duration grace);
 
  private:
-  RouterServer(Options options, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
+  RouterServer(Options options, const Clock& clock, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
                std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint);
   absl::Status Listen();
-  void Connect();
   void PublishState(bool ready);
   absl::Status WriteAddressFile() const;
 
   // In the order in which each needs those before it.
   const Options options_;
+  const Clock& clock_;
   const std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics
   RouterMetrics metrics_;
   PrefixThenLoad policy_;
   Membership membership_;
-  std::vector<std::unique_ptr<internal::v1::DecodeService::Stub>> decode_stubs_;
+  const std::vector<std::shared_ptr<grpc::Channel>> channels_;  // numbered as in membership_
+  GrpcDecodeNetwork network_;
   Admission admission_;
+  RetryBudget retry_budget_;
   WorkPool pool_;
+  CallWatch call_watch_;
   RouterParts parts_;
   InferenceFront inference_;
   AdminFront admin_;

@@ -59,7 +59,7 @@ grpc::ServerUnaryReactor* InferenceFront::OnPool(grpc::CallbackServerContext* co
     reactor->Finish(ToGrpcStatus(
         WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
                                  "too many prompts wait to be tokenized"),
-                       absl::Milliseconds(parts_.options.retry_after_ms))));
+                       parts_.admission.RetryAfter())));
   }
   return reactor;
 }

@@ -7,12 +7,16 @@
 
 namespace baton::router {
 
-std::string StopMatcher::Append(absl::string_view piece) {
+std::string StopMatcher::Append(absl::string_view piece, bool may_match) {
   BATON_CHECK(!matched_) << "text after a stop string";
+  const size_t old_bytes = held_.size();
   held_.append(piece.data(), piece.size());
   size_t match_begin = 0, match_end = std::string::npos;
   for (const std::string& stop : stops_) {
-    const size_t begin = held_.find(stop);
+    if (!may_match) break;
+    // What ends in the text held back was complete there, and so was not to match.
+    const size_t first = old_bytes < stop.size() ? 0 : old_bytes - stop.size() + 1;
+    const size_t begin = held_.find(stop, first);
     if (begin == std::string::npos) continue;
     const size_t end = begin + stop.size();
     if (end < match_end || (end == match_end && begin < match_begin)) {

@@ -18,8 +18,9 @@ class StopMatcher {
   explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
   // Takes a piece and returns the text that can no longer become part of a stop string. On a match,
-  // that is all before it; matched() is then set, and nothing more may be appended.
-  std::string Append(absl::string_view piece);
+  // that is all before it; matched() is then set, and nothing more may be appended. Stop strings
+  // that are complete within a piece that `may_match` excludes are ordinary text.
+  std::string Append(absl::string_view piece, bool may_match = true);
 
   // The text ends here: what was held back.
   std::string Flush();

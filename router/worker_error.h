@@ -5,6 +5,8 @@
 #include <grpcpp/support/status.h>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "router/membership.h"
 
 namespace baton::router {
 
@@ -13,8 +15,16 @@ namespace baton::router {
 // went wrong inside a worker is logged by the caller and not told.
 absl::Status FromWorker(const grpc::Status& status);
 
-// Another pair of workers may succeed where this error happened.
-bool AnotherPairMayDo(const absl::Status& error);
+// A stream that the router gave up on: "WORKER_STALLED", "WORKER_EXPIRED".
+absl::Status LostWorker(absl::string_view reason);
+
+// Another pair of workers may succeed where this error happened; `begun`: the client has tokens.
+bool AnotherPairMayDo(const absl::Status& error, bool begun);
+
+// The workers did not fail, but had no room.
+bool IsRefusal(const absl::Status& error);
+
+Blame BlameFor(const absl::Status& error);
 
 }  // namespace baton::router
 

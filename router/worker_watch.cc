@@ -13,9 +13,10 @@ namespace {
 // How often silence is judged and lost streams are tried again.
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+// With the channel's own backoff of half a second, a worker that comes back is used within 2 s.
+constexpr absl::Duration kMaxBackoff = absl::Milliseconds(500);
 // A refused worker will not change its model; what is awaited is another process at its address.
-constexpr absl::Duration kRefusedBackoff = absl::Seconds(5);
+constexpr absl::Duration kRefusedBackoff = absl::Seconds(1);
 
 // Half to all of it: routers that lost a worker together do not come back together.
 absl::Duration Jittered(absl::Duration backoff) {

@@ -5,62 +5,26 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
+#include "tests/router/generate_client.h"
 #include "tests/testing/fake_cluster.h"
 
 namespace baton::router {
 namespace {
 
+using ::baton::testing::Call;
 using ::baton::testing::DecodeCall;
 using ::baton::testing::FakeCluster;
 using ::baton::testing::Ids;
 using ::baton::testing::kEndToken;
+using ::baton::testing::kGone;
+using ::baton::testing::Prompt;
+using ::baton::testing::Replies;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using DecodeResponse = internal::v1::DecodeResponse;
-
-// One Generate call of a client.
-class Call {
- public:
-  Call(FakeCluster& cluster, const v1::GenerateRequest& request,
-       absl::Duration timeout = absl::InfiniteDuration())
-      : stub_(v1::InferenceService::NewStub(cluster.channel())) {
-    if (timeout != absl::InfiniteDuration()) {
-      context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
-    }
-    reader_ = stub_->Generate(&context_, request);
-  }
-
-  v1::GenerateResponse Next() {
-    v1::GenerateResponse response;
-    EXPECT_TRUE(reader_->Read(&response));
-    return response;
-  }
-  // Everything up to the end, merged.
-  v1::GenerateResponse Rest() {
-    v1::GenerateResponse all, response;
-    while (reader_->Read(&response)) MergeDelta(response, &all);
-    return all;
-  }
-  absl::Status End() {
-    v1::GenerateResponse response;
-    EXPECT_FALSE(reader_->Read(&response)) << response.ShortDebugString();
-    return FromGrpcStatus(reader_->Finish());
-  }
-  void Cancel() { context_.TryCancel(); }
-
- private:
-  std::unique_ptr<v1::InferenceService::Stub> stub_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
-};
-
-v1::GenerateRequest Prompt(const std::string& text) {
-  v1::GenerateRequest request;
-  request.set_text(text);
-  return request;
-}
 
 TEST(GenerateTest, WorkersGetEverythingFilledIn) {
   FakeCluster cluster;
@@ -152,7 +116,11 @@ TEST(GenerateTest, StopStringCutsTheTextAndCancelsTheWorker) {
   request.set_return_token_ids(true);
   Call call(cluster, request);
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
-  decode.SendTokens(Ids("okE"));
+  DecodeResponse first;
+  for (int32_t id : Ids("okE")) first.add_token_ids(id);
+  first.mutable_timings()->set_queue_ms(2);
+  first.mutable_timings()->set_prefill_ms(3);
+  decode.stream->Send(first);
   EXPECT_EQ(call.Next().text(), "ok") << "E may become END";
   decode.SendTokens(Ids("NDmore"));
   const auto rest = call.Rest();
@@ -161,6 +129,9 @@ TEST(GenerateTest, StopStringCutsTheTextAndCancelsTheWorker) {
   EXPECT_EQ(rest.finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_THAT(rest.token_ids(), ElementsAre('N', 'D'));
   EXPECT_EQ(rest.usage().generated_tokens(), 5);
+  EXPECT_EQ(rest.timings().queue_ms(), 2);
+  EXPECT_EQ(rest.timings().prefill_ms(), 3);
+  EXPECT_GT(rest.timings().decode_ms(), 0) << "the router's own measure";
   EXPECT_TRUE(call.End().ok());
   EXPECT_TRUE(decode.stream->AwaitCancelled());
 }
@@ -264,18 +235,22 @@ TEST(GenerateTest, WorkerErrorsPassWithoutTheirSecrets) {
       {absl::StatusCode::kCancelled, "", absl::StatusCode::kUnavailable, "WORKER_LOST", false},
       {absl::StatusCode::kOk, "", absl::StatusCode::kInternal, "WORKER_FAILED", false},
   };
-  FakeCluster cluster;
+  // Nobody else to go on with, and no patience.
+  FakeCluster cluster(1, 1, [](Options* options) { options->failover_wait_ms = 0; });
   for (const Row& row : rows) {
     for (bool after_first_token : {false, true}) {
       SCOPED_TRACE(absl::StrCat(row.reason, " ", static_cast<int>(row.from)));
-      Call call(cluster, Prompt("x"));
-      DecodeCall decode = cluster.decode(0)->AwaitDecode();
-      if (after_first_token) decode.SendTokens({'a'});
       absl::Status sent(row.from, "block 17 at 0x7fff");
       sent = row.reason[0] == '\0' ? sent : MakeError(row.from, row.reason, sent.message());
-      decode.Fail(ToGrpcStatus(sent));
+      // However often it is asked.
+      cluster.decode(0)->SetReply([=](DecodeCall decode) {
+        if (after_first_token && decode.request.tokens_size() == 1) decode.SendTokens({'a'});
+        decode.Fail(ToGrpcStatus(sent));
+      });
+      Call call(cluster, Prompt("x"));
       const auto rest = call.Rest();
       EXPECT_EQ(rest.finish_reason(), v1::FINISH_REASON_UNSPECIFIED) << "a failure is no finish";
+      EXPECT_EQ(rest.text(), after_first_token ? "a" : "");
       const absl::Status got = call.End();
       EXPECT_EQ(got.code(), row.to) << got;
       EXPECT_EQ(ErrorReason(got), row.to_reason);
@@ -283,34 +258,6 @@ TEST(GenerateTest, WorkerErrorsPassWithoutTheirSecrets) {
     }
   }
 }
-
-// Answers on all decode workers: the n-th call, whoever gets it, as told.
-class Replies {
- public:
-  Replies(FakeCluster& cluster, int decode_count, std::function<void(int, DecodeCall)> reply) {
-    for (int i = 0; i < decode_count; ++i) {
-      cluster.decode(i)->SetReply([this, reply](DecodeCall call) {
-        int n;
-        {
-          absl::MutexLock lock(&mutex_);
-          n = static_cast<int>(requests_.size());
-          requests_.push_back(call.request);
-        }
-        reply(n, std::move(call));
-      });
-    }
-  }
-  std::vector<internal::v1::DecodeRequest> requests() {
-    absl::MutexLock lock(&mutex_);
-    return requests_;
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::vector<internal::v1::DecodeRequest> requests_ ABSL_GUARDED_BY(mutex_);
-};
-
-const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "gone");
 
 TEST(GenerateTest, AnotherPairIsTriedBeforeTheFirstToken) {
   FakeCluster cluster(2, 2);
@@ -323,35 +270,84 @@ TEST(GenerateTest, AnotherPairIsTriedBeforeTheFirstToken) {
   EXPECT_TRUE(call.End().ok());
   const auto requests = replies.requests();
   ASSERT_EQ(requests.size(), 2u);
-  EXPECT_NE(requests[0].prefill().address(), requests[1].prefill().address());
   EXPECT_NE(requests[0].decode_epoch(), requests[1].decode_epoch());
   EXPECT_EQ(requests[0].sampling().seed(), requests[1].sampling().seed());
 }
 
-TEST(GenerateTest, OnlyOneOtherPairIsTried) {
-  FakeCluster cluster(3, 3);
-  Replies replies(cluster, 3, [](int, DecodeCall call) { call.Fail(kGone); });
+TEST(GenerateTest, AfterALostTransferBothWorkersAreOthers) {
+  FakeCluster cluster(2, 2);
+  Replies replies(cluster, 2, [](int n, DecodeCall call) {
+    if (n > 0) return call.Finish(Ids("fine"), DecodeResponse::FINISH_LENGTH);
+    call.Fail(ToGrpcStatus(MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST", "gone")));
+  });
+  Call call(cluster, Prompt("x"));
+  EXPECT_EQ(call.Rest().text(), "fine");
+  EXPECT_TRUE(call.End().ok());
+  const auto requests = replies.requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_NE(requests[0].prefill().address(), requests[1].prefill().address());
+  EXPECT_NE(requests[0].decode_epoch(), requests[1].decode_epoch());
+}
+
+TEST(GenerateTest, ThreeStreamsWithoutATokenAreEnough) {
+  FakeCluster cluster(2, 4);
+  Replies replies(cluster, 4, [](int, DecodeCall call) { call.Fail(kGone); });
   Call call(cluster, Prompt("x"));
   const absl::Status end = call.End();
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(end), "WORKER_LOST");
   EXPECT_TRUE(ErrorRetryAfter(end).has_value());
-  EXPECT_EQ(replies.requests().size(), 2u);
+  EXPECT_EQ(replies.requests().size(), static_cast<size_t>(kMaxTries));
 }
 
-TEST(GenerateTest, NothingIsTriedAgainAfterTheFirstTokenOrForAnErrorOfTheRequest) {
-  FakeCluster cluster(2, 2);
-  Replies replies(cluster, 2, [](int n, DecodeCall call) {
-    if (n == 0) call.SendTokens({'a'});
-    call.Fail(n == 0 ? kGone : grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full"));
+TEST(GenerateTest, AnErrorOfTheRequestIsNotTriedAgain) {
+  for (const char* reason : {"KV_POOL_TOO_SMALL", "TOO_MANY_CHOICES", "TENANT_LIMIT"}) {
+    FakeCluster cluster(2, 2);
+    Replies replies(cluster, 2, [=](int, DecodeCall call) {
+      call.Fail(ToGrpcStatus(MakeError(absl::StatusCode::kResourceExhausted, reason, "no")));
+    });
+    Call refused(cluster, Prompt("x"));
+    EXPECT_EQ(ErrorReason(refused.End()), reason);
+    EXPECT_EQ(replies.requests().size(), 1u);
+  }
+}
+
+TEST(GenerateTest, AFullWorkerIsPassedOverOnceAndThenItsRefusalPasses) {
+  FakeCluster cluster(1, 3);
+  Replies replies(cluster, 3, [](int, DecodeCall call) {
+    call.Fail(ToGrpcStatus(
+        WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "9 wait"),
+                       absl::Milliseconds(1234))));
   });
-  Call begun(cluster, Prompt("x"));
-  EXPECT_EQ(begun.Next().text(), "a");
-  EXPECT_EQ(begun.End().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(replies.requests().size(), 1u);
-  Call refused(cluster, Prompt("x"));
-  EXPECT_EQ(refused.End().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(replies.requests().size(), 2u);
+  Call call(cluster, Prompt("x"));
+  const absl::Status end = call.End();
+  EXPECT_EQ(ErrorReason(end), "QUEUE_FULL");
+  EXPECT_EQ(ErrorRetryAfter(end), absl::Milliseconds(1234));
+  const auto requests = replies.requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_NE(requests[0].decode_epoch(), requests[1].decode_epoch());
+  EXPECT_TRUE(requests[1].has_prefill()) << "the only prefill worker was busy, not lost";
+}
+
+TEST(GenerateTest, NothingIsSentBeforeTheFirstToken) {
+  FakeCluster cluster;
+  Call call(cluster, Prompt("x"));
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  absl::Notification headers;
+  std::thread waiter([&] {
+    call.AwaitHeaders();
+    headers.Notify();
+  });
+  DecodeResponse alive;
+  alive.mutable_timings()->set_queue_ms(1);
+  for (int i = 0; i < 10; ++i) decode.stream->Send(alive);
+  // What the router makes of a heartbeat, it makes at once: this is not a wait for something.
+  EXPECT_FALSE(headers.WaitForNotificationWithTimeout(absl::Milliseconds(50)));
+  decode.SendTokens({'a'});
+  waiter.join();
+  EXPECT_EQ(call.Next().text(), "a");
+  decode.Finish({kEndToken}, DecodeResponse::FINISH_STOP);
+  EXPECT_EQ(call.Rest().finish_reason(), v1::FINISH_REASON_STOP);
 }
 
 TEST(GenerateTest, MoreRequestsThanTheLimitAreRefusedWithTheTimeToRetry) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "common/base/error.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
@@ -212,10 +214,73 @@ TEST_F(MembershipTest, DrainingWorkersGetNoNewWork) {
   MakeReady(kPrefill0);
   ASSERT_TRUE(Load(kPrefill0, 0, /*draining=*/true).ok());
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_DRAINING);
+  const auto alone = Choose();
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone->prefill.worker, kNoWorker);
+  EXPECT_EQ(alone->decision, "decode_only");
+  ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
   const absl::Status none = Choose().status();
   EXPECT_EQ(ErrorReason(none), "NO_WORKER");
-  EXPECT_THAT(std::string(none.message()), HasSubstr("1 connecting, 1 draining"));
+  EXPECT_THAT(std::string(none.message()),
+              HasSubstr("no decode worker is ready (1 listed: 1 draining)"));
   EXPECT_TRUE(ErrorRetryAfter(none).has_value());
+}
+
+TEST_F(MembershipTest, ListedPrefillWorkersAreWaitedForAMomentAfterTheStart) {
+  MakeReady(kDecode);
+  EXPECT_FALSE(membership_.Ready());
+  clock_.Advance(kExpireAfter + absl::Milliseconds(1));
+  ASSERT_TRUE(Load(kDecode).ok());
+  EXPECT_TRUE(membership_.Ready());
+}
+
+TEST_F(MembershipTest, APairThatFailsIsPassedOverUntilItIsTriedAgain) {
+  for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
+  const auto first = Choose();
+  for (int i = 0; i < 2; ++i) membership_.OnRouteFailed(*first, Blame::kPair);
+  for (int i = 0; i < 4; ++i) EXPECT_NE(Choose()->prefill.worker, first->prefill.worker);
+  for (int i = 0; i < 2; ++i) {
+    Route other = *first;
+    other.prefill = Choose()->prefill;
+    if (other.prefill.worker != kNoWorker) membership_.OnRouteFailed(other, Blame::kPair);
+  }
+  EXPECT_EQ(Choose()->prefill.worker, kNoWorker) << "all pairs of the only decode worker failed";
+  clock_.Advance(kFirstAvoidance);
+  for (int worker : {kPrefill0, kPrefill1, kDecode}) ASSERT_TRUE(Load(worker).ok());
+  const auto probe = Choose();
+  EXPECT_NE(probe->prefill.worker, kNoWorker);
+  membership_.OnRouteWorked(*probe);
+  // The other one is tried, too, by one request; the rest go where it works.
+  EXPECT_NE(Choose()->prefill.worker, probe->prefill.worker);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Choose()->prefill.worker, probe->prefill.worker);
+}
+
+TEST_F(MembershipTest, FailuresOfAnEarlierProcessAreNotHeldAgainstTheNext) {
+  for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
+  const auto before = Choose();
+  const int prefill = before->prefill.worker;
+  MakeReady(prefill);  // a new process at the address
+  for (int i = 0; i < 2; ++i) membership_.OnRouteFailed(*before, Blame::kPair);
+  std::set<int> used;
+  for (int i = 0; i < 4; ++i) used.insert(Choose()->prefill.worker);
+  EXPECT_TRUE(used.count(prefill));
+}
+
+TEST_F(MembershipTest, AProcessMayLiveWhileItsWorkerIsSuspectAndNoOtherHasItsPlace) {
+  MakeReady(kDecode);
+  MakeReady(kPrefill0);
+  const WorkerTarget target = Choose()->decode;
+  EXPECT_TRUE(membership_.MayLive(target));
+  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  membership_.Tick();
+  EXPECT_TRUE(membership_.MayLive(target));
+  membership_.OnStreamLost(kDecode, absl::UnavailableError("cut"));
+  EXPECT_TRUE(membership_.MayLive(target));
+  clock_.Advance(kExpireAfter);
+  membership_.Tick();
+  EXPECT_FALSE(membership_.MayLive(target));
+  MakeReady(kDecode);
+  EXPECT_FALSE(membership_.MayLive(target)) << "another process";
 }
 
 TEST_F(MembershipTest, OwnDispatchesCountUntilReported) {

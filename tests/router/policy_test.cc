@@ -47,6 +47,17 @@ TEST(PolicyTest, DecodeNeedsRoomFirstThenFewSequences) {
   EXPECT_EQ(choice.decode, 1);
 }
 
+TEST(PolicyTest, WithoutPrefillWorkersTheDecodeWorkerThatHasThePromptIsBest) {
+  PrefixThenLoad policy;
+  std::vector<Candidate> decode = {Decode(1, 0, 10), Decode(2, 5, 10), Decode(3, 0, 0)};
+  decode[1].matched_blocks = 2;
+  decode[2].matched_blocks = 3;
+  const auto choice = policy.Choose({64, 4}, {}, decode);
+  EXPECT_EQ(choice.decode, 1) << "the third has no room";
+  EXPECT_EQ(choice.prefill, -1);
+  EXPECT_EQ(choice.decision, "decode_only");
+}
+
 TEST(PolicyTest, TiesAreTakenInTurnAndTheTurnIsDeterministic) {
   PrefixThenLoad a, b;
   std::set<int> seen;

@@ -1,9 +1,13 @@
 // The router as a process: membership over real streams, readiness, drain, metrics, start errors.
 #include "router/server.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -118,18 +122,83 @@ TEST(ServerTest, AWorkerThatComesBackAtItsAddressStartsCold) {
   ASSERT_TRUE(cluster.AwaitState([](const v1::WorkerStatus& w) {
     return w.role() != v1::WORKER_ROLE_PREFILL || w.state() == v1::WORKER_STATE_CONNECTING;
   }));
-  EXPECT_TRUE(AwaitHealth(cluster, 2)) << "not ready without a prefill worker";
-  std::string text;
-  const absl::Status refused = GenerateOnce(cluster, &text);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ErrorReason(refused), "NO_WORKER");
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("no prefill worker is ready (1 listed"));
   cluster.prefill(0) = cluster.MakeWorker(v1::WORKER_ROLE_PREFILL, address);
   ASSERT_TRUE(cluster.AwaitState([](const v1::WorkerStatus& w) {
     return w.state() == v1::WORKER_STATE_READY && w.indexed_blocks() == 0;
   }));
   EXPECT_NE(cluster.Workers()[0].epoch(), epoch);
   EXPECT_TRUE(AwaitHealth(cluster, 1));
+}
+
+TEST(ServerTest, WithoutADecodeWorkerNothingIsServed) {
+  FakeCluster cluster;
+  cluster.decode(0).reset();
+  EXPECT_TRUE(AwaitHealth(cluster, 2));
+  std::string text;
+  const absl::Status refused = GenerateOnce(cluster, &text);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ErrorReason(refused), "NO_WORKER");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no decode worker is ready (1 listed"));
+}
+
+TEST(ServerTest, DecodeWorkersAloneServe) {
+  for (bool listed : {false, true}) {
+    FakeCluster cluster(listed ? 1 : 0, 1,
+                        [&](Options* options) { options->metrics_listen = "127.0.0.1:0"; });
+    if (listed) {
+      cluster.prefill(0).reset();
+      ASSERT_TRUE(cluster.AwaitState([](const v1::WorkerStatus& w) {
+        return (w.role() == v1::WORKER_ROLE_DECODE) == (w.state() == v1::WORKER_STATE_READY);
+      }));
+    } else {
+      EXPECT_TRUE(AwaitHealth(cluster, 1));
+    }
+    cluster.decode(0)->SetReply([&](DecodeCall call) {
+      EXPECT_FALSE(call.request.has_prefill());
+      call.Finish(Ids("alone"), internal::v1::DecodeResponse::FINISH_LENGTH);
+    });
+    std::string text;
+    EXPECT_TRUE(GenerateOnce(cluster, &text).ok());
+    EXPECT_EQ(text, "alone");
+    EXPECT_THAT(testing::HttpGet(cluster.server().metrics_address(), "/metrics"),
+                HasSubstr(R"(decision="decode_only",policy="prefix_then_load"} 1)"));
+  }
+}
+
+// Takes the place of a worker that is gone: hangs up on whoever calls.
+class HangingUp {
+ public:
+  explicit HangingUp(const std::string& address) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in at = {};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    const int yes = 1;
+    EXPECT_EQ(setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes)), 0);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&at), sizeof(at)), 0);
+    EXPECT_EQ(listen(socket_, 8), 0);
+  }
+  ~HangingUp() { close(socket_); }
+  void HangUp() { close(accept(socket_, nullptr, nullptr)); }
+
+ private:
+  const int socket_;
+};
+
+// What stands between a worker's coming back and its use are the back-offs of the watch and of its
+// channel. After that many attempts they have grown as long as they do.
+TEST(ServerTest, AWorkerThatWasAwayForLongIsUsedWithinTwoSecondsOfItsReturn) {
+  FakeCluster cluster;
+  const std::string address = cluster.decode(0)->address();
+  cluster.decode(0).reset();
+  {
+    HangingUp absent(address);
+    for (int attempt = 0; attempt < 6; ++attempt) absent.HangUp();
+  }
+  cluster.decode(0) = cluster.MakeWorker(v1::WORKER_ROLE_DECODE, address);
+  const absl::Time back = absl::Now();
+  ASSERT_TRUE(AwaitHealth(cluster, 1));
+  EXPECT_LT(absl::Now() - back, absl::Seconds(2));
 }
 
 TEST(ServerTest, AWorkerOfAnotherModelIsRefusedAndTheOthersGoOn) {
@@ -237,7 +306,10 @@ TEST(ServerTest, BadOptionsAreNamed) {
     return ErrorField(Validate(&bad));
   };
   EXPECT_EQ(field_of([](Options* o) { o->decode_workers = {"127.0.0.1:1"}; }), "--decode-workers");
-  EXPECT_EQ(field_of([](Options* o) { o->prefill_workers.clear(); }), "--prefill-workers");
+  EXPECT_EQ(field_of([](Options* o) { o->prefill_workers.clear(); }), "")
+      << "served by decode alone";
+  EXPECT_EQ(field_of([](Options* o) { o->decode_workers.clear(); }), "--decode-workers");
+  EXPECT_EQ(field_of([](Options* o) { o->retry_budget_percent = 101; }), "--retry-budget-percent");
   EXPECT_EQ(field_of([](Options* o) { o->prefill_workers = {"nowhere"}; }), "--prefill-workers");
   EXPECT_EQ(field_of([](Options* o) { o->listen = ":1"; }), "--listen");
   EXPECT_EQ(field_of([](Options* o) { o->max_inflight_requests = 0; }), "--max-inflight-requests");

@@ -19,7 +19,8 @@ namespace baton::testing {
 class FakeCluster {
  public:
   explicit FakeCluster(int prefill_count = 1, int decode_count = 1,
-                       const std::function<void(router::Options*)>& adjust = nullptr) {
+                       const std::function<void(router::Options*)>& adjust = nullptr,
+                       const Clock& clock = Clock::Real()) {
     model_dir_ = ::testing::TempDir() + "/tiny";
     WriteTinyTokenizer(model_dir_);
     tokenizer_ = *tokenizer::Tokenizer::Load(model_dir_);
@@ -35,7 +36,7 @@ class FakeCluster {
       options.decode_workers.push_back(decode_.back()->address());
     }
     if (adjust != nullptr) adjust(&options);
-    auto server = router::RouterServer::Start(options);
+    auto server = router::RouterServer::Start(options, clock);
     BATON_CHECK(server.ok()) << server.status();
     server_ = *std::move(server);
     channel_ = MakeChannel(server_->address());

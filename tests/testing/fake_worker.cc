@@ -8,18 +8,25 @@ namespace baton::testing {
 
 namespace pb = ::baton::internal::v1;
 
-void DecodeCall::SendTokens(const std::vector<int32_t>& ids) {
+void DecodeCall::SendTokens(const std::vector<int32_t>& ids, int choice) {
   pb::DecodeResponse response;
   response.mutable_token_ids()->Assign(ids.begin(), ids.end());
+  response.set_choice(choice);
+  stream->Send(response);
+}
+
+void DecodeCall::FinishChoice(int choice, const std::vector<int32_t>& ids,
+                              pb::DecodeResponse::Finish finish) {
+  pb::DecodeResponse response;
+  response.mutable_token_ids()->Assign(ids.begin(), ids.end());
+  response.set_choice(choice);
+  response.set_finish(finish);
+  response.mutable_timings()->set_prefill_ms(7);
   stream->Send(response);
 }
 
 void DecodeCall::Finish(const std::vector<int32_t>& ids, pb::DecodeResponse::Finish finish) {
-  pb::DecodeResponse response;
-  response.mutable_token_ids()->Assign(ids.begin(), ids.end());
-  response.set_finish(finish);
-  response.mutable_timings()->set_prefill_ms(7);
-  stream->Send(response);
+  FinishChoice(static_cast<int>(request.sampling().choice()), ids, finish);
   stream->End(grpc::Status::OK);
 }
 

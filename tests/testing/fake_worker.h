@@ -113,7 +113,10 @@ struct DecodeCall {
   std::chrono::system_clock::time_point deadline;
   std::shared_ptr<ScriptedStream<internal::v1::DecodeResponse>> stream;
 
-  void SendTokens(const std::vector<int32_t>& ids);
+  void SendTokens(const std::vector<int32_t>& ids, int choice = 0);
+  // The last message of a choice.
+  void FinishChoice(int choice, const std::vector<int32_t>& ids,
+                    internal::v1::DecodeResponse::Finish finish);
   // The last message; the stream then ends in order.
   void Finish(const std::vector<int32_t>& ids, internal::v1::DecodeResponse::Finish finish);
   void Fail(const grpc::Status& status) { stream->End(status); }

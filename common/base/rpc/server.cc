@@ -10,10 +10,22 @@
 namespace baton {
 namespace {
 
-// Pings find a dead peer while a prefill is silent; servers must allow what clients send.
-constexpr int kKeepaliveTimeMs = 10'000;
-constexpr int kKeepaliveTimeoutMs = 5'000;
-constexpr int kMinPingIntervalMs = 5'000;
+// Far below what any client of ours sends: no client is to be punished for looking whether we live.
+constexpr int kMinPingIntervalMs = 100;
+
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(absl::ToInt64Milliseconds(duration));
+}
+
+// What both ends need, so that each notices when the other vanishes.
+template <class SetInt>
+void SetKeepalive(const Keepalive& keepalive, SetInt set_int) {
+  set_int(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(keepalive.time));
+  set_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(keepalive.timeout));
+  set_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // A prefill may be silent for long; pings go on nevertheless.
+  set_int(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+}
 
 }  // namespace
 
@@ -30,11 +42,13 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   int port = 0;
   builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  SetKeepalive(options.keepalive, [&builder](const char* name, int value) {
+    builder.AddChannelArgument(name, value);
+  });
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);
+  // No GOAWAY "too many pings": it would take down the streams of a busy connection.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   // Two servers on one port would each get half of the connections, without a word.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   for (grpc::Service* service : services) builder.RegisterService(service);
@@ -65,16 +79,18 @@ void RpcServer::Stop(absl::Duration grace) {
   server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));  // saturates: grace may be infinite
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Keepalive& keepalive) {
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 200);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
-  // One connection per channel object: a shared one would tie unrelated peers' flow control together.
+  SetKeepalive(keepalive,
+               [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
+  // A restarted worker is to be used within 2 s of its coming back.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
+  // In spite of its name, how long one attempt to connect may take: several round trips of a slow
+  // link.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'500);
+  // One connection per channel object: a shared one would tie unrelated peers' flow control
+  // together.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(16 << 20);
   arguments.SetMaxSendMessageSize(16 << 20);

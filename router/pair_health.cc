@@ -1,0 +1,76 @@
+#include "router/pair_health.h"
+
+#include <algorithm>
+
+namespace baton::router {
+
+void PairHealth::CountFailure(Record& record, int failures_to_avoid) {
+  const absl::Duration now = clock_.SinceStart();
+  if (record.failures > 0 && now - record.last_failure > kFailureMemory) record = Record();
+  ++record.failures;
+  record.last_failure = now;
+  if (!record.open && record.failures < failures_to_avoid) return;
+  record.open = true;
+  record.avoided_until = now + record.avoidance;
+  record.avoidance = std::min(2 * record.avoidance, kLongestAvoidance);
+}
+
+void PairHealth::CountPartner(int worker, int partner) {
+  std::set<int>& partners = partners_[worker];
+  partners.insert(partner);
+  if (partners.size() >= kFailuresToAvoid) CountFailure(workers_[worker], 1);
+}
+
+void PairHealth::OnPairFailed(int prefill, int decode) {
+  if (prefill == kNoWorker) return OnWorkerFailed(decode);
+  CountFailure(pairs_[{prefill, decode}], kFailuresToAvoid);
+  CountPartner(prefill, decode);
+  CountPartner(decode, prefill);
+}
+
+void PairHealth::OnWorkerFailed(int worker) { CountFailure(workers_[worker], kFailuresToAvoid); }
+
+void PairHealth::OnPairWorked(int prefill, int decode) {
+  pairs_.erase({prefill, decode});
+  for (int worker : {prefill, decode}) {
+    workers_.erase(worker);
+    partners_.erase(worker);
+  }
+}
+
+bool PairHealth::Usable(const Record& record) const {
+  return !record.open || clock_.SinceStart() >= record.avoided_until;
+}
+
+bool PairHealth::WorkerUsable(int worker) const {
+  const auto found = workers_.find(worker);
+  return found == workers_.end() || Usable(found->second);
+}
+
+bool PairHealth::PairUsable(int prefill, int decode) const {
+  const auto found = pairs_.find({prefill, decode});
+  return found == pairs_.end() || Usable(found->second);
+}
+
+void PairHealth::Probe(Record& record) {
+  if (record.open) record.avoided_until = clock_.SinceStart() + record.avoidance;
+}
+
+void PairHealth::OnChosen(int prefill, int decode) {
+  if (const auto pair = pairs_.find({prefill, decode}); pair != pairs_.end()) Probe(pair->second);
+  for (int worker : {prefill, decode}) {
+    if (const auto found = workers_.find(worker); found != workers_.end()) Probe(found->second);
+  }
+}
+
+void PairHealth::Forget(int worker) {
+  for (auto it = pairs_.begin(); it != pairs_.end();) {
+    const bool concerned = it->first.first == worker || it->first.second == worker;
+    it = concerned ? pairs_.erase(it) : std::next(it);
+  }
+  workers_.erase(worker);
+  partners_.erase(worker);
+  for (auto& [other, partners] : partners_) partners.erase(worker);
+}
+
+}  // namespace baton::router
