@@ -171,12 +171,19 @@ Sequence* DecodeScheduler::Admit() {
   return next;
 }
 
-void DecodeScheduler::Keep(const Sequence& sequence) {
+void DecodeScheduler::Keep(Sequence& sequence) {
   if (cache_ == nullptr || sequence.computed_tokens == 0) return;
-  cache_->Insert(
-      sequence.call->root,
-      absl::MakeConstSpan(sequence.tokens).first(static_cast<size_t>(sequence.computed_tokens)),
-      sequence.blocks);
+  const absl::Span<const int32_t> computed =
+      absl::MakeConstSpan(sequence.tokens).first(static_cast<size_t>(sequence.computed_tokens));
+  cache_->Insert(sequence.call->root, computed, sequence.blocks);
+  // Where others brought the same blocks first, theirs are used from now on. Else both copies would
+  // be locked, and a sequence that fits into the pool alone might not fit beside its own doubles.
+  kv::Match match = cache_->MatchPrefix(sequence.call->root, computed, sequence.computed_tokens);
+  const std::vector<kv::BlockId>& own = sequence.blocks.ids();
+  if (std::equal(match.blocks.ids().begin(), match.blocks.ids().end(), own.begin())) return;
+  kv::BlockLease rest = sequence.blocks.SplitAt(match.blocks.size());
+  sequence.blocks = std::move(match.blocks);
+  sequence.blocks.Append(std::move(rest));
 }
 
 void DecodeScheduler::Commit(Sequence& sequence) {

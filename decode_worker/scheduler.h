@@ -148,7 +148,7 @@ class DecodeScheduler {
   bool PreemptSomeoneAfter(const std::vector<Sequence*>& group);
   void Preempt(Sequence& sequence);
   void PreemptCall(Call& call);
-  void Keep(const Sequence& sequence);
+  void Keep(Sequence& sequence);
   std::unique_ptr<Sequence> TakeInside(Sequence& sequence);
   void Forget(const Sequence& sequence);
 

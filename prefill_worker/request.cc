@@ -17,6 +17,11 @@ absl::Status Mismatch(absl::string_view reason, absl::string_view what, uint64_t
 
 }  // namespace
 
+absl::Status Malformed() {
+  return MakeError(absl::StatusCode::kDataLoss, "MALFORMED_REQUEST",
+                   "the message is no PrefillRequest");
+}
+
 absl::Status CheckRequest(const internal::v1::PrefillRequest& request, uint64_t epoch,
                           const engine::Engine& engine) {
   if (const uint64_t sum = transfer::RequestChecksum(request); sum != request.checksum()) {

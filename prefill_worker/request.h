@@ -13,6 +13,10 @@
 
 namespace baton::prefill_worker {
 
+// Of bytes that are no PrefillRequest: DATA_LOSS, as of any that came otherwise than they were
+// sent. No fault of the client's, whose request was checked on its way here.
+absl::Status Malformed();
+
 // DATA_LOSS (CHECKSUM), FAILED_PRECONDITION (another epoch, model or KV layout than this worker's,
 // with both values), or INVALID_ARGUMENT, naming the field.
 absl::Status CheckRequest(const internal::v1::PrefillRequest& request, uint64_t epoch,

@@ -12,11 +12,14 @@ namespace baton::prefill_worker {
 namespace {
 
 absl::StatusOr<internal::v1::PrefillRequest> Parse(const grpc::ByteBuffer& bytes) {
+  if (!bytes.Valid()) {
+    return MakeError(absl::StatusCode::kCancelled, "CANCELLED",
+                     "the call ended before its request");
+  }
   internal::v1::PrefillRequest request;
   grpc::ByteBuffer copy(bytes);  // a reference: deserializing empties its argument
   if (!grpc::SerializationTraits<internal::v1::PrefillRequest>::Deserialize(&copy, &request).ok()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "MALFORMED_REQUEST",
-                     "the message is no PrefillRequest");
+    return Malformed();
   }
   return request;
 }
@@ -42,8 +45,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillServer::Prefill(
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);
   if (!status.ok()) {
-    BATON_LOG(Warning) << "prefill from " << context->peer() << " refused: " << status.ToString();
-    metrics_.Refused(ErrorReason(status));
+    if (!absl::IsCancelled(status)) {
+      BATON_LOG(Warning) << "prefill from " << context->peer() << " refused: " << status.ToString();
+      metrics_.Refused(ErrorReason(status));
+    }
     sender->Finish(status);
     return reactor;
   }

@@ -80,6 +80,8 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       break;
     case internal::v1::PrefillFrame::kFirstToken:
       fields.Add(frame.first_token().token_id());
+      // An empty message is not none: a flipped bit of its tag would make it an unknown field.
+      fields.Add(int32_t{frame.first_token().has_logprobs()});
       AddLogprobs(frame.first_token().logprobs(), fields);
       break;
     case internal::v1::PrefillFrame::kPromptLogprobs:

@@ -103,7 +103,7 @@ TEST(BenchTest, RunsAgainstARouter) {
   EXPECT_EQ(RunBench(options, out, err), 0) << err.str();
   EXPECT_THAT(out.str(), ContainsRegex("Successful requests: +9 "));
   EXPECT_THAT(out.str(), ContainsRegex("Total generated tokens: +27 "));
-  EXPECT_THAT(out.str(), ContainsRegex("WORKER_FAILED: +1 "));
+  EXPECT_THAT(out.str(), ContainsRegex("WORKER_LOST: +1 "));
   options.address = "127.0.0.1:1";
   EXPECT_EQ(RunBench(options, out, err), 1);
   EXPECT_THAT(err.str(), HasSubstr("UNAVAILABLE"));

@@ -85,7 +85,7 @@ TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
     RunAll(MakeCases(random, 60, 80, 150), 12, [&](const Case& c) {
       return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
     });
-    EXPECT_GT(DecodeMetric("baton_preemptions_total"), 20) << "the pool was not too small";
+    EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";
     ExpectIdle();
   }
 }

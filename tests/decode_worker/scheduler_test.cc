@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -348,6 +349,7 @@ TEST_F(SchedulerTest, BeamsThatLoseTheirBlocksStartAnew) {
 // small: accounts add up after every action, and everything ends.
 TEST_F(SchedulerTest, RandomHistoriesAddUpAndEnd) {
   const uint32_t base = std::random_device()();
+  std::cout << "seeds from " << base << std::endl;  // a broken invariant ends the process
   for (uint32_t run = 0; run < 300; ++run) {
     SCOPED_TRACE(::testing::Message() << "seed " << base + run);
     std::mt19937 random(base + run);

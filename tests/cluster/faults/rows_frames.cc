@@ -1,5 +1,6 @@
 // Row: frames of KV transfers that are not what was sent.
 #include <atomic>
+#include <cstdio>
 #include <map>
 #include <thread>
 
@@ -57,7 +58,10 @@ class FrameJudge {
     count.harmless += verdict == Tally::Verdict::kRight;
     count.token_first += verdict == Tally::Verdict::kError && !result.tokens.empty();
     const std::string what = absl::StrCat(kind->name, ", request ", i, ": ");
-    if (verdict == Tally::Verdict::kRight && kind->must_be_refused) ++unnoticed_;
+    if (verdict == Tally::Verdict::kRight && kind->must_be_refused) {
+      ++unnoticed_;
+      std::fprintf(stderr, "  %sanswered right\n", what.c_str());
+    }
     if (verdict != Tally::Verdict::kError) return;
     if (!absl::c_linear_search(kind->reasons, ErrorReason(result.status))) {
       run_.Fail(absl::StrCat(what, "refused as ", result.status.ToString()));
@@ -67,15 +71,21 @@ class FrameJudge {
   }
 
   // Answered right although the frame had to be refused: only if another transfer made it good.
-  int64_t unnoticed() const { return unnoticed_; }
-  const std::map<std::string, KindCount>& counts() const { return counts_; }
+  int64_t unnoticed() const {
+    absl::MutexLock lock(&mutex_);
+    return unnoticed_;
+  }
+  std::map<std::string, KindCount> counts() const {
+    absl::MutexLock lock(&mutex_);
+    return counts_;
+  }
 
  private:
   RowRun& run_;
   ProcessCluster& cluster_;
   const WorkerFace &prefill_, &decode_;
   const std::vector<Case>& cases_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::map<std::string, KindCount> counts_ ABSL_GUARDED_BY(mutex_);
   int64_t unnoticed_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -236,7 +236,7 @@ void TryPrefill(RowRun& run, ProcessCluster& cluster, const WorkerFace& prefill,
   Expect(run, "prefill worker, checksum", Send(channel, method, good.SerializeAsString()),
          Code::kDataLoss, "CHECKSUM");
   Expect(run, "prefill worker, garbage", Send(channel, method, "\xff\xff\xff\xff\x07garbage"),
-         invalid, "MALFORMED_REQUEST");
+         Code::kDataLoss, "MALFORMED_REQUEST");
 }
 
 // Workers that tell the router what no worker of ours would.

@@ -120,6 +120,10 @@ TEST(ChecksumTest, AFramesCoversLogprobs) {
   }
   ExpectAllDiffer<PrefillFrame>(first, of_first, checksum);
   ExpectAllDiffer<PrefillFrame>(prompt, of_prompt, checksum);
+  PrefillFrame empty, none;
+  empty.mutable_first_token()->mutable_logprobs();
+  none.mutable_first_token();
+  EXPECT_NE(checksum(empty), checksum(none));
 }
 
 }  // namespace
