@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "decode_worker/beam_search.h"
+#include "decode_worker/shared_prefill.h"
 
 namespace baton::decode_worker {
 namespace {
@@ -133,10 +134,9 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   const Call& call = *sequence.call;
   const int tokens = static_cast<int>(sequence.tokens.size());
   kv::Match match;
-  // At least the last token is computed: the next is drawn from its logits. Prompt log
-  // probabilities come from computing all of them.
-  const bool reuse = cache_ != nullptr && (!call.prompt_logprobs || call.answered);
-  if (reuse) match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
+  // At least the last token is computed: the next is drawn from its logits.
+  if (cache_ != nullptr && MayReuse(sequence))
+    match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
   const int missing = BlocksFor(tokens) - match.blocks.size();
   // Each of those inside may need its next block at any step.
   const int reserve = inside_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
@@ -233,16 +233,27 @@ StepPlan DecodeScheduler::PlanStep() {
       plan.chunks.push_back({sequence, sequence->computed_tokens, sequence->computed_tokens + 1});
     }
   }
+  PlanPrompts(plan);
+  return plan;
+}
+
+void DecodeScheduler::PlanPrompts(StepPlan& plan) {
   int budget = options_.max_num_batched_tokens - static_cast<int>(plan.chunks.size());
+  std::vector<const Sequence*> ahead;
   for (const auto& [rank, sequence] : inside_) {
     if (sequence->state != Sequence::State::kRunning || sequence->remaining_tokens() <= 1) continue;
+    if (cache_ != nullptr && MayReuse(*sequence)) {
+      const int found = TakeCached(*cache_, *sequence);
+      if (found > 0) plan.found.push_back({sequence.get(), found});
+      if (WaitsForOneOf(ahead, *sequence, options_.block_tokens)) continue;
+    }
+    ahead.push_back(sequence.get());
     const int count = std::min(budget, sequence->remaining_tokens());
     if (count <= 0) break;
     plan.chunks.push_back(
         {sequence.get(), sequence->computed_tokens, sequence->computed_tokens + count});
     budget -= count;
   }
-  return plan;
 }
 
 bool DecodeScheduler::NeedsBlock(const Sequence& sequence) const {
