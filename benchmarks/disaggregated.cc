@@ -5,7 +5,7 @@
 //   disaggregated --model DIR [--threads 2] [--rounds 3] [--load-s 30] [--rate 0]
 //
 // First a mix of long and short prompts, arriving at the same moments in both set-ups, at a share
-// of the load that the weaker of them can carry: time to first token and between tokens. Then what
+// of the load that the weakest of them can carry: time to first token and between tokens. Then what
 // running streams feel of a long prompt that arrives: their gaps before it, and from its arrival to
 // its first token. Both clusters are up all the time, and rounds alternate: only one of them works
 // at a time.
@@ -14,7 +14,9 @@
 #include <cstdio>
 #include <map>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/loopback_cluster.h"
@@ -25,10 +27,11 @@ namespace {
 
 constexpr int kClosedLoopCallers = 8;
 constexpr int kStreamPromptTokens = 64;
+constexpr char kDisaggregated[] = "disaggregated", kAggregated[] = "aggregated";
 
 struct Options {
   ClusterOptions cluster;
-  std::vector<std::string> setups = {"disaggregated", "aggregated"};
+  std::vector<std::string> setups = {kDisaggregated, kAggregated, "aggregated:256"};
   int threads = 2;
   int local_prefill_max_tokens = 1 << 20;
   int rounds = 3;
@@ -56,19 +59,31 @@ struct Setup {
   Gaps gaps;
 };
 
+// Of "aggregated:N" N; 0 of the other names, and -1 of what is no name.
+int StepTokens(absl::string_view name) {
+  if (name == kDisaggregated || name == kAggregated) return 0;
+  int tokens = 0;
+  const bool well_formed = absl::ConsumePrefix(&name, kAggregated) &&
+                           absl::ConsumePrefix(&name, ":") && absl::SimpleAtoi(name, &tokens) &&
+                           tokens > 0;
+  return well_formed ? tokens : -1;
+}
+
 Setup StartSetup(const Options& options, const std::string& name) {
   ClusterOptions cluster = options.cluster;
   Setup setup;
   setup.name = name;
-  if (name == "disaggregated") {
+  if (name == kDisaggregated) {
     const std::string threads = absl::StrCat(" --threads ", options.threads / 2);
     cluster.prefill_workers = cluster.decode_workers = 1;
     cluster.worker_flags += threads;
     setup.description = absl::StrCat("a prefill and a decode worker,", threads, " each");
   } else {
-    const std::string flags =
-        absl::StrCat(" --threads ", options.threads, " --local-prefill-max-tokens ",
-                     options.local_prefill_max_tokens);
+    std::string flags = absl::StrCat(" --threads ", options.threads, " --local-prefill-max-tokens ",
+                                     options.local_prefill_max_tokens);
+    if (const int step_tokens = StepTokens(name); step_tokens > 0) {
+      absl::StrAppend(&flags, " --max-num-batched-tokens ", step_tokens);
+    }
     cluster.prefill_workers = 0;
     cluster.decode_workers = 1;
     cluster.decode_flags += flags;
@@ -84,7 +99,7 @@ Setup StartSetup(const Options& options, const std::string& name) {
   return setup;
 }
 
-// What closed loops get from the weaker set-up, times the share.
+// What closed loops get from the weakest set-up, times the share.
 double ChooseRate(const Options& options, const TrafficMix& mix, std::vector<Setup>* setups) {
   if (options.rate > 0) return options.rate;
   double lowest = 0;
@@ -265,9 +280,12 @@ int Main(int argc, char** argv) {
   options.cluster.worker_flags = "--kv-cache-memory 512MB";
   AddClusterFlags(&app, &options.cluster);
   app.get_option("--model")->required();
-  app.add_option("--setups", options.setups, "Which, if not both")
+  app.add_option("--setups", options.setups,
+                 "disaggregated, aggregated, aggregated:MAX_NUM_BATCHED_TOKENS")
       ->delimiter(',')
-      ->check(CLI::IsMember({"disaggregated", "aggregated"}));
+      ->check([](const std::string& name) {
+        return StepTokens(name) < 0 ? "no such set-up: " + name : std::string();
+      });
   app.add_option("--threads", options.threads, "Of each set-up: an even number")
       ->check(CLI::Range(2, 1024));
   app.add_option("--local-prefill-max-tokens", options.local_prefill_max_tokens,

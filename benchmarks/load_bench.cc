@@ -1,13 +1,13 @@
 // Does goodput stay flat past saturation? A cluster of real processes under 1 to 5 times the load
 // that it can carry: answers in time, time to refuse, latencies and memory.
 //
-//   load_bench --model DIR [--level-s 20] [--levels 1,2,3,4,5] [--svg goodput.svg]
+//   load_bench --model DIR [--level-s 20] [--levels 1,1.5,2,3,4,5] [--rounds 3] [--svg goodput.svg]
 //
 // First one request at a time (what an idle cluster takes: the objectives are multiples of it),
 // then closed loops of more and more callers until throughput grows no more: the saturation rate.
 // Then, for each level, Poisson arrivals at that multiple of it, each with its objective as its
-// deadline. The goals: goodput at 3x >= 90 % of the peak; p99 of the time to refuse <= 50 ms; flat
-// memory.
+// deadline; rounds go up and down the levels in turn, so that none is always first. The goals:
+// goodput at 3x >= 90 % of the peak; p99 of the time to refuse <= 50 ms; flat memory.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -23,21 +23,23 @@
 namespace baton::benchmarks {
 namespace {
 
-constexpr double kGrowth = 1.05;  // a step of the closed loops that gains less is the last
+constexpr double kGrowth = 1.05;  // a closed loop that gains less over the best gains nothing …
+constexpr int kNoGain = 2;        // … and so many in turn are enough: one may be unlucky
 constexpr double kWarmUp = 0.2;   // the share of a closed loop's time that is not counted
 constexpr int kUnloadedRequests = 12;
 
 struct Options {
   ClusterOptions cluster;
   std::string mix = "7:32-256:16-64,3:512-896:32-96";
-  std::vector<double> levels = {1, 2, 3, 4, 5};
+  std::vector<double> levels = {1, 1.5, 2, 3, 4, 5};
+  int rounds = 1;
   double level_s = 20;
   double warm_up_s = -1;  // below 0: a tenth of the level
   double calibrate_s = 10;
   int max_callers = 64;
   double rate = 0;
   double slo_ttft_ms = 0, slo_token_ms = 0;
-  double slo_ttft_scale = 10, slo_token_scale = 5;
+  double slo_ttft_scale = 5, slo_token_scale = 3;
   uint64_t seed = 1;
   std::string svg;
 };
@@ -88,8 +90,8 @@ Slo MakeSlo(const Options& options, LoadClient* client, const TrafficMix& mix, i
   slo.per_token_s =
       (options.slo_token_ms > 0 ? options.slo_token_ms : gap * options.slo_token_scale) / 1e3;
   std::printf(
-      "Unloaded: TTFT %.1f ms (p90), %.2f ms a token (p50). Objectives: TTFT <= %.0f ms, the whole "
-      "answer <= that + %.1f ms for each further token.\n",
+      "Unloaded: TTFT %.1f ms (p90), %.2f ms a token (p50). Deadline: %.0f ms + %.1f ms for each "
+      "token after the first, which is to come within the former.\n",
       ttft, gap, slo.ttft_s * 1e3, slo.per_token_s * 1e3);
   return slo;
 }
@@ -98,6 +100,7 @@ Slo MakeSlo(const Options& options, LoadClient* client, const TrafficMix& mix, i
 double FindSaturation(const Options& options, LoadClient* client, const TrafficMix& mix,
                       LoadOptions load) {
   double best = 0;
+  int without_gain = 0;
   load.duration_s = options.calibrate_s;
   load.timeout = [](const Shape&) { return absl::Minutes(5); };
   for (int callers = 2; callers <= options.max_callers; callers *= 2) {
@@ -110,10 +113,29 @@ double FindSaturation(const Options& options, LoadClient* client, const TrafficM
     std::printf("Closed loop, %d callers: %.2f answers a second, %d failed, TTFT p50 %.0f ms\n",
                 callers, f.goodput, f.failed + f.refused + f.expired, f.ttft_p50_ms);
     std::fflush(stdout);
-    if (f.goodput < best * kGrowth) return std::max(best, f.goodput);
-    best = f.goodput;
+    without_gain = f.goodput < best * kGrowth ? without_gain + 1 : 0;
+    best = std::max(best, f.goodput);
+    if (without_gain == kNoGain) break;
   }
   return best;
+}
+
+LevelFigures RunLevel(double multiple, double saturation, const Slo& slo, double warm_up_s,
+                      const TrafficMix& mix, LoadClient* client, LoadOptions load,
+                      std::vector<LevelSpan>* spans) {
+  load.rate = multiple * saturation;
+  const double begin_s = NowSeconds();
+  const std::vector<Outcome> outcomes = RunOpenLoop(client, mix, load);
+  const double end_s = begin_s + load.duration_s;
+  LevelFigures figures = Summarize(outcomes, slo, begin_s + warm_up_s, end_s);
+  figures.multiple = multiple;
+  figures.offered_rate = load.rate;
+  spans->push_back({multiple, begin_s, end_s});
+  std::printf("%gx: goodput %.2f/s, %d refused (p99 %.1f ms), %d expired, %d failed\n", multiple,
+              figures.goodput, figures.refused, figures.refusal_p99_ms, figures.expired,
+              figures.failed);
+  std::fflush(stdout);
+  return figures;
 }
 
 int Run(const Options& options) {
@@ -142,28 +164,25 @@ int Run(const Options& options) {
   load.duration_s = options.level_s;
   load.timeout = [&slo](const Shape& shape) { return absl::Seconds(slo.finish_s(shape)); };
   const double warm_up_s = options.warm_up_s < 0 ? options.level_s / 10 : options.warm_up_s;
-  std::vector<LevelFigures> levels;
+  std::vector<std::vector<LevelFigures>> of_level(options.levels.size());
   std::vector<LevelSpan> spans;
-  for (double multiple : options.levels) {
-    load.rate = multiple * saturation;
-    load.seed += 1'000;
-    const double begin_s = NowSeconds();
-    const std::vector<Outcome> outcomes = RunOpenLoop(&client, *mix, load);
-    LevelFigures figures = Summarize(outcomes, slo, begin_s + warm_up_s, begin_s + options.level_s);
-    figures.multiple = multiple;
-    figures.offered_rate = load.rate;
-    levels.push_back(figures);
-    spans.push_back({multiple, begin_s, begin_s + options.level_s});
-    std::printf("%gx: goodput %.2f/s, %d refused (p99 %.1f ms), %d expired, %d failed\n", multiple,
-                figures.goodput, figures.refused, figures.refusal_p99_ms, figures.expired,
-                figures.failed);
-    std::fflush(stdout);
+  for (int round = 0; round < options.rounds; ++round) {
+    for (size_t i = 0; i < of_level.size(); ++i) {
+      const size_t level = round % 2 == 0 ? i : of_level.size() - 1 - i;
+      load.seed += 1'000;
+      of_level[level].push_back(
+          RunLevel(options.levels[level], saturation, slo, warm_up_s, *mix, &client, load, &spans));
+    }
   }
+  std::vector<LevelFigures> levels;
+  for (const std::vector<LevelFigures>& rounds : of_level) levels.push_back(MedianOf(rounds));
   const std::vector<MemorySample> samples = recorder.Stop();
-  std::printf("\n%g s a level, of which the first %g s are not counted.\n\n%s\n%s\n%s\n%s\n",
-              options.level_s, warm_up_s, GoodputTable(levels).c_str(),
-              LatencyTable(levels).c_str(), ReasonTable(levels).c_str(),
-              MemoryTable(samples, spans).c_str());
+  std::printf(
+      "\n%d round(s) of %g s a level, of which the first %g s are not counted; medians of the "
+      "rounds, counts of all.\n\n%s\n%s\n%s\n%s\n",
+      options.rounds, options.level_s, warm_up_s, GoodputTable(levels).c_str(),
+      LatencyTable(levels).c_str(), ReasonTable(levels).c_str(),
+      MemoryTable(samples, spans).c_str());
   if (!options.svg.empty()) {
     std::ofstream file(options.svg);
     file << LoadPlot(levels, samples);
@@ -186,6 +205,8 @@ int Main(int argc, char** argv) {
   app.add_option("--levels", options.levels, "Multiples of the saturation rate")
       ->delimiter(',')
       ->check(CLI::Range(0.01, 1000.0));
+  app.add_option("--rounds", options.rounds, "Of all levels, upwards and downwards in turn")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--level-s", options.level_s, "Of arrivals at each level")->check(seconds);
   app.add_option("--warm-up-s", options.warm_up_s, "Not counted; below 0: a tenth of the level");
   app.add_option("--calibrate-s", options.calibrate_s, "Of each closed loop")->check(seconds);

@@ -313,6 +313,10 @@ bool DecodeLoop::Step() {
     metrics_.Preempted(scheduler_.preemption_count() - preemptions_told_);
     preemptions_told_ = scheduler_.preemption_count();
   }
+  for (const auto& [sequence, tokens] : plan.found) {
+    metrics_.PrefixCache(0, tokens);  // asked for at the admission
+    if (!sequence->call->answered) sequence->call->transfer.cached_prompt_tokens += tokens;
+  }
   if (plan.chunks.empty()) return plan.preempted;
   const absl::Duration begin = clock_.SinceStart();
   if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);

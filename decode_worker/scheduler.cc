@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "decode_worker/beam_search.h"
+#include "decode_worker/shared_prefill.h"
 
 namespace baton::decode_worker {
 
@@ -83,18 +84,29 @@ StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens) {
       plan.chunks.push_back({sequence, sequence->computed_tokens, sequence->computed_tokens + 1});
     }
   }
-  int budget = std::min(max_prompt_tokens,
-                        options_.max_num_batched_tokens - static_cast<int>(plan.chunks.size()));
+  PlanPrompts(max_prompt_tokens, plan);
+  plan.preempted = preemption_count_ > preemptions;
+  return plan;
+}
+
+void DecodeScheduler::PlanPrompts(int max_tokens, StepPlan& plan) {
+  int budget =
+      std::min(max_tokens, options_.max_num_batched_tokens - static_cast<int>(plan.chunks.size()));
+  std::vector<const Sequence*> ahead;
   for (const auto& [rank, sequence] : inside_) {
     if (sequence->state != Sequence::State::kRunning || sequence->remaining_tokens() <= 1) continue;
+    if (cache_ != nullptr && MayReuse(*sequence)) {
+      const int found = TakeCached(*cache_, *sequence);
+      if (found > 0) plan.found.push_back({sequence.get(), found});
+      if (WaitsForOneOf(ahead, *sequence, options_.block_tokens)) continue;
+    }
+    ahead.push_back(sequence.get());
     const int count = std::min(budget, sequence->remaining_tokens());
     if (count <= 0) break;
     plan.chunks.push_back(
         {sequence.get(), sequence->computed_tokens, sequence->computed_tokens + count});
     budget -= count;
   }
-  plan.preempted = preemption_count_ > preemptions;
-  return plan;
 }
 
 bool DecodeScheduler::NeedsBlock(const Sequence& sequence) const {

@@ -14,7 +14,8 @@
 // priorities, never its own.
 //
 // What a sequence had computed goes into the prefix cache, finished or preempted: whoever comes
-// back finds what has not been evicted meanwhile.
+// back finds what has not been evicted meanwhile. Prompts that are computed here and begin alike
+// compute what they share once (shared_prefill.h).
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_SCHEDULER_H_
@@ -64,6 +65,12 @@ struct Chunk {
 
 struct StepPlan {
   std::vector<Chunk> chunks;
+  // Prompts that found more in the prefix cache than when they were admitted, and how many tokens.
+  struct Found {
+    Sequence* sequence = nullptr;
+    int tokens = 0;
+  };
+  std::vector<Found> found;
   // To be copied before the step: targets[i] = sources[i].
   std::vector<kv::BlockId> copy_sources;
   std::vector<kv::BlockId> copy_targets;
@@ -151,6 +158,8 @@ class DecodeScheduler {
   bool MakeFree(int count);
   // Blocks for the next token of all of `group`, with copies where they are shared.
   bool Grow(const std::vector<Sequence*>& group, StepPlan& plan);
+  // Chunks of those that have more than one token to compute, in rank order.
+  void PlanPrompts(int max_tokens, StepPlan& plan);
   bool NeedsBlock(const Sequence& sequence) const;
   void GrowOne(Sequence& sequence, StepPlan& plan);
   // False if `group` itself is the last in rank.

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "decode_worker/beam_search.h"
 #include "decode_worker/scheduler.h"
+#include "decode_worker/shared_prefill.h"
 
 namespace baton::decode_worker {
 namespace {
@@ -134,10 +135,10 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
   const Call& call = *sequence.call;
   const int tokens = static_cast<int>(sequence.tokens.size());
   kv::Match match;
-  // At least the last token is computed: the next is drawn from its logits. Prompt log
-  // probabilities come from computing all of them.
-  const bool reuse = cache_ != nullptr && (!call.prompt_logprobs || call.answered);
-  if (reuse) match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
+  // At least the last token is computed: the next is drawn from its logits.
+  if (cache_ != nullptr && MayReuse(sequence)) {
+    match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
+  }
   const int missing = BlocksFor(tokens) - match.blocks.size();
   // Each of those inside may need its next block at any step.
   const int reserve = inside_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;

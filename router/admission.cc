@@ -91,12 +91,13 @@ absl::Duration Admission::RetryAfter() {
   return std::clamp(next_turn_ - now, kShortestRetry, kLongestRetry);
 }
 
-absl::Duration Admission::EstimatedWait() const {
+Admission::Estimate Admission::EstimatedTimes(int64_t tokens, int64_t max_tokens) const {
   absl::MutexLock lock(&mutex_);
-  if (!Loaded() || loaded_samples_ < kSamplesToTrust) return absl::ZeroDuration();
+  if (!Loaded() || loaded_samples_ < kSamplesToTrust) return {};
   const double pace = prompt_tokens_done_.PerSecond(loaded_time_);
-  if (pace <= 0) return absl::ZeroDuration();
-  return absl::Seconds(static_cast<double>(waiting_tokens_) / pace);
+  if (pace <= 0) return {};
+  const absl::Duration first = absl::Seconds(static_cast<double>(waiting_tokens_ + tokens) / pace);
+  return {first, first + answer_pace_.Expected(max_tokens)};
 }
 
 void Admission::AwaitEmpty() {

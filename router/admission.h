@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "router/answer_pace.h"
 #include "router/decaying_rate.h"
 
 namespace baton::router {
@@ -71,9 +72,19 @@ class Admission {
   // at which places become free while most are taken. Between 50 ms and 30 s.
   absl::Duration RetryAfter();
 
-  // How long a prompt that came now would wait for those before it. Zero unless the pace under
-  // load is known and there is load: a guess that is too long would refuse what could be done.
-  absl::Duration EstimatedWait() const;
+  // When a prompt of `tokens` that came now would have its first token, and its answer of at most
+  // `max_tokens` its last, from now on; both zero unless the pace under load is known and there is
+  // load: a guess that is too long would refuse what could be done.
+  struct Estimate {
+    absl::Duration first_token, last_token;
+  };
+  Estimate EstimatedTimes(int64_t tokens, int64_t max_tokens) const;
+
+  // See AnswerPace.
+  void OnAnswer(int64_t tokens, int64_t max_tokens, absl::Duration took, bool whole) {
+    absl::MutexLock lock(&mutex_);
+    answer_pace_.OnAnswer(tokens, max_tokens, took, whole);
+  }
 
   void AwaitEmpty();
 
@@ -97,6 +108,7 @@ class Admission {
   absl::Duration last_change_ ABSL_GUARDED_BY(mutex_);
   absl::Duration full_time_ ABSL_GUARDED_BY(mutex_);  // stands still unless NearlyFull()
   DecayingRate completions_ ABSL_GUARDED_BY(mutex_);  // by that clock
+  AnswerPace answer_pace_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_turn_ ABSL_GUARDED_BY(mutex_);  // of the line of those refused
 
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // requests without a first token

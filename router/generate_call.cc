@@ -99,12 +99,16 @@ absl::Status GenerateCall::AdmitPrompt() {
     return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_UNREACHABLE",
                      "the request's deadline passed before any worker was asked");
   }
-  if (const absl::Duration wait = parts_.admission.EstimatedWait(); wait > left) {
+  const Admission::Estimate estimate = parts_.admission.EstimatedTimes(
+      prepared_.decode.tokens_size(), prepared_.decode.max_tokens());
+  if (estimate.last_token > left) {
     return Overloaded(
         "DEADLINE_UNREACHABLE",
-        absl::StrCat("the prompts before this one take about ", absl::ToInt64Milliseconds(wait),
-                     " ms, and its deadline is in ", absl::ToInt64Milliseconds(left), " ms"),
-        std::max(wait - left, absl::Milliseconds(50)));
+        absl::StrCat("the prompts before this one and its own take about ",
+                     absl::ToInt64Milliseconds(estimate.first_token), " ms, the answer ",
+                     absl::ToInt64Milliseconds(estimate.last_token - estimate.first_token),
+                     " ms more, and its deadline is in ", absl::ToInt64Milliseconds(left), " ms"),
+        std::max(estimate.last_token - left, absl::Milliseconds(50)));
   }
   if (!ticket_->TryAddPrompt(prepared_.decode.tokens_size())) {
     return Overloaded(
@@ -269,7 +273,12 @@ ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason
     end.longest_choice_tokens = *absl::c_max_element(counts);
   }
   end.duration = parts_.clock.SinceStart() - received_;
-  if (first_token_at_) end.decode_duration = newest_token_at_ - *first_token_at_;
+  if (first_token_at_) {
+    end.decode_duration = newest_token_at_ - *first_token_at_;
+    parts_.admission.OnAnswer(answer_->generated_tokens() / answer_->choice_count(),
+                              prepared_.decode.max_tokens(), end.decode_duration,
+                              code == absl::StatusCode::kOk);
+  }
   parts_.metrics.RequestEnded(end);
   answered_ = sink_;
   return std::exchange(sink_, nullptr);

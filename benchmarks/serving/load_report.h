@@ -14,7 +14,8 @@ namespace baton::benchmarks {
 // Of unsorted values, linear between the two nearest; NaN of none.
 double Percentile(std::vector<double> values, double fraction);
 
-// A bound on the first token and one on the whole answer.
+// A bound on the whole answer, which is what a request's deadline says, and one on the first token,
+// of which no server is told.
 struct Slo {
   double ttft_s = 0;
   double per_token_s = 0;  // the answer: ttft_s + per_token_s for each token after the first
@@ -22,7 +23,10 @@ struct Slo {
   double finish_s(const Shape& shape) const {
     return ttft_s + per_token_s * (shape.answer_tokens - 1);
   }
+  // Answered, and whole by its deadline.
   bool Met(const Outcome& outcome) const;
+  // And the first token in time.
+  bool FirstTokenMet(const Outcome& outcome) const;
 };
 
 enum class Fate {
@@ -35,13 +39,17 @@ enum class Fate {
 Fate FateOf(const Outcome& outcome);
 
 // Of what ended within the window: in a steady state that says what a second of this load yields.
+// Or of several rounds: see MedianOf.
 struct LevelFigures {
+  int rounds = 1;
   double multiple = 0;      // of the saturation rate
   double offered_rate = 0;  // arrivals a second
   double window_s = 0;
-  int ended = 0, answered = 0, good = 0, refused = 0, expired = 0, failed = 0;
-  double goodput = 0;         // answers within the objectives a second
-  double goodput_tokens = 0;  // and their tokens
+  int ended = 0, answered = 0, good = 0, good_ttft = 0, refused = 0, expired = 0, failed = 0;
+  double goodput = 0;                        // answers by their deadlines a second
+  double goodput_low = 0, goodput_high = 0;  // of the rounds
+  double goodput_ttft = 0;                   // those whose first token was in time, too
+  double goodput_tokens = 0;                 // the tokens of `goodput`
   double refusal_p50_ms = 0, refusal_p99_ms = 0;
   int refused_with_retry = 0;
   double retry_p50_ms = 0;  // the time to retry that they were told
@@ -54,6 +62,10 @@ struct LevelFigures {
 // Ends before begin_s or after end_s are left out.
 LevelFigures Summarize(const std::vector<Outcome>& outcomes, const Slo& slo, double begin_s,
                        double end_s);
+
+// Of rounds of one level, at least one: rates and times are the medians of the rounds' figures,
+// counts and the window are sums.
+LevelFigures MedianOf(const std::vector<LevelFigures>& rounds);
 
 // Times between the tokens of an answer, in milliseconds.
 std::vector<double> GapsMs(const Outcome& outcome);

@@ -97,11 +97,17 @@ TEST(FateTest, TellsRefusalsFromFailures) {
   EXPECT_EQ(FateOf(Ended(absl::DeadlineExceededError(""), 1, {0.5})), Fate::kExpired);
 }
 
-TEST(SloTest, BoundsTheFirstTokenAndTheLast) {
+TEST(SloTest, BoundsTheLastTokenAndTheFirst) {
   const Slo slo{1, 0.5};  // three tokens: 2 s
-  EXPECT_TRUE(slo.Met(Ended(absl::OkStatus(), 2, {1, 1.5, 2})));
-  EXPECT_FALSE(slo.Met(Ended(absl::OkStatus(), 1.9, {1.1, 1.5, 1.9})));
-  EXPECT_FALSE(slo.Met(Ended(absl::OkStatus(), 2.1, {0.1, 0.2, 2.1})));
+  const Outcome good = Ended(absl::OkStatus(), 2, {1, 1.5, 2});
+  EXPECT_TRUE(slo.Met(good));
+  EXPECT_TRUE(slo.FirstTokenMet(good));
+  const Outcome late_start = Ended(absl::OkStatus(), 1.9, {1.1, 1.5, 1.9});
+  EXPECT_TRUE(slo.Met(late_start));
+  EXPECT_FALSE(slo.FirstTokenMet(late_start));
+  const Outcome late_end = Ended(absl::OkStatus(), 2.1, {0.1, 0.2, 2.1});
+  EXPECT_FALSE(slo.Met(late_end));
+  EXPECT_FALSE(slo.FirstTokenMet(late_end));
   EXPECT_FALSE(slo.Met(Ended(absl::InternalError(""), 1, {0.1, 0.2, 0.3})));
 }
 
@@ -112,6 +118,7 @@ TEST(SummarizeTest, CountsWhatEndedInTheWindow) {
   const std::vector<Outcome> outcomes = {
       Ended(absl::OkStatus(), 0.9, {0.5, 0.6, 0.9}),  // before it
       Ended(absl::OkStatus(), 2.0, {1.0, 1.2, 2.0}),  // in time
+      Ended(absl::OkStatus(), 1.9, {1.1, 1.2, 1.9}),  // but for its first token
       Ended(absl::OkStatus(), 4.0, {3.0, 3.5, 4.0}),  // late
       Ended(refusal, 1.5, {}),
       Ended(absl::ResourceExhaustedError("full"), 1.7, {}),
@@ -119,20 +126,46 @@ TEST(SummarizeTest, CountsWhatEndedInTheWindow) {
       Ended(absl::OkStatus(), 5.1, {5.1}),  // after it
   };
   const LevelFigures f = Summarize(outcomes, slo, 1, 5);
-  EXPECT_EQ(f.ended, 5);
-  EXPECT_EQ(f.answered, 2);
-  EXPECT_EQ(f.good, 1);
+  EXPECT_EQ(f.ended, 6);
+  EXPECT_EQ(f.answered, 3);
+  EXPECT_EQ(f.good, 2);
+  EXPECT_EQ(f.good_ttft, 1);
   EXPECT_EQ(f.refused, 2);
   EXPECT_EQ(f.failed, 1);
   EXPECT_EQ(f.refused_with_retry, 1);
   EXPECT_DOUBLE_EQ(f.retry_p50_ms, 700);
-  EXPECT_DOUBLE_EQ(f.goodput, 0.25);
-  EXPECT_DOUBLE_EQ(f.goodput_tokens, 0.75);
+  EXPECT_DOUBLE_EQ(f.goodput, 0.5);
+  EXPECT_DOUBLE_EQ(f.goodput_ttft, 0.25);
+  EXPECT_DOUBLE_EQ(f.goodput_tokens, 1.5);
   EXPECT_DOUBLE_EQ(f.refusal_p50_ms, 1600);
-  EXPECT_DOUBLE_EQ(f.ttft_p50_ms, 2000);
+  EXPECT_DOUBLE_EQ(f.ttft_p50_ms, 1100);
   EXPECT_DOUBLE_EQ(f.gap_p50_ms, 500);
   EXPECT_THAT(ReasonTable({f}), HasSubstr("| INTERNAL | 1 | e.g. oops |"));
-  EXPECT_THAT(GoodputTable({f}), HasSubstr("| 2 | 1 | 0 | 1 | 2 | 0.25 | 100 % | 1 |"));
+  EXPECT_THAT(GoodputTable({f}), HasSubstr("| 3 | 2 | 0 | 1 | 2 | 0.50 | 100 % | 0.25 | 2 |"));
+}
+
+TEST(MedianOfTest, TakesMediansOfTimesAndSumsOfCounts) {
+  const auto round = [](double goodput, double ttft_ms, double refusal_ms) {
+    LevelFigures f;
+    f.window_s = 10;
+    f.answered = f.good = static_cast<int>(10 * goodput);
+    f.goodput = f.goodput_low = f.goodput_high = goodput;
+    f.ttft_p50_ms = ttft_ms;
+    f.refusal_p99_ms = refusal_ms;
+    f.reasons["INTERNAL"] = 1;
+    return f;
+  };
+  const double none = std::nan("");
+  const LevelFigures f = MedianOf({round(3, 70, 5), round(1, 60, none), round(2, 10, 8)});
+  EXPECT_EQ(f.rounds, 3);
+  EXPECT_EQ(f.good, 60);
+  EXPECT_DOUBLE_EQ(f.window_s, 30);
+  EXPECT_DOUBLE_EQ(f.goodput, 2);
+  EXPECT_DOUBLE_EQ(f.ttft_p50_ms, 60);
+  EXPECT_DOUBLE_EQ(f.refusal_p99_ms, 6.5);  // a round without refusals says nothing of them
+  EXPECT_TRUE(std::isnan(MedianOf({round(1, none, none)}).refusal_p99_ms));
+  EXPECT_EQ(f.reasons.at("INTERNAL"), 3);
+  EXPECT_THAT(GoodputTable({f}), HasSubstr("| 2.00 (1.00–3.00) | 100 % | 0.00 |"));
 }
 
 TEST(SvgPlotTest, TicksAreRoundAndReachTheTop) {

@@ -178,6 +178,78 @@ TEST_F(SchedulerTest, ChunksShareTheBudgetWithDecoding) {
   EXPECT_EQ(prompt->generated_tokens(), 1);
 }
 
+TEST_F(SchedulerTest, PromptsThatBeginAlikeComputeItOnce) {
+  Make(20);
+  ASSERT_TRUE(Submit(1, {.prompt = 100, .max_tokens = 2, .remote = false, .first_token = 5}).ok());
+  ASSERT_TRUE(Submit(2, {.prompt = 70, .max_tokens = 2, .remote = false, .first_token = 5}).ok());
+  ASSERT_TRUE(Submit(3, {.prompt = 40, .max_tokens = 2, .remote = false}).ok());
+  Sequence *first = scheduler_->Admit(), *second = scheduler_->Admit(),
+           *other = scheduler_->Admit();
+  StepPlan plan = Step();
+  ASSERT_EQ(plan.chunks.size(), 2u);  // all of them would have had room
+  EXPECT_EQ(plan.chunks[0].sequence, first);
+  EXPECT_EQ(plan.chunks[0].end, 100);
+  EXPECT_EQ(plan.chunks[1].sequence, other);
+  EXPECT_TRUE(plan.found.empty());
+  plan = Step();
+  ASSERT_EQ(plan.chunks.size(), 3u);
+  EXPECT_EQ(plan.chunks[2].sequence, second);
+  EXPECT_EQ(plan.chunks[2].begin, 64);
+  EXPECT_EQ(plan.chunks[2].end, 70);
+  ASSERT_EQ(plan.found.size(), 1u);
+  EXPECT_EQ(plan.found[0].sequence, second);
+  EXPECT_EQ(plan.found[0].tokens, 64);
+  EXPECT_EQ(pool_->RefCount(second->blocks.ids()[3]), 2);  // the cache and it: `first` has ended
+  EXPECT_EQ(second->blocks.size(), 5);
+}
+
+// Only the tokens of whole blocks count as shared, and the last token is always one's own.
+TEST_F(SchedulerTest, WhoOnlyBeginsAlikeWithinABlockWaitsForNobody) {
+  Make(20);
+  for (uint64_t id = 1; id <= 2; ++id) {
+    ASSERT_TRUE(
+        Submit(id, {.prompt = 16, .max_tokens = 1, .remote = false, .first_token = 5}).ok());
+    scheduler_->Admit();
+  }
+  EXPECT_EQ(Step().chunks.size(), 2u);
+}
+
+TEST_F(SchedulerTest, WhoWaitedComputesWhenTheOneAheadIsCancelled) {
+  SchedulerOptions options;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 40;
+  Make(20, options);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(
+        Submit(id, {.prompt = 90, .max_tokens = 1, .remote = false, .first_token = 5}).ok());
+    scheduler_->Admit();
+  }
+  ASSERT_EQ(Step().chunks.size(), 1u);
+  scheduler_->Remove(*scheduler_->Find(1));  // it had computed 40 tokens
+  const StepPlan plan = Step();
+  ASSERT_EQ(plan.chunks.size(), 1u);
+  EXPECT_EQ(plan.chunks[0].sequence, scheduler_->Find(2));
+  EXPECT_EQ(plan.chunks[0].begin, 32);
+  EXPECT_EQ(plan.chunks[0].end, 72);
+  Step(), Step();
+  EXPECT_EQ(finished_, (std::vector<uint64_t>{2, 3}));
+  Check();
+}
+
+TEST_F(SchedulerTest, PromptLogProbabilitiesComeFromComputingAll) {
+  Make(20);
+  ASSERT_TRUE(Submit(1, {.prompt = 40, .max_tokens = 1, .remote = false, .first_token = 5}).ok());
+  auto request = Request(2, {.prompt = 40, .max_tokens = 1, .remote = false, .first_token = 5});
+  request->call->prompt_logprobs = 1;
+  ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
+  scheduler_->Admit(), scheduler_->Admit();
+  const StepPlan plan = Step();
+  ASSERT_EQ(plan.chunks.size(), 2u);
+  EXPECT_EQ(plan.chunks[1].begin, 0);
+  EXPECT_EQ(plan.chunks[1].end, 40);
+  Check();
+}
+
 TEST_F(SchedulerTest, TheLastInRankGivesWayAndComesBackFirst) {
   Make(4, {}, /*caching=*/false);
   for (const uint64_t id : {1, 2}) ASSERT_TRUE(Submit(id, {.prompt = 16, .max_tokens = 40}).ok());

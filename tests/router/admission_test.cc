@@ -11,6 +11,9 @@ namespace {
 
 class AdmissionTest : public ::testing::Test {
  protected:
+  // Of an empty prompt: that of those before it.
+  absl::Duration EstimatedWait() { return admission_.EstimatedTimes(0, 1).first_token; }
+
   // A request comes in with its prompt.
   void Enter(int64_t tokens) {
     inside_.push_back(*admission_.TryEnter());
@@ -121,23 +124,50 @@ TEST_F(AdmissionTest, FullOfPromptTokensIsFull) {
 
 TEST_F(AdmissionTest, TheWaitIsTheTokensAheadAtThePaceUnderLoad) {
   for (int i = 0; i < 10; ++i) Enter(50);
-  EXPECT_EQ(admission_.EstimatedWait(), absl::ZeroDuration()) << "nothing is known";
+  EXPECT_EQ(EstimatedWait(), absl::ZeroDuration()) << "nothing is known";
   // 100 tokens a second, ten always waiting.
   for (int i = 0; i < 60; ++i) {
     clock_.Advance(absl::Milliseconds(500));
     Leave();
     Enter(50);
   }
-  EXPECT_NEAR(absl::ToDoubleSeconds(admission_.EstimatedWait()), 5, 0.5);
+  EXPECT_NEAR(absl::ToDoubleSeconds(EstimatedWait()), 5, 0.5);
   // What stands still for an hour without load does not change the pace.
   while (!inside_.empty()) {
     clock_.Advance(absl::Milliseconds(500));
     Leave();
   }
-  EXPECT_EQ(admission_.EstimatedWait(), absl::ZeroDuration());
+  EXPECT_EQ(EstimatedWait(), absl::ZeroDuration());
   clock_.Advance(absl::Hours(1));
   for (int i = 0; i < 10; ++i) Enter(100);
-  EXPECT_NEAR(absl::ToDoubleSeconds(admission_.EstimatedWait()), 10, 1);
+  EXPECT_NEAR(absl::ToDoubleSeconds(EstimatedWait()), 10, 1);
+}
+
+TEST_F(AdmissionTest, TheAnswerTakesItsTimeToo) {
+  for (int i = 0; i < 10; ++i) Enter(50);
+  for (int i = 0; i < 60; ++i) {  // 100 tokens a second
+    clock_.Advance(absl::Milliseconds(500));
+    Leave();
+    Enter(50);
+  }
+  EXPECT_NEAR(absl::ToDoubleSeconds(admission_.EstimatedTimes(100, 40).first_token), 6, 0.5);
+  const auto answer_s = [&](int64_t max_tokens) {
+    const Admission::Estimate times = admission_.EstimatedTimes(100, max_tokens);
+    return absl::ToDoubleSeconds(times.last_token - times.first_token);
+  };
+  EXPECT_EQ(answer_s(40), 0) << "nothing is known";
+  // Half of what they may have, at 100 ms a token. Those that were cut short tell only that.
+  for (int i = 0; i < 50; ++i) {
+    admission_.OnAnswer(20, 40, absl::Milliseconds(1900), /*whole=*/true);
+    admission_.OnAnswer(3, 40, absl::Milliseconds(200), /*whole=*/false);
+  }
+  EXPECT_NEAR(answer_s(40), 1.9, 1e-6);
+  EXPECT_NEAR(answer_s(60), 2.9, 1e-6);
+  // Of quite other answers nothing is known; and they leave what is known of these alone.
+  EXPECT_EQ(answer_s(30'000), 0);
+  for (int i = 0; i < 50; ++i) admission_.OnAnswer(3, 30'000, absl::Milliseconds(200), true);
+  EXPECT_NEAR(answer_s(30'000), 0.2, 1e-6);
+  EXPECT_NEAR(answer_s(40), 1.9, 1e-6);
 }
 
 TEST_F(AdmissionTest, ASlowQuietTimeSaysNothingOfTheWaitUnderLoad) {
@@ -147,7 +177,7 @@ TEST_F(AdmissionTest, ASlowQuietTimeSaysNothingOfTheWaitUnderLoad) {
     Leave();
   }
   for (int i = 0; i < 20; ++i) Enter(50);
-  EXPECT_EQ(admission_.EstimatedWait(), absl::ZeroDuration());
+  EXPECT_EQ(EstimatedWait(), absl::ZeroDuration());
 }
 
 TEST_F(AdmissionTest, PromptsThatHadTheirFirstTokenOrLeftAreNotWaitedFor) {
@@ -157,11 +187,11 @@ TEST_F(AdmissionTest, PromptsThatHadTheirFirstTokenOrLeftAreNotWaitedFor) {
     Leave();
     Enter(50);
   }
-  const absl::Duration before = admission_.EstimatedWait();
+  const absl::Duration before = EstimatedWait();
   inside_[3].OnFirstToken();
   inside_[3].OnFirstToken();  // counted once
   inside_.pop_back();         // cancelled
-  EXPECT_NEAR(absl::FDivDuration(admission_.EstimatedWait(), before), 10.0 / 12, 0.06);
+  EXPECT_NEAR(absl::FDivDuration(EstimatedWait(), before), 10.0 / 12, 0.06);
 }
 
 }  // namespace

@@ -456,7 +456,7 @@ TEST_F(OverloadTest, ADeadlineBeforeThePromptsAheadAreDoneIsRefusedAtOnce) {
   const absl::Status end = Start(Request(), absl::Seconds(2)).End();
   EXPECT_EQ(end.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(end), "DEADLINE_UNREACHABLE");
-  EXPECT_NEAR(absl::ToDoubleSeconds(ErrorRetryAfter(end).value_or(absl::ZeroDuration())), 3, 0.5);
+  EXPECT_NEAR(absl::ToDoubleSeconds(ErrorRetryAfter(end).value_or(absl::ZeroDuration())), 3.5, 0.5);
   Start(Request(), absl::Seconds(8));
   EXPECT_FALSE(stream(sent).cancelled) << "this one has a chance";
 }
