@@ -80,7 +80,8 @@ class Tally {
   int64_t right() const;
   int64_t errors() const;
   int64_t wrong() const;
-  std::string ErrorsByReason() const;         // "UNAVAILABLE PREFILL_LOST 3, …"
+  std::string ErrorsByReason() const;  // "UNAVAILABLE PREFILL_LOST 3, …"
+  std::map<std::string, int64_t> reasons() const;
   std::vector<std::string> examples() const;  // of wrong answers
 
  private:
@@ -111,7 +112,8 @@ class BackgroundLoad {
   // Lets what runs end.
   void Stop();
   int64_t generated_tokens() const { return tokens_; }  // of whole answers
-  int64_t completed() const { return completed_; }
+  // Until `count` answers are right; false once one is not, and no request was to be aborted.
+  bool AwaitRight(int64_t count);
 
  private:
   void Client(uint64_t seed);
@@ -121,7 +123,10 @@ class BackgroundLoad {
   const Options options_;
   Tally& tally_;
   std::atomic<bool> stopping_{false};
-  std::atomic<int64_t> tokens_{0}, completed_{0};
+  std::atomic<int64_t> tokens_{0};
+  absl::Mutex mutex_;
+  int64_t right_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t not_right_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> clients_;
 };
 

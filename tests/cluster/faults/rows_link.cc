@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "tests/cluster/faults/row.h"
 
@@ -71,9 +70,9 @@ void Partition(RowRun& run) {
     bad_after_two += BadAfterTwo(seen);
     bad += static_cast<int>(std::count_if(seen.begin(), seen.end(), [](auto& s) { return s.bad; }));
   }
-  run.Measure("cut for", absl::FormatDuration(length));
-  run.Measure("requests failed or held over 3 s", absl::StrCat(bad));
-  run.Measure("of these, begun after the pair's second failure", absl::StrCat(bad_after_two));
+  run.MeasureSeconds("cut for", length);
+  run.MeasureCount("requests failed or held over 3 s", bad);
+  run.MeasureCount("of these, begun after the pair's second failure", bad_after_two);
   run.Measure("slowest request", slowest);
   run.Require(bad_after_two == 0, "the pair was used again after two failures");
   // Two failures, and what the other clients had on the pair meanwhile.
@@ -119,9 +118,8 @@ void SlowLink(RowRun& run) {
     cluster->proxy().Heal();
   }
   const absl::Duration before = GapQuantile(fast, 0.99), during = GapQuantile(slow, 0.99);
-  run.Measure("p99 between tokens without",
-              absl::StrFormat("%.1f ms", absl::ToDoubleMilliseconds(before)));
-  run.Measure("with", absl::StrFormat("%.1f ms", absl::ToDoubleMilliseconds(during)));
+  run.Measure("p99 between tokens without", before, 1);
+  run.Measure("with", during, 1);
   run.Measure("latest end after a deadline", std::max(worst_lateness, absl::ZeroDuration()));
   run.RequireTime(during <= before * 1.2, "other streams slowed down by more than 20 %");
   run.RequireTime(worst_lateness <= absl::Milliseconds(300), "a deadline was not kept");
