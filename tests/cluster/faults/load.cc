@@ -181,7 +181,10 @@ BackgroundLoad::BackgroundLoad(std::shared_ptr<grpc::Channel> router,
 }
 
 void BackgroundLoad::Stop() {
-  stopping_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
   for (std::thread& client : clients_) client.join();
   clients_.clear();
 }
@@ -196,9 +199,15 @@ bool BackgroundLoad::AwaitRight(int64_t count) {
   return right_ >= count;
 }
 
+bool BackgroundLoad::Pause(absl::Duration pause) {
+  absl::MutexLock lock(&mutex_);
+  return !mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause);
+}
+
 void BackgroundLoad::Client(uint64_t seed) {
   std::mt19937_64 random(seed);
-  while (!stopping_) {
+  for (absl::Duration pause; Pause(pause);) {
+    pause = options_.pause;
     const Case& c = cases_[random() % cases_.size()];
     ClientCall call;
     ClientCall::Options options;
@@ -223,7 +232,7 @@ void BackgroundLoad::Client(uint64_t seed) {
       tokens_ += static_cast<int64_t>(answer.tokens.size());
     } else if (!answer.status.ok() && !abort) {
       // A refused client that comes back at once would be a storm of its own.
-      absl::SleepFor(absl::Milliseconds(50));
+      pause = std::max(pause, absl::Milliseconds(50));
     }
     if (options_.on_answer) options_.on_answer(answer);
   }

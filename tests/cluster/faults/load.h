@@ -103,6 +103,8 @@ class BackgroundLoad {
     double abort_share = 0;  // cancelled after a random number of tokens
     bool cold = true;        // a new salt for each request
     absl::Duration timeout = absl::Seconds(120);
+    // Between an answer and the client's next request; without, four clients fill two cores.
+    absl::Duration pause;
     uint64_t seed = 1;
     std::function<void(const Answer&)> on_answer;  // from any client's thread
   };
@@ -117,14 +119,16 @@ class BackgroundLoad {
 
  private:
   void Client(uint64_t seed);
+  // For `pause`, or until stopped. False once stopped.
+  bool Pause(absl::Duration pause);
 
   const std::shared_ptr<grpc::Channel> router_;
   const std::vector<Case>& cases_;
   const Options options_;
   Tally& tally_;
-  std::atomic<bool> stopping_{false};
   std::atomic<int64_t> tokens_{0};
   absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t right_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t not_right_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> clients_;

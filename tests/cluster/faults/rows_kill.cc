@@ -170,6 +170,7 @@ void StopAndResume(RowRun& run) {
         absl::StrCat((i + run.seed()) % 2 == 0 ? "prefill-" : "decode-", run.random()() % 2);
     BackgroundLoad::Options load_options;
     load_options.clients = 4;
+    load_options.pause = absl::Milliseconds(500);
     load_options.seed = run.seed() + i;
     load_options.on_answer = [&](const Answer& answer) {
       const int64_t took = absl::ToInt64Milliseconds(answer.end - answer.begin);
