@@ -3,6 +3,8 @@
 //   fault_campaign --scale 0.05                            every row at a twentieth of its volume
 //   fault_campaign --rows kill_prefill,kill_decode         two of them, whole
 //   fault_campaign --out docs/reliability.md --rows ...    and into the table; other rows stay
+//   fault_campaign --rows partition --piece 3/10 --pieces-dir DIR    a tenth of it; the table gets
+//                                                          the sum of the pieces that DIR has
 //
 // Exits 1 if a row does not hold. Equal seeds inject equal faults.
 #include <CLI/CLI.hpp>
@@ -22,7 +24,7 @@ int main(int argc, char** argv) {
   CLI::App app("Runs rows of the fault table against a cluster of real processes");
   CampaignOptions options;
   std::vector<std::string> wanted;
-  std::string out;
+  std::string out, piece, pieces_dir;
   bool list = false;
   app.add_option("--scale", options.scale, "share of each row's volume")
       ->check(CLI::Range(0.0, 1.0))
@@ -30,6 +32,8 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_option("--rows", wanted, "name,name,…; all if absent")->delimiter(',');
   app.add_option("--out", out, "merge the results into the table of this file");
+  app.add_option("--piece", piece, "K/N: the K-th of N parts of each row's volume");
+  app.add_option("--pieces-dir", pieces_dir, "where the results of pieces are, one file each");
   app.add_option("--model", options.model_dir)->capture_default_str();
   app.add_option("--bin-dir", options.bin_dir, "of the product's binaries; default: found");
   app.add_flag("--list", list, "print the rows' names");
@@ -50,16 +54,37 @@ int main(int argc, char** argv) {
     std::cerr << "--rows names a row that is not there; --list prints all\n";
     return 1;
   }
+  if (piece.empty() != pieces_dir.empty()) {
+    std::cerr << "--piece and --pieces-dir go together\n";
+    return 1;
+  }
+  if (!piece.empty()) {
+    const absl::StatusOr<Piece> parsed = ParsePiece(piece);
+    if (!parsed.ok()) {
+      std::cerr << parsed.status() << "\n";
+      return 1;
+    }
+    options.piece = *parsed;
+  }
   std::cout << "seed " << options.seed << ", scale " << options.scale << std::endl;
   Oracle oracle(options.model_dir, {.thread_count = 1});
   bool failed = false;
   for (const Row& row : rows) {
-    const RowResult result = RunRow(row, options, oracle);
+    RowResult result = RunRow(row, options, oracle);
     std::cout << ToTableLine(result, absl::FormatDuration(result.wall)) << std::endl;
     failed = failed || !result.passed();
-    if (out.empty()) continue;
+    absl::StatusOr<int> pieces = 1;
+    if (!pieces_dir.empty()) {
+      absl::Status kept = SavePiece(pieces_dir, options.piece, result);
+      result = NotRun(row);
+      pieces = kept.ok() ? LoadPieces(pieces_dir, options.piece.of, &result) : kept;
+    }
     // After each row: a long run that is cut short keeps what it has.
-    if (const absl::Status written = MergeIntoReport(out, all, {result}, options); !written.ok()) {
+    absl::Status written = pieces.status();
+    if (written.ok() && !out.empty()) {
+      written = MergeIntoReport(out, all, result, RunText(result, options, *pieces));
+    }
+    if (!written.ok()) {
       std::cerr << written << "\n";
       return 1;
     }

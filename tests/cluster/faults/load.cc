@@ -162,6 +162,11 @@ std::string Tally::ErrorsByReason() const {
   return text;
 }
 
+std::map<std::string, int64_t> Tally::reasons() const {
+  absl::MutexLock lock(&mutex_);
+  return reasons_;
+}
+
 std::vector<std::string> Tally::examples() const {
   absl::MutexLock lock(&mutex_);
   return examples_;
@@ -176,14 +181,33 @@ BackgroundLoad::BackgroundLoad(std::shared_ptr<grpc::Channel> router,
 }
 
 void BackgroundLoad::Stop() {
-  stopping_ = true;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
   for (std::thread& client : clients_) client.join();
   clients_.clear();
 }
 
+bool BackgroundLoad::AwaitRight(int64_t count) {
+  const auto decided = [&] {
+    mutex_.AssertReaderHeld();
+    return right_ >= count || not_right_ > 0;
+  };
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(&decided));
+  return right_ >= count;
+}
+
+bool BackgroundLoad::Pause(absl::Duration pause) {
+  absl::MutexLock lock(&mutex_);
+  return !mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause);
+}
+
 void BackgroundLoad::Client(uint64_t seed) {
   std::mt19937_64 random(seed);
-  while (!stopping_) {
+  for (absl::Duration pause; Pause(pause);) {
+    pause = options_.pause;
     const Case& c = cases_[random() % cases_.size()];
     ClientCall call;
     ClientCall::Options options;
@@ -199,12 +223,16 @@ void BackgroundLoad::Client(uint64_t seed) {
       };
     }
     const Answer answer = call.Run(router_, c, options);
-    if (tally_.Count(c, answer, abort) == Tally::Verdict::kRight) {
+    const bool right = tally_.Count(c, answer, abort) == Tally::Verdict::kRight;
+    {
+      absl::MutexLock lock(&mutex_);
+      ++(right ? right_ : not_right_);
+    }
+    if (right) {
       tokens_ += static_cast<int64_t>(answer.tokens.size());
-      ++completed_;
     } else if (!answer.status.ok() && !abort) {
       // A refused client that comes back at once would be a storm of its own.
-      absl::SleepFor(absl::Milliseconds(50));
+      pause = std::max(pause, absl::Milliseconds(50));
     }
     if (options_.on_answer) options_.on_answer(answer);
   }

@@ -80,7 +80,8 @@ class Tally {
   int64_t right() const;
   int64_t errors() const;
   int64_t wrong() const;
-  std::string ErrorsByReason() const;         // "UNAVAILABLE PREFILL_LOST 3, …"
+  std::string ErrorsByReason() const;  // "UNAVAILABLE PREFILL_LOST 3, …"
+  std::map<std::string, int64_t> reasons() const;
   std::vector<std::string> examples() const;  // of wrong answers
 
  private:
@@ -102,6 +103,8 @@ class BackgroundLoad {
     double abort_share = 0;  // cancelled after a random number of tokens
     bool cold = true;        // a new salt for each request
     absl::Duration timeout = absl::Seconds(120);
+    // Between an answer and the client's next request; without, four clients fill two cores.
+    absl::Duration pause;
     uint64_t seed = 1;
     std::function<void(const Answer&)> on_answer;  // from any client's thread
   };
@@ -111,17 +114,23 @@ class BackgroundLoad {
   // Lets what runs end.
   void Stop();
   int64_t generated_tokens() const { return tokens_; }  // of whole answers
-  int64_t completed() const { return completed_; }
+  // Until `count` answers are right; false once one is not, and no request was to be aborted.
+  bool AwaitRight(int64_t count);
 
  private:
   void Client(uint64_t seed);
+  // For `pause`, or until stopped. False once stopped.
+  bool Pause(absl::Duration pause);
 
   const std::shared_ptr<grpc::Channel> router_;
   const std::vector<Case>& cases_;
   const Options options_;
   Tally& tally_;
-  std::atomic<bool> stopping_{false};
-  std::atomic<int64_t> tokens_{0}, completed_{0};
+  std::atomic<int64_t> tokens_{0};
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t right_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t not_right_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> clients_;
 };
 

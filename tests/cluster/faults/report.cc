@@ -1,5 +1,9 @@
 #include "tests/cluster/faults/report.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -34,8 +38,6 @@ std::string Cell(const std::string& text) {
 }  // namespace
 
 std::string ToTableLine(const RowResult& r, const std::string& run) {
-  std::vector<std::string> measured;
-  for (const auto& [what, value] : r.measured) measured.push_back(absl::StrCat(what, " ", value));
   const std::string free =
       r.worst_free > absl::ZeroDuration()
           ? absl::StrFormat("%.0f ms", absl::ToDoubleMilliseconds(r.worst_free))
@@ -51,7 +53,7 @@ std::string ToTableLine(const RowResult& r, const std::string& run) {
                                           absl::StrCat(r.wrong),
                                           absl::StrCat(r.leaked_blocks),
                                           free,
-                                          absl::StrJoin(measured, ", "),
+                                          r.MeasuredText(),
                                           verdict,
                                           run};
   std::string line = "|";
@@ -96,9 +98,25 @@ std::string Merged(const std::string& text, const std::vector<std::string>& orde
   return absl::StrCat(before, table, kEnd, after);
 }
 
+std::string RunText(const RowResult& result, const CampaignOptions& options, int pieces) {
+  std::string text = absl::StrFormat("%s, scale %g, seed %d",
+                                     absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()),
+                                     options.scale, options.seed);
+  const int of = options.piece.of;
+  if (pieces < of) {
+    absl::StrAppend(&text, ", **", pieces, " of ", of, " pieces**");
+  } else if (of > 1) {
+    absl::StrAppend(&text, ", in ", of, " pieces");
+  }
+  const absl::Duration seconds = absl::Floor(result.wall, absl::Seconds(1));
+  return absl::StrCat(text, ", ", absl::FormatDuration(seconds));
+}
+
 absl::Status MergeIntoReport(const std::string& path, const std::vector<Row>& all,
-                             const std::vector<RowResult>& results,
-                             const CampaignOptions& options) {
+                             const RowResult& result, const std::string& run) {
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return absl::UnavailableError(absl::StrCat("cannot open ", path));
+  flock(fd, LOCK_EX);  // until closed: others read what is written here
   std::string text;
   {
     std::ifstream file(path);
@@ -106,21 +124,12 @@ absl::Status MergeIntoReport(const std::string& path, const std::vector<Row>& al
     all_of_it << file.rdbuf();
     text = all_of_it.str();
   }
-  const std::string run = absl::StrFormat(
-      "%s, scale %g, seed %d", absl::FormatTime("%Y-%m-%d", absl::Now(), absl::UTCTimeZone()),
-      options.scale, options.seed);
   std::vector<std::string> order;
   for (const Row& row : all) order.push_back(row.name);
-  std::vector<std::pair<std::string, std::string>> lines;
-  for (const RowResult& result : results) {
-    lines.emplace_back(result.name,
-                       ToTableLine(result, absl::StrCat(run, ", ",
-                                                        absl::FormatDuration(absl::Floor(
-                                                            result.wall, absl::Seconds(1))))));
-  }
   std::ofstream file(path, std::ios::trunc);
-  file << Merged(text, order, lines, MachineDescription());
+  file << Merged(text, order, {{result.name, ToTableLine(result, run)}}, MachineDescription());
   file.close();
+  close(fd);
   if (!file) return absl::UnavailableError(absl::StrCat("cannot write ", path));
   return absl::OkStatus();
 }

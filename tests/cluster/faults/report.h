@@ -13,11 +13,15 @@ namespace baton::testing {
 // One line of Markdown. `run`: when and how it was run.
 std::string ToTableLine(const RowResult& result, const std::string& run);
 
-// Replaces the lines of the rows that `results` has between the two marks of the file, and keeps
-// the rest; rows stand in the order of `all`. A file without marks, or none, gets a table at its
-// end. UNAVAILABLE if the file cannot be written.
+// When and how a row was run: "2026-11-21, scale 1, seed 1, 12 of 17 pieces, 40m". `pieces`: how
+// many the result has of options.piece.of.
+std::string RunText(const RowResult& result, const CampaignOptions& options, int pieces);
+
+// Replaces the line of the result's row between the two marks of the file, and keeps the rest; rows
+// stand in the order of `all`. A file without marks, or none, gets a table at its end. Campaigns
+// that run at the same time may share a file. UNAVAILABLE if the file cannot be written.
 absl::Status MergeIntoReport(const std::string& path, const std::vector<Row>& all,
-                             const std::vector<RowResult>& results, const CampaignOptions& options);
+                             const RowResult& result, const std::string& run);
 
 // `text` with the lines replaced: what MergeIntoReport writes.
 std::string Merged(const std::string& text, const std::vector<std::string>& order,

@@ -13,7 +13,8 @@ namespace baton::testing {
 namespace {
 
 constexpr absl::Duration kMayTakeToFree = absl::Seconds(1);
-constexpr size_t kMaxFailures = 10;  // shown
+constexpr size_t kMaxFailures = 10;          // shown
+constexpr uint64_t kSeedsApart = 1'000'003;  // of pieces
 
 std::string Milliseconds(absl::Duration d) {
   return absl::StrFormat("%.0f ms", absl::ToDoubleMilliseconds(d));
@@ -25,11 +26,14 @@ RowRun::RowRun(RowResult* result, const CampaignOptions& options, Oracle& oracle
     : result_(result),
       options_(options),
       oracle_(oracle),
-      random_(options.seed),
+      seed_(options.seed + static_cast<uint64_t>(options.piece.number - 1) * kSeedsApart),
+      random_(seed_),
       tally_(std::make_unique<Tally>()) {}
 
 int RowRun::Count(int volume, int at_least) const {
-  return std::max(at_least, static_cast<int>(std::lround(volume * options_.scale)));
+  const int64_t all = std::max<int64_t>(at_least, std::lround(volume * options_.scale));
+  const Piece& piece = options_.piece;
+  return static_cast<int>(all * piece.number / piece.of - all * (piece.number - 1) / piece.of);
 }
 
 absl::Duration RowRun::Scaled(absl::Duration volume, absl::Duration at_least) const {
@@ -39,7 +43,7 @@ absl::Duration RowRun::Scaled(absl::Duration volume, absl::Duration at_least) co
 ProcessCluster* RowRun::StartCluster(ClusterOptions options) {
   options.model_dir = options_.model_dir;
   options.bin_dir = options_.bin_dir;
-  options.seed = options_.seed;
+  options.seed = seed_;
   cluster_ = nullptr;
   auto cluster = ProcessCluster::Start(options);
   if (!cluster.ok()) {
@@ -51,7 +55,7 @@ ProcessCluster* RowRun::StartCluster(ClusterOptions options) {
 }
 
 std::vector<Case> RowRun::Cases(int count, const CaseShape& shape) {
-  return MakeCases(oracle_, count, shape, options_.seed);
+  return MakeCases(oracle_, count, shape, seed_);
 }
 
 void RowRun::AwaitFreed(absl::Time since, const std::vector<std::string>& workers, bool measured) {
@@ -67,12 +71,16 @@ void RowRun::Fail(const std::string& what) {
   std::fprintf(stderr, "  %s: %s\n", result_->name.c_str(), what.c_str());
 }
 
-void RowRun::Measure(const std::string& what, const std::string& value) {
-  result_->measured.emplace_back(what, value);
+void RowRun::Measure(const std::string& what, absl::Duration worst, int digits) {
+  Measure({what, Measured::Of::kLargest, absl::ToDoubleMilliseconds(worst), digits, " ms"});
 }
 
-void RowRun::Measure(const std::string& what, absl::Duration worst) {
-  Measure(what, Milliseconds(worst));
+void RowRun::MeasureSeconds(const std::string& what, absl::Duration longest) {
+  Measure({what, Measured::Of::kLargest, absl::ToDoubleSeconds(longest), 0, " s"});
+}
+
+void RowRun::MeasureCount(const std::string& what, int64_t count) {
+  Measure({what, Measured::Of::kAll, static_cast<double>(count), 0, ""});
 }
 
 void RowRun::Judge(int64_t allowed_errors) {
@@ -80,7 +88,9 @@ void RowRun::Judge(int64_t allowed_errors) {
   result_->client_errors += tally_->errors();
   result_->wrong += tally_->wrong();
   for (const std::string& example : tally_->examples()) Fail(absl::StrCat("wrong: ", example));
-  if (tally_->errors() > 0) Measure("errors", tally_->ErrorsByReason());
+  for (const auto& [reason, count] : tally_->reasons()) {
+    result_->errors_by_reason[reason] += count;
+  }
   if (options_.judge_errors && tally_->errors() > allowed_errors) {
     Fail(absl::StrCat(tally_->errors(), " client errors, at most ", allowed_errors,
                       " expected: ", tally_->ErrorsByReason()));
@@ -98,16 +108,24 @@ void RowRun::Judge(int64_t allowed_errors) {
   cluster_ = nullptr;
 }
 
-RowResult RunRow(const Row& row, const CampaignOptions& options, Oracle& oracle) {
+RowResult NotRun(const Row& row) {
   RowResult result;
   result.name = row.name;
   result.fault = row.fault;
   result.must_hold = row.must_hold;
   result.volume = row.volume;
+  return result;
+}
+
+RowResult RunRow(const Row& row, const CampaignOptions& options, Oracle& oracle) {
+  RowResult result = NotRun(row);
   const absl::Time begin = absl::Now();
   {
     RowRun run(&result, options, oracle);
     row.run(run);
+  }
+  if (result.count == 0 && result.passed()) {
+    result.failures.push_back("no fault came about; in pieces: cut it into fewer");
   }
   result.wall = absl::Now() - begin;
   return result;

@@ -14,11 +14,13 @@
 #include "tests/cluster/faults/accounting.h"
 #include "tests/cluster/faults/load.h"
 #include "tests/cluster/faults/process_cluster.h"
+#include "tests/cluster/faults/row_result.h"
 
 namespace baton::testing {
 
 struct CampaignOptions {
   double scale = 1;  // share of each row's volume
+  Piece piece;       // of that volume; what each fault is, and how long it lasts, stays the same
   uint64_t seed = 1;
   std::string model_dir = "models/demo";
   std::string bin_dir;  // empty: beside this binary
@@ -28,28 +30,17 @@ struct CampaignOptions {
   bool judge_errors = true;
 };
 
-struct RowResult {
-  std::string name, fault, must_hold, volume;
-  int64_t count = 0;  // faults injected
-  int64_t requests = 0, client_errors = 0, wrong = 0, leaked_blocks = 0;
-  absl::Duration worst_free;
-  std::vector<std::pair<std::string, std::string>> measured;
-  std::vector<std::string> failures;
-  absl::Duration wall;
-  bool passed() const { return failures.empty(); }
-};
-
 // A row that runs. What it finds goes into its result. For one thread; the tally is for any.
 class RowRun {
  public:
   RowRun(RowResult* result, const CampaignOptions& options, Oracle& oracle);
 
-  // The scaled volume, at least `at_least`.
+  // This piece's part of the scaled volume, which is at least `at_least`.
   int Count(int volume, int at_least = 1) const;
   absl::Duration Scaled(absl::Duration volume, absl::Duration at_least) const;
   Oracle& oracle() { return oracle_; }
   std::mt19937_64& random() { return random_; }
-  uint64_t seed() const { return options_.seed; }
+  uint64_t seed() const { return seed_; }  // each piece has its own
   bool times_judged() const { return options_.judge_times; }
   Tally& tally() { return *tally_; }
   RowResult& result() { return *result_; }
@@ -69,8 +60,10 @@ class RowRun {
     if (!holds) Fail(what);
   }
   void RequireTime(bool holds, const std::string& what) { Require(holds || !times_judged(), what); }
-  void Measure(const std::string& what, const std::string& value);
-  void Measure(const std::string& what, absl::Duration worst);
+  void Measure(const std::string& what, absl::Duration worst, int digits = 0);  // ms
+  void MeasureSeconds(const std::string& what, absl::Duration longest);
+  void MeasureCount(const std::string& what, int64_t count);
+  void Measure(Measured measured) { result_->measured.push_back(std::move(measured)); }
 
   // Ends the cluster and judges: no wrong answer, no leak, all freed within a second, no crash, and
   // at most `allowed_errors` errors seen by clients.
@@ -80,6 +73,7 @@ class RowRun {
   RowResult* const result_;
   const CampaignOptions& options_;
   Oracle& oracle_;
+  const uint64_t seed_;
   std::mt19937_64 random_;
   std::unique_ptr<Tally> tally_;
   std::unique_ptr<ProcessCluster> cluster_;
@@ -96,6 +90,8 @@ struct Row {
 // In the order of the table.
 std::vector<Row> AllRows();
 
+// A result that nothing has been added to.
+RowResult NotRun(const Row& row);
 RowResult RunRow(const Row& row, const CampaignOptions& options, Oracle& oracle);
 
 // Parts of AllRows(), by the file that has them.

@@ -90,7 +90,7 @@ void CancelEach(RowRun& run, const CaseShape& shape, Aim aim) {
     run.AwaitFreed(request.over_at());
     run.Injected();
   }
-  run.Measure("ended before the cancel", absl::StrCat(faster));
+  run.MeasureCount("ended before the cancel", faster);
   run.Require(faster * 2 <= count, "most requests ended before their cancel");
   run.Judge();
 }

@@ -143,10 +143,10 @@ void SpoilFrames(RowRun& run) {
               absl::StrCat(must, " faults had to be found, ", noticed, " transfers failed"));
   run.Require(judge.unnoticed() == 0 || noticed >= static_cast<double>(refused + judge.unnoticed()),
               absl::StrCat(judge.unnoticed(), " faults went by unnoticed"));
-  run.Measure("kinds", absl::StrCat(kinds.size()));
-  run.Measure("refused", absl::StrCat(refused));
-  run.Measure("harmless and answered right", absl::StrCat(run.tally().right() - 20));
-  run.Measure("of the refused, first token already out", absl::StrCat(token_first));
+  run.Measure({"kinds", Measured::Of::kLargest, static_cast<double>(kinds.size()), 0, ""});
+  run.MeasureCount("refused", refused);
+  run.MeasureCount("harmless and answered right", run.tally().right() - 20);
+  run.MeasureCount("of the refused, first token already out", token_first);
   run.Judge(/*allowed_errors=*/refused);
 }
 

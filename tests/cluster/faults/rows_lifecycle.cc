@@ -65,7 +65,7 @@ void KillRouter(RowRun& run) {
     run.Require(ready.ok(), ready.ToString());
   }
   lost = run.tally().errors();
-  run.Measure("streams cut with their router", absl::StrCat(lost));
+  run.MeasureCount("streams cut with their router", lost);
   run.Measure("first token of the other router after", worst_served);
   run.RequireTime(worst_served <= kAtOnce, "the other router did not serve at once");
   run.Judge(/*allowed_errors=*/lost);  // each was cut by the kill itself
@@ -95,9 +95,7 @@ void RollingRestart(RowRun& run) {
       half.clients = 3;
       half.seed = run.seed() * 1000 + i;
       BackgroundLoad load(cluster->channel("router-0"), cases, half, run.tally());
-      while (load.completed() < 3 && run.tally().errors() == 0) {
-        absl::SleepFor(absl::Milliseconds(5));
-      }
+      load.AwaitRight(3);
       const absl::Time told_at = absl::Now();
       cluster->Signal(name, SIGTERM);
       Process& process = cluster->process(name);
@@ -146,9 +144,7 @@ void RollingRestart(RowRun& run) {
   BackgroundLoad::Options half;
   half.clients = 3;
   BackgroundLoad load(cluster->channel("router-0"), cases, half, run.tally());
-  while (load.completed() < 10 && run.tally().errors() == 0) {
-    absl::SleepFor(absl::Milliseconds(5));
-  }
+  load.AwaitRight(10);
   load.Stop();
   run.AwaitFreed(absl::Now());
   run.Judge();

@@ -4,7 +4,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "tests/cluster/faults/row.h"
 #include "tests/cluster/faults/worker_face.h"
@@ -62,8 +61,9 @@ void AbortStorm(RowRun& run) {
     worst_recovery = std::max(worst_recovery, took);
     run.AwaitFreed(absl::Now());
   }
-  run.Measure("storm", absl::FormatDuration(storm));
-  run.Measure("throughput after it", absl::StrFormat("%.0f %% of before", worst_share * 100));
+  run.MeasureSeconds("storm", storm);
+  run.Measure(
+      {"throughput after it", Measured::Of::kSmallest, worst_share * 100, 0, " % of before"});
   run.Measure("reached within", worst_recovery);
   run.RequireTime(worst_share >= 0.95, "less than 95 % of the throughput came back within 30 s");
   run.Judge();
@@ -101,7 +101,7 @@ void PoolExhausted(RowRun& run) {
   run.Measure("slowest request", slowest);
   const double preempted =
       MetricSum(cluster->metrics_address("decode-0"), "baton_preemptions_total");
-  run.Measure("preemptions", absl::StrFormat("%.0f", preempted));
+  run.MeasureCount("preemptions", static_cast<int64_t>(preempted));
   run.Judge();
 }
 
