@@ -16,9 +16,9 @@ namespace {
 class EndingService final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
                                 internal::v1::PrefillService::Service> {
  public:
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Prefill(
-      grpc::CallbackServerContext* context) override {
-    class Reactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Prefill(grpc::CallbackServerContext*,
+                                                      const grpc::ByteBuffer*) override {
+    class Reactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
      public:
       explicit Reactor(const grpc::Status& end) : ended_(!end.ok()) {
         if (ended_) Finish(end);
