@@ -53,7 +53,8 @@ bool PairHealth::PairUsable(int prefill, int decode) const {
 }
 
 void PairHealth::Probe(Record& record) {
-  if (record.open) record.avoided_until = clock_.SinceStart() + record.avoidance;
+  if (!record.open) return;
+  record.avoided_until = clock_.SinceStart() + std::max(record.avoidance, kTryMayTake);
 }
 
 void PairHealth::OnChosen(int prefill, int decode) {
