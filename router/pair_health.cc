@@ -60,7 +60,7 @@ bool PairHealth::PairUsable(int prefill, int decode) const {
 void PairHealth::Probe(Record& record) {
   if (!record.open || !Usable(record)) return;
   record.trying = true;
-  record.avoided_until = clock_.SinceStart() + record.avoidance;
+  record.avoided_until = clock_.SinceStart() + std::max(record.avoidance, kTryMayTake);
 }
 
 void PairHealth::OnChosen(int prefill, int decode) {

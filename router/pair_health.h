@@ -23,6 +23,9 @@ inline constexpr int kFailuresToAvoid = 2;
 inline constexpr absl::Duration kFailureMemory = absl::Seconds(30);
 inline constexpr absl::Duration kFirstAvoidance = absl::Seconds(2);
 inline constexpr absl::Duration kLongestAvoidance = absl::Seconds(30);
+// How long the others wait at least for the end of a try: longer than a stream may be silent before
+// it is left (Options::stall_timeout_ms), or a second request would follow the first into the hole.
+inline constexpr absl::Duration kTryMayTake = absl::Seconds(10);
 
 // Workers are numbers, as in Membership; kNoWorker is the prefill worker of a request that the
 // decode worker computes alone. Unsynchronized.
@@ -43,8 +46,9 @@ class PairHealth {
   // Of the pair alone: its workers are judged by WorkerUsable.
   bool PairUsable(int prefill, int decode) const;
   // A request goes there. If the pair was avoided until now, it is the one that tries: the others
-  // keep away until it has ended, or for as long again. Of what is avoided, only the failures of
-  // those that try count: one event fails all that was under way, and is one failure.
+  // keep away until it has ended, or for as long again, kTryMayTake at least. Of what is avoided,
+  // only the failures of those that try count: one event fails all that was under way, and is one
+  // failure.
   void OnChosen(int prefill, int decode);
 
   // Another process is at the worker's address.

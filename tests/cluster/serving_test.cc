@@ -96,12 +96,14 @@ TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
 // What a preemption lost can be more than the prefill worker takes: it is computed here then.
 TEST_F(ServingTest, APreemptedAnswerMayOutgrowThePrefillWorker) {
   worker::WorkerOptions small = Options(), options = Options();
-  small.num_blocks = 6;  // 96 tokens: all prompts, no whole answer
-  options.num_blocks = 34;
+  small.num_blocks = 9;  // 144 tokens: all prompts, but not what many answers come to
+  options.num_blocks = 26;
   options.enable_prefix_caching = false;  // nothing is found again
-  StartPair(small, options);
+  decode_worker::DecodeOptions decode = NothingLocal();
+  decode.host_kv_bytes = 0;
+  StartPair(small, options, decode);
   std::mt19937 random(34);
-  RunAll(MakeCases(random, 40, 80, 150), 12, [&](const Case& c) {
+  RunAll(MakeCases(random, 60, 80, 250), 12, [&](const Case& c) {
     return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
   });
   EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";

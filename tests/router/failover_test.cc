@@ -99,7 +99,9 @@ TEST_F(FullWorkerTest, OneThatHasNoTokensIsToldOfTheSecondRefusal) {
 using FailedPairTest = CallHarness;
 
 TEST_F(FailedPairTest, APrefillWorkerThatDeliveredIsAskedAgainWhenItsPartnerDrains) {
-  FakeSink& sink = Start(Request());
+  v1::GenerateRequest request = Request();
+  request.set_text(std::string(100, 'p'));  // whole blocks, which it has now
+  FakeSink& sink = Start(request);
   stream(0).SayTokens("a");
   stream(0).SayTokens("b");
   stream(0).End(absl::StatusCode::kUnavailable, "DRAINING");

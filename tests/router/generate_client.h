@@ -21,7 +21,10 @@ class Call {
  public:
   Call(FakeCluster& cluster, const v1::GenerateRequest& request,
        absl::Duration timeout = absl::InfiniteDuration())
-      : stub_(v1::InferenceService::NewStub(cluster.channel())) {
+      : Call(cluster.channel(), request, timeout) {}
+  Call(const std::shared_ptr<grpc::Channel>& channel, const v1::GenerateRequest& request,
+       absl::Duration timeout = absl::InfiniteDuration())
+      : stub_(v1::InferenceService::NewStub(channel)) {
     if (timeout != absl::InfiniteDuration()) {
       context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoNanoseconds(timeout));
     }

@@ -131,7 +131,9 @@ TEST_F(PairHealthTest, ATryWhoseEndNobodyHearsOfIsFollowedByAnother) {
   health_.OnPairFailed(kP0, kD0);
   clock_.Advance(kFirstAvoidance);
   health_.OnChosen(kP0, kD0);
-  clock_.Advance(2 * kFirstAvoidance);
+  clock_.Advance(kTryMayTake - absl::Milliseconds(1));
+  EXPECT_FALSE(Usable(kP0, kD0)) << "it may still be held: another one would be, too";
+  clock_.Advance(absl::Milliseconds(1));
   EXPECT_TRUE(Usable(kP0, kD0));
 }
 
