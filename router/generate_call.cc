@@ -53,6 +53,8 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest request) {
                                    " requests are running, which is this router's limit"),
                       parts_.admission.RetryAfter());
   }
+  // What those before it take is enough to refuse most of a flood before it is tokenized.
+  if (absl::Status met = CheckDeadline(0, 1); !met.ok()) return met;
   auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
   if (!parts_.pool.TryRun([self = shared_from_this(), shared] { self->Prepare(*shared); })) {
     return Overloaded("TOKENIZER_QUEUE_FULL",
@@ -92,23 +94,34 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   parts_.watch.Add(weak_from_this());
 }
 
-absl::Status GenerateCall::AdmitPrompt() {
+// A queue as long as the deadlines allow would serve nobody in time as soon as anything took longer
+// than it was thought to: a prompt that waits may wait twice as long as estimated.
+absl::Status GenerateCall::CheckDeadline(int64_t tokens, int64_t max_tokens) {
   const absl::Duration left = deadline_ - parts_.clock.Now();
   if (left <= absl::ZeroDuration()) {
     parts_.metrics.RequestRejected("DEADLINE_UNREACHABLE");
     return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_UNREACHABLE",
                      "the request's deadline passed before any worker was asked");
   }
-  const Admission::Estimate estimate = parts_.admission.EstimatedTimes(
-      prepared_.decode.tokens_size(), prepared_.decode.max_tokens());
-  if (estimate.last_token > left) {
-    return Overloaded(
-        "DEADLINE_UNREACHABLE",
-        absl::StrCat("the prompts before this one and its own take about ",
-                     absl::ToInt64Milliseconds(estimate.first_token), " ms, the answer ",
-                     absl::ToInt64Milliseconds(estimate.last_token - estimate.first_token),
-                     " ms more, and its deadline is in ", absl::ToInt64Milliseconds(left), " ms"),
-        std::max(estimate.last_token - left, absl::Milliseconds(50)));
+  const Admission::Estimate estimate = parts_.admission.EstimatedTimes(tokens, max_tokens);
+  const absl::Duration answer = estimate.last_token - estimate.first_token;
+  const absl::Duration needed = 2 * estimate.first_token + answer;
+  if (needed <= left) return absl::OkStatus();
+  return Overloaded(
+      "DEADLINE_UNREACHABLE",
+      absl::StrCat("the prompts before this one and its own take about ",
+                   absl::ToInt64Milliseconds(estimate.first_token), " ms, and perhaps twice that, ",
+                   "the answer ", absl::ToInt64Milliseconds(answer),
+                   " ms more, and its deadline is in ", absl::ToInt64Milliseconds(left), " ms"),
+      // When so much less waits that it would do.
+      std::max((needed - left) / 2, absl::Milliseconds(50)));
+}
+
+absl::Status GenerateCall::AdmitPrompt() {
+  if (absl::Status met =
+          CheckDeadline(prepared_.decode.tokens_size(), prepared_.decode.max_tokens());
+      !met.ok()) {
+    return met;
   }
   if (!ticket_->TryAddPrompt(prepared_.decode.tokens_size())) {
     return Overloaded(

@@ -111,6 +111,9 @@ class GenerateCall final : public DecodeListener,
 
   absl::Status Admit(v1::GenerateRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(const v1::GenerateRequest& request);
+  // Refuses what would hardly be answered by its deadline.
+  absl::Status CheckDeadline(int64_t tokens, int64_t max_tokens)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AdmitPrompt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Overloaded(absl::string_view reason, absl::string_view message,
                           absl::Duration retry_after) const;
