@@ -29,6 +29,10 @@ void KillRouter(RowRun& run) {
     // Its streams are decoding when it dies.
     constexpr int kStreams = 4;
     std::atomic<int> streaming{0};
+    const auto one_more = [&streaming] {
+      ++streaming;
+      streaming.notify_all();
+    };
     std::vector<std::thread> clients;
     for (int k = 0; k < kStreams; ++k) {
       const Case& c = cases[(i * kStreams + k) % cases.size()];
@@ -37,15 +41,15 @@ void KillRouter(RowRun& run) {
         ClientCall::Options call;
         call.cache_salt = NewSalt();
         call.on_tokens = [&](int) {
-          if (std::exchange(first, false)) ++streaming;
+          if (std::exchange(first, false)) one_more();
         };
         ClientCall client;
         const Answer answer = client.Run(cluster->channel("router-0"), c, call);
         run.tally().Count(c, answer);
-        if (first) ++streaming;  // ended without a token: nothing to wait for
+        if (first) one_more();  // ended without a token: nothing to wait for
       });
     }
-    while (streaming < kStreams / 2) absl::SleepFor(absl::Milliseconds(1));
+    for (int seen; (seen = streaming) < kStreams / 2;) streaming.wait(seen);
     const absl::Time killed_at = absl::Now();
     cluster->Signal("router-0", SIGKILL);
     run.Injected();
