@@ -24,6 +24,7 @@
 #include "baton/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/kv/prefix_key.h"
+#include "router/decision.h"
 #include "router/pair_health.h"
 #include "router/policy.h"
 #include "router/prefix_index.h"
@@ -55,6 +56,7 @@ struct Route {
   WorkerTarget decode;
   int matched_blocks = 0;  // on the prefill worker
   std::string decision;
+  std::shared_ptr<Decision> why;  // null unless asked for
 };
 
 struct RouteRequest {
@@ -68,6 +70,10 @@ struct RouteRequest {
   bool avoided_prefill_may_do = false;
   // Has just computed this prompt, whether or not it has reported its blocks yet.
   int warm_prefill = kNoWorker;
+  // Fill Route::why.
+  bool explain = false;
+  // False: only asks. Nothing is noted, and nothing need be sent.
+  bool dispatch = true;
 };
 
 // Whose fault it is that a request failed on a pair.
@@ -163,6 +169,12 @@ class Membership {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   RouteChoice ChoosePair(const RouteRequest& request, std::vector<Candidate> prefill,
                          std::vector<Candidate>* decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDispatch(const RouteRequest& request, const Route& route)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Decision> Explain(const RouteRequest& request, const Route& route,
+                                    const RouteChoice& choice, absl::Span<const Candidate> prefill,
+                                    absl::Span<const Candidate> decode) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoDecodeWorker() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   WorkerTarget Target(int worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -34,25 +34,72 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
   std::vector<Candidate> prefill = Candidates(v1::WORKER_ROLE_PREFILL, request);
   const RouteChoice choice = ChoosePair(request, prefill, &decode);
   const Candidate& d = decode[choice.decode];
-  const absl::Duration now = clock_.SinceStart();
   Route route;
   route.decode = Target(d.worker);
   route.decision = std::string(choice.decision);
-  int64_t to_compute = request.prompt_tokens;
-  const int block_tokens = workers_[d.worker].card->kv_layout().block_tokens();
   if (choice.prefill != kNoWorker) {
     route.prefill = Target(choice.prefill);
     route.matched_blocks = index_.MatchDepth(choice.prefill, request.keys);
-    to_compute -= int64_t{route.matched_blocks} * block_tokens;
-    workers_[choice.prefill].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
-    workers_[d.worker].dispatched.push_back({now, 1});
   } else {
     route.matched_blocks = d.matched_blocks;
-    to_compute -= int64_t{route.matched_blocks} * block_tokens;
-    workers_[d.worker].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
+  }
+  if (request.explain) route.why = Explain(request, route, choice, prefill, decode);
+  if (request.dispatch) NoteDispatch(request, route);
+  return route;
+}
+
+void Membership::NoteDispatch(const RouteRequest& request, const Route& route) {
+  const absl::Duration now = clock_.SinceStart();
+  const int block_tokens = workers_[route.decode.worker].card->kv_layout().block_tokens();
+  const int64_t to_compute =
+      std::max<int64_t>(request.prompt_tokens - int64_t{route.matched_blocks} * block_tokens, 1);
+  if (route.prefill.worker != kNoWorker) {
+    workers_[route.prefill.worker].dispatched.push_back({now, to_compute});
+    workers_[route.decode.worker].dispatched.push_back({now, 1});
+  } else {
+    workers_[route.decode.worker].dispatched.push_back({now, to_compute});
   }
   health_.OnChosen(route.prefill.worker, route.decode.worker);
-  return route;
+}
+
+std::shared_ptr<Decision> Membership::Explain(const RouteRequest& request, const Route& route,
+                                              const RouteChoice& choice,
+                                              absl::Span<const Candidate> prefill,
+                                              absl::Span<const Candidate> decode) const {
+  const int block_tokens = workers_[route.decode.worker].card->kv_layout().block_tokens();
+  auto why = std::make_shared<Decision>();
+  why->prompt_tokens = request.prompt_tokens;
+  why->prefill = route.prefill.worker;
+  why->decode = route.decode.worker;
+  why->prefill_address = route.prefill.address;
+  why->decode_address = route.decode.address;
+  why->label = choice.decision;
+  why->policy = policy_.name();
+  why->prefill_candidates = static_cast<int>(prefill.size());
+  why->decode_candidates = static_cast<int>(decode.size());
+  why->predicted_cached_tokens =
+      std::min(request.prompt_tokens, route.matched_blocks * block_tokens);
+  const auto tell = [&](absl::Span<const Candidate> candidates, int chosen) {
+    mutex_.AssertHeld();
+    int told = 0;
+    for (const Candidate& c : candidates) {
+      // The last place is for the chosen one, should it come later.
+      const int room = kMaxTellableCandidates - (chosen == kNoWorker || c.worker == chosen ? 0 : 1);
+      if (c.worker == chosen) chosen = kNoWorker;
+      if (told >= room) continue;
+      ++told;
+      DecisionCandidate& telling = why->candidates.emplace_back();
+      telling.worker = c.worker;
+      telling.role = workers_[c.worker].role;
+      telling.address = addresses_[c.worker];
+      telling.cached_tokens = std::min(request.prompt_tokens, c.matched_blocks * block_tokens);
+      telling.cost = static_cast<double>(c.queued_tokens);
+      if (!health_.WorkerUsable(c.worker)) telling.excluded = "failed lately";
+    }
+  };
+  tell(prefill, route.prefill.worker);
+  tell(decode, route.decode.worker);
+  return why;
 }
 
 // In the choice returned, `prefill` is the worker itself, and `decode` an index into *decode, which
