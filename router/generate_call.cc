@@ -135,6 +135,7 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
     // What was cached of the client's prompt is told by the first to answer; what was moved, by
     // all.
     if (!first_token_at_) usage_.set_cached_prompt_tokens(response.usage().cached_prompt_tokens());
+    attempt.cached_tokens = response.usage().cached_prompt_tokens();
     usage_.set_kv_bytes(usage_.kv_bytes() + response.usage().kv_bytes() - attempt.kv_bytes);
     attempt.kv_bytes = response.usage().kv_bytes();
   }
@@ -176,6 +177,9 @@ void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bo
   attempt.past.avoid.clear();
   attempt.past.lost.clear();
   attempt.past.failed.clear();
+  if (token_count > 0 && attempt.token_messages == 0) {
+    parts_.decisions.OnFirstToken(attempt.decision, now - attempt.sent_at, attempt.cached_tokens);
+  }
   attempt.token_messages += token_count > 0 ? 1 : 0;
   attempt.ends += ends ? 1 : 0;
   // The first token overtakes the KV: only a second shows that the pair can do it.

@@ -19,6 +19,7 @@
 #include "router/admission.h"
 #include "router/answer.h"
 #include "router/call_watch.h"
+#include "router/decision_log.h"
 #include "router/decode_stream.h"
 #include "router/membership.h"
 #include "router/metrics.h"
@@ -42,6 +43,7 @@ struct RouterParts {
   WorkPool& pool;
   CallWatch& watch;
   DecodeNetwork& network;
+  DecisionLog& decisions;
 };
 
 // Streams in a row that may end without a new token before the request fails.
@@ -95,6 +97,9 @@ class GenerateCall final : public DecodeListener,
     bool worked = false;
     int ends = 0;  // of its choices, told by the worker
     int64_t kv_bytes = 0;
+    absl::Duration sent_at;
+    int64_t decision = -1;  // its number in the log
+    int cached_tokens = 0;
     internal::v1::DecodeTimings timings;
   };
   struct Waiting {

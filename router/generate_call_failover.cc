@@ -46,6 +46,7 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   wanted.avoid = attempt.past.avoid;
   wanted.avoided_prefill_may_do = attempt.past.refused;
   wanted.warm_prefill = attempt.past.warm_prefill;
+  wanted.explain = true;
   absl::StatusOr<Route> route = parts_.membership.Choose(wanted);
   if (!route.ok()) return route.status();
   const auto same_pair = [&](const Route& failed) {
@@ -59,6 +60,10 @@ absl::Status GenerateCall::Open(Attempt attempt) {
     return absl::UnavailableError("no other pair");
   }
   attempt.route = *std::move(route);
+  attempt.sent_at = parts_.clock.SinceStart();
+  attempt.route.why->request_id = request_id_;
+  attempt.route.why->time = parts_.clock.Now();
+  attempt.decision = parts_.decisions.Add(std::move(attempt.route.why));
   parts_.metrics.Routed(attempt.route.decision, parts_.membership.policy_name());
   BATON_LOG(Debug) << "request " << request_id_ << ": " << wanted.prompt_tokens << " tokens to "
                    << attempt.route.prefill.address << " (" << attempt.route.matched_blocks

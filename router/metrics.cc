@@ -17,6 +17,12 @@ namespace {
 using prometheus::Labels;
 
 constexpr int kMaxContext = 1 << 20;  // last bucket of the histograms of token counts
+// Actual less predicted: below zero, the router promised too much.
+constexpr double kTokensOffBuckets[] = {-16384, -4096, -1024, -256, -64,  -16,  -1,
+                                        0,      16,    64,    256,  1024, 4096, 16384};
+// Actual over predicted.
+constexpr double kTimesOffBuckets[] = {0.1, 0.2,  0.33, 0.5, 0.67, 0.8, 0.9, 1,
+                                       1.1, 1.25, 1.5,  2,   3,    5,   10};
 
 std::string FinishName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_STOP     ? "stop"
@@ -41,6 +47,12 @@ struct RouterMetrics::Families {
                              .Add({})),
         route_decisions(
             Counter(registry, "baton_route_decisions_total", "Choices of a pair of workers.")),
+        cached_tokens_off(Histogram(registry, "baton_route_cached_tokens_error",
+                                    "Cached prompt tokens of a request less those predicted.",
+                                    kTokensOffBuckets)),
+        ttft_off(Histogram(registry, "baton_route_ttft_ratio",
+                           "Time to first token from the decision on, over that predicted.",
+                           kTimesOffBuckets)),
         prompt_tokens(Counter(registry, "baton_prompt_tokens_total", "Prompt tokens.").Add({})),
         cached_prompt_tokens(Counter(registry, "baton_cached_prompt_tokens_total",
                                      "Prompt tokens not computed again.")
@@ -69,6 +81,11 @@ struct RouterMetrics::Families {
         inflight_prompt_tokens(Gauge(registry, "baton_prompt_tokens_inflight",
                                      "Prompt tokens of the requests inside the router.")
                                    .Add({})),
+        discovery_failures(Counter(registry, "baton_discovery_failures_total",
+                                   "Looks at a list of workers that brought no usable one.")),
+        discovery_failing(Gauge(registry, "baton_discovery_failing_sources",
+                                "Lists of workers that are older than they should be.")
+                              .Add({})),
         workers(Gauge(registry, "baton_workers", "Workers by role and state.")) {}
 
   prometheus::Family<prometheus::Counter>& Counter(prometheus::Registry& registry,
@@ -94,6 +111,8 @@ struct RouterMetrics::Families {
   prometheus::Family<prometheus::Counter>& failovers;
   prometheus::Counter& budget_exhausted;
   prometheus::Family<prometheus::Counter>& route_decisions;
+  prometheus::Histogram& cached_tokens_off;
+  prometheus::Histogram& ttft_off;
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& cached_prompt_tokens;
   prometheus::Counter& generated_tokens;
@@ -105,6 +124,8 @@ struct RouterMetrics::Families {
   prometheus::Histogram& request_generated_tokens;
   prometheus::Gauge& inflight;
   prometheus::Gauge& inflight_prompt_tokens;
+  prometheus::Family<prometheus::Counter>& discovery_failures;
+  prometheus::Gauge& discovery_failing;
   prometheus::Family<prometheus::Gauge>& workers;
 };
 
@@ -172,10 +193,27 @@ void RouterMetrics::Routed(absl::string_view decision, absl::string_view policy)
       .Increment();
 }
 
+void RouterMetrics::Predicted(int predicted_cached_tokens, int cached_tokens,
+                              absl::Duration predicted_ttft, absl::Duration ttft) {
+  if (families_ == nullptr) return;
+  families_->cached_tokens_off.Observe(cached_tokens - predicted_cached_tokens);
+  if (predicted_ttft <= absl::ZeroDuration()) return;
+  families_->ttft_off.Observe(absl::FDivDuration(ttft, predicted_ttft));
+}
+
 void RouterMetrics::SetInflight(int requests, int64_t prompt_tokens) {
   if (families_ == nullptr) return;
   families_->inflight.Set(requests);
   families_->inflight_prompt_tokens.Set(static_cast<double>(prompt_tokens));
+}
+
+void RouterMetrics::DiscoveryFailed(absl::string_view source) {
+  if (families_ == nullptr) return;
+  families_->discovery_failures.Add({{"source", std::string(source)}}).Increment();
+}
+
+void RouterMetrics::SetDiscoveryFailing(int sources) {
+  if (families_ != nullptr) families_->discovery_failing.Set(sources);
 }
 
 void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {

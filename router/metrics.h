@@ -44,7 +44,12 @@ class RouterMetrics {
   // `count` tokens came `gap` after those before them.
   void NextTokens(absl::Duration gap, int count);
   void Routed(absl::string_view decision, absl::string_view policy);
+  // What a decision promised, and what came. A predicted time of zero is none.
+  void Predicted(int predicted_cached_tokens, int cached_tokens, absl::Duration predicted_ttft,
+                 absl::Duration ttft);
   void SetInflight(int requests, int64_t prompt_tokens);
+  void DiscoveryFailed(absl::string_view source);
+  void SetDiscoveryFailing(int sources);
   void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
 
  private:

@@ -11,9 +11,11 @@
 #include "absl/time/time.h"
 #include "common/base/rpc/server.h"
 #include "common/telemetry/metrics.h"
+#include "router/discovery.h"
 #include "router/generate_call.h"
 #include "router/options.h"
 #include "router/service.h"
+#include "router/worker_sources.h"
 #include "router/worker_watch.h"
 
 namespace baton::router {
@@ -41,6 +43,8 @@ class RouterServer {
   RouterServer(Options options, const Clock& clock, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
                std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint);
   absl::Status Listen();
+  std::vector<std::unique_ptr<WorkerSource>> Sources();
+  Discovery::Events DiscoveryEvents();
   void PublishState(bool ready);
   absl::Status WriteAddressFile() const;
 
@@ -57,11 +61,15 @@ class RouterServer {
   RetryBudget retry_budget_;
   WorkPool pool_;
   CallWatch call_watch_;
+  DecisionLog decisions_;
   RouterParts parts_;
   InferenceFront inference_;
   AdminFront admin_;
   std::unique_ptr<RpcServer> rpc_;
   std::unique_ptr<WorkerWatch> watch_;
+  SystemResolver resolver_;
+  std::unique_ptr<Discovery> discovery_;
+  bool drained_ = false;
 };
 
 }  // namespace baton::router
