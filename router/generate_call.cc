@@ -15,6 +15,9 @@ namespace baton::router {
 
 namespace decode_pb = ::baton::internal::v1;
 
+// Of an answer's times between tokens, so many go to the metrics of all requests together.
+static constexpr int kGapsAtOnce = 64;
+
 void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink) {
   absl::MutexLock lock(&mutex_);
   sink_ = sink;
@@ -192,7 +195,8 @@ void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bo
     ticket_->OnFirstToken();
     parts_.metrics.FirstToken(now - received_);
   } else if (token_count > 0 && last_token_at_[choice] > absl::ZeroDuration()) {
-    parts_.metrics.NextTokens(now - last_token_at_[choice], token_count);
+    gaps_.Add(now - last_token_at_[choice], token_count);
+    if (gaps_.count() >= kGapsAtOnce) parts_.metrics.NextTokens(&gaps_);
   }
   last_token_at_[choice] = newest_token_at_ = now;
 }
@@ -248,6 +252,7 @@ ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason
   end.usage = usage_;
   end.duration = parts_.clock.SinceStart() - received_;
   if (first_token_at_) end.decode_duration = newest_token_at_ - *first_token_at_;
+  parts_.metrics.NextTokens(&gaps_);
   parts_.metrics.RequestEnded(end);
   return std::exchange(sink_, nullptr);
 }

@@ -158,6 +158,7 @@ class GenerateCall final : public DecodeListener,
   std::optional<absl::Duration> first_token_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Duration> last_token_at_ ABSL_GUARDED_BY(mutex_);  // by choice
   absl::Duration newest_token_at_ ABSL_GUARDED_BY(mutex_);
+  RouterMetrics::TokenGaps gaps_ ABSL_GUARDED_BY(mutex_);
   v1::Usage usage_ ABSL_GUARDED_BY(mutex_);
 };
 

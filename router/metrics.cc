@@ -5,6 +5,8 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "absl/strings/ascii.h"
@@ -178,12 +180,25 @@ void RouterMetrics::FirstToken(absl::Duration since_receipt) {
   if (families_ != nullptr) families_->ttft.Observe(absl::ToDoubleSeconds(since_receipt));
 }
 
-void RouterMetrics::NextTokens(absl::Duration gap, int count) {
-  if (families_ == nullptr) return;
+RouterMetrics::TokenGaps::TokenGaps() : buckets_(std::size(telemetry::kTokenSecondsBuckets) + 1) {}
+
+void RouterMetrics::TokenGaps::Add(absl::Duration gap, int count) {
+  if (count <= 0) return;
   // Per token, not per message: otherwise merging messages would look like slowness.
-  for (int i = 0; i < count; ++i) {
-    families_->inter_token.Observe(absl::ToDoubleSeconds(gap) / count);
-  }
+  const double each = absl::ToDoubleSeconds(gap) / count;
+  const auto& bounds = telemetry::kTokenSecondsBuckets;
+  const auto bucket = std::lower_bound(std::begin(bounds), std::end(bounds), each);
+  buckets_[bucket - std::begin(bounds)] += count;
+  sum_ += each * count;
+  count_ += count;
+}
+
+void RouterMetrics::NextTokens(TokenGaps* gaps) {
+  if (gaps->count_ == 0) return;
+  if (families_ != nullptr) families_->inter_token.ObserveMultiple(gaps->buckets_, gaps->sum_);
+  std::fill(gaps->buckets_.begin(), gaps->buckets_.end(), 0);
+  gaps->sum_ = 0;
+  gaps->count_ = 0;
 }
 
 void RouterMetrics::Routed(absl::string_view decision, absl::string_view policy) {
