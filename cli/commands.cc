@@ -135,6 +135,21 @@ void AddBench(CLI::App* app, BenchOptions* bench) {
   app->add_option("--save-result", bench->save_result, "Also write the figures here, as JSON");
 }
 
+void AddExplain(CLI::App* app, ExplainOptions* explain) {
+  CLI::Option* text =
+      app->add_option("text", explain->text, "A prompt: where would it go? Nothing is sent");
+  app->add_option("--address", explain->address, "host:port of the router");
+  app->add_option("--model", explain->model, "Which model, if the router serves several")
+      ->needs(text);
+  app->add_option("--cache-salt", explain->cache_salt, "As in the request")->needs(text);
+  app->add_option("--request-id", explain->request_id, "Where did this request go?")
+      ->excludes(text);
+  app->add_option("--last", explain->last, "Without a prompt: so many of the last decisions")
+      ->check(CLI::Range(1, 1024))
+      ->excludes(text);
+  app->add_flag("--json", explain->json, "One JSON object a line");
+}
+
 void CheckTogether(const Commands& commands) {
   if (commands.chosen == "bench" &&
       commands.bench.shared_prefix_tokens > commands.bench.prompt_tokens) {
@@ -158,6 +173,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   AddUp(up, &commands.up, &worker);
   AddGenerate(generate, &commands.generate, &no_stream);
   AddBench(bench, &commands.bench);
+  AddExplain(app.add_subcommand("explain", "Say where the router sends prompts, and why"),
+             &commands.explain);
   // CLI11 speaks in exceptions; they end here.
   try {
     app.parse(argc, argv);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/bench.h"
+#include "cli/explain.h"
 #include "cli/generate.h"
 #include "cli/local_cluster.h"
 
@@ -18,10 +19,11 @@ class App;
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate" or "bench"
+  std::string chosen;  // "up", "generate", "explain" or "bench"
   UpOptions up;
   GenerateOptions generate;
   BenchOptions bench;
+  ExplainOptions explain;
 };
 
 // Parsed, or the exit code with which to leave: 0 after --help, else after telling what is wrong.

@@ -1,4 +1,4 @@
-// `baton`: up, generate, bench.
+// `baton`: up, generate, explain, bench.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -12,6 +12,9 @@ int main(int argc, char** argv) {
   if (commands.chosen == "up") return baton::cli::LocalCluster(commands.up, std::cout).Run();
   if (commands.chosen == "generate") {
     return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
+  }
+  if (commands.chosen == "explain") {
+    return baton::cli::RunExplain(commands.explain, std::cout, std::cerr);
   }
   return baton::cli::RunBench(commands.bench, std::cout, std::cerr);
 }

@@ -15,6 +15,9 @@ namespace baton::router {
 
 namespace decode_pb = ::baton::internal::v1;
 
+// Of an answer's times between tokens, so many go to the metrics of all requests together.
+static constexpr int kGapsAtOnce = 64;
+
 void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink) {
   absl::MutexLock lock(&mutex_);
   sink_ = sink;
@@ -157,6 +160,7 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
     // What was cached of the client's prompt is told by the first to answer; what was moved, by
     // all.
     if (!first_token_at_) usage_.set_cached_prompt_tokens(response.usage().cached_prompt_tokens());
+    attempt.cached_tokens = response.usage().cached_prompt_tokens();
     usage_.set_kv_bytes(usage_.kv_bytes() + response.usage().kv_bytes() - attempt.kv_bytes);
     attempt.kv_bytes = response.usage().kv_bytes();
   }
@@ -209,6 +213,9 @@ void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bo
   attempt.past.avoid.clear();
   attempt.past.lost.clear();
   attempt.past.failed.clear();
+  if (token_count > 0 && attempt.token_messages == 0) {
+    parts_.decisions.OnFirstToken(attempt.decision, now - attempt.sent_at, attempt.cached_tokens);
+  }
   attempt.token_messages += token_count > 0 ? 1 : 0;
   attempt.ends += ends ? 1 : 0;
   // The first token overtakes the KV: only a second shows that the pair can do it.
@@ -221,7 +228,8 @@ void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bo
     ticket_->OnFirstToken();
     parts_.metrics.FirstToken(now - received_);
   } else if (token_count > 0 && last_token_at_[choice] > absl::ZeroDuration()) {
-    parts_.metrics.NextTokens(now - last_token_at_[choice], token_count);
+    gaps_.Add(now - last_token_at_[choice], token_count);
+    if (gaps_.count() >= kGapsAtOnce) parts_.metrics.NextTokens(&gaps_);
   }
   last_token_at_[choice] = newest_token_at_ = now;
 }
@@ -292,6 +300,7 @@ ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason
                               prepared_.decode.max_tokens(), end.decode_duration,
                               code == absl::StatusCode::kOk);
   }
+  parts_.metrics.NextTokens(&gaps_);
   parts_.metrics.RequestEnded(end);
   answered_ = sink_;
   return std::exchange(sink_, nullptr);

@@ -19,6 +19,7 @@
 #include "router/admission.h"
 #include "router/answer.h"
 #include "router/call_watch.h"
+#include "router/decision_log.h"
 #include "router/decode_stream.h"
 #include "router/membership.h"
 #include "router/metrics.h"
@@ -42,6 +43,7 @@ struct RouterParts {
   WorkPool& pool;
   CallWatch& watch;
   DecodeNetwork& network;
+  DecisionLog& decisions;
 };
 
 // Streams in a row that may end without a new token before the request fails.
@@ -100,6 +102,9 @@ class GenerateCall final : public DecodeListener,
     bool worked = false;
     int ends = 0;  // of its choices, told by the worker
     int64_t kv_bytes = 0;
+    absl::Duration sent_at;
+    int64_t decision = -1;  // its number in the log
+    int cached_tokens = 0;
     internal::v1::DecodeTimings timings;
   };
   struct Waiting {
@@ -156,11 +161,15 @@ class GenerateCall final : public DecodeListener,
   // says finds nobody.
   std::map<int, Attempt> attempts_ ABSL_GUARDED_BY(mutex_);
   int next_stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of all workers that were asked. Streams share the call until they have ended, so the way to a
+  // worker is there for as long as its last call.
+  std::vector<WorkerHold> holds_ ABSL_GUARDED_BY(mutex_);
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Duration> first_token_at_ ABSL_GUARDED_BY(mutex_);
   std::vector<absl::Duration> last_token_at_ ABSL_GUARDED_BY(mutex_);  // by choice
   absl::Duration newest_token_at_ ABSL_GUARDED_BY(mutex_);
+  RouterMetrics::TokenGaps gaps_ ABSL_GUARDED_BY(mutex_);
   v1::Usage usage_ ABSL_GUARDED_BY(mutex_);
 };
 

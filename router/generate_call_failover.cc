@@ -49,9 +49,14 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   wanted.warm_prefill = attempt.past.warm_prefill;
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
+  wanted.explain = true;
   absl::StatusOr<Route> route = parts_.membership.Choose(wanted);
   if (!route.ok()) return route.status();
   attempt.route = *std::move(route);
+  attempt.sent_at = parts_.clock.SinceStart();
+  attempt.route.why->request_id = request_id_;
+  attempt.route.why->time = parts_.clock.Now();
+  attempt.decision = parts_.decisions.Add(std::move(attempt.route.why));
   parts_.metrics.Routed(attempt.route.decision, parts_.membership.policy_name());
   BATON_LOG(Debug) << "request " << request_id_ << ": " << wanted.prompt_tokens << " tokens to "
                    << attempt.route.prefill.address << " (" << attempt.route.matched_blocks
@@ -65,6 +70,8 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   attempt.cursor = attempt.whole ? answer_->AtStart() : answer_->AtEnd();
   const int stream = next_stream_++;
   const int worker = attempt.route.decode.worker;
+  holds_.push_back(attempt.route.prefill.hold);
+  holds_.push_back(attempt.route.decode.hold);
   attempt.handle =
       parts_.network.Open(worker, std::move(request), deadline_, shared_from_this(), stream);
   attempts_.emplace(stream, std::move(attempt));

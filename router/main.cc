@@ -29,8 +29,19 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
                   "host:port,host:port,...; none: the decode workers compute the prompts, too")
       ->delimiter(',');
   app->add_option("--decode-workers", options->decode_workers, "host:port,host:port,...")
-      ->required()
       ->delimiter(',');
+  app->add_option(
+      "--workers-file", options->workers_file,
+      "Lines of \"prefill host:port\" and \"decode host:port\"; followed as it changes");
+  app->add_option(
+      "--prefill-dns", options->prefill_dns,
+      "host:port; each address of the host is a prefill worker, resolved again and again");
+  app->add_option("--decode-dns", options->decode_dns, "host:port; the same for decode workers");
+  app->add_option("--dns-refresh-ms", options->dns_refresh_ms, "Between two resolutions")
+      ->check(CLI::Range(int64_t{100}, int64_t{3'600'000}));
+  app->add_option("--dns-answer-life-ms", options->dns_answer_life_ms,
+                  "How long the last good answer stands while names do not resolve")
+      ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app->add_option("--max-inflight-requests", options->max_inflight_requests,
                   "Requests at a time; more are refused")
       ->check(CLI::Range(1, 1 << 20));
@@ -46,6 +57,9 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
                   "Of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  app->add_option("--explain-log-every", options->explain_log_every,
+                  "Log each so-many-th routing decision in full; 0: none")
+      ->check(CLI::Range(0, 1 << 30));
   app->add_option("--stall-timeout-ms", options->stall_timeout_ms,
                   "A stream of a worker that is silent for longer is continued on another pair")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));

@@ -38,7 +38,6 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
   std::vector<Candidate> prefill = Candidates(v1::WORKER_ROLE_PREFILL, request);
   const RouteChoice choice = ChoosePair(request, prefill, &decode);
   const Candidate& d = decode[choice.decode];
-  const absl::Duration now = clock_.SinceStart();
   Route route;
   route.decode = Target(d.worker);
   if (choice.prefill != kNoWorker) route.prefill = Target(choice.prefill);
@@ -48,20 +47,68 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
   });
   if (failed) return absl::UnavailableError("no other pair");
   route.decision = std::string(choice.decision);
-  int64_t to_compute = request.prompt_tokens;
-  const int block_tokens = workers_[d.worker].card->kv_layout().block_tokens();
   if (choice.prefill != kNoWorker) {
     route.matched_blocks = index_.MatchDepth(choice.prefill, request.keys);
-    to_compute -= int64_t{route.matched_blocks} * block_tokens;
-    workers_[choice.prefill].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
-    workers_[d.worker].dispatched.push_back({now, 1});
   } else {
     route.matched_blocks = d.matched_blocks;
-    to_compute -= int64_t{route.matched_blocks} * block_tokens;
-    workers_[d.worker].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
+  }
+  if (request.explain) route.why = Explain(request, route, choice, prefill, decode);
+  if (request.dispatch) NoteDispatch(request, route);
+  return route;
+}
+
+void Membership::NoteDispatch(const RouteRequest& request, const Route& route) {
+  const absl::Duration now = clock_.SinceStart();
+  const int block_tokens = workers_[route.decode.worker].card->kv_layout().block_tokens();
+  const int64_t to_compute =
+      std::max<int64_t>(request.prompt_tokens - int64_t{route.matched_blocks} * block_tokens, 1);
+  if (route.prefill.worker != kNoWorker) {
+    workers_[route.prefill.worker].dispatched.push_back({now, to_compute});
+    workers_[route.decode.worker].dispatched.push_back({now, 1});
+  } else {
+    workers_[route.decode.worker].dispatched.push_back({now, to_compute});
   }
   health_.OnChosen(route.prefill.worker, route.decode.worker);
-  return route;
+}
+
+std::shared_ptr<Decision> Membership::Explain(const RouteRequest& request, const Route& route,
+                                              const RouteChoice& choice,
+                                              absl::Span<const Candidate> prefill,
+                                              absl::Span<const Candidate> decode) const {
+  const int block_tokens = workers_[route.decode.worker].card->kv_layout().block_tokens();
+  auto why = std::make_shared<Decision>();
+  why->prompt_tokens = request.prompt_tokens;
+  why->prefill = route.prefill.worker;
+  why->decode = route.decode.worker;
+  why->prefill_address = route.prefill.address;
+  why->decode_address = route.decode.address;
+  why->label = choice.decision;
+  why->policy = policy_.name();
+  why->prefill_candidates = static_cast<int>(prefill.size());
+  why->decode_candidates = static_cast<int>(decode.size());
+  why->predicted_cached_tokens =
+      std::min(request.prompt_tokens, route.matched_blocks * block_tokens);
+  const auto tell = [&](absl::Span<const Candidate> candidates, int chosen) {
+    mutex_.AssertHeld();
+    int told = 0;
+    for (const Candidate& c : candidates) {
+      // The last place is for the chosen one, should it come later.
+      const int room = kMaxTellableCandidates - (chosen == kNoWorker || c.worker == chosen ? 0 : 1);
+      if (c.worker == chosen) chosen = kNoWorker;
+      if (told >= room) continue;
+      ++told;
+      DecisionCandidate& telling = why->candidates.emplace_back();
+      telling.worker = c.worker;
+      telling.role = workers_[c.worker].role;
+      telling.address = workers_[c.worker].address;
+      telling.cached_tokens = std::min(request.prompt_tokens, c.matched_blocks * block_tokens);
+      telling.cost = static_cast<double>(c.queued_tokens);
+      if (!health_.WorkerUsable(c.worker)) telling.excluded = "failed lately";
+    }
+  };
+  tell(prefill, route.prefill.worker);
+  tell(decode, route.decode.worker);
+  return why;
 }
 
 // In the choice returned, `prefill` is the worker itself, and `decode` an index into *decode, which
@@ -130,7 +177,7 @@ bool Membership::MayLive(const WorkerTarget& target) const {
 std::vector<Candidate> Membership::Candidates(v1::WorkerRole role,
                                               const RouteRequest& request) const {
   std::vector<Candidate> preferred, avoided;
-  for (int i = 0; i < worker_count(); ++i) {
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
     if (w.role != role || w.state != v1::WORKER_STATE_READY) continue;
     if (w.card->model_fingerprint() != request.model_fingerprint) continue;
@@ -158,7 +205,7 @@ absl::Status Membership::NoDecodeWorker() const {
   std::map<absl::string_view, int> states;
   int listed = 0;
   for (const Worker& w : workers_) {
-    if (w.role != v1::WORKER_ROLE_DECODE) continue;
+    if (w.role != v1::WORKER_ROLE_DECODE || !w.listed) continue;
     ++listed;
     ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since" : StateName(w.state)];
   }
@@ -172,14 +219,15 @@ absl::Status Membership::NoDecodeWorker() const {
 }
 
 WorkerTarget Membership::Target(int worker) const {
-  const internal::v1::WorkerCard& card = *workers_[worker].card;
-  return {worker, addresses_[worker], card.worker_id(), card.epoch()};
+  const Worker& w = workers_[worker];
+  return {worker, w.address, w.card->worker_id(), w.card->epoch(), w.hold};
 }
 
 bool Membership::Ready() const {
   absl::MutexLock lock(&mutex_);
   bool prefill = false, prefill_listed = false, decode = false;
   for (const Worker& w : workers_) {
+    if (!w.listed) continue;
     const bool ready = w.state == v1::WORKER_STATE_READY;
     if (w.role == v1::WORKER_ROLE_DECODE) {
       decode = decode || ready;

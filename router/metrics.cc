@@ -5,6 +5,8 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 #include "absl/strings/ascii.h"
@@ -17,6 +19,12 @@ namespace {
 using prometheus::Labels;
 
 constexpr int kMaxContext = 1 << 20;  // last bucket of the histograms of token counts
+// Actual less predicted: below zero, the router promised too much.
+constexpr double kTokensOffBuckets[] = {-16384, -4096, -1024, -256, -64,  -16,  -1,
+                                        0,      16,    64,    256,  1024, 4096, 16384};
+// Actual over predicted.
+constexpr double kTimesOffBuckets[] = {0.1, 0.2,  0.33, 0.5, 0.67, 0.8, 0.9, 1,
+                                       1.1, 1.25, 1.5,  2,   3,    5,   10};
 
 std::string FinishName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_STOP     ? "stop"
@@ -41,6 +49,12 @@ struct RouterMetrics::Families {
                              .Add({})),
         route_decisions(
             Counter(registry, "baton_route_decisions_total", "Choices of a pair of workers.")),
+        cached_tokens_off(Histogram(registry, "baton_route_cached_tokens_error",
+                                    "Cached prompt tokens of a request less those predicted.",
+                                    kTokensOffBuckets)),
+        ttft_off(Histogram(registry, "baton_route_ttft_ratio",
+                           "Time to first token from the decision on, over that predicted.",
+                           kTimesOffBuckets)),
         prompt_tokens(Counter(registry, "baton_prompt_tokens_total", "Prompt tokens.").Add({})),
         cached_prompt_tokens(Counter(registry, "baton_cached_prompt_tokens_total",
                                      "Prompt tokens not computed again.")
@@ -70,6 +84,11 @@ struct RouterMetrics::Families {
         inflight_prompt_tokens(Gauge(registry, "baton_prompt_tokens_inflight",
                                      "Prompt tokens of the requests inside the router.")
                                    .Add({})),
+        discovery_failures(Counter(registry, "baton_discovery_failures_total",
+                                   "Looks at a list of workers that brought no usable one.")),
+        discovery_failing(Gauge(registry, "baton_discovery_failing_sources",
+                                "Lists of workers that are older than they should be.")
+                              .Add({})),
         workers(Gauge(registry, "baton_workers", "Workers by role and state.")) {}
 
   prometheus::Family<prometheus::Counter>& Counter(prometheus::Registry& registry,
@@ -95,6 +114,8 @@ struct RouterMetrics::Families {
   prometheus::Family<prometheus::Counter>& failovers;
   prometheus::Counter& budget_exhausted;
   prometheus::Family<prometheus::Counter>& route_decisions;
+  prometheus::Histogram& cached_tokens_off;
+  prometheus::Histogram& ttft_off;
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& cached_prompt_tokens;
   prometheus::Counter& generated_tokens;
@@ -106,6 +127,8 @@ struct RouterMetrics::Families {
   prometheus::Histogram& request_generated_tokens;
   prometheus::Gauge& inflight;
   prometheus::Gauge& inflight_prompt_tokens;
+  prometheus::Family<prometheus::Counter>& discovery_failures;
+  prometheus::Gauge& discovery_failing;
   prometheus::Family<prometheus::Gauge>& workers;
 };
 
@@ -159,12 +182,25 @@ void RouterMetrics::FirstToken(absl::Duration since_receipt) {
   if (families_ != nullptr) families_->ttft.Observe(absl::ToDoubleSeconds(since_receipt));
 }
 
-void RouterMetrics::NextTokens(absl::Duration gap, int count) {
-  if (families_ == nullptr) return;
+RouterMetrics::TokenGaps::TokenGaps() : buckets_(std::size(telemetry::kTokenSecondsBuckets) + 1) {}
+
+void RouterMetrics::TokenGaps::Add(absl::Duration gap, int count) {
+  if (count <= 0) return;
   // Per token, not per message: otherwise merging messages would look like slowness.
-  for (int i = 0; i < count; ++i) {
-    families_->inter_token.Observe(absl::ToDoubleSeconds(gap) / count);
-  }
+  const double each = absl::ToDoubleSeconds(gap) / count;
+  const auto& bounds = telemetry::kTokenSecondsBuckets;
+  const auto bucket = std::lower_bound(std::begin(bounds), std::end(bounds), each);
+  buckets_[bucket - std::begin(bounds)] += count;
+  sum_ += each * count;
+  count_ += count;
+}
+
+void RouterMetrics::NextTokens(TokenGaps* gaps) {
+  if (gaps->count_ == 0) return;
+  if (families_ != nullptr) families_->inter_token.ObserveMultiple(gaps->buckets_, gaps->sum_);
+  std::fill(gaps->buckets_.begin(), gaps->buckets_.end(), 0);
+  gaps->sum_ = 0;
+  gaps->count_ = 0;
 }
 
 void RouterMetrics::Routed(absl::string_view decision, absl::string_view policy) {
@@ -174,10 +210,27 @@ void RouterMetrics::Routed(absl::string_view decision, absl::string_view policy)
       .Increment();
 }
 
+void RouterMetrics::Predicted(int predicted_cached_tokens, int cached_tokens,
+                              absl::Duration predicted_ttft, absl::Duration ttft) {
+  if (families_ == nullptr) return;
+  families_->cached_tokens_off.Observe(cached_tokens - predicted_cached_tokens);
+  if (predicted_ttft <= absl::ZeroDuration()) return;
+  families_->ttft_off.Observe(absl::FDivDuration(ttft, predicted_ttft));
+}
+
 void RouterMetrics::SetInflight(int requests, int64_t prompt_tokens) {
   if (families_ == nullptr) return;
   families_->inflight.Set(requests);
   families_->inflight_prompt_tokens.Set(static_cast<double>(prompt_tokens));
+}
+
+void RouterMetrics::DiscoveryFailed(absl::string_view source) {
+  if (families_ == nullptr) return;
+  families_->discovery_failures.Add({{"source", std::string(source)}}).Increment();
+}
+
+void RouterMetrics::SetDiscoveryFailing(int sources) {
+  if (families_ != nullptr) families_->discovery_failing.Set(sources);
 }
 
 void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {

@@ -42,10 +42,30 @@ class RouterMetrics {
   void RequestFailedOver(absl::string_view reason);
   void RetryBudgetExhausted();
   void FirstToken(absl::Duration since_receipt);
-  // `count` tokens came `gap` after those before them.
-  void NextTokens(absl::Duration gap, int count);
+  // Times between the tokens of one request, put together before all requests' histogram is locked.
+  // For one thread at a time.
+  class TokenGaps {
+   public:
+    TokenGaps();
+    // `count` tokens came `gap` after those before them.
+    void Add(absl::Duration gap, int count);
+    int count() const { return count_; }
+
+   private:
+    friend class RouterMetrics;
+    std::vector<double> buckets_;  // as of the histogram; whole numbers
+    double sum_ = 0;
+    int count_ = 0;
+  };
+  // Takes them, and leaves none.
+  void NextTokens(TokenGaps* gaps);
   void Routed(absl::string_view decision, absl::string_view policy);
+  // What a decision promised, and what came. A predicted time of zero is none.
+  void Predicted(int predicted_cached_tokens, int cached_tokens, absl::Duration predicted_ttft,
+                 absl::Duration ttft);
   void SetInflight(int requests, int64_t prompt_tokens);
+  void DiscoveryFailed(absl::string_view source);
+  void SetDiscoveryFailing(int sources);
   void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
 
  private:

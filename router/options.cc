@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "router/worker_sources.h"
 
 namespace baton::router {
 namespace {
@@ -22,6 +23,11 @@ absl::Status CheckAddress(absl::string_view flag, const std::string& address) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWorkerAddress(absl::string_view flag, const std::string& address) {
+  const absl::Status fits = CheckHostPort(address);
+  return fits.ok() ? fits : BadFlag(flag, fits.message());
+}
+
 absl::Status CheckPositive(absl::string_view flag, int64_t value) {
   if (value > 0) return absl::OkStatus();
   return BadFlag(flag, absl::StrCat(value, " given, 1 or more expected"));
@@ -30,7 +36,7 @@ absl::Status CheckPositive(absl::string_view flag, int64_t value) {
 absl::Status CheckWorkers(absl::string_view flag, const std::vector<std::string>& addresses,
                           std::set<std::string>* seen) {
   for (const std::string& address : addresses) {
-    BATON_RETURN_IF_ERROR(CheckAddress(flag, address));
+    BATON_RETURN_IF_ERROR(CheckWorkerAddress(flag, address));
     if (!seen->insert(address).second) {
       return BadFlag(flag, absl::StrCat(address, " is listed twice; a worker has one role"));
     }
@@ -49,14 +55,25 @@ absl::Status Validate(Options* options) {
   }
   std::set<std::string> seen;
   BATON_RETURN_IF_ERROR(CheckWorkers("prefill-workers", options->prefill_workers, &seen));
-  if (options->decode_workers.empty()) {
-    return BadFlag("decode-workers", "at least one host:port expected");
-  }
   BATON_RETURN_IF_ERROR(CheckWorkers("decode-workers", options->decode_workers, &seen));
+  if (options->decode_workers.empty() && options->workers_file.empty() &&
+      options->decode_dns.empty()) {
+    return BadFlag("decode-workers",
+                   "at least one host:port expected, or --workers-file, or --decode-dns");
+  }
+  if (!options->prefill_dns.empty()) {
+    BATON_RETURN_IF_ERROR(CheckWorkerAddress("prefill-dns", options->prefill_dns));
+  }
+  if (!options->decode_dns.empty()) {
+    BATON_RETURN_IF_ERROR(CheckWorkerAddress("decode-dns", options->decode_dns));
+  }
+  BATON_RETURN_IF_ERROR(CheckPositive("dns-refresh-ms", options->dns_refresh_ms));
+  if (options->dns_answer_life_ms < 0) return BadFlag("dns-answer-life-ms", "0 or more expected");
   BATON_RETURN_IF_ERROR(CheckPositive("max-inflight-requests", options->max_inflight_requests));
   BATON_RETURN_IF_ERROR(
       CheckPositive("max-inflight-prompt-tokens", options->max_inflight_prompt_tokens));
   BATON_RETURN_IF_ERROR(CheckPositive("stall-timeout-ms", options->stall_timeout_ms));
+  if (options->explain_log_every < 0) return BadFlag("explain-log-every", "0 or more expected");
   if (options->failover_wait_ms < 0) return BadFlag("failover-wait-ms", "0 or more expected");
   if (options->retry_budget_percent < 0 || options->retry_budget_percent > 100) {
     return BadFlag("retry-budget-percent", "0 to 100 expected");

@@ -16,8 +16,16 @@ struct Options {
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen;  // empty: no /metrics
   std::string address_file;    // empty: none. Two lines: gRPC address, metrics address
-  std::vector<std::string> prefill_workers;  // none: the decode workers compute the prompts, too
+
+  // Who the workers are: all that any of these list. Without prefill workers, the decode workers
+  // compute the prompts, too.
+  std::vector<std::string> prefill_workers;
   std::vector<std::string> decode_workers;
+  std::string workers_file;  // see WorkersFile; followed as it changes
+  std::string prefill_dns;   // host:port: each address of the host is a worker, at that port
+  std::string decode_dns;
+  int64_t dns_refresh_ms = 5'000;
+  int64_t dns_answer_life_ms = 300'000;  // of the last good answer, while there is no other
 
   // Bounds. What goes beyond is refused with RESOURCE_EXHAUSTED and the time to retry.
   int max_inflight_requests = 256;
@@ -30,6 +38,8 @@ struct Options {
   int64_t drain_grace_ms = 30'000;        // for running streams after SIGTERM
   // Told to whoever is refused for load while no request has ended yet, whose pace says it better.
   int64_t retry_after_ms = 1'000;
+
+  int explain_log_every = 0;  // each so-many-th routing decision is logged in full; 0: none
 
   // Failover. A stream that has begun must be heard of at least so often; workers send something
   // every second.

@@ -6,8 +6,11 @@
 
 namespace baton::router {
 
-PrefixIndex::PrefixIndex(int worker_count) : workers_(worker_count) {
+PrefixIndex::PrefixIndex(int worker_count) { Grow(worker_count); }
+
+void PrefixIndex::Grow(int worker_count) {
   BATON_CHECK_LE(worker_count, 1 << 16) << "workers are indexed by 16 bits";
+  if (worker_count > static_cast<int>(workers_.size())) workers_.resize(worker_count);
 }
 
 void PrefixIndex::SetCapacity(int worker, int64_t key_count) {

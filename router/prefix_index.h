@@ -19,6 +19,9 @@ class PrefixIndex {
  public:
   explicit PrefixIndex(int worker_count);
 
+  // More workers, with no capacity yet. Never fewer.
+  void Grow(int worker_count);
+
   // How many keys `worker` may hold. Dropping a worker keeps its capacity.
   void SetCapacity(int worker, int64_t key_count);
 

@@ -31,6 +31,11 @@ size_t GrowingBytes(const v1::GenerateResponse& delta) {
 
 void StreamWriter::Add(const v1::GenerateResponse& delta) {
   if (delta.has_usage()) usage_ = delta.usage();
+  if (!writing_ && pending_.empty() && state_ != State::kFinished) {
+    // The usual case: nothing waits, and nothing need be kept.
+    StartWriting(delta);
+    return;
+  }
   const size_t bytes = GrowingBytes(delta);
   const auto same = std::find_if(pending_.rbegin(), pending_.rend(), [&](const Pending& pending) {
     return pending.delta.choice() == delta.choice();
@@ -68,14 +73,19 @@ void StreamWriter::WriteNext() {
   if (!pending_.empty()) {
     // A choice that has waited must not tell of less than one that has overtaken it.
     *pending_.front().delta.mutable_usage() = usage_;
-    on_wire_ = ToBytes(pending_.front().delta);
+    const v1::GenerateResponse next = std::move(pending_.front().delta);
     pending_.pop_front();
-    writing_ = true;
-    StartWrite(&on_wire_);
+    StartWriting(next);
   } else if (state_ == State::kFinishing) {
     state_ = State::kFinished;
     ServerWriteReactor::Finish(end_);
   }
+}
+
+void StreamWriter::StartWriting(const v1::GenerateResponse& delta) {
+  on_wire_ = ToBytes(delta);
+  writing_ = true;
+  StartWrite(&on_wire_);
 }
 
 void StreamWriter::OnWriteDone(bool ok) {

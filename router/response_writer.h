@@ -34,6 +34,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
  private:
   enum class State { kOpen, kFinishing, kFinished };
   void Add(const v1::GenerateResponse& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartWriting(const v1::GenerateResponse& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream

@@ -12,14 +12,6 @@ namespace {
 // How late a stalled stream, or a worker for a request that waits for one, may be noticed.
 constexpr absl::Duration kCallTick = absl::Milliseconds(50);
 
-std::vector<std::shared_ptr<grpc::Channel>> ChannelsTo(const Membership& workers) {
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (int i = 0; i < workers.worker_count(); ++i) {
-    channels.push_back(MakeChannel(workers.address(i)));
-  }
-  return channels;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options options,
@@ -46,10 +38,7 @@ RouterServer::RouterServer(Options options, const Clock& clock,
       metrics_endpoint_(std::move(metrics_endpoint)),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
-      membership_(options_.prefill_workers, options_.decode_workers, tokenizer_->fingerprint(),
-                  policy_, clock_),
-      channels_(ChannelsTo(membership_)),
-      network_(channels_),
+      membership_({}, {}, tokenizer_->fingerprint(), policy_, clock_),
       admission_({options_.max_inflight_requests, options_.max_inflight_prompt_tokens,
                   absl::Milliseconds(options_.retry_after_ms)},
                  clock_,
@@ -61,12 +50,51 @@ RouterServer::RouterServer(Options options, const Clock& clock,
                      static_cast<double>(options_.retry_budget_capacity)}),
       pool_(options_.tokenizer_threads, options_.max_queued_prompts),
       call_watch_(kCallTick),
-      parts_{options_,   *tokenizer_,   clock_, membership_, metrics_,
-             admission_, retry_budget_, pool_,  call_watch_, network_},
+      decisions_(options_.explain_log_every, metrics_),
+      parts_{options_,      *tokenizer_, clock_,      membership_, metrics_,  admission_,
+             retry_budget_, pool_,       call_watch_, network_,    decisions_},
       inference_(parts_),
-      admin_(membership_),
-      watch_(std::make_unique<WorkerWatch>(membership_, channels_, clock_,
-                                           [this](bool ready) { PublishState(ready); })) {}
+      admin_(parts_),
+      watch_(std::make_unique<WorkerWatch>(membership_, network_, clock_,
+                                           [this](bool ready) { PublishState(ready); })),
+      discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {}
+
+std::vector<std::unique_ptr<WorkerSource>> RouterServer::Sources() {
+  std::vector<std::unique_ptr<WorkerSource>> sources;
+  std::vector<WorkerAddress> listed;
+  for (const std::string& address : options_.prefill_workers) {
+    listed.push_back({v1::WORKER_ROLE_PREFILL, address});
+  }
+  for (const std::string& address : options_.decode_workers) {
+    listed.push_back({v1::WORKER_ROLE_DECODE, address});
+  }
+  if (!listed.empty()) sources.push_back(std::make_unique<StaticWorkers>(std::move(listed)));
+  if (!options_.workers_file.empty()) {
+    sources.push_back(std::make_unique<WorkersFile>(options_.workers_file));
+  }
+  const DnsWorkers::Limits limits = {absl::Milliseconds(options_.dns_refresh_ms),
+                                     absl::Milliseconds(options_.dns_answer_life_ms)};
+  for (const auto& [role, name] : {std::pair(v1::WORKER_ROLE_PREFILL, options_.prefill_dns),
+                                   std::pair(v1::WORKER_ROLE_DECODE, options_.decode_dns)}) {
+    if (name.empty()) continue;
+    sources.push_back(std::make_unique<DnsWorkers>(role, name, limits, resolver_));
+  }
+  return sources;
+}
+
+Discovery::Events RouterServer::DiscoveryEvents() {
+  Discovery::Events events;
+  events.on_workers = [this](const std::vector<WorkerAddress>& workers) {
+    BATON_RETURN_IF_ERROR(membership_.SetWorkers(workers));
+    watch_->Wake();
+    return absl::OkStatus();
+  };
+  events.on_failure = [this](const WorkerSource& source) {
+    metrics_.DiscoveryFailed(source.kind());
+  };
+  events.on_failing = [this](int sources) { metrics_.SetDiscoveryFailing(sources); };
+  return events;
+}
 
 absl::Status RouterServer::Listen() {
   RpcServerOptions rpc_options;
@@ -77,6 +105,7 @@ absl::Status RouterServer::Listen() {
   BATON_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(rpc_options, {&inference_, &admin_},
                                                 {v1::InferenceService::service_full_name(),
                                                  v1::AdminService::service_full_name()}));
+  BATON_RETURN_IF_ERROR(discovery_->Start());
   // Only now: the watch's thread reports to the health service of rpc_.
   watch_->Start();
   BATON_LOG(Info) << "router of \"" << options_.served_model_name << "\" listens on " << address();
@@ -99,7 +128,9 @@ absl::Status RouterServer::WriteAddressFile() const {
 RouterServer::~RouterServer() { Drain(absl::ZeroDuration()); }
 
 void RouterServer::Drain(absl::Duration grace) {
-  if (watch_ == nullptr) return;
+  if (std::exchange(drained_, true)) return;
+  // Who is here now is enough for what still runs.
+  discovery_->Stop();
   if (rpc_ != nullptr) {
     {
       absl::MutexLock lock(&health_mutex_);
@@ -115,6 +146,8 @@ void RouterServer::Drain(absl::Duration grace) {
   watch_.reset();
   pool_.Stop();
   call_watch_.Stop();
+  // May wait for a name server.
+  discovery_.reset();
 }
 
 }  // namespace baton::router

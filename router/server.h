@@ -13,9 +13,11 @@
 #include "absl/time/time.h"
 #include "common/base/rpc/server.h"
 #include "common/telemetry/metrics.h"
+#include "router/discovery.h"
 #include "router/generate_call.h"
 #include "router/options.h"
 #include "router/service.h"
+#include "router/worker_sources.h"
 #include "router/worker_watch.h"
 
 namespace baton::router {
@@ -44,6 +46,8 @@ class RouterServer {
   RouterServer(Options options, const Clock& clock, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
                std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint);
   absl::Status Listen();
+  std::vector<std::unique_ptr<WorkerSource>> Sources();
+  Discovery::Events DiscoveryEvents();
   void PublishState(bool ready);
   absl::Status WriteAddressFile() const;
 
@@ -55,12 +59,12 @@ class RouterServer {
   RouterMetrics metrics_;
   PrefixThenLoad policy_;
   Membership membership_;
-  const std::vector<std::shared_ptr<grpc::Channel>> channels_;  // numbered as in membership_
   GrpcDecodeNetwork network_;
   Admission admission_;
   RetryBudget retry_budget_;
   WorkPool pool_;
   CallWatch call_watch_;
+  DecisionLog decisions_;
   RouterParts parts_;
   InferenceFront inference_;
   AdminFront admin_;
@@ -68,6 +72,9 @@ class RouterServer {
   absl::Mutex health_mutex_;
   bool draining_ ABSL_GUARDED_BY(health_mutex_) = false;  // the watch may not set SERVING any more
   std::unique_ptr<WorkerWatch> watch_;
+  SystemResolver resolver_;
+  std::unique_ptr<Discovery> discovery_;
+  bool drained_ = false;
 };
 
 }  // namespace baton::router

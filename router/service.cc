@@ -1,15 +1,20 @@
 #include "router/service.h"
 
+#include <functional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/status_macros.h"
+#include "router/explain.h"
 #include "router/response_writer.h"
 #include "router/wire.h"
 
 namespace baton::router {
 namespace {
+
+constexpr int kDecisionsTold = 64;  // to who does not say how many
 
 template <class Reactor>
 Reactor* StartCall(const std::shared_ptr<GenerateCall>& call, Reactor* reactor,
@@ -18,6 +23,22 @@ Reactor* StartCall(const std::shared_ptr<GenerateCall>& call, Reactor* reactor,
     call->Start(std::move(request), deadline, reactor);
   } else {
     call->Refuse(parsed, reactor);
+  }
+  return reactor;
+}
+
+// Runs `answer` on the pool and finishes the call with its status.
+grpc::ServerUnaryReactor* OnPool(RouterParts& parts, grpc::CallbackServerContext* context,
+                                 std::function<absl::Status()> answer) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool queued = parts.pool.TryRun(
+      [reactor, answer = std::move(answer)] { reactor->Finish(ToGrpcStatus(answer())); });
+  if (!queued) {
+    parts.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
+    reactor->Finish(ToGrpcStatus(
+        WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
+                                 "too many prompts wait to be tokenized"),
+                       parts.admission.RetryAfter())));
   }
   return reactor;
 }
@@ -50,25 +71,10 @@ grpc::ServerUnaryReactor* InferenceFront::GenerateOnce(grpc::CallbackServerConte
                    std::move(*request.mutable_request()), DeadlineOf(*context));
 }
 
-grpc::ServerUnaryReactor* InferenceFront::OnPool(grpc::CallbackServerContext* context,
-                                                 std::function<absl::Status()> answer) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool queued = parts_.pool.TryRun(
-      [reactor, answer = std::move(answer)] { reactor->Finish(ToGrpcStatus(answer())); });
-  if (!queued) {
-    parts_.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
-    reactor->Finish(ToGrpcStatus(
-        WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
-                                 "too many prompts wait to be tokenized"),
-                       parts_.admission.RetryAfter())));
-  }
-  return reactor;
-}
-
 grpc::ServerUnaryReactor* InferenceFront::Tokenize(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* bytes,
                                                    grpc::ByteBuffer* response) {
-  return OnPool(context, [this, bytes, response] {
+  return OnPool(parts_, context, [this, bytes, response] {
     v1::TokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
     BATON_RETURN_IF_ERROR(CheckModel(request.model(), parts_.options.served_model_name));
@@ -86,7 +92,7 @@ grpc::ServerUnaryReactor* InferenceFront::Tokenize(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* InferenceFront::Detokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* response) {
-  return OnPool(context, [this, bytes, response] {
+  return OnPool(parts_, context, [this, bytes, response] {
     v1::DetokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
     BATON_RETURN_IF_ERROR(CheckModel(request.model(), parts_.options.served_model_name));
@@ -122,10 +128,39 @@ grpc::ServerUnaryReactor* InferenceFront::ListModels(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* AdminFront::ListWorkers(grpc::CallbackServerContext* context,
                                                   const v1::ListWorkersRequest* request,
                                                   v1::ListWorkersResponse* response) {
-  for (v1::WorkerStatus& status : membership_.List()) {
+  for (v1::WorkerStatus& status : parts_.membership.List()) {
     *response->add_workers() = std::move(status);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminFront::Explain(grpc::CallbackServerContext* context,
+                                              const v1::ExplainRequest* request,
+                                              v1::ExplainResponse* response) {
+  return OnPool(parts_, context, [this, request, response] {
+    BATON_ASSIGN_OR_RETURN(*response->mutable_decision(),
+                           router::Explain(request->request(), parts_));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* AdminFront::ListDecisions(grpc::CallbackServerContext* context,
+                                                    const v1::ListDecisionsRequest* request,
+                                                    v1::ListDecisionsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const int max = request->max_decisions();
+  if (max < 0 || max > DecisionLog::kCapacity) {
+    reactor->Finish(ToGrpcStatus(
+        InvalidField("OUT_OF_RANGE", "max_decisions",
+                     absl::StrCat(max, " given, 0 to ", DecisionLog::kCapacity, " expected"))));
+    return reactor;
+  }
+  for (v1::Decision& decision :
+       parts_.decisions.Last(max == 0 ? kDecisionsTold : max, request->request_id())) {
+    *response->add_decisions() = std::move(decision);
+  }
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }

@@ -40,22 +40,25 @@ class InferenceFront final : public RawInferenceService {
 
  private:
   absl::Time DeadlineOf(const grpc::CallbackServerContext& context) const;
-  // Runs `answer` on the pool and finishes the call with its status.
-  grpc::ServerUnaryReactor* OnPool(grpc::CallbackServerContext* context,
-                                   std::function<absl::Status()> answer);
-
   RouterParts& parts_;
 };
 
 class AdminFront final : public v1::AdminService::CallbackService {
  public:
-  explicit AdminFront(const Membership& membership) : membership_(membership) {}
+  // `parts` must outlive the server that this is registered with.
+  explicit AdminFront(RouterParts& parts) : parts_(parts) {}
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const v1::ExplainRequest* request,
+                                    v1::ExplainResponse* response) override;
+  grpc::ServerUnaryReactor* ListDecisions(grpc::CallbackServerContext* context,
+                                          const v1::ListDecisionsRequest* request,
+                                          v1::ListDecisionsResponse* response) override;
 
  private:
-  const Membership& membership_;
+  RouterParts& parts_;
 };
 
 }  // namespace baton::router

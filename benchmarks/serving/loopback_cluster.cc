@@ -115,9 +115,14 @@ absl::Status LoopbackCluster::StartAll() {
   };
   BATON_RETURN_IF_ERROR(start_workers("prefill", options_.prefill_workers, options_.prefill_flags));
   BATON_RETURN_IF_ERROR(start_workers("decode", options_.decode_workers, options_.decode_flags));
-  BATON_RETURN_IF_ERROR(StartMember("router", "baton-router", router_flags));
-  BATON_ASSIGN_OR_RETURN(address_, AwaitAddress("router", deadline));
-  return AwaitReady(deadline);
+  for (int i = 0; i < options_.routers; ++i) {
+    const std::string name = i == 0 ? "router" : absl::StrCat("router-", i);
+    BATON_RETURN_IF_ERROR(StartMember(name, "baton-router", router_flags));
+    BATON_ASSIGN_OR_RETURN(std::string address, AwaitAddress(name, deadline));
+    BATON_RETURN_IF_ERROR(AwaitReady(address, deadline));
+    addresses_.push_back(std::move(address));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LoopbackCluster::StartMember(const std::string& name, const std::string& binary,
@@ -150,8 +155,8 @@ absl::StatusOr<std::string> LoopbackCluster::AwaitAddress(const std::string& nam
   return absl::DeadlineExceededError(absl::StrCat(name, " does not listen"));
 }
 
-absl::Status LoopbackCluster::AwaitReady(absl::Time deadline) {
-  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address_, {absl::Seconds(1)}));
+absl::Status LoopbackCluster::AwaitReady(const std::string& router, absl::Time deadline) {
+  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(router, {absl::Seconds(1)}));
   const size_t expected = options_.prefill_workers + options_.decode_workers;
   std::string state = "unknown";
   while (absl::Now() < deadline) {

@@ -28,6 +28,7 @@ struct ClusterOptions {
   std::string bin_dir;      // empty: where this program is
   int prefill_workers = 1;  // 0: decode workers compute the prompts
   int decode_workers = 1;
+  int routers = 1;
   std::string worker_flags;  // of both kinds; words between blanks, like those below
   std::string prefill_flags;
   std::string decode_flags;
@@ -41,12 +42,13 @@ void AddClusterFlags(CLI::App* app, ClusterOptions* options);
 // Thread-safe. Its destructor kills what still runs.
 class LoopbackCluster {
  public:
-  // Returns when the router calls every worker ready. A process that ends before: its last words.
+  // Returns when every router calls every worker ready. A process that ends before: its last words.
   static absl::StatusOr<std::unique_ptr<LoopbackCluster>> Start(const ClusterOptions& options);
   ~LoopbackCluster();
 
-  const std::string& address() const { return address_; }  // the router's
-  // Resident memory in bytes of "prefill-0", "decode-0", ..., "router"; 0 of one that has ended.
+  const std::string& address(int router = 0) const { return addresses_[router]; }
+  // Resident memory in bytes of "prefill-0", "decode-0", ..., "router", "router-1", ...; 0 of one
+  // that has ended.
   std::vector<std::pair<std::string, int64_t>> ResidentBytes() const;
   // UNAVAILABLE with its last words, if a process has ended.
   absl::Status CheckAlive() const;
@@ -62,13 +64,13 @@ class LoopbackCluster {
   absl::Status StartMember(const std::string& name, const std::string& binary,
                            std::vector<std::string> flags);
   absl::StatusOr<std::string> AwaitAddress(const std::string& name, absl::Time deadline);
-  absl::Status AwaitReady(absl::Time deadline);
+  absl::Status AwaitReady(const std::string& router, absl::Time deadline);
   // Reads what the processes write, or their pipes would fill up.
   void Listen();
 
   const ClusterOptions options_;
   std::string work_dir_;
-  std::string address_;
+  std::vector<std::string> addresses_;  // of the routers
   mutable absl::Mutex mutex_;
   std::vector<Member> members_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> stopping_{false};

@@ -41,6 +41,22 @@ TEST(CommandsTest, Generate) {
   EXPECT_TRUE(options.stream);
 }
 
+TEST(CommandsTest, ExplainTakesAPromptOrAsksForThePast) {
+  const ParsedCommands prompt = Parse({"explain", "hello", "--cache-salt", "s", "--json"});
+  ASSERT_FALSE(prompt.exit_now);
+  EXPECT_EQ(prompt.commands.chosen, "explain");
+  EXPECT_EQ(prompt.commands.explain.text, "hello");
+  EXPECT_EQ(prompt.commands.explain.cache_salt, "s");
+  EXPECT_TRUE(prompt.commands.explain.json);
+  const ParsedCommands past = Parse({"explain", "--last", "7", "--request-id", "r"});
+  ASSERT_FALSE(past.exit_now);
+  EXPECT_EQ(past.commands.explain.last, 7);
+  EXPECT_EQ(past.commands.explain.request_id, "r");
+  EXPECT_NE(Parse({"explain", "hello", "--last", "7"}).exit_code, 0);
+  EXPECT_NE(Parse({"explain", "--cache-salt", "s"}).exit_code, 0);
+  EXPECT_NE(Parse({"explain", "--last", "0"}).exit_code, 0);
+}
+
 TEST(CommandsTest, GenerateTakesEverySamplingFlag) {
   const ParsedCommands parsed = Parse({"generate",
                                        "--logit-bias",

@@ -180,7 +180,8 @@ class CallHarness : public ::testing::Test {
                        clock_, [](const router::Admission::Inside&) {});
     budget_.emplace(budget_limits_);
     parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, *membership_, metrics_,
-                                         *admission_, *budget_, pool_, watch_, network_});
+                                         *admission_, *budget_, pool_, watch_, network_,
+                                         decisions_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   void Introduce(int worker) {
@@ -248,6 +249,7 @@ class CallHarness : public ::testing::Test {
   const std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   router::PrefixThenLoad policy_;
   router::RouterMetrics metrics_{nullptr, "tiny"};
+  router::DecisionLog decisions_{0, metrics_};
   router::CallWatch watch_{absl::InfiniteDuration()};  // the test ticks
   std::unique_ptr<router::RouterParts> parts_;
   std::vector<std::unique_ptr<FakeSink>> sinks_;

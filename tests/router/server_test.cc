@@ -439,6 +439,14 @@ TEST(ServerTest, BadOptionsAreNamed) {
   EXPECT_EQ(field_of([](Options* o) { o->prefill_workers.clear(); }), "")
       << "served by decode alone";
   EXPECT_EQ(field_of([](Options* o) { o->decode_workers.clear(); }), "--decode-workers");
+  EXPECT_EQ(field_of([](Options* o) {
+              o->decode_workers.clear();
+              o->workers_file = "somewhere";
+            }),
+            "");
+  EXPECT_EQ(field_of([](Options* o) { o->decode_dns = "host"; }), "--decode-dns");
+  EXPECT_EQ(field_of([](Options* o) { o->prefill_dns = "host:0"; }), "--prefill-dns");
+  EXPECT_EQ(field_of([](Options* o) { o->dns_refresh_ms = 0; }), "--dns-refresh-ms");
   EXPECT_EQ(field_of([](Options* o) { o->retry_budget_percent = 101; }), "--retry-budget-percent");
   EXPECT_EQ(field_of([](Options* o) { o->prefill_workers = {"nowhere"}; }), "--prefill-workers");
   EXPECT_EQ(field_of([](Options* o) { o->listen = ":1"; }), "--listen");

@@ -1,0 +1,303 @@
+// What the router adds to a request, and how well two of them find what is cached.
+//
+//   router_path --model models/demo [--text FILE] [--tokenizer DIR] [--rounds 1000]
+//
+// 1. The tokenizer alone, one thread: megabytes of text a second.
+// 2. The same request to the router and to the decode worker behind it, in turn, one at a time: the
+//    time to the first token and to the last. The prompt is cached, so little else is in the way.
+//    Added is the difference of the quantiles. The goal: at most 0.3 ms at p99.
+// 3. Requests with shared prefixes through two routers, in turn, over several prefill workers:
+//    the cached share of their prompt tokens beside that of one cache without end.
+#include <grpcpp/grpcpp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "baton/internal/v1/decode.grpc.pb.h"
+#include "baton/internal/v1/worker.grpc.pb.h"
+#include "baton/v1/admin.grpc.pb.h"
+#include "baton/v1/inference.grpc.pb.h"
+#include "benchmarks/serving/load_report.h"
+#include "benchmarks/serving/loopback_cluster.h"
+#include "benchmarks/serving/traffic.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/base/rpc/server.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace baton::benchmarks {
+namespace {
+
+namespace internal_pb = ::baton::internal::v1;
+
+struct Options {
+  ClusterOptions cluster;
+  std::string text, tokenizer;
+  int rounds = 1000, warm_up = 100;
+  int prompt_tokens = 256, answer_tokens = 32;
+  int requests = 800, callers = 4, prefixes = 32, prefix_tokens = 384, own_tokens = 48;
+  uint64_t seed = 1;
+};
+
+struct Times {
+  std::vector<double> first_ms, whole_ms;
+};
+
+void SetDeadline(grpc::ClientContext* context) {
+  context->set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(60)));
+}
+
+template <class Response>
+void Read(grpc::ClientReader<Response>& reader, double begin_s, int answer_tokens, Times* times) {
+  Response response;
+  double first_s = 0;
+  int tokens = 0;
+  while (reader.Read(&response)) {
+    tokens += response.token_ids_size();
+    if (first_s == 0 && tokens > 0) first_s = NowSeconds();
+  }
+  const double end_s = NowSeconds();
+  const absl::Status status = FromGrpcStatus(reader.Finish());
+  if (!status.ok()) Die(status);
+  if (tokens != answer_tokens) Die(absl::UnavailableError("an answer has another length"));
+  times->first_ms.push_back((first_s - begin_s) * 1e3);
+  times->whole_ms.push_back((end_s - begin_s) * 1e3);
+}
+
+void AskRouter(v1::InferenceService::Stub& router, const v1::GenerateRequest& request,
+               Times* times) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  const double begin_s = NowSeconds();
+  const auto reader = router.Generate(&context, request);
+  Read(*reader, begin_s, request.stop().max_tokens(), times);
+}
+
+void AskWorker(internal_pb::DecodeService::Stub& worker, const internal_pb::DecodeRequest& request,
+               Times* times) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  const double begin_s = NowSeconds();
+  const auto reader = worker.Decode(&context, request);
+  Read(*reader, begin_s, request.max_tokens(), times);
+}
+
+internal_pb::WorkerCard CardOf(const std::string& address) {
+  const auto stub = internal_pb::WorkerService::NewStub(MakeChannel(address));
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  const auto reader = stub->Watch(&context, internal_pb::WatchRequest());
+  internal_pb::WatchResponse response;
+  if (!reader->Read(&response) || !response.has_card()) Die(FromGrpcStatus(reader->Finish()));
+  context.TryCancel();
+  return response.card();
+}
+
+// Addresses by role, as the router tells them.
+std::vector<std::string> WorkersOf(const std::string& router, v1::WorkerRole role) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::ListWorkersResponse response;
+  const grpc::Status status = v1::AdminService::NewStub(MakeChannel(router))
+                                  ->ListWorkers(&context, v1::ListWorkersRequest(), &response);
+  if (!status.ok()) Die(FromGrpcStatus(status));
+  std::vector<std::string> addresses;
+  for (const v1::WorkerStatus& worker : response.workers()) {
+    if (worker.role() == role) addresses.push_back(worker.address());
+  }
+  return addresses;
+}
+
+void PrintRow(const char* what, const std::vector<double>& values, const char* note = "") {
+  std::printf("| %s | %.3f | %.3f | %.3f |%s\n", what, Percentile(values, 0.5),
+              Percentile(values, 0.9), Percentile(values, 0.99), note);
+}
+
+void PrintAdded(const char* what, const std::vector<double>& more,
+                const std::vector<double>& less) {
+  const auto added = [&](double q) { return Percentile(more, q) - Percentile(less, q); };
+  std::printf("| **%s** | **%.3f** | **%.3f** | **%.3f** |\n", what, added(0.5), added(0.9),
+              added(0.99));
+}
+
+void BenchLatency(const Options& options) {
+  ClusterOptions wanted = options.cluster;
+  wanted.prefill_workers = 1;
+  wanted.decode_workers = 1;
+  auto started = LoopbackCluster::Start(wanted);
+  if (!started.ok()) Die(started.status());
+  const std::string address = (*started)->address();
+  const std::string prefill_address = WorkersOf(address, v1::WORKER_ROLE_PREFILL)[0];
+  const std::string decode_address = WorkersOf(address, v1::WORKER_ROLE_DECODE)[0];
+  const internal_pb::WorkerCard prefill = CardOf(prefill_address), decode = CardOf(decode_address);
+  auto vocab_size = LoadClient(address).VocabSize();
+  if (!vocab_size.ok()) Die(vocab_size.status());
+  Random random(options.seed);
+  const std::vector<int32_t> prompt = random.Tokens(options.prompt_tokens, *vocab_size);
+
+  v1::GenerateRequest to_router;
+  to_router.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
+  to_router.mutable_sampling()->set_temperature(0);
+  to_router.mutable_stop()->set_max_tokens(options.answer_tokens);
+  to_router.mutable_stop()->set_ignore_eos(true);
+  to_router.set_return_token_ids(true);
+  internal_pb::DecodeRequest to_worker;
+  to_worker.set_request_id("direct");
+  to_worker.set_model_fingerprint(decode.model_fingerprint());
+  to_worker.set_decode_epoch(decode.epoch());
+  to_worker.mutable_prefill()->set_address(prefill_address);
+  to_worker.mutable_prefill()->set_worker_id(prefill.worker_id());
+  to_worker.mutable_prefill()->set_epoch(prefill.epoch());
+  to_worker.mutable_tokens()->Add(prompt.begin(), prompt.end());
+  to_worker.mutable_sampling()->set_temperature(0);
+  to_worker.mutable_sampling()->set_top_p(1);
+  to_worker.set_max_tokens(options.answer_tokens);
+
+  const auto router = v1::InferenceService::NewStub(MakeChannel(address));
+  const auto worker = internal_pb::DecodeService::NewStub(MakeChannel(decode_address));
+  Times through, direct, discarded;
+  for (int i = 0; i < options.warm_up + options.rounds; ++i) {
+    const bool counts = i >= options.warm_up;
+    // Whoever is first may find the machine in another state.
+    if (i % 2 == 0) AskRouter(*router, to_router, counts ? &through : &discarded);
+    AskWorker(*worker, to_worker, counts ? &direct : &discarded);
+    if (i % 2 != 0) AskRouter(*router, to_router, counts ? &through : &discarded);
+  }
+  std::printf("\nOne request at a time, %d prompt tokens cached, %d answered; ms, %d rounds\n\n",
+              options.prompt_tokens, options.answer_tokens, options.rounds);
+  std::printf("| | p50 | p90 | p99 |\n|---|---|---|---|\n");
+  PrintRow("first token, decode worker", direct.first_ms);
+  PrintRow("first token, router", through.first_ms);
+  PrintAdded("first token, added", through.first_ms, direct.first_ms);
+  PrintRow("whole answer, decode worker", direct.whole_ms);
+  PrintRow("whole answer, router", through.whole_ms);
+  PrintAdded("whole answer, added", through.whole_ms, direct.whole_ms);
+}
+
+void BenchHitRate(const Options& options) {
+  ClusterOptions wanted = options.cluster;
+  wanted.prefill_workers = 4;
+  wanted.decode_workers = 1;
+  wanted.routers = 2;
+  // So that a hit is one of a prefill worker that a router chose.
+  wanted.decode_flags += " --no-enable-prefix-caching --local-prefill-max-tokens 0";
+  auto started = LoopbackCluster::Start(wanted);
+  if (!started.ok()) Die(started.status());
+  LoadClient routers[2] = {LoadClient((*started)->address(0)), LoadClient((*started)->address(1))};
+  auto vocab_size = routers[0].VocabSize();
+  if (!vocab_size.ok()) Die(vocab_size.status());
+  Random random(options.seed);
+  std::vector<std::vector<int32_t>> prefixes;
+  for (int i = 0; i < options.prefixes; ++i) {
+    prefixes.push_back(random.Tokens(options.prefix_tokens, *vocab_size));
+  }
+  std::vector<Ask> asks(options.requests);
+  int64_t ceiling = 0;
+  std::set<int> seen;
+  for (Ask& ask : asks) {
+    const int prefix = random.Between(0, options.prefixes - 1);
+    ask.prompt = prefixes[prefix];
+    const std::vector<int32_t> own = random.Tokens(options.own_tokens, *vocab_size);
+    ask.prompt.insert(ask.prompt.end(), own.begin(), own.end());
+    ask.max_tokens = 8;
+    ask.timeout = absl::Seconds(60);
+    if (!seen.insert(prefix).second) ceiling += options.prefix_tokens / 16 * 16;
+  }
+  std::vector<Outcome> outcomes(asks.size());
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> callers;
+  const double begin_s = NowSeconds();
+  for (int i = 0; i < options.callers; ++i) {
+    callers.emplace_back([&] {
+      for (size_t at; (at = next++) < asks.size();) {
+        outcomes[at] = routers[at % 2].SendAndWait(asks[at]);
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  const double took_s = NowSeconds() - begin_s;
+  int64_t cached = 0, prompt = 0;
+  std::vector<double> first_ms;
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.status.ok()) Die(outcome.status);
+    cached += outcome.cached_prompt_tokens;
+    prompt += outcome.prompt_tokens;
+    first_ms.push_back((outcome.token_s.front() - outcome.sent_s) * 1e3);
+  }
+  std::printf(
+      "\n2 routers, 4 prefill workers, 1 decode worker; %d requests of %d + %d tokens, %d "
+      "prefixes, "
+      "%d callers: %.1f s\n\n",
+      options.requests, options.prefix_tokens, options.own_tokens, options.prefixes,
+      options.callers, took_s);
+  std::printf("| hit rate | of a cache without end | ratio | TTFT p50 | p99 |\n");
+  std::printf("|---|---|---|---|---|\n| %.3f | %.3f | **%.3f** | %.2f ms | %.2f ms |\n",
+              1.0 * cached / prompt, 1.0 * ceiling / prompt, 1.0 * cached / ceiling,
+              Percentile(first_ms, 0.5), Percentile(first_ms, 0.99));
+}
+
+void BenchTokenizer(const Options& options) {
+  const std::string dir = options.tokenizer.empty() ? options.cluster.model_dir : options.tokenizer;
+  auto tokenizer = tokenizer::Tokenizer::Load(dir);
+  if (!tokenizer.ok()) Die(tokenizer.status());
+  std::string text = "The quick brown fox jumps over the lazy dog, 12 times. ";
+  if (!options.text.empty()) {
+    std::ifstream file(options.text, std::ios::binary);
+    text.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  // As long as prompts are.
+  constexpr size_t kPromptBytes = 16 << 10;
+  while (text.size() < kPromptBytes) text += text;
+  text.resize(std::min<size_t>(text.size(), 1 << 20));
+  int64_t bytes = 0, tokens = 0;
+  const double begin_s = NowSeconds();
+  double took_s = 0;
+  while (took_s < 2) {
+    const auto ids = (*tokenizer)->Encode(text, true);
+    if (!ids.ok()) Die(ids.status());
+    bytes += static_cast<int64_t>(text.size());
+    tokens += static_cast<int64_t>(ids->size());
+    took_s = NowSeconds() - begin_s;
+  }
+  std::printf(
+      "tokenizer of %s (%d tokens), prompts of %zu bytes, one thread: **%.1f MB/s**, "
+      "%.2f M tokens/s\n",
+      dir.c_str(), (*tokenizer)->vocab_size(), text.size(), bytes / took_s / 1e6,
+      tokens / took_s / 1e6);
+}
+
+}  // namespace
+}  // namespace baton::benchmarks
+
+int main(int argc, char** argv) {
+  using namespace baton::benchmarks;  // NOLINT: this is main()
+  Options options;
+  options.cluster.model_dir = "models/demo";
+  options.cluster.worker_flags = "--threads 1 --num-blocks 1024";
+  CLI::App app("What the router adds to a request, and how well two of them find what is cached");
+  app.option_defaults()->always_capture_default();
+  AddClusterFlags(&app, &options.cluster);
+  app.add_option("--text", options.text, "For the tokenizer")->check(CLI::ExistingFile);
+  app.add_option("--tokenizer", options.tokenizer, "Directory with another tokenizer.json");
+  const CLI::Range count(1, 1'000'000);
+  app.add_option("--rounds", options.rounds, "Of each way to the decode worker")->check(count);
+  app.add_option("--prompt-tokens", options.prompt_tokens, "Of those requests")->check(count);
+  app.add_option("--answer-tokens", options.answer_tokens, "Of those requests")->check(count);
+  app.add_option("--requests", options.requests, "With shared prefixes")->check(count);
+  app.add_option("--callers", options.callers, "Of those, at a time")->check(CLI::Range(1, 256));
+  app.add_option("--prefixes", options.prefixes, "How many there are")->check(count);
+  app.add_option("--prefix-tokens", options.prefix_tokens, "Of each")->check(count);
+  app.add_option("--own-tokens", options.own_tokens, "Behind it")->check(count);
+  app.add_option("--seed", options.seed, "Of all prompts");
+  CLI11_PARSE(app, argc, argv);
+  BenchTokenizer(options);
+  BenchLatency(options);
+  BenchHitRate(options);
+  return 0;
+}

@@ -1,0 +1,108 @@
+#include "cli/explain.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <grpcpp/grpcpp.h>
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "baton/v1/admin.grpc.pb.h"
+#include "cli/generate.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/base/rpc/server.h"
+
+namespace baton::cli {
+namespace {
+
+absl::StatusOr<std::vector<v1::Decision>> Ask(const ExplainOptions& options) {
+  const auto admin = v1::AdminService::NewStub(MakeChannel(options.address));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(options.timeout_ms)));
+  if (!options.text.empty()) {
+    v1::ExplainRequest request;
+    request.mutable_request()->set_text(options.text);
+    request.mutable_request()->set_model(options.model);
+    request.mutable_request()->set_cache_salt(options.cache_salt);
+    v1::ExplainResponse response;
+    const grpc::Status status = admin->Explain(&context, request, &response);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return std::vector<v1::Decision>{response.decision()};
+  }
+  v1::ListDecisionsRequest request;
+  request.set_request_id(options.request_id);
+  request.set_max_decisions(options.last);
+  v1::ListDecisionsResponse response;
+  const grpc::Status status = admin->ListDecisions(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return std::vector<v1::Decision>(response.decisions().begin(), response.decisions().end());
+}
+
+std::string JsonLine(const v1::Decision& decision) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  options.always_print_primitive_fields = true;
+  std::string line;
+  // All fields are plain ones, which always have a form in JSON.
+  (void)google::protobuf::util::MessageToJsonString(decision, &line, options);
+  return line;
+}
+
+}  // namespace
+
+std::string DecisionTable(const v1::Decision& decision) {
+  std::string table = absl::StrFormat(
+      "%s%d prompt tokens: %s, by policy %s%s\n",
+      decision.request_id().empty() ? "" : absl::StrCat("request ", decision.request_id(), ", "),
+      decision.prompt_tokens(), decision.decision(), decision.policy(),
+      decision.kappa() > 0 ? absl::StrFormat(" (kappa %.3g)", decision.kappa()) : "");
+  absl::StrAppendFormat(&table, "  cached tokens: %d predicted",
+                        decision.predicted_cached_tokens());
+  if (decision.has_actual_cached_tokens()) {
+    absl::StrAppend(&table, ", ", decision.actual_cached_tokens(), " found");
+  }
+  if (decision.predicted_ttft_seconds() > 0) {
+    absl::StrAppendFormat(&table, "; first token in %.4g s predicted",
+                          decision.predicted_ttft_seconds());
+  }
+  if (decision.has_actual_ttft_seconds()) {
+    absl::StrAppendFormat(&table, "; %.4g s it took", decision.actual_ttft_seconds());
+  }
+  absl::StrAppendFormat(&table, "\n    %-8s %-24s %8s %10s %10s %12s\n", "role", "worker", "cached",
+                        "queue s", "service s", "cost");
+  int shown[3] = {0, 0, 0};
+  for (const v1::DecisionCandidate& c : decision.candidates()) {
+    const bool prefill = c.role() == v1::WORKER_ROLE_PREFILL;
+    const std::string& chosen = prefill ? decision.prefill_address() : decision.decode_address();
+    ++shown[prefill ? 1 : 2];
+    absl::StrAppendFormat(&table, "  %s %-8s %-24s %8d %10.4g %10.4g %12.5g%s\n",
+                          c.address() == chosen ? "*" : " ", prefill ? "prefill" : "decode",
+                          c.address(), c.cached_tokens(), c.queue_seconds(), c.service_seconds(),
+                          c.cost(), c.excluded().empty() ? "" : "  " + c.excluded());
+  }
+  const int more =
+      decision.prefill_candidates() - shown[1] + decision.decode_candidates() - shown[2];
+  if (more > 0) absl::StrAppend(&table, "    and ", more, " more\n");
+  if (decision.prefill_address().empty()) {
+    absl::StrAppend(&table, "  the decode worker computes the prompt\n");
+  }
+  return table;
+}
+
+int RunExplain(const ExplainOptions& options, std::ostream& out, std::ostream& err) {
+  const auto decisions = Ask(options);
+  if (!decisions.ok()) {
+    err << "baton explain: " << Describe(decisions.status()) << std::endl;
+    return 1;
+  }
+  for (const v1::Decision& decision : *decisions) {
+    out << (options.json ? JsonLine(decision) + "\n" : DecisionTable(decision));
+  }
+  out << std::flush;
+  return 0;
+}
+
+}  // namespace baton::cli

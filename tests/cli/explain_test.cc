@@ -1,0 +1,82 @@
+#include "cli/explain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/testing/fake_cluster.h"
+
+namespace baton::cli {
+namespace {
+
+using ::baton::testing::FakeCluster;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(ExplainCommandTest, AsksWithoutSendingAndTellsAPlainError) {
+  FakeCluster cluster;
+  ExplainOptions options;
+  options.address = cluster.server().address();
+  options.text = "0123456789";
+  std::ostringstream out, err;
+  ASSERT_EQ(RunExplain(options, out, err), 0) << err.str();
+  EXPECT_THAT(out.str(), HasSubstr("10 prompt tokens"));
+  EXPECT_THAT(out.str(), HasSubstr("* prefill  " + cluster.prefill(0)->address()));
+  EXPECT_THAT(out.str(), HasSubstr("* decode   " + cluster.decode(0)->address()));
+  EXPECT_EQ(cluster.decode(0)->decode_count(), 0);
+  out.str("");
+  options.json = true;
+  ASSERT_EQ(RunExplain(options, out, err), 0);
+  const auto json = nlohmann::json::parse(out.str());
+  EXPECT_EQ(json["prompt_tokens"], 10);
+  EXPECT_EQ(json["prefill_address"], cluster.prefill(0)->address());
+  options.model = "another";
+  EXPECT_EQ(RunExplain(options, out, err), 1);
+  EXPECT_THAT(err.str(), HasSubstr("[MODEL_NOT_FOUND]"));
+}
+
+TEST(ExplainCommandTest, TellsTheLastDecisions) {
+  FakeCluster cluster;
+  ExplainOptions options;
+  options.address = cluster.server().address();
+  options.last = 10;
+  std::ostringstream out, err;
+  ASSERT_EQ(RunExplain(options, out, err), 0) << err.str();
+  EXPECT_EQ(out.str(), "") << "nothing has been decided";
+}
+
+TEST(ExplainCommandTest, TableTellsWhatIsKnownAndNoMore) {
+  v1::Decision decision;
+  decision.set_request_id("r1");
+  decision.set_prompt_tokens(100);
+  decision.set_decision("prefix");
+  decision.set_policy("priced");
+  decision.set_decode_address("d:1");
+  decision.set_predicted_cached_tokens(64);
+  decision.set_decode_candidates(9);
+  v1::DecisionCandidate& c = *decision.add_candidates();
+  c.set_role(v1::WORKER_ROLE_DECODE);
+  c.set_address("d:1");
+  c.set_queue_seconds(0.25);
+  c.set_excluded("no room");
+  std::string table = DecisionTable(decision);
+  EXPECT_THAT(table, HasSubstr("request r1, 100 prompt tokens: prefix, by policy priced\n"));
+  EXPECT_THAT(table, HasSubstr("cached tokens: 64 predicted\n"));
+  EXPECT_THAT(table, HasSubstr("0.25"));
+  EXPECT_THAT(table, HasSubstr("no room"));
+  EXPECT_THAT(table, HasSubstr("and 8 more"));
+  EXPECT_THAT(table, HasSubstr("the decode worker computes the prompt"));
+  EXPECT_THAT(table, Not(HasSubstr("found")));
+  decision.set_actual_cached_tokens(48);
+  decision.set_predicted_ttft_seconds(0.5);
+  decision.set_actual_ttft_seconds(0.75);
+  decision.set_kappa(2);
+  table = DecisionTable(decision);
+  EXPECT_THAT(table, HasSubstr("priced (kappa 2)"));
+  EXPECT_THAT(table, HasSubstr("64 predicted, 48 found; first token in 0.5 s predicted; 0.75 s"));
+}
+
+}  // namespace
+}  // namespace baton::cli

@@ -1,0 +1,283 @@
+// Two routers over the same workers, with nothing between them: workers and routers are killed,
+// come back at their addresses, join and leave, all under load. No answer is ever wrong, no worker
+// is left with work that nobody waits for, and a router that has just started finds what is cached.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+
+#include "tests/cluster/whole_cluster.h"
+
+namespace baton {
+namespace {
+
+using baton::v1::WorkerStatus;
+
+class ReplicasTest : public ::testing::Test {
+ protected:
+  static constexpr int kRouters = 2;
+
+  static void SetUpTestSuite() { oracle_ = new testing::Oracle(kModelDir); }
+  static void TearDownTestSuite() {
+    delete oracle_;
+    oracle_ = nullptr;
+  }
+
+  ReplicasTest() : file_(::testing::TempDir() + "/replicas-" + std::to_string(getpid())) {}
+  ~ReplicasTest() override { std::filesystem::remove(file_); }
+
+  // "p0", "p1", …, "d0", …; on a free port, or where it was before.
+  void StartWorker(const std::string& name) {
+    worker::WorkerOptions options = WorkerOptions();
+    options.num_blocks = 1024;  // all that the cases need: what is cached stays
+    if (addresses_.count(name) > 0) options.listen = addresses_[name];
+    if (name[0] == 'p') {
+      auto worker = prefill_worker::PrefillWorker::Start(options);
+      ASSERT_TRUE(worker.ok()) << worker.status();
+      addresses_[name] = (*worker)->address();
+      workers_[name] = *std::move(worker);
+    } else {
+      // Prompts are found on prefill workers or nowhere, so that hits are the routers' doing.
+      options.enable_prefix_caching = false;
+      decode_worker::DecodeOptions decode;
+      decode.local_prefill_max_tokens = 0;
+      auto worker = decode_worker::DecodeWorker::Start(options, decode);
+      ASSERT_TRUE(worker.ok()) << worker.status();
+      addresses_[name] = (*worker)->address();
+      workers_[name] = *std::move(worker);
+    }
+  }
+  void List(const std::vector<std::string>& names) {
+    {
+      std::ofstream out(file_ + ".new");
+      for (const std::string& name : names) {
+        out << (name[0] == 'p' ? "prefill " : "decode ") << addresses_[name] << "\n";
+      }
+    }
+    std::filesystem::rename(file_ + ".new", file_);
+    listed_ = names;
+  }
+  void StartRouter(int i) {
+    router::Options options;
+    options.model_dir = kModelDir;
+    options.listen = router_addresses_[i];
+    options.workers_file = file_;
+    auto server = router::RouterServer::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    routers_[i] = *std::move(server);
+    router_addresses_[i] = routers_[i]->address();
+    if (channels_[i] == nullptr) channels_[i] = MakeChannel(router_addresses_[i]);
+  }
+  void StartAll(const std::vector<std::string>& names) {
+    for (const std::string& name : names) StartWorker(name);
+    List(names);
+    for (int i = 0; i < kRouters; ++i) StartRouter(i);
+    for (int i = 0; i < kRouters; ++i) ASSERT_TRUE(AwaitListed(i));
+  }
+
+  std::vector<WorkerStatus> Workers(int router) {
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    context.set_deadline(testing::TestDeadline());
+    baton::v1::ListWorkersResponse response;
+    const grpc::Status status =
+        baton::v1::AdminService::NewStub(channels_[router])->ListWorkers(&context, {}, &response);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return {response.workers().begin(), response.workers().end()};
+  }
+  // Until the router says it; each answer of the router is the event waited for.
+  bool Await(int router, const std::function<bool(const std::vector<WorkerStatus>&)>& wished) {
+    for (int attempt = 0; attempt < 200'000; ++attempt) {
+      if (wished(Workers(router))) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  }
+  // All that are listed are ready, and there are no others.
+  bool AwaitListed(int router) {
+    return Await(router, [&](const std::vector<WorkerStatus>& workers) {
+      return workers.size() == listed_.size() &&
+             std::all_of(workers.begin(), workers.end(), [](const WorkerStatus& w) {
+               return w.state() == baton::v1::WORKER_STATE_READY;
+             });
+    });
+  }
+  // Another process than before is there.
+  bool AwaitReborn(int router, const std::string& name, uint64_t old_epoch) {
+    return Await(router, [&](const std::vector<WorkerStatus>& workers) {
+      return std::any_of(workers.begin(), workers.end(), [&](const WorkerStatus& w) {
+        return w.address() == addresses_[name] && w.epoch() != old_epoch &&
+               w.state() == baton::v1::WORKER_STATE_READY;
+      });
+    });
+  }
+  uint64_t EpochOf(const std::string& name) {
+    for (const WorkerStatus& w : Workers(0)) {
+      if (w.address() == addresses_[name]) return w.epoch();
+    }
+    return 0;
+  }
+
+  Answer Generate(int router, const GenerateRequest& request) {
+    auto stub = baton::v1::InferenceService::NewStub(channels_[router]);
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    context.set_deadline(testing::TestDeadline());
+    auto reader = stub->Generate(&context, request);
+    Answer answer;
+    GenerateResponse response;
+    while (reader->Read(&response)) {
+      answer.token_ids.insert(answer.token_ids.end(), response.token_ids().begin(),
+                              response.token_ids().end());
+      if (response.has_usage()) answer.usage = response.usage();
+      if (response.finish_reason() != 0) answer.finish = response.finish_reason();
+    }
+    answer.status = FromGrpcStatus(reader->Finish());
+    return answer;
+  }
+
+  // Callers of both routers, each of which turns to the other when its own fails it.
+  void StartLoad(const std::vector<Case>& cases) {
+    stop_ = false;
+    for (int i = 0; i < 4; ++i) {
+      load_.emplace_back([this, i, &cases] {
+        int router = i % kRouters;
+        for (size_t at = i; !stop_; ++at) {
+          const Case& c = cases[at % cases.size()];
+          const Answer answer = Generate(router, c.request);
+          if (answer.status.ok()) {
+            EXPECT_EQ(answer.token_ids, c.expected) << "case " << at % cases.size();
+            ++answered_;
+            router = static_cast<int>(at) % kRouters;
+            continue;
+          }
+          ++failed_;
+          // It is the router itself that went, and what it had said by then was right.
+          EXPECT_TRUE(absl::IsUnavailable(answer.status) || absl::IsCancelled(answer.status))
+              << answer.status;
+          ASSERT_LE(answer.token_ids.size(), c.expected.size());
+          EXPECT_TRUE(
+              std::equal(answer.token_ids.begin(), answer.token_ids.end(), c.expected.begin()))
+              << "case " << at % cases.size();
+          router = (router + 1) % kRouters;
+        }
+      });
+    }
+  }
+  void StopLoad() {
+    stop_ = true;
+    for (std::thread& client : load_) client.join();
+    load_.clear();
+  }
+  // The load goes on: so many answers more.
+  void AwaitAnswers(int64_t more) {
+    const int64_t enough = answered_ + more;
+    while (answered_ < enough && !HasFailure()) std::this_thread::yield();
+  }
+
+  // Cached share of the prompt tokens of all cases, asked one after the other.
+  double HitRate(int router, const std::vector<Case>& cases) {
+    int64_t cached = 0, all = 0;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const Answer answer = Generate(router, cases[i].request);
+      ExpectAnswer(answer, cases[i], i);
+      cached += answer.usage.cached_prompt_tokens();
+      all += answer.usage.prompt_tokens();
+    }
+    return static_cast<double>(cached) / static_cast<double>(all);
+  }
+
+  void ExpectIdle() {
+    for (const auto& [name, worker] : workers_) {
+      ASSERT_TRUE(WaitUntilIdle(worker->address()).ok()) << name;
+      const auto counts = BlockCounts(worker->address());
+      EXPECT_EQ(counts.free() + counts.cached(), counts.total()) << name;
+      EXPECT_EQ(counts.open_transfers(), 0) << name;
+    }
+  }
+
+  inline static testing::Oracle* oracle_ = nullptr;
+  const std::string file_;
+  std::map<std::string, std::string> addresses_;
+  std::map<std::string, std::unique_ptr<worker::WorkerServer>> workers_;
+  std::vector<std::string> listed_;
+  std::unique_ptr<router::RouterServer> routers_[kRouters];
+  std::string router_addresses_[kRouters] = {"127.0.0.1:0", "127.0.0.1:0"};
+  std::shared_ptr<grpc::Channel> channels_[kRouters];
+  std::atomic<bool> stop_{false};
+  std::atomic<int64_t> answered_{0}, failed_{0};
+  std::vector<std::thread> load_;
+};
+
+TEST_F(ReplicasTest, RoutersKilledAndRestartedInTurnFindWhatIsCached) {
+  StartAll({"p0", "p1", "p2", "d0", "d1"});
+  const std::vector<Case> cases = MakeCases(*oracle_, 48, 51, /*max_tokens_bound=*/8);
+  HitRate(0, cases);
+  const double before = HitRate(0, cases);
+  EXPECT_GT(before, 0.8) << "a second time, all but the tails of prompts is cached somewhere";
+  // The other one has routed nothing, and knows as much.
+  EXPECT_GT(HitRate(1, cases), 0.95 * before);
+  for (int router = 0; router < kRouters; ++router) {
+    StartLoad(cases);
+    AwaitAnswers(20);
+    routers_[router].reset();
+    AwaitAnswers(20);  // by the other one
+    const absl::Time start = absl::Now();
+    StartRouter(router);
+    ASSERT_TRUE(AwaitListed(router));
+    std::printf("router %d knew its workers again after %.0f ms, under load\n", router,
+                absl::ToDoubleMilliseconds(absl::Now() - start));
+    AwaitAnswers(20);
+    StopLoad();
+    ASSERT_FALSE(HasFailure());
+    EXPECT_GT(HitRate(router, cases), 0.95 * before);
+  }
+  ExpectIdle();
+}
+
+TEST_F(ReplicasTest, WorkersAreKilledComeBackJoinAndLeaveUnderLoad) {
+  StartAll({"p0", "p1", "d0", "d1"});
+  const std::vector<Case> cases = MakeCases(*oracle_, 48, 52, /*max_tokens_bound=*/20);
+  StartLoad(cases);
+  AwaitAnswers(20);
+  // Killed, and back at the same address as another process.
+  for (const char* name : {"p0", "d0", "p1"}) {
+    const uint64_t epoch = EpochOf(name);
+    workers_[name].reset();
+    AwaitAnswers(20);
+    const absl::Time start = absl::Now();
+    StartWorker(name);
+    for (int i = 0; i < kRouters; ++i) ASSERT_TRUE(AwaitReborn(i, name, epoch));
+    std::printf("%s was used again after %.0f ms\n", name,
+                absl::ToDoubleMilliseconds(absl::Now() - start));
+    AwaitAnswers(20);
+  }
+  // New ones.
+  StartWorker("p2");
+  StartWorker("d2");
+  List({"p0", "p1", "p2", "d0", "d1", "d2"});
+  for (int i = 0; i < kRouters; ++i) ASSERT_TRUE(AwaitListed(i));
+  AwaitAnswers(20);
+  // Old ones leave: first the lists, then, when nobody asks them any more, the processes. That
+  // costs nobody an answer.
+  const int64_t failed = failed_;
+  List({"p1", "p2", "d1", "d2"});
+  for (int i = 0; i < kRouters; ++i) ASSERT_TRUE(AwaitListed(i));
+  for (const char* name : {"p0", "d0"}) {
+    ASSERT_TRUE(WaitUntilIdle(addresses_[name]).ok());
+    workers_.erase(name);
+  }
+  AwaitAnswers(40);
+  EXPECT_EQ(failed_, failed);
+  StopLoad();
+  std::printf("%ld answers, all right; %ld requests failed cleanly\n",
+              static_cast<long>(answered_.load()), static_cast<long>(failed_.load()));
+  ExpectIdle();
+}
+
+}  // namespace
+}  // namespace baton
