@@ -72,6 +72,8 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   attempt.cursor = attempt.whole ? answer_->AtStart() : answer_->AtEnd();
   const int stream = next_stream_++;
   const int worker = attempt.route.decode.worker;
+  holds_.push_back(attempt.route.prefill.hold);
+  holds_.push_back(attempt.route.decode.hold);
   attempt.handle =
       parts_.network.Open(worker, std::move(request), deadline_, shared_from_this(), stream);
   attempts_.emplace(stream, std::move(attempt));

@@ -17,13 +17,6 @@ constexpr absl::Duration kReportFlight = absl::Milliseconds(50);
 // No dispatch stays uncounted by its worker for longer than this.
 constexpr absl::Duration kDispatchLife = absl::Seconds(5);
 
-std::vector<std::string> Concat(const std::vector<std::string>& a,
-                                const std::vector<std::string>& b) {
-  std::vector<std::string> all = a;
-  all.insert(all.end(), b.begin(), b.end());
-  return all;
-}
-
 absl::Status Refuse(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, reason, message);
 }
@@ -61,23 +54,6 @@ absl::string_view StateName(v1::WorkerState state) {
   }
 }
 
-Membership::Membership(const std::vector<std::string>& prefill_addresses,
-                       const std::vector<std::string>& decode_addresses,
-                       uint64_t tokenizer_fingerprint, Policy& policy, const Clock& clock)
-    : addresses_(Concat(prefill_addresses, decode_addresses)),
-      tokenizer_fingerprint_(tokenizer_fingerprint),
-      clock_(clock),
-      policy_(policy),
-      workers_(addresses_.size()),
-      index_(static_cast<int>(addresses_.size())),
-      health_(clock),
-      started_(clock.SinceStart()) {
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    const bool prefill = i < prefill_addresses.size();
-    workers_[i].role = prefill ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
-  }
-}
-
 void Membership::OnStreamStarted(int worker) {
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
@@ -96,12 +72,20 @@ absl::Status Membership::OnEvent(int worker, const worker_pb::WatchResponse& eve
   if (event.has_delta()) BATON_RETURN_IF_ERROR(OnDelta(worker, event.delta()));
   if (event.has_load()) OnLoad(worker, event.load());
   if (!w.snapshot_done) return absl::OkStatus();
-  if (w.load.draining()) {
+  SetServingState(worker);
+  return absl::OkStatus();
+}
+
+// Of a worker that has told all, as it last said.
+void Membership::SetServingState(int worker) {
+  const Worker& w = workers_[worker];
+  if (!w.listed) {
+    SetState(worker, v1::WORKER_STATE_DRAINING, "no longer listed");
+  } else if (w.load.draining()) {
     SetState(worker, v1::WORKER_STATE_DRAINING, "the worker takes no new work");
   } else {
     SetState(worker, v1::WORKER_STATE_READY, "");
   }
-  return absl::OkStatus();
 }
 
 absl::Status Membership::OnCard(int worker, const worker_pb::WorkerCard& card) {
@@ -145,7 +129,7 @@ absl::Status Membership::CheckCard(int worker, const worker_pb::WorkerCard& card
 
 absl::Status Membership::CheckSameModel(int worker, const worker_pb::WorkerCard& card) const {
   for (size_t i = 0; i < workers_.size(); ++i) {
-    if (static_cast<int>(i) == worker || !workers_[i].card) continue;
+    if (static_cast<int>(i) == worker || !workers_[i].card || !workers_[i].listed) continue;
     const worker_pb::WorkerCard& first = *workers_[i].card;
     if (card.model_fingerprint() != first.model_fingerprint()) {
       return Refuse("MODEL_MISMATCH",
@@ -214,7 +198,7 @@ std::vector<int> Membership::Tick() {
   absl::MutexLock lock(&mutex_);
   const absl::Duration now = clock_.SinceStart();
   std::vector<int> expired;
-  for (int i = 0; i < worker_count(); ++i) {
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     Worker& w = workers_[i];
     while (!w.dispatched.empty() && w.dispatched.front().at + kDispatchLife < now) {
       w.dispatched.pop_front();
@@ -256,7 +240,7 @@ void Membership::SetState(int worker, v1::WorkerState state, std::string detail)
   const bool good = state == v1::WORKER_STATE_READY || state == v1::WORKER_STATE_CONNECTING;
   const LogLevel level = good ? LogLevel::kInfo : LogLevel::kWarning;
   if (!LogEnabled(level)) return;
-  LogLine(level).stream() << RoleName(w.role) << " worker " << addresses_[worker] << " is "
+  LogLine(level).stream() << RoleName(w.role) << " worker " << w.address << " is "
                           << StateName(state) << (w.detail.empty() ? "" : ": ") << w.detail;
 }
 
@@ -264,7 +248,7 @@ std::optional<ModelInfo> Membership::model() const {
   absl::MutexLock lock(&mutex_);
   std::optional<ModelInfo> model;
   for (const Worker& w : workers_) {
-    if (!w.card) continue;
+    if (!w.card || !w.listed) continue;
     if (model) {
       model->max_model_len = std::min(model->max_model_len, w.card->max_model_len());
       continue;
@@ -282,11 +266,12 @@ std::optional<ModelInfo> Membership::model() const {
 
 std::vector<v1::WorkerStatus> Membership::List() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<v1::WorkerStatus> list(workers_.size());
-  for (int i = 0; i < worker_count(); ++i) {
+  std::vector<v1::WorkerStatus> list;
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
-    v1::WorkerStatus& status = list[i];
-    status.set_address(addresses_[i]);
+    if (w.hold == nullptr) continue;
+    v1::WorkerStatus& status = list.emplace_back();
+    status.set_address(w.address);
     status.set_role(w.role);
     status.set_state(w.state);
     status.set_detail(w.detail);

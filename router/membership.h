@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -44,12 +45,32 @@ struct ModelInfo {
   internal::v1::GenerationDefaults defaults;
 };
 
+// While anyone has it, the number of its worker is given to no other one.
+using WorkerHold = std::shared_ptr<const int>;
+
 struct WorkerTarget {
-  int worker = kNoWorker;  // index into the addresses
+  int worker = kNoWorker;
   std::string address;
   std::string worker_id;
   uint64_t epoch = 0;
+  WorkerHold hold;
 };
+
+// Where a worker is to be found, and as what.
+struct WorkerAddress {
+  v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
+  std::string address;  // host:port
+
+  friend bool operator==(const WorkerAddress& a, const WorkerAddress& b) {
+    return a.role == b.role && a.address == b.address;
+  }
+  friend bool operator<(const WorkerAddress& a, const WorkerAddress& b) {
+    return std::tie(a.role, a.address) < std::tie(b.role, b.address);
+  }
+};
+
+// Numbers that a Membership gives, those of workers that are on their way out included.
+inline constexpr int kMaxWorkers = PrefixIndex::kMaxWorkers;
 
 struct Route {
   WorkerTarget prefill;  // kNoWorker: the decode worker computes the prompt itself
@@ -83,13 +104,32 @@ enum class Blame {
   kDecodeWorker,  // it did not answer the router
 };
 
-// Thread-safe. Workers are numbered: prefill addresses first, then decode addresses.
+// Thread-safe. Workers have numbers, small and stable: of those that the constructor is given,
+// prefill addresses first, then decode addresses. The number of a worker that has gone is used
+// again once nothing refers to it.
 class Membership {
  public:
-  // `policy` and `clock` must outlive it.
+  // `policy` and `clock` must outlive it. REQUIRES: no address twice, at most kMaxWorkers.
   Membership(const std::vector<std::string>& prefill_addresses,
              const std::vector<std::string>& decode_addresses, uint64_t tokenizer_fingerprint,
              Policy& policy, const Clock& clock);
+
+  // --- Who there is (membership_roster.cc).
+
+  // From now on, these and no others get work. Those that are here already stay as they are. One
+  // that is no longer listed takes nothing new, and is watched until its last request has left it;
+  // listed again before that, it goes on. RESOURCE_EXHAUSTED, changing nothing, if there were more
+  // than kMaxWorkers; INVALID_ARGUMENT if a worker is listed twice.
+  absl::Status SetWorkers(absl::Span<const WorkerAddress> listed);
+  // The numbers of all that are to be watched.
+  std::vector<int> Watched() const;
+  // Grows whenever Watched() does.
+  int64_t roster_version() const;
+  // No longer listed, and no request refers to them: their streams can be ended.
+  std::vector<int> Departed() const;
+  // Call when the stream of a departed worker has ended: forgets it and frees its number. False if
+  // it has been listed again meanwhile, and is to be watched again.
+  bool Release(int worker);
 
   // --- From the Watch stream of a worker. An error ends the stream, and is logged.
 
@@ -125,8 +165,8 @@ class Membership {
 
   // --- For operators.
   std::vector<v1::WorkerStatus> List() const;
-  int worker_count() const { return static_cast<int>(addresses_.size()); }
-  const std::string& address(int worker) const { return addresses_[worker]; }
+  int worker_count() const;  // all numbers are below it
+  std::string address(int worker) const;
   absl::string_view policy_name() const { return policy_.name(); }
 
  private:
@@ -135,6 +175,9 @@ class Membership {
     int64_t tokens;
   };
   struct Worker {
+    WorkerHold hold;  // null: the number is free
+    bool listed = false;
+    std::string address;
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     v1::WorkerState state = v1::WORKER_STATE_CONNECTING;
     std::string detail = "not reached yet";
@@ -162,6 +205,10 @@ class Membership {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OnDelta(int worker, const internal::v1::CacheDelta& delta)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int TakeNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Add(const WorkerAddress& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetListed(int worker, bool listed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetServingState(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropKnowledge(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(int worker, v1::WorkerState state, std::string detail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -178,13 +225,14 @@ class Membership {
   absl::Status NoDecodeWorker() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   WorkerTarget Target(int worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::vector<std::string> addresses_;
   const uint64_t tokenizer_fingerprint_;
   const Clock& clock_;
 
   mutable absl::Mutex mutex_;
   Policy& policy_;  // Choose() only under mutex_
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> free_ ABSL_GUARDED_BY(mutex_);  // numbers below worker_count()
+  int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
   PrefixIndex index_ ABSL_GUARDED_BY(mutex_);
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
   const absl::Duration started_;

@@ -91,7 +91,7 @@ std::shared_ptr<Decision> Membership::Explain(const RouteRequest& request, const
       DecisionCandidate& telling = why->candidates.emplace_back();
       telling.worker = c.worker;
       telling.role = workers_[c.worker].role;
-      telling.address = addresses_[c.worker];
+      telling.address = workers_[c.worker].address;
       telling.cached_tokens = std::min(request.prompt_tokens, c.matched_blocks * block_tokens);
       telling.cost = static_cast<double>(c.queued_tokens);
       if (!health_.WorkerUsable(c.worker)) telling.excluded = "failed lately";
@@ -168,7 +168,7 @@ bool Membership::MayLive(const WorkerTarget& target) const {
 std::vector<Candidate> Membership::Candidates(v1::WorkerRole role,
                                               const RouteRequest& request) const {
   std::vector<Candidate> preferred, avoided;
-  for (int i = 0; i < worker_count(); ++i) {
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
     if (w.role != role || w.state != v1::WORKER_STATE_READY) continue;
     if (w.card->model_fingerprint() != request.model_fingerprint) continue;
@@ -192,7 +192,7 @@ absl::Status Membership::NoDecodeWorker() const {
   std::map<absl::string_view, int> states;
   int listed = 0;
   for (const Worker& w : workers_) {
-    if (w.role != v1::WORKER_ROLE_DECODE) continue;
+    if (w.role != v1::WORKER_ROLE_DECODE || !w.listed) continue;
     ++listed;
     ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since" : StateName(w.state)];
   }
@@ -206,14 +206,15 @@ absl::Status Membership::NoDecodeWorker() const {
 }
 
 WorkerTarget Membership::Target(int worker) const {
-  const internal::v1::WorkerCard& card = *workers_[worker].card;
-  return {worker, addresses_[worker], card.worker_id(), card.epoch()};
+  const Worker& w = workers_[worker];
+  return {worker, w.address, w.card->worker_id(), w.card->epoch(), w.hold};
 }
 
 bool Membership::Ready() const {
   absl::MutexLock lock(&mutex_);
   bool prefill = false, prefill_listed = false, decode = false;
   for (const Worker& w : workers_) {
+    if (!w.listed) continue;
     const bool ready = w.state == v1::WORKER_STATE_READY;
     if (w.role == v1::WORKER_ROLE_DECODE) {
       decode = decode || ready;

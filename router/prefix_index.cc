@@ -17,19 +17,17 @@ constexpr int kDead = -2;
 
 }  // namespace
 
-PrefixIndex::PrefixIndex(int worker_count) {
-  absl::MutexLock lock(&mutex_);
-  if (worker_count > 0) Resize(worker_count - 1);
-}
+PrefixIndex::PrefixIndex(int worker_count) { Grow(worker_count); }
 
-void PrefixIndex::Resize(int worker) {
-  BATON_CHECK(worker >= 0 && worker < kMaxWorkers) << "worker " << worker;
-  if (static_cast<size_t>(worker) >= workers_.size()) workers_.resize(worker + 1);
+void PrefixIndex::Grow(int worker_count) {
+  BATON_CHECK_LE(worker_count, kMaxWorkers);
+  absl::MutexLock lock(&mutex_);
+  if (worker_count > static_cast<int>(workers_.size())) workers_.resize(worker_count);
 }
 
 void PrefixIndex::SetCapacity(int worker, int64_t key_count) {
   absl::MutexLock lock(&mutex_);
-  Resize(worker);
+  BATON_CHECK(worker >= 0 && static_cast<size_t>(worker) < workers_.size()) << worker;
   workers_[worker].capacity = key_count;
 }
 

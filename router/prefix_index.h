@@ -28,6 +28,9 @@ class PrefixIndex {
 
   explicit PrefixIndex(int worker_count = 0);
 
+  // More workers, with no capacity yet. Never fewer.
+  void Grow(int worker_count);
+
   // How many keys `worker` may hold, 0 before. Dropping a worker keeps its capacity.
   void SetCapacity(int worker, int64_t key_count);
 
@@ -72,7 +75,6 @@ class PrefixIndex {
     int count;  // of live members
   };
 
-  void Resize(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasRoom(int worker, absl::Span<const uint64_t> keys) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddSome(int worker, absl::Span<const uint64_t> keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveSome(int worker, absl::Span<const uint64_t> keys)

@@ -12,14 +12,6 @@ namespace {
 // How late a stalled stream, or a worker for a request that waits for one, may be noticed.
 constexpr absl::Duration kCallTick = absl::Milliseconds(50);
 
-std::vector<std::shared_ptr<grpc::Channel>> ChannelsTo(const Membership& workers) {
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (int i = 0; i < workers.worker_count(); ++i) {
-    channels.push_back(MakeChannel(workers.address(i)));
-  }
-  return channels;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options options,
@@ -48,8 +40,6 @@ RouterServer::RouterServer(Options options, const Clock& clock,
                options_.served_model_name),
       membership_(options_.prefill_workers, options_.decode_workers, tokenizer_->fingerprint(),
                   policy_, clock_),
-      channels_(ChannelsTo(membership_)),
-      network_(channels_),
       admission_({options_.max_inflight_requests, options_.max_inflight_prompt_tokens,
                   absl::Milliseconds(options_.retry_after_ms)},
                  clock_,
@@ -65,7 +55,7 @@ RouterServer::RouterServer(Options options, const Clock& clock,
              admission_, retry_budget_, pool_,  call_watch_, network_},
       inference_(parts_),
       admin_(membership_),
-      watch_(std::make_unique<WorkerWatch>(membership_, channels_, clock_,
+      watch_(std::make_unique<WorkerWatch>(membership_, network_, clock_,
                                            [this](bool ready) { PublishState(ready); })) {}
 
 absl::Status RouterServer::Listen() {

@@ -52,7 +52,6 @@ class RouterServer {
   RouterMetrics metrics_;
   PrefixThenLoad policy_;
   Membership membership_;
-  const std::vector<std::shared_ptr<grpc::Channel>> channels_;  // numbered as in membership_
   GrpcDecodeNetwork network_;
   Admission admission_;
   RetryBudget retry_budget_;
