@@ -46,6 +46,7 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   wanted.avoid = attempt.past.avoid;
   wanted.avoided_prefill_may_do = attempt.past.refused;
   wanted.warm_prefill = attempt.past.warm_prefill;
+  wanted.may_refuse = attempt.past.tries == 0;
   absl::StatusOr<Route> route = parts_.membership.Choose(wanted);
   if (!route.ok()) return route.status();
   const auto same_pair = [&](const Route& failed) {

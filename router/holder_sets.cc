@@ -109,8 +109,8 @@ HolderSets::Set HolderSets::Erase(Set set, int member, bool* changed) {
   std::copy(at + 1, end, at);
   const int count = --data[0];
   if (count == 2) {
-    const Set inlined =
-        (static_cast<Set>(data[1]) + 1) | (static_cast<Set>(data[2]) + 1) << kMemberBits;
+    const Set inlined = (static_cast<Set>(data[1]) + 1) | (static_cast<Set>(data[2]) + 1)
+                                                              << kMemberBits;
     Free(set);
     return inlined;
   }

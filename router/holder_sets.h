@@ -56,7 +56,7 @@ class HolderSets {
   // Sets of up to Capacity(class) members, each with its count in front.
   struct SizeClass {
     std::vector<std::unique_ptr<uint16_t[]>> chunks;
-    uint32_t used = 0;       // places ever handed out
+    uint32_t used = 0;        // places ever handed out
     uint32_t first_free = 0;  // place + 1; the list goes on in the free places
   };
 

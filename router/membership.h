@@ -8,7 +8,6 @@
 #define BATON_ROUTER_MEMBERSHIP_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +25,8 @@
 #include "common/base/clock.h"
 #include "common/kv/prefix_key.h"
 #include "router/decision.h"
+#include "router/dispatched_prefixes.h"
+#include "router/fleet_load.h"
 #include "router/pair_health.h"
 #include "router/policy.h"
 #include "router/prefix_index.h"
@@ -77,7 +78,17 @@ struct Route {
   WorkerTarget decode;
   int matched_blocks = 0;  // on the prefill worker
   std::string decision;
+  // When its first token is expected, from now on: the queue before the prompt, and its own
+  // computing. 0 while no worker has told what that takes.
+  absl::Duration predicted_ttft;
   std::shared_ptr<Decision> why;  // null unless asked for
+};
+
+struct RouteOptions {
+  // Requests whose first token is expected later are refused. 0: none.
+  absl::Duration ttft_slo;
+  // From a prefill to a decode worker.
+  double kv_bytes_per_second = 1e9;
 };
 
 struct RouteRequest {
@@ -95,6 +106,8 @@ struct RouteRequest {
   bool explain = false;
   // False: only asks. Nothing is noted, and nothing need be sent.
   bool dispatch = true;
+  // RouteOptions::ttft_slo holds for it: nothing has been sent to the client yet.
+  bool may_refuse = false;
 };
 
 // Whose fault it is that a request failed on a pair.
@@ -112,7 +125,7 @@ class Membership {
   // `policy` and `clock` must outlive it. REQUIRES: no address twice, at most kMaxWorkers.
   Membership(const std::vector<std::string>& prefill_addresses,
              const std::vector<std::string>& decode_addresses, uint64_t tokenizer_fingerprint,
-             Policy& policy, const Clock& clock);
+             Policy& policy, const Clock& clock, const RouteOptions& options = RouteOptions());
 
   // --- Who there is (membership_roster.cc).
 
@@ -151,7 +164,8 @@ class Membership {
   std::optional<ModelInfo> model() const;
   // A pair by the policy, noted as dispatched; pairs that have failed lately are passed over. A
   // decode worker alone if no prefill worker is usable. UNAVAILABLE with what is wrong with the
-  // decode workers if none is ready.
+  // decode workers if none is ready; RESOURCE_EXHAUSTED, with the time to retry, if no worker is
+  // expected to answer within the SLO.
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // How it went there.
   void OnRouteFailed(const Route& route, Blame blame);
@@ -170,10 +184,6 @@ class Membership {
   absl::string_view policy_name() const { return policy_.name(); }
 
  private:
-  struct Dispatch {
-    absl::Duration at;
-    int64_t tokens;
-  };
   struct Worker {
     WorkerHold hold;  // null: the number is free
     bool listed = false;
@@ -189,8 +199,17 @@ class Membership {
     bool card_seen = false;
     bool snapshot_begun = false;
     bool snapshot_done = false;
-    uint64_t sequence = 0;            // of the last delta applied
-    std::deque<Dispatch> dispatched;  // by this router, perhaps not in `load` yet
+    uint64_t sequence = 0;  // of the last delta applied
+  };
+
+  // What was chosen, as it was seen.
+  struct Pair {
+    std::optional<Candidate> prefill;
+    Candidate decode;
+    absl::string_view decision;
+    double price = 0;
+
+    const Candidate& computes() const { return prefill ? *prefill : decode; }
   };
 
   absl::Status OnCard(int worker, const internal::v1::WorkerCard& card)
@@ -199,11 +218,9 @@ class Membership {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSameModel(int worker, const internal::v1::WorkerCard& card) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnLoad(int worker, const internal::v1::LoadReport& load)
+  absl::Status BeginSnapshot(int worker, const internal::v1::CacheSnapshot& snapshot)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OnSnapshot(int worker, const internal::v1::CacheSnapshot& snapshot)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OnDelta(int worker, const internal::v1::CacheDelta& delta)
+  absl::Status BeginDelta(int worker, const internal::v1::CacheDelta& delta)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int TakeNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Add(const WorkerAddress& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -212,14 +229,18 @@ class Membership {
   void DropKnowledge(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(int worker, v1::WorkerState state, std::string detail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Candidate> Candidates(v1::WorkerRole role, const RouteRequest& request) const
+  void Candidates(v1::WorkerRole role, const RouteRequest& request, absl::Span<const int> depths,
+                  std::vector<Candidate>* candidates) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RouteQuery QueryOf(const RouteRequest& request, int decode_worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  RouteChoice ChoosePair(const RouteRequest& request, std::vector<Candidate> prefill,
-                         std::vector<Candidate>* decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteDispatch(const RouteRequest& request, const Route& route)
+  Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                  absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
+                        const Pair& pair) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDispatch(const RouteQuery& query, const Pair& pair)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<Decision> Explain(const RouteRequest& request, const Route& route,
-                                    const RouteChoice& choice, absl::Span<const Candidate> prefill,
+  std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
+                                    absl::Span<const Candidate> prefill,
                                     absl::Span<const Candidate> decode) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoDecodeWorker() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -227,13 +248,21 @@ class Membership {
 
   const uint64_t tokenizer_fingerprint_;
   const Clock& clock_;
+  const RouteOptions options_;
+
+  // Have locks of their own. Under mutex_, or without it.
+  PrefixIndex index_;
+  DispatchedPrefixes dispatched_;
 
   mutable absl::Mutex mutex_;
   Policy& policy_;  // Choose() only under mutex_
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> free_ ABSL_GUARDED_BY(mutex_);  // numbers below worker_count()
   int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
-  PrefixIndex index_ ABSL_GUARDED_BY(mutex_);
+  FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
+  // Of the last decision: kept for their memory.
+  std::vector<Candidate> prefill_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Candidate> decode_ ABSL_GUARDED_BY(mutex_);
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
   const absl::Duration started_;
 };

@@ -31,11 +31,11 @@ void PrefixIndex::SetCapacity(int worker, int64_t key_count) {
   workers_[worker].capacity = key_count;
 }
 
-bool PrefixIndex::Add(int worker, absl::Span<const uint64_t> keys) {
+bool PrefixIndex::Add(int worker, absl::Span<const uint64_t> keys, std::vector<uint64_t>* fresh) {
   if (!HasRoom(worker, keys)) return false;
   for (size_t begin = 0; begin < keys.size(); begin += kKeysPerHold) {
     absl::MutexLock lock(&mutex_);
-    AddSome(worker, keys.subspan(begin, kKeysPerHold));
+    AddSome(worker, keys.subspan(begin, kKeysPerHold), fresh);
     SweepSome(1);
   }
   return true;
@@ -56,7 +56,8 @@ bool PrefixIndex::HasRoom(int worker, absl::Span<const uint64_t> keys) {
   return std::unique(fresh.begin(), fresh.end()) - fresh.begin() <= room;
 }
 
-void PrefixIndex::AddSome(int worker, absl::Span<const uint64_t> keys) {
+void PrefixIndex::AddSome(int worker, absl::Span<const uint64_t> keys,
+                          std::vector<uint64_t>* fresh) {
   for (uint64_t key : keys) table_.Prefetch(key);
   const int member = TakeMember(worker);
   int64_t added = 0;
@@ -66,6 +67,7 @@ void PrefixIndex::AddSome(int worker, absl::Span<const uint64_t> keys) {
       bool changed;
       const Set with = sets_.Insert(set, member, &changed);
       added += changed ? 1 : 0;
+      if (changed && fresh != nullptr) fresh->push_back(key);
       return with;
     });
   }

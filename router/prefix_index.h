@@ -34,9 +34,10 @@ class PrefixIndex {
   // How many keys `worker` may hold, 0 before. Dropping a worker keeps its capacity.
   void SetCapacity(int worker, int64_t key_count);
 
-  // False, adding nothing, if the worker would hold more than its capacity. Adding twice is once.
-  // Changes to one worker must not run at the same time.
-  bool Add(int worker, absl::Span<const uint64_t> keys);
+  // False, adding nothing, if the worker would hold more than its capacity. Adding twice is once;
+  // `fresh`, if given, gets those that it did not hold before. Changes to one worker must not run
+  // at the same time.
+  bool Add(int worker, absl::Span<const uint64_t> keys, std::vector<uint64_t>* fresh = nullptr);
   // Keys that the worker does not hold are ignored.
   void Remove(int worker, absl::Span<const uint64_t> keys);
   // At once, whatever it holds.
@@ -76,7 +77,8 @@ class PrefixIndex {
   };
 
   bool HasRoom(int worker, absl::Span<const uint64_t> keys) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddSome(int worker, absl::Span<const uint64_t> keys) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddSome(int worker, absl::Span<const uint64_t> keys, std::vector<uint64_t>* fresh)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveSome(int worker, absl::Span<const uint64_t> keys)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int TakeMember(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

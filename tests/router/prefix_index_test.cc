@@ -170,9 +170,8 @@ void AgreesWithSets(int workers, int chain_count, int chain_length, int steps, u
     const auto& asked = chains[random() % chain_count];
     const std::vector<int> depths = Match(index, asked);
     for (int w = 0; w < workers; ++w) {
-      const auto missing = std::find_if(asked.begin(), asked.end(), [&](uint64_t key) {
-        return model[w].count(key) == 0;
-      });
+      const auto missing = std::find_if(asked.begin(), asked.end(),
+                                        [&](uint64_t key) { return model[w].count(key) == 0; });
       ASSERT_EQ(depths[w], missing - asked.begin()) << "worker " << w << ", step " << step;
       ASSERT_EQ(index.MatchDepth(w, asked), depths[w]);
       ASSERT_EQ(index.key_count(w), static_cast<int64_t>(model[w].size()));
