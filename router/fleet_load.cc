@@ -29,6 +29,7 @@ void FleetLoad::Grow(int worker_count) {
 void FleetLoad::Serves(int worker, const Identity& identity) {
   Worker& w = workers_[worker];
   w.serves = true;
+  w.doubted = false;
   w.role = static_cast<uint8_t>(identity.role);
   w.model_fingerprint = identity.model_fingerprint;
   w.identity = identity.hash;
@@ -36,7 +37,12 @@ void FleetLoad::Serves(int worker, const Identity& identity) {
   w.block_tokens = identity.block_tokens;
 }
 
-void FleetLoad::Rests(int worker) { workers_[worker].serves = false; }
+void FleetLoad::Rests(int worker) { workers_[worker].serves = workers_[worker].doubted = false; }
+
+void FleetLoad::Doubt(int worker) {
+  workers_[worker].doubted = workers_[worker].serves;
+  workers_[worker].serves = false;
+}
 
 void FleetLoad::Forget(int worker) {
   workers_[worker] = Worker();
@@ -133,7 +139,8 @@ void FleetLoad::Collect(const Query& query, absl::Duration now,
   const MeanCost& mean = MeanOf(query.role);
   for (size_t i = 0; i < workers_.size(); ++i) {
     const Worker& w = workers_[i];
-    if (!w.serves || w.role != query.role || w.model_fingerprint != query.model_fingerprint) {
+    if (!(query.doubted ? w.doubted : w.serves) || w.role != query.role ||
+        w.model_fingerprint != query.model_fingerprint) {
       continue;
     }
     Candidate& c = candidates->emplace_back();
@@ -141,6 +148,7 @@ void FleetLoad::Collect(const Query& query, absl::Duration now,
     c.matched_blocks = i < query.matched_blocks.size() ? query.matched_blocks[i] : 0;
     c.running = w.running;
     c.queued = w.queued + w.sent;
+    c.sent = w.sent;
     c.queued_tokens = w.queued_tokens + w.sent_tokens;
     c.free_blocks = w.free_blocks - w.sent_blocks;
     c.total_blocks = w.total_blocks;

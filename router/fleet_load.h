@@ -34,6 +34,8 @@ class FleetLoad {
   void Serves(int worker, const Identity& identity);
   // It takes none. What it told is kept.
   void Rests(int worker);
+  // It has been silent for a while: it takes work only of those who ask for such.
+  void Doubt(int worker);
   // As if it had never been.
   void Forget(int worker);
 
@@ -49,6 +51,7 @@ class FleetLoad {
   struct Query {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     uint64_t model_fingerprint = 0;
+    bool doubted = false;  // those in doubt instead
     int prompt_tokens = 0;
     absl::Span<const int> matched_blocks;  // by worker; what lies behind its end is 0
   };
@@ -68,6 +71,7 @@ class FleetLoad {
   struct Worker {
     uint8_t role = 0;
     bool serves = false;
+    bool doubted = false;
     bool own_cost = false;
     uint64_t model_fingerprint = 0;
     uint64_t identity = 0;

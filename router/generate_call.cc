@@ -220,6 +220,8 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
     *delta.mutable_timings() = TimingsOf(from, end_told);
   }
   if (answer_->finished()) {
+    parts_.membership.OnAnswered(answer_->generated_tokens() / answer_->choice_count(),
+                                 from.kv_bytes, absl::Milliseconds(from.timings.kv_transfer_ms()));
     Ended(absl::StatusCode::kOk, reason)->Finish(delta, answer_->token_counts());
   } else {
     sink_->Send(delta);

@@ -65,9 +65,6 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
                   "priced: by expected time, computing dearer the busier the fleet is; "
                   "prefix_then_load: longest cached prefix, then least load")
       ->check(CLI::IsMember({"priced", "prefix_then_load"}));
-  app->add_option("--congestion-gain", options->congestion_gain,
-                  "How much waiting raises the price of computing in the priced policy")
-      ->check(CLI::Range(0.0, 100.0));
   app->add_option("--ttft-slo-ms", options->ttft_slo_ms,
                   "Refuse requests whose first token is expected later; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));

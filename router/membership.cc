@@ -12,6 +12,9 @@ namespace {
 
 namespace worker_pb = ::baton::internal::v1;
 
+// How often the books are tidied: this takes a pass over all workers.
+constexpr absl::Duration kUpkeep = absl::Milliseconds(100);
+
 absl::Status Refuse(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, reason, message);
 }
@@ -203,9 +206,12 @@ std::vector<int> Membership::Tick() {
   absl::MutexLock lock(&mutex_);
   const absl::Duration now = clock_.SinceStart();
   std::vector<int> expired;
-  fleet_.Tick(now);
-  dispatched_.Expire(now);
-  index_.Sweep(KeyTable::kSegments / 64);
+  if (now >= next_upkeep_) {
+    next_upkeep_ = now + kUpkeep;
+    fleet_.Tick(now);
+    dispatched_.Expire(now);
+    index_.Sweep(KeyTable::kSegments / 64);
+  }
   for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     Worker& w = workers_[i];
     const absl::Duration silence = now - w.last_event;
@@ -246,6 +252,8 @@ void Membership::SetState(int worker, v1::WorkerState state, std::string detail)
   if (state == v1::WORKER_STATE_READY) {
     fleet_.Serves(worker, {w.role, w.card->model_fingerprint(), kv::RootPrefixKey(0, w.address, ""),
                            w.card->total_blocks(), w.card->kv_layout().block_tokens()});
+  } else if (state == v1::WORKER_STATE_SUSPECT) {
+    fleet_.Doubt(worker);
   } else {
     fleet_.Rests(worker);
   }

@@ -24,6 +24,7 @@
 #include "baton/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/kv/prefix_key.h"
+#include "router/decayed_mean.h"
 #include "router/decision.h"
 #include "router/dispatched_prefixes.h"
 #include "router/fleet_load.h"
@@ -87,7 +88,7 @@ struct Route {
 struct RouteOptions {
   // Requests whose first token is expected later are refused. 0: none.
   absl::Duration ttft_slo;
-  // From a prefill to a decode worker.
+  // From a prefill to a decode worker, until transfers have shown it.
   double kv_bytes_per_second = 1e9;
 };
 
@@ -163,13 +164,17 @@ class Membership {
   // Nothing before the first worker has introduced itself.
   std::optional<ModelInfo> model() const;
   // A pair by the policy, noted as dispatched; pairs that have failed lately are passed over. A
-  // decode worker alone if no prefill worker is usable. UNAVAILABLE with what is wrong with the
+  // decode worker alone if no prefill worker is usable; if several are there and all are suspect,
+  // it is the router that hears nothing, and they are used. UNAVAILABLE with what is wrong with the
   // decode workers if none is ready; RESOURCE_EXHAUSTED, with the time to retry, if no worker is
   // expected to answer within the SLO.
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // How it went there.
   void OnRouteFailed(const Route& route, Blame blame);
   void OnRouteWorked(const Route& route);
+  // A request was answered in full; its KV took so long on the way, beyond what was hidden behind
+  // computing (0 bytes: none was moved).
+  void OnAnswered(int64_t generated_tokens, int64_t kv_bytes, absl::Duration kv_transfer);
   // Whether the process that a request was sent to may still be there: it has not expired, and no
   // other one is at its address. Suspicion alone does not count.
   bool MayLive(const WorkerTarget& target) const;
@@ -229,8 +234,9 @@ class Membership {
   void DropKnowledge(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(int worker, v1::WorkerState state, std::string detail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Candidates(v1::WorkerRole role, const RouteRequest& request, absl::Span<const int> depths,
-                  std::vector<Candidate>* candidates) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Candidates(v1::WorkerRole role, bool doubted, const RouteRequest& request,
+                  absl::Span<const int> depths, std::vector<Candidate>* candidates) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   RouteQuery QueryOf(const RouteRequest& request, int decode_worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
@@ -259,7 +265,12 @@ class Membership {
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> free_ ABSL_GUARDED_BY(mutex_);  // numbers below worker_count()
   int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
   FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
+  // Of the answers so far, the last ones counting most.
+  DecayedMean answer_tokens_ ABSL_GUARDED_BY(mutex_);
+  DecayedMean transfer_seconds_ ABSL_GUARDED_BY(mutex_);
+  DecayedMean transfer_bytes_ ABSL_GUARDED_BY(mutex_);
   // Of the last decision: kept for their memory.
   std::vector<Candidate> prefill_ ABSL_GUARDED_BY(mutex_);
   std::vector<Candidate> decode_ ABSL_GUARDED_BY(mutex_);

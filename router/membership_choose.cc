@@ -19,6 +19,8 @@ constexpr absl::Duration kShortestSloRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLongestSloRetry = absl::Seconds(60);
 // What a worker has cached of a prompt that it was sent, it has told this long after its end.
 constexpr absl::Duration kTellsWithin = absl::Seconds(2);
+// A worker that tells of longer ones is not believed.
+constexpr absl::Duration kLongestTransfer = absl::Minutes(1);
 // Of an answer, until more is known of it.
 constexpr double kAnswerTokens = 128;
 
@@ -52,9 +54,14 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
   bool will_be_cached;
   {
     absl::MutexLock lock(&mutex_);
-    Candidates(v1::WORKER_ROLE_DECODE, request, depths, &decode_);
+    Candidates(v1::WORKER_ROLE_DECODE, /*doubted=*/false, request, depths, &decode_);
     if (decode_.empty()) return NoDecodeWorker();
-    Candidates(v1::WORKER_ROLE_PREFILL, request, depths, &prefill_);
+    Candidates(v1::WORKER_ROLE_PREFILL, /*doubted=*/false, request, depths, &prefill_);
+    if (prefill_.empty() && request.avoid.empty() && health_.all_usable()) {
+      // That one worker hangs is likely, that all do at a time is not.
+      Candidates(v1::WORKER_ROLE_PREFILL, /*doubted=*/true, request, depths, &prefill_);
+      if (prefill_.size() < 2) prefill_.clear();
+    }
     const RouteQuery query = QueryOf(request, decode_[0].worker);
     const Pair pair = ChoosePair(query, prefill_, decode_);
     BATON_RETURN_IF_ERROR(CheckSlo(request, prefill_, pair));
@@ -76,12 +83,13 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
 }
 
 // Those who may take the request; of those to avoid only where there is nobody else.
-void Membership::Candidates(v1::WorkerRole role, const RouteRequest& request,
+void Membership::Candidates(v1::WorkerRole role, bool doubted, const RouteRequest& request,
                             absl::Span<const int> depths,
                             std::vector<Candidate>* candidates) const {
   candidates->clear();
   FleetLoad::Query query;
   query.role = role;
+  query.doubted = doubted;
   query.model_fingerprint = request.model_fingerprint;
   query.prompt_tokens = request.prompt_tokens;
   query.matched_blocks = depths;
@@ -115,12 +123,16 @@ void Membership::Candidates(v1::WorkerRole role, const RouteRequest& request,
 RouteQuery Membership::QueryOf(const RouteRequest& request, int decode_worker) const {
   const internal::v1::KvLayout& layout = workers_[decode_worker].card->kv_layout();
   RouteQuery query;
+  query.now_s = absl::ToDoubleSeconds(clock_.SinceStart());
   query.prompt_tokens = request.prompt_tokens;
   query.block_tokens = layout.block_tokens();
   query.prompt_blocks = (request.prompt_tokens + query.block_tokens - 1) / query.block_tokens;
   query.keys = request.keys;
-  query.block_transfer_s = BlockBytes(layout) / options_.kv_bytes_per_second;
-  query.answer_tokens = kAnswerTokens;
+  const bool measured = transfer_bytes_.value() > 0;
+  query.block_transfer_s =
+      measured ? BlockBytes(layout) * transfer_seconds_.value() / transfer_bytes_.value()
+               : BlockBytes(layout) / options_.kv_bytes_per_second;
+  query.answer_tokens = answer_tokens_.empty() ? kAnswerTokens : answer_tokens_.value();
   return query;
 }
 
@@ -210,6 +222,16 @@ void Membership::OnRouteFailed(const Route& route, Blame blame) {
 void Membership::OnRouteWorked(const Route& route) {
   absl::MutexLock lock(&mutex_);
   health_.OnPairWorked(route.prefill.worker, route.decode.worker);
+}
+
+void Membership::OnAnswered(int64_t generated_tokens, int64_t kv_bytes,
+                            absl::Duration kv_transfer) {
+  absl::MutexLock lock(&mutex_);
+  answer_tokens_.Add(static_cast<double>(generated_tokens));
+  if (kv_bytes <= 0) return;
+  transfer_bytes_.Add(static_cast<double>(kv_bytes));
+  transfer_seconds_.Add(
+      absl::ToDoubleSeconds(std::clamp(kv_transfer, absl::ZeroDuration(), kLongestTransfer)));
 }
 
 bool Membership::MayLive(const WorkerTarget& target) const {

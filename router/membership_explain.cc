@@ -1,7 +1,6 @@
 // The part of Membership that tells why.
 #include <algorithm>
-#include <numeric>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "router/membership.h"
@@ -34,18 +33,26 @@ std::shared_ptr<Decision> Membership::Explain(const RouteQuery& query, const Rou
       return (query.prompt_blocks - c.matched_blocks) * query.block_transfer_s +
              query.answer_tokens * c.step_s;
     };
-    std::vector<int> order(candidates.size());
-    std::iota(order.begin(), order.end(), 0);
-    const auto end = order.begin() + std::min<size_t>(order.size(), kMaxTellableCandidates);
-    std::partial_sort(order.begin(), end, order.end(), [&](int a, int b) {
-      return std::make_tuple(candidates[a].worker != chosen, cost(candidates[a])) <
-             std::make_tuple(candidates[b].worker != chosen, cost(candidates[b]));
-    });
-    // The chosen one is told whatever it costs, in its place.
-    std::sort(order.begin(), end,
-              [&](int a, int b) { return cost(candidates[a]) < cost(candidates[b]); });
-    for (auto it = order.begin(); it != end; ++it) {
-      const Candidate& c = candidates[*it];
+    // The cheapest by cost; the chosen one is told whatever it costs, in its place.
+    std::vector<std::pair<double, int>> told;
+    const auto take = [&](int i) {
+      const std::pair<double, int> entry = {cost(candidates[i]), i};
+      told.insert(std::upper_bound(told.begin(), told.end(), entry), entry);
+    };
+    int chosen_at = -1;
+    for (int i = 0; i < static_cast<int>(candidates.size()); ++i) {
+      if (candidates[i].worker == chosen) {
+        chosen_at = i;
+        continue;
+      }
+      const bool full = static_cast<int>(told.size()) == kMaxTellableCandidates - 1;
+      if (full && cost(candidates[i]) >= told.back().first) continue;
+      if (full) told.pop_back();
+      take(i);
+    }
+    if (chosen_at >= 0) take(chosen_at);
+    for (const auto& [unused, i] : told) {
+      const Candidate& c = candidates[i];
       DecisionCandidate& telling = why->candidates.emplace_back();
       telling.worker = c.worker;
       telling.role = workers_[c.worker].role;

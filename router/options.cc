@@ -70,9 +70,6 @@ absl::Status Validate(Options* options) {
     return BadFlag("routing-policy", absl::StrCat("\"", options->routing_policy,
                                                   "\" given, priced or prefix_then_load expected"));
   }
-  if (!(options->congestion_gain >= 0 && options->congestion_gain <= 100)) {
-    return BadFlag("congestion-gain", "0 to 100 expected");
-  }
   if (options->ttft_slo_ms < 0) return BadFlag("ttft-slo-ms", "0 or more expected");
   if (options->max_local_prefill_tokens < 0) {
     return BadFlag("max-local-prefill-tokens", "0 or more expected");

@@ -44,8 +44,6 @@ struct Options {
 
   // Routing: "priced", see priced_policy.h, or "prefix_then_load", see policy.h.
   std::string routing_policy = "priced";
-  // How much the congestion of the fleet raises the price of computing what is cached elsewhere.
-  double congestion_gain = 1;
   // Requests whose first token is expected later than this are refused. 0: none.
   int64_t ttft_slo_ms = 0;
   // What a decode worker lacks of a prompt it may compute itself up to so many tokens, where that

@@ -16,7 +16,8 @@ struct Candidate {
   int worker = 0;          // what the choice names
   int matched_blocks = 0;  // of the prompt, from its start, cached there or on its way there
   int running = 0;
-  int queued = 0;
+  int queued = 0;  // those just sent there included
+  int sent = 0;    // by this router, in no report yet
   int64_t queued_tokens = 0;
   int free_blocks = 0;  // can be below 0: dispatched for more than there is
   int total_blocks = 0;
@@ -30,6 +31,7 @@ struct Candidate {
 };
 
 struct RouteQuery {
+  double now_s = 0;  // monotonic
   int prompt_tokens = 0;
   int prompt_blocks = 0;  // that the prompt will take, the partial last one included
   int block_tokens = 16;

@@ -9,11 +9,11 @@
 namespace baton::router {
 namespace {
 
-// Weight of one prompt in the mean service time.
-constexpr double kServiceWeight = 0.02;
 // Costs this close are equal: what is left of them is noise of the measurement.
 constexpr double kTieShare = 0.01;
 constexpr double kTie_s = 1e-4;
+// Of ρ.
+constexpr double kUtilizationMemory_s = 60;
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t mixed = (a ^ b * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
@@ -25,6 +25,9 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 // is no reason to bring them together. Without blocks all prompts are one.
 uint64_t HomeKey(const RouteQuery& query, absl::Span<const Candidate> fleet) {
   if (query.keys.empty()) return 0;
+  const auto warm = std::count_if(fleet.begin(), fleet.end(),
+                                  [](const Candidate& c) { return c.matched_blocks > 0; });
+  if (2 * static_cast<size_t>(warm) < fleet.size()) return query.keys[0];
   std::vector<int> depths;
   depths.reserve(fleet.size());
   for (const Candidate& c : fleet) depths.push_back(c.matched_blocks);
@@ -40,7 +43,7 @@ int HighestHash(uint64_t key, absl::Span<const Candidate> candidates, In in) {
   int best = -1;
   uint64_t best_hash = 0;
   for (int i = 0; i < static_cast<int>(candidates.size()); ++i) {
-    if (!in(candidates[i])) continue;
+    if (!in(i)) continue;
     const uint64_t hash = Mix(key, candidates[i].identity);
     if (best < 0 || hash > best_hash) best = i, best_hash = hash;
   }
@@ -54,34 +57,48 @@ bool Stale(absl::Span<const Candidate> candidates) {
 
 }  // namespace
 
+double PricedPolicy::Price(double now_s, absl::Span<const Candidate> prefill) {
+  double queue_sum = 0;
+  int busy = 0;
+  for (const Candidate& c : prefill) {
+    queue_sum += c.queue_s;
+    busy += c.queue_s > 0 ? 1 : 0;
+  }
+  const double count = static_cast<double>(prefill.size());
+  const double passed = last_s_ < 0 ? kUtilizationMemory_s * 100 : std::max(0.0, now_s - last_s_);
+  busy_share_ += (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy / count - busy_share_);
+  last_s_ = now_s;
+  if (mean_service_s_.value() <= 0) return 0;
+  const double idle_share = std::max(1 - busy_share_, 1e-3);
+  const double gain = std::clamp(busy_share_ / idle_share, options_.min_gain, options_.max_gain);
+  return std::min(options_.max_price, gain * queue_sum / count / mean_service_s_.value());
+}
+
 int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,
                                 RouteChoice& choice) {
   if (Stale(prefill)) {
     choice.decision = "home";
-    return HighestHash(HomeKey(query, prefill), prefill, [](const Candidate&) { return true; });
+    return HighestHash(HomeKey(query, prefill), prefill, [](int) { return true; });
   }
-  double queue_sum = 0;
-  for (const Candidate& c : prefill) queue_sum += c.queue_s;
-  if (mean_service_s_ > 0) {
-    const double mean_queue = queue_sum / static_cast<double>(prefill.size());
-    choice.price = std::min(options_.max_price, options_.gain * mean_queue / mean_service_s_);
-  }
-  const auto cost = [&](const Candidate& c) {
-    return c.queue_s + (1 + choice.price) * c.service_s;
-  };
+  choice.price = Price(query.now_s, prefill);
+  // In a vector of their own: a thousand candidates are more than a first-level cache.
+  costs_.resize(prefill.size());
   double lowest = std::numeric_limits<double>::infinity();
-  for (const Candidate& c : prefill) lowest = std::min(lowest, cost(c));
+  for (size_t i = 0; i < prefill.size(); ++i) {
+    costs_[i] = prefill[i].queue_s + (1 + choice.price) * prefill[i].service_s;
+    lowest = std::min(lowest, costs_[i]);
+  }
   const double bound = lowest + std::max(kTie_s, kTieShare * lowest);
   int deepest = -1, best = 0, equals = 0;
   for (int i = 0; i < static_cast<int>(prefill.size()); ++i) {
-    if (cost(prefill[i]) > bound || prefill[i].matched_blocks < deepest) continue;
+    if (costs_[i] > bound || prefill[i].matched_blocks < deepest) continue;
     equals = prefill[i].matched_blocks == deepest ? equals + 1 : 1;
     deepest = prefill[i].matched_blocks;
     best = i;
   }
   if (equals > 1) {
-    best = HighestHash(HomeKey(query, prefill), prefill, [&](const Candidate& c) {
-      return c.matched_blocks == deepest && cost(c) <= bound;
+    best = HighestHash(HomeKey(query, prefill), prefill, [&](int i) {
+      return costs_[i] <= bound && prefill[i].matched_blocks == deepest;
     });
   }
   choice.decision = prefill[best].matched_blocks > 0 ? "prefix" : "load";
@@ -98,8 +115,9 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
     const bool full = c.free_blocks < missing;
     const double prompt = alone ? c.queue_s + c.service_s : missing * query.block_transfer_s;
     const double answer = query.answer_tokens * c.step_s;
-    // Those that wait enter as others finish: one every answer's length over the batch.
-    const double wait = c.queued * answer / std::max(1, c.running);
+    // Those that wait enter as others finish: one every answer's length over the batch. Those just
+    // sent there have room, or it would be full.
+    const double wait = (c.queued - c.sent) * answer / std::max(1, c.running);
     return std::make_tuple(full, prompt + answer + wait, c.running + c.queued, -c.free_blocks);
   };
   const uint64_t turn = turn_++;
@@ -130,7 +148,7 @@ int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
     const Candidate& c = decode[i];
     const int tail = query.prompt_tokens - c.matched_blocks * query.block_tokens;
     if (!c.cost_known || tail > options_.max_local_prefill_tokens) continue;
-    if (c.queued > 0 || c.free_blocks < query.prompt_blocks - c.matched_blocks) continue;
+    if (c.queued > c.sent || c.free_blocks < query.prompt_blocks - c.matched_blocks) continue;
     const double here = c.queue_s + c.service_s * (1 + c.running) +
                         query.answer_tokens * std::max(0.0, c.step_s - partner.step_s);
     if (here < lowest) best = i, lowest = here;
@@ -156,10 +174,7 @@ RouteChoice PricedPolicy::Choose(const RouteQuery& query, absl::Span<const Candi
     choice.decision = "local";
     return choice;
   }
-  const double service = prefill[choice.prefill].service_s;
-  mean_service_s_ = mean_service_s_ == 0
-                        ? service
-                        : mean_service_s_ + kServiceWeight * (service - mean_service_s_);
+  mean_service_s_.Add(prefill[choice.prefill].service_s);
   return choice;
 }
 

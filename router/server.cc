@@ -16,7 +16,6 @@ constexpr absl::Duration kCallTick = absl::Milliseconds(50);
 std::unique_ptr<Policy> MakePolicy(const Options& options) {
   if (options.routing_policy == "prefix_then_load") return std::make_unique<PrefixThenLoad>();
   PricedOptions priced;
-  priced.gain = options.congestion_gain;
   priced.max_local_prefill_tokens = options.max_local_prefill_tokens;
   return std::make_unique<PricedPolicy>(priced);
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <vector>
 
@@ -42,13 +44,16 @@ RouteQuery Query(int prompt_blocks = 8) {
   return query;
 }
 
+// A gain that does not move.
+PricedOptions Gain(double gain, double max_price = 8) { return {gain, gain, max_price}; }
+
 // Sends prompts of that service time until the mean service time is it.
 void Settle(PricedPolicy& policy, double service_s) {
   for (int i = 0; i < 500; ++i) policy.Choose(Query(), {Prefill(0, 0, 0, service_s)}, kOneDecode);
 }
 
 TEST(PricedPolicyTest, AnIdleFleetTakesWhoeverIsDoneFirst) {
-  PricedPolicy policy;
+  PricedPolicy policy(Gain(1));
   Settle(policy, 1);
   const RouteChoice choice = policy.Choose(
       Query(), {Prefill(0, 8, 0.6, 0.1), Prefill(1, 0, 0, 0.65), Prefill(2, 0, 0, 0.9)},
@@ -64,7 +69,7 @@ TEST(PricedPolicyTest, AnIdleFleetTakesWhoeverIsDoneFirst) {
 }
 
 TEST(PricedPolicyTest, ABusyFleetComputesLeast) {
-  PricedPolicy policy;
+  PricedPolicy policy(Gain(1));
   Settle(policy, 1);
   // Greedy: 5 + 0.1 against 4 + 1. Priced: κ = 4.5 / 1.
   const RouteChoice choice =
@@ -75,15 +80,37 @@ TEST(PricedPolicyTest, ABusyFleetComputesLeast) {
 }
 
 TEST(PricedPolicyTest, ThePriceIsBoundedAndScaledByTheGain) {
-  PricedPolicy bounded;
+  PricedPolicy bounded(Gain(1));
   Settle(bounded, 0.1);
   EXPECT_EQ(bounded.Choose(Query(), {Prefill(0, 0, 50, 0.1)}, kOneDecode).price, 8);
-  PricedPolicy doubled({/*gain=*/2});
+  PricedPolicy doubled(Gain(2));
   Settle(doubled, 1);
   EXPECT_NEAR(doubled.Choose(Query(), {Prefill(0, 0, 3, 1)}, kOneDecode).price, 6, 0.01);
-  PricedPolicy greedy({/*gain=*/0});
+  PricedPolicy greedy(Gain(0));
   Settle(greedy, 1);
   EXPECT_EQ(greedy.Choose(Query(), {Prefill(0, 0, 3, 1)}, kOneDecode).price, 0);
+}
+
+TEST(PricedPolicyTest, TheGainFollowsTheShareOfBusyWorkersSlowly) {
+  PricedPolicy policy;
+  Settle(policy, 1);
+  const auto price = [&policy](double now_s, double first_queue_s) {
+    RouteQuery query = Query();
+    query.now_s = now_s;
+    return policy.Choose(query, {Prefill(0, 0, first_queue_s, 1), Prefill(1, 0, 1, 1)}, kOneDecode)
+        .price;
+  };
+  EXPECT_NEAR(price(0, 1), 0.5, 0.01) << "idle until now: the least gain";
+  double last = 0.5;
+  // Two thirds of the time both are busy, one third one: ρ = 5/6, ρ/(1 − ρ) = 5, at most 4.
+  for (int i = 1; i <= 6000; ++i) last = price(0.1 * i, i % 3 == 0 ? 0 : 1);
+  EXPECT_NEAR(price(600, 1), 4, 1e-6);
+  // One of them alone: ρ falls to 1/2 with the memory of a minute.
+  for (int i = 1; i <= 600; ++i) price(600 + 0.1 * i, 0);
+  const double rho = 0.5 + (5.0 / 6 - 0.5) * std::exp(-1);
+  EXPECT_NEAR(price(660, 1), rho / (1 - rho), 0.02);
+  for (int i = 1; i <= 6000; ++i) last = price(660 + 0.1 * i, 0);
+  EXPECT_NEAR(last, 1 * 0.5, 0.01);
 }
 
 TEST(PricedPolicyTest, TiesGoToTheDeepestMatchThenToOneHome) {
@@ -166,6 +193,8 @@ TEST(PricedPolicyTest, DecodeNeedsRoomThenTheShortestAnswer) {
   decode = {Decode(1, 4, 50, 0.01), Decode(2, 4, 50, 0.012)};
   decode[0].queued = 4;
   EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 1);
+  decode[0].sent = 4;
+  EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 0) << "they do not wait, but come";
 }
 
 TEST(PricedPolicyTest, EqualDecodeWorkersTakeTurns) {
