@@ -23,6 +23,7 @@
 #include "decode_worker/metrics.h"
 #include "decode_worker/prompt_budget.h"
 #include "decode_worker/scheduler.h"
+#include "decode_worker/step_times.h"
 #include "decode_worker/stream.h"
 
 namespace baton::decode_worker {
@@ -110,6 +111,7 @@ class DecodeLoop {
   worker::Intake intake_;
   LoadEstimate estimate_;
   PromptBudget prompt_budget_;
+  StepTimes step_times_;
   HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id

@@ -266,6 +266,8 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
     *delta.mutable_timings() = TimingsOf(from, end_told);
   }
   if (answer_->finished()) {
+    parts_.membership.OnAnswered(answer_->generated_tokens() / answer_->choice_count(),
+                                 from.kv_bytes, absl::Milliseconds(from.timings.kv_transfer_ms()));
     Ended(absl::StatusCode::kOk, reason)->Finish(delta, answer_->token_counts());
   } else {
     sink_->Send(delta);
@@ -274,7 +276,9 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
 
 void GenerateCall::Fail(const absl::Status& error) {
   BATON_LOG(Debug) << "request " << request_id_ << " failed: " << error;
-  if (ErrorReason(error) == "NO_WORKER") parts_.metrics.RequestRejected("NO_WORKER");
+  for (const char* reason : {"NO_WORKER", "TTFT_SLO_UNREACHABLE"}) {
+    if (ErrorReason(error) == reason) parts_.metrics.RequestRejected(reason);
+  }
   Ended(error.code(), v1::FINISH_REASON_UNSPECIFIED)->Fail(error);
 }
 

@@ -50,6 +50,7 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
   wanted.explain = true;
+  wanted.may_refuse = attempt.past.tries == 0;
   absl::StatusOr<Route> route = parts_.membership.Choose(wanted);
   if (!route.ok()) return route.status();
   attempt.route = *std::move(route);

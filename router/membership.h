@@ -8,7 +8,6 @@
 #define BATON_ROUTER_MEMBERSHIP_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +24,10 @@
 #include "baton/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/kv/prefix_key.h"
+#include "router/decayed_mean.h"
 #include "router/decision.h"
+#include "router/dispatched_prefixes.h"
+#include "router/fleet_load.h"
 #include "router/pair_health.h"
 #include "router/policy.h"
 #include "router/prefix_index.h"
@@ -70,14 +72,24 @@ struct WorkerAddress {
 };
 
 // Numbers that a Membership gives, those of workers that are on their way out included.
-inline constexpr int kMaxWorkers = 1 << 16;
+inline constexpr int kMaxWorkers = PrefixIndex::kMaxWorkers;
 
 struct Route {
   WorkerTarget prefill;  // kNoWorker: the decode worker computes the prompt itself
   WorkerTarget decode;
   int matched_blocks = 0;  // on the prefill worker
   std::string decision;
+  // When its first token is expected, from now on: the queue before the prompt, and its own
+  // computing. 0 while no worker has told what that takes.
+  absl::Duration predicted_ttft;
   std::shared_ptr<Decision> why;  // null unless asked for
+};
+
+struct RouteOptions {
+  // Requests whose first token is expected later are refused. 0: none.
+  absl::Duration ttft_slo;
+  // From a prefill to a decode worker, until transfers have shown it.
+  double kv_bytes_per_second = 1e9;
 };
 
 struct RouteRequest {
@@ -99,6 +111,8 @@ struct RouteRequest {
   bool explain = false;
   // False: only asks. Nothing is noted, and nothing need be sent.
   bool dispatch = true;
+  // RouteOptions::ttft_slo holds for it: nothing has been sent to the client yet.
+  bool may_refuse = false;
 };
 
 // Whose fault it is that a request failed on a pair.
@@ -116,7 +130,7 @@ class Membership {
   // `policy` and `clock` must outlive it. REQUIRES: no address twice, at most kMaxWorkers.
   Membership(const std::vector<std::string>& prefill_addresses,
              const std::vector<std::string>& decode_addresses, uint64_t tokenizer_fingerprint,
-             Policy& policy, const Clock& clock);
+             Policy& policy, const Clock& clock, const RouteOptions& options = RouteOptions());
 
   // --- Who there is (membership_roster.cc).
 
@@ -154,12 +168,17 @@ class Membership {
   // Nothing before the first worker has introduced itself.
   std::optional<ModelInfo> model() const;
   // A pair by the policy, noted as dispatched; pairs that have failed lately are passed over. A
-  // decode worker alone if no prefill worker is usable. UNAVAILABLE with what is wrong with the
-  // decode workers if none is ready.
+  // decode worker alone if no prefill worker is usable; if several are there and all are suspect,
+  // it is the router that hears nothing, and they are used. UNAVAILABLE with what is wrong with the
+  // decode workers if none is ready; RESOURCE_EXHAUSTED, with the time to retry, if no worker is
+  // expected to answer within the SLO.
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // How it went there.
   void OnRouteFailed(const Route& route, Blame blame);
   void OnRouteWorked(const Route& route);
+  // A request was answered in full; its KV took so long on the way, beyond what was hidden behind
+  // computing (0 bytes: none was moved).
+  void OnAnswered(int64_t generated_tokens, int64_t kv_bytes, absl::Duration kv_transfer);
   // Whether the process that a request was sent to may still be there: it has not expired, and no
   // other one is at its address. Suspicion alone does not count.
   bool MayLive(const WorkerTarget& target) const;
@@ -174,10 +193,6 @@ class Membership {
   absl::string_view policy_name() const { return policy_.name(); }
 
  private:
-  struct Dispatch {
-    absl::Duration at;
-    int64_t tokens;
-  };
   struct Worker {
     WorkerHold hold;  // null: the number is free
     bool listed = false;
@@ -193,8 +208,17 @@ class Membership {
     bool card_seen = false;
     bool snapshot_begun = false;
     bool snapshot_done = false;
-    uint64_t sequence = 0;            // of the last delta applied
-    std::deque<Dispatch> dispatched;  // by this router, perhaps not in `load` yet
+    uint64_t sequence = 0;  // of the last delta applied
+  };
+
+  // What was chosen, as it was seen.
+  struct Pair {
+    std::optional<Candidate> prefill;
+    Candidate decode;
+    absl::string_view decision;
+    double price = 0;
+
+    const Candidate& computes() const { return prefill ? *prefill : decode; }
   };
 
   absl::Status OnCard(int worker, const internal::v1::WorkerCard& card)
@@ -203,11 +227,9 @@ class Membership {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSameModel(int worker, const internal::v1::WorkerCard& card) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnLoad(int worker, const internal::v1::LoadReport& load)
+  absl::Status BeginSnapshot(int worker, const internal::v1::CacheSnapshot& snapshot)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OnSnapshot(int worker, const internal::v1::CacheSnapshot& snapshot)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OnDelta(int worker, const internal::v1::CacheDelta& delta)
+  absl::Status BeginDelta(int worker, const internal::v1::CacheDelta& delta)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int TakeNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Add(const WorkerAddress& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -216,14 +238,19 @@ class Membership {
   void DropKnowledge(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(int worker, v1::WorkerState state, std::string detail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Candidate> Candidates(v1::WorkerRole role, const RouteRequest& request) const
+  void Candidates(v1::WorkerRole role, bool doubted, const RouteRequest& request,
+                  absl::Span<const int> depths, std::vector<Candidate>* candidates) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  RouteChoice ChoosePair(const RouteRequest& request, std::vector<Candidate> prefill,
-                         std::vector<Candidate>* decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteDispatch(const RouteRequest& request, const Route& route)
+  RouteQuery QueryOf(const RouteRequest& request, int decode_worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::shared_ptr<Decision> Explain(const RouteRequest& request, const Route& route,
-                                    const RouteChoice& choice, absl::Span<const Candidate> prefill,
+  Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                  absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
+                        const Pair& pair) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDispatch(const RouteQuery& query, const Pair& pair)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
+                                    absl::Span<const Candidate> prefill,
                                     absl::Span<const Candidate> decode) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoDecodeWorker() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -231,13 +258,26 @@ class Membership {
 
   const uint64_t tokenizer_fingerprint_;
   const Clock& clock_;
+  const RouteOptions options_;
+
+  // Have locks of their own. Under mutex_, or without it.
+  PrefixIndex index_;
+  DispatchedPrefixes dispatched_;
 
   mutable absl::Mutex mutex_;
   Policy& policy_;  // Choose() only under mutex_
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> free_ ABSL_GUARDED_BY(mutex_);  // numbers below worker_count()
   int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
-  PrefixIndex index_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
+  FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
+  // Of the answers so far, the last ones counting most.
+  DecayedMean answer_tokens_ ABSL_GUARDED_BY(mutex_);
+  DecayedMean transfer_seconds_ ABSL_GUARDED_BY(mutex_);
+  DecayedMean transfer_bytes_ ABSL_GUARDED_BY(mutex_);
+  // Of the last decision: kept for their memory.
+  std::vector<Candidate> prefill_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Candidate> decode_ ABSL_GUARDED_BY(mutex_);
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
   const absl::Duration started_;
 };

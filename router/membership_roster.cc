@@ -12,11 +12,12 @@ namespace baton::router {
 
 Membership::Membership(const std::vector<std::string>& prefill_addresses,
                        const std::vector<std::string>& decode_addresses,
-                       uint64_t tokenizer_fingerprint, Policy& policy, const Clock& clock)
+                       uint64_t tokenizer_fingerprint, Policy& policy, const Clock& clock,
+                       const RouteOptions& options)
     : tokenizer_fingerprint_(tokenizer_fingerprint),
       clock_(clock),
+      options_(options),
       policy_(policy),
-      index_(0),
       health_(clock),
       started_(clock.SinceStart()) {
   std::vector<WorkerAddress> listed;
@@ -67,8 +68,11 @@ int Membership::TakeNumber() {
     return number;
   }
   workers_.emplace_back();
-  index_.Grow(static_cast<int>(workers_.size()));
-  return static_cast<int>(workers_.size()) - 1;
+  const int count = static_cast<int>(workers_.size());
+  index_.Grow(count);
+  dispatched_.Grow(count);
+  fleet_.Grow(count);
+  return count - 1;
 }
 
 void Membership::Add(const WorkerAddress& worker) {

@@ -5,12 +5,27 @@
 #include "common/base/log.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
+#include "router/priced_policy.h"
 
 namespace baton::router {
 namespace {
 
 // How late a stalled stream, or a worker for a request that waits for one, may be noticed.
 constexpr absl::Duration kCallTick = absl::Milliseconds(50);
+
+std::unique_ptr<Policy> MakePolicy(const Options& options) {
+  if (options.routing_policy == "prefix_then_load") return std::make_unique<PrefixThenLoad>();
+  PricedOptions priced;
+  priced.max_local_prefill_tokens = options.max_local_prefill_tokens;
+  return std::make_unique<PricedPolicy>(priced);
+}
+
+RouteOptions RouteOptionsFrom(const Options& options) {
+  RouteOptions route;
+  route.ttft_slo = absl::Milliseconds(options.ttft_slo_ms);
+  route.kv_bytes_per_second = static_cast<double>(options.kv_bytes_per_second);
+  return route;
+}
 
 }  // namespace
 
@@ -38,7 +53,8 @@ RouterServer::RouterServer(Options options, const Clock& clock,
       metrics_endpoint_(std::move(metrics_endpoint)),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
-      membership_({}, {}, tokenizer_->fingerprint(), policy_, clock_),
+      policy_(MakePolicy(options_)),
+      membership_({}, {}, tokenizer_->fingerprint(), *policy_, clock_, RouteOptionsFrom(options_)),
       admission_({options_.max_inflight_requests, options_.max_inflight_prompt_tokens,
                   absl::Milliseconds(options_.retry_after_ms)},
                  clock_,

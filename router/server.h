@@ -16,6 +16,7 @@
 #include "router/discovery.h"
 #include "router/generate_call.h"
 #include "router/options.h"
+#include "router/policy.h"
 #include "router/service.h"
 #include "router/worker_sources.h"
 #include "router/worker_watch.h"
@@ -57,7 +58,7 @@ class RouterServer {
   const std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics
   RouterMetrics metrics_;
-  PrefixThenLoad policy_;
+  const std::unique_ptr<Policy> policy_;
   Membership membership_;
   GrpcDecodeNetwork network_;
   Admission admission_;

@@ -132,6 +132,9 @@ TEST_F(PrefillSchedulerTest, ChunksAreWholeBlocksWithinTheBudget) {
   EXPECT_THAT(Step(), ElementsAre(Ran{1, 0, 32}));  // the 8 left are less than a block
   EXPECT_THAT(Step(), ElementsAre(Ran{1, 32, 50}, Ran{2, 0, 16}));
   EXPECT_EQ(scheduler_->queued_tokens(), 44);
+  const worker::PrefillWork left = scheduler_->remaining_work();
+  EXPECT_EQ(left.tokens, 44);
+  EXPECT_EQ(left.pairs, 44 * (16 + 44 / 2));
   EXPECT_THAT(Step(), ElementsAre(Ran{2, 16, 48}));
   EXPECT_THAT(Step(), ElementsAre(Ran{2, 48, 60}));
   EXPECT_THAT(Step(), IsEmpty());

@@ -325,7 +325,8 @@ TEST_F(MembershipTest, AskingAloneChangesNothing) {
     EXPECT_EQ(why.candidates[0].cached_tokens, 32);
     EXPECT_EQ(why.candidates[1].cached_tokens, 0);
     EXPECT_EQ(why.candidates[2].role, v1::WORKER_ROLE_DECODE);
-    for (const DecisionCandidate& c : why.candidates) EXPECT_EQ(c.cost, 0) << "noted as sent";
+    for (const DecisionCandidate& c : why.candidates)
+      EXPECT_EQ(c.queue_seconds, 0) << "noted as sent";
   }
 }
 

@@ -64,6 +64,32 @@ TEST_F(WatchServiceTest, CardThenSnapshotThenDeltas) {
   context.TryCancel();
 }
 
+TEST_F(WatchServiceTest, ReportsWhatWorkTakes) {
+  WorkerLoad load;
+  load.remaining_work = absl::Milliseconds(1500);
+  load.prefill_cost.emplace().set_token_us(125);
+  load.decode_step = absl::Microseconds(7100);
+  load.decode_context_tokens = 4096;
+  service_->Publish(load);
+  grpc::ClientContext context;
+  auto reader = stub_->Watch(&context, {});
+  WatchResponse response;
+  do {
+    ASSERT_TRUE(reader->Read(&response));
+  } while (!response.has_load());
+  EXPECT_EQ(response.load().remaining_work_us(), 1'500'000);
+  EXPECT_EQ(response.load().prefill_cost().token_us(), 125);
+  EXPECT_EQ(response.load().decode_step_us(), 7100);
+  EXPECT_EQ(response.load().decode_context_tokens(), 4096);
+  load.prefill_cost.reset();
+  service_->Publish(load);
+  do {
+    ASSERT_TRUE(reader->Read(&response));
+  } while (!response.has_load());
+  EXPECT_FALSE(response.load().has_prefill_cost());
+  context.TryCancel();
+}
+
 TEST_F(WatchServiceTest, SilenceNeverLastsAHeartbeat) {
   grpc::ClientContext context;
   auto reader = stub_->Watch(&context, {});
