@@ -278,6 +278,7 @@ bool DecodeLoop::Step() {
   std::vector<engine::StepResult> results = engine_.Step(batch);
   const absl::Duration took = clock_.SinceStart() - begin;
   metrics_.Stepped(took, decoding);
+  step_times_.Took(plan.chunks, took);
   if (decoding == 0) estimate_.Prefilled(batch.rows(), took);
   metrics_.PrefilledHere(batch.rows() - decoding);
   // First, since results may add and remove sequences.
@@ -480,6 +481,7 @@ void DecodeLoop::Publish() {
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = scheduler_.receiving_count();
   load.draining = draining_;
+  step_times_.Tell(scheduler_.All(), options_.scheduler.max_num_batched_tokens, &load);
   publish_(load);
   metrics_.SetLoad(load);
 }

@@ -21,6 +21,7 @@
 #include "decode_worker/load_estimate.h"
 #include "decode_worker/metrics.h"
 #include "decode_worker/scheduler.h"
+#include "decode_worker/step_times.h"
 #include "decode_worker/stream.h"
 
 namespace baton::decode_worker {
@@ -104,6 +105,7 @@ class DecodeLoop {
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
   LoadEstimate estimate_;
+  StepTimes step_times_;
   HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id

@@ -188,14 +188,18 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
     entry.targets = Targets(chunk);
     batch.entries.push_back(entry);
   }
+  worker::PrefillWork work;
+  for (const Chunk& chunk : chunks) work.Add(chunk.end - chunk.begin, chunk.begin);
   LayerSender sender(chunks, engine_.kv_layout().block_tokens);
   // A step with room for more work says nothing of the rate under load.
   const bool full =
       scheduler_.waiting_count() > 0 ||
       batch.rows() + options_.scheduler.block_tokens > options_.scheduler.max_num_batched_tokens;
   if (full) throughput_.StepBegins();
+  const absl::Duration begin = clock_.SinceStart();
   const std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
   if (full) throughput_.StepEnds(batch.rows());
+  cost_.StepTook(work, clock_.SinceStart() - begin);
   for (size_t i = 0; i < chunks.size(); ++i) {
     PrefillJob& job = *chunks[i].job;
     scheduler_.Computed(chunks[i]);
@@ -244,6 +248,9 @@ void PrefillLoop::Publish() {
   load.running = scheduler_.running_count();
   load.queued = scheduler_.waiting_count();
   load.queued_tokens = scheduler_.queued_tokens();
+  load.prefill_cost = cost_.ToProto();
+  load.remaining_work =
+      cost_.TimeFor(scheduler_.remaining_work(), options_.scheduler.max_num_batched_tokens);
   load.counts = pool_.counts();
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = static_cast<int>(leases_.size());

@@ -14,6 +14,7 @@
 #include "common/base/mailbox.h"
 #include "common/engine/engine.h"
 #include "common/worker/cache_journal.h"
+#include "common/worker/prefill_cost.h"
 #include "common/worker/throughput.h"
 #include "common/worker/watch_service.h"
 #include "prefill_worker/metrics.h"
@@ -75,6 +76,7 @@ class PrefillLoop {
   std::unique_ptr<kv::RadixCache> cache_;
   PrefillScheduler scheduler_;
   worker::Throughput throughput_;
+  worker::PrefillCost cost_;
   // Leases of jobs that have started, until nothing refers to their bytes any more: a job that
   // ended may still have frames in gRPC's buffers.
   absl::flat_hash_map<uint64_t, kv::BlockLease> leases_;

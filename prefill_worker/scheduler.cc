@@ -293,6 +293,17 @@ int64_t PrefillScheduler::queued_tokens() const {
   return tokens;
 }
 
+worker::PrefillWork PrefillScheduler::remaining_work() const {
+  worker::PrefillWork work;
+  for (const auto& [rank, job] : waiting_) {
+    work.Add(job->expected_tokens, job->size() - job->expected_tokens);
+  }
+  for (const std::unique_ptr<PrefillJob>& job : running_) {
+    work.Add(job->remaining_tokens(), job->computed_tokens);
+  }
+  return work;
+}
+
 void PrefillScheduler::CheckIntegrity() const {
   std::vector<const PrefillJob*> jobs;
   int64_t tokens = 0;

@@ -34,6 +34,7 @@
 #include "absl/time/time.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/radix_cache.h"
+#include "common/worker/prefill_cost.h"
 #include "prefill_worker/job.h"
 #include "prefill_worker/pending_blocks.h"
 
@@ -93,6 +94,8 @@ class PrefillScheduler {
   bool empty() const { return waiting_.empty() && running_.empty(); }
   // Prompt tokens still to compute, of all jobs; what several of them share counts once.
   int64_t queued_tokens() const;
+  // The same, with what they read of what is computed before them.
+  worker::PrefillWork remaining_work() const;
 
   // Ends the process unless its own books agree with each other.
   void CheckIntegrity() const;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/base/check.h"
+
 namespace baton::router {
 namespace {
 
@@ -45,17 +47,28 @@ class Stream final : public grpc::ClientReadReactor<internal::v1::DecodeResponse
 
 }  // namespace
 
-GrpcDecodeNetwork::GrpcDecodeNetwork(const std::vector<std::shared_ptr<grpc::Channel>>& channels) {
-  for (const auto& channel : channels) {
-    stubs_.push_back(internal::v1::DecodeService::NewStub(channel));
-  }
+void GrpcDecodeNetwork::Connect(int worker, const std::shared_ptr<grpc::Channel>& channel) {
+  absl::MutexLock lock(&mutex_);
+  if (worker >= static_cast<int>(stubs_.size())) stubs_.resize(worker + 1);
+  stubs_[worker] = internal::v1::DecodeService::NewStub(channel);
+}
+
+void GrpcDecodeNetwork::Disconnect(int worker) {
+  absl::MutexLock lock(&mutex_);
+  stubs_[worker] = nullptr;
 }
 
 DecodeHandle* GrpcDecodeNetwork::Open(int worker, internal::v1::DecodeRequest request,
                                       absl::Time deadline, std::shared_ptr<DecodeListener> listener,
                                       int call) {
+  std::shared_ptr<internal::v1::DecodeService::Stub> stub;
+  {
+    absl::MutexLock lock(&mutex_);
+    stub = stubs_[worker];
+  }
+  BATON_CHECK(stub != nullptr) << "no way to worker " << worker;
   auto* stream = new Stream(std::move(request), std::move(listener), call);
-  stream->Open(*stubs_[worker], deadline);
+  stream->Open(*stub, deadline);
   return stream;
 }
 

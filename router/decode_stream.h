@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "baton/internal/v1/decode.grpc.pb.h"
 
@@ -44,13 +46,18 @@ class DecodeNetwork {
 
 class GrpcDecodeNetwork final : public DecodeNetwork {
  public:
-  // One channel per worker.
-  explicit GrpcDecodeNetwork(const std::vector<std::shared_ptr<grpc::Channel>>& channels);
+  // The way to a worker, before the first call to it. It takes the place of one to an earlier
+  // worker of that number, to which no calls are left.
+  void Connect(int worker, const std::shared_ptr<grpc::Channel>& channel);
+  void Disconnect(int worker);
+
   DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, absl::Time deadline,
                      std::shared_ptr<DecodeListener> listener, int call) override;
 
  private:
-  std::vector<std::unique_ptr<internal::v1::DecodeService::Stub>> stubs_;
+  absl::Mutex mutex_;
+  // Shared with the calls that are being opened.
+  std::vector<std::shared_ptr<internal::v1::DecodeService::Stub>> stubs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::router

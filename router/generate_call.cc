@@ -228,7 +228,9 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
 
 void GenerateCall::Fail(const absl::Status& error) {
   BATON_LOG(Debug) << "request " << request_id_ << " failed: " << error;
-  if (ErrorReason(error) == "NO_WORKER") parts_.metrics.RequestRejected("NO_WORKER");
+  for (const char* reason : {"NO_WORKER", "TTFT_SLO_UNREACHABLE"}) {
+    if (ErrorReason(error) == reason) parts_.metrics.RequestRejected(reason);
+  }
   Ended(error.code(), v1::FINISH_REASON_UNSPECIFIED)->Fail(error);
 }
 

@@ -145,6 +145,9 @@ class GenerateCall final : public DecodeListener,
   // says finds nobody.
   std::map<int, Attempt> attempts_ ABSL_GUARDED_BY(mutex_);
   int next_stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of all workers that were asked. Streams share the call until they have ended, so the way to a
+  // worker is there for as long as its last call.
+  std::vector<WorkerHold> holds_ ABSL_GUARDED_BY(mutex_);
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Duration> first_token_at_ ABSL_GUARDED_BY(mutex_);

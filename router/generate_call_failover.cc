@@ -46,6 +46,7 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   wanted.avoid = attempt.past.avoid;
   wanted.avoided_prefill_may_do = attempt.past.refused;
   wanted.warm_prefill = attempt.past.warm_prefill;
+  wanted.may_refuse = attempt.past.tries == 0;
   absl::StatusOr<Route> route = parts_.membership.Choose(wanted);
   if (!route.ok()) return route.status();
   const auto same_pair = [&](const Route& failed) {
@@ -72,6 +73,8 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   attempt.cursor = attempt.whole ? answer_->AtStart() : answer_->AtEnd();
   const int stream = next_stream_++;
   const int worker = attempt.route.decode.worker;
+  holds_.push_back(attempt.route.prefill.hold);
+  holds_.push_back(attempt.route.decode.hold);
   attempt.handle =
       parts_.network.Open(worker, std::move(request), deadline_, shared_from_this(), stream);
   attempts_.emplace(stream, std::move(attempt));

@@ -61,6 +61,23 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option("--retry-budget-capacity", options->retry_budget_capacity,
                   "Retries and failovers that a time without any can save up")
       ->check(CLI::Range(0, 1 << 20));
+  app->add_option("--routing-policy", options->routing_policy,
+                  "priced: by expected time, computing dearer the busier the fleet is; "
+                  "prefix_then_load: longest cached prefix, then least load")
+      ->check(CLI::IsMember({"priced", "prefix_then_load"}));
+  app->add_option("--congestion-gain", options->congestion_gain,
+                  "How much waiting raises the price of computing in the priced policy")
+      ->check(CLI::Range(0.0, 100.0));
+  app->add_option("--ttft-slo-ms", options->ttft_slo_ms,
+                  "Refuse requests whose first token is expected later; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
+  app->add_option("--max-local-prefill-tokens", options->max_local_prefill_tokens,
+                  "Tokens of a prompt that a decode worker may be left to compute itself, where "
+                  "that is cheaper; 0: none")
+      ->check(CLI::Range(0, 1 << 20));
+  app->add_option("--kv-bytes-per-second", options->kv_bytes_per_second,
+                  "Of KV from a prefill to a decode worker, as expected")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 50));
   app->add_option("--drain-grace-ms", options->drain_grace_ms, "For running streams after SIGTERM")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app->add_option("--log-level", *log_level)

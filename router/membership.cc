@@ -12,18 +12,6 @@ namespace {
 
 namespace worker_pb = ::baton::internal::v1;
 
-// A report that leaves a worker may be this much older than a dispatch that it does not contain.
-constexpr absl::Duration kReportFlight = absl::Milliseconds(50);
-// No dispatch stays uncounted by its worker for longer than this.
-constexpr absl::Duration kDispatchLife = absl::Seconds(5);
-
-std::vector<std::string> Concat(const std::vector<std::string>& a,
-                                const std::vector<std::string>& b) {
-  std::vector<std::string> all = a;
-  all.insert(all.end(), b.begin(), b.end());
-  return all;
-}
-
 absl::Status Refuse(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, reason, message);
 }
@@ -61,23 +49,6 @@ absl::string_view StateName(v1::WorkerState state) {
   }
 }
 
-Membership::Membership(const std::vector<std::string>& prefill_addresses,
-                       const std::vector<std::string>& decode_addresses,
-                       uint64_t tokenizer_fingerprint, Policy& policy, const Clock& clock)
-    : addresses_(Concat(prefill_addresses, decode_addresses)),
-      tokenizer_fingerprint_(tokenizer_fingerprint),
-      clock_(clock),
-      policy_(policy),
-      workers_(addresses_.size()),
-      index_(static_cast<int>(addresses_.size())),
-      health_(clock),
-      started_(clock.SinceStart()) {
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    const bool prefill = i < prefill_addresses.size();
-    workers_[i].role = prefill ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
-  }
-}
-
 void Membership::OnStreamStarted(int worker) {
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
@@ -87,21 +58,53 @@ void Membership::OnStreamStarted(int worker) {
 }
 
 absl::Status Membership::OnEvent(int worker, const worker_pb::WatchResponse& event) {
+  {
+    absl::MutexLock lock(&mutex_);
+    Worker& w = workers_[worker];
+    w.last_event = clock_.SinceStart();
+    if (event.has_card()) return OnCard(worker, event.card());
+    if (!w.card_seen) return BadStream("the stream did not begin with the worker's card");
+    if (event.has_snapshot()) {
+      BATON_RETURN_IF_ERROR(BeginSnapshot(worker, event.snapshot()));
+    } else if (event.has_delta()) {
+      BATON_RETURN_IF_ERROR(BeginDelta(worker, event.delta()));
+    } else {
+      if (event.has_load()) fleet_.OnReport(worker, w.load = event.load(), w.last_event);
+      if (w.snapshot_done) SetServingState(worker);
+      return absl::OkStatus();
+    }
+  }
+  // Not under the lock: tens of thousands of keys may come at once, and decisions do not wait.
+  bool fits;
+  if (event.has_snapshot()) {
+    fits = index_.Add(worker, event.snapshot().keys());
+  } else {
+    // What goes makes room for what comes.
+    index_.Remove(worker, event.delta().removed());
+    fits = index_.Add(worker, event.delta().added());
+  }
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
-  w.last_event = clock_.SinceStart();
-  if (event.has_card()) return OnCard(worker, event.card());
-  if (!w.card_seen) return BadStream("the stream did not begin with the worker's card");
-  if (event.has_snapshot()) BATON_RETURN_IF_ERROR(OnSnapshot(worker, event.snapshot()));
-  if (event.has_delta()) BATON_RETURN_IF_ERROR(OnDelta(worker, event.delta()));
-  if (event.has_load()) OnLoad(worker, event.load());
-  if (!w.snapshot_done) return absl::OkStatus();
-  if (w.load.draining()) {
+  if (!w.card_seen) {  // it expired meanwhile, and what it had was dropped
+    index_.DropWorker(worker);
+    return BadStream("the worker expired while it told what it has cached");
+  }
+  if (!fits) return BadStream("more cached blocks than blocks");
+  if (event.has_snapshot()) w.snapshot_done = event.snapshot().last();
+  if (w.snapshot_done) SetServingState(worker);
+  return absl::OkStatus();
+}
+
+// Of a worker that has told all, as it last said.
+void Membership::SetServingState(int worker) {
+  const Worker& w = workers_[worker];
+  if (!w.listed) {
+    SetState(worker, v1::WORKER_STATE_DRAINING, "no longer listed");
+  } else if (w.load.draining()) {
     SetState(worker, v1::WORKER_STATE_DRAINING, "the worker takes no new work");
   } else {
     SetState(worker, v1::WORKER_STATE_READY, "");
   }
-  return absl::OkStatus();
 }
 
 absl::Status Membership::OnCard(int worker, const worker_pb::WorkerCard& card) {
@@ -145,7 +148,7 @@ absl::Status Membership::CheckCard(int worker, const worker_pb::WorkerCard& card
 
 absl::Status Membership::CheckSameModel(int worker, const worker_pb::WorkerCard& card) const {
   for (size_t i = 0; i < workers_.size(); ++i) {
-    if (static_cast<int>(i) == worker || !workers_[i].card) continue;
+    if (static_cast<int>(i) == worker || !workers_[i].card || !workers_[i].listed) continue;
     const worker_pb::WorkerCard& first = *workers_[i].card;
     if (card.model_fingerprint() != first.model_fingerprint()) {
       return Refuse("MODEL_MISMATCH",
@@ -163,16 +166,7 @@ absl::Status Membership::CheckSameModel(int worker, const worker_pb::WorkerCard&
   return absl::OkStatus();
 }
 
-void Membership::OnLoad(int worker, const worker_pb::LoadReport& load) {
-  Worker& w = workers_[worker];
-  w.load = load;
-  const absl::Duration counted_before = w.last_event - kReportFlight;
-  while (!w.dispatched.empty() && w.dispatched.front().at <= counted_before) {
-    w.dispatched.pop_front();
-  }
-}
-
-absl::Status Membership::OnSnapshot(int worker, const worker_pb::CacheSnapshot& snapshot) {
+absl::Status Membership::BeginSnapshot(int worker, const worker_pb::CacheSnapshot& snapshot) {
   Worker& w = workers_[worker];
   if (w.snapshot_done) return BadStream("a second snapshot on one stream");
   if (!w.snapshot_begun) index_.DropWorker(worker);
@@ -181,12 +175,10 @@ absl::Status Membership::OnSnapshot(int worker, const worker_pb::CacheSnapshot& 
   }
   w.snapshot_begun = true;
   w.sequence = snapshot.sequence();
-  if (!index_.Add(worker, snapshot.keys())) return BadStream("more cached blocks than blocks");
-  w.snapshot_done = snapshot.last();
   return absl::OkStatus();
 }
 
-absl::Status Membership::OnDelta(int worker, const worker_pb::CacheDelta& delta) {
+absl::Status Membership::BeginDelta(int worker, const worker_pb::CacheDelta& delta) {
   Worker& w = workers_[worker];
   if (!w.snapshot_done) return BadStream("a cache change before the end of the snapshot");
   if (delta.sequence() != w.sequence + 1) {
@@ -194,9 +186,6 @@ absl::Status Membership::OnDelta(int worker, const worker_pb::CacheDelta& delta)
         absl::StrCat("cache change ", delta.sequence(), " after ", w.sequence, ": some were lost"));
   }
   w.sequence = delta.sequence();
-  // What goes makes room for what comes.
-  index_.Remove(worker, delta.removed());
-  if (!index_.Add(worker, delta.added())) return BadStream("more cached blocks than blocks");
   return absl::OkStatus();
 }
 
@@ -214,11 +203,11 @@ std::vector<int> Membership::Tick() {
   absl::MutexLock lock(&mutex_);
   const absl::Duration now = clock_.SinceStart();
   std::vector<int> expired;
-  for (int i = 0; i < worker_count(); ++i) {
+  fleet_.Tick(now);
+  dispatched_.Expire(now);
+  index_.Sweep(KeyTable::kSegments / 64);
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     Worker& w = workers_[i];
-    while (!w.dispatched.empty() && w.dispatched.front().at + kDispatchLife < now) {
-      w.dispatched.pop_front();
-    }
     const absl::Duration silence = now - w.last_event;
     const bool known = w.card.has_value() || w.stream_open;
     if (known && silence > kExpireAfter) {
@@ -239,10 +228,11 @@ std::vector<int> Membership::Tick() {
 void Membership::DropKnowledge(int worker) {
   Worker& w = workers_[worker];
   index_.DropWorker(worker);
+  dispatched_.DropWorker(worker);
+  fleet_.Forget(worker);
   health_.Forget(worker);
   w.card.reset();
   w.load.Clear();
-  w.dispatched.clear();
   // Whatever still comes on the stream no longer stands on a card.
   w.card_seen = w.snapshot_begun = w.snapshot_done = false;
 }
@@ -253,10 +243,16 @@ void Membership::SetState(int worker, v1::WorkerState state, std::string detail)
   w.state = state;
   w.detail = std::move(detail);
   if (!news) return;
+  if (state == v1::WORKER_STATE_READY) {
+    fleet_.Serves(worker, {w.role, w.card->model_fingerprint(), kv::RootPrefixKey(0, w.address, ""),
+                           w.card->total_blocks(), w.card->kv_layout().block_tokens()});
+  } else {
+    fleet_.Rests(worker);
+  }
   const bool good = state == v1::WORKER_STATE_READY || state == v1::WORKER_STATE_CONNECTING;
   const LogLevel level = good ? LogLevel::kInfo : LogLevel::kWarning;
   if (!LogEnabled(level)) return;
-  LogLine(level).stream() << RoleName(w.role) << " worker " << addresses_[worker] << " is "
+  LogLine(level).stream() << RoleName(w.role) << " worker " << w.address << " is "
                           << StateName(state) << (w.detail.empty() ? "" : ": ") << w.detail;
 }
 
@@ -264,7 +260,7 @@ std::optional<ModelInfo> Membership::model() const {
   absl::MutexLock lock(&mutex_);
   std::optional<ModelInfo> model;
   for (const Worker& w : workers_) {
-    if (!w.card) continue;
+    if (!w.card || !w.listed) continue;
     if (model) {
       model->max_model_len = std::min(model->max_model_len, w.card->max_model_len());
       continue;
@@ -282,11 +278,12 @@ std::optional<ModelInfo> Membership::model() const {
 
 std::vector<v1::WorkerStatus> Membership::List() const {
   absl::MutexLock lock(&mutex_);
-  std::vector<v1::WorkerStatus> list(workers_.size());
-  for (int i = 0; i < worker_count(); ++i) {
+  std::vector<v1::WorkerStatus> list;
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
-    v1::WorkerStatus& status = list[i];
-    status.set_address(addresses_[i]);
+    if (w.hold == nullptr) continue;
+    v1::WorkerStatus& status = list.emplace_back();
+    status.set_address(w.address);
     status.set_role(w.role);
     status.set_state(w.state);
     status.set_detail(w.detail);

@@ -8,10 +8,10 @@
 #define BATON_ROUTER_MEMBERSHIP_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -24,6 +24,9 @@
 #include "baton/v1/admin.pb.h"
 #include "common/base/clock.h"
 #include "common/kv/prefix_key.h"
+#include "router/decision.h"
+#include "router/dispatched_prefixes.h"
+#include "router/fleet_load.h"
 #include "router/pair_health.h"
 #include "router/policy.h"
 #include "router/prefix_index.h"
@@ -43,18 +46,49 @@ struct ModelInfo {
   internal::v1::GenerationDefaults defaults;
 };
 
+// While anyone has it, the number of its worker is given to no other one.
+using WorkerHold = std::shared_ptr<const int>;
+
 struct WorkerTarget {
-  int worker = kNoWorker;  // index into the addresses
+  int worker = kNoWorker;
   std::string address;
   std::string worker_id;
   uint64_t epoch = 0;
+  WorkerHold hold;
 };
+
+// Where a worker is to be found, and as what.
+struct WorkerAddress {
+  v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
+  std::string address;  // host:port
+
+  friend bool operator==(const WorkerAddress& a, const WorkerAddress& b) {
+    return a.role == b.role && a.address == b.address;
+  }
+  friend bool operator<(const WorkerAddress& a, const WorkerAddress& b) {
+    return std::tie(a.role, a.address) < std::tie(b.role, b.address);
+  }
+};
+
+// Numbers that a Membership gives, those of workers that are on their way out included.
+inline constexpr int kMaxWorkers = PrefixIndex::kMaxWorkers;
 
 struct Route {
   WorkerTarget prefill;  // kNoWorker: the decode worker computes the prompt itself
   WorkerTarget decode;
   int matched_blocks = 0;  // on the prefill worker
   std::string decision;
+  // When its first token is expected, from now on: the queue before the prompt, and its own
+  // computing. 0 while no worker has told what that takes.
+  absl::Duration predicted_ttft;
+  std::shared_ptr<Decision> why;  // null unless asked for
+};
+
+struct RouteOptions {
+  // Requests whose first token is expected later are refused. 0: none.
+  absl::Duration ttft_slo;
+  // From a prefill to a decode worker.
+  double kv_bytes_per_second = 1e9;
 };
 
 struct RouteRequest {
@@ -68,6 +102,12 @@ struct RouteRequest {
   bool avoided_prefill_may_do = false;
   // Has just computed this prompt, whether or not it has reported its blocks yet.
   int warm_prefill = kNoWorker;
+  // Fill Route::why.
+  bool explain = false;
+  // False: only asks. Nothing is noted, and nothing need be sent.
+  bool dispatch = true;
+  // RouteOptions::ttft_slo holds for it: nothing has been sent to the client yet.
+  bool may_refuse = false;
 };
 
 // Whose fault it is that a request failed on a pair.
@@ -77,13 +117,32 @@ enum class Blame {
   kDecodeWorker,  // it did not answer the router
 };
 
-// Thread-safe. Workers are numbered: prefill addresses first, then decode addresses.
+// Thread-safe. Workers have numbers, small and stable: of those that the constructor is given,
+// prefill addresses first, then decode addresses. The number of a worker that has gone is used
+// again once nothing refers to it.
 class Membership {
  public:
-  // `policy` and `clock` must outlive it.
+  // `policy` and `clock` must outlive it. REQUIRES: no address twice, at most kMaxWorkers.
   Membership(const std::vector<std::string>& prefill_addresses,
              const std::vector<std::string>& decode_addresses, uint64_t tokenizer_fingerprint,
-             Policy& policy, const Clock& clock);
+             Policy& policy, const Clock& clock, const RouteOptions& options = RouteOptions());
+
+  // --- Who there is (membership_roster.cc).
+
+  // From now on, these and no others get work. Those that are here already stay as they are. One
+  // that is no longer listed takes nothing new, and is watched until its last request has left it;
+  // listed again before that, it goes on. RESOURCE_EXHAUSTED, changing nothing, if there were more
+  // than kMaxWorkers; INVALID_ARGUMENT if a worker is listed twice.
+  absl::Status SetWorkers(absl::Span<const WorkerAddress> listed);
+  // The numbers of all that are to be watched.
+  std::vector<int> Watched() const;
+  // Grows whenever Watched() does.
+  int64_t roster_version() const;
+  // No longer listed, and no request refers to them: their streams can be ended.
+  std::vector<int> Departed() const;
+  // Call when the stream of a departed worker has ended: forgets it and frees its number. False if
+  // it has been listed again meanwhile, and is to be watched again.
+  bool Release(int worker);
 
   // --- From the Watch stream of a worker. An error ends the stream, and is logged.
 
@@ -105,7 +164,8 @@ class Membership {
   std::optional<ModelInfo> model() const;
   // A pair by the policy, noted as dispatched; pairs that have failed lately are passed over. A
   // decode worker alone if no prefill worker is usable. UNAVAILABLE with what is wrong with the
-  // decode workers if none is ready.
+  // decode workers if none is ready; RESOURCE_EXHAUSTED, with the time to retry, if no worker is
+  // expected to answer within the SLO.
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // How it went there.
   void OnRouteFailed(const Route& route, Blame blame);
@@ -119,16 +179,15 @@ class Membership {
 
   // --- For operators.
   std::vector<v1::WorkerStatus> List() const;
-  int worker_count() const { return static_cast<int>(addresses_.size()); }
-  const std::string& address(int worker) const { return addresses_[worker]; }
+  int worker_count() const;  // all numbers are below it
+  std::string address(int worker) const;
   absl::string_view policy_name() const { return policy_.name(); }
 
  private:
-  struct Dispatch {
-    absl::Duration at;
-    int64_t tokens;
-  };
   struct Worker {
+    WorkerHold hold;  // null: the number is free
+    bool listed = false;
+    std::string address;
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     v1::WorkerState state = v1::WORKER_STATE_CONNECTING;
     std::string detail = "not reached yet";
@@ -140,8 +199,17 @@ class Membership {
     bool card_seen = false;
     bool snapshot_begun = false;
     bool snapshot_done = false;
-    uint64_t sequence = 0;            // of the last delta applied
-    std::deque<Dispatch> dispatched;  // by this router, perhaps not in `load` yet
+    uint64_t sequence = 0;  // of the last delta applied
+  };
+
+  // What was chosen, as it was seen.
+  struct Pair {
+    std::optional<Candidate> prefill;
+    Candidate decode;
+    absl::string_view decision;
+    double price = 0;
+
+    const Candidate& computes() const { return prefill ? *prefill : decode; }
   };
 
   absl::Status OnCard(int worker, const internal::v1::WorkerCard& card)
@@ -150,30 +218,51 @@ class Membership {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSameModel(int worker, const internal::v1::WorkerCard& card) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnLoad(int worker, const internal::v1::LoadReport& load)
+  absl::Status BeginSnapshot(int worker, const internal::v1::CacheSnapshot& snapshot)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OnSnapshot(int worker, const internal::v1::CacheSnapshot& snapshot)
+  absl::Status BeginDelta(int worker, const internal::v1::CacheDelta& delta)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OnDelta(int worker, const internal::v1::CacheDelta& delta)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int TakeNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Add(const WorkerAddress& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetListed(int worker, bool listed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetServingState(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropKnowledge(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(int worker, v1::WorkerState state, std::string detail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<Candidate> Candidates(v1::WorkerRole role, const RouteRequest& request) const
+  void Candidates(v1::WorkerRole role, const RouteRequest& request, absl::Span<const int> depths,
+                  std::vector<Candidate>* candidates) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RouteQuery QueryOf(const RouteRequest& request, int decode_worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  RouteChoice ChoosePair(const RouteRequest& request, std::vector<Candidate> prefill,
-                         std::vector<Candidate>* decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                  absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
+                        const Pair& pair) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteDispatch(const RouteQuery& query, const Pair& pair)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
+                                    absl::Span<const Candidate> prefill,
+                                    absl::Span<const Candidate> decode) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status NoDecodeWorker() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   WorkerTarget Target(int worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const std::vector<std::string> addresses_;
   const uint64_t tokenizer_fingerprint_;
   const Clock& clock_;
+  const RouteOptions options_;
+
+  // Have locks of their own. Under mutex_, or without it.
+  PrefixIndex index_;
+  DispatchedPrefixes dispatched_;
 
   mutable absl::Mutex mutex_;
   Policy& policy_;  // Choose() only under mutex_
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
-  PrefixIndex index_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> free_ ABSL_GUARDED_BY(mutex_);  // numbers below worker_count()
+  int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
+  // Of the last decision: kept for their memory.
+  std::vector<Candidate> prefill_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Candidate> decode_ ABSL_GUARDED_BY(mutex_);
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
   const absl::Duration started_;
 };

@@ -1,95 +1,196 @@
 // The part of Membership that answers requests: who may take one.
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
+#include "common/base/random_id.h"
+#include "common/base/status_macros.h"
 #include "router/membership.h"
 
 namespace baton::router {
 namespace {
 
 constexpr absl::Duration kNoWorkerRetryAfter = absl::Seconds(1);
+constexpr absl::Duration kShortestSloRetry = absl::Milliseconds(50);
+constexpr absl::Duration kLongestSloRetry = absl::Seconds(60);
+// What a worker has cached of a prompt that it was sent, it has told this long after its end.
+constexpr absl::Duration kTellsWithin = absl::Seconds(2);
+// Of an answer, until more is known of it.
+constexpr double kAnswerTokens = 128;
 
-// Those that `keep`, if there are any.
+// Keeps those that `keep`, if there are any.
 template <class Keep>
-std::vector<Candidate> Prefer(const std::vector<Candidate>& candidates, Keep keep) {
-  std::vector<Candidate> kept;
-  absl::c_copy_if(candidates, std::back_inserter(kept), keep);
-  return kept.empty() ? candidates : kept;
+void Prefer(std::vector<Candidate>* candidates, Keep keep) {
+  if (absl::c_any_of(*candidates, keep)) {
+    candidates->erase(std::remove_if(candidates->begin(), candidates->end(), std::not_fn(keep)),
+                      candidates->end());
+  }
+}
+
+double BlockBytes(const internal::v1::KvLayout& layout) {
+  const int value_bytes = layout.dtype() == "float32" ? 4 : layout.dtype() == "int8" ? 1 : 2;
+  return 2.0 * layout.layers() * layout.kv_heads() * layout.head_dim() * layout.block_tokens() *
+         value_bytes;
 }
 
 }  // namespace
 
 absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
-  absl::MutexLock lock(&mutex_);
-  std::vector<Candidate> decode = Candidates(v1::WORKER_ROLE_DECODE, request);
-  if (decode.empty()) return NoDecodeWorker();
-  decode = Prefer(decode, [this](const Candidate& c) {
-    mutex_.AssertHeld();
-    return health_.WorkerUsable(c.worker);
-  });
-  std::vector<Candidate> prefill = Candidates(v1::WORKER_ROLE_PREFILL, request);
-  const RouteChoice choice = ChoosePair(request, prefill, &decode);
-  const Candidate& d = decode[choice.decode];
-  const absl::Duration now = clock_.SinceStart();
-  Route route;
-  route.decode = Target(d.worker);
-  route.decision = std::string(choice.decision);
-  int64_t to_compute = request.prompt_tokens;
-  const int block_tokens = workers_[d.worker].card->kv_layout().block_tokens();
-  if (choice.prefill != kNoWorker) {
-    route.prefill = Target(choice.prefill);
-    route.matched_blocks = index_.MatchDepth(choice.prefill, request.keys);
-    to_compute -= int64_t{route.matched_blocks} * block_tokens;
-    workers_[choice.prefill].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
-    workers_[d.worker].dispatched.push_back({now, 1});
-  } else {
-    route.matched_blocks = d.matched_blocks;
-    to_compute -= int64_t{route.matched_blocks} * block_tokens;
-    workers_[d.worker].dispatched.push_back({now, std::max<int64_t>(to_compute, 1)});
+  // The long part, without the lock.
+  std::vector<int> depths;
+  index_.Match(request.keys, &depths);
+  dispatched_.Match(request.keys, &depths);
+  if (request.warm_prefill >= 0 && request.warm_prefill < static_cast<int>(depths.size())) {
+    depths[request.warm_prefill] = static_cast<int>(request.keys.size());
   }
-  health_.OnChosen(route.prefill.worker, route.decode.worker);
+  Route route;
+  absl::Duration told_by;
+  bool will_be_cached;
+  {
+    absl::MutexLock lock(&mutex_);
+    Candidates(v1::WORKER_ROLE_DECODE, request, depths, &decode_);
+    if (decode_.empty()) return NoDecodeWorker();
+    Candidates(v1::WORKER_ROLE_PREFILL, request, depths, &prefill_);
+    const RouteQuery query = QueryOf(request, decode_[0].worker);
+    const Pair pair = ChoosePair(query, prefill_, decode_);
+    BATON_RETURN_IF_ERROR(CheckSlo(request, prefill_, pair));
+    const Candidate& computes = pair.computes();
+    route.decode = Target(pair.decode.worker);
+    if (pair.prefill) route.prefill = Target(pair.prefill->worker);
+    route.matched_blocks = computes.matched_blocks;
+    route.decision = std::string(pair.decision);
+    const absl::Duration finish = absl::Seconds(computes.queue_s + computes.service_s);
+    if (computes.cost_known) route.predicted_ttft = finish;
+    if (request.explain) route.why = Explain(query, route, pair, prefill_, decode_);
+    if (!request.dispatch) return route;
+    NoteDispatch(query, pair);
+    told_by = clock_.SinceStart() + finish + kTellsWithin;
+    will_be_cached = pair.prefill && workers_[pair.prefill->worker].card->prefix_caching();
+  }
+  if (will_be_cached) dispatched_.Add(route.prefill.worker, request.keys, told_by);
   return route;
 }
 
-// In the choice returned, `prefill` is the worker itself, and `decode` an index into *decode, which
-// may have been narrowed.
-RouteChoice Membership::ChoosePair(const RouteRequest& request, std::vector<Candidate> prefill,
-                                   std::vector<Candidate>* decode) {
+// Those who may take the request; of those to avoid only where there is nobody else.
+void Membership::Candidates(v1::WorkerRole role, const RouteRequest& request,
+                            absl::Span<const int> depths,
+                            std::vector<Candidate>* candidates) const {
+  candidates->clear();
+  FleetLoad::Query query;
+  query.role = role;
+  query.model_fingerprint = request.model_fingerprint;
+  query.prompt_tokens = request.prompt_tokens;
+  query.matched_blocks = depths;
+  fleet_.Collect(query, clock_.SinceStart(), candidates);
+  const auto wanted = [&request](const Candidate& c) {
+    return !absl::c_linear_search(request.avoid, c.worker);
+  };
+  const auto usable = [this](const Candidate& c) {
+    mutex_.AssertHeld();
+    return health_.WorkerUsable(c.worker);
+  };
+  const auto drop = [candidates](const auto& keep) {
+    candidates->erase(std::remove_if(candidates->begin(), candidates->end(), std::not_fn(keep)),
+                      candidates->end());
+  };
+  if (role == v1::WORKER_ROLE_DECODE) {
+    if (!request.avoid.empty()) Prefer(candidates, wanted);
+    if (!health_.all_usable()) Prefer(candidates, usable);
+    return;
+  }
+  if (!request.avoid.empty()) {
+    if (request.avoided_prefill_may_do) {
+      Prefer(candidates, wanted);
+    } else {
+      drop(wanted);
+    }
+  }
+  if (!health_.all_usable()) drop(usable);
+}
+
+RouteQuery Membership::QueryOf(const RouteRequest& request, int decode_worker) const {
+  const internal::v1::KvLayout& layout = workers_[decode_worker].card->kv_layout();
   RouteQuery query;
   query.prompt_tokens = request.prompt_tokens;
-  const int block_tokens = workers_[(*decode)[0].worker].card->kv_layout().block_tokens();
-  query.prompt_blocks = (request.prompt_tokens + block_tokens - 1) / block_tokens;
-  prefill.erase(std::remove_if(prefill.begin(), prefill.end(),
-                               [this](const Candidate& c) {
-                                 mutex_.AssertHeld();
-                                 return !health_.WorkerUsable(c.worker);
-                               }),
-                prefill.end());
+  query.block_tokens = layout.block_tokens();
+  query.prompt_blocks = (request.prompt_tokens + query.block_tokens - 1) / query.block_tokens;
+  query.keys = request.keys;
+  query.block_transfer_s = BlockBytes(layout) / options_.kv_bytes_per_second;
+  query.answer_tokens = kAnswerTokens;
+  return query;
+}
+
+// Pairs that fail together are passed over: first another decode worker is asked for, then another
+// prefill worker.
+Membership::Pair Membership::ChoosePair(const RouteQuery& query,
+                                        absl::Span<const Candidate> prefill,
+                                        absl::Span<const Candidate> decode) {
+  std::vector<Candidate> left, partners;
   while (!prefill.empty()) {
-    RouteChoice choice = policy_.Choose(query, prefill, *decode);
+    RouteChoice choice = policy_.Choose(query, prefill, decode);
+    if (choice.prefill < 0) return {std::nullopt, decode[choice.decode], choice.decision};
     const Candidate chosen = prefill[choice.prefill];
     const auto usable = [this, &chosen](const Candidate& c) {
       mutex_.AssertHeld();
       return health_.PairUsable(chosen.worker, c.worker);
     };
-    if (!usable((*decode)[choice.decode])) {
-      std::vector<Candidate> partners;
-      absl::c_copy_if(*decode, std::back_inserter(partners), usable);
-      if (partners.empty()) {
-        prefill.erase(prefill.begin() + choice.prefill);
-        continue;
-      }
-      *decode = std::move(partners);
-      choice = policy_.Choose(query, absl::MakeConstSpan(&chosen, 1), *decode);
+    if (usable(decode[choice.decode])) {
+      return {chosen, decode[choice.decode], choice.decision, choice.price};
     }
-    choice.prefill = chosen.worker;
-    return choice;
+    partners.clear();
+    absl::c_copy_if(decode, std::back_inserter(partners), usable);
+    if (!partners.empty()) {
+      const RouteChoice other = policy_.Choose(query, absl::MakeConstSpan(&chosen, 1), partners);
+      const Candidate& partner = partners[other.decode];
+      if (other.prefill < 0) return {std::nullopt, partner, other.decision};
+      return {chosen, partner, choice.decision, choice.price};
+    }
+    if (left.empty()) left.assign(prefill.begin(), prefill.end());
+    left.erase(left.begin() + choice.prefill);
+    prefill = left;
   }
-  return policy_.Choose(query, {}, *decode);
+  const RouteChoice choice = policy_.Choose(query, {}, decode);
+  return {std::nullopt, decode[choice.decode], choice.decision};
+}
+
+absl::Status Membership::CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
+                                  const Pair& pair) const {
+  if (options_.ttft_slo <= absl::ZeroDuration() || !request.may_refuse) return absl::OkStatus();
+  const Candidate& computes = pair.computes();
+  if (!computes.cost_known) return absl::OkStatus();
+  double soonest = computes.queue_s + computes.service_s;
+  for (const Candidate& c : prefill) soonest = std::min(soonest, c.queue_s + c.service_s);
+  const absl::Duration excess = absl::Seconds(soonest) - options_.ttft_slo;
+  if (excess <= absl::ZeroDuration()) return absl::OkStatus();
+  // Those refused together do not come back together.
+  const double share = static_cast<double>(RandomId64() >> 11) * 0x1p-53;
+  return WithRetryAfter(
+      MakeError(absl::StatusCode::kResourceExhausted, "TTFT_SLO_UNREACHABLE",
+                absl::StrCat("the first token is expected in ",
+                             absl::ToInt64Milliseconds(absl::Seconds(soonest)),
+                             " ms at the soonest, but promised within ",
+                             absl::ToInt64Milliseconds(options_.ttft_slo), " ms")),
+      std::clamp(excess * (1 + share), kShortestSloRetry, kLongestSloRetry));
+}
+
+void Membership::NoteDispatch(const RouteQuery& query, const Pair& pair) {
+  const absl::Duration now = clock_.SinceStart();
+  const Candidate& computes = pair.computes();
+  const int64_t tokens = std::max<int64_t>(
+      query.prompt_tokens - int64_t{computes.matched_blocks} * query.block_tokens, 1);
+  const int received = std::max(0, query.prompt_blocks - pair.decode.matched_blocks);
+  if (pair.prefill) {
+    const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
+    fleet_.OnDispatch(pair.prefill->worker, now, tokens, pair.prefill->service_s, computed);
+    fleet_.OnDispatch(pair.decode.worker, now, 1, 0, received);
+  } else {
+    fleet_.OnDispatch(pair.decode.worker, now, tokens, pair.decode.service_s, received);
+  }
+  health_.OnChosen(pair.prefill ? pair.prefill->worker : kNoWorker, pair.decode.worker);
 }
 
 void Membership::OnRouteFailed(const Route& route, Blame blame) {
@@ -118,34 +219,11 @@ bool Membership::MayLive(const WorkerTarget& target) const {
   return !w.card || w.card->epoch() == target.epoch;
 }
 
-std::vector<Candidate> Membership::Candidates(v1::WorkerRole role,
-                                              const RouteRequest& request) const {
-  std::vector<Candidate> preferred, avoided;
-  for (int i = 0; i < worker_count(); ++i) {
-    const Worker& w = workers_[i];
-    if (w.role != role || w.state != v1::WORKER_STATE_READY) continue;
-    if (w.card->model_fingerprint() != request.model_fingerprint) continue;
-    Candidate candidate;
-    candidate.worker = i;
-    candidate.matched_blocks = i == request.warm_prefill ? static_cast<int>(request.keys.size())
-                                                         : index_.MatchDepth(i, request.keys);
-    candidate.running = w.load.running();
-    candidate.queued = w.load.queued() + static_cast<int>(w.dispatched.size());
-    candidate.queued_tokens = w.load.queued_tokens();
-    for (const Dispatch& dispatch : w.dispatched) candidate.queued_tokens += dispatch.tokens;
-    candidate.free_blocks = w.load.free_blocks();
-    const bool avoid = absl::c_linear_search(request.avoid, i);
-    (avoid ? avoided : preferred).push_back(candidate);
-  }
-  const bool avoided_may_do = role == v1::WORKER_ROLE_DECODE || request.avoided_prefill_may_do;
-  return preferred.empty() && avoided_may_do ? avoided : preferred;
-}
-
 absl::Status Membership::NoDecodeWorker() const {
   std::map<absl::string_view, int> states;
   int listed = 0;
   for (const Worker& w : workers_) {
-    if (w.role != v1::WORKER_ROLE_DECODE) continue;
+    if (w.role != v1::WORKER_ROLE_DECODE || !w.listed) continue;
     ++listed;
     ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since" : StateName(w.state)];
   }
@@ -159,14 +237,15 @@ absl::Status Membership::NoDecodeWorker() const {
 }
 
 WorkerTarget Membership::Target(int worker) const {
-  const internal::v1::WorkerCard& card = *workers_[worker].card;
-  return {worker, addresses_[worker], card.worker_id(), card.epoch()};
+  const Worker& w = workers_[worker];
+  return {worker, w.address, w.card->worker_id(), w.card->epoch(), w.hold};
 }
 
 bool Membership::Ready() const {
   absl::MutexLock lock(&mutex_);
   bool prefill = false, prefill_listed = false, decode = false;
   for (const Worker& w : workers_) {
+    if (!w.listed) continue;
     const bool ready = w.state == v1::WORKER_STATE_READY;
     if (w.role == v1::WORKER_ROLE_DECODE) {
       decode = decode || ready;

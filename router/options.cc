@@ -66,6 +66,18 @@ absl::Status Validate(Options* options) {
   if (options->retry_budget_capacity < options->retry_budget_reserve) {
     return BadFlag("retry-budget-capacity", "at least --retry-budget-reserve expected");
   }
+  if (options->routing_policy != "priced" && options->routing_policy != "prefix_then_load") {
+    return BadFlag("routing-policy", absl::StrCat("\"", options->routing_policy,
+                                                  "\" given, priced or prefix_then_load expected"));
+  }
+  if (!(options->congestion_gain >= 0 && options->congestion_gain <= 100)) {
+    return BadFlag("congestion-gain", "0 to 100 expected");
+  }
+  if (options->ttft_slo_ms < 0) return BadFlag("ttft-slo-ms", "0 or more expected");
+  if (options->max_local_prefill_tokens < 0) {
+    return BadFlag("max-local-prefill-tokens", "0 or more expected");
+  }
+  BATON_RETURN_IF_ERROR(CheckPositive("kv-bytes-per-second", options->kv_bytes_per_second));
   BATON_RETURN_IF_ERROR(CheckPositive("max-queued-prompts", options->max_queued_prompts));
   BATON_RETURN_IF_ERROR(CheckPositive("max-prompt-bytes", options->max_prompt_bytes));
   BATON_RETURN_IF_ERROR(CheckPositive("tokenizer-threads", options->tokenizer_threads));

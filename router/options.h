@@ -41,6 +41,18 @@ struct Options {
   // … and how many at once, in the short run: at the start, and after a quiet time.
   int retry_budget_reserve = 32;
   int retry_budget_capacity = 128;
+
+  // Routing: "priced", see priced_policy.h, or "prefix_then_load", see policy.h.
+  std::string routing_policy = "priced";
+  // How much the congestion of the fleet raises the price of computing what is cached elsewhere.
+  double congestion_gain = 1;
+  // Requests whose first token is expected later than this are refused. 0: none.
+  int64_t ttft_slo_ms = 0;
+  // What a decode worker lacks of a prompt it may compute itself up to so many tokens, where that
+  // is cheaper than a prefill worker and the way from there. 0: never.
+  int max_local_prefill_tokens = 512;
+  // Of KV on the way from a prefill to a decode worker.
+  int64_t kv_bytes_per_second = 1'000'000'000;
 };
 
 // INVALID_ARGUMENT naming the flag. Fills served_model_name where it is empty.

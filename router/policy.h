@@ -6,6 +6,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/kv/prefix_key.h"
 
 namespace baton::router {
 
@@ -13,23 +14,37 @@ namespace baton::router {
 // that the report cannot contain yet.
 struct Candidate {
   int worker = 0;          // what the choice names
-  int matched_blocks = 0;  // of the prompt, from its start, cached there
+  int matched_blocks = 0;  // of the prompt, from its start, cached there or on its way there
   int running = 0;
   int queued = 0;
   int64_t queued_tokens = 0;
-  int free_blocks = 0;
+  int free_blocks = 0;  // can be below 0: dispatched for more than there is
+  int total_blocks = 0;
+  // By the worker's own cost of prefill, or by the fleet's where it has told none.
+  double queue_s = 0;       // Q: until the prompts before this one are computed
+  double service_s = 0;     // T: to compute what is not cached of this one
+  bool cost_known = false;  // some worker of its role has told its cost: queue_s and service_s hold
+  double step_s = 0;        // decode workers: per token, once this request is in the batch
+  double silence_s = 0;     // since its last report
+  uint64_t identity = 0;    // the same in all routers
 };
 
 struct RouteQuery {
   int prompt_tokens = 0;
   int prompt_blocks = 0;  // that the prompt will take, the partial last one included
+  int block_tokens = 16;
+  absl::Span<const kv::PrefixKey> keys = {};
+  double block_transfer_s = 0;  // to bring the KV of one block from a prefill to a decode worker
+  double answer_tokens = 0;     // expected
 };
 
 // Indexes into the candidates given.
 struct RouteChoice {
-  int prefill = -1;  // none was given
+  int prefill = -1;  // none was given, or the decode worker does better alone
   int decode = 0;
-  absl::string_view decision;  // why, as a metric label: "prefix", "load" or "decode_only"
+  // Why, as a metric label: static text.
+  absl::string_view decision;
+  double price = 0;  // κ: of a second of computing, beyond that second; 0: the policy has none
 };
 
 // Called under the router's lock: quick, no I/O. Need not be thread-safe.
@@ -46,7 +61,7 @@ class Policy {
 // Prefill: longest cached prefix, then fewest tokens to compute before this prompt.
 // Decode: one that has room for the prompt, then fewest sequences, then most free blocks. Of those
 // that are to compute the prompt themselves: room, then longest cached prefix, then as above.
-// What is still equal is taken in turn.
+// What is still equal is taken in turn. Needs no costs, and lets what is popular pile up.
 class PrefixThenLoad final : public Policy {
  public:
   absl::string_view name() const override { return "prefix_then_load"; }

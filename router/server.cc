@@ -5,6 +5,7 @@
 #include "common/base/log.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
+#include "router/priced_policy.h"
 
 namespace baton::router {
 namespace {
@@ -12,12 +13,19 @@ namespace {
 // How late a stalled stream, or a worker for a request that waits for one, may be noticed.
 constexpr absl::Duration kCallTick = absl::Milliseconds(50);
 
-std::vector<std::shared_ptr<grpc::Channel>> ChannelsTo(const Membership& workers) {
-  std::vector<std::shared_ptr<grpc::Channel>> channels;
-  for (int i = 0; i < workers.worker_count(); ++i) {
-    channels.push_back(MakeChannel(workers.address(i)));
-  }
-  return channels;
+std::unique_ptr<Policy> MakePolicy(const Options& options) {
+  if (options.routing_policy == "prefix_then_load") return std::make_unique<PrefixThenLoad>();
+  PricedOptions priced;
+  priced.gain = options.congestion_gain;
+  priced.max_local_prefill_tokens = options.max_local_prefill_tokens;
+  return std::make_unique<PricedPolicy>(priced);
+}
+
+RouteOptions RouteOptionsFrom(const Options& options) {
+  RouteOptions route;
+  route.ttft_slo = absl::Milliseconds(options.ttft_slo_ms);
+  route.kv_bytes_per_second = static_cast<double>(options.kv_bytes_per_second);
+  return route;
 }
 
 }  // namespace
@@ -46,10 +54,9 @@ RouterServer::RouterServer(Options options, const Clock& clock,
       metrics_endpoint_(std::move(metrics_endpoint)),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
+      policy_(MakePolicy(options_)),
       membership_(options_.prefill_workers, options_.decode_workers, tokenizer_->fingerprint(),
-                  policy_, clock_),
-      channels_(ChannelsTo(membership_)),
-      network_(channels_),
+                  *policy_, clock_, RouteOptionsFrom(options_)),
       admission_({options_.max_inflight_requests, options_.max_inflight_prompt_tokens,
                   absl::Milliseconds(options_.retry_after_ms)},
                  clock_,
@@ -65,7 +72,7 @@ RouterServer::RouterServer(Options options, const Clock& clock,
              admission_, retry_budget_, pool_,  call_watch_, network_},
       inference_(parts_),
       admin_(membership_),
-      watch_(std::make_unique<WorkerWatch>(membership_, channels_, clock_,
+      watch_(std::make_unique<WorkerWatch>(membership_, network_, clock_,
                                            [this](bool ready) { PublishState(ready); })) {}
 
 absl::Status RouterServer::Listen() {

@@ -13,6 +13,7 @@
 #include "common/telemetry/metrics.h"
 #include "router/generate_call.h"
 #include "router/options.h"
+#include "router/policy.h"
 #include "router/service.h"
 #include "router/worker_watch.h"
 
@@ -50,9 +51,8 @@ class RouterServer {
   const std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics
   RouterMetrics metrics_;
-  PrefixThenLoad policy_;
+  const std::unique_ptr<Policy> policy_;
   Membership membership_;
-  const std::vector<std::shared_ptr<grpc::Channel>> channels_;  // numbered as in membership_
   GrpcDecodeNetwork network_;
   Admission admission_;
   RetryBudget retry_budget_;

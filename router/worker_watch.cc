@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/random_id.h"
 #include "common/base/rpc/grpc_status.h"
+#include "common/base/rpc/server.h"
 
 namespace baton::router {
 namespace {
@@ -75,18 +76,9 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
   bool established_ = false;
 };
 
-WorkerWatch::WorkerWatch(Membership& membership,
-                         std::vector<std::shared_ptr<grpc::Channel>> channels, const Clock& clock,
+WorkerWatch::WorkerWatch(Membership& membership, GrpcDecodeNetwork& network, const Clock& clock,
                          std::function<void(bool)> on_change)
-    : membership_(membership), clock_(clock), on_change_(std::move(on_change)) {
-  for (const auto& channel : channels) {
-    Slot slot;
-    slot.stub = internal::v1::WorkerService::NewStub(channel);
-    slot.retry_at = clock_.SinceStart();
-    slot.backoff = kFirstBackoff;
-    slots_.push_back(std::move(slot));
-  }
-}
+    : membership_(membership), network_(network), clock_(clock), on_change_(std::move(on_change)) {}
 
 WorkerWatch::~WorkerWatch() { Stop(); }
 
@@ -111,15 +103,20 @@ void WorkerWatch::Run() {
       awake_ = false;
       if (stopping_) break;
       ReapEnded();
+      LetGo();
+      FollowRoster();
       OpenDue();
       for (int worker : membership_.Tick()) {
-        if (slots_[worker].stream != nullptr) slots_[worker].stream->Cancel();
+        const auto found = slots_.find(worker);
+        if (found != slots_.end() && found->second.stream != nullptr) {
+          found->second.stream->Cancel();
+        }
       }
     }
     on_change_(membership_.Ready());
   }
   absl::MutexLock lock(&mutex_);
-  for (Slot& slot : slots_) {
+  for (auto& [worker, slot] : slots_) {
     if (slot.stream != nullptr) slot.stream->Cancel();
   }
   while (AnyOpen()) {
@@ -129,25 +126,53 @@ void WorkerWatch::Run() {
 }
 
 void WorkerWatch::ReapEnded() {
-  for (Slot& slot : slots_) {
+  for (auto& [worker, slot] : slots_) {
     if (!slot.ended) continue;
     slot.stream.reset();
     slot.ended = false;
   }
 }
 
+// Ends what is held for workers that have departed, the stream first.
+void WorkerWatch::LetGo() {
+  for (int worker : membership_.Departed()) {
+    const auto found = slots_.find(worker);
+    if (found != slots_.end() && found->second.stream != nullptr) {
+      found->second.stream->Cancel();
+    } else if (membership_.Release(worker) && found != slots_.end()) {
+      network_.Disconnect(worker);
+      slots_.erase(found);
+    }
+  }
+}
+
+void WorkerWatch::FollowRoster() {
+  // Before the numbers are asked for: whoever comes between the two is found once more.
+  const int64_t version = membership_.roster_version();
+  if (version == roster_version_) return;
+  roster_version_ = version;
+  for (int worker : membership_.Watched()) {
+    if (slots_.count(worker) > 0) continue;
+    const std::shared_ptr<grpc::Channel> channel = MakeChannel(membership_.address(worker));
+    network_.Connect(worker, channel);
+    Slot& slot = slots_[worker];
+    slot.stub = internal::v1::WorkerService::NewStub(channel);
+    slot.retry_at = clock_.SinceStart();
+    slot.backoff = kFirstBackoff;
+  }
+}
+
 void WorkerWatch::OpenDue() {
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    Slot& slot = slots_[i];
+  for (auto& [worker, slot] : slots_) {
     if (slot.stream != nullptr || clock_.SinceStart() < slot.retry_at) continue;
-    slot.stream = std::make_unique<Stream>(*this, static_cast<int>(i));
+    slot.stream = std::make_unique<Stream>(*this, worker);
     slot.stream->Open(*slot.stub);
   }
 }
 
 bool WorkerWatch::AnyOpen() const {
   return std::any_of(slots_.begin(), slots_.end(),
-                     [](const Slot& slot) { return slot.stream != nullptr; });
+                     [](const auto& slot) { return slot.second.stream != nullptr; });
 }
 
 void WorkerWatch::Wake() {
@@ -158,7 +183,7 @@ void WorkerWatch::Wake() {
 
 void WorkerWatch::OnEnded(int worker, bool was_established, bool was_refused) {
   absl::MutexLock lock(&mutex_);
-  Slot& slot = slots_[worker];
+  Slot& slot = slots_.at(worker);
   if (was_established) slot.backoff = kFirstBackoff;
   const absl::Duration backoff = was_refused ? kRefusedBackoff : slot.backoff;
   slot.retry_at = clock_.SinceStart() + Jittered(backoff);

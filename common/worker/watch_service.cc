@@ -167,6 +167,10 @@ void WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
   report->set_queued_tokens(load.queued_tokens);
   report->set_free_blocks(load.free_blocks);
   report->set_draining(load.draining);
+  report->set_remaining_work_us(absl::ToInt64Microseconds(load.remaining_work));
+  if (load.prefill_cost) *report->mutable_prefill_cost() = *load.prefill_cost;
+  report->set_decode_step_us(absl::ToInt64Microseconds(load.decode_step));
+  report->set_decode_context_tokens(load.decode_context_tokens);
   watcher.Push(std::move(response));
 }
 

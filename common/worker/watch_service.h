@@ -4,6 +4,7 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -23,6 +24,12 @@ struct WorkerLoad {
   int free_blocks = 0;  // free or evictable
   int open_transfers = 0;
   bool draining = false;
+  // Until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.
+  absl::Duration remaining_work;
+  std::optional<internal::v1::PrefillCost> prefill_cost;  // once it is known
+  // Decode workers: of steps that compute no prompt, averages; 0 before the first.
+  absl::Duration decode_step;
+  int64_t decode_context_tokens = 0;
   kv::BlockCounts counts;
 };
 

@@ -300,6 +300,36 @@ TEST_F(MembershipTest, OwnDispatchesCountUntilReported) {
   EXPECT_EQ(Choose()->prefill.worker, first->prefill.worker);
 }
 
+TEST_F(MembershipTest, AskingAloneChangesNothing) {
+  MakeReady(kDecode);
+  MakeReady(kPrefill0, {1, 2});
+  MakeReady(kPrefill1);
+  RouteRequest request;
+  request.model_fingerprint = Card(0).model_fingerprint();
+  const std::vector<uint64_t> keys = {1, 2, 3};
+  request.keys = keys;
+  request.prompt_tokens = 100;
+  request.explain = true;
+  request.dispatch = false;
+  for (int i = 0; i < 3; ++i) {
+    const auto route = membership_.Choose(request);
+    ASSERT_TRUE(route.ok());
+    const Decision& why = *route->why;
+    EXPECT_EQ(why.prefill, kPrefill0);
+    EXPECT_EQ(why.prefill_address, "p0:1");
+    EXPECT_EQ(why.decode_address, "d0:1");
+    EXPECT_EQ(why.label, "prefix");
+    EXPECT_EQ(why.predicted_cached_tokens, 32);
+    EXPECT_EQ(why.prefill_candidates, 2);
+    ASSERT_EQ(why.candidates.size(), 3u);
+    EXPECT_EQ(why.candidates[0].cached_tokens, 32);
+    EXPECT_EQ(why.candidates[1].cached_tokens, 0);
+    EXPECT_EQ(why.candidates[2].role, v1::WORKER_ROLE_DECODE);
+    for (const DecisionCandidate& c : why.candidates)
+      EXPECT_EQ(c.queue_seconds, 0) << "noted as sent";
+  }
+}
+
 TEST_F(MembershipTest, WarmPrefixWinsAndAvoidedWorkersAreUsedOnlyAlone) {
   MakeReady(kDecode);
   MakeReady(kPrefill0);

@@ -1,0 +1,109 @@
+// How busy each worker is and what a prompt would take there: the last reports, and what this
+// router has sent since. The numbers that decisions are made of, packed for a pass over a thousand
+// workers.
+#ifndef BATON_ROUTER_FLEET_LOAD_H_
+#define BATON_ROUTER_FLEET_LOAD_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "baton/internal/v1/worker.pb.h"
+#include "baton/v1/admin.pb.h"
+#include "router/policy.h"
+#include "router/prefill_cost.h"
+#include "router/step_cost.h"
+
+namespace baton::router {
+
+// Workers are numbers, as in Membership; times are of its clock. Unsynchronized.
+class FleetLoad {
+ public:
+  void Grow(int worker_count);
+
+  // The worker takes work from now on: who it is.
+  struct Identity {
+    v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
+    uint64_t model_fingerprint = 0;
+    uint64_t hash = 0;  // the same in all routers
+    int total_blocks = 0;
+    int block_tokens = 16;
+  };
+  void Serves(int worker, const Identity& identity);
+  // It takes none. What it told is kept.
+  void Rests(int worker);
+  // As if it had never been.
+  void Forget(int worker);
+
+  // Numbers that no worker can mean are taken as none.
+  void OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now);
+  // This router has sent something there: prompt tokens to compute in that time (a decode worker
+  // that only receives them: none), and blocks that it will fill. Counts until a report can contain
+  // it.
+  void OnDispatch(int worker, absl::Duration now, int64_t tokens, double seconds, int blocks);
+  // From time to time: brings the fleet's mean costs up to date.
+  void Tick(absl::Duration now);
+
+  struct Query {
+    v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
+    uint64_t model_fingerprint = 0;
+    int prompt_tokens = 0;
+    absl::Span<const int> matched_blocks;  // by worker; what lies behind its end is 0
+  };
+  // Appends a candidate for each worker of the role and model that takes work, in order.
+  void Collect(const Query& query, absl::Duration now, std::vector<Candidate>* candidates) const;
+
+  // Prompts of so many tokens behind so many cached ones, on that worker.
+  double ServiceSeconds(int worker, double tokens, double cached) const;
+
+ private:
+  struct Dispatch {
+    absl::Duration at;
+    double seconds;
+    int tokens;
+    int blocks;
+  };
+  struct Worker {
+    uint8_t role = 0;
+    bool serves = false;
+    bool own_cost = false;
+    uint64_t model_fingerprint = 0;
+    uint64_t identity = 0;
+    int running = 0;
+    int queued = 0;
+    int free_blocks = 0;
+    int total_blocks = 0;
+    int block_tokens = 16;
+    int64_t queued_tokens = 0;
+    // Work left at a time; less by the time that has passed since then.
+    double backlog_s = 0;
+    double backlog_at_s = 0;
+    double reported_at_s = 0;
+    PrefillCost cost;
+    StepCost step;
+    // Of `dispatched`.
+    int sent = 0;
+    int sent_blocks = 0;
+    int64_t sent_tokens = 0;
+  };
+  // The mean of those of a role that have told theirs.
+  struct MeanCost {
+    PrefillCost cost;
+    bool known = false;
+  };
+
+  static double Backlog(const Worker& w, double now_s);
+  const MeanCost& MeanOf(int role) const { return means_[role == v1::WORKER_ROLE_DECODE ? 1 : 0]; }
+  void RefreshMeans();
+  void DropCounted(int worker, absl::Duration before);
+
+  std::vector<Worker> workers_;
+  std::vector<std::deque<Dispatch>> dispatched_;
+  MeanCost means_[2];  // prefill, decode
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_FLEET_LOAD_H_

@@ -1,0 +1,69 @@
+// The part of Membership that tells why.
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+#include <vector>
+
+#include "router/membership.h"
+
+namespace baton::router {
+
+std::shared_ptr<Decision> Membership::Explain(const RouteQuery& query, const Route& route,
+                                              const Pair& pair, absl::Span<const Candidate> prefill,
+                                              absl::Span<const Candidate> decode) const {
+  auto why = std::make_shared<Decision>();
+  why->prompt_tokens = query.prompt_tokens;
+  why->prefill = route.prefill.worker;
+  why->decode = route.decode.worker;
+  why->prefill_address = route.prefill.address;
+  why->decode_address = route.decode.address;
+  why->label = pair.decision;
+  why->policy = policy_.name();
+  why->kappa = pair.price;
+  why->prefill_candidates = static_cast<int>(prefill.size());
+  why->decode_candidates = static_cast<int>(decode.size());
+  const auto cached = [&query](const Candidate& c) {
+    return std::min(query.prompt_tokens, c.matched_blocks * query.block_tokens);
+  };
+  why->predicted_cached_tokens = cached(pair.computes());
+  why->predicted_ttft_seconds = absl::ToDoubleSeconds(route.predicted_ttft);
+  const auto tell = [&](absl::Span<const Candidate> candidates, int chosen, bool computes) {
+    mutex_.AssertHeld();
+    const auto cost = [&](const Candidate& c) {
+      if (computes) return c.queue_s + (1 + pair.price) * c.service_s;
+      return (query.prompt_blocks - c.matched_blocks) * query.block_transfer_s +
+             query.answer_tokens * c.step_s;
+    };
+    std::vector<int> order(candidates.size());
+    std::iota(order.begin(), order.end(), 0);
+    const auto end = order.begin() + std::min<size_t>(order.size(), kMaxTellableCandidates);
+    std::partial_sort(order.begin(), end, order.end(), [&](int a, int b) {
+      return std::make_tuple(candidates[a].worker != chosen, cost(candidates[a])) <
+             std::make_tuple(candidates[b].worker != chosen, cost(candidates[b]));
+    });
+    // The chosen one is told whatever it costs, in its place.
+    std::sort(order.begin(), end,
+              [&](int a, int b) { return cost(candidates[a]) < cost(candidates[b]); });
+    for (auto it = order.begin(); it != end; ++it) {
+      const Candidate& c = candidates[*it];
+      DecisionCandidate& telling = why->candidates.emplace_back();
+      telling.worker = c.worker;
+      telling.role = workers_[c.worker].role;
+      telling.address = workers_[c.worker].address;
+      telling.cached_tokens = cached(c);
+      telling.queue_seconds = c.queue_s;
+      telling.service_seconds = computes ? c.service_s : c.step_s;
+      telling.cost = cost(c);
+      if (!computes && c.free_blocks < query.prompt_blocks - c.matched_blocks) {
+        telling.excluded = "no room";
+      } else if (!health_.WorkerUsable(c.worker)) {
+        telling.excluded = "failed lately";
+      }
+    }
+  };
+  tell(prefill, route.prefill.worker, /*computes=*/true);
+  tell(decode, route.decode.worker, /*computes=*/!pair.prefill.has_value());
+  return why;
+}
+
+}  // namespace baton::router

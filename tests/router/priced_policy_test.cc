@@ -1,0 +1,218 @@
+#include "router/priced_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+namespace baton::router {
+namespace {
+
+Candidate Prefill(int worker, int matched_blocks, double queue_s, double service_s) {
+  Candidate c;
+  c.worker = worker;
+  c.identity = 1000 + static_cast<uint64_t>(worker) * 7919;
+  c.matched_blocks = matched_blocks;
+  c.queue_s = queue_s;
+  c.service_s = service_s;
+  c.cost_known = true;
+  return c;
+}
+
+Candidate Decode(int worker, int running, int free_blocks, double step_s) {
+  Candidate c;
+  c.worker = worker;
+  c.running = running;
+  c.free_blocks = free_blocks;
+  c.total_blocks = 1000;
+  c.step_s = step_s;
+  return c;
+}
+
+const std::vector<Candidate> kOneDecode = {Decode(100, 0, 1000, 0.01)};
+const std::vector<kv::PrefixKey> kKeys = {11, 12, 13, 14, 15, 16, 17, 18};
+
+RouteQuery Query(int prompt_blocks = 8) {
+  RouteQuery query;
+  query.prompt_tokens = prompt_blocks * 16;
+  query.prompt_blocks = prompt_blocks;
+  query.keys = kKeys;
+  query.block_transfer_s = 1e-3;
+  query.answer_tokens = 100;
+  return query;
+}
+
+// Sends prompts of that service time until the mean service time is it.
+void Settle(PricedPolicy& policy, double service_s) {
+  for (int i = 0; i < 500; ++i) policy.Choose(Query(), {Prefill(0, 0, 0, service_s)}, kOneDecode);
+}
+
+TEST(PricedPolicyTest, AnIdleFleetTakesWhoeverIsDoneFirst) {
+  PricedPolicy policy;
+  Settle(policy, 1);
+  const RouteChoice choice = policy.Choose(
+      Query(), {Prefill(0, 8, 0.6, 0.1), Prefill(1, 0, 0, 0.65), Prefill(2, 0, 0, 0.9)},
+      kOneDecode);
+  // 0.6 + 0.1 is later than 0.65; the queues' mean of 0.2 makes the price 0.2, too little to turn
+  // it.
+  EXPECT_NEAR(choice.price, 0.2, 1e-3);
+  EXPECT_EQ(choice.prefill, 0) << "0.6 + 1.2 * 0.1 = 0.72 is less than 1.2 * 0.65 = 0.78";
+  const RouteChoice idle =
+      policy.Choose(Query(), {Prefill(0, 8, 0.06, 0.1), Prefill(1, 0, 0, 0.12)}, kOneDecode);
+  EXPECT_EQ(idle.prefill, 1);
+  EXPECT_EQ(idle.decision, "load");
+}
+
+TEST(PricedPolicyTest, ABusyFleetComputesLeast) {
+  PricedPolicy policy;
+  Settle(policy, 1);
+  // Greedy: 5 + 0.1 against 4 + 1. Priced: κ = 4.5 / 1.
+  const RouteChoice choice =
+      policy.Choose(Query(), {Prefill(0, 8, 5, 0.1), Prefill(1, 0, 4, 1)}, kOneDecode);
+  EXPECT_NEAR(choice.price, 4.5, 0.01);
+  EXPECT_EQ(choice.prefill, 0);
+  EXPECT_EQ(choice.decision, "prefix");
+}
+
+TEST(PricedPolicyTest, ThePriceIsBoundedAndScaledByTheGain) {
+  PricedPolicy bounded;
+  Settle(bounded, 0.1);
+  EXPECT_EQ(bounded.Choose(Query(), {Prefill(0, 0, 50, 0.1)}, kOneDecode).price, 8);
+  PricedPolicy doubled({/*gain=*/2});
+  Settle(doubled, 1);
+  EXPECT_NEAR(doubled.Choose(Query(), {Prefill(0, 0, 3, 1)}, kOneDecode).price, 6, 0.01);
+  PricedPolicy greedy({/*gain=*/0});
+  Settle(greedy, 1);
+  EXPECT_EQ(greedy.Choose(Query(), {Prefill(0, 0, 3, 1)}, kOneDecode).price, 0);
+}
+
+TEST(PricedPolicyTest, TiesGoToTheDeepestMatchThenToOneHome) {
+  PricedPolicy policy;
+  EXPECT_EQ(
+      policy
+          .Choose(Query(), {Prefill(0, 1, 0, 0.5), Prefill(1, 3, 0, 0.5), Prefill(2, 2, 0, 0.5)},
+                  kOneDecode)
+          .prefill,
+      1);
+  std::vector<Candidate> fleet;
+  for (int i = 0; i < 10; ++i) fleet.push_back(Prefill(i, 0, 0, 0.5));
+  const int home = fleet[policy.Choose(Query(), fleet, kOneDecode).prefill].worker;
+  // Another router, which numbers and orders the workers otherwise.
+  std::reverse(fleet.begin(), fleet.end());
+  for (Candidate& c : fleet) c.worker += 50;
+  PricedPolicy other;
+  EXPECT_EQ(fleet[other.Choose(Query(), fleet, kOneDecode).prefill].worker, home + 50);
+  // Other prompts have other homes.
+  std::set<int> homes;
+  for (uint64_t key = 1; key <= 64; ++key) {
+    const std::vector<kv::PrefixKey> keys = {key};
+    RouteQuery query = Query(1);
+    query.keys = keys;
+    homes.insert(policy.Choose(query, fleet, kOneDecode).prefill);
+  }
+  EXPECT_EQ(homes.size(), 10u);
+}
+
+// What everyone begins with says nothing of where a prompt belongs.
+TEST(PricedPolicyTest, TheHomeIsByTheFirstBlockThatHalfOfTheFleetLacks) {
+  std::vector<Candidate> fleet;
+  for (int i = 0; i < 16; ++i) fleet.push_back(Prefill(i, 2, 0, 0.5));
+  const auto home = [&fleet](std::vector<kv::PrefixKey> keys) {
+    PricedPolicy policy;
+    RouteQuery query = Query(4);
+    query.keys = keys;
+    return policy.Choose(query, fleet, kOneDecode).prefill;
+  };
+  std::set<int> by_third, by_fourth;
+  for (uint64_t i = 0; i < 32; ++i) {
+    by_third.insert(home({1, 2, 100 + i, 7}));
+    by_fourth.insert(home({1, 2, 3, 100 + i}));
+  }
+  EXPECT_GT(by_third.size(), 8u);
+  EXPECT_EQ(by_fourth.size(), 1u);
+}
+
+TEST(PricedPolicyTest, WithoutFreshReportsPromptsGoHome) {
+  PricedPolicy policy;
+  std::vector<Candidate> fleet;
+  for (int i = 0; i < 8; ++i) {
+    fleet.push_back(Prefill(i, 0, i, 0.5));
+    fleet.back().silence_s = kStaleReport_s + 0.1;
+  }
+  const RouteChoice first = policy.Choose(Query(), fleet, kOneDecode);
+  EXPECT_EQ(first.decision, "home");
+  for (Candidate& c : fleet) c.queue_s = 7 - c.queue_s;
+  EXPECT_EQ(policy.Choose(Query(), fleet, kOneDecode).prefill, first.prefill)
+      << "old queues say nothing";
+  fleet[3].silence_s = 0;
+  EXPECT_NE(policy.Choose(Query(), fleet, kOneDecode).decision, "home");
+}
+
+TEST(PricedPolicyTest, DecodeNeedsRoomThenTheShortestAnswer) {
+  PricedPolicy policy;
+  const std::vector<Candidate> prefill = {Prefill(0, 0, 0, 0.1)};
+  EXPECT_EQ(policy.Choose(Query(), prefill, {Decode(1, 0, 7, 0.01), Decode(2, 9, 8, 0.05)}).decode,
+            1)
+      << "the idle one has no room for eight blocks";
+  EXPECT_EQ(
+      policy.Choose(Query(), prefill, {Decode(1, 3, 50, 0.02), Decode(2, 3, 50, 0.01)}).decode, 1);
+  // 8 blocks at 1 ms against 100 tokens at 0.05 ms more.
+  std::vector<Candidate> decode = {Decode(1, 3, 50, 0.01), Decode(2, 3, 50, 0.01005)};
+  decode[1].matched_blocks = 7;
+  EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 1) << "it holds the session's blocks";
+  decode[1].step_s = 0.0102;
+  EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 0);
+  // Those who wait for room there wait for whole answers.
+  decode = {Decode(1, 4, 50, 0.01), Decode(2, 4, 50, 0.012)};
+  decode[0].queued = 4;
+  EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 1);
+}
+
+TEST(PricedPolicyTest, EqualDecodeWorkersTakeTurns) {
+  PricedPolicy policy;
+  std::vector<int> chosen(4);
+  std::vector<Candidate> decode;
+  for (int i = 0; i < 4; ++i) decode.push_back(Decode(i, 2, 100, 0.01));
+  for (int i = 0; i < 400; ++i) {
+    ++chosen[policy.Choose(Query(), {Prefill(9, 0, 0, 0.1)}, decode).decode];
+  }
+  for (int count : chosen) EXPECT_GT(count, 50);
+}
+
+TEST(PricedPolicyTest, ATailIsComputedWhereItIsCheaperThanToBringTheRest) {
+  PricedPolicy policy;
+  const std::vector<Candidate> prefill = {Prefill(0, 7, 0, 0.010)};
+  std::vector<Candidate> decode = {Decode(1, 2, 100, 0.01), Decode(2, 0, 100, 0.01)};
+  decode[0].matched_blocks = 7;
+  decode[0].service_s = 0.003;
+  decode[0].cost_known = true;
+  RouteChoice choice = policy.Choose(Query(), prefill, decode);
+  EXPECT_EQ(choice.decision, "local") << "3 · 3 ms against 10 ms and one block's way";
+  EXPECT_EQ(choice.prefill, -1);
+  EXPECT_EQ(choice.decode, 0);
+  decode[0].running = 4;
+  EXPECT_EQ(policy.Choose(Query(), prefill, decode).prefill, 0) << "four others would wait for it";
+  decode[0].running = 2;
+  decode[0].cost_known = false;
+  EXPECT_EQ(policy.Choose(Query(), prefill, decode).prefill, 0) << "nobody knows what it takes";
+  decode[0].cost_known = true;
+  decode[0].matched_blocks = 0;
+  PricedOptions short_tails;
+  short_tails.max_local_prefill_tokens = 100;
+  EXPECT_EQ(PricedPolicy(short_tails).Choose(Query(), prefill, decode).prefill, 0);
+}
+
+TEST(PricedPolicyTest, AloneTheDecodeWorkerIsChosenByItsOwnPrefill) {
+  PricedPolicy policy;
+  std::vector<Candidate> decode = {Decode(1, 0, 100, 0.01), Decode(2, 0, 100, 0.01)};
+  decode[0].queue_s = 2;
+  decode[0].service_s = 0.1;
+  decode[1].service_s = 1.5;
+  const RouteChoice choice = policy.Choose(Query(), {}, decode);
+  EXPECT_EQ(choice.decode, 1);
+  EXPECT_EQ(choice.prefill, -1);
+  EXPECT_EQ(choice.decision, "decode_only");
+}
+
+}  // namespace
+}  // namespace baton::router
