@@ -22,6 +22,7 @@
 #include "benchmarks/router_sim/peer_formulas.h"
 #include "benchmarks/router_sim/sweep_report.h"
 #include "common/base/log.h"
+#include "router/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -120,7 +121,7 @@ std::vector<Cell> MakeCells(const std::deque<Load>& loads, const Options& option
 std::vector<NamedPolicy> MakePolicies(const Options& options) {
   std::vector<NamedPolicy> policies;
   policies.push_back(
-      {"Baton", MakeBatonRouter([] { return std::make_unique<router::PrefixThenLoad>(); })});
+      {"Baton", MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); })});
   for (const PeerKind& kind : PeerKinds()) {
     policies.push_back({kind.name, [kind](const RouterSetup& setup) {
                           return std::make_unique<PeerRouter>(kind, setup);

@@ -36,7 +36,8 @@ class BatonRouter final : public SimRouter {
         decode_(setup.workers),
         policy_(std::move(policy)),
         membership_(Addresses(setup.workers), {"d:1"}, /*tokenizer_fingerprint=*/1, *policy_,
-                    clock_) {
+                    clock_),
+        mirror_(setup.workers) {
     // One decode worker with room for all, which never tells what prefill would cost there.
     membership_.OnStreamStarted(decode_);
     worker_pb::WatchResponse event;
@@ -62,6 +63,13 @@ class BatonRouter final : public SimRouter {
   void OnEvent(int worker, const worker_pb::WatchResponse& event, int64_t now_us) override {
     Advance(now_us);
     Tell(worker, event);
+    if (event.has_card()) {
+      mirror_.DropWorker(worker);
+      mirror_.SetCapacity(worker, event.card().total_blocks());
+    }
+    mirror_.Remove(worker, event.delta().removed());
+    mirror_.Add(worker, event.snapshot().keys());
+    mirror_.Add(worker, event.delta().added());
   }
 
   int Choose(int request, int avoid, int64_t now_us) override {
@@ -93,12 +101,7 @@ class BatonRouter final : public SimRouter {
     routes_.erase(found);
   }
 
-  int64_t IndexBytes() const override {
-    // What the present index takes: an entry of each worker's set and of the table of holders.
-    int64_t blocks = 0;
-    for (const v1::WorkerStatus& status : membership_.List()) blocks += status.indexed_blocks();
-    return blocks * 40;
-  }
+  int64_t IndexBytes() const override { return mirror_.memory_bytes(); }
 
  private:
   static constexpr int kDecodeBlocks = 1 << 24;
@@ -125,6 +128,7 @@ class BatonRouter final : public SimRouter {
   SimClock clock_;
   std::unique_ptr<router::Policy> policy_;
   router::Membership membership_;
+  router::PrefixIndex mirror_;  // told the same, to be weighed: a Membership shows no index
   absl::flat_hash_map<int, router::Route> routes_;
   std::vector<kv::PrefixKey> keys_;
   int64_t next_tick_us_ = 0;

@@ -14,6 +14,7 @@
 #include "benchmarks/router_sim/random.h"
 #include "benchmarks/router_sim/simulation.h"
 #include "benchmarks/router_sim/sweep_report.h"
+#include "router/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -32,7 +33,7 @@ Trace SmallLoad(uint64_t seed = 1) {
 
 std::vector<NamedPolicy> AllPolicies() {
   std::vector<NamedPolicy> policies = {
-      {"Baton", MakeBatonRouter([] { return std::make_unique<router::PrefixThenLoad>(); })}};
+      {"Baton", MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); })}};
   for (const PeerKind& kind : PeerKinds()) {
     policies.push_back({kind.name, [kind](const RouterSetup& setup) {
                           return std::make_unique<PeerRouter>(kind, setup);
