@@ -1,0 +1,211 @@
+// Which routing policy answers soonest? Loads replayed against simulated prefill workers, with the
+// router's own code (index, costs, policy) beside the formulas of other routers.
+//
+//   router_sim --conversation conversation_trace.jsonl --synthetic synthetic_trace.jsonl
+//              [--plot routing.svg] [--quick] [--policies baton,dynamo] [--cells]
+//
+// The traces are the Mooncake FAST'25 release (JSON lines; see router_sim/trace.h). Without them
+// the generated loads alone are run. Prints Markdown: the mean TTFT of every policy in every cell,
+// and by how much each policy misses the best one.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <fstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "benchmarks/router_sim/baton_router.h"
+#include "benchmarks/router_sim/cell.h"
+#include "benchmarks/router_sim/load_generator.h"
+#include "benchmarks/router_sim/peer_formulas.h"
+#include "benchmarks/router_sim/sweep_report.h"
+#include "common/base/log.h"
+#include "router/priced_policy.h"
+
+namespace baton::benchmarks {
+namespace {
+
+struct Options {
+  std::string conversation, synthetic;  // paths
+  std::string plot;                     // path of the SVG
+  std::vector<std::string> policies;    // words of names; none: all
+  bool quick = false;
+  bool cells = false;
+  int threads = 2;
+  uint64_t seed = 1;
+};
+
+struct Load {
+  Trace trace;
+  int cache_blocks = 0;
+  struct Fleet {
+    int workers;
+    std::vector<double> speeds;
+  };
+  std::vector<Fleet> fleets;
+};
+
+std::deque<Load> ReadLoads(const Options& options) {
+  std::deque<Load> loads;
+  const auto read = [&loads](const std::string& path, const char* name, int cache_blocks,
+                             std::vector<Load::Fleet> fleets) {
+    if (path.empty()) return;
+    absl::StatusOr<Trace> trace = ReadMooncakeTrace(path, name);
+    if (!trace.ok()) {
+      std::fprintf(stderr, "router_sim: %s\n", trace.status().ToString().c_str());
+      std::exit(1);
+    }
+    loads.push_back({*std::move(trace), cache_blocks, std::move(fleets)});
+  };
+  read(options.conversation, "conversation", 4096,
+       {{8, {0.7, 0.85, 1.0, 1.2, 1.4}}, {16, {1.4, 2.0, 2.4, 2.8}}});
+  read(options.synthetic, "synthetic", 1024,
+       {{8, {0.7, 0.85, 1.0, 1.2, 1.4}}, {16, {1.0, 1.4, 1.8, 2.4}}});
+  LoadShape shape;
+  shape.seed = options.seed;
+  shape.requests = 6000;
+  shape.mean_gap_s = 0.06;
+  loads.push_back({AgentLoad(shape), 1024, {{8, {0.7, 1.0, 1.4, 2.0}}}});
+  loads.push_back({SharedPrefixLoad(shape), 1024, {{8, {0.7, 1.0, 1.4, 2.0}}}});
+  return loads;
+}
+
+std::vector<Cell> MakeCells(const std::deque<Load>& loads, const Options& options) {
+  std::vector<Cell> cells;
+  for (const Load& load : loads) {
+    Cell cell;
+    cell.trace = &load.trace;
+    cell.scenario.seed = options.seed;
+    cell.scenario.cache_blocks = load.cache_blocks;
+    for (const Load::Fleet& fleet : load.fleets) {
+      for (int routers : {1, 4, 8}) {
+        for (double speed : fleet.speeds) {
+          if (options.quick && (speed != 1.0 || fleet.workers != 8 || routers == 8)) continue;
+          cell.scenario.workers = fleet.workers;
+          cell.scenario.routers = routers;
+          cell.scenario.speed = speed;
+          cells.push_back(cell);
+        }
+      }
+    }
+    // What else can differ, one thing at a time.
+    cell.scenario.workers = 8;
+    cell.scenario.routers = 4;
+    cell.scenario.speed = 1;
+    const auto vary = [&](std::string note, auto change) {
+      Cell varied = cell;
+      varied.note = std::move(note);
+      change(&varied.scenario);
+      cells.push_back(varied);
+    };
+    vary("half the cache", [](Scenario* s) { s->cache_blocks /= 2; });
+    vary("twice the cache", [](Scenario* s) { s->cache_blocks *= 2; });
+    vary("events 200 ms late, load each 500 ms", [](Scenario* s) {
+      s->event_delay_us = 200'000;
+      s->report_every_us = 500'000;
+    });
+    const double end_s = static_cast<double>(load.trace.requests.back().at_us) * 1e-6;
+    vary("a worker killed at 1/3, back at 1/2", [end_s](Scenario* s) {
+      s->outages = {{2, end_s / 3, end_s / 2}};
+    });
+    vary("two workers join at 1/4", [end_s](Scenario* s) {
+      s->workers += 2;
+      s->outages = {{s->workers - 2, 0, end_s / 4}, {s->workers - 1, 0, end_s / 4}};
+    });
+  }
+  return cells;
+}
+
+std::vector<NamedPolicy> MakePolicies(const Options& options) {
+  std::vector<NamedPolicy> policies;
+  policies.push_back(
+      {"Baton", MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); })});
+  for (const PeerKind& kind : PeerKinds()) {
+    policies.push_back({kind.name, [kind](const RouterSetup& setup) {
+                          return std::make_unique<PeerRouter>(kind, setup);
+                        }});
+  }
+  if (options.policies.empty()) return policies;
+  std::vector<NamedPolicy> wanted;
+  for (const NamedPolicy& policy : policies) {
+    const std::string name = absl::AsciiStrToLower(policy.name);
+    if (std::any_of(options.policies.begin(), options.policies.end(),
+                    [&name](const std::string& word) {
+                      return absl::StrContains(name, absl::AsciiStrToLower(word));
+                    })) {
+      wanted.push_back(policy);
+    }
+  }
+  return wanted;
+}
+
+// A plot of a dozen lines shows none.
+void WritePlot(const std::string& path, const std::vector<Cell>& cells,
+               const std::vector<NamedPolicy>& policies,
+               const std::vector<std::vector<CellResult>>& results) {
+  constexpr size_t kMostLines = 6;
+  const auto summaries = Summarize(cells, static_cast<int>(policies.size()), results);
+  std::vector<size_t> order(policies.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(), [&summaries](size_t a, size_t b) {
+    return summaries[a].mean_ratio < summaries[b].mean_ratio;
+  });
+  order.resize(std::min(order.size(), kMostLines));
+  std::vector<NamedPolicy> lines;
+  std::vector<std::vector<CellResult>> values(results.size());
+  for (size_t i : order) {
+    lines.push_back(policies[i]);
+    for (size_t c = 0; c < results.size(); ++c) values[c].push_back(results[c][i]);
+  }
+  std::ofstream(path) << SpeedPlot(cells, lines, values);
+}
+
+int Run(const Options& options) {
+  const std::deque<Load> loads = ReadLoads(options);
+  const std::vector<Cell> cells = MakeCells(loads, options);
+  const std::vector<NamedPolicy> policies = MakePolicies(options);
+  if (policies.empty()) {
+    std::fprintf(stderr, "router_sim: no policy has such a name\n");
+    return 1;
+  }
+  const auto results = RunCells(cells, policies, options.threads);
+  std::printf(
+      "Simulated prefill tier: FIFO, unbatched, blocks of %d tokens, events 20 ms late, load "
+      "reports each 50 ms; seed %llu. Baton is the router's own code; all others are "
+      "re-implemented "
+      "formulas at default weights, not the products. Bold: within 5 %% of the best.\n",
+      kSimBlockTokens, static_cast<unsigned long long>(options.seed));
+  std::fputs(SummaryTable(cells, policies, results).c_str(), stdout);
+  std::fputs(MeanTable(cells, policies, results).c_str(), stdout);
+  if (options.cells) {
+    for (size_t c = 0; c < cells.size(); ++c) {
+      std::fputs(CellTable(cells[c], policies, results[c], /*timings=*/true).c_str(), stdout);
+    }
+  }
+  if (!options.plot.empty()) WritePlot(options.plot, cells, policies, results);
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Routing policies over simulated prefill workers");
+  app.option_defaults()->always_capture_default();
+  Options options;
+  app.add_option("--conversation", options.conversation, "Mooncake's conversation_trace.jsonl");
+  app.add_option("--synthetic", options.synthetic, "Mooncake's synthetic_trace.jsonl");
+  app.add_option("--plot", options.plot, "Where to write the SVG");
+  app.add_option("--policies", options.policies, "Words of the names wanted")->delimiter(',');
+  app.add_flag("--quick", options.quick, "One speed, 1 and 4 routers");
+  app.add_flag("--cells", options.cells, "A table of all that is measured, for each cell");
+  app.add_option("--threads", options.threads)->check(CLI::Range(1, 256));
+  app.add_option("--seed", options.seed, "Of generated loads, ties, and whom a request comes to");
+  CLI11_PARSE(app, argc, argv);
+  SetLogLevel(LogLevel::kError);  // of workers that come and go, as told to
+  return Run(options);
+}
+
+}  // namespace
+}  // namespace baton::benchmarks
+
+int main(int argc, char** argv) { return baton::benchmarks::Main(argc, argv); }

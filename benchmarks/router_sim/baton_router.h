@@ -1,0 +1,22 @@
+// The router's own code in the simulation: a Membership and a Policy under the simulation's time,
+// told what a Watch stream would tell.
+#ifndef BATON_BENCHMARKS_ROUTER_SIM_BATON_ROUTER_H_
+#define BATON_BENCHMARKS_ROUTER_SIM_BATON_ROUTER_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/container/flat_hash_map.h"
+#include "benchmarks/router_sim/sim_router.h"
+#include "router/membership.h"
+#include "router/policy.h"
+
+namespace baton::benchmarks {
+
+using MakePolicy = std::function<std::unique_ptr<router::Policy>()>;
+
+MakeRouter MakeBatonRouter(MakePolicy make_policy);
+
+}  // namespace baton::benchmarks
+
+#endif  // BATON_BENCHMARKS_ROUTER_SIM_BATON_ROUTER_H_

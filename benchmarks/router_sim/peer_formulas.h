@@ -1,0 +1,16 @@
+// The formulas of other routers at their default weights (re-implemented, not the products), and
+// the plain ones that every comparison should have.
+#ifndef BATON_BENCHMARKS_ROUTER_SIM_PEER_FORMULAS_H_
+#define BATON_BENCHMARKS_ROUTER_SIM_PEER_FORMULAS_H_
+
+#include <vector>
+
+#include "benchmarks/router_sim/peer_router.h"
+
+namespace baton::benchmarks {
+
+std::vector<PeerKind> PeerKinds();
+
+}  // namespace baton::benchmarks
+
+#endif  // BATON_BENCHMARKS_ROUTER_SIM_PEER_FORMULAS_H_

@@ -1,0 +1,149 @@
+#include "benchmarks/router_sim/sweep_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "benchmarks/serving/svg_plot.h"
+
+namespace baton::benchmarks {
+namespace {
+
+constexpr double kNear = 1.05;
+constexpr double kHighestPlotted = 3;
+
+double BestMean(const std::vector<CellResult>& results) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const CellResult& r : results) {
+    if (r.unanswered == 0) best = std::min(best, r.mean_ttft_s);
+  }
+  return best;
+}
+
+std::string Mean(const CellResult& result, double best) {
+  if (result.unanswered > 0) return absl::StrFormat("%d unanswered", result.unanswered);
+  const char* mark = result.mean_ttft_s <= best * kNear ? "**" : "";
+  return absl::StrFormat("%s%.3g%s", mark, result.mean_ttft_s, mark);
+}
+
+}  // namespace
+
+std::vector<PolicySummary> Summarize(const std::vector<Cell>& cells, int policies,
+                                     const std::vector<std::vector<CellResult>>& results) {
+  std::vector<PolicySummary> summaries(policies);
+  for (int p = 0; p < policies; ++p) {
+    double logs = 0;
+    int compared = 0;
+    for (size_t c = 0; c < cells.size(); ++c) {
+      if (results[c][p].unanswered > 0) continue;
+      const double ratio = results[c][p].mean_ttft_s / BestMean(results[c]);
+      logs += std::log(ratio);
+      ++compared;
+      summaries[p].near_best += ratio <= kNear;
+      if (ratio > summaries[p].worst_ratio) {
+        summaries[p].worst_ratio = ratio;
+        summaries[p].worst_cell = CellName(cells[c]);
+      }
+    }
+    if (compared > 0) summaries[p].mean_ratio = std::exp(logs / compared);
+  }
+  return summaries;
+}
+
+std::string CellTable(const Cell& cell, const std::vector<NamedPolicy>& policies,
+                      const std::vector<CellResult>& results, bool timings) {
+  const double ceiling = InfiniteCacheHitRate(*cell.trace);
+  std::string out = absl::StrFormat(
+      "\n**%s** (%d requests, caches of %d blocks, an infinite cache hits %.3f)\n\n"
+      "| policy | mean TTFT s | p99 s | hit | hit ÷ ceiling | within %g s | busy variation | "
+      "index KiB |",
+      CellName(cell), cell.trace->requests.size(), cell.scenario.cache_blocks, ceiling,
+      cell.scenario.slo_s);
+  absl::StrAppend(&out, timings ? " ns a decision |\n" : "\n", "|---|---|---|---|---|---|---|---|",
+                  timings ? "---|\n" : "\n");
+  const double best = BestMean(results);
+  for (size_t p = 0; p < policies.size(); ++p) {
+    const CellResult& r = results[p];
+    absl::StrAppendFormat(&out, "| %s | %s | %.3g | %.3f | %.2f | %.1f %% | %.3f | %d |",
+                          policies[p].name, Mean(r, best), r.p99_ttft_s, r.hit_rate,
+                          ceiling > 0 ? r.hit_rate / ceiling : 0, 100 * r.goodput, r.busy_variation,
+                          r.index_bytes / 1024);
+    if (timings) absl::StrAppendFormat(&out, " %.0f |", r.ns_per_decision);
+    absl::StrAppend(&out, "\n");
+  }
+  return out;
+}
+
+std::string SummaryTable(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
+                         const std::vector<std::vector<CellResult>>& results) {
+  const auto summaries = Summarize(cells, static_cast<int>(policies.size()), results);
+  std::string out = absl::StrFormat(
+      "\n| policy | worst ratio to the best | in the cell | mean ratio | within 5 %% of the best, "
+      "of "
+      "%d cells |\n|---|---|---|---|---|\n",
+      cells.size());
+  for (size_t p = 0; p < policies.size(); ++p) {
+    const PolicySummary& s = summaries[p];
+    absl::StrAppendFormat(&out, "| %s | %.2f | %s | %.2f | %d |\n", policies[p].name, s.worst_ratio,
+                          s.worst_cell, s.mean_ratio, s.near_best);
+  }
+  return out;
+}
+
+std::string MeanTable(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
+                      const std::vector<std::vector<CellResult>>& results) {
+  std::string out = "\n| mean TTFT s |", rule = "|---|";
+  for (const NamedPolicy& policy : policies) {
+    absl::StrAppend(&out, " ", policy.name, " |");
+    rule += "---|";
+  }
+  absl::StrAppend(&out, "\n", rule, "\n");
+  for (size_t c = 0; c < cells.size(); ++c) {
+    absl::StrAppend(&out, "| ", CellName(cells[c]), " |");
+    const double best = BestMean(results[c]);
+    for (const CellResult& r : results[c]) absl::StrAppend(&out, " ", Mean(r, best), " |");
+    absl::StrAppend(&out, "\n");
+  }
+  return out;
+}
+
+std::string SpeedPlot(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
+                      const std::vector<std::vector<CellResult>>& results) {
+  std::map<std::string, Chart> charts;
+  for (size_t c = 0; c < cells.size(); ++c) {
+    if (!cells[c].note.empty()) continue;
+    const Scenario& s = cells[c].scenario;
+    const std::string title =
+        absl::StrFormat("%s, %d workers, %d routers", cells[c].trace->name, s.workers, s.routers);
+    Chart& chart = charts[title];
+    chart.title = title;
+    chart.x_label = "replay speed";
+    chart.y_label = "mean TTFT / the best policy's";
+    chart.series.resize(policies.size());
+    const double best = BestMean(results[c]);
+    for (size_t p = 0; p < policies.size(); ++p) {
+      chart.series[p].name = policies[p].name;
+      const double ratio = results[c][p].mean_ttft_s / best;
+      // One that diverges would flatten all others.
+      if (ratio <= kHighestPlotted) chart.series[p].points.push_back({s.speed, ratio});
+    }
+  }
+  std::vector<Chart> plotted;
+  for (auto& [title, chart] : charts) {
+    size_t most = 0;
+    for (Series& series : chart.series) {
+      std::sort(series.points.begin(), series.points.end());
+      most = std::max(most, series.points.size());
+    }
+    chart.series.erase(std::remove_if(chart.series.begin(), chart.series.end(),
+                                      [](const Series& s) { return s.points.empty(); }),
+                       chart.series.end());
+    if (most > 1) plotted.push_back(std::move(chart));
+  }
+  return RenderSvg(plotted);
+}
+
+}  // namespace baton::benchmarks
