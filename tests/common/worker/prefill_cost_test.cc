@@ -104,7 +104,9 @@ TEST_F(PrefillCostTest, NothingIsEverNegative) {
       ASSERT_GE(cost.token_us(), 0);
       ASSERT_GE(cost.pair_us(), 0);
       ASSERT_TRUE(std::isfinite(cost.fixed_us() + cost.token_us() + cost.pair_us()));
-      if (cost.known()) ASSERT_GT(cost.TimeFor(work, 2048), absl::ZeroDuration());
+      if (cost.known()) {
+        ASSERT_GT(cost.TimeFor(work, 2048), absl::ZeroDuration());
+      }
     }
   }
 }
