@@ -60,12 +60,12 @@ void PrefixIndex::AddSome(int worker, absl::Span<const uint64_t> keys,
                           std::vector<uint64_t>* fresh) {
   for (uint64_t key : keys) table_.Prefetch(key);
   const int member = TakeMember(worker);
-  HolderSets& sets = sets_;
+  HolderSets* sets = &sets_;
   int64_t added = 0;
   for (uint64_t key : keys) {
     table_.Insert(key, [&](Set set) {
       bool changed;
-      const Set with = sets.Insert(set, member, &changed);
+      const Set with = sets->Insert(set, member, &changed);
       added += changed ? 1 : 0;
       if (changed && fresh != nullptr) fresh->push_back(key);
       return with;
@@ -87,12 +87,12 @@ void PrefixIndex::RemoveSome(int worker, absl::Span<const uint64_t> keys) {
   const int member = workers_[worker].member;
   if (member < 0) return;
   for (uint64_t key : keys) table_.Prefetch(key);
-  HolderSets& sets = sets_;
+  HolderSets* sets = &sets_;
   int64_t removed = 0;
   for (uint64_t key : keys) {
     table_.Update(key, [&](Set set) {
       bool changed;
-      const Set without = sets.Erase(set, member, &changed);
+      const Set without = sets->Erase(set, member, &changed);
       removed += changed ? 1 : 0;
       return without;
     });
@@ -137,16 +137,16 @@ void PrefixIndex::SweepSome(int segments) {
     }
   }
   const int end = std::min(sweep_at_ + segments, KeyTable::kSegments);
-  HolderSets& sets = sets_;
-  const std::vector<int>& owners = owners_;
+  HolderSets* sets = &sets_;
+  const int* owners = owners_.data();
   for (; sweep_at_ < end; ++sweep_at_) {
     table_.ChangeSegment(sweep_at_, [&](Set set) {
       absl::InlinedVector<int, 8> dead;
-      sets.ForEach(set, [&](int member) {
+      sets->ForEach(set, [&](int member) {
         if (owners[member] == kDead) dead.push_back(member);
       });
       bool changed;
-      for (int member : dead) set = sets.Erase(set, member, &changed);
+      for (int member : dead) set = sets->Erase(set, member, &changed);
       return set;
     });
   }
@@ -171,7 +171,7 @@ bool PrefixIndex::swept() const {
 
 int PrefixIndex::LiveCount(Set set) const {
   if (dead_count_ == 0) return sets_.Count(set);
-  const std::vector<int>& owners = owners_;
+  const int* owners = owners_.data();
   int live = 0;
   sets_.ForEach(set, [&](int member) { live += owners[member] >= 0 ? 1 : 0; });
   return live;
@@ -191,10 +191,10 @@ void PrefixIndex::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>*
   absl::ReaderMutexLock lock(&mutex_);
   if (depths->size() < workers_.size()) depths->resize(workers_.size());
   if (chain.empty()) return;
-  const HolderSets& sets = sets_;
-  const std::vector<int>& owners = owners_;
+  const HolderSets* sets = &sets_;
+  const int* owners = owners_.data();
   const auto tell = [&](Set set, int depth) {
-    sets.ForEach(set, [&](int member) {
+    sets->ForEach(set, [&](int member) {
       const int worker = owners[member];
       if (worker >= 0) (*depths)[worker] = std::max((*depths)[worker], depth);
     });

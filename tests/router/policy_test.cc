@@ -23,10 +23,17 @@ Candidate Decode(int worker, int running, int free_blocks) {
   return c;
 }
 
+RouteQuery Query(int prompt_tokens, int prompt_blocks) {
+  RouteQuery query;
+  query.prompt_tokens = prompt_tokens;
+  query.prompt_blocks = prompt_blocks;
+  return query;
+}
+
 TEST(PolicyTest, LongestPrefixBeatsLoad) {
   PrefixThenLoad policy;
   const auto choice =
-      policy.Choose({64, 4}, {Prefill(0, 1, 0), Prefill(1, 3, 5000)}, {Decode(2, 0, 10)});
+      policy.Choose(Query(64, 4), {Prefill(0, 1, 0), Prefill(1, 3, 5000)}, {Decode(2, 0, 10)});
   EXPECT_EQ(choice.prefill, 1);
   EXPECT_EQ(choice.decision, "prefix");
 }
@@ -34,16 +41,16 @@ TEST(PolicyTest, LongestPrefixBeatsLoad) {
 TEST(PolicyTest, EqualPrefixesGoToTheLeastLoaded) {
   PrefixThenLoad policy;
   const auto choice =
-      policy.Choose({64, 4}, {Prefill(0, 0, 900), Prefill(1, 0, 100)}, {Decode(2, 0, 10)});
+      policy.Choose(Query(64, 4), {Prefill(0, 0, 900), Prefill(1, 0, 100)}, {Decode(2, 0, 10)});
   EXPECT_EQ(choice.prefill, 1);
   EXPECT_EQ(choice.decision, "load");
 }
 
 TEST(PolicyTest, DecodeNeedsRoomFirstThenFewSequences) {
   PrefixThenLoad policy;
-  auto choice = policy.Choose({64, 4}, {Prefill(0, 0, 0)}, {Decode(1, 0, 3), Decode(2, 9, 4)});
+  auto choice = policy.Choose(Query(64, 4), {Prefill(0, 0, 0)}, {Decode(1, 0, 3), Decode(2, 9, 4)});
   EXPECT_EQ(choice.decode, 1) << "the idle one has no room for four blocks";
-  choice = policy.Choose({64, 4}, {Prefill(0, 0, 0)}, {Decode(1, 3, 50), Decode(2, 2, 8)});
+  choice = policy.Choose(Query(64, 4), {Prefill(0, 0, 0)}, {Decode(1, 3, 50), Decode(2, 2, 8)});
   EXPECT_EQ(choice.decode, 1);
 }
 
@@ -52,7 +59,7 @@ TEST(PolicyTest, WithoutPrefillWorkersTheDecodeWorkerThatHasThePromptIsBest) {
   std::vector<Candidate> decode = {Decode(1, 0, 10), Decode(2, 5, 10), Decode(3, 0, 0)};
   decode[1].matched_blocks = 2;
   decode[2].matched_blocks = 3;
-  const auto choice = policy.Choose({64, 4}, {}, decode);
+  const auto choice = policy.Choose(Query(64, 4), {}, decode);
   EXPECT_EQ(choice.decode, 1) << "the third has no room";
   EXPECT_EQ(choice.prefill, -1);
   EXPECT_EQ(choice.decision, "decode_only");
@@ -64,8 +71,8 @@ TEST(PolicyTest, TiesAreTakenInTurnAndTheTurnIsDeterministic) {
   for (int i = 0; i < 9; ++i) {
     const std::vector<Candidate> prefill = {Prefill(0, 2, 7), Prefill(1, 2, 7), Prefill(2, 2, 7)};
     const std::vector<Candidate> decode = {Decode(3, 0, 9), Decode(4, 0, 9)};
-    const auto from_a = a.Choose({64, 4}, prefill, decode);
-    const auto from_b = b.Choose({64, 4}, prefill, decode);
+    const auto from_a = a.Choose(Query(64, 4), prefill, decode);
+    const auto from_b = b.Choose(Query(64, 4), prefill, decode);
     EXPECT_EQ(from_a.prefill, from_b.prefill);
     EXPECT_EQ(from_a.decode, from_b.decode);
     seen.insert(from_a.prefill);
