@@ -60,6 +60,10 @@ class Fleet {
   PrefixIndex& index() { return *index_; }
   const std::vector<std::vector<kv::PrefixKey>>& prompts() const { return prompts_; }
   int64_t indexed() const { return indexed_; }
+  // All workers tell of their load: silent ones would become suspect.
+  void HearAll() {
+    for (int worker = 0; worker < membership_->worker_count(); ++worker) Report(worker);
+  }
 
  private:
   static constexpr int kSystems = 8, kDocuments = 4000;
@@ -120,7 +124,11 @@ class Fleet {
     event.mutable_snapshot()->mutable_keys()->Assign(keys.begin(), keys.end());
     event.mutable_snapshot()->set_last(true);
     BATON_CHECK(membership_->OnEvent(worker, event).ok());
-    event.Clear();
+    Report(worker);
+  }
+
+  void Report(int worker) {
+    internal::v1::WatchResponse event;
     internal::v1::LoadReport& load = *event.mutable_load();
     load.set_free_blocks(1 << 19);
     load.set_remaining_work_us(worker * 7919 % 100'000);
@@ -160,6 +168,7 @@ BENCHMARK(BM_Match)->ThreadRange(1, 4)->UseRealTime()->Unit(benchmark::kMicrosec
 void BM_Choose(benchmark::State& state) {
   Fleet& fleet = Fleet::The();
   size_t next = static_cast<size_t>(state.thread_index()) * 7919;
+  if (state.thread_index() == 0) fleet.HearAll();  // the others wait at the loop
   for (auto _ : state) {
     RouteRequest request;
     request.model_fingerprint = 1;
@@ -170,7 +179,12 @@ void BM_Choose(benchmark::State& state) {
     BATON_CHECK(route.ok()) << route.status();
     benchmark::DoNotOptimize(route->matched_blocks);
     // As the watch's thread does ten times a second; here at every thousandth decision.
-    if (state.thread_index() == 0 && next % 1000 == 0) fleet.membership().Tick();
+    if (state.thread_index() == 0 && next % 1000 == 0) {
+      fleet.membership().Tick();
+      state.PauseTiming();  // what workers tell comes on threads of their own
+      fleet.HearAll();
+      state.ResumeTiming();
+    }
   }
 }
 BENCHMARK(BM_Choose)->Arg(0)->Arg(1)->ThreadRange(1, 4)->UseRealTime()->Unit(

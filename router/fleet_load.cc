@@ -30,27 +30,66 @@ void FleetLoad::Serves(int worker, const Identity& identity) {
   Worker& w = workers_[worker];
   w.serves = true;
   w.doubted = false;
-  w.role = static_cast<uint8_t>(identity.role);
+  w.role = identity.role;
   w.model_fingerprint = identity.model_fingerprint;
   w.identity = identity.hash;
   w.total_blocks = identity.total_blocks;
-  w.block_tokens = identity.block_tokens;
+  w.hot.block_tokens = identity.block_tokens;
+  Regroup();
 }
 
-void FleetLoad::Rests(int worker) { workers_[worker].serves = workers_[worker].doubted = false; }
+void FleetLoad::Rests(int worker) {
+  workers_[worker].serves = workers_[worker].doubted = false;
+  Regroup();
+}
 
 void FleetLoad::Doubt(int worker) {
   workers_[worker].doubted = workers_[worker].serves;
   workers_[worker].serves = false;
+  Regroup();
 }
 
 void FleetLoad::Forget(int worker) {
   workers_[worker] = Worker();
   dispatched_[worker].clear();
+  Regroup();
 }
 
-double FleetLoad::Backlog(const Worker& w, double now_s) {
-  return std::max(0.0, w.backlog_s - std::max(0.0, now_s - w.backlog_at_s));
+void FleetLoad::Regroup() {
+  groups_.clear();
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& w = workers_[i];
+    w.group = -1;
+    if (!w.serves && !w.doubted) continue;
+    const auto found = std::find_if(groups_.begin(), groups_.end(), [&w](const Group& group) {
+      return group.role == w.role && group.doubted == w.doubted &&
+             group.model_fingerprint == w.model_fingerprint;
+    });
+    w.group = static_cast<int>(found - groups_.begin());
+    if (found == groups_.end()) groups_.push_back({w.role, w.doubted, w.model_fingerprint, {}, {}});
+    Group& group = groups_[w.group];
+    w.place = static_cast<int>(group.candidates.size());
+    group.candidates.emplace_back().worker = static_cast<int>(i);
+    group.hot.emplace_back();
+    Refresh(static_cast<int>(i));
+  }
+}
+
+void FleetLoad::Refresh(int worker) {
+  const Worker& w = workers_[worker];
+  if (w.group < 0) return;
+  Candidate& c = groups_[w.group].candidates[w.place];
+  c.running = w.running;
+  c.queued = w.queued + w.sent;
+  c.sent = w.sent;
+  c.queued_tokens = w.queued_tokens + w.sent_tokens;
+  c.free_blocks = w.free_blocks - w.sent_blocks;
+  c.total_blocks = w.total_blocks;
+  c.cost_known = w.own_cost || MeanOf(w.role).known;
+  c.identity = w.identity;
+  Hot& hot = groups_[w.group].hot[w.place];
+  hot = w.hot;
+  if (!w.own_cost) hot.cost = MeanOf(w.role).cost;
 }
 
 void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now) {
@@ -60,15 +99,14 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   w.queued = std::max(0, report.queued());
   w.queued_tokens = std::max<int64_t>(0, report.queued_tokens());
   w.free_blocks = std::max(0, report.free_blocks());
-  w.reported_at_s = now_s;
-  w.backlog_s = FromMicros(static_cast<double>(report.remaining_work_us()));
-  w.backlog_at_s = now_s;
+  w.hot.reported_at_s = now_s;
   if (report.has_prefill_cost()) {
     const internal::v1::PrefillCost& cost = report.prefill_cost();
-    w.cost = {FromMicros(cost.fixed_us()), FromMicros(cost.token_us()), FromMicros(cost.pair_us())};
+    PrefillCost& own = w.hot.cost;
+    own = {FromMicros(cost.fixed_us()), FromMicros(cost.token_us()), FromMicros(cost.pair_us())};
     // One that takes no time is none.
     const bool first = !w.own_cost;
-    w.own_cost = w.cost.fixed_s + w.cost.token_s + w.cost.pair_s > 0;
+    w.own_cost = own.fixed_s + own.token_s + own.pair_s > 0;
     if (first && w.own_cost) RefreshMeans();
   }
   if (report.decode_step_us() > 0 && report.decode_context_tokens() >= 0) {
@@ -76,7 +114,9 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
                FromMicros(static_cast<double>(report.decode_step_us())));
   }
   DropCounted(worker, now - kReportFlight);
-  for (const Dispatch& dispatch : dispatched_[worker]) w.backlog_s += dispatch.seconds;
+  w.hot.idle_at_s = now_s + FromMicros(static_cast<double>(report.remaining_work_us()));
+  for (const Dispatch& dispatch : dispatched_[worker]) w.hot.idle_at_s += dispatch.seconds;
+  Refresh(worker);
 }
 
 void FleetLoad::DropCounted(int worker, absl::Duration before) {
@@ -93,13 +133,12 @@ void FleetLoad::DropCounted(int worker, absl::Duration before) {
 void FleetLoad::OnDispatch(int worker, absl::Duration now, int64_t tokens, double seconds,
                            int blocks) {
   Worker& w = workers_[worker];
-  const double now_s = absl::ToDoubleSeconds(now);
   dispatched_[worker].push_back({now, seconds, static_cast<int>(tokens), blocks});
   ++w.sent;
   w.sent_blocks += blocks;
   w.sent_tokens += tokens;
-  w.backlog_s = Backlog(w, now_s) + seconds;
-  w.backlog_at_s = now_s;
+  w.hot.idle_at_s = std::max(w.hot.idle_at_s, absl::ToDoubleSeconds(now)) + seconds;
+  Refresh(worker);
 }
 
 void FleetLoad::Tick(absl::Duration now) {
@@ -110,14 +149,14 @@ void FleetLoad::Tick(absl::Duration now) {
 }
 
 void FleetLoad::RefreshMeans() {
-  for (const int role : {v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE}) {
+  for (const auto role : {v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE}) {
     PrefillCost sum = {0, 0, 0};
     int count = 0;
     for (const Worker& w : workers_) {
       if (w.role != role || !w.own_cost) continue;
-      sum.fixed_s += w.cost.fixed_s;
-      sum.token_s += w.cost.token_s;
-      sum.pair_s += w.cost.pair_s;
+      sum.fixed_s += w.hot.cost.fixed_s;
+      sum.token_s += w.hot.cost.token_s;
+      sum.pair_s += w.hot.cost.pair_s;
       ++count;
     }
     MeanCost& mean = means_[role == v1::WORKER_ROLE_DECODE ? 1 : 0];
@@ -126,45 +165,41 @@ void FleetLoad::RefreshMeans() {
     mean.known = true;
     mean.cost = {sum.fixed_s / count, sum.token_s / count, sum.pair_s / count};
   }
+  for (size_t i = 0; i < workers_.size(); ++i) Refresh(static_cast<int>(i));
 }
 
 double FleetLoad::ServiceSeconds(int worker, double tokens, double cached) const {
   const Worker& w = workers_[worker];
-  return (w.own_cost ? w.cost : MeanOf(w.role).cost).Seconds(tokens, cached);
+  return (w.own_cost ? w.hot.cost : MeanOf(w.role).cost).Seconds(tokens, cached);
 }
 
-void FleetLoad::Collect(const Query& query, absl::Duration now,
-                        std::vector<Candidate>* candidates) const {
+absl::Span<const Candidate> FleetLoad::Collect(const Query& query, absl::Duration now) {
+  const auto found = std::find_if(groups_.begin(), groups_.end(), [&query](const Group& group) {
+    return group.role == query.role && group.doubted == query.doubted &&
+           group.model_fingerprint == query.model_fingerprint;
+  });
+  if (found == groups_.end()) return {};
   const double now_s = absl::ToDoubleSeconds(now);
-  const MeanCost& mean = MeanOf(query.role);
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    const Worker& w = workers_[i];
-    if (!(query.doubted ? w.doubted : w.serves) || w.role != query.role ||
-        w.model_fingerprint != query.model_fingerprint) {
-      continue;
-    }
-    Candidate& c = candidates->emplace_back();
-    c.worker = static_cast<int>(i);
-    c.matched_blocks = i < query.matched_blocks.size() ? query.matched_blocks[i] : 0;
-    c.running = w.running;
-    c.queued = w.queued + w.sent;
-    c.sent = w.sent;
-    c.queued_tokens = w.queued_tokens + w.sent_tokens;
-    c.free_blocks = w.free_blocks - w.sent_blocks;
-    c.total_blocks = w.total_blocks;
-    c.queue_s = Backlog(w, now_s);
-    // The last token is always computed.
-    const double cached =
-        std::min(double(c.matched_blocks) * w.block_tokens, query.prompt_tokens - 1.0);
-    c.service_s = (w.own_cost ? w.cost : mean.cost).Seconds(query.prompt_tokens - cached, cached);
-    c.cost_known = w.own_cost || mean.known;
-    c.silence_s = now_s - w.reported_at_s;
-    c.identity = w.identity;
-    if (query.role == v1::WORKER_ROLE_DECODE) {
-      const int used = std::max(0, w.total_blocks - c.free_blocks);
-      c.step_s = w.step.Seconds(double(used) * w.block_tokens + query.prompt_tokens);
+  const double most_cached = query.prompt_tokens - 1.0;  // the last token is always computed
+  const int matched_end = static_cast<int>(query.matched_blocks.size());
+  const int* matched = query.matched_blocks.data();
+  Candidate* c = found->candidates.data();
+  for (const Hot& hot : found->hot) {
+    c->matched_blocks = c->worker < matched_end ? matched[c->worker] : 0;
+    c->queue_s = std::max(0.0, hot.idle_at_s - now_s);
+    const double cached = std::min(c->matched_blocks * hot.block_tokens, most_cached);
+    c->service_s = hot.cost.Seconds(query.prompt_tokens - cached, cached);
+    c->silence_s = now_s - hot.reported_at_s;
+    ++c;
+  }
+  if (query.role == v1::WORKER_ROLE_DECODE) {
+    for (Candidate& d : found->candidates) {
+      const Worker& w = workers_[d.worker];
+      const int used = std::max(0, w.total_blocks - d.free_blocks);
+      d.step_s = w.step.Seconds(used * w.hot.block_tokens + query.prompt_tokens);
     }
   }
+  return found->candidates;
 }
 
 }  // namespace baton::router

@@ -55,8 +55,9 @@ class FleetLoad {
     int prompt_tokens = 0;
     absl::Span<const int> matched_blocks;  // by worker; what lies behind its end is 0
   };
-  // Appends a candidate for each worker of the role and model that takes work, in order.
-  void Collect(const Query& query, absl::Duration now, std::vector<Candidate>* candidates) const;
+  // A candidate for each worker of the role and model that takes work, in order of their numbers.
+  // Valid until anything else is called.
+  absl::Span<const Candidate> Collect(const Query& query, absl::Duration now);
 
   // Prompts of so many tokens behind so many cached ones, on that worker.
   double ServiceSeconds(int worker, double tokens, double cached) const;
@@ -68,8 +69,25 @@ class FleetLoad {
     int tokens;
     int blocks;
   };
+  // What Collect reads of each worker, and nothing else: a decision is a pass over a few cache
+  // lines' worth of each group.
+  struct Hot {
+    double idle_at_s = 0;  // when the work known of will be done
+    double reported_at_s = 0;
+    double block_tokens = 16;
+    PrefillCost cost;  // its own, or the mean of those that have told theirs
+  };
+  // Those that may be chosen together, in order of their numbers. Candidates stay here from one
+  // decision to the next; only what depends on the prompt and the time is written anew.
+  struct Group {
+    v1::WorkerRole role;
+    bool doubted;
+    uint64_t model_fingerprint;
+    std::vector<Candidate> candidates;
+    std::vector<Hot> hot;
+  };
   struct Worker {
-    uint8_t role = 0;
+    v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     bool serves = false;
     bool doubted = false;
     bool own_cost = false;
@@ -79,18 +97,16 @@ class FleetLoad {
     int queued = 0;
     int free_blocks = 0;
     int total_blocks = 0;
-    int block_tokens = 16;
     int64_t queued_tokens = 0;
-    // Work left at a time; less by the time that has passed since then.
-    double backlog_s = 0;
-    double backlog_at_s = 0;
-    double reported_at_s = 0;
-    PrefillCost cost;
+    Hot hot;
     StepCost step;
     // Of `dispatched`.
     int sent = 0;
     int sent_blocks = 0;
     int64_t sent_tokens = 0;
+    // Where it stands among the candidates; -1: nowhere.
+    int group = -1;
+    int place = -1;
   };
   // The mean of those of a role that have told theirs.
   struct MeanCost {
@@ -98,13 +114,19 @@ class FleetLoad {
     bool known = false;
   };
 
-  static double Backlog(const Worker& w, double now_s);
-  const MeanCost& MeanOf(int role) const { return means_[role == v1::WORKER_ROLE_DECODE ? 1 : 0]; }
+  const MeanCost& MeanOf(v1::WorkerRole role) const {
+    return means_[role == v1::WORKER_ROLE_DECODE ? 1 : 0];
+  }
   void RefreshMeans();
   void DropCounted(int worker, absl::Duration before);
+  // After a change of who takes work: all groups anew.
+  void Regroup();
+  // After a change of numbers: the worker's candidate.
+  void Refresh(int worker);
 
   std::vector<Worker> workers_;
   std::vector<std::deque<Dispatch>> dispatched_;
+  std::vector<Group> groups_;
   MeanCost means_[2];  // prefill, decode
 };
 

@@ -238,8 +238,9 @@ class Membership {
   void DropKnowledge(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(int worker, v1::WorkerState state, std::string detail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Candidates(v1::WorkerRole role, bool doubted, const RouteRequest& request,
-                  absl::Span<const int> depths, std::vector<Candidate>* candidates) const
+  absl::Span<const Candidate> Candidates(v1::WorkerRole role, bool doubted,
+                                         const RouteRequest& request, absl::Span<const int> depths,
+                                         std::vector<Candidate>* kept)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   RouteQuery QueryOf(const RouteRequest& request, int decode_worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

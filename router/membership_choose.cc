@@ -58,16 +58,18 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
   bool will_be_cached;
   {
     absl::MutexLock lock(&mutex_);
-    Candidates(v1::WORKER_ROLE_DECODE, /*doubted=*/false, request, depths, &decode_);
-    if (decode_.empty()) return NoDecodeWorker();
-    Candidates(v1::WORKER_ROLE_PREFILL, /*doubted=*/false, request, depths, &prefill_);
-    if (prefill_.empty() && request.avoid.empty() && health_.all_usable()) {
+    const absl::Span<const Candidate> decode =
+        Candidates(v1::WORKER_ROLE_DECODE, /*doubted=*/false, request, depths, &decode_);
+    if (decode.empty()) return NoDecodeWorker();
+    absl::Span<const Candidate> prefill =
+        Candidates(v1::WORKER_ROLE_PREFILL, /*doubted=*/false, request, depths, &prefill_);
+    if (prefill.empty() && request.avoid.empty() && health_.all_usable()) {
       // That one worker hangs is likely, that all do at a time is not.
-      Candidates(v1::WORKER_ROLE_PREFILL, /*doubted=*/true, request, depths, &prefill_);
-      if (prefill_.size() < 2) prefill_.clear();
+      prefill = Candidates(v1::WORKER_ROLE_PREFILL, /*doubted=*/true, request, depths, &prefill_);
+      if (prefill.size() < 2) prefill = {};
     }
-    const RouteQuery query = QueryOf(request, decode_[0].worker);
-    const Pair pair = ChoosePair(query, prefill_, decode_);
+    const RouteQuery query = QueryOf(request, decode[0].worker);
+    const Pair pair = ChoosePair(query, prefill, decode);
     route.decode = Target(pair.decode.worker);
     if (pair.prefill) route.prefill = Target(pair.prefill->worker);
     // Before anything is noted of a pair that nobody will be sent to.
@@ -75,13 +77,13 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
       return SameProcess(f.prefill, route.prefill) && SameProcess(f.decode, route.decode);
     });
     if (failed) return absl::UnavailableError("no other pair");
-    BATON_RETURN_IF_ERROR(CheckSlo(request, prefill_, pair));
+    BATON_RETURN_IF_ERROR(CheckSlo(request, prefill, pair));
     const Candidate& computes = pair.computes();
     route.matched_blocks = computes.matched_blocks;
     route.decision = std::string(pair.decision);
     const absl::Duration finish = absl::Seconds(computes.queue_s + computes.service_s);
     if (computes.cost_known) route.predicted_ttft = finish;
-    if (request.explain) route.why = Explain(query, route, pair, prefill_, decode_);
+    if (request.explain) route.why = Explain(query, route, pair, prefill, decode);
     if (!request.dispatch) return route;
     NoteDispatch(query, pair);
     told_by = clock_.SinceStart() + finish + kTellsWithin;
@@ -91,18 +93,21 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
   return route;
 }
 
-// Those who may take the request; of those to avoid only where there is nobody else.
-void Membership::Candidates(v1::WorkerRole role, bool doubted, const RouteRequest& request,
-                            absl::Span<const int> depths,
-                            std::vector<Candidate>* candidates) const {
-  candidates->clear();
+// Those who may take the request; of those to avoid only where there is nobody else. They are in
+// *kept if some are left out.
+absl::Span<const Candidate> Membership::Candidates(v1::WorkerRole role, bool doubted,
+                                                   const RouteRequest& request,
+                                                   absl::Span<const int> depths,
+                                                   std::vector<Candidate>* kept) {
   FleetLoad::Query query;
   query.role = role;
   query.doubted = doubted;
   query.model_fingerprint = request.model_fingerprint;
   query.prompt_tokens = request.prompt_tokens;
   query.matched_blocks = depths;
-  fleet_.Collect(query, clock_.SinceStart(), candidates);
+  const absl::Span<const Candidate> all = fleet_.Collect(query, clock_.SinceStart());
+  if (request.avoid.empty() && request.lost.empty() && health_.all_usable()) return all;
+  kept->assign(all.begin(), all.end());
   const auto wanted = [&request](const Candidate& c) {
     return !absl::c_linear_search(request.avoid, c.worker);
   };
@@ -110,33 +115,28 @@ void Membership::Candidates(v1::WorkerRole role, bool doubted, const RouteReques
     mutex_.AssertHeld();
     return health_.WorkerUsable(c.worker);
   };
-  const auto drop = [candidates](const auto& keep) {
-    candidates->erase(std::remove_if(candidates->begin(), candidates->end(), std::not_fn(keep)),
-                      candidates->end());
+  const auto drop = [kept](const auto& keep) {
+    kept->erase(std::remove_if(kept->begin(), kept->end(), std::not_fn(keep)), kept->end());
   };
   if (role == v1::WORKER_ROLE_DECODE) {
-    if (!request.lost.empty()) {
-      drop([this, &request](const Candidate& c) {
-        mutex_.AssertHeld();
-        return absl::c_none_of(request.lost, [this, &c](const Route& l) {
-          mutex_.AssertHeld();
-          return l.decode.worker == c.worker &&
-                 l.decode.epoch == workers_[c.worker].card->epoch();
-        });
+    drop([this, &request](const Candidate& c) {
+      mutex_.AssertHeld();
+      const uint64_t epoch = workers_[c.worker].card->epoch();
+      return absl::c_none_of(request.lost, [&c, epoch](const Route& l) {
+        return l.decode.worker == c.worker && l.decode.epoch == epoch;
       });
-    }
-    if (!request.avoid.empty()) Prefer(candidates, wanted);
-    if (!health_.all_usable()) Prefer(candidates, usable);
-    return;
-  }
-  if (!request.avoid.empty()) {
+    });
+    Prefer(kept, wanted);
+    Prefer(kept, usable);
+  } else {
     if (request.avoided_prefill_may_do) {
-      Prefer(candidates, wanted);
+      Prefer(kept, wanted);
     } else {
       drop(wanted);
     }
+    drop(usable);
   }
-  if (!health_.all_usable()) drop(usable);
+  return *kept;
 }
 
 RouteQuery Membership::QueryOf(const RouteRequest& request, int decode_worker) const {

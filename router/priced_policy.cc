@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -22,19 +23,24 @@ uint64_t Mix(uint64_t a, uint64_t b) {
 }
 
 // The first block of the prompt that less than half of the fleet has: what all prompts begin with
-// is no reason to bring them together. Without blocks all prompts are one.
-uint64_t HomeKey(const RouteQuery& query, absl::Span<const Candidate> fleet) {
+// is no reason to bring them together. Without blocks all prompts are one. `depths`: how many
+// blocks each worker of the fleet has.
+uint64_t HomeKey(const RouteQuery& query, absl::Span<const int> depths) {
   if (query.keys.empty()) return 0;
-  const auto warm = std::count_if(fleet.begin(), fleet.end(),
-                                  [](const Candidate& c) { return c.matched_blocks > 0; });
-  if (2 * static_cast<size_t>(warm) < fleet.size()) return query.keys[0];
-  std::vector<int> depths;
-  depths.reserve(fleet.size());
-  for (const Candidate& c : fleet) depths.push_back(c.matched_blocks);
-  // Fewer than half hold a block iff it lies at or behind the depth in the middle.
-  const auto middle = depths.begin() + depths.size() / 2;
-  std::nth_element(depths.begin(), middle, depths.end());
-  const size_t first = std::min(static_cast<size_t>(*middle), query.keys.size() - 1);
+  const auto half_has = [&depths](int blocks) {
+    int have = 0;
+    for (const int depth : depths) have += depth > blocks ? 1 : 0;
+    return 2 * static_cast<size_t>(have) >= depths.size();
+  };
+  int first = 0, last = static_cast<int>(query.keys.size()) - 1;
+  while (first < last) {
+    const int middle = (first + last) / 2;
+    if (half_has(middle)) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
   return query.keys[first];
 }
 
@@ -57,51 +63,62 @@ bool Stale(absl::Span<const Candidate> candidates) {
 
 }  // namespace
 
-double PricedPolicy::Price(double now_s, absl::Span<const Candidate> prefill) {
-  double queue_sum = 0;
+double PricedPolicy::Price(double now_s) {
+  // Sums in lanes of their own do not wait for each other.
+  constexpr size_t kLanes = 4;
+  double sums[kLanes] = {};
   int busy = 0;
-  for (const Candidate& c : prefill) {
-    queue_sum += c.queue_s;
-    busy += c.queue_s > 0 ? 1 : 0;
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    sums[i % kLanes] += queues_[i];
+    busy += queues_[i] > 0 ? 1 : 0;
   }
-  const double count = static_cast<double>(prefill.size());
+  const double count = static_cast<double>(queues_.size());
+  const double mean_queue = std::accumulate(std::begin(sums), std::end(sums), 0.0) / count;
   const double passed = last_s_ < 0 ? kUtilizationMemory_s * 100 : std::max(0.0, now_s - last_s_);
   busy_share_ += (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy / count - busy_share_);
   last_s_ = now_s;
   if (mean_service_s_.value() <= 0) return 0;
   const double idle_share = std::max(1 - busy_share_, 1e-3);
   const double gain = std::clamp(busy_share_ / idle_share, options_.min_gain, options_.max_gain);
-  return std::min(options_.max_price, gain * queue_sum / count / mean_service_s_.value());
+  return std::min(options_.max_price, gain * mean_queue / mean_service_s_.value());
 }
 
 int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,
                                 RouteChoice& choice) {
+  // In vectors of their own: a thousand candidates are more than a first-level cache.
+  const size_t count = prefill.size();
+  queues_.resize(count);
+  costs_.resize(count);
+  depths_.resize(count);
+  for (size_t i = 0; i < count; ++i) {
+    queues_[i] = prefill[i].queue_s;
+    costs_[i] = prefill[i].service_s;
+    depths_[i] = prefill[i].matched_blocks;
+  }
   if (Stale(prefill)) {
     choice.decision = "home";
-    return HighestHash(HomeKey(query, prefill), prefill, [](int) { return true; });
+    return HighestHash(HomeKey(query, depths_), prefill, [](int) { return true; });
   }
-  choice.price = Price(query.now_s, prefill);
-  // In a vector of their own: a thousand candidates are more than a first-level cache.
-  costs_.resize(prefill.size());
-  double lowest = std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < prefill.size(); ++i) {
-    costs_[i] = prefill[i].queue_s + (1 + choice.price) * prefill[i].service_s;
-    lowest = std::min(lowest, costs_[i]);
-  }
+  choice.price = Price(query.now_s);
+  for (size_t i = 0; i < count; ++i) costs_[i] = queues_[i] + (1 + choice.price) * costs_[i];
+  constexpr size_t kLanes = 4;
+  double least[kLanes];
+  std::fill(std::begin(least), std::end(least), std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < count; ++i) least[i % kLanes] = std::min(least[i % kLanes], costs_[i]);
+  const double lowest = *std::min_element(std::begin(least), std::end(least));
   const double bound = lowest + std::max(kTie_s, kTieShare * lowest);
   int deepest = -1, best = 0, equals = 0;
-  for (int i = 0; i < static_cast<int>(prefill.size()); ++i) {
-    if (costs_[i] > bound || prefill[i].matched_blocks < deepest) continue;
-    equals = prefill[i].matched_blocks == deepest ? equals + 1 : 1;
-    deepest = prefill[i].matched_blocks;
-    best = i;
+  for (size_t i = 0; i < count; ++i) {
+    if (costs_[i] > bound || depths_[i] < deepest) continue;
+    equals = depths_[i] == deepest ? equals + 1 : 1;
+    deepest = depths_[i];
+    best = static_cast<int>(i);
   }
   if (equals > 1) {
-    best = HighestHash(HomeKey(query, prefill), prefill, [&](int i) {
-      return costs_[i] <= bound && prefill[i].matched_blocks == deepest;
-    });
+    best = HighestHash(HomeKey(query, depths_), prefill,
+                       [&](int i) { return costs_[i] <= bound && depths_[i] == deepest; });
   }
-  choice.decision = prefill[best].matched_blocks > 0 ? "prefix" : "load";
+  choice.decision = depths_[best] > 0 ? "prefix" : "load";
   return best;
 }
 

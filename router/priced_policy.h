@@ -46,15 +46,17 @@ class PricedPolicy final : public Policy {
   int ChooseLocal(const RouteQuery& query, const Candidate& prefill, double price,
                   absl::Span<const Candidate> decode, const Candidate& partner);
 
-  // Notes how many of the fleet are busy now; the price of a second of computing.
-  double Price(double now_s, absl::Span<const Candidate> prefill);
+  // By queues_: notes how many of the fleet are busy now; the price of a second of computing.
+  double Price(double now_s);
 
   const PricedOptions options_;
   double busy_share_ = 0;       // ρ
   double last_s_ = -1;          // the time of the last decision; none yet
   DecayedMean mean_service_s_;  // of the prompts sent
   uint64_t turn_ = 0;
-  std::vector<double> costs_;  // of the last decision: kept for its memory
+  // Of the candidates of a decision; kept for their memory.
+  std::vector<double> queues_, costs_;
+  std::vector<int> depths_;
 };
 
 // Reports older than this say nothing of queues: workers report every second at least.

@@ -36,9 +36,8 @@ class FleetLoadTest : public ::testing::Test {
     query.model_fingerprint = 7;
     query.prompt_tokens = 64;
     query.matched_blocks = matched;
-    std::vector<Candidate> candidates;
-    fleet_.Collect(query, now_, &candidates);
-    return candidates;
+    const absl::Span<const Candidate> candidates = fleet_.Collect(query, now_);
+    return {candidates.begin(), candidates.end()};
   }
   Candidate Of(int worker, std::vector<int> matched = {}) {
     const auto role = worker == kDecode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL;
