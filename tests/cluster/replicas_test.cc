@@ -10,6 +10,8 @@
 #include <functional>
 #include <map>
 
+#include "absl/strings/numbers.h"
+#include "tests/cluster/faults/tcp_proxy.h"
 #include "tests/cluster/whole_cluster.h"
 
 namespace baton {
@@ -51,11 +53,30 @@ class ReplicasTest : public ::testing::Test {
       workers_[name] = *std::move(worker);
     }
   }
+  // From now on, whoever is told where the worker is comes through `proxy_`.
+  void PutBehindProxy(const std::string& name) {
+    if (proxy_ == nullptr) {
+      const auto nobody = [](uint16_t, uint16_t) { return std::string("any"); };
+      auto proxy = testing::TcpProxy::Start(nobody, /*seed=*/1);
+      ASSERT_TRUE(proxy.ok()) << proxy.status();
+      proxy_ = *std::move(proxy);
+    }
+    int port = 0;
+    const std::string& address = addresses_[name];
+    ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
+    const auto proxied = proxy_->AddTarget(name, static_cast<uint16_t>(port));
+    ASSERT_TRUE(proxied.ok()) << proxied.status();
+    proxied_[name] = *proxied;
+  }
+  // Where others are told that it is.
+  std::string Told(const std::string& name) {
+    return proxied_.count(name) > 0 ? proxied_[name] : addresses_[name];
+  }
   void List(const std::vector<std::string>& names) {
     {
       std::ofstream out(file_ + ".new");
       for (const std::string& name : names) {
-        out << (name[0] == 'p' ? "prefill " : "decode ") << addresses_[name] << "\n";
+        out << (name[0] == 'p' ? "prefill " : "decode ") << Told(name) << "\n";
       }
     }
     std::filesystem::rename(file_ + ".new", file_);
@@ -110,14 +131,23 @@ class ReplicasTest : public ::testing::Test {
   bool AwaitReborn(int router, const std::string& name, uint64_t old_epoch) {
     return Await(router, [&](const std::vector<WorkerStatus>& workers) {
       return std::any_of(workers.begin(), workers.end(), [&](const WorkerStatus& w) {
-        return w.address() == addresses_[name] && w.epoch() != old_epoch &&
+        return w.address() == Told(name) && w.epoch() != old_epoch &&
                w.state() == baton::v1::WORKER_STATE_READY;
+      });
+    });
+  }
+  bool AwaitUse(int router, const std::string& name, bool used) {
+    return Await(router, [&](const std::vector<WorkerStatus>& workers) {
+      return std::any_of(workers.begin(), workers.end(), [&](const WorkerStatus& w) {
+        if (w.address() != Told(name)) return false;
+        const bool ready = w.state() == baton::v1::WORKER_STATE_READY;
+        return used ? ready : !ready && w.state() != baton::v1::WORKER_STATE_SUSPECT;
       });
     });
   }
   uint64_t EpochOf(const std::string& name) {
     for (const WorkerStatus& w : Workers(0)) {
-      if (w.address() == addresses_[name]) return w.epoch();
+      if (w.address() == Told(name)) return w.epoch();
     }
     return 0;
   }
@@ -205,6 +235,8 @@ class ReplicasTest : public ::testing::Test {
   std::map<std::string, std::string> addresses_;
   std::map<std::string, std::unique_ptr<worker::WorkerServer>> workers_;
   std::vector<std::string> listed_;
+  std::unique_ptr<testing::TcpProxy> proxy_;
+  std::map<std::string, std::string> proxied_;
   std::unique_ptr<router::RouterServer> routers_[kRouters];
   std::string router_addresses_[kRouters] = {"127.0.0.1:0", "127.0.0.1:0"};
   std::shared_ptr<grpc::Channel> channels_[kRouters];
@@ -276,6 +308,45 @@ TEST_F(ReplicasTest, WorkersAreKilledComeBackJoinAndLeaveUnderLoad) {
   StopLoad();
   std::printf("%ld answers, all right; %ld requests failed cleanly\n",
               static_cast<long>(answered_.load()), static_cast<long>(failed_.load()));
+  ExpectIdle();
+}
+
+// Packets are lost both ways, and no connection is told so: silence is all there is to go by.
+TEST_F(ReplicasTest, WorkersBehindACutNetworkAreLeftAloneUntilItIsMended) {
+  for (const char* name : {"p0", "p1", "d0", "d1"}) StartWorker(name);
+  for (const char* name : {"p1", "d1"}) PutBehindProxy(name);
+  List({"p0", "p1", "d0", "d1"});
+  for (int i = 0; i < kRouters; ++i) StartRouter(i);
+  for (int i = 0; i < kRouters; ++i) ASSERT_TRUE(AwaitListed(i));
+  const std::vector<Case> cases = MakeCases(*oracle_, 48, 53, /*max_tokens_bound=*/20);
+  StartLoad(cases);
+  AwaitAnswers(20);
+  for (const std::string name : {"d1", "p1"}) {
+    testing::LinkFaults lost;
+    lost.hold = true;
+    const absl::Time cut = absl::Now();
+    for (const auto way : {testing::Flow::Way::kToTarget, testing::Flow::Way::kToOpener}) {
+      proxy_->Set({"*", name, way}, lost);
+    }
+    for (int i = 0; i < kRouters; ++i) {
+      ASSERT_TRUE(AwaitUse(i, name, false));
+    }
+    const absl::Time gone = absl::Now();
+    // What hung there has been answered by others, too: all callers go on.
+    AwaitAnswers(200);
+    const absl::Time mended = absl::Now();
+    proxy_->Heal();
+    for (int i = 0; i < kRouters; ++i) {
+      ASSERT_TRUE(AwaitUse(i, name, true));
+    }
+    std::printf("%s was given up %.0f ms after the cut, and used again %.0f ms after its end\n",
+                name.c_str(), absl::ToDoubleMilliseconds(gone - cut),
+                absl::ToDoubleMilliseconds(absl::Now() - mended));
+    AwaitAnswers(20);
+  }
+  StopLoad();
+  EXPECT_EQ(failed_, 0);
+  std::printf("%ld answers, all right\n", static_cast<long>(answered_.load()));
   ExpectIdle();
 }
 
