@@ -88,6 +88,17 @@ void AskWorker(internal_pb::DecodeService::Stub& worker, const internal_pb::Deco
   Read(*reader, begin_s, request.max_tokens(), times);
 }
 
+// What one hop takes here, whoever serves it.
+void AskLittle(v1::InferenceService::Stub& router, std::vector<double>* ms) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::ListModelsResponse response;
+  const double begin_s = NowSeconds();
+  const grpc::Status status = router.ListModels(&context, v1::ListModelsRequest(), &response);
+  if (!status.ok()) Die(FromGrpcStatus(status));
+  ms->push_back((NowSeconds() - begin_s) * 1e3);
+}
+
 internal_pb::WorkerCard CardOf(const std::string& address) {
   const auto stub = internal_pb::WorkerService::NewStub(MakeChannel(address));
   grpc::ClientContext context;
@@ -162,16 +173,19 @@ void BenchLatency(const Options& options) {
   const auto router = v1::InferenceService::NewStub(MakeChannel(address));
   const auto worker = internal_pb::DecodeService::NewStub(MakeChannel(decode_address));
   Times through, direct, discarded;
+  std::vector<double> little_ms;
   for (int i = 0; i < options.warm_up + options.rounds; ++i) {
     const bool counts = i >= options.warm_up;
     // Whoever is first may find the machine in another state.
     if (i % 2 == 0) AskRouter(*router, to_router, counts ? &through : &discarded);
     AskWorker(*worker, to_worker, counts ? &direct : &discarded);
     if (i % 2 != 0) AskRouter(*router, to_router, counts ? &through : &discarded);
+    AskLittle(*router, counts ? &little_ms : &discarded.first_ms);
   }
   std::printf("\nOne request at a time, %d prompt tokens cached, %d answered; ms, %d rounds\n\n",
               options.prompt_tokens, options.answer_tokens, options.rounds);
   std::printf("| | p50 | p90 | p99 |\n|---|---|---|---|\n");
+  PrintRow("an unary call that asks the router for next to nothing", little_ms);
   PrintRow("first token, decode worker", direct.first_ms);
   PrintRow("first token, router", through.first_ms);
   PrintAdded("first token, added", through.first_ms, direct.first_ms);

@@ -335,7 +335,7 @@ bool DecodeLoop::Step() {
   }
   std::vector<engine::StepResult> results = engine_.Step(batch);
   const absl::Duration took = clock_.SinceStart() - begin;
-  prompt_budget_.Stepped(prompt_tokens, decoding, took);
+  prompt_budget_.Stepped(batch.rows() - decoding, decoding, took);
   metrics_.Stepped(took, static_cast<int>(plan.chunks.size()));
   step_times_.Took(plan.chunks, took);
   if (decoding == 0) estimate_.Prefilled(batch.rows(), took);

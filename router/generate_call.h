@@ -114,7 +114,7 @@ class GenerateCall final : public DecodeListener,
     absl::Duration not_before;
   };  // its sequences are taken from the retry budget
 
-  absl::Status Admit(v1::GenerateRequest request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Admit(v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(const v1::GenerateRequest& request);
   // Refuses what would hardly be answered by its deadline.
   absl::Status CheckDeadline(int64_t tokens, int64_t max_tokens)
