@@ -5,11 +5,13 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
 #include "tests/router/generate_client.h"
 #include "tests/testing/fake_cluster.h"
+#include "tests/testing/http_get.h"
 
 namespace baton::router {
 namespace {
@@ -220,7 +222,7 @@ std::vector<DecodeResponse> ManyLogprobs(int token_count) {
 }
 
 TEST(GenerateTest, ASlowReaderGetsNoMessageThatIsTooLarge) {
-  FakeCluster cluster;
+  FakeCluster cluster(1, 1, [](Options* options) { options->metrics_listen = "127.0.0.1:0"; });
   constexpr int kTokens = 25'000;
   v1::GenerateRequest request = Prompt("hello");
   request.set_logprobs(20);
@@ -230,7 +232,14 @@ TEST(GenerateTest, ASlowReaderGetsNoMessageThatIsTooLarge) {
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
   for (const DecodeResponse& message : ManyLogprobs(kTokens)) decode.stream->Send(message);
   decode.stream->End(grpc::Status::OK);
-  ASSERT_TRUE(decode.stream->AwaitDone());  // all of it is the router's
+  ASSERT_TRUE(decode.stream->AwaitDone());
+  // Nothing is read before the router has seen the answer's end, however slow it is itself.
+  const absl::Time patience = absl::Now() + testing::kPatience;
+  const auto ended = [&cluster] {
+    const std::string metrics = testing::HttpGet(cluster.server().metrics_address(), "/metrics");
+    return absl::StrContains(metrics, R"(code="OK",finish_reason="length"} 1)");
+  };
+  while (!ended()) ASSERT_LT(absl::Now(), patience);
   v1::GenerateResponse response;
   v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
   int tokens = 0, messages = 0;
