@@ -7,7 +7,9 @@
 //    time to the first token and to the last. The prompt is cached, so little else is in the way.
 //    Added is the difference of the quantiles. The goal: at most 0.3 ms at p99.
 // 3. Requests with shared prefixes through two routers, in turn, over several prefill workers:
-//    the cached share of their prompt tokens beside that of one cache without end.
+//    the cached share of their prompt tokens beside that of one cache without end, and beside what
+//    the simulation of router_sim makes of the same requests at the same times, with the cost of
+//    prefill that a worker told.
 #include <grpcpp/grpcpp.h>
 
 #include <CLI/CLI.hpp>
@@ -16,25 +18,32 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <set>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "baton/internal/v1/decode.grpc.pb.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
+#include "benchmarks/router_sim/baton_router.h"
+#include "benchmarks/router_sim/simulation.h"
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server.h"
 #include "common/tokenizer/tokenizer.h"
+#include "router/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
 
 namespace internal_pb = ::baton::internal::v1;
+
+constexpr int kBlockTokens = 16;
 
 struct Options {
   ClusterOptions cluster;
@@ -42,6 +51,7 @@ struct Options {
   int rounds = 1000, warm_up = 100;
   int prompt_tokens = 256, answer_tokens = 32;
   int requests = 800, callers = 4, prefixes = 32, prefix_tokens = 384, own_tokens = 48;
+  int cache_blocks = 1024;  // of a prefill worker
   uint64_t seed = 1;
 };
 
@@ -97,6 +107,20 @@ void AskLittle(v1::InferenceService::Stub& router, std::vector<double>* ms) {
   const grpc::Status status = router.ListModels(&context, v1::ListModelsRequest(), &response);
   if (!status.ok()) Die(FromGrpcStatus(status));
   ms->push_back((NowSeconds() - begin_s) * 1e3);
+}
+
+// Once the worker has told it.
+internal_pb::PrefillCost CostOf(const std::string& address) {
+  const auto stub = internal_pb::WorkerService::NewStub(MakeChannel(address));
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  const auto reader = stub->Watch(&context, internal_pb::WatchRequest());
+  internal_pb::WatchResponse response;
+  while (!response.load().has_prefill_cost()) {
+    if (!reader->Read(&response)) Die(FromGrpcStatus(reader->Finish()));
+  }
+  context.TryCancel();
+  return response.load().prefill_cost();
 }
 
 internal_pb::WorkerCard CardOf(const std::string& address) {
@@ -194,6 +218,29 @@ void BenchLatency(const Options& options) {
   PrintAdded("whole answer, added", through.whole_ms, direct.whole_ms);
 }
 
+// What one request is made of, to the simulation: a block of 16 tokens is one of its own, longer
+// ones, so that tokens, and the cost of each, are scaled.
+Trace TraceOf(const Options& options, const std::vector<Outcome>& outcomes,
+              const std::vector<int>& prefix_of) {
+  const int shared = options.prefix_tokens / kBlockTokens, own = options.own_tokens / kBlockTokens;
+  Trace trace;
+  trace.name = "router_path";
+  trace.block_count = options.prefixes * shared;
+  std::vector<size_t> order(outcomes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return outcomes[a].sent_s < outcomes[b].sent_s; });
+  const double begin_s = outcomes[order.front()].sent_s;
+  for (const size_t i : order) {
+    SimRequest& request = trace.requests.emplace_back();
+    request.at_us = static_cast<int64_t>((outcomes[i].sent_s - begin_s) * 1e6);
+    request.prompt_tokens = (shared + own) * kSimBlockTokens;
+    for (int b = 0; b < shared; ++b) request.blocks.push_back(prefix_of[i] * shared + b);
+    for (int b = 0; b < own; ++b) request.blocks.push_back(trace.block_count++);
+  }
+  return trace;
+}
+
 void BenchHitRate(const Options& options) {
   ClusterOptions wanted = options.cluster;
   wanted.prefill_workers = 4;
@@ -201,6 +248,8 @@ void BenchHitRate(const Options& options) {
   wanted.routers = 2;
   // So that a hit is one of a prefill worker that a router chose.
   wanted.decode_flags += " --no-enable-prefix-caching --local-prefill-max-tokens 0";
+  wanted.router_flags += " --max-local-prefill-tokens 0";
+  wanted.prefill_flags += absl::StrCat(" --num-blocks ", options.cache_blocks);
   auto started = LoopbackCluster::Start(wanted);
   if (!started.ok()) Die(started.status());
   LoadClient routers[2] = {LoadClient((*started)->address(0)), LoadClient((*started)->address(1))};
@@ -212,16 +261,18 @@ void BenchHitRate(const Options& options) {
     prefixes.push_back(random.Tokens(options.prefix_tokens, *vocab_size));
   }
   std::vector<Ask> asks(options.requests);
+  std::vector<int> prefix_of;
   int64_t ceiling = 0;
   std::set<int> seen;
   for (Ask& ask : asks) {
     const int prefix = random.Between(0, options.prefixes - 1);
+    prefix_of.push_back(prefix);
     ask.prompt = prefixes[prefix];
     const std::vector<int32_t> own = random.Tokens(options.own_tokens, *vocab_size);
     ask.prompt.insert(ask.prompt.end(), own.begin(), own.end());
     ask.max_tokens = 8;
     ask.timeout = absl::Seconds(60);
-    if (!seen.insert(prefix).second) ceiling += options.prefix_tokens / 16 * 16;
+    if (!seen.insert(prefix).second) ceiling += options.prefix_tokens / kBlockTokens * kBlockTokens;
   }
   std::vector<Outcome> outcomes(asks.size());
   std::atomic<size_t> next{0};
@@ -250,9 +301,21 @@ void BenchHitRate(const Options& options) {
       "%d callers: %.1f s\n\n",
       options.requests, options.prefix_tokens, options.own_tokens, options.prefixes,
       options.callers, took_s);
-  std::printf("| hit rate | of a cache without end | ratio | TTFT p50 | p99 |\n");
-  std::printf("|---|---|---|---|---|\n| %.3f | %.3f | **%.3f** | %.2f ms | %.2f ms |\n",
-              1.0 * cached / prompt, 1.0 * ceiling / prompt, 1.0 * cached / ceiling,
+  const internal_pb::PrefillCost cost =
+      CostOf(WorkersOf((*started)->address(0), v1::WORKER_ROLE_PREFILL)[0]);
+  constexpr double kScale = 1.0 * kSimBlockTokens / kBlockTokens;
+  Scenario scenario;
+  scenario.routers = 2;
+  scenario.workers = 4;
+  scenario.cache_blocks = options.cache_blocks;
+  scenario.cost = {cost.fixed_us(), cost.token_us() / kScale, cost.pair_us() / (kScale * kScale)};
+  scenario.seed = options.seed;
+  const CellResult simulated =
+      Simulate(TraceOf(options, outcomes, prefix_of), scenario,
+               MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); }));
+  std::printf("| hit rate | simulated | of a cache without end | TTFT p50 | p99 |\n");
+  std::printf("|---|---|---|---|---|\n| **%.3f** | %.3f | %.3f | %.2f ms | %.2f ms |\n",
+              1.0 * cached / prompt, simulated.hit_rate, 1.0 * ceiling / prompt,
               Percentile(first_ms, 0.5), Percentile(first_ms, 0.99));
 }
 
@@ -293,7 +356,7 @@ int main(int argc, char** argv) {
   using namespace baton::benchmarks;  // NOLINT: this is main()
   Options options;
   options.cluster.model_dir = "models/demo";
-  options.cluster.worker_flags = "--threads 1 --num-blocks 1024";
+  options.cluster.worker_flags = "--threads 1";
   CLI::App app("What the router adds to a request, and how well two of them find what is cached");
   app.option_defaults()->always_capture_default();
   AddClusterFlags(&app, &options.cluster);
@@ -308,6 +371,8 @@ int main(int argc, char** argv) {
   app.add_option("--prefixes", options.prefixes, "How many there are")->check(count);
   app.add_option("--prefix-tokens", options.prefix_tokens, "Of each")->check(count);
   app.add_option("--own-tokens", options.own_tokens, "Behind it")->check(count);
+  app.add_option("--cache-blocks", options.cache_blocks, "Of each prefill worker then")
+      ->check(CLI::Range(64, 1 << 20));
   app.add_option("--seed", options.seed, "Of all prompts");
   CLI11_PARSE(app, argc, argv);
   BenchTokenizer(options);
