@@ -13,6 +13,11 @@ constexpr absl::Duration kReportFlight = absl::Milliseconds(50);
 // No dispatch stays uncounted by its worker for longer than this.
 constexpr absl::Duration kDispatchLife = absl::Seconds(5);
 constexpr double kMostSeconds = 86'400;
+// Machines of different kinds differ by more than this; fits of equal ones, by less.
+constexpr double kOfOneKind = 1.75;
+
+// What costs are compared by: a middling prompt, nothing of it cached.
+double Middling(const PrefillCost& cost) { return cost.Seconds(512, 0); }
 
 double FromMicros(double micros) {
   return std::isfinite(micros) ? std::clamp(micros * 1e-6, 0.0, kMostSeconds) : 0;
@@ -89,7 +94,7 @@ void FleetLoad::Refresh(int worker) {
   c.identity = w.identity;
   Hot& hot = groups_[w.group].hot[w.place];
   hot = w.hot;
-  if (!w.own_cost) hot.cost = MeanOf(w.role).cost;
+  if (!w.stands_out) hot.cost = MeanOf(w.role).cost;
 }
 
 void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now) {
@@ -107,6 +112,7 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
     // One that takes no time is none.
     const bool first = !w.own_cost;
     w.own_cost = own.fixed_s + own.token_s + own.pair_s > 0;
+    w.stands_out = w.stands_out && w.own_cost;
     if (first && w.own_cost) RefreshMeans();
   }
   if (report.decode_step_us() > 0 && report.decode_context_tokens() >= 0) {
@@ -149,19 +155,29 @@ void FleetLoad::Tick(absl::Duration now) {
 }
 
 void FleetLoad::RefreshMeans() {
+  std::vector<double> told;
   for (const auto role : {v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE}) {
+    told.clear();
+    for (const Worker& w : workers_) {
+      if (w.role == role && w.own_cost) told.push_back(Middling(w.hot.cost));
+    }
+    MeanCost& mean = means_[role == v1::WORKER_ROLE_DECODE ? 1 : 0];
+    mean = MeanCost();
+    if (told.empty()) continue;
+    const auto middle = told.begin() + (told.size() - 1) / 2;
+    std::nth_element(told.begin(), middle, told.end());
     PrefillCost sum = {0, 0, 0};
     int count = 0;
-    for (const Worker& w : workers_) {
+    for (Worker& w : workers_) {
       if (w.role != role || !w.own_cost) continue;
+      const double ratio = Middling(w.hot.cost) / *middle;
+      w.stands_out = ratio > kOfOneKind || ratio < 1 / kOfOneKind;
+      if (w.stands_out) continue;
       sum.fixed_s += w.hot.cost.fixed_s;
       sum.token_s += w.hot.cost.token_s;
       sum.pair_s += w.hot.cost.pair_s;
       ++count;
     }
-    MeanCost& mean = means_[role == v1::WORKER_ROLE_DECODE ? 1 : 0];
-    mean = MeanCost();
-    if (count == 0) continue;
     mean.known = true;
     mean.cost = {sum.fixed_s / count, sum.token_s / count, sum.pair_s / count};
   }
@@ -170,7 +186,7 @@ void FleetLoad::RefreshMeans() {
 
 double FleetLoad::ServiceSeconds(int worker, double tokens, double cached) const {
   const Worker& w = workers_[worker];
-  return (w.own_cost ? w.hot.cost : MeanOf(w.role).cost).Seconds(tokens, cached);
+  return (w.stands_out ? w.hot.cost : MeanOf(w.role).cost).Seconds(tokens, cached);
 }
 
 absl::Span<const Candidate> FleetLoad::Collect(const Query& query, absl::Duration now) {

@@ -59,7 +59,10 @@ class FleetLoad {
   // Valid until anything else is called.
   absl::Span<const Candidate> Collect(const Query& query, absl::Duration now);
 
-  // Prompts of so many tokens behind so many cached ones, on that worker.
+  // Prompts of so many tokens behind so many cached ones, on that worker. What workers of one kind
+  // tell of themselves differs by chance, and the one that seems quickest would get all that is
+  // new, the one that seems slowest nothing, not even the work that would show it to be as quick: a
+  // worker's own cost counts only if it is another machine's.
   double ServiceSeconds(int worker, double tokens, double cached) const;
 
  private:
@@ -75,7 +78,7 @@ class FleetLoad {
     double idle_at_s = 0;  // when the work known of will be done
     double reported_at_s = 0;
     double block_tokens = 16;
-    PrefillCost cost;  // its own, or the mean of those that have told theirs
+    PrefillCost cost;  // the role's, or its own if it stands out
   };
   // Those that may be chosen together, in order of their numbers. Candidates stay here from one
   // decision to the next; only what depends on the prompt and the time is written anew.
@@ -90,7 +93,8 @@ class FleetLoad {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     bool serves = false;
     bool doubted = false;
-    bool own_cost = false;
+    bool own_cost = false;    // it has told one
+    bool stands_out = false;  // and it is another than that of its role
     uint64_t model_fingerprint = 0;
     uint64_t identity = 0;
     int running = 0;
@@ -108,7 +112,7 @@ class FleetLoad {
     int group = -1;
     int place = -1;
   };
-  // The mean of those of a role that have told theirs.
+  // Of a role: the mean of those near the middle one.
   struct MeanCost {
     PrefillCost cost;
     bool known = false;

@@ -238,7 +238,7 @@ void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bo
   // The first token overtakes the KV: only a second shows that the pair can do it.
   const bool works = ends || attempt.token_messages >= 2;
   if (works && !std::exchange(attempt.worked, true)) {
-    parts_.membership.OnRouteWorked(attempt.route);
+    parts_.membership.OnRouteWorked(attempt.route, attempt.kv_bytes > 0);
   }
   if (!first_token_at_) {
     first_token_at_ = now;

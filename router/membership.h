@@ -175,7 +175,8 @@ class Membership {
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // How it went there.
   void OnRouteFailed(const Route& route, Blame blame);
-  void OnRouteWorked(const Route& route);
+  // `kv_moved`: from the one to the other. Else the decode worker had all it needed, or computed it.
+  void OnRouteWorked(const Route& route, bool kv_moved);
   // A request was answered in full; its KV took so long on the way, beyond what was hidden behind
   // computing (0 bytes: none was moved).
   void OnAnswered(int64_t generated_tokens, int64_t kv_bytes, absl::Duration kv_transfer);

@@ -238,9 +238,9 @@ void Membership::OnRouteFailed(const Route& route, Blame blame) {
   if (blame == Blame::kDecodeWorker) health_.OnWorkerFailed(route.decode.worker);
 }
 
-void Membership::OnRouteWorked(const Route& route) {
+void Membership::OnRouteWorked(const Route& route, bool kv_moved) {
   absl::MutexLock lock(&mutex_);
-  health_.OnPairWorked(route.prefill.worker, route.decode.worker);
+  health_.OnPairWorked(kv_moved ? route.prefill.worker : kNoWorker, route.decode.worker);
 }
 
 void Membership::OnAnswered(int64_t generated_tokens, int64_t kv_bytes,

@@ -35,6 +35,10 @@ void PairHealth::OnPairFailed(int prefill, int decode) {
 void PairHealth::OnWorkerFailed(int worker) { CountFailure(workers_[worker], kFailuresToAvoid); }
 
 void PairHealth::OnPairWorked(int prefill, int decode) {
+  if (prefill == kNoWorker) {
+    workers_.erase(decode);
+    return;
+  }
   pairs_.erase({prefill, decode});
   for (int worker : {prefill, decode}) {
     workers_.erase(worker);

@@ -40,6 +40,7 @@ class PairHealth {
   void OnPairFailed(int prefill, int decode);
   // The worker itself did not answer, whatever its partner.
   void OnWorkerFailed(int worker);
+  // kNoWorker: the decode worker did it alone, and nothing was shown of any pair.
   void OnPairWorked(int prefill, int decode);
 
   bool WorkerUsable(int worker) const;

@@ -50,7 +50,7 @@ class PrefillCost {
   // All of that work, in steps of at most so many tokens. 0 while nothing is known.
   absl::Duration TimeFor(const PrefillWork& work, int max_tokens_per_step) const;
 
-  static constexpr int kStepsToKnow = 3;
+  static constexpr int kStepsToKnow = 8;
 
  private:
   static constexpr int kTerms = 3;

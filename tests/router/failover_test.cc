@@ -131,6 +131,31 @@ TEST_F(FailedPairTest, AskingForAnotherPairWhereThereIsNoneDoesNotTakeTheTryOfAn
   EXPECT_EQ(membership_->Choose(wanted)->prefill.worker, pair.prefill.worker);
 }
 
+TEST_F(FailedPairTest, AnAnswerForWhichNoKvWasMovedShowsNothingOfThePair) {
+  Begin();
+  for (int worker : {1, 3, 4}) LoseWatch(worker);
+  RouteRequest wanted;
+  wanted.model_fingerprint = membership_->model()->fingerprint;
+  wanted.prompt_tokens = 100;
+  const Route pair = *membership_->Choose(wanted);
+  auto answer = [&, opened = size_t{0}](int64_t kv_bytes) mutable {
+    FakeSink& sink = Start(Request());
+    internal::v1::DecodeResponse told;
+    told.mutable_usage()->set_kv_bytes(kv_bytes);
+    stream(opened).Say(told);
+    stream(opened++).Finish("done");
+    EXPECT_TRUE(sink.End().ok());
+  };
+  for (const int64_t kv_bytes : {1000, 0}) {
+    membership_->OnRouteFailed(pair, Blame::kPair);
+    answer(kv_bytes);
+    membership_->OnRouteFailed(pair, Blame::kPair);
+    const bool avoided = membership_->Choose(wanted)->prefill.worker == kNoWorker;
+    EXPECT_EQ(avoided, kv_bytes == 0);
+    if (!avoided) membership_->OnRouteWorked(pair, /*kv_moved=*/true);
+  }
+}
+
 TEST_F(FailedPairTest, AWorkerThatWasLostMayBeUsedAsAnotherProcess) {
   Begin();
   RouteRequest wanted;

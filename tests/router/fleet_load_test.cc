@@ -117,6 +117,24 @@ TEST_F(FleetLoadTest, TheCostIsTheWorkersOwnOrElseItsRolesMean) {
   EXPECT_NEAR(Of(kOther).service_s - Of(kPrefill).service_s, 64 * 200e-6, 1e-9);
 }
 
+// Or the one that seems quickest would get all that is new, and the slowest never the work that
+// would show otherwise.
+TEST_F(FleetLoadTest, WorkersOfOneKindCostTheSame) {
+  ToldCost(kPrefill, 100);
+  ToldCost(kOther, 140);
+  fleet_.Tick(now_);
+  EXPECT_DOUBLE_EQ(Of(kOther).service_s, Of(kPrefill).service_s);
+  EXPECT_NEAR(Of(kOther).service_s, 1e-3 + 64 * 120e-6 + 64 * 32 * 0.5e-6, 1e-9);
+  // Another machine, and then the same again.
+  ToldCost(kOther, 500);
+  fleet_.Tick(now_);
+  EXPECT_NEAR(Of(kPrefill).service_s, 1e-3 + 64 * 100e-6 + 64 * 32 * 0.5e-6, 1e-9);
+  EXPECT_NEAR(Of(kOther).service_s, 1e-3 + 64 * 500e-6 + 64 * 32 * 0.5e-6, 1e-9);
+  ToldCost(kOther, 100);
+  fleet_.Tick(now_);
+  EXPECT_DOUBLE_EQ(Of(kOther).service_s, Of(kPrefill).service_s);
+}
+
 TEST_F(FleetLoadTest, NonsenseFromAWorkerIsTakenAsNothing) {
   internal::v1::LoadReport report;
   report.set_remaining_work_us(-5);

@@ -456,7 +456,8 @@ TEST_F(OverloadTest, ADeadlineBeforeThePromptsAheadAreDoneIsRefusedAtOnce) {
   const absl::Status end = Start(Request(), absl::Seconds(2)).End();
   EXPECT_EQ(end.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(end), "DEADLINE_UNREACHABLE");
-  EXPECT_NEAR(absl::ToDoubleSeconds(ErrorRetryAfter(end).value_or(absl::ZeroDuration())), 3.75, 0.5);
+  EXPECT_NEAR(absl::ToDoubleSeconds(ErrorRetryAfter(end).value_or(absl::ZeroDuration())), 3.75,
+              0.5);
   // Not quite five seconds, as estimated, are not to be all that there is.
   EXPECT_EQ(ErrorReason(Start(Request(), absl::Seconds(8)).End()), "DEADLINE_UNREACHABLE");
   Start(Request(), absl::Seconds(13));

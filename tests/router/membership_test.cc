@@ -249,7 +249,7 @@ TEST_F(MembershipTest, APairThatFailsIsPassedOverUntilItIsTriedAgain) {
   for (int worker : {kPrefill0, kPrefill1, kDecode}) ASSERT_TRUE(Load(worker).ok());
   const auto probe = Choose();
   EXPECT_NE(probe->prefill.worker, kNoWorker);
-  membership_.OnRouteWorked(*probe);
+  membership_.OnRouteWorked(*probe, /*kv_moved=*/true);
   // The other one is tried, too, by one request; the rest go where it works.
   EXPECT_NE(Choose()->prefill.worker, probe->prefill.worker);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(Choose()->prefill.worker, probe->prefill.worker);

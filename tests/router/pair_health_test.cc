@@ -36,6 +36,18 @@ TEST_F(PairHealthTest, ASuccessBetweenThemForgivesTheFirst) {
   EXPECT_TRUE(Usable(kP0, kD0));
 }
 
+TEST_F(PairHealthTest, ADecodeWorkerThatDidItAloneShowsNothingOfThePair) {
+  health_.OnPairFailed(kP0, kD0);
+  health_.OnPairWorked(kNoWorker, kD0);
+  health_.OnPairFailed(kP0, kD0);
+  EXPECT_FALSE(health_.PairUsable(kP0, kD0));
+  health_.OnPairFailed(kP1, kD0);
+  EXPECT_FALSE(health_.WorkerUsable(kD0)) << "which reaches nobody";
+  health_.OnPairWorked(kNoWorker, kD0);
+  EXPECT_TRUE(health_.WorkerUsable(kD0)) << "but answers";
+  EXPECT_FALSE(health_.PairUsable(kP0, kD0));
+}
+
 TEST_F(PairHealthTest, FailuresFarApartAreNotInARow) {
   health_.OnPairFailed(kP0, kD0);
   clock_.Advance(kFailureMemory + absl::Seconds(1));

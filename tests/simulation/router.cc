@@ -280,7 +280,7 @@ void Router::OnResponse(const std::shared_ptr<Leg>& leg, const DecodeResponse& r
         !request.prompt_logprobs_seen) {
       world_.Fail(absl::StrCat(request.id, ": no prompt logprobs"));
     }
-    membership_.OnRouteWorked(leg->route);
+    membership_.OnRouteWorked(leg->route, /*kv_moved=*/true);
     EndRequest(request, absl::OkStatus());
   }
 }
@@ -296,7 +296,7 @@ void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& statu
         if (request.finished[static_cast<size_t>(choice)]) continue;
         world_.Fail(absl::StrCat(request.id, ": OK without the end of choice ", choice));
       }
-      membership_.OnRouteWorked(leg->route);
+      membership_.OnRouteWorked(leg->route, /*kv_moved=*/true);
       return;
     case absl::StatusCode::kUnavailable:
       membership_.OnRouteFailed(leg->route, reason == "WORKER_LOST" ? router::Blame::kDecodeWorker
