@@ -120,8 +120,7 @@ void Membership::Candidates(v1::WorkerRole role, bool doubted, const RouteReques
         mutex_.AssertHeld();
         return absl::c_none_of(request.lost, [this, &c](const Route& l) {
           mutex_.AssertHeld();
-          return l.decode.worker == c.worker &&
-                 l.decode.epoch == workers_[c.worker].card->epoch();
+          return l.decode.worker == c.worker && l.decode.epoch == workers_[c.worker].card->epoch();
         });
       });
     }
@@ -170,7 +169,7 @@ Membership::Pair Membership::ChoosePair(const RouteQuery& query,
       return health_.PairUsable(chosen.worker, c.worker);
     };
     if (usable(decode[choice.decode])) {
-      return {chosen, decode[choice.decode], choice.decision, choice.price};
+      return {chosen, decode[choice.decode], choice.decision, choice.pricing};
     }
     partners.clear();
     absl::c_copy_if(decode, std::back_inserter(partners), usable);
@@ -178,7 +177,7 @@ Membership::Pair Membership::ChoosePair(const RouteQuery& query,
       const RouteChoice other = policy_.Choose(query, absl::MakeConstSpan(&chosen, 1), partners);
       const Candidate& partner = partners[other.decode];
       if (other.prefill < 0) return {std::nullopt, partner, other.decision};
-      return {chosen, partner, choice.decision, choice.price};
+      return {chosen, partner, choice.decision, choice.pricing};
     }
     if (left.empty()) left.assign(prefill.begin(), prefill.end());
     left.erase(left.begin() + choice.prefill);

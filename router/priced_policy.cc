@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <tuple>
 #include <vector>
@@ -14,28 +15,13 @@ constexpr double kTieShare = 0.01;
 constexpr double kTie_s = 1e-4;
 // Of ρ.
 constexpr double kUtilizationMemory_s = 60;
+// Less of a discount is none.
+constexpr double kLeastDiscount = 1e-3;
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t mixed = (a ^ b * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
   mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93u;
   return mixed ^ mixed >> 32;
-}
-
-// The first block of the prompt that less than half of the fleet has: what all prompts begin with
-// is no reason to bring them together. Without blocks all prompts are one.
-uint64_t HomeKey(const RouteQuery& query, absl::Span<const Candidate> fleet) {
-  if (query.keys.empty()) return 0;
-  const auto warm = std::count_if(fleet.begin(), fleet.end(),
-                                  [](const Candidate& c) { return c.matched_blocks > 0; });
-  if (2 * static_cast<size_t>(warm) < fleet.size()) return query.keys[0];
-  std::vector<int> depths;
-  depths.reserve(fleet.size());
-  for (const Candidate& c : fleet) depths.push_back(c.matched_blocks);
-  // Fewer than half hold a block iff it lies at or behind the depth in the middle.
-  const auto middle = depths.begin() + depths.size() / 2;
-  std::nth_element(depths.begin(), middle, depths.end());
-  const size_t first = std::min(static_cast<size_t>(*middle), query.keys.size() - 1);
-  return query.keys[first];
 }
 
 template <class In>
@@ -57,7 +43,19 @@ bool Stale(absl::Span<const Candidate> candidates) {
 
 }  // namespace
 
-double PricedPolicy::Price(double now_s, absl::Span<const Candidate> prefill) {
+uint64_t PricedPolicy::HomeKey(const RouteQuery& query, absl::Span<const Candidate> fleet,
+                               size_t holders) {
+  // Without blocks, there is nothing that could be shared.
+  if (query.keys.empty()) return turn_;
+  depths_.clear();
+  for (const Candidate& c : fleet) depths_.push_back(c.matched_blocks);
+  // Fewer than k hold a block iff it lies at or behind the k-th depth, the deepest first.
+  const auto kth = depths_.begin() + std::min(holders, depths_.size()) - 1;
+  std::nth_element(depths_.begin(), kth, depths_.end(), std::greater<int>());
+  return query.keys[std::min(static_cast<size_t>(*kth), query.keys.size() - 1)];
+}
+
+Pricing PricedPolicy::PricingOf(const RouteQuery& query, absl::Span<const Candidate> prefill) {
   double queue_sum = 0;
   int busy = 0;
   for (const Candidate& c : prefill) {
@@ -65,27 +63,41 @@ double PricedPolicy::Price(double now_s, absl::Span<const Candidate> prefill) {
     busy += c.queue_s > 0 ? 1 : 0;
   }
   const double count = static_cast<double>(prefill.size());
-  const double passed = last_s_ < 0 ? kUtilizationMemory_s * 100 : std::max(0.0, now_s - last_s_);
+  const double passed =
+      last_s_ < 0 ? kUtilizationMemory_s * 100 : std::max(0.0, query.now_s - last_s_);
   busy_share_ += (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy / count - busy_share_);
-  last_s_ = now_s;
-  if (mean_service_s_.value() <= 0) return 0;
+  last_s_ = query.now_s;
+  Pricing pricing;
+  if (mean_service_s_.value() <= 0) return pricing;
   const double idle_share = std::max(1 - busy_share_, 1e-3);
   const double gain = std::clamp(busy_share_ / idle_share, options_.min_gain, options_.max_gain);
-  return std::min(options_.max_price, gain * queue_sum / count / mean_service_s_.value());
+  const double queue_s = queue_sum / count;
+  pricing.fleet = gain * queue_s / mean_service_s_.value();
+  pricing.own_queue = options_.own_queue * (1 - busy_share_) / mean_service_s_.value();
+  pricing.highest = options_.max_price;
+  const double unseen = queue_s / (queue_s + options_.home_halfway_s);
+  pricing.home_discount = options_.home_discount * unseen * unseen;
+  if (pricing.home_discount > kLeastDiscount) {
+    const uint64_t key = HomeKey(query, prefill, /*holders=*/1);
+    pricing.home = prefill[HighestHash(key, prefill, [](int) { return true; })].worker;
+  }
+  return pricing;
 }
 
 int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,
                                 RouteChoice& choice) {
   if (Stale(prefill)) {
     choice.decision = "home";
-    return HighestHash(HomeKey(query, prefill), prefill, [](int) { return true; });
+    // What all prompts begin with is no reason to bring them together.
+    const uint64_t key = HomeKey(query, prefill, (prefill.size() + 1) / 2);
+    return HighestHash(key, prefill, [](int) { return true; });
   }
-  choice.price = Price(query.now_s, prefill);
+  const Pricing pricing = choice.pricing = PricingOf(query, prefill);
   // In a vector of their own: a thousand candidates are more than a first-level cache.
   costs_.resize(prefill.size());
   double lowest = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < prefill.size(); ++i) {
-    costs_[i] = prefill[i].queue_s + (1 + choice.price) * prefill[i].service_s;
+    costs_[i] = pricing.Cost(prefill[i]);
     lowest = std::min(lowest, costs_[i]);
   }
   const double bound = lowest + std::max(kTie_s, kTieShare * lowest);
@@ -97,7 +109,7 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
     best = i;
   }
   if (equals > 1) {
-    best = HighestHash(HomeKey(query, prefill), prefill, [&](int i) {
+    best = HighestHash(HomeKey(query, prefill, /*holders=*/1), prefill, [&](int i) {
       return costs_[i] <= bound && prefill[i].matched_blocks == deepest;
     });
   }
@@ -136,12 +148,12 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
 
 // The decode worker that had better compute the prompt itself; -1 if none had. What it computes
 // stops the sequences of its batch for as long: their time counts as the prompt's own does.
-int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill, double price,
-                              absl::Span<const Candidate> decode, const Candidate& partner) {
+int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
+                              const Pricing& pricing, absl::Span<const Candidate> decode,
+                              const Candidate& partner) {
   if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return -1;
   const int missing = query.prompt_blocks - partner.matched_blocks;
-  const double elsewhere =
-      prefill.queue_s + (1 + price) * prefill.service_s + missing * query.block_transfer_s;
+  const double elsewhere = pricing.Cost(prefill) + missing * query.block_transfer_s;
   int best = -1;
   double lowest = elsewhere;
   for (int i = 0; i < static_cast<int>(decode.size()); ++i) {
@@ -167,7 +179,7 @@ RouteChoice PricedPolicy::Choose(const RouteQuery& query, absl::Span<const Candi
   choice.prefill = ChoosePrefill(query, prefill, choice);
   if (choice.decision == "home") return choice;
   const int local =
-      ChooseLocal(query, prefill[choice.prefill], choice.price, decode, decode[choice.decode]);
+      ChooseLocal(query, prefill[choice.prefill], choice.pricing, decode, decode[choice.decode]);
   if (local >= 0) {
     choice.prefill = -1;
     choice.decode = local;
