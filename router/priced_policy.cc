@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <tuple>
 #include <vector>
@@ -36,6 +35,16 @@ int HighestHash(uint64_t key, absl::Span<const Candidate> candidates, In in) {
   return best;
 }
 
+// Less than half of them have a block iff it lies at or behind this.
+int MedianDepth(absl::Span<const Candidate> candidates) {
+  std::vector<int> depths;
+  depths.reserve(candidates.size());
+  for (const Candidate& c : candidates) depths.push_back(c.matched_blocks);
+  const auto middle = depths.begin() + depths.size() / 2;
+  std::nth_element(depths.begin(), middle, depths.end());
+  return *middle;
+}
+
 bool Stale(absl::Span<const Candidate> candidates) {
   return std::all_of(candidates.begin(), candidates.end(),
                      [](const Candidate& c) { return c.silence_s > kStaleReport_s; });
@@ -43,25 +52,21 @@ bool Stale(absl::Span<const Candidate> candidates) {
 
 }  // namespace
 
-uint64_t PricedPolicy::HomeKey(const RouteQuery& query, absl::Span<const Candidate> fleet,
-                               size_t holders) {
+uint64_t PricedPolicy::HomeKey(const RouteQuery& query, int known_blocks) const {
   // Without blocks, there is nothing that could be shared.
   if (query.keys.empty()) return turn_;
-  depths_.clear();
-  for (const Candidate& c : fleet) depths_.push_back(c.matched_blocks);
-  // Fewer than k hold a block iff it lies at or behind the k-th depth, the deepest first.
-  const auto kth = depths_.begin() + std::min(holders, depths_.size()) - 1;
-  std::nth_element(depths_.begin(), kth, depths_.end(), std::greater<int>());
-  return query.keys[std::min(static_cast<size_t>(*kth), query.keys.size() - 1)];
+  return query.keys[std::min(static_cast<size_t>(known_blocks), query.keys.size() - 1)];
 }
 
 Pricing PricedPolicy::PricingOf(const RouteQuery& query, absl::Span<const Candidate> prefill) {
   double queue_sum = 0;
-  int busy = 0;
+  int busy = 0, deepest = 0;
   for (const Candidate& c : prefill) {
     queue_sum += c.queue_s;
     busy += c.queue_s > 0 ? 1 : 0;
+    deepest = std::max(deepest, c.matched_blocks);
   }
+  home_key_ = HomeKey(query, deepest);
   const double count = static_cast<double>(prefill.size());
   const double passed =
       last_s_ < 0 ? kUtilizationMemory_s * 100 : std::max(0.0, query.now_s - last_s_);
@@ -78,8 +83,7 @@ Pricing PricedPolicy::PricingOf(const RouteQuery& query, absl::Span<const Candid
   const double unseen = queue_s / (queue_s + options_.home_halfway_s);
   pricing.home_discount = options_.home_discount * unseen * unseen;
   if (pricing.home_discount > kLeastDiscount) {
-    const uint64_t key = HomeKey(query, prefill, /*holders=*/1);
-    pricing.home = prefill[HighestHash(key, prefill, [](int) { return true; })].worker;
+    pricing.home = prefill[HighestHash(home_key_, prefill, [](int) { return true; })].worker;
   }
   return pricing;
 }
@@ -88,8 +92,9 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
                                 RouteChoice& choice) {
   if (Stale(prefill)) {
     choice.decision = "home";
-    // What all prompts begin with is no reason to bring them together.
-    const uint64_t key = HomeKey(query, prefill, (prefill.size() + 1) / 2);
+    // By the first block that less than half of the fleet has: what all prompts begin with is no
+    // reason to bring them together.
+    const uint64_t key = HomeKey(query, MedianDepth(prefill));
     return HighestHash(key, prefill, [](int) { return true; });
   }
   const Pricing pricing = choice.pricing = PricingOf(query, prefill);
@@ -109,7 +114,7 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
     best = i;
   }
   if (equals > 1) {
-    best = HighestHash(HomeKey(query, prefill, /*holders=*/1), prefill, [&](int i) {
+    best = HighestHash(home_key_, prefill, [&](int i) {
       return costs_[i] <= bound && prefill[i].matched_blocks == deepest;
     });
   }

@@ -61,19 +61,19 @@ class PricedPolicy final : public Policy {
   int ChooseLocal(const RouteQuery& query, const Candidate& prefill, const Pricing& pricing,
                   absl::Span<const Candidate> decode, const Candidate& partner);
 
-  // Notes how many of the fleet are busy now.
+  // Notes how many of the fleet are busy now, and the home key.
   Pricing PricingOf(const RouteQuery& query, absl::Span<const Candidate> prefill);
-  // Of a prompt that begins with those: the first that not so many workers have.
-  uint64_t HomeKey(const RouteQuery& query, absl::Span<const Candidate> fleet, size_t holders);
+  // What prompts have in common that go to one home, if so many blocks are no reason to.
+  uint64_t HomeKey(const RouteQuery& query, int known_blocks) const;
 
   const PricedOptions options_;
   double busy_share_ = 0;       // ρ
   double last_s_ = -1;          // the time of the last decision; none yet
   DecayedMean mean_service_s_;  // of the prompts sent
   uint64_t turn_ = 0;
-  // Of the last decision: kept for their memory.
-  std::vector<double> costs_;
-  std::vector<int> depths_;
+  // Of the last decision.
+  uint64_t home_key_ = 0;
+  std::vector<double> costs_;  // kept for its memory
 };
 
 // Reports older than this say nothing of queues: workers report every second at least.
