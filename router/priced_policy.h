@@ -33,7 +33,7 @@ namespace baton::router {
 
 struct PricedOptions {
   double min_gain = 0.5;
-  double max_gain = 3;
+  double max_gain = 1.5;
   double own_queue = 0.5;
   double max_price = 128;
   double home_discount = 0.3;  // at the most

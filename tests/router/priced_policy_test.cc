@@ -105,7 +105,9 @@ TEST(PricedPolicyTest, ThePriceIsBoundedAndScaledByTheGain) {
 }
 
 TEST(PricedPolicyTest, TheGainFollowsTheShareOfBusyWorkersSlowly) {
-  PricedPolicy policy;
+  PricedOptions options;
+  options.max_gain = 4;
+  PricedPolicy policy(options);
   Settle(policy, 1);
   const auto price = [&policy](double now_s, double first_queue_s) {
     RouteQuery query = Query();
@@ -115,9 +117,9 @@ TEST(PricedPolicyTest, TheGainFollowsTheShareOfBusyWorkersSlowly) {
   };
   EXPECT_NEAR(price(0, 1), 0.5, 0.01) << "idle until now: the least gain";
   double last = 0.5;
-  // Two thirds of the time both are busy, one third one: ρ = 5/6, ρ/(1 − ρ) = 5, at most 3.
+  // Two thirds of the time both are busy, one third one: ρ = 5/6, ρ/(1 − ρ) = 5, at most 4.
   for (int i = 1; i <= 6000; ++i) last = price(0.1 * i, i % 3 == 0 ? 0 : 1);
-  EXPECT_NEAR(price(600, 1), 3, 1e-6);
+  EXPECT_NEAR(price(600, 1), 4, 1e-6);
   // One of them alone: ρ falls to 1/2 with the memory of a minute.
   for (int i = 1; i <= 600; ++i) price(600 + 0.1 * i, 0);
   const double rho = 0.5 + (5.0 / 6 - 0.5) * std::exp(-1);
