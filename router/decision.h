@@ -47,7 +47,7 @@ struct Decision {
   std::string decode_address;
   absl::string_view label;   // static text, as the metric's `decision`
   absl::string_view policy;  // static text
-  double kappa = 0;          // the price of a second of service; 0 where the policy has none
+  double kappa = 0;          // price of a second of service on `prefill`; 0: the policy has none
 
   // Of the chosen pair.
   int predicted_cached_tokens = 0;

@@ -217,7 +217,7 @@ class Membership {
     std::optional<Candidate> prefill;
     Candidate decode;
     absl::string_view decision;
-    double price = 0;
+    Pricing pricing = {};
 
     const Candidate& computes() const { return prefill ? *prefill : decode; }
   };

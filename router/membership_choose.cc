@@ -170,7 +170,7 @@ Membership::Pair Membership::ChoosePair(const RouteQuery& query,
       return health_.PairUsable(chosen.worker, c.worker);
     };
     if (usable(decode[choice.decode])) {
-      return {chosen, decode[choice.decode], choice.decision, choice.price};
+      return {chosen, decode[choice.decode], choice.decision, choice.pricing};
     }
     partners.clear();
     absl::c_copy_if(decode, std::back_inserter(partners), usable);
@@ -178,7 +178,7 @@ Membership::Pair Membership::ChoosePair(const RouteQuery& query,
       const RouteChoice other = policy_.Choose(query, absl::MakeConstSpan(&chosen, 1), partners);
       const Candidate& partner = partners[other.decode];
       if (other.prefill < 0) return {std::nullopt, partner, other.decision};
-      return {chosen, partner, choice.decision, choice.price};
+      return {chosen, partner, choice.decision, choice.pricing};
     }
     if (left.empty()) left.assign(prefill.begin(), prefill.end());
     left.erase(left.begin() + choice.prefill);

@@ -18,7 +18,7 @@ std::shared_ptr<Decision> Membership::Explain(const RouteQuery& query, const Rou
   why->decode_address = route.decode.address;
   why->label = pair.decision;
   why->policy = policy_.name();
-  why->kappa = pair.price;
+  if (pair.prefill) why->kappa = pair.pricing.Price(*pair.prefill);
   why->prefill_candidates = static_cast<int>(prefill.size());
   why->decode_candidates = static_cast<int>(decode.size());
   const auto cached = [&query](const Candidate& c) {
@@ -29,7 +29,7 @@ std::shared_ptr<Decision> Membership::Explain(const RouteQuery& query, const Rou
   const auto tell = [&](absl::Span<const Candidate> candidates, int chosen, bool computes) {
     mutex_.AssertHeld();
     const auto cost = [&](const Candidate& c) {
-      if (computes) return c.queue_s + (1 + pair.price) * c.service_s;
+      if (computes) return pair.pricing.Cost(c);
       return (query.prompt_blocks - c.matched_blocks) * query.block_transfer_s +
              query.answer_tokens * c.step_s;
     };

@@ -2,6 +2,7 @@
 #ifndef BATON_ROUTER_POLICY_H_
 #define BATON_ROUTER_POLICY_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
@@ -40,13 +41,29 @@ struct RouteQuery {
   double answer_tokens = 0;     // expected
 };
 
+// What a second of computing costs beyond that second, for one prompt. Nothing, where a policy says
+// nothing of it.
+struct Pricing {
+  double fleet = 0;      // on whatever worker
+  double own_queue = 0;  // more, for each second of the worker's own queue
+  double highest = 0;    // of both together
+  int home = -1;         // where the prompt is at home (Candidate::worker); -1: nowhere
+  double home_discount = 0;
+
+  double Price(const Candidate& c) const {
+    const double price = std::min(highest, fleet + own_queue * c.queue_s);
+    return c.worker == home ? (1 - home_discount) * price : price;
+  }
+  double Cost(const Candidate& c) const { return c.queue_s + (1 + Price(c)) * c.service_s; }
+};
+
 // Indexes into the candidates given.
 struct RouteChoice {
   int prefill = -1;  // none was given, or the decode worker does better alone
   int decode = 0;
   // Why, as a metric label: static text.
   absl::string_view decision;
-  double price = 0;  // κ: of a second of computing, beyond that second; 0: the policy has none
+  Pricing pricing;  // by which prefill workers were compared
 };
 
 // Called under the router's lock: quick, no I/O. Need not be thread-safe.

@@ -15,33 +15,13 @@ constexpr double kTieShare = 0.01;
 constexpr double kTie_s = 1e-4;
 // Of ρ.
 constexpr double kUtilizationMemory_s = 60;
+// Less of a discount is none.
+constexpr double kLeastDiscount = 1e-3;
 
 uint64_t Mix(uint64_t a, uint64_t b) {
   uint64_t mixed = (a ^ b * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
   mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93u;
   return mixed ^ mixed >> 32;
-}
-
-// The first block of the prompt that less than half of the fleet has: what all prompts begin with
-// is no reason to bring them together. Without blocks all prompts are one. `depths`: how many
-// blocks each worker of the fleet has.
-uint64_t HomeKey(const RouteQuery& query, absl::Span<const int> depths) {
-  if (query.keys.empty()) return 0;
-  const auto half_has = [&depths](int blocks) {
-    int have = 0;
-    for (const int depth : depths) have += depth > blocks ? 1 : 0;
-    return 2 * static_cast<size_t>(have) >= depths.size();
-  };
-  int first = 0, last = static_cast<int>(query.keys.size()) - 1;
-  while (first < last) {
-    const int middle = (first + last) / 2;
-    if (half_has(middle)) {
-      first = middle + 1;
-    } else {
-      last = middle;
-    }
-  }
-  return query.keys[first];
 }
 
 template <class In>
@@ -56,6 +36,16 @@ int HighestHash(uint64_t key, absl::Span<const Candidate> candidates, In in) {
   return best;
 }
 
+// Less than half of them have a block iff it lies at or behind this.
+int MedianDepth(absl::Span<const Candidate> candidates) {
+  std::vector<int> depths;
+  depths.reserve(candidates.size());
+  for (const Candidate& c : candidates) depths.push_back(c.matched_blocks);
+  const auto middle = depths.begin() + depths.size() / 2;
+  std::nth_element(depths.begin(), middle, depths.end());
+  return *middle;
+}
+
 bool Stale(absl::Span<const Candidate> candidates) {
   return std::all_of(candidates.begin(), candidates.end(),
                      [](const Candidate& c) { return c.silence_s > kStaleReport_s; });
@@ -63,24 +53,42 @@ bool Stale(absl::Span<const Candidate> candidates) {
 
 }  // namespace
 
-double PricedPolicy::Price(double now_s) {
+uint64_t PricedPolicy::HomeKey(const RouteQuery& query, int known_blocks) const {
+  // Without blocks, there is nothing that could be shared.
+  if (query.keys.empty()) return turn_;
+  return query.keys[std::min(static_cast<size_t>(known_blocks), query.keys.size() - 1)];
+}
+
+Pricing PricedPolicy::PricingOf(const RouteQuery& query, absl::Span<const Candidate> prefill) {
   // Sums in lanes of their own do not wait for each other.
   constexpr size_t kLanes = 4;
   double sums[kLanes] = {};
-  int busy = 0;
+  int busy = 0, deepest = 0;
   for (size_t i = 0; i < queues_.size(); ++i) {
     sums[i % kLanes] += queues_[i];
     busy += queues_[i] > 0 ? 1 : 0;
+    deepest = std::max(deepest, depths_[i]);
   }
-  const double count = static_cast<double>(queues_.size());
-  const double mean_queue = std::accumulate(std::begin(sums), std::end(sums), 0.0) / count;
-  const double passed = last_s_ < 0 ? kUtilizationMemory_s * 100 : std::max(0.0, now_s - last_s_);
+  home_key_ = HomeKey(query, deepest);
+  const double count = static_cast<double>(prefill.size());
+  const double passed =
+      last_s_ < 0 ? kUtilizationMemory_s * 100 : std::max(0.0, query.now_s - last_s_);
   busy_share_ += (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy / count - busy_share_);
-  last_s_ = now_s;
-  if (mean_service_s_.value() <= 0) return 0;
+  last_s_ = query.now_s;
+  Pricing pricing;
+  if (mean_service_s_.value() <= 0) return pricing;
   const double idle_share = std::max(1 - busy_share_, 1e-3);
   const double gain = std::clamp(busy_share_ / idle_share, options_.min_gain, options_.max_gain);
-  return std::min(options_.max_price, gain * mean_queue / mean_service_s_.value());
+  const double queue_s = std::accumulate(std::begin(sums), std::end(sums), 0.0) / count;
+  pricing.fleet = gain * queue_s / mean_service_s_.value();
+  pricing.own_queue = options_.own_queue * (1 - busy_share_) / mean_service_s_.value();
+  pricing.highest = options_.max_price;
+  const double unseen = queue_s / (queue_s + options_.home_halfway_s);
+  pricing.home_discount = options_.home_discount * unseen * unseen;
+  if (pricing.home_discount > kLeastDiscount) {
+    pricing.home = prefill[HighestHash(home_key_, prefill, [](int) { return true; })].worker;
+  }
+  return pricing;
 }
 
 int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,
@@ -97,10 +105,20 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
   }
   if (Stale(prefill)) {
     choice.decision = "home";
-    return HighestHash(HomeKey(query, depths_), prefill, [](int) { return true; });
+    // By the first block that less than half of the fleet has: what all prompts begin with is no
+    // reason to bring them together.
+    const uint64_t key = HomeKey(query, MedianDepth(prefill));
+    return HighestHash(key, prefill, [](int) { return true; });
   }
-  choice.price = Price(query.now_s);
-  for (size_t i = 0; i < count; ++i) costs_[i] = queues_[i] + (1 + choice.price) * costs_[i];
+  const Pricing pricing = choice.pricing = PricingOf(query, prefill);
+  // As Pricing::Cost, but for one.
+  for (size_t i = 0; i < count; ++i) {
+    const double price = std::min(pricing.highest, pricing.fleet + pricing.own_queue * queues_[i]);
+    costs_[i] = queues_[i] + (1 + price) * costs_[i];
+  }
+  for (size_t i = 0; i < count && pricing.home >= 0; ++i) {
+    if (prefill[i].worker == pricing.home) costs_[i] = pricing.Cost(prefill[i]);
+  }
   constexpr size_t kLanes = 4;
   double least[kLanes];
   std::fill(std::begin(least), std::end(least), std::numeric_limits<double>::infinity());
@@ -115,7 +133,7 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
     best = static_cast<int>(i);
   }
   if (equals > 1) {
-    best = HighestHash(HomeKey(query, depths_), prefill,
+    best = HighestHash(home_key_, prefill,
                        [&](int i) { return costs_[i] <= bound && depths_[i] == deepest; });
   }
   choice.decision = depths_[best] > 0 ? "prefix" : "load";
@@ -153,12 +171,12 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
 
 // The decode worker that had better compute the prompt itself; -1 if none had. What it computes
 // stops the sequences of its batch for as long: their time counts as the prompt's own does.
-int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill, double price,
-                              absl::Span<const Candidate> decode, const Candidate& partner) {
+int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
+                              const Pricing& pricing, absl::Span<const Candidate> decode,
+                              const Candidate& partner) {
   if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return -1;
   const int missing = query.prompt_blocks - partner.matched_blocks;
-  const double elsewhere =
-      prefill.queue_s + (1 + price) * prefill.service_s + missing * query.block_transfer_s;
+  const double elsewhere = pricing.Cost(prefill) + missing * query.block_transfer_s;
   int best = -1;
   double lowest = elsewhere;
   for (int i = 0; i < static_cast<int>(decode.size()); ++i) {
@@ -184,7 +202,7 @@ RouteChoice PricedPolicy::Choose(const RouteQuery& query, absl::Span<const Candi
   choice.prefill = ChoosePrefill(query, prefill, choice);
   if (choice.decision == "home") return choice;
   const int local =
-      ChooseLocal(query, prefill[choice.prefill], choice.price, decode, decode[choice.decode]);
+      ChooseLocal(query, prefill[choice.prefill], choice.pricing, decode, decode[choice.decode]);
   if (local >= 0) {
     choice.prefill = -1;
     choice.decode = local;

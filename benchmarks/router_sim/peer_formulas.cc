@@ -137,6 +137,25 @@ int ProductionStack(const PeerQuery& query, Candidates all) {
 
 double GreedyCost(const PeerCandidate& c) { return c.queue_s + c.service_s; }
 
+// argmin Q + (1 + κ) * T, κ = min(8, mean Q / mean T): the plain form of what Baton does.
+class Priced final : public Formula {
+ public:
+  int Pick(const PeerQuery&, Candidates all) override {
+    constexpr double kHighest = 8, kShare = 0.02;
+    double queue_s = 0;
+    for (const PeerCandidate& c : all) queue_s += c.queue_s;
+    queue_s /= static_cast<double>(all.size());
+    const double price = service_s_ > 0 ? std::min(kHighest, queue_s / service_s_) : 0;
+    const int best =
+        Lowest(all, [price](const auto& c) { return c.queue_s + (1 + price) * c.service_s; });
+    service_s_ += (service_s_ > 0 ? kShare : 1) * (all[best].service_s - service_s_);
+    return best;
+  }
+
+ private:
+  double service_s_ = 0;  // of those chosen
+};
+
 }  // namespace
 
 std::vector<PeerKind> PeerKinds() {
@@ -160,6 +179,8 @@ std::vector<PeerKind> PeerKinds() {
       {"greedy min TTFT, events", Knows::kEvents, Least(GreedyCost)},
       {"(Q+T)T", Knows::kSpeculation,
        Least([](const auto& c) { return GreedyCost(c) * c.service_s; })},
+      {"priced, g = 1", Knows::kSpeculation,
+       [](const RouterSetup&) { return std::make_unique<Priced>(); }},
   };
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <set>
 #include <vector>
 
@@ -44,8 +45,20 @@ RouteQuery Query(int prompt_blocks = 8) {
   return query;
 }
 
-// A gain that does not move.
-PricedOptions Gain(double gain, double max_price = 8) { return {gain, gain, max_price}; }
+// A gain that does not move, and nothing else that makes a price.
+PricedOptions Gain(double gain) {
+  PricedOptions options;
+  options.min_gain = options.max_gain = gain;
+  options.own_queue = options.home_discount = 0;
+  options.max_price = 8;
+  return options;
+}
+
+double ChosenPrice(PricedPolicy& policy, const std::vector<Candidate>& prefill,
+                   const RouteQuery& query = Query()) {
+  const RouteChoice choice = policy.Choose(query, prefill, kOneDecode);
+  return choice.pricing.Price(prefill[choice.prefill]);
+}
 
 // Sends prompts of that service time until the mean service time is it.
 void Settle(PricedPolicy& policy, double service_s) {
@@ -60,7 +73,7 @@ TEST(PricedPolicyTest, AnIdleFleetTakesWhoeverIsDoneFirst) {
       kOneDecode);
   // 0.6 + 0.1 is later than 0.65; the queues' mean of 0.2 makes the price 0.2, too little to turn
   // it.
-  EXPECT_NEAR(choice.price, 0.2, 1e-3);
+  EXPECT_NEAR(choice.pricing.fleet, 0.2, 1e-3);
   EXPECT_EQ(choice.prefill, 0) << "0.6 + 1.2 * 0.1 = 0.72 is less than 1.2 * 0.65 = 0.78";
   const RouteChoice idle =
       policy.Choose(Query(), {Prefill(0, 8, 0.06, 0.1), Prefill(1, 0, 0, 0.12)}, kOneDecode);
@@ -74,7 +87,7 @@ TEST(PricedPolicyTest, ABusyFleetComputesLeast) {
   // Greedy: 5 + 0.1 against 4 + 1. Priced: κ = 4.5 / 1.
   const RouteChoice choice =
       policy.Choose(Query(), {Prefill(0, 8, 5, 0.1), Prefill(1, 0, 4, 1)}, kOneDecode);
-  EXPECT_NEAR(choice.price, 4.5, 0.01);
+  EXPECT_NEAR(choice.pricing.fleet, 4.5, 0.01);
   EXPECT_EQ(choice.prefill, 0);
   EXPECT_EQ(choice.decision, "prefix");
 }
@@ -82,23 +95,25 @@ TEST(PricedPolicyTest, ABusyFleetComputesLeast) {
 TEST(PricedPolicyTest, ThePriceIsBoundedAndScaledByTheGain) {
   PricedPolicy bounded(Gain(1));
   Settle(bounded, 0.1);
-  EXPECT_EQ(bounded.Choose(Query(), {Prefill(0, 0, 50, 0.1)}, kOneDecode).price, 8);
+  EXPECT_EQ(ChosenPrice(bounded, {Prefill(0, 0, 50, 0.1)}), 8);
   PricedPolicy doubled(Gain(2));
   Settle(doubled, 1);
-  EXPECT_NEAR(doubled.Choose(Query(), {Prefill(0, 0, 3, 1)}, kOneDecode).price, 6, 0.01);
+  EXPECT_NEAR(ChosenPrice(doubled, {Prefill(0, 0, 3, 1)}), 6, 0.01);
   PricedPolicy greedy(Gain(0));
   Settle(greedy, 1);
-  EXPECT_EQ(greedy.Choose(Query(), {Prefill(0, 0, 3, 1)}, kOneDecode).price, 0);
+  EXPECT_EQ(ChosenPrice(greedy, {Prefill(0, 0, 3, 1)}), 0);
 }
 
 TEST(PricedPolicyTest, TheGainFollowsTheShareOfBusyWorkersSlowly) {
-  PricedPolicy policy;
+  PricedOptions options;
+  options.max_gain = 4;
+  PricedPolicy policy(options);
   Settle(policy, 1);
   const auto price = [&policy](double now_s, double first_queue_s) {
     RouteQuery query = Query();
     query.now_s = now_s;
     return policy.Choose(query, {Prefill(0, 0, first_queue_s, 1), Prefill(1, 0, 1, 1)}, kOneDecode)
-        .price;
+        .pricing.fleet;
   };
   EXPECT_NEAR(price(0, 1), 0.5, 0.01) << "idle until now: the least gain";
   double last = 0.5;
@@ -111,6 +126,69 @@ TEST(PricedPolicyTest, TheGainFollowsTheShareOfBusyWorkersSlowly) {
   EXPECT_NEAR(price(660, 1), rho / (1 - rho), 0.02);
   for (int i = 1; i <= 6000; ++i) last = price(660 + 0.1 * i, 0);
   EXPECT_NEAR(last, 1 * 0.5, 0.01);
+}
+
+TEST(PricedPolicyTest, WhileOthersAreIdleAQueueIsForThoseWhosePrefixIsThere) {
+  PricedPolicy policy;
+  for (int i = 0; i < 500; ++i) {
+    policy.Choose(Query(), {Prefill(0, 0, 0, 1), Prefill(1, 0, 0, 1)}, kOneDecode);
+  }
+  const std::vector<Candidate> half_busy = {Prefill(0, 0, 2, 1.0), Prefill(1, 0, 0, 3.2)};
+  const RouteChoice choice = policy.Choose(Query(), half_busy, kOneDecode);
+  // All were idle: ρ = 0. κ: 0.5 · 1 of the fleet, and 0.5 · 2 of the queue.
+  EXPECT_NEAR(choice.pricing.Price(half_busy[0]), 1.5, 1e-3);
+  EXPECT_NEAR(choice.pricing.Price(half_busy[1]), 0.5, 1e-3);
+  EXPECT_NEAR(choice.pricing.Cost(half_busy[0]), 2 + 2.5 * 1.0, 1e-2);
+  EXPECT_EQ(choice.prefill, 0);
+  // Busy for long: a second of the worker's own queue costs no more than that of any other.
+  RouteQuery query = Query();
+  RouteChoice busy;
+  for (int i = 1; i <= 600; ++i) {
+    query.now_s = i;
+    busy = policy.Choose(query, {Prefill(0, 0, 2, 1), Prefill(1, 0, 2, 1)}, kOneDecode);
+  }
+  EXPECT_LT(busy.pricing.own_queue, 1e-3);
+}
+
+// Routers that have sent prompts with one beginning elsewhere, and have not been told so, agree.
+TEST(PricedPolicyTest, TheLongerPromptsWaitTheMoreAHomeIsWorth) {
+  const auto settled = [] {
+    auto policy = std::make_unique<PricedPolicy>();
+    Settle(*policy, 1);
+    return policy;
+  };
+  const auto fleet = [](double queue_s) {
+    std::vector<Candidate> all;
+    for (int i = 0; i < 8; ++i) all.push_back(Prefill(i, 0, queue_s, 1));
+    return all;
+  };
+  const auto idle = settled()->Choose(Query(), fleet(0.2), kOneDecode);
+  EXPECT_EQ(idle.pricing.home, -1);
+  const auto first = settled()->Choose(Query(), fleet(20), kOneDecode);
+  EXPECT_NEAR(first.pricing.home_discount, 0.3 / 4, 1e-9);
+  ASSERT_GE(first.pricing.home, 0);
+  EXPECT_EQ(first.prefill, first.pricing.home);
+  // A little more to wait there does not matter, much does.
+  std::vector<Candidate> other = fleet(20);
+  other[first.prefill].queue_s = 20.3;
+  EXPECT_EQ(settled()->Choose(Query(), other, kOneDecode).prefill, first.prefill);
+  other[first.prefill].queue_s = 40;
+  EXPECT_NE(settled()->Choose(Query(), other, kOneDecode).prefill, first.prefill);
+  // The next turn of the session, longer by two blocks, of which no router was told.
+  std::vector<kv::PrefixKey> longer = kKeys;
+  longer.insert(longer.end(), {19, 20});
+  RouteQuery next = Query(10);
+  next.keys = longer;
+  EXPECT_EQ(settled()->Choose(next, fleet(20), kOneDecode).prefill, first.prefill);
+  // Prompts without a whole block share nothing.
+  RouteQuery short_prompt = Query(1);
+  short_prompt.keys = {};
+  std::set<int> homes;
+  auto policy = settled();
+  for (int i = 0; i < 64; ++i) {
+    homes.insert(policy->Choose(short_prompt, fleet(20), kOneDecode).prefill);
+  }
+  EXPECT_EQ(homes.size(), 8u);
 }
 
 TEST(PricedPolicyTest, TiesGoToTheDeepestMatchThenToOneHome) {
@@ -140,8 +218,8 @@ TEST(PricedPolicyTest, TiesGoToTheDeepestMatchThenToOneHome) {
   EXPECT_EQ(homes.size(), 10u);
 }
 
-// What everyone begins with says nothing of where a prompt belongs.
-TEST(PricedPolicyTest, TheHomeIsByTheFirstBlockThatHalfOfTheFleetLacks) {
+// What is cached says nothing of where the rest of a prompt belongs.
+TEST(PricedPolicyTest, TheHomeIsByTheFirstBlockThatNobodyHas) {
   std::vector<Candidate> fleet;
   for (int i = 0; i < 16; ++i) fleet.push_back(Prefill(i, 2, 0, 0.5));
   const auto home = [&fleet](std::vector<kv::PrefixKey> keys) {
@@ -156,6 +234,30 @@ TEST(PricedPolicyTest, TheHomeIsByTheFirstBlockThatHalfOfTheFleetLacks) {
     by_fourth.insert(home({1, 2, 3, 100 + i}));
   }
   EXPECT_GT(by_third.size(), 8u);
+  EXPECT_EQ(by_fourth.size(), 1u);
+}
+
+// What everyone begins with is no reason to meet, what few have is.
+TEST(PricedPolicyTest, WithoutReportsTheHomeIsByTheFirstBlockThatHalfOfTheFleetLacks) {
+  std::vector<Candidate> fleet;
+  for (int i = 0; i < 16; ++i) {
+    fleet.push_back(Prefill(i, i < 7 ? 3 : i < 8 ? 2 : 1, 0, 0.5));
+    fleet.back().silence_s = kStaleReport_s + 0.1;
+  }
+  const auto home = [&fleet](std::vector<kv::PrefixKey> keys) {
+    PricedPolicy policy;
+    RouteQuery query = Query(4);
+    query.keys = keys;
+    return policy.Choose(query, fleet, kOneDecode).prefill;
+  };
+  std::set<int> by_second, by_third, by_fourth;
+  for (uint64_t i = 0; i < 32; ++i) {
+    by_second.insert(home({1, 100 + i, 3, 4}));
+    by_third.insert(home({1, 2, 100 + i, 4}));
+    by_fourth.insert(home({1, 2, 3, 100 + i}));
+  }
+  EXPECT_EQ(by_second.size(), 1u) << "eight have it";
+  EXPECT_GT(by_third.size(), 8u) << "seven have it";
   EXPECT_EQ(by_fourth.size(), 1u);
 }
 
