@@ -175,6 +175,7 @@ void BM_Choose(benchmark::State& state) {
     request.keys = fleet.prompts()[next++ % fleet.prompts().size()];
     request.prompt_tokens = Fleet::kPromptBlocks * 16;
     request.dispatch = state.range(0) != 0;
+    request.explain = true;  // as for every request
     absl::StatusOr<Route> route = fleet.membership().Choose(request);
     BATON_CHECK(route.ok()) << route.status();
     benchmark::DoNotOptimize(route->matched_blocks);

@@ -146,6 +146,7 @@ void DecodeLoop::EndAll() {
 
 bool DecodeLoop::Turn(absl::Duration wait) {
   mailbox_->RunPending(wait);
+  taken_in_at_ = clock_.SinceStart();
   if (stopping_) return false;
   EndLate();
   while (Sequence* sequence = scheduler_.Admit()) Admitted(*sequence);
@@ -413,6 +414,8 @@ void DecodeLoop::Publish() {
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = scheduler_.receiving_count();
   load.draining = draining_;
+  load.taken_in_at = taken_in_at_;
+  load.read_at = clock_.SinceStart();
   step_times_.Tell(scheduler_.All(), options_.scheduler.max_num_batched_tokens, &load);
   publish_(load);
   metrics_.SetLoad(load);

@@ -112,6 +112,7 @@ class DecodeLoop {
   LoadEstimate estimate_;
   PromptBudget prompt_budget_;
   StepTimes step_times_;
+  absl::Duration taken_in_at_;
   HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id

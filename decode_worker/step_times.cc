@@ -6,6 +6,10 @@ namespace baton::decode_worker {
 namespace {
 
 constexpr double kKeep = 0.9;  // of the past, at each step
+// Longer than others by this much, a step is taken for a stall: a process that was stopped, and
+// then had nothing to do that would show it to be well, would be shunned for good.
+constexpr double kStall = 3;
+constexpr int kStallsToBelieve = 4;
 
 }  // namespace
 
@@ -23,8 +27,12 @@ void StepTimes::Took(const std::vector<Chunk>& chunks, absl::Duration took) {
   if (decoding == 0) {
     cost_.StepTook(prompts, took);
   } else if (prompts.tokens == 0) {
+    const double seconds = absl::ToDoubleSeconds(took);
+    stalls_in_a_row_ =
+        steps_ > 1 && seconds > kStall * seconds_ / steps_ ? stalls_in_a_row_ + 1 : 0;
+    if (stalls_in_a_row_ > 0 && stalls_in_a_row_ < kStallsToBelieve) return;
     steps_ = steps_ * kKeep + 1;
-    seconds_ = seconds_ * kKeep + absl::ToDoubleSeconds(took);
+    seconds_ = seconds_ * kKeep + seconds;
     context_tokens_ = context_tokens_ * kKeep + context_tokens;
   }
 }

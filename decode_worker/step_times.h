@@ -31,6 +31,7 @@ class StepTimes {
   double steps_ = 0;
   double seconds_ = 0;
   double context_tokens_ = 0;
+  int stalls_in_a_row_ = 0;
 };
 
 }  // namespace baton::decode_worker

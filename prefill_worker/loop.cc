@@ -122,6 +122,7 @@ bool PrefillLoop::Turn(absl::Duration wait) {
 
 bool PrefillLoop::TakeTurn(absl::Duration wait) {
   mailbox_->RunPending(wait);
+  taken_in_at_ = clock_.SinceStart();
   if (stopping_) return false;
   const StepPlan plan = scheduler_.NextStep();
   for (PrefillJob* job : plan.started) Start(*job);
@@ -270,6 +271,8 @@ void PrefillLoop::Publish() {
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = static_cast<int>(leases_.size());
   load.draining = draining_;
+  load.taken_in_at = taken_in_at_;
+  load.read_at = clock_.SinceStart();
   publish_(load);
   metrics_.SetLoad(load);
 }

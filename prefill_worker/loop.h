@@ -80,6 +80,7 @@ class PrefillLoop {
   worker::Intake intake_;
   worker::Throughput throughput_;
   worker::PrefillCost cost_;
+  absl::Duration taken_in_at_;
   // Leases of jobs that have started, until nothing refers to their bytes any more: a job that
   // ended may still have frames in gRPC's buffers.
   absl::flat_hash_map<uint64_t, kv::BlockLease> leases_;

@@ -25,29 +25,45 @@ std::vector<kv::PrefixKey> KeptKeys(absl::Span<const kv::PrefixKey> chain) {
 }  // namespace
 
 void DispatchedPrefixes::Grow(int worker_count) {
+  absl::MutexLock lock(&mutex_);
   index_.Grow(worker_count);
-  for (int i = 0; i < worker_count; ++i) index_.SetCapacity(i, kMaxKeys);
+  for (; worker_count_ < worker_count; ++worker_count_) {
+    index_.SetCapacity(worker_count_, kMaxKeys);
+  }
 }
 
 void DispatchedPrefixes::Add(int worker, absl::Span<const kv::PrefixKey> chain,
                              absl::Duration expires) {
   if (chain.empty()) return;
   absl::MutexLock lock(&mutex_);
-  Dispatch dispatch = {worker, {}};
-  index_.Add(worker, KeptKeys(chain), &dispatch.keys);
-  // One that brings nothing new is covered by those before it: what they bring, the worker will
-  // have told of when they expire.
-  if (dispatch.keys.empty()) return;
+  Dispatch dispatch = {worker, KeptKeys(chain)};
+  std::vector<kv::PrefixKey> fresh;
+  for (const kv::PrefixKey key : dispatch.keys) {
+    if (++counts_[{worker, key}] == 1) fresh.push_back(key);
+  }
+  index_.Add(worker, fresh);
   key_count_ += static_cast<int64_t>(dispatch.keys.size());
   dispatches_.emplace(expires, std::move(dispatch));
   while (key_count_ > kMaxKeys) ExpireFirst();
 }
 
+// A key stays for as long as any dispatch has it, so that what a worker has of a chain is always a
+// beginning of it.
+void DispatchedPrefixes::Forget(const Dispatch& dispatch) {
+  std::vector<kv::PrefixKey> gone;
+  for (const kv::PrefixKey key : dispatch.keys) {
+    const auto found = counts_.find({dispatch.worker, key});
+    if (--found->second > 0) continue;
+    counts_.erase(found);
+    gone.push_back(key);
+  }
+  index_.Remove(dispatch.worker, gone);
+  key_count_ -= static_cast<int64_t>(dispatch.keys.size());
+}
+
 void DispatchedPrefixes::ExpireFirst() {
-  const auto first = dispatches_.begin();
-  index_.Remove(first->second.worker, first->second.keys);
-  key_count_ -= static_cast<int64_t>(first->second.keys.size());
-  dispatches_.erase(first);
+  Forget(dispatches_.begin()->second);
+  dispatches_.erase(dispatches_.begin());
 }
 
 void DispatchedPrefixes::Expire(absl::Duration now) {
@@ -58,13 +74,12 @@ void DispatchedPrefixes::Expire(absl::Duration now) {
 
 void DispatchedPrefixes::DropWorker(int worker) {
   absl::MutexLock lock(&mutex_);
-  index_.DropWorker(worker);
   for (auto it = dispatches_.begin(); it != dispatches_.end();) {
     if (it->second.worker != worker) {
       ++it;
       continue;
     }
-    key_count_ -= static_cast<int64_t>(it->second.keys.size());
+    Forget(it->second);
     it = dispatches_.erase(it);
   }
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -24,7 +25,7 @@ class DispatchedPrefixes {
   // rounded down to one of them, by less than kStride blocks.
   static constexpr int kDense = 32;
   static constexpr int kStride = 8;
-  // All prompts together; the oldest go first.
+  // Of all prompts together, each counted with what it shares; the first to expire go first.
   static constexpr int64_t kMaxKeys = 1 << 20;
 
   void Grow(int worker_count);
@@ -40,14 +41,18 @@ class DispatchedPrefixes {
  private:
   struct Dispatch {
     int worker;
-    std::vector<kv::PrefixKey> keys;  // that no earlier dispatch had brought there
+    std::vector<kv::PrefixKey> keys;
   };
+  void Forget(const Dispatch& dispatch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpireFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   PrefixIndex index_;
   mutable absl::Mutex mutex_;
   std::multimap<absl::Duration, Dispatch> dispatches_ ABSL_GUARDED_BY(mutex_);
+  // How many dispatches have a key on a worker.
+  absl::flat_hash_map<std::pair<int, kv::PrefixKey>, int> counts_ ABSL_GUARDED_BY(mutex_);
   int64_t key_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  int worker_count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace baton::router

@@ -19,6 +19,7 @@ absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const R
   wanted.prompt_tokens = prepared.decode.tokens_size();
   wanted.explain = true;
   wanted.dispatch = false;
+  wanted.may_refuse = true;
   Route route;
   BATON_ASSIGN_OR_RETURN(route, parts.membership.Choose(wanted));
   route.why->request_id = request.request_id();

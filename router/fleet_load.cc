@@ -13,6 +13,9 @@ constexpr absl::Duration kReportFlight = absl::Milliseconds(50);
 // No dispatch stays uncounted by its worker for longer than this.
 constexpr absl::Duration kDispatchLife = absl::Seconds(5);
 constexpr double kMostSeconds = 86'400;
+// Sums of a few of these stay within their types.
+constexpr int kMostCounted = 1 << 24;
+constexpr int64_t kMostTokens = int64_t{1} << 40;
 // Machines of different kinds differ by more than this; fits of equal ones, by less.
 constexpr double kOfOneKind = 1.75;
 
@@ -40,27 +43,28 @@ void FleetLoad::Serves(int worker, const Identity& identity) {
   w.identity = identity.hash;
   w.total_blocks = identity.total_blocks;
   w.hot.block_tokens = identity.block_tokens;
-  Regroup();
+  regroup_ = true;
 }
 
 void FleetLoad::Rests(int worker) {
   workers_[worker].serves = workers_[worker].doubted = false;
-  Regroup();
+  regroup_ = true;
 }
 
 void FleetLoad::Doubt(int worker) {
   workers_[worker].doubted = workers_[worker].serves;
   workers_[worker].serves = false;
-  Regroup();
+  regroup_ = true;
 }
 
 void FleetLoad::Forget(int worker) {
   workers_[worker] = Worker();
   dispatched_[worker].clear();
-  Regroup();
+  regroup_ = true;
 }
 
 void FleetLoad::Regroup() {
+  regroup_ = false;
   groups_.clear();
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& w = workers_[i];
@@ -82,7 +86,7 @@ void FleetLoad::Regroup() {
 
 void FleetLoad::Refresh(int worker) {
   const Worker& w = workers_[worker];
-  if (w.group < 0) return;
+  if (regroup_ || w.group < 0) return;
   Candidate& c = groups_[w.group].candidates[w.place];
   c.running = w.running;
   c.queued = w.queued + w.sent;
@@ -100,10 +104,10 @@ void FleetLoad::Refresh(int worker) {
 void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now) {
   Worker& w = workers_[worker];
   const double now_s = absl::ToDoubleSeconds(now);
-  w.running = std::max(0, report.running());
-  w.queued = std::max(0, report.queued());
-  w.queued_tokens = std::max<int64_t>(0, report.queued_tokens());
-  w.free_blocks = std::max(0, report.free_blocks());
+  w.running = std::clamp(report.running(), 0, kMostCounted);
+  w.queued = std::clamp(report.queued(), 0, kMostCounted);
+  w.queued_tokens = std::clamp<int64_t>(report.queued_tokens(), 0, kMostTokens);
+  w.free_blocks = std::clamp(report.free_blocks(), 0, kMostCounted);
   w.hot.reported_at_s = now_s;
   if (report.has_prefill_cost()) {
     const internal::v1::PrefillCost& cost = report.prefill_cost();
@@ -115,12 +119,19 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
     w.stands_out = w.stands_out && w.own_cost;
     if (first && w.own_cost) RefreshMeans();
   }
-  if (report.decode_step_us() > 0 && report.decode_context_tokens() >= 0) {
+  // A worker that does nothing says the same again and again: that is no news.
+  const bool step_is_new = report.decode_step_us() != w.told_step_us ||
+                           report.decode_context_tokens() != w.told_context_tokens;
+  if (step_is_new && report.decode_step_us() > 0 && report.decode_context_tokens() >= 0) {
+    w.told_step_us = report.decode_step_us();
+    w.told_context_tokens = report.decode_context_tokens();
     w.step.Add(static_cast<double>(report.decode_context_tokens()),
                FromMicros(static_cast<double>(report.decode_step_us())));
   }
-  DropCounted(worker, now - kReportFlight);
-  w.hot.idle_at_s = now_s + FromMicros(static_cast<double>(report.remaining_work_us()));
+  const double age_s = FromMicros(static_cast<double>(report.age_us()));
+  const double intake_age_s = FromMicros(static_cast<double>(report.intake_age_us()));
+  DropCounted(worker, now - absl::Seconds(std::max(age_s, intake_age_s)) - kReportFlight);
+  w.hot.idle_at_s = now_s - age_s + FromMicros(static_cast<double>(report.remaining_work_us()));
   for (const Dispatch& dispatch : dispatched_[worker]) w.hot.idle_at_s += dispatch.seconds;
   Refresh(worker);
 }
@@ -190,6 +201,7 @@ double FleetLoad::ServiceSeconds(int worker, double tokens, double cached) const
 }
 
 absl::Span<const Candidate> FleetLoad::Collect(const Query& query, absl::Duration now) {
+  if (regroup_) Regroup();
   const auto found = std::find_if(groups_.begin(), groups_.end(), [&query](const Group& group) {
     return group.role == query.role && group.doubted == query.doubted &&
            group.model_fingerprint == query.model_fingerprint;

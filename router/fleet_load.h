@@ -104,6 +104,8 @@ class FleetLoad {
     int64_t queued_tokens = 0;
     Hot hot;
     StepCost step;
+    int64_t told_step_us = 0;  // last
+    int64_t told_context_tokens = 0;
     // Of `dispatched`.
     int sent = 0;
     int sent_blocks = 0;
@@ -123,7 +125,7 @@ class FleetLoad {
   }
   void RefreshMeans();
   void DropCounted(int worker, absl::Duration before);
-  // After a change of who takes work: all groups anew.
+  // After a change of who takes work, when it next matters: all groups anew.
   void Regroup();
   // After a change of numbers: the worker's candidate.
   void Refresh(int worker);
@@ -131,6 +133,7 @@ class FleetLoad {
   std::vector<Worker> workers_;
   std::vector<std::deque<Dispatch>> dispatched_;
   std::vector<Group> groups_;
+  bool regroup_ = false;
   MeanCost means_[2];  // prefill, decode
 };
 

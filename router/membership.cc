@@ -93,7 +93,10 @@ absl::Status Membership::OnEvent(int worker, const worker_pb::WatchResponse& eve
     return BadStream("the worker expired while it told what it has cached");
   }
   if (!fits) return BadStream("more cached blocks than blocks");
-  if (event.has_snapshot()) w.snapshot_done = event.snapshot().last();
+  if (event.has_snapshot() && event.snapshot().last()) {
+    w.snapshot_done = true;
+    index_.Show(worker);
+  }
   if (w.snapshot_done) SetServingState(worker);
   return absl::OkStatus();
 }
@@ -146,6 +149,16 @@ absl::Status Membership::CheckCard(int worker, const worker_pb::WorkerCard& card
         absl::StrCat("tokenizer ", Hex(card.tokenizer_fingerprint()), " of model \"", card.model(),
                      "\", but the router's is ", Hex(tokenizer_fingerprint_)));
   }
+  // One process that is known by two addresses would count twice, and a request that it has failed
+  // would be sent there again.
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
+    const Worker& other = workers_[i];
+    if (i == worker || !other.card || !other.listed) continue;
+    if (other.card->worker_id() != card.worker_id() || other.card->epoch() != card.epoch())
+      continue;
+    return Refuse("SAME_WORKER",
+                  absl::StrCat("the process at ", other.address, ", which is listed already"));
+  }
   return CheckSameModel(worker, card);
 }
 
@@ -172,7 +185,10 @@ absl::Status Membership::CheckSameModel(int worker, const worker_pb::WorkerCard&
 absl::Status Membership::BeginSnapshot(int worker, const worker_pb::CacheSnapshot& snapshot) {
   Worker& w = workers_[worker];
   if (w.snapshot_done) return BadStream("a second snapshot on one stream");
-  if (!w.snapshot_begun) index_.DropWorker(worker);
+  if (!w.snapshot_begun) {
+    index_.DropWorker(worker);
+    index_.Hide(worker);
+  }
   if (w.snapshot_begun && snapshot.sequence() != w.sequence) {
     return BadStream("two sequence numbers in one snapshot");
   }
@@ -203,15 +219,23 @@ void Membership::OnStreamLost(int worker, const absl::Status& why) {
 }
 
 std::vector<int> Membership::Tick() {
-  absl::MutexLock lock(&mutex_);
   const absl::Duration now = clock_.SinceStart();
-  std::vector<int> expired;
-  if (now >= next_upkeep_) {
-    next_upkeep_ = now + kUpkeep;
-    fleet_.Tick(now);
-    dispatched_.Expire(now);
-    index_.Sweep(KeyTable::kSegments / 64);
+  bool upkeep;
+  {
+    absl::MutexLock lock(&mutex_);
+    upkeep = now >= next_upkeep_;
+    if (upkeep) {
+      next_upkeep_ = now + kUpkeep;
+      fleet_.Tick(now);
+    }
   }
+  if (upkeep) {
+    // Decisions wait for none of it.
+    dispatched_.Expire(now);
+    for (int i = 0; i < KeyTable::kSegments / 64 && !index_.swept(); ++i) index_.Sweep(1);
+  }
+  absl::MutexLock lock(&mutex_);
+  std::vector<int> expired;
   for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     Worker& w = workers_[i];
     const absl::Duration silence = now - w.last_event;
@@ -249,6 +273,7 @@ void Membership::SetState(int worker, v1::WorkerState state, std::string detail)
   w.state = state;
   w.detail = std::move(detail);
   if (!news) return;
+  ++state_version_;
   if (state == v1::WORKER_STATE_READY) {
     fleet_.Serves(worker, {w.role, w.card->model_fingerprint(), kv::RootPrefixKey(0, w.address, ""),
                            w.card->total_blocks(), w.card->kv_layout().block_tokens()});

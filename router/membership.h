@@ -7,6 +7,7 @@
 #ifndef BATON_ROUTER_MEMBERSHIP_H_
 #define BATON_ROUTER_MEMBERSHIP_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -175,7 +176,8 @@ class Membership {
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // How it went there.
   void OnRouteFailed(const Route& route, Blame blame);
-  // `kv_moved`: from the one to the other. Else the decode worker had all it needed, or computed it.
+  // `kv_moved`: from the one to the other. Else the decode worker had all it needed, or computed
+  // it.
   void OnRouteWorked(const Route& route, bool kv_moved);
   // A request was answered in full; its KV took so long on the way, beyond what was hidden behind
   // computing (0 bytes: none was moved).
@@ -190,6 +192,8 @@ class Membership {
   // --- For operators.
   std::vector<v1::WorkerStatus> List() const;
   int worker_count() const;  // all numbers are below it
+  // Grows whenever the state of any worker changes.
+  int64_t state_version() const { return state_version_; }
   std::string address(int worker) const;
   absl::string_view policy_name() const { return policy_.name(); }
 
@@ -248,7 +252,8 @@ class Membership {
   Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
                   absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
-                        const Pair& pair) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                        absl::Span<const Candidate> decode, const Pair& pair) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoteDispatch(const RouteQuery& query, const Pair& pair)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
@@ -271,6 +276,7 @@ class Membership {
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> free_ ABSL_GUARDED_BY(mutex_);  // numbers below worker_count()
   int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> state_version_{0};
   absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
   FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
   // Of the answers so far, the last ones counting most.

@@ -77,7 +77,7 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
       return SameProcess(f.prefill, route.prefill) && SameProcess(f.decode, route.decode);
     });
     if (failed) return absl::UnavailableError("no other pair");
-    BATON_RETURN_IF_ERROR(CheckSlo(request, prefill, pair));
+    BATON_RETURN_IF_ERROR(CheckSlo(request, prefill, decode, pair));
     const Candidate& computes = pair.computes();
     route.matched_blocks = computes.matched_blocks;
     route.decision = std::string(pair.decision);
@@ -163,7 +163,9 @@ Membership::Pair Membership::ChoosePair(const RouteQuery& query,
   std::vector<Candidate> left, partners;
   while (!prefill.empty()) {
     RouteChoice choice = policy_.Choose(query, prefill, decode);
-    if (choice.prefill < 0) return {std::nullopt, decode[choice.decode], choice.decision};
+    if (choice.prefill < 0) {
+      return {std::nullopt, decode[choice.decode], choice.decision, choice.pricing};
+    }
     const Candidate chosen = prefill[choice.prefill];
     const auto usable = [this, &chosen](const Candidate& c) {
       mutex_.AssertHeld();
@@ -189,12 +191,14 @@ Membership::Pair Membership::ChoosePair(const RouteQuery& query,
 }
 
 absl::Status Membership::CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
-                                  const Pair& pair) const {
+                                  absl::Span<const Candidate> decode, const Pair& pair) const {
   if (options_.ttft_slo <= absl::ZeroDuration() || !request.may_refuse) return absl::OkStatus();
   const Candidate& computes = pair.computes();
   if (!computes.cost_known) return absl::OkStatus();
   double soonest = computes.queue_s + computes.service_s;
-  for (const Candidate& c : prefill) soonest = std::min(soonest, c.queue_s + c.service_s);
+  for (const Candidate& c : prefill.empty() ? decode : prefill) {
+    soonest = std::min(soonest, c.queue_s + c.service_s);
+  }
   const absl::Duration excess = absl::Seconds(soonest) - options_.ttft_slo;
   if (excess <= absl::ZeroDuration()) return absl::OkStatus();
   // Those refused together do not come back together.

@@ -89,9 +89,17 @@ void Membership::SetListed(int worker, bool listed) {
   Worker& w = workers_[worker];
   if (w.listed == listed) return;
   w.listed = listed;
-  if (w.state == v1::WORKER_STATE_READY || w.state == v1::WORKER_STATE_DRAINING) {
+  // Others may have come meanwhile, of another model.
+  if (const absl::Status fits =
+          w.card && listed ? CheckSameModel(worker, *w.card) : absl::OkStatus();
+      !fits.ok()) {
+    DropKnowledge(worker);
+    SetState(worker, v1::WORKER_STATE_REFUSED, std::string(fits.message()));
+  } else if (w.state == v1::WORKER_STATE_READY || w.state == v1::WORKER_STATE_DRAINING) {
     SetServingState(worker);
   } else {
+    // Not even when all are suspect.
+    if (!listed) fleet_.Rests(worker);
     // Its state says how it is with the worker itself.
     BATON_LOG(Info) << RoleName(w.role) << " worker " << w.address
                     << (listed ? " is listed again" : " is no longer listed");

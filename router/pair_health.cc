@@ -50,6 +50,11 @@ bool PairHealth::Usable(const Record& record) const {
   return !record.open || clock_.SinceStart() >= record.avoided_until;
 }
 
+bool PairHealth::all_usable() const {
+  return std::all_of(workers_.begin(), workers_.end(),
+                     [this](const auto& entry) { return Usable(entry.second); });
+}
+
 bool PairHealth::WorkerUsable(int worker) const {
   const auto found = workers_.find(worker);
   return found == workers_.end() || Usable(found->second);

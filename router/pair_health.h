@@ -44,8 +44,8 @@ class PairHealth {
   void OnPairWorked(int prefill, int decode);
 
   bool WorkerUsable(int worker) const;
-  // No worker has failed lately, so that they need not be asked one by one.
-  bool all_usable() const { return workers_.empty(); }
+  // No worker is avoided, so that they need not be asked one by one.
+  bool all_usable() const;
   // Of the pair alone: its workers are judged by WorkerUsable.
   bool PairUsable(int prefill, int decode) const;
   // A request goes there. If the pair was avoided until now, it is the one that tries: the others

@@ -14,6 +14,7 @@ constexpr size_t kKeysPerHold = 64;
 // Owners of members that no worker has.
 constexpr int kFree = -1;
 constexpr int kDead = -2;
+constexpr int kHidden = -3;
 
 }  // namespace
 
@@ -103,12 +104,35 @@ void PrefixIndex::RemoveSome(int worker, absl::Span<const uint64_t> keys) {
 void PrefixIndex::DropWorker(int worker) {
   absl::MutexLock lock(&mutex_);
   if (static_cast<size_t>(worker) >= workers_.size()) return;
+  ShowMember(worker);
   Worker& w = workers_[worker];
   if (w.member < 0 || w.keys == 0) return;
   owners_[w.member] = kDead;
   ++dead_count_;
   w.member = -1;
   w.keys = 0;
+}
+
+void PrefixIndex::Hide(int worker) {
+  absl::MutexLock lock(&mutex_);
+  Worker& w = workers_[worker];
+  w.hidden = true;
+  if (w.member < 0 || owners_[w.member] == kHidden) return;
+  owners_[w.member] = kHidden;
+  ++hidden_count_;
+}
+
+void PrefixIndex::Show(int worker) {
+  absl::MutexLock lock(&mutex_);
+  ShowMember(worker);
+}
+
+void PrefixIndex::ShowMember(int worker) {
+  Worker& w = workers_[worker];
+  w.hidden = false;
+  if (w.member < 0 || owners_[w.member] != kHidden) return;
+  owners_[w.member] = worker;
+  --hidden_count_;
 }
 
 int PrefixIndex::TakeMember(int worker) {
@@ -125,6 +149,10 @@ int PrefixIndex::TakeMember(int worker) {
     w.member = free_members_.back();
     free_members_.pop_back();
     owners_[w.member] = worker;
+  }
+  if (w.hidden) {
+    owners_[w.member] = kHidden;
+    ++hidden_count_;
   }
   return w.member;
 }
@@ -170,7 +198,7 @@ bool PrefixIndex::swept() const {
 }
 
 int PrefixIndex::LiveCount(Set set) const {
-  if (dead_count_ == 0) return sets_.Count(set);
+  if (dead_count_ == 0 && hidden_count_ == 0) return sets_.Count(set);
   const int* owners = owners_.data();
   int live = 0;
   sets_.ForEach(set, [&](int member) { live += owners[member] >= 0 ? 1 : 0; });

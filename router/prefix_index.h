@@ -40,8 +40,12 @@ class PrefixIndex {
   bool Add(int worker, absl::Span<const uint64_t> keys, std::vector<uint64_t>* fresh = nullptr);
   // Keys that the worker does not hold are ignored.
   void Remove(int worker, absl::Span<const uint64_t> keys);
-  // At once, whatever it holds.
+  // At once, whatever it holds. Shown again, if it was hidden.
   void DropWorker(int worker);
+  // While it tells, in any order, what it has: until it is shown it counts for nobody's match. Part
+  // of a chain without its beginning would break the nesting that Match goes by.
+  void Hide(int worker);
+  void Show(int worker);
 
   // How many keys of `chain`, from its start, each worker holds: raises (*depths)[worker] to it,
   // after resizing it to the number of workers. Who holds a key of a chain holds all before it (a
@@ -69,6 +73,7 @@ class PrefixIndex {
     int member = -1;  // its number in the sets; none until it holds something
     int64_t capacity = 0;
     int64_t keys = 0;
+    bool hidden = false;
   };
   struct Probe {
     int position;
@@ -81,6 +86,7 @@ class PrefixIndex {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RemoveSome(int worker, absl::Span<const uint64_t> keys)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowMember(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int TakeMember(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepSome(int segments) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int LiveCount(Set set) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -91,11 +97,12 @@ class PrefixIndex {
   KeyTable table_ ABSL_GUARDED_BY(mutex_);
   HolderSets sets_ ABSL_GUARDED_BY(mutex_);
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
-  std::vector<int> owners_ ABSL_GUARDED_BY(mutex_);  // member -> worker; kFree, kDead
+  std::vector<int> owners_ ABSL_GUARDED_BY(mutex_);  // member -> worker; kFree, …
   std::vector<int> free_members_ ABSL_GUARDED_BY(mutex_);
   // Dead members, and those of them that the sweep under way began with: only these are free when
   // it ends.
   int dead_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  int hidden_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<int> sweeping_ ABSL_GUARDED_BY(mutex_);
   int sweep_at_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -44,6 +44,7 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
 
   void OnReadDone(bool ok) override {
     if (!ok) return;  // OnDone says why
+    const int64_t states_before = watch_.membership_.state_version();
     absl::Status accepted = watch_.membership_.OnEvent(worker_, event_);
     if (!accepted.ok()) {
       error_ = accepted;
@@ -51,7 +52,9 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
       return;
     }
     established_ = established_ || event_.has_load() || event_.has_snapshot();
-    if (!event_.has_delta()) watch_.Wake();
+    // Busy workers report dozens of times a second: only what changes anything is looked at before
+    // the next tick.
+    if (watch_.membership_.state_version() != states_before) watch_.Wake();
     StartRead(&event_);
   }
 

@@ -59,10 +59,11 @@ void PrefillCost::StepTook(const PrefillWork& work, absl::Duration took) {
   const double seconds = absl::ToDoubleSeconds(took);
   if (!(work.tokens > 0) || !(seconds > 0) || !std::isfinite(seconds)) return;
   const Vector features = {1, work.tokens, work.pairs};
-  if (known()) {
-    stalls_in_a_row_ = seconds > kStall * Predict(features) ? stalls_in_a_row_ + 1 : 0;
-    if (stalls_in_a_row_ > 0 && stalls_in_a_row_ < kStallsToBelieve) return;
-  }
+  // Not by the prediction alone: of short steps among long ones it may be far off.
+  const double usual = std::max(longest_s_, known() ? Predict(features) : 0);
+  stalls_in_a_row_ = steps_ > 1 && seconds > kStall * usual ? stalls_in_a_row_ + 1 : 0;
+  if (stalls_in_a_row_ > 0 && stalls_in_a_row_ < kStallsToBelieve) return;
+  longest_s_ = std::max(longest_s_ * kKeep, seconds);
   // The error's share of the step is to be small: weighted by what the prior expects and not by
   // the time taken, or a worker that has become slow would hardly be heard.
   const double expected = kPrior[0] + kPrior[1] * work.tokens + kPrior[2] * work.pairs;

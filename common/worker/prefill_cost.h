@@ -67,6 +67,7 @@ class PrefillCost {
   Vector coefficients_ = {};
   int64_t steps_ = 0;
   int stalls_in_a_row_ = 0;
+  double longest_s_ = 0;  // of the last steps
 };
 
 }  // namespace baton::worker

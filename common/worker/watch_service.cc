@@ -171,6 +171,9 @@ void WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
   if (load.prefill_cost) *report->mutable_prefill_cost() = *load.prefill_cost;
   report->set_decode_step_us(absl::ToInt64Microseconds(load.decode_step));
   report->set_decode_context_tokens(load.decode_context_tokens);
+  const absl::Duration now = clock_.SinceStart();
+  report->set_age_us(absl::ToInt64Microseconds(now - load.read_at));
+  report->set_intake_age_us(absl::ToInt64Microseconds(now - load.taken_in_at));
   watcher.Push(std::move(response));
 }
 

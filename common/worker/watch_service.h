@@ -31,6 +31,9 @@ struct WorkerLoad {
   absl::Duration decode_step;
   int64_t decode_context_tokens = 0;
   kv::BlockCounts counts;
+  // By the service's clock: when requests were last taken in, and when these numbers were read.
+  absl::Duration taken_in_at;
+  absl::Duration read_at;
 };
 
 // Thread-safe.

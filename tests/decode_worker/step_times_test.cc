@@ -41,6 +41,15 @@ TEST_F(StepTimesTest, DecodeStepsAreToldWithTheContextTheyRead) {
   EXPECT_FALSE(Tell().prefill_cost.has_value());
 }
 
+TEST_F(StepTimesTest, AStallIsForgivenAndASlowWorkerIsNot) {
+  const auto step = [this](absl::Duration took) { times_.Took({{nullptr, 100, 101}}, took); };
+  for (int i = 0; i < 20; ++i) step(absl::Milliseconds(8));
+  step(absl::Seconds(30));
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(Tell().decode_step), 8, 1e-6);
+  for (int i = 0; i < 60; ++i) step(absl::Milliseconds(80));
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(Tell().decode_step), 80, 1);
+}
+
 TEST_F(StepTimesTest, WhatIsLeftIsOfThePromptsComputedHere) {
   for (int i = 1; i <= 200; ++i) {
     times_.Took({{nullptr, 0, 10 * (i % 50 + 1)}}, absl::Milliseconds(5 + 10 * (i % 50 + 1)));

@@ -59,14 +59,18 @@ TEST_F(DispatchedPrefixesTest, RaisesWhatIsKnownAndDoesNotLowerIt) {
   EXPECT_EQ(depths, (std::vector<int>{6, 9, 6}));
 }
 
-TEST_F(DispatchedPrefixesTest, ALaterDispatchKeepsWhatItBroughtItself) {
+// A tail whose head had gone before it would be found by nobody, and hide what others have.
+TEST_F(DispatchedPrefixesTest, WhatALaterDispatchStandsOnStays) {
   dispatched_.Add(0, Chain(10), absl::Seconds(1));
   dispatched_.Add(0, Chain(10), absl::Seconds(2));
-  EXPECT_EQ(dispatched_.key_count(), 10);
   dispatched_.Add(0, Chain(12), absl::Seconds(3));
-  EXPECT_EQ(dispatched_.key_count(), 12);
-  dispatched_.Expire(absl::Seconds(1));
-  EXPECT_EQ(dispatched_.key_count(), 2);
+  dispatched_.Expire(absl::Seconds(2));
+  EXPECT_EQ(Match(Chain(12)), (std::vector<int>{12, 0, 0}));
+  dispatched_.Add(1, Chain(11), absl::Seconds(4));
+  EXPECT_EQ(Match(Chain(12)), (std::vector<int>{12, 11, 0}));
+  dispatched_.Expire(absl::Seconds(3));
+  EXPECT_EQ(Match(Chain(12)), (std::vector<int>{0, 11, 0}));
+  EXPECT_EQ(dispatched_.key_count(), 11);
 }
 
 TEST_F(DispatchedPrefixesTest, AnotherProcessHasNothingOfIt) {

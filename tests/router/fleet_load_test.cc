@@ -135,6 +135,33 @@ TEST_F(FleetLoadTest, WorkersOfOneKindCostTheSame) {
   EXPECT_DOUBLE_EQ(Of(kOther).service_s, Of(kPrefill).service_s);
 }
 
+// A worker hears of nothing new during a step, and repeats what it said before.
+TEST_F(FleetLoadTest, AReportCountsFromWhenItsNumbersWere) {
+  now_ += absl::Seconds(1);
+  fleet_.OnDispatch(kPrefill, now_ - absl::Milliseconds(400), 64, 0.3, 1);
+  internal::v1::LoadReport report = Report(0.5);
+  report.set_age_us(200'000);
+  report.set_intake_age_us(600'000);
+  fleet_.OnReport(kPrefill, report, now_);
+  EXPECT_EQ(Of(kPrefill).queued, 1) << "sent after requests were last taken in";
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.5 - 0.2 + 0.3, 1e-9);
+  report.set_age_us(0);
+  report.set_intake_age_us(0);
+  fleet_.OnReport(kPrefill, report, now_);
+  EXPECT_EQ(Of(kPrefill).queued, 0);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.5, 1e-9);
+}
+
+TEST_F(FleetLoadTest, WhatIsSaidAgainIsNoNews) {
+  internal::v1::LoadReport report = Report(0);
+  report.set_decode_context_tokens(100);
+  report.set_decode_step_us(10'000);
+  fleet_.OnReport(kDecode, report, now_);
+  report.set_decode_step_us(30'000);
+  for (int i = 0; i < 1000; ++i) fleet_.OnReport(kDecode, report, now_);
+  EXPECT_NEAR(Of(kDecode).step_s, 20e-3, 2e-3);
+}
+
 TEST_F(FleetLoadTest, NonsenseFromAWorkerIsTakenAsNothing) {
   internal::v1::LoadReport report;
   report.set_remaining_work_us(-5);
@@ -152,9 +179,17 @@ TEST_F(FleetLoadTest, NonsenseFromAWorkerIsTakenAsNothing) {
   EXPECT_FALSE(c.cost_known);
   EXPECT_NEAR(c.service_s, PrefillCost().Seconds(64, 0), 1e-9);
   report.set_remaining_work_us(std::numeric_limits<int64_t>::max());
+  report.set_age_us(-7);
+  report.set_intake_age_us(std::numeric_limits<int64_t>::max());
+  report.set_running(std::numeric_limits<int32_t>::max());
+  report.set_queued(std::numeric_limits<int32_t>::max());
+  report.set_queued_tokens(std::numeric_limits<int64_t>::max());
   report.mutable_prefill_cost()->set_token_us(1e300);
   fleet_.OnReport(kPrefill, report, now_);
   EXPECT_LE(Of(kPrefill).queue_s, 86'400);
+  fleet_.OnDispatch(kPrefill, now_, 10, 0, 1);
+  EXPECT_GT(1 + Of(kPrefill).running + Of(kPrefill).queued, 0);
+  EXPECT_GT(Of(kPrefill).queued_tokens, 0);
 }
 
 TEST_F(FleetLoadTest, AStepIsProjectedFromTheContextInUse) {

@@ -178,6 +178,45 @@ TEST_F(MembershipRosterTest, WorkersThatAreLeavingDoNotKeepAnotherModelOut) {
   EXPECT_EQ(membership_.model()->fingerprint, 0xA0DE2u);
 }
 
+TEST_F(MembershipRosterTest, OneOfAnotherModelThatIsListedAgainIsRefused) {
+  MakeReady(0, kP);
+  MakeReady(1, kD);
+  std::optional<Route> running = *Choose();
+  ASSERT_TRUE(membership_.SetWorkers({{kD, "d1:1"}}).ok());
+  MakeReady(2, kD, {}, /*model=*/0xA0DE2);
+  ASSERT_TRUE(membership_.SetWorkers({{kD, "d1:1"}, {kD, "d0:1"}}).ok());
+  EXPECT_EQ(StatusOf("d0:1").state(), v1::WORKER_STATE_REFUSED);
+  EXPECT_EQ(membership_.model()->fingerprint, 0xA0DE2u);
+  EXPECT_FALSE(Report(1).ok()) << "its stream is to be opened anew";
+}
+
+TEST_F(MembershipRosterTest, WhatIsSuspectAndNoLongerListedIsNoLastResort) {
+  ASSERT_TRUE(
+      membership_.SetWorkers({{kP, "p0:1"}, {kP, "p1:1"}, {kP, "p2:1"}, {kD, "d0:1"}}).ok());
+  for (int worker : {0, 2, 3}) MakeReady(worker, kP);
+  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  MakeReady(1, kD);
+  membership_.Tick();
+  EXPECT_NE(Choose()->prefill.worker, kNoWorker) << "all are silent: it is the router's ear";
+  ASSERT_TRUE(membership_.SetWorkers({{kP, "p1:1"}, {kD, "d0:1"}}).ok());
+  EXPECT_EQ(Choose()->prefill.worker, kNoWorker);
+}
+
+TEST_F(MembershipRosterTest, OneProcessIsOneWorkerWhateverItsAddresses) {
+  ASSERT_TRUE(membership_.SetWorkers({{kD, "127.0.0.1:1"}, {kD, "[::1]:1"}}).ok());
+  internal::v1::WatchResponse event;
+  *event.mutable_card() = FakeCard(kD, kTokenizer);
+  for (int worker : {2, 3}) membership_.OnStreamStarted(worker);
+  ASSERT_TRUE(membership_.OnEvent(2, event).ok());
+  EXPECT_EQ(ErrorReason(membership_.OnEvent(3, event)), "SAME_WORKER");
+  EXPECT_EQ(StatusOf("[::1]:1").state(), v1::WORKER_STATE_REFUSED);
+  EXPECT_THAT(StatusOf("[::1]:1").detail(), HasSubstr("127.0.0.1:1"));
+  // It may have the other address once it no longer has the first.
+  ASSERT_TRUE(membership_.SetWorkers({{kD, "[::1]:1"}}).ok());
+  membership_.OnStreamStarted(3);
+  EXPECT_TRUE(membership_.OnEvent(3, event).ok());
+}
+
 // Random sets, requests and releases: a number that a request holds always means the same worker.
 TEST_F(MembershipRosterTest, NumbersAreStableWhateverComesAndGoes) {
   const uint32_t seed = std::random_device()();

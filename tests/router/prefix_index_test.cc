@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -192,6 +193,36 @@ TEST(PrefixIndexTest, AgreesWithSetsUnderRandomWork) {
   }
   const uint64_t seed = std::random_device()();
   AgreesWithSets(/*workers=*/30, /*chain_count=*/20, /*chain_length=*/100, /*steps=*/500, seed);
+}
+
+// What a worker has comes in any order while it introduces itself: without its beginning, part of a
+// chain would make others look as if they had none of it.
+TEST(PrefixIndexHiddenTest, AWorkerThatStillTellsCountsForNobody) {
+  PrefixIndex index(2);
+  for (int worker : {0, 1}) index.SetCapacity(worker, 1000);
+  std::vector<uint64_t> chain(200);
+  std::iota(chain.begin(), chain.end(), 1);
+  ASSERT_TRUE(index.Add(0, absl::MakeConstSpan(chain).first(100)));
+  const auto match = [&] {
+    std::vector<int> depths;
+    index.Match(chain, &depths);
+    return depths;
+  };
+  for (int round = 0; round < 2; ++round) {
+    index.Hide(1);
+    ASSERT_TRUE(index.Add(1, absl::MakeConstSpan(chain).subspan(120)));
+    EXPECT_EQ(match(), (std::vector<int>{100, 0}));
+    ASSERT_TRUE(index.Add(1, absl::MakeConstSpan(chain).first(120)));
+    EXPECT_EQ(match(), (std::vector<int>{100, 0}));
+    index.Show(1);
+    EXPECT_EQ(match(), (std::vector<int>{100, 200}));
+    index.DropWorker(1);
+    EXPECT_EQ(match(), (std::vector<int>{100, 0}));
+  }
+  index.Hide(1);
+  index.DropWorker(1);
+  ASSERT_TRUE(index.Add(1, absl::MakeConstSpan(chain).first(7)));
+  EXPECT_EQ(match(), (std::vector<int>{100, 7}));
 }
 
 }  // namespace
