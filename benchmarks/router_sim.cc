@@ -3,6 +3,7 @@
 //
 //   router_sim --conversation conversation_trace.jsonl --synthetic synthetic_trace.jsonl
 //              [--plot routing.svg] [--quick] [--policies baton,dynamo] [--cells]
+//              [--seed 2] [--pace 0.93]
 //
 // The traces are the Mooncake FAST'25 release (JSON lines; see router_sim/trace.h). Without them
 // the generated loads alone are run. Prints Markdown: the mean TTFT of every policy in every cell,
@@ -35,6 +36,7 @@ struct Options {
   bool cells = false;
   int threads = 2;
   uint64_t seed = 1;
+  double pace = 1;
 };
 
 struct Load {
@@ -85,7 +87,7 @@ std::vector<Cell> MakeCells(const std::deque<Load>& loads, const Options& option
           if (options.quick && (speed != 1.0 || fleet.workers != 8 || routers == 8)) continue;
           cell.scenario.workers = fleet.workers;
           cell.scenario.routers = routers;
-          cell.scenario.speed = speed;
+          cell.scenario.speed = speed * options.pace;
           cells.push_back(cell);
         }
       }
@@ -93,7 +95,7 @@ std::vector<Cell> MakeCells(const std::deque<Load>& loads, const Options& option
     // What else can differ, one thing at a time.
     cell.scenario.workers = 8;
     cell.scenario.routers = 4;
-    cell.scenario.speed = 1;
+    cell.scenario.speed = options.pace;
     const auto vary = [&](std::string note, auto change) {
       Cell varied = cell;
       varied.note = std::move(note);
@@ -106,7 +108,8 @@ std::vector<Cell> MakeCells(const std::deque<Load>& loads, const Options& option
       s->event_delay_us = 200'000;
       s->report_every_us = 500'000;
     });
-    const double end_s = static_cast<double>(load.trace.requests.back().at_us) * 1e-6;
+    const double end_s =
+        static_cast<double>(load.trace.requests.back().at_us) * 1e-6 / options.pace;
     vary("a worker killed at 1/3, back at 1/2", [end_s](Scenario* s) {
       s->outages = {{2, end_s / 3, end_s / 2}};
     });
@@ -200,6 +203,9 @@ int Main(int argc, char** argv) {
   app.add_flag("--cells", options.cells, "A table of all that is measured, for each cell");
   app.add_option("--threads", options.threads)->check(CLI::Range(1, 256));
   app.add_option("--seed", options.seed, "Of generated loads, ties, and whom a request comes to");
+  app.add_option("--pace", options.pace,
+                 "Times each replay speed: cells that nothing was fitted on")
+      ->check(CLI::Range(0.1, 10.0));
   CLI11_PARSE(app, argc, argv);
   SetLogLevel(LogLevel::kError);  // of workers that come and go, as told to
   return Run(options);

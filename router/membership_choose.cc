@@ -219,6 +219,7 @@ void Membership::NoteDispatch(const RouteQuery& query, const Pair& pair) {
       query.prompt_tokens - int64_t{computes.matched_blocks} * query.block_tokens, 1);
   const int received = std::max(0, query.prompt_blocks - pair.decode.matched_blocks);
   if (pair.prefill) {
+    policy_.OnSent(*pair.prefill);
     const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
     fleet_.OnDispatch(pair.prefill->worker, now, tokens, pair.prefill->service_s, computed);
     fleet_.OnDispatch(pair.decode.worker, now, 1, 0, received);

@@ -75,6 +75,9 @@ class Policy {
   // REQUIRES: `decode` is not empty.
   virtual RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                              absl::Span<const Candidate> decode) = 0;
+  // A prompt was sent to that prefill worker, as it was when it was chosen. Of what is only asked
+  // for, or refused, nothing is learned.
+  virtual void OnSent(const Candidate& /*prefill*/) {}
 };
 
 // Prefill: longest cached prefix, then fewest tokens to compute before this prompt.

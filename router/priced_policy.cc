@@ -191,6 +191,8 @@ int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
   return best;
 }
 
+void PricedPolicy::OnSent(const Candidate& prefill) { mean_service_s_.Add(prefill.service_s); }
+
 RouteChoice PricedPolicy::Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                                  absl::Span<const Candidate> decode) {
   RouteChoice choice;
@@ -209,7 +211,6 @@ RouteChoice PricedPolicy::Choose(const RouteQuery& query, absl::Span<const Candi
     choice.decision = "local";
     return choice;
   }
-  mean_service_s_.Add(prefill[choice.prefill].service_s);
   return choice;
 }
 

@@ -53,6 +53,7 @@ class PricedPolicy final : public Policy {
   // worker, on which all routers agree.
   RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                      absl::Span<const Candidate> decode) override;
+  void OnSent(const Candidate& prefill) override;
 
  private:
   int ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,

@@ -13,7 +13,7 @@ namespace baton::benchmarks {
 namespace {
 
 constexpr double kNear = 1.05;
-constexpr double kHighestPlotted = 3;
+constexpr double kHighestPlotted = 2;
 
 double BestMean(const std::vector<CellResult>& results) {
   double best = std::numeric_limits<double>::infinity();
@@ -116,8 +116,8 @@ std::string SpeedPlot(const std::vector<Cell>& cells, const std::vector<NamedPol
   for (size_t c = 0; c < cells.size(); ++c) {
     if (!cells[c].note.empty()) continue;
     const Scenario& s = cells[c].scenario;
-    const std::string title =
-        absl::StrFormat("%s, %d workers, %d routers", cells[c].trace->name, s.workers, s.routers);
+    const std::string title = absl::StrFormat("%s, %d workers, %d router%s", cells[c].trace->name,
+                                              s.workers, s.routers, s.routers == 1 ? "" : "s");
     Chart& chart = charts[title];
     chart.title = title;
     chart.x_label = "replay speed";

@@ -112,15 +112,17 @@ std::vector<double> Ticks(double highest) {
   return ticks;
 }
 
-std::string RenderSvg(const std::vector<Chart>& charts) {
+std::string RenderSvg(const std::vector<Chart>& charts, int columns) {
+  const int count = static_cast<int>(charts.size());
+  const int rows = (count + columns - 1) / columns;
   std::string out = absl::StrFormat(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" "
       "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
       "fill=\"white\"/>\n",
-      kWidth * static_cast<double>(charts.size()), kHeight);
-  for (size_t i = 0; i < charts.size(); ++i) {
-    absl::StrAppendFormat(&out, "<g transform=\"translate(%.0f 0)\">\n%s</g>\n",
-                          kWidth * static_cast<double>(i), RenderChart(charts[i]));
+      kWidth * std::min(count, columns), kHeight * rows);
+  for (int i = 0; i < count; ++i) {
+    absl::StrAppendFormat(&out, "<g transform=\"translate(%.0f %.0f)\">\n%s</g>\n",
+                          kWidth * (i % columns), kHeight * (i / columns), RenderChart(charts[i]));
   }
   return absl::StrCat(out, "</svg>\n");
 }

@@ -22,8 +22,8 @@ struct Chart {
 // Round values from 0 to at least `highest`, four to six of them.
 std::vector<double> Ticks(double highest);
 
-// The charts side by side. Both axes begin at 0.
-std::string RenderSvg(const std::vector<Chart>& charts);
+// The charts side by side, so many in a row. Both axes begin at 0.
+std::string RenderSvg(const std::vector<Chart>& charts, int columns = 3);
 
 }  // namespace baton::benchmarks
 

@@ -244,5 +244,22 @@ TEST_F(SloTest, NothingIsRefusedWhileNobodyHasToldWhatPromptsTake) {
   EXPECT_TRUE(Choose(keys).ok());
 }
 
+// Asking is not sending: whoever asks about long prompts does not make the others' computing cheap.
+TEST_F(MembershipChooseTest, AskingLeavesNoTrace) {
+  const auto price = [this] {
+    const absl::StatusOr<Route> route = Choose({77}, /*dispatch=*/false);
+    return route->why->kappa;
+  };
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Choose({uint64_t(100 + i)}).ok());
+  const double before = price();
+  ASSERT_GT(before, 0);
+  RouteRequest huge;
+  huge.model_fingerprint = 0xA0DE1;
+  huge.prompt_tokens = 100'000;
+  huge.dispatch = false;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(membership_.Choose(huge).ok());
+  EXPECT_DOUBLE_EQ(price(), before);
+}
+
 }  // namespace
 }  // namespace baton::router

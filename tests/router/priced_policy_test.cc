@@ -62,7 +62,10 @@ double ChosenPrice(PricedPolicy& policy, const std::vector<Candidate>& prefill,
 
 // Sends prompts of that service time until the mean service time is it.
 void Settle(PricedPolicy& policy, double service_s) {
-  for (int i = 0; i < 500; ++i) policy.Choose(Query(), {Prefill(0, 0, 0, service_s)}, kOneDecode);
+  for (int i = 0; i < 500; ++i) {
+    policy.Choose(Query(), {Prefill(0, 0, 0, service_s)}, kOneDecode);
+    policy.OnSent(Prefill(0, 0, 0, service_s));
+  }
 }
 
 TEST(PricedPolicyTest, AnIdleFleetTakesWhoeverIsDoneFirst) {
@@ -130,9 +133,7 @@ TEST(PricedPolicyTest, TheGainFollowsTheShareOfBusyWorkersSlowly) {
 
 TEST(PricedPolicyTest, WhileOthersAreIdleAQueueIsForThoseWhosePrefixIsThere) {
   PricedPolicy policy;
-  for (int i = 0; i < 500; ++i) {
-    policy.Choose(Query(), {Prefill(0, 0, 0, 1), Prefill(1, 0, 0, 1)}, kOneDecode);
-  }
+  Settle(policy, 1);
   const std::vector<Candidate> half_busy = {Prefill(0, 0, 2, 1.0), Prefill(1, 0, 0, 3.2)};
   const RouteChoice choice = policy.Choose(Query(), half_busy, kOneDecode);
   // All were idle: ρ = 0. κ: 0.5 · 1 of the fleet, and 0.5 · 2 of the queue.
