@@ -24,7 +24,7 @@ class DispatchedPrefixes {
   // Of a long prompt only some keys are kept, so that a dispatch costs little: its depth is told
   // rounded down to one of them, by less than kStride blocks.
   static constexpr int kDense = 32;
-  static constexpr int kStride = 8;
+  static constexpr int kStride = 16;
   // Of all prompts together, each counted with what it shares; the first to expire go first.
   static constexpr int64_t kMaxKeys = 1 << 20;
 

@@ -86,7 +86,8 @@ TEST_F(DispatchedPrefixesTest, AnotherProcessHasNothingOfIt) {
 
 TEST_F(DispatchedPrefixesTest, IsBoundedAndTheFirstToExpireGo) {
   const int size = 8000;
-  const int64_t kept = 32 + (size - 32) / 8;
+  const int64_t kept = DispatchedPrefixes::kDense +
+                       (size - DispatchedPrefixes::kDense) / DispatchedPrefixes::kStride;
   const int many = static_cast<int>(DispatchedPrefixes::kMaxKeys / kept) + 3;
   for (int i = 0; i < many; ++i) {
     dispatched_.Add(2, Chain(size, i + 1), absl::Seconds(1000 - i));
