@@ -1,6 +1,8 @@
 #include "router/discovery.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +23,7 @@ Discovery::Discovery(std::vector<std::unique_ptr<WorkerSource>> sources, const C
   for (std::unique_ptr<WorkerSource>& source : sources) {
     Listing& listing = listings_.emplace_back();
     listing.source = std::move(source);
-    listing.due = listing.answered_at = clock_.SinceStart();
+    listing.due = clock_.SinceStart();
   }
 }
 
@@ -70,11 +72,17 @@ absl::Status Discovery::LookAt(Listing& listing) {
   const auto answer = listing.source->Look();
   const absl::Duration now = clock_.SinceStart();
   listing.due = now + listing.source->period();
+  if (answer.ok() && !answer->has_value()) return absl::OkStatus();
+  if (!absl::IsNotFound(answer.status())) {
+    // It answers, or nobody can tell. An answer that is refused below counts as well: the source is
+    // there, so what it said before stands for as long as it takes.
+    listing.absent_since.reset();
+  } else if (!listing.absent_since) {
+    listing.absent_since = now;
+  }
   if (!answer.ok()) return answer.status();
-  if (!answer->has_value()) return absl::OkStatus();
   if (**answer != listing.workers) BATON_RETURN_IF_ERROR(HandOn(listing, **answer));
   listing.workers = **answer;
-  listing.answered_at = now;
   if (listing.failure.empty()) return absl::OkStatus();
   BATON_LOG(Info) << listing.source->name() << " answers again";
   listing.failure.clear();
@@ -90,12 +98,12 @@ absl::Status Discovery::LookAt(Listing& listing) {
 void Discovery::NoteFailure(Listing& listing, const absl::Status& error) {
   const bool news = listing.failure != error.message();
   listing.failure = std::string(error.message());
-  const absl::Duration age = clock_.SinceStart() - listing.answered_at;
-  if (!listing.workers.empty() && age >= listing.source->answer_life()) {
-    BATON_LOG(Warning) << listing.source->name() << " has had no good answer for "
-                       << absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))) << "; its "
-                       << listing.workers.size() << " workers are no longer listed";
-    if (HandOn(listing, {}).ok()) listing.workers.clear();
+  const absl::Duration now = clock_.SinceStart();
+  // Not a whole period later where that is long: an answer's life may be shorter.
+  listing.due = now + std::min(listing.source->period(), kLongestRetry);
+  const absl::Duration absent = now - listing.absent_since.value_or(now);
+  if (listing.absent_since && !listing.workers.empty() && absent >= listing.source->answer_life()) {
+    Unlist(listing, absent);
   } else if (news) {
     BATON_LOG(Warning) << listing.source->name() << ": " << error.message() << "; the "
                        << listing.workers.size() << " workers of its last good answer stand";
@@ -108,11 +116,28 @@ void Discovery::NoteFailure(Listing& listing, const absl::Status& error) {
                                      [](const Listing& each) { return !each.failure.empty(); })));
 }
 
+void Discovery::Unlist(Listing& listing, absl::Duration absent) {
+  const absl::Status handed_on = HandOn(listing, {});
+  if (!handed_on.ok()) {
+    BATON_LOG(Warning) << listing.source->name()
+                       << " lists nobody, which cannot be used: " << handed_on.message();
+    return;
+  }
+  BATON_LOG(Warning) << listing.source->name() << " has listed nobody for "
+                     << absl::FormatDuration(absl::Trunc(absent, absl::Seconds(1))) << "; its "
+                     << listing.workers.size() << " workers are no longer listed";
+  listing.workers.clear();
+}
+
 absl::Status Discovery::HandOn(const Listing& changed, const std::vector<WorkerAddress>& workers) {
   std::vector<WorkerAddress> all;
+  std::set<WorkerAddress> elsewhere;
   for (const Listing& listing : listings_) {
     const std::vector<WorkerAddress>& its = &listing == &changed ? workers : listing.workers;
-    all.insert(all.end(), its.begin(), its.end());
+    // What one source lists twice stays twice: that is for the receiver to refuse.
+    std::copy_if(its.begin(), its.end(), std::back_inserter(all),
+                 [&](const WorkerAddress& worker) { return elsewhere.count(worker) == 0; });
+    elsewhere.insert(its.begin(), its.end());
   }
   absl::MutexLock lock(&mutex_);
   if (stopping_) return absl::OkStatus();

@@ -28,14 +28,17 @@ class WorkerSource {
   // What kind it is: static text, as a metric label. And which one: for logs.
   virtual absl::string_view kind() const = 0;
   virtual std::string name() const = 0;
-  // How long after one look the next is due.
+  // How long after the last look the next is due.
   virtual absl::Duration period() const = 0;
-  // How long its last answer stands while it has no other.
+  // How long its last answer stands while looks say NOT_FOUND, from the first of them. Any other
+  // failure lets the answer stand, however long it lasts: who cannot ask knows nothing new, and
+  // workers that are gone are noticed by their own silence.
   virtual absl::Duration answer_life() const = 0;
   // A router must not start without its first answer.
   virtual bool needed_at_start() const = 0;
-  // All workers that it lists now; nothing if that is not certain yet. An error if it cannot be
-  // known. May block for a while, which is bounded.
+  // All workers that it lists now; nothing if that is not certain yet. NOT_FOUND if it is certain
+  // that there is no list, another error if that cannot be known. All sources share one thread, so
+  // it must not wait for the network.
   virtual absl::StatusOr<std::optional<std::vector<WorkerAddress>>> Look() = 0;
 };
 
@@ -43,9 +46,13 @@ class WorkerSource {
 // place.
 class Discovery {
  public:
+  // A source that failed is asked again after its period, or after this if that is sooner.
+  static constexpr absl::Duration kLongestRetry = absl::Seconds(5);
+
   struct Events {
-    // All workers that any source lists, in the order of the sources. An error refuses the whole
-    // set, and is told as a failure of the source that brought the change.
+    // All workers that any source lists, in the order of the sources; one that several sources list
+    // in the same role is there once. An error refuses the whole set, and is told as a failure of
+    // the source that brought the change.
     std::function<absl::Status(const std::vector<WorkerAddress>&)> on_workers;
     // A source could not be read, or what it said could not be used. What it said before stands.
     std::function<void(const WorkerSource&)> on_failure;
@@ -60,8 +67,7 @@ class Discovery {
   // The first look at sources that are needed at start, by the caller; then a thread looks. The
   // error of a source that has none, naming it.
   absl::Status Start();
-  // No more events once this has returned; does not wait for a look that is under way, which the
-  // destructor does.
+  // No more events once this has returned.
   void Stop();
 
   // Looks at those that are due. Returns when the next one is, by the clock.
@@ -71,13 +77,14 @@ class Discovery {
   struct Listing {
     std::unique_ptr<WorkerSource> source;
     absl::Duration due;
-    std::vector<WorkerAddress> workers;  // its last answer
-    absl::Duration answered_at;
-    std::string failure;  // since the last answer
+    std::vector<WorkerAddress> workers;          // its last answer
+    std::optional<absl::Duration> absent_since;  // the first of the last looks, all NOT_FOUND
+    std::string failure;                         // since the last answer that was taken
   };
 
   absl::Status LookAt(Listing& listing);
   void NoteFailure(Listing& listing, const absl::Status& error);
+  void Unlist(Listing& listing, absl::Duration absent);
   absl::Status HandOn(const Listing& changed, const std::vector<WorkerAddress>& workers);
   void Run();
 

@@ -40,7 +40,8 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option("--dns-refresh-ms", options->dns_refresh_ms, "Between two resolutions")
       ->check(CLI::Range(int64_t{100}, int64_t{3'600'000}));
   app->add_option("--dns-answer-life-ms", options->dns_answer_life_ms,
-                  "How long the last good answer stands while names do not resolve")
+                  "How long the last good answer stands while a name has no addresses; while no "
+                  "name server answers it stands anyway")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app->add_option("--max-inflight-requests", options->max_inflight_requests,
                   "Requests at a time; more are refused")

@@ -25,7 +25,7 @@ struct Options {
   std::string prefill_dns;   // host:port: each address of the host is a worker, at that port
   std::string decode_dns;
   int64_t dns_refresh_ms = 5'000;
-  int64_t dns_answer_life_ms = 300'000;  // of the last good answer, while there is no other
+  int64_t dns_answer_life_ms = 300'000;  // of the last answer, while the name has no address
 
   // Bounds. What goes beyond is refused with RESOURCE_EXHAUSTED and the time to retry.
   int max_inflight_requests = 256;

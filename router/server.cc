@@ -162,7 +162,6 @@ void RouterServer::Drain(absl::Duration grace) {
   watch_.reset();
   pool_.Stop();
   call_watch_.Stop();
-  // May wait for a name server.
   discovery_.reset();
 }
 

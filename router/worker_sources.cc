@@ -1,15 +1,20 @@
 #include "router/worker_sources.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
+#include <system_error>
+#include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +35,36 @@ std::pair<absl::string_view, absl::string_view> SplitHostPort(absl::string_view 
   const size_t colon = address.rfind(':');
   if (colon == absl::string_view::npos) return {address, {}};
   return {address.substr(0, colon), address.substr(colon + 1)};
+}
+
+absl::Status Unreadable(const std::string& path, int error) {
+  return MakeError(absl::StatusCode::kNotFound, "BAD_WORKERS_FILE",
+                   absl::StrCat(path, " cannot be read: ", std::strerror(error)));
+}
+
+// At most `limit` bytes and one more, which says that it is longer.
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t limit) {
+  // A pipe without a writer would otherwise block here for ever.
+  const int file = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+  if (file < 0) return Unreadable(path, errno);
+  const absl::Cleanup close_file = [file] { close(file); };
+  struct stat status = {};
+  if (fstat(file, &status) != 0) return Unreadable(path, errno);
+  if (!S_ISREG(status.st_mode)) {
+    return BadWorkers(absl::StrCat(path, " is not a regular file"));
+  }
+  std::string content;
+  char part[16 << 10];
+  while (content.size() <= limit) {
+    const ssize_t count = read(file, part, std::min(sizeof(part), limit + 1 - content.size()));
+    if (count == 0) break;
+    if (count > 0) {
+      content.append(part, static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      return Unreadable(path, errno);
+    }
+  }
+  return content;
 }
 
 }  // namespace
@@ -72,21 +107,18 @@ absl::StatusOr<std::vector<WorkerAddress>> ParseWorkers(absl::string_view text) 
 }
 
 absl::StatusOr<std::optional<std::vector<WorkerAddress>>> WorkersFile::Look() {
-  errno = 0;
-  std::ifstream file(path_, std::ios::binary);
-  std::string content(kMaxBytes + 1, '\0');
-  file.read(content.data(), static_cast<std::streamsize>(content.size()));
-  if (!file.is_open() || file.bad()) {
-    return MakeError(absl::StatusCode::kNotFound, "BAD_WORKERS_FILE",
-                     absl::StrCat(path_, " cannot be read: ", std::strerror(errno)));
-  }
-  content.resize(static_cast<size_t>(file.gcount()));
+  std::string content;
+  BATON_ASSIGN_OR_RETURN(content, ReadRegularFile(path_, kMaxBytes));
   if (content.size() > kMaxBytes) {
     return BadWorkers(absl::StrCat(path_, " is longer than ", kMaxBytes, " bytes"));
   }
   const bool certain = !last_look_ || *last_look_ == content;
   last_look_ = std::move(content);
   if (!certain) return std::nullopt;
+  // Its writer may pause for longer than a period: ":5" is a port, but perhaps not yet all of it.
+  if (!last_look_->empty() && last_look_->back() != '\n') {
+    return BadWorkers(absl::StrCat(path_, ": the last line does not end, a newline expected"));
+  }
   auto workers = ParseWorkers(*last_look_);
   if (!workers.ok()) {
     return BadWorkers(absl::StrCat(path_, ": ", workers.status().message()));
@@ -94,7 +126,7 @@ absl::StatusOr<std::optional<std::vector<WorkerAddress>>> WorkersFile::Look() {
   return *std::move(workers);
 }
 
-absl::StatusOr<std::vector<std::string>> SystemResolver::Resolve(const std::string& host) {
+HostAddresses ResolveBlocking(const std::string& host) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
@@ -121,6 +153,22 @@ absl::StatusOr<std::vector<std::string>> SystemResolver::Resolve(const std::stri
   return addresses;
 }
 
+std::shared_ptr<const NameLookup> SystemResolver::Resolve(const std::string& host) {
+  auto lookup = std::make_shared<NameLookup>();
+  try {
+    std::thread([lookup, host, resolve = resolve_] {
+      lookup->addresses = resolve(host);
+      lookup->answered.Notify();
+    }).detach();
+  } catch (const std::system_error& error) {  // how std::thread says that there are too many
+    lookup->addresses =
+        MakeError(absl::StatusCode::kUnavailable, "NAME_NOT_RESOLVED",
+                  absl::StrCat(host, " is not looked up, no thread for it: ", error.what()));
+    lookup->answered.Notify();
+  }
+  return lookup;
+}
+
 DnsWorkers::DnsWorkers(v1::WorkerRole role, const std::string& host_port, const Limits& limits,
                        Resolver& resolver)
     : role_(role), limits_(limits), resolver_(resolver) {
@@ -131,8 +179,10 @@ DnsWorkers::DnsWorkers(v1::WorkerRole role, const std::string& host_port, const 
 }
 
 absl::StatusOr<std::optional<std::vector<WorkerAddress>>> DnsWorkers::Look() {
+  if (lookup_ == nullptr) lookup_ = resolver_.Resolve(host_);
+  if (!lookup_->answered.HasBeenNotified()) return std::nullopt;
   std::vector<std::string> addresses;
-  BATON_ASSIGN_OR_RETURN(addresses, resolver_.Resolve(host_));
+  BATON_ASSIGN_OR_RETURN(addresses, std::exchange(lookup_, nullptr)->addresses);
   if (addresses.empty()) {
     return MakeError(absl::StatusCode::kNotFound, "NAME_NOT_RESOLVED",
                      absl::StrCat(host_, " has no address"));

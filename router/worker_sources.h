@@ -2,13 +2,18 @@
 #ifndef BATON_ROUTER_WORKER_SOURCES_H_
 #define BATON_ROUTER_WORKER_SOURCES_H_
 
+#include <algorithm>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "router/discovery.h"
 
@@ -36,9 +41,11 @@ class StaticWorkers final : public WorkerSource {
 // nothing. At least one decode worker. INVALID_ARGUMENT, naming the line.
 absl::StatusOr<std::vector<WorkerAddress>> ParseWorkers(absl::string_view text);
 
-// A file with such lines. A new content counts once two looks have found it, so that one which is
-// being written is not taken for whole; the first look at all needs no second. A bad file leaves
-// the workers of the last good one.
+// A regular file with such lines, the last of which ends, too. A new content counts once two looks
+// have found it, so that one which is being written is hardly taken for whole; the first look at
+// all needs no second. A writer that pauses between two lines still deceives it: the safe way to
+// replace the file is to rename another one to its name. A bad file leaves the workers of the last
+// good one.
 class WorkersFile final : public WorkerSource {
  public:
   static constexpr size_t kMaxBytes = 4 << 20;
@@ -57,35 +64,64 @@ class WorkersFile final : public WorkerSource {
   std::optional<std::string> last_look_;
 };
 
+// The addresses of a host as numbers, "10.0.0.1" or "fe80::1", each once. NOT_FOUND if it has none,
+// UNAVAILABLE if that cannot be known now.
+using HostAddresses = absl::StatusOr<std::vector<std::string>>;
+
+// One question to a resolver. Whoever answers it sets `addresses`, then notifies, once; only then
+// may they be read.
+struct NameLookup {
+  absl::Notification answered;
+  HostAddresses addresses = std::vector<std::string>();
+};
+
 class Resolver {
  public:
   virtual ~Resolver() = default;
-  // The addresses of a host as numbers, "10.0.0.1" or "fe80::1", each once. NOT_FOUND if it has
-  // none, UNAVAILABLE if that cannot be known now. May block as long as the system's resolver.
-  virtual absl::StatusOr<std::vector<std::string>> Resolve(const std::string& host) = 0;
+  // Does not wait. The lookup may outlive the resolver and whoever asked.
+  virtual std::shared_ptr<const NameLookup> Resolve(const std::string& host) = 0;
 };
 
-// getaddrinfo: the hosts file, then the DNS, with the time-outs of resolv.conf.
+// getaddrinfo: the hosts file, then the DNS, with the time-outs of resolv.conf, so possibly for
+// half a minute.
+HostAddresses ResolveBlocking(const std::string& host);
+
+// Each question has a thread of its own, which nobody joins: nothing ends a getaddrinfo that waits
+// for a name server, and neither another source nor a shutdown may wait for it. The thread owns all
+// that it uses. Thread-safe.
 class SystemResolver final : public Resolver {
  public:
-  absl::StatusOr<std::vector<std::string>> Resolve(const std::string& host) override;
+  // `resolve` may block; it is called by any thread, even after the resolver is gone.
+  explicit SystemResolver(
+      std::function<HostAddresses(const std::string&)> resolve = ResolveBlocking)
+      : resolve_(std::move(resolve)) {}
+  std::shared_ptr<const NameLookup> Resolve(const std::string& host) override;
+
+ private:
+  const std::function<HostAddresses(const std::string&)> resolve_;
 };
 
-// All addresses of one name, such as a headless Service of Kubernetes, as workers of one role. An
-// empty or failed answer leaves the last good one for a while: a name server that restarts must not
-// take a cluster apart.
+// All addresses of one name, such as a headless Service of Kubernetes, as workers of one role. A
+// name without addresses leaves the last good answer for a while, and a name service that fails
+// leaves it for good: neither a restart nor an outage of name servers takes a cluster apart. Has
+// one lookup under way at most, for which nothing waits, not even the destructor.
 class DnsWorkers final : public WorkerSource {
  public:
   struct Limits {
     absl::Duration refresh = absl::Seconds(5);
-    absl::Duration answer_life = absl::Minutes(5);
+    absl::Duration answer_life = absl::Minutes(5);  // while the name has no addresses
   };
+  // Between two looks for the answer of a lookup that is under way.
+  static constexpr absl::Duration kPollPeriod = absl::Milliseconds(20);
+
   // REQUIRES: CheckHostPort(host_port). `resolver` must outlive it.
   DnsWorkers(v1::WorkerRole role, const std::string& host_port, const Limits& limits,
              Resolver& resolver);
   absl::string_view kind() const override { return "dns"; }
   std::string name() const override { return "the DNS name " + host_; }
-  absl::Duration period() const override { return limits_.refresh; }
+  absl::Duration period() const override {
+    return lookup_ == nullptr ? limits_.refresh : std::min(limits_.refresh, kPollPeriod);
+  }
   absl::Duration answer_life() const override { return limits_.answer_life; }
   bool needed_at_start() const override { return false; }
   absl::StatusOr<std::optional<std::vector<WorkerAddress>>> Look() override;
@@ -95,6 +131,7 @@ class DnsWorkers final : public WorkerSource {
   std::string host_, port_;
   const Limits limits_;
   Resolver& resolver_;
+  std::shared_ptr<const NameLookup> lookup_;  // under way, or answered since the last look
 };
 
 }  // namespace baton::router

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -35,6 +36,8 @@ using LookAnswer = absl::StatusOr<std::optional<Workers>>;
 const WorkerAddress kP0 = {v1::WORKER_ROLE_PREFILL, "p0:1"};
 const WorkerAddress kD0 = {v1::WORKER_ROLE_DECODE, "d0:1"};
 const WorkerAddress kD1 = {v1::WORKER_ROLE_DECODE, "d1:1"};
+// As a decode worker, what kP0 is as a prefill worker.
+const WorkerAddress kP0AsD = {v1::WORKER_ROLE_DECODE, "p0:1"};
 
 struct Script {
   LookAnswer answer = std::optional<Workers>();
@@ -66,10 +69,16 @@ class DiscoveryTest : public ::testing::Test {
   Discovery Make(bool needed = false) {
     std::vector<std::unique_ptr<WorkerSource>> sources;
     sources.push_back(std::make_unique<ScriptedSource>(a_, absl::Seconds(1), needed));
-    sources.push_back(std::make_unique<ScriptedSource>(b_, absl::Seconds(5)));
+    sources.push_back(std::make_unique<ScriptedSource>(b_, b_period_));
     Discovery::Events events;
     events.on_workers = [this](const Workers& workers) {
-      if (refuse_) return absl::InvalidArgumentError("no");
+      // As the membership does, which has its own test of it.
+      std::map<std::string, v1::WorkerRole> roles;
+      for (const WorkerAddress& worker : workers) {
+        if (!roles.emplace(worker.address, worker.role).second) {
+          return absl::InvalidArgumentError("listed twice");
+        }
+      }
       told_.push_back(workers);
       return absl::OkStatus();
     };
@@ -78,10 +87,16 @@ class DiscoveryTest : public ::testing::Test {
     return Discovery(std::move(sources), clock_, std::move(events));
   }
   static absl::Status Down() { return absl::UnavailableError("down"); }
+  static absl::Status Absent() { return absl::NotFoundError("nobody"); }
+  // Looks once, `later`.
+  void LookLater(Discovery& discovery, absl::Duration later) {
+    clock_.Advance(later);
+    discovery.LookAtDue();
+  }
 
   FakeClock clock_;
   Script a_, b_;
-  bool refuse_ = false;
+  absl::Duration b_period_ = absl::Seconds(5);
   std::vector<Workers> told_;
   int failures_ = 0;
   int failing_ = 0;
@@ -115,13 +130,13 @@ TEST_F(DiscoveryTest, AFailedSourceKeepsItsLastGoodAnswerForAWhile) {
   a_.answer = Workers{kP0};
   b_.answer = Workers{kD0};
   discovery.LookAtDue();
-  b_.answer = Down();
-  for (int i = 0; i < 11; ++i) {
+  b_.answer = Absent();
+  for (int i = 0; i < 12; ++i) {
     clock_.Advance(absl::Seconds(5));
     discovery.LookAtDue();
     EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0));
   }
-  EXPECT_EQ(failures_, 11);
+  EXPECT_EQ(failures_, 12);
   EXPECT_EQ(failing_, 1);
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
@@ -134,6 +149,63 @@ TEST_F(DiscoveryTest, AFailedSourceKeepsItsLastGoodAnswerForAWhile) {
   discovery.LookAtDue();
   EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0));
   EXPECT_EQ(failing_, 0);
+}
+
+TEST_F(DiscoveryTest, TheLifeOfAnAnswerEndsNoSoonerForALongPeriod) {
+  b_period_ = absl::Hours(1);
+  Discovery discovery = Make();
+  b_.answer = Workers{kD0};
+  discovery.LookAtDue();
+  b_.answer = Absent();
+  LookLater(discovery, absl::Hours(1));
+  EXPECT_THAT(told_, SizeIs(1)) << "its first failed look";
+  for (int i = 0; i < 11; ++i) LookLater(discovery, absl::Seconds(5));
+  EXPECT_EQ(b_.looks, 13) << "a failed source is asked again soon";
+  EXPECT_THAT(told_, SizeIs(1));
+  LookLater(discovery, absl::Seconds(5));
+  ASSERT_THAT(told_, SizeIs(2));
+  EXPECT_THAT(told_.back(), IsEmpty());
+  b_.answer = Workers{kD0};
+  LookLater(discovery, absl::Seconds(5));
+  EXPECT_THAT(told_.back(), ElementsAre(kD0));
+  LookLater(discovery, absl::Minutes(59));
+  EXPECT_EQ(b_.looks, 15) << "it answers, so its period counts again";
+}
+
+TEST_F(DiscoveryTest, ASourceThatCannotBeAskedUnlistsNobody) {
+  Discovery discovery = Make();
+  b_.answer = Workers{kD0};
+  discovery.LookAtDue();
+  b_.answer = Down();
+  for (int i = 0; i < 100; ++i) LookLater(discovery, absl::Seconds(5));
+  EXPECT_THAT(told_, SizeIs(1));
+  EXPECT_EQ(failing_, 1);
+  // An outage is no time that the source was known to list nobody.
+  b_.answer = Absent();
+  for (int i = 0; i < 12; ++i) LookLater(discovery, absl::Seconds(5));
+  b_.answer = Down();
+  LookLater(discovery, absl::Seconds(5));
+  b_.answer = Absent();
+  for (int i = 0; i < 12; ++i) LookLater(discovery, absl::Seconds(5));
+  EXPECT_THAT(told_, SizeIs(1));
+  LookLater(discovery, absl::Seconds(5));
+  ASSERT_THAT(told_, SizeIs(2));
+  EXPECT_THAT(told_.back(), IsEmpty());
+}
+
+TEST_F(DiscoveryTest, AWorkerOfTwoSourcesIsOneWorker) {
+  Discovery discovery = Make();
+  a_.answer = Workers{kP0, kD0};
+  b_.answer = Workers{kD0, kD1};
+  discovery.LookAtDue();
+  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0, kD1));
+  a_.answer = Workers{kP0};
+  LookLater(discovery, absl::Seconds(5));
+  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0, kD1)) << "the other still lists it";
+  b_.answer = Workers{kD1};
+  LookLater(discovery, absl::Seconds(5));
+  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD1));
+  EXPECT_EQ(failures_, 0);
 }
 
 TEST_F(DiscoveryTest, AnAnswerThatIsNotCertainYetChangesNothing) {
@@ -151,15 +223,35 @@ TEST_F(DiscoveryTest, ASetThatIsRefusedIsAFailureAndIsTriedAgain) {
   Discovery discovery = Make();
   a_.answer = Workers{kD0};
   discovery.LookAtDue();
-  refuse_ = true;
   a_.answer = Workers{kD0, kD0};
-  clock_.Advance(absl::Seconds(1));
-  discovery.LookAtDue();
+  LookLater(discovery, absl::Seconds(1));
   EXPECT_EQ(failures_, 1);
-  refuse_ = false;
-  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(failing_, 1);
+  a_.answer = Workers{kD0, kD1};
+  LookLater(discovery, absl::Seconds(1));
+  EXPECT_THAT(told_.back(), ElementsAre(kD0, kD1));
+  EXPECT_EQ(failing_, 0);
+}
+
+TEST_F(DiscoveryTest, ASourceWhoseSetIsRefusedAnswersAllTheSame) {
+  Discovery discovery = Make();
+  a_.answer = Workers{kP0};
+  b_.answer = Workers{kD0};
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kD0, kD0));
+  b_.answer = Workers{kD1, kP0AsD};
+  for (int i = 0; i < 100; ++i) LookLater(discovery, absl::Seconds(5));
+  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0)) << "its last good answer stands";
+  EXPECT_EQ(failures_, 100);
+  EXPECT_EQ(failing_, 1);
+  // No time that it was known to list nobody.
+  b_.answer = Absent();
+  LookLater(discovery, absl::Seconds(5));
+  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0));
+  // What was refused is taken once it fits, whoever changed.
+  b_.answer = Workers{kD1, kP0AsD};
+  a_.answer = Workers{};
+  LookLater(discovery, absl::Seconds(5));
+  EXPECT_THAT(told_.back(), ElementsAre(kD1, kP0AsD));
   EXPECT_EQ(failing_, 0);
 }
 

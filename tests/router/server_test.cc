@@ -56,9 +56,13 @@ bool AwaitHealth(FakeCluster& cluster, int wanted) {
   return false;
 }
 
-absl::Status GenerateOnce(FakeCluster& cluster, std::string* text) {
+// `padding`: strings of a kilobyte to stop at, which never come.
+absl::Status GenerateOnce(FakeCluster& cluster, std::string* text, int padding = 0) {
   v1::GenerateOnceRequest request;
   request.mutable_request()->set_text("0123456789abcdef0123456789abcdef!");
+  for (int i = 0; i < padding; ++i) {
+    request.mutable_request()->mutable_stop()->add_stop(std::string(1000, 'z'));
+  }
   grpc::ClientContext context;
   v1::GenerateOnceResponse response;
   const grpc::Status status =
@@ -324,13 +328,16 @@ TEST(ServerTest, APromptThatIsQueuedWhenTheDrainBeginsGetsItsWorker) {
   }
   std::string text;
   absl::Status end;
-  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  // Short ones do not queue.
+  std::thread client([&] { end = GenerateOnce(cluster, &text, /*padding=*/3); });
   const std::string inside = R"(baton_requests_inflight{model="tiny",role="router"} 1)";
   const absl::Time patience = absl::Now() + testing::kPatience;
-  while (absl::Now() < patience) {
+  bool seen = false;
+  while (!seen && absl::Now() < patience) {
     const std::string metrics = testing::HttpGet(cluster.server().metrics_address(), "/metrics");
-    if (metrics.find(inside) != std::string::npos) break;
+    seen = metrics.find(inside) != std::string::npos;
   }
+  EXPECT_TRUE(seen);
   cluster.server().Drain(absl::Seconds(60));
   client.join();
   EXPECT_TRUE(end.ok()) << end;
