@@ -131,7 +131,8 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   const double age_s = FromMicros(static_cast<double>(report.age_us()));
   const double intake_age_s = FromMicros(static_cast<double>(report.intake_age_us()));
   DropCounted(worker, now - absl::Seconds(std::max(age_s, intake_age_s)) - kReportFlight);
-  w.hot.idle_at_s = now_s - age_s + FromMicros(static_cast<double>(report.remaining_work_us()));
+  w.told_idle_at_s = now_s - age_s + FromMicros(static_cast<double>(report.remaining_work_us()));
+  w.hot.idle_at_s = w.told_idle_at_s;
   for (const Dispatch& dispatch : dispatched_[worker]) w.hot.idle_at_s += dispatch.seconds;
   Refresh(worker);
 }
@@ -140,22 +141,42 @@ void FleetLoad::DropCounted(int worker, absl::Duration before) {
   Worker& w = workers_[worker];
   std::deque<Dispatch>& dispatched = dispatched_[worker];
   while (!dispatched.empty() && dispatched.front().at <= before) {
-    --w.sent;
-    w.sent_blocks -= dispatched.front().blocks;
-    w.sent_tokens -= dispatched.front().tokens;
+    Uncount(w, dispatched.front());
     dispatched.pop_front();
   }
 }
 
-void FleetLoad::OnDispatch(int worker, absl::Duration now, int64_t tokens, double seconds,
-                           int blocks) {
+void FleetLoad::Uncount(Worker& w, const Dispatch& dispatch) {
+  --w.sent;
+  w.sent_blocks -= dispatch.blocks;
+  w.sent_tokens -= dispatch.tokens;
+}
+
+void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
+  if (worker < 0 || worker >= static_cast<int>(workers_.size())) return;
   Worker& w = workers_[worker];
-  dispatched_[worker].push_back({now, seconds, static_cast<int>(tokens), blocks});
+  std::deque<Dispatch>& dispatched = dispatched_[worker];
+  const auto found =
+      std::lower_bound(dispatched.begin(), dispatched.end(), dispatch,
+                       [](const Dispatch& d, int64_t number) { return d.number < number; });
+  if (found == dispatched.end() || found->number != dispatch) return;  // a report has it
+  Uncount(w, *found);
+  dispatched.erase(found);
+  w.hot.idle_at_s = std::max(w.told_idle_at_s, absl::ToDoubleSeconds(now));
+  for (const Dispatch& left : dispatched) w.hot.idle_at_s += left.seconds;
+  Refresh(worker);
+}
+
+int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, int64_t tokens, double seconds,
+                              int blocks) {
+  Worker& w = workers_[worker];
+  dispatched_[worker].push_back({++last_dispatch_, now, seconds, static_cast<int>(tokens), blocks});
   ++w.sent;
   w.sent_blocks += blocks;
   w.sent_tokens += tokens;
   w.hot.idle_at_s = std::max(w.hot.idle_at_s, absl::ToDoubleSeconds(now)) + seconds;
   Refresh(worker);
+  return last_dispatch_;
 }
 
 void FleetLoad::Tick(absl::Duration now) {

@@ -43,8 +43,10 @@ class FleetLoad {
   void OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now);
   // This router has sent something there: prompt tokens to compute in that time (a decode worker
   // that only receives them: none), and blocks that it will fill. Counts until a report can contain
-  // it.
-  void OnDispatch(int worker, absl::Duration now, int64_t tokens, double seconds, int blocks);
+  // it, or it is done. Returns its number, 1 or more.
+  int64_t OnDispatch(int worker, absl::Duration now, int64_t tokens, double seconds, int blocks);
+  // The work of that dispatch is done, or has failed: what a report can't tell before it comes.
+  void OnDone(int worker, int64_t dispatch, absl::Duration now);
   // From time to time: brings the fleet's mean costs up to date.
   void Tick(absl::Duration now);
 
@@ -67,6 +69,7 @@ class FleetLoad {
 
  private:
   struct Dispatch {
+    int64_t number;
     absl::Duration at;
     double seconds;
     int tokens;
@@ -106,6 +109,7 @@ class FleetLoad {
     StepCost step;
     int64_t told_step_us = 0;  // last
     int64_t told_context_tokens = 0;
+    double told_idle_at_s = 0;  // by the last report alone
     // Of `dispatched`.
     int sent = 0;
     int sent_blocks = 0;
@@ -125,6 +129,7 @@ class FleetLoad {
   }
   void RefreshMeans();
   void DropCounted(int worker, absl::Duration before);
+  void Uncount(Worker& w, const Dispatch& dispatch);
   // After a change of who takes work, when it next matters: all groups anew.
   void Regroup();
   // After a change of numbers: the worker's candidate.
@@ -134,6 +139,7 @@ class FleetLoad {
   std::vector<std::deque<Dispatch>> dispatched_;
   std::vector<Group> groups_;
   bool regroup_ = false;
+  int64_t last_dispatch_ = 0;
   MeanCost means_[2];  // prefill, decode
 };
 

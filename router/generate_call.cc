@@ -231,6 +231,7 @@ void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bo
   attempt.past.lost.clear();
   attempt.past.failed.clear();
   if (token_count > 0 && attempt.token_messages == 0) {
+    parts_.membership.OnFirstToken(attempt.route);
     parts_.decisions.OnFirstToken(attempt.decision, now - attempt.sent_at, attempt.cached_tokens);
   }
   attempt.token_messages += token_count > 0 ? 1 : 0;

@@ -84,6 +84,7 @@ struct Route {
   // computing. 0 while no worker has told what that takes.
   absl::Duration predicted_ttft;
   std::shared_ptr<Decision> why;  // null unless asked for
+  int64_t dispatch = 0;           // its number, 0 if it was only asked for
 };
 
 struct RouteOptions {
@@ -174,6 +175,8 @@ class Membership {
   // decode workers if none is ready; RESOURCE_EXHAUSTED, with the time to retry, if no worker is
   // expected to answer within the SLO.
   absl::StatusOr<Route> Choose(const RouteRequest& request);
+  // Its prompt is computed: whoever did it is free for the next.
+  void OnFirstToken(const Route& route);
   // How it went there.
   void OnRouteFailed(const Route& route, Blame blame);
   // `kv_moved`: from the one to the other. Else the decode worker had all it needed, or computed
@@ -254,7 +257,8 @@ class Membership {
   absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NoteDispatch(const RouteQuery& query, const Pair& pair)
+  void Done(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t NoteDispatch(const RouteQuery& query, const Pair& pair)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
                                     absl::Span<const Candidate> prefill,

@@ -85,7 +85,7 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
     if (computes.cost_known) route.predicted_ttft = finish;
     if (request.explain) route.why = Explain(query, route, pair, prefill, decode);
     if (!request.dispatch) return route;
-    NoteDispatch(query, pair);
+    route.dispatch = NoteDispatch(query, pair);
     told_by = clock_.SinceStart() + finish + kTellsWithin;
     will_be_cached = pair.prefill && workers_[pair.prefill->worker].card->prefix_caching();
   }
@@ -212,25 +212,36 @@ absl::Status Membership::CheckSlo(const RouteRequest& request, absl::Span<const 
       std::clamp(excess * (1 + share), kShortestSloRetry, kLongestSloRetry));
 }
 
-void Membership::NoteDispatch(const RouteQuery& query, const Pair& pair) {
+// The number is that of whoever computes the prompt.
+int64_t Membership::NoteDispatch(const RouteQuery& query, const Pair& pair) {
   const absl::Duration now = clock_.SinceStart();
   const Candidate& computes = pair.computes();
   const int64_t tokens = std::max<int64_t>(
       query.prompt_tokens - int64_t{computes.matched_blocks} * query.block_tokens, 1);
   const int received = std::max(0, query.prompt_blocks - pair.decode.matched_blocks);
-  if (pair.prefill) {
-    policy_.OnSent(*pair.prefill);
-    const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
-    fleet_.OnDispatch(pair.prefill->worker, now, tokens, pair.prefill->service_s, computed);
-    fleet_.OnDispatch(pair.decode.worker, now, 1, 0, received);
-  } else {
-    fleet_.OnDispatch(pair.decode.worker, now, tokens, pair.decode.service_s, received);
-  }
   health_.OnChosen(pair.prefill ? pair.prefill->worker : kNoWorker, pair.decode.worker);
+  if (!pair.prefill) {
+    return fleet_.OnDispatch(pair.decode.worker, now, tokens, pair.decode.service_s, received);
+  }
+  policy_.OnSent(*pair.prefill);
+  const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
+  fleet_.OnDispatch(pair.decode.worker, now, 1, 0, received);
+  return fleet_.OnDispatch(pair.prefill->worker, now, tokens, pair.prefill->service_s, computed);
+}
+
+void Membership::OnFirstToken(const Route& route) {
+  absl::MutexLock lock(&mutex_);
+  Done(route);
+}
+
+void Membership::Done(const Route& route) {
+  const WorkerTarget& computed = route.prefill.worker == kNoWorker ? route.decode : route.prefill;
+  fleet_.OnDone(computed.worker, route.dispatch, clock_.SinceStart());
 }
 
 void Membership::OnRouteFailed(const Route& route, Blame blame) {
   absl::MutexLock lock(&mutex_);
+  Done(route);
   // What an earlier process at the address did is not held against this one.
   const auto current = [this](const WorkerTarget& target) {
     mutex_.AssertHeld();

@@ -91,6 +91,7 @@ class BatonRouter final : public SimRouter {
   void OnAnswer(int request, int worker, int64_t now_us) override {
     Advance(now_us);
     const auto found = routes_.find(request);
+    membership_.OnFirstToken(found->second);
     membership_.OnRouteWorked(found->second, /*kv_moved=*/true);
     routes_.erase(found);
   }

@@ -135,6 +135,32 @@ TEST_F(FleetLoadTest, WorkersOfOneKindCostTheSame) {
   EXPECT_DOUBLE_EQ(Of(kOther).service_s, Of(kPrefill).service_s);
 }
 
+// What is done counts no longer, whether or not a report has come since: with prompts that take
+// less than the time for which reports are doubted, the one who has a prefix would seem busy with
+// all it has done lately.
+TEST_F(FleetLoadTest, WhatIsDoneIsNoLongerWaitedFor) {
+  fleet_.OnReport(kPrefill, Report(0), now_);
+  const int64_t first = fleet_.OnDispatch(kPrefill, now_, 10, 0.3, 1);
+  const int64_t second = fleet_.OnDispatch(kPrefill, now_, 10, 0.2, 1);
+  EXPECT_NE(first, second);
+  now_ += absl::Milliseconds(100);
+  fleet_.OnDone(kPrefill, first, now_);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.2, 1e-9);
+  EXPECT_EQ(Of(kPrefill).queued, 1);
+  fleet_.OnDone(kPrefill, first, now_);
+  EXPECT_EQ(Of(kPrefill).queued, 1) << "once is enough";
+  fleet_.OnDone(kPrefill, second, now_);
+  EXPECT_EQ(Of(kPrefill).queue_s, 0);
+  // One that a report has counted is the report's to end.
+  const int64_t third = fleet_.OnDispatch(kPrefill, now_, 10, 0.3, 1);
+  now_ += absl::Milliseconds(60);
+  fleet_.OnReport(kPrefill, Report(0.24), now_);
+  fleet_.OnDone(kPrefill, third, now_);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.24, 1e-9);
+  fleet_.OnDone(-1, third, now_);
+  fleet_.OnDone(kOther, third, now_);
+}
+
 // A worker hears of nothing new during a step, and repeats what it said before.
 TEST_F(FleetLoadTest, AReportCountsFromWhenItsNumbersWere) {
   now_ += absl::Seconds(1);
