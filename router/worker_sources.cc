@@ -156,15 +156,11 @@ HostAddresses ResolveBlocking(const std::string& host) {
 std::shared_ptr<const NameLookup> SystemResolver::Resolve(const std::string& host) {
   auto lookup = std::make_shared<NameLookup>();
   try {
-    std::thread([lookup, host, resolve = resolve_] {
-      lookup->addresses = resolve(host);
-      lookup->answered.Notify();
-    }).detach();
+    std::thread([lookup, host, resolve = resolve_] { lookup->Answer(resolve(host)); }).detach();
   } catch (const std::system_error& error) {  // how std::thread says that there are too many
-    lookup->addresses =
+    lookup->Answer(
         MakeError(absl::StatusCode::kUnavailable, "NAME_NOT_RESOLVED",
-                  absl::StrCat(host, " is not looked up, no thread for it: ", error.what()));
-    lookup->answered.Notify();
+                  absl::StrCat(host, " is not looked up, no thread for it: ", error.what())));
   }
   return lookup;
 }
@@ -180,9 +176,11 @@ DnsWorkers::DnsWorkers(v1::WorkerRole role, const std::string& host_port, const 
 
 absl::StatusOr<std::optional<std::vector<WorkerAddress>>> DnsWorkers::Look() {
   if (lookup_ == nullptr) lookup_ = resolver_.Resolve(host_);
-  if (!lookup_->answered.HasBeenNotified()) return std::nullopt;
+  std::optional<HostAddresses> answer = lookup_->addresses();
+  if (!answer) return std::nullopt;
+  lookup_ = nullptr;
   std::vector<std::string> addresses;
-  BATON_ASSIGN_OR_RETURN(addresses, std::exchange(lookup_, nullptr)->addresses);
+  BATON_ASSIGN_OR_RETURN(addresses, *std::move(answer));
   if (addresses.empty()) {
     return MakeError(absl::StatusCode::kNotFound, "NAME_NOT_RESOLVED",
                      absl::StrCat(host_, " has no address"));

@@ -10,10 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/notification.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "router/discovery.h"
 
@@ -68,11 +69,31 @@ class WorkersFile final : public WorkerSource {
 // UNAVAILABLE if that cannot be known now.
 using HostAddresses = absl::StatusOr<std::vector<std::string>>;
 
-// One question to a resolver. Whoever answers it sets `addresses`, then notifies, once; only then
-// may they be read.
-struct NameLookup {
-  absl::Notification answered;
-  HostAddresses addresses = std::vector<std::string>();
+// One question to a resolver. Thread-safe.
+class NameLookup {
+ public:
+  // Once, by whoever answers it.
+  void Answer(HostAddresses addresses) {
+    absl::MutexLock lock(&mutex_);
+    addresses_ = std::move(addresses);
+  }
+  // Nothing before the answer.
+  std::optional<HostAddresses> addresses() const {
+    absl::MutexLock lock(&mutex_);
+    return addresses_;
+  }
+  // Nothing if there is no answer by then.
+  std::optional<HostAddresses> Await(absl::Duration timeout) const {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &NameLookup::answered), timeout);
+    return addresses_;
+  }
+
+ private:
+  bool answered() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return addresses_.has_value(); }
+
+  mutable absl::Mutex mutex_;
+  std::optional<HostAddresses> addresses_ ABSL_GUARDED_BY(mutex_);
 };
 
 class Resolver {

@@ -137,15 +137,16 @@ class FakeResolver final : public Resolver {
   std::shared_ptr<const NameLookup> Resolve(const std::string& host) override {
     auto lookup = std::make_shared<NameLookup>();
     const auto found = hosts.find(host);
-    lookup->addresses =
-        found == hosts.end() ? HostAddresses(absl::NotFoundError("no such name")) : found->second;
     lookups.push_back(lookup);
-    if (!keep) lookup->answered.Notify();
+    answers.push_back(found == hosts.end() ? HostAddresses(absl::NotFoundError("no such name"))
+                                           : found->second);
+    if (!keep) lookup->Answer(answers.back());
     return lookup;
   }
   std::map<std::string, HostAddresses> hosts;
   bool keep = false;
   std::vector<std::shared_ptr<NameLookup>> lookups;
+  std::vector<HostAddresses> answers;  // to them
 };
 
 TEST(DnsWorkersTest, EachAddressIsAWorker) {
@@ -184,19 +185,18 @@ TEST(DnsWorkersTest, ALookupIsNotWaitedForAndIsTheOnlyOne) {
     EXPECT_EQ(dns->period(), DnsWorkers::kPollPeriod) << "its answer may come at any time";
   }
   ASSERT_EQ(resolver.lookups.size(), 1u);
-  resolver.lookups[0]->answered.Notify();
+  resolver.lookups[0]->Answer(resolver.answers[0]);
   EXPECT_THAT(**dns->Look(), ElementsAre(WorkerAddress{kD, "10.0.0.1:1"}));
   EXPECT_EQ(dns->period(), absl::Seconds(5));
   EXPECT_FALSE(dns->Look()->has_value());
   EXPECT_EQ(resolver.lookups.size(), 2u) << "each answer counts once";
   dns.reset();
-  resolver.lookups[1]->answered.Notify();
+  resolver.lookups[1]->Answer(resolver.answers[1]);
 }
 
 HostAddresses Resolved(Resolver& resolver, const std::string& host) {
   const auto lookup = resolver.Resolve(host);
-  if (lookup->answered.WaitForNotificationWithTimeout(kPatience)) return lookup->addresses;
-  return absl::DeadlineExceededError("no answer");
+  return lookup->Await(kPatience).value_or(absl::DeadlineExceededError("no answer"));
 }
 
 TEST(SystemResolverTest, NumbersAreTheirOwnAndNamesThatCannotBeDoNotResolve) {
