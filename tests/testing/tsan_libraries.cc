@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 
 namespace {
 
@@ -227,6 +228,31 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   __tsan_mutex_pre_lock(mutex, kWrite);
   __tsan_mutex_post_lock(mutex, kWrite, 0);
   return timed_out;
+}
+
+// What is done before a notification is seen after it, through an atomic that the library writes
+// and either the library reads, or its header inside our code.
+void Notification::Notify() {
+  BATON_LIBRARY_METHOD(void(Notification::*)(), "_ZN4absl7debian312Notification6NotifyEv");
+  __tsan_release(this);
+  __tsan_release(reinterpret_cast<char*>(this) + sizeof(Mutex));  // the atomic
+  (this->*library)();
+}
+
+void Notification::WaitForNotification() const {
+  BATON_LIBRARY_METHOD(void(Notification::*)() const,
+                       "_ZNK4absl7debian312Notification19WaitForNotificationEv");
+  (this->*library)();
+  __tsan_acquire(const_cast<Notification*>(this));
+}
+
+bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  BATON_LIBRARY_METHOD(
+      bool(Notification::*)(Duration) const,
+      "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+  const bool notified = (this->*library)(timeout);
+  if (notified) __tsan_acquire(const_cast<Notification*>(this));
+  return notified;
 }
 
 ABSL_NAMESPACE_END
