@@ -33,6 +33,7 @@ class WatchService::Watcher final : public ServerStream<WatchResponse, WatchResp
   bool introduced = false;
   uint64_t journal_position = 0;
   uint64_t sequence = 0;
+  bool behind = false;  // was not told the last news, as it was still reading those before
 
  private:
   void Encode(WatchResponse item, WatchResponse* message) override { *message = std::move(item); }
@@ -99,19 +100,25 @@ grpc::ServerUnaryReactor* WatchService::GetBlockCounts(
 
 void WatchService::Run() {
   absl::Duration last = clock_.SinceStart();
+  absl::Duration told_all = last;
+  bool behind = false;  // any watcher is
   while (true) {
     std::vector<std::shared_ptr<Watcher>> watchers;
     std::vector<std::shared_ptr<Watcher>> gone;
     WorkerLoad load;
-    bool stopping;
+    bool stopping, all;
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(this, &WatchService::HasNews), kHeartbeat);
+      mutex_.AwaitWithTimeout(absl::Condition(this, &WatchService::HasNews),
+                              behind ? kMinInterval : kHeartbeat);
       const absl::Duration rest = kMinInterval - (clock_.SinceStart() - last);
       if (rest > absl::ZeroDuration()) {
         mutex_.AwaitWithTimeout(absl::Condition(&stopping_), rest);
       }
       last = clock_.SinceStart();
+      // The two clocks may differ by a little.
+      all = news_ || last - told_all >= kHeartbeat - kMinInterval;
+      if (all) told_all = last;
       news_ = false;
       stopping = stopping_;
       load = load_;
@@ -123,13 +130,17 @@ void WatchService::Run() {
     }
     for (const auto& watcher : gone) watcher->Finish(ToGrpcStatus(Draining()));
     if (stopping) return;
-    for (const auto& watcher : watchers) Report(*watcher, load);
+    behind = false;
+    for (const auto& watcher : watchers) {
+      if (all || watcher->behind) watcher->behind = !Report(*watcher, load);
+      behind = behind || watcher->behind;
+    }
   }
 }
 
-void WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
+bool WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
   // A slow watcher gets the sum of what it missed once it has read what is under way.
-  if (!watcher.idle()) return;
+  if (!watcher.idle()) return false;
   std::optional<CacheJournal::Delta> delta;
   if (watcher.introduced) delta = journal_.Since(watcher.journal_position);
   if (!watcher.introduced) {
@@ -175,6 +186,7 @@ void WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
   report->set_age_us(absl::ToInt64Microseconds(now - load.read_at));
   report->set_intake_age_us(absl::ToInt64Microseconds(now - load.taken_in_at));
   watcher.Push(std::move(response));
+  return true;
 }
 
 }  // namespace baton::worker

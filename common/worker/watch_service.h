@@ -60,7 +60,8 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   class Watcher;
   void Run();
   bool HasNews() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || news_; }
-  void Report(Watcher& watcher, const WorkerLoad& load);
+  // False, telling nothing, if it has not read all that it was told before.
+  bool Report(Watcher& watcher, const WorkerLoad& load);
 
   const internal::v1::WorkerCard card_;
   const CacheJournal& journal_;
