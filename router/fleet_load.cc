@@ -216,11 +216,6 @@ void FleetLoad::RefreshMeans() {
   for (size_t i = 0; i < workers_.size(); ++i) Refresh(static_cast<int>(i));
 }
 
-double FleetLoad::ServiceSeconds(int worker, double tokens, double cached) const {
-  const Worker& w = workers_[worker];
-  return (w.stands_out ? w.hot.cost : MeanOf(w.role).cost).Seconds(tokens, cached);
-}
-
 absl::Span<const Candidate> FleetLoad::Collect(const Query& query, absl::Duration now) {
   if (regroup_) Regroup();
   const auto found = std::find_if(groups_.begin(), groups_.end(), [&query](const Group& group) {

@@ -61,12 +61,6 @@ class FleetLoad {
   // Valid until anything else is called.
   absl::Span<const Candidate> Collect(const Query& query, absl::Duration now);
 
-  // Prompts of so many tokens behind so many cached ones, on that worker. What workers of one kind
-  // tell of themselves differs by chance, and the one that seems quickest would get all that is
-  // new, the one that seems slowest nothing, not even the work that would show it to be as quick: a
-  // worker's own cost counts only if it is another machine's.
-  double ServiceSeconds(int worker, double tokens, double cached) const;
-
  private:
   struct Dispatch {
     int64_t number;
@@ -81,7 +75,10 @@ class FleetLoad {
     double idle_at_s = 0;  // when the work known of will be done
     double reported_at_s = 0;
     double block_tokens = 16;
-    PrefillCost cost;  // the role's, or its own if it stands out
+    // Of a candidate: its role's, or its own if it stands out. What workers of one kind tell of
+    // themselves differs by chance, and the one that seems quickest would get all that is new, the
+    // one that seems slowest nothing, not even the work that would show it to be as quick.
+    PrefillCost cost;
   };
   // Those that may be chosen together, in order of their numbers. Candidates stay here from one
   // decision to the next; only what depends on the prompt and the time is written anew.

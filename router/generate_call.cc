@@ -15,13 +15,13 @@ namespace baton::router {
 
 namespace decode_pb = ::baton::internal::v1;
 
+namespace {
+
 // Of an answer's times between tokens, so many go to the metrics of all requests together.
-static constexpr int kGapsAtOnce = 64;
+constexpr int kGapsAtOnce = 64;
 // Prompts up to here are prepared where they arrive, on a thread of gRPC's: some 50 µs, which is
 // what handing them to another thread costs.
-static constexpr size_t kShortPromptBytes = 2048;
-
-namespace {
+constexpr size_t kShortPromptBytes = 2048;
 
 bool IsShort(const v1::GenerateRequest& request) {
   return request.ByteSizeLong() <= kShortPromptBytes;

@@ -51,9 +51,13 @@ absl::Status Membership::SetWorkers(absl::Span<const WorkerAddress> listed) {
                      absl::StrCat(listed.size(), " workers listed beside ", known.size(),
                                   " known ones, at most ", kMaxWorkers, " together expected"));
   }
-  for (const auto& [worker, number] : known) {
-    const auto found = seen.find(worker.address);
-    SetListed(number, found != seen.end() && found->second == worker.role);
+  // Those that leave go first: who comes back is compared with those who stay.
+  for (const bool to_list : {false, true}) {
+    for (const auto& [worker, number] : known) {
+      const auto found = seen.find(worker.address);
+      const bool is_listed = found != seen.end() && found->second == worker.role;
+      if (is_listed == to_list) SetListed(number, to_list);
+    }
   }
   for (const WorkerAddress& worker : listed) {
     if (known.count(worker) == 0) Add(worker);

@@ -22,7 +22,7 @@ struct Candidate {
   int64_t queued_tokens = 0;
   int free_blocks = 0;  // can be below 0: dispatched for more than there is
   int total_blocks = 0;
-  // By the worker's own cost of prefill, or by the fleet's where it has told none.
+  // By the worker's own cost of prefill if it stands out of its role, by the role's otherwise.
   double queue_s = 0;       // Q: until the prompts before this one are computed
   double service_s = 0;     // T: to compute what is not cached of this one
   bool cost_known = false;  // some worker of its role has told its cost: queue_s and service_s hold

@@ -227,6 +227,7 @@ TEST(GenerateTest, ASlowReaderGetsNoMessageThatIsTooLarge) {
   v1::GenerateRequest request = Prompt("hello");
   request.set_logprobs(20);
   grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
   const auto stub = v1::InferenceService::NewStub(OrdinaryChannel(cluster));
   const auto reader = stub->Generate(&context, request);
   DecodeCall decode = cluster.decode(0)->AwaitDecode();
@@ -266,6 +267,7 @@ TEST(GenerateTest, AnAnswerTooLargeForOneMessageFailsSoonAndSaysWhatToDo) {
   *request.mutable_request() = Prompt("hello");
   request.mutable_request()->set_logprobs(20);
   grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
   v1::GenerateOnceResponse response;
   const auto stub = v1::InferenceService::NewStub(OrdinaryChannel(cluster));
   const absl::Status end = FromGrpcStatus(stub->GenerateOnce(&context, request, &response));

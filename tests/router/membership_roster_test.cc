@@ -190,6 +190,16 @@ TEST_F(MembershipRosterTest, OneOfAnotherModelThatIsListedAgainIsRefused) {
   EXPECT_FALSE(Report(1).ok()) << "its stream is to be opened anew";
 }
 
+TEST_F(MembershipRosterTest, ASetMayGoBackToTheModelBefore) {
+  MakeReady(1, kD);
+  std::optional<Route> running = *Choose();
+  ASSERT_TRUE(membership_.SetWorkers({{kD, "e0:1"}}).ok());
+  MakeReady(2, kD, {}, /*model=*/0xA0DE2);
+  ASSERT_TRUE(membership_.SetWorkers({{kD, "d0:1"}}).ok());
+  EXPECT_EQ(StatusOf("d0:1").state(), v1::WORKER_STATE_READY) << "the other model leaves";
+  EXPECT_EQ(Choose()->decode.address, "d0:1");
+}
+
 TEST_F(MembershipRosterTest, WhatIsSuspectAndNoLongerListedIsNoLastResort) {
   ASSERT_TRUE(
       membership_.SetWorkers({{kP, "p0:1"}, {kP, "p1:1"}, {kP, "p2:1"}, {kD, "d0:1"}}).ok());

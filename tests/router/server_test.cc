@@ -38,6 +38,7 @@ int Health(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ByteBuffer request(&slice, 1), response;
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
   absl::Notification done;
   stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
                  [&](grpc::Status) { done.Notify(); });
@@ -64,6 +65,7 @@ absl::Status GenerateOnce(FakeCluster& cluster, std::string* text, int padding =
     request.mutable_request()->mutable_stop()->add_stop(std::string(1000, 'z'));
   }
   grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
   v1::GenerateOnceResponse response;
   const grpc::Status status =
       v1::InferenceService::NewStub(cluster.channel())->GenerateOnce(&context, request, &response);
@@ -76,6 +78,7 @@ v1::Decision Explain(const FakeCluster& cluster) {
   v1::ExplainRequest request;
   request.mutable_request()->set_text("0123456789abcdef0123456789abcdef!");
   grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
   v1::ExplainResponse response;
   const grpc::Status status =
       v1::AdminService::NewStub(cluster.channel())->Explain(&context, request, &response);
@@ -321,6 +324,7 @@ TEST(ServerTest, APromptThatIsQueuedWhenTheDrainBeginsGetsItsWorker) {
   int done = 0;
   for (int i = 0; i < 10; ++i) {
     Work& work = queued.emplace_back();
+    work.context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
     stub->async()->Tokenize(&work.context, &busy, &work.response, [&](grpc::Status) {
       absl::MutexLock lock(&mutex);
       ++done;
@@ -361,6 +365,7 @@ TEST(ServerTest, DrainWithoutGraceEndsWhatHangs) {
 TEST(ServerTest, ListsItsModel) {
   FakeCluster cluster(1, 1, [](Options* options) { options->served_model_name = "demo"; });
   grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
   v1::ListModelsResponse response;
   ASSERT_TRUE(v1::InferenceService::NewStub(cluster.channel())
                   ->ListModels(&context, v1::ListModelsRequest(), &response)
@@ -414,6 +419,7 @@ TEST(ServerTest, MetricsOfSeveralChoicesAndOfARefusedPrompt) {
   request.set_text("0123456789");
   request.set_n(4);
   grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + testing::kPatience));
   const auto stub = v1::InferenceService::NewStub(cluster.channel());
   const auto reader = stub->Generate(&context, request);
   DecodeCall decode = cluster.decode(0)->AwaitDecode();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <set>
 
@@ -36,6 +37,7 @@ class WatchServiceTest : public ::testing::Test {
 TEST_F(WatchServiceTest, CardThenSnapshotThenDeltas) {
   journal_.Record({true, 5});
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
   auto reader = stub_->Watch(&context, {});
   WatchResponse response;
   ASSERT_TRUE(reader->Read(&response));
@@ -72,6 +74,7 @@ TEST_F(WatchServiceTest, ReportsWhatWorkTakes) {
   load.decode_context_tokens = 4096;
   service_->Publish(load);
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
   auto reader = stub_->Watch(&context, {});
   WatchResponse response;
   do {
@@ -92,6 +95,7 @@ TEST_F(WatchServiceTest, ReportsWhatWorkTakes) {
 
 TEST_F(WatchServiceTest, SilenceNeverLastsAHeartbeat) {
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
   auto reader = stub_->Watch(&context, {});
   WatchResponse response;
   // Card, snapshot, load.
@@ -111,6 +115,7 @@ TEST_F(WatchServiceTest, SilenceNeverLastsAHeartbeat) {
 
 TEST_F(WatchServiceTest, StopEndsStreamsSoThatTheServerCanStop) {
   grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
   auto reader = stub_->Watch(&context, {});
   WatchResponse response;
   ASSERT_TRUE(reader->Read(&response));
