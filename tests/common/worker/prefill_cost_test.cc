@@ -39,12 +39,15 @@ class PrefillCostTest : public ::testing::Test {
       cost_.StepTook(work, absl::Seconds(truth.Seconds(work) * Noise(noise)));
     }
   }
+  double ErrorOf(const PrefillWork& work, const Truth& truth) {
+    const double predicted = absl::ToDoubleSeconds(cost_.TimeFor(work, 1 << 20));
+    return std::abs(predicted / truth.Seconds(work) - 1);
+  }
   double WorstError(const Truth& truth) {
     double worst = 0;
     for (const PrefillWork& work :
          {Work(16, 0), Work(512, 0), Work(512, 16'000), Work(2000, 0), Work(2000, 30'000)}) {
-      const double predicted = absl::ToDoubleSeconds(cost_.TimeFor(work, 1 << 20));
-      worst = std::max(worst, std::abs(predicted / truth.Seconds(work) - 1));
+      worst = std::max(worst, ErrorOf(work, truth));
     }
     return worst;
   }
@@ -62,11 +65,22 @@ TEST_F(PrefillCostTest, FindsTheCostsOfExactSteps) {
   EXPECT_NEAR(cost_.pair_us(), 3.9e-3, 4e-4);
 }
 
+// Of many rounds, since how well one is found is a matter of luck. A step of 16 tokens is nearly all
+// fixed cost, which steps of hundreds hardly tell: in 20,000 rounds it was off by more than a quarter
+// in 2.4 %, the others by at most an eighth.
 TEST_F(PrefillCostTest, FindsThemThroughNoise) {
   SCOPED_TRACE(seed_);
   const Truth truth;
-  Learn(truth, 300, 0.15);
-  EXPECT_LT(WorstError(truth), 0.25);
+  constexpr int kRounds = 200;
+  int far_off = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    cost_ = PrefillCost();
+    Learn(truth, 300, 0.15);
+    EXPECT_LT(ErrorOf(Work(512, 0), truth), 0.25);
+    EXPECT_LT(ErrorOf(Work(2000, 30'000), truth), 0.25);
+    far_off += WorstError(truth) > 0.25;
+  }
+  EXPECT_LT(far_off, kRounds / 10);
 }
 
 TEST_F(PrefillCostTest, KnowsNothingBeforeAFewSteps) {
