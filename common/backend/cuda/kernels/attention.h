@@ -1,0 +1,77 @@
+// Attention over paged KV: one arithmetic in two shapes.
+//
+// Rows are packed: for a sequence and a KV head, packed row r is query position r / group, head
+// r % group of the group, so that any group size fills the tensor cores' 16 rows (FlashInfer and
+// XQA pack so) and several query positions of a sequence, each with its own causal bound, are
+// nothing special.
+//
+// A packed row's result is a function of its query and its visible tokens alone: tokens are taken
+// in steps of StepTokens(dim) at multiples of it, with an online softmax (Milakov and Gimelshein,
+// arXiv 1805.02867; FlashAttention-2, arXiv 2307.08691) within a split of 256 tokens, and the
+// splits are folded in ascending order. Steps and splits that other rows of the tile need leave it
+// as it is, bit for bit. So it does not matter which of the two kernels computes a row:
+//
+// - split: few rows, bandwidth-bound. A warp takes one split of one row tile straight from memory
+// to
+//   registers; the block that finishes last folds (FlashDecoding; the last block folds as in
+//   stream-K reductions: one atomic counter, which resets itself).
+// - tile: many rows. A block takes 64 packed rows through all their tokens, K and V staged in
+//   shared memory, double-buffered.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
+
+#include "common/backend/cuda/simt/simt.h"
+#include "common/backend/tensor.h"
+
+namespace baton::backend::cuda {
+
+// Of a step, on the device. Table entries from first_block on.
+struct SequenceEntry {
+  int first_row;
+  int row_count;
+  int context;
+  int first_block;  // index in the concatenated block tables
+};
+
+// One block of threads of either kernel (for each KV head).
+struct AttentionItem {
+  int sequence;
+  int first_packed_row;
+  int first_split;    // split kernel: this one and the next three
+  int split_count;    // of the row tile; 1: no fold
+  int first_partial;  // split kernel: of the row tile's splits in the partials
+  int row_tile;       // split kernel: index of the counter
+};
+
+struct AttentionLaunch {
+  const float* q;  // [rows, query_heads * head_dim]
+  int64_t q_stride;
+  void* out;  // 16-bit elements, the same shape
+  int64_t out_stride;
+  const std::byte* layer;  // of block 0
+  int64_t block_stride_bytes;
+  int block_tokens_log2;  // 4 or more
+  int kv_heads;
+  int group;     // query heads a KV head
+  int head_dim;  // a multiple of 8, at most 256
+  float scale;
+  int window;  // 0: all
+  const SequenceEntry* sequences;
+  const int32_t* tables;
+  const AttentionItem* items;
+  float* partials;     // split: [partial, kv_head] of PartialFloats(dim)
+  unsigned* counters;  // split: [row tile, kv_head], 0 before and after
+  float* totals;       // tile: [item, kv_head] of TotalFloats(dim)
+};
+
+// m and l of 16 rows, then 16 x dim sums.
+BATON_HOST_DEVICE int64_t PartialFloats(int padded_dim) { return 16 * (2 + int64_t{padded_dim}); }
+BATON_HOST_DEVICE int64_t TotalFloats(int padded_dim) { return 64 * int64_t{padded_dim}; }
+
+// dtype: of KV and out, kF16 or kBF16.
+void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
+void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_

@@ -1,0 +1,246 @@
+// What both attention kernels do with 16 packed rows and a step of tokens. Shared, so that both
+// round alike. See attention.h and index_maps.h.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_CORE_CUH_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_CORE_CUH_
+
+#include "common/backend/cuda/kernels/attention.h"
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/simt/simt.h"
+
+namespace baton::backend::cuda {
+
+inline constexpr float kMinusInfinity = -__builtin_huge_valf();
+inline constexpr float kLog2E = 1.44269504088896340736f;
+
+// A lane's two packed rows of the warp's 16: `group` and group + 8 of the fragment.
+struct PackedRows {
+  int position[2];  // in the sequence; -1: no such row
+  int row[2];       // of the batch
+  int head[2];      // of all query heads
+
+  BATON_DEVICE PackedRows(const AttentionLaunch& launch, const SequenceEntry& sequence,
+                          int first_packed_row, int kv_head) {
+    BATON_UNROLL for (int half = 0; half < 2; ++half) {
+      const int packed = first_packed_row + GroupOf(Lane()) + half * 8;
+      const int query = packed / launch.group;
+      const bool valid = query < sequence.row_count;
+      position[half] = valid ? sequence.context + query : -1;
+      row[half] = sequence.first_row + (valid ? query : 0);
+      head[half] = kv_head * launch.group + packed % launch.group;
+    }
+  }
+};
+
+// Visible tokens of 16 packed rows: [begin, end).
+struct TokenRange {
+  int begin, end;
+};
+BATON_DEVICE TokenRange VisibleTo(const AttentionLaunch& launch, const SequenceEntry& sequence,
+                                  int first_packed_row, int packed_rows) {
+  const int first = first_packed_row / launch.group;
+  const int last =
+      Least((first_packed_row + packed_rows - 1) / launch.group, sequence.row_count - 1);
+  if (first > last) return {0, 0};
+  const int begin =
+      launch.window == 0 ? 0 : Greatest(0, sequence.context + first - launch.window + 1);
+  return {begin, sequence.context + last + 1};
+}
+
+// Where tokens' K and V lie in the pool.
+struct TokenAddress {
+  const std::byte* layer;
+  const int32_t* table;
+  int64_t block_stride_bytes, head_offset, row_bytes, v_offset;
+  int block_tokens_log2;
+
+  BATON_DEVICE TokenAddress(const AttentionLaunch& launch, const SequenceEntry& sequence,
+                            int kv_head)
+      : layer(launch.layer),
+        table(launch.tables + sequence.first_block),
+        block_stride_bytes(launch.block_stride_bytes),
+        row_bytes(int64_t{launch.head_dim} * 2),
+        block_tokens_log2(launch.block_tokens_log2) {
+    const int64_t head_bytes = row_bytes << block_tokens_log2;
+    head_offset = kv_head * head_bytes;
+    v_offset = launch.kv_heads * head_bytes;
+  }
+  // The first byte of K; V lies v_offset behind it.
+  BATON_DEVICE const std::byte* K(int token) const {
+    const int slot = token & ((1 << block_tokens_log2) - 1);
+    return layer + table[token >> block_tokens_log2] * block_stride_bytes + head_offset +
+           slot * row_bytes;
+  }
+};
+
+// What a warp knows of its 16 rows after some tokens of a split.
+template <int kDim>
+struct RowState {
+  float m[2];            // greatest score, in units of log 2
+  float l[2];            // sum of the lane's own weights; Finish() adds the row's lanes
+  float a[kDim / 8][4];  // weighted sums of V, as OutputDim lays them
+
+  BATON_DEVICE void Clear() {
+    BATON_UNROLL for (int half = 0; half < 2; ++half) {
+      m[half] = kMinusInfinity;
+      l[half] = 0;
+    }
+    BATON_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+      BATON_UNROLL for (int j = 0; j < 4; ++j) a[i][j] = 0;
+    }
+  }
+  BATON_DEVICE void Finish() {
+    BATON_UNROLL for (int half = 0; half < 2; ++half) {
+      l[half] = Add(l[half], ShuffleXor(l[half], 1));
+      l[half] = Add(l[half], ShuffleXor(l[half], 2));
+    }
+  }
+};
+
+// How a fold weighs the sums of the splits before and those of the next.
+struct FoldWeights {
+  float before, next;
+};
+// Leaves the maximum and the sum of both in m and l.
+BATON_DEVICE FoldWeights Fold(float& m, float& l, float next_m, float next_l) {
+  const float highest = m < next_m ? next_m : m;
+  const float base = highest == kMinusInfinity ? 0.0f : highest;
+  const FoldWeights weights = {Exp2(m - base), Exp2(next_m - base)};
+  m = highest;
+  l = Fma(next_l, weights.next, Mul(l, weights.before));
+  return weights;
+}
+BATON_DEVICE float FoldSum(float before, float next, const FoldWeights& weights) {
+  return Fma(next, weights.next, Mul(before, weights.before));
+}
+
+// The rows' queries, scaled, as fragments of A: chunk c holds dims 32 c + 8 member on.
+template <class Element, int kDim>
+struct Queries {
+  Vec16 q[2][kDim / kChunkedK];
+
+  BATON_DEVICE void Load(const AttentionLaunch& launch, const PackedRows& rows) {
+    const float scale = Mul(launch.scale, kLog2E);
+    BATON_UNROLL for (int half = 0; half < 2; ++half) {
+      const float* from =
+          launch.q + rows.row[half] * launch.q_stride + int64_t{rows.head[half]} * launch.head_dim;
+      BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) {
+        const int dim = c * kChunkedK + MemberOf(Lane()) * kChunkElements;
+        const bool valid = rows.position[half] >= 0 && dim < launch.head_dim;
+        BATON_UNROLL for (int i = 0; i < 4; ++i) {
+          q[half][c].x[i] = valid ? Element::Pack(Mul(from[dim + 2 * i], scale),
+                                                  Mul(from[dim + 2 * i + 1], scale))
+                                  : 0;
+        }
+      }
+    }
+  }
+};
+
+// One step. `tokens` gives 16 bytes of K or V: K(token of the step, chunk), V(token, chunk), zeros
+// where there is no such token or chunk.
+template <class Element, int kDim, class Tokens>
+BATON_DEVICE void AttendStep(const Tokens& tokens, int first_token, int window,
+                             const PackedRows& rows, const Queries<Element, kDim>& queries,
+                             RowState<kDim>& state) {
+  constexpr int kStep = StepTokens(kDim);
+  const int group = GroupOf(Lane()), member = MemberOf(Lane());
+  float s[kStep / 8][4];
+  BATON_UNROLL for (int j = 0; j < kStep / 8; ++j) {
+    Vec16 k[kDim / kChunkedK];
+    BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) {
+      k[c] = tokens.K(j * 8 + group, c * 4 + member);
+    }
+    BATON_UNROLL for (int i = 0; i < 4; ++i) s[j][i] = 0;
+    BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) {
+      BATON_UNROLL for (int product = 0; product < 2; ++product) {
+        const uint32_t a[4] = {queries.q[0][c].x[product * 2], queries.q[1][c].x[product * 2],
+                               queries.q[0][c].x[product * 2 + 1],
+                               queries.q[1][c].x[product * 2 + 1]};
+        Element::Mma16(s[j], a, k[c].x[product * 2], k[c].x[product * 2 + 1]);
+      }
+    }
+  }
+  // Weights, rounded as the product of P and V takes them; what a row does not see weighs 0.
+  float highest[2] = {kMinusInfinity, kMinusInfinity};
+  BATON_UNROLL for (int j = 0; j < kStep / 8; ++j) {
+    BATON_UNROLL for (int i = 0; i < 4; ++i) {
+      const int token = first_token + j * 8 + member * 2 + i % 2;
+      const int position = rows.position[i / 2];
+      const bool seen = token <= position && (window == 0 || token > position - window);
+      if (!seen) s[j][i] = kMinusInfinity;
+      // Not Greatest: a NaN must not be passed over.
+      highest[i / 2] = s[j][i] <= highest[i / 2] ? highest[i / 2] : s[j][i];
+    }
+  }
+  BATON_UNROLL for (int half = 0; half < 2; ++half) {
+    float& m = state.m[half];
+    BATON_UNROLL for (int mask = 1; mask <= 2; mask *= 2) {
+      const float other = ShuffleXor(highest[half], mask);
+      highest[half] = other <= highest[half] ? highest[half] : other;
+    }
+    const float next = highest[half] <= m ? m : highest[half];
+    const float base = next == kMinusInfinity ? 0.0f : next;
+    const float before = Exp2(m - base);
+    m = next;
+    float sum = 0;
+    BATON_UNROLL for (int j = 0; j < kStep / 8; ++j) {
+      BATON_UNROLL for (int i = half * 2; i < half * 2 + 2; ++i) {
+        s[j][i] = Element::ToF32(Element::FromF32(Exp2(s[j][i] - base)));
+        sum = Add(sum, s[j][i]);
+      }
+    }
+    state.l[half] = Fma(state.l[half], before, sum);
+    BATON_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+      state.a[i][half * 2] = Mul(state.a[i][half * 2], before);
+      state.a[i][half * 2 + 1] = Mul(state.a[i][half * 2 + 1], before);
+    }
+  }
+  BATON_UNROLL for (int j = 0; j < kStep / 8; j += 2) {
+    const uint32_t p[4] = {Element::Pack(s[j][0], s[j][1]), Element::Pack(s[j][2], s[j][3]),
+                           Element::Pack(s[j + 1][0], s[j + 1][1]),
+                           Element::Pack(s[j + 1][2], s[j + 1][3])};
+    BATON_UNROLL for (int span = 0; span < kDim / kOutputSpan; ++span) {
+      const int chunk = span * 8 + group;
+      const Vec16 v[4] = {
+          tokens.V(j * 8 + member * 2, chunk), tokens.V(j * 8 + member * 2 + 1, chunk),
+          tokens.V(j * 8 + 8 + member * 2, chunk), tokens.V(j * 8 + 8 + member * 2 + 1, chunk)};
+      BATON_UNROLL for (int i = 0; i < 8; ++i) {
+        uint32_t b[2];
+        BATON_UNROLL for (int r = 0; r < 2; ++r) {
+          const uint32_t even = v[r * 2].x[i / 2], odd = v[r * 2 + 1].x[i / 2];
+          b[r] = i % 2 == 0 ? (even & 0xffffu) | odd << 16 : even >> 16 | (odd & 0xffff0000u);
+        }
+        Element::Mma16(state.a[span * 8 + i], p, b[0], b[1]);
+      }
+    }
+  }
+}
+
+// The rows' results, eight consecutive dims a store.
+template <class Element, int kDim>
+BATON_DEVICE void WriteOut(const AttentionLaunch& launch, const PackedRows& rows,
+                           const RowState<kDim>& state) {
+  BATON_UNROLL for (int half = 0; half < 2; ++half) {
+    if (rows.position[half] < 0) continue;
+    auto* out = static_cast<uint16_t*>(launch.out) + rows.row[half] * launch.out_stride +
+                int64_t{rows.head[half]} * launch.head_dim;
+    BATON_UNROLL for (int span = 0; span < kDim / kOutputSpan; ++span) {
+      BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
+        const int column = MemberOf(Lane()) * 2 + parity;
+        const int dim = span * kOutputSpan + OutputDim(0, column);
+        if (dim >= launch.head_dim) continue;
+        Vec16 packed;
+        BATON_UNROLL for (int i = 0; i < 4; ++i) {
+          const float low = state.a[span * 8 + 2 * i][half * 2 + parity];
+          const float high = state.a[span * 8 + 2 * i + 1][half * 2 + parity];
+          packed.x[i] = Element::Pack(Divide(low, state.l[half]), Divide(high, state.l[half]));
+        }
+        Store16(out + dim, packed);
+      }
+    }
+  }
+}
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_CORE_CUH_

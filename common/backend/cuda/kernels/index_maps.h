@@ -1,0 +1,68 @@
+// Where things lie: the maps between lanes, registers, shared memory and matrices that the kernels
+// share, as plain functions that the tests enumerate.
+//
+// Products are warp-wide mma's of 16 x 16 times 16 x 8 whose fragments come straight from rows that
+// are contiguous in memory, 16 bytes a lane, with no ldmatrix and no transposition:
+//
+// - A sum over k does not care which k stands where, as long as both operands agree. So a lane's 16
+//   bytes, eight consecutive k, are dealt to two consecutive mma's as if they were the columns that
+//   the fragment asks for (FragmentK). Both operands of a product of rows with rows (Q Kᵀ, x Wᵀ)
+//   are loaded so.
+// - The columns of P V may stand anywhere, too: lane group g holds eight consecutive dims of V, the
+//   i-th of which is column g of the i-th mma (OutputDim), so that two tokens' rows are paired by a
+//   byte permutation and the result comes out as eight consecutive dims a lane.
+//
+// Source: fragment layouts of mma.m16n8k8 and m16n8k16, PTX ISA.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_INDEX_MAPS_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_INDEX_MAPS_H_
+
+#if defined(__CUDACC__)
+#define BATON_INDEX_MAP __host__ __device__ constexpr
+#else
+#define BATON_INDEX_MAP constexpr
+#endif
+
+namespace baton::backend::cuda {
+
+// A lane's place in a fragment: rows (of A and C) or columns (of B) `group` and group + 8; `member`
+// of the four lanes that share them.
+BATON_INDEX_MAP int GroupOf(int lane) { return lane / 4; }
+BATON_INDEX_MAP int MemberOf(int lane) { return lane % 4; }
+
+inline constexpr int kChunkElements = 8;  // of 16 bits in 16 bytes
+// k's that the four members' chunks cover: two mma's of 16.
+inline constexpr int kChunkedK = 4 * kChunkElements;
+
+// The k (of the 32) that stands at column `column` (0 to 15) of mma number `product` (0 or 1).
+BATON_INDEX_MAP int FragmentK(int product, int column) {
+  const int member = column % 8 / 2;
+  const int reg = product * 2 + column / 8;
+  return member * kChunkElements + reg * 2 + column % 2;
+}
+
+// P V by halves of 64 dims: the dim of the half that column `column` (0 to 7) of mma `i` is.
+inline constexpr int kOutputSpan = 64;
+BATON_INDEX_MAP int OutputDim(int i, int column) { return column * kChunkElements + i; }
+
+// Shared memory keeps rows of 16-byte chunks. The swizzles are such that the eight lanes that one
+// cycle serves lie in different banks: lanes of a fragment of K (or of x and W) read four
+// consecutive chunks of two consecutive rows, those of V the same two chunks of four rows that are
+// two apart. `chunks` a row: a multiple of 8.
+BATON_INDEX_MAP int RowsOperandChunk(int row, int chunk, int chunks) {
+  return row * chunks + (chunk ^ ((row & 1) << 2));
+}
+BATON_INDEX_MAP int ValuesOperandChunk(int row, int chunk, int chunks) {
+  return row * chunks + (chunk ^ ((row >> 1 & 3) << 1));
+}
+
+// Attention, for head dims up to `dim` (64, 128, 192 or 256; shorter ones are padded with zeros).
+inline constexpr int kSplitTokens = 256;  // whose sums are rounded together, then folded in order
+inline constexpr int kRowTile = 16;       // packed rows (query position, head of the group) a warp
+inline constexpr int kAttentionWarps = 4;
+// Tokens between two looks at the maximum: K and V of two steps fit 32 KiB.
+BATON_INDEX_MAP int StepTokens(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 32 : 16; }
+BATON_INDEX_MAP int PaddedDim(int head_dim) { return (head_dim + 63) / 64 * 64; }
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_INDEX_MAPS_H_

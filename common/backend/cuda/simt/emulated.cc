@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <boost/context/fiber.hpp>
+#include <boost/context/fixedsize_stack.hpp>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "common/backend/cuda/simt/simt.h"
+#include "common/base/check.h"
+
+namespace baton::backend::cuda::emulated {
+namespace {
+
+namespace context = boost::context;
+
+constexpr size_t kStackBytes = 128 << 10;
+constexpr int kMaxThreads = 1024;
+
+thread_local Options options;
+
+struct Copy {
+  void* to;
+  const void* from;
+  bool valid;
+};
+
+// A thread of the block. Its fiber outlives the block: the next one's thread runs on it.
+struct Fiber {
+  enum class State { kIdle, kReady, kMeeting, kAtBarrier };
+  context::fiber self;
+  context::fiber scheduler;
+  State state = State::kIdle;
+  int index = 0;
+  void* operand = nullptr;
+  std::vector<Copy> open_group;
+  std::deque<std::vector<Copy>> groups;
+};
+
+struct WarpMeeting {
+  Combine combine = nullptr;
+  int present = 0;
+};
+
+// Runs blocks, one at a time.
+class Machine {
+ public:
+  void Run(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel);
+
+  GridSize grid_, block_;
+  int threads_ = 0;
+  std::unique_ptr<std::byte[]> shared_;
+  Fiber* current_ = nullptr;
+
+  void SyncThreads();
+  void MeetWarp(void* operand, Combine combine);
+
+ private:
+  void RunBlock(const std::function<void()>& kernel);
+  bool RunWarp(int warp);
+  void ReleaseBarrierIfAllCame();
+  void Yield() { current_->scheduler = std::move(current_->scheduler).resume(); }
+
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<WarpMeeting> meetings_;
+  const std::function<void()>* kernel_ = nullptr;
+  std::mt19937_64 order_;
+  int alive_ = 0;
+  int at_barrier_ = 0;
+};
+
+thread_local Machine machine;
+
+void Machine::Run(GridSize grid, int threads, size_t shared_bytes,
+                  const std::function<void()>& kernel) {
+  BATON_CHECK(current_ == nullptr) << "a kernel launches a kernel";
+  BATON_CHECK(threads > 0 && threads <= kMaxThreads && threads % kWarpLanes == 0)
+      << threads << " threads a block";
+  BATON_CHECK(grid.x > 0 && grid.y > 0 && grid.z > 0) << "an empty grid";
+  BATON_CHECK(grid.y <= 65'535 && grid.z <= 65'535) << "a grid of " << grid.y << " x " << grid.z;
+  BATON_CHECK_LE(shared_bytes, size_t{48} << 10);
+  order_.seed(options.seed);
+  grid_ = grid;
+  threads_ = threads;
+  kernel_ = &kernel;
+  while (fibers_.size() < static_cast<size_t>(threads)) {
+    fibers_.push_back(std::make_unique<Fiber>());
+    Fiber* fiber = fibers_.back().get();
+    fiber->index = static_cast<int>(fibers_.size()) - 1;
+    fiber->self = context::fiber(std::allocator_arg, context::fixedsize_stack(kStackBytes),
+                                 [this, fiber](context::fiber&& scheduler) {
+                                   fiber->scheduler = std::move(scheduler);
+                                   for (;;) {
+                                     (*kernel_)();
+                                     fiber->state = Fiber::State::kIdle;
+                                     --alive_;
+                                     Yield();
+                                   }
+                                   return std::move(fiber->scheduler);
+                                 });
+  }
+  meetings_.assign(static_cast<size_t>(threads / kWarpLanes), {});
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  std::vector<uint64_t> blocks_in_order(blocks);
+  std::iota(blocks_in_order.begin(), blocks_in_order.end(), uint64_t{0});
+  if (options.seed != 0) std::shuffle(blocks_in_order.begin(), blocks_in_order.end(), order_);
+  for (const uint64_t index : blocks_in_order) {
+    block_ = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
+              static_cast<unsigned>(index / grid.x / grid.y)};
+    // Exactly as large as was asked for, so that AddressSanitizer sees what goes beyond.
+    shared_ = std::make_unique<std::byte[]>(shared_bytes);
+    if (shared_bytes > 0) std::memset(shared_.get(), 0xff, shared_bytes);
+    RunBlock(kernel);
+  }
+}
+
+void Machine::RunBlock(const std::function<void()>& kernel) {
+  alive_ = threads_;
+  at_barrier_ = 0;
+  for (int i = 0; i < threads_; ++i) fibers_[static_cast<size_t>(i)]->state = Fiber::State::kReady;
+  std::vector<int> warps(meetings_.size());
+  std::iota(warps.begin(), warps.end(), 0);
+  while (alive_ > 0) {
+    if (options.seed != 0) std::shuffle(warps.begin(), warps.end(), order_);
+    bool moved = false;
+    for (const int warp : warps) moved |= RunWarp(warp);
+    ReleaseBarrierIfAllCame();
+    BATON_CHECK(moved) << "the kernel hangs: lanes of a warp wait at an operation that others of "
+                          "it have passed or left out";
+  }
+  for (int i = 0; i < threads_; ++i) {
+    const Fiber& fiber = *fibers_[static_cast<size_t>(i)];
+    BATON_CHECK(fiber.groups.empty() && fiber.open_group.empty())
+        << "thread " << i << " ended without waiting for its copies";
+  }
+}
+
+bool Machine::RunWarp(int warp) {
+  bool moved = false;
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    Fiber& fiber = *fibers_[static_cast<size_t>(warp * kWarpLanes + lane)];
+    if (fiber.state != Fiber::State::kReady) continue;
+    moved = true;
+    current_ = &fiber;
+    fiber.self = std::move(fiber.self).resume();
+    current_ = nullptr;
+  }
+  return moved;
+}
+
+void Machine::ReleaseBarrierIfAllCame() {
+  if (at_barrier_ == 0 || at_barrier_ < alive_) return;
+  at_barrier_ = 0;
+  for (int i = 0; i < threads_; ++i) {
+    Fiber& fiber = *fibers_[static_cast<size_t>(i)];
+    if (fiber.state == Fiber::State::kAtBarrier) fiber.state = Fiber::State::kReady;
+  }
+}
+
+void Machine::SyncThreads() {
+  ++at_barrier_;
+  current_->state = Fiber::State::kAtBarrier;
+  Yield();
+}
+
+void Machine::MeetWarp(void* operand, Combine combine) {
+  const int warp = current_->index / kWarpLanes;
+  WarpMeeting& meeting = meetings_[static_cast<size_t>(warp)];
+  if (meeting.present == 0) meeting.combine = combine;
+  BATON_CHECK(meeting.combine == combine) << "lanes of a warp meet at different operations";
+  current_->operand = operand;
+  if (++meeting.present < kWarpLanes) {
+    current_->state = Fiber::State::kMeeting;
+    Yield();
+    return;
+  }
+  meeting.present = 0;
+  void* operands[kWarpLanes];
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    Fiber& fiber = *fibers_[static_cast<size_t>(warp * kWarpLanes + lane)];
+    operands[lane] = fiber.operand;
+    fiber.state = Fiber::State::kReady;
+  }
+  combine(operands);
+}
+
+// Row-major A [16, k], B as [8, k] (column by column), as PTX's fragments hold them.
+template <int kK>
+void Mma(void* const (&operands)[kWarpLanes]) {
+  float a[16][kK], b[8][kK];
+  const auto& first = *static_cast<const MmaOperand*>(operands[0]);
+  const auto unpack = [&](uint32_t pair, float* to) {
+    to[0] = first.to_f32(static_cast<uint16_t>(pair));
+    to[1] = first.to_f32(static_cast<uint16_t>(pair >> 16));
+  };
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const auto& operand = *static_cast<const MmaOperand*>(operands[lane]);
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int half = 0; half < kK / 8; ++half) {
+      unpack(operand.a[half * 2], &a[group][half * 8 + pair]);
+      unpack(operand.a[half * 2 + 1], &a[group + 8][half * 8 + pair]);
+      unpack(operand.b[half], &b[group][half * 8 + pair]);
+    }
+  }
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const auto& operand = *static_cast<const MmaOperand*>(operands[lane]);
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
+      double sum = 0;
+      for (int k = 0; k < kK; ++k) {
+        sum += static_cast<double>(a[row][k]) * static_cast<double>(b[col][k]);
+      }
+      operand.d[i] = static_cast<float>(static_cast<double>(operand.d[i]) + sum);
+    }
+  }
+}
+
+void Perform(const Copy& copy) {
+  if (copy.valid) {
+    std::memcpy(copy.to, copy.from, 16);
+  } else {
+    std::memset(copy.to, 0, 16);
+  }
+}
+
+}  // namespace
+
+void SetOptions(const Options& new_options) { options = new_options; }
+const Options& GetOptions() { return options; }
+
+void RunGrid(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel) {
+  machine.Run(grid, threads, shared_bytes, kernel);
+}
+
+int ThreadIndex() { return machine.current_->index; }
+int BlockThreads() { return machine.threads_; }
+GridSize BlockIndex() { return machine.block_; }
+GridSize Grid() { return machine.grid_; }
+std::byte* SharedMemory() { return machine.shared_.get(); }
+void SyncThreads() { machine.SyncThreads(); }
+void MeetWarp(void* operand, Combine combine) { machine.MeetWarp(operand, combine); }
+
+// Late where the hardware may be late: at the wait that makes it sure, and the place is poisoned
+// until then.
+void CopyAsync16(void* shared, const void* global, bool valid) {
+  const Copy copy = {shared, global, valid};
+  if (options.compute_capability < 80) return Perform(copy);
+  std::memset(shared, 0xff, 16);
+  machine.current_->open_group.push_back(copy);
+}
+
+void CopyAsyncCommit() {
+  if (options.compute_capability < 80) return;
+  machine.current_->groups.push_back(std::move(machine.current_->open_group));
+  machine.current_->open_group.clear();
+}
+
+void CopyAsyncWait(int pending) {
+  auto& groups = machine.current_->groups;
+  while (groups.size() > static_cast<size_t>(pending)) {
+    for (const Copy& copy : groups.front()) Perform(copy);
+    groups.pop_front();
+  }
+}
+
+float HalfToF32(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = bits >> 10 & 0x1f;
+  const uint32_t mantissa = bits & 0x3ff;
+  if (exponent == 0x1f) return BitsFloat(sign | 0x7f800000 | mantissa << 13);
+  if (exponent != 0) return BitsFloat(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
+  return sign ? -magnitude : magnitude;
+}
+
+// To the nearest, ties to even.
+uint16_t HalfFromF32(float value) {
+  const uint32_t bits = FloatBits(value);
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  const float magnitude = std::fabs(value);
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7e00);
+  if (magnitude >= 65'520.0f) return static_cast<uint16_t>(sign | 0x7c00);
+  // The distance of neighbouring halves here: nearbyint rounds to even by default.
+  const int exponent = std::max(magnitude == 0 ? -14 : std::ilogb(magnitude), -14);
+  const auto steps = static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
+  // 1024 steps are an implicit leading bit; rounding up into the next exponent carries over.
+  return static_cast<uint16_t>(sign | ((static_cast<uint32_t>(exponent + 14) << 10) + steps));
+}
+
+uint16_t BFloat16FromF32(float value) {
+  uint32_t bits = FloatBits(value);
+  if (std::isnan(value)) return 0x7fff;
+  bits += 0x7fff + (bits >> 16 & 1);
+  return static_cast<uint16_t>(bits >> 16);
+}
+
+void MmaK8(void* const (&operands)[kWarpLanes]) { Mma<8>(operands); }
+void MmaK16(void* const (&operands)[kWarpLanes]) { Mma<16>(operands); }
+
+}  // namespace baton::backend::cuda::emulated

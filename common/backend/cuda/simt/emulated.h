@@ -1,0 +1,190 @@
+// simt.h on the CPU: one block at a time, a fiber for every thread. Slow and strict: it ends the
+// process where a kernel breaks a rule of the dialect (simt.h), and says which.
+//
+// Thread: a host thread's launches run on it, one after another; others may launch at the same
+// time.
+#ifndef BATON_COMMON_BACKEND_CUDA_SIMT_EMULATED_H_
+#define BATON_COMMON_BACKEND_CUDA_SIMT_EMULATED_H_
+
+#include <bit>
+#include <cmath>
+#include <functional>
+
+#define BATON_KERNEL(threads) inline void
+#define BATON_DEVICE inline
+#define BATON_HOST_DEVICE inline
+#define BATON_UNROLL
+#define BATON_DEVICE_TABLE static const
+
+namespace baton::backend::cuda {
+namespace emulated {
+
+// What is emulated; of the host thread that sets it. Tests run the same launch under several.
+struct Options {
+  int compute_capability = 80;  // 75: no CopyAsync16 of its own, Mma16x8x16 in two halves
+  uint64_t seed = 0;            // order of blocks, and of warps between synchronisations
+};
+void SetOptions(const Options& options);
+const Options& GetOptions();
+
+void RunGrid(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel);
+
+// What follows is called by the kernels' threads.
+int ThreadIndex();
+int BlockThreads();
+GridSize BlockIndex();
+GridSize Grid();
+std::byte* SharedMemory();
+void SyncThreads();
+// Waits for the warp's other lanes to come to the same operation; the last runs
+// combine(operands), which sees and changes what each lane brought.
+using Combine = void (*)(void* const (&operands)[kWarpLanes]);
+void MeetWarp(void* operand, Combine combine);
+void CopyAsync16(void* shared, const void* global, bool valid);
+void CopyAsyncCommit();
+void CopyAsyncWait(int pending);
+
+float HalfToF32(uint16_t bits);
+uint16_t HalfFromF32(float value);
+uint16_t BFloat16FromF32(float value);
+
+// What one lane brings to a product of 16 x k times k x 8, k = 8 or 16.
+struct MmaOperand {
+  float* d;
+  const uint32_t* a;
+  const uint32_t* b;
+  float (*to_f32)(uint16_t);
+};
+void MmaK8(void* const (&operands)[kWarpLanes]);
+void MmaK16(void* const (&operands)[kWarpLanes]);
+
+}  // namespace emulated
+
+using emulated::BlockIndex;
+using emulated::BlockThreads;
+using emulated::CopyAsync16;
+using emulated::CopyAsyncCommit;
+using emulated::Grid;
+using emulated::SharedMemory;
+using emulated::SyncThreads;
+using emulated::ThreadIndex;
+
+inline void SyncWarp() {
+  emulated::MeetWarp(nullptr, [](void* const(&)[kWarpLanes]) {});
+}
+inline void ThreadFence() {}
+template <int kPending>
+void CopyAsyncWait() {
+  emulated::CopyAsyncWait(kPending);
+}
+
+template <class T>
+T ShuffleXor(T value, int lane_mask) {
+  struct Operand {
+    T value;
+    int mask;
+  } operand = {value, lane_mask};
+  emulated::MeetWarp(&operand, [](void* const(&operands)[kWarpLanes]) {
+    T values[kWarpLanes];
+    for (int i = 0; i < kWarpLanes; ++i) values[i] = static_cast<Operand*>(operands[i])->value;
+    for (int i = 0; i < kWarpLanes; ++i) {
+      Operand& lane = *static_cast<Operand*>(operands[i]);
+      lane.value = values[i ^ lane.mask];
+    }
+  });
+  return operand.value;
+}
+template <class T>
+T Shuffle(T value, int from) {
+  struct Operand {
+    T value;
+    int from;
+  } operand = {value, from};
+  emulated::MeetWarp(&operand, [](void* const(&operands)[kWarpLanes]) {
+    T values[kWarpLanes];
+    for (int i = 0; i < kWarpLanes; ++i) values[i] = static_cast<Operand*>(operands[i])->value;
+    for (int i = 0; i < kWarpLanes; ++i) {
+      Operand& lane = *static_cast<Operand*>(operands[i]);
+      lane.value = values[lane.from % kWarpLanes];
+    }
+  });
+  return operand.value;
+}
+
+template <class T>
+T AtomicAdd(T* address, T value) {
+  const T old = *address;
+  *address = old + value;
+  return old;
+}
+inline void AtomicMax(uint64_t* address, uint64_t value) {
+  if (value > *address) *address = value;
+}
+inline void AtomicMin(uint64_t* address, uint64_t value) {
+  if (value < *address) *address = value;
+}
+
+inline float Add(float a, float b) { return a + b; }
+inline float Mul(float a, float b) { return a * b; }
+inline float Fma(float a, float b, float c) { return std::fma(a, b, c); }
+inline float Divide(float a, float b) { return a / b; }
+inline float SquareRoot(float a) { return std::sqrt(a); }
+inline float Exp2(float a) { return std::exp2(a); }
+inline uint32_t FloatBits(float a) { return std::bit_cast<uint32_t>(a); }
+inline float BitsFloat(uint32_t a) { return std::bit_cast<float>(a); }
+inline int LeadingZeros(uint64_t a) { return std::countl_zero(a); }
+inline uint64_t MulHigh(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+
+inline Vec16 Load16(const void* global) { return *static_cast<const Vec16*>(global); }
+inline Vec16 LoadShared16(const void* shared) { return *static_cast<const Vec16*>(shared); }
+inline void Store16(void* to, const Vec16& value) { *static_cast<Vec16*>(to) = value; }
+inline float LoadFresh(const float* global) { return *global; }
+inline Vec16 LoadFresh16(const void* global) { return *static_cast<const Vec16*>(global); }
+
+struct Half {
+  static float ToF32(uint16_t bits) { return emulated::HalfToF32(bits); }
+  static uint16_t FromF32(float value) { return emulated::HalfFromF32(value); }
+  static uint32_t Pack(float low, float high) {
+    return FromF32(low) | static_cast<uint32_t>(FromF32(high)) << 16;
+  }
+  static void Mma8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    const uint32_t a[] = {a0, a1};
+    emulated::MmaOperand operand = {d, a, &b, &ToF32};
+    emulated::MeetWarp(&operand, emulated::MmaK8);
+  }
+  static void Mma16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if (emulated::GetOptions().compute_capability < 80) {
+      Mma8(d, a[0], a[1], b0);
+      Mma8(d, a[2], a[3], b1);
+      return;
+    }
+    const uint32_t b[] = {b0, b1};
+    emulated::MmaOperand operand = {d, a, b, &ToF32};
+    emulated::MeetWarp(&operand, emulated::MmaK16);
+  }
+};
+
+struct BFloat16 {
+  static float ToF32(uint16_t bits) { return BitsFloat(static_cast<uint32_t>(bits) << 16); }
+  static uint16_t FromF32(float value) { return emulated::BFloat16FromF32(value); }
+  static uint32_t Pack(float low, float high) {
+    return FromF32(low) | static_cast<uint32_t>(FromF32(high)) << 16;
+  }
+  static void Mma16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    const uint32_t b[] = {b0, b1};
+    emulated::MmaOperand operand = {d, a, b, &ToF32};
+    emulated::MeetWarp(&operand, emulated::MmaK16);
+  }
+};
+
+template <class Args>
+void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream,
+            const Args& args) {
+  emulated::RunGrid(grid, threads, shared_bytes, [&] { kernel(args); });
+}
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_SIMT_EMULATED_H_

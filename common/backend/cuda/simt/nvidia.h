@@ -1,0 +1,188 @@
+// simt.h for NVIDIA GPUs: thin wrappers over CUDA's intrinsics and a few lines of PTX.
+// PTX ISA 8.x: mma fragments "Matrix Fragments for mma.m16n8k8 / m16n8k16 with .f16 / .bf16".
+#ifndef BATON_COMMON_BACKEND_CUDA_SIMT_NVIDIA_H_
+#define BATON_COMMON_BACKEND_CUDA_SIMT_NVIDIA_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#define BATON_KERNEL(threads) __global__ void __launch_bounds__(threads)
+#define BATON_DEVICE __device__ __forceinline__
+#define BATON_HOST_DEVICE __host__ __device__ __forceinline__
+#define BATON_UNROLL _Pragma("unroll")
+// A table of constants in device memory.
+#define BATON_DEVICE_TABLE static __device__ const
+
+namespace baton::backend::cuda {
+
+BATON_DEVICE int ThreadIndex() { return static_cast<int>(threadIdx.x); }
+BATON_DEVICE int BlockThreads() { return static_cast<int>(blockDim.x); }
+BATON_DEVICE GridSize BlockIndex() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+BATON_DEVICE GridSize Grid() { return {gridDim.x, gridDim.y, gridDim.z}; }
+
+// Dynamic shared memory of the block.
+BATON_DEVICE std::byte* SharedMemory() {
+  extern __shared__ __align__(16) unsigned char baton_shared_memory[];
+  return reinterpret_cast<std::byte*>(baton_shared_memory);
+}
+
+BATON_DEVICE void SyncThreads() { __syncthreads(); }
+BATON_DEVICE void SyncWarp() { __syncwarp(); }
+BATON_DEVICE void ThreadFence() { __threadfence(); }
+template <class T>
+BATON_DEVICE T ShuffleXor(T value, int lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+template <class T>
+BATON_DEVICE T Shuffle(T value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+
+template <class T>
+BATON_DEVICE T AtomicAdd(T* address, T value) {
+  return atomicAdd(address, value);
+}
+BATON_DEVICE uint64_t AtomicAdd(uint64_t* address, uint64_t value) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(address),
+                   static_cast<unsigned long long>(value));
+}
+BATON_DEVICE void AtomicMax(uint64_t* address, uint64_t value) {
+  atomicMax(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+BATON_DEVICE void AtomicMin(uint64_t* address, uint64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long*>(address), static_cast<unsigned long long>(value));
+}
+
+BATON_DEVICE float Add(float a, float b) { return __fadd_rn(a, b); }
+BATON_DEVICE float Mul(float a, float b) { return __fmul_rn(a, b); }
+BATON_DEVICE float Fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+BATON_DEVICE float Divide(float a, float b) { return __fdiv_rn(a, b); }
+BATON_DEVICE float SquareRoot(float a) { return __fsqrt_rn(a); }
+BATON_DEVICE float Exp2(float a) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(a));
+  return result;
+}
+BATON_DEVICE uint32_t FloatBits(float a) { return __float_as_uint(a); }
+BATON_DEVICE float BitsFloat(uint32_t a) { return __uint_as_float(a); }
+BATON_DEVICE int LeadingZeros(uint64_t a) { return __clzll(static_cast<long long>(a)); }
+BATON_DEVICE uint64_t MulHigh(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
+
+// 16 bytes that no thread writes while the kernel runs, through the read-only path.
+BATON_DEVICE Vec16 Load16(const void* global) {
+  Vec16 v;
+  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
+      : "l"(global));
+  return v;
+}
+// What another block of this kernel wrote before a ThreadFence that the caller knows of.
+BATON_DEVICE float LoadFresh(const float* global) { return __ldcg(global); }
+BATON_DEVICE Vec16 LoadFresh16(const void* global) {
+  const uint4 v = __ldcg(static_cast<const uint4*>(global));
+  return {{v.x, v.y, v.z, v.w}};
+}
+BATON_DEVICE void Store16(void* to, const Vec16& value) {
+  *static_cast<uint4*>(to) = make_uint4(value.x[0], value.x[1], value.x[2], value.x[3]);
+}
+// From shared memory.
+BATON_DEVICE Vec16 LoadShared16(const void* shared) {
+  const uint4 v = *static_cast<const uint4*>(shared);
+  return {{v.x, v.y, v.z, v.w}};
+}
+
+// 16 bytes from global to shared memory, zeros if not `valid` (then `global` isn't read). Below
+// sm_80 through registers, and at once.
+BATON_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global),
+               "r"(valid ? 16 : 0)
+               : "memory");
+#else
+  Store16(shared, valid ? Load16(global) : Vec16{});
+#endif
+}
+BATON_DEVICE void CopyAsyncCommit() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+// Until at most kPending of this thread's groups are under way.
+template <int kPending>
+BATON_DEVICE void CopyAsyncWait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+#endif
+}
+
+struct Half {
+  static BATON_DEVICE float ToF32(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+  static BATON_DEVICE uint16_t FromF32(float value) {
+    return __half_as_ushort(__float2half_rn(value));
+  }
+  static BATON_DEVICE uint32_t Pack(float low, float high) {
+    return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
+  }
+  static BATON_DEVICE void Mma8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(b));
+  }
+  static BATON_DEVICE void Mma16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    Mma8(d, a[0], a[1], b0);
+    Mma8(d, a[2], a[3], b1);
+#endif
+  }
+};
+
+struct BFloat16 {
+  static BATON_DEVICE float ToF32(uint16_t bits) {
+    return __uint_as_float(static_cast<uint32_t>(bits) << 16);
+  }
+  static BATON_DEVICE uint16_t FromF32(float value) {
+    return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+  }
+  static BATON_DEVICE uint32_t Pack(float low, float high) {
+    return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
+  }
+  // From sm_80 on; a kernel of bfloat16 is launched on nothing older.
+  static BATON_DEVICE void Mma16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+        "{%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    __trap();
+#endif
+  }
+};
+
+// args: a trivially copyable struct. A launch that fails is a broken invariant: sizes were checked
+// when the backend was made.
+template <class Args>
+void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
+            const Args& args) {
+  kernel<<<dim3(grid.x, grid.y, grid.z), threads, shared_bytes,
+           static_cast<cudaStream_t>(stream)>>>(args);
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+    std::fprintf(stderr, "CUDA launch failed: %s\n", cudaGetErrorString(error));
+    std::abort();
+  }
+}
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_SIMT_NVIDIA_H_

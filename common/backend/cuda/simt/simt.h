@@ -1,0 +1,84 @@
+// The language that the kernels are written in: the CUDA execution model under names of our own, so
+// that the same source compiles for the GPU (nvcc) and for a machine of fibers on the CPU (any C++
+// compiler), on which the tests run every kernel, lane by lane, against references.
+//
+// What both sides give, in namespace baton::backend::cuda:
+//   BATON_KERNEL(threads), BATON_DEVICE, BATON_UNROLL, Launch(kernel, grid, threads, shared,
+//   stream, args), ThreadIndex(), BlockIndex(), SharedMemory(), SyncThreads(), SyncWarp(), Shuffle,
+//   ShuffleXor, Load16, LoadFresh, Store16, CopyAsync16 and its groups, Mma16x8x8, Mma16x8x16,
+//   Half and BFloat16, atomics, ThreadFence(), and arithmetic whose rounding is said: Add, Mul,
+//   Fma.
+//
+// Rules of the dialect, which the emulation checks: warp operations are reached by all 32 lanes of
+// a warp at the same place; what CopyAsync16 fetches is there after a wait for its group, and not
+// before; shared memory holds NaNs until it is written; nothing depends on the order of warps or
+// blocks between synchronisations (the emulation draws it from a seed).
+//
+// Floating-point contraction is off for kernels (-fmad=false, -ffp-contract=off): a sum is fused
+// where the source says Fma, in every kernel that shares the source, and on both machines.
+#ifndef BATON_COMMON_BACKEND_CUDA_SIMT_SIMT_H_
+#define BATON_COMMON_BACKEND_CUDA_SIMT_SIMT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace baton::backend::cuda {
+
+inline constexpr int kWarpLanes = 32;
+
+struct GridSize {
+  unsigned x = 1, y = 1, z = 1;
+};
+
+// 16 bytes, as one memory instruction moves them.
+struct alignas(16) Vec16 {
+  uint32_t x[4];
+};
+
+// A queue of work on the device (cudaStream_t); null where work is done at once.
+using Stream = void*;
+
+}  // namespace baton::backend::cuda
+
+#if defined(__CUDACC__)
+#include "common/backend/cuda/simt/nvidia.h"
+#else
+#include "common/backend/cuda/simt/emulated.h"
+#endif
+
+namespace baton::backend::cuda {
+
+BATON_DEVICE int Lane() { return ThreadIndex() % kWarpLanes; }
+BATON_DEVICE int Warp() { return ThreadIndex() / kWarpLanes; }
+
+template <class T>
+BATON_DEVICE T Least(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+BATON_DEVICE T Greatest(T a, T b) {
+  return a < b ? b : a;
+}
+
+// The same sum in all lanes, in an order that only the lanes' numbers decide.
+BATON_DEVICE float WarpSum(float value) {
+  BATON_UNROLL for (int mask = 16; mask > 0; mask /= 2) {
+    value = Add(value, ShuffleXor(value, mask));
+  }
+  return value;
+}
+
+// The same for a block of `warps` warps; `scratch`: one float a warp, in shared memory, free again
+// after the caller's next SyncThreads().
+BATON_DEVICE float BlockSum(float value, int warps, float* scratch) {
+  value = WarpSum(value);
+  if (Lane() == 0) scratch[Warp()] = value;
+  SyncThreads();
+  float sum = 0;
+  for (int warp = 0; warp < warps; ++warp) sum = Add(sum, scratch[warp]);
+  return sum;
+}
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_SIMT_SIMT_H_
