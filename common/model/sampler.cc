@@ -8,15 +8,21 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/backend/exp_log.h"
+#include "common/backend/philox.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/model/adjust_logits.h"
-#include "common/model/exp_log.h"
-#include "common/model/philox.h"
 
 namespace baton::model {
 namespace {
+
+using backend::FixedExp2;
+using backend::kOne;
+using backend::kWeightBits;
+using backend::LogSumExp;
+using backend::Philox4x32;
 
 // All filters keep a prefix of one order: by logit, highest first, then by id. Weights are whole
 // numbers, so their sums are exact in any order: a selection that never sorts finds the same prefix
