@@ -103,7 +103,7 @@ class KvCopier {
 struct StepLimits {
   int max_rows = 0;
   int max_sequences = 0;
-  int max_logit_rows = 0;  // of one logits tensor
+  int max_logit_rows = 0;  // of one logits tensor; a batch may name all its rows as logit rows
   int max_positions = 0;   // of a sequence
   int query_heads = 0;     // of the widest layer
   int kv_heads = 0;
@@ -169,10 +169,12 @@ class Backend {
   virtual DType activation_dtype() const = 0;
 
   // Makes the memory that steps need besides what is handed to them (staging, workspaces), so that
-  // no step allocates. Once, before the first Upload. UNIMPLEMENTED if the device has no kernel for
-  // such a shape; RESOURCE_EXHAUSTED.
+  // no step allocates. At most two DeviceBatches live at a time. Once, before the first Upload.
+  // UNIMPLEMENTED if the device has no kernel for such a shape; RESOURCE_EXHAUSTED.
   virtual absl::Status Prepare(const StepLimits& limits) { return absl::OkStatus(); }
-  // What Allocate can still give in all; nothing where memory is the host's, which others use too.
+  // Device memory that Prepare will take.
+  virtual size_t WorkspaceBytes(const StepLimits& limits) const { return 0; }
+  // The largest Allocate that would succeed; nothing where memory is the host's, which others use.
   virtual std::optional<size_t> FreeBytes() const { return std::nullopt; }
 
   // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much.

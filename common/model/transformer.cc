@@ -254,6 +254,8 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
                                  LayerObserver* observer) {
   CheckBatch(batch, pool);
   AwaitLastStep();
+  all_rows_.reset();  // at most two live at a time
+  logit_rows_.reset();
   all_rows_ = backend_.Upload(batch);
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const int64_t d = config_.hidden_dim;
