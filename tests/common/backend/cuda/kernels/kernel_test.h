@@ -61,13 +61,17 @@ inline float ToF32(const void* bits, DType dtype) {
   return dtype == DType::kF16 ? Half::ToF32(half) : BFloat16::ToF32(half);
 }
 
+// dtype: kF16 or kBF16.
+inline uint16_t Round16(float value, DType dtype) {
+  return dtype == DType::kF16 ? Half::FromF32(value) : BFloat16::FromF32(value);
+}
 inline void FromF32(float value, DType dtype, void* bits) {
   if (dtype == DType::kF32) {
     std::memcpy(bits, &value, sizeof(value));
-    return;
+  } else {
+    const uint16_t half = Round16(value, dtype);
+    std::memcpy(bits, &half, sizeof(half));
   }
-  const uint16_t half = dtype == DType::kF16 ? Half::FromF32(value) : BFloat16::FromF32(value);
-  std::memcpy(bits, &half, sizeof(half));
 }
 
 // What rounding to the dtype may cost, relative; of normal numbers.
