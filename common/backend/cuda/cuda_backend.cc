@@ -148,11 +148,11 @@ class CudaBackend final : public Backend {
   // What Prepare takes from the arena, in bytes.
   struct Workspaces {
     AttentionRoom room;
-    size_t upload, partials, counters, totals, sampler, products, copied_blocks;
+    size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
     size_t total() const {
       // Each is rounded up to the arena's alignment.
       return upload + partials + counters + totals + sampler + products + copied_blocks +
-             7 * Arena::kAlignment;
+             copier + 8 * Arena::kAlignment;
     }
   };
   Workspaces WorkspacesFor(const StepLimits& limits) const;
@@ -175,10 +175,11 @@ class CudaBackend final : public Backend {
   StepLimits limits_;
   std::unique_ptr<BatchUpload> upload_;
   std::unique_ptr<DeviceSampler> sampler_;
+  std::unique_ptr<Buffer> copier_staging_;
   float* partials_ = nullptr;
   unsigned* counters_ = nullptr;
   float* totals_ = nullptr;
-  int32_t* copied_blocks_ = nullptr;  // [2, kCopiedBlocksAtOnce]
+  BlockPair* copied_blocks_ = nullptr;  // [kCopiedBlocksAtOnce]
 };
 
 absl::Status CudaBackend::Initialize() {
@@ -210,7 +211,10 @@ CudaBackend::Workspaces CudaBackend::WorkspacesFor(const StepLimits& limits) con
                  sizeof(float);
   sizes.sampler = DeviceSampler::DeviceBytes(limits);
   sizes.products = products_ == nullptr ? 0 : products_->WorkspaceBytes();
-  sizes.copied_blocks = 2 * kCopiedBlocksAtOnce * sizeof(int32_t);
+  sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
+  const int64_t chunk_bytes = 2 * heads * limits.block_tokens * limits.head_dim *
+                              static_cast<int64_t>(SizeOf(activation_dtype_));
+  sizes.copier = CudaKvCopier::DeviceBytes(static_cast<size_t>(chunk_bytes));
   return sizes;
 }
 
@@ -247,6 +251,7 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   BATON_ASSIGN_OR_RETURN(void* const counters, Keep(sizes.counters));
   BATON_ASSIGN_OR_RETURN(void* const totals, Keep(sizes.totals));
   BATON_ASSIGN_OR_RETURN(void* const copied_blocks, Keep(sizes.copied_blocks));
+  BATON_ASSIGN_OR_RETURN(copier_staging_, Allocate(sizes.copier));
   BATON_ASSIGN_OR_RETURN(void* const sampler, Keep(sizes.sampler));
   BATON_ASSIGN_OR_RETURN(sampler_, DeviceSampler::Make(limits, sampler, *runtime_, stream_));
   if (products_ != nullptr) {
@@ -256,7 +261,7 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   partials_ = static_cast<float*>(partials);
   counters_ = static_cast<unsigned*>(counters);
   totals_ = static_cast<float*>(totals);
-  copied_blocks_ = static_cast<int32_t*>(copied_blocks);
+  copied_blocks_ = static_cast<BlockPair*>(copied_blocks);
   return absl::OkStatus();
 }
 
@@ -349,13 +354,13 @@ void CudaBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Ten
   CheckRows(out, cuda.rows, out.cols);
   BATON_CHECK(cuda.least_token >= 0 && cuda.greatest_token < table.rows)
       << "tokens from " << cuda.least_token << " to " << cuda.greatest_token;
-  LaunchEmbed({.tokens = cuda.d_tokens,
-               .table = table.data,
-               .table_stride = table.row_stride,
-               .out = F32(out),
-               .out_stride = out.row_stride,
-               .cols = static_cast<int>(out.cols)},
-              table.dtype, cuda.rows, stream_);
+  LaunchGather({.table = table.data,
+                .table_stride = table.row_stride,
+                .row_of = cuda.d_tokens,
+                .out = F32(out),
+                .out_stride = out.row_stride,
+                .cols = static_cast<int>(out.cols)},
+               table.dtype, cuda.rows, stream_);
 }
 
 void CudaBackend::Norm(const Tensor& x, const Tensor* delta, const Buffer& weight, float eps,
@@ -490,38 +495,43 @@ void CudaBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, con
   const CudaBatch& cuda = Cuda(batch);
   CheckRows(x, cuda.rows, out.cols);
   CheckRows(out, cuda.logit_count, out.cols);
-  LaunchGatherRows({.x = F32(x),
-                    .x_stride = x.row_stride,
-                    .indices = cuda.d_logit_rows,
-                    .out = F32(out),
-                    .out_stride = out.row_stride,
-                    .cols = static_cast<int>(out.cols)},
-                   cuda.logit_count, stream_);
+  LaunchGather({.table = F32(x),
+                .table_stride = x.row_stride,
+                .row_of = cuda.d_logit_rows,
+                .out = F32(out),
+                .out_stride = out.row_stride,
+                .cols = static_cast<int>(out.cols)},
+               DType::kF32, cuda.logit_count, stream_);
 }
 
 void CudaBackend::CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                              absl::Span<const int32_t> targets) {
   BATON_CHECK_EQ(sources.size(), targets.size());
   BATON_CHECK(copied_blocks_ != nullptr) << "Prepare comes first";
+  std::vector<BlockPair> pairs(sources.size());
   for (size_t i = 0; i < sources.size(); ++i) {
+    pairs[i] = {sources[i], targets[i]};
     BATON_CHECK(sources[i] >= 0 && sources[i] < pool.block_count) << "block " << sources[i];
     BATON_CHECK(targets[i] >= 0 && targets[i] < pool.block_count) << "block " << targets[i];
   }
-  for (size_t first = 0; first < sources.size(); first += kCopiedBlocksAtOnce) {
-    const size_t count = std::min<size_t>(kCopiedBlocksAtOnce, sources.size() - first);
-    int32_t* const d_targets = copied_blocks_ + kCopiedBlocksAtOnce;
-    CopyToDevice(copied_blocks_, &sources[first], count * sizeof(int32_t));
-    CopyToDevice(d_targets, &targets[first], count * sizeof(int32_t));
+  for (size_t first = 0; first < pairs.size(); first += kCopiedBlocksAtOnce) {
+    const size_t count = std::min<size_t>(kCopiedBlocksAtOnce, pairs.size() - first);
+    CopyToDevice(copied_blocks_, &pairs[first], count * sizeof(BlockPair));
     LaunchCopyBlocks({.base = pool.base,
                       .block_stride_bytes = pool.block_stride_bytes,
-                      .sources = copied_blocks_,
-                      .targets = d_targets},
+                      .block_bytes = limits_.layers * pool.layer_stride_bytes,
+                      .pairs = copied_blocks_},
                      static_cast<int>(count), stream_);
   }
 }
 
 std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
-  return nullptr;
+  BATON_CHECK(copier_staging_ != nullptr) << "Prepare comes first, and one copier";
+  const size_t chunk_bytes = static_cast<size_t>(pool.layer_stride_bytes);
+  BATON_CHECK_LE(CudaKvCopier::DeviceBytes(chunk_bytes), copier_staging_->size_bytes());
+  auto copier = CudaKvCopier::Make(pool, std::move(copier_staging_), *runtime_);
+  BATON_CHECK(copier.ok()) << copier.status();
+  return *std::move(copier);
 }
 
 // The type to compute in, if the device multiplies what was asked for.
