@@ -109,8 +109,7 @@ class CudaBackend final : public Backend {
   void CopyToHost(void* host, const void* device, size_t size_bytes) override {
     staging_->CopyToHost(host, device, size_bytes);
   }
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(
-      absl::Span<const HostMatrix> stacked) override;
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(absl::Span<const HostMatrix> stacked) override;
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override;
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
@@ -151,8 +150,8 @@ class CudaBackend final : public Backend {
     size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
     size_t total() const {
       // Each is rounded up to the arena's alignment.
-      return upload + partials + counters + totals + sampler + products + copied_blocks +
-             copier + 8 * Arena::kAlignment;
+      return upload + partials + counters + totals + sampler + products + copied_blocks + copier +
+             8 * Arena::kAlignment;
     }
   };
   Workspaces WorkspacesFor(const StepLimits& limits) const;
@@ -206,9 +205,10 @@ CudaBackend::Workspaces CudaBackend::WorkspacesFor(const StepLimits& limits) con
                        static_cast<int>(kMaxPartialBytes / partial_bytes));
   sizes.upload = BatchUpload::DeviceBytes(limits, sizes.room);
   sizes.partials = static_cast<size_t>(sizes.room.partials * partial_bytes);
-  sizes.counters = static_cast<size_t>(sizes.room.row_tiles * heads) * sizeof(unsigned);
-  sizes.totals = static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) *
-                 sizeof(float);
+  sizes.counters =
+      static_cast<size_t>(sizes.room.row_tiles * heads * CounterCount(dim)) * sizeof(unsigned);
+  sizes.totals =
+      static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
   sizes.sampler = DeviceSampler::DeviceBytes(limits);
   sizes.products = products_ == nullptr ? 0 : products_->WorkspaceBytes();
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
@@ -245,8 +245,8 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   limits_ = limits;
   const Workspaces sizes = WorkspacesFor(limits);
   BATON_ASSIGN_OR_RETURN(void* const upload, Keep(sizes.upload));
-  BATON_ASSIGN_OR_RETURN(
-      upload_, BatchUpload::Make(limits, sizes.room, upload, *runtime_, stream_));
+  BATON_ASSIGN_OR_RETURN(upload_,
+                         BatchUpload::Make(limits, sizes.room, upload, *runtime_, stream_));
   BATON_ASSIGN_OR_RETURN(void* const partials, Keep(sizes.partials));
   BATON_ASSIGN_OR_RETURN(void* const counters, Keep(sizes.counters));
   BATON_ASSIGN_OR_RETURN(void* const totals, Keep(sizes.totals));
@@ -274,10 +274,10 @@ absl::StatusOr<void*> CudaBackend::Keep(size_t size_bytes) {
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(size_t size_bytes) {
   const std::optional<size_t> offset = arena_.Take(size_bytes);
   if (!offset) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
-                     absl::StrCat(size_bytes, " bytes asked for, ", arena_.LargestFree(),
-                                  " are free of the ", arena_.size_bytes(),
-                                  " that --gpu-memory-utilization leaves"));
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
+        absl::StrCat(size_bytes, " bytes asked for, ", arena_.LargestFree(), " are free of the ",
+                     arena_.size_bytes(), " that --gpu-memory-utilization leaves"));
   }
   auto buffer = std::make_unique<ArenaBuffer>(arena_, base_, *offset, size_bytes);
   runtime_->Zero(buffer->data(), size_bytes, stream_);
@@ -294,9 +294,9 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaBackend::Pack(
     rows += matrix.rows;
   }
   if (cols % 8 != 0) {
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     absl::StrCat("--device cuda: a matrix of ", cols,
-                                  " columns, expected a multiple of 8"));
+    return MakeError(
+        absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+        absl::StrCat("--device cuda: a matrix of ", cols, " columns, expected a multiple of 8"));
   }
   const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(activation_dtype_);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
@@ -544,11 +544,10 @@ absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_c
       return DType::kF16;
     case BackendOptions::Compute::kBF16:
       if (has_bf16) return DType::kBF16;
-      return InvalidField(
-          "BAD_OPTION", "--dtype",
-          absl::StrCat("bfloat16 given, but the GPU has compute capability ",
-                       compute_capability / 10, ".", compute_capability % 10,
-                       ", expected 8.0 or newer, or float16"));
+      return InvalidField("BAD_OPTION", "--dtype",
+                          absl::StrCat("bfloat16 given, but the GPU has compute capability ",
+                                       compute_capability / 10, ".", compute_capability % 10,
+                                       ", expected 8.0 or newer, or float16"));
     case BackendOptions::Compute::kF32:
       break;
   }
@@ -579,9 +578,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> 
   }
   const size_t arena_bytes = (share - used) / Arena::kAlignment * Arena::kAlignment;
   BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(arena_bytes));
-  auto backend =
-      std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
-                                    static_cast<std::byte*>(base), arena_bytes);
+  auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
+                                               static_cast<std::byte*>(base), arena_bytes);
   BATON_RETURN_IF_ERROR(backend->Initialize());
   return backend;
 }
