@@ -1,9 +1,9 @@
 // The operations that a forward pass is made of, on one device.
 //
-// All operations are enqueued on the backend's one compute stream, in call order, and return at once
-// where the device is asynchronous; operands must live until an event recorded behind them is done.
-// (On the CPU they are done when they return.) Shapes and dtypes are the caller's promise: a wrong
-// one is a BATON_CHECK, since the model room has checked everything that came from a file.
+// All operations are enqueued on the backend's one compute stream, in call order, and return at
+// once where the device is asynchronous; operands must live until an event recorded behind them is
+// done. (On the CPU they are done when they return.) Shapes and dtypes are the caller's promise: a
+// wrong one is a BATON_CHECK, since the model room has checked everything that came from a file.
 //
 // One answer: every row of every result is computed in an order that depends on neither the other
 // rows of the batch nor the chunking: fixed K order in MatMul for every number of rows, fixed
@@ -13,12 +13,18 @@
 #ifndef BATON_COMMON_BACKEND_BACKEND_H_
 #define BATON_COMMON_BACKEND_BACKEND_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/backend/tensor.h"
+#include "common/base/check.h"
 
 namespace baton::backend {
 
@@ -59,28 +65,100 @@ class Event {
 struct RopeWriteArgs {
   int layer = 0;
   int query_heads = 0;
-  Tensor qkv;                 // f32 [rows, (query_heads + 2 * kv_heads) * head_dim]
+  Tensor qkv;                      // f32 [rows, (query_heads + 2 * kv_heads) * head_dim]
   const Buffer* q_norm = nullptr;  // f32 [head_dim], or none: RMS norm per head before RoPE (Qwen3)
   const Buffer* k_norm = nullptr;
   float norm_eps = 0;
   const RopeTable* rope = nullptr;
-  Tensor q_out;               // f32 [rows, query_heads * head_dim]: normed and rotated
+  Tensor q_out;  // f32 [rows, query_heads * head_dim]: normed and rotated
 };
 
 struct AttentionArgs {
   int layer = 0;
   int query_heads = 0;
-  float scale = 0;            // on q·k
-  int window = 0;             // 0: all; else a row at position p sees (p - window, p]
-  Tensor q;                   // f32, as RopeWriteKv left it
-  Tensor out;                 // [rows, query_heads * head_dim], activation_dtype()
+  float scale = 0;  // on q·k
+  int window = 0;   // 0: all; else a row at position p sees (p - window, p]
+  Tensor q;         // f32, as RopeWriteKv left it
+  Tensor out;       // [rows, query_heads * head_dim], activation_dtype()
+};
+
+// Chunks of a pool that the host cannot address.
+//
+// Thread-safe, and apart from the compute stream: what it waits for is its own copy and, for Read,
+// `written`. The backend and the pool outlive it.
+class KvCopier {
+ public:
+  virtual ~KvCopier() = default;
+  // The whole chunks of one layer, block after block of layer_stride_bytes, to and from host
+  // memory. Both wait until that is done. REQUIRES: layer and blocks are in the pool; the blocks of
+  // one Write differ. written: a point of the compute stream behind which the chunks stay as they
+  // are; null: they have been so for long.
+  virtual void Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
+                    std::byte* host) = 0;
+  // No step reads the blocks before it returns: the caller's promise.
+  virtual void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) = 0;
+};
+
+// The largest that a step and its batch can be.
+struct StepLimits {
+  int max_rows = 0;
+  int max_sequences = 0;
+  int max_logit_rows = 0;  // of one logits tensor; a batch may name all its rows as logit rows
+  int max_positions = 0;   // of a sequence
+  int query_heads = 0;     // of the widest layer
+  int kv_heads = 0;
+  int head_dim = 0;
+  int block_tokens = 0;
+  int layers = 0;
+  int hidden_dim = 0;
+  int64_t vocab_size = 0;  // columns of the logits
+};
+
+// One token to draw, as model::SamplingParams and model::SamplingHistory say, which have checked
+// it.
+struct SampleRow {
+  int logit_row = 0;
+  float temperature = 1;  // 0: greedy
+  float top_p = 1;
+  float min_p = 0;
+  int top_k = 0;  // 0 or -1: no limit
+  float repetition_penalty = 1;
+  float frequency_penalty = 0;
+  float presence_penalty = 0;
+  uint64_t seed = 0;
+  uint32_t choice = 0;
+  uint64_t position = 0;
+  // Ids without a logit are ignored in all of these. Host memory, valid for the call.
+  absl::Span<const int32_t> tokens;                        // the prompt, then the answer so far
+  int prompt_tokens = 0;                                   // of `tokens`
+  absl::Span<const int32_t> suppressed;                    // in any order, perhaps repeated
+  absl::Span<const std::pair<int32_t, float>> logit_bias;  // by id, each once
+};
+
+struct SampleOutcome {
+  enum class Kind {
+    kToken,
+    kNonFinite,    // a logit is NaN or +inf, or all are -inf
+    kNoTokenLeft,  // all that are not -inf are suppressed
+  };
+  Kind kind = Kind::kToken;
+  int32_t token_id = 0;  // kNonFinite: of the first bad logit; -1 if all are -inf
+  float bad_logit = 0;   // kNonFinite: that logit
 };
 
 struct BackendOptions {
-  // "auto": bfloat16 where the device multiplies it natively, else float32.
-  enum class Compute { kAuto, kF32, kBF16 };
+  std::string device = "cpu";  // "cpu"; "cuda:N"; "auto": CUDA if there is a usable GPU, else CPU
+  // "auto": what the device multiplies natively: bfloat16 before float16, else float32.
+  enum class Compute { kAuto, kF32, kBF16, kF16 };
   Compute compute = Compute::kAuto;
-  int thread_count = 0;       // CPU only; 0: all cores this process may use
+  int thread_count = 0;  // CPU only; 0: all cores this process may use
+  // GPU only. The share of the device's memory that the process may take, all included: weights, KV
+  // pool, workspaces.
+  double gpu_memory_utilization = 0.9;
+  // Bits of a row depend on neither batch nor chunking, at some cost in speed. The CPU always is.
+  bool deterministic = false;
+  // GPU only, for tests: whatever the GPU, compute in a T4's types and within a T4's memory.
+  bool as_t4 = false;
 };
 
 class Backend {
@@ -91,6 +169,15 @@ class Backend {
   virtual std::string Description() const = 0;
   // What matrix products take as input; packed weights and, by default, the KV pool have it too.
   virtual DType activation_dtype() const = 0;
+
+  // Makes the memory that steps need besides what is handed to them (staging, workspaces), so that
+  // no step allocates. At most two DeviceBatches live at a time. Once, before the first Upload.
+  // UNIMPLEMENTED if the device has no kernel for such a shape; RESOURCE_EXHAUSTED.
+  virtual absl::Status Prepare(const StepLimits& limits) { return absl::OkStatus(); }
+  // Device memory that Prepare will take.
+  virtual size_t WorkspaceBytes(const StepLimits& limits) const { return 0; }
+  // The largest Allocate that would succeed; nothing where memory is the host's, which others use.
+  virtual std::optional<size_t> FreeBytes() const { return std::nullopt; }
 
   // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;  // zeroed
@@ -105,6 +192,8 @@ class Backend {
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
   virtual std::unique_ptr<Event> RecordEvent() = 0;
+  // For KvPool.copier; null if the host can address the pool.
+  virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
 
   // Operations. rows = rows of the batch.
   // out f32 [rows, d] = table[token] for table [vocab, d] (f32 or activation dtype).
@@ -127,6 +216,15 @@ class Backend {
   virtual void SiluMul(const Tensor& gate_up, const Tensor& out) = 0;
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;
+  // Whether Sample can be called.
+  virtual bool samples_on_device() const { return false; }
+  // For each row the choice that model::Sample makes of equal logits: the first token_count columns
+  // of f32 logits [logit_rows, >= token_count], which stay as they are. Several rows may name one
+  // logit row. Waits. REQUIRES: as many outcomes as rows, at most StepLimits' max_logit_rows.
+  virtual void Sample(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
+                      absl::Span<SampleOutcome> outcomes) {
+    BATON_CHECK(false) << "this backend draws no tokens";
+  }
   // Copies whole blocks, all layers: target[i] = source[i]. For copy-on-write.
   virtual void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                           absl::Span<const int32_t> targets) = 0;

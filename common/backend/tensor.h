@@ -47,6 +47,8 @@ class Buffer {
   size_t size_bytes_;
 };
 
+class KvCopier;
+
 // The KV pool: block b's chunk of layer l starts at base + b * block_stride_bytes +
 // l * layer_stride_bytes and is [K,V][kv_heads][block_tokens][head_dim] of dtype.
 struct KvPool {
@@ -58,10 +60,12 @@ struct KvPool {
   int head_dim = 0;
   int block_tokens = 0;
   DType dtype = DType::kF32;
+  KvCopier* copier = nullptr;  // the way to the memory behind `base`; null: it is host memory
 };
 
-// One sequence's rows in a step: its tokens at positions [context, context + row_count) are computed
-// now, in rows [first_row, first_row + row_count) of the batch; those before are in its blocks.
+// One sequence's rows in a step: its tokens at positions [context, context + row_count) are
+// computed now, in rows [first_row, first_row + row_count) of the batch; those before are in its
+// blocks.
 struct SequenceRows {
   int first_row = 0;
   int row_count = 0;
@@ -69,12 +73,12 @@ struct SequenceRows {
   absl::Span<const int32_t> blocks;  // covers context + row_count tokens
 };
 
-// A step's rows: prefill chunks and single decode tokens alike. Rows of all sequences are contiguous
-// and in order. Host memory, valid for the call that takes it.
+// A step's rows: prefill chunks and single decode tokens alike. Rows of all sequences are
+// contiguous and in order. Host memory, valid for the call that takes it.
 struct RaggedBatch {
-  absl::Span<const int32_t> tokens;          // [rows]
+  absl::Span<const int32_t> tokens;  // [rows]
   absl::Span<const SequenceRows> sequences;
-  absl::Span<const int32_t> logit_rows;      // rows whose logits are wanted, ascending
+  absl::Span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
 };
 
 }  // namespace baton::backend

@@ -8,15 +8,21 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/backend/exp_log.h"
+#include "common/backend/philox.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/model/adjust_logits.h"
-#include "common/model/exp_log.h"
-#include "common/model/philox.h"
 
 namespace baton::model {
 namespace {
+
+using backend::FixedExp2;
+using backend::kOne;
+using backend::kWeightBits;
+using backend::LogSumExp;
+using backend::Philox4x32;
 
 // All filters keep a prefix of one order: by logit, highest first, then by id. Weights are whole
 // numbers, so their sums are exact in any order: a selection that never sorts finds the same prefix
@@ -147,10 +153,8 @@ absl::StatusOr<int32_t> Highest(absl::Span<const float> logits) {
   const auto bad = std::find_if(logits.begin(), logits.end(), [](float logit) {
     return !(logit <= std::numeric_limits<float>::max());
   });
-  return MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS",
-                   bad == logits.end()
-                       ? std::string("all logits are -inf")
-                       : absl::StrCat("the logit of token ", bad - logits.begin(), " is ", *bad));
+  if (bad == logits.end()) return NonFiniteLogits(-1, 0);
+  return NonFiniteLogits(static_cast<int32_t>(bad - logits.begin()), *bad);
 }
 
 // Logits that one request draws from.
@@ -170,11 +174,8 @@ absl::StatusOr<Row> Adjusted(const Row& raw, const SamplingParams& params,
   adjusted.assign(raw.logits.begin(), raw.logits.end());
   AdjustLogits(params, history, absl::MakeSpan(adjusted));
   const absl::StatusOr<int32_t> highest = Highest(adjusted);
-  if (!highest.ok()) {  // finite logits stay finite: only suppression can have done it
-    return MakeError(absl::StatusCode::kInvalidArgument, "NO_TOKEN_LEFT",
-                     absl::StrCat("the ", history.suppressed.size(),
-                                  " suppressed token ids are all that could be drawn"));
-  }
+  // Finite logits stay finite: only suppression can have done it.
+  if (!highest.ok()) return NoTokenLeft(history);
   return Row{adjusted, *highest};
 }
 
@@ -278,6 +279,18 @@ absl::Status ValidateBias(const std::vector<std::pair<int32_t, float>>& biases) 
 }
 
 }  // namespace
+
+absl::Status NonFiniteLogits(int32_t token_id, float logit) {
+  return MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS",
+                   token_id < 0 ? std::string("all logits are -inf")
+                                : absl::StrCat("the logit of token ", token_id, " is ", logit));
+}
+
+absl::Status NoTokenLeft(const SamplingHistory& history) {
+  return MakeError(absl::StatusCode::kInvalidArgument, "NO_TOKEN_LEFT",
+                   absl::StrCat("the ", history.suppressed.size(),
+                                " suppressed token ids are all that could be drawn"));
+}
 
 absl::Status Validate(const SamplingParams& params) {
   if (!(params.temperature >= 0 && params.temperature <= 100)) {

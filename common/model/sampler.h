@@ -98,6 +98,11 @@ absl::StatusOr<std::vector<SampledToken>> BestTokens(absl::Span<const float> log
 // INTERNAL ("NON_FINITE_LOGITS") as above.
 absl::StatusOr<SampledToken> LogprobsOf(absl::Span<const float> logits, int32_t token_id, int top);
 
+// The errors above, for those who draw on a device. token_id: of the first logit that is NaN or
+// +inf; -1 if all are -inf.
+absl::Status NonFiniteLogits(int32_t token_id, float logit);
+absl::Status NoTokenLeft(const SamplingHistory& history);
+
 }  // namespace baton::model
 
 #endif  // BATON_COMMON_MODEL_SAMPLER_H_

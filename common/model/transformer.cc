@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/model/checkpoint.h"
+#include "common/model/device_memory.h"
 #include "common/model/weights.h"
 
 namespace baton::model {
@@ -16,14 +17,13 @@ namespace {
 using backend::DType;
 using backend::Tensor;
 
-// Device memory for [rows, cols] of the largest step.
+// Device memory for a tensor of the largest step.
 class Workspace {
  public:
-  absl::Status Allocate(int64_t rows, int64_t cols, DType dtype, backend::Backend& backend) {
-    const size_t size_bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
-    BATON_ASSIGN_OR_RETURN(memory_, backend.Allocate(size_bytes));
-    capacity_ = rows * cols;
-    dtype_ = dtype;
+  absl::Status Allocate(const Workspaces::Shape& shape, backend::Backend& backend) {
+    BATON_ASSIGN_OR_RETURN(memory_, backend.Allocate(static_cast<size_t>(shape.size_bytes())));
+    capacity_ = shape.rows * shape.cols;
+    dtype_ = shape.dtype;
     return absl::OkStatus();
   }
   Tensor View(int64_t rows, int64_t cols) const {
@@ -36,24 +36,6 @@ class Workspace {
   int64_t capacity_ = 0;
   DType dtype_ = DType::kF32;
 };
-
-// Widest layer of the list: layers may differ.
-struct Widths {
-  int64_t q = 0;
-  int64_t qkv = 0;
-  int64_t ffn = 0;
-};
-
-Widths WidestOf(const std::vector<LayerSpec>& layers) {
-  Widths widths;
-  for (const LayerSpec& layer : layers) {
-    const int64_t h = layer.head_dim;
-    widths.q = std::max(widths.q, layer.query_heads * h);
-    widths.qkv = std::max(widths.qkv, (layer.query_heads + 2 * layer.kv_heads) * h);
-    widths.ffn = std::max<int64_t>(widths.ffn, layer.ffn_dim);
-  }
-  return widths;
-}
 
 class DenseTransformer final : public Transformer {
  public:
@@ -95,17 +77,9 @@ class DenseTransformer final : public Transformer {
   Weights weights_;
   std::unique_ptr<backend::RopeTable> rope_;
 
-  Workspace residual_;        // f32 [rows, d]
-  Workspace normed_;          // activation [rows, d]
-  Workspace qkv_;             // f32 [rows, (Hq + 2 Hkv) h]
-  Workspace q_;               // f32 [rows, Hq h]
-  Workspace attended_;        // activation [rows, Hq h]
-  Workspace delta_;           // f32 [rows, d]
-  Workspace gate_up_;         // f32 [rows, 2 f]
-  Workspace gated_;           // activation [rows, f]
-  Workspace logit_residual_;  // f32 [logit rows, d]
-  Workspace logit_q_;         // f32 [logit rows, Hq h]
-  Workspace logits_;          // f32 [logit rows, v]
+  // As Workspaces has them.
+  Workspace residual_, normed_, qkv_, q_, attended_, delta_, gate_up_, gated_;
+  Workspace logit_residual_, logit_q_, logits_;
 
   // Of the last step, if it has more logit rows than logits_ holds: normed_ has them all.
   std::vector<int32_t> many_logit_rows_;
@@ -130,30 +104,23 @@ absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
 }
 
 absl::Status DenseTransformer::AllocateWorkspaces() {
-  const Widths widths = WidestOf(config_.layers);
-  const int64_t rows = options_.max_batch_tokens;
-  const int64_t logit_rows = std::min(options_.max_logit_rows, options_.max_batch_tokens);
-  const int64_t d = config_.hidden_dim;
-  const DType activation = backend_.activation_dtype();
-  const struct {
-    Workspace* workspace;
-    int64_t rows, cols;
-    DType dtype;
-  } all[] = {
-      {&residual_, rows, d, DType::kF32},
-      {&normed_, rows, d, activation},
-      {&qkv_, rows, widths.qkv, DType::kF32},
-      {&q_, rows, widths.q, DType::kF32},
-      {&attended_, rows, widths.q, activation},
-      {&delta_, rows, d, DType::kF32},
-      {&gate_up_, rows, 2 * widths.ffn, DType::kF32},
-      {&gated_, rows, widths.ffn, activation},
-      {&logit_residual_, logit_rows, d, DType::kF32},
-      {&logit_q_, logit_rows, widths.q, DType::kF32},
-      {&logits_, logit_rows, config_.vocab_size, DType::kF32},
+  const Workspaces shapes = WorkspacesOf(config_, options_.max_batch_tokens,
+                                         options_.max_logit_rows, backend_.activation_dtype());
+  const std::pair<Workspace*, const Workspaces::Shape*> all[] = {
+      {&residual_, &shapes.residual},
+      {&normed_, &shapes.normed},
+      {&qkv_, &shapes.qkv},
+      {&q_, &shapes.q},
+      {&attended_, &shapes.attended},
+      {&delta_, &shapes.delta},
+      {&gate_up_, &shapes.gate_up},
+      {&gated_, &shapes.gated},
+      {&logit_residual_, &shapes.logit_residual},
+      {&logit_q_, &shapes.logit_q},
+      {&logits_, &shapes.logits},
   };
-  for (const auto& [workspace, row_count, cols, dtype] : all) {
-    BATON_RETURN_IF_ERROR(workspace->Allocate(row_count, cols, dtype, backend_));
+  for (const auto& [workspace, shape] : all) {
+    BATON_RETURN_IF_ERROR(workspace->Allocate(*shape, backend_));
   }
   return absl::OkStatus();
 }
@@ -254,6 +221,8 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
                                  LayerObserver* observer) {
   CheckBatch(batch, pool);
   AwaitLastStep();
+  all_rows_.reset();  // at most two live at a time
+  logit_rows_.reset();
   all_rows_ = backend_.Upload(batch);
   const int64_t count = static_cast<int64_t>(batch.tokens.size());
   const int64_t d = config_.hidden_dim;

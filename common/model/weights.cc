@@ -191,13 +191,15 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
 
 void WeightLoader::LogLoss() const {
   if (loss_.inexact == 0) return;
-  const DType target = backend_.activation_dtype();
+  const char* target = backend::Name(backend_.activation_dtype());
   BATON_LOG(Warning) << checkpoint_.path() << ": weights are " << backend::Name(loss_from_)
-                     << ", this device multiplies " << backend::Name(target) << ": "
-                     << loss_.inexact << " of " << loss_.values << " values lose low bits"
-                     << (loss_.overflows > 0
-                             ? absl::StrCat(", ", loss_.overflows, " become infinite")
-                             : std::string());
+                     << ", this device multiplies " << target << ": " << loss_.inexact << " of "
+                     << loss_.values << " values lose low bits";
+  if (loss_.overflows == 0) return;
+  BATON_LOG(Error) << checkpoint_.path() << ": " << loss_.overflows << " of " << loss_.values
+                   << " weights are beyond what " << target
+                   << " holds and become infinite: requests that meet them fail with "
+                      "NON_FINITE_LOGITS; expected another --dtype";
 }
 
 absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t d,
@@ -244,8 +246,7 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,
                                     backend::Backend& backend) {
-  constexpr char kEmbedding[] = "model.embed_tokens.weight";
-  const StoredTensor* embedding = checkpoint.Find(kEmbedding);
+  const StoredTensor* embedding = checkpoint.Find(kEmbeddingName);
   const bool twice = config.tied_embeddings && embedding != nullptr;
   WeightLoader loader(
       checkpoint, progress,
@@ -253,7 +254,7 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
       backend);
   Weights weights;
   BATON_RETURN_IF_ERROR(
-      loader.Embedding(kEmbedding, config.vocab_size, config.hidden_dim, &weights));
+      loader.Embedding(kEmbeddingName, config.vocab_size, config.hidden_dim, &weights));
   for (size_t i = 0; i < config.layers.size(); ++i) {
     BATON_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(config.layers[i], static_cast<int>(i),
                                                          config.hidden_dim, loader));
@@ -261,10 +262,10 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   }
   BATON_ASSIGN_OR_RETURN(weights.final_norm,
                          loader.Vector({{"model.norm.weight", config.hidden_dim}}));
-  BATON_ASSIGN_OR_RETURN(
-      weights.lm_head,
-      loader.Matrix({{config.tied_embeddings ? kEmbedding : "lm_head.weight", config.vocab_size}},
-                    config.hidden_dim));
+  BATON_ASSIGN_OR_RETURN(weights.lm_head,
+                         loader.Matrix({{config.tied_embeddings ? kEmbeddingName : "lm_head.weight",
+                                         config.vocab_size}},
+                                       config.hidden_dim));
   BATON_RETURN_IF_ERROR(loader.CheckLeftOver(config));
   loader.LogLoss();
   if (progress) progress(1);

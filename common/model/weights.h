@@ -34,6 +34,8 @@ struct Weights {
   std::unique_ptr<backend::PackedMatrix> lm_head;  // [v, d]
 };
 
+inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
+
 // INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen; UNIMPLEMENTED for a
 // dtype that is no weight's, or a bias or norm that the architecture does not have: leaving those
 // out would change the answer. Other unknown tensors are left out with a warning. `progress` may be

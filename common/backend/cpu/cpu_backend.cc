@@ -319,6 +319,9 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& op
   if (options.thread_count < 0) {
     return InvalidField("BAD_OPTION", "thread_count", "thread_count is below 0");
   }
+  if (options.compute == BackendOptions::Compute::kF16) {
+    return InvalidField("BAD_OPTION", "compute", "float16 needs a GPU: no CPU here multiplies it");
+  }
   const bool multiplies_bf16 = KernelsOf(isa).matmul_bf16 != nullptr;
   if (options.compute == BackendOptions::Compute::kBF16 && !multiplies_bf16) {
     return InvalidField(

@@ -10,7 +10,7 @@
 
 namespace baton::backend {
 
-// INVALID_ARGUMENT if bfloat16 is asked for on a CPU that does not multiply it.
+// INVALID_ARGUMENT if float16 is asked for, or bfloat16 on a CPU that does not multiply it.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options);
 
 // The same with no instruction beyond `highest`, so that a test can be another CPU.

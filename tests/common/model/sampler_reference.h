@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/model/philox.h"
+#include "common/backend/philox.h"
 #include "common/model/sampler.h"
 
 namespace baton::model {
@@ -57,7 +57,7 @@ inline int32_t ReferenceDraw(const std::vector<float>& logits, const SamplingPar
   SamplingParams moved = params;
   if (params.top_p < 1) moved.top_p = static_cast<float>(params.top_p * (1 + slack));
   if (params.min_p > 0) moved.min_p = static_cast<float>(params.min_p * (1 + slack));
-  const auto words = Philox4x32(
+  const auto words = backend::Philox4x32(
       {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), params.choice, 0},
       {static_cast<uint32_t>(params.seed), static_cast<uint32_t>(params.seed >> 32)});
   const double random = (static_cast<double>(words[1]) * 4294967296.0 + words[0]) / 0x1p64;

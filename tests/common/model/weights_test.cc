@@ -1,8 +1,12 @@
 #include "common/model/weights.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/backend/cpu/cpu_backend.h"
@@ -10,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/forwarding_backend.h"
 #include "tests/testing/model_dir.h"
 
 namespace baton::model {
@@ -20,9 +25,18 @@ using baton::testing::ReadAll;
 using baton::testing::SafetensorsBytes;
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
-// Loads tiny-llama with another header: the bytes stay.
-absl::Status LoadChanged(const std::function<void(json& header)>& change) {
+std::unique_ptr<backend::Backend> CpuBackend() {
+  return backend::MakeCpuBackend(
+             {.compute = backend::BackendOptions::Compute::kF32, .thread_count = 1})
+      .value();
+}
+
+// Loads tiny-llama with another header, and perhaps other bytes behind it.
+absl::Status LoadChanged(const std::function<void(json& header)>& change,
+                         const std::function<void(std::string& data)>& change_data = nullptr,
+                         std::unique_ptr<backend::Backend> backend = CpuBackend()) {
   const std::string source = std::string(BATON_CHECKPOINT_DIR) + "/tiny-llama/";
   const std::string bytes = ReadAll(source + "model.safetensors");
   EXPECT_FALSE(bytes.empty()) << "no checkpoint at " << source;
@@ -31,16 +45,16 @@ absl::Status LoadChanged(const std::function<void(json& header)>& change) {
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint8_t>(bytes[i]);
   json header = json::parse(bytes.substr(8, length));
   change(header);
+  std::string data = bytes.substr(8 + length);
+  if (change_data) change_data(data);
   const ModelDir dir;
   dir.Write("config.json", ReadAll(source + "config.json"));
-  dir.Write("model.safetensors", SafetensorsBytes(header.dump(), bytes.substr(8 + length)));
+  dir.Write("model.safetensors", SafetensorsBytes(header.dump(), data));
   const auto config = LoadModelConfig(dir.path());
   if (!config.ok()) return config.status();
-  const auto backend = backend::MakeCpuBackend(
-      {.compute = backend::BackendOptions::Compute::kF32, .thread_count = 1});
   const auto model = Transformer::Load(
       dir.path(), *config, {.max_batch_tokens = 8, .max_logit_rows = 8, .max_positions = 64},
-      **backend);
+      *backend);
   return model.status();
 }
 
@@ -114,6 +128,39 @@ TEST(WeightsTest, LeavesOutWhatChangesNothing) {
     const absl::Status status = LoadWithExtra(name);
     EXPECT_TRUE(status.ok()) << name << ": " << status;
   }
+}
+
+// A device that multiplies float16, as far as loading goes.
+class HalfBackend final : public baton::testing::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  backend::DType activation_dtype() const override { return backend::DType::kF16; }
+};
+
+// What the log says of tiny-llama on such a device, with these values at the start of a matrix.
+std::string LogOfHalf(const std::vector<float>& values) {
+  uint64_t begin = 0;
+  ::testing::internal::CaptureStderr();
+  const absl::Status status = LoadChanged(
+      [&](json& header) {
+        begin = header.at("model.layers.1.mlp.up_proj.weight").at("data_offsets").at(0);
+      },
+      [&](std::string& data) {
+        std::memcpy(&data[begin], values.data(), values.size() * sizeof(float));
+      },
+      std::make_unique<HalfBackend>(CpuBackend()));
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(status.ok()) << status;
+  return log;
+}
+
+TEST(WeightsTest, SaysWhatBecomesInfiniteInFloat16) {
+  // 65519 rounds to float16's largest, 65520 does not; the fourth is infinite to begin with.
+  const std::string log = LogOfHalf({65519, 65520, -1e30f, HUGE_VALF});
+  EXPECT_THAT(log, HasSubstr("this device multiplies float16"));
+  EXPECT_THAT(log, HasSubstr(": 2 of "));
+  EXPECT_THAT(log, HasSubstr("weights are beyond what float16 holds and become infinite"));
+  EXPECT_THAT(LogOfHalf({65519, 1}), Not(HasSubstr("infinite")));
 }
 
 TEST(WeightsTest, RefusesMorePositionsThanTheModelHas) {

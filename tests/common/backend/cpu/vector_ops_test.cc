@@ -260,5 +260,22 @@ TEST(OptionsTest, BF16IsRefusedWhereItIsNotMultiplied) {
   EXPECT_EQ(Make({Isa::kPortable, Compute::kAuto, 1})->activation_dtype(), DType::kF32);
 }
 
+TEST(OptionsTest, F16IsRefused) {
+  BackendOptions options;
+  options.compute = Compute::kF16;
+  const absl::Status status = MakeCpuBackend(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(status.message()).find("float16"), std::string::npos) << status;
+}
+
+// What the engine reads from it: nothing to prepare, no arena, no copier, tokens drawn by the host.
+TEST(DeviceTest, TheHostsMemoryNeedsNoArenaAndNoCopier) {
+  auto backend = Make({BestIsa(), Compute::kF32, 1});
+  EXPECT_TRUE(backend->Prepare(StepLimits()).ok());
+  EXPECT_EQ(backend->FreeBytes(), std::nullopt);
+  EXPECT_EQ(backend->MakeKvCopier(KvPool()), nullptr);
+  EXPECT_FALSE(backend->samples_on_device());
+}
+
 }  // namespace
 }  // namespace baton::backend

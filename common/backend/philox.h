@@ -1,13 +1,13 @@
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
 // 2011): random bits as a pure function of a counter and a key, so there is no state to carry from
 // a worker to its successor.
-#ifndef BATON_COMMON_MODEL_PHILOX_H_
-#define BATON_COMMON_MODEL_PHILOX_H_
+#ifndef BATON_COMMON_BACKEND_PHILOX_H_
+#define BATON_COMMON_BACKEND_PHILOX_H_
 
 #include <array>
 #include <cstdint>
 
-namespace baton::model {
+namespace baton::backend {
 
 constexpr std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
                                              std::array<uint32_t, 2> key) {
@@ -23,6 +23,6 @@ constexpr std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
   return counter;
 }
 
-}  // namespace baton::model
+}  // namespace baton::backend
 
-#endif  // BATON_COMMON_MODEL_PHILOX_H_
+#endif  // BATON_COMMON_BACKEND_PHILOX_H_

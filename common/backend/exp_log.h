@@ -1,7 +1,7 @@
 // Exponentials and logarithms that every machine computes alike: the C library's differ by version
 // and CPU in their last bit, which must not decide a token or a beam.
-#ifndef BATON_COMMON_MODEL_EXP_LOG_H_
-#define BATON_COMMON_MODEL_EXP_LOG_H_
+#ifndef BATON_COMMON_BACKEND_EXP_LOG_H_
+#define BATON_COMMON_BACKEND_EXP_LOG_H_
 
 #include <array>
 #include <bit>
@@ -10,7 +10,7 @@
 
 #include "absl/types/span.h"
 
-namespace baton::model {
+namespace baton::backend {
 
 // Weights are whole numbers of 2^-40, so their sums are exact in any order; 2^22 of them stay below
 // 2^63.
@@ -72,6 +72,6 @@ inline double LogSumExp(absl::Span<const float> logits, float highest) {
   return FixedLog(sum);
 }
 
-}  // namespace baton::model
+}  // namespace baton::backend
 
-#endif  // BATON_COMMON_MODEL_EXP_LOG_H_
+#endif  // BATON_COMMON_BACKEND_EXP_LOG_H_

@@ -1,4 +1,4 @@
-#include "common/model/exp_log.h"
+#include "common/backend/exp_log.h"
 
 #include <cmath>
 #include <limits>
@@ -7,7 +7,7 @@
 
 #include "gtest/gtest.h"
 
-namespace baton::model {
+namespace baton::backend {
 namespace {
 
 TEST(ExpLogTest, FixedExp2IsExp2RoundedDown) {
@@ -53,4 +53,4 @@ TEST(ExpLogTest, LogSumExpOfAWholeVocabulary) {
 }
 
 }  // namespace
-}  // namespace baton::model
+}  // namespace baton::backend

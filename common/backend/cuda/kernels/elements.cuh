@@ -1,0 +1,80 @@
+// Rows of elements, eight a thread: what the kernels that only pass over rows share.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTS_CUH_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTS_CUH_
+
+#include "common/backend/cuda/simt/simt.h"
+#include "common/backend/tensor.h"
+
+namespace baton::backend::cuda {
+
+// Rows are whole numbers of units; every row begins at a multiple of 16 bytes.
+inline constexpr int kUnitElements = 8;
+
+BATON_DEVICE void Unpack4(const Vec16& v, float* to) {
+  BATON_UNROLL for (int i = 0; i < 4; ++i) to[i] = BitsFloat(v.x[i]);
+}
+BATON_DEVICE Vec16 Pack4(const float* from) {
+  Vec16 v;
+  BATON_UNROLL for (int i = 0; i < 4; ++i) v.x[i] = FloatBits(from[i]);
+  return v;
+}
+
+// A unit in memory that no thread of the kernel writes: as f32, whatever it is stored as.
+BATON_DEVICE void LoadUnit(const float* from, float (&to)[kUnitElements]) {
+  Unpack4(Load16(from), to);
+  Unpack4(Load16(from + 4), to + 4);
+}
+// The same for memory that this thread itself may write later, or has written.
+BATON_DEVICE void LoadOwnUnit(const float* from, float (&to)[kUnitElements]) {
+  Unpack4(LoadFresh16(from), to);
+  Unpack4(LoadFresh16(from + 4), to + 4);
+}
+BATON_DEVICE void StoreUnit(const float (&from)[kUnitElements], float* to) {
+  Store16(to, Pack4(from));
+  Store16(to + 4, Pack4(from + 4));
+}
+
+// How a row of one DType is read and written; Half and BFloat16 (simt.h) round to the nearest, ties
+// to even.
+template <class Element>
+struct Row16 {
+  using Stored = uint16_t;
+  static BATON_DEVICE void Load(const Stored* from, float (&to)[kUnitElements]) {
+    const Vec16 v = Load16(from);
+    BATON_UNROLL for (int i = 0; i < 4; ++i) {
+      to[2 * i] = Element::ToF32(static_cast<uint16_t>(v.x[i]));
+      to[2 * i + 1] = Element::ToF32(static_cast<uint16_t>(v.x[i] >> 16));
+    }
+  }
+  static BATON_DEVICE void Store(const float (&from)[kUnitElements], Stored* to) {
+    Vec16 v;
+    BATON_UNROLL for (int i = 0; i < 4; ++i) v.x[i] = Element::Pack(from[2 * i], from[2 * i + 1]);
+    Store16(to, v);
+  }
+};
+struct Row32 {
+  using Stored = float;
+  static BATON_DEVICE void Load(const Stored* from, float (&to)[kUnitElements]) {
+    LoadUnit(from, to);
+  }
+  static BATON_DEVICE void Store(const float (&from)[kUnitElements], Stored* to) {
+    StoreUnit(from, to);
+  }
+};
+
+// body(row type) for the type that `dtype` is stored as.
+template <class Body>
+void WithRowType(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kF32:
+      return body(Row32{});
+    case DType::kF16:
+      return body(Row16<Half>{});
+    case DType::kBF16:
+      return body(Row16<BFloat16>{});
+  }
+}
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTS_CUH_

@@ -1,0 +1,35 @@
+// RMS norm of rows (Zhang and Sennrich, arXiv 1910.07467), the residual stream in f32; the addition
+// to it is fused in as in vLLM's and FlashInfer's fused_add_rmsnorm, to read and write it once.
+//
+// A block a row; eight consecutive elements ("a unit") a thread and turn, held in registers between
+// the sum and the product where the row has at most kHeldUnits a thread. Unit u belongs to thread
+// u % threads, and the number of threads depends on the width alone: so does the order of the sum.
+//
+// Bytes a row: RmsNorm 4 cols read, and cols elements of out written; AddRmsNorm 8 cols read and 4
+// cols written besides. The weight stays in the cache.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_NORM_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_NORM_H_
+
+#include "common/backend/cuda/simt/simt.h"
+#include "common/backend/tensor.h"
+
+namespace baton::backend::cuda {
+
+// Pointers are multiples of 16 bytes, strides (in elements) of 8.
+struct NormLaunch {
+  float* x;  // [rows, cols]; with a delta it becomes x + delta, else it stays
+  int64_t x_stride;
+  const float* delta;  // [rows, cols], or null
+  int64_t delta_stride;
+  const float* weight;  // [cols]
+  void* out;            // [rows, cols]: x / sqrt(mean of x² + eps) * weight; not x itself
+  int64_t out_stride;
+  int cols;  // a multiple of 8
+  float eps;
+};
+
+void LaunchNorm(const NormLaunch& launch, DType out_dtype, int rows, Stream stream);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_NORM_H_

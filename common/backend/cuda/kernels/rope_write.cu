@@ -1,0 +1,113 @@
+#include "common/backend/cuda/kernels/elements.cuh"
+#include "common/backend/cuda/kernels/rope_write.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+BATON_DEVICE void LoadQuads(const float* from, QuadPair dims, float (&to)[kUnitElements]) {
+  Unpack4(Load16(from + dims.low), to);
+  Unpack4(Load16(from + dims.high), to + 4);
+}
+
+// `lanes` lanes hold a head's units; the others of them hold zeros.
+BATON_DEVICE void NormHead(const float* weight, float eps, int head_dim, int lanes, bool valid,
+                           QuadPair dims, float (&x)[kUnitElements]) {
+  float sum = 0;
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) sum = Fma(x[i], x[i], sum);
+  for (int mask = lanes / 2; mask > 0; mask /= 2) sum = Add(sum, ShuffleXor(sum, mask));
+  if (!valid || weight == nullptr) return;
+  const float mean = Divide(sum, static_cast<float>(head_dim));
+  const float scale = Divide(1.0f, SquareRoot(Add(mean, eps)));
+  float w[kUnitElements];
+  LoadQuads(weight, dims, w);
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[i] = Mul(Mul(x[i], scale), w[i]);
+}
+
+BATON_DEVICE void Rotate(const float* cosine, const float* sine, int first_pair,
+                         float (&x)[kUnitElements]) {
+  float c[4], s[4];
+  Unpack4(Load16(cosine + first_pair), c);
+  Unpack4(Load16(sine + first_pair), s);
+  BATON_UNROLL for (int i = 0; i < 4; ++i) {
+    const float low = x[i], high = x[4 + i];
+    x[i] = Add(Mul(low, c[i]), -Mul(high, s[i]));
+    x[4 + i] = Fma(high, c[i], Mul(low, s[i]));
+  }
+}
+
+template <class Element>
+BATON_DEVICE void WriteKv(std::byte* slot, QuadPair dims, const float (&x)[kUnitElements]) {
+  auto* row = reinterpret_cast<uint16_t*>(slot);
+  if (dims.high == dims.low + 4) return Row16<Element>::Store(x, row + dims.low);
+  BATON_UNROLL for (int quad = 0; quad < 2; ++quad) {
+    const uint64_t pairs[2] = {Element::Pack(x[quad * 4], x[quad * 4 + 1]),
+                               Element::Pack(x[quad * 4 + 2], x[quad * 4 + 3])};
+    // Eight bytes: one access.
+    *reinterpret_cast<uint64_t*>(row + (quad == 0 ? dims.low : dims.high)) = pairs[0] | pairs[1]
+                                                                                            << 32;
+  }
+}
+
+template <class Element>
+BATON_KERNEL(kThreads)
+RopeWriteKernel(RopeWriteLaunch launch) {
+  const int64_t row = BlockIndex().x;
+  const int lanes = HeadLanes(launch.head_dim);
+  const int heads = launch.query_heads + 2 * launch.kv_heads;
+  const int head = static_cast<int>(BlockIndex().y) * (kThreads / lanes) + ThreadIndex() / lanes;
+  const int unit = ThreadIndex() % lanes;
+  const int position = launch.positions[row];
+  const bool is_q = head < launch.query_heads;
+  const bool is_v = head >= launch.query_heads + launch.kv_heads;
+  const bool valid = position >= 0 && head < heads && unit < launch.head_dim / kUnitElements;
+  const int half = is_v ? 0 : launch.half;
+  const QuadPair dims = UnitDims(unit, half);
+
+  float x[kUnitElements] = {};
+  if (valid) {
+    LoadQuads(launch.qkv + row * launch.qkv_stride + int64_t{head} * launch.head_dim, dims, x);
+  }
+  if (launch.q_norm != nullptr || launch.k_norm != nullptr) {  // of all lanes alike
+    const float* weight = is_q ? launch.q_norm : is_v ? nullptr : launch.k_norm;
+    NormHead(weight, launch.norm_eps, launch.head_dim, lanes, valid, dims, x);
+  }
+  if (!valid) return;
+  if (unit < half / 4) {
+    const int64_t first = int64_t{position} * launch.half;
+    Rotate(launch.cosine + first, launch.sine + first, dims.low, x);
+  }
+  if (is_q) {
+    float* to = launch.q_out + row * launch.q_out_stride + int64_t{head} * launch.head_dim;
+    Store16(to + dims.low, Pack4(x));
+    Store16(to + dims.high, Pack4(x + 4));
+    return;
+  }
+  const SequenceEntry& sequence = launch.sequences[launch.sequence_of_row[row]];
+  const int log2 = launch.block_tokens_log2;
+  const int32_t block = launch.tables[sequence.first_block + (position >> log2)];
+  // K's heads, then V's.
+  const int64_t head_and_slot =
+      (int64_t{head - launch.query_heads} << log2) + (position & ((1 << log2) - 1));
+  WriteKv<Element>(
+      launch.layer + block * launch.block_stride_bytes + head_and_slot * launch.head_dim * 2, dims,
+      x);
+}
+
+}  // namespace
+
+void LaunchRopeWrite(const RopeWriteLaunch& launch, DType dtype, int rows, Stream stream) {
+  if (rows == 0) return;
+  const int heads_a_block = kThreads / HeadLanes(launch.head_dim);
+  const int heads = launch.query_heads + 2 * launch.kv_heads;
+  const GridSize grid = {static_cast<unsigned>(rows),
+                         static_cast<unsigned>((heads + heads_a_block - 1) / heads_a_block), 1};
+  if (dtype == DType::kF16) {
+    Launch(RopeWriteKernel<Half>, grid, kThreads, 0, stream, launch);
+  } else {
+    Launch(RopeWriteKernel<BFloat16>, grid, kThreads, 0, stream, launch);
+  }
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,31 @@
+// The backend of the device that the options name.
+#ifndef BATON_COMMON_BACKEND_MAKE_BACKEND_H_
+#define BATON_COMMON_BACKEND_MAKE_BACKEND_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/backend/backend.h"
+
+namespace baton::backend {
+
+struct Device {
+  enum class Kind { kCpu, kCuda, kAuto };
+  Kind kind = Kind::kCpu;
+  int index = 0;  // of kCuda: as the driver counts
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+// "cpu", "cuda:0" to "cuda:1023" or "auto"; "cuda" is "cuda:0". INVALID_ARGUMENT (BAD_OPTION).
+absl::StatusOr<Device> ParseDevice(absl::string_view text);
+
+// INVALID_ARGUMENT (BAD_OPTION) about an option that is wrong or that the device cannot do;
+// FAILED_PRECONDITION (NO_CUDA) if a GPU is asked for that this build or machine lacks. "auto"
+// takes the first GPU if it can be used, and says in the log why if it cannot.
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_MAKE_BACKEND_H_

@@ -1,0 +1,77 @@
+#include "common/engine/device_draws.h"
+
+#include <algorithm>
+
+#include "absl/types/span.h"
+#include "common/base/check.h"
+
+namespace baton::engine {
+
+bool DeviceDraws::Suffice(const BatchEntry& entry, int row) {
+  const size_t index = static_cast<size_t>(row);
+  const bool is_target = entry.prompt_logprobs && index < entry.targets.size();
+  return entry.sample && index + 1 == entry.tokens.size() && !is_target &&
+         entry.beam_candidates == 0 && !entry.sampling->logprobs;
+}
+
+void DeviceDraws::Add(const BatchEntry& entry, int logit_row, StepResult& result) {
+  BATON_CHECK_GE(entry.draws, 1);
+  const model::SamplingParams& params = *entry.sampling;
+  if (absl::Status status = model::Validate(params); !status.ok()) {
+    result.tokens = status;
+    return;
+  }
+  result.tokens = std::vector<model::SampledToken>();
+  for (int i = 0; i < entry.draws; ++i) {
+    rows_.push_back({.logit_row = logit_row,
+                     .temperature = params.temperature,
+                     .top_p = params.top_p,
+                     .min_p = params.min_p,
+                     .top_k = params.top_k,
+                     .repetition_penalty = params.repetition_penalty,
+                     .frequency_penalty = params.frequency_penalty,
+                     .presence_penalty = params.presence_penalty,
+                     .seed = params.seed,
+                     .choice = params.choice + static_cast<uint32_t>(i),
+                     .position = static_cast<uint64_t>(entry.context) + entry.tokens.size(),
+                     .tokens = entry.history.tokens,
+                     .prompt_tokens = entry.history.prompt_tokens,
+                     .suppressed = entry.history.suppressed,
+                     .logit_bias = params.logit_bias});
+    draws_.push_back({&entry, &result});
+  }
+}
+
+bool DeviceDraws::Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
+                      int rows_a_call) {
+  BATON_CHECK_GE(rows_a_call, 1);
+  outcomes_.assign(rows_.size(), {});
+  const absl::Span<const backend::SampleRow> rows = rows_;
+  const absl::Span<backend::SampleOutcome> outcomes = absl::MakeSpan(outcomes_);
+  for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(rows_a_call)) {
+    const size_t count = std::min(rows.size() - begin, static_cast<size_t>(rows_a_call));
+    backend.Sample(logits, token_count, rows.subspan(begin, count), outcomes.subspan(begin, count));
+  }
+  for (size_t i = 0; i < draws_.size(); ++i) Finish(draws_[i], outcomes_[i]);
+  rows_.clear();
+  draws_.clear();
+  return !outcomes_.empty();
+}
+
+void DeviceDraws::Finish(const Draw& draw, const backend::SampleOutcome& outcome) {
+  if (!draw.result->tokens.ok()) return;  // an earlier draw from the same logits failed
+  switch (outcome.kind) {
+    case backend::SampleOutcome::Kind::kToken:
+      draw.result->tokens->emplace_back();
+      draw.result->tokens->back().token_id = outcome.token_id;
+      break;
+    case backend::SampleOutcome::Kind::kNonFinite:
+      draw.result->tokens = model::NonFiniteLogits(outcome.token_id, outcome.bad_logit);
+      break;
+    case backend::SampleOutcome::Kind::kNoTokenLeft:
+      draw.result->tokens = model::NoTokenLeft(draw.entry->history);
+      break;
+  }
+}
+
+}  // namespace baton::engine

@@ -1,0 +1,84 @@
+#include "common/model/device_memory.h"
+
+#include <algorithm>
+
+namespace baton::model {
+namespace {
+
+using backend::DType;
+
+constexpr int64_t kFloat = sizeof(float);
+
+int64_t QWidth(const LayerSpec& layer) { return int64_t{layer.query_heads} * layer.head_dim; }
+int64_t QkvWidth(const LayerSpec& layer) {
+  return (int64_t{layer.query_heads} + 2 * int64_t{layer.kv_heads}) * layer.head_dim;
+}
+
+}  // namespace
+
+MemorySize WeightMemory(const ModelConfig& config, DType activation, DType stored_embedding) {
+  const int64_t d = config.hidden_dim;
+  const int64_t element = static_cast<int64_t>(SizeOf(activation));
+  const int64_t embedding_element = stored_embedding == activation ? element : kFloat;
+  MemorySize size;
+  size.Add(config.vocab_size * d * embedding_element);
+  for (const LayerSpec& layer : config.layers) {
+    size.Add(d * kFloat);                     // attention_norm
+    size.Add(QkvWidth(layer) * d * element);  // qkv
+    if (layer.qkv_bias) size.Add(QkvWidth(layer) * kFloat);
+    if (layer.qk_norm) {
+      size.Add(layer.head_dim * kFloat);
+      size.Add(layer.head_dim * kFloat);
+    }
+    size.Add(QWidth(layer) * d * element);               // attention_output
+    size.Add(d * kFloat);                                // ffn_norm
+    size.Add(2 * int64_t{layer.ffn_dim} * d * element);  // gate_up
+    size.Add(layer.ffn_dim * d * element);               // down
+  }
+  size.Add(d * kFloat);                       // final_norm
+  size.Add(config.vocab_size * d * element);  // lm_head, tied or not
+  return size;
+}
+
+MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
+  const int64_t half = static_cast<int64_t>(config.rope_inverse_frequencies.size());
+  MemorySize size;
+  for (int i = 0; i < 2; ++i) size.Add(max_positions * half * kFloat);
+  return size;
+}
+
+Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
+                        DType activation) {
+  int64_t q = 0, qkv = 0, ffn = 0;
+  for (const LayerSpec& layer : config.layers) {
+    q = std::max(q, QWidth(layer));
+    qkv = std::max(qkv, QkvWidth(layer));
+    ffn = std::max<int64_t>(ffn, layer.ffn_dim);
+  }
+  const int64_t rows = max_rows;
+  const int64_t logit_rows = std::min(max_rows, max_logit_rows);
+  const int64_t d = config.hidden_dim;
+  return {.residual = {rows, d, DType::kF32},
+          .normed = {rows, d, activation},
+          .qkv = {rows, qkv, DType::kF32},
+          .q = {rows, q, DType::kF32},
+          .attended = {rows, q, activation},
+          .delta = {rows, d, DType::kF32},
+          .gate_up = {rows, 2 * ffn, DType::kF32},
+          .gated = {rows, ffn, activation},
+          .logit_residual = {logit_rows, d, DType::kF32},
+          .logit_q = {logit_rows, q, DType::kF32},
+          .logits = {logit_rows, config.vocab_size, DType::kF32}};
+}
+
+MemorySize WorkspaceMemory(const Workspaces& w) {
+  MemorySize size;
+  for (const Workspaces::Shape& shape :
+       {w.residual, w.normed, w.qkv, w.q, w.attended, w.delta, w.gate_up, w.gated, w.logit_residual,
+        w.logit_q, w.logits}) {
+    size.Add(shape.size_bytes());
+  }
+  return size;
+}
+
+}  // namespace baton::model

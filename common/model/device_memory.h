@@ -1,0 +1,60 @@
+// The device memory that a model takes, known from its config alone: what weights.cc and
+// transformer.cc ask the backend for, so that one that does not fit is refused before it is loaded.
+#ifndef BATON_COMMON_MODEL_DEVICE_MEMORY_H_
+#define BATON_COMMON_MODEL_DEVICE_MEMORY_H_
+
+#include <cstdint>
+
+#include "common/backend/tensor.h"
+#include "common/model/model_config.h"
+
+namespace baton::model {
+
+struct MemorySize {
+  int64_t bytes = 0;
+  int64_t allocations = 0;  // each may be rounded up by the device
+
+  void Add(int64_t more_bytes) {
+    bytes += more_bytes;
+    ++allocations;
+  }
+  // With every allocation's end rounded up in the worst way.
+  int64_t UpperBound(int64_t alignment) const { return bytes + allocations * (alignment - 1); }
+};
+
+// Weights that are packed without padding, as on a GPU. `stored_embedding`: the embedding's type in
+// the file, where it stays if it is the activations', else float32.
+MemorySize WeightMemory(const ModelConfig& config, backend::DType activation,
+                        backend::DType stored_embedding);
+
+// cos and sin of every position.
+MemorySize RopeMemory(const ModelConfig& config, int max_positions);
+
+// The tensors between the operations of the largest step.
+struct Workspaces {
+  struct Shape {
+    int64_t rows = 0;
+    int64_t cols = 0;
+    backend::DType dtype = backend::DType::kF32;
+    int64_t size_bytes() const { return rows * cols * static_cast<int64_t>(SizeOf(dtype)); }
+  };
+  Shape residual;        // f32 [rows, d]
+  Shape normed;          // activation [rows, d]
+  Shape qkv;             // f32 [rows, (Hq + 2 Hkv) h]
+  Shape q;               // f32 [rows, Hq h]
+  Shape attended;        // activation [rows, Hq h]
+  Shape delta;           // f32 [rows, d]
+  Shape gate_up;         // f32 [rows, 2 f]
+  Shape gated;           // activation [rows, f]
+  Shape logit_residual;  // f32 [logit rows, d]
+  Shape logit_q;         // f32 [logit rows, Hq h]
+  Shape logits;          // f32 [logit rows, v]
+};
+// Of the widest layers. At most as many logit rows as rows.
+Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
+                        backend::DType activation);
+MemorySize WorkspaceMemory(const Workspaces& workspaces);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_DEVICE_MEMORY_H_

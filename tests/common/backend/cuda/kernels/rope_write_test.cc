@@ -1,0 +1,276 @@
+// Norm, rotation and the write to the pool on the emulated device, against a reference in double.
+#include "common/backend/cuda/kernels/rope_write.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/common/backend/cuda/kernels/kernel_test.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+// The maps, enumerated: every dim of a head is in one place of one unit, pairs are together.
+TEST(CudaRopeWriteMapsTest, UnitsCoverTheHead) {
+  for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
+    const int lanes = HeadLanes(head_dim);
+    EXPECT_TRUE(lanes >= head_dim / 8 && lanes < std::max(2, head_dim / 4) && 32 % lanes == 0);
+    for (int half = 0; half <= head_dim / 2; half += 4) {
+      std::vector<int> times(static_cast<size_t>(head_dim));
+      for (int unit = 0; unit < head_dim / 8; ++unit) {
+        const QuadPair dims = UnitDims(unit, half);
+        for (int i = 0; i < 4; ++i) {
+          ++times.at(static_cast<size_t>(dims.low + i));
+          ++times.at(static_cast<size_t>(dims.high + i));
+        }
+        EXPECT_EQ(dims.high - dims.low, unit < half / 4 ? half : 4);
+      }
+      EXPECT_EQ(std::count(times.begin(), times.end(), 1), head_dim) << head_dim << ", " << half;
+    }
+  }
+}
+
+struct Shape {
+  int query_heads, kv_heads, head_dim, half, block_tokens_log2, positions;
+  bool norms_q, norms_k;
+  DType dtype;
+  int width() const { return (query_heads + 2 * kv_heads) * head_dim; }
+};
+
+struct Row {
+  int sequence, position;  // position < 0: padding
+  std::vector<float> qkv;
+};
+
+// The pool's layer 1 of 2, tables, weights; all blocks poisoned.
+class CudaRopeWriteTest : public KernelTest {
+ protected:
+  void MakeShape() {
+    shape_.kv_heads = Int(1, 3);
+    shape_.query_heads = shape_.kv_heads * Int(1, 8);
+    shape_.head_dim = 8 * Int(1, 32);
+    shape_.half = Coin() ? shape_.head_dim / 2 : 4 * Int(0, shape_.head_dim / 8);
+    shape_.block_tokens_log2 = Int(4, 5);
+    shape_.positions = Int(1, 200);
+    shape_.norms_q = Coin();
+    shape_.norms_k = Int(0, 3) == 0 ? !shape_.norms_q : shape_.norms_q;
+    shape_.dtype = Any16();
+    const size_t angles = static_cast<size_t>(shape_.positions * shape_.half);
+    cosine_.resize(angles);
+    sine_.resize(angles);
+    for (size_t i = 0; i < angles; ++i) {
+      const float angle = Normal(3);
+      cosine_[i] = std::cos(angle);
+      sine_[i] = std::sin(angle);
+    }
+    q_norm_ = Weights();
+    k_norm_ = Weights();
+    const int blocks_a_sequence = (shape_.positions >> shape_.block_tokens_log2) + 1;
+    tables_.resize(static_cast<size_t>(kSequences * blocks_a_sequence));
+    std::iota(tables_.begin(), tables_.end(), 1);
+    std::shuffle(tables_.begin(), tables_.end(), random_);
+    sequences_.clear();
+    // What the kernel does not read is no number that could be right.
+    for (int s = 0; s < kSequences; ++s) {
+      sequences_.push_back({-1'000'000, -1'000'000, -1'000'000, s * blocks_a_sequence});
+    }
+    chunk_ =
+        static_cast<size_t>((2 * shape_.kv_heads * shape_.head_dim) << shape_.block_tokens_log2);
+  }
+  std::vector<float> Weights() {
+    std::vector<float> weights(static_cast<size_t>(shape_.head_dim));
+    for (float& weight : weights) weight = 1 + Normal(0.2f);
+    return weights;
+  }
+  // Rows at places of their own, and padding.
+  std::vector<Row> RandomRows() {
+    std::vector<std::pair<int, int>> places;
+    for (int s = 0; s < kSequences; ++s) {
+      for (int p = 0; p < shape_.positions; ++p) places.emplace_back(s, p);
+    }
+    std::shuffle(places.begin(), places.end(), random_);
+    std::vector<Row> rows;
+    for (int n = std::min(Int(1, 12), static_cast<int>(places.size())); n > 0; --n) {
+      rows.push_back({places.back().first, Int(0, 7) == 0 ? -1 : places.back().second, {}});
+      places.pop_back();
+      for (int i = 0; i < shape_.width(); ++i) rows.back().qkv.push_back(Normal(2));
+    }
+    return rows;
+  }
+
+  struct Result {
+    std::vector<float> q;  // [rows, query_heads * head_dim]
+    std::vector<uint16_t> pool;
+  };
+  Result Run(const std::vector<Row>& rows) {
+    const int64_t stride = shape_.width() + 8 * Int(0, 2);
+    const int q_width = shape_.query_heads * shape_.head_dim;
+    const int64_t q_stride = q_width + 8 * Int(0, 2);
+    DeviceArray<float> qkv(rows.size() * static_cast<size_t>(stride));
+    DeviceArray<float> q(rows.size() * static_cast<size_t>(q_stride));
+    DeviceArray<uint16_t> pool((tables_.size() + 1) * 2 * chunk_);
+    std::vector<int32_t> positions, sequence_of_row;
+    for (size_t row = 0; row < rows.size(); ++row) {
+      positions.push_back(rows[row].position);
+      sequence_of_row.push_back(rows[row].position < 0 ? 1'000'000'000 : rows[row].sequence);
+      if (rows[row].position < 0) continue;  // its q, k and v stay NaNs
+      std::copy(rows[row].qkv.begin(), rows[row].qkv.end(),
+                qkv.data() + row * static_cast<size_t>(stride));
+    }
+    const DeviceArray<float> cosine(cosine_), sine(sine_), q_norm(q_norm_), k_norm(k_norm_);
+    RopeWriteLaunch launch = {};
+    launch.qkv = qkv.data();
+    launch.qkv_stride = stride;
+    launch.q_out = q.data();
+    launch.q_out_stride = q_stride;
+    launch.q_norm = shape_.norms_q ? q_norm.data() : nullptr;
+    launch.k_norm = shape_.norms_k ? k_norm.data() : nullptr;
+    launch.norm_eps = kEps;
+    launch.cosine = cosine.data();
+    launch.sine = sine.data();
+    launch.half = shape_.half;
+    launch.layer = reinterpret_cast<std::byte*>(pool.data() + chunk_);
+    launch.block_stride_bytes = static_cast<int64_t>(2 * chunk_ * sizeof(uint16_t));
+    launch.block_tokens_log2 = shape_.block_tokens_log2;
+    launch.query_heads = shape_.query_heads;
+    launch.kv_heads = shape_.kv_heads;
+    launch.head_dim = shape_.head_dim;
+    launch.positions = positions.data();
+    launch.sequence_of_row = sequence_of_row.data();
+    launch.sequences = sequences_.data();
+    launch.tables = tables_.data();
+    LaunchRopeWrite(launch, shape_.dtype, static_cast<int>(rows.size()), nullptr);
+    EXPECT_TRUE(q.MarginsIntact() && pool.MarginsIntact());
+    Result result;
+    for (size_t row = 0; row < rows.size(); ++row) {
+      for (int64_t i = 0; i < q_stride; ++i) {
+        const float value = q[row * static_cast<size_t>(q_stride) + static_cast<size_t>(i)];
+        if (i < q_width) {
+          result.q.push_back(value);
+        } else {
+          EXPECT_TRUE(std::isnan(value)) << "wrote between rows";
+        }
+      }
+    }
+    result.pool = pool.values();
+    return result;
+  }
+
+  // Element 0 of a head's slot.
+  size_t SlotOf(const Row& row, int part, int head) const {
+    const int log2 = shape_.block_tokens_log2;
+    const int32_t block = tables_[static_cast<size_t>(
+        sequences_[static_cast<size_t>(row.sequence)].first_block + (row.position >> log2))];
+    const int in_chunk =
+        (((part * shape_.kv_heads + head) << log2) + row.position % (1 << log2)) * shape_.head_dim;
+    return (static_cast<size_t>(block) * 2 + 1) * chunk_ + static_cast<size_t>(in_chunk);
+  }
+
+  std::vector<double> Turned(const Row& row, int head, const std::vector<float>* norm) const {
+    const int d = shape_.head_dim;
+    std::vector<double> x(row.qkv.begin() + head * d, row.qkv.begin() + (head + 1) * d);
+    if (norm != nullptr) {
+      double squares = 0;
+      for (double value : x) squares += value * value;
+      const double scale = 1 / std::sqrt(squares / d + static_cast<double>(kEps));
+      for (size_t i = 0; i < x.size(); ++i) x[i] *= scale * static_cast<double>((*norm)[i]);
+    }
+    for (int i = 0; i < shape_.half; ++i) {
+      const auto angle = static_cast<size_t>(row.position * shape_.half + i);
+      const double c = static_cast<double>(cosine_[angle]), s = static_cast<double>(sine_[angle]);
+      const auto low = static_cast<size_t>(i), high = static_cast<size_t>(i + shape_.half);
+      const double a = x[low], b = x[high];
+      x[low] = a * c - b * s;
+      x[high] = b * c + a * s;
+    }
+    return x;
+  }
+
+  static constexpr int kSequences = 3;
+  static constexpr float kEps = 1e-6f;
+  Shape shape_ = {};
+  std::vector<float> cosine_, sine_, q_norm_, k_norm_;
+  std::vector<int32_t> tables_;
+  std::vector<SequenceEntry> sequences_;
+  size_t chunk_ = 0;  // elements
+};
+
+TEST_F(CudaRopeWriteTest, EqualsTheReferenceAndWritesNothingElse) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 80; ++round) {
+    ChangeMachine();
+    MakeShape();
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ": " << shape_.query_heads << " and " << shape_.kv_heads
+                 << " heads of " << shape_.head_dim << ", half " << shape_.half << ", norms "
+                 << shape_.norms_q << shape_.norms_k << ", " << Name(shape_.dtype));
+    const std::vector<Row> rows = RandomRows();
+    Result found = Run(rows);
+    const int d = shape_.head_dim;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const Row& row = rows[r];
+      for (int head = 0; head < shape_.query_heads; ++head) {
+        const size_t at =
+            (r * static_cast<size_t>(shape_.query_heads) + static_cast<size_t>(head)) *
+            static_cast<size_t>(d);
+        if (row.position < 0) {
+          for (int i = 0; i < d; ++i) ASSERT_TRUE(std::isnan(found.q[at + static_cast<size_t>(i)]));
+          continue;
+        }
+        const auto expected = Turned(row, head, shape_.norms_q ? &q_norm_ : nullptr);
+        for (int i = 0; i < d; ++i) {
+          ASSERT_NEAR(static_cast<double>(found.q[at + static_cast<size_t>(i)]),
+                      expected[static_cast<size_t>(i)], 2e-5)
+              << "row " << r << ", q head " << head << ", dim " << i;
+        }
+      }
+      if (row.position < 0) continue;
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        const auto k = Turned(row, shape_.query_heads + head, shape_.norms_k ? &k_norm_ : nullptr);
+        for (int i = 0; i < d; ++i) {
+          uint16_t& k_bits = found.pool[SlotOf(row, 0, head) + static_cast<size_t>(i)];
+          uint16_t& v_bits = found.pool[SlotOf(row, 1, head) + static_cast<size_t>(i)];
+          const double expected = k[static_cast<size_t>(i)];
+          ASSERT_NEAR(static_cast<double>(ToF32(&k_bits, shape_.dtype)), expected,
+                      Precision(shape_.dtype) * std::fabs(expected) + 2e-5)
+              << "row " << r << ", k head " << head << ", dim " << i;
+          const int v_dim = (shape_.query_heads + shape_.kv_heads + head) * d + i;
+          const uint16_t v = Round16(row.qkv[static_cast<size_t>(v_dim)], shape_.dtype);
+          ASSERT_EQ(v_bits, v) << "row " << r << ", v head " << head << ", dim " << i;
+          k_bits = v_bits = 0xffff;
+        }
+      }
+    }
+    ASSERT_EQ(std::count(found.pool.begin(), found.pool.end(), 0xffff),
+              static_cast<ptrdiff_t>(found.pool.size()))
+        << "wrote beside the slots";
+  }
+}
+
+// The promise that prefixes are reused on: a slot's bits are the row's own.
+TEST_F(CudaRopeWriteTest, ARowIsTheSameAloneAndInAnyOrderOfWarps) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 20; ++round) {
+    ChangeMachine();
+    MakeShape();
+    const std::vector<Row> rows = RandomRows();
+    const Result all = Run(rows);
+    const size_t r = static_cast<size_t>(Int(0, static_cast<int>(rows.size()) - 1));
+    if (rows[r].position < 0) continue;
+    ChangeMachine();
+    const Result one = Run({rows[r]});
+    const size_t q_width = one.q.size();
+    ASSERT_EQ(std::memcmp(one.q.data(), all.q.data() + r * q_width, q_width * sizeof(float)), 0);
+    for (int part = 0; part < 2; ++part) {
+      for (int head = 0; head < shape_.kv_heads; ++head) {
+        const size_t slot = SlotOf(rows[r], part, head);
+        ASSERT_EQ(std::memcmp(&one.pool[slot], &all.pool[slot],
+                              static_cast<size_t>(shape_.head_dim) * sizeof(uint16_t)),
+                  0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::backend::cuda

@@ -1,0 +1,63 @@
+#include "common/backend/make_backend.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "common/base/error.h"
+
+namespace baton::backend {
+namespace {
+
+TEST(ParseDeviceTest, TakesWhatTheFlagMayBe) {
+  EXPECT_EQ(ParseDevice("cpu").value(), (Device{Device::Kind::kCpu, 0}));
+  EXPECT_EQ(ParseDevice("auto").value(), (Device{Device::Kind::kAuto, 0}));
+  EXPECT_EQ(ParseDevice("cuda").value(), (Device{Device::Kind::kCuda, 0}));
+  EXPECT_EQ(ParseDevice("cuda:0").value(), (Device{Device::Kind::kCuda, 0}));
+  EXPECT_EQ(ParseDevice("cuda:1023").value(), (Device{Device::Kind::kCuda, 1023}));
+  for (const char* text : {"", "gpu", "CPU", "cuda:", "cuda:-1", "cuda:+1", "cuda: 1", "cuda:1024",
+                           "cuda:99999999999999999999", "cuda:0x1", "cuda0", "cpu:0"}) {
+    const absl::Status status = ParseDevice(text).status();
+    EXPECT_EQ(ErrorReason(status), "BAD_OPTION") << text;
+    EXPECT_EQ(ErrorField(status), "--device") << text;
+  }
+}
+
+TEST(MakeBackendTest, TheDeviceDecides) {
+  BackendOptions options;
+  options.thread_count = 1;
+  options.device = "cpu";
+  EXPECT_EQ(MakeBackend(options).value()->Description().substr(0, 3), "cpu");
+  options.device = "gpu";
+  EXPECT_EQ(ErrorReason(MakeBackend(options).status()), "BAD_OPTION");
+  // More GPUs than any machine has, so that it holds where there is one too.
+  options.device = "cuda:1023";
+  const absl::Status status = MakeBackend(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(status), "NO_CUDA") << status;
+}
+
+#if !BATON_CUDA
+TEST(MakeBackendTest, AutoIsTheCpuWithoutCuda) {
+  BackendOptions options;
+  options.thread_count = 1;
+  options.device = "auto";
+  EXPECT_EQ(MakeBackend(options).value()->Description().substr(0, 3), "cpu");
+  // The build is the reason, and the message says what to do.
+  options.device = "cuda:0";
+  EXPECT_NE(MakeBackend(options).status().message().find("cuda-release"), std::string::npos);
+}
+#endif
+
+TEST(MakeBackendTest, TheShareOfTheMemoryIsAShare) {
+  for (const double share : {0.0, -0.5, 1.01, std::numeric_limits<double>::quiet_NaN()}) {
+    BackendOptions options;
+    options.gpu_memory_utilization = share;
+    const absl::Status status = MakeBackend(options).status();
+    EXPECT_EQ(ErrorField(status), "--gpu-memory-utilization") << share;
+  }
+}
+
+}  // namespace
+}  // namespace baton::backend

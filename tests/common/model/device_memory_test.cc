@@ -1,0 +1,97 @@
+#include "common/model/device_memory.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "common/backend/cpu/cpu_backend.h"
+#include "common/model/transformer.h"
+#include "gtest/gtest.h"
+#include "tests/testing/forwarding_backend.h"
+
+namespace baton::model {
+namespace {
+
+// Counts what it is asked for.
+class CountingBackend final : public baton::testing::ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> Allocate(size_t size_bytes) override {
+    size.Add(static_cast<int64_t>(size_bytes));
+    return ForwardingBackend::Allocate(size_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Pack(
+      absl::Span<const backend::HostMatrix> stacked) override {
+    auto packed = ForwardingBackend::Pack(stacked);
+    if (packed.ok()) {
+      size.Add((*packed)->out_features() * (*packed)->in_features() *
+               static_cast<int64_t>(SizeOf(activation_dtype())));
+    }
+    return packed;
+  }
+  absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(
+      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
+    for (int i = 0; i < 2; ++i) {
+      size.Add(static_cast<int64_t>(inverse_frequencies.size()) * max_positions * 4);
+    }
+    return ForwardingBackend::MakeRopeTable(inverse_frequencies, max_positions, factor);
+  }
+
+  MemorySize size;
+};
+
+// What is foretold from the config is what loading takes, to the byte, for every architecture.
+TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
+  using Compute = backend::BackendOptions::Compute;
+  for (const char* shape :
+       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-qwen2-bf16"}) {
+    for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
+      SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32" : " bf16"));
+      auto cpu = backend::MakeCpuBackend({.compute = compute, .thread_count = 1});
+      if (!cpu.ok()) continue;  // this CPU doesn't multiply bfloat16
+      CountingBackend backend(*std::move(cpu));
+      const std::string dir = std::string(BATON_CHECKPOINT_DIR "/") + shape;
+      const auto config = LoadModelConfig(dir);
+      ASSERT_TRUE(config.ok()) << config.status();
+      const auto transformer = Transformer::Load(
+          dir, *config, {.max_batch_tokens = 48, .max_logit_rows = 7, .max_positions = 100},
+          backend);
+      ASSERT_TRUE(transformer.ok()) << transformer.status();
+      const backend::DType activation = backend.activation_dtype();
+      const MemorySize weights = WeightMemory(
+          *config, activation,
+          absl::string_view(shape).find("bf16") == absl::string_view::npos ? backend::DType::kF32
+                                                                           : backend::DType::kBF16);
+      const MemorySize rope = RopeMemory(*config, 100);
+      const MemorySize workspaces = WorkspaceMemory(WorkspacesOf(*config, 48, 7, activation));
+      EXPECT_EQ(backend.size.bytes, weights.bytes + rope.bytes + workspaces.bytes);
+      EXPECT_EQ(backend.size.allocations,
+                weights.allocations + rope.allocations + workspaces.allocations);
+      EXPECT_GT(workspaces.bytes, 0);
+    }
+  }
+}
+
+TEST(DeviceMemoryTest, ABoundCountsEveryAllocationsRounding) {
+  MemorySize size;
+  size.Add(1);
+  size.Add(256);
+  size.Add(257);
+  EXPECT_EQ(size.UpperBound(1), 514);
+  EXPECT_EQ(size.UpperBound(256), 514 + 3 * 255);
+  EXPECT_GE(size.UpperBound(256), 256 + 256 + 512);
+}
+
+// No tensor of a step with fewer rows than logit rows has more of them.
+TEST(DeviceMemoryTest, LogitRowsAreRows) {
+  const auto config = LoadModelConfig(BATON_CHECKPOINT_DIR "/tiny-llama");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const Workspaces few = WorkspacesOf(*config, 3, 10, backend::DType::kF16);
+  EXPECT_EQ(few.logits.rows, 3);
+  EXPECT_EQ(few.logits.cols, config->vocab_size);
+  EXPECT_EQ(few.normed.size_bytes(), 3 * config->hidden_dim * 2);
+  EXPECT_EQ(few.residual.size_bytes(), 3 * config->hidden_dim * 4);
+}
+
+}  // namespace
+}  // namespace baton::model

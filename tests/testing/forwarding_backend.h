@@ -1,0 +1,102 @@
+// A backend that hands everything on to another: what tests derive from to be another device.
+#ifndef BATON_TESTS_TESTING_FORWARDING_BACKEND_H_
+#define BATON_TESTS_TESTING_FORWARDING_BACKEND_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/backend/backend.h"
+
+namespace baton::testing {
+
+class ForwardingBackend : public backend::Backend {
+ public:
+  explicit ForwardingBackend(std::unique_ptr<backend::Backend> inner) : inner_(std::move(inner)) {}
+
+  std::string Description() const override { return inner_->Description(); }
+  backend::DType activation_dtype() const override { return inner_->activation_dtype(); }
+  absl::Status Prepare(const backend::StepLimits& limits) override {
+    return inner_->Prepare(limits);
+  }
+  size_t WorkspaceBytes(const backend::StepLimits& limits) const override {
+    return inner_->WorkspaceBytes(limits);
+  }
+  std::optional<size_t> FreeBytes() const override { return inner_->FreeBytes(); }
+  absl::StatusOr<std::unique_ptr<backend::Buffer>> Allocate(size_t size_bytes) override {
+    return inner_->Allocate(size_bytes);
+  }
+  void CopyToDevice(void* device, const void* host, size_t size_bytes) override {
+    inner_->CopyToDevice(device, host, size_bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t size_bytes) override {
+    inner_->CopyToHost(host, device, size_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Pack(
+      absl::Span<const backend::HostMatrix> stacked) override {
+    return inner_->Pack(stacked);
+  }
+  absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(
+      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
+    return inner_->MakeRopeTable(inverse_frequencies, max_positions, factor);
+  }
+  std::unique_ptr<backend::DeviceBatch> Upload(const backend::RaggedBatch& batch) override {
+    return inner_->Upload(batch);
+  }
+  std::unique_ptr<backend::Event> RecordEvent() override { return inner_->RecordEvent(); }
+  std::unique_ptr<backend::KvCopier> MakeKvCopier(const backend::KvPool& pool) override {
+    return inner_->MakeKvCopier(pool);
+  }
+  void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table,
+             const backend::Tensor& out) override {
+    inner_->Embed(batch, table, out);
+  }
+  void RmsNorm(const backend::Tensor& x, const backend::Buffer& weight, float eps,
+               const backend::Tensor& out) override {
+    inner_->RmsNorm(x, weight, eps, out);
+  }
+  void AddRmsNorm(const backend::Tensor& residual, const backend::Tensor& delta,
+                  const backend::Buffer& weight, float eps, const backend::Tensor& out) override {
+    inner_->AddRmsNorm(residual, delta, weight, eps, out);
+  }
+  void MatMul(const backend::Tensor& x, const backend::PackedMatrix& weight,
+              const backend::Buffer* bias, const backend::Tensor& out) override {
+    inner_->MatMul(x, weight, bias, out);
+  }
+  void RopeWriteKv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                   const backend::RopeWriteArgs& args) override {
+    inner_->RopeWriteKv(batch, pool, args);
+  }
+  void Attention(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                 const backend::AttentionArgs& args) override {
+    inner_->Attention(batch, pool, args);
+  }
+  void SiluMul(const backend::Tensor& gate_up, const backend::Tensor& out) override {
+    inner_->SiluMul(gate_up, out);
+  }
+  void GatherLogitRows(const backend::DeviceBatch& batch, const backend::Tensor& x,
+                       const backend::Tensor& out) override {
+    inner_->GatherLogitRows(batch, x, out);
+  }
+  bool samples_on_device() const override { return inner_->samples_on_device(); }
+  void Sample(const backend::Tensor& logits, int64_t token_count,
+              absl::Span<const backend::SampleRow> rows,
+              absl::Span<backend::SampleOutcome> outcomes) override {
+    inner_->Sample(logits, token_count, rows, outcomes);
+  }
+  void CopyBlocks(const backend::KvPool& pool, absl::Span<const int32_t> sources,
+                  absl::Span<const int32_t> targets) override {
+    inner_->CopyBlocks(pool, sources, targets);
+  }
+
+ protected:
+  backend::Backend& inner() { return *inner_; }
+
+ private:
+  const std::unique_ptr<backend::Backend> inner_;
+};
+
+}  // namespace baton::testing
+
+#endif  // BATON_TESTS_TESTING_FORWARDING_BACKEND_H_
