@@ -56,7 +56,7 @@ def parse_ptx(text):
 def short_name(demangled):
     """void a::(anonymous namespace)::K<a::Half, 64>(a::Args) -> K<Half, 64>"""
     name = re.sub(r"(\w+|\(anonymous namespace\))::", "", demangled.strip())
-    name = re.sub(r"^void ", "", name)
+    name = re.sub(r"^void ", "", name).replace("> >", ">>")
     if name.endswith(")"):
         depth = 0
         for at in range(len(name) - 1, -1, -1):

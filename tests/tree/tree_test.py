@@ -165,10 +165,8 @@ def check_mirror(root, exceptions=UNMIRRORED_TESTS):
     for path in files(root, ".cc"):
         if not under(path, ("tests/common",)) or not path.name.endswith("_test.cc"):
             continue
-        folder, name = Path(*path.parts[1:-1]), path.name[:-len("_test.cc")]
-        source = folder / name
-        mirrored = any((root / place / name).with_suffix(s).is_file()
-                       for place in (folder, folder / "kernels", folder / "simt") for s in CPP)
+        source = Path(*path.parts[1:-1]) / path.name[:-len("_test.cc")]
+        mirrored = any((root / source).with_suffix(s).is_file() for s in CPP)
         if not mirrored and str(path) not in exceptions:
             yield path, f"tests nothing that exists, expected {source}.cc or {source}.h"
         if mirrored and str(path) in exceptions:
