@@ -1,0 +1,67 @@
+#include "common/backend/cuda/kernels/blocks.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+// Piece number `piece` of size_bytes: load i of thread t is 16-byte place i * threads + t of it.
+BATON_DEVICE void CopyPiece(const std::byte* from, std::byte* to, int64_t size_bytes,
+                            unsigned piece) {
+  const int64_t first = int64_t{piece} * kPieceBytes + ThreadIndex() * 16;
+  Vec16 v[kPieceLoads];
+  BATON_UNROLL for (int i = 0; i < kPieceLoads; ++i) {
+    const int64_t at = first + i * (kCopyThreads * 16);
+    if (at < size_bytes) v[i] = Load16(from + at);
+  }
+  BATON_UNROLL for (int i = 0; i < kPieceLoads; ++i) {
+    const int64_t at = first + i * (kCopyThreads * 16);
+    if (at < size_bytes) Store16(to + at, v[i]);
+  }
+}
+
+unsigned PiecesOf(int64_t size_bytes) {
+  return static_cast<unsigned>((size_bytes + kPieceBytes - 1) / kPieceBytes);
+}
+
+BATON_KERNEL(kCopyThreads)
+CopyBlocksKernel(CopyBlocksLaunch launch) {
+  const BlockPair pair = launch.pairs[BlockIndex().x];
+  CopyPiece(launch.base + pair.source * launch.block_stride_bytes,
+            launch.base + pair.target * launch.block_stride_bytes, launch.block_bytes,
+            BlockIndex().y);
+}
+
+template <bool kGather>
+BATON_KERNEL(kCopyThreads)
+StageKvKernel(StageKvLaunch launch) {
+  const GridSize block = BlockIndex();
+  std::byte* in_pool = launch.base + launch.blocks[block.x] * launch.block_stride_bytes +
+                       (launch.first_layer + int64_t{block.y}) * launch.layer_stride_bytes;
+  std::byte* staged = launch.staging + (int64_t{block.y} * Grid().x + block.x) * launch.chunk_bytes;
+  CopyPiece(kGather ? in_pool : staged, kGather ? staged : in_pool, launch.chunk_bytes, block.z);
+}
+
+template <bool kGather>
+void LaunchStageKv(const StageKvLaunch& launch, int blocks, int layer_count, Stream stream) {
+  if (blocks == 0 || layer_count == 0) return;
+  const GridSize grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(layer_count),
+                         PiecesOf(launch.chunk_bytes)};
+  Launch(StageKvKernel<kGather>, grid, kCopyThreads, 0, stream, launch);
+}
+
+}  // namespace
+
+void LaunchCopyBlocks(const CopyBlocksLaunch& launch, int pairs, Stream stream) {
+  if (pairs == 0) return;
+  Launch(CopyBlocksKernel, {static_cast<unsigned>(pairs), PiecesOf(launch.block_bytes), 1},
+         kCopyThreads, 0, stream, launch);
+}
+
+void LaunchGatherKv(const StageKvLaunch& launch, int blocks, int layer_count, Stream stream) {
+  LaunchStageKv<true>(launch, blocks, layer_count, stream);
+}
+
+void LaunchScatterKv(const StageKvLaunch& launch, int blocks, int layer_count, Stream stream) {
+  LaunchStageKv<false>(launch, blocks, layer_count, stream);
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,50 @@
+// Copies of KV blocks within the device: for copy-on-write, and between the pool and the contiguous
+// staging that a copy engine moves to and from the host (transfer). Bytes only.
+//
+// A block of threads moves one piece of kPieceBytes: every thread has kPieceLoads loads of 16 bytes
+// under way before it stores, so that few blocks of threads keep the memory busy (Little's law).
+//
+// Bytes: each copied one read once and written once.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_BLOCKS_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_BLOCKS_H_
+
+#include "common/backend/cuda/simt/simt.h"
+
+namespace baton::backend::cuda {
+
+inline constexpr int kCopyThreads = 128;
+inline constexpr int kPieceLoads = 4;
+inline constexpr int kPieceBytes = kCopyThreads * kPieceLoads * 16;
+
+struct BlockPair {
+  int32_t source, target;
+};
+
+// Whole blocks, all layers. Pointers, strides and sizes here and below are multiples of 16 bytes.
+// REQUIRES: the targets differ, and none is a source.
+struct CopyBlocksLaunch {
+  std::byte* base;
+  int64_t block_stride_bytes;
+  int64_t block_bytes;
+  const BlockPair* pairs;
+};
+void LaunchCopyBlocks(const CopyBlocksLaunch& launch, int pairs, Stream stream);
+
+// The chunks of layers [first_layer, first_layer + layer_count) of blocks, to or from `staging`:
+// [layer of the range][block of the list][chunk_bytes].
+struct StageKvLaunch {
+  std::byte* base;
+  int64_t block_stride_bytes;
+  int64_t layer_stride_bytes;
+  int64_t chunk_bytes;  // of one layer of one block
+  int first_layer;
+  const int32_t* blocks;
+  std::byte* staging;
+};
+void LaunchGatherKv(const StageKvLaunch& launch, int blocks, int layer_count, Stream stream);
+// REQUIRES: the blocks differ.
+void LaunchScatterKv(const StageKvLaunch& launch, int blocks, int layer_count, Stream stream);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_BLOCKS_H_

@@ -1,0 +1,85 @@
+#include "common/backend/cuda/kernels/elements.cuh"
+#include "common/backend/cuda/kernels/elementwise.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr float kLog2E = 1.44269504088896340736f;
+
+// The first column of the thread's unit, in row BlockIndex().x.
+BATON_DEVICE int FirstColumn() {
+  return (static_cast<int>(BlockIndex().y) * kPassThreads + ThreadIndex()) * kUnitElements;
+}
+
+GridSize PassGrid(int rows, int cols) {
+  const int units = cols / kUnitElements;
+  return {static_cast<unsigned>(rows),
+          static_cast<unsigned>((units + kPassThreads - 1) / kPassThreads), 1};
+}
+
+template <class TableRow>
+BATON_KERNEL(kPassThreads)
+GatherKernel(GatherLaunch launch) {
+  const int64_t row = BlockIndex().x;
+  const int column = FirstColumn();
+  if (column >= launch.cols) return;
+  float x[kUnitElements];
+  TableRow::Load(static_cast<const typename TableRow::Stored*>(launch.table) +
+                     launch.row_of[row] * launch.table_stride + column,
+                 x);
+  StoreUnit(x, launch.out + row * launch.out_stride + column);
+}
+
+BATON_DEVICE float Silu(float x) { return Divide(x, Add(1.0f, Exp2(Mul(x, -kLog2E)))); }
+
+template <class OutRow>
+BATON_KERNEL(kPassThreads)
+SiluMulKernel(SiluMulLaunch launch) {
+  const int64_t row = BlockIndex().x;
+  const int column = FirstColumn();
+  if (column >= launch.cols) return;
+  float gate[kUnitElements], up[kUnitElements];
+  const float* from = launch.gate_up + row * launch.gate_up_stride + column;
+  LoadUnit(from, gate);
+  LoadUnit(from + launch.cols, up);
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = Mul(Silu(gate[i]), up[i]);
+  OutRow::Store(
+      gate, static_cast<typename OutRow::Stored*>(launch.out) + row * launch.out_stride + column);
+}
+
+BATON_KERNEL(kPassThreads)
+AddBiasKernel(AddBiasLaunch launch) {
+  const int64_t row = BlockIndex().x;
+  const int column = FirstColumn();
+  if (column >= launch.cols) return;
+  float x[kUnitElements], bias[kUnitElements];
+  LoadOwnUnit(launch.x + row * launch.x_stride + column, x);
+  LoadUnit(launch.bias + column, bias);
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) x[i] = Add(x[i], bias[i]);
+  StoreUnit(x, launch.x + row * launch.x_stride + column);
+}
+
+}  // namespace
+
+void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Stream stream) {
+  if (rows == 0) return;
+  WithRowType(table_dtype, [&](auto table_row) {
+    Launch(GatherKernel<decltype(table_row)>, PassGrid(rows, launch.cols), kPassThreads, 0, stream,
+           launch);
+  });
+}
+
+void LaunchSiluMul(const SiluMulLaunch& launch, DType out_dtype, int rows, Stream stream) {
+  if (rows == 0) return;
+  WithRowType(out_dtype, [&](auto out_row) {
+    Launch(SiluMulKernel<decltype(out_row)>, PassGrid(rows, launch.cols), kPassThreads, 0, stream,
+           launch);
+  });
+}
+
+void LaunchAddBias(const AddBiasLaunch& launch, int rows, Stream stream) {
+  if (rows == 0) return;
+  Launch(AddBiasKernel, PassGrid(rows, launch.cols), kPassThreads, 0, stream, launch);
+}
+
+}  // namespace baton::backend::cuda

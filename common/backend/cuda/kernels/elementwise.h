@@ -1,0 +1,50 @@
+// Kernels that pass over rows once, eight elements a thread: bound by memory, with nothing to share
+// between threads. A block takes kPassThreads units of one row.
+//
+// Bytes a row of n: Embed n of the table's elements read, 4 n written; SiluMul 8 n read, n of out's
+// written; GatherRows 4 n read and written; AddBias 4 n read and written, the bias from the cache.
+//
+// Pointers are multiples of 16 bytes; strides (in elements) and widths are of 8.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTWISE_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTWISE_H_
+
+#include "common/backend/cuda/simt/simt.h"
+#include "common/backend/tensor.h"
+
+namespace baton::backend::cuda {
+
+inline constexpr int kPassThreads = 128;
+
+// out[r] = table[row_of[r]], as f32: the embedding of tokens, and rows picked by their numbers.
+struct GatherLaunch {
+  const void* table;  // [any, cols]
+  int64_t table_stride;
+  const int32_t* row_of;  // [rows], each a row of the table
+  float* out;             // [rows, cols]
+  int64_t out_stride;
+  int cols;
+};
+void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Stream stream);
+
+// out = silu(gate) * up, silu(x) = x / (1 + e^-x).
+struct SiluMulLaunch {
+  const float* gate_up;  // [rows, 2 * cols], gate first
+  int64_t gate_up_stride;
+  void* out;  // [rows, cols]
+  int64_t out_stride;
+  int cols;
+};
+void LaunchSiluMul(const SiluMulLaunch& launch, DType out_dtype, int rows, Stream stream);
+
+// x += bias: where a product's own epilogue cannot add it.
+struct AddBiasLaunch {
+  float* x;  // [rows, cols]
+  int64_t x_stride;
+  const float* bias;  // [cols]
+  int cols;
+};
+void LaunchAddBias(const AddBiasLaunch& launch, int rows, Stream stream);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTWISE_H_
