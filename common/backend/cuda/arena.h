@@ -29,7 +29,7 @@ class Arena {
  private:
   const size_t size_bytes_;
   size_t used_bytes_ = 0;
-  std::map<size_t, size_t> free_;   // offset -> size
+  std::map<size_t, size_t> free_;  // offset -> size
   std::map<size_t, size_t> taken_;
 };
 

@@ -53,8 +53,8 @@ CudaBatch::~CudaBatch() { upload_.slots_[static_cast<size_t>(slot_)].used = fals
 size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& room) {
   const auto rows = static_cast<size_t>(limits.max_rows);
   const auto sequences = static_cast<size_t>(limits.max_sequences);
-  const auto blocks_a_sequence = static_cast<size_t>(
-      (limits.max_positions + limits.block_tokens - 1) / limits.block_tokens);
+  const auto blocks_a_sequence =
+      static_cast<size_t>((limits.max_positions + limits.block_tokens - 1) / limits.block_tokens);
   return 4 * Rounded(rows * sizeof(int32_t)) +
          Rounded(sequences * blocks_a_sequence * sizeof(int32_t)) +
          Rounded(sequences * sizeof(SequenceEntry)) +
@@ -90,7 +90,8 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
   Slot& slot = *free_slot;
   if (slot.copied != nullptr) slot.copied->Wait();
   slot.used = true;
-  auto result = absl::WrapUnique(new CudaBatch(*this, static_cast<int>(free_slot - slots_.begin())));
+  auto result =
+      absl::WrapUnique(new CudaBatch(*this, static_cast<int>(free_slot - slots_.begin())));
   CudaBatch& to = *result;
   const size_t rows = batch.tokens.size();
   BATON_CHECK(rows > 0 && rows <= static_cast<size_t>(limits_.max_rows)) << rows << " rows";
@@ -111,8 +112,7 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
   // Only the blocks that the step's tokens lie in: more may be reserved.
   const auto blocks_of = [&](const SequenceRows& sequence) {
     const int end = sequence.context + sequence.row_count;
-    const auto count =
-        static_cast<size_t>((end + limits_.block_tokens - 1) / limits_.block_tokens);
+    const auto count = static_cast<size_t>((end + limits_.block_tokens - 1) / limits_.block_tokens);
     BATON_CHECK_GE(sequence.blocks.size(), count) << "blocks for " << end << " tokens";
     return sequence.blocks.first(count);
   };
@@ -144,9 +144,8 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
   }
   BATON_CHECK_EQ(row, to.rows);
 
-  const AttentionPlan plan =
-      PlanAttention(absl::MakeConstSpan(entries, batch.sequences.size()),
-                    limits_.query_heads / limits_.kv_heads, room_);
+  const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, batch.sequences.size()),
+                                           limits_.query_heads / limits_.kv_heads, room_);
   packer.Copy(absl::MakeConstSpan(plan.split_items), &to.d_split_items);
   packer.Copy(absl::MakeConstSpan(plan.tile_items), &to.d_tile_items);
   to.split_items = static_cast<int>(plan.split_items.size());

@@ -1,5 +1,5 @@
-// Steps' batches on their way to the device: one packed copy each, through a few slots that are made
-// at start.
+// Steps' batches on their way to the device: one packed copy each, through a few slots that are
+// made at start.
 #ifndef BATON_COMMON_BACKEND_CUDA_BATCH_UPLOAD_H_
 #define BATON_COMMON_BACKEND_CUDA_BATCH_UPLOAD_H_
 

@@ -20,8 +20,7 @@ namespace {
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 void Check(cublasStatus_t status, const char* call) {
-  BATON_CHECK(status == CUBLAS_STATUS_SUCCESS)
-      << call << ": " << cublasLtGetStatusString(status);
+  BATON_CHECK(status == CUBLAS_STATUS_SUCCESS) << call << ": " << cublasLtGetStatusString(status);
 }
 
 template <class T, cublasStatus_t (*kDestroy)(T)>
@@ -33,9 +32,9 @@ using Layout = std::unique_ptr<cublasLtMatrixLayout_t,
                                Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
 using Description =
     std::unique_ptr<cublasLtMatmulDesc_t, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
-using Preference = std::unique_ptr<
-    cublasLtMatmulPreference_t,
-    Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+using Preference =
+    std::unique_ptr<cublasLtMatmulPreference_t,
+                    Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
 
 Layout MakeLayout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride) {
   cublasLtMatrixLayout_t layout = nullptr;
@@ -127,8 +126,8 @@ class CublasProducts final : public Products {
     cublasLtMatmulHeuristicResult_t result = {};
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle_, operands.description.get(), operands.w.get(), operands.x.get(),
-        operands.out.get(), operands.out.get(), made, 1, &result, &count);
+        handle_, operands.description.get(), operands.w.get(), operands.x.get(), operands.out.get(),
+        operands.out.get(), made, 1, &result, &count);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) return std::nullopt;
     return result.algo;
   }

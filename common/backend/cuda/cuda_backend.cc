@@ -11,7 +11,6 @@
 #include "common/backend/cpu/convert.h"
 #include "common/backend/cuda/arena.h"
 #include "common/backend/cuda/batch_upload.h"
-#include "common/backend/cuda/device_sampler.h"
 #include "common/backend/cuda/host_staging.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
@@ -109,8 +108,7 @@ class CudaBackend final : public Backend {
   void CopyToHost(void* host, const void* device, size_t size_bytes) override {
     staging_->CopyToHost(host, device, size_bytes);
   }
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(
-      absl::Span<const HostMatrix> stacked) override;
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(absl::Span<const HostMatrix> stacked) override;
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override;
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
@@ -135,12 +133,6 @@ class CudaBackend final : public Backend {
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void SiluMul(const Tensor& gate_up, const Tensor& out) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
-  bool samples_on_device() const override { return true; }
-  void Sample(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
-              absl::Span<SampleOutcome> outcomes) override {
-    BATON_CHECK(sampler_ != nullptr) << "Prepare comes first";
-    sampler_->Sample(logits, token_count, rows, outcomes);
-  }
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                   absl::Span<const int32_t> targets) override;
 
@@ -151,8 +143,8 @@ class CudaBackend final : public Backend {
     size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
     size_t total() const {
       // Each is rounded up to the arena's alignment.
-      return upload + partials + counters + totals + sampler + products + copied_blocks +
-             copier + 8 * Arena::kAlignment;
+      return upload + partials + counters + totals + sampler + products + copied_blocks + copier +
+             8 * Arena::kAlignment;
     }
   };
   Workspaces WorkspacesFor(const StepLimits& limits) const;
@@ -174,7 +166,6 @@ class CudaBackend final : public Backend {
 
   StepLimits limits_;
   std::unique_ptr<BatchUpload> upload_;
-  std::unique_ptr<DeviceSampler> sampler_;
   std::unique_ptr<Buffer> copier_staging_;
   float* partials_ = nullptr;
   unsigned* counters_ = nullptr;
@@ -206,10 +197,11 @@ CudaBackend::Workspaces CudaBackend::WorkspacesFor(const StepLimits& limits) con
                        static_cast<int>(kMaxPartialBytes / partial_bytes));
   sizes.upload = BatchUpload::DeviceBytes(limits, sizes.room);
   sizes.partials = static_cast<size_t>(sizes.room.partials * partial_bytes);
-  sizes.counters = static_cast<size_t>(sizes.room.row_tiles * heads) * sizeof(unsigned);
-  sizes.totals = static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) *
-                 sizeof(float);
-  sizes.sampler = DeviceSampler::DeviceBytes(limits);
+  sizes.counters =
+      static_cast<size_t>(sizes.room.row_tiles * heads * CounterCount(dim)) * sizeof(unsigned);
+  sizes.totals =
+      static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
+  sizes.sampler = 0;
   sizes.products = products_ == nullptr ? 0 : products_->WorkspaceBytes();
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
   const int64_t chunk_bytes = 2 * heads * limits.block_tokens * limits.head_dim *
@@ -245,15 +237,13 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   limits_ = limits;
   const Workspaces sizes = WorkspacesFor(limits);
   BATON_ASSIGN_OR_RETURN(void* const upload, Keep(sizes.upload));
-  BATON_ASSIGN_OR_RETURN(
-      upload_, BatchUpload::Make(limits, sizes.room, upload, *runtime_, stream_));
+  BATON_ASSIGN_OR_RETURN(upload_,
+                         BatchUpload::Make(limits, sizes.room, upload, *runtime_, stream_));
   BATON_ASSIGN_OR_RETURN(void* const partials, Keep(sizes.partials));
   BATON_ASSIGN_OR_RETURN(void* const counters, Keep(sizes.counters));
   BATON_ASSIGN_OR_RETURN(void* const totals, Keep(sizes.totals));
   BATON_ASSIGN_OR_RETURN(void* const copied_blocks, Keep(sizes.copied_blocks));
   BATON_ASSIGN_OR_RETURN(copier_staging_, Allocate(sizes.copier));
-  BATON_ASSIGN_OR_RETURN(void* const sampler, Keep(sizes.sampler));
-  BATON_ASSIGN_OR_RETURN(sampler_, DeviceSampler::Make(limits, sampler, *runtime_, stream_));
   if (products_ != nullptr) {
     BATON_ASSIGN_OR_RETURN(void* const products, Keep(sizes.products));
     products_->SetWorkspace(products);
@@ -274,10 +264,10 @@ absl::StatusOr<void*> CudaBackend::Keep(size_t size_bytes) {
 absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(size_t size_bytes) {
   const std::optional<size_t> offset = arena_.Take(size_bytes);
   if (!offset) {
-    return MakeError(absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
-                     absl::StrCat(size_bytes, " bytes asked for, ", arena_.LargestFree(),
-                                  " are free of the ", arena_.size_bytes(),
-                                  " that --gpu-memory-utilization leaves"));
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
+        absl::StrCat(size_bytes, " bytes asked for, ", arena_.LargestFree(), " are free of the ",
+                     arena_.size_bytes(), " that --gpu-memory-utilization leaves"));
   }
   auto buffer = std::make_unique<ArenaBuffer>(arena_, base_, *offset, size_bytes);
   runtime_->Zero(buffer->data(), size_bytes, stream_);
@@ -294,9 +284,9 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaBackend::Pack(
     rows += matrix.rows;
   }
   if (cols % 8 != 0) {
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     absl::StrCat("--device cuda: a matrix of ", cols,
-                                  " columns, expected a multiple of 8"));
+    return MakeError(
+        absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+        absl::StrCat("--device cuda: a matrix of ", cols, " columns, expected a multiple of 8"));
   }
   const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(activation_dtype_);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
@@ -544,11 +534,10 @@ absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_c
       return DType::kF16;
     case BackendOptions::Compute::kBF16:
       if (has_bf16) return DType::kBF16;
-      return InvalidField(
-          "BAD_OPTION", "--dtype",
-          absl::StrCat("bfloat16 given, but the GPU has compute capability ",
-                       compute_capability / 10, ".", compute_capability % 10,
-                       ", expected 8.0 or newer, or float16"));
+      return InvalidField("BAD_OPTION", "--dtype",
+                          absl::StrCat("bfloat16 given, but the GPU has compute capability ",
+                                       compute_capability / 10, ".", compute_capability % 10,
+                                       ", expected 8.0 or newer, or float16"));
     case BackendOptions::Compute::kF32:
       break;
   }
@@ -579,9 +568,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> 
   }
   const size_t arena_bytes = (share - used) / Arena::kAlignment * Arena::kAlignment;
   BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(arena_bytes));
-  auto backend =
-      std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
-                                    static_cast<std::byte*>(base), arena_bytes);
+  auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
+                                               static_cast<std::byte*>(base), arena_bytes);
   BATON_RETURN_IF_ERROR(backend->Initialize());
   return backend;
 }

@@ -4,8 +4,8 @@
 // the residual stream, norms, rotation, softmax and logits are float32. All device memory is one
 // arena, taken when the backend is made; nothing allocates in a step.
 //
-// Attention, norms and all that works row by row give the same bits in every batch. Products do with
-// BackendOptions::deterministic; without it cuBLASLt picks an algorithm by the number of rows.
+// Attention, norms and all that works row by row give the same bits in every batch. Products do
+// with BackendOptions::deterministic; without it cuBLASLt picks an algorithm by the number of rows.
 #ifndef BATON_COMMON_BACKEND_CUDA_CUDA_BACKEND_H_
 #define BATON_COMMON_BACKEND_CUDA_CUDA_BACKEND_H_
 

@@ -45,9 +45,9 @@ absl::StatusOr<std::unique_ptr<CudaKvCopier>> CudaKvCopier::Make(const KvPool& p
                                                                  Runtime& runtime) {
   auto copier = absl::WrapUnique(new CudaKvCopier(pool, std::move(staging), runtime));
   BATON_ASSIGN_OR_RETURN(void* const ids, runtime.AllocatePinned(IdBytes(copier->chunks_at_once_)));
-  BATON_ASSIGN_OR_RETURN(void* const chunks,
-                         runtime.AllocatePinned(static_cast<size_t>(copier->chunks_at_once_) *
-                                                copier->chunk_bytes_));
+  BATON_ASSIGN_OR_RETURN(
+      void* const chunks,
+      runtime.AllocatePinned(static_cast<size_t>(copier->chunks_at_once_) * copier->chunk_bytes_));
   absl::MutexLock lock(&copier->mutex_);
   copier->pinned_ids_ = static_cast<int32_t*>(ids);
   copier->pinned_chunks_ = static_cast<std::byte*>(chunks);

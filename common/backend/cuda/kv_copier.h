@@ -42,7 +42,7 @@ class CudaKvCopier final : public KvCopier {
   const Stream stream_;
 
   absl::Mutex mutex_;
-  const std::unique_ptr<Buffer> staging_;          // ids, then chunks
+  const std::unique_ptr<Buffer> staging_;  // ids, then chunks
   int32_t* pinned_ids_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::byte* pinned_chunks_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };

@@ -19,11 +19,11 @@
 namespace baton::backend::cuda {
 
 struct DeviceProperties {
-  std::string name;              // e.g. "Tesla T4"
-  int compute_capability = 0;    // 75 for 7.5
+  std::string name;            // e.g. "Tesla T4"
+  int compute_capability = 0;  // 75 for 7.5
   int multiprocessors = 0;
   size_t total_bytes = 0;
-  size_t free_bytes = 0;         // when it was opened
+  size_t free_bytes = 0;  // when it was opened
 };
 
 // A point of a stream. The runtime outlives it.
@@ -46,8 +46,7 @@ class Runtime {
   virtual Stream MakeStream() = 0;
 
   // Enqueued; host memory must be pinned.
-  virtual void CopyToDevice(void* device, const void* pinned, size_t size_bytes,
-                            Stream stream) = 0;
+  virtual void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) = 0;
   virtual void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) = 0;
   virtual void Zero(void* device, size_t size_bytes, Stream stream) = 0;
   // Waits for all that was enqueued.
