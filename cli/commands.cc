@@ -17,6 +17,7 @@ constexpr int kMaxWorkers = 64;
 struct WorkerFlags {
   std::map<std::string, std::string> values;
   bool no_prefix_caching = false;
+  bool deterministic = false;
 };
 
 void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
@@ -39,8 +40,11 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                            "--max-num-batched-tokens", "--threads"}) {
     app->add_option(flag, worker->values[flag], "For every worker")->check(count);
   }
-  app->add_option("--kv-cache-memory", worker->values["--kv-cache-memory"], "For every worker");
-  app->add_option("--dtype", worker->values["--dtype"], "For every worker");
+  for (const char* flag :
+       {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization"}) {
+    app->add_option(flag, worker->values[flag], "For every worker");
+  }
+  app->add_flag("--deterministic", worker->deterministic, "For every worker");
   app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", worker->no_prefix_caching,
                 "For every worker");
 }
@@ -191,6 +195,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     commands.up.worker_flags.push_back(flag);
     commands.up.worker_flags.push_back(value);
   }
+  if (worker.deterministic) commands.up.worker_flags.push_back("--deterministic");
   if (worker.no_prefix_caching) commands.up.worker_flags.push_back("--no-enable-prefix-caching");
   return parsed;
 }

@@ -4,15 +4,18 @@
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
 add_library(baton_flags INTERFACE)
 target_include_directories(baton_flags INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(baton_flags INTERFACE -Wall -Wextra -Wno-unused-parameter)
 # Rows must not depend on how the compiler contracts or reorders sums.
-target_compile_options(baton_flags INTERFACE -ffp-contract=off)
+target_compile_options(baton_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unused-parameter;-ffp-contract=off>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off;-fmad=false;--expt-relaxed-constexpr>")
 if(BATON_WERROR)
-  target_compile_options(baton_flags INTERFACE -Werror)
+  target_compile_options(baton_flags INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Werror>" "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
   target_compile_options(baton_flags INTERFACE -Wthread-safety)

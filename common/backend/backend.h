@@ -54,7 +54,7 @@ class DeviceBatch {
   virtual ~DeviceBatch() = default;
 };
 
-// A point in the compute stream.
+// A point in the compute stream. Destroyed on any thread, before its backend.
 class Event {
  public:
   virtual ~Event() = default;
@@ -157,6 +157,8 @@ struct BackendOptions {
   double gpu_memory_utilization = 0.9;
   // Bits of a row depend on neither batch nor chunking, at some cost in speed. The CPU always is.
   bool deterministic = false;
+  // GPU only, for tests: whatever the GPU, compute in a T4's types and within a T4's memory.
+  bool as_t4 = false;
 };
 
 class Backend {

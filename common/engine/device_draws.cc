@@ -42,7 +42,7 @@ void DeviceDraws::Add(const BatchEntry& entry, int logit_row, StepResult& result
   }
 }
 
-void DeviceDraws::Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
+bool DeviceDraws::Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
                       int rows_a_call) {
   BATON_CHECK_GE(rows_a_call, 1);
   outcomes_.assign(rows_.size(), {});
@@ -55,6 +55,7 @@ void DeviceDraws::Run(backend::Backend& backend, const backend::Tensor& logits, 
   for (size_t i = 0; i < draws_.size(); ++i) Finish(draws_[i], outcomes_[i]);
   rows_.clear();
   draws_.clear();
+  return !outcomes_.empty();
 }
 
 void DeviceDraws::Finish(const Draw& draw, const backend::SampleOutcome& outcome) {

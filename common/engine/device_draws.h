@@ -20,8 +20,8 @@ class DeviceDraws {
   // `entry` and `result` must live until Run. logit_row: of the tensor that Run is given.
   void Add(const BatchEntry& entry, int logit_row, StepResult& result);
   // Sets the results' tokens, to what model::SampleMany gives of the first token_count logits, in
-  // as few calls as rows_a_call allows, and forgets what was added.
-  void Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
+  // as few calls as rows_a_call allows, and forgets what was added. False if there was nothing.
+  bool Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
            int rows_a_call);
 
  private:

@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/backend/cpu/cpu_backend.h"
+#include "common/backend/make_backend.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/engine/device_draws.h"
+#include "common/engine/memory_plan.h"
+#include "common/model/checkpoint.h"
+#include "common/model/weights.h"
 
 namespace baton::engine {
 namespace {
@@ -58,7 +64,10 @@ class ModelEngine final : public Engine {
       backend_->CopyToDevice(Block(blocks[i]), host + i * block_bytes(), block_bytes());
     }
   }
-  std::string Description() const override { return backend_->Description(); }
+  std::string Description() const override {
+    const std::string device = backend_->Description();
+    return has_arena_ ? absl::StrCat(device, "; ", plan_.ToString()) : device;
+  }
 
  private:
   // A row whose logits are wanted.
@@ -67,8 +76,16 @@ class ModelEngine final : public Engine {
     int row;  // of the entry
   };
 
+  absl::Status MakeBackend(const EngineOptions& options);
+  absl::Status MakeLayout(const EngineOptions& options);
+  absl::Status PlanMemory(const EngineOptions& options);
   absl::Status MakePool(const EngineOptions& options);
+  backend::StepLimits Limits() const;
   void AddEntry(const BatchEntry& entry, size_t index);
+  // What is wanted of row `wanted` - `first` of `logits`: now, which returns true, or when draws_
+  // run.
+  bool UseRow(size_t wanted, size_t first, const backend::Tensor& logits, const Batch& batch,
+              std::vector<StepResult>& results);
   // logits_ are of the entry's row.
   void UseLogits(const BatchEntry& entry, int row, StepResult& result) const;
   size_t block_bytes() const { return static_cast<size_t>(pool_.block_stride_bytes); }
@@ -77,13 +94,17 @@ class ModelEngine final : public Engine {
   // Destroyed in reverse order: the backend outlives what it made.
   std::unique_ptr<backend::Backend> backend_;
   std::unique_ptr<backend::Buffer> pool_memory_;
+  std::unique_ptr<backend::KvCopier> copier_;
   std::unique_ptr<model::Transformer> transformer_;
+  MemoryPlan plan_;
+  bool has_arena_ = false;  // the plan bounds what fits
   // Scratch of Step, kept to avoid allocation.
   std::vector<int32_t> tokens_;
   std::vector<backend::SequenceRows> sequences_;
   std::vector<int32_t> logit_rows_;
   std::vector<WantedRow> wanted_;  // one a logit row
   std::vector<float> logits_;      // of one row
+  DeviceDraws draws_;
 };
 
 absl::Status ModelEngine::Initialize(const EngineOptions& options) {
@@ -97,18 +118,47 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   max_model_len_ = options.max_model_len > 0 ? options.max_model_len : config_.max_positions;
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
-  BATON_ASSIGN_OR_RETURN(backend_, backend::MakeCpuBackend(options.backend));
+  BATON_RETURN_IF_ERROR(MakeBackend(options));
+  BATON_RETURN_IF_ERROR(MakeLayout(options));
+  BATON_RETURN_IF_ERROR(PlanMemory(options));
+  const backend::StepLimits limits = Limits();
+  BATON_RETURN_IF_ERROR(backend_->Prepare(limits));
   model::TransformerOptions transformer_options;
-  transformer_options.max_batch_tokens = std::max(max_num_batched_tokens_, max_num_seqs_);
-  transformer_options.max_logit_rows = max_num_seqs_;
-  transformer_options.max_positions = max_model_len_;
+  transformer_options.max_batch_tokens = limits.max_rows;
+  transformer_options.max_logit_rows = limits.max_logit_rows;
+  transformer_options.max_positions = limits.max_positions;
   transformer_options.progress = options.progress;
   BATON_ASSIGN_OR_RETURN(transformer_, model::Transformer::Load(options.model_dir, config_,
                                                                 transformer_options, *backend_));
   return MakePool(options);
 }
 
-absl::Status ModelEngine::MakePool(const EngineOptions& options) {
+absl::Status ModelEngine::MakeBackend(const EngineOptions& options) {
+  BATON_ASSIGN_OR_RETURN(backend_, options.make_backend ? options.make_backend(options.backend)
+                                                        : backend::MakeBackend(options.backend));
+  return absl::OkStatus();
+}
+
+backend::StepLimits ModelEngine::Limits() const {
+  const model::LayerSpec& layer = config_.layers.front();
+  backend::StepLimits limits;
+  limits.max_rows = std::max(max_num_batched_tokens_, max_num_seqs_);
+  limits.max_sequences = max_num_seqs_;
+  limits.max_logit_rows = max_num_seqs_;
+  limits.max_positions = max_model_len_;
+  for (const model::LayerSpec& each : config_.layers) {
+    limits.query_heads = std::max(limits.query_heads, each.query_heads);
+  }
+  limits.kv_heads = layer.kv_heads;
+  limits.head_dim = layer.head_dim;
+  limits.block_tokens = layout_.block_tokens;
+  limits.layers = static_cast<int>(config_.layers.size());
+  limits.hidden_dim = config_.hidden_dim;
+  limits.vocab_size = config_.vocab_size;
+  return limits;
+}
+
+absl::Status ModelEngine::MakeLayout(const EngineOptions& options) {
   const model::LayerSpec& layer = config_.layers.front();
   layout_.layers = static_cast<int>(config_.layers.size());
   layout_.kv_heads = layer.kv_heads;
@@ -116,17 +166,50 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   layout_.block_tokens = options.block_tokens;
   layout_.dtype = ToKvDtype(backend_->activation_dtype());
   layout_.format_version = 1;
-  BATON_RETURN_IF_ERROR(layout_.Validate());
-  const int64_t block_bytes = static_cast<int64_t>(layout_.BlockBytes());
-  int64_t block_count = options.num_blocks;
-  if (block_count == 0) block_count = options.kv_cache_bytes / block_bytes;
-  if (block_count < 1 || block_count > std::numeric_limits<kv::BlockId>::max() ||
-      block_count > std::numeric_limits<int64_t>::max() / block_bytes) {
-    return InvalidField("KV_POOL_SIZE", "--kv-cache-memory",
-                        absl::StrCat(options.kv_cache_bytes, " bytes give ", block_count,
-                                     " KV blocks of ", block_bytes, " bytes (", layout_.ToString(),
-                                     "): expected at least 1 and fewer than 2^31"));
+  return layout_.Validate();
+}
+
+absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
+  MemoryDemand demand;
+  demand.config = &config_;
+  demand.activation = backend_->activation_dtype();
+  demand.limits = Limits();
+  demand.layout = layout_;
+  demand.num_blocks = options.num_blocks;
+  demand.kv_cache_bytes = options.kv_cache_bytes;
+  const std::optional<size_t> free_bytes = backend_->FreeBytes();
+  has_arena_ = free_bytes.has_value();
+  if (has_arena_) {
+    demand.free_bytes = static_cast<int64_t>(*free_bytes);
+    demand.kernel_bytes = static_cast<int64_t>(backend_->WorkspaceBytes(demand.limits));
+    BATON_ASSIGN_OR_RETURN(const model::Checkpoint checkpoint,
+                           model::Checkpoint::Open(options.model_dir));
+    // Where it is missing, loading says so.
+    const model::StoredTensor* embedding = checkpoint.Find(model::kEmbeddingName);
+    if (embedding != nullptr) {
+      demand.stored_embedding = embedding->entry->weight_dtype.value_or(backend::DType::kF32);
+    }
   }
+  absl::StatusOr<MemoryPlan> plan = engine::PlanMemory(demand);
+  if (!plan.ok()) return Annotate(plan.status(), backend_->Description());
+  plan_ = *std::move(plan);
+  return absl::OkStatus();
+}
+
+absl::Status ModelEngine::MakePool(const EngineOptions& options) {
+  const int64_t block_bytes = plan_.block_bytes;
+  // The plan is cautious: what it left over is blocks too, where nobody asked for so many.
+  if (has_arena_ && options.num_blocks == 0 && options.kv_cache_bytes == 0) {
+    const int64_t left = static_cast<int64_t>(*backend_->FreeBytes());
+    plan_.block_count =
+        std::min<int64_t>(left / block_bytes, std::numeric_limits<kv::BlockId>::max());
+    if (plan_.block_count < 1) {
+      return MakeError(absl::StatusCode::kResourceExhausted, "MODEL_TOO_LARGE",
+                       absl::StrCat("loading the model left ", left, " bytes of the device's, ",
+                                    "expected at least a KV block's ", block_bytes));
+    }
+  }
+  const int64_t block_count = plan_.block_count;
   absl::StatusOr<std::unique_ptr<backend::Buffer>> memory =
       backend_->Allocate(static_cast<size_t>(block_count * block_bytes));
   if (!memory.ok()) {
@@ -142,6 +225,8 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   pool_.head_dim = layout_.head_dim;
   pool_.block_tokens = layout_.block_tokens;
   pool_.dtype = backend_->activation_dtype();
+  copier_ = backend_->MakeKvCopier(pool_);
+  pool_.copier = copier_.get();
   return absl::OkStatus();
 }
 
@@ -152,6 +237,8 @@ std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserv
   wanted_.clear();
   for (size_t i = 0; i < batch.entries.size(); ++i) AddEntry(batch.entries[i], i);
   BATON_CHECK(!tokens_.empty());
+  BATON_CHECK_LE(tokens_.size(), static_cast<size_t>(Limits().max_rows));
+  BATON_CHECK_LE(sequences_.size(), static_cast<size_t>(max_num_seqs_));
   backend::RaggedBatch ragged;
   ragged.tokens = tokens_;
   ragged.sequences = sequences_;
@@ -161,19 +248,35 @@ std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserv
   std::vector<StepResult> results(batch.entries.size());
   // Padding rows of the embedding (ids that the tokenizer lacks) are never drawn.
   logits_.resize(config_.token_count);
-  int64_t first = 0;  // wanted row that logits row 0 is of
+  size_t first = 0;      // wanted row that logits row 0 is of
+  bool awaited = false;  // the step, by reading its logits
   for (size_t i = 0; i < wanted_.size(); ++i) {
-    if (static_cast<int64_t>(i) == first + logits.rows) {
-      first = static_cast<int64_t>(i);
+    if (i == first + static_cast<size_t>(logits.rows)) {
+      awaited |= draws_.Run(*backend_, logits, config_.token_count, max_num_seqs_);
+      first = i;
       logits = transformer_->MoreLogits(static_cast<int>(first));
     }
-    const float* source = static_cast<const float*>(logits.data) +
-                          (static_cast<int64_t>(i) - first) * logits.row_stride;
-    backend_->CopyToHost(logits_.data(), source, logits_.size() * sizeof(float));
-    const WantedRow& wanted = wanted_[i];
-    UseLogits(batch.entries[wanted.entry], wanted.row, results[wanted.entry]);
+    awaited |= UseRow(i, first, logits, batch, results);
   }
+  awaited |= draws_.Run(*backend_, logits, config_.token_count, max_num_seqs_);
+  if (!awaited) backend_->RecordEvent()->Wait();
   return results;
+}
+
+bool ModelEngine::UseRow(size_t wanted, size_t first, const backend::Tensor& logits,
+                         const Batch& batch, std::vector<StepResult>& results) {
+  const auto [index, row] = wanted_[wanted];
+  const BatchEntry& entry = batch.entries[index];
+  const size_t logit_row = wanted - first;
+  if (backend_->samples_on_device() && DeviceDraws::Suffice(entry, row)) {
+    draws_.Add(entry, static_cast<int>(logit_row), results[index]);
+    return false;
+  }
+  const float* source =
+      static_cast<const float*>(logits.data) + static_cast<int64_t>(logit_row) * logits.row_stride;
+  backend_->CopyToHost(logits_.data(), source, logits_.size() * sizeof(float));
+  UseLogits(entry, row, results[index]);
+  return true;
 }
 
 void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {

@@ -23,12 +23,15 @@ struct EngineOptions {
   std::string model_dir;
   backend::BackendOptions backend;
   int block_tokens = 16;
-  int num_blocks = 0;  // 0: as many as kv_cache_bytes holds
-  int64_t kv_cache_bytes = 1LL << 30;
+  int num_blocks = 0;                    // 0: as many as kv_cache_bytes holds
+  int64_t kv_cache_bytes = 0;            // 0: all that is left of a GPU's share; on the CPU 1 GiB
   int max_model_len = 0;                 // 0: what the model was made for
   int max_num_batched_tokens = 2048;     // rows of the largest step
   int max_num_seqs = 64;                 // entries of the largest step
   std::function<void(double)> progress;  // of loading, 0 to 1
+  // Empty: backend::MakeBackend.
+  std::function<absl::StatusOr<std::unique_ptr<backend::Backend>>(const backend::BackendOptions&)>
+      make_backend;
 };
 
 // The result of a step for one entry. An error fails that request, not the step.
@@ -50,10 +53,12 @@ class Engine {
   virtual ~Engine() = default;
 
   // Loads the model, makes the KV pool. INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED about files and
-  // options; RESOURCE_EXHAUSTED, with the arithmetic, if it does not fit.
+  // options; RESOURCE_EXHAUSTED, with the arithmetic, if it does not fit: on a GPU
+  // (MODEL_TOO_LARGE) before the weights are read.
   static absl::StatusOr<std::unique_ptr<Engine>> Load(const EngineOptions& options);
 
-  // One forward pass and the sampling of its entries, results in the entries' order.
+  // One forward pass and the sampling of its entries, results in the entries' order. Waits: what
+  // it has written to the blocks may be read by anyone.
   // REQUIRES: 1 <= rows <= max_num_batched_tokens, at most max_num_seqs entries.
   virtual std::vector<StepResult> Step(const Batch& batch,
                                        model::LayerObserver* observer = nullptr) = 0;
@@ -64,7 +69,7 @@ class Engine {
   // kv_layout().BlockBytes().
   virtual void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) = 0;
   virtual void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) = 0;
-  // One line for people: device, instruction set, threads, types.
+  // One line for people: device, instruction set or chip, types; what fits, where that is bounded.
   virtual std::string Description() const = 0;
 
   const model::ModelConfig& config() const { return config_; }

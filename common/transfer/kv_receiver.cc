@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "common/backend/backend.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
@@ -214,10 +216,20 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
 
 void KvReceiver::Write(int layer, int first_index, int block_count, const Segments& payload) {
   PayloadReader reader(payload);
-  for (int i = first_index; i < first_index + block_count; ++i) {
-    std::byte* target = plan_.pool.base + plan_.blocks[i] * plan_.pool.block_stride_bytes +
-                        layer * plan_.pool.layer_stride_bytes;
-    reader.Read(target, plan_.layout.ChunkBytes());
+  const backend::KvPool& pool = plan_.pool;
+  const size_t chunk_bytes = static_cast<size_t>(plan_.layout.ChunkBytes());
+  const absl::Span<const kv::BlockId> blocks =
+      absl::MakeConstSpan(plan_.blocks)
+          .subspan(static_cast<size_t>(first_index), static_cast<size_t>(block_count));
+  if (pool.copier != nullptr) {
+    gathered_.resize(chunk_bytes * blocks.size());
+    reader.Read(gathered_.data(), gathered_.size());
+    pool.copier->Write(layer, blocks, gathered_.data());
+    return;
+  }
+  for (const kv::BlockId block : blocks) {
+    reader.Read(pool.base + block * pool.block_stride_bytes + layer * pool.layer_stride_bytes,
+                chunk_bytes);
   }
 }
 

@@ -10,6 +10,7 @@
 #ifndef BATON_COMMON_TRANSFER_KV_RECEIVER_H_
 #define BATON_COMMON_TRANSFER_KV_RECEIVER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -94,6 +95,7 @@ class KvReceiver {
   absl::Status OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first);
   absl::Status CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id, int top) const;
   absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit);
+  // Of a payload that has been checked: all of it.
   void Write(int layer, int first_index, int block_count, const Segments& payload);
 
   const TransferPlan plan_;
@@ -105,6 +107,7 @@ class KvReceiver {
   int64_t missing_;                                 // (layer, block) pairs not received yet
   int kv_chunk_count_ = 0;                          // without repetitions
   TransferSummary summary_;
+  std::vector<std::byte> gathered_;  // a frame's payload on its way to a device
 };
 
 }  // namespace baton::transfer

@@ -1,8 +1,11 @@
 #include "common/transfer/kv_sender.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/base/check.h"
 #include "common/base/rpc/grpc_status.h"
@@ -21,6 +24,7 @@ constexpr size_t kMaxFieldHeaderBytes = 6;
 using BlocksPin = std::shared_ptr<const PinnedBlocks>;
 
 void DropPin(void* pin) { delete static_cast<BlocksPin*>(pin); }
+void DropCopy(void* bytes) { delete[] static_cast<std::byte*>(bytes); }
 
 }  // namespace
 
@@ -86,6 +90,29 @@ void GrpcKvSender::Finish(const absl::Status& status) {
   ServerStream::Finish(ToGrpcStatus(status));
 }
 
+std::vector<grpc::Slice> FrameSender::KvSlices(const SendItem& item) const {
+  const backend::KvPool& pool = options_.pool;
+  const size_t chunk_bytes = static_cast<size_t>(options_.layout.ChunkBytes());
+  const size_t count = static_cast<size_t>(item.block_count);
+  const absl::Span<const kv::BlockId> blocks =
+      absl::MakeConstSpan(item.blocks->ids()).subspan(static_cast<size_t>(item.first_block), count);
+  BATON_CHECK_EQ(blocks.size(), count);
+  std::vector<grpc::Slice> slices;
+  if (pool.copier != nullptr) {
+    auto copy = std::make_unique_for_overwrite<std::byte[]>(chunk_bytes * count);
+    pool.copier->Read(item.layer, blocks, item.written.get(), copy.get());
+    slices.emplace_back(copy.release(), chunk_bytes * count, &DropCopy);
+    return slices;
+  }
+  if (item.written != nullptr) item.written->Wait();
+  for (const kv::BlockId block : blocks) {
+    std::byte* data =
+        pool.base + block * pool.block_stride_bytes + item.layer * pool.layer_stride_bytes;
+    slices.emplace_back(data, chunk_bytes, &DropPin, new BlocksPin(item.blocks));
+  }
+  return slices;
+}
+
 void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
   internal::v1::PrefillFrame frame;
   frame.set_transfer_id(options_.transfer_id);
@@ -98,25 +125,19 @@ void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
       frame.mutable_accepted()->set_block_count(item.block_count);
       frame.mutable_accepted()->set_cached_prompt_tokens(item.cached_prompt_tokens);
       break;
-    case SendItem::Kind::kKvChunk: {
-      if (item.written != nullptr) item.written->Wait();
+    case SendItem::Kind::kKvChunk:
       frame.mutable_kv_chunk()->set_layer(item.layer);
       frame.mutable_kv_chunk()->set_first_block(item.first_block);
       frame.mutable_kv_chunk()->set_block_count(item.block_count);
-      const size_t chunk_bytes = options_.layout.ChunkBytes();
-      for (int i = item.first_block; i < item.first_block + item.block_count; ++i) {
-        char* data = reinterpret_cast<char*>(options_.pool.base) +
-                     item.blocks->ids()[i] * options_.pool.block_stride_bytes +
-                     item.layer * options_.pool.layer_stride_bytes;
-        payload.emplace_back(data, chunk_bytes);
-        slices.emplace_back(data, chunk_bytes, &DropPin, new BlocksPin(item.blocks));
+      slices = KvSlices(item);
+      for (const grpc::Slice& slice : slices) {
+        payload.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
       }
       ++kv_chunk_count_;
       if (options_.on_bytes_sent) {
-        options_.on_bytes_sent(static_cast<int64_t>(chunk_bytes) * item.block_count);
+        options_.on_bytes_sent(options_.layout.ChunkBytes() * item.block_count);
       }
       break;
-    }
     case SendItem::Kind::kFirstToken:
       frame.mutable_first_token()->set_token_id(item.token_id);
       *frame.mutable_first_token()->mutable_logprobs() = std::move(item.logprobs[0]);

@@ -1,4 +1,5 @@
-// The sending end of one KV transfer: zero-copy frames from the blocks.
+// The sending end of one KV transfer: frames that point into the blocks where the host can address
+// them, else frames of what it has copied from the device.
 #ifndef BATON_COMMON_TRANSFER_KV_SENDER_H_
 #define BATON_COMMON_TRANSFER_KV_SENDER_H_
 
@@ -101,12 +102,15 @@ class FrameSender : public KvSender {
  protected:
   // `urgent` items go before all others that wait.
   virtual void PushItem(SendItem item, bool urgent) = 0;
-  // The frame refers to the item's blocks, and holds them until the last slice is dropped. One
-  // thread at a time.
+  // The frame refers to the item's blocks, and holds them until the last slice is dropped; of a
+  // device's blocks it has a copy, which this waits for. One thread at a time.
   void EncodeItem(SendItem item, grpc::ByteBuffer* message);
   const Options& options() const { return options_; }
 
  private:
+  // The chunk's bytes, once they are written.
+  std::vector<grpc::Slice> KvSlices(const SendItem& item) const;
+
   const Options options_;
   // Then the first token keeps its place in the queue: it must not overtake them.
   std::atomic<bool> sent_prompt_logprobs_{false};

@@ -2,12 +2,23 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/backend/make_backend.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 
 namespace baton::worker {
+namespace {
+
+// What is wrong with it; empty if nothing is.
+std::string IsDevice(const std::string& text) {
+  return std::string(backend::ParseDevice(text).status().message());
+}
+
+}  // namespace
 
 void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_option("--model", o.model_dir, "Hugging Face directory of the model")->required();
@@ -25,22 +36,29 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
                  "how long SIGTERM lets running streams finish")
       ->check(CLI::Range(0, 3'600'000))
       ->capture_default_str();
-  app.add_option("--device", o.device, "where to compute")
-      ->check(CLI::IsMember({"cpu"}))
+  app.add_option("--device", o.device, "where to compute: cpu, cuda:N, or auto: a GPU if it can be")
+      ->check(IsDevice)
       ->capture_default_str();
   app.add_option("--dtype", o.dtype, "type of weights, activations and KV")
-      ->check(CLI::IsMember({"auto", "float32", "bfloat16"}))
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
+  app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
+                 "share of the GPU's memory for weights, workspaces and KV, above 0 and at most 1")
+      ->capture_default_str();
+  app.add_flag("--deterministic", o.deterministic,
+               "on a GPU: the same bits in every batch and chunking, a little slower (a CPU always "
+               "does)");
   app.add_option("--threads", o.threads, "compute threads; 0 for one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--block-size", o.block_size, "tokens in a KV block: 16, 32, 64, 128 or 256")
       ->check(CLI::Range(16, 256))
       ->capture_default_str();
-  app.add_option("--num-blocks", o.num_blocks, "KV blocks; 0 takes --kv-cache-memory")
+  app.add_option("--num-blocks", o.num_blocks, "KV blocks; 0: what --kv-cache-memory holds")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
-  app.add_option("--kv-cache-memory", o.kv_cache_memory_bytes, "bytes of the KV pool, e.g. 512MB")
+  app.add_option("--kv-cache-memory", o.kv_cache_memory_bytes,
+                 "bytes of the KV pool, e.g. 512MB; 0: 1 GiB on a CPU, all that is left on a GPU")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->capture_default_str();
   app.add_option("--max-model-len", o.max_model_len, "longest prompt plus answer; 0: the model's")
@@ -73,9 +91,20 @@ absl::Status Validate(const WorkerOptions& o) {
                         absl::StrCat(o.max_num_batched_tokens,
                                      " given, expected at least one block (", o.block_size, ")"));
   }
-  if (o.num_blocks == 0 && o.kv_cache_memory_bytes < 1) {
+  if (o.kv_cache_memory_bytes < 0) {
     return InvalidField("KV_POOL_SIZE", "--kv-cache-memory",
-                        absl::StrCat(o.kv_cache_memory_bytes, " given, expected 1 or more bytes"));
+                        absl::StrCat(o.kv_cache_memory_bytes, " given, expected 0 or more bytes"));
+  }
+  if (!(o.gpu_memory_utilization > 0 && o.gpu_memory_utilization <= 1)) {
+    return InvalidField(
+        "BAD_OPTION", "--gpu-memory-utilization",
+        absl::StrCat(o.gpu_memory_utilization, " given, expected more than 0 and at most 1"));
+  }
+  BATON_ASSIGN_OR_RETURN(const backend::Device device, backend::ParseDevice(o.device));
+  if (device.kind == backend::Device::Kind::kCpu && o.dtype == "float16") {
+    return InvalidField("BAD_OPTION", "--dtype",
+                        "float16 given, which takes a GPU: expected auto, float32 or bfloat16 with "
+                        "--device cpu");
   }
   return absl::OkStatus();
 }
@@ -84,10 +113,15 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
   engine::EngineOptions engine;
   engine.model_dir = o.model_dir;
   using Compute = backend::BackendOptions::Compute;
+  engine.backend.device = o.device;
   engine.backend.compute = o.dtype == "float32"    ? Compute::kF32
                            : o.dtype == "bfloat16" ? Compute::kBF16
+                           : o.dtype == "float16"  ? Compute::kF16
                                                    : Compute::kAuto;
+  engine.backend.gpu_memory_utilization = o.gpu_memory_utilization;
+  engine.backend.deterministic = o.deterministic;
   engine.backend.thread_count = o.threads;
+  engine.make_backend = o.make_backend;
   engine.block_tokens = o.block_size;
   engine.num_blocks = o.num_blocks;
   engine.kv_cache_bytes = o.kv_cache_memory_bytes;

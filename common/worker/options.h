@@ -23,16 +23,20 @@ struct WorkerOptions {
   std::string worker_id;       // empty: a random one
   int drain_grace_ms = 30'000;
 
-  std::string device = "cpu";
-  std::string dtype = "auto";  // auto, float32, bfloat16
+  std::string device = "cpu";  // cpu, cuda:N, auto: a GPU if there is one
+  std::string dtype = "auto";  // auto, float32, bfloat16, float16
+  double gpu_memory_utilization = 0.9;
+  bool deterministic = false;
   int threads = 0;             // 0: all cores
   int block_size = 16;         // tokens in a KV block
   int num_blocks = 0;          // 0: from kv_cache_memory
-  int64_t kv_cache_memory_bytes = 1LL << 30;
+  int64_t kv_cache_memory_bytes = 0;  // 0: 1 GiB on the CPU, on a GPU all that is left
   int max_model_len = 0;       // 0: what the model was made for
   int max_num_seqs = 64;
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
+  // No flag: the backend of `device`, unless a test has another.
+  decltype(engine::EngineOptions::make_backend) make_backend;
   int max_queued_requests = 256;      // waiting, beyond those running
   int64_t max_queued_tokens = 1 << 20;  // their prompt tokens
 };

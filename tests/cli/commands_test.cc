@@ -118,13 +118,15 @@ TEST(CommandsTest, AStopStringDoesNotEatThePrompt) {
 TEST(CommandsTest, UpHandsWorkerFlagsOn) {
   const ParsedCommands parsed =
       Parse({"up", "--model", "/tmp", "--prefill", "2", "--decode", "3", "--block-size", "32",
-             "--kv-cache-memory", "1GiB", "--no-enable-prefix-caching"});
+             "--kv-cache-memory", "1GiB", "--no-enable-prefix-caching", "--device", "cuda:0",
+             "--gpu-memory-utilization", "0.4", "--deterministic"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_EQ(parsed.commands.up.prefill_workers, 2);
   EXPECT_EQ(parsed.commands.up.decode_workers, 3);
   EXPECT_THAT(
       parsed.commands.up.worker_flags,
-      ElementsAre("--block-size", "32", "--kv-cache-memory", "1GiB", "--no-enable-prefix-caching"));
+      ElementsAre("--block-size", "32", "--device", "cuda:0", "--gpu-memory-utilization", "0.4",
+                  "--kv-cache-memory", "1GiB", "--deterministic", "--no-enable-prefix-caching"));
 }
 
 TEST(CommandsTest, BadCommandLinesAreRefused) {

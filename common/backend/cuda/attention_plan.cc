@@ -83,8 +83,8 @@ AttentionRoom RoomFor(int max_rows, int max_sequences, int max_positions, int gr
   room.partials =
       static_cast<int>(std::min<int64_t>(int64_t{room.row_tiles} * splits, max_partials));
   // Of each sequence one block may be partly filled.
-  const int tile_items = Tiles(int64_t{max_rows} * group, kTileRows) + sequences;
-  room.items = tile_items + room.row_tiles + Tiles(room.partials, kAttentionWarps);
+  room.tile_items = Tiles(int64_t{max_rows} * group, kTileRows) + sequences;
+  room.items = room.tile_items + room.row_tiles + Tiles(room.partials, kAttentionWarps);
   return room;
 }
 

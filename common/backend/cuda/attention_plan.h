@@ -20,7 +20,8 @@ struct AttentionPlan {
 struct AttentionRoom {
   int partials = 0;
   int row_tiles = 0;
-  int items = 0;  // of both kernels together
+  int items = 0;       // of both kernels together
+  int tile_items = 0;  // of the tile kernel, at most
 };
 
 // Sequences of few packed rows go to the split kernel while `room` lasts, the others to the tile

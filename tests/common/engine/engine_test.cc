@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "tests/testing/devices.h"
+#include "tests/testing/fake_device.h"
 #include "tests/testing/oracle.h"
 
 namespace baton::engine {
@@ -18,22 +22,26 @@ namespace {
 constexpr char kModelDir[] = BATON_CHECKPOINT_DIR "/tiny-qwen2";
 constexpr int kMaxSeqs = 4;  // logits of so many rows are in memory at once
 
-class EngineTest : public ::testing::Test {
+// An engine and the oracle on one device, kept for the tests that follow.
+class EngineTest : public ::testing::TestWithParam<baton::testing::Device> {
  protected:
-  static void SetUpTestSuite() {
-    EngineOptions options;
-    options.model_dir = kModelDir;
-    options.max_num_batched_tokens = 128;
-    options.max_num_seqs = kMaxSeqs;
-    options.num_blocks = 64;
-    auto engine = Engine::Load(options);
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    engine_ = engine->release();
-    oracle_ = new baton::testing::Oracle(kModelDir);
-  }
-  static void TearDownTestSuite() {
-    delete engine_;
-    delete oracle_;
+  void SetUp() override {
+    static auto* const loaded = new std::map<std::string, Loaded>();
+    Loaded& mine = (*loaded)[GetParam().name];
+    if (mine.engine == nullptr) {
+      EngineOptions options;
+      options.model_dir = kModelDir;
+      options.make_backend = [](const backend::BackendOptions&) { return GetParam().make(); };
+      mine.oracle = std::make_unique<baton::testing::Oracle>(options);
+      options.max_num_batched_tokens = 128;
+      options.max_num_seqs = kMaxSeqs;
+      options.num_blocks = 64;
+      auto engine = Engine::Load(options);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      mine.engine = *std::move(engine);
+    }
+    engine_ = mine.engine.get();
+    oracle_ = mine.oracle.get();
   }
 
   std::vector<int32_t> RandomTokens(int count) {
@@ -49,22 +57,26 @@ class EngineTest : public ::testing::Test {
     next_block_ += static_cast<int>(blocks.size());
     return blocks;
   }
-  static StepResult StepOne(const BatchEntry& entry) {
+  StepResult StepOne(const BatchEntry& entry) {
     Batch batch;
     batch.entries.push_back(entry);
     return engine_->Step(batch)[0];
   }
 
-  static Engine* engine_;
-  static baton::testing::Oracle* oracle_;
+  struct Loaded {
+    std::unique_ptr<Engine> engine;
+    std::unique_ptr<baton::testing::Oracle> oracle;
+  };
+  Engine* engine_ = nullptr;
+  baton::testing::Oracle* oracle_ = nullptr;
   std::mt19937 random_{17};
   int next_block_ = 0;
 };
 
-Engine* EngineTest::engine_ = nullptr;
-baton::testing::Oracle* EngineTest::oracle_ = nullptr;
+INSTANTIATE_TEST_SUITE_P(Devices, EngineTest, ::testing::ValuesIn(baton::testing::Devices()),
+                         [](const auto& info) { return info.param.name; });
 
-TEST_F(EngineTest, PromptLogprobsEqualThoseOfSingleSteps) {
+TEST_P(EngineTest, PromptLogprobsEqualThoseOfSingleSteps) {
   // Far more rows than logits in memory, in chunks of every kind.
   const std::vector<int32_t> prompt = RandomTokens(77);
   const std::vector<model::SampledToken> expected = oracle_->PromptLogprobs(prompt, 5);
@@ -97,7 +109,7 @@ TEST_F(EngineTest, PromptLogprobsEqualThoseOfSingleSteps) {
   }
 }
 
-TEST_F(EngineTest, AStepMixesAllKindsOfEntries) {
+TEST_P(EngineTest, AStepMixesAllKindsOfEntries) {
   // One entry wants logits of all its rows, one of none, one of its last, one of its first few.
   const std::vector<int32_t> prompts[] = {RandomTokens(33), RandomTokens(20), RandomTokens(25),
                                           RandomTokens(30)};
@@ -142,7 +154,7 @@ TEST_F(EngineTest, AStepMixesAllKindsOfEntries) {
   EXPECT_EQ(results[3].prompt_logprobs.value(), expected);
 }
 
-TEST_F(EngineTest, PenaltiesSuppressionAndBeamCandidates) {
+TEST_P(EngineTest, PenaltiesSuppressionAndBeamCandidates) {
   const std::vector<int32_t> prompt = RandomTokens(20);
   const std::vector<kv::BlockId> blocks = Blocks(20);
   const model::SamplingParams greedy = {.temperature = 0};
@@ -179,7 +191,7 @@ TEST_F(EngineTest, PenaltiesSuppressionAndBeamCandidates) {
   EXPECT_EQ(results[1].tokens->front().token_id, best[5].token_id);
 }
 
-TEST_F(EngineTest, BlocksThatWereReadOutAndCopiedHoldTheSame) {
+TEST_P(EngineTest, BlocksThatWereReadOutAndCopiedHoldTheSame) {
   const std::vector<int32_t> prompt = RandomTokens(32);
   const std::vector<kv::BlockId> blocks = Blocks(48);
   const model::SamplingParams greedy = {.temperature = 0};
@@ -214,6 +226,104 @@ TEST_F(EngineTest, BlocksThatWereReadOutAndCopiedHoldTheSame) {
   };
   EXPECT_EQ(next(blocks), next(restored));
   EXPECT_EQ(next(blocks), oracle_->Generate(prompt, greedy, 2)[1]);
+}
+
+// On a device with memory of its own.
+class EngineDeviceTest : public ::testing::Test {
+ protected:
+  EngineDeviceTest() {
+    options_.model_dir = kModelDir;
+    options_.max_num_batched_tokens = 32;
+    options_.max_num_seqs = kMaxSeqs;
+    options_.max_model_len = 100;
+    options_.backend.compute = backend::BackendOptions::Compute::kF32;
+    options_.make_backend = baton::testing::MakerOf(device_);
+  }
+
+  EngineOptions options_;
+  baton::testing::FakeDevice device_;
+};
+
+TEST_F(EngineDeviceTest, KvBlocksFillWhatIsLeft) {
+  device_.arena_bytes = 8 << 20;
+  const auto engine = Engine::Load(options_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const backend::KvPool& pool = (*engine)->kv_pool();
+  EXPECT_LT(device_.arena_bytes - device_.used_bytes,
+            static_cast<size_t>(pool.block_stride_bytes) + 255);
+  EXPECT_GT(pool.block_count * pool.block_stride_bytes, 4 << 20);
+  EXPECT_NE(pool.copier, nullptr);
+  const std::string description = (*engine)->Description();
+  for (const std::string& part :
+       {std::string("fake device; weights "), absl::StrCat(pool.block_count, " blocks, "),
+        absl::StrCat(pool.block_count / 7, " sequences of 100")}) {
+    EXPECT_NE(description.find(part), std::string::npos) << description;
+  }
+  // And it runs.
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  const std::vector<kv::BlockId> blocks = {pool.block_count - 1};
+  const model::SamplingParams greedy = {.temperature = 0};
+  Batch batch;
+  batch.entries.resize(1);
+  batch.entries[0].tokens = prompt;
+  batch.entries[0].blocks = blocks;
+  batch.entries[0].sample = true;
+  batch.entries[0].sampling = &greedy;
+  EXPECT_TRUE((*engine)->Step(batch)[0].tokens.ok());
+}
+
+TEST_F(EngineDeviceTest, BlocksAskedForAreHonouredIfTheyFit) {
+  options_.num_blocks = 17;
+  EXPECT_EQ((*Engine::Load(options_))->kv_pool().block_count, 17);
+  options_.num_blocks = 0;
+  options_.kv_cache_bytes = 1 << 20;
+  device_.used_bytes = 0;
+  device_.prepared.clear();
+  device_.uploads = 0;
+  const auto engine = Engine::Load(options_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const backend::KvPool& pool = (*engine)->kv_pool();
+  EXPECT_EQ(pool.block_count, (1 << 20) / pool.block_stride_bytes);
+}
+
+TEST_F(EngineDeviceTest, WhatDoesNotFitIsRefusedBeforeItIsLoaded) {
+  for (const size_t arena : {size_t{0}, size_t{100} << 10, size_t{512} << 10}) {
+    device_.arena_bytes = arena;
+    const absl::Status status = Engine::Load(options_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(ErrorReason(status), "MODEL_TOO_LARGE") << status;
+    EXPECT_EQ(device_.packed, 0);
+    EXPECT_EQ(device_.used_bytes, 0u);
+  }
+  device_.arena_bytes = 8 << 20;
+  options_.num_blocks = 1 << 20;
+  EXPECT_EQ(ErrorReason(Engine::Load(options_).status()), "MODEL_TOO_LARGE");
+  EXPECT_EQ(device_.packed, 0);
+}
+
+TEST_F(EngineDeviceTest, TheLargestStepIsToldOnce) {
+  ASSERT_TRUE(Engine::Load(options_).ok());
+  ASSERT_EQ(device_.prepared.size(), 1u);
+  const backend::StepLimits& limits = device_.prepared[0];
+  EXPECT_EQ(limits.max_rows, 32);
+  EXPECT_EQ(limits.max_sequences, kMaxSeqs);
+  EXPECT_EQ(limits.max_logit_rows, kMaxSeqs);
+  EXPECT_EQ(limits.max_positions, 100);
+  EXPECT_EQ(limits.block_tokens, 16);
+  const auto config = model::LoadModelConfig(kModelDir);
+  EXPECT_EQ(limits.query_heads, config->layers[0].query_heads);
+  EXPECT_EQ(limits.kv_heads, config->layers[0].kv_heads);
+  EXPECT_EQ(limits.head_dim, config->layers[0].head_dim);
+  EXPECT_EQ(limits.layers, static_cast<int>(config->layers.size()));
+  EXPECT_EQ(limits.hidden_dim, config->hidden_dim);
+  EXPECT_EQ(limits.vocab_size, config->vocab_size);
+}
+
+TEST_F(EngineDeviceTest, ADeviceThatIsNotThereIsNamed) {
+  options_.make_backend = nullptr;
+  options_.backend.device = "cuda:1023";
+  const std::string reason = ErrorReason(Engine::Load(options_).status());
+  EXPECT_TRUE(reason == "NO_CUDA" || reason == "NO_DEVICE") << reason;  // by the build
 }
 
 }  // namespace

@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "common/base/error.h"
+#include "tests/testing/device_kv.h"
 
 namespace baton::transfer {
 namespace {
@@ -37,20 +38,20 @@ void Seal(Frame& frame) {
 }
 
 // A pool of 8 blocks and a transfer of sequence blocks 2 to 5 into pool blocks 6, 1, 3.
-class KvReceiverTest : public ::testing::Test {
+class TransferFixture : public ::testing::Test {
  protected:
-  KvReceiverTest() {
+  TransferFixture() {
     layout_.layers = 2;
     layout_.kv_heads = 1;
     layout_.head_dim = 4;
     layout_.block_tokens = 16;
     layout_.dtype = kv::KvDtype::kF32;
     layout_.format_version = 1;
-    memory_.assign(8 * layout_.BlockBytes(), std::byte{0xee});
+    host_memory_.assign(8 * layout_.BlockBytes(), std::byte{0xee});
     plan_.transfer_id = kTransfer;
     plan_.sender_epoch = kEpoch;
     plan_.layout = layout_;
-    plan_.pool.base = memory_.data();
+    plan_.pool.base = host_memory_.data();
     plan_.pool.block_stride_bytes = static_cast<int64_t>(layout_.BlockBytes());
     plan_.pool.layer_stride_bytes = static_cast<int64_t>(layout_.ChunkBytes());
     plan_.pool.block_count = 8;
@@ -59,7 +60,7 @@ class KvReceiverTest : public ::testing::Test {
     plan_.token_count = 100;
   }
 
-  Frame Header() const {
+  static Frame Header() {
     Frame frame;
     frame.header.set_transfer_id(kTransfer);
     frame.header.set_epoch(kEpoch);
@@ -106,36 +107,50 @@ class KvReceiverTest : public ::testing::Test {
   static absl::Status Give(KvReceiver& receiver, const Frame& frame) {
     return receiver.OnFrame(frame.header, frame.segments());
   }
-  void ExpectBlocksWhole() const {
+  std::vector<std::byte>& memory() { return device_ ? device_->memory() : host_memory_; }
+  void ExpectBlocksWhole() {
     for (int layer = 0; layer < 2; ++layer) {
       for (int i = 0; i < 3; ++i) {
         const std::byte* chunk =
-            memory_.data() + plan_.blocks[i] * layout_.BlockBytes() + layer * layout_.ChunkBytes();
+            memory().data() + plan_.blocks[i] * layout_.BlockBytes() + layer * layout_.ChunkBytes();
         for (int64_t k = 0; k < static_cast<int64_t>(layout_.ChunkBytes()); ++k) {
           ASSERT_EQ(static_cast<char>(chunk[k]), Fill(layer, 2 + i));
         }
       }
     }
   }
-  void ExpectOtherBlocksUntouched() const {
+  void ExpectOtherBlocksUntouched() {
     for (int block : {0, 2, 4, 5, 7}) {
-      const std::byte* begin = memory_.data() + block * layout_.BlockBytes();
+      const std::byte* begin = memory().data() + block * layout_.BlockBytes();
       EXPECT_TRUE(std::all_of(begin, begin + layout_.BlockBytes(),
                               [](std::byte byte) { return byte == std::byte{0xee}; }));
     }
   }
 
   kv::KvLayout layout_;
-  std::vector<std::byte> memory_;
+  std::vector<std::byte> host_memory_;
   TransferPlan plan_;
+  std::unique_ptr<baton::testing::DeviceKv> device_;
 };
 
-TEST_F(KvReceiverTest, CommitsAWholeTransferInAnyOrder) {
+// In the host's memory, or in a device's.
+class KvReceiverTest : public TransferFixture, public ::testing::WithParamInterface<bool> {
+ protected:
+  KvReceiverTest() {
+    if (GetParam()) device_ = std::make_unique<baton::testing::DeviceKv>(plan_.pool, 2);
+  }
+  int device_writes() const { return device_ ? device_->writes() : 0; }
+};
+
+INSTANTIATE_TEST_SUITE_P(Memory, KvReceiverTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Device" : "Host"; });
+
+TEST_P(KvReceiverTest, CommitsAWholeTransferInAnyOrder) {
   std::vector<Frame> frames = WholeTransfer();
   std::mt19937 random(3);
   for (int i = 0; i < 50; ++i) {
     std::shuffle(frames.begin(), frames.end(), random);
-    std::fill(memory_.begin(), memory_.end(), std::byte{0xee});
+    std::fill(memory().begin(), memory().end(), std::byte{0xee});
     KvReceiver receiver(plan_);
     EXPECT_EQ(receiver.phase(), Phase::kReserved);
     for (const Frame& frame : frames) {
@@ -153,7 +168,7 @@ TEST_F(KvReceiverTest, CommitsAWholeTransferInAnyOrder) {
   }
 }
 
-TEST_F(KvReceiverTest, ARepeatedChunkIsHarmless) {
+TEST_P(KvReceiverTest, ARepeatedChunkIsHarmless) {
   KvReceiver receiver(plan_);
   for (const Frame& frame : WholeTransfer()) {
     ASSERT_TRUE(Give(receiver, frame).ok());
@@ -163,9 +178,11 @@ TEST_F(KvReceiverTest, ARepeatedChunkIsHarmless) {
   }
   EXPECT_TRUE(Give(receiver, Commit(4)).ok());
   ExpectBlocksWhole();
+  // One copy a frame, and none for a repetition.
+  EXPECT_EQ(device_writes(), GetParam() ? 4 : 0);
 }
 
-TEST_F(KvReceiverTest, NoCommitWithoutAnyOneFrame) {
+TEST_P(KvReceiverTest, NoCommitWithoutAnyOneFrame) {
   const std::vector<Frame> frames = WholeTransfer();
   for (size_t missing = 0; missing < frames.size(); ++missing) {
     KvReceiver receiver(plan_);
@@ -180,7 +197,7 @@ TEST_F(KvReceiverTest, NoCommitWithoutAnyOneFrame) {
   }
 }
 
-TEST_F(KvReceiverTest, EveryFlippedBitOfEveryFrameIsFound) {
+TEST_P(KvReceiverTest, EveryFlippedBitOfEveryFrameIsFound) {
   std::vector<Frame> frames = WholeTransfer();
   frames.push_back(Commit(4));
   int flips = 0;
@@ -202,15 +219,17 @@ TEST_F(KvReceiverTest, EveryFlippedBitOfEveryFrameIsFound) {
       bad.header.DiscardUnknownFields();
       KvReceiver receiver(plan_);
       for (size_t i = 0; i < target; ++i) ASSERT_TRUE(Give(receiver, frames[i]).ok());
+      const int writes = device_writes();
       EXPECT_FALSE(Give(receiver, bad).ok()) << "frame " << target << " bit " << bit;
       EXPECT_EQ(receiver.phase(), Phase::kAborted);
+      EXPECT_EQ(device_writes(), writes);
       ++flips;
     }
   }
   EXPECT_GT(flips, 1000);
 }
 
-TEST_F(KvReceiverTest, RefusesWhatBelongsElsewhere) {
+TEST_P(KvReceiverTest, RefusesWhatBelongsElsewhere) {
   struct Case {
     const char* name;
     std::function<void(Frame&)> change;
@@ -246,10 +265,13 @@ TEST_F(KvReceiverTest, RefusesWhatBelongsElsewhere) {
     EXPECT_FALSE(status.ok()) << c.name;
     EXPECT_EQ(AbortReasonOf(status), c.reason) << c.name << ": " << status;
   }
-  ExpectOtherBlocksUntouched();
+  // Nothing of a refused frame has been written anywhere.
+  EXPECT_TRUE(std::all_of(memory().begin(), memory().end(),
+                          [](std::byte byte) { return byte == std::byte{0xee}; }));
+  EXPECT_EQ(device_writes(), 0);
 }
 
-TEST_F(KvReceiverTest, RefusesAnotherLayoutWithBothValues) {
+TEST_P(KvReceiverTest, RefusesAnotherLayoutWithBothValues) {
   Frame frame = Accepted();
   frame.header.mutable_accepted()->set_kv_layout_fingerprint(5);
   Seal(frame);
@@ -277,7 +299,7 @@ TEST(AbortReasonTest, ARefusalIsNoLoss) {
   EXPECT_EQ(AbortReasonOf(absl::InternalError("RST_STREAM")), AbortReason::kPeerLost);
 }
 
-TEST_F(KvReceiverTest, RefusesTokensAndPartialOverlaps) {
+TEST_P(KvReceiverTest, RefusesTokensAndPartialOverlaps) {
   for (const int32_t token : {-1, 100, 2147483647}) {
     KvReceiver receiver(plan_);
     EXPECT_FALSE(Give(receiver, FirstToken(token)).ok());
@@ -290,7 +312,7 @@ TEST_F(KvReceiverTest, RefusesTokensAndPartialOverlaps) {
   EXPECT_FALSE(Give(twice, FirstToken(1)).ok());
 }
 
-TEST_F(KvReceiverTest, RefusesNumbersThatCannotBe) {
+TEST_P(KvReceiverTest, RefusesNumbersThatCannotBe) {
   // Blocks 2 to 4 hold the last of the prompt's at most 80 tokens.
   for (const int cached : {std::numeric_limits<int>::min(), -1, 81}) {
     KvReceiver receiver(plan_);
@@ -316,7 +338,7 @@ TEST_F(KvReceiverTest, RefusesNumbersThatCannotBe) {
   }
 }
 
-TEST_F(KvReceiverTest, NothingFollowsAnEnd) {
+TEST_P(KvReceiverTest, NothingFollowsAnEnd) {
   KvReceiver receiver(plan_);
   for (const Frame& frame : WholeTransfer()) ASSERT_TRUE(Give(receiver, frame).ok());
   ASSERT_TRUE(Give(receiver, Commit(4)).ok());
@@ -332,7 +354,7 @@ TEST_F(KvReceiverTest, NothingFollowsAnEnd) {
   EXPECT_EQ(aborted.phase(), Phase::kAborted);
 }
 
-TEST_F(KvReceiverTest, ATransferOfNoBlocksCommits) {
+TEST_P(KvReceiverTest, ATransferOfNoBlocksCommits) {
   plan_.blocks.clear();
   Frame accepted = Accepted();
   accepted.header.mutable_accepted()->set_block_count(0);
@@ -358,7 +380,7 @@ std::vector<v1::TokenLogprobs> Logprobs(int first_id, int count) {
 }
 
 // As above, of a prompt of tokens 10 to 15 whose log probabilities are asked for.
-class LogprobsTest : public KvReceiverTest {
+class LogprobsTest : public TransferFixture {
  protected:
   LogprobsTest() {
     plan_.logprobs = 2;

@@ -3,14 +3,23 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
 #include "common/base/rpc/server.h"
 #include "common/transfer/checksum.h"
+#include "common/transfer/frame_codec.h"
+#include "common/transfer/kv_receiver.h"
+#include "tests/testing/device_kv.h"
 
 namespace baton::transfer {
 namespace {
@@ -118,6 +127,134 @@ TEST_F(KvSenderTest, AFirstTokenAloneOvertakesWhatWaits) {
   EXPECT_EQ(frames[1].first_token().token_id(), 7);
   EXPECT_TRUE(frames[2].has_commit());
 }
+
+// Hands each frame to a receiver as it would come off the wire.
+class DirectSender final : public FrameSender {
+ public:
+  DirectSender(Options options, KvReceiver& receiver)
+      : FrameSender(std::move(options)), receiver_(receiver) {}
+  void Finish(const absl::Status& status) override {}
+
+  std::vector<grpc::ByteBuffer> messages;
+
+ private:
+  void PushItem(SendItem item, bool urgent) override {
+    messages.emplace_back();
+    EncodeItem(std::move(item), &messages.back());
+    const auto decoded = DecodeFrame(messages.back());
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    const absl::Status status = receiver_.OnFrame(decoded->frame, decoded->payload);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  KvReceiver& receiver_;
+};
+
+class CountedEvent final : public backend::Event {
+ public:
+  bool Done() const override { return false; }
+  void Wait() const override { ++waits; }
+  mutable int waits = 0;
+};
+
+// Either end's blocks are in the host's memory or in a device's.
+class WholeTransferTest : public ::testing::TestWithParam<std::tuple<bool, bool>> {
+ protected:
+  static constexpr int kLayers = 3, kBlocks = 40, kSent = 21, kFirst = 4;
+
+  WholeTransferTest() {
+    layout_.layers = kLayers;
+    layout_.kv_heads = 2;
+    layout_.head_dim = 512;  // chunks of 64 KiB, 16 a frame
+    layout_.block_tokens = 16;
+    layout_.dtype = kv::KvDtype::kBF16;
+    sending_ = MakeEnd(std::get<0>(GetParam()));
+    receiving_ = MakeEnd(std::get<1>(GetParam()));
+  }
+
+  struct End {
+    backend::KvPool pool;
+    std::vector<std::byte> host;
+    std::unique_ptr<baton::testing::DeviceKv> device;
+    std::vector<std::byte>& memory() { return device ? device->memory() : host; }
+  };
+  std::unique_ptr<End> MakeEnd(bool on_device) const {
+    auto end = std::make_unique<End>();
+    end->pool.block_stride_bytes = layout_.BlockBytes();
+    end->pool.layer_stride_bytes = layout_.ChunkBytes();
+    end->pool.block_count = kBlocks;
+    if (on_device) {
+      end->device = std::make_unique<baton::testing::DeviceKv>(end->pool, kLayers);
+    } else {
+      end->host.assign(static_cast<size_t>(kBlocks * layout_.BlockBytes()), std::byte{0xee});
+      end->pool.base = end->host.data();
+    }
+    return end;
+  }
+
+  kv::KvLayout layout_;
+  std::unique_ptr<End> sending_, receiving_;
+};
+
+TEST_P(WholeTransferTest, EveryByteArrivesInItsPlace) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (std::byte& byte : sending_->memory()) byte = static_cast<std::byte>(random());
+  std::vector<kv::BlockId> all(kBlocks);
+  std::iota(all.begin(), all.end(), 0);
+  std::shuffle(all.begin(), all.end(), random);
+  std::vector<kv::BlockId> sources(all.begin(), all.begin() + kFirst + kSent);
+  std::shuffle(all.begin(), all.end(), random);
+
+  TransferPlan plan;
+  plan.layout = layout_;
+  plan.pool = receiving_->pool;
+  plan.first_block = kFirst;
+  plan.blocks.assign(all.begin(), all.begin() + kSent);
+  plan.token_count = 100;
+  KvReceiver receiver(plan);
+  GrpcKvSender::Options options;
+  options.layout = layout_;
+  options.pool = sending_->pool;
+  int64_t sent_bytes = 0;
+  options.on_bytes_sent = [&](int64_t bytes) { sent_bytes += bytes; };
+  DirectSender sender(std::move(options), receiver);
+
+  bool released = false;
+  auto pin = std::make_shared<const PinnedBlocks>(sources, [&] { released = true; });
+  const auto event = std::make_shared<CountedEvent>();
+  sender.SendAccepted(kSent, 0);
+  for (int layer = 0; layer < kLayers; ++layer) sender.SendLayer(layer, kFirst, kSent, pin, event);
+  sender.SendFirstToken(7, {});
+  sender.SendCommit(1, 2);
+  EXPECT_EQ(receiver.phase(), KvReceiver::Phase::kCommitted);
+
+  const size_t chunk = static_cast<size_t>(layout_.ChunkBytes());
+  std::vector<std::byte> expected(receiving_->memory().size(), std::byte{0xee});
+  for (int i = 0; i < kSent; ++i) {
+    std::memcpy(&expected[plan.blocks[i] * chunk * kLayers],
+                &sending_->memory()[sources[kFirst + i] * chunk * kLayers], chunk * kLayers);
+  }
+  EXPECT_TRUE(receiving_->memory() == expected);
+  EXPECT_EQ(sent_bytes, static_cast<int64_t>(chunk) * kSent * kLayers);
+  // 16 + 5 chunks a layer; each frame waits for the layer, and is one copy.
+  EXPECT_EQ(event->waits, 2 * kLayers);
+  EXPECT_EQ(sending_->device ? sending_->device->reads() : 2 * kLayers, 2 * kLayers);
+  EXPECT_EQ(receiving_->device ? receiving_->device->writes() : 2 * kLayers, 2 * kLayers);
+  // A frame that has its own copy holds no blocks.
+  pin.reset();
+  EXPECT_EQ(released, sending_->device != nullptr);
+  sender.messages.clear();
+  EXPECT_TRUE(released);
+}
+
+INSTANTIATE_TEST_SUITE_P(Memory, WholeTransferTest,
+                         ::testing::Combine(::testing::Bool(), ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param) ? "Device" : "Host") + "To" +
+                                  (std::get<1>(info.param) ? "Device" : "Host");
+                         });
 
 }  // namespace
 }  // namespace baton::transfer

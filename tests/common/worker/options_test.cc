@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -48,15 +49,54 @@ TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {
 
 TEST(WorkerOptionsTest, OutOfRangeIsRefusedByName) {
   const std::vector<std::vector<std::string>> cases = {
-      {"--max-num-seqs", "0"}, {"--max-num-seqs", "-1"},   {"--num-blocks", "-1"},
-      {"--block-size", "8"},   {"--max-model-len", "-1"},  {"--dtype", "int3"},
-      {"--threads", "-2"},     {"--device", "cuda:0"},     {"--max-num-batched-tokens", "1"},
-      {"--no-such-flag", "1"}, {"--kv-cache-memory", "x"},
+      {"--max-num-seqs", "0"},   {"--max-num-seqs", "-1"},
+      {"--num-blocks", "-1"},    {"--block-size", "8"},
+      {"--max-model-len", "-1"}, {"--dtype", "int3"},
+      {"--threads", "-2"},       {"--device", "cuda:-1"},
+      {"--device", "gpu"},       {"--max-num-batched-tokens", "1"},
+      {"--no-such-flag", "1"},   {"--kv-cache-memory", "x"},
   };
   for (const std::vector<std::string>& flags : cases) {
     WorkerOptions options;
     EXPECT_NE(Parse(flags, &options), "") << flags[0] << " " << flags[1];
   }
+}
+
+TEST(WorkerOptionsTest, TheDeviceArrivesAtTheBackend) {
+  WorkerOptions options;
+  EXPECT_EQ(ToEngineOptions(options).backend.device, "cpu");
+  EXPECT_EQ(ToEngineOptions(options).kv_cache_bytes, 0);
+  EXPECT_EQ(Parse({"--device", "cuda:1", "--dtype", "float16", "--gpu-memory-utilization", "0.5",
+                   "--deterministic"},
+                  &options),
+            "");
+  EXPECT_TRUE(Validate(options).ok());
+  const backend::BackendOptions backend = ToEngineOptions(options).backend;
+  EXPECT_EQ(backend.device, "cuda:1");
+  EXPECT_EQ(backend.compute, backend::BackendOptions::Compute::kF16);
+  EXPECT_EQ(backend.gpu_memory_utilization, 0.5);
+  EXPECT_TRUE(backend.deterministic);
+  WorkerOptions automatic;
+  EXPECT_EQ(Parse({"--device", "auto", "--dtype", "float16"}, &automatic), "");
+  EXPECT_TRUE(Validate(automatic).ok());
+  EXPECT_FALSE(ToEngineOptions(automatic).backend.deterministic);
+}
+
+TEST(WorkerOptionsTest, WhatNoDeviceCanDoIsRefusedByField) {
+  for (const double share : {0.0, -1.0, 1.001, std::nan("")}) {
+    WorkerOptions options;
+    options.gpu_memory_utilization = share;
+    EXPECT_EQ(ErrorField(Validate(options)), "--gpu-memory-utilization") << share;
+  }
+  WorkerOptions half;
+  EXPECT_EQ(Parse({"--dtype", "float16"}, &half), "");
+  EXPECT_EQ(ErrorField(Validate(half)), "--dtype");
+  WorkerOptions unknown;
+  unknown.device = "tpu";
+  EXPECT_EQ(ErrorField(Validate(unknown)), "--device");
+  WorkerOptions negative;
+  negative.kv_cache_memory_bytes = -1;
+  EXPECT_EQ(ErrorReason(Validate(negative)), "KV_POOL_SIZE");
 }
 
 TEST(WorkerOptionsTest, WhatTheBackendCannotDoIsRefusedBeforeItIsAsked) {

@@ -14,9 +14,12 @@ struct PooledTokens {
   int first_token;
   int end_token;
   int chunks;
+  int first_v_chunk;
 
   BATON_DEVICE Vec16 K(int token, int chunk) const { return At(token, chunk, 0); }
-  BATON_DEVICE Vec16 V(int token, int chunk) const { return At(token, chunk, address.v_offset); }
+  BATON_DEVICE Vec16 V(int token, int chunk) const {
+    return At(token, first_v_chunk + chunk, address.v_offset);
+  }
   BATON_DEVICE Vec16 At(int token, int chunk, int64_t offset) const {
     // Beyond the last token lies what earlier sequences left: 0 times infinity would show.
     if (first_token + token >= end_token || chunk >= chunks) return Vec16{};
@@ -32,8 +35,10 @@ BATON_DEVICE float* PartialOf(const AttentionLaunch& launch, const AttentionItem
   return launch.partials + index * PartialFloats(kDim);
 }
 
+// Blocks of other output dims store the same m and l.
 template <int kDim>
-BATON_DEVICE void StorePartial(const RowState<kDim>& state, float* partial) {
+BATON_DEVICE void StorePartial(const RowState<OutputDims(kDim)>& state, int first_dim,
+                               float* partial) {
   const int member = MemberOf(Lane());
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
     const int row = GroupOf(Lane()) + half * 8;
@@ -41,10 +46,10 @@ BATON_DEVICE void StorePartial(const RowState<kDim>& state, float* partial) {
       partial[row] = state.m[half];
       partial[16 + row] = state.l[half];
     }
-    BATON_UNROLL for (int span = 0; span < kDim / kOutputSpan; ++span) {
+    BATON_UNROLL for (int span = 0; span < OutputDims(kDim) / kOutputSpan; ++span) {
       BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
-        float* to =
-            partial + 32 + row * kDim + span * kOutputSpan + OutputDim(0, member * 2 + parity);
+        float* to = partial + 32 + row * kDim + first_dim + span * kOutputSpan +
+                    OutputDim(0, member * 2 + parity);
         BATON_UNROLL for (int quarter = 0; quarter < 2; ++quarter) {
           Vec16 v;
           BATON_UNROLL for (int i = 0; i < 4; ++i) {
@@ -60,10 +65,12 @@ BATON_DEVICE void StorePartial(const RowState<kDim>& state, float* partial) {
 // Folds all splits of a row tile; eight dims a thread.
 template <class Element, int kDim>
 BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const SequenceEntry& sequence,
-                               const AttentionItem& item, int first_split, int kv_head) {
-  const int chunks = launch.head_dim / kChunkElements;
+                               const AttentionItem& item, int first_split, int kv_head,
+                               int first_dim) {
+  const int dims = Least(OutputDims(kDim), launch.head_dim - first_dim);
+  const int chunks = dims / kChunkElements;
   for (int index = ThreadIndex(); index < kRowTile * chunks; index += kThreads) {
-    const int row = index / chunks, chunk = index % chunks;
+    const int row = index / chunks, dim = first_dim + index % chunks * kChunkElements;
     const int packed = item.first_packed_row + row;
     const int query = packed / launch.group;
     if (query >= sequence.row_count) continue;
@@ -74,8 +81,7 @@ BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const SequenceEntr
       const FoldWeights weights =
           Fold(m, l, LoadFresh(partial + row), LoadFresh(partial + 16 + row));
       BATON_UNROLL for (int quarter = 0; quarter < 2; ++quarter) {
-        const Vec16 next =
-            LoadFresh16(partial + 32 + row * kDim + chunk * kChunkElements + quarter * 4);
+        const Vec16 next = LoadFresh16(partial + 32 + row * kDim + dim + quarter * 4);
         BATON_UNROLL for (int i = 0; i < 4; ++i) {
           float& sum = a[quarter * 4 + i];
           sum = FoldSum(sum, BitsFloat(next.x[i]), weights);
@@ -88,16 +94,17 @@ BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const SequenceEntr
     }
     const int head = kv_head * launch.group + packed % launch.group;
     Store16(static_cast<uint16_t*>(launch.out) + (sequence.first_row + query) * launch.out_stride +
-                int64_t{head} * launch.head_dim + chunk * kChunkElements,
+                int64_t{head} * launch.head_dim + dim,
             packed_out);
   }
 }
 
 template <class Element, int kDim>
-BATON_KERNEL(kThreads)
+BATON_KERNEL_RESIDENT(kThreads, 2)
 AttentionSplitKernel(AttentionLaunch launch) {
   const AttentionItem item = launch.items[BlockIndex().x];
   const int kv_head = static_cast<int>(BlockIndex().y);
+  const int first_dim = static_cast<int>(BlockIndex().z) * OutputDims(kDim);
   const SequenceEntry sequence = launch.sequences[item.sequence];
   const TokenRange visible = VisibleTo(launch, sequence, item.first_packed_row, kRowTile);
   const int first_visible_split = visible.begin / kSplitTokens;
@@ -108,20 +115,21 @@ AttentionSplitKernel(AttentionLaunch launch) {
     Queries<Element, kDim> queries;
     queries.Load(launch, rows);
     const TokenAddress address(launch, sequence, kv_head);
-    RowState<kDim> state;
+    RowState<OutputDims(kDim)> state;
     state.Clear();
     constexpr int kStep = StepTokens(kDim);
     const int end = Least((split + 1) * kSplitTokens, visible.end);
     for (int token = Greatest(split * kSplitTokens, visible.begin) / kStep * kStep; token < end;
          token += kStep) {
-      const PooledTokens tokens = {address, token, visible.end, launch.head_dim / kChunkElements};
+      const PooledTokens tokens = {address, token, visible.end, launch.head_dim / kChunkElements,
+                                   first_dim / kChunkElements};
       AttendStep<Element, kDim>(tokens, token, launch.window, rows, queries, state);
     }
     state.Finish();
     if (folds) {
-      StorePartial<kDim>(state, PartialOf<kDim>(launch, item, split, kv_head));
+      StorePartial<kDim>(state, first_dim, PartialOf<kDim>(launch, item, split, kv_head));
     } else {
-      WriteOut<Element, kDim>(launch, rows, state);
+      WriteOut<Element>(launch, rows, first_dim, state);
     }
   }
   if (!folds) return;
@@ -129,7 +137,9 @@ AttentionSplitKernel(AttentionLaunch launch) {
   ThreadFence();
   SyncThreads();
   int* is_last = reinterpret_cast<int*>(SharedMemory());
-  unsigned* counter = launch.counters + int64_t{item.row_tile} * launch.kv_heads + kv_head;
+  unsigned* counter = launch.counters +
+                      (int64_t{item.row_tile} * launch.kv_heads + kv_head) * Grid().z +
+                      BlockIndex().z;
   if (ThreadIndex() == 0) {
     const auto blocks =
         static_cast<unsigned>((item.split_count + kAttentionWarps - 1) / kAttentionWarps);
@@ -138,45 +148,53 @@ AttentionSplitKernel(AttentionLaunch launch) {
   SyncThreads();
   if (!*is_last) return;
   ThreadFence();
-  FoldPartials<Element, kDim>(launch, sequence, item, first_visible_split, kv_head);
+  FoldPartials<Element, kDim>(launch, sequence, item, first_visible_split, kv_head, first_dim);
   if (ThreadIndex() == 0) *counter = 0;
 }
 
 // ---- tile: many rows, K and V through shared memory --------------------------------------------
 
-// K of a step, then V, each [StepTokens][kDim] in swizzled chunks.
+// K of a step [StepTokens][kDim], then V [StepTokens][OutputDims], in swizzled chunks.
 template <int kDim>
 struct Stage {
-  static constexpr int kChunks = kDim / kChunkElements;
+  static constexpr int kKChunks = kDim / kChunkElements;
+  static constexpr int kVChunks = OutputDims(kDim) / kChunkElements;
   static constexpr int kStep = StepTokens(kDim);
-  static constexpr int kBytes = 2 * kStep * kChunks * 16;
+  static constexpr int kBytes = kStep * (kKChunks + kVChunks) * 16;
   std::byte* memory;
 
   BATON_DEVICE std::byte* KAt(int token, int chunk) const {
-    return memory + RowsOperandChunk(token, chunk, kChunks) * 16;
+    return memory + RowsOperandChunk(token, chunk, kKChunks) * 16;
   }
   BATON_DEVICE std::byte* VAt(int token, int chunk) const {
-    return memory + (kStep * kChunks + ValuesOperandChunk(token, chunk, kChunks)) * 16;
+    return memory + (kStep * kKChunks + ValuesOperandChunk(token, chunk, kVChunks)) * 16;
   }
   BATON_DEVICE Vec16 K(int token, int chunk) const { return LoadShared16(KAt(token, chunk)); }
   BATON_DEVICE Vec16 V(int token, int chunk) const { return LoadShared16(VAt(token, chunk)); }
 
   // All threads of the block together; what lies beyond the last token or the head is zero.
-  BATON_DEVICE void Fetch(const TokenAddress& address, int first_token, int end_token,
-                          int chunks) const {
-    for (int index = ThreadIndex(); index < kStep * kChunks; index += kThreads) {
-      const int token = index / kChunks, chunk = index % kChunks;
+  BATON_DEVICE void Fetch(const TokenAddress& address, int first_token, int end_token, int chunks,
+                          int first_v_chunk) const {
+    for (int index = ThreadIndex(); index < kStep * kKChunks; index += kThreads) {
+      const int token = index / kKChunks, chunk = index % kKChunks;
       const bool valid = first_token + token < end_token && chunk < chunks;
-      const std::byte* from = valid ? address.K(first_token + token) + chunk * 16 : address.layer;
-      CopyAsync16(KAt(token, chunk), from, valid);
-      CopyAsync16(VAt(token, chunk), valid ? from + address.v_offset : from, valid);
+      CopyAsync16(KAt(token, chunk),
+                  valid ? address.K(first_token + token) + chunk * 16 : address.layer, valid);
+    }
+    for (int index = ThreadIndex(); index < kStep * kVChunks; index += kThreads) {
+      const int token = index / kVChunks, chunk = first_v_chunk + index % kVChunks;
+      const bool valid = first_token + token < end_token && chunk < chunks;
+      CopyAsync16(
+          VAt(token, index % kVChunks),
+          valid ? address.K(first_token + token) + address.v_offset + chunk * 16 : address.layer,
+          valid);
     }
     CopyAsyncCommit();
   }
 };
 
 // What a thread has folded so far, in memory of its own: registers hold one split.
-template <int kDim>
+template <int kOut>
 struct Total {
   float m[2] = {kMinusInfinity, kMinusInfinity};
   float l[2] = {0, 0};
@@ -184,11 +202,11 @@ struct Total {
   bool empty = true;
 
   // Folds the split in `state` into the total, and leaves the total in `state` too.
-  BATON_DEVICE void Take(RowState<kDim>& state) {
+  BATON_DEVICE void Take(RowState<kOut>& state) {
     BATON_UNROLL for (int half = 0; half < 2; ++half) {
       const FoldWeights weights = Fold(m[half], l[half], state.m[half], state.l[half]);
       state.l[half] = l[half];
-      BATON_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+      BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
         BATON_UNROLL for (int j = half * 2; j < half * 2 + 2; ++j) {
           float* sum = a + (i * 4 + j) * kThreads;
           state.a[i][j] = FoldSum(empty ? 0.0f : *sum, state.a[i][j], weights);
@@ -201,11 +219,13 @@ struct Total {
 };
 
 template <class Element, int kDim>
-BATON_KERNEL(kThreads)
+BATON_KERNEL_RESIDENT(kThreads, 2)
 AttentionTileKernel(AttentionLaunch launch) {
-  constexpr int kStep = StepTokens(kDim);
+  constexpr int kStep = StepTokens(kDim), kOut = OutputDims(kDim);
   const AttentionItem item = launch.items[BlockIndex().x];
   const int kv_head = static_cast<int>(BlockIndex().y);
+  const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
+  const int first_v_chunk = first_dim / kChunkElements;
   const SequenceEntry sequence = launch.sequences[item.sequence];
   const TokenRange visible =
       VisibleTo(launch, sequence, item.first_packed_row, kAttentionWarps * kRowTile);
@@ -214,22 +234,22 @@ AttentionTileKernel(AttentionLaunch launch) {
   queries.Load(launch, rows);
   const TokenAddress address(launch, sequence, kv_head);
   const int chunks = launch.head_dim / kChunkElements;
-  RowState<kDim> state;
+  RowState<kOut> state;
   state.Clear();
-  Total<kDim> total;
+  Total<kOut> total;
   total.a = launch.totals +
             (int64_t{BlockIndex().x} * launch.kv_heads + kv_head) * TotalFloats(kDim) +
-            ThreadIndex();
+            int64_t{BlockIndex().z} * TotalFloats(kOut) + ThreadIndex();
   const bool folds = visible.begin / kSplitTokens != (visible.end - 1) / kSplitTokens;
 
   const int first = visible.begin / kStep * kStep;
-  Stage<kDim>{SharedMemory()}.Fetch(address, first, visible.end, chunks);
+  Stage<kDim>{SharedMemory()}.Fetch(address, first, visible.end, chunks, first_v_chunk);
   int parity = 0;
   for (int token = first; token < visible.end; token += kStep, parity ^= 1) {
     const Stage<kDim> stage = {SharedMemory() + parity * Stage<kDim>::kBytes};
     const Stage<kDim> next = {SharedMemory() + (parity ^ 1) * Stage<kDim>::kBytes};
     if (token + kStep < visible.end) {
-      next.Fetch(address, token + kStep, visible.end, chunks);
+      next.Fetch(address, token + kStep, visible.end, chunks, first_v_chunk);
       CopyAsyncWait<1>();
     } else {
       CopyAsyncWait<0>();
@@ -244,12 +264,13 @@ AttentionTileKernel(AttentionLaunch launch) {
       if (!is_last) state.Clear();
     }
   }
-  WriteOut<Element, kDim>(launch, rows, state);
+  WriteOut<Element>(launch, rows, first_dim, state);
 }
 
 template <class Element, int kDim>
 void LaunchBoth(const AttentionLaunch& launch, bool split, int items, Stream stream) {
-  const GridSize grid = {static_cast<unsigned>(items), static_cast<unsigned>(launch.kv_heads), 1};
+  const GridSize grid = {static_cast<unsigned>(items), static_cast<unsigned>(launch.kv_heads),
+                         kDim / OutputDims(kDim)};
   if (split) {
     Launch(AttentionSplitKernel<Element, kDim>, grid, kThreads, 16, stream, launch);
   } else {
@@ -265,8 +286,6 @@ void Dispatch(const AttentionLaunch& launch, bool split, int items, Stream strea
       return LaunchBoth<Element, 64>(launch, split, items, stream);
     case 128:
       return LaunchBoth<Element, 128>(launch, split, items, stream);
-    case 192:
-      return LaunchBoth<Element, 192>(launch, split, items, stream);
     default:
       return LaunchBoth<Element, 256>(launch, split, items, stream);
   }

@@ -60,13 +60,17 @@ struct AttentionLaunch {
   const int32_t* tables;
   const AttentionItem* items;
   float* partials;     // split: [partial, kv_head] of PartialFloats(dim)
-  unsigned* counters;  // split: [row tile, kv_head], 0 before and after
+  unsigned* counters;  // split: [row tile, kv_head, CounterCount], 0 before and after
   float* totals;       // tile: [item, kv_head] of TotalFloats(dim)
 };
 
 // m and l of 16 rows, then 16 x dim sums.
 BATON_HOST_DEVICE int64_t PartialFloats(int padded_dim) { return 16 * (2 + int64_t{padded_dim}); }
 BATON_HOST_DEVICE int64_t TotalFloats(int padded_dim) { return 64 * int64_t{padded_dim}; }
+// Blocks that share a row tile's tokens, each with some of the result's dims.
+BATON_HOST_DEVICE int CounterCount(int padded_dim) {
+  return padded_dim <= 128 ? 1 : padded_dim / 128;
+}
 
 // dtype: of KV and out, kF16 or kBF16.
 void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int items, Stream stream);

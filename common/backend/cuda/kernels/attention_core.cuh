@@ -73,18 +73,18 @@ struct TokenAddress {
 };
 
 // What a warp knows of its 16 rows after some tokens of a split.
-template <int kDim>
+template <int kOut>
 struct RowState {
   float m[2];            // greatest score, in units of log 2
   float l[2];            // sum of the lane's own weights; Finish() adds the row's lanes
-  float a[kDim / 8][4];  // weighted sums of V, as OutputDim lays them
+  float a[kOut / 8][4];  // weighted sums of V, as OutputDim lays them
 
   BATON_DEVICE void Clear() {
     BATON_UNROLL for (int half = 0; half < 2; ++half) {
       m[half] = kMinusInfinity;
       l[half] = 0;
     }
-    BATON_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+    BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
       BATON_UNROLL for (int j = 0; j < 4; ++j) a[i][j] = 0;
     }
   }
@@ -136,27 +136,32 @@ struct Queries {
   }
 };
 
-// One step. `tokens` gives 16 bytes of K or V: K(token of the step, chunk), V(token, chunk), zeros
-// where there is no such token or chunk.
+// One step. `tokens` gives 16 bytes of K or V: K(token of the step, chunk), V(token, chunk of the
+// block's output dims), zeros where there is no such token or chunk.
 template <class Element, int kDim, class Tokens>
 BATON_DEVICE void AttendStep(const Tokens& tokens, int first_token, int window,
                              const PackedRows& rows, const Queries<Element, kDim>& queries,
-                             RowState<kDim>& state) {
+                             RowState<OutputDims(kDim)>& state) {
   constexpr int kStep = StepTokens(kDim);
   const int group = GroupOf(Lane()), member = MemberOf(Lane());
   float s[kStep / 8][4];
+  constexpr int kChunksAtOnce = 4;  // of a token: registers that K waits in
   BATON_UNROLL for (int j = 0; j < kStep / 8; ++j) {
-    Vec16 k[kDim / kChunkedK];
-    BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) {
-      k[c] = tokens.K(j * 8 + group, c * 4 + member);
-    }
     BATON_UNROLL for (int i = 0; i < 4; ++i) s[j][i] = 0;
-    BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) {
-      BATON_UNROLL for (int product = 0; product < 2; ++product) {
-        const uint32_t a[4] = {queries.q[0][c].x[product * 2], queries.q[1][c].x[product * 2],
-                               queries.q[0][c].x[product * 2 + 1],
-                               queries.q[1][c].x[product * 2 + 1]};
-        Element::Mma16(s[j], a, k[c].x[product * 2], k[c].x[product * 2 + 1]);
+    BATON_UNROLL for (int first = 0; first < kDim / kChunkedK; first += kChunksAtOnce) {
+      Vec16 k[kChunksAtOnce];
+      BATON_UNROLL for (int c = 0; c < kChunksAtOnce; ++c) {
+        if (first + c < kDim / kChunkedK) k[c] = tokens.K(j * 8 + group, (first + c) * 4 + member);
+      }
+      BATON_UNROLL for (int c = 0; c < kChunksAtOnce; ++c) {
+        if (first + c >= kDim / kChunkedK) continue;
+        const Vec16& low = queries.q[0][first + c];
+        const Vec16& high = queries.q[1][first + c];
+        BATON_UNROLL for (int product = 0; product < 2; ++product) {
+          const uint32_t a[4] = {low.x[product * 2], high.x[product * 2], low.x[product * 2 + 1],
+                                 high.x[product * 2 + 1]};
+          Element::Mma16(s[j], a, k[c].x[product * 2], k[c].x[product * 2 + 1]);
+        }
       }
     }
   }
@@ -190,7 +195,7 @@ BATON_DEVICE void AttendStep(const Tokens& tokens, int first_token, int window,
       }
     }
     state.l[half] = Fma(state.l[half], before, sum);
-    BATON_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+    BATON_UNROLL for (int i = 0; i < OutputDims(kDim) / 8; ++i) {
       state.a[i][half * 2] = Mul(state.a[i][half * 2], before);
       state.a[i][half * 2 + 1] = Mul(state.a[i][half * 2 + 1], before);
     }
@@ -199,7 +204,7 @@ BATON_DEVICE void AttendStep(const Tokens& tokens, int first_token, int window,
     const uint32_t p[4] = {Element::Pack(s[j][0], s[j][1]), Element::Pack(s[j][2], s[j][3]),
                            Element::Pack(s[j + 1][0], s[j + 1][1]),
                            Element::Pack(s[j + 1][2], s[j + 1][3])};
-    BATON_UNROLL for (int span = 0; span < kDim / kOutputSpan; ++span) {
+    BATON_UNROLL for (int span = 0; span < OutputDims(kDim) / kOutputSpan; ++span) {
       const int chunk = span * 8 + group;
       const Vec16 v[4] = {
           tokens.V(j * 8 + member * 2, chunk), tokens.V(j * 8 + member * 2 + 1, chunk),
@@ -216,18 +221,18 @@ BATON_DEVICE void AttendStep(const Tokens& tokens, int first_token, int window,
   }
 }
 
-// The rows' results, eight consecutive dims a store.
-template <class Element, int kDim>
-BATON_DEVICE void WriteOut(const AttentionLaunch& launch, const PackedRows& rows,
-                           const RowState<kDim>& state) {
+// The rows' results from dim first_dim on, eight consecutive dims a store.
+template <class Element, int kOut>
+BATON_DEVICE void WriteOut(const AttentionLaunch& launch, const PackedRows& rows, int first_dim,
+                           const RowState<kOut>& state) {
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
     if (rows.position[half] < 0) continue;
     auto* out = static_cast<uint16_t*>(launch.out) + rows.row[half] * launch.out_stride +
                 int64_t{rows.head[half]} * launch.head_dim;
-    BATON_UNROLL for (int span = 0; span < kDim / kOutputSpan; ++span) {
+    BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
       BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
         const int column = MemberOf(Lane()) * 2 + parity;
-        const int dim = span * kOutputSpan + OutputDim(0, column);
+        const int dim = first_dim + span * kOutputSpan + OutputDim(0, column);
         if (dim >= launch.head_dim) continue;
         Vec16 packed;
         BATON_UNROLL for (int i = 0; i < 4; ++i) {

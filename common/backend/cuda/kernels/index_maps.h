@@ -55,13 +55,18 @@ BATON_INDEX_MAP int ValuesOperandChunk(int row, int chunk, int chunks) {
   return row * chunks + (chunk ^ ((row >> 1 & 3) << 1));
 }
 
-// Attention, for head dims up to `dim` (64, 128, 192 or 256; shorter ones are padded with zeros).
+// Attention, for head dims up to `dim` (64, 128 or 256; shorter ones are padded with zeros).
 inline constexpr int kSplitTokens = 256;  // whose sums are rounded together, then folded in order
 inline constexpr int kRowTile = 16;       // packed rows (query position, head of the group) a warp
 inline constexpr int kAttentionWarps = 4;
 // Tokens between two looks at the maximum: K and V of two steps fit 32 KiB.
 BATON_INDEX_MAP int StepTokens(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 32 : 16; }
-BATON_INDEX_MAP int PaddedDim(int head_dim) { return (head_dim + 63) / 64 * 64; }
+BATON_INDEX_MAP int PaddedDim(int head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+}
+// Dims of the result that one block computes: registers hold no more than 128 for 16 rows. Blocks of
+// other dims compute the same scores.
+BATON_INDEX_MAP int OutputDims(int dim) { return dim <= 128 ? dim : 128; }
 
 }  // namespace baton::backend::cuda
 

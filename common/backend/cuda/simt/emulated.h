@@ -11,6 +11,7 @@
 #include <functional>
 
 #define BATON_KERNEL(threads) inline void
+#define BATON_KERNEL_RESIDENT(threads, blocks) inline void
 #define BATON_DEVICE inline
 #define BATON_HOST_DEVICE inline
 #define BATON_UNROLL

@@ -11,6 +11,8 @@
 #include <cstdlib>
 
 #define BATON_KERNEL(threads) __global__ void __launch_bounds__(threads)
+// The same, with registers for so many blocks on a multiprocessor.
+#define BATON_KERNEL_RESIDENT(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define BATON_DEVICE __device__ __forceinline__
 #define BATON_HOST_DEVICE __host__ __device__ __forceinline__
 #define BATON_UNROLL _Pragma("unroll")

@@ -91,7 +91,8 @@ class Sequences {
     std::vector<Vec16> partials(static_cast<size_t>(plan.partials * shape_.kv_heads) *
                                 static_cast<size_t>(PartialFloats(dim)) / 4);
     if (!partials.empty()) std::memset(partials.data(), 0xff, partials.size() * 16);
-    std::vector<unsigned> counters(static_cast<size_t>(plan.row_tiles * shape_.kv_heads));
+    std::vector<unsigned> counters(
+        static_cast<size_t>(plan.row_tiles * shape_.kv_heads * CounterCount(dim)));
     std::vector<float> totals(plan.tile_items.size() * static_cast<size_t>(shape_.kv_heads) *
                               static_cast<size_t>(TotalFloats(dim)));
     std::vector<Vec16> out(static_cast<size_t>(rows * width) / 8 + 1);

@@ -1,0 +1,577 @@
+#include "common/backend/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/backend/cpu/convert.h"
+#include "common/backend/cuda/arena.h"
+#include "common/backend/cuda/batch_upload.h"
+#include "common/backend/cuda/host_staging.h"
+#include "common/backend/cuda/kernels/attention.h"
+#include "common/backend/cuda/kernels/blocks.h"
+#include "common/backend/cuda/kernels/elementwise.h"
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/norm.h"
+#include "common/backend/cuda/kernels/rope_write.h"
+#include "common/backend/cuda/kv_copier.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr size_t kStagingBytes = size_t{8} << 20;
+constexpr size_t kT4Bytes = size_t{14'930} << 20;
+// Of the split kernel's partial sums: beyond it, sequences go to the tile kernel.
+constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;
+constexpr int kMaxHeadDim = 256;
+constexpr int kCopiedBlocksAtOnce = 1024;
+
+// A part of the arena.
+class ArenaBuffer final : public Buffer {
+ public:
+  ArenaBuffer(Arena& arena, std::byte* base, size_t offset, size_t size_bytes)
+      : Buffer(base + offset, size_bytes), arena_(arena), offset_(offset) {}
+  ~ArenaBuffer() override { arena_.Give(offset_); }
+
+ private:
+  Arena& arena_;
+  const size_t offset_;
+};
+
+// Row-major [out_features, in_features] in the activation type.
+class CudaMatrix final : public PackedMatrix {
+ public:
+  CudaMatrix(std::unique_ptr<Buffer> memory, int64_t out_features, int64_t in_features)
+      : PackedMatrix(out_features, in_features), memory_(std::move(memory)) {}
+  const void* data() const { return memory_->data(); }
+
+ private:
+  const std::unique_ptr<Buffer> memory_;
+};
+
+struct CudaRopeTable final : public RopeTable {
+  int half = 0;
+  int positions = 0;
+  std::unique_ptr<Buffer> cosine, sine;  // f32 [positions, half]
+};
+
+const CudaBatch& Cuda(const DeviceBatch& batch) { return static_cast<const CudaBatch&>(batch); }
+
+// The kernels move 16 bytes at a time.
+void CheckRows(const Tensor& tensor, int64_t rows, int64_t cols) {
+  BATON_CHECK_EQ(tensor.rows, rows);
+  BATON_CHECK_EQ(tensor.cols, cols);
+  BATON_CHECK(tensor.row_stride >= cols && tensor.row_stride % 8 == 0 && cols % 8 == 0)
+      << cols << " columns, " << tensor.row_stride << " apart";
+  BATON_CHECK_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 16, uintptr_t{0});
+}
+float* F32(const Tensor& tensor) {
+  BATON_CHECK(tensor.dtype == DType::kF32);
+  return static_cast<float*>(tensor.data);
+}
+const float* F32(const Buffer& buffer, int64_t floats) {
+  BATON_CHECK_GE(buffer.size_bytes(), static_cast<size_t>(floats) * sizeof(float));
+  return static_cast<const float*>(buffer.data());
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::unique_ptr<Runtime> runtime, std::unique_ptr<Products> products, DType dtype,
+              std::byte* base, size_t arena_bytes)
+      : runtime_(std::move(runtime)),
+        products_(std::move(products)),
+        activation_dtype_(dtype),
+        base_(base),
+        arena_(arena_bytes),
+        stream_(runtime_->MakeStream()) {}
+  ~CudaBackend() override { runtime_->Synchronize(stream_); }
+
+  absl::Status Initialize();
+
+  std::string Description() const override;
+  DType activation_dtype() const override { return activation_dtype_; }
+  absl::Status Prepare(const StepLimits& limits) override;
+  size_t WorkspaceBytes(const StepLimits& limits) const override;
+  std::optional<size_t> FreeBytes() const override { return arena_.LargestFree(); }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override;
+  void CopyToDevice(void* device, const void* host, size_t size_bytes) override {
+    staging_->CopyToDevice(device, host, size_bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t size_bytes) override {
+    staging_->CopyToHost(host, device, size_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(absl::Span<const HostMatrix> stacked) override;
+  absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
+      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override;
+  std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
+    BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
+    return upload_->Upload(batch);
+  }
+  std::unique_ptr<Event> RecordEvent() override { return runtime_->Record(stream_); }
+  std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) override;
+
+  void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) override;
+  void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) override {
+    Norm(x, nullptr, weight, eps, out);
+  }
+  void AddRmsNorm(const Tensor& residual, const Tensor& delta, const Buffer& weight, float eps,
+                  const Tensor& out) override {
+    Norm(residual, &delta, weight, eps, out);
+  }
+  void MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
+              const Tensor& out) override;
+  void RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
+                   const RopeWriteArgs& args) override;
+  void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
+  void SiluMul(const Tensor& gate_up, const Tensor& out) override;
+  void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
+  void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
+                  absl::Span<const int32_t> targets) override;
+
+ private:
+  // What Prepare takes from the arena, in bytes.
+  struct Workspaces {
+    AttentionRoom room;
+    size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
+    size_t total() const {
+      // Each is rounded up to the arena's alignment.
+      return upload + partials + counters + totals + sampler + products + copied_blocks + copier +
+             8 * Arena::kAlignment;
+    }
+  };
+  Workspaces WorkspacesFor(const StepLimits& limits) const;
+  void Norm(const Tensor& x, const Tensor* delta, const Buffer& weight, float eps,
+            const Tensor& out);
+  void CheckPool(const CudaBatch& batch, const KvPool& pool, int layer) const;
+  // Part of the arena that lives as long as the backend.
+  absl::StatusOr<void*> Keep(size_t size_bytes);
+
+  // The order matters: what is enqueued ends before memory goes.
+  const std::unique_ptr<Runtime> runtime_;
+  const std::unique_ptr<Products> products_;
+  const DType activation_dtype_;
+  std::byte* const base_;
+  Arena arena_;
+  const Stream stream_;
+  std::unique_ptr<HostStaging> staging_;
+  std::vector<std::unique_ptr<Buffer>> kept_;
+
+  StepLimits limits_;
+  std::unique_ptr<BatchUpload> upload_;
+  std::unique_ptr<Buffer> copier_staging_;
+  float* partials_ = nullptr;
+  unsigned* counters_ = nullptr;
+  float* totals_ = nullptr;
+  BlockPair* copied_blocks_ = nullptr;  // [kCopiedBlocksAtOnce]
+};
+
+absl::Status CudaBackend::Initialize() {
+  BATON_ASSIGN_OR_RETURN(staging_, HostStaging::Make(kStagingBytes, *runtime_, stream_));
+  return absl::OkStatus();
+}
+
+std::string CudaBackend::Description() const {
+  const DeviceProperties& device = runtime_->properties();
+  return absl::StrCat("cuda (", device.name, ", compute capability ",
+                      device.compute_capability / 10, ".", device.compute_capability % 10, ", ",
+                      device.multiprocessors, " multiprocessors), ", arena_.size_bytes() >> 20,
+                      " of ", device.total_bytes >> 20, " MiB, ", backend::Name(activation_dtype_),
+                      products_ == nullptr ? ", deterministic" : "");
+}
+
+CudaBackend::Workspaces CudaBackend::WorkspacesFor(const StepLimits& limits) const {
+  const int group = limits.query_heads / limits.kv_heads;
+  const int dim = PaddedDim(limits.head_dim);
+  const int64_t heads = limits.kv_heads;
+  const int64_t partial_bytes = heads * PartialFloats(dim) * int64_t{sizeof(float)};
+  Workspaces sizes = {};
+  sizes.room = RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions, group,
+                       static_cast<int>(kMaxPartialBytes / partial_bytes));
+  sizes.upload = BatchUpload::DeviceBytes(limits, sizes.room);
+  sizes.partials = static_cast<size_t>(sizes.room.partials * partial_bytes);
+  sizes.counters =
+      static_cast<size_t>(sizes.room.row_tiles * heads * CounterCount(dim)) * sizeof(unsigned);
+  sizes.totals =
+      static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
+  sizes.sampler = 0;
+  sizes.products = products_ == nullptr ? 0 : products_->WorkspaceBytes();
+  sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
+  const int64_t chunk_bytes = 2 * heads * limits.block_tokens * limits.head_dim *
+                              static_cast<int64_t>(SizeOf(activation_dtype_));
+  sizes.copier = CudaKvCopier::DeviceBytes(static_cast<size_t>(chunk_bytes));
+  return sizes;
+}
+
+size_t CudaBackend::WorkspaceBytes(const StepLimits& limits) const {
+  return WorkspacesFor(limits).total();
+}
+
+absl::Status CudaBackend::Prepare(const StepLimits& limits) {
+  BATON_CHECK(upload_ == nullptr) << "Prepare comes once";
+  const auto unsupported = [](absl::string_view what, int64_t found, absl::string_view expected) {
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     absl::StrCat("--device cuda: ", what, " is ", found, ", expected ", expected));
+  };
+  if (limits.head_dim % 8 != 0 || limits.head_dim > kMaxHeadDim) {
+    return unsupported("head_dim", limits.head_dim, "a multiple of 8 up to 256");
+  }
+  if (limits.hidden_dim % 8 != 0) {
+    return unsupported("hidden_size", limits.hidden_dim, "a multiple of 8");
+  }
+  if (limits.query_heads % limits.kv_heads != 0) {
+    return unsupported("num_attention_heads", limits.query_heads,
+                       absl::StrCat("a multiple of num_key_value_heads, ", limits.kv_heads));
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(limits.block_tokens)) ||
+      limits.block_tokens < 16) {
+    return unsupported("--block-size", limits.block_tokens, "a power of two from 16 on");
+  }
+  limits_ = limits;
+  const Workspaces sizes = WorkspacesFor(limits);
+  BATON_ASSIGN_OR_RETURN(void* const upload, Keep(sizes.upload));
+  BATON_ASSIGN_OR_RETURN(upload_,
+                         BatchUpload::Make(limits, sizes.room, upload, *runtime_, stream_));
+  BATON_ASSIGN_OR_RETURN(void* const partials, Keep(sizes.partials));
+  BATON_ASSIGN_OR_RETURN(void* const counters, Keep(sizes.counters));
+  BATON_ASSIGN_OR_RETURN(void* const totals, Keep(sizes.totals));
+  BATON_ASSIGN_OR_RETURN(void* const copied_blocks, Keep(sizes.copied_blocks));
+  BATON_ASSIGN_OR_RETURN(copier_staging_, Allocate(sizes.copier));
+  if (products_ != nullptr) {
+    BATON_ASSIGN_OR_RETURN(void* const products, Keep(sizes.products));
+    products_->SetWorkspace(products);
+  }
+  partials_ = static_cast<float*>(partials);
+  counters_ = static_cast<unsigned*>(counters);
+  totals_ = static_cast<float*>(totals);
+  copied_blocks_ = static_cast<BlockPair*>(copied_blocks);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<void*> CudaBackend::Keep(size_t size_bytes) {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, Allocate(size_bytes));
+  kept_.push_back(std::move(buffer));
+  return kept_.back()->data();
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(size_t size_bytes) {
+  const std::optional<size_t> offset = arena_.Take(size_bytes);
+  if (!offset) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
+        absl::StrCat(size_bytes, " bytes asked for, ", arena_.LargestFree(), " are free of the ",
+                     arena_.size_bytes(), " that --gpu-memory-utilization leaves"));
+  }
+  auto buffer = std::make_unique<ArenaBuffer>(arena_, base_, *offset, size_bytes);
+  runtime_->Zero(buffer->data(), size_bytes, stream_);
+  return buffer;
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaBackend::Pack(
+    absl::Span<const HostMatrix> stacked) {
+  BATON_CHECK(!stacked.empty());
+  const int64_t cols = stacked[0].cols;
+  int64_t rows = 0;
+  for (const HostMatrix& matrix : stacked) {
+    BATON_CHECK_EQ(matrix.cols, cols);
+    rows += matrix.rows;
+  }
+  if (cols % 8 != 0) {
+    return MakeError(
+        absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+        absl::StrCat("--device cuda: a matrix of ", cols, " columns, expected a multiple of 8"));
+  }
+  const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(activation_dtype_);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
+                         Allocate(static_cast<size_t>(rows) * row_bytes));
+  auto* device = static_cast<std::byte*>(memory->data());
+  for (const HostMatrix& matrix : stacked) {
+    const size_t size_bytes = static_cast<size_t>(matrix.rows) * row_bytes;
+    const size_t element_bytes = SizeOf(activation_dtype_);
+    staging_->FillDevice(device, size_bytes, [&](size_t offset, size_t size, void* to) {
+      const size_t first = offset / element_bytes;
+      ConvertElements(static_cast<const std::byte*>(matrix.data) + first * SizeOf(matrix.dtype),
+                      matrix.dtype, static_cast<int64_t>(size / element_bytes), activation_dtype_,
+                      to);
+    });
+    device += size_bytes;
+  }
+  return std::make_unique<CudaMatrix>(std::move(memory), rows, cols);
+}
+
+absl::StatusOr<std::unique_ptr<RopeTable>> CudaBackend::MakeRopeTable(
+    absl::Span<const double> inverse_frequencies, int max_positions, float factor) {
+  auto table = std::make_unique<CudaRopeTable>();
+  table->half = static_cast<int>(inverse_frequencies.size());
+  table->positions = max_positions;
+  if (table->half % 4 != 0) {
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     absl::StrCat("--device cuda: ", 2 * table->half,
+                                  " rotated dims, expected a multiple of 8"));
+  }
+  const size_t size_bytes =
+      static_cast<size_t>(max_positions) * inverse_frequencies.size() * sizeof(float);
+  BATON_ASSIGN_OR_RETURN(table->cosine, Allocate(size_bytes));
+  BATON_ASSIGN_OR_RETURN(table->sine, Allocate(size_bytes));
+  // In double and then rounded, as on the CPU.
+  const auto fill = [&](const Buffer& to, auto function) {
+    staging_->FillDevice(to.data(), size_bytes, [&](size_t offset, size_t size, void* part) {
+      auto* values = static_cast<float*>(part);
+      const size_t first = offset / sizeof(float);
+      for (size_t i = 0; i < size / sizeof(float); ++i) {
+        const size_t position = (first + i) / inverse_frequencies.size();
+        const double angle = static_cast<double>(position) *
+                             inverse_frequencies[(first + i) % inverse_frequencies.size()];
+        values[i] = static_cast<float>(function(angle) * static_cast<double>(factor));
+      }
+    });
+  };
+  fill(*table->cosine, [](double angle) { return std::cos(angle); });
+  fill(*table->sine, [](double angle) { return std::sin(angle); });
+  return table;
+}
+
+void CudaBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) {
+  const CudaBatch& cuda = Cuda(batch);
+  CheckRows(table, table.rows, out.cols);
+  CheckRows(out, cuda.rows, out.cols);
+  BATON_CHECK(cuda.least_token >= 0 && cuda.greatest_token < table.rows)
+      << "tokens from " << cuda.least_token << " to " << cuda.greatest_token;
+  LaunchGather({.table = table.data,
+                .table_stride = table.row_stride,
+                .row_of = cuda.d_tokens,
+                .out = F32(out),
+                .out_stride = out.row_stride,
+                .cols = static_cast<int>(out.cols)},
+               table.dtype, cuda.rows, stream_);
+}
+
+void CudaBackend::Norm(const Tensor& x, const Tensor* delta, const Buffer& weight, float eps,
+                       const Tensor& out) {
+  CheckRows(x, x.rows, x.cols);
+  CheckRows(out, x.rows, x.cols);
+  if (delta != nullptr) CheckRows(*delta, x.rows, x.cols);
+  LaunchNorm({.x = F32(x),
+              .x_stride = x.row_stride,
+              .delta = delta == nullptr ? nullptr : F32(*delta),
+              .delta_stride = delta == nullptr ? 0 : delta->row_stride,
+              .weight = F32(weight, x.cols),
+              .out = out.data,
+              .out_stride = out.row_stride,
+              .cols = static_cast<int>(x.cols),
+              .eps = eps},
+             out.dtype, static_cast<int>(x.rows), stream_);
+}
+
+void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buffer* bias,
+                         const Tensor& out) {
+  BATON_CHECK(x.dtype == activation_dtype_);
+  CheckRows(x, x.rows, weight.in_features());
+  BATON_CHECK_EQ(out.rows, x.rows);
+  BATON_CHECK_EQ(out.cols, weight.out_features());
+  const MatMulLaunch launch = {
+      .x = x.data,
+      .x_stride = x.row_stride,
+      .w = static_cast<const CudaMatrix&>(weight).data(),
+      .bias = bias == nullptr ? nullptr : F32(*bias, out.cols),
+      .out = F32(out),
+      .out_stride = out.row_stride,
+      .rows = static_cast<int>(x.rows),
+      .n = static_cast<int>(weight.out_features()),
+      .k = static_cast<int>(weight.in_features()),
+  };
+  if (launch.rows == 0) return;
+  if (products_ != nullptr && products_->MatMul(launch, activation_dtype_, stream_)) return;
+  LaunchMatMul(launch, activation_dtype_, stream_);
+}
+
+void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int layer) const {
+  BATON_CHECK(batch.least_block >= 0 && batch.greatest_block < pool.block_count)
+      << "blocks from " << batch.least_block << " to " << batch.greatest_block;
+  BATON_CHECK_EQ(batch.block_tokens, pool.block_tokens);
+  BATON_CHECK_EQ(pool.kv_heads, limits_.kv_heads);
+  BATON_CHECK_EQ(pool.head_dim, limits_.head_dim);
+  BATON_CHECK(pool.dtype == activation_dtype_);
+  BATON_CHECK(layer >= 0 && layer < limits_.layers);
+}
+
+void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
+                              const RopeWriteArgs& args) {
+  const CudaBatch& cuda = Cuda(batch);
+  CheckPool(cuda, pool, args.layer);
+  const int64_t d = pool.head_dim;
+  CheckRows(args.qkv, cuda.rows, (args.query_heads + 2 * pool.kv_heads) * d);
+  CheckRows(args.q_out, cuda.rows, args.query_heads * d);
+  BATON_CHECK(args.rope != nullptr);
+  const auto& rope = static_cast<const CudaRopeTable&>(*args.rope);
+  BATON_CHECK_LT(cuda.last_position, rope.positions);
+  BATON_CHECK_LE(2 * rope.half, d);
+  LaunchRopeWrite({.qkv = F32(args.qkv),
+                   .qkv_stride = args.qkv.row_stride,
+                   .q_out = F32(args.q_out),
+                   .q_out_stride = args.q_out.row_stride,
+                   .q_norm = args.q_norm == nullptr ? nullptr : F32(*args.q_norm, d),
+                   .k_norm = args.k_norm == nullptr ? nullptr : F32(*args.k_norm, d),
+                   .norm_eps = args.norm_eps,
+                   .cosine = static_cast<const float*>(rope.cosine->data()),
+                   .sine = static_cast<const float*>(rope.sine->data()),
+                   .half = rope.half,
+                   .layer = pool.base + args.layer * pool.layer_stride_bytes,
+                   .block_stride_bytes = pool.block_stride_bytes,
+                   .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
+                   .query_heads = args.query_heads,
+                   .kv_heads = pool.kv_heads,
+                   .head_dim = pool.head_dim,
+                   .positions = cuda.d_positions,
+                   .sequence_of_row = cuda.d_sequence_of_row,
+                   .sequences = cuda.d_sequences,
+                   .tables = cuda.d_tables},
+                  pool.dtype, cuda.rows, stream_);
+}
+
+void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
+                            const AttentionArgs& args) {
+  const CudaBatch& cuda = Cuda(batch);
+  CheckPool(cuda, pool, args.layer);
+  BATON_CHECK_EQ(args.query_heads, limits_.query_heads);
+  const int64_t width = int64_t{args.query_heads} * pool.head_dim;
+  CheckRows(args.q, cuda.rows, width);
+  CheckRows(args.out, cuda.rows, width);
+  BATON_CHECK(args.out.dtype == activation_dtype_);
+  AttentionLaunch launch = {
+      .q = F32(args.q),
+      .q_stride = args.q.row_stride,
+      .out = args.out.data,
+      .out_stride = args.out.row_stride,
+      .layer = pool.base + args.layer * pool.layer_stride_bytes,
+      .block_stride_bytes = pool.block_stride_bytes,
+      .block_tokens_log2 = std::countr_zero(static_cast<unsigned>(pool.block_tokens)),
+      .kv_heads = pool.kv_heads,
+      .group = args.query_heads / pool.kv_heads,
+      .head_dim = pool.head_dim,
+      .scale = args.scale,
+      .window = args.window,
+      .sequences = cuda.d_sequences,
+      .tables = cuda.d_tables,
+      .items = cuda.d_split_items,
+      .partials = partials_,
+      .counters = counters_,
+      .totals = totals_,
+  };
+  LaunchAttentionSplit(launch, pool.dtype, cuda.split_items, stream_);
+  launch.items = cuda.d_tile_items;
+  LaunchAttentionTile(launch, pool.dtype, cuda.tile_items, stream_);
+}
+
+void CudaBackend::SiluMul(const Tensor& gate_up, const Tensor& out) {
+  CheckRows(gate_up, out.rows, 2 * out.cols);
+  CheckRows(out, out.rows, out.cols);
+  LaunchSiluMul({.gate_up = F32(gate_up),
+                 .gate_up_stride = gate_up.row_stride,
+                 .out = out.data,
+                 .out_stride = out.row_stride,
+                 .cols = static_cast<int>(out.cols)},
+                out.dtype, static_cast<int>(out.rows), stream_);
+}
+
+void CudaBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) {
+  const CudaBatch& cuda = Cuda(batch);
+  CheckRows(x, cuda.rows, out.cols);
+  CheckRows(out, cuda.logit_count, out.cols);
+  LaunchGather({.table = F32(x),
+                .table_stride = x.row_stride,
+                .row_of = cuda.d_logit_rows,
+                .out = F32(out),
+                .out_stride = out.row_stride,
+                .cols = static_cast<int>(out.cols)},
+               DType::kF32, cuda.logit_count, stream_);
+}
+
+void CudaBackend::CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
+                             absl::Span<const int32_t> targets) {
+  BATON_CHECK_EQ(sources.size(), targets.size());
+  BATON_CHECK(copied_blocks_ != nullptr) << "Prepare comes first";
+  std::vector<BlockPair> pairs(sources.size());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    pairs[i] = {sources[i], targets[i]};
+    BATON_CHECK(sources[i] >= 0 && sources[i] < pool.block_count) << "block " << sources[i];
+    BATON_CHECK(targets[i] >= 0 && targets[i] < pool.block_count) << "block " << targets[i];
+  }
+  for (size_t first = 0; first < pairs.size(); first += kCopiedBlocksAtOnce) {
+    const size_t count = std::min<size_t>(kCopiedBlocksAtOnce, pairs.size() - first);
+    CopyToDevice(copied_blocks_, &pairs[first], count * sizeof(BlockPair));
+    LaunchCopyBlocks({.base = pool.base,
+                      .block_stride_bytes = pool.block_stride_bytes,
+                      .block_bytes = limits_.layers * pool.layer_stride_bytes,
+                      .pairs = copied_blocks_},
+                     static_cast<int>(count), stream_);
+  }
+}
+
+std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
+  BATON_CHECK(copier_staging_ != nullptr) << "Prepare comes first, and one copier";
+  const size_t chunk_bytes = static_cast<size_t>(pool.layer_stride_bytes);
+  BATON_CHECK_LE(CudaKvCopier::DeviceBytes(chunk_bytes), copier_staging_->size_bytes());
+  auto copier = CudaKvCopier::Make(pool, std::move(copier_staging_), *runtime_);
+  BATON_CHECK(copier.ok()) << copier.status();
+  return *std::move(copier);
+}
+
+// The type to compute in, if the device multiplies what was asked for.
+absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_capability) {
+  const bool has_bf16 = compute_capability >= 80;
+  switch (compute) {
+    case BackendOptions::Compute::kAuto:
+      return has_bf16 ? DType::kBF16 : DType::kF16;
+    case BackendOptions::Compute::kF16:
+      return DType::kF16;
+    case BackendOptions::Compute::kBF16:
+      if (has_bf16) return DType::kBF16;
+      return InvalidField("BAD_OPTION", "--dtype",
+                          absl::StrCat("bfloat16 given, but the GPU has compute capability ",
+                                       compute_capability / 10, ".", compute_capability % 10,
+                                       ", expected 8.0 or newer, or float16"));
+    case BackendOptions::Compute::kF32:
+      break;
+  }
+  return InvalidField("BAD_OPTION", "--dtype",
+                      "float32 given, expected float16 or bfloat16 on a GPU");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> runtime,
+                                                       std::unique_ptr<Products> products,
+                                                       const BackendOptions& options) {
+  const DeviceProperties& device = runtime->properties();
+  const int capability =
+      options.as_t4 ? std::min(75, device.compute_capability) : device.compute_capability;
+  const size_t total = options.as_t4 ? std::min(kT4Bytes, device.total_bytes) : device.total_bytes;
+  BATON_ASSIGN_OR_RETURN(const DType dtype, ChooseDType(options.compute, capability));
+  // The share is of the whole device; what others use of it comes off.
+  const size_t used = device.total_bytes - device.free_bytes;
+  const auto share =
+      static_cast<size_t>(options.gpu_memory_utilization * static_cast<double>(total));
+  if (share <= used) {
+    return MakeError(
+        absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
+        absl::StrCat(device.name, ": --gpu-memory-utilization ", options.gpu_memory_utilization,
+                     " of ", total >> 20, " MiB is ", share >> 20, " MiB, of which others use ",
+                     used >> 20, ": expected more than those"));
+  }
+  const size_t arena_bytes = (share - used) / Arena::kAlignment * Arena::kAlignment;
+  BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(arena_bytes));
+  auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
+                                               static_cast<std::byte*>(base), arena_bytes);
+  BATON_RETURN_IF_ERROR(backend->Initialize());
+  return backend;
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,39 @@
+// The CUDA backend: NVIDIA GPUs from compute capability 7.5 (T4) on.
+//
+// Weights, activations and KV are float16 (below 8.0) or bfloat16; products accumulate in float32;
+// the residual stream, norms, rotation, softmax and logits are float32. All device memory is one
+// arena, taken when the backend is made; nothing allocates in a step.
+//
+// Attention, norms and all that works row by row give the same bits in every batch. Products do
+// with BackendOptions::deterministic; without it cuBLASLt picks an algorithm by the number of rows.
+#ifndef BATON_COMMON_BACKEND_CUDA_CUDA_BACKEND_H_
+#define BATON_COMMON_BACKEND_CUDA_CUDA_BACKEND_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/backend/backend.h"
+#include "common/backend/cuda/products.h"
+#include "common/backend/cuda/runtime.h"
+
+namespace baton::backend {
+
+// Number of GPUs that CUDA sees; 0 if there is no driver.
+int CudaDeviceCount();
+
+// INVALID_ARGUMENT (reason BAD_OPTION) for a dtype that the GPU does not multiply; NOT_FOUND
+// (NO_DEVICE); FAILED_PRECONDITION (DEVICE_UNUSABLE, CUBLAS); RESOURCE_EXHAUSTED (DEVICE_MEMORY) if
+// gpu_memory_utilization leaves nothing beside what others use.
+absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options, int index);
+
+namespace cuda {
+
+// On a given device. products: null to multiply with the deterministic kernels only.
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> runtime,
+                                                       std::unique_ptr<Products> products,
+                                                       const BackendOptions& options);
+
+}  // namespace cuda
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_CUDA_CUDA_BACKEND_H_

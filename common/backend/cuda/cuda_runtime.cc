@@ -1,0 +1,179 @@
+// The CUDA side of runtime.h.
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/runtime.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr int kOldest = 75;
+
+void Check(cudaError_t error, const char* call) {
+  BATON_CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorString(error);
+}
+
+cudaStream_t Cuda(Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+class CudaEvent final : public DeviceEvent {
+ public:
+  explicit CudaEvent(cudaStream_t stream) {
+    Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    Check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  bool Done() const override {
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) return false;
+    Check(error, "cudaEventQuery");
+    return true;
+  }
+  void Wait() const override { Check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  void Delay(Stream stream) const override {
+    Check(cudaStreamWaitEvent(Cuda(stream), event_, 0), "cudaStreamWaitEvent");
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaRuntime final : public Runtime {
+ public:
+  CudaRuntime(int index, DeviceProperties properties)
+      : index_(index), properties_(std::move(properties)) {}
+  ~CudaRuntime() override {
+    Use();
+    cudaDeviceSynchronize();
+    absl::MutexLock lock(&mutex_);
+    for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    for (void* memory : device_memory_) cudaFree(memory);
+    for (void* memory : pinned_memory_) cudaFreeHost(memory);
+  }
+
+  const DeviceProperties& properties() const override { return properties_; }
+
+  absl::StatusOr<void*> AllocateDevice(size_t size_bytes) override {
+    Use();
+    void* memory = nullptr;
+    if (const cudaError_t error = cudaMalloc(&memory, size_bytes); error != cudaSuccess) {
+      cudaGetLastError();  // it would be reported again by the next launch
+      return Exhausted(size_bytes, "device memory", error);
+    }
+    absl::MutexLock lock(&mutex_);
+    device_memory_.push_back(memory);
+    return memory;
+  }
+  absl::StatusOr<void*> AllocatePinned(size_t size_bytes) override {
+    Use();
+    void* memory = nullptr;
+    if (const cudaError_t error = cudaMallocHost(&memory, size_bytes); error != cudaSuccess) {
+      cudaGetLastError();
+      return Exhausted(size_bytes, "pinned host memory", error);
+    }
+    absl::MutexLock lock(&mutex_);
+    pinned_memory_.push_back(memory);
+    return memory;
+  }
+  Stream MakeStream() override {
+    Use();
+    cudaStream_t stream = nullptr;
+    Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    absl::MutexLock lock(&mutex_);
+    streams_.push_back(stream);
+    return stream;
+  }
+
+  void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
+    Use();
+    Check(cudaMemcpyAsync(device, pinned, size_bytes, cudaMemcpyHostToDevice, Cuda(stream)),
+          "cudaMemcpyAsync to the device");
+  }
+  void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) override {
+    Use();
+    Check(cudaMemcpyAsync(pinned, device, size_bytes, cudaMemcpyDeviceToHost, Cuda(stream)),
+          "cudaMemcpyAsync to the host");
+  }
+  void Zero(void* device, size_t size_bytes, Stream stream) override {
+    Use();
+    Check(cudaMemsetAsync(device, 0, size_bytes, Cuda(stream)), "cudaMemsetAsync");
+  }
+  void Synchronize(Stream stream) override {
+    Use();
+    Check(cudaStreamSynchronize(Cuda(stream)), "cudaStreamSynchronize");
+  }
+  std::unique_ptr<DeviceEvent> Record(Stream stream) override {
+    Use();
+    return std::make_unique<CudaEvent>(Cuda(stream));
+  }
+
+ private:
+  // The current device is a thread's: a call may come from any.
+  void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+  absl::Status Exhausted(size_t size_bytes, const char* what, cudaError_t error) const {
+    return absl::ResourceExhaustedError(absl::StrCat("cuda:", index_, " (", properties_.name,
+                                                     "): ", size_bytes, " bytes of ", what, ": ",
+                                                     cudaGetErrorString(error)));
+  }
+
+  const int index_;
+  const DeviceProperties properties_;
+  absl::Mutex mutex_;
+  std::vector<cudaStream_t> streams_ ABSL_GUARDED_BY(mutex_);
+  std::vector<void*> device_memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<void*> pinned_memory_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+int DeviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
+  const int count = DeviceCount();
+  if (index < 0 || index >= count) {
+    return MakeError(absl::StatusCode::kNotFound, "NO_DEVICE",
+                     absl::StrCat("--device cuda:", index, ": found ", count,
+                                  " usable GPUs, expected at least ", index + 1));
+  }
+  const auto unusable = [&](const char* call, cudaError_t error) {
+    cudaGetLastError();
+    return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNUSABLE",
+                     absl::StrCat("cuda:", index, ": ", call, ": ", cudaGetErrorString(error)));
+  };
+  cudaDeviceProp found = {};
+  if (const cudaError_t error = cudaGetDeviceProperties(&found, index); error != cudaSuccess) {
+    return unusable("cudaGetDeviceProperties", error);
+  }
+  DeviceProperties properties;
+  properties.name = found.name;
+  properties.compute_capability = found.major * 10 + found.minor;
+  properties.multiprocessors = found.multiProcessorCount;
+  if (properties.compute_capability < kOldest) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNUSABLE",
+                     absl::StrCat("cuda:", index, " (", found.name, ") has compute capability ",
+                                  found.major, ".", found.minor, ", expected 7.5 or newer"));
+  }
+  if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
+    return unusable("cudaSetDevice", error);
+  }
+  if (const cudaError_t error = cudaMemGetInfo(&properties.free_bytes, &properties.total_bytes);
+      error != cudaSuccess) {
+    return unusable("cudaMemGetInfo", error);
+  }
+  return std::make_unique<CudaRuntime>(index, std::move(properties));
+}
+
+}  // namespace baton::backend::cuda

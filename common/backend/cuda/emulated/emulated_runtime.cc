@@ -1,0 +1,84 @@
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/runtime.h"
+#include "common/base/check.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+class DoneEvent final : public DeviceEvent {
+ public:
+  bool Done() const override { return true; }
+  void Wait() const override {}
+  void Delay(Stream) const override {}
+};
+
+class EmulatedRuntime final : public Runtime {
+ public:
+  EmulatedRuntime(int compute_capability, size_t size_bytes) {
+    properties_.name = absl::StrCat("emulated device");
+    properties_.compute_capability = compute_capability;
+    properties_.multiprocessors = 2;
+    properties_.total_bytes = properties_.free_bytes = size_bytes;
+  }
+  const DeviceProperties& properties() const override { return properties_; }
+
+  absl::StatusOr<void*> AllocateDevice(size_t size_bytes) override {
+    absl::MutexLock lock(&mutex_);
+    if (size_bytes > properties_.total_bytes - used_) {
+      return absl::ResourceExhaustedError(absl::StrCat("device memory: ", size_bytes,
+                                                       " bytes asked for, ",
+                                                       properties_.total_bytes - used_, " free"));
+    }
+    used_ += size_bytes;
+    return Keep(size_bytes);
+  }
+  absl::StatusOr<void*> AllocatePinned(size_t size_bytes) override {
+    absl::MutexLock lock(&mutex_);
+    return Keep(size_bytes);
+  }
+  Stream MakeStream() override { return nullptr; }
+
+  void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream) override {
+    if (size_bytes > 0) std::memcpy(device, pinned, size_bytes);
+  }
+  void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream) override {
+    if (size_bytes > 0) std::memcpy(pinned, device, size_bytes);
+  }
+  void Zero(void* device, size_t size_bytes, Stream) override {
+    if (size_bytes > 0) std::memset(device, 0, size_bytes);
+  }
+  void Synchronize(Stream) override {}
+  std::unique_ptr<DeviceEvent> Record(Stream) override { return std::make_unique<DoneEvent>(); }
+
+ private:
+  void* Keep(size_t size_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const size_t rounded = (size_bytes + 255) / 256 * 256 + 256;
+    memory_.emplace_back(std::aligned_alloc(256, rounded));
+    BATON_CHECK(memory_.back() != nullptr) << rounded << " bytes";
+    std::memset(memory_.back().get(), 0xff, rounded);
+    return memory_.back().get();
+  }
+
+  DeviceProperties properties_;
+  absl::Mutex mutex_;
+  size_t used_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<std::unique_ptr<void, Free>> memory_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes) {
+  return std::make_unique<EmulatedRuntime>(compute_capability, size_bytes);
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,30 @@
+# What the CUDA backend consists of, for both libraries that are made of it: the real one (nvcc) and
+# the emulated one (C++ on the CPU). tests/cuda/kernel_check.py reads the kernels from here, too.
+set(BATON_CUDA_KERNELS
+  kernels/attention.cu
+  kernels/blocks.cu
+  kernels/elementwise.cu
+  kernels/matmul.cu
+  kernels/norm.cu
+  kernels/rope_write.cu
+  kernels/sampling.cu
+)
+# Host code that both share.
+set(BATON_CUDA_HOST_SOURCES
+  arena.cc
+  attention_plan.cc
+  batch_upload.cc
+  cuda_backend.cc
+  host_staging.cc
+  kv_copier.cc
+  sampling_upload.cc
+)
+# Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
+set(BATON_CUDA_NVIDIA_SOURCES
+  cublas_products.cc
+  cuda_runtime.cc
+  make_cuda_backend.cc
+)
+list(TRANSFORM BATON_CUDA_KERNELS PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+list(TRANSFORM BATON_CUDA_HOST_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
+list(TRANSFORM BATON_CUDA_NVIDIA_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)

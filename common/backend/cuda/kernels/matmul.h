@@ -1,0 +1,37 @@
+// x Wᵀ with one order of summation for every number of rows: k ascending, 16 at a time, in one
+// accumulator, in two shapes of block that give the same bits. What --deterministic multiplies
+// with, and the fallback where cuBLASLt has no algorithm.
+//
+// - rows: up to a few row tiles. A warp takes 16 rows by 8 columns, W straight from memory to
+//   registers, 16 bytes a lane (FragmentK of index_maps.h).
+// - tile: many rows. A block takes 64 x 64, both operands through shared memory in a ring of stages
+//   (multistage pipeline, as CUTLASS describes it).
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
+
+#include "common/backend/cuda/simt/simt.h"
+#include "common/backend/tensor.h"
+
+namespace baton::backend::cuda {
+
+struct MatMulLaunch {
+  const void* x;  // [rows, k], 16-bit
+  int64_t x_stride;
+  const void* w;      // [n, k], 16-bit; k a multiple of 8
+  const float* bias;  // [n] or null
+  float* out;         // [rows, n]
+  int64_t out_stride;
+  int rows;
+  int n;
+  int k;
+};
+
+enum class MatMulShape { kAuto, kRows, kTile };
+
+// dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values, writes rows n floats.
+void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream,
+                  MatMulShape shape = MatMulShape::kAuto);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_

@@ -1,0 +1,67 @@
+// What the backend needs of a device besides kernels: memory, streams, events, copies. Two kinds:
+// a GPU through CUDA, and the CPU of emulated.h, where all is done when it returns.
+//
+// Thread-safe but for the order of what is enqueued on one stream. An error of the device itself (a
+// launch that failed, a lost GPU) ends the process with a message: nothing computed since can be
+// trusted, and the cluster knows what to do with a worker that died.
+#ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_H_
+#define BATON_COMMON_BACKEND_CUDA_RUNTIME_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/backend/backend.h"
+#include "common/backend/cuda/simt/simt.h"
+
+namespace baton::backend::cuda {
+
+struct DeviceProperties {
+  std::string name;            // e.g. "Tesla T4"
+  int compute_capability = 0;  // 75 for 7.5
+  int multiprocessors = 0;
+  size_t total_bytes = 0;
+  size_t free_bytes = 0;  // when it was opened
+};
+
+// A point of a stream. The runtime outlives it.
+class DeviceEvent : public Event {
+ public:
+  // What is enqueued on `stream` from now on waits for the point; the host does not.
+  virtual void Delay(Stream stream) const = 0;
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+  virtual const DeviceProperties& properties() const = 0;
+
+  // RESOURCE_EXHAUSTED. Aligned to 256 bytes or more; freed with the runtime.
+  virtual absl::StatusOr<void*> AllocateDevice(size_t size_bytes) = 0;
+  // Host memory that the device copies to and from by itself; freed with the runtime.
+  virtual absl::StatusOr<void*> AllocatePinned(size_t size_bytes) = 0;
+  // Lives as long as the runtime.
+  virtual Stream MakeStream() = 0;
+
+  // Enqueued; host memory must be pinned.
+  virtual void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) = 0;
+  virtual void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) = 0;
+  virtual void Zero(void* device, size_t size_bytes, Stream stream) = 0;
+  // Waits for all that was enqueued.
+  virtual void Synchronize(Stream stream) = 0;
+  virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
+};
+
+// A device of that many bytes, which are NaNs where nothing was written.
+std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes);
+
+// Number of GPUs; 0 if the driver is missing or too old.
+int DeviceCount();
+// NOT_FOUND (reason NO_DEVICE), FAILED_PRECONDITION (DEVICE_UNUSABLE).
+absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_RUNTIME_H_

@@ -1,0 +1,104 @@
+#include "common/engine/memory_plan.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/model/device_memory.h"
+
+namespace baton::engine {
+namespace {
+
+constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
+
+std::string Size(int64_t bytes) {
+  constexpr double kMiB = 1 << 20;
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / kMiB);
+}
+
+absl::Status TooLarge(const MemoryDemand& demand, const MemoryPlan& plan, int64_t free_bytes) {
+  const int64_t needed = plan.fixed_bytes() + plan.kv_bytes();
+  const bool pool_is_to_blame = plan.fixed_bytes() + plan.block_bytes <= free_bytes &&
+                                (demand.num_blocks > 0 || demand.kv_cache_bytes > 0);
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, "MODEL_TOO_LARGE",
+      absl::StrCat(
+          "the model does not fit into the device's memory: weights ", Size(plan.weight_bytes),
+          " (", backend::Name(demand.activation), ") + RoPE tables of ", plan.max_positions,
+          " positions ", Size(plan.rope_bytes), " + activations of ", demand.limits.max_rows,
+          " batch tokens and ", demand.limits.max_logit_rows, " logit rows ",
+          Size(plan.activation_bytes), " + workspaces of the kernels ", Size(plan.kernel_bytes),
+          " + ", plan.block_count, " KV blocks of ", plan.block_bytes, " bytes ",
+          Size(plan.kv_bytes()), " = ", Size(needed), ", expected at most the ", Size(free_bytes),
+          " that are free: ", Size(needed - free_bytes), " too much. ",
+          pool_is_to_blame ? "Lower --num-blocks or --kv-cache-memory"
+                           : "Lower --max-num-batched-tokens, --max-num-seqs or --max-model-len",
+          ", raise --gpu-memory-utilization, or take a larger device or a smaller model"));
+}
+
+}  // namespace
+
+int64_t MemoryPlan::full_sequences() const {
+  const int64_t blocks_a_sequence = (int64_t{max_positions} + block_tokens - 1) / block_tokens;
+  return block_count / std::max<int64_t>(1, blocks_a_sequence);
+}
+
+std::string MemoryPlan::ToString() const {
+  return absl::StrCat("weights ", Size(weight_bytes), ", workspaces ",
+                      Size(fixed_bytes() - weight_bytes), ", KV pool ", Size(kv_bytes()), ": ",
+                      block_count, " blocks, ", kv_tokens(), " tokens of ", token_bytes, " bytes, ",
+                      full_sequences(), " sequences of ", max_positions);
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand) {
+  BATON_CHECK_GE(demand.num_blocks, 0);
+  BATON_CHECK_GE(demand.kv_cache_bytes, 0);
+  const model::ModelConfig& config = *demand.config;
+  const backend::StepLimits& limits = demand.limits;
+  MemoryPlan plan;
+  plan.weight_bytes = model::WeightMemory(config, demand.activation, demand.stored_embedding)
+                          .UpperBound(kDeviceAlignment);
+  plan.rope_bytes = model::RopeMemory(config, limits.max_positions).UpperBound(kDeviceAlignment);
+  plan.activation_bytes =
+      model::WorkspaceMemory(
+          model::WorkspacesOf(config, limits.max_rows, limits.max_logit_rows, demand.activation))
+          .UpperBound(kDeviceAlignment);
+  plan.kernel_bytes = demand.kernel_bytes;
+  plan.block_bytes = demand.layout.BlockBytes();
+  plan.block_tokens = demand.layout.block_tokens;
+  plan.token_bytes = plan.block_bytes / plan.block_tokens;
+  plan.max_positions = limits.max_positions;
+
+  plan.block_count = demand.num_blocks;
+  if (plan.block_count == 0 && (demand.kv_cache_bytes > 0 || !demand.free_bytes)) {
+    const int64_t bytes = demand.kv_cache_bytes > 0 ? demand.kv_cache_bytes : kDefaultKvCacheBytes;
+    plan.block_count = bytes / plan.block_bytes;
+    if (plan.block_count < 1 || plan.block_count > kMostBlocks) {
+      return InvalidField("KV_POOL_SIZE", "--kv-cache-memory",
+                          absl::StrCat(bytes, " bytes give ", plan.block_count, " KV blocks of ",
+                                       plan.block_bytes, " bytes (", demand.layout.ToString(),
+                                       "): expected at least 1 and fewer than 2^31"));
+    }
+  }
+  if (plan.block_count > std::numeric_limits<int64_t>::max() / 2 / plan.block_bytes) {
+    return InvalidField("KV_POOL_SIZE", "--num-blocks",
+                        absl::StrCat(plan.block_count, " KV blocks of ", plan.block_bytes,
+                                     " bytes: expected fewer bytes than 2^62"));
+  }
+  if (!demand.free_bytes) return plan;
+  if (plan.block_count == 0) {
+    const int64_t left = *demand.free_bytes - plan.fixed_bytes();
+    const int64_t least_tokens = std::min(limits.max_rows, limits.max_positions);
+    const int64_t least = (least_tokens + plan.block_tokens - 1) / plan.block_tokens;
+    plan.block_count = std::clamp<int64_t>(left / plan.block_bytes, least, kMostBlocks);
+  }
+  if (plan.fixed_bytes() + plan.kv_bytes() > *demand.free_bytes) {
+    return TooLarge(demand, plan, *demand.free_bytes);
+  }
+  return plan;
+}
+
+}  // namespace baton::engine

@@ -1,0 +1,67 @@
+// How a device's memory is divided: weights, what steps need, and KV blocks in the rest. Arithmetic
+// alone, so that a model that does not fit is refused before it is loaded, and that one can ask
+// without a device.
+#ifndef BATON_COMMON_ENGINE_MEMORY_PLAN_H_
+#define BATON_COMMON_ENGINE_MEMORY_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/backend/backend.h"
+#include "common/kv/kv_layout.h"
+#include "common/model/model_config.h"
+
+namespace baton::engine {
+
+// The end of every allocation on a device is rounded up to this.
+constexpr int64_t kDeviceAlignment = 256;
+// The KV pool where memory is the host's and nobody says how large.
+constexpr int64_t kDefaultKvCacheBytes = int64_t{1} << 30;
+
+struct MemoryDemand {
+  const model::ModelConfig* config = nullptr;
+  backend::DType activation = backend::DType::kF32;
+  backend::DType stored_embedding = backend::DType::kF32;  // of the file
+  backend::StepLimits limits;
+  int64_t kernel_bytes = 0;    // Backend::WorkspaceBytes(limits)
+  kv::KvLayout layout;         // valid
+  int num_blocks = 0;          // 0: by bytes
+  int64_t kv_cache_bytes = 0;  // 0: all that is left of free_bytes, else kDefaultKvCacheBytes
+  // What the device has for all of this; nothing: no bound is known.
+  std::optional<int64_t> free_bytes;
+};
+
+struct MemoryPlan {
+  int64_t weight_bytes = 0;
+  int64_t rope_bytes = 0;
+  int64_t activation_bytes = 0;  // tensors between the operations of a step
+  int64_t kernel_bytes = 0;      // staging and workspaces of the backend's own
+  int64_t block_bytes = 0;
+  int64_t token_bytes = 0;  // KV of one token, all layers
+  int64_t block_count = 0;
+  int block_tokens = 0;
+  int max_positions = 0;
+
+  int64_t kv_bytes() const { return block_count * block_bytes; }
+  int64_t kv_tokens() const { return block_count * block_tokens; }
+  // Sequences of max_positions tokens that the pool holds at once.
+  int64_t full_sequences() const;
+  // All but the KV pool.
+  int64_t fixed_bytes() const {
+    return weight_bytes + rope_bytes + activation_bytes + kernel_bytes;
+  }
+  // One line, for people.
+  std::string ToString() const;
+};
+
+// The plan with the largest pool that was not asked to be smaller. RESOURCE_EXHAUSTED
+// (MODEL_TOO_LARGE), with every summand and what to lower, if the blocks asked for, or else those
+// of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a pool of no block, or of
+// 2^31 and more. REQUIRES: num_blocks and kv_cache_bytes are not negative.
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand);
+
+}  // namespace baton::engine
+
+#endif  // BATON_COMMON_ENGINE_MEMORY_PLAN_H_

@@ -1,0 +1,141 @@
+#include "common/engine/memory_plan.h"
+
+#include <string>
+
+#include "common/base/error.h"
+#include "common/model/device_memory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton::engine {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// Qwen2.5-1.5B as its config has it.
+model::ModelConfig Qwen() {
+  model::ModelConfig config;
+  config.hidden_dim = 1536;
+  config.vocab_size = config.token_count = 151936;
+  config.max_positions = 32768;
+  config.tied_embeddings = true;
+  config.rope_inverse_frequencies.resize(64);
+  model::LayerSpec layer;
+  layer.query_heads = 12;
+  layer.kv_heads = 2;
+  layer.head_dim = 128;
+  layer.ffn_dim = 8960;
+  layer.qkv_bias = true;
+  config.layers.assign(28, layer);
+  return config;
+}
+
+class MemoryPlanTest : public ::testing::Test {
+ protected:
+  MemoryPlanTest() {
+    demand_.config = &config_;
+    demand_.activation = demand_.stored_embedding = backend::DType::kF16;
+    demand_.limits.max_rows = 2048;
+    demand_.limits.max_sequences = demand_.limits.max_logit_rows = 64;
+    demand_.limits.max_positions = 32768;
+    demand_.kernel_bytes = 10 * kMiB;
+    demand_.layout.layers = 28;
+    demand_.layout.kv_heads = 2;
+    demand_.layout.head_dim = 128;
+    demand_.layout.dtype = kv::KvDtype::kF16;
+    demand_.free_bytes = 14'000 * kMiB;
+  }
+
+  const model::ModelConfig config_ = Qwen();
+  MemoryDemand demand_;
+};
+
+TEST_F(MemoryPlanTest, AddsUp) {
+  const auto plan = PlanMemory(demand_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  // 1.54 G parameters and, beside the tied embedding, the matrix of the logits.
+  EXPECT_NEAR(static_cast<double>(plan->weight_bytes), 2 * (1.5437e9 + 151936 * 1536.0), 2e6);
+  EXPECT_EQ(plan->token_bytes, 28672);
+  EXPECT_EQ(plan->block_bytes, 16 * 28672);
+  // cos and sin of 64 frequencies.
+  EXPECT_NEAR(static_cast<double>(plan->rope_bytes), 32768 * 64 * 2 * 4, 512);
+  EXPECT_EQ(plan->activation_bytes,
+            model::WorkspaceMemory(model::WorkspacesOf(config_, 2048, 64, backend::DType::kF16))
+                .UpperBound(kDeviceAlignment));
+  EXPECT_EQ(plan->fixed_bytes(),
+            plan->weight_bytes + plan->rope_bytes + plan->activation_bytes + 10 * kMiB);
+  // The pool is what is left, to the last block.
+  EXPECT_LE(plan->fixed_bytes() + plan->kv_bytes(), *demand_.free_bytes);
+  EXPECT_GT(plan->fixed_bytes() + plan->kv_bytes() + plan->block_bytes, *demand_.free_bytes);
+  EXPECT_EQ(plan->full_sequences(), plan->block_count / 2048);
+  EXPECT_THAT(plan->ToString(), HasSubstr(std::to_string(plan->block_count) + " blocks"));
+}
+
+TEST_F(MemoryPlanTest, AnEmbeddingOfAnotherTypeStaysFloat32) {
+  const int64_t same = PlanMemory(demand_)->weight_bytes;
+  demand_.stored_embedding = backend::DType::kBF16;
+  EXPECT_EQ(PlanMemory(demand_)->weight_bytes - same, int64_t{151936} * 1536 * 2);
+}
+
+TEST_F(MemoryPlanTest, APoolOfAGivenSizeIsHonouredIfItFits) {
+  demand_.num_blocks = 100;
+  demand_.kv_cache_bytes = 1;  // num_blocks goes first
+  EXPECT_EQ(PlanMemory(demand_)->block_count, 100);
+  demand_.num_blocks = 0;
+  demand_.kv_cache_bytes = 100 * kMiB;
+  EXPECT_EQ(PlanMemory(demand_)->block_count, 100 * kMiB / (16 * 28672));
+  for (const bool by_bytes : {false, true}) {
+    demand_.num_blocks = by_bytes ? 0 : 1 << 20;
+    demand_.kv_cache_bytes = by_bytes ? (int64_t{1} << 40) : 0;
+    const absl::Status status = PlanMemory(demand_).status();
+    EXPECT_EQ(ErrorReason(status), "MODEL_TOO_LARGE") << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Lower --num-blocks"));
+  }
+}
+
+// To the byte: what is refused with one byte less than the message says is needed, fits with it.
+TEST_F(MemoryPlanTest, RefusesWhatDoesNotFitWithEverySummand) {
+  const auto roomy = PlanMemory(demand_);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  const int64_t least = roomy->fixed_bytes() + 128 * roomy->block_bytes;  // 2048 tokens
+  demand_.free_bytes = least;
+  const auto tight = PlanMemory(demand_);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  EXPECT_EQ(tight->block_count, 128);
+  EXPECT_EQ(tight->full_sequences(), 0);
+  for (const int64_t free : {least - 1, roomy->weight_bytes / 2, int64_t{0}}) {
+    demand_.free_bytes = free;
+    const absl::Status status = PlanMemory(demand_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(ErrorReason(status), "MODEL_TOO_LARGE");
+    const std::string message(status.message());
+    for (const char* part :
+         {"weights 3389.9 MiB", "(float16)", "32768 positions 16.0 MiB", "2048 batch tokens",
+          "64 logit rows", "workspaces of the kernels 10.0 MiB", "128 KV blocks of 458752 bytes",
+          "too much", "--max-num-batched-tokens", "--gpu-memory-utilization"}) {
+      EXPECT_THAT(message, HasSubstr(part));
+    }
+    EXPECT_THAT(message, Not(HasSubstr("--num-blocks")));
+  }
+  // No more blocks are needed than one sequence has.
+  demand_.limits.max_positions = 32;
+  demand_.free_bytes = least - 100 * roomy->block_bytes;
+  EXPECT_TRUE(PlanMemory(demand_).ok());
+}
+
+TEST_F(MemoryPlanTest, WithoutABoundAPoolIsAsLargeAsAsked) {
+  demand_.free_bytes = std::nullopt;
+  EXPECT_EQ(PlanMemory(demand_)->block_count, kDefaultKvCacheBytes / (16 * 28672));
+  demand_.kv_cache_bytes = int64_t{1} << 40;
+  EXPECT_EQ(PlanMemory(demand_)->block_count, (int64_t{1} << 40) / (16 * 28672));
+  for (const int64_t bytes : {int64_t{1}, int64_t{16 * 28672 - 1}, int64_t{1} << 62}) {
+    demand_.kv_cache_bytes = bytes;
+    EXPECT_EQ(ErrorReason(PlanMemory(demand_).status()), "KV_POOL_SIZE") << bytes;
+  }
+}
+
+}  // namespace
+}  // namespace baton::engine
