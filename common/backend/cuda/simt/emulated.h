@@ -15,6 +15,7 @@
 #define BATON_DEVICE inline
 #define BATON_HOST_DEVICE inline
 #define BATON_UNROLL
+#define BATON_NO_UNROLL
 #define BATON_DEVICE_TABLE static const
 
 namespace baton::backend::cuda {
@@ -65,7 +66,6 @@ void MmaK16(void* const (&operands)[kWarpLanes]);
 
 using emulated::BlockIndex;
 using emulated::BlockThreads;
-using emulated::CopyAsync16;
 using emulated::CopyAsyncCommit;
 using emulated::Grid;
 using emulated::SharedMemory;
@@ -76,6 +76,11 @@ inline void SyncWarp() {
   emulated::MeetWarp(nullptr, [](void* const(&)[kWarpLanes]) {});
 }
 inline void ThreadFence() {}
+template <int kCount>
+void CopyAsync16(void* const (&shared)[kCount], const void* const (&global)[kCount],
+                 const bool (&valid)[kCount]) {
+  for (int i = 0; i < kCount; ++i) emulated::CopyAsync16(shared[i], global[i], valid[i]);
+}
 template <int kPending>
 void CopyAsyncWait() {
   emulated::CopyAsyncWait(kPending);
@@ -141,7 +146,9 @@ inline uint64_t MulHigh(uint64_t a, uint64_t b) {
 }
 
 inline Vec16 Load16(const void* global) { return *static_cast<const Vec16*>(global); }
+inline Vec16 Load16If(bool valid, const void* global) { return valid ? Load16(global) : Vec16{}; }
 inline Vec16 LoadShared16(const void* shared) { return *static_cast<const Vec16*>(shared); }
+inline Vec16 ReloadShared16(const void* shared) { return LoadShared16(shared); }
 inline void Store16(void* to, const Vec16& value) { *static_cast<Vec16*>(to) = value; }
 inline float LoadFresh(const float* global) { return *global; }
 inline Vec16 LoadFresh16(const void* global) { return *static_cast<const Vec16*>(global); }
