@@ -54,7 +54,7 @@ class DeviceBatch {
   virtual ~DeviceBatch() = default;
 };
 
-// A point in the compute stream.
+// A point in the compute stream. Destroyed on any thread, before its backend.
 class Event {
  public:
   virtual ~Event() = default;

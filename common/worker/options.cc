@@ -121,6 +121,7 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
   engine.backend.gpu_memory_utilization = o.gpu_memory_utilization;
   engine.backend.deterministic = o.deterministic;
   engine.backend.thread_count = o.threads;
+  engine.make_backend = o.make_backend;
   engine.block_tokens = o.block_size;
   engine.num_blocks = o.num_blocks;
   engine.kv_cache_bytes = o.kv_cache_memory_bytes;

@@ -35,6 +35,8 @@ struct WorkerOptions {
   int max_num_seqs = 64;
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
+  // No flag: the backend of `device`, unless a test has another.
+  decltype(engine::EngineOptions::make_backend) make_backend;
   int max_queued_requests = 256;      // waiting, beyond those running
   int64_t max_queued_tokens = 1 << 20;  // their prompt tokens
 };

@@ -1,5 +1,5 @@
 // The CPU as a device with memory and a sampler of its own: what an engine does with such a device,
-// without one.
+// without one. Its pointers point at nothing: who follows one on the host is found out.
 #ifndef BATON_TESTS_TESTING_FAKE_DEVICE_H_
 #define BATON_TESTS_TESTING_FAKE_DEVICE_H_
 
@@ -34,8 +34,10 @@ struct FakeDevice {
   std::vector<backend::StepLimits> prepared;
   int packed = 0;
   int uploads = 0;
-  int awaited_events = 0;
   std::vector<size_t> sampled_rows;  // one a call
+  std::atomic<int> awaited_events{0};
+  std::atomic<int> kv_reads{0};
+  std::atomic<int> kv_writes{0};
 };
 
 class FakeDeviceBackend final : public ForwardingBackend {
@@ -57,7 +59,9 @@ class FakeDeviceBackend final : public ForwardingBackend {
   }
   absl::StatusOr<std::unique_ptr<backend::Buffer>> Allocate(size_t size_bytes) override {
     if (absl::Status status = Take(size_bytes); !status.ok()) return status;
-    return ForwardingBackend::Allocate(size_bytes);
+    auto real = ForwardingBackend::Allocate(size_bytes);
+    if (!real.ok()) return real;
+    return std::make_unique<DeviceBuffer>(*std::move(real));
   }
   absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> Pack(
       absl::Span<const backend::HostMatrix> stacked) override {
@@ -90,15 +94,60 @@ class FakeDeviceBackend final : public ForwardingBackend {
     return std::make_unique<CountedEvent>(device_);
   }
   std::unique_ptr<backend::KvCopier> MakeKvCopier(const backend::KvPool& pool) override {
-    return std::make_unique<PoolCopier>(pool);
+    return std::make_unique<PoolCopier>(device_, Real(pool));
   }
   void MatMul(const backend::Tensor& x, const backend::PackedMatrix& weight,
               const backend::Buffer* bias, const backend::Tensor& out) override {
-    ForwardingBackend::MatMul(x, weight, bias, out);
+    ForwardingBackend::MatMul(Real(x), weight, Real(bias), Real(out));
     if (!device_.prepared.empty() && out.cols == device_.prepared[0].vocab_size &&
         device_.spoil_logits) {
-      device_.spoil_logits(out);
+      device_.spoil_logits(Real(out));
     }
+  }
+  void CopyToDevice(void* device, const void* host, size_t size_bytes) override {
+    ForwardingBackend::CopyToDevice(Real(device), host, size_bytes);
+  }
+  void CopyToHost(void* host, const void* device, size_t size_bytes) override {
+    ForwardingBackend::CopyToHost(host, Real(const_cast<void*>(device)), size_bytes);
+  }
+  void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table,
+             const backend::Tensor& out) override {
+    ForwardingBackend::Embed(batch, Real(table), Real(out));
+  }
+  void RmsNorm(const backend::Tensor& x, const backend::Buffer& weight, float eps,
+               const backend::Tensor& out) override {
+    ForwardingBackend::RmsNorm(Real(x), *Real(&weight), eps, Real(out));
+  }
+  void AddRmsNorm(const backend::Tensor& residual, const backend::Tensor& delta,
+                  const backend::Buffer& weight, float eps, const backend::Tensor& out) override {
+    ForwardingBackend::AddRmsNorm(Real(residual), Real(delta), *Real(&weight), eps, Real(out));
+  }
+  void RopeWriteKv(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                   const backend::RopeWriteArgs& args) override {
+    backend::RopeWriteArgs real = args;
+    real.qkv = Real(args.qkv);
+    real.q_norm = Real(args.q_norm);
+    real.k_norm = Real(args.k_norm);
+    real.q_out = Real(args.q_out);
+    ForwardingBackend::RopeWriteKv(batch, Real(pool), real);
+  }
+  void Attention(const backend::DeviceBatch& batch, const backend::KvPool& pool,
+                 const backend::AttentionArgs& args) override {
+    backend::AttentionArgs real = args;
+    real.q = Real(args.q);
+    real.out = Real(args.out);
+    ForwardingBackend::Attention(batch, Real(pool), real);
+  }
+  void SiluMul(const backend::Tensor& gate_up, const backend::Tensor& out) override {
+    ForwardingBackend::SiluMul(Real(gate_up), Real(out));
+  }
+  void GatherLogitRows(const backend::DeviceBatch& batch, const backend::Tensor& x,
+                       const backend::Tensor& out) override {
+    ForwardingBackend::GatherLogitRows(batch, Real(x), Real(out));
+  }
+  void CopyBlocks(const backend::KvPool& pool, absl::Span<const int32_t> sources,
+                  absl::Span<const int32_t> targets) override {
+    ForwardingBackend::CopyBlocks(Real(pool), sources, targets);
   }
   bool samples_on_device() const override { return device_.samples; }
   void Sample(const backend::Tensor& logits, int64_t token_count,
@@ -106,6 +155,36 @@ class FakeDeviceBackend final : public ForwardingBackend {
               absl::Span<backend::SampleOutcome> outcomes) override;
 
  private:
+  // No address of x86-64 or AArch64 has this bit alone.
+  static constexpr uintptr_t kDeviceBit = uintptr_t{1} << 60;
+  static void* Real(void* device) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(device);
+    BATON_CHECK(address == 0 || (address & kDeviceBit) != 0)
+        << "host memory where a device's is due";
+    return reinterpret_cast<void*>(address & ~kDeviceBit);
+  }
+  static backend::Tensor Real(backend::Tensor tensor) {
+    tensor.data = Real(tensor.data);
+    return tensor;
+  }
+  static backend::KvPool Real(backend::KvPool pool) {
+    pool.base = static_cast<std::byte*>(Real(pool.base));
+    return pool;
+  }
+  static const backend::Buffer* Real(const backend::Buffer* buffer) {
+    return buffer == nullptr ? nullptr : &static_cast<const DeviceBuffer*>(buffer)->real();
+  }
+  class DeviceBuffer final : public backend::Buffer {
+   public:
+    explicit DeviceBuffer(std::unique_ptr<backend::Buffer> real)
+        : Buffer(reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(real->data()) | kDeviceBit),
+                 real->size_bytes()),
+          real_(std::move(real)) {}
+    const backend::Buffer& real() const { return *real_; }
+
+   private:
+    const std::unique_ptr<backend::Buffer> real_;
+  };
   class CountedEvent final : public backend::Event {
    public:
     explicit CountedEvent(FakeDevice& device) : device_(device) {}
@@ -117,9 +196,10 @@ class FakeDeviceBackend final : public ForwardingBackend {
   };
   class PoolCopier final : public backend::KvCopier {
    public:
-    explicit PoolCopier(const backend::KvPool& pool) : pool_(pool) {}
+    PoolCopier(FakeDevice& device, const backend::KvPool& pool) : device_(device), pool_(pool) {}
     void Read(int layer, absl::Span<const int32_t> blocks, const backend::Event* written,
               std::byte* host) override {
+      ++device_.kv_reads;
       if (written != nullptr) written->Wait();
       for (size_t i = 0; i < blocks.size(); ++i) {
         std::memcpy(host + i * pool_.layer_stride_bytes, Chunk(layer, blocks[i]),
@@ -127,6 +207,7 @@ class FakeDeviceBackend final : public ForwardingBackend {
       }
     }
     void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override {
+      ++device_.kv_writes;
       for (size_t i = 0; i < blocks.size(); ++i) {
         std::memcpy(Chunk(layer, blocks[i]), host + i * pool_.layer_stride_bytes,
                     static_cast<size_t>(pool_.layer_stride_bytes));
@@ -138,6 +219,7 @@ class FakeDeviceBackend final : public ForwardingBackend {
       BATON_CHECK(block >= 0 && block < pool_.block_count) << "block " << block;
       return pool_.base + block * pool_.block_stride_bytes + layer * pool_.layer_stride_bytes;
     }
+    FakeDevice& device_;
     const backend::KvPool pool_;
   };
 
@@ -166,7 +248,7 @@ inline void FakeDeviceBackend::Sample(const backend::Tensor& logits, int64_t tok
     const backend::SampleRow& row = rows[i];
     BATON_CHECK(row.logit_row >= 0 && row.logit_row < logits.rows) << row.logit_row;
     const absl::Span<const float> values(
-        static_cast<const float*>(logits.data) + row.logit_row * logits.row_stride,
+        static_cast<const float*>(Real(logits).data) + row.logit_row * logits.row_stride,
         static_cast<size_t>(token_count));
     model::SamplingParams params;
     params.temperature = row.temperature;

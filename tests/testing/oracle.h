@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -16,10 +17,11 @@ namespace baton::testing {
 
 class Oracle {
  public:
-  explicit Oracle(const std::string& model_dir, backend::BackendOptions backend = {}) {
-    engine::EngineOptions options;
-    options.model_dir = model_dir;
-    options.backend = backend;
+  explicit Oracle(const std::string& model_dir, backend::BackendOptions backend = {})
+      : Oracle(OptionsFor(model_dir, std::move(backend))) {}
+
+  // On another device, or with a smaller workspace: what it says of sizes and blocks is overruled.
+  explicit Oracle(engine::EngineOptions options) {
     options.max_num_batched_tokens = 512;
     options.max_num_seqs = 1;
     options.num_blocks = 64;
@@ -28,6 +30,14 @@ class Oracle {
     engine_ = *std::move(engine);
     blocks_.resize(options.num_blocks);
     std::iota(blocks_.begin(), blocks_.end(), 0);
+  }
+
+  static engine::EngineOptions OptionsFor(const std::string& model_dir,
+                                          backend::BackendOptions backend) {
+    engine::EngineOptions options;
+    options.model_dir = model_dir;
+    options.backend = std::move(backend);
+    return options;
   }
 
   // Generated tokens, a stop token included. Prompt at most 512 tokens, all of it at most 1,024.

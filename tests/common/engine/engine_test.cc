@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/oracle.h"
 
@@ -20,22 +22,26 @@ namespace {
 constexpr char kModelDir[] = BATON_CHECKPOINT_DIR "/tiny-qwen2";
 constexpr int kMaxSeqs = 4;  // logits of so many rows are in memory at once
 
-class EngineTest : public ::testing::Test {
+// An engine and the oracle on one device, kept for the tests that follow.
+class EngineTest : public ::testing::TestWithParam<baton::testing::Device> {
  protected:
-  static void SetUpTestSuite() {
-    EngineOptions options;
-    options.model_dir = kModelDir;
-    options.max_num_batched_tokens = 128;
-    options.max_num_seqs = kMaxSeqs;
-    options.num_blocks = 64;
-    auto engine = Engine::Load(options);
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    engine_ = engine->release();
-    oracle_ = new baton::testing::Oracle(kModelDir);
-  }
-  static void TearDownTestSuite() {
-    delete engine_;
-    delete oracle_;
+  void SetUp() override {
+    static auto* const loaded = new std::map<std::string, Loaded>();
+    Loaded& mine = (*loaded)[GetParam().name];
+    if (mine.engine == nullptr) {
+      EngineOptions options;
+      options.model_dir = kModelDir;
+      options.make_backend = [](const backend::BackendOptions&) { return GetParam().make(); };
+      mine.oracle = std::make_unique<baton::testing::Oracle>(options);
+      options.max_num_batched_tokens = 128;
+      options.max_num_seqs = kMaxSeqs;
+      options.num_blocks = 64;
+      auto engine = Engine::Load(options);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      mine.engine = *std::move(engine);
+    }
+    engine_ = mine.engine.get();
+    oracle_ = mine.oracle.get();
   }
 
   std::vector<int32_t> RandomTokens(int count) {
@@ -51,22 +57,26 @@ class EngineTest : public ::testing::Test {
     next_block_ += static_cast<int>(blocks.size());
     return blocks;
   }
-  static StepResult StepOne(const BatchEntry& entry) {
+  StepResult StepOne(const BatchEntry& entry) {
     Batch batch;
     batch.entries.push_back(entry);
     return engine_->Step(batch)[0];
   }
 
-  static Engine* engine_;
-  static baton::testing::Oracle* oracle_;
+  struct Loaded {
+    std::unique_ptr<Engine> engine;
+    std::unique_ptr<baton::testing::Oracle> oracle;
+  };
+  Engine* engine_ = nullptr;
+  baton::testing::Oracle* oracle_ = nullptr;
   std::mt19937 random_{17};
   int next_block_ = 0;
 };
 
-Engine* EngineTest::engine_ = nullptr;
-baton::testing::Oracle* EngineTest::oracle_ = nullptr;
+INSTANTIATE_TEST_SUITE_P(Devices, EngineTest, ::testing::ValuesIn(baton::testing::Devices()),
+                         [](const auto& info) { return info.param.name; });
 
-TEST_F(EngineTest, PromptLogprobsEqualThoseOfSingleSteps) {
+TEST_P(EngineTest, PromptLogprobsEqualThoseOfSingleSteps) {
   // Far more rows than logits in memory, in chunks of every kind.
   const std::vector<int32_t> prompt = RandomTokens(77);
   const std::vector<model::SampledToken> expected = oracle_->PromptLogprobs(prompt, 5);
@@ -99,7 +109,7 @@ TEST_F(EngineTest, PromptLogprobsEqualThoseOfSingleSteps) {
   }
 }
 
-TEST_F(EngineTest, AStepMixesAllKindsOfEntries) {
+TEST_P(EngineTest, AStepMixesAllKindsOfEntries) {
   // One entry wants logits of all its rows, one of none, one of its last, one of its first few.
   const std::vector<int32_t> prompts[] = {RandomTokens(33), RandomTokens(20), RandomTokens(25),
                                           RandomTokens(30)};
@@ -144,7 +154,7 @@ TEST_F(EngineTest, AStepMixesAllKindsOfEntries) {
   EXPECT_EQ(results[3].prompt_logprobs.value(), expected);
 }
 
-TEST_F(EngineTest, PenaltiesSuppressionAndBeamCandidates) {
+TEST_P(EngineTest, PenaltiesSuppressionAndBeamCandidates) {
   const std::vector<int32_t> prompt = RandomTokens(20);
   const std::vector<kv::BlockId> blocks = Blocks(20);
   const model::SamplingParams greedy = {.temperature = 0};
@@ -181,7 +191,7 @@ TEST_F(EngineTest, PenaltiesSuppressionAndBeamCandidates) {
   EXPECT_EQ(results[1].tokens->front().token_id, best[5].token_id);
 }
 
-TEST_F(EngineTest, BlocksThatWereReadOutAndCopiedHoldTheSame) {
+TEST_P(EngineTest, BlocksThatWereReadOutAndCopiedHoldTheSame) {
   const std::vector<int32_t> prompt = RandomTokens(32);
   const std::vector<kv::BlockId> blocks = Blocks(48);
   const model::SamplingParams greedy = {.temperature = 0};

@@ -23,14 +23,33 @@ class ModelRunner {
   static constexpr int kMaxTokens = 256;
 
   explicit ModelRunner(const std::string& model_dir, backend::BackendOptions::Compute compute =
-                                                         backend::BackendOptions::Compute::kF32) {
+                                                         backend::BackendOptions::Compute::kF32)
+      : ModelRunner(model_dir,
+                    backend::MakeCpuBackend({.compute = compute, .thread_count = 2})) {}
+
+  ModelRunner(const std::string& model_dir,
+              absl::StatusOr<std::unique_ptr<backend::Backend>> backend) {
     auto config = LoadModelConfig(model_dir);
     EXPECT_TRUE(config.ok()) << config.status();
-    auto backend = backend::MakeCpuBackend({.compute = compute, .thread_count = 2});
     EXPECT_TRUE(backend.ok()) << backend.status();
     if (!config.ok() || !backend.ok()) return;
     config_ = *std::move(config);
     backend_ = *std::move(backend);
+    const LayerSpec& layer = config_.layers[0];
+    const absl::Status prepared =
+        backend_->Prepare({.max_rows = kMaxTokens,
+                           .max_sequences = kMaxTokens,
+                           .max_logit_rows = kMaxTokens,
+                           .max_positions = config_.max_positions,
+                           .query_heads = layer.query_heads,
+                           .kv_heads = layer.kv_heads,
+                           .head_dim = layer.head_dim,
+                           .block_tokens = kBlockTokens,
+                           .layers = static_cast<int>(config_.layers.size()),
+                           .hidden_dim = config_.hidden_dim,
+                           .vocab_size = config_.vocab_size});
+    EXPECT_TRUE(prepared.ok()) << prepared;
+    if (!prepared.ok()) return;
     auto transformer = Transformer::Load(model_dir, config_,
                                          {.max_batch_tokens = kMaxTokens,
                                           .max_logit_rows = kMaxTokens,

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/backend/cpu/cpu_backend.h"
@@ -12,6 +13,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/common/model/model_runner.h"
+#include "tests/testing/devices.h"
 
 namespace baton::model {
 namespace {
@@ -45,41 +47,47 @@ double WorstError(const nlohmann::json& expected, const Logits& logits) {
   return worst;
 }
 
-class TransformerTest : public testing::TestWithParam<const char*> {};
+// Each shape on each device.
+class TransformerTest
+    : public ::testing::TestWithParam<std::tuple<const char*, baton::testing::Device>> {
+ protected:
+  static std::string shape() { return std::get<0>(GetParam()); }
+  static const baton::testing::Device& device() { return std::get<1>(GetParam()); }
+};
 
 TEST_P(TransformerTest, LogitsAreThoseOfTransformers) {
-  ModelRunner model(CheckpointDir(GetParam()));
+  ModelRunner model(CheckpointDir(shape()), device().make());
   ASSERT_TRUE(model.ok());
-  const nlohmann::json expected = ReadExpected(GetParam());
+  const nlohmann::json expected = ReadExpected(shape());
   double worst = 0;
   ASSERT_EQ(expected["cases"].size(), 4);
   for (const auto& one : expected["cases"]) {
     const auto prompt = one["prompt"].get<std::vector<int32_t>>();
     const Logits whole = model.Run(prompt, prompt.size());
     const double error = WorstError(one, whole);
-    EXPECT_LE(error, 1e-3) << prompt.size() << " tokens";
+    EXPECT_LE(error, device().logit_tolerance) << prompt.size() << " tokens";
     worst = std::max(worst, error);
     // One answer: chunks and single tokens give the same bits.
     EXPECT_TRUE(model.Run(prompt, 13) == whole) << prompt.size() << " tokens in chunks";
     EXPECT_TRUE(model.Run(prompt, 1) == whole) << prompt.size() << " tokens one by one";
   }
-  std::cout << GetParam() << ": largest difference " << worst << "\n";
+  std::cout << shape() << " on " << device().name << ": largest difference " << worst << "\n";
 }
 
 TEST_P(TransformerTest, ShardsAndNewKeyNamesChangeNoBit) {
-  ModelRunner single(CheckpointDir(GetParam()));
-  ModelRunner sharded(CheckpointDir(std::string(GetParam()) + "-sharded"));
+  ModelRunner single(CheckpointDir(shape()), device().make());
+  ModelRunner sharded(CheckpointDir(shape() + "-sharded"), device().make());
   ASSERT_TRUE(single.ok() && sharded.ok());
-  const std::vector<int32_t> prompt = LongestPrompt(GetParam());
+  const std::vector<int32_t> prompt = LongestPrompt(shape());
   EXPECT_TRUE(single.Run(prompt, prompt.size()) == sharded.Run(prompt, prompt.size()));
   EXPECT_EQ(single.config().rope_inverse_frequencies, sharded.config().rope_inverse_frequencies);
   EXPECT_NE(single.config().fingerprint, sharded.config().fingerprint);
 }
 
 TEST_P(TransformerTest, RowsWithoutLogitsChangeNoBit) {
-  ModelRunner model(CheckpointDir(GetParam()));
+  ModelRunner model(CheckpointDir(shape()), device().make());
   ASSERT_TRUE(model.ok());
-  const std::vector<int32_t> prompt = LongestPrompt(GetParam());
+  const std::vector<int32_t> prompt = LongestPrompt(shape());
   const Logits all = model.Run(prompt, prompt.size());
   const std::vector<int32_t> blocks = model.TakeBlocks(prompt.size());
   const int count = static_cast<int>(prompt.size());
@@ -104,9 +112,9 @@ TEST_P(TransformerTest, RowsWithoutLogitsChangeNoBit) {
 
 // A chunk, single tokens and a whole prompt in one step.
 TEST_P(TransformerTest, NeighboursChangeNoBit) {
-  ModelRunner model(CheckpointDir(GetParam()));
+  ModelRunner model(CheckpointDir(shape()), device().make());
   ASSERT_TRUE(model.ok());
-  const std::vector<int32_t> prompt = LongestPrompt(GetParam());
+  const std::vector<int32_t> prompt = LongestPrompt(shape());
   const Logits all = model.Run(prompt, prompt.size());
   const std::vector<int> contexts = {0, 100, 37, 0, 64};
   const std::vector<int> counts = {50, 1, 40, 1, 1};
@@ -149,7 +157,7 @@ class LayersSeen : public LayerObserver {
 };
 
 TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
-  ModelRunner model(CheckpointDir(GetParam()));
+  ModelRunner model(CheckpointDir(shape()), device().make());
   ASSERT_TRUE(model.ok());
   const std::vector<int32_t> blocks = model.TakeBlocks(2);
   const std::vector<int32_t> tokens = {5, 6};
@@ -157,13 +165,15 @@ TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
   for (const std::vector<int32_t>& logit_rows : {std::vector<int32_t>{}, std::vector<int32_t>{1}}) {
     LayersSeen seen;
     model.Forward({.tokens = tokens, .sequences = {&rows, 1}, .logit_rows = logit_rows}, &seen);
-    EXPECT_THAT(seen.layers, testing::ElementsAre(0, 1, 2));
+    EXPECT_THAT(seen.layers, ::testing::ElementsAre(0, 1, 2));
   }
 }
 
 // bfloat16 keeps 8 bits: an error of 2^-9 at each of some 20 roundings on the way to logits whose
 // standard deviation is 2 and largest is about 6.
-TEST_P(TransformerTest, BF16IsNear) {
+class CpuBF16Test : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CpuBF16Test, IsNear) {
   if (!backend::MakeCpuBackend({.compute = BackendOptions::Compute::kBF16}).ok()) {
     GTEST_SKIP() << "this CPU does not multiply bfloat16";
   }
@@ -182,14 +192,22 @@ TEST_P(TransformerTest, BF16IsNear) {
   std::cout << GetParam() << ": largest difference at bfloat16 " << worst << "\n";
 }
 
+const auto kShapes = ::testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3",
+                                     "tiny-mistral");
+
+std::string NameOf(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, TransformerTest,
-                         testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding",
-                                         "tiny-qwen3", "tiny-mistral"),
+                         ::testing::Combine(kShapes, ::testing::ValuesIn(baton::testing::Devices())),
                          [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
                          });
+INSTANTIATE_TEST_SUITE_P(Shapes, CpuBF16Test, kShapes,
+                         [](const auto& info) { return NameOf(info.param); });
 
 // The same values, rounded in the file.
 TEST(WeightDTypeTest, HalfPrecisionFilesAreNear) {

@@ -61,7 +61,7 @@ class TransferFixture : public ::testing::Test {
     plan_.token_count = 100;
   }
 
-  Frame Header() const {
+  static Frame Header() {
     Frame frame;
     frame.header.set_transfer_id(kTransfer);
     frame.header.set_epoch(kEpoch);
@@ -134,14 +134,13 @@ class TransferFixture : public ::testing::Test {
   std::unique_ptr<baton::testing::DeviceKv> device_;
 };
 
-// The pool is in the host's memory, or in a device's.
+// In the host's memory, or in a device's.
 class KvReceiverTest : public TransferFixture, public ::testing::WithParamInterface<bool> {
  protected:
   KvReceiverTest() {
     if (GetParam()) device_ = std::make_unique<baton::testing::DeviceKv>(plan_.pool, 2);
   }
-  // So far; 0 of a pool in the host's memory.
-  int device_writes() const { return device_ == nullptr ? 0 : device_->writes(); }
+  int device_writes() const { return device_ ? device_->writes() : 0; }
 };
 
 INSTANTIATE_TEST_SUITE_P(Memory, KvReceiverTest, ::testing::Bool(),

@@ -46,10 +46,10 @@ BATON_DEVICE void StorePartial(const RowState<OutputDims(kDim)>& state, int firs
       partial[row] = state.m[half];
       partial[16 + row] = state.l[half];
     }
-    BATON_UNROLL for (int span = 0; span < kDim / kOutputSpan; ++span) {
+    BATON_UNROLL for (int span = 0; span < OutputDims(kDim) / kOutputSpan; ++span) {
       BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
-        float* to =
-            partial + 32 + row * kDim + span * kOutputSpan + OutputDim(0, member * 2 + parity);
+        float* to = partial + 32 + row * kDim + first_dim + span * kOutputSpan +
+                    OutputDim(0, member * 2 + parity);
         BATON_UNROLL for (int quarter = 0; quarter < 2; ++quarter) {
           Vec16 v;
           BATON_UNROLL for (int i = 0; i < 4; ++i) {
