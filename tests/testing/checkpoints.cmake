@@ -25,3 +25,22 @@ function(baton_checkpoint name)
             ${ARG_SHAPE} ${BATON_CHECKPOINTS_MADE}/${name} ${ARG_ARGS})
   set_tests_properties(checkpoint_${name} PROPERTIES FIXTURES_SETUP checkpoint_${name} TIMEOUT 120)
 endfunction()
+
+# baton_device_test(engine_test SRCS a_test.cc DEPS room FIXTURES checkpoint_x): a test on the devices of
+# devices.h and, where CUDA is built, engine_gpu_test: the same on the GPU that is there.
+function(baton_device_test name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;FIXTURES" ${ARGN})
+  baton_test(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} baton_testing_devices)
+  set(tests ${name})
+  if(BATON_CUDA)
+    string(REGEX REPLACE "_test$" "_gpu_test" gpu ${name})
+    baton_test(${gpu} SRCS ${ARG_SRCS} ${PROJECT_SOURCE_DIR}/tests/testing/gpu_main.cc
+               DEPS ${ARG_DEPS} baton_testing_gpu_devices)
+    set_tests_properties(${gpu} PROPERTIES SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
+    list(APPEND tests ${gpu})
+  endif()
+  foreach(test ${tests})
+    target_compile_definitions(${test} PRIVATE BATON_CHECKPOINT_DIR="${BATON_CHECKPOINT_DIR}")
+    set_tests_properties(${test} PROPERTIES FIXTURES_REQUIRED "${ARG_FIXTURES}")
+  endforeach()
+endfunction()
