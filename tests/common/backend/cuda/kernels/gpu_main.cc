@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -29,13 +30,14 @@ struct alignas(64) Header {
 
 constexpr size_t kPoolBytes = size_t{256} << 20;
 constexpr size_t kSmallestBytes = 128;  // header included
-constexpr size_t kSeparateFromBytes = 64;
 
 // Objects of a pool by powers of two; those freed are kept for the next.
 class PinnedPool {
  public:
   bool Open() {
-    separate_ = std::getenv("BATON_TEST_SEPARATE_MEMORY") != nullptr;
+    if (const char* bytes = std::getenv("BATON_TEST_SEPARATE_MEMORY"); bytes != nullptr) {
+      separate_from_bytes_ = std::strtoull(bytes, nullptr, 10);
+    }
     void* memory = nullptr;
     if (cudaMallocHost(&memory, kPoolBytes) != cudaSuccess) return false;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -46,7 +48,7 @@ class PinnedPool {
 
   void* Allocate(size_t bytes) {
     const size_t whole = bytes + sizeof(Header);
-    if (separate_ && bytes >= kSeparateFromBytes && !inside_driver_) {
+    if (bytes >= separate_from_bytes_ && !inside_driver_) {
       inside_driver_ = true;
       void* memory = nullptr;
       const cudaError_t error = cudaMallocHost(&memory, whole);
@@ -101,7 +103,7 @@ class PinnedPool {
       nullptr;  // null until there is a pool: what is allocated before is the system's
   std::byte* end_ = nullptr;
   std::array<void*, 64> free_ = {};
-  bool separate_ = false;
+  size_t separate_from_bytes_ = SIZE_MAX;
   // The driver allocates, too, and may hold its locks.
   static thread_local bool inside_driver_;
 };
