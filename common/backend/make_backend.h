@@ -22,8 +22,9 @@ struct Device {
 absl::StatusOr<Device> ParseDevice(absl::string_view text);
 
 // INVALID_ARGUMENT (BAD_OPTION) about an option that is wrong or that the device cannot do;
-// FAILED_PRECONDITION (NO_CUDA) if a GPU is asked for that this build or machine lacks. "auto"
-// takes the first GPU if it can be used, and says in the log why if it cannot.
+// FAILED_PRECONDITION (NO_CUDA) if a GPU is asked for in a build without CUDA, else what
+// MakeCudaBackend says of it. "auto" takes the first GPU if it can be used, and says in the log why
+// if it cannot.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 }  // namespace baton::backend

@@ -16,6 +16,7 @@ Device Emulated(int compute_capability, backend::DType dtype) {
   Device device;
   device.name = "emulated_sm_" + std::to_string(compute_capability) + "_" + Name(dtype);
   device.logit_tolerance = f16 ? 0.05 : 0.4;
+  device.slow = true;
   device.make = [compute_capability, f16] {
     backend::cuda::emulated::SetOptions({.compute_capability = compute_capability, .seed = 11});
     return backend::cuda::MakeBackendOn(
@@ -37,7 +38,11 @@ std::vector<Device> Devices() {
     return backend::MakeCpuBackend(
         {.compute = backend::BackendOptions::Compute::kF32, .thread_count = 2});
   };
-  return {cpu, Emulated(75, backend::DType::kF16), Emulated(80, backend::DType::kBF16)};
+  Device native;
+  native.name = "cpu_auto";
+  native.logit_tolerance = 0.25;
+  native.make = [] { return backend::MakeCpuBackend({.thread_count = 2}); };
+  return {cpu, native, Emulated(75, backend::DType::kF16), Emulated(80, backend::DType::kBF16)};
 }
 
 }  // namespace baton::testing

@@ -11,6 +11,7 @@
 #include "common/backend/cpu/convert.h"
 #include "common/backend/cuda/arena.h"
 #include "common/backend/cuda/batch_upload.h"
+#include "common/backend/cuda/device_sampler.h"
 #include "common/backend/cuda/host_staging.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
@@ -133,6 +134,12 @@ class CudaBackend final : public Backend {
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void SiluMul(const Tensor& gate_up, const Tensor& out) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
+  bool samples_on_device() const override { return true; }
+  void Sample(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
+              absl::Span<SampleOutcome> outcomes) override {
+    BATON_CHECK(sampler_ != nullptr) << "Prepare comes first";
+    sampler_->Sample(logits, token_count, rows, outcomes);
+  }
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                   absl::Span<const int32_t> targets) override;
 
@@ -166,6 +173,7 @@ class CudaBackend final : public Backend {
 
   StepLimits limits_;
   std::unique_ptr<BatchUpload> upload_;
+  std::unique_ptr<DeviceSampler> sampler_;
   std::unique_ptr<Buffer> copier_staging_;
   float* partials_ = nullptr;
   unsigned* counters_ = nullptr;
@@ -201,7 +209,7 @@ CudaBackend::Workspaces CudaBackend::WorkspacesFor(const StepLimits& limits) con
       static_cast<size_t>(sizes.room.row_tiles * heads * CounterCount(dim)) * sizeof(unsigned);
   sizes.totals =
       static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
-  sizes.sampler = 0;
+  sizes.sampler = DeviceSampler::DeviceBytes(limits);
   sizes.products = products_ == nullptr ? 0 : products_->WorkspaceBytes();
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
   const int64_t chunk_bytes = 2 * heads * limits.block_tokens * limits.head_dim *
@@ -244,6 +252,8 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   BATON_ASSIGN_OR_RETURN(void* const totals, Keep(sizes.totals));
   BATON_ASSIGN_OR_RETURN(void* const copied_blocks, Keep(sizes.copied_blocks));
   BATON_ASSIGN_OR_RETURN(copier_staging_, Allocate(sizes.copier));
+  BATON_ASSIGN_OR_RETURN(void* const sampler, Keep(sizes.sampler));
+  BATON_ASSIGN_OR_RETURN(sampler_, DeviceSampler::Make(limits, sampler, *runtime_, stream_));
   if (products_ != nullptr) {
     BATON_ASSIGN_OR_RETURN(void* const products, Keep(sizes.products));
     products_->SetWorkspace(products);

@@ -322,7 +322,8 @@ TEST_F(EngineDeviceTest, TheLargestStepIsToldOnce) {
 TEST_F(EngineDeviceTest, ADeviceThatIsNotThereIsNamed) {
   options_.make_backend = nullptr;
   options_.backend.device = "cuda:1023";
-  EXPECT_EQ(ErrorReason(Engine::Load(options_).status()), "NO_CUDA");
+  const std::string reason = ErrorReason(Engine::Load(options_).status());
+  EXPECT_TRUE(reason == "NO_CUDA" || reason == "NO_DEVICE") << reason;  // by the build
 }
 
 }  // namespace

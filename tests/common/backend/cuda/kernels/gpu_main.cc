@@ -28,7 +28,7 @@ struct alignas(64) Header {
   size_t size_class;
 };
 
-constexpr size_t kPoolBytes = size_t{256} << 20;
+constexpr size_t kPoolBytes = size_t{512} << 20;
 constexpr size_t kSmallestBytes = 128;  // header included
 
 // Objects of a pool by powers of two; those freed are kept for the next.

@@ -1,0 +1,184 @@
+// One answer on every device: however requests are batched, cut into chunks and served from cached
+// blocks, they draw what each draws alone; and a device that computes in 16 bits draws what the CPU
+// draws in float32 wherever the model is sure.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "common/engine/engine.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/devices.h"
+#include "tests/testing/oracle.h"
+
+namespace baton::engine {
+namespace {
+
+constexpr char kModelDir[] = "models/demo";
+constexpr int kMaxSeqs = 64, kMaxRows = 256, kBlocks = 512, kBlockTokens = 16;
+
+// Prompts of the demo model's tasks, as its tokenizer cuts them, and the right answers.
+nlohmann::json Prompts() {
+  std::ifstream file("tests/common/engine/demo_prompts.json");
+  return nlohmann::json::parse(file);
+}
+
+EngineOptions OptionsOn(const baton::testing::Device& device) {
+  EngineOptions options;
+  options.model_dir = kModelDir;
+  options.make_backend = [device](const backend::BackendOptions&) { return device.make(); };
+  return options;
+}
+
+class OneAnswerTest : public ::testing::TestWithParam<baton::testing::Device> {
+ protected:
+  int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+
+  const uint64_t seed_ = std::random_device()();
+  std::mt19937_64 random_{seed_};
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, OneAnswerTest, ::testing::ValuesIn(baton::testing::Devices()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(OneAnswerTest, GreedyTokensAreThoseOfTheCpu) {
+  baton::testing::Oracle cpu(kModelDir, {.compute = backend::BackendOptions::Compute::kF32});
+  baton::testing::Oracle device(OptionsOn(GetParam()));
+  const model::SamplingParams greedy = {.temperature = 0};
+  const nlohmann::json prompts = Prompts();
+  ASSERT_EQ(prompts.size(), 16u);
+  int right = 0, tried = 0;
+  for (size_t i = 0; i < prompts.size(); i += GetParam().slow ? 3 : 1) {
+    const auto prompt = prompts[i]["tokens"].get<std::vector<int32_t>>();
+    const auto answer = prompts[i]["answer"].get<std::vector<int32_t>>();
+    const std::vector<int32_t> found =
+        device.Generate(prompt, greedy, static_cast<int>(answer.size()));
+    EXPECT_EQ(found, cpu.Generate(prompt, greedy, static_cast<int>(answer.size())))
+        << "prompt " << i;
+    right += found == answer;
+    ++tried;
+  }
+  // The model is there, and knows what it is asked.
+  EXPECT_GE(right, tried * 3 / 4) << "of " << tried;
+}
+
+struct Sequence {
+  std::vector<int32_t> tokens;  // the prompt, then the answer
+  int prompt_tokens = 0;
+  int computed = 0;
+  int answer_tokens = 0;
+  std::vector<kv::BlockId> blocks;
+  model::SamplingParams sampling;
+  std::vector<model::SampledToken> answer;
+
+  bool done() const { return static_cast<int>(answer.size()) == answer_tokens; }
+};
+
+TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
+  SCOPED_TRACE(seed_);
+  EngineOptions options = OptionsOn(GetParam());
+  baton::testing::Oracle oracle(options);
+  options.max_num_batched_tokens = kMaxRows;
+  options.max_num_seqs = kMaxSeqs;
+  options.num_blocks = kBlocks;
+  const auto loaded = Engine::Load(options);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  Engine& engine = **loaded;
+  const nlohmann::json prompts = Prompts();
+  const std::vector<int> sizes =
+      GetParam().slow ? std::vector<int>{1, 6} : std::vector<int>{1, 2, 7, 16, 33, kMaxSeqs};
+  for (const int size : sizes) {
+    SCOPED_TRACE(::testing::Message() << size << " at once");
+    std::vector<kv::BlockId> free(kBlocks);
+    std::iota(free.begin(), free.end(), 0);
+    std::shuffle(free.begin(), free.end(), random_);
+    const auto take = [&](int count) {
+      std::vector<kv::BlockId> blocks(free.end() - count, free.end());
+      free.resize(free.size() - static_cast<size_t>(count));
+      return blocks;
+    };
+    // A prefix whose blocks those that begin with it share once the first has computed them.
+    const auto shared = prompts[0]["tokens"].get<std::vector<int32_t>>();
+    const int shared_blocks = 3;
+    std::vector<Sequence> sequences(static_cast<size_t>(size));
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& sequence = sequences[i];
+      const bool shares = i > 0 && Int(0, 1);
+      if (shares) {
+        sequence.tokens.assign(shared.begin(), shared.begin() + shared_blocks * kBlockTokens);
+        sequence.computed = shared_blocks * kBlockTokens;
+        sequence.blocks.assign(sequences[0].blocks.begin(),
+                               sequences[0].blocks.begin() + shared_blocks);
+      }
+      const auto own =
+          i == 0 ? shared
+                 : prompts[static_cast<size_t>(Int(1, 15))]["tokens"].get<std::vector<int32_t>>();
+      const int count = i == 0 ? static_cast<int>(shared.size()) : Int(1, 70);
+      sequence.tokens.insert(sequence.tokens.end(), own.begin(),
+                             own.begin() + std::min<int>(count, static_cast<int>(own.size())));
+      sequence.prompt_tokens = static_cast<int>(sequence.tokens.size());
+      sequence.answer_tokens = Int(1, 6);
+      sequence.sampling.temperature = Int(0, 2) == 0 ? 0 : 1.5f;
+      sequence.sampling.top_p = 0.95f;
+      sequence.sampling.seed = random_();
+      // Log probabilities come from the host and show every bit; without them the device draws.
+      if (Int(0, 1)) sequence.sampling.logprobs = 3;
+      const int blocks = (sequence.prompt_tokens + sequence.answer_tokens + kBlockTokens - 1) /
+                             kBlockTokens -
+                         static_cast<int>(sequence.blocks.size());
+      const std::vector<kv::BlockId> more = take(blocks);
+      sequence.blocks.insert(sequence.blocks.end(), more.begin(), more.end());
+    }
+    while (!std::all_of(sequences.begin(), sequences.end(),
+                        [](const Sequence& sequence) { return sequence.done(); })) {
+      Batch batch;
+      std::vector<Sequence*> stepped;
+      int rows = 0;
+      // Nobody may read the shared blocks before they are written.
+      const bool shared_is_there = sequences[0].computed >= shared_blocks * kBlockTokens;
+      for (Sequence& sequence : sequences) {
+        if (sequence.done() || rows == kMaxRows || Int(0, 3) == 0) continue;
+        if (!shared_is_there && &sequence != &sequences[0]) continue;
+        const int left = static_cast<int>(sequence.tokens.size()) - sequence.computed;
+        const int count = std::min(Int(0, 1) ? left : Int(1, left), kMaxRows - rows);
+        BatchEntry entry;
+        entry.tokens = absl::MakeConstSpan(sequence.tokens)
+                           .subspan(static_cast<size_t>(sequence.computed),
+                                    static_cast<size_t>(count));
+        entry.context = sequence.computed;
+        entry.blocks = sequence.blocks;
+        entry.sample = count == left;
+        entry.sampling = &sequence.sampling;
+        entry.history.tokens = sequence.tokens;
+        entry.history.prompt_tokens = sequence.prompt_tokens;
+        batch.entries.push_back(entry);
+        stepped.push_back(&sequence);
+        rows += count;
+      }
+      if (stepped.empty()) continue;
+      const std::vector<StepResult> results = engine.Step(batch);
+      for (size_t i = 0; i < stepped.size(); ++i) {
+        stepped[i]->computed += static_cast<int>(batch.entries[i].tokens.size());
+        if (!batch.entries[i].sample) continue;
+        ASSERT_TRUE(results[i].tokens.ok()) << results[i].tokens.status();
+        stepped[i]->answer.push_back(results[i].tokens->front());
+        stepped[i]->tokens.push_back(results[i].tokens->front().token_id);
+      }
+    }
+    for (const Sequence& sequence : sequences) {
+      const std::vector<int32_t> prompt(sequence.tokens.begin(),
+                                        sequence.tokens.begin() + sequence.prompt_tokens);
+      ASSERT_EQ(sequence.answer,
+                oracle.GenerateTokens(prompt, sequence.sampling, sequence.answer_tokens))
+          << "sequence " << &sequence - sequences.data();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::engine
