@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/backend/cuda/sampling_upload.h"
+#include "common/backend/exp_log.h"
 #include "common/model/sampler.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
 
@@ -242,6 +243,7 @@ TEST_F(CudaSamplingTest, AWholeVocabulary) {
   requests.push_back(RandomRequest(kVocab));
   requests.back().params.repetition_penalty = 1.1f;
   requests.back().tokens = {1, 2, 3, 2};
+  requests.back().prompt_tokens = 1;
   const std::vector<Answer> found = Run(logits, requests, 0, 0);
   for (size_t i = 0; i < requests.size(); ++i) {
     ASSERT_EQ(found[i], Expected(logits, requests[i])) << "request " << i;
@@ -269,6 +271,40 @@ TEST_F(CudaSamplingTest, AmongEqualsTheFirstIdsAreKept) {
       ASSERT_LT(found[i].first, kept);
     }
   }
+}
+
+// A share of the sum that is no whole number is rounded up: here by less than a unit of 2^-40,
+// which decides whether the second token stays.
+TEST_F(CudaSamplingTest, TopPIsReachedExactly) {
+  constexpr float kTopP = 1 - 0x1p-10f;
+  // (kOne + weight) * kTopP is kOne + 1 - 2^-9.
+  constexpr uint64_t kWeight = (1 << 30) + (1 << 20) + (1 << 10) + 2;
+  static_assert(kOne == uint64_t{1} << 40);
+  std::vector<std::vector<float>> logits = {{0, -6.93f}};
+  Request request;
+  request.params.top_p = kTopP;
+  const auto weight = [&](float temperature) {
+    const double scale = M_LOG2E / static_cast<double>(temperature);
+    return FixedExp2(static_cast<double>(logits[0][1]) * scale);
+  };
+  bool found = false;
+  while (!found && logits[0][1] > -7) {
+    logits[0][1] -= 1e-5f;
+    // Where the temperature gives about the weight; then the logit decides the last digits.
+    const float temperature =
+        static_cast<float>(static_cast<double>(logits[0][1]) * M_LOG2E /
+                           std::log2(static_cast<double>(kWeight) / static_cast<double>(kOne)));
+    request.params.temperature = temperature;
+    found = weight(temperature) == kWeight;
+  }
+  ASSERT_TRUE(found);
+  std::vector<Request> requests;
+  for (uint64_t seed = 0; seed < 20'000 && requests.size() < 8; ++seed) {
+    request.params.seed = seed;
+    if (Expected(logits, request).first == 1) requests.push_back(request);
+  }
+  ASSERT_EQ(requests.size(), 8u);
+  for (const Answer& answer : Run(logits, requests, 0, 0)) EXPECT_EQ(answer.first, 1);
 }
 
 TEST_F(CudaSamplingTest, NoRequestsAreNothing) { LaunchSample(SampleLaunch{}, 0, nullptr); }
