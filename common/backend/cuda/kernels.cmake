@@ -17,8 +17,10 @@ set(BATON_CUDA_HOST_SOURCES
   cuda_backend.cc
   host_staging.cc
   device_sampler.cc
+  device_weights.cc
   kv_copier.cc
   sampling_upload.cc
+  workspace_sizes.cc
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
 set(BATON_CUDA_NVIDIA_SOURCES

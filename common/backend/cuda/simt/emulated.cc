@@ -253,8 +253,12 @@ void Perform(const Copy& copy) {
 void SetOptions(const Options& new_options) { options = new_options; }
 const Options& GetOptions() { return options; }
 
-void RunGrid(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel) {
+void RunGrid(GridSize grid, int threads, size_t shared_bytes, Stream stream,
+             const std::function<void()>& kernel) {
+  const Options before = options;
+  if (stream != nullptr) options = *static_cast<const Options*>(stream);
   machine.Run(grid, threads, shared_bytes, kernel);
+  options = before;
 }
 
 int ThreadIndex() { return machine.current_->index; }

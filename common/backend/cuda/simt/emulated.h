@@ -20,7 +20,8 @@
 namespace baton::backend::cuda {
 namespace emulated {
 
-// What is emulated; of the host thread that sets it. Tests run the same launch under several.
+// What is emulated. A Stream that is not null points to such options; launches on the null stream
+// take those that their host thread has set.
 struct Options {
   int compute_capability = 80;  // 75: no CopyAsync16 of its own, Mma16x8x16 in two halves
   uint64_t seed = 0;            // order of blocks, and of warps between synchronisations
@@ -28,7 +29,8 @@ struct Options {
 void SetOptions(const Options& options);
 const Options& GetOptions();
 
-void RunGrid(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel);
+void RunGrid(GridSize grid, int threads, size_t shared_bytes, Stream stream,
+             const std::function<void()>& kernel);
 
 // What follows is called by the kernels' threads.
 int ThreadIndex();
@@ -187,9 +189,9 @@ struct BFloat16 {
 };
 
 template <class Args>
-void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream,
+void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
-  emulated::RunGrid(grid, threads, shared_bytes, [&] { kernel(args); });
+  emulated::RunGrid(grid, threads, shared_bytes, stream, [&] { kernel(args); });
 }
 
 }  // namespace baton::backend::cuda
