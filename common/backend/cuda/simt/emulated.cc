@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
 #include <cstring>
@@ -18,6 +19,7 @@ namespace context = boost::context;
 
 constexpr size_t kStackBytes = 128 << 10;
 constexpr int kMaxThreads = 1024;
+constexpr size_t kRememberedReads = 4096;
 
 thread_local Options options;
 
@@ -56,8 +58,24 @@ class Machine {
 
   void SyncThreads();
   void MeetWarp(void* operand, Combine combine);
+  void RememberRead(const Vec16* global) {
+    Read& read = read_only_[reinterpret_cast<uintptr_t>(global) / sizeof(Vec16) % kRememberedReads];
+    if (read.address == global) return CheckUnwritten(read);
+    // What makes room for another can be checked no later than now.
+    if (read.address != nullptr) CheckUnwritten(read);
+    read = {global, *global};
+  }
 
  private:
+  // What was read through the read-only path, as it was then.
+  struct Read {
+    const Vec16* address = nullptr;
+    Vec16 value;
+  };
+  static void CheckUnwritten(const Read& read) {
+    BATON_CHECK(std::memcmp(read.address, &read.value, sizeof(Vec16)) == 0)
+        << "Load16 from memory that the launch writes: " << read.address;
+  }
   void RunBlock(const std::function<void()>& kernel);
   bool RunWarp(int warp);
   void ReleaseBarrierIfAllCame();
@@ -69,6 +87,7 @@ class Machine {
   std::mt19937_64 order_;
   int alive_ = 0;
   int at_barrier_ = 0;
+  std::array<Read, kRememberedReads> read_only_;
 };
 
 thread_local Machine machine;
@@ -113,6 +132,10 @@ void Machine::Run(GridSize grid, int threads, size_t shared_bytes,
     shared_ = std::make_unique<std::byte[]>(shared_bytes);
     if (shared_bytes > 0) std::memset(shared_.get(), 0xff, shared_bytes);
     RunBlock(kernel);
+  }
+  for (Read& read : read_only_) {
+    if (read.address != nullptr) CheckUnwritten(read);
+    read.address = nullptr;
   }
 }
 
@@ -246,11 +269,25 @@ std::byte* SharedMemory() { return machine.shared_.get(); }
 void SyncThreads() { machine.SyncThreads(); }
 void MeetWarp(void* operand, Combine combine) { machine.MeetWarp(operand, combine); }
 
+const Vec16& Aligned16(const void* address) {
+  BATON_CHECK_EQ(reinterpret_cast<uintptr_t>(address) % sizeof(Vec16), uintptr_t{0})
+      << "16 bytes at " << address;
+  return *static_cast<const Vec16*>(address);
+}
+const Vec16& ReadOnly16(const void* global) {
+  const Vec16& value = Aligned16(global);
+  machine.RememberRead(&value);
+  return value;
+}
+
 // Late where the hardware may be late: at the wait that makes it sure, and the place is poisoned
 // until then.
 void CopyAsync16(void* shared, const void* global, bool valid) {
-  const Copy copy = {shared, global, valid};
-  if (options.compute_capability < 80) return Perform(copy);
+  const Copy copy = {&const_cast<Vec16&>(Aligned16(shared)), &Aligned16(global), valid};
+  if (options.compute_capability < 80) {
+    if (valid) ReadOnly16(global);
+    return Perform(copy);
+  }
   std::memset(shared, 0xff, 16);
   machine.current_->open_group.push_back(copy);
 }

@@ -44,6 +44,10 @@ void SyncThreads();
 // combine(operands), which sees and changes what each lane brought.
 using Combine = void (*)(void* const (&operands)[kWarpLanes]);
 void MeetWarp(void* operand, Combine combine);
+// What only looks like 16 bytes anywhere is a multiple of 16 on a GPU.
+const Vec16& Aligned16(const void* address);
+// Read through a cache that sees no writes of the same launch: the launch must leave it as it was.
+const Vec16& ReadOnly16(const void* global);
 void CopyAsync16(void* shared, const void* global, bool valid);
 void CopyAsyncCommit();
 void CopyAsyncWait(int pending);
@@ -145,13 +149,15 @@ inline uint64_t MulHigh(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
-inline Vec16 Load16(const void* global) { return *static_cast<const Vec16*>(global); }
+inline Vec16 Load16(const void* global) { return emulated::ReadOnly16(global); }
 inline Vec16 Load16If(bool valid, const void* global) { return valid ? Load16(global) : Vec16{}; }
-inline Vec16 LoadShared16(const void* shared) { return *static_cast<const Vec16*>(shared); }
+inline Vec16 LoadShared16(const void* shared) { return emulated::Aligned16(shared); }
 inline Vec16 ReloadShared16(const void* shared) { return LoadShared16(shared); }
-inline void Store16(void* to, const Vec16& value) { *static_cast<Vec16*>(to) = value; }
+inline void Store16(void* to, const Vec16& value) {
+  const_cast<Vec16&>(emulated::Aligned16(to)) = value;
+}
 inline float LoadFresh(const float* global) { return *global; }
-inline Vec16 LoadFresh16(const void* global) { return *static_cast<const Vec16*>(global); }
+inline Vec16 LoadFresh16(const void* global) { return emulated::Aligned16(global); }
 
 struct Half {
   static float ToF32(uint16_t bits) { return emulated::HalfToF32(bits); }

@@ -11,7 +11,8 @@
 //
 // Rules of the dialect, which the emulation checks: warp operations are reached by all 32 lanes of
 // a warp at the same place; what CopyAsync16 fetches is there after a wait for its group, and not
-// before; shared memory holds NaNs until it is written; nothing depends on the order of warps or
+// before; Load16 reads nothing that the launch writes; shared memory holds NaNs until it is written;
+// what moves 16 bytes gets addresses that are multiples of 16; nothing depends on the order of warps or
 // blocks between synchronisations (the emulation draws it from a seed).
 //
 // Floating-point contraction is off for kernels (-fmad=false, -ffp-contract=off): a sum is fused
