@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "common/backend/cuda/simt/simt.h"
@@ -197,6 +198,7 @@ void Mma(void* const (&operands)[kWarpLanes]) {
   };
   for (int lane = 0; lane < kWarpLanes; ++lane) {
     const auto& operand = *static_cast<const MmaOperand*>(operands[lane]);
+    BATON_CHECK(operand.to_f32 == first.to_f32) << "lanes of a warp multiply different types";
     const int group = lane / 4, pair = lane % 4 * 2;
     for (int half = 0; half < kK / 8; ++half) {
       unpack(operand.a[half * 2], &a[group][half * 8 + pair]);
@@ -232,6 +234,14 @@ const Options& GetOptions() { return options; }
 
 void RunGrid(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel) {
   machine.Run(grid, threads, shared_bytes, kernel);
+}
+
+void RunOrEnqueue(Stream stream, const LaunchShape& shape, std::function<void()> kernel) {
+  const auto run = [shape, kernel = std::move(kernel)] {
+    RunGrid(shape.grid, shape.threads, shape.shared_bytes, kernel);
+  };
+  if (stream == nullptr) return run();
+  static_cast<LaunchQueue*>(stream)->Enqueue(shape, run);
 }
 
 int ThreadIndex() { return machine.current_->index; }

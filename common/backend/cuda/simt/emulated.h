@@ -30,6 +30,22 @@ const Options& GetOptions();
 
 void RunGrid(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel);
 
+// What a launch asks for.
+struct LaunchShape {
+  GridSize grid;
+  int threads = 0;
+  size_t shared_bytes = 0;
+};
+// What a Stream of the emulated device points to, where it isn't null: launches are done when the
+// queue says so, as on a GPU. The emulated runtime needs none; tests of asynchrony do.
+class LaunchQueue {
+ public:
+  virtual ~LaunchQueue() = default;
+  // To call run() once, behind what was enqueued before.
+  virtual void Enqueue(const LaunchShape& shape, std::function<void()> run) = 0;
+};
+void RunOrEnqueue(Stream stream, const LaunchShape& shape, std::function<void()> kernel);
+
 // What follows is called by the kernels' threads.
 int ThreadIndex();
 int BlockThreads();
@@ -181,9 +197,9 @@ struct BFloat16 {
 };
 
 template <class Args>
-void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream,
+void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
-  emulated::RunGrid(grid, threads, shared_bytes, [&] { kernel(args); });
+  emulated::RunOrEnqueue(stream, {grid, threads, shared_bytes}, [kernel, args] { kernel(args); });
 }
 
 }  // namespace baton::backend::cuda
