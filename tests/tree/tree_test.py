@@ -57,6 +57,8 @@ BANNED_NAME = re.compile(r"(^|_)(manager|util|helper|impl)s?(_|\.|$)")
 # ---- Exceptions, each with its reason -----------------------------------------------------------
 
 UNMIRRORED_TESTS = {
+    "tests/common/backend/cuda/simt/emulated_arithmetic_test.cc":
+        "the second half of emulated_test.cc: 16-bit floats and products",
     "tests/common/backend/cpu/vector_ops_test.cc":
         "vector_kernels.h is compiled once per instruction set: tested through the backend",
     "tests/common/tokenizer/tokenizer_golden_test.cc":
