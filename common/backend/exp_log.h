@@ -3,12 +3,12 @@
 #ifndef BATON_COMMON_BACKEND_EXP_LOG_H_
 #define BATON_COMMON_BACKEND_EXP_LOG_H_
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "common/base/portable.h"
 
 namespace baton::backend {
 
@@ -18,31 +18,36 @@ constexpr int kWeightBits = 40;
 constexpr uint64_t kOne = uint64_t{1} << kWeightBits;
 
 constexpr int kExp2TableBits = 10;
+constexpr int kExp2TableSize = 1 << kExp2TableBits;
 
-// 2^(-i / 1024), computed by the compiler.
-constexpr std::array<double, 1 << kExp2TableBits> MakeExp2Table() {
-  std::array<double, 1 << kExp2TableBits> table{};
-  for (size_t i = 0; i < table.size(); ++i) {
-    const double y = -M_LN2 * static_cast<double>(i) / static_cast<double>(table.size());
+// 2^(-i / 1024), computed by the compiler. A struct, so that kernels can have a copy.
+struct Exp2Table {
+  double values[kExp2TableSize];
+};
+constexpr Exp2Table MakeExp2Table() {
+  Exp2Table table{};
+  for (int i = 0; i < kExp2TableSize; ++i) {
+    const double y = -M_LN2 * static_cast<double>(i) / static_cast<double>(kExp2TableSize);
     double sum = 1;
     for (int n = 20; n > 0; --n) sum = 1 + sum * y / n;  // Taylor of e^y
-    table[i] = sum;
+    table.values[i] = sum;
   }
   return table;
 }
-inline constexpr std::array<double, 1 << kExp2TableBits> kExp2Table = MakeExp2Table();
+inline constexpr Exp2Table kExp2Table = MakeExp2Table();
 
-// 2^x for x <= 0 in units of 2^-40, rounded down.
-inline uint64_t FixedExp2(double x) {
+// 2^x for x <= 0 in units of 2^-40, rounded down. `table`: a copy of kExp2Table's values.
+BATON_PORTABLE inline uint64_t FixedExp2(double x, const double* table) {
   if (!(x > -kWeightBits - 1)) return 0;
-  const double scaled = x * -static_cast<double>(kExp2Table.size());
+  const double scaled = x * -static_cast<double>(kExp2TableSize);
   const int index = static_cast<int>(scaled);
-  const double y = (index - scaled) * (M_LN2 / static_cast<double>(kExp2Table.size()));
+  const double y = (index - scaled) * (M_LN2 / static_cast<double>(kExp2TableSize));
   // e^y for y in (-0.0007, 0]: the first term left out is below 2^-46.
   const double rest = 1 + y * (1 + y * (1 / 2.0 + y * (1 / 6.0)));
-  const double fraction = kExp2Table[static_cast<size_t>(index) & (kExp2Table.size() - 1)] * rest;
+  const double fraction = table[index & (kExp2TableSize - 1)] * rest;
   return static_cast<uint64_t>(fraction * static_cast<double>(kOne)) >> (index >> kExp2TableBits);
 }
+inline uint64_t FixedExp2(double x) { return FixedExp2(x, kExp2Table.values); }
 
 // ln(n / 2^40) for n >= 1, to about 1e-15.
 inline double FixedLog(uint64_t n) {

@@ -7,20 +7,29 @@
 #include <array>
 #include <cstdint>
 
+#include "common/base/portable.h"
+
 namespace baton::backend {
 
-constexpr std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter,
-                                             std::array<uint32_t, 2> key) {
+// Turns the counter into the four random words.
+BATON_PORTABLE constexpr void PhiloxRounds(uint32_t (&counter)[4], uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
-               static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
-               static_cast<uint32_t>(product0)};
-    key = {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
+    counter[0] = static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0;
+    counter[1] = static_cast<uint32_t>(product1);
+    counter[2] = static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1;
+    counter[3] = static_cast<uint32_t>(product0);
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
   }
-  return counter;
+}
+
+constexpr std::array<uint32_t, 4> Philox4x32(const std::array<uint32_t, 4>& counter,
+                                             const std::array<uint32_t, 2>& key) {
+  uint32_t words[4] = {counter[0], counter[1], counter[2], counter[3]};
+  PhiloxRounds(words, key[0], key[1]);
+  return {words[0], words[1], words[2], words[3]};
 }
 
 }  // namespace baton::backend

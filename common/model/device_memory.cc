@@ -68,7 +68,7 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
           .gated = {rows, ffn, activation},
           .logit_residual = {logit_rows, d, DType::kF32},
           .logit_q = {logit_rows, q, DType::kF32},
-          .logits = {logit_rows, config.vocab_size, DType::kF32}};
+          .logits = {logit_rows, LogitStride(config.vocab_size), DType::kF32}};
 }
 
 MemorySize WorkspaceMemory(const Workspaces& w) {

@@ -30,6 +30,9 @@ MemorySize WeightMemory(const ModelConfig& config, backend::DType activation,
 // cos and sin of every position.
 MemorySize RopeMemory(const ModelConfig& config, int max_positions);
 
+// Elements between two rows of logits: GPUs move 16 bytes at a time.
+constexpr int64_t LogitStride(int64_t vocab_size) { return (vocab_size + 7) / 8 * 8; }
+
 // The tensors between the operations of the largest step.
 struct Workspaces {
   struct Shape {
@@ -48,7 +51,7 @@ struct Workspaces {
   Shape gated;           // activation [rows, f]
   Shape logit_residual;  // f32 [logit rows, d]
   Shape logit_q;         // f32 [logit rows, Hq h]
-  Shape logits;          // f32 [logit rows, v]
+  Shape logits;          // f32 [logit rows, LogitStride(v)]
 };
 // Of the widest layers. At most as many logit rows as rows.
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,

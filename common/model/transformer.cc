@@ -255,7 +255,8 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
 }
 
 Tensor DenseTransformer::LogitsOfNormed(int64_t first, int64_t count) {
-  const Tensor logits = logits_.View(count, config_.vocab_size);
+  Tensor logits = logits_.View(count, LogitStride(config_.vocab_size));
+  logits.cols = config_.vocab_size;
   if (count > 0) {
     Tensor normed = normed_.View(first + count, config_.hidden_dim);
     normed.data = static_cast<std::byte*>(normed.data) +

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/cluster/worker_pair.h"
+#include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
 
 namespace baton {
@@ -104,6 +105,39 @@ TEST_F(DevicePairTest, ManyAtOnceThroughATinyPool) {
     });
   }
   for (std::thread& client : clients) client.join();
+  ExpectIdle();
+}
+
+// The CUDA backend's own arithmetic between two workers, and the oracle's on such a device.
+class EmulatedGpuPairTest : public WorkerPairTest,
+                            public ::testing::WithParamInterface<testing::Device> {};
+
+INSTANTIATE_TEST_SUITE_P(Devices, EmulatedGpuPairTest, ::testing::ValuesIn(testing::Devices()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(EmulatedGpuPairTest, OneAnswer) {
+  const testing::Device device = GetParam();
+  const auto make = [device](const backend::BackendOptions&) { return device.make(); };
+  worker::WorkerOptions options = Options();
+  options.make_backend = make;
+  StartPair(options, options);
+  engine::EngineOptions oracle_options = testing::Oracle::OptionsFor(options.model_dir, {});
+  oracle_options.make_backend = make;
+  testing::Oracle oracle(oracle_options);
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int i = 0; i < 4; ++i) {
+    const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 90));
+    model::SamplingParams sampling = i % 2 == 0 ? Greedy() : Seeded(random());
+    if (i == 3) sampling.logprobs = 3;
+    const std::vector<int32_t> expected = oracle.Generate(prompt, sampling, 5);
+    for (const bool warm : {false, true}) {
+      const DecodeResult result = Decode(channel_, Request(prompt, sampling, 5));
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.tokens, expected) << "prompt " << i << (warm ? " warm" : " cold");
+    }
+  }
   ExpectIdle();
 }
 

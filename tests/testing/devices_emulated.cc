@@ -2,7 +2,6 @@
 
 #include "common/backend/cpu/cpu_backend.h"
 #include "common/backend/cuda/cuda_backend.h"
-#include "common/backend/cuda/simt/simt.h"
 #include "tests/testing/devices.h"
 
 namespace baton::testing {
@@ -18,9 +17,8 @@ Device Emulated(int compute_capability, backend::DType dtype) {
   device.logit_tolerance = f16 ? 0.05 : 0.4;
   device.slow = true;
   device.make = [compute_capability, f16] {
-    backend::cuda::emulated::SetOptions({.compute_capability = compute_capability, .seed = 11});
     return backend::cuda::MakeBackendOn(
-        backend::cuda::MakeEmulatedRuntime(compute_capability, kMemoryBytes), nullptr,
+        backend::cuda::MakeEmulatedRuntime(compute_capability, kMemoryBytes, 11), nullptr,
         {.compute = f16 ? backend::BackendOptions::Compute::kF16
                         : backend::BackendOptions::Compute::kBF16,
          .deterministic = true});

@@ -57,6 +57,8 @@ BANNED_NAME = re.compile(r"(^|_)(manager|util|helper|impl)s?(_|\.|$)")
 # ---- Exceptions, each with its reason -----------------------------------------------------------
 
 UNMIRRORED_TESTS = {
+    "tests/common/engine/one_answer_test.cc":
+        "engine_test.cc asks whether a step is right; this, whether all ways there agree",
     "tests/common/backend/cuda/simt/emulated_arithmetic_test.cc":
         "the second half of emulated_test.cc: 16-bit floats and products",
     "tests/common/backend/cpu/vector_ops_test.cc":

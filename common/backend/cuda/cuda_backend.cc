@@ -2,15 +2,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/backend/cpu/convert.h"
 #include "common/backend/cuda/arena.h"
 #include "common/backend/cuda/batch_upload.h"
+#include "common/backend/cuda/device_sampler.h"
+#include "common/backend/cuda/device_weights.h"
 #include "common/backend/cuda/host_staging.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
@@ -19,6 +19,7 @@
 #include "common/backend/cuda/kernels/norm.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/kv_copier.h"
+#include "common/backend/cuda/workspace_sizes.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
@@ -28,10 +29,6 @@ namespace {
 
 constexpr size_t kStagingBytes = size_t{8} << 20;
 constexpr size_t kT4Bytes = size_t{14'930} << 20;
-// Of the split kernel's partial sums: beyond it, sequences go to the tile kernel.
-constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;
-constexpr int kMaxHeadDim = 256;
-constexpr int kCopiedBlocksAtOnce = 1024;
 
 // A part of the arena.
 class ArenaBuffer final : public Buffer {
@@ -43,23 +40,6 @@ class ArenaBuffer final : public Buffer {
  private:
   Arena& arena_;
   const size_t offset_;
-};
-
-// Row-major [out_features, in_features] in the activation type.
-class CudaMatrix final : public PackedMatrix {
- public:
-  CudaMatrix(std::unique_ptr<Buffer> memory, int64_t out_features, int64_t in_features)
-      : PackedMatrix(out_features, in_features), memory_(std::move(memory)) {}
-  const void* data() const { return memory_->data(); }
-
- private:
-  const std::unique_ptr<Buffer> memory_;
-};
-
-struct CudaRopeTable final : public RopeTable {
-  int half = 0;
-  int positions = 0;
-  std::unique_ptr<Buffer> cosine, sine;  // f32 [positions, half]
 };
 
 const CudaBatch& Cuda(const DeviceBatch& batch) { return static_cast<const CudaBatch&>(batch); }
@@ -108,9 +88,14 @@ class CudaBackend final : public Backend {
   void CopyToHost(void* host, const void* device, size_t size_bytes) override {
     staging_->CopyToHost(host, device, size_bytes);
   }
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(absl::Span<const HostMatrix> stacked) override;
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(
+      absl::Span<const HostMatrix> stacked) override {
+    return CudaMatrix::Make(stacked, activation_dtype_, *this, *staging_);
+  }
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
-      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override;
+      absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
+    return CudaRopeTable::Make(inverse_frequencies, max_positions, factor, *this, *staging_);
+  }
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
     BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
     return upload_->Upload(batch);
@@ -133,21 +118,20 @@ class CudaBackend final : public Backend {
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void SiluMul(const Tensor& gate_up, const Tensor& out) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
+  bool samples_on_device() const override { return true; }
+  void Sample(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
+              absl::Span<SampleOutcome> outcomes) override {
+    BATON_CHECK(sampler_ != nullptr) << "Prepare comes first";
+    sampler_->Sample(logits, token_count, rows, outcomes);
+  }
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                   absl::Span<const int32_t> targets) override;
 
  private:
-  // What Prepare takes from the arena, in bytes.
-  struct Workspaces {
-    AttentionRoom room;
-    size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
-    size_t total() const {
-      // Each is rounded up to the arena's alignment.
-      return upload + partials + counters + totals + sampler + products + copied_blocks + copier +
-             8 * Arena::kAlignment;
-    }
-  };
-  Workspaces WorkspacesFor(const StepLimits& limits) const;
+  WorkspaceSizes SizesFor(const StepLimits& limits) const {
+    return WorkspaceSizes::For(limits, activation_dtype_,
+                               products_ == nullptr ? 0 : products_->WorkspaceBytes());
+  }
   void Norm(const Tensor& x, const Tensor* delta, const Buffer& weight, float eps,
             const Tensor& out);
   void CheckPool(const CudaBatch& batch, const KvPool& pool, int layer) const;
@@ -166,6 +150,7 @@ class CudaBackend final : public Backend {
 
   StepLimits limits_;
   std::unique_ptr<BatchUpload> upload_;
+  std::unique_ptr<DeviceSampler> sampler_;
   std::unique_ptr<Buffer> copier_staging_;
   float* partials_ = nullptr;
   unsigned* counters_ = nullptr;
@@ -187,55 +172,15 @@ std::string CudaBackend::Description() const {
                       products_ == nullptr ? ", deterministic" : "");
 }
 
-CudaBackend::Workspaces CudaBackend::WorkspacesFor(const StepLimits& limits) const {
-  const int group = limits.query_heads / limits.kv_heads;
-  const int dim = PaddedDim(limits.head_dim);
-  const int64_t heads = limits.kv_heads;
-  const int64_t partial_bytes = heads * PartialFloats(dim) * int64_t{sizeof(float)};
-  Workspaces sizes = {};
-  sizes.room = RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions, group,
-                       static_cast<int>(kMaxPartialBytes / partial_bytes));
-  sizes.upload = BatchUpload::DeviceBytes(limits, sizes.room);
-  sizes.partials = static_cast<size_t>(sizes.room.partials * partial_bytes);
-  sizes.counters =
-      static_cast<size_t>(sizes.room.row_tiles * heads * CounterCount(dim)) * sizeof(unsigned);
-  sizes.totals =
-      static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
-  sizes.sampler = 0;
-  sizes.products = products_ == nullptr ? 0 : products_->WorkspaceBytes();
-  sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
-  const int64_t chunk_bytes = 2 * heads * limits.block_tokens * limits.head_dim *
-                              static_cast<int64_t>(SizeOf(activation_dtype_));
-  sizes.copier = CudaKvCopier::DeviceBytes(static_cast<size_t>(chunk_bytes));
-  return sizes;
-}
-
 size_t CudaBackend::WorkspaceBytes(const StepLimits& limits) const {
-  return WorkspacesFor(limits).total();
+  return SizesFor(limits).total();
 }
 
 absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   BATON_CHECK(upload_ == nullptr) << "Prepare comes once";
-  const auto unsupported = [](absl::string_view what, int64_t found, absl::string_view expected) {
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     absl::StrCat("--device cuda: ", what, " is ", found, ", expected ", expected));
-  };
-  if (limits.head_dim % 8 != 0 || limits.head_dim > kMaxHeadDim) {
-    return unsupported("head_dim", limits.head_dim, "a multiple of 8 up to 256");
-  }
-  if (limits.hidden_dim % 8 != 0) {
-    return unsupported("hidden_size", limits.hidden_dim, "a multiple of 8");
-  }
-  if (limits.query_heads % limits.kv_heads != 0) {
-    return unsupported("num_attention_heads", limits.query_heads,
-                       absl::StrCat("a multiple of num_key_value_heads, ", limits.kv_heads));
-  }
-  if (!std::has_single_bit(static_cast<unsigned>(limits.block_tokens)) ||
-      limits.block_tokens < 16) {
-    return unsupported("--block-size", limits.block_tokens, "a power of two from 16 on");
-  }
+  BATON_RETURN_IF_ERROR(CheckSupported(limits));
   limits_ = limits;
-  const Workspaces sizes = WorkspacesFor(limits);
+  const WorkspaceSizes sizes = SizesFor(limits);
   BATON_ASSIGN_OR_RETURN(void* const upload, Keep(sizes.upload));
   BATON_ASSIGN_OR_RETURN(upload_,
                          BatchUpload::Make(limits, sizes.room, upload, *runtime_, stream_));
@@ -244,6 +189,8 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
   BATON_ASSIGN_OR_RETURN(void* const totals, Keep(sizes.totals));
   BATON_ASSIGN_OR_RETURN(void* const copied_blocks, Keep(sizes.copied_blocks));
   BATON_ASSIGN_OR_RETURN(copier_staging_, Allocate(sizes.copier));
+  BATON_ASSIGN_OR_RETURN(void* const sampler, Keep(sizes.sampler));
+  BATON_ASSIGN_OR_RETURN(sampler_, DeviceSampler::Make(limits, sampler, *runtime_, stream_));
   if (products_ != nullptr) {
     BATON_ASSIGN_OR_RETURN(void* const products, Keep(sizes.products));
     products_->SetWorkspace(products);
@@ -272,70 +219,6 @@ absl::StatusOr<std::unique_ptr<Buffer>> CudaBackend::Allocate(size_t size_bytes)
   auto buffer = std::make_unique<ArenaBuffer>(arena_, base_, *offset, size_bytes);
   runtime_->Zero(buffer->data(), size_bytes, stream_);
   return buffer;
-}
-
-absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaBackend::Pack(
-    absl::Span<const HostMatrix> stacked) {
-  BATON_CHECK(!stacked.empty());
-  const int64_t cols = stacked[0].cols;
-  int64_t rows = 0;
-  for (const HostMatrix& matrix : stacked) {
-    BATON_CHECK_EQ(matrix.cols, cols);
-    rows += matrix.rows;
-  }
-  if (cols % 8 != 0) {
-    return MakeError(
-        absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-        absl::StrCat("--device cuda: a matrix of ", cols, " columns, expected a multiple of 8"));
-  }
-  const size_t row_bytes = static_cast<size_t>(cols) * SizeOf(activation_dtype_);
-  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
-                         Allocate(static_cast<size_t>(rows) * row_bytes));
-  auto* device = static_cast<std::byte*>(memory->data());
-  for (const HostMatrix& matrix : stacked) {
-    const size_t size_bytes = static_cast<size_t>(matrix.rows) * row_bytes;
-    const size_t element_bytes = SizeOf(activation_dtype_);
-    staging_->FillDevice(device, size_bytes, [&](size_t offset, size_t size, void* to) {
-      const size_t first = offset / element_bytes;
-      ConvertElements(static_cast<const std::byte*>(matrix.data) + first * SizeOf(matrix.dtype),
-                      matrix.dtype, static_cast<int64_t>(size / element_bytes), activation_dtype_,
-                      to);
-    });
-    device += size_bytes;
-  }
-  return std::make_unique<CudaMatrix>(std::move(memory), rows, cols);
-}
-
-absl::StatusOr<std::unique_ptr<RopeTable>> CudaBackend::MakeRopeTable(
-    absl::Span<const double> inverse_frequencies, int max_positions, float factor) {
-  auto table = std::make_unique<CudaRopeTable>();
-  table->half = static_cast<int>(inverse_frequencies.size());
-  table->positions = max_positions;
-  if (table->half % 4 != 0) {
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     absl::StrCat("--device cuda: ", 2 * table->half,
-                                  " rotated dims, expected a multiple of 8"));
-  }
-  const size_t size_bytes =
-      static_cast<size_t>(max_positions) * inverse_frequencies.size() * sizeof(float);
-  BATON_ASSIGN_OR_RETURN(table->cosine, Allocate(size_bytes));
-  BATON_ASSIGN_OR_RETURN(table->sine, Allocate(size_bytes));
-  // In double and then rounded, as on the CPU.
-  const auto fill = [&](const Buffer& to, auto function) {
-    staging_->FillDevice(to.data(), size_bytes, [&](size_t offset, size_t size, void* part) {
-      auto* values = static_cast<float*>(part);
-      const size_t first = offset / sizeof(float);
-      for (size_t i = 0; i < size / sizeof(float); ++i) {
-        const size_t position = (first + i) / inverse_frequencies.size();
-        const double angle = static_cast<double>(position) *
-                             inverse_frequencies[(first + i) % inverse_frequencies.size()];
-        values[i] = static_cast<float>(function(angle) * static_cast<double>(factor));
-      }
-    });
-  };
-  fill(*table->cosine, [](double angle) { return std::cos(angle); });
-  fill(*table->sine, [](double angle) { return std::sin(angle); });
-  return table;
 }
 
 void CudaBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) {

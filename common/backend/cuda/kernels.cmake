@@ -7,6 +7,7 @@ set(BATON_CUDA_KERNELS
   kernels/matmul.cu
   kernels/norm.cu
   kernels/rope_write.cu
+  kernels/sampling.cu
 )
 # Host code that both share.
 set(BATON_CUDA_HOST_SOURCES
@@ -15,7 +16,11 @@ set(BATON_CUDA_HOST_SOURCES
   batch_upload.cc
   cuda_backend.cc
   host_staging.cc
+  device_sampler.cc
+  device_weights.cc
   kv_copier.cc
+  sampling_upload.cc
+  workspace_sizes.cc
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
 set(BATON_CUDA_NVIDIA_SOURCES

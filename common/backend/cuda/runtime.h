@@ -54,8 +54,9 @@ class Runtime {
   virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
 };
 
-// A device of that many bytes, which are NaNs where nothing was written.
-std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes);
+// A device of that many bytes, which are NaNs where nothing was written. seed: emulated::Options.
+std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes,
+                                             uint64_t seed = 0);
 
 // Number of GPUs; 0 if the driver is missing or too old.
 int DeviceCount();

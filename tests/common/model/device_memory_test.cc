@@ -88,7 +88,7 @@ TEST(DeviceMemoryTest, LogitRowsAreRows) {
   ASSERT_TRUE(config.ok()) << config.status();
   const Workspaces few = WorkspacesOf(*config, 3, 10, backend::DType::kF16);
   EXPECT_EQ(few.logits.rows, 3);
-  EXPECT_EQ(few.logits.cols, config->vocab_size);
+  EXPECT_EQ(few.logits.cols, LogitStride(config->vocab_size));
   EXPECT_EQ(few.normed.size_bytes(), 3 * config->hidden_dim * 2);
   EXPECT_EQ(few.residual.size_bytes(), 3 * config->hidden_dim * 4);
 }

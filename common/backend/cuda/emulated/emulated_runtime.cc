@@ -24,7 +24,8 @@ class DoneEvent final : public DeviceEvent {
 
 class EmulatedRuntime final : public Runtime {
  public:
-  EmulatedRuntime(int compute_capability, size_t size_bytes) {
+  EmulatedRuntime(int compute_capability, size_t size_bytes, uint64_t seed)
+      : stream_{.options = {.compute_capability = compute_capability, .seed = seed}} {
     properties_.name = absl::StrCat("emulated device");
     properties_.compute_capability = compute_capability;
     properties_.multiprocessors = 2;
@@ -46,7 +47,8 @@ class EmulatedRuntime final : public Runtime {
     absl::MutexLock lock(&mutex_);
     return Keep(size_bytes);
   }
-  Stream MakeStream() override { return nullptr; }
+  // Every launch is done at once, so one serves as all.
+  Stream MakeStream() override { return &stream_; }
 
   void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream) override {
     if (size_bytes > 0) std::memcpy(device, pinned, size_bytes);
@@ -69,6 +71,7 @@ class EmulatedRuntime final : public Runtime {
     return memory_.back().get();
   }
 
+  emulated::EmulatedStream stream_;
   DeviceProperties properties_;
   absl::Mutex mutex_;
   size_t used_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -77,8 +80,9 @@ class EmulatedRuntime final : public Runtime {
 
 }  // namespace
 
-std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes) {
-  return std::make_unique<EmulatedRuntime>(compute_capability, size_bytes);
+std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes,
+                                             uint64_t seed) {
+  return std::make_unique<EmulatedRuntime>(compute_capability, size_bytes, seed);
 }
 
 }  // namespace baton::backend::cuda

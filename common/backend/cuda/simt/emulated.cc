@@ -48,7 +48,7 @@ struct WarpMeeting {
 // Runs blocks, one at a time.
 class Machine {
  public:
-  void Run(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel);
+  void Run(const LaunchShape& shape, const std::function<void()>& kernel);
 
   GridSize grid_, block_;
   int threads_ = 0;
@@ -74,8 +74,8 @@ class Machine {
 
 thread_local Machine machine;
 
-void Machine::Run(GridSize grid, int threads, size_t shared_bytes,
-                  const std::function<void()>& kernel) {
+void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel) {
+  const auto& [grid, threads, shared_bytes] = shape;
   BATON_CHECK(current_ == nullptr) << "a kernel launches a kernel";
   BATON_CHECK(threads > 0 && threads <= kMaxThreads && threads % kWarpLanes == 0)
       << threads << " threads a block";
@@ -232,16 +232,16 @@ void Perform(const Copy& copy) {
 void SetOptions(const Options& new_options) { options = new_options; }
 const Options& GetOptions() { return options; }
 
-void RunGrid(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel) {
-  machine.Run(grid, threads, shared_bytes, kernel);
-}
-
-void RunOrEnqueue(Stream stream, const LaunchShape& shape, std::function<void()> kernel) {
-  const auto run = [shape, kernel = std::move(kernel)] {
-    RunGrid(shape.grid, shape.threads, shape.shared_bytes, kernel);
+void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kernel) {
+  if (stream == nullptr) return machine.Run(shape, kernel);
+  const auto& emulated = *static_cast<const EmulatedStream*>(stream);
+  auto run = [shape, to_emulate = emulated.options, kernel = std::move(kernel)] {
+    const Options before = std::exchange(options, to_emulate);
+    machine.Run(shape, kernel);
+    options = before;
   };
-  if (stream == nullptr) return run();
-  static_cast<LaunchQueue*>(stream)->Enqueue(shape, run);
+  if (emulated.queue == nullptr) return run();
+  emulated.queue->Enqueue(shape, std::move(run));
 }
 
 int ThreadIndex() { return machine.current_->index; }

@@ -20,15 +20,14 @@
 namespace baton::backend::cuda {
 namespace emulated {
 
-// What is emulated; of the host thread that sets it. Tests run the same launch under several.
+// What is emulated. Tests run the same launch under several.
 struct Options {
   int compute_capability = 80;  // 75: no CopyAsync16 of its own, Mma16x8x16 in two halves
   uint64_t seed = 0;            // order of blocks, and of warps between synchronisations
 };
+// Of this host thread's launches on the null stream.
 void SetOptions(const Options& options);
 const Options& GetOptions();
-
-void RunGrid(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel);
 
 // What a launch asks for.
 struct LaunchShape {
@@ -36,15 +35,20 @@ struct LaunchShape {
   int threads = 0;
   size_t shared_bytes = 0;
 };
-// What a Stream of the emulated device points to, where it isn't null: launches are done when the
-// queue says so, as on a GPU. The emulated runtime needs none; tests of asynchrony do.
+// Launches that are done when the queue says so, as on a GPU: tests of asynchrony have one.
 class LaunchQueue {
  public:
   virtual ~LaunchQueue() = default;
   // To call run() once, behind what was enqueued before.
   virtual void Enqueue(const LaunchShape& shape, std::function<void()> run) = 0;
 };
-void RunOrEnqueue(Stream stream, const LaunchShape& shape, std::function<void()> kernel);
+// What a Stream that is not null points to.
+struct EmulatedStream {
+  Options options;
+  LaunchQueue* queue = nullptr;  // null: launches are done when they return
+};
+
+void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kernel);
 
 // What follows is called by the kernels' threads.
 int ThreadIndex();
@@ -199,7 +203,7 @@ struct BFloat16 {
 template <class Args>
 void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
-  emulated::RunOrEnqueue(stream, {grid, threads, shared_bytes}, [kernel, args] { kernel(args); });
+  emulated::RunGrid({grid, threads, shared_bytes}, stream, [kernel, args] { kernel(args); });
 }
 
 }  // namespace baton::backend::cuda

@@ -21,10 +21,11 @@ namespace baton::backend::cuda {
 // Work runs on the host thread that waits for it. A stream runs no further than somebody waits for.
 class DelayedRuntime final : public Runtime {
  public:
-  DelayedRuntime(int compute_capability, size_t size_bytes)
-      : memory_(MakeEmulatedRuntime(compute_capability, size_bytes)) {}
+  DelayedRuntime(int compute_capability, size_t size_bytes, uint64_t seed = 0)
+      : options_{.compute_capability = compute_capability, .seed = seed},
+        memory_(MakeEmulatedRuntime(compute_capability, size_bytes, seed)) {}
   ~DelayedRuntime() override {
-    for (const auto& stream : streams_) Synchronize(stream.get());
+    for (const auto& queue : queues_) Synchronize(&queue->stream);
   }
 
   const DeviceProperties& properties() const override { return memory_->properties(); }
@@ -36,9 +37,8 @@ class DelayedRuntime final : public Runtime {
   }
   Stream MakeStream() override {
     absl::MutexLock lock(&mutex_);
-    streams_.push_back(std::make_unique<Queue>(mutex_));
-    // As Launch casts it back.
-    return static_cast<emulated::LaunchQueue*>(streams_.back().get());
+    queues_.push_back(std::make_unique<Queue>(mutex_, options_));
+    return &queues_.back()->stream;
   }
 
   void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
@@ -65,7 +65,8 @@ class DelayedRuntime final : public Runtime {
 
  private:
   struct Queue final : emulated::LaunchQueue {
-    explicit Queue(absl::Mutex& m) : mutex(m) {}
+    Queue(absl::Mutex& m, const emulated::Options& options)
+        : mutex(m), stream{.options = options, .queue = this} {}
     void Enqueue(const emulated::LaunchShape&, std::function<void()> run) override {
       Add(std::move(run));
     }
@@ -85,6 +86,7 @@ class DelayedRuntime final : public Runtime {
       }
     }
     absl::Mutex& mutex;  // the runtime's: one thread at a time computes
+    emulated::EmulatedStream stream;
     std::deque<std::function<void()>> work;
     size_t enqueued = 0, done = 0;
   };
@@ -113,15 +115,16 @@ class DelayedRuntime final : public Runtime {
 
   static Queue& QueueOf(Stream stream) {
     BATON_CHECK(stream != nullptr) << "work on no stream";
-    return static_cast<Queue&>(*static_cast<emulated::LaunchQueue*>(stream));
+    return static_cast<Queue&>(*static_cast<emulated::EmulatedStream*>(stream)->queue);
   }
   static void Copy(void* to, const void* from, size_t size_bytes) {
     if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   }
 
+  const emulated::Options options_;
   const std::unique_ptr<Runtime> memory_;
   absl::Mutex mutex_;
-  std::vector<std::unique_ptr<Queue>> streams_;
+  std::vector<std::unique_ptr<Queue>> queues_;
 };
 
 }  // namespace baton::backend::cuda

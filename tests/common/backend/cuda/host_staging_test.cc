@@ -21,7 +21,7 @@ class StagingOnBothTest : public ::testing::TestWithParam<bool> {
     if (GetParam()) {
       runtime_ = std::make_unique<DelayedRuntime>(80, kDeviceBytes);
     } else {
-      runtime_ = MakeEmulatedRuntime(80, kDeviceBytes);
+      runtime_ = MakeEmulatedRuntime(80, kDeviceBytes, 0);
     }
     stream_ = runtime_->MakeStream();
   }
@@ -129,7 +129,7 @@ TEST(HostStagingTest, PinnedMemoryThatIsNotThereIsAnError) {
 
    private:
     int left_ = 1;
-    std::unique_ptr<Runtime> device_ = MakeEmulatedRuntime(80, 4096);
+    std::unique_ptr<Runtime> device_ = MakeEmulatedRuntime(80, 4096, 0);
   } runtime;
   EXPECT_EQ(HostStaging::Make(16, runtime, nullptr).status().code(),
             absl::StatusCode::kResourceExhausted);

@@ -27,7 +27,7 @@ class KvCopierTest : public ::testing::TestWithParam<bool> {
     if (GetParam()) {
       runtime_ = std::make_unique<DelayedRuntime>(80, 64 << 20);
     } else {
-      runtime_ = MakeEmulatedRuntime(80, 64 << 20);
+      runtime_ = MakeEmulatedRuntime(80, 64 << 20, 7);
     }
     compute_ = runtime_->MakeStream();
   }

@@ -179,6 +179,7 @@ class Launches final : public emulated::LaunchQueue {
     shapes.push_back(shape);
   }
   std::vector<emulated::LaunchShape> shapes;
+  emulated::EmulatedStream stream = {.options = {}, .queue = this};
 };
 
 TEST(IndexMapsTest, TwoStepsOfKAndVAreWithinTheBudget) {
@@ -204,8 +205,8 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
       AttentionLaunch launch = {};
       launch.head_dim = head_dim;
       launch.kv_heads = 3;
-      LaunchAttentionTile(launch, dtype, 5, &launches);
-      LaunchAttentionSplit(launch, dtype, 5, &launches);
+      LaunchAttentionTile(launch, dtype, 5, &launches.stream);
+      LaunchAttentionSplit(launch, dtype, 5, &launches.stream);
       ASSERT_EQ(launches.shapes.size(), 2u);
       for (const emulated::LaunchShape& shape : launches.shapes) {
         EXPECT_LE(shape.shared_bytes, kSharedBudget) << head_dim;
@@ -230,7 +231,7 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
                     .rows = rows,
                     .n = 65,
                     .k = 64},
-                   dtype, &launches);
+                   dtype, &launches.stream);
     }
   }
   EXPECT_EQ(launches.shapes.size(), 8u);

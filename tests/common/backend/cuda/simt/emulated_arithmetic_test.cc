@@ -15,8 +15,6 @@
 namespace baton::backend::cuda {
 namespace {
 
-using emulated::RunGrid;
-
 class EmulatedArithmeticTest : public ::testing::Test {
  protected:
   EmulatedArithmeticTest() { std::printf("seed %llu\n", static_cast<unsigned long long>(seed_)); }
@@ -152,7 +150,7 @@ template <class Element>
 std::vector<Product> Multiply(const std::vector<Product>& products) {
   std::vector<Product> results = products;
   const int warps = static_cast<int>(products.size());
-  RunGrid({}, warps * kWarpLanes, 0, [&] {
+  emulated::RunGrid({{}, warps * kWarpLanes, 0}, nullptr, [&] {
     const Product& from = products[static_cast<size_t>(Warp())];
     const int k = from.k, lane = Lane();
     uint32_t a[4] = {}, b[2] = {};

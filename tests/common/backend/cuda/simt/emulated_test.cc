@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <random>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/backend/cuda/simt/simt.h"
@@ -16,7 +18,9 @@
 namespace baton::backend::cuda {
 namespace {
 
-using emulated::RunGrid;
+void RunGrid(GridSize grid, int threads, size_t shared_bytes, std::function<void()> kernel) {
+  emulated::RunGrid({grid, threads, shared_bytes}, nullptr, std::move(kernel));
+}
 
 class EmulatedTest : public ::testing::Test {
  protected:
@@ -306,10 +310,11 @@ BATON_KERNEL(64) CountKernel(CountArgs args) { ++*args.counter; }
 
 TEST_F(EmulatedTest, ALaunchOnAStreamWaitsInItsQueue) {
   RecordingQueue queue;
+  emulated::EmulatedStream stream = {.options = {.seed = 3}, .queue = &queue};
   int counter = 0;
   {
     const CountArgs args = {&counter};
-    Launch(CountKernel, {2, 3, 1}, 64, 128, &queue, args);
+    Launch(CountKernel, {2, 3, 1}, 64, 128, &stream, args);
   }
   ASSERT_EQ(queue.work.size(), 1u);
   EXPECT_EQ(counter, 0);
@@ -318,8 +323,27 @@ TEST_F(EmulatedTest, ALaunchOnAStreamWaitsInItsQueue) {
   EXPECT_EQ(queue.shapes[0].shared_bytes, 128u);
   queue.work[0]();
   EXPECT_EQ(counter, 6 * 64);
-  Launch(CountKernel, {}, 64, 0, nullptr, CountArgs{&counter});
+  stream.queue = nullptr;
+  Launch(CountKernel, {}, 64, 0, &stream, CountArgs{&counter});
   EXPECT_EQ(counter, 7 * 64);
+  EXPECT_EQ(queue.work.size(), 1u);
+}
+
+struct OptionsArgs {
+  emulated::Options* seen;
+};
+BATON_KERNEL(32) OptionsKernel(OptionsArgs args) { *args.seen = emulated::GetOptions(); }
+
+TEST_F(EmulatedTest, AStreamHasOptionsOfItsOwn) {
+  emulated::SetOptions({.compute_capability = 80, .seed = 5});
+  emulated::EmulatedStream stream = {.options = {.compute_capability = 75, .seed = 6}};
+  emulated::Options seen;
+  Launch(OptionsKernel, {}, 32, 0, &stream, OptionsArgs{&seen});
+  EXPECT_EQ(seen.compute_capability, 75);
+  EXPECT_EQ(seen.seed, 6u);
+  Launch(OptionsKernel, {}, 32, 0, nullptr, OptionsArgs{&seen});
+  EXPECT_EQ(seen.compute_capability, 80);
+  EXPECT_EQ(seen.seed, 5u);
 }
 
 // ---- Breaches ----------------------------------------------------------------------------------

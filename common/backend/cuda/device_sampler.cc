@@ -1,0 +1,97 @@
+#include "common/backend/cuda/device_sampler.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/memory/memory.h"
+#include "common/backend/cuda/arena.h"
+#include "common/backend/cuda/kernels/sampling.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+// Rows that change their logits in one launch; more take several launches. 1.2 MB each for a
+// vocabulary of 150,000.
+constexpr int kWorkspaceRows = 16;
+constexpr size_t kMaxBiases = 1024;
+
+size_t Rounded(size_t bytes) {
+  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+}
+
+}  // namespace
+
+DeviceSampler::Layout DeviceSampler::LayoutFor(const StepLimits& limits) {
+  Layout layout = {};
+  const auto vocab = static_cast<size_t>(limits.vocab_size);
+  layout.room.workspace_rows = std::min(kWorkspaceRows, limits.max_logit_rows);
+  layout.workspace_stride = (limits.vocab_size + 7) / 8 * 8;
+  layout.result_count = static_cast<size_t>(limits.max_logit_rows);
+  // The longest history with everything suppressed, and the many that have nothing of the kind.
+  layout.room.bytes =
+      SamplingUpload::MaxBytes(static_cast<size_t>(limits.max_positions), vocab, kMaxBiases) +
+      layout.result_count * SamplingUpload::MaxBytes(0, 0, 0);
+  const size_t workspace = static_cast<size_t>(layout.room.workspace_rows) *
+                           static_cast<size_t>(layout.workspace_stride) * sizeof(float);
+  layout.adjusted = 0;
+  layout.seen = Rounded(workspace);
+  layout.requests = layout.seen + Rounded(workspace);
+  layout.results = layout.requests + Rounded(layout.room.bytes);
+  layout.total = layout.results + layout.result_count * sizeof(SampleResult);
+  return layout;
+}
+
+size_t DeviceSampler::DeviceBytes(const StepLimits& limits) { return LayoutFor(limits).total; }
+
+absl::StatusOr<std::unique_ptr<DeviceSampler>> DeviceSampler::Make(const StepLimits& limits,
+                                                                   void* device, Runtime& runtime,
+                                                                   Stream stream) {
+  const Layout layout = LayoutFor(limits);
+  auto sampler = absl::WrapUnique(new DeviceSampler(layout, device, runtime, stream));
+  BATON_ASSIGN_OR_RETURN(void* const requests, runtime.AllocatePinned(layout.room.bytes));
+  BATON_ASSIGN_OR_RETURN(void* const results,
+                         runtime.AllocatePinned(layout.result_count * sizeof(SampleResult)));
+  sampler->pinned_requests_ = static_cast<std::byte*>(requests);
+  sampler->pinned_results_ = static_cast<SampleResult*>(results);
+  return sampler;
+}
+
+void DeviceSampler::Sample(const Tensor& logits, int64_t token_count,
+                           absl::Span<const SampleRow> rows, absl::Span<SampleOutcome> outcomes) {
+  BATON_CHECK_EQ(rows.size(), outcomes.size());
+  BATON_CHECK_LE(rows.size(), layout_.result_count);
+  BATON_CHECK(logits.dtype == DType::kF32);
+  BATON_CHECK(token_count > 0 && token_count <= logits.cols &&
+              token_count <= layout_.workspace_stride);
+  BATON_CHECK_EQ(logits.row_stride % 8, 0);
+  for (const SampleRow& row : rows) {
+    BATON_CHECK(row.logit_row >= 0 && row.logit_row < logits.rows) << "row " << row.logit_row;
+  }
+  SampleLaunch launch = {};
+  launch.logits = static_cast<const float*>(logits.data);
+  launch.logits_stride = logits.row_stride;
+  launch.vocab = static_cast<int>(token_count);
+  launch.adjusted = reinterpret_cast<float*>(device_ + layout_.adjusted);
+  launch.seen = reinterpret_cast<uint32_t*>(device_ + layout_.seen);
+  launch.workspace_stride = layout_.workspace_stride;
+  launch.results = reinterpret_cast<SampleResult*>(device_ + layout_.results);
+  for (size_t done = 0; done < rows.size();) {
+    const size_t count = upload_.Pack(rows.subspan(done), layout_.room);
+    BATON_CHECK_LE(upload_.bytes().size(), layout_.room.bytes);
+    // What the launch before copied from here is over: its results have been waited for.
+    std::memcpy(pinned_requests_, upload_.bytes().data(), upload_.bytes().size());
+    std::byte* const requests = device_ + layout_.requests;
+    runtime_.CopyToDevice(requests, pinned_requests_, upload_.bytes().size(), stream_);
+    upload_.PointTo(requests, launch);
+    LaunchSample(launch, static_cast<int>(count), stream_);
+    runtime_.CopyToHost(pinned_results_, launch.results, count * sizeof(SampleResult), stream_);
+    runtime_.Synchronize(stream_);
+    std::transform(pinned_results_, pinned_results_ + count,
+                   outcomes.begin() + static_cast<ptrdiff_t>(done), OutcomeOf);
+    done += count;
+  }
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,82 @@
+// What a request changes in its copy of a row: model::AdjustLogits, operation by operation.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ADJUST_LOGITS_CUH_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_ADJUST_LOGITS_CUH_
+
+#include "common/backend/cuda/kernels/sampling.h"
+#include "common/backend/cuda/simt/simt.h"
+
+namespace baton::backend::cuda {
+
+inline constexpr float kMaskedLogit = -__builtin_huge_valf();
+// Of `seen`: in the prompt or the answer; the rest counts how often in the answer.
+inline constexpr uint32_t kSeenInPrompt = 0x80000000u;
+
+// Double arithmetic with one rounding at the end; a finite logit stays finite.
+BATON_DEVICE float RoundedLogit(double logit) {
+  constexpr double kMax = 3.40282346638528859812e38;
+  return static_cast<float>(logit < -kMax ? -kMax : kMax < logit ? kMax : logit);
+}
+
+BATON_DEVICE float Penalized(float raw, const SampleRequest& request, uint32_t count) {
+  if (raw == kMaskedLogit) return raw;
+  double logit = static_cast<double>(raw);
+  if (logit > 0) {
+    logit /= static_cast<double>(request.repetition_penalty);
+  } else {
+    logit *= static_cast<double>(request.repetition_penalty);
+  }
+  logit -= static_cast<double>(request.frequency_penalty) * count;
+  if (count > 0) logit -= static_cast<double>(request.presence_penalty);
+  return RoundedLogit(logit);
+}
+
+BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& request, float* row) {
+  const int threads = BlockThreads();
+  const auto vocab = static_cast<uint32_t>(launch.vocab);
+  uint32_t* seen = launch.seen + request.workspace_row * launch.workspace_stride;
+  const int32_t* ids = launch.ids + request.first_token;
+  // Of threads that write the same, it does not matter which does.
+  for (int i = ThreadIndex(); i < request.prompt_tokens; i += threads) {
+    const auto id = static_cast<uint32_t>(ids[i]);
+    if (id < vocab) seen[id] = kSeenInPrompt;
+  }
+  SyncThreads();
+  for (int i = request.prompt_tokens + ThreadIndex(); i < request.token_count; i += threads) {
+    const auto id = static_cast<uint32_t>(ids[i]);
+    if (id < vocab) AtomicAdd(&seen[id], 1u);
+  }
+  SyncThreads();
+  for (uint32_t id = static_cast<uint32_t>(ThreadIndex()); id < vocab;
+       id += static_cast<uint32_t>(threads)) {
+    const uint32_t times = seen[id];
+    if (times == 0) continue;
+    row[id] = Penalized(row[id], request, times & ~kSeenInPrompt);
+    seen[id] = 0;
+  }
+  SyncThreads();
+}
+
+// By all threads together. REQUIRES: `row` is finite or -inf, and all threads' writes to it are
+// behind a SyncThreads().
+BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& request,
+                               float* row) {
+  const auto vocab = static_cast<uint32_t>(launch.vocab);
+  for (int i = ThreadIndex(); i < request.bias_count; i += BlockThreads()) {
+    const TokenBias bias = launch.biases[request.first_bias + i];
+    if (static_cast<uint32_t>(bias.id) >= vocab || row[bias.id] == kMaskedLogit) continue;
+    row[bias.id] = RoundedLogit(static_cast<double>(row[bias.id]) + static_cast<double>(bias.bias));
+  }
+  SyncThreads();
+  const bool penalizes = request.repetition_penalty != 1 || request.frequency_penalty != 0 ||
+                         request.presence_penalty != 0;
+  if (penalizes && request.token_count > 0) Penalize(launch, request, row);
+  for (int i = ThreadIndex(); i < request.suppressed_count; i += BlockThreads()) {
+    const auto id = static_cast<uint32_t>(launch.ids[request.first_suppressed + i]);
+    if (id < vocab) row[id] = kMaskedLogit;
+  }
+  SyncThreads();
+}
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_ADJUST_LOGITS_CUH_

@@ -1,0 +1,73 @@
+// Draws tokens: the choice of model::Sample for equal logits, filters, penalties and errors
+// included, without a sort.
+//
+// All filters keep a prefix of one order: by logit, highest first, then by id. Weights are whole
+// numbers computed by the CPU sampler's own double arithmetic (exp_log.h), so their sums are exact
+// in any order and no count of threads changes a token. A prefix is found by radix selection
+// (Alabi, Blelloch et al., "Fast k-selection algorithms for graphics processing units", ACM JEA
+// 17, 2012) on the logit's bits as an ordered key, 11 bits a digit, then on the id among equal
+// logits: histograms of counts find top_k, histograms of weights find top_p and the draw
+// (as the bisecting samplers of FlashInfer do in floating point). Philox gives the random number.
+//
+// A block of threads a request. Workspaces hold what a request changes in its row.
+//
+// Bytes a request: 4 vocab for the check; greedy reads no more. top_k: up to 4 passes of 4 vocab
+// more; the first histogram of weights 1, top_p up to 3, min_p 1, the draw up to 3. A row is read
+// again from the L2 cache. The double arithmetic, slow on small GPUs, is done once for each token
+// that top_k leaves and that weighs anything, and again only for what falls into a digit's bin.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_SAMPLING_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_SAMPLING_H_
+
+#include "common/backend/cuda/simt/simt.h"
+
+namespace baton::backend::cuda {
+
+struct TokenBias {
+  int32_t id;
+  float bias;
+};
+
+// A SampleRow on the device. Lists are ranges of the launch's arrays.
+struct SampleRequest {
+  int logit_row;
+  int workspace_row;  // that no other request of the launch has; -1: the logits stay as they are
+  float temperature, top_p, min_p;
+  int top_k;
+  float repetition_penalty, frequency_penalty, presence_penalty;
+  uint32_t choice;
+  uint64_t seed, position;
+  int first_token, token_count, prompt_tokens;  // of ids; needed with penalties alone
+  int first_suppressed, suppressed_count;       // of ids
+  int first_bias, bias_count;                   // of biases; each id once
+};
+
+// Fields and values of SampleOutcome (backend.h).
+inline constexpr int kSampledToken = 0, kSampledNonFinite = 1, kSampledNoTokenLeft = 2;
+struct SampleResult {
+  int kind;
+  int32_t token_id;
+  float bad_logit;
+};
+
+// Pointers to floats are multiples of 16 bytes, strides (in elements) of 8.
+struct SampleLaunch {
+  const float* logits;  // [rows, vocab]; what lies between vocab and the stride has no meaning
+  int64_t logits_stride;
+  int vocab;  // 1 to 2^22
+  const SampleRequest* requests;
+  const int32_t* ids;  // those outside of [0, vocab) are ignored
+  const TokenBias* biases;
+  float* adjusted;  // [workspace rows, vocab]
+  uint32_t* seen;   // [workspace rows, vocab]: 0 before and after
+  int64_t workspace_stride;
+  SampleResult* results;  // one a request
+};
+
+void LaunchSample(const SampleLaunch& launch, int requests, Stream stream);
+
+// How many threads a request gets; results don't depend on it. For tests, too.
+void LaunchSample(const SampleLaunch& launch, int requests, int threads, Stream stream);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_SAMPLING_H_

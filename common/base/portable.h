@@ -1,0 +1,11 @@
+// BATON_PORTABLE before a function: it runs on the host and in kernels alike.
+#ifndef BATON_COMMON_BASE_PORTABLE_H_
+#define BATON_COMMON_BASE_PORTABLE_H_
+
+#if defined(__CUDACC__)
+#define BATON_PORTABLE __host__ __device__
+#else
+#define BATON_PORTABLE
+#endif
+
+#endif  // BATON_COMMON_BASE_PORTABLE_H_
