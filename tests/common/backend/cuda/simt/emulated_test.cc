@@ -416,6 +416,14 @@ TEST_F(EmulatedDeathTest, CopiesAreWaitedFor) {
   copy(true);
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+TEST_F(EmulatedDeathTest, AddressSanitizerSeesWhatGoesBeyondSharedMemory) {
+  EXPECT_DEATH(RunGrid({}, kWarpLanes, 16 * kWarpLanes,
+                       [] { Store16(SharedMemory() + (Lane() + 1) * 16, Vec16{}); }),
+               "heap-buffer-overflow");
+}
+#endif
+
 TEST_F(EmulatedDeathTest, LaunchesKeepToTheLimits) {
   const auto nothing = [] {};
   RunGrid({1, 65'535, 1}, kWarpLanes, 48 << 10, nothing);
