@@ -157,9 +157,18 @@ void Machine::RunBlock(const std::function<void()>& kernel) {
   std::vector<int> warps(meetings_.size());
   std::iota(warps.begin(), warps.end(), 0);
   while (alive_ > 0) {
-    if (options.seed != 0) std::shuffle(warps.begin(), warps.end(), order_);
     bool moved = false;
-    for (const int warp : warps) moved |= RunWarp(warp);
+    if (options.seed != 0) {
+      std::shuffle(warps.begin(), warps.end(), order_);
+      // Some get far ahead of others: what they run into without a barrier shows.
+      constexpr int kTurns[] = {0, 1, 9, 1 << 30};
+      for (const int warp : warps) {
+        for (int turns = kTurns[order_() % 4]; turns > 0 && RunWarp(warp); --turns) moved = true;
+      }
+    }
+    if (!moved) {
+      for (const int warp : warps) moved |= RunWarp(warp);
+    }
     ReleaseBarrierIfAllCame();
     BATON_CHECK(moved) << "the kernel hangs: lanes of a warp wait at an operation that others of "
                           "it have passed or left out";

@@ -265,6 +265,25 @@ TEST_F(EmulatedTest, ARaceShowsAsAnotherResultUnderAnotherSeed) {
   EXPECT_GT(orders.size(), 35u);
 }
 
+// A warp that nothing holds gets far ahead, or stays behind.
+TEST_F(EmulatedTest, WarpsDoNotKeepStep) {
+  int most = 0, least = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    emulated::SetOptions({.seed = seed});
+    int steps[2] = {};
+    RunGrid({}, 2 * kWarpLanes, 0, [&] {
+      for (int i = 0; i < 30; ++i) {
+        if (Lane() == 0) ++steps[Warp()];
+        most = std::max(most, steps[0] - steps[1]);
+        least = std::min(least, steps[0] - steps[1]);
+        SyncWarp();
+      }
+    });
+  }
+  EXPECT_EQ(most, 30);
+  EXPECT_EQ(least, -30);
+}
+
 TEST_F(EmulatedTest, SharedMemoryHoldsNothingOfTheBlockBefore) {
   int written = 0;
   RunGrid({4, 1, 1}, kWarpLanes, kWarpLanes * 4, [&] {
