@@ -64,7 +64,9 @@ UNMIRRORED_TESTS = {
     "tests/common/engine/one_answer_test.cc":
         "engine_test.cc asks whether a step is right; this, whether all ways there agree",
     "tests/common/backend/cuda/simt/emulated_arithmetic_test.cc":
-        "the second half of emulated_test.cc: 16-bit floats and products",
+        "tests emulated.cc: 16-bit floats and products",
+    "tests/common/backend/cuda/simt/emulated_machine_test.cc":
+        "tests emulated.cc: blocks, warps, copies, and breaches of their rules",
     "tests/common/backend/cpu/vector_ops_test.cc":
         "vector_kernels.h is compiled once per instruction set: tested through the backend",
     "tests/common/tokenizer/tokenizer_golden_test.cc":
