@@ -21,17 +21,35 @@
 namespace baton::backend::cuda {
 namespace emulated {
 
-// What is emulated. A Stream that is not null points to such options; launches on the null stream
-// take those that their host thread has set.
+// What is emulated. Tests run the same launch under several.
 struct Options {
   int compute_capability = 80;  // 75: no CopyAsync16 of its own, Mma16x8x16 in two halves
   uint64_t seed = 0;            // order of blocks, and of warps between synchronisations
 };
+// Of this host thread's launches on the null stream.
 void SetOptions(const Options& options);
 const Options& GetOptions();
 
-void RunGrid(GridSize grid, int threads, size_t shared_bytes, Stream stream,
-             const std::function<void()>& kernel);
+// What a launch asks for.
+struct LaunchShape {
+  GridSize grid;
+  int threads = 0;
+  size_t shared_bytes = 0;
+};
+// Launches that are done when the queue says so, as on a GPU: tests of asynchrony have one.
+class LaunchQueue {
+ public:
+  virtual ~LaunchQueue() = default;
+  // To call run() once, behind what was enqueued before.
+  virtual void Enqueue(const LaunchShape& shape, std::function<void()> run) = 0;
+};
+// What a Stream that is not null points to.
+struct EmulatedStream {
+  Options options;
+  LaunchQueue* queue = nullptr;  // null: launches are done when they return
+};
+
+void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kernel);
 
 // What follows is called by the kernels' threads.
 int ThreadIndex();
@@ -70,6 +88,7 @@ void MmaK16(void* const (&operands)[kWarpLanes]);
 
 using emulated::BlockIndex;
 using emulated::BlockThreads;
+using emulated::CopyAsync16;
 using emulated::CopyAsyncCommit;
 using emulated::Grid;
 using emulated::SharedMemory;
@@ -198,7 +217,7 @@ struct BFloat16 {
 template <class Args>
 void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
-  emulated::RunGrid(grid, threads, shared_bytes, stream, [&] { kernel(args); });
+  emulated::RunGrid({grid, threads, shared_bytes}, stream, [kernel, args] { kernel(args); });
 }
 
 }  // namespace baton::backend::cuda

@@ -142,6 +142,9 @@ BATON_DEVICE void CopyAsync16(void* const (&shared)[kCount], const void* const (
   BATON_UNROLL for (int i = 0; i < kCount; ++i) Store16(shared[i], held[i]);
 #endif
 }
+BATON_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
+  CopyAsync16<1>({shared}, {global}, {valid});
+}
 BATON_DEVICE void CopyAsyncCommit() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
