@@ -179,8 +179,9 @@ class Backend {
   // The largest Allocate that would succeed; nothing where memory is the host's, which others use.
   virtual std::optional<size_t> FreeBytes() const { return std::nullopt; }
 
-  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much.
-  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;  // zeroed
+  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the order
+  // of the compute stream.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
   virtual void CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t size_bytes) = 0;  // waits
   // Several matrices with one in_features, stacked by rows into one (q, k and v; gate and up).
@@ -192,7 +193,8 @@ class Backend {
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
   virtual std::unique_ptr<Event> RecordEvent() = 0;
-  // For KvPool.copier; null if the host can address the pool.
+  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the pool's
+  // zeroing.
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
 
   // Operations. rows = rows of the batch.

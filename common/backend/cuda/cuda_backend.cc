@@ -404,6 +404,8 @@ std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
   BATON_CHECK_LE(CudaKvCopier::DeviceBytes(chunk_bytes), copier_staging_->size_bytes());
   auto copier = CudaKvCopier::Make(pool, std::move(copier_staging_), *runtime_);
   BATON_CHECK(copier.ok()) << copier.status();
+  // The pool and the staging are zeroed on the compute stream, which the copier does not wait for.
+  runtime_->Synchronize(stream_);
   return *std::move(copier);
 }
 

@@ -1,0 +1,61 @@
+// The whole backend on a device that does nothing before it must.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/backend/cuda/cuda_backend.h"
+#include "tests/common/backend/cuda/delayed_runtime.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr size_t kMemoryBytes = size_t{96} << 20;
+constexpr int kBlocks = 4, kLayers = 2, kHeads = 1, kDim = 16, kTokens = 16;
+constexpr size_t kChunkBytes = size_t{2} * kHeads * kTokens * kDim * 2;
+
+StepLimits Limits() {
+  return {.max_rows = 8,
+          .max_sequences = 2,
+          .max_logit_rows = 2,
+          .max_positions = 64,
+          .query_heads = kHeads,
+          .kv_heads = kHeads,
+          .head_dim = kDim,
+          .block_tokens = kTokens,
+          .layers = kLayers,
+          .hidden_dim = 16,
+          .vocab_size = 32};
+}
+
+TEST(CudaAsynchronyTest, WhatACopierWritesFirstIsNotZeroedLater) {
+  auto made = MakeBackendOn(std::make_unique<DelayedRuntime>(80, kMemoryBytes), nullptr, {});
+  ASSERT_TRUE(made.ok()) << made.status();
+  Backend& backend = **made;
+  ASSERT_TRUE(backend.Prepare(Limits()).ok());
+  const std::unique_ptr<Buffer> memory = backend.Allocate(kBlocks * kLayers * kChunkBytes).value();
+  KvPool pool;
+  pool.base = static_cast<std::byte*>(memory->data());
+  pool.layer_stride_bytes = kChunkBytes;
+  pool.block_stride_bytes = kLayers * kChunkBytes;
+  pool.block_count = kBlocks;
+  pool.kv_heads = kHeads;
+  pool.head_dim = kDim;
+  pool.block_tokens = kTokens;
+  pool.dtype = backend.activation_dtype();
+  const std::unique_ptr<KvCopier> copier = backend.MakeKvCopier(pool);
+
+  const std::vector<std::byte> sent(2 * kChunkBytes, std::byte{0x5a});
+  std::vector<std::byte> received(sent.size());
+  copier->Write(1, {3, 1}, sent.data());
+  backend.RecordEvent()->Wait();  // all that the compute stream has
+  copier->Read(1, {3, 1}, nullptr, received.data());
+  EXPECT_EQ(received, sent);
+  copier->Read(0, {3, 1}, nullptr, received.data());
+  EXPECT_EQ(received, std::vector<std::byte>(sent.size())) << "the rest is zeros";
+}
+
+}  // namespace
+}  // namespace baton::backend::cuda
