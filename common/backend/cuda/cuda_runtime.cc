@@ -22,25 +22,38 @@ void Check(cudaError_t error, const char* call) {
 
 cudaStream_t Cuda(Stream stream) { return static_cast<cudaStream_t>(stream); }
 
+// Its calls come from any thread, whose current device may be another.
 class CudaEvent final : public DeviceEvent {
  public:
-  explicit CudaEvent(cudaStream_t stream) {
+  CudaEvent(int index, cudaStream_t stream) : index_(index) {
+    Use();
     Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
     Check(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
+  ~CudaEvent() override {
+    Use();
+    cudaEventDestroy(event_);
+  }
   bool Done() const override {
+    Use();
     const cudaError_t error = cudaEventQuery(event_);
     if (error == cudaErrorNotReady) return false;
     Check(error, "cudaEventQuery");
     return true;
   }
-  void Wait() const override { Check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  void Wait() const override {
+    Use();
+    Check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
   void Delay(Stream stream) const override {
+    Use();
     Check(cudaStreamWaitEvent(Cuda(stream), event_, 0), "cudaStreamWaitEvent");
   }
 
  private:
+  void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+
+  const int index_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -110,7 +123,7 @@ class CudaRuntime final : public Runtime {
   }
   std::unique_ptr<DeviceEvent> Record(Stream stream) override {
     Use();
-    return std::make_unique<CudaEvent>(Cuda(stream));
+    return std::make_unique<CudaEvent>(index_, Cuda(stream));
   }
 
  private:
