@@ -37,7 +37,10 @@ class CudaEvent final : public DeviceEvent {
   bool Done() const override {
     Use();
     const cudaError_t error = cudaEventQuery(event_);
-    if (error == cudaErrorNotReady) return false;
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // it stays this thread's last error, or else a later call reports it
+      return false;
+    }
     Check(error, "cudaEventQuery");
     return true;
   }
