@@ -95,7 +95,8 @@ class KvCopier {
   // are; null: they have been so for long.
   virtual void Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
                     std::byte* host) = 0;
-  // No step reads the blocks before it returns: the caller's promise.
+  // No step, CopyBlocks or CopyToDevice that reads or writes the blocks is under way, nor begins
+  // before it returns: the caller's promise.
   virtual void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) = 0;
 };
 

@@ -1,4 +1,6 @@
 // The whole backend on a device that does nothing before it must.
+#include "common/backend/cuda/cuda_backend.h"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -6,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "common/backend/cuda/cuda_backend.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
 
 namespace baton::backend::cuda {
@@ -30,7 +31,7 @@ StepLimits Limits() {
           .vocab_size = 32};
 }
 
-TEST(CudaAsynchronyTest, WhatACopierWritesFirstIsNotZeroedLater) {
+TEST(CudaBackendTest, WhatACopierWritesFirstIsNotZeroedLater) {
   auto made = MakeBackendOn(std::make_unique<DelayedRuntime>(80, kMemoryBytes), nullptr, {});
   ASSERT_TRUE(made.ok()) << made.status();
   Backend& backend = **made;
