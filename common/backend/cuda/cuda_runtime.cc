@@ -27,7 +27,9 @@ class CudaEvent final : public DeviceEvent {
  public:
   CudaEvent(int index, cudaStream_t stream) : index_(index) {
     Use();
-    Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    // Who waits sleeps: these are threads that others share the cores with.
+    Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
+          "cudaEventCreate");
     Check(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
   ~CudaEvent() override {
@@ -99,11 +101,13 @@ class CudaRuntime final : public Runtime {
   }
   Stream MakeStream() override {
     Use();
-    cudaStream_t stream = nullptr;
-    Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-    absl::MutexLock lock(&mutex_);
-    streams_.push_back(stream);
-    return stream;
+    return MakeStreamOf(0);
+  }
+  Stream MakeUrgentStream() override {
+    Use();
+    int least = 0, greatest = 0;
+    Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    return MakeStreamOf(greatest);
   }
 
   void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
@@ -132,6 +136,14 @@ class CudaRuntime final : public Runtime {
  private:
   // The current device is a thread's: a call may come from any.
   void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+  Stream MakeStreamOf(int priority) {
+    cudaStream_t stream = nullptr;
+    Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
+          "cudaStreamCreate");
+    absl::MutexLock lock(&mutex_);
+    streams_.push_back(stream);
+    return stream;
+  }
   absl::Status Exhausted(size_t size_bytes, const char* what, cudaError_t error) const {
     return absl::ResourceExhaustedError(absl::StrCat("cuda:", index_, " (", properties_.name,
                                                      "): ", size_bytes, " bytes of ", what, ": ",

@@ -44,6 +44,9 @@ class Runtime {
   virtual absl::StatusOr<void*> AllocatePinned(size_t size_bytes) = 0;
   // Lives as long as the runtime.
   virtual Stream MakeStream() = 0;
+  // The same, but what is enqueued on it goes before what is on MakeStream()'s, where the device
+  // has a choice.
+  virtual Stream MakeUrgentStream() { return MakeStream(); }
 
   // Enqueued; host memory must be pinned.
   virtual void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) = 0;
