@@ -409,7 +409,7 @@ std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
   return *std::move(copier);
 }
 
-// The type to compute in, if the device multiplies what was asked for.
+// The type to compute in, if kernels for that capability multiply what was asked for.
 absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_capability) {
   const bool has_bf16 = compute_capability >= 80;
   switch (compute) {
@@ -419,10 +419,11 @@ absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_c
       return DType::kF16;
     case BackendOptions::Compute::kBF16:
       if (has_bf16) return DType::kBF16;
-      return InvalidField("BAD_OPTION", "--dtype",
-                          absl::StrCat("bfloat16 given, but the GPU has compute capability ",
-                                       compute_capability / 10, ".", compute_capability % 10,
-                                       ", expected 8.0 or newer, or float16"));
+      return InvalidField(
+          "BAD_OPTION", "--dtype",
+          absl::StrCat("bfloat16 given, but the GPU, or what this program was ",
+                       "compiled for, has compute capability ", compute_capability / 10, ".",
+                       compute_capability % 10, ", expected 8.0 or newer, or float16"));
     case BackendOptions::Compute::kF32:
       break;
   }
@@ -437,7 +438,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> 
                                                        const BackendOptions& options) {
   const DeviceProperties& device = runtime->properties();
   const int capability =
-      options.as_t4 ? std::min(75, device.compute_capability) : device.compute_capability;
+      options.as_t4 ? std::min(75, device.kernel_capability) : device.kernel_capability;
   const size_t total = options.as_t4 ? std::min(kT4Bytes, device.total_bytes) : device.total_bytes;
   BATON_ASSIGN_OR_RETURN(const DType dtype, ChooseDType(options.compute, capability));
   // The share is of the whole device; what others use of it comes off.

@@ -1,12 +1,14 @@
 // The CUDA side of runtime.h.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/runtime.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -197,6 +199,14 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
   if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
     return unusable("cudaSetDevice", error);
   }
+  // Of PTX that the driver compiles for a newer chip: the PTX's, by which the source chose its
+  // paths.
+  cudaFuncAttributes kernel = {};
+  if (const cudaError_t error = cudaFuncGetAttributes(&kernel, RopeWriteKernelOfBFloat16());
+      error != cudaSuccess) {
+    return unusable("cudaFuncGetAttributes", error);
+  }
+  properties.kernel_capability = std::min(properties.compute_capability, kernel.ptxVersion);
   if (const cudaError_t error = cudaMemGetInfo(&properties.free_bytes, &properties.total_bytes);
       error != cudaSuccess) {
     return unusable("cudaMemGetInfo", error);

@@ -21,6 +21,8 @@ namespace baton::backend::cuda {
 struct DeviceProperties {
   std::string name;            // e.g. "Tesla T4"
   int compute_capability = 0;  // 75 for 7.5
+  // Of the kernels that run on it: that which they were compiled for, at most the device's.
+  int kernel_capability = 0;
   int multiprocessors = 0;
   size_t total_bytes = 0;
   size_t free_bytes = 0;  // when it was opened

@@ -97,6 +97,10 @@ RopeWriteKernel(RopeWriteLaunch launch) {
 
 }  // namespace
 
+const void* RopeWriteKernelOfBFloat16() {
+  return reinterpret_cast<const void*>(&RopeWriteKernel<BFloat16>);
+}
+
 void LaunchRopeWrite(const RopeWriteLaunch& launch, DType dtype, int rows, Stream stream) {
   if (rows == 0) return;
   const int heads_a_block = kThreads / HeadLanes(launch.head_dim);

@@ -64,6 +64,9 @@ struct RopeWriteLaunch {
 // dtype: of KV, kF16 or kBF16.
 void LaunchRopeWrite(const RopeWriteLaunch& launch, DType dtype, int rows, Stream stream);
 
+// The kernel of bfloat16, for CUDA to say what it was compiled for.
+const void* RopeWriteKernelOfBFloat16();
+
 }  // namespace baton::backend::cuda
 
 #endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_ROPE_WRITE_H_

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/error.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
 
 namespace baton::backend::cuda {
@@ -56,6 +57,30 @@ TEST(CudaBackendTest, WhatACopierWritesFirstIsNotZeroedLater) {
   EXPECT_EQ(received, sent);
   copier->Read(0, {3, 1}, nullptr, received.data());
   EXPECT_EQ(received, std::vector<std::byte>(sent.size())) << "the rest is zeros";
+}
+
+// A device of a capability of its own, with kernels of another.
+absl::StatusOr<std::unique_ptr<Backend>> MakeOn(int compute_capability, int kernel_capability,
+                                                const BackendOptions& options) {
+  auto runtime = std::make_unique<DelayedRuntime>(compute_capability, kMemoryBytes);
+  runtime->mutable_properties().kernel_capability = kernel_capability;
+  return MakeBackendOn(std::move(runtime), nullptr, options);
+}
+
+TEST(CudaBackendTest, ComputesInTheTypeThatItsKernelsAreFor) {
+  EXPECT_EQ(MakeOn(90, 90, {}).value()->activation_dtype(), DType::kBF16);
+  EXPECT_EQ(MakeOn(90, 80, {}).value()->activation_dtype(), DType::kBF16);
+  EXPECT_EQ(MakeOn(90, 75, {}).value()->activation_dtype(), DType::kF16)
+      << "compiled for a T4, on a newer GPU";
+  EXPECT_EQ(MakeOn(75, 75, {}).value()->activation_dtype(), DType::kF16);
+  BackendOptions options;
+  options.as_t4 = true;
+  EXPECT_EQ(MakeOn(90, 90, options).value()->activation_dtype(), DType::kF16);
+  options = {.compute = BackendOptions::Compute::kBF16};
+  EXPECT_EQ(MakeOn(90, 90, options).value()->activation_dtype(), DType::kBF16);
+  const absl::Status status = MakeOn(90, 75, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(status), "BAD_OPTION");
 }
 
 }  // namespace
