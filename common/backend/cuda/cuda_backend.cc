@@ -445,14 +445,16 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> 
   const size_t used = device.total_bytes - device.free_bytes;
   const auto share =
       static_cast<size_t>(options.gpu_memory_utilization * static_cast<double>(total));
-  if (share <= used) {
+  if (share <= used || device.free_bytes <= device.reserved_bytes) {
     return MakeError(
         absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
         absl::StrCat(device.name, ": --gpu-memory-utilization ", options.gpu_memory_utilization,
                      " of ", total >> 20, " MiB is ", share >> 20, " MiB, of which others use ",
-                     used >> 20, ": expected more than those"));
+                     used >> 20, ": expected more than those, and more free ones than the ",
+                     device.reserved_bytes >> 20, " MiB that CUDA's kernels are left"));
   }
-  const size_t arena_bytes = (share - used) / Arena::kAlignment * Arena::kAlignment;
+  const size_t arena_bytes = std::min(share - used, device.free_bytes - device.reserved_bytes) /
+                             Arena::kAlignment * Arena::kAlignment;
   BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(arena_bytes));
   auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
                                                static_cast<std::byte*>(base), arena_bytes);

@@ -17,6 +17,8 @@ namespace baton::backend::cuda {
 namespace {
 
 constexpr int kOldest = 75;
+// Kernels, cuBLASLt's too, are loaded when they are first launched.
+constexpr size_t kReservedBytes = size_t{256} << 20;
 
 void Check(cudaError_t error, const char* call) {
   BATON_CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorString(error);
@@ -211,6 +213,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
       error != cudaSuccess) {
     return unusable("cudaMemGetInfo", error);
   }
+  properties.reserved_bytes = kReservedBytes;
   return std::make_unique<CudaRuntime>(index, std::move(properties));
 }
 

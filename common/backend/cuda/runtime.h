@@ -25,7 +25,8 @@ struct DeviceProperties {
   int kernel_capability = 0;
   int multiprocessors = 0;
   size_t total_bytes = 0;
-  size_t free_bytes = 0;  // when it was opened
+  size_t free_bytes = 0;      // when it was opened
+  size_t reserved_bytes = 0;  // of these: what the driver and libraries take later, as kernels load
 };
 
 // A point of a stream. The runtime outlives it.

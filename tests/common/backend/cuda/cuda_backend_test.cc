@@ -83,5 +83,27 @@ TEST(CudaBackendTest, ComputesInTheTypeThatItsKernelsAreFor) {
   EXPECT_EQ(ErrorReason(status), "BAD_OPTION");
 }
 
+TEST(CudaBackendTest, LeavesWhatCudaTakesLater) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  const auto free_bytes = [&](size_t free, size_t reserved, double utilization) {
+    auto runtime = std::make_unique<DelayedRuntime>(80, 100 * kMiB);
+    runtime->mutable_properties().free_bytes = free;
+    runtime->mutable_properties().reserved_bytes = reserved;
+    const auto backend =
+        MakeBackendOn(std::move(runtime), nullptr, {.gpu_memory_utilization = utilization});
+    if (backend.ok()) return *(*backend)->FreeBytes();
+    EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(ErrorReason(backend.status()), "DEVICE_MEMORY");
+    return size_t{0};
+  };
+  EXPECT_EQ(free_bytes(100 * kMiB, 0, 1), 100 * kMiB);
+  EXPECT_EQ(free_bytes(100 * kMiB, 10 * kMiB, 0.5), 50 * kMiB);
+  EXPECT_EQ(free_bytes(100 * kMiB, 60 * kMiB, 0.5), 40 * kMiB);
+  EXPECT_EQ(free_bytes(90 * kMiB, 20 * kMiB, 1), 70 * kMiB);
+  EXPECT_EQ(free_bytes(90 * kMiB, 20 * kMiB, 0.5), 40 * kMiB) << "others' 10 are of the share";
+  EXPECT_EQ(free_bytes(20 * kMiB, 20 * kMiB, 1), 0u);
+  EXPECT_EQ(free_bytes(40 * kMiB, 0, 0.5), 0u);
+}
+
 }  // namespace
 }  // namespace baton::backend::cuda
