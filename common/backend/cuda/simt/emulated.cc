@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
+#include <boost/context/preallocated.hpp>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/backend/cuda/simt/fiber_switch.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/base/check.h"
 
@@ -33,6 +35,7 @@ struct Fiber {
   enum class State { kIdle, kReady, kMeeting, kAtBarrier };
   context::fiber self;
   context::fiber scheduler;
+  SwitchedStack stack;
   State state = State::kIdle;
   int index = 0;
   void* operand = nullptr;
@@ -48,6 +51,12 @@ struct WarpMeeting {
 // Runs blocks, one at a time.
 class Machine {
  public:
+  Machine() = default;
+  // Fibers come to their end rather than being unwound by an exception.
+  ~Machine() {
+    ending_ = true;
+    for (const auto& fiber : fibers_) Resume(*fiber);
+  }
   void Run(const LaunchShape& shape, const std::function<void()>& kernel);
 
   GridSize grid_, block_;
@@ -62,9 +71,25 @@ class Machine {
   void RunBlock(const std::function<void()>& kernel);
   bool RunWarp(int warp);
   void ReleaseBarrierIfAllCame();
-  void Yield() { current_->scheduler = std::move(current_->scheduler).resume(); }
+  void MakeFiber();
+  // To a thread of the block, and back to the scheduler.
+  void Resume(Fiber& fiber) {
+    scheduler_stack_.Leave(fiber.stack);
+    current_ = &fiber;
+    fiber.self = std::move(fiber.self).resume();
+    current_ = nullptr;
+    scheduler_stack_.Enter(fiber.stack);
+  }
+  void Yield() {
+    Fiber& fiber = *current_;
+    fiber.stack.Leave(scheduler_stack_);
+    fiber.scheduler = std::move(fiber.scheduler).resume();
+    fiber.stack.Enter(scheduler_stack_);
+  }
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
+  SwitchedStack scheduler_stack_;
+  bool ending_ = false;
   std::vector<WarpMeeting> meetings_;
   const std::function<void()>* kernel_ = nullptr;
   std::mt19937_64 order_;
@@ -86,22 +111,7 @@ void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel)
   grid_ = grid;
   threads_ = threads;
   kernel_ = &kernel;
-  while (fibers_.size() < static_cast<size_t>(threads)) {
-    fibers_.push_back(std::make_unique<Fiber>());
-    Fiber* fiber = fibers_.back().get();
-    fiber->index = static_cast<int>(fibers_.size()) - 1;
-    fiber->self = context::fiber(std::allocator_arg, context::fixedsize_stack(kStackBytes),
-                                 [this, fiber](context::fiber&& scheduler) {
-                                   fiber->scheduler = std::move(scheduler);
-                                   for (;;) {
-                                     (*kernel_)();
-                                     fiber->state = Fiber::State::kIdle;
-                                     --alive_;
-                                     Yield();
-                                   }
-                                   return std::move(fiber->scheduler);
-                                 });
-  }
+  while (fibers_.size() < static_cast<size_t>(threads)) MakeFiber();
   meetings_.assign(static_cast<size_t>(threads / kWarpLanes), {});
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   std::vector<uint64_t> blocks_in_order(blocks);
@@ -117,6 +127,29 @@ void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel)
   }
 }
 
+void Machine::MakeFiber() {
+  fibers_.push_back(std::make_unique<Fiber>());
+  Fiber* fiber = fibers_.back().get();
+  fiber->index = static_cast<int>(fibers_.size()) - 1;
+  context::fixedsize_stack allocator(kStackBytes);
+  const context::stack_context memory = allocator.allocate();
+  fiber->stack.SetBounds(static_cast<std::byte*>(memory.sp) - memory.size, memory.size);
+  fiber->self =
+      context::fiber(std::allocator_arg, context::preallocated(memory.sp, memory.size, memory),
+                     allocator, [this, fiber](context::fiber&& scheduler) {
+                       fiber->scheduler = std::move(scheduler);
+                       fiber->stack.Enter(scheduler_stack_);
+                       while (!ending_) {
+                         (*kernel_)();
+                         fiber->state = Fiber::State::kIdle;
+                         --alive_;
+                         Yield();
+                       }
+                       fiber->stack.Leave(scheduler_stack_, true);
+                       return std::move(fiber->scheduler);
+                     });
+}
+
 void Machine::RunBlock(const std::function<void()>& kernel) {
   alive_ = threads_;
   at_barrier_ = 0;
@@ -124,9 +157,18 @@ void Machine::RunBlock(const std::function<void()>& kernel) {
   std::vector<int> warps(meetings_.size());
   std::iota(warps.begin(), warps.end(), 0);
   while (alive_ > 0) {
-    if (options.seed != 0) std::shuffle(warps.begin(), warps.end(), order_);
     bool moved = false;
-    for (const int warp : warps) moved |= RunWarp(warp);
+    if (options.seed != 0) {
+      std::shuffle(warps.begin(), warps.end(), order_);
+      // Some get far ahead of others: what they run into without a barrier shows.
+      constexpr int kTurns[] = {0, 1, 9, 1 << 30};
+      for (const int warp : warps) {
+        for (int turns = kTurns[order_() % 4]; turns > 0 && RunWarp(warp); --turns) moved = true;
+      }
+    }
+    if (!moved) {
+      for (const int warp : warps) moved |= RunWarp(warp);
+    }
     ReleaseBarrierIfAllCame();
     BATON_CHECK(moved) << "the kernel hangs: lanes of a warp wait at an operation that others of "
                           "it have passed or left out";
@@ -144,9 +186,7 @@ bool Machine::RunWarp(int warp) {
     Fiber& fiber = *fibers_[static_cast<size_t>(warp * kWarpLanes + lane)];
     if (fiber.state != Fiber::State::kReady) continue;
     moved = true;
-    current_ = &fiber;
-    fiber.self = std::move(fiber.self).resume();
-    current_ = nullptr;
+    Resume(fiber);
   }
   return moved;
 }

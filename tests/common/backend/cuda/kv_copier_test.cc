@@ -157,6 +157,7 @@ TEST_P(KvCopierTest, ReadsBehindThePointThatItIsGiven) {
   if (GetParam()) {
     EXPECT_EQ(Read(1, {2}, written.get()), Expected(1, {2})) << "it waits for no more than that";
   }
+  runtime_->Synchronize(compute_);  // before the host memory goes
 }
 
 // Threads move chunks of layers of their own, all through the same staging.

@@ -22,9 +22,9 @@ void RunGrid(GridSize grid, int threads, size_t shared_bytes, std::function<void
   emulated::RunGrid({grid, threads, shared_bytes}, nullptr, std::move(kernel));
 }
 
-class EmulatedTest : public ::testing::Test {
+class EmulatedMachineTest : public ::testing::Test {
  protected:
-  EmulatedTest() { std::printf("seed %llu\n", static_cast<unsigned long long>(seed_)); }
+  EmulatedMachineTest() { std::printf("seed %llu\n", static_cast<unsigned long long>(seed_)); }
   void TearDown() override { emulated::SetOptions({}); }
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
@@ -34,7 +34,7 @@ class EmulatedTest : public ::testing::Test {
 
 // ---- What lanes do together --------------------------------------------------------------------
 
-TEST_F(EmulatedTest, ShufflesTakeTheNamedLanesValue) {
+TEST_F(EmulatedMachineTest, ShufflesTakeTheNamedLanesValue) {
   for (int mask = 0; mask < kWarpLanes; ++mask) {
     emulated::SetOptions({.seed = random_()});
     int wrong = 0;
@@ -53,7 +53,7 @@ TEST_F(EmulatedTest, ShufflesTakeTheNamedLanesValue) {
   }
 }
 
-TEST_F(EmulatedTest, SumsAreTheSameInEveryThreadAndUnderEverySeed) {
+TEST_F(EmulatedMachineTest, SumsAreTheSameInEveryThreadAndUnderEverySeed) {
   for (int warps = 1; warps <= 32; ++warps) {
     std::vector<float> values(static_cast<size_t>(warps * kWarpLanes));
     for (float& value : values) value = std::ldexp(static_cast<float>(Int(-999, 999)), Int(-9, 9));
@@ -82,7 +82,7 @@ TEST_F(EmulatedTest, SumsAreTheSameInEveryThreadAndUnderEverySeed) {
   }
 }
 
-TEST_F(EmulatedTest, ABarrierHoldsAllAndDoesNotWaitForThreadsThatEnded) {
+TEST_F(EmulatedMachineTest, ABarrierHoldsAllAndDoesNotWaitForThreadsThatEnded) {
   for (int round = 0; round < 20; ++round) {
     emulated::SetOptions({.seed = random_()});
     const int warps = Int(2, 8), leaves = Int(1, warps - 1);
@@ -103,7 +103,7 @@ TEST_F(EmulatedTest, ABarrierHoldsAllAndDoesNotWaitForThreadsThatEnded) {
   }
 }
 
-TEST_F(EmulatedTest, AtomicsCountEveryThreadOnce) {
+TEST_F(EmulatedMachineTest, AtomicsCountEveryThreadOnce) {
   unsigned count = 0;
   uint64_t sum = 0, greatest = 0, least = ~uint64_t{0};
   std::set<unsigned> before;
@@ -166,17 +166,17 @@ std::vector<std::vector<bool>> CopiesThere() {
   return there;
 }
 
-TEST_F(EmulatedTest, ACopyIsThereAfterTheWaitForItsGroup) {
+TEST_F(EmulatedMachineTest, ACopyIsThereAfterTheWaitForItsGroup) {
   const std::vector<std::vector<bool>> expected = {
       {false, false, false}, {true, false, false}, {true, true, false}, {true, true, true}};
   EXPECT_EQ(CopiesThere(), expected);
 }
-TEST_F(EmulatedTest, BelowSm80ACopyIsThereAtOnce) {
+TEST_F(EmulatedMachineTest, BelowSm80ACopyIsThereAtOnce) {
   emulated::SetOptions({.compute_capability = 75});
   EXPECT_EQ(CopiesThere(), std::vector<std::vector<bool>>(4, {true, true, true}));
 }
 
-TEST_F(EmulatedTest, AnInvalidCopyIsZerosAndReadsNothing) {
+TEST_F(EmulatedMachineTest, AnInvalidCopyIsZerosAndReadsNothing) {
   for (const int capability : {75, 80}) {
     emulated::SetOptions({.compute_capability = capability});
     int wrong = 0;
@@ -192,7 +192,7 @@ TEST_F(EmulatedTest, AnInvalidCopyIsZerosAndReadsNothing) {
 }
 
 // An empty group counts; what was not committed is in none.
-TEST_F(EmulatedTest, WaitsCountGroupsNotCopies) {
+TEST_F(EmulatedMachineTest, WaitsCountGroupsNotCopies) {
   const Vec16 source = {{1, 2, 3, 4}};
   bool early = true, late = false;
   RunGrid({}, kWarpLanes, 16, [&] {
@@ -244,7 +244,7 @@ std::vector<unsigned> BlockOrder(uint64_t seed) {
   return order;
 }
 
-TEST_F(EmulatedTest, ARaceShowsAsAnotherResultUnderAnotherSeed) {
+TEST_F(EmulatedMachineTest, ARaceShowsAsAnotherResultUnderAnotherSeed) {
   std::set<int> last;
   std::set<std::vector<unsigned>> orders;
   int unwritten = 0;
@@ -265,7 +265,26 @@ TEST_F(EmulatedTest, ARaceShowsAsAnotherResultUnderAnotherSeed) {
   EXPECT_GT(orders.size(), 35u);
 }
 
-TEST_F(EmulatedTest, SharedMemoryHoldsNothingOfTheBlockBefore) {
+// A warp that nothing holds gets far ahead, or stays behind.
+TEST_F(EmulatedMachineTest, WarpsDoNotKeepStep) {
+  int most = 0, least = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    emulated::SetOptions({.seed = seed});
+    int steps[2] = {};
+    RunGrid({}, 2 * kWarpLanes, 0, [&] {
+      for (int i = 0; i < 30; ++i) {
+        if (Lane() == 0) ++steps[Warp()];
+        most = std::max(most, steps[0] - steps[1]);
+        least = std::min(least, steps[0] - steps[1]);
+        SyncWarp();
+      }
+    });
+  }
+  EXPECT_EQ(most, 30);
+  EXPECT_EQ(least, -30);
+}
+
+TEST_F(EmulatedMachineTest, SharedMemoryHoldsNothingOfTheBlockBefore) {
   int written = 0;
   RunGrid({4, 1, 1}, kWarpLanes, kWarpLanes * 4, [&] {
     auto& word = reinterpret_cast<uint32_t*>(SharedMemory())[Lane()];
@@ -275,7 +294,7 @@ TEST_F(EmulatedTest, SharedMemoryHoldsNothingOfTheBlockBefore) {
   EXPECT_EQ(written, 0);
 }
 
-TEST_F(EmulatedTest, HostThreadsLaunchAtTheSameTime) {
+TEST_F(EmulatedMachineTest, HostThreadsLaunchAtTheSameTime) {
   std::vector<std::thread> threads;
   std::vector<int> sums(3);
   for (int thread = 0; thread < 3; ++thread) {
@@ -308,7 +327,7 @@ struct CountArgs {
 };
 BATON_KERNEL(64) CountKernel(CountArgs args) { ++*args.counter; }
 
-TEST_F(EmulatedTest, ALaunchOnAStreamWaitsInItsQueue) {
+TEST_F(EmulatedMachineTest, ALaunchOnAStreamWaitsInItsQueue) {
   RecordingQueue queue;
   emulated::EmulatedStream stream = {.options = {.seed = 3}, .queue = &queue};
   int counter = 0;
@@ -334,7 +353,7 @@ struct OptionsArgs {
 };
 BATON_KERNEL(32) OptionsKernel(OptionsArgs args) { *args.seen = emulated::GetOptions(); }
 
-TEST_F(EmulatedTest, AStreamHasOptionsOfItsOwn) {
+TEST_F(EmulatedMachineTest, AStreamHasOptionsOfItsOwn) {
   emulated::SetOptions({.compute_capability = 80, .seed = 5});
   emulated::EmulatedStream stream = {.options = {.compute_capability = 75, .seed = 6}};
   emulated::Options seen;
@@ -348,9 +367,9 @@ TEST_F(EmulatedTest, AStreamHasOptionsOfItsOwn) {
 
 // ---- Breaches ----------------------------------------------------------------------------------
 
-using EmulatedDeathTest = EmulatedTest;
+using EmulatedMachineDeathTest = EmulatedMachineTest;
 
-TEST_F(EmulatedDeathTest, LanesOfAWarpMeetAtOneOperation) {
+TEST_F(EmulatedMachineDeathTest, LanesOfAWarpMeetAtOneOperation) {
   EXPECT_DEATH(RunGrid({}, kWarpLanes, 0,
                        [] {
                          if (Lane() < 16) {
@@ -384,7 +403,7 @@ TEST_F(EmulatedDeathTest, LanesOfAWarpMeetAtOneOperation) {
                "multiply different types");
 }
 
-TEST_F(EmulatedDeathTest, ALaneThatLeftIsMissed) {
+TEST_F(EmulatedMachineDeathTest, ALaneThatLeftIsMissed) {
   EXPECT_DEATH(RunGrid({}, 2 * kWarpLanes, 0,
                        [] {
                          if (ThreadIndex() == 37) return;
@@ -393,7 +412,7 @@ TEST_F(EmulatedDeathTest, ALaneThatLeftIsMissed) {
                "the kernel hangs");
 }
 
-TEST_F(EmulatedDeathTest, ABarrierThatSomeLanesLeaveOutHangs) {
+TEST_F(EmulatedMachineDeathTest, ABarrierThatSomeLanesLeaveOutHangs) {
   EXPECT_DEATH(RunGrid({}, 2 * kWarpLanes, 0,
                        [] {
                          if (Lane() < 5) SyncThreads();
@@ -402,7 +421,7 @@ TEST_F(EmulatedDeathTest, ABarrierThatSomeLanesLeaveOutHangs) {
                "the kernel hangs");
 }
 
-TEST_F(EmulatedDeathTest, CopiesAreWaitedFor) {
+TEST_F(EmulatedMachineDeathTest, CopiesAreWaitedFor) {
   const Vec16 source = {};
   const auto copy = [&](bool commit) {
     RunGrid({}, kWarpLanes, kWarpLanes * 16, [&] {
@@ -416,7 +435,15 @@ TEST_F(EmulatedDeathTest, CopiesAreWaitedFor) {
   copy(true);
 }
 
-TEST_F(EmulatedDeathTest, LaunchesKeepToTheLimits) {
+#if defined(__SANITIZE_ADDRESS__)
+TEST_F(EmulatedMachineDeathTest, AddressSanitizerSeesWhatGoesBeyondSharedMemory) {
+  EXPECT_DEATH(RunGrid({}, kWarpLanes, 16 * kWarpLanes,
+                       [] { Store16(SharedMemory() + (Lane() + 1) * 16, Vec16{}); }),
+               "heap-buffer-overflow");
+}
+#endif
+
+TEST_F(EmulatedMachineDeathTest, LaunchesKeepToTheLimits) {
   const auto nothing = [] {};
   RunGrid({1, 65'535, 1}, kWarpLanes, 48 << 10, nothing);
   EXPECT_DEATH(RunGrid({}, kWarpLanes, (48 << 10) + 1, nothing), "49153");
