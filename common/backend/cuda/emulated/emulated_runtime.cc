@@ -27,7 +27,7 @@ class EmulatedRuntime final : public Runtime {
   EmulatedRuntime(int compute_capability, size_t size_bytes, uint64_t seed)
       : stream_{.options = {.compute_capability = compute_capability, .seed = seed}} {
     properties_.name = absl::StrCat("emulated device");
-    properties_.compute_capability = compute_capability;
+    properties_.compute_capability = properties_.kernel_capability = compute_capability;
     properties_.multiprocessors = 2;
     properties_.total_bytes = properties_.free_bytes = size_bytes;
   }

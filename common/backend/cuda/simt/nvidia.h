@@ -213,9 +213,13 @@ struct BFloat16 {
 template <class Args>
 void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
-  kernel<<<dim3(grid.x, grid.y, grid.z), threads, shared_bytes,
-           static_cast<cudaStream_t>(stream)>>>(args);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+  void* pointers[] = {const_cast<Args*>(&args)};  // is copied, not written
+  // Its own error: the thread's last one may be of another call.
+  const cudaError_t error =
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(grid.x, grid.y, grid.z),
+                       dim3(static_cast<unsigned>(threads)), pointers, shared_bytes,
+                       static_cast<cudaStream_t>(stream));
+  if (error != cudaSuccess) {
     std::fprintf(stderr, "CUDA launch failed: %s\n", cudaGetErrorString(error));
     std::abort();
   }

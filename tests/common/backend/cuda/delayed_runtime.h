@@ -23,12 +23,15 @@ class DelayedRuntime final : public Runtime {
  public:
   DelayedRuntime(int compute_capability, size_t size_bytes, uint64_t seed = 0)
       : options_{.compute_capability = compute_capability, .seed = seed},
-        memory_(MakeEmulatedRuntime(compute_capability, size_bytes, seed)) {}
+        memory_(MakeEmulatedRuntime(compute_capability, size_bytes, seed)),
+        properties_(memory_->properties()) {}
   ~DelayedRuntime() override {
     for (const auto& queue : queues_) Synchronize(&queue->stream);
   }
 
-  const DeviceProperties& properties() const override { return memory_->properties(); }
+  const DeviceProperties& properties() const override { return properties_; }
+  // For tests of devices that there are none of.
+  DeviceProperties& mutable_properties() { return properties_; }
   absl::StatusOr<void*> AllocateDevice(size_t size_bytes) override {
     return memory_->AllocateDevice(size_bytes);
   }
@@ -123,6 +126,7 @@ class DelayedRuntime final : public Runtime {
 
   const emulated::Options options_;
   const std::unique_ptr<Runtime> memory_;
+  DeviceProperties properties_;
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
 };

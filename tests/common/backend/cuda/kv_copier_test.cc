@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
 
 namespace baton::backend::cuda {
@@ -25,9 +26,9 @@ class KvCopierTest : public ::testing::TestWithParam<bool> {
  protected:
   KvCopierTest() {
     if (GetParam()) {
-      runtime_ = std::make_unique<DelayedRuntime>(80, 64 << 20);
+      runtime_ = std::make_unique<DelayedRuntime>(80, 128 << 20);
     } else {
-      runtime_ = MakeEmulatedRuntime(80, 64 << 20, 7);
+      runtime_ = MakeEmulatedRuntime(80, 128 << 20, 7);
     }
     compute_ = runtime_->MakeStream();
   }
@@ -159,7 +160,7 @@ TEST_P(KvCopierTest, ReadsBehindThePointThatItIsGiven) {
   runtime_->Synchronize(compute_);  // before the host memory goes
 }
 
-// Threads move chunks of layers of their own, all through the one staging.
+// Threads move chunks of layers of their own, all through the same staging.
 TEST_P(KvCopierTest, ServesSeveralThreads) {
   SCOPED_TRACE(seed_);
   MakePool(4, 12, 16 * 30);
@@ -184,6 +185,79 @@ TEST_P(KvCopierTest, ServesSeveralThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, std::vector<int>(4));
+}
+
+// A point that the compute stream reaches when the test says so.
+class HeldEvent final : public Event {
+ public:
+  bool Done() const override { return reached_.HasBeenNotified(); }
+  void Wait() const override {
+    awaited_.Notify();
+    reached_.WaitForNotification();
+  }
+  mutable absl::Notification awaited_, reached_;
+};
+
+// Who waits for a layer that is computing keeps nobody from reading one that is done.
+TEST_P(KvCopierTest, AReadThatWaitsHoldsNothing) {
+  MakePool(2, 3, 64);
+  const HeldEvent written;
+  std::vector<std::byte> late;
+  std::thread waits([&] { late = Read(1, {2}, &written); });
+  written.awaited_.WaitForNotification();
+  EXPECT_EQ(Read(0, {1, 2}), Expected(0, {1, 2}));
+  Write(0, {0});
+  Write(1, {2});
+  EXPECT_TRUE(late.empty());
+  written.reached_.Notify();
+  waits.join();
+  EXPECT_EQ(late, Expected(1, {2})) << "what is there behind the point";
+}
+
+// Copies to the host end when the test says so.
+class HeldReads final : public Runtime {
+ public:
+  explicit HeldReads(std::unique_ptr<Runtime> inner) : inner_(std::move(inner)) {}
+  const DeviceProperties& properties() const override { return inner_->properties(); }
+  absl::StatusOr<void*> AllocateDevice(size_t size_bytes) override {
+    return inner_->AllocateDevice(size_bytes);
+  }
+  absl::StatusOr<void*> AllocatePinned(size_t size_bytes) override {
+    return inner_->AllocatePinned(size_bytes);
+  }
+  Stream MakeStream() override { return inner_->MakeStream(); }
+  void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
+    inner_->CopyToDevice(device, pinned, size_bytes, stream);
+  }
+  void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) override {
+    began_.Notify();
+    may_end_.WaitForNotification();
+    inner_->CopyToHost(pinned, device, size_bytes, stream);
+  }
+  void Zero(void* device, size_t size_bytes, Stream stream) override {
+    inner_->Zero(device, size_bytes, stream);
+  }
+  void Synchronize(Stream stream) override { inner_->Synchronize(stream); }
+  std::unique_ptr<DeviceEvent> Record(Stream stream) override { return inner_->Record(stream); }
+
+  absl::Notification began_, may_end_;
+
+ private:
+  const std::unique_ptr<Runtime> inner_;
+};
+
+TEST_P(KvCopierTest, WritesGoOnBesideARead) {
+  auto* const held = new HeldReads(std::move(runtime_));
+  runtime_.reset(held);
+  MakePool(2, 3, 64);
+  std::vector<std::byte> read;
+  std::thread reads([&] { read = Read(1, {2}); });
+  held->began_.WaitForNotification();
+  Write(0, {0, 2});
+  EXPECT_TRUE(PoolIsAsExpected());
+  held->may_end_.Notify();
+  reads.join();
+  EXPECT_EQ(read, Expected(1, {2}));
 }
 
 TEST_P(KvCopierTest, WrongLayersAndBlocksEndTheProcess) {
