@@ -16,9 +16,6 @@
 namespace baton::backend::cuda {
 namespace {
 
-// What NVIDIA recommends for Hopper, and enough for all before it.
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-
 void Check(cublasStatus_t status, const char* call) {
   BATON_CHECK(status == CUBLAS_STATUS_SUCCESS) << call << ": " << cublasLtGetStatusString(status);
 }
@@ -56,7 +53,7 @@ class CublasProducts final : public Products {
   explicit CublasProducts(cublasLtHandle_t handle) : handle_(handle) {}
   ~CublasProducts() override { cublasLtDestroy(handle_); }
 
-  size_t WorkspaceBytes() const override { return kWorkspaceBytes; }
+  size_t WorkspaceBytes() const override { return kCublasWorkspaceBytes; }
   void SetWorkspace(void* device) override { workspace_ = device; }
 
   bool MatMul(const MatMulLaunch& launch, DType dtype, Stream stream) override {
@@ -75,7 +72,7 @@ class CublasProducts final : public Products {
     const cublasStatus_t status = cublasLtMatmul(
         handle_, operands.description.get(), &one, launch.w, operands.w.get(), launch.x,
         operands.x.get(), &zero, launch.out, operands.out.get(), launch.out, operands.out.get(),
-        &*found->second, workspace_, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
+        &*found->second, workspace_, kCublasWorkspaceBytes, static_cast<cudaStream_t>(stream));
     // An algorithm that serves the bucket's largest but not this one: ours do, from now on.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
       found->second.reset();
@@ -119,7 +116,7 @@ class CublasProducts final : public Products {
     cublasLtMatmulPreference_t made = nullptr;
     Check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
-    const size_t workspace = kWorkspaceBytes;
+    const size_t workspace = kCublasWorkspaceBytes;
     Check(cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                &workspace, sizeof(workspace)),
           "cublasLtMatmulPreferenceSetAttribute");

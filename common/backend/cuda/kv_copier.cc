@@ -11,27 +11,6 @@
 #include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
-namespace {
-
-// A frame of a transfer is at most 1 MiB; a few at once keep a copy engine busy.
-constexpr size_t kStagingBytes = size_t{4} << 20;
-
-size_t IdBytes(int chunks) {
-  const size_t bytes = static_cast<size_t>(chunks) * sizeof(int32_t);
-  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
-}
-
-}  // namespace
-
-int CudaKvCopier::ChunksAtOnce(size_t chunk_bytes) {
-  return static_cast<int>(std::max<size_t>(1, kStagingBytes / chunk_bytes));
-}
-
-size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) {
-  const int chunks = ChunksAtOnce(chunk_bytes);
-  return IdBytes(chunks) + static_cast<size_t>(chunks) * chunk_bytes;
-}
-
 CudaKvCopier::CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime)
     : pool_(pool),
       chunk_bytes_(static_cast<size_t>(pool.layer_stride_bytes)),

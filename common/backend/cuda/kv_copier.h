@@ -31,6 +31,7 @@ class CudaKvCopier final : public KvCopier {
 
  private:
   CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime);
+  static size_t IdBytes(int chunks);
   void CheckArguments(int layer, absl::Span<const int32_t> blocks) const;
   // Enqueues the ids of `count` blocks and calls launch(ids on the device).
   void SendIds(absl::Span<const int32_t> blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
