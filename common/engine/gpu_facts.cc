@@ -10,7 +10,7 @@ struct Row {
   double gb_per_second;
   double tflops;
   double nvlink_gb_per_second;
-  bool sustained;
+  const char* rates;
 };
 
 // Memory: what CUDA gives as the total, which is less than what is on the label (ECC, the driver);
@@ -22,13 +22,13 @@ struct Row {
 // A10G,
 //   which has none, AWS's.
 constexpr Row kRows[] = {
-    {"t4", 75, 14'930, 249, 24, 0, true},
-    {"l4", 89, 22'400, 300, 121, 0, false},
-    {"a10g", 86, 22'400, 600, 70, 0, false},
-    {"a100", 80, 81'000, 2039, 312, 300, false},
-    {"a100-40gb", 80, 40'300, 1555, 312, 300, false},
-    {"h100", 90, 80'900, 3350, 989, 450, false},
-    {"h200", 90, 143'000, 4800, 989, 450, false},
+    {"t4", 75, 14'930, 249, 24, 0, "sustained"},
+    {"l4", 89, 22'400, 300, 121, 0, "nominal"},
+    {"a10g", 86, 22'400, 600, 70, 0, "nominal"},
+    {"a100", 80, 81'000, 2039, 312, 300, "nominal"},
+    {"a100-40gb", 80, 40'300, 1555, 312, 300, "nominal"},
+    {"h100", 90, 80'900, 3350, 989, 450, "nominal"},
+    {"h200", 90, 143'000, 4800, 989, 450, "nominal"},
 };
 
 }  // namespace
@@ -42,7 +42,7 @@ std::optional<GpuFacts> FindGpu(absl::string_view name) {
                     .bytes_per_second = row.gb_per_second * 1e9,
                     .flops_per_second = row.tflops * 1e12,
                     .nvlink_bytes_per_second = row.nvlink_gb_per_second * 1e9,
-                    .sustained = row.sustained};
+                    .rates = row.rates};
   }
   return std::nullopt;
 }

@@ -18,8 +18,8 @@ struct GpuFacts {
   double bytes_per_second = 0;         // of its memory
   double flops_per_second = 0;         // of dense 16-bit products accumulated in float32
   double nvlink_bytes_per_second = 0;  // one way; 0: none
-  bool sustained =
-      false;  // the rates are what was reached; else the vendor's, which nothing reaches
+  // "sustained": the rates were reached; "nominal": the vendor's, which nothing reaches; "given".
+  std::string rates = "given";
 };
 
 // The table's row of that name, e.g. "t4"; nothing if there is none.

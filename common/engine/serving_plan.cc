@@ -150,8 +150,8 @@ PrefillFloor PrefillOf(const ServingPlan& plan, int tokens) {
     TransferTime time;
     time.link = link;
     time.ms = static_cast<double>(floor.kv_bytes) / bytes_per_second * 1e3;
-    time.exposed_ms = time.ms / static_cast<double>(plan.costs.layers.size()) +
-                      std::max(0.0, time.ms - floor.floor_ms());
+    const auto layers = static_cast<double>(plan.costs.layers.size());
+    time.exposed_ms = std::max(time.ms / layers, time.ms - floor.floor_ms() * (1 - 1 / layers));
     floor.transfers.push_back(std::move(time));
   };
   for (const Link& link : kLinks) over(link.name, link.bytes_per_second);
@@ -197,6 +197,7 @@ absl::StatusOr<ServingPlan> PlanServing(const ServingQuestion& question) {
   } else {
     PlanUnserved(question, &plan);
   }
+  plan.max_num_seqs = question.engine.max_num_seqs;
   plan.sequences = plan.memory.sequences_of(question.context);
   for (const int batch : question.batches) plan.decode.push_back(DecodeAt(plan, batch));
   for (const int tokens : question.prompts) plan.prefill.push_back(PrefillOf(plan, tokens));

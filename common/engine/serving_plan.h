@@ -40,8 +40,8 @@ struct DecodeFloor {
 struct TransferTime {
   std::string link;
   double ms = 0;  // of the prompt's KV
-  // What of it nothing hides if layers are sent while later ones compute at the floor: the last
-  // layer's, and what the whole takes beyond the prompt's computation.
+  // What of it nothing hides, if each layer is sent while later ones are computed at the floor: the
+  // last layer's part at least, and what all of it takes beyond the layers behind the first.
   double exposed_ms = 0;
 };
 
@@ -66,6 +66,7 @@ struct ServingPlan {
   absl::Status refusal;
   MemoryPlan memory;      // no blocks if it is refused for its size
   int64_t sequences = 0;  // of `context` tokens
+  int max_num_seqs = 0;   // of them in one step
   std::vector<DecodeFloor> decode;
   std::vector<PrefillFloor> prefill;
 

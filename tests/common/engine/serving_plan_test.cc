@@ -159,7 +159,7 @@ TEST_F(ServingPlanTest, Floors) {
   const TransferTime& slow = prefill.transfers[0];
   EXPECT_EQ(slow.link, "1 GbE");
   EXPECT_NEAR(slow.ms, 469.8, 0.1);
-  EXPECT_NEAR(slow.exposed_ms, 469.8 / 28 + 469.8 - prefill.floor_ms(), 0.1);
+  EXPECT_NEAR(slow.exposed_ms, 469.8 - prefill.floor_ms() * 27 / 28, 0.1);
   EXPECT_NEAR(prefill.transfers[1].ms, 47, 0.05);
   EXPECT_NEAR(prefill.transfers[1].exposed_ms, 47.0 / 28, 0.01) << "the last layer alone";
   EXPECT_EQ(prefill.transfers[5].link, "NVLink");
@@ -239,7 +239,7 @@ TEST(GpuFactsTest, TheTableIsWhole) {
     const auto gpu = FindGpu(name);
     ASSERT_TRUE(gpu.has_value());
     EXPECT_EQ(gpu->name, name);
-    EXPECT_EQ(gpu->sustained, name == "t4");
+    EXPECT_EQ(gpu->rates, name == "t4" ? "sustained" : "nominal");
     // Every GPU takes between 50 and 500 operations for a byte.
     const double intensity = gpu->flops_per_second / gpu->bytes_per_second;
     EXPECT_TRUE(intensity > 50 && intensity < 500) << name;
