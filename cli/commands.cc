@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/plan_flags.h"
 
 namespace baton::cli {
 namespace {
@@ -179,11 +180,15 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   AddBench(bench, &commands.bench);
   AddExplain(app.add_subcommand("explain", "Say where the router sends prompts, and why"),
              &commands.explain);
+  PlanFlags plan;
+  AddPlan(app.add_subcommand("plan", "Say what a model takes of a GPU, and its floors there"),
+          &commands.plan, &plan);
   // CLI11 speaks in exceptions; they end here.
   try {
     app.parse(argc, argv);
     commands.chosen = app.get_subcommands().front()->get_name();
     CheckTogether(commands);
+    if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;
     parsed.exit_code = app.exit(error);

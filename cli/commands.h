@@ -11,6 +11,7 @@
 #include "cli/explain.h"
 #include "cli/generate.h"
 #include "cli/local_cluster.h"
+#include "cli/plan.h"
 
 namespace CLI {
 class App;
@@ -19,11 +20,12 @@ class App;
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate", "explain" or "bench"
+  std::string chosen;  // "up", "generate", "explain", "bench" or "plan"
   UpOptions up;
   GenerateOptions generate;
   BenchOptions bench;
   ExplainOptions explain;
+  PlanOptions plan;
 };
 
 // Parsed, or the exit code with which to leave: 0 after --help, else after telling what is wrong.

@@ -1,4 +1,4 @@
-// `baton`: up, generate, explain, bench.
+// `baton`: up, generate, explain, bench, plan.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -16,5 +16,6 @@ int main(int argc, char** argv) {
   if (commands.chosen == "explain") {
     return baton::cli::RunExplain(commands.explain, std::cout, std::cerr);
   }
+  if (commands.chosen == "plan") return baton::cli::RunPlan(commands.plan, std::cout, std::cerr);
   return baton::cli::RunBench(commands.bench, std::cout, std::cerr);
 }

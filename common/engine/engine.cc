@@ -11,40 +11,13 @@
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/engine/device_draws.h"
+#include "common/engine/engine_shape.h"
 #include "common/engine/memory_plan.h"
 #include "common/model/checkpoint.h"
 #include "common/model/weights.h"
 
 namespace baton::engine {
 namespace {
-
-kv::KvDtype ToKvDtype(backend::DType dtype) {
-  switch (dtype) {
-    case backend::DType::kF32:
-      return kv::KvDtype::kF32;
-    case backend::DType::kBF16:
-      return kv::KvDtype::kBF16;
-    case backend::DType::kF16:
-      return kv::KvDtype::kF16;
-  }
-  BATON_CHECK(false) << "unknown dtype";
-  return kv::KvDtype::kF32;
-}
-
-// Blocks of one size for all layers: the KV pool cannot hold layers of different shapes.
-absl::Status CheckUniformLayers(const model::ModelConfig& config) {
-  const model::LayerSpec& first = config.layers.front();
-  for (size_t i = 1; i < config.layers.size(); ++i) {
-    const model::LayerSpec& layer = config.layers[i];
-    if (layer.kv_heads != first.kv_heads || layer.head_dim != first.head_dim) {
-      return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                       absl::StrCat("layer ", i, " has ", layer.kv_heads, " KV heads of ",
-                                    layer.head_dim, ", layer 0 has ", first.kv_heads, " of ",
-                                    first.head_dim, ": expected the same in all layers"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 class ModelEngine final : public Engine {
  public:
@@ -79,10 +52,8 @@ class ModelEngine final : public Engine {
   };
 
   absl::Status MakeBackend(const EngineOptions& options);
-  absl::Status MakeLayout(const EngineOptions& options);
   absl::Status PlanMemory(const EngineOptions& options);
   absl::Status MakePool(const EngineOptions& options);
-  backend::StepLimits Limits() const;
   void AddEntry(const BatchEntry& entry, size_t index);
   // What is wanted of row `wanted` - `first` of `logits`: now, which returns true, or when draws_
   // run.
@@ -98,6 +69,7 @@ class ModelEngine final : public Engine {
   std::unique_ptr<backend::Buffer> pool_memory_;
   std::unique_ptr<backend::KvCopier> copier_;
   std::unique_ptr<model::Transformer> transformer_;
+  EngineShape shape_;
   MemoryPlan plan_;
   bool has_arena_ = false;  // the plan bounds what fits
   // Scratch of Step, kept to avoid allocation.
@@ -111,19 +83,15 @@ class ModelEngine final : public Engine {
 
 absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   BATON_ASSIGN_OR_RETURN(config_, model::LoadModelConfig(options.model_dir));
-  BATON_RETURN_IF_ERROR(CheckUniformLayers(config_));
-  if (options.max_model_len > config_.max_positions) {
-    return InvalidField("MAX_MODEL_LEN_TOO_LONG", "--max-model-len",
-                        absl::StrCat(options.max_model_len, " given, but ", options.model_dir,
-                                     " was made for at most ", config_.max_positions, " tokens"));
-  }
-  max_model_len_ = options.max_model_len > 0 ? options.max_model_len : config_.max_positions;
+  BATON_RETURN_IF_ERROR(CheckModel(config_, options));
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;
   BATON_RETURN_IF_ERROR(MakeBackend(options));
-  BATON_RETURN_IF_ERROR(MakeLayout(options));
+  BATON_ASSIGN_OR_RETURN(shape_, ShapeOf(config_, options, backend_->activation_dtype()));
+  layout_ = shape_.layout;
+  const backend::StepLimits& limits = shape_.limits;
+  max_model_len_ = limits.max_positions;
   BATON_RETURN_IF_ERROR(PlanMemory(options));
-  const backend::StepLimits limits = Limits();
   BATON_RETURN_IF_ERROR(backend_->Prepare(limits));
   model::TransformerOptions transformer_options;
   transformer_options.max_batch_tokens = limits.max_rows;
@@ -141,44 +109,8 @@ absl::Status ModelEngine::MakeBackend(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-backend::StepLimits ModelEngine::Limits() const {
-  const model::LayerSpec& layer = config_.layers.front();
-  backend::StepLimits limits;
-  limits.max_rows = std::max(max_num_batched_tokens_, max_num_seqs_);
-  limits.max_sequences = max_num_seqs_;
-  limits.max_logit_rows = max_num_seqs_;
-  limits.max_positions = max_model_len_;
-  for (const model::LayerSpec& each : config_.layers) {
-    limits.query_heads = std::max(limits.query_heads, each.query_heads);
-  }
-  limits.kv_heads = layer.kv_heads;
-  limits.head_dim = layer.head_dim;
-  limits.block_tokens = layout_.block_tokens;
-  limits.layers = static_cast<int>(config_.layers.size());
-  limits.hidden_dim = config_.hidden_dim;
-  limits.vocab_size = config_.vocab_size;
-  return limits;
-}
-
-absl::Status ModelEngine::MakeLayout(const EngineOptions& options) {
-  const model::LayerSpec& layer = config_.layers.front();
-  layout_.layers = static_cast<int>(config_.layers.size());
-  layout_.kv_heads = layer.kv_heads;
-  layout_.head_dim = layer.head_dim;
-  layout_.block_tokens = options.block_tokens;
-  layout_.dtype = ToKvDtype(backend_->activation_dtype());
-  layout_.format_version = 1;
-  return layout_.Validate();
-}
-
 absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
-  MemoryDemand demand;
-  demand.config = &config_;
-  demand.activation = backend_->activation_dtype();
-  demand.limits = Limits();
-  demand.layout = layout_;
-  demand.num_blocks = options.num_blocks;
-  demand.kv_cache_bytes = options.kv_cache_bytes;
+  MemoryDemand demand = DemandOf(config_, shape_, options, backend_->activation_dtype());
   const std::optional<size_t> free_bytes = backend_->FreeBytes();
   has_arena_ = free_bytes.has_value();
   if (has_arena_) {
@@ -200,7 +132,8 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
 
 absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   const int64_t block_bytes = plan_.block_bytes;
-  // The plan is cautious: what it left over is blocks too, where nobody asked for so many.
+  // The plan counts to the byte what a GPU takes. Where a device takes more or less, blocks fill
+  // what is there, where nobody asked for so many.
   if (has_arena_ && options.num_blocks == 0 && options.kv_cache_bytes == 0) {
     const int64_t left = static_cast<int64_t>(*backend_->FreeBytes());
     plan_.block_count =
@@ -239,7 +172,7 @@ std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserv
   wanted_.clear();
   for (size_t i = 0; i < batch.entries.size(); ++i) AddEntry(batch.entries[i], i);
   BATON_CHECK(!tokens_.empty());
-  BATON_CHECK_LE(tokens_.size(), static_cast<size_t>(Limits().max_rows));
+  BATON_CHECK_LE(tokens_.size(), static_cast<size_t>(shape_.limits.max_rows));
   BATON_CHECK_LE(sequences_.size(), static_cast<size_t>(max_num_seqs_));
   backend::RaggedBatch ragged;
   ragged.tokens = tokens_;

@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
-#include "common/model/device_memory.h"
 
 namespace baton::engine {
 namespace {
@@ -41,8 +40,8 @@ absl::Status TooLarge(const MemoryDemand& demand, const MemoryPlan& plan, int64_
 
 }  // namespace
 
-int64_t MemoryPlan::full_sequences() const {
-  const int64_t blocks_a_sequence = (int64_t{max_positions} + block_tokens - 1) / block_tokens;
+int64_t MemoryPlan::sequences_of(int64_t tokens) const {
+  const int64_t blocks_a_sequence = (tokens + block_tokens - 1) / block_tokens;
   return block_count / std::max<int64_t>(1, blocks_a_sequence);
 }
 
@@ -53,25 +52,31 @@ std::string MemoryPlan::ToString() const {
                       full_sequences(), " sequences of ", max_positions);
 }
 
-absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand) {
-  BATON_CHECK_GE(demand.num_blocks, 0);
-  BATON_CHECK_GE(demand.kv_cache_bytes, 0);
+MemoryPlan FixedMemory(const MemoryDemand& demand) {
   const model::ModelConfig& config = *demand.config;
   const backend::StepLimits& limits = demand.limits;
   MemoryPlan plan;
-  plan.weight_bytes = model::WeightMemory(config, demand.activation, demand.stored_embedding)
-                          .UpperBound(kDeviceAlignment);
-  plan.rope_bytes = model::RopeMemory(config, limits.max_positions).UpperBound(kDeviceAlignment);
+  plan.weights =
+      model::WeightMemory(config, demand.activation, demand.stored_embedding, demand.weights);
+  plan.weight_bytes = plan.weights.total().device_bytes;
+  plan.rope_bytes = model::RopeMemory(config, limits.max_positions).device_bytes;
   plan.activation_bytes =
       model::WorkspaceMemory(
           model::WorkspacesOf(config, limits.max_rows, limits.max_logit_rows, demand.activation))
-          .UpperBound(kDeviceAlignment);
+          .device_bytes;
   plan.kernel_bytes = demand.kernel_bytes;
   plan.block_bytes = demand.layout.BlockBytes();
   plan.block_tokens = demand.layout.block_tokens;
   plan.token_bytes = plan.block_bytes / plan.block_tokens;
   plan.max_positions = limits.max_positions;
+  return plan;
+}
 
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand) {
+  BATON_CHECK_GE(demand.num_blocks, 0);
+  BATON_CHECK_GE(demand.kv_cache_bytes, 0);
+  const backend::StepLimits& limits = demand.limits;
+  MemoryPlan plan = FixedMemory(demand);
   plan.block_count = demand.num_blocks;
   if (plan.block_count == 0 && (demand.kv_cache_bytes > 0 || !demand.free_bytes)) {
     const int64_t bytes = demand.kv_cache_bytes > 0 ? demand.kv_cache_bytes : kDefaultKvCacheBytes;

@@ -11,12 +11,11 @@
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
 #include "common/kv/kv_layout.h"
+#include "common/model/device_memory.h"
 #include "common/model/model_config.h"
 
 namespace baton::engine {
 
-// The end of every allocation on a device is rounded up to this.
-constexpr int64_t kDeviceAlignment = 256;
 // The KV pool where memory is the host's and nobody says how large.
 constexpr int64_t kDefaultKvCacheBytes = int64_t{1} << 30;
 
@@ -24,6 +23,7 @@ struct MemoryDemand {
   const model::ModelConfig* config = nullptr;
   backend::DType activation = backend::DType::kF32;
   backend::DType stored_embedding = backend::DType::kF32;  // of the file
+  model::WeightFormat weights;
   backend::StepLimits limits;
   int64_t kernel_bytes = 0;    // Backend::WorkspaceBytes(limits)
   kv::KvLayout layout;         // valid
@@ -34,6 +34,7 @@ struct MemoryDemand {
 };
 
 struct MemoryPlan {
+  model::WeightSizes weights;  // by kind
   int64_t weight_bytes = 0;
   int64_t rope_bytes = 0;
   int64_t activation_bytes = 0;  // tensors between the operations of a step
@@ -46,8 +47,9 @@ struct MemoryPlan {
 
   int64_t kv_bytes() const { return block_count * block_bytes; }
   int64_t kv_tokens() const { return block_count * block_tokens; }
-  // Sequences of max_positions tokens that the pool holds at once.
-  int64_t full_sequences() const;
+  // Sequences of so many tokens, of max_positions tokens, that the pool holds at once.
+  int64_t sequences_of(int64_t tokens) const;
+  int64_t full_sequences() const { return sequences_of(max_positions); }
   // All but the KV pool.
   int64_t fixed_bytes() const {
     return weight_bytes + rope_bytes + activation_bytes + kernel_bytes;
@@ -55,6 +57,9 @@ struct MemoryPlan {
   // One line, for people.
   std::string ToString() const;
 };
+
+// What is needed whatever the pool's size is: block_count stays 0.
+MemoryPlan FixedMemory(const MemoryDemand& demand);
 
 // The plan with the largest pool that was not asked to be smaller. RESOURCE_EXHAUSTED
 // (MODEL_TOO_LARGE), with every summand and what to lower, if the blocks asked for, or else those

@@ -16,28 +16,46 @@ int64_t QkvWidth(const LayerSpec& layer) {
 
 }  // namespace
 
-MemorySize WeightMemory(const ModelConfig& config, DType activation, DType stored_embedding) {
-  const int64_t d = config.hidden_dim;
-  const int64_t element = static_cast<int64_t>(SizeOf(activation));
-  const int64_t embedding_element = stored_embedding == activation ? element : kFloat;
-  MemorySize size;
-  size.Add(config.vocab_size * d * embedding_element);
-  for (const LayerSpec& layer : config.layers) {
-    size.Add(d * kFloat);                     // attention_norm
-    size.Add(QkvWidth(layer) * d * element);  // qkv
-    if (layer.qkv_bias) size.Add(QkvWidth(layer) * kFloat);
-    if (layer.qk_norm) {
-      size.Add(layer.head_dim * kFloat);
-      size.Add(layer.head_dim * kFloat);
-    }
-    size.Add(QWidth(layer) * d * element);               // attention_output
-    size.Add(d * kFloat);                                // ffn_norm
-    size.Add(2 * int64_t{layer.ffn_dim} * d * element);  // gate_up
-    size.Add(layer.ffn_dim * d * element);               // down
+int64_t MatrixBytes(int64_t rows, int64_t cols, const WeightFormat& format, DType activation) {
+  if (!format.quantized()) return rows * cols * static_cast<int64_t>(SizeOf(activation));
+  const int64_t groups = (cols + format.group_size - 1) / format.group_size;
+  constexpr int64_t kScaleBits = 16;
+  return (rows * (cols * format.bits + groups * (kScaleBits + format.bits)) + 7) / 8;
+}
+
+MemorySize WeightSizes::total() const {
+  MemorySize sum;
+  for (const MemorySize* size : {&embedding, &attention, &feed_forward, &vectors, &lm_head}) {
+    sum.Add(*size);
   }
-  size.Add(d * kFloat);                       // final_norm
-  size.Add(config.vocab_size * d * element);  // lm_head, tied or not
-  return size;
+  return sum;
+}
+
+WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stored_embedding,
+                         const WeightFormat& format) {
+  const int64_t d = config.hidden_dim;
+  const auto matrix = [&](int64_t rows, int64_t cols) {
+    return MatrixBytes(rows, cols, format, activation);
+  };
+  WeightSizes sizes;
+  sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {},
+                                  stored_embedding == activation ? activation : DType::kF32));
+  for (const LayerSpec& layer : config.layers) {
+    sizes.vectors.Add(d * kFloat);  // attention_norm
+    sizes.attention.Add(matrix(QkvWidth(layer), d));
+    if (layer.qkv_bias) sizes.vectors.Add(QkvWidth(layer) * kFloat);
+    if (layer.qk_norm) {
+      sizes.vectors.Add(layer.head_dim * kFloat);
+      sizes.vectors.Add(layer.head_dim * kFloat);
+    }
+    sizes.attention.Add(matrix(d, QWidth(layer)));
+    sizes.vectors.Add(d * kFloat);                                  // ffn_norm
+    sizes.feed_forward.Add(matrix(2 * int64_t{layer.ffn_dim}, d));  // gate_up
+    sizes.feed_forward.Add(matrix(d, layer.ffn_dim));               // down
+  }
+  sizes.vectors.Add(d * kFloat);  // final_norm
+  sizes.lm_head.Add(MatrixBytes(config.vocab_size, d, {}, activation));
+  return sizes;
 }
 
 MemorySize RopeMemory(const ModelConfig& config, int max_positions) {

@@ -10,22 +10,51 @@
 
 namespace baton::model {
 
+// The end of every allocation on a device is rounded up to this.
+inline constexpr int64_t kDeviceAlignment = 256;
+
 struct MemorySize {
-  int64_t bytes = 0;
-  int64_t allocations = 0;  // each may be rounded up by the device
+  int64_t bytes = 0;         // asked for
+  int64_t device_bytes = 0;  // taken, to the byte
+  int64_t allocations = 0;
 
   void Add(int64_t more_bytes) {
     bytes += more_bytes;
+    device_bytes += (more_bytes + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;
     ++allocations;
   }
-  // With every allocation's end rounded up in the worst way.
-  int64_t UpperBound(int64_t alignment) const { return bytes + allocations * (alignment - 1); }
+  void Add(const MemorySize& more) {
+    bytes += more.bytes;
+    device_bytes += more.device_bytes;
+    allocations += more.allocations;
+  }
+};
+
+// How the matrices of the layers are kept; embedding and LM head are never quantised.
+struct WeightFormat {
+  int bits = 0;          // 4 or 8; 0: the activations' type
+  int group_size = 128;  // columns that share a scale (16 bits) and a zero point (`bits` bits)
+
+  bool quantized() const { return bits > 0; }
+};
+// Of one matrix; activation: its type where it is not quantised.
+int64_t MatrixBytes(int64_t rows, int64_t cols, const WeightFormat& format,
+                    backend::DType activation);
+
+struct WeightSizes {
+  MemorySize embedding;
+  MemorySize attention;     // q, k, v and o
+  MemorySize feed_forward;  // gate, up and down
+  MemorySize vectors;       // norms and biases, float32
+  MemorySize lm_head;       // tied to the embedding or not
+
+  MemorySize total() const;
 };
 
 // Weights that are packed without padding, as on a GPU. `stored_embedding`: the embedding's type in
 // the file, where it stays if it is the activations', else float32.
-MemorySize WeightMemory(const ModelConfig& config, backend::DType activation,
-                        backend::DType stored_embedding);
+WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
+                         backend::DType stored_embedding, const WeightFormat& format = {});
 
 // cos and sin of every position.
 MemorySize RopeMemory(const ModelConfig& config, int max_positions);

@@ -80,18 +80,39 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint)
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
-  const std::string path = absl::StrCat(model_dir, "/config.json");
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  BATON_ASSIGN_OR_RETURN(const JsonValue document, ParseJson(text, path));
-  BATON_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Make(document, path));
-  BATON_ASSIGN_OR_RETURN(ModelConfig model, ParseConfig(fields));
+// All but what the weights say.
+absl::StatusOr<ModelConfig> FromFiles(const std::string& model_dir, const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(ModelConfig model, ParseConfig(config));
   BATON_RETURN_IF_ERROR(
       ReadGenerationConfig(absl::StrCat(model_dir, "/generation_config.json"), &model));
   BATON_RETURN_IF_ERROR(ReadTokenizer(absl::StrCat(model_dir, "/tokenizer.json"), &model));
+  return model;
+}
 
+std::string ConfigPath(const std::string& model_dir) {
+  return absl::StrCat(model_dir, "/config.json");
+}
+
+}  // namespace
+
+absl::StatusOr<JsonValue> ReadConfigJson(const std::string& model_dir) {
+  const std::string path = ConfigPath(model_dir);
+  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
+  return ParseJson(text, path);
+}
+
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
+  BATON_ASSIGN_OR_RETURN(const JsonValue document, ReadConfigJson(model_dir));
+  BATON_ASSIGN_OR_RETURN(const JsonFields fields,
+                         JsonFields::Make(document, ConfigPath(model_dir)));
+  return FromFiles(model_dir, fields);
+}
+
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
+  BATON_ASSIGN_OR_RETURN(const JsonValue document, ReadConfigJson(model_dir));
+  BATON_ASSIGN_OR_RETURN(const JsonFields fields,
+                         JsonFields::Make(document, ConfigPath(model_dir)));
+  BATON_ASSIGN_OR_RETURN(ModelConfig model, FromFiles(model_dir, fields));
   BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
   BATON_RETURN_IF_ERROR(CheckBiases(fields, checkpoint));
   const StoredTensor* embedding = checkpoint.Find("model.embed_tokens.weight");

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/tensor.h"
+#include "common/model/json.h"
 
 namespace baton::model {
 
@@ -52,6 +53,14 @@ struct ModelConfig {
   uint64_t tokenizer_fingerprint =
       0;  // XXH3-64 of the bytes of tokenizer.json, as Tokenizer has it
 };
+
+// config.json as it is. NOT_FOUND, INVALID_ARGUMENT.
+absl::StatusOr<JsonValue> ReadConfigJson(const std::string& model_dir);
+
+// Reads config.json, which is enough, and generation_config.json and tokenizer.json (ids only)
+// where they are there: all but what the weights say. No fingerprint; weight_dtype may be unknown
+// and is kF32 then. Errors as below.
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
 
 // Reads config.json, generation_config.json, tokenizer.json (ids only) and the weight headers of
 // `model_dir`. Errors name the file and the field: NOT_FOUND, INVALID_ARGUMENT, UNIMPLEMENTED.

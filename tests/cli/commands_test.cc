@@ -129,6 +129,47 @@ TEST(CommandsTest, UpHandsWorkerFlagsOn) {
                   "--kv-cache-memory", "1GiB", "--deterministic", "--no-enable-prefix-caching"));
 }
 
+TEST(CommandsTest, Plan) {
+  const ParsedCommands parsed =
+      Parse({"plan", "--model",         "/tmp",    "--gpu",
+             "t4",   "--context",       "8192",    "--batch",
+             "1,64", "--dtype",         "float16", "--weights",
+             "int4", "--group-size",    "64",      "--gpu-memory-utilization",
+             "0.8",  "--max-num-seqs",  "16",      "--kv-cache-memory",
+             "1GiB", "--bandwidth-gbs", "320",     "--json"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.chosen, "plan");
+  EXPECT_TRUE(parsed.commands.plan.json);
+  const engine::ServingQuestion& question = parsed.commands.plan.question;
+  EXPECT_EQ(question.engine.model_dir, "/tmp");
+  EXPECT_EQ(question.gpu.name, "t4");
+  EXPECT_EQ(question.gpu.memory_bytes, int64_t{14'930} << 20);
+  EXPECT_EQ(question.gpu.bytes_per_second, 320e9);
+  EXPECT_EQ(question.gpu.flops_per_second, 24e12);
+  EXPECT_EQ(question.gpu.rates, "given");
+  EXPECT_EQ(question.context, 8192);
+  EXPECT_THAT(question.batches, ElementsAre(1, 64));
+  EXPECT_THAT(question.prompts, ElementsAre(512, 2048, 8192));
+  EXPECT_EQ(question.engine.backend.compute, backend::BackendOptions::Compute::kF16);
+  EXPECT_EQ(question.engine.backend.gpu_memory_utilization, 0.8);
+  EXPECT_EQ(question.engine.max_num_seqs, 16);
+  EXPECT_EQ(question.engine.kv_cache_bytes, int64_t{1} << 30);
+  ASSERT_TRUE(question.weights.has_value());
+  EXPECT_EQ(question.weights->bits, 4);
+  EXPECT_EQ(question.weights->group_size, 64);
+}
+
+TEST(CommandsTest, PlanForAGpuOfOnesOwn) {
+  const ParsedCommands parsed = Parse({"plan", "--model", "/tmp", "--gpu", "mine", "--memory-gib",
+                                       "1.5", "--bandwidth-gbs", "100", "--tflops", "10"});
+  ASSERT_FALSE(parsed.exit_now);
+  const engine::ServingQuestion& question = parsed.commands.plan.question;
+  EXPECT_EQ(question.gpu.name, "mine");
+  EXPECT_EQ(question.gpu.memory_bytes, int64_t{3} << 29);
+  EXPECT_EQ(question.gpu.flops_per_second, 10e12);
+  EXPECT_FALSE(question.weights.has_value());
+}
+
 TEST(CommandsTest, BadCommandLinesAreRefused) {
   const std::vector<std::vector<const char*>> rows = {
       {},
@@ -136,6 +177,19 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"generate"},
       {"generate", "a", "b"},
       {"generate", "a", "--max-tokens", "many"},
+      {"plan", "--model", "/tmp"},
+      {"plan", "--gpu", "t4"},
+      {"plan", "--model", "/no/such/folder", "--gpu", "t4"},
+      {"plan", "--model", "/tmp", "--gpu", "unheard-of"},
+      {"plan", "--model", "/tmp", "--gpu", "mine", "--memory-gib", "1", "--tflops", "10"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--context", "0"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--batch", "1,0"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--block-size", "17"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--gpu-memory-utilization", "0"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--gpu-memory-utilization", "nan"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--memory-gib", "nan"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--bandwidth-gbs", "nan"},
+      {"plan", "--model", "/tmp", "--gpu", "t4", "--weights", "int3"},
       {"generate", "a", "--logit-bias", "5"},
       {"generate", "a", "--logit-bias", "x=1"},
       {"generate", "a", "--logit-bias", "5=y"},

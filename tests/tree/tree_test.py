@@ -34,7 +34,8 @@ EDGES = {
     "prefill_worker": WORKER_ROOMS,
     "decode_worker": WORKER_ROOMS,
     "client": {"base", "base/rpc", "proto"},
-    "cli": {"base", "base/rpc", "proto", "client"},
+    # engine: `baton plan` is the workers' own arithmetic (docs/adr/0007-plan-in-the-command.md).
+    "cli": {"base", "base/rpc", "proto", "client", "engine"},
 }
 FREE_ROOMS = ("tests", "benchmarks")
 BINARY_ROOMS = ("router", "prefill_worker", "decode_worker", "client", "cli")

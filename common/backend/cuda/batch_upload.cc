@@ -12,12 +12,6 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr size_t kPartAlignment = 16;
-
-size_t Rounded(size_t bytes) {
-  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
-}
-
 // Parts of a slot, one behind the other, written to pinned memory and found again on the device.
 class Packer {
  public:
@@ -27,7 +21,7 @@ class Packer {
   template <class T>
   T* Take(size_t count, const T** device) {
     const size_t begin = size_;
-    size_ += Rounded(count * sizeof(T));
+    size_ += PartBytes(count * sizeof(T));
     BATON_CHECK_LE(size_, capacity_) << "a batch beyond the limits that memory was made for";
     *device = reinterpret_cast<const T*>(device_ + begin);
     return reinterpret_cast<T*>(pinned_ + begin);
@@ -49,21 +43,6 @@ class Packer {
 }  // namespace
 
 CudaBatch::~CudaBatch() { upload_.slots_[static_cast<size_t>(slot_)].used = false; }
-
-size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& room) {
-  const auto rows = static_cast<size_t>(limits.max_rows);
-  const auto sequences = static_cast<size_t>(limits.max_sequences);
-  const auto blocks_a_sequence =
-      static_cast<size_t>((limits.max_positions + limits.block_tokens - 1) / limits.block_tokens);
-  return 4 * Rounded(rows * sizeof(int32_t)) +
-         Rounded(sequences * blocks_a_sequence * sizeof(int32_t)) +
-         Rounded(sequences * sizeof(SequenceEntry)) +
-         Rounded(static_cast<size_t>(room.items) * sizeof(AttentionItem)) + 8 * kPartAlignment;
-}
-
-size_t BatchUpload::DeviceBytes(const StepLimits& limits, const AttentionRoom& room) {
-  return kSlots * SlotBytes(limits, room);
-}
 
 BatchUpload::BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime,
                          Stream stream)

@@ -16,6 +16,12 @@ namespace baton::backend::cuda {
 
 class BatchUpload;
 
+// Parts of a slot begin at multiples of this.
+inline constexpr size_t kPartAlignment = 16;
+constexpr size_t PartBytes(size_t bytes) {
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+}
+
 // Device pointers, valid while it lives.
 class CudaBatch final : public DeviceBatch {
  public:

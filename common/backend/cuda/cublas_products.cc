@@ -19,8 +19,6 @@
 namespace baton::backend::cuda {
 namespace {
 
-// What NVIDIA recommends for Hopper, and enough for all before it.
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 // Of the operands' first elements: rows of a step's tensors begin no better aligned.
 constexpr uint32_t kAlignment = 16;
 // About a kilobyte each; beyond it, all are made anew.
@@ -63,7 +61,7 @@ class CublasProducts final : public Products {
   explicit CublasProducts(cublasLtHandle_t handle) : handle_(handle) {}
   ~CublasProducts() override { cublasLtDestroy(handle_); }
 
-  size_t WorkspaceBytes() const override { return kWorkspaceBytes; }
+  size_t WorkspaceBytes() const override { return kCublasWorkspaceBytes; }
   void SetWorkspace(void* device) override { workspace_ = device; }
 
   bool MatMul(const MatMulLaunch& launch, DType dtype, Stream stream) override {
@@ -101,7 +99,7 @@ class CublasProducts final : public Products {
     const cublasStatus_t status = cublasLtMatmul(
         handle_, operands.description.get(), &one, launch.w, operands.w.get(), launch.x,
         operands.x.get(), &zero, launch.out, operands.out.get(), launch.out, operands.out.get(),
-        &algorithm, workspace_, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
+        &algorithm, workspace_, kCublasWorkspaceBytes, static_cast<cudaStream_t>(stream));
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
     Check(status, "cublasLtMatmul");
     return true;
@@ -168,7 +166,7 @@ class CublasProducts final : public Products {
     cublasLtMatmulPreference_t made = nullptr;
     Check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
-    SetPreference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    SetPreference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kCublasWorkspaceBytes);
     for (const auto attribute :
          {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
           CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

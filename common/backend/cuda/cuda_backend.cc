@@ -10,6 +10,7 @@
 #include "common/backend/cuda/arena.h"
 #include "common/backend/cuda/batch_upload.h"
 #include "common/backend/cuda/device_sampler.h"
+#include "common/backend/cuda/device_share.h"
 #include "common/backend/cuda/device_weights.h"
 #include "common/backend/cuda/host_staging.h"
 #include "common/backend/cuda/kernels/attention.h"
@@ -410,28 +411,6 @@ std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
   return *std::move(copier);
 }
 
-// The type to compute in, if kernels for that capability multiply what was asked for.
-absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_capability) {
-  const bool has_bf16 = compute_capability >= 80;
-  switch (compute) {
-    case BackendOptions::Compute::kAuto:
-      return has_bf16 ? DType::kBF16 : DType::kF16;
-    case BackendOptions::Compute::kF16:
-      return DType::kF16;
-    case BackendOptions::Compute::kBF16:
-      if (has_bf16) return DType::kBF16;
-      return InvalidField(
-          "BAD_OPTION", "--dtype",
-          absl::StrCat("bfloat16 given, but the GPU, or what this program was ",
-                       "compiled for, has compute capability ", compute_capability / 10, ".",
-                       compute_capability % 10, ", expected 8.0 or newer, or float16"));
-    case BackendOptions::Compute::kF32:
-      break;
-  }
-  return InvalidField("BAD_OPTION", "--dtype",
-                      "float32 given, expected float16 or bfloat16 on a GPU");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> runtime,
@@ -442,20 +421,17 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> 
       options.as_t4 ? std::min(75, device.kernel_capability) : device.kernel_capability;
   const size_t total = options.as_t4 ? std::min(kT4Bytes, device.total_bytes) : device.total_bytes;
   BATON_ASSIGN_OR_RETURN(const DType dtype, ChooseDType(options.compute, capability));
-  // The share is of the whole device; what others use of it comes off.
   const size_t used = device.total_bytes - device.free_bytes;
-  const auto share =
-      static_cast<size_t>(options.gpu_memory_utilization * static_cast<double>(total));
-  if (share <= used || device.free_bytes <= device.reserved_bytes) {
+  const size_t arena_bytes = ArenaBytes(total, used, device.free_bytes, device.reserved_bytes,
+                                        options.gpu_memory_utilization);
+  if (arena_bytes == 0) {
     return MakeError(
         absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
         absl::StrCat(device.name, ": --gpu-memory-utilization ", options.gpu_memory_utilization,
-                     " of ", total >> 20, " MiB is ", share >> 20, " MiB, of which others use ",
-                     used >> 20, ": expected more than those, and more free ones than the ",
+                     " of ", total >> 20, " MiB leaves nothing beside the ", used >> 20,
+                     " MiB that others use: expected more than those, and more free ones than the ",
                      device.reserved_bytes >> 20, " MiB that CUDA's kernels are left"));
   }
-  const size_t arena_bytes = std::min(share - used, device.free_bytes - device.reserved_bytes) /
-                             Arena::kAlignment * Arena::kAlignment;
   BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(arena_bytes));
   auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
                                                static_cast<std::byte*>(base), arena_bytes);

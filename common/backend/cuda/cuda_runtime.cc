@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/device_share.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/runtime.h"
 #include "common/base/check.h"
@@ -17,8 +18,6 @@ namespace baton::backend::cuda {
 namespace {
 
 constexpr int kOldest = 75;
-// Kernels, cuBLASLt's too, are loaded when they are first launched.
-constexpr size_t kReservedBytes = size_t{256} << 20;
 
 void Check(cudaError_t error, const char* call) {
   BATON_CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorString(error);

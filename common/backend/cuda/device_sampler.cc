@@ -10,41 +10,6 @@
 #include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
-namespace {
-
-// Rows that change their logits in one launch; more take several launches. 1.2 MB each for a
-// vocabulary of 150,000.
-constexpr int kWorkspaceRows = 16;
-constexpr size_t kMaxBiases = 1024;
-
-size_t Rounded(size_t bytes) {
-  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
-}
-
-}  // namespace
-
-DeviceSampler::Layout DeviceSampler::LayoutFor(const StepLimits& limits) {
-  Layout layout = {};
-  const auto vocab = static_cast<size_t>(limits.vocab_size);
-  layout.room.workspace_rows = std::min(kWorkspaceRows, limits.max_logit_rows);
-  layout.workspace_stride = (limits.vocab_size + 7) / 8 * 8;
-  layout.result_count = static_cast<size_t>(limits.max_logit_rows);
-  // The longest history with everything suppressed, and the many that have nothing of the kind.
-  layout.room.bytes =
-      SamplingUpload::MaxBytes(static_cast<size_t>(limits.max_positions), vocab, kMaxBiases) +
-      layout.result_count * SamplingUpload::MaxBytes(0, 0, 0);
-  const size_t workspace = static_cast<size_t>(layout.room.workspace_rows) *
-                           static_cast<size_t>(layout.workspace_stride) * sizeof(float);
-  layout.adjusted = 0;
-  layout.seen = Rounded(workspace);
-  layout.requests = layout.seen + Rounded(workspace);
-  layout.results = layout.requests + Rounded(layout.room.bytes);
-  layout.total = layout.results + layout.result_count * sizeof(SampleResult);
-  return layout;
-}
-
-size_t DeviceSampler::DeviceBytes(const StepLimits& limits) { return LayoutFor(limits).total; }
-
 absl::StatusOr<std::unique_ptr<DeviceSampler>> DeviceSampler::Make(const StepLimits& limits,
                                                                    void* device, Runtime& runtime,
                                                                    Stream stream) {

@@ -13,7 +13,6 @@ set(BATON_CUDA_KERNELS
 # Host code that both share.
 set(BATON_CUDA_HOST_SOURCES
   arena.cc
-  attention_plan.cc
   batch_upload.cc
   cuda_backend.cc
   host_staging.cc
@@ -21,7 +20,6 @@ set(BATON_CUDA_HOST_SOURCES
   device_weights.cc
   kv_copier.cc
   sampling_upload.cc
-  workspace_sizes.cc
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
 set(BATON_CUDA_NVIDIA_SOURCES

@@ -11,29 +11,6 @@
 #include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
-namespace {
-
-// A frame of a transfer is at most 1 MiB; a few at once keep a copy engine busy.
-constexpr size_t kStagingBytes = size_t{4} << 20;
-
-size_t RoundedUp(size_t size_bytes) {
-  return (size_bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
-}
-size_t IdBytes(int chunks) { return RoundedUp(static_cast<size_t>(chunks) * sizeof(int32_t)); }
-// On the device; in pinned memory no less.
-size_t LaneBytes(size_t chunk_bytes) {
-  const int chunks = CudaKvCopier::ChunksAtOnce(chunk_bytes);
-  return IdBytes(chunks) + RoundedUp(static_cast<size_t>(chunks) * chunk_bytes);
-}
-
-}  // namespace
-
-int CudaKvCopier::ChunksAtOnce(size_t chunk_bytes) {
-  return static_cast<int>(std::max<size_t>(1, kStagingBytes / chunk_bytes));
-}
-
-size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) { return 2 * LaneBytes(chunk_bytes); }
-
 CudaKvCopier::CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime)
     : pool_(pool),
       chunk_bytes_(static_cast<size_t>(pool.layer_stride_bytes)),

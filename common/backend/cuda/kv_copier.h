@@ -43,6 +43,9 @@ class CudaKvCopier final : public KvCopier {
 
   CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime);
   absl::Status MakeLane(std::byte* staging, Lane& lane);
+  static size_t IdBytes(int chunks);
+  // On the device; in pinned memory no less.
+  static size_t LaneBytes(size_t chunk_bytes);
   void CheckArguments(int layer, absl::Span<const int32_t> blocks) const;
   void SendIds(Lane& lane, absl::Span<const int32_t> blocks)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane.mutex);

@@ -21,6 +21,9 @@ class Products {
   virtual bool MatMul(const MatMulLaunch& launch, DType dtype, Stream stream) = 0;
 };
 
+// Of cuBLASLt: what NVIDIA recommends for Hopper, and enough for all before it.
+inline constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
+
 // cuBLASLt: fp16 or bf16 in, f32 accumulated and out. One algorithm for each (rows rounded up to a
 // bucket, n, k), the first that its heuristic names, or for the very rows where that fails; so the
 // last bits of a row may depend on how many rows there are. FAILED_PRECONDITION (CUBLAS) if the

@@ -31,11 +31,6 @@ void Append(const std::vector<T>& values, std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-size_t SamplingUpload::MaxBytes(size_t tokens, size_t suppressed, size_t biases) {
-  return sizeof(SampleRequest) + (tokens + suppressed) * sizeof(int32_t) +
-         biases * sizeof(TokenBias);
-}
-
 size_t SamplingUpload::Pack(absl::Span<const SampleRow> rows, const SamplingRoom& room) {
   requests_.clear();
   biases_.clear();

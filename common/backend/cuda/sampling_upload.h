@@ -28,7 +28,10 @@ class SamplingUpload {
   void PointTo(const std::byte* device, SampleLaunch& launch) const;
 
   // That a row of so many history tokens, suppressed tokens and biases takes at most.
-  static size_t MaxBytes(size_t tokens, size_t suppressed, size_t biases);
+  static constexpr size_t MaxBytes(size_t tokens, size_t suppressed, size_t biases) {
+    return sizeof(SampleRequest) + (tokens + suppressed) * sizeof(int32_t) +
+           biases * sizeof(TokenBias);
+  }
 
  private:
   // requests, biases, ids, one behind the other.

@@ -68,8 +68,12 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
 }
 
 size_t WorkspaceSizes::total() const {
-  return upload + partials + counters + totals + sampler + products + copied_blocks + copier +
-         8 * Arena::kAlignment;
+  size_t sum = 0;
+  for (const size_t part :
+       {upload, partials, counters, totals, sampler, products, copied_blocks, copier}) {
+    sum += (part + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+  }
+  return sum;
 }
 
 }  // namespace baton::backend::cuda

@@ -22,7 +22,7 @@ struct WorkspaceSizes {
   AttentionRoom room;
   size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
 
-  // Each rounded up to the arena's alignment in the worst way.
+  // Each rounded up to the arena's alignment.
   size_t total() const;
 };
 

@@ -58,10 +58,12 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
           backend);
       ASSERT_TRUE(transformer.ok()) << transformer.status();
       const backend::DType activation = backend.activation_dtype();
-      const MemorySize weights = WeightMemory(
-          *config, activation,
-          absl::string_view(shape).find("bf16") == absl::string_view::npos ? backend::DType::kF32
-                                                                           : backend::DType::kBF16);
+      const MemorySize weights =
+          WeightMemory(*config, activation,
+                       absl::string_view(shape).find("bf16") == absl::string_view::npos
+                           ? backend::DType::kF32
+                           : backend::DType::kBF16)
+              .total();
       const MemorySize rope = RopeMemory(*config, 100);
       const MemorySize workspaces = WorkspaceMemory(WorkspacesOf(*config, 48, 7, activation));
       EXPECT_EQ(backend.size.bytes, weights.bytes + rope.bytes + workspaces.bytes);
@@ -72,14 +74,28 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
   }
 }
 
-TEST(DeviceMemoryTest, ABoundCountsEveryAllocationsRounding) {
+TEST(DeviceMemoryTest, EveryAllocationIsRoundedUp) {
   MemorySize size;
   size.Add(1);
   size.Add(256);
   size.Add(257);
-  EXPECT_EQ(size.UpperBound(1), 514);
-  EXPECT_EQ(size.UpperBound(256), 514 + 3 * 255);
-  EXPECT_GE(size.UpperBound(256), 256 + 256 + 512);
+  EXPECT_EQ(size.bytes, 514);
+  EXPECT_EQ(size.device_bytes, 256 + 256 + 512);
+  EXPECT_EQ(size.allocations, 3);
+  MemorySize twice = size;
+  twice.Add(size);
+  EXPECT_EQ(twice.device_bytes, 2 * size.device_bytes);
+  EXPECT_EQ(twice.allocations, 6);
+}
+
+TEST(DeviceMemoryTest, QuantizedMatricesAreTheirBitsScalesAndZeroPoints) {
+  using backend::DType;
+  EXPECT_EQ(MatrixBytes(512, 1024, {}, DType::kF16), 512 * 1024 * 2);
+  // Eight groups a row: 4-bit values, a 16-bit scale and a 4-bit zero point each.
+  EXPECT_EQ(MatrixBytes(512, 1024, {.bits = 4}, DType::kF16), 512 * (1024 / 2 + 8 * 20 / 8));
+  EXPECT_EQ(MatrixBytes(512, 1024, {.bits = 8, .group_size = 1024}, DType::kF16),
+            512 * (1024 + 24 / 8));
+  EXPECT_EQ(MatrixBytes(1, 130, {.bits = 4}, DType::kF16), (130 * 4 + 2 * 20) / 8);
 }
 
 // No tensor of a step with fewer rows than logit rows has more of them.

@@ -330,5 +330,21 @@ TEST_F(ModelConfigTest, FingerprintFollowsContentNotSpelling) {
   EXPECT_NE(MustLoad(Llama()).fingerprint, fingerprint);
 }
 
+// For who asks before the weights are there.
+TEST_F(ModelConfigTest, ConfigJsonAloneIsEnoughToRead) {
+  const ModelConfig loaded = MustLoad(Llama());
+  const ModelDir dir;
+  dir.Write("config.json", Llama().dump());
+  const auto read = ReadModelConfig(dir.path());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->layers.size(), 4u);
+  EXPECT_EQ(read->hidden_dim, loaded.hidden_dim);
+  EXPECT_EQ(read->weight_dtype, loaded.weight_dtype);
+  EXPECT_EQ(read->rope_inverse_frequencies, loaded.rope_inverse_frequencies);
+  EXPECT_EQ(read->fingerprint, 0u);
+  EXPECT_TRUE(absl::IsNotFound(LoadModelConfig(dir.path()).status()));
+  EXPECT_TRUE(absl::IsNotFound(ReadModelConfig(dir.PathOf("nothing")).status()));
+}
+
 }  // namespace
 }  // namespace baton::model

@@ -1,0 +1,192 @@
+#include "cli/plan.h"
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/generate.h"
+#include "common/base/error.h"
+
+namespace baton::cli {
+namespace {
+
+using engine::DecodeFloor;
+using engine::PrefillFloor;
+using engine::ServingPlan;
+using engine::TransferTime;
+
+struct Part {
+  const char* name;
+  int64_t bytes;
+};
+// All but the KV pool.
+std::vector<Part> PartsOf(const ServingPlan& plan) {
+  const engine::MemoryPlan& memory = plan.memory;
+  std::vector<Part> parts = {{"embedding", memory.weights.embedding.device_bytes},
+                             {"attention", memory.weights.attention.device_bytes},
+                             {"feed_forward", memory.weights.feed_forward.device_bytes},
+                             {"norms_and_biases", memory.weights.vectors.device_bytes},
+                             {"lm_head", memory.weights.lm_head.device_bytes}};
+  if (plan.served()) {
+    parts.push_back({"rope_tables", memory.rope_bytes});
+    parts.push_back({"activations", memory.activation_bytes});
+    parts.push_back({"kernel_workspaces", memory.kernel_bytes});
+  }
+  return parts;
+}
+
+std::string WeightsText(const ServingPlan& plan) {
+  const std::string activation = backend::Name(plan.activation);
+  if (!plan.weights.quantized()) return activation;
+  return absl::StrCat("int", plan.weights.bits, " in groups of ", plan.weights.group_size,
+                      ", the rest ", activation);
+}
+
+std::string MiB(int64_t bytes) {
+  return absl::StrFormat("%10.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+std::string MemorySection(const ServingPlan& plan) {
+  const engine::MemoryPlan& memory = plan.memory;
+  std::string text = absl::StrFormat("\nmemory: %s of %s of %s\n", MiB(plan.arena_bytes),
+                                     MiB(plan.gpu.memory_bytes), plan.gpu.name);
+  for (const Part& part : PartsOf(plan)) {
+    absl::StrAppendFormat(&text, "  %-20s %s\n", part.name, MiB(part.bytes));
+  }
+  absl::StrAppendFormat(&text, "  %-20s %s\n", "KV pool", MiB(memory.kv_bytes()));
+  absl::StrAppendFormat(&text, "%d bytes of KV a token (%s); %d blocks of %d tokens: %d tokens\n",
+                        memory.token_bytes, plan.costs.attention, memory.block_count,
+                        memory.block_tokens, memory.kv_tokens());
+  absl::StrAppendFormat(
+      &text, "%d sequences of %d tokens fit%s\n", plan.sequences, plan.context,
+      plan.sequences > plan.max_num_seqs
+          ? absl::StrCat("; --max-num-seqs lets ", plan.max_num_seqs, " run at a time")
+          : "");
+  return text;
+}
+
+std::string DecodeSection(const ServingPlan& plan) {
+  std::string text = absl::StrFormat("\ndecode step, context %d\n  %6s %10s %10s %10s %10s\n",
+                                     plan.context, "batch", "GB", "floor ms", "tokens/s", "limit");
+  for (const DecodeFloor& d : plan.decode) {
+    absl::StrAppendFormat(&text, "  %6d %10.3f %10.2f %10.1f %10s%s\n", d.batch,
+                          d.bytes.total() / 1e9, d.floor_ms(), d.tokens_per_second(),
+                          d.memory_ms >= d.matrix_ms ? "memory" : "matrix",
+                          d.fits ? "" : "  does not fit");
+  }
+  return text;
+}
+
+std::string PrefillSection(const ServingPlan& plan) {
+  std::string text = "\nprefill, and its KV on the way: ms, of them exposed\n";
+  absl::StrAppendFormat(&text, "  %6s %10s %9s", "tokens", "floor ms", "KV MB");
+  if (!plan.prefill.empty()) {
+    for (const TransferTime& t : plan.prefill[0].transfers) {
+      absl::StrAppendFormat(&text, " %16s", t.link);
+    }
+  }
+  absl::StrAppend(&text, "\n");
+  for (const PrefillFloor& p : plan.prefill) {
+    absl::StrAppendFormat(&text, "  %6d %10.1f %9.1f", p.tokens, p.floor_ms(),
+                          static_cast<double>(p.kv_bytes) / 1e6);
+    for (const TransferTime& t : p.transfers) {
+      absl::StrAppendFormat(&text, " %16s", absl::StrFormat("%.1f (%.1f)", t.ms, t.exposed_ms));
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
+
+nlohmann::ordered_json ToJson(const DecodeFloor& d) {
+  return {{"batch", d.batch},
+          {"fits", d.fits},
+          {"weight_bytes", d.bytes.weights},
+          {"kv_bytes", d.bytes.kv},
+          {"flops", d.flops},
+          {"memory_ms", d.memory_ms},
+          {"matrix_ms", d.matrix_ms},
+          {"floor_ms", d.floor_ms()},
+          {"tokens_per_second", d.tokens_per_second()}};
+}
+
+nlohmann::ordered_json ToJson(const PrefillFloor& p) {
+  nlohmann::ordered_json json = {{"tokens", p.tokens},       {"flops", p.flops},
+                                 {"matrix_ms", p.matrix_ms}, {"memory_ms", p.memory_ms},
+                                 {"floor_ms", p.floor_ms()}, {"kv_bytes", p.kv_bytes}};
+  json["transfers"] = nlohmann::ordered_json::array();
+  for (const TransferTime& t : p.transfers) {
+    json["transfers"].push_back({{"link", t.link}, {"ms", t.ms}, {"exposed_ms", t.exposed_ms}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string PlanTable(const ServingPlan& plan) {
+  std::string text =
+      absl::StrFormat("%s, %.2f G parameters, weights %s\n%s: %.0f GB/s, %.0f TFLOPS (%s)\n",
+                      plan.costs.architecture, static_cast<double>(plan.costs.parameters()) / 1e9,
+                      WeightsText(plan), plan.gpu.name, plan.gpu.bytes_per_second / 1e9,
+                      plan.gpu.flops_per_second / 1e12, plan.gpu.rates);
+  return absl::StrCat(text, MemorySection(plan), DecodeSection(plan), PrefillSection(plan),
+                      "\nFloors are computed, not measured: no engine is faster.\n");
+}
+
+std::string PlanJson(const ServingPlan& plan) {
+  const engine::MemoryPlan& memory = plan.memory;
+  nlohmann::ordered_json json;
+  json["architecture"] = plan.costs.architecture;
+  json["attention"] = plan.costs.attention;
+  json["parameters"] = plan.costs.parameters();
+  json["weights"] = {
+      {"bits", plan.weights.quantized() ? plan.weights.bits
+                                        : static_cast<int>(8 * SizeOf(plan.activation))},
+      {"group_size", plan.weights.quantized() ? plan.weights.group_size : 0},
+      {"dtype", backend::Name(plan.activation)}};
+  json["gpu"] = {{"name", plan.gpu.name},
+                 {"memory_bytes", plan.gpu.memory_bytes},
+                 {"bytes_per_second", plan.gpu.bytes_per_second},
+                 {"flops_per_second", plan.gpu.flops_per_second},
+                 {"rates", plan.gpu.rates}};
+  json["served"] = plan.served();
+  json["fits"] = plan.refusal.ok();
+  json["refusal"] = nullptr;
+  if (!plan.refusal.ok()) {
+    json["refusal"] = {{"reason", ErrorReason(plan.refusal)},
+                       {"message", std::string(plan.refusal.message())}};
+  }
+  nlohmann::ordered_json& sizes = json["memory"];
+  sizes["available_bytes"] = plan.arena_bytes;
+  for (const Part& part : PartsOf(plan)) sizes[absl::StrCat(part.name, "_bytes")] = part.bytes;
+  sizes["weight_bytes"] = memory.weight_bytes;
+  sizes["fixed_bytes"] = memory.fixed_bytes();
+  sizes["kv_bytes"] = memory.kv_bytes();
+  sizes["kv_bytes_per_token"] = memory.token_bytes;
+  sizes["block_tokens"] = memory.block_tokens;
+  sizes["block_bytes"] = memory.block_bytes;
+  sizes["block_count"] = memory.block_count;
+  sizes["max_model_len"] = memory.max_positions;
+  json["context"] = plan.context;
+  json["sequences"] = plan.sequences;
+  json["max_num_seqs"] = plan.max_num_seqs;
+  json["decode"] = nlohmann::ordered_json::array();
+  for (const DecodeFloor& d : plan.decode) json["decode"].push_back(ToJson(d));
+  json["prefill"] = nlohmann::ordered_json::array();
+  for (const PrefillFloor& p : plan.prefill) json["prefill"].push_back(ToJson(p));
+  return json.dump();
+}
+
+int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err) {
+  const absl::StatusOr<ServingPlan> plan = engine::PlanServing(options.question);
+  if (!plan.ok()) {
+    err << "baton plan: " << Describe(plan.status()) << std::endl;
+    return 1;
+  }
+  out << (options.json ? PlanJson(*plan) + "\n" : PlanTable(*plan)) << std::flush;
+  if (plan->refusal.ok()) return 0;
+  err << "baton plan: " << Describe(plan->refusal) << std::endl;
+  return 1;
+}
+
+}  // namespace baton::cli

@@ -1,0 +1,28 @@
+// `baton plan`: what a model takes of a GPU, and the floors under its times there. Needs neither a
+// cluster nor a GPU, and of the model's directory config.json alone.
+#ifndef BATON_CLI_PLAN_H_
+#define BATON_CLI_PLAN_H_
+
+#include <ostream>
+#include <string>
+
+#include "common/engine/serving_plan.h"
+
+namespace baton::cli {
+
+struct PlanOptions {
+  engine::ServingQuestion question;
+  bool json = false;
+};
+
+// The exit code: 0 if the model fits and is served; else 1, with the reason on `err`. What can be
+// said of it is on `out` all the same.
+int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err);
+
+// For people, and what --json prints: one object.
+std::string PlanTable(const engine::ServingPlan& plan);
+std::string PlanJson(const engine::ServingPlan& plan);
+
+}  // namespace baton::cli
+
+#endif  // BATON_CLI_PLAN_H_

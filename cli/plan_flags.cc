@@ -1,0 +1,121 @@
+#include "cli/plan_flags.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace baton::cli {
+namespace {
+
+using Compute = backend::BackendOptions::Compute;
+
+constexpr int kMostTokens = 1 << 24;
+constexpr int kMostFigures = 32;  // rows of a table
+
+void AddGpu(CLI::App* app, PlanFlags* flags) {
+  app->add_option("--gpu", flags->gpu,
+                  absl::StrCat("The GPU: ", absl::StrJoin(engine::GpuNames(), ", "),
+                               ", or any name with the next three"))
+      ->required();
+  const auto positive = CLI::Range(1e-3, 1e9);
+  app->add_option("--memory-gib", flags->memory_gib, "Of the GPU, instead of what is known")
+      ->check(CLI::Range(1e-3, 1e5));
+  app->add_option("--bandwidth-gbs", flags->bandwidth_gbs, "Of its memory, 10^9 bytes a second")
+      ->check(positive);
+  app->add_option("--tflops", flags->tflops, "Of dense 16-bit products, 10^12 operations a second")
+      ->check(positive);
+}
+
+void AddWorkerFlags(CLI::App* app, engine::EngineOptions* engine) {
+  app->add_option("--gpu-memory-utilization", engine->backend.gpu_memory_utilization,
+                  "Share of the GPU's memory, above 0 and at most 1");
+  app->add_flag("--deterministic", engine->backend.deterministic, "As a worker's");
+  app->add_option("--block-size", engine->block_tokens, "Tokens in a KV block")
+      ->check(CLI::IsMember({16, 32, 64, 128, 256}));
+  app->add_option("--num-blocks", engine->num_blocks, "KV blocks; 0: all that fit")
+      ->check(CLI::Range(0, 1 << 30));
+  app->add_option("--kv-cache-memory", engine->kv_cache_bytes,
+                  "Bytes of the KV pool, e.g. 512MB; 0: all that is left")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
+  app->add_option("--max-model-len", engine->max_model_len, "Longest sequence; 0: the model's")
+      ->check(CLI::Range(0, kMostTokens));
+  app->add_option("--max-num-seqs", engine->max_num_seqs, "Most sequences in one step")
+      ->check(CLI::Range(1, 4096));
+  app->add_option("--max-num-batched-tokens", engine->max_num_batched_tokens,
+                  "Most tokens in one step")
+      ->check(CLI::Range(16, 1 << 20));
+}
+
+}  // namespace
+
+void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
+  engine::ServingQuestion& question = plan->question;
+  app->add_option("--model", question.engine.model_dir,
+                  "Hugging Face directory; config.json is enough")
+      ->required()
+      ->check(CLI::ExistingDirectory);
+  AddGpu(app, flags);
+  app->add_option("--context", question.context, "Tokens of a sequence, prompt and answer")
+      ->check(CLI::Range(1, kMostTokens));
+  app->add_option("--batch", question.batches, "Sequences of decode steps, e.g. 1,8,32")
+      ->delimiter(',')
+      ->expected(1, kMostFigures)
+      ->check(CLI::Range(1, 1 << 16));
+  app->add_option("--prompt-tokens", question.prompts, "Of prompts, e.g. 512,2048,8192")
+      ->delimiter(',')
+      ->expected(1, kMostFigures)
+      ->check(CLI::Range(1, kMostTokens));
+  app->add_option("--dtype", flags->dtype, "auto, bfloat16 or float16, as a worker's")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float16"}));
+  app->add_option("--weights", flags->weights,
+                  "auto: what config.json says; or, as if they were so: 16bit, int8, int4")
+      ->check(CLI::IsMember({"auto", "16bit", "int8", "int4"}));
+  app->add_option("--group-size", flags->group_size, "Of int8 and int4 weights")
+      ->check(CLI::Range(1, 1 << 17));
+  AddWorkerFlags(app, &question.engine);
+  app->add_flag("--json", plan->json, "One JSON object instead of tables");
+}
+
+void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
+  engine::ServingQuestion& question = plan->question;
+  const std::optional<engine::GpuFacts> known = engine::FindGpu(flags.gpu);
+  if (!known && !(flags.memory_gib && flags.bandwidth_gbs && flags.tflops)) {
+    throw CLI::ValidationError(
+        "--gpu",
+        absl::StrCat("\"", flags.gpu, "\" is not one of ", absl::StrJoin(engine::GpuNames(), ", "),
+                     ": expected --memory-gib, --bandwidth-gbs and --tflops with it"));
+  }
+  const std::pair<const char*, std::optional<double>> numbers[] = {
+      {"--memory-gib", flags.memory_gib},
+      {"--bandwidth-gbs", flags.bandwidth_gbs},
+      {"--tflops", flags.tflops}};
+  for (const auto& [name, value] : numbers) {
+    // CLI11 takes it to be in every range.
+    if (value && std::isnan(*value)) throw CLI::ValidationError(name, "not a number");
+  }
+  const double share = question.engine.backend.gpu_memory_utilization;
+  if (!(share > 0 && share <= 1)) {
+    throw CLI::ValidationError("--gpu-memory-utilization", "not above 0 and at most 1");
+  }
+  question.gpu = known.value_or(engine::GpuFacts{.name = flags.gpu});
+  constexpr double kGiB = int64_t{1} << 30;
+  if (flags.memory_gib) question.gpu.memory_bytes = static_cast<int64_t>(*flags.memory_gib * kGiB);
+  if (flags.bandwidth_gbs || flags.tflops) question.gpu.rates = "given";
+  if (flags.bandwidth_gbs) question.gpu.bytes_per_second = *flags.bandwidth_gbs * 1e9;
+  if (flags.tflops) question.gpu.flops_per_second = *flags.tflops * 1e12;
+  const std::map<std::string, Compute> computes = {
+      {"auto", Compute::kAuto}, {"bfloat16", Compute::kBF16}, {"float16", Compute::kF16}};
+  question.engine.backend.compute = computes.at(flags.dtype);
+  const std::map<std::string, int> bits = {{"16bit", 0}, {"int8", 8}, {"int4", 4}};
+  if (flags.weights != "auto") {
+    question.weights =
+        model::WeightFormat{.bits = bits.at(flags.weights), .group_size = flags.group_size};
+  }
+}
+
+}  // namespace baton::cli

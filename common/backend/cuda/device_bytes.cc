@@ -1,0 +1,78 @@
+// What the upload of batches, the sampler and the copier of KV take of the device: their
+// arithmetic, apart from what launches kernels, for builds that have none.
+#include <algorithm>
+
+#include "common/backend/cuda/arena.h"
+#include "common/backend/cuda/batch_upload.h"
+#include "common/backend/cuda/device_sampler.h"
+#include "common/backend/cuda/kv_copier.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+// Rows that change their logits in one launch; more take several launches. 1.2 MB each for a
+// vocabulary of 150,000.
+constexpr int kWorkspaceRows = 16;
+constexpr size_t kMaxBiases = 1024;
+// A frame of a transfer is at most 1 MiB; a few at once keep a copy engine busy.
+constexpr size_t kStagingBytes = size_t{4} << 20;
+
+size_t Rounded(size_t bytes) {
+  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+}
+
+}  // namespace
+
+size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& room) {
+  const auto rows = static_cast<size_t>(limits.max_rows);
+  const auto sequences = static_cast<size_t>(limits.max_sequences);
+  const auto blocks_a_sequence =
+      static_cast<size_t>((limits.max_positions + limits.block_tokens - 1) / limits.block_tokens);
+  return 4 * PartBytes(rows * sizeof(int32_t)) +
+         PartBytes(sequences * blocks_a_sequence * sizeof(int32_t)) +
+         PartBytes(sequences * sizeof(SequenceEntry)) +
+         PartBytes(static_cast<size_t>(room.items) * sizeof(AttentionItem)) + 8 * kPartAlignment;
+}
+
+size_t BatchUpload::DeviceBytes(const StepLimits& limits, const AttentionRoom& room) {
+  return kSlots * SlotBytes(limits, room);
+}
+
+DeviceSampler::Layout DeviceSampler::LayoutFor(const StepLimits& limits) {
+  Layout layout = {};
+  const auto vocab = static_cast<size_t>(limits.vocab_size);
+  layout.room.workspace_rows = std::min(kWorkspaceRows, limits.max_logit_rows);
+  layout.workspace_stride = (limits.vocab_size + 7) / 8 * 8;
+  layout.result_count = static_cast<size_t>(limits.max_logit_rows);
+  // The longest history with everything suppressed, and the many that have nothing of the kind.
+  layout.room.bytes =
+      SamplingUpload::MaxBytes(static_cast<size_t>(limits.max_positions), vocab, kMaxBiases) +
+      layout.result_count * SamplingUpload::MaxBytes(0, 0, 0);
+  const size_t workspace = static_cast<size_t>(layout.room.workspace_rows) *
+                           static_cast<size_t>(layout.workspace_stride) * sizeof(float);
+  layout.adjusted = 0;
+  layout.seen = Rounded(workspace);
+  layout.requests = layout.seen + Rounded(workspace);
+  layout.results = layout.requests + Rounded(layout.room.bytes);
+  layout.total = layout.results + layout.result_count * sizeof(SampleResult);
+  return layout;
+}
+
+size_t DeviceSampler::DeviceBytes(const StepLimits& limits) { return LayoutFor(limits).total; }
+
+size_t CudaKvCopier::IdBytes(int chunks) {
+  return Rounded(static_cast<size_t>(chunks) * sizeof(int32_t));
+}
+
+int CudaKvCopier::ChunksAtOnce(size_t chunk_bytes) {
+  return static_cast<int>(std::max<size_t>(1, kStagingBytes / chunk_bytes));
+}
+
+size_t CudaKvCopier::LaneBytes(size_t chunk_bytes) {
+  const int chunks = ChunksAtOnce(chunk_bytes);
+  return IdBytes(chunks) + Rounded(static_cast<size_t>(chunks) * chunk_bytes);
+}
+
+size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) { return 2 * LaneBytes(chunk_bytes); }
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,94 @@
+#include "common/engine/engine_shape.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace baton::engine {
+namespace {
+
+kv::KvDtype ToKvDtype(backend::DType dtype) {
+  switch (dtype) {
+    case backend::DType::kF32:
+      return kv::KvDtype::kF32;
+    case backend::DType::kBF16:
+      return kv::KvDtype::kBF16;
+    case backend::DType::kF16:
+      return kv::KvDtype::kF16;
+  }
+  BATON_CHECK(false) << "unknown dtype";
+  return kv::KvDtype::kF32;
+}
+
+// Blocks of one size for all layers: the KV pool cannot hold layers of different shapes.
+absl::Status CheckUniformLayers(const model::ModelConfig& config) {
+  const model::LayerSpec& first = config.layers.front();
+  for (size_t i = 1; i < config.layers.size(); ++i) {
+    const model::LayerSpec& layer = config.layers[i];
+    if (layer.kv_heads != first.kv_heads || layer.head_dim != first.head_dim) {
+      return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                       absl::StrCat("layer ", i, " has ", layer.kv_heads, " KV heads of ",
+                                    layer.head_dim, ", layer 0 has ", first.kv_heads, " of ",
+                                    first.head_dim, ": expected the same in all layers"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options) {
+  BATON_RETURN_IF_ERROR(CheckUniformLayers(config));
+  if (options.max_model_len > config.max_positions) {
+    return InvalidField("MAX_MODEL_LEN_TOO_LONG", "--max-model-len",
+                        absl::StrCat(options.max_model_len, " given, but ", options.model_dir,
+                                     " was made for at most ", config.max_positions, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
+                                    backend::DType activation) {
+  const model::LayerSpec& layer = config.layers.front();
+  EngineShape shape;
+  kv::KvLayout& layout = shape.layout;
+  layout.layers = static_cast<int>(config.layers.size());
+  layout.kv_heads = layer.kv_heads;
+  layout.head_dim = layer.head_dim;
+  layout.block_tokens = options.block_tokens;
+  layout.dtype = ToKvDtype(activation);
+  layout.format_version = 1;
+  BATON_RETURN_IF_ERROR(layout.Validate());
+  backend::StepLimits& limits = shape.limits;
+  limits.max_rows = std::max(options.max_num_batched_tokens, options.max_num_seqs);
+  limits.max_sequences = options.max_num_seqs;
+  limits.max_logit_rows = options.max_num_seqs;
+  limits.max_positions = options.max_model_len > 0 ? options.max_model_len : config.max_positions;
+  for (const model::LayerSpec& each : config.layers) {
+    limits.query_heads = std::max(limits.query_heads, each.query_heads);
+  }
+  limits.kv_heads = layer.kv_heads;
+  limits.head_dim = layer.head_dim;
+  limits.block_tokens = layout.block_tokens;
+  limits.layers = layout.layers;
+  limits.hidden_dim = config.hidden_dim;
+  limits.vocab_size = config.vocab_size;
+  return shape;
+}
+
+MemoryDemand DemandOf(const model::ModelConfig& config, const EngineShape& shape,
+                      const EngineOptions& options, backend::DType activation) {
+  MemoryDemand demand;
+  demand.config = &config;
+  demand.activation = activation;
+  demand.limits = shape.limits;
+  demand.layout = shape.layout;
+  demand.num_blocks = options.num_blocks;
+  demand.kv_cache_bytes = options.kv_cache_bytes;
+  return demand;
+}
+
+}  // namespace baton::engine

@@ -1,0 +1,35 @@
+// What an engine is made for, known from its model and its options alone: so that who plans without
+// a device and who loads a model plan the same.
+#ifndef BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
+#define BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/backend/backend.h"
+#include "common/engine/engine.h"
+#include "common/engine/memory_plan.h"
+#include "common/kv/kv_layout.h"
+#include "common/model/model_config.h"
+
+namespace baton::engine {
+
+// UNIMPLEMENTED (UNSUPPORTED_MODEL) for layers of different KV shapes; INVALID_ARGUMENT
+// (MAX_MODEL_LEN_TOO_LONG) for longer sequences than the model was made for.
+absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options);
+
+struct EngineShape {
+  kv::KvLayout layout;
+  backend::StepLimits limits;
+};
+// INVALID_ARGUMENT for a layout that is none. REQUIRES: CheckModel(config, options).
+absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
+                                    backend::DType activation);
+
+// All but what only the device or the weights' files know: kernel_bytes, free_bytes and
+// stored_embedding. `config` outlives it.
+MemoryDemand DemandOf(const model::ModelConfig& config, const EngineShape& shape,
+                      const EngineOptions& options, backend::DType activation);
+
+}  // namespace baton::engine
+
+#endif  // BATON_COMMON_ENGINE_ENGINE_SHAPE_H_

@@ -1,0 +1,82 @@
+// What a model takes of a GPU, and what no engine can be faster than on it: `baton plan`. Memory by
+// the arithmetic that workers start with, to the block; times are floors: bytes over the memory's
+// rate, operations over the matrix rate.
+#ifndef BATON_COMMON_ENGINE_SERVING_PLAN_H_
+#define BATON_COMMON_ENGINE_SERVING_PLAN_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/engine/engine.h"
+#include "common/engine/gpu_facts.h"
+#include "common/engine/memory_plan.h"
+#include "common/model/model_costs.h"
+
+namespace baton::engine {
+
+struct ServingQuestion {
+  EngineOptions engine;  // as a worker's flags make them
+  GpuFacts gpu;
+  int context = 2048;                            // tokens of a sequence, prompt and answer
+  std::vector<int> batches = {1, 8, 32};         // of decode steps
+  std::vector<int> prompts = {512, 2048, 8192};  // tokens
+  std::optional<model::WeightFormat> weights;    // nothing: as config.json says
+};
+
+struct DecodeFloor {
+  int batch = 0;
+  bool fits = false;  // so many sequences of `context` tokens
+  model::StepBytes bytes;
+  double flops = 0;
+  double memory_ms = 0, matrix_ms = 0;
+  double floor_ms() const { return memory_ms > matrix_ms ? memory_ms : matrix_ms; }
+  double tokens_per_second() const { return batch / floor_ms() * 1e3; }
+};
+
+struct TransferTime {
+  std::string link;
+  double ms = 0;  // of the prompt's KV
+  // What of it nothing hides, if each layer is sent while later ones are computed at the floor: the
+  // last layer's part at least, and what all of it takes beyond the layers behind the first.
+  double exposed_ms = 0;
+};
+
+struct PrefillFloor {
+  int tokens = 0;
+  double flops = 0;
+  double matrix_ms = 0, memory_ms = 0;  // memory: the weights once
+  double floor_ms() const { return memory_ms > matrix_ms ? memory_ms : matrix_ms; }
+  int64_t kv_bytes = 0;
+  std::vector<TransferTime> transfers;
+};
+
+struct ServingPlan {
+  model::ModelCosts costs;
+  model::WeightFormat weights;
+  backend::DType activation = backend::DType::kF16;
+  GpuFacts gpu;
+  int64_t arena_bytes = 0;  // what the worker takes of the GPU
+  int context = 0;
+  // OK, or why there is no pool: RESOURCE_EXHAUSTED in the worker's words, or UNIMPLEMENTED for a
+  // model that the engine does not serve, of which the memory plan then has weights and KV alone.
+  absl::Status refusal;
+  MemoryPlan memory;      // no blocks if it is refused for its size
+  int64_t sequences = 0;  // of `context` tokens
+  int max_num_seqs = 0;   // of them in one step
+  std::vector<DecodeFloor> decode;
+  std::vector<PrefillFloor> prefill;
+
+  bool served() const { return refusal.code() != absl::StatusCode::kUnimplemented; }
+};
+
+// Errors are about the question (INVALID_ARGUMENT) or the files: NOT_FOUND, INVALID_ARGUMENT, or
+// UNIMPLEMENTED if not even the arithmetic is known.
+absl::StatusOr<ServingPlan> PlanServing(const ServingQuestion& question);
+
+}  // namespace baton::engine
+
+#endif  // BATON_COMMON_ENGINE_SERVING_PLAN_H_

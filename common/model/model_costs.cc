@@ -1,0 +1,249 @@
+#include "common/model/model_costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace baton::model {
+namespace {
+
+using backend::DType;
+
+// As in architecture.cc: no product of three overflows an int64.
+constexpr int kMaxHidden = 1 << 17;
+constexpr int kMaxFfn = 1 << 20;
+constexpr int kMaxLayers = 1024;
+constexpr int kMaxHeads = 1024;
+constexpr int kMaxHeadDim = 4096;
+constexpr int kMaxVocab = 1 << 22;
+constexpr int kMaxPositions = 1 << 24;
+constexpr int kMaxExperts = 4096;
+
+std::string KindOf(int query_heads, int kv_heads) {
+  return kv_heads == 1 ? "MQA" : kv_heads == query_heads ? "MHA" : "GQA";
+}
+
+absl::StatusOr<int> IntOr(const JsonFields& config, absl::string_view key, int lowest, int highest,
+                          int if_absent) {
+  BATON_ASSIGN_OR_RETURN(const auto value, config.OptionalInt(key, lowest, highest));
+  return value.value_or(if_absent);
+}
+
+// Multi-head latent attention, as DeepSeek-V2 has it (arXiv 2405.04434): the cache holds one latent
+// and one rotated key a token, whatever the heads; a prompt is computed over expanded heads.
+absl::Status AddMla(const JsonFields& config, int64_t d, int heads, LayerCosts* layer) {
+  BATON_ASSIGN_OR_RETURN(const int64_t latent, config.Int("kv_lora_rank", 1, kMaxHidden));
+  BATON_ASSIGN_OR_RETURN(const int64_t rotated, config.Int("qk_rope_head_dim", 1, kMaxHeadDim));
+  BATON_ASSIGN_OR_RETURN(const int64_t plain, config.Int("qk_nope_head_dim", 1, kMaxHeadDim));
+  BATON_ASSIGN_OR_RETURN(const int64_t value, config.Int("v_head_dim", 1, kMaxHeadDim));
+  BATON_ASSIGN_OR_RETURN(const int64_t q_latent, IntOr(config, "q_lora_rank", 1, kMaxHidden, 0));
+  const int64_t q_width = heads * (plain + rotated);
+  layer->attention_elements = q_latent > 0 ? q_latent * (d + q_width) : d * q_width;
+  layer->attention_elements +=
+      d * (latent + rotated) + latent * heads * (plain + value) + heads * value * d;
+  layer->vector_elements += latent + q_latent;
+  layer->kv_elements = latent + rotated;
+  layer->pair_flops = 2 * heads * (plain + rotated + value);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> AddAttention(const JsonFields& config, int64_t d, LayerCosts* layer) {
+  BATON_ASSIGN_OR_RETURN(const int heads, config.Int("num_attention_heads", 1, kMaxHeads));
+  if (config.Has("kv_lora_rank")) {
+    BATON_RETURN_IF_ERROR(AddMla(config, d, heads, layer));
+    return std::string("MLA");
+  }
+  BATON_ASSIGN_OR_RETURN(const int kv_heads,
+                         IntOr(config, "num_key_value_heads", 1, kMaxHeads, heads));
+  BATON_ASSIGN_OR_RETURN(
+      const int64_t head_dim,
+      IntOr(config, "head_dim", 1, kMaxHeadDim, static_cast<int>(std::max<int64_t>(1, d / heads))));
+  layer->attention_elements = (2 * int64_t{heads} + 2 * kv_heads) * head_dim * d;
+  layer->kv_elements = 2 * kv_heads * head_dim;
+  layer->pair_flops = 4 * heads * head_dim;
+  return KindOf(heads, kv_heads);
+}
+
+// The feed-forward of each layer: dense, or experts under the names of three families.
+absl::Status AddFeedForward(const JsonFields& config, int64_t d, std::vector<LayerCosts>* layers) {
+  BATON_ASSIGN_OR_RETURN(const int64_t ffn, config.Int("intermediate_size", 1, kMaxFfn));
+  int experts = 0;
+  for (const char* key : {"n_routed_experts", "num_experts", "num_local_experts"}) {
+    BATON_ASSIGN_OR_RETURN(const int found, IntOr(config, key, 1, kMaxExperts, 0));
+    experts = std::max(experts, found);
+  }
+  for (LayerCosts& layer : *layers) layer.ffn_elements = 3 * ffn * d;
+  if (experts == 0) return absl::OkStatus();
+  BATON_ASSIGN_OR_RETURN(const int per_token, config.Int("num_experts_per_tok", 1, experts));
+  BATON_ASSIGN_OR_RETURN(const int64_t expert_ffn,
+                         IntOr(config, "moe_intermediate_size", 1, kMaxFfn, static_cast<int>(ffn)));
+  BATON_ASSIGN_OR_RETURN(const int64_t shared,
+                         IntOr(config, "n_shared_experts", 0, kMaxExperts, 0));
+  BATON_ASSIGN_OR_RETURN(const int dense_layers,
+                         IntOr(config, "first_k_dense_replace", 0, kMaxLayers, 0));
+  for (size_t i = static_cast<size_t>(dense_layers); i < layers->size(); ++i) {
+    LayerCosts& layer = (*layers)[i];
+    layer.experts = experts;
+    layer.experts_per_token = per_token;
+    layer.expert_elements = 3 * expert_ffn * d;
+    layer.ffn_elements = shared * layer.expert_elements + experts * d;  // and the router
+  }
+  return absl::OkStatus();
+}
+
+DType StoredType(const JsonFields& config) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const auto name = config.OptionalString(key);
+    if (!name.ok() || !*name) continue;
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      if (**name == backend::Name(dtype)) return dtype;
+    }
+  }
+  return DType::kF32;
+}
+
+// Distinct experts that `tokens` tokens pick, each evenly and on its own.
+double ExpectedExperts(const LayerCosts& layer, double tokens) {
+  if (layer.experts == 0) return 0;
+  const double missed = 1 - static_cast<double>(layer.experts_per_token) / layer.experts;
+  return layer.experts * (1 - std::pow(missed, tokens));
+}
+
+// Of one token, without attention.
+double TokenFlops(const LayerCosts& layer) {
+  return 2.0 * static_cast<double>(layer.attention_elements + layer.ffn_elements +
+                                   layer.experts_per_token * layer.expert_elements);
+}
+
+// Tokens that queries at positions [0, positions) see, all added up.
+double VisiblePairs(double positions, double window) {
+  if (window == 0 || positions <= window) return positions * (positions + 1) / 2;
+  return window * (window + 1) / 2 + (positions - window) * window;
+}
+
+}  // namespace
+
+int64_t ModelCosts::parameters() const {
+  int64_t sum = hidden_dim * vocab_size * (tied_embeddings ? 1 : 2) + hidden_dim;
+  for (const LayerCosts& layer : layers) sum += layer.matrix_elements() + layer.vector_elements;
+  return sum;
+}
+
+int64_t ModelCosts::kv_elements() const {
+  int64_t sum = 0;
+  for (const LayerCosts& layer : layers) sum += layer.kv_elements;
+  return sum;
+}
+
+ModelCosts CostsOf(const ModelConfig& config) {
+  ModelCosts costs;
+  costs.architecture = config.architecture;
+  costs.hidden_dim = config.hidden_dim;
+  costs.vocab_size = config.vocab_size;
+  costs.max_positions = config.max_positions;
+  costs.tied_embeddings = config.tied_embeddings;
+  costs.weight_dtype = config.weight_dtype;
+  const int64_t d = config.hidden_dim;
+  for (const LayerSpec& spec : config.layers) {
+    const int64_t q = int64_t{spec.query_heads} * spec.head_dim;
+    const int64_t kv = int64_t{2} * spec.kv_heads * spec.head_dim;
+    LayerCosts layer;
+    layer.attention_elements = (2 * q + kv) * d;
+    layer.ffn_elements = int64_t{3} * spec.ffn_dim * d;
+    layer.vector_elements =
+        2 * d + (spec.qkv_bias ? q + kv : 0) + (spec.qk_norm ? 2 * spec.head_dim : 0);
+    layer.kv_elements = kv;
+    layer.pair_flops = 4 * q;
+    layer.window = spec.window;
+    costs.layers.push_back(layer);
+  }
+  const LayerSpec& first = config.layers.front();
+  costs.attention = KindOf(first.query_heads, first.kv_heads);
+  return costs;
+}
+
+absl::StatusOr<ModelCosts> ParseCosts(const JsonFields& config) {
+  ModelCosts costs;
+  BATON_ASSIGN_OR_RETURN(const auto architectures, config.Strings("architectures"));
+  costs.architecture = architectures.empty() ? "unknown" : architectures.front();
+  BATON_ASSIGN_OR_RETURN(costs.hidden_dim, config.Int("hidden_size", 1, kMaxHidden));
+  BATON_ASSIGN_OR_RETURN(costs.vocab_size, config.Int("vocab_size", 1, kMaxVocab));
+  BATON_ASSIGN_OR_RETURN(costs.max_positions,
+                         config.Int("max_position_embeddings", 1, kMaxPositions));
+  BATON_ASSIGN_OR_RETURN(costs.tied_embeddings, config.Bool("tie_word_embeddings", false));
+  BATON_ASSIGN_OR_RETURN(const int layers, config.Int("num_hidden_layers", 1, kMaxLayers));
+  costs.weight_dtype = StoredType(config);
+  LayerCosts layer;
+  layer.vector_elements = 2 * costs.hidden_dim;
+  BATON_ASSIGN_OR_RETURN(costs.attention, AddAttention(config, costs.hidden_dim, &layer));
+  costs.layers.assign(static_cast<size_t>(layers), layer);
+  BATON_RETURN_IF_ERROR(AddFeedForward(config, costs.hidden_dim, &costs.layers));
+  return costs;
+}
+
+absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(const auto quantization, config.OptionalObject("quantization_config"));
+  WeightFormat format;
+  if (!quantization) return format;
+  BATON_ASSIGN_OR_RETURN(const auto method, quantization->OptionalString("quant_method"));
+  if (method && *method != "gptq" && *method != "awq") {
+    return quantization->Unsupported(
+        "quant_method", absl::StrCat("found ", Quoted(*method), ", expected \"gptq\" or \"awq\""));
+  }
+  BATON_ASSIGN_OR_RETURN(format.bits, quantization->Int("bits", 4, 8));
+  if (format.bits != 4 && format.bits != 8) {
+    return quantization->Unsupported("bits",
+                                     absl::StrCat("found ", format.bits, ", expected 4 or 8"));
+  }
+  BATON_ASSIGN_OR_RETURN(const int group, IntOr(*quantization, "group_size", -1, kMaxHidden, 128));
+  if (group == 0) return quantization->Invalid("group_size", "found 0, expected -1 or more than 0");
+  format.group_size = group < 0 ? kMaxFfn : group;  // -1: the whole row
+  return format;
+}
+
+double BytesPerElement(const WeightFormat& format, DType activation) {
+  if (!format.quantized()) return static_cast<double>(SizeOf(activation));
+  return (format.bits + (16.0 + format.bits) / format.group_size) / 8;
+}
+
+StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, DType activation,
+                          int batch, int64_t context) {
+  const double element = BytesPerElement(format, activation);
+  const auto plain = static_cast<double>(SizeOf(activation));
+  StepBytes bytes;
+  bytes.weights = static_cast<double>(costs.vocab_size * costs.hidden_dim) * plain;
+  for (const LayerCosts& layer : costs.layers) {
+    const auto always = static_cast<double>(layer.attention_elements + layer.ffn_elements);
+    const double picked =
+        ExpectedExperts(layer, batch) * static_cast<double>(layer.expert_elements);
+    bytes.weights += (always + picked) * element + 4.0 * static_cast<double>(layer.vector_elements);
+    const int64_t seen = layer.window > 0 ? std::min<int64_t>(context, layer.window) : context;
+    bytes.kv += plain * batch * static_cast<double>(seen * layer.kv_elements);
+  }
+  return bytes;
+}
+
+double DecodeStepFlops(const ModelCosts& costs, int batch, int64_t context) {
+  double token = 2.0 * static_cast<double>(costs.vocab_size * costs.hidden_dim);
+  for (const LayerCosts& layer : costs.layers) {
+    const int64_t seen = layer.window > 0 ? std::min<int64_t>(context, layer.window) : context;
+    token += TokenFlops(layer) + static_cast<double>(layer.pair_flops * seen);
+  }
+  return token * batch;
+}
+
+double PrefillFlops(const ModelCosts& costs, int64_t tokens, int64_t cached) {
+  double flops = 2.0 * static_cast<double>(costs.vocab_size * costs.hidden_dim);
+  for (const LayerCosts& layer : costs.layers) {
+    const double pairs = VisiblePairs(static_cast<double>(tokens), layer.window) -
+                         VisiblePairs(static_cast<double>(cached), layer.window);
+    flops += TokenFlops(layer) * static_cast<double>(tokens - cached) +
+             static_cast<double>(layer.pair_flops) * pairs;
+  }
+  return flops;
+}
+
+}  // namespace baton::model

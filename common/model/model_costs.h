@@ -1,0 +1,78 @@
+// The bytes and operations that a model takes, whatever computes it: the floors under any engine's
+// times. From config.json alone, also of architectures that the engine does not serve (yet).
+#ifndef BATON_COMMON_MODEL_MODEL_COSTS_H_
+#define BATON_COMMON_MODEL_MODEL_COSTS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/backend/tensor.h"
+#include "common/model/device_memory.h"
+#include "common/model/json_fields.h"
+#include "common/model/model_config.h"
+
+namespace baton::model {
+
+// Elements are those of matrices, in the format of the weights, unless said otherwise.
+struct LayerCosts {
+  int64_t attention_elements = 0;
+  int64_t ffn_elements = 0;     // that every token passes; shared experts and the router included
+  int64_t expert_elements = 0;  // of one routed expert
+  int experts = 0;
+  int experts_per_token = 0;
+  int64_t vector_elements = 0;  // norms and biases, float32
+  int64_t kv_elements = 0;      // of one token in the cache; MLA: the latent and the rotated key
+  int64_t pair_flops = 0;       // of one query and one token that it sees, all heads
+  int window = 0;               // 0: all
+
+  int64_t matrix_elements() const {
+    return attention_elements + ffn_elements + experts * expert_elements;
+  }
+};
+
+struct ModelCosts {
+  std::string architecture;
+  std::string attention;  // "MHA", "GQA", "MQA" or "MLA", for people
+  int64_t hidden_dim = 0;
+  int64_t vocab_size = 0;
+  int max_positions = 0;
+  bool tied_embeddings = false;
+  backend::DType weight_dtype = backend::DType::kF32;  // kF32 where unknown
+  std::vector<LayerCosts> layers;
+
+  int64_t parameters() const;  // a tied embedding counted once
+  int64_t kv_elements() const;
+};
+
+ModelCosts CostsOf(const ModelConfig& config);
+
+// Of a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense or
+// with experts (DeepSeek's, Qwen's and Mixtral's names). Windows are not looked at: an upper bound.
+absl::StatusOr<ModelCosts> ParseCosts(const JsonFields& config);
+// What quantization_config says: bits and group_size; nothing quantised without one.
+absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config);
+
+struct StepBytes {
+  double weights = 0;
+  double kv = 0;
+  double total() const { return weights + kv; }
+};
+// What one decode step reads at least: every matrix and vector once (of routed experts those that
+// `batch` tokens are expected to pick, if picks are even), the LM head, and each sequence's cache
+// of `context` tokens. activation: of KV and of matrices that are not quantised.
+StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format,
+                          backend::DType activation, int batch, int64_t context);
+// Multiplications and additions, each counted.
+double DecodeStepFlops(const ModelCosts& costs, int batch, int64_t context);
+// Of a prompt of so many tokens, the first `cached` of which are in the cache: products, causal
+// attention, and the LM head for the last token.
+double PrefillFlops(const ModelCosts& costs, int64_t tokens, int64_t cached = 0);
+
+// Bytes of a 16-bit or quantised matrix element, its share of scales and zero points included.
+double BytesPerElement(const WeightFormat& format, backend::DType activation);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_MODEL_COSTS_H_

@@ -1,0 +1,124 @@
+#include "cli/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/testing/model_dir.h"
+
+namespace baton::cli {
+namespace {
+
+using ::baton::testing::ModelDir;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kQwen05[] = R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896,
+  "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+  "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 32768,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0, "hidden_act": "silu", "use_sliding_window": false,
+  "max_window_layers": 24, "eos_token_id": 151643})";
+
+class PlanCommandTest : public ::testing::Test {
+ protected:
+  PlanCommandTest() {
+    dir_.Write("config.json", kQwen05);
+    options_.question.engine.model_dir = dir_.path();
+    options_.question.gpu = *engine::FindGpu("t4");
+  }
+  int Run() {
+    out_.str("");
+    err_.str("");
+    return RunPlan(options_, out_, err_);
+  }
+
+  const ModelDir dir_;
+  PlanOptions options_;
+  std::ostringstream out_, err_;
+};
+
+TEST_F(PlanCommandTest, ATableForPeople) {
+  ASSERT_EQ(Run(), 0) << err_.str();
+  EXPECT_EQ(err_.str(), "");
+  for (const char* part :
+       {"Qwen2ForCausalLM, 0.49 G parameters, weights float16",
+        "t4: 249 GB/s, 24 TFLOPS (sustained)", "14930.0 MiB of t4",
+        "12288 bytes of KV a token (GQA)",
+        "sequences of 2048 tokens fit; --max-num-seqs lets 64 run at a time", "computed, not"}) {
+    EXPECT_THAT(out_.str(), HasSubstr(part));
+  }
+  // 0.99 GB and 2,048 · 12,288 bytes at 249 GB/s; a prompt of 2,048 in 69 ms, its 25 MB in 20.
+  EXPECT_THAT(out_.str(), HasSubstr("       1      1.013       4.07      245.7     memory\n"));
+  EXPECT_THAT(out_.str(),
+              HasSubstr("    2048       68.6      25.2    201.3 (135.6)       20.1 (0.8)"));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("NVLink"))) << "a T4 has none";
+  EXPECT_THAT(out_.str(), Not(HasSubstr("does not fit")));
+}
+
+TEST_F(PlanCommandTest, JsonForPrograms) {
+  options_.json = true;
+  options_.question.gpu = *engine::FindGpu("h100");
+  options_.question.batches = {1, 1 << 16};
+  options_.question.prompts = {2048};
+  options_.question.weights = model::WeightFormat{.bits = 4, .group_size = 64};
+  ASSERT_EQ(Run(), 0) << err_.str();
+  const auto json = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_EQ(json["served"], true);
+  EXPECT_TRUE(json["refusal"].is_null());
+  EXPECT_EQ(json["weights"]["bits"], 4);
+  EXPECT_EQ(json["weights"]["group_size"], 64);
+  EXPECT_EQ(json["weights"]["dtype"], "bfloat16");
+  EXPECT_EQ(json["gpu"]["rates"], "nominal");
+  const auto& memory = json["memory"];
+  int64_t fixed = 0;
+  for (const char* part : {"embedding", "attention", "feed_forward", "norms_and_biases", "lm_head",
+                           "rope_tables", "activations", "kernel_workspaces"}) {
+    fixed += memory.at(std::string(part) + "_bytes").get<int64_t>();
+  }
+  EXPECT_EQ(memory["fixed_bytes"], fixed) << "the parts are the whole";
+  EXPECT_EQ(memory["kv_bytes"],
+            memory["block_bytes"].get<int64_t>() * memory["block_count"].get<int64_t>());
+  EXPECT_LE(fixed + memory["kv_bytes"].get<int64_t>(), memory["available_bytes"].get<int64_t>());
+  EXPECT_EQ(memory["kv_bytes_per_token"], 12288);
+  ASSERT_EQ(json["decode"].size(), 2u);
+  EXPECT_EQ(json["decode"][0]["fits"], true);
+  EXPECT_EQ(json["decode"][1]["fits"], false);
+  ASSERT_EQ(json["prefill"].size(), 1u);
+  EXPECT_EQ(json["prefill"][0]["kv_bytes"], 2048 * 12288);
+  EXPECT_EQ(json["prefill"][0]["transfers"].back()["link"], "NVLink");
+}
+
+// In the worker's words, and with a result for who plans on.
+TEST_F(PlanCommandTest, WhatDoesNotFitIsRefused) {
+  options_.question.gpu.memory_bytes = int64_t{1} << 30;
+  EXPECT_EQ(Run(), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("baton plan: RESOURCE_EXHAUSTED: the model does not fit"));
+  EXPECT_THAT(err_.str(), HasSubstr("[MODEL_TOO_LARGE]"));
+  EXPECT_THAT(out_.str(), HasSubstr("0 sequences of 2048 tokens fit"));
+  EXPECT_THAT(out_.str(), HasSubstr("does not fit"));
+  options_.json = true;
+  EXPECT_EQ(Run(), 1);
+  const auto json = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(json["fits"], false);
+  EXPECT_EQ(json["refusal"]["reason"], "MODEL_TOO_LARGE");
+  EXPECT_EQ(json["memory"]["block_count"], 0);
+  EXPECT_GT(json["memory"]["fixed_bytes"].get<int64_t>(), int64_t{1} << 30);
+}
+
+TEST_F(PlanCommandTest, WrongQuestionsAreAnsweredWithOneLine) {
+  options_.question.context = 40000;
+  EXPECT_EQ(Run(), 1);
+  EXPECT_EQ(out_.str(), "");
+  EXPECT_THAT(err_.str(), HasSubstr("[MAX_MODEL_LEN_TOO_LONG]"));
+  options_.question.context = 2048;
+  dir_.Write("config.json", "{");
+  EXPECT_EQ(Run(), 1);
+  EXPECT_THAT(err_.str(), HasSubstr("config.json"));
+}
+
+}  // namespace
+}  // namespace baton::cli

@@ -1,0 +1,252 @@
+#include "common/engine/serving_plan.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/backend/cuda/cuda_backend.h"
+#include "common/base/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/model_dir.h"
+
+namespace baton::engine {
+namespace {
+
+using ::baton::testing::ModelDir;
+using ::testing::HasSubstr;
+using Compute = backend::BackendOptions::Compute;
+
+constexpr char kQwen15[] = R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 1536,
+  "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
+  "intermediate_size": 8960, "vocab_size": 151936, "max_position_embeddings": 32768,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16", "rms_norm_eps": 1e-06,
+  "rope_theta": 1000000.0, "hidden_act": "silu", "use_sliding_window": false,
+  "max_window_layers": 28, "eos_token_id": 151643})";
+
+constexpr char kLatent[] = R"({"architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 2048,
+  "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
+  "intermediate_size": 10944, "vocab_size": 102400, "max_position_embeddings": 163840,
+  "kv_lora_rank": 512, "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "torch_dtype": "bfloat16"})";
+
+class ServingPlanTest : public ::testing::Test {
+ protected:
+  ServingPlanTest() {
+    dir_.Write("config.json", kQwen15);
+    question_.engine.model_dir = dir_.path();
+    question_.gpu = *FindGpu("t4");
+  }
+
+  const ModelDir dir_;
+  ServingQuestion question_;
+};
+
+// The promise: what is planned without a device is what a worker on one has, to the block and to
+// the byte of every part.
+TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
+  struct Case {
+    int compute_capability;
+    size_t device_bytes;
+    double utilization;
+    int block_tokens, max_num_seqs, max_num_batched_tokens, max_model_len, num_blocks;
+    int64_t kv_cache_bytes;
+  };
+  for (const Case& c :
+       {Case{75, 64 << 20, 0.9, 16, 4, 64, 0, 0, 0},
+        Case{80, (48 << 20) + 12345, 0.777, 32, 3, 48, 100, 0, 0},
+        Case{75, 80 << 20, 1, 64, 9, 200, 333, 0, 0}, Case{80, 64 << 20, 0.9, 16, 4, 64, 0, 77, 0},
+        Case{75, 64 << 20, 0.9, 16, 4, 64, 0, 0, 1'234'567}}) {
+    for (const char* shape : {"tiny-qwen2", "tiny-qwen2-bf16"}) {
+      SCOPED_TRACE(absl::StrCat(shape, " in ", c.device_bytes, " bytes"));
+      ServingQuestion question;
+      EngineOptions& options = question.engine;
+      options.model_dir = absl::StrCat(BATON_CHECKPOINT_DIR, "/", shape);
+      options.backend.gpu_memory_utilization = c.utilization;
+      options.backend.deterministic = true;  // the emulation has no cuBLAS
+      options.block_tokens = c.block_tokens;
+      options.max_num_seqs = c.max_num_seqs;
+      options.max_num_batched_tokens = c.max_num_batched_tokens;
+      options.max_model_len = c.max_model_len;
+      options.num_blocks = c.num_blocks;
+      options.kv_cache_bytes = c.kv_cache_bytes;
+      options.make_backend = [&](const backend::BackendOptions& backend) {
+        return backend::cuda::MakeBackendOn(
+            backend::cuda::MakeEmulatedRuntime(c.compute_capability, c.device_bytes, 1), nullptr,
+            backend);
+      };
+      question.context = 90;
+      question.gpu = {.name = "emulated",
+                      .compute_capability = c.compute_capability,
+                      .memory_bytes = static_cast<int64_t>(c.device_bytes),
+                      .bytes_per_second = 1e9,
+                      .flops_per_second = 1e12};
+      const auto plan = PlanServing(question);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      ASSERT_TRUE(plan->refusal.ok()) << plan->refusal;
+      const auto engine = Engine::Load(options);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      EXPECT_EQ(plan->memory.block_count, (*engine)->kv_pool().block_count);
+      EXPECT_EQ(plan->memory.block_bytes, (*engine)->kv_pool().block_stride_bytes);
+      EXPECT_THAT((*engine)->Description(), HasSubstr(plan->memory.ToString()));
+      // And refuses in the same words what the worker refuses.
+      options.num_blocks = 1 << 20;
+      const auto refused = PlanServing(question);
+      ASSERT_TRUE(refused.ok()) << refused.status();
+      EXPECT_EQ(ErrorReason(refused->refusal), "MODEL_TOO_LARGE");
+      EXPECT_THAT(std::string(Engine::Load(options).status().message()),
+                  HasSubstr(std::string(refused->refusal.message())));
+    }
+  }
+}
+
+// 1.5B by hand, with config.json alone.
+TEST_F(ServingPlanTest, MemoryOnAT4) {
+  question_.context = 8192;
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_TRUE(plan->refusal.ok()) << plan->refusal;
+  EXPECT_TRUE(plan->served());
+  EXPECT_EQ(plan->activation, backend::DType::kF16) << "a T4 multiplies no bfloat16";
+  EXPECT_EQ(plan->arena_bytes, static_cast<int64_t>(0.9 * (int64_t{14'930} << 20)) / 256 * 256);
+  // The file's bfloat16 embedding becomes float32.
+  EXPECT_EQ(plan->memory.weights.embedding.bytes, int64_t{151936} * 1536 * 4);
+  EXPECT_EQ(plan->memory.weights.lm_head.bytes, int64_t{151936} * 1536 * 2);
+  EXPECT_EQ(plan->memory.weights.attention.bytes, int64_t{28} * 2 * (2048 + 1536) * 1536);
+  EXPECT_EQ(plan->memory.weights.feed_forward.bytes, int64_t{28} * 2 * 3 * 8960 * 1536);
+  EXPECT_EQ(plan->memory.token_bytes, 28672);
+  EXPECT_GT(plan->memory.kernel_bytes, 32 << 20) << "cuBLAS alone takes that";
+  EXPECT_EQ(plan->memory.block_count,
+            (plan->arena_bytes - plan->memory.fixed_bytes()) / (16 * 28672));
+  EXPECT_EQ(plan->sequences, plan->memory.block_count / 512);
+  // Without cuBLAS, its workspace is blocks.
+  question_.engine.backend.deterministic = true;
+  EXPECT_NEAR(PlanServing(question_)->memory.block_count - plan->memory.block_count,
+              (32 << 20) / (16.0 * 28672), 1);
+}
+
+TEST_F(ServingPlanTest, Floors) {
+  question_.gpu = {.name = "g",
+                   .compute_capability = 75,
+                   .memory_bytes = int64_t{16} << 30,
+                   .bytes_per_second = 320e9,
+                   .flops_per_second = 24e12,
+                   .nvlink_bytes_per_second = 100e9};
+  question_.batches = {1, 8, 32, 4096};
+  question_.prompts = {2048};
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->decode.size(), 4u);
+  EXPECT_NEAR(plan->decode[0].floor_ms(), 9.83, 0.01);
+  EXPECT_NEAR(plan->decode[1].floor_ms(), 11.1, 0.05);
+  EXPECT_NEAR(plan->decode[2].floor_ms(), 15.5, 0.05);
+  EXPECT_NEAR(plan->decode[1].tokens_per_second(), 8e3 / 11.1, 4);
+  EXPECT_TRUE(plan->decode[2].fits);
+  EXPECT_FALSE(plan->decode[3].fits);
+  // Where products take longer than bytes, they are the floor.
+  question_.context = 16;
+  const DecodeFloor wide = PlanServing(question_)->decode[3];
+  EXPECT_EQ(wide.floor_ms(), wide.matrix_ms);
+  EXPECT_NEAR(wide.matrix_ms, 4096 * 2 * 1.5437e9 / 24e12 * 1e3, 3);
+
+  ASSERT_EQ(plan->prefill.size(), 1u);
+  const PrefillFloor& prefill = plan->prefill[0];
+  EXPECT_NEAR(prefill.floor_ms(), 239, 0.6);
+  EXPECT_NEAR(prefill.memory_ms, 9.65, 0.01);
+  EXPECT_EQ(prefill.kv_bytes, 2048 * 28672);
+  ASSERT_EQ(prefill.transfers.size(), 6u);
+  const TransferTime& slow = prefill.transfers[0];
+  EXPECT_EQ(slow.link, "1 GbE");
+  EXPECT_NEAR(slow.ms, 469.8, 0.1);
+  EXPECT_NEAR(slow.exposed_ms, 469.8 - prefill.floor_ms() * 27 / 28, 0.1);
+  EXPECT_NEAR(prefill.transfers[1].ms, 47, 0.05);
+  EXPECT_NEAR(prefill.transfers[1].exposed_ms, 47.0 / 28, 0.01) << "the last layer alone";
+  EXPECT_EQ(prefill.transfers[5].link, "NVLink");
+  EXPECT_NEAR(prefill.transfers[5].ms, 0.587, 0.001);
+}
+
+TEST_F(ServingPlanTest, AModelThatDoesNotFitIsRefusedAndStillCosted) {
+  question_.gpu.memory_bytes = int64_t{3} << 30;
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(ErrorReason(plan->refusal), "MODEL_TOO_LARGE");
+  EXPECT_EQ(plan->sequences, 0);
+  EXPECT_GT(plan->memory.weight_bytes, int64_t{3} << 30);
+  EXPECT_GT(plan->decode[0].floor_ms(), 12);
+  // Four bits make it fit.
+  question_.weights = model::WeightFormat{.bits = 4};
+  const auto small = PlanServing(question_);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_TRUE(small->refusal.ok()) << small->refusal;
+  EXPECT_LT(small->decode[0].bytes.weights, 0.5 * plan->decode[0].bytes.weights);
+}
+
+TEST_F(ServingPlanTest, QuantizationIsReadFromTheConfig) {
+  std::string text = kQwen15;
+  text.insert(1, R"("quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 64},)");
+  dir_.Write("config.json", text);
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->weights.bits, 4);
+  EXPECT_EQ(plan->weights.group_size, 64);
+  question_.weights = model::WeightFormat{};
+  EXPECT_EQ(PlanServing(question_)->weights.bits, 0);
+}
+
+TEST_F(ServingPlanTest, LatentAttentionIsCostedThoughNotServed) {
+  dir_.Write("config.json", kLatent);
+  question_.gpu = *FindGpu("h200");
+  const auto plan = PlanServing(question_);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_FALSE(plan->served());
+  EXPECT_THAT(std::string(plan->refusal.message()), HasSubstr("DeepseekV2ForCausalLM"));
+  EXPECT_EQ(plan->memory.token_bytes, 31'104);
+  EXPECT_EQ(plan->memory.block_count,
+            (plan->arena_bytes - plan->memory.weight_bytes) / (16 * 31'104));
+  EXPECT_EQ(plan->sequences, plan->memory.block_count / 128);
+  EXPECT_EQ(plan->prefill[0].kv_bytes, 512 * 31'104);
+}
+
+TEST_F(ServingPlanTest, WrongQuestions) {
+  const auto reason = [&] { return ErrorReason(PlanServing(question_).status()); };
+  question_.context = 32769;
+  EXPECT_EQ(reason(), "MAX_MODEL_LEN_TOO_LONG");
+  question_.context = 2048;
+  question_.engine.max_model_len = 32769;
+  EXPECT_EQ(reason(), "MAX_MODEL_LEN_TOO_LONG");
+  question_.engine.max_model_len = 0;
+  question_.engine.backend.compute = Compute::kBF16;
+  EXPECT_EQ(reason(), "BAD_OPTION") << "no bfloat16 on a T4";
+  question_.engine.backend.compute = Compute::kAuto;
+  question_.engine.backend.gpu_memory_utilization = 1.5;
+  EXPECT_EQ(reason(), "BAD_OPTION");
+  question_.engine.backend.gpu_memory_utilization = 0.9;
+  question_.engine.kv_cache_bytes = 1;
+  EXPECT_EQ(reason(), "KV_POOL_SIZE");
+  question_.engine.kv_cache_bytes = 0;
+  question_.gpu = {.name = "unheard-of"};
+  EXPECT_EQ(reason(), "BAD_OPTION");
+  question_.gpu = *FindGpu("t4");
+  question_.engine.model_dir += "/nothing";
+  EXPECT_TRUE(absl::IsNotFound(PlanServing(question_).status()));
+}
+
+TEST(GpuFactsTest, TheTableIsWhole) {
+  EXPECT_FALSE(FindGpu("T4").has_value());
+  EXPECT_FALSE(FindGpu("").has_value());
+  for (const std::string& name : GpuNames()) {
+    const auto gpu = FindGpu(name);
+    ASSERT_TRUE(gpu.has_value());
+    EXPECT_EQ(gpu->name, name);
+    EXPECT_EQ(gpu->rates, name == "t4" ? "sustained" : "nominal");
+    // Every GPU takes between 50 and 500 operations for a byte.
+    const double intensity = gpu->flops_per_second / gpu->bytes_per_second;
+    EXPECT_TRUE(intensity > 50 && intensity < 500) << name;
+    EXPECT_GT(gpu->memory_bytes, int64_t{14} << 30);
+  }
+  EXPECT_EQ(FindGpu("t4")->memory_bytes, int64_t{14'930} << 20);
+}
+
+}  // namespace
+}  // namespace baton::engine

@@ -1,0 +1,277 @@
+#include "common/model/model_costs.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+
+namespace baton::model {
+namespace {
+
+using backend::DType;
+
+constexpr char kQwen05[] = R"({"architectures": ["Qwen2ForCausalLM"], "hidden_size": 896,
+  "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+  "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 32768,
+  "tie_word_embeddings": true, "torch_dtype": "bfloat16"})";
+
+// DeepSeek-V2-Lite, as published.
+constexpr char kV2Lite[] = R"({"architectures": ["DeepseekV2ForCausalLM"], "hidden_size": 2048,
+  "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
+  "intermediate_size": 10944, "vocab_size": 102400, "max_position_embeddings": 163840,
+  "kv_lora_rank": 512, "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6,
+  "moe_intermediate_size": 1408, "first_k_dense_replace": 1, "torch_dtype": "bfloat16"})";
+
+template <class F>
+auto WithConfig(const std::string& text, F f) {
+  const auto document = ParseJson(text, "config.json");
+  EXPECT_TRUE(document.ok()) << document.status();
+  const auto fields = JsonFields::Make(*document, "config.json");
+  EXPECT_TRUE(fields.ok()) << fields.status();
+  return f(*fields);
+}
+
+ModelCosts Parsed(const std::string& text) {
+  return WithConfig(text, [](const JsonFields& fields) {
+    const auto costs = ParseCosts(fields);
+    EXPECT_TRUE(costs.ok()) << costs.status();
+    return costs.value_or(ModelCosts());
+  });
+}
+
+// A shape that the engine serves, from its spec.
+ModelConfig Spec(int layers, int query_heads, int kv_heads, int head_dim, int ffn, int hidden,
+                 int vocab, bool tied) {
+  ModelConfig config;
+  config.hidden_dim = hidden;
+  config.vocab_size = vocab;
+  config.tied_embeddings = tied;
+  LayerSpec layer;
+  layer.query_heads = query_heads;
+  layer.kv_heads = kv_heads;
+  layer.head_dim = head_dim;
+  layer.ffn_dim = ffn;
+  config.layers.assign(static_cast<size_t>(layers), layer);
+  return config;
+}
+
+double Milliseconds(double amount, double per_second) { return amount / per_second * 1e3; }
+
+// By hand: a layer of Qwen2.5-0.5B has 896·(896 + 2·128) + 896·896 elements of attention and
+// 3·896·4864 of feed-forward, 14,909,440 ·24 = 357,826,560; the embedding 896·151,936 =
+// 136,134,656.
+TEST(ModelCostsTest, Qwen05ByHand) {
+  const ModelCosts costs = Parsed(kQwen05);
+  EXPECT_EQ(costs.attention, "GQA");
+  ASSERT_EQ(costs.layers.size(), 24u);
+  EXPECT_EQ(costs.layers[0].attention_elements, 1'835'008);
+  EXPECT_EQ(costs.layers[0].ffn_elements, 13'074'432);
+  EXPECT_EQ(costs.kv_elements() * 2, 12'288);
+  const StepBytes step = DecodeStepBytes(costs, {}, DType::kF16, 8, 2048);
+  EXPECT_EQ(step.weights, 2.0 * (357'826'560 + 136'134'656) + 4.0 * 24 * 2 * 896);
+  EXPECT_EQ(step.kv, 8.0 * 2048 * 12'288);
+  // One token: two operations an element, and for each token seen 4·896 a layer.
+  EXPECT_EQ(DecodeStepFlops(costs, 1, 2048),
+            2.0 * (357'826'560 + 136'134'656) + 24.0 * 2048 * 4 * 896);
+  EXPECT_EQ(DecodeStepFlops(costs, 8, 2048), 8 * DecodeStepFlops(costs, 1, 2048));
+  EXPECT_EQ(PrefillFlops(costs, 1), 2.0 * (357'826'560 + 136'134'656) + 24.0 * 4 * 896);
+  EXPECT_EQ(PrefillFlops(costs, 2048),
+            2.0 * 357'826'560 * 2048 + 2.0 * 136'134'656 + 24.0 * 4 * 896 * (2048.0 * 2049 / 2));
+  // What is cached costs nothing but that later tokens look at it.
+  EXPECT_EQ(PrefillFlops(costs, 2048, 2047), DecodeStepFlops(costs, 1, 2048));
+}
+
+TEST(ModelCostsTest, SpecsAndFilesAgreeAndAreWhatTheDeviceHolds) {
+  ModelConfig config = Spec(24, 14, 2, 64, 4864, 896, 151936, true);
+  const ModelCosts spec = CostsOf(config), file = Parsed(kQwen05);
+  EXPECT_EQ(spec.layers[0].attention_elements, file.layers[0].attention_elements);
+  EXPECT_EQ(spec.layers[0].ffn_elements, file.layers[0].ffn_elements);
+  EXPECT_EQ(spec.layers[0].pair_flops, file.layers[0].pair_flops);
+  EXPECT_EQ(spec.kv_elements(), file.kv_elements());
+  EXPECT_EQ(spec.parameters(), file.parameters());
+  for (const WeightFormat& format : {WeightFormat{}, WeightFormat{.bits = 4, .group_size = 64}}) {
+    for (LayerSpec& layer : config.layers) layer.qkv_bias = layer.qk_norm = true;
+    const ModelCosts costs = CostsOf(config);
+    const WeightSizes sizes = WeightMemory(config, DType::kF16, DType::kF16, format);
+    const double element = BytesPerElement(format, DType::kF16);
+    EXPECT_DOUBLE_EQ(static_cast<double>(sizes.attention.bytes + sizes.feed_forward.bytes),
+                     24 * element * static_cast<double>(costs.layers[0].matrix_elements()));
+    EXPECT_EQ(sizes.vectors.bytes, 4 * (24 * costs.layers[0].vector_elements + 896));
+  }
+}
+
+// The floors table of the reference: context 2,048, 16-bit KV; a T4 at 320 GB/s and 24 TFLOPS, an
+// H200 at 4.3 TB/s and 790 TFLOPS. Its figures are rounded to what is given as the tolerance.
+TEST(ModelCostsTest, FloorsTable) {
+  struct Row {
+    const char* name;
+    ModelConfig config;
+    WeightFormat format;
+    double step_gb;
+    int64_t token_bytes;
+    double t4_ms[3];
+    double t4_prefill_ms;
+    double h200_ms[3];
+    double h200_prefill_ms;
+    double kv_mb, ten_gbe_ms;
+  };
+  const Row rows[] = {
+      {"Qwen2.5-0.5B",
+       Spec(24, 14, 2, 64, 4864, 896, 151936, true),
+       {},
+       0.99,
+       12'288,
+       {3.17, 3.72, 5.60},
+       69,
+       {.24, .28, .42},
+       2.1,
+       25,
+       20},
+      {"Qwen2.5-1.5B",
+       Spec(28, 12, 2, 128, 8960, 1536, 151936, true),
+       {},
+       3.09,
+       28'672,
+       {9.83, 11.1, 15.5},
+       239,
+       {.73, .83, 1.16},
+       7.3,
+       59,
+       47},
+      {"Llama-3.2-1B",
+       Spec(16, 32, 8, 64, 8192, 2048, 128256, true),
+       {},
+       2.47,
+       32'768,
+       {7.93, 9.40, 14.4},
+       178,
+       {.59, .70, 1.07},
+       5.4,
+       67,
+       54},
+      {"Llama-3.2-3B",
+       Spec(28, 24, 8, 128, 8192, 3072, 128256, true),
+       {},
+       6.43,
+       114'688,
+       {20.8, 26.0, 43.6},
+       511,
+       {1.55, 1.93, 3.24},
+       15.5,
+       235,
+       188},
+      {"Qwen2.5-7B int4",
+       Spec(28, 28, 4, 128, 18944, 3584, 152064, false),
+       {.bits = 4},
+       4.48,
+       57'344,
+       {14.4, 16.9, 25.7},
+       1149,
+       {1.07, 1.26, 1.92},
+       34.9,
+       117,
+       94},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.name);
+    const ModelCosts costs = CostsOf(row.config);
+    EXPECT_EQ(costs.kv_elements() * 2, row.token_bytes);
+    const int batches[] = {1, 8, 32};
+    for (int i = 0; i < 3; ++i) {
+      const StepBytes step = DecodeStepBytes(costs, row.format, DType::kF16, batches[i], 2048);
+      EXPECT_NEAR(step.weights / 1e9, row.step_gb, 0.005);
+      EXPECT_NEAR(Milliseconds(step.total(), 320e9) / row.t4_ms[i], 1, 0.005) << batches[i];
+      EXPECT_NEAR(Milliseconds(step.total(), 4.3e12), row.h200_ms[i], 0.0051) << batches[i];
+    }
+    const double flops = PrefillFlops(costs, 2048);
+    EXPECT_NEAR(Milliseconds(flops, 24e12) / row.t4_prefill_ms, 1, 0.008);
+    EXPECT_NEAR(Milliseconds(flops, 790e12) / row.h200_prefill_ms, 1, 0.012);
+    const double kv = 2048.0 * static_cast<double>(row.token_bytes);
+    EXPECT_NEAR(kv / 1e6, row.kv_mb, 0.51);
+    EXPECT_NEAR(Milliseconds(kv, 1.25e9), row.ten_gbe_ms, 0.51);
+  }
+}
+
+// The latent (512) and the rotated key (64) of 27 layers, 16 bits: 31,104 bytes a token, where
+// expanded heads would take 276,480.
+TEST(ModelCostsTest, LatentAttentionByHand) {
+  const ModelCosts costs = Parsed(kV2Lite);
+  EXPECT_EQ(costs.attention, "MLA");
+  EXPECT_EQ(costs.kv_elements() * 2, 31'104);
+  const LayerCosts& layer = costs.layers[5];
+  // q [16·192, 2048], kv_a [576, 2048], kv_b [16·256, 512], o [2048, 16·128].
+  EXPECT_EQ(layer.attention_elements, 3072 * 2048 + 576 * 2048 + 4096 * 512 + int64_t{2048} * 2048);
+  EXPECT_EQ(layer.pair_flops, 2 * 16 * (192 + 128));
+  // Layer 0 is dense; the others have a router, two shared experts and 64 of which six are picked.
+  EXPECT_EQ(costs.layers[0].experts, 0);
+  EXPECT_EQ(costs.layers[0].ffn_elements, int64_t{3} * 10944 * 2048);
+  EXPECT_EQ(layer.expert_elements, int64_t{3} * 1408 * 2048);
+  EXPECT_EQ(layer.ffn_elements, 2 * layer.expert_elements + 64 * 2048);
+  EXPECT_NEAR(static_cast<double>(costs.parameters()), 15.7e9, 0.05e9);
+  // Of one token six experts are read, of very many all; never more.
+  const auto experts = [&](int batch) {
+    const double all = DecodeStepBytes(costs, {}, DType::kF16, batch, 0).weights;
+    ModelCosts none = costs;
+    for (LayerCosts& each : none.layers) each.experts = 0;
+    const double rest = DecodeStepBytes(none, {}, DType::kF16, batch, 0).weights;
+    return (all - rest) / (26 * 2.0 * static_cast<double>(layer.expert_elements));
+  };
+  EXPECT_NEAR(experts(1), 6, 1e-6);
+  EXPECT_NEAR(experts(2), 12 - 36.0 / 64, 1e-6);
+  EXPECT_NEAR(experts(100'000), 64, 1e-6);
+}
+
+TEST(ModelCostsTest, WindowsBoundWhatIsSeen) {
+  ModelConfig config = Spec(2, 4, 1, 8, 32, 32, 100, true);
+  config.layers[1].window = 10;
+  const ModelCosts costs = CostsOf(config);
+  EXPECT_EQ(costs.attention, "MQA");
+  EXPECT_EQ(DecodeStepBytes(costs, {}, DType::kF16, 3, 100).kv, 3 * 2.0 * 16 * (100 + 10));
+  // Tokens seen by a prompt of 12: 78 in full, in the window of 10 1 + … + 10 + 10 + 10.
+  ModelConfig full = config;
+  full.layers[1].window = 0;
+  EXPECT_EQ(PrefillFlops(CostsOf(full), 12) - PrefillFlops(costs, 12), (78 - 75) * 4.0 * 32);
+}
+
+TEST(ModelCostsTest, WeightFormats) {
+  const auto parse = [](const std::string& quantization) {
+    return WithConfig("{" + quantization + "}",
+                      [](const JsonFields& fields) { return ParseWeightFormat(fields); });
+  };
+  EXPECT_FALSE(parse("")->quantized());
+  const auto gptq = parse(R"("quantization_config": {"quant_method": "gptq", "bits": 4,
+                             "group_size": 128})");
+  ASSERT_TRUE(gptq.ok()) << gptq.status();
+  EXPECT_EQ(gptq->bits, 4);
+  EXPECT_DOUBLE_EQ(BytesPerElement(*gptq, DType::kF16), (4 + 20.0 / 128) / 8);
+  EXPECT_EQ(BytesPerElement({}, DType::kBF16), 2);
+  const auto row = parse(R"("quantization_config": {"bits": 8, "group_size": -1})");
+  ASSERT_TRUE(row.ok()) << row.status();
+  EXPECT_EQ(MatrixBytes(3, 4096, *row, DType::kF16), 3 * (4096 + 3));
+  for (const char* bad : {R"("quantization_config": {"quant_method": "fp8", "bits": 8})",
+                          R"("quantization_config": {"bits": 5})",
+                          R"("quantization_config": {"bits": 4, "group_size": 0})",
+                          R"("quantization_config": {"quant_method": "gptq"})"}) {
+    EXPECT_FALSE(parse(bad).ok()) << bad;
+  }
+}
+
+TEST(ModelCostsTest, WhatAFileLacksIsNamed) {
+  for (const char* field : {"hidden_size", "num_hidden_layers", "kv_lora_rank", "v_head_dim",
+                            "intermediate_size", "num_experts_per_tok"}) {
+    std::string text = kV2Lite;
+    const std::string quoted = absl::StrCat("\"", field, "\"");
+    text.replace(text.find(quoted), quoted.size(), "\"other\"");
+    if (std::string(field) == "kv_lora_rank") {  // then it is not MLA: the sizes of heads count
+      EXPECT_EQ(Parsed(text).attention, "MHA");
+      continue;
+    }
+    const absl::Status status =
+        WithConfig(text, [](const JsonFields& fields) { return ParseCosts(fields).status(); });
+    EXPECT_NE(std::string(status.message()).find(field), std::string::npos) << status;
+  }
+}
+
+}  // namespace
+}  // namespace baton::model
