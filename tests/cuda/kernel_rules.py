@@ -172,7 +172,7 @@ NEVER = [
 def instructions(body):
     """The opcode of each instruction, with its suffixes."""
     # Inline assembly may put several on a line, and in braces.
-    return re.findall(r"(?:^|[;{])\s*(?:@!?%p\d+\s+)?([a-z]\w*(?:\.[\w:]+)*)\b", body, re.MULTILINE)
+    return re.findall(r"(?:^|[;{])\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)\b", body, re.MULTILINE)
 
 
 def kernel_breaches(name, arch, report, budget):
