@@ -31,7 +31,7 @@ endfunction()
 # there: one program, because each carries all kernels.
 function(baton_device_test name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS;FIXTURES" ${ARGN})
-  baton_test(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} baton_testing_devices)
+  baton_test(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} baton_testing_devices TIMEOUT 900)
   target_compile_definitions(${name} PRIVATE BATON_CHECKPOINT_DIR="${BATON_CHECKPOINT_DIR}")
   set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED "${ARG_FIXTURES}")
   list(TRANSFORM ARG_SRCS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
