@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/backend/quantized.h"
+
 namespace baton::model {
 namespace {
 
@@ -21,22 +23,28 @@ MemorySize WeightMemory(const ModelConfig& config, DType activation, DType store
   const int64_t element = static_cast<int64_t>(SizeOf(activation));
   const int64_t embedding_element = stored_embedding == activation ? element : kFloat;
   MemorySize size;
+  const auto add_matrix = [&](int64_t rows, int64_t cols, bool quantized) {
+    if (!quantized) return size.Add(rows * cols * element);
+    const WeightQuantization& quantization = *config.quantization;
+    const int64_t group = quantization.group_size < 0 ? cols : quantization.group_size;
+    size.Add(backend::QuantizedExtentOf(rows, cols, quantization.bits, group).size_bytes());
+  };
   size.Add(config.vocab_size * d * embedding_element);
   for (const LayerSpec& layer : config.layers) {
-    size.Add(d * kFloat);                     // attention_norm
-    size.Add(QkvWidth(layer) * d * element);  // qkv
+    size.Add(d * kFloat);  // attention_norm
+    add_matrix(QkvWidth(layer), d, layer.quantized.qkv);
     if (layer.qkv_bias) size.Add(QkvWidth(layer) * kFloat);
     if (layer.qk_norm) {
       size.Add(layer.head_dim * kFloat);
       size.Add(layer.head_dim * kFloat);
     }
-    size.Add(QWidth(layer) * d * element);               // attention_output
-    size.Add(d * kFloat);                                // ffn_norm
-    size.Add(2 * int64_t{layer.ffn_dim} * d * element);  // gate_up
-    size.Add(layer.ffn_dim * d * element);               // down
+    add_matrix(d, QWidth(layer), layer.quantized.attention_output);
+    size.Add(d * kFloat);  // ffn_norm
+    add_matrix(2 * int64_t{layer.ffn_dim}, d, layer.quantized.gate_up);
+    add_matrix(d, layer.ffn_dim, layer.quantized.down);
   }
-  size.Add(d * kFloat);                       // final_norm
-  size.Add(config.vocab_size * d * element);  // lm_head, tied or not
+  size.Add(d * kFloat);                                        // final_norm
+  add_matrix(config.vocab_size, d, config.lm_head_quantized);  // tied or not
   return size;
 }
 

@@ -92,6 +92,11 @@ class CudaBackend final : public Backend {
       absl::Span<const HostMatrix> stacked) override {
     return CudaMatrix::Make(stacked, activation_dtype_, *this, *staging_);
   }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
+      absl::Span<const QuantizedHostMatrix> stacked) override {
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     "--device cuda: quantised weights, expected float ones");
+  }
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
     return CudaRopeTable::Make(inverse_frequencies, max_positions, factor, *this, *staging_);
