@@ -113,6 +113,9 @@ struct StepLimits {
   int layers = 0;
   int hidden_dim = 0;
   int64_t vocab_size = 0;  // columns of the logits
+  // Of the widest quantised matrix; 0: none is. And whether there are any with an `order`.
+  int quantized_columns = 0;
+  bool reordered_columns = false;
 };
 
 // One token to draw, as model::SamplingParams and model::SamplingHistory say, which have checked

@@ -13,6 +13,7 @@
 #include "common/engine/device_draws.h"
 #include "common/engine/memory_plan.h"
 #include "common/model/checkpoint.h"
+#include "common/model/device_memory.h"
 #include "common/model/weights.h"
 
 namespace baton::engine {
@@ -155,6 +156,7 @@ backend::StepLimits ModelEngine::Limits() const {
   limits.layers = static_cast<int>(config_.layers.size());
   limits.hidden_dim = config_.hidden_dim;
   limits.vocab_size = config_.vocab_size;
+  model::SetQuantizedLimits(config_, &limits);
   return limits;
 }
 

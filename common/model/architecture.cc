@@ -114,6 +114,9 @@ absl::StatusOr<ModelConfig> ParseCommon(const JsonFields& config) {
   model.final_norm_eps = layer.norm_eps;
   BATON_RETURN_IF_ERROR(ParseDType(config, &model));
   BATON_ASSIGN_OR_RETURN(model.quantization, ParseQuantization(config));
+  if (model.quantization) {  // as far as a config tells; the checkpoint says which are not
+    for (LayerSpec& each : model.layers) each.quantized = {true, true, true, true};
+  }
   BATON_ASSIGN_OR_RETURN(model.rope_inverse_frequencies,
                          RopeInverseFrequencies(config, layer.head_dim, model.max_positions));
   BATON_ASSIGN_OR_RETURN(model.eos_token_ids, config.Ints("eos_token_id", 0, model.vocab_size - 1));

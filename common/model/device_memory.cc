@@ -28,6 +28,7 @@ MemorySize WeightMemory(const ModelConfig& config, DType activation, DType store
     const WeightQuantization& quantization = *config.quantization;
     const int64_t group = quantization.group_size < 0 ? cols : quantization.group_size;
     size.Add(backend::QuantizedExtentOf(rows, cols, quantization.bits, group).size_bytes());
+    if (quantization.reordered) size.Add(cols * int64_t{sizeof(int32_t)});
   };
   size.Add(config.vocab_size * d * embedding_element);
   for (const LayerSpec& layer : config.layers) {
@@ -46,6 +47,21 @@ MemorySize WeightMemory(const ModelConfig& config, DType activation, DType store
   size.Add(d * kFloat);                                        // final_norm
   add_matrix(config.vocab_size, d, config.lm_head_quantized);  // tied or not
   return size;
+}
+
+void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits) {
+  limits->quantized_columns = 0;
+  const auto add = [&](bool quantized, int64_t cols) {
+    if (!quantized) return;
+    limits->quantized_columns = std::max(limits->quantized_columns, static_cast<int>(cols));
+  };
+  for (const LayerSpec& layer : config.layers) {
+    add(layer.quantized.qkv || layer.quantized.gate_up, config.hidden_dim);
+    add(layer.quantized.attention_output, QWidth(layer));
+    add(layer.quantized.down, layer.ffn_dim);
+  }
+  add(config.lm_head_quantized, config.hidden_dim);
+  limits->reordered_columns = config.quantization && config.quantization->reordered;
 }
 
 MemorySize RopeMemory(const ModelConfig& config, int max_positions) {

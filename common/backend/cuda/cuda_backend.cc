@@ -19,6 +19,7 @@
 #include "common/backend/cuda/kernels/norm.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/kv_copier.h"
+#include "common/backend/cuda/quantized_matrix.h"
 #include "common/backend/cuda/workspace_sizes.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -94,8 +95,7 @@ class CudaBackend final : public Backend {
   }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
       absl::Span<const QuantizedHostMatrix> stacked) override {
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     "--device cuda: quantised weights, expected float ones");
+    return CudaQuantizedMatrix::Make(stacked, activation_dtype_, *this, *staging_);
   }
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
@@ -161,6 +161,7 @@ class CudaBackend final : public Backend {
   unsigned* counters_ = nullptr;
   float* totals_ = nullptr;
   BlockPair* copied_blocks_ = nullptr;  // [kCopiedBlocksAtOnce]
+  QuantizedWorkspaces quantized_;
 };
 
 absl::Status CudaBackend::Initialize() {
@@ -200,6 +201,9 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
     BATON_ASSIGN_OR_RETURN(void* const products, Keep(sizes.products));
     products_->SetWorkspace(products);
   }
+  quantized_.sizes = sizes.quantized;
+  BATON_ASSIGN_OR_RETURN(quantized_.dequantized, Keep(sizes.quantized.dequantized));
+  BATON_ASSIGN_OR_RETURN(quantized_.reordered, Keep(sizes.quantized.reordered));
   partials_ = static_cast<float*>(partials);
   counters_ = static_cast<unsigned*>(counters);
   totals_ = static_cast<float*>(totals);
@@ -264,10 +268,11 @@ void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buff
   CheckRows(x, x.rows, weight.in_features());
   BATON_CHECK_EQ(out.rows, x.rows);
   BATON_CHECK_EQ(out.cols, weight.out_features());
+  const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&weight);
   const MatMulLaunch launch = {
       .x = x.data,
       .x_stride = x.row_stride,
-      .w = static_cast<const CudaMatrix&>(weight).data(),
+      .w = quantized != nullptr ? nullptr : static_cast<const CudaMatrix&>(weight).data(),
       .bias = bias == nullptr ? nullptr : F32(*bias, out.cols),
       .out = F32(out),
       .out_stride = out.row_stride,
@@ -276,6 +281,10 @@ void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buff
       .k = static_cast<int>(weight.in_features()),
   };
   if (launch.rows == 0) return;
+  if (quantized != nullptr) {
+    return MultiplyQuantized(launch, *quantized, activation_dtype_, quantized_, products_.get(),
+                             stream_);
+  }
   if (products_ != nullptr && products_->MatMul(launch, activation_dtype_, stream_)) return;
   LaunchMatMul(launch, activation_dtype_, stream_);
 }

@@ -60,6 +60,7 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
       static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
   sizes.sampler = DeviceSampler::DeviceBytes(limits);
   sizes.products = products_bytes;
+  sizes.quantized = QuantizedWorkspaces::For(limits);
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
   const int64_t chunk_bytes =
       2 * heads * limits.block_tokens * limits.head_dim * static_cast<int64_t>(SizeOf(activation));
@@ -69,7 +70,7 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
 
 size_t WorkspaceSizes::total() const {
   return upload + partials + counters + totals + sampler + products + copied_blocks + copier +
-         8 * Arena::kAlignment;
+         quantized.dequantized + quantized.reordered + 10 * Arena::kAlignment;
 }
 
 }  // namespace baton::backend::cuda
