@@ -85,21 +85,21 @@ void Rows::FillTileRow(int64_t row, int64_t column_tile, uint8_t* to) const {
   const int64_t tile_cols = kQuantizedTileRowBytes * 8 / bits;
   // What stands for 0 (as near as can be: a zero point may be one beyond the values).
   const int padding = std::min<int>(zeros[matrix->groups() - 1], (1 << bits) - 1);
-  const int value_bytes = bits;  // of eight columns
+  const int chunk_bytes = bits;  // of eight columns
   for (int64_t i = 0; i < tile_cols / 8; ++i) {
     const int64_t column = column_tile * tile_cols + i * 8;
     const int64_t step = i / 4, member = i % 4;
-    uint64_t packed = 0;
-    for (int e = 0; e < 8; ++e) {
-      int value = padding;
-      if (column < matrix->cols) {
-        const int64_t c = column + e;
-        value = bits == 8 ? values[c] : values[c / 2] >> (c % 2 * 4) & 0xf;
-      }
-      const int word = bits == 4 ? 0 : e / 4;
-      packed |= static_cast<uint64_t>(value) << (word * 32 + PlaceOfElement(e, bits) * bits);
+    uint8_t* chunk = to + member * 16 + step * chunk_bytes;
+    if (column >= matrix->cols) {
+      std::memset(chunk, bits == 8 ? padding : padding * 0x11, static_cast<size_t>(chunk_bytes));
+      continue;
     }
-    std::memcpy(to + member * 16 + step * value_bytes, &packed, static_cast<size_t>(value_bytes));
+    for (int at = 0; at < chunk_bytes; at += 4) {
+      uint32_t word;
+      std::memcpy(&word, values + column * bits / 8 + at, sizeof(word));
+      word = PlaceElements(word, bits);
+      std::memcpy(chunk + at, &word, sizeof(word));
+    }
   }
 }
 

@@ -28,6 +28,16 @@ BATON_INDEX_MAP int PlaceOfElement(int element, int bits) {
   const int in_word = bits == 4 ? element : element % 4;
   return in_word / 2 + in_word % 2 * (16 / bits);
 }
+// A word of values in order, the first lowest, to one of values in their places.
+BATON_INDEX_MAP uint32_t PlaceElements(uint32_t word, int bits) {
+  if (bits == 8) return (word & 0xff0000ffu) | (word >> 8 & 0xff00u) | (word & 0xff00u) << 8;
+  uint32_t halves[2] = {word & 0x0f0f0f0fu, word >> 4 & 0x0f0f0f0fu};
+  for (uint32_t& half : halves) {
+    half = (half | half >> 4) & 0x00ff00ffu;
+    half = (half | half >> 8) & 0x0000ffffu;
+  }
+  return halves[0] | halves[1] << 16;
+}
 BATON_INDEX_MAP int StepsATile(int bits) { return 16 / bits; }
 
 struct QuantizedView {

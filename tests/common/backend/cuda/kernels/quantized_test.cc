@@ -37,6 +37,11 @@ TEST(CudaQuantizedMapTest, PlacesAreAPermutationInPairs) {
         }
       }
       EXPECT_EQ(places.size(), static_cast<size_t>(32 / bits));
+      for (int i = 0; i < 32 / bits; ++i) {
+        const uint32_t one = (1u << bits) - 2;  // not symmetric
+        EXPECT_EQ(PlaceElements(one << i * bits, bits),
+                  one << PlaceOfElement(word * 4 + i, bits) * bits);
+      }
     }
   }
 }
@@ -252,7 +257,7 @@ TEST_F(CudaQuantizedTest, ARowIsTheSameInEveryBatch) {
   }
 }
 
-// Every slice of a matrix, at a workspace that takes a few rows of it.
+// Every slice of a matrix, at a workspace that takes a row tile of it and a half.
 TEST_F(CudaQuantizedTest, SlicesAreTheWhole) {
   SCOPED_TRACE(seed_);
   const int cols = 64, rows = 70;
@@ -267,14 +272,15 @@ TEST_F(CudaQuantizedTest, SlicesAreTheWhole) {
   for (int i = 0; i < rows * cols; ++i) {
     reinterpret_cast<uint16_t*>(x.data())[i] = Half::FromF32(normal(random_));
   }
-  std::vector<float> bias(static_cast<size_t>(n), 0.5f);
+  std::vector<float> bias(static_cast<size_t>(n));
+  for (float& value : bias) value = normal(random_);
   std::vector<float> outs[2];
-  for (const int slice_rows : {8, 4096}) {
+  for (const int slice_rows : {12, 4096}) {
     std::vector<Vec16> memory(static_cast<size_t>(slice_rows * cols) / 8);
     QuantizedWorkspaces workspaces;
     workspaces.sizes.dequantized = memory.size() * sizeof(Vec16);
     workspaces.dequantized = memory.data();
-    std::vector<float>& out = outs[slice_rows == 8];
+    std::vector<float>& out = outs[slice_rows == 12];
     out.assign(static_cast<size_t>(rows * n), NAN);
     MultiplyQuantized({.x = x.data(),
                        .x_stride = cols,
