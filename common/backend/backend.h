@@ -96,7 +96,8 @@ class KvCopier {
   // are; null: they have been so for long.
   virtual void Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
                     std::byte* host) = 0;
-  // No step reads the blocks before it returns: the caller's promise.
+  // No step, CopyBlocks or CopyToDevice that reads or writes the blocks is under way, nor begins
+  // before it returns: the caller's promise.
   virtual void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) = 0;
 };
 
@@ -183,8 +184,9 @@ class Backend {
   // The largest Allocate that would succeed; nothing where memory is the host's, which others use.
   virtual std::optional<size_t> FreeBytes() const { return std::nullopt; }
 
-  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much.
-  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;  // zeroed
+  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the order
+  // of the compute stream.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
   virtual void CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t size_bytes) = 0;  // waits
   // Several matrices with one in_features, stacked by rows into one (q, k and v; gate and up).
@@ -200,7 +202,8 @@ class Backend {
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
   virtual std::unique_ptr<Event> RecordEvent() = 0;
-  // For KvPool.copier; null if the host can address the pool.
+  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the pool's
+  // zeroing.
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
 
   // Operations. rows = rows of the batch.

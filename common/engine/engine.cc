@@ -54,6 +54,7 @@ class ModelEngine final : public Engine {
   void CopyBlocks(absl::Span<const kv::BlockId> sources,
                   absl::Span<const kv::BlockId> targets) override {
     backend_->CopyBlocks(pool_, sources, targets);
+    if (copier_ != nullptr) backend_->RecordEvent()->Wait();  // it may write to the sources next
   }
   void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override {
     for (size_t i = 0; i < blocks.size(); ++i) {
@@ -64,6 +65,7 @@ class ModelEngine final : public Engine {
     for (size_t i = 0; i < blocks.size(); ++i) {
       backend_->CopyToDevice(Block(blocks[i]), host + i * block_bytes(), block_bytes());
     }
+    if (copier_ != nullptr) backend_->RecordEvent()->Wait();  // it may read the blocks next
   }
   std::string Description() const override {
     const std::string device = backend_->Description();

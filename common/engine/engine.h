@@ -62,7 +62,8 @@ class Engine {
   // REQUIRES: 1 <= rows <= max_num_batched_tokens, at most max_num_seqs entries.
   virtual std::vector<StepResult> Step(const Batch& batch,
                                        model::LayerObserver* observer = nullptr) = 0;
-  // Copies whole blocks, all layers: targets[i] = sources[i]. For copy-on-write.
+  // Copies whole blocks, all layers: targets[i] = sources[i]. For copy-on-write. This and WriteBlocks
+  // wait where kv_pool().copier is another way to the blocks.
   virtual void CopyBlocks(absl::Span<const kv::BlockId> sources,
                           absl::Span<const kv::BlockId> targets) = 0;
   // Whole blocks, all layers, to and from host memory: block after block of

@@ -112,11 +112,11 @@ def main():
             continue
         assert False, f"expected a refusal of {wrong}"
     # The list of the tree itself can be read, and no part is missing from it.
-    rows = gpu_check.parse_list((ROOT / "tests/cuda" / gpu_check.LIST).read_text(encoding="utf-8"))
+    rows, data = gpu_check.parse_list((ROOT / "tests/cuda" / gpu_check.LIST).read_text(encoding="utf-8"))
     assert {r.part for r in rows} == set(gpu_check.PARTS), rows
     assert sum(r.seconds for r in rows) > 0
-    for data in gpu_check.DATA:
-        assert (ROOT / data).exists(), f"{data}: scripts/gpu-check packs it, but there is none"
+    for path in data:
+        assert (ROOT / path).exists(), f"{path}: scripts/gpu-check packs it, but there is none"
     if gpu_check.gpu_line() is None:
         with tempfile.TemporaryDirectory() as folder:
             pack = Path(folder)

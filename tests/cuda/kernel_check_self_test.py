@@ -123,6 +123,10 @@ def test_rules():
             (75, "rcp.approx.ftz.f32 %f1, %f2;", "as the chip likes"),
             (75, "{add.f16 %rs1,%rs2,%rs3;", "16 bits"),
             (75, "{ mov.b32 %r1, %r2; add.f32 %f1, %f2, %f3; }", "may be contracted"),
+            (75, "atom.shared.add.u64 %rd1, [%rd2], %rd3;", "compare-and-swap"),
+            (90, "atom.relaxed.cta.shared::cta.add.u64 %rd1, [%rd2], %rd3;", "compare-and-swap"),
+            (90, "atom.shared.cas.b64 %rd1, [%rd2], %rd3, %rd4;", "compare-and-swap"),
+            (75, "atom.add.u64 %rd1, [%rd2], %rd3;", "compare-and-swap"),
             (75, "call.uni (retval0), sinf, (param0);", "calls a function"),
             (75, "add.rn.f64 %fd1, %fd2, %fd3;", "no double precision"),
             (75, "cvt.f64.f32 %fd1, %f1;", "no double precision")):
@@ -134,6 +138,8 @@ def test_rules():
     expect(breaches(with_line(OLD, "mul.rn.f16x2 %r1, %r2, %r3;"), budget=marked),
            "lacks sub.rn.f16x2")
     expect(breaches(with_line(both, "fma.rn.f16x2 %r1, %r2, %r3, %r4;"), budget=marked), "fma.rn.f16x2")
+    for line in ("atom.shared.add.u32 %r1, [%r2], %r3;", "atom.global.add.u64 %rd1, [%rd2], %rd3;"):
+        expect(breaches(with_line(OLD, line)))
     expect(breaches(with_line(dataclasses.replace(OLD, source="sampling.cu"),
                               "add.rn.f64 %fd1, %fd2, %fd3;")))
 

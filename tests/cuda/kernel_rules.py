@@ -166,6 +166,8 @@ NEVER = [
     (r"mma\.\S*\.f16\.f16\.f16\.f16\b", "accumulates in 16 bits, expected f32"),
     (r"(div\.full|(div|sqrt|rsqrt|rcp|sin|cos|lg2|tanh)\.approx)\S*",
      "is rounded as the chip likes, expected .rn (Divide, SquareRoot)"),
+    (r"atom\.((\w+\.)*shared(::cta)?\.)?(add\.[us]64|cas\.)",
+     "is a loop of compare-and-swap in shared memory, expected 32-bit sums"),
     (r"(call|call\.uni)\b", "calls a function, expected all of a kernel in line"),
 ]
 

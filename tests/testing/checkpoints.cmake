@@ -25,3 +25,30 @@ function(baton_checkpoint name)
             ${ARG_SHAPE} ${BATON_CHECKPOINTS_MADE}/${name} ${ARG_ARGS})
   set_tests_properties(checkpoint_${name} PROPERTIES FIXTURES_SETUP checkpoint_${name} TIMEOUT 120)
 endfunction()
+
+# baton_device_test(engine_test SRCS a_test.cc DEPS room FIXTURES checkpoint_x): a test on the devices of
+# devices.h. Where CUDA is built, devices_gpu_test has the sources of all of them, for the GPU that is
+# there: one program, because each carries all kernels.
+function(baton_device_test name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;FIXTURES" ${ARGN})
+  baton_test(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} baton_testing_devices)
+  target_compile_definitions(${name} PRIVATE BATON_CHECKPOINT_DIR="${BATON_CHECKPOINT_DIR}")
+  set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED "${ARG_FIXTURES}")
+  list(TRANSFORM ARG_SRCS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  foreach(list SRCS DEPS FIXTURES)
+    set_property(GLOBAL APPEND PROPERTY baton_device_tests_${list} ${ARG_${list}})
+  endforeach()
+endfunction()
+
+# After all of them.
+function(baton_device_tests_on_gpu name)
+  foreach(list SRCS DEPS FIXTURES)
+    get_property(${list} GLOBAL PROPERTY baton_device_tests_${list})
+    list(REMOVE_DUPLICATES ${list})
+  endforeach()
+  baton_test(${name} SRCS ${SRCS} ${PROJECT_SOURCE_DIR}/tests/testing/gpu_main.cc
+             DEPS ${DEPS} baton_testing_gpu_devices)
+  target_compile_definitions(${name} PRIVATE BATON_CHECKPOINT_DIR="${BATON_CHECKPOINT_DIR}")
+  set_tests_properties(${name} PROPERTIES
+    FIXTURES_REQUIRED "${FIXTURES}" SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
+endfunction()

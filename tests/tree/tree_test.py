@@ -57,8 +57,16 @@ BANNED_NAME = re.compile(r"(^|_)(manager|util|helper|impl)s?(_|\.|$)")
 # ---- Exceptions, each with its reason -----------------------------------------------------------
 
 UNMIRRORED_TESTS = {
+    "tests/common/backend/cuda/backend_test.cc":
+        "tests backend.h on every device",
+    "tests/common/backend/cuda/backend_kv_test.cc":
+        "the second half of backend_test.cc: the KV pool",
     "tests/common/engine/one_answer_test.cc":
         "engine_test.cc asks whether a step is right; this, whether all ways there agree",
+    "tests/common/backend/cuda/simt/emulated_arithmetic_test.cc":
+        "tests emulated.cc: 16-bit floats and products",
+    "tests/common/backend/cuda/simt/emulated_machine_test.cc":
+        "tests emulated.cc: blocks, warps, copies, and breaches of their rules",
     "tests/common/backend/cpu/vector_ops_test.cc":
         "vector_kernels.h is compiled once per instruction set: tested through the backend",
     "tests/common/tokenizer/tokenizer_golden_test.cc":

@@ -43,7 +43,7 @@ AttentionPlan PlanAttention(absl::Span<const SequenceEntry> sequences, int group
       for (int first = 0; first < packed; first += kRowTile) {
         const int splits = Splits(sequence, group, first, kRowTile);
         partials += splits;
-        blocks += Tiles(splits, kAttentionWarps);
+        blocks += splits;
       }
       const auto items =
           static_cast<int>(plan.split_items.size() + plan.tile_items.size()) + tiles_to_come;
@@ -56,8 +56,8 @@ AttentionPlan PlanAttention(absl::Span<const SequenceEntry> sequences, int group
           item.first_partial = plan.partials;
           item.row_tile = plan.row_tiles++;
           plan.partials += item.split_count;
-          for (int split = 0; split < item.split_count; split += kAttentionWarps) {
-            item.first_split = split;
+          for (int split = 0; split < item.split_count; ++split) {
+            item.split = split;
             plan.split_items.push_back(item);
           }
         }
@@ -84,7 +84,7 @@ AttentionRoom RoomFor(int max_rows, int max_sequences, int max_positions, int gr
       static_cast<int>(std::min<int64_t>(int64_t{room.row_tiles} * splits, max_partials));
   // Of each sequence one block may be partly filled.
   room.tile_items = Tiles(int64_t{max_rows} * group, kTileRows) + sequences;
-  room.items = room.tile_items + room.row_tiles + Tiles(room.partials, kAttentionWarps);
+  room.items = room.tile_items + room.partials;
   return room;
 }
 

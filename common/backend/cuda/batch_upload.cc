@@ -102,6 +102,9 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
   const auto [least, greatest] = std::minmax_element(batch.tokens.begin(), batch.tokens.end());
   to.least_token = *least;
   to.greatest_token = *greatest;
+  for (const int32_t row : batch.logit_rows) {
+    BATON_CHECK(row >= 0 && row < to.rows) << "logit row " << row;
+  }
 
   Packer packer(slot.pinned, slot.device, SlotBytes(limits_, room_));
   packer.Copy(batch.tokens, &to.d_tokens);
@@ -126,7 +129,7 @@ std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
   for (const SequenceRows& sequence : batch.sequences) {
     BATON_CHECK_EQ(sequence.first_row, row);
     const int end = sequence.context + sequence.row_count;
-    BATON_CHECK(sequence.row_count > 0 && end <= limits_.max_positions)
+    BATON_CHECK(sequence.row_count > 0 && sequence.context >= 0 && end <= limits_.max_positions)
         << sequence.row_count << " rows behind " << sequence.context << " tokens";
     entries[index] = {row, sequence.row_count, sequence.context, block};
     for (int i = 0; i < sequence.row_count; ++i, ++row) {

@@ -2,9 +2,11 @@
 
 #include <array>
 #include <bit>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -12,12 +14,17 @@
 #include "common/backend/cuda/products.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 
 namespace baton::backend::cuda {
 namespace {
 
 // What NVIDIA recommends for Hopper, and enough for all before it.
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+// Of the operands' first elements: rows of a step's tensors begin no better aligned.
+constexpr uint32_t kAlignment = 16;
+// About a kilobyte each; beyond it, all are made anew.
+constexpr size_t kMaxOperands = 4096;
 
 void Check(cublasStatus_t status, const char* call) {
   BATON_CHECK(status == CUBLAS_STATUS_SUCCESS) << call << ": " << cublasLtGetStatusString(status);
@@ -60,33 +67,68 @@ class CublasProducts final : public Products {
   void SetWorkspace(void* device) override { workspace_ = device; }
 
   bool MatMul(const MatMulLaunch& launch, DType dtype, Stream stream) override {
-    const Operands operands = Describe(launch, dtype);
-    const auto bucket = std::bit_ceil(static_cast<unsigned>(launch.rows));
-    const Key key = {bucket, launch.n, launch.k, dtype, launch.bias != nullptr};
-    auto found = algorithms_.find(key);
-    if (found == algorithms_.end()) {
-      MatMulLaunch largest = launch;
-      largest.rows = static_cast<int>(bucket);
-      const Operands of_bucket = Describe(largest, dtype);
-      found = algorithms_.emplace(key, Find(of_bucket)).first;
+    const Operands& operands = OperandsOf(launch, dtype);
+    const auto bucket = static_cast<int>(std::bit_ceil(static_cast<unsigned>(launch.rows)));
+    const Key key = {launch.rows, launch.n, launch.k, dtype, launch.bias != nullptr};
+    auto exact = of_rows_.find(key);
+    if (exact == of_rows_.end()) {
+      const Algorithm& algorithm = OfBucket(launch, dtype, bucket);
+      if (algorithm && Run(operands, *algorithm, launch, stream)) return true;
+      // What serves the bucket's largest need not serve this one.
+      exact = of_rows_.emplace(key, launch.rows == bucket ? std::nullopt : Find(operands)).first;
     }
-    if (!found->second) return false;
+    if (exact->second && Run(operands, *exact->second, launch, stream)) return true;
+    exact->second.reset();
+    if (told_.emplace(launch.n, launch.k).second) {
+      BATON_LOG(Warning) << "cuBLASLt has no algorithm for " << launch.rows << " x " << launch.k
+                         << " times " << launch.k << " x " << launch.n << " in " << Name(dtype)
+                         << ": such products take the deterministic kernels, which are slower";
+    }
+    return false;
+  }
+
+ private:
+  using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
+  // Rows, n, k, and whether there is a bias.
+  using Key = std::tuple<int, int, int, DType, bool>;
+  // Rows, n, k, strides of x and of out, and the bias.
+  using Shape = std::tuple<int, int, int, DType, int64_t, int64_t, const float*>;
+
+  // False if the algorithm serves no such product: nothing was enqueued.
+  bool Run(const Operands& operands, const cublasLtMatmulAlgo_t& algorithm,
+           const MatMulLaunch& launch, Stream stream) const {
     const float one = 1, zero = 0;
     const cublasStatus_t status = cublasLtMatmul(
         handle_, operands.description.get(), &one, launch.w, operands.w.get(), launch.x,
         operands.x.get(), &zero, launch.out, operands.out.get(), launch.out, operands.out.get(),
-        &*found->second, workspace_, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
-    // An algorithm that serves the bucket's largest but not this one: ours do, from now on.
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
-      found->second.reset();
-      return false;
-    }
+        &algorithm, workspace_, kWorkspaceBytes, static_cast<cudaStream_t>(stream));
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return false;
     Check(status, "cublasLtMatmul");
     return true;
   }
 
- private:
-  using Key = std::tuple<unsigned, int, int, DType, bool>;
+  // Valid until the next call.
+  const Operands& OperandsOf(const MatMulLaunch& launch, DType dtype) {
+    const Shape shape = {launch.rows,     launch.n,          launch.k,   dtype,
+                         launch.x_stride, launch.out_stride, launch.bias};
+    auto found = operands_.find(shape);
+    if (found == operands_.end()) {
+      if (operands_.size() == kMaxOperands) operands_.clear();
+      found = operands_.emplace(shape, Describe(launch, dtype)).first;
+    }
+    return found->second;
+  }
+
+  const Algorithm& OfBucket(const MatMulLaunch& launch, DType dtype, int bucket) {
+    const Key key = {bucket, launch.n, launch.k, dtype, launch.bias != nullptr};
+    auto found = of_buckets_.find(key);
+    if (found == of_buckets_.end()) {
+      MatMulLaunch largest = launch;
+      largest.rows = bucket;
+      found = of_buckets_.emplace(key, Find(Describe(largest, dtype))).first;
+    }
+    return found->second;
+  }
 
   static Operands Describe(const MatMulLaunch& launch, DType dtype) {
     const cudaDataType_t type = dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
@@ -115,26 +157,40 @@ class CublasProducts final : public Products {
           "cublasLtMatmulDescSetAttribute");
   }
 
-  std::optional<cublasLtMatmulAlgo_t> Find(const Operands& operands) const {
+  template <class T>
+  static void SetPreference(cublasLtMatmulPreference_t preference,
+                            cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+    Check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute");
+  }
+
+  Algorithm Find(const Operands& operands) const {
     cublasLtMatmulPreference_t made = nullptr;
     Check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
-    const size_t workspace = kWorkspaceBytes;
-    Check(cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                               &workspace, sizeof(workspace)),
-          "cublasLtMatmulPreferenceSetAttribute");
+    SetPreference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
+    for (const auto attribute :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      SetPreference(made, attribute, kAlignment);
+    }
     cublasLtMatmulHeuristicResult_t result = {};
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle_, operands.description.get(), operands.w.get(), operands.x.get(), operands.out.get(),
         operands.out.get(), made, 1, &result, &count);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0) return std::nullopt;
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
+    Check(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (count == 0) return std::nullopt;
     return result.algo;
   }
 
   const cublasLtHandle_t handle_;
   void* workspace_ = nullptr;
-  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> algorithms_;
+  std::map<Key, Algorithm> of_buckets_;
+  std::map<Key, Algorithm> of_rows_;  // that their bucket's does not serve; none: ours do
+  std::map<Shape, Operands> operands_;
+  std::set<std::pair<int, int>> told_;  // (n, k)
 };
 
 }  // namespace

@@ -358,6 +358,7 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .sequences = cuda.d_sequences,
       .tables = cuda.d_tables,
       .items = cuda.d_split_items,
+      .item_count = nullptr,
       .partials = partials_,
       .counters = counters_,
       .totals = totals_,
@@ -418,10 +419,12 @@ std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
   BATON_CHECK_LE(CudaKvCopier::DeviceBytes(chunk_bytes), copier_staging_->size_bytes());
   auto copier = CudaKvCopier::Make(pool, std::move(copier_staging_), *runtime_);
   BATON_CHECK(copier.ok()) << copier.status();
+  // The pool and the staging are zeroed on the compute stream, which the copier does not wait for.
+  runtime_->Synchronize(stream_);
   return *std::move(copier);
 }
 
-// The type to compute in, if the device multiplies what was asked for.
+// The type to compute in, if kernels for that capability multiply what was asked for.
 absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_capability) {
   const bool has_bf16 = compute_capability >= 80;
   switch (compute) {
@@ -431,10 +434,11 @@ absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_c
       return DType::kF16;
     case BackendOptions::Compute::kBF16:
       if (has_bf16) return DType::kBF16;
-      return InvalidField("BAD_OPTION", "--dtype",
-                          absl::StrCat("bfloat16 given, but the GPU has compute capability ",
-                                       compute_capability / 10, ".", compute_capability % 10,
-                                       ", expected 8.0 or newer, or float16"));
+      return InvalidField(
+          "BAD_OPTION", "--dtype",
+          absl::StrCat("bfloat16 given, but the GPU, or what this program was ",
+                       "compiled for, has compute capability ", compute_capability / 10, ".",
+                       compute_capability % 10, ", expected 8.0 or newer, or float16"));
     case BackendOptions::Compute::kF32:
       break;
   }
@@ -449,21 +453,23 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> 
                                                        const BackendOptions& options) {
   const DeviceProperties& device = runtime->properties();
   const int capability =
-      options.as_t4 ? std::min(75, device.compute_capability) : device.compute_capability;
+      options.as_t4 ? std::min(75, device.kernel_capability) : device.kernel_capability;
   const size_t total = options.as_t4 ? std::min(kT4Bytes, device.total_bytes) : device.total_bytes;
   BATON_ASSIGN_OR_RETURN(const DType dtype, ChooseDType(options.compute, capability));
   // The share is of the whole device; what others use of it comes off.
   const size_t used = device.total_bytes - device.free_bytes;
   const auto share =
       static_cast<size_t>(options.gpu_memory_utilization * static_cast<double>(total));
-  if (share <= used) {
+  if (share <= used || device.free_bytes <= device.reserved_bytes) {
     return MakeError(
         absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
         absl::StrCat(device.name, ": --gpu-memory-utilization ", options.gpu_memory_utilization,
                      " of ", total >> 20, " MiB is ", share >> 20, " MiB, of which others use ",
-                     used >> 20, ": expected more than those"));
+                     used >> 20, ": expected more than those, and more free ones than the ",
+                     device.reserved_bytes >> 20, " MiB that CUDA's kernels are left"));
   }
-  const size_t arena_bytes = (share - used) / Arena::kAlignment * Arena::kAlignment;
+  const size_t arena_bytes = std::min(share - used, device.free_bytes - device.reserved_bytes) /
+                             Arena::kAlignment * Arena::kAlignment;
   BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(arena_bytes));
   auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
                                                static_cast<std::byte*>(base), arena_bytes);

@@ -1,12 +1,14 @@
 // The CUDA side of runtime.h.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/runtime.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -15,6 +17,8 @@ namespace baton::backend::cuda {
 namespace {
 
 constexpr int kOldest = 75;
+// Kernels, cuBLASLt's too, are loaded when they are first launched.
+constexpr size_t kReservedBytes = size_t{256} << 20;
 
 void Check(cudaError_t error, const char* call) {
   BATON_CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorString(error);
@@ -22,25 +26,43 @@ void Check(cudaError_t error, const char* call) {
 
 cudaStream_t Cuda(Stream stream) { return static_cast<cudaStream_t>(stream); }
 
+// Its calls come from any thread, whose current device may be another.
 class CudaEvent final : public DeviceEvent {
  public:
-  explicit CudaEvent(cudaStream_t stream) {
-    Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  CudaEvent(int index, cudaStream_t stream) : index_(index) {
+    Use();
+    // Who waits sleeps: these are threads that others share the cores with.
+    Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
+          "cudaEventCreate");
     Check(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
-  ~CudaEvent() override { cudaEventDestroy(event_); }
+  ~CudaEvent() override {
+    Use();
+    cudaEventDestroy(event_);
+  }
   bool Done() const override {
+    Use();
     const cudaError_t error = cudaEventQuery(event_);
-    if (error == cudaErrorNotReady) return false;
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // it stays this thread's last error, or else a later call reports it
+      return false;
+    }
     Check(error, "cudaEventQuery");
     return true;
   }
-  void Wait() const override { Check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  void Wait() const override {
+    Use();
+    Check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
   void Delay(Stream stream) const override {
+    Use();
     Check(cudaStreamWaitEvent(Cuda(stream), event_, 0), "cudaStreamWaitEvent");
   }
 
  private:
+  void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+
+  const int index_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -83,11 +105,13 @@ class CudaRuntime final : public Runtime {
   }
   Stream MakeStream() override {
     Use();
-    cudaStream_t stream = nullptr;
-    Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
-    absl::MutexLock lock(&mutex_);
-    streams_.push_back(stream);
-    return stream;
+    return MakeStreamOf(0);
+  }
+  Stream MakeUrgentStream() override {
+    Use();
+    int least = 0, greatest = 0;
+    Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    return MakeStreamOf(greatest);
   }
 
   void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
@@ -110,12 +134,20 @@ class CudaRuntime final : public Runtime {
   }
   std::unique_ptr<DeviceEvent> Record(Stream stream) override {
     Use();
-    return std::make_unique<CudaEvent>(Cuda(stream));
+    return std::make_unique<CudaEvent>(index_, Cuda(stream));
   }
 
  private:
   // The current device is a thread's: a call may come from any.
   void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+  Stream MakeStreamOf(int priority) {
+    cudaStream_t stream = nullptr;
+    Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
+          "cudaStreamCreate");
+    absl::MutexLock lock(&mutex_);
+    streams_.push_back(stream);
+    return stream;
+  }
   absl::Status Exhausted(size_t size_bytes, const char* what, cudaError_t error) const {
     return absl::ResourceExhaustedError(absl::StrCat("cuda:", index_, " (", properties_.name,
                                                      "): ", size_bytes, " bytes of ", what, ": ",
@@ -169,10 +201,19 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
   if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
     return unusable("cudaSetDevice", error);
   }
+  // Of PTX that the driver compiles for a newer chip: the PTX's, by which the source chose its
+  // paths.
+  cudaFuncAttributes kernel = {};
+  if (const cudaError_t error = cudaFuncGetAttributes(&kernel, RopeWriteKernelOfBFloat16());
+      error != cudaSuccess) {
+    return unusable("cudaFuncGetAttributes", error);
+  }
+  properties.kernel_capability = std::min(properties.compute_capability, kernel.ptxVersion);
   if (const cudaError_t error = cudaMemGetInfo(&properties.free_bytes, &properties.total_bytes);
       error != cudaSuccess) {
     return unusable("cudaMemGetInfo", error);
   }
+  properties.reserved_bytes = kReservedBytes;
   return std::make_unique<CudaRuntime>(index, std::move(properties));
 }
 

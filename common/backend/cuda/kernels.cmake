@@ -1,7 +1,8 @@
 # What the CUDA backend consists of, for both libraries that are made of it: the real one (nvcc) and
 # the emulated one (C++ on the CPU). tests/cuda/kernel_check.py reads the kernels from here, too.
 set(BATON_CUDA_KERNELS
-  kernels/attention.cu
+  kernels/attention_split.cu
+  kernels/attention_tile.cu
   kernels/blocks.cu
   kernels/elementwise.cu
   kernels/matmul.cu

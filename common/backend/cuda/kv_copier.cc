@@ -16,9 +16,14 @@ namespace {
 // A frame of a transfer is at most 1 MiB; a few at once keep a copy engine busy.
 constexpr size_t kStagingBytes = size_t{4} << 20;
 
-size_t IdBytes(int chunks) {
-  const size_t bytes = static_cast<size_t>(chunks) * sizeof(int32_t);
-  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+size_t RoundedUp(size_t size_bytes) {
+  return (size_bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+}
+size_t IdBytes(int chunks) { return RoundedUp(static_cast<size_t>(chunks) * sizeof(int32_t)); }
+// On the device; in pinned memory no less.
+size_t LaneBytes(size_t chunk_bytes) {
+  const int chunks = CudaKvCopier::ChunksAtOnce(chunk_bytes);
+  return IdBytes(chunks) + RoundedUp(static_cast<size_t>(chunks) * chunk_bytes);
 }
 
 }  // namespace
@@ -27,31 +32,34 @@ int CudaKvCopier::ChunksAtOnce(size_t chunk_bytes) {
   return static_cast<int>(std::max<size_t>(1, kStagingBytes / chunk_bytes));
 }
 
-size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) {
-  const int chunks = ChunksAtOnce(chunk_bytes);
-  return IdBytes(chunks) + static_cast<size_t>(chunks) * chunk_bytes;
-}
+size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) { return 2 * LaneBytes(chunk_bytes); }
 
 CudaKvCopier::CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime)
     : pool_(pool),
       chunk_bytes_(static_cast<size_t>(pool.layer_stride_bytes)),
       chunks_at_once_(ChunksAtOnce(chunk_bytes_)),
       runtime_(runtime),
-      stream_(runtime.MakeStream()),
       staging_(std::move(staging)) {}
 
 absl::StatusOr<std::unique_ptr<CudaKvCopier>> CudaKvCopier::Make(const KvPool& pool,
                                                                  std::unique_ptr<Buffer> staging,
                                                                  Runtime& runtime) {
   auto copier = absl::WrapUnique(new CudaKvCopier(pool, std::move(staging), runtime));
-  BATON_ASSIGN_OR_RETURN(void* const ids, runtime.AllocatePinned(IdBytes(copier->chunks_at_once_)));
-  BATON_ASSIGN_OR_RETURN(
-      void* const chunks,
-      runtime.AllocatePinned(static_cast<size_t>(copier->chunks_at_once_) * copier->chunk_bytes_));
-  absl::MutexLock lock(&copier->mutex_);
-  copier->pinned_ids_ = static_cast<int32_t*>(ids);
-  copier->pinned_chunks_ = static_cast<std::byte*>(chunks);
+  auto* const device = static_cast<std::byte*>(copier->staging_->data());
+  BATON_RETURN_IF_ERROR(copier->MakeLane(device, copier->read_));
+  BATON_RETURN_IF_ERROR(copier->MakeLane(device + LaneBytes(copier->chunk_bytes_), copier->write_));
   return copier;
+}
+
+absl::Status CudaKvCopier::MakeLane(std::byte* staging, Lane& lane) {
+  const size_t id_bytes = IdBytes(chunks_at_once_);
+  BATON_ASSIGN_OR_RETURN(void* const pinned, runtime_.AllocatePinned(LaneBytes(chunk_bytes_)));
+  lane.stream = runtime_.MakeUrgentStream();
+  lane.ids = reinterpret_cast<int32_t*>(staging);
+  lane.chunks = staging + id_bytes;
+  lane.pinned_ids = static_cast<int32_t*>(pinned);
+  lane.pinned_chunks = static_cast<std::byte*>(pinned) + id_bytes;
+  return absl::OkStatus();
 }
 
 void CudaKvCopier::CheckArguments(int layer, absl::Span<const int32_t> blocks) const {
@@ -62,54 +70,55 @@ void CudaKvCopier::CheckArguments(int layer, absl::Span<const int32_t> blocks) c
   }
 }
 
-void CudaKvCopier::SendIds(absl::Span<const int32_t> blocks) {
-  std::memcpy(pinned_ids_, blocks.data(), blocks.size() * sizeof(int32_t));
-  runtime_.CopyToDevice(staging_->data(), pinned_ids_, blocks.size() * sizeof(int32_t), stream_);
+void CudaKvCopier::SendIds(Lane& lane, absl::Span<const int32_t> blocks) {
+  std::memcpy(lane.pinned_ids, blocks.data(), blocks.size() * sizeof(int32_t));
+  runtime_.CopyToDevice(lane.ids, lane.pinned_ids, blocks.size() * sizeof(int32_t), lane.stream);
 }
 
 void CudaKvCopier::Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
                         std::byte* host) {
   CheckArguments(layer, blocks);
-  absl::MutexLock lock(&mutex_);
-  if (written != nullptr) static_cast<const DeviceEvent*>(written)->Delay(stream_);
-  auto* const chunks = static_cast<std::byte*>(staging_->data()) + IdBytes(chunks_at_once_);
+  // Not under the lock: what others read may be there already.
+  if (written != nullptr) written->Wait();
+  absl::MutexLock lock(&read_.mutex);
   const auto most = static_cast<size_t>(chunks_at_once_);
   for (size_t first = 0; first < blocks.size(); first += most) {
     const absl::Span<const int32_t> part = blocks.subspan(first, most);
-    SendIds(part);
+    SendIds(read_, part);
     LaunchGatherKv({.base = pool_.base,
                     .block_stride_bytes = pool_.block_stride_bytes,
                     .layer_stride_bytes = pool_.layer_stride_bytes,
                     .chunk_bytes = pool_.layer_stride_bytes,
                     .first_layer = layer,
-                    .blocks = static_cast<const int32_t*>(staging_->data()),
-                    .staging = chunks},
-                   static_cast<int>(part.size()), 1, stream_);
-    runtime_.CopyToHost(pinned_chunks_, chunks, part.size() * chunk_bytes_, stream_);
-    runtime_.Synchronize(stream_);
-    std::memcpy(host + first * chunk_bytes_, pinned_chunks_, part.size() * chunk_bytes_);
+                    .blocks = read_.ids,
+                    .staging = read_.chunks},
+                   static_cast<int>(part.size()), 1, read_.stream);
+    const size_t part_bytes = part.size() * chunk_bytes_;
+    runtime_.CopyToHost(read_.pinned_chunks, read_.chunks, part_bytes, read_.stream);
+    runtime_.Record(read_.stream)->Wait();
+    std::memcpy(host + first * chunk_bytes_, read_.pinned_chunks, part_bytes);
   }
 }
 
 void CudaKvCopier::Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) {
   CheckArguments(layer, blocks);
-  absl::MutexLock lock(&mutex_);
-  auto* const chunks = static_cast<std::byte*>(staging_->data()) + IdBytes(chunks_at_once_);
+  absl::MutexLock lock(&write_.mutex);
   const auto most = static_cast<size_t>(chunks_at_once_);
   for (size_t first = 0; first < blocks.size(); first += most) {
     const absl::Span<const int32_t> part = blocks.subspan(first, most);
-    SendIds(part);
-    std::memcpy(pinned_chunks_, host + first * chunk_bytes_, part.size() * chunk_bytes_);
-    runtime_.CopyToDevice(chunks, pinned_chunks_, part.size() * chunk_bytes_, stream_);
+    SendIds(write_, part);
+    const size_t part_bytes = part.size() * chunk_bytes_;
+    std::memcpy(write_.pinned_chunks, host + first * chunk_bytes_, part_bytes);
+    runtime_.CopyToDevice(write_.chunks, write_.pinned_chunks, part_bytes, write_.stream);
     LaunchScatterKv({.base = pool_.base,
                      .block_stride_bytes = pool_.block_stride_bytes,
                      .layer_stride_bytes = pool_.layer_stride_bytes,
                      .chunk_bytes = pool_.layer_stride_bytes,
                      .first_layer = layer,
-                     .blocks = static_cast<const int32_t*>(staging_->data()),
-                     .staging = chunks},
-                    static_cast<int>(part.size()), 1, stream_);
-    runtime_.Synchronize(stream_);
+                     .blocks = write_.ids,
+                     .staging = write_.chunks},
+                    static_cast<int>(part.size()), 1, write_.stream);
+    runtime_.Record(write_.stream)->Wait();
   }
 }
 

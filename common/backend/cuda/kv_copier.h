@@ -13,7 +13,8 @@
 namespace baton::backend::cuda {
 
 // A kernel gathers chunks into contiguous staging on the device, one copy moves them to pinned
-// memory, and back. One caller at a time has the staging, so that it is made once.
+// memory, and back. Each way has a lane: a stream that goes before the compute stream, and staging
+// that one caller at a time has, so that it is made once.
 class CudaKvCopier final : public KvCopier {
  public:
   // Chunks that are moved at once: the most that a frame of a transfer holds, or one.
@@ -30,21 +31,28 @@ class CudaKvCopier final : public KvCopier {
   void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override;
 
  private:
+  // The stream's work is awaited under the lock.
+  struct Lane {
+    Stream stream = nullptr;
+    int32_t* ids = nullptr;  // on the device, as the chunks
+    std::byte* chunks = nullptr;
+    int32_t* pinned_ids = nullptr;
+    std::byte* pinned_chunks = nullptr;
+    absl::Mutex mutex;
+  };
+
   CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime);
+  absl::Status MakeLane(std::byte* staging, Lane& lane);
   void CheckArguments(int layer, absl::Span<const int32_t> blocks) const;
-  // Enqueues the ids of `count` blocks and calls launch(ids on the device).
-  void SendIds(absl::Span<const int32_t> blocks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendIds(Lane& lane, absl::Span<const int32_t> blocks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane.mutex);
 
   const KvPool pool_;
   const size_t chunk_bytes_;
   const int chunks_at_once_;
   Runtime& runtime_;
-  const Stream stream_;
-
-  absl::Mutex mutex_;
-  const std::unique_ptr<Buffer> staging_;  // ids, then chunks
-  int32_t* pinned_ids_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::byte* pinned_chunks_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  const std::unique_ptr<Buffer> staging_;  // for each lane: ids, then chunks
+  Lane read_, write_;
 };
 
 }  // namespace baton::backend::cuda

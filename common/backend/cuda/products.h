@@ -22,8 +22,9 @@ class Products {
 };
 
 // cuBLASLt: fp16 or bf16 in, f32 accumulated and out. One algorithm for each (rows rounded up to a
-// bucket, n, k), the first that its heuristic names; so the last bits of a row may depend on how
-// many rows there are. FAILED_PRECONDITION (CUBLAS) if the library does not start.
+// bucket, n, k), the first that its heuristic names, or for the very rows where that fails; so the
+// last bits of a row may depend on how many rows there are. FAILED_PRECONDITION (CUBLAS) if the
+// library does not start.
 absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts();
 
 }  // namespace baton::backend::cuda

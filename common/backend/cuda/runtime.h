@@ -21,9 +21,12 @@ namespace baton::backend::cuda {
 struct DeviceProperties {
   std::string name;            // e.g. "Tesla T4"
   int compute_capability = 0;  // 75 for 7.5
+  // Of the kernels that run on it: that which they were compiled for, at most the device's.
+  int kernel_capability = 0;
   int multiprocessors = 0;
   size_t total_bytes = 0;
-  size_t free_bytes = 0;  // when it was opened
+  size_t free_bytes = 0;      // when it was opened
+  size_t reserved_bytes = 0;  // of these: what the driver and libraries take later, as kernels load
 };
 
 // A point of a stream. The runtime outlives it.
@@ -44,6 +47,9 @@ class Runtime {
   virtual absl::StatusOr<void*> AllocatePinned(size_t size_bytes) = 0;
   // Lives as long as the runtime.
   virtual Stream MakeStream() = 0;
+  // The same, but what is enqueued on it goes before what is on MakeStream()'s, where the device
+  // has a choice.
+  virtual Stream MakeUrgentStream() { return MakeStream(); }
 
   // Enqueued; host memory must be pinned.
   virtual void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) = 0;

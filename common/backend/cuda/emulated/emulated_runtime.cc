@@ -25,9 +25,9 @@ class DoneEvent final : public DeviceEvent {
 class EmulatedRuntime final : public Runtime {
  public:
   EmulatedRuntime(int compute_capability, size_t size_bytes, uint64_t seed)
-      : options_{.compute_capability = compute_capability, .seed = seed} {
+      : stream_{.options = {.compute_capability = compute_capability, .seed = seed}} {
     properties_.name = absl::StrCat("emulated device");
-    properties_.compute_capability = compute_capability;
+    properties_.compute_capability = properties_.kernel_capability = compute_capability;
     properties_.multiprocessors = 2;
     properties_.total_bytes = properties_.free_bytes = size_bytes;
   }
@@ -48,7 +48,7 @@ class EmulatedRuntime final : public Runtime {
     return Keep(size_bytes);
   }
   // Every launch is done at once, so one serves as all.
-  Stream MakeStream() override { return &options_; }
+  Stream MakeStream() override { return &stream_; }
 
   void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream) override {
     if (size_bytes > 0) std::memcpy(device, pinned, size_bytes);
@@ -71,7 +71,7 @@ class EmulatedRuntime final : public Runtime {
     return memory_.back().get();
   }
 
-  emulated::Options options_;
+  emulated::EmulatedStream stream_;
   DeviceProperties properties_;
   absl::Mutex mutex_;
   size_t used_ ABSL_GUARDED_BY(mutex_) = 0;

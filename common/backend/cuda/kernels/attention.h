@@ -6,20 +6,22 @@
 // nothing special.
 //
 // A packed row's result is a function of its query and its visible tokens alone: tokens are taken
-// in steps of StepTokens(dim) at multiples of it, with an online softmax (Milakov and Gimelshein,
-// arXiv 1805.02867; FlashAttention-2, arXiv 2307.08691) within a split of 256 tokens, and the
-// splits are folded in ascending order. Steps and splits that other rows of the tile need leave it
+// in pieces of 64 and splits of 256, at multiples of those. A piece has one maximum, its weights
+// are relative to that, and its sums are folded into the split's, and those into the row's, in
+// ascending order (the fold of partial softmaxes: Milakov and Gimelshein, arXiv 1805.02867;
+// FlashAttention-2, arXiv 2307.08691). Pieces and splits that other rows of the tile need leave it
 // as it is, bit for bit. So it does not matter which of the two kernels computes a row:
 //
-// - split: few rows, bandwidth-bound. A warp takes one split of one row tile straight from memory
-// to
-//   registers; the block that finishes last folds (FlashDecoding; the last block folds as in
-//   stream-K reductions: one atomic counter, which resets itself).
+// - split: few rows, bandwidth-bound. A block takes one split of one row tile, a warp each of its
+//   pieces, straight from memory to registers; the block that finishes last folds the splits
+//   (FlashDecoding; the last block folds as in stream-K reductions: one atomic counter, which
+//   resets itself).
 // - tile: many rows. A block takes 64 packed rows through all their tokens, K and V staged in
-//   shared memory, double-buffered.
+//   shared memory; while the product with one is computed, the other comes.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 
+#include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
 
@@ -37,7 +39,7 @@ struct SequenceEntry {
 struct AttentionItem {
   int sequence;
   int first_packed_row;
-  int first_split;    // split kernel: this one and the next three
+  int split;          // split kernel: this one
   int split_count;    // of the row tile; 1: no fold
   int first_partial;  // split kernel: of the row tile's splits in the partials
   int row_tile;       // split kernel: index of the counter
@@ -59,21 +61,22 @@ struct AttentionLaunch {
   const SequenceEntry* sequences;
   const int32_t* tables;
   const AttentionItem* items;
-  float* partials;     // split: [partial, kv_head] of PartialFloats(dim)
-  unsigned* counters;  // split: [row tile, kv_head, CounterCount], 0 before and after
-  float* totals;       // tile: [item, kv_head] of TotalFloats(dim)
+  const int* item_count;  // split: of items, in device memory; null: as many as there are blocks
+  float* partials;        // split: [partial, kv_head] of PartialFloats(dim)
+  unsigned* counters;     // split: [row tile, kv_head, CounterCount], 0 before and after
+  uint32_t nothing = 0;   // always: see attention_split.cu
+  float* totals;          // tile: [item, kv_head] of TotalFloats(dim)
 };
 
 // m and l of 16 rows, then 16 x dim sums.
 BATON_HOST_DEVICE int64_t PartialFloats(int padded_dim) { return 16 * (2 + int64_t{padded_dim}); }
 BATON_HOST_DEVICE int64_t TotalFloats(int padded_dim) { return 64 * int64_t{padded_dim}; }
 // Blocks that share a row tile's tokens, each with some of the result's dims.
-BATON_HOST_DEVICE int CounterCount(int padded_dim) {
-  return padded_dim <= 128 ? 1 : padded_dim / 128;
-}
+BATON_HOST_DEVICE int CounterCount(int padded_dim) { return padded_dim / OutputDims(padded_dim); }
 
-// dtype: of KV and out, kF16 or kBF16.
-void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
+// dtype: of KV and out, kF16 or kBF16. blocks: for each KV head; with an item_count they take
+// turns.
+void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream);
 void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
 
 }  // namespace baton::backend::cuda

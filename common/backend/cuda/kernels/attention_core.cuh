@@ -50,7 +50,8 @@ BATON_DEVICE TokenRange VisibleTo(const AttentionLaunch& launch, const SequenceE
 struct TokenAddress {
   const std::byte* layer;
   const int32_t* table;
-  int64_t block_stride_bytes, head_offset, row_bytes, v_offset;
+  int64_t block_stride_bytes;
+  int head_offset, row_bytes, v_offset;  // within a block's chunk of the layer
   int block_tokens_log2;
 
   BATON_DEVICE TokenAddress(const AttentionLaunch& launch, const SequenceEntry& sequence,
@@ -58,25 +59,25 @@ struct TokenAddress {
       : layer(launch.layer),
         table(launch.tables + sequence.first_block),
         block_stride_bytes(launch.block_stride_bytes),
-        row_bytes(int64_t{launch.head_dim} * 2),
+        row_bytes(launch.head_dim * 2),
         block_tokens_log2(launch.block_tokens_log2) {
-    const int64_t head_bytes = row_bytes << block_tokens_log2;
+    const int head_bytes = row_bytes << block_tokens_log2;
     head_offset = kv_head * head_bytes;
     v_offset = launch.kv_heads * head_bytes;
   }
   // The first byte of K; V lies v_offset behind it.
   BATON_DEVICE const std::byte* K(int token) const {
     const int slot = token & ((1 << block_tokens_log2) - 1);
-    return layer + table[token >> block_tokens_log2] * block_stride_bytes + head_offset +
-           slot * row_bytes;
+    return layer + table[token >> block_tokens_log2] * block_stride_bytes +
+           (head_offset + slot * row_bytes);
   }
 };
 
-// What a warp knows of its 16 rows after some tokens of a split.
+// What a warp knows of its 16 rows after some tokens.
 template <int kOut>
 struct RowState {
   float m[2];            // greatest score, in units of log 2
-  float l[2];            // sum of the lane's own weights; Finish() adds the row's lanes
+  float l[2];            // sum of the weights
   float a[kOut / 8][4];  // weighted sums of V, as OutputDim lays them
 
   BATON_DEVICE void Clear() {
@@ -86,12 +87,6 @@ struct RowState {
     }
     BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
       BATON_UNROLL for (int j = 0; j < 4; ++j) a[i][j] = 0;
-    }
-  }
-  BATON_DEVICE void Finish() {
-    BATON_UNROLL for (int half = 0; half < 2; ++half) {
-      l[half] = Add(l[half], ShuffleXor(l[half], 1));
-      l[half] = Add(l[half], ShuffleXor(l[half], 2));
     }
   }
 };
@@ -113,40 +108,76 @@ BATON_DEVICE float FoldSum(float before, float next, const FoldWeights& weights)
   return Fma(next, weights.next, Mul(before, weights.before));
 }
 
-// The rows' queries, scaled, as fragments of A: chunk c holds dims 32 c + 8 member on.
-template <class Element, int kDim>
+// Queries of `kRows` packed rows, scaled and rounded, to `memory` [kRows][kDim] in swizzled chunks;
+// zeros where there is no such row or dim. All threads of the block together; the caller
+// synchronizes. Each row is read once for all the warps that want it.
+template <class Element, int kDim, int kRows, int kThreads>
+BATON_DEVICE void StageQueries(const AttentionLaunch& launch, const SequenceEntry& sequence,
+                               int first_packed_row, int kv_head, std::byte* memory) {
+  constexpr int kChunks = kDim / kChunkElements;
+  const float scale = Mul(launch.scale, kLog2E);
+  BATON_NO_UNROLL for (int index = ThreadIndex(); index < kRows * kChunks; index += kThreads) {
+    const int row = index / kChunks, chunk = index % kChunks;
+    const int packed = first_packed_row + row;
+    const int query = packed / launch.group;
+    const bool valid = query < sequence.row_count && chunk * kChunkElements < launch.head_dim;
+    const int64_t head = kv_head * launch.group + packed % launch.group;
+    const float* from = launch.q + (valid ? (sequence.first_row + query) * launch.q_stride +
+                                                head * launch.head_dim + chunk * kChunkElements
+                                          : 0);
+    const Vec16 low = Load16If(valid, from), high = Load16If(valid, from + 4);
+    Vec16 scaled;
+    BATON_UNROLL for (int i = 0; i < 4; ++i) {
+      const Vec16& pair = i < 2 ? low : high;
+      scaled.x[i] = Element::Pack(Mul(BitsFloat(pair.x[i % 2 * 2]), scale),
+                                  Mul(BitsFloat(pair.x[i % 2 * 2 + 1]), scale));
+    }
+    Store16(memory + RowsOperandChunk(row, chunk, kChunks) * 16, scaled);
+  }
+}
+
+// A warp's 16 of them, as fragments of A: chunk c holds dims 32 c + 8 member on. Where they were
+// staged...
+template <int kDim>
+struct StagedQueries {
+  const std::byte* memory;
+  int first_row;
+
+  BATON_DEVICE Vec16 At(int half, int c) const {
+    const int chunk = RowsOperandChunk(first_row + half * 8 + GroupOf(Lane()),
+                                       c * 4 + MemberOf(Lane()), kDim / kChunkElements);
+    return ReloadShared16(memory + chunk * 16);
+  }
+};
+// ... or in registers.
+template <int kDim>
 struct Queries {
   Vec16 q[2][kDim / kChunkedK];
 
-  BATON_DEVICE void Load(const AttentionLaunch& launch, const PackedRows& rows) {
-    const float scale = Mul(launch.scale, kLog2E);
+  BATON_DEVICE explicit Queries(const StagedQueries<kDim>& staged) {
     BATON_UNROLL for (int half = 0; half < 2; ++half) {
-      const float* from =
-          launch.q + rows.row[half] * launch.q_stride + int64_t{rows.head[half]} * launch.head_dim;
-      BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) {
-        const int dim = c * kChunkedK + MemberOf(Lane()) * kChunkElements;
-        const bool valid = rows.position[half] >= 0 && dim < launch.head_dim;
-        BATON_UNROLL for (int i = 0; i < 4; ++i) {
-          q[half][c].x[i] = valid ? Element::Pack(Mul(from[dim + 2 * i], scale),
-                                                  Mul(from[dim + 2 * i + 1], scale))
-                                  : 0;
-        }
-      }
+      BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) q[half][c] = staged.At(half, c);
     }
   }
+  BATON_DEVICE const Vec16& At(int half, int c) const { return q[half][c]; }
 };
 
-// One step. `tokens` gives 16 bytes of K or V: K(token of the step, chunk), V(token, chunk of the
-// block's output dims), zeros where there is no such token or chunk.
-template <class Element, int kDim, class Tokens>
-BATON_DEVICE void AttendStep(const Tokens& tokens, int first_token, int window,
-                             const PackedRows& rows, const Queries<Element, kDim>& queries,
-                             RowState<OutputDims(kDim)>& state) {
-  constexpr int kStep = StepTokens(kDim);
+// Weights of a piece: fragments of P, in the 16 bits that its product with V takes.
+struct PieceWeights {
+  uint32_t p[kPieceTokens / 16][4];
+};
+
+// Scores, maximum, weights and their sum for a piece's tokens. `tokens`: 16 bytes of K or V, zeros
+// where there is no such token or chunk: K(token of the piece, chunk), V(token, chunk of the
+// block's output dims).
+template <class Element, int kDim, class Tokens, class AnyQueries>
+BATON_DEVICE PieceWeights WeighPiece(Tokens& tokens, int first_token, int window,
+                                     const PackedRows& rows, const AnyQueries& queries,
+                                     float (&m)[2], float (&l)[2]) {
   const int group = GroupOf(Lane()), member = MemberOf(Lane());
-  float s[kStep / 8][4];
+  float s[kPieceTokens / 8][4];
   constexpr int kChunksAtOnce = 4;  // of a token: registers that K waits in
-  BATON_UNROLL for (int j = 0; j < kStep / 8; ++j) {
+  BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
     BATON_UNROLL for (int i = 0; i < 4; ++i) s[j][i] = 0;
     BATON_UNROLL for (int first = 0; first < kDim / kChunkedK; first += kChunksAtOnce) {
       Vec16 k[kChunksAtOnce];
@@ -155,8 +186,7 @@ BATON_DEVICE void AttendStep(const Tokens& tokens, int first_token, int window,
       }
       BATON_UNROLL for (int c = 0; c < kChunksAtOnce; ++c) {
         if (first + c >= kDim / kChunkedK) continue;
-        const Vec16& low = queries.q[0][first + c];
-        const Vec16& high = queries.q[1][first + c];
+        const Vec16 low = queries.At(0, first + c), high = queries.At(1, first + c);
         BATON_UNROLL for (int product = 0; product < 2; ++product) {
           const uint32_t a[4] = {low.x[product * 2], high.x[product * 2], low.x[product * 2 + 1],
                                  high.x[product * 2 + 1]};
@@ -164,59 +194,67 @@ BATON_DEVICE void AttendStep(const Tokens& tokens, int first_token, int window,
         }
       }
     }
+    tokens.After(s[j][0]);
   }
-  // Weights, rounded as the product of P and V takes them; what a row does not see weighs 0.
-  float highest[2] = {kMinusInfinity, kMinusInfinity};
-  BATON_UNROLL for (int j = 0; j < kStep / 8; ++j) {
-    BATON_UNROLL for (int i = 0; i < 4; ++i) {
-      const int token = first_token + j * 8 + member * 2 + i % 2;
-      const int position = rows.position[i / 2];
-      const bool seen = token <= position && (window == 0 || token > position - window);
-      if (!seen) s[j][i] = kMinusInfinity;
-      // Not Greatest: a NaN must not be passed over.
-      highest[i / 2] = s[j][i] <= highest[i / 2] ? highest[i / 2] : s[j][i];
-    }
-  }
+  // What a row does not see weighs 0.
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
-    float& m = state.m[half];
-    BATON_UNROLL for (int mask = 1; mask <= 2; mask *= 2) {
-      const float other = ShuffleXor(highest[half], mask);
-      highest[half] = other <= highest[half] ? highest[half] : other;
+    const int position = rows.position[half];
+    float highest = kMinusInfinity;
+    BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
+      BATON_UNROLL for (int i = half * 2; i < half * 2 + 2; ++i) {
+        const int token = first_token + j * 8 + member * 2 + i % 2;
+        const bool seen = token <= position && (window == 0 || token > position - window);
+        if (!seen) s[j][i] = kMinusInfinity;
+        // Not Greatest: a NaN must not be passed over.
+        highest = s[j][i] <= highest ? highest : s[j][i];
+      }
     }
-    const float next = highest[half] <= m ? m : highest[half];
-    const float base = next == kMinusInfinity ? 0.0f : next;
-    const float before = Exp2(m - base);
-    m = next;
+    BATON_UNROLL for (int mask = 1; mask <= 2; mask *= 2) {
+      const float other = ShuffleXor(highest, mask);
+      highest = other <= highest ? highest : other;
+    }
+    m[half] = highest;
+    const float base = highest == kMinusInfinity ? 0.0f : highest;
     float sum = 0;
-    BATON_UNROLL for (int j = 0; j < kStep / 8; ++j) {
+    BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
       BATON_UNROLL for (int i = half * 2; i < half * 2 + 2; ++i) {
         s[j][i] = Element::ToF32(Element::FromF32(Exp2(s[j][i] - base)));
         sum = Add(sum, s[j][i]);
       }
     }
-    state.l[half] = Fma(state.l[half], before, sum);
-    BATON_UNROLL for (int i = 0; i < OutputDims(kDim) / 8; ++i) {
-      state.a[i][half * 2] = Mul(state.a[i][half * 2], before);
-      state.a[i][half * 2 + 1] = Mul(state.a[i][half * 2 + 1], before);
+    sum = Add(sum, ShuffleXor(sum, 1));
+    l[half] = Add(sum, ShuffleXor(sum, 2));
+  }
+  PieceWeights weights;
+  BATON_UNROLL for (int j = 0; j < kPieceTokens / 16; ++j) {
+    BATON_UNROLL for (int r = 0; r < 4; ++r) {
+      const float* pair = &s[j * 2 + r / 2][r % 2 * 2];
+      weights.p[j][r] = Element::Pack(pair[0], pair[1]);
     }
   }
-  BATON_UNROLL for (int j = 0; j < kStep / 8; j += 2) {
-    const uint32_t p[4] = {Element::Pack(s[j][0], s[j][1]), Element::Pack(s[j][2], s[j][3]),
-                           Element::Pack(s[j + 1][0], s[j + 1][1]),
-                           Element::Pack(s[j + 1][2], s[j + 1][3])};
-    BATON_UNROLL for (int span = 0; span < OutputDims(kDim) / kOutputSpan; ++span) {
-      const int chunk = span * 8 + group;
-      const Vec16 v[4] = {
-          tokens.V(j * 8 + member * 2, chunk), tokens.V(j * 8 + member * 2 + 1, chunk),
-          tokens.V(j * 8 + 8 + member * 2, chunk), tokens.V(j * 8 + 8 + member * 2 + 1, chunk)};
-      BATON_UNROLL for (int i = 0; i < 8; ++i) {
-        uint32_t b[2];
-        BATON_UNROLL for (int r = 0; r < 2; ++r) {
-          const uint32_t even = v[r * 2].x[i / 2], odd = v[r * 2 + 1].x[i / 2];
-          b[r] = i % 2 == 0 ? (even & 0xffffu) | odd << 16 : even >> 16 | (odd & 0xffff0000u);
-        }
-        Element::Mma16(state.a[span * 8 + i], p, b[0], b[1]);
+  return weights;
+}
+
+// The piece's weighted sums of 64 dims of V, from dim 64 `span` of the block's on.
+template <class Element, class Tokens>
+BATON_DEVICE void SumValues(const Tokens& tokens, const PieceWeights& weights, int span,
+                            float (&sums)[8][4]) {
+  const int member = MemberOf(Lane());
+  const int chunk = span * 8 + GroupOf(Lane());
+  BATON_UNROLL for (int i = 0; i < 8; ++i) {
+    BATON_UNROLL for (int j = 0; j < 4; ++j) sums[i][j] = 0;
+  }
+  BATON_UNROLL for (int j = 0; j < kPieceTokens / 16; ++j) {
+    const Vec16 v[4] = {
+        tokens.V(j * 16 + member * 2, chunk), tokens.V(j * 16 + member * 2 + 1, chunk),
+        tokens.V(j * 16 + 8 + member * 2, chunk), tokens.V(j * 16 + 8 + member * 2 + 1, chunk)};
+    BATON_UNROLL for (int i = 0; i < 8; ++i) {
+      uint32_t b[2];
+      BATON_UNROLL for (int r = 0; r < 2; ++r) {
+        const uint32_t even = v[r * 2].x[i / 2], odd = v[r * 2 + 1].x[i / 2];
+        b[r] = i % 2 == 0 ? (even & 0xffffu) | odd << 16 : even >> 16 | (odd & 0xffff0000u);
       }
+      Element::Mma16(sums[i], weights.p[j], b[0], b[1]);
     }
   }
 }

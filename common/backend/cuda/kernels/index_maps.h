@@ -40,6 +40,13 @@ BATON_INDEX_MAP int FragmentK(int product, int column) {
   return member * kChunkElements + reg * 2 + column % 2;
 }
 
+// Products x Wᵀ cut k, by k alone, into slices whose sums are added in order: the columns of each but
+// the last ones, whole chunks. Slices behind the end are empty.
+inline constexpr int kSlices = 8;
+BATON_INDEX_MAP int SliceLength(int k) {
+  return (k + kSlices * kChunkedK - 1) / (kSlices * kChunkedK) * kChunkedK;
+}
+
 // P V by halves of 64 dims: the dim of the half that column `column` (0 to 7) of mma `i` is.
 inline constexpr int kOutputSpan = 64;
 BATON_INDEX_MAP int OutputDim(int i, int column) { return column * kChunkElements + i; }
@@ -56,17 +63,18 @@ BATON_INDEX_MAP int ValuesOperandChunk(int row, int chunk, int chunks) {
 }
 
 // Attention, for head dims up to `dim` (64, 128 or 256; shorter ones are padded with zeros).
-inline constexpr int kSplitTokens = 256;  // whose sums are rounded together, then folded in order
-inline constexpr int kRowTile = 16;       // packed rows (query position, head of the group) a warp
+// A row's result is folded twice, in ascending order: pieces into splits, splits into the whole.
+inline constexpr int kPieceTokens = 64;  // whose weights share one maximum
+inline constexpr int kSplitTokens = 256;
+inline constexpr int kRowTile = 16;  // packed rows (query position, head of the group) a warp
 inline constexpr int kAttentionWarps = 4;
-// Tokens between two looks at the maximum: K and V of two steps fit 32 KiB.
-BATON_INDEX_MAP int StepTokens(int dim) { return dim <= 64 ? 64 : dim <= 128 ? 32 : 16; }
 BATON_INDEX_MAP int PaddedDim(int head_dim) {
   return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
 }
-// Dims of the result that one block computes: registers hold no more than 128 for 16 rows. Blocks of
-// other dims compute the same scores.
-BATON_INDEX_MAP int OutputDims(int dim) { return dim <= 128 ? dim : 128; }
+// Dims of the result that one block computes, for registers hold 16 rows' queries and no more sums
+// beside them. Blocks of other dims compute the same scores: no model that is served has such
+// heads.
+BATON_INDEX_MAP int OutputDims(int dim) { return dim <= 128 ? dim : 64; }
 
 }  // namespace baton::backend::cuda
 

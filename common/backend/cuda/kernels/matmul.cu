@@ -4,8 +4,9 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * kWarpLanes;
+BATON_DEVICE float FoldSlice(bool first, float before, float next) {
+  return first ? next : Add(before, next);
+}
 
 BATON_DEVICE const uint16_t* Row(const void* matrix, int64_t row, int64_t stride) {
   return static_cast<const uint16_t*>(matrix) + row * stride;
@@ -22,53 +23,67 @@ BATON_DEVICE void Accumulate(float (&sums)[4], const Vec16& low, const Vec16& hi
   }
 }
 
-BATON_DEVICE void StoreSums(const MatMulLaunch& launch, int first_row, int first_column,
-                            const float (&sums)[4]) {
-  BATON_UNROLL for (int i = 0; i < 4; ++i) {
-    const int row = first_row + GroupOf(Lane()) + i / 2 * 8;
-    const int column = first_column + MemberOf(Lane()) * 2 + i % 2;
-    if (row >= launch.rows || column >= launch.n) continue;
-    launch.out[row * launch.out_stride + column] =
-        launch.bias == nullptr ? sums[i] : Add(sums[i], launch.bias[column]);
-  }
+BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, float sum) {
+  if (row >= launch.rows || column >= launch.n) return;
+  launch.out[row * launch.out_stride + column] =
+      launch.bias == nullptr ? sum : Add(sum, launch.bias[column]);
 }
 
-constexpr int kColumnsAWarp = 8;
+// A warp a slice, for the same 16 rows by 8 columns.
+constexpr int kRowsThreads = kSlices * kWarpLanes;
+constexpr int kRowsColumns = 8;
+constexpr int kRowsOutputs = kRowTile * kRowsColumns;
 constexpr int kAhead = 4;  // chunks of 32 k's that are on their way at once
 
 template <class Element>
-BATON_KERNEL(kThreads)
+BATON_KERNEL(kRowsThreads)
 MatMulRowsKernel(MatMulLaunch launch) {
-  const int column = (static_cast<int>(BlockIndex().x) * kWarps + Warp()) * kColumnsAWarp;
+  const int first_column = static_cast<int>(BlockIndex().x) * kRowsColumns;
   const int first_row = static_cast<int>(BlockIndex().y) * kRowTile;
-  if (column >= launch.n) return;
-  const int row = first_row + GroupOf(Lane());
-  const int offset = MemberOf(Lane()) * kChunkElements;
+  const int group = GroupOf(Lane()), member = MemberOf(Lane());
+  const int row = first_row + group, column = first_column + group;
+  const int offset = member * kChunkElements;
   const bool has_low = row < launch.rows, has_high = row + 8 < launch.rows;
-  const bool has_column = column + GroupOf(Lane()) < launch.n;
+  const bool has_column = column < launch.n;
   const uint16_t* low = Row(launch.x, has_low ? row : 0, launch.x_stride) + offset;
   const uint16_t* high = Row(launch.x, has_high ? row + 8 : 0, launch.x_stride) + offset;
-  const uint16_t* w = Row(launch.w, has_column ? column + GroupOf(Lane()) : 0, launch.k) + offset;
+  const uint16_t* w = Row(launch.w, has_column ? column : 0, launch.k) + offset;
+  const int length = SliceLength(launch.k);
+  const int end = Least((Warp() + 1) * length, launch.k);
   float sums[4] = {};
-  for (int k = 0; k < launch.k; k += kAhead * kChunkedK) {
-    Vec16 x_low[kAhead], x_high[kAhead], weights[kAhead];
+  Vec16 x_low[kAhead], x_high[kAhead], weights[kAhead];
+  const auto fetch = [&](int slot, int at) {
+    const bool valid = at + offset < end;
+    weights[slot] = Load16If(valid && has_column, w + at);
+    x_low[slot] = Load16If(valid && has_low, low + at);
+    x_high[slot] = Load16If(valid && has_high, high + at);
+  };
+  // A ring: what is multiplied is fetched kAhead chunks before. Zeros behind the end change no sum.
+  const int begin = Warp() * length;
+  BATON_UNROLL for (int i = 0; i < kAhead; ++i) fetch(i, begin + i * kChunkedK);
+  BATON_NO_UNROLL for (int k = begin; k < end; k += kAhead * kChunkedK) {
     BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-      const int at = k + i * kChunkedK;
-      const bool valid = at + offset < launch.k;
-      weights[i] = valid && has_column ? Load16(w + at) : Vec16{};
-      x_low[i] = valid && has_low ? Load16(low + at) : Vec16{};
-      x_high[i] = valid && has_high ? Load16(high + at) : Vec16{};
-    }
-    BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-      // Whole warps agree on this: past the end the tile kernel stops, too.
-      if (k + i * kChunkedK < launch.k) {
-        Accumulate<Element>(sums, x_low[i], x_high[i], weights[i]);
-      }
+      Accumulate<Element>(sums, x_low[i], x_high[i], weights[i]);
+      fetch(i, k + (i + kAhead) * kChunkedK);
     }
   }
-  StoreSums(launch, first_row, column, sums);
+  float* shared = reinterpret_cast<float*>(SharedMemory());  // [slice][16][8]
+  BATON_UNROLL for (int i = 0; i < 4; ++i) {
+    shared[Warp() * kRowsOutputs + (group + i / 2 * 8) * kRowsColumns + member * 2 + i % 2] =
+        sums[i];
+  }
+  SyncThreads();
+  if (ThreadIndex() >= kRowsOutputs) return;
+  float total = 0;
+  for (int slice = 0; slice < kSlices && slice * length < launch.k; ++slice) {
+    total = FoldSlice(slice == 0, total, shared[slice * kRowsOutputs + ThreadIndex()]);
+  }
+  StoreSum(launch, first_row + ThreadIndex() / kRowsColumns,
+           first_column + ThreadIndex() % kRowsColumns, total);
 }
 
+constexpr int kTileWarps = 4;
+constexpr int kTileThreads = kTileWarps * kWarpLanes;
 constexpr int kTileRows = 64, kTileColumns = 64;
 constexpr int kStages = 3;
 constexpr int kChunks = kChunkedK / kChunkElements;  // of a row in a stage: 64 bytes
@@ -82,33 +97,40 @@ BATON_DEVICE std::byte* StageRow(int stage, int row) {
 // Rows of x, then rows of W, to shared memory; zeros beyond the matrices.
 BATON_DEVICE void FetchStage(const MatMulLaunch& launch, int stage, int first_row, int first_column,
                              int k) {
+  constexpr int kCopies = (kTileRows + kTileColumns) * kChunks / kTileThreads;
   if (k < launch.k) {
-    for (int index = ThreadIndex(); index < (kTileRows + kTileColumns) * kChunks;
-         index += kThreads) {
+    void* to[kCopies];
+    const void* from[kCopies];
+    bool valid[kCopies];
+    BATON_UNROLL for (int i = 0; i < kCopies; ++i) {
+      const int index = i * kTileThreads + ThreadIndex();
       const int row = index / kChunks, at = k + index % kChunks * kChunkElements;
       const bool is_x = row < kTileRows;
       const int source = is_x ? first_row + row : first_column + row - kTileRows;
-      const bool valid = at < launch.k && source < (is_x ? launch.rows : launch.n);
-      const void* from = launch.w;
-      if (valid) {
-        from = is_x ? Row(launch.x, source, launch.x_stride) + at
-                    : Row(launch.w, source, launch.k) + at;
+      valid[i] = at < launch.k && source < (is_x ? launch.rows : launch.n);
+      to[i] = StageRow(stage, row) + index % kChunks * 16;
+      from[i] = launch.w;
+      if (valid[i]) {
+        from[i] = is_x ? Row(launch.x, source, launch.x_stride) + at
+                       : Row(launch.w, source, launch.k) + at;
       }
-      CopyAsync16(StageRow(stage, row) + index % kChunks * 16, from, valid);
     }
+    CopyAsync16(to, from, valid);
   }
   CopyAsyncCommit();  // also an empty group: waits count groups
 }
 
 template <class Element>
-BATON_KERNEL(kThreads)
+BATON_KERNEL(kTileThreads)
 MatMulTileKernel(MatMulLaunch launch) {
   const int first_row = static_cast<int>(BlockIndex().y) * kTileRows;
   const int first_column = static_cast<int>(BlockIndex().x) * kTileColumns;
   // Each warp 32 x 32: two fragments of x by four of W.
   const int warp_row = Warp() / 2 * 32, warp_column = Warp() % 2 * 32;
   const int group = GroupOf(Lane()), byte = MemberOf(Lane()) * 16;
-  float sums[2][4][4] = {};
+  float sums[2][4][4] = {}, totals[2][4][4] = {};
+  const int length = SliceLength(launch.k);
+  int slice_end = length;
   for (int i = 0; i < kStages - 1; ++i) {
     FetchStage(launch, i, first_row, first_column, i * kChunkedK);
   }
@@ -133,13 +155,27 @@ MatMulTileKernel(MatMulLaunch launch) {
         Accumulate<Element>(sums[i][j], x[i][0], x[i][1], w[j]);
       }
     }
+    if (k + kChunkedK >= Least(slice_end, launch.k)) {
+      BATON_UNROLL for (int i = 0; i < 2; ++i) {
+        BATON_UNROLL for (int j = 0; j < 4; ++j) {
+          BATON_UNROLL for (int e = 0; e < 4; ++e) {
+            totals[i][j][e] = FoldSlice(slice_end == length, totals[i][j][e], sums[i][j][e]);
+            sums[i][j][e] = 0;
+          }
+        }
+      }
+      slice_end += length;
+    }
     stage = (stage + 1) % kStages;
   }
   CopyAsyncWait<0>();
   BATON_UNROLL for (int i = 0; i < 2; ++i) {
     BATON_UNROLL for (int j = 0; j < 4; ++j) {
-      StoreSums(launch, first_row + warp_row + i * 16, first_column + warp_column + j * 8,
-                sums[i][j]);
+      BATON_UNROLL for (int e = 0; e < 4; ++e) {
+        StoreSum(launch, first_row + warp_row + i * 16 + group + e / 2 * 8,
+                 first_column + warp_column + j * 8 + MemberOf(Lane()) * 2 + e % 2,
+                 totals[i][j][e]);
+      }
     }
   }
 }
@@ -150,11 +186,11 @@ template <class Element>
 void Dispatch(const MatMulLaunch& launch, bool rows_shape, Stream stream) {
   if (rows_shape) {
     Launch(MatMulRowsKernel<Element>,
-           {Tiles(launch.n, kWarps * kColumnsAWarp), Tiles(launch.rows, kRowTile), 1}, kThreads, 0,
-           stream, launch);
+           {Tiles(launch.n, kRowsColumns), Tiles(launch.rows, kRowTile), 1}, kRowsThreads,
+           kSlices * kRowsOutputs * sizeof(float), stream, launch);
   } else {
     Launch(MatMulTileKernel<Element>,
-           {Tiles(launch.n, kTileColumns), Tiles(launch.rows, kTileRows), 1}, kThreads,
+           {Tiles(launch.n, kTileColumns), Tiles(launch.rows, kTileRows), 1}, kTileThreads,
            kStages * kStageBytes, stream, launch);
   }
 }

@@ -1,9 +1,12 @@
-// x Wᵀ with one order of summation for every number of rows: k ascending, 16 at a time, in one
-// accumulator, in two shapes of block that give the same bits. What --deterministic multiplies
-// with, and the fallback where cuBLASLt has no algorithm.
+// x Wᵀ with one order of summation for every number of rows. k is cut into eight slices, by k
+// alone; a slice is summed ascending, 16 k's at a time, in one accumulator; the slices' sums are
+// added in order. Two shapes of block do that, and give the same bits. What --deterministic
+// multiplies with, decode steps (the slices keep the memory busy where n is small: split-K), and
+// the fallback where cuBLASLt has no algorithm.
 //
-// - rows: up to a few row tiles. A warp takes 16 rows by 8 columns, W straight from memory to
-//   registers, 16 bytes a lane (FragmentK of index_maps.h).
+// - rows: up to a few row tiles. A block takes 16 rows by 8 columns, a warp a slice, W straight
+// from
+//   memory to registers, 16 bytes a lane (FragmentK of index_maps.h).
 // - tile: many rows. A block takes 64 x 64, both operands through shared memory in a ring of stages
 //   (multistage pipeline, as CUTLASS describes it).
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_

@@ -94,42 +94,45 @@ BATON_DEVICE void Fetch(const QuantizedView& w, int row_tile, int column_tile, F
 
 // Tiles that are on their way while as many are multiplied; registers decide.
 constexpr int Ahead(int row_tiles) { return row_tiles <= 2 ? 2 : 1; }
+constexpr int kRowsThreads = kSlices * kWarpLanes;
+constexpr int kTileOutputs = kRowTile * kTileRows;
 
+// A block takes 8 rows of W, a warp a slice of k. Where a slice ends within a tile, both its
+// neighbours read it, the second from L1.
 template <class Element, int kBits, int kRowTiles>
-BATON_KERNEL(kThreads)
+BATON_KERNEL_RESIDENT(kRowsThreads, 2)
 QuantizedRowsKernel(QuantizedMatMulLaunch launch) {
   constexpr int kSteps = StepsATile(kBits), kAhead = Ahead(kRowTiles);
-  const int row_tile = static_cast<int>(BlockIndex().x) * kWarps + Warp();
+  constexpr int kTileColumns = kSteps * kChunkedK, kOutputs = kRowTiles * kTileOutputs;
+  const int row_tile = static_cast<int>(BlockIndex().x), column = row_tile * kTileRows;
   const int first_row = static_cast<int>(BlockIndex().y) * kRowTiles * kRowTile;
-  const int column = row_tile * kTileRows;
-  if (column >= launch.w.n) return;
-  const int offset = MemberOf(Lane()) * kChunkElements;
-  const int row = first_row + GroupOf(Lane());
+  const int group = GroupOf(Lane()), member = MemberOf(Lane());
+  const int offset = member * kChunkElements, row = first_row + group;
   const uint16_t* x = static_cast<const uint16_t*>(launch.x) + offset;
+  const int length = SliceLength(launch.w.k), begin = Warp() * length;
+  const int end = Least(begin + length, launch.w.k);
   float sums[kRowTiles][4] = {};
   Fetched<kBits> now[kAhead] = {}, next[kAhead] = {};
-  BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-    if (i < launch.w.column_tiles) Fetch<kBits>(launch.w, row_tile, i, now[i]);
-  }
-  for (int tile = 0; tile < launch.w.column_tiles; tile += kAhead) {
+  const auto fetch = [&](Fetched<kBits>(&to)[kAhead], int tile) {
     BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-      const int ahead = tile + kAhead + i;
-      if (ahead < launch.w.column_tiles) Fetch<kBits>(launch.w, row_tile, ahead, next[i]);
+      if ((tile + i) * kTileColumns < end) Fetch<kBits>(launch.w, row_tile, tile + i, to[i]);
     }
+  };
+  fetch(now, begin / kTileColumns);
+  BATON_NO_UNROLL for (int tile = begin / kTileColumns; tile * kTileColumns < end; tile += kAhead) {
+    fetch(next, tile + kAhead);
     BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
       BATON_UNROLL for (int step = 0; step < kSteps; ++step) {
         const int k = ((tile + i) * kSteps + step) * kChunkedK;
-        // Whole warps agree on this; as the products of 16-bit weights, which end there, too.
-        if (k >= launch.w.k) continue;
-        const Dequantizer<Element> group(now[i].groups[step], launch.w.bf16_scales);
-        const Vec16 w = Dequantize<Element, kBits>(now[i].words, step, group);
-        const bool valid = k + offset < launch.w.k;
+        if (k < begin || k >= end) continue;  // whole warps agree
+        const Dequantizer<Element> dequantizer(now[i].groups[step], launch.w.bf16_scales);
+        const Vec16 w = Dequantize<Element, kBits>(now[i].words, step, dequantizer);
+        const bool valid = k + offset < end;
         BATON_UNROLL for (int r = 0; r < kRowTiles; ++r) {
           const int low = row + r * kRowTile, high = low + 8;
-          const Vec16 x_low =
-              valid && low < launch.rows ? Load16(x + low * launch.x_stride + k) : Vec16{};
+          const Vec16 x_low = Load16If(valid && low < launch.rows, x + low * launch.x_stride + k);
           const Vec16 x_high =
-              valid && high < launch.rows ? Load16(x + high * launch.x_stride + k) : Vec16{};
+              Load16If(valid && high < launch.rows, x + high * launch.x_stride + k);
           BATON_UNROLL for (int product = 0; product < 2; ++product) {
             const uint32_t a[4] = {x_low.x[product * 2], x_high.x[product * 2],
                                    x_low.x[product * 2 + 1], x_high.x[product * 2 + 1]};
@@ -140,14 +143,23 @@ QuantizedRowsKernel(QuantizedMatMulLaunch launch) {
     }
     BATON_UNROLL for (int i = 0; i < kAhead; ++i) now[i] = next[i];
   }
+  float* shared = reinterpret_cast<float*>(SharedMemory());  // [slice][16 row tiles][8]
   BATON_UNROLL for (int r = 0; r < kRowTiles; ++r) {
     BATON_UNROLL for (int i = 0; i < 4; ++i) {
-      const int to_row = row + r * kRowTile + i / 2 * 8;
-      const int to = column + MemberOf(Lane()) * 2 + i % 2;
-      if (to_row >= launch.rows || to >= launch.w.n) continue;
-      launch.out[to_row * launch.out_stride + to] =
-          launch.bias == nullptr ? sums[r][i] : Add(sums[r][i], launch.bias[to]);
+      shared[Warp() * kOutputs + r * kTileOutputs + (group + i / 2 * 8) * kTileRows + member * 2 +
+             i % 2] = sums[r][i];
     }
+  }
+  SyncThreads();
+  for (int output = ThreadIndex(); output < kOutputs; output += kRowsThreads) {
+    float total = shared[output];
+    for (int slice = 1; slice < kSlices && slice * length < launch.w.k; ++slice) {
+      total = Add(total, shared[slice * kOutputs + output]);
+    }
+    const int to_row = first_row + output / kTileRows, to = column + output % kTileRows;
+    if (to_row >= launch.rows || to >= launch.w.n) continue;
+    launch.out[to_row * launch.out_stride + to] =
+        launch.bias == nullptr ? total : Add(total, launch.bias[to]);
   }
 }
 
@@ -189,16 +201,17 @@ unsigned Tiles(int size, int tile) { return static_cast<unsigned>((size + tile -
 
 template <class Element, int kBits>
 void Dispatch(const QuantizedMatMulLaunch& launch, Stream stream) {
-  const auto run = [&](auto kernel, int rows) {
-    Launch(kernel, {Tiles(launch.w.n, kWarps * kTileRows), Tiles(launch.rows, rows), 1}, kThreads,
-           0, stream, launch);
+  const auto run = [&](auto kernel, int row_tiles) {
+    Launch(kernel, {Tiles(launch.w.n, kTileRows), Tiles(launch.rows, row_tiles * kRowTile), 1},
+           kRowsThreads, kSlices * static_cast<size_t>(row_tiles) * kTileOutputs * sizeof(float),
+           stream, launch);
   };
   if (launch.rows <= kRowTile) {
-    run(QuantizedRowsKernel<Element, kBits, 1>, kRowTile);
+    run(QuantizedRowsKernel<Element, kBits, 1>, 1);
   } else if (launch.rows <= 2 * kRowTile) {
-    run(QuantizedRowsKernel<Element, kBits, 2>, 2 * kRowTile);
+    run(QuantizedRowsKernel<Element, kBits, 2>, 2);
   } else {
-    run(QuantizedRowsKernel<Element, kBits, 4>, kQuantizedRows);
+    run(QuantizedRowsKernel<Element, kBits, 4>, 4);
   }
 }
 

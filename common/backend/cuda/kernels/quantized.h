@@ -2,7 +2,8 @@
 //
 // A weight is the 16-bit value nearest to (value - zero) * scale, wherever it is made: the product
 // for up to 64 rows makes it in registers, LaunchDequantize writes it to memory for the products of
-// matmul.h. Both add in the order of k that those have, so a row gets the same bits from either.
+// matmul.h. Both add in the order of k that those have (index_maps.h's slices), so a row gets the
+// same bits from either.
 //
 // Layout (common/backend/quantized.h): tiles of 8 rows of W by 64 bytes a row, so that a warp reads
 // 512 bytes in a row, 16 a lane. A tile has 128 columns of 4 bits or 64 of 8, in steps of 32, each

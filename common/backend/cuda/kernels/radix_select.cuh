@@ -15,10 +15,35 @@ inline constexpr int kBins = 1 << kDigitBits;
 inline constexpr int kFirstShift = 32 - kDigitBits;
 inline constexpr int kSecondShift = kFirstShift - kDigitBits;
 
+// A sum in shared memory, low word first. The hardware adds 32 bits there; 64 would be a loop of
+// compare-and-swap, in which the many tokens of one bin wait for each other.
+struct Bin {
+  uint32_t words[2];
+};
+BATON_DEVICE uint64_t ValueOf(const Bin& bin) {
+  return uint64_t{bin.words[1]} << 32 | bin.words[0];
+}
+BATON_DEVICE void SetValue(Bin& bin, uint64_t value) {
+  bin.words[0] = static_cast<uint32_t>(value);
+  bin.words[1] = static_cast<uint32_t>(value >> 32);
+}
+// By any number of threads: each carry is seen by the one that caused it, so the words are exact
+// when all are done.
+BATON_DEVICE void AddTo(uint32_t& low, uint32_t& high, uint64_t value) {
+  const auto low_value = static_cast<uint32_t>(value);
+  const uint32_t old = AtomicAdd(&low, low_value);
+  const uint32_t carry = old + low_value < old ? 1 : 0;
+  const uint32_t high_value = static_cast<uint32_t>(value >> 32) + carry;
+  if (high_value != 0) AtomicAdd(&high, high_value);
+}
+
+// For fewer than 2^32 of them.
+BATON_DEVICE void Count(Bin& bin) { AtomicAdd(&bin.words[0], uint32_t{1}); }
+
 // Shared memory of the block.
 struct SelectMemory {
-  uint64_t first[kBins];  // sums by the first digit of the key
-  uint64_t bins[kBins];   // by the digit at hand
+  Bin first[kBins];  // sums by the first digit of the key
+  Bin bins[kBins];   // by the digit at hand
   uint64_t scan[kWarpLanes];
   uint64_t found_before;
   int found_bin;
@@ -57,8 +82,8 @@ struct Tally {
   }
 };
 
-BATON_DEVICE void ClearBins(uint64_t* bins) {
-  for (int i = ThreadIndex(); i < kBins; i += BlockThreads()) bins[i] = 0;
+BATON_DEVICE void ClearBins(Bin* bins) {
+  for (int i = ThreadIndex(); i < kBins; i += BlockThreads()) SetValue(bins[i], 0);
   SyncThreads();
 }
 
@@ -93,9 +118,9 @@ BATON_DEVICE BinRange OwnBins() {
   const int high = kBins - ThreadIndex() * count;
   return {high - count, high};
 }
-BATON_DEVICE uint64_t SumOf(const uint64_t* bins, BinRange range) {
+BATON_DEVICE uint64_t SumOf(const Bin* bins, BinRange range) {
   uint64_t sum = 0;
-  for (int bin = range.low; bin < range.high; ++bin) sum += bins[bin];
+  for (int bin = range.low; bin < range.high; ++bin) sum += ValueOf(bins[bin]);
   return sum;
 }
 
@@ -105,13 +130,13 @@ struct FoundBin {
   uint64_t before;
 };
 // REQUIRES: 0 < target <= the sum of all bins.
-BATON_DEVICE FoundBin FindBin(const uint64_t* bins, uint64_t target, SelectMemory& memory) {
+BATON_DEVICE FoundBin FindBin(const Bin* bins, uint64_t target, SelectMemory& memory) {
   const BinRange own = OwnBins();
   const uint64_t sum = SumOf(bins, own);
   uint64_t before = ScanBlock(sum, memory.scan).before;
   if (before < target && target - before <= sum) {
     int bin = own.high - 1;
-    for (; bins[bin] < target - before; --bin) before += bins[bin];
+    for (; ValueOf(bins[bin]) < target - before; --bin) before += ValueOf(bins[bin]);
     memory.found_bin = bin;
     memory.found_before = before;
   }
@@ -122,22 +147,45 @@ BATON_DEVICE FoundBin FindBin(const uint64_t* bins, uint64_t target, SelectMemor
 }
 
 // Fills memory.first; returns the sum of all.
+//
+// Most logits are in a dozen bins, and lanes of a warp that add to one word take turns. So lanes
+// have histograms of their own, a bin's words side by side, in different banks: four for counts,
+// two for weights, whose low words are in `first` and whose high ones in `bins`.
 BATON_DEVICE uint64_t BuildFirstDigit(const Row& row, const Tally& tally, SelectMemory& memory) {
   ClearBins(memory.first);
+  ClearBins(memory.bins);
   ForTokens(row, [&](int id, float logit) {
     const uint32_t key = KeyOf(logit);
     const uint64_t value = tally.Of(key, id, logit);
-    if (value != 0) AtomicAdd(&memory.first[key >> kFirstShift], value);
+    if (value == 0) return;
+    const uint32_t bin = key >> kFirstShift;
+    const int copy = Lane() % 2;
+    if (tally.weighs) {
+      AddTo(memory.first[bin].words[copy], memory.bins[bin].words[copy], value);
+    } else {
+      Bin* const bins = Lane() % 4 < 2 ? memory.first : memory.bins;
+      AtomicAdd(&bins[bin].words[copy], uint32_t{1});
+    }
   });
   SyncThreads();
-  return ScanBlock(SumOf(memory.first, OwnBins()), memory.scan).all;
+  const BinRange own = OwnBins();
+  uint64_t sum = 0;
+  for (int bin = own.low; bin < own.high; ++bin) {
+    const Bin& a = memory.first[bin];
+    const Bin& b = memory.bins[bin];
+    const uint64_t value = uint64_t{a.words[0]} + a.words[1] +
+                           ((uint64_t{b.words[0]} + b.words[1]) << (tally.weighs ? 32 : 0));
+    SetValue(memory.first[bin], value);
+    sum += value;
+  }
+  return ScanBlock(sum, memory.scan).all;
 }
 
 // The number-th (from 1) of the tokens with that key, by id.
 BATON_DEVICE int NthOfEquals(const Row& row, uint32_t key, uint64_t number, SelectMemory& memory) {
   ClearBins(memory.bins);
   ForTokens(row, [&](int id, float logit) {
-    if (KeyOf(logit) == key) AtomicAdd(&memory.bins[kBins - 1 - (id >> kDigitBits)], uint64_t{1});
+    if (KeyOf(logit) == key) Count(memory.bins[kBins - 1 - (id >> kDigitBits)]);
   });
   SyncThreads();
   const FoundBin found = FindBin(memory.bins, number, memory);
@@ -145,7 +193,7 @@ BATON_DEVICE int NthOfEquals(const Row& row, uint32_t key, uint64_t number, Sele
   const int first = (kBins - 1 - found.bin) << kDigitBits;
   const Row part = {row.logits + first, Least(kBins, row.size - first)};
   ForTokens(part, [&](int id, float logit) {
-    if (KeyOf(logit) == key) AtomicAdd(&memory.bins[kBins - 1 - id], uint64_t{1});
+    if (KeyOf(logit) == key) Count(memory.bins[kBins - 1 - id]);
   });
   SyncThreads();
   return first + kBins - 1 - FindBin(memory.bins, number - found.before, memory).bin;
@@ -172,7 +220,9 @@ BATON_DEVICE Prefix PrefixReaching(const Row& row, const Tally& tally, uint64_t 
       const uint32_t key = KeyOf(logit);
       if (key >> known_shift != prefix) return;
       const uint64_t value = tally.Of(key, id, logit);
-      if (value != 0) AtomicAdd(&memory.bins[key >> shift & mask], value);
+      if (value == 0) return;
+      Bin& bin = memory.bins[key >> shift & mask];
+      AddTo(bin.words[0], bin.words[1], value);
     });
     SyncThreads();
     found = FindBin(memory.bins, target - before, memory);

@@ -38,6 +38,21 @@ BATON_DEVICE void Rotate(const float* cosine, const float* sine, int first_pair,
 }
 
 template <class Element>
+constexpr float kLargest = 65504.0f;
+template <>
+constexpr float kLargest<BFloat16> = 3.38953139e38f;
+
+// Infinities and NaNs stay, for the check of logits to find.
+template <class Element>
+BATON_DEVICE void ClampFinite(float (&x)[kUnitElements]) {
+  constexpr float kMax = 3.40282346638528859812e38f, kMost = kLargest<Element>;
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) {
+    if (x[i] > kMost && x[i] <= kMax) x[i] = kMost;
+    if (x[i] < -kMost && x[i] >= -kMax) x[i] = -kMost;
+  }
+}
+
+template <class Element>
 BATON_DEVICE void WriteKv(std::byte* slot, QuadPair dims, const float (&x)[kUnitElements]) {
   auto* row = reinterpret_cast<uint16_t*>(slot);
   if (dims.high == dims.low + 4) return Row16<Element>::Store(x, row + dims.low);
@@ -84,6 +99,7 @@ RopeWriteKernel(RopeWriteLaunch launch) {
     Store16(to + dims.high, Pack4(x + 4));
     return;
   }
+  ClampFinite<Element>(x);
   const SequenceEntry& sequence = launch.sequences[launch.sequence_of_row[row]];
   const int log2 = launch.block_tokens_log2;
   const int32_t block = launch.tables[sequence.first_block + (position >> log2)];
@@ -96,6 +112,10 @@ RopeWriteKernel(RopeWriteLaunch launch) {
 }
 
 }  // namespace
+
+const void* RopeWriteKernelOfBFloat16() {
+  return reinterpret_cast<const void*>(&RopeWriteKernel<BFloat16>);
+}
 
 void LaunchRopeWrite(const RopeWriteLaunch& launch, DType dtype, int rows, Stream stream) {
   if (rows == 0) return;

@@ -1,7 +1,8 @@
 // What stands between the q, k, v product and attention: per-head RMS norm of q and k (Qwen3),
 // rotation by position (Su et al., arXiv 2104.09864), q left in f32, k and v rounded into their
-// slots of the paged pool. One pass, as in TurboMind's prologue of attention and vLLM's
-// reshape_and_cache.
+// slots of the paged pool: what is finite to what is finite, since attention multiplies V of hidden
+// tokens by 0, which of an infinity is a NaN for other tokens, and for other requests of the block.
+// One pass, as in TurboMind's prologue of attention and vLLM's reshape_and_cache.
 //
 // A head of a row is 2^n consecutive lanes of a warp, 8 dims each; the lanes that the head's width
 // does not need rest. A lane's dims are two quads that are rotated together (UnitDims): both halves
@@ -63,6 +64,9 @@ struct RopeWriteLaunch {
 
 // dtype: of KV, kF16 or kBF16.
 void LaunchRopeWrite(const RopeWriteLaunch& launch, DType dtype, int rows, Stream stream);
+
+// The kernel of bfloat16, for CUDA to say what it was compiled for.
+const void* RopeWriteKernelOfBFloat16();
 
 }  // namespace baton::backend::cuda
 

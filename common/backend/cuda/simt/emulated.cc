@@ -1,13 +1,17 @@
 #include <algorithm>
+#include <array>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
+#include <boost/context/preallocated.hpp>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "common/backend/cuda/simt/fiber_switch.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/base/check.h"
 
@@ -18,6 +22,7 @@ namespace context = boost::context;
 
 constexpr size_t kStackBytes = 128 << 10;
 constexpr int kMaxThreads = 1024;
+constexpr size_t kRememberedReads = 4096;
 
 thread_local Options options;
 
@@ -32,6 +37,7 @@ struct Fiber {
   enum class State { kIdle, kReady, kMeeting, kAtBarrier };
   context::fiber self;
   context::fiber scheduler;
+  SwitchedStack stack;
   State state = State::kIdle;
   int index = 0;
   void* operand = nullptr;
@@ -47,7 +53,13 @@ struct WarpMeeting {
 // Runs blocks, one at a time.
 class Machine {
  public:
-  void Run(GridSize grid, int threads, size_t shared_bytes, const std::function<void()>& kernel);
+  Machine() = default;
+  // Fibers come to their end rather than being unwound by an exception.
+  ~Machine() {
+    ending_ = true;
+    for (const auto& fiber : fibers_) Resume(*fiber);
+  }
+  void Run(const LaunchShape& shape, const std::function<void()>& kernel);
 
   GridSize grid_, block_;
   int threads_ = 0;
@@ -56,25 +68,58 @@ class Machine {
 
   void SyncThreads();
   void MeetWarp(void* operand, Combine combine);
+  void RememberRead(const Vec16* global) {
+    Read& read = read_only_[reinterpret_cast<uintptr_t>(global) / sizeof(Vec16) % kRememberedReads];
+    if (read.address == global) return CheckUnwritten(read);
+    // What makes room for another can be checked no later than now.
+    if (read.address != nullptr) CheckUnwritten(read);
+    read = {global, *global};
+  }
 
  private:
+  // What was read through the read-only path, as it was then.
+  struct Read {
+    const Vec16* address = nullptr;
+    Vec16 value;
+  };
+  static void CheckUnwritten(const Read& read) {
+    BATON_CHECK(std::memcmp(read.address, &read.value, sizeof(Vec16)) == 0)
+        << "Load16 from memory that the launch writes: " << read.address;
+  }
   void RunBlock(const std::function<void()>& kernel);
   bool RunWarp(int warp);
   void ReleaseBarrierIfAllCame();
-  void Yield() { current_->scheduler = std::move(current_->scheduler).resume(); }
+  void MakeFiber();
+  // To a thread of the block, and back to the scheduler.
+  void Resume(Fiber& fiber) {
+    scheduler_stack_.Leave(fiber.stack);
+    current_ = &fiber;
+    fiber.self = std::move(fiber.self).resume();
+    current_ = nullptr;
+    scheduler_stack_.Enter(fiber.stack);
+  }
+  void Yield() {
+    Fiber& fiber = *current_;
+    fiber.stack.Leave(scheduler_stack_);
+    fiber.scheduler = std::move(fiber.scheduler).resume();
+    fiber.stack.Enter(scheduler_stack_);
+  }
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
+  SwitchedStack scheduler_stack_;
+  bool ending_ = false;
   std::vector<WarpMeeting> meetings_;
   const std::function<void()>* kernel_ = nullptr;
   std::mt19937_64 order_;
   int alive_ = 0;
   int at_barrier_ = 0;
+  std::array<Read, kRememberedReads> read_only_;
 };
 
 thread_local Machine machine;
 
-void Machine::Run(GridSize grid, int threads, size_t shared_bytes,
-                  const std::function<void()>& kernel) {
+void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel) {
+  const auto& [grid, threads, shared_bytes] = shape;
   BATON_CHECK(current_ == nullptr) << "a kernel launches a kernel";
   BATON_CHECK(threads > 0 && threads <= kMaxThreads && threads % kWarpLanes == 0)
       << threads << " threads a block";
@@ -85,22 +130,7 @@ void Machine::Run(GridSize grid, int threads, size_t shared_bytes,
   grid_ = grid;
   threads_ = threads;
   kernel_ = &kernel;
-  while (fibers_.size() < static_cast<size_t>(threads)) {
-    fibers_.push_back(std::make_unique<Fiber>());
-    Fiber* fiber = fibers_.back().get();
-    fiber->index = static_cast<int>(fibers_.size()) - 1;
-    fiber->self = context::fiber(std::allocator_arg, context::fixedsize_stack(kStackBytes),
-                                 [this, fiber](context::fiber&& scheduler) {
-                                   fiber->scheduler = std::move(scheduler);
-                                   for (;;) {
-                                     (*kernel_)();
-                                     fiber->state = Fiber::State::kIdle;
-                                     --alive_;
-                                     Yield();
-                                   }
-                                   return std::move(fiber->scheduler);
-                                 });
-  }
+  while (fibers_.size() < static_cast<size_t>(threads)) MakeFiber();
   meetings_.assign(static_cast<size_t>(threads / kWarpLanes), {});
   const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
   std::vector<uint64_t> blocks_in_order(blocks);
@@ -114,6 +144,33 @@ void Machine::Run(GridSize grid, int threads, size_t shared_bytes,
     if (shared_bytes > 0) std::memset(shared_.get(), 0xff, shared_bytes);
     RunBlock(kernel);
   }
+  for (Read& read : read_only_) {
+    if (read.address != nullptr) CheckUnwritten(read);
+    read.address = nullptr;
+  }
+}
+
+void Machine::MakeFiber() {
+  fibers_.push_back(std::make_unique<Fiber>());
+  Fiber* fiber = fibers_.back().get();
+  fiber->index = static_cast<int>(fibers_.size()) - 1;
+  context::fixedsize_stack allocator(kStackBytes);
+  const context::stack_context memory = allocator.allocate();
+  fiber->stack.SetBounds(static_cast<std::byte*>(memory.sp) - memory.size, memory.size);
+  fiber->self =
+      context::fiber(std::allocator_arg, context::preallocated(memory.sp, memory.size, memory),
+                     allocator, [this, fiber](context::fiber&& scheduler) {
+                       fiber->scheduler = std::move(scheduler);
+                       fiber->stack.Enter(scheduler_stack_);
+                       while (!ending_) {
+                         (*kernel_)();
+                         fiber->state = Fiber::State::kIdle;
+                         --alive_;
+                         Yield();
+                       }
+                       fiber->stack.Leave(scheduler_stack_, true);
+                       return std::move(fiber->scheduler);
+                     });
 }
 
 void Machine::RunBlock(const std::function<void()>& kernel) {
@@ -123,9 +180,18 @@ void Machine::RunBlock(const std::function<void()>& kernel) {
   std::vector<int> warps(meetings_.size());
   std::iota(warps.begin(), warps.end(), 0);
   while (alive_ > 0) {
-    if (options.seed != 0) std::shuffle(warps.begin(), warps.end(), order_);
     bool moved = false;
-    for (const int warp : warps) moved |= RunWarp(warp);
+    if (options.seed != 0) {
+      std::shuffle(warps.begin(), warps.end(), order_);
+      // Some get far ahead of others: what they run into without a barrier shows.
+      constexpr int kTurns[] = {0, 1, 9, 1 << 30};
+      for (const int warp : warps) {
+        for (int turns = kTurns[order_() % 4]; turns > 0 && RunWarp(warp); --turns) moved = true;
+      }
+    }
+    if (!moved) {
+      for (const int warp : warps) moved |= RunWarp(warp);
+    }
     ReleaseBarrierIfAllCame();
     BATON_CHECK(moved) << "the kernel hangs: lanes of a warp wait at an operation that others of "
                           "it have passed or left out";
@@ -143,9 +209,7 @@ bool Machine::RunWarp(int warp) {
     Fiber& fiber = *fibers_[static_cast<size_t>(warp * kWarpLanes + lane)];
     if (fiber.state != Fiber::State::kReady) continue;
     moved = true;
-    current_ = &fiber;
-    fiber.self = std::move(fiber.self).resume();
-    current_ = nullptr;
+    Resume(fiber);
   }
   return moved;
 }
@@ -197,6 +261,7 @@ void Mma(void* const (&operands)[kWarpLanes]) {
   };
   for (int lane = 0; lane < kWarpLanes; ++lane) {
     const auto& operand = *static_cast<const MmaOperand*>(operands[lane]);
+    BATON_CHECK(operand.to_f32 == first.to_f32) << "lanes of a warp multiply different types";
     const int group = lane / 4, pair = lane % 4 * 2;
     for (int half = 0; half < kK / 8; ++half) {
       unpack(operand.a[half * 2], &a[group][half * 8 + pair]);
@@ -230,12 +295,16 @@ void Perform(const Copy& copy) {
 void SetOptions(const Options& new_options) { options = new_options; }
 const Options& GetOptions() { return options; }
 
-void RunGrid(GridSize grid, int threads, size_t shared_bytes, Stream stream,
-             const std::function<void()>& kernel) {
-  const Options before = options;
-  if (stream != nullptr) options = *static_cast<const Options*>(stream);
-  machine.Run(grid, threads, shared_bytes, kernel);
-  options = before;
+void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kernel) {
+  if (stream == nullptr) return machine.Run(shape, kernel);
+  const auto& emulated = *static_cast<const EmulatedStream*>(stream);
+  auto run = [shape, to_emulate = emulated.options, kernel = std::move(kernel)] {
+    const Options before = std::exchange(options, to_emulate);
+    machine.Run(shape, kernel);
+    options = before;
+  };
+  if (emulated.queue == nullptr) return run();
+  emulated.queue->Enqueue(shape, std::move(run));
 }
 
 int ThreadIndex() { return machine.current_->index; }
@@ -246,11 +315,25 @@ std::byte* SharedMemory() { return machine.shared_.get(); }
 void SyncThreads() { machine.SyncThreads(); }
 void MeetWarp(void* operand, Combine combine) { machine.MeetWarp(operand, combine); }
 
+const Vec16& Aligned16(const void* address) {
+  BATON_CHECK_EQ(reinterpret_cast<uintptr_t>(address) % sizeof(Vec16), uintptr_t{0})
+      << "16 bytes at " << address;
+  return *static_cast<const Vec16*>(address);
+}
+const Vec16& ReadOnly16(const void* global) {
+  const Vec16& value = Aligned16(global);
+  machine.RememberRead(&value);
+  return value;
+}
+
 // Late where the hardware may be late: at the wait that makes it sure, and the place is poisoned
 // until then.
 void CopyAsync16(void* shared, const void* global, bool valid) {
-  const Copy copy = {shared, global, valid};
-  if (options.compute_capability < 80) return Perform(copy);
+  const Copy copy = {&const_cast<Vec16&>(Aligned16(shared)), &Aligned16(global), valid};
+  if (options.compute_capability < 80) {
+    if (valid) ReadOnly16(global);
+    return Perform(copy);
+  }
   std::memset(shared, 0xff, 16);
   machine.current_->open_group.push_back(copy);
 }

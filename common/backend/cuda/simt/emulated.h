@@ -15,22 +15,41 @@
 #define BATON_DEVICE inline
 #define BATON_HOST_DEVICE inline
 #define BATON_UNROLL
+#define BATON_NO_UNROLL
 #define BATON_DEVICE_TABLE static const
 
 namespace baton::backend::cuda {
 namespace emulated {
 
-// What is emulated. A Stream that is not null points to such options; launches on the null stream
-// take those that their host thread has set.
+// What is emulated. Tests run the same launch under several.
 struct Options {
   int compute_capability = 80;  // 75: no CopyAsync16 of its own, Mma16x8x16 in two halves
   uint64_t seed = 0;            // order of blocks, and of warps between synchronisations
 };
+// Of this host thread's launches on the null stream.
 void SetOptions(const Options& options);
 const Options& GetOptions();
 
-void RunGrid(GridSize grid, int threads, size_t shared_bytes, Stream stream,
-             const std::function<void()>& kernel);
+// What a launch asks for.
+struct LaunchShape {
+  GridSize grid;
+  int threads = 0;
+  size_t shared_bytes = 0;
+};
+// Launches that are done when the queue says so, as on a GPU: tests of asynchrony have one.
+class LaunchQueue {
+ public:
+  virtual ~LaunchQueue() = default;
+  // To call run() once, behind what was enqueued before.
+  virtual void Enqueue(const LaunchShape& shape, std::function<void()> run) = 0;
+};
+// What a Stream that is not null points to.
+struct EmulatedStream {
+  Options options;
+  LaunchQueue* queue = nullptr;  // null: launches are done when they return
+};
+
+void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kernel);
 
 // What follows is called by the kernels' threads.
 int ThreadIndex();
@@ -43,6 +62,10 @@ void SyncThreads();
 // combine(operands), which sees and changes what each lane brought.
 using Combine = void (*)(void* const (&operands)[kWarpLanes]);
 void MeetWarp(void* operand, Combine combine);
+// What only looks like 16 bytes anywhere is a multiple of 16 on a GPU.
+const Vec16& Aligned16(const void* address);
+// Read through a cache that sees no writes of the same launch: the launch must leave it as it was.
+const Vec16& ReadOnly16(const void* global);
 void CopyAsync16(void* shared, const void* global, bool valid);
 void CopyAsyncCommit();
 void CopyAsyncWait(int pending);
@@ -76,6 +99,11 @@ inline void SyncWarp() {
   emulated::MeetWarp(nullptr, [](void* const(&)[kWarpLanes]) {});
 }
 inline void ThreadFence() {}
+template <int kCount>
+void CopyAsync16(void* const (&shared)[kCount], const void* const (&global)[kCount],
+                 const bool (&valid)[kCount]) {
+  for (int i = 0; i < kCount; ++i) emulated::CopyAsync16(shared[i], global[i], valid[i]);
+}
 template <int kPending>
 void CopyAsyncWait() {
   emulated::CopyAsyncWait(kPending);
@@ -140,11 +168,15 @@ inline uint64_t MulHigh(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
-inline Vec16 Load16(const void* global) { return *static_cast<const Vec16*>(global); }
-inline Vec16 LoadShared16(const void* shared) { return *static_cast<const Vec16*>(shared); }
-inline void Store16(void* to, const Vec16& value) { *static_cast<Vec16*>(to) = value; }
+inline Vec16 Load16(const void* global) { return emulated::ReadOnly16(global); }
+inline Vec16 Load16If(bool valid, const void* global) { return valid ? Load16(global) : Vec16{}; }
+inline Vec16 LoadShared16(const void* shared) { return emulated::Aligned16(shared); }
+inline Vec16 ReloadShared16(const void* shared) { return LoadShared16(shared); }
+inline void Store16(void* to, const Vec16& value) {
+  const_cast<Vec16&>(emulated::Aligned16(to)) = value;
+}
 inline float LoadFresh(const float* global) { return *global; }
-inline Vec16 LoadFresh16(const void* global) { return *static_cast<const Vec16*>(global); }
+inline Vec16 LoadFresh16(const void* global) { return emulated::Aligned16(global); }
 
 struct Half {
   static float ToF32(uint16_t bits) { return emulated::HalfToF32(bits); }
@@ -194,7 +226,7 @@ struct BFloat16 {
 template <class Args>
 void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
-  emulated::RunGrid(grid, threads, shared_bytes, stream, [&] { kernel(args); });
+  emulated::RunGrid({grid, threads, shared_bytes}, stream, [kernel, args] { kernel(args); });
 }
 
 }  // namespace baton::backend::cuda

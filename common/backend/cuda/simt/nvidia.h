@@ -16,6 +16,7 @@
 #define BATON_DEVICE __device__ __forceinline__
 #define BATON_HOST_DEVICE __host__ __device__ __forceinline__
 #define BATON_UNROLL _Pragma("unroll")
+#define BATON_NO_UNROLL _Pragma("unroll 1")
 // A table of constants in device memory.
 #define BATON_DEVICE_TABLE static __device__ const
 
@@ -82,6 +83,23 @@ BATON_DEVICE Vec16 Load16(const void* global) {
       : "l"(global));
   return v;
 }
+// The same, or zeros: a predicated instruction, no branch, so that several are under way at once.
+BATON_DEVICE Vec16 Load16If(bool valid, const void* global) {
+  Vec16 v;
+  asm volatile(
+      "{\n\t"
+      ".reg .pred p;\n\t"
+      "setp.ne.s32 p, %5, 0;\n\t"
+      "mov.u32 %0, 0;\n\t"
+      "mov.u32 %1, 0;\n\t"
+      "mov.u32 %2, 0;\n\t"
+      "mov.u32 %3, 0;\n\t"
+      "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n\t"
+      "}"
+      : "=&r"(v.x[0]), "=&r"(v.x[1]), "=&r"(v.x[2]), "=&r"(v.x[3])
+      : "l"(global), "r"(static_cast<int>(valid)));
+  return v;
+}
 // What another block of this kernel wrote before a ThreadFence that the caller knows of.
 BATON_DEVICE float LoadFresh(const float* global) { return __ldcg(global); }
 BATON_DEVICE Vec16 LoadFresh16(const void* global) {
@@ -96,18 +114,36 @@ BATON_DEVICE Vec16 LoadShared16(const void* shared) {
   const uint4 v = *static_cast<const uint4*>(shared);
   return {{v.x, v.y, v.z, v.w}};
 }
-
-// 16 bytes from global to shared memory, zeros if not `valid` (then `global` isn't read). Below
-// sm_80 through registers, and at once.
-BATON_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
-#if __CUDA_ARCH__ >= 800
-  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global),
-               "r"(valid ? 16 : 0)
+// The same, loaded anew at every place where it stands, so that it occupies no registers between.
+BATON_DEVICE Vec16 ReloadShared16(const void* shared) {
+  Vec16 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
+               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared)))
                : "memory");
+  return v;
+}
+
+// Several times 16 bytes from global to shared memory, zeros where not `valid` (then `global` is
+// not read). Below sm_80 through registers, all at once, and there when it returns.
+template <int kCount>
+BATON_DEVICE void CopyAsync16(void* const (&shared)[kCount], const void* const (&global)[kCount],
+                              const bool (&valid)[kCount]) {
+#if __CUDA_ARCH__ >= 800
+  BATON_UNROLL for (int i = 0; i < kCount; ++i) {
+    const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared[i]));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global[i]),
+                 "r"(valid[i] ? 16 : 0)
+                 : "memory");
+  }
 #else
-  Store16(shared, valid ? Load16(global) : Vec16{});
+  Vec16 held[kCount];
+  BATON_UNROLL for (int i = 0; i < kCount; ++i) held[i] = Load16If(valid[i], global[i]);
+  BATON_UNROLL for (int i = 0; i < kCount; ++i) Store16(shared[i], held[i]);
 #endif
+}
+BATON_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
+  CopyAsync16<1>({shared}, {global}, {valid});
 }
 BATON_DEVICE void CopyAsyncCommit() {
 #if __CUDA_ARCH__ >= 800
@@ -188,9 +224,13 @@ struct BFloat16 {
 template <class Args>
 void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
-  kernel<<<dim3(grid.x, grid.y, grid.z), threads, shared_bytes,
-           static_cast<cudaStream_t>(stream)>>>(args);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+  void* pointers[] = {const_cast<Args*>(&args)};  // is copied, not written
+  // Its own error: the thread's last one may be of another call.
+  const cudaError_t error =
+      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(grid.x, grid.y, grid.z),
+                       dim3(static_cast<unsigned>(threads)), pointers, shared_bytes,
+                       static_cast<cudaStream_t>(stream));
+  if (error != cudaSuccess) {
     std::fprintf(stderr, "CUDA launch failed: %s\n", cudaGetErrorString(error));
     std::abort();
   }

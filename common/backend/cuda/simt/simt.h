@@ -3,15 +3,16 @@
 // compiler), on which the tests run every kernel, lane by lane, against references.
 //
 // What both sides give, in namespace baton::backend::cuda:
-//   BATON_KERNEL(threads), BATON_KERNEL_RESIDENT(threads, blocks), BATON_DEVICE, BATON_UNROLL, Launch(kernel, grid, threads, shared,
-//   stream, args), ThreadIndex(), BlockIndex(), SharedMemory(), SyncThreads(), SyncWarp(), Shuffle,
-//   ShuffleXor, Load16, LoadFresh, Store16, CopyAsync16 and its groups, Mma16x8x8, Mma16x8x16,
-//   Half and BFloat16, atomics, ThreadFence(), and arithmetic whose rounding is said: Add, Mul,
-//   Fma.
+//   BATON_KERNEL(threads), BATON_KERNEL_RESIDENT(threads, blocks), BATON_DEVICE, BATON_UNROLL,
+//   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), BlockIndex(),
+//   SharedMemory(), SyncThreads(), SyncWarp(), Shuffle, ShuffleXor, Load16, Load16If, LoadFresh,
+//   Store16, CopyAsync16 and its groups, Mma16x8x8, Mma16x8x16, Half and BFloat16, atomics,
+//   ThreadFence(), and arithmetic whose rounding is said: Add, Mul, Fma.
 //
 // Rules of the dialect, which the emulation checks: warp operations are reached by all 32 lanes of
 // a warp at the same place; what CopyAsync16 fetches is there after a wait for its group, and not
-// before; shared memory holds NaNs until it is written; nothing depends on the order of warps or
+// before; Load16 reads nothing that the launch writes; shared memory holds NaNs until it is written;
+// what moves 16 bytes gets addresses that are multiples of 16; nothing depends on the order of warps or
 // blocks between synchronisations (the emulation draws it from a seed).
 //
 // Floating-point contraction is off for kernels (-fmad=false, -ffp-contract=off): a sum is fused

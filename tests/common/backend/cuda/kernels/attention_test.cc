@@ -13,6 +13,7 @@
 
 #include "common/backend/cuda/attention_plan.h"
 #include "common/backend/cuda/kernels/index_maps.h"
+#include "tests/common/backend/cuda/kernels/kernel_test.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -190,7 +191,7 @@ class CudaAttentionTest : public ::testing::Test {
     shape.head_dim = 8 * Int(1, 32);
     shape.block_tokens_log2 = Int(4, 5);
     shape.window = Int(0, 2) == 0 ? Int(1, 400) : 0;
-    shape.dtype = Int(0, 1) ? DType::kF16 : DType::kBF16;
+    shape.dtype = Int(0, 1) || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
     // bfloat16 is computed from sm_80 on.
     emulated::SetOptions({.compute_capability = shape.dtype == DType::kF16 && Int(0, 1) ? 75 : 80,
                           .seed = random_()});

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <type_traits>
@@ -73,6 +74,9 @@ inline void FromF32(float value, DType dtype, void* bits) {
     std::memcpy(bits, &half, sizeof(half));
   }
 }
+
+// Whether the machine has products of bfloat16; see gpu_main.cc.
+inline bool MultipliesBFloat16() { return std::getenv("BATON_T4_MODE") == nullptr; }
 
 // What rounding to the dtype may cost, relative; of normal numbers.
 inline double Precision(DType dtype) {

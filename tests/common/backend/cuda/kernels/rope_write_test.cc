@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
@@ -267,6 +268,47 @@ TEST_F(CudaRopeWriteTest, ARowIsTheSameAloneAndInAnyOrderOfWarps) {
         ASSERT_EQ(std::memcmp(&one.pool[slot], &all.pool[slot],
                               static_cast<size_t>(shape_.head_dim) * sizeof(uint16_t)),
                   0);
+      }
+    }
+  }
+}
+
+// An infinite V would make NaNs of 0 x V in rows that must not see it.
+TEST_F(CudaRopeWriteTest, WhatIsFiniteStaysFinite) {
+  SCOPED_TRACE(seed_);
+  constexpr float kMax = std::numeric_limits<float>::max();
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const float nan = std::nanf("");
+  const std::vector<float> values = {65504, 65519,     65520, 7e4f,  3.3895e38f, 3.39e38f,
+                                     kMax,  kInfinity, nan,   1e-8f, 0};
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    ChangeMachine();
+    MakeShape();
+    shape_.dtype = dtype;
+    shape_.half = 0;
+    shape_.norms_q = shape_.norms_k = false;
+    const float largest = dtype == DType::kF16 ? Half::ToF32(0x7bff) : BFloat16::ToF32(0x7f7f);
+    Row row = {0, 0, {}};
+    for (int i = 0; i < shape_.width(); ++i) {
+      const float value = values[random_() % values.size()];
+      row.qkv.push_back(Coin() ? value : -value);
+    }
+    const Result found = Run({row});
+    for (int head = 0; head < 2 * shape_.kv_heads; ++head) {
+      const size_t slot = SlotOf(row, head / shape_.kv_heads, head % shape_.kv_heads);
+      for (int i = 0; i < shape_.head_dim; ++i) {
+        const float given =
+            row.qkv[static_cast<size_t>((shape_.query_heads + head) * shape_.head_dim + i)];
+        const float held = ToF32(&found.pool[slot + static_cast<size_t>(i)], dtype);
+        if (std::isnan(given)) {
+          ASSERT_TRUE(std::isnan(held));
+        } else if (std::isinf(given)) {
+          ASSERT_EQ(held, given);
+        } else if (std::fabs(given) >= largest) {
+          ASSERT_EQ(held, std::copysign(largest, given)) << given;
+        } else {
+          ASSERT_EQ(found.pool[slot + static_cast<size_t>(i)], Round16(given, dtype)) << given;
+        }
       }
     }
   }

@@ -1,0 +1,197 @@
+#include "common/backend/cuda/kernels/attention.h"
+#include "common/backend/cuda/kernels/attention_core.cuh"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr int kThreads = kAttentionWarps * kWarpLanes;
+
+// K of a piece [kPieceTokens][kDim], and V [kPieceTokens][OutputDims], in swizzled chunks.
+template <int kDim>
+struct Stage {
+  static constexpr int kKChunks = kDim / kChunkElements;
+  static constexpr int kVChunks = OutputDims(kDim) / kChunkElements;
+  static constexpr int kBytes = kPieceTokens * (kKChunks + kVChunks) * 16;
+  std::byte* memory;
+
+  BATON_DEVICE std::byte* KAt(int token, int chunk) const {
+    return memory + RowsOperandChunk(token, chunk, kKChunks) * 16;
+  }
+  BATON_DEVICE std::byte* VAt(int token, int chunk) const {
+    return memory + (kPieceTokens * kKChunks + ValuesOperandChunk(token, chunk, kVChunks)) * 16;
+  }
+  BATON_DEVICE void After(float) const {}
+  BATON_DEVICE Vec16 K(int token, int chunk) const { return LoadShared16(KAt(token, chunk)); }
+  BATON_DEVICE Vec16 V(int token, int chunk) const { return LoadShared16(VAt(token, chunk)); }
+};
+
+// All threads of the block together, as one group of copies: kChunksARow chunks from first_chunk on
+// of the tokens from first_token on, to at(token, chunk). What lies beyond the last token or the
+// head is zero. A thread's tokens are a whole number of swizzle periods apart, so that its places
+// in shared memory are, too (index_maps_test.cc).
+template <int kChunksARow, class At>
+BATON_DEVICE void Fetch(const TokenAddress& address, int first_token, int end_token,
+                        int first_chunk, int head_chunks, int offset, const At& at) {
+  constexpr int kAtOnce = 4;
+  constexpr int kTokensApart = kThreads / kChunksARow;
+  static_assert(kPieceTokens % (kTokensApart * kAtOnce) == 0);
+  const int chunk = ThreadIndex() % kChunksARow;
+  const bool has_chunk = first_chunk + chunk < head_chunks;
+  std::byte* to_first = at(ThreadIndex() / kChunksARow, chunk);
+  const int chunk_offset = offset + (first_chunk + chunk) * 16;
+  BATON_NO_UNROLL for (int token = ThreadIndex() / kChunksARow; token < kPieceTokens;
+                       token += kTokensApart * kAtOnce) {
+    void* to[kAtOnce];
+    const void* from[kAtOnce];
+    bool valid[kAtOnce];
+    BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) {
+      const int at_token = first_token + token + i * kTokensApart;
+      valid[i] = at_token < end_token && has_chunk;
+      to[i] = to_first + i * kThreads * 16;
+      from[i] = address.K(valid[i] ? at_token : first_token) + chunk_offset;
+    }
+    CopyAsync16(to, from, valid);
+    to_first += kAtOnce * kThreads * 16;
+  }
+  CopyAsyncCommit();
+}
+
+// What a thread has folded so far, in memory of its own: registers hold one split.
+template <int kOut>
+struct Total {
+  float m[2] = {kMinusInfinity, kMinusInfinity};
+  float l[2] = {0, 0};
+  float* a;  // element e at a[e * kThreads]
+  bool empty = true;
+
+  // Folds the split in `state` into the total, and leaves the total in `state` too.
+  BATON_DEVICE void Take(RowState<kOut>& state) {
+    BATON_UNROLL for (int half = 0; half < 2; ++half) {
+      const FoldWeights weights = Fold(m[half], l[half], state.m[half], state.l[half]);
+      state.l[half] = l[half];
+      BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
+        BATON_UNROLL for (int j = half * 2; j < half * 2 + 2; ++j) {
+          float* sum = a + (i * 4 + j) * kThreads;
+          state.a[i][j] = FoldSum(empty ? 0.0f : *sum, state.a[i][j], weights);
+          *sum = state.a[i][j];
+        }
+      }
+    }
+    empty = false;
+  }
+};
+
+static_assert(kAttentionWarps * kRowTile <= kPieceTokens);  // queries fit where K will be
+
+template <class Element, int kDim>
+BATON_KERNEL_RESIDENT(kThreads, 2)
+AttentionTileKernel(AttentionLaunch launch) {
+  constexpr int kOut = OutputDims(kDim);
+  const AttentionItem item = launch.items[BlockIndex().x];
+  const int kv_head = static_cast<int>(BlockIndex().y);
+  const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
+  const SequenceEntry sequence = launch.sequences[item.sequence];
+  const TokenRange visible =
+      VisibleTo(launch, sequence, item.first_packed_row, kAttentionWarps * kRowTile);
+  const int first_row = item.first_packed_row + Warp() * kRowTile;
+  const TokenRange of_warp = VisibleTo(launch, sequence, first_row, kRowTile);
+  const TokenAddress address(launch, sequence, kv_head);
+  const int head_chunks = launch.head_dim / kChunkElements;
+  const Stage<kDim> stage = {SharedMemory()};
+  // Where K will be.
+  StageQueries<Element, kDim, kAttentionWarps * kRowTile, kThreads>(
+      launch, sequence, item.first_packed_row, kv_head, SharedMemory());
+  SyncThreads();
+  const Queries<kDim> queries(StagedQueries<kDim>{SharedMemory(), Warp() * kRowTile});
+  SyncThreads();
+  const auto fetch_k = [&](int token) {
+    Fetch<Stage<kDim>::kKChunks>(address, token, visible.end, 0, head_chunks, 0,
+                                 [&](int t, int chunk) { return stage.KAt(t, chunk); });
+  };
+  const auto fetch_v = [&](int token) {
+    Fetch<Stage<kDim>::kVChunks>(address, token, visible.end, first_dim / kChunkElements,
+                                 head_chunks, address.v_offset,
+                                 [&](int t, int chunk) { return stage.VAt(t, chunk); });
+  };
+  RowState<kOut> state;
+  state.Clear();
+  Total<kOut> total;
+  total.a = launch.totals +
+            (int64_t{BlockIndex().x} * launch.kv_heads + kv_head) * TotalFloats(kDim) +
+            int64_t{BlockIndex().z} * TotalFloats(kOut) + ThreadIndex();
+  const bool folds = visible.begin / kSplitTokens != (visible.end - 1) / kSplitTokens;
+
+  const int first = visible.begin / kPieceTokens * kPieceTokens;
+  fetch_k(first);
+  for (int token = first; token < visible.end; token += kPieceTokens) {
+    CopyAsyncWait<0>();
+    SyncThreads();  // K is there; all have done with V
+    fetch_v(token);
+    // A piece that none of the warp's rows sees would leave them as they are.
+    const bool sees = token < of_warp.end && token + kPieceTokens > of_warp.begin;
+    PieceWeights weights = {};
+    FoldWeights fold[2] = {};
+    if (sees) {
+      // Made anew wherever it is needed: registers are dearer.
+      const PackedRows rows(launch, sequence, first_row, kv_head);
+      float m[2], l[2];
+      weights = WeighPiece<Element, kDim>(stage, token, launch.window, rows, queries, m, l);
+      BATON_UNROLL for (int half = 0; half < 2; ++half) {
+        fold[half] = Fold(state.m[half], state.l[half], m[half], l[half]);
+      }
+    }
+    CopyAsyncWait<0>();
+    SyncThreads();  // V is there; all have done with K
+    const bool is_last = token + kPieceTokens >= visible.end;
+    if (!is_last) fetch_k(token + kPieceTokens);
+    if (sees) {
+      BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
+        float sums[8][4];
+        SumValues<Element>(stage, weights, span, sums);
+        BATON_UNROLL for (int i = 0; i < 8; ++i) {
+          BATON_UNROLL for (int j = 0; j < 4; ++j) {
+            float& sum = state.a[span * 8 + i][j];
+            sum = FoldSum(sum, sums[i][j], fold[j / 2]);
+          }
+        }
+      }
+    }
+    if (folds && (is_last || (token + kPieceTokens) % kSplitTokens == 0)) {
+      total.Take(state);
+      if (!is_last) state.Clear();
+    }
+  }
+  WriteOut<Element>(launch, PackedRows(launch, sequence, first_row, kv_head), first_dim, state);
+}
+
+template <class Element, int kDim>
+void LaunchFor(const AttentionLaunch& launch, int items, Stream stream) {
+  const GridSize grid = {static_cast<unsigned>(items), static_cast<unsigned>(launch.kv_heads),
+                         kDim / OutputDims(kDim)};
+  Launch(AttentionTileKernel<Element, kDim>, grid, kThreads, Stage<kDim>::kBytes, stream, launch);
+}
+
+template <class Element>
+void Dispatch(const AttentionLaunch& launch, int items, Stream stream) {
+  switch (PaddedDim(launch.head_dim)) {
+    case 64:
+      return LaunchFor<Element, 64>(launch, items, stream);
+    case 128:
+      return LaunchFor<Element, 128>(launch, items, stream);
+    default:
+      return LaunchFor<Element, 256>(launch, items, stream);
+  }
+}
+
+}  // namespace
+
+void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream) {
+  if (items == 0) return;
+  if (dtype == DType::kF16) {
+    Dispatch<Half>(launch, items, stream);
+  } else {
+    Dispatch<BFloat16>(launch, items, stream);
+  }
+}
+
+}  // namespace baton::backend::cuda

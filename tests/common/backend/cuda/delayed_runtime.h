@@ -1,0 +1,136 @@
+// An emulated device as lazy as a GPU may be: copies and launches wait in their streams until the
+// host waits for them. Pinned memory that is written again too early, operands that are gone and
+// events that nobody waited for show as wrong data.
+#ifndef BATON_TESTS_COMMON_BACKEND_CUDA_DELAYED_RUNTIME_H_
+#define BATON_TESTS_COMMON_BACKEND_CUDA_DELAYED_RUNTIME_H_
+
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/runtime.h"
+#include "common/base/check.h"
+
+namespace baton::backend::cuda {
+
+// Work runs on the host thread that waits for it. A stream runs no further than somebody waits for.
+class DelayedRuntime final : public Runtime {
+ public:
+  DelayedRuntime(int compute_capability, size_t size_bytes, uint64_t seed = 0)
+      : options_{.compute_capability = compute_capability, .seed = seed},
+        memory_(MakeEmulatedRuntime(compute_capability, size_bytes, seed)),
+        properties_(memory_->properties()) {}
+  ~DelayedRuntime() override {
+    for (const auto& queue : queues_) Synchronize(&queue->stream);
+  }
+
+  const DeviceProperties& properties() const override { return properties_; }
+  // For tests of devices that there are none of.
+  DeviceProperties& mutable_properties() { return properties_; }
+  absl::StatusOr<void*> AllocateDevice(size_t size_bytes) override {
+    return memory_->AllocateDevice(size_bytes);
+  }
+  absl::StatusOr<void*> AllocatePinned(size_t size_bytes) override {
+    return memory_->AllocatePinned(size_bytes);
+  }
+  Stream MakeStream() override {
+    absl::MutexLock lock(&mutex_);
+    queues_.push_back(std::make_unique<Queue>(mutex_, options_));
+    return &queues_.back()->stream;
+  }
+
+  void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
+    QueueOf(stream).Add([=] { Copy(device, pinned, size_bytes); });
+  }
+  void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) override {
+    QueueOf(stream).Add([=] { Copy(pinned, device, size_bytes); });
+  }
+  void Zero(void* device, size_t size_bytes, Stream stream) override {
+    QueueOf(stream).Add([=] {
+      if (size_bytes > 0) std::memset(device, 0, size_bytes);
+    });
+  }
+  void Synchronize(Stream stream) override {
+    absl::MutexLock lock(&mutex_);
+    Queue& queue = QueueOf(stream);
+    queue.RunTo(queue.enqueued);
+  }
+  std::unique_ptr<DeviceEvent> Record(Stream stream) override {
+    absl::MutexLock lock(&mutex_);
+    Queue& queue = QueueOf(stream);
+    return std::make_unique<StreamPoint>(*this, queue, queue.enqueued);
+  }
+
+ private:
+  struct Queue final : emulated::LaunchQueue {
+    Queue(absl::Mutex& m, const emulated::Options& options)
+        : mutex(m), stream{.options = options, .queue = this} {}
+    void Enqueue(const emulated::LaunchShape&, std::function<void()> run) override {
+      Add(std::move(run));
+    }
+    void Add(std::function<void()> run) ABSL_LOCKS_EXCLUDED(mutex) {
+      absl::MutexLock lock(&mutex);
+      work.push_back(std::move(run));
+      ++enqueued;
+    }
+    // Until so many of all that was ever enqueued are done.
+    void RunTo(size_t count) {
+      mutex.AssertHeld();
+      while (done < count) {
+        const std::function<void()> run = std::move(work.front());
+        work.pop_front();
+        run();
+        ++done;
+      }
+    }
+    absl::Mutex& mutex;  // the runtime's: one thread at a time computes
+    emulated::EmulatedStream stream;
+    std::deque<std::function<void()>> work;
+    size_t enqueued = 0, done = 0;
+  };
+
+  class StreamPoint final : public DeviceEvent {
+   public:
+    StreamPoint(DelayedRuntime& runtime, Queue& queue, size_t count)
+        : runtime_(runtime), queue_(queue), count_(count) {}
+    bool Done() const override {
+      absl::MutexLock lock(&runtime_.mutex_);
+      return queue_.done >= count_;
+    }
+    void Wait() const override {
+      absl::MutexLock lock(&runtime_.mutex_);
+      queue_.RunTo(count_);
+    }
+    void Delay(Stream stream) const override {
+      runtime_.QueueOf(stream).Add([&queue = queue_, count = count_] { queue.RunTo(count); });
+    }
+
+   private:
+    DelayedRuntime& runtime_;
+    Queue& queue_;
+    const size_t count_;
+  };
+
+  static Queue& QueueOf(Stream stream) {
+    BATON_CHECK(stream != nullptr) << "work on no stream";
+    return static_cast<Queue&>(*static_cast<emulated::EmulatedStream*>(stream)->queue);
+  }
+  static void Copy(void* to, const void* from, size_t size_bytes) {
+    if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  }
+
+  const emulated::Options options_;
+  const std::unique_ptr<Runtime> memory_;
+  DeviceProperties properties_;
+  absl::Mutex mutex_;
+  std::vector<std::unique_ptr<Queue>> queues_;
+};
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_TESTS_COMMON_BACKEND_CUDA_DELAYED_RUNTIME_H_

@@ -1,0 +1,266 @@
+// The index maps, enumerated; the banks that the kernels' accesses to shared memory fall into; and
+// what the launches ask for.
+#include "common/backend/cuda/kernels/index_maps.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "common/backend/cuda/kernels/attention.h"
+#include "common/backend/cuda/kernels/matmul.h"
+#include "common/backend/cuda/simt/simt.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr int kDims[] = {64, 128, 256};
+
+TEST(IndexMapsTest, AFragmentTakesEveryKOnce) {
+  std::set<int> taken;
+  for (int product = 0; product < 2; ++product) {
+    for (int column = 0; column < 16; ++column) {
+      const int k = FragmentK(product, column);
+      EXPECT_TRUE(k >= 0 && k < kChunkedK) << k;
+      taken.insert(k);
+      // The columns of a member's registers (PTX: 2 member + i % 2, + 8) are in the member's chunk,
+      // at the halves of its 16 bytes that the registers are.
+      const int member = column % 8 / 2, reg = product * 2 + column / 8;
+      EXPECT_EQ(k / kChunkElements, member);
+      EXPECT_EQ(k % kChunkElements, reg * 2 + column % 2);
+    }
+  }
+  EXPECT_EQ(taken.size(), static_cast<size_t>(kChunkedK));
+}
+
+TEST(IndexMapsTest, OutputDimsAreEachInOnePlace) {
+  std::set<int> taken;
+  for (int i = 0; i < kOutputSpan / 8; ++i) {
+    for (int column = 0; column < 8; ++column) {
+      const int dim = OutputDim(i, column);
+      EXPECT_TRUE(dim >= 0 && dim < kOutputSpan) << dim;
+      // A lane's eight products are eight consecutive dims.
+      EXPECT_EQ(dim, OutputDim(0, column) + i);
+      taken.insert(dim);
+    }
+  }
+  EXPECT_EQ(taken.size(), static_cast<size_t>(kOutputSpan));
+}
+
+TEST(IndexMapsTest, LanesArePtxGroupsAndMembers) {
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    EXPECT_EQ(GroupOf(lane), lane >> 2);
+    EXPECT_EQ(MemberOf(lane), lane & 3);
+  }
+}
+
+using Swizzle = int (*)(int row, int chunk, int chunks);
+constexpr Swizzle kSwizzles[] = {RowsOperandChunk, ValuesOperandChunk};
+
+TEST(IndexMapsTest, SwizzlesMoveChunksWithinTheirRow) {
+  for (const Swizzle swizzle : kSwizzles) {
+    for (int chunks = 8; chunks <= 32; chunks += 8) {
+      for (int row = 0; row < 64; ++row) {
+        std::set<int> taken;
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+          const int at = swizzle(row, chunk, chunks);
+          EXPECT_EQ(at / chunks, row);
+          taken.insert(at);
+        }
+        EXPECT_EQ(taken.size(), static_cast<size_t>(chunks));
+      }
+    }
+  }
+}
+
+// 32 banks of 4 bytes; accesses of 16 bytes are served eight lanes at a time. The cycles that a
+// warp's access takes: four where the eight lanes of each lie in different banks.
+int Cycles(const std::function<int(int lane)>& byte_of_lane) {
+  int cycles = 0;
+  for (int first = 0; first < kWarpLanes; first += 8) {
+    std::array<std::set<int>, 8> places;  // of 16 bytes, by the four banks that hold them
+    for (int lane = first; lane < first + 8; ++lane) {
+      const int byte = byte_of_lane(lane);
+      EXPECT_EQ(byte % 16, 0);
+      places[static_cast<size_t>(byte / 16 % 8)].insert(byte);
+    }
+    size_t worst = 0;
+    for (const auto& same_banks : places) worst = std::max(worst, same_banks.size());
+    cycles += static_cast<int>(worst);
+  }
+  return cycles;
+}
+
+TEST(IndexMapsTest, TheModelOfBanksSeesConflicts) {
+  EXPECT_EQ(Cycles([](int lane) { return lane * 16; }), 4);
+  EXPECT_EQ(Cycles([](int) { return 16; }), 4);  // a broadcast
+  EXPECT_EQ(Cycles([](int lane) { return lane * 32; }), 8);
+  EXPECT_EQ(Cycles([](int lane) { return lane * 128; }), 32);
+  // Rows of 128 bytes without a swizzle, as fragments of K read them.
+  EXPECT_EQ(Cycles([](int lane) { return lane / 4 * 128 + lane % 4 * 16; }), 8);
+}
+
+// WeighPiece's loads of K: lane (group, member) takes chunk 4 c + member of token 8 j + group.
+TEST(IndexMapsTest, AttentionReadsKWithoutBankConflicts) {
+  for (const int dim : kDims) {
+    const int chunks = dim / kChunkElements;
+    for (int j = 0; j < kPieceTokens / 8; ++j) {
+      for (int c = 0; c < dim / kChunkedK; ++c) {
+        EXPECT_EQ(Cycles([&](int lane) {
+                    return RowsOperandChunk(j * 8 + GroupOf(lane), c * 4 + MemberOf(lane), chunks) *
+                           16;
+                  }),
+                  4)
+            << "dim " << dim << ", tokens from " << j * 8 << ", chunks from " << c * 4;
+      }
+    }
+  }
+}
+
+// SumValues' loads of V: chunk 8 span + group of tokens 8 j + 2 member (+ 1, + 8, + 9).
+TEST(IndexMapsTest, AttentionReadsVWithoutBankConflicts) {
+  for (const int dim : kDims) {
+    const int chunks = OutputDims(dim) / kChunkElements;
+    for (int j = 0; j < kPieceTokens / 8; ++j) {
+      for (int span = 0; span < OutputDims(dim) / kOutputSpan; ++span) {
+        for (int odd = 0; odd < 2; ++odd) {
+          EXPECT_EQ(Cycles([&](int lane) {
+                      return ValuesOperandChunk(j * 8 + MemberOf(lane) * 2 + odd,
+                                                span * 8 + GroupOf(lane), chunks) *
+                             16;
+                    }),
+                    4)
+              << "dim " << dim << ", tokens from " << j * 8 + odd << ", span " << span;
+        }
+      }
+    }
+  }
+}
+
+// Fetch walks shared memory in equal strides: a thread's tokens are a whole number of swizzle periods
+// apart.
+TEST(IndexMapsTest, AttentionsStagesRepeatFromOneOfAThreadsTokensToTheNext) {
+  for (const int dim : kDims) {
+    for (const auto& [swizzle, width] :
+         {std::pair(kSwizzles[0], dim), std::pair(kSwizzles[1], OutputDims(dim))}) {
+      const int chunks = width / kChunkElements;
+      const int apart = kAttentionWarps * kWarpLanes / chunks;
+      for (int token = 0; token + apart < kPieceTokens; ++token) {
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+          ASSERT_EQ(swizzle(token + apart, chunk, chunks) - swizzle(token, chunk, chunks),
+                    kAttentionWarps * kWarpLanes)
+              << "dim " << dim << ", token " << token;
+        }
+      }
+    }
+  }
+}
+
+// Consecutive lanes write consecutive chunks of a row.
+TEST(IndexMapsTest, AttentionWritesItsStagesWithoutBankConflicts) {
+  for (const int dim : kDims) {
+    for (const auto& [swizzle, width] :
+         {std::pair(kSwizzles[0], dim), std::pair(kSwizzles[1], OutputDims(dim))}) {
+      const int chunks = width / kChunkElements;
+      for (int first = 0; first < kPieceTokens * chunks; first += kWarpLanes) {
+        EXPECT_EQ(Cycles([&, swizzle = swizzle](int lane) {
+                    return swizzle((first + lane) / chunks, (first + lane) % chunks, chunks) * 16;
+                  }),
+                  4)
+            << "dim " << dim;
+      }
+    }
+  }
+}
+
+// The tile kernel's stages are rows of four chunks; its fragments are read as K's are.
+TEST(IndexMapsTest, ProductsReadTheirStagesWithoutBankConflicts) {
+  const int chunks = kChunkedK / kChunkElements;
+  for (int row = 0; row < 128; row += 8) {
+    EXPECT_EQ(
+        Cycles([&](int lane) { return ((row + GroupOf(lane)) * chunks + MemberOf(lane)) * 16; }),
+        4);
+  }
+}
+
+// ---- Budgets -----------------------------------------------------------------------------------
+
+// Two blocks fit a T4's multiprocessor: 64 KiB.
+constexpr size_t kSharedBudget = 32 << 10;
+
+class Launches final : public emulated::LaunchQueue {
+ public:
+  void Enqueue(const emulated::LaunchShape& shape, std::function<void()>) override {
+    shapes.push_back(shape);
+  }
+  std::vector<emulated::LaunchShape> shapes;
+  emulated::EmulatedStream stream = {.options = {}, .queue = this};
+};
+
+// No model that is served has heads beyond 128: one block of those is enough for a multiprocessor.
+size_t SharedBudget(int dim) { return dim <= 128 ? kSharedBudget : size_t{48} << 10; }
+
+TEST(IndexMapsTest, APieceOfKAndVIsWithinTheBudget) {
+  for (const int dim : kDims) {
+    const auto bytes =
+        static_cast<size_t>(kPieceTokens * (dim + OutputDims(dim))) * sizeof(uint16_t);
+    EXPECT_LE(bytes, SharedBudget(dim)) << dim;
+    // Pieces never cross a split, and end with one.
+    EXPECT_EQ(kSplitTokens % kPieceTokens, 0);
+    EXPECT_EQ(kPieceTokens % 16, 0) << "P V takes 16 tokens a product";
+    EXPECT_EQ(OutputDims(dim) % kOutputSpan, 0);
+    EXPECT_EQ(dim % OutputDims(dim), 0);
+    EXPECT_EQ(CounterCount(dim), dim / OutputDims(dim)) << "a counter for each block of dims";
+  }
+}
+
+TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
+  for (int head_dim = 8; head_dim <= 256; head_dim += 8) {
+    const int dim = PaddedDim(head_dim);
+    EXPECT_GE(dim, head_dim);
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      Launches launches;
+      AttentionLaunch launch = {};
+      launch.head_dim = head_dim;
+      launch.kv_heads = 3;
+      LaunchAttentionTile(launch, dtype, 5, &launches.stream);
+      LaunchAttentionSplit(launch, dtype, 5, &launches.stream);
+      ASSERT_EQ(launches.shapes.size(), 2u);
+      for (const emulated::LaunchShape& shape : launches.shapes) {
+        EXPECT_LE(shape.shared_bytes, SharedBudget(dim)) << head_dim;
+        EXPECT_EQ(shape.threads, kAttentionWarps * kWarpLanes);
+        EXPECT_EQ(shape.grid.x, 5u);
+        EXPECT_EQ(shape.grid.y, 3u);
+        EXPECT_EQ(shape.grid.z, static_cast<unsigned>(CounterCount(dim)));
+      }
+      EXPECT_EQ(launches.shapes[0].shared_bytes,
+                static_cast<size_t>(kPieceTokens * (dim + OutputDims(dim)) * 2));
+    }
+  }
+  Launches launches;
+  for (const int rows : {1, 32, 33, 300}) {
+    for (const DType dtype : {DType::kF16, DType::kBF16}) {
+      LaunchMatMul({.x = nullptr,
+                    .x_stride = 64,
+                    .w = nullptr,
+                    .bias = nullptr,
+                    .out = nullptr,
+                    .out_stride = 65,
+                    .rows = rows,
+                    .n = 65,
+                    .k = 64},
+                   dtype, &launches.stream);
+    }
+  }
+  EXPECT_EQ(launches.shapes.size(), 8u);
+  for (const emulated::LaunchShape& shape : launches.shapes) {
+    EXPECT_LE(shape.shared_bytes, kSharedBudget);
+  }
+}
+
+}  // namespace
+}  // namespace baton::backend::cuda
