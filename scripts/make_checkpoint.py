@@ -3,6 +3,7 @@
 
     make_checkpoint.py tiny-qwen2 DIR
     make_checkpoint.py qwen2.5-0.5b DIR --dtype bfloat16 --shards 2 --tokenizer tokenizer.json
+    make_checkpoint.py tiny-llama DIR --quantize awq --group-size 32
 
 Values come from splitmix64 of (seed, tensor name, index), not from numpy's generators, whose streams
 may change with its version. Needs numpy only.
@@ -19,6 +20,8 @@ import struct
 import sys
 
 import numpy as np
+
+import quantized_checkpoint
 
 LLAMA3_SCALING = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                   "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -146,37 +149,92 @@ def tensors_of(config):
         yield "lm_head.weight", [v, d], 0, 2 / d ** 0.5
 
 
-def write_safetensors(path, tensors, dtype, seed):
-    width = 4 if dtype == "F32" else 2
+def all_uniform(seed):
+    return lambda name, count: np.concatenate(list(uniform_chunks(name, seed, count)))
+
+
+def float_tensor(name, shape, mean, deviation, dtype, seed):
+    def chunks():
+        for values in uniform_chunks(name, seed, int(np.prod(shape))):
+            values *= np.float32(deviation)
+            if mean:
+                values += np.float32(mean)
+            yield encode(values, dtype)
+    return name, dtype, shape, chunks
+
+
+def array_tensor(name, dtype, array):
+    return name, dtype, list(array.shape), lambda: [np.ascontiguousarray(array).tobytes()]
+
+
+def scales_of(scale, dtype):
+    """What the file holds, and its values."""
+    encoded = encode(scale, dtype)
+    if dtype == "F16":
+        return encoded, np.frombuffer(encoded, "<f2").astype(np.float32).reshape(scale.shape)
+    bits = np.frombuffer(encoded, "<u2").astype(np.uint32) << np.uint32(16)
+    return encoded, bits.view(np.float32).reshape(scale.shape)
+
+
+def quantized_tensors(name, shape, deviation, quantization, dequantized, seed):
+    """The tensors of one quantised matrix, or the one of the float matrix that it stands for."""
+    q, zero, scale, group_of = quantization.matrix(name, shape, deviation, all_uniform(seed))
+    encoded, values = scales_of(scale.T.copy(), quantization.scale_dtype)
+    if dequantized:
+        weights = (q - zero[:, group_of]).astype(np.float32) * values.T[:, group_of]
+        yield array_tensor(name, "F32", weights.astype("<f4"))
+        return
+    module = name.removesuffix("weight")
+    if quantization.method == "awq":
+        arrays = quantized_checkpoint.awq_tensors(module, q, zero)
+    else:
+        arrays = quantized_checkpoint.gptq_tensors(module, quantization, q, zero, group_of)
+    for tensor in arrays:
+        yield array_tensor(*tensor)
+    yield module + "scales", quantization.scale_dtype, list(scale.T.shape), lambda: [encoded]
+    if quantization.method == "gptq" and name.endswith("o_proj.weight"):
+        # AutoGPTQ wrote biases for modules that have none.
+        yield array_tensor(module + "bias", "F16", np.zeros(shape[0], "<f2"))
+
+
+def stored_tensors(config, dtype, seed, quantization, dequantized):
+    """(name, dtype, shape, function that yields the bytes), in the order of the layers."""
+    for name, shape, mean, deviation in tensors_of(config):
+        if quantization and quantization.has(name):
+            yield from quantized_tensors(name, shape, deviation, quantization, dequantized, seed)
+        else:
+            yield float_tensor(name, shape, mean, deviation, dtype, seed)
+
+
+WIDTHS = {"F32": 4, "I32": 4, "BF16": 2, "F16": 2}
+
+
+def write_safetensors(path, tensors):
     header, place = {"__metadata__": {"format": "pt"}}, 0
-    for name, shape, _, _ in tensors:
-        size = int(np.prod(shape)) * width
+    for name, dtype, shape, _ in tensors:
+        size = int(np.prod(shape)) * WIDTHS[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [place, place + size]}
         place += size
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for name, shape, mean, deviation in tensors:
-            for values in uniform_chunks(name, seed, int(np.prod(shape))):
-                values *= np.float32(deviation)
-                if mean:
-                    values += np.float32(mean)
-                file.write(encode(values, dtype))
+        for _, _, _, chunks in tensors:
+            for chunk in chunks():
+                file.write(chunk)
     return place
 
 
-def write_weights(directory, config, dtype, seed, shard_count):
-    tensors = list(tensors_of(config))
+def write_weights(directory, tensors, shard_count):
     if shard_count == 1:
-        write_safetensors(os.path.join(directory, "model.safetensors"), tensors, dtype, seed)
+        write_safetensors(os.path.join(directory, "model.safetensors"), tensors)
         return
     # Round robin: neighbours in the model lie in different files.
     weight_map, total = {}, 0
     for shard in range(shard_count):
         name = f"model-{shard + 1:05d}-of-{shard_count:05d}.safetensors"
         chosen = tensors[shard::shard_count]
-        total += write_safetensors(os.path.join(directory, name), chosen, dtype, seed)
+        total += write_safetensors(os.path.join(directory, name), chosen)
         weight_map.update({tensor[0]: name for tensor in chosen})
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     write_json(os.path.join(directory, "model.safetensors.index.json"), index)
@@ -188,8 +246,10 @@ def write_json(path, value):
         file.write("\n")
 
 
-def config_of(shape, dtype_name, rope_style, vocab_size, layer_count):
+def config_of(shape, dtype_name, rope_style, vocab_size, layer_count, ffn_dim):
     config = {**SHAPES[shape], **COMMON}
+    if ffn_dim:
+        config["intermediate_size"] = ffn_dim
     if vocab_size:
         config["vocab_size"] = vocab_size
         stops = np.atleast_1d(config["eos_token_id"]).tolist()
@@ -217,12 +277,33 @@ def main():
     parser.add_argument("--tokenizer", metavar="PATH", help="tokenizer.json to copy")
     parser.add_argument("--vocab-size", type=int, help="instead of the shape's own")
     parser.add_argument("--layers", type=int, help="instead of the shape's own")
+    parser.add_argument("--intermediate-size", type=int, help="instead of the shape's own")
     parser.add_argument("--seed", type=int, default=0)
+    quantized = parser.add_argument_group("matrices of few bits")
+    quantized.add_argument("--quantize", choices=("gptq", "awq"), help="the _proj matrices")
+    quantized.add_argument("--bits", type=int, choices=(4, 8), default=4)
+    quantized.add_argument("--group-size", type=int, default=128, help="columns; -1: all")
+    quantized.add_argument("--sym", action="store_true", help="one zero point for all (gptq)")
+    quantized.add_argument("--desc-act", action="store_true", help="columns in another order (gptq)")
+    quantized.add_argument("--gptq-version", type=int, choices=(1, 2), default=1)
+    quantized.add_argument("--scale-dtype", choices=("F16", "BF16"), default="F16")
+    quantized.add_argument("--float-modules", nargs="*", default=(), metavar="NAME",
+                           help="stay as they are, e.g. down_proj")
+    quantized.add_argument("--dequantize", action="store_true",
+                           help="write the float checkpoint that the quantised one stands for")
     args = parser.parse_args()
     if args.shards < 1:
         parser.error("--shards: expected at least 1")
     dtype_name = args.dtype or DEFAULT_DTYPE.get(args.shape, "float32")
-    config = config_of(args.shape, dtype_name, args.rope_style, args.vocab_size, args.layers)
+    config = config_of(args.shape, dtype_name, args.rope_style, args.vocab_size, args.layers,
+                       args.intermediate_size)
+    quantization = None
+    if args.quantize:
+        quantization = quantized_checkpoint.Quantization(
+            args.quantize, args.bits, args.group_size, args.sym, args.desc_act, args.gptq_version,
+            args.scale_dtype, args.float_modules)
+        if not args.dequantize:
+            config["quantization_config"] = quantization.config()
     os.makedirs(args.directory, exist_ok=True)
     for name in os.listdir(args.directory):  # of an earlier run with other options
         if name.endswith((".safetensors", ".safetensors.index.json")):
@@ -233,7 +314,9 @@ def main():
                 "do_sample": False})
     if args.tokenizer:
         shutil.copyfile(args.tokenizer, os.path.join(args.directory, "tokenizer.json"))
-    write_weights(args.directory, config, DTYPES[dtype_name], args.seed, args.shards)
+    tensors = list(stored_tensors(config, DTYPES[dtype_name], args.seed, quantization,
+                                  args.dequantize))
+    write_weights(args.directory, tensors, args.shards)
     return 0
 
 

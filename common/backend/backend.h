@@ -34,6 +34,7 @@ class PackedMatrix {
   virtual ~PackedMatrix() = default;
   int64_t out_features() const { return out_features_; }
   int64_t in_features() const { return in_features_; }
+  virtual int64_t size_bytes() const = 0;  // of device memory
 
  protected:
   PackedMatrix(int64_t out_features, int64_t in_features)
@@ -113,6 +114,9 @@ struct StepLimits {
   int layers = 0;
   int hidden_dim = 0;
   int64_t vocab_size = 0;  // columns of the logits
+  // Of the widest quantised matrix; 0: none is. And whether there are any with an `order`.
+  int quantized_columns = 0;
+  bool reordered_columns = false;
 };
 
 // One token to draw, as model::SamplingParams and model::SamplingHistory say, which have checked
@@ -188,6 +192,10 @@ class Backend {
   // Several matrices with one in_features, stacked by rows into one (q, k and v; gate and up).
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> Pack(
       absl::Span<const HostMatrix> stacked) = 0;
+  // The same for weights of few bits, all of the same bits, group size and scale type.
+  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the device has no product for them.
+  virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
+      absl::Span<const QuantizedHostMatrix> stacked) = 0;
   // inverse_frequencies: [rotary_dim / 2]; pairs are (i, i + rotary_dim / 2) as Hugging Face has
   // them; cos and sin are multiplied by `factor`. Positions [0, max_positions).
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(

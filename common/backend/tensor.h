@@ -34,6 +34,24 @@ struct HostMatrix {
   int64_t cols = 0;
 };
 
+// Weights of few bits in host memory:
+//   W[r, order[i]] = (value(r, i) - zeros[r, i / group_size]) * scales[r, i / group_size],
+// rounded once, to whatever a device multiplies. See docs/adr/0006-quantised-weights.md.
+struct QuantizedHostMatrix {
+  int bits = 4;  // 4 or 8
+  int64_t rows = 0;
+  int64_t cols = 0;                  // times bits: whole bytes
+  int64_t group_size = 0;            // columns; the last group may have fewer
+  const uint8_t* values = nullptr;   // [rows, cols * bits / 8]; of 4 bits the even column is low
+  const uint16_t* scales = nullptr;  // [rows, groups()], finite
+  DType scale_dtype = DType::kF16;   // or kBF16
+  const uint16_t* zeros = nullptr;   // [rows, groups()], 0 to 2^bits
+  const int32_t* order = nullptr;    // [cols], a permutation; null: columns stand in order
+
+  int64_t groups() const { return (cols + group_size - 1) / group_size; }
+  int64_t row_bytes() const { return cols * bits / 8; }
+};
+
 // Device memory, freed with the object. The backend outlives its buffers.
 class Buffer {
  public:

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/model/device_memory.h"
 
 namespace baton::engine {
 namespace {
@@ -76,6 +77,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.layers = layout.layers;
   limits.hidden_dim = config.hidden_dim;
   limits.vocab_size = config.vocab_size;
+  model::SetQuantizedLimits(config, &limits);
   return shape;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/model/quantization.h"
 #include "common/model/rope.h"
 
 namespace baton::model {
@@ -92,7 +93,6 @@ absl::Status ParseDType(const JsonFields& config, ModelConfig* model) {
 // What no adapter can express: refused, so that it never becomes wrong text.
 absl::Status CheckNothingUnknown(const JsonFields& config) {
   BATON_RETURN_IF_ERROR(CheckActivation(config));
-  BATON_RETURN_IF_ERROR(CheckAbsent(config, "quantization_config", "weights in f32, bf16 or f16"));
   BATON_RETURN_IF_ERROR(CheckAbsent(config, "num_local_experts", "a dense feed-forward"));
   BATON_RETURN_IF_ERROR(CheckAbsent(config, "num_experts", "a dense feed-forward"));
   BATON_ASSIGN_OR_RETURN(const bool mlp_bias, config.Bool("mlp_bias", false));
@@ -113,6 +113,10 @@ absl::StatusOr<ModelConfig> ParseCommon(const JsonFields& config) {
   model.layers.assign(static_cast<size_t>(layer_count), layer);
   model.final_norm_eps = layer.norm_eps;
   BATON_RETURN_IF_ERROR(ParseDType(config, &model));
+  BATON_ASSIGN_OR_RETURN(model.quantization, ParseQuantization(config));
+  if (model.quantization) {  // as far as a config tells; the checkpoint says which are not
+    for (LayerSpec& each : model.layers) each.quantized = {true, true, true, true};
+  }
   BATON_ASSIGN_OR_RETURN(model.rope_inverse_frequencies,
                          RopeInverseFrequencies(config, layer.head_dim, model.max_positions));
   BATON_ASSIGN_OR_RETURN(model.eos_token_ids, config.Ints("eos_token_id", 0, model.vocab_size - 1));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/backend/quantized.h"
+
 namespace baton::model {
 namespace {
 
@@ -34,28 +36,52 @@ MemorySize WeightSizes::total() const {
 WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stored_embedding,
                          const WeightFormat& format) {
   const int64_t d = config.hidden_dim;
-  const auto matrix = [&](int64_t rows, int64_t cols) {
-    return MatrixBytes(rows, cols, format, activation);
+  // As the checkpoint has it, else in the format that is asked about.
+  const auto add_matrix = [&](MemorySize& sum, int64_t rows, int64_t cols, bool quantized) {
+    if (!quantized) return sum.Add(MatrixBytes(rows, cols, format, activation));
+    const WeightQuantization& quantization = *config.quantization;
+    const int64_t group = quantization.group_size < 0 ? cols : quantization.group_size;
+    sum.Add(backend::QuantizedExtentOf(rows, cols, quantization.bits, group).size_bytes());
+    if (quantization.reordered) sum.Add(cols * int64_t{sizeof(int32_t)});
   };
   WeightSizes sizes;
   sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {},
                                   stored_embedding == activation ? activation : DType::kF32));
   for (const LayerSpec& layer : config.layers) {
     sizes.vectors.Add(d * kFloat);  // attention_norm
-    sizes.attention.Add(matrix(QkvWidth(layer), d));
+    add_matrix(sizes.attention, QkvWidth(layer), d, layer.quantized.qkv);
     if (layer.qkv_bias) sizes.vectors.Add(QkvWidth(layer) * kFloat);
     if (layer.qk_norm) {
       sizes.vectors.Add(layer.head_dim * kFloat);
       sizes.vectors.Add(layer.head_dim * kFloat);
     }
-    sizes.attention.Add(matrix(d, QWidth(layer)));
-    sizes.vectors.Add(d * kFloat);                                  // ffn_norm
-    sizes.feed_forward.Add(matrix(2 * int64_t{layer.ffn_dim}, d));  // gate_up
-    sizes.feed_forward.Add(matrix(d, layer.ffn_dim));               // down
+    add_matrix(sizes.attention, d, QWidth(layer), layer.quantized.attention_output);
+    sizes.vectors.Add(d * kFloat);  // ffn_norm
+    add_matrix(sizes.feed_forward, 2 * int64_t{layer.ffn_dim}, d, layer.quantized.gate_up);
+    add_matrix(sizes.feed_forward, d, layer.ffn_dim, layer.quantized.down);
   }
-  sizes.vectors.Add(d * kFloat);  // final_norm
-  sizes.lm_head.Add(MatrixBytes(config.vocab_size, d, {}, activation));
+  sizes.vectors.Add(d * kFloat);   // final_norm
+  if (config.lm_head_quantized) {  // tied or not
+    add_matrix(sizes.lm_head, config.vocab_size, d, true);
+  } else {
+    sizes.lm_head.Add(MatrixBytes(config.vocab_size, d, {}, activation));
+  }
   return sizes;
+}
+
+void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits) {
+  limits->quantized_columns = 0;
+  const auto add = [&](bool quantized, int64_t cols) {
+    if (!quantized) return;
+    limits->quantized_columns = std::max(limits->quantized_columns, static_cast<int>(cols));
+  };
+  for (const LayerSpec& layer : config.layers) {
+    add(layer.quantized.qkv || layer.quantized.gate_up, config.hidden_dim);
+    add(layer.quantized.attention_output, QWidth(layer));
+    add(layer.quantized.down, layer.ffn_dim);
+  }
+  add(config.lm_head_quantized, config.hidden_dim);
+  limits->reordered_columns = config.quantization && config.quantization->reordered;
 }
 
 MemorySize RopeMemory(const ModelConfig& config, int max_positions) {

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "common/backend/tensor.h"
+#include "common/backend/backend.h"
 #include "common/model/model_config.h"
 
 namespace baton::model {
@@ -55,6 +55,9 @@ struct WeightSizes {
 // the file, where it stays if it is the activations', else float32.
 WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
                          backend::DType stored_embedding, const WeightFormat& format = {});
+
+// Sets what a backend needs to know of quantised matrices to make its workspaces.
+void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits);
 
 // cos and sin of every position.
 MemorySize RopeMemory(const ModelConfig& config, int max_positions);

@@ -12,6 +12,7 @@
 #include "common/model/fingerprint.h"
 #include "common/model/json.h"
 #include "common/model/json_fields.h"
+#include "common/model/quantization.h"
 #include "common/model/tokenizer_ids.h"
 
 namespace baton::model {
@@ -73,7 +74,7 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint)
                       : absl::StrContains(name, ".mlp.") && absl::EndsWith(name, ".bias")
                           ? "mlp_bias"
                           : nullptr;
-    if (key == nullptr) continue;
+    if (key == nullptr || IsZeroBias(checkpoint, name)) continue;
     return config.Unsupported(key, absl::StrCat("found tensor ", Quoted(name), " in ",
                                                 tensor.file->path(), ", expected none"));
   }
@@ -115,6 +116,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, FromFiles(model_dir, fields));
   BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
   BATON_RETURN_IF_ERROR(CheckBiases(fields, checkpoint));
+  BATON_RETURN_IF_ERROR(FindQuantizedMatrices(checkpoint, &model));
   const StoredTensor* embedding = checkpoint.Find("model.embed_tokens.weight");
   if (!fields.Has("dtype") && !fields.Has("torch_dtype") && embedding != nullptr &&
       embedding->entry->weight_dtype) {

@@ -13,6 +13,24 @@
 
 namespace baton::model {
 
+// How matrices of few bits are stored; see quantization.h.
+struct WeightQuantization {
+  enum class Format { kGptq, kAwq };
+  Format format = Format::kGptq;
+  int bits = 4;
+  int group_size = 128;  // columns that share a scale and a zero point; -1: all
+  bool zeros_less_one = false;
+  bool reordered = false;  // the columns of a group may stand anywhere (desc_act)
+};
+
+// Which of a layer's matrices are quantised.
+struct QuantizedMatrices {
+  bool qkv = false;
+  bool attention_output = false;
+  bool gate_up = false;
+  bool down = false;
+};
+
 // Everything that may differ between layers or architectures in the forward pass.
 struct LayerSpec {
   int query_heads = 0;
@@ -24,6 +42,7 @@ struct LayerSpec {
   bool qk_norm = false;
   int window = 0;   // 0: full attention
   float scale = 0;  // on q·k
+  QuantizedMatrices quantized = {};
 };
 
 struct ModelConfig {
@@ -39,7 +58,9 @@ struct ModelConfig {
   float rope_factor = 1;                         // on cos and sin
   std::vector<LayerSpec> layers;
   backend::DType weight_dtype = backend::DType::kF32;  // as config.json states it
-  std::vector<int32_t> eos_token_ids;                  // generation_config.json, else config.json
+  std::optional<WeightQuantization> quantization;
+  bool lm_head_quantized = false;
+  std::vector<int32_t> eos_token_ids;  // generation_config.json, else config.json
   // Defaults of generation_config.json, where present and do_sample is true.
   std::optional<float> temperature;
   std::optional<float> top_p;

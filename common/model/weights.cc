@@ -1,7 +1,9 @@
 #include "common/model/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,11 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "common/backend/quantized.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
 #include "common/model/convert.h"
 #include "common/model/json.h"
+#include "common/model/quantization.h"
 
 namespace baton::model {
 namespace {
@@ -24,6 +28,7 @@ using backend::Buffer;
 using backend::DType;
 using backend::HostMatrix;
 using backend::PackedMatrix;
+using backend::QuantizedHostMatrix;
 
 constexpr size_t kSlabValues = size_t{1} << 20;  // converted at a time
 
@@ -37,9 +42,11 @@ bool InALayer(absl::string_view name, size_t layer_count) {
 class WeightLoader {
  public:
   // `bytes_total`: those of all that will be asked for.
-  WeightLoader(const Checkpoint& checkpoint, const std::function<void(double)>& progress,
-               uint64_t bytes_total, backend::Backend& backend)
+  WeightLoader(const Checkpoint& checkpoint, const std::optional<WeightQuantization>& quantization,
+               const std::function<void(double)>& progress, uint64_t bytes_total,
+               backend::Backend& backend)
       : checkpoint_(checkpoint),
+        quantization_(quantization),
         progress_(progress),
         backend_(backend),
         bytes_total_(bytes_total) {}
@@ -49,7 +56,9 @@ class WeightLoader {
     std::string name;
     int64_t rows;
   };
-  absl::StatusOr<std::unique_ptr<PackedMatrix>> Matrix(absl::Span<const Part> parts, int64_t cols);
+  // Quantised: names are those of float matrices, "….weight", all the same.
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Matrix(absl::Span<const Part> parts, int64_t cols,
+                                                       bool quantized);
   // Vectors one behind the other, as f32.
   absl::StatusOr<std::unique_ptr<Buffer>> Vector(absl::Span<const Part> parts);
   absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights);
@@ -59,11 +68,23 @@ class WeightLoader {
   void LogLoss() const;
 
  private:
-  // Bytes of the tensor, if it has this shape.
+  // The tensor, if it has this shape.
+  absl::StatusOr<const StoredTensor*> Find(const std::string& name,
+                                           absl::Span<const uint64_t> shape);
   absl::StatusOr<HostMatrix> Take(const std::string& name, absl::Span<const uint64_t> shape);
-  void Report(const HostMatrix& matrix);
+  absl::StatusOr<absl::string_view> TakeWords(const std::string& name,
+                                              absl::Span<const uint64_t> shape);
+  absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Quantized(absl::Span<const Part> parts,
+                                                          int64_t cols);
+  void CountOverflows(const QuantizedHostMatrix& matrix);
+  void Report(uint64_t size_bytes);
+  void Report(const HostMatrix& matrix) {
+    Report(static_cast<uint64_t>(matrix.rows * matrix.cols) * backend::SizeOf(matrix.dtype));
+  }
 
   const Checkpoint& checkpoint_;
+  const std::optional<WeightQuantization>& quantization_;
   const std::function<void(double)>& progress_;
   backend::Backend& backend_;
   const uint64_t bytes_total_;
@@ -71,10 +92,12 @@ class WeightLoader {
   RoundingLoss loss_;
   DType loss_from_ = DType::kF32;
   uint64_t bytes_done_ = 0;
+  uint64_t quantized_file_bytes_ = 0;
+  int64_t quantized_device_bytes_ = 0;
 };
 
-absl::StatusOr<HostMatrix> WeightLoader::Take(const std::string& name,
-                                              absl::Span<const uint64_t> shape) {
+absl::StatusOr<const StoredTensor*> WeightLoader::Find(const std::string& name,
+                                                       absl::Span<const uint64_t> shape) {
   const StoredTensor* stored = checkpoint_.Find(name);
   if (stored == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -86,27 +109,113 @@ absl::StatusOr<HostMatrix> WeightLoader::Take(const std::string& name,
                                                    ": found shape ", ShapeText(entry.shape),
                                                    ", expected ", ShapeText(shape)));
   }
-  if (!entry.weight_dtype) {
-    return absl::UnimplementedError(absl::StrCat(stored->file->path(), ": ", name, ": found dtype ",
-                                                 entry.dtype, ", expected F32, BF16 or F16"));
-  }
   BATON_RETURN_IF_ERROR(stored->file->CheckUnchanged());
   taken_.insert(name);
+  return stored;
+}
+
+absl::Status WrongDType(const StoredTensor& stored, absl::string_view expected) {
+  return absl::UnimplementedError(absl::StrCat(stored.file->path(), ": ", stored.entry->name,
+                                               ": found dtype ", stored.entry->dtype, ", expected ",
+                                               expected));
+}
+
+absl::StatusOr<HostMatrix> WeightLoader::Take(const std::string& name,
+                                              absl::Span<const uint64_t> shape) {
+  BATON_ASSIGN_OR_RETURN(const StoredTensor* stored, Find(name, shape));
+  const TensorEntry& entry = *stored->entry;
+  if (!entry.weight_dtype) return WrongDType(*stored, "F32, BF16 or F16");
   return HostMatrix{.data = stored->file->Bytes(entry).data(),
                     .dtype = *entry.weight_dtype,
                     .rows = static_cast<int64_t>(shape[0]),
                     .cols = shape.size() == 1 ? 1 : static_cast<int64_t>(shape[1])};
 }
 
-void WeightLoader::Report(const HostMatrix& matrix) {
-  bytes_done_ += static_cast<uint64_t>(matrix.rows * matrix.cols) * backend::SizeOf(matrix.dtype);
+absl::StatusOr<absl::string_view> WeightLoader::TakeWords(const std::string& name,
+                                                          absl::Span<const uint64_t> shape) {
+  BATON_ASSIGN_OR_RETURN(const StoredTensor* stored, Find(name, shape));
+  if (stored->entry->dtype != "I32") return WrongDType(*stored, "I32");
+  return stored->file->Bytes(*stored->entry);
+}
+
+void WeightLoader::Report(uint64_t size_bytes) {
+  bytes_done_ += size_bytes;
   if (!progress_) return;
   const double total = static_cast<double>(std::max<uint64_t>(bytes_total_, 1));
   progress_(std::min(1.0, static_cast<double>(bytes_done_) / total));
 }
 
+absl::StatusOr<QuantizedWeights> WeightLoader::TakeQuantized(const Part& part, int64_t cols) {
+  const std::string module(absl::StripSuffix(part.name, "weight"));
+  const auto shapes = QuantizedShapesOf(*quantization_, part.rows, cols);
+  if (!shapes.ok())
+    return Annotate(shapes.status(), absl::StrCat(checkpoint_.path(), ": ", module));
+  QuantizedTensors tensors;
+  BATON_ASSIGN_OR_RETURN(tensors.qweight, TakeWords(module + "qweight", shapes->qweight));
+  BATON_ASSIGN_OR_RETURN(tensors.qzeros, TakeWords(module + "qzeros", shapes->qzeros));
+  BATON_ASSIGN_OR_RETURN(const StoredTensor* scales, Find(module + "scales", shapes->scales));
+  if (!scales->entry->weight_dtype || scales->entry->weight_dtype == DType::kF32) {
+    return WrongDType(*scales, "F16 or BF16");
+  }
+  tensors.scales = scales->file->Bytes(*scales->entry);
+  tensors.scale_dtype = *scales->entry->weight_dtype;
+  if (checkpoint_.Find(module + "g_idx") != nullptr) {
+    BATON_ASSIGN_OR_RETURN(tensors.g_idx, TakeWords(module + "g_idx", shapes->g_idx));
+  }
+  auto weights = QuantizedWeights::Unpack(*quantization_, part.rows, cols, tensors);
+  if (!weights.ok()) {
+    return Annotate(weights.status(), absl::StrCat(checkpoint_.path(), ": ", module));
+  }
+  const uint64_t size_bytes =
+      tensors.qweight.size() + tensors.qzeros.size() + tensors.scales.size() + tensors.g_idx.size();
+  quantized_file_bytes_ += size_bytes;
+  Report(size_bytes);
+  return weights;
+}
+
+// Rows with a scale that could bring a value beyond float16.
+void WeightLoader::CountOverflows(const QuantizedHostMatrix& matrix) {
+  const DType target = backend_.activation_dtype();
+  if (target != DType::kF16) return;
+  const auto groups = static_cast<size_t>(matrix.groups());
+  std::vector<float> scales(groups), row(static_cast<size_t>(matrix.cols));
+  const float least = 65504.0f / static_cast<float>(1 << matrix.bits);
+  for (int64_t r = 0; r < matrix.rows; ++r) {
+    ToF32(matrix.scales + r * matrix.groups(), matrix.scale_dtype, groups, scales.data());
+    if (std::none_of(scales.begin(), scales.end(),
+                     [&](float scale) { return std::fabs(scale) > least; })) {
+      continue;
+    }
+    backend::DequantizeRow(matrix, r, row.data());
+    loss_from_ = matrix.scale_dtype;
+    CountLoss(row.data(), DType::kF32, target, row.size(), &loss_);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Quantized(absl::Span<const Part> parts,
+                                                                      int64_t cols) {
+  std::vector<QuantizedWeights> weights;
+  std::vector<QuantizedHostMatrix> stacked;
+  for (const Part& part : parts) {
+    BATON_ASSIGN_OR_RETURN(QuantizedWeights each, TakeQuantized(part, cols));
+    weights.push_back(std::move(each));
+    stacked.push_back(weights.back().view());
+    CountOverflows(stacked.back());
+    if (stacked.back().scale_dtype == stacked[0].scale_dtype) continue;
+    return absl::UnimplementedError(absl::StrCat(
+        checkpoint_.path(), ": ", part.name, ": found scales in ",
+        backend::Name(stacked.back().scale_dtype), ", expected ",
+        backend::Name(stacked[0].scale_dtype), ", as ", parts[0].name, " has, multiplied as one"));
+  }
+  auto packed = backend_.PackQuantized(stacked);
+  if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
+  quantized_device_bytes_ += (*packed)->size_bytes();
+  return packed;
+}
+
 absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<const Part> parts,
-                                                                   int64_t cols) {
+                                                                   int64_t cols, bool quantized) {
+  if (quantized) return Quantized(parts, cols);
   std::vector<HostMatrix> stacked;
   const DType target = backend_.activation_dtype();
   for (const Part& part : parts) {
@@ -174,6 +283,7 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
     if (taken_.contains(name)) continue;
     if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;         // follows from the config
     if (name == "lm_head.weight" && config.tied_embeddings) continue;  // a copy of the embedding
+    if (IsZeroBias(checkpoint_, name)) continue;
     if (InALayer(name, config.layers.size()) &&
         (absl::EndsWith(name, ".bias") || absl::EndsWith(name, "norm.weight"))) {
       return absl::UnimplementedError(absl::StrCat(stored.file->path(), ": found ", Quoted(name),
@@ -190,6 +300,11 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
 }
 
 void WeightLoader::LogLoss() const {
+  if (quantized_file_bytes_ > 0) {
+    BATON_LOG(Info) << checkpoint_.path() << ": " << quantization_->bits << "-bit weights of "
+                    << (quantized_file_bytes_ >> 20) << " MiB take "
+                    << (quantized_device_bytes_ >> 20) << " MiB on this device";
+  }
   if (loss_.inexact == 0) return;
   const char* target = backend::Name(backend_.activation_dtype());
   BATON_LOG(Warning) << checkpoint_.path() << ": weights are " << backend::Name(loss_from_)
@@ -217,7 +332,7 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t
   LayerWeights weights;
   BATON_ASSIGN_OR_RETURN(weights.attention_norm,
                          loader.Vector({{absl::StrCat(prefix, "input_layernorm.weight"), d}}));
-  BATON_ASSIGN_OR_RETURN(weights.qkv, loader.Matrix(qkv_parts("weight"), d));
+  BATON_ASSIGN_OR_RETURN(weights.qkv, loader.Matrix(qkv_parts("weight"), d, spec.quantized.qkv));
   if (spec.qkv_bias) {
     BATON_ASSIGN_OR_RETURN(weights.qkv_bias, loader.Vector(qkv_parts("bias")));
   }
@@ -228,16 +343,17 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t
         weights.k_norm, loader.Vector({{absl::StrCat(attention, "k_norm.weight"), spec.head_dim}}));
   }
   BATON_ASSIGN_OR_RETURN(weights.attention_output,
-                         loader.Matrix({{absl::StrCat(attention, "o_proj.weight"), d}}, q_rows));
+                         loader.Matrix({{absl::StrCat(attention, "o_proj.weight"), d}}, q_rows,
+                                       spec.quantized.attention_output));
   BATON_ASSIGN_OR_RETURN(
       weights.ffn_norm,
       loader.Vector({{absl::StrCat(prefix, "post_attention_layernorm.weight"), d}}));
   BATON_ASSIGN_OR_RETURN(weights.gate_up,
                          loader.Matrix({{absl::StrCat(mlp, "gate_proj.weight"), spec.ffn_dim},
                                         {absl::StrCat(mlp, "up_proj.weight"), spec.ffn_dim}},
-                                       d));
-  BATON_ASSIGN_OR_RETURN(weights.down,
-                         loader.Matrix({{absl::StrCat(mlp, "down_proj.weight"), d}}, spec.ffn_dim));
+                                       d, spec.quantized.gate_up));
+  BATON_ASSIGN_OR_RETURN(weights.down, loader.Matrix({{absl::StrCat(mlp, "down_proj.weight"), d}},
+                                                     spec.ffn_dim, spec.quantized.down));
   return weights;
 }
 
@@ -249,7 +365,7 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   const StoredTensor* embedding = checkpoint.Find(kEmbeddingName);
   const bool twice = config.tied_embeddings && embedding != nullptr;
   WeightLoader loader(
-      checkpoint, progress,
+      checkpoint, config.quantization, progress,
       checkpoint.size_bytes() + (twice ? embedding->entry->end - embedding->entry->begin : 0),
       backend);
   Weights weights;
@@ -265,7 +381,7 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   BATON_ASSIGN_OR_RETURN(weights.lm_head,
                          loader.Matrix({{config.tied_embeddings ? kEmbeddingName : "lm_head.weight",
                                          config.vocab_size}},
-                                       config.hidden_dim));
+                                       config.hidden_dim, config.lm_head_quantized));
   BATON_RETURN_IF_ERROR(loader.CheckLeftOver(config));
   loader.LogLoss();
   if (progress) progress(1);

@@ -117,6 +117,7 @@ def test_rules():
             (75, "@%p3 mul.ftz.f32 %f1, %f2, %f3;", "mul.ftz.f32 may be contracted"),
             (75, "mad.rn.f32 %f1, %f2, %f3, %f4;", "no Fma"),
             (75, "fma.rn.f16x2 %r1, %r2, %r3, %r4;", "16 bits"),
+            (75, "mul.rn.f16x2 %r1, %r2, %r3;", "16 bits"),
             (75, "add.rn.bf16 %r1, %r2, %r3;", "16 bits"),
             (75, "div.full.f32 %f1, %f2, %f3;", "as the chip likes"),
             (75, "rcp.approx.ftz.f32 %f1, %f2;", "as the chip likes"),
@@ -130,6 +131,13 @@ def test_rules():
             (75, "add.rn.f64 %fd1, %fd2, %fd3;", "no double precision"),
             (75, "cvt.f64.f32 %fd1, %f1;", "no double precision")):
         expect(breaches(with_line(NEW if arch >= 80 else OLD, line), arch), *words)
+    # Weights of few bits may be made in 16 bits, by two instructions that are both there.
+    marked = dataclasses.replace(BUDGET, marks=MARKS | {"f16x2"})
+    both = with_line(with_line(OLD, "sub.rn.f16x2 %r1, %r2, %r3;"), "mul.rn.f16x2 %r1, %r2, %r3;")
+    expect(breaches(both, budget=marked))
+    expect(breaches(with_line(OLD, "mul.rn.f16x2 %r1, %r2, %r3;"), budget=marked),
+           "lacks sub.rn.f16x2")
+    expect(breaches(with_line(both, "fma.rn.f16x2 %r1, %r2, %r3, %r4;"), budget=marked), "fma.rn.f16x2")
     for line in ("atom.shared.add.u32 %r1, [%r2], %r3;", "atom.global.add.u64 %rd1, [%rd2], %rd3;"):
         expect(breaches(with_line(OLD, line)))
     expect(breaches(with_line(dataclasses.replace(OLD, source="sampling.cu"),

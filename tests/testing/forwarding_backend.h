@@ -37,6 +37,10 @@ class ForwardingBackend : public backend::Backend {
       absl::Span<const backend::HostMatrix> stacked) override {
     return inner_->Pack(stacked);
   }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackQuantized(
+      absl::Span<const backend::QuantizedHostMatrix> stacked) override {
+    return inner_->PackQuantized(stacked);
+  }
   absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
     return inner_->MakeRopeTable(inverse_frequencies, max_positions, factor);

@@ -97,6 +97,10 @@ class CpuBackend final : public Backend {
       absl::Span<const HostMatrix> stacked) override {
     return PackedWeights::Pack(stacked, activation_dtype_, pool_);
   }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
+      absl::Span<const QuantizedHostMatrix> stacked) override {
+    return PackedWeights::Pack(stacked, activation_dtype_, pool_);
+  }
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override;
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {

@@ -7,6 +7,7 @@
 
 #include "common/backend/cpu/convert.h"
 #include "common/backend/cpu/kernels.h"
+#include "common/backend/quantized.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 
@@ -27,15 +28,16 @@ void TransposeWords(const uint32_t* rows, int64_t words, uint32_t* panel) {
   }
 }
 
-const std::byte* RowOf(absl::Span<const HostMatrix> stacked, int64_t row, DType* dtype) {
-  for (const HostMatrix& part : stacked) {
-    if (row < part.rows) {
-      *dtype = part.dtype;
-      return static_cast<const std::byte*>(part.data) + row * part.cols * SizeOf(part.dtype);
-    }
-    row -= part.rows;
-  }
-  return nullptr;
+// A row of a matrix as `dtype`.
+void CopyRow(const HostMatrix& matrix, int64_t row, DType dtype, void* out) {
+  const auto* data = static_cast<const std::byte*>(matrix.data);
+  ConvertElements(data + row * matrix.cols * static_cast<int64_t>(SizeOf(matrix.dtype)),
+                  matrix.dtype, matrix.cols, dtype, out);
+}
+void CopyRow(const QuantizedHostMatrix& matrix, int64_t row, DType dtype, void* out) {
+  std::vector<float> values(static_cast<size_t>(matrix.cols));
+  DequantizeRow(matrix, row, values.data());
+  ConvertElements(values.data(), DType::kF32, matrix.cols, dtype, out);
 }
 
 }  // namespace
@@ -59,26 +61,28 @@ const std::byte* PackedWeights::panel(int64_t index) const {
   return static_cast<const std::byte*>(memory_.data()) + index * panel_bytes();
 }
 
-void PackedWeights::FillPanel(absl::Span<const HostMatrix> stacked, int64_t index) {
+template <class Matrix>
+void PackedWeights::FillPanel(absl::Span<const Matrix> stacked, int64_t index) {
   const int64_t row_bytes = padded_in_ * static_cast<int64_t>(SizeOf(dtype_));
   const int64_t words = row_bytes / 4;
   std::vector<uint32_t> rows(kPanelColumns * words);  // zeros where the matrix ends
-  const int64_t first = index * kPanelColumns;
-  const int64_t count = std::min<int64_t>(kPanelColumns, out_features_ - first);
-  for (int64_t r = 0; r < count; ++r) {
-    DType dtype = DType::kF32;
-    const std::byte* source = RowOf(stacked, first + r, &dtype);
-    ConvertElements(source, dtype, in_features_, dtype_, rows.data() + r * words);
+  int64_t row = index * kPanelColumns, column = 0;
+  for (const Matrix& part : stacked) {
+    for (; row < part.rows && column < kPanelColumns; ++row, ++column) {
+      CopyRow(part, row, dtype_, rows.data() + column * words);
+    }
+    row -= part.rows;
   }
   std::byte* panel = static_cast<std::byte*>(memory_.data()) + index * panel_bytes();
   TransposeWords(rows.data(), words, reinterpret_cast<uint32_t*>(panel));
 }
 
-absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Pack(
-    absl::Span<const HostMatrix> stacked, DType dtype, ThreadPool& pool) {
+template <class Matrix>
+absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::PackStacked(
+    absl::Span<const Matrix> stacked, DType dtype, ThreadPool& pool) {
   BATON_CHECK(!stacked.empty());
   int64_t rows = 0;
-  for (const HostMatrix& part : stacked) {
+  for (const Matrix& part : stacked) {
     BATON_CHECK_EQ(part.cols, stacked[0].cols);
     rows += part.rows;
   }
@@ -88,6 +92,16 @@ absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Pack(
   pool.Run(static_cast<int>(packed->panel_count()),
            [&](int panel, int thread) { packed->FillPanel(stacked, panel); });
   return packed;
+}
+
+absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Pack(
+    absl::Span<const HostMatrix> stacked, DType dtype, ThreadPool& pool) {
+  return PackStacked(stacked, dtype, pool);
+}
+
+absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Pack(
+    absl::Span<const QuantizedHostMatrix> stacked, DType dtype, ThreadPool& pool) {
+  return PackStacked(stacked, dtype, pool);
 }
 
 }  // namespace baton::backend

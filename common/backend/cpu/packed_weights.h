@@ -16,7 +16,11 @@ class PackedWeights final : public PackedMatrix {
  public:
   static absl::StatusOr<std::unique_ptr<PackedWeights>> Pack(absl::Span<const HostMatrix> stacked,
                                                              DType dtype, ThreadPool& pool);
+  // Dequantised for good: the CPU's memory is not what runs out.
+  static absl::StatusOr<std::unique_ptr<PackedWeights>> Pack(
+      absl::Span<const QuantizedHostMatrix> stacked, DType dtype, ThreadPool& pool);
 
+  int64_t size_bytes() const override { return panel_count() * panel_bytes(); }
   DType dtype() const { return dtype_; }
   // `in` as the panels have it: for bfloat16 rounded up with zeros to kBF16InMultiple.
   int64_t padded_in() const { return padded_in_; }
@@ -26,7 +30,11 @@ class PackedWeights final : public PackedMatrix {
 
  private:
   PackedWeights(int64_t out_features, int64_t in_features, DType dtype);
-  void FillPanel(absl::Span<const HostMatrix> stacked, int64_t index);
+  template <class Matrix>
+  static absl::StatusOr<std::unique_ptr<PackedWeights>> PackStacked(
+      absl::Span<const Matrix> stacked, DType dtype, ThreadPool& pool);
+  template <class Matrix>
+  void FillPanel(absl::Span<const Matrix> stacked, int64_t index);
 
   DType dtype_;
   int64_t padded_in_;

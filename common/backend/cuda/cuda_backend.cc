@@ -20,6 +20,7 @@
 #include "common/backend/cuda/kernels/norm.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/kv_copier.h"
+#include "common/backend/cuda/quantized_matrix.h"
 #include "common/backend/cuda/workspace_sizes.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -93,6 +94,10 @@ class CudaBackend final : public Backend {
       absl::Span<const HostMatrix> stacked) override {
     return CudaMatrix::Make(stacked, activation_dtype_, *this, *staging_);
   }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
+      absl::Span<const QuantizedHostMatrix> stacked) override {
+    return CudaQuantizedMatrix::Make(stacked, activation_dtype_, *this, *staging_);
+  }
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
     return CudaRopeTable::Make(inverse_frequencies, max_positions, factor, *this, *staging_);
@@ -157,6 +162,7 @@ class CudaBackend final : public Backend {
   unsigned* counters_ = nullptr;
   float* totals_ = nullptr;
   BlockPair* copied_blocks_ = nullptr;  // [kCopiedBlocksAtOnce]
+  QuantizedWorkspaces quantized_;
 };
 
 absl::Status CudaBackend::Initialize() {
@@ -196,6 +202,9 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
     BATON_ASSIGN_OR_RETURN(void* const products, Keep(sizes.products));
     products_->SetWorkspace(products);
   }
+  quantized_.sizes = sizes.quantized;
+  BATON_ASSIGN_OR_RETURN(quantized_.dequantized, Keep(sizes.quantized.dequantized));
+  BATON_ASSIGN_OR_RETURN(quantized_.reordered, Keep(sizes.quantized.reordered));
   partials_ = static_cast<float*>(partials);
   counters_ = static_cast<unsigned*>(counters);
   totals_ = static_cast<float*>(totals);
@@ -204,6 +213,7 @@ absl::Status CudaBackend::Prepare(const StepLimits& limits) {
 }
 
 absl::StatusOr<void*> CudaBackend::Keep(size_t size_bytes) {
+  if (size_bytes == 0) return nullptr;
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, Allocate(size_bytes));
   kept_.push_back(std::move(buffer));
   return kept_.back()->data();
@@ -260,10 +270,11 @@ void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buff
   CheckRows(x, x.rows, weight.in_features());
   BATON_CHECK_EQ(out.rows, x.rows);
   BATON_CHECK_EQ(out.cols, weight.out_features());
+  const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&weight);
   const MatMulLaunch launch = {
       .x = x.data,
       .x_stride = x.row_stride,
-      .w = static_cast<const CudaMatrix&>(weight).data(),
+      .w = quantized != nullptr ? nullptr : static_cast<const CudaMatrix&>(weight).data(),
       .bias = bias == nullptr ? nullptr : F32(*bias, out.cols),
       .out = F32(out),
       .out_stride = out.row_stride,
@@ -272,6 +283,10 @@ void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buff
       .k = static_cast<int>(weight.in_features()),
   };
   if (launch.rows == 0) return;
+  if (quantized != nullptr) {
+    return MultiplyQuantized(launch, *quantized, activation_dtype_, quantized_, products_.get(),
+                             stream_);
+  }
   if (products_ != nullptr && products_->MatMul(launch, activation_dtype_, stream_)) return;
   LaunchMatMul(launch, activation_dtype_, stream_);
 }

@@ -1,11 +1,13 @@
-// What the upload of batches, the sampler and the copier of KV take of the device: their
-// arithmetic, apart from what launches kernels, for builds that have none.
+// What the upload of batches, the sampler, the copier of KV and products of quantised weights take
+// of the device: their arithmetic, apart from what launches kernels, for builds that have none.
 #include <algorithm>
 
 #include "common/backend/cuda/arena.h"
 #include "common/backend/cuda/batch_upload.h"
 #include "common/backend/cuda/device_sampler.h"
 #include "common/backend/cuda/kv_copier.h"
+#include "common/backend/cuda/quantized_matrix.h"
+#include "common/backend/quantized.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -16,6 +18,8 @@ constexpr int kWorkspaceRows = 16;
 constexpr size_t kMaxBiases = 1024;
 // A frame of a transfer is at most 1 MiB; a few at once keep a copy engine busy.
 constexpr size_t kStagingBytes = size_t{4} << 20;
+// Of 16-bit weights at a time: enough rows for a product to run at its rate.
+constexpr size_t kDequantizedBytes = size_t{32} << 20;
 
 size_t Rounded(size_t bytes) {
   return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
@@ -74,5 +78,18 @@ size_t CudaKvCopier::LaneBytes(size_t chunk_bytes) {
 }
 
 size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) { return 2 * LaneBytes(chunk_bytes); }
+
+QuantizedWorkspaces::Sizes QuantizedWorkspaces::For(const StepLimits& limits) {
+  Sizes sizes;
+  if (limits.quantized_columns == 0) return sizes;
+  // A row tile of the widest matrix at least.
+  sizes.dequantized = std::max(kDequantizedBytes, static_cast<size_t>(limits.quantized_columns) *
+                                                      kQuantizedTileRows * sizeof(uint16_t));
+  if (limits.reordered_columns) {
+    sizes.reordered = static_cast<size_t>(limits.max_rows) *
+                      static_cast<size_t>(limits.quantized_columns) * sizeof(uint16_t);
+  }
+  return sizes;
+}
 
 }  // namespace baton::backend::cuda

@@ -21,6 +21,7 @@ class CudaMatrix final : public PackedMatrix {
                                                             HostStaging& staging);
   CudaMatrix(std::unique_ptr<Buffer> memory, int64_t out_features, int64_t in_features)
       : PackedMatrix(out_features, in_features), memory_(std::move(memory)) {}
+  int64_t size_bytes() const override { return static_cast<int64_t>(memory_->size_bytes()); }
   const void* data() const { return memory_->data(); }
 
  private:

@@ -7,6 +7,7 @@ set(BATON_CUDA_KERNELS
   kernels/elementwise.cu
   kernels/matmul.cu
   kernels/norm.cu
+  kernels/quantized.cu
   kernels/rope_write.cu
   kernels/sampling.cu
 )
@@ -19,6 +20,7 @@ set(BATON_CUDA_HOST_SOURCES
   device_sampler.cc
   device_weights.cc
   kv_copier.cc
+  quantized_matrix.cc
   sampling_upload.cc
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.

@@ -60,6 +60,7 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
       static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
   sizes.sampler = DeviceSampler::DeviceBytes(limits);
   sizes.products = products_bytes;
+  sizes.quantized = QuantizedWorkspaces::For(limits);
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
   const int64_t chunk_bytes =
       2 * heads * limits.block_tokens * limits.head_dim * static_cast<int64_t>(SizeOf(activation));
@@ -69,8 +70,8 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
 
 size_t WorkspaceSizes::total() const {
   size_t sum = 0;
-  for (const size_t part :
-       {upload, partials, counters, totals, sampler, products, copied_blocks, copier}) {
+  for (const size_t part : {upload, partials, counters, totals, sampler, products, copied_blocks,
+                            copier, quantized.dequantized, quantized.reordered}) {
     sum += (part + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
   }
   return sum;

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "common/backend/backend.h"
 #include "common/backend/cuda/attention_plan.h"
+#include "common/backend/cuda/quantized_matrix.h"
 
 namespace baton::backend::cuda {
 
@@ -21,6 +22,7 @@ struct WorkspaceSizes {
 
   AttentionRoom room;
   size_t upload, partials, counters, totals, sampler, products, copied_blocks, copier;
+  QuantizedWorkspaces::Sizes quantized;
 
   // Each rounded up to the arena's alignment.
   size_t total() const;

@@ -111,6 +111,41 @@ TEST_P(EngineTest, PromptLogprobsEqualThoseOfSingleSteps) {
   }
 }
 
+// Quantised, with columns in another order: the plan knows what loading takes, and the engine asks
+// for the workspaces that steps need. On a GPU all memory that is left becomes blocks.
+TEST_P(EngineTest, ServesQuantizedWeights) {
+  EngineOptions options;
+  options.model_dir = BATON_CHECKPOINT_DIR "/tiny-llama-gptq4-order";
+  options.make_backend = [](const backend::BackendOptions&) { return GetParam().make(); };
+  baton::testing::Oracle oracle(options);
+  options.max_num_batched_tokens = 128;
+  options.max_num_seqs = kMaxSeqs;
+  const auto engine = Engine::Load(options);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  ASSERT_TRUE((*engine)->config().quantization);
+  const std::vector<int32_t> prompt = RandomTokens(100);
+  const model::SamplingParams greedy = {.temperature = 0};
+  const std::vector<int32_t> expected = oracle.Generate(prompt, greedy, 6);
+  ASSERT_EQ(expected.size(), 6u);
+  // More rows than the product from packed weights takes, then single ones.
+  std::vector<int32_t> tokens = prompt;
+  const std::vector<kv::BlockId> blocks = Blocks(106);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    BatchEntry entry;
+    entry.context = i == 0 ? 0 : static_cast<int>(tokens.size()) - 1;
+    entry.tokens = absl::MakeConstSpan(tokens).subspan(static_cast<size_t>(entry.context));
+    entry.blocks = blocks;
+    entry.sample = true;
+    entry.sampling = &greedy;
+    Batch batch;
+    batch.entries.push_back(entry);
+    const StepResult result = (*engine)->Step(batch)[0];
+    ASSERT_TRUE(result.tokens.ok()) << result.tokens.status();
+    EXPECT_EQ(result.tokens->front().token_id, expected[i]) << "token " << i;
+    tokens.push_back(result.tokens->front().token_id);
+  }
+}
+
 TEST_P(EngineTest, AStepMixesAllKindsOfEntries) {
   // One entry wants logits of all its rows, one of none, one of its last, one of its first few.
   const std::vector<int32_t> prompts[] = {RandomTokens(33), RandomTokens(20), RandomTokens(25),

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/backend/cpu/cpu_backend.h"
+#include "common/backend/quantized.h"
 #include "common/model/transformer.h"
 #include "gtest/gtest.h"
 #include "tests/testing/forwarding_backend.h"
@@ -29,6 +30,16 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
     }
     return packed;
   }
+  absl::StatusOr<std::unique_ptr<backend::PackedMatrix>> PackQuantized(
+      absl::Span<const backend::QuantizedHostMatrix> stacked) override {
+    auto packed = ForwardingBackend::PackQuantized(stacked);
+    if (packed.ok()) {
+      size.Add(backend::QuantizedExtentOf((*packed)->out_features(), (*packed)->in_features(),
+                                          stacked[0].bits, stacked[0].group_size)
+                   .size_bytes());
+    }
+    return packed;
+  }
   absl::StatusOr<std::unique_ptr<backend::RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
     for (int i = 0; i < 2; ++i) {
@@ -44,7 +55,8 @@ class CountingBackend final : public baton::testing::ForwardingBackend {
 TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
   using Compute = backend::BackendOptions::Compute;
   for (const char* shape :
-       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-qwen2-bf16"}) {
+       {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-qwen2-bf16",
+        "tiny-qwen2-gptq4", "tiny-llama-gptq8", "tiny-qwen3-gptq4-channel", "tiny-llama-awq"}) {
     for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
       SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32" : " bf16"));
       auto cpu = backend::MakeCpuBackend({.compute = compute, .thread_count = 1});
@@ -72,6 +84,27 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
       EXPECT_GT(workspaces.bytes, 0);
     }
   }
+}
+
+// Qwen2.5-7B as published in 4 bits: what a T4's 16 GB are to hold.
+TEST(DeviceMemoryTest, SevenBillionOfFourBits) {
+  ModelConfig config;
+  config.hidden_dim = 3584;
+  config.vocab_size = 152064;
+  LayerSpec layer{.query_heads = 28, .kv_heads = 4, .head_dim = 128, .ffn_dim = 18944};
+  layer.qkv_bias = true;
+  config.layers.assign(28, layer);
+  const auto bytes = [&] {
+    return WeightMemory(config, backend::DType::kF16, backend::DType::kF16).total().bytes;
+  };
+  const int64_t in_float16 = bytes();
+  EXPECT_NEAR(static_cast<double>(in_float16), 15.23e9, 0.01e9);
+  config.quantization = WeightQuantization{.bits = 4, .group_size = 128};
+  for (LayerSpec& each : config.layers) each.quantized = {true, true, true, true};
+  // 6.53e9 values of the layers take 4 bits and a quarter; embedding and head stay.
+  EXPECT_NEAR(static_cast<double>(bytes()), 2.18e9 + 6.53e9 * 4.25 / 8, 0.01e9);
+  config.quantization->bits = 8;
+  EXPECT_NEAR(static_cast<double>(bytes()), 2.18e9 + 6.53e9 * 8.25 / 8, 0.01e9);
 }
 
 TEST(DeviceMemoryTest, EveryAllocationIsRoundedUp) {

@@ -18,6 +18,11 @@ import transformers
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 OUT = pathlib.Path(__file__).resolve().parent / "expected"
 SHAPES = ("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3", "tiny-mistral")
+# Quantised models: what Transformers computes of the float matrices that theirs stand for. As in CMakeLists.txt.
+QUANTIZED = {
+    "tiny-qwen2-gptq4": ("tiny-qwen2", "--quantize gptq --group-size 32"),
+    "tiny-llama-awq": ("tiny-llama", "--quantize awq --group-size 32"),
+}
 LENGTHS = (1, 17, 64, 130)
 TOP = 8
 SAMPLES = 64
@@ -51,18 +56,22 @@ def expected_of(model, prompt, vocab_size):
 
 def main():
     OUT.mkdir(exist_ok=True)
-    for shape in SHAPES:
+    checkpoints = {shape: (shape, []) for shape in SHAPES}
+    for name, (shape, options) in QUANTIZED.items():
+        checkpoints[name] = (shape, [*options.split(), "--dequantize"])
+    for name, (shape, options) in checkpoints.items():
         with tempfile.TemporaryDirectory() as directory:
-            subprocess.run([sys.executable, ROOT / "scripts/make_checkpoint.py", shape, directory],
+            subprocess.run([sys.executable, ROOT / "scripts/make_checkpoint.py", shape, directory,
+                            *options],
                            check=True)
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 directory, dtype=torch.float32, attn_implementation="eager").eval()
-        print(shape)
+        print(name)
         vocab_size = model.config.vocab_size
         cases = [expected_of(model, prompt_of(length, vocab_size), vocab_size)
                  for length in LENGTHS]
-        with open(OUT / f"{shape}.json", "w", encoding="utf-8") as file:
-            json.dump({"shape": shape, "transformers": transformers.__version__,
+        with open(OUT / f"{name}.json", "w", encoding="utf-8") as file:
+            json.dump({"shape": name, "transformers": transformers.__version__,
                        "torch": torch.__version__.split("+")[0], "cases": cases},
                       file, separators=(",", ":"))
             file.write("\n")

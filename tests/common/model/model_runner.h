@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/backend/cpu/cpu_backend.h"
+#include "common/model/device_memory.h"
 #include "common/model/model_config.h"
 #include "common/model/transformer.h"
 #include "gtest/gtest.h"
@@ -24,8 +25,7 @@ class ModelRunner {
 
   explicit ModelRunner(const std::string& model_dir, backend::BackendOptions::Compute compute =
                                                          backend::BackendOptions::Compute::kF32)
-      : ModelRunner(model_dir,
-                    backend::MakeCpuBackend({.compute = compute, .thread_count = 2})) {}
+      : ModelRunner(model_dir, backend::MakeCpuBackend({.compute = compute, .thread_count = 2})) {}
 
   ModelRunner(const std::string& model_dir,
               absl::StatusOr<std::unique_ptr<backend::Backend>> backend) {
@@ -36,18 +36,19 @@ class ModelRunner {
     config_ = *std::move(config);
     backend_ = *std::move(backend);
     const LayerSpec& layer = config_.layers[0];
-    const absl::Status prepared =
-        backend_->Prepare({.max_rows = kMaxTokens,
-                           .max_sequences = kMaxTokens,
-                           .max_logit_rows = kMaxTokens,
-                           .max_positions = config_.max_positions,
-                           .query_heads = layer.query_heads,
-                           .kv_heads = layer.kv_heads,
-                           .head_dim = layer.head_dim,
-                           .block_tokens = kBlockTokens,
-                           .layers = static_cast<int>(config_.layers.size()),
-                           .hidden_dim = config_.hidden_dim,
-                           .vocab_size = config_.vocab_size});
+    backend::StepLimits limits{.max_rows = kMaxTokens,
+                               .max_sequences = kMaxTokens,
+                               .max_logit_rows = kMaxTokens,
+                               .max_positions = config_.max_positions,
+                               .query_heads = layer.query_heads,
+                               .kv_heads = layer.kv_heads,
+                               .head_dim = layer.head_dim,
+                               .block_tokens = kBlockTokens,
+                               .layers = static_cast<int>(config_.layers.size()),
+                               .hidden_dim = config_.hidden_dim,
+                               .vocab_size = config_.vocab_size};
+    SetQuantizedLimits(config_, &limits);
+    const absl::Status prepared = backend_->Prepare(limits);
     EXPECT_TRUE(prepared.ok()) << prepared;
     if (!prepared.ok()) return;
     auto transformer = Transformer::Load(model_dir, config_,

@@ -40,6 +40,13 @@ BATON_INDEX_MAP int FragmentK(int product, int column) {
   return member * kChunkElements + reg * 2 + column % 2;
 }
 
+// Products x Wᵀ cut k, by k alone, into slices whose sums are added in order: the columns of each but
+// the last ones, whole chunks. Slices behind the end are empty.
+inline constexpr int kSlices = 8;
+BATON_INDEX_MAP int SliceLength(int k) {
+  return (k + kSlices * kChunkedK - 1) / (kSlices * kChunkedK) * kChunkedK;
+}
+
 // P V by halves of 64 dims: the dim of the half that column `column` (0 to 7) of mma `i` is.
 inline constexpr int kOutputSpan = 64;
 BATON_INDEX_MAP int OutputDim(int i, int column) { return column * kChunkElements + i; }

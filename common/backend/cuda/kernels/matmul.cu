@@ -4,11 +4,6 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr int kSlices = 8;
-// k's of a slice but the last ones: whole chunks. Slices behind the end are empty.
-BATON_DEVICE int SliceLength(int k) {
-  return (k + kSlices * kChunkedK - 1) / (kSlices * kChunkedK) * kChunkedK;
-}
 BATON_DEVICE float FoldSlice(bool first, float before, float next) {
   return first ? next : Add(before, next);
 }

@@ -113,7 +113,8 @@ class Machine {
   std::mt19937_64 order_;
   int alive_ = 0;
   int at_barrier_ = 0;
-  std::array<Read, kRememberedReads> read_only_;
+  // On the heap: what a thread has of its own comes off the stacks that libraries make for theirs.
+  std::vector<Read> read_only_ = std::vector<Read>(kRememberedReads);
 };
 
 thread_local Machine machine;

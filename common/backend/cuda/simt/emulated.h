@@ -184,6 +184,15 @@ struct Half {
   static uint32_t Pack(float low, float high) {
     return FromF32(low) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
+  // Exact in float32 before they are rounded.
+  static uint32_t Subtract2(uint32_t a, uint32_t b) {
+    return Pack(Low(a) - Low(b), High(a) - High(b));
+  }
+  static uint32_t Multiply2(uint32_t a, uint32_t b) {
+    return Pack(Low(a) * Low(b), High(a) * High(b));
+  }
+  static float Low(uint32_t two) { return ToF32(static_cast<uint16_t>(two)); }
+  static float High(uint32_t two) { return ToF32(static_cast<uint16_t>(two >> 16)); }
   static void Mma8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
     const uint32_t a[] = {a0, a1};
     emulated::MmaOperand operand = {d, a, &b, &ToF32};

@@ -166,6 +166,17 @@ struct Half {
   static BATON_DEVICE uint32_t Pack(float low, float high) {
     return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
+  // Of both halves: each rounded once, subnormals kept.
+  static BATON_DEVICE uint32_t Subtract2(uint32_t a, uint32_t b) {
+    uint32_t result;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+  }
+  static BATON_DEVICE uint32_t Multiply2(uint32_t a, uint32_t b) {
+    uint32_t result;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+  }
   static BATON_DEVICE void Mma8(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
         "{%0,%1,%2,%3};"

@@ -1,0 +1,95 @@
+// Products with weights of 4 or 8 bits, and those weights as 16-bit values.
+//
+// A weight is the 16-bit value nearest to (value - zero) * scale, wherever it is made: the product
+// for up to 64 rows makes it in registers, LaunchDequantize writes it to memory for the products of
+// matmul.h. Both add in the order of k that those have (index_maps.h's slices), so a row gets the
+// same bits from either.
+//
+// Layout (common/backend/quantized.h): tiles of 8 rows of W by 64 bytes a row, so that a warp reads
+// 512 bytes in a row, 16 a lane. A tile has 128 columns of 4 bits or 64 of 8, in steps of 32, each
+// of which is two mma's with FragmentK's order: member m of row r holds, at 64 r + 16 m, columns
+// 32 j + 8 m to 32 j + 8 m + 7 of every step j. Within those eight, PlaceOfElement deals them so
+// that a mask takes two at a time out of a word, as the two halves of a register.
+//
+// Sources: the magic numbers 0x6400 | v = 1024 + v of float16 ("Who Says Elephants Can't Run", Kim
+// et al. 2022; FasterTransformer); weights stored in the order of the fragments (Marlin, Frantar et
+// al. 2024).
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_QUANTIZED_H_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_QUANTIZED_H_
+
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/simt/simt.h"
+#include "common/backend/tensor.h"
+
+namespace baton::backend::cuda {
+
+// Where element e (of 8 consecutive columns) stands among the 8 values of 4 bits in a word, or,
+// e modulo 4, among the 4 of 8 bits in the word e / 4.
+BATON_INDEX_MAP int PlaceOfElement(int element, int bits) {
+  const int in_word = bits == 4 ? element : element % 4;
+  return in_word / 2 + in_word % 2 * (16 / bits);
+}
+// A word of values in order, the first lowest, to one of values in their places.
+BATON_INDEX_MAP uint32_t PlaceElements(uint32_t word, int bits) {
+  if (bits == 8) return (word & 0xff0000ffu) | (word >> 8 & 0xff00u) | (word & 0xff00u) << 8;
+  uint32_t halves[2] = {word & 0x0f0f0f0fu, word >> 4 & 0x0f0f0f0fu};
+  for (uint32_t& half : halves) {
+    half = (half | half >> 4) & 0x00ff00ffu;
+    half = (half | half >> 8) & 0x0000ffffu;
+  }
+  return halves[0] | halves[1] << 16;
+}
+BATON_INDEX_MAP int StepsATile(int bits) { return 16 / bits; }
+
+struct QuantizedView {
+  const void* values;      // tiles: [row tiles][column tiles][8][64 bytes]
+  const uint32_t* groups;  // [row tiles][groups][8]: scale's bits, zero point << 16
+  int n;
+  int k;  // a multiple of 8
+  int column_tiles;
+  int group_count;
+  int steps_a_group_log2;  // a step: 32 columns
+  bool bf16_scales;        // else float16; with float16 weights always those
+};
+
+struct QuantizedMatMulLaunch {
+  const void* x;  // [rows, k], 16-bit
+  int64_t x_stride;
+  QuantizedView w;
+  const float* bias;  // [n] or null
+  float* out;         // [rows, n]
+  int64_t out_stride;
+  int rows;
+};
+
+// Rows that one pass over the weights serves; more take another.
+inline constexpr int kQuantizedRows = 64;
+
+// dtype: of x, kF16 or kBF16. Reads n k bits / 8 bytes, 4 for each group, rows k 16-bit values for
+// every 8 columns of n (from L1 but for the first), writes rows n floats.
+void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
+                           Stream stream);
+
+struct DequantizeLaunch {
+  QuantizedView w;
+  int first_row;  // a multiple of 8
+  int row_count;
+  void* out;  // [row_count, k], 16-bit
+};
+
+// Rows of W as `dtype`. Reads what is stored of them, writes row_count k 16-bit values.
+void LaunchDequantize(const DequantizeLaunch& launch, int bits, DType dtype, Stream stream);
+
+struct GatherColumnsLaunch {
+  const void* x;  // [rows, cols], 16-bit
+  int64_t x_stride;
+  const int32_t* order;  // [cols]
+  void* out;             // [rows, cols] without gaps: out[r, i] = x[r, order[i]]
+  int cols;              // a multiple of 8
+};
+
+void LaunchGatherColumns(const GatherColumnsLaunch& launch, int rows, Stream stream);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_QUANTIZED_H_

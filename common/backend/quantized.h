@@ -1,0 +1,41 @@
+// What every backend needs to know of weights of few bits: their values, and the room they take.
+#ifndef BATON_COMMON_BACKEND_QUANTIZED_H_
+#define BATON_COMMON_BACKEND_QUANTIZED_H_
+
+#include <cstdint>
+
+#include "common/backend/tensor.h"
+
+namespace baton::backend {
+
+// Row `row` of the matrix, [cols], in the order of W: exact, since (value - zero) has at most 9
+// bits and a scale 11.
+void DequantizeRow(const QuantizedHostMatrix& matrix, int64_t row, float* out);
+
+// A GPU keeps such weights in tiles of 8 rows by 512 bytes in all (128 columns of 4 bits, 64 of 8),
+// and 4 bytes for each row and group behind them.
+inline constexpr int64_t kQuantizedTileRows = 8;
+inline constexpr int64_t kQuantizedTileRowBytes = 64;
+inline constexpr int64_t kQuantizedTileBytes = kQuantizedTileRows * kQuantizedTileRowBytes;
+
+struct QuantizedExtent {
+  int64_t row_tiles = 0;
+  int64_t column_tiles = 0;
+  int64_t groups = 0;
+
+  int64_t value_bytes() const { return row_tiles * column_tiles * kQuantizedTileBytes; }
+  int64_t size_bytes() const {
+    return value_bytes() + row_tiles * groups * kQuantizedTileRows * int64_t{sizeof(uint32_t)};
+  }
+};
+constexpr QuantizedExtent QuantizedExtentOf(int64_t rows, int64_t cols, int bits,
+                                            int64_t group_size) {
+  const int64_t tile_cols = kQuantizedTileRowBytes * 8 / bits;
+  return {.row_tiles = (rows + kQuantizedTileRows - 1) / kQuantizedTileRows,
+          .column_tiles = (cols + tile_cols - 1) / tile_cols,
+          .groups = (cols + group_size - 1) / group_size};
+}
+
+}  // namespace baton::backend
+
+#endif  // BATON_COMMON_BACKEND_QUANTIZED_H_

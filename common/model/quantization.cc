@@ -1,0 +1,317 @@
+#include "common/model/quantization.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+
+namespace baton::model {
+namespace {
+
+using backend::DType;
+
+constexpr int kMaxGroup = 1 << 20;
+constexpr int kWordBits = 32;
+// AWQ: where in a word the nibble of row 8 i + j is.
+constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
+
+absl::StatusOr<int> ParseGroupSize(const JsonFields& fields) {
+  BATON_ASSIGN_OR_RETURN(const int size, fields.Int("group_size", -1, kMaxGroup));
+  if (size != 0) return size;
+  return fields.Invalid("group_size", "found 0, expected a number of columns, or -1 for all");
+}
+
+absl::Status ExpectText(const JsonFields& fields, absl::string_view key,
+                        absl::Span<const absl::string_view> expected) {
+  BATON_ASSIGN_OR_RETURN(const auto found, fields.OptionalString(key));
+  if (!found) return absl::OkStatus();
+  for (absl::string_view each : expected) {
+    if (absl::EqualsIgnoreCase(*found, each)) return absl::OkStatus();
+  }
+  return fields.Unsupported(
+      key, absl::StrCat("found ", Quoted(*found), ", expected ", Quoted(expected[0])));
+}
+
+absl::StatusOr<WeightQuantization> ParseGptq(const JsonFields& fields) {
+  WeightQuantization quantization;
+  quantization.format = WeightQuantization::Format::kGptq;
+  BATON_ASSIGN_OR_RETURN(quantization.bits, fields.Int("bits", 1, kWordBits));
+  if (quantization.bits != 4 && quantization.bits != 8) {
+    return fields.Unsupported("bits",
+                              absl::StrCat("found ", quantization.bits, ", expected 4 or 8"));
+  }
+  BATON_ASSIGN_OR_RETURN(quantization.group_size, ParseGroupSize(fields));
+  BATON_ASSIGN_OR_RETURN(quantization.reordered, fields.Bool("desc_act", false));
+  BATON_RETURN_IF_ERROR(ExpectText(fields, "checkpoint_format", {"gptq", "gptq_v2"}));
+  BATON_ASSIGN_OR_RETURN(const auto layout, fields.OptionalString("checkpoint_format"));
+  quantization.zeros_less_one = !layout || !absl::EqualsIgnoreCase(*layout, "gptq_v2");
+  BATON_ASSIGN_OR_RETURN(const bool marlin, fields.Bool("is_marlin_format", false));
+  if (marlin) return fields.Unsupported("is_marlin_format", "found true, expected false");
+  return quantization;
+}
+
+absl::StatusOr<WeightQuantization> ParseAwq(const JsonFields& fields) {
+  WeightQuantization quantization;
+  quantization.format = WeightQuantization::Format::kAwq;
+  BATON_ASSIGN_OR_RETURN(quantization.bits, fields.Int("bits", 1, kWordBits));
+  if (quantization.bits != 4) {
+    return fields.Unsupported("bits", absl::StrCat("found ", quantization.bits, ", expected 4"));
+  }
+  BATON_ASSIGN_OR_RETURN(quantization.group_size, ParseGroupSize(fields));
+  BATON_RETURN_IF_ERROR(ExpectText(fields, "version", {"gemm"}));
+  BATON_ASSIGN_OR_RETURN(const bool zero_point, fields.Bool("zero_point", true));
+  if (!zero_point) return fields.Unsupported("zero_point", "found false, expected true");
+  quantization.zeros_less_one = false;
+  return quantization;
+}
+
+uint32_t WordAt(absl::string_view bytes, int64_t index) {
+  uint32_t word;
+  std::memcpy(&word, bytes.data() + index * 4, sizeof(word));
+  return word;
+}
+
+int64_t GroupSize(const WeightQuantization& quantization, int64_t cols) {
+  return quantization.group_size < 0 ? cols : std::min<int64_t>(quantization.group_size, cols);
+}
+
+// A word of GPTQ holds consecutive columns of one row, the first lowest: already ours, transposed.
+// In squares, so that both sides stay in the first-level cache.
+void TransposeGptq(absl::string_view qweight, int64_t rows, int64_t words, uint32_t* out) {
+  constexpr int64_t kSquare = 16;
+  for (int64_t row = 0; row < rows; row += kSquare) {
+    const int64_t row_end = std::min(rows, row + kSquare);
+    for (int64_t word = 0; word < words; ++word) {
+      for (int64_t r = row; r < row_end; ++r)
+        out[r * words + word] = WordAt(qweight, word * rows + r);
+    }
+  }
+}
+
+// Eight rows by eight columns at a time: a word of each of eight columns to a word of each row.
+void TransposeAwq(absl::string_view qweight, int64_t rows, int64_t cols, uint32_t* out) {
+  const int64_t row_words = rows / 8, words = cols / 8;
+  for (int64_t row = 0; row < row_words; ++row) {
+    for (int64_t word = 0; word < words; ++word) {
+      uint32_t columns[8];
+      for (int64_t i = 0; i < 8; ++i)
+        columns[i] = WordAt(qweight, (word * 8 + i) * row_words + row);
+      for (size_t r = 0; r < 8; ++r) {
+        uint32_t packed = 0;
+        for (int i = 0; i < 8; ++i) packed |= (columns[i] >> kAwqPlace[r] * 4 & 0xf) << i * 4;
+        out[(row * 8 + static_cast<int64_t>(r)) * words + word] = packed;
+      }
+    }
+  }
+}
+
+bool IsFinite(uint16_t bits, DType dtype) {
+  const int exponent = dtype == DType::kF16 ? 0x7c00 : 0x7f80;
+  return (bits & exponent) != exponent;
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFields& config) {
+  BATON_ASSIGN_OR_RETURN(const auto fields, config.OptionalObject("quantization_config"));
+  if (!fields) return std::optional<WeightQuantization>();
+  BATON_ASSIGN_OR_RETURN(const auto method, fields->OptionalString("quant_method"));
+  if (method == "gptq") return ParseGptq(*fields);
+  if (method == "awq") return ParseAwq(*fields);
+  return fields->Unsupported("quant_method",
+                             absl::StrCat("found ", method ? Quoted(*method) : "nothing",
+                                          ", expected \"gptq\" or \"awq\", or weights in f32, "
+                                          "bf16 or f16 without a quantization_config"));
+}
+
+absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model) {
+  if (!model->quantization) return absl::OkStatus();
+  const auto find = [&](const std::string& prefix, std::initializer_list<const char*> modules,
+                        bool* quantized) {
+    size_t count = 0;
+    std::string other;
+    for (const char* module : modules) {
+      const std::string name = absl::StrCat(prefix, module);
+      const bool has = checkpoint.Find(absl::StrCat(name, ".qweight")) != nullptr;
+      if (has && checkpoint.Find(absl::StrCat(name, ".weight")) != nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            checkpoint.path(), ": ", name, ": found both qweight and weight, expected one"));
+      }
+      count += has;
+      if (!has) other = name;
+    }
+    *quantized = count == modules.size();
+    if (*quantized || count == 0) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat(checkpoint.path(), ": ", other, ": found no qweight, expected all of ",
+                     modules.size(), " matrices that are multiplied as one quantised, or none"));
+  };
+  for (size_t i = 0; i < model->layers.size(); ++i) {
+    LayerSpec& layer = model->layers[i];
+    const std::string prefix = absl::StrCat("model.layers.", i, ".");
+    BATON_RETURN_IF_ERROR(find(absl::StrCat(prefix, "self_attn."), {"q_proj", "k_proj", "v_proj"},
+                               &layer.quantized.qkv));
+    BATON_RETURN_IF_ERROR(
+        find(absl::StrCat(prefix, "self_attn."), {"o_proj"}, &layer.quantized.attention_output));
+    BATON_RETURN_IF_ERROR(
+        find(absl::StrCat(prefix, "mlp."), {"gate_proj", "up_proj"}, &layer.quantized.gate_up));
+    BATON_RETURN_IF_ERROR(find(absl::StrCat(prefix, "mlp."), {"down_proj"}, &layer.quantized.down));
+  }
+  if (model->tied_embeddings) return absl::OkStatus();
+  return find("", {"lm_head"}, &model->lm_head_quantized);
+}
+
+bool IsZeroBias(const Checkpoint& checkpoint, absl::string_view name) {
+  if (!absl::EndsWith(name, ".bias")) return false;
+  const absl::string_view module = absl::StripSuffix(name, ".bias");
+  const StoredTensor* bias = checkpoint.Find(name);
+  if (bias == nullptr || checkpoint.Find(absl::StrCat(module, ".qweight")) == nullptr) return false;
+  if (!bias->file->CheckUnchanged().ok()) return false;
+  const absl::string_view bytes = bias->file->Bytes(*bias->entry);
+  return std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; });
+}
+
+absl::StatusOr<QuantizedShapes> QuantizedShapesOf(const WeightQuantization& quantization,
+                                                  int64_t rows, int64_t cols) {
+  const int64_t a_word = kWordBits / quantization.bits;
+  const int64_t group = GroupSize(quantization, cols);
+  const bool awq = quantization.format == WeightQuantization::Format::kAwq;
+  // AWQ's groups are whole. Its words go along the rows; ours, along the columns.
+  if (rows % a_word != 0 || cols % a_word != 0 || (awq && cols % group != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "found a matrix of ", rows, " rows and ", cols, " columns, expected multiples of ", a_word,
+        awq ? absl::StrCat(" and columns in groups of ", group) : std::string()));
+  }
+  const auto r = static_cast<uint64_t>(rows), c = static_cast<uint64_t>(cols);
+  const auto per_word = static_cast<uint64_t>(a_word);
+  const auto groups = static_cast<uint64_t>((cols + group - 1) / group);
+  QuantizedShapes shapes;
+  if (awq) {
+    shapes.qweight = {c, r / per_word};
+  } else {
+    shapes.qweight = {c / per_word, r};
+  }
+  shapes.qzeros = {groups, r / per_word};
+  shapes.scales = {groups, r};
+  shapes.g_idx = {c};
+  return shapes;
+}
+
+absl::StatusOr<QuantizedWeights> QuantizedWeights::Unpack(const WeightQuantization& quantization,
+                                                          int64_t rows, int64_t cols,
+                                                          const QuantizedTensors& tensors) {
+  const int bits = quantization.bits;
+  const int64_t a_word = kWordBits / bits;
+  QuantizedWeights weights;
+  weights.matrix_ = {.bits = bits,
+                     .rows = rows,
+                     .cols = cols,
+                     .group_size = GroupSize(quantization, cols),
+                     .scale_dtype = tensors.scale_dtype};
+  const int64_t groups = weights.matrix_.groups();
+  BATON_CHECK_EQ(static_cast<int64_t>(tensors.qweight.size()), rows * cols / a_word * 4);
+  BATON_CHECK_EQ(static_cast<int64_t>(tensors.qzeros.size()), rows / a_word * groups * 4);
+  BATON_CHECK_EQ(static_cast<int64_t>(tensors.scales.size()), rows * groups * 2);
+
+  weights.scales_.resize(static_cast<size_t>(rows * groups));
+  weights.zeros_.resize(static_cast<size_t>(rows * groups));
+  const bool awq = quantization.format == WeightQuantization::Format::kAwq;
+  for (int64_t group = 0; group < groups; ++group) {
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto to = static_cast<size_t>(row * groups + group);
+      uint16_t scale;
+      std::memcpy(&scale, tensors.scales.data() + (group * rows + row) * 2, sizeof(scale));
+      if (!IsFinite(scale, tensors.scale_dtype)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("scales[", group, ", ", row, "]: found no finite number"));
+      }
+      weights.scales_[to] = scale;
+      const int64_t in_word = row % a_word;
+      const int place = awq ? kAwqPlace[static_cast<size_t>(in_word)] : static_cast<int>(in_word);
+      const uint32_t word = WordAt(tensors.qzeros, group * (rows / a_word) + row / a_word);
+      const uint32_t zero =
+          (word >> place * bits & ((1u << bits) - 1)) + quantization.zeros_less_one;
+      weights.zeros_[to] = static_cast<uint16_t>(zero);
+    }
+  }
+  weights.values_.resize(static_cast<size_t>(rows * cols / a_word));
+  if (awq) {
+    TransposeAwq(tensors.qweight, rows, cols, weights.values_.data());
+  } else {
+    TransposeGptq(tensors.qweight, rows, cols / a_word, weights.values_.data());
+    if (!tensors.g_idx.empty()) {
+      BATON_RETURN_IF_ERROR(weights.SetOrder(tensors.g_idx, quantization.reordered));
+    }
+  }
+  return weights;
+}
+
+// Columns sorted by their group, so that groups are as if columns had never been sorted.
+absl::Status QuantizedWeights::SetOrder(absl::string_view g_idx, bool may_differ) {
+  const int64_t cols = matrix_.cols, groups = matrix_.groups();
+  BATON_CHECK_EQ(static_cast<int64_t>(g_idx.size()), cols * 4);
+  const auto group_of = [&](int64_t column) { return static_cast<int32_t>(WordAt(g_idx, column)); };
+  bool in_order = true;
+  for (int64_t i = 0; i < cols; ++i) {
+    if (group_of(i) < 0 || group_of(i) >= groups) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("g_idx[", i, "]: found ", group_of(i), ", expected 0 to ", groups - 1));
+    }
+    in_order &= group_of(i) == i / matrix_.group_size;
+  }
+  if (in_order) return absl::OkStatus();
+  if (!may_differ) {
+    return absl::InvalidArgumentError(
+        "g_idx: found columns in another order, expected none where quantization_config.desc_act "
+        "is false");
+  }
+  order_.resize(static_cast<size_t>(cols));
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(),
+                   [&](int32_t a, int32_t b) { return group_of(a) < group_of(b); });
+  for (int64_t i = 0; i < cols; ++i) {
+    const int32_t group = group_of(order_[static_cast<size_t>(i)]);
+    if (group == i / matrix_.group_size) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("g_idx: found a group of another size before or at ", group,
+                     ", expected groups of ", matrix_.group_size, " columns"));
+  }
+  Reorder();
+  return absl::OkStatus();
+}
+
+void QuantizedWeights::Reorder() {
+  const int bits = matrix_.bits, a_word = kWordBits / bits;
+  const size_t words = static_cast<size_t>(matrix_.cols / a_word);
+  std::vector<uint32_t> before(words);
+  for (size_t begin = 0; begin < values_.size(); begin += words) {
+    std::copy_n(&values_[begin], words, before.begin());
+    std::fill_n(&values_[begin], words, 0);
+    for (size_t i = 0; i < order_.size(); ++i) {
+      const int from = order_[i], to = static_cast<int>(i);
+      const uint32_t value = before[static_cast<size_t>(from / a_word)] >> from % a_word * bits;
+      values_[begin + static_cast<size_t>(to / a_word)] |= (value & ((1u << bits) - 1))
+                                                           << to % a_word * bits;
+    }
+  }
+}
+
+backend::QuantizedHostMatrix QuantizedWeights::view() const {
+  backend::QuantizedHostMatrix view = matrix_;
+  view.values = reinterpret_cast<const uint8_t*>(values_.data());
+  view.scales = scales_.data();
+  view.zeros = zeros_.data();
+  view.order = order_.empty() ? nullptr : order_.data();
+  return view;
+}
+
+}  // namespace baton::model

@@ -1,0 +1,72 @@
+// Checkpoints with matrices of few bits: what their config says, and their tensors in the one form
+// that devices take (backend::QuantizedHostMatrix). Two formats, as published:
+//
+// - GPTQ (AutoGPTQ, GPTQModel): qweight I32 [cols * bits / 32, rows], qzeros I32 [groups,
+//   rows * bits / 32], scales [groups, rows], g_idx I32 [cols] (may be missing: columns in order).
+//   Zero points are stored less one, but for checkpoint_format "gptq_v2".
+// - AWQ (AutoAWQ's "gemm"): qweight I32 [cols, rows / 8] and qzeros I32 [groups, rows / 8], whose
+//   eight nibbles, from the lowest, are rows 0, 2, 4, 6, 1, 3, 5, 7; scales [groups, rows].
+#ifndef BATON_COMMON_MODEL_QUANTIZATION_H_
+#define BATON_COMMON_MODEL_QUANTIZATION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/backend/tensor.h"
+#include "common/model/checkpoint.h"
+#include "common/model/json_fields.h"
+#include "common/model/model_config.h"
+
+namespace baton::model {
+
+// config.json's quantization_config; nothing if it has none. UNIMPLEMENTED for other methods, bits
+// and layouts, naming the field.
+absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFields& config);
+
+// Sets which of the model's matrices are quantised: those of which the checkpoint has a qweight.
+// UNIMPLEMENTED if of matrices that are multiplied as one (q, k and v; gate and up) some are.
+absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model);
+
+// A bias of a quantised module that some quantisers write for modules that have none.
+bool IsZeroBias(const Checkpoint& checkpoint, absl::string_view name);
+
+// The tensors of one matrix W [rows, cols], in a file: at any alignment.
+struct QuantizedTensors {
+  absl::string_view qweight, qzeros, scales;
+  absl::string_view g_idx;  // empty: not there
+  backend::DType scale_dtype = backend::DType::kF16;
+};
+struct QuantizedShapes {
+  std::vector<uint64_t> qweight, qzeros, scales, g_idx;
+};
+// INVALID_ARGUMENT if such a matrix cannot be packed in whole words and groups. rows, cols > 0.
+absl::StatusOr<QuantizedShapes> QuantizedShapesOf(const WeightQuantization& quantization,
+                                                  int64_t rows, int64_t cols);
+
+// Owns what the view points to.
+class QuantizedWeights {
+ public:
+  // REQUIRES: the tensors have the shapes of QuantizedShapesOf. INVALID_ARGUMENT for a scale that
+  // is no number or a group that does not exist; UNIMPLEMENTED for groups of other sizes.
+  static absl::StatusOr<QuantizedWeights> Unpack(const WeightQuantization& quantization,
+                                                 int64_t rows, int64_t cols,
+                                                 const QuantizedTensors& tensors);
+  backend::QuantizedHostMatrix view() const;
+
+ private:
+  absl::Status SetOrder(absl::string_view g_idx, bool may_differ);
+  void Reorder();
+
+  backend::QuantizedHostMatrix matrix_;  // but for the pointers
+  std::vector<uint32_t> values_;
+  std::vector<uint16_t> scales_, zeros_;
+  std::vector<int32_t> order_;  // empty: in order
+};
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_QUANTIZATION_H_

@@ -1,0 +1,215 @@
+// Weights of 4 and 8 bits, run lane by lane: packed here as quantized.h says, not by the backend.
+#include "common/backend/cuda/kernels/quantized.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <set>
+#include <vector>
+
+#include "common/backend/cuda/kernels/matmul.h"
+#include "tests/common/backend/cuda/kernels/kernel_test.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+// Every place once, and each mask takes the two elements of one register.
+TEST(CudaQuantizedMapTest, PlacesAreAPermutationInPairs) {
+  for (const int bits : {4, 8}) {
+    for (int word = 0; word < bits / 4; ++word) {
+      std::set<int> places;
+      for (int i = 0; i < 32 / bits; ++i) {
+        const int place = PlaceOfElement(word * 4 + i, bits);
+        EXPECT_TRUE(place >= 0 && place < 32 / bits) << place;
+        places.insert(place);
+        if (i % 2 == 1) {
+          EXPECT_EQ(place - PlaceOfElement(word * 4 + i - 1, bits), 16 / bits);
+        }
+      }
+      EXPECT_EQ(places.size(), static_cast<size_t>(32 / bits));
+      for (int i = 0; i < 32 / bits; ++i) {
+        const uint32_t one = (1u << bits) - 2;  // not symmetric
+        EXPECT_EQ(PlaceElements(one << i * bits, bits),
+                  one << PlaceOfElement(word * 4 + i, bits) * bits);
+      }
+    }
+  }
+}
+
+class CudaQuantizedTest : public KernelTest {
+ protected:
+  // A random W [n, k] of few bits: packed, and as the 16-bit values that it is.
+  struct Weights {
+    DeviceArray<Vec16> values{0};
+    DeviceArray<uint32_t> groups{0};
+    std::vector<float> exact;  // value - zero times scale
+    QuantizedView view = {};
+  };
+  Weights RandomWeights(int bits, int n, int k, int group_size, bool bf16_scales) {
+    const int tile_columns = 512 / bits, row_tiles = (n + 7) / 8;
+    const int column_tiles = (k + tile_columns - 1) / tile_columns;
+    const int group_count = (k + group_size - 1) / group_size;
+    std::vector<uint32_t> words(static_cast<size_t>(row_tiles * column_tiles * 128));
+    std::vector<uint32_t> groups(static_cast<size_t>(row_tiles * group_count * 8));
+    Weights w;
+    w.exact.resize(static_cast<size_t>(n * k));
+    std::vector<int> zeros(groups.size());
+    std::vector<float> scales(groups.size());
+    for (size_t i = 0; i < groups.size(); ++i) {
+      // Every tenth makes subnormal float16 weights.
+      const float scale =
+          std::ldexp(1 + static_cast<float>(Int(0, 127)) / 128, Int(0, 9) == 0 ? -16 : -7);
+      zeros[i] = Int(0, 1 << bits);
+      const uint16_t stored = bf16_scales ? BFloat16::FromF32(scale) : Half::FromF32(scale);
+      scales[i] = bf16_scales ? BFloat16::ToF32(stored) : Half::ToF32(stored);
+      groups[i] = stored | static_cast<uint32_t>(zeros[i]) << 16;
+    }
+    for (int row = 0; row < n; ++row) {
+      for (int column = 0; column < k; ++column) {
+        const int value = Int(0, (1 << bits) - 1);
+        const auto group =
+            static_cast<size_t>((row / 8 * group_count + column / group_size) * 8 + row % 8);
+        w.exact[static_cast<size_t>(row * k + column)] =
+            static_cast<float>(value - zeros[group]) * scales[group];
+        const int in_tile = column % tile_columns;
+        const int step = in_tile / 32, member = in_tile % 32 / 8, element = in_tile % 8;
+        const int word = (row / 8 * column_tiles + column / tile_columns) * 128 + row % 8 * 16 +
+                         member * 4 + step * bits / 4 + (bits == 8 ? element / 4 : 0);
+        words[static_cast<size_t>(word)] |= static_cast<uint32_t>(value)
+                                            << PlaceOfElement(element, bits) * bits;
+      }
+    }
+    w.values = DeviceArray<Vec16>(words.size() / 4);
+    std::memcpy(w.values.data(), words.data(), words.size() * 4);
+    w.groups = DeviceArray<uint32_t>(groups);
+    w.view = {.values = w.values.data(),
+              .groups = w.groups.data(),
+              .n = n,
+              .k = k,
+              .column_tiles = column_tiles,
+              .group_count = group_count,
+              .steps_a_group_log2 = 0,
+              .bf16_scales = bf16_scales};
+    for (int size = group_count == 1 ? 1 << 30 : group_size; size > 32; size /= 2) {
+      ++w.view.steps_a_group_log2;
+    }
+    return w;
+  }
+};
+
+TEST_F(CudaQuantizedTest, BothKernelsMakeTheNearest16BitValues) {
+  for (int round = 0; round < 40; ++round) {
+    const DType dtype = MultipliesBFloat16() ? Any16() : DType::kF16;
+    // Every fourth k is long enough for a slice of it to be several fetches.
+    const bool long_k = round % 4 == 0;
+    const int bits = Coin() ? 4 : 8, n = Int(1, long_k ? 20 : 70), rows = Int(1, long_k ? 40 : 100);
+    const int k = 8 * (long_k ? Int(200, 700) : Int(1, 50));
+    const int group_sizes[] = {32, 64, 128, 256, k};
+    const int group_size = group_sizes[Int(0, 4)];
+    const bool bf16_scales = dtype == DType::kBF16 && Coin();
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ": " << bits << " bits, " << rows << " x " << k << " by "
+                 << n << ", groups of " << group_size << ", " << Name(dtype));
+    emulated::SetOptions(
+        {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
+    const Weights w = RandomWeights(bits, n, k, group_size, bf16_scales);
+
+    // From a row tile in the middle.
+    const int first = 8 * Int(0, (n - 1) / 8);
+    DeviceArray<uint16_t> some(static_cast<size_t>((n - first) * k));
+    LaunchDequantize({.w = w.view, .first_row = first, .row_count = n - first, .out = some.data()},
+                     bits, dtype, nullptr);
+    DeviceArray<uint16_t> all(static_cast<size_t>(n * k));
+    LaunchDequantize({.w = w.view, .first_row = 0, .row_count = n, .out = all.data()}, bits, dtype,
+                     nullptr);
+    ASSERT_TRUE(some.MarginsIntact() && all.MarginsIntact());
+    for (size_t i = 0; i < all.size(); ++i) {
+      ASSERT_EQ(all[i], Round16(w.exact[i], dtype)) << "weight " << i << ": " << w.exact[i];
+    }
+    for (size_t i = 0; i < some.size(); ++i) {
+      ASSERT_EQ(some[i], all[i + static_cast<size_t>(first * k)]);
+    }
+
+    const int64_t x_stride = k + 8 * Int(0, 2), out_stride = n + Int(0, 3);
+    DeviceArray<uint16_t> x(static_cast<size_t>(rows * x_stride));
+    for (int r = 0; r < rows; ++r) {
+      for (int i = 0; i < k; ++i)
+        x[static_cast<size_t>(r * x_stride + i)] = Round16(Normal(), dtype);
+    }
+    DeviceArray<float> bias(static_cast<size_t>(n));
+    for (size_t i = 0; i < bias.size(); ++i) bias[i] = Normal();
+    DeviceArray<float> fused(static_cast<size_t>(rows * out_stride)), plain(fused.size());
+    LaunchQuantizedMatMul({.x = x.data(),
+                           .x_stride = x_stride,
+                           .w = w.view,
+                           .bias = round % 3 == 0 ? nullptr : bias.data(),
+                           .out = fused.data(),
+                           .out_stride = out_stride,
+                           .rows = rows},
+                          bits, dtype, nullptr);
+    LaunchMatMul({.x = x.data(),
+                  .x_stride = x_stride,
+                  .w = all.data(),
+                  .bias = round % 3 == 0 ? nullptr : bias.data(),
+                  .out = plain.data(),
+                  .out_stride = out_stride,
+                  .rows = rows,
+                  .n = n,
+                  .k = k},
+                 dtype, nullptr);
+    ASSERT_TRUE(fused.MarginsIntact());
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < out_stride; ++c) {
+        const auto at = static_cast<size_t>(r * out_stride + c);
+        if (c >= n) {
+          ASSERT_TRUE(std::isnan(fused[at])) << "written beyond n";
+          continue;
+        }
+        double sum = round % 3 == 0 ? 0 : double{bias[static_cast<size_t>(c)]}, size = 1;
+        for (int i = 0; i < k; ++i) {
+          const uint16_t& weight = all[static_cast<size_t>(c * k + i)];
+          const double product = double{ToF32(&x[static_cast<size_t>(r * x_stride + i)], dtype)} *
+                                 double{ToF32(&weight, dtype)};
+          sum += product;
+          size += std::fabs(product);
+        }
+        ASSERT_NEAR(fused[at], sum, 2e-6 * size) << "row " << r << ", column " << c;
+        ASSERT_EQ(std::memcmp(&fused[at], &plain[at], sizeof(float)), 0);
+      }
+    }
+  }
+}
+
+TEST_F(CudaQuantizedTest, GathersColumns) {
+  for (int round = 0; round < 20; ++round) {
+    ChangeMachine();
+    const int rows = Int(1, 20), cols = 8 * Int(1, 300);
+    const int64_t stride = cols + 8 * Int(0, 2);
+    DeviceArray<uint16_t> x(static_cast<size_t>(rows * stride)),
+        out(static_cast<size_t>(rows * cols));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = static_cast<uint16_t>(random_());
+    std::vector<int32_t> order(static_cast<size_t>(cols));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+    const DeviceArray<int32_t> d_order(order);
+    LaunchGatherColumns({.x = x.data(),
+                         .x_stride = stride,
+                         .order = d_order.data(),
+                         .out = out.data(),
+                         .cols = cols},
+                        rows, nullptr);
+    ASSERT_TRUE(out.MarginsIntact());
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < cols; ++c) {
+        ASSERT_EQ(out[static_cast<size_t>(r * cols + c)],
+                  x[static_cast<size_t>(r * stride + order[static_cast<size_t>(c)])]);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton::backend::cuda

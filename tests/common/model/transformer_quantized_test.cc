@@ -1,0 +1,143 @@
+// Models whose matrices have few bits against the float models that they stand for, on each device.
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/backend/cpu/cpu_backend.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/common/model/model_runner.h"
+#include "tests/testing/devices.h"
+
+namespace baton::model {
+namespace {
+
+struct Quantized {
+  const char* name;
+  // The device may add in another order of columns than the float model does.
+  bool reordered = false;
+};
+void PrintTo(const Quantized& quantized, std::ostream* out) { *out << quantized.name; }
+
+std::string CheckpointDir(const std::string& name) {
+  return std::string(BATON_CHECKPOINT_DIR) + "/" + name;
+}
+
+std::vector<int32_t> Prompt(size_t length, int vocab_size) {
+  std::vector<int32_t> prompt(length);
+  for (size_t i = 0; i < length; ++i) {
+    prompt[i] = static_cast<int32_t>((i * 2654435761u >> 5) % static_cast<unsigned>(vocab_size));
+  }
+  return prompt;
+}
+
+double LargestDifference(const Logits& a, const Logits& b) {
+  double worst = 0;
+  for (size_t row = 0; row < a.size(); ++row) {
+    for (size_t i = 0; i < a[row].size(); ++i) {
+      const double error = std::fabs(double{a[row][i]} - double{b[row][i]});
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+    }
+  }
+  return worst;
+}
+
+class QuantizedModelTest
+    : public ::testing::TestWithParam<std::tuple<Quantized, baton::testing::Device>> {
+ protected:
+  static Quantized quantized() { return std::get<0>(GetParam()); }
+  static const baton::testing::Device& device() { return std::get<1>(GetParam()); }
+};
+
+// Bit by bit: a weight is one 16-bit value (on a CPU in float32, one float), whoever dequantises
+// it; and for every number of rows: whole prompts, chunks and single tokens take different kernels.
+TEST_P(QuantizedModelTest, LogitsAreThoseOfTheFloatModel) {
+  ModelRunner model(CheckpointDir(quantized().name), device().make());
+  ModelRunner reference(CheckpointDir(std::string(quantized().name) + "-float"), device().make());
+  ASSERT_TRUE(model.ok() && reference.ok());
+  ASSERT_TRUE(model.config().quantization && !reference.config().quantization);
+  EXPECT_NE(model.config().fingerprint, reference.config().fingerprint);
+  const std::vector<int32_t> prompt = Prompt(130, model.config().vocab_size);
+  const Logits whole = model.Run(prompt, prompt.size());
+  const Logits expected = reference.Run(prompt, prompt.size());
+  ASSERT_EQ(whole.size(), expected.size());
+  if (quantized().reordered) {
+    EXPECT_LE(LargestDifference(whole, expected), device().logit_tolerance);
+  } else {
+    EXPECT_EQ(LargestDifference(whole, expected), 0);
+    EXPECT_TRUE(whole == expected);
+  }
+  for (const size_t chunk : {1, 13, 29, 50}) {
+    EXPECT_TRUE(model.Run(prompt, chunk) == whole) << "in chunks of " << chunk;
+  }
+}
+
+// What float32 on the CPU makes of the same file.
+TEST_P(QuantizedModelTest, IsNearTheCpu) {
+  ModelRunner model(CheckpointDir(quantized().name), device().make());
+  ModelRunner cpu(CheckpointDir(quantized().name));
+  ASSERT_TRUE(model.ok() && cpu.ok());
+  const std::vector<int32_t> prompt = Prompt(70, model.config().vocab_size);
+  const double error =
+      LargestDifference(model.Run(prompt, prompt.size()), cpu.Run(prompt, prompt.size()));
+  EXPECT_LE(error, 2 * device().logit_tolerance);  // the worst of all logits, not of a few
+  std::cout << quantized().name << " on " << device().name << ": largest difference " << error
+            << "\n";
+}
+
+std::string TestName(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Checkpoints, QuantizedModelTest,
+    ::testing::Combine(::testing::Values(Quantized{"tiny-qwen2-gptq4"},
+                                         Quantized{"tiny-llama-gptq8"},
+                                         Quantized{"tiny-llama-gptq4-order", true},
+                                         Quantized{"tiny-qwen3-gptq4-channel"},
+                                         Quantized{"tiny-llama-awq"}, Quantized{"tiny-qwen2-awq"}),
+                       ::testing::ValuesIn(baton::testing::Devices())),
+    [](const auto& info) {
+      return TestName(std::get<0>(info.param).name) + "_" + std::get<1>(info.param).name;
+    });
+
+// The float matrices that they stand for, as make_expected.py had Transformers multiply by them.
+TEST(QuantizedModelFilesTest, LogitsAreThoseOfTransformers) {
+  for (const char* name : {"tiny-qwen2-gptq4", "tiny-llama-awq"}) {
+    SCOPED_TRACE(name);
+    std::ifstream file("tests/common/model/expected/" + std::string(name) + ".json");
+    const auto expected = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+    ASSERT_TRUE(expected.is_object()) << "run make_expected.py";
+    ModelRunner model(CheckpointDir(name));
+    ASSERT_TRUE(model.ok());
+    ASSERT_EQ(expected["cases"].size(), 4);
+    for (const auto& one : expected["cases"]) {
+      const auto prompt = one["prompt"].get<std::vector<int32_t>>();
+      const Logits logits = model.Run(prompt, prompt.size());
+      ASSERT_GT(one["samples"].size(), 10);
+      for (const auto& sample : one["samples"]) {
+        EXPECT_NEAR(logits.at(sample[0]).at(sample[1]), sample[2].get<float>(), 1e-3);
+      }
+      for (const auto& top : one["top"]) {
+        EXPECT_NEAR(logits.back().at(top[0]), top[1].get<float>(), 1e-3);
+      }
+    }
+  }
+}
+
+// lm_head, and what is named in the config, stay as they are in the file.
+TEST(QuantizedModelFilesTest, SomeMatricesStayFloat) {
+  const auto config = LoadModelConfig(CheckpointDir("tiny-qwen3-gptq4-channel"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  for (const LayerSpec& layer : config->layers) {
+    EXPECT_TRUE(layer.quantized.qkv && layer.quantized.gate_up);
+    EXPECT_FALSE(layer.quantized.down || layer.quantized.attention_output);
+  }
+  EXPECT_FALSE(config->lm_head_quantized);
+}
+
+}  // namespace
+}  // namespace baton::model
