@@ -207,7 +207,7 @@ class Backend {
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
 
   // Operations. rows = rows of the batch.
-  // out f32 [rows, d] = table[token] for table [vocab, d] (f32 or activation dtype).
+  // out f32 [rows, d] = table[token] for table [vocab, d] of any dtype.
   virtual void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) = 0;
   // out (f32 or activation dtype) = x / rms(x) * weight; x f32, weight f32 [cols].
   virtual void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) = 0;

@@ -45,8 +45,7 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
     if (quantization.reordered) sum.Add(cols * int64_t{sizeof(int32_t)});
   };
   WeightSizes sizes;
-  sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {},
-                                  stored_embedding == activation ? activation : DType::kF32));
+  sizes.embedding.Add(MatrixBytes(config.vocab_size, d, {}, stored_embedding));
   for (const LayerSpec& layer : config.layers) {
     sizes.vectors.Add(d * kFloat);  // attention_norm
     add_matrix(sizes.attention, QkvWidth(layer), d, layer.quantized.qkv);

@@ -52,7 +52,7 @@ struct WeightSizes {
 };
 
 // Weights that are packed without padding, as on a GPU. `stored_embedding`: the embedding's type in
-// the file, where it stays if it is the activations', else float32.
+// the file, in which it stays.
 WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
                          backend::DType stored_embedding, const WeightFormat& format = {});
 

@@ -30,8 +30,6 @@ using backend::HostMatrix;
 using backend::PackedMatrix;
 using backend::QuantizedHostMatrix;
 
-constexpr size_t kSlabValues = size_t{1} << 20;  // converted at a time
-
 // Of one of the model's layers; some checkpoints append more, for speculation.
 bool InALayer(absl::string_view name, size_t layer_count) {
   if (!absl::ConsumePrefix(&name, "model.layers.")) return false;
@@ -248,30 +246,17 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
   return buffer;
 }
 
-// In the activation dtype where the file has that already, else f32, which holds every value.
+// As the file has it: no value is lost, and no memory.
 absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int64_t cols,
                                      Weights* weights) {
   BATON_ASSIGN_OR_RETURN(const HostMatrix matrix,
                          Take(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)}));
-  const bool as_is = matrix.dtype == backend_.activation_dtype();
-  const DType dtype = as_is ? matrix.dtype : DType::kF32;
-  const size_t count = static_cast<size_t>(rows * cols);
-  auto memory = backend_.Allocate(count * backend::SizeOf(dtype));
+  const size_t size_bytes = static_cast<size_t>(rows * cols) * backend::SizeOf(matrix.dtype);
+  auto memory = backend_.Allocate(size_bytes);
   if (!memory.ok()) return Annotate(memory.status(), name);
   weights->embedding_memory = *std::move(memory);
-  weights->embedding = {weights->embedding_memory->data(), dtype, rows, cols, cols};
-  auto* target = static_cast<std::byte*>(weights->embedding.data);
-  if (as_is) {
-    backend_.CopyToDevice(target, matrix.data, count * backend::SizeOf(dtype));
-  } else {
-    const char* source = static_cast<const char*>(matrix.data);
-    std::vector<float> slab(std::min(count, kSlabValues));
-    for (size_t begin = 0; begin < count; begin += slab.size()) {
-      const size_t size = std::min(slab.size(), count - begin);
-      ToF32(source + begin * backend::SizeOf(matrix.dtype), matrix.dtype, size, slab.data());
-      backend_.CopyToDevice(target + begin * sizeof(float), slab.data(), size * sizeof(float));
-    }
-  }
+  weights->embedding = {weights->embedding_memory->data(), matrix.dtype, rows, cols, cols};
+  backend_.CopyToDevice(weights->embedding.data, matrix.data, size_bytes);
   Report(matrix);
   return absl::OkStatus();
 }

@@ -28,7 +28,7 @@ struct LayerWeights {
 
 struct Weights {
   std::unique_ptr<backend::Buffer> embedding_memory;
-  backend::Tensor embedding;  // [v, d], f32 or activation dtype
+  backend::Tensor embedding;  // [v, d], as the file has it
   std::vector<LayerWeights> layers;
   std::unique_ptr<backend::Buffer> final_norm;     // [d]
   std::unique_ptr<backend::PackedMatrix> lm_head;  // [v, d]

@@ -25,6 +25,9 @@ struct Device {
 inline void PrintTo(const Device& device, std::ostream* out) { *out << device.name; }
 
 std::vector<Device> Devices();
+// Those whose products are cuBLASLt's: near, but not the same bits in every batch. None without a
+// GPU.
+std::vector<Device> LibraryDevices();
 
 }  // namespace baton::testing
 

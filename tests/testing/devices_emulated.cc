@@ -19,8 +19,8 @@ Device Emulated(int compute_capability, backend::DType dtype) {
   device.make = [compute_capability, f16] {
     return backend::cuda::MakeBackendOn(
         backend::cuda::MakeEmulatedRuntime(compute_capability, kMemoryBytes, 11), nullptr,
-        {.compute = f16 ? backend::BackendOptions::Compute::kF16
-                        : backend::BackendOptions::Compute::kBF16,
+        {.compute =
+             f16 ? backend::BackendOptions::Compute::kF16 : backend::BackendOptions::Compute::kBF16,
          .deterministic = true});
   };
   return device;
@@ -42,5 +42,7 @@ std::vector<Device> Devices() {
   native.make = [] { return backend::MakeCpuBackend({.thread_count = 2}); };
   return {cpu, native, Emulated(75, backend::DType::kF16), Emulated(80, backend::DType::kBF16)};
 }
+
+std::vector<Device> LibraryDevices() { return {}; }
 
 }  // namespace baton::testing

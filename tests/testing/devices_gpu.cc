@@ -36,4 +36,11 @@ std::vector<Device> Devices() {
   return devices;
 }
 
+std::vector<Device> LibraryDevices() {
+  std::vector<Device> devices = {Gpu("cublas_float16", BackendOptions::Compute::kF16, false)};
+  Device bf16 = Gpu("cublas_bfloat16", BackendOptions::Compute::kBF16, false);
+  if (bf16.make().ok()) devices.push_back(std::move(bf16));
+  return devices;
+}
+
 }  // namespace baton::testing

@@ -75,9 +75,11 @@ TEST_F(MemoryPlanTest, AddsUp) {
   EXPECT_THAT(plan->ToString(), HasSubstr(std::to_string(plan->block_count) + " blocks"));
 }
 
-TEST_F(MemoryPlanTest, AnEmbeddingOfAnotherTypeStaysFloat32) {
+TEST_F(MemoryPlanTest, AnEmbeddingStaysAsTheFileHasIt) {
   const int64_t same = PlanMemory(demand_)->weight_bytes;
   demand_.stored_embedding = backend::DType::kBF16;
+  EXPECT_EQ(PlanMemory(demand_)->weight_bytes, same);
+  demand_.stored_embedding = backend::DType::kF32;
   EXPECT_EQ(PlanMemory(demand_)->weight_bytes - same, int64_t{151936} * 1536 * 2);
 }
 

@@ -110,8 +110,8 @@ TEST_F(ServingPlanTest, MemoryOnAT4) {
   EXPECT_TRUE(plan->served());
   EXPECT_EQ(plan->activation, backend::DType::kF16) << "a T4 multiplies no bfloat16";
   EXPECT_EQ(plan->arena_bytes, static_cast<int64_t>(0.9 * (int64_t{14'930} << 20)) / 256 * 256);
-  // The file's bfloat16 embedding becomes float32.
-  EXPECT_EQ(plan->memory.weights.embedding.bytes, int64_t{151936} * 1536 * 4);
+  // In the file's bfloat16.
+  EXPECT_EQ(plan->memory.weights.embedding.bytes, int64_t{151936} * 1536 * 2);
   EXPECT_EQ(plan->memory.weights.lm_head.bytes, int64_t{151936} * 1536 * 2);
   EXPECT_EQ(plan->memory.weights.attention.bytes, int64_t{28} * 2 * (2048 + 1536) * 1536);
   EXPECT_EQ(plan->memory.weights.feed_forward.bytes, int64_t{28} * 2 * 3 * 8960 * 1536);

@@ -172,6 +172,22 @@ TEST_P(TransformerTest, ObserverSeesEachLayerOnceInOrder) {
 
 // bfloat16 keeps 8 bits: an error of 2^-9 at each of some 20 roundings on the way to logits whose
 // standard deviation is 2 and largest is about 6.
+class LibraryProductsTest : public TransformerTest {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LibraryProductsTest);
+
+TEST_P(LibraryProductsTest, LogitsAreThoseOfTransformers) {
+  ModelRunner model(CheckpointDir(shape()), device().make());
+  ASSERT_TRUE(model.ok());
+  const nlohmann::json expected = ReadExpected(shape());
+  for (const auto& one : expected["cases"]) {
+    const auto prompt = one["prompt"].get<std::vector<int32_t>>();
+    for (const size_t chunk : {prompt.size(), size_t{13}, size_t{1}}) {
+      EXPECT_LE(WorstError(one, model.Run(prompt, chunk)), device().logit_tolerance)
+          << prompt.size() << " tokens, " << chunk << " at a time";
+    }
+  }
+}
+
 class CpuBF16Test : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(CpuBF16Test, IsNear) {
@@ -193,8 +209,8 @@ TEST_P(CpuBF16Test, IsNear) {
   std::cout << GetParam() << ": largest difference at bfloat16 " << worst << "\n";
 }
 
-const auto kShapes = ::testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding", "tiny-qwen3",
-                                     "tiny-mistral");
+const auto kShapes = ::testing::Values("tiny-llama", "tiny-qwen2", "tiny-qwen2-sliding",
+                                       "tiny-qwen3", "tiny-mistral");
 
 std::string NameOf(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
@@ -202,7 +218,15 @@ std::string NameOf(std::string name) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, TransformerTest,
-                         ::testing::Combine(kShapes, ::testing::ValuesIn(baton::testing::Devices())),
+                         ::testing::Combine(kShapes,
+                                            ::testing::ValuesIn(baton::testing::Devices())),
+                         [](const auto& info) {
+                           return NameOf(std::get<0>(info.param)) + "_" +
+                                  std::get<1>(info.param).name;
+                         });
+INSTANTIATE_TEST_SUITE_P(Shapes, LibraryProductsTest,
+                         ::testing::Combine(kShapes,
+                                            ::testing::ValuesIn(baton::testing::LibraryDevices())),
                          [](const auto& info) {
                            return NameOf(std::get<0>(info.param)) + "_" +
                                   std::get<1>(info.param).name;
