@@ -11,9 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/backend/cuda/cuda_backend.h"
 #include "common/base/error.h"
-#include "tests/common/backend/cuda/delayed_runtime.h"
 #include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/oracle.h"
@@ -361,58 +359,6 @@ TEST_F(EngineDeviceTest, ADeviceThatIsNotThereIsNamed) {
   options_.backend.device = "cuda:1023";
   const std::string reason = ErrorReason(Engine::Load(options_).status());
   EXPECT_TRUE(reason == "NO_CUDA" || reason == "NO_DEVICE") << reason;  // by the build
-}
-
-// What the engine promises to those who move KV beside the compute stream, on a device that does
-// nothing before it must.
-class EngineAsynchronyTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    EngineOptions options;
-    options.model_dir = kModelDir;
-    options.max_num_batched_tokens = 32;
-    options.max_num_seqs = 2;
-    options.max_model_len = 64;
-    options.num_blocks = 8;
-    options.make_backend = [](const backend::BackendOptions& given) {
-      return backend::cuda::MakeBackendOn(
-          std::make_unique<backend::cuda::DelayedRuntime>(80, size_t{96} << 20), nullptr, given);
-    };
-    auto engine = Engine::Load(options);
-    ASSERT_TRUE(engine.ok()) << engine.status();
-    engine_ = *std::move(engine);
-  }
-
-  size_t chunk_bytes() const { return engine_->kv_layout().ChunkBytes(); }
-  // Of layer 0, as a transfer reads it: what was written long ago.
-  std::vector<std::byte> Copied(kv::BlockId block) const {
-    std::vector<std::byte> chunk(chunk_bytes());
-    engine_->kv_pool().copier->Read(0, {block}, nullptr, chunk.data());
-    return chunk;
-  }
-
-  std::unique_ptr<Engine> engine_;
-};
-
-TEST_F(EngineAsynchronyTest, TheCopierFindsWhatWriteBlocksWrote) {
-  const std::vector<std::byte> block(engine_->kv_layout().BlockBytes(), std::byte{0x37});
-  const std::vector<kv::BlockId> blocks = {5};
-  engine_->WriteBlocks(blocks, block.data());
-  EXPECT_EQ(Copied(5), std::vector<std::byte>(chunk_bytes(), std::byte{0x37}));
-}
-
-TEST_F(EngineAsynchronyTest, TheCopierMayOverwriteWhatCopyBlocksHasCopied) {
-  const std::vector<std::byte> chunk(chunk_bytes(), std::byte{0x11});
-  const std::vector<std::byte> other(chunk_bytes(), std::byte{0x22});
-  backend::KvCopier& copier = *engine_->kv_pool().copier;
-  copier.Write(0, {3}, chunk.data());
-  const std::vector<kv::BlockId> sources = {3}, targets = {6};
-  engine_->CopyBlocks(sources, targets);
-  copier.Write(0, {3}, other.data());
-  std::vector<std::byte> host(engine_->kv_layout().BlockBytes());
-  engine_->ReadBlocks(targets, host.data());  // behind all that the compute stream has
-  host.resize(chunk_bytes());
-  EXPECT_EQ(host, chunk);
 }
 
 }  // namespace
