@@ -1,5 +1,3 @@
-#include <cublasLt.h>
-
 #include <array>
 #include <bit>
 #include <cstdint>
@@ -8,13 +6,16 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/backend/cuda/cublas_library.h"
 #include "common/backend/cuda/products.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -24,27 +25,26 @@ constexpr uint32_t kAlignment = 16;
 // About a kilobyte each; beyond it, all are made anew.
 constexpr size_t kMaxOperands = 4096;
 
+// REQUIRES: LoadCublas() was OK.
+const CublasLibrary& Cublas() { return **LoadCublas(); }
+
 void Check(cublasStatus_t status, const char* call) {
-  BATON_CHECK(status == CUBLAS_STATUS_SUCCESS) << call << ": " << cublasLtGetStatusString(status);
+  BATON_CHECK(status == CUBLAS_STATUS_SUCCESS) << call << ": " << Cublas().status_string(status);
 }
 
-template <class T, cublasStatus_t (*kDestroy)(T)>
 struct Destroy {
-  using pointer = T;
-  void operator()(T object) const { kDestroy(object); }
+  void operator()(cublasLtMatrixLayout_t object) const { Cublas().layout_destroy(object); }
+  void operator()(cublasLtMatmulDesc_t object) const { Cublas().desc_destroy(object); }
+  void operator()(cublasLtMatmulPreference_t object) const { Cublas().preference_destroy(object); }
 };
-using Layout = std::unique_ptr<cublasLtMatrixLayout_t,
-                               Destroy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
-using Description =
-    std::unique_ptr<cublasLtMatmulDesc_t, Destroy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
-using Preference =
-    std::unique_ptr<cublasLtMatmulPreference_t,
-                    Destroy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+using Layout = std::unique_ptr<std::remove_pointer_t<cublasLtMatrixLayout_t>, Destroy>;
+using Description = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulDesc_t>, Destroy>;
+using Preference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPreference_t>, Destroy>;
 
 Layout MakeLayout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride) {
   cublasLtMatrixLayout_t layout = nullptr;
-  Check(cublasLtMatrixLayoutCreate(&layout, type, static_cast<uint64_t>(rows),
-                                   static_cast<uint64_t>(columns), stride),
+  Check(Cublas().layout_create(&layout, type, static_cast<uint64_t>(rows),
+                               static_cast<uint64_t>(columns), stride),
         "cublasLtMatrixLayoutCreate");
   return Layout(layout);
 }
@@ -59,7 +59,7 @@ struct Operands {
 class CublasProducts final : public Products {
  public:
   explicit CublasProducts(cublasLtHandle_t handle) : handle_(handle) {}
-  ~CublasProducts() override { cublasLtDestroy(handle_); }
+  ~CublasProducts() override { Cublas().destroy(handle_); }
 
   size_t WorkspaceBytes() const override { return kCublasWorkspaceBytes; }
   void SetWorkspace(void* device) override { workspace_ = device; }
@@ -96,7 +96,7 @@ class CublasProducts final : public Products {
   bool Run(const Operands& operands, const cublasLtMatmulAlgo_t& algorithm,
            const MatMulLaunch& launch, Stream stream) const {
     const float one = 1, zero = 0;
-    const cublasStatus_t status = cublasLtMatmul(
+    const cublasStatus_t status = Cublas().matmul(
         handle_, operands.description.get(), &one, launch.w, operands.w.get(), launch.x,
         operands.x.get(), &zero, launch.out, operands.out.get(), launch.out, operands.out.get(),
         &algorithm, workspace_, kCublasWorkspaceBytes, static_cast<cudaStream_t>(stream));
@@ -132,7 +132,7 @@ class CublasProducts final : public Products {
     const cudaDataType_t type = dtype == DType::kF16 ? CUDA_R_16F : CUDA_R_16BF;
     Operands operands;
     cublasLtMatmulDesc_t description = nullptr;
-    Check(cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+    Check(Cublas().desc_create(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     operands.description.reset(description);
     const cublasOperation_t transpose = CUBLAS_OP_T;
@@ -151,20 +151,20 @@ class CublasProducts final : public Products {
   template <class T>
   static void Set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
                   const T& value) {
-    Check(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof(value)),
+    Check(Cublas().desc_set(description, attribute, &value, sizeof(value)),
           "cublasLtMatmulDescSetAttribute");
   }
 
   template <class T>
   static void SetPreference(cublasLtMatmulPreference_t preference,
                             cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
-    Check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+    Check(Cublas().preference_set(preference, attribute, &value, sizeof(value)),
           "cublasLtMatmulPreferenceSetAttribute");
   }
 
   Algorithm Find(const Operands& operands) const {
     cublasLtMatmulPreference_t made = nullptr;
-    Check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+    Check(Cublas().preference_create(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
     SetPreference(made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kCublasWorkspaceBytes);
     for (const auto attribute :
@@ -174,7 +174,7 @@ class CublasProducts final : public Products {
     }
     cublasLtMatmulHeuristicResult_t result = {};
     int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+    const cublasStatus_t status = Cublas().get_heuristic(
         handle_, operands.description.get(), operands.w.get(), operands.x.get(), operands.out.get(),
         operands.out.get(), made, 1, &result, &count);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::nullopt;
@@ -194,11 +194,12 @@ class CublasProducts final : public Products {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts() {
+  BATON_ASSIGN_OR_RETURN(const CublasLibrary* const library, LoadCublas());
   cublasLtHandle_t handle = nullptr;
-  const cublasStatus_t status = cublasLtCreate(&handle);
+  const cublasStatus_t status = library->create(&handle);
   if (status != CUBLAS_STATUS_SUCCESS) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "CUBLAS",
-                     absl::StrCat("cublasLtCreate: ", cublasLtGetStatusString(status)));
+                     absl::StrCat("cublasLtCreate: ", library->status_string(status)));
   }
   return std::make_unique<CublasProducts>(handle);
 }

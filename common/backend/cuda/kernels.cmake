@@ -25,6 +25,7 @@ set(BATON_CUDA_HOST_SOURCES
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
 set(BATON_CUDA_NVIDIA_SOURCES
+  cublas_library.cc
   cublas_products.cc
   cuda_runtime.cc
   make_cuda_backend.cc
