@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <limits>
 #include <string>
@@ -59,6 +60,20 @@ TEST(MakeBackendTest, TheShareOfTheMemoryIsAShare) {
     const absl::Status status = MakeBackend(options).status();
     EXPECT_EQ(ErrorField(status), "--gpu-memory-utilization") << share;
   }
+}
+
+// The metrics server's threads have stacks of 100 KiB, off which come the thread-local variables of
+// all that is linked: a library with too many of those would leave them none.
+TEST(MakeBackendTest, SmallThreadsStart) {
+  pthread_attr_t small;
+  ASSERT_EQ(pthread_attr_init(&small), 0);
+  ASSERT_EQ(pthread_attr_setstacksize(&small, 102'400), 0);
+  pthread_t thread;
+  ASSERT_EQ(pthread_create(
+                &thread, &small, [](void*) -> void* { return nullptr; }, nullptr),
+            0);
+  EXPECT_EQ(pthread_join(thread, nullptr), 0);
+  pthread_attr_destroy(&small);
 }
 
 }  // namespace
