@@ -366,10 +366,10 @@ TEST_P(KvReceiverTest, ATransferOfNoBlocksCommits) {
 }
 
 // Log probabilities of tokens first_id, first_id + 1, …, each with two others.
-std::vector<v1::TokenLogprobs> Logprobs(int first_id, int count) {
+std::vector<v1::TokenLogprobs> Logprobs(int64_t first_id, int count) {
   std::vector<v1::TokenLogprobs> all(count);
   for (int i = 0; i < count; ++i) {
-    all[i].set_token_id(first_id + i);
+    all[i].set_token_id(static_cast<int32_t>(first_id + i));
     all[i].set_logprob(-0.5f * static_cast<float>(i));
     for (int k = 0; k < 2; ++k) {
       all[i].add_top()->set_token_id(k);
@@ -390,7 +390,7 @@ class LogprobsTest : public TransferFixture {
   Frame PromptLogprobs(int first_position, int count) const {
     Frame frame = Header();
     frame.header.mutable_prompt_logprobs()->set_first_position(first_position);
-    for (const v1::TokenLogprobs& logprobs : Logprobs(10 + first_position, count)) {
+    for (const v1::TokenLogprobs& logprobs : Logprobs(int64_t{10} + first_position, count)) {
       *frame.header.mutable_prompt_logprobs()->add_logprobs() = logprobs;
     }
     Seal(frame);

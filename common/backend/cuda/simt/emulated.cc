@@ -330,7 +330,9 @@ const Vec16& ReadOnly16(const void* global) {
 // Late where the hardware may be late: at the wait that makes it sure, and the place is poisoned
 // until then.
 void CopyAsync16(void* shared, const void* global, bool valid) {
-  const Copy copy = {&const_cast<Vec16&>(Aligned16(shared)), &Aligned16(global), valid};
+  // What is not valid is not read, and may be no place at all.
+  const Copy copy = {&const_cast<Vec16&>(Aligned16(shared)), valid ? &Aligned16(global) : nullptr,
+                     valid};
   if (options.compute_capability < 80) {
     if (valid) ReadOnly16(global);
     return Perform(copy);
