@@ -53,10 +53,6 @@ class CudaEvent final : public DeviceEvent {
     Use();
     Check(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
-  void Delay(Stream stream) const override {
-    Use();
-    Check(cudaStreamWaitEvent(Cuda(stream), event_, 0), "cudaStreamWaitEvent");
-  }
 
  private:
   void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }

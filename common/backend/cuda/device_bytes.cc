@@ -16,6 +16,8 @@ namespace {
 // vocabulary of 150,000.
 constexpr int kWorkspaceRows = 16;
 constexpr size_t kMaxBiases = 1024;
+// Suppressed ids may be repeated: a worker takes up to 1,024 of a request, whatever the vocabulary.
+constexpr size_t kLeastSuppressed = 4096;
 // A frame of a transfer is at most 1 MiB; a few at once keep a copy engine busy.
 constexpr size_t kStagingBytes = size_t{4} << 20;
 // Of 16-bit weights at a time: enough rows for a product to run at its rate.
@@ -50,7 +52,8 @@ DeviceSampler::Layout DeviceSampler::LayoutFor(const StepLimits& limits) {
   layout.result_count = static_cast<size_t>(limits.max_logit_rows);
   // The longest history with everything suppressed, and the many that have nothing of the kind.
   layout.room.bytes =
-      SamplingUpload::MaxBytes(static_cast<size_t>(limits.max_positions), vocab, kMaxBiases) +
+      SamplingUpload::MaxBytes(static_cast<size_t>(limits.max_positions),
+                               std::max(vocab, kLeastSuppressed), kMaxBiases) +
       layout.result_count * SamplingUpload::MaxBytes(0, 0, 0);
   const size_t workspace = static_cast<size_t>(layout.room.workspace_rows) *
                            static_cast<size_t>(layout.workspace_stride) * sizeof(float);

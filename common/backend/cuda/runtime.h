@@ -30,11 +30,7 @@ struct DeviceProperties {
 };
 
 // A point of a stream. The runtime outlives it.
-class DeviceEvent : public Event {
- public:
-  // What is enqueued on `stream` from now on waits for the point; the host does not.
-  virtual void Delay(Stream stream) const = 0;
-};
+using DeviceEvent = Event;
 
 class Runtime {
  public:

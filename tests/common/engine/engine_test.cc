@@ -208,6 +208,10 @@ TEST_P(EngineTest, PenaltiesSuppressionAndBeamCandidates) {
   const std::vector<int32_t> suppressed = {best[0].token_id, best[1].token_id};
   entry.history.suppressed = suppressed;
   EXPECT_EQ(StepOne(entry).tokens->front().token_id, best[2].token_id);
+  // More ids than the vocabulary has: they may be repeated.
+  const std::vector<int32_t> repeated(4000, best[0].token_id);
+  entry.history.suppressed = repeated;
+  EXPECT_EQ(StepOne(entry).tokens->front().token_id, best[1].token_id);
   const model::SamplingParams biased = {.temperature = 0, .logit_bias = {{best[5].token_id, 100}}};
   entry.sampling = &biased;
   EXPECT_EQ(StepOne(entry).tokens->front().token_id, best[5].token_id);

@@ -19,7 +19,6 @@ class DoneEvent final : public DeviceEvent {
  public:
   bool Done() const override { return true; }
   void Wait() const override {}
-  void Delay(Stream) const override {}
 };
 
 class EmulatedRuntime final : public Runtime {

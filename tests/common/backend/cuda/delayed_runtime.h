@@ -106,9 +106,6 @@ class DelayedRuntime final : public Runtime {
       absl::MutexLock lock(&runtime_.mutex_);
       queue_.RunTo(count_);
     }
-    void Delay(Stream stream) const override {
-      runtime_.QueueOf(stream).Add([&queue = queue_, count = count_] { queue.RunTo(count); });
-    }
 
    private:
     DelayedRuntime& runtime_;
