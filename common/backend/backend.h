@@ -151,6 +151,14 @@ struct SampleOutcome {
   float bad_logit = 0;   // kNonFinite: that logit
 };
 
+// A matrix product as steps will ask for it, with up to x.rows rows.
+struct MatMulUse {
+  Tensor x;
+  const PackedMatrix* weight = nullptr;
+  const Buffer* bias = nullptr;  // or none
+  Tensor out;
+};
+
 struct BackendOptions {
   std::string device = "cpu";  // "cpu"; "cuda:N"; "auto": CUDA if there is a usable GPU, else CPU
   // "auto": what the device multiplies natively: bfloat16 before float16, else float32.
@@ -162,6 +170,9 @@ struct BackendOptions {
   double gpu_memory_utilization = 0.9;
   // Bits of a row depend on neither batch nor chunking, at some cost in speed. The CPU always is.
   bool deterministic = false;
+  // GPU only, without `deterministic`: the file that keeps which product is computed by which
+  // kernel, as it was measured when a model was loaded. Empty: nothing is kept.
+  std::string cublas_algorithms = "";
   // GPU only, for tests: whatever the GPU, compute in a T4's types and within a T4's memory.
   bool as_t4 = false;
 };
@@ -184,8 +195,8 @@ class Backend {
   // The largest Allocate that would succeed; nothing where memory is the host's, which others use.
   virtual std::optional<size_t> FreeBytes() const { return std::nullopt; }
 
-  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the order
-  // of the compute stream.
+  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the
+  // order of the compute stream.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
   virtual void CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t size_bytes) = 0;  // waits
@@ -200,10 +211,13 @@ class Backend {
   // them; cos and sin are multiplied by `factor`. Positions [0, max_positions).
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
+  // Settles how these products are computed, where that takes trying out: once, when all weights
+  // are loaded and before the first MatMul. Anything is left in x and out. Waits, for seconds.
+  virtual void Tune(absl::Span<const MatMulUse> products) {}
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
   virtual std::unique_ptr<Event> RecordEvent() = 0;
-  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the pool's
-  // zeroing.
+  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the
+  // pool's zeroing.
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
 
   // Operations. rows = rows of the batch.
