@@ -195,8 +195,8 @@ class Backend {
   // The largest Allocate that would succeed; nothing where memory is the host's, which others use.
   virtual std::optional<size_t> FreeBytes() const { return std::nullopt; }
 
-  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the
-  // order of the compute stream.
+  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the order
+  // of the compute stream.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
   virtual void CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t size_bytes) = 0;  // waits
@@ -212,12 +212,13 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
   // Settles how these products are computed, where that takes trying out: once, when all weights
-  // are loaded and before the first MatMul. Anything is left in x and out. Waits, for seconds.
+  // are loaded, after Prepare and before the first MatMul. Writes anything to x and out. Waits, perhaps
+  // for seconds.
   virtual void Tune(absl::Span<const MatMulUse> products) {}
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
   virtual std::unique_ptr<Event> RecordEvent() = 0;
-  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the
-  // pool's zeroing.
+  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the pool's
+  // zeroing.
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
 
   // Operations. rows = rows of the batch.

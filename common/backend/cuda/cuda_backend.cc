@@ -104,8 +104,8 @@ class CudaBackend final : public Backend {
     return CudaRopeTable::Make(inverse_frequencies, max_positions, factor, *this, *staging_);
   }
   void Tune(absl::Span<const MatMulUse> products) override {
-    BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
     if (products_ == nullptr) return;
+    BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
     products_->Tune(UsesOf(products, quantized_, *staging_), activation_dtype_, stream_);
   }
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
