@@ -1,3 +1,5 @@
+#include "common/backend/cuda/cublas_products.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -191,9 +193,7 @@ class Cublas final : public ProductLibrary {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts(const DeviceProperties& device,
-                                                             int index,
-                                                             const std::string& choices_file) {
+absl::StatusOr<std::unique_ptr<ProductLibrary>> MakeCublas() {
   BATON_ASSIGN_OR_RETURN(const CublasLibrary* const library, LoadCublas());
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t status = library->create(&handle);
@@ -201,12 +201,19 @@ absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts(const DevicePropert
     return MakeError(absl::StatusCode::kFailedPrecondition, "CUBLAS",
                      absl::StrCat("cublasLtCreate: ", library->status_string(status)));
   }
+  return std::make_unique<Cublas>(handle);
+}
+
+absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts(const DeviceProperties& device,
+                                                             int index,
+                                                             const std::string& choices_file) {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<ProductLibrary> library, MakeCublas());
   MeasuredProductsOptions options;
   options.device = TimedDevice(device);
   options.file = choices_file;
   options.evict_bytes = std::max(2 * device.l2_bytes, kLeastEvictedBytes);
-  return std::make_unique<MeasuredProducts>(std::make_unique<Cublas>(handle),
-                                            MakeCudaStopwatch(index), std::move(options));
+  return std::make_unique<MeasuredProducts>(std::move(library), MakeCudaStopwatch(index),
+                                            std::move(options));
 }
 
 }  // namespace baton::backend::cuda

@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/backend/cuda/cublas_products.h"
 #include "common/backend/cuda/cuda_backend.h"
 #include "common/base/status_macros.h"
 

@@ -3,13 +3,9 @@
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_H_
 
 #include <cstddef>
-#include <memory>
-#include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/backend/cuda/kernels/matmul.h"
-#include "common/backend/cuda/runtime.h"
 
 namespace baton::backend::cuda {
 
@@ -37,14 +33,6 @@ class Products {
 
 // Of cuBLASLt: what NVIDIA recommends for Hopper, and enough for all before it.
 inline constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
-
-// cuBLASLt: fp16 or bf16 in, f32 accumulated and out, as measured_products.h chooses; so the last
-// bits of a row may depend on how many rows there are. index: of the device. choices_file: where
-// what was measured is kept; empty: nowhere. FAILED_PRECONDITION (CUBLAS) if the library does not
-// start.
-absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts(const DeviceProperties& device,
-                                                             int index,
-                                                             const std::string& choices_file);
 
 }  // namespace baton::backend::cuda
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/backend/cpu/convert.h"
 #include "common/backend/cuda/measured_products.h"
 #include "common/backend/cuda/product_library.h"
 
@@ -17,16 +18,22 @@ namespace baton::backend::cuda {
 
 // In doubles, k ascending.
 inline void MultiplyOnHost(const MatMulLaunch& launch, DType dtype) {
-  const auto value = [&](const void* matrix, int64_t index) {
-    const uint16_t bits = static_cast<const uint16_t*>(matrix)[index];
-    return static_cast<double>(dtype == DType::kF16 ? Half::ToF32(bits) : BFloat16::ToF32(bits));
+  const auto row_of = [&](const void* matrix, int64_t at) {
+    std::vector<float> values(static_cast<size_t>(launch.k));
+    ConvertElements(static_cast<const uint16_t*>(matrix) + at, dtype, launch.k, DType::kF32,
+                    values.data());
+    return values;
   };
+  std::vector<std::vector<float>> w;
+  for (int column = 0; column < launch.n; ++column) {
+    w.push_back(row_of(launch.w, int64_t{column} * launch.k));
+  }
   for (int row = 0; row < launch.rows; ++row) {
+    const std::vector<float> x = row_of(launch.x, row * launch.x_stride);
     for (int column = 0; column < launch.n; ++column) {
       double sum = launch.bias == nullptr ? 0 : static_cast<double>(launch.bias[column]);
-      for (int i = 0; i < launch.k; ++i) {
-        sum += value(launch.x, row * launch.x_stride + i) *
-               value(launch.w, int64_t{column} * launch.k + i);
+      for (size_t i = 0; i < x.size(); ++i) {
+        sum += static_cast<double>(x[i]) * static_cast<double>(w[static_cast<size_t>(column)][i]);
       }
       launch.out[row * launch.out_stride + column] = static_cast<float>(sum);
     }

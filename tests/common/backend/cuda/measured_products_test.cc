@@ -31,7 +31,10 @@ class Product {
         out_(static_cast<size_t>(rows * (n + 8))) {
     std::uniform_int_distribution<int> small(-4, 4);
     for (std::vector<uint16_t>* values : {&x_, &w_}) {
-      for (uint16_t& value : *values) value = Half::FromF32(static_cast<float>(small(random)));
+      for (uint16_t& value : *values) {
+        const auto number = static_cast<float>(small(random));
+        ConvertElements(&number, DType::kF32, 1, DType::kF16, &value);
+      }
     }
     for (float& value : bias_) value = static_cast<float>(small(random));
     launch_ = {.x = x_.data(),
