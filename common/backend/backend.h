@@ -212,8 +212,8 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
   // Settles how these products are computed, where that takes trying out: once, when all weights
-  // are loaded, after Prepare and before the first MatMul. Writes anything to x and out. Waits, perhaps
-  // for seconds.
+  // are loaded, after Prepare and before the first MatMul. Writes anything to x and out. May take
+  // seconds.
   virtual void Tune(absl::Span<const MatMulUse> products) {}
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
   virtual std::unique_ptr<Event> RecordEvent() = 0;

@@ -92,8 +92,7 @@ void MeasuredProducts::Tune(absl::Span<const ProductUse> uses, DType dtype, Stre
       const ProductKey key = KeyOf(launch, dtype, bucket);
       const auto before = kept.find(key);
       if (tuned.size() == kMaxChoices) break;
-      if (before != kept.end() &&
-          (before->second.own || library_->Accepts(launch, dtype, before->second.words))) {
+      if (before != kept.end() && Serves(before->second, launch, dtype, stream)) {
         tuned.insert(*before);
       } else {
         tuned[key] = Measure(group, launch.rows, dtype, stream);
@@ -107,6 +106,16 @@ void MeasuredProducts::Tune(absl::Span<const ProductUse> uses, DType dtype, Stre
   BATON_LOG(Info) << "matrix products: " << tuned.size() << ", of which " << measured
                   << " had to be measured, in " << measured_seconds_ << " s of the device's time";
   if (measured > 0) Keep(std::move(tuned));
+}
+
+bool MeasuredProducts::Serves(const ProductChoice& choice, const MatMulLaunch& launch, DType dtype,
+                              Stream stream) {
+  if (choice.own) {
+    options_.own(launch, dtype, stream);
+    return true;
+  }
+  return library_->Accepts(launch, dtype, choice.words) &&
+         library_->Run(launch, dtype, choice.words, stream);
 }
 
 ProductChoices MeasuredProducts::Kept() {

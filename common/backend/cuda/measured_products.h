@@ -71,6 +71,9 @@ class MeasuredProducts final : public Products {
   // Bucket or exact rows.
   static ProductKey KeyOf(const MatMulLaunch& launch, DType dtype, int rows);
   ProductChoices Kept();
+  // Computes such a product once: kernels are loaded when they are first launched, which no request
+  // is to wait for. False if the choice is none.
+  bool Serves(const ProductChoice& choice, const MatMulLaunch& launch, DType dtype, Stream stream);
   void Keep(ProductChoices tuned);
   ProductChoice FirstOf(const MatMulLaunch& launch, DType dtype);
   bool Run(const ProductChoice& choice, const MatMulLaunch& launch, DType dtype, Stream stream);

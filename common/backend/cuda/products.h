@@ -23,7 +23,7 @@ class Products {
   virtual size_t WorkspaceBytes() const = 0;
   virtual void SetWorkspace(void* device) = 0;
   // Settles how such products are computed, where that is found by trying, which takes seconds:
-  // once, before the first MatMul. Their operands are read, their results written. Waits. Uses of
+  // once, before the first MatMul. Their operands are read, their results written. Uses of
   // one n and k are better many than one: the matrices of all layers, which no cache holds.
   virtual void Tune(absl::Span<const ProductUse> uses, DType dtype, Stream stream) {}
   // False if nothing was enqueued: our own kernels are faster, or the only ones. Measures nothing

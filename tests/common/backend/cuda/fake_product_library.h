@@ -52,7 +52,8 @@ struct FakeDevice {
   std::function<double(int id, const MatMulLaunch&)> seconds = [](int, const MatMulLaunch&) {
     return 1e-3;
   };
-  std::set<int> unknown;  // that Accepts refuses
+  std::set<int> unknown;         // that Accepts refuses
+  std::set<int> refuses_to_run;  // whatever Accepts says
   std::string version = "fake 1";
 
   // Since the test cleared them.
@@ -68,7 +69,7 @@ struct FakeDevice {
 
   bool Multiply(int id, const MatMulLaunch& launch, DType dtype) {
     const double taken = seconds(id, launch);
-    if (taken < 0) return false;
+    if (taken < 0 || refuses_to_run.count(id) > 0) return false;
     now += taken;
     calls.push_back({id, launch, evicting});
     MultiplyOnHost(launch, dtype);

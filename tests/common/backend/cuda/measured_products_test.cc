@@ -218,9 +218,11 @@ TEST_F(MeasuredProductsTest, ASecondStartMeasuresNothing) {
   Tune(*first, {a.use(), b.use()});
   EXPECT_GT(device_.measurements, 0);
   device_.measurements = 0;
+  device_.calls.clear();
   const auto second = MakeFakeProducts(device_, file_);
   Tune(*second, {a.use(), b.use()});
   EXPECT_EQ(device_.measurements, 0);
+  EXPECT_EQ(device_.calls.size(), 2u * 9) << "each is computed once, so that its kernel is loaded";
   for (const int rows : {1, 2, 3, 20, 33, 64}) {
     for (const Product* product : {&a, &b}) {
       EXPECT_EQ(Multiply(*first, product->launch(rows)), Multiply(*second, product->launch(rows)));
@@ -283,6 +285,15 @@ TEST_F(MeasuredProductsTest, WordsThatTheLibraryDoesNotAcceptAreMeasuredAnew) {
   Tune(*products, {product.use()});
   EXPECT_GT(device_.measurements, 0);
   EXPECT_EQ(Multiply(*products, product.launch()), 1);
+  // Accepted, but refused when it comes to it.
+  device_.unknown = {};
+  device_.refuses_to_run = {1};
+  device_.measurements = 0;
+  const auto other = MakeFakeProducts(device_, file_);
+  Tune(*other, {product.use()});
+  EXPECT_GT(device_.measurements, 0);
+  EXPECT_NE(Multiply(*other, product.launch()), 1);
+  device_.refuses_to_run = {};
   // Any words at all: a file that somebody wrote.
   std::vector<DeviceChoices> devices = ReadChoices(file_).value();
   for (auto& [key, choice] : devices[0].choices) choice.words = {random_(), random_()};
