@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
 #include "common/backend/cuda/simt/simt.h"
+#include "common/base/check.h"
 
 namespace baton::backend::cuda {
 
@@ -27,10 +28,19 @@ struct DeviceProperties {
   size_t total_bytes = 0;
   size_t free_bytes = 0;      // when it was opened
   size_t reserved_bytes = 0;  // of these: what the driver and libraries take later, as kernels load
+  size_t l2_bytes = 0;        // of the last cache before the memory
 };
 
 // A point of a stream. The runtime outlives it.
 using DeviceEvent = Event;
+
+// When a stream got to a point. The runtime outlives it.
+class TimePoint {
+ public:
+  virtual ~TimePoint() = default;
+  // Waits for both, which are of one stream.
+  virtual double SecondsSince(const TimePoint& earlier) const = 0;
+};
 
 class Runtime {
  public:
@@ -54,6 +64,15 @@ class Runtime {
   // Waits for all that was enqueued.
   virtual void Synchronize(Stream stream) = 0;
   virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
+
+  // For benchmarks: a device made for a test may lack them.
+  virtual void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) {
+    BATON_CHECK(false) << "this device copies nothing within itself";
+  }
+  virtual std::unique_ptr<TimePoint> MarkTime(Stream stream) {
+    BATON_CHECK(false) << "this device has no clock";
+    return nullptr;
+  }
 };
 
 // A device of that many bytes, which are NaNs where nothing was written. seed: emulated::Options.

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -21,6 +22,18 @@ class DoneEvent final : public DeviceEvent {
   void Wait() const override {}
 };
 
+// All is done by the time it is made.
+class HostTimePoint final : public TimePoint {
+ public:
+  double SecondsSince(const TimePoint& earlier) const override {
+    return std::chrono::duration<double>(at_ - static_cast<const HostTimePoint&>(earlier).at_)
+        .count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point at_ = std::chrono::steady_clock::now();
+};
+
 class EmulatedRuntime final : public Runtime {
  public:
   EmulatedRuntime(int compute_capability, size_t size_bytes, uint64_t seed)
@@ -29,6 +42,7 @@ class EmulatedRuntime final : public Runtime {
     properties_.compute_capability = properties_.kernel_capability = compute_capability;
     properties_.multiprocessors = 2;
     properties_.total_bytes = properties_.free_bytes = size_bytes;
+    properties_.l2_bytes = size_t{16} << 10;
   }
   const DeviceProperties& properties() const override { return properties_; }
 
@@ -60,6 +74,10 @@ class EmulatedRuntime final : public Runtime {
   }
   void Synchronize(Stream) override {}
   std::unique_ptr<DeviceEvent> Record(Stream) override { return std::make_unique<DoneEvent>(); }
+  void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream) override {
+    if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  }
+  std::unique_ptr<TimePoint> MarkTime(Stream) override { return std::make_unique<HostTimePoint>(); }
 
  private:
   void* Keep(size_t size_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

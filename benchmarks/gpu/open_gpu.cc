@@ -1,0 +1,23 @@
+#include <utility>
+
+#include "benchmarks/gpu/open_device.h"
+#include "common/backend/cuda/cuda_backend.h"
+#include "common/base/status_macros.h"
+
+namespace baton::gpu_bench {
+
+absl::StatusOr<OpenedDevice> OpenDevice() {
+  OpenedDevice opened;
+  BATON_ASSIGN_OR_RETURN(opened.runtime, backend::cuda::OpenDevice(0));
+  BATON_ASSIGN_OR_RETURN(opened.products, backend::cuda::MakeCublasProducts());
+  return opened;
+}
+
+absl::StatusOr<std::unique_ptr<backend::Backend>> MakeEngineBackend(
+    const backend::BackendOptions& options) {
+  return backend::MakeCudaBackend(options, 0);
+}
+
+bool IsEmulated() { return false; }
+
+}  // namespace baton::gpu_bench
