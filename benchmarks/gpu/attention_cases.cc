@@ -58,13 +58,15 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   BATON_CHECK(plan.split_items.empty() != plan.tile_items.empty());
   const bool split = plan.tile_items.empty();
   const std::string kernel = split ? "attention_split" : "attention_tile";
-  const std::string name = absl::StrCat(model.name, " b", shape.sequences, " c", shape.context,
+  // Of a decode step with the token itself, as one says it.
+  const int context = shape.rows == 1 ? tokens : shape.context;
+  const std::string name = absl::StrCat(model.name, " b", shape.sequences, " c", context,
                                         shape.rows > 1 ? absl::StrCat(" rows ", shape.rows) : "");
   if (!bench.Wanted(kernel, name)) return;
   Row row = bench.Begin(kernel, name);
   row.Text("model", model.name)
       .Number("batch", shape.sequences)
-      .Number("context", shape.context)
+      .Number("context", context)
       .Number("rows", shape.rows)
       .Number("query_heads", shape.query_heads)
       .Number("kv_heads", shape.kv_heads)

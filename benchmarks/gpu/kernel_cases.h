@@ -15,11 +15,11 @@ namespace baton::gpu_bench {
 struct KernelBench {
   BenchDevice& device;
   const Grid& grid;
-  // Text that a row's kernel and case, "kernel case", must have; empty: all.
+  // Text that a row's "kernel case " must have; empty: all.
   std::string only;
 
   bool Wanted(const std::string& kernel, const std::string& name) const {
-    return absl::StrContains(kernel + " " + name, only);
+    return absl::StrContains(kernel + " " + name + " ", only);
   }
   // Begins a row; the memory of the one before is free again.
   Row Begin(const std::string& kernel, const std::string& name) {

@@ -1,11 +1,13 @@
 // How fast are the CUDA engine's parts on the GPU that is there, and how far from what the GPU can
 // do? Prints a line of JSON for each figure; scripts/gpu-check runs it and makes tables.
 //
-//   gpu_bench --part=ceilings|kernels|steps|prefill [--models=NAME,…] [--only=TEXT] [--scratch=DIR]
+//   gpu_bench --part=models|ceilings|kernels|steps|prefill [--models=NAME,…] [--only=TEXT]
+//   [--scratch=DIR]
 //             [--once] [--tiny]
 //
-// --only: kernels whose row's name has the text. --once: kernels are launched once, and not timed:
-// for profilers. --scratch: where checkpoints are written, one at a time, 15 GB for the largest.
+// models: their configs alone, which come before the rows of the others, too. --only: kernels whose
+// "kernel case " has the text. --once: kernels are launched once, and not timed: for profilers.
+// --scratch: where checkpoints are written, one at a time, 15 GB for the largest.
 // --tiny: shapes of nothing, for tests. Exits with 77 where there is no GPU.
 #include <cstdio>
 #include <string>
@@ -104,6 +106,7 @@ absl::Status Run(const Options& options, size_t free_bytes) {
     std::printf("{\"part\": \"models\", \"what\": \"%s\", \"config\": %s}\n", model.name.c_str(),
                 ConfigJson(model).c_str());
   }
+  if (options.part == "models") return absl::OkStatus();
   if (options.part == "kernels") return RunKernels(grid, options);
   for (const ModelShape& model : grid.models) {
     if (options.part == "steps") {
@@ -112,7 +115,7 @@ absl::Status Run(const Options& options, size_t free_bytes) {
       BATON_RETURN_IF_ERROR(TimePrefill(grid, model, options.scratch));
     } else {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--part=", options.part, " given, expected ceilings, kernels, steps or prefill"));
+          "--part=", options.part, " given, expected models, ceilings, kernels, steps or prefill"));
     }
   }
   return absl::OkStatus();
