@@ -44,7 +44,7 @@ class Bench:
     scratch: str
     models: list    # empty: all
     deadline: float  # time.monotonic()
-    python: str = sys.executable
+    python: str = None  # for peers; else one that has torch
     ncu: str = None
     rows: list = dataclasses.field(default_factory=list)
 
@@ -243,7 +243,8 @@ def run_part(bench, part, scratch):
         return all([run(bench, part, [*command, f"--models={model}"], model)
                     for model in model_names(bench)])
     if part == "peers":
-        return run(bench, part, [bench.python, str(HERE / PEERS), "--results", str(bench.results),
+        python = bench.python or find_python()
+        return run(bench, part, [python, str(HERE / PEERS), "--results", str(bench.results),
                                  "--seconds", f"{max(1, bench.left() - 10):.0f}", *models])
     good = run(bench, part, [*command, *(models if part == "kernels" else [])])
     if part == "kernels":

@@ -10,9 +10,11 @@ transformers are enqueued without a wait between them, and their tokens stay on 
 """
 
 import argparse
+import contextlib
 import gc
 import inspect
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -52,6 +54,20 @@ def median(values):
 def first_line(error):
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:160] if text else ''}".replace("|", "/")
+
+
+@contextlib.contextmanager
+def no_tools():
+    """FlashInfer would compile, for minutes, what it has not brought: so it finds nothing to do it with."""
+    path = os.environ.get("PATH")
+    os.environ["PATH"] = ""
+    try:
+        yield
+    finally:
+        if path is None:
+            del os.environ["PATH"]
+        else:
+            os.environ["PATH"] = path
 
 
 class Peers:
@@ -203,11 +219,13 @@ class Peers:
         decode = self.flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD",
                                                                     use_tensor_cores=True)
         integers = {"dtype": torch.int32, "device": self.device}
-        decode.plan(torch.arange(batch + 1, **integers) * blocks,
-                    torch.randperm(batch * blocks, **integers),
-                    torch.full((batch,), (tokens - 1) % block + 1, **integers),
-                    heads, kv_heads, dim, block, q_data_type=dtype, kv_data_type=dtype)
         q = self.random(batch, heads, dim, dtype=dtype)
+        with no_tools():
+            decode.plan(torch.arange(batch + 1, **integers) * blocks,
+                        torch.randperm(batch * blocks, **integers),
+                        torch.full((batch,), (tokens - 1) % block + 1, **integers),
+                        heads, kv_heads, dim, block, q_data_type=dtype, kv_data_type=dtype)
+            decode.run(q, pools[0])
         return self.of_launches(lambda i: decode.run(q, pools[i % turns]))
 
     # ---- Whole models ----------------------------------------------------------------------------

@@ -7,6 +7,8 @@ print them, hang, fail and talk; and, with --program, the program itself on the 
 
 import argparse
 import contextlib
+import importlib.machinery
+import importlib.util
 import io
 import json
 import os
@@ -164,13 +166,17 @@ elif part == "steps":
 """
 
 
-def run_fake(folder, parts, seconds, models=()):
-    folder = Path(folder)
-    program = folder / "gpu_bench"
+def write_fake(program):
     program.write_text(PROGRAM.format(python=sys.executable, ceilings=CEILINGS,
                                       kernel=attention("a", 1e-3, 1), step=step("m", 2e-3)),
                        encoding="utf-8")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+def run_fake(folder, parts, seconds, models=()):
+    folder = Path(folder)
+    program = folder / "gpu_bench"
+    write_fake(program)
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     bench = gpu_bench.Bench(program=program, results=folder / "r.jsonl", markdown=folder / "r.md",
@@ -211,6 +217,37 @@ def test_running():
         assert made.returncode == 0, made
         rendered = (Path(folder) / "all.md").read_text(encoding="utf-8")
         assert rendered == text, "the same rows, the same tables"
+
+
+def test_gpu_check():
+    """The whole command, where a GPU is said to be: tests first, what measures afterwards."""
+    loader = importlib.machinery.SourceFileLoader("gpu_check", str(ROOT / "scripts/gpu-check"))
+    gpu_check = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+    sys.modules["gpu_check"] = gpu_check
+    loader.exec_module(gpu_check)
+    gpu_check.gpu_line = lambda: "Fake GPU, 9.0"
+    gpu_check.cublas_folder = lambda: "/some/where"
+    with tempfile.TemporaryDirectory() as folder:
+        pack = Path(folder)
+        (pack / gpu_check.LIST).write_text("native | missing | * | 20 |\n", encoding="utf-8")
+        (pack / "built.txt").write_text("commit abc\n", encoding="utf-8")
+        (pack / "bin/native").mkdir(parents=True)
+        write_fake(pack / "bin/native/gpu_bench")
+        arguments, sys.argv = sys.argv, ["gpu-check", folder, "--logs", folder, "--scratch", folder,
+                                         "--results", str(pack / "f.jsonl"), "--models", "one"]
+        output = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(output):
+                sys.argv += ["--part", "steps"]
+                assert gpu_check.main() == 0, output.getvalue()
+                assert "missing" not in output.getvalue(), "tests were not asked for"
+                sys.argv += ["--part", "native"]
+                assert gpu_check.main() == 1, "the test program is not there"
+        finally:
+            sys.argv = arguments
+        text = (pack / "f.md").read_text(encoding="utf-8")
+        assert text.startswith("- gpu: Fake GPU, 9.0\n- programs: commit abc\n- date: 20"), text
+        assert "| one | 1 | 2048 | 2.000 |" in text and "no such program" in output.getvalue(), text
 
 
 def test_peers():
@@ -296,7 +333,8 @@ def main():
         test_program(program)
         print("gpu_bench prints what it should")
         return 0
-    for test in (test_floors, test_goals, test_cells, test_traffic, test_running, test_peers):
+    for test in (test_floors, test_goals, test_cells, test_traffic, test_running, test_gpu_check,
+                 test_peers):
         test()
     print("gpu-check --bench reckons as it should")
     return 0
