@@ -125,11 +125,12 @@ class Report:
                 lines.append((*cell, f"skipped: {row['skipped']}", "", "", "", ""))
                 continue
             share = self.of_matrix_rate(row)
-            products = row["products_seconds"]
+            products = row.get("products_seconds")
             lines.append((*cell, f"{row['seconds'] * 1e3:,.2f}",
                           f"{row['flops'] / row['seconds'] / 1e12:,.1f}",
                           "" if share is None else f"{share:.0f} %",
-                          f"{products * 1e3:,.2f}", f"{100 * products / row['seconds']:.0f} %"))
+                          f"{products * 1e3:,.2f}" if products else "",
+                          f"{100 * products / row['seconds']:.0f} %" if products else ""))
         note = ("The tokens behind the cached ones, and the next token's draw. Products: those of the "
                 "prompt, each measured alone, summed.")
         return ("Prefill", note, ("model", "tokens", "of them cached", "ms", "TFLOP/s",
@@ -209,7 +210,8 @@ class Report:
         add(f"prefill ≥ 55 % of the matrix rate, models ≥ 1.5B, ≥ {LONG_PROMPT} tokens to compute",
             [(self.of_matrix_rate(r), where(r)) for r in large], 55)
         add(f"prefill: its products alone ≥ 80 % of its time, models ≥ 1.5B, ≥ {LONG_PROMPT} tokens",
-            [(100 * r["products_seconds"] / r["seconds"], where(r)) for r in large], 80)
+            [(100 * r["products_seconds"] / r["seconds"], where(r)) for r in large
+             if r.get("products_seconds")], 80)
         for what in ("step", "prefill"):
             add(f"{what}: faster than transformers under torch.compile in every cell",
                 [(peer["seconds"] / row["seconds"], peer["cell"])

@@ -26,6 +26,7 @@ constexpr int kTrialLaunches = 3;
 // A cache this many times over is flushed by what comes in between.
 constexpr double kCachesBetween = 4;
 constexpr int kMostTurns = 256;
+constexpr size_t kDryCacheBytes = size_t{64} << 20;
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -33,23 +34,28 @@ double SecondsSince(Clock::time_point begin) {
 
 }  // namespace
 
-BenchDevice::BenchDevice(OpenedDevice opened, const Grid& grid, bool once)
+BenchDevice::BenchDevice(OpenedDevice opened, const Grid& grid, Mode mode)
     : runtime_(std::move(opened.runtime)),
       products_(std::move(opened.products)),
       stream_(runtime_->MakeStream()),
       round_seconds_(grid.round_seconds),
       rounds_(grid.rounds),
-      once_(once) {}
+      mode_(mode),
+      l2_bytes_(mode == Mode::kDry ? kDryCacheBytes : runtime_->properties().l2_bytes) {}
 
-absl::StatusOr<std::unique_ptr<BenchDevice>> BenchDevice::Open(const Grid& grid, bool once) {
+absl::StatusOr<std::unique_ptr<BenchDevice>> BenchDevice::Open(const Grid& grid, Mode mode) {
   BATON_ASSIGN_OR_RETURN(OpenedDevice opened, OpenDevice());
-  std::unique_ptr<BenchDevice> device(new BenchDevice(std::move(opened), grid, once));
+  std::unique_ptr<BenchDevice> device(new BenchDevice(std::move(opened), grid, mode));
   BATON_RETURN_IF_ERROR(device->Initialize(grid));
   return device;
 }
 
 absl::Status BenchDevice::Initialize(const Grid& grid) {
   slab_bytes_ = grid.slab_bytes / kAlignment * kAlignment;
+  if (mode_ == Mode::kDry) {
+    slab_ = reinterpret_cast<std::byte*>(kAlignment);  // counted from, and never read
+    return absl::OkStatus();
+  }
   BATON_ASSIGN_OR_RETURN(void* const slab, runtime_->AllocateDevice(slab_bytes_));
   slab_ = static_cast<std::byte*>(slab);
   plug_bytes_ = std::min(kMostPlugBytes, slab_bytes_);
@@ -88,6 +94,7 @@ std::byte* BenchDevice::Take(size_t size_bytes) {
 }
 
 void BenchDevice::Copy(void* device, const void* host, size_t size_bytes) {
+  if (mode_ == Mode::kDry) return;
   for (size_t at = 0; at < size_bytes; at += kPinnedBytes) {
     const size_t part = std::min(kPinnedBytes, size_bytes - at);
     runtime_->Synchronize(stream_);
@@ -98,12 +105,12 @@ void BenchDevice::Copy(void* device, const void* host, size_t size_bytes) {
 }
 
 void BenchDevice::Zero(void* device, size_t size_bytes) {
-  runtime_->Zero(device, size_bytes, stream_);
+  if (mode_ != Mode::kDry) runtime_->Zero(device, size_bytes, stream_);
 }
 
 int BenchDevice::Turns(double operand_bytes) const {
   const double wanted =
-      std::ceil(kCachesBetween * static_cast<double>(properties().l2_bytes) / operand_bytes) + 1;
+      std::ceil(kCachesBetween * static_cast<double>(l2_bytes_) / operand_bytes) + 1;
   const double room = static_cast<double>(slab_bytes_) / 2 / operand_bytes;
   return static_cast<int>(std::clamp(std::min(wanted, room), 1.0, double{kMostTurns}));
 }
@@ -118,10 +125,11 @@ void BenchDevice::HoldBack(double seconds) {
 }
 
 double BenchDevice::Seconds(const std::function<void(int turn)>& launch) {
+  if (mode_ == Mode::kDry) return 0;
   int turn = 0;
   launch(turn++);  // what is made at the first launch
   runtime_->Synchronize(stream_);
-  if (once_) return 0;
+  if (mode_ == Mode::kOnce) return 0;
   const auto host_begin = Clock::now();
   const auto trial_begin = runtime_->MarkTime(stream_);
   for (int i = 0; i < kTrialLaunches; ++i) launch(turn++);

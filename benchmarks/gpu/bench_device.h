@@ -14,11 +14,16 @@
 
 namespace baton::gpu_bench {
 
+enum class Mode {
+  kMeasure,
+  kOnce,  // Seconds launches once and measures nothing: for profilers
+  kDry,   // neither memory nor launches: whether the operands would fit, with a large GPU's cache
+};
+
 // Thread: one.
 class BenchDevice {
  public:
-  // once: Seconds launches once and measures nothing, for profilers.
-  static absl::StatusOr<std::unique_ptr<BenchDevice>> Open(const Grid& grid, bool once);
+  static absl::StatusOr<std::unique_ptr<BenchDevice>> Open(const Grid& grid, Mode mode);
 
   const backend::cuda::DeviceProperties& properties() const { return runtime_->properties(); }
   backend::cuda::Runtime& runtime() { return *runtime_; }
@@ -38,6 +43,7 @@ class BenchDevice {
   void Copy(void* device, const void* host, size_t size_bytes);  // waits
   void Zero(void* device, size_t size_bytes);
   size_t slab_bytes() const { return slab_bytes_; }
+  size_t l2_bytes() const { return l2_bytes_; }
 
   // How many copies of operands it takes that none is in the cache when its turn comes; as many as
   // there is memory for.
@@ -48,7 +54,7 @@ class BenchDevice {
   double Seconds(const std::function<void(int turn)>& launch);
 
  private:
-  BenchDevice(OpenedDevice opened, const Grid& grid, bool once);
+  BenchDevice(OpenedDevice opened, const Grid& grid, Mode mode);
   absl::Status Initialize(const Grid& grid);
   void HoldBack(double seconds);
 
@@ -57,7 +63,8 @@ class BenchDevice {
   const backend::cuda::Stream stream_;
   const double round_seconds_;
   const int rounds_;
-  const bool once_;
+  const Mode mode_;
+  const size_t l2_bytes_;
   std::byte* slab_ = nullptr;
   size_t slab_bytes_ = 0;
   size_t taken_ = 0;

@@ -37,7 +37,7 @@ void TimePasses(KernelBench& bench);  // norm, rotation, silu·mul, gather
 void TimeSampling(KernelBench& bench);
 void TimeBlockCopies(KernelBench& bench);
 
-// Of x [rows, k] with a matrix, by cuBLASLt or, where there is none, our kernels; a negative number
+// Of x [rows, k] with a matrix, by cuBLASLt or, where there is none, our kernels; infinite
 // if there is no memory. For the sum of a prompt's products.
 double ProductSeconds(BenchDevice& device, int rows, const MatrixShape& matrix);
 

@@ -2,13 +2,13 @@
 // do? Prints a line of JSON for each figure; scripts/gpu-check runs it and makes tables.
 //
 //   gpu_bench --part=models|ceilings|kernels|steps|prefill [--models=NAME,…] [--only=TEXT]
-//   [--scratch=DIR]
-//             [--once] [--tiny]
+//             [--scratch=DIR] [--once|--dry] [--tiny]
 //
 // models: their configs alone, which come before the rows of the others, too. --only: kernels whose
 // "kernel case " has the text. --once: kernels are launched once, and not timed: for profilers.
-// --scratch: where checkpoints are written, one at a time, 15 GB for the largest.
-// --tiny: shapes of nothing, for tests. Exits with 77 where there is no GPU.
+// --dry: nor launched, nor is there memory for them. --scratch: where checkpoints are written, one
+// at a time, 15 GB for the largest. --tiny: shapes of nothing, for tests. Exits with 77 where there
+// is no GPU.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -27,13 +27,14 @@ namespace baton::gpu_bench {
 namespace {
 
 constexpr int kNoGpu = 77;
+constexpr size_t kDryBytes = size_t{14} << 30;  // of the smallest GPU, a T4
 
 struct Options {
   std::string part;
   std::vector<std::string> models;  // empty: all
   std::string only;
   std::string scratch = "/tmp";
-  bool once = false;
+  Mode mode = Mode::kMeasure;
   bool tiny = IsEmulated();
 };
 
@@ -50,7 +51,10 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
     } else if (absl::ConsumePrefix(&text, "--scratch=")) {
       options.scratch = std::string(text);
     } else if (text == "--once") {
-      options.once = true;
+      options.mode = Mode::kOnce;
+    } else if (text == "--dry") {
+      options.mode = Mode::kDry;
+      options.tiny = false;
     } else if (text == "--tiny") {
       options.tiny = true;
     } else {
@@ -80,7 +84,7 @@ absl::Status ChooseModels(const std::vector<std::string>& wanted, Grid& grid) {
 }
 
 absl::Status RunKernels(const Grid& grid, const Options& options) {
-  BATON_ASSIGN_OR_RETURN(const auto device, BenchDevice::Open(grid, options.once));
+  BATON_ASSIGN_OR_RETURN(const auto device, BenchDevice::Open(grid, options.mode));
   KernelBench bench = {*device, grid, options.only};
   TimeAttention(bench);
   TimeProducts(bench);
@@ -92,13 +96,16 @@ absl::Status RunKernels(const Grid& grid, const Options& options) {
 }
 
 absl::Status RunCeilings(const Grid& grid) {
-  BATON_ASSIGN_OR_RETURN(const auto device, BenchDevice::Open(grid, false));
+  BATON_ASSIGN_OR_RETURN(const auto device, BenchDevice::Open(grid, Mode::kMeasure));
   MeasureCeilings(*device, grid);
   return absl::OkStatus();
 }
 
 absl::Status Run(const Options& options, size_t free_bytes) {
   Grid grid = options.tiny ? Grid::Tiny() : Grid::Full(free_bytes);
+  if (options.mode == Mode::kDry && options.part != "kernels") {
+    return absl::InvalidArgumentError("--dry is of --part=kernels");
+  }
   BATON_RETURN_IF_ERROR(ChooseModels(options.models, grid));
   if (options.part == "ceilings") return RunCeilings(grid);
   // What they are, for whoever compares others with them.
@@ -136,7 +143,7 @@ int Main(int argc, char** argv) {
       return kNoGpu;
     }
     if (!opened.ok()) return fail(opened.status());
-    free_bytes = opened->runtime->properties().free_bytes;
+    free_bytes = options->mode == Mode::kDry ? kDryBytes : opened->runtime->properties().free_bytes;
   }
   const absl::Status status = Run(*options, free_bytes);
   return status.ok() ? 0 : fail(status);

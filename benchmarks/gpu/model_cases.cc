@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -27,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kBlockTokens = 16;
 constexpr int kWarmSteps = 3;
+constexpr char kTooLarge[] = "the model does not fit the device";
 constexpr size_t kFilledBytes = size_t{32} << 20;
 
 double SecondsSince(Clock::time_point begin) {
@@ -166,15 +168,16 @@ std::vector<int> ChunksOf(int tokens, int step_rows) {
   return chunks;
 }
 
-// Seconds that a step of so many rows spends in products, the LM head apart, and the LM head's.
-using ProductTimes = std::map<int, double>;
+// Seconds that a step of so many rows spends in products, the LM head apart, and the LM head's;
+// infinite where there is no memory for them.
 struct PromptProducts {
-  ProductTimes of_rows;
+  std::map<int, double> of_rows;
   double lm_head = 0;
 };
 
 absl::StatusOr<PromptProducts> MeasureProducts(const Grid& grid, const ModelShape& model) {
-  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BenchDevice> device, BenchDevice::Open(grid, false));
+  BATON_ASSIGN_OR_RETURN(const std::unique_ptr<BenchDevice> device,
+                         BenchDevice::Open(grid, Mode::kMeasure));
   PromptProducts products;
   products.lm_head = ProductSeconds(*device, 1, LmHead(model));
   for (const int prompt : grid.prompts) {
@@ -195,14 +198,20 @@ absl::StatusOr<PromptProducts> MeasureProducts(const Grid& grid, const ModelShap
 }  // namespace
 
 absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::string& scratch) {
-  BATON_ASSIGN_OR_RETURN(const auto bench, ModelBench::Load(grid, model, scratch));
+  const auto loaded = ModelBench::Load(grid, model, scratch);
+  // A figure that this device cannot give: no failure.
+  const bool fits = !absl::IsResourceExhausted(loaded.status());
+  if (fits && !loaded.ok()) return loaded.status();
   for (const int context : grid.contexts) {
     for (const int batch : grid.batches) {
       Row row("steps", "step");
-      row.Text("model", model.name)
-          .Text("dtype", Name(bench->dtype()))
-          .Number("batch", batch)
-          .Number("context", context);
+      row.Text("model", model.name).Number("batch", batch).Number("context", context);
+      if (!fits) {
+        row.Text("skipped", kTooLarge).Print();
+        continue;
+      }
+      const std::unique_ptr<ModelBench>& bench = *loaded;
+      row.Text("dtype", Name(bench->dtype()));
       if (!bench->MakeSequences(batch, context + kWarmSteps + grid.steps)) {
         row.Text("skipped", absl::StrCat("the pool holds ", bench->tokens_that_fit(), " tokens"))
             .Print();
@@ -224,14 +233,19 @@ absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::s
   if (model.bits > 0) return absl::OkStatus();
   // Before the engine takes the device's memory.
   BATON_ASSIGN_OR_RETURN(const PromptProducts products, MeasureProducts(grid, model));
-  BATON_ASSIGN_OR_RETURN(const auto bench, ModelBench::Load(grid, model, scratch));
+  const auto loaded = ModelBench::Load(grid, model, scratch);
+  const bool fits = !absl::IsResourceExhausted(loaded.status());
+  if (fits && !loaded.ok()) return loaded.status();
   for (const int prompt : grid.prompts) {
     for (const int cached : {0, prompt / 2}) {
       Row row("prefill", "prefill");
-      row.Text("model", model.name)
-          .Text("dtype", Name(bench->dtype()))
-          .Number("tokens", prompt)
-          .Number("cached", cached);
+      row.Text("model", model.name).Number("tokens", prompt).Number("cached", cached);
+      if (!fits) {
+        row.Text("skipped", kTooLarge).Print();
+        continue;
+      }
+      const std::unique_ptr<ModelBench>& bench = *loaded;
+      row.Text("dtype", Name(bench->dtype()));
       if (!bench->MakeSequences(1, prompt)) {
         row.Text("skipped", "the pool is too small").Print();
         continue;
@@ -250,7 +264,8 @@ absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::s
                                                  prompt - cached, 0)
                               .weights,
                           model::PrefillFlops(bench->costs(), prompt, cached)};
-      row.Number("products_seconds", alone).Took(Median(std::move(seconds)), floor).Print();
+      if (std::isfinite(alone)) row.Number("products_seconds", alone);
+      row.Took(Median(std::move(seconds)), floor).Print();
     }
   }
   return absl::OkStatus();

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -134,7 +135,7 @@ void TimeQuantized(KernelBench& bench, const ModelShape& model, const MatrixShap
 double ProductSeconds(BenchDevice& device, int rows, const MatrixShape& matrix) {
   device.Reset();
   Operands operands = TakeOperands(device, rows, matrix);
-  if (!operands.found) return -1;
+  if (!operands.found) return std::numeric_limits<double>::infinity();
   return device.Seconds([&](int turn) {
     const MatMulLaunch& launch = operands.At(turn);
     if (device.products() == nullptr ||

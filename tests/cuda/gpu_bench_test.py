@@ -319,6 +319,20 @@ def test_program(program):
                           capture_output=True, text=True, check=True).stdout
     found = [gpu_bench.parse_row(line) for line in only.splitlines()]
     assert [r["case"] for r in found if r["part"] == "kernels"] == ["tiny rows 1"], only
+    # The shapes of a GPU, as far as one gets without: plans are made, operands have room in a T4.
+    dry = subprocess.run([program, "--part=kernels", "--dry"], capture_output=True, text=True,
+                         check=True).stdout
+    found = [r for r in map(gpu_bench.parse_row, dry.splitlines()) if r["part"] == "kernels"]
+    assert not [r for r in found if "skipped" in r], [r for r in found if "skipped" in r]
+    counts = {k: sum(r["what"] == k for r in found) for k in {r["what"] for r in found}}
+    assert counts == {"attention_split": 48, "attention_tile": 24, "matmul_rows": 120,
+                      "quantized_int4": 16, "quantized_int8": 16, "norm": 12, "rope_write": 12,
+                      "silu_mul": 12, "gather": 12, "sampling": 12, "copy_blocks": 4,
+                      "gather_kv": 4}, counts
+    named = {f"{r['what']} {r['case']}" for r in found}
+    missing = [name for name in gpu_bench.TRAFFIC
+               if name not in named and not name.startswith("cublas ")]
+    assert not missing, missing
     for wrong in (["--part=other"], ["--part=steps", "--models=none"], ["--other"],
                   ["--part=steps", "--scratch=/no/such/folder"]):
         refused = subprocess.run([program, *wrong], capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ namespace {
 TEST(BenchDeviceTest, GivesMemoryUntilThereIsNone) {
   Grid grid = Grid::Tiny();
   grid.slab_bytes = 4096;
-  const auto device = BenchDevice::Open(grid, false);
+  const auto device = BenchDevice::Open(grid, Mode::kMeasure);
   ASSERT_TRUE(device.ok()) << device.status();
   std::byte* const first = (*device)->Take(1);
   ASSERT_NE(first, nullptr);
@@ -25,7 +25,7 @@ TEST(BenchDeviceTest, GivesMemoryUntilThereIsNone) {
 }
 
 TEST(BenchDeviceTest, TurnsOutlastTheCacheWhereMemoryAllows) {
-  const auto device = BenchDevice::Open(Grid::Tiny(), false);
+  const auto device = BenchDevice::Open(Grid::Tiny(), Mode::kMeasure);
   ASSERT_TRUE(device.ok()) << device.status();
   const auto l2 = static_cast<double>((*device)->properties().l2_bytes);
   const auto slab = static_cast<double>((*device)->slab_bytes());
@@ -38,7 +38,7 @@ TEST(BenchDeviceTest, TurnsOutlastTheCacheWhereMemoryAllows) {
 TEST(BenchDeviceTest, CountsEveryLaunchAndTimesItAlone) {
   Grid grid = Grid::Tiny();
   grid.rounds = 3;
-  const auto device = BenchDevice::Open(grid, false);
+  const auto device = BenchDevice::Open(grid, Mode::kMeasure);
   ASSERT_TRUE(device.ok()) << device.status();
   std::vector<int> turns;
   std::byte* const memory = (*device)->Take(1 << 20);
@@ -52,15 +52,26 @@ TEST(BenchDeviceTest, CountsEveryLaunchAndTimesItAlone) {
 }
 
 TEST(BenchDeviceTest, OnceLaunchesOnce) {
-  const auto device = BenchDevice::Open(Grid::Tiny(), true);
+  const auto device = BenchDevice::Open(Grid::Tiny(), Mode::kOnce);
   ASSERT_TRUE(device.ok()) << device.status();
   int launches = 0;
   EXPECT_EQ((*device)->Seconds([&](int) { ++launches; }), 0);
   EXPECT_EQ(launches, 1);
 }
 
+TEST(BenchDeviceTest, ADryRunOnlyCounts) {
+  const auto device = BenchDevice::Open(Grid::Full(size_t{14} << 30), Mode::kDry);
+  ASSERT_TRUE(device.ok()) << device.status();
+  std::byte* const memory = (*device)->Take(size_t{5} << 30);
+  EXPECT_NE(memory, nullptr);
+  EXPECT_EQ((*device)->Take(size_t{5} << 30), nullptr);
+  (*device)->Zero(memory, 100);
+  (*device)->Copy(memory, "x", 1);
+  EXPECT_EQ((*device)->Seconds([](int) { FAIL(); }), 0);
+}
+
 TEST(BenchDeviceTest, ACaseIsWantedByWholeOrPart) {
-  const auto device = BenchDevice::Open(Grid::Tiny(), true);
+  const auto device = BenchDevice::Open(Grid::Tiny(), Mode::kOnce);
   ASSERT_TRUE(device.ok()) << device.status();
   const Grid grid = Grid::Tiny();
   KernelBench bench = {**device, grid, "norm tiny rows 1 "};
