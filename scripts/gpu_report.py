@@ -5,7 +5,7 @@ measured: "seconds" beside "bytes" and "flops" (the floor's), or "skipped", the 
 says how floors are reckoned; the ceilings are rows of the same run.
 """
 
-MEASURED = {"seconds", "bytes", "flops", "products_seconds", "skipped", "dram_bytes", "result",
+MEASURED = {"seconds", "alone_seconds", "bytes", "flops", "products_seconds", "skipped", "dram_bytes", "result",
             "software", "config", "header"}
 STEP_GOALS = (("qwen2.5-0.5b", 35), ("qwen2.5-1.5b", 60), ("qwen2.5-3b", 70), ("qwen2.5-7b", 80))
 LARGE_MATRIX_BYTES = 8e6
@@ -105,17 +105,19 @@ class Report:
         for row in self.of("steps"):
             cell = (row["model"], f"{row['batch']:.0f}", f"{row['context']:.0f}")
             if "skipped" in row:
-                lines.append((*cell, f"skipped: {row['skipped']}", "", "", ""))
+                lines.append((*cell, f"skipped: {row['skipped']}", "", "", "", ""))
                 continue
             floor, percent = self.floor(row), self.percent(row)
             lines.append((*cell, f"{row['seconds'] * 1e3:,.3f}",
                           "" if floor is None else f"{floor * 1e3:,.3f}",
                           "" if percent is None else f"{percent:.0f} %",
-                          f"{row['batch'] / row['seconds']:,.0f}"))
-        note = ("One decode step through the engine, greedy draws on the device included, on the host's "
-                "clock. The floor is what `baton plan` reckons, at this run's ceilings.")
+                          f"{row['batch'] / row['seconds']:,.0f}",
+                          f"{row['alone_seconds'] * 1e3:,.3f}"))
+        note = ("From one decode step's tokens to the next one's, through the engine, greedy draws on the "
+                "device included, on the host's clock; a step is launched before the tokens of the one "
+                "before are known. Alone: a step that waits for them. The floor is what `baton plan` reckons, at this run's ceilings.")
         return ("Decode steps", note, ("model", "batch", "context", "ms", "floor ms", "of the floor",
-                                       "tokens/s"), lines)
+                                       "tokens/s", "alone ms"), lines)
 
     def prefill(self):
         lines = []

@@ -53,9 +53,9 @@ class ModelBench {
     options.block_tokens = kBlockTokens;
     options.max_num_batched_tokens = grid.step_rows;
     options.max_num_seqs = grid.batches.back();
-    options.max_model_len =
-        std::min(model.max_positions,
-                 std::max(grid.contexts.back() + grid.steps + kWarmSteps, grid.prompts.back()) + 1);
+    options.max_model_len = std::min(
+        model.max_positions,
+        std::max(grid.contexts.back() + grid.steps + kWarmSteps + 1, grid.prompts.back()) + 1);
     options.make_backend = MakeEngineBackend;
     if (IsEmulated()) options.num_blocks = 64;
     BATON_ASSIGN_OR_RETURN(bench->engine_, engine::Engine::Load(options));
@@ -87,19 +87,37 @@ class ModelBench {
     return true;
   }
 
-  // Of a step of one token each, behind `context` tokens and more as steps go by; the median.
-  double Decode(int context, int steps) {
-    std::vector<double> seconds;
-    for (int step = 0; step < kWarmSteps + steps; ++step) {
-      engine::Batch batch;
-      for (const auto& blocks : sequences_) {
-        batch.entries.push_back(Entry(blocks, context + step, 1, true));
+  // Seconds of a step of one token a sequence, behind `context` tokens and more as steps go by.
+  struct StepSeconds {
+    // From one step's tokens to the next one's, where each is launched before the tokens of the one
+    // before are known.
+    double ahead = 0;
+    double alone = 0;
+  };
+  StepSeconds Decode(int context, int steps) {
+    std::vector<double> ahead, alone;
+    if (engine_->RunsAhead(DecodeBatch(context, false))) {
+      engine_->Launch(DecodeBatch(context, false));
+      Clock::time_point begin;
+      for (int step = 1; step <= kWarmSteps + steps; ++step) {
+        engine_->Launch(DecodeBatch(context + step, true));
+        CheckTokens(engine_->Collect());
+        const Clock::time_point now = Clock::now();
+        if (step > kWarmSteps) ahead.push_back(std::chrono::duration<double>(now - begin).count());
+        begin = now;
       }
-      const auto begin = Clock::now();
-      Run(batch);
-      if (step >= kWarmSteps) seconds.push_back(SecondsSince(begin));
+      CheckTokens(engine_->Collect());
     }
-    return Median(std::move(seconds));
+    for (int step = 0; step < kWarmSteps + steps; ++step) {
+      const engine::Batch batch = DecodeBatch(context + step, false);
+      const auto begin = Clock::now();
+      CheckTokens(engine_->Step(batch));
+      if (step >= kWarmSteps) alone.push_back(SecondsSince(begin));
+    }
+    StepSeconds seconds;
+    seconds.alone = Median(std::move(alone));
+    seconds.ahead = ahead.empty() ? seconds.alone : Median(std::move(ahead));
+    return seconds;
   }
 
   // Of tokens [cached, prompt) of the first sequence, the next token's draw included.
@@ -109,7 +127,8 @@ class ModelBench {
       const int count = std::min(prompt - at, engine_->max_num_batched_tokens());
       engine::Batch batch;
       batch.entries.push_back(Entry(sequences_[0], at, count, at + count == prompt));
-      Run(batch);
+      const std::vector<engine::StepResult> results = engine_->Step(batch);
+      if (at + count == prompt) CheckTokens(results);
       at += count;
     }
     return SecondsSince(begin);
@@ -132,10 +151,18 @@ class ModelBench {
     entry.sampling = &greedy_;
     return entry;
   }
-  void Run(const engine::Batch& batch) {
-    const std::vector<engine::StepResult> results = engine_->Step(batch);
-    for (size_t i = 0; i < results.size(); ++i) {
-      BATON_CHECK(!batch.entries[i].sample || results[i].tokens.ok()) << results[i].tokens.status();
+  // drawn: the tokens are those that the step before draws.
+  engine::Batch DecodeBatch(int context, bool drawn) const {
+    engine::Batch batch;
+    for (const auto& blocks : sequences_) {
+      batch.entries.push_back(Entry(blocks, context, 1, true));
+      if (drawn) batch.entries.back().drawn_by = static_cast<int>(batch.entries.size()) - 1;
+    }
+    return batch;
+  }
+  static void CheckTokens(const std::vector<engine::StepResult>& results) {
+    for (const engine::StepResult& result : results) {
+      BATON_CHECK(result.tokens.ok()) << result.tokens.status();
     }
   }
   void FillTo(int blocks) {
@@ -212,7 +239,7 @@ absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::str
       }
       const std::unique_ptr<ModelBench>& bench = *loaded;
       row.Text("dtype", Name(bench->dtype()));
-      if (!bench->MakeSequences(batch, context + kWarmSteps + grid.steps)) {
+      if (!bench->MakeSequences(batch, context + kWarmSteps + grid.steps + 1)) {
         row.Text("skipped", absl::StrCat("the pool holds ", bench->tokens_that_fit(), " tokens"))
             .Print();
         continue;
@@ -223,7 +250,8 @@ absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::str
           model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(), batch, seen)
               .total(),
           model::DecodeStepFlops(bench->costs(), batch, seen)};
-      row.Took(bench->Decode(context, grid.steps), floor).Print();
+      const ModelBench::StepSeconds seconds = bench->Decode(context, grid.steps);
+      row.Number("alone_seconds", seconds.alone).Took(seconds.ahead, floor).Print();
     }
   }
   return absl::OkStatus();

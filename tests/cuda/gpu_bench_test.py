@@ -47,7 +47,7 @@ def product(kernel, seconds, m=1, weight_bytes=1e8):
 
 def step(model, seconds, batch=1, context=2048):
     return {"part": "steps", "what": "step", "model": model, "batch": batch, "context": context,
-            "seconds": seconds, "bytes": 1e9, "flops": 1e9}
+            "seconds": seconds, "alone_seconds": 2 * seconds, "bytes": 1e9, "flops": 1e9}
 
 
 def prompt(seconds, products, tokens=2048, cached=0, model="qwen2.5-7b"):
@@ -128,7 +128,7 @@ def test_cells():
     # A later figure replaces an earlier one; a skip does not.
     later = gpu_report.latest([step("m", 1.0), {**step("m", 2.0)}])
     assert [r["seconds"] for r in later] == [2.0], later
-    skip = {k: v for k, v in step("m", 0).items() if k not in ("seconds", "bytes", "flops")}
+    skip = {k: v for k, v in step("m", 0).items() if k not in gpu_report.MEASURED}
     assert "seconds" in gpu_report.latest([step("m", 1.0), {**skip, "skipped": "x"}])[0]
     text = gpu_report.Report([*CEILINGS, {**skip, "skipped": "no room"}]).markdown([])
     assert "| m | 1 | 2048 | skipped: no room |" in text, text
@@ -202,7 +202,7 @@ def test_running():
         assert code == 1 and "| steps | one | ended after" in text, text
         assert "| steps | two | cut after" in text, text
         # What there was before the cut stays, and what an earlier call brought.
-        assert "| two | 1 | 2048 | 2.000 | 1.000 | 50 % | 500 |" in text, text
+        assert "| two | 1 | 2048 | 2.000 | 1.000 | 50 % | 500 | 4.000 |" in text, text
         assert "| attention_split | a |" in text, text
         rows = gpu_bench.read_rows(bench.results)
         assert sum(r["part"] == "steps" for r in rows) == 2, rows
@@ -305,6 +305,7 @@ def test_program(program):
         for row in rows:
             if "seconds" in row:
                 assert row["seconds"] > 0 and row["bytes"] > 0, row
+                assert row["part"] != "steps" or row["alone_seconds"] > 0, row
         # The step's floor is the plan's: weights, and the cache of all sequences.
         step_bytes = {(r["model"], r["batch"]): r["bytes"] for r in rows
                       if r["part"] == "steps" and r["context"] == 272}

@@ -22,6 +22,7 @@ set(BATON_CUDA_HOST_SOURCES
   kv_copier.cc
   quantized_matrix.cc
   sampling_upload.cc
+  step_recorder.cc
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
 set(BATON_CUDA_NVIDIA_SOURCES

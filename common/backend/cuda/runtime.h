@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
 #include "common/backend/cuda/simt/simt.h"
@@ -42,6 +43,14 @@ class TimePoint {
   virtual double SecondsSince(const TimePoint& earlier) const = 0;
 };
 
+// Kernels with their arguments, launched again as one: a CUDA graph. The runtime outlives it; what
+// it launched is over when it is destroyed.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void Launch(Stream stream) = 0;
+};
+
 class Runtime {
  public:
   virtual ~Runtime() = default;
@@ -64,6 +73,9 @@ class Runtime {
   // Waits for all that was enqueued.
   virtual void Synchronize(Stream stream) = 0;
   virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
+  // What `enqueue` launches on `stream`, which is not run now. REQUIRES: it launches kernels there,
+  // each launched before, and does nothing else with the device.
+  virtual std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) = 0;
 
   // For benchmarks: a device made for a test may lack them.
   virtual void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) {

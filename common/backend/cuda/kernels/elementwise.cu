@@ -17,6 +17,13 @@ GridSize PassGrid(int rows, int cols) {
           static_cast<unsigned>((units + kPassThreads - 1) / kPassThreads), 1};
 }
 
+BATON_DEVICE int32_t TableRowOf(const GatherLaunch& launch, int64_t row) {
+  const int32_t drawn = launch.drawn == nullptr ? kNotDrawn : launch.drawn[row];
+  if (drawn < 0) return launch.row_of[row];
+  const int32_t token = launch.results[drawn].token_id;
+  return token >= 0 && token < launch.table_rows ? token : 0;
+}
+
 template <class TableRow>
 BATON_KERNEL(kPassThreads)
 GatherKernel(GatherLaunch launch) {
@@ -24,8 +31,11 @@ GatherKernel(GatherLaunch launch) {
   const int column = FirstColumn();
   if (column >= launch.cols) return;
   float x[kUnitElements];
+  const int32_t from = TableRowOf(launch, row);
+  // Nobody reads it in this launch: of such rows all look at the result.
+  if (column == 0 && launch.drawn != nullptr && launch.drawn[row] >= 0) launch.kept[row] = from;
   TableRow::Load(static_cast<const typename TableRow::Stored*>(launch.table) +
-                     launch.row_of[row] * launch.table_stride + column,
+                     from * launch.table_stride + column,
                  x);
   StoreUnit(x, launch.out + row * launch.out_stride + column);
 }
