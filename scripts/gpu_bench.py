@@ -24,6 +24,8 @@ import gpu_report
 HERE = Path(__file__).resolve().parent
 PARTS = ("ceilings", "kernels", "steps", "prefill", "peers")
 PROGRAM = "gpu_bench"
+# Of kernels: each a process of its own, so that one that fails takes no other with it.
+GROUPS = ("attention", "products", "quantized", "passes", "sampling", "blocks")
 PEERS = "gpu_peers.py"
 FILES = ("gpu_bench.py", "gpu_report.py", PEERS)  # that a pack has beside gpu-check
 CHECKPOINT_BYTES = 16 << 30  # of the largest model
@@ -91,9 +93,9 @@ def parse_row(line):
     return row if isinstance(row, dict) and isinstance(row.get("part"), str) and "what" in row else None
 
 
-def run(bench, part, command, model=""):
+def run(bench, part, command, of=""):
     """Whether it ran to its end. Its rows are kept as they come, and how it ended."""
-    name = {"part": "runs", "what": part, **({"model": model} if model else {})}
+    name = {"part": "runs", "what": part, **({"of": of} if of else {})}
     seconds = bench.left()
     if seconds < 1:
         bench.keep({**name, "result": "not run: the time was over"})
@@ -223,6 +225,9 @@ def traffic_of(text):
 
 def run_parts(bench, parts):
     """0 if all ran to their ends. Ceilings are measured in each run whose figures want them."""
+    if not os.access(bench.program, os.X_OK):
+        print(f"gpu-check: {bench.program}: no such program")
+        return 1
     bench.read()
     bench.keep({"part": "header", "what": "header", "header": bench.header})
     parts = [part for part in PARTS
@@ -240,13 +245,18 @@ def run_part(bench, part, scratch):
     command = [str(bench.program), f"--part={part}", f"--scratch={scratch}"]
     models = [f"--models={','.join(bench.models)}"] if bench.models else []
     if part in ("steps", "prefill"):
-        return all([run(bench, part, [*command, f"--models={model}"], model)
-                    for model in model_names(bench)])
+        names = model_names(bench)
+        if not names:
+            bench.keep({"part": "runs", "what": part, "result": "the program names no models"})
+        return all([run(bench, part, [*command, f"--models={model}"], model) for model in names] or
+                   [False])
     if part == "peers":
         python = bench.python or find_python()
         return run(bench, part, [python, str(HERE / PEERS), "--results", str(bench.results),
                                  "--seconds", f"{max(1, bench.left() - 10):.0f}", *models])
-    good = run(bench, part, [*command, *(models if part == "kernels" else [])])
     if part == "kernels":
+        good = all([run(bench, part, [*command, f"--group={group}", *models], group)
+                    for group in GROUPS])
         measure_traffic(bench)
-    return good
+        return good
+    return run(bench, part, command)

@@ -300,9 +300,12 @@ class Peers:
                     **({"cache_position": positions} if takes_position else {})}
 
         model(torch.zeros((batch, 1), dtype=torch.long, device=self.device), **at(0, 1))
-        for layer in cache.layers:
-            layer.keys[:, :, :context].normal_(0, 0.5)
-            layer.values[:, :, :context].normal_(0, 0.5)
+        layers = getattr(cache, "layers", None)
+        held = ([t for layer in layers for t in (layer.keys, layer.values)] if layers is not None else
+                [*cache.key_cache, *cache.value_cache])
+        for tensor in held:
+            tensor[:, :, :context].normal_(0, 0.5)
+        for layer in layers or []:
             if hasattr(layer, "cumulative_length"):
                 layer.cumulative_length.fill_(context)
         forward = torch.compile(model.forward, mode="reduce-overhead", fullgraph=True)

@@ -223,8 +223,8 @@ class Report:
                 ("goal", "measured", "reached"), goals)
 
     def runs(self):
-        lines = [(r["what"], r.get("model", ""), r["result"]) for r in self.of("runs")]
-        return ("What ran", "", ("part", "model", "result"), lines)
+        lines = [(r["what"], r.get("of", ""), r["result"]) for r in self.of("runs")]
+        return ("What ran", "", ("part", "of", "result"), lines)
 
     def markdown(self, header):
         text = "".join(f"- {line}\n" for line in header)

@@ -1,11 +1,12 @@
 // How fast are the CUDA engine's parts on the GPU that is there, and how far from what the GPU can
 // do? Prints a line of JSON for each figure; scripts/gpu-check runs it and makes tables.
 //
-//   gpu_bench --part=models|ceilings|kernels|steps|prefill [--models=NAME,…] [--only=TEXT]
-//             [--scratch=DIR] [--once|--dry] [--tiny]
+//   gpu_bench --part=models|ceilings|kernels|steps|prefill [--models=NAME,…] [--group=NAME]
+//             [--only=TEXT] [--scratch=DIR] [--once|--dry] [--tiny]
 //
-// models: their configs alone, which come before the rows of the others, too. --only: kernels whose
-// "kernel case " has the text. --once: kernels are launched once, and not timed: for profilers.
+// models: their configs alone, which come before the rows of the others, too. --group: of kernels;
+// kGroups. --only: kernels whose "kernel case " has the text. --once: kernels are launched once,
+// and not timed: for profilers.
 // --dry: nor launched, nor is there memory for them. --scratch: where checkpoints are written, one
 // at a time, 15 GB for the largest. --tiny: shapes of nothing, for tests. Exits with 77 where there
 // is no GPU.
@@ -29,8 +30,18 @@ namespace {
 constexpr int kNoGpu = 77;
 constexpr size_t kDryBytes = size_t{14} << 30;  // of the smallest GPU, a T4
 
+struct Group {
+  absl::string_view name;
+  void (*time)(KernelBench& bench);
+};
+constexpr Group kGroups[] = {
+    {"attention", TimeAttention}, {"products", TimeProducts}, {"quantized", TimeQuantizedProducts},
+    {"passes", TimePasses},       {"sampling", TimeSampling}, {"blocks", TimeBlockCopies},
+};
+
 struct Options {
   std::string part;
+  std::string group;                // empty: all
   std::vector<std::string> models;  // empty: all
   std::string only;
   std::string scratch = "/tmp";
@@ -46,6 +57,8 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
       options.part = std::string(text);
     } else if (absl::ConsumePrefix(&text, "--models=")) {
       options.models = absl::StrSplit(text, ',', absl::SkipEmpty());
+    } else if (absl::ConsumePrefix(&text, "--group=")) {
+      options.group = std::string(text);
     } else if (absl::ConsumePrefix(&text, "--only=")) {
       options.only = std::string(text);
     } else if (absl::ConsumePrefix(&text, "--scratch=")) {
@@ -86,12 +99,16 @@ absl::Status ChooseModels(const std::vector<std::string>& wanted, Grid& grid) {
 absl::Status RunKernels(const Grid& grid, const Options& options) {
   BATON_ASSIGN_OR_RETURN(const auto device, BenchDevice::Open(grid, options.mode));
   KernelBench bench = {*device, grid, options.only};
-  TimeAttention(bench);
-  TimeProducts(bench);
-  TimeQuantizedProducts(bench);
-  TimePasses(bench);
-  TimeSampling(bench);
-  TimeBlockCopies(bench);
+  bool found = options.group.empty();
+  for (const Group& group : kGroups) {
+    if (!options.group.empty() && group.name != options.group) continue;
+    group.time(bench);
+    found = true;
+  }
+  if (!found) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--group=", options.group, " given, expected one of main.cc's"));
+  }
   return absl::OkStatus();
 }
 

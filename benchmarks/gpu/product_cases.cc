@@ -2,10 +2,12 @@
 #include <bit>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/gpu/floors.h"
 #include "benchmarks/gpu/kernel_cases.h"
+#include "benchmarks/gpu/random_numbers.h"
 #include "common/backend/cuda/kernels/matmul.h"
 #include "common/backend/cuda/kernels/quantized.h"
 #include "common/base/check.h"
@@ -109,17 +111,22 @@ void TimeQuantized(KernelBench& bench, const ModelShape& model, const MatrixShap
   const int64_t group_words = tiles * launch.w.group_count * kTileRows;
   const int turns = device.Turns(static_cast<double>(value_bytes));
   std::byte* const values = device.Take(static_cast<size_t>(turns * value_bytes));
-  // Whatever the memory has: zero points are a code's own business in a time.
-  launch.w.groups = device.Take<uint32_t>(group_words);
+  uint32_t* const groups = device.Take<uint32_t>(group_words);
+  launch.w.groups = groups;
   launch.x = device.Take<uint16_t>(int64_t{rows} * matrix.k);
   launch.x_stride = matrix.k;
   launch.out = device.Take<float>(int64_t{rows} * matrix.n);
   launch.out_stride = matrix.n;
   launch.rows = rows;
-  if (values == nullptr || launch.w.groups == nullptr || launch.x == nullptr ||
-      launch.out == nullptr) {
+  if (values == nullptr || groups == nullptr || launch.x == nullptr || launch.out == nullptr) {
     return KernelBench::Skip(std::move(row));
   }
+  // Scales at random, zero points in the middle.
+  std::vector<uint32_t> host;
+  for (const uint16_t scale : RandomHalves(static_cast<size_t>(group_words), device.dtype())) {
+    host.push_back(scale | (1u << (bits - 1)) << 16);
+  }
+  device.Copy(groups, host.data(), host.size() * sizeof(host[0]));
   const double seconds = device.Seconds([&](int turn) {
     launch.w.values = values + turn % turns * value_bytes;
     LaunchQuantizedMatMul(launch, bits, device.dtype(), device.stream());

@@ -153,6 +153,8 @@ if part == "models":
 elif part == "ceilings":
     print("a library says hello")
     for row in {ceilings!r}: say(row)
+elif part == "kernels" and "--group=attention" not in sys.argv:
+    say({norm!r})
 elif part == "kernels":
     say({kernel!r})
     print("no more", file=sys.stderr)
@@ -168,15 +170,19 @@ elif part == "steps":
 
 def write_fake(program):
     program.write_text(PROGRAM.format(python=sys.executable, ceilings=CEILINGS,
-                                      kernel=attention("a", 1e-3, 1), step=step("m", 2e-3)),
+                                      kernel=attention("a", 1e-3, 1), step=step("m", 2e-3),
+                                      norm={"part": "kernels", "what": "norm", "case": "n",
+                                            "seconds": 1e-3, "bytes": 1e9, "flops": 0}),
                        encoding="utf-8")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
 
-def run_fake(folder, parts, seconds, models=()):
+def run_fake(folder, parts, seconds, models=(), program="good"):
     folder = Path(folder)
-    program = folder / "gpu_bench"
-    write_fake(program)
+    write_fake(folder / "good")
+    (folder / "silent").write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
+    (folder / "silent").chmod(0o755)
+    program = folder / program
     scratch = folder / "scratch"
     scratch.mkdir(exist_ok=True)
     bench = gpu_bench.Bench(program=program, results=folder / "r.jsonl", markdown=folder / "r.md",
@@ -193,9 +199,10 @@ def test_running():
     with tempfile.TemporaryDirectory() as folder:
         code, output, text, bench = run_fake(folder, ["kernels"], 60)
         assert code == 1 and "a library says hello" in output and "no more" in output, output
-        assert "| kernels |  | exit code 3 after" in text and ": no more |" in text, text
+        assert "| kernels | attention | exit code 3 after" in text and ": no more |" in text, text
         assert "| ceilings |  | ended after" in text, "percentages want ceilings"
         assert "| attention_split | a | 1,000.00 | 1,000.000 | 1,000.00 | 100 % |" in text, text
+        assert "| norm | n |" in text, "what fails takes no other with it"
         begin = time.monotonic()
         code, output, text, bench = run_fake(folder, ["steps"], 4)
         assert time.monotonic() - begin < 60
@@ -208,6 +215,10 @@ def test_running():
         assert sum(r["part"] == "steps" for r in rows) == 2, rows
         code, _, text, _ = run_fake(folder, ["steps"], 60, models=["one"])
         assert code == 0, text
+        code, output, text, _ = run_fake(folder, ["steps"], 60, program="missing")
+        assert code == 1 and "no such program" in output, output
+        code, output, text, _ = run_fake(folder, ["steps"], 60, program="silent")
+        assert code == 1 and "| steps |  | the program names no models |" in text, text
         code, _, text, _ = run_fake(folder, ["steps"], 0, models=["one"])
         assert code == 1 and "| steps | one | not run: the time was over |" in text, text
         # The tables of several runs' figures, anywhere.
@@ -313,8 +324,8 @@ def test_program(program):
         assert step_bytes["tiny", 2] - step_bytes["tiny", 1] == kv, step_bytes
         assert step_bytes["tiny-int4", 2] - step_bytes["tiny-int4", 1] == kv, step_bytes
         assert text.count("\n| tiny | 40 | ") == 2, text
-        assert {(r["what"], r.get("model")) for r in rows if r["part"] == "runs"} == {
-            ("ceilings", None), ("kernels", None), ("steps", "tiny"), ("steps", "tiny-int4"),
+        assert {(r["what"], r.get("of")) for r in rows if r["part"] == "runs"} == {
+            ("ceilings", None), *(("kernels", group) for group in gpu_bench.GROUPS), ("steps", "tiny"), ("steps", "tiny-int4"),
             ("prefill", "tiny"), ("prefill", "tiny-int4")}, rows
     only = subprocess.run([program, "--part=kernels", "--once", "--only=norm tiny rows 1 "],
                           capture_output=True, text=True, check=True).stdout
@@ -335,6 +346,7 @@ def test_program(program):
                if name not in named and not name.startswith("cublas ")]
     assert not missing, missing
     for wrong in (["--part=other"], ["--part=steps", "--models=none"], ["--other"],
+                  ["--part=kernels", "--group=none"],
                   ["--part=steps", "--scratch=/no/such/folder"]):
         refused = subprocess.run([program, *wrong], capture_output=True, text=True, check=False)
         assert refused.returncode == 1 and "gpu_bench: " in refused.stderr, (wrong, refused)
