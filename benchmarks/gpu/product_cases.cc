@@ -79,7 +79,7 @@ void TimeProduct(KernelBench& bench, const ModelShape& model, const MatrixShape&
     }
   });
   if (!served) {
-    row.Text("skipped", "cuBLASLt has no algorithm").Print();
+    row.Text("skipped", "cuBLASLt does not serve it").Print();
     return;
   }
   row.Took(seconds, Product(rows, matrix.n, matrix.k, kElementBytes)).Print();
