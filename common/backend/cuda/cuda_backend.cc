@@ -111,6 +111,7 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
     BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
+    state_.draws = nullptr;
     std::unique_ptr<CudaBatch> uploaded = upload_->Upload(batch);
     if (!batch.drawn.empty()) state_.drawn_tokens = uploaded->d_tokens;
     return uploaded;
@@ -141,7 +142,11 @@ class CudaBackend final : public Backend {
   void EnqueueSample(const Tensor& logits, int64_t token_count,
                      absl::Span<const SampleRow> rows) override {
     BATON_CHECK(sampler_ != nullptr) << "Prepare comes first";
-    sampler_->Enqueue(logits, token_count, rows, state_.drawn_tokens);
+    // Another part of the rows, or those of an earlier step, have another place.
+    const bool came_along = state_.draws != nullptr && state_.draws == rows.data();
+    sampler_->Enqueue(logits, token_count, rows, state_.drawn_tokens,
+                      came_along ? &upload_->draws() : nullptr, state_.d_draws);
+    state_.draws = nullptr;
   }
   void CollectSample(absl::Span<SampleOutcome> outcomes) override { sampler_->Collect(outcomes); }
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,

@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<DeviceSampler>> DeviceSampler::Make(const StepLim
 }
 
 void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
-                            absl::Span<const SampleRow> rows, const int32_t* input_tokens) {
+                            absl::Span<const SampleRow> rows, const int32_t* input_tokens,
+                            const SamplingUpload* packed, const std::byte* d_packed) {
   BATON_CHECK_LE(rows.size(), layout_.result_count);
   BATON_CHECK_LT(enqueued_ - collected_, kHalves) << "draws that nobody collected";
   BATON_CHECK(logits.dtype == DType::kF32);
@@ -46,7 +47,14 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
   launch.seen = reinterpret_cast<uint32_t*>(device_ + layout_.seen);
   launch.workspace_stride = layout_.workspace_stride;
   auto* const results = reinterpret_cast<SampleResult*>(device_ + layout_.results);
-  for (size_t done = 0; done < rows.size();) {
+  size_t done = 0;
+  if (packed != nullptr) {
+    packed->PointTo(d_packed, launch);
+    launch.results = results;
+    LaunchSample(launch, static_cast<int>(rows.size()), stream_);
+    done = rows.size();
+  }
+  while (done < rows.size()) {
     const size_t count = upload_.Pack(rows.subspan(done), layout_.room);
     const absl::Span<const std::byte> bytes = upload_.bytes();
     BATON_CHECK_LE(bytes.size(), layout_.room.bytes);

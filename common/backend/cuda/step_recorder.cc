@@ -56,6 +56,7 @@ CudaStepRecorder::CudaStepRecorder(const StepLimits& limits, BatchUpload& upload
       stream_(stream) {}
 
 PaddedBatch CudaStepRecorder::Upload(const RaggedBatch& batch) {
+  state_.draws = nullptr;
   const auto rows = static_cast<int>(batch.tokens.size());
   if (rows > most_rows_) return {};
   const int padded = PaddedRows(rows, most_rows_);
@@ -63,6 +64,10 @@ PaddedBatch CudaStepRecorder::Upload(const RaggedBatch& batch) {
   if (uploaded == nullptr) return {};
   uploaded->split_blocks =
       SplitBlocks(uploaded->split_items, kv_heads_, runtime_.properties().multiprocessors);
+  if (uploaded->d_draws != nullptr) {
+    state_.draws = batch.draws.data();
+    state_.d_draws = uploaded->d_draws;
+  }
   if (!batch.drawn.empty()) state_.drawn_tokens = uploaded->d_tokens;
   return {std::move(uploaded), padded};
 }

@@ -39,6 +39,9 @@ int SplitBlocks(int items, int kv_heads, int multiprocessors);
 
 // Of the batch that operations were last enqueued for.
 struct StepState {
+  // Of the last upload: what draws it took along, and where they are. Null: none.
+  const SampleRow* draws = nullptr;
+  const std::byte* d_draws = nullptr;
   BatchBounds bounds;                     // what they ask of it
   const int32_t* drawn_tokens = nullptr;  // its input tokens on the device, if some were drawn
 };

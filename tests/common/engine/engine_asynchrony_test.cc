@@ -90,6 +90,10 @@ TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
   // Of 10 decode steps of one row the first is enqueued kernel by kernel.
   EXPECT_EQ(runtime->graphs(), 1);
   EXPECT_EQ(runtime->graph_launches(), 9);
+  // The prompt's batch, its last row's, its draw's; then one for each step.
+  const int copies = runtime->copies_to_device();
+  RunAhead::Ahead(*engine, requests);
+  EXPECT_EQ(runtime->copies_to_device(), copies + 3 + 5);
 }
 
 }  // namespace
