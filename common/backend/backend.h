@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -70,6 +71,13 @@ class StepRecorder {
   // In place of Backend::Upload, for batches of one row a sequence, all of them logit rows. Padding
   // rows touch no KV; what they compute is nobody's. Null: not this batch; use Upload.
   virtual PaddedBatch Upload(const RaggedBatch& batch) = 0;
+  // Steps of all the kinds that it tells apart, the largest first: who runs each of them twice has
+  // nothing left to be recorded later.
+  struct Kind {
+    int rows = 0;
+    int context = 0;  // of each row's sequence
+  };
+  virtual std::vector<Kind> Kinds() const = 0;
   // Calls `enqueue`, or has the device do what an earlier call enqueued for a batch of as many
   // rows. REQUIRES: `batch` is from the last Upload; what is enqueued are Backend's operations but
   // Sample and copies, the same for the same number of rows.

@@ -119,7 +119,9 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   transformer_options.progress = options.progress;
   BATON_ASSIGN_OR_RETURN(transformer_, model::Transformer::Load(options.model_dir, config_,
                                                                 transformer_options, *backend_));
-  return MakePool(options);
+  BATON_RETURN_IF_ERROR(MakePool(options));
+  if (options.warm_up) transformer_->WarmUp(pool_);
+  return absl::OkStatus();
 }
 
 absl::Status ModelEngine::MakeBackend(const EngineOptions& options) {

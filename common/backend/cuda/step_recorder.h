@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/backend/backend.h"
 #include "common/backend/cuda/batch_upload.h"
@@ -54,6 +55,7 @@ class CudaStepRecorder final : public StepRecorder {
                    Runtime& runtime, Stream stream);
 
   PaddedBatch Upload(const RaggedBatch& batch) override;
+  std::vector<Kind> Kinds() const override;
   void Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) override;
 
  private:
@@ -63,7 +65,7 @@ class CudaStepRecorder final : public StepRecorder {
   };
 
   const int most_rows_;
-  const int kv_heads_;
+  const StepLimits limits_;
   BatchUpload& upload_;
   StepState& state_;
   Runtime& runtime_;

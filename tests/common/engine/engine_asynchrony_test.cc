@@ -96,5 +96,30 @@ TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
   EXPECT_EQ(runtime->copies_to_device(), copies + 3 + 5);
 }
 
+TEST(EngineRunAheadTest, AWarmDeviceHasNothingLeftToRecord) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  RunAhead run(seed);
+  backend::cuda::DelayedRuntime* runtime = nullptr;
+  const auto load = [&](bool warm_up) {
+    return LoadForRunningAhead(
+        [&](const backend::BackendOptions& given) {
+          auto lazy = std::make_unique<backend::cuda::DelayedRuntime>(80, size_t{96} << 20);
+          runtime = lazy.get();
+          return backend::cuda::MakeBackendOn(std::move(lazy), nullptr, given);
+        },
+        warm_up);
+  };
+  const std::unique_ptr<Engine> cold = load(false);
+  const std::unique_ptr<Engine> warm = load(true);
+  const int graphs = runtime->graphs();
+  EXPECT_GE(graphs, 4) << "1, 2, 4 and 6 rows";
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<Request> requests = run.AnyRequests(*warm, 4);
+    ASSERT_EQ(RunAhead::Ahead(*warm, requests), RunAhead::OneByOne(*cold, requests));
+  }
+  EXPECT_EQ(runtime->graphs(), graphs);
+}
+
 }  // namespace
 }  // namespace baton::engine
