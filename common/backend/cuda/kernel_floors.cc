@@ -47,11 +47,20 @@ MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_head
           .written = kElement * query_values};
 }
 
-MovedBytes AttentionPartialsFloor(absl::Span<const AttentionItem> split_items, int kv_heads,
-                                  int head_dim) {
-  int64_t partials = 0;
-  for (const AttentionItem& item : split_items) partials += item.split_count > 1 ? 1 : 0;
-  return {.read = 0, .written = partials * kv_heads * PartialFloats(PaddedDim(head_dim)) * kFloat};
+MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
+                                  absl::Span<const AttentionItem> split_items, int kv_heads,
+                                  int group, int head_dim, int window) {
+  int64_t rows = 0;
+  for (const AttentionItem& item : split_items) {
+    const SequenceEntry& sequence = sequences[static_cast<size_t>(item.sequence)];
+    const int first_query = item.first_packed_row / group;
+    const int first_token =
+        window == 0 ? 0 : std::max(0, sequence.context + first_query - window + 1);
+    const int first_split = first_token / kSplitTokens;
+    if (item.split < first_split || item.split_count - first_split == 1) continue;
+    rows += std::min(kRowTile, sequence.row_count * group - item.first_packed_row);
+  }
+  return {.read = 0, .written = rows * kv_heads * (2 + PaddedDim(head_dim)) * kFloat};
 }
 
 MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes) {

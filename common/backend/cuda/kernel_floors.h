@@ -35,10 +35,11 @@ MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols);
 // themselves comes on top.
 MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
                           int head_dim, int window);
-// What the split kernel writes for its last blocks to read from the L2 cache: the sums of every
-// split of a row tile that has several.
-MovedBytes AttentionPartialsFloor(absl::Span<const AttentionItem> split_items, int kv_heads,
-                                  int head_dim);
+// What the split kernel writes for its last blocks to read from the L2 cache: the sums of the rows
+// of every split of a row tile that sees several.
+MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
+                                  absl::Span<const AttentionItem> split_items, int kv_heads,
+                                  int group, int head_dim, int window);
 
 // out_element_bytes: of out, 2 or 4.
 MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes);

@@ -72,8 +72,8 @@ struct Total {
       BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
         BATON_UNROLL for (int j = half * 2; j < half * 2 + 2; ++j) {
           float* sum = a + (i * 4 + j) * kThreads;
-          state.a[i][j] = FoldSum(empty ? 0.0f : *sum, state.a[i][j], weights);
-          *sum = state.a[i][j];
+          state.a[i][j] = FoldSum(empty ? 0.0f : LoadGlobal(sum), state.a[i][j], weights);
+          StoreGlobal(sum, state.a[i][j]);
         }
       }
     }
@@ -87,10 +87,10 @@ template <class Element, int kDim>
 BATON_KERNEL_RESIDENT(kThreads, 2)
 AttentionTileKernel(AttentionLaunch launch) {
   constexpr int kOut = OutputDims(kDim);
-  const AttentionItem item = launch.items[BlockIndex().x];
+  const AttentionItem item = LoadGlobal(launch.items + BlockIndex().x);
   const int kv_head = static_cast<int>(BlockIndex().y);
   const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
-  const SequenceEntry sequence = launch.sequences[item.sequence];
+  const SequenceEntry sequence = LoadGlobal(launch.sequences + item.sequence);
   const TokenRange visible =
       VisibleTo(launch, sequence, item.first_packed_row, kAttentionWarps * kRowTile);
   const int first_row = item.first_packed_row + Warp() * kRowTile;

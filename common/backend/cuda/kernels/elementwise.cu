@@ -25,7 +25,7 @@ GatherKernel(GatherLaunch launch) {
   if (column >= launch.cols) return;
   float x[kUnitElements];
   TableRow::Load(static_cast<const typename TableRow::Stored*>(launch.table) +
-                     launch.row_of[row] * launch.table_stride + column,
+                     LoadGlobal(launch.row_of + row) * launch.table_stride + column,
                  x);
   StoreUnit(x, launch.out + row * launch.out_stride + column);
 }

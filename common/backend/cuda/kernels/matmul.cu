@@ -25,8 +25,8 @@ BATON_DEVICE void Accumulate(float (&sums)[4], const Vec16& low, const Vec16& hi
 
 BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, float sum) {
   if (row >= launch.rows || column >= launch.n) return;
-  launch.out[row * launch.out_stride + column] =
-      launch.bias == nullptr ? sum : Add(sum, launch.bias[column]);
+  if (launch.bias != nullptr) sum = Add(sum, LoadGlobal(launch.bias + column));
+  StoreGlobal(launch.out + row * launch.out_stride + column, sum);
 }
 
 // A warp a slice, for the same 16 rows by 8 columns.

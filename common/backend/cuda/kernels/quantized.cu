@@ -83,7 +83,7 @@ BATON_DEVICE void Fetch(const QuantizedView& w, int row_tile, int column_tile, F
   const auto group_of = [&](int step) {
     // Steps beyond the last column belong to no group; their values stand for zeros.
     const int group = (column_tile * kSteps + step) >> w.steps_a_group_log2;
-    return groups[Least(group, w.group_count - 1) * kTileRows];
+    return LoadGlobal(groups + Least(group, w.group_count - 1) * kTileRows);
   };
   to.groups[0] = group_of(0);
   const bool one = (1 << Least(w.steps_a_group_log2, 16)) >= kSteps;
@@ -158,8 +158,8 @@ QuantizedRowsKernel(QuantizedMatMulLaunch launch) {
     }
     const int to_row = first_row + output / kTileRows, to = column + output % kTileRows;
     if (to_row >= launch.rows || to >= launch.w.n) continue;
-    launch.out[to_row * launch.out_stride + to] =
-        launch.bias == nullptr ? total : Add(total, launch.bias[to]);
+    if (launch.bias != nullptr) total = Add(total, LoadGlobal(launch.bias + to));
+    StoreGlobal(launch.out + to_row * launch.out_stride + to, total);
   }
 }
 
@@ -192,7 +192,8 @@ GatherColumnsKernel(GatherColumnsLaunch launch) {
   Vec16 out;
   BATON_UNROLL for (int i = 0; i < 4; ++i) {
     const Vec16& order = orders[i / 2];
-    out.x[i] = x[order.x[i % 2 * 2]] | static_cast<uint32_t>(x[order.x[i % 2 * 2 + 1]]) << 16;
+    const uint32_t low = LoadGlobal(x + order.x[i % 2 * 2]);
+    out.x[i] = low | static_cast<uint32_t>(LoadGlobal(x + order.x[i % 2 * 2 + 1])) << 16;
   }
   Store16(static_cast<uint16_t*>(launch.out) + int64_t{BlockIndex().x} * launch.cols + column, out);
 }

@@ -106,6 +106,15 @@ BATON_DEVICE Vec16 LoadFresh16(const void* global) {
   const uint4 v = __ldcg(static_cast<const uint4*>(global));
   return {{v.x, v.y, v.z, v.w}};
 }
+// Anything in global memory, as the compiler likes; the emulation counts it (so do all of these).
+template <class T>
+BATON_DEVICE const T& LoadGlobal(const T* global) {
+  return *global;
+}
+template <class T>
+BATON_DEVICE void StoreGlobal(T* global, T value) {
+  *global = value;
+}
 BATON_DEVICE void Store16(void* to, const Vec16& value) {
   *static_cast<uint4*>(to) = make_uint4(value.x[0], value.x[1], value.x[2], value.x[3]);
 }
