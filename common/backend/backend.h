@@ -184,8 +184,8 @@ class Backend {
   // The largest Allocate that would succeed; nothing where memory is the host's, which others use.
   virtual std::optional<size_t> FreeBytes() const { return std::nullopt; }
 
-  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the order
-  // of the compute stream.
+  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the
+  // order of the compute stream.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
   virtual void CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t size_bytes) = 0;  // waits
@@ -202,8 +202,8 @@ class Backend {
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
   virtual std::unique_ptr<Event> RecordEvent() = 0;
-  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the pool's
-  // zeroing.
+  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the
+  // pool's zeroing.
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
 
   // Operations. rows = rows of the batch.
@@ -225,6 +225,14 @@ class Backend {
                          const AttentionArgs& args) = 0;
   // out (activation dtype) [rows, f] = silu(gate) * up for gate_up f32 [rows, 2f], gate first.
   virtual void SiluMul(const Tensor& gate_up, const Tensor& out) = 0;
+  // SiluMul of MatMul(x, gate_up), in one pass where the device can: the bits of the two, if rows'
+  // bits do not depend on their batch. scratch: f32 [rows, 2f]; nothing is said of what it holds
+  // then.
+  virtual void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
+                             const Tensor& out) {
+    MatMul(x, gate_up, nullptr, scratch);
+    SiluMul(scratch, out);
+  }
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;
   // Whether Sample can be called.

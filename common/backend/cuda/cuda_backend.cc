@@ -123,6 +123,8 @@ class CudaBackend final : public Backend {
                    const RopeWriteArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void SiluMul(const Tensor& gate_up, const Tensor& out) override;
+  void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
+                     const Tensor& out) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
   bool samples_on_device() const override { return true; }
   void Sample(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
@@ -379,6 +381,35 @@ void CudaBackend::SiluMul(const Tensor& gate_up, const Tensor& out) {
                  .out_stride = out.row_stride,
                  .cols = static_cast<int>(out.cols)},
                 out.dtype, static_cast<int>(out.rows), stream_);
+}
+
+void CudaBackend::MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
+                                const Tensor& out) {
+  const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&gate_up);
+  // Others' products come without SiluMul: they are left what they are better at.
+  const int64_t most_rows = products_ == nullptr || quantized != nullptr ? kFewRows : kRowTile;
+  if (x.rows > most_rows || out.dtype != activation_dtype_) {
+    return Backend::MatMulSiluMul(x, gate_up, scratch, out);
+  }
+  BATON_CHECK(x.dtype == activation_dtype_);
+  CheckRows(x, x.rows, gate_up.in_features());
+  CheckRows(out, x.rows, gate_up.out_features() / 2);
+  BATON_CHECK_EQ(gate_up.out_features() % 2, 0);
+  const MatMulSiluMulLaunch launch = {
+      .x = x.data,
+      .x_stride = x.row_stride,
+      .w = quantized != nullptr ? nullptr : static_cast<const CudaMatrix&>(gate_up).data(),
+      .out = out.data,
+      .out_stride = out.row_stride,
+      .rows = static_cast<int>(x.rows),
+      .cols = static_cast<int>(out.cols),
+      .k = static_cast<int>(gate_up.in_features()),
+  };
+  if (launch.rows == 0) return;
+  if (quantized == nullptr) return LaunchMatMulSiluMul(launch, activation_dtype_, stream_);
+  const bool done =
+      MultiplyQuantizedSiluMul(launch, *quantized, activation_dtype_, quantized_, stream_);
+  if (!done) Backend::MatMulSiluMul(x, gate_up, scratch, out);
 }
 
 void CudaBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) {

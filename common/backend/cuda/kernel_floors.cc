@@ -17,6 +17,16 @@ MovedBytes MatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias) {
           .written = kFloat * rows * n};
 }
 
+MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k) {
+  return {.read = MatMulFloor(rows, 2 * cols, k, false).read, .written = kElement * rows * cols};
+}
+
+MovedBytes QuantizedMatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k, int bits,
+                                       int64_t group_size) {
+  return {.read = QuantizedMatMulFloor(rows, 2 * cols, k, bits, group_size, false).read,
+          .written = kElement * rows * cols};
+}
+
 MovedBytes QuantizedMatMulFloor(int64_t rows, int64_t n, int64_t k, int bits, int64_t group_size,
                                 bool has_bias) {
   return {.read = QuantizedExtentOf(n, k, bits, group_size).size_bytes() + kElement * rows * k +

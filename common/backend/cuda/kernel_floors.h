@@ -23,7 +23,11 @@ struct MovedBytes {
 
 // x [rows, k] and W [n, k] of 16 bits, bias [n], out f32 [rows, n]. Both shapes, and cuBLASLt.
 MovedBytes MatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias);
-// The same for W as quantized.h packs it, whole tiles.
+// SiluMul in the product: W [2 cols, k], out of 16 bits [rows, cols].
+MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k);
+MovedBytes QuantizedMatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k, int bits,
+                                       int64_t group_size);
+// As MatMulFloor for W as quantized.h packs it, whole tiles.
 MovedBytes QuantizedMatMulFloor(int64_t rows, int64_t n, int64_t k, int bits, int64_t group_size,
                                 bool has_bias);
 // `rows` rows of such a W, to 16 bits.

@@ -67,6 +67,12 @@ struct QuantizedWorkspaces {
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
                        const QuantizedWorkspaces& workspaces, Products* products, Stream stream);
 
+// The product of launch.x with `matrix`, gate above up, and SiluMul of it; launch.w is not looked
+// at. False where it takes more rows, or `matrix` no such halves, than the fused kernel serves:
+// nothing was enqueued.
+bool MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
+                              DType dtype, const QuantizedWorkspaces& workspaces, Stream stream);
+
 }  // namespace baton::backend::cuda
 
 #endif  // BATON_COMMON_BACKEND_CUDA_QUANTIZED_MATRIX_H_

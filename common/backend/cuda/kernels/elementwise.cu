@@ -4,8 +4,6 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr float kLog2E = 1.44269504088896340736f;
-
 // The first column of the thread's unit, in row BlockIndex().x.
 BATON_DEVICE int FirstColumn() {
   return (static_cast<int>(BlockIndex().y) * kPassThreads + ThreadIndex()) * kUnitElements;
@@ -30,8 +28,6 @@ GatherKernel(GatherLaunch launch) {
   StoreUnit(x, launch.out + row * launch.out_stride + column);
 }
 
-BATON_DEVICE float Silu(float x) { return Divide(x, Add(1.0f, Exp2(Mul(x, -kLog2E)))); }
-
 template <class OutRow>
 BATON_KERNEL(kPassThreads)
 SiluMulKernel(SiluMulLaunch launch) {
@@ -42,7 +38,7 @@ SiluMulKernel(SiluMulLaunch launch) {
   const float* from = launch.gate_up + row * launch.gate_up_stride + column;
   LoadUnit(from, gate);
   LoadUnit(from + launch.cols, up);
-  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = Mul(Silu(gate[i]), up[i]);
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = SiluMul(gate[i], up[i]);
   OutRow::Store(
       gate, static_cast<typename OutRow::Stored*>(launch.out) + row * launch.out_stride + column);
 }

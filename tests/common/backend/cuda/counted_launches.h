@@ -93,6 +93,21 @@ class CountedLaunches : public ::testing::Test {
             CountOf([&] { LaunchMatMul(launch, DType::kF16, nullptr, shape); }), ""};
   }
 
+  static Counted MatMulSiluMul(int rows, int cols, int k) {
+    Memory x(int64_t{2} * rows * k), w(int64_t{4} * cols * k), out(int64_t{2} * rows * cols);
+    const MatMulSiluMulLaunch launch = {.x = x.As<void>(),
+                                        .x_stride = k,
+                                        .w = w.As<void>(),
+                                        .out = out.As<void>(),
+                                        .out_stride = cols,
+                                        .rows = rows,
+                                        .cols = cols,
+                                        .k = k};
+    return {"matmul rows, silu, mul", absl::StrCat(rows, " x ", k, " by 2 x ", cols),
+            MatMulSiluMulFloor(rows, cols, k),
+            CountOf([&] { LaunchMatMulSiluMul(launch, DType::kF16, nullptr); }), ""};
+  }
+
   static QuantizedView Quantized(Memory& values, Memory& groups, int n, int k, int bits) {
     return {.values = values.As<void>(),
             .groups = groups.As<uint32_t>(),
@@ -117,6 +132,20 @@ class CountedLaunches : public ::testing::Test {
             absl::StrCat(rows, " x ", k, " by ", n),
             QuantizedMatMulFloor(rows, n, k, bits, 128, false),
             CountOf([&] { LaunchQuantizedMatMul(launch, bits, DType::kF16, nullptr); }), ""};
+  }
+  static Counted QuantizedMatMulSiluMul(int rows, int cols, int k, int bits) {
+    Memory x(int64_t{2} * rows * k), values(int64_t{2} * cols * k * bits / 8),
+        groups(int64_t{8} * cols * k), out(int64_t{2} * rows * cols);
+    const QuantizedMatMulSiluMulLaunch launch = {.x = x.As<void>(),
+                                                 .x_stride = k,
+                                                 .w = Quantized(values, groups, 2 * cols, k, bits),
+                                                 .out = out.As<void>(),
+                                                 .out_stride = cols,
+                                                 .rows = rows};
+    return {absl::StrCat("quantized rows, ", bits, " bits, silu, mul"),
+            absl::StrCat(rows, " x ", k, " by 2 x ", cols),
+            QuantizedMatMulSiluMulFloor(rows, cols, k, bits, 128),
+            CountOf([&] { LaunchQuantizedMatMulSiluMul(launch, bits, DType::kF16, nullptr); }), ""};
   }
   static Counted Dequantize(int n, int k, int bits) {
     Memory values(int64_t{n} * k * bits / 8), groups(int64_t{4} * n * k), out(int64_t{2} * n * k);
