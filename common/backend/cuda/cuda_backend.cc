@@ -366,6 +366,8 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .partials = partials_,
       .counters = counters_,
       .totals = totals_,
+      .tile_stages = TileStages(pool.head_dim, runtime_->properties().kernel_capability,
+                                runtime_->properties().shared_bytes),
   };
   LaunchAttentionSplit(launch, pool.dtype, cuda.split_items, stream_);
   launch.items = cuda.d_tile_items;

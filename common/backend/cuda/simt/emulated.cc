@@ -136,7 +136,8 @@ void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel)
       << threads << " threads a block";
   BATON_CHECK(grid.x > 0 && grid.y > 0 && grid.z > 0) << "an empty grid";
   BATON_CHECK(grid.y <= 65'535 && grid.z <= 65'535) << "a grid of " << grid.y << " x " << grid.z;
-  BATON_CHECK_LE(shared_bytes, size_t{48} << 10);
+  BATON_CHECK_LE(shared_bytes,
+                 options.compute_capability < 80 ? kSharedBytesUnasked : kMostSharedBytes);
   order_.seed(options.seed);
   grid_ = grid;
   threads_ = threads;

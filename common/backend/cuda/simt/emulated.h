@@ -10,6 +10,8 @@
 #include <cmath>
 #include <functional>
 
+#include "common/base/check.h"
+
 #define BATON_KERNEL(threads) inline void
 #define BATON_KERNEL_RESIDENT(threads, blocks) inline void
 #define BATON_DEVICE inline
@@ -128,6 +130,11 @@ template <int kPending>
 void CopyAsyncWait() {
   emulated::CopyAsyncWait(kPending);
 }
+
+inline void NotBeforeSm80() {
+  BATON_CHECK(emulated::GetOptions().compute_capability >= 80) << "launched on sm_75";
+}
+inline bool CopiesAreAsync() { return emulated::GetOptions().compute_capability >= 80; }
 
 template <class T>
 T ShuffleXor(T value, int lane_mask) {
