@@ -7,7 +7,6 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "decode_worker/response.h"
-#include "decode_worker/step_entry.h"
 #include "decode_worker/transfer_request.h"
 
 namespace baton::decode_worker {
@@ -132,6 +131,7 @@ void DecodeLoop::Run() {
 void DecodeLoop::EndAll() {
   draining_ = true;
   while (!calls_.empty()) EndCall(calls_.begin()->second, Draining());
+  while (!flights_.empty()) Land();
   // Those that have committed, too: a peer need not end its stream.
   for (const auto& [number, call] : open_transfers_) call->Cancel();
   // Blocks are freed only after their last writer has stopped, channels after their last call.
@@ -306,61 +306,6 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
   FillTimings(*call, now, news);
   Send(*call, std::move(news));
   scheduler_.Commit(*sequence);
-}
-
-bool DecodeLoop::Step() {
-  const StepPlan plan = scheduler_.PlanStep(prompt_budget_.Tokens());
-  if (scheduler_.preemption_count() > preemptions_told_) {
-    metrics_.Preempted(scheduler_.preemption_count() - preemptions_told_);
-    preemptions_told_ = scheduler_.preemption_count();
-  }
-  for (const auto& [sequence, tokens] : plan.found) {
-    metrics_.PrefixCache(0, tokens);  // asked for at the admission
-    if (!sequence->call->answered) sequence->call->transfer.cached_prompt_tokens += tokens;
-  }
-  if (plan.chunks.empty()) return plan.preempted;
-  const absl::Duration begin = clock_.SinceStart();
-  if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);
-  engine::Batch batch;
-  std::vector<std::shared_ptr<Call>> calls;
-  int decoding = 0;
-  int prompt_tokens = 0;
-  for (const Chunk& chunk : plan.chunks) {
-    batch.entries.push_back(MakeEntry(chunk));
-    calls.push_back(chunk.sequence->call);
-    const int tokens = chunk.end - chunk.begin;
-    decoding += tokens == 1 ? 1 : 0;
-    // One token may be the last of a prompt. More are one, or what a preempted answer had.
-    const bool of_prompt = tokens > 1 || chunk.begin < chunk.sequence->call->request_tokens;
-    prompt_tokens += of_prompt ? tokens : 0;
-  }
-  std::vector<engine::StepResult> results = engine_.Step(batch);
-  const absl::Duration took = clock_.SinceStart() - begin;
-  prompt_budget_.Stepped(batch.rows() - decoding, decoding, took);
-  metrics_.Stepped(took, static_cast<int>(plan.chunks.size()));
-  step_times_.Took(plan.chunks, took);
-  if (decoding == 0) estimate_.Prefilled(batch.rows(), took);
-  metrics_.PrefilledHere(prompt_tokens);
-  // First, since results may add and remove sequences.
-  for (const Chunk& chunk : plan.chunks) scheduler_.Computed(chunk);
-  for (size_t i = 0; i < plan.chunks.size(); ++i) {
-    Call& call = *calls[i];
-    // Another choice's result may have ended it, and with it the sequence.
-    if (!calls_.contains(call.id)) continue;
-    if (call.beams == nullptr || !plan.chunks[i].draws()) {
-      TakeResult(plan.chunks[i], results[i]);
-      continue;
-    }
-    std::vector<engine::StepResult*> of_beams;
-    std::vector<Sequence*> beams;
-    for (; i < plan.chunks.size() && calls[i].get() == &call; ++i) {
-      of_beams.push_back(&results[i]);
-      beams.push_back(plan.chunks[i].sequence);
-    }
-    --i;
-    AdvanceBeams(call, std::move(of_beams), std::move(beams));
-  }
-  return true;
 }
 
 void DecodeLoop::Send(Call& call, DecodeResponse response) {

@@ -3,6 +3,7 @@
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -84,7 +85,22 @@ class DecodeLoop {
   void OnFirstToken(uint64_t id, const transfer::FirstToken& first);
   void OnTransferEnd(uint64_t id, const absl::Status& status,
                      const transfer::TransferSummary& summary);
+  // A step that is under way.
+  struct Flight {
+    std::vector<std::shared_ptr<Call>> calls;  // of its chunks
+    int rows = 0;
+    int decoding = 0;       // chunks of one token
+    int prompt_tokens = 0;  // or of what a preempted answer had
+    absl::Duration begin;
+    bool ahead = false;  // launched; else it is over, and these are
+    std::vector<engine::StepResult> results;
+  };
+
+  // Launches what is to be launched, and waits for the oldest step. False: there is none.
   bool Step();
+  StepPlan PlanStep();
+  void Launch(const StepPlan& plan);
+  void Land();
   void TakeResult(const Chunk& chunk, engine::StepResult& result);
   // False: an error, which has ended the call.
   bool CollectPromptLogprobs(Call& call, engine::StepResult& result);
@@ -115,6 +131,8 @@ class DecodeLoop {
   absl::Duration taken_in_at_;
   HostKv host_kv_;
   DecodeScheduler scheduler_;
+  std::deque<Flight> flights_;                       // as the scheduler's
+  absl::Duration landed_at_;                         // the last step
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id
   uint64_t last_sequence_id_ = 0;
   // Prefill calls not closed yet, by a number of ours. Kept here, too, so that their last

@@ -30,6 +30,7 @@ void DecodeScheduler::Keep(Sequence& sequence) {
   kv::Match match = cache_->MatchPrefix(sequence.call->root, computed, sequence.computed_tokens);
   const std::vector<kv::BlockId>& own = sequence.blocks.ids();
   if (std::equal(match.blocks.ids().begin(), match.blocks.ids().end(), own.begin())) return;
+  HoldBlocks(LastFlightOf(sequence), sequence);
   kv::BlockLease rest = sequence.blocks.SplitAt(match.blocks.size());
   sequence.blocks = std::move(match.blocks);
   sequence.blocks.Append(std::move(rest));
@@ -61,6 +62,7 @@ bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
 }
 
 StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens) {
+  BATON_CHECK(flights_.empty()) << "a step is under way";
   StepPlan plan;
   dropped_.clear();
   const int64_t preemptions = preemption_count_;
@@ -241,6 +243,7 @@ Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence
 std::unique_ptr<Sequence> DecodeScheduler::TakeInside(Sequence& sequence) {
   auto node = inside_.extract(sequence.Rank());
   BATON_CHECK(!node.empty() && node.mapped().get() == &sequence) << "sequence " << sequence.id;
+  LeaveFlights(sequence);
   return std::move(node.mapped());
 }
 

@@ -22,10 +22,12 @@
 #define BATON_DECODE_WORKER_SCHEDULER_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,8 @@ struct Chunk {
   Sequence* sequence = nullptr;
   int begin = 0;
   int end = 0;
+  // Not negative: its one token is the draw of that chunk of the step before, which is under way.
+  int drawn_by = -1;
   bool draws() const { return end == static_cast<int>(sequence->tokens.size()); }
 };
 
@@ -106,6 +110,16 @@ class DecodeScheduler {
   // What to compute now; may preempt. Empty if nothing runs. Of prompts at most so many tokens, 1
   // or more, besides what max_num_batched_tokens allows.
   StepPlan PlanStep(int max_prompt_tokens = std::numeric_limits<int>::max());
+  // The step behind the one that is under way, planned as if each of its draws were a token that
+  // ends nothing. Nothing if it is better to wait for that step: it is not all draws of one token,
+  // somebody else is to join, or only a preemption could make room.
+  std::optional<StepPlan> PlanAhead();
+  // A step begins; the first that began has ended: its chunks, without a sequence where that left
+  // meanwhile. Blocks of a sequence that leaves stay taken until no step under way looks at them.
+  // REQUIRES: PlanStep is called while none is under way, PlanAhead while one is.
+  void Launched(const StepPlan& plan);
+  std::vector<Chunk> Landed();
+  int steps_under_way() const { return static_cast<int>(flights_.size()); }
   void Computed(const Chunk& chunk);
   // Another choice that goes on from where `parent` is; it shares the blocks. `sequence` has id,
   // call, tokens and sampling.
@@ -142,6 +156,11 @@ class DecodeScheduler {
     int requests = 0;
     int64_t tokens = 0;
   };
+  // A step that is under way.
+  struct Flight {
+    std::vector<Chunk> chunks;
+    std::vector<kv::BlockLease> held;  // that its chunks' sequences have no more
+  };
 
   int BlocksFor(int64_t tokens) const;
   bool IsLong(const Sequence& sequence) const;
@@ -172,6 +191,12 @@ class DecodeScheduler {
   void PreemptCall(Call& call);
   void Keep(Sequence& sequence);
   std::unique_ptr<Sequence> TakeInside(Sequence& sequence);
+  // The youngest step with a chunk of the sequence, or null.
+  Flight* LastFlightOf(const Sequence& sequence);
+  // The sequence's blocks stay taken until the step is over, if there is one. It has the blocks of
+  // older steps, too.
+  static void HoldBlocks(Flight* flight, const Sequence& sequence);
+  void LeaveFlights(const Sequence& sequence);
   void Forget(const Sequence& sequence);
 
   const SchedulerOptions options_;
@@ -184,6 +209,7 @@ class DecodeScheduler {
   std::map<std::string, TenantUse> tenants_;
   std::map<uint64_t, int> call_sizes_;              // sequences of each call, by id
   std::vector<std::unique_ptr<Sequence>> dropped_;  // by the step being planned
+  std::deque<Flight> flights_;                      // oldest first
   uint64_t submissions_ = 0;
   int64_t preemption_count_ = 0;
 };

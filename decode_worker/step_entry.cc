@@ -32,4 +32,23 @@ engine::BatchEntry MakeEntry(const Chunk& chunk) {
   return entry;
 }
 
+engine::BatchEntry MakeEntryAhead(const Chunk& chunk) {
+  static const int32_t unknown = 0;
+  const Sequence& sequence = *chunk.sequence;
+  const Call& call = *sequence.call;
+  engine::BatchEntry entry;
+  entry.tokens = absl::MakeConstSpan(&unknown, 1);
+  entry.drawn_by = chunk.drawn_by;
+  entry.context = chunk.begin;
+  entry.blocks = sequence.blocks.ids();
+  entry.sample = true;
+  entry.sampling = &sequence.sampling;
+  entry.history.tokens = sequence.tokens;
+  entry.history.prompt_tokens = call.prompt_tokens;
+  if (sequence.generated_tokens() + 1 < call.min_tokens) {
+    entry.history.suppressed = call.stop_token_ids;
+  }
+  return entry;
+}
+
 }  // namespace baton::decode_worker

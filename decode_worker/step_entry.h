@@ -10,6 +10,9 @@ namespace baton::decode_worker {
 // Refers to the chunk's sequence and its call, which must stay as they are until the step is over.
 engine::BatchEntry MakeEntry(const Chunk& chunk);
 
+// The same of PlanAhead's chunks.
+engine::BatchEntry MakeEntryAhead(const Chunk& chunk);
+
 }  // namespace baton::decode_worker
 
 #endif  // BATON_DECODE_WORKER_STEP_ENTRY_H_

@@ -20,6 +20,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -53,6 +54,26 @@ class RopeTable {
 class DeviceBatch {
  public:
   virtual ~DeviceBatch() = default;
+};
+
+// A DeviceBatch and the rows that the step's tensors have: the batch's own, then padding.
+struct PaddedBatch {
+  std::unique_ptr<DeviceBatch> batch;
+  int rows = 0;
+};
+
+// Has the device repeat what one decode step enqueued for later ones (a CUDA graph), which costs
+// the host one call. Thread: as Backend, which outlives it, as does all that was enqueued.
+class StepRecorder {
+ public:
+  virtual ~StepRecorder() = default;
+  // In place of Backend::Upload, for batches of one row a sequence, all of them logit rows. Padding
+  // rows touch no KV; what they compute is nobody's. Null: not this batch; use Upload.
+  virtual PaddedBatch Upload(const RaggedBatch& batch) = 0;
+  // Calls `enqueue`, or has the device do what an earlier call enqueued for a batch of as many
+  // rows. REQUIRES: `batch` is from the last Upload; what is enqueued are Backend's operations but
+  // Sample and copies, the same for the same number of rows.
+  virtual void Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) = 0;
 };
 
 // A point in the compute stream. Destroyed on any thread, before its backend.
@@ -134,7 +155,10 @@ struct SampleRow {
   uint32_t choice = 0;
   uint64_t position = 0;
   // Ids without a logit are ignored in all of these. Host memory, valid for the call.
-  absl::Span<const int32_t> tokens;                        // the prompt, then the answer so far
+  absl::Span<const int32_t> tokens;  // the prompt, then the answer so far
+  // Not negative: the answer's last token is not in `tokens`; it is the one that was drawn for this
+  // row of the last batch uploaded with RaggedBatch.drawn.
+  int drawn_row = -1;
   int prompt_tokens = 0;                                   // of `tokens`
   absl::Span<const int32_t> suppressed;                    // in any order, perhaps repeated
   absl::Span<const std::pair<int32_t, float>> logit_bias;  // by id, each once
@@ -201,6 +225,8 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
+  // Null: nothing would be gained.
+  virtual std::unique_ptr<StepRecorder> MakeStepRecorder() { return nullptr; }
   virtual std::unique_ptr<Event> RecordEvent() = 0;
   // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the
   // pool's zeroing.
@@ -235,15 +261,21 @@ class Backend {
   }
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;
-  // Whether Sample can be called.
+  // Whether tokens can be drawn here.
   virtual bool samples_on_device() const { return false; }
-  // For each row the choice that model::Sample makes of equal logits: the first token_count columns
-  // of f32 logits [logit_rows, >= token_count], which stay as they are. Several rows may name one
-  // logit row. Waits. REQUIRES: as many outcomes as rows, at most StepLimits' max_logit_rows.
-  virtual void Sample(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
-                      absl::Span<SampleOutcome> outcomes) {
+  // Enqueues, for each row, the choice that model::Sample makes of equal logits: the first
+  // token_count columns of f32 logits [logit_rows, >= token_count], which stay as they are. Several
+  // rows may name one logit row. REQUIRES: at most StepLimits' max_logit_rows rows; not more than
+  // kMaxDraws enqueued and not collected.
+  virtual void EnqueueSample(const Tensor& logits, int64_t token_count,
+                             absl::Span<const SampleRow> rows) {
     BATON_CHECK(false) << "this backend draws no tokens";
   }
+  // Waits for the first that was enqueued and not collected. REQUIRES: as many outcomes as rows.
+  virtual void CollectSample(absl::Span<SampleOutcome> outcomes) {
+    BATON_CHECK(false) << "this backend draws no tokens";
+  }
+  static constexpr int kMaxDraws = 2;
   // Copies whole blocks, all layers: target[i] = source[i]. For copy-on-write.
   virtual void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                           absl::Span<const int32_t> targets) = 0;

@@ -91,12 +91,18 @@ struct SequenceRows {
   absl::Span<const int32_t> blocks;  // covers context + row_count tokens
 };
 
+inline constexpr int32_t kNotDrawn = -1;
+
 // A step's rows: prefill chunks and single decode tokens alike. Rows of all sequences are
 // contiguous and in order. Host memory, valid for the call that takes it.
 struct RaggedBatch {
   absl::Span<const int32_t> tokens;  // [rows]
   absl::Span<const SequenceRows> sequences;
   absl::Span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
+  // Rows whose token the host does not know yet: that which row drawn[r] of the last
+  // Backend::EnqueueSample draws stands for tokens[r], which is any id; kNotDrawn: the host does.
+  // Empty: it knows all.
+  absl::Span<const int32_t> drawn = {};
 };
 
 }  // namespace baton::backend

@@ -15,7 +15,10 @@ namespace baton::engine {
 // One sequence's share of a step. What spans and pointers refer to must stay valid until Step
 // returns.
 struct BatchEntry {
-  absl::Span<const int32_t> tokens;      // to compute now, 1 or more
+  absl::Span<const int32_t> tokens;  // to compute now, 1 or more
+  // Not negative: the entry of the step launched before, not collected yet, whose draw is the last
+  // of `tokens`, which holds any id there; and history.tokens lacks it.
+  int drawn_by = -1;
   int context = 0;                       // tokens before them, whose KV is in `blocks`
   absl::Span<const kv::BlockId> blocks;  // covers context + tokens.size() tokens
   bool sample = false;                   // draw the token behind the last of `tokens`

@@ -14,7 +14,7 @@ bool DeviceDraws::Suffice(const BatchEntry& entry, int row) {
          entry.beam_candidates == 0 && !entry.sampling->logprobs;
 }
 
-void DeviceDraws::Add(const BatchEntry& entry, int logit_row, StepResult& result) {
+void DeviceDraws::Add(const BatchEntry& entry, int logit_row, int batch_row, StepResult& result) {
   BATON_CHECK_GE(entry.draws, 1);
   const model::SamplingParams& params = *entry.sampling;
   if (absl::Status status = model::Validate(params); !status.ok()) {
@@ -35,11 +35,23 @@ void DeviceDraws::Add(const BatchEntry& entry, int logit_row, StepResult& result
                      .choice = params.choice + static_cast<uint32_t>(i),
                      .position = static_cast<uint64_t>(entry.context) + entry.tokens.size(),
                      .tokens = entry.history.tokens,
+                     .drawn_row = entry.drawn_by >= 0 ? batch_row : -1,
                      .prompt_tokens = entry.history.prompt_tokens,
                      .suppressed = entry.history.suppressed,
                      .logit_bias = params.logit_bias});
-    draws_.push_back({&entry, &result});
+    draws_.push_back({entry.history.suppressed.size(), &result});
   }
+}
+
+void DeviceDraws::Enqueue(backend::Backend& backend, const backend::Tensor& logits,
+                          int64_t token_count) {
+  if (!rows_.empty()) backend.EnqueueSample(logits, token_count, rows_);
+}
+
+bool DeviceDraws::Collect(backend::Backend& backend) {
+  outcomes_.assign(rows_.size(), {});
+  if (!rows_.empty()) backend.CollectSample(absl::MakeSpan(outcomes_));
+  return FinishAll();
 }
 
 bool DeviceDraws::Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
@@ -50,8 +62,13 @@ bool DeviceDraws::Run(backend::Backend& backend, const backend::Tensor& logits, 
   const absl::Span<backend::SampleOutcome> outcomes = absl::MakeSpan(outcomes_);
   for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(rows_a_call)) {
     const size_t count = std::min(rows.size() - begin, static_cast<size_t>(rows_a_call));
-    backend.Sample(logits, token_count, rows.subspan(begin, count), outcomes.subspan(begin, count));
+    backend.EnqueueSample(logits, token_count, rows.subspan(begin, count));
+    backend.CollectSample(outcomes.subspan(begin, count));
   }
+  return FinishAll();
+}
+
+bool DeviceDraws::FinishAll() {
   for (size_t i = 0; i < draws_.size(); ++i) Finish(draws_[i], outcomes_[i]);
   rows_.clear();
   draws_.clear();
@@ -69,7 +86,7 @@ void DeviceDraws::Finish(const Draw& draw, const backend::SampleOutcome& outcome
       draw.result->tokens = model::NonFiniteLogits(outcome.token_id, outcome.bad_logit);
       break;
     case backend::SampleOutcome::Kind::kNoTokenLeft:
-      draw.result->tokens = model::NoTokenLeft(draw.entry->history);
+      draw.result->tokens = model::NoTokenLeft(draw.suppressed);
       break;
   }
 }

@@ -17,19 +17,28 @@ class DeviceDraws {
   // Whether all that is wanted of this row of the entry are tokens.
   static bool Suffice(const BatchEntry& entry, int row);
 
-  // `entry` and `result` must live until Run. logit_row: of the tensor that Run is given.
-  void Add(const BatchEntry& entry, int logit_row, StepResult& result);
-  // Sets the results' tokens, to what model::SampleMany gives of the first token_count logits, in
-  // as few calls as rows_a_call allows, and forgets what was added. False if there was nothing.
+  // `result` must live until Collect. logit_row: of the tensor that Enqueue is given; batch_row: of
+  // the step.
+  void Add(const BatchEntry& entry, int logit_row, int batch_row, StepResult& result);
+  // Enqueues what was added. What the entries refer to is not looked at any more.
+  // REQUIRES: at most StepLimits' max_logit_rows draws, not collected yet.
+  void Enqueue(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count);
+  // Waits, sets the results' tokens to what model::SampleMany gives of the first token_count
+  // logits, and forgets what was added. False if there was nothing.
+  bool Collect(backend::Backend& backend);
+  // Both, in as few calls of the backend as rows_a_call allows.
   bool Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
            int rows_a_call);
 
+  size_t size() const { return rows_.size(); }
+
  private:
   struct Draw {
-    const BatchEntry* entry;
+    size_t suppressed;  // tokens of the entry's history
     StepResult* result;
   };
-  void Finish(const Draw& draw, const backend::SampleOutcome& outcome);
+  static void Finish(const Draw& draw, const backend::SampleOutcome& outcome);
+  bool FinishAll();
 
   std::vector<backend::SampleRow> rows_;
   std::vector<Draw> draws_;  // one a row

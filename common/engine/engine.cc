@@ -1,6 +1,7 @@
 #include "common/engine/engine.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -23,6 +24,9 @@ class ModelEngine final : public Engine {
  public:
   absl::Status Initialize(const EngineOptions& options);
   std::vector<StepResult> Step(const Batch& batch, model::LayerObserver* observer) override;
+  bool RunsAhead(const Batch& batch) const override;
+  void Launch(const Batch& batch) override;
+  std::vector<StepResult> Collect() override;
   void CopyBlocks(absl::Span<const kv::BlockId> sources,
                   absl::Span<const kv::BlockId> targets) override {
     backend_->CopyBlocks(pool_, sources, targets);
@@ -51,9 +55,19 @@ class ModelEngine final : public Engine {
     int row;  // of the entry
   };
 
+  // A step that is under way.
+  struct Launched {
+    std::vector<StepResult> results;
+    DeviceDraws draws;
+    std::vector<int> draw_of;  // each entry's, by number; -1: none
+    std::unique_ptr<backend::Event> end;
+  };
+
   absl::Status MakeBackend(const EngineOptions& options);
   absl::Status PlanMemory(const EngineOptions& options);
   absl::Status MakePool(const EngineOptions& options);
+  // Enqueues the forward pass; wanted_ has the rows of its logits.
+  backend::Tensor Forward(const Batch& batch, model::LayerObserver* observer);
   void AddEntry(const BatchEntry& entry, size_t index);
   // What is wanted of row `wanted` - `first` of `logits`: now, which returns true, or when draws_
   // run.
@@ -74,11 +88,13 @@ class ModelEngine final : public Engine {
   bool has_arena_ = false;  // the plan bounds what fits
   // Scratch of Step, kept to avoid allocation.
   std::vector<int32_t> tokens_;
+  std::vector<int32_t> drawn_;  // of tokens_, or empty
   std::vector<backend::SequenceRows> sequences_;
   std::vector<int32_t> logit_rows_;
   std::vector<WantedRow> wanted_;  // one a logit row
   std::vector<float> logits_;      // of one row
   DeviceDraws draws_;
+  std::deque<Launched> launched_;  // oldest first; draws refer to results
 };
 
 absl::Status ModelEngine::Initialize(const EngineOptions& options) {
@@ -165,8 +181,9 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserver* observer) {
+backend::Tensor ModelEngine::Forward(const Batch& batch, model::LayerObserver* observer) {
   tokens_.clear();
+  drawn_.clear();
   sequences_.clear();
   logit_rows_.clear();
   wanted_.clear();
@@ -176,10 +193,51 @@ std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserv
   BATON_CHECK_LE(sequences_.size(), static_cast<size_t>(max_num_seqs_));
   backend::RaggedBatch ragged;
   ragged.tokens = tokens_;
+  ragged.drawn = drawn_;
   ragged.sequences = sequences_;
   ragged.logit_rows = logit_rows_;
-  backend::Tensor logits = transformer_->Forward(ragged, pool_, observer);
+  return transformer_->Forward(ragged, pool_, observer);
+}
 
+bool ModelEngine::RunsAhead(const Batch& batch) const {
+  return backend_->samples_on_device() &&
+         std::all_of(batch.entries.begin(), batch.entries.end(), [](const BatchEntry& entry) {
+           if (entry.prompt_logprobs) return false;
+           const int last = static_cast<int>(entry.tokens.size()) - 1;
+           return !entry.sample || (entry.draws == 1 && DeviceDraws::Suffice(entry, last) &&
+                                    model::Validate(*entry.sampling).ok());
+         });
+}
+
+void ModelEngine::Launch(const Batch& batch) {
+  BATON_CHECK_LT(launched_.size(), size_t{kMaxLaunched});
+  BATON_CHECK(RunsAhead(batch));
+  const backend::Tensor logits = Forward(batch, nullptr);
+  Launched& step = launched_.emplace_back();
+  step.results.resize(batch.entries.size());
+  step.draw_of.assign(batch.entries.size(), -1);
+  for (size_t i = 0; i < wanted_.size(); ++i) {
+    const size_t entry = wanted_[i].entry;
+    step.draw_of[entry] = static_cast<int>(step.draws.size());
+    step.draws.Add(batch.entries[entry], static_cast<int>(i), logit_rows_[i], step.results[entry]);
+  }
+  step.draws.Enqueue(*backend_, logits, config_.token_count);
+  step.end = backend_->RecordEvent();
+}
+
+std::vector<StepResult> ModelEngine::Collect() {
+  BATON_CHECK(!launched_.empty());
+  Launched& step = launched_.front();
+  step.draws.Collect(*backend_);
+  step.end->Wait();
+  std::vector<StepResult> results = std::move(step.results);
+  launched_.pop_front();
+  return results;
+}
+
+std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserver* observer) {
+  BATON_CHECK(launched_.empty()) << "a step is under way";
+  backend::Tensor logits = Forward(batch, observer);
   std::vector<StepResult> results(batch.entries.size());
   // Padding rows of the embedding (ids that the tokenizer lacks) are never drawn.
   logits_.resize(config_.token_count);
@@ -204,7 +262,8 @@ bool ModelEngine::UseRow(size_t wanted, size_t first, const backend::Tensor& log
   const BatchEntry& entry = batch.entries[index];
   const size_t logit_row = wanted - first;
   if (backend_->samples_on_device() && DeviceDraws::Suffice(entry, row)) {
-    draws_.Add(entry, static_cast<int>(logit_row), results[index]);
+    draws_.Add(entry, static_cast<int>(logit_row), sequences_[index].first_row + row,
+               results[index]);
     return false;
   }
   const float* source =
@@ -229,6 +288,17 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   rows.blocks = entry.blocks;
   sequences_.push_back(rows);
   tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end());
+  if (entry.drawn_by >= 0) {
+    // Two may be under way: the one before this is the last.
+    BATON_CHECK(!launched_.empty());
+    const std::vector<int>& draw_of = launched_.back().draw_of;
+    BATON_CHECK_LT(entry.drawn_by, static_cast<int>(draw_of.size()));
+    BATON_CHECK_GE(draw_of[static_cast<size_t>(entry.drawn_by)], 0);
+    drawn_.resize(tokens_.size(), backend::kNotDrawn);
+    drawn_.back() = draw_of[static_cast<size_t>(entry.drawn_by)];
+  } else if (!drawn_.empty()) {
+    drawn_.resize(tokens_.size(), backend::kNotDrawn);
+  }
   const int targets = entry.prompt_logprobs ? static_cast<int>(entry.targets.size()) : 0;
   for (int row = 0; row < count; ++row) {
     if (row >= targets && !(entry.sample && row == count - 1)) continue;
@@ -257,6 +327,12 @@ void ModelEngine::UseLogits(const BatchEntry& entry, int row, StepResult& result
 }
 
 }  // namespace
+
+void Engine::Launch(const Batch&) { BATON_CHECK(false) << "this engine does not run ahead"; }
+std::vector<StepResult> Engine::Collect() {
+  BATON_CHECK(false) << "this engine does not run ahead";
+  return {};
+}
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Load(const EngineOptions& options) {
   auto engine = std::make_unique<ModelEngine>();

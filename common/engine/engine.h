@@ -62,8 +62,18 @@ class Engine {
   // REQUIRES: 1 <= rows <= max_num_batched_tokens, at most max_num_seqs entries.
   virtual std::vector<StepResult> Step(const Batch& batch,
                                        model::LayerObserver* observer = nullptr) = 0;
-  // Copies whole blocks, all layers: targets[i] = sources[i]. For copy-on-write. This and WriteBlocks
-  // wait where kv_pool().copier is another way to the blocks.
+  // The same in two halves, where RunsAhead: Launch returns when the step is enqueued, and Collect
+  // waits for the first step that was launched and not collected. So the host can launch the next
+  // step before it knows this one's tokens (BatchEntry.drawn_by), and works while the device does.
+  // What `batch` refers to need not live longer than Launch. Between a Launch and its Collect the
+  // step writes to its blocks; all that this interface enqueues comes behind, but a copier's writes
+  // do not. REQUIRES: at most kMaxLaunched steps are launched and not collected; no Step meanwhile.
+  virtual bool RunsAhead(const Batch& batch) const { return false; }
+  virtual void Launch(const Batch& batch);
+  virtual std::vector<StepResult> Collect();
+  static constexpr int kMaxLaunched = 2;
+  // Copies whole blocks, all layers: targets[i] = sources[i]. For copy-on-write. This and
+  // WriteBlocks wait where kv_pool().copier is another way to the blocks.
   virtual void CopyBlocks(absl::Span<const kv::BlockId> sources,
                           absl::Span<const kv::BlockId> targets) = 0;
   // Whole blocks, all layers, to and from host memory: block after block of

@@ -175,7 +175,7 @@ absl::StatusOr<Row> Adjusted(const Row& raw, const SamplingParams& params,
   AdjustLogits(params, history, absl::MakeSpan(adjusted));
   const absl::StatusOr<int32_t> highest = Highest(adjusted);
   // Finite logits stay finite: only suppression can have done it.
-  if (!highest.ok()) return NoTokenLeft(history);
+  if (!highest.ok()) return NoTokenLeft(history.suppressed.size());
   return Row{adjusted, *highest};
 }
 
@@ -286,10 +286,10 @@ absl::Status NonFiniteLogits(int32_t token_id, float logit) {
                                 : absl::StrCat("the logit of token ", token_id, " is ", logit));
 }
 
-absl::Status NoTokenLeft(const SamplingHistory& history) {
-  return MakeError(absl::StatusCode::kInvalidArgument, "NO_TOKEN_LEFT",
-                   absl::StrCat("the ", history.suppressed.size(),
-                                " suppressed token ids are all that could be drawn"));
+absl::Status NoTokenLeft(size_t suppressed) {
+  return MakeError(
+      absl::StatusCode::kInvalidArgument, "NO_TOKEN_LEFT",
+      absl::StrCat("the ", suppressed, " suppressed token ids are all that could be drawn"));
 }
 
 absl::Status Validate(const SamplingParams& params) {

@@ -101,7 +101,7 @@ absl::StatusOr<SampledToken> LogprobsOf(absl::Span<const float> logits, int32_t 
 // The errors above, for those who draw on a device. token_id: of the first logit that is NaN or
 // +inf; -1 if all are -inf.
 absl::Status NonFiniteLogits(int32_t token_id, float logit);
-absl::Status NoTokenLeft(const SamplingHistory& history);
+absl::Status NoTokenLeft(size_t suppressed);
 
 }  // namespace baton::model
 

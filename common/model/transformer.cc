@@ -62,12 +62,19 @@ class DenseTransformer final : public Transformer {
   absl::Status AllocateWorkspaces();
   void CheckBatch(const backend::RaggedBatch& batch, const backend::KvPool& pool) const;
   void AwaitLastStep();
+  // The batch on the device, and the rows of the step's tensors. Recorded steps have padding.
+  int64_t Upload(const backend::RaggedBatch& batch, bool may_record, bool* records);
   // Norm, q, k and v of all rows; k and v go to the pool.
   void WriteKv(int layer, const Rows& rows, const backend::KvPool& pool);
   // Attention, output, norm and feed-forward; leaves what is to be added to the residual in delta_.
   void AttendAndFeedForward(int layer, const Rows& rows, const backend::KvPool& pool);
+  // All of the step but its uploads: of `count` rows, of which KeepLogitRows keeps some. `many`:
+  // more logit rows than logits_ holds, for MoreLogits.
+  void Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool, int64_t count,
+               bool many, LayerObserver* observer);
   // The rows whose logits are wanted, as a batch of single tokens, with residual and q gathered.
   Rows KeepLogitRows(const backend::RaggedBatch& batch, const Rows& all);
+  Tensor LogitsView(int64_t count);
   // lm_head of `count` rows of normed_.
   Tensor LogitsOfNormed(int64_t first, int64_t count);
 
@@ -88,6 +95,10 @@ class DenseTransformer final : public Transformer {
   std::unique_ptr<backend::DeviceBatch> all_rows_;
   std::unique_ptr<backend::DeviceBatch> logit_rows_;
   std::unique_ptr<backend::Event> step_end_;
+
+  // Null where the backend has none. Its steps are of one pool.
+  std::unique_ptr<backend::StepRecorder> recorder_;
+  const std::byte* recorded_pool_ = nullptr;
 };
 
 absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
@@ -100,6 +111,7 @@ absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
                     absl::StrCat("workspaces for ", options_.max_batch_tokens, " batch tokens and ",
                                  options_.max_logit_rows, " logit rows"));
   }
+  recorder_ = backend_.MakeStepRecorder();
   return absl::OkStatus();
 }
 
@@ -190,7 +202,7 @@ void DenseTransformer::AttendAndFeedForward(int layer, const Rows& rows,
 
 DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatch& batch,
                                                        const Rows& all) {
-  if (batch.logit_rows.size() == batch.tokens.size()) return all;
+  if (batch.logit_rows.size() == batch.tokens.size()) return all;  // and the padding, if any
   std::vector<int32_t> tokens;
   std::vector<backend::SequenceRows> sequences;
   std::vector<int32_t> rows;
@@ -216,17 +228,26 @@ DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatc
   return kept;
 }
 
-Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
-                                 LayerObserver* observer) {
-  CheckBatch(batch, pool);
-  AwaitLastStep();
-  all_rows_.reset();  // at most two live at a time
+int64_t DenseTransformer::Upload(const backend::RaggedBatch& batch, bool may_record,
+                                 bool* records) {
+  *records = false;
+  all_rows_.reset();  // at most so many live at a time
   logit_rows_.reset();
+  if (may_record) {
+    backend::PaddedBatch padded = recorder_->Upload(batch);
+    if (padded.batch != nullptr) {
+      *records = true;
+      all_rows_ = std::move(padded.batch);
+      return padded.rows;
+    }
+  }
   all_rows_ = backend_.Upload(batch);
-  const int64_t count = static_cast<int64_t>(batch.tokens.size());
+  return static_cast<int64_t>(batch.tokens.size());
+}
+
+void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend::KvPool& pool,
+                               int64_t count, bool many, LayerObserver* observer) {
   const int64_t d = config_.hidden_dim;
-  const bool many = batch.logit_rows.size() > static_cast<size_t>(options_.max_logit_rows);
-  many_logit_rows_.clear();
   Rows rows = {
       .batch = all_rows_.get(), .count = count, .residual = residual_.View(count, d), .q = {}};
   backend_.Embed(*rows.batch, weights_.embedding, rows.residual);
@@ -241,29 +262,54 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
     if (is_last && !batch.logit_rows.empty() && !many) rows = KeepLogitRows(batch, rows);
     if (!is_last || !batch.logit_rows.empty()) AttendAndFeedForward(layer, rows, pool);
   }
-  const int64_t logit_count = static_cast<int64_t>(batch.logit_rows.size());
-  if (logit_count > 0) {
-    backend_.AddRmsNorm(rows.residual, delta_.View(rows.count, d), *weights_.final_norm,
-                        config_.final_norm_eps, normed_.View(rows.count, d));
+  if (batch.logit_rows.empty()) return;
+  backend_.AddRmsNorm(rows.residual, delta_.View(rows.count, d), *weights_.final_norm,
+                      config_.final_norm_eps, normed_.View(rows.count, d));
+  if (!many) LogitsOfNormed(0, rows.count);
+}
+
+Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
+                                 LayerObserver* observer) {
+  CheckBatch(batch, pool);
+  // A step of many rows waits for nobody; one that decodes is worth repeating.
+  const bool decodes = batch.logit_rows.size() == batch.tokens.size() &&
+                       batch.sequences.size() == batch.tokens.size();
+  if (recorded_pool_ != nullptr && recorded_pool_ != pool.base) {
+    AwaitLastStep();
+    recorder_ = backend_.MakeStepRecorder();
   }
+  recorded_pool_ = pool.base;
+  bool records = false;
+  const bool many = batch.logit_rows.size() > static_cast<size_t>(options_.max_logit_rows);
+  const int64_t count =
+      Upload(batch, decodes && !many && observer == nullptr && recorder_ != nullptr, &records);
+  many_logit_rows_.clear();
+  if (records) {
+    recorder_->Run(*all_rows_, [&] { Enqueue(batch, pool, count, false, nullptr); });
+  } else {
+    Enqueue(batch, pool, count, many, observer);
+  }
+  step_end_ = backend_.RecordEvent();
   if (many) {
     many_logit_rows_.assign(batch.logit_rows.begin(), batch.logit_rows.end());
     return MoreLogits(0);
   }
-  return LogitsOfNormed(0, logit_count);
+  return LogitsView(static_cast<int64_t>(batch.logit_rows.size()));
+}
+
+Tensor DenseTransformer::LogitsView(int64_t count) {
+  Tensor logits = logits_.View(count, LogitStride(config_.vocab_size));
+  logits.cols = config_.vocab_size;
+  return logits;
 }
 
 Tensor DenseTransformer::LogitsOfNormed(int64_t first, int64_t count) {
-  Tensor logits = logits_.View(count, LogitStride(config_.vocab_size));
-  logits.cols = config_.vocab_size;
-  if (count > 0) {
-    Tensor normed = normed_.View(first + count, config_.hidden_dim);
-    normed.data = static_cast<std::byte*>(normed.data) +
-                  static_cast<size_t>(first * normed.row_stride) * SizeOf(normed.dtype);
-    normed.rows = count;
-    backend_.MatMul(normed, *weights_.lm_head, nullptr, logits);
-  }
-  step_end_ = backend_.RecordEvent();
+  const Tensor logits = LogitsView(count);
+  Tensor normed = normed_.View(first + count, config_.hidden_dim);
+  normed.data = static_cast<std::byte*>(normed.data) +
+                static_cast<size_t>(first * normed.row_stride) * SizeOf(normed.dtype);
+  normed.rows = count;
+  backend_.MatMul(normed, *weights_.lm_head, nullptr, logits);
   return logits;
 }
 
@@ -277,7 +323,9 @@ Tensor DenseTransformer::MoreLogits(int first) {
          rows[count] == rows[count - 1] + 1) {
     ++count;
   }
-  return LogitsOfNormed(rows[0], static_cast<int64_t>(count));
+  const Tensor logits = LogitsOfNormed(rows[0], static_cast<int64_t>(count));
+  step_end_ = backend_.RecordEvent();
+  return logits;
 }
 
 }  // namespace

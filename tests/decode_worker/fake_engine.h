@@ -10,6 +10,7 @@
 
 #include "common/base/check.h"
 #include "common/engine/engine.h"
+#include "tests/testing/launched_steps.h"
 
 namespace baton::testing {
 
@@ -58,8 +59,47 @@ class FakeEngine final : public engine::Engine {
     std::memcpy(At(blocks, position), &token, sizeof(token));
   }
 
+  // Whether steps can be launched ahead.
+  bool ahead = false;
+  bool nothing_under_way() const { return launched_.empty(); }
+  int most_under_way() const { return launched_.most(); }
+
+  bool RunsAhead(const engine::Batch& batch) const override {
+    return ahead && LaunchedSteps::RunAhead(batch);
+  }
+  void Launch(const engine::Batch& batch) override { launched_.Launch(batch); }
+  std::vector<engine::StepResult> Collect() override { return launched_.Collect(); }
+
   std::vector<engine::StepResult> Step(const engine::Batch& batch,
                                        model::LayerObserver* observer = nullptr) override {
+    BATON_CHECK(launched_.empty());
+    return Compute(batch);
+  }
+  void CopyBlocks(absl::Span<const kv::BlockId> sources,
+                  absl::Span<const kv::BlockId> targets) override {
+    launched_.ComputeAll();
+    for (size_t i = 0; i < sources.size(); ++i) {
+      std::memcpy(Block(targets[i]), Block(sources[i]), block_bytes());
+    }
+  }
+  void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override {
+    launched_.ComputeAll();
+    for (const kv::BlockId block : blocks) {
+      std::memcpy(host, Block(block), block_bytes());
+      host += block_bytes();
+    }
+  }
+  void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) override {
+    launched_.ComputeAll();
+    for (const kv::BlockId block : blocks) {
+      std::memcpy(Block(block), host, block_bytes());
+      host += block_bytes();
+    }
+  }
+  std::string Description() const override { return "computes nothing"; }
+
+ private:
+  std::vector<engine::StepResult> Compute(const engine::Batch& batch) {
     std::vector<engine::StepResult> results;
     for (const engine::BatchEntry& entry : batch.entries) {
       for (int i = 0; i < entry.context; ++i) {
@@ -75,27 +115,6 @@ class FakeEngine final : public engine::Engine {
     on_step(batch);
     return results;
   }
-  void CopyBlocks(absl::Span<const kv::BlockId> sources,
-                  absl::Span<const kv::BlockId> targets) override {
-    for (size_t i = 0; i < sources.size(); ++i) {
-      std::memcpy(Block(targets[i]), Block(sources[i]), block_bytes());
-    }
-  }
-  void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override {
-    for (const kv::BlockId block : blocks) {
-      std::memcpy(host, Block(block), block_bytes());
-      host += block_bytes();
-    }
-  }
-  void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) override {
-    for (const kv::BlockId block : blocks) {
-      std::memcpy(Block(block), host, block_bytes());
-      host += block_bytes();
-    }
-  }
-  std::string Description() const override { return "computes nothing"; }
-
- private:
   size_t block_bytes() const { return static_cast<size_t>(layout_.BlockBytes()); }
   std::byte* Block(kv::BlockId block) { return pool_.base + block * pool_.block_stride_bytes; }
   std::byte* At(absl::Span<const kv::BlockId> blocks, int position) {
@@ -127,6 +146,7 @@ class FakeEngine final : public engine::Engine {
   }
 
   std::vector<std::byte> memory_;
+  LaunchedSteps launched_{[this](const engine::Batch& batch) { return Compute(batch); }};
 };
 
 }  // namespace baton::testing

@@ -63,6 +63,7 @@ struct Wish {
   int n = 0;
   int beam_width = 0;
   bool logprobs = false;
+  std::vector<int32_t> stop_token_ids = {};
   absl::Duration within = absl::InfiniteDuration();
 };
 
@@ -72,12 +73,14 @@ inline std::vector<int32_t> Prompt(int length, int first = 1) {
   return tokens;
 }
 
-class LoopTest : public ::testing::Test {
+// The parameter: whether the engine runs ahead.
+class LoopTest : public ::testing::TestWithParam<bool> {
  protected:
   void Make(int blocks, LoopOptions options = {}) {
     loop_.reset();
     engine_ = std::make_unique<testing::FakeEngine>(blocks, options.scheduler.max_num_seqs,
                                                     options.scheduler.max_num_batched_tokens);
+    engine_->ahead = GetParam();
     loop_ = std::make_unique<DecodeLoop>(
         options, *engine_, journal_, clock_, metrics_,
         [this](const PrefillPeer& peer, const internal::v1::PrefillRequest& request,
@@ -113,6 +116,7 @@ class LoopTest : public ::testing::Test {
       request.set_length_penalty(1);
     }
     if (wish.logprobs) request.mutable_sampling()->set_logprobs(0);
+    request.mutable_stop_token_ids()->Add(wish.stop_token_ids.begin(), wish.stop_token_ids.end());
     if (wish.remote) request.mutable_prefill()->set_address("p:1");
     auto sequence = MakeSequence(request, clock_.Now() + wish.within, *engine_);
     auto stream = std::make_shared<FakeStream>();

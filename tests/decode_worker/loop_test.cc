@@ -19,7 +19,7 @@ namespace {
 
 using testing::FakeEngine;
 
-TEST_F(LoopTest, AnswersHereAndByTransfer) {
+TEST_P(LoopTest, AnswersHereAndByTransfer) {
   Make(64, ByHand());
   for (const bool remote : {false, true}) {
     const std::vector<int32_t> prompt = Prompt(40, remote ? 500 : 1);
@@ -37,7 +37,7 @@ TEST_F(LoopTest, AnswersHereAndByTransfer) {
 }
 
 // A router that finds a stop string never sees the last message.
-TEST_F(LoopTest, UsageSaysWhatHasComeAsSoonAsItHas) {
+TEST_P(LoopTest, UsageSaysWhatHasComeAsSoonAsItHas) {
   Make(64, ByHand());
   const auto stream = Ask({.prompt = Prompt(40), .max_tokens = 20, .remote = true});
   Turn();
@@ -54,7 +54,7 @@ TEST_F(LoopTest, UsageSaysWhatHasComeAsSoonAsItHas) {
   EXPECT_EQ(stream->messages.back().usage().kv_bytes(), kv_bytes);
 }
 
-TEST_F(LoopTest, WhoGaveUpInTheQueueSaysNothingOfItsPace) {
+TEST_P(LoopTest, WhoGaveUpInTheQueueSaysNothingOfItsPace) {
   LoopOptions options = ByHand();
   options.scheduler.max_num_seqs = 1;
   Make(64, options);
@@ -79,7 +79,7 @@ TEST_F(LoopTest, WhoGaveUpInTheQueueSaysNothingOfItsPace) {
   }
 }
 
-TEST_F(LoopTest, TheQueuesPaceIsThatOfWhoWaited) {
+TEST_P(LoopTest, TheQueuesPaceIsThatOfWhoWaited) {
   LoopOptions options = ByHand();
   options.scheduler.max_num_seqs = 1;
   Make(64, options);
@@ -101,7 +101,7 @@ TEST_F(LoopTest, TheQueuesPaceIsThatOfWhoWaited) {
   EXPECT_EQ(patient->finish, absl::OkStatus());
 }
 
-TEST_F(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
+TEST_P(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
   LoopOptions options = ByHand();
   options.scheduler.max_queued_requests = 3;
   options.scheduler.max_num_seqs = 2;
@@ -135,7 +135,7 @@ TEST_F(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
   EXPECT_EQ(ErrorReason(*late->finish), "DRAINING");
 }
 
-TEST_F(LoopTest, BeamsHaveTheLogProbabilitiesOfTheirTokens) {
+TEST_P(LoopTest, BeamsHaveTheLogProbabilitiesOfTheirTokens) {
   Make(450, ByHand());
   for (const int length : {5, 1500}) {
     const auto stream =
@@ -161,7 +161,7 @@ TEST_F(LoopTest, BeamsHaveTheLogProbabilitiesOfTheirTokens) {
   }
 }
 
-TEST_F(LoopTest, CountersCountWhatTheySay) {
+TEST_P(LoopTest, CountersCountWhatTheySay) {
   LoopOptions options = ByHand();
   options.scheduler.max_num_seqs = 8;
   Make(20, options);
@@ -198,7 +198,7 @@ TEST_F(LoopTest, CountersCountWhatTheySay) {
   EXPECT_EQ(Metric(tokens), 50 + 130);
 }
 
-TEST_F(LoopTest, ARefusedTransferIsNoLostPeer) {
+TEST_P(LoopTest, ARefusedTransferIsNoLostPeer) {
   Make(64, ByHand());
   const auto refused = Ask({.prompt = Prompt(40), .max_tokens = 5, .remote = true});
   Turn();
@@ -209,7 +209,7 @@ TEST_F(LoopTest, ARefusedTransferIsNoLostPeer) {
   EXPECT_EQ(Metric("baton_kv_transfer_failures_total", "peer_lost"), 0);
 }
 
-TEST_F(LoopTest, ACallThatNobodyEndsEndsAtItsDeadline) {
+TEST_P(LoopTest, ACallThatNobodyEndsEndsAtItsDeadline) {
   Make(64, ByHand());
   const auto stuck = Ask({.prompt = Prompt(40), .remote = true, .within = absl::Minutes(30)});
   const auto other = Ask({.prompt = Prompt(40), .remote = true, .within = absl::Minutes(40)});
@@ -230,7 +230,7 @@ TEST_F(LoopTest, ACallThatNobodyEndsEndsAtItsDeadline) {
   EXPECT_EQ(load_.counts.free, 64);
 }
 
-TEST_F(LoopTest, APeerThatCommitsAndStaysCannotHoldUpAStop) {
+TEST_P(LoopTest, APeerThatCommitsAndStaysCannotHoldUpAStop) {
   LoopOptions options = ByHand();
   options.own_thread = true;
   Make(64, options);
@@ -256,7 +256,7 @@ TEST_F(LoopTest, APeerThatCommitsAndStaysCannotHoldUpAStop) {
 }
 
 // Neither is a reason to try another worker: the model would compute the same there.
-TEST_F(LoopTest, LogitsThatAreNoNumbersAreAnErrorWhereverTheyWereComputed) {
+TEST_P(LoopTest, LogitsThatAreNoNumbersAreAnErrorWhereverTheyWereComputed) {
   Make(64, ByHand());
   const absl::Status error = MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS", "NaN");
   engine_->draw_error = error;
@@ -274,7 +274,7 @@ TEST_F(LoopTest, LogitsThatAreNoNumbersAreAnErrorWhereverTheyWereComputed) {
 }
 
 // The engine checks, at each step, that all KV is what it must be.
-TEST_F(LoopTest, PreemptedKvComesBackFromTheHostOrIsComputedAgain) {
+TEST_P(LoopTest, PreemptedKvComesBackFromTheHostOrIsComputedAgain) {
   for (const bool caching : {false, true}) {
     for (const int64_t host_kv_bytes : {0, 1 << 20}) {
       LoopOptions options = ByHand();
@@ -303,7 +303,7 @@ TEST_F(LoopTest, PreemptedKvComesBackFromTheHostOrIsComputedAgain) {
   }
 }
 
-TEST_F(LoopTest, TheHostKeepsNoMoreThanItMay) {
+TEST_P(LoopTest, TheHostKeepsNoMoreThanItMay) {
   LoopOptions options = ByHand();
   options.enable_prefix_caching = false;
   options.host_kv_bytes = 1;
@@ -317,7 +317,7 @@ TEST_F(LoopTest, TheHostKeepsNoMoreThanItMay) {
 }
 
 // The router leaves a worker that is silent for some seconds.
-TEST_F(LoopTest, ALongPromptComputedHereSilencesNobody) {
+TEST_P(LoopTest, ALongPromptComputedHereSilencesNobody) {
   LoopOptions options = ByHand();
   options.scheduler.max_num_batched_tokens = 4096;
   Make(400, options);
@@ -342,6 +342,73 @@ TEST_F(LoopTest, ALongPromptComputedHereSilencesNobody) {
   EXPECT_EQ(running->tokens[0], FakeEngine::Answer(Prompt(10), 100));
   EXPECT_EQ(large->tokens[0], FakeEngine::Answer(Prompt(4000, 100), 1));
 }
+
+TEST_P(LoopTest, TheNextStepIsLaunchedBeforeThisOnesTokensAreKnown) {
+  Make(64, ByHand());
+  const auto stream = Ask({.prompt = Prompt(20), .max_tokens = 10});
+  Turn();
+  EXPECT_EQ(stream->tokens[0].size(), 1u);
+  Turn();
+  EXPECT_EQ(stream->tokens[0].size(), 2u) << "a turn, a step";
+  EXPECT_EQ(engine_->most_under_way(), GetParam() ? 2 : 0);
+  const auto joins = Ask({.prompt = Prompt(30, 400), .max_tokens = 10});
+  Run();
+  EXPECT_EQ(stream->tokens[0], FakeEngine::Answer(Prompt(20), 10));
+  EXPECT_EQ(joins->tokens[0], FakeEngine::Answer(Prompt(30, 400), 10));
+  EXPECT_TRUE(engine_->nothing_under_way()) << "the last token of an answer is known beforehand";
+}
+
+TEST_P(LoopTest, ADrawBehindAStopTokenIsNobodys) {
+  LoopOptions options = ByHand();
+  options.enable_prefix_caching = false;
+  Make(8, options);
+  const std::vector<int32_t> answer = FakeEngine::Answer(Prompt(20), 30);
+  for (int round = 0; round < 3; ++round) {
+    const auto stream =
+        Ask({.prompt = Prompt(20), .max_tokens = 30, .stop_token_ids = {answer[12]}});
+    const auto other = Ask({.prompt = Prompt(20, 100), .max_tokens = 30});
+    Run();
+    EXPECT_EQ(stream->tokens[0], std::vector<int32_t>(answer.begin(), answer.begin() + 13));
+    EXPECT_EQ(stream->messages.back().finish(), internal::v1::DecodeResponse::FINISH_STOP);
+    EXPECT_EQ(other->tokens[0], FakeEngine::Answer(Prompt(20, 100), 30));
+    EXPECT_EQ(load_.counts.free, 8);
+  }
+}
+
+// What is under way still reads and writes them.
+TEST_P(LoopTest, BlocksOfACancelledAnswerAreNotWrittenByATransferTooEarly) {
+  LoopOptions options = ByHand();
+  options.enable_prefix_caching = false;
+  Make(4, options);
+  Ask({.prompt = Prompt(40), .max_tokens = 20});
+  Turn();
+  loop_->Cancel(last_id_);
+  const auto next = Ask({.prompt = Prompt(50, 300), .max_tokens = 5, .remote = true});
+  on_transfer_ = [&](const auto&) { EXPECT_TRUE(engine_->nothing_under_way()); };
+  Turn();
+  EXPECT_EQ(transfers_.size(), GetParam() ? 0u : 1u);
+  Turn();
+  ASSERT_EQ(transfers_.size(), 1u);
+  Commit(*transfers_[0]);
+  Run();
+  EXPECT_EQ(next->tokens[0], FakeEngine::Answer(Prompt(50, 300), 5));
+  EXPECT_EQ(load_.counts.free, 4);
+}
+
+TEST_P(LoopTest, AStopWaitsForWhatIsUnderWay) {
+  Make(64, ByHand());
+  const auto stream = Ask({.prompt = Prompt(20), .max_tokens = 10});
+  Turn();
+  EXPECT_EQ(engine_->nothing_under_way(), !GetParam());
+  loop_->Stop();
+  EXPECT_TRUE(engine_->nothing_under_way());
+  EXPECT_EQ(stream->finish->code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(stream->tokens[0].size(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, LoopTest, ::testing::Bool(), [](const auto& info) {
+  return info.param ? "that_runs_ahead" : "step_by_step";
+});
 
 }  // namespace
 }  // namespace baton::decode_worker

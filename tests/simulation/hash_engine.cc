@@ -97,6 +97,12 @@ uint64_t HashEngine::Digest(absl::Span<const kv::BlockId> blocks, int count) con
 
 std::vector<engine::StepResult> HashEngine::Step(const engine::Batch& batch,
                                                  model::LayerObserver* observer) {
+  BATON_CHECK(launched_.empty());
+  return Compute(batch, observer);
+}
+
+std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
+                                                    model::LayerObserver* observer) {
   BATON_CHECK_GE(batch.rows(), 1);
   BATON_CHECK_LE(batch.rows(), max_num_batched_tokens_);
   BATON_CHECK_LE(static_cast<int>(batch.entries.size()), max_num_seqs_);
@@ -140,6 +146,7 @@ std::vector<engine::StepResult> HashEngine::Step(const engine::Batch& batch,
 
 void HashEngine::CopyBlocks(absl::Span<const kv::BlockId> sources,
                             absl::Span<const kv::BlockId> targets) {
+  launched_.ComputeAll();
   if (hash_options_.copies_nothing) return;
   const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
   for (size_t i = 0; i < sources.size(); ++i) {
@@ -148,11 +155,13 @@ void HashEngine::CopyBlocks(absl::Span<const kv::BlockId> sources,
 }
 
 void HashEngine::ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) {
+  launched_.ComputeAll();
   const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
   for (size_t i = 0; i < blocks.size(); ++i) std::memcpy(host + i * bytes, Block(blocks[i]), bytes);
 }
 
 void HashEngine::WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) {
+  launched_.ComputeAll();
   const size_t bytes = static_cast<size_t>(pool_.block_stride_bytes);
   for (size_t i = 0; i < blocks.size(); ++i) std::memcpy(Block(blocks[i]), host + i * bytes, bytes);
 }

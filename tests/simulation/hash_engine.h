@@ -12,6 +12,7 @@
 
 #include "common/engine/engine.h"
 #include "tests/simulation/world.h"
+#include "tests/testing/launched_steps.h"
 
 namespace baton::simulation {
 
@@ -24,8 +25,9 @@ struct HashEngineOptions {
   int max_model_len = 256;
   int max_num_batched_tokens = 16;
   int max_num_seqs = 4;
-  Micros step_time = 500;       // of a step …
-  Micros token_time = 20;       // … and of each of its tokens
+  Micros step_time = 500;  // of a step …
+  Micros token_time = 20;  // … and of each of its tokens
+  bool runs_ahead = false;
   bool copies_nothing = false;  // a planted bug: CopyBlocks returns at once
 };
 
@@ -35,6 +37,11 @@ class HashEngine final : public engine::Engine {
 
   std::vector<engine::StepResult> Step(const engine::Batch& batch,
                                        model::LayerObserver* observer) override;
+  bool RunsAhead(const engine::Batch& batch) const override {
+    return hash_options_.runs_ahead && testing::LaunchedSteps::RunAhead(batch);
+  }
+  void Launch(const engine::Batch& batch) override { launched_.Launch(batch); }
+  std::vector<engine::StepResult> Collect() override { return launched_.Collect(); }
   void CopyBlocks(absl::Span<const kv::BlockId> sources,
                   absl::Span<const kv::BlockId> targets) override;
   void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) override;
@@ -42,6 +49,8 @@ class HashEngine final : public engine::Engine {
   std::string Description() const override { return "hash engine"; }
 
  private:
+  std::vector<engine::StepResult> Compute(const engine::Batch& batch,
+                                          model::LayerObserver* observer);
   uint64_t* Slot(absl::Span<const kv::BlockId> blocks, int layer, int value, int position) const;
   void WriteSlots(const engine::BatchEntry& entry, int layer) const;
   // Of the first `count` tokens' slots.
@@ -51,6 +60,8 @@ class HashEngine final : public engine::Engine {
   const HashEngineOptions hash_options_;
   World& world_;
   std::vector<uint64_t> memory_;
+  testing::LaunchedSteps launched_{
+      [this](const engine::Batch& batch) { return Compute(batch, nullptr); }};
 };
 
 // One sequence and what may follow, by the model alone.

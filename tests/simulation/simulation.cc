@@ -80,6 +80,7 @@ class Simulation {
       HashEngineOptions engine = EngineOptions();
       engine.num_blocks = random().Between(25, random().Chance(0.6) ? 28 : 50);
       engine.max_num_batched_tokens = engine.max_num_seqs + random().Between(kBlockTokens, 40);
+      engine.runs_ahead = random().Chance(0.5);
       decode_worker::LoopOptions loop;
       loop.own_thread = false;
       loop.worker_id = absl::StrCat("d", i);

@@ -3,9 +3,11 @@
 #ifndef BATON_TESTS_TESTING_FAKE_DEVICE_H_
 #define BATON_TESTS_TESTING_FAKE_DEVICE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -88,7 +90,17 @@ class FakeDeviceBackend final : public ForwardingBackend {
   }
   std::unique_ptr<backend::DeviceBatch> Upload(const backend::RaggedBatch& batch) override {
     ++device_.uploads;
-    return ForwardingBackend::Upload(batch);
+    if (batch.drawn.empty()) return ForwardingBackend::Upload(batch);
+    input_tokens_.assign(batch.tokens.begin(), batch.tokens.end());
+    for (size_t row = 0; row < batch.drawn.size(); ++row) {
+      if (batch.drawn[row] < 0) continue;
+      const backend::SampleOutcome& drawn = last_drawn_.at(static_cast<size_t>(batch.drawn[row]));
+      input_tokens_[row] = std::max(0, drawn.token_id);
+    }
+    backend::RaggedBatch known = batch;
+    known.tokens = input_tokens_;
+    known.drawn = {};
+    return ForwardingBackend::Upload(known);
   }
   std::unique_ptr<backend::Event> RecordEvent() override {
     return std::make_unique<CountedEvent>(device_);
@@ -154,9 +166,14 @@ class FakeDeviceBackend final : public ForwardingBackend {
     ForwardingBackend::CopyBlocks(Real(pool), sources, targets);
   }
   bool samples_on_device() const override { return device_.samples; }
-  void Sample(const backend::Tensor& logits, int64_t token_count,
-              absl::Span<const backend::SampleRow> rows,
-              absl::Span<backend::SampleOutcome> outcomes) override;
+  void EnqueueSample(const backend::Tensor& logits, int64_t token_count,
+                     absl::Span<const backend::SampleRow> rows) override;
+  void CollectSample(absl::Span<backend::SampleOutcome> outcomes) override {
+    BATON_CHECK(!drawn_.empty()) << "nothing was drawn";
+    BATON_CHECK_EQ(drawn_.front().size(), outcomes.size());
+    std::copy(drawn_.front().begin(), drawn_.front().end(), outcomes.begin());
+    drawn_.pop_front();
+  }
 
  private:
   // No address of x86-64 or AArch64 has this bit alone.
@@ -238,12 +255,15 @@ class FakeDeviceBackend final : public ForwardingBackend {
   }
 
   FakeDevice& device_;
+  std::vector<int32_t> input_tokens_;                      // of the last batch with `drawn`
+  std::vector<backend::SampleOutcome> last_drawn_;         // of the last EnqueueSample
+  std::deque<std::vector<backend::SampleOutcome>> drawn_;  // not collected
 };
 
-inline void FakeDeviceBackend::Sample(const backend::Tensor& logits, int64_t token_count,
-                                      absl::Span<const backend::SampleRow> rows,
-                                      absl::Span<backend::SampleOutcome> outcomes) {
-  BATON_CHECK_EQ(rows.size(), outcomes.size());
+inline void FakeDeviceBackend::EnqueueSample(const backend::Tensor& logits, int64_t token_count,
+                                             absl::Span<const backend::SampleRow> rows) {
+  BATON_CHECK_LT(drawn_.size(), static_cast<size_t>(kMaxDraws)) << "draws that nobody collected";
+  std::vector<backend::SampleOutcome> outcomes(rows.size());
   BATON_CHECK_GE(rows.size(), 1u);
   BATON_CHECK_LE(rows.size(), static_cast<size_t>(device_.prepared.at(0).max_logit_rows));
   BATON_CHECK_LE(token_count, logits.cols);
@@ -265,8 +285,10 @@ inline void FakeDeviceBackend::Sample(const backend::Tensor& logits, int64_t tok
     params.frequency_penalty = row.frequency_penalty;
     params.presence_penalty = row.presence_penalty;
     params.logit_bias.assign(row.logit_bias.begin(), row.logit_bias.end());
-    const absl::StatusOr<model::SampledToken> token = model::Sample(
-        values, params, {row.tokens, row.prompt_tokens, row.suppressed}, row.position);
+    std::vector<int32_t> tokens(row.tokens.begin(), row.tokens.end());
+    if (row.drawn_row >= 0) tokens.push_back(input_tokens_.at(static_cast<size_t>(row.drawn_row)));
+    const absl::StatusOr<model::SampledToken> token =
+        model::Sample(values, params, {tokens, row.prompt_tokens, row.suppressed}, row.position);
     using Kind = backend::SampleOutcome::Kind;
     if (token.ok()) {
       outcomes[i] = {Kind::kToken, token->token_id, 0};
@@ -282,6 +304,8 @@ inline void FakeDeviceBackend::Sample(const backend::Tensor& logits, int64_t tok
       }
     }
   }
+  last_drawn_ = outcomes;
+  drawn_.push_back(std::move(outcomes));
 }
 
 // For EngineOptions.make_backend.

@@ -1,4 +1,5 @@
-// A backend that hands everything on to another: what tests derive from to be another device.
+// A backend that hands everything on to another: what tests derive from to be another device. But
+// it records no steps: a step that is repeated calls no operation.
 #ifndef BATON_TESTS_TESTING_FORWARDING_BACKEND_H_
 #define BATON_TESTS_TESTING_FORWARDING_BACKEND_H_
 
@@ -88,10 +89,12 @@ class ForwardingBackend : public backend::Backend {
     inner_->GatherLogitRows(batch, x, out);
   }
   bool samples_on_device() const override { return inner_->samples_on_device(); }
-  void Sample(const backend::Tensor& logits, int64_t token_count,
-              absl::Span<const backend::SampleRow> rows,
-              absl::Span<backend::SampleOutcome> outcomes) override {
-    inner_->Sample(logits, token_count, rows, outcomes);
+  void EnqueueSample(const backend::Tensor& logits, int64_t token_count,
+                     absl::Span<const backend::SampleRow> rows) override {
+    inner_->EnqueueSample(logits, token_count, rows);
+  }
+  void CollectSample(absl::Span<backend::SampleOutcome> outcomes) override {
+    inner_->CollectSample(outcomes);
   }
   void CopyBlocks(const backend::KvPool& pool, absl::Span<const int32_t> sources,
                   absl::Span<const int32_t> targets) override {

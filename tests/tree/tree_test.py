@@ -64,6 +64,8 @@ UNMIRRORED_TESTS = {
         "the second half of backend_test.cc: the KV pool",
     "tests/common/engine/engine_asynchrony_test.cc":
         "the part of engine_test.cc that needs a device of its own, which no GPU is",
+    "tests/common/engine/run_ahead_test.cc":
+        "the part of engine_test.cc about steps in two halves",
     "tests/common/engine/one_answer_test.cc":
         "engine_test.cc asks whether a step is right; this, whether all ways there agree",
     "tests/common/backend/cuda/simt/emulated_arithmetic_test.cc":

@@ -22,16 +22,17 @@ constexpr size_t PartBytes(size_t bytes) {
   return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
-// Device pointers, valid while it lives.
+// Device pointers, valid while it lives; of a padded one, until the next padded upload's copy.
 class CudaBatch final : public DeviceBatch {
  public:
   ~CudaBatch() override;
   CudaBatch(const CudaBatch&) = delete;
   CudaBatch& operator=(const CudaBatch&) = delete;
 
-  int rows = 0;
+  int rows = 0;  // of the tensors: padding is behind the batch's own
   int logit_count = 0;
   int split_items = 0;
+  int split_blocks = 0;  // to launch for them, for each KV head
   int tile_items = 0;
   // For checks on the host: the kernels trust what they are given.
   int32_t least_token = 0, greatest_token = 0;
@@ -39,20 +40,22 @@ class CudaBatch final : public DeviceBatch {
   int last_position = 0;
   int block_tokens = 0;  // that the tables were checked with
 
-  const int32_t* d_tokens = nullptr;           // [rows]
-  const int32_t* d_positions = nullptr;        // [rows]
+  int32_t* d_tokens = nullptr;                 // [rows]; Embed puts those in that were drawn
+  const int32_t* d_drawn = nullptr;            // [rows], as RaggedBatch has it, or null
+  const int32_t* d_positions = nullptr;        // [rows]; -1: padding
   const int32_t* d_sequence_of_row = nullptr;  // [rows]
   const int32_t* d_logit_rows = nullptr;       // [logit_count]
   const int32_t* d_tables = nullptr;
   const SequenceEntry* d_sequences = nullptr;
   const AttentionItem* d_split_items = nullptr;
   const AttentionItem* d_tile_items = nullptr;
+  const int* d_split_count = nullptr;  // padded: split_items, on the device
 
  private:
   friend class BatchUpload;
   CudaBatch(BatchUpload& upload, int slot) : upload_(upload), slot_(slot) {}
   BatchUpload& upload_;
-  const int slot_;
+  const int slot_;  // -1: that of padded batches, which needs no giving back
 };
 
 // Thread: one. Outlives its batches.
@@ -69,6 +72,13 @@ class BatchUpload {
   // REQUIRES: within the limits; fewer than kSlots batches live.
   std::unique_ptr<CudaBatch> Upload(const RaggedBatch& batch);
 
+  // A batch of one row a sequence, all of them logit rows, with padding up to `rows` rows: they
+  // read and write no KV. Always to the same place on the device, with the same layout for the same
+  // `rows`, so that what was enqueued for one such batch can be for another. Null, with nothing
+  // enqueued, if a sequence would need the tile kernel.
+  // REQUIRES: batch.tokens.size() <= rows <= max_sequences.
+  std::unique_ptr<CudaBatch> UploadPadded(const RaggedBatch& batch, int rows);
+
   // A step's two, and those of the step before while they are being replaced.
   static constexpr int kSlots = 4;
 
@@ -80,15 +90,29 @@ class BatchUpload {
     bool used = false;
     std::unique_ptr<DeviceEvent> copied;  // the pinned bytes may be written again
   };
+  // Of padded batches: one slot on the device, where the stream's order is enough; the host writes
+  // the next one while the last is on its way.
+  static constexpr int kPaddedHalves = 2;
+
+  void FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* positions,
+                int32_t* sequence_of_row, SequenceEntry* entries) const;
+  absl::Span<const int32_t> BlocksOf(const SequenceRows& sequence) const;
+  size_t TableSize(const RaggedBatch& batch) const;
+  void FillTable(const RaggedBatch& batch, int first_block, CudaBatch& to, SequenceEntry* entries,
+                 int32_t* table) const;
+  void Send(Slot& slot, size_t size_bytes);
 
   BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime, Stream stream);
   static size_t SlotBytes(const StepLimits& limits, const AttentionRoom& room);
+  static size_t PaddedBytes(const StepLimits& limits, const AttentionRoom& room);
 
   const StepLimits limits_;
   const AttentionRoom room_;
   Runtime& runtime_;
   const Stream stream_;
   std::array<Slot, kSlots> slots_;
+  std::array<Slot, kPaddedHalves> padded_;  // all with one device address
+  size_t next_padded_ = 0;
 };
 
 }  // namespace baton::backend::cuda

@@ -12,6 +12,7 @@
 #include "common/backend/cuda/device_sampler.h"
 #include "common/backend/cuda/device_share.h"
 #include "common/backend/cuda/device_weights.h"
+#include "common/backend/cuda/gated_product.h"
 #include "common/backend/cuda/host_staging.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
@@ -21,6 +22,7 @@
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/kv_copier.h"
 #include "common/backend/cuda/quantized_matrix.h"
+#include "common/backend/cuda/step_recorder.h"
 #include "common/backend/cuda/workspace_sizes.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -104,7 +106,13 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
     BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
-    return upload_->Upload(batch);
+    std::unique_ptr<CudaBatch> uploaded = upload_->Upload(batch);
+    if (!batch.drawn.empty()) state_.drawn_tokens = uploaded->d_tokens;
+    return uploaded;
+  }
+  std::unique_ptr<StepRecorder> MakeStepRecorder() override {
+    BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
+    return std::make_unique<CudaStepRecorder>(limits_, *upload_, state_, *runtime_, stream_);
   }
   std::unique_ptr<Event> RecordEvent() override { return runtime_->Record(stream_); }
   std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) override;
@@ -127,11 +135,12 @@ class CudaBackend final : public Backend {
                      const Tensor& out) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
   bool samples_on_device() const override { return true; }
-  void Sample(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
-              absl::Span<SampleOutcome> outcomes) override {
+  void EnqueueSample(const Tensor& logits, int64_t token_count,
+                     absl::Span<const SampleRow> rows) override {
     BATON_CHECK(sampler_ != nullptr) << "Prepare comes first";
-    sampler_->Sample(logits, token_count, rows, outcomes);
+    sampler_->Enqueue(logits, token_count, rows, state_.drawn_tokens);
   }
+  void CollectSample(absl::Span<SampleOutcome> outcomes) override { sampler_->Collect(outcomes); }
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
                   absl::Span<const int32_t> targets) override;
 
@@ -142,7 +151,12 @@ class CudaBackend final : public Backend {
   }
   void Norm(const Tensor& x, const Tensor* delta, const Buffer& weight, float eps,
             const Tensor& out);
-  void CheckPool(const CudaBatch& batch, const KvPool& pool, int layer) const;
+  // An operation's, which a step that repeats it will hold its batch to.
+  void Ask(const CudaBatch& batch, const BatchBounds& bounds) {
+    bounds.Check(batch);
+    state_.bounds.Narrow(bounds);
+  }
+  void CheckPool(const CudaBatch& batch, const KvPool& pool, int layer);
   // Part of the arena that lives as long as the backend.
   absl::StatusOr<void*> Keep(size_t size_bytes);
 
@@ -158,6 +172,7 @@ class CudaBackend final : public Backend {
 
   StepLimits limits_;
   std::unique_ptr<BatchUpload> upload_;
+  StepState state_;
   std::unique_ptr<DeviceSampler> sampler_;
   std::unique_ptr<Buffer> copier_staging_;
   float* partials_ = nullptr;
@@ -238,14 +253,17 @@ void CudaBackend::Embed(const DeviceBatch& batch, const Tensor& table, const Ten
   const CudaBatch& cuda = Cuda(batch);
   CheckRows(table, table.rows, out.cols);
   CheckRows(out, cuda.rows, out.cols);
-  BATON_CHECK(cuda.least_token >= 0 && cuda.greatest_token < table.rows)
-      << "tokens from " << cuda.least_token << " to " << cuda.greatest_token;
+  Ask(cuda, {.tokens = table.rows});
   LaunchGather({.table = table.data,
                 .table_stride = table.row_stride,
                 .row_of = cuda.d_tokens,
                 .out = F32(out),
                 .out_stride = out.row_stride,
-                .cols = static_cast<int>(out.cols)},
+                .cols = static_cast<int>(out.cols),
+                .drawn = cuda.d_drawn,
+                .results = sampler_->results(),
+                .kept = cuda.d_tokens,
+                .table_rows = static_cast<int32_t>(table.rows)},
                table.dtype, cuda.rows, stream_);
 }
 
@@ -293,9 +311,8 @@ void CudaBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buff
   LaunchMatMul(launch, activation_dtype_, stream_);
 }
 
-void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int layer) const {
-  BATON_CHECK(batch.least_block >= 0 && batch.greatest_block < pool.block_count)
-      << "blocks from " << batch.least_block << " to " << batch.greatest_block;
+void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int layer) {
+  Ask(batch, {.blocks = pool.block_count});
   BATON_CHECK_EQ(batch.block_tokens, pool.block_tokens);
   BATON_CHECK_EQ(pool.kv_heads, limits_.kv_heads);
   BATON_CHECK_EQ(pool.head_dim, limits_.head_dim);
@@ -312,7 +329,7 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
   CheckRows(args.q_out, cuda.rows, args.query_heads * d);
   BATON_CHECK(args.rope != nullptr);
   const auto& rope = static_cast<const CudaRopeTable&>(*args.rope);
-  BATON_CHECK_LT(cuda.last_position, rope.positions);
+  Ask(cuda, {.positions = rope.positions});
   BATON_CHECK_LE(2 * rope.half, d);
   LaunchRopeWrite({.qkv = F32(args.qkv),
                    .qkv_stride = args.qkv.row_stride,
@@ -362,14 +379,14 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .sequences = cuda.d_sequences,
       .tables = cuda.d_tables,
       .items = cuda.d_split_items,
-      .item_count = nullptr,
+      .item_count = cuda.d_split_count,
       .partials = partials_,
       .counters = counters_,
       .totals = totals_,
       .tile_stages = TileStages(pool.head_dim, runtime_->properties().kernel_capability,
                                 runtime_->properties().shared_bytes),
   };
-  LaunchAttentionSplit(launch, pool.dtype, cuda.split_items, stream_);
+  LaunchAttentionSplit(launch, pool.dtype, cuda.split_blocks, stream_);
   launch.items = cuda.d_tile_items;
   LaunchAttentionTile(launch, pool.dtype, cuda.tile_items, stream_);
 }
@@ -387,31 +404,11 @@ void CudaBackend::SiluMul(const Tensor& gate_up, const Tensor& out) {
 
 void CudaBackend::MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
                                 const Tensor& out) {
-  const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&gate_up);
-  // Others' products come without SiluMul: they are left what they are better at.
-  const int64_t most_rows = products_ == nullptr || quantized != nullptr ? kFewRows : kRowTile;
-  if (x.rows > most_rows || out.dtype != activation_dtype_) {
-    return Backend::MatMulSiluMul(x, gate_up, scratch, out);
-  }
-  BATON_CHECK(x.dtype == activation_dtype_);
   CheckRows(x, x.rows, gate_up.in_features());
   CheckRows(out, x.rows, gate_up.out_features() / 2);
-  BATON_CHECK_EQ(gate_up.out_features() % 2, 0);
-  const MatMulSiluMulLaunch launch = {
-      .x = x.data,
-      .x_stride = x.row_stride,
-      .w = quantized != nullptr ? nullptr : static_cast<const CudaMatrix&>(gate_up).data(),
-      .out = out.data,
-      .out_stride = out.row_stride,
-      .rows = static_cast<int>(x.rows),
-      .cols = static_cast<int>(out.cols),
-      .k = static_cast<int>(gate_up.in_features()),
-  };
-  if (launch.rows == 0) return;
-  if (quantized == nullptr) return LaunchMatMulSiluMul(launch, activation_dtype_, stream_);
-  const bool done =
-      MultiplyQuantizedSiluMul(launch, *quantized, activation_dtype_, quantized_, stream_);
-  if (!done) Backend::MatMulSiluMul(x, gate_up, scratch, out);
+  const bool fused =
+      MultiplyGated(x, gate_up, out, activation_dtype_, products_ != nullptr, quantized_, stream_);
+  if (!fused) Backend::MatMulSiluMul(x, gate_up, scratch, out);
 }
 
 void CudaBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) {

@@ -61,6 +61,23 @@ class CudaEvent final : public DeviceEvent {
   cudaEvent_t event_ = nullptr;
 };
 
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(int index, cudaGraphExec_t graph) : index_(index), graph_(graph) {}
+  ~CudaGraph() override {
+    cudaSetDevice(index_);
+    cudaGraphExecDestroy(graph_);
+  }
+  void Launch(Stream stream) override {
+    Check(cudaSetDevice(index_), "cudaSetDevice");
+    Check(cudaGraphLaunch(graph_, Cuda(stream)), "cudaGraphLaunch");
+  }
+
+ private:
+  const int index_;
+  const cudaGraphExec_t graph_;
+};
+
 class CudaRuntime final : public Runtime {
  public:
   CudaRuntime(int index, DeviceProperties properties)
@@ -130,6 +147,19 @@ class CudaRuntime final : public Runtime {
   std::unique_ptr<DeviceEvent> Record(Stream stream) override {
     Use();
     return std::make_unique<CudaEvent>(index_, Cuda(stream));
+  }
+  std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
+    Use();
+    // Other threads' calls (a copier's, that may synchronise) are none of this capture's business.
+    Check(cudaStreamBeginCapture(Cuda(stream), cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+    enqueue();
+    cudaGraph_t graph = nullptr;
+    Check(cudaStreamEndCapture(Cuda(stream), &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t executable = nullptr;
+    Check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    Check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    return std::make_unique<CudaGraph>(index_, executable);
   }
 
  private:

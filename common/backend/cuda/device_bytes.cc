@@ -34,14 +34,21 @@ size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& roo
   const auto sequences = static_cast<size_t>(limits.max_sequences);
   const auto blocks_a_sequence =
       static_cast<size_t>((limits.max_positions + limits.block_tokens - 1) / limits.block_tokens);
-  return 4 * PartBytes(rows * sizeof(int32_t)) +
+  return 5 * PartBytes(rows * sizeof(int32_t)) +
          PartBytes(sequences * blocks_a_sequence * sizeof(int32_t)) +
          PartBytes(sequences * sizeof(SequenceEntry)) +
          PartBytes(static_cast<size_t>(room.items) * sizeof(AttentionItem)) + 8 * kPartAlignment;
 }
 
+// The same parts of at most a row a sequence, and a count.
+size_t BatchUpload::PaddedBytes(const StepLimits& limits, const AttentionRoom& room) {
+  StepLimits padded = limits;
+  padded.max_rows = limits.max_sequences;
+  return SlotBytes(padded, room) + kPartAlignment;
+}
+
 size_t BatchUpload::DeviceBytes(const StepLimits& limits, const AttentionRoom& room) {
-  return kSlots * SlotBytes(limits, room);
+  return kSlots * SlotBytes(limits, room) + PaddedBytes(limits, room);
 }
 
 DeviceSampler::Layout DeviceSampler::LayoutFor(const StepLimits& limits) {
@@ -51,10 +58,9 @@ DeviceSampler::Layout DeviceSampler::LayoutFor(const StepLimits& limits) {
   layout.workspace_stride = (limits.vocab_size + 7) / 8 * 8;
   layout.result_count = static_cast<size_t>(limits.max_logit_rows);
   // The longest history with everything suppressed, and the many that have nothing of the kind.
-  layout.room.bytes =
-      SamplingUpload::MaxBytes(static_cast<size_t>(limits.max_positions),
-                               std::max(vocab, kLeastSuppressed), kMaxBiases) +
-      layout.result_count * SamplingUpload::MaxBytes(0, 0, 0);
+  layout.room.bytes = SamplingUpload::MaxBytes(static_cast<size_t>(limits.max_positions),
+                                               std::max(vocab, kLeastSuppressed), kMaxBiases) +
+                      layout.result_count * SamplingUpload::MaxBytes(0, 0, 0);
   const size_t workspace = static_cast<size_t>(layout.room.workspace_rows) *
                            static_cast<size_t>(layout.workspace_stride) * sizeof(float);
   layout.adjusted = 0;

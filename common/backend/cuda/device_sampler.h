@@ -2,6 +2,7 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_DEVICE_SAMPLER_H_
 #define BATON_COMMON_BACKEND_CUDA_DEVICE_SAMPLER_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/backend/backend.h"
+#include "common/backend/cuda/kernels/sampling.h"
 #include "common/backend/cuda/runtime.h"
 #include "common/backend/cuda/sampling_upload.h"
 
@@ -23,11 +25,17 @@ class DeviceSampler {
   static absl::StatusOr<std::unique_ptr<DeviceSampler>> Make(const StepLimits& limits, void* device,
                                                              Runtime& runtime, Stream stream);
 
-  // As Backend::Sample.
-  void Sample(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
-              absl::Span<SampleOutcome> outcomes);
+  // As Backend's. input_tokens: on the device, of the batch's rows; for drawn_row.
+  void Enqueue(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
+               const int32_t* input_tokens);
+  void Collect(absl::Span<SampleOutcome> outcomes);
+  // On the device, of the last Enqueue: what the next step is fed with.
+  const SampleResult* results() const {
+    return reinterpret_cast<const SampleResult*>(device_ + layout_.results);
+  }
 
  private:
+  static constexpr size_t kHalves = Backend::kMaxDraws;
   // What lies where in the device memory, in bytes from its start.
   struct Layout {
     SamplingRoom room;
@@ -48,8 +56,20 @@ class DeviceSampler {
   Runtime& runtime_;
   const Stream stream_;
   SamplingUpload upload_;
-  std::byte* pinned_requests_ = nullptr;
-  SampleResult* pinned_results_ = nullptr;
+  // Host memory by turns: the device may still be reading what the launch before it brought.
+  struct Requests {
+    std::byte* pinned = nullptr;
+    std::unique_ptr<DeviceEvent> copied;
+  };
+  std::array<Requests, kHalves> requests_;
+  size_t next_requests_ = 0;
+  struct Drawn {
+    SampleResult* pinned = nullptr;
+    size_t count = 0;
+    std::unique_ptr<DeviceEvent> copied;
+  };
+  std::array<Drawn, kHalves> drawn_;
+  size_t enqueued_ = 0, collected_ = 0;
 };
 
 }  // namespace baton::backend::cuda

@@ -19,9 +19,11 @@ set(BATON_CUDA_HOST_SOURCES
   host_staging.cc
   device_sampler.cc
   device_weights.cc
+  gated_product.cc
   kv_copier.cc
   quantized_matrix.cc
   sampling_upload.cc
+  step_recorder.cc
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
 set(BATON_CUDA_NVIDIA_SOURCES

@@ -192,9 +192,10 @@ void OrderColumns(AnyLaunch& launch, const CudaQuantizedMatrix& matrix,
 
 }  // namespace
 
-bool MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
+void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
                               DType dtype, const QuantizedWorkspaces& workspaces, Stream stream) {
-  if (launch.rows > kFewRows || matrix.view().n % (2 * kQuantizedTileRows) != 0) return false;
+  BATON_CHECK_LE(launch.rows, kFewRows);
+  BATON_CHECK_EQ(matrix.view().n % (2 * kQuantizedTileRows), 0);
   OrderColumns(launch, matrix, workspaces, stream);
   LaunchQuantizedMatMulSiluMul({.x = launch.x,
                                 .x_stride = launch.x_stride,
@@ -203,7 +204,6 @@ bool MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMat
                                 .out_stride = launch.out_stride,
                                 .rows = launch.rows},
                                matrix.bits(), dtype, stream);
-  return true;
 }
 
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,

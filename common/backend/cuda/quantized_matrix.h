@@ -67,10 +67,9 @@ struct QuantizedWorkspaces {
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
                        const QuantizedWorkspaces& workspaces, Products* products, Stream stream);
 
-// The product of launch.x with `matrix`, gate above up, and SiluMul of it; launch.w is not looked
-// at. False where it takes more rows, or `matrix` no such halves, than the fused kernel serves:
-// nothing was enqueued.
-bool MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
+// SiluMul of the product of launch.x with `matrix`, gate above up; launch.w is not looked at.
+// REQUIRES: at most kFewRows rows; launch.cols, half of the matrix's rows, is a multiple of 8.
+void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
                               DType dtype, const QuantizedWorkspaces& workspaces, Stream stream);
 
 }  // namespace baton::backend::cuda

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
 #include "common/backend/cuda/simt/simt.h"
@@ -32,6 +33,14 @@ struct DeviceProperties {
 
 // A point of a stream. The runtime outlives it.
 using DeviceEvent = Event;
+
+// Kernels with their arguments, launched again as one: a CUDA graph. The runtime outlives it; what
+// it launched is over when it is destroyed.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void Launch(Stream stream) = 0;
+};
 
 class Runtime {
  public:
@@ -55,6 +64,9 @@ class Runtime {
   // Waits for all that was enqueued.
   virtual void Synchronize(Stream stream) = 0;
   virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
+  // What `enqueue` launches on `stream`, which is not run now. REQUIRES: it launches kernels there,
+  // each launched before, and does nothing else with the device.
+  virtual std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) = 0;
 };
 
 // A device of that many bytes, which are NaNs where nothing was written. seed: emulated::Options.

@@ -19,8 +19,10 @@ bool HasPenalties(const SampleRow& row) {
 absl::Span<const int32_t> NeededTokens(const SampleRow& row) {
   return HasPenalties(row) ? row.tokens : absl::Span<const int32_t>();
 }
+bool NeedsDrawn(const SampleRow& row) { return HasPenalties(row) && row.drawn_row >= 0; }
 bool ChangesLogits(const SampleRow& row) {
-  return !row.logit_bias.empty() || !row.suppressed.empty() || !NeededTokens(row).empty();
+  return !row.logit_bias.empty() || !row.suppressed.empty() || !NeededTokens(row).empty() ||
+         NeedsDrawn(row);
 }
 
 template <class T>
@@ -61,6 +63,7 @@ size_t SamplingUpload::Pack(absl::Span<const SampleRow> rows, const SamplingRoom
     request.first_token = static_cast<int>(ids_.size());
     request.token_count = static_cast<int>(tokens.size());
     request.prompt_tokens = tokens.empty() ? 0 : row.prompt_tokens;
+    request.drawn_row = NeedsDrawn(row) ? row.drawn_row : -1;
     ids_.insert(ids_.end(), tokens.begin(), tokens.end());
     request.first_suppressed = static_cast<int>(ids_.size());
     request.suppressed_count = static_cast<int>(row.suppressed.size());

@@ -3,11 +3,13 @@
 
 #include <cstddef>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "common/backend/cuda/cuda_backend.h"
 #include "common/engine/engine.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
+#include "tests/common/engine/run_ahead.h"
 
 namespace baton::engine {
 namespace {
@@ -64,6 +66,28 @@ TEST_F(EngineAsynchronyTest, TheCopierMayOverwriteWhatCopyBlocksHasCopied) {
   engine_->ReadBlocks(targets, host.data());  // behind all that the compute stream has
   host.resize(chunk_bytes());
   EXPECT_EQ(host, chunk);
+}
+
+// On a device that does nothing before somebody waits; what it repeats is what was asked.
+TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  RunAhead run(seed);
+  backend::cuda::DelayedRuntime* runtime = nullptr;
+  const std::unique_ptr<Engine> engine =
+      LoadForRunningAhead([&](const backend::BackendOptions& given) {
+        auto lazy = std::make_unique<backend::cuda::DelayedRuntime>(80, size_t{96} << 20);
+        runtime = lazy.get();
+        return backend::cuda::MakeBackendOn(std::move(lazy), nullptr, given);
+      });
+  std::vector<Request> requests = run.AnyRequests(*engine, 3);
+  requests.resize(1);
+  requests[0].answer_tokens = 6;
+  requests[0].blocks = {3, 9};
+  ASSERT_EQ(RunAhead::Ahead(*engine, requests), RunAhead::OneByOne(*engine, requests));
+  // Of 10 decode steps of one row the first is enqueued kernel by kernel.
+  EXPECT_EQ(runtime->graphs(), 1);
+  EXPECT_EQ(runtime->graph_launches(), 9);
 }
 
 }  // namespace

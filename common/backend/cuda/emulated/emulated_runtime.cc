@@ -1,10 +1,13 @@
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/emulated/captured_launches.h"
 #include "common/backend/cuda/runtime.h"
 #include "common/base/check.h"
 
@@ -21,10 +24,28 @@ class DoneEvent final : public DeviceEvent {
   void Wait() const override {}
 };
 
+class EmulatedGraph final : public Graph {
+ public:
+  explicit EmulatedGraph(std::vector<std::function<void()>> launches)
+      : launches_(std::move(launches)) {}
+  void Launch(Stream) override {
+    for (const std::function<void()>& launch : launches_) launch();
+  }
+
+ private:
+  const std::vector<std::function<void()>> launches_;
+};
+
+// Nothing but launches goes into a graph.
+void CheckNotCaptured(Stream stream) {
+  BATON_CHECK(static_cast<emulated::EmulatedStream*>(stream)->queue == nullptr)
+      << "a capture saw more than launches";
+}
+
 class EmulatedRuntime final : public Runtime {
  public:
   EmulatedRuntime(int compute_capability, size_t size_bytes, uint64_t seed)
-      : stream_{.options = {.compute_capability = compute_capability, .seed = seed}} {
+      : options_{.compute_capability = compute_capability, .seed = seed} {
     properties_.name = absl::StrCat("emulated device");
     properties_.compute_capability = properties_.kernel_capability = compute_capability;
     properties_.multiprocessors = 2;
@@ -47,20 +68,34 @@ class EmulatedRuntime final : public Runtime {
     absl::MutexLock lock(&mutex_);
     return Keep(size_bytes);
   }
-  // Every launch is done at once, so one serves as all.
-  Stream MakeStream() override { return &stream_; }
+  Stream MakeStream() override {
+    absl::MutexLock lock(&mutex_);
+    streams_.push_back(std::make_unique<emulated::EmulatedStream>());
+    streams_.back()->options = options_;
+    return streams_.back().get();
+  }
 
-  void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream) override {
+  void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
+    CheckNotCaptured(stream);
     if (size_bytes > 0) std::memcpy(device, pinned, size_bytes);
   }
-  void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream) override {
+  void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) override {
+    CheckNotCaptured(stream);
     if (size_bytes > 0) std::memcpy(pinned, device, size_bytes);
   }
-  void Zero(void* device, size_t size_bytes, Stream) override {
+  void Zero(void* device, size_t size_bytes, Stream stream) override {
+    CheckNotCaptured(stream);
     if (size_bytes > 0) std::memset(device, 0, size_bytes);
   }
-  void Synchronize(Stream) override {}
-  std::unique_ptr<DeviceEvent> Record(Stream) override { return std::make_unique<DoneEvent>(); }
+  void Synchronize(Stream stream) override { CheckNotCaptured(stream); }
+  std::unique_ptr<DeviceEvent> Record(Stream stream) override {
+    CheckNotCaptured(stream);
+    return std::make_unique<DoneEvent>();
+  }
+  std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
+    return std::make_unique<EmulatedGraph>(emulated::CapturedLaunches::Capture(
+        *static_cast<emulated::EmulatedStream*>(stream), enqueue));
+  }
 
  private:
   void* Keep(size_t size_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -71,11 +106,12 @@ class EmulatedRuntime final : public Runtime {
     return memory_.back().get();
   }
 
-  emulated::EmulatedStream stream_;
+  const emulated::Options options_;
   DeviceProperties properties_;
   absl::Mutex mutex_;
   size_t used_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<void, Free>> memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<emulated::EmulatedStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -45,6 +45,10 @@ BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& requ
     const auto id = static_cast<uint32_t>(LoadGlobal(ids + i));
     if (id < vocab) AtomicAdd(&seen[id], 1u);
   }
+  if (request.drawn_row >= 0 && ThreadIndex() == 0) {
+    const auto id = static_cast<uint32_t>(LoadGlobal(launch.input_tokens + request.drawn_row));
+    if (id < vocab) AtomicAdd(&seen[id], 1u);
+  }
   SyncThreads();
   for (uint32_t id = static_cast<uint32_t>(ThreadIndex()); id < vocab;
        id += static_cast<uint32_t>(threads)) {
@@ -72,7 +76,8 @@ BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& 
   SyncThreads();
   const bool penalizes = request.repetition_penalty != 1 || request.frequency_penalty != 0 ||
                          request.presence_penalty != 0;
-  if (penalizes && request.token_count > 0) Penalize(launch, request, row);
+  if (penalizes && (request.token_count > 0 || request.drawn_row >= 0))
+    Penalize(launch, request, row);
   for (int i = ThreadIndex(); i < request.suppressed_count; i += BlockThreads()) {
     const auto id = static_cast<uint32_t>(LoadGlobal(launch.ids + request.first_suppressed + i));
     if (id < vocab) StoreGlobal(row + id, kMaskedLogit);

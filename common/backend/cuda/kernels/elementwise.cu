@@ -15,6 +15,13 @@ GridSize PassGrid(int rows, int cols) {
           static_cast<unsigned>((units + kPassThreads - 1) / kPassThreads), 1};
 }
 
+BATON_DEVICE int32_t TableRowOf(const GatherLaunch& launch, int64_t row) {
+  const int32_t drawn = launch.drawn == nullptr ? kNotDrawn : LoadGlobal(launch.drawn + row);
+  if (drawn < 0) return LoadGlobal(launch.row_of + row);
+  const int32_t token = LoadGlobal(&launch.results[drawn].token_id);
+  return token >= 0 && token < launch.table_rows ? token : 0;
+}
+
 template <class TableRow>
 BATON_KERNEL(kPassThreads)
 GatherKernel(GatherLaunch launch) {
@@ -22,8 +29,13 @@ GatherKernel(GatherLaunch launch) {
   const int column = FirstColumn();
   if (column >= launch.cols) return;
   float x[kUnitElements];
+  const int32_t from = TableRowOf(launch, row);
+  // Nobody reads it in this launch: of such rows all look at the result.
+  if (column == 0 && launch.drawn != nullptr && LoadGlobal(launch.drawn + row) >= 0) {
+    StoreGlobal(launch.kept + row, from);
+  }
   TableRow::Load(static_cast<const typename TableRow::Stored*>(launch.table) +
-                     LoadGlobal(launch.row_of + row) * launch.table_stride + column,
+                     from * launch.table_stride + column,
                  x);
   StoreUnit(x, launch.out + row * launch.out_stride + column);
 }

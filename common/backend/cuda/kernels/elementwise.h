@@ -8,6 +8,7 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTWISE_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ELEMENTWISE_H_
 
+#include "common/backend/cuda/kernels/sampling.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
 
@@ -23,6 +24,12 @@ struct GatherLaunch {
   float* out;             // [rows, cols]
   int64_t out_stride;
   int cols;
+  // With `drawn`, a row whose drawn[r] >= 0 is of that result's token in place of row_of[r], where
+  // it is kept. A token that is no row of the table, of a draw that failed, is 0.
+  const int32_t* drawn = nullptr;         // [rows] or null
+  const SampleResult* results = nullptr;  // that drawn indexes
+  int32_t* kept = nullptr;                // row_of
+  int32_t table_rows = 0;
 };
 void LaunchGather(const GatherLaunch& launch, DType table_dtype, int rows, Stream stream);
 

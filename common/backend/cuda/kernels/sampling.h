@@ -37,6 +37,7 @@ struct SampleRequest {
   uint32_t choice;
   uint64_t seed, position;
   int first_token, token_count, prompt_tokens;  // of ids; needed with penalties alone
+  int drawn_row;                                // not negative: its input token is behind them
   int first_suppressed, suppressed_count;       // of ids
   int first_bias, bias_count;                   // of biases; each id once
 };
@@ -57,8 +58,9 @@ struct SampleLaunch {
   const SampleRequest* requests;
   const int32_t* ids;  // those outside of [0, vocab) are ignored
   const TokenBias* biases;
-  float* adjusted;  // [workspace rows, vocab]
-  uint32_t* seen;   // [workspace rows, vocab]: 0 before and after
+  const int32_t* input_tokens;  // of the batch's rows; null if no request has a drawn_row
+  float* adjusted;              // [workspace rows, vocab]
+  uint32_t* seen;               // [workspace rows, vocab]: 0 before and after
   int64_t workspace_stride;
   SampleResult* results;  // one a request
 };

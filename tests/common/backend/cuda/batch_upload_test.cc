@@ -37,9 +37,10 @@ class BatchUploadTest : public ::testing::Test {
     limits_ = limits;
     room_ = RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions,
                     limits.query_heads / limits.kv_heads, 1000);
-    void* device = runtime_.AllocateDevice(BatchUpload::DeviceBytes(limits, room_)).value();
-    upload_ = BatchUpload::Make(limits, room_, device, runtime_, stream_).value();
+    device_ = runtime_.AllocateDevice(BatchUpload::DeviceBytes(limits, room_)).value();
+    upload_ = BatchUpload::Make(limits, room_, device_, runtime_, stream_).value();
   }
+  const int32_t* upload_base() const { return static_cast<const int32_t*>(device_); }
   StepLimits AnyLimits() {
     StepLimits limits;
     limits.max_rows = Int(1, 60);
@@ -141,6 +142,7 @@ class BatchUploadTest : public ::testing::Test {
   const Stream stream_;
   StepLimits limits_;
   AttentionRoom room_;
+  void* device_ = nullptr;
   std::unique_ptr<BatchUpload> upload_;
   std::deque<std::vector<AttentionItem>> tile_items_;
 };
@@ -202,6 +204,105 @@ TEST_F(BatchUploadTest, PartsAreAligned) {
       ASSERT_EQ(reinterpret_cast<uintptr_t>(part) % 16, 0u);
     }
   }
+}
+
+// One place for all, however late the device is: the stream's order keeps them apart.
+TEST_F(BatchUploadTest, PaddedStepsLieWhereTheLastOneDid) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 30; ++round) {
+    StepLimits limits = AnyLimits();
+    limits.max_logit_rows = 64;
+    limits.max_sequences = Int(1, std::min(12, limits.max_rows));
+    Make(limits);
+    const int padded = Int(1, limits_.max_sequences);
+    std::vector<Step> steps;
+    std::vector<std::vector<int32_t>> drawn;
+    std::deque<Snapshot> snapshots;
+    std::deque<std::vector<int32_t>> drawn_back;
+    std::deque<std::vector<int>> counts;
+    const CudaBatch* first = nullptr;
+    std::vector<std::unique_ptr<CudaBatch>> kept;
+    for (int i = 0; i < 12; ++i) {
+      Step step;
+      const int rows = Int(1, padded);
+      for (int row = 0; row < rows; ++row) {
+        const int context = Int(0, limits_.max_positions - 1);
+        step.blocks.emplace_back(static_cast<size_t>(context / limits_.block_tokens + 1));
+        for (int32_t& block : step.blocks.back()) block = Int(3, 5000);
+        step.sequences.push_back({row, 1, context, {}});
+        step.tokens.push_back(Int(5, 100'000));
+        step.logit_rows.push_back(row);
+      }
+      for (int row = 0; row < rows; ++row) step.sequences[row].blocks = step.blocks[row];
+      drawn.emplace_back();
+      if (Int(0, 1)) {
+        for (int row = 0; row < rows; ++row) drawn.back().push_back(Int(-1, 63));
+      }
+      RaggedBatch given = step.batch();
+      given.drawn = drawn.back();
+      std::unique_ptr<CudaBatch> batch = upload_->UploadPadded(given, padded);
+      ASSERT_NE(batch, nullptr) << "decode steps fit the split kernel";
+      ASSERT_EQ(batch->rows, padded);
+      if (first == nullptr) first = batch.get();
+      ASSERT_EQ(batch->d_tokens, first->d_tokens);
+      ASSERT_EQ(batch->d_drawn, first->d_drawn);
+      ASSERT_EQ(batch->d_positions, first->d_positions);
+      ASSERT_EQ(batch->d_sequence_of_row, first->d_sequence_of_row);
+      ASSERT_EQ(batch->d_sequences, first->d_sequences);
+      ASSERT_EQ(batch->d_split_items, first->d_split_items);
+      ASSERT_EQ(batch->d_split_count, first->d_split_count);
+      ASSERT_EQ(batch->d_tables, first->d_tables);
+      Snapshot& snapshot = snapshots.emplace_back();
+      snapshot.logit_rows = step.logit_rows;
+      CopyBack(snapshot.tokens, batch->d_tokens, static_cast<size_t>(padded));
+      CopyBack(snapshot.positions, batch->d_positions, static_cast<size_t>(padded));
+      CopyBack(snapshot.sequence_of_row, batch->d_sequence_of_row, static_cast<size_t>(padded));
+      CopyBack(snapshot.sequences, batch->d_sequences, step.sequences.size());
+      // Tables lie behind what is in front of them, somewhere in the slot.
+      CopyBack(snapshot.tables, batch->d_tables,
+               BatchUpload::DeviceBytes(limits_, room_) / sizeof(int32_t) -
+                   static_cast<size_t>(batch->d_tables - upload_base()));
+      CopyBack(snapshot.items, batch->d_split_items, static_cast<size_t>(batch->split_items));
+      tile_items_.emplace_back();
+      CopyBack(drawn_back.emplace_back(), batch->d_drawn, static_cast<size_t>(padded));
+      CopyBack(counts.emplace_back(), batch->d_split_count, 1);
+      kept.push_back(std::move(batch));
+      steps.push_back(std::move(step));
+    }
+    runtime_.Synchronize(stream_);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      Snapshot& found = snapshots[i];
+      const size_t rows = steps[i].tokens.size();
+      drawn[i].resize(rows, kNotDrawn);
+      drawn[i].resize(static_cast<size_t>(padded), kNotDrawn);
+      ASSERT_EQ(drawn_back[i], drawn[i]);
+      for (size_t row = rows; row < static_cast<size_t>(padded); ++row) {
+        ASSERT_EQ(found.tokens[row], 0);
+        ASSERT_EQ(found.positions[row], -1) << "padding writes no KV";
+      }
+      found.tokens.resize(rows);
+      ASSERT_EQ(counts[i], std::vector<int>{static_cast<int>(found.items.size())});
+      for (size_t s = 0; s < steps[i].sequences.size(); ++s) {
+        steps[i].sequences[s].blocks = steps[i].blocks[s];
+      }
+      CheckSnapshot(steps[i], found);
+      ASSERT_FALSE(HasFatalFailure()) << "round " << round << ", step " << i;
+    }
+  }
+}
+
+TEST_F(BatchUploadTest, AStepForTheTileKernelIsNotPadded) {
+  StepLimits limits;
+  limits.max_rows = limits.max_sequences = 2;
+  limits.max_positions = 64;
+  limits.query_heads = 40;
+  limits.kv_heads = 1;
+  limits.head_dim = 64;
+  limits.block_tokens = 16;
+  Make(limits);
+  const std::vector<int32_t> tokens = {1}, rows = {0}, blocks = {2};
+  const std::vector<SequenceRows> sequences = {{0, 1, 0, blocks}};
+  EXPECT_EQ(upload_->UploadPadded({tokens, sequences, rows}, 2), nullptr);
 }
 
 class BatchUploadDeathTest : public BatchUploadTest {

@@ -265,6 +265,7 @@ class CountedLaunches : public ::testing::Test {
       request.temperature = temperature;
       request.top_p = top_p;
       request.repetition_penalty = 1;
+      request.drawn_row = -1;
     }
     SampleLaunch launch = {};
     launch.logits = logits.As<float>();

@@ -70,6 +70,9 @@ class SharedDevice final : public Runtime {
   }
   void Synchronize(Stream stream) override { device_->Synchronize(stream); }
   std::unique_ptr<DeviceEvent> Record(Stream stream) override { return device_->Record(stream); }
+  std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
+    return device_->Capture(stream, enqueue);
+  }
 
  private:
   const std::unique_ptr<Runtime> device_;

@@ -4,6 +4,7 @@
 #ifndef BATON_TESTS_COMMON_BACKEND_CUDA_DELAYED_RUNTIME_H_
 #define BATON_TESTS_COMMON_BACKEND_CUDA_DELAYED_RUNTIME_H_
 
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -13,6 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/emulated/captured_launches.h"
 #include "common/backend/cuda/runtime.h"
 #include "common/base/check.h"
 
@@ -65,6 +67,15 @@ class DelayedRuntime final : public Runtime {
     Queue& queue = QueueOf(stream);
     return std::make_unique<StreamPoint>(*this, queue, queue.enqueued);
   }
+  std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
+    ++graphs_;
+    return std::make_unique<DelayedGraph>(
+        emulated::CapturedLaunches::Capture(*static_cast<emulated::EmulatedStream*>(stream),
+                                            enqueue),
+        graph_launches_);
+  }
+  int graphs() const { return graphs_; }
+  int graph_launches() const { return graph_launches_; }
 
  private:
   struct Queue final : emulated::LaunchQueue {
@@ -94,6 +105,20 @@ class DelayedRuntime final : public Runtime {
     size_t enqueued = 0, done = 0;
   };
 
+  class DelayedGraph final : public Graph {
+   public:
+    DelayedGraph(std::vector<std::function<void()>> launches, std::atomic<int>& count)
+        : launches_(std::move(launches)), count_(count) {}
+    void Launch(Stream stream) override {
+      ++count_;
+      for (const std::function<void()>& launch : launches_) QueueOf(stream).Add(launch);
+    }
+
+   private:
+    const std::vector<std::function<void()>> launches_;
+    std::atomic<int>& count_;
+  };
+
   class StreamPoint final : public DeviceEvent {
    public:
     StreamPoint(DelayedRuntime& runtime, Queue& queue, size_t count)
@@ -115,7 +140,9 @@ class DelayedRuntime final : public Runtime {
 
   static Queue& QueueOf(Stream stream) {
     BATON_CHECK(stream != nullptr) << "work on no stream";
-    return static_cast<Queue&>(*static_cast<emulated::EmulatedStream*>(stream)->queue);
+    auto* const queue = dynamic_cast<Queue*>(static_cast<emulated::EmulatedStream*>(stream)->queue);
+    BATON_CHECK(queue != nullptr) << "a capture saw more than launches";
+    return *queue;
   }
   static void Copy(void* to, const void* from, size_t size_bytes) {
     if (size_bytes > 0) std::memcpy(to, from, size_bytes);
@@ -124,6 +151,7 @@ class DelayedRuntime final : public Runtime {
   const emulated::Options options_;
   const std::unique_ptr<Runtime> memory_;
   DeviceProperties properties_;
+  std::atomic<int> graphs_{0}, graph_launches_{0};
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
 };

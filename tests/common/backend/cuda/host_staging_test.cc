@@ -126,6 +126,9 @@ TEST(HostStagingTest, PinnedMemoryThatIsNotThereIsAnError) {
     void Zero(void*, size_t, Stream) override {}
     void Synchronize(Stream) override {}
     std::unique_ptr<DeviceEvent> Record(Stream stream) override { return device_->Record(stream); }
+    std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
+      return device_->Capture(stream, enqueue);
+    }
 
    private:
     int left_ = 1;

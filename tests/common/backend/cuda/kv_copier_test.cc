@@ -239,6 +239,9 @@ class HeldReads final : public Runtime {
   }
   void Synchronize(Stream stream) override { inner_->Synchronize(stream); }
   std::unique_ptr<DeviceEvent> Record(Stream stream) override { return inner_->Record(stream); }
+  std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
+    return inner_->Capture(stream, enqueue);
+  }
 
   absl::Notification began_, may_end_;
 

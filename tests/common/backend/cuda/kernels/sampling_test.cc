@@ -171,7 +171,8 @@ class CudaSamplingTest : public KernelTest {
               -1, model::NonFiniteLogits(outcome.token_id, outcome.bad_logit).ToString());
           break;
         case SampleOutcome::Kind::kNoTokenLeft:
-          answers.emplace_back(-1, model::NoTokenLeft(HistoryOf(requests[i])).ToString());
+          answers.emplace_back(
+              -1, model::NoTokenLeft(HistoryOf(requests[i]).suppressed.size()).ToString());
           break;
       }
     }

@@ -1,0 +1,86 @@
+#include "common/backend/cuda/step_recorder.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/base/check.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+// Of the split kernel, two live on a multiprocessor at a time; more, so that those with the longer
+// work find others to fill the gap.
+constexpr int kSplitBlocksAMultiprocessor = 8;
+
+}  // namespace
+
+void BatchBounds::Check(const CudaBatch& batch) const {
+  BATON_CHECK(batch.least_token >= 0 && batch.greatest_token < tokens)
+      << "tokens from " << batch.least_token << " to " << batch.greatest_token;
+  BATON_CHECK(batch.least_block >= 0 && batch.greatest_block < blocks)
+      << "blocks from " << batch.least_block << " to " << batch.greatest_block;
+  BATON_CHECK_LT(batch.last_position, positions);
+}
+
+void BatchBounds::Narrow(const BatchBounds& other) {
+  tokens = std::min(tokens, other.tokens);
+  blocks = std::min(blocks, other.blocks);
+  positions = std::min(positions, other.positions);
+}
+
+int PaddedRows(int rows, int most) {
+  BATON_CHECK(rows >= 1 && rows <= most) << rows << " rows of " << most;
+  int padded = rows;
+  if (rows <= 8) {
+    padded = static_cast<int>(std::bit_ceil(static_cast<unsigned>(rows)));
+  } else {
+    const int apart = rows <= 32 ? 8 : rows <= 64 ? 16 : rows <= 256 ? 32 : 64;
+    padded = (rows + apart - 1) / apart * apart;
+  }
+  return std::min(padded, most);
+}
+
+int SplitBlocks(int items, int kv_heads, int multiprocessors) {
+  const int enough = std::max(1, kSplitBlocksAMultiprocessor * multiprocessors / kv_heads);
+  return static_cast<int>(std::min(std::bit_ceil(static_cast<unsigned>(std::max(1, items))),
+                                   std::bit_ceil(static_cast<unsigned>(enough))));
+}
+
+CudaStepRecorder::CudaStepRecorder(const StepLimits& limits, BatchUpload& upload, StepState& state,
+                                   Runtime& runtime, Stream stream)
+    : most_rows_(std::min({limits.max_rows, limits.max_sequences, limits.max_logit_rows})),
+      kv_heads_(limits.kv_heads),
+      upload_(upload),
+      state_(state),
+      runtime_(runtime),
+      stream_(stream) {}
+
+PaddedBatch CudaStepRecorder::Upload(const RaggedBatch& batch) {
+  const auto rows = static_cast<int>(batch.tokens.size());
+  if (rows > most_rows_) return {};
+  const int padded = PaddedRows(rows, most_rows_);
+  std::unique_ptr<CudaBatch> uploaded = upload_.UploadPadded(batch, padded);
+  if (uploaded == nullptr) return {};
+  uploaded->split_blocks =
+      SplitBlocks(uploaded->split_items, kv_heads_, runtime_.properties().multiprocessors);
+  if (!batch.drawn.empty()) state_.drawn_tokens = uploaded->d_tokens;
+  return {std::move(uploaded), padded};
+}
+
+void CudaStepRecorder::Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) {
+  const auto& cuda = static_cast<const CudaBatch&>(batch);
+  BATON_CHECK(cuda.d_split_count != nullptr) << "a batch without padding";
+  const auto [found, first] = recorded_.try_emplace({cuda.rows, cuda.split_blocks});
+  Recorded& recorded = found->second;
+  if (first) {
+    state_.bounds = {};
+    enqueue();
+    recorded.bounds = state_.bounds;
+    return;
+  }
+  recorded.bounds.Check(cuda);
+  if (recorded.graph == nullptr) recorded.graph = runtime_.Capture(stream_, enqueue);
+  recorded.graph->Launch(stream_);
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,80 @@
+// Steps that are under way, and the one that is planned before they are over.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "decode_worker/beam_search.h"
+#include "decode_worker/scheduler.h"
+
+namespace baton::decode_worker {
+
+std::optional<StepPlan> DecodeScheduler::PlanAhead() {
+  BATON_CHECK_EQ(flights_.size(), size_t{1});
+  if (LongBlocks() > LongBound()) return std::nullopt;
+  StepPlan plan;
+  int stay = 0, blocks_needed = 0;
+  const std::vector<Chunk>& chunks = flights_.front().chunks;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].sequence == nullptr) continue;
+    Sequence& sequence = *chunks[i].sequence;
+    if (!chunks[i].draws() || sequence.draws > 1 || sequence.call->beams != nullptr) {
+      return std::nullopt;
+    }
+    ++stay;
+    if (sequence.generated_tokens() + 1 == sequence.call->max_tokens) continue;
+    const int position = static_cast<int>(sequence.tokens.size());
+    const int index = position / options_.block_tokens;
+    const bool grows = index == sequence.blocks.size();
+    if (!grows && pool_.RefCount(sequence.blocks.ids()[static_cast<size_t>(index)]) > 1) {
+      return std::nullopt;
+    }
+    blocks_needed += grows ? 1 : 0;
+    plan.chunks.push_back({&sequence, position, position + 1, static_cast<int>(i)});
+  }
+  if (plan.chunks.empty() || stay < running_count() || !MakeFree(blocks_needed)) {
+    return std::nullopt;
+  }
+  for (const Chunk& chunk : plan.chunks) {
+    if (chunk.begin / options_.block_tokens < chunk.sequence->blocks.size()) continue;
+    absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(1, kv::BlockUse::kActive);
+    BATON_CHECK(fresh.ok()) << fresh.status();
+    chunk.sequence->blocks.Append(*std::move(fresh));
+  }
+  return plan;
+}
+
+void DecodeScheduler::Launched(const StepPlan& plan) {
+  flights_.push_back({.chunks = plan.chunks, .held = {}});
+}
+
+std::vector<Chunk> DecodeScheduler::Landed() {
+  BATON_CHECK(!flights_.empty());
+  std::vector<Chunk> chunks = std::move(flights_.front().chunks);
+  flights_.pop_front();
+  return chunks;
+}
+
+DecodeScheduler::Flight* DecodeScheduler::LastFlightOf(const Sequence& sequence) {
+  for (auto flight = flights_.rbegin(); flight != flights_.rend(); ++flight) {
+    for (const Chunk& chunk : flight->chunks) {
+      if (chunk.sequence == &sequence) return &*flight;
+    }
+  }
+  return nullptr;
+}
+
+void DecodeScheduler::HoldBlocks(Flight* flight, const Sequence& sequence) {
+  if (flight == nullptr || sequence.blocks.empty()) return;
+  flight->held.push_back(sequence.blocks.Share(0, sequence.blocks.size(), kv::BlockUse::kActive));
+}
+
+void DecodeScheduler::LeaveFlights(const Sequence& sequence) {
+  HoldBlocks(LastFlightOf(sequence), sequence);
+  for (Flight& flight : flights_) {
+    for (Chunk& chunk : flight.chunks) {
+      if (chunk.sequence == &sequence) chunk.sequence = nullptr;
+    }
+  }
+}
+
+}  // namespace baton::decode_worker

@@ -1,0 +1,170 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tests/decode_worker/scheduler_harness.h"
+
+namespace baton::decode_worker {
+namespace {
+
+class SchedulerFlightsTest : public SchedulerHarness {
+ protected:
+  Sequence* Enter(uint64_t id, Wish wish) {
+    wish.remote = false;
+    EXPECT_TRUE(Submit(id, wish).ok());
+    return scheduler_->Admit();
+  }
+  // As the loop does it.
+  void Land() {
+    const std::vector<Chunk> chunks = scheduler_->Landed();
+    for (const Chunk& chunk : chunks) {
+      if (chunk.sequence != nullptr) scheduler_->Computed(chunk);
+    }
+    for (const Chunk& chunk : chunks) {
+      if (chunk.sequence != nullptr && chunk.draws()) Draw(*chunk.sequence);
+    }
+    Check();
+  }
+  StepPlan Launch() {
+    StepPlan plan = scheduler_->PlanStep();
+    scheduler_->Launched(plan);
+    return plan;
+  }
+};
+
+TEST_F(SchedulerFlightsTest, TheStepAheadIsTheNextTokenOfEach) {
+  Make(20);
+  Sequence* first = Enter(1, {.prompt = 15, .max_tokens = 10});
+  Sequence* second = Enter(2, {.prompt = 20, .max_tokens = 2});
+  Launch();
+  std::optional<StepPlan> ahead = scheduler_->PlanAhead();
+  ASSERT_TRUE(ahead.has_value());
+  ASSERT_EQ(ahead->chunks.size(), 2u);
+  for (int i : {0, 1}) {
+    EXPECT_EQ(ahead->chunks[i].sequence, i == 0 ? first : second);
+    EXPECT_EQ(ahead->chunks[i].begin, i == 0 ? 15 : 20);
+    EXPECT_EQ(ahead->chunks[i].end, ahead->chunks[i].begin + 1);
+    EXPECT_EQ(ahead->chunks[i].drawn_by, i);
+    EXPECT_FALSE(ahead->chunks[i].draws()) << "its token is not known yet";
+  }
+  EXPECT_EQ(first->blocks.size(), 1) << "position 15 fits";
+  scheduler_->Launched(*ahead);
+  EXPECT_EQ(scheduler_->steps_under_way(), 2);
+  Land();
+  EXPECT_TRUE(ahead->chunks[0].draws());
+  EXPECT_EQ(scheduler_->steps_under_way(), 1);
+  // The second's last token is being drawn; the first's next one needs a block.
+  ahead = scheduler_->PlanAhead();
+  ASSERT_TRUE(ahead.has_value());
+  ASSERT_EQ(ahead->chunks.size(), 1u);
+  EXPECT_EQ(ahead->chunks[0].sequence, first);
+  EXPECT_EQ(ahead->chunks[0].drawn_by, 0);
+  EXPECT_EQ(first->blocks.size(), 2);
+  scheduler_->Launched(*ahead);
+  Land();
+  EXPECT_EQ(finished_, std::vector<uint64_t>{2});
+  Land();
+  Launch();
+  Land();
+}
+
+TEST_F(SchedulerFlightsTest, NothingAheadOfWhatIsNotOneDrawOfEach) {
+  SchedulerOptions options;
+  options.max_num_batched_tokens = 100;
+  Make(40, options);
+  Enter(1, {.prompt = 150, .max_tokens = 10});
+  Launch();
+  EXPECT_FALSE(scheduler_->PlanAhead()) << "a prompt goes on";
+  Land();
+  Launch();
+  ASSERT_TRUE(scheduler_->PlanAhead());
+  Enter(2, {.prompt = 10, .max_tokens = 10});
+  EXPECT_FALSE(scheduler_->PlanAhead()) << "another is to join";
+  Land();
+  Launch();
+  EXPECT_TRUE(scheduler_->PlanAhead());
+  Land();
+  Enter(3, {.prompt = 10, .max_tokens = 10, .n = 2});
+  Launch();
+  EXPECT_FALSE(scheduler_->PlanAhead()) << "a draw of several choices";
+  Land();
+  Launch();
+  EXPECT_TRUE(scheduler_->PlanAhead()) << "the choices go on one by one";
+  Land();
+}
+
+TEST_F(SchedulerFlightsTest, NothingAheadIfEachDrawsItsLastToken) {
+  Make(10);
+  Enter(1, {.prompt = 10, .max_tokens = 1});
+  Launch();
+  EXPECT_FALSE(scheduler_->PlanAhead());
+  Land();
+  EXPECT_EQ(finished_, std::vector<uint64_t>{1});
+}
+
+// Whom to preempt is decided when nothing is under way.
+TEST_F(SchedulerFlightsTest, NothingAheadThatOnlyAPreemptionMakesRoomFor) {
+  Make(3, {}, /*caching=*/false);
+  Enter(1, {.prompt = 16, .max_tokens = 20});
+  Enter(2, {.prompt = 15, .max_tokens = 20});
+  Launch();
+  std::optional<StepPlan> ahead = scheduler_->PlanAhead();
+  ASSERT_TRUE(ahead) << "the first takes the last block";
+  scheduler_->Launched(*ahead);
+  Land();
+  EXPECT_FALSE(scheduler_->PlanAhead());
+  EXPECT_TRUE(preempted_.empty());
+  Land();
+  Launch();
+  EXPECT_EQ(preempted_, std::vector<uint64_t>{2});
+  Land();
+}
+
+TEST_F(SchedulerFlightsTest, BlocksOfWhoLeavesStayTakenUntilTheLastStepThatLooksAtThem) {
+  Make(10, {}, /*caching=*/false);
+  Sequence* sequence = Enter(1, {.prompt = 40, .max_tokens = 10});
+  Enter(2, {.prompt = 10, .max_tokens = 10});
+  Launch();
+  scheduler_->Launched(*scheduler_->PlanAhead());
+  const int free = Free();
+  scheduler_->Remove(*sequence);
+  Check();
+  EXPECT_EQ(Free(), free);
+  std::vector<Chunk> chunks = scheduler_->Landed();
+  EXPECT_EQ(chunks[0].sequence, nullptr);
+  EXPECT_NE(chunks[1].sequence, nullptr);
+  scheduler_->Computed(chunks[1]);
+  Draw(*chunks[1].sequence);
+  EXPECT_EQ(Free(), free) << "the second step looks at them";
+  chunks = scheduler_->Landed();
+  EXPECT_EQ(chunks[0].sequence, nullptr);
+  EXPECT_EQ(Free(), free + 3);
+  Check();
+}
+
+// A prompt that was computed twice: the cache's blocks take the place of those that a step under
+// way was launched with.
+TEST_F(SchedulerFlightsTest, BlocksThatTheCacheReplacesStayTakenToo) {
+  Make(20);
+  Sequence* first = Enter(1, {.prompt = 20, .max_tokens = 10, .first_token = 3});
+  // Computed beside the first, as prompts are that begin alike in less than a block.
+  Sequence* second = Enter(2, {.prompt = 20, .max_tokens = 10, .first_token = 500});
+  std::copy(first->tokens.begin(), first->tokens.end(), second->tokens.begin());
+  StepPlan plan;
+  plan.chunks = {{first, 0, 20}, {second, 0, 20}};
+  scheduler_->Launched(plan);
+  scheduler_->Launched(*scheduler_->PlanAhead());
+  const kv::BlockId own = second->blocks.ids()[0];
+  Land();
+  EXPECT_EQ(second->blocks.ids()[0], first->blocks.ids()[0]);
+  ASSERT_NE(second->blocks.ids()[0], own);
+  EXPECT_GT(pool_->RefCount(own), 0) << "the second step's table names it";
+  Land();
+  EXPECT_EQ(pool_->RefCount(own), 0);
+}
+
+}  // namespace
+}  // namespace baton::decode_worker
