@@ -41,8 +41,8 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                            "--max-num-batched-tokens", "--threads"}) {
     app->add_option(flag, worker->values[flag], "For every worker")->check(count);
   }
-  for (const char* flag :
-       {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization"}) {
+  for (const char* flag : {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization",
+                           "--cublas-algorithms"}) {
     app->add_option(flag, worker->values[flag], "For every worker");
   }
   app->add_flag("--deterministic", worker->deterministic, "For every worker");
@@ -196,7 +196,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   }
   commands.generate.stream = !no_stream;
   for (const auto& [flag, value] : worker.values) {
-    if (value.empty()) continue;
+    if (up->count(flag) == 0) continue;  // "" is a value, too
     commands.up.worker_flags.push_back(flag);
     commands.up.worker_flags.push_back(value);
   }

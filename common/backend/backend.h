@@ -175,6 +175,14 @@ struct SampleOutcome {
   float bad_logit = 0;   // kNonFinite: that logit
 };
 
+// A matrix product as steps will ask for it, with up to x.rows rows.
+struct MatMulUse {
+  Tensor x;
+  const PackedMatrix* weight = nullptr;
+  const Buffer* bias = nullptr;  // or none
+  Tensor out;
+};
+
 struct BackendOptions {
   std::string device = "cpu";  // "cpu"; "cuda:N"; "auto": CUDA if there is a usable GPU, else CPU
   // "auto": what the device multiplies natively: bfloat16 before float16, else float32.
@@ -186,6 +194,9 @@ struct BackendOptions {
   double gpu_memory_utilization = 0.9;
   // Bits of a row depend on neither batch nor chunking, at some cost in speed. The CPU always is.
   bool deterministic = false;
+  // GPU only, without `deterministic`: the file that keeps which product is computed by which
+  // kernel, as it was measured when a model was loaded. Empty: nothing is kept.
+  std::string cublas_algorithms = "";
   // GPU only, for tests: whatever the GPU, compute in a T4's types and within a T4's memory.
   bool as_t4 = false;
 };
@@ -224,6 +235,10 @@ class Backend {
   // them; cos and sin are multiplied by `factor`. Positions [0, max_positions).
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
+  // Settles how these products are computed, where that takes trying out: once, when all weights
+  // are loaded, after Prepare and before the first MatMul. Writes anything to x and out. May take
+  // seconds.
+  virtual void Tune(absl::Span<const MatMulUse> products) {}
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
   // Null: nothing would be gained.
   virtual std::unique_ptr<StepRecorder> MakeStepRecorder() { return nullptr; }

@@ -3,6 +3,7 @@
 #define BATON_COMMON_BACKEND_MAKE_BACKEND_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,6 +21,10 @@ struct Device {
 
 // "cpu", "cuda:0" to "cuda:1023" or "auto"; "cuda" is "cuda:0". INVALID_ARGUMENT (BAD_OPTION).
 absl::StatusOr<Device> ParseDevice(absl::string_view text);
+
+// A file for BackendOptions::cublas_algorithms among the user's caches: in $XDG_CACHE_HOME/baton, else
+// in ~/.cache/baton. Empty if the environment names neither by an absolute path.
+std::string DefaultCublasAlgorithms();
 
 // INVALID_ARGUMENT (BAD_OPTION) about an option that is wrong or that the device cannot do;
 // FAILED_PRECONDITION (NO_CUDA) if a GPU is asked for in a build without CUDA, else what

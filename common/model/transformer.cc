@@ -60,6 +60,8 @@ class DenseTransformer final : public Transformer {
   };
 
   absl::Status AllocateWorkspaces();
+  // All products of the largest step.
+  void TuneProducts();
   void CheckBatch(const backend::RaggedBatch& batch, const backend::KvPool& pool) const;
   void AwaitLastStep();
   // The batch on the device, and the rows of the step's tensors. Recorded steps have padding.
@@ -111,8 +113,31 @@ absl::Status DenseTransformer::Load(const Checkpoint& checkpoint) {
                     absl::StrCat("workspaces for ", options_.max_batch_tokens, " batch tokens and ",
                                  options_.max_logit_rows, " logit rows"));
   }
+  TuneProducts();
   recorder_ = backend_.MakeStepRecorder();
   return absl::OkStatus();
+}
+
+void DenseTransformer::TuneProducts() {
+  const int64_t rows = options_.max_batch_tokens, d = config_.hidden_dim;
+  std::vector<backend::MatMulUse> products;
+  for (size_t layer = 0; layer < config_.layers.size(); ++layer) {
+    const LayerWeights& weights = weights_.layers[layer];
+    const LayerSpec& spec = config_.layers[layer];
+    const Tensor normed = normed_.View(rows, d), delta = delta_.View(rows, d);
+    products.push_back({normed, weights.qkv.get(), weights.qkv_bias.get(),
+                        qkv_.View(rows, weights.qkv->out_features())});
+    products.push_back({attended_.View(rows, weights.attention_output->in_features()),
+                        weights.attention_output.get(), nullptr, delta});
+    products.push_back(
+        {normed, weights.gate_up.get(), nullptr, gate_up_.View(rows, 2 * int64_t{spec.ffn_dim})});
+    products.push_back({gated_.View(rows, spec.ffn_dim), weights.down.get(), nullptr, delta});
+  }
+  const int64_t logit_rows = std::min(options_.max_logit_rows, options_.max_batch_tokens);
+  Tensor logits = logits_.View(logit_rows, LogitStride(config_.vocab_size));
+  logits.cols = config_.vocab_size;
+  products.push_back({normed_.View(logit_rows, d), weights_.lm_head.get(), nullptr, logits});
+  backend_.Tune(products);
 }
 
 absl::Status DenseTransformer::AllocateWorkspaces() {

@@ -48,6 +48,11 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_flag("--deterministic", o.deterministic,
                "on a GPU: the same bits in every batch and chunking, a little slower (a CPU always "
                "does)");
+  app.add_option(
+         "--cublas-algorithms", o.cublas_algorithms,
+         "on a GPU, without --deterministic: the file that keeps what was measured of matrix "
+         "products; auto: baton/cublas_algorithms in $XDG_CACHE_HOME or ~/.cache; \"\": none")
+      ->capture_default_str();
   app.add_option("--threads", o.threads, "compute threads; 0 for one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -120,6 +125,8 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
                                                    : Compute::kAuto;
   engine.backend.gpu_memory_utilization = o.gpu_memory_utilization;
   engine.backend.deterministic = o.deterministic;
+  engine.backend.cublas_algorithms =
+      o.cublas_algorithms == "auto" ? backend::DefaultCublasAlgorithms() : o.cublas_algorithms;
   engine.backend.thread_count = o.threads;
   engine.make_backend = o.make_backend;
   engine.block_tokens = o.block_size;

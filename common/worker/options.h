@@ -27,6 +27,8 @@ struct WorkerOptions {
   std::string dtype = "auto";  // auto, float32, bfloat16, float16
   double gpu_memory_utilization = 0.9;
   bool deterministic = false;
+  // File; auto: one among the user's caches; empty: none.
+  std::string cublas_algorithms = "auto";
   int threads = 0;             // 0: all cores
   int block_size = 16;         // tokens in a KV block
   int num_blocks = 0;          // 0: from kv_cache_memory

@@ -64,6 +64,8 @@ UNMIRRORED_TESTS = {
         "the second half of backend_test.cc: the KV pool",
     "tests/common/engine/engine_asynchrony_test.cc":
         "the part of engine_test.cc that needs a device of its own, which no GPU is",
+    "tests/common/engine/engine_tuning_test.cc":
+        "the part of engine_test.cc that watches a library of matrix products",
     "tests/common/engine/run_ahead_test.cc":
         "the part of engine_test.cc about steps in two halves",
     "tests/common/engine/one_answer_test.cc":

@@ -40,7 +40,9 @@ absl::StatusOr<const CublasLibrary*> Load() {
   find("cublasLtCreate", library.create);
   find("cublasLtDestroy", library.destroy);
   find("cublasLtGetStatusString", library.status_string);
+  find("cublasLtGetVersion", library.version);
   find("cublasLtMatmul", library.matmul);
+  find("cublasLtMatmulAlgoCheck", library.check);
   find("cublasLtMatmulAlgoGetHeuristic", library.get_heuristic);
   find("cublasLtMatmulDescCreate", library.desc_create);
   find("cublasLtMatmulDescDestroy", library.desc_destroy);

@@ -16,7 +16,9 @@ struct CublasLibrary {
   decltype(&::cublasLtCreate) create;
   decltype(&::cublasLtDestroy) destroy;
   decltype(&::cublasLtGetStatusString) status_string;
+  decltype(&::cublasLtGetVersion) version;
   decltype(&::cublasLtMatmul) matmul;
+  decltype(&::cublasLtMatmulAlgoCheck) check;
   decltype(&::cublasLtMatmulAlgoGetHeuristic) get_heuristic;
   decltype(&::cublasLtMatmulDescCreate) desc_create;
   decltype(&::cublasLtMatmulDescDestroy) desc_destroy;

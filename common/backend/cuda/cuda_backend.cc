@@ -21,6 +21,7 @@
 #include "common/backend/cuda/kernels/norm.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/kv_copier.h"
+#include "common/backend/cuda/product_uses.h"
 #include "common/backend/cuda/quantized_matrix.h"
 #include "common/backend/cuda/step_recorder.h"
 #include "common/backend/cuda/workspace_sizes.h"
@@ -103,6 +104,11 @@ class CudaBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) override {
     return CudaRopeTable::Make(inverse_frequencies, max_positions, factor, *this, *staging_);
+  }
+  void Tune(absl::Span<const MatMulUse> products) override {
+    if (products_ == nullptr) return;
+    BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
+    products_->Tune(UsesOf(products, quantized_, *staging_), activation_dtype_, stream_);
   }
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
     BATON_CHECK(upload_ != nullptr) << "Prepare comes first";

@@ -219,6 +219,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
   properties.compute_capability = found.major * 10 + found.minor;
   properties.multiprocessors = found.multiProcessorCount;
   properties.shared_bytes = found.sharedMemPerMultiprocessor;
+  properties.l2_bytes = static_cast<size_t>(found.l2CacheSize);
   if (properties.compute_capability < kOldest) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNUSABLE",
                      absl::StrCat("cuda:", index, " (", found.name, ") has compute capability ",
@@ -238,6 +239,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
   if (const cudaError_t error = cudaMemGetInfo(&properties.free_bytes, &properties.total_bytes);
       error != cudaSuccess) {
     return unusable("cudaMemGetInfo", error);
+  }
+  if (const cudaError_t error = cudaDriverGetVersion(&properties.driver); error != cudaSuccess) {
+    return unusable("cudaDriverGetVersion", error);
   }
   properties.reserved_bytes = kReservedBytes;
   return std::make_unique<CudaRuntime>(index, std::move(properties));

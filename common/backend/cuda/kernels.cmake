@@ -15,12 +15,16 @@ set(BATON_CUDA_KERNELS
 set(BATON_CUDA_HOST_SOURCES
   arena.cc
   batch_upload.cc
+  choices_file.cc
   cuda_backend.cc
   host_staging.cc
   device_sampler.cc
   device_weights.cc
   gated_product.cc
   kv_copier.cc
+  measured_products.cc
+  product_choices.cc
+  product_uses.cc
   quantized_matrix.cc
   sampling_upload.cc
   step_recorder.cc
@@ -30,6 +34,7 @@ set(BATON_CUDA_NVIDIA_SOURCES
   cublas_library.cc
   cublas_products.cc
   cuda_runtime.cc
+  cuda_stopwatch.cc
   make_cuda_backend.cc
 )
 list(TRANSFORM BATON_CUDA_KERNELS PREPEND ${CMAKE_CURRENT_LIST_DIR}/)

@@ -2,6 +2,7 @@
 #include <memory>
 #include <utility>
 
+#include "common/backend/cuda/cublas_products.h"
 #include "common/backend/cuda/cuda_backend.h"
 #include "common/base/status_macros.h"
 
@@ -13,7 +14,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& o
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Runtime> runtime, cuda::OpenDevice(index));
   std::unique_ptr<cuda::Products> products;
   if (!options.deterministic) {
-    BATON_ASSIGN_OR_RETURN(products, cuda::MakeCublasProducts());
+    BATON_ASSIGN_OR_RETURN(products, cuda::MakeCublasProducts(runtime->properties(), index,
+                                                              options.cublas_algorithms));
   }
   return cuda::MakeBackendOn(std::move(runtime), std::move(products), options);
 }

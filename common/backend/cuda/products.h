@@ -3,12 +3,17 @@
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_H_
 
 #include <cstddef>
-#include <memory>
 
-#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/backend/cuda/kernels/matmul.h"
 
 namespace baton::backend::cuda {
+
+// A product that steps will ask for, with least_rows to launch.rows rows.
+struct ProductUse {
+  MatMulLaunch launch;
+  int least_rows = 1;
+};
 
 // Thread: one.
 class Products {
@@ -17,18 +22,17 @@ class Products {
   // Device memory that it works in; handed over before the first product.
   virtual size_t WorkspaceBytes() const = 0;
   virtual void SetWorkspace(void* device) = 0;
-  // False if there is no algorithm for such a product: nothing was enqueued.
+  // Settles how such products are computed, where that is found by trying, which takes seconds:
+  // once, before the first MatMul. Their operands are read, their results written. Uses of
+  // one n and k are better many than one: the matrices of all layers, which no cache holds.
+  virtual void Tune(absl::Span<const ProductUse> uses, DType dtype, Stream stream) {}
+  // False if nothing was enqueued: our own kernels are faster, or the only ones. Measures nothing
+  // and waits for nothing: the stream may be under capture.
   virtual bool MatMul(const MatMulLaunch& launch, DType dtype, Stream stream) = 0;
 };
 
 // Of cuBLASLt: what NVIDIA recommends for Hopper, and enough for all before it.
 inline constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
-
-// cuBLASLt: fp16 or bf16 in, f32 accumulated and out. One algorithm for each (rows rounded up to a
-// bucket, n, k), the first that its heuristic names, or for the very rows where that fails; so the
-// last bits of a row may depend on how many rows there are. FAILED_PRECONDITION (CUBLAS) if the
-// library does not start.
-absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts();
 
 }  // namespace baton::backend::cuda
 

@@ -209,7 +209,6 @@ void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMat
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
                        const QuantizedWorkspaces& workspaces, Products* products, Stream stream) {
   const QuantizedView& w = matrix.view();
-  const size_t row_bytes = static_cast<size_t>(w.k) * sizeof(uint16_t);
   OrderColumns(launch, matrix, workspaces, stream);
   if (launch.rows <= kQuantizedRows) {
     LaunchQuantizedMatMul({.x = launch.x,
@@ -222,22 +221,35 @@ void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, D
                           matrix.bits(), dtype, stream);
     return;
   }
+  int first = 0;
+  for (const MatMulLaunch& part : SlicesOf(launch, matrix, workspaces)) {
+    LaunchDequantize(
+        {.w = w, .first_row = first, .row_count = part.n, .out = workspaces.dequantized},
+        matrix.bits(), dtype, stream);
+    first += part.n;
+    if (products != nullptr && products->MatMul(part, dtype, stream)) continue;
+    LaunchMatMul(part, dtype, stream);
+  }
+}
+
+std::vector<MatMulLaunch> SlicesOf(const MatMulLaunch& launch, const CudaQuantizedMatrix& matrix,
+                                   const QuantizedWorkspaces& workspaces) {
+  const QuantizedView& w = matrix.view();
+  const size_t row_bytes = static_cast<size_t>(w.k) * sizeof(uint16_t);
   BATON_CHECK_LE(row_bytes * kQuantizedTileRows, workspaces.sizes.dequantized)
       << "StepLimits' quantized_columns";
   auto slice = static_cast<int>(std::min(kMostSliceRows, workspaces.sizes.dequantized / row_bytes));
   slice -= slice % (slice >= kSliceRows ? kSliceRows : static_cast<int>(kQuantizedTileRows));
+  std::vector<MatMulLaunch> slices;
   for (int first = 0; first < w.n; first += slice) {
     MatMulLaunch part = launch;
     part.n = std::min(slice, w.n - first);
-    LaunchDequantize(
-        {.w = w, .first_row = first, .row_count = part.n, .out = workspaces.dequantized},
-        matrix.bits(), dtype, stream);
     part.w = workspaces.dequantized;
     if (launch.bias != nullptr) part.bias = launch.bias + first;
     part.out = launch.out + first;
-    if (products != nullptr && products->MatMul(part, dtype, stream)) continue;
-    LaunchMatMul(part, dtype, stream);
+    slices.push_back(part);
   }
+  return slices;
 }
 
 }  // namespace baton::backend::cuda

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -61,6 +62,11 @@ struct QuantizedWorkspaces {
   void* dequantized = nullptr;
   void* reordered = nullptr;
 };
+
+// The products of 16-bit weights that one of more than kQuantizedRows rows is made of: each of as
+// many rows of W as `workspaces.dequantized` holds, which is their w.
+std::vector<MatMulLaunch> SlicesOf(const MatMulLaunch& launch, const CudaQuantizedMatrix& matrix,
+                                   const QuantizedWorkspaces& workspaces);
 
 // The product of launch.x with `matrix`; launch.w is not looked at. products: null for the
 // deterministic ones. REQUIRES: workspaces for at least so many rows.

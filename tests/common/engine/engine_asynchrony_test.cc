@@ -82,6 +82,8 @@ TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
       });
   std::vector<Request> requests = run.AnyRequests(*engine, 3);
   requests.resize(1);
+  requests[0].tokens = {5, 6, 7};
+  requests[0].prompt_tokens = 3;
   requests[0].answer_tokens = 6;
   requests[0].blocks = {3, 9};
   ASSERT_EQ(RunAhead::Ahead(*engine, requests), RunAhead::OneByOne(*engine, requests));

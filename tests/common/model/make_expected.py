@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes expected/*.json: logits that Hugging Face `transformers` computes, in f32, for the tiny
-checkpoints of scripts/make_checkpoint.py. Run by hand after a change of those shapes; needs torch,
+"""Writes expected/*.json: logits that Hugging Face `transformers` computes for the tiny checkpoints of
+scripts/make_checkpoint.py, in float32, and in float64 where those are quantised. Run by hand after a change of those shapes; needs torch,
 transformers and numpy:
 
     python tests/common/model/make_expected.py
@@ -64,14 +64,16 @@ def main():
             subprocess.run([sys.executable, ROOT / "scripts/make_checkpoint.py", shape, directory,
                             *options],
                            check=True)
+            dtype = torch.float64 if name in QUANTIZED else torch.float32
             model = transformers.AutoModelForCausalLM.from_pretrained(
-                directory, dtype=torch.float32, attn_implementation="eager").eval()
+                directory, dtype=dtype, attn_implementation="eager").eval()
         print(name)
         vocab_size = model.config.vocab_size
         cases = [expected_of(model, prompt_of(length, vocab_size), vocab_size)
                  for length in LENGTHS]
         with open(OUT / f"{name}.json", "w", encoding="utf-8") as file:
             json.dump({"shape": name, "transformers": transformers.__version__,
+                       "dtype": str(dtype).removeprefix("torch."),
                        "torch": torch.__version__.split("+")[0], "cases": cases},
                       file, separators=(",", ":"))
             file.write("\n")

@@ -35,6 +35,10 @@ inline constexpr int kFewRows = 32;
 
 enum class MatMulShape { kAuto, kRows, kTile };
 
+// Of how long it takes: to be raised with every change that makes it faster or slower, so that
+// other kernels are measured against it anew (measured_products.h).
+inline constexpr int kMatMulVersion = 1;
+
 // dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values, writes rows n floats.
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream,
                   MatMulShape shape = MatMulShape::kAuto);
