@@ -102,6 +102,8 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
   launch.counters = device.Take<unsigned>(counters);
   launch.totals = device.Take<float>(static_cast<int64_t>(plan.tile_items.size()) * shape.kv_heads *
                                      TotalFloats(dim));
+  launch.tile_stages = backend::cuda::TileStages(
+      shape.head_dim, device.properties().kernel_capability, device.properties().shared_bytes);
   if (pool == nullptr || launch.items == nullptr || launch.totals == nullptr) {
     return KernelBench::Skip(std::move(row));
   }

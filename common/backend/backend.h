@@ -274,6 +274,14 @@ class Backend {
                          const AttentionArgs& args) = 0;
   // out (activation dtype) [rows, f] = silu(gate) * up for gate_up f32 [rows, 2f], gate first.
   virtual void SiluMul(const Tensor& gate_up, const Tensor& out) = 0;
+  // SiluMul of MatMul(x, gate_up), in one pass where the device can: the bits of the two, if rows'
+  // bits do not depend on their batch. scratch: f32 [rows, 2f]; nothing is said of what it holds
+  // then.
+  virtual void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
+                             const Tensor& out) {
+    MatMul(x, gate_up, nullptr, scratch);
+    SiluMul(scratch, out);
+  }
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;
   // Whether tokens can be drawn here.

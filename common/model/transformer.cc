@@ -222,8 +222,7 @@ void DenseTransformer::AttendAndFeedForward(int layer, const Rows& rows,
   backend_.AddRmsNorm(rows.residual, delta, *weights.ffn_norm, spec.norm_eps, normed);
   const Tensor gate_up = gate_up_.View(rows.count, 2 * int64_t{spec.ffn_dim});
   const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
-  backend_.MatMul(normed, *weights.gate_up, nullptr, gate_up);
-  backend_.SiluMul(gate_up, gated);
+  backend_.MatMulSiluMul(normed, *weights.gate_up, gate_up, gated);
   backend_.MatMul(gated, *weights.down, nullptr, delta);
 }
 

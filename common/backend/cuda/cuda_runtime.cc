@@ -253,6 +253,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
   properties.name = found.name;
   properties.compute_capability = found.major * 10 + found.minor;
   properties.multiprocessors = found.multiProcessorCount;
+  properties.shared_bytes = found.sharedMemPerMultiprocessor;
   properties.l2_bytes = static_cast<size_t>(found.l2CacheSize);
   if (properties.compute_capability < kOldest) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNUSABLE",

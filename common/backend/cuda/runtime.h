@@ -26,8 +26,9 @@ struct DeviceProperties {
   // Of the kernels that run on it: that which they were compiled for, at most the device's.
   int kernel_capability = 0;
   int multiprocessors = 0;
-  size_t l2_bytes = 0;  // of the last cache before the memory
-  int driver = 0;       // the version of CUDA that it serves: 13000 for 13.0
+  size_t shared_bytes = 0;  // shared memory of a multiprocessor
+  size_t l2_bytes = 0;      // of the last cache before the memory
+  int driver = 0;           // the version of CUDA that it serves: 13000 for 13.0
   size_t total_bytes = 0;
   size_t free_bytes = 0;      // when it was opened
   size_t reserved_bytes = 0;  // of these: what the driver and libraries take later, as kernels load

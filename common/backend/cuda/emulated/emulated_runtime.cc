@@ -62,6 +62,7 @@ class EmulatedRuntime final : public Runtime {
     properties_.name = absl::StrCat("emulated device");
     properties_.compute_capability = properties_.kernel_capability = compute_capability;
     properties_.multiprocessors = 2;
+    properties_.shared_bytes = size_t{compute_capability < 80 ? 64u : 164u} << 10;
     properties_.total_bytes = properties_.free_bytes = size_bytes;
     properties_.l2_bytes = size_t{16} << 10;
   }

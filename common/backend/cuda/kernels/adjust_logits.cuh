@@ -37,25 +37,25 @@ BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& requ
   const int32_t* ids = launch.ids + request.first_token;
   // Of threads that write the same, it does not matter which does.
   for (int i = ThreadIndex(); i < request.prompt_tokens; i += threads) {
-    const auto id = static_cast<uint32_t>(ids[i]);
-    if (id < vocab) seen[id] = kSeenInPrompt;
+    const auto id = static_cast<uint32_t>(LoadGlobal(ids + i));
+    if (id < vocab) StoreGlobal(seen + id, kSeenInPrompt);
   }
   SyncThreads();
   for (int i = request.prompt_tokens + ThreadIndex(); i < request.token_count; i += threads) {
-    const auto id = static_cast<uint32_t>(ids[i]);
+    const auto id = static_cast<uint32_t>(LoadGlobal(ids + i));
     if (id < vocab) AtomicAdd(&seen[id], 1u);
   }
   if (request.drawn_row >= 0 && ThreadIndex() == 0) {
-    const auto id = static_cast<uint32_t>(launch.input_tokens[request.drawn_row]);
+    const auto id = static_cast<uint32_t>(LoadGlobal(launch.input_tokens + request.drawn_row));
     if (id < vocab) AtomicAdd(&seen[id], 1u);
   }
   SyncThreads();
   for (uint32_t id = static_cast<uint32_t>(ThreadIndex()); id < vocab;
        id += static_cast<uint32_t>(threads)) {
-    const uint32_t times = seen[id];
+    const uint32_t times = LoadGlobal(seen + id);
     if (times == 0) continue;
-    row[id] = Penalized(row[id], request, times & ~kSeenInPrompt);
-    seen[id] = 0;
+    StoreGlobal(row + id, Penalized(LoadGlobal(row + id), request, times & ~kSeenInPrompt));
+    StoreGlobal(seen + id, 0u);
   }
   SyncThreads();
 }
@@ -66,9 +66,12 @@ BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& 
                                float* row) {
   const auto vocab = static_cast<uint32_t>(launch.vocab);
   for (int i = ThreadIndex(); i < request.bias_count; i += BlockThreads()) {
-    const TokenBias bias = launch.biases[request.first_bias + i];
-    if (static_cast<uint32_t>(bias.id) >= vocab || row[bias.id] == kMaskedLogit) continue;
-    row[bias.id] = RoundedLogit(static_cast<double>(row[bias.id]) + static_cast<double>(bias.bias));
+    const TokenBias bias = LoadGlobal(launch.biases + request.first_bias + i);
+    if (static_cast<uint32_t>(bias.id) >= vocab) continue;
+    const float logit = LoadGlobal(row + bias.id);
+    if (logit == kMaskedLogit) continue;
+    StoreGlobal(row + bias.id,
+                RoundedLogit(static_cast<double>(logit) + static_cast<double>(bias.bias)));
   }
   SyncThreads();
   const bool penalizes = request.repetition_penalty != 1 || request.frequency_penalty != 0 ||
@@ -76,8 +79,8 @@ BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& 
   if (penalizes && (request.token_count > 0 || request.drawn_row >= 0))
     Penalize(launch, request, row);
   for (int i = ThreadIndex(); i < request.suppressed_count; i += BlockThreads()) {
-    const auto id = static_cast<uint32_t>(launch.ids[request.first_suppressed + i]);
-    if (id < vocab) row[id] = kMaskedLogit;
+    const auto id = static_cast<uint32_t>(LoadGlobal(launch.ids + request.first_suppressed + i));
+    if (id < vocab) StoreGlobal(row + id, kMaskedLogit);
   }
   SyncThreads();
 }
