@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 PARTS = ("ceilings", "kernels", "steps", "prefill", "peers")
 PROGRAM = "gpu_bench"
 # Of kernels: each a process of its own, so that one that fails takes no other with it.
-GROUPS = ("attention", "products", "quantized", "passes", "sampling", "blocks")
+GROUPS = ("attention", "products", "quantized", "gated", "passes", "sampling", "blocks")
 PEERS = "gpu_peers.py"
 FILES = ("gpu_bench.py", "gpu_report.py", PEERS)  # that a pack has beside gpu-check
 CHECKPOINT_BYTES = 16 << 30  # of the largest model
