@@ -270,6 +270,22 @@ def test_gpu_check():
                 assert "missing" not in output.getvalue(), "tests were not asked for"
                 sys.argv += ["--part", "native"]
                 assert gpu_check.main() == 1, "the test program is not there"
+            said = output.getvalue()
+            assert said.index("---- steps") < said.index("no such program"), "parts run as named"
+            sys.argv[sys.argv.index("steps")] = "kernels"
+            before = len(gpu_bench.read_rows(pack / "f.jsonl"))
+            with contextlib.redirect_stdout(output):
+                sys.argv += ["--groups", "passes,blocks"]
+                assert gpu_check.main() == 1
+            runs = [r for r in gpu_bench.read_rows(pack / "f.jsonl")[before:] if r["part"] == "runs"]
+            assert [r.get("of") for r in runs] == [None, "passes", "blocks"], runs
+            with contextlib.redirect_stderr(io.StringIO()) as errors:
+                sys.argv[-1] = "passes,none"
+                try:
+                    gpu_check.main()
+                    assert False, "expected a refusal"
+                except SystemExit as refusal:
+                    assert refusal.code == 2 and "none given" in errors.getvalue(), errors.getvalue()
         finally:
             sys.argv = arguments
         text = (pack / "f.md").read_text(encoding="utf-8")
@@ -296,6 +312,44 @@ def test_peers():
                                   "kv_heads": 2, "head_dim": 64}) == (2, 1, 512, 4, 2, 64)
     assert gpu_peers.Peers.shape({"batch": 1, "rows": 24, "context": 8, "query_heads": 4,
                                   "kv_heads": 2, "head_dim": 64}) == (1, 24, 32, 4, 2, 64)
+
+
+def test_peers_order():
+    """The most telling cells are compiled before all others, and none twice."""
+    peers = object.__new__(gpu_peers.Peers)
+    plain, quantized = {"what": "config"}, {"quantization_config": {}}
+    peers.rows = [{"part": "models", "what": name, "config": config}
+                  for name, config in (("a", plain), ("b", plain), ("c", quantized))]
+    for name in "abc":
+        peers.rows += [step(name, 1, batch=b, context=c) for b in (1, 8, 32) for c in (512, 2048)]
+        peers.rows += [prompt(1, 1, tokens=t, cached=k, model=name) for t in (512, 2048)
+                       for k in (0, t // 2)]
+    peers.done = {("transformers compiled step", "a step b8 c512")}
+    peers.left = lambda: 1e9
+    peers.make_model = lambda config, dtype: None
+    peers.dtype = lambda row: None
+    peers.free = lambda: None
+    order = []
+
+    def measure(kind):
+        def run(_model, rows):
+            for row in rows:
+                cell = gpu_report.cell_of(row)
+                order.append((kind, cell))
+                peers.done.add((gpu_peers.KINDS[kind], cell))
+        run.__name__ = kind
+        return run
+
+    for kind in gpu_peers.KINDS:
+        setattr(peers, kind, measure(kind))
+    peers.models([])
+    assert len(order) == len(set(order)) == 2 * (4 + 6 + 4) - 1, order
+    assert not [o for o in order if o[1].startswith("c ") or o[1] == "a step b8 c512"], order
+    assert {kind for kind, _ in order[:8]} == {"prefills"}, order
+    assert order[8:14] == [
+        *(("steps", f"{name} step b{b} c2048") for b in (1, 32) for name in "ab"),
+        *(("compiled_prefills", f"{name} prefill 2048 cached 0") for name in "ab")], order
+    assert order[14] == ("steps", "a step b8 c2048"), order
 
 
 def test_program(program):
@@ -381,7 +435,7 @@ def main():
         print("gpu_bench prints what it should")
         return 0
     for test in (test_floors, test_goals, test_cells, test_gated, test_traffic, test_running, test_gpu_check,
-                 test_peers):
+                 test_peers, test_peers_order):
         test()
     print("gpu-check --bench reckons as it should")
     return 0
