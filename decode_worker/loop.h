@@ -99,7 +99,9 @@ class DecodeLoop {
   // Launches what is to be launched, and waits for the oldest step. False: there is none.
   bool Step();
   StepPlan PlanStep();
-  void Launch(const StepPlan& plan);
+  static engine::Batch MakeBatch(const StepPlan& plan);
+  void Launch(const StepPlan& plan, const engine::Batch& batch);
+  void LaunchAhead(const StepPlan& plan);
   void Land();
   void TakeResult(const Chunk& chunk, engine::StepResult& result);
   // False: an error, which has ended the call.

@@ -3,8 +3,8 @@
 // Where the engine can, the next step is launched before this one's tokens are known, and the loop
 // does everything else while the device computes: it sends tokens, takes in messages and plans one
 // step late. A sequence that ends at a stop token has then one more draw under way, which nobody
-// looks at. Whatever needs more than one more token of those who are in the step waits until
-// nothing is under way.
+// looks at. Those whose KV has come join such a step; whatever needs more than a token each, or the
+// host to draw, waits until nothing is under way.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -19,10 +19,10 @@ bool DecodeLoop::Step() {
   if (flights_.empty()) {
     const StepPlan plan = PlanStep();
     if (plan.chunks.empty()) return plan.preempted;
-    Launch(plan);
+    Launch(plan, MakeBatch(plan));
   }
   if (flights_.front().ahead) {
-    if (const std::optional<StepPlan> next = scheduler_.PlanAhead()) Launch(*next);
+    if (const std::optional<StepPlan> next = scheduler_.PlanAhead()) LaunchAhead(*next);
   }
   Land();
   return true;
@@ -41,13 +41,25 @@ StepPlan DecodeLoop::PlanStep() {
   return plan;
 }
 
-void DecodeLoop::Launch(const StepPlan& plan) {
-  Flight flight;
-  flight.begin = clock_.SinceStart();
-  if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);
+engine::Batch DecodeLoop::MakeBatch(const StepPlan& plan) {
   engine::Batch batch;
   for (const Chunk& chunk : plan.chunks) {
     batch.entries.push_back(chunk.drawn_by >= 0 ? MakeEntryAhead(chunk) : MakeEntry(chunk));
+  }
+  return batch;
+}
+
+// Whoever has joined may want what only the host can draw: then all wait.
+void DecodeLoop::LaunchAhead(const StepPlan& plan) {
+  const engine::Batch batch = MakeBatch(plan);
+  if (engine_.RunsAhead(batch)) Launch(plan, batch);
+}
+
+void DecodeLoop::Launch(const StepPlan& plan, const engine::Batch& batch) {
+  Flight flight;
+  flight.begin = clock_.SinceStart();
+  if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);
+  for (const Chunk& chunk : plan.chunks) {
     flight.calls.push_back(chunk.sequence->call);
     const int tokens = chunk.end - chunk.begin;
     flight.decoding += tokens == 1 ? 1 : 0;

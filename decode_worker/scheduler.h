@@ -111,8 +111,9 @@ class DecodeScheduler {
   // or more, besides what max_num_batched_tokens allows.
   StepPlan PlanStep(int max_prompt_tokens = std::numeric_limits<int>::max());
   // The step behind the one that is under way, planned as if each of its draws were a token that
-  // ends nothing. Nothing if it is better to wait for that step: it is not all draws of one token,
-  // somebody else is to join, or only a preemption could make room.
+  // ends nothing; whoever has come meanwhile and needs one token computed joins. Nothing if it is
+  // better to wait: that step is not all draws of one token, somebody has a prompt to be computed,
+  // or only a preemption could make room.
   std::optional<StepPlan> PlanAhead();
   // A step begins; the first that began has ended: its chunks, without a sequence where that left
   // meanwhile. Blocks of a sequence that leaves stay taken until no step under way looks at them.
@@ -191,6 +192,8 @@ class DecodeScheduler {
   void PreemptCall(Call& call);
   void Keep(Sequence& sequence);
   std::unique_ptr<Sequence> TakeInside(Sequence& sequence);
+  // Plans one token of a sequence, if its place is nobody else's.
+  bool AddAhead(Sequence& sequence, int position, int drawn_by, StepPlan& plan) const;
   // The youngest step with a chunk of the sequence, or null.
   Flight* LastFlightOf(const Sequence& sequence);
   // The sequence's blocks stay taken until the step is over, if there is one. It has the blocks of

@@ -2,17 +2,29 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "common/base/check.h"
 #include "decode_worker/beam_search.h"
 #include "decode_worker/scheduler.h"
 
 namespace baton::decode_worker {
 
+bool DecodeScheduler::AddAhead(Sequence& sequence, int position, int drawn_by,
+                               StepPlan& plan) const {
+  const int index = position / options_.block_tokens;
+  if (index < sequence.blocks.size() &&
+      pool_.RefCount(sequence.blocks.ids()[static_cast<size_t>(index)]) > 1) {
+    return false;
+  }
+  plan.chunks.push_back({&sequence, position, position + 1, drawn_by});
+  return true;
+}
+
 std::optional<StepPlan> DecodeScheduler::PlanAhead() {
   BATON_CHECK_EQ(flights_.size(), size_t{1});
   if (LongBlocks() > LongBound()) return std::nullopt;
   StepPlan plan;
-  int stay = 0, blocks_needed = 0;
+  absl::flat_hash_set<const Sequence*> under_way;
   const std::vector<Chunk>& chunks = flights_.front().chunks;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (chunks[i].sequence == nullptr) continue;
@@ -20,22 +32,30 @@ std::optional<StepPlan> DecodeScheduler::PlanAhead() {
     if (!chunks[i].draws() || sequence.draws > 1 || sequence.call->beams != nullptr) {
       return std::nullopt;
     }
-    ++stay;
+    under_way.insert(&sequence);
     if (sequence.generated_tokens() + 1 == sequence.call->max_tokens) continue;
-    const int position = static_cast<int>(sequence.tokens.size());
-    const int index = position / options_.block_tokens;
-    const bool grows = index == sequence.blocks.size();
-    if (!grows && pool_.RefCount(sequence.blocks.ids()[static_cast<size_t>(index)]) > 1) {
+    if (!AddAhead(sequence, static_cast<int>(sequence.tokens.size()), static_cast<int>(i), plan)) {
       return std::nullopt;
     }
-    blocks_needed += grows ? 1 : 0;
-    plan.chunks.push_back({&sequence, position, position + 1, static_cast<int>(i)});
   }
-  if (plan.chunks.empty() || stay < running_count() || !MakeFree(blocks_needed)) {
+  for (const auto& [rank, sequence] : inside_) {
+    if (sequence->state != Sequence::State::kRunning || under_way.contains(sequence.get()))
+      continue;
+    if (sequence->remaining_tokens() != 1 || sequence->draws > 1 ||
+        sequence->call->beams != nullptr ||
+        !AddAhead(*sequence, sequence->computed_tokens, -1, plan)) {
+      return std::nullopt;
+    }
+  }
+  const auto grows = [this](const Chunk& chunk) {
+    return chunk.begin / options_.block_tokens == chunk.sequence->blocks.size();
+  };
+  if (plan.chunks.empty() ||
+      !MakeFree(static_cast<int>(std::count_if(plan.chunks.begin(), plan.chunks.end(), grows)))) {
     return std::nullopt;
   }
   for (const Chunk& chunk : plan.chunks) {
-    if (chunk.begin / options_.block_tokens < chunk.sequence->blocks.size()) continue;
+    if (!grows(chunk)) continue;
     absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(1, kv::BlockUse::kActive);
     BATON_CHECK(fresh.ok()) << fresh.status();
     chunk.sequence->blocks.Append(*std::move(fresh));

@@ -358,6 +358,30 @@ TEST_P(LoopTest, TheNextStepIsLaunchedBeforeThisOnesTokensAreKnown) {
   EXPECT_TRUE(engine_->nothing_under_way()) << "the last token of an answer is known beforehand";
 }
 
+TEST_P(LoopTest, WhoJoinsBringsNothingToAHalt) {
+  Make(64, ByHand());
+  const auto stream = Ask({.prompt = Prompt(20), .max_tokens = 30});
+  const auto joins = Ask({.prompt = Prompt(30, 400), .max_tokens = 10, .remote = true});
+  const auto seen =
+      Ask({.prompt = Prompt(30, 700), .max_tokens = 10, .remote = true, .logprobs = true});
+  Turn();
+  Turn();
+  ASSERT_EQ(transfers_.size(), 2u);
+  Commit(*transfers_[0]);
+  Turn();
+  EXPECT_EQ(engine_->nothing_under_way(), !GetParam()) << "it joined the step ahead";
+  Turn();
+  EXPECT_EQ(joins->tokens[0].size(), GetParam() ? 2u : 3u)
+      << "of the step behind the one under way";
+  Commit(*transfers_[1]);
+  Turn();
+  EXPECT_TRUE(engine_->nothing_under_way()) << "the host has to see its logits";
+  Run();
+  EXPECT_EQ(stream->tokens[0], FakeEngine::Answer(Prompt(20), 30));
+  EXPECT_EQ(joins->tokens[0], FakeEngine::Answer(Prompt(30, 400), 10));
+  EXPECT_EQ(seen->tokens[0], FakeEngine::Answer(Prompt(30, 700), 10));
+}
+
 TEST_P(LoopTest, ADrawBehindAStopTokenIsNobodys) {
   LoopOptions options = ByHand();
   options.enable_prefix_caching = false;

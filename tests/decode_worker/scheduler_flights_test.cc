@@ -82,7 +82,7 @@ TEST_F(SchedulerFlightsTest, NothingAheadOfWhatIsNotOneDrawOfEach) {
   Launch();
   ASSERT_TRUE(scheduler_->PlanAhead());
   Enter(2, {.prompt = 10, .max_tokens = 10});
-  EXPECT_FALSE(scheduler_->PlanAhead()) << "another is to join";
+  EXPECT_FALSE(scheduler_->PlanAhead()) << "another has a prompt to be computed";
   Land();
   Launch();
   EXPECT_TRUE(scheduler_->PlanAhead());
@@ -93,6 +93,38 @@ TEST_F(SchedulerFlightsTest, NothingAheadOfWhatIsNotOneDrawOfEach) {
   Land();
   Launch();
   EXPECT_TRUE(scheduler_->PlanAhead()) << "the choices go on one by one";
+  Land();
+}
+
+TEST_F(SchedulerFlightsTest, WhoseKvHasComeJoinsTheStepAhead) {
+  Make(40);
+  Sequence* first = Enter(1, {.prompt = 20, .max_tokens = 10});
+  ASSERT_TRUE(Submit(2, {.prompt = 31, .max_tokens = 10}).ok());
+  Sequence* received = scheduler_->Admit();
+  ASSERT_EQ(received->state, State::kReceiving);
+  Launch();
+  std::optional<StepPlan> ahead = scheduler_->PlanAhead();
+  ASSERT_TRUE(ahead) << "who receives needs no step";
+  EXPECT_EQ(ahead->chunks.size(), 1u);
+  scheduler_->Launched(*ahead);
+  Land();
+  Commit(*received);
+  ahead = scheduler_->PlanAhead();
+  ASSERT_TRUE(ahead);
+  ASSERT_EQ(ahead->chunks.size(), 2u);
+  EXPECT_EQ(ahead->chunks[0].sequence, first);
+  EXPECT_EQ(ahead->chunks[0].drawn_by, 0);
+  EXPECT_EQ(ahead->chunks[1].sequence, received);
+  EXPECT_EQ(ahead->chunks[1].drawn_by, -1) << "its token is known";
+  EXPECT_EQ(ahead->chunks[1].begin, 31);
+  EXPECT_TRUE(ahead->chunks[1].draws());
+  scheduler_->Launched(*ahead);
+  Land();
+  ahead = scheduler_->PlanAhead();
+  ASSERT_TRUE(ahead);
+  EXPECT_EQ(ahead->chunks[1].drawn_by, 1);
+  EXPECT_EQ(ahead->chunks[1].begin, 32);
+  EXPECT_EQ(received->blocks.size(), 3);
   Land();
 }
 
