@@ -45,6 +45,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
   launch.adjusted = reinterpret_cast<float*>(device_ + layout_.adjusted);
   launch.seen = reinterpret_cast<uint32_t*>(device_ + layout_.seen);
   launch.workspace_stride = layout_.workspace_stride;
+  launch.scratch = reinterpret_cast<SampleScratch*>(device_ + layout_.scratch);
   auto* const results = reinterpret_cast<SampleResult*>(device_ + layout_.results);
   for (size_t done = 0; done < rows.size();) {
     const size_t count = upload_.Pack(rows.subspan(done), layout_.room);
@@ -59,7 +60,14 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
     half.copied = runtime_.Record(stream_);
     upload_.PointTo(requests, launch);
     launch.results = results + done;
-    LaunchSample(launch, static_cast<int>(count), stream_);
+    SampleShape shape = SampleShapeFor(static_cast<int>(count), launch.vocab,
+                                       runtime_.properties().multiprocessors);
+    shape.launches = 1;
+    for (const SampleRow& row : rows.subspan(done, count)) {
+      shape.launches =
+          std::max(shape.launches, SampleLaunches(row.temperature, row.top_k, launch.vocab));
+    }
+    LaunchSample(launch, static_cast<int>(count), shape, stream_);
     done += count;
   }
   Drawn& drawn = drawn_[enqueued_++ % kHalves];
