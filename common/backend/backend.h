@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -70,6 +71,13 @@ class StepRecorder {
   // In place of Backend::Upload, for batches of one row a sequence, all of them logit rows. Padding
   // rows touch no KV; what they compute is nobody's. Null: not this batch; use Upload.
   virtual PaddedBatch Upload(const RaggedBatch& batch) = 0;
+  // Steps of all the kinds that it tells apart, the largest first: who runs each of them twice has
+  // nothing left to be recorded later.
+  struct Kind {
+    int rows = 0;
+    int context = 0;  // of each row's sequence
+  };
+  virtual std::vector<Kind> Kinds() const = 0;
   // Calls `enqueue`, or has the device do what an earlier call enqueued for a batch of as many
   // rows. REQUIRES: `batch` is from the last Upload; what is enqueued are Backend's operations but
   // Sample and copies, the same for the same number of rows.
@@ -266,6 +274,14 @@ class Backend {
                          const AttentionArgs& args) = 0;
   // out (activation dtype) [rows, f] = silu(gate) * up for gate_up f32 [rows, 2f], gate first.
   virtual void SiluMul(const Tensor& gate_up, const Tensor& out) = 0;
+  // SiluMul of MatMul(x, gate_up), in one pass where the device can: the bits of the two, if rows'
+  // bits do not depend on their batch. scratch: f32 [rows, 2f]; nothing is said of what it holds
+  // then.
+  virtual void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
+                             const Tensor& out) {
+    MatMul(x, gate_up, nullptr, scratch);
+    SiluMul(scratch, out);
+  }
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;
   // Whether tokens can be drawn here.

@@ -92,6 +92,7 @@ struct SequenceRows {
 };
 
 inline constexpr int32_t kNotDrawn = -1;
+struct SampleRow;  // backend.h
 
 // A step's rows: prefill chunks and single decode tokens alike. Rows of all sequences are
 // contiguous and in order. Host memory, valid for the call that takes it.
@@ -103,6 +104,9 @@ struct RaggedBatch {
   // Backend::EnqueueSample draws stands for tokens[r], which is any id; kNotDrawn: the host does.
   // Empty: it knows all.
   absl::Span<const int32_t> drawn = {};
+  // Those that the EnqueueSample behind this step will be given, in this very memory, if that is
+  // known: they may go to the device with the batch.
+  absl::Span<const SampleRow> draws = {};
 };
 
 }  // namespace baton::backend

@@ -30,7 +30,7 @@ class DeviceDraws {
   bool Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
            int rows_a_call);
 
-  size_t size() const { return rows_.size(); }
+  absl::Span<const backend::SampleRow> rows() const { return rows_; }
 
  private:
   struct Draw {

@@ -66,8 +66,11 @@ class ModelEngine final : public Engine {
   absl::Status MakeBackend(const EngineOptions& options);
   absl::Status PlanMemory(const EngineOptions& options);
   absl::Status MakePool(const EngineOptions& options);
-  // Enqueues the forward pass; wanted_ has the rows of its logits.
-  backend::Tensor Forward(const Batch& batch, model::LayerObserver* observer);
+  // Collects the batch's rows; wanted_ has those of its logits.
+  void Gather(const Batch& batch);
+  // Enqueues the forward pass of what was gathered.
+  backend::Tensor Forward(absl::Span<const backend::SampleRow> draws,
+                          model::LayerObserver* observer);
   void AddEntry(const BatchEntry& entry, size_t index);
   // What is wanted of row `wanted` - `first` of `logits`: now, which returns true, or when draws_
   // run.
@@ -116,7 +119,9 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   transformer_options.progress = options.progress;
   BATON_ASSIGN_OR_RETURN(transformer_, model::Transformer::Load(options.model_dir, config_,
                                                                 transformer_options, *backend_));
-  return MakePool(options);
+  BATON_RETURN_IF_ERROR(MakePool(options));
+  if (options.warm_up) transformer_->WarmUp(pool_);
+  return absl::OkStatus();
 }
 
 absl::Status ModelEngine::MakeBackend(const EngineOptions& options) {
@@ -181,7 +186,7 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   return absl::OkStatus();
 }
 
-backend::Tensor ModelEngine::Forward(const Batch& batch, model::LayerObserver* observer) {
+void ModelEngine::Gather(const Batch& batch) {
   tokens_.clear();
   drawn_.clear();
   sequences_.clear();
@@ -191,11 +196,16 @@ backend::Tensor ModelEngine::Forward(const Batch& batch, model::LayerObserver* o
   BATON_CHECK(!tokens_.empty());
   BATON_CHECK_LE(tokens_.size(), static_cast<size_t>(shape_.limits.max_rows));
   BATON_CHECK_LE(sequences_.size(), static_cast<size_t>(max_num_seqs_));
+}
+
+backend::Tensor ModelEngine::Forward(absl::Span<const backend::SampleRow> draws,
+                                     model::LayerObserver* observer) {
   backend::RaggedBatch ragged;
   ragged.tokens = tokens_;
   ragged.drawn = drawn_;
   ragged.sequences = sequences_;
   ragged.logit_rows = logit_rows_;
+  ragged.draws = draws;
   return transformer_->Forward(ragged, pool_, observer);
 }
 
@@ -212,15 +222,16 @@ bool ModelEngine::RunsAhead(const Batch& batch) const {
 void ModelEngine::Launch(const Batch& batch) {
   BATON_CHECK_LT(launched_.size(), size_t{kMaxLaunched});
   BATON_CHECK(RunsAhead(batch));
-  const backend::Tensor logits = Forward(batch, nullptr);
+  Gather(batch);
   Launched& step = launched_.emplace_back();
   step.results.resize(batch.entries.size());
   step.draw_of.assign(batch.entries.size(), -1);
   for (size_t i = 0; i < wanted_.size(); ++i) {
     const size_t entry = wanted_[i].entry;
-    step.draw_of[entry] = static_cast<int>(step.draws.size());
+    step.draw_of[entry] = static_cast<int>(step.draws.rows().size());
     step.draws.Add(batch.entries[entry], static_cast<int>(i), logit_rows_[i], step.results[entry]);
   }
+  const backend::Tensor logits = Forward(step.draws.rows(), nullptr);
   step.draws.Enqueue(*backend_, logits, config_.token_count);
   step.end = backend_->RecordEvent();
 }
@@ -237,7 +248,8 @@ std::vector<StepResult> ModelEngine::Collect() {
 
 std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserver* observer) {
   BATON_CHECK(launched_.empty()) << "a step is under way";
-  backend::Tensor logits = Forward(batch, observer);
+  Gather(batch);
+  backend::Tensor logits = Forward({}, observer);
   std::vector<StepResult> results(batch.entries.size());
   // Padding rows of the embedding (ids that the tokenizer lacks) are never drawn.
   logits_.resize(config_.token_count);

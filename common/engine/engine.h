@@ -23,11 +23,12 @@ struct EngineOptions {
   std::string model_dir;
   backend::BackendOptions backend;
   int block_tokens = 16;
-  int num_blocks = 0;                    // 0: as many as kv_cache_bytes holds
-  int64_t kv_cache_bytes = 0;            // 0: all that is left of a GPU's share; on the CPU 1 GiB
-  int max_model_len = 0;                 // 0: what the model was made for
-  int max_num_batched_tokens = 2048;     // rows of the largest step
-  int max_num_seqs = 64;                 // entries of the largest step
+  int num_blocks = 0;                 // 0: as many as kv_cache_bytes holds
+  int64_t kv_cache_bytes = 0;         // 0: all that is left of a GPU's share; on the CPU 1 GiB
+  int max_model_len = 0;              // 0: what the model was made for
+  int max_num_batched_tokens = 2048;  // rows of the largest step
+  int max_num_seqs = 64;              // entries of the largest step
+  bool warm_up = false;  // runs decode steps of every kind, where the device records them
   std::function<void(double)> progress;  // of loading, 0 to 1
   // Empty: backend::MakeBackend.
   std::function<absl::StatusOr<std::unique_ptr<backend::Backend>>(const backend::BackendOptions&)>

@@ -49,6 +49,7 @@ class DenseTransformer final : public Transformer {
   Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                  LayerObserver* observer) override;
   Tensor MoreLogits(int first) override;
+  void WarmUp(const backend::KvPool& pool) override;
 
  private:
   // Rows whose attention and feed-forward are computed, and where their state is.
@@ -221,8 +222,7 @@ void DenseTransformer::AttendAndFeedForward(int layer, const Rows& rows,
   backend_.AddRmsNorm(rows.residual, delta, *weights.ffn_norm, spec.norm_eps, normed);
   const Tensor gate_up = gate_up_.View(rows.count, 2 * int64_t{spec.ffn_dim});
   const Tensor gated = gated_.View(rows.count, spec.ffn_dim);
-  backend_.MatMul(normed, *weights.gate_up, nullptr, gate_up);
-  backend_.SiluMul(gate_up, gated);
+  backend_.MatMulSiluMul(normed, *weights.gate_up, gate_up, gated);
   backend_.MatMul(gated, *weights.down, nullptr, delta);
 }
 
@@ -321,6 +321,32 @@ Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backen
     return MoreLogits(0);
   }
   return LogitsView(static_cast<int64_t>(batch.logit_rows.size()));
+}
+
+void DenseTransformer::WarmUp(const backend::KvPool& pool) {
+  if (recorder_ == nullptr) return;
+  for (const backend::StepRecorder::Kind& kind : recorder_->Kinds()) {
+    const auto rows = static_cast<size_t>(kind.rows);
+    // All read one block, as often as it takes; each writes to one of its own.
+    if (kind.rows >= pool.block_count) continue;
+    const std::vector<int32_t> tokens(rows);
+    std::vector<int32_t> logit_rows(rows);
+    std::vector<backend::SequenceRows> sequences(rows);
+    std::vector<std::vector<int32_t>> blocks(rows);
+    for (int row = 0; row < kind.rows; ++row) {
+      const auto index = static_cast<size_t>(row);
+      logit_rows[index] = row;
+      blocks[index].resize(static_cast<size_t>(kind.context / pool.block_tokens + 1));
+      blocks[index].back() = row + 1;
+      sequences[index] = {row, 1, kind.context, blocks[index]};
+    }
+    backend::RaggedBatch batch;
+    batch.tokens = tokens;
+    batch.sequences = sequences;
+    batch.logit_rows = logit_rows;
+    for (int time = 0; time < 2; ++time) Forward(batch, pool, nullptr);
+  }
+  AwaitLastStep();
 }
 
 Tensor DenseTransformer::LogitsView(int64_t count) {

@@ -50,6 +50,9 @@ class Transformer {
   // The same of the last step's logit rows `first`, first + 1, …: 1 to max_logit_rows of them.
   // REQUIRES: the step had more than max_logit_rows; 0 <= first < their number.
   virtual backend::Tensor MoreLogits(int first) = 0;
+  // Runs steps of every kind that the backend records, so that no request waits for that. Writes
+  // anything to the pool's blocks. REQUIRES: nobody's KV is in the pool.
+  virtual void WarmUp(const backend::KvPool& pool) = 0;
 };
 
 }  // namespace baton::model

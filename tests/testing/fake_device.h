@@ -153,6 +153,10 @@ class FakeDeviceBackend final : public ForwardingBackend {
   void SiluMul(const backend::Tensor& gate_up, const backend::Tensor& out) override {
     ForwardingBackend::SiluMul(Real(gate_up), Real(out));
   }
+  void MatMulSiluMul(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
+                     const backend::Tensor& scratch, const backend::Tensor& out) override {
+    ForwardingBackend::MatMulSiluMul(Real(x), gate_up, Real(scratch), Real(out));
+  }
   void GatherLogitRows(const backend::DeviceBatch& batch, const backend::Tensor& x,
                        const backend::Tensor& out) override {
     ForwardingBackend::GatherLogitRows(batch, Real(x), Real(out));

@@ -80,6 +80,10 @@ class ForwardingBackend : public backend::Backend {
   void SiluMul(const backend::Tensor& gate_up, const backend::Tensor& out) override {
     inner_->SiluMul(gate_up, out);
   }
+  void MatMulSiluMul(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
+                     const backend::Tensor& scratch, const backend::Tensor& out) override {
+    inner_->MatMulSiluMul(x, gate_up, scratch, out);
+  }
   void GatherLogitRows(const backend::DeviceBatch& batch, const backend::Tensor& x,
                        const backend::Tensor& out) override {
     inner_->GatherLogitRows(batch, x, out);

@@ -11,6 +11,7 @@
 #include "common/backend/backend.h"
 #include "common/backend/cuda/attention_plan.h"
 #include "common/backend/cuda/runtime.h"
+#include "common/backend/cuda/sampling_upload.h"
 
 namespace baton::backend::cuda {
 
@@ -49,6 +50,7 @@ class CudaBatch final : public DeviceBatch {
   const SequenceEntry* d_sequences = nullptr;
   const AttentionItem* d_split_items = nullptr;
   const AttentionItem* d_tile_items = nullptr;
+  const std::byte* d_draws = nullptr;  // padded: BatchUpload::draws(), or null
   const int* d_split_count = nullptr;  // padded: split_items, on the device
 
  private:
@@ -79,6 +81,9 @@ class BatchUpload {
   // REQUIRES: batch.tokens.size() <= rows <= max_sequences.
   std::unique_ptr<CudaBatch> UploadPadded(const RaggedBatch& batch, int rows);
 
+  // Of the last padded batch with d_draws.
+  const SamplingUpload& draws() const { return draws_; }
+
   // A step's two, and those of the step before while they are being replaced.
   static constexpr int kSlots = 4;
 
@@ -105,6 +110,8 @@ class BatchUpload {
   BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime, Stream stream);
   static size_t SlotBytes(const StepLimits& limits, const AttentionRoom& room);
   static size_t PaddedBytes(const StepLimits& limits, const AttentionRoom& room);
+  // Of requests for draws that come along: all without a history, and some with one.
+  static SamplingRoom DrawRoom(const StepLimits& limits);
 
   const StepLimits limits_;
   const AttentionRoom room_;
@@ -113,6 +120,7 @@ class BatchUpload {
   std::array<Slot, kSlots> slots_;
   std::array<Slot, kPaddedHalves> padded_;  // all with one device address
   size_t next_padded_ = 0;
+  SamplingUpload draws_;
 };
 
 }  // namespace baton::backend::cuda

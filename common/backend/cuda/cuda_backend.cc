@@ -12,6 +12,7 @@
 #include "common/backend/cuda/device_sampler.h"
 #include "common/backend/cuda/device_share.h"
 #include "common/backend/cuda/device_weights.h"
+#include "common/backend/cuda/gated_product.h"
 #include "common/backend/cuda/host_staging.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
@@ -111,6 +112,7 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) override {
     BATON_CHECK(upload_ != nullptr) << "Prepare comes first";
+    state_.draws = nullptr;
     std::unique_ptr<CudaBatch> uploaded = upload_->Upload(batch);
     if (!batch.drawn.empty()) state_.drawn_tokens = uploaded->d_tokens;
     return uploaded;
@@ -136,12 +138,18 @@ class CudaBackend final : public Backend {
                    const RopeWriteArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void SiluMul(const Tensor& gate_up, const Tensor& out) override;
+  void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
+                     const Tensor& out) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;
   bool samples_on_device() const override { return true; }
   void EnqueueSample(const Tensor& logits, int64_t token_count,
                      absl::Span<const SampleRow> rows) override {
     BATON_CHECK(sampler_ != nullptr) << "Prepare comes first";
-    sampler_->Enqueue(logits, token_count, rows, state_.drawn_tokens);
+    // Another part of the rows, or those of an earlier step, have another place.
+    const bool came_along = state_.draws != nullptr && state_.draws == rows.data();
+    sampler_->Enqueue(logits, token_count, rows, state_.drawn_tokens,
+                      came_along ? &upload_->draws() : nullptr, state_.d_draws);
+    state_.draws = nullptr;
   }
   void CollectSample(absl::Span<SampleOutcome> outcomes) override { sampler_->Collect(outcomes); }
   void CopyBlocks(const KvPool& pool, absl::Span<const int32_t> sources,
@@ -386,6 +394,8 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .partials = partials_,
       .counters = counters_,
       .totals = totals_,
+      .tile_stages = TileStages(pool.head_dim, runtime_->properties().kernel_capability,
+                                runtime_->properties().shared_bytes),
   };
   LaunchAttentionSplit(launch, pool.dtype, cuda.split_blocks, stream_);
   launch.items = cuda.d_tile_items;
@@ -401,6 +411,15 @@ void CudaBackend::SiluMul(const Tensor& gate_up, const Tensor& out) {
                  .out_stride = out.row_stride,
                  .cols = static_cast<int>(out.cols)},
                 out.dtype, static_cast<int>(out.rows), stream_);
+}
+
+void CudaBackend::MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
+                                const Tensor& out) {
+  CheckRows(x, x.rows, gate_up.in_features());
+  CheckRows(out, x.rows, gate_up.out_features() / 2);
+  const bool fused =
+      MultiplyGated(x, gate_up, out, activation_dtype_, products_ != nullptr, quantized_, stream_);
+  if (!fused) Backend::MatMulSiluMul(x, gate_up, scratch, out);
 }
 
 void CudaBackend::GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) {

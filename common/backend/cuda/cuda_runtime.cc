@@ -61,6 +61,31 @@ class CudaEvent final : public DeviceEvent {
   cudaEvent_t event_ = nullptr;
 };
 
+class CudaTimePoint final : public TimePoint {
+ public:
+  CudaTimePoint(int index, cudaStream_t stream) : index_(index) {
+    Check(cudaEventCreate(&event_), "cudaEventCreate");
+    Check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  ~CudaTimePoint() override {
+    Check(cudaSetDevice(index_), "cudaSetDevice");
+    cudaEventDestroy(event_);
+  }
+  double SecondsSince(const TimePoint& earlier) const override {
+    Check(cudaSetDevice(index_), "cudaSetDevice");
+    Check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    float milliseconds = 0;
+    Check(cudaEventElapsedTime(&milliseconds, static_cast<const CudaTimePoint&>(earlier).event_,
+                               event_),
+          "cudaEventElapsedTime");
+    return milliseconds * 1e-3;
+  }
+
+ private:
+  const int index_;
+  cudaEvent_t event_ = nullptr;
+};
+
 class CudaGraph final : public Graph {
  public:
   CudaGraph(int index, cudaGraphExec_t graph) : index_(index), graph_(graph) {}
@@ -162,6 +187,16 @@ class CudaRuntime final : public Runtime {
     return std::make_unique<CudaGraph>(index_, executable);
   }
 
+  void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) override {
+    Use();
+    Check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToDevice, Cuda(stream)),
+          "cudaMemcpyAsync on the device");
+  }
+  std::unique_ptr<TimePoint> MarkTime(Stream stream) override {
+    Use();
+    return std::make_unique<CudaTimePoint>(index_, Cuda(stream));
+  }
+
  private:
   // The current device is a thread's: a call may come from any.
   void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
@@ -218,6 +253,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
   properties.name = found.name;
   properties.compute_capability = found.major * 10 + found.minor;
   properties.multiprocessors = found.multiProcessorCount;
+  properties.shared_bytes = found.sharedMemPerMultiprocessor;
   properties.l2_bytes = static_cast<size_t>(found.l2CacheSize);
   if (properties.compute_capability < kOldest) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNUSABLE",

@@ -16,6 +16,8 @@ namespace {
 // vocabulary of 150,000.
 constexpr int kWorkspaceRows = 16;
 constexpr size_t kMaxBiases = 1024;
+// Histories and the like that a padded batch takes along. Longer ones go by a copy of their own.
+constexpr size_t kDrawListBytes = size_t{64} << 10;
 // Suppressed ids may be repeated: a worker takes up to 1,024 of a request, whatever the vocabulary.
 constexpr size_t kLeastSuppressed = 4096;
 // A frame of a transfer is at most 1 MiB; a few at once keep a copy engine busy.
@@ -44,7 +46,15 @@ size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& roo
 size_t BatchUpload::PaddedBytes(const StepLimits& limits, const AttentionRoom& room) {
   StepLimits padded = limits;
   padded.max_rows = limits.max_sequences;
-  return SlotBytes(padded, room) + kPartAlignment;
+  return SlotBytes(padded, room) + kPartAlignment + PartBytes(DrawRoom(limits).bytes);
+}
+
+SamplingRoom BatchUpload::DrawRoom(const StepLimits& limits) {
+  SamplingRoom room;
+  room.bytes = static_cast<size_t>(limits.max_logit_rows) * SamplingUpload::MaxBytes(0, 0, 0) +
+               kDrawListBytes;
+  room.workspace_rows = std::min(kWorkspaceRows, limits.max_logit_rows);
+  return room;
 }
 
 size_t BatchUpload::DeviceBytes(const StepLimits& limits, const AttentionRoom& room) {

@@ -26,7 +26,8 @@ absl::StatusOr<std::unique_ptr<DeviceSampler>> DeviceSampler::Make(const StepLim
 }
 
 void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
-                            absl::Span<const SampleRow> rows, const int32_t* input_tokens) {
+                            absl::Span<const SampleRow> rows, const int32_t* input_tokens,
+                            const SamplingUpload* packed, const std::byte* d_packed) {
   BATON_CHECK_LE(rows.size(), layout_.result_count);
   BATON_CHECK_LT(enqueued_ - collected_, kHalves) << "draws that nobody collected";
   BATON_CHECK(logits.dtype == DType::kF32);
@@ -47,7 +48,24 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
   launch.workspace_stride = layout_.workspace_stride;
   launch.scratch = reinterpret_cast<SampleScratch*>(device_ + layout_.scratch);
   auto* const results = reinterpret_cast<SampleResult*>(device_ + layout_.results);
-  for (size_t done = 0; done < rows.size();) {
+  const auto draw = [&](absl::Span<const SampleRow> some) {
+    const int count = static_cast<int>(some.size());
+    SampleShape shape = SampleShapeFor(count, launch.vocab, runtime_.properties().multiprocessors);
+    shape.launches = 1;
+    for (const SampleRow& row : some) {
+      shape.launches =
+          std::max(shape.launches, SampleLaunches(row.temperature, row.top_k, launch.vocab));
+    }
+    LaunchSample(launch, count, shape, stream_);
+  };
+  size_t done = 0;
+  if (packed != nullptr) {
+    packed->PointTo(d_packed, launch);
+    launch.results = results;
+    draw(rows);
+    done = rows.size();
+  }
+  while (done < rows.size()) {
     const size_t count = upload_.Pack(rows.subspan(done), layout_.room);
     const absl::Span<const std::byte> bytes = upload_.bytes();
     BATON_CHECK_LE(bytes.size(), layout_.room.bytes);
@@ -60,14 +78,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
     half.copied = runtime_.Record(stream_);
     upload_.PointTo(requests, launch);
     launch.results = results + done;
-    SampleShape shape = SampleShapeFor(static_cast<int>(count), launch.vocab,
-                                       runtime_.properties().multiprocessors);
-    shape.launches = 1;
-    for (const SampleRow& row : rows.subspan(done, count)) {
-      shape.launches =
-          std::max(shape.launches, SampleLaunches(row.temperature, row.top_k, launch.vocab));
-    }
-    LaunchSample(launch, static_cast<int>(count), shape, stream_);
+    draw(rows.subspan(done, count));
     done += count;
   }
   Drawn& drawn = drawn_[enqueued_++ % kHalves];

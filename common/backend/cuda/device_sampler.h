@@ -25,9 +25,11 @@ class DeviceSampler {
   static absl::StatusOr<std::unique_ptr<DeviceSampler>> Make(const StepLimits& limits, void* device,
                                                              Runtime& runtime, Stream stream);
 
-  // As Backend's. input_tokens: on the device, of the batch's rows; for drawn_row.
+  // As Backend's. input_tokens: on the device, of the batch's rows; for drawn_row. packed: the same
+  // rows, which are at d_packed on the device already; null: they are not.
   void Enqueue(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
-               const int32_t* input_tokens);
+               const int32_t* input_tokens, const SamplingUpload* packed = nullptr,
+               const std::byte* d_packed = nullptr);
   void Collect(absl::Span<SampleOutcome> outcomes);
   // On the device, of the last Enqueue: what the next step is fed with.
   const SampleResult* results() const {

@@ -20,6 +20,7 @@ set(BATON_CUDA_HOST_SOURCES
   host_staging.cc
   device_sampler.cc
   device_weights.cc
+  gated_product.cc
   kv_copier.cc
   measured_products.cc
   product_choices.cc

@@ -169,22 +169,47 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
                                                std::move(order));
 }
 
+namespace {
+
+// Has x's columns in the matrix's order.
+template <class AnyLaunch>
+void OrderColumns(AnyLaunch& launch, const CudaQuantizedMatrix& matrix,
+                  const QuantizedWorkspaces& workspaces, Stream stream) {
+  if (matrix.order() == nullptr) return;
+  const int cols = matrix.view().k;
+  BATON_CHECK_LE(static_cast<size_t>(launch.rows) * static_cast<size_t>(cols) * sizeof(uint16_t),
+                 workspaces.sizes.reordered)
+      << "StepLimits' reordered_columns";
+  LaunchGatherColumns({.x = launch.x,
+                       .x_stride = launch.x_stride,
+                       .order = matrix.order(),
+                       .out = workspaces.reordered,
+                       .cols = cols},
+                      launch.rows, stream);
+  launch.x = workspaces.reordered;
+  launch.x_stride = cols;
+}
+
+}  // namespace
+
+void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
+                              DType dtype, const QuantizedWorkspaces& workspaces, Stream stream) {
+  BATON_CHECK_LE(launch.rows, kFewRows);
+  BATON_CHECK_EQ(matrix.view().n % (2 * kQuantizedTileRows), 0);
+  OrderColumns(launch, matrix, workspaces, stream);
+  LaunchQuantizedMatMulSiluMul({.x = launch.x,
+                                .x_stride = launch.x_stride,
+                                .w = matrix.view(),
+                                .out = launch.out,
+                                .out_stride = launch.out_stride,
+                                .rows = launch.rows},
+                               matrix.bits(), dtype, stream);
+}
+
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
                        const QuantizedWorkspaces& workspaces, Products* products, Stream stream) {
   const QuantizedView& w = matrix.view();
-  const size_t row_bytes = static_cast<size_t>(w.k) * sizeof(uint16_t);
-  if (matrix.order() != nullptr) {
-    BATON_CHECK_LE(static_cast<size_t>(launch.rows) * row_bytes, workspaces.sizes.reordered)
-        << "StepLimits' reordered_columns";
-    LaunchGatherColumns({.x = launch.x,
-                         .x_stride = launch.x_stride,
-                         .order = matrix.order(),
-                         .out = workspaces.reordered,
-                         .cols = w.k},
-                        launch.rows, stream);
-    launch.x = workspaces.reordered;
-    launch.x_stride = w.k;
-  }
+  OrderColumns(launch, matrix, workspaces, stream);
   if (launch.rows <= kQuantizedRows) {
     LaunchQuantizedMatMul({.x = launch.x,
                            .x_stride = launch.x_stride,

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
 #include "common/backend/cuda/simt/simt.h"
+#include "common/base/check.h"
 
 namespace baton::backend::cuda {
 
@@ -25,8 +26,9 @@ struct DeviceProperties {
   // Of the kernels that run on it: that which they were compiled for, at most the device's.
   int kernel_capability = 0;
   int multiprocessors = 0;
-  size_t l2_bytes = 0;
-  int driver = 0;  // the version of CUDA that it serves: 13000 for 13.0
+  size_t shared_bytes = 0;  // shared memory of a multiprocessor
+  size_t l2_bytes = 0;      // of the last cache before the memory
+  int driver = 0;           // the version of CUDA that it serves: 13000 for 13.0
   size_t total_bytes = 0;
   size_t free_bytes = 0;      // when it was opened
   size_t reserved_bytes = 0;  // of these: what the driver and libraries take later, as kernels load
@@ -34,6 +36,14 @@ struct DeviceProperties {
 
 // A point of a stream. The runtime outlives it.
 using DeviceEvent = Event;
+
+// When a stream got to a point. The runtime outlives it.
+class TimePoint {
+ public:
+  virtual ~TimePoint() = default;
+  // Waits for both, which are of one stream.
+  virtual double SecondsSince(const TimePoint& earlier) const = 0;
+};
 
 // Kernels with their arguments, launched again as one: a CUDA graph. The runtime outlives it; what
 // it launched is over when it is destroyed.
@@ -68,6 +78,15 @@ class Runtime {
   // What `enqueue` launches on `stream`, which is not run now. REQUIRES: it launches kernels there,
   // each launched before, and does nothing else with the device.
   virtual std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) = 0;
+
+  // For benchmarks: a device made for a test may lack them.
+  virtual void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) {
+    BATON_CHECK(false) << "this device copies nothing within itself";
+  }
+  virtual std::unique_ptr<TimePoint> MarkTime(Stream stream) {
+    BATON_CHECK(false) << "this device has no clock";
+    return nullptr;
+  }
 };
 
 // A device of that many bytes, which are NaNs where nothing was written. seed: emulated::Options.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "common/backend/cuda/kernels/index_maps.h"
 #include "common/base/check.h"
 
 namespace baton::backend::cuda {
@@ -49,22 +50,45 @@ int SplitBlocks(int items, int kv_heads, int multiprocessors) {
 CudaStepRecorder::CudaStepRecorder(const StepLimits& limits, BatchUpload& upload, StepState& state,
                                    Runtime& runtime, Stream stream)
     : most_rows_(std::min({limits.max_rows, limits.max_sequences, limits.max_logit_rows})),
-      kv_heads_(limits.kv_heads),
+      limits_(limits),
       upload_(upload),
       state_(state),
       runtime_(runtime),
       stream_(stream) {}
 
 PaddedBatch CudaStepRecorder::Upload(const RaggedBatch& batch) {
+  state_.draws = nullptr;
   const auto rows = static_cast<int>(batch.tokens.size());
   if (rows > most_rows_) return {};
   const int padded = PaddedRows(rows, most_rows_);
   std::unique_ptr<CudaBatch> uploaded = upload_.UploadPadded(batch, padded);
   if (uploaded == nullptr) return {};
   uploaded->split_blocks =
-      SplitBlocks(uploaded->split_items, kv_heads_, runtime_.properties().multiprocessors);
+      SplitBlocks(uploaded->split_items, limits_.kv_heads, runtime_.properties().multiprocessors);
+  if (uploaded->d_draws != nullptr) {
+    state_.draws = batch.draws.data();
+    state_.d_draws = uploaded->d_draws;
+  }
   if (!batch.drawn.empty()) state_.drawn_tokens = uploaded->d_tokens;
   return {std::move(uploaded), padded};
+}
+
+std::vector<StepRecorder::Kind> CudaStepRecorder::Kinds() const {
+  const int group = limits_.query_heads / limits_.kv_heads;
+  const int row_tiles = (group + kRowTile - 1) / kRowTile;
+  std::vector<Kind> kinds;
+  for (int rows = most_rows_; rows > 0; --rows) {
+    if (PaddedRows(rows, most_rows_) != rows) continue;
+    int last = 0;
+    for (int context = 0; context < limits_.max_positions; context += kSplitTokens) {
+      const int items = rows * row_tiles * (context / kSplitTokens + 1);
+      const int blocks =
+          SplitBlocks(items, limits_.kv_heads, runtime_.properties().multiprocessors);
+      if (blocks != last) kinds.push_back({rows, context});
+      last = blocks;
+    }
+  }
+  return kinds;
 }
 
 void CudaStepRecorder::Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) {

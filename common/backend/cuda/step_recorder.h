@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/backend/backend.h"
 #include "common/backend/cuda/batch_upload.h"
@@ -39,6 +40,9 @@ int SplitBlocks(int items, int kv_heads, int multiprocessors);
 
 // Of the batch that operations were last enqueued for.
 struct StepState {
+  // Of the last upload: what draws it took along, and where they are. Null: none.
+  const SampleRow* draws = nullptr;
+  const std::byte* d_draws = nullptr;
   BatchBounds bounds;                     // what they ask of it
   const int32_t* drawn_tokens = nullptr;  // its input tokens on the device, if some were drawn
 };
@@ -51,6 +55,7 @@ class CudaStepRecorder final : public StepRecorder {
                    Runtime& runtime, Stream stream);
 
   PaddedBatch Upload(const RaggedBatch& batch) override;
+  std::vector<Kind> Kinds() const override;
   void Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) override;
 
  private:
@@ -60,7 +65,7 @@ class CudaStepRecorder final : public StepRecorder {
   };
 
   const int most_rows_;
-  const int kv_heads_;
+  const StepLimits limits_;
   BatchUpload& upload_;
   StepState& state_;
   Runtime& runtime_;

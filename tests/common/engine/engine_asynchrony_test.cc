@@ -90,6 +90,35 @@ TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
   // Of 10 decode steps of one row the first is enqueued kernel by kernel.
   EXPECT_EQ(runtime->graphs(), 1);
   EXPECT_EQ(runtime->graph_launches(), 9);
+  // The prompt's batch, its last row's, its draw's; then one for each step.
+  const int copies = runtime->copies_to_device();
+  RunAhead::Ahead(*engine, requests);
+  EXPECT_EQ(runtime->copies_to_device(), copies + 3 + 5);
+}
+
+TEST(EngineRunAheadTest, AWarmDeviceHasNothingLeftToRecord) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  RunAhead run(seed);
+  backend::cuda::DelayedRuntime* runtime = nullptr;
+  const auto load = [&](bool warm_up) {
+    return LoadForRunningAhead(
+        [&](const backend::BackendOptions& given) {
+          auto lazy = std::make_unique<backend::cuda::DelayedRuntime>(80, size_t{96} << 20);
+          runtime = lazy.get();
+          return backend::cuda::MakeBackendOn(std::move(lazy), nullptr, given);
+        },
+        warm_up);
+  };
+  const std::unique_ptr<Engine> cold = load(false);
+  const std::unique_ptr<Engine> warm = load(true);
+  const int graphs = runtime->graphs();
+  EXPECT_GE(graphs, 4) << "1, 2, 4 and 6 rows";
+  for (int round = 0; round < 3; ++round) {
+    const std::vector<Request> requests = run.AnyRequests(*warm, 4);
+    ASSERT_EQ(RunAhead::Ahead(*warm, requests), RunAhead::OneByOne(*cold, requests));
+  }
+  EXPECT_EQ(runtime->graphs(), graphs);
 }
 
 }  // namespace

@@ -128,9 +128,9 @@ TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
       sequence.sampling.seed = random_();
       // Log probabilities come from the host and show every bit; without them the device draws.
       if (Int(0, 1)) sequence.sampling.logprobs = 3;
-      const int blocks = (sequence.prompt_tokens + sequence.answer_tokens + kBlockTokens - 1) /
-                             kBlockTokens -
-                         static_cast<int>(sequence.blocks.size());
+      const int blocks =
+          (sequence.prompt_tokens + sequence.answer_tokens + kBlockTokens - 1) / kBlockTokens -
+          static_cast<int>(sequence.blocks.size());
       const std::vector<kv::BlockId> more = take(blocks);
       sequence.blocks.insert(sequence.blocks.end(), more.begin(), more.end());
     }
@@ -147,9 +147,9 @@ TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
         const int left = static_cast<int>(sequence.tokens.size()) - sequence.computed;
         const int count = std::min(Int(0, 1) ? left : Int(1, left), kMaxRows - rows);
         BatchEntry entry;
-        entry.tokens = absl::MakeConstSpan(sequence.tokens)
-                           .subspan(static_cast<size_t>(sequence.computed),
-                                    static_cast<size_t>(count));
+        entry.tokens =
+            absl::MakeConstSpan(sequence.tokens)
+                .subspan(static_cast<size_t>(sequence.computed), static_cast<size_t>(count));
         entry.context = sequence.computed;
         entry.blocks = sequence.blocks;
         entry.sample = count == left;

@@ -20,13 +20,14 @@ inline constexpr int kBlockTokens = 16;
 inline constexpr int kMaxSeqs = 6;
 
 inline std::unique_ptr<Engine> LoadForRunningAhead(
-    decltype(EngineOptions::make_backend) make_backend) {
+    decltype(EngineOptions::make_backend) make_backend, bool warm_up = false) {
   EngineOptions options;
   options.model_dir = BATON_CHECKPOINT_DIR "/tiny-qwen2";
   options.max_num_batched_tokens = 128;
   options.max_num_seqs = kMaxSeqs;
   options.max_model_len = 96;
   options.num_blocks = 64;
+  options.warm_up = warm_up;
   options.make_backend = std::move(make_backend);
   auto engine = Engine::Load(options);
   EXPECT_TRUE(engine.ok()) << engine.status();

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -22,6 +23,18 @@ class DoneEvent final : public DeviceEvent {
  public:
   bool Done() const override { return true; }
   void Wait() const override {}
+};
+
+// All is done by the time it is made.
+class HostTimePoint final : public TimePoint {
+ public:
+  double SecondsSince(const TimePoint& earlier) const override {
+    return std::chrono::duration<double>(at_ - static_cast<const HostTimePoint&>(earlier).at_)
+        .count();
+  }
+
+ private:
+  const std::chrono::steady_clock::time_point at_ = std::chrono::steady_clock::now();
 };
 
 class EmulatedGraph final : public Graph {
@@ -49,7 +62,9 @@ class EmulatedRuntime final : public Runtime {
     properties_.name = absl::StrCat("emulated device");
     properties_.compute_capability = properties_.kernel_capability = compute_capability;
     properties_.multiprocessors = 2;
+    properties_.shared_bytes = size_t{compute_capability < 80 ? 64u : 164u} << 10;
     properties_.total_bytes = properties_.free_bytes = size_bytes;
+    properties_.l2_bytes = size_t{16} << 10;
   }
   const DeviceProperties& properties() const override { return properties_; }
 
@@ -95,6 +110,10 @@ class EmulatedRuntime final : public Runtime {
     return std::make_unique<EmulatedGraph>(emulated::CapturedLaunches::Capture(
         *static_cast<emulated::EmulatedStream*>(stream), enqueue));
   }
+  void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream) override {
+    if (size_bytes > 0) std::memcpy(to, from, size_bytes);
+  }
+  std::unique_ptr<TimePoint> MarkTime(Stream) override { return std::make_unique<HostTimePoint>(); }
 
  private:
   void* Keep(size_t size_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -43,25 +43,25 @@ BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& requ
   const int32_t* ids = launch.ids + request.first_token;
   // Of threads that write the same, it does not matter which does.
   for (int i = ThreadIndex(); i < request.prompt_tokens; i += threads) {
-    const auto id = static_cast<uint32_t>(ids[i]);
-    if (range.Has(id)) seen[id] = kSeenInPrompt;
+    const auto id = static_cast<uint32_t>(LoadGlobal(ids + i));
+    if (range.Has(id)) StoreGlobal(seen + id, kSeenInPrompt);
   }
   SyncThreads();
   for (int i = request.prompt_tokens + ThreadIndex(); i < request.token_count; i += threads) {
-    const auto id = static_cast<uint32_t>(ids[i]);
+    const auto id = static_cast<uint32_t>(LoadGlobal(ids + i));
     if (range.Has(id)) AtomicAdd(&seen[id], 1u);
   }
   if (request.drawn_row >= 0 && ThreadIndex() == 0) {
-    const auto id = static_cast<uint32_t>(launch.input_tokens[request.drawn_row]);
+    const auto id = static_cast<uint32_t>(LoadGlobal(launch.input_tokens + request.drawn_row));
     if (range.Has(id)) AtomicAdd(&seen[id], 1u);
   }
   SyncThreads();
   for (uint32_t id = range.begin + static_cast<uint32_t>(ThreadIndex()); id < range.end;
        id += static_cast<uint32_t>(threads)) {
-    const uint32_t times = seen[id];
+    const uint32_t times = LoadGlobal(seen + id);
     if (times == 0) continue;
-    row[id] = Penalized(row[id], request, times & ~kSeenInPrompt);
-    seen[id] = 0;
+    StoreGlobal(row + id, Penalized(LoadGlobal(row + id), request, times & ~kSeenInPrompt));
+    StoreGlobal(seen + id, 0u);
   }
   SyncThreads();
 }
@@ -72,9 +72,12 @@ BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& requ
 BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& request,
                                IdRange range, float* row) {
   for (int i = ThreadIndex(); i < request.bias_count; i += BlockThreads()) {
-    const TokenBias bias = launch.biases[request.first_bias + i];
-    if (!range.Has(static_cast<uint32_t>(bias.id)) || row[bias.id] == kMaskedLogit) continue;
-    row[bias.id] = RoundedLogit(static_cast<double>(row[bias.id]) + static_cast<double>(bias.bias));
+    const TokenBias bias = LoadGlobal(launch.biases + request.first_bias + i);
+    if (!range.Has(static_cast<uint32_t>(bias.id))) continue;
+    const float logit = LoadGlobal(row + bias.id);
+    if (logit == kMaskedLogit) continue;
+    StoreGlobal(row + bias.id,
+                RoundedLogit(static_cast<double>(logit) + static_cast<double>(bias.bias)));
   }
   SyncThreads();
   const bool penalizes = request.repetition_penalty != 1 || request.frequency_penalty != 0 ||
@@ -82,8 +85,8 @@ BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& 
   if (penalizes && (request.token_count > 0 || request.drawn_row >= 0))
     Penalize(launch, request, range, row);
   for (int i = ThreadIndex(); i < request.suppressed_count; i += BlockThreads()) {
-    const auto id = static_cast<uint32_t>(launch.ids[request.first_suppressed + i]);
-    if (range.Has(id)) row[id] = kMaskedLogit;
+    const auto id = static_cast<uint32_t>(LoadGlobal(launch.ids + request.first_suppressed + i));
+    if (range.Has(id)) StoreGlobal(row + id, kMaskedLogit);
   }
   SyncThreads();
 }

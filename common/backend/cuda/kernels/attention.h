@@ -17,7 +17,8 @@
 //   (FlashDecoding; the last block folds as in stream-K reductions: one atomic counter, which
 //   resets itself).
 // - tile: many rows. A block takes 64 packed rows through all their tokens, K and V staged in
-//   shared memory; while the product with one is computed, the other comes.
+//   shared memory; while the product with one is computed, the other comes: below sm_80 to
+//   registers. With two stages, those of the next piece come, too.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 
@@ -66,6 +67,7 @@ struct AttentionLaunch {
   unsigned* counters;     // split: [row tile, kv_head, CounterCount], 0 before and after
   uint32_t nothing = 0;   // always: see attention_split.cu
   float* totals;          // tile: [item, kv_head] of TotalFloats(dim)
+  int tile_stages = 1;    // tile: as TileStages says, or fewer
 };
 
 // m and l of 16 rows, then 16 x dim sums.
@@ -73,6 +75,20 @@ BATON_HOST_DEVICE int64_t PartialFloats(int padded_dim) { return 16 * (2 + int64
 BATON_HOST_DEVICE int64_t TotalFloats(int padded_dim) { return 64 * int64_t{padded_dim}; }
 // Blocks that share a row tile's tokens, each with some of the result's dims.
 BATON_HOST_DEVICE int CounterCount(int padded_dim) { return padded_dim / OutputDims(padded_dim); }
+
+// Shared memory of a block of the tile kernel.
+constexpr size_t TileSharedBytes(int padded_dim, int stages) {
+  return static_cast<size_t>(stages * kPieceTokens * (padded_dim + OutputDims(padded_dim)) * 2);
+}
+// How many stages the tile kernel takes where a multiprocessor has so much shared memory: two if
+// two blocks' fit; of the shortest heads three blocks are there at once, and hide as much with one.
+// kernel_capability: what the kernels are compiled for; below 8.0 they copy through registers.
+inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) {
+  constexpr size_t kOfTheSystem = 1024;  // a block
+  const size_t block = TileSharedBytes(PaddedDim(head_dim), 2) + kOfTheSystem;
+  const bool deep = kernel_capability >= 80 && head_dim > 64 && 2 * block <= shared_bytes;
+  return deep ? 2 : 1;
+}
 
 // dtype: of KV and out, kF16 or kBF16. blocks: for each KV head; with an item_count they take
 // turns.

@@ -68,7 +68,7 @@ struct TokenAddress {
   // The first byte of K; V lies v_offset behind it.
   BATON_DEVICE const std::byte* K(int token) const {
     const int slot = token & ((1 << block_tokens_log2) - 1);
-    return layer + table[token >> block_tokens_log2] * block_stride_bytes +
+    return layer + LoadGlobal(table + (token >> block_tokens_log2)) * block_stride_bytes +
            (head_offset + slot * row_bytes);
   }
 };

@@ -52,16 +52,17 @@ BATON_DEVICE float* PartialOf(const AttentionLaunch& launch, const AttentionItem
   return launch.partials + index * PartialFloats(kDim);
 }
 
-// Blocks of other output dims store the same m and l.
+// Of the rows that there are. Blocks of other output dims store the same m and l.
 template <int kDim>
-BATON_DEVICE void StorePartial(const RowState<OutputDims(kDim)>& state, int first_dim,
-                               float* partial) {
+BATON_DEVICE void StorePartial(const RowState<OutputDims(kDim)>& state, const PackedRows& rows,
+                               int first_dim, float* partial) {
   const int member = MemberOf(Lane());
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
+    if (rows.position[half] < 0) continue;
     const int row = GroupOf(Lane()) + half * 8;
     if (member == 0) {
-      partial[row] = state.m[half];
-      partial[16 + row] = state.l[half];
+      StoreGlobal(partial + row, state.m[half]);
+      StoreGlobal(partial + 16 + row, state.l[half]);
     }
     BATON_UNROLL for (int span = 0; span < OutputDims(kDim) / kOutputSpan; ++span) {
       BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
@@ -168,7 +169,7 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
                               int kv_head) {
   constexpr int kOut = OutputDims(kDim);
   const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
-  const SequenceEntry sequence = launch.sequences[item.sequence];
+  const SequenceEntry sequence = LoadGlobal(launch.sequences + item.sequence);
   const TokenRange visible = VisibleTo(launch, sequence, item.first_packed_row, kRowTile);
   const int first_visible_split = visible.begin / kSplitTokens;
   const bool folds = item.split_count - first_visible_split > 1;
@@ -209,7 +210,8 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
     if (Warp() == 0) {
       exchange.FoldAll(state);
       if (folds) {
-        StorePartial<kDim>(state, first_dim, PartialOf<kDim>(launch, item, item.split, kv_head));
+        StorePartial<kDim>(state, rows, first_dim,
+                           PartialOf<kDim>(launch, item, item.split, kv_head));
       } else {
         WriteOut<Element>(launch, rows, first_dim, state);
       }
@@ -230,16 +232,18 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
   SyncThreads();
   if (!*is_last) return;
   FoldPartials<Element, kDim>(launch, sequence, item, first_visible_split, kv_head, first_dim);
-  if (ThreadIndex() == 0) *counter = 0;
+  if (ThreadIndex() == 0) StoreGlobal(counter, 0u);
 }
 
 template <class Element, int kDim>
 BATON_KERNEL_RESIDENT(kThreads, 2)
 AttentionSplitKernel(AttentionLaunch launch) {
-  const int items = launch.item_count == nullptr ? static_cast<int>(Grid().x) : *launch.item_count;
+  const int items =
+      launch.item_count == nullptr ? static_cast<int>(Grid().x) : LoadGlobal(launch.item_count);
   for (int index = static_cast<int>(BlockIndex().x); index < items;
        index += static_cast<int>(Grid().x)) {
-    AttendSplit<Element, kDim>(launch, launch.items[index], static_cast<int>(BlockIndex().y));
+    AttendSplit<Element, kDim>(launch, LoadGlobal(launch.items + index),
+                               static_cast<int>(BlockIndex().y));
     SyncThreads();  // shared memory is the next item's
   }
 }

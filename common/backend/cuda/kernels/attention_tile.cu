@@ -25,36 +25,59 @@ struct Stage {
   BATON_DEVICE Vec16 V(int token, int chunk) const { return LoadShared16(VAt(token, chunk)); }
 };
 
-// All threads of the block together, as one group of copies: kChunksARow chunks from first_chunk on
-// of the tokens from first_token on, to at(token, chunk). What lies beyond the last token or the
+// Brings one piece's K or V. All threads of the block together: kChunksARow chunks from first_chunk
+// on of the tokens from first_token on, to at(token, chunk). What lies beyond the last token or the
 // head is zero. A thread's tokens are a whole number of swizzle periods apart, so that its places
 // in shared memory are, too (index_maps_test.cc).
-template <int kChunksARow, class At>
-BATON_DEVICE void Fetch(const TokenAddress& address, int first_token, int end_token,
-                        int first_chunk, int head_chunks, int offset, const At& at) {
-  constexpr int kAtOnce = 4;
-  constexpr int kTokensApart = kThreads / kChunksARow;
-  static_assert(kPieceTokens % (kTokensApart * kAtOnce) == 0);
-  const int chunk = ThreadIndex() % kChunksARow;
-  const bool has_chunk = first_chunk + chunk < head_chunks;
-  std::byte* to_first = at(ThreadIndex() / kChunksARow, chunk);
-  const int chunk_offset = offset + (first_chunk + chunk) * 16;
-  BATON_NO_UNROLL for (int token = ThreadIndex() / kChunksARow; token < kPieceTokens;
-                       token += kTokensApart * kAtOnce) {
-    void* to[kAtOnce];
-    const void* from[kAtOnce];
-    bool valid[kAtOnce];
-    BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) {
-      const int at_token = first_token + token + i * kTokensApart;
-      valid[i] = at_token < end_token && has_chunk;
-      to[i] = to_first + i * kThreads * 16;
-      from[i] = address.K(valid[i] ? at_token : first_token) + chunk_offset;
+//
+// Where copies are not asynchronous registers may hold them between Begin and End, so that they
+// come while the kernel multiplies.
+template <int kChunksARow, bool kHolds>
+struct Fetch {
+  static constexpr int kCopies = kPieceTokens * kChunksARow / kThreads;  // of a thread
+  static constexpr int kAtOnce = kHolds || kCopies < 8 ? kCopies : 8;
+  static constexpr int kTokensApart = kThreads / kChunksARow;
+  static_assert(kCopies % kAtOnce == 0);
+  Vec16 held[kAtOnce];
+
+  BATON_DEVICE static int Token() { return ThreadIndex() / kChunksARow; }
+  BATON_DEVICE static int Chunk() { return ThreadIndex() % kChunksARow; }
+
+  // Asynchronous copies are one group; it is empty where there is no such piece.
+  template <class At>
+  BATON_DEVICE void Begin(const TokenAddress& address, int first_token, int end_token,
+                          int first_chunk, int head_chunks, int offset, const At& at) {
+    if (first_token < end_token) {  // else no token has an address
+      const bool has_chunk = first_chunk + Chunk() < head_chunks;
+      const int chunk_offset = offset + (first_chunk + Chunk()) * 16;
+      std::byte* to = at(Token(), Chunk());
+      BATON_NO_UNROLL for (int first = 0; first < kCopies; first += kAtOnce) {
+        BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) {
+          const int token = first_token + Token() + (first + i) * kTokensApart;
+          const bool valid = token < end_token && has_chunk;
+          const std::byte* from = address.K(valid ? token : first_token) + chunk_offset;
+          if (CopiesAreAsync()) {
+            CopyAsync16(to + (first + i) * kThreads * 16, from, valid);
+          } else {
+            held[i] = Load16If(valid, from);
+          }
+        }
+        if (!kHolds) PutDown(to + first * kThreads * 16);
+      }
     }
-    CopyAsync16(to, from, valid);
-    to_first += kAtOnce * kThreads * 16;
+    CopyAsyncCommit();
   }
-  CopyAsyncCommit();
-}
+  // Of what was begun, and is not empty.
+  template <class At>
+  BATON_DEVICE void End(const At& at) const {
+    if (kHolds) PutDown(at(Token(), Chunk()));
+  }
+  BATON_DEVICE void PutDown(std::byte* to) const {
+    if (!CopiesAreAsync()) {
+      BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) Store16(to + i * kThreads * 16, held[i]);
+    }
+  }
+};
 
 // What a thread has folded so far, in memory of its own: registers hold one split.
 template <int kOut>
@@ -72,8 +95,8 @@ struct Total {
       BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
         BATON_UNROLL for (int j = half * 2; j < half * 2 + 2; ++j) {
           float* sum = a + (i * 4 + j) * kThreads;
-          state.a[i][j] = FoldSum(empty ? 0.0f : *sum, state.a[i][j], weights);
-          *sum = state.a[i][j];
+          state.a[i][j] = FoldSum(empty ? 0.0f : LoadGlobal(sum), state.a[i][j], weights);
+          StoreGlobal(sum, state.a[i][j]);
         }
       }
     }
@@ -83,35 +106,46 @@ struct Total {
 
 static_assert(kAttentionWarps * kRowTile <= kPieceTokens);  // queries fit where K will be
 
-template <class Element, int kDim>
-BATON_KERNEL_RESIDENT(kThreads, 2)
+template <class Element, int kDim, int kStages>
+BATON_KERNEL_RESIDENT(kThreads, kDim == 64 ? 3 : 2)
 AttentionTileKernel(AttentionLaunch launch) {
+  if (kStages > 1) NotBeforeSm80();
   constexpr int kOut = OutputDims(kDim);
-  const AttentionItem item = launch.items[BlockIndex().x];
+  const AttentionItem item = LoadGlobal(launch.items + BlockIndex().x);
   const int kv_head = static_cast<int>(BlockIndex().y);
   const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
-  const SequenceEntry sequence = launch.sequences[item.sequence];
+  const SequenceEntry sequence = LoadGlobal(launch.sequences + item.sequence);
   const TokenRange visible =
       VisibleTo(launch, sequence, item.first_packed_row, kAttentionWarps * kRowTile);
   const int first_row = item.first_packed_row + Warp() * kRowTile;
   const TokenRange of_warp = VisibleTo(launch, sequence, first_row, kRowTile);
   const TokenAddress address(launch, sequence, kv_head);
   const int head_chunks = launch.head_dim / kChunkElements;
-  const Stage<kDim> stage = {SharedMemory()};
   // Where K will be.
   StageQueries<Element, kDim, kAttentionWarps * kRowTile, kThreads>(
       launch, sequence, item.first_packed_row, kv_head, SharedMemory());
   SyncThreads();
   const Queries<kDim> queries(StagedQueries<kDim>{SharedMemory(), Warp() * kRowTile});
   SyncThreads();
-  const auto fetch_k = [&](int token) {
-    Fetch<Stage<kDim>::kKChunks>(address, token, visible.end, 0, head_chunks, 0,
-                                 [&](int t, int chunk) { return stage.KAt(t, chunk); });
+  using FetchK = Fetch<Stage<kDim>::kKChunks, false>;
+  using FetchV = Fetch<Stage<kDim>::kVChunks, true>;
+  // Pieces take the stages in turns.
+  const auto stage_of = [&](int token) {
+    const int index = kStages == 1 ? 0 : token / kPieceTokens % kStages;
+    return Stage<kDim>{SharedMemory() + index * Stage<kDim>::kBytes};
   };
-  const auto fetch_v = [&](int token) {
-    Fetch<Stage<kDim>::kVChunks>(address, token, visible.end, first_dim / kChunkElements,
-                                 head_chunks, address.v_offset,
-                                 [&](int t, int chunk) { return stage.VAt(t, chunk); });
+  const auto k_place = [&](int token) {
+    return [stage = stage_of(token)](int t, int chunk) { return stage.KAt(t, chunk); };
+  };
+  const auto v_place = [&](int token) {
+    return [stage = stage_of(token)](int t, int chunk) { return stage.VAt(t, chunk); };
+  };
+  const auto begin_k = [&](int token, FetchK& k) {
+    k.Begin(address, token, visible.end, 0, head_chunks, 0, k_place(token));
+  };
+  const auto begin_v = [&](int token, FetchV& v) {
+    v.Begin(address, token, visible.end, first_dim / kChunkElements, head_chunks, address.v_offset,
+            v_place(token));
   };
   RowState<kOut> state;
   state.Clear();
@@ -122,11 +156,22 @@ AttentionTileKernel(AttentionLaunch launch) {
   const bool folds = visible.begin / kSplitTokens != (visible.end - 1) / kSplitTokens;
 
   const int first = visible.begin / kPieceTokens * kPieceTokens;
-  fetch_k(first);
+  // V goes one stage less ahead than K: its place is free half a piece later. From sm_80 on, the
+  // groups on their way behind that which is waited for are those of kStages - 1 pieces.
+  constexpr int kAhead = (kStages - 1) * kPieceTokens, kPending = 2 * (kStages - 1);
+  BATON_UNROLL for (int i = 0; i < kStages; ++i) {
+    FetchK k;
+    begin_k(first + i * kPieceTokens, k);
+    if (i == 0) k.End(k_place(first));
+    FetchV v;
+    if (i + 1 < kStages) begin_v(first + i * kPieceTokens, v);
+  }
   for (int token = first; token < visible.end; token += kPieceTokens) {
-    CopyAsyncWait<0>();
-    SyncThreads();  // K is there; all have done with V
-    fetch_v(token);
+    const Stage<kDim> stage = stage_of(token);
+    CopyAsyncWait<kPending>();
+    SyncThreads();  // K is there; all have done with the V before
+    FetchV v;
+    begin_v(token + kAhead, v);
     // A piece that none of the warp's rows sees would leave them as they are.
     const bool sees = token < of_warp.end && token + kPieceTokens > of_warp.begin;
     PieceWeights weights = {};
@@ -140,10 +185,12 @@ AttentionTileKernel(AttentionLaunch launch) {
         fold[half] = Fold(state.m[half], state.l[half], m[half], l[half]);
       }
     }
-    CopyAsyncWait<0>();
+    v.End(v_place(token));
+    CopyAsyncWait<kPending>();
     SyncThreads();  // V is there; all have done with K
     const bool is_last = token + kPieceTokens >= visible.end;
-    if (!is_last) fetch_k(token + kPieceTokens);
+    FetchK k;
+    begin_k(token + kAhead + kPieceTokens, k);
     if (sees) {
       BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
         float sums[8][4];
@@ -156,11 +203,13 @@ AttentionTileKernel(AttentionLaunch launch) {
         }
       }
     }
+    if (!is_last) k.End(k_place(token));
     if (folds && (is_last || (token + kPieceTokens) % kSplitTokens == 0)) {
       total.Take(state);
       if (!is_last) state.Clear();
     }
   }
+  CopyAsyncWait<0>();  // for the empty ones
   WriteOut<Element>(launch, PackedRows(launch, sequence, first_row, kv_head), first_dim, state);
 }
 
@@ -168,7 +217,15 @@ template <class Element, int kDim>
 void LaunchFor(const AttentionLaunch& launch, int items, Stream stream) {
   const GridSize grid = {static_cast<unsigned>(items), static_cast<unsigned>(launch.kv_heads),
                          kDim / OutputDims(kDim)};
-  Launch(AttentionTileKernel<Element, kDim>, grid, kThreads, Stage<kDim>::kBytes, stream, launch);
+  static_assert(Stage<kDim>::kBytes == TileSharedBytes(kDim, 1));
+  const size_t shared_bytes = TileSharedBytes(kDim, launch.tile_stages);
+  if constexpr (kDim > 64) {
+    if (launch.tile_stages == 2) {
+      Launch(AttentionTileKernel<Element, kDim, 2>, grid, kThreads, shared_bytes, stream, launch);
+      return;
+    }
+  }
+  Launch(AttentionTileKernel<Element, kDim, 1>, grid, kThreads, shared_bytes, stream, launch);
 }
 
 template <class Element>

@@ -24,7 +24,7 @@ unsigned PiecesOf(int64_t size_bytes) {
 
 BATON_KERNEL(kCopyThreads)
 CopyBlocksKernel(CopyBlocksLaunch launch) {
-  const BlockPair pair = launch.pairs[BlockIndex().x];
+  const BlockPair pair = LoadGlobal(launch.pairs + BlockIndex().x);
   CopyPiece(launch.base + pair.source * launch.block_stride_bytes,
             launch.base + pair.target * launch.block_stride_bytes, launch.block_bytes,
             BlockIndex().y);
@@ -34,7 +34,8 @@ template <bool kGather>
 BATON_KERNEL(kCopyThreads)
 StageKvKernel(StageKvLaunch launch) {
   const GridSize block = BlockIndex();
-  std::byte* in_pool = launch.base + launch.blocks[block.x] * launch.block_stride_bytes +
+  std::byte* in_pool = launch.base +
+                       LoadGlobal(launch.blocks + block.x) * launch.block_stride_bytes +
                        (launch.first_layer + int64_t{block.y}) * launch.layer_stride_bytes;
   std::byte* staged = launch.staging + (int64_t{block.y} * Grid().x + block.x) * launch.chunk_bytes;
   CopyPiece(kGather ? in_pool : staged, kGather ? staged : in_pool, launch.chunk_bytes, block.z);

@@ -4,8 +4,6 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr float kLog2E = 1.44269504088896340736f;
-
 // The first column of the thread's unit, in row BlockIndex().x.
 BATON_DEVICE int FirstColumn() {
   return (static_cast<int>(BlockIndex().y) * kPassThreads + ThreadIndex()) * kUnitElements;
@@ -18,9 +16,9 @@ GridSize PassGrid(int rows, int cols) {
 }
 
 BATON_DEVICE int32_t TableRowOf(const GatherLaunch& launch, int64_t row) {
-  const int32_t drawn = launch.drawn == nullptr ? kNotDrawn : launch.drawn[row];
-  if (drawn < 0) return launch.row_of[row];
-  const int32_t token = launch.results[drawn].token_id;
+  const int32_t drawn = launch.drawn == nullptr ? kNotDrawn : LoadGlobal(launch.drawn + row);
+  if (drawn < 0) return LoadGlobal(launch.row_of + row);
+  const int32_t token = LoadGlobal(&launch.results[drawn].token_id);
   return token >= 0 && token < launch.table_rows ? token : 0;
 }
 
@@ -33,14 +31,14 @@ GatherKernel(GatherLaunch launch) {
   float x[kUnitElements];
   const int32_t from = TableRowOf(launch, row);
   // Nobody reads it in this launch: of such rows all look at the result.
-  if (column == 0 && launch.drawn != nullptr && launch.drawn[row] >= 0) launch.kept[row] = from;
+  if (column == 0 && launch.drawn != nullptr && LoadGlobal(launch.drawn + row) >= 0) {
+    StoreGlobal(launch.kept + row, from);
+  }
   TableRow::Load(static_cast<const typename TableRow::Stored*>(launch.table) +
                      from * launch.table_stride + column,
                  x);
   StoreUnit(x, launch.out + row * launch.out_stride + column);
 }
-
-BATON_DEVICE float Silu(float x) { return Divide(x, Add(1.0f, Exp2(Mul(x, -kLog2E)))); }
 
 template <class OutRow>
 BATON_KERNEL(kPassThreads)
@@ -52,7 +50,7 @@ SiluMulKernel(SiluMulLaunch launch) {
   const float* from = launch.gate_up + row * launch.gate_up_stride + column;
   LoadUnit(from, gate);
   LoadUnit(from + launch.cols, up);
-  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = Mul(Silu(gate[i]), up[i]);
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) gate[i] = SiluMul(gate[i], up[i]);
   OutRow::Store(
       gate, static_cast<typename OutRow::Stored*>(launch.out) + row * launch.out_stride + column);
 }

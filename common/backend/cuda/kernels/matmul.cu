@@ -1,3 +1,4 @@
+#include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/matmul.h"
 
@@ -25,36 +26,39 @@ BATON_DEVICE void Accumulate(float (&sums)[4], const Vec16& low, const Vec16& hi
 
 BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, float sum) {
   if (row >= launch.rows || column >= launch.n) return;
-  launch.out[row * launch.out_stride + column] =
-      launch.bias == nullptr ? sum : Add(sum, launch.bias[column]);
+  if (launch.bias != nullptr) sum = Add(sum, LoadGlobal(launch.bias + column));
+  StoreGlobal(launch.out + row * launch.out_stride + column, sum);
 }
 
-// A warp a slice, for the same 16 rows by 8 columns.
+// A warp a slice, for the same 16 rows by 8 columns of each of kParts parts of W.
 constexpr int kRowsThreads = kSlices * kWarpLanes;
 constexpr int kRowsColumns = 8;
 constexpr int kRowsOutputs = kRowTile * kRowsColumns;
 constexpr int kAhead = 4;  // chunks of 32 k's that are on their way at once
 
-template <class Element>
-BATON_KERNEL(kRowsThreads)
-MatMulRowsKernel(MatMulLaunch launch) {
-  const int first_column = static_cast<int>(BlockIndex().x) * kRowsColumns;
-  const int first_row = static_cast<int>(BlockIndex().y) * kRowTile;
+// Dynamic shared memory: [slice][part][16][8].
+template <int kParts>
+constexpr size_t kRowsBytes = kSlices* kParts* kRowsOutputs * sizeof(float);
+
+// Leaves the warp's sums in shared memory. w: row `column` of each part, of which there may be
+// none. The caller synchronizes.
+template <class Element, int kParts, class Matrices>
+BATON_DEVICE void SumSlice(const Matrices& launch, int first_row, bool has_column,
+                           const uint16_t* const (&w)[kParts]) {
   const int group = GroupOf(Lane()), member = MemberOf(Lane());
-  const int row = first_row + group, column = first_column + group;
-  const int offset = member * kChunkElements;
+  const int row = first_row + group, offset = member * kChunkElements;
   const bool has_low = row < launch.rows, has_high = row + 8 < launch.rows;
-  const bool has_column = column < launch.n;
   const uint16_t* low = Row(launch.x, has_low ? row : 0, launch.x_stride) + offset;
   const uint16_t* high = Row(launch.x, has_high ? row + 8 : 0, launch.x_stride) + offset;
-  const uint16_t* w = Row(launch.w, has_column ? column : 0, launch.k) + offset;
   const int length = SliceLength(launch.k);
   const int end = Least((Warp() + 1) * length, launch.k);
-  float sums[4] = {};
-  Vec16 x_low[kAhead], x_high[kAhead], weights[kAhead];
+  float sums[kParts][4] = {};
+  Vec16 x_low[kAhead], x_high[kAhead], weights[kParts][kAhead];
   const auto fetch = [&](int slot, int at) {
     const bool valid = at + offset < end;
-    weights[slot] = Load16If(valid && has_column, w + at);
+    BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+      weights[part][slot] = Load16If(valid && has_column, w[part] + offset + at);
+    }
     x_low[slot] = Load16If(valid && has_low, low + at);
     x_high[slot] = Load16If(valid && has_high, high + at);
   };
@@ -63,23 +67,69 @@ MatMulRowsKernel(MatMulLaunch launch) {
   BATON_UNROLL for (int i = 0; i < kAhead; ++i) fetch(i, begin + i * kChunkedK);
   BATON_NO_UNROLL for (int k = begin; k < end; k += kAhead * kChunkedK) {
     BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-      Accumulate<Element>(sums, x_low[i], x_high[i], weights[i]);
+      BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+        Accumulate<Element>(sums[part], x_low[i], x_high[i], weights[part][i]);
+      }
       fetch(i, k + (i + kAhead) * kChunkedK);
     }
   }
-  float* shared = reinterpret_cast<float*>(SharedMemory());  // [slice][16][8]
-  BATON_UNROLL for (int i = 0; i < 4; ++i) {
-    shared[Warp() * kRowsOutputs + (group + i / 2 * 8) * kRowsColumns + member * 2 + i % 2] =
-        sums[i];
+  float* shared = reinterpret_cast<float*>(SharedMemory()) + Warp() * kParts * kRowsOutputs;
+  BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+    BATON_UNROLL for (int i = 0; i < 4; ++i) {
+      shared[part * kRowsOutputs + (group + i / 2 * 8) * kRowsColumns + member * 2 + i % 2] =
+          sums[part][i];
+    }
   }
+}
+
+// Of output `index` of part `part`.
+template <int kParts>
+BATON_DEVICE float FoldSlices(int k, int part, int index) {
+  const int length = SliceLength(k);
+  const float* shared = reinterpret_cast<const float*>(SharedMemory()) + part * kRowsOutputs;
+  float total = 0;
+  for (int slice = 0; slice < kSlices && slice * length < k; ++slice) {
+    total = FoldSlice(slice == 0, total, shared[slice * kParts * kRowsOutputs + index]);
+  }
+  return total;
+}
+
+template <class Element>
+BATON_KERNEL(kRowsThreads)
+MatMulRowsKernel(MatMulLaunch launch) {
+  const int first_column = static_cast<int>(BlockIndex().x) * kRowsColumns;
+  const int first_row = static_cast<int>(BlockIndex().y) * kRowTile;
+  const int column = first_column + GroupOf(Lane());
+  const bool has_column = column < launch.n;
+  SumSlice<Element, 1>(launch, first_row, has_column,
+                       {Row(launch.w, has_column ? column : 0, launch.k)});
   SyncThreads();
   if (ThreadIndex() >= kRowsOutputs) return;
-  float total = 0;
-  for (int slice = 0; slice < kSlices && slice * length < launch.k; ++slice) {
-    total = FoldSlice(slice == 0, total, shared[slice * kRowsOutputs + ThreadIndex()]);
-  }
   StoreSum(launch, first_row + ThreadIndex() / kRowsColumns,
-           first_column + ThreadIndex() % kRowsColumns, total);
+           first_column + ThreadIndex() % kRowsColumns, FoldSlices<1>(launch.k, 0, ThreadIndex()));
+}
+
+template <class Element>
+BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+MatMulSiluMulKernel(MatMulSiluMulLaunch launch) {
+  const int first_column = static_cast<int>(BlockIndex().x) * kRowsColumns;
+  const int first_row = static_cast<int>(BlockIndex().y) * kRowTile;
+  const int column = first_column + GroupOf(Lane());
+  SumSlice<Element, 2>(
+      launch, first_row, true,
+      {Row(launch.w, column, launch.k), Row(launch.w, launch.cols + column, launch.k)});
+  SyncThreads();
+  // Two columns a thread: one access.
+  const int index = ThreadIndex() * 2, row = first_row + index / kRowsColumns;
+  if (index >= kRowsOutputs || row >= launch.rows) return;
+  float gated[2];
+  BATON_UNROLL for (int i = 0; i < 2; ++i) {
+    gated[i] =
+        SiluMul(FoldSlices<2>(launch.k, 0, index + i), FoldSlices<2>(launch.k, 1, index + i));
+  }
+  uint16_t* out = static_cast<uint16_t*>(launch.out) + row * launch.out_stride + first_column +
+                  index % kRowsColumns;
+  StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
 }
 
 constexpr int kTileWarps = 4;
@@ -187,7 +237,7 @@ void Dispatch(const MatMulLaunch& launch, bool rows_shape, Stream stream) {
   if (rows_shape) {
     Launch(MatMulRowsKernel<Element>,
            {Tiles(launch.n, kRowsColumns), Tiles(launch.rows, kRowTile), 1}, kRowsThreads,
-           kSlices * kRowsOutputs * sizeof(float), stream, launch);
+           kRowsBytes<1>, stream, launch);
   } else {
     Launch(MatMulTileKernel<Element>,
            {Tiles(launch.n, kTileColumns), Tiles(launch.rows, kTileRows), 1}, kTileThreads,
@@ -195,13 +245,28 @@ void Dispatch(const MatMulLaunch& launch, bool rows_shape, Stream stream) {
   }
 }
 
+template <class Element>
+void Dispatch(const MatMulSiluMulLaunch& launch, Stream stream) {
+  Launch(MatMulSiluMulKernel<Element>,
+         {Tiles(launch.cols, kRowsColumns), Tiles(launch.rows, kRowTile), 1}, kRowsThreads,
+         kRowsBytes<2>, stream, launch);
+}
+
 }  // namespace
+
+void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream stream) {
+  if (launch.rows == 0 || launch.cols == 0) return;
+  if (dtype == DType::kF16) {
+    Dispatch<Half>(launch, stream);
+  } else {
+    Dispatch<BFloat16>(launch, stream);
+  }
+}
 
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream, MatMulShape shape) {
   if (launch.rows == 0 || launch.n == 0) return;
-  // Two row tiles read W twice, the second time from L2.
   const bool rows_shape =
-      shape == MatMulShape::kAuto ? launch.rows <= 2 * kRowTile : shape == MatMulShape::kRows;
+      shape == MatMulShape::kAuto ? launch.rows <= kFewRows : shape == MatMulShape::kRows;
   if (dtype == DType::kF16) {
     Dispatch<Half>(launch, rows_shape, stream);
   } else {

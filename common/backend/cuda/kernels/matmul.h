@@ -6,7 +6,8 @@
 //
 // - rows: up to a few row tiles. A block takes 16 rows by 8 columns, a warp a slice, W straight
 // from
-//   memory to registers, 16 bytes a lane (FragmentK of index_maps.h).
+//   memory to registers, 16 bytes a lane (FragmentK of index_maps.h). Of gate and up it takes 8
+//   columns of each, so that it has what SiluMul multiplies.
 // - tile: many rows. A block takes 64 x 64, both operands through shared memory in a ring of stages
 //   (multistage pipeline, as CUTLASS describes it).
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
@@ -29,6 +30,9 @@ struct MatMulLaunch {
   int k;
 };
 
+// Up to so many rows the shape `rows` is used: two row tiles, of which the second reads W from L2.
+inline constexpr int kFewRows = 32;
+
 enum class MatMulShape { kAuto, kRows, kTile };
 
 // Of how long it takes: to be raised with every change that makes it faster or slower, so that
@@ -38,6 +42,22 @@ inline constexpr int kMatMulVersion = 1;
 // dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values, writes rows n floats.
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream,
                   MatMulShape shape = MatMulShape::kAuto);
+
+struct MatMulSiluMulLaunch {
+  const void* x;  // [rows, k], 16-bit
+  int64_t x_stride;
+  const void* w;  // [2 * cols, k], 16-bit, gate first
+  void* out;      // [rows, cols], 16-bit
+  int64_t out_stride;
+  int rows;
+  int cols;  // a multiple of 8, as the strides
+  int k;     // a multiple of 8
+};
+
+// out = silu(gate) * up for gate_up = x Wᵀ, the bits that LaunchMatMul and LaunchSiluMul (to dtype)
+// leave: of up to kFewRows rows, and gate_up is not written. Reads (rows + 2 cols) k 16-bit values,
+// writes rows cols ones.
+void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream stream);
 
 }  // namespace baton::backend::cuda
 

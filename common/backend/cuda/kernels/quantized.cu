@@ -1,3 +1,4 @@
+#include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/quantized.h"
 
 namespace baton::backend::cuda {
@@ -83,7 +84,7 @@ BATON_DEVICE void Fetch(const QuantizedView& w, int row_tile, int column_tile, F
   const auto group_of = [&](int step) {
     // Steps beyond the last column belong to no group; their values stand for zeros.
     const int group = (column_tile * kSteps + step) >> w.steps_a_group_log2;
-    return groups[Least(group, w.group_count - 1) * kTileRows];
+    return LoadGlobal(groups + Least(group, w.group_count - 1) * kTileRows);
   };
   to.groups[0] = group_of(0);
   const bool one = (1 << Least(w.steps_a_group_log2, 16)) >= kSteps;
@@ -92,30 +93,36 @@ BATON_DEVICE void Fetch(const QuantizedView& w, int row_tile, int column_tile, F
   }
 }
 
-// Tiles that are on their way while as many are multiplied; registers decide.
-constexpr int Ahead(int row_tiles) { return row_tiles <= 2 ? 2 : 1; }
+// Tiles of each part that are on their way while as many are multiplied; registers decide.
+constexpr int Ahead(int row_tiles, int parts) { return row_tiles * parts <= 2 ? 2 : 1; }
 constexpr int kRowsThreads = kSlices * kWarpLanes;
 constexpr int kTileOutputs = kRowTile * kTileRows;
 
-// A block takes 8 rows of W, a warp a slice of k. Where a slice ends within a tile, both its
-// neighbours read it, the second from L1.
-template <class Element, int kBits, int kRowTiles>
-BATON_KERNEL_RESIDENT(kRowsThreads, 2)
-QuantizedRowsKernel(QuantizedMatMulLaunch launch) {
-  constexpr int kSteps = StepsATile(kBits), kAhead = Ahead(kRowTiles);
-  constexpr int kTileColumns = kSteps * kChunkedK, kOutputs = kRowTiles * kTileOutputs;
-  const int row_tile = static_cast<int>(BlockIndex().x), column = row_tile * kTileRows;
-  const int first_row = static_cast<int>(BlockIndex().y) * kRowTiles * kRowTile;
+// Dynamic shared memory: [slice][part][row tile][16][8].
+constexpr size_t RowsBytes(int row_tiles, int parts) {
+  return kSlices * static_cast<size_t>(row_tiles * parts * kTileOutputs) * sizeof(float);
+}
+
+// Leaves in shared memory the warp's sums of one slice of k for 8 rows of each part of W, whose row
+// tiles are given. Where a slice ends within a tile, both its neighbours read it, the second from
+// L1. The caller synchronizes.
+template <class Element, int kBits, int kRowTiles, int kParts, class Matrices>
+BATON_DEVICE void SumSlice(const Matrices& launch, int first_row, const int (&row_tiles)[kParts]) {
+  constexpr int kSteps = StepsATile(kBits), kAhead = Ahead(kRowTiles, kParts);
+  constexpr int kTileColumns = kSteps * kChunkedK;
   const int group = GroupOf(Lane()), member = MemberOf(Lane());
   const int offset = member * kChunkElements, row = first_row + group;
   const uint16_t* x = static_cast<const uint16_t*>(launch.x) + offset;
   const int length = SliceLength(launch.w.k), begin = Warp() * length;
   const int end = Least(begin + length, launch.w.k);
-  float sums[kRowTiles][4] = {};
-  Fetched<kBits> now[kAhead] = {}, next[kAhead] = {};
-  const auto fetch = [&](Fetched<kBits>(&to)[kAhead], int tile) {
+  float sums[kParts][kRowTiles][4] = {};
+  Fetched<kBits> now[kAhead][kParts] = {}, next[kAhead][kParts] = {};
+  const auto fetch = [&](Fetched<kBits>(&to)[kAhead][kParts], int tile) {
     BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-      if ((tile + i) * kTileColumns < end) Fetch<kBits>(launch.w, row_tile, tile + i, to[i]);
+      if ((tile + i) * kTileColumns >= end) continue;
+      BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+        Fetch<kBits>(launch.w, row_tiles[part], tile + i, to[i][part]);
+      }
     }
   };
   fetch(now, begin / kTileColumns);
@@ -125,42 +132,96 @@ QuantizedRowsKernel(QuantizedMatMulLaunch launch) {
       BATON_UNROLL for (int step = 0; step < kSteps; ++step) {
         const int k = ((tile + i) * kSteps + step) * kChunkedK;
         if (k < begin || k >= end) continue;  // whole warps agree
-        const Dequantizer<Element> dequantizer(now[i].groups[step], launch.w.bf16_scales);
-        const Vec16 w = Dequantize<Element, kBits>(now[i].words, step, dequantizer);
+        Vec16 w[kParts];
+        BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+          const Fetched<kBits>& fetched = now[i][part];
+          const Dequantizer<Element> dequantizer(fetched.groups[step], launch.w.bf16_scales);
+          w[part] = Dequantize<Element, kBits>(fetched.words, step, dequantizer);
+        }
         const bool valid = k + offset < end;
         BATON_UNROLL for (int r = 0; r < kRowTiles; ++r) {
           const int low = row + r * kRowTile, high = low + 8;
           const Vec16 x_low = Load16If(valid && low < launch.rows, x + low * launch.x_stride + k);
           const Vec16 x_high =
               Load16If(valid && high < launch.rows, x + high * launch.x_stride + k);
-          BATON_UNROLL for (int product = 0; product < 2; ++product) {
-            const uint32_t a[4] = {x_low.x[product * 2], x_high.x[product * 2],
-                                   x_low.x[product * 2 + 1], x_high.x[product * 2 + 1]};
-            Element::Mma16(sums[r], a, w.x[product * 2], w.x[product * 2 + 1]);
+          BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+            BATON_UNROLL for (int product = 0; product < 2; ++product) {
+              const uint32_t a[4] = {x_low.x[product * 2], x_high.x[product * 2],
+                                     x_low.x[product * 2 + 1], x_high.x[product * 2 + 1]};
+              Element::Mma16(sums[part][r], a, w[part].x[product * 2], w[part].x[product * 2 + 1]);
+            }
           }
         }
       }
     }
-    BATON_UNROLL for (int i = 0; i < kAhead; ++i) now[i] = next[i];
-  }
-  float* shared = reinterpret_cast<float*>(SharedMemory());  // [slice][16 row tiles][8]
-  BATON_UNROLL for (int r = 0; r < kRowTiles; ++r) {
-    BATON_UNROLL for (int i = 0; i < 4; ++i) {
-      shared[Warp() * kOutputs + r * kTileOutputs + (group + i / 2 * 8) * kTileRows + member * 2 +
-             i % 2] = sums[r][i];
+    BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
+      BATON_UNROLL for (int part = 0; part < kParts; ++part) now[i][part] = next[i][part];
     }
   }
+  float* shared =
+      reinterpret_cast<float*>(SharedMemory()) + Warp() * kParts * kRowTiles * kTileOutputs;
+  BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+    BATON_UNROLL for (int r = 0; r < kRowTiles; ++r) {
+      BATON_UNROLL for (int i = 0; i < 4; ++i) {
+        shared[(part * kRowTiles + r) * kTileOutputs + (group + i / 2 * 8) * kTileRows +
+               member * 2 + i % 2] = sums[part][r][i];
+      }
+    }
+  }
+}
+
+// Of output `index` of the parts' ones, which follow one another; kOutputs in all.
+template <int kOutputs>
+BATON_DEVICE float FoldSlices(int k, int index) {
+  const int length = SliceLength(k);
+  const float* shared = reinterpret_cast<const float*>(SharedMemory());
+  float total = shared[index];
+  for (int slice = 1; slice < kSlices && slice * length < k; ++slice) {
+    total = Add(total, shared[slice * kOutputs + index]);
+  }
+  return total;
+}
+
+// A block takes 8 rows of W, a warp a slice of k.
+template <class Element, int kBits, int kRowTiles>
+BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+QuantizedRowsKernel(QuantizedMatMulLaunch launch) {
+  constexpr int kOutputs = kRowTiles * kTileOutputs;
+  const int row_tile = static_cast<int>(BlockIndex().x), column = row_tile * kTileRows;
+  const int first_row = static_cast<int>(BlockIndex().y) * kRowTiles * kRowTile;
+  SumSlice<Element, kBits, kRowTiles, 1>(launch, first_row, {row_tile});
   SyncThreads();
   for (int output = ThreadIndex(); output < kOutputs; output += kRowsThreads) {
-    float total = shared[output];
-    for (int slice = 1; slice < kSlices && slice * length < launch.w.k; ++slice) {
-      total = Add(total, shared[slice * kOutputs + output]);
-    }
+    float total = FoldSlices<kOutputs>(launch.w.k, output);
     const int to_row = first_row + output / kTileRows, to = column + output % kTileRows;
     if (to_row >= launch.rows || to >= launch.w.n) continue;
-    launch.out[to_row * launch.out_stride + to] =
-        launch.bias == nullptr ? total : Add(total, launch.bias[to]);
+    if (launch.bias != nullptr) total = Add(total, LoadGlobal(launch.bias + to));
+    StoreGlobal(launch.out + to_row * launch.out_stride + to, total);
   }
+}
+
+// 8 rows of gate and the same of up.
+template <class Element, int kBits, int kRowTiles>
+BATON_KERNEL_RESIDENT(kRowsThreads, 2)
+QuantizedSiluMulKernel(QuantizedMatMulSiluMulLaunch launch) {
+  constexpr int kOutputs = kRowTiles * kTileOutputs;
+  const int row_tile = static_cast<int>(BlockIndex().x), column = row_tile * kTileRows;
+  const int first_row = static_cast<int>(BlockIndex().y) * kRowTiles * kRowTile;
+  SumSlice<Element, kBits, kRowTiles, 2>(launch, first_row,
+                                         {row_tile, row_tile + launch.w.n / (2 * kTileRows)});
+  SyncThreads();
+  // Two columns a thread: one access.
+  const int output = ThreadIndex() * 2, row = first_row + output / kTileRows;
+  static_assert(kOutputs <= kRowsThreads * 2);
+  if (output >= kOutputs || row >= launch.rows) return;
+  float gated[2];
+  BATON_UNROLL for (int i = 0; i < 2; ++i) {
+    gated[i] = SiluMul(FoldSlices<2 * kOutputs>(launch.w.k, output + i),
+                       FoldSlices<2 * kOutputs>(launch.w.k, kOutputs + output + i));
+  }
+  uint16_t* out =
+      static_cast<uint16_t*>(launch.out) + row * launch.out_stride + column + output % kTileRows;
+  StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
 }
 
 template <class Element, int kBits>
@@ -192,7 +253,8 @@ GatherColumnsKernel(GatherColumnsLaunch launch) {
   Vec16 out;
   BATON_UNROLL for (int i = 0; i < 4; ++i) {
     const Vec16& order = orders[i / 2];
-    out.x[i] = x[order.x[i % 2 * 2]] | static_cast<uint32_t>(x[order.x[i % 2 * 2 + 1]]) << 16;
+    const uint32_t low = LoadGlobal(x + order.x[i % 2 * 2]);
+    out.x[i] = low | static_cast<uint32_t>(LoadGlobal(x + order.x[i % 2 * 2 + 1])) << 16;
   }
   Store16(static_cast<uint16_t*>(launch.out) + int64_t{BlockIndex().x} * launch.cols + column, out);
 }
@@ -203,8 +265,7 @@ template <class Element, int kBits>
 void Dispatch(const QuantizedMatMulLaunch& launch, Stream stream) {
   const auto run = [&](auto kernel, int row_tiles) {
     Launch(kernel, {Tiles(launch.w.n, kTileRows), Tiles(launch.rows, row_tiles * kRowTile), 1},
-           kRowsThreads, kSlices * static_cast<size_t>(row_tiles) * kTileOutputs * sizeof(float),
-           stream, launch);
+           kRowsThreads, RowsBytes(row_tiles, 1), stream, launch);
   };
   if (launch.rows <= kRowTile) {
     run(QuantizedRowsKernel<Element, kBits, 1>, 1);
@@ -212,6 +273,19 @@ void Dispatch(const QuantizedMatMulLaunch& launch, Stream stream) {
     run(QuantizedRowsKernel<Element, kBits, 2>, 2);
   } else {
     run(QuantizedRowsKernel<Element, kBits, 4>, 4);
+  }
+}
+
+template <class Element, int kBits>
+void Dispatch(const QuantizedMatMulSiluMulLaunch& launch, Stream stream) {
+  const auto run = [&](auto kernel, int row_tiles) {
+    Launch(kernel, {Tiles(launch.w.n / 2, kTileRows), Tiles(launch.rows, row_tiles * kRowTile), 1},
+           kRowsThreads, RowsBytes(row_tiles, 2), stream, launch);
+  };
+  if (launch.rows <= kRowTile) {
+    run(QuantizedSiluMulKernel<Element, kBits, 1>, 1);
+  } else {
+    run(QuantizedSiluMulKernel<Element, kBits, 2>, 2);
   }
 }
 
@@ -235,6 +309,12 @@ void DispatchAll(const LaunchArgs& launch, int bits, DType dtype, Stream stream)
 
 void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
                            Stream stream) {
+  if (launch.rows == 0 || launch.w.n == 0) return;
+  DispatchAll(launch, bits, dtype, stream);
+}
+
+void LaunchQuantizedMatMulSiluMul(const QuantizedMatMulSiluMulLaunch& launch, int bits, DType dtype,
+                                  Stream stream) {
   if (launch.rows == 0 || launch.w.n == 0) return;
   DispatchAll(launch, bits, dtype, stream);
 }

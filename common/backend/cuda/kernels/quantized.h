@@ -70,6 +70,21 @@ inline constexpr int kQuantizedRows = 64;
 void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
                            Stream stream);
 
+struct QuantizedMatMulSiluMulLaunch {
+  const void* x;  // [rows, k], 16-bit
+  int64_t x_stride;
+  QuantizedView w;  // gate first; n a multiple of 16
+  void* out;        // [rows, n / 2], 16-bit
+  int64_t out_stride;
+  int rows;
+};
+
+// out = silu(gate) * up for gate_up = x Wᵀ: the bits that LaunchQuantizedMatMul and LaunchSiluMul
+// (to dtype) leave, and gate_up is not written. x is read for every 16 rows of W. Of 32 rows at a
+// time: with more, registers do not suffice.
+void LaunchQuantizedMatMulSiluMul(const QuantizedMatMulSiluMulLaunch& launch, int bits, DType dtype,
+                                  Stream stream);
+
 struct DequantizeLaunch {
   QuantizedView w;
   int first_row;  // a multiple of 8

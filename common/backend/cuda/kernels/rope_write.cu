@@ -60,8 +60,8 @@ BATON_DEVICE void WriteKv(std::byte* slot, QuadPair dims, const float (&x)[kUnit
     const uint64_t pairs[2] = {Element::Pack(x[quad * 4], x[quad * 4 + 1]),
                                Element::Pack(x[quad * 4 + 2], x[quad * 4 + 3])};
     // Eight bytes: one access.
-    *reinterpret_cast<uint64_t*>(row + (quad == 0 ? dims.low : dims.high)) = pairs[0] | pairs[1]
-                                                                                            << 32;
+    StoreGlobal(reinterpret_cast<uint64_t*>(row + (quad == 0 ? dims.low : dims.high)),
+                pairs[0] | pairs[1] << 32);
   }
 }
 
@@ -73,7 +73,7 @@ RopeWriteKernel(RopeWriteLaunch launch) {
   const int heads = launch.query_heads + 2 * launch.kv_heads;
   const int head = static_cast<int>(BlockIndex().y) * (kThreads / lanes) + ThreadIndex() / lanes;
   const int unit = ThreadIndex() % lanes;
-  const int position = launch.positions[row];
+  const int position = LoadGlobal(launch.positions + row);
   const bool is_q = head < launch.query_heads;
   const bool is_v = head >= launch.query_heads + launch.kv_heads;
   const bool valid = position >= 0 && head < heads && unit < launch.head_dim / kUnitElements;
@@ -100,9 +100,10 @@ RopeWriteKernel(RopeWriteLaunch launch) {
     return;
   }
   ClampFinite<Element>(x);
-  const SequenceEntry& sequence = launch.sequences[launch.sequence_of_row[row]];
+  const SequenceEntry& sequence =
+      LoadGlobal(launch.sequences + LoadGlobal(launch.sequence_of_row + row));
   const int log2 = launch.block_tokens_log2;
-  const int32_t block = launch.tables[sequence.first_block + (position >> log2)];
+  const int32_t block = LoadGlobal(launch.tables + sequence.first_block + (position >> log2));
   // K's heads, then V's.
   const int64_t head_and_slot =
       (int64_t{head - launch.query_heads} << log2) + (position & ((1 << log2) - 1));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,7 @@ class Machine {
 
   GridSize grid_, block_;
   int threads_ = 0;
+  size_t shared_bytes_ = 0;
   std::unique_ptr<std::byte[]> shared_;
   Fiber* current_ = nullptr;
 
@@ -75,6 +77,7 @@ class Machine {
     if (read.address != nullptr) CheckUnwritten(read);
     read = {global, *global};
   }
+  void Count(const void* address, size_t size_bytes, bool writes);
 
  private:
   // What was read through the read-only path, as it was then.
@@ -86,6 +89,7 @@ class Machine {
     BATON_CHECK(std::memcmp(read.address, &read.value, sizeof(Vec16)) == 0)
         << "Load16 from memory that the launch writes: " << read.address;
   }
+  void AddSectors(Accesses& accesses);
   void RunBlock(const std::function<void()>& kernel);
   bool RunWarp(int warp);
   void ReleaseBarrierIfAllCame();
@@ -115,6 +119,12 @@ class Machine {
   int at_barrier_ = 0;
   // On the heap: what a thread has of its own comes off the stacks that libraries make for theirs.
   std::vector<Read> read_only_ = std::vector<Read>(kRememberedReads);
+  // Of the launch, by number: whether it was read before it was written, and whether it was
+  // written.
+  struct Sector {
+    bool read = false, written = false;
+  };
+  std::unordered_map<uintptr_t, Sector> sectors_;
 };
 
 thread_local Machine machine;
@@ -126,10 +136,12 @@ void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel)
       << threads << " threads a block";
   BATON_CHECK(grid.x > 0 && grid.y > 0 && grid.z > 0) << "an empty grid";
   BATON_CHECK(grid.y <= 65'535 && grid.z <= 65'535) << "a grid of " << grid.y << " x " << grid.z;
-  BATON_CHECK_LE(shared_bytes, size_t{48} << 10);
+  BATON_CHECK_LE(shared_bytes,
+                 options.compute_capability < 80 ? kSharedBytesUnasked : kMostSharedBytes);
   order_.seed(options.seed);
   grid_ = grid;
   threads_ = threads;
+  shared_bytes_ = shared_bytes;
   kernel_ = &kernel;
   while (fibers_.size() < static_cast<size_t>(threads)) MakeFiber();
   meetings_.assign(static_cast<size_t>(threads / kWarpLanes), {});
@@ -149,6 +161,35 @@ void Machine::Run(const LaunchShape& shape, const std::function<void()>& kernel)
     if (read.address != nullptr) CheckUnwritten(read);
     read.address = nullptr;
   }
+  if (options.accesses != nullptr) AddSectors(*options.accesses);
+}
+
+void Machine::Count(const void* address, size_t size_bytes, bool writes) {
+  const auto* first = static_cast<const std::byte*>(address);
+  if (first >= shared_.get() && first < shared_.get() + shared_bytes_) return;
+  Accesses& accesses = *options.accesses;
+  (writes ? accesses.requested_written_bytes : accesses.requested_read_bytes) +=
+      static_cast<int64_t>(size_bytes);
+  if (address >= accesses.watched_begin && address < accesses.watched_end) {
+    accesses.watched_bytes += static_cast<int64_t>(size_bytes);
+  }
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  for (uintptr_t at = begin / kSectorBytes; at <= (begin + size_bytes - 1) / kSectorBytes; ++at) {
+    Sector& sector = sectors_[at];
+    if (writes) {
+      sector.written = true;
+    } else if (!sector.written) {
+      sector.read = true;
+    }
+  }
+}
+
+void Machine::AddSectors(Accesses& accesses) {
+  for (const auto& [number, sector] : sectors_) {
+    if (sector.read) accesses.read_bytes += kSectorBytes;
+    if (sector.written) accesses.written_bytes += kSectorBytes;
+  }
+  sectors_.clear();
 }
 
 void Machine::MakeFiber() {
@@ -323,8 +364,15 @@ const Vec16& Aligned16(const void* address) {
 }
 const Vec16& ReadOnly16(const void* global) {
   const Vec16& value = Aligned16(global);
+  CountRead(global, sizeof(Vec16));
   machine.RememberRead(&value);
   return value;
+}
+void CountRead(const void* address, size_t size_bytes) {
+  if (options.accesses != nullptr) machine.Count(address, size_bytes, false);
+}
+void CountWrite(const void* address, size_t size_bytes) {
+  if (options.accesses != nullptr) machine.Count(address, size_bytes, true);
 }
 
 // Late where the hardware may be late: at the wait that makes it sure, and the place is poisoned
@@ -338,6 +386,7 @@ void CopyAsync16(void* shared, const void* global, bool valid) {
     return Perform(copy);
   }
   std::memset(shared, 0xff, 16);
+  if (valid) CountRead(global, sizeof(Vec16));
   machine.current_->open_group.push_back(copy);
 }
 

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <functional>
 
+#include "common/base/check.h"
+
 #define BATON_KERNEL(threads) inline void
 #define BATON_KERNEL_RESIDENT(threads, blocks) inline void
 #define BATON_DEVICE inline
@@ -21,10 +23,27 @@
 namespace baton::backend::cuda {
 namespace emulated {
 
+// What launches asked of global memory, each counted on its own.
+struct Accesses {
+  // By lanes: what L1 and L2 must serve.
+  int64_t requested_read_bytes = 0;
+  int64_t requested_written_bytes = 0;
+  // Of the sectors of kSectorBytes that were touched, each once: what DRAM must, were L2 endless.
+  // Sectors that the launch wrote before it read them are not read.
+  int64_t read_bytes = 0;
+  int64_t written_bytes = 0;
+  // Of the requested ones, those within [watched_begin, watched_end): of one operand.
+  const void* watched_begin = nullptr;
+  const void* watched_end = nullptr;
+  int64_t watched_bytes = 0;
+};
+inline constexpr int kSectorBytes = 32;
+
 // What is emulated. Tests run the same launch under several.
 struct Options {
-  int compute_capability = 80;  // 75: no CopyAsync16 of its own, Mma16x8x16 in two halves
-  uint64_t seed = 0;            // order of blocks, and of warps between synchronisations
+  int compute_capability = 80;   // 75: no CopyAsync16 of its own, Mma16x8x16 in two halves
+  uint64_t seed = 0;             // order of blocks, and of warps between synchronisations
+  Accesses* accesses = nullptr;  // if not null: every launch's are added; of one host thread
 };
 // Of this host thread's launches on the null stream.
 void SetOptions(const Options& options);
@@ -66,6 +85,9 @@ void MeetWarp(void* operand, Combine combine);
 const Vec16& Aligned16(const void* address);
 // Read through a cache that sees no writes of the same launch: the launch must leave it as it was.
 const Vec16& ReadOnly16(const void* global);
+// For Accesses; of shared memory nothing is counted.
+void CountRead(const void* address, size_t size_bytes);
+void CountWrite(const void* address, size_t size_bytes);
 void CopyAsync16(void* shared, const void* global, bool valid);
 void CopyAsyncCommit();
 void CopyAsyncWait(int pending);
@@ -109,6 +131,11 @@ void CopyAsyncWait() {
   emulated::CopyAsyncWait(kPending);
 }
 
+inline void NotBeforeSm80() {
+  BATON_CHECK(emulated::GetOptions().compute_capability >= 80) << "launched on sm_75";
+}
+inline bool CopiesAreAsync() { return emulated::GetOptions().compute_capability >= 80; }
+
 template <class T>
 T ShuffleXor(T value, int lane_mask) {
   struct Operand {
@@ -144,14 +171,20 @@ T Shuffle(T value, int from) {
 
 template <class T>
 T AtomicAdd(T* address, T value) {
+  emulated::CountRead(address, sizeof(T));
+  emulated::CountWrite(address, sizeof(T));
   const T old = *address;
   *address = old + value;
   return old;
 }
 inline void AtomicMax(uint64_t* address, uint64_t value) {
+  emulated::CountRead(address, sizeof(value));
+  emulated::CountWrite(address, sizeof(value));
   if (value > *address) *address = value;
 }
 inline void AtomicMin(uint64_t* address, uint64_t value) {
+  emulated::CountRead(address, sizeof(value));
+  emulated::CountWrite(address, sizeof(value));
   if (value < *address) *address = value;
 }
 
@@ -173,10 +206,27 @@ inline Vec16 Load16If(bool valid, const void* global) { return valid ? Load16(gl
 inline Vec16 LoadShared16(const void* shared) { return emulated::Aligned16(shared); }
 inline Vec16 ReloadShared16(const void* shared) { return LoadShared16(shared); }
 inline void Store16(void* to, const Vec16& value) {
+  emulated::CountWrite(to, sizeof(value));
   const_cast<Vec16&>(emulated::Aligned16(to)) = value;
 }
-inline float LoadFresh(const float* global) { return *global; }
-inline Vec16 LoadFresh16(const void* global) { return emulated::Aligned16(global); }
+inline float LoadFresh(const float* global) {
+  emulated::CountRead(global, sizeof(float));
+  return *global;
+}
+inline Vec16 LoadFresh16(const void* global) {
+  emulated::CountRead(global, sizeof(Vec16));
+  return emulated::Aligned16(global);
+}
+template <class T>
+const T& LoadGlobal(const T* global) {
+  emulated::CountRead(global, sizeof(T));
+  return *global;
+}
+template <class T>
+void StoreGlobal(T* global, T value) {
+  emulated::CountWrite(global, sizeof(T));
+  *global = value;
+}
 
 struct Half {
   static float ToF32(uint16_t bits) { return emulated::HalfToF32(bits); }

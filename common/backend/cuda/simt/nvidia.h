@@ -106,6 +106,15 @@ BATON_DEVICE Vec16 LoadFresh16(const void* global) {
   const uint4 v = __ldcg(static_cast<const uint4*>(global));
   return {{v.x, v.y, v.z, v.w}};
 }
+// Anything in global memory, as the compiler likes; the emulation counts it (so do all of these).
+template <class T>
+BATON_DEVICE const T& LoadGlobal(const T* global) {
+  return *global;
+}
+template <class T>
+BATON_DEVICE void StoreGlobal(T* global, T value) {
+  *global = value;
+}
 BATON_DEVICE void Store16(void* to, const Vec16& value) {
   *static_cast<uint4*>(to) = make_uint4(value.x[0], value.x[1], value.x[2], value.x[3]);
 }
@@ -144,6 +153,20 @@ BATON_DEVICE void CopyAsync16(void* const (&shared)[kCount], const void* const (
 }
 BATON_DEVICE void CopyAsync16(void* shared, const void* global, bool valid) {
   CopyAsync16<1>({shared}, {global}, {valid});
+}
+// Whether CopyAsync16 returns before the bytes are there.
+BATON_DEVICE constexpr bool CopiesAreAsync() {
+#if __CUDA_ARCH__ >= 800
+  return true;
+#else
+  return false;
+#endif
+}
+// For kernels that are launched on nothing older than sm_80.
+BATON_DEVICE void NotBeforeSm80() {
+#if __CUDA_ARCH__ < 800
+  __trap();
+#endif
 }
 BATON_DEVICE void CopyAsyncCommit() {
 #if __CUDA_ARCH__ >= 800
@@ -224,6 +247,11 @@ struct BFloat16 {
 template <class Args>
 void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
+  if (shared_bytes > kSharedBytesUnasked) {
+    cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(shared_bytes));  // the launch says if that is too much
+  }
   void* pointers[] = {const_cast<Args*>(&args)};  // is copied, not written
   // Its own error: the thread's last one may be of another call.
   const cudaError_t error =

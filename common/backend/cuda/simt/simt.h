@@ -6,14 +6,17 @@
 //   BATON_KERNEL(threads), BATON_KERNEL_RESIDENT(threads, blocks), BATON_DEVICE, BATON_UNROLL,
 //   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), BlockIndex(),
 //   SharedMemory(), SyncThreads(), SyncWarp(), Shuffle, ShuffleXor, Load16, Load16If, LoadFresh,
-//   Store16, CopyAsync16 and its groups, Mma16x8x8, Mma16x8x16, Half and BFloat16, atomics,
-//   ThreadFence(), and arithmetic whose rounding is said: Add, Mul, Fma.
+//   Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Mma16x8x8,
+//   Mma16x8x16, Half and BFloat16, atomics, ThreadFence(), and arithmetic whose rounding is said:
+//   Add, Mul, Fma.
 //
 // Rules of the dialect, which the emulation checks: warp operations are reached by all 32 lanes of
 // a warp at the same place; what CopyAsync16 fetches is there after a wait for its group, and not
-// before; Load16 reads nothing that the launch writes; shared memory holds NaNs until it is written;
-// what moves 16 bytes gets addresses that are multiples of 16; nothing depends on the order of warps or
-// blocks between synchronisations (the emulation draws it from a seed).
+// before; Load16 reads nothing that the launch writes; shared memory holds NaNs until it is
+// written; what moves 16 bytes gets addresses that are multiples of 16; nothing depends on the
+// order of warps or blocks between synchronisations (the emulation draws it from a seed). Global
+// memory is reached by these functions alone, so that the emulation can count what a launch asks of
+// it.
 //
 // Floating-point contraction is off for kernels (-fmad=false, -ffp-contract=off): a sum is fused
 // where the source says Fma, in every kernel that shares the source, and on both machines.
@@ -35,6 +38,11 @@ struct GridSize {
 struct alignas(16) Vec16 {
   uint32_t x[4];
 };
+
+// Dynamic shared memory that a block has without asking, and that it can have on anything from
+// sm_80 on; T4's launches are held to the first.
+inline constexpr size_t kSharedBytesUnasked = size_t{48} << 10;
+inline constexpr size_t kMostSharedBytes = size_t{99} << 10;
 
 // A queue of work on the device (cudaStream_t); null where work is done at once.
 using Stream = void*;

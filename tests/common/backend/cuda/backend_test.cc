@@ -346,6 +346,27 @@ TEST_P(BackendTest, MultipliesBySilu) {
   }
 }
 
+// On both sides of the numbers of rows that are done in one pass.
+TEST_P(BackendTest, SiluMulOfAProductIsThatOfTheTwo) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < Rounds(9); ++round) {
+    const int64_t k = 8 * Int(1, 40), cols = 8 * Int(1, 30), rows = Int(1, 40);
+    const std::vector<float> gate = Floats(cols * k), up = Floats(cols * k);
+    const auto matrix = backend_
+                            ->Pack({HostMatrix{gate.data(), DType::kF32, cols, k},
+                                    {up.data(), DType::kF32, cols, k}})
+                            .value();
+    const DeviceTensor x = With(activation(), rows, k, Floats(rows * k));
+    const DeviceTensor gate_up = Empty(DType::kF32, rows, 2 * cols);
+    const DeviceTensor two = Empty(activation(), rows, cols), one = Empty(activation(), rows, cols);
+    backend_->MatMul(x, *matrix, nullptr, gate_up);
+    backend_->SiluMul(gate_up, two);
+    backend_->MatMulSiluMul(x, *matrix, gate_up, one);
+    ASSERT_EQ(one.Get(), two.Get())
+        << "round " << round << ": " << rows << " x " << k << " by " << cols;
+  }
+}
+
 // What a number that broke touches is broken: nothing passes over it.
 TEST_P(BackendTest, NonFiniteNumbersAreKept) {
   const float infinity = std::numeric_limits<float>::infinity();

@@ -47,6 +47,7 @@ class DelayedRuntime final : public Runtime {
   }
 
   void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
+    ++copies_to_device_;
     QueueOf(stream).Add([=] { Copy(device, pinned, size_bytes); });
   }
   void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) override {
@@ -74,6 +75,7 @@ class DelayedRuntime final : public Runtime {
                                             enqueue),
         graph_launches_);
   }
+  int copies_to_device() const { return copies_to_device_; }
   int graphs() const { return graphs_; }
   int graph_launches() const { return graph_launches_; }
 
@@ -151,7 +153,7 @@ class DelayedRuntime final : public Runtime {
   const emulated::Options options_;
   const std::unique_ptr<Runtime> memory_;
   DeviceProperties properties_;
-  std::atomic<int> graphs_{0}, graph_launches_{0};
+  std::atomic<int> graphs_{0}, graph_launches_{0}, copies_to_device_{0};
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;
 };

@@ -32,17 +32,19 @@ class CudaQuantizedMatrixTest : public ::testing::Test {
     std::vector<int32_t> order;
     std::vector<QuantizedHostMatrix> parts;
   };
-  Stack RandomStack(int bits, int cols, int group_size, DType scale_dtype, bool sym, bool ordered) {
+  // rows: of each of two parts; 0: some parts of some.
+  Stack RandomStack(int bits, int cols, int group_size, DType scale_dtype, bool sym, bool ordered,
+                    int rows = 0) {
     Stack stack;
     if (ordered) {
       stack.order.resize(static_cast<size_t>(cols));
       std::iota(stack.order.begin(), stack.order.end(), 0);
       std::shuffle(stack.order.begin(), stack.order.end(), random_);
     }
-    const int part_count = Int(1, 3);
+    const int part_count = rows == 0 ? Int(1, 3) : 2;
     for (int i = 0; i < part_count; ++i) {
       QuantizedHostMatrix part = {.bits = bits,
-                                  .rows = Int(1, 60),
+                                  .rows = rows == 0 ? Int(1, 60) : rows,
                                   .cols = cols,
                                   .group_size = group_size,
                                   .scale_dtype = scale_dtype};
@@ -191,6 +193,48 @@ TEST_F(CudaQuantizedMatrixTest, ProductsEqualTheReferenceAndThoseOf16Bits) {
     for (size_t i = 0; i < got.size(); ++i) {
       ASSERT_EQ(FloatBits(got[i]), FloatBits(whole[i])) << "element " << i;
     }
+  }
+}
+
+// Gate and up, where they are multiplied as one and where they are not.
+TEST_F(CudaQuantizedMatrixTest, SiluMulOfTheProductHasTheBitsOfTheTwo) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 30; ++round) {
+    const DType dtype = round % 2 == 0 ? DType::kF16 : DType::kBF16;
+    const int bits = Int(0, 1) ? 4 : 8, cols = 8 * Int(1, 50), inner = 8 * Int(1, 6);
+    const int row_counts[] = {Int(1, 16), Int(17, 32), Int(33, 64), Int(65, 90)};
+    const int rows = row_counts[Int(0, 3)];
+    const bool ordered = Int(0, 3) == 0;
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << bits << " bits, " << rows
+                                      << " x " << cols << " by 2 x " << inner);
+    const Stack stack = RandomStack(bits, cols, 64, DType::kF16, false, ordered, inner);
+    Backend& backend = On(80, dtype);
+    const auto packed = backend.PackQuantized(stack.parts).value();
+    std::vector<uint16_t> x(static_cast<size_t>(rows * cols));
+    std::normal_distribution<float> normal(0, 1);
+    for (uint16_t& value : x) {
+      value = dtype == DType::kF16 ? Half::FromF32(normal(random_))
+                                   : BFloat16::FromF32(normal(random_));
+    }
+    const auto d_x = backend.Allocate(x.size() * 2).value();
+    backend.CopyToDevice(d_x->data(), x.data(), x.size() * 2);
+    const auto d_gate_up = backend.Allocate(static_cast<size_t>(rows * 2 * inner) * 4).value();
+    const Tensor d_rows = {d_x->data(), dtype, rows, cols, cols};
+    const Tensor gate_up = {d_gate_up->data(), DType::kF32, rows, 2 * inner, 2 * inner};
+    std::vector<uint16_t> results[2];
+    for (int fused = 0; fused < 2; ++fused) {
+      results[fused].resize(static_cast<size_t>(rows * inner));
+      const auto d_out = backend.Allocate(results[fused].size() * 2).value();
+      const Tensor out = {d_out->data(), dtype, rows, inner, inner};
+      if (fused == 1) {
+        backend.MatMulSiluMul(d_rows, *packed, gate_up, out);
+      } else {
+        backend.MatMul(d_rows, *packed, nullptr, gate_up);
+        backend.SiluMul(gate_up, out);
+      }
+      backend.CopyToHost(results[fused].data(), d_out->data(), results[fused].size() * 2);
+    }
+    ASSERT_EQ(results[0], results[1]);
   }
 }
 

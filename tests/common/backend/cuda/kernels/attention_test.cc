@@ -115,6 +115,8 @@ class Sequences {
     launch.partials = reinterpret_cast<float*>(partials.data());
     launch.counters = counters.data();
     launch.totals = totals.data();
+    const bool async = MultipliesBFloat16() && emulated::GetOptions().compute_capability >= 80;
+    launch.tile_stages = async && dim > 64 ? std::uniform_int_distribution<int>(1, 2)(random_) : 1;
     launch.items = plan.split_items.data();
     LaunchAttentionSplit(launch, shape_.dtype, static_cast<int>(plan.split_items.size()), nullptr);
     launch.items = plan.tile_items.data();
@@ -273,6 +275,18 @@ TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
     }
     ASSERT_EQ(single, whole);
   }
+}
+
+TEST_F(CudaAttentionTest, StagesAreAsManyAsTwoBlocksHaveRoomFor) {
+  constexpr size_t kT4 = size_t{64} << 10, kL4 = size_t{100} << 10, kA100 = size_t{164} << 10;
+  EXPECT_EQ(TileStages(128, 75, kT4), 1);
+  EXPECT_EQ(TileStages(128, 75, kA100), 1) << "made for a T4, it copies through registers";
+  EXPECT_EQ(TileStages(128, 89, kL4), 1);
+  EXPECT_EQ(TileStages(128, 80, kA100), 2);
+  EXPECT_EQ(TileStages(72, 90, size_t{228} << 10), 2);
+  EXPECT_EQ(TileStages(256, 80, kA100), 2);
+  EXPECT_EQ(TileStages(64, 90, kA100), 1);
+  EXPECT_LE(TileSharedBytes(256, 2), kMostSharedBytes);
 }
 
 TEST_F(CudaAttentionTest, ABrokenValueIsNotPassedOver) {

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <random>
 #include <vector>
 
+#include "common/backend/cuda/kernels/elementwise.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
 
 namespace baton::backend::cuda {
@@ -83,6 +85,52 @@ TEST_F(CudaMatMulTest, BothShapesEqualTheReferenceAndEachOther) {
         ASSERT_EQ(FloatBits(out[0][at]), FloatBits(out[1][at]));
       }
     }
+  }
+}
+
+TEST_F(CudaMatMulTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 30; ++round) {
+    const int rows = Int(1, 40), cols = 8 * Int(1, 10), k = 8 * Int(1, 60);
+    const int64_t stride = k + 8 * Int(0, 2), out_stride = cols + 8 * Int(0, 2);
+    const DType dtype = Int(0, 1) || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << k
+                                      << " by 2 x " << cols << ", " << Name(dtype));
+    emulated::SetOptions(
+        {.compute_capability = dtype == DType::kF16 && Int(0, 1) ? 75 : 80, .seed = random_()});
+    const std::vector<Vec16> x = Matrix(rows, k, stride, dtype), w = Matrix(2 * cols, k, k, dtype);
+    std::vector<Vec16> gate_up(static_cast<size_t>(rows * cols) / 2);
+    LaunchMatMul({.x = x.data(),
+                  .x_stride = stride,
+                  .w = w.data(),
+                  .bias = nullptr,
+                  .out = reinterpret_cast<float*>(gate_up.data()),
+                  .out_stride = 2 * cols,
+                  .rows = rows,
+                  .n = 2 * cols,
+                  .k = k},
+                 dtype, nullptr, Int(0, 1) ? MatMulShape::kTile : MatMulShape::kRows);
+    std::vector<Vec16> out[2];
+    for (auto& each : out) {
+      each.assign(static_cast<size_t>(rows * out_stride) / 8, Vec16{~0u, ~0u, ~0u, ~0u});
+    }
+    LaunchSiluMul({.gate_up = reinterpret_cast<const float*>(gate_up.data()),
+                   .gate_up_stride = 2 * cols,
+                   .out = out[0].data(),
+                   .out_stride = out_stride,
+                   .cols = cols},
+                  dtype, rows, nullptr);
+    LaunchMatMulSiluMul({.x = x.data(),
+                         .x_stride = stride,
+                         .w = w.data(),
+                         .out = out[1].data(),
+                         .out_stride = out_stride,
+                         .rows = rows,
+                         .cols = cols,
+                         .k = k},
+                        dtype, nullptr);
+    // Between the rows, too.
+    ASSERT_EQ(std::memcmp(out[0].data(), out[1].data(), out[0].size() * sizeof(Vec16)), 0);
   }
 }
 

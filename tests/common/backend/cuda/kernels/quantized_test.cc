@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "common/backend/cuda/kernels/elementwise.h"
 #include "common/backend/cuda/kernels/matmul.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
 
@@ -180,6 +181,52 @@ TEST_F(CudaQuantizedTest, BothKernelsMakeTheNearest16BitValues) {
         ASSERT_EQ(std::memcmp(&fused[at], &plain[at], sizeof(float)), 0);
       }
     }
+  }
+}
+
+TEST_F(CudaQuantizedTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
+  for (int round = 0; round < 30; ++round) {
+    const DType dtype = MultipliesBFloat16() ? Any16() : DType::kF16;
+    const bool long_k = round % 4 == 0;
+    const int bits = Coin() ? 4 : 8, cols = 8 * Int(1, long_k ? 2 : 6), rows = Int(1, 40);
+    const int k = 8 * (long_k ? Int(200, 700) : Int(1, 50));
+    const int group_sizes[] = {32, 64, 128, 256, k};
+    const int group_size = group_sizes[Int(0, 4)];
+    const bool bf16_scales = dtype == DType::kBF16 && Coin();
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ": " << bits << " bits, " << rows << " x " << k
+                 << " by 2 x " << cols << ", groups of " << group_size << ", " << Name(dtype));
+    emulated::SetOptions(
+        {.compute_capability = dtype == DType::kF16 && Coin() ? 75 : 80, .seed = random_()});
+    const Weights w = RandomWeights(bits, 2 * cols, k, group_size, bf16_scales);
+    const int64_t out_stride = cols + 8 * Int(0, 2);
+    DeviceArray<uint16_t> x(static_cast<size_t>(rows * k));
+    for (size_t i = 0; i < x.size(); ++i) x[i] = Round16(Normal(), dtype);
+    DeviceArray<float> gate_up(static_cast<size_t>(rows * 2 * cols));
+    LaunchQuantizedMatMul({.x = x.data(),
+                           .x_stride = k,
+                           .w = w.view,
+                           .bias = nullptr,
+                           .out = gate_up.data(),
+                           .out_stride = 2 * cols,
+                           .rows = rows},
+                          bits, dtype, nullptr);
+    DeviceArray<uint16_t> fused(static_cast<size_t>(rows * out_stride)), plain(fused.size());
+    LaunchSiluMul({.gate_up = gate_up.data(),
+                   .gate_up_stride = 2 * cols,
+                   .out = plain.data(),
+                   .out_stride = out_stride,
+                   .cols = cols},
+                  dtype, rows, nullptr);
+    LaunchQuantizedMatMulSiluMul({.x = x.data(),
+                                  .x_stride = k,
+                                  .w = w.view,
+                                  .out = fused.data(),
+                                  .out_stride = out_stride,
+                                  .rows = rows},
+                                 bits, dtype, nullptr);
+    ASSERT_TRUE(fused.MarginsIntact());
+    ASSERT_EQ(fused.values(), plain.values());
   }
 }
 

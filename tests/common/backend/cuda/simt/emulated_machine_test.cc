@@ -446,7 +446,10 @@ TEST_F(EmulatedMachineDeathTest, AddressSanitizerSeesWhatGoesBeyondSharedMemory)
 TEST_F(EmulatedMachineDeathTest, LaunchesKeepToTheLimits) {
   const auto nothing = [] {};
   RunGrid({1, 65'535, 1}, kWarpLanes, 48 << 10, nothing);
-  EXPECT_DEATH(RunGrid({}, kWarpLanes, (48 << 10) + 1, nothing), "49153");
+  EXPECT_DEATH(RunGrid({}, kWarpLanes, kMostSharedBytes + 1, nothing), "CHECK failed");
+  emulated::SetOptions({.compute_capability = 75});
+  EXPECT_DEATH(RunGrid({}, kWarpLanes, kSharedBytesUnasked + 1, nothing), "CHECK failed");
+  emulated::SetOptions({});
   EXPECT_DEATH(RunGrid({}, 1024 + kWarpLanes, 0, nothing), "1056 threads");
   EXPECT_DEATH(RunGrid({}, 33, 0, nothing), "33 threads");
   EXPECT_DEATH(RunGrid({0, 1, 1}, 32, 0, nothing), "an empty grid");

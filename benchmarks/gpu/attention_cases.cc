@@ -1,0 +1,154 @@
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "benchmarks/gpu/floors.h"
+#include "benchmarks/gpu/kernel_cases.h"
+#include "common/backend/cuda/attention_plan.h"
+#include "common/backend/cuda/kernels/attention.h"
+#include "common/base/check.h"
+
+namespace baton::gpu_bench {
+namespace {
+
+using backend::cuda::AttentionItem;
+using backend::cuda::AttentionLaunch;
+using backend::cuda::AttentionPlan;
+using backend::cuda::AttentionRoom;
+using backend::cuda::CounterCount;
+using backend::cuda::PaddedDim;
+using backend::cuda::PartialFloats;
+using backend::cuda::SequenceEntry;
+using backend::cuda::TotalFloats;
+
+constexpr int kBlockTokens = 16;
+constexpr int kElementBytes = 2;
+
+template <class T>
+T* Send(BenchDevice& device, const std::vector<T>& values) {
+  T* const memory = device.Take<T>(static_cast<int64_t>(values.size()));
+  if (memory != nullptr) device.Copy(memory, values.data(), values.size() * sizeof(T));
+  return memory;
+}
+
+// One step's attention of one layer; the layers of the pool take turns.
+void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& shape) {
+  BenchDevice& device = bench.device;
+  const int group = shape.query_heads / shape.kv_heads;
+  std::vector<SequenceEntry> sequences;
+  const int tokens = shape.context + shape.rows;
+  const int blocks = (tokens + kBlockTokens - 1) / kBlockTokens;
+  for (int s = 0; s < shape.sequences; ++s) {
+    sequences.push_back({.first_row = s * shape.rows,
+                         .row_count = shape.rows,
+                         .context = shape.context,
+                         .first_block = s * blocks});
+  }
+  const int rows = shape.sequences * shape.rows;
+  const int dim = PaddedDim(shape.head_dim);
+  // More than an engine has: at the largest batches it sends a sequence to the other kernel.
+  const AttentionRoom room =
+      backend::cuda::RoomFor(rows, shape.sequences, tokens, group, std::numeric_limits<int>::max());
+  const AttentionPlan plan = backend::cuda::PlanAttention(sequences, group, room);
+  BATON_CHECK(plan.split_items.empty() != plan.tile_items.empty());
+  const bool split = plan.tile_items.empty();
+  const std::string kernel = split ? "attention_split" : "attention_tile";
+  // Of a decode step with the token itself, as one says it.
+  const int context = shape.rows == 1 ? tokens : shape.context;
+  const std::string name = absl::StrCat(model.name, " b", shape.sequences, " c", context,
+                                        shape.rows > 1 ? absl::StrCat(" rows ", shape.rows) : "");
+  if (!bench.Wanted(kernel, name)) return;
+  Row row = bench.Begin(kernel, name);
+  row.Text("model", model.name)
+      .Number("batch", shape.sequences)
+      .Number("context", context)
+      .Number("rows", shape.rows)
+      .Number("query_heads", shape.query_heads)
+      .Number("kv_heads", shape.kv_heads)
+      .Number("head_dim", shape.head_dim);
+
+  const Work work =
+      split ? SplitAttention(shape, kElementBytes) : TileAttention(shape, kElementBytes);
+  const int layers = std::min(device.Turns(KvBytes(shape, kElementBytes)), model.layers);
+  const int64_t chunk_bytes =
+      int64_t{2} * kElementBytes * shape.kv_heads * kBlockTokens * shape.head_dim;
+  std::vector<int32_t> tables(static_cast<size_t>(shape.sequences * blocks));
+  std::iota(tables.begin(), tables.end(), 0);
+  std::shuffle(tables.begin(), tables.end(), std::mt19937(1));
+  const std::vector<AttentionItem>& items = split ? plan.split_items : plan.tile_items;
+  const int64_t q_cols = int64_t{shape.query_heads} * shape.head_dim;
+  std::byte* const pool =
+      device.Take(static_cast<size_t>(chunk_bytes) * tables.size() * static_cast<size_t>(layers));
+  AttentionLaunch launch = {};
+  launch.q = device.Take<float>(rows * q_cols);
+  launch.out = device.Take<uint16_t>(rows * q_cols);
+  launch.q_stride = launch.out_stride = q_cols;
+  launch.block_stride_bytes = layers * chunk_bytes;
+  launch.block_tokens_log2 = std::countr_zero(unsigned{kBlockTokens});
+  launch.kv_heads = shape.kv_heads;
+  launch.group = group;
+  launch.head_dim = shape.head_dim;
+  launch.scale = 0.125f;
+  launch.sequences = Send(device, sequences);
+  launch.tables = Send(device, tables);
+  launch.items = Send(device, items);
+  const int64_t counters = int64_t{plan.row_tiles} * shape.kv_heads * CounterCount(dim);
+  launch.partials = device.Take<float>(plan.partials * shape.kv_heads * PartialFloats(dim));
+  launch.counters = device.Take<unsigned>(counters);
+  launch.totals = device.Take<float>(static_cast<int64_t>(plan.tile_items.size()) * shape.kv_heads *
+                                     TotalFloats(dim));
+  launch.tile_stages = backend::cuda::TileStages(
+      shape.head_dim, device.properties().kernel_capability, device.properties().shared_bytes);
+  if (pool == nullptr || launch.items == nullptr || launch.totals == nullptr) {
+    return KernelBench::Skip(std::move(row));
+  }
+  device.Zero(launch.counters, static_cast<size_t>(counters) * sizeof(unsigned));
+  const auto count = static_cast<int>(items.size());
+  const double seconds = device.Seconds([&](int turn) {
+    launch.layer = pool + turn % layers * chunk_bytes;
+    if (split) {
+      backend::cuda::LaunchAttentionSplit(launch, device.dtype(), count, device.stream());
+    } else {
+      backend::cuda::LaunchAttentionTile(launch, device.dtype(), count, device.stream());
+    }
+  });
+  const bool beyond_cache =
+      KvBytes(shape, kElementBytes) >= 4 * static_cast<double>(device.l2_bytes());
+  row.Number("kv_beyond_4_l2", beyond_cache ? 1 : 0).Took(seconds, work).Print();
+}
+
+}  // namespace
+
+void TimeAttention(KernelBench& bench) {
+  for (const ModelShape& model : bench.grid.models) {
+    if (model.bits > 0) continue;  // the same heads as without
+    AttentionShape shape = {
+        .query_heads = model.query_heads, .kv_heads = model.kv_heads, .head_dim = model.head_dim};
+    for (const int batch : bench.grid.batches) {
+      for (const int context : bench.grid.contexts) {
+        shape.sequences = batch;
+        shape.rows = 1;
+        shape.context = context - 1;
+        TimeOne(bench, model, shape);
+      }
+    }
+    shape.sequences = 1;
+    for (const int prompt : bench.grid.prompts) {
+      for (const int cached : {0, prompt / 2}) {
+        shape.rows = prompt - cached;
+        shape.context = cached;
+        if (shape.rows * model.query_heads / model.kv_heads <= 2 * backend::cuda::kRowTile) {
+          continue;
+        }
+        TimeOne(bench, model, shape);
+      }
+    }
+  }
+}
+
+}  // namespace baton::gpu_bench

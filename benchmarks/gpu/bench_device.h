@@ -1,0 +1,79 @@
+// A device with memory full of numbers, and a clock for what is launched on it.
+#ifndef BATON_BENCHMARKS_GPU_BENCH_DEVICE_H_
+#define BATON_BENCHMARKS_GPU_BENCH_DEVICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "benchmarks/gpu/open_device.h"
+#include "benchmarks/gpu/shapes.h"
+#include "common/backend/tensor.h"
+
+namespace baton::gpu_bench {
+
+enum class Mode {
+  kMeasure,
+  kOnce,  // Seconds launches once and measures nothing: for profilers
+  kDry,   // neither memory nor launches: whether the operands would fit, with a large GPU's cache
+};
+
+// Thread: one.
+class BenchDevice {
+ public:
+  static absl::StatusOr<std::unique_ptr<BenchDevice>> Open(const Grid& grid, Mode mode);
+
+  const backend::cuda::DeviceProperties& properties() const { return runtime_->properties(); }
+  backend::cuda::Runtime& runtime() { return *runtime_; }
+  backend::cuda::Products* products() { return products_.get(); }  // null: only ours
+  backend::cuda::Stream stream() const { return stream_; }
+  // What an engine on this device computes in.
+  backend::DType dtype() const;
+
+  // Device memory for the operands of one case: finite numbers of magnitude 2^-6 to 2^-5 as
+  // 16-bit values of dtype(). Null if there is not so much left since the last Reset.
+  std::byte* Take(size_t size_bytes);
+  template <class T>
+  T* Take(int64_t count) {
+    return reinterpret_cast<T*>(Take(static_cast<size_t>(count) * sizeof(T)));
+  }
+  void Reset() { taken_ = 0; }
+  void Copy(void* device, const void* host, size_t size_bytes);  // waits
+  void Zero(void* device, size_t size_bytes);
+  size_t slab_bytes() const { return slab_bytes_; }
+  size_t l2_bytes() const { return l2_bytes_; }
+
+  // How many copies of operands it takes that none is in the cache when its turn comes; as many as
+  // there is memory for.
+  int Turns(double operand_bytes) const;
+
+  // Of one launch, back to back with others: the median of rounds. `launch` is told how many went
+  // before, to choose its operands by.
+  double Seconds(const std::function<void(int turn)>& launch);
+
+ private:
+  BenchDevice(OpenedDevice opened, const Grid& grid, Mode mode);
+  absl::Status Initialize(const Grid& grid);
+  void HoldBack(double seconds);
+
+  const std::unique_ptr<backend::cuda::Runtime> runtime_;
+  const std::unique_ptr<backend::cuda::Products> products_;
+  const backend::cuda::Stream stream_;
+  const double round_seconds_;
+  const int rounds_;
+  const Mode mode_;
+  const size_t l2_bytes_;
+  std::byte* slab_ = nullptr;
+  size_t slab_bytes_ = 0;
+  size_t taken_ = 0;
+  std::byte* plug_ = nullptr;
+  size_t plug_bytes_ = 0;
+  double plug_seconds_ = 0;
+  std::byte* pinned_ = nullptr;
+};
+
+}  // namespace baton::gpu_bench
+
+#endif  // BATON_BENCHMARKS_GPU_BENCH_DEVICE_H_

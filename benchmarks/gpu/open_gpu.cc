@@ -1,0 +1,30 @@
+#include <filesystem>
+#include <utility>
+
+#include "benchmarks/gpu/open_device.h"
+#include "common/backend/cuda/cublas_products.h"
+#include "common/backend/cuda/cuda_backend.h"
+#include "common/base/status_macros.h"
+
+namespace baton::gpu_bench {
+
+absl::StatusOr<OpenedDevice> OpenDevice() {
+  OpenedDevice opened;
+  BATON_ASSIGN_OR_RETURN(opened.runtime, backend::cuda::OpenDevice(0));
+  BATON_ASSIGN_OR_RETURN(opened.products,
+                         backend::cuda::MakeCublasProducts(opened.runtime->properties(), 0, ""));
+  return opened;
+}
+
+absl::StatusOr<std::unique_ptr<backend::Backend>> MakeEngineBackend(
+    const backend::BackendOptions& options) {
+  // So that a model that is loaded again measures nothing.
+  backend::BackendOptions kept = options;
+  kept.cublas_algorithms =
+      (std::filesystem::temp_directory_path() / "baton-gpu-bench-algorithms").string();
+  return backend::MakeCudaBackend(kept, 0);
+}
+
+bool IsEmulated() { return false; }
+
+}  // namespace baton::gpu_bench

@@ -1,0 +1,30 @@
+// One figure: a line of JSON on standard output, which scripts/gpu-check makes tables of.
+#ifndef BATON_BENCHMARKS_GPU_ROW_H_
+#define BATON_BENCHMARKS_GPU_ROW_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "benchmarks/gpu/floors.h"
+
+namespace baton::gpu_bench {
+
+// Texts are names of ours: they need no escape.
+class Row {
+ public:
+  Row(absl::string_view part, absl::string_view what);
+  Row& Text(absl::string_view key, absl::string_view value);
+  Row& Number(absl::string_view key, double value);
+  // Seconds for the work.
+  Row& Took(double seconds, const Work& work);
+  std::string ToJson() const { return json_ + "}"; }
+  // At once, so that a program that is cut short has printed what it had.
+  void Print() const;
+
+ private:
+  std::string json_;
+};
+
+}  // namespace baton::gpu_bench
+
+#endif  // BATON_BENCHMARKS_GPU_ROW_H_

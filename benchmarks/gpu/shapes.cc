@@ -1,0 +1,100 @@
+#include "benchmarks/gpu/shapes.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::gpu_bench {
+namespace {
+
+constexpr size_t kMostSlabBytes = size_t{6} << 30;
+
+std::vector<ModelShape> Qwen25() {
+  std::vector<ModelShape> models = {
+      {"qwen2.5-0.5b", 896, 24, 14, 2, 64, 4864, 151936, true},
+      {"qwen2.5-1.5b", 1536, 28, 12, 2, 128, 8960, 151936, true},
+      {"qwen2.5-3b", 2048, 36, 16, 2, 128, 11008, 151936, true},
+      {"qwen2.5-7b", 3584, 28, 28, 4, 128, 18944, 152064, false},
+  };
+  models.push_back(models.back());
+  models.back().name = "qwen2.5-7b-int4";
+  models.back().bits = 4;
+  return models;
+}
+
+}  // namespace
+
+std::string ConfigJson(const ModelShape& shape) {
+  std::string quantization;
+  if (shape.bits > 0) {
+    quantization = absl::StrCat(R"(, "quantization_config": {"quant_method": "gptq", "bits": )",
+                                shape.bits, R"(, "group_size": )", shape.group_size,
+                                R"(, "desc_act": false, "sym": true})");
+  }
+  return absl::StrCat(
+      R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": )",
+      shape.hidden, R"(, "intermediate_size": )", shape.ffn, R"(, "num_hidden_layers": )",
+      shape.layers, R"(, "num_attention_heads": )", shape.query_heads,
+      R"(, "num_key_value_heads": )", shape.kv_heads, R"(, "vocab_size": )", shape.vocab,
+      R"(, "max_position_embeddings": )", shape.max_positions,
+      R"(, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "hidden_act": "silu", )",
+      R"("use_sliding_window": false, "attention_dropout": 0.0, "use_cache": true, )",
+      R"("bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16", )",
+      R"("tie_word_embeddings": )", shape.tied_embeddings ? "true" : "false", quantization, "}");
+}
+
+std::vector<MatrixShape> LayerMatrices(const ModelShape& shape) {
+  return {{"qkv", shape.qkv_rows(), shape.hidden, shape.layers},
+          {"o", shape.hidden, shape.query_heads * shape.head_dim, shape.layers},
+          {"gate_up", 2 * shape.ffn, shape.hidden, shape.layers},
+          {"down", shape.hidden, shape.ffn, shape.layers}};
+}
+
+MatrixShape LmHead(const ModelShape& shape) { return {"lm_head", shape.vocab, shape.hidden, 1}; }
+
+Grid Grid::Full(size_t free_bytes) {
+  Grid grid;
+  grid.models = Qwen25();
+  grid.batches = {1, 8, 32, 64};
+  grid.contexts = {512, 2048, 8192};
+  grid.prompts = {512, 2048, 8192};
+  grid.gemv_rows = {1, 2, 4, 8, 16, 32};
+  grid.quantized_rows = {1, 8, 32, 64};
+  grid.pass_rows = {1, 64, 2048};
+  grid.vocab = 151936;
+  grid.history = 2048;
+  grid.copied_blocks = 64;
+  grid.step_rows = 2048;
+  grid.steps = 30;
+  grid.copy_bytes = int64_t{1} << 30;
+  grid.matrix_side = 8192;
+  grid.slab_bytes = std::min(kMostSlabBytes, free_bytes / 2);
+  grid.round_seconds = 4e-3;
+  grid.rounds = 5;
+  return grid;
+}
+
+Grid Grid::Tiny() {
+  Grid grid;
+  grid.models = {{"tiny", 64, 2, 4, 2, 16, 128, 320, true, 512},
+                 {"tiny-int4", 64, 2, 4, 2, 16, 128, 320, false, 512, 4, 32}};
+  grid.batches = {1, 2};
+  grid.contexts = {16, 272};
+  grid.prompts = {8, 40};
+  grid.gemv_rows = {1, 4};
+  grid.quantized_rows = {1, 8};
+  grid.pass_rows = {1, 3};
+  grid.vocab = 320;
+  grid.history = 16;
+  grid.copied_blocks = 2;
+  grid.step_rows = 32;
+  grid.steps = 2;
+  grid.copy_bytes = 1 << 20;
+  grid.matrix_side = 64;
+  grid.slab_bytes = size_t{8} << 20;
+  grid.round_seconds = 0;
+  grid.rounds = 1;
+  return grid;
+}
+
+}  // namespace baton::gpu_bench

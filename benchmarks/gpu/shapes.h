@@ -1,0 +1,70 @@
+// The models whose shapes are timed, and what is timed of them.
+#ifndef BATON_BENCHMARKS_GPU_SHAPES_H_
+#define BATON_BENCHMARKS_GPU_SHAPES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace baton::gpu_bench {
+
+struct ModelShape {
+  std::string name;
+  int hidden = 0;
+  int layers = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int ffn = 0;
+  int vocab = 0;
+  bool tied_embeddings = false;
+  int max_positions = 32768;
+  int bits = 0;  // 4: GPTQ in groups of group_size
+  int group_size = 128;
+
+  int qkv_rows() const { return (query_heads + 2 * kv_heads) * head_dim; }
+};
+
+// config.json, as Hugging Face has it.
+std::string ConfigJson(const ModelShape& shape);
+
+// A matrix W [n, k] of a layer, or the LM head.
+struct MatrixShape {
+  std::string name;
+  int n = 0;
+  int k = 0;
+  int count = 1;  // in the model
+};
+std::vector<MatrixShape> LayerMatrices(const ModelShape& shape);
+MatrixShape LmHead(const ModelShape& shape);
+
+// What is timed, and how long.
+struct Grid {
+  std::vector<ModelShape> models;
+  std::vector<int> batches;    // of decode steps
+  std::vector<int> contexts;   // tokens before the step's
+  std::vector<int> prompts;    // tokens; each also with its first half cached
+  std::vector<int> gemv_rows;  // of products with 16-bit weights
+  std::vector<int> quantized_rows;
+  std::vector<int> pass_rows;  // of norms and the like
+  int vocab = 0;               // of sampling
+  int history = 0;             // tokens that penalties look at
+  int copied_blocks = 0;
+  int step_rows = 0;  // rows of the largest step: longer prompts take several
+  int steps = 0;      // a decode figure is the median of
+  int64_t copy_bytes = 0;
+  int matrix_side = 0;    // of the product that is the matrix rate
+  size_t slab_bytes = 0;  // device memory for operands
+  double round_seconds = 0;
+  int rounds = 1;
+
+  // Those of Qwen2.5: 0.5B, 1.5B, 3B, 7B and 7B with weights of 4 bits. free_bytes: of the device.
+  static Grid Full(size_t free_bytes);
+  // A model of nothing for the CPU: every row, no figure that means anything.
+  static Grid Tiny();
+};
+
+}  // namespace baton::gpu_bench
+
+#endif  // BATON_BENCHMARKS_GPU_SHAPES_H_
