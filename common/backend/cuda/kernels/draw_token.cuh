@@ -120,11 +120,19 @@ BATON_DEVICE void SortDescending(Bin* values, int size) {
   SyncThreads();
 }
 
-// As Draw of a list of at most kBins tokens, 1 at least: sorted, every filter is a cut. before: the
-// sum of what comes before the list. total: of the row, or 0: of the list.
+// Sums of weights that are not listed: of what comes before the list, and of what is left out
+// before its tokens of low_bin.
+struct ListedSums {
+  uint64_t before, gap;
+  int low_bin;
+};
+// As Draw of a list of at most kBins tokens, 1 at least: sorted, every filter is a cut. total: of
+// the row, or 0: of the list. Nothing is chosen in the gap.
 BATON_DEVICE uint64_t DrawSorted(const TokenList& list, const Tally& weights,
-                                 const SampleRequest& request, uint64_t before, uint64_t total,
-                                 SelectMemory& memory) {
+                                 const SampleRequest& request, const ListedSums& sums,
+                                 uint64_t total, SelectMemory& memory) {
+  const uint64_t before = sums.before;
+  const auto low_bin = static_cast<uint32_t>(sums.low_bin);
   Bin* const places = memory.first;
   Bin* const values = memory.bins;
   int size = 2;
@@ -143,7 +151,10 @@ BATON_DEVICE uint64_t DrawSorted(const TokenList& list, const Tally& weights,
   for (int i = own.low; i < own.high; ++i) {
     const uint64_t place = ValueOf(places[i]);
     const auto key = static_cast<uint32_t>(place >> 32);
-    SetValue(values[i], i < kept ? weights.Of(key, IdOf(place), LogitOfKey(key)) : 0);
+    uint64_t value = i < kept ? weights.Of(key, IdOf(place), LogitOfKey(key)) : 0;
+    const bool is_low = key >> kFirstShift == low_bin;
+    if (is_low && (i == 0 || places[i - 1].words[1] >> kFirstShift != low_bin)) value += sums.gap;
+    SetValue(values[i], value);
   }
   if (total == 0) total = ScanBlock(SumOf(values, own), memory.scan).all;
   if (request.top_p < 1) {

@@ -165,8 +165,8 @@ SampleInspectKernel(SampleLaunch launch) {
     low_bin = FindBin(memory.first, static_cast<uint64_t>(request.top_k), memory).bin;
   }
   if (ThreadIndex() != 0) return;
-  scratch.state.low_bin = low_bin;
-  scratch.state.high_bin = kBins - 1;
+  scratch.state.high_begin = kBins - 1;
+  scratch.state.high_end = scratch.state.low_bin = low_bin;
   scratch.state.next = counts ? SampleScratch::kGather : SampleScratch::kWeigh;
 }
 
@@ -178,27 +178,43 @@ BATON_DEVICE void Weigh(const SampleRequest& request, const Row& part, const Tal
   if (!IsLast(scratch, memory)) return;
   FetchHistogram(scratch, memory);
   const uint64_t total = ScanBlock(SumOf(memory.first, OwnBins()), memory.scan).all;
+  // top_p's last token, the lowest that may be chosen, or the chosen one's bin itself.
   const bool cuts = request.top_p < 1;
   const uint64_t target = cuts ? KeptShare(request, total) : RandomTarget(request, total);
-  const FoundBin found = FindBin(memory.first, target, memory);
+  const FoundBin low = FindBin(memory.first, target, memory);
+  FoundBin begin = low, end = low;
+  if (cuts && request.min_p > 0) {  // the sum of what min_p leaves is not known
+    begin = {kBins - 1, 0};
+  } else if (cuts) {
+    // What top_p leaves reaches into the bin by something between nothing and all of it, so the
+    // random share of that is here. Lower totals have lower shares.
+    const uint64_t most = low.before + ValueOf(memory.first[low.bin]);
+    begin = FindBin(memory.first, RandomTarget(request, low.before + 1), memory);
+    end = FindBin(memory.first, RandomTarget(request, most), memory);
+  }
   if (ThreadIndex() != 0) return;
   scratch.state.total = total;
-  scratch.state.before = cuts ? 0 : found.before;
-  scratch.state.low_bin = found.bin;
-  scratch.state.high_bin = cuts ? kBins - 1 : found.bin;
+  scratch.state.before = begin.before;
+  scratch.state.gap =
+      end.bin == low.bin ? 0 : low.before - end.before - ValueOf(memory.first[end.bin]);
+  scratch.state.high_begin = begin.bin;
+  scratch.state.high_end = end.bin;
+  scratch.state.low_bin = low.bin;
   scratch.state.next = SampleScratch::kGather;
 }
 
-// Lists a part's tokens that the token is one of, or that come before it.
+// Lists a part's tokens that the token is one of, or that filters have to look at.
 BATON_DEVICE void Gather(const SampleLaunch& launch, const Row& part, uint64_t last_kept,
                          SampleScratch& scratch, SelectMemory& memory) {
   const auto low = static_cast<uint32_t>(scratch.state.low_bin);
-  const auto high = static_cast<uint32_t>(scratch.state.high_bin);
+  const auto high_begin = static_cast<uint32_t>(scratch.state.high_begin);
+  const auto high_end = static_cast<uint32_t>(scratch.state.high_end);
   const auto place_of_wanted = [&](int id, float logit) {
     const uint32_t key = KeyOf(logit);
     const uint32_t bin = key >> kFirstShift;
     const uint64_t place = PlaceOf(key, id);
-    return bin >= low && bin <= high && place >= last_kept ? place : 0;
+    const bool listed = bin == low || (bin >= high_end && bin <= high_begin);
+    return listed && place >= last_kept ? place : 0;
   };
   uint64_t count = 0;
   ForTokens(part, [&](int id, float logit) { count += place_of_wanted(id, logit) != 0 ? 1 : 0; });
@@ -231,7 +247,8 @@ SampleDrawKernel(SampleLaunch launch) {
   const uint64_t highest = scratch.state.highest;
   const Tally weights = WeightsOf(request, highest);
   if (step == SampleScratch::kWeigh) return Weigh(request, part, weights, scratch, memory);
-  const uint64_t before = scratch.state.before, total = scratch.state.total;
+  const uint64_t total = scratch.state.total;
+  const ListedSums sums = {scratch.state.before, scratch.state.gap, scratch.state.low_bin};
   Gather(launch, part, weights.last_kept, scratch, memory);
   if (!IsLast(scratch, memory)) return;
 
@@ -239,7 +256,7 @@ SampleDrawKernel(SampleLaunch launch) {
   const TokenList list = {scratch.places, listed};
   uint64_t place;
   if (listed <= launch.most_sorted) {
-    place = DrawSorted(list, weights, request, before, total, memory);
+    place = DrawSorted(list, weights, request, sums, total, memory);
   } else {
     if (total != 0) FetchHistogram(scratch, memory);
     place = listed <= launch.most_listed ? Draw(list, highest, request, total, memory)

@@ -62,7 +62,7 @@ struct SampleResult {
 // What the blocks that share a request know of each other. All 0 before and after, but `places`.
 inline constexpr int kMaxSplitSamples = 64;  // requests whose rows are shared
 inline constexpr int kSampleHistogramBins = 2048;
-inline constexpr int kMaxListedTokens = 8192;
+inline constexpr int kMaxListedTokens = 16384;
 inline constexpr int kMaxSortedTokens = 2048;
 struct alignas(16) SampleScratch {
   static constexpr int kNothing = 0, kWeigh = 1, kGather = 2;
@@ -72,9 +72,13 @@ struct alignas(16) SampleScratch {
     uint64_t first_bad;
     uint32_t arrived, listed;
     // From one launch to the next.
-    uint64_t total, before;  // of weights: of all, of those before low_bin's, if it is a single bin
-    int low_bin, high_bin;
-    int next, unused;
+    uint64_t total;   // of all weights; 0: only counts are known
+    uint64_t before;  // of the weights before those that are listed
+    uint64_t gap;     // of those between high_end and low_bin
+    int next;
+    // What is listed: high_begin to high_end, from the highest down, and low_bin.
+    int high_begin, high_end, low_bin;
+    int unused[2];
   };
   State state;
   uint64_t histogram[kSampleHistogramBins];
