@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 PARTS = ("ceilings", "kernels", "steps", "prefill", "peers")
 PROGRAM = "gpu_bench"
 # Of kernels: each a process of its own, so that one that fails takes no other with it.
-GROUPS = ("attention", "products", "quantized", "passes", "sampling", "blocks")
+GROUPS = ("attention", "products", "quantized", "gated", "passes", "sampling", "blocks")
 PEERS = "gpu_peers.py"
 FILES = ("gpu_bench.py", "gpu_report.py", PEERS)  # that a pack has beside gpu-check
 CHECKPOINT_BYTES = 16 << 30  # of the largest model
@@ -46,6 +46,7 @@ class Bench:
     scratch: str
     models: list    # empty: all
     deadline: float  # time.monotonic()
+    groups: tuple = GROUPS  # of kernels
     python: str = None  # for peers; else one that has torch
     ncu: str = None
     rows: list = dataclasses.field(default_factory=list)
@@ -256,7 +257,7 @@ def run_part(bench, part, scratch):
                                  "--seconds", f"{max(1, bench.left() - 10):.0f}", *models])
     if part == "kernels":
         good = all([run(bench, part, [*command, f"--group={group}", *models], group)
-                    for group in GROUPS])
+                    for group in bench.groups])
         measure_traffic(bench)
         return good
     return run(bench, part, command)

@@ -35,7 +35,10 @@ STEPS_AT_ONCE = 6
 ROUNDS = 5
 LAUNCHES = 20
 HOLD_CYCLES = 20_000_000  # about 10 ms: for launches to gather behind
-FIRST_CONTEXT = 2048  # the one whose steps are compiled before others
+# Cells that are compiled before others, which takes half a minute each: steps of so many sequences behind
+# so many tokens, and prompts of as many.
+TELLING_BATCHES = (1, 32)
+TELLING_TOKENS = 2048
 STEP_SECONDS = 20  # a step's cell is not begun with less
 SMALL_SECONDS = 120  # that products and attention may take
 MOST_TURNS = 64
@@ -134,6 +137,7 @@ class Peers:
         """A row, whatever becomes of it; none if an earlier run has one."""
         if (what, cell) in self.done:
             return
+        self.done.add((what, cell))
         try:
             with torch.inference_mode():
                 emit(what, cell, seconds=measure())
@@ -237,14 +241,17 @@ class Peers:
         plain = {name: config for name, config in configs.items()
                  if "quantization_config" not in config and (not wanted or name in wanted)}
         contexts = sorted({r["context"] for r in self.timed("steps")},
-                          key=lambda c: (c != FIRST_CONTEXT, c))
-        for name, config in plain.items():
-            self.of_model(name, config, self.prefills, lambda r: True)
-        for context in contexts:
+                          key=lambda c: (c != TELLING_TOKENS, c))
+        passes = [
+            (self.prefills, lambda r: True),
+            *((self.steps, lambda r, b=batch: r["context"] == TELLING_TOKENS and r["batch"] == b)
+              for batch in TELLING_BATCHES),
+            (self.compiled_prefills, lambda r: r["tokens"] == TELLING_TOKENS and not r["cached"]),
+            *((self.steps, lambda r, c=context: r["context"] == c) for context in contexts),
+            (self.compiled_prefills, lambda r: True)]
+        for measure, choose in passes:
             for name, config in plain.items():
-                self.of_model(name, config, self.steps, lambda r, c=context: r["context"] == c)
-        for name, config in plain.items():
-            self.of_model(name, config, self.compiled_prefills, lambda r: True)
+                self.of_model(name, config, measure, choose)
 
     def of_model(self, name, config, measure, choose):
         part = "steps" if measure == self.steps else "prefill"

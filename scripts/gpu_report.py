@@ -100,6 +100,24 @@ class Report:
         return ("Kernels", note, ("kernel", "case", "µs", "floor MB", "floor µs", "of the floor",
                                   "GB/s", "DRAM ÷ floor"), lines)
 
+    def gated(self):
+        """Whether a kernel of ours for gate, up and SiluMul pays, and beside which product."""
+        names = ("gated_fused", "gated_rows", "gated_measured")
+        seconds = {}
+        for row in self.timed("kernels", *names):
+            seconds.setdefault(row["case"], {})[row["what"]] = row["seconds"]
+        lines = []
+        for case, of in seconds.items():
+            two = min((of[name] for name in names[1:] if name in of), default=None)
+            fused = of.get(names[0])
+            lines.append((case, *(f"{of[name] * 1e6:,.2f}" if name in of else "" for name in names),
+                          f"{two / fused:.2f}" if two and fused else ""))
+        note = ("µs. One kernel, our product and SiluMul, and SiluMul behind the product that was measured "
+                "to be the fastest, as a worker does when it loads a model. A ratio above 1: one kernel is "
+                "faster than the better two.")
+        return ("Gate and up with SiluMul", note,
+                ("case", "one kernel", "two: ours", "two: measured", "two ÷ one"), lines)
+
     def steps(self):
         lines = []
         for row in self.of("steps"):
@@ -229,7 +247,7 @@ class Report:
     def markdown(self, header):
         text = "".join(f"- {line}\n" for line in header)
         for table in (self.goals(), self.ceilings(), self.steps(), self.prefill(), self.peers(),
-                      self.kernels(), self.runs()):
+                      self.gated(), self.kernels(), self.runs()):
             title, note, head, rows = table
             if not rows:
                 continue

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "benchmarks/gpu/floors.h"
 #include "benchmarks/gpu/kernel_cases.h"
 #include "common/backend/cuda/attention_plan.h"
 #include "common/backend/cuda/kernels/attention.h"
@@ -28,6 +27,20 @@ using backend::cuda::TotalFloats;
 
 constexpr int kBlockTokens = 16;
 constexpr int kElementBytes = 2;
+
+struct AttentionShape {
+  int sequences = 1;
+  int rows = 1;  // of each sequence, behind `context` tokens
+  int context = 0;
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+
+  // K and V of all tokens that are seen.
+  double kv_bytes() const {
+    return 2.0 * kElementBytes * kv_heads * head_dim * sequences * (context + rows);
+  }
+};
 
 template <class T>
 T* Send(BenchDevice& device, const std::vector<T>& values) {
@@ -72,9 +85,10 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
       .Number("kv_heads", shape.kv_heads)
       .Number("head_dim", shape.head_dim);
 
-  const Work work =
-      split ? SplitAttention(shape, kElementBytes) : TileAttention(shape, kElementBytes);
-  const int layers = std::min(device.Turns(KvBytes(shape, kElementBytes)), model.layers);
+  const Work work = WorkOf(
+      backend::cuda::AttentionFloor(sequences, shape.kv_heads, group, shape.head_dim, 0),
+      backend::cuda::AttentionOperations(sequences, shape.kv_heads, group, shape.head_dim, 0));
+  const int layers = std::min(device.Turns(shape.kv_bytes()), model.layers);
   const int64_t chunk_bytes =
       int64_t{2} * kElementBytes * shape.kv_heads * kBlockTokens * shape.head_dim;
   std::vector<int32_t> tables(static_cast<size_t>(shape.sequences * blocks));
@@ -117,8 +131,7 @@ void TimeOne(KernelBench& bench, const ModelShape& model, const AttentionShape& 
       backend::cuda::LaunchAttentionTile(launch, device.dtype(), count, device.stream());
     }
   });
-  const bool beyond_cache =
-      KvBytes(shape, kElementBytes) >= 4 * static_cast<double>(device.l2_bytes());
+  const bool beyond_cache = shape.kv_bytes() >= 4 * static_cast<double>(device.l2_bytes());
   row.Number("kv_beyond_4_l2", beyond_cache ? 1 : 0).Took(seconds, work).Print();
 }
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "benchmarks/gpu/floors.h"
 #include "benchmarks/gpu/read_kernel.h"
 #include "benchmarks/gpu/row.h"
 #include "common/base/check.h"
@@ -33,7 +32,7 @@ void MeasureCopies(BenchDevice& device, int64_t bytes) {
       << "twice " << bytes << " bytes do not fit the device";
   const double copy =
       device.Seconds([&](int) { device.runtime().CopyOnDevice(to, from, size, device.stream()); });
-  Begin(device, "copy").Took(copy, BlockCopy(bytes)).Print();
+  Begin(device, "copy").Took(copy, WorkOf(backend::cuda::CopyFloor(bytes))).Print();
   const int blocks = kReadBlocksAMultiprocessor * device.properties().multiprocessors;
   const double read =
       device.Seconds([&](int) { LaunchRead(from, bytes, word, blocks, device.stream()); });
@@ -70,7 +69,8 @@ void MeasureProduct(BenchDevice& device, int side, backend::DType dtype) {
       .Number("engine", dtype == device.dtype() ? 1 : 0)
       .Text("by", device.products() == nullptr ? "our kernels" : "cuBLASLt")
       .Number("side", side)
-      .Took(seconds, Product(side, side, side, 2))
+      .Took(seconds, WorkOf(backend::cuda::MatMulFloor(side, side, side, false),
+                            backend::cuda::MatMulOperations(side, side, side)))
       .Print();
 }
 

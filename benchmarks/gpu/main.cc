@@ -36,7 +36,8 @@ struct Group {
 };
 constexpr Group kGroups[] = {
     {"attention", TimeAttention}, {"products", TimeProducts}, {"quantized", TimeQuantizedProducts},
-    {"passes", TimePasses},       {"sampling", TimeSampling}, {"blocks", TimeBlockCopies},
+    {"gated", TimeGatedProducts}, {"passes", TimePasses},     {"sampling", TimeSampling},
+    {"blocks", TimeBlockCopies},
 };
 
 struct Options {

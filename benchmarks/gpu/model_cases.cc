@@ -200,6 +200,12 @@ std::vector<int> ChunksOf(int tokens, int step_rows) {
 struct PromptProducts {
   std::map<int, double> of_rows;
   double lm_head = 0;
+
+  double Of(int tokens, int step_rows) const {
+    double sum = lm_head;
+    for (const int rows : ChunksOf(tokens, step_rows)) sum += of_rows.at(rows);
+    return sum;
+  }
 };
 
 absl::StatusOr<PromptProducts> MeasureProducts(const Grid& grid, const ModelShape& model) {
@@ -258,13 +264,17 @@ absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::str
 }
 
 absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::string& scratch) {
-  if (model.bits > 0) return absl::OkStatus();
-  // Before the engine takes the device's memory.
-  BATON_ASSIGN_OR_RETURN(const PromptProducts products, MeasureProducts(grid, model));
+  const bool quantized = model.bits > 0;
+  // Before the engine takes the device's memory. What others' products take is no measure of those
+  // that make their weights first.
+  PromptProducts products;
+  if (!quantized) {
+    BATON_ASSIGN_OR_RETURN(products, MeasureProducts(grid, model));
+  }
   const auto loaded = ModelBench::Load(grid, model, scratch);
   const bool fits = !absl::IsResourceExhausted(loaded.status());
   if (fits && !loaded.ok()) return loaded.status();
-  for (const int prompt : grid.prompts) {
+  for (const int prompt : quantized ? grid.quantized_prompts : grid.prompts) {
     for (const int cached : {0, prompt / 2}) {
       Row row("prefill", "prefill");
       row.Text("model", model.name).Number("tokens", prompt).Number("cached", cached);
@@ -283,16 +293,15 @@ absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::s
       for (int round = 0; round < grid.rounds; ++round) {
         seconds.push_back(bench->Prefill(prompt, cached));
       }
-      double alone = products.lm_head;
-      for (const int rows : ChunksOf(prompt - cached, grid.step_rows)) {
-        alone += products.of_rows.at(rows);
-      }
       // The weights, once.
       const Work floor = {model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(),
                                                  prompt - cached, 0)
                               .weights,
                           model::PrefillFlops(bench->costs(), prompt, cached)};
-      if (std::isfinite(alone)) row.Number("products_seconds", alone);
+      if (!quantized) {
+        const double alone = products.Of(prompt - cached, grid.step_rows);
+        if (std::isfinite(alone)) row.Number("products_seconds", alone);
+      }
       row.Took(Median(std::move(seconds)), floor).Print();
     }
   }

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "benchmarks/gpu/floors.h"
 #include "benchmarks/gpu/kernel_cases.h"
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
@@ -42,7 +41,7 @@ void TimeNorm(KernelBench& bench, const ModelShape& model, int rows) {
   const std::string name = NameOf(model, rows);
   if (!bench.Wanted("norm", name)) return;
   Row row = bench.Begin("norm", name);
-  const Work work = Norm(rows, model.hidden, kElementBytes, true);
+  const Work work = WorkOf(backend::cuda::NormFloor(rows, model.hidden, true, kElementBytes));
   const int turns = device.Turns(work.bytes);
   const int64_t elements = int64_t{rows} * model.hidden;
   const Turned x = TakeTurned(device, 4 * elements, turns);
@@ -72,8 +71,8 @@ void TimeRopeWrite(KernelBench& bench, const ModelShape& model, int rows) {
   const std::string name = NameOf(model, rows);
   if (!bench.Wanted("rope_write", name)) return;
   Row row = bench.Begin("rope_write", name);
-  const Work work =
-      RopeWrite(rows, model.query_heads, model.kv_heads, model.head_dim, kElementBytes);
+  const Work work = WorkOf(backend::cuda::RopeWriteFloor(
+      rows, model.query_heads, model.kv_heads, model.head_dim, model.head_dim / 2, rows, 0));
   const int turns = device.Turns(work.bytes);
   const int blocks = (rows + kBlockTokens - 1) / kBlockTokens;
   const int64_t chunk_bytes =
@@ -127,7 +126,7 @@ void TimeSiluMul(KernelBench& bench, const ModelShape& model, int rows) {
   const std::string name = NameOf(model, rows);
   if (!bench.Wanted("silu_mul", name)) return;
   Row row = bench.Begin("silu_mul", name);
-  const Work work = SiluMul(rows, model.ffn, kElementBytes);
+  const Work work = WorkOf(backend::cuda::SiluMulFloor(rows, model.ffn, kElementBytes));
   const int turns = device.Turns(work.bytes);
   const int64_t elements = int64_t{rows} * model.ffn;
   const Turned gate_up = TakeTurned(device, 8 * elements, turns);
@@ -151,7 +150,7 @@ void TimeGather(KernelBench& bench, const ModelShape& model, int rows) {
   const std::string name = NameOf(model, rows);
   if (!bench.Wanted("gather", name)) return;
   Row row = bench.Begin("gather", name);
-  const Work work = Gather(rows, model.hidden, kElementBytes);
+  const Work work = WorkOf(backend::cuda::GatherFloor(rows, model.hidden, rows, kElementBytes));
   const int turns = device.Turns(work.bytes);
   const std::byte* const table = device.Take(
       size_t{kElementBytes} * static_cast<size_t>(model.vocab) * static_cast<size_t>(model.hidden));
@@ -206,7 +205,7 @@ void TimeBlockCopies(KernelBench& bench) {
     const std::string name = absl::StrCat(model.name, " blocks ", count);
     if (bench.Wanted("copy_blocks", name)) {
       Row row = bench.Begin("copy_blocks", name);
-      const Work work = BlockCopy(count * block_bytes);
+      const Work work = WorkOf(backend::cuda::CopyFloor(count * block_bytes));
       const int turns = device.Turns(work.bytes);
       const Turned pool = TakeTurned(device, 2 * count * block_bytes, turns);
       auto* const pairs = device.Take<backend::cuda::BlockPair>(count);
@@ -228,7 +227,7 @@ void TimeBlockCopies(KernelBench& bench) {
     }
     if (!bench.Wanted("gather_kv", name)) continue;
     Row row = bench.Begin("gather_kv", name);
-    const Work work = BlockCopy(count * chunk_bytes);
+    const Work work = WorkOf(backend::cuda::CopyFloor(count * chunk_bytes));
     const int turns = device.Turns(work.bytes);
     const Turned pool = TakeTurned(device, count * block_bytes, 1);
     const Turned staging = TakeTurned(device, count * chunk_bytes, turns);

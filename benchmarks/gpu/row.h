@@ -5,9 +5,18 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "benchmarks/gpu/floors.h"
+#include "common/backend/cuda/kernel_floors.h"
 
 namespace baton::gpu_bench {
+
+// What is divided by what the device can do.
+struct Work {
+  double bytes = 0;
+  double flops = 0;  // multiplications and additions, each counted
+};
+inline Work WorkOf(const backend::cuda::MovedBytes& floor, double flops = 0) {
+  return {static_cast<double>(floor.total()), flops};
+}
 
 // Texts are names of ours: they need no escape.
 class Row {

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "benchmarks/gpu/floors.h"
 #include "benchmarks/gpu/kernel_cases.h"
 #include "common/backend/cuda/kernels/sampling.h"
 #include "common/backend/cuda/sampling_upload.h"
@@ -87,7 +86,7 @@ void TimeOne(KernelBench& bench, int batch, Kind kind) {
   shape.launches = backend::cuda::SampleLaunches(rows[0].temperature, rows[0].top_k, vocab);
   const double seconds = device.Seconds(
       [&](int) { backend::cuda::LaunchSample(launch, batch, shape, device.stream()); });
-  row.Took(seconds, Sampling(batch, vocab)).Print();
+  row.Took(seconds, WorkOf(backend::cuda::SampleFloor(batch, vocab))).Print();
 }
 
 }  // namespace

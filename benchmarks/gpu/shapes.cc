@@ -58,6 +58,7 @@ Grid Grid::Full(size_t free_bytes) {
   grid.batches = {1, 8, 32, 64};
   grid.contexts = {512, 2048, 8192};
   grid.prompts = {512, 2048, 8192};
+  grid.quantized_prompts = {512, 2048};
   grid.gemv_rows = {1, 2, 4, 8, 16, 32};
   grid.quantized_rows = {1, 8, 32, 64};
   grid.pass_rows = {1, 64, 2048};
@@ -81,6 +82,7 @@ Grid Grid::Tiny() {
   grid.batches = {1, 2};
   grid.contexts = {16, 272};
   grid.prompts = {8, 40};
+  grid.quantized_prompts = {40};
   grid.gemv_rows = {1, 4};
   grid.quantized_rows = {1, 8};
   grid.pass_rows = {1, 3};

@@ -42,9 +42,10 @@ MatrixShape LmHead(const ModelShape& shape);
 // What is timed, and how long.
 struct Grid {
   std::vector<ModelShape> models;
-  std::vector<int> batches;    // of decode steps
-  std::vector<int> contexts;   // tokens before the step's
-  std::vector<int> prompts;    // tokens; each also with its first half cached
+  std::vector<int> batches;   // of decode steps
+  std::vector<int> contexts;  // tokens before the step's
+  std::vector<int> prompts;   // tokens; each also with its first half cached
+  std::vector<int> quantized_prompts;
   std::vector<int> gemv_rows;  // of products with 16-bit weights
   std::vector<int> quantized_rows;
   std::vector<int> pass_rows;  // of norms and the like

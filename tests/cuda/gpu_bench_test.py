@@ -134,6 +134,22 @@ def test_cells():
     assert "| m | 1 | 2048 | skipped: no room |" in text, text
 
 
+def test_gated():
+    """One kernel beside the better of the two ways in two kernels."""
+    def row(what, case, seconds):
+        return {"part": "kernels", "what": what, "case": case, "m": 1, "seconds": seconds,
+                "bytes": 1e6, "flops": 1e6}
+
+    rows = [*CEILINGS, row("gated_fused", "a m1", 1e-5), row("gated_rows", "a m1", 3e-5),
+            row("gated_measured", "a m1", 2e-5), row("gated_fused", "b int4 m1", 2e-5),
+            row("gated_rows", "b int4 m1", 1e-5), row("gated_fused", "c m1", 1e-5)]
+    text = gpu_report.Report(rows).markdown([])
+    assert "| a m1 | 10.00 | 30.00 | 20.00 | 2.00 |" in text, text
+    assert "| b int4 m1 | 20.00 | 10.00 |  | 0.50 |" in text, text
+    assert "| c m1 | 10.00 |  |  |  |" in text, text
+    assert "Gate and up" not in gpu_report.Report(CEILINGS).markdown([])
+
+
 def test_traffic():
     text = ('==PROF== Connected\n"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
             '"0","K","dram__bytes_read.sum","byte","1,000"\n"0","K","dram__bytes_write.sum","byte","24"\n')
@@ -254,6 +270,22 @@ def test_gpu_check():
                 assert "missing" not in output.getvalue(), "tests were not asked for"
                 sys.argv += ["--part", "native"]
                 assert gpu_check.main() == 1, "the test program is not there"
+            said = output.getvalue()
+            assert said.index("---- steps") < said.index("no such program"), "parts run as named"
+            sys.argv[sys.argv.index("steps")] = "kernels"
+            before = len(gpu_bench.read_rows(pack / "f.jsonl"))
+            with contextlib.redirect_stdout(output):
+                sys.argv += ["--groups", "passes,blocks"]
+                assert gpu_check.main() == 1
+            runs = [r for r in gpu_bench.read_rows(pack / "f.jsonl")[before:] if r["part"] == "runs"]
+            assert [r.get("of") for r in runs] == [None, "passes", "blocks"], runs
+            with contextlib.redirect_stderr(io.StringIO()) as errors:
+                sys.argv[-1] = "passes,none"
+                try:
+                    gpu_check.main()
+                    assert False, "expected a refusal"
+                except SystemExit as refusal:
+                    assert refusal.code == 2 and "none given" in errors.getvalue(), errors.getvalue()
         finally:
             sys.argv = arguments
         text = (pack / "f.md").read_text(encoding="utf-8")
@@ -282,6 +314,44 @@ def test_peers():
                                   "kv_heads": 2, "head_dim": 64}) == (1, 24, 32, 4, 2, 64)
 
 
+def test_peers_order():
+    """The most telling cells are compiled before all others, and none twice."""
+    peers = object.__new__(gpu_peers.Peers)
+    plain, quantized = {"what": "config"}, {"quantization_config": {}}
+    peers.rows = [{"part": "models", "what": name, "config": config}
+                  for name, config in (("a", plain), ("b", plain), ("c", quantized))]
+    for name in "abc":
+        peers.rows += [step(name, 1, batch=b, context=c) for b in (1, 8, 32) for c in (512, 2048)]
+        peers.rows += [prompt(1, 1, tokens=t, cached=k, model=name) for t in (512, 2048)
+                       for k in (0, t // 2)]
+    peers.done = {("transformers compiled step", "a step b8 c512")}
+    peers.left = lambda: 1e9
+    peers.make_model = lambda config, dtype: None
+    peers.dtype = lambda row: None
+    peers.free = lambda: None
+    order = []
+
+    def measure(kind):
+        def run(_model, rows):
+            for row in rows:
+                cell = gpu_report.cell_of(row)
+                order.append((kind, cell))
+                peers.done.add((gpu_peers.KINDS[kind], cell))
+        run.__name__ = kind
+        return run
+
+    for kind in gpu_peers.KINDS:
+        setattr(peers, kind, measure(kind))
+    peers.models([])
+    assert len(order) == len(set(order)) == 2 * (4 + 6 + 4) - 1, order
+    assert not [o for o in order if o[1].startswith("c ") or o[1] == "a step b8 c512"], order
+    assert {kind for kind, _ in order[:8]} == {"prefills"}, order
+    assert order[8:14] == [
+        *(("steps", f"{name} step b{b} c2048") for b in (1, 32) for name in "ab"),
+        *(("compiled_prefills", f"{name} prefill 2048 cached 0") for name in "ab")], order
+    assert order[14] == ("steps", "a step b8 c2048"), order
+
+
 def test_program(program):
     """All that is to be measured on a GPU, on the emulated device: every row is there."""
     with tempfile.TemporaryDirectory() as folder:
@@ -304,15 +374,19 @@ def test_program(program):
             "copy", "read", "write", "product", "to_device", "to_host"}, rows
         kernels = {what for (what,) in cells("kernels", "what")}
         assert kernels == {"attention_split", "attention_tile", "matmul_rows", "quantized_int4",
-                           "quantized_int8", "norm", "rope_write", "silu_mul", "gather", "sampling",
+                           "quantized_int8", "gated_fused", "gated_rows", "norm", "rope_write", "silu_mul", "gather", "sampling",
                            "copy_blocks", "gather_kv"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 4 and per_kernel["matmul_rows"] == 10, per_kernel
         assert per_kernel["quantized_int4"] == 8 and per_kernel["sampling"] == 6, per_kernel
+        assert per_kernel["gated_fused"] == per_kernel["gated_rows"] == 6, per_kernel
         assert cells("steps", "model", "batch", "context") == sorted(
             (m, b, c) for m in ("tiny", "tiny-int4") for b in (1, 2) for c in (16, 272)), rows
         assert cells("prefill", "model", "tokens", "cached") == [
-            ("tiny", 8, 0), ("tiny", 8, 4), ("tiny", 40, 0), ("tiny", 40, 20)], rows
+            ("tiny", 8, 0), ("tiny", 8, 4), ("tiny", 40, 0), ("tiny", 40, 20),
+            ("tiny-int4", 40, 0), ("tiny-int4", 40, 20)], rows
+        products = {r["model"] for r in rows if r["part"] == "prefill" and "products_seconds" in r}
+        assert products == {"tiny"}, products
         for row in rows:
             if "seconds" in row:
                 assert row["seconds"] > 0 and row["bytes"] > 0, row
@@ -338,7 +412,7 @@ def test_program(program):
     assert not [r for r in found if "skipped" in r], [r for r in found if "skipped" in r]
     counts = {k: sum(r["what"] == k for r in found) for k in {r["what"] for r in found}}
     assert counts == {"attention_split": 48, "attention_tile": 24, "matmul_rows": 120,
-                      "quantized_int4": 16, "quantized_int8": 16, "norm": 12, "rope_write": 12,
+                      "quantized_int4": 16, "quantized_int8": 16, "gated_fused": 36, "gated_rows": 36, "norm": 12, "rope_write": 12,
                       "silu_mul": 12, "gather": 12, "sampling": 12, "copy_blocks": 4,
                       "gather_kv": 4}, counts
     named = {f"{r['what']} {r['case']}" for r in found}
@@ -360,8 +434,8 @@ def main():
         test_program(program)
         print("gpu_bench prints what it should")
         return 0
-    for test in (test_floors, test_goals, test_cells, test_traffic, test_running, test_gpu_check,
-                 test_peers):
+    for test in (test_floors, test_goals, test_cells, test_gated, test_traffic, test_running, test_gpu_check,
+                 test_peers, test_peers_order):
         test()
     print("gpu-check --bench reckons as it should")
     return 0

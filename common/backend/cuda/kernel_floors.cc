@@ -17,6 +17,10 @@ MovedBytes MatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias) {
           .written = kFloat * rows * n};
 }
 
+double MatMulOperations(int64_t rows, int64_t n, int64_t k) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(n) * static_cast<double>(k);
+}
+
 MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k) {
   return {.read = MatMulFloor(rows, 2 * cols, k, false).read, .written = kElement * rows * cols};
 }
@@ -55,6 +59,20 @@ MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_head
   const int64_t query_values = rows * kv_heads * group * head_dim;
   return {.read = tokens * 2 * kElement * kv_heads * head_dim + kFloat * query_values,
           .written = kElement * query_values};
+}
+
+double AttentionOperations(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
+                           int head_dim, int window) {
+  double seen = 0;  // tokens, over all rows
+  for (const SequenceEntry& sequence : sequences) {
+    // The first rows of a window may see fewer than it holds, each one more than the one before.
+    const int64_t first = sequence.context + 1, last = sequence.context + sequence.row_count;
+    const int64_t most = window == 0 ? last : window;
+    const int64_t growing = std::clamp<int64_t>(most - first + 1, 0, sequence.row_count);
+    seen += static_cast<double>(growing * first + growing * (growing - 1) / 2 +
+                                (sequence.row_count - growing) * most);
+  }
+  return 4 * seen * kv_heads * group * head_dim;
 }
 
 MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,

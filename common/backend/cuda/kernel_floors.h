@@ -1,7 +1,8 @@
 // The bytes that each kernel must move between a device's memory and its caches, whatever is in
-// them: every byte of its operands that matters read once, every byte of its results written once.
-// What the tests hold the kernels' accesses to, and what a timing is divided by: time at the floor
-// is total() over the measured copy bandwidth. Host arithmetic.
+// them: every byte of its operands that matters read once, every byte of its results written once;
+// and the operations of those that have many, additions and multiplications, each counted. What the
+// tests hold the kernels' accesses to, and what the benchmark on a GPU divides a timing by: time at
+// the floor is total() over the measured copy bandwidth. Host arithmetic.
 //
 // Left out: the arguments of a launch, and arrays of a few words a block of threads (plans, block
 // tables, counters). `element_bytes`: of the activation type, 2, unless said.
@@ -23,6 +24,7 @@ struct MovedBytes {
 
 // x [rows, k] and W [n, k] of 16 bits, bias [n], out f32 [rows, n]. Both shapes, and cuBLASLt.
 MovedBytes MatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias);
+double MatMulOperations(int64_t rows, int64_t n, int64_t k);
 // SiluMul in the product: W [2 cols, k], out of 16 bits [rows, cols].
 MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k);
 MovedBytes QuantizedMatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k, int bits,
@@ -36,11 +38,14 @@ MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols);
 
 // K and V of every token that some row of a sequence sees, once for all of its rows and heads; q
 // f32 read, out written. Sequences share no blocks. Of both kernels; what they keep for
-// themselves comes on top.
+// themselves is no part of it, since another kernel might do without.
 MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
                           int head_dim, int window);
-// What the split kernel writes for its last blocks to read from the L2 cache: the sums of the rows
-// of every split of a row tile that sees several.
+// Of the two products, over the tokens that each row sees.
+double AttentionOperations(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
+                           int head_dim, int window);
+// On top of its floor, what the split kernel writes for its last blocks to read from the L2 cache:
+// the sums of the rows of every split of a row tile that sees several.
 MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
                                   absl::Span<const AttentionItem> split_items, int kv_heads,
                                   int group, int head_dim, int window);

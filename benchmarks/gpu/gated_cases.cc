@@ -1,0 +1,128 @@
+// Gate and up with SiluMul. What a row's floor leaves out is what lies between two kernels, so that
+// those of one case compare.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "benchmarks/gpu/kernel_cases.h"
+#include "benchmarks/gpu/product_operands.h"
+#include "common/backend/cuda/kernels/elementwise.h"
+
+namespace baton::gpu_bench {
+namespace {
+
+using backend::cuda::MatMulLaunch;
+using backend::cuda::QuantizedMatMulLaunch;
+using backend::cuda::SiluMulLaunch;
+
+enum class Way { kFused, kRows, kMeasured };
+
+const char* NameOf(Way way) {
+  switch (way) {
+    case Way::kFused:
+      return "gated_fused";
+    case Way::kRows:
+      return "gated_rows";
+    case Way::kMeasured:
+      return "gated_measured";
+  }
+  return "";
+}
+
+MatrixShape GateUp(const ModelShape& model) { return {"gate_up", 2 * model.ffn, model.hidden, 1}; }
+
+// What follows the product in the ways that have two kernels.
+SiluMulLaunch SiluMulOf(const float* gate_up, uint16_t* out, int cols) {
+  return {.gate_up = gate_up,
+          .gate_up_stride = int64_t{2} * cols,
+          .out = out,
+          .out_stride = cols,
+          .cols = cols};
+}
+
+void TimeOne(KernelBench& bench, const ModelShape& model, int rows, Way way) {
+  BenchDevice& device = bench.device;
+  const std::string name = absl::StrCat(model.name, " m", rows);
+  if (!bench.Wanted(NameOf(way), name)) return;
+  Row row = bench.Begin(NameOf(way), name);
+  row.Text("model", model.name).Number("m", rows);
+  ProductOperands operands(device, rows, GateUp(model));
+  uint16_t* const out = device.Take<uint16_t>(int64_t{rows} * model.ffn);
+  if (!operands.found() || out == nullptr) return KernelBench::Skip(std::move(row));
+  if (way == Way::kMeasured) Tune(device, operands);
+  const double seconds = device.Seconds([&](int turn) {
+    const MatMulLaunch& launch = operands.At(turn);
+    if (way == Way::kFused) {
+      backend::cuda::LaunchMatMulSiluMul({.x = launch.x,
+                                          .x_stride = launch.x_stride,
+                                          .w = launch.w,
+                                          .out = out,
+                                          .out_stride = model.ffn,
+                                          .rows = rows,
+                                          .cols = model.ffn,
+                                          .k = launch.k},
+                                         device.dtype(), device.stream());
+      return;
+    }
+    if (way == Way::kMeasured) {
+      Multiply(device, launch);
+    } else {
+      LaunchMatMul(launch, device.dtype(), device.stream(), backend::cuda::MatMulShape::kRows);
+    }
+    LaunchSiluMul(SiluMulOf(launch.out, out, model.ffn), device.dtype(), rows, device.stream());
+  });
+  row.Took(seconds,
+           WorkOf(backend::cuda::MatMulSiluMulFloor(rows, model.ffn, model.hidden),
+                  backend::cuda::MatMulOperations(rows, int64_t{2} * model.ffn, model.hidden)))
+      .Print();
+}
+
+void TimeQuantized(KernelBench& bench, const ModelShape& model, int bits, int rows, Way way) {
+  BenchDevice& device = bench.device;
+  const std::string name = absl::StrCat(model.name, " int", bits, " m", rows);
+  if (!bench.Wanted(NameOf(way), name)) return;
+  Row row = bench.Begin(NameOf(way), name);
+  row.Text("model", model.name).Number("m", rows).Number("bits", bits);
+  QuantizedOperands operands(device, rows, GateUp(model), bits, model.group_size);
+  uint16_t* const out = device.Take<uint16_t>(int64_t{rows} * model.ffn);
+  if (!operands.found() || out == nullptr) return KernelBench::Skip(std::move(row));
+  const double seconds = device.Seconds([&](int turn) {
+    const QuantizedMatMulLaunch& launch = operands.At(turn);
+    if (way == Way::kFused) {
+      backend::cuda::LaunchQuantizedMatMulSiluMul({.x = launch.x,
+                                                   .x_stride = launch.x_stride,
+                                                   .w = launch.w,
+                                                   .out = out,
+                                                   .out_stride = model.ffn,
+                                                   .rows = rows},
+                                                  bits, device.dtype(), device.stream());
+      return;
+    }
+    LaunchQuantizedMatMul(launch, bits, device.dtype(), device.stream());
+    LaunchSiluMul(SiluMulOf(launch.out, out, model.ffn), device.dtype(), rows, device.stream());
+  });
+  row.Took(seconds,
+           WorkOf(backend::cuda::QuantizedMatMulSiluMulFloor(rows, model.ffn, model.hidden, bits,
+                                                             model.group_size),
+                  backend::cuda::MatMulOperations(rows, int64_t{2} * model.ffn, model.hidden)))
+      .Print();
+}
+
+}  // namespace
+
+void TimeGatedProducts(KernelBench& bench) {
+  for (const ModelShape& model : bench.grid.models) {
+    for (const int rows : bench.grid.gemv_rows) {
+      for (const Way way : {Way::kFused, Way::kRows, Way::kMeasured}) {
+        if (model.bits == 0) {
+          if (way != Way::kMeasured || bench.device.products() != nullptr) {
+            TimeOne(bench, model, rows, way);
+          }
+        } else if (way != Way::kMeasured) {
+          for (const int bits : {4, 8}) TimeQuantized(bench, model, bits, rows, way);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace baton::gpu_bench
