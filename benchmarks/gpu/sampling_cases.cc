@@ -68,19 +68,24 @@ void TimeOne(KernelBench& bench, int batch, Kind kind) {
   launch.seen = device.Take<uint32_t>(batch * stride);
   launch.workspace_stride = stride;
   launch.results = device.Take<SampleResult>(batch);
+  launch.scratch = device.Take<backend::cuda::SampleScratch>(batch);
   std::byte* const requests = device.Take(room.bytes);
   if (device_logits == nullptr || launch.adjusted == nullptr || launch.seen == nullptr ||
-      launch.results == nullptr || requests == nullptr) {
+      launch.results == nullptr || launch.scratch == nullptr || requests == nullptr) {
     return KernelBench::Skip(std::move(row));
   }
   for (int i = 0; i < batch; ++i) {
     device.Copy(device_logits + i * stride, logits.data(), logits.size() * sizeof(float));
   }
   device.Zero(launch.seen, static_cast<size_t>(batch * stride) * sizeof(uint32_t));
+  device.Zero(launch.scratch, static_cast<size_t>(batch) * sizeof(backend::cuda::SampleScratch));
   device.Copy(requests, upload.bytes().data(), upload.bytes().size());
   upload.PointTo(requests, launch);
-  const double seconds =
-      device.Seconds([&](int) { backend::cuda::LaunchSample(launch, batch, device.stream()); });
+  backend::cuda::SampleShape shape =
+      backend::cuda::SampleShapeFor(batch, vocab, device.properties().multiprocessors);
+  shape.launches = backend::cuda::SampleLaunches(rows[0].temperature, rows[0].top_k, vocab);
+  const double seconds = device.Seconds(
+      [&](int) { backend::cuda::LaunchSample(launch, batch, shape, device.stream()); });
   row.Took(seconds, WorkOf(backend::cuda::SampleFloor(batch, vocab))).Print();
 }
 

@@ -46,12 +46,23 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
   launch.adjusted = reinterpret_cast<float*>(device_ + layout_.adjusted);
   launch.seen = reinterpret_cast<uint32_t*>(device_ + layout_.seen);
   launch.workspace_stride = layout_.workspace_stride;
+  launch.scratch = reinterpret_cast<SampleScratch*>(device_ + layout_.scratch);
   auto* const results = reinterpret_cast<SampleResult*>(device_ + layout_.results);
+  const auto draw = [&](absl::Span<const SampleRow> some) {
+    const int count = static_cast<int>(some.size());
+    SampleShape shape = SampleShapeFor(count, launch.vocab, runtime_.properties().multiprocessors);
+    shape.launches = 1;
+    for (const SampleRow& row : some) {
+      shape.launches =
+          std::max(shape.launches, SampleLaunches(row.temperature, row.top_k, launch.vocab));
+    }
+    LaunchSample(launch, count, shape, stream_);
+  };
   size_t done = 0;
   if (packed != nullptr) {
     packed->PointTo(d_packed, launch);
     launch.results = results;
-    LaunchSample(launch, static_cast<int>(rows.size()), stream_);
+    draw(rows);
     done = rows.size();
   }
   while (done < rows.size()) {
@@ -67,7 +78,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
     half.copied = runtime_.Record(stream_);
     upload_.PointTo(requests, launch);
     launch.results = results + done;
-    LaunchSample(launch, static_cast<int>(count), stream_);
+    draw(rows.subspan(done, count));
     done += count;
   }
   Drawn& drawn = drawn_[enqueued_++ % kHalves];

@@ -42,7 +42,7 @@ class DeviceSampler {
   struct Layout {
     SamplingRoom room;
     int64_t workspace_stride;  // elements
-    size_t adjusted, seen, requests, results, total;
+    size_t adjusted, seen, scratch, requests, results, total;
     size_t result_count;
   };
   static Layout LayoutFor(const StepLimits& limits);

@@ -30,27 +30,33 @@ BATON_DEVICE float Penalized(float raw, const SampleRequest& request, uint32_t c
   return RoundedLogit(logit);
 }
 
-BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& request, float* row) {
+// The ids that a block changes: others are other blocks' affair, or no ids.
+struct IdRange {
+  uint32_t begin, end;
+  BATON_DEVICE bool Has(uint32_t id) const { return id - begin < end - begin; }
+};
+
+BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& request, IdRange range,
+                           float* row) {
   const int threads = BlockThreads();
-  const auto vocab = static_cast<uint32_t>(launch.vocab);
   uint32_t* seen = launch.seen + request.workspace_row * launch.workspace_stride;
   const int32_t* ids = launch.ids + request.first_token;
   // Of threads that write the same, it does not matter which does.
   for (int i = ThreadIndex(); i < request.prompt_tokens; i += threads) {
     const auto id = static_cast<uint32_t>(LoadGlobal(ids + i));
-    if (id < vocab) StoreGlobal(seen + id, kSeenInPrompt);
+    if (range.Has(id)) StoreGlobal(seen + id, kSeenInPrompt);
   }
   SyncThreads();
   for (int i = request.prompt_tokens + ThreadIndex(); i < request.token_count; i += threads) {
     const auto id = static_cast<uint32_t>(LoadGlobal(ids + i));
-    if (id < vocab) AtomicAdd(&seen[id], 1u);
+    if (range.Has(id)) AtomicAdd(&seen[id], 1u);
   }
   if (request.drawn_row >= 0 && ThreadIndex() == 0) {
     const auto id = static_cast<uint32_t>(LoadGlobal(launch.input_tokens + request.drawn_row));
-    if (id < vocab) AtomicAdd(&seen[id], 1u);
+    if (range.Has(id)) AtomicAdd(&seen[id], 1u);
   }
   SyncThreads();
-  for (uint32_t id = static_cast<uint32_t>(ThreadIndex()); id < vocab;
+  for (uint32_t id = range.begin + static_cast<uint32_t>(ThreadIndex()); id < range.end;
        id += static_cast<uint32_t>(threads)) {
     const uint32_t times = LoadGlobal(seen + id);
     if (times == 0) continue;
@@ -60,14 +66,14 @@ BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& requ
   SyncThreads();
 }
 
-// By all threads together. REQUIRES: `row` is finite or -inf, and all threads' writes to it are
-// behind a SyncThreads().
+// By all threads together, in one part of the row; the parts don't depend on each other. A logit
+// that is NaN or +inf spoils none but itself. REQUIRES: all threads' writes to that part are behind
+// a SyncThreads().
 BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& request,
-                               float* row) {
-  const auto vocab = static_cast<uint32_t>(launch.vocab);
+                               IdRange range, float* row) {
   for (int i = ThreadIndex(); i < request.bias_count; i += BlockThreads()) {
     const TokenBias bias = LoadGlobal(launch.biases + request.first_bias + i);
-    if (static_cast<uint32_t>(bias.id) >= vocab) continue;
+    if (!range.Has(static_cast<uint32_t>(bias.id))) continue;
     const float logit = LoadGlobal(row + bias.id);
     if (logit == kMaskedLogit) continue;
     StoreGlobal(row + bias.id,
@@ -77,10 +83,10 @@ BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& 
   const bool penalizes = request.repetition_penalty != 1 || request.frequency_penalty != 0 ||
                          request.presence_penalty != 0;
   if (penalizes && (request.token_count > 0 || request.drawn_row >= 0))
-    Penalize(launch, request, row);
+    Penalize(launch, request, range, row);
   for (int i = ThreadIndex(); i < request.suppressed_count; i += BlockThreads()) {
     const auto id = static_cast<uint32_t>(LoadGlobal(launch.ids + request.first_suppressed + i));
-    if (id < vocab) StoreGlobal(row + id, kMaskedLogit);
+    if (range.Has(id)) StoreGlobal(row + id, kMaskedLogit);
   }
   SyncThreads();
 }

@@ -17,7 +17,7 @@ inline constexpr int kSecondShift = kFirstShift - kDigitBits;
 
 // A sum in shared memory, low word first. The hardware adds 32 bits there; 64 would be a loop of
 // compare-and-swap, in which the many tokens of one bin wait for each other.
-struct Bin {
+struct alignas(8) Bin {
   uint32_t words[2];
 };
 BATON_DEVICE uint64_t ValueOf(const Bin& bin) {
@@ -61,12 +61,12 @@ struct Tally {
 
   // To be called when all but these two is set: moves last_kept up to where weights are certainly
   // lower than `least_weight`, and lets those that are lower and still in front of it not count.
-  BATON_DEVICE void SkipBelow(uint64_t least_weight) {
+  BATON_DEVICE void SkipBelow(uint64_t least_weight, float temperature) {
     least = least_weight;
     // The weight's power of two, and one more for safety; a rounding to the nearest float passes no
     // float over.
     const int power = 63 - LeadingZeros(least_weight) - kWeightBits - 1;
-    const double logit = highest + power / scale;
+    const double logit = highest + power * (M_LN2 * static_cast<double>(temperature));
     if (logit < -3.4e38) return;
     last_kept = Greatest(last_kept, uint64_t{KeyOf(static_cast<float>(logit))} << 32);
   }
@@ -151,10 +151,12 @@ BATON_DEVICE FoundBin FindBin(const Bin* bins, uint64_t target, SelectMemory& me
 // Most logits are in a dozen bins, and lanes of a warp that add to one word take turns. So lanes
 // have histograms of their own, a bin's words side by side, in different banks: four for counts,
 // two for weights, whose low words are in `first` and whose high ones in `bins`.
-BATON_DEVICE uint64_t BuildFirstDigit(const Row& row, const Tally& tally, SelectMemory& memory) {
+template <class Tokens>
+BATON_DEVICE uint64_t BuildFirstDigit(const Tokens& tokens, const Tally& tally,
+                                      SelectMemory& memory) {
   ClearBins(memory.first);
   ClearBins(memory.bins);
-  ForTokens(row, [&](int id, float logit) {
+  ForTokens(tokens, [&](int id, float logit) {
     const uint32_t key = KeyOf(logit);
     const uint64_t value = tally.Of(key, id, logit);
     if (value == 0) return;
@@ -181,19 +183,32 @@ BATON_DEVICE uint64_t BuildFirstDigit(const Row& row, const Tally& tally, Select
   return ScanBlock(sum, memory.scan).all;
 }
 
+// body(id - first, logit) for the tokens whose ids are in [first, first + kBins).
+template <class Body>
+BATON_DEVICE void ForIdsFrom(const Row& row, int first, const Body& body) {
+  ForTokens(Row{row.logits + first, Least(kBins, row.size - first)}, body);
+}
+template <class Body>
+BATON_DEVICE void ForIdsFrom(const TokenList& list, int first, const Body& body) {
+  ForTokens(list, [&](int id, float logit) {
+    if (id >= first && id < first + kBins) body(id - first, logit);
+  });
+}
+
 // The number-th (from 1) of the tokens with that key, by id.
-BATON_DEVICE int NthOfEquals(const Row& row, uint32_t key, uint64_t number, SelectMemory& memory) {
+template <class Tokens>
+BATON_DEVICE int NthOfEquals(const Tokens& tokens, uint32_t key, uint64_t number,
+                             SelectMemory& memory) {
   ClearBins(memory.bins);
-  ForTokens(row, [&](int id, float logit) {
+  ForTokens(tokens, [&](int id, float logit) {
     if (KeyOf(logit) == key) Count(memory.bins[kBins - 1 - (id >> kDigitBits)]);
   });
   SyncThreads();
   const FoundBin found = FindBin(memory.bins, number, memory);
   ClearBins(memory.bins);
   const int first = (kBins - 1 - found.bin) << kDigitBits;
-  const Row part = {row.logits + first, Least(kBins, row.size - first)};
-  ForTokens(part, [&](int id, float logit) {
-    if (KeyOf(logit) == key) Count(memory.bins[kBins - 1 - id]);
+  ForIdsFrom(tokens, first, [&](int from_first, float logit) {
+    if (KeyOf(logit) == key) Count(memory.bins[kBins - 1 - from_first]);
   });
   SyncThreads();
   return first + kBins - 1 - FindBin(memory.bins, number - found.before, memory).bin;
@@ -207,7 +222,8 @@ struct Prefix {
 // The shortest prefix whose sum reaches the target. By all threads together, behind
 // BuildFirstDigit. The tally's last_kept may have been raised since, if the target can still be
 // reached. REQUIRES: 0 < target <= the sum.
-BATON_DEVICE Prefix PrefixReaching(const Row& row, const Tally& tally, uint64_t target,
+template <class Tokens>
+BATON_DEVICE Prefix PrefixReaching(const Tokens& tokens, const Tally& tally, uint64_t target,
                                    SelectMemory& memory) {
   FoundBin found = FindBin(memory.first, target, memory);
   uint64_t before = found.before;
@@ -216,7 +232,7 @@ BATON_DEVICE Prefix PrefixReaching(const Row& row, const Tally& tally, uint64_t 
   for (int shift = kSecondShift; known_shift > 0; shift = 0) {
     const uint32_t mask = (uint32_t{1} << (known_shift - shift)) - 1;
     ClearBins(memory.bins);
-    ForTokens(row, [&](int id, float logit) {
+    ForTokens(tokens, [&](int id, float logit) {
       const uint32_t key = KeyOf(logit);
       if (key >> known_shift != prefix) return;
       const uint64_t value = tally.Of(key, id, logit);
@@ -233,7 +249,7 @@ BATON_DEVICE Prefix PrefixReaching(const Row& row, const Tally& tally, uint64_t 
   // Equal keys add equal values.
   const uint64_t each = tally.weighs ? tally.WeightOf(LogitOfKey(prefix)) : 1;
   const uint64_t number = (target - before + each - 1) / each;
-  const int id = NthOfEquals(row, prefix, number, memory);
+  const int id = NthOfEquals(tokens, prefix, number, memory);
   return {PlaceOf(prefix, id), before + number * each};
 }
 

@@ -9,12 +9,21 @@
 // logits: histograms of counts find top_k, histograms of weights find top_p and the draw
 // (as the bisecting samplers of FlashInfer do in floating point). Philox gives the random number.
 //
-// A block of threads a request. Workspaces hold what a request changes in its row.
+// Many requests: a block of threads each. Few: several blocks share a request's row, and the last
+// of them to be done with a launch decides. A greedy request takes one launch: the parts' highest
+// tokens. Otherwise the first digits' histogram, of counts for top_k in that same launch, or of
+// weights in a second one, says which bins the token is in; one more launch lists those bins'
+// tokens, and the last block draws from the list: sorted (bitonically, in shared memory) if it is
+// short, by radix selection if it is longer, from the row itself if there is no room for it.
+// Requests of all kinds may share the launches, whose number the host knows beforehand. Workspaces
+// hold what a request changes in its row.
 //
-// Bytes a request: 4 vocab for the check; greedy reads no more. top_k: up to 4 passes of 4 vocab
-// more; the first histogram of weights 1, top_p up to 3, min_p 1, the draw up to 3. A row is read
-// again from the L2 cache. The double arithmetic, slow on small GPUs, is done once for each token
-// that top_k leaves and that weighs anything, and again only for what falls into a digit's bin.
+// Bytes a request: 4 vocab for the check; greedy reads no more. With one block, top_k: up to 4
+// passes of 4 vocab more; the first histogram of weights 1, top_p up to 3, min_p behind it 1, the
+// draw up to
+// 3. With several: a histogram 1, the list 2. A row is read again from the L2 cache. The double
+// arithmetic, slow on small GPUs, is done once for each token that top_k leaves and that weighs
+// anything, and again only for what falls into a digit's bin.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_SAMPLING_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_SAMPLING_H_
 
@@ -50,6 +59,32 @@ struct SampleResult {
   float bad_logit;
 };
 
+// What the blocks that share a request know of each other. All 0 before and after, but `places`.
+inline constexpr int kMaxSplitSamples = 64;  // requests whose rows are shared
+inline constexpr int kSampleHistogramBins = 2048;
+inline constexpr int kMaxListedTokens = 16384;
+inline constexpr int kMaxSortedTokens = 2048;
+struct alignas(16) SampleScratch {
+  static constexpr int kNothing = 0, kWeigh = 1, kGather = 2;
+  // Places are those of token_order.cuh, bins those of radix_select.cuh.
+  struct alignas(16) State {
+    uint64_t highest, raw_highest;
+    uint64_t first_bad;
+    uint32_t arrived, listed;
+    // From one launch to the next.
+    uint64_t total;   // of all weights; 0: only counts are known
+    uint64_t before;  // of the weights before those that are listed
+    uint64_t gap;     // of those between high_end and low_bin
+    int next;
+    // What is listed: high_begin to high_end, from the highest down, and low_bin.
+    int high_begin, high_end, low_bin;
+    int unused[2];
+  };
+  State state;
+  uint64_t histogram[kSampleHistogramBins];
+  uint64_t places[kMaxListedTokens];
+};
+
 // Pointers to floats are multiples of 16 bytes, strides (in elements) of 8.
 struct SampleLaunch {
   const float* logits;  // [rows, vocab]; what lies between vocab and the stride has no meaning
@@ -62,13 +97,26 @@ struct SampleLaunch {
   float* adjusted;              // [workspace rows, vocab]
   uint32_t* seen;               // [workspace rows, vocab]: 0 before and after
   int64_t workspace_stride;
-  SampleResult* results;  // one a request
+  SampleResult* results;         // one a request
+  SampleScratch* scratch;        // one a request; not used by one block a request
+  int most_sorted, most_listed;  // set by LaunchSample
 };
 
-void LaunchSample(const SampleLaunch& launch, int requests, Stream stream);
+// How the work is spread; results don't depend on it.
+struct SampleShape {
+  int blocks = 1;    // a request
+  int threads = 0;   // a block: a power of two from 32 to 512; 0: as many as are good for it
+  int launches = 3;  // of several blocks: the most that SampleLaunches says of any of the requests
+  // Longest list of tokens that is sorted, that is made.
+  int most_sorted = kMaxSortedTokens, most_listed = kMaxListedTokens;
+};
+// For a device of so many multiprocessors: those of them that a launch leaves idle help out.
+SampleShape SampleShapeFor(int requests, int vocab, int multiprocessors);
+// That a request takes if several blocks share it.
+int SampleLaunches(float temperature, int top_k, int vocab);
 
-// How many threads a request gets; results don't depend on it. For tests, too.
-void LaunchSample(const SampleLaunch& launch, int requests, int threads, Stream stream);
+void LaunchSample(const SampleLaunch& launch, int requests, const SampleShape& shape,
+                  Stream stream);
 
 }  // namespace baton::backend::cuda
 

@@ -23,10 +23,19 @@ BATON_DEVICE float LogitOf(uint64_t place) {
   return LogitOfKey(static_cast<uint32_t>(place >> 32));
 }
 
+// The tokens from `begin` on.
 struct Row {
   const float* logits;  // of 16-byte alignment
   int size;
+  int begin = 0;  // a multiple of 4
 };
+// Some of a row's tokens, in any order.
+struct TokenList {
+  const uint64_t* places;  // of 16-byte alignment
+  int count;
+};
+BATON_DEVICE int TokenCount(const Row& row) { return row.size - row.begin; }
+BATON_DEVICE int TokenCount(const TokenList& list) { return list.count; }
 
 // Runs body(first id, four logits) for all of a row, by all threads of the block; ids from the
 // row's size on are no tokens. Several loads are under way at a time.
@@ -34,7 +43,7 @@ template <class Body>
 BATON_DEVICE void ForQuads(const Row& row, const Body& body) {
   constexpr int kLoads = 2;
   const int quads = (row.size + 3) / 4;
-  for (int first = ThreadIndex(); first < quads; first += kLoads * BlockThreads()) {
+  for (int first = row.begin / 4 + ThreadIndex(); first < quads; first += kLoads * BlockThreads()) {
     Vec16 v[kLoads];
     BATON_UNROLL for (int i = 0; i < kLoads; ++i) {
       const int quad = first + i * BlockThreads();
@@ -56,6 +65,18 @@ BATON_DEVICE void ForTokens(const Row& row, const Body& body) {
   });
 }
 
+template <class Body>
+BATON_DEVICE void ForTokens(const TokenList& list, const Body& body) {
+  for (int first = 2 * ThreadIndex(); first < list.count; first += 2 * BlockThreads()) {
+    const Vec16 v = LoadFresh16(list.places + first);
+    BATON_UNROLL for (int i = 0; i < 2; ++i) {
+      if (first + i >= list.count) continue;
+      const uint64_t place = uint64_t{v.x[2 * i + 1]} << 32 | v.x[2 * i];
+      body(IdOf(place), LogitOf(place));
+    }
+  }
+}
+
 // The highest of the block's values; scratch: one a warp, in shared memory.
 BATON_DEVICE uint64_t BlockHighest(uint64_t value, uint64_t* scratch) {
   BATON_UNROLL for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) {
@@ -71,13 +92,13 @@ BATON_DEVICE uint64_t BlockHighest(uint64_t value, uint64_t* scratch) {
 }
 
 struct Inspected {
-  uint64_t highest;  // the first place of the order; 0: all are -inf
-  int first_bad;     // the lowest id whose logit is NaN or +inf; -1: none
+  uint64_t highest;    // the first place of the order; 0: all are -inf
+  uint64_t first_bad;  // of the lowest id whose logit is NaN or +inf: PlaceOf(0, id); 0: none
 };
 // By all threads together. Copies the row, unless `copy` is null.
 BATON_DEVICE Inspected Inspect(const Row& row, float* copy, uint64_t* scratch) {
   constexpr float kMax = 3.40282346638528859812e38f;
-  uint64_t highest = 0, first_bad = 0;  // its place among equal keys
+  uint64_t highest = 0, first_bad = 0;
   ForQuads(row, [&](int first, const Vec16& v) {
     if (copy != nullptr) Store16(copy + first, v);
     BATON_UNROLL for (int i = 0; i < 4; ++i) {
@@ -89,7 +110,7 @@ BATON_DEVICE Inspected Inspect(const Row& row, float* copy, uint64_t* scratch) {
   });
   highest = BlockHighest(highest, scratch);
   first_bad = BlockHighest(first_bad, scratch);
-  return {highest, first_bad == 0 ? -1 : IdOf(first_bad)};
+  return {highest, first_bad};
 }
 
 }  // namespace baton::backend::cuda

@@ -279,7 +279,7 @@ class CountedLaunches : public ::testing::Test {
     launch.results = results.As<SampleResult>();
     return {temperature == 0 ? "sample, greedy" : "sample, top_p",
             absl::StrCat(requests, " x ", vocab), SampleFloor(requests, vocab),
-            CountOf([&] { LaunchSample(launch, requests, nullptr); }), ""};
+            CountOf([&] { LaunchSample(launch, requests, {}, nullptr); }), ""};
   }
 
   static Counted CopyBlocks(int pairs, int block_bytes) {

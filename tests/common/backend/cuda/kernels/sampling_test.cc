@@ -104,9 +104,10 @@ class CudaSamplingTest : public KernelTest {
     return request;
   }
 
-  // The kernel's answers to all requests in one launch. threads: 0: as many as it takes itself.
+  // The kernel's answers to all requests in one go. shape.launches is theirs.
   static std::vector<Answer> Run(const std::vector<std::vector<float>>& logits,
-                                 const std::vector<Request>& requests, int threads, int margin) {
+                                 const std::vector<Request>& requests, SampleShape shape,
+                                 int margin = 0) {
     const size_t vocab = logits[0].size();
     const size_t stride = (vocab + 7) / 8 * 8 + 8 * static_cast<size_t>(margin);
     DeviceArray<float> rows(logits.size() * stride);
@@ -150,12 +151,24 @@ class CudaSamplingTest : public KernelTest {
     launch.adjusted = adjusted.data();
     launch.seen = seen.data();
     launch.results = results.data();
-    if (threads == 0) {
-      LaunchSample(launch, count, nullptr);
-    } else {
-      LaunchSample(launch, count, threads, nullptr);
+    DeviceArray<SampleScratch> scratch(requests.size());
+    for (size_t i = 0; i < requests.size(); ++i) {  // but for the list
+      std::memset(&scratch[i], 0, offsetof(SampleScratch, places));
     }
-    EXPECT_TRUE(adjusted.MarginsIntact() && seen.MarginsIntact() && results.MarginsIntact());
+    launch.scratch = scratch.data();
+    shape.launches = 1;
+    for (const Request& request : requests) {
+      shape.launches =
+          std::max(shape.launches, SampleLaunches(request.params.temperature, request.params.top_k,
+                                                  static_cast<int>(vocab)));
+    }
+    LaunchSample(launch, count, shape, nullptr);
+    EXPECT_TRUE(adjusted.MarginsIntact() && seen.MarginsIntact() && results.MarginsIntact() &&
+                scratch.MarginsIntact());
+    const std::vector<std::byte> zeros(offsetof(SampleScratch, places));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      EXPECT_EQ(std::memcmp(&scratch[i], zeros.data(), zeros.size()), 0) << "left scratch behind";
+    }
     EXPECT_EQ(std::memcmp(before.data(), rows.data(), before.size() * sizeof(float)), 0)
         << "changed the logits";
     for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], 0u) << "left counts behind";
@@ -177,6 +190,18 @@ class CudaSamplingTest : public KernelTest {
       }
     }
     return answers;
+  }
+
+  // With short lists, so that they are sorted, selected from and overrun by turns.
+  SampleShape AnyShape() {
+    SampleShape shape;
+    shape.blocks = Coin() ? 1 : Int(2, 9);
+    shape.threads = Coin() ? 0 : 32 << Int(0, 3);
+    // 512 fibers a block take their time.
+    if (shape.blocks > 1) shape.threads = 32 << Int(0, OneIn(10) ? 4 : 1);
+    if (Coin()) shape.most_sorted = Int(0, 70);
+    if (Coin()) shape.most_listed = std::max(shape.most_sorted, Int(0, 200));
+    return shape;
   }
 
   static model::SamplingHistory HistoryOf(const Request& request) {
@@ -206,8 +231,7 @@ TEST_F(CudaSamplingTest, EqualsTheCpuSamplerOnRandomRequests) {
       requests.push_back(RandomRequest(vocab));
       requests.back().logit_row = Int(0, static_cast<int>(logits.size()) - 1);
     }
-    const int threads = Coin() ? 0 : 32 << Int(0, 3);
-    const std::vector<Answer> found = Run(logits, requests, threads, Int(0, 2));
+    const std::vector<Answer> found = Run(logits, requests, AnyShape(), Int(0, 2));
     for (size_t i = 0; i < requests.size(); ++i) {
       const model::SamplingParams& params = requests[i].params;
       ASSERT_TRUE(model::Validate(params).ok()) << model::Validate(params);
@@ -245,9 +269,14 @@ TEST_F(CudaSamplingTest, AWholeVocabulary) {
   requests.back().params.repetition_penalty = 1.1f;
   requests.back().tokens = {1, 2, 3, 2};
   requests.back().prompt_tokens = 1;
-  const std::vector<Answer> found = Run(logits, requests, 0, 0);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_EQ(found[i], Expected(logits, requests[i])) << "request " << i;
+  std::vector<Answer> expected;
+  for (const Request& request : requests) expected.push_back(Expected(logits, request));
+  for (const SampleShape& shape :
+       {SampleShape{}, SampleShape{.blocks = 37}, SampleShape{.blocks = 5, .threads = 128}}) {
+    const std::vector<Answer> found = Run(logits, requests, shape);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_EQ(found[i], expected[i]) << "request " << i << ", " << shape.blocks << " blocks";
+    }
   }
 }
 
@@ -265,7 +294,7 @@ TEST_F(CudaSamplingTest, AmongEqualsTheFirstIdsAreKept) {
       request.params.top_k = Int(0, vocab);
       request.params.top_p = Real(0.01f, 1);
     }
-    const std::vector<Answer> found = Run(logits, requests, 0, 0);
+    const std::vector<Answer> found = Run(logits, requests, AnyShape());
     for (size_t i = 0; i < requests.size(); ++i) {
       ASSERT_EQ(found[i], Expected(logits, requests[i])) << "round " << round;
       const int kept = requests[i].params.top_k == 0 ? vocab : requests[i].params.top_k;
@@ -305,10 +334,14 @@ TEST_F(CudaSamplingTest, TopPIsReachedExactly) {
     if (Expected(logits, request).first == 1) requests.push_back(request);
   }
   ASSERT_EQ(requests.size(), 8u);
-  for (const Answer& answer : Run(logits, requests, 0, 0)) EXPECT_EQ(answer.first, 1);
+  for (const SampleShape& shape :
+       {SampleShape{}, SampleShape{.blocks = 2}, SampleShape{.blocks = 2, .most_sorted = 0},
+        SampleShape{.blocks = 2, .most_sorted = 0, .most_listed = 0}}) {
+    for (const Answer& answer : Run(logits, requests, shape)) EXPECT_EQ(answer.first, 1);
+  }
 }
 
-TEST_F(CudaSamplingTest, NoRequestsAreNothing) { LaunchSample(SampleLaunch{}, 0, nullptr); }
+TEST_F(CudaSamplingTest, NoRequestsAreNothing) { LaunchSample(SampleLaunch{}, 0, {}, nullptr); }
 
 }  // namespace
 }  // namespace baton::backend::cuda
