@@ -161,6 +161,7 @@ class DecodeScheduler {
   struct Flight {
     std::vector<Chunk> chunks;
     std::vector<kv::BlockLease> held;  // that its chunks' sequences have no more
+    int given_up = 0;                  // of these: for a sequence that is to be admitted
   };
 
   int BlocksFor(int64_t tokens) const;
@@ -172,7 +173,8 @@ class DecodeScheduler {
   absl::Status CheckFits(const Sequence& sequence) const;
   absl::Status CheckTenant(const Sequence& sequence) const;
   bool TryAdmit(Sequence& sequence);
-  // One of a lower priority gives way. False if nobody does, or blocks come only later.
+  // One of a lower priority gives way. False if nobody does, or blocks come only later: with the
+  // end of a transfer, or of a step under way.
   bool DisplaceFor(const Sequence& sequence);
   // True if `count` blocks are free now, evicting cached ones as needed.
   bool MakeFree(int count);

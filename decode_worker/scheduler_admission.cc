@@ -182,6 +182,12 @@ Sequence* DecodeScheduler::Admit() {
 bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
   int blocks = pool_.counts().free;
   if (cache_ != nullptr) blocks += cache_->evictable_block_count();
+  const int own = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
+  int coming = 0;  // when the steps under way are over
+  for (const Flight& flight : flights_) coming += flight.given_up;
+  blocks += coming;
+  const int places = UsedSlots() + Slots(sequence);
+  if (coming > 0 && places <= options_.max_num_seqs && blocks >= own + places - 1) return false;
   int staying = 0;  // places of those that stay: each may need its next block at any step
   Sequence* last = nullptr;
   const Call* search = nullptr;
@@ -197,8 +203,9 @@ bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
     }
   }
   const int slots = staying + Slots(sequence);
-  const int wanted = BlocksFor(static_cast<int64_t>(sequence.tokens.size())) + slots - 1;
+  const int wanted = own + slots - 1;
   if (last == nullptr || blocks < wanted || slots > options_.max_num_seqs) return false;
+  if (Flight* const flight = LastFlightOf(*last)) flight->given_up += last->blocks.size();
   return GiveUp(*last);
 }
 

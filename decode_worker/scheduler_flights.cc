@@ -64,7 +64,7 @@ std::optional<StepPlan> DecodeScheduler::PlanAhead() {
 }
 
 void DecodeScheduler::Launched(const StepPlan& plan) {
-  flights_.push_back({.chunks = plan.chunks, .held = {}});
+  flights_.push_back({.chunks = plan.chunks, .held = {}, .given_up = 0});
 }
 
 std::vector<Chunk> DecodeScheduler::Landed() {

@@ -198,5 +198,44 @@ TEST_F(SchedulerFlightsTest, BlocksThatTheCacheReplacesStayTakenToo) {
   EXPECT_EQ(pool_->RefCount(own), 0);
 }
 
+// Whose blocks a step under way still looks at is not taken for one without blocks.
+TEST_F(SchedulerFlightsTest, NoMoreGiveWayThanWhatEntersNeeds) {
+  Make(11, {}, /*caching=*/false);
+  for (uint64_t id : {1, 2, 3, 4}) {
+    Enter(id, {.prompt = 20, .max_tokens = 10, .priority = Priority::kLow});
+  }
+  Launch();
+  scheduler_->Launched(*scheduler_->PlanAhead());
+  Land();
+  EXPECT_EQ(Enter(5, {.prompt = 20, .max_tokens = 4, .priority = Priority::kHigh}), nullptr);
+  // Two blocks, and one that each of the three others may need next: three are free.
+  EXPECT_EQ(preempted_, std::vector<uint64_t>{4});
+  EXPECT_EQ(scheduler_->Admit(), nullptr);
+  Land();
+  Sequence* high = scheduler_->Admit();
+  ASSERT_NE(high, nullptr);
+  EXPECT_EQ(high->id, 5u);
+  EXPECT_EQ(preempted_, std::vector<uint64_t>{4});
+  Check();
+}
+
+// A place is free as soon as somebody gives way.
+TEST_F(SchedulerFlightsTest, WhoWantsAPlaceDoesNotWaitForBlocks) {
+  SchedulerOptions options;
+  options.max_num_seqs = 3;
+  Make(40, options, /*caching=*/false);
+  for (uint64_t id : {1, 2, 3}) {
+    Enter(id, {.prompt = 20, .max_tokens = 10, .priority = Priority::kLow});
+  }
+  Launch();
+  scheduler_->Launched(*scheduler_->PlanAhead());
+  Land();
+  ASSERT_NE(Enter(4, {.prompt = 20, .max_tokens = 4, .priority = Priority::kHigh}), nullptr);
+  ASSERT_NE(Enter(5, {.prompt = 20, .max_tokens = 4, .priority = Priority::kHigh}), nullptr);
+  EXPECT_EQ(preempted_, (std::vector<uint64_t>{3, 2}));
+  Land();
+  Check();
+}
+
 }  // namespace
 }  // namespace baton::decode_worker

@@ -182,8 +182,13 @@ class CudaRuntime final : public Runtime {
     cudaGraph_t graph = nullptr;
     Check(cudaStreamEndCapture(Cuda(stream), &graph), "cudaStreamEndCapture");
     cudaGraphExec_t executable = nullptr;
-    Check(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
+    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
     Check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    Check(error, "cudaGraphInstantiate");
     return std::make_unique<CudaGraph>(index_, executable);
   }
 

@@ -67,6 +67,8 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
   }
   while (done < rows.size()) {
     const size_t count = upload_.Pack(rows.subspan(done), layout_.room);
+    BATON_CHECK_GT(count, size_t{0}) << "no room for a row of " << rows[done].tokens.size()
+                                     << " tokens in " << layout_.room.bytes << " bytes";
     const absl::Span<const std::byte> bytes = upload_.bytes();
     BATON_CHECK_LE(bytes.size(), layout_.room.bytes);
     Requests& half = requests_[next_requests_];

@@ -160,8 +160,9 @@ ProductChoice MeasuredProducts::Measure(const Group& group, int rows, DType dtyp
       const double seconds = TimeOnce(candidate, group, rows, round, dtype, stream);
       candidate.refused = candidate.out = seconds < 0;
       if (candidate.refused) continue;
+      // Kernels are loaded when they are first launched, which the device waits for.
+      if (round == 0) continue;
       spent += seconds;
-      if (round == 0) continue;  // kernels are loaded when they are first launched
       candidate.seconds.push_back(seconds);
       best = best < 0 ? candidate.least() : std::min(best, candidate.least());
     }

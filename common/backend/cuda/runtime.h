@@ -75,8 +75,9 @@ class Runtime {
   // Waits for all that was enqueued.
   virtual void Synchronize(Stream stream) = 0;
   virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
-  // What `enqueue` launches on `stream`, which is not run now. REQUIRES: it launches kernels there,
-  // each launched before, and does nothing else with the device.
+  // What `enqueue` launches on `stream`, which is not run now. Null if the device has no memory
+  // left for a graph. REQUIRES: it launches kernels there, each launched before, and does nothing
+  // else with the device.
   virtual std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) = 0;
 
   // For benchmarks: a device made for a test may lack them.

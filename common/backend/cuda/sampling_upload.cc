@@ -73,8 +73,6 @@ size_t SamplingUpload::Pack(absl::Span<const SampleRow> rows, const SamplingRoom
     for (const auto& [id, bias] : row.logit_bias) biases_.push_back({id, bias});
     requests_.push_back(request);
   }
-  BATON_CHECK(!requests_.empty()) << "no room for a row: " << size_bytes << " of " << room.bytes
-                                  << " bytes, " << room.workspace_rows << " rows of workspace";
   bytes_.clear();
   Append(requests_, bytes_);
   first_bias_ = bytes_.size();

@@ -19,8 +19,7 @@ struct SamplingRoom {
 class SamplingUpload {
  public:
   // Packs as many of the rows as there is room for, from the first on, in place of what was packed
-  // before; returns how many, at least one. Tokens are packed only where penalties look at them.
-  // REQUIRES: rows is not empty, and there is room for any single one of them.
+  // before; returns how many. Tokens are packed only where penalties look at them.
   size_t Pack(absl::Span<const SampleRow> rows, const SamplingRoom& room);
 
   absl::Span<const std::byte> bytes() const { return bytes_; }

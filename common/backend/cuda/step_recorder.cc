@@ -5,6 +5,7 @@
 
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/base/check.h"
+#include "common/base/log.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -103,7 +104,16 @@ void CudaStepRecorder::Run(const DeviceBatch& batch, absl::FunctionRef<void()> e
     return;
   }
   recorded.bounds.Check(cuda);
-  if (recorded.graph == nullptr) recorded.graph = runtime_.Capture(stream_, enqueue);
+  if (recorded.graph == nullptr && !full_) {
+    recorded.graph = runtime_.Capture(stream_, enqueue);
+    if (recorded.graph == nullptr) {
+      full_ = true;
+      BATON_LOG(Warning) << "no device memory for more than " << recorded_.size() - 1
+                         << " CUDA graphs: other decode steps are enqueued kernel by kernel, which "
+                            "is slower; a lower --gpu-memory-utilization leaves more";
+    }
+  }
+  if (recorded.graph == nullptr) return enqueue();
   recorded.graph->Launch(stream_);
 }
 

@@ -61,7 +61,7 @@ class CudaStepRecorder final : public StepRecorder {
  private:
   struct Recorded {
     BatchBounds bounds;
-    std::unique_ptr<Graph> graph;  // null: it was enqueued once
+    std::unique_ptr<Graph> graph;  // null: it was enqueued once, or there is no memory for it
   };
 
   const int most_rows_;
@@ -70,6 +70,7 @@ class CudaStepRecorder final : public StepRecorder {
   StepState& state_;
   Runtime& runtime_;
   const Stream stream_;
+  bool full_ = false;                                 // the device has no memory for more graphs
   std::map<std::pair<int, int>, Recorded> recorded_;  // by rows and split blocks
 };
 

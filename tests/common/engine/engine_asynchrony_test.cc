@@ -96,6 +96,22 @@ TEST(EngineRunAheadTest, OfALazyDeviceThatRepeatsItsSteps) {
   EXPECT_EQ(runtime->copies_to_device(), copies + 3 + 5);
 }
 
+TEST(EngineRunAheadTest, WithoutMemoryForGraphsStepsAreEnqueuedOneByOne) {
+  RunAhead run(5);
+  backend::cuda::DelayedRuntime* runtime = nullptr;
+  const std::unique_ptr<Engine> engine =
+      LoadForRunningAhead([&](const backend::BackendOptions& given) {
+        auto lazy = std::make_unique<backend::cuda::DelayedRuntime>(80, size_t{96} << 20);
+        runtime = lazy.get();
+        runtime->AllowGraphs(1);
+        return backend::cuda::MakeBackendOn(std::move(lazy), nullptr, given);
+      });
+  std::vector<Request> requests;
+  while (requests.size() < 3) requests = run.AnyRequests(*engine, 6);
+  ASSERT_EQ(RunAhead::Ahead(*engine, requests), RunAhead::OneByOne(*engine, requests));
+  EXPECT_EQ(runtime->graphs(), 1);
+}
+
 TEST(EngineRunAheadTest, AWarmDeviceHasNothingLeftToRecord) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(seed);

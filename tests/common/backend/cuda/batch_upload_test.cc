@@ -291,6 +291,32 @@ TEST_F(BatchUploadTest, PaddedStepsLieWhereTheLastOneDid) {
   }
 }
 
+// The first row's history alone is more than a batch takes along: the draws go another way.
+TEST_F(BatchUploadTest, DrawsWithALongHistoryDoNotComeAlong) {
+  StepLimits limits;
+  limits.max_rows = limits.max_sequences = limits.max_logit_rows = 2;
+  limits.max_positions = 40'000;
+  limits.query_heads = limits.kv_heads = 1;
+  limits.head_dim = 64;
+  limits.block_tokens = 16;
+  Make(limits);
+  const std::vector<int32_t> tokens = {1, 2}, logit_rows = {0, 1}, blocks = {2};
+  const std::vector<SequenceRows> sequences = {{0, 1, 0, blocks}, {1, 1, 0, blocks}};
+  std::vector<int32_t> history(40'000, 7);
+  std::vector<SampleRow> draws(2);
+  draws[1].logit_row = 1;
+  RaggedBatch batch = {tokens, sequences, logit_rows};
+  batch.draws = draws;
+  for (SampleRow& row : draws) {
+    EXPECT_NE(upload_->UploadPadded(batch, 2)->d_draws, nullptr);
+    row.tokens = history;
+    row.repetition_penalty = 1.1f;
+    const std::unique_ptr<CudaBatch> uploaded = upload_->UploadPadded(batch, 2);
+    ASSERT_NE(uploaded, nullptr);
+    EXPECT_EQ(uploaded->d_draws, nullptr);
+    row.tokens = {};
+  }
+}
 TEST_F(BatchUploadTest, AStepForTheTileKernelIsNotPadded) {
   StepLimits limits;
   limits.max_rows = limits.max_sequences = 2;

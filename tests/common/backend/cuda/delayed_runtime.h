@@ -69,6 +69,7 @@ class DelayedRuntime final : public Runtime {
     return std::make_unique<StreamPoint>(*this, queue, queue.enqueued);
   }
   std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
+    if (graphs_ == most_graphs_) return nullptr;
     ++graphs_;
     return std::make_unique<DelayedGraph>(
         emulated::CapturedLaunches::Capture(*static_cast<emulated::EmulatedStream*>(stream),
@@ -76,6 +77,7 @@ class DelayedRuntime final : public Runtime {
         graph_launches_);
   }
   int copies_to_device() const { return copies_to_device_; }
+  void AllowGraphs(int most) { most_graphs_ = most; }
   int graphs() const { return graphs_; }
   int graph_launches() const { return graph_launches_; }
 
@@ -153,6 +155,7 @@ class DelayedRuntime final : public Runtime {
   const emulated::Options options_;
   const std::unique_ptr<Runtime> memory_;
   DeviceProperties properties_;
+  std::atomic<int> most_graphs_{1 << 20};
   std::atomic<int> graphs_{0}, graph_launches_{0}, copies_to_device_{0};
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -145,6 +146,18 @@ TEST_F(MeasuredProductsTest, OutliersDoNotChoose) {
   const Product product = Make(1, 8, 8);
   Tune(*products, {product.use()});
   EXPECT_EQ(Multiply(*products, product.launch()), 2);
+}
+
+// What it takes to load a kernel, once, leaves no fewer rounds.
+TEST_F(MeasuredProductsTest, LoadingIsNotCounted) {
+  std::set<int> loaded;
+  device_.seconds = [&](int id, const MatMulLaunch&) {
+    return loaded.insert(id).second ? 0.4 : 1e-3;
+  };
+  const auto products = MakeFakeProducts(device_, "");
+  const Product product = Make(100, 8, 8);
+  Tune(*products, {{.launch = product.launch(), .least_rows = 100}});
+  EXPECT_EQ(device_.measurements, device_.algorithms * (1 + MeasuredProducts::kRounds));
 }
 
 TEST_F(MeasuredProductsTest, TheFirstSuggestionStaysIfNoneIsBetterForSure) {
