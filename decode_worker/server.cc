@@ -23,7 +23,10 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   // A batch full of decoding sequences must leave room for a block of some prompt.
   engine_options.max_num_batched_tokens =
       std::max(engine_options.max_num_batched_tokens, options.max_num_seqs + options.block_size);
-  engine_options.warm_up = !options.make_backend;  // a test's device has no time for it
+  // A test's device has no time for it.
+  if (!options.make_backend) {
+    engine_options.warm_up = engine::EngineOptions::WarmUp::kPromptAndDecode;
+  }
   BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(engine_options));
   BATON_ASSIGN_OR_RETURN(metrics_endpoint_,
                          telemetry::MetricsEndpoint::Start(options.metrics_listen));

@@ -22,7 +22,10 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
 }
 
 absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
-  BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(worker::ToEngineOptions(options)));
+  engine::EngineOptions engine_options = worker::ToEngineOptions(options);
+  // A test's device has no time for it.
+  if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
+  BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(engine_options));
   BATON_ASSIGN_OR_RETURN(metrics_endpoint_,
                          telemetry::MetricsEndpoint::Start(options.metrics_listen));
   internal::v1::WorkerCard card =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -66,6 +67,7 @@ class ModelEngine final : public Engine {
   absl::Status MakeBackend(const EngineOptions& options);
   absl::Status PlanMemory(const EngineOptions& options);
   absl::Status MakePool(const EngineOptions& options);
+  void WarmUp(EngineOptions::WarmUp what);
   // Collects the batch's rows; wanted_ has those of its logits.
   void Gather(const Batch& batch);
   // Enqueues the forward pass of what was gathered.
@@ -120,7 +122,7 @@ absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   BATON_ASSIGN_OR_RETURN(transformer_, model::Transformer::Load(options.model_dir, config_,
                                                                 transformer_options, *backend_));
   BATON_RETURN_IF_ERROR(MakePool(options));
-  if (options.warm_up) transformer_->WarmUp(pool_);
+  WarmUp(options.warm_up);
   return absl::OkStatus();
 }
 
@@ -184,6 +186,28 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   copier_ = backend_->MakeKvCopier(pool_);
   pool_.copier = copier_.get();
   return absl::OkStatus();
+}
+
+void ModelEngine::WarmUp(EngineOptions::WarmUp what) {
+  if (what == EngineOptions::WarmUp::kNone || !has_arena_) return;
+  if (what == EngineOptions::WarmUp::kPromptAndDecode) transformer_->WarmUp(pool_);
+  // Long enough for the kernels of many rows.
+  constexpr int kPromptTokens = 128;
+  const int blocks = std::min((kPromptTokens + layout_.block_tokens - 1) / layout_.block_tokens,
+                              pool_.block_count);
+  const std::vector<int32_t> tokens(static_cast<size_t>(std::min(
+      {kPromptTokens, blocks * layout_.block_tokens, max_model_len_, max_num_batched_tokens_})));
+  std::vector<kv::BlockId> ids(static_cast<size_t>(blocks));
+  std::iota(ids.begin(), ids.end(), 0);
+  model::SamplingParams sampling;
+  sampling.top_p = 0.9f;
+  BatchEntry entry;
+  entry.tokens = tokens;
+  entry.blocks = ids;
+  entry.sample = true;
+  entry.sampling = &sampling;
+  entry.history.tokens = tokens;
+  Step({.entries = {entry}}, nullptr);
 }
 
 void ModelEngine::Gather(const Batch& batch) {

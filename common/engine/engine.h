@@ -28,7 +28,10 @@ struct EngineOptions {
   int max_model_len = 0;              // 0: what the model was made for
   int max_num_batched_tokens = 2048;  // rows of the largest step
   int max_num_seqs = 64;              // entries of the largest step
-  bool warm_up = false;  // runs decode steps of every kind, where the device records them
+  // Steps that Load runs on a GPU, so that no request waits for kernels to be loaded and for steps
+  // to be recorded: a prompt and a draw; and decode steps of every kind.
+  enum class WarmUp { kNone, kPrompt, kPromptAndDecode };
+  WarmUp warm_up = WarmUp::kNone;
   std::function<void(double)> progress;  // of loading, 0 to 1
   // Empty: backend::MakeBackend.
   std::function<absl::StatusOr<std::unique_ptr<backend::Backend>>(const backend::BackendOptions&)>

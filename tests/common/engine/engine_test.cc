@@ -358,6 +358,18 @@ TEST_F(EngineDeviceTest, TheLargestStepIsToldOnce) {
   EXPECT_EQ(limits.vocab_size, config->vocab_size);
 }
 
+TEST_F(EngineDeviceTest, AWarmDeviceHasComputedAndDrawn) {
+  options_.num_blocks = 1;  // less than the prompt would take
+  auto engine = Engine::Load(options_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_TRUE(device_.sampled_rows.empty());
+  engine->reset();
+  options_.warm_up = EngineOptions::WarmUp::kPrompt;
+  engine = Engine::Load(options_);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ(device_.sampled_rows, std::vector<size_t>{1});
+}
+
 TEST_F(EngineDeviceTest, ADeviceThatIsNotThereIsNamed) {
   options_.make_backend = nullptr;
   options_.backend.device = "cuda:1023";

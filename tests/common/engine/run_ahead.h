@@ -27,7 +27,7 @@ inline std::unique_ptr<Engine> LoadForRunningAhead(
   options.max_num_seqs = kMaxSeqs;
   options.max_model_len = 96;
   options.num_blocks = 64;
-  options.warm_up = warm_up;
+  if (warm_up) options.warm_up = EngineOptions::WarmUp::kPromptAndDecode;
   options.make_backend = std::move(make_backend);
   auto engine = Engine::Load(options);
   EXPECT_TRUE(engine.ok()) << engine.status();
