@@ -25,20 +25,48 @@ void Check(cudaError_t error, const char* call) {
 
 cudaStream_t Cuda(Stream stream) { return static_cast<cudaStream_t>(stream); }
 
+// Events that are made once and recorded again and again: a prompt records one a layer.
+// Thread-safe.
+class EventPool {
+ public:
+  ~EventPool() {
+    absl::MutexLock lock(&mutex_);
+    for (const cudaEvent_t event : free_) cudaEventDestroy(event);
+  }
+  // On the current device.
+  cudaEvent_t Take() {
+    absl::MutexLock lock(&mutex_);
+    cudaEvent_t event = nullptr;
+    if (free_.empty()) {
+      // Who waits sleeps: these are threads that others share the cores with.
+      Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
+            "cudaEventCreate");
+    } else {
+      event = free_.back();
+      free_.pop_back();
+    }
+    return event;
+  }
+  // Nobody waits for it any more; that it was recorded may still lie ahead of the device.
+  void Give(cudaEvent_t event) {
+    absl::MutexLock lock(&mutex_);
+    free_.push_back(event);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<cudaEvent_t> free_ ABSL_GUARDED_BY(mutex_);
+};
+
 // Its calls come from any thread, whose current device may be another.
 class CudaEvent final : public DeviceEvent {
  public:
-  CudaEvent(int index, cudaStream_t stream) : index_(index) {
+  CudaEvent(int index, EventPool& pool, cudaStream_t stream) : index_(index), pool_(pool) {
     Use();
-    // Who waits sleeps: these are threads that others share the cores with.
-    Check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming | cudaEventBlockingSync),
-          "cudaEventCreate");
+    event_ = pool_.Take();
     Check(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
-  ~CudaEvent() override {
-    Use();
-    cudaEventDestroy(event_);
-  }
+  ~CudaEvent() override { pool_.Give(event_); }
   bool Done() const override {
     Use();
     const cudaError_t error = cudaEventQuery(event_);
@@ -58,6 +86,7 @@ class CudaEvent final : public DeviceEvent {
   void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
 
   const int index_;
+  EventPool& pool_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -171,7 +200,7 @@ class CudaRuntime final : public Runtime {
   }
   std::unique_ptr<DeviceEvent> Record(Stream stream) override {
     Use();
-    return std::make_unique<CudaEvent>(index_, Cuda(stream));
+    return std::make_unique<CudaEvent>(index_, events_, Cuda(stream));
   }
   std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
     Use();
@@ -221,6 +250,7 @@ class CudaRuntime final : public Runtime {
 
   const int index_;
   const DeviceProperties properties_;
+  EventPool events_;
   absl::Mutex mutex_;
   std::vector<cudaStream_t> streams_ ABSL_GUARDED_BY(mutex_);
   std::vector<void*> device_memory_ ABSL_GUARDED_BY(mutex_);
