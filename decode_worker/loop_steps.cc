@@ -7,6 +7,7 @@
 // host to draw, waits until nothing is under way.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 

@@ -80,7 +80,7 @@ class StepRecorder {
   virtual std::vector<Kind> Kinds() const = 0;
   // Calls `enqueue`, or has the device do what an earlier call enqueued for a batch of as many
   // rows. REQUIRES: `batch` is from the last Upload; what is enqueued are Backend's operations but
-  // Sample and copies, the same for the same number of rows.
+  // draws and copies, the same for the same number of rows.
   virtual void Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) = 0;
 };
 

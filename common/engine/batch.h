@@ -12,8 +12,8 @@
 
 namespace baton::engine {
 
-// One sequence's share of a step. What spans and pointers refer to must stay valid until Step
-// returns.
+// One sequence's share of a step. What spans and pointers refer to must stay valid until Step,
+// or Launch, returns.
 struct BatchEntry {
   absl::Span<const int32_t> tokens;  // to compute now, 1 or more
   // Not negative: the entry of the step launched before, not collected yet, whose draw is the last

@@ -257,7 +257,7 @@ DenseTransformer::Rows DenseTransformer::KeepLogitRows(const backend::RaggedBatc
 int64_t DenseTransformer::Upload(const backend::RaggedBatch& batch, bool may_record,
                                  bool* records) {
   *records = false;
-  all_rows_.reset();  // at most so many live at a time
+  all_rows_.reset();  // no more than two batches live at a time
   logit_rows_.reset();
   if (may_record) {
     backend::PaddedBatch padded = recorder_->Upload(batch);
@@ -297,7 +297,7 @@ void DenseTransformer::Enqueue(const backend::RaggedBatch& batch, const backend:
 Tensor DenseTransformer::Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                                  LayerObserver* observer) {
   CheckBatch(batch, pool);
-  // A step of many rows waits for nobody; one that decodes is worth repeating.
+  // With few rows the host's launches take longer than the device's work: such steps are repeated.
   const bool decodes = batch.logit_rows.size() == batch.tokens.size() &&
                        batch.sequences.size() == batch.tokens.size();
   if (recorded_pool_ != nullptr && recorded_pool_ != pool.base) {
