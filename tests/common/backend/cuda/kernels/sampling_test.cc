@@ -134,6 +134,16 @@ class CudaSamplingTest : public KernelTest {
                              .suppressed = request.suppressed,
                              .logit_bias = params.logit_bias});
     }
+    // Of some answers the last token is known to the device alone.
+    DeviceArray<int32_t> input_tokens(std::vector<int32_t>(requests.size()));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Request& request = requests[i];
+      const size_t size = request.tokens.size();
+      if (static_cast<int>(size) == request.prompt_tokens || (size + i) % 2 == 0) continue;
+      input_tokens[i] = request.tokens.back();
+      sample_rows[i].tokens.remove_suffix(1);
+      sample_rows[i].drawn_row = static_cast<int>(i);
+    }
     SamplingUpload upload;
     const int count = static_cast<int>(requests.size());
     EXPECT_EQ(upload.Pack(sample_rows, {.bytes = 1 << 24, .workspace_rows = count}),
@@ -148,6 +158,7 @@ class CudaSamplingTest : public KernelTest {
     launch.logits = rows.data();
     launch.logits_stride = launch.workspace_stride = static_cast<int64_t>(stride);
     launch.vocab = static_cast<int>(vocab);
+    launch.input_tokens = input_tokens.data();
     launch.adjusted = adjusted.data();
     launch.seen = seen.data();
     launch.results = results.data();
