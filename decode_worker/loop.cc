@@ -70,6 +70,7 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       intake_("decode",
               {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
+      step_times_(DecodeShape(engine.config())),
       host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
                  SchedulerEvents([this](Sequence& sequence) { host_kv_.Keep(sequence); })) {
@@ -361,7 +362,8 @@ void DecodeLoop::Publish() {
   load.draining = draining_;
   load.taken_in_at = taken_in_at_;
   load.read_at = clock_.SinceStart();
-  step_times_.Tell(scheduler_.All(), options_.scheduler.max_num_batched_tokens, &load);
+  step_times_.Report(scheduler_.All(), options_.scheduler.max_num_batched_tokens, load.read_at,
+                     &load);
   publish_(load);
   metrics_.SetLoad(load);
 }

@@ -90,7 +90,7 @@ void DecodeLoop::Land() {
   landed_at_ = now;
   prompt_budget_.Stepped(flight.rows - flight.decoding, flight.decoding, took);
   metrics_.Stepped(took, static_cast<int>(chunks.size()));
-  step_times_.Took(chunks, took);
+  step_times_.Took(chunks, took, now);
   if (flight.decoding == 0) estimate_.Prefilled(flight.rows, took);
   metrics_.PrefilledHere(flight.prompt_tokens);
   // First, since results may add and remove sequences.

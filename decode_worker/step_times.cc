@@ -1,19 +1,20 @@
 #include "decode_worker/step_times.h"
 
-#include <cmath>
+#include <algorithm>
+
+#include "common/model/model_costs.h"
 
 namespace baton::decode_worker {
-namespace {
 
-constexpr double kKeep = 0.9;  // of the past, at each step
-// Longer than others by this much, a step is taken for a stall: a process that was stopped, and
-// then had nothing to do that would show it to be well, would be shunned for good.
-constexpr double kStall = 3;
-constexpr int kStallsToBelieve = 4;
+worker::StepCost::Terms DecodeShape(const model::ModelConfig& config) {
+  // An engine that computes nothing: as a model of 8 B.
+  if (config.layers.empty()) return {8e9, 5e8, 65'536};
+  const model::ModelCosts costs = model::CostsOf(config);
+  const double weights = static_cast<double>(costs.parameters());
+  return {weights, weights / 16, std::max<double>(1, static_cast<double>(costs.kv_elements()))};
+}
 
-}  // namespace
-
-void StepTimes::Took(const std::vector<Chunk>& chunks, absl::Duration took) {
+void StepTimes::Took(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now) {
   worker::PrefillWork prompts;
   double decoding = 0, context_tokens = 0;
   for (const Chunk& chunk : chunks) {
@@ -24,34 +25,33 @@ void StepTimes::Took(const std::vector<Chunk>& chunks, absl::Duration took) {
       context_tokens += chunk.begin;
     }
   }
-  if (decoding == 0) {
-    cost_.StepTook(prompts, took);
-  } else if (prompts.tokens == 0) {
-    const double seconds = absl::ToDoubleSeconds(took);
-    stalls_in_a_row_ =
-        steps_ > 1 && seconds > kStall * seconds_ / steps_ ? stalls_in_a_row_ + 1 : 0;
-    if (stalls_in_a_row_ > 0 && stalls_in_a_row_ < kStallsToBelieve) return;
-    steps_ = steps_ * kKeep + 1;
-    seconds_ = seconds_ * kKeep + seconds;
-    context_tokens_ = context_tokens_ * kKeep + context_tokens;
+  if (decoding == 0 && prompts.tokens > 0) {
+    prompts_.StepTook({1, prompts.tokens, prompts.pairs}, took, now);
+  } else if (prompts.tokens == 0 && decoding > 0) {
+    decoding_.StepTook({1, decoding, context_tokens}, took, now);
   }
 }
 
-void StepTimes::Tell(const std::vector<Sequence*>& sequences, int max_tokens_per_step,
-                     worker::WorkerLoad* load) const {
+void StepTimes::Report(const std::vector<Sequence*>& sequences, int max_tokens_per_step,
+                       absl::Duration now, worker::WorkerLoad* load) const {
   worker::PrefillWork work;
+  load->context_tokens = 0;
   for (const Sequence* sequence : sequences) {
-    const bool here = sequence->state == Sequence::State::kRunning || sequence->compute_here ||
-                      sequence->call->prefill.address.empty();
-    const int missing = static_cast<int>(sequence->tokens.size()) - sequence->computed_tokens;
+    const bool running = sequence->state == Sequence::State::kRunning;
+    const int tokens = static_cast<int>(sequence->tokens.size());
+    if (running || sequence->state == Sequence::State::kReceiving) load->context_tokens += tokens;
+    const bool here = running || sequence->compute_here || sequence->call->prefill.address.empty();
+    const int missing = tokens - sequence->computed_tokens;
     // The last token of one that decodes is no prompt.
     if (here && missing > 1) work.Add(missing, sequence->computed_tokens);
   }
-  load->prefill_cost = cost_.ToProto();
-  load->remaining_work = cost_.TimeFor(work, max_tokens_per_step);
-  if (steps_ == 0) return;
-  load->decode_step = absl::Seconds(seconds_ / steps_);
-  load->decode_context_tokens = static_cast<int64_t>(std::llround(context_tokens_ / steps_));
+  load->prefill_cost = ToPrefillCost(prompts_, now);
+  load->decode_cost = ToDecodeCost(decoding_, now);
+  load->remaining_work = absl::ZeroDuration();
+  if (work.tokens > 0) {
+    load->remaining_work =
+        absl::Seconds(prompts_.Seconds(PrefillTerms(work, max_tokens_per_step), now));
+  }
 }
 
 }  // namespace baton::decode_worker

@@ -1,37 +1,41 @@
-// How long this worker's steps take: decode steps by the context they read, prompts by their cost.
-// For the reports that routers choose by.
+// How long this worker's steps take: decode steps by their sequences and the context they read,
+// prompts by their cost. For the reports that routers choose by.
 #ifndef BATON_DECODE_WORKER_STEP_TIMES_H_
 #define BATON_DECODE_WORKER_STEP_TIMES_H_
 
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/worker/prefill_cost.h"
+#include "common/model/model_config.h"
+#include "common/worker/step_cost.h"
 #include "common/worker/watch_service.h"
 #include "decode_worker/scheduler.h"
 #include "decode_worker/sequence.h"
 
 namespace baton::decode_worker {
 
+// The prior shape of a decode step, from what it reads: each weight once, the KV of each token of
+// context once; and a sequence's products take a sixteenth of the time that the weights do.
+worker::StepCost::Terms DecodeShape(const model::ModelConfig& config);
+
 // Thread: owned by the loop.
 class StepTimes {
  public:
-  // Steps that decode and compute prompts at once count for neither: which part was whose is not
-  // known.
-  void Took(const std::vector<Chunk>& chunks, absl::Duration took);
+  explicit StepTimes(const worker::StepCost::Terms& decode_shape)
+      : prompts_(worker::kPrefillShape), decoding_(decode_shape) {}
 
-  // Fills in what is known, and what the sequences will still take: those whose prompts are
-  // computed here.
-  void Tell(const std::vector<Sequence*>& sequences, int max_tokens_per_step,
-            worker::WorkerLoad* load) const;
+  // A step ended at `now`. Steps that decode and compute prompts at once count for neither: which
+  // part of the time was whose is not known.
+  void Took(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now);
+
+  // Fills in the costs, as far as they are known, the context of the sequences, and the time that
+  // the prompts which are computed here will still take.
+  void Report(const std::vector<Sequence*>& sequences, int max_tokens_per_step, absl::Duration now,
+              worker::WorkerLoad* load) const;
 
  private:
-  worker::PrefillCost cost_;
-  // Of decode steps, older ones counting less.
-  double steps_ = 0;
-  double seconds_ = 0;
-  double context_tokens_ = 0;
-  int stalls_in_a_row_ = 0;
+  worker::StepCost prompts_;
+  worker::StepCost decoding_;
 };
 
 }  // namespace baton::decode_worker

@@ -215,7 +215,8 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
   const absl::Duration begin = clock_.SinceStart();
   const std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
   if (full) throughput_.StepEnds(batch.rows());
-  cost_.StepTook(work, clock_.SinceStart() - begin);
+  const absl::Duration end = clock_.SinceStart();
+  cost_.StepTook({1, work.tokens, work.pairs}, end - begin, end);
   for (size_t i = 0; i < chunks.size(); ++i) {
     PrefillJob& job = *chunks[i].job;
     scheduler_.Computed(chunks[i]);
@@ -264,15 +265,18 @@ void PrefillLoop::Publish() {
   load.running = scheduler_.running_count();
   load.queued = scheduler_.waiting_count();
   load.queued_tokens = scheduler_.queued_tokens();
-  load.prefill_cost = cost_.ToProto();
-  load.remaining_work =
-      cost_.TimeFor(scheduler_.remaining_work(), options_.scheduler.max_num_batched_tokens);
+  load.read_at = clock_.SinceStart();
+  load.prefill_cost = worker::ToPrefillCost(cost_, load.read_at);
+  const worker::PrefillWork remaining = scheduler_.remaining_work();
+  if (remaining.tokens > 0) {
+    load.remaining_work = absl::Seconds(cost_.Seconds(
+        worker::PrefillTerms(remaining, options_.scheduler.max_num_batched_tokens), load.read_at));
+  }
   load.counts = pool_.counts();
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = static_cast<int>(leases_.size());
   load.draining = draining_;
   load.taken_in_at = taken_in_at_;
-  load.read_at = clock_.SinceStart();
   publish_(load);
   metrics_.SetLoad(load);
 }

@@ -15,7 +15,7 @@
 #include "common/engine/engine.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/intake.h"
-#include "common/worker/prefill_cost.h"
+#include "common/worker/step_cost.h"
 #include "common/worker/throughput.h"
 #include "common/worker/watch_service.h"
 #include "prefill_worker/metrics.h"
@@ -79,7 +79,7 @@ class PrefillLoop {
   PrefillScheduler scheduler_;
   worker::Intake intake_;
   worker::Throughput throughput_;
-  worker::PrefillCost cost_;
+  worker::StepCost cost_{worker::kPrefillShape};
   absl::Duration taken_in_at_;
   // Leases of jobs that have started, until nothing refers to their bytes any more: a job that
   // ended may still have frames in gRPC's buffers.

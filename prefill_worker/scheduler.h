@@ -34,7 +34,7 @@
 #include "absl/time/time.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/radix_cache.h"
-#include "common/worker/prefill_cost.h"
+#include "common/worker/step_cost.h"
 #include "prefill_worker/job.h"
 #include "prefill_worker/pending_blocks.h"
 

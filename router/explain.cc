@@ -17,6 +17,7 @@ absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const R
   wanted.model_fingerprint = prepared.decode.model_fingerprint();
   wanted.keys = prepared.keys;
   wanted.prompt_tokens = prepared.decode.tokens_size();
+  wanted.max_answer_tokens = prepared.decode.max_tokens();
   wanted.explain = true;
   wanted.dispatch = false;
   wanted.may_refuse = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 
 namespace baton::router {
@@ -16,11 +17,6 @@ constexpr double kMostSeconds = 86'400;
 // Sums of a few of these stay within their types.
 constexpr int kMostCounted = 1 << 24;
 constexpr int64_t kMostTokens = int64_t{1} << 40;
-// Machines of different kinds differ by more than this; fits of equal ones, by less.
-constexpr double kOfOneKind = 1.75;
-
-// What costs are compared by: a middling prompt, nothing of it cached.
-double Middling(const PrefillCost& cost) { return cost.Seconds(512, 0); }
 
 double FromMicros(double micros) {
   return std::isfinite(micros) ? std::clamp(micros * 1e-6, 0.0, kMostSeconds) : 0;
@@ -32,6 +28,9 @@ void FleetLoad::Grow(int worker_count) {
   if (worker_count <= static_cast<int>(workers_.size())) return;
   workers_.resize(worker_count);
   dispatched_.resize(worker_count);
+  for (CostEstimates* costs : {&prompts_on_prefill_, &prompts_on_decode_, &decode_steps_}) {
+    costs->Grow(worker_count);
+  }
 }
 
 void FleetLoad::Serves(int worker, const Identity& identity) {
@@ -42,7 +41,11 @@ void FleetLoad::Serves(int worker, const Identity& identity) {
   w.model_fingerprint = identity.model_fingerprint;
   w.identity = identity.hash;
   w.total_blocks = identity.total_blocks;
+  w.max_sequences = identity.max_sequences;
   w.hot.block_tokens = identity.block_tokens;
+  const std::string kind = absl::StrCat(identity.model_fingerprint, "/", identity.device);
+  PromptCosts(identity.role).Joins(worker, kind);
+  if (identity.role == v1::WORKER_ROLE_DECODE) decode_steps_.Joins(worker, kind);
   regroup_ = true;
 }
 
@@ -60,6 +63,9 @@ void FleetLoad::Doubt(int worker) {
 void FleetLoad::Forget(int worker) {
   workers_[worker] = Worker();
   dispatched_[worker].clear();
+  for (CostEstimates* costs : {&prompts_on_prefill_, &prompts_on_decode_, &decode_steps_}) {
+    costs->Forget(worker);
+  }
   regroup_ = true;
 }
 
@@ -94,11 +100,16 @@ void FleetLoad::Refresh(int worker) {
   c.queued_tokens = w.queued_tokens + w.sent_tokens;
   c.free_blocks = w.free_blocks - w.sent_blocks;
   c.total_blocks = w.total_blocks;
-  c.cost_known = w.own_cost || MeanOf(w.role).known;
   c.identity = w.identity;
   Hot& hot = groups_[w.group].hot[w.place];
   hot = w.hot;
-  if (!w.stands_out) hot.cost = MeanOf(w.role).cost;
+  const CostEstimates::Estimate& prefill = PromptCosts(w.role).Of(worker);
+  c.cost_known = prefill.known;
+  hot.prefill_cost = prefill.cost;
+  if (w.role != v1::WORKER_ROLE_DECODE) return;
+  c.max_sequences = w.max_sequences;
+  c.context_tokens = w.context_tokens + w.sent_context_tokens;
+  c.step = decode_steps_.Of(worker).cost;
 }
 
 void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now) {
@@ -108,32 +119,25 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   w.queued = std::clamp(report.queued(), 0, kMostCounted);
   w.queued_tokens = std::clamp<int64_t>(report.queued_tokens(), 0, kMostTokens);
   w.free_blocks = std::clamp(report.free_blocks(), 0, kMostCounted);
+  w.context_tokens = std::clamp<int64_t>(report.context_tokens(), 0, kMostTokens);
   w.hot.reported_at_s = now_s;
-  if (report.has_prefill_cost()) {
-    const internal::v1::PrefillCost& cost = report.prefill_cost();
-    PrefillCost& own = w.hot.cost;
-    own = {FromMicros(cost.fixed_us()), FromMicros(cost.token_us()), FromMicros(cost.pair_us())};
-    // One that takes no time is none.
-    const bool first = !w.own_cost;
-    w.own_cost = own.fixed_s + own.token_s + own.pair_s > 0;
-    w.stands_out = w.stands_out && w.own_cost;
-    if (first && w.own_cost) RefreshMeans();
-  }
-  // A worker that does nothing says the same again and again: that is no news.
-  const bool step_is_new = report.decode_step_us() != w.told_step_us ||
-                           report.decode_context_tokens() != w.told_context_tokens;
-  if (step_is_new && report.decode_step_us() > 0 && report.decode_context_tokens() >= 0) {
-    w.told_step_us = report.decode_step_us();
-    w.told_context_tokens = report.decode_context_tokens();
-    w.step.Add(static_cast<double>(report.decode_context_tokens()),
-               FromMicros(static_cast<double>(report.decode_step_us())));
-  }
   const double age_s = FromMicros(static_cast<double>(report.age_us()));
+  bool first = false;
+  if (report.has_prefill_cost() && w.role != v1::WORKER_ROLE_UNSPECIFIED) {
+    first = !PromptCosts(w.role).Of(worker).known;
+    PromptCosts(w.role).OnReport(worker, ReportOf(report.prefill_cost(), now_s - age_s));
+  }
+  if (report.has_decode_cost()) {
+    first = first || !decode_steps_.Of(worker).known;
+    decode_steps_.OnReport(worker, ReportOf(report.decode_cost(), now_s - age_s));
+  }
+  // What the first of a kind reports holds for all of it.
+  if (first) RefreshAll();
   const double intake_age_s = FromMicros(static_cast<double>(report.intake_age_us()));
   DropCounted(worker, now - absl::Seconds(std::max(age_s, intake_age_s)) - kReportFlight);
   w.told_idle_at_s = now_s - age_s + FromMicros(static_cast<double>(report.remaining_work_us()));
   w.hot.idle_at_s = w.told_idle_at_s;
-  for (const Dispatch& dispatch : dispatched_[worker]) w.hot.idle_at_s += dispatch.seconds;
+  for (const Dispatch& dispatch : dispatched_[worker]) w.hot.idle_at_s += dispatch.sent.seconds;
   Refresh(worker);
 }
 
@@ -148,8 +152,9 @@ void FleetLoad::DropCounted(int worker, absl::Duration before) {
 
 void FleetLoad::Uncount(Worker& w, const Dispatch& dispatch) {
   --w.sent;
-  w.sent_blocks -= dispatch.blocks;
-  w.sent_tokens -= dispatch.tokens;
+  w.sent_blocks -= dispatch.sent.blocks;
+  w.sent_tokens -= dispatch.sent.tokens;
+  w.sent_context_tokens -= dispatch.sent.context_tokens;
 }
 
 void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
@@ -163,18 +168,21 @@ void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
   Uncount(w, *found);
   dispatched.erase(found);
   w.hot.idle_at_s = std::max(w.told_idle_at_s, absl::ToDoubleSeconds(now));
-  for (const Dispatch& left : dispatched) w.hot.idle_at_s += left.seconds;
+  for (const Dispatch& left : dispatched) w.hot.idle_at_s += left.sent.seconds;
   Refresh(worker);
 }
 
-int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, int64_t tokens, double seconds,
-                              int blocks) {
+int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) {
   Worker& w = workers_[worker];
-  dispatched_[worker].push_back({++last_dispatch_, now, seconds, static_cast<int>(tokens), blocks});
+  dispatched_[worker].push_back({++last_dispatch_, now, sent});
   ++w.sent;
-  w.sent_blocks += blocks;
-  w.sent_tokens += tokens;
-  w.hot.idle_at_s = std::max(w.hot.idle_at_s, absl::ToDoubleSeconds(now)) + seconds;
+  w.sent_blocks += sent.blocks;
+  w.sent_tokens += sent.tokens;
+  w.sent_context_tokens += sent.context_tokens;
+  const double now_s = absl::ToDoubleSeconds(now);
+  w.hot.idle_at_s = std::max(w.hot.idle_at_s, now_s) + sent.seconds;
+  PromptCosts(w.role).OnDispatch(worker, now_s);
+  decode_steps_.OnDispatch(worker, now_s);
   Refresh(worker);
   return last_dispatch_;
 }
@@ -183,36 +191,14 @@ void FleetLoad::Tick(absl::Duration now) {
   for (size_t i = 0; i < workers_.size(); ++i) {
     DropCounted(static_cast<int>(i), now - kDispatchLife);
   }
-  RefreshMeans();
+  const double now_s = absl::ToDoubleSeconds(now);
+  for (CostEstimates* costs : {&prompts_on_prefill_, &prompts_on_decode_, &decode_steps_}) {
+    costs->Tick(now_s);
+  }
+  RefreshAll();
 }
 
-void FleetLoad::RefreshMeans() {
-  std::vector<double> told;
-  for (const auto role : {v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE}) {
-    told.clear();
-    for (const Worker& w : workers_) {
-      if (w.role == role && w.own_cost) told.push_back(Middling(w.hot.cost));
-    }
-    MeanCost& mean = means_[role == v1::WORKER_ROLE_DECODE ? 1 : 0];
-    mean = MeanCost();
-    if (told.empty()) continue;
-    const auto middle = told.begin() + (told.size() - 1) / 2;
-    std::nth_element(told.begin(), middle, told.end());
-    PrefillCost sum = {0, 0, 0};
-    int count = 0;
-    for (Worker& w : workers_) {
-      if (w.role != role || !w.own_cost) continue;
-      const double ratio = Middling(w.hot.cost) / *middle;
-      w.stands_out = ratio > kOfOneKind || ratio < 1 / kOfOneKind;
-      if (w.stands_out) continue;
-      sum.fixed_s += w.hot.cost.fixed_s;
-      sum.token_s += w.hot.cost.token_s;
-      sum.pair_s += w.hot.cost.pair_s;
-      ++count;
-    }
-    mean.known = true;
-    mean.cost = {sum.fixed_s / count, sum.token_s / count, sum.pair_s / count};
-  }
+void FleetLoad::RefreshAll() {
   for (size_t i = 0; i < workers_.size(); ++i) Refresh(static_cast<int>(i));
 }
 
@@ -232,16 +218,9 @@ absl::Span<const Candidate> FleetLoad::Collect(const Query& query, absl::Duratio
     c->matched_blocks = c->worker < matched_end ? matched[c->worker] : 0;
     c->queue_s = std::max(0.0, hot.idle_at_s - now_s);
     const double cached = std::min(c->matched_blocks * hot.block_tokens, most_cached);
-    c->service_s = hot.cost.Seconds(query.prompt_tokens - cached, cached);
+    c->service_s = hot.prefill_cost.Prefill(query.prompt_tokens - cached, cached);
     c->silence_s = now_s - hot.reported_at_s;
     ++c;
-  }
-  if (query.role == v1::WORKER_ROLE_DECODE) {
-    for (Candidate& d : found->candidates) {
-      const Worker& w = workers_[d.worker];
-      const int used = std::max(0, w.total_blocks - d.free_blocks);
-      d.step_s = w.step.Seconds(used * w.hot.block_tokens + query.prompt_tokens);
-    }
   }
   return found->candidates;
 }

@@ -6,15 +6,15 @@
 
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "baton/internal/v1/worker.pb.h"
 #include "baton/v1/admin.pb.h"
+#include "router/cost_estimates.h"
 #include "router/policy.h"
-#include "router/prefill_cost.h"
-#include "router/step_cost.h"
 
 namespace baton::router {
 
@@ -30,24 +30,31 @@ class FleetLoad {
     uint64_t hash = 0;  // the same in all routers
     int total_blocks = 0;
     int block_tokens = 16;
+    int max_sequences = 0;  // 0: unknown
+    std::string device;     // as on its card
   };
   void Serves(int worker, const Identity& identity);
-  // It takes none. What it told is kept.
+  // The worker gets no new requests. Its last report is kept.
   void Rests(int worker);
-  // It has been silent for a while: it takes work only of those who ask for such.
+  // The worker is suspect: only queries that ask for suspect workers find it.
   void Doubt(int worker);
   // As if it had never been.
   void Forget(int worker);
 
   // Numbers that no worker can mean are taken as none.
   void OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now);
-  // This router has sent something there: prompt tokens to compute in that time (a decode worker
-  // that only receives them: none), and blocks that it will fill. Counts until a report can contain
-  // it, or it is done. Returns its number, 1 or more.
-  int64_t OnDispatch(int worker, absl::Duration now, int64_t tokens, double seconds, int blocks);
+  // What this router has sent to a worker.
+  struct Sent {
+    int64_t tokens = 0;          // of the prompt, to compute there
+    double seconds = 0;          // that this takes; a decode worker that receives the KV: none
+    int blocks = 0;              // that it will fill
+    int64_t context_tokens = 0;  // decode workers: of the prompt
+  };
+  // Counts until a report can contain it, or it is done. Returns its number, 1 or more.
+  int64_t OnDispatch(int worker, absl::Duration now, const Sent& sent);
   // The work of that dispatch is done, or has failed: what a report can't tell before it comes.
   void OnDone(int worker, int64_t dispatch, absl::Duration now);
-  // From time to time: brings the fleet's mean costs up to date.
+  // Several times a second: brings the estimates of costs up to date.
   void Tick(absl::Duration now);
 
   struct Query {
@@ -65,9 +72,7 @@ class FleetLoad {
   struct Dispatch {
     int64_t number;
     absl::Duration at;
-    double seconds;
-    int tokens;
-    int blocks;
+    Sent sent;
   };
   // What Collect reads of each worker, and nothing else: a decision is a pass over a few cache
   // lines' worth of each group.
@@ -75,10 +80,7 @@ class FleetLoad {
     double idle_at_s = 0;  // when the work known of will be done
     double reported_at_s = 0;
     double block_tokens = 16;
-    // Of a candidate: its role's, or its own if it stands out. What workers of one kind tell of
-    // themselves differs by chance, and the one that seems quickest would get all that is new, the
-    // one that seems slowest nothing, not even the work that would show it to be as quick.
-    PrefillCost cost;
+    LinearCost prefill_cost;  // as estimated
   };
   // Those that may be chosen together, in order of their numbers. Candidates stay here from one
   // decision to the next; only what depends on the prompt and the time is written anew.
@@ -93,51 +95,47 @@ class FleetLoad {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     bool serves = false;
     bool doubted = false;
-    bool own_cost = false;    // it has told one
-    bool stands_out = false;  // and it is another than that of its role
     uint64_t model_fingerprint = 0;
     uint64_t identity = 0;
     int running = 0;
     int queued = 0;
     int free_blocks = 0;
     int total_blocks = 0;
+    int max_sequences = 0;
     int64_t queued_tokens = 0;
+    int64_t context_tokens = 0;
     Hot hot;
-    StepCost step;
-    int64_t told_step_us = 0;  // last
-    int64_t told_context_tokens = 0;
     double told_idle_at_s = 0;  // by the last report alone
     // Of `dispatched`.
     int sent = 0;
     int sent_blocks = 0;
     int64_t sent_tokens = 0;
+    int64_t sent_context_tokens = 0;
     // Where it stands among the candidates; -1: nowhere.
     int group = -1;
     int place = -1;
   };
-  // Of a role: the mean of those near the middle one.
-  struct MeanCost {
-    PrefillCost cost;
-    bool known = false;
-  };
 
-  const MeanCost& MeanOf(v1::WorkerRole role) const {
-    return means_[role == v1::WORKER_ROLE_DECODE ? 1 : 0];
+  CostEstimates& PromptCosts(v1::WorkerRole role) {
+    return role == v1::WORKER_ROLE_DECODE ? prompts_on_decode_ : prompts_on_prefill_;
   }
-  void RefreshMeans();
   void DropCounted(int worker, absl::Duration before);
   void Uncount(Worker& w, const Dispatch& dispatch);
   // After a change of who takes work, when it next matters: all groups anew.
   void Regroup();
   // After a change of numbers: the worker's candidate.
   void Refresh(int worker);
+  void RefreshAll();
 
   std::vector<Worker> workers_;
   std::vector<std::deque<Dispatch>> dispatched_;
   std::vector<Group> groups_;
   bool regroup_ = false;
   int64_t last_dispatch_ = 0;
-  MeanCost means_[2];  // prefill, decode
+  // Of prompts, on prefill workers and on decode workers: the one role says nothing of the other.
+  CostEstimates prompts_on_prefill_{kDefaultPrefillCost};
+  CostEstimates prompts_on_decode_{kDefaultPrefillCost};
+  CostEstimates decode_steps_{kDefaultDecodeCost};
 };
 
 }  // namespace baton::router

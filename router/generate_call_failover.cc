@@ -44,6 +44,7 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   wanted.model_fingerprint = request.model_fingerprint();
   wanted.keys = prepared_.keys;
   wanted.prompt_tokens = request.tokens_size();
+  wanted.max_answer_tokens = request.max_tokens();
   wanted.avoid = attempt.past.avoid;
   wanted.avoided_prefill_may_do = attempt.past.refusals > 0;
   wanted.warm_prefill = attempt.past.warm_prefill;

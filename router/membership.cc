@@ -72,8 +72,9 @@ absl::Status Membership::OnEvent(int worker, const worker_pb::WatchResponse& eve
     } else if (event.has_delta()) {
       BATON_RETURN_IF_ERROR(BeginDelta(worker, event.delta()));
     } else {
-      if (event.has_load()) fleet_.OnReport(worker, w.load = event.load(), w.last_event);
+      if (event.has_load()) w.load = event.load();
       if (w.snapshot_done) SetServingState(worker);
+      if (event.has_load()) fleet_.OnReport(worker, w.load, w.last_event);
       return absl::OkStatus();
     }
   }
@@ -276,7 +277,8 @@ void Membership::SetState(int worker, v1::WorkerState state, std::string detail)
   ++state_version_;
   if (state == v1::WORKER_STATE_READY) {
     fleet_.Serves(worker, {w.role, w.card->model_fingerprint(), kv::RootPrefixKey(0, w.address, ""),
-                           w.card->total_blocks(), w.card->kv_layout().block_tokens()});
+                           w.card->total_blocks(), w.card->kv_layout().block_tokens(),
+                           w.card->max_num_seqs(), w.card->device()});
   } else if (state == v1::WORKER_STATE_SUSPECT) {
     fleet_.Doubt(worker);
   } else {

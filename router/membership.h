@@ -98,6 +98,7 @@ struct RouteRequest {
   uint64_t model_fingerprint = 0;
   absl::Span<const kv::PrefixKey> keys;
   int prompt_tokens = 0;
+  int64_t max_answer_tokens = 0;  // still to generate, at the most; 0: no bound
   // Workers of failed attempts. A decode worker of them is used again only where there is no other.
   std::vector<int> avoid;
   // What to do where all prefill workers are avoided: use one nevertheless, as it was only busy, or

@@ -151,7 +151,12 @@ RouteQuery Membership::QueryOf(const RouteRequest& request, int decode_worker) c
   query.block_transfer_s =
       measured ? BlockBytes(layout) * transfer_seconds_.value() / transfer_bytes_.value()
                : BlockBytes(layout) / options_.kv_bytes_per_second;
-  query.answer_tokens = answer_tokens_.empty() ? kAnswerTokens : answer_tokens_.value();
+  query.mean_answer_tokens = answer_tokens_.empty() ? kAnswerTokens : answer_tokens_.value();
+  query.answer_tokens = query.mean_answer_tokens;
+  if (request.max_answer_tokens > 0) {
+    query.answer_tokens =
+        std::min(query.answer_tokens, static_cast<double>(request.max_answer_tokens));
+  }
   return query;
 }
 
@@ -221,12 +226,14 @@ int64_t Membership::NoteDispatch(const RouteQuery& query, const Pair& pair) {
   const int received = std::max(0, query.prompt_blocks - pair.decode.matched_blocks);
   health_.OnChosen(pair.prefill ? pair.prefill->worker : kNoWorker, pair.decode.worker);
   if (!pair.prefill) {
-    return fleet_.OnDispatch(pair.decode.worker, now, tokens, pair.decode.service_s, received);
+    return fleet_.OnDispatch(pair.decode.worker, now,
+                             {tokens, pair.decode.service_s, received, query.prompt_tokens});
   }
   policy_.OnSent(*pair.prefill);
   const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
-  fleet_.OnDispatch(pair.decode.worker, now, 1, 0, received);
-  return fleet_.OnDispatch(pair.prefill->worker, now, tokens, pair.prefill->service_s, computed);
+  fleet_.OnDispatch(pair.decode.worker, now, {1, 0, received, query.prompt_tokens});
+  return fleet_.OnDispatch(pair.prefill->worker, now,
+                           {tokens, pair.prefill->service_s, computed, 0});
 }
 
 void Membership::OnFirstToken(const Route& route) {

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "router/decode_price.h"
 #include "router/membership.h"
 
 namespace baton::router {
@@ -29,9 +30,10 @@ std::shared_ptr<Decision> Membership::Explain(const RouteQuery& query, const Rou
   const auto tell = [&](absl::Span<const Candidate> candidates, int chosen, bool computes) {
     mutex_.AssertHeld();
     const auto cost = [&](const Candidate& c) {
-      if (computes) return pair.pricing.Cost(c);
-      return (query.prompt_blocks - c.matched_blocks) * query.block_transfer_s +
-             query.answer_tokens * c.step_s;
+      if (workers_[c.worker].role == v1::WORKER_ROLE_DECODE) {
+        return PriceDecode(query, c, /*alone=*/computes).total();
+      }
+      return pair.pricing.Cost(c);
     };
     // The cheapest by cost; the chosen one is told whatever it costs, in its place.
     std::vector<std::pair<double, int>> told;
@@ -59,7 +61,8 @@ std::shared_ptr<Decision> Membership::Explain(const RouteQuery& query, const Rou
       telling.address = workers_[c.worker].address;
       telling.cached_tokens = cached(c);
       telling.queue_seconds = c.queue_s;
-      telling.service_seconds = computes ? c.service_s : c.step_s;
+      telling.service_seconds =
+          computes ? c.service_s : DecodeStepSeconds(c, 1, query.prompt_tokens);
       telling.cost = cost(c);
       if (!computes && c.free_blocks < query.prompt_blocks - c.matched_blocks) {
         telling.excluded = "no room";

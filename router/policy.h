@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/kv/prefix_key.h"
+#include "router/linear_cost.h"
 
 namespace baton::router {
 
@@ -22,13 +23,16 @@ struct Candidate {
   int64_t queued_tokens = 0;
   int free_blocks = 0;  // can be below 0: dispatched for more than there is
   int total_blocks = 0;
-  // By the worker's own cost of prefill if it stands out of its role, by the role's otherwise.
+  // By the estimated cost of prefill there; see cost_estimates.h.
   double queue_s = 0;       // Q: until the prompts before this one are computed
   double service_s = 0;     // T: to compute what is not cached of this one
-  bool cost_known = false;  // some worker of its role has told its cost: queue_s and service_s hold
-  double step_s = 0;        // decode workers: per token, once this request is in the batch
-  double silence_s = 0;     // since its last report
-  uint64_t identity = 0;    // the same in all routers
+  bool cost_known = false;  // some worker has reported its cost: queue_s and service_s hold
+  // Decode workers.
+  LinearCost step = kDefaultDecodeCost;  // as estimated
+  int64_t context_tokens = 0;  // of the sequences that have blocks, and of those just sent there
+  int max_sequences = 0;       // places in the batch; 0: unknown
+  double silence_s = 0;        // since its last report
+  uint64_t identity = 0;       // the same in all routers
 };
 
 struct RouteQuery {
@@ -37,8 +41,9 @@ struct RouteQuery {
   int prompt_blocks = 0;  // that the prompt will take, the partial last one included
   int block_tokens = 16;
   absl::Span<const kv::PrefixKey> keys = {};
-  double block_transfer_s = 0;  // to bring the KV of one block from a prefill to a decode worker
-  double answer_tokens = 0;     // expected
+  double block_transfer_s = 0;    // to bring the KV of one block from a prefill to a decode worker
+  double answer_tokens = 0;       // expected of this request
+  double mean_answer_tokens = 0;  // of all requests
 };
 
 // What a second of computing costs beyond that second, for one prompt. Nothing, where a policy says

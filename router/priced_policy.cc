@@ -7,6 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "router/decode_price.h"
+
 namespace baton::router {
 namespace {
 
@@ -140,20 +142,12 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
   return best;
 }
 
-// Room first. Then what the answer will take: the KV still to be brought or computed, the queue,
-// and all its tokens at the pace of the batch that it joins. `alone`: the worker computes the
-// prompt itself.
+// Room first, then the lowest price. Equal prices are taken in turn.
 int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode,
                                bool alone) {
   const auto rank = [&](const Candidate& c) {
-    const int missing = query.prompt_blocks - c.matched_blocks;
-    const bool full = c.free_blocks < missing;
-    const double prompt = alone ? c.queue_s + c.service_s : missing * query.block_transfer_s;
-    const double answer = query.answer_tokens * c.step_s;
-    // Those that wait enter as others finish: one every answer's length over the batch. Those just
-    // sent there have room, or it would be full.
-    const double wait = (c.queued - c.sent) * answer / std::max(1, c.running);
-    return std::make_tuple(full, prompt + answer + wait, c.running + c.queued, -c.free_blocks);
+    const DecodePrice price = PriceDecode(query, c, alone);
+    return std::make_tuple(price.full, price.total(), c.running + c.queued, -c.free_blocks);
   };
   const uint64_t turn = turn_++;
   int best = 0, equals = 1;
@@ -177,6 +171,7 @@ int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
   if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return -1;
   const int missing = query.prompt_blocks - partner.matched_blocks;
   const double elsewhere = pricing.Cost(prefill) + missing * query.block_transfer_s;
+  const double partner_step_s = DecodeStepSeconds(partner, 1, query.prompt_tokens);
   int best = -1;
   double lowest = elsewhere;
   for (int i = 0; i < static_cast<int>(decode.size()); ++i) {
@@ -184,8 +179,9 @@ int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
     const int tail = query.prompt_tokens - c.matched_blocks * query.block_tokens;
     if (!c.cost_known || tail > options_.max_local_prefill_tokens) continue;
     if (c.queued > c.sent || c.free_blocks < query.prompt_blocks - c.matched_blocks) continue;
-    const double here = c.queue_s + c.service_s * (1 + c.running) +
-                        query.answer_tokens * std::max(0.0, c.step_s - partner.step_s);
+    const double slower_s = DecodeStepSeconds(c, 1, query.prompt_tokens) - partner_step_s;
+    const double here =
+        c.queue_s + c.service_s * (1 + c.running) + query.answer_tokens * std::max(0.0, slower_s);
     if (here < lowest) best = i, lowest = here;
   }
   return best;

@@ -215,6 +215,9 @@ class Backend {
 
   // One line for people: device, instruction set, threads, compute type.
   virtual std::string Description() const = 0;
+  // Equal for backends whose steps should take equally long: Description without what only says how
+  // much fits.
+  virtual std::string Kind() const { return Description(); }
   // What matrix products take as input; packed weights and, by default, the KV pool have it too.
   virtual DType activation_dtype() const = 0;
 

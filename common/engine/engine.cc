@@ -48,6 +48,7 @@ class ModelEngine final : public Engine {
     const std::string device = backend_->Description();
     return has_arena_ ? absl::StrCat(device, "; ", plan_.ToString()) : device;
   }
+  std::string DeviceKind() const override { return backend_->Kind(); }
 
  private:
   // A row whose logits are wanted.

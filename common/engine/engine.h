@@ -86,6 +86,8 @@ class Engine {
   virtual void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) = 0;
   // One line for people: device, instruction set or chip, types; what fits, where that is bounded.
   virtual std::string Description() const = 0;
+  // As Backend::Kind.
+  virtual std::string DeviceKind() const { return Description(); }
 
   const model::ModelConfig& config() const { return config_; }
   const kv::KvLayout& kv_layout() const { return layout_; }

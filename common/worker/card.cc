@@ -39,6 +39,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   card.set_total_blocks(engine.kv_pool().block_count);
   card.set_max_num_batched_tokens(engine.max_num_batched_tokens());
   card.set_prefix_caching(options.enable_prefix_caching);
+  card.set_device(engine.DeviceKind());
   const model::ModelConfig& config = engine.config();
   card.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
   auto* defaults = card.mutable_generation_defaults();

@@ -180,8 +180,8 @@ bool WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
   report->set_draining(load.draining);
   report->set_remaining_work_us(absl::ToInt64Microseconds(load.remaining_work));
   if (load.prefill_cost) *report->mutable_prefill_cost() = *load.prefill_cost;
-  report->set_decode_step_us(absl::ToInt64Microseconds(load.decode_step));
-  report->set_decode_context_tokens(load.decode_context_tokens);
+  if (load.decode_cost) *report->mutable_decode_cost() = *load.decode_cost;
+  report->set_context_tokens(load.context_tokens);
   const absl::Duration now = clock_.SinceStart();
   report->set_age_us(absl::ToInt64Microseconds(now - load.read_at));
   report->set_intake_age_us(absl::ToInt64Microseconds(now - load.taken_in_at));

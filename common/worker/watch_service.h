@@ -27,9 +27,9 @@ struct WorkerLoad {
   // Until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.
   absl::Duration remaining_work;
   std::optional<internal::v1::PrefillCost> prefill_cost;  // once it is known
-  // Decode workers: of steps that compute no prompt, averages; 0 before the first.
-  absl::Duration decode_step;
-  int64_t decode_context_tokens = 0;
+  // Decode workers.
+  std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
+  int64_t context_tokens = 0;                           // of sequences that have blocks
   kv::BlockCounts counts;
   // By the service's clock: when requests were last taken in, and when these numbers were read.
   absl::Duration taken_in_at;

@@ -16,52 +16,61 @@ class StepTimesTest : public ::testing::Test {
     sequence->state = state;
     return sequence.get();
   }
-  worker::WorkerLoad Tell() {
+  worker::WorkerLoad Report() {
     std::vector<Sequence*> all;
     for (const auto& sequence : sequences_) all.push_back(sequence.get());
     worker::WorkerLoad load;
-    times_.Tell(all, 1000, &load);
+    times_.Report(all, 1000, now_, &load);
     return load;
   }
+  void Took(const std::vector<Chunk>& chunks, absl::Duration took) {
+    now_ += took;
+    times_.Took(chunks, took, now_);
+  }
   std::vector<std::unique_ptr<Sequence>> sequences_;
-  StepTimes times_;
+  absl::Duration now_ = absl::Seconds(1);
+  StepTimes times_{{1000, 100, 1}};
 };
 
-TEST_F(StepTimesTest, DecodeStepsAreToldWithTheContextTheyRead) {
-  EXPECT_EQ(Tell().decode_step, absl::ZeroDuration());
+TEST_F(StepTimesTest, DecodeStepsAreReportedByTheirSequencesAndContext) {
+  EXPECT_FALSE(Report().decode_cost.has_value());
   for (int i = 0; i < 50; ++i) {
-    times_.Took({{nullptr, 100, 101}, {nullptr, 300, 301}}, absl::Milliseconds(8));
+    Took({{nullptr, 100, 101}, {nullptr, 300, 301}}, absl::Milliseconds(8));
   }
-  EXPECT_NEAR(absl::ToDoubleMilliseconds(Tell().decode_step), 8, 1e-6);
-  EXPECT_EQ(Tell().decode_context_tokens, 400);
-  EXPECT_FALSE(Tell().prefill_cost.has_value());
-  // A prompt's chunk in the step makes it tell of neither.
-  times_.Took({{nullptr, 100, 101}, {nullptr, 0, 500}}, absl::Seconds(1));
-  EXPECT_NEAR(absl::ToDoubleMilliseconds(Tell().decode_step), 8, 1e-6);
-  EXPECT_FALSE(Tell().prefill_cost.has_value());
+  const worker::WorkerLoad load = Report();
+  ASSERT_TRUE(load.decode_cost.has_value());
+  const auto& cost = *load.decode_cost;
+  EXPECT_NEAR(cost.fixed_us() + 2 * cost.sequence_us() + 400 * cost.context_token_us(), 8000, 10);
+  EXPECT_NEAR(cost.measured().sequences(), 2 * cost.measured().steps(), 1e-6);
+  EXPECT_NEAR(cost.measured().context_tokens(), 400 * cost.measured().steps(), 1e-6);
+  EXPECT_NEAR(cost.measured().seconds(), 8e-3 * cost.measured().steps(), 1e-6);
+  EXPECT_FALSE(load.prefill_cost.has_value());
+  // A prompt's chunk in the step makes it count for neither.
+  Took({{nullptr, 100, 101}, {nullptr, 0, 500}}, absl::Seconds(1));
+  EXPECT_LT(Report().decode_cost->measured().seconds(), cost.measured().seconds());
+  EXPECT_FALSE(Report().prefill_cost.has_value());
 }
 
-TEST_F(StepTimesTest, AStallIsForgivenAndASlowWorkerIsNot) {
-  const auto step = [this](absl::Duration took) { times_.Took({{nullptr, 100, 101}}, took); };
-  for (int i = 0; i < 20; ++i) step(absl::Milliseconds(8));
-  step(absl::Seconds(30));
-  EXPECT_NEAR(absl::ToDoubleMilliseconds(Tell().decode_step), 8, 1e-6);
-  for (int i = 0; i < 60; ++i) step(absl::Milliseconds(80));
-  EXPECT_NEAR(absl::ToDoubleMilliseconds(Tell().decode_step), 80, 1);
+TEST_F(StepTimesTest, ContextIsOfTheSequencesThatHaveBlocks) {
+  Make(101, 100, Sequence::State::kRunning, "p:1");
+  Make(400, 0, Sequence::State::kReceiving, "p:1");
+  Make(1000, 0, Sequence::State::kWaiting, "p:1");
+  Make(1000, 0, Sequence::State::kEvicted, "p:1");
+  EXPECT_EQ(Report().context_tokens, 501);
 }
 
 TEST_F(StepTimesTest, WhatIsLeftIsOfThePromptsComputedHere) {
   for (int i = 1; i <= 200; ++i) {
-    times_.Took({{nullptr, 0, 10 * (i % 50 + 1)}}, absl::Milliseconds(5 + 10 * (i % 50 + 1)));
+    Took({{nullptr, 0, 10 * (i % 50 + 1)}}, absl::Milliseconds(5 + 10 * (i % 50 + 1)));
   }
-  ASSERT_TRUE(Tell().prefill_cost.has_value());
-  EXPECT_EQ(Tell().remaining_work, absl::ZeroDuration());
+  ASSERT_TRUE(Report().prefill_cost.has_value());
+  EXPECT_EQ(Report().remaining_work, absl::ZeroDuration());
   Make(101, 100, Sequence::State::kRunning, "p:1");  // decodes
   Make(400, 0, Sequence::State::kReceiving, "p:1");  // computed elsewhere
-  EXPECT_EQ(Tell().remaining_work, absl::ZeroDuration());
+  EXPECT_EQ(Report().remaining_work, absl::ZeroDuration());
   Make(300, 200, Sequence::State::kRunning, "p:1");  // its tail is computed here
   Make(200, 0, Sequence::State::kWaiting, "");
-  EXPECT_NEAR(absl::ToDoubleMilliseconds(Tell().remaining_work), 305, 30);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(Report().remaining_work), 305, 30);
 }
 
 }  // namespace

@@ -14,8 +14,9 @@ class FleetLoadTest : public ::testing::Test {
  protected:
   FleetLoadTest() {
     fleet_.Grow(3);
-    for (int i : {kPrefill, kOther}) fleet_.Serves(i, {v1::WORKER_ROLE_PREFILL, 7, 1, 100, 16});
-    fleet_.Serves(kDecode, {v1::WORKER_ROLE_DECODE, 7, 2, 100, 16});
+    for (int i : {kPrefill, kOther})
+      fleet_.Serves(i, {v1::WORKER_ROLE_PREFILL, 7, 1, 100, 16, 0, "cpu"});
+    fleet_.Serves(kDecode, {v1::WORKER_ROLE_DECODE, 7, 2, 100, 16, 64, "cpu"});
   }
   internal::v1::LoadReport Report(double remaining_s) {
     internal::v1::LoadReport report;
@@ -56,7 +57,7 @@ TEST_F(FleetLoadTest, OnlyThoseThatServeTheModelInTheRoleAreCandidates) {
   EXPECT_EQ(Collect(v1::WORKER_ROLE_PREFILL).size(), 2u);
   fleet_.Rests(kPrefill);
   EXPECT_EQ(Collect(v1::WORKER_ROLE_PREFILL).size(), 1u);
-  fleet_.Serves(kOther, {v1::WORKER_ROLE_PREFILL, 8, 1, 100, 16});
+  fleet_.Serves(kOther, {v1::WORKER_ROLE_PREFILL, 8, 1, 100, 16, 0, "cpu"});
   EXPECT_TRUE(Collect(v1::WORKER_ROLE_PREFILL).empty());
   EXPECT_EQ(Collect(v1::WORKER_ROLE_DECODE).size(), 1u);
   fleet_.Forget(kDecode);
@@ -76,7 +77,7 @@ TEST_F(FleetLoadTest, TheQueueIsWhatWasReportedLessTheTimeSinceThen) {
 TEST_F(FleetLoadTest, OwnDispatchesCountUntilAReportCanContainThem) {
   fleet_.OnReport(kPrefill, Report(1), now_);
   now_ += absl::Milliseconds(400);
-  fleet_.OnDispatch(kPrefill, now_, 48, 0.5, 4);
+  fleet_.OnDispatch(kPrefill, now_, {48, 0.5, 4, 0});
   EXPECT_NEAR(Of(kPrefill).queue_s, 0.6 + 0.5, 1e-9);
   EXPECT_EQ(Of(kPrefill).queued, 1);
   EXPECT_EQ(Of(kPrefill).queued_tokens, 48);
@@ -94,16 +95,16 @@ TEST_F(FleetLoadTest, OwnDispatchesCountUntilAReportCanContainThem) {
 
 TEST_F(FleetLoadTest, ADispatchThatIsNeverReportedIsForgotten) {
   fleet_.OnReport(kDecode, Report(0), now_);
-  fleet_.OnDispatch(kDecode, now_, 1, 0, 10);
+  fleet_.OnDispatch(kDecode, now_, {1, 0, 10, 0});
   EXPECT_EQ(Of(kDecode).free_blocks, 40);
   now_ += absl::Seconds(6);
   fleet_.Tick(now_);
   EXPECT_EQ(Of(kDecode).free_blocks, 50);
 }
 
-TEST_F(FleetLoadTest, TheCostIsTheWorkersOwnOrElseItsRolesMean) {
+TEST_F(FleetLoadTest, WhatTheFirstWorkerReportsHoldsForItsEquals) {
   EXPECT_FALSE(Of(kPrefill).cost_known);
-  EXPECT_NEAR(Of(kPrefill).service_s, PrefillCost().Seconds(64, 0), 1e-9);
+  EXPECT_NEAR(Of(kPrefill).service_s, kDefaultPrefillCost.Prefill(64, 0), 1e-9);
   ToldCost(kPrefill, 100);
   // 64 tokens at 100 µs, 64 · 32 pairs at 0.5 µs.
   EXPECT_NEAR(Of(kPrefill).service_s, 1e-3 + 6.4e-3 + 64 * 32 * 0.5e-6, 1e-9);
@@ -112,27 +113,6 @@ TEST_F(FleetLoadTest, TheCostIsTheWorkersOwnOrElseItsRolesMean) {
   EXPECT_NEAR(Of(kPrefill, {4}).service_s, 1e-3 + 1e-4 + 63.5 * 0.5e-6, 1e-9);
   EXPECT_TRUE(Of(kOther).cost_known);
   EXPECT_NEAR(Of(kOther).service_s, Of(kPrefill).service_s, 1e-9);
-  EXPECT_FALSE(Of(kDecode).cost_known) << "of another role";
-  ToldCost(kOther, 300);
-  EXPECT_NEAR(Of(kOther).service_s - Of(kPrefill).service_s, 64 * 200e-6, 1e-9);
-}
-
-// Or the one that seems quickest would get all that is new, and the slowest never the work that
-// would show otherwise.
-TEST_F(FleetLoadTest, WorkersOfOneKindCostTheSame) {
-  ToldCost(kPrefill, 100);
-  ToldCost(kOther, 140);
-  fleet_.Tick(now_);
-  EXPECT_DOUBLE_EQ(Of(kOther).service_s, Of(kPrefill).service_s);
-  EXPECT_NEAR(Of(kOther).service_s, 1e-3 + 64 * 120e-6 + 64 * 32 * 0.5e-6, 1e-9);
-  // Another machine, and then the same again.
-  ToldCost(kOther, 500);
-  fleet_.Tick(now_);
-  EXPECT_NEAR(Of(kPrefill).service_s, 1e-3 + 64 * 100e-6 + 64 * 32 * 0.5e-6, 1e-9);
-  EXPECT_NEAR(Of(kOther).service_s, 1e-3 + 64 * 500e-6 + 64 * 32 * 0.5e-6, 1e-9);
-  ToldCost(kOther, 100);
-  fleet_.Tick(now_);
-  EXPECT_DOUBLE_EQ(Of(kOther).service_s, Of(kPrefill).service_s);
 }
 
 // What is done counts no longer, whether or not a report has come since: with prompts that take
@@ -140,8 +120,8 @@ TEST_F(FleetLoadTest, WorkersOfOneKindCostTheSame) {
 // all it has done lately.
 TEST_F(FleetLoadTest, WhatIsDoneIsNoLongerWaitedFor) {
   fleet_.OnReport(kPrefill, Report(0), now_);
-  const int64_t first = fleet_.OnDispatch(kPrefill, now_, 10, 0.3, 1);
-  const int64_t second = fleet_.OnDispatch(kPrefill, now_, 10, 0.2, 1);
+  const int64_t first = fleet_.OnDispatch(kPrefill, now_, {10, 0.3, 1, 0});
+  const int64_t second = fleet_.OnDispatch(kPrefill, now_, {10, 0.2, 1, 0});
   EXPECT_NE(first, second);
   now_ += absl::Milliseconds(100);
   fleet_.OnDone(kPrefill, first, now_);
@@ -152,7 +132,7 @@ TEST_F(FleetLoadTest, WhatIsDoneIsNoLongerWaitedFor) {
   fleet_.OnDone(kPrefill, second, now_);
   EXPECT_EQ(Of(kPrefill).queue_s, 0);
   // One that a report has counted is the report's to end.
-  const int64_t third = fleet_.OnDispatch(kPrefill, now_, 10, 0.3, 1);
+  const int64_t third = fleet_.OnDispatch(kPrefill, now_, {10, 0.3, 1, 0});
   now_ += absl::Milliseconds(60);
   fleet_.OnReport(kPrefill, Report(0.24), now_);
   fleet_.OnDone(kPrefill, third, now_);
@@ -164,7 +144,7 @@ TEST_F(FleetLoadTest, WhatIsDoneIsNoLongerWaitedFor) {
 // A worker hears of nothing new during a step, and repeats what it said before.
 TEST_F(FleetLoadTest, AReportCountsFromWhenItsNumbersWere) {
   now_ += absl::Seconds(1);
-  fleet_.OnDispatch(kPrefill, now_ - absl::Milliseconds(400), 64, 0.3, 1);
+  fleet_.OnDispatch(kPrefill, now_ - absl::Milliseconds(400), {64, 0.3, 1, 0});
   internal::v1::LoadReport report = Report(0.5);
   report.set_age_us(200'000);
   report.set_intake_age_us(600'000);
@@ -176,16 +156,6 @@ TEST_F(FleetLoadTest, AReportCountsFromWhenItsNumbersWere) {
   fleet_.OnReport(kPrefill, report, now_);
   EXPECT_EQ(Of(kPrefill).queued, 0);
   EXPECT_NEAR(Of(kPrefill).queue_s, 0.5, 1e-9);
-}
-
-TEST_F(FleetLoadTest, WhatIsSaidAgainIsNoNews) {
-  internal::v1::LoadReport report = Report(0);
-  report.set_decode_context_tokens(100);
-  report.set_decode_step_us(10'000);
-  fleet_.OnReport(kDecode, report, now_);
-  report.set_decode_step_us(30'000);
-  for (int i = 0; i < 1000; ++i) fleet_.OnReport(kDecode, report, now_);
-  EXPECT_NEAR(Of(kDecode).step_s, 20e-3, 2e-3);
 }
 
 TEST_F(FleetLoadTest, NonsenseFromAWorkerIsTakenAsNothing) {
@@ -203,7 +173,7 @@ TEST_F(FleetLoadTest, NonsenseFromAWorkerIsTakenAsNothing) {
   EXPECT_EQ(c.queue_s, 0);
   EXPECT_EQ(c.running + c.queued + c.queued_tokens + c.free_blocks, 0);
   EXPECT_FALSE(c.cost_known);
-  EXPECT_NEAR(c.service_s, PrefillCost().Seconds(64, 0), 1e-9);
+  EXPECT_NEAR(c.service_s, kDefaultPrefillCost.Prefill(64, 0), 1e-9);
   report.set_remaining_work_us(std::numeric_limits<int64_t>::max());
   report.set_age_us(-7);
   report.set_intake_age_us(std::numeric_limits<int64_t>::max());
@@ -213,41 +183,39 @@ TEST_F(FleetLoadTest, NonsenseFromAWorkerIsTakenAsNothing) {
   report.mutable_prefill_cost()->set_token_us(1e300);
   fleet_.OnReport(kPrefill, report, now_);
   EXPECT_LE(Of(kPrefill).queue_s, 86'400);
-  fleet_.OnDispatch(kPrefill, now_, 10, 0, 1);
+  fleet_.OnDispatch(kPrefill, now_, {10, 0, 1, 0});
   EXPECT_GT(1 + Of(kPrefill).running + Of(kPrefill).queued, 0);
   EXPECT_GT(Of(kPrefill).queued_tokens, 0);
 }
 
-TEST_F(FleetLoadTest, AStepIsProjectedFromTheContextInUse) {
-  const double unknown = Of(kDecode).step_s;
-  EXPECT_GT(unknown, 0);
-  // 10 ms and 1 µs a token of context.
-  for (int i = 0; i < 50; ++i) {
-    internal::v1::LoadReport report;
-    report.set_free_blocks(100 - i);
-    report.set_decode_context_tokens(16 * i);
-    report.set_decode_step_us(10'000 + 16 * i);
-    fleet_.OnReport(kDecode, report, now_);
-  }
-  // 49 blocks are in use, and the prompt's 64 tokens come.
-  EXPECT_NEAR(Of(kDecode).step_s, 10e-3 + (49 * 16 + 64) * 1e-6, 1e-5);
-  fleet_.OnDispatch(kDecode, now_, 1, 0, 40);
-  EXPECT_NEAR(Of(kDecode).step_s, 10e-3 + (89 * 16 + 64) * 1e-6, 1e-5);
+TEST_F(FleetLoadTest, WhatWasSentCountsAmongTheContextBeforeAnyReport) {
+  internal::v1::LoadReport report = Report(0);
+  report.set_running(3);
+  report.set_context_tokens(500);
+  fleet_.OnReport(kDecode, report, now_);
+  now_ += absl::Milliseconds(200);
+  EXPECT_EQ(Of(kDecode).context_tokens, 500);
+  const int64_t sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
+  EXPECT_EQ(Of(kDecode).context_tokens, 564);
+  EXPECT_EQ(Of(kDecode).running + Of(kDecode).queued, 4);
+  fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 60});
+  fleet_.OnDone(kDecode, sent, now_);
+  EXPECT_EQ(Of(kDecode).context_tokens, 560);
+  // A report that can contain it takes its place.
+  now_ += absl::Milliseconds(100);
+  report.set_context_tokens(570);
+  fleet_.OnReport(kDecode, report, now_);
+  EXPECT_EQ(Of(kDecode).context_tokens, 570);
 }
 
-TEST(StepCostTest, StepsOfOneContextGiveASlopeThatIsSane) {
-  StepCost cost;
-  for (int i = 0; i < 100; ++i) cost.Add(1000, 0.02);
-  EXPECT_NEAR(cost.Seconds(1000), 0.02, 1e-6);
-  EXPECT_GT(cost.Seconds(100'000), 0.02);
-  EXPECT_LT(cost.Seconds(100'000), 2);
-  EXPECT_GT(cost.Seconds(0), 0.01);
-}
-
-TEST(StepCostTest, NeverNegativeWhateverIsTold) {
-  StepCost cost;
-  for (int i = 0; i < 100; ++i) cost.Add(1000.0 * (i % 10), 0.02 - 0.002 * (i % 10));
-  for (double context : {0.0, 1e3, 1e9}) EXPECT_GE(cost.Seconds(context), 0);
+TEST_F(FleetLoadTest, DecodeStepsAreEstimatedFromReports) {
+  EXPECT_EQ(Of(kDecode).step.fixed_s, kDefaultDecodeCost.fixed_s);
+  internal::v1::LoadReport report = Report(0);
+  report.mutable_decode_cost()->set_fixed_us(2000);
+  report.mutable_decode_cost()->set_sequence_us(300);
+  report.mutable_decode_cost()->set_context_token_us(0.5);
+  fleet_.OnReport(kDecode, report, now_);
+  EXPECT_NEAR(Of(kDecode).step.DecodeStep(4, 1000), 2e-3 + 1.2e-3 + 0.5e-3, 1e-9);
 }
 
 }  // namespace

@@ -191,10 +191,10 @@ TEST_F(MembershipChooseTest, WhatTransfersTakeIsLearned) {
   for (int worker : {kDecode0, kDecode1}) {
     internal::v1::WatchResponse event;
     event.mutable_load()->set_free_blocks(1000);
-    event.mutable_load()->set_decode_step_us(worker == kDecode0 ? 10'000 : 9'900);
+    event.mutable_load()->set_running(worker == kDecode0 ? 2 : 0);
     Tell(worker, event);
   }
-  // Three blocks of 128 KiB at 1 GB/s are less than an answer's tokens at 0.1 ms.
+  // Three blocks of 128 KiB at 1 GB/s are less than what two sequences add to an answer's steps.
   EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode1);
   for (int i = 0; i < 10; ++i) membership_.OnAnswered(100, 1 << 20, absl::Seconds(1));
   EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode0);

@@ -28,7 +28,7 @@ Candidate Decode(int worker, int running, int free_blocks, double step_s) {
   c.running = running;
   c.free_blocks = free_blocks;
   c.total_blocks = 1000;
-  c.step_s = step_s;
+  c.step = {step_s, 0, 0};
   return c;
 }
 
@@ -41,7 +41,7 @@ RouteQuery Query(int prompt_blocks = 8) {
   query.prompt_blocks = prompt_blocks;
   query.keys = kKeys;
   query.block_transfer_s = 1e-3;
-  query.answer_tokens = 100;
+  query.answer_tokens = query.mean_answer_tokens = 100;
   return query;
 }
 
@@ -290,7 +290,7 @@ TEST(PricedPolicyTest, DecodeNeedsRoomThenTheShortestAnswer) {
   std::vector<Candidate> decode = {Decode(1, 3, 50, 0.01), Decode(2, 3, 50, 0.01005)};
   decode[1].matched_blocks = 7;
   EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 1) << "it holds the session's blocks";
-  decode[1].step_s = 0.0102;
+  decode[1].step.fixed_s = 0.0102;
   EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 0);
   // Those who wait for room there wait for whole answers.
   decode = {Decode(1, 4, 50, 0.01), Decode(2, 4, 50, 0.012)};
@@ -314,7 +314,7 @@ TEST(PricedPolicyTest, EqualDecodeWorkersTakeTurns) {
 TEST(PricedPolicyTest, ATailIsComputedWhereItIsCheaperThanToBringTheRest) {
   PricedPolicy policy;
   const std::vector<Candidate> prefill = {Prefill(0, 7, 0, 0.010)};
-  std::vector<Candidate> decode = {Decode(1, 2, 100, 0.01), Decode(2, 0, 100, 0.01)};
+  std::vector<Candidate> decode = {Decode(1, 2, 100, 0.01), Decode(2, 2, 100, 0.01)};
   decode[0].matched_blocks = 7;
   decode[0].service_s = 0.003;
   decode[0].cost_known = true;

@@ -80,7 +80,8 @@ class CudaBackend final : public Backend {
 
   absl::Status Initialize();
 
-  std::string Description() const override;
+  std::string Description() const override { return Describe(/*memory=*/true); }
+  std::string Kind() const override { return Describe(/*memory=*/false); }
   DType activation_dtype() const override { return activation_dtype_; }
   absl::Status Prepare(const StepLimits& limits) override;
   size_t WorkspaceBytes(const StepLimits& limits) const override;
@@ -156,6 +157,7 @@ class CudaBackend final : public Backend {
                   absl::Span<const int32_t> targets) override;
 
  private:
+  std::string Describe(bool memory) const;
   WorkspaceSizes SizesFor(const StepLimits& limits) const {
     return WorkspaceSizes::For(limits, activation_dtype_,
                                products_ == nullptr ? 0 : products_->WorkspaceBytes());
@@ -198,12 +200,14 @@ absl::Status CudaBackend::Initialize() {
   return absl::OkStatus();
 }
 
-std::string CudaBackend::Description() const {
+std::string CudaBackend::Describe(bool memory) const {
   const DeviceProperties& device = runtime_->properties();
+  const std::string share =
+      absl::StrCat(arena_.size_bytes() >> 20, " of ", device.total_bytes >> 20, " MiB, ");
   return absl::StrCat("cuda (", device.name, ", compute capability ",
                       device.compute_capability / 10, ".", device.compute_capability % 10, ", ",
-                      device.multiprocessors, " multiprocessors), ", arena_.size_bytes() >> 20,
-                      " of ", device.total_bytes >> 20, " MiB, ", backend::Name(activation_dtype_),
+                      device.multiprocessors, " multiprocessors), ", memory ? share : "",
+                      backend::Name(activation_dtype_),
                       products_ == nullptr ? ", deterministic" : "");
 }
 

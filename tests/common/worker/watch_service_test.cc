@@ -70,8 +70,8 @@ TEST_F(WatchServiceTest, ReportsWhatWorkTakes) {
   WorkerLoad load;
   load.remaining_work = absl::Milliseconds(1500);
   load.prefill_cost.emplace().set_token_us(125);
-  load.decode_step = absl::Microseconds(7100);
-  load.decode_context_tokens = 4096;
+  load.decode_cost.emplace().set_fixed_us(7100);
+  load.context_tokens = 4096;
   service_->Publish(load);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
@@ -82,8 +82,8 @@ TEST_F(WatchServiceTest, ReportsWhatWorkTakes) {
   } while (!response.has_load());
   EXPECT_EQ(response.load().remaining_work_us(), 1'500'000);
   EXPECT_EQ(response.load().prefill_cost().token_us(), 125);
-  EXPECT_EQ(response.load().decode_step_us(), 7100);
-  EXPECT_EQ(response.load().decode_context_tokens(), 4096);
+  EXPECT_EQ(response.load().decode_cost().fixed_us(), 7100);
+  EXPECT_EQ(response.load().context_tokens(), 4096);
   load.prefill_cost.reset();
   service_->Publish(load);
   do {

@@ -1,0 +1,107 @@
+// What steps take on this worker, learned from the steps themselves.
+//
+// A step's time is a sum of three terms: a fixed part, and two that grow with its work.
+//   prompts:  fixed + token · Σ n + pair · Σ n (c + n/2)   n tokens behind c tokens of context
+//   decoding: fixed + sequence · n + context · c           n sequences with c tokens of context
+// That is: reading the weights, the products, and attention.
+//
+// Two things are learned. The *fit* is what the terms cost, by weighted least squares over the last
+// hundred steps or so. Relative errors count, so that long steps do not drown short ones. No term
+// is ever negative. What the steps do not tell apart (all of one size, say) stays near a prior
+// shape, scaled to the pace seen. A step that takes several times as long as all before it led to
+// expect is taken for a stall and left out, unless others follow: then the worker has become slow.
+// The *pace* is how the last seconds compare with the fit. It follows a worker that becomes slow or
+// recovers within seconds, whether every step is slow or a few steps are very slow. Evidence of it
+// halves every kHalfLife, so a worker that has been idle says nothing of its pace.
+#ifndef BATON_COMMON_WORKER_STEP_COST_H_
+#define BATON_COMMON_WORKER_STEP_COST_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "baton/internal/v1/worker.pb.h"
+
+namespace baton::worker {
+
+// Prompt tokens to compute, and pairs: the sums over prompts of n and of n (c + n/2).
+struct PrefillWork {
+  double tokens = 0;
+  double pairs = 0;
+
+  void Add(double new_tokens, double context_tokens) {
+    tokens += new_tokens;
+    pairs += new_tokens * (context_tokens + new_tokens / 2);
+  }
+};
+
+// Thread: owned by a loop.
+class StepCost {
+ public:
+  static constexpr int kTerms = 3;
+  using Terms = std::array<double, kTerms>;
+
+  static constexpr absl::Duration kHalfLife = absl::Seconds(2);
+  // The first steps after a start touch memory and code for the first time. They count nowhere.
+  static constexpr int kWarmUpSteps = 3;
+  static constexpr int kStepsToKnow = 8;
+
+  // `shape`: what a fixed part, and one unit of each other term, cost relative to each other.
+  // REQUIRES: all positive.
+  explicit StepCost(const Terms& shape) : shape_(shape) {}
+
+  // A step with that much work of each term (the first is 1) took so long and ended at `now`, which
+  // never goes back. Steps of no time are left out.
+  void StepTook(const Terms& work, absl::Duration took, absl::Duration now);
+
+  // So many steps were measured that routers may rely on the fit.
+  bool known() const { return steps_ >= kStepsToKnow; }
+  // Seconds a unit.
+  const Terms& terms() const { return terms_; }
+  double fitted_steps() const { return weight_; }
+  // Seconds for that much work at the present pace. 0 while nothing is known.
+  double Seconds(const Terms& work, absl::Duration now) const;
+
+  // Sums over the last steps; see MeasuredSteps in worker.proto.
+  struct Measured {
+    double steps = 0;
+    double seconds = 0;
+    Terms work = {};
+  };
+  Measured MeasuredAt(absl::Duration now) const;
+
+ private:
+  double Predict(const Terms& work) const;
+  bool IsStall(double seconds, const Terms& work);
+  void AddToFit(const Terms& work, double seconds);
+  void Fit();
+
+  Terms shape_;
+  // Weighted normal equations: work × work, work × seconds.
+  std::array<Terms, kTerms> moments_ = {};
+  Terms targets_ = {};
+  double pace_ = 0;  // decayed sum of seconds over what the shape expects
+  double weight_ = 0;
+  Terms terms_ = {};
+  int64_t steps_ = 0;  // warm-up not counted
+  int warm_up_left_ = kWarmUpSteps;
+  int stalls_in_a_row_ = 0;
+  double longest_s_ = 0;  // of the last steps
+  absl::Duration last_;   // the end of the last step
+  Measured measured_;     // as of last_
+};
+
+// A prompt's fixed part, token and pair, in tokens: attention over 32 k of context doubles a token.
+inline constexpr StepCost::Terms kPrefillShape = {40, 1, 1.0 / 32'768};
+
+// All of that work, in steps of at most so many tokens.
+StepCost::Terms PrefillTerms(const PrefillWork& work, int max_tokens_per_step);
+
+// As reported to routers; nothing before they are known.
+std::optional<internal::v1::PrefillCost> ToPrefillCost(const StepCost& cost, absl::Duration now);
+std::optional<internal::v1::DecodeCost> ToDecodeCost(const StepCost& cost, absl::Duration now);
+
+}  // namespace baton::worker
+
+#endif  // BATON_COMMON_WORKER_STEP_COST_H_
