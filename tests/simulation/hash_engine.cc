@@ -106,8 +106,10 @@ std::vector<engine::StepResult> HashEngine::Compute(const engine::Batch& batch,
   BATON_CHECK_GE(batch.rows(), 1);
   BATON_CHECK_LE(batch.rows(), max_num_batched_tokens_);
   BATON_CHECK_LE(static_cast<int>(batch.entries.size()), max_num_seqs_);
+  const bool slow = steps_++ < hash_options_.slow_first_steps;
+  const Micros step_time = slow ? hash_options_.slow_step_time : hash_options_.step_time;
   for (int layer = 0; layer < kLayers; ++layer) {
-    world_.Spend((hash_options_.step_time + hash_options_.token_time * batch.rows()) / kLayers);
+    world_.Spend((step_time + hash_options_.token_time * batch.rows()) / kLayers);
     for (const engine::BatchEntry& entry : batch.entries) {
       const int end = entry.context + static_cast<int>(entry.tokens.size());
       BATON_CHECK_LE(end, max_model_len_);

@@ -27,6 +27,9 @@ struct HashEngineOptions {
   int max_num_seqs = 4;
   Micros step_time = 500;  // of a step …
   Micros token_time = 20;  // … and of each of its tokens
+  // As of a process that touches its memory for the first time: the first steps take longer.
+  int slow_first_steps = 0;
+  Micros slow_step_time = 0;
   bool runs_ahead = false;
   bool copies_nothing = false;  // a planted bug: CopyBlocks returns at once
 };
@@ -59,6 +62,7 @@ class HashEngine final : public engine::Engine {
 
   const HashEngineOptions hash_options_;
   World& world_;
+  int steps_ = 0;
   std::vector<uint64_t> memory_;
   testing::LaunchedSteps launched_{
       [this](const engine::Batch& batch) { return Compute(batch, nullptr); }};

@@ -76,6 +76,7 @@ Router::Router(World& world, std::vector<PrefillWorker*> prefill, std::vector<De
       node_(world.AddNode()),
       membership_(Addresses(prefill_), Addresses(decode_), 0x70c, policy_, world) {
   watches_.resize(prefill_.size() + decode_.size());
+  calls_.resize(decode_.size());
   for (size_t i = 0; i < watches_.size(); ++i) OpenWatch(static_cast<int>(i));
   Tick();
 }
@@ -202,7 +203,9 @@ void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, 
   leg->n = n;
   leg->route = *route;
   leg->last_message = world_.now();
-  DecodeWorker* target = decode_[static_cast<size_t>(route->decode.worker) - prefill_.size()];
+  const size_t number = static_cast<size_t>(route->decode.worker) - prefill_.size();
+  DecodeWorker* target = decode_[number];
+  ++calls_[number];
   leg->stream = world_.Open(node_, target->node());
   request->legs.push_back(leg);
   leg->stream->OnLost(0, [this, leg] {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "router/membership.h"
+#include "router/priced_policy.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/worker.h"
 #include "tests/simulation/world.h"
@@ -33,6 +34,8 @@ class Router {
   void Submit(const RequestSpec& spec);
   bool AllEnded() const { return open_requests_ == 0; }
   const Counts& counts() const { return counts_; }
+  // Decode calls opened to each decode worker so far.
+  const std::vector<int>& calls() const { return calls_; }
   // By reason, or else code.
   const std::map<std::string, int>& failed_by_reason() const { return failed_by_reason_; }
 
@@ -61,12 +64,13 @@ class Router {
   const std::vector<PrefillWorker*> prefill_;
   const std::vector<DecodeWorker*> decode_;
   const int node_;
-  router::PrefixThenLoad policy_;
+  router::PricedPolicy policy_;
   router::Membership membership_;
   std::vector<std::shared_ptr<Stream>> watches_;  // null: none is open
   int open_requests_ = 0;
   uint64_t request_count_ = 0;
   Counts counts_;
+  std::vector<int> calls_;
   std::map<std::string, int> failed_by_reason_;
 };
 
