@@ -87,7 +87,8 @@ DecodeLoop::~DecodeLoop() { Stop(); }
 
 void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<DecodeStream> stream = sequence->call->stream;
-  if (const absl::Status entered = intake_.Enter(static_cast<int64_t>(sequence->tokens.size()));
+  if (const absl::Status entered = intake_.Enter(static_cast<int64_t>(sequence->tokens.size()),
+                                                 sequence->call->continuation);
       !entered.ok()) {
     metrics_.Refused(ErrorReason(entered));
     stream->Finish(entered);
@@ -194,10 +195,9 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   absl::Status status = draining_ ? Draining() : absl::OkStatus();
   const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
   intake_.Taken(tokens);
-  const std::optional<absl::Duration> wait =
-      estimate_.TimeFor(scheduler_.waiting_tokens(call->priority));
-  if (status.ok() && wait && scheduler_.waiting_count() > 0 &&
-      clock_.Now() + *wait > call->deadline) {
+  const int64_t ahead = scheduler_.waiting_tokens_ahead(*call);
+  const std::optional<absl::Duration> wait = estimate_.TimeFor(ahead);
+  if (status.ok() && wait && ahead > 0 && clock_.Now() + *wait > call->deadline) {
     status = MakeError(absl::StatusCode::kResourceExhausted, "DEADLINE_UNREACHABLE",
                        "the queue before this request takes longer than its deadline allows");
   }

@@ -53,6 +53,7 @@ std::unique_ptr<Sequence> MakeSequence(const internal::v1::DecodeRequest& reques
                    request.prefill().epoch()};
   call->deadline = deadline;
   call->priority = ToPriority(request.priority());
+  call->continuation = request.continuation();
   call->tenant = request.tenant();
   call->cache_salt = request.cache_salt();
   call->root = kv::RootPrefixKey(engine.config().fingerprint, request.cache_salt(), "");

@@ -57,7 +57,7 @@ bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
     Forget(*owned);
     return false;
   }
-  waiting_.PushPreempted(std::move(owned));
+  waiting_.PushResumed(std::move(owned));
   return true;
 }
 
@@ -195,7 +195,7 @@ void DecodeScheduler::Preempt(Sequence& sequence) {
   std::unique_ptr<Sequence> owned = TakeInside(sequence);
   owned->blocks.Release();
   owned->computed_tokens = 0;
-  waiting_.PushPreempted(std::move(owned));
+  waiting_.PushResumed(std::move(owned));
 }
 
 void DecodeScheduler::PreemptCall(Call& call) {

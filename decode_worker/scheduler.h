@@ -43,6 +43,8 @@ struct SchedulerOptions {
   int block_tokens = 16;
   int max_num_seqs = 64;              // receiving and running
   int max_num_batched_tokens = 2048;  // of one step
+  // Of what waits. A continuation, whose worker was lost, finds as much room again here, and within
+  // its tenant's bounds.
   int max_queued_requests = 256;
   int64_t max_queued_tokens = 1 << 20;
   // Missing tokens up to which the prompt's tail is computed here instead of asked for.
@@ -93,6 +95,7 @@ class DecodeScheduler {
   DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool, kv::RadixCache* cache,
                   Events events);
 
+  // A continuation waits with the preempted, before all new ones of its priority.
   // RESOURCE_EXHAUSTED: QUEUE_FULL, TENANT_LIMIT, KV_POOL_TOO_SMALL if the request can never fit,
   // TOO_MANY_CHOICES if its choices never can.
   absl::Status Submit(std::unique_ptr<Sequence> sequence);
@@ -144,9 +147,9 @@ class DecodeScheduler {
   int waiting_count() const { return waiting_.count(); }
   int receiving_count() const;
   int running_count() const;
-  int64_t waiting_tokens() const { return waiting_.tokens(Priority::kLow); }
-  // Of those that do not stand behind a request of this priority.
-  int64_t waiting_tokens(Priority least) const { return waiting_.tokens(least); }
+  int64_t waiting_tokens() const { return waiting_.tokens(); }
+  // Of those that do not stand behind a request of this call.
+  int64_t waiting_tokens_ahead(const Call& call) const { return waiting_.tokens_ahead(call); }
   int64_t preemption_count() const { return preemption_count_; }
 
   // Ends the process unless slots, queues and counts agree. For tests.

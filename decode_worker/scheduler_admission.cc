@@ -15,6 +15,9 @@ namespace {
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
+// How often the bounds on what waits hold for it.
+int64_t Rooms(const Call& call) { return call.continuation ? 2 : 1; }
+
 }  // namespace
 
 int DecodeScheduler::BlocksFor(int64_t tokens) const {
@@ -88,14 +91,15 @@ absl::Status DecodeScheduler::CheckTenant(const Sequence& sequence) const {
   if (it == tenants_.end()) return absl::OkStatus();
   const TenantUse& use = it->second;
   const int64_t tokens = use.tokens + static_cast<int64_t>(sequence.tokens.size());
-  const bool requests_full =
-      options_.max_tenant_requests > 0 && use.requests >= options_.max_tenant_requests;
-  const bool tokens_full = options_.max_tenant_tokens > 0 && tokens > options_.max_tenant_tokens;
+  const int64_t max_requests = Rooms(*sequence.call) * options_.max_tenant_requests;
+  const int64_t max_tokens = Rooms(*sequence.call) * options_.max_tenant_tokens;
+  const bool requests_full = max_requests > 0 && use.requests >= max_requests;
+  const bool tokens_full = max_tokens > 0 && tokens > max_tokens;
   if (!requests_full && !tokens_full) return absl::OkStatus();
   return MakeError(kExhausted, "TENANT_LIMIT",
                    absl::StrCat("tenant \"", sequence.call->tenant, "\" has ", use.requests,
                                 " requests of ", use.tokens, " prompt tokens here, the bounds are ",
-                                options_.max_tenant_requests, " and ", options_.max_tenant_tokens));
+                                max_requests, " and ", max_tokens));
 }
 
 absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
@@ -104,21 +108,26 @@ absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
   if (absl::Status fits = CheckFits(*sequence); !fits.ok()) return fits;
   if (absl::Status within = CheckTenant(*sequence); !within.ok()) return within;
   // The bounds are on what waits: a lone prompt is let in however long it is.
-  if (waiting_.count() > 0 && (waiting_.count() >= options_.max_queued_requests ||
-                               waiting_tokens() + tokens > options_.max_queued_tokens)) {
-    return MakeError(
-        kExhausted, "QUEUE_FULL",
-        absl::StrCat("the decode worker's queue holds ", waiting_.count(), " requests and ",
-                     waiting_tokens(), " tokens, its bounds are ", options_.max_queued_requests,
-                     " and ", options_.max_queued_tokens));
+  const int64_t max_requests = Rooms(*sequence->call) * options_.max_queued_requests;
+  const int64_t max_tokens = Rooms(*sequence->call) * options_.max_queued_tokens;
+  if (waiting_.count() > 0 &&
+      (waiting_.count() >= max_requests || waiting_tokens() + tokens > max_tokens)) {
+    return MakeError(kExhausted, "QUEUE_FULL",
+                     absl::StrCat("the decode worker's queue holds ", waiting_.count(),
+                                  " requests and ", waiting_tokens(), " tokens, its bounds are ",
+                                  max_requests, " and ", max_tokens));
   }
   ++call_sizes_[sequence->call->id];
   TenantUse& use = tenants_[sequence->call->tenant];
   ++use.requests;
   use.tokens += tokens;
   sequence->submission = ++submissions_;
-  const bool long_context = IsLong(*sequence);
-  waiting_.PushNew(std::move(sequence), long_context);
+  if (sequence->call->continuation) {
+    waiting_.PushResumed(std::move(sequence));
+  } else {
+    const bool long_context = IsLong(*sequence);
+    waiting_.PushNew(std::move(sequence), long_context);
+  }
   return absl::OkStatus();
 }
 

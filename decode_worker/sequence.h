@@ -44,6 +44,7 @@ struct Call {
   PrefillPeer prefill;
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
+  bool continuation = false;  // another worker had it, and was lost
   std::string tenant;
   std::string cache_salt;
   kv::PrefixKey root = 0;

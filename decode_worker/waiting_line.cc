@@ -15,23 +15,23 @@ WaitingLine::WaitingLine(int64_t quantum)
 void WaitingLine::PushNew(std::unique_ptr<Sequence> sequence, bool long_context) {
   sequence->state = Sequence::State::kWaiting;
   ++count_;
-  tokens_[static_cast<size_t>(sequence->call->priority)] +=
+  new_tokens_[static_cast<size_t>(sequence->call->priority)] +=
       static_cast<int64_t>(sequence->tokens.size());
   Queues& queues = QueuesOf(sequence->call->priority);
   (long_context ? queues.long_context : queues.ordinary).Push(std::move(sequence));
 }
 
-void WaitingLine::PushPreempted(std::unique_ptr<Sequence> sequence) {
+void WaitingLine::PushResumed(std::unique_ptr<Sequence> sequence) {
   sequence->state = Sequence::State::kWaiting;
   ++count_;
-  tokens_[static_cast<size_t>(sequence->call->priority)] +=
+  resumed_tokens_[static_cast<size_t>(sequence->call->priority)] +=
       static_cast<int64_t>(sequence->tokens.size());
-  preempted_.emplace(sequence->Rank(), std::move(sequence));
+  resumed_.emplace(sequence->Rank(), std::move(sequence));
 }
 
 Sequence* WaitingLine::Next(const std::function<bool(const Sequence&)>& must_wait) {
   for (const Priority priority : {Priority::kHigh, Priority::kNormal, Priority::kLow}) {
-    for (const auto& [rank, sequence] : preempted_) {
+    for (const auto& [rank, sequence] : resumed_) {
       if (sequence->call->priority == priority && !must_wait(*sequence)) return sequence.get();
     }
     Sequence* next = nullptr;
@@ -47,10 +47,14 @@ Sequence* WaitingLine::Next(const std::function<bool(const Sequence&)>& must_wai
 
 std::unique_ptr<Sequence> WaitingLine::Take(const Sequence& sequence) {
   std::unique_ptr<Sequence> taken;
-  if (const auto it = preempted_.find(sequence.Rank()); it != preempted_.end()) {
+  const size_t priority = static_cast<size_t>(sequence.call->priority);
+  const int64_t tokens = static_cast<int64_t>(sequence.tokens.size());
+  if (const auto it = resumed_.find(sequence.Rank()); it != resumed_.end()) {
     taken = std::move(it->second);
-    preempted_.erase(it);
+    resumed_.erase(it);
+    resumed_tokens_[priority] -= tokens;
   } else {
+    new_tokens_[priority] -= tokens;
     Queues& queues = QueuesOf(sequence.call->priority);
     for (FairQueue* queue : {&queues.ordinary, &queues.long_context}) {
       // The head's turn is used up, any other just leaves.
@@ -60,13 +64,19 @@ std::unique_ptr<Sequence> WaitingLine::Take(const Sequence& sequence) {
   }
   BATON_CHECK(taken.get() == &sequence) << "sequence " << sequence.id << " does not wait";
   --count_;
-  tokens_[static_cast<size_t>(taken->call->priority)] -= static_cast<int64_t>(taken->tokens.size());
   return taken;
 }
 
-int64_t WaitingLine::tokens(Priority least) const {
-  const auto first = tokens_.begin() + static_cast<int>(least);
-  return std::accumulate(first, tokens_.end(), int64_t{0});
+int64_t WaitingLine::tokens() const {
+  return std::accumulate(new_tokens_.begin(), new_tokens_.end(), int64_t{0}) +
+         std::accumulate(resumed_tokens_.begin(), resumed_tokens_.end(), int64_t{0});
+}
+
+int64_t WaitingLine::tokens_ahead(const Call& call) const {
+  const int own = static_cast<int>(call.priority);
+  const int first_new = own + (call.continuation ? 1 : 0);
+  return std::accumulate(resumed_tokens_.begin() + own, resumed_tokens_.end(), int64_t{0}) +
+         std::accumulate(new_tokens_.begin() + first_new, new_tokens_.end(), int64_t{0});
 }
 
 void WaitingLine::Charge(Priority priority, const std::string& tenant, int64_t tokens) {
@@ -76,7 +86,7 @@ void WaitingLine::Charge(Priority priority, const std::string& tenant, int64_t t
 
 std::vector<Sequence*> WaitingLine::All() const {
   std::vector<Sequence*> all;
-  for (const auto& [rank, sequence] : preempted_) all.push_back(sequence.get());
+  for (const auto& [rank, sequence] : resumed_) all.push_back(sequence.get());
   for (const Queues& queues : queues_) {
     for (const FairQueue* queue : {&queues.ordinary, &queues.long_context}) {
       for (Sequence* sequence : queue->All()) all.push_back(sequence);

@@ -1,9 +1,10 @@
-// The requests that have no blocks: new ones in fair queues, and preempted ones. Says who is next.
+// The requests that have no blocks: new ones in fair queues, and resumed ones, which were preempted
+// here or are continuations of what a lost worker had. Says who is next.
 //
-// Higher priorities first; within one, who was inside before goes before who never was, then
-// tenants take turns (fair_queue.h). Long-context requests stand in queues of their own, so that
-// one that must wait for its share of the pool holds up nobody else; of two queues, the older head
-// is next.
+// Higher priorities first; within one, who was inside before, here or there, goes before who never
+// was, by age; then tenants take turns (fair_queue.h). Long-context requests stand in queues of
+// their own, so that one that must wait for its share of the pool holds up nobody else; of two
+// queues, the older head is next.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_WAITING_LINE_H_
@@ -27,7 +28,7 @@ class WaitingLine {
   explicit WaitingLine(int64_t fair_quantum_tokens);
 
   void PushNew(std::unique_ptr<Sequence> sequence, bool long_context);
-  void PushPreempted(std::unique_ptr<Sequence> sequence);
+  void PushResumed(std::unique_ptr<Sequence> sequence);
   // Who is next, leaving out those that `must_wait`; null if nobody is left. Of the queues only the
   // heads are asked.
   Sequence* Next(const std::function<bool(const Sequence&)>& must_wait);
@@ -37,8 +38,9 @@ class WaitingLine {
   void Charge(Priority priority, const std::string& tenant, int64_t tokens);
 
   int count() const { return count_; }
-  // Of all who wait with at least this priority.
-  int64_t tokens(Priority least) const;
+  int64_t tokens() const;
+  // Of all that do not stand behind a request of this call.
+  int64_t tokens_ahead(const Call& call) const;
   std::vector<Sequence*> All() const;
 
  private:
@@ -48,10 +50,11 @@ class WaitingLine {
   };
   Queues& QueuesOf(Priority priority) { return queues_[static_cast<size_t>(priority)]; }
 
-  std::array<Queues, 3> queues_;  // by Priority
-  std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> preempted_;  // by rank
+  std::array<Queues, 3> queues_;                                                      // by Priority
+  std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> resumed_;  // by rank
   int count_ = 0;
-  std::array<int64_t, 3> tokens_ = {};  // by Priority
+  std::array<int64_t, 3> new_tokens_ = {};  // by Priority
+  std::array<int64_t, 3> resumed_tokens_ = {};
 };
 
 }  // namespace baton::decode_worker

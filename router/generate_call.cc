@@ -74,6 +74,13 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
   if (std::optional<ModelInfo> model = parts_.membership.model()) {
     if (absl::Status fits = CheckIdCount(request, model->max_model_len); !fits.ok()) return fits;
   }
+  if (parts_.continuations.KeepsNewOut(parts_.clock.SinceStart())) {
+    return Overloaded("SURVIVORS_FULL",
+                      absl::StrCat("workers were lost, and the others have no room yet for what "
+                                   "they had: ",
+                                   parts_.continuations.waiting(), " requests wait for it"),
+                      parts_.admission.RetryAfter());
+  }
   ticket_ = parts_.admission.TryEnter();
   if (!ticket_) {
     return Overloaded("TOO_MANY_REQUESTS",
@@ -110,7 +117,7 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   first.choices.resize(answer_->choice_count());
   std::iota(first.choices.begin(), first.choices.end(), 0);
   parts_.retry_budget.OnRequest(Sequences(first));
-  if (absl::Status sent = Open(std::move(first)); !sent.ok()) return Fail(sent);
+  if (absl::Status sent = Open(first); !sent.ok()) return Fail(sent);
   parts_.watch.Add(weak_from_this());
 }
 
@@ -158,8 +165,7 @@ void GenerateCall::Cancel() {
   if (sink_ == nullptr) return;
   // gRPC reports a deadline that has passed as a cancellation, too.
   const bool late = parts_.clock.Now() >= deadline_;
-  Fail(late ? MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
-                        "the request's deadline passed before its last token")
+  Fail(late ? DeadlinePassed()
             : MakeError(absl::StatusCode::kCancelled, "CANCELLED", "the client cancelled"));
 }
 
@@ -171,6 +177,7 @@ void GenerateCall::OnDecoded(int stream, const decode_pb::DecodeResponse& respon
 void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& response) {
   Attempt& attempt = attempts_.at(stream);
   attempt.heard = true;
+  attempt.hold.reset();
   attempt.last_message = parts_.clock.SinceStart();
   if (response.has_timings()) attempt.timings = response.timings();
   if (response.has_usage()) {
@@ -226,7 +233,6 @@ void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bo
   const absl::Duration now = parts_.clock.SinceStart();
   attempt.past.tries = 0;
   attempt.past.refusals = 0;
-  attempt.past.waited = absl::ZeroDuration();
   attempt.past.avoid.clear();
   attempt.past.lost.clear();
   attempt.past.failed.clear();
@@ -288,6 +294,7 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
                                  from.kv_bytes, absl::Milliseconds(from.timings.kv_transfer_ms()));
     Ended(absl::StatusCode::kOk, reason)->Finish(delta, answer_->token_counts());
   } else {
+    last_sent_at_ = parts_.clock.SinceStart();
     sink_->Send(delta);
   }
 }
@@ -305,7 +312,6 @@ void GenerateCall::Fail(const absl::Status& error) {
 ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason) {
   for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
   attempts_.clear();
-  for (const Waiting& one : waiting_) parts_.retry_budget.GiveBack(Sequences(one.attempt));
   waiting_.clear();
   RouterMetrics::RequestEnd end;
   end.code = code;

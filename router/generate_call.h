@@ -19,6 +19,7 @@
 #include "router/admission.h"
 #include "router/answer.h"
 #include "router/call_watch.h"
+#include "router/continuation_line.h"
 #include "router/decision_log.h"
 #include "router/decode_stream.h"
 #include "router/membership.h"
@@ -40,6 +41,7 @@ struct RouterParts {
   RouterMetrics& metrics;
   Admission& admission;
   RetryBudget& retry_budget;
+  ContinuationLine& continuations;
   WorkPool& pool;
   CallWatch& watch;
   DecodeNetwork& network;
@@ -48,6 +50,9 @@ struct RouterParts {
 
 // Streams in a row that may end without a new token before the request fails.
 inline constexpr int kMaxTries = 3;
+// Before a stream that was lost is opened anew on the same worker, where there is no other. What
+// cut it has then passed, or the worker is known to be gone.
+inline constexpr absl::Duration kSameWorkerPause = absl::Milliseconds(500);
 
 // Thread-safe. Shared by those whose events reach it: the client's stream, the tokenizing thread,
 // the clock and the workers' streams, which end in any order.
@@ -76,16 +81,16 @@ class GenerateCall final : public DecodeListener,
  private:
   // What streams before the current one did for the same choices.
   struct Past {
-    int tries = 0;           // that failed since the last token; a refusal is none
-    int refusals = 0;        // by full workers, since the last token
-    bool continued = false;  // some of the tokens are theirs
-    std::string reason;      // why the last one ended
-    std::vector<int> avoid;  // workers
+    int tries = 0;             // that failed since the last token; a refusal is none
+    int refusals = 0;          // by full workers, since the last token
+    bool continued = false;    // some of the tokens are theirs
+    bool lost_worker = false;  // one of them: it may wait for another, before new requests
+    std::string reason;        // why the last one ended
+    std::vector<Incarnation> avoid;
     int warm_prefill = kNoWorker;
     std::vector<Route> lost;  // where the decode worker was lost: not to be used again
     std::vector<Route> failed;
     absl::Duration lost_at;               // the last of both
-    absl::Duration waited;                // for a worker, since the last token
     internal::v1::DecodeTimings timings;  // their sum
   };
   // One stream of a worker, or the wait for one.
@@ -106,13 +111,20 @@ class GenerateCall final : public DecodeListener,
     int64_t decision = -1;  // its number in the log
     int cached_tokens = 0;
     internal::v1::DecodeTimings timings;
+    // After a refusal for want of room, until a worker has let it in.
+    std::optional<ContinuationLine::Hold> hold;
   };
   struct Waiting {
     Attempt attempt;
-    absl::Status error;  // what the client is told if no worker comes
-    absl::Duration since;
+    absl::Status error;  // why it waits
     absl::Duration not_before;
-  };  // its sequences are taken from the retry budget
+    // The stream that was lost counts in the retry budget, unless one of these proves dead. Empty:
+    // it does not count.
+    std::vector<WorkerTarget> suspects;
+    std::optional<absl::Duration> unpaid_since;  // the budget has had nothing for it
+    std::optional<absl::Duration> alone_since;   // no decode worker has been ready
+    ContinuationLine::Place place;
+  };
 
   absl::Status Admit(v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(const v1::GenerateRequest& request);
@@ -123,15 +135,29 @@ class GenerateCall final : public DecodeListener,
   absl::Status Overloaded(absl::string_view reason, absl::string_view message,
                           absl::Duration retry_after) const;
 
-  // Workers' streams; generate_call_failover.cc.
-  absl::Status Open(Attempt attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OpenAgain(Attempt attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Workers' streams; generate_call_failover.cc, and what waits for one: generate_call_waiting.cc.
+  // Takes `attempt` only if it is OK.
+  absl::Status Open(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OpenAgain(Attempt& attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What it counts in the retry budget.
   int Sequences(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Lose(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void GoOn(std::vector<int> choices, Past past, const absl::Status& error)
+  // `suspects`: whose death would explain the loss; of a refusal, none. `nobody_there`: the second
+  // stream in a row ended before it was heard of, as if several workers were gone. The last try is
+  // to be spent on one that is known to be there.
+  void GoOn(std::vector<int> choices, Past past, const absl::Status& error,
+            std::vector<WorkerTarget> suspects, bool nobody_there)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether workers have let the request in before, so that it waits for them now.
+  bool MayWait(const Past& past) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AnyLooksDead(const std::vector<WorkerTarget>& suspects) const;
+  void NoteCharge(int sequences, const std::vector<WorkerTarget>& suspects);
+  void HoldRoom(const absl::Status& refusal, absl::Duration pause, Attempt* attempt) const;
   void FindWorkers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool PayForThoseDue(bool survivor, absl::Duration now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WaitIsOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the client of a pause that its stream lives.
+  void SayAlive() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void RelayTokens(int stream, const internal::v1::DecodeResponse& response)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -167,6 +193,7 @@ class GenerateCall final : public DecodeListener,
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Duration> first_token_at_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration last_sent_at_ ABSL_GUARDED_BY(mutex_);                // anything, to the client
   std::vector<absl::Duration> last_token_at_ ABSL_GUARDED_BY(mutex_);  // by choice
   absl::Duration newest_token_at_ ABSL_GUARDED_BY(mutex_);
   RouterMetrics::TokenGaps gaps_ ABSL_GUARDED_BY(mutex_);

@@ -5,9 +5,17 @@
 // Tokens depend on the request alone, the random numbers of a token on its position, so the client
 // sees one text. Of n choices each is continued by a call of its own, as each has come another way;
 // a search starts anew, and those of its results that the client has are not sent twice.
+//
+// What bounds it: a stream that was lost with its worker costs nothing, as there are no more of
+// them than requests in flight, once for each death. Any other loss, and a refusal of what no
+// worker had let in yet, takes from the retry budget. Three losses without a token between them end
+// a request. A request that has lost a worker waits for another one: for --failover-wait-ms while
+// none is ready, and for room on those that are until its own deadline, with pauses between its
+// tries.
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "router/generate_call.h"
@@ -18,12 +26,14 @@ namespace {
 
 namespace decode_pb = ::baton::internal::v1;
 
-// Before a stream that was lost is opened anew on the same worker, where there is no other. What
-// cut it has then passed, or the worker is known to be gone.
-constexpr absl::Duration kSameWorkerPause = absl::Milliseconds(500);
 // Before a full worker is asked again; doubled with each refusal, up to a bound.
 constexpr absl::Duration kFullWorkerPause = absl::Milliseconds(200);
 constexpr int kMaxPauseDoublings = 3;
+// How long a worker that is asked again may take to say something: it does so every second.
+constexpr absl::Duration kAnswerTime = absl::Seconds(1);
+// A request that nobody takes for so long keeps no new ones out any more: others may fit where it
+// does not.
+constexpr absl::Duration kLongestHold = absl::Seconds(30);
 
 absl::Duration PauseAfter(int refusals) {
   return kFullWorkerPause * (1 << std::clamp(refusals - 1, 0, kMaxPauseDoublings));
@@ -35,9 +45,18 @@ void AddTimings(const decode_pb::DecodeTimings& more, decode_pb::DecodeTimings* 
   sum->set_kv_transfer_ms(sum->kv_transfer_ms() + more.kv_transfer_ms());
 }
 
+// Who may have died where a stream was lost.
+std::vector<WorkerTarget> SuspectsOf(const Route& route, Blame blame) {
+  std::vector<WorkerTarget> suspects = {route.decode};
+  if (blame != Blame::kDecodeWorker && route.prefill.worker != kNoWorker) {
+    suspects.push_back(route.prefill);
+  }
+  return suspects;
+}
+
 }  // namespace
 
-absl::Status GenerateCall::Open(Attempt attempt) {
+absl::Status GenerateCall::Open(Attempt& attempt) {
   decode_pb::DecodeRequest request =
       attempt.whole ? answer_->Whole() : answer_->RestOf(attempt.choices.front());
   RouteRequest wanted;
@@ -63,6 +82,7 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   BATON_LOG(Debug) << "request " << request_id_ << ": " << wanted.prompt_tokens << " tokens to "
                    << attempt.route.prefill.address << " (" << attempt.route.matched_blocks
                    << " blocks cached) and " << attempt.route.decode.address;
+  request.set_continuation(MayWait(attempt.past));
   request.set_decode_epoch(attempt.route.decode.epoch);
   if (attempt.route.prefill.worker != kNoWorker) {
     request.mutable_prefill()->set_address(attempt.route.prefill.address);
@@ -72,8 +92,10 @@ absl::Status GenerateCall::Open(Attempt attempt) {
   attempt.cursor = attempt.whole ? answer_->AtStart() : answer_->AtEnd();
   const int stream = next_stream_++;
   const int worker = attempt.route.decode.worker;
-  holds_.push_back(attempt.route.prefill.hold);
-  holds_.push_back(attempt.route.decode.hold);
+  for (const WorkerTarget* target : {&attempt.route.prefill, &attempt.route.decode}) {
+    // A request that waits for room may ask a worker often.
+    if (!absl::c_linear_search(holds_, target->hold)) holds_.push_back(target->hold);
+  }
   attempt.handle =
       parts_.network.Open(worker, std::move(request), deadline_, shared_from_this(), stream);
   attempts_.emplace(stream, std::move(attempt));
@@ -86,10 +108,14 @@ int GenerateCall::Sequences(const Attempt& attempt) const {
   return std::max(answer_->choice_count(), prepared_.decode.beam_width());
 }
 
-// A retry, which the budget has allowed.
-absl::Status GenerateCall::OpenAgain(Attempt attempt) {
+bool GenerateCall::MayWait(const Past& past) const {
+  return first_token_at_.has_value() || past.lost_worker;
+}
+
+// A retry that is paid for, or free.
+absl::Status GenerateCall::OpenAgain(Attempt& attempt) {
   const std::string reason = attempt.past.reason;
-  if (absl::Status opened = Open(std::move(attempt)); !opened.ok()) return opened;
+  if (absl::Status opened = Open(attempt); !opened.ok()) return opened;
   if (first_token_at_) {
     parts_.metrics.RequestFailedOver(reason);
   } else {
@@ -120,7 +146,7 @@ void GenerateCall::Lose(int stream, const absl::Status& error) {
   if (attempt.handle != nullptr) attempt.handle->Cancel();
   const Blame blame = BlameFor(error);
   parts_.membership.OnRouteFailed(attempt.route, blame);
-  if (!AnotherPairMayDo(error, first_token_at_.has_value())) return Fail(error);
+  if (!AnotherPairMayDo(error, MayWait(attempt.past))) return Fail(error);
   std::vector<int> rest;
   for (int choice : attempt.choices) {
     if (answer_->finished(choice)) continue;
@@ -136,15 +162,21 @@ void GenerateCall::Lose(int stream, const absl::Status& error) {
   past.continued = past.continued || attempt.token_messages > 0;
   past.reason = ErrorReason(error);
   AddTimings(attempt.timings, &past.timings);
-  past.avoid.push_back(attempt.route.decode.worker);
+  past.avoid.push_back(attempt.route.decode.incarnation());
   past.failed.push_back(attempt.route);
+  std::vector<WorkerTarget> suspects;
+  bool nobody_there = false;
   if (IsRefusal(error)) {
-    // Whoever is full may have room a moment later. A client that has tokens waits for that; for
+    // Who is full may have room a moment later. A request that workers have had waits for that; for
     // another one the first refusal stands, after one look elsewhere.
-    if (++past.refusals > 1 && !first_token_at_) return Fail(error);
+    if (++past.refusals > 1 && !MayWait(past)) return Fail(error);
   } else {
+    suspects = SuspectsOf(attempt.route, blame);
     past.lost_at = parts_.clock.SinceStart();
     if (++past.tries >= kMaxTries) return Fail(error);
+    // Two workers that cannot do it together have lost nothing.
+    nobody_there = blame == Blame::kDecodeWorker && !attempt.heard && past.tries > 1;
+    past.lost_worker = past.lost_worker || blame != Blame::kPair || AnyLooksDead(suspects);
   }
   if (blame == Blame::kDecodeWorker || past.reason == "WORKER_EXPIRED") {
     // The prefill worker did its part, and has the prompt: it is the best to ask again.
@@ -153,15 +185,42 @@ void GenerateCall::Lose(int stream, const absl::Status& error) {
   } else if (attempt.worked) {
     past.warm_prefill = attempt.route.prefill.worker;  // the decode worker drains, say
   } else if (attempt.route.prefill.worker != kNoWorker) {
-    past.avoid.push_back(attempt.route.prefill.worker);
+    past.avoid.push_back(attempt.route.prefill.incarnation());
   }
-  GoOn(std::move(rest), std::move(past), error);
+  GoOn(std::move(rest), std::move(past), error, std::move(suspects), nobody_there);
 }
 
-void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status& error) {
+bool GenerateCall::AnyLooksDead(const std::vector<WorkerTarget>& suspects) const {
+  return absl::c_any_of(
+      suspects, [this](const WorkerTarget& target) { return parts_.membership.LooksDead(target); });
+}
+
+// The budget has paid for a stream that may have been lost by a death.
+void GenerateCall::NoteCharge(int sequences, const std::vector<WorkerTarget>& suspects) {
+  const absl::Duration now = parts_.clock.SinceStart();
+  std::vector<Incarnation> processes;
+  for (const WorkerTarget& target : suspects) processes.push_back(target.incarnation());
+  parts_.retry_budget.Charged(sequences, processes, now);
+  for (const WorkerTarget& target : suspects) {
+    // The proof may have come before the note that it is the proof of.
+    if (!parts_.membership.LooksDead(target)) continue;
+    parts_.metrics.OrphanedByDeath(parts_.retry_budget.OnDeath(target.incarnation(), now));
+  }
+}
+
+void GenerateCall::HoldRoom(const absl::Status& refusal, absl::Duration pause,
+                            Attempt* attempt) const {
+  // Of the others, a tenant's limit and a deadline that cannot be met, new requests are no cause.
+  if (ErrorReason(refusal) != "QUEUE_FULL") return;
+  const absl::Duration until = std::min(parts_.clock.SinceStart() + pause + kAnswerTime,
+                                        attempt->past.lost_at + kLongestHold);
+  attempt->hold.emplace(&parts_.continuations, until);
+}
+
+void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status& error,
+                        std::vector<WorkerTarget> suspects, bool nobody_there) {
   std::vector<Attempt> next;
-  const bool begun = first_token_at_.has_value();
-  if (!begun || answer_->is_search()) {
+  if (!first_token_at_ || answer_->is_search()) {
     next.emplace_back().choices = std::move(choices);
   } else {
     for (int choice : choices) {
@@ -169,32 +228,49 @@ void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status&
       next.back().whole = false;
     }
   }
-  // All or nothing: what some of the choices took for an answer that fails would be wasted. Those
-  // that wait for a worker have it taken already, so that their tries do not come between others'.
   int sequences = 0;
   for (const Attempt& attempt : next) sequences += Sequences(attempt);
-  if (!parts_.retry_budget.TryTake(sequences)) {
-    parts_.metrics.RetryBudgetExhausted();
-    if (IsRefusal(error)) return Fail(error);
-    return Fail(WithRetryAfter(
-        MakeError(absl::StatusCode::kUnavailable, "RETRY_BUDGET_EXHAUSTED",
-                  "the request's worker was lost, and so were those of too many others"),
-        absl::Seconds(1)));
-  }
-  const absl::Duration now = parts_.clock.SinceStart();
   const bool refused = IsRefusal(error);
-  const absl::Duration pause = refused ? PauseAfter(past.refusals) : absl::ZeroDuration();
-  // One look elsewhere is enough to see that the others are full, too.
-  const bool at_once = !refused || past.refusals == 1;
+  const bool may_wait = MayWait(past);
+  // Those that wait for room are paced, which is bound enough.
+  const bool owes = refused ? !may_wait : !AnyLooksDead(suspects);
+  if (!refused && !owes) parts_.metrics.OrphanedByDeath(sequences);
+  if (!owes) suspects.clear();
+  // All or nothing: what some of the choices took for an answer that fails would be wasted.
+  const bool paid = !owes || parts_.retry_budget.TryTake(sequences);
+  if (!paid && refused) {
+    parts_.metrics.RetryBudgetExhausted();
+    return Fail(error);
+  }
+  // Of full workers, one look elsewhere is enough to see that the others are full, too.
+  const bool at_once = refused ? past.refusals == 1 : !nobody_there;
+  const absl::Duration pause = refused        ? PauseAfter(past.refusals)
+                               : nobody_there ? kSameWorkerPause
+                                              : absl::ZeroDuration();
+  const absl::Duration now = parts_.clock.SinceStart();
+  const bool survivor = parts_.membership.AnyDecodeWorkerReady();
   for (Attempt& attempt : next) {
     attempt.past = past;
-    if (at_once && OpenAgain(attempt).ok()) continue;
-    if (!begun) {
-      // Nothing has been sent: the client can try again itself, and knows best whether to.
-      parts_.retry_budget.GiveBack(sequences);
-      return Fail(error);
+    if (refused && may_wait) HoldRoom(error, pause, &attempt);
+    const int count = Sequences(attempt);
+    if (paid && at_once && OpenAgain(attempt).ok()) {
+      if (owes && !refused) NoteCharge(count, suspects);
+      continue;
     }
-    waiting_.push_back({std::move(attempt), error, now, now + pause});
+    if (paid && owes) parts_.retry_budget.GiveBack(count);
+    // Nothing has been sent, and no worker was lost: the client can try again itself, and knows
+    // best whether to. Then there is but one attempt.
+    if (paid && !may_wait) return Fail(error);
+    Waiting waiting{std::move(attempt),
+                    error,
+                    now + pause,
+                    suspects,
+                    std::nullopt,
+                    std::nullopt,
+                    ContinuationLine::Place(&parts_.continuations)};
+    if (!paid) waiting.unpaid_since = now;
+    if (!survivor) waiting.alone_since = now;
+    waiting_.push_back(std::move(waiting));
   }
 }
 
@@ -219,35 +295,8 @@ void GenerateCall::OnTick() {
                        << usage_.generated_tokens() << " tokens: " << ErrorReason(error);
     Lose(stream, error);
   }
-  if (sink_ != nullptr) FindWorkers();
-}
-
-void GenerateCall::FindWorkers() {
-  const absl::Duration now = parts_.clock.SinceStart();
-  const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    Past& past = it->attempt.past;
-    if (now - past.lost_at >= kSameWorkerPause) {
-      past.lost.clear();
-      past.avoid.clear();
-      past.failed.clear();
-    }
-    const absl::Duration waited = past.waited + (now - it->since);
-    if (now >= it->not_before) {
-      if (past.refusals > 0) past.failed.clear();  // what was full may have room now
-      Attempt attempt = it->attempt;
-      attempt.past.waited = waited;
-      if (OpenAgain(std::move(attempt)).ok()) {
-        it = waiting_.erase(it);
-        continue;
-      }
-    }
-    if (waited >= bound) {
-      const absl::Status error = it->error;  // which goes with all that waits
-      return Fail(error);
-    }
-    ++it;
-  }
+  if (sink_ != nullptr && !waiting_.empty()) FindWorkers();
+  if (sink_ != nullptr) SayAlive();
 }
 
 }  // namespace baton::router

@@ -65,16 +65,17 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
                   "A stream of a worker that is silent for longer is continued on another pair")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
   app->add_option("--failover-wait-ms", options->failover_wait_ms,
-                  "How long a request that has tokens waits for a worker to go on")
+                  "How long a request whose worker was lost waits while no other one is ready")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
-  app->add_option("--retry-budget-percent", options->retry_budget_percent,
-                  "Retries and failovers, of the requests that come, in the long run")
+  app->add_option(
+         "--retry-budget-percent", options->retry_budget_percent,
+         "Retries, of the requests that come, in the long run; what dead workers had is no retry")
       ->check(CLI::Range(0, 100));
   app->add_option("--retry-budget-reserve", options->retry_budget_reserve,
-                  "Retries and failovers beyond that, right after the start")
+                  "Retries beyond that, right after the start")
       ->check(CLI::Range(0, 1 << 20));
   app->add_option("--retry-budget-capacity", options->retry_budget_capacity,
-                  "Retries and failovers that a time without any can save up")
+                  "Retries that a time without any can save up")
       ->check(CLI::Range(0, 1 << 20));
   app->add_option("--routing-policy", options->routing_policy,
                   "priced: by expected time, computing dearer the busier the fleet is; "

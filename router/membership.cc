@@ -118,12 +118,14 @@ absl::Status Membership::OnCard(int worker, const worker_pb::WorkerCard& card) {
   Worker& w = workers_[worker];
   if (w.card_seen) return BadStream("a second card on one stream");
   if (absl::Status fits = CheckCard(worker, card); !fits.ok()) {
+    TellDeath(worker);
     DropKnowledge(worker);
     SetState(worker, v1::WORKER_STATE_REFUSED, std::string(fits.message()));
     return fits;
   }
   // Nothing of an earlier life of the process at this address holds for this one.
   if (w.card && (w.card->epoch() != card.epoch() || w.card->worker_id() != card.worker_id())) {
+    TellDeath(worker);
     DropKnowledge(worker);
   }
   w.card = card;
@@ -213,6 +215,7 @@ void Membership::OnStreamLost(int worker, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
   w.stream_open = false;
+  TellDeath(worker);
   // Those two say more than "lost" does. A refused worker that cannot be reached again is lost.
   if (w.state == v1::WORKER_STATE_EXPIRED) return;
   if (w.state == v1::WORKER_STATE_REFUSED && absl::IsFailedPrecondition(why)) return;
@@ -242,6 +245,7 @@ std::vector<int> Membership::Tick() {
     const absl::Duration silence = now - w.last_event;
     const bool known = w.card.has_value() || w.stream_open;
     if (known && silence > kExpireAfter) {
+      TellDeath(i);
       DropKnowledge(i);
       if (w.stream_open) expired.push_back(i);
       w.stream_open = false;
@@ -251,9 +255,21 @@ std::vector<int> Membership::Tick() {
                (w.state == v1::WORKER_STATE_READY || w.state == v1::WORKER_STATE_DRAINING)) {
       SetState(i, v1::WORKER_STATE_SUSPECT,
                absl::StrCat("silent for ", absl::FormatDuration(kSuspectAfter)));
+      TellDeath(i);
     }
   }
   return expired;
+}
+
+void Membership::SetOnDeath(std::function<void(const Incarnation&)> on_death) {
+  absl::MutexLock lock(&mutex_);
+  on_death_ = std::move(on_death);
+}
+
+// Of the process whose card is here. It may be told more than once.
+void Membership::TellDeath(int worker) {
+  const Worker& w = workers_[worker];
+  if (on_death_ && w.card) on_death_({worker, w.card->epoch()});
 }
 
 void Membership::DropKnowledge(int worker) {
@@ -271,6 +287,10 @@ void Membership::DropKnowledge(int worker) {
 void Membership::SetState(int worker, v1::WorkerState state, std::string detail) {
   Worker& w = workers_[worker];
   const bool news = w.state != state;
+  if (news && w.role == v1::WORKER_ROLE_DECODE) {
+    ready_decode_workers_ +=
+        (state == v1::WORKER_STATE_READY ? 1 : 0) - (w.state == v1::WORKER_STATE_READY ? 1 : 0);
+  }
   w.state = state;
   w.detail = std::move(detail);
   if (!news) return;

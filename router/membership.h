@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,12 +52,24 @@ struct ModelInfo {
 // While anyone has it, the number of its worker is given to no other one.
 using WorkerHold = std::shared_ptr<const int>;
 
+// One process among those that have a worker's number one after the other.
+struct Incarnation {
+  int worker = kNoWorker;
+  uint64_t epoch = 0;
+
+  friend bool operator==(const Incarnation& a, const Incarnation& b) {
+    return a.worker == b.worker && a.epoch == b.epoch;
+  }
+};
+
 struct WorkerTarget {
   int worker = kNoWorker;
   std::string address;
   std::string worker_id;
   uint64_t epoch = 0;
   WorkerHold hold;
+
+  Incarnation incarnation() const { return {worker, epoch}; }
 };
 
 // Where a worker is to be found, and as what.
@@ -100,7 +113,8 @@ struct RouteRequest {
   int prompt_tokens = 0;
   int64_t max_answer_tokens = 0;  // still to generate, at the most; 0: no bound
   // Workers of failed attempts. A decode worker of them is used again only where there is no other.
-  std::vector<int> avoid;
+  // A worker that has been started again since is another one.
+  std::vector<Incarnation> avoid;
   // What to do where all prefill workers are avoided: use one nevertheless, as it was only busy, or
   // let the decode worker compute the prompt.
   bool avoided_prefill_may_do = false;
@@ -166,6 +180,11 @@ class Membership {
   // Judges silence. Returns the workers expired by this call, whose streams are to be ended.
   std::vector<int> Tick();
 
+  // From now on, `on_death` is called whenever LooksDead turns true for a process, perhaps more
+  // than once: under the lock, so it must be quick and must not call back. Before the first stream
+  // is started.
+  void SetOnDeath(std::function<void(const Incarnation&)> on_death);
+
   // --- For requests.
 
   // Nothing before the first worker has introduced itself.
@@ -189,6 +208,12 @@ class Membership {
   // Whether the process that a request was sent to may still be there: it has not expired, and no
   // other one is at its address. Suspicion alone does not count.
   bool MayLive(const WorkerTarget& target) const;
+  // Whether more than one lost stream speaks against the process: its Watch stream is gone or
+  // silent (SUSPECT), or another process has its address. A worker that comes back to life turns
+  // false again. False for kNoWorker.
+  bool LooksDead(const WorkerTarget& target) const;
+  // Some decode worker takes new work. Without the lock: for those who wait and ask often.
+  bool AnyDecodeWorkerReady() const { return ready_decode_workers_ > 0; }
   // A decode worker is ready, and either a prefill worker is or none is to be waited for: those
   // that are listed get a moment after the router's start to introduce themselves.
   bool Ready() const;
@@ -245,6 +270,7 @@ class Membership {
   void SetListed(int worker, bool listed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetServingState(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropKnowledge(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellDeath(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetState(int worker, v1::WorkerState state, std::string detail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Span<const Candidate> Candidates(v1::WorkerRole role, bool doubted,
@@ -282,6 +308,8 @@ class Membership {
   std::vector<int> free_ ABSL_GUARDED_BY(mutex_);  // numbers below worker_count()
   int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<int64_t> state_version_{0};
+  std::atomic<int> ready_decode_workers_{0};
+  std::function<void(const Incarnation&)> on_death_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
   FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
   // Of the answers so far, the last ones counting most.

@@ -39,10 +39,6 @@ double BlockBytes(const internal::v1::KvLayout& layout) {
          value_bytes;
 }
 
-bool SameProcess(const WorkerTarget& a, const WorkerTarget& b) {
-  return a.worker == b.worker && a.epoch == b.epoch;
-}
-
 }  // namespace
 
 absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
@@ -74,7 +70,8 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
     if (pair.prefill) route.prefill = Target(pair.prefill->worker);
     // Before anything is noted of a pair that nobody will be sent to.
     const bool failed = absl::c_any_of(request.failed, [&route](const Route& f) {
-      return SameProcess(f.prefill, route.prefill) && SameProcess(f.decode, route.decode);
+      return f.prefill.incarnation() == route.prefill.incarnation() &&
+             f.decode.incarnation() == route.decode.incarnation();
     });
     if (failed) return absl::UnavailableError("no other pair");
     BATON_RETURN_IF_ERROR(CheckSlo(request, prefill, decode, pair));
@@ -108,8 +105,10 @@ absl::Span<const Candidate> Membership::Candidates(v1::WorkerRole role, bool dou
   const absl::Span<const Candidate> all = fleet_.Collect(query, clock_.SinceStart());
   if (request.avoid.empty() && request.lost.empty() && health_.all_usable()) return all;
   kept->assign(all.begin(), all.end());
-  const auto wanted = [&request](const Candidate& c) {
-    return !absl::c_linear_search(request.avoid, c.worker);
+  const auto wanted = [this, &request](const Candidate& c) {
+    mutex_.AssertHeld();
+    return !absl::c_linear_search(request.avoid,
+                                  Incarnation{c.worker, workers_[c.worker].card->epoch()});
   };
   const auto usable = [this](const Candidate& c) {
     mutex_.AssertHeld();
@@ -121,10 +120,9 @@ absl::Span<const Candidate> Membership::Candidates(v1::WorkerRole role, bool dou
   if (role == v1::WORKER_ROLE_DECODE) {
     drop([this, &request](const Candidate& c) {
       mutex_.AssertHeld();
-      const uint64_t epoch = workers_[c.worker].card->epoch();
-      return absl::c_none_of(request.lost, [&c, epoch](const Route& l) {
-        return l.decode.worker == c.worker && l.decode.epoch == epoch;
-      });
+      const Incarnation here = {c.worker, workers_[c.worker].card->epoch()};
+      return absl::c_none_of(request.lost,
+                             [&here](const Route& l) { return l.decode.incarnation() == here; });
     });
     Prefer(kept, wanted);
     Prefer(kept, usable);
@@ -281,6 +279,15 @@ bool Membership::MayLive(const WorkerTarget& target) const {
   const Worker& w = workers_[target.worker];
   if (w.state == v1::WORKER_STATE_EXPIRED || w.state == v1::WORKER_STATE_REFUSED) return false;
   return !w.card || w.card->epoch() == target.epoch;
+}
+
+bool Membership::LooksDead(const WorkerTarget& target) const {
+  if (target.worker == kNoWorker) return false;
+  absl::MutexLock lock(&mutex_);
+  const Worker& w = workers_[target.worker];
+  // A stream that has just been opened says nothing yet: perhaps nobody is there any more.
+  if (!w.stream_open || !w.card_seen || w.card->epoch() != target.epoch) return true;
+  return w.state == v1::WORKER_STATE_SUSPECT;
 }
 
 absl::Status Membership::NoDecodeWorker() const {

@@ -47,6 +47,13 @@ struct RouterMetrics::Families {
         budget_exhausted(Counter(registry, "baton_retry_budget_exhausted_total",
                                  "Retries not made, as there were too many for the load.")
                              .Add({})),
+        orphaned(Counter(registry, "baton_dead_worker_sequences_total",
+                         "Sequences whose worker died, and that went on at no cost to the retry "
+                         "budget.")
+                     .Add({})),
+        continuations_waiting(Gauge(registry, "baton_continuations_waiting",
+                                    "Streams that have lost a worker and wait for another one.")
+                                  .Add({})),
         route_decisions(
             Counter(registry, "baton_route_decisions_total", "Choices of a pair of workers.")),
         cached_tokens_off(Histogram(registry, "baton_route_cached_tokens_error",
@@ -113,6 +120,8 @@ struct RouterMetrics::Families {
   prometheus::Family<prometheus::Counter>& retries;
   prometheus::Family<prometheus::Counter>& failovers;
   prometheus::Counter& budget_exhausted;
+  prometheus::Counter& orphaned;
+  prometheus::Gauge& continuations_waiting;
   prometheus::Family<prometheus::Counter>& route_decisions;
   prometheus::Histogram& cached_tokens_off;
   prometheus::Histogram& ttft_off;
@@ -176,6 +185,14 @@ void RouterMetrics::RequestFailedOver(absl::string_view reason) {
 
 void RouterMetrics::RetryBudgetExhausted() {
   if (families_ != nullptr) families_->budget_exhausted.Increment();
+}
+
+void RouterMetrics::OrphanedByDeath(int sequences) {
+  if (families_ != nullptr) families_->orphaned.Increment(sequences);
+}
+
+void RouterMetrics::SetContinuationsWaiting(int waiting) {
+  if (families_ != nullptr) families_->continuations_waiting.Set(waiting);
 }
 
 void RouterMetrics::FirstToken(absl::Duration since_receipt) {

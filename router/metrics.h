@@ -41,6 +41,9 @@ class RouterMetrics {
   void RequestRetried(absl::string_view reason);
   void RequestFailedOver(absl::string_view reason);
   void RetryBudgetExhausted();
+  // Sequences whose worker has died: they go on without a share of the retry budget.
+  void OrphanedByDeath(int sequences);
+  void SetContinuationsWaiting(int waiting);
   void FirstToken(absl::Duration since_receipt);
   // Times between the tokens of one request, put together before all requests' histogram is locked.
   // For one thread at a time.

@@ -44,9 +44,11 @@ struct Options {
   // Failover. A stream that has begun must be heard of at least so often; workers send something
   // every second.
   int64_t stall_timeout_ms = 5'000;
-  // How long a client that has tokens already waits for a worker that can go on.
+  // How long a request whose worker was lost waits for another one while no decode worker is ready.
+  // For room on those that are, it waits until its own deadline.
   int64_t failover_wait_ms = 5'000;
-  // Of the sequences asked for, how many may be asked for again, in the long run …
+  // What a dead worker had is asked for again anyway. Of the sequences asked for, how many more may
+  // be, in the long run …
   int retry_budget_percent = 10;
   // … and how many at once, in the short run: at the start, and after a quiet time.
   int retry_budget_reserve = 32;

@@ -16,6 +16,8 @@ class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
   virtual void Send(const v1::GenerateResponse& delta) = 0;
+  // Between Sends: nothing is new, but the request lives. `empty` adds nothing to what was sent.
+  virtual void Heartbeat(const v1::GenerateResponse& empty) {}
   // False if the answer, with this, would be more than a client can take.
   virtual bool Fits(const v1::GenerateResponse& delta) const { return true; }
   // `token_counts`: how many tokens each choice has.

@@ -55,6 +55,12 @@ void StreamWriter::Send(const v1::GenerateResponse& delta) {
   Add(delta);
 }
 
+void StreamWriter::Heartbeat(const v1::GenerateResponse& empty) {
+  absl::MutexLock lock(&mutex_);
+  // What is being written shows as much, and who does not read it needs no more.
+  if (!writing_ && pending_.empty() && state_ == State::kOpen) StartWriting(empty);
+}
+
 void StreamWriter::Finish(const v1::GenerateResponse& last, absl::Span<const int>) {
   absl::MutexLock lock(&mutex_);
   state_ = State::kFinishing;

@@ -23,6 +23,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
       : call_(std::move(call)), context_(context) {}
 
   void Send(const v1::GenerateResponse& delta) override;
+  void Heartbeat(const v1::GenerateResponse& empty) override;
   void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
   void Fail(const absl::Status& error) override;
   void Abort() override { context_->TryCancel(); }

@@ -64,16 +64,21 @@ RouterServer::RouterServer(Options options, const Clock& clock,
       retry_budget_({options_.retry_budget_percent / 100.0,
                      static_cast<double>(options_.retry_budget_reserve),
                      static_cast<double>(options_.retry_budget_capacity)}),
+      continuations_([this](int waiting) { metrics_.SetContinuationsWaiting(waiting); }),
       pool_(options_.tokenizer_threads, options_.max_queued_prompts),
       call_watch_(kCallTick),
       decisions_(options_.explain_log_every, metrics_),
-      parts_{options_,      *tokenizer_, clock_,      membership_, metrics_,  admission_,
-             retry_budget_, pool_,       call_watch_, network_,    decisions_},
+      parts_{options_,      *tokenizer_,    clock_, membership_, metrics_, admission_,
+             retry_budget_, continuations_, pool_,  call_watch_, network_, decisions_},
       inference_(parts_),
       admin_(parts_),
       watch_(std::make_unique<WorkerWatch>(membership_, network_, clock_,
                                            [this](bool ready) { PublishState(ready); })),
-      discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {}
+      discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {
+  membership_.SetOnDeath([this](const Incarnation& dead) {
+    metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
+  });
+}
 
 std::vector<std::unique_ptr<WorkerSource>> RouterServer::Sources() {
   std::vector<std::unique_ptr<WorkerSource>> sources;

@@ -63,6 +63,7 @@ class RouterServer {
   GrpcDecodeNetwork network_;
   Admission admission_;
   RetryBudget retry_budget_;
+  ContinuationLine continuations_;
   WorkPool pool_;
   CallWatch call_watch_;
   DecisionLog decisions_;

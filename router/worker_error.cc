@@ -19,6 +19,11 @@ absl::Status LostWorker(absl::string_view reason) {
       absl::Seconds(1));
 }
 
+absl::Status DeadlinePassed() {
+  return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
+                   "the request's deadline passed before its last token");
+}
+
 absl::Status FromWorker(const grpc::Status& status) {
   // The worker closed the stream in order, yet said neither STOP nor LENGTH.
   if (status.ok()) return Internal();

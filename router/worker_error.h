@@ -18,7 +18,11 @@ absl::Status FromWorker(const grpc::Status& status);
 // A stream that the router gave up on: "WORKER_STALLED", "WORKER_EXPIRED".
 absl::Status LostWorker(absl::string_view reason);
 
-// Another pair of workers may succeed where this error happened; `begun`: the client has tokens.
+// The request's deadline passed while its stream, or the wait for one, was under way.
+absl::Status DeadlinePassed();
+
+// Another pair of workers may succeed where this error happened; `begun`: workers had let the
+// request in before.
 bool AnotherPairMayDo(const absl::Status& error, bool begun);
 
 // The workers did not fail, but had no room.

@@ -64,6 +64,7 @@ class BatonRouter final : public SimRouter {
     Advance(now_us);
     Tell(worker, event);
     if (event.has_card()) {
+      epochs_[worker] = event.card().epoch();
       mirror_.DropWorker(worker);
       mirror_.SetCapacity(worker, event.card().total_blocks());
     }
@@ -81,7 +82,7 @@ class BatonRouter final : public SimRouter {
     ask.model_fingerprint = 1;
     ask.keys = keys_;
     ask.prompt_tokens = r.prompt_tokens;
-    if (avoid >= 0) ask.avoid.push_back(avoid);
+    if (avoid >= 0) ask.avoid.push_back({avoid, epochs_[avoid]});
     absl::StatusOr<router::Route> route = membership_.Choose(ask);
     if (!route.ok() || route->prefill.worker == router::kNoWorker) return -1;
     const int worker = route->prefill.worker;
@@ -131,6 +132,7 @@ class BatonRouter final : public SimRouter {
   router::Membership membership_;
   router::PrefixIndex mirror_;  // told the same, to be weighed: a Membership shows no index
   absl::flat_hash_map<int, router::Route> routes_;
+  absl::flat_hash_map<int, uint64_t> epochs_;  // of the workers, as they last said
   std::vector<kv::PrefixKey> keys_;
   int64_t next_tick_us_ = 0;
 };

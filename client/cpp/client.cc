@@ -28,6 +28,13 @@ absl::Status FromCall(const grpc::Status& status, const std::string& address) {
   return Annotate(error, absl::StrCat("router at ", address));
 }
 
+// While the request waits for another worker, the router says that the stream lives, and no more.
+bool IsHeartbeat(const v1::GenerateResponse& response) {
+  return response.text().empty() && response.token_ids().empty() && response.logprobs().empty() &&
+         response.prompt_logprobs().empty() &&
+         response.finish_reason() == v1::FINISH_REASON_UNSPECIFIED;
+}
+
 }  // namespace
 
 const char* FinishReasonName(FinishReason reason) {
@@ -57,7 +64,9 @@ GenerateStream::~GenerateStream() {
 std::optional<Delta> GenerateStream::Next() {
   if (call_->ended) return std::nullopt;
   v1::GenerateResponse response;
-  if (!call_->reader->Read(&response)) {
+  bool read = call_->reader->Read(&response);
+  while (read && IsHeartbeat(response)) read = call_->reader->Read(&response);
+  if (!read) {
     call_->ended = true;
     call_->status = FromCall(call_->reader->Finish(), call_->address);
     const std::vector<Choice>& choices = call_->completion.choices;

@@ -142,7 +142,8 @@ class GenerateStream {
   GenerateStream(const GenerateStream&) = delete;
   GenerateStream& operator=(const GenerateStream&) = delete;
 
-  // Blocks for the next piece. Nothing once the request has ended, well or not: see status().
+  // Blocks for the next piece; what only says that the stream lives is passed over. Nothing once
+  // the request has ended, well or not: see status().
   std::optional<Delta> Next();
   // Of the ended stream. OK only if the answer is complete: every choice of it.
   const absl::Status& status() const;

@@ -7,20 +7,21 @@
 
 namespace baton::worker {
 
-absl::Status Intake::Enter(int64_t tokens) {
+absl::Status Intake::Enter(int64_t tokens, bool continuation) {
   absl::MutexLock lock(&mutex_);
   if (draining_) {
     return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
                      absl::StrCat("this ", worker_, " worker is shutting down"));
   }
   const Load inside = {queue_.requests + posted_.requests, queue_.tokens + posted_.tokens};
-  if (inside.requests > 0 &&
-      (inside.requests >= bounds_.requests || inside.tokens + tokens > bounds_.tokens)) {
+  const int64_t rooms = continuation ? 2 : 1;
+  if (inside.requests > 0 && (inside.requests >= rooms * bounds_.requests ||
+                              inside.tokens + tokens > rooms * bounds_.tokens)) {
     return WithRetryAfter(
         MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
                   absl::StrCat(inside.requests, " requests of ", inside.tokens,
                                " tokens wait for the ", worker_, " worker, its bounds are ",
-                               bounds_.requests, " and ", bounds_.tokens)),
+                               rooms * bounds_.requests, " and ", rooms * bounds_.tokens)),
         RetryAfter(tokens, tokens_per_second_));
   }
   ++posted_.requests;

@@ -28,8 +28,9 @@ class Intake {
 
   // From any thread, before a request of that many tokens is posted to the loop: UNAVAILABLE
   // (DRAINING), or RESOURCE_EXHAUSTED (QUEUE_FULL), saying when to come again. A lone request may
-  // enter however long it is.
-  absl::Status Enter(int64_t tokens);
+  // enter however long it is. For a `continuation` there is as much room again as `bounds`: what a
+  // lost worker had running is not refused because new requests wait here.
+  absl::Status Enter(int64_t tokens, bool continuation = false);
   // All who come from now on are refused.
   void Drain();
 

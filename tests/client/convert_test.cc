@@ -176,6 +176,21 @@ TEST_F(StreamTest, ChoicesThatComeInTurns) {
   EXPECT_EQ(completion.prompt_logprobs.size(), 1u);
 }
 
+TEST_F(StreamTest, WhatOnlySaysThatTheStreamLivesIsPassedOver) {
+  Say(0, "a").mutable_usage()->set_generated_tokens(1);
+  for (int choice : {0, 1, 0}) Say(choice, "").mutable_usage()->set_generated_tokens(1);
+  Say(1, "x").set_finish_reason(v1::FINISH_REASON_STOP);
+  Say(1, "");
+  Say(0, "").set_finish_reason(v1::FINISH_REASON_LENGTH);
+  const auto stream = Generate(2);
+  std::vector<int> order;
+  while (auto delta = stream->Next()) order.push_back(delta->choice);
+  EXPECT_THAT(order, ElementsAre(0, 1, 0));
+  EXPECT_TRUE(stream->status().ok()) << stream->status();
+  EXPECT_EQ(stream->completion().choices[0].text, "a");
+  EXPECT_EQ(stream->completion().choices[1].text, "x");
+}
+
 TEST_F(StreamTest, IncompleteUntilEveryChoiceHasFinished) {
   Say(0, "a").set_finish_reason(v1::FINISH_REASON_STOP);
   Say(1, "x");

@@ -65,6 +65,7 @@ struct Wish {
   bool logprobs = false;
   std::vector<int32_t> stop_token_ids = {};
   absl::Duration within = absl::InfiniteDuration();
+  bool continuation = false;  // of what a lost worker had
 };
 
 inline std::vector<int32_t> Prompt(int length, int first = 1) {
@@ -117,6 +118,7 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     }
     if (wish.logprobs) request.mutable_sampling()->set_logprobs(0);
     request.mutable_stop_token_ids()->Add(wish.stop_token_ids.begin(), wish.stop_token_ids.end());
+    request.set_continuation(wish.continuation);
     if (wish.remote) request.mutable_prefill()->set_address("p:1");
     auto sequence = MakeSequence(request, clock_.Now() + wish.within, *engine_);
     auto stream = std::make_shared<FakeStream>();

@@ -135,6 +135,59 @@ TEST_P(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
   EXPECT_EQ(ErrorReason(*late->finish), "DRAINING");
 }
 
+TEST_P(LoopTest, ContinuationsFindRoomInAFullQueueAndNewRequestsDoNot) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 1;
+  options.scheduler.max_queued_requests = 2;
+  Make(64, options);
+  std::vector<std::shared_ptr<FakeStream>> accepted = {
+      Ask({.prompt = Prompt(20), .max_tokens = 9})};
+  Turn();
+  const auto ask = [&](bool continuation) {
+    const int first = 50 * static_cast<int>(accepted.size());
+    auto stream = Ask({.prompt = Prompt(20, first), .max_tokens = 1, .continuation = continuation});
+    if (stream->finish.has_value()) {
+      EXPECT_EQ(ErrorReason(*stream->finish), "QUEUE_FULL");
+      return false;
+    }
+    accepted.push_back(std::move(stream));
+    return true;
+  };
+  // Posted, then queued: the bounds are the same.
+  EXPECT_TRUE(ask(false));
+  EXPECT_TRUE(ask(false));
+  EXPECT_FALSE(ask(false));
+  EXPECT_TRUE(ask(true));
+  Turn();
+  EXPECT_FALSE(ask(false));
+  EXPECT_TRUE(ask(true));
+  EXPECT_FALSE(ask(true));
+  Turn();
+  EXPECT_FALSE(ask(true));
+  EXPECT_EQ(load_.queued, 4);
+  Run();
+  EXPECT_EQ(accepted.size(), 5u);
+  for (const auto& stream : accepted) EXPECT_EQ(stream->finish, absl::OkStatus());
+}
+
+TEST_P(LoopTest, AContinuationIsNotRefusedForNewRequestsThatItGoesBefore) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 1;
+  Make(64, options);
+  engine_->on_step = [this](const engine::Batch&) { clock_.Advance(absl::Seconds(1)); };
+  for (int i = 0; i < 20; ++i) Ask({.prompt = Prompt(10, i * 11), .max_tokens = 1});
+  for (int i = 0; i < 10; ++i) Turn();
+  // Ten still wait, at one a second.
+  Wish wish = {.prompt = Prompt(10, 500), .max_tokens = 1, .within = absl::Seconds(5)};
+  const auto fresh = Ask(wish);
+  wish.continuation = true;
+  const auto resumed = Ask(wish);
+  Run();
+  ASSERT_TRUE(fresh->finish.has_value());
+  EXPECT_EQ(ErrorReason(*fresh->finish), "DEADLINE_UNREACHABLE") << *fresh->finish;
+  EXPECT_EQ(resumed->finish, absl::OkStatus());
+}
+
 TEST_P(LoopTest, BeamsHaveTheLogProbabilitiesOfTheirTokens) {
   Make(450, ByHand());
   for (const int length : {5, 1500}) {

@@ -23,6 +23,7 @@ struct Wish {
   int n = 1;
   Priority priority = Priority::kNormal;
   std::string tenant = "";
+  bool continuation = false;
   int first_token = 0;  // of the prompt; the others count up from it
 };
 
@@ -46,6 +47,7 @@ class SchedulerHarness : public ::testing::Test {
     call->n = call->open_choices = wish.n;
     call->priority = wish.priority;
     call->tenant = wish.tenant;
+    call->continuation = wish.continuation;
     if (wish.remote) call->prefill.address = "p:1";
     auto sequence = std::make_unique<Sequence>();
     sequence->id = id;

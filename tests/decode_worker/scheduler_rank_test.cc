@@ -158,9 +158,72 @@ TEST_F(SchedulerRankTest, WhatWaitsIsCountedByPriority) {
   ASSERT_TRUE(Submit(1, {.prompt = 100, .priority = Priority::kLow}).ok());
   ASSERT_TRUE(Submit(2, {.prompt = 30}).ok());
   ASSERT_TRUE(Submit(3, {.prompt = 7, .priority = Priority::kHigh}).ok());
-  EXPECT_EQ(scheduler_->waiting_tokens(Priority::kHigh), 7);
-  EXPECT_EQ(scheduler_->waiting_tokens(Priority::kNormal), 37);
+  Call call;
+  call.priority = Priority::kHigh;
+  EXPECT_EQ(scheduler_->waiting_tokens_ahead(call), 7);
+  call.priority = Priority::kNormal;
+  EXPECT_EQ(scheduler_->waiting_tokens_ahead(call), 37);
   EXPECT_EQ(scheduler_->waiting_tokens(), 137);
+}
+
+TEST_F(SchedulerRankTest, BeforeAContinuationStandNoNewRequestsOfItsPriority) {
+  Make(10);
+  ASSERT_TRUE(Submit(1, {.prompt = 30}).ok());
+  ASSERT_TRUE(Submit(2, {.prompt = 7, .priority = Priority::kHigh}).ok());
+  ASSERT_TRUE(Submit(3, {.prompt = 11, .continuation = true}).ok());
+  ASSERT_TRUE(Submit(4, {.prompt = 100, .priority = Priority::kLow, .continuation = true}).ok());
+  Call call;
+  EXPECT_EQ(scheduler_->waiting_tokens_ahead(call), 48);
+  call.continuation = true;
+  EXPECT_EQ(scheduler_->waiting_tokens_ahead(call), 18);
+  call.priority = Priority::kHigh;
+  EXPECT_EQ(scheduler_->waiting_tokens_ahead(call), 0);
+  call.priority = Priority::kLow;
+  EXPECT_EQ(scheduler_->waiting_tokens_ahead(call), 148);
+  EXPECT_EQ(scheduler_->waiting_tokens(), 148);
+  Check();
+  while (Sequence* sequence = scheduler_->Find(3)) scheduler_->Remove(*sequence);
+  EXPECT_EQ(scheduler_->waiting_tokens(), 137);
+  Check();
+}
+
+TEST_F(SchedulerRankTest, ContinuationsEnterByPriorityThenBeforeNewOnesThenByAge) {
+  Make(64, {.max_num_seqs = 1});
+  ASSERT_TRUE(Submit(1, {.tenant = "a"}).ok());
+  ASSERT_TRUE(Submit(2, {.tenant = "a", .continuation = true}).ok());
+  ASSERT_TRUE(Submit(3, {.priority = Priority::kLow, .continuation = true}).ok());
+  ASSERT_TRUE(Submit(4, {.tenant = "b", .continuation = true}).ok());
+  ASSERT_TRUE(Submit(5, {.priority = Priority::kHigh}).ok());
+  ASSERT_TRUE(Submit(6, {.priority = Priority::kLow}).ok());
+  ASSERT_TRUE(Submit(7, {.priority = Priority::kHigh, .continuation = true}).ok());
+  std::vector<uint64_t> entered;
+  while (Sequence* sequence = scheduler_->Admit()) {
+    entered.push_back(sequence->id);
+    Commit(*sequence);
+    Check();
+    scheduler_->Remove(*sequence);
+  }
+  EXPECT_EQ(entered, (std::vector<uint64_t>{7, 5, 2, 4, 1, 3, 6}));
+}
+
+TEST_F(SchedulerRankTest, APreemptedAnswerComesBackBeforeAContinuationThatCameLater) {
+  Make(4, {}, false);
+  ASSERT_TRUE(Submit(1, {.prompt = 32, .max_tokens = 32, .remote = false}).ok());
+  ASSERT_NE(scheduler_->Admit(), nullptr);
+  ASSERT_TRUE(Submit(2, {.prompt = 16, .max_tokens = 32, .remote = false}).ok());
+  ASSERT_NE(scheduler_->Admit(), nullptr);
+  ASSERT_TRUE(Submit(3, {.remote = false, .continuation = true}).ok());
+  ASSERT_EQ(scheduler_->Admit(), nullptr);
+  ASSERT_TRUE(Submit(4, {.remote = false}).ok());
+  while (preempted_.empty()) Step();
+  ASSERT_EQ(preempted_, std::vector<uint64_t>{2});
+  std::vector<uint64_t> entered;
+  for (int steps = 0; entered.size() < 3; ++steps) {
+    ASSERT_LT(steps, 200);
+    while (Sequence* sequence = scheduler_->Admit()) entered.push_back(sequence->id);
+    Step();
+  }
+  EXPECT_EQ(entered, (std::vector<uint64_t>{2, 3, 4}));
 }
 
 // A search with one beam left may have all of them again in the next step.
@@ -199,6 +262,32 @@ TEST_F(SchedulerRankTest, BoundsRefuseWithAReason) {
   // A tenant's place is free again when its request is gone.
   scheduler_->Remove(*scheduler_->Find(2));
   EXPECT_TRUE(Submit(6, {.tenant = "a"}).ok());
+  Check();
+}
+
+TEST_F(SchedulerRankTest, AQueueThatIsFullForNewRequestsHasAsMuchRoomAgainForContinuations) {
+  SchedulerOptions options;
+  options.max_queued_requests = 2;
+  options.max_queued_tokens = 100;
+  options.max_tenant_requests = 2;
+  options.max_tenant_tokens = 60;
+  Make(64, options);
+  ASSERT_TRUE(Submit(1, {.prompt = 20, .tenant = "a"}).ok());
+  ASSERT_TRUE(Submit(2, {.prompt = 20, .tenant = "b"}).ok());
+  EXPECT_EQ(ErrorReason(Submit(3, {.tenant = "c"})), "QUEUE_FULL");
+  EXPECT_EQ(ErrorReason(Submit(3, {.prompt = 161, .continuation = true})), "QUEUE_FULL");
+  ASSERT_TRUE(Submit(3, {.prompt = 60, .tenant = "a", .continuation = true}).ok());
+  EXPECT_EQ(ErrorReason(Submit(4, {.prompt = 41, .tenant = "a", .continuation = true})),
+            "TENANT_LIMIT")
+      << "by tokens";
+  ASSERT_TRUE(Submit(4, {.prompt = 1, .tenant = "a", .continuation = true}).ok());
+  EXPECT_EQ(ErrorReason(Submit(5, {.prompt = 1, .continuation = true})), "QUEUE_FULL")
+      << "by requests";
+  EXPECT_EQ(ErrorReason(Submit(5, {.prompt = 1, .tenant = "a"})), "TENANT_LIMIT");
+  // New ones find none while continuations have it.
+  scheduler_->Remove(*scheduler_->Find(1));
+  scheduler_->Remove(*scheduler_->Find(2));
+  EXPECT_EQ(ErrorReason(Submit(6, {.prompt = 1})), "QUEUE_FULL");
   Check();
 }
 

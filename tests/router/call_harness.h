@@ -101,6 +101,15 @@ class FakeSink final : public router::ResponseSink {
     router::MergeDelta(delta, &choices_[delta.choice()]);
     ++messages_;
   }
+  void Heartbeat(const v1::GenerateResponse& empty) override {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(empty.text().empty());
+    EXPECT_EQ(empty.token_ids_size(), 0);
+    EXPECT_EQ(empty.finish_reason(), v1::FINISH_REASON_UNSPECIFIED);
+    EXPECT_FALSE(end_.has_value());
+    EXPECT_GT(messages_, 0) << "nothing comes before the first token";
+    ++heartbeats_;
+  }
   void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override {
     Send(last);
     absl::MutexLock lock(&mutex_);
@@ -127,6 +136,10 @@ class FakeSink final : public router::ResponseSink {
     absl::MutexLock lock(&mutex_);
     return messages_;
   }
+  int heartbeats() {
+    absl::MutexLock lock(&mutex_);
+    return heartbeats_;
+  }
   std::vector<int> token_counts() {
     absl::MutexLock lock(&mutex_);
     return token_counts_;
@@ -150,6 +163,7 @@ class FakeSink final : public router::ResponseSink {
   std::map<int, v1::GenerateResponse> choices_ ABSL_GUARDED_BY(mutex_);
   std::vector<int> token_counts_ ABSL_GUARDED_BY(mutex_);
   int messages_ ABSL_GUARDED_BY(mutex_) = 0;
+  int heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -179,9 +193,11 @@ class CallHarness : public ::testing::Test {
                                                  absl::Milliseconds(options_.retry_after_ms)},
                        clock_, [](const router::Admission::Inside&) {});
     budget_.emplace(budget_limits_);
+    membership_->SetOnDeath(
+        [this](const router::Incarnation& dead) { budget_->OnDeath(dead, clock_.SinceStart()); });
     parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, *membership_, metrics_,
-                                         *admission_, *budget_, pool_, watch_, network_,
-                                         decisions_});
+                                         *admission_, *budget_, continuations_, pool_, watch_,
+                                         network_, decisions_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   void Introduce(int worker) {
@@ -219,6 +235,7 @@ class CallHarness : public ::testing::Test {
   }
   FakeNetwork::Stream& stream(size_t i) { return network_.stream(i); }
   router::GenerateCall& call() { return *calls_.back(); }
+  router::GenerateCall& first_call() { return *calls_.front(); }
   void Tick() {
     for (const auto& call : calls_) call->OnTick();
   }
@@ -238,6 +255,7 @@ class CallHarness : public ::testing::Test {
   std::optional<router::Membership> membership_;
   std::optional<router::RetryBudget> budget_;
   std::optional<router::Admission> admission_;
+  router::ContinuationLine continuations_{[](int) {}};
 
  private:
   static std::unique_ptr<tokenizer::Tokenizer> MakeTokenizer() {

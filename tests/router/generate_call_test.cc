@@ -252,8 +252,9 @@ TEST_F(FailoverTest, AResumedRequestThatIsRefusedTriesElsewhere) {
   EXPECT_EQ(sink.choice().text(), "ab");
 }
 
-TEST_F(FailoverTest, AnEmptyBudgetEndsTheRequestAndSaysWhen) {
+TEST_F(FailoverTest, AnEmptyBudgetEndsTheRequestWhoseWorkerLivesAndSaysWhen) {
   budget_limits_ = {.share = 0.1, .reserve = 1, .capacity = 10};
+  options_.failover_wait_ms = 3000;
   FakeSink& begun = Start(Request());
   stream(0).SayTokens("a");
   stream(0).End(kGone);
@@ -261,6 +262,9 @@ TEST_F(FailoverTest, AnEmptyBudgetEndsTheRequestAndSaysWhen) {
   stream(1).End(kGone);
   FakeSink& not_begun = Start(Request());
   stream(2).End(kGone);
+  Pass(absl::Milliseconds(2900));
+  for (FakeSink* sink : {&begun, &not_begun}) EXPECT_FALSE(sink->ended());
+  Pass(absl::Milliseconds(200));
   for (FakeSink* sink : {&begun, &not_begun}) {
     const absl::Status end = sink->End();
     EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
@@ -271,11 +275,21 @@ TEST_F(FailoverTest, AnEmptyBudgetEndsTheRequestAndSaysWhen) {
 }
 
 TEST_F(FailoverTest, ARetryThatFindsNobodyCostsNothing) {
+  options_.failover_wait_ms = 3000;
   Begin();
-  for (int worker : {3, 4}) LoseWatch(worker);
+  for (int worker : {3, 4}) {
+    reporting_[worker] = false;
+    LoseWatch(worker);
+  }
   const double level = budget_->level();
   FakeSink& sink = Start(Request());
   stream(0).End(kGone);
+  EXPECT_NEAR(budget_->level(), level + 0.1, 1e-9);
+  reporting_[2] = false;
+  LoseWatch(2);
+  Pass(absl::Milliseconds(100));
+  EXPECT_FALSE(sink.ended());
+  Pass(absl::Milliseconds(3000));
   EXPECT_EQ(ErrorReason(sink.End()), "WORKER_LOST");
   EXPECT_NEAR(budget_->level(), level + 0.1, 1e-9);
 }

@@ -314,6 +314,25 @@ TEST(GenerateTest, DefaultDeadlineEndsACallWithoutOne) {
   EXPECT_EQ(ErrorReason(end), "DEADLINE_EXCEEDED");
 }
 
+TEST(GenerateTest, AClientWhoseAnswerPausesHearsThatItsStreamLives) {
+  FakeCluster cluster(1, 1);
+  Call call(cluster, Prompt("x"));
+  DecodeCall first = cluster.decode(0)->AwaitDecode();
+  first.SendTokens({'a'});
+  EXPECT_EQ(call.Next().text(), "a");
+  first.Fail(kGone);
+  DecodeCall second = cluster.decode(0)->AwaitDecode();
+  EXPECT_TRUE(second.request.continuation());
+  const auto empty = call.Next();  // the new stream has said nothing yet
+  EXPECT_EQ(empty.text(), "");
+  EXPECT_EQ(empty.usage().generated_tokens(), 1);
+  EXPECT_EQ(empty.finish_reason(), v1::FINISH_REASON_UNSPECIFIED);
+  EXPECT_TRUE(empty.request_id().empty());
+  second.Finish({'b'}, internal::v1::DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(call.Rest().text(), "b");
+  EXPECT_TRUE(call.End().ok());
+}
+
 TEST(GenerateTest, WorkerErrorsPassWithoutTheirSecrets) {
   struct Row {
     absl::StatusCode from;
@@ -344,6 +363,8 @@ TEST(GenerateTest, WorkerErrorsPassWithoutTheirSecrets) {
   for (const Row& row : rows) {
     for (bool after_first_token : {false, true}) {
       SCOPED_TRACE(absl::StrCat(row.reason, " ", static_cast<int>(row.from)));
+      // What has begun waits for room until its deadline.
+      if (after_first_token && row.from == absl::StatusCode::kResourceExhausted) continue;
       absl::Status sent(row.from, "block 17 at 0x7fff");
       sent = row.reason[0] == '\0' ? sent : MakeError(row.from, row.reason, sent.message());
       // However often it is asked.

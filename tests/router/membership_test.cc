@@ -60,7 +60,8 @@ class MembershipTest : public ::testing::Test {
     ASSERT_TRUE(Load(worker).ok());
   }
   v1::WorkerStatus StatusOf(int worker) { return membership_.List()[worker]; }
-  absl::StatusOr<Route> Choose(std::vector<uint64_t> keys = {}, std::vector<int> avoid = {}) {
+  absl::StatusOr<Route> Choose(std::vector<uint64_t> keys = {},
+                               std::vector<Incarnation> avoid = {}) {
     RouteRequest request;
     request.model_fingerprint = Card(0).model_fingerprint();
     request.keys = keys;
@@ -340,10 +341,84 @@ TEST_F(MembershipTest, WarmPrefixWinsAndAvoidedWorkersAreUsedOnlyAlone) {
     EXPECT_EQ(route->prefill.worker, kPrefill1);
     EXPECT_EQ(route->matched_blocks, 3);
   }
-  const auto other = Choose({1, 2, 3, 4}, {kPrefill1, kDecode});
+  const auto first = Choose({1, 2, 3, 4});
+  const std::vector<Incarnation> avoid = {first->prefill.incarnation(),
+                                          first->decode.incarnation()};
+  const auto other = Choose({1, 2, 3, 4}, avoid);
   ASSERT_TRUE(other.ok());
   EXPECT_EQ(other->prefill.worker, kPrefill0);
   EXPECT_EQ(other->decode.worker, kDecode) << "there is no other";
+  MakeReady(kPrefill1, {1, 2, 3});  // as another process
+  EXPECT_EQ(Choose({1, 2, 3, 4}, avoid)->prefill.worker, kPrefill1);
+}
+
+TEST_F(MembershipTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
+  std::vector<Incarnation> told;
+  membership_.SetOnDeath([&told](const Incarnation& dead) { told.push_back(dead); });
+  MakeReady(kPrefill0);
+  MakeReady(kDecode);
+  EXPECT_FALSE(membership_.LooksDead(WorkerTarget()));
+  const Route first = *Choose();
+  const auto dead = [&](const WorkerTarget& target) { return membership_.LooksDead(target); };
+  EXPECT_FALSE(dead(first.decode) || dead(first.prefill));
+  EXPECT_TRUE(told.empty());
+
+  // Its stream breaks, is tried again, and comes back from the same process.
+  const internal::v1::WorkerCard same = [&] {
+    internal::v1::WorkerCard card = Card(kDecode);
+    card.set_worker_id(first.decode.worker_id);
+    card.set_epoch(first.decode.epoch);
+    return card;
+  }();
+  membership_.OnStreamLost(kDecode, absl::UnavailableError("reset"));
+  EXPECT_TRUE(dead(first.decode));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
+  membership_.OnStreamStarted(kDecode);
+  EXPECT_TRUE(dead(first.decode)) << "nobody may be there";
+  ASSERT_TRUE(Introduce(kDecode, same).ok());
+  EXPECT_FALSE(dead(first.decode));
+  ASSERT_TRUE(Snapshot(kDecode, 10, {}).ok());
+  ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
+  EXPECT_FALSE(dead(first.decode)) << "a worker that drains has not ended";
+
+  told.clear();
+  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  ASSERT_TRUE(Load(kDecode).ok());
+  membership_.Tick();
+  EXPECT_TRUE(dead(first.prefill));
+  EXPECT_FALSE(dead(first.decode));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.prefill.incarnation()});
+  ASSERT_TRUE(Load(kPrefill0).ok());
+  EXPECT_FALSE(dead(first.prefill)) << "a word is enough";
+
+  told.clear();
+  MakeReady(kDecode);  // as another process
+  EXPECT_TRUE(dead(first.decode));
+  EXPECT_FALSE(dead(Choose()->decode));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
+}
+
+TEST_F(MembershipTest, WhetherAnyDecodeWorkerIsReadyIsKnownWithoutAsking) {
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  MakeReady(kPrefill0);
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  MakeReady(kDecode);
+  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
+  ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  ASSERT_TRUE(Load(kDecode).ok());
+  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
+  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  membership_.Tick();
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  ASSERT_TRUE(Load(kDecode).ok());
+  membership_.OnStreamLost(kDecode, absl::UnavailableError("gone"));
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  MakeReady(kDecode);
+  MakeReady(kDecode);
+  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
+  membership_.OnStreamLost(kDecode, absl::UnavailableError("gone"));
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ struct Router::Request {
   std::vector<model::SampledToken> expected_prompt_logprobs;
   std::vector<std::vector<int32_t>> tokens;  // of each choice
   std::vector<bool> finished;
-  std::vector<int> avoid;
+  std::vector<router::Incarnation> avoid;
   std::vector<std::weak_ptr<Leg>> legs;
   int failures = 0;   // attempts that were not just refused for load
   bool busy = false;  // refused for load
@@ -196,6 +196,7 @@ void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, 
   decode.set_priority(spec.priority);
   decode.set_tenant(spec.tenant);
   decode.set_cache_salt(spec.cache_salt);
+  decode.set_continuation(request->failures > 0);
 
   auto leg = std::make_shared<Leg>();
   leg->request = request;
@@ -305,7 +306,7 @@ void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& statu
       membership_.OnRouteFailed(leg->route, reason == "WORKER_LOST" ? router::Blame::kDecodeWorker
                                             : reason == "DRAINING"  ? router::Blame::kNobody
                                                                     : router::Blame::kPair);
-      request.avoid = {leg->route.decode.worker, leg->route.prefill.worker};
+      request.avoid = {leg->route.decode.incarnation(), leg->route.prefill.incarnation()};
       Retry(leg, Pause(request));
       return;
     case absl::StatusCode::kResourceExhausted: {
@@ -338,7 +339,7 @@ void Router::CheckStall(const std::shared_ptr<Leg>& leg) {
     return;
   }
   membership_.OnRouteFailed(leg->route, router::Blame::kDecodeWorker);
-  leg->request->avoid = {leg->route.decode.worker};
+  leg->request->avoid = {leg->route.decode.incarnation()};
   CloseLeg(*leg);
   Retry(leg, Pause(*leg->request));
 }

@@ -26,6 +26,21 @@ TEST(IntakeTest, WhatIsPostedAndWhatWaitsAreBoundedTogether) {
   EXPECT_EQ(ErrorRetryAfter(intake.Enter(20)), absl::Milliseconds(100));
 }
 
+TEST(IntakeTest, ContinuationsFindAsMuchRoomAgainAndNewRequestsDoNot) {
+  Intake intake("decode", {.requests = 3, .tokens = 100});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(intake.Enter(10).ok());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(ErrorReason(intake.Enter(10)), "QUEUE_FULL");
+    EXPECT_TRUE(intake.Enter(10, /*continuation=*/true).ok());
+  }
+  EXPECT_EQ(ErrorReason(intake.Enter(10, /*continuation=*/true)), "QUEUE_FULL") << "by requests";
+  for (int i = 0; i < 6; ++i) intake.Taken(10);
+  intake.Settle({.requests = 1, .tokens = 190}, std::nullopt);
+  EXPECT_EQ(ErrorReason(intake.Enter(11, /*continuation=*/true)), "QUEUE_FULL") << "by tokens";
+  EXPECT_TRUE(intake.Enter(10, /*continuation=*/true).ok());
+  EXPECT_EQ(ErrorReason(intake.Enter(1)), "QUEUE_FULL");
+}
+
 TEST(IntakeTest, ADrainIsHeardAtOnce) {
   Intake intake("prefill", {.requests = 3, .tokens = 100});
   intake.Drain();
