@@ -18,14 +18,13 @@
 #include "absl/synchronization/notification.h"
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/loopback_cluster.h"
+#include "benchmarks/serving/saturation.h"
 #include "benchmarks/serving/traffic.h"
+#include "common/base/resident_memory.h"
 
 namespace baton::benchmarks {
 namespace {
 
-constexpr double kGrowth = 1.05;  // a closed loop that gains less over the best gains nothing …
-constexpr int kNoGain = 2;        // … and so many in turn are enough: one may be unlucky
-constexpr double kWarmUp = 0.2;   // the share of a closed loop's time that is not counted
 constexpr int kUnloadedRequests = 12;
 
 struct Options {
@@ -96,30 +95,6 @@ Slo MakeSlo(const Options& options, LoadClient* client, const TrafficMix& mix, i
   return slo;
 }
 
-// Answers a second that no more callers would raise.
-double FindSaturation(const Options& options, LoadClient* client, const TrafficMix& mix,
-                      LoadOptions load) {
-  double best = 0;
-  int without_gain = 0;
-  load.duration_s = options.calibrate_s;
-  load.timeout = [](const Shape&) { return absl::Minutes(5); };
-  for (int callers = 2; callers <= options.max_callers; callers *= 2) {
-    load.seed += 1;
-    const double begin_s = NowSeconds();
-    const std::vector<Outcome> outcomes = RunClosedLoop(client, mix, callers, load);
-    const Slo none{1e9, 1e9};
-    const LevelFigures f = Summarize(outcomes, none, begin_s + kWarmUp * options.calibrate_s,
-                                     begin_s + options.calibrate_s);
-    std::printf("Closed loop, %d callers: %.2f answers a second, %d failed, TTFT p50 %.0f ms\n",
-                callers, f.goodput, f.failed + f.refused + f.expired, f.ttft_p50_ms);
-    std::fflush(stdout);
-    without_gain = f.goodput < best * kGrowth ? without_gain + 1 : 0;
-    best = std::max(best, f.goodput);
-    if (without_gain == kNoGain) break;
-  }
-  return best;
-}
-
 LevelFigures RunLevel(double multiple, double saturation, const Slo& slo, double warm_up_s,
                       const TrafficMix& mix, LoadClient* client, LoadOptions load,
                       std::vector<LevelSpan>* spans) {
@@ -155,8 +130,9 @@ int Run(const Options& options) {
   LoadOptions load;
   load.seed = options.seed;
   load.vocab_size = *vocab_size;
+  load.duration_s = options.calibrate_s;
   const double saturation =
-      options.rate > 0 ? options.rate : FindSaturation(options, &client, *mix, load);
+      options.rate > 0 ? options.rate : FindSaturation(&client, *mix, load, options.max_callers);
   std::printf("Saturation: %.2f answers a second.\n", saturation);
   std::fflush(stdout);
   if (!(saturation > 0)) Die(absl::UnavailableError("nothing was answered"));

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "absl/synchronization/blocking_counter.h"
-#include "benchmarks/serving/http_post.h"
+#include "benchmarks/serving/http_call.h"
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"

@@ -4,7 +4,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "common/base/log.h"
 #include "router/server.h"
@@ -79,8 +81,10 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
       ->check(CLI::Range(0, 1 << 20));
   app->add_option("--routing-policy", options->routing_policy,
                   "priced: by expected time, computing dearer the busier the fleet is; "
-                  "prefix_then_load: longest cached prefix, then least load")
-      ->check(CLI::IsMember({"priced", "prefix_then_load"}));
+                  "prefix_then_load: longest cached prefix, then least load; "
+                  "round_robin: workers in turn, to measure the others by")
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(baton::router::kRoutingPolicies),
+                                                     std::end(baton::router::kRoutingPolicies))));
   app->add_option("--ttft-slo-ms", options->ttft_slo_ms,
                   "Refuse requests whose first token is expected later; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));

@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <set>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "router/worker_sources.h"
@@ -83,9 +85,10 @@ absl::Status Validate(Options* options) {
   if (options->retry_budget_capacity < options->retry_budget_reserve) {
     return BadFlag("retry-budget-capacity", "at least --retry-budget-reserve expected");
   }
-  if (options->routing_policy != "priced" && options->routing_policy != "prefix_then_load") {
-    return BadFlag("routing-policy", absl::StrCat("\"", options->routing_policy,
-                                                  "\" given, priced or prefix_then_load expected"));
+  if (!absl::c_linear_search(kRoutingPolicies, options->routing_policy)) {
+    return BadFlag("routing-policy",
+                   absl::StrCat("\"", options->routing_policy, "\" given, one of ",
+                                absl::StrJoin(kRoutingPolicies, ", "), " expected"));
   }
   if (options->ttft_slo_ms < 0) return BadFlag("ttft-slo-ms", "0 or more expected");
   if (options->max_local_prefill_tokens < 0) {

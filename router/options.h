@@ -10,6 +10,9 @@
 
 namespace baton::router {
 
+// What Options::routing_policy may be: priced_policy.h has the first, policy.h the others.
+inline constexpr const char* kRoutingPolicies[] = {"priced", "prefix_then_load", "round_robin"};
+
 struct Options {
   std::string model_dir;          // its tokenizer is all that the router loads
   std::string served_model_name;  // empty: the last part of model_dir
@@ -54,7 +57,7 @@ struct Options {
   int retry_budget_reserve = 32;
   int retry_budget_capacity = 128;
 
-  // Routing: "priced", see priced_policy.h, or "prefix_then_load", see policy.h.
+  // Routing: one of kRoutingPolicies.
   std::string routing_policy = "priced";
   // Requests whose first token is expected later than this are refused. 0: none.
   int64_t ttft_slo_ms = 0;

@@ -99,6 +99,23 @@ class PrefixThenLoad final : public Policy {
   uint64_t turn_ = 0;
 };
 
+// Prefill workers in turn and decode workers in turn, whatever they hold and however busy they are;
+// decode workers that have room for the prompt before those that have none. Turns go by the
+// workers' numbers. The yardstick of the other policies.
+class RoundRobin final : public Policy {
+ public:
+  absl::string_view name() const override { return "round_robin"; }
+  // Decisions: "prefix" or "load", by whether anything is cached on the prefill worker;
+  // "decode_only".
+  RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                     absl::Span<const Candidate> decode) override;
+
+ private:
+  // Candidate::worker of the last choice.
+  int last_prefill_ = -1;
+  int last_decode_ = -1;
+};
+
 }  // namespace baton::router
 
 #endif  // BATON_ROUTER_POLICY_H_

@@ -15,6 +15,7 @@ constexpr absl::Duration kCallTick = absl::Milliseconds(50);
 
 std::unique_ptr<Policy> MakePolicy(const Options& options) {
   if (options.routing_policy == "prefix_then_load") return std::make_unique<PrefixThenLoad>();
+  if (options.routing_policy == "round_robin") return std::make_unique<RoundRobin>();
   PricedOptions priced;
   priced.max_local_prefill_tokens = options.max_local_prefill_tokens;
   return std::make_unique<PricedPolicy>(priced);

@@ -4,17 +4,20 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/cpp/client.h"
-#include "common/base/rpc/address_file.h"
+#include "common/base/check.h"
+#include "common/base/resident_memory.h"
 #include "common/base/status_macros.h"
 
 namespace baton::benchmarks {
@@ -39,15 +42,6 @@ absl::Status EndedError(const cli::ChildProcess& process) {
 }
 
 }  // namespace
-
-int64_t ResidentBytesOf(pid_t pid) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string word; status >> word;) {
-    int64_t kilobytes = 0;
-    if (word == "VmRSS:" && status >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
-}
 
 void Die(const absl::Status& status) {
   std::fprintf(stderr, "%s: %s\n", program_invocation_short_name,
@@ -133,15 +127,22 @@ absl::Status LoopbackCluster::StartMember(const std::string& name, const std::st
     return absl::NotFoundError(absl::StrCat(path, " is not there; build it or set --bin-dir"));
   }
   Member member;
-  member.address_file = absl::StrCat(work_dir_, "/", name);
+  member.name = name;
   // Later flags win where CLI11 takes the last; what is said here is not for callers to change.
-  std::vector<std::string> argv = {
-      path,       "--model",     options_.model_dir, "--address-file", member.address_file,
-      "--listen", "127.0.0.1:0", "--log-level",      "warning"};
-  argv.insert(argv.end(), flags.begin(), flags.end());
-  BATON_ASSIGN_OR_RETURN(member.process, cli::ChildProcess::Start(name, argv, ""));
+  member.command = {
+      path,          "--model", options_.model_dir, "--address-file", AddressFile(name),
+      "--log-level", "warning"};
+  member.command.insert(member.command.end(), flags.begin(), flags.end());
+  BATON_RETURN_IF_ERROR(Launch(member, {"127.0.0.1:0", "127.0.0.1:0"}));
   absl::MutexLock lock(&mutex_);
   members_.push_back(std::move(member));
+  return absl::OkStatus();
+}
+
+absl::Status LoopbackCluster::Launch(Member& member, const BoundAddresses& listen) {
+  std::vector<std::string> argv = member.command;
+  argv.insert(argv.end(), {"--listen", listen.grpc, "--metrics-listen", listen.metrics});
+  BATON_ASSIGN_OR_RETURN(member.process, cli::ChildProcess::Start(member.name, argv, ""));
   return absl::OkStatus();
 }
 
@@ -149,7 +150,11 @@ absl::StatusOr<std::string> LoopbackCluster::AwaitAddress(const std::string& nam
                                                           absl::Time deadline) {
   while (absl::Now() < deadline) {
     BATON_RETURN_IF_ERROR(CheckAlive());
-    if (auto bound = ReadAddressFile(absl::StrCat(work_dir_, "/", name))) return bound->grpc;
+    if (auto bound = ReadAddressFile(AddressFile(name))) {
+      absl::MutexLock lock(&mutex_);
+      Find(name).bound = *bound;
+      return bound->grpc;
+    }
     absl::SleepFor(kTick);
   }
   return absl::DeadlineExceededError(absl::StrCat(name, " does not listen"));
@@ -157,7 +162,13 @@ absl::StatusOr<std::string> LoopbackCluster::AwaitAddress(const std::string& nam
 
 absl::Status LoopbackCluster::AwaitReady(const std::string& router, absl::Time deadline) {
   BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(router, {absl::Seconds(1)}));
-  const size_t expected = options_.prefill_workers + options_.decode_workers;
+  size_t expected = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const Member& member : members_) {
+      expected += member.process != nullptr && !absl::StartsWith(member.name, "router");
+    }
+  }
   std::string state = "unknown";
   while (absl::Now() < deadline) {
     BATON_RETURN_IF_ERROR(CheckAlive());
@@ -181,6 +192,7 @@ void LoopbackCluster::Listen() {
     {
       absl::MutexLock lock(&mutex_);
       for (Member& member : members_) {
+        if (member.process == nullptr) continue;
         member.process->ReadLines([](const std::string&) {});
         member.process->Reap();
       }
@@ -193,8 +205,8 @@ std::vector<std::pair<std::string, int64_t>> LoopbackCluster::ResidentBytes() co
   absl::MutexLock lock(&mutex_);
   std::vector<std::pair<std::string, int64_t>> bytes;
   for (const Member& member : members_) {
-    const bool runs = member.process->running();
-    bytes.emplace_back(member.process->name(), runs ? ResidentBytesOf(member.process->pid()) : 0);
+    const bool runs = member.process != nullptr && member.process->running();
+    bytes.emplace_back(member.name, runs ? ResidentBytesOf(member.process->pid()) : 0);
   }
   return bytes;
 }
@@ -202,7 +214,57 @@ std::vector<std::pair<std::string, int64_t>> LoopbackCluster::ResidentBytes() co
 absl::Status LoopbackCluster::CheckAlive() const {
   absl::MutexLock lock(&mutex_);
   for (const Member& member : members_) {
-    if (!member.process->running()) return EndedError(*member.process);
+    if (member.process != nullptr && !member.process->running()) {
+      return EndedError(*member.process);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string LoopbackCluster::AddressFile(const std::string& name) const {
+  return absl::StrCat(work_dir_, "/", name);
+}
+
+const LoopbackCluster::Member& LoopbackCluster::Find(const std::string& name) const {
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&name](const Member& member) { return member.name == name; });
+  BATON_CHECK(found != members_.end()) << name;
+  return *found;
+}
+
+LoopbackCluster::Member& LoopbackCluster::Find(const std::string& name) {
+  return const_cast<Member&>(std::as_const(*this).Find(name));
+}
+
+std::string LoopbackCluster::metrics_url(const std::string& name) const {
+  absl::MutexLock lock(&mutex_);
+  return absl::StrCat("http://", Find(name).bound.metrics);
+}
+
+void LoopbackCluster::Signal(const std::string& name, int signal) {
+  absl::MutexLock lock(&mutex_);
+  if (Member& member = Find(name); member.process != nullptr) member.process->Signal(signal);
+}
+
+void LoopbackCluster::Kill(const std::string& name) {
+  absl::MutexLock lock(&mutex_);
+  Find(name).process = nullptr;  // kills and reaps it
+  // What it wrote of its addresses must not be taken for its successor's.
+  std::error_code ignored;
+  std::filesystem::remove(AddressFile(name), ignored);
+}
+
+absl::Status LoopbackCluster::Restart(const std::string& name) {
+  const absl::Time deadline = absl::Now() + options_.ready_timeout;
+  {
+    absl::MutexLock lock(&mutex_);
+    Member& member = Find(name);
+    BATON_CHECK(member.process == nullptr) << name << " runs";
+    BATON_RETURN_IF_ERROR(Launch(member, member.bound));
+  }
+  BATON_RETURN_IF_ERROR(AwaitAddress(name, deadline).status());
+  for (const std::string& router : addresses_) {
+    BATON_RETURN_IF_ERROR(AwaitReady(router, deadline));
   }
   return absl::OkStatus();
 }

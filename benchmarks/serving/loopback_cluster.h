@@ -1,9 +1,7 @@
 // A cluster of real processes on loopback for a benchmark to load: with either kind of worker left
-// out, flags for each role, and the memory of every process.
+// out, flags for each role, the memory of every process, and signals, kills and restarts of each.
 #ifndef BATON_BENCHMARKS_SERVING_LOOPBACK_CLUSTER_H_
 #define BATON_BENCHMARKS_SERVING_LOOPBACK_CLUSTER_H_
-
-#include <sys/types.h>
 
 #include <atomic>
 #include <memory>
@@ -16,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cli/child_process.h"
+#include "common/base/rpc/address_file.h"
 
 namespace CLI {
 class App;
@@ -39,7 +38,8 @@ struct ClusterOptions {
 // --model, --bin-dir, --worker-flags, --prefill-flags, --decode-flags, --router-flags.
 void AddClusterFlags(CLI::App* app, ClusterOptions* options);
 
-// Thread-safe. Its destructor kills what still runs.
+// Thread-safe, but for Restart(). Its destructor kills what still runs. Processes are called
+// "prefill-0", "decode-0", ..., "router", "router-1", ....
 class LoopbackCluster {
  public:
   // Returns when every router calls every worker ready. A process that ends before: its last words.
@@ -47,23 +47,39 @@ class LoopbackCluster {
   ~LoopbackCluster();
 
   const std::string& address(int router = 0) const { return addresses_[router]; }
-  // Resident memory in bytes of "prefill-0", "decode-0", ..., "router", "router-1", ...; 0 of one
-  // that has ended.
+  // "http://host:port" of its /metrics, which a restart keeps. REQUIRES: there is such a process.
+  std::string metrics_url(const std::string& name) const;
+  // Resident memory in bytes by process; 0 of one that has ended.
   std::vector<std::pair<std::string, int64_t>> ResidentBytes() const;
-  // UNAVAILABLE with its last words, if a process has ended.
+  // UNAVAILABLE with its last words, if a process has ended that was not killed by Kill().
   absl::Status CheckAlive() const;
+
+  // Nothing, of a process that was killed.
+  void Signal(const std::string& name, int signal);
+  // SIGKILL; returns when the process has ended.
+  void Kill(const std::string& name);
+  // Starts a killed process again, at its addresses; returns when every router calls ready all
+  // workers that run. For the thread that called Start(): the kernel ends a process with the thread
+  // that started it.
+  absl::Status Restart(const std::string& name);
 
  private:
   struct Member {
-    std::string address_file;
-    std::unique_ptr<cli::ChildProcess> process;
+    std::string name;
+    std::vector<std::string> command;            // without its addresses
+    BoundAddresses bound;                        // empty until it listens
+    std::unique_ptr<cli::ChildProcess> process;  // null: killed
   };
 
   explicit LoopbackCluster(ClusterOptions options) : options_(std::move(options)) {}
   absl::Status StartAll();
   absl::Status StartMember(const std::string& name, const std::string& binary,
                            std::vector<std::string> flags);
+  absl::Status Launch(Member& member, const BoundAddresses& listen);
   absl::StatusOr<std::string> AwaitAddress(const std::string& name, absl::Time deadline);
+  std::string AddressFile(const std::string& name) const;
+  const Member& Find(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  Member& Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AwaitReady(const std::string& router, absl::Time deadline);
   // Reads what the processes write, or their pipes would fill up.
   void Listen();
@@ -76,9 +92,6 @@ class LoopbackCluster {
   std::atomic<bool> stopping_{false};
   std::thread listener_;
 };
-
-// Resident memory of a process in bytes; 0 if it cannot be read.
-int64_t ResidentBytesOf(pid_t pid);
 
 // Ends the benchmark, and the clusters with it, from any thread: the name of the program and the
 // error, then exit code 1.

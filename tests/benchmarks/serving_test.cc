@@ -10,9 +10,8 @@
 #include <thread>
 
 #include "absl/synchronization/notification.h"
-#include "benchmarks/serving/http_post.h"
+#include "benchmarks/serving/http_call.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/svg_plot.h"
 #include "benchmarks/serving/traffic.h"
 #include "common/base/error.h"
@@ -328,17 +327,21 @@ TEST(HttpPostTest, AsksAndReadsToTheEnd) {
   EXPECT_THAT(server.request(), HasSubstr("\r\nContent-Length: 2\r\n"));
 }
 
+TEST(HttpGetTest, AsksAndReadsToTheEnd) {
+  OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n");
+  const auto body = HttpGet(server.url(), "/metrics?{}", absl::Seconds(60));
+  ASSERT_TRUE(body.ok()) << body.status();
+  EXPECT_EQ(*body, "a 1\n");
+  server.Join();
+  EXPECT_THAT(server.request(), HasSubstr("GET /metrics?{} HTTP/1.1\r\n"));
+}
+
 TEST(HttpPostTest, AnyOtherAnswerIsAnError) {
   OneAnswer server("HTTP/1.1 503 Service Unavailable\r\n\r\nloading");
   const auto body = HttpPost(server.url(), "/", "{}", absl::Seconds(60));
   EXPECT_THAT(std::string(body.status().message()), HasSubstr("503 Service Unavailable"));
   EXPECT_FALSE(HttpPost("127.0.0.1:1", "/", "{}", absl::Seconds(60)).ok());
   EXPECT_FALSE(HttpPost("http://127.0.0.1:1", "/", "{}", absl::Seconds(60)).ok());
-}
-
-TEST(ResidentBytesTest, SeesOurOwnAndNobodyElses) {
-  EXPECT_GT(ResidentBytesOf(getpid()), 1 << 20);
-  EXPECT_EQ(ResidentBytesOf(-1), 0);
 }
 
 }  // namespace

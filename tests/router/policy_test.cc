@@ -80,5 +80,45 @@ TEST(PolicyTest, TiesAreTakenInTurnAndTheTurnIsDeterministic) {
   EXPECT_EQ(seen.size(), 3u);
 }
 
+TEST(PolicyTest, RoundRobinTakesBothRolesInTurnWhateverTheyHold) {
+  RoundRobin policy;
+  const std::vector<Candidate> prefill = {Prefill(0, 4, 0), Prefill(1, 0, 5000)};
+  const std::vector<Candidate> decode = {Decode(2, 0, 10), Decode(3, 30, 5), Decode(5, 7, 10)};
+  std::vector<int> prefill_taken, decode_taken;
+  for (int i = 0; i < 6; ++i) {
+    const auto choice = policy.Choose(Query(64, 4), prefill, decode);
+    prefill_taken.push_back(choice.prefill);
+    decode_taken.push_back(choice.decode);
+    EXPECT_EQ(choice.decision, choice.prefill == 0 ? "prefix" : "load");
+  }
+  EXPECT_EQ(prefill_taken, (std::vector<int>{0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(decode_taken, (std::vector<int>{0, 1, 2, 0, 1, 2}));
+}
+
+TEST(PolicyTest, RoundRobinTakesDecodeWorkersWithRoomFirst) {
+  RoundRobin policy;
+  std::vector<Candidate> decode = {Decode(1, 0, 3), Decode(2, 0, 4), Decode(4, 0, 4)};
+  decode[0].matched_blocks = 1;  // so that it lacks no more than it has room for
+  EXPECT_EQ(policy.Choose(Query(64, 4), {}, decode).decode, 0);
+  decode[1].free_blocks = 3;
+  EXPECT_EQ(policy.Choose(Query(64, 4), {}, decode).decode, 2) << "the second has no room";
+  const auto choice = policy.Choose(Query(64, 4), {}, decode);
+  EXPECT_EQ(choice.decode, 0);
+  EXPECT_EQ(choice.prefill, -1);
+  EXPECT_EQ(choice.decision, "decode_only");
+  for (Candidate& c : decode) c.free_blocks = 0;
+  decode[0].matched_blocks = 0;
+  EXPECT_EQ(policy.Choose(Query(64, 4), {}, decode).decode, 1) << "in turn where none has room";
+}
+
+// A worker that leaves or comes keeps the others from being passed over or taken twice in a row.
+TEST(PolicyTest, RoundRobinGoesOnBehindTheLastOneTaken) {
+  RoundRobin policy;
+  EXPECT_EQ(policy.Choose(Query(64, 4), {}, {Decode(1, 0, 9), Decode(2, 0, 9)}).decode, 0);
+  EXPECT_EQ(policy.Choose(Query(64, 4), {}, {Decode(2, 0, 9), Decode(3, 0, 9)}).decode, 0);
+  EXPECT_EQ(policy.Choose(Query(64, 4), {}, {Decode(1, 0, 9), Decode(3, 0, 9)}).decode, 1);
+  EXPECT_EQ(policy.Choose(Query(64, 4), {}, {Decode(1, 0, 9), Decode(3, 0, 9)}).decode, 0);
+}
+
 }  // namespace
 }  // namespace baton::router

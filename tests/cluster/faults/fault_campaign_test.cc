@@ -168,7 +168,9 @@ TEST_P(FaultRow, Holds) {
 
 std::vector<std::string> Names() {
   std::vector<std::string> names;
-  for (const Row& row : AllRows()) names.push_back(row.name);
+  for (const Row& row : AllRows()) {
+    if (row.in_tests) names.push_back(row.name);
+  }
   return names;
 }
 

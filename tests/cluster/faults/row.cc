@@ -133,8 +133,8 @@ RowResult RunRow(const Row& row, const CampaignOptions& options, Oracle& oracle)
 
 std::vector<Row> AllRows() {
   std::vector<Row> all;
-  for (auto part :
-       {KillRows, LinkRows, FrameRows, CancelRows, LoadRows, LifecycleRows, MalformedRows}) {
+  for (auto part : {KillRows, StormRows, LinkRows, FrameRows, CancelRows, LoadRows, LifecycleRows,
+                    MalformedRows}) {
     for (Row& row : part()) all.push_back(std::move(row));
   }
   return all;

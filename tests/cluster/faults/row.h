@@ -85,6 +85,7 @@ struct Row {
   std::string volume;  // at scale 1, in words
   std::string must_hold;
   std::function<void(RowRun&)> run;
+  bool in_tests = true;  // fault_campaign_test runs it, too: seconds at a small scale
 };
 
 // In the order of the table.
@@ -96,6 +97,7 @@ RowResult RunRow(const Row& row, const CampaignOptions& options, Oracle& oracle)
 
 // Parts of AllRows(), by the file that has them.
 std::vector<Row> KillRows();
+std::vector<Row> StormRows();
 std::vector<Row> LinkRows();
 std::vector<Row> FrameRows();
 std::vector<Row> CancelRows();

@@ -25,18 +25,6 @@ int64_t KvBytes(RowRun& run, const Case& c) {
   return blocks * static_cast<int64_t>(layout.BlockBytes());
 }
 
-// Traffic that nothing happens to. The router's retries are a tenth of what is asked of it, and a
-// cluster that only ever serves victims would use them up.
-void ServeOthers(RowRun& run, ProcessCluster& cluster, const std::vector<Case>& cases,
-                 uint64_t round) {
-  constexpr int kRequests = 24;
-  BackgroundLoad::Options options;
-  options.clients = 3;
-  options.seed = run.seed() * 1'000'003 + round;
-  BackgroundLoad load(cluster.channel("router-0"), cases, options, run.tally());
-  load.AwaitRight(kRequests);  // what goes wrong is in the tally
-}
-
 // Starts what was killed again; how long until the router has it ready.
 absl::Duration RestartAndMeet(RowRun& run, ProcessCluster& cluster, const std::string& name) {
   absl::Status status = cluster.Restart(name);
@@ -50,7 +38,6 @@ void KillPrefill(RowRun& run) {
   ProcessCluster* cluster = run.StartCluster();
   if (cluster == nullptr) return;
   const std::vector<Case> cases = run.Cases(40, {250, 500, 8, 16});
-  const std::vector<Case> others = run.Cases(40, {40, 100, 4, 8});
   const std::vector<int> percents = {0, 25, 50, 99};
   const int count = run.Count(200, static_cast<int>(percents.size()));
   absl::Duration worst_met;
@@ -61,7 +48,6 @@ void KillPrefill(RowRun& run) {
     std::string victim;
     absl::Time killed_at;
     absl::Notification tripped;
-    ServeOthers(run, *cluster, others, i);
     const auto kill_it = [&](const std::string&, const std::string& target) {
       victim = target;
       killed_at = absl::Now();
@@ -103,7 +89,6 @@ void KillDecode(RowRun& run) {
   if (cluster == nullptr) return;
   constexpr int kTokens = 24;
   const std::vector<Case> cases = run.Cases(40, {20, 300, kTokens, kTokens});
-  const std::vector<Case> others = run.Cases(40, {40, 100, 4, 8});
   const std::vector<int> at_tokens = {1, 2, kTokens / 2, kTokens - 1};
   const int count = run.Count(200, static_cast<int>(at_tokens.size()));
   absl::Duration worst_gap, worst_met;
@@ -111,7 +96,6 @@ void KillDecode(RowRun& run) {
     const Case& c = cases[i % cases.size()];
     const int at = at_tokens[i % at_tokens.size()];
     cluster->proxy().Heal();
-    ServeOthers(run, *cluster, others, i);
     // Slow enough that the kill comes before the tokens that follow.
     cluster->proxy().Set({"router-*", "decode-*", Way::kToOpener},
                          {absl::ZeroDuration(), 8'000, false, 0});

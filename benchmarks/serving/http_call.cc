@@ -1,4 +1,4 @@
-#include "benchmarks/serving/http_post.h"
+#include "benchmarks/serving/http_call.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -31,10 +31,10 @@ absl::Status SendAll(int fd, const std::string& url, absl::string_view bytes) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> HttpPost(const std::string& url, const std::string& path,
-                                     const std::string& json, absl::Duration timeout) {
+// Sends `request` with its `headers` over a connection of its own, and reads to the end.
+absl::StatusOr<std::string> Ask(const std::string& url, const std::string& request,
+                                const std::string& headers, const std::string& body,
+                                absl::Duration timeout) {
   absl::string_view place = url;
   const std::vector<std::string> host_port = absl::ConsumePrefix(&place, "http://")
                                                  ? absl::StrSplit(place, ':')
@@ -52,17 +52,18 @@ absl::StatusOr<std::string> HttpPost(const std::string& url, const std::string& 
   const timeval wait = absl::ToTimeval(timeout);
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait));
   if (connect(fd, found->ai_addr, found->ai_addrlen) != 0) return Failed(url, strerror(errno));
-  const std::string request = absl::StrCat(
-      "POST ", path, " HTTP/1.1\r\nHost: ", std::string(place),
-      "\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: ", json.size(),
-      "\r\n\r\n", json);
-  if (absl::Status status = SendAll(fd, url, request); !status.ok()) return status;
+  const std::string message = absl::StrCat(request, " HTTP/1.1\r\nHost: ", std::string(place),
+                                           "\r\nConnection: close\r\n", headers, "\r\n", body);
+  if (absl::Status status = SendAll(fd, url, message); !status.ok()) return status;
   std::string answer;
   char buffer[16384];
   ssize_t count;
   while ((count = recv(fd, buffer, sizeof(buffer), 0)) > 0) {
     answer.append(buffer, static_cast<size_t>(count));
     if (answer.size() > kMaxAnswerBytes) return Failed(url, "the answer is too long");
+  }
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    return absl::DeadlineExceededError(absl::StrCat(url, ": no answer in time"));
   }
   if (count < 0) return Failed(url, strerror(errno));
   const size_t head_end = answer.find("\r\n\r\n");
@@ -71,6 +72,20 @@ absl::StatusOr<std::string> HttpPost(const std::string& url, const std::string& 
     return Failed(url, "answered " + first_line);
   }
   return answer.substr(head_end + 4);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> HttpPost(const std::string& url, const std::string& path,
+                                     const std::string& json, absl::Duration timeout) {
+  const std::string headers =
+      absl::StrCat("Content-Type: application/json\r\nContent-Length: ", json.size(), "\r\n");
+  return Ask(url, absl::StrCat("POST ", path), headers, json, timeout);
+}
+
+absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& path,
+                                    absl::Duration timeout) {
+  return Ask(url, absl::StrCat("GET ", path), "", "", timeout);
 }
 
 }  // namespace baton::benchmarks
