@@ -176,17 +176,21 @@ TEST_F(TraceFileTest, ReadsMooncakesFormat) {
   EXPECT_EQ(trace->block_count, 3);
   EXPECT_EQ(trace->requests[1].at_us, 1'500'000) << "spread over the clock's tick";
   EXPECT_EQ(trace->requests[2].at_us, 3'000'000);
+  EXPECT_EQ(trace->requests[0].output_tokens, 5);
 }
 
 TEST_F(TraceFileTest, RefusesOtherFormsWithTheLine) {
   const std::string good = R"({"timestamp": 0, "input_length": 512, "hash_ids": [7]})";
   ASSERT_TRUE(Read(good).ok());
-  for (const char* bad : {"{", "[]", R"({"timestamp": -1, "input_length": 512, "hash_ids": [7]})",
-                          R"({"timestamp": 0, "input_length": 0, "hash_ids": [7]})",
-                          R"({"timestamp": 0, "input_length": 99999999999, "hash_ids": [7]})",
-                          R"({"timestamp": 0, "input_length": 512, "hash_ids": ["x"]})",
-                          R"({"timestamp": 0, "input_length": 512, "hash_ids": []})",
-                          R"({"timestamp": 0, "input_length": 512})"}) {
+  for (const char* bad :
+       {"{", "[]", R"({"timestamp": -1, "input_length": 512, "hash_ids": [7]})",
+        R"({"timestamp": 0, "input_length": 0, "hash_ids": [7]})",
+        R"({"timestamp": 0, "input_length": 99999999999, "hash_ids": [7]})",
+        R"({"timestamp": 0, "input_length": 512, "hash_ids": ["x"]})",
+        R"({"timestamp": 0, "input_length": 512, "hash_ids": []})",
+        R"({"timestamp": 0, "input_length": 512})",
+        R"({"timestamp": 0, "input_length": 9, "output_length": -1, "hash_ids": []})",
+        R"({"timestamp": 0, "input_length": 9, "output_length": "5", "hash_ids": []})"}) {
     const auto trace = Read(good + "\n" + bad);
     EXPECT_FALSE(trace.ok()) << bad;
     EXPECT_THAT(std::string(trace.status().message()), HasSubstr(":2: expected")) << bad;
