@@ -1,13 +1,15 @@
-// Which routing policy answers soonest? Loads replayed against simulated prefill workers, with the
-// router's own code (index, costs, policy) beside the formulas of other routers.
+// Which routing policy answers soonest? Loads replayed against simulated workers, with the router's
+// own code (index, costs, policy) beside the formulas of other routers.
 //
-//   router_sim --conversation conversation_trace.jsonl --synthetic synthetic_trace.jsonl
+//   router_sim [--tier decode] --conversation conversation_trace.jsonl --synthetic
+//   synthetic_trace.jsonl
 //              [--plot routing.svg] [--quick] [--policies baton,dynamo] [--cells]
 //              [--seed 2] [--pace 0.93]
 //
 // The traces are the Mooncake FAST'25 release (JSON lines; see router_sim/trace.h). Without them
 // the generated loads alone are run. Prints Markdown: the mean TTFT of every policy in every cell,
-// and by how much each policy misses the best one.
+// and by how much each policy misses the best one; of the decode tier, the mean and the 99th
+// percentile of the time between tokens instead.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -19,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/router_sim/baton_router.h"
 #include "benchmarks/router_sim/cell.h"
+#include "benchmarks/router_sim/decode_cells.h"
 #include "benchmarks/router_sim/load_generator.h"
 #include "benchmarks/router_sim/peer_formulas.h"
 #include "benchmarks/router_sim/sweep_report.h"
@@ -32,6 +35,7 @@ struct Options {
   std::string conversation, synthetic;  // paths
   std::string plot;                     // path of the SVG
   std::vector<std::string> policies;    // words of names; none: all
+  bool decode = false;                  // the tier
   bool quick = false;
   bool cells = false;
   int threads = 2;
@@ -49,17 +53,21 @@ struct Load {
   std::vector<Fleet> fleets;
 };
 
+Trace Read(const std::string& path, const char* name) {
+  absl::StatusOr<Trace> trace = ReadMooncakeTrace(path, name);
+  if (!trace.ok()) {
+    std::fprintf(stderr, "router_sim: %s\n", trace.status().ToString().c_str());
+    std::exit(1);
+  }
+  return *std::move(trace);
+}
+
 std::deque<Load> ReadLoads(const Options& options) {
   std::deque<Load> loads;
   const auto read = [&loads](const std::string& path, const char* name, int cache_blocks,
                              std::vector<Load::Fleet> fleets) {
     if (path.empty()) return;
-    absl::StatusOr<Trace> trace = ReadMooncakeTrace(path, name);
-    if (!trace.ok()) {
-      std::fprintf(stderr, "router_sim: %s\n", trace.status().ToString().c_str());
-      std::exit(1);
-    }
-    loads.push_back({*std::move(trace), cache_blocks, std::move(fleets)});
+    loads.push_back({Read(path, name), cache_blocks, std::move(fleets)});
   };
   read(options.conversation, "conversation", 4096,
        {{8, {0.7, 0.85, 1.0, 1.2, 1.4}}, {16, {1.4, 2.0, 2.4, 2.8}}});
@@ -125,10 +133,8 @@ std::vector<NamedPolicy> MakePolicies(const Options& options) {
   std::vector<NamedPolicy> policies;
   policies.push_back(
       {"Baton", MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); })});
-  for (const PeerKind& kind : PeerKinds()) {
-    policies.push_back({kind.name, [kind](const RouterSetup& setup) {
-                          return std::make_unique<PeerRouter>(kind, setup);
-                        }});
+  for (const PeerKind& kind : options.decode ? DecodePeerKinds() : PeerKinds()) {
+    policies.push_back({kind.name, MakePeerRouter(kind)});
   }
   if (options.policies.empty()) return policies;
   std::vector<NamedPolicy> wanted;
@@ -149,7 +155,7 @@ void WritePlot(const std::string& path, const std::vector<Cell>& cells,
                const std::vector<NamedPolicy>& policies,
                const std::vector<std::vector<CellResult>>& results) {
   constexpr size_t kMostLines = 6;
-  const auto summaries = Summarize(cells, static_cast<int>(policies.size()), results);
+  const auto summaries = Summarize(cells, static_cast<int>(policies.size()), results, kMeanTtft);
   std::vector<size_t> order(policies.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&summaries](size_t a, size_t b) {
@@ -165,14 +171,52 @@ void WritePlot(const std::string& path, const std::vector<Cell>& cells,
   std::ofstream(path) << SpeedPlot(cells, lines, values);
 }
 
+void PrintCells(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
+                const std::vector<std::vector<CellResult>>& results) {
+  for (size_t c = 0; c < cells.size(); ++c) {
+    std::fputs(CellTable(cells[c], policies, results[c], /*timings=*/true).c_str(), stdout);
+  }
+}
+
+void RunDecodeTier(const Options& options, const std::vector<NamedPolicy>& policies) {
+  std::deque<Trace> recorded;
+  DecodeSweepOptions of_sweep;
+  of_sweep.quick = options.quick;
+  of_sweep.seed = options.seed;
+  for (const auto& [path, name] : {std::pair(options.conversation, "conversation"),
+                                   std::pair(options.synthetic, "synthetic")}) {
+    if (path.empty()) continue;
+    recorded.push_back(Read(path, name));
+    of_sweep.recorded.push_back(&recorded.back());
+  }
+  const DecodeSweep sweep = MakeDecodeSweep(of_sweep);
+  const auto results = RunCells(sweep.cells, policies, options.threads);
+  std::printf(
+      "Simulated decode tier: continuous batching, blocks of %d tokens, events 20 ms late, load "
+      "reports each 50 ms; seed %llu. Names: load, kind of worker, share of the fleet's capacity, "
+      "decode workers, routers. Baton is the router's own code; all others are re-implemented "
+      "formulas at default weights, not the products. Bold: within 5 %% of the best.\n",
+      kKvBlockTokens, static_cast<unsigned long long>(options.seed));
+  for (const Figure& figure : {kMeanItl, kP99Itl}) {
+    std::printf("\n## %s\n", figure.name);
+    std::fputs(SummaryTable(sweep.cells, policies, results, figure).c_str(), stdout);
+    std::fputs(FigureTable(sweep.cells, policies, results, figure).c_str(), stdout);
+  }
+  if (options.cells) PrintCells(sweep.cells, policies, results);
+}
+
 int Run(const Options& options) {
-  const std::deque<Load> loads = ReadLoads(options);
-  const std::vector<Cell> cells = MakeCells(loads, options);
   const std::vector<NamedPolicy> policies = MakePolicies(options);
   if (policies.empty()) {
     std::fprintf(stderr, "router_sim: no policy has such a name\n");
     return 1;
   }
+  if (options.decode) {
+    RunDecodeTier(options, policies);
+    return 0;
+  }
+  const std::deque<Load> loads = ReadLoads(options);
+  const std::vector<Cell> cells = MakeCells(loads, options);
   const auto results = RunCells(cells, policies, options.threads);
   std::printf(
       "Simulated prefill tier: FIFO, unbatched, blocks of %d tokens, events 20 ms late, load "
@@ -180,33 +224,33 @@ int Run(const Options& options) {
       "re-implemented "
       "formulas at default weights, not the products. Bold: within 5 %% of the best.\n",
       kSimBlockTokens, static_cast<unsigned long long>(options.seed));
-  std::fputs(SummaryTable(cells, policies, results).c_str(), stdout);
-  std::fputs(MeanTable(cells, policies, results).c_str(), stdout);
-  if (options.cells) {
-    for (size_t c = 0; c < cells.size(); ++c) {
-      std::fputs(CellTable(cells[c], policies, results[c], /*timings=*/true).c_str(), stdout);
-    }
-  }
+  std::fputs(SummaryTable(cells, policies, results, kMeanTtft).c_str(), stdout);
+  std::fputs(FigureTable(cells, policies, results, kMeanTtft).c_str(), stdout);
+  if (options.cells) PrintCells(cells, policies, results);
   if (!options.plot.empty()) WritePlot(options.plot, cells, policies, results);
   return 0;
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Routing policies over simulated prefill workers");
+  CLI::App app("Routing policies over simulated workers");
   app.option_defaults()->always_capture_default();
   Options options;
   app.add_option("--conversation", options.conversation, "Mooncake's conversation_trace.jsonl");
   app.add_option("--synthetic", options.synthetic, "Mooncake's synthetic_trace.jsonl");
-  app.add_option("--plot", options.plot, "Where to write the SVG");
+  app.add_option("--plot", options.plot, "Where to write the SVG (prefill tier)");
   app.add_option("--policies", options.policies, "Words of the names wanted")->delimiter(',');
-  app.add_flag("--quick", options.quick, "One speed, 1 and 4 routers");
+  std::string tier = "prefill";
+  app.add_option("--tier", tier, "Whose workers are simulated")
+      ->check(CLI::IsMember({"prefill", "decode"}));
+  app.add_flag("--quick", options.quick, "Fewer speeds, fleets and routers");
   app.add_flag("--cells", options.cells, "A table of all that is measured, for each cell");
   app.add_option("--threads", options.threads)->check(CLI::Range(1, 256));
   app.add_option("--seed", options.seed, "Of generated loads, ties, and whom a request comes to");
   app.add_option("--pace", options.pace,
-                 "Times each replay speed: cells that nothing was fitted on")
+                 "Times each replay speed (prefill tier): cells that nothing was fitted on")
       ->check(CLI::Range(0.1, 10.0));
   CLI11_PARSE(app, argc, argv);
+  options.decode = tier == "decode";
   SetLogLevel(LogLevel::kError);  // of workers that come and go, as told to
   return Run(options);
 }

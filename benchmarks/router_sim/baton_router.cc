@@ -1,10 +1,12 @@
 #include "benchmarks/router_sim/baton_router.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/router_sim/sim_decode_worker.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
 
@@ -23,46 +25,51 @@ class SimClock final : public Clock {
   absl::Duration now_;
 };
 
-std::vector<std::string> Addresses(int workers) {
+// A tier that is not simulated has one worker, with room for all.
+std::vector<std::string> Addresses(const char* letter, int workers) {
   std::vector<std::string> addresses;
-  for (int i = 0; i < workers; ++i) addresses.push_back(absl::StrCat("p", i, ":1"));
+  for (int i = 0; i < std::max(workers, 1); ++i) addresses.push_back(absl::StrCat(letter, i, ":1"));
   return addresses;
 }
 
 class BatonRouter final : public SimRouter {
  public:
   BatonRouter(std::unique_ptr<router::Policy> policy, const RouterSetup& setup)
-      : trace_(*setup.trace),
-        decode_(setup.workers),
+      : setup_(setup),
+        trace_(*setup.trace),
         policy_(std::move(policy)),
-        membership_(Addresses(setup.workers), {"d:1"}, /*tokenizer_fingerprint=*/1, *policy_,
-                    clock_),
-        mirror_(setup.workers) {
-    // One decode worker with room for all, which never tells what prefill would cost there.
-    membership_.OnStreamStarted(decode_);
-    worker_pb::WatchResponse event;
-    *event.mutable_card() = SimWorker(Trace(), setup.cost, 1).Card("d");
-    event.mutable_card()->set_role(v1::WORKER_ROLE_DECODE);
-    event.mutable_card()->set_epoch(1);
-    event.mutable_card()->set_total_blocks(kDecodeBlocks);
-    Tell(decode_, event);
-    event.Clear();
-    event.mutable_snapshot()->set_last(true);
-    Tell(decode_, event);
-    ReportDecodeWorker();
+        membership_(Addresses("p", setup.workers), Addresses("d", setup.decode_workers),
+                    /*tokenizer_fingerprint=*/1, *policy_, clock_),
+        mirror_(setup.workers + setup.decode_workers) {
+    if (setup.workers == 0) ample_.push_back(0);
+    if (setup.decode_workers == 0) ample_.push_back(setup.workers);
+    for (int worker : ample_) {
+      membership_.OnStreamStarted(worker);
+      worker_pb::WatchResponse event;
+      const bool decode = setup.decode_workers == 0;
+      *event.mutable_card() =
+          SimCard(decode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, "ample", 1,
+                  kSimBlockTokens / setup.told_blocks, kAmpleBlocks);
+      event.mutable_card()->set_prefix_caching(false);
+      Tell(worker, event);
+      event.Clear();
+      event.mutable_snapshot()->set_last(true);
+      Tell(worker, event);
+    }
+    ReportAmpleWorkers();
   }
 
   void OnStreamStarted(int worker, int64_t now_us) override {
     Advance(now_us);
-    membership_.OnStreamStarted(worker);
+    membership_.OnStreamStarted(NumberOf(worker));
   }
   void OnStreamLost(int worker, int64_t now_us) override {
     Advance(now_us);
-    membership_.OnStreamLost(worker, absl::UnavailableError("the worker was killed"));
+    membership_.OnStreamLost(NumberOf(worker), absl::UnavailableError("the worker was killed"));
   }
   void OnEvent(int worker, const worker_pb::WatchResponse& event, int64_t now_us) override {
     Advance(now_us);
-    Tell(worker, event);
+    Tell(NumberOf(worker), event);
     if (event.has_card()) {
       epochs_[worker] = event.card().epoch();
       mirror_.DropWorker(worker);
@@ -73,60 +80,83 @@ class BatonRouter final : public SimRouter {
     mirror_.Add(worker, event.delta().added());
   }
 
-  int Choose(int request, int avoid, int64_t now_us) override {
+  SimRoute Choose(int request, int avoid, int64_t now_us) override {
     Advance(now_us);
     const SimRequest& r = trace_.requests[request];
     keys_.clear();
-    for (int32_t block : r.blocks) keys_.push_back(BlockKey(block));
+    ForEachKey(r.blocks, setup_.told_blocks, [this](kv::PrefixKey key) { keys_.push_back(key); });
     router::RouteRequest ask;
     ask.model_fingerprint = 1;
     ask.keys = keys_;
     ask.prompt_tokens = r.prompt_tokens;
-    if (avoid >= 0) ask.avoid.push_back({avoid, epochs_[avoid]});
+    if (avoid >= 0) ask.avoid.push_back({NumberOf(avoid), epochs_[avoid]});
     absl::StatusOr<router::Route> route = membership_.Choose(ask);
-    if (!route.ok() || route->prefill.worker == router::kNoWorker) return -1;
-    const int worker = route->prefill.worker;
+    if (!route.ok() || route->prefill.worker == router::kNoWorker) return {};
+    SimRoute found;
+    if (setup_.workers > 0) found.prefill = route->prefill.worker;
+    if (setup_.decode_workers > 0) {
+      found.decode = route->decode.worker - std::max(setup_.workers, 1) + setup_.workers;
+    }
     routes_.insert_or_assign(request, *std::move(route));
-    return worker;
+    return found;
   }
-  void OnAnswer(int request, int worker, int64_t now_us) override {
+  void OnAnswer(int request, const SimRoute&, int64_t now_us) override {
     Advance(now_us);
     const auto found = routes_.find(request);
     membership_.OnFirstToken(found->second);
+    if (setup_.decode_workers > 0) return;  // its answer is still to come
     membership_.OnRouteWorked(found->second, /*kv_moved=*/true);
     routes_.erase(found);
   }
-  void OnLoss(int request, int worker, int64_t now_us) override {
+  void OnEnd(int request, const SimRoute&, const SimAnswer& answer, int64_t now_us) override {
     Advance(now_us);
     const auto found = routes_.find(request);
-    membership_.OnRouteFailed(found->second, router::Blame::kPair);
+    membership_.OnRouteWorked(found->second, answer.moved_tokens > 0);
+    membership_.OnAnswered(
+        answer.generated_tokens,
+        static_cast<int64_t>(static_cast<double>(answer.moved_tokens) * kKvBytesPerToken),
+        absl::Microseconds(answer.moved_us));
+    routes_.erase(found);
+  }
+  void OnLoss(int request, const SimRoute&, int64_t now_us) override {
+    Advance(now_us);
+    const auto found = routes_.find(request);
+    const bool decodes = setup_.decode_workers > 0;
+    membership_.OnRouteFailed(found->second,
+                              decodes ? router::Blame::kDecodeWorker : router::Blame::kPair);
     routes_.erase(found);
   }
 
   int64_t IndexBytes() const override { return mirror_.memory_bytes(); }
 
  private:
-  static constexpr int kDecodeBlocks = 1 << 24;
+  static constexpr int kAmpleBlocks = 1 << 24;
+
+  // In the membership, where a tier that is not simulated has a worker, too.
+  int NumberOf(int worker) const { return setup_.workers > 0 ? worker : worker + 1; }
 
   void Advance(int64_t now_us) {
     clock_.Set(now_us);
     if (now_us < next_tick_us_) return;
     next_tick_us_ = now_us + 500'000;
-    ReportDecodeWorker();
+    ReportAmpleWorkers();
     membership_.Tick();
   }
   void Tell(int worker, const worker_pb::WatchResponse& event) {
     const absl::Status told = membership_.OnEvent(worker, event);
     BATON_CHECK(told.ok()) << told.ToString();
   }
-  void ReportDecodeWorker() {
-    worker_pb::WatchResponse event;
-    event.mutable_load()->set_free_blocks(kDecodeBlocks);
-    Tell(decode_, event);
+  // Decode workers never tell what prefill would cost there: none computes a prompt itself.
+  void ReportAmpleWorkers() {
+    for (int worker : ample_) {
+      worker_pb::WatchResponse event;
+      event.mutable_load()->set_free_blocks(kAmpleBlocks);
+      Tell(worker, event);
+    }
   }
 
+  const RouterSetup setup_;
   const Trace& trace_;
-  const int decode_;
   SimClock clock_;
   std::unique_ptr<router::Policy> policy_;
   router::Membership membership_;
@@ -134,6 +164,7 @@ class BatonRouter final : public SimRouter {
   absl::flat_hash_map<int, router::Route> routes_;
   absl::flat_hash_map<int, uint64_t> epochs_;  // of the workers, as they last said
   std::vector<kv::PrefixKey> keys_;
+  std::vector<int> ample_;  // numbers of the workers that are not simulated
   int64_t next_tick_us_ = 0;
 };
 

@@ -27,15 +27,20 @@ void BlockCache::Insert(absl::Span<const int32_t> path, std::vector<int32_t>* ad
   for (int i = 0; i < have; ++i) Unlink(path[i]);
   const int missing = static_cast<int>(path.size()) - have;
   while (size_ + missing > capacity_) {
-    const int32_t last = previous_[sentinel_];
-    Unlink(last);
-    next_[last] = kAbsent;
-    --size_;
+    const int32_t last = EvictLast();
     if (removed != nullptr) removed->push_back(last);
   }
   size_ += missing;
   for (int i = static_cast<int>(path.size()) - 1; i >= 0; --i) Link(path[i]);
   if (added != nullptr) added->insert(added->end(), path.begin() + have, path.end());
+}
+
+int32_t BlockCache::EvictLast() {
+  const int32_t last = previous_[sentinel_];
+  Unlink(last);
+  next_[last] = kAbsent;
+  --size_;
+  return last;
 }
 
 void BlockCache::Clear() {

@@ -25,6 +25,8 @@ class BlockCache {
   // (*removed). A path longer than the cache keeps its first blocks. Either may be null.
   void Insert(absl::Span<const int32_t> path, std::vector<int32_t>* added,
               std::vector<int32_t>* removed);
+  // Takes out the leaf that was least recently used: which. REQUIRES: size() > 0.
+  int32_t EvictLast();
   void Clear();
 
   int size() const { return size_; }

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace baton::benchmarks {
@@ -10,7 +11,11 @@ namespace baton::benchmarks {
 std::string CellName(const Cell& cell) {
   const Scenario& s = cell.scenario;
   std::string name =
-      absl::StrFormat("%s %dw R%d x%g", cell.trace->name, s.workers, s.routers, s.speed);
+      s.decode.workers > 0
+          ? absl::StrFormat("%s %s%dd R%d", cell.trace->name,
+                            s.workers > 0 ? absl::StrCat(s.workers, "p") : "", s.decode.workers,
+                            s.routers)
+          : absl::StrFormat("%s %dw R%d x%g", cell.trace->name, s.workers, s.routers, s.speed);
   if (!cell.note.empty()) name += ", " + cell.note;
   return name;
 }

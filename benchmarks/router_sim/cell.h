@@ -20,7 +20,8 @@ struct Cell {
   std::string note;  // what is unusual: "kill + join", ...
 };
 
-// "conversation 8w R4 x1.2".
+// "conversation 8w R4 x1.2"; with decode workers, whose load is part of the trace's name: "poisson
+// 0.85 8d R4", or, behind six prefill workers, "poisson 0.85 6p8d R4".
 std::string CellName(const Cell& cell);
 
 // results[cell][policy], each computed by one of `threads` threads.

@@ -24,6 +24,22 @@ Trace AgentLoad(const LoadShape& shape);
 // Zipf; of which one in three is also behind a document of the user's company.
 Trace SharedPrefixLoad(const LoadShape& shape);
 
+// ---- Loads with answers, for decode workers. Only the first shares prefixes.
+
+// Conversations: each turn's prompt is the one before it, its answer and some new tokens, and comes
+// `mean_think_s` after the time that an answer of that length should take. About so many requests.
+Trace SessionLoad(const LoadShape& shape, double mean_think_s = 8);
+
+// Prompts of 64 to 2,048 tokens, answers of 16 to 512, each factor of two as likely.
+Trace PoissonLoad(const LoadShape& shape);
+
+// `at_once` requests at one time, again and again.
+Trace BurstLoad(const LoadShape& shape, int at_once);
+
+// Most answers are short, and most tokens are in long ones: Pareto from 32 tokens on, exponent 1.2,
+// cut off at 8,192.
+Trace HeavyTailLoad(const LoadShape& shape);
+
 }  // namespace baton::benchmarks
 
 #endif  // BATON_BENCHMARKS_ROUTER_SIM_LOAD_GENERATOR_H_

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "common/base/check.h"
+
 namespace baton::benchmarks {
 namespace {
 
@@ -47,8 +50,8 @@ MakeFormula Least(Cost cost) {
 
 class RoundRobin final : public Formula {
  public:
-  explicit RoundRobin(const RouterSetup& setup)
-      : workers_(setup.workers), next_(static_cast<int>(setup.seed % setup.workers)) {}
+  RoundRobin(int workers, uint64_t seed)
+      : workers_(workers), next_(static_cast<int>(seed % workers)) {}
   int Pick(const PeerQuery&, Candidates all) override {
     const int best =
         Lowest(all, [this](const auto& c) { return (c.worker - next_ + workers_) % workers_; });
@@ -73,8 +76,9 @@ int PrefixHash(const PeerQuery& query, Candidates all) {
   return Lowest(all, [hash](const auto& c) { return Scramble(hash ^ Scramble(c.worker)); });
 }
 
-// Dynamo: active + incoming prefill tokens less what is cached on the device, in blocks. All
-// prefill tokens active are those that this router has sent and has no answer to.
+// Dynamo: active + incoming tokens of prompts less what is cached on the device, in blocks. Those
+// active are what this router has sent and a prefill worker has no answer to, or a decode worker
+// has not ended.
 double DynamoLinear(const PeerCandidate& c, const SimRequest& r) {
   const double cached = c.match * r.prompt_tokens;
   const double left = static_cast<double>(c.in_flight_tokens) + r.prompt_tokens - cached;
@@ -135,6 +139,14 @@ int ProductionStack(const PeerQuery& query, Candidates all) {
   });
 }
 
+// Two by chance (the order is random), and the better one of them.
+template <class Cost>
+MakeFormula BetterOfTwo(Cost cost) {
+  return Always([cost](const PeerQuery&, Candidates all) {
+    return Lowest(all.first(std::min<size_t>(all.size(), 2)), cost);
+  });
+}
+
 double GreedyCost(const PeerCandidate& c) { return c.queue_s + c.service_s; }
 
 // argmin Q + (1 + κ) * T, κ = min(8, mean Q / mean T): the plain form of what Baton does.
@@ -156,6 +168,45 @@ class Priced final : public Formula {
   double service_s_ = 0;  // of those chosen
 };
 
+// A router of each tier, which know nothing of each other.
+class PairedRouter final : public SimRouter {
+ public:
+  PairedRouter(std::unique_ptr<SimRouter> prefill, std::unique_ptr<SimRouter> decode)
+      : prefill_(std::move(prefill)), decode_(std::move(decode)) {}
+
+  void OnStreamStarted(int worker, int64_t now_us) override {
+    prefill_->OnStreamStarted(worker, now_us);
+    decode_->OnStreamStarted(worker, now_us);
+  }
+  void OnStreamLost(int worker, int64_t now_us) override {
+    prefill_->OnStreamLost(worker, now_us);
+    decode_->OnStreamLost(worker, now_us);
+  }
+  void OnEvent(int worker, const internal::v1::WatchResponse& event, int64_t now_us) override {
+    prefill_->OnEvent(worker, event, now_us);
+    decode_->OnEvent(worker, event, now_us);
+  }
+  SimRoute Choose(int request, int avoid, int64_t now_us) override {
+    const SimRoute decode = decode_->Choose(request, avoid, now_us);
+    if (!decode.found()) return {};
+    return {prefill_->Choose(request, avoid, now_us).prefill, decode.decode};
+  }
+  void OnAnswer(int request, const SimRoute& route, int64_t now_us) override {
+    prefill_->OnAnswer(request, route, now_us);
+  }
+  void OnEnd(int request, const SimRoute& route, const SimAnswer& answer, int64_t now_us) override {
+    decode_->OnEnd(request, route, answer, now_us);
+  }
+  void OnLoss(int request, const SimRoute& route, int64_t now_us) override {
+    prefill_->OnLoss(request, route, now_us);
+    decode_->OnLoss(request, route, now_us);
+  }
+  int64_t IndexBytes() const override { return prefill_->IndexBytes() + decode_->IndexBytes(); }
+
+ private:
+  const std::unique_ptr<SimRouter> prefill_, decode_;
+};
+
 }  // namespace
 
 std::vector<PeerKind> PeerKinds() {
@@ -163,7 +214,9 @@ std::vector<PeerKind> PeerKinds() {
   const MakeFormula llm_d = Always(LlmD);
   return {
       {"round robin", Knows::kNothing,
-       [](const RouterSetup& setup) { return std::make_unique<RoundRobin>(setup); }},
+       [](const RouterSetup& setup) {
+         return std::make_unique<RoundRobin>(setup.workers, setup.seed);
+       }},
       {"least loaded", Knows::kNothing, Least([](const auto& c) { return c.queued_tokens; })},
       {"prefix hash", Knows::kNothing, Always(PrefixHash)},
       {"SGLang gateway, approximate tree", Knows::kDispatches, Always(SglangGateway)},
@@ -181,6 +234,59 @@ std::vector<PeerKind> PeerKinds() {
        Least([](const auto& c) { return GreedyCost(c) * c.service_s; })},
       {"priced, g = 1", Knows::kSpeculation,
        [](const RouterSetup&) { return std::make_unique<Priced>(); }},
+  };
+}
+
+std::vector<PeerKind> DecodePeerKinds() {
+  const auto requests = [](const PeerCandidate& c) { return c.running + c.queued; };
+  const auto dispatched = [](const PeerCandidate& c) { return c.in_flight; };
+  const auto dynamo = [](const PeerQuery& query, Candidates all) {
+    return Lowest(all, [&](const auto& c) { return DynamoLinear(c, *query.request); });
+  };
+  // As if all its routers told each other at once what they have sent.
+  const auto dynamo_in_sync = [](const PeerQuery& query, Candidates all) {
+    return Lowest(all, [&](const auto& c) {
+      return c.used_blocks - c.match * query.request->prompt_tokens * c.blocks_per_token;
+    });
+  };
+  std::vector<PeerKind> kinds = {
+      {"round robin", Knows::kNothing,
+       [](const RouterSetup& setup) {
+         return std::make_unique<RoundRobin>(setup.decode_workers, setup.seed);
+       }},
+      {"least loaded", Knows::kNothing, Least(requests)},
+      {"least KV", Knows::kNothing, Least([](const auto& c) { return c.used_blocks; })},
+      {"power of two choices", Knows::kNothing, BetterOfTwo(requests)},
+      {"Dynamo, a router alone", Knows::kEvents, Always(dynamo)},
+      {"Dynamo, routers in sync", Knows::kEvents, Always(dynamo_in_sync)},
+      {"llm-d queue + KV", Knows::kNothing, Always(LlmD)},
+      {"llm-d queue + KV + prefix", Knows::kEvents, Always(LlmD)},
+      {"SGLang gateway, power of two", Knows::kNothing, BetterOfTwo(dispatched)},
+      {"SGLang gateway, approximate tree", Knows::kDispatches, Always(SglangGateway)},
+  };
+  for (PeerKind& kind : kinds) {
+    kind.tier = Tier::kDecode;
+    kind.prefill_kind = absl::StartsWith(kind.name, "Dynamo")   ? "Dynamo linear + speculation"
+                        : absl::StartsWith(kind.name, "llm-d")  ? "llm-d weights + events"
+                        : absl::StartsWith(kind.name, "SGLang") ? "SGLang gateway, approximate tree"
+                        : kind.name == "round robin"            ? "round robin"
+                                                                : "least loaded";
+  }
+  return kinds;
+}
+
+MakeRouter MakePeerRouter(const PeerKind& kind) {
+  return [kind](const RouterSetup& setup) -> std::unique_ptr<SimRouter> {
+    if (kind.tier == Tier::kPrefill || setup.workers == 0) {
+      return std::make_unique<PeerRouter>(kind, setup);
+    }
+    for (const PeerKind& prefill : PeerKinds()) {
+      if (prefill.name == kind.prefill_kind) {
+        return std::make_unique<PairedRouter>(std::make_unique<PeerRouter>(prefill, setup),
+                                              std::make_unique<PeerRouter>(kind, setup));
+      }
+    }
+    BATON_CHECK(false) << "no policy is called " << kind.prefill_kind;
   };
 }
 

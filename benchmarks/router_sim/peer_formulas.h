@@ -9,7 +9,14 @@
 
 namespace baton::benchmarks {
 
+// That choose a prefill worker.
 std::vector<PeerKind> PeerKinds();
+// That choose a decode worker.
+std::vector<PeerKind> DecodePeerKinds();
+
+// A router for all tiers that are simulated. REQUIRES: `kind` is of PeerKinds() or
+// DecodePeerKinds().
+MakeRouter MakePeerRouter(const PeerKind& kind);
 
 }  // namespace baton::benchmarks
 

@@ -7,25 +7,30 @@ namespace baton::benchmarks {
 PeerRouter::PeerRouter(const PeerKind& kind, const RouterSetup& setup)
     : kind_(kind),
       setup_(setup),
+      first_(kind.tier == Tier::kDecode ? setup.workers : 0),
       formula_(kind.make(setup)),
       random_(setup.seed),
-      workers_(setup.workers) {
+      workers_(kind.tier == Tier::kDecode ? setup.decode_workers : setup.workers) {
   const int blocks = setup.trace->block_count;
   for (Worker& worker : workers_) {
     worker.cached.resize(blocks);
     worker.brought.resize(blocks);
     if (kind.knows == Knows::kDispatches) {
-      const int capacity = kind.tree_blocks > 0 ? kind.tree_blocks : setup.cache_blocks;
+      const int of_worker = Decodes() ? setup.decode_cache_blocks : setup.cache_blocks;
+      const int capacity = kind.tree_blocks > 0 ? kind.tree_blocks : of_worker;
       worker.tree = std::make_unique<BlockCache>(blocks, capacity);
     }
   }
 }
 
-void PeerRouter::OnStreamStarted(int worker, int64_t now_us) { workers_[worker].up = true; }
+void PeerRouter::OnStreamStarted(int worker, int64_t now_us) {
+  if (Chooses(worker)) workers_[worker - first_].up = true;
+}
 
 void PeerRouter::OnStreamLost(int worker, int64_t now_us) {
-  workers_[worker].up = false;
-  DropAll(&workers_[worker]);
+  if (!Chooses(worker)) return;
+  workers_[worker - first_].up = false;
+  DropAll(&workers_[worker - first_]);
 }
 
 void PeerRouter::DropAll(Worker* worker) {
@@ -36,15 +41,21 @@ void PeerRouter::DropAll(Worker* worker) {
 }
 
 void PeerRouter::OnEvent(int worker, const internal::v1::WatchResponse& event, int64_t now_us) {
-  Worker& w = workers_[worker];
-  if (event.has_card()) DropAll(&w);
+  if (!Chooses(worker)) return;
+  Worker& w = workers_[worker - first_];
+  if (event.has_card()) {
+    DropAll(&w);
+    w.total_blocks = std::max(event.card().total_blocks(), 1);
+    w.load.set_free_blocks(w.total_blocks);
+  }
   if (event.has_load()) {
     w.load = event.load();
     w.reported_us = now_us - setup_.event_delay_us;
   }
-  const auto set = [&w](const auto& keys, bool cached) {
-    for (uint64_t key : keys) w.cached[BlockOfKey(key)] = cached;
-    w.cached_count += cached ? keys.size() : -keys.size();
+  const auto set = [this, &w](const auto& keys, bool cached) {
+    for (uint64_t key : keys) w.cached[BlockOfKey(key) / setup_.told_blocks] = cached;
+    const int64_t blocks = keys.size() / setup_.told_blocks;
+    w.cached_count += cached ? blocks : -blocks;
   };
   set(event.snapshot().keys(), true);
   set(event.delta().removed(), false);
@@ -70,12 +81,13 @@ int PeerRouter::Match(const Worker& worker, const SimRequest& request) const {
                           request.blocks.begin());
 }
 
-int PeerRouter::Choose(int request, int avoid, int64_t now_us) {
+SimRoute PeerRouter::Choose(int request, int avoid, int64_t now_us) {
   const SimRequest& r = setup_.trace->requests[request];
   candidates_.clear();
-  for (int i = 0; i < setup_.workers; ++i) {
+  const int block_tokens = kSimBlockTokens / setup_.told_blocks;
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     Worker& w = workers_[i];
-    if (!w.up || i == avoid) continue;
+    if (!w.up || first_ + i == avoid) continue;
     Forget(&w, now_us);
     PeerCandidate c;
     c.worker = i;
@@ -86,8 +98,10 @@ int PeerRouter::Choose(int request, int avoid, int64_t now_us) {
     c.queued = w.load.queued();
     c.queued_tokens = w.load.queued_tokens();
     if (w.load.running() > 0) {
-      c.free_part = static_cast<double>(w.load.free_blocks()) / setup_.cache_blocks;
+      c.free_part = static_cast<double>(w.load.free_blocks()) / w.total_blocks;
     }
+    c.blocks_per_token = 1.0 / block_tokens;
+    c.used_blocks = w.total_blocks - w.load.free_blocks();
     c.in_flight = static_cast<int>(w.in_flight.size());
     c.in_flight_tokens = w.in_flight_tokens;
     int64_t queue_us = std::max<int64_t>(w.load.remaining_work_us() - (now_us - w.reported_us), 0);
@@ -96,12 +110,13 @@ int PeerRouter::Choose(int request, int avoid, int64_t now_us) {
       queue_us += d->work_us;
       c.queued += 1;
       c.queued_tokens += d->tokens;
+      c.used_blocks += d->tokens / block_tokens + 1;
     }
     c.queue_s = static_cast<double>(queue_us) * 1e-6;
     c.service_s = static_cast<double>(ServiceUs(setup_.cost, r, c.matched_blocks)) * 1e-6;
     candidates_.push_back(c);
   }
-  if (candidates_.empty()) return -1;
+  if (candidates_.empty()) return {};
   for (size_t i = candidates_.size() - 1; i > 0; --i) {
     std::swap(candidates_[i], candidates_[random_.Below(static_cast<int>(i) + 1)]);
   }
@@ -113,7 +128,7 @@ int PeerRouter::Choose(int request, int avoid, int64_t now_us) {
   chosen.in_flight_tokens += tokens;
   for (int32_t block : r.blocks) ++chosen.brought[block];
   if (chosen.tree != nullptr) chosen.tree->Insert(r.blocks, nullptr, nullptr);
-  return c.worker;
+  return Decodes() ? SimRoute{-1, first_ + c.worker} : SimRoute{first_ + c.worker, -1};
 }
 
 void PeerRouter::Forget(Worker* worker, int64_t now_us) {
@@ -125,10 +140,11 @@ void PeerRouter::Forget(Worker* worker, int64_t now_us) {
   }
 }
 
-void PeerRouter::Remove(int request, int worker, bool answered, int64_t now_us) {
-  Worker& w = workers_[worker];
+void PeerRouter::Remove(int request, const SimRoute& route, bool answered, int64_t now_us) {
+  Worker& w = workers_[IndexOf(route)];
   const auto found = std::find_if(w.in_flight.begin(), w.in_flight.end(),
                                   [&](const Dispatch& d) { return d.request == request; });
+  if (found == w.in_flight.end()) return;  // its prompt was computed before it was lost
   Dispatch dispatch = *found;
   w.in_flight.erase(found);
   w.in_flight_tokens -= dispatch.tokens;
@@ -137,12 +153,17 @@ void PeerRouter::Remove(int request, int worker, bool answered, int64_t now_us) 
   Forget(&w, now_us);
 }
 
-void PeerRouter::OnAnswer(int request, int worker, int64_t now_us) {
-  Remove(request, worker, /*answered=*/true, now_us);
+void PeerRouter::OnAnswer(int request, const SimRoute& route, int64_t now_us) {
+  if (!Decodes()) Remove(request, route, /*answered=*/true, now_us);
 }
 
-void PeerRouter::OnLoss(int request, int worker, int64_t now_us) {
-  Remove(request, worker, /*answered=*/false, now_us);
+void PeerRouter::OnEnd(int request, const SimRoute& route, const SimAnswer& answer,
+                       int64_t now_us) {
+  if (Decodes()) Remove(request, route, /*answered=*/true, now_us);
+}
+
+void PeerRouter::OnLoss(int request, const SimRoute& route, int64_t now_us) {
+  Remove(request, route, /*answered=*/false, now_us);
 }
 
 int64_t PeerRouter::IndexBytes() const {

@@ -8,10 +8,29 @@ namespace baton::benchmarks {
 
 namespace worker_pb = ::baton::internal::v1;
 
-SimWorker::SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks)
+worker_pb::WorkerCard SimCard(v1::WorkerRole role, const std::string& id, uint64_t epoch,
+                              int block_tokens, int total_blocks) {
+  worker_pb::WorkerCard card;
+  card.set_role(role);
+  card.set_worker_id(id);
+  card.set_epoch(epoch);
+  card.set_model("simulated");
+  card.set_model_fingerprint(1);
+  card.mutable_kv_layout()->set_block_tokens(block_tokens);
+  card.mutable_kv_layout()->set_fingerprint(1);
+  card.set_max_model_len(1 << 24);
+  card.set_max_num_seqs(1);
+  card.set_total_blocks(total_blocks);
+  card.set_prefix_caching(true);
+  card.set_tokenizer_fingerprint(1);
+  return card;
+}
+
+SimWorker::SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks, int told_blocks)
     : trace_(trace),
       cost_(cost),
       cache_blocks_(cache_blocks),
+      told_blocks_(told_blocks),
       cache_(trace.block_count, cache_blocks),
       awaited_(trace.block_count) {}
 
@@ -79,26 +98,15 @@ SimWorker::Finished SimWorker::End() {
 }
 
 worker_pb::WorkerCard SimWorker::Card(const std::string& id) const {
-  worker_pb::WorkerCard card;
-  card.set_role(v1::WORKER_ROLE_PREFILL);
-  card.set_worker_id(id);
-  card.set_epoch(epoch_);
-  card.set_model("simulated");
-  card.set_model_fingerprint(1);
-  card.mutable_kv_layout()->set_block_tokens(kSimBlockTokens);
-  card.mutable_kv_layout()->set_fingerprint(1);
-  card.set_max_model_len(1 << 24);
-  card.set_max_num_seqs(1);
-  card.set_total_blocks(cache_blocks_);
-  card.set_prefix_caching(true);
-  card.set_tokenizer_fingerprint(1);
-  return card;
+  return SimCard(v1::WORKER_ROLE_PREFILL, id, epoch_, kSimBlockTokens / told_blocks_,
+                 cache_blocks_ * told_blocks_);
 }
 
 worker_pb::CacheSnapshot SimWorker::Snapshot() const {
   worker_pb::CacheSnapshot snapshot;
   snapshot.set_sequence(sequence_);
-  for (int32_t block : cache_.Contents()) snapshot.add_keys(BlockKey(block));
+  ForEachKey(cache_.Contents(), told_blocks_,
+             [&snapshot](kv::PrefixKey key) { snapshot.add_keys(key); });
   snapshot.set_last(true);
   return snapshot;
 }
@@ -106,8 +114,9 @@ worker_pb::CacheSnapshot SimWorker::Snapshot() const {
 worker_pb::CacheDelta SimWorker::Delta(const Finished& finished) {
   worker_pb::CacheDelta delta;
   delta.set_sequence(++sequence_);
-  for (int32_t block : finished.added) delta.add_added(BlockKey(block));
-  for (int32_t block : finished.removed) delta.add_removed(BlockKey(block));
+  ForEachKey(finished.added, told_blocks_, [&delta](kv::PrefixKey key) { delta.add_added(key); });
+  ForEachKey(finished.removed, told_blocks_,
+             [&delta](kv::PrefixKey key) { delta.add_removed(key); });
   return delta;
 }
 
@@ -123,7 +132,7 @@ worker_pb::LoadReport SimWorker::Load(int64_t now_us) const {
   load.set_running(running_ ? 1 : 0);
   load.set_queued(static_cast<int>(waiting_.size()));
   load.set_queued_tokens(left_tokens + waiting_tokens_);
-  load.set_free_blocks(std::max(cache_blocks_ - used_blocks, 0));
+  load.set_free_blocks(std::max(cache_blocks_ - used_blocks, 0) * told_blocks_);
   load.set_remaining_work_us(left_us + waiting_us_);
   load.mutable_prefill_cost()->set_fixed_us(cost_.fixed_us);
   load.mutable_prefill_cost()->set_token_us(cost_.token_us);

@@ -34,9 +34,14 @@ inline int64_t ServiceUs(const PrefillCost& cost, const SimRequest& request, int
   return static_cast<int64_t>(cost.Us(cached, request.prompt_tokens - cached));
 }
 
+// Of a worker of either role, as far as both are alike.
+internal::v1::WorkerCard SimCard(v1::WorkerRole role, const std::string& id, uint64_t epoch,
+                                 int block_tokens, int total_blocks);
+
 class SimWorker {
  public:
-  SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks);
+  // `told_blocks`: a block of the trace is told as so many smaller ones.
+  SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks, int told_blocks = 1);
 
   bool alive() const { return alive_; }
   // Empty and with a new epoch.
@@ -75,7 +80,7 @@ class SimWorker {
 
   const Trace& trace_;
   const PrefillCost cost_;
-  const int cache_blocks_;
+  const int cache_blocks_, told_blocks_;
   BlockCache cache_;
   std::vector<uint16_t> awaited_;  // by block: accepted requests that will bring it
   std::deque<Job> waiting_;

@@ -4,26 +4,28 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
-#include <queue>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/router_sim/decode_simulation.h"
+#include "benchmarks/router_sim/event_queue.h"
 #include "benchmarks/router_sim/random.h"
+#include "benchmarks/router_sim/watch_wire.h"
 
 namespace baton::benchmarks {
 namespace {
 
 namespace worker_pb = ::baton::internal::v1;
 
-constexpr int64_t kRetryAfterUs = 100'000;    // where no worker could be named
-constexpr int64_t kPatienceUs = 120'000'000;  // then the request is given up
-constexpr int64_t kConnectFailsUs = 1000;     // to find that nobody is at an address
-
 class Simulation {
  public:
   Simulation(const Trace& trace, const Scenario& scenario, const MakeRouter& make_router)
       : trace_(trace), scenario_(scenario) {
-    RouterSetup setup{&trace,        scenario.workers,        scenario.cache_blocks,
-                      scenario.cost, scenario.event_delay_us, 0};
+    RouterSetup setup;
+    setup.trace = &trace;
+    setup.workers = scenario.workers;
+    setup.cache_blocks = scenario.cache_blocks;
+    setup.cost = scenario.cost;
+    setup.event_delay_us = scenario.event_delay_us;
     for (int i = 0; i < scenario.routers; ++i) {
       setup.seed = Scramble(scenario.seed * 1000 + i);
       routers_.push_back(make_router(setup));
@@ -59,8 +61,7 @@ class Simulation {
     open_ = static_cast<int64_t>(asked_.size());
     if (open_ > 0) At(asked_[0].at_us, Kind::kArrival, 0);
     while (open_ > 0) {
-      const Event event = events_.top();
-      events_.pop();
+      const Event event = events_.Next();
       now_us_ = event.at_us;
       Handle(event);
     }
@@ -69,17 +70,7 @@ class Simulation {
 
  private:
   enum class Kind { kArrival, kRetry, kDone, kReport, kDeliver, kLost, kLossSeen, kKill, kStart };
-  struct Event {
-    int64_t at_us;
-    int64_t order;  // of those at one time
-    Kind kind;
-    int subject;  // a worker, or a request
-    uint64_t epoch = 0;
-    int message = -1;
-    bool operator<(const Event& other) const {  // for a queue whose top is the largest
-      return at_us != other.at_us ? at_us > other.at_us : order > other.order;
-    }
-  };
+  using Event = EventQueue<Kind>::Event;
   struct Asked {
     int64_t at_us = 0;
     int router = 0;
@@ -91,7 +82,7 @@ class Simulation {
 
   static int64_t Us(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
   void At(int64_t at_us, Kind kind, int subject, uint64_t epoch = 0, int message = -1) {
-    events_.push({at_us, ++order_, kind, subject, epoch, message});
+    events_.At(at_us, kind, subject, epoch, message);
   }
 
   void Handle(const Event& event) {
@@ -113,22 +104,17 @@ class Simulation {
         if (workers_[subject].epoch() == event.epoch && workers_[subject].alive()) Report(subject);
         return;
       case Kind::kDeliver:
-        // What a dead process has sent may still come, but not after the loss of its stream.
-        if (heard_epoch_[subject] == event.epoch) Deliver(subject, event.message);
-        free_messages_.push_back(event.message);
-        return;
+        return wire_.Deliver(subject, event.epoch, event.message, now_us_);
       case Kind::kLost: {
         Asked& asked = asked_[subject];
         ++retries_;
-        routers_[asked.router]->OnLoss(subject, asked.worker, now_us_);
+        routers_[asked.router]->OnLoss(subject, {asked.worker, -1}, now_us_);
         asked.failed = asked.worker;
         asked.worker = -1;
         return Dispatch(subject);
       }
       case Kind::kLossSeen:
-        if (heard_epoch_[subject] == event.epoch) heard_epoch_[subject] = 0;
-        for (auto& router : routers_) router->OnStreamLost(subject, now_us_);
-        return;
+        return wire_.Lose(subject, event.epoch, now_us_);
       case Kind::kKill: {
         if (!workers_[subject].alive()) return;
         for (int request : workers_[subject].Kill()) {
@@ -158,26 +144,9 @@ class Simulation {
   }
 
   void Send(int worker, const worker_pb::WatchResponse& event) {
-    int slot;
-    if (free_messages_.empty()) {
-      slot = static_cast<int>(messages_.size());
-      messages_.emplace_back();
-    } else {
-      slot = free_messages_.back();
-      free_messages_.pop_back();
-    }
-    messages_[slot] = event;
     const uint64_t epoch = workers_[worker].epoch();
-    At(now_us_ + scenario_.event_delay_us, Kind::kDeliver, worker, epoch, slot);
-    if (event.has_card()) heard_epoch_[worker] = epoch;
-  }
-
-  void Deliver(int worker, int message) {
-    const worker_pb::WatchResponse& event = messages_[message];
-    for (auto& router : routers_) {
-      if (event.has_card()) router->OnStreamStarted(worker, now_us_);
-      router->OnEvent(worker, event, now_us_);
-    }
+    At(now_us_ + scenario_.event_delay_us, Kind::kDeliver, worker, epoch,
+       wire_.Send(worker, epoch, event));
   }
 
   void Report(int worker) {
@@ -190,12 +159,12 @@ class Simulation {
   void Dispatch(int request) {
     Asked& asked = asked_[request];
     const auto begin = std::chrono::steady_clock::now();
-    const int worker = routers_[asked.router]->Choose(request, asked.failed, now_us_);
+    const SimRoute route = routers_[asked.router]->Choose(request, asked.failed, now_us_);
     decision_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(
                         std::chrono::steady_clock::now() - begin)
                         .count();
     ++decisions_;
-    if (worker < 0) {
+    if (!route.found()) {
       if (now_us_ - asked.at_us < kPatienceUs) {
         At(now_us_ + kRetryAfterUs, Kind::kRetry, request);
       } else {
@@ -203,7 +172,7 @@ class Simulation {
       }
       return;
     }
-    asked.worker = worker;
+    const int worker = asked.worker = route.prefill;
     if (!workers_[worker].alive()) return At(now_us_ + kConnectFailsUs, Kind::kLost, request);
     workers_[worker].Accept(request);
     Begin(worker);
@@ -220,7 +189,7 @@ class Simulation {
     asked.ttft_us = now_us_ - asked.at_us;
     asked.cached_tokens = finished.cached_tokens;
     --open_;
-    routers_[asked.router]->OnAnswer(finished.request, worker, now_us_);
+    routers_[asked.router]->OnAnswer(finished.request, {worker, -1}, now_us_);
     if (!finished.added.empty() || !finished.removed.empty()) {
       worker_pb::WatchResponse event;
       *event.mutable_delta() = workers_[worker].Delta(finished);
@@ -274,19 +243,18 @@ class Simulation {
   const Scenario scenario_;
   std::vector<std::unique_ptr<SimRouter>> routers_;
   std::vector<SimWorker> workers_;
-  std::vector<uint64_t> heard_epoch_ = std::vector<uint64_t>(scenario_.workers);
+  WatchWire wire_{&routers_, scenario_.workers};
   std::vector<Asked> asked_;
-  std::priority_queue<Event> events_;
-  std::vector<worker_pb::WatchResponse> messages_;
-  std::vector<int> free_messages_;
+  EventQueue<Kind> events_;
   worker_pb::WatchResponse report_;
-  int64_t now_us_ = 0, order_ = 0, open_ = 0, retries_ = 0, decisions_ = 0, decision_ns_ = 0;
+  int64_t now_us_ = 0, open_ = 0, retries_ = 0, decisions_ = 0, decision_ns_ = 0;
   int64_t index_bytes_ = 0;
 };
 
 }  // namespace
 
 CellResult Simulate(const Trace& trace, const Scenario& scenario, const MakeRouter& make_router) {
+  if (scenario.decode.workers > 0) return SimulateDecode(trace, scenario, make_router);
   return Simulation(trace, scenario, make_router).Run();
 }
 

@@ -4,22 +4,64 @@
 #define BATON_BENCHMARKS_ROUTER_SIM_SIMULATION_H_
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "benchmarks/router_sim/sim_decode_worker.h"
 #include "benchmarks/router_sim/sim_router.h"
 #include "benchmarks/router_sim/trace.h"
 
 namespace baton::benchmarks {
+
+inline constexpr int64_t kRetryAfterUs = 100'000;    // where no worker could be named
+inline constexpr int64_t kPatienceUs = 120'000'000;  // then the request is given up
+inline constexpr int64_t kConnectFailsUs = 1000;     // to find that no process is at an address
 
 struct Outage {
   int worker = 0;
   double down_s = 0, up_s = 0;  // from `down_s` on it is not there; at `up_s` a new process is
 };
 
+// A worker's steps take `factor` times as long for a while.
+struct Slowdown {
+  int worker = 0;
+  double from_s = 0, to_s = 0;
+  double factor = 1;
+};
+
+// Each time that the worker starts, its first steps take so long each.
+struct ColdStart {
+  int worker = 0;
+  int steps = 1;
+  double step_s = 1;
+};
+
+// Workers are numbered from 0 within their tier.
+struct DecodeTier {
+  int workers = 0;  // 0: this tier is not simulated
+  DecodeWorkerShape shape;
+  // Every second worker is of this shape instead.
+  std::optional<DecodeWorkerShape> other_shape;
+  // KV on its way to a worker: this, and its bytes at that rate.
+  int64_t transfer_latency_us = 2000;
+  double bytes_per_second = 2.5e9;
+  // What a prompt takes where no prefill workers are simulated, and, wherever, to compute again
+  // what a sequence had that was preempted or lost.
+  PrefillCost ample_prefill = {2000, 20, 0.0006};
+  std::vector<Slowdown> slow;
+  std::vector<ColdStart> cold;
+  std::vector<Outage> outages;
+  // Steps that a worker has measured before the first request.
+  std::vector<std::pair<int, MeasuredSteps>> past;
+  double snapshot_s = -1;  // after the first arrival: for DecodeFigures::snapshot
+};
+
 struct Scenario {
   double speed = 1;  // of replay
   int routers = 1;
-  int workers = 8;
+  int workers = 8;  // prefill; 0 (with decode workers only): that tier is not simulated
+  DecodeTier decode;
   int cache_blocks = 4096;  // a worker
   PrefillCost cost;
   int64_t event_delay_us = 20'000;   // from a worker to the routers, whatever it tells
@@ -29,7 +71,23 @@ struct Scenario {
   uint64_t seed = 1;  // which router a request comes to, and ties
 };
 
+struct DecodeFigures {
+  // Between two tokens of a request, all tokens alike, but for the gap behind its first one.
+  double mean_itl_s = 0, p99_itl_s = 0;
+  double p99_request_itl_s = 0;  // of the means of requests with 3 tokens or more
+  double mean_first_gap_s = 0;   // between the first token and the second
+  double mean_wait_s = 0;        // in a decode worker's queue
+  double tokens_per_s = 0;       // from the first arrival to the last token
+  // Of sequences by worker, each 50 ms until the last arrival: the mean of max ÷ mean, where the
+  // mean is 1 or more; and the share of times at which a worker is idle while another has 2 more
+  // than the mean, or further above it.
+  double imbalance = 0, idle_share = 0;
+  int64_t preemptions = 0;
+  std::vector<int> snapshot;  // sequences by worker at DecodeTier::snapshot_s
+};
+
 struct CellResult {
+  DecodeFigures decode;  // where decode workers are simulated
   double mean_ttft_s = 0, p50_ttft_s = 0, p99_ttft_s = 0;
   double hit_rate = 0;         // of prompt tokens
   double goodput = 0;          // part of the requests answered within the SLO
@@ -37,10 +95,10 @@ struct CellResult {
   int64_t index_bytes = 0;     // of one router, at the last arrival
   double ns_per_decision = 0;  // wall time: the only value that is not simulated
   int64_t retries = 0;
-  int64_t unanswered = 0;  // whom no worker took for kPatience
+  int64_t unanswered = 0;  // whom no worker took for kPatienceUs
 };
 
-// Every router is made by `make_router`.
+// Every router is made by `make_router`. REQUIRES: a tier has workers.
 CellResult Simulate(const Trace& trace, const Scenario& scenario, const MakeRouter& make_router);
 
 }  // namespace baton::benchmarks

@@ -15,31 +15,63 @@ namespace {
 constexpr double kNear = 1.05;
 constexpr double kHighestPlotted = 2;
 
-double BestMean(const std::vector<CellResult>& results) {
+double Best(const std::vector<CellResult>& results, const Figure& figure) {
   double best = std::numeric_limits<double>::infinity();
   for (const CellResult& r : results) {
-    if (r.unanswered == 0) best = std::min(best, r.mean_ttft_s);
+    if (r.unanswered == 0) best = std::min(best, figure.of(r));
   }
   return best;
 }
 
-std::string Mean(const CellResult& result, double best) {
+std::string Value(const CellResult& result, const Figure& figure, double best) {
   if (result.unanswered > 0) return absl::StrFormat("%d unanswered", result.unanswered);
-  const char* mark = result.mean_ttft_s <= best * kNear ? "**" : "";
-  return absl::StrFormat("%s%.3g%s", mark, result.mean_ttft_s, mark);
+  const double value = figure.of(result);
+  const char* mark = value <= best * kNear ? "**" : "";
+  return absl::StrFormat("%s%.3g%s", mark, value, mark);
+}
+
+std::string DecodeCellTable(const Cell& cell, const std::vector<NamedPolicy>& policies,
+                            const std::vector<CellResult>& results, bool timings) {
+  const DecodeTier& tier = cell.scenario.decode;
+  std::string out = absl::StrFormat(
+      "\n**%s** (%d requests, %d sequences and %d blocks of %d tokens a worker)\n\n"
+      "| policy | mean ITL ms | p99 ms | p99 of requests' means ms | tokens/s | wait s | "
+      "first gap s | imbalance | idle beside busy | preemptions |",
+      CellName(cell), cell.trace->requests.size(), tier.shape.max_num_seqs, tier.shape.kv_blocks,
+      kKvBlockTokens);
+  absl::StrAppend(&out, timings ? " ns a decision |\n" : "\n",
+                  "|---|---|---|---|---|---|---|---|---|---|", timings ? "---|\n" : "\n");
+  const double best_mean = Best(results, kMeanItl), best_p99 = Best(results, kP99Itl);
+  for (size_t p = 0; p < policies.size(); ++p) {
+    const DecodeFigures& d = results[p].decode;
+    absl::StrAppendFormat(
+        &out, "| %s | %s | %s | %.3g | %.0f | %.3g | %.3g | %.2f | %.1f %% | %d |",
+        policies[p].name, Value(results[p], kMeanItl, best_mean),
+        Value(results[p], kP99Itl, best_p99), d.p99_request_itl_s * 1e3, d.tokens_per_s,
+        d.mean_wait_s, d.mean_first_gap_s, d.imbalance, 100 * d.idle_share, d.preemptions);
+    if (timings) absl::StrAppendFormat(&out, " %.0f |", results[p].ns_per_decision);
+    absl::StrAppend(&out, "\n");
+  }
+  return out;
 }
 
 }  // namespace
 
+const Figure kMeanTtft = {"mean TTFT s", [](const CellResult& r) { return r.mean_ttft_s; }};
+const Figure kMeanItl = {"mean ITL ms",
+                         [](const CellResult& r) { return r.decode.mean_itl_s * 1e3; }};
+const Figure kP99Itl = {"p99 ITL ms", [](const CellResult& r) { return r.decode.p99_itl_s * 1e3; }};
+
 std::vector<PolicySummary> Summarize(const std::vector<Cell>& cells, int policies,
-                                     const std::vector<std::vector<CellResult>>& results) {
+                                     const std::vector<std::vector<CellResult>>& results,
+                                     const Figure& figure) {
   std::vector<PolicySummary> summaries(policies);
   for (int p = 0; p < policies; ++p) {
     double logs = 0;
     int compared = 0;
     for (size_t c = 0; c < cells.size(); ++c) {
       if (results[c][p].unanswered > 0) continue;
-      const double ratio = results[c][p].mean_ttft_s / BestMean(results[c]);
+      const double ratio = figure.of(results[c][p]) / Best(results[c], figure);
       logs += std::log(ratio);
       ++compared;
       summaries[p].near_best += ratio <= kNear;
@@ -55,6 +87,7 @@ std::vector<PolicySummary> Summarize(const std::vector<Cell>& cells, int policie
 
 std::string CellTable(const Cell& cell, const std::vector<NamedPolicy>& policies,
                       const std::vector<CellResult>& results, bool timings) {
+  if (cell.scenario.decode.workers > 0) return DecodeCellTable(cell, policies, results, timings);
   const double ceiling = InfiniteCacheHitRate(*cell.trace);
   std::string out = absl::StrFormat(
       "\n**%s** (%d requests, caches of %d blocks, an infinite cache hits %.3f)\n\n"
@@ -64,11 +97,11 @@ std::string CellTable(const Cell& cell, const std::vector<NamedPolicy>& policies
       cell.scenario.slo_s);
   absl::StrAppend(&out, timings ? " ns a decision |\n" : "\n", "|---|---|---|---|---|---|---|---|",
                   timings ? "---|\n" : "\n");
-  const double best = BestMean(results);
+  const double best = Best(results, kMeanTtft);
   for (size_t p = 0; p < policies.size(); ++p) {
     const CellResult& r = results[p];
     absl::StrAppendFormat(&out, "| %s | %s | %.3g | %.3f | %.2f | %.1f %% | %.3f | %d |",
-                          policies[p].name, Mean(r, best), r.p99_ttft_s, r.hit_rate,
+                          policies[p].name, Value(r, kMeanTtft, best), r.p99_ttft_s, r.hit_rate,
                           ceiling > 0 ? r.hit_rate / ceiling : 0, 100 * r.goodput, r.busy_variation,
                           r.index_bytes / 1024);
     if (timings) absl::StrAppendFormat(&out, " %.0f |", r.ns_per_decision);
@@ -78,8 +111,9 @@ std::string CellTable(const Cell& cell, const std::vector<NamedPolicy>& policies
 }
 
 std::string SummaryTable(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
-                         const std::vector<std::vector<CellResult>>& results) {
-  const auto summaries = Summarize(cells, static_cast<int>(policies.size()), results);
+                         const std::vector<std::vector<CellResult>>& results,
+                         const Figure& figure) {
+  const auto summaries = Summarize(cells, static_cast<int>(policies.size()), results, figure);
   std::string out = absl::StrFormat(
       "\n| policy | worst ratio to the best | in the cell | mean ratio | within 5 %% of the best, "
       "of "
@@ -93,9 +127,9 @@ std::string SummaryTable(const std::vector<Cell>& cells, const std::vector<Named
   return out;
 }
 
-std::string MeanTable(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
-                      const std::vector<std::vector<CellResult>>& results) {
-  std::string out = "\n| mean TTFT s |", rule = "|---|";
+std::string FigureTable(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
+                        const std::vector<std::vector<CellResult>>& results, const Figure& figure) {
+  std::string out = absl::StrCat("\n| ", figure.name, " |"), rule = "|---|";
   for (const NamedPolicy& policy : policies) {
     absl::StrAppend(&out, " ", policy.name, " |");
     rule += "---|";
@@ -103,8 +137,10 @@ std::string MeanTable(const std::vector<Cell>& cells, const std::vector<NamedPol
   absl::StrAppend(&out, "\n", rule, "\n");
   for (size_t c = 0; c < cells.size(); ++c) {
     absl::StrAppend(&out, "| ", CellName(cells[c]), " |");
-    const double best = BestMean(results[c]);
-    for (const CellResult& r : results[c]) absl::StrAppend(&out, " ", Mean(r, best), " |");
+    const double best = Best(results[c], figure);
+    for (const CellResult& r : results[c]) {
+      absl::StrAppend(&out, " ", Value(r, figure, best), " |");
+    }
     absl::StrAppend(&out, "\n");
   }
   return out;
@@ -123,7 +159,7 @@ std::string SpeedPlot(const std::vector<Cell>& cells, const std::vector<NamedPol
     chart.x_label = "replay speed";
     chart.y_label = "mean TTFT / the best policy's";
     chart.series.resize(policies.size());
-    const double best = BestMean(results[c]);
+    const double best = Best(results[c], kMeanTtft);
     for (size_t p = 0; p < policies.size(); ++p) {
       chart.series[p].name = policies[p].name;
       const double ratio = results[c][p].mean_ttft_s / best;

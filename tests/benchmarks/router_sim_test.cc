@@ -35,9 +35,7 @@ std::vector<NamedPolicy> AllPolicies() {
   std::vector<NamedPolicy> policies = {
       {"Baton", MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); })}};
   for (const PeerKind& kind : PeerKinds()) {
-    policies.push_back({kind.name, [kind](const RouterSetup& setup) {
-                          return std::make_unique<PeerRouter>(kind, setup);
-                        }});
+    policies.push_back({kind.name, MakePeerRouter(kind)});
   }
   return policies;
 }
@@ -62,15 +60,18 @@ class Recorder final : public SimRouter {
     gone_.erase(worker);
     log_->told.push_back({now_us, worker, event});
   }
-  int Choose(int request, int avoid, int64_t) override {
+  SimRoute Choose(int request, int avoid, int64_t) override {
     for (int i = 0; i < workers_; ++i) {
       const int worker = (request + i) % workers_;
-      if (worker != avoid && gone_.count(worker) == 0) return worker;
+      if (worker != avoid && gone_.count(worker) == 0) return {worker, -1};
     }
-    return -1;
+    return {};
   }
-  void OnAnswer(int request, int, int64_t now_us) override { log_->answered_us[request] = now_us; }
-  void OnLoss(int request, int, int64_t) override { log_->lost.push_back(request); }
+  void OnAnswer(int request, const SimRoute&, int64_t now_us) override {
+    log_->answered_us[request] = now_us;
+  }
+  void OnEnd(int, const SimRoute&, const SimAnswer&, int64_t) override {}
+  void OnLoss(int request, const SimRoute&, int64_t) override { log_->lost.push_back(request); }
   int64_t IndexBytes() const override { return 0; }
 
  private:
@@ -176,17 +177,21 @@ TEST_F(TraceFileTest, ReadsMooncakesFormat) {
   EXPECT_EQ(trace->block_count, 3);
   EXPECT_EQ(trace->requests[1].at_us, 1'500'000) << "spread over the clock's tick";
   EXPECT_EQ(trace->requests[2].at_us, 3'000'000);
+  EXPECT_EQ(trace->requests[0].output_tokens, 5);
 }
 
 TEST_F(TraceFileTest, RefusesOtherFormsWithTheLine) {
   const std::string good = R"({"timestamp": 0, "input_length": 512, "hash_ids": [7]})";
   ASSERT_TRUE(Read(good).ok());
-  for (const char* bad : {"{", "[]", R"({"timestamp": -1, "input_length": 512, "hash_ids": [7]})",
-                          R"({"timestamp": 0, "input_length": 0, "hash_ids": [7]})",
-                          R"({"timestamp": 0, "input_length": 99999999999, "hash_ids": [7]})",
-                          R"({"timestamp": 0, "input_length": 512, "hash_ids": ["x"]})",
-                          R"({"timestamp": 0, "input_length": 512, "hash_ids": []})",
-                          R"({"timestamp": 0, "input_length": 512})"}) {
+  for (const char* bad :
+       {"{", "[]", R"({"timestamp": -1, "input_length": 512, "hash_ids": [7]})",
+        R"({"timestamp": 0, "input_length": 0, "hash_ids": [7]})",
+        R"({"timestamp": 0, "input_length": 99999999999, "hash_ids": [7]})",
+        R"({"timestamp": 0, "input_length": 512, "hash_ids": ["x"]})",
+        R"({"timestamp": 0, "input_length": 512, "hash_ids": []})",
+        R"({"timestamp": 0, "input_length": 512})",
+        R"({"timestamp": 0, "input_length": 9, "output_length": -1, "hash_ids": []})",
+        R"({"timestamp": 0, "input_length": 9, "output_length": "5", "hash_ids": []})"}) {
     const auto trace = Read(good + "\n" + bad);
     EXPECT_FALSE(trace.ok()) << bad;
     EXPECT_THAT(std::string(trace.status().message()), HasSubstr(":2: expected")) << bad;
@@ -339,7 +344,8 @@ TEST(SweepTest, EveryPolicyAnswersAllAndNoneHitsMoreThanTheCeiling) {
     EXPECT_EQ(CellTable(cells[c], policies, results[c], /*timings=*/false),
               CellTable(cells[c], policies, again[c], /*timings=*/false));
   }
-  EXPECT_EQ(SummaryTable(cells, policies, results), SummaryTable(cells, policies, again));
+  EXPECT_EQ(SummaryTable(cells, policies, results, kMeanTtft),
+            SummaryTable(cells, policies, again, kMeanTtft));
   EXPECT_THAT(SpeedPlot(cells, policies, results), HasSubstr("<svg"));
 }
 
@@ -351,7 +357,7 @@ TEST(SweepTest, RatiosAreToTheBestThatAnsweredAll) {
   results[0][0].mean_ttft_s = 2, results[0][1].mean_ttft_s = 2.08, results[0][2].mean_ttft_s = 6;
   results[1][0].mean_ttft_s = 3, results[1][1].mean_ttft_s = 2, results[1][2].mean_ttft_s = 1;
   results[1][2].unanswered = 1;
-  const auto summaries = Summarize(cells, 3, results);
+  const auto summaries = Summarize(cells, 3, results, kMeanTtft);
   EXPECT_DOUBLE_EQ(summaries[0].worst_ratio, 1.5);
   EXPECT_EQ(summaries[0].near_best, 1);
   EXPECT_DOUBLE_EQ(summaries[1].worst_ratio, 1.04);
