@@ -13,10 +13,10 @@ namespace {
 
 // Long enough that what comes before and after the load is full counts little.
 constexpr int kRequestsPerWorker = 500;
-constexpr int kMostRequests = 12'000;
+constexpr int kMostRequests = 8000;
 constexpr int kQuickRequestsPerWorker = 300;
 constexpr int kBurstPerPair = 24;
-constexpr int kRecordedRequests = 1500;
+constexpr int kRecordedRequests = 1000;
 // Room for ten of the generated loads' sequences, or for two of the longest ones of most loads.
 constexpr int kTinyPoolBlocks = 400;
 // Of a recorded trace's cells: its contexts are ten times as long.
