@@ -13,12 +13,12 @@ namespace {
 
 // Long enough that what comes before and after the load is full counts little.
 constexpr int kRequestsPerWorker = 500;
-constexpr int kMostRequests = 12'000;
+constexpr int kMostRequests = 8000;
 constexpr int kQuickRequestsPerWorker = 300;
 constexpr int kBurstPerPair = 24;
-constexpr int kRecordedRequests = 1500;
-// A dozen of the generated loads' sequences, or the longest one of them alone.
-constexpr int kTinyPoolBlocks = 800;
+constexpr int kRecordedRequests = 1000;
+// Room for ten of the generated loads' sequences, or for two of the longest ones of most loads.
+constexpr int kTinyPoolBlocks = 400;
 // Of a recorded trace's cells: its contexts are ten times as long.
 constexpr int kLongPoolBlocks = 65'536;
 
@@ -28,6 +28,14 @@ double Demand(const Trace& trace) {
   for (const SimRequest& r : trace.requests) tokens += r.output_tokens;
   const int64_t us = trace.requests.back().at_us - trace.requests.front().at_us;
   return tokens / std::max(static_cast<double>(us) * 1e-6, 1e-6);
+}
+
+int LongestRequest(const Trace& trace) {
+  int longest = 0;
+  for (const SimRequest& r : trace.requests) {
+    longest = std::max(longest, r.prompt_tokens + r.output_tokens);
+  }
+  return longest;
 }
 
 class Sweep {
@@ -166,10 +174,14 @@ class Sweep {
     });
     DecodeWorkerShape tiny = shape;
     tiny.kv_blocks = kTinyPoolBlocks;
-    const Trace* for_tiny = Make(load, tiny, 8, level);
+    // So close to the limit that answers outgrow the pool.
+    const Trace* for_tiny = Make(load, tiny, 8, level + 0.25);
     Cell cell = MakeCell(for_tiny, tiny, 8, 4, options_.seed);
     cell.note = "tiny KV pools";
-    sweep_.cells.push_back(std::move(cell));
+    // Conversations do not: each request must fit alone.
+    if (LongestRequest(*for_tiny) <= tiny.kv_blocks * kKvBlockTokens) {
+      sweep_.cells.push_back(std::move(cell));
+    }
     vary("one killed at 1/3, back 5 s later", [&](Scenario* s) {
       s->decode.outages = {{2, third_s, third_s + 5}};
     });

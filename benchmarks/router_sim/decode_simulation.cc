@@ -301,7 +301,7 @@ class DecodeSimulation {
 
   void Entered(const SimDecodeWorker::Entered& entered) {
     Asked& asked = asked_[entered.request];
-    waits_.Add(entered.waited_us);
+    meter_.Waited(entered.waited_us);
     asked.moved_tokens = entered.missing_tokens;
     if (scenario_.workers > 0 && asked.first_token_us < 0) {
       asked.prefilling = true;
@@ -352,15 +352,14 @@ class DecodeSimulation {
 
   void StepDone(int worker) {
     const SimDecodeWorker::Step step = decode_[worker].End(now_us());
-    tokens_ += step.sequences;
-    gaps_.Add(step.us, step.sequences - static_cast<int64_t>(step.joined.size()));
+    meter_.Gaps(step.us, step.sequences - static_cast<int64_t>(step.joined.size()));
     for (const SimDecodeWorker::Joined& joined : step.joined) {
       Asked& asked = asked_[joined.request];
       if (asked.second_token_us < 0) {
         asked.second_token_us = now_us();
-        first_gaps_.Add(now_us() - asked.first_token_us);
+        meter_.FirstGap(now_us() - asked.first_token_us);
       } else {
-        gaps_.Add(now_us() - std::max(joined.last_token_us, asked.last_token_us));
+        meter_.Gaps(now_us() - std::max(joined.last_token_us, asked.last_token_us), 1);
       }
     }
     for (int request : step.ended) Ended(request);
@@ -371,7 +370,7 @@ class DecodeSimulation {
   void Ended(int request) {
     Asked& asked = asked_[request];
     const int tokens = std::max(trace_.requests[request].output_tokens, 2);
-    if (tokens > 2) request_gaps_.Add((now_us() - asked.second_token_us) / (tokens - 2));
+    meter_.Ended(tokens, now_us() - asked.second_token_us);
     last_token_us_ = now_us();
     --open_;
     ++ended_;
@@ -384,22 +383,7 @@ class DecodeSimulation {
   void Sample() {
     if (all_arrived_) return;
     At(now_us() + kSampleUs, Kind::kSample, 0);
-    int most = 0, workers = 0, sum = 0;
-    bool idle = false;
-    for (const SimDecodeWorker& worker : decode_) {
-      if (!worker.alive()) continue;
-      ++workers;
-      sum += worker.sequences();
-      most = std::max(most, worker.sequences());
-      idle = idle || worker.sequences() == 0;
-    }
-    if (workers == 0) return;
-    const double mean = static_cast<double>(sum) / workers;
-    ++samples_;
-    idle_samples_ += idle && most >= mean + 2;
-    if (mean < 1) return;
-    imbalance_ += most / mean;
-    ++loaded_samples_;
+    meter_.Sample(decode_);
   }
 
   CellResult Result() const {
@@ -415,21 +399,9 @@ class DecodeSimulation {
     result.unanswered = static_cast<int64_t>(asked_.size()) - ended_;
     result.ns_per_decision =
         static_cast<double>(decision_ns_) / static_cast<double>(std::max<int64_t>(decisions_, 1));
-    DecodeFigures& d = result.decode;
-    d.mean_itl_s = gaps_.mean_s();
-    d.p99_itl_s = gaps_.Quantile_s(0.99);
-    d.p99_request_itl_s = request_gaps_.Quantile_s(0.99);
-    d.mean_first_gap_s = first_gaps_.mean_s();
-    d.mean_wait_s = waits_.mean_s();
-    if (!asked_.empty() && last_token_us_ > asked_[0].at_us) {
-      d.tokens_per_s = static_cast<double>(tokens_ + ended_) * 1e6 /
-                       static_cast<double>(last_token_us_ - asked_[0].at_us);
-    }
-    d.imbalance = loaded_samples_ > 0 ? imbalance_ / static_cast<double>(loaded_samples_) : 0;
-    d.idle_share =
-        static_cast<double>(idle_samples_) / static_cast<double>(std::max<int64_t>(samples_, 1));
-    for (const SimDecodeWorker& worker : decode_) d.preemptions += worker.preemptions();
-    d.snapshot = snapshot_;
+    const int64_t passed_us = asked_.empty() ? 0 : last_token_us_ - asked_[0].at_us;
+    result.decode = meter_.Figures(decode_, passed_us);
+    result.decode.snapshot = snapshot_;
     return result;
   }
 
@@ -445,10 +417,8 @@ class DecodeSimulation {
   worker_pb::WatchResponse report_, delta_;
   bool all_arrived_ = false;
   int64_t open_ = 0, ended_ = 0, retries_ = 0, decisions_ = 0, decision_ns_ = 0;
-  int64_t tokens_ = 0, last_token_us_ = 0;
-  LogHistogram gaps_, first_gaps_, request_gaps_, waits_;
-  int64_t samples_ = 0, idle_samples_ = 0, loaded_samples_ = 0;
-  double imbalance_ = 0;
+  int64_t last_token_us_ = 0;
+  DecodeMeter meter_;
   std::vector<int> snapshot_;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/router_sim/decode_meter.h"
 #include "benchmarks/router_sim/sim_decode_worker.h"
 #include "benchmarks/router_sim/sim_router.h"
 #include "benchmarks/router_sim/trace.h"
@@ -69,21 +70,6 @@ struct Scenario {
   double slo_s = 10;                 // of TTFT, for goodput
   std::vector<Outage> outages;
   uint64_t seed = 1;  // which router a request comes to, and ties
-};
-
-struct DecodeFigures {
-  // Between two tokens of a request, all tokens alike, but for the gap behind its first one.
-  double mean_itl_s = 0, p99_itl_s = 0;
-  double p99_request_itl_s = 0;  // of the means of requests with 3 tokens or more
-  double mean_first_gap_s = 0;   // between the first token and the second
-  double mean_wait_s = 0;        // in a decode worker's queue
-  double tokens_per_s = 0;       // from the first arrival to the last token
-  // Of sequences by worker, each 50 ms until the last arrival: the mean of max ÷ mean, where the
-  // mean is 1 or more; and the share of times at which a worker is idle while another has 2 more
-  // than the mean, or further above it.
-  double imbalance = 0, idle_share = 0;
-  int64_t preemptions = 0;
-  std::vector<int> snapshot;  // sequences by worker at DecodeTier::snapshot_s
 };
 
 struct CellResult {
