@@ -1,7 +1,7 @@
 // The requests that have lost a worker and wait for another one: how many they are, and whether
 // room is to be kept for them.
 //
-// They stand in no queue of the router's: each asks again after a pause of its own. Those whose
+// They stand in no queue of the router's: each asks again after its pause. Those whose
 // pauses end together ask in the order in which their requests came, which is CallWatch's. While
 // workers refuse them for want of room, the router refuses new requests, which would take what
 // becomes free during the pauses.
@@ -21,7 +21,7 @@ namespace baton::router {
 // Thread-safe. Must outlive its places and holds.
 class ContinuationLine {
  public:
-  // Who waits. Given back by its destructor. Move-only.
+  // Of one that waits. Given back by its destructor. Move-only.
   class Place {
    public:
     explicit Place(ContinuationLine* line) : line_(line) { line_->Count(1); }

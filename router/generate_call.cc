@@ -76,9 +76,7 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
   }
   if (parts_.continuations.KeepsNewOut(parts_.clock.SinceStart())) {
     return Overloaded("SURVIVORS_FULL",
-                      absl::StrCat("workers were lost, and the others have no room yet for what "
-                                   "they had: ",
-                                   parts_.continuations.waiting(), " requests wait for it"),
+                      "workers were lost, and the others have no room yet for what they had",
                       parts_.admission.RetryAfter());
   }
   ticket_ = parts_.admission.TryEnter();

@@ -142,12 +142,11 @@ class GenerateCall final : public DecodeListener,
   // What it counts in the retry budget.
   int Sequences(const Attempt& attempt) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Lose(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `suspects`: whose death would explain the loss; of a refusal, none. `nobody_there`: the second
+  // `suspects`: whose death would explain the loss; of a refusal, none. `unheard`: the second
   // stream in a row ended before it was heard of, as if several workers were gone. The last try is
   // to be spent on one that is known to be there.
   void GoOn(std::vector<int> choices, Past past, const absl::Status& error,
-            std::vector<WorkerTarget> suspects, bool nobody_there)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+            std::vector<WorkerTarget> suspects, bool unheard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether workers have let the request in before, so that it waits for them now.
   bool MayWait(const Past& past) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AnyLooksDead(const std::vector<WorkerTarget>& suspects) const;

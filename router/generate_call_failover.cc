@@ -31,8 +31,8 @@ constexpr absl::Duration kFullWorkerPause = absl::Milliseconds(200);
 constexpr int kMaxPauseDoublings = 3;
 // How long a worker that is asked again may take to say something: it does so every second.
 constexpr absl::Duration kAnswerTime = absl::Seconds(1);
-// A request that nobody takes for so long keeps no new ones out any more: others may fit where it
-// does not.
+// A request that no worker takes for so long keeps no new ones out any more: others may fit where
+// it does not.
 constexpr absl::Duration kLongestHold = absl::Seconds(30);
 
 absl::Duration PauseAfter(int refusals) {
@@ -165,17 +165,17 @@ void GenerateCall::Lose(int stream, const absl::Status& error) {
   past.avoid.push_back(attempt.route.decode.incarnation());
   past.failed.push_back(attempt.route);
   std::vector<WorkerTarget> suspects;
-  bool nobody_there = false;
+  bool unheard = false;
   if (IsRefusal(error)) {
-    // Who is full may have room a moment later. A request that workers have had waits for that; for
-    // another one the first refusal stands, after one look elsewhere.
+    // A full worker may have room a moment later. A request that workers have had waits for that;
+    // for another one the first refusal stands, after one look elsewhere.
     if (++past.refusals > 1 && !MayWait(past)) return Fail(error);
   } else {
     suspects = SuspectsOf(attempt.route, blame);
     past.lost_at = parts_.clock.SinceStart();
     if (++past.tries >= kMaxTries) return Fail(error);
     // Two workers that cannot do it together have lost nothing.
-    nobody_there = blame == Blame::kDecodeWorker && !attempt.heard && past.tries > 1;
+    unheard = blame == Blame::kDecodeWorker && !attempt.heard && past.tries > 1;
     past.lost_worker = past.lost_worker || blame != Blame::kPair || AnyLooksDead(suspects);
   }
   if (blame == Blame::kDecodeWorker || past.reason == "WORKER_EXPIRED") {
@@ -187,7 +187,7 @@ void GenerateCall::Lose(int stream, const absl::Status& error) {
   } else if (attempt.route.prefill.worker != kNoWorker) {
     past.avoid.push_back(attempt.route.prefill.incarnation());
   }
-  GoOn(std::move(rest), std::move(past), error, std::move(suspects), nobody_there);
+  GoOn(std::move(rest), std::move(past), error, std::move(suspects), unheard);
 }
 
 bool GenerateCall::AnyLooksDead(const std::vector<WorkerTarget>& suspects) const {
@@ -218,7 +218,7 @@ void GenerateCall::HoldRoom(const absl::Status& refusal, absl::Duration pause,
 }
 
 void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status& error,
-                        std::vector<WorkerTarget> suspects, bool nobody_there) {
+                        std::vector<WorkerTarget> suspects, bool unheard) {
   std::vector<Attempt> next;
   if (!first_token_at_ || answer_->is_search()) {
     next.emplace_back().choices = std::move(choices);
@@ -243,10 +243,10 @@ void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status&
     return Fail(error);
   }
   // Of full workers, one look elsewhere is enough to see that the others are full, too.
-  const bool at_once = refused ? past.refusals == 1 : !nobody_there;
-  const absl::Duration pause = refused        ? PauseAfter(past.refusals)
-                               : nobody_there ? kSameWorkerPause
-                                              : absl::ZeroDuration();
+  const bool at_once = refused ? past.refusals == 1 : !unheard;
+  const absl::Duration pause = refused   ? PauseAfter(past.refusals)
+                               : unheard ? kSameWorkerPause
+                                         : absl::ZeroDuration();
   const absl::Duration now = parts_.clock.SinceStart();
   const bool survivor = parts_.membership.AnyDecodeWorkerReady();
   for (Attempt& attempt : next) {

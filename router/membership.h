@@ -212,7 +212,7 @@ class Membership {
   // silent (SUSPECT), or another process has its address. A worker that comes back to life turns
   // false again. False for kNoWorker.
   bool LooksDead(const WorkerTarget& target) const;
-  // Some decode worker takes new work. Without the lock: for those who wait and ask often.
+  // Some decode worker takes new work. Without the lock: for requests that wait and ask often.
   bool AnyDecodeWorkerReady() const { return ready_decode_workers_ > 0; }
   // A decode worker is ready, and either a prefill worker is or none is to be waited for: those
   // that are listed get a moment after the router's start to introduce themselves.

@@ -285,7 +285,7 @@ bool Membership::LooksDead(const WorkerTarget& target) const {
   if (target.worker == kNoWorker) return false;
   absl::MutexLock lock(&mutex_);
   const Worker& w = workers_[target.worker];
-  // A stream that has just been opened says nothing yet: perhaps nobody is there any more.
+  // A stream that has just been opened says nothing yet: the process may be gone.
   if (!w.stream_open || !w.card_seen || w.card->epoch() != target.epoch) return true;
   return w.state == v1::WORKER_STATE_SUSPECT;
 }

@@ -1,5 +1,5 @@
-// What becomes of the requests whose workers die or hang: who pays, what they wait for, and who
-// stands back for them.
+// What becomes of the requests whose workers die or hang: who pays, what they wait for, and which
+// requests stand back for them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -86,7 +86,7 @@ TEST_P(DeathTest, DozensOfStreamsOfADeadWorkerGoOnWithoutAnyBudget) {
   if (GetParam()) Kill(dead);
   for (size_t i : lost) stream(i).End(kGone);
   if (!GetParam()) {
-    EXPECT_EQ(network_.count(), size_t{kRequests}) << "nobody pays before the death is known";
+    EXPECT_EQ(network_.count(), size_t{kRequests}) << "none goes on before the death is known";
     EXPECT_EQ(continuations_.waiting(), static_cast<int>(lost.size()));
     Kill(dead);
     Tick();
@@ -370,13 +370,13 @@ TEST_F(ContinuationTest, AnAttemptThatIsNotAnsweredKeepsNewRequestsOutForASecond
   EXPECT_FALSE(Start(Request()).ended());
 }
 
-TEST_F(ContinuationTest, ATenantsOwnLimitKeepsNobodyElseOut) {
+TEST_F(ContinuationTest, ATenantsOwnLimitKeepsNoOtherRequestOut) {
   LoseOneOfTwo();
   RefuseLast("TENANT_LIMIT");
   EXPECT_FALSE(Start(Request()).ended());
 }
 
-TEST_F(ContinuationTest, ARequestThatNobodyTakesDoesNotKeepNewOnesOutForEver) {
+TEST_F(ContinuationTest, ARequestThatNoWorkerTakesDoesNotKeepNewOnesOutForEver) {
   FakeSink& sink = LoseOneOfTwo();
   absl::Duration out;
   size_t next = 1;
@@ -407,7 +407,7 @@ TEST_F(ContinuationTest, ThreeDeathsInARowEndARequestThatNeverGoesOn) {
 }
 
 // All machines go at once, and the streams are the first to tell.
-TEST_F(ContinuationTest, WhenAllWorkersDieTheStreamsOpenedAreFewAndNobodyFailsBeforeTheWait) {
+TEST_F(ContinuationTest, WhenAllWorkersDieTheStreamsOpenedAreFewAndAllRequestsWait) {
   SpendBudget();
   budget_limits_.reserve = 32;
   options_.max_inflight_requests = 400;

@@ -374,7 +374,7 @@ TEST_F(MembershipTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
   EXPECT_TRUE(dead(first.decode));
   EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
   membership_.OnStreamStarted(kDecode);
-  EXPECT_TRUE(dead(first.decode)) << "nobody may be there";
+  EXPECT_TRUE(dead(first.decode)) << "the process may be gone";
   ASSERT_TRUE(Introduce(kDecode, same).ok());
   EXPECT_FALSE(dead(first.decode));
   ASSERT_TRUE(Snapshot(kDecode, 10, {}).ok());
