@@ -131,8 +131,11 @@ std::vector<Cell> MakeCells(const std::deque<Load>& loads, const Options& option
 
 std::vector<NamedPolicy> MakePolicies(const Options& options) {
   std::vector<NamedPolicy> policies;
-  policies.push_back(
-      {"Baton", MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); })});
+  policies.push_back({"Baton", MakeBatonRouter([](uint64_t seed) {
+                        router::PricedOptions priced;
+                        priced.seed = seed;
+                        return std::make_unique<router::PricedPolicy>(priced);
+                      })});
   for (const PeerKind& kind : options.decode ? DecodePeerKinds() : PeerKinds()) {
     policies.push_back({kind.name, MakePeerRouter(kind)});
   }

@@ -70,7 +70,7 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       intake_("decode",
               {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
-      step_times_(DecodeShape(engine.config())),
+      step_times_(DecodeShape(engine.config(), /*on_gpu=*/engine.kv_pool().copier != nullptr)),
       host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
                  SchedulerEvents([this](Sequence& sequence) { host_kv_.Keep(sequence); })) {

@@ -6,12 +6,14 @@
 
 namespace baton::decode_worker {
 
-worker::StepCost::Terms DecodeShape(const model::ModelConfig& config) {
+worker::StepCost::Terms DecodeShape(const model::ModelConfig& config, bool on_gpu) {
+  const double sequences_for_weights = on_gpu ? 256 : 8;
   // An engine that computes nothing: as a model of 8 B.
-  if (config.layers.empty()) return {8e9, 5e8, 65'536};
+  if (config.layers.empty()) return {8e9, 8e9 / sequences_for_weights, 65'536};
   const model::ModelCosts costs = model::CostsOf(config);
   const double weights = static_cast<double>(costs.parameters());
-  return {weights, weights / 16, std::max<double>(1, static_cast<double>(costs.kv_elements()))};
+  return {weights, weights / sequences_for_weights,
+          std::max<double>(1, static_cast<double>(costs.kv_elements()))};
 }
 
 void StepTimes::Took(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now) {

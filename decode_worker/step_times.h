@@ -14,9 +14,10 @@
 
 namespace baton::decode_worker {
 
-// The prior shape of a decode step, from what it reads: each weight once, the KV of each token of
-// context once; and a sequence's products take a sixteenth of the time that the weights do.
-worker::StepCost::Terms DecodeShape(const model::ModelConfig& config);
+// The prior shape of a decode step, from what it reads: each weight once, and the KV of each token
+// of context once. A sequence's products take a small part of the time that reading the weights
+// does: on a GPU 1/256, as its multipliers are that much faster than its memory, on a CPU 1/8.
+worker::StepCost::Terms DecodeShape(const model::ModelConfig& config, bool on_gpu);
 
 // Thread: owned by the loop.
 class StepTimes {

@@ -17,6 +17,8 @@ constexpr double kTieShare = 0.01;
 constexpr double kTie_s = 1e-4;
 // Of ρ.
 constexpr double kUtilizationMemory_s = 60;
+// Of at least so many decode workers, half are looked at.
+constexpr int kDrawAmong = 8;
 // Less of a discount is none.
 constexpr double kLeastDiscount = 1e-3;
 
@@ -142,25 +144,34 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
   return best;
 }
 
-// Room first, then the lowest price. Equal prices are taken in turn.
+// Room first, then the lowest price; equal prices at random. Of many workers, half are looked at,
+// drawn anew for each request: several routers that have heard the same would else all fill the
+// same gap. Idle workers, and those that hold blocks of the session, are always looked at.
 int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode,
                                bool alone) {
-  const auto rank = [&](const Candidate& c) {
-    const DecodePrice price = PriceDecode(query, c, alone);
-    return std::make_tuple(price.full, price.total(), c.running + c.queued, -c.free_blocks);
-  };
-  const uint64_t turn = turn_++;
-  int best = 0, equals = 1;
-  auto lowest = rank(decode[0]);
-  for (int i = 1; i < static_cast<int>(decode.size()); ++i) {
-    const auto of_this = rank(decode[i]);
-    if (of_this > lowest) continue;
-    equals = of_this == lowest ? equals + 1 : 1;
-    lowest = of_this;
-    // Of k equals, the k-th takes the place of the one before with the chance 1/k.
-    if (equals == 1 || Mix(turn, static_cast<uint64_t>(i)) % equals == 0) best = i;
+  const uint64_t turn = Mix(options_.seed, turn_++);
+  const int count = static_cast<int>(decode.size());
+  bool draws = count >= kDrawAmong;
+  while (true) {
+    int best = -1, equals = 1;
+    std::tuple<bool, double, int, int> lowest;
+    for (int i = 0; i < count; ++i) {
+      const Candidate& c = decode[i];
+      const uint64_t chance = Mix(turn, static_cast<uint64_t>(i));
+      if (draws && chance >> 63 != 0 && c.matched_blocks == 0 && c.running + c.queued > 0) continue;
+      const DecodePrice price = PriceDecode(query, c, alone);
+      const std::tuple rank = {price.full, price.total(), c.running + c.queued, -c.free_blocks};
+      if (best >= 0 && rank > lowest) continue;
+      equals = best >= 0 && rank == lowest ? equals + 1 : 1;
+      lowest = rank;
+      // Of k equals, the k-th takes the place of the one before with the chance 1/k.
+      if (equals == 1 || chance % equals == 0) best = i;
+    }
+    // One of the others may have room.
+    const bool all_full = best < 0 || std::get<0>(lowest);
+    if (!draws || !all_full) return best;
+    draws = false;
   }
-  return best;
 }
 
 // The decode worker that had better compute the prompt itself; -1 if none had. What it computes

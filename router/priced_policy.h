@@ -41,6 +41,8 @@ struct PricedOptions {
   // Prompts of which a decode worker lacks at most so many tokens may be computed there, if that is
   // cheaper than to bring them from a prefill worker. 0: never.
   int max_local_prefill_tokens = 512;
+  // Another one in each router: routers that hear the same must not all choose the same worker.
+  uint64_t seed = 0;
 };
 
 class PricedPolicy final : public Policy {

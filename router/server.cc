@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
+#include "common/base/random_id.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
 #include "router/priced_policy.h"
@@ -18,6 +19,7 @@ std::unique_ptr<Policy> MakePolicy(const Options& options) {
   if (options.routing_policy == "round_robin") return std::make_unique<RoundRobin>();
   PricedOptions priced;
   priced.max_local_prefill_tokens = options.max_local_prefill_tokens;
+  priced.seed = RandomId64();
   return std::make_unique<PricedPolicy>(priced);
 }
 

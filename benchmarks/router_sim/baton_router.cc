@@ -172,7 +172,7 @@ class BatonRouter final : public SimRouter {
 
 MakeRouter MakeBatonRouter(MakePolicy make_policy) {
   return [make_policy](const RouterSetup& setup) {
-    return std::make_unique<BatonRouter>(make_policy(), setup);
+    return std::make_unique<BatonRouter>(make_policy(setup.seed), setup);
   };
 }
 

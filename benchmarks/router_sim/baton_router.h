@@ -13,7 +13,7 @@
 
 namespace baton::benchmarks {
 
-using MakePolicy = std::function<std::unique_ptr<router::Policy>()>;
+using MakePolicy = std::function<std::unique_ptr<router::Policy>(uint64_t seed)>;
 
 MakeRouter MakeBatonRouter(MakePolicy make_policy);
 

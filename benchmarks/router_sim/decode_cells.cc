@@ -209,6 +209,7 @@ DecodeWorkerShape CpuShape() {
   DecodeWorkerShape shape;
   shape.device = "cpu";
   shape.cost = {20'000, 3000, 1};
+  shape.prior[1] = shape.prior[0] / 8;
   shape.kv_blocks = 8192;
   return shape;
 }

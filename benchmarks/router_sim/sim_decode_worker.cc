@@ -7,14 +7,8 @@
 #include "common/base/check.h"
 
 namespace baton::benchmarks {
-namespace {
 
 namespace worker_pb = ::baton::internal::v1;
-
-// As a real worker has it of a model of 8 B parameters.
-constexpr worker::StepCost::Terms kShape = {8e9, 5e8, 65'536};
-
-}  // namespace
 
 SimDecodeWorker::SimDecodeWorker(const Trace& trace, const DecodeWorkerShape& shape, uint64_t seed)
     : trace_(trace),
@@ -23,7 +17,7 @@ SimDecodeWorker::SimDecodeWorker(const Trace& trace, const DecodeWorkerShape& sh
       cache_(trace.block_count, shape.kv_blocks / kKvBlocksPerSimBlock),
       uses_(trace.block_count),
       is_held_(trace.block_count),
-      cost_(kShape) {}
+      cost_(shape.prior) {}
 
 void SimDecodeWorker::Start(int cold_steps, int64_t cold_step_us) {
   BATON_CHECK(!alive_) << "a worker that lives was started";
@@ -32,7 +26,7 @@ void SimDecodeWorker::Start(int cold_steps, int64_t cold_step_us) {
   delta_number_ = 0;
   cold_steps_ = cold_steps;
   cold_step_us_ = cold_step_us;
-  cost_ = worker::StepCost(kShape);
+  cost_ = worker::StepCost(shape_.prior);
 }
 
 std::vector<SimDecodeWorker::Lost> SimDecodeWorker::Kill() {

@@ -60,6 +60,8 @@ struct DecodeWorkerShape {
   int max_num_seqs = 64;
   int kv_blocks = 8192;
   double noise = 0.05;  // a step takes up to so much more or less, each as likely
+  // Before it has measured anything: as a real worker has it of a model of 8 B on such a device.
+  worker::StepCost::Terms prior = {8e9, 8e9 / 256, 65'536};
 };
 
 // Steps that a worker has measured.

@@ -29,7 +29,7 @@ TEST(ColdWorkerTest, ABurstIsSpreadOverEqualWorkersThoughOneHasOnlySlowFirstStep
     scenario.decode.past = {{0, {1, 1, 30, 770'000}}, {1, {50, 4, 1000, 20'450}}};
     scenario.decode.snapshot_s = 2;
     const CellResult result = Simulate(
-        trace, scenario, MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); }));
+        trace, scenario, MakeBatonRouter([](uint64_t) { return std::make_unique<router::PricedPolicy>(); }));
     EXPECT_EQ(result.unanswered, 0);
     const std::vector<int>& sequences = result.decode.snapshot;
     ASSERT_EQ(sequences.size(), 2u);

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 std::vector<NamedPolicy> DecodePolicies() {
   std::vector<NamedPolicy> policies = {
-      {"Baton", MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); })}};
+      {"Baton", MakeBatonRouter([](uint64_t) { return std::make_unique<router::PricedPolicy>(); })}};
   for (const PeerKind& kind : DecodePeerKinds()) {
     policies.push_back({kind.name, MakePeerRouter(kind)});
   }

@@ -33,7 +33,7 @@ Trace SmallLoad(uint64_t seed = 1) {
 
 std::vector<NamedPolicy> AllPolicies() {
   std::vector<NamedPolicy> policies = {
-      {"Baton", MakeBatonRouter([] { return std::make_unique<router::PricedPolicy>(); })}};
+      {"Baton", MakeBatonRouter([](uint64_t) { return std::make_unique<router::PricedPolicy>(); })}};
   for (const PeerKind& kind : PeerKinds()) {
     policies.push_back({kind.name, MakePeerRouter(kind)});
   }

@@ -42,8 +42,8 @@ TEST(DecodePriceTest, AnIdleWorkerTakesItsOwnStepsAndTheKv) {
 TEST(DecodePriceTest, WhatIsAddedToTheStepsOfOthersIsPaid) {
   const DecodePrice price = PriceDecode(Query(), Worker(8, 4000), false);
   EXPECT_NEAR(price.answer_s, 100 * (20e-3 + 9 * 2e-3 + 4210e-6), 1e-9);
-  // Eight sequences with half an answer left each.
-  EXPECT_NEAR(price.others_s, 8 * 50 * (2e-3 + 210e-6), 1e-9);
+  // Eight sequences with half an answer left each, and a mean context of 500 tokens.
+  EXPECT_NEAR(price.others_s, 8 * 50 * (2e-3 + 500e-6), 1e-9);
 }
 
 TEST(DecodePriceTest, SequencesCountBesideContext) {

@@ -311,6 +311,33 @@ TEST(PricedPolicyTest, EqualDecodeWorkersTakeTurns) {
   for (int count : chosen) EXPECT_GT(count, 50);
 }
 
+// Several routers that have heard the same reports.
+TEST(PricedPolicyTest, RoutersDoNotAllFillTheSameGap) {
+  std::vector<Candidate> decode;
+  for (int i = 0; i < 16; ++i) decode.push_back(Decode(i, i == 3 ? 4 : 6, 500, 0.01));
+  int to_the_gap = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    PricedOptions options;
+    options.seed = seed;
+    PricedPolicy router(options);
+    to_the_gap += router.Choose(Query(), {Prefill(99, 0, 0, 0.1)}, decode).decode == 3;
+  }
+  EXPECT_GT(to_the_gap, 25);
+  EXPECT_LT(to_the_gap, 75);
+}
+
+TEST(PricedPolicyTest, IdleWorkersAndTheOnlyOneWithRoomAreAlwaysFound) {
+  PricedPolicy policy;
+  const std::vector<Candidate> prefill = {Prefill(99, 0, 0, 0.1)};
+  std::vector<Candidate> decode;
+  for (int i = 0; i < 16; ++i) decode.push_back(Decode(i, 6, 500, 0.01));
+  decode[5].running = 0;
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 5);
+  decode[5].running = 6;
+  for (Candidate& c : decode) c.free_blocks = c.worker == 11 ? 500 : 2;
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(policy.Choose(Query(), prefill, decode).decode, 11);
+}
+
 TEST(PricedPolicyTest, ATailIsComputedWhereItIsCheaperThanToBringTheRest) {
   PricedPolicy policy;
   const std::vector<Candidate> prefill = {Prefill(0, 7, 0, 0.010)};
