@@ -30,6 +30,7 @@ std::shared_ptr<Decision> Membership::Explain(const RouteQuery& query, const Rou
   const auto tell = [&](absl::Span<const Candidate> candidates, int chosen, bool computes) {
     mutex_.AssertHeld();
     const auto cost = [&](const Candidate& c) {
+      mutex_.AssertHeld();
       if (workers_[c.worker].role == v1::WORKER_ROLE_DECODE) {
         return PriceDecode(query, c, /*alone=*/computes).total();
       }

@@ -225,20 +225,16 @@ std::string LoopbackCluster::AddressFile(const std::string& name) const {
   return absl::StrCat(work_dir_, "/", name);
 }
 
-const LoopbackCluster::Member& LoopbackCluster::Find(const std::string& name) const {
+size_t LoopbackCluster::Index(const std::string& name) const {
   const auto found = std::find_if(members_.begin(), members_.end(),
                                   [&name](const Member& member) { return member.name == name; });
   BATON_CHECK(found != members_.end()) << name;
-  return *found;
-}
-
-LoopbackCluster::Member& LoopbackCluster::Find(const std::string& name) {
-  return const_cast<Member&>(std::as_const(*this).Find(name));
+  return static_cast<size_t>(found - members_.begin());
 }
 
 std::string LoopbackCluster::metrics_url(const std::string& name) const {
   absl::MutexLock lock(&mutex_);
-  return absl::StrCat("http://", Find(name).bound.metrics);
+  return absl::StrCat("http://", members_[Index(name)].bound.metrics);
 }
 
 void LoopbackCluster::Signal(const std::string& name, int signal) {

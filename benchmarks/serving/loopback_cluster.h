@@ -78,8 +78,10 @@ class LoopbackCluster {
   absl::Status Launch(Member& member, const BoundAddresses& listen);
   absl::StatusOr<std::string> AwaitAddress(const std::string& name, absl::Time deadline);
   std::string AddressFile(const std::string& name) const;
-  const Member& Find(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  Member& Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t Index(const std::string& name) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  Member& Find(const std::string& name) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return members_[Index(name)];
+  }
   absl::Status AwaitReady(const std::string& router, absl::Time deadline);
   // Reads what the processes write, or their pipes would fill up.
   void Listen();

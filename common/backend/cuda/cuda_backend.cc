@@ -201,14 +201,12 @@ absl::Status CudaBackend::Initialize() {
 }
 
 std::string CudaBackend::Describe(bool memory) const {
-  const DeviceProperties& device = runtime_->properties();
-  const std::string share =
-      absl::StrCat(arena_.size_bytes() >> 20, " of ", device.total_bytes >> 20, " MiB, ");
-  return absl::StrCat("cuda (", device.name, ", compute capability ",
-                      device.compute_capability / 10, ".", device.compute_capability % 10, ", ",
-                      device.multiprocessors, " multiprocessors), ", memory ? share : "",
-                      backend::Name(activation_dtype_),
-                      products_ == nullptr ? ", deterministic" : "");
+  const DeviceProperties& d = runtime_->properties();
+  return absl::StrCat(
+      "cuda (", d.name, ", compute capability ", d.compute_capability / 10, ".",
+      d.compute_capability % 10, ", ", d.multiprocessors, " multiprocessors), ",
+      memory ? absl::StrCat(arena_.size_bytes() >> 20, " of ", d.total_bytes >> 20, " MiB, ") : "",
+      backend::Name(activation_dtype_), products_ == nullptr ? ", deterministic" : "");
 }
 
 size_t CudaBackend::WorkspaceBytes(const StepLimits& limits) const {
