@@ -351,7 +351,7 @@ int Main(int argc, char** argv) {
   const CLI::Range seconds(0.1, 86'400.0);
   app.add_option("--prefill", options.cluster.prefill_workers)->check(CLI::Range(0, 64));
   app.add_option("--decode", options.cluster.decode_workers)->check(CLI::Range(1, 64));
-  app.add_option("--policies", options.policies, "In turn; throughput is told over the last one's")
+  app.add_option("--policies", options.policies, "In turn; throughput is shown over the last one's")
       ->delimiter(',');
   app.add_option("--loads", options.loads)
       ->delimiter(',')

@@ -22,6 +22,7 @@ constexpr double kTryEvery_s = 2;
 // Of one that is still measured, by what it has left to do.
 constexpr double kTryMeasuredEvery_s = 10;
 constexpr double kMostSeconds = 86'400;
+constexpr double kFewestSteps = 1e-3;
 
 bool Differs(double pace, double factor) { return pace > factor || pace < 1 / factor; }
 
@@ -36,6 +37,8 @@ CostEstimates::Report Checked(const internal::v1::MeasuredSteps& measured, doubl
   CostEstimates::Report report;
   report.fitted_steps = Sane(fitted_steps, 1e6);
   report.steps = Sane(measured.steps(), 1e9);
+  // Sums that have faded away: their means would be noise, or no numbers at all.
+  if (report.steps < kFewestSteps) report.steps = 0;
   report.seconds = Sane(measured.seconds(), kMostSeconds);
   report.at_s = at_s;
   return report;

@@ -309,7 +309,7 @@ void SimDecodeWorker::CheckIntegrity() const {
   BATON_CHECK(inside_.size() <= static_cast<size_t>(shape_.max_num_seqs)) << "too many are inside";
 }
 
-// ---- What is told.
+// ---- Reports to routers.
 
 void SimDecodeWorker::Measure(const MeasuredSteps& steps, int64_t now_us) {
   const worker::StepCost::Terms work = {1, static_cast<double>(steps.sequences),

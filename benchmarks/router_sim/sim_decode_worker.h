@@ -151,7 +151,7 @@ class SimDecodeWorker {
     int64_t last_token_us;  // -1: has not run here
     int64_t since_us;
   };
-  // Has blocks. While it runs, what grows with each step is told by the number of steps since it
+  // Has blocks. While it runs, what grows with each step follows from the number of steps since it
   // joined, so that no step has to touch all sequences.
   struct Sequence {
     int request = 0;

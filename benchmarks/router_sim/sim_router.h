@@ -13,7 +13,7 @@
 
 namespace baton::benchmarks {
 
-// What every router of a run is told at its start. Workers are numbered, those of the prefill tier
+// What every router of a run knows at its start. Workers are numbered, those of the prefill tier
 // first. A tier without workers is not simulated: it takes everything at once.
 struct RouterSetup {
   const Trace* trace = nullptr;

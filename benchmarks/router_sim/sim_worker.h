@@ -40,7 +40,7 @@ internal::v1::WorkerCard SimCard(v1::WorkerRole role, const std::string& id, uin
 
 class SimWorker {
  public:
-  // `told_blocks`: a block of the trace is told as so many smaller ones.
+  // `told_blocks`: a block of the trace is reported as so many smaller ones.
   SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks, int told_blocks = 1);
 
   bool alive() const { return alive_; }

@@ -81,7 +81,7 @@ struct CellResult {
   int64_t index_bytes = 0;     // of one router, at the last arrival
   double ns_per_decision = 0;  // wall time: the only value that is not simulated
   int64_t retries = 0;
-  int64_t unanswered = 0;  // whom no worker took for kPatienceUs
+  int64_t unanswered = 0;  // requests that no worker took for kPatienceUs
 };
 
 // Every router is made by `make_router`. REQUIRES: a tier has workers.

@@ -180,6 +180,14 @@ TEST_F(CostEstimatesTest, NonsenseIsTakenAsNothing) {
   cost.set_context_token_us(-infinity);
   estimates_.OnReport(0, ReportOf(cost, now_s_));
   EXPECT_FALSE(estimates_.Of(0).known);
+  // A mean that is no number.
+  cost.set_fixed_us(0);
+  cost.set_sequence_us(1);
+  cost.set_context_token_us(0);
+  cost.mutable_measured()->set_steps(1e-300);
+  cost.mutable_measured()->set_context_tokens(1e18);
+  estimates_.OnReport(2, ReportOf(cost, now_s_));
+  EXPECT_TRUE(std::isfinite(estimates_.Of(2).cost.DecodeStep(64, 1e6)));
   cost.set_fixed_us(infinity);
   cost.set_sequence_us(1e300);
   cost.set_fitted_steps(nan);
