@@ -19,8 +19,8 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "router/membership.h"
-#include "router/priced_policy.h"
+#include "router/fleet/membership.h"
+#include "router/routing/priced_policy.h"
 
 namespace baton::router {
 namespace {

@@ -36,7 +36,7 @@
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server.h"
 #include "common/tokenizer/tokenizer.h"
-#include "router/priced_policy.h"
+#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {

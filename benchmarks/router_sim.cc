@@ -26,7 +26,7 @@
 #include "benchmarks/router_sim/peer_formulas.h"
 #include "benchmarks/router_sim/sweep_report.h"
 #include "common/base/log.h"
-#include "router/priced_policy.h"
+#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {

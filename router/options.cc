@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
-#include "router/worker_sources.h"
+#include "router/fleet/worker_sources.h"
 
 namespace baton::router {
 namespace {

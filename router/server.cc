@@ -6,7 +6,7 @@
 #include "common/base/random_id.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
-#include "router/priced_policy.h"
+#include "router/routing/priced_policy.h"
 
 namespace baton::router {
 namespace {

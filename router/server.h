@@ -13,13 +13,13 @@
 #include "absl/time/time.h"
 #include "common/base/rpc/server.h"
 #include "common/telemetry/metrics.h"
-#include "router/discovery.h"
-#include "router/generate_call.h"
+#include "router/api/service.h"
+#include "router/fleet/discovery.h"
+#include "router/fleet/worker_sources.h"
+#include "router/fleet/worker_watch.h"
 #include "router/options.h"
-#include "router/policy.h"
-#include "router/service.h"
-#include "router/worker_sources.h"
-#include "router/worker_watch.h"
+#include "router/request/generate_call.h"
+#include "router/routing/policy.h"
 
 namespace baton::router {
 

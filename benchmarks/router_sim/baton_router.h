@@ -8,8 +8,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "benchmarks/router_sim/sim_router.h"
-#include "router/membership.h"
-#include "router/policy.h"
+#include "router/fleet/membership.h"
+#include "router/routing/policy.h"
 
 namespace baton::benchmarks {
 

@@ -14,7 +14,7 @@
 #include "benchmarks/router_sim/random.h"
 #include "benchmarks/router_sim/simulation.h"
 #include "benchmarks/router_sim/sweep_report.h"
-#include "router/priced_policy.h"
+#include "router/routing/priced_policy.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -32,8 +32,9 @@ Trace SmallLoad(uint64_t seed = 1) {
 }
 
 std::vector<NamedPolicy> AllPolicies() {
-  std::vector<NamedPolicy> policies = {
-      {"Baton", MakeBatonRouter([](uint64_t) { return std::make_unique<router::PricedPolicy>(); })}};
+  std::vector<NamedPolicy> policies = {{"Baton", MakeBatonRouter([](uint64_t) {
+                                          return std::make_unique<router::PricedPolicy>();
+                                        })}};
   for (const PeerKind& kind : PeerKinds()) {
     policies.push_back({kind.name, MakePeerRouter(kind)});
   }

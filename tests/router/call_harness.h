@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/base/rpc/grpc_status.h"
-#include "router/generate_call.h"
+#include "router/request/generate_call.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
 #include "tests/testing/tiny_tokenizer.h"

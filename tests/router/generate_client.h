@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/base/rpc/grpc_status.h"
-#include "router/response_sink.h"
+#include "router/request/response_sink.h"
 #include "tests/testing/fake_cluster.h"
 
 namespace baton::testing {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "router/membership.h"
-#include "router/priced_policy.h"
+#include "router/fleet/membership.h"
+#include "router/routing/priced_policy.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/worker.h"
 #include "tests/simulation/world.h"

@@ -1,0 +1,31 @@
+#include "router/api/explain.h"
+
+#include "common/base/status_macros.h"
+#include "router/request/request_check.h"
+
+namespace baton::router {
+
+absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const RouterParts& parts) {
+  BATON_RETURN_IF_ERROR(
+      CheckRequest(request, parts.options.served_model_name, parts.options.max_prompt_bytes));
+  const std::optional<ModelInfo> model = parts.membership.model();
+  // Says what is wrong with the workers.
+  if (!model) return parts.membership.Choose(RouteRequest()).status();
+  PreparedRequest prepared;
+  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(request, parts.tokenizer, *model));
+  RouteRequest wanted;
+  wanted.model_fingerprint = prepared.decode.model_fingerprint();
+  wanted.keys = prepared.keys;
+  wanted.prompt_tokens = prepared.decode.tokens_size();
+  wanted.max_answer_tokens = prepared.decode.max_tokens();
+  wanted.explain = true;
+  wanted.dispatch = false;
+  wanted.may_refuse = true;
+  Route route;
+  BATON_ASSIGN_OR_RETURN(route, parts.membership.Choose(wanted));
+  route.why->request_id = request.request_id();
+  route.why->time = parts.clock.Now();
+  return ToProto(*route.why);
+}
+
+}  // namespace baton::router

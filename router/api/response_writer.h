@@ -1,0 +1,84 @@
+// The two sinks of the gRPC face: a stream of deltas and one whole answer.
+#ifndef BATON_ROUTER_API_RESPONSE_WRITER_H_
+#define BATON_ROUTER_API_RESPONSE_WRITER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "router/request/generate_call.h"
+#include "router/request/response_sink.h"
+
+namespace baton::router {
+
+// Owns itself until OnDone. Bounded: while a write is under way, the deltas of a choice merge, so
+// that what waits is never longer than the answer; into messages that every client takes.
+class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ResponseSink {
+ public:
+  StreamWriter(std::shared_ptr<GenerateCall> call, grpc::CallbackServerContext* context)
+      : call_(std::move(call)), context_(context) {}
+
+  void Send(const v1::GenerateResponse& delta) override;
+  void Heartbeat(const v1::GenerateResponse& empty) override;
+  void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
+  void Fail(const absl::Status& error) override;
+  void Abort() override { context_->TryCancel(); }
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { call_->Cancel(); }
+  void OnDone() override;
+
+ private:
+  enum class State { kOpen, kFinishing, kFinished };
+  void Add(const v1::GenerateResponse& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartWriting(const v1::GenerateResponse& delta) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream
+  grpc::CallbackServerContext* const context_;
+  absl::Mutex mutex_;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
+  struct Pending {
+    v1::GenerateResponse delta;
+    size_t bytes = 0;  // of what was merged into it, at most
+  };
+  // Those of a choice in their order; one for each choice, but where that would be too large.
+  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  v1::Usage usage_ ABSL_GUARDED_BY(mutex_);  // the newest, of all choices
+  grpc::ByteBuffer on_wire_ ABSL_GUARDED_BY(mutex_);
+  grpc::Status end_ ABSL_GUARDED_BY(mutex_);  // once kFinishing
+};
+
+// Owns itself until OnDone. Refuses what would not fit in one message.
+class OnceWriter final : public grpc::ServerUnaryReactor, public ResponseSink {
+ public:
+  OnceWriter(std::shared_ptr<GenerateCall> call, grpc::CallbackServerContext* context,
+             grpc::ByteBuffer* response)
+      : call_(std::move(call)), context_(context), response_(response) {}
+
+  void Send(const v1::GenerateResponse& delta) override;
+  bool Fits(const v1::GenerateResponse& delta) const override;
+  void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override;
+  void Fail(const absl::Status& error) override;
+  void Abort() override { context_->TryCancel(); }
+
+  void OnCancel() override { call_->Cancel(); }
+  void OnDone() override;
+
+ private:
+  const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const response_;
+  // The call makes its calls one at a time.
+  std::map<int, v1::GenerateResponse> choices_;
+  size_t bytes_ = 0;  // of what grows in them
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_API_RESPONSE_WRITER_H_

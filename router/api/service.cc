@@ -1,0 +1,168 @@
+#include "router/api/service.h"
+
+#include <functional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/base/status_macros.h"
+#include "router/api/explain.h"
+#include "router/api/response_writer.h"
+#include "router/api/wire.h"
+
+namespace baton::router {
+namespace {
+
+constexpr int kDecisionsTold = 64;  // to who does not say how many
+
+template <class Reactor>
+Reactor* StartCall(const std::shared_ptr<GenerateCall>& call, Reactor* reactor,
+                   const absl::Status& parsed, v1::GenerateRequest request, absl::Time deadline) {
+  if (parsed.ok()) {
+    call->Start(std::move(request), deadline, reactor);
+  } else {
+    call->Refuse(parsed, reactor);
+  }
+  return reactor;
+}
+
+// Runs `answer` on the pool and finishes the call with its status.
+grpc::ServerUnaryReactor* OnPool(RouterParts& parts, grpc::CallbackServerContext* context,
+                                 std::function<absl::Status()> answer) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool queued = parts.pool.TryRun(
+      [reactor, answer = std::move(answer)] { reactor->Finish(ToGrpcStatus(answer())); });
+  if (!queued) {
+    parts.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
+    reactor->Finish(ToGrpcStatus(
+        WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
+                                 "too many prompts wait to be tokenized"),
+                       parts.admission.RetryAfter())));
+  }
+  return reactor;
+}
+
+}  // namespace
+
+absl::Time InferenceFront::DeadlineOf(const grpc::CallbackServerContext& context) const {
+  const absl::Time ours =
+      parts_.clock.Now() + absl::Milliseconds(parts_.options.default_deadline_ms);
+  if (context.deadline() == std::chrono::system_clock::time_point::max()) return ours;
+  return absl::FromChrono(context.deadline());
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceFront::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  v1::GenerateRequest request;
+  const absl::Status parsed = ParseRequest(*bytes, &request);
+  auto call = std::make_shared<GenerateCall>(parts_);
+  return StartCall(call, new StreamWriter(call, context), parsed, std::move(request),
+                   DeadlineOf(*context));
+}
+
+grpc::ServerUnaryReactor* InferenceFront::GenerateOnce(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* bytes,
+                                                       grpc::ByteBuffer* response) {
+  v1::GenerateOnceRequest request;
+  const absl::Status parsed = ParseRequest(*bytes, &request);
+  auto call = std::make_shared<GenerateCall>(parts_);
+  return StartCall(call, new OnceWriter(call, context, response), parsed,
+                   std::move(*request.mutable_request()), DeadlineOf(*context));
+}
+
+grpc::ServerUnaryReactor* InferenceFront::Tokenize(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* bytes,
+                                                   grpc::ByteBuffer* response) {
+  return OnPool(parts_, context, [this, bytes, response] {
+    v1::TokenizeRequest request;
+    BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
+    BATON_RETURN_IF_ERROR(CheckModel(request.model(), parts_.options.served_model_name));
+    BATON_RETURN_IF_ERROR(CheckText("text", request.text(), parts_.options.max_prompt_bytes));
+    const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
+    std::vector<int32_t> ids;
+    BATON_ASSIGN_OR_RETURN(ids, parts_.tokenizer.Encode(request.text(), special));
+    v1::TokenizeResponse answer;
+    answer.mutable_token_ids()->Assign(ids.begin(), ids.end());
+    *response = ToBytes(answer);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceFront::Detokenize(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* bytes,
+                                                     grpc::ByteBuffer* response) {
+  return OnPool(parts_, context, [this, bytes, response] {
+    v1::DetokenizeRequest request;
+    BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
+    BATON_RETURN_IF_ERROR(CheckModel(request.model(), parts_.options.served_model_name));
+    BATON_RETURN_IF_ERROR(
+        CheckTokenIds("token_ids", request.token_ids(), parts_.tokenizer.vocab_size()));
+    const bool skip = !request.has_skip_special_tokens() || request.skip_special_tokens();
+    v1::DetokenizeResponse answer;
+    BATON_ASSIGN_OR_RETURN(*answer.mutable_text(),
+                           parts_.tokenizer.Decode(request.token_ids(), skip));
+    *response = ToBytes(answer);
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* InferenceFront::ListModels(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* bytes,
+                                                     grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  v1::ListModelsResponse answer;
+  v1::Model* served = answer.add_models();
+  served->set_id(parts_.options.served_model_name);
+  served->set_vocab_size(parts_.tokenizer.vocab_size());
+  // Unknown until a worker has introduced itself.
+  if (std::optional<ModelInfo> model = parts_.membership.model()) {
+    served->set_max_model_len(model->max_model_len);
+    served->set_fingerprint(model->fingerprint);
+  }
+  *response = ToBytes(answer);
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminFront::ListWorkers(grpc::CallbackServerContext* context,
+                                                  const v1::ListWorkersRequest* request,
+                                                  v1::ListWorkersResponse* response) {
+  for (v1::WorkerStatus& status : parts_.membership.List()) {
+    *response->add_workers() = std::move(status);
+  }
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminFront::Explain(grpc::CallbackServerContext* context,
+                                              const v1::ExplainRequest* request,
+                                              v1::ExplainResponse* response) {
+  return OnPool(parts_, context, [this, request, response] {
+    BATON_ASSIGN_OR_RETURN(*response->mutable_decision(),
+                           router::Explain(request->request(), parts_));
+    return absl::OkStatus();
+  });
+}
+
+grpc::ServerUnaryReactor* AdminFront::ListDecisions(grpc::CallbackServerContext* context,
+                                                    const v1::ListDecisionsRequest* request,
+                                                    v1::ListDecisionsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const int max = request->max_decisions();
+  if (max < 0 || max > DecisionLog::kCapacity) {
+    reactor->Finish(ToGrpcStatus(
+        InvalidField("OUT_OF_RANGE", "max_decisions",
+                     absl::StrCat(max, " given, 0 to ", DecisionLog::kCapacity, " expected"))));
+    return reactor;
+  }
+  for (v1::Decision& decision :
+       parts_.decisions.Last(max == 0 ? kDecisionsTold : max, request->request_id())) {
+    *response->add_decisions() = std::move(decision);
+  }
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+}  // namespace baton::router

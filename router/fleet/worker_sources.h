@@ -1,0 +1,160 @@
+// Where a router may be told who its workers are: its command line, a file, the DNS.
+#ifndef BATON_ROUTER_FLEET_WORKER_SOURCES_H_
+#define BATON_ROUTER_FLEET_WORKER_SOURCES_H_
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "router/fleet/discovery.h"
+
+namespace baton::router {
+
+// OK for "host:port", "[v6]:port"; else an error that says what it is.
+absl::Status CheckHostPort(absl::string_view address);
+
+// What never changes.
+class StaticWorkers final : public WorkerSource {
+ public:
+  explicit StaticWorkers(std::vector<WorkerAddress> workers) : workers_(std::move(workers)) {}
+  absl::string_view kind() const override { return "static"; }
+  std::string name() const override { return "the command line"; }
+  absl::Duration period() const override { return absl::InfiniteDuration(); }
+  absl::Duration answer_life() const override { return absl::InfiniteDuration(); }
+  bool needed_at_start() const override { return true; }
+  absl::StatusOr<std::optional<std::vector<WorkerAddress>>> Look() override { return workers_; }
+
+ private:
+  const std::vector<WorkerAddress> workers_;
+};
+
+// Lines of "prefill host:port" or "decode host:port"; empty ones and what follows a '#' count for
+// nothing. At least one decode worker. INVALID_ARGUMENT, naming the line.
+absl::StatusOr<std::vector<WorkerAddress>> ParseWorkers(absl::string_view text);
+
+// A regular file with such lines, the last of which ends, too. A new content counts once two looks
+// have found it, so that one which is being written is hardly taken for whole; the first look at
+// all needs no second. A writer that pauses between two lines still deceives it: the safe way to
+// replace the file is to rename another one to its name. A bad file leaves the workers of the last
+// good one.
+class WorkersFile final : public WorkerSource {
+ public:
+  static constexpr size_t kMaxBytes = 4 << 20;
+  static constexpr absl::Duration kPeriod = absl::Milliseconds(250);
+
+  explicit WorkersFile(std::string path) : path_(std::move(path)) {}
+  absl::string_view kind() const override { return "file"; }
+  std::string name() const override { return "the workers' file " + path_; }
+  absl::Duration period() const override { return kPeriod; }
+  absl::Duration answer_life() const override { return absl::InfiniteDuration(); }
+  bool needed_at_start() const override { return true; }
+  absl::StatusOr<std::optional<std::vector<WorkerAddress>>> Look() override;
+
+ private:
+  const std::string path_;
+  std::optional<std::string> last_look_;
+};
+
+// The addresses of a host as numbers, "10.0.0.1" or "fe80::1", each once. NOT_FOUND if it has none,
+// UNAVAILABLE if that cannot be known now.
+using HostAddresses = absl::StatusOr<std::vector<std::string>>;
+
+// One question to a resolver. Thread-safe.
+class NameLookup {
+ public:
+  // Once, by whoever answers it.
+  void Answer(HostAddresses addresses) {
+    absl::MutexLock lock(&mutex_);
+    addresses_ = std::move(addresses);
+  }
+  // Nothing before the answer.
+  std::optional<HostAddresses> addresses() const {
+    absl::MutexLock lock(&mutex_);
+    return addresses_;
+  }
+  // Nothing if there is no answer by then.
+  std::optional<HostAddresses> Await(absl::Duration timeout) const {
+    absl::MutexLock lock(&mutex_);
+    mutex_.AwaitWithTimeout(absl::Condition(this, &NameLookup::answered), timeout);
+    return addresses_;
+  }
+
+ private:
+  bool answered() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return addresses_.has_value(); }
+
+  mutable absl::Mutex mutex_;
+  std::optional<HostAddresses> addresses_ ABSL_GUARDED_BY(mutex_);
+};
+
+class Resolver {
+ public:
+  virtual ~Resolver() = default;
+  // Does not wait. The lookup may outlive the resolver and whoever asked.
+  virtual std::shared_ptr<const NameLookup> Resolve(const std::string& host) = 0;
+};
+
+// getaddrinfo: the hosts file, then the DNS, with the time-outs of resolv.conf, so possibly for
+// half a minute.
+HostAddresses ResolveBlocking(const std::string& host);
+
+// Each question has a thread of its own, which nobody joins: nothing ends a getaddrinfo that waits
+// for a name server, and neither another source nor a shutdown may wait for it. The thread owns all
+// that it uses. Thread-safe.
+class SystemResolver final : public Resolver {
+ public:
+  // `resolve` may block; it is called by any thread, even after the resolver is gone.
+  explicit SystemResolver(
+      std::function<HostAddresses(const std::string&)> resolve = ResolveBlocking)
+      : resolve_(std::move(resolve)) {}
+  std::shared_ptr<const NameLookup> Resolve(const std::string& host) override;
+
+ private:
+  const std::function<HostAddresses(const std::string&)> resolve_;
+};
+
+// All addresses of one name, such as a headless Service of Kubernetes, as workers of one role. A
+// name without addresses leaves the last good answer for a while, and a name service that fails
+// leaves it for good: neither a restart nor an outage of name servers takes a cluster apart. Has
+// one lookup under way at most, for which nothing waits, not even the destructor.
+class DnsWorkers final : public WorkerSource {
+ public:
+  struct Limits {
+    absl::Duration refresh = absl::Seconds(5);
+    absl::Duration answer_life = absl::Minutes(5);  // while the name has no addresses
+  };
+  // Between two looks for the answer of a lookup that is under way.
+  static constexpr absl::Duration kPollPeriod = absl::Milliseconds(20);
+
+  // REQUIRES: CheckHostPort(host_port). `resolver` must outlive it.
+  DnsWorkers(v1::WorkerRole role, const std::string& host_port, const Limits& limits,
+             Resolver& resolver);
+  absl::string_view kind() const override { return "dns"; }
+  std::string name() const override { return "the DNS name " + host_; }
+  absl::Duration period() const override {
+    return lookup_ == nullptr ? limits_.refresh : std::min(limits_.refresh, kPollPeriod);
+  }
+  absl::Duration answer_life() const override { return limits_.answer_life; }
+  bool needed_at_start() const override { return false; }
+  absl::StatusOr<std::optional<std::vector<WorkerAddress>>> Look() override;
+
+ private:
+  const v1::WorkerRole role_;
+  std::string host_, port_;
+  const Limits limits_;
+  Resolver& resolver_;
+  std::shared_ptr<const NameLookup> lookup_;  // under way, or answered since the last look
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_FLEET_WORKER_SOURCES_H_

@@ -1,0 +1,73 @@
+// Keeps one Watch stream open to every worker of the Membership, follows it as workers come and go,
+// and feeds what they say to it.
+#ifndef BATON_ROUTER_FLEET_WORKER_WATCH_H_
+#define BATON_ROUTER_FLEET_WORKER_WATCH_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "baton/internal/v1/worker.grpc.pb.h"
+#include "common/base/clock.h"
+#include "router/fleet/membership.h"
+#include "router/request/decode_stream.h"
+
+namespace baton::router {
+
+// Start and Stop once each, by the owner.
+class WorkerWatch {
+ public:
+  // `network` is connected to each worker before its stream is opened, and disconnected after its
+  // last call. `on_change(ready)` is called on the watch's own thread after anything may have
+  // changed; `ready` as in Membership::Ready(). All must outlive it.
+  WorkerWatch(Membership& membership, GrpcDecodeNetwork& network, const Clock& clock,
+              std::function<void(bool ready)> on_change);
+  ~WorkerWatch();
+
+  void Start();
+  // Ends all streams and joins the thread. The network stays connected.
+  void Stop();
+  // Looks at once at who is to be watched, and not only at its next tick. Thread-safe.
+  void Wake();
+
+ private:
+  class Stream;
+  // One worker that is watched.
+  struct Slot {
+    std::unique_ptr<internal::v1::WorkerService::Stub> stub;
+    std::unique_ptr<Stream> stream;
+    bool ended = false;  // the stream has said its last word and may be destroyed
+    absl::Duration retry_at;
+    absl::Duration backoff;
+  };
+
+  void Run();
+  void FollowRoster() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReapEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OpenDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AnyOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnEnded(int worker, bool was_established, bool was_refused);
+
+  Membership& membership_;
+  GrpcDecodeNetwork& network_;
+  const Clock& clock_;
+  const std::function<void(bool)> on_change_;
+
+  absl::Mutex mutex_;
+  absl::CondVar wake_;
+  std::map<int, Slot> slots_ ABSL_GUARDED_BY(mutex_);  // by the worker's number
+  int64_t roster_version_ ABSL_GUARDED_BY(mutex_) = -1;
+  bool awake_ ABSL_GUARDED_BY(mutex_) = true;  // the first streams are due at once
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_FLEET_WORKER_WATCH_H_

@@ -1,0 +1,60 @@
+// What the router's own dispatches will leave in the workers' caches, until the workers tell of it
+// themselves: without it, prompts with one beginning that come at once would go everywhere.
+#ifndef BATON_ROUTER_PREFIX_INDEX_DISPATCHED_PREFIXES_H_
+#define BATON_ROUTER_PREFIX_INDEX_DISPATCHED_PREFIXES_H_
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/kv/prefix_key.h"
+#include "router/prefix_index/prefix_index.h"
+
+namespace baton::router {
+
+// Thread-safe. Times are of one clock.
+class DispatchedPrefixes {
+ public:
+  // Of a long prompt only some keys are kept, so that a dispatch costs little: its depth is told
+  // rounded down to one of them, by less than kStride blocks.
+  static constexpr int kDense = 32;
+  static constexpr int kStride = 16;
+  // Of all prompts together, each counted with what it shares; the first to expire go first.
+  static constexpr int64_t kMaxKeys = 1 << 20;
+
+  void Grow(int worker_count);
+  // The worker will have the prompt's blocks, and will have told so by `expires`.
+  void Add(int worker, absl::Span<const kv::PrefixKey> chain, absl::Duration expires);
+  // As PrefixIndex::Match.
+  void Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const;
+  void DropWorker(int worker);
+  void Expire(absl::Duration now);
+
+  int64_t key_count() const;
+
+ private:
+  struct Dispatch {
+    int worker;
+    std::vector<kv::PrefixKey> keys;
+  };
+  void Forget(const Dispatch& dispatch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExpireFirst() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  PrefixIndex index_;
+  mutable absl::Mutex mutex_;
+  std::multimap<absl::Duration, Dispatch> dispatches_ ABSL_GUARDED_BY(mutex_);
+  // How many dispatches have a key on a worker.
+  absl::flat_hash_map<std::pair<int, kv::PrefixKey>, int> counts_ ABSL_GUARDED_BY(mutex_);
+  int64_t key_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  int worker_count_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_PREFIX_INDEX_DISPATCHED_PREFIXES_H_

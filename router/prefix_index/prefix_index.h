@@ -1,0 +1,112 @@
+// Which worker has which prefix cached: key -> set of workers.
+//
+// A flat table of 12-byte slots, cut into segments that grow one at a time, so that no insertion
+// ever waits for the whole of it to be moved. No worker's keys are listed anywhere else: a worker
+// that is dropped gets another number inside the table, what stands under the old one counts for
+// nothing from then on, and is swept away bit by bit by what is done to the table afterwards.
+// Bounded by the blocks that exist: a worker can never hold more keys than it has blocks.
+#ifndef BATON_ROUTER_PREFIX_INDEX_PREFIX_INDEX_H_
+#define BATON_ROUTER_PREFIX_INDEX_PREFIX_INDEX_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "common/kv/prefix_key.h"
+#include "router/prefix_index/holder_sets.h"
+#include "router/prefix_index/key_table.h"
+
+namespace baton::router {
+
+// Workers are small numbers, dense enough for a vector, at most kMaxWorkers of them. Thread-safe:
+// many may match at a time; changes are made a few keys at a time, so that nobody waits long.
+class PrefixIndex {
+ public:
+  static constexpr int kMaxWorkers = 16'000;
+
+  explicit PrefixIndex(int worker_count = 0);
+
+  // More workers, with no capacity yet. Never fewer.
+  void Grow(int worker_count);
+
+  // How many keys `worker` may hold, 0 before. Dropping a worker keeps its capacity.
+  void SetCapacity(int worker, int64_t key_count);
+
+  // False, adding nothing, if the worker would hold more than its capacity. Adding twice is once;
+  // `fresh`, if given, gets those that it did not hold before. Changes to one worker must not run
+  // at the same time.
+  bool Add(int worker, absl::Span<const uint64_t> keys, std::vector<uint64_t>* fresh = nullptr);
+  // Keys that the worker does not hold are ignored.
+  void Remove(int worker, absl::Span<const uint64_t> keys);
+  // At once, whatever it holds. Shown again, if it was hidden.
+  void DropWorker(int worker);
+  // While it tells, in any order, what it has: until it is shown it counts for nobody's match. Part
+  // of a chain without its beginning would break the nesting that Match goes by.
+  void Hide(int worker);
+  void Show(int worker);
+
+  // How many keys of `chain`, from its start, each worker holds: raises (*depths)[worker] to it,
+  // after resizing it to the number of workers. Who holds a key of a chain holds all before it (a
+  // radix tree evicts leaves only), so the holders of its keys are nested sets, and two keys with
+  // as many holders have the same: the chain is bisected where the number changes, and the cost
+  // depends on how many depths there are, not on how many workers. Where there are more than
+  // kMaxProbes keys to look at, the depths told are lower bounds.
+  void Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const;
+  // Of one worker.
+  int MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const;
+
+  int64_t key_count(int worker) const;
+  // Those of dropped workers included, until they are swept.
+  int64_t distinct_key_count() const;
+  int64_t memory_bytes() const;
+  // Goes on with what dropped workers left; `segments` is how far. For whoever has time.
+  void Sweep(int segments);
+  bool swept() const;
+
+  static constexpr int kMaxProbes = 512;
+
+ private:
+  using Set = HolderSets::Set;
+  struct Worker {
+    int member = -1;  // its number in the sets; none until it holds something
+    int64_t capacity = 0;
+    int64_t keys = 0;
+    bool hidden = false;
+  };
+  struct Probe {
+    int position;
+    Set set;
+    int count;  // of live members
+  };
+
+  bool HasRoom(int worker, absl::Span<const uint64_t> keys) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddSome(int worker, absl::Span<const uint64_t> keys, std::vector<uint64_t>* fresh)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RemoveSome(int worker, absl::Span<const uint64_t> keys)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ShowMember(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int TakeMember(int worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SweepSome(int segments) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int LiveCount(Set set) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void Look(absl::Span<const kv::PrefixKey> chain, absl::Span<Probe> probes) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  KeyTable table_ ABSL_GUARDED_BY(mutex_);
+  HolderSets sets_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> owners_ ABSL_GUARDED_BY(mutex_);  // member -> worker; kFree, …
+  std::vector<int> free_members_ ABSL_GUARDED_BY(mutex_);
+  // Dead members, and those of them that the sweep under way began with: only these are free when
+  // it ends.
+  int dead_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  int hidden_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<int> sweeping_ ABSL_GUARDED_BY(mutex_);
+  int sweep_at_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_PREFIX_INDEX_PREFIX_INDEX_H_

@@ -1,0 +1,109 @@
+#include "router/request/admission.h"
+
+#include <algorithm>
+
+namespace baton::router {
+namespace {
+
+constexpr absl::Duration kShortestRetry = absl::Milliseconds(50);
+constexpr absl::Duration kLongestRetry = absl::Seconds(30);
+constexpr int kLoadedRequests = 8;
+constexpr double kNearlyFull = 0.75;
+constexpr int kSamplesToTrust = 8;
+
+}  // namespace
+
+std::optional<Admission::Ticket> Admission::TryEnter() {
+  absl::MutexLock lock(&mutex_);
+  if (inside_.requests >= limits_.requests) return std::nullopt;
+  NoteTime();
+  ++inside_.requests;
+  on_change_(inside_);
+  return Ticket(this);
+}
+
+bool Admission::TryAddPrompt(int64_t tokens, Ticket* ticket) {
+  absl::MutexLock lock(&mutex_);
+  if (inside_.prompt_tokens > 0 && inside_.prompt_tokens + tokens > limits_.prompt_tokens) {
+    return false;
+  }
+  NoteTime();
+  inside_.prompt_tokens += tokens;
+  ticket->prompt_tokens_ = tokens;
+  ticket->waiting_ = true;
+  ++waiting_;
+  waiting_tokens_ += tokens;
+  on_change_(inside_);
+  return true;
+}
+
+void Admission::OnFirstToken(Ticket* ticket) {
+  absl::MutexLock lock(&mutex_);
+  if (!std::exchange(ticket->waiting_, false)) return;
+  NoteTime();
+  if (Loaded()) {
+    prompt_tokens_done_.Add(loaded_time_, static_cast<double>(ticket->prompt_tokens_));
+    ++loaded_samples_;
+  }
+  EndWaiting(ticket->prompt_tokens_);
+}
+
+void Admission::Leave(const Ticket& ticket) {
+  absl::MutexLock lock(&mutex_);
+  NoteTime();
+  if (ticket.waiting_) EndWaiting(ticket.prompt_tokens_);
+  // Only those that took a prompt in: refusals leave fast, and would promise too much.
+  if (ticket.prompt_tokens_ > 0 && NearlyFull()) completions_.Add(full_time_, 1);
+  --inside_.requests;
+  inside_.prompt_tokens -= ticket.prompt_tokens_;
+  on_change_(inside_);
+}
+
+void Admission::EndWaiting(int64_t tokens) {
+  --waiting_;
+  waiting_tokens_ -= tokens;
+}
+
+bool Admission::Loaded() const { return waiting_ >= kLoadedRequests; }
+
+bool Admission::NearlyFull() const {
+  return inside_.requests >= kNearlyFull * limits_.requests ||
+         static_cast<double>(inside_.prompt_tokens) >=
+             kNearlyFull * static_cast<double>(limits_.prompt_tokens);
+}
+
+void Admission::NoteTime() {
+  const absl::Duration now = clock_.SinceStart();
+  if (Loaded()) loaded_time_ += now - last_change_;
+  if (NearlyFull()) full_time_ += now - last_change_;
+  last_change_ = now;
+}
+
+absl::Duration Admission::RetryAfter() {
+  absl::MutexLock lock(&mutex_);
+  NoteTime();  // a line that does not move is a pace, too
+  const absl::Duration now = clock_.SinceStart();
+  const double pace = completions_.PerSecond(full_time_);
+  if (pace <= 0) return limits_.first_retry_after;
+  next_turn_ = std::max(next_turn_, now) + absl::Seconds(1 / pace);
+  // The line has an end: who would be told more than the longest time is told that.
+  next_turn_ = std::min(next_turn_, now + kLongestRetry);
+  return std::clamp(next_turn_ - now, kShortestRetry, kLongestRetry);
+}
+
+Admission::Estimate Admission::EstimatedTimes(int64_t tokens, int64_t max_tokens) const {
+  absl::MutexLock lock(&mutex_);
+  if (!Loaded() || loaded_samples_ < kSamplesToTrust) return {};
+  const double pace = prompt_tokens_done_.PerSecond(loaded_time_);
+  if (pace <= 0) return {};
+  const absl::Duration first = absl::Seconds(static_cast<double>(waiting_tokens_ + tokens) / pace);
+  return {first, first + answer_pace_.Expected(max_tokens)};
+}
+
+void Admission::AwaitEmpty() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(
+      +[](Inside* inside) { return inside->requests == 0; }, &inside_));
+}
+
+}  // namespace baton::router

@@ -1,0 +1,47 @@
+// Time for calls: tells every live one, several times a second, to look at its clock.
+#ifndef BATON_ROUTER_REQUEST_CALL_WATCH_H_
+#define BATON_ROUTER_REQUEST_CALL_WATCH_H_
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace baton::router {
+
+class WatchedCall {
+ public:
+  virtual ~WatchedCall() = default;
+  // On the watch's thread.
+  virtual void OnTick() = 0;
+};
+
+// One thread for all calls: a timer for each would be set anew with every token. Thread-safe, but
+// for Stop, which is the owner's.
+class CallWatch {
+ public:
+  explicit CallWatch(absl::Duration period);
+  ~CallWatch() { Stop(); }
+
+  // Until it is gone. Grows with the calls that live, which Admission bounds.
+  void Add(std::weak_ptr<WatchedCall> call);
+  // Joins the thread.
+  void Stop();
+
+ private:
+  void Run();
+  std::vector<std::shared_ptr<WatchedCall>> Live();
+
+  const absl::Duration period_;
+  absl::Mutex mutex_;
+  std::vector<std::weak_ptr<WatchedCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_REQUEST_CALL_WATCH_H_

@@ -1,0 +1,409 @@
+#include "router/request/request_check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/random_id.h"
+#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
+
+namespace baton::router {
+namespace {
+
+constexpr int kMaxStops = 16;
+constexpr size_t kMaxStopBytes = 1024;
+constexpr int kMaxStopTokenIds = 256;
+constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxSaltBytes = 256;
+// Where neither the request nor the model's generation_config.json says.
+constexpr float kDefaultTemperature = 1.0f;
+constexpr float kDefaultTopP = 1.0f;
+constexpr float kDefaultRepetitionPenalty = 1.0f;
+constexpr float kDefaultLengthPenalty = 1.0f;
+constexpr int kMaxChoices = 16;
+constexpr int kMaxBeamWidth = 16;
+constexpr int kMaxLogprobs = 20;
+// Of a whole prompt: they go in one message, of about 12 bytes each, and many clients take 4 MiB.
+constexpr int64_t kMaxPromptLogprobsInAll = 1 << 18;
+constexpr int kMaxLogitBiases = 1024;
+constexpr float kMaxLogitBias = 100;
+constexpr float kMaxLengthPenalty = 10;
+constexpr size_t kMaxTenantBytes = 128;
+constexpr size_t kMaxNamedBytes = 128;  // of a wrong name, in the message that says so
+
+absl::Status OutOfRange(absl::string_view field, absl::string_view given,
+                        absl::string_view expected) {
+  return InvalidField("OUT_OF_RANGE", field, absl::StrCat(given, " given, ", expected));
+}
+
+absl::Status CheckPenalties(const v1::SamplingParams& sampling) {
+  if (sampling.has_repetition_penalty() &&
+      !(sampling.repetition_penalty() > 0 && sampling.repetition_penalty() <= 2)) {
+    return OutOfRange("sampling.repetition_penalty", absl::StrCat(sampling.repetition_penalty()),
+                      "above 0 and at most 2 expected; 1 is none");
+  }
+  if (sampling.has_frequency_penalty() &&
+      !(sampling.frequency_penalty() >= -2 && sampling.frequency_penalty() <= 2)) {
+    return OutOfRange("sampling.frequency_penalty", absl::StrCat(sampling.frequency_penalty()),
+                      "-2 to 2 expected; 0 is none");
+  }
+  if (sampling.has_presence_penalty() &&
+      !(sampling.presence_penalty() >= -2 && sampling.presence_penalty() <= 2)) {
+    return OutOfRange("sampling.presence_penalty", absl::StrCat(sampling.presence_penalty()),
+                      "-2 to 2 expected; 0 is none");
+  }
+  if (sampling.logit_bias_size() > kMaxLogitBiases) {
+    return OutOfRange("sampling.logit_bias", absl::StrCat(sampling.logit_bias_size(), " ids"),
+                      absl::StrCat("at most ", kMaxLogitBiases, " expected"));
+  }
+  for (const auto& [id, bias] : sampling.logit_bias()) {
+    if (bias >= -kMaxLogitBias && bias <= kMaxLogitBias) continue;
+    return OutOfRange("sampling.logit_bias", absl::StrCat(bias, " for id ", id),
+                      absl::StrCat("-", kMaxLogitBias, " to ", kMaxLogitBias, " expected"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSampling(const v1::SamplingParams& sampling) {
+  // Written so that NaN fails.
+  if (sampling.has_temperature() && !(sampling.temperature() >= 0 && sampling.temperature() <= 2)) {
+    return OutOfRange("sampling.temperature", absl::StrCat(sampling.temperature()),
+                      "0 to 2 expected; 0 is greedy");
+  }
+  if (sampling.has_top_p() && !(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
+    return OutOfRange("sampling.top_p", absl::StrCat(sampling.top_p()),
+                      "above 0 and at most 1 expected");
+  }
+  if (sampling.has_top_k() && sampling.top_k() < -1) {
+    return OutOfRange("sampling.top_k", absl::StrCat(sampling.top_k()),
+                      "-1 or more expected; -1 and 0 mean no limit");
+  }
+  if (sampling.has_min_p() && !(sampling.min_p() >= 0 && sampling.min_p() <= 1)) {
+    return OutOfRange("sampling.min_p", absl::StrCat(sampling.min_p()), "0 to 1 expected");
+  }
+  return CheckPenalties(sampling);
+}
+
+absl::Status CheckStop(const v1::StopConditions& stop) {
+  if (stop.has_max_tokens() && stop.max_tokens() < 1) {
+    return OutOfRange("stop.max_tokens", absl::StrCat(stop.max_tokens()), "1 or more expected");
+  }
+  if (stop.has_min_tokens() && stop.min_tokens() < 0) {
+    return OutOfRange("stop.min_tokens", absl::StrCat(stop.min_tokens()), "0 or more expected");
+  }
+  if (stop.has_min_tokens() && stop.has_max_tokens() && stop.min_tokens() > stop.max_tokens()) {
+    return OutOfRange("stop.min_tokens", absl::StrCat(stop.min_tokens()),
+                      absl::StrCat("at most max_tokens, ", stop.max_tokens(), ", expected"));
+  }
+  if (stop.stop_size() > kMaxStops) {
+    return InvalidField(
+        "TOO_MANY_STOPS", "stop.stop",
+        absl::StrCat(stop.stop_size(), " strings given, at most ", kMaxStops, " expected"));
+  }
+  for (const std::string& text : stop.stop()) {
+    if (text.empty()) {
+      return InvalidField("EMPTY_STOP", "stop.stop", "an empty string would stop every text");
+    }
+    if (text.size() > kMaxStopBytes) {
+      return OutOfRange("stop.stop", absl::StrCat("a string of ", text.size(), " bytes"),
+                        absl::StrCat("at most ", kMaxStopBytes, " expected"));
+    }
+  }
+  if (stop.stop_token_ids_size() > kMaxStopTokenIds) {
+    return InvalidField("TOO_MANY_STOPS", "stop.stop_token_ids",
+                        absl::StrCat(stop.stop_token_ids_size(), " ids given, at most ",
+                                     kMaxStopTokenIds, " expected"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckNames(const v1::GenerateRequest& request) {
+  const std::string& id = request.request_id();
+  if (id.size() > kMaxRequestIdBytes || !std::all_of(id.begin(), id.end(), absl::ascii_isprint)) {
+    return InvalidField(
+        "BAD_REQUEST_ID", "request_id",
+        absl::StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters expected"));
+  }
+  const std::string& tenant = request.tenant();
+  if (tenant.size() > kMaxTenantBytes ||
+      !std::all_of(tenant.begin(), tenant.end(), absl::ascii_isprint)) {
+    return InvalidField(
+        "BAD_TENANT", "tenant",
+        absl::StrCat("at most ", kMaxTenantBytes, " printable ASCII characters expected"));
+  }
+  if (!v1::Priority_IsValid(request.priority())) {
+    return OutOfRange("priority", absl::StrCat(static_cast<int>(request.priority())),
+                      "a value of baton.v1.Priority expected");
+  }
+  if (request.cache_salt().size() > kMaxSaltBytes) {
+    return OutOfRange("cache_salt", absl::StrCat(request.cache_salt().size(), " bytes"),
+                      absl::StrCat("at most ", kMaxSaltBytes, " expected"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRange(absl::string_view field, int given, int least, int most) {
+  if (given >= least && given <= most) return absl::OkStatus();
+  return OutOfRange(field, absl::StrCat(given), absl::StrCat(least, " to ", most, " expected"));
+}
+
+absl::Status NotWithBeams(absl::string_view field, absl::string_view why) {
+  return InvalidField("NOT_WITH_BEAM_SEARCH", field,
+                      absl::StrCat("given together with beam_width, which ", why));
+}
+
+// What beam search can't be combined with.
+absl::Status CheckBeams(const v1::GenerateRequest& request) {
+  if (!request.has_beam_width()) {
+    if (!request.has_length_penalty()) return absl::OkStatus();
+    return InvalidField("ONLY_WITH_BEAM_SEARCH", "length_penalty", "given without beam_width");
+  }
+  BATON_RETURN_IF_ERROR(CheckRange("beam_width", request.beam_width(), 2, kMaxBeamWidth));
+  if (request.n() > request.beam_width()) {
+    return OutOfRange("n", absl::StrCat(request.n()),
+                      absl::StrCat("at most beam_width, ", request.beam_width(), ", expected"));
+  }
+  const float penalty = request.length_penalty();
+  if (!(penalty >= -kMaxLengthPenalty && penalty <= kMaxLengthPenalty)) {
+    return OutOfRange("length_penalty", absl::StrCat(penalty),
+                      absl::StrCat("-", kMaxLengthPenalty, " to ", kMaxLengthPenalty, " expected"));
+  }
+  const v1::SamplingParams& sampling = request.sampling();
+  const struct {
+    bool given;
+    const char* field;
+  } excluded[] = {
+      {sampling.has_temperature(), "sampling.temperature"},
+      {sampling.has_top_p(), "sampling.top_p"},
+      {sampling.has_top_k(), "sampling.top_k"},
+      {sampling.has_min_p(), "sampling.min_p"},
+      {sampling.has_seed(), "sampling.seed"},
+      {sampling.has_repetition_penalty(), "sampling.repetition_penalty"},
+      {sampling.has_frequency_penalty(), "sampling.frequency_penalty"},
+      {sampling.has_presence_penalty(), "sampling.presence_penalty"},
+  };
+  for (const auto& [given, field] : excluded) {
+    if (given) return NotWithBeams(field, "draws nothing: of sampling it takes logit_bias alone");
+  }
+  // A beam that ended at a stop string would have to be scored by its length there, by workers that
+  // see no text.
+  if (request.stop().stop_size() > 0) {
+    return NotWithBeams("stop.stop", "compares tokens; stop_token_ids may be given");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckChoices(const v1::GenerateRequest& request) {
+  if (request.has_n()) BATON_RETURN_IF_ERROR(CheckRange("n", request.n(), 1, kMaxChoices));
+  if (request.has_logprobs()) {
+    BATON_RETURN_IF_ERROR(CheckRange("logprobs", request.logprobs(), 0, kMaxLogprobs));
+  }
+  if (request.has_prompt_logprobs()) {
+    BATON_RETURN_IF_ERROR(
+        CheckRange("prompt_logprobs", request.prompt_logprobs(), 0, kMaxLogprobs));
+  }
+  return CheckBeams(request);
+}
+
+absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_bytes) {
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kText:
+      if (request.text().empty()) {
+        return InvalidField("EMPTY_PROMPT", "text", "the prompt is empty");
+      }
+      return CheckText("text", request.text(), max_prompt_bytes);
+    case v1::GenerateRequest::kTokenIds:
+      if (request.token_ids().ids().empty()) {
+        return InvalidField("EMPTY_PROMPT", "token_ids", "the prompt is empty");
+      }
+      // No token stands for less than a byte of text.
+      if (request.token_ids().ids_size() > max_prompt_bytes) {
+        return InvalidField("PROMPT_TOO_LONG", "token_ids",
+                            absl::StrCat(request.token_ids().ids_size(), " ids given, at most ",
+                                         max_prompt_bytes, " accepted (--max-prompt-bytes)"));
+      }
+      return absl::OkStatus();
+    default:
+      return InvalidField("EMPTY_PROMPT", "prompt", "neither text nor token_ids is set");
+  }
+}
+
+absl::Status TooLong(absl::string_view field, int64_t prompt_tokens, int max_model_len) {
+  return InvalidField("PROMPT_TOO_LONG", field,
+                      absl::StrCat("the prompt has ", prompt_tokens,
+                                   " tokens; with one token to generate it must fit in the "
+                                   "context of ",
+                                   max_model_len, " tokens"));
+}
+
+// The prompt's tokens, checked against vocabulary and context.
+absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& request,
+                                                  const tokenizer::Tokenizer& tokenizer,
+                                                  int max_model_len) {
+  const bool is_text = request.has_text();
+  const char* field = is_text ? "text" : "token_ids";
+  std::vector<int32_t> tokens;
+  if (is_text) {
+    BATON_ASSIGN_OR_RETURN(tokens, tokenizer.Encode(request.text(), /*add_special_tokens=*/true));
+  } else {
+    const auto& ids = request.token_ids().ids();
+    BATON_RETURN_IF_ERROR(CheckIdCount(request, max_model_len));
+    BATON_RETURN_IF_ERROR(CheckTokenIds(field, ids, tokenizer.vocab_size()));
+    tokens.assign(ids.begin(), ids.end());
+  }
+  if (tokens.empty()) return InvalidField("EMPTY_PROMPT", field, "the prompt has no tokens");
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  if (count + 1 > max_model_len) return TooLong(field, count, max_model_len);
+  return tokens;
+}
+
+void FillSampling(const v1::SamplingParams& sampling,
+                  const internal::v1::GenerationDefaults& defaults,
+                  internal::v1::TokenSampling* out) {
+  out->set_temperature(sampling.has_temperature()   ? sampling.temperature()
+                       : defaults.has_temperature() ? defaults.temperature()
+                                                    : kDefaultTemperature);
+  out->set_top_p(sampling.has_top_p()   ? sampling.top_p()
+                 : defaults.has_top_p() ? defaults.top_p()
+                                        : kDefaultTopP);
+  out->set_min_p(sampling.has_min_p() ? sampling.min_p() : defaults.min_p());
+  // Workers know 0 only for "no limit".
+  out->set_top_k(std::max(0, sampling.has_top_k() ? sampling.top_k() : defaults.top_k()));
+  out->set_seed(sampling.has_seed() ? sampling.seed() : RandomId64());
+  out->set_choice(0);
+  out->set_repetition_penalty(sampling.has_repetition_penalty()   ? sampling.repetition_penalty()
+                              : defaults.has_repetition_penalty() ? defaults.repetition_penalty()
+                                                                  : kDefaultRepetitionPenalty);
+  out->set_frequency_penalty(sampling.frequency_penalty());
+  out->set_presence_penalty(sampling.presence_penalty());
+  *out->mutable_logit_bias() = sampling.logit_bias();
+}
+
+// Beam search ranks the model's own distribution: the model's defaults for sampling don't count.
+void FillBeamSampling(const v1::SamplingParams& sampling, internal::v1::TokenSampling* out) {
+  out->set_temperature(kDefaultTemperature);
+  out->set_top_p(kDefaultTopP);
+  out->set_repetition_penalty(kDefaultRepetitionPenalty);
+  *out->mutable_logit_bias() = sampling.logit_bias();
+}
+
+// What is asked for beside the sampling of one choice.
+void FillChoices(const v1::GenerateRequest& request, internal::v1::DecodeRequest* out) {
+  out->set_n(request.has_n() ? request.n() : 1);
+  if (request.has_beam_width()) {
+    out->set_beam_width(request.beam_width());
+    out->set_length_penalty(request.has_length_penalty() ? request.length_penalty()
+                                                         : kDefaultLengthPenalty);
+  }
+  if (request.has_logprobs()) out->mutable_sampling()->set_logprobs(request.logprobs());
+  if (request.has_prompt_logprobs()) out->set_prompt_logprobs(request.prompt_logprobs());
+  out->set_min_tokens(request.stop().min_tokens());
+  out->set_priority(request.priority());
+  out->set_tenant(request.tenant());
+}
+
+}  // namespace
+
+absl::Status CheckModel(const std::string& model, const std::string& served_model_name) {
+  if (model.empty() || model == served_model_name) return absl::OkStatus();
+  return WithDetails(
+      MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
+                absl::StrCat("model: \"", ClipToUtf8(model, kMaxNamedBytes),
+                             "\" is not served here; \"", served_model_name, "\" is")),
+      "", "model", std::nullopt);
+}
+
+absl::Status CheckText(absl::string_view field, const std::string& text, int64_t max_prompt_bytes) {
+  const int64_t size = static_cast<int64_t>(text.size());
+  if (size <= max_prompt_bytes) return absl::OkStatus();
+  return InvalidField("PROMPT_TOO_LONG", field,
+                      absl::StrCat(size, " bytes of text given, at most ", max_prompt_bytes,
+                                   " accepted (--max-prompt-bytes)"));
+}
+
+absl::Status CheckTokenIds(absl::string_view field,
+                           const google::protobuf::RepeatedField<int32_t>& ids, int vocab_size) {
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    return OutOfRange(field, absl::StrCat("id ", ids[i], " at position ", i),
+                      absl::StrCat("0 to ", vocab_size - 1, " expected"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len) {
+  const int count = request.token_ids().ids_size();
+  return count < max_model_len ? absl::OkStatus() : TooLong("token_ids", count, max_model_len);
+}
+
+absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string& served_model_name,
+                          int64_t max_prompt_bytes) {
+  BATON_RETURN_IF_ERROR(CheckModel(request.model(), served_model_name));
+  BATON_RETURN_IF_ERROR(CheckNames(request));
+  BATON_RETURN_IF_ERROR(CheckPrompt(request, max_prompt_bytes));
+  BATON_RETURN_IF_ERROR(CheckSampling(request.sampling()));
+  BATON_RETURN_IF_ERROR(CheckStop(request.stop()));
+  return CheckChoices(request);
+}
+
+absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& request,
+                                               const tokenizer::Tokenizer& tokenizer,
+                                               const ModelInfo& model) {
+  BATON_RETURN_IF_ERROR(CheckTokenIds("stop.stop_token_ids", request.stop().stop_token_ids(),
+                                      tokenizer.vocab_size()));
+  for (const auto& [id, bias] : request.sampling().logit_bias()) {
+    if (id >= 0 && id < tokenizer.vocab_size()) continue;
+    return OutOfRange("sampling.logit_bias", absl::StrCat("id ", id),
+                      absl::StrCat("0 to ", tokenizer.vocab_size() - 1, " expected"));
+  }
+  std::vector<int32_t> tokens;
+  BATON_ASSIGN_OR_RETURN(tokens, PromptTokens(request, tokenizer, model.max_model_len));
+  const int room = model.max_model_len - static_cast<int>(tokens.size());
+  const v1::StopConditions& stop = request.stop();
+  if (stop.has_max_tokens() && stop.max_tokens() > room) {
+    return OutOfRange("stop.max_tokens", absl::StrCat(stop.max_tokens()),
+                      absl::StrCat("at most ", room, " expected: the prompt takes ", tokens.size(),
+                                   " of the context's ", model.max_model_len, " tokens"));
+  }
+  if (stop.min_tokens() > room) {
+    return OutOfRange("stop.min_tokens", absl::StrCat(stop.min_tokens()),
+                      absl::StrCat("at most ", room, " expected: the prompt takes ", tokens.size(),
+                                   " of the context's ", model.max_model_len, " tokens"));
+  }
+  const int64_t logprobs_per_token = int64_t{request.prompt_logprobs()} + 1;
+  if (request.has_prompt_logprobs() &&
+      static_cast<int64_t>(tokens.size()) * logprobs_per_token > kMaxPromptLogprobsInAll) {
+    return OutOfRange("prompt_logprobs",
+                      absl::StrCat(request.prompt_logprobs(), " for ", tokens.size(), " tokens"),
+                      absl::StrCat("at most ", kMaxPromptLogprobsInAll,
+                                   " log probabilities in all expected, the tokens' own included"));
+  }
+  PreparedRequest prepared;
+  prepared.keys =
+      kv::PrefixKeys(kv::RootPrefixKey(model.fingerprint, request.cache_salt(), /*adapter=*/""),
+                     tokens, model.block_tokens);
+  prepared.stops.assign(stop.stop().begin(), stop.stop().end());
+  prepared.return_token_ids = request.return_token_ids();
+  internal::v1::DecodeRequest& decode = prepared.decode;
+  decode.set_model_fingerprint(model.fingerprint);
+  decode.mutable_tokens()->Assign(tokens.begin(), tokens.end());
+  decode.set_prompt_tokens(static_cast<int>(tokens.size()));
+  if (request.has_beam_width()) {
+    FillBeamSampling(request.sampling(), decode.mutable_sampling());
+  } else {
+    FillSampling(request.sampling(), model.defaults, decode.mutable_sampling());
+  }
+  FillChoices(request, &decode);
+  decode.set_max_tokens(stop.has_max_tokens() ? stop.max_tokens() : room);
+  *decode.mutable_stop_token_ids() = stop.stop_token_ids();
+  if (!stop.ignore_eos()) {
+    for (int32_t id : model.eos_token_ids) decode.add_stop_token_ids(id);
+  }
+  decode.set_cache_salt(request.cache_salt());
+  return prepared;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,54 @@
+// From what a client sent to what a decode worker gets: every field checked, every default filled
+// in.
+#ifndef BATON_ROUTER_REQUEST_REQUEST_CHECK_H_
+#define BATON_ROUTER_REQUEST_REQUEST_CHECK_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "baton/internal/v1/decode.pb.h"
+#include "baton/v1/inference.pb.h"
+#include "common/kv/prefix_key.h"
+#include "common/tokenizer/tokenizer.h"
+#include "router/fleet/membership.h"
+
+namespace baton::router {
+
+// A request that can be sent to any pair of workers.
+struct PreparedRequest {
+  internal::v1::DecodeRequest decode;  // all but the workers and their epochs
+  std::vector<kv::PrefixKey> keys;
+  std::vector<std::string> stops;
+  bool return_token_ids = false;
+};
+
+// NOT_FOUND unless `model` is empty or the one served.
+absl::Status CheckModel(const std::string& model, const std::string& served_model_name);
+
+// INVALID_ARGUMENT naming `field` if the text is over the limit.
+absl::Status CheckText(absl::string_view field, const std::string& text, int64_t max_prompt_bytes);
+
+// INVALID_ARGUMENT naming `field` and the position of the first id outside the vocabulary.
+absl::Status CheckTokenIds(absl::string_view field,
+                           const google::protobuf::RepeatedField<int32_t>& ids, int vocab_size);
+
+// INVALID_ARGUMENT if a prompt given as token ids does not fit in the context: before it waits for
+// anything, and before each of, perhaps, millions is looked at.
+absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len);
+
+// All that can be judged without the tokenizer or a worker: cheap enough for an event thread.
+absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string& served_model_name,
+                          int64_t max_prompt_bytes);
+
+// Tokenizes, checks against the model, fills in defaults and seed.
+// REQUIRES: CheckRequest passed.
+absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& request,
+                                               const tokenizer::Tokenizer& tokenizer,
+                                               const ModelInfo& model);
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_REQUEST_REQUEST_CHECK_H_

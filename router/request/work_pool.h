@@ -1,0 +1,43 @@
+// A few threads and a bounded queue, for work too long for gRPC's event threads: tokenizing.
+#ifndef BATON_ROUTER_REQUEST_WORK_POOL_H_
+#define BATON_ROUTER_REQUEST_WORK_POOL_H_
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "common/base/bounded_queue.h"
+
+namespace baton::router {
+
+// Thread-safe.
+class WorkPool {
+ public:
+  WorkPool(int thread_count, int queue_capacity) : queue_(queue_capacity) {
+    for (int i = 0; i < thread_count; ++i) {
+      threads_.emplace_back([this] {
+        while (auto work = queue_.Pop()) (*work)();
+      });
+    }
+  }
+  ~WorkPool() { Stop(); }
+
+  // False, dropping nothing, if the queue is full or the pool stopped.
+  bool TryRun(std::function<void()> work) { return queue_.TryPush(std::move(work)); }
+
+  // Finishes what is queued and joins the threads. By the owner only.
+  void Stop() {
+    queue_.Close();
+    for (std::thread& thread : threads_) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+
+ private:
+  BoundedQueue<std::function<void()>> queue_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_REQUEST_WORK_POOL_H_

@@ -1,0 +1,81 @@
+#include "router/request/worker_error.h"
+
+#include "common/base/error.h"
+#include "common/base/rpc/grpc_status.h"
+
+namespace baton::router {
+namespace {
+
+absl::Status Internal() {
+  return MakeError(absl::StatusCode::kInternal, "WORKER_FAILED",
+                   "a worker failed on this request; the router's log says why");
+}
+
+}  // namespace
+
+absl::Status LostWorker(absl::string_view reason) {
+  return WithRetryAfter(
+      MakeError(absl::StatusCode::kUnavailable, reason, "the request's worker was lost"),
+      absl::Seconds(1));
+}
+
+absl::Status DeadlinePassed() {
+  return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED",
+                   "the request's deadline passed before its last token");
+}
+
+absl::Status FromWorker(const grpc::Status& status) {
+  // The worker closed the stream in order, yet said neither STOP nor LENGTH.
+  if (status.ok()) return Internal();
+  absl::Status error = FromGrpcStatus(status);
+  const std::string reason = ErrorReason(error);
+  switch (error.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kNotFound:
+      return error;
+    case absl::StatusCode::kDeadlineExceeded:
+      return MakeError(error.code(), reason.empty() ? "DEADLINE_EXCEEDED" : reason,
+                       "the request's deadline passed before its last token");
+    case absl::StatusCode::kUnavailable:
+      // Without a reason it is the transport that speaks, of addresses that are no client's
+      // business.
+      return reason.empty() ? LostWorker("WORKER_LOST") : error;
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kCancelled:
+      // A worker that restarted, or one that gives up on what it runs because it is stopping.
+      return LostWorker(reason.empty() ? "WORKER_LOST" : reason);
+    case absl::StatusCode::kInternal:
+      // Workers give a reason: without one, it is a broken connection, such as a stream reset.
+      return reason.empty() ? LostWorker("WORKER_LOST") : Internal();
+    default:
+      return Internal();
+  }
+}
+
+bool IsRefusal(const absl::Status& error) {
+  if (!absl::IsResourceExhausted(error)) return false;
+  // What can never fit is the request's own fault.
+  const std::string reason = ErrorReason(error);
+  return reason != "KV_POOL_TOO_SMALL" && reason != "TOO_MANY_CHOICES";
+}
+
+bool AnotherPairMayDo(const absl::Status& error, bool begun) {
+  // A tenant over its limit is not to be helped around it, nor out of the others' retries.
+  if (!begun && ErrorReason(error) == "TENANT_LIMIT") return false;
+  return absl::IsUnavailable(error) || IsRefusal(error);
+}
+
+Blame BlameFor(const absl::Status& error) {
+  if (!absl::IsUnavailable(error)) return Blame::kNobody;
+  const std::string reason = ErrorReason(error);
+  // Membership hears of those from the workers themselves.
+  if (reason == "DRAINING" || reason == "STALE_EPOCH" || reason == "WORKER_EXPIRED") {
+    return Blame::kNobody;
+  }
+  if (reason == "WORKER_LOST" || reason == "WORKER_STALLED") return Blame::kDecodeWorker;
+  return Blame::kPair;
+}
+
+}  // namespace baton::router

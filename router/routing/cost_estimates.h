@@ -1,0 +1,89 @@
+// What steps take on each worker, by what all of them report: estimates that heal.
+//
+// Workers of one kind (role, model and device) should take equally long, so their fits are pooled:
+// what a worker is expected to take is the pool's cost times the worker's own pace. The pace counts
+// as far as there is recent evidence of it, and drifts back to 1 without: a worker that was slow
+// when it was last measured is soon compared as its equals are, is chosen again, and is measured
+// again. Paces near 1 count as 1: fits of equal machines differ by chance, and the one that seems
+// quickest would get all new work. A slow worker that gets nothing for a while is tried with a real
+// request, at a bounded rate.
+#ifndef BATON_ROUTER_ROUTING_COST_ESTIMATES_H_
+#define BATON_ROUTER_ROUTING_COST_ESTIMATES_H_
+
+#include <string>
+#include <vector>
+
+#include "baton/internal/v1/worker.pb.h"
+#include "router/routing/linear_cost.h"
+
+namespace baton::router {
+
+// Of one cost, prefill or decode. Workers are numbers, as in Membership; times are seconds of its
+// clock. Unsynchronized.
+class CostEstimates {
+ public:
+  // `standing_in`: until any worker has reported.
+  explicit CostEstimates(const LinearCost& standing_in) : standing_in_(standing_in) {}
+
+  void Grow(int worker_count) { workers_.resize(worker_count); }
+  // Workers with an equal `kind` are pooled.
+  void Joins(int worker, const std::string& kind);
+  void Forget(int worker) { workers_[worker] = Worker(); }
+
+  // What a worker reports, as it was at that time. Numbers that no worker can mean are taken as
+  // none.
+  struct Report {
+    LinearCost fit;
+    double fitted_steps = 0;
+    // Sums over the steps measured lately.
+    double steps = 0;
+    double seconds = 0;
+    double first = 0;
+    double second = 0;
+    double at_s = 0;
+  };
+  void OnReport(int worker, const Report& report);
+  // A request has been sent there.
+  void OnDispatch(int worker, double now_s);
+  // Call several times a second: brings pools and paces up to date.
+  void Tick(double now_s);
+
+  // As of the last Tick or report.
+  struct Estimate {
+    LinearCost cost;
+    bool known = false;  // some worker has reported, of this kind or, if none has, of any
+    double pace = 1;     // in `cost`: above 1 is slower than the pool
+  };
+  const Estimate& Of(int worker) const { return workers_[worker].estimate; }
+
+ private:
+  struct Worker {
+    std::string kind;  // empty: takes no part
+    bool reported = false;
+    Report report;
+    bool stands_out = false;
+    double last_dispatch_s = 0;
+    Estimate estimate;
+  };
+  struct Pool {
+    std::string kind;
+    LinearCost cost;
+    bool known = false;
+  };
+
+  void PoolFits();
+  Pool PoolOf(const std::string& kind, const std::vector<const Worker*>& members) const;
+  void Judge(Worker& worker, double now_s) const;
+
+  const LinearCost standing_in_;
+  std::vector<Worker> workers_;
+  std::vector<Pool> pools_;  // the last one is all workers'
+};
+
+// As reported, read at that time.
+CostEstimates::Report ReportOf(const internal::v1::PrefillCost& cost, double at_s);
+CostEstimates::Report ReportOf(const internal::v1::DecodeCost& cost, double at_s);
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_ROUTING_COST_ESTIMATES_H_

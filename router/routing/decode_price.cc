@@ -1,0 +1,68 @@
+#include "router/routing/decode_price.h"
+
+#include <algorithm>
+
+namespace baton::router {
+namespace {
+
+// A sequence costs at least this share of a step's fixed part. Where sequences are nearly free, as
+// on a GPU that reads weights all the time, this still spreads them: what is computed in a smaller
+// batch grows, waits and fails with fewer others.
+constexpr double kLeastSequenceShare = 1.0 / 200;
+// Sequences that run now have this share of an answer left, on average.
+constexpr double kAnswerLeft = 0.5;
+
+LinearCost StepOf(const Candidate& worker) {
+  LinearCost step = worker.step;
+  step.first_s = std::max(step.first_s, kLeastSequenceShare * step.fixed_s);
+  return step;
+}
+
+}  // namespace
+
+double DecodeStepSeconds(const Candidate& worker, double more, double context_tokens) {
+  return StepOf(worker).DecodeStep(
+      worker.running + worker.queued + more,
+      static_cast<double>(worker.context_tokens) + more * context_tokens);
+}
+
+DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone) {
+  const LinearCost step = StepOf(c);
+  const int missing = std::max(0, query.prompt_blocks - c.matched_blocks);
+  DecodePrice price;
+  price.full = c.free_blocks < missing;
+  price.prompt_s = alone ? c.queue_s + c.service_s : missing * query.block_transfer_s;
+
+  // The batch that the request joins. Those that wait, or are on their way, will be in it, too.
+  const double inside = c.running + c.queued;
+  const double places = c.max_sequences > 0 ? c.max_sequences : inside + 1;
+  const double batch = std::min(inside + 1, places);
+  const double own_context = query.prompt_tokens + query.answer_tokens / 2;
+  const double step_s = step.DecodeStep(batch, static_cast<double>(c.context_tokens) + own_context);
+  price.answer_s = query.answer_tokens * step_s;
+
+  // All blocks in use, and all places, turn over once in an answer's time.
+  const double turnover_s = query.mean_answer_tokens * step_s;
+  const double growth_tokens = kAnswerLeft * query.mean_answer_tokens * c.running +
+                               query.mean_answer_tokens * c.queued + query.answer_tokens;
+  const double waiting_tokens = c.queued > c.sent ? static_cast<double>(c.queued_tokens) : 0;
+  const double wanted_blocks =
+      missing + (growth_tokens + waiting_tokens) / std::max(1, query.block_tokens);
+  const double used_blocks = std::max(1.0, static_cast<double>(c.total_blocks) - c.free_blocks);
+  const double for_blocks = std::max(0.0, wanted_blocks - c.free_blocks) / used_blocks;
+  const double for_place = std::max(0.0, inside + 1 - places) / places;
+  // Whatever they wait for, requests that wait there enter as others end.
+  const double in_line = std::max(0, c.queued - c.sent) / std::max(1.0, 1.0 * c.running);
+  price.wait_s = turnover_s * std::max({for_blocks, for_place, in_line});
+
+  // What one sequence more adds to the steps of each that runs there, as if its context was the
+  // batch's mean. By its own context, the price would gather long contexts on few workers: the mean
+  // time between tokens is 1 % lower then, its 99th percentile 10 % higher.
+  const double left = kAnswerLeft * query.mean_answer_tokens;
+  price.others_s =
+      std::min(left, query.answer_tokens) * (std::min(inside, places) * step.first_s +
+                                             static_cast<double>(c.context_tokens) * step.second_s);
+  return price;
+}
+
+}  // namespace baton::router

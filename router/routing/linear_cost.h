@@ -1,0 +1,34 @@
+// What a prefill or a decode step takes: a sum of three terms, as workers report it.
+#ifndef BATON_ROUTER_ROUTING_LINEAR_COST_H_
+#define BATON_ROUTER_ROUTING_LINEAR_COST_H_
+
+namespace baton::router {
+
+// In seconds; the terms of common/worker/step_cost.h.
+struct LinearCost {
+  double fixed_s = 0;
+  double first_s = 0;   // a prompt token, or a sequence
+  double second_s = 0;  // a pair of tokens, or a token of context
+
+  double Seconds(double fixed, double first, double second) const {
+    return fixed * fixed_s + first * first_s + second * second_s;
+  }
+  // n tokens of a prompt behind c cached ones.
+  double Prefill(double tokens, double cached) const {
+    return fixed_s + tokens * (first_s + second_s * (cached + tokens / 2));
+  }
+  double DecodeStep(double sequences, double context_tokens) const {
+    return fixed_s + sequences * first_s + context_tokens * second_s;
+  }
+  LinearCost operator*(double factor) const {
+    return {fixed_s * factor, first_s * factor, second_s * factor};
+  }
+};
+
+// Of an H100-class worker with a model of some 8 B. They stand in until a worker has reported.
+inline constexpr LinearCost kDefaultPrefillCost = {5e-3, 1.25e-4, 3.9e-9};
+inline constexpr LinearCost kDefaultDecodeCost = {10e-3, 5e-5, 1e-7};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_ROUTING_LINEAR_COST_H_

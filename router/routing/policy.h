@@ -1,0 +1,121 @@
+// Which prefill and which decode worker a request goes to: a decision over plain numbers.
+#ifndef BATON_ROUTER_ROUTING_POLICY_H_
+#define BATON_ROUTER_ROUTING_POLICY_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/kv/prefix_key.h"
+#include "router/routing/linear_cost.h"
+
+namespace baton::router {
+
+// One ready worker as the router knows it now: its last report plus the router's own dispatches
+// that the report cannot contain yet.
+struct Candidate {
+  int worker = 0;          // what the choice names
+  int matched_blocks = 0;  // of the prompt, from its start, cached there or on its way there
+  int running = 0;
+  int queued = 0;  // those just sent there included
+  int sent = 0;    // by this router, in no report yet
+  int64_t queued_tokens = 0;
+  int free_blocks = 0;  // can be below 0: dispatched for more than there is
+  int total_blocks = 0;
+  // By the estimated cost of prefill there; see cost_estimates.h.
+  double queue_s = 0;       // Q: until the prompts before this one are computed
+  double service_s = 0;     // T: to compute what is not cached of this one
+  bool cost_known = false;  // some worker has reported its cost: queue_s and service_s hold
+  // Decode workers.
+  LinearCost step = kDefaultDecodeCost;  // as estimated
+  int64_t context_tokens = 0;  // of the sequences that have blocks, and of those just sent there
+  int max_sequences = 0;       // places in the batch; 0: unknown
+  double silence_s = 0;        // since its last report
+  uint64_t identity = 0;       // the same in all routers
+};
+
+struct RouteQuery {
+  double now_s = 0;  // monotonic
+  int prompt_tokens = 0;
+  int prompt_blocks = 0;  // that the prompt will take, the partial last one included
+  int block_tokens = 16;
+  absl::Span<const kv::PrefixKey> keys = {};
+  double block_transfer_s = 0;    // to bring the KV of one block from a prefill to a decode worker
+  double answer_tokens = 0;       // expected of this request
+  double mean_answer_tokens = 0;  // of all requests
+};
+
+// What a second of computing costs beyond that second, for one prompt. Nothing, where a policy says
+// nothing of it.
+struct Pricing {
+  double fleet = 0;      // on whatever worker
+  double own_queue = 0;  // more, for each second of the worker's own queue
+  double highest = 0;    // of both together
+  int home = -1;         // where the prompt is at home (Candidate::worker); -1: nowhere
+  double home_discount = 0;
+
+  double Price(const Candidate& c) const {
+    const double price = std::min(highest, fleet + own_queue * c.queue_s);
+    return c.worker == home ? (1 - home_discount) * price : price;
+  }
+  double Cost(const Candidate& c) const { return c.queue_s + (1 + Price(c)) * c.service_s; }
+};
+
+// Indexes into the candidates given.
+struct RouteChoice {
+  int prefill = -1;  // none was given, or the decode worker does better alone
+  int decode = 0;
+  // Why, as a metric label: static text.
+  absl::string_view decision;
+  Pricing pricing;  // by which prefill workers were compared
+};
+
+// Called under the router's lock: quick, no I/O. Need not be thread-safe.
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual absl::string_view name() const = 0;
+  // Without prefill candidates, the decode worker computes the prompt, too.
+  // REQUIRES: `decode` is not empty.
+  virtual RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                             absl::Span<const Candidate> decode) = 0;
+  // A prompt was sent to that prefill worker, as it was when it was chosen. Of what is only asked
+  // for, or refused, nothing is learned.
+  virtual void OnSent(const Candidate& /*prefill*/) {}
+};
+
+// Prefill: longest cached prefix, then fewest tokens to compute before this prompt.
+// Decode: one that has room for the prompt, then fewest sequences, then most free blocks. Of those
+// that are to compute the prompt themselves: room, then longest cached prefix, then as above.
+// What is still equal is taken in turn. Needs no costs, and lets what is popular pile up.
+class PrefixThenLoad final : public Policy {
+ public:
+  absl::string_view name() const override { return "prefix_then_load"; }
+  RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                     absl::Span<const Candidate> decode) override;
+
+ private:
+  uint64_t turn_ = 0;
+};
+
+// Prefill workers in turn and decode workers in turn, whatever they hold and however busy they are;
+// decode workers that have room for the prompt before those that have none. Turns go by the
+// workers' numbers. The yardstick of the other policies.
+class RoundRobin final : public Policy {
+ public:
+  absl::string_view name() const override { return "round_robin"; }
+  // Decisions: "prefix" or "load", by whether anything is cached on the prefill worker;
+  // "decode_only".
+  RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                     absl::Span<const Candidate> decode) override;
+
+ private:
+  // Candidate::worker of the last choice.
+  int last_prefill_ = -1;
+  int last_decode_ = -1;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_ROUTING_POLICY_H_

@@ -1,0 +1,425 @@
+#include "router/fleet/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "common/base/error.h"
+#include "tests/router/fake_clock.h"
+#include "tests/testing/fake_worker.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::testing::FakeCard;
+using ::baton::testing::FakeClock;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kTokenizer = 77;
+constexpr int kPrefill0 = 0, kPrefill1 = 1, kDecode = 2;
+
+class MembershipTest : public ::testing::Test {
+ protected:
+  internal::v1::WorkerCard Card(int worker) {
+    return FakeCard(worker == kDecode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL,
+                    kTokenizer);
+  }
+  absl::Status Introduce(int worker, const internal::v1::WorkerCard& card) {
+    membership_.OnStreamStarted(worker);
+    internal::v1::WatchResponse event;
+    *event.mutable_card() = card;
+    return membership_.OnEvent(worker, event);
+  }
+  absl::Status Snapshot(int worker, uint64_t sequence, std::vector<uint64_t> keys,
+                        bool last = true) {
+    internal::v1::WatchResponse event;
+    event.mutable_snapshot()->set_sequence(sequence);
+    event.mutable_snapshot()->mutable_keys()->Assign(keys.begin(), keys.end());
+    event.mutable_snapshot()->set_last(last);
+    return membership_.OnEvent(worker, event);
+  }
+  absl::Status Delta(int worker, uint64_t sequence, std::vector<uint64_t> added,
+                     std::vector<uint64_t> removed = {}) {
+    internal::v1::WatchResponse event;
+    event.mutable_delta()->set_sequence(sequence);
+    event.mutable_delta()->mutable_added()->Assign(added.begin(), added.end());
+    event.mutable_delta()->mutable_removed()->Assign(removed.begin(), removed.end());
+    return membership_.OnEvent(worker, event);
+  }
+  absl::Status Load(int worker, int64_t queued_tokens = 0, bool draining = false) {
+    internal::v1::WatchResponse event;
+    event.mutable_load()->set_queued_tokens(queued_tokens);
+    event.mutable_load()->set_free_blocks(64);
+    event.mutable_load()->set_draining(draining);
+    return membership_.OnEvent(worker, event);
+  }
+  void MakeReady(int worker, std::vector<uint64_t> keys = {}) {
+    ASSERT_TRUE(Introduce(worker, Card(worker)).ok());
+    ASSERT_TRUE(Snapshot(worker, 10, keys).ok());
+    ASSERT_TRUE(Load(worker).ok());
+  }
+  v1::WorkerStatus StatusOf(int worker) { return membership_.List()[worker]; }
+  absl::StatusOr<Route> Choose(std::vector<uint64_t> keys = {},
+                               std::vector<Incarnation> avoid = {}) {
+    RouteRequest request;
+    request.model_fingerprint = Card(0).model_fingerprint();
+    request.keys = keys;
+    request.prompt_tokens = 100;
+    request.avoid = avoid;
+    return membership_.Choose(request);
+  }
+
+  FakeClock clock_;
+  PrefixThenLoad policy_;
+  Membership membership_{{"p0:1", "p1:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
+};
+
+TEST_F(MembershipTest, ReadyAfterCardAndSnapshot) {
+  EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_CONNECTING);
+  EXPECT_FALSE(membership_.model().has_value());
+  ASSERT_TRUE(Introduce(kDecode, Card(kDecode)).ok());
+  ASSERT_TRUE(Snapshot(kDecode, 1, {5}, /*last=*/false).ok());
+  EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_CONNECTING);
+  ASSERT_TRUE(Snapshot(kDecode, 1, {6}).ok());
+  EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
+  EXPECT_EQ(StatusOf(kDecode).indexed_blocks(), 2);
+  EXPECT_EQ(membership_.model()->max_model_len, 128);
+  EXPECT_FALSE(membership_.Ready()) << "no prefill worker yet";
+  MakeReady(kPrefill0);
+  EXPECT_TRUE(membership_.Ready());
+}
+
+TEST_F(MembershipTest, SilenceMakesSuspectThenExpired) {
+  MakeReady(kPrefill0, {1, 2});
+  MakeReady(kDecode);
+  clock_.Advance(absl::Milliseconds(3001));
+  EXPECT_TRUE(membership_.Tick().empty());
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_SUSPECT);
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 2) << "suspicion alone forgets nothing";
+  EXPECT_EQ(Choose().status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE(Load(kDecode).ok());  // a word is enough
+  EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
+  clock_.Advance(absl::Milliseconds(3001));
+  EXPECT_EQ(membership_.Tick(), std::vector<int>{kPrefill0});
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 0);
+  // What still comes on the stream that is being ended is not believed.
+  EXPECT_FALSE(Load(kPrefill0).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
+  MakeReady(kPrefill0);
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
+}
+
+TEST_F(MembershipTest, LostStreamGetsNoWorkAndExpiresIfItStaysAway) {
+  MakeReady(kPrefill0, {1});
+  membership_.OnStreamLost(kPrefill0, absl::UnavailableError("connection reset"));
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_CONNECTING);
+  EXPECT_EQ(StatusOf(kPrefill0).detail(), "connection reset");
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 1);
+  clock_.Advance(absl::Seconds(7));
+  EXPECT_TRUE(membership_.Tick().empty()) << "there is no stream to end";
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
+}
+
+TEST_F(MembershipTest, NewEpochDropsWhatTheOldOneHad) {
+  const auto card = Card(kPrefill0);
+  ASSERT_TRUE(Introduce(kPrefill0, card).ok());
+  ASSERT_TRUE(Snapshot(kPrefill0, 3, {1, 2, 3}).ok());
+  membership_.OnStreamLost(kPrefill0, absl::UnavailableError("gone"));
+  ASSERT_TRUE(Introduce(kPrefill0, card).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 3) << "the same life goes on";
+  membership_.OnStreamLost(kPrefill0, absl::UnavailableError("gone"));
+  auto reborn = card;
+  reborn.set_epoch(card.epoch() + 1);
+  ASSERT_TRUE(Introduce(kPrefill0, reborn).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 0);
+  EXPECT_EQ(StatusOf(kPrefill0).epoch(), reborn.epoch());
+}
+
+TEST_F(MembershipTest, GapsAndDisorderEndTheStream) {
+  MakeReady(kPrefill0);
+  EXPECT_TRUE(Delta(kPrefill0, 11, {1, 2}).ok());
+  EXPECT_TRUE(Delta(kPrefill0, 12, {3}, {2}).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 2);
+  const absl::Status gap = Delta(kPrefill0, 14, {4});
+  EXPECT_THAT(std::string(gap.message()), HasSubstr("14 after 12"));
+  EXPECT_FALSE(Delta(kPrefill0, 12, {4}).ok()) << "a repeated number is a gap too";
+  membership_.OnStreamLost(kPrefill0, gap);
+  // The next stream's snapshot replaces everything.
+  ASSERT_TRUE(Introduce(kPrefill0, Card(kPrefill0)).ok());
+  EXPECT_FALSE(Delta(kPrefill0, 15, {4}).ok()) << "before the snapshot";
+  ASSERT_TRUE(Snapshot(kPrefill0, 20, {7}).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 1);
+}
+
+TEST_F(MembershipTest, MoreKeysThanBlocksEndTheStream) {
+  ASSERT_TRUE(Introduce(kPrefill0, Card(kPrefill0)).ok());
+  std::vector<uint64_t> keys(65);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i + 1;
+  EXPECT_FALSE(Snapshot(kPrefill0, 1, keys).ok());
+}
+
+TEST_F(MembershipTest, ForeignWorkersAreRefusedWithBothValues) {
+  MakeReady(kDecode);
+  struct Row {
+    const char* reason;
+    const char* in_detail;
+    const char* in_detail_too;
+    std::function<void(internal::v1::WorkerCard*)> change;
+  };
+  const std::vector<Row> rows = {
+      {"MODEL_MISMATCH", "00000000000bad01", "00000000000a0de1",
+       [](auto* card) { card->set_model_fingerprint(0xBAD01); }},
+      {"KV_LAYOUT_MISMATCH", "block_tokens: 32", "block_tokens: 16",
+       [](auto* card) {
+         card->mutable_kv_layout()->set_block_tokens(32);
+         card->mutable_kv_layout()->set_fingerprint(2);
+       }},
+      {"TOKENIZER_MISMATCH", "0000000000000005", "000000000000004d",
+       [](auto* card) { card->set_tokenizer_fingerprint(5); }},
+      {"ROLE_MISMATCH", "prefill", "decode",
+       [](auto* card) { card->set_role(v1::WORKER_ROLE_DECODE); }},
+      {"BAD_WORKER_CARD", "epoch", "id", [](auto* card) { card->set_epoch(0); }},
+  };
+  for (const Row& row : rows) {
+    auto card = Card(kPrefill0);
+    row.change(&card);
+    const absl::Status refused = Introduce(kPrefill0, card);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(ErrorReason(refused), row.reason);
+    membership_.OnStreamLost(kPrefill0, refused);
+    EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_REFUSED) << row.reason;
+    EXPECT_THAT(StatusOf(kPrefill0).detail(), HasSubstr(row.in_detail));
+    EXPECT_THAT(StatusOf(kPrefill0).detail(), HasSubstr(row.in_detail_too));
+  }
+  // The others go on, and the same address is welcome once it fits.
+  MakeReady(kPrefill1);
+  ASSERT_TRUE(Choose().ok());
+  MakeReady(kPrefill0);
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
+}
+
+TEST_F(MembershipTest, WhenNoneOfTheOldModelIsLeftANewModelMayCome) {
+  MakeReady(kPrefill0);
+  clock_.Advance(absl::Seconds(10));
+  membership_.Tick();
+  auto card = Card(kPrefill1);
+  card.set_model_fingerprint(0xBAD01);
+  EXPECT_TRUE(Introduce(kPrefill1, card).ok());
+  EXPECT_EQ(membership_.model()->fingerprint, 0xBAD01u);
+}
+
+TEST_F(MembershipTest, DrainingWorkersGetNoNewWork) {
+  MakeReady(kDecode);
+  MakeReady(kPrefill0);
+  ASSERT_TRUE(Load(kPrefill0, 0, /*draining=*/true).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_DRAINING);
+  const auto alone = Choose();
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(alone->prefill.worker, kNoWorker);
+  EXPECT_EQ(alone->decision, "decode_only");
+  ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
+  const absl::Status none = Choose().status();
+  EXPECT_EQ(ErrorReason(none), "NO_WORKER");
+  EXPECT_THAT(std::string(none.message()),
+              HasSubstr("no decode worker is ready (1 listed: 1 draining)"));
+  EXPECT_TRUE(ErrorRetryAfter(none).has_value());
+}
+
+TEST_F(MembershipTest, ListedPrefillWorkersAreWaitedForAMomentAfterTheStart) {
+  MakeReady(kDecode);
+  EXPECT_FALSE(membership_.Ready());
+  clock_.Advance(kExpireAfter + absl::Milliseconds(1));
+  ASSERT_TRUE(Load(kDecode).ok());
+  EXPECT_TRUE(membership_.Ready());
+}
+
+TEST_F(MembershipTest, APairThatFailsIsPassedOverUntilItIsTriedAgain) {
+  for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
+  const auto first = Choose();
+  for (int i = 0; i < 2; ++i) membership_.OnRouteFailed(*first, Blame::kPair);
+  for (int i = 0; i < 4; ++i) EXPECT_NE(Choose()->prefill.worker, first->prefill.worker);
+  for (int i = 0; i < 2; ++i) {
+    Route other = *first;
+    other.prefill = Choose()->prefill;
+    if (other.prefill.worker != kNoWorker) membership_.OnRouteFailed(other, Blame::kPair);
+  }
+  EXPECT_EQ(Choose()->prefill.worker, kNoWorker) << "all pairs of the only decode worker failed";
+  clock_.Advance(kFirstAvoidance);
+  for (int worker : {kPrefill0, kPrefill1, kDecode}) ASSERT_TRUE(Load(worker).ok());
+  const auto probe = Choose();
+  EXPECT_NE(probe->prefill.worker, kNoWorker);
+  membership_.OnRouteWorked(*probe, /*kv_moved=*/true);
+  // The other one is tried, too, by one request; the rest go where it works.
+  EXPECT_NE(Choose()->prefill.worker, probe->prefill.worker);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(Choose()->prefill.worker, probe->prefill.worker);
+}
+
+TEST_F(MembershipTest, FailuresOfAnEarlierProcessAreNotHeldAgainstTheNext) {
+  for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
+  const auto before = Choose();
+  const int prefill = before->prefill.worker;
+  MakeReady(prefill);  // a new process at the address
+  for (int i = 0; i < 2; ++i) membership_.OnRouteFailed(*before, Blame::kPair);
+  std::set<int> used;
+  for (int i = 0; i < 4; ++i) used.insert(Choose()->prefill.worker);
+  EXPECT_TRUE(used.count(prefill));
+}
+
+TEST_F(MembershipTest, AProcessMayLiveWhileItsWorkerIsSuspectAndNoOtherHasItsPlace) {
+  MakeReady(kDecode);
+  MakeReady(kPrefill0);
+  const WorkerTarget target = Choose()->decode;
+  EXPECT_TRUE(membership_.MayLive(target));
+  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  membership_.Tick();
+  EXPECT_TRUE(membership_.MayLive(target));
+  membership_.OnStreamLost(kDecode, absl::UnavailableError("cut"));
+  EXPECT_TRUE(membership_.MayLive(target));
+  clock_.Advance(kExpireAfter);
+  membership_.Tick();
+  EXPECT_FALSE(membership_.MayLive(target));
+  MakeReady(kDecode);
+  EXPECT_FALSE(membership_.MayLive(target)) << "another process";
+}
+
+TEST_F(MembershipTest, OwnDispatchesCountUntilReported) {
+  MakeReady(kDecode);
+  MakeReady(kPrefill0);
+  MakeReady(kPrefill1);
+  const auto first = Choose();
+  ASSERT_TRUE(first.ok());
+  // Not yet reported, so the other one is less loaded, whoever's turn it is.
+  const auto second = Choose();
+  ASSERT_TRUE(second.ok());
+  EXPECT_NE(first->prefill.worker, second->prefill.worker);
+  // Reports that came later contain the dispatches: what they say is all there is.
+  clock_.Advance(absl::Seconds(1));
+  ASSERT_TRUE(Load(first->prefill.worker, 0).ok());
+  ASSERT_TRUE(Load(second->prefill.worker, 50).ok());
+  EXPECT_EQ(Choose()->prefill.worker, first->prefill.worker);
+}
+
+TEST_F(MembershipTest, AskingAloneChangesNothing) {
+  MakeReady(kDecode);
+  MakeReady(kPrefill0, {1, 2});
+  MakeReady(kPrefill1);
+  RouteRequest request;
+  request.model_fingerprint = Card(0).model_fingerprint();
+  const std::vector<uint64_t> keys = {1, 2, 3};
+  request.keys = keys;
+  request.prompt_tokens = 100;
+  request.explain = true;
+  request.dispatch = false;
+  for (int i = 0; i < 3; ++i) {
+    const auto route = membership_.Choose(request);
+    ASSERT_TRUE(route.ok());
+    const Decision& why = *route->why;
+    EXPECT_EQ(why.prefill, kPrefill0);
+    EXPECT_EQ(why.prefill_address, "p0:1");
+    EXPECT_EQ(why.decode_address, "d0:1");
+    EXPECT_EQ(why.label, "prefix");
+    EXPECT_EQ(why.predicted_cached_tokens, 32);
+    EXPECT_EQ(why.prefill_candidates, 2);
+    ASSERT_EQ(why.candidates.size(), 3u);
+    EXPECT_EQ(why.candidates[0].cached_tokens, 32);
+    EXPECT_EQ(why.candidates[1].cached_tokens, 0);
+    EXPECT_EQ(why.candidates[2].role, v1::WORKER_ROLE_DECODE);
+    for (const DecisionCandidate& c : why.candidates)
+      EXPECT_EQ(c.queue_seconds, 0) << "noted as sent";
+  }
+}
+
+TEST_F(MembershipTest, WarmPrefixWinsAndAvoidedWorkersAreUsedOnlyAlone) {
+  MakeReady(kDecode);
+  MakeReady(kPrefill0);
+  MakeReady(kPrefill1, {1, 2, 3});
+  for (int i = 0; i < 4; ++i) {
+    const auto route = Choose({1, 2, 3, 4});
+    ASSERT_TRUE(route.ok());
+    EXPECT_EQ(route->prefill.worker, kPrefill1);
+    EXPECT_EQ(route->matched_blocks, 3);
+  }
+  const auto first = Choose({1, 2, 3, 4});
+  const std::vector<Incarnation> avoid = {first->prefill.incarnation(),
+                                          first->decode.incarnation()};
+  const auto other = Choose({1, 2, 3, 4}, avoid);
+  ASSERT_TRUE(other.ok());
+  EXPECT_EQ(other->prefill.worker, kPrefill0);
+  EXPECT_EQ(other->decode.worker, kDecode) << "there is no other";
+  MakeReady(kPrefill1, {1, 2, 3});  // as another process
+  EXPECT_EQ(Choose({1, 2, 3, 4}, avoid)->prefill.worker, kPrefill1);
+}
+
+TEST_F(MembershipTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
+  std::vector<Incarnation> told;
+  membership_.SetOnDeath([&told](const Incarnation& dead) { told.push_back(dead); });
+  MakeReady(kPrefill0);
+  MakeReady(kDecode);
+  EXPECT_FALSE(membership_.LooksDead(WorkerTarget()));
+  const Route first = *Choose();
+  const auto dead = [&](const WorkerTarget& target) { return membership_.LooksDead(target); };
+  EXPECT_FALSE(dead(first.decode) || dead(first.prefill));
+  EXPECT_TRUE(told.empty());
+
+  // Its stream breaks, is tried again, and comes back from the same process.
+  const internal::v1::WorkerCard same = [&] {
+    internal::v1::WorkerCard card = Card(kDecode);
+    card.set_worker_id(first.decode.worker_id);
+    card.set_epoch(first.decode.epoch);
+    return card;
+  }();
+  membership_.OnStreamLost(kDecode, absl::UnavailableError("reset"));
+  EXPECT_TRUE(dead(first.decode));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
+  membership_.OnStreamStarted(kDecode);
+  EXPECT_TRUE(dead(first.decode)) << "the process may be gone";
+  ASSERT_TRUE(Introduce(kDecode, same).ok());
+  EXPECT_FALSE(dead(first.decode));
+  ASSERT_TRUE(Snapshot(kDecode, 10, {}).ok());
+  ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
+  EXPECT_FALSE(dead(first.decode)) << "a worker that drains has not ended";
+
+  told.clear();
+  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  ASSERT_TRUE(Load(kDecode).ok());
+  membership_.Tick();
+  EXPECT_TRUE(dead(first.prefill));
+  EXPECT_FALSE(dead(first.decode));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.prefill.incarnation()});
+  ASSERT_TRUE(Load(kPrefill0).ok());
+  EXPECT_FALSE(dead(first.prefill)) << "a word is enough";
+
+  told.clear();
+  MakeReady(kDecode);  // as another process
+  EXPECT_TRUE(dead(first.decode));
+  EXPECT_FALSE(dead(Choose()->decode));
+  EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
+}
+
+TEST_F(MembershipTest, WhetherAnyDecodeWorkerIsReadyIsKnownWithoutAsking) {
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  MakeReady(kPrefill0);
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  MakeReady(kDecode);
+  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
+  ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  ASSERT_TRUE(Load(kDecode).ok());
+  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
+  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  membership_.Tick();
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  ASSERT_TRUE(Load(kDecode).ok());
+  membership_.OnStreamLost(kDecode, absl::UnavailableError("gone"));
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  MakeReady(kDecode);
+  MakeReady(kDecode);
+  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
+  membership_.OnStreamLost(kDecode, absl::UnavailableError("gone"));
+  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+}
+
+}  // namespace
+}  // namespace baton::router

@@ -1,0 +1,152 @@
+// What a good request becomes; bad ones are in bad_input_test.cc.
+#include "router/request/request_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "common/base/error.h"
+#include "tests/testing/tiny_tokenizer.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::testing::kEndToken;
+using ::testing::ElementsAre;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+class RequestCheckTest : public ::testing::Test {
+ protected:
+  RequestCheckTest() {
+    const std::string model_dir = ::testing::TempDir() + "/request_check";
+    baton::testing::WriteTinyTokenizer(model_dir);
+    tokenizer_ = *tokenizer::Tokenizer::Load(model_dir);
+    model_.fingerprint = 7;
+    model_.block_tokens = 16;
+    model_.max_model_len = 128;
+    model_.eos_token_ids = {kEndToken};
+    request_.set_text("abc");
+  }
+
+  internal::v1::DecodeRequest Prepared() {
+    const absl::Status status = CheckRequest(request_, "tiny", 1 << 20);
+    EXPECT_TRUE(status.ok()) << status;
+    absl::StatusOr<PreparedRequest> prepared = PrepareRequest(request_, *tokenizer_, model_);
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    return prepared.ok() ? prepared->decode : internal::v1::DecodeRequest();
+  }
+
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
+  ModelInfo model_;
+  v1::GenerateRequest request_;
+};
+
+TEST_F(RequestCheckTest, DefaultsOfAPlainRequest) {
+  const internal::v1::DecodeRequest decode = Prepared();
+  EXPECT_THAT(decode.tokens(), ElementsAre('a', 'b', 'c'));
+  EXPECT_EQ(decode.prompt_tokens(), 3);
+  EXPECT_EQ(decode.max_tokens(), 125);
+  EXPECT_EQ(decode.min_tokens(), 0);
+  EXPECT_EQ(decode.n(), 1);
+  EXPECT_EQ(decode.beam_width(), 0);
+  EXPECT_FALSE(decode.has_prompt_logprobs());
+  EXPECT_EQ(decode.priority(), v1::PRIORITY_UNSPECIFIED);
+  EXPECT_EQ(decode.tenant(), "");
+  const internal::v1::TokenSampling& sampling = decode.sampling();
+  EXPECT_EQ(sampling.temperature(), 1);
+  EXPECT_EQ(sampling.repetition_penalty(), 1);
+  EXPECT_EQ(sampling.frequency_penalty(), 0);
+  EXPECT_EQ(sampling.presence_penalty(), 0);
+  EXPECT_EQ(sampling.choice(), 0u);
+  EXPECT_TRUE(sampling.logit_bias().empty());
+  EXPECT_FALSE(sampling.has_logprobs());
+  EXPECT_NE(sampling.seed(), Prepared().sampling().seed()) << "a random one each";
+}
+
+TEST_F(RequestCheckTest, AllThatIsGivenIsPassedOn) {
+  v1::SamplingParams* sampling = request_.mutable_sampling();
+  sampling->set_repetition_penalty(1.25f);
+  sampling->set_frequency_penalty(-2);
+  sampling->set_presence_penalty(2);
+  (*sampling->mutable_logit_bias())[0] = -100;
+  (*sampling->mutable_logit_bias())[256] = 100;
+  request_.mutable_stop()->set_max_tokens(8);
+  request_.mutable_stop()->set_min_tokens(8);
+  request_.mutable_stop()->set_ignore_eos(true);
+  request_.set_n(16);
+  request_.set_logprobs(0);
+  request_.set_prompt_logprobs(20);
+  request_.set_priority(v1::PRIORITY_HIGH);
+  request_.set_tenant(std::string(128, 't'));
+  const internal::v1::DecodeRequest decode = Prepared();
+  EXPECT_EQ(decode.sampling().repetition_penalty(), 1.25f);
+  EXPECT_EQ(decode.sampling().frequency_penalty(), -2);
+  EXPECT_EQ(decode.sampling().presence_penalty(), 2);
+  EXPECT_THAT(decode.sampling().logit_bias(),
+              UnorderedElementsAre(Pair(0, -100.0f), Pair(256, 100.0f)));
+  EXPECT_TRUE(decode.sampling().has_logprobs());
+  EXPECT_EQ(decode.sampling().logprobs(), 0);
+  EXPECT_EQ(decode.prompt_logprobs(), 20);
+  EXPECT_EQ(decode.max_tokens(), 8);
+  EXPECT_EQ(decode.min_tokens(), 8);
+  EXPECT_TRUE(decode.stop_token_ids().empty());
+  EXPECT_EQ(decode.n(), 16);
+  EXPECT_EQ(decode.priority(), v1::PRIORITY_HIGH);
+  EXPECT_EQ(decode.tenant(), std::string(128, 't'));
+}
+
+TEST_F(RequestCheckTest, PromptLogprobsOfLongPromptsAreBounded) {
+  model_.max_model_len = 1 << 17;
+  request_.mutable_token_ids()->mutable_ids()->Resize((1 << 18) / 21, 'a');
+  request_.set_prompt_logprobs(20);
+  EXPECT_EQ(Prepared().prompt_logprobs(), 20);
+  request_.mutable_token_ids()->add_ids('a');
+  const absl::Status status = PrepareRequest(request_, *tokenizer_, model_).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ErrorReason(status), "OUT_OF_RANGE");
+  EXPECT_EQ(ErrorField(status), "prompt_logprobs");
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("20 for 12484 tokens"));
+}
+
+TEST_F(RequestCheckTest, TheModelsDefaultsYieldToTheRequest) {
+  model_.defaults.set_temperature(0.7f);
+  model_.defaults.set_repetition_penalty(1.5f);
+  EXPECT_EQ(Prepared().sampling().temperature(), 0.7f);
+  EXPECT_EQ(Prepared().sampling().repetition_penalty(), 1.5f);
+  request_.mutable_sampling()->set_temperature(0);
+  request_.mutable_sampling()->set_repetition_penalty(1);
+  EXPECT_EQ(Prepared().sampling().temperature(), 0);
+  EXPECT_EQ(Prepared().sampling().repetition_penalty(), 1);
+}
+
+TEST_F(RequestCheckTest, BeamSearchRanksTheModelsOwnDistribution) {
+  model_.defaults.set_temperature(0.7f);
+  model_.defaults.set_top_k(20);
+  model_.defaults.set_repetition_penalty(1.5f);
+  request_.set_beam_width(4);
+  request_.set_n(4);
+  request_.set_logprobs(2);
+  (*request_.mutable_sampling()->mutable_logit_bias())[5] = 1;
+  request_.mutable_stop()->add_stop_token_ids(9);
+  request_.mutable_stop()->set_min_tokens(2);
+  const internal::v1::DecodeRequest decode = Prepared();
+  EXPECT_EQ(decode.beam_width(), 4);
+  EXPECT_EQ(decode.n(), 4);
+  EXPECT_EQ(decode.length_penalty(), 1);
+  EXPECT_EQ(decode.sampling().temperature(), 1);
+  EXPECT_EQ(decode.sampling().top_p(), 1);
+  EXPECT_EQ(decode.sampling().top_k(), 0);
+  EXPECT_EQ(decode.sampling().repetition_penalty(), 1);
+  EXPECT_THAT(decode.sampling().logit_bias(), UnorderedElementsAre(Pair(5, 1.0f)));
+  EXPECT_EQ(decode.sampling().logprobs(), 2);
+  EXPECT_THAT(decode.stop_token_ids(), ElementsAre(9, kEndToken));
+  EXPECT_EQ(decode.min_tokens(), 2);
+  request_.set_length_penalty(-0.5f);
+  EXPECT_EQ(Prepared().length_penalty(), -0.5f);
+}
+
+}  // namespace
+}  // namespace baton::router

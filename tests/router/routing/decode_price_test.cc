@@ -1,0 +1,130 @@
+#include "router/routing/decode_price.h"
+
+#include <gtest/gtest.h>
+
+namespace baton::router {
+namespace {
+
+// 20 ms, 2 ms a sequence, 1 µs a token of context.
+constexpr LinearCost kStep = {20e-3, 2e-3, 1e-6};
+
+Candidate Worker(int running, int64_t context_tokens = 0) {
+  Candidate c;
+  c.running = running;
+  c.step = kStep;
+  c.context_tokens = context_tokens;
+  c.total_blocks = 10'000;
+  c.free_blocks = 10'000 - static_cast<int>(context_tokens / 16);
+  c.max_sequences = 64;
+  return c;
+}
+
+RouteQuery Query() {
+  RouteQuery query;
+  query.prompt_tokens = 160;
+  query.prompt_blocks = 10;
+  query.block_transfer_s = 1e-3;
+  query.answer_tokens = query.mean_answer_tokens = 100;
+  return query;
+}
+
+double Price(const Candidate& c, const RouteQuery& query = Query()) {
+  return PriceDecode(query, c, /*alone=*/false).total();
+}
+
+TEST(DecodePriceTest, AnIdleWorkerTakesItsOwnStepsAndTheKv) {
+  const DecodePrice price = PriceDecode(Query(), Worker(0), false);
+  EXPECT_NEAR(price.prompt_s, 10e-3, 1e-12);
+  EXPECT_NEAR(price.answer_s, 100 * (20e-3 + 2e-3 + 210e-6), 1e-9);
+  EXPECT_EQ(price.wait_s + price.others_s, 0);
+}
+
+TEST(DecodePriceTest, WhatIsAddedToTheStepsOfOthersIsPaid) {
+  const DecodePrice price = PriceDecode(Query(), Worker(8, 4000), false);
+  EXPECT_NEAR(price.answer_s, 100 * (20e-3 + 9 * 2e-3 + 4210e-6), 1e-9);
+  // Eight sequences with half an answer left each, and a mean context of 500 tokens.
+  EXPECT_NEAR(price.others_s, 8 * 50 * (2e-3 + 500e-6), 1e-9);
+}
+
+TEST(DecodePriceTest, SequencesCountBesideContext) {
+  EXPECT_GT(Price(Worker(10, 1000)), Price(Worker(5, 1000)));
+  EXPECT_GT(Price(Worker(5, 50'000)), Price(Worker(5, 1000)));
+  Candidate sent = Worker(5, 1000);
+  sent.queued = sent.sent = 5;
+  EXPECT_GT(Price(sent), Price(Worker(5, 1000))) << "before any report";
+}
+
+// Where a sequence costs nothing that can be measured, as on a GPU that reads weights all the time.
+TEST(DecodePriceTest, FreeSequencesAreSpreadAllTheSame) {
+  Candidate few = Worker(3), many = Worker(4);
+  few.step = many.step = {20e-3, 0, 0};
+  EXPECT_GT(Price(many), Price(few));
+}
+
+TEST(DecodePriceTest, KvThatIsThereSavesItsTransferAndNoMore) {
+  Candidate home = Worker(3);
+  home.matched_blocks = 10;
+  EXPECT_NEAR(Price(Worker(3)) - Price(home), 10e-3, 1e-9);
+  EXPECT_GT(Price([&] {
+              Candidate busy = home;
+              busy.running = 4;
+              return busy;
+            }()),
+            Price(Worker(3)))
+      << "10 ms are less than a sequence more";
+}
+
+TEST(DecodePriceTest, APlaceInTheBatchIsWaitedFor) {
+  Candidate full = Worker(64);
+  EXPECT_GT(PriceDecode(Query(), full, false).wait_s, 0);
+  Candidate fuller = full;
+  fuller.queued = 32;
+  // 33 more than there are places: half an answer's time and a little.
+  const DecodePrice price = PriceDecode(Query(), fuller, false);
+  EXPECT_NEAR(price.wait_s / price.answer_s, 33.0 / 64, 0.02);
+  EXPECT_EQ(PriceDecode(Query(), Worker(63), false).wait_s, 0);
+}
+
+TEST(DecodePriceTest, TheGrowthOfAnswersIsForeseen) {
+  // Twenty sequences with 50 tokens to come each, and 100 of this one: 69 blocks, and its
+  // prompt's 10.
+  Candidate c = Worker(20);
+  c.total_blocks = 1000;
+  c.free_blocks = 80;
+  EXPECT_EQ(PriceDecode(Query(), c, false).wait_s, 0);
+  EXPECT_FALSE(PriceDecode(Query(), c, false).full);
+  c.free_blocks = 40;
+  const DecodePrice price = PriceDecode(Query(), c, false);
+  EXPECT_GT(price.wait_s, 0);
+  EXPECT_FALSE(price.full) << "the prompt still fits";
+  c.free_blocks = 9;
+  EXPECT_TRUE(PriceDecode(Query(), c, false).full);
+  // Long answers need more.
+  RouteQuery longer = Query();
+  longer.mean_answer_tokens = 1000;
+  c.free_blocks = 80;
+  EXPECT_GT(PriceDecode(longer, c, false).wait_s, 0);
+}
+
+TEST(DecodePriceTest, AloneItPaysForThePrompt) {
+  Candidate c = Worker(0);
+  c.queue_s = 2;
+  c.service_s = 0.5;
+  EXPECT_NEAR(PriceDecode(Query(), c, /*alone=*/true).prompt_s, 2.5, 1e-12);
+}
+
+TEST(DecodePriceTest, NothingIsNegativeWhateverIsReported) {
+  Candidate c = Worker(0);
+  c.total_blocks = c.free_blocks = 0;
+  c.max_sequences = 0;
+  c.matched_blocks = 1000;
+  c.step = {0, 0, 0};
+  c.free_blocks = -5;
+  const DecodePrice price = PriceDecode(Query(), c, false);
+  EXPECT_GE(price.prompt_s, 0);
+  EXPECT_GE(price.wait_s, 0);
+  EXPECT_GE(price.total(), 0);
+}
+
+}  // namespace
+}  // namespace baton::router

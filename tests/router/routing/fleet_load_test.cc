@@ -1,0 +1,222 @@
+#include "router/routing/fleet_load.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace baton::router {
+namespace {
+
+constexpr absl::Duration kStart = absl::Seconds(1000);
+constexpr int kPrefill = 0, kOther = 1, kDecode = 2;
+
+class FleetLoadTest : public ::testing::Test {
+ protected:
+  FleetLoadTest() {
+    fleet_.Grow(3);
+    for (int i : {kPrefill, kOther})
+      fleet_.Serves(i, {v1::WORKER_ROLE_PREFILL, 7, 1, 100, 16, 0, "cpu"});
+    fleet_.Serves(kDecode, {v1::WORKER_ROLE_DECODE, 7, 2, 100, 16, 64, "cpu"});
+  }
+  internal::v1::LoadReport Report(double remaining_s) {
+    internal::v1::LoadReport report;
+    report.set_remaining_work_us(static_cast<int64_t>(remaining_s * 1e6));
+    report.set_free_blocks(50);
+    return report;
+  }
+  void ToldCost(int worker, double token_us) {
+    internal::v1::LoadReport report = Report(0);
+    report.mutable_prefill_cost()->set_fixed_us(1000);
+    report.mutable_prefill_cost()->set_token_us(token_us);
+    report.mutable_prefill_cost()->set_pair_us(0.5);
+    fleet_.OnReport(worker, report, now_);
+  }
+  std::vector<Candidate> Collect(v1::WorkerRole role, std::vector<int> matched = {}) {
+    FleetLoad::Query query;
+    query.role = role;
+    query.model_fingerprint = 7;
+    query.prompt_tokens = 64;
+    query.matched_blocks = matched;
+    const absl::Span<const Candidate> candidates = fleet_.Collect(query, now_);
+    return {candidates.begin(), candidates.end()};
+  }
+  Candidate Of(int worker, std::vector<int> matched = {}) {
+    const auto role = worker == kDecode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL;
+    for (const Candidate& c : Collect(role, matched)) {
+      if (c.worker == worker) return c;
+    }
+    ADD_FAILURE() << "worker " << worker << " is no candidate";
+    return Candidate();
+  }
+
+  absl::Duration now_ = kStart;
+  FleetLoad fleet_;
+};
+
+TEST_F(FleetLoadTest, OnlyThoseThatServeTheModelInTheRoleAreCandidates) {
+  EXPECT_EQ(Collect(v1::WORKER_ROLE_PREFILL).size(), 2u);
+  fleet_.Rests(kPrefill);
+  EXPECT_EQ(Collect(v1::WORKER_ROLE_PREFILL).size(), 1u);
+  fleet_.Serves(kOther, {v1::WORKER_ROLE_PREFILL, 8, 1, 100, 16, 0, "cpu"});
+  EXPECT_TRUE(Collect(v1::WORKER_ROLE_PREFILL).empty());
+  EXPECT_EQ(Collect(v1::WORKER_ROLE_DECODE).size(), 1u);
+  fleet_.Forget(kDecode);
+  EXPECT_TRUE(Collect(v1::WORKER_ROLE_DECODE).empty());
+}
+
+TEST_F(FleetLoadTest, TheQueueIsWhatWasReportedLessTheTimeSinceThen) {
+  fleet_.OnReport(kPrefill, Report(2), now_);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 2, 1e-9);
+  now_ += absl::Milliseconds(500);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 1.5, 1e-9);
+  EXPECT_NEAR(Of(kPrefill).silence_s, 0.5, 1e-9);
+  now_ += absl::Seconds(5);
+  EXPECT_EQ(Of(kPrefill).queue_s, 0);
+}
+
+TEST_F(FleetLoadTest, OwnDispatchesCountUntilAReportCanContainThem) {
+  fleet_.OnReport(kPrefill, Report(1), now_);
+  now_ += absl::Milliseconds(400);
+  fleet_.OnDispatch(kPrefill, now_, {48, 0.5, 4, 0});
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.6 + 0.5, 1e-9);
+  EXPECT_EQ(Of(kPrefill).queued, 1);
+  EXPECT_EQ(Of(kPrefill).queued_tokens, 48);
+  EXPECT_EQ(Of(kPrefill).free_blocks, 46);
+  // On its way when the dispatch was made.
+  now_ += absl::Milliseconds(10);
+  fleet_.OnReport(kPrefill, Report(0.59), now_);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.59 + 0.5, 1e-9);
+  now_ += absl::Milliseconds(100);
+  fleet_.OnReport(kPrefill, Report(0.98), now_);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.98, 1e-9);
+  EXPECT_EQ(Of(kPrefill).queued, 0);
+  EXPECT_EQ(Of(kPrefill).free_blocks, 50);
+}
+
+TEST_F(FleetLoadTest, ADispatchThatIsNeverReportedIsForgotten) {
+  fleet_.OnReport(kDecode, Report(0), now_);
+  fleet_.OnDispatch(kDecode, now_, {1, 0, 10, 0});
+  EXPECT_EQ(Of(kDecode).free_blocks, 40);
+  now_ += absl::Seconds(6);
+  fleet_.Tick(now_);
+  EXPECT_EQ(Of(kDecode).free_blocks, 50);
+}
+
+TEST_F(FleetLoadTest, WhatTheFirstWorkerReportsHoldsForItsEquals) {
+  EXPECT_FALSE(Of(kPrefill).cost_known);
+  EXPECT_NEAR(Of(kPrefill).service_s, kDefaultPrefillCost.Prefill(64, 0), 1e-9);
+  ToldCost(kPrefill, 100);
+  // 64 tokens at 100 µs, 64 · 32 pairs at 0.5 µs.
+  EXPECT_NEAR(Of(kPrefill).service_s, 1e-3 + 6.4e-3 + 64 * 32 * 0.5e-6, 1e-9);
+  EXPECT_NEAR(Of(kPrefill, {2}).service_s, 1e-3 + 3.2e-3 + 32 * (32 + 16) * 0.5e-6, 1e-9);
+  // All of it is cached: the last token is computed all the same.
+  EXPECT_NEAR(Of(kPrefill, {4}).service_s, 1e-3 + 1e-4 + 63.5 * 0.5e-6, 1e-9);
+  EXPECT_TRUE(Of(kOther).cost_known);
+  EXPECT_NEAR(Of(kOther).service_s, Of(kPrefill).service_s, 1e-9);
+}
+
+// What is done counts no longer, whether or not a report has come since: with prompts that take
+// less than the time for which reports are doubted, the one who has a prefix would seem busy with
+// all it has done lately.
+TEST_F(FleetLoadTest, WhatIsDoneIsNoLongerWaitedFor) {
+  fleet_.OnReport(kPrefill, Report(0), now_);
+  const int64_t first = fleet_.OnDispatch(kPrefill, now_, {10, 0.3, 1, 0});
+  const int64_t second = fleet_.OnDispatch(kPrefill, now_, {10, 0.2, 1, 0});
+  EXPECT_NE(first, second);
+  now_ += absl::Milliseconds(100);
+  fleet_.OnDone(kPrefill, first, now_);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.2, 1e-9);
+  EXPECT_EQ(Of(kPrefill).queued, 1);
+  fleet_.OnDone(kPrefill, first, now_);
+  EXPECT_EQ(Of(kPrefill).queued, 1) << "once is enough";
+  fleet_.OnDone(kPrefill, second, now_);
+  EXPECT_EQ(Of(kPrefill).queue_s, 0);
+  // One that a report has counted is the report's to end.
+  const int64_t third = fleet_.OnDispatch(kPrefill, now_, {10, 0.3, 1, 0});
+  now_ += absl::Milliseconds(60);
+  fleet_.OnReport(kPrefill, Report(0.24), now_);
+  fleet_.OnDone(kPrefill, third, now_);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.24, 1e-9);
+  fleet_.OnDone(-1, third, now_);
+  fleet_.OnDone(kOther, third, now_);
+}
+
+// A worker hears of nothing new during a step, and repeats what it said before.
+TEST_F(FleetLoadTest, AReportCountsFromWhenItsNumbersWere) {
+  now_ += absl::Seconds(1);
+  fleet_.OnDispatch(kPrefill, now_ - absl::Milliseconds(400), {64, 0.3, 1, 0});
+  internal::v1::LoadReport report = Report(0.5);
+  report.set_age_us(200'000);
+  report.set_intake_age_us(600'000);
+  fleet_.OnReport(kPrefill, report, now_);
+  EXPECT_EQ(Of(kPrefill).queued, 1) << "sent after requests were last taken in";
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.5 - 0.2 + 0.3, 1e-9);
+  report.set_age_us(0);
+  report.set_intake_age_us(0);
+  fleet_.OnReport(kPrefill, report, now_);
+  EXPECT_EQ(Of(kPrefill).queued, 0);
+  EXPECT_NEAR(Of(kPrefill).queue_s, 0.5, 1e-9);
+}
+
+TEST_F(FleetLoadTest, NonsenseFromAWorkerIsTakenAsNothing) {
+  internal::v1::LoadReport report;
+  report.set_remaining_work_us(-5);
+  report.set_running(-1);
+  report.set_queued(-7);
+  report.set_queued_tokens(-9);
+  report.set_free_blocks(-2);
+  report.mutable_prefill_cost()->set_fixed_us(std::numeric_limits<double>::quiet_NaN());
+  report.mutable_prefill_cost()->set_token_us(-std::numeric_limits<double>::infinity());
+  report.mutable_prefill_cost()->set_pair_us(-1);
+  fleet_.OnReport(kPrefill, report, now_);
+  const Candidate c = Of(kPrefill);
+  EXPECT_EQ(c.queue_s, 0);
+  EXPECT_EQ(c.running + c.queued + c.queued_tokens + c.free_blocks, 0);
+  EXPECT_FALSE(c.cost_known);
+  EXPECT_NEAR(c.service_s, kDefaultPrefillCost.Prefill(64, 0), 1e-9);
+  report.set_remaining_work_us(std::numeric_limits<int64_t>::max());
+  report.set_age_us(-7);
+  report.set_intake_age_us(std::numeric_limits<int64_t>::max());
+  report.set_running(std::numeric_limits<int32_t>::max());
+  report.set_queued(std::numeric_limits<int32_t>::max());
+  report.set_queued_tokens(std::numeric_limits<int64_t>::max());
+  report.mutable_prefill_cost()->set_token_us(1e300);
+  fleet_.OnReport(kPrefill, report, now_);
+  EXPECT_LE(Of(kPrefill).queue_s, 86'400);
+  fleet_.OnDispatch(kPrefill, now_, {10, 0, 1, 0});
+  EXPECT_GT(1 + Of(kPrefill).running + Of(kPrefill).queued, 0);
+  EXPECT_GT(Of(kPrefill).queued_tokens, 0);
+}
+
+TEST_F(FleetLoadTest, WhatWasSentCountsAmongTheContextBeforeAnyReport) {
+  internal::v1::LoadReport report = Report(0);
+  report.set_running(3);
+  report.set_context_tokens(500);
+  fleet_.OnReport(kDecode, report, now_);
+  now_ += absl::Milliseconds(200);
+  EXPECT_EQ(Of(kDecode).context_tokens, 500);
+  const int64_t sent = fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 64});
+  EXPECT_EQ(Of(kDecode).context_tokens, 564);
+  EXPECT_EQ(Of(kDecode).running + Of(kDecode).queued, 4);
+  fleet_.OnDispatch(kDecode, now_, {1, 0, 4, 60});
+  fleet_.OnDone(kDecode, sent, now_);
+  EXPECT_EQ(Of(kDecode).context_tokens, 560);
+  // A report that can contain it takes its place.
+  now_ += absl::Milliseconds(100);
+  report.set_context_tokens(570);
+  fleet_.OnReport(kDecode, report, now_);
+  EXPECT_EQ(Of(kDecode).context_tokens, 570);
+}
+
+TEST_F(FleetLoadTest, DecodeStepsAreEstimatedFromReports) {
+  EXPECT_EQ(Of(kDecode).step.fixed_s, kDefaultDecodeCost.fixed_s);
+  internal::v1::LoadReport report = Report(0);
+  report.mutable_decode_cost()->set_fixed_us(2000);
+  report.mutable_decode_cost()->set_sequence_us(300);
+  report.mutable_decode_cost()->set_context_token_us(0.5);
+  fleet_.OnReport(kDecode, report, now_);
+  EXPECT_NEAR(Of(kDecode).step.DecodeStep(4, 1000), 2e-3 + 1.2e-3 + 0.5e-3, 1e-9);
+}
+
+}  // namespace
+}  // namespace baton::router

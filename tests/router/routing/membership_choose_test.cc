@@ -1,0 +1,265 @@
+// Decisions of a whole Membership with the priced policy: what workers told, and what was sent.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+#include "common/base/error.h"
+#include "router/fleet/membership.h"
+#include "router/routing/priced_policy.h"
+#include "tests/router/fake_clock.h"
+#include "tests/testing/fake_worker.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::testing::FakeCard;
+using ::baton::testing::FakeClock;
+
+constexpr uint64_t kTokenizer = 77;
+constexpr int kPrefill0 = 0, kPrefill1 = 1, kPrefill2 = 2, kDecode0 = 3, kDecode1 = 4;
+const std::vector<uint64_t> kPrompt = {1, 2, 3, 4, 5, 6};
+
+class MembershipChooseTest : public ::testing::Test {
+ protected:
+  explicit MembershipChooseTest(const RouteOptions& options = RouteOptions())
+      : membership_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_,
+                    options) {
+    for (int worker = kPrefill0; worker <= kDecode1; ++worker) Start(worker);
+  }
+  void Start(int worker) {
+    const bool decode = worker >= kDecode0;
+    membership_.OnStreamStarted(worker);
+    internal::v1::WatchResponse event;
+    *event.mutable_card() =
+        FakeCard(decode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kTokenizer);
+    event.mutable_card()->set_total_blocks(1000);
+    event.mutable_card()->mutable_kv_layout()->set_kv_heads(8);
+    event.mutable_card()->mutable_kv_layout()->set_head_dim(128);
+    event.mutable_card()->set_prefix_caching(!decode);
+    Tell(worker, event);
+    event.Clear();
+    event.mutable_snapshot()->set_last(true);
+    event.mutable_snapshot()->set_sequence(1);
+    Tell(worker, event);
+    Report(worker);
+    sequence_[worker] = 1;
+  }
+  void Tell(int worker, const internal::v1::WatchResponse& event) {
+    const absl::Status told = membership_.OnEvent(worker, event);
+    ASSERT_TRUE(told.ok()) << told;
+  }
+  // 10 ms, and 1 ms a token.
+  void Report(int worker, double remaining_s = 0, int running = 0) {
+    internal::v1::WatchResponse event;
+    internal::v1::LoadReport& load = *event.mutable_load();
+    load.set_free_blocks(1000);
+    load.set_running(running);
+    load.set_remaining_work_us(static_cast<int64_t>(remaining_s * 1e6));
+    if (worker < kDecode0) {
+      load.mutable_prefill_cost()->set_fixed_us(10'000);
+      load.mutable_prefill_cost()->set_token_us(1000);
+    }
+    Tell(worker, event);
+  }
+  void Cache(int worker, std::vector<uint64_t> added) {
+    internal::v1::WatchResponse event;
+    event.mutable_delta()->set_sequence(++sequence_[worker]);
+    event.mutable_delta()->mutable_added()->Assign(added.begin(), added.end());
+    Tell(worker, event);
+  }
+  absl::StatusOr<Route> Choose(const std::vector<uint64_t>& keys, bool dispatch = true,
+                               bool may_refuse = true) {
+    RouteRequest request;
+    request.model_fingerprint = 0xA0DE1;
+    request.keys = keys;
+    request.prompt_tokens = static_cast<int>(keys.size()) * 16 + 4;
+    request.dispatch = dispatch;
+    request.may_refuse = may_refuse;
+    request.explain = true;
+    return membership_.Choose(request);
+  }
+
+  FakeClock clock_;
+  PricedPolicy policy_;
+  Membership membership_;
+  std::array<uint64_t, 5> sequence_ = {};
+};
+
+TEST_F(MembershipChooseTest, WhatWasSentIsMatchedAsIfItWereCachedAndExpires) {
+  const auto first = Choose(kPrompt);
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(first->matched_blocks, 0);
+  EXPECT_EQ(first->predicted_ttft, absl::Milliseconds(10 + 100));
+  clock_.Advance(absl::Milliseconds(20));
+  // 90 + 14 ms behind the first, 110 ms on an idle worker.
+  const auto second = Choose(kPrompt);
+  EXPECT_EQ(second->prefill.worker, first->prefill.worker);
+  EXPECT_EQ(second->matched_blocks, 6);
+}
+
+TEST_F(MembershipChooseTest, SentPromptsThatNoWorkerTellsOfAreForgotten) {
+  const int worker = Choose(kPrompt)->prefill.worker;
+  clock_.Advance(absl::Milliseconds(2200));
+  for (int i = kPrefill0; i <= kDecode1; ++i) Report(i);
+  membership_.Tick();
+  EXPECT_EQ(Choose(kPrompt, /*dispatch=*/false)->matched_blocks, 0);
+  Cache(worker, kPrompt);
+  EXPECT_EQ(Choose(kPrompt, /*dispatch=*/false)->matched_blocks, 6);
+}
+
+TEST_F(MembershipChooseTest, AWorkerThatCameBackHasNothingOfWhatTheOldOneWasSent) {
+  const int worker = Choose(kPrompt)->prefill.worker;
+  membership_.OnStreamLost(worker, absl::UnavailableError("killed"));
+  Start(worker);
+  const auto route = Choose(kPrompt, /*dispatch=*/false);
+  EXPECT_EQ(route->matched_blocks, 0);
+  for (const DecisionCandidate& c : route->why->candidates) EXPECT_EQ(c.cached_tokens, 0);
+}
+
+TEST_F(MembershipChooseTest, TheDecisionIsToldAsItWasMade) {
+  Cache(kPrefill1, {1, 2, 3, 4});
+  Report(kPrefill1, 0.02);
+  const auto route = Choose(kPrompt);
+  EXPECT_EQ(route->prefill.worker, kPrefill1);
+  const Decision& why = *route->why;
+  EXPECT_EQ(why.label, "prefix");
+  EXPECT_EQ(why.policy, "priced");
+  EXPECT_EQ(why.predicted_cached_tokens, 64);
+  EXPECT_NEAR(why.predicted_ttft_seconds, 0.02 + 0.01 + 0.036, 1e-9);
+  EXPECT_EQ(why.prefill_candidates, 3);
+  ASSERT_GE(why.candidates.size(), 3u);
+  EXPECT_EQ(why.candidates[0].worker, kPrefill1);
+  EXPECT_NEAR(why.candidates[0].queue_seconds, 0.02, 1e-9);
+  EXPECT_NEAR(why.candidates[0].service_seconds, 0.046, 1e-9);
+  EXPECT_NEAR(why.candidates[1].service_seconds, 0.110, 1e-9);
+  EXPECT_GT(why.candidates[1].cost, why.candidates[0].cost);
+}
+
+TEST_F(MembershipChooseTest, AShortTailOnADecodeWorkerThatToldItsCostStaysThere) {
+  Cache(kDecode1, kPrompt);
+  EXPECT_NE(Choose(kPrompt, false)->prefill.worker, kNoWorker) << "it has told no cost";
+  internal::v1::WatchResponse event;
+  event.mutable_load()->set_free_blocks(1000);
+  event.mutable_load()->mutable_prefill_cost()->set_fixed_us(10'000);
+  event.mutable_load()->mutable_prefill_cost()->set_token_us(1000);
+  Tell(kDecode1, event);
+  const auto route = Choose(kPrompt, false);
+  EXPECT_EQ(route->decision, "local");
+  EXPECT_EQ(route->prefill.worker, kNoWorker);
+  EXPECT_EQ(route->decode.worker, kDecode1);
+  EXPECT_EQ(route->matched_blocks, 6);
+}
+
+TEST_F(MembershipChooseTest, WhenAllPrefillWorkersAreSilentPromptsGoHome) {
+  const auto silent_but = [this](std::vector<int> heard) {
+    clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+    for (int worker : heard) Report(worker);
+    membership_.Tick();
+  };
+  silent_but({kPrefill1, kDecode0, kDecode1});
+  EXPECT_EQ(Choose(kPrompt, false)->prefill.worker, kPrefill1) << "the others hang";
+  EXPECT_NE(Choose(kPrompt, false)->decision, "home");
+  for (int worker : {kPrefill0, kPrefill2}) Report(worker);
+  silent_but({kDecode0, kDecode1});
+  const auto home = Choose(kPrompt, false);
+  EXPECT_EQ(home->decision, "home");
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(Choose(kPrompt)->prefill.worker, home->prefill.worker) << "whatever was sent there";
+  }
+}
+
+TEST_F(MembershipChooseTest, ALonePrefillWorkerThatIsSilentIsNotTrusted) {
+  for (int worker : {kPrefill0, kPrefill1}) {
+    membership_.OnStreamLost(worker, absl::UnavailableError("killed"));
+  }
+  clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
+  for (int worker : {kDecode0, kDecode1}) Report(worker);
+  membership_.Tick();
+  EXPECT_EQ(Choose(kPrompt)->decision, "decode_only");
+}
+
+TEST_F(MembershipChooseTest, AlreadyBusyDecodeWorkersGetFewerAnswers) {
+  int to_first = 0;
+  for (int i = 0; i < 40; ++i) to_first += Choose({100u + i})->decode.worker == kDecode0;
+  EXPECT_GT(to_first, 10);
+  EXPECT_LT(to_first, 30);
+}
+
+TEST_F(MembershipChooseTest, WhatTransfersTakeIsLearned) {
+  Cache(kDecode0, {1, 2, 3});
+  for (int worker : {kDecode0, kDecode1}) {
+    internal::v1::WatchResponse event;
+    event.mutable_load()->set_free_blocks(1000);
+    event.mutable_load()->set_running(worker == kDecode0 ? 2 : 0);
+    Tell(worker, event);
+  }
+  // Three blocks of 128 KiB at 1 GB/s are less than what two sequences add to an answer's steps.
+  EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode1);
+  for (int i = 0; i < 10; ++i) membership_.OnAnswered(100, 1 << 20, absl::Seconds(1));
+  EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode0);
+  // Long answers turn it again.
+  for (int i = 0; i < 200; ++i) membership_.OnAnswered(100'000, 0, absl::ZeroDuration());
+  EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode1);
+}
+
+TEST_F(MembershipChooseTest, TransferTimesThatCannotBeAreBounded) {
+  membership_.OnAnswered(100, 1 << 20, absl::InfiniteDuration());
+  membership_.OnAnswered(100, 1 << 20, -absl::InfiniteDuration());
+  const auto route = Choose(kPrompt, false);
+  for (const DecisionCandidate& c : route->why->candidates) EXPECT_LT(c.cost, 100);
+}
+
+class SloTest : public MembershipChooseTest {
+ protected:
+  static RouteOptions WithSlo() {
+    RouteOptions options;
+    options.ttft_slo = absl::Milliseconds(500);
+    return options;
+  }
+  SloTest() : MembershipChooseTest(WithSlo()) {}
+};
+
+TEST_F(SloTest, WhatComesTooLateIsRefusedWithTheTimeToRetry) {
+  for (int i = kPrefill0; i <= kPrefill2; ++i) Report(i, 1 + i);
+  const auto route = Choose(kPrompt);
+  EXPECT_EQ(route.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(ErrorReason(route.status()), "TTFT_SLO_UNREACHABLE");
+  // 1 s of queue and 110 ms of its own, 610 ms too late.
+  const absl::Duration retry = *ErrorRetryAfter(route.status());
+  EXPECT_GE(retry, absl::Milliseconds(610));
+  EXPECT_LE(retry, absl::Milliseconds(1220));
+  EXPECT_TRUE(Choose(kPrompt, true, /*may_refuse=*/false).ok()) << "one that has begun goes on";
+  clock_.Advance(absl::Milliseconds(700));
+  EXPECT_TRUE(Choose(kPrompt).ok());
+}
+
+TEST_F(SloTest, NothingIsRefusedWhileNobodyHasToldWhatPromptsTake) {
+  for (int i = kPrefill0; i <= kPrefill2; ++i) {
+    membership_.OnStreamLost(i, absl::UnavailableError("killed"));
+  }
+  // The decode workers alone, which have told nothing.
+  std::vector<uint64_t> keys(5000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = i + 1;
+  EXPECT_TRUE(Choose(keys).ok());
+}
+
+// Asking is not sending: whoever asks about long prompts does not make the others' computing cheap.
+TEST_F(MembershipChooseTest, AskingLeavesNoTrace) {
+  const auto price = [this] {
+    const absl::StatusOr<Route> route = Choose({77}, /*dispatch=*/false);
+    return route->why->kappa;
+  };
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Choose({uint64_t(100 + i)}).ok());
+  const double before = price();
+  ASSERT_GT(before, 0);
+  RouteRequest huge;
+  huge.model_fingerprint = 0xA0DE1;
+  huge.prompt_tokens = 100'000;
+  huge.dispatch = false;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(membership_.Choose(huge).ok());
+  EXPECT_DOUBLE_EQ(price(), before);
+}
+
+}  // namespace
+}  // namespace baton::router
