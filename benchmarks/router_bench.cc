@@ -1,6 +1,6 @@
 // What does a routing decision cost, and how fast can workers tell what they have cached? 1,000
 // workers, 10 M blocks indexed: the index alone, and whole decisions through the router's own
-// Membership, by 1 to 4 threads.
+// RoutePlanner, by 1 to 4 threads.
 //
 //   build/cpu-release/bin/router_bench [--workers=1000] [--blocks=10000000] [--benchmark_filter=…]
 //
@@ -19,8 +19,8 @@
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "router/fleet/membership.h"
 #include "router/routing/priced_policy.h"
+#include "tests/testing/routed_fleet.h"
 
 namespace baton::router {
 namespace {
@@ -56,13 +56,13 @@ class Fleet {
     return chain;
   }
 
-  Membership& membership() { return *membership_; }
+  testing::RoutedFleet& routed() { return *routed_; }
   PrefixIndex& index() { return *index_; }
   const std::vector<std::vector<kv::PrefixKey>>& prompts() const { return prompts_; }
   int64_t indexed() const { return indexed_; }
   // All workers tell of their load: silent ones would become suspect.
   void HearAll() {
-    for (int worker = 0; worker < membership_->worker_count(); ++worker) Report(worker);
+    for (int worker = 0; worker < routed_->roster.worker_count(); ++worker) Report(worker);
   }
 
  private:
@@ -73,7 +73,7 @@ class Fleet {
     std::vector<std::string> prefill, decode;
     for (int i = 0; i < worker_count; ++i) prefill.push_back(absl::StrCat("p", i, ":1"));
     for (int i = 0; i < 64; ++i) decode.push_back(absl::StrCat("d", i, ":1"));
-    membership_ = std::make_unique<Membership>(prefill, decode, 1, policy_, Clock::Real());
+    routed_ = std::make_unique<testing::RoutedFleet>(prefill, decode, 1, policy_, Clock::Real());
     index_ = std::make_unique<PrefixIndex>(worker_count);
     std::mt19937_64 random(1);
     const int64_t each = block_count / worker_count;
@@ -104,7 +104,7 @@ class Fleet {
   }
 
   void Introduce(int worker, bool prefill, const std::vector<uint64_t>& keys) {
-    membership_->OnStreamStarted(worker);
+    routed_->roster.OnStreamStarted(worker);
     internal::v1::WatchResponse event;
     internal::v1::WorkerCard& card = *event.mutable_card();
     card.set_role(prefill ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE);
@@ -119,11 +119,11 @@ class Fleet {
     card.set_max_model_len(1 << 17);
     card.set_total_blocks(1 << 20);
     card.set_prefix_caching(true);
-    BATON_CHECK(membership_->OnEvent(worker, event).ok());
+    BATON_CHECK(routed_->roster.OnEvent(worker, event).ok());
     event.Clear();
     event.mutable_snapshot()->mutable_keys()->Assign(keys.begin(), keys.end());
     event.mutable_snapshot()->set_last(true);
-    BATON_CHECK(membership_->OnEvent(worker, event).ok());
+    BATON_CHECK(routed_->roster.OnEvent(worker, event).ok());
     Report(worker);
   }
 
@@ -135,11 +135,11 @@ class Fleet {
     load.mutable_prefill_cost()->set_fixed_us(5000);
     load.mutable_prefill_cost()->set_token_us(125);
     load.mutable_prefill_cost()->set_pair_us(3.9e-3);
-    BATON_CHECK(membership_->OnEvent(worker, event).ok());
+    BATON_CHECK(routed_->roster.OnEvent(worker, event).ok());
   }
 
   PricedPolicy policy_;
-  std::unique_ptr<Membership> membership_;
+  std::unique_ptr<testing::RoutedFleet> routed_;
   std::unique_ptr<PrefixIndex> index_;  // the same content, alone
   std::vector<std::vector<kv::PrefixKey>> prompts_;
   int64_t indexed_ = 0;
@@ -176,12 +176,12 @@ void BM_Choose(benchmark::State& state) {
     request.prompt_tokens = Fleet::kPromptBlocks * 16;
     request.dispatch = state.range(0) != 0;
     request.explain = true;  // as for every request
-    absl::StatusOr<Route> route = fleet.membership().Choose(request);
+    absl::StatusOr<Route> route = fleet.routed().planner.Choose(request);
     BATON_CHECK(route.ok()) << route.status();
     benchmark::DoNotOptimize(route->matched_blocks);
     // As the watch's thread does ten times a second; here at every thousandth decision.
     if (state.thread_index() == 0 && next % 1000 == 0) {
-      fleet.membership().Tick();
+      fleet.routed().roster.Tick();
       state.PauseTiming();  // what workers tell comes on threads of their own
       fleet.HearAll();
       state.ResumeTiming();

@@ -11,7 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "common/telemetry/buckets.h"
-#include "router/fleet/membership.h"
+#include "router/fleet/worker.h"
 
 namespace baton::router {
 namespace {

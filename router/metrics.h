@@ -1,4 +1,4 @@
-// What the router counts, as events. The metric names are in metrics.cc only.
+// The router's metrics, as events. The metric names are in metrics.cc only.
 #ifndef BATON_ROUTER_METRICS_H_
 #define BATON_ROUTER_METRICS_H_
 
@@ -37,20 +37,20 @@ class RouterMetrics {
   void RequestEnded(const RequestEnd& end);
   // RESOURCE_EXHAUSTED or UNAVAILABLE before any worker was asked.
   void RequestRejected(absl::string_view reason);
-  // Sent to another pair before, or after, its first token; `reason` is why the pair before failed.
+  // Sent to another pair before, or after, the first token; `reason`: why the earlier pair failed.
   void RequestRetried(absl::string_view reason);
   void RequestFailedOver(absl::string_view reason);
   void RetryBudgetExhausted();
-  // Sequences whose worker has died: they go on without a share of the retry budget.
+  // Sequences whose worker has died: their retries are free.
   void OrphanedByDeath(int sequences);
   void SetContinuationsWaiting(int waiting);
   void FirstToken(absl::Duration since_receipt);
-  // Times between the tokens of one request, put together before all requests' histogram is locked.
-  // For one thread at a time.
+  // Times between the tokens of one request, collected to lock the histogram of all requests less
+  // often. For one thread at a time.
   class TokenGaps {
    public:
     TokenGaps();
-    // `count` tokens came `gap` after those before them.
+    // `count` tokens came `gap` after the tokens before them.
     void Add(absl::Duration gap, int count);
     int count() const { return count_; }
 
@@ -60,10 +60,10 @@ class RouterMetrics {
     double sum_ = 0;
     int count_ = 0;
   };
-  // Takes them, and leaves none.
+  // Adds the gaps to the histogram, and clears them.
   void NextTokens(TokenGaps* gaps);
   void Routed(absl::string_view decision, absl::string_view policy);
-  // What a decision promised, and what came. A predicted time of zero is none.
+  // Prediction and outcome of a decision. A predicted time of zero is none.
   void Predicted(int predicted_cached_tokens, int cached_tokens, absl::Duration predicted_ttft,
                  absl::Duration ttft);
   void SetInflight(int requests, int64_t prompt_tokens);

@@ -57,7 +57,8 @@ RouterServer::RouterServer(Options options, const Clock& clock,
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
       policy_(MakePolicy(options_)),
-      membership_({}, {}, tokenizer_->fingerprint(), *policy_, clock_, RouteOptionsFrom(options_)),
+      roster_(tokenizer_->fingerprint(), index_, clock_),
+      planner_(roster_, index_, *policy_, clock_, RouteOptionsFrom(options_)),
       admission_({options_.max_inflight_requests, options_.max_inflight_prompt_tokens,
                   absl::Milliseconds(options_.retry_after_ms)},
                  clock_,
@@ -71,14 +72,14 @@ RouterServer::RouterServer(Options options, const Clock& clock,
       pool_(options_.tokenizer_threads, options_.max_queued_prompts),
       call_watch_(kCallTick),
       decisions_(options_.explain_log_every, metrics_),
-      parts_{options_,      *tokenizer_,    clock_, membership_, metrics_, admission_,
+      parts_{options_,      *tokenizer_,    clock_, roster_,     planner_, metrics_,  admission_,
              retry_budget_, continuations_, pool_,  call_watch_, network_, decisions_},
       inference_(parts_),
       admin_(parts_),
-      watch_(std::make_unique<WorkerWatch>(membership_, network_, clock_,
+      watch_(std::make_unique<WorkerWatch>(roster_, network_, clock_,
                                            [this](bool ready) { PublishState(ready); })),
       discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {
-  membership_.SetOnDeath([this](const Incarnation& dead) {
+  roster_.SetOnDeath([this](const Incarnation& dead) {
     metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
   });
 }
@@ -109,7 +110,7 @@ std::vector<std::unique_ptr<WorkerSource>> RouterServer::Sources() {
 Discovery::Events RouterServer::DiscoveryEvents() {
   Discovery::Events events;
   events.on_workers = [this](const std::vector<WorkerAddress>& workers) {
-    BATON_RETURN_IF_ERROR(membership_.SetWorkers(workers));
+    BATON_RETURN_IF_ERROR(roster_.SetWorkers(workers));
     watch_->Wake();
     return absl::OkStatus();
   };
@@ -141,7 +142,7 @@ void RouterServer::PublishState(bool ready) {
     absl::MutexLock lock(&health_mutex_);
     rpc_->SetServing(ready && !draining_);
   }
-  metrics_.SetWorkers(membership_.List());
+  metrics_.SetWorkers(roster_.List());
 }
 
 absl::Status RouterServer::WriteAddressFile() const {

@@ -1,4 +1,4 @@
-// A whole router: tokenizer, membership, watches, gRPC services, /metrics. main.cc and tests start
+// A whole router: tokenizer, roster, watches, gRPC services, /metrics. main.cc and tests start
 // it alike.
 #ifndef BATON_ROUTER_SERVER_H_
 #define BATON_ROUTER_SERVER_H_
@@ -13,13 +13,24 @@
 #include "absl/time/time.h"
 #include "common/base/rpc/server.h"
 #include "common/telemetry/metrics.h"
+#include "common/tokenizer/tokenizer.h"
 #include "router/api/service.h"
 #include "router/fleet/discovery.h"
+#include "router/fleet/roster.h"
 #include "router/fleet/worker_sources.h"
 #include "router/fleet/worker_watch.h"
+#include "router/metrics.h"
 #include "router/options.h"
-#include "router/request/generate_call.h"
+#include "router/request/admission.h"
+#include "router/request/call_watch.h"
+#include "router/request/continuation_line.h"
+#include "router/request/grpc_decode_network.h"
+#include "router/request/retry_budget.h"
+#include "router/request/router_parts.h"
+#include "router/request/work_pool.h"
+#include "router/routing/decision_log.h"
 #include "router/routing/policy.h"
+#include "router/routing/route_planner.h"
 
 namespace baton::router {
 
@@ -59,7 +70,9 @@ class RouterServer {
   const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics
   RouterMetrics metrics_;
   const std::unique_ptr<Policy> policy_;
-  Membership membership_;
+  PrefixIndex index_;
+  Roster roster_;
+  RoutePlanner planner_;
   GrpcDecodeNetwork network_;
   Admission admission_;
   RetryBudget retry_budget_;
@@ -68,8 +81,8 @@ class RouterServer {
   CallWatch call_watch_;
   DecisionLog decisions_;
   RouterParts parts_;
-  InferenceFront inference_;
-  AdminFront admin_;
+  InferenceService inference_;
+  AdminService admin_;
   std::unique_ptr<RpcServer> rpc_;
   absl::Mutex health_mutex_;
   bool draining_ ABSL_GUARDED_BY(health_mutex_) = false;  // the watch may not set SERVING any more

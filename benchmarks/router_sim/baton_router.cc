@@ -9,6 +9,8 @@
 #include "benchmarks/router_sim/sim_decode_worker.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "router/routing/route_planner.h"
+#include "tests/testing/routed_fleet.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -38,13 +40,12 @@ class BatonRouter final : public SimRouter {
       : setup_(setup),
         trace_(*setup.trace),
         policy_(std::move(policy)),
-        membership_(Addresses("p", setup.workers), Addresses("d", setup.decode_workers),
-                    /*tokenizer_fingerprint=*/1, *policy_, clock_),
-        mirror_(setup.workers + setup.decode_workers) {
+        fleet_(Addresses("p", setup.workers), Addresses("d", setup.decode_workers),
+               /*tokenizer_fingerprint=*/1, *policy_, clock_) {
     if (setup.workers == 0) ample_.push_back(0);
     if (setup.decode_workers == 0) ample_.push_back(setup.workers);
     for (int worker : ample_) {
-      membership_.OnStreamStarted(worker);
+      fleet_.roster.OnStreamStarted(worker);
       worker_pb::WatchResponse event;
       const bool decode = setup.decode_workers == 0;
       *event.mutable_card() =
@@ -61,23 +62,16 @@ class BatonRouter final : public SimRouter {
 
   void OnStreamStarted(int worker, int64_t now_us) override {
     Advance(now_us);
-    membership_.OnStreamStarted(NumberOf(worker));
+    fleet_.roster.OnStreamStarted(NumberOf(worker));
   }
   void OnStreamLost(int worker, int64_t now_us) override {
     Advance(now_us);
-    membership_.OnStreamLost(NumberOf(worker), absl::UnavailableError("the worker was killed"));
+    fleet_.roster.OnStreamLost(NumberOf(worker), absl::UnavailableError("the worker was killed"));
   }
   void OnEvent(int worker, const worker_pb::WatchResponse& event, int64_t now_us) override {
     Advance(now_us);
     Tell(NumberOf(worker), event);
-    if (event.has_card()) {
-      epochs_[worker] = event.card().epoch();
-      mirror_.DropWorker(worker);
-      mirror_.SetCapacity(worker, event.card().total_blocks());
-    }
-    mirror_.Remove(worker, event.delta().removed());
-    mirror_.Add(worker, event.snapshot().keys());
-    mirror_.Add(worker, event.delta().added());
+    if (event.has_card()) epochs_[worker] = event.card().epoch();
   }
 
   SimRoute Choose(int request, int avoid, int64_t now_us) override {
@@ -90,7 +84,7 @@ class BatonRouter final : public SimRouter {
     ask.keys = keys_;
     ask.prompt_tokens = r.prompt_tokens;
     if (avoid >= 0) ask.avoid.push_back({NumberOf(avoid), epochs_[avoid]});
-    absl::StatusOr<router::Route> route = membership_.Choose(ask);
+    absl::StatusOr<router::Route> route = fleet_.planner.Choose(ask);
     if (!route.ok() || route->prefill.worker == router::kNoWorker) return {};
     SimRoute found;
     if (setup_.workers > 0) found.prefill = route->prefill.worker;
@@ -103,16 +97,16 @@ class BatonRouter final : public SimRouter {
   void OnAnswer(int request, const SimRoute&, int64_t now_us) override {
     Advance(now_us);
     const auto found = routes_.find(request);
-    membership_.OnFirstToken(found->second);
+    fleet_.planner.OnFirstToken(found->second);
     if (setup_.decode_workers > 0) return;  // its answer is still to come
-    membership_.OnRouteWorked(found->second, /*kv_moved=*/true);
+    fleet_.planner.OnRouteWorked(found->second, /*kv_moved=*/true);
     routes_.erase(found);
   }
   void OnEnd(int request, const SimRoute&, const SimAnswer& answer, int64_t now_us) override {
     Advance(now_us);
     const auto found = routes_.find(request);
-    membership_.OnRouteWorked(found->second, answer.moved_tokens > 0);
-    membership_.OnAnswered(
+    fleet_.planner.OnRouteWorked(found->second, answer.moved_tokens > 0);
+    fleet_.planner.OnAnswered(
         answer.generated_tokens,
         static_cast<int64_t>(static_cast<double>(answer.moved_tokens) * kKvBytesPerToken),
         absl::Microseconds(answer.moved_us));
@@ -122,17 +116,17 @@ class BatonRouter final : public SimRouter {
     Advance(now_us);
     const auto found = routes_.find(request);
     const bool decodes = setup_.decode_workers > 0;
-    membership_.OnRouteFailed(found->second,
-                              decodes ? router::Blame::kDecodeWorker : router::Blame::kPair);
+    fleet_.planner.OnRouteFailed(found->second,
+                                 decodes ? router::Blame::kDecodeWorker : router::Blame::kPair);
     routes_.erase(found);
   }
 
-  int64_t IndexBytes() const override { return mirror_.memory_bytes(); }
+  int64_t IndexBytes() const override { return fleet_.index.memory_bytes(); }
 
  private:
   static constexpr int kAmpleBlocks = 1 << 24;
 
-  // In the membership, where a tier that is not simulated has a worker, too.
+  // In the roster, where a tier that is not simulated has a worker, too.
   int NumberOf(int worker) const { return setup_.workers > 0 ? worker : worker + 1; }
 
   void Advance(int64_t now_us) {
@@ -140,10 +134,10 @@ class BatonRouter final : public SimRouter {
     if (now_us < next_tick_us_) return;
     next_tick_us_ = now_us + 500'000;
     ReportAmpleWorkers();
-    membership_.Tick();
+    fleet_.roster.Tick();
   }
   void Tell(int worker, const worker_pb::WatchResponse& event) {
-    const absl::Status told = membership_.OnEvent(worker, event);
+    const absl::Status told = fleet_.roster.OnEvent(worker, event);
     BATON_CHECK(told.ok()) << told.ToString();
   }
   // Decode workers never tell what prefill would cost there: none computes a prompt itself.
@@ -159,8 +153,7 @@ class BatonRouter final : public SimRouter {
   const Trace& trace_;
   SimClock clock_;
   std::unique_ptr<router::Policy> policy_;
-  router::Membership membership_;
-  router::PrefixIndex mirror_;  // told the same, to be weighed: a Membership shows no index
+  testing::RoutedFleet fleet_;
   absl::flat_hash_map<int, router::Route> routes_;
   absl::flat_hash_map<int, uint64_t> epochs_;  // of the workers, as they last said
   std::vector<kv::PrefixKey> keys_;

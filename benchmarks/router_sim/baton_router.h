@@ -1,5 +1,5 @@
-// The router's own code in the simulation: a Membership and a Policy under the simulation's time,
-// told what a Watch stream would tell.
+// The router's own roster, planner and policy under the simulation's time, which gets the events of
+// Watch streams.
 #ifndef BATON_BENCHMARKS_ROUTER_SIM_BATON_ROUTER_H_
 #define BATON_BENCHMARKS_ROUTER_SIM_BATON_ROUTER_H_
 
@@ -8,7 +8,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "benchmarks/router_sim/sim_router.h"
-#include "router/fleet/membership.h"
 #include "router/routing/policy.h"
 
 namespace baton::benchmarks {

@@ -322,10 +322,7 @@ void SimDecodeWorker::Measure(const MeasuredSteps& steps, int64_t now_us) {
 worker_pb::WorkerCard SimDecodeWorker::Card(const std::string& id) const {
   worker_pb::WorkerCard card =
       SimCard(v1::WORKER_ROLE_DECODE, id, epoch_, kKvBlockTokens, shape_.kv_blocks);
-  card.mutable_kv_layout()->set_layers(kKvLayers);
-  card.mutable_kv_layout()->set_kv_heads(kKvHeads);
-  card.mutable_kv_layout()->set_head_dim(kKvHeadDim);
-  card.mutable_kv_layout()->set_dtype("bfloat16");
+  card.set_kv_block_bytes(static_cast<int64_t>(kKvBytesPerToken * kKvBlockTokens));
   card.set_max_num_seqs(shape_.max_num_seqs);
   card.set_device(shape_.device);
   return card;

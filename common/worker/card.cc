@@ -34,6 +34,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   proto->set_dtype(std::string(kv::KvDtypeName(layout.dtype)));
   proto->set_format_version(layout.format_version);
   proto->set_fingerprint(layout.Fingerprint());
+  card.set_kv_block_bytes(layout.BlockBytes());
   card.set_max_model_len(engine.max_model_len());
   card.set_max_num_seqs(engine.max_num_seqs());
   card.set_total_blocks(engine.kv_pool().block_count);

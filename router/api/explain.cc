@@ -1,16 +1,20 @@
 #include "router/api/explain.h"
 
+#include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "router/fleet/roster.h"
+#include "router/options.h"
 #include "router/request/request_check.h"
+#include "router/routing/decision_log.h"
+#include "router/routing/route_planner.h"
 
 namespace baton::router {
 
 absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const RouterParts& parts) {
   BATON_RETURN_IF_ERROR(
       CheckRequest(request, parts.options.served_model_name, parts.options.max_prompt_bytes));
-  const std::optional<ModelInfo> model = parts.membership.model();
-  // Says what is wrong with the workers.
-  if (!model) return parts.membership.Choose(RouteRequest()).status();
+  const std::optional<ModelInfo> model = parts.roster.model();
+  if (!model) return parts.roster.NoDecodeWorker();
   PreparedRequest prepared;
   BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(request, parts.tokenizer, *model));
   RouteRequest wanted;
@@ -22,7 +26,7 @@ absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const R
   wanted.dispatch = false;
   wanted.may_refuse = true;
   Route route;
-  BATON_ASSIGN_OR_RETURN(route, parts.membership.Choose(wanted));
+  BATON_ASSIGN_OR_RETURN(route, parts.planner.Choose(wanted));
   route.why->request_id = request.request_id();
   route.why->time = parts.clock.Now();
   return ToProto(*route.why);

@@ -4,12 +4,22 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/tokenizer.h"
 #include "router/api/explain.h"
 #include "router/api/response_writer.h"
 #include "router/api/wire.h"
+#include "router/fleet/roster.h"
+#include "router/metrics.h"
+#include "router/options.h"
+#include "router/request/admission.h"
+#include "router/request/generate_call.h"
+#include "router/request/request_check.h"
+#include "router/request/work_pool.h"
+#include "router/routing/decision_log.h"
 
 namespace baton::router {
 namespace {
@@ -45,14 +55,14 @@ grpc::ServerUnaryReactor* OnPool(RouterParts& parts, grpc::CallbackServerContext
 
 }  // namespace
 
-absl::Time InferenceFront::DeadlineOf(const grpc::CallbackServerContext& context) const {
+absl::Time InferenceService::DeadlineOf(const grpc::CallbackServerContext& context) const {
   const absl::Time ours =
       parts_.clock.Now() + absl::Milliseconds(parts_.options.default_deadline_ms);
   if (context.deadline() == std::chrono::system_clock::time_point::max()) return ours;
   return absl::FromChrono(context.deadline());
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceFront::Generate(
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   v1::GenerateRequest request;
   const absl::Status parsed = ParseRequest(*bytes, &request);
@@ -61,9 +71,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceFront::Generate(
                    DeadlineOf(*context));
 }
 
-grpc::ServerUnaryReactor* InferenceFront::GenerateOnce(grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* bytes,
-                                                       grpc::ByteBuffer* response) {
+grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* bytes,
+                                                         grpc::ByteBuffer* response) {
   v1::GenerateOnceRequest request;
   const absl::Status parsed = ParseRequest(*bytes, &request);
   auto call = std::make_shared<GenerateCall>(parts_);
@@ -71,9 +81,9 @@ grpc::ServerUnaryReactor* InferenceFront::GenerateOnce(grpc::CallbackServerConte
                    std::move(*request.mutable_request()), DeadlineOf(*context));
 }
 
-grpc::ServerUnaryReactor* InferenceFront::Tokenize(grpc::CallbackServerContext* context,
-                                                   const grpc::ByteBuffer* bytes,
-                                                   grpc::ByteBuffer* response) {
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* bytes,
+                                                     grpc::ByteBuffer* response) {
   return OnPool(parts_, context, [this, bytes, response] {
     v1::TokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
@@ -89,9 +99,9 @@ grpc::ServerUnaryReactor* InferenceFront::Tokenize(grpc::CallbackServerContext* 
   });
 }
 
-grpc::ServerUnaryReactor* InferenceFront::Detokenize(grpc::CallbackServerContext* context,
-                                                     const grpc::ByteBuffer* bytes,
-                                                     grpc::ByteBuffer* response) {
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* bytes,
+                                                       grpc::ByteBuffer* response) {
   return OnPool(parts_, context, [this, bytes, response] {
     v1::DetokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
@@ -107,16 +117,16 @@ grpc::ServerUnaryReactor* InferenceFront::Detokenize(grpc::CallbackServerContext
   });
 }
 
-grpc::ServerUnaryReactor* InferenceFront::ListModels(grpc::CallbackServerContext* context,
-                                                     const grpc::ByteBuffer* bytes,
-                                                     grpc::ByteBuffer* response) {
+grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* bytes,
+                                                       grpc::ByteBuffer* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::ListModelsResponse answer;
   v1::Model* served = answer.add_models();
   served->set_id(parts_.options.served_model_name);
   served->set_vocab_size(parts_.tokenizer.vocab_size());
   // Unknown until a worker has introduced itself.
-  if (std::optional<ModelInfo> model = parts_.membership.model()) {
+  if (std::optional<ModelInfo> model = parts_.roster.model()) {
     served->set_max_model_len(model->max_model_len);
     served->set_fingerprint(model->fingerprint);
   }
@@ -125,10 +135,10 @@ grpc::ServerUnaryReactor* InferenceFront::ListModels(grpc::CallbackServerContext
   return reactor;
 }
 
-grpc::ServerUnaryReactor* AdminFront::ListWorkers(grpc::CallbackServerContext* context,
-                                                  const v1::ListWorkersRequest* request,
-                                                  v1::ListWorkersResponse* response) {
-  for (v1::WorkerStatus& status : parts_.membership.List()) {
+grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext* context,
+                                                    const v1::ListWorkersRequest* request,
+                                                    v1::ListWorkersResponse* response) {
+  for (v1::WorkerStatus& status : parts_.roster.List()) {
     *response->add_workers() = std::move(status);
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -136,9 +146,9 @@ grpc::ServerUnaryReactor* AdminFront::ListWorkers(grpc::CallbackServerContext* c
   return reactor;
 }
 
-grpc::ServerUnaryReactor* AdminFront::Explain(grpc::CallbackServerContext* context,
-                                              const v1::ExplainRequest* request,
-                                              v1::ExplainResponse* response) {
+grpc::ServerUnaryReactor* AdminService::Explain(grpc::CallbackServerContext* context,
+                                                const v1::ExplainRequest* request,
+                                                v1::ExplainResponse* response) {
   return OnPool(parts_, context, [this, request, response] {
     BATON_ASSIGN_OR_RETURN(*response->mutable_decision(),
                            router::Explain(request->request(), parts_));
@@ -146,9 +156,9 @@ grpc::ServerUnaryReactor* AdminFront::Explain(grpc::CallbackServerContext* conte
   });
 }
 
-grpc::ServerUnaryReactor* AdminFront::ListDecisions(grpc::CallbackServerContext* context,
-                                                    const v1::ListDecisionsRequest* request,
-                                                    v1::ListDecisionsResponse* response) {
+grpc::ServerUnaryReactor* AdminService::ListDecisions(grpc::CallbackServerContext* context,
+                                                      const v1::ListDecisionsRequest* request,
+                                                      v1::ListDecisionsResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const int max = request->max_decisions();
   if (max < 0 || max > DecisionLog::kCapacity) {

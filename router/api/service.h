@@ -1,12 +1,13 @@
-// The router's public gRPC face: InferenceService and AdminService on the callback API.
+// The router's public gRPC services, on the callback API.
 #ifndef BATON_ROUTER_API_SERVICE_H_
 #define BATON_ROUTER_API_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include "absl/time/time.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
-#include "router/request/generate_call.h"
+#include "router/request/router_parts.h"
 
 namespace baton::router {
 
@@ -18,10 +19,10 @@ using RawInferenceService = v1::InferenceService::WithRawCallbackMethod_Generate
                 v1::InferenceService::WithRawCallbackMethod_ListModels<
                     v1::InferenceService::Service>>>>>;
 
-class InferenceFront final : public RawInferenceService {
+class InferenceService final : public RawInferenceService {
  public:
   // `parts` must outlive the server that this is registered with.
-  explicit InferenceFront(RouterParts& parts) : parts_(parts) {}
+  explicit InferenceService(RouterParts& parts) : parts_(parts) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
@@ -43,10 +44,10 @@ class InferenceFront final : public RawInferenceService {
   RouterParts& parts_;
 };
 
-class AdminFront final : public v1::AdminService::CallbackService {
+class AdminService final : public v1::AdminService::CallbackService {
  public:
   // `parts` must outlive the server that this is registered with.
-  explicit AdminFront(RouterParts& parts) : parts_(parts) {}
+  explicit AdminService(RouterParts& parts) : parts_(parts) {}
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;

@@ -1,5 +1,5 @@
-// Who the workers are, from wherever that is said: sources are asked again and again, and what they
-// say together is handed on when it changes.
+// Finds the workers: asks each source again and again, and reports the union of their answers when
+// it changes.
 #ifndef BATON_ROUTER_FLEET_DISCOVERY_H_
 #define BATON_ROUTER_FLEET_DISCOVERY_H_
 
@@ -17,7 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
-#include "router/fleet/membership.h"
+#include "router/fleet/worker.h"
 
 namespace baton::router {
 
@@ -25,20 +25,20 @@ namespace baton::router {
 class WorkerSource {
  public:
   virtual ~WorkerSource() = default;
-  // What kind it is: static text, as a metric label. And which one: for logs.
+  // The kind, static text for a metric label; and a name for logs.
   virtual absl::string_view kind() const = 0;
   virtual std::string name() const = 0;
-  // How long after the last look the next is due.
+  // The time between two looks.
   virtual absl::Duration period() const = 0;
-  // How long its last answer stands while looks say NOT_FOUND, from the first of them. Any other
-  // failure lets the answer stand, however long it lasts: who cannot ask knows nothing new, and
-  // workers that are gone are noticed by their own silence.
+  // How long the last answer stays valid while looks return NOT_FOUND, from the first of them.
+  // After any other failure it stays valid: a failed look says nothing new, and workers that are
+  // gone are detected by their silence.
   virtual absl::Duration answer_life() const = 0;
-  // A router must not start without its first answer.
+  // The router does not start without a first answer.
   virtual bool needed_at_start() const = 0;
-  // All workers that it lists now; nothing if that is not certain yet. NOT_FOUND if it is certain
-  // that there is no list, another error if that cannot be known. All sources share one thread, so
-  // it must not wait for the network.
+  // All workers that the source lists now; nothing if that is not certain yet. NOT_FOUND if there
+  // is no list, another error if that cannot be known. All sources share one thread, so a look must
+  // not wait for the network.
   virtual absl::StatusOr<std::optional<std::vector<WorkerAddress>>> Look() = 0;
 };
 
@@ -46,15 +46,15 @@ class WorkerSource {
 // place.
 class Discovery {
  public:
-  // A source that failed is asked again after its period, or after this if that is sooner.
+  // A source that failed is asked again after its period or this, whichever is sooner.
   static constexpr absl::Duration kLongestRetry = absl::Seconds(5);
 
   struct Events {
-    // All workers that any source lists, in the order of the sources; one that several sources list
-    // in the same role is there once. An error refuses the whole set, and is told as a failure of
-    // the source that brought the change.
+    // All workers that any source lists, in the order of the sources; a worker that several sources
+    // list in the same role is there once. An error refuses the whole set, and counts as a failure
+    // of the source that changed.
     std::function<absl::Status(const std::vector<WorkerAddress>&)> on_workers;
-    // A source could not be read, or what it said could not be used. What it said before stands.
+    // A source could not be read, or its answer was refused. Its last good answer stays.
     std::function<void(const WorkerSource&)> on_failure;
     // How many sources have failed since they last answered.
     std::function<void(int)> on_failing;
@@ -64,8 +64,8 @@ class Discovery {
   Discovery(std::vector<std::unique_ptr<WorkerSource>> sources, const Clock& clock, Events events);
   ~Discovery();
 
-  // The first look at sources that are needed at start, by the caller; then a thread looks. The
-  // error of a source that has none, naming it.
+  // Looks at the sources that are needed at start, then starts the thread. The error, with its
+  // name, of such a source that has no answer.
   absl::Status Start();
   // No more events once this has returned.
   void Stop();

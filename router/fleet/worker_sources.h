@@ -1,4 +1,4 @@
-// Where a router may be told who its workers are: its command line, a file, the DNS.
+// The sources of a router's list of workers: its command line, a file, the DNS.
 #ifndef BATON_ROUTER_FLEET_WORKER_SOURCES_H_
 #define BATON_ROUTER_FLEET_WORKER_SOURCES_H_
 
@@ -23,7 +23,7 @@ namespace baton::router {
 // OK for "host:port", "[v6]:port"; else an error that says what it is.
 absl::Status CheckHostPort(absl::string_view address);
 
-// What never changes.
+// A list that never changes.
 class StaticWorkers final : public WorkerSource {
  public:
   explicit StaticWorkers(std::vector<WorkerAddress> workers) : workers_(std::move(workers)) {}
@@ -38,15 +38,14 @@ class StaticWorkers final : public WorkerSource {
   const std::vector<WorkerAddress> workers_;
 };
 
-// Lines of "prefill host:port" or "decode host:port"; empty ones and what follows a '#' count for
-// nothing. At least one decode worker. INVALID_ARGUMENT, naming the line.
+// Lines of "prefill host:port" or "decode host:port"; empty lines and text after a '#' are ignored.
+// At least one decode worker is required. INVALID_ARGUMENT, naming the line.
 absl::StatusOr<std::vector<WorkerAddress>> ParseWorkers(absl::string_view text);
 
-// A regular file with such lines, the last of which ends, too. A new content counts once two looks
-// have found it, so that one which is being written is hardly taken for whole; the first look at
-// all needs no second. A writer that pauses between two lines still deceives it: the safe way to
-// replace the file is to rename another one to its name. A bad file leaves the workers of the last
-// good one.
+// A regular file with such lines, each ended by a newline. New content counts once two looks in a
+// row have found it, since a file may be read while it is written; the very first look counts at
+// once. A writer that pauses between two lines is not detected: the safe way to replace the file is
+// a rename. After a bad file, the workers of the last good one stay.
 class WorkersFile final : public WorkerSource {
  public:
   static constexpr size_t kMaxBytes = 4 << 20;
@@ -65,14 +64,14 @@ class WorkersFile final : public WorkerSource {
   std::optional<std::string> last_look_;
 };
 
-// The addresses of a host as numbers, "10.0.0.1" or "fe80::1", each once. NOT_FOUND if it has none,
-// UNAVAILABLE if that cannot be known now.
+// The numeric addresses of a host, "10.0.0.1" or "fe80::1", each once. NOT_FOUND if it has none,
+// UNAVAILABLE if no name server answers.
 using HostAddresses = absl::StatusOr<std::vector<std::string>>;
 
 // One question to a resolver. Thread-safe.
 class NameLookup {
  public:
-  // Once, by whoever answers it.
+  // Once.
   void Answer(HostAddresses addresses) {
     absl::MutexLock lock(&mutex_);
     addresses_ = std::move(addresses);
@@ -99,17 +98,17 @@ class NameLookup {
 class Resolver {
  public:
   virtual ~Resolver() = default;
-  // Does not wait. The lookup may outlive the resolver and whoever asked.
+  // Does not wait. The lookup may outlive the resolver and the caller.
   virtual std::shared_ptr<const NameLookup> Resolve(const std::string& host) = 0;
 };
 
-// getaddrinfo: the hosts file, then the DNS, with the time-outs of resolv.conf, so possibly for
-// half a minute.
+// getaddrinfo: the hosts file, then the DNS, with the time-outs of resolv.conf. May block for half
+// a minute.
 HostAddresses ResolveBlocking(const std::string& host);
 
-// Each question has a thread of its own, which nobody joins: nothing ends a getaddrinfo that waits
-// for a name server, and neither another source nor a shutdown may wait for it. The thread owns all
-// that it uses. Thread-safe.
+// Runs each lookup on a detached thread: a getaddrinfo that waits for a name server cannot be
+// ended, and neither another source nor a shutdown may wait for it. The thread owns all that it
+// uses. Thread-safe.
 class SystemResolver final : public Resolver {
  public:
   // `resolve` may block; it is called by any thread, even after the resolver is gone.
@@ -122,10 +121,10 @@ class SystemResolver final : public Resolver {
   const std::function<HostAddresses(const std::string&)> resolve_;
 };
 
-// All addresses of one name, such as a headless Service of Kubernetes, as workers of one role. A
-// name without addresses leaves the last good answer for a while, and a name service that fails
-// leaves it for good: neither a restart nor an outage of name servers takes a cluster apart. Has
-// one lookup under way at most, for which nothing waits, not even the destructor.
+// All addresses of one name, such as a headless Service of Kubernetes, as workers of one role.
+// While the name has no address, the last good answer stays for a while; while no name server
+// answers, it stays: neither a restart nor an outage of name servers takes a cluster apart. At most
+// one lookup is under way, and nothing waits for it, not even the destructor.
 class DnsWorkers final : public WorkerSource {
  public:
   struct Limits {

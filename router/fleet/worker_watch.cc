@@ -16,10 +16,10 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
 // With the channel's own backoff of half a second, a worker that comes back is used within 2 s.
 constexpr absl::Duration kMaxBackoff = absl::Milliseconds(500);
-// A refused worker will not change its model; what is awaited is another process at its address.
+// A refused worker will not change its model: only another process at its address helps.
 constexpr absl::Duration kRefusedBackoff = absl::Seconds(1);
 
-// Half to all of it: routers that lost a worker together do not come back together.
+// Half to all of it: routers that lost a worker together must not come back together.
 absl::Duration Jittered(absl::Duration backoff) {
   return backoff * (0.5 + 0.5 * static_cast<double>(RandomId64() >> 11) * 0x1p-53);
 }
@@ -34,7 +34,7 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
 
   void Open(internal::v1::WorkerService::Stub& stub) {
     request_.set_watcher("router");
-    watch_.membership_.OnStreamStarted(worker_);
+    watch_.roster_.OnStreamStarted(worker_);
     stub.async()->Watch(&context_, &request_, this);
     StartRead(&event_);
     StartCall();
@@ -44,17 +44,17 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
 
   void OnReadDone(bool ok) override {
     if (!ok) return;  // OnDone says why
-    const int64_t states_before = watch_.membership_.state_version();
-    absl::Status accepted = watch_.membership_.OnEvent(worker_, event_);
+    const int64_t states_before = watch_.roster_.state_version();
+    absl::Status accepted = watch_.roster_.OnEvent(worker_, event_);
     if (!accepted.ok()) {
       error_ = accepted;
       context_.TryCancel();
       return;
     }
     established_ = established_ || event_.has_load() || event_.has_snapshot();
-    // Busy workers report dozens of times a second: only what changes anything is looked at before
-    // the next tick.
-    if (watch_.membership_.state_version() != states_before) watch_.Wake();
+    // Busy workers report dozens of times a second: only a change of state wakes the watch before
+    // its next tick.
+    if (watch_.roster_.state_version() != states_before) watch_.Wake();
     StartRead(&event_);
   }
 
@@ -64,8 +64,8 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
       why = status.ok() ? absl::UnavailableError("the worker ended its Watch stream")
                         : FromGrpcStatus(status);
     }
-    BATON_LOG(Debug) << "watch of " << watch_.membership_.address(worker_) << " ended: " << why;
-    watch_.membership_.OnStreamLost(worker_, why);
+    BATON_LOG(Debug) << "watch of " << watch_.roster_.address(worker_) << " ended: " << why;
+    watch_.roster_.OnStreamLost(worker_, why);
     watch_.OnEnded(worker_, established_, absl::IsFailedPrecondition(error_));
   }
 
@@ -79,9 +79,12 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
   bool established_ = false;
 };
 
-WorkerWatch::WorkerWatch(Membership& membership, GrpcDecodeNetwork& network, const Clock& clock,
+WorkerWatch::WorkerWatch(Roster& roster, ChannelUser& channel_user, const Clock& clock,
                          std::function<void(bool)> on_change)
-    : membership_(membership), network_(network), clock_(clock), on_change_(std::move(on_change)) {}
+    : roster_(roster),
+      channel_user_(channel_user),
+      clock_(clock),
+      on_change_(std::move(on_change)) {}
 
 WorkerWatch::~WorkerWatch() { Stop(); }
 
@@ -106,17 +109,17 @@ void WorkerWatch::Run() {
       awake_ = false;
       if (stopping_) break;
       ReapEnded();
-      LetGo();
+      ReleaseDeparted();
       FollowRoster();
       OpenDue();
-      for (int worker : membership_.Tick()) {
+      for (int worker : roster_.Tick()) {
         const auto found = slots_.find(worker);
         if (found != slots_.end() && found->second.stream != nullptr) {
           found->second.stream->Cancel();
         }
       }
     }
-    on_change_(membership_.Ready());
+    on_change_(roster_.Ready());
   }
   absl::MutexLock lock(&mutex_);
   for (auto& [worker, slot] : slots_) {
@@ -136,28 +139,28 @@ void WorkerWatch::ReapEnded() {
   }
 }
 
-// Ends what is held for workers that have departed, the stream first.
-void WorkerWatch::LetGo() {
-  for (int worker : membership_.Departed()) {
+// The stream first, then the channel.
+void WorkerWatch::ReleaseDeparted() {
+  for (int worker : roster_.Departed()) {
     const auto found = slots_.find(worker);
     if (found != slots_.end() && found->second.stream != nullptr) {
       found->second.stream->Cancel();
-    } else if (membership_.Release(worker) && found != slots_.end()) {
-      network_.Disconnect(worker);
+    } else if (roster_.Release(worker) && found != slots_.end()) {
+      channel_user_.Disconnect(worker);
       slots_.erase(found);
     }
   }
 }
 
 void WorkerWatch::FollowRoster() {
-  // Before the numbers are asked for: whoever comes between the two is found once more.
-  const int64_t version = membership_.roster_version();
+  // Read before the numbers: a worker that is added between the two is found again next time.
+  const int64_t version = roster_.roster_version();
   if (version == roster_version_) return;
   roster_version_ = version;
-  for (int worker : membership_.Watched()) {
+  for (int worker : roster_.Watched()) {
     if (slots_.count(worker) > 0) continue;
-    const std::shared_ptr<grpc::Channel> channel = MakeChannel(membership_.address(worker));
-    network_.Connect(worker, channel);
+    const std::shared_ptr<grpc::Channel> channel = MakeChannel(roster_.address(worker));
+    channel_user_.Connect(worker, channel);
     Slot& slot = slots_[worker];
     slot.stub = internal::v1::WorkerService::NewStub(channel);
     slot.retry_at = clock_.SinceStart();

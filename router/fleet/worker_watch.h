@@ -1,5 +1,4 @@
-// Keeps one Watch stream open to every worker of the Membership, follows it as workers come and go,
-// and feeds what they say to it.
+// Keeps one Watch stream open to every worker of the roster, and passes each event to the roster.
 #ifndef BATON_ROUTER_FLEET_WORKER_WATCH_H_
 #define BATON_ROUTER_FLEET_WORKER_WATCH_H_
 
@@ -14,25 +13,24 @@
 #include "absl/synchronization/mutex.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
-#include "router/fleet/membership.h"
-#include "router/request/decode_stream.h"
+#include "router/fleet/channel_user.h"
+#include "router/fleet/roster.h"
 
 namespace baton::router {
 
 // Start and Stop once each, by the owner.
 class WorkerWatch {
  public:
-  // `network` is connected to each worker before its stream is opened, and disconnected after its
-  // last call. `on_change(ready)` is called on the watch's own thread after anything may have
-  // changed; `ready` as in Membership::Ready(). All must outlive it.
-  WorkerWatch(Membership& membership, GrpcDecodeNetwork& network, const Clock& clock,
+  // `on_change(ready)` is called on the watch's thread after anything may have changed; `ready` as
+  // in Roster::Ready(). All must outlive it.
+  WorkerWatch(Roster& roster, ChannelUser& channel_user, const Clock& clock,
               std::function<void(bool ready)> on_change);
   ~WorkerWatch();
 
   void Start();
-  // Ends all streams and joins the thread. The network stays connected.
+  // Ends all streams and joins the thread. Channels stay connected.
   void Stop();
-  // Looks at once at who is to be watched, and not only at its next tick. Thread-safe.
+  // Follows the roster at once instead of at the next tick. Thread-safe.
   void Wake();
 
  private:
@@ -41,21 +39,21 @@ class WorkerWatch {
   struct Slot {
     std::unique_ptr<internal::v1::WorkerService::Stub> stub;
     std::unique_ptr<Stream> stream;
-    bool ended = false;  // the stream has said its last word and may be destroyed
+    bool ended = false;  // no callback of the stream comes any more: it may be destroyed
     absl::Duration retry_at;
     absl::Duration backoff;
   };
 
   void Run();
   void FollowRoster() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LetGo() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReleaseDeparted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReapEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OpenDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AnyOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnEnded(int worker, bool was_established, bool was_refused);
 
-  Membership& membership_;
-  GrpcDecodeNetwork& network_;
+  Roster& roster_;
+  ChannelUser& channel_user_;
   const Clock& clock_;
   const std::function<void(bool)> on_change_;
 

@@ -1,5 +1,5 @@
-// What the router's own dispatches will leave in the workers' caches, until the workers tell of it
-// themselves: without it, prompts with one beginning that come at once would go everywhere.
+// What this router's dispatches will leave in the workers' caches, until the workers report it:
+// without it, prompts with one beginning that arrive together would be computed on many workers.
 #ifndef BATON_ROUTER_PREFIX_INDEX_DISPATCHED_PREFIXES_H_
 #define BATON_ROUTER_PREFIX_INDEX_DISPATCHED_PREFIXES_H_
 
@@ -21,15 +21,15 @@ namespace baton::router {
 // Thread-safe. Times are of one clock.
 class DispatchedPrefixes {
  public:
-  // Of a long prompt only some keys are kept, so that a dispatch costs little: its depth is told
-  // rounded down to one of them, by less than kStride blocks.
+  // Of a long prompt only some keys are kept, so that a dispatch costs little: the depth that Match
+  // returns is rounded down to one of them, by less than kStride blocks.
   static constexpr int kDense = 32;
   static constexpr int kStride = 16;
-  // Of all prompts together, each counted with what it shares; the first to expire go first.
+  // Of all prompts together, shared keys counted for each; the first to expire are dropped first.
   static constexpr int64_t kMaxKeys = 1 << 20;
 
   void Grow(int worker_count);
-  // The worker will have the prompt's blocks, and will have told so by `expires`.
+  // The worker will have the prompt's blocks, and will have reported them by `expires`.
   void Add(int worker, absl::Span<const kv::PrefixKey> chain, absl::Duration expires);
   // As PrefixIndex::Match.
   void Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const;

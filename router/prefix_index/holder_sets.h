@@ -1,6 +1,6 @@
-// Sets of small numbers (who holds a block), packed: one or two members fit into the 32-bit handle
-// itself, more lie sorted in slabs. Almost all blocks have one or two holders; the prefixes that
-// everyone shares are few, and cost two to four bytes a member.
+// Packed sets of small numbers, the holders of a block: one or two members fit into the 32-bit
+// handle, more are sorted in slabs. Almost all blocks have one or two holders; widely shared
+// prefixes are few, and take two to four bytes a member.
 #ifndef BATON_ROUTER_PREFIX_INDEX_HOLDER_SETS_H_
 #define BATON_ROUTER_PREFIX_INDEX_HOLDER_SETS_H_
 
@@ -12,7 +12,7 @@
 
 namespace baton::router {
 
-// A set is a value handed in and out: what Insert and Erase return replaces what they were given.
+// A set is a value: what Insert and Erase return replaces their argument.
 // Unsynchronized.
 class HolderSets {
  public:
@@ -57,7 +57,7 @@ class HolderSets {
   struct SizeClass {
     std::vector<std::unique_ptr<uint16_t[]>> chunks;
     uint32_t used = 0;        // places ever handed out
-    uint32_t first_free = 0;  // place + 1; the list goes on in the free places
+    uint32_t first_free = 0;  // place + 1; each free place has the next
   };
 
   static int Capacity(int size_class) { return (4 << size_class) - 1; }

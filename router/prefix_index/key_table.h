@@ -1,5 +1,5 @@
-// The flat table under PrefixIndex: 64-bit keys to 32-bit values that are not 0. Linear probing in
-// segments; erasing moves what follows back, so there are no tombstones.
+// The flat table under PrefixIndex: 64-bit keys to 32-bit values other than 0. Linear probing in
+// segments; erasing moves the following entries back, so there are no tombstones.
 #ifndef BATON_ROUTER_PREFIX_INDEX_KEY_TABLE_H_
 #define BATON_ROUTER_PREFIX_INDEX_KEY_TABLE_H_
 
@@ -16,16 +16,16 @@ class KeyTable {
 
   KeyTable() : segments_(kSegments) {}
 
-  // 0 if it is not there.
+  // 0 if the key is absent.
   uint32_t Find(uint64_t key) const;
   void Prefetch(uint64_t key) const;
-  // Sets the key's value to change(value), which must not be 0; value is 0 if it was not there.
+  // Sets the key's value to change(value), which must not be 0; value is 0 if the key was absent.
   template <class Change>
   void Insert(uint64_t key, Change change) {
     Slot& slot = FindOrInsert(key);
     slot.value = change(slot.value);
   }
-  // The same of a key that is there; it goes where `change` returns 0. Nothing if it is not.
+  // The same for a present key, which is erased if `change` returns 0. No effect on an absent one.
   template <class Change>
   void Update(uint64_t key, Change change) {
     const Place place = PlaceOf(key);
@@ -42,7 +42,7 @@ class KeyTable {
     }
   }
 
-  // `change(value)` of each entry of a segment; where it returns 0, the entry goes.
+  // The same for each entry of a segment.
   template <class Change>
   void ChangeSegment(int segment, Change change) {
     Segment& s = segments_[segment];
@@ -57,7 +57,7 @@ class KeyTable {
         slot.value = changed;
         ++i;
       } else {
-        EraseAt(s, i);  // what moves here is looked at next
+        EraseAt(s, i);  // the entry that moves here is next
       }
     }
   }
@@ -88,9 +88,9 @@ class KeyTable {
   static uint32_t Home(uint32_t hash, uint32_t capacity) {
     return static_cast<uint32_t>(uint64_t{hash} * capacity >> 32);
   }
-  // Its slot, or the empty one where it would go. REQUIRES: one is empty.
+  // The key's slot, or the empty one where it belongs. REQUIRES: one is empty.
   static uint32_t Probe(const Segment& segment, uint64_t key, uint32_t hash);
-  // With the value 0 if it is new, which must not stay.
+  // The value of a new key is 0, which the caller must change.
   Slot& FindOrInsert(uint64_t key);
   static void Grow(Segment& segment);
   void EraseAt(Segment& segment, uint32_t at);

@@ -1,10 +1,10 @@
 // Which worker has which prefix cached: key -> set of workers.
 //
-// A flat table of 12-byte slots, cut into segments that grow one at a time, so that no insertion
-// ever waits for the whole of it to be moved. No worker's keys are listed anywhere else: a worker
-// that is dropped gets another number inside the table, what stands under the old one counts for
-// nothing from then on, and is swept away bit by bit by what is done to the table afterwards.
-// Bounded by the blocks that exist: a worker can never hold more keys than it has blocks.
+// A flat table of 12-byte slots, in segments that grow one at a time, so that no insertion waits
+// for the whole table to be moved. A worker's keys are not listed anywhere else: a dropped worker
+// gets another number inside the table, entries under the old number count no more, and later
+// changes sweep them away a segment at a time. Bounded: a worker holds at most as many keys as it
+// has blocks.
 #ifndef BATON_ROUTER_PREFIX_INDEX_PREFIX_INDEX_H_
 #define BATON_ROUTER_PREFIX_INDEX_PREFIX_INDEX_H_
 
@@ -20,8 +20,8 @@
 
 namespace baton::router {
 
-// Workers are small numbers, dense enough for a vector, at most kMaxWorkers of them. Thread-safe:
-// many may match at a time; changes are made a few keys at a time, so that nobody waits long.
+// Workers are small dense numbers below kMaxWorkers. Thread-safe: matches run side by side; changes
+// hold the lock for a few keys at a time.
 class PrefixIndex {
  public:
   static constexpr int kMaxWorkers = 16'000;
@@ -40,28 +40,28 @@ class PrefixIndex {
   bool Add(int worker, absl::Span<const uint64_t> keys, std::vector<uint64_t>* fresh = nullptr);
   // Keys that the worker does not hold are ignored.
   void Remove(int worker, absl::Span<const uint64_t> keys);
-  // At once, whatever it holds. Shown again, if it was hidden.
+  // Drops all keys of the worker at once, in constant time, and shows it if it was hidden.
   void DropWorker(int worker);
-  // While it tells, in any order, what it has: until it is shown it counts for nobody's match. Part
-  // of a chain without its beginning would break the nesting that Match goes by.
+  // While its snapshot arrives, in any order of keys: a hidden worker is in no match. A part of a
+  // chain without its beginning would break the nesting that Match relies on.
   void Hide(int worker);
   void Show(int worker);
 
-  // How many keys of `chain`, from its start, each worker holds: raises (*depths)[worker] to it,
-  // after resizing it to the number of workers. Who holds a key of a chain holds all before it (a
-  // radix tree evicts leaves only), so the holders of its keys are nested sets, and two keys with
-  // as many holders have the same: the chain is bisected where the number changes, and the cost
-  // depends on how many depths there are, not on how many workers. Where there are more than
-  // kMaxProbes keys to look at, the depths told are lower bounds.
+  // How many keys of `chain`, from its start, each worker holds: resizes *depths to the number of
+  // workers and raises (*depths)[worker] to it. A worker that holds a key of a chain holds all keys
+  // before it (a radix tree evicts leaves only). So the holders of the keys are nested sets, and
+  // two keys with equally many holders have the same: the chain is bisected where the number
+  // changes, and the cost depends on the number of different depths, not of workers. With more than
+  // kMaxProbes look-ups to make, the depths are lower bounds.
   void Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const;
-  // Of one worker.
+  // The same for one worker.
   int MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const;
 
   int64_t key_count(int worker) const;
-  // Those of dropped workers included, until they are swept.
+  // Includes keys of dropped workers that are not swept yet.
   int64_t distinct_key_count() const;
   int64_t memory_bytes() const;
-  // Goes on with what dropped workers left; `segments` is how far. For whoever has time.
+  // Sweeps so many segments for keys of dropped workers. For a thread that has time.
   void Sweep(int segments);
   bool swept() const;
 

@@ -1,7 +1,10 @@
-// How much is inside at once, how fast it leaves, and so when those refused may try again.
+// Bounds the requests inside the router, and estimates from their pace when a refused client may
+// retry.
 #ifndef BATON_ROUTER_REQUEST_ADMISSION_H_
 #define BATON_ROUTER_REQUEST_ADMISSION_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -12,9 +15,37 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "router/request/answer_pace.h"
-#include "router/request/decaying_rate.h"
 
 namespace baton::router {
+
+// Events per second, exponentially weighted: an event that is `kMemory` old counts 1/e. Exact for a
+// steady rate from the first second on. Unsynchronized; time must not run backwards.
+class DecayingRate {
+ public:
+  static constexpr absl::Duration kMemory = absl::Seconds(10);
+
+  void Add(absl::Duration now, double amount) {
+    if (sum_ == 0) begin_ = last_ = now;
+    sum_ = sum_ * std::exp(-absl::FDivDuration(now - last_, kMemory)) + amount;
+    last_ = now;
+  }
+
+  // 0 before the first event.
+  double PerSecond(absl::Duration now) const {
+    if (sum_ == 0) return 0;
+    const double decayed = sum_ * std::exp(-absl::FDivDuration(now - last_, kMemory));
+    // What a steady rate of one event a second would have summed up to. Over at least a second: a
+    // single event right after the start is no rate.
+    const absl::Duration seen = std::max(now - begin_, absl::Seconds(1));
+    const double window =
+        absl::ToDoubleSeconds(kMemory) * (1 - std::exp(-absl::FDivDuration(seen, kMemory)));
+    return decayed / window;
+  }
+
+ private:
+  double sum_ = 0;
+  absl::Duration begin_, last_;
+};
 
 // Thread-safe. Must outlive its tickets.
 class Admission {
@@ -22,7 +53,7 @@ class Admission {
   struct Limits {
     int requests = 0;
     int64_t prompt_tokens = 0;
-    // Told to those refused while the speed is not known yet.
+    // The time to retry while the pace is not known yet.
     absl::Duration first_retry_after = absl::Seconds(1);
   };
   struct Inside {
@@ -30,7 +61,7 @@ class Admission {
     int64_t prompt_tokens = 0;
   };
 
-  // A place inside, given back by its destructor. Move-only; its methods are for one thread.
+  // A place inside, released by its destructor. Move-only; its methods are for one thread.
   class Ticket {
    public:
     explicit Ticket(Admission* admission) : admission_(admission) {}
@@ -48,10 +79,10 @@ class Admission {
       if (admission_ != nullptr) admission_->Leave(*this);
     }
 
-    // Once, when the prompt's length is known. False if there is no room for so many; a prompt
-    // that is alone always has room.
+    // Once, when the prompt's length is known. False if so many tokens do not fit; a prompt that is
+    // alone always fits.
     bool TryAddPrompt(int64_t tokens) { return admission_->TryAddPrompt(tokens, this); }
-    // The prompt waits for nobody any more.
+    // The prompt is computed.
     void OnFirstToken() { admission_->OnFirstToken(this); }
 
    private:
@@ -61,20 +92,20 @@ class Admission {
     bool waiting_ = false;  // for the first token
   };
 
-  // `on_change` is called under the lock: in order, and so must be quick. `clock` must outlive it.
+  // `on_change` is called under the lock, in order: it must be quick. `clock` must outlive it.
   Admission(const Limits& limits, const Clock& clock, std::function<void(const Inside&)> on_change)
       : limits_(limits), clock_(clock), on_change_(std::move(on_change)) {}
 
   // Nothing if all places are taken.
   std::optional<Ticket> TryEnter();
 
-  // When one who is refused now is to come again: in a line with those refused before, at the pace
-  // at which places become free while most are taken. Between 50 ms and 30 s.
+  // When a client that is refused now should retry: behind those refused before, at the pace at
+  // which places become free while most are taken. Between 50 ms and 30 s.
   absl::Duration RetryAfter();
 
-  // When a prompt of `tokens` that came now would have its first token, and its answer of at most
-  // `max_tokens` its last, from now on; both zero unless the pace under load is known and there is
-  // load: a guess that is too long would refuse what could be done.
+  // How long a prompt of `tokens` that arrives now would take to its first token, and its answer of
+  // at most `max_tokens` to its last. Both zero unless there is load and the pace under load is
+  // known: too long a guess would refuse requests that can be answered.
   struct Estimate {
     absl::Duration first_token, last_token;
   };
@@ -92,11 +123,11 @@ class Admission {
   bool TryAddPrompt(int64_t tokens, Ticket* ticket);
   void OnFirstToken(Ticket* ticket);
   void Leave(const Ticket& ticket);
-  // The pace of prompts is taken while at least so many wait: a single one does not show it.
+  // So many prompts wait that their pace can be measured.
   bool Loaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The pace at which places become free is taken while most are: when few come, few leave.
+  // Most places are taken, so that the pace at which they become free can be measured.
   bool NearlyFull() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Before anything changes.
+  // Advances the two clocks below. Before any change.
   void NoteTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWaiting(int64_t tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -106,14 +137,15 @@ class Admission {
   mutable absl::Mutex mutex_;
   Inside inside_ ABSL_GUARDED_BY(mutex_);
   absl::Duration last_change_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration full_time_ ABSL_GUARDED_BY(mutex_);  // stands still unless NearlyFull()
+  absl::Duration full_time_ ABSL_GUARDED_BY(mutex_);  // runs only while NearlyFull()
   DecayingRate completions_ ABSL_GUARDED_BY(mutex_);  // by that clock
   AnswerPace answer_pace_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration next_turn_ ABSL_GUARDED_BY(mutex_);  // of the line of those refused
+  absl::Duration next_turn_
+      ABSL_GUARDED_BY(mutex_);  // the next place in the line of refused clients
 
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // requests without a first token
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Duration loaded_time_ ABSL_GUARDED_BY(mutex_);  // stands still unless Loaded()
+  absl::Duration loaded_time_ ABSL_GUARDED_BY(mutex_);  // runs only while Loaded()
   int loaded_samples_ ABSL_GUARDED_BY(mutex_) = 0;
   DecayingRate prompt_tokens_done_ ABSL_GUARDED_BY(mutex_);  // by that clock
 };

@@ -12,10 +12,10 @@ namespace {
 
 namespace decode_pb = ::baton::internal::v1;
 
-Relay::End EndOf(decode_pb::DecodeResponse::Finish finish) {
-  return finish == decode_pb::DecodeResponse::FINISH_STOP     ? Relay::End::kStopToken
-         : finish == decode_pb::DecodeResponse::FINISH_LENGTH ? Relay::End::kLength
-                                                              : Relay::End::kNone;
+TextAssembly::End EndOf(decode_pb::DecodeResponse::Finish finish) {
+  return finish == decode_pb::DecodeResponse::FINISH_STOP     ? TextAssembly::End::kStopToken
+         : finish == decode_pb::DecodeResponse::FINISH_LENGTH ? TextAssembly::End::kLength
+                                                              : TextAssembly::End::kNone;
 }
 
 absl::Status Contradiction(absl::string_view message) {
@@ -75,7 +75,7 @@ absl::StatusOr<std::optional<v1::GenerateResponse>> Answer::Take(
 
   const bool is_first = choice.tokens.empty();
   const absl::Span<const int32_t> fresh = absl::MakeConstSpan(message.token_ids()).subspan(*known);
-  Relay::Piece piece = choice.relay.Append(fresh, EndOf(message.finish()));
+  TextAssembly::Piece piece = choice.text.Append(fresh, EndOf(message.finish()));
   const int taken = static_cast<int>(piece.token_ids.size());
   choice.tokens.insert(choice.tokens.end(), piece.token_ids.begin(), piece.token_ids.end());
   generated_tokens_ += taken;
@@ -89,8 +89,8 @@ absl::StatusOr<std::optional<v1::GenerateResponse>> Answer::Take(
   for (int i = 0; i < taken && !message.logprobs().empty(); ++i) {
     *delta.add_logprobs() = message.logprobs(*known + i);
   }
-  if (choice.relay.matched_stop()) {
-    delta.set_matched_stop(*choice.relay.matched_stop());
+  if (choice.text.matched_stop()) {
+    delta.set_matched_stop(*choice.text.matched_stop());
     SetFinish(choice, v1::FINISH_REASON_STOP, &delta);
   } else if (ends) {
     const bool stop = message.finish() == decode_pb::DecodeResponse::FINISH_STOP;
@@ -123,9 +123,9 @@ std::optional<v1::GenerateResponse> Answer::EndIfComplete(int index) {
   if (!stop && count < prepared_.decode.max_tokens()) return std::nullopt;
   v1::GenerateResponse delta;
   delta.set_choice(index);
-  delta.set_text(choice.relay.Append({}, Relay::End::kLength).text);  // what was held back
-  if (choice.relay.matched_stop()) delta.set_matched_stop(*choice.relay.matched_stop());
-  const bool stopped = stop || choice.relay.matched_stop().has_value();
+  delta.set_text(choice.text.Append({}, TextAssembly::End::kLength).text);  // what was held back
+  if (choice.text.matched_stop()) delta.set_matched_stop(*choice.text.matched_stop());
+  const bool stopped = stop || choice.text.matched_stop().has_value();
   SetFinish(choice, stopped ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH, &delta);
   return delta;
 }

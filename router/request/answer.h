@@ -1,5 +1,5 @@
-// The answer to one request as it grows: its choices, the tokens and the text of each, and what is
-// still to be asked of other workers when those that wrote it are lost.
+// The answer to one request as it grows: the tokens and the text of each choice, and the request
+// for the rest of it when a worker is lost.
 #ifndef BATON_ROUTER_REQUEST_ANSWER_H_
 #define BATON_ROUTER_REQUEST_ANSWER_H_
 
@@ -13,7 +13,7 @@
 #include "baton/internal/v1/decode.pb.h"
 #include "baton/v1/inference.pb.h"
 #include "common/tokenizer/tokenizer.h"
-#include "router/request/request_check.h"
+#include "router/request/prepared_request.h"
 #include "router/request/text_assembly.h"
 
 namespace baton::router {
@@ -25,28 +25,28 @@ class Answer {
   Answer(const tokenizer::Tokenizer& tokenizer, const PreparedRequest& prepared);
 
   int choice_count() const { return static_cast<int>(choices_.size()); }
-  // Beam search: nothing is known before all is.
+  // Beam search: all choices arrive at the end, together.
   bool is_search() const { return prepared_.decode.beam_width() > 0; }
 
-  // --- What comes.
+  // --- Messages of workers.
 
-  // Where a stream of a worker stands in each choice: the index of the next token it will send.
+  // For each choice, the index of the next token that a worker's stream will send.
   using Cursor = std::vector<int>;
-  // Of a stream that sends all choices from their first token on.
+  // For a stream that sends all choices from their first token on.
   Cursor AtStart() const { return Cursor(choices_.size(), 0); }
-  // Of a stream that continues after what is here.
+  // For a stream that continues after the tokens so far.
   Cursor AtEnd() const { return token_counts(); }
 
-  // What a worker's message adds, for the client: text, ids, log probabilities and the end. Nothing
-  // if there is nothing to show. Tokens that are here already are compared, not taken twice, and
-  // what follows the end of a choice is dropped. INTERNAL, with `reason` WORKER_FAILED, if the
-  // message contradicts the request or what is here.
+  // What a worker's message adds for the client: text, ids, log probabilities and the end; nothing
+  // if the client gets nothing. Tokens that were received before are compared, not added twice, and
+  // tokens after the end of a choice are dropped. INTERNAL, with `reason` WORKER_FAILED, if the
+  // message contradicts the request or the tokens so far.
   absl::StatusOr<std::optional<v1::GenerateResponse>> Take(
       const internal::v1::DecodeResponse& message, Cursor* cursor);
-  // Ends a choice whose tokens are complete although no worker has said so: the last is a stop
-  // token, or there may be no more. Decode workers say so in the message of the last token; this is
-  // so that one which does not can neither break an invariant nor be asked for nothing. The text of
-  // an ordinary stop token is then in the answer already.
+  // Ends a choice whose tokens are complete although no worker has sent a finish: the last is a
+  // stop token, or max_tokens is reached. Decode workers send the finish with the last token; a
+  // lost worker that did not must not lead to a request for zero tokens. The text of an ordinary
+  // stop token is then in the answer already.
   std::optional<v1::GenerateResponse> EndIfComplete(int choice);
 
   bool finished(int choice) const {
@@ -56,9 +56,9 @@ class Answer {
   int generated_tokens() const { return generated_tokens_; }  // of all choices
   std::vector<int> token_counts() const;                      // of each
 
-  // --- What is to be asked.
+  // --- Requests to workers.
 
-  // The whole request, for a worker that begins at the beginning.
+  // The whole request.
   internal::v1::DecodeRequest Whole() const;
   // The rest of one choice: its tokens so far follow the prompt. REQUIRES: not finished, nor
   // complete in the sense of EndIfComplete.
@@ -67,8 +67,8 @@ class Answer {
  private:
   struct Choice {
     Choice(const tokenizer::Tokenizer& tokenizer, const PreparedRequest& prepared)
-        : relay(tokenizer, prepared.stops, prepared.decode.min_tokens()) {}
-    Relay relay;
+        : text(tokenizer, prepared.stops, prepared.decode.min_tokens()) {}
+    TextAssembly text;
     std::vector<int32_t> tokens;
     v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
   };
@@ -81,7 +81,7 @@ class Answer {
   std::deque<Choice> choices_;  // which cannot be moved
   int unfinished_;
   int generated_tokens_ = 0;
-  // Come with a worker's first message, and go out with the first tokens.
+  // From a worker's first message; sent to the client with the first tokens.
   google::protobuf::RepeatedPtrField<v1::TokenLogprobs> prompt_logprobs_;
   bool prompt_logprobs_sent_ = false;
 };

@@ -1,4 +1,4 @@
-// How long answers take from their first token to their last, learned from those that have ended.
+// How long answers take from their first token to their last, learned from the answers so far.
 #ifndef BATON_ROUTER_REQUEST_ANSWER_PACE_H_
 #define BATON_ROUTER_REQUEST_ANSWER_PACE_H_
 
@@ -12,13 +12,12 @@
 
 namespace baton::router {
 
-// Few answers use all of the tokens that they may have, and how many do depends on how many that
-// is: who asks for 16 needs them, who names no bound has the model's. So the share that is used is
-// learned for each power of two apart. Unsynchronized.
+// Few answers are as long as max_tokens allows, and the smaller max_tokens, the more are. So the
+// share that is used is learned for each power of two of max_tokens apart. Unsynchronized.
 class AnswerPace {
  public:
-  // `tokens` came, the last `took` after the first, of an answer that may have had `max_tokens`.
-  // `whole`: it was not cut short.
+  // An answer of `tokens` out of at most `max_tokens` has ended; its last token came `took` after
+  // its first. `whole`: it was not cut short.
   void OnAnswer(int64_t tokens, int64_t max_tokens, absl::Duration took, bool whole) {
     if (tokens >= 2) token_s_.Add(absl::ToDoubleSeconds(took) / static_cast<double>(tokens - 1));
     if (whole && max_tokens >= 1) {
@@ -26,8 +25,8 @@ class AnswerPace {
     }
   }
 
-  // Of an answer of at most `max_tokens` (1 or more). Zero while nothing is known of such answers:
-  // a guess that is too long would refuse what could be done.
+  // For an answer of at most `max_tokens` (1 or more). Zero until enough such answers have ended:
+  // too long a guess would refuse requests that can be answered.
   absl::Duration Expected(int64_t max_tokens) const {
     const Mean& share = shares_[Class(max_tokens)];
     if (share.count < kSamplesToTrust || token_s_.count < kSamplesToTrust) {
@@ -41,7 +40,7 @@ class AnswerPace {
   static constexpr int kSamplesToTrust = 8;
   static constexpr int kMemory = 32;  // answers
 
-  // Of all at first, then of the recent ones.
+  // The plain mean at first, then that of the recent samples.
   struct Mean {
     int count = 0;
     double value = 0;

@@ -1,4 +1,4 @@
-// Time for calls: tells every live one, several times a second, to look at its clock.
+// Ticks every live request several times a second.
 #ifndef BATON_ROUTER_REQUEST_CALL_WATCH_H_
 #define BATON_ROUTER_REQUEST_CALL_WATCH_H_
 
@@ -19,14 +19,14 @@ class WatchedCall {
   virtual void OnTick() = 0;
 };
 
-// One thread for all calls: a timer for each would be set anew with every token. Thread-safe, but
-// for Stop, which is the owner's.
+// One thread for all requests: timers of their own would have to be reset with every token.
+// Thread-safe, except Stop, which is for the owner.
 class CallWatch {
  public:
   explicit CallWatch(absl::Duration period);
   ~CallWatch() { Stop(); }
 
-  // Until it is gone. Grows with the calls that live, which Admission bounds.
+  // Ticks the call until it is destroyed. Admission bounds the number of live calls.
   void Add(std::weak_ptr<WatchedCall> call);
   // Joins the thread.
   void Stop();

@@ -1,10 +1,8 @@
-// The requests that have lost a worker and wait for another one: how many they are, and whether
-// room is to be kept for them.
+// Counts the requests that have lost a worker and wait for another one, and keeps room for them.
 //
-// They stand in no queue of the router's: each asks again after its pause. Those whose
-// pauses end together ask in the order in which their requests came, which is CallWatch's. While
-// workers refuse them for want of room, the router refuses new requests, which would take what
-// becomes free during the pauses.
+// They are not queued: each asks a worker again after its pause; where pauses end together, the
+// older request asks first (CallWatch's order). While workers refuse them for want of room, the
+// router refuses new requests, which would take the room that becomes free during the pauses.
 #ifndef BATON_ROUTER_REQUEST_CONTINUATION_LINE_H_
 #define BATON_ROUTER_REQUEST_CONTINUATION_LINE_H_
 
@@ -21,7 +19,7 @@ namespace baton::router {
 // Thread-safe. Must outlive its places and holds.
 class ContinuationLine {
  public:
-  // Of one that waits. Given back by its destructor. Move-only.
+  // One waiting attempt. Released by its destructor. Move-only.
   class Place {
    public:
     explicit Place(ContinuationLine* line) : line_(line) { line_->Count(1); }
@@ -38,7 +36,7 @@ class ContinuationLine {
     ContinuationLine* line_;
   };
 
-  // Keeps new requests out, until it is destroyed and no longer than its time. Move-only.
+  // Keeps new requests out until it is destroyed, at the latest until its time. Move-only.
   class Hold {
    public:
     Hold(ContinuationLine* line, absl::Duration until) : line_(line), until_(until) {
@@ -60,11 +58,11 @@ class ContinuationLine {
     absl::Duration until_;
   };
 
-  // `on_change(waiting)` is called under the lock: in order, and so must be quick.
+  // `on_change(waiting)` is called under the lock, in order: it must be quick.
   explicit ContinuationLine(std::function<void(int)> on_change)
       : on_change_(std::move(on_change)) {}
 
-  // Some continuation was refused for want of room, and its hold is not over.
+  // Some continuation was refused for want of room, and its hold has not expired.
   bool KeepsNewOut(absl::Duration now) const {
     absl::MutexLock lock(&mutex_);
     return !holds_.empty() && now < *holds_.rbegin();

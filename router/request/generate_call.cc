@@ -9,7 +9,16 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/random_id.h"
+#include "common/tokenizer/tokenizer.h"
+#include "router/fleet/roster.h"
+#include "router/metrics.h"
+#include "router/options.h"
+#include "router/request/request_check.h"
+#include "router/request/retry_budget.h"
+#include "router/request/work_pool.h"
 #include "router/request/worker_error.h"
+#include "router/routing/decision_log.h"
+#include "router/routing/route_planner.h"
 
 namespace baton::router {
 
@@ -17,10 +26,10 @@ namespace decode_pb = ::baton::internal::v1;
 
 namespace {
 
-// Of an answer's times between tokens, so many go to the metrics of all requests together.
+// Times between tokens are collected in the request, and added to the metrics so many at a time.
 constexpr int kGapsAtOnce = 64;
-// Prompts up to here are prepared where they arrive, on a thread of gRPC's: some 50 µs, which is
-// what handing them to another thread costs.
+// Prompts up to this size are prepared on the gRPC thread that received them: that takes some
+// 50 µs, as much as handing them to another thread.
 constexpr size_t kShortPromptBytes = 2048;
 
 bool IsShort(const v1::GenerateRequest& request) {
@@ -28,6 +37,9 @@ bool IsShort(const v1::GenerateRequest& request) {
 }
 
 }  // namespace
+
+GenerateCall::GenerateCall(RouterParts& parts)
+    : parts_(parts), received_(parts.clock.SinceStart()) {}
 
 void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink) {
   {
@@ -69,9 +81,9 @@ absl::Status GenerateCall::Overloaded(absl::string_view reason, absl::string_vie
 }
 
 absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
-  // What waits for the tokenizer is bounded in number only, so each must be small.
+  // The queue of the tokenizer is bounded in number only, so each request must be small.
   request.DiscardUnknownFields();
-  if (std::optional<ModelInfo> model = parts_.membership.model()) {
+  if (std::optional<ModelInfo> model = parts_.roster.model()) {
     if (absl::Status fits = CheckIdCount(request, model->max_model_len); !fits.ok()) return fits;
   }
   if (parts_.continuations.KeepsNewOut(parts_.clock.SinceStart())) {
@@ -86,7 +98,7 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
                                    " requests are running, which is this router's limit"),
                       parts_.admission.RetryAfter());
   }
-  // What those before it take is enough to refuse most of a flood before it is tokenized.
+  // The prompts before this one are reason enough to refuse most of a flood before it is tokenized.
   return CheckDeadline(0, 1);
 }
 
@@ -96,11 +108,10 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
     if (sink_ == nullptr) return;  // gone while it waited
   }
   absl::StatusOr<PreparedRequest> prepared;
-  if (std::optional<ModelInfo> model = parts_.membership.model()) {
+  if (std::optional<ModelInfo> model = parts_.roster.model()) {
     prepared = PrepareRequest(request, parts_.tokenizer, *model);
   } else {
-    // Says what is wrong with the workers: none has ever introduced itself.
-    prepared = parts_.membership.Choose(RouteRequest()).status();
+    prepared = parts_.roster.NoDecodeWorker();
   }
   absl::MutexLock lock(&mutex_);
   if (sink_ == nullptr) return;
@@ -119,8 +130,8 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   parts_.watch.Add(weak_from_this());
 }
 
-// A queue as long as the deadlines allow would serve nobody in time as soon as anything took longer
-// than it was thought to: a prompt that waits may wait twice as long as estimated.
+// With a queue as long as the deadlines allow, all requests would be late as soon as anything took
+// longer than estimated: so a prompt may wait twice as long as estimated.
 absl::Status GenerateCall::CheckDeadline(int64_t tokens, int64_t max_tokens) {
   const absl::Duration left = deadline_ - parts_.clock.Now();
   if (left <= absl::ZeroDuration()) {
@@ -138,7 +149,7 @@ absl::Status GenerateCall::CheckDeadline(int64_t tokens, int64_t max_tokens) {
                    absl::ToInt64Milliseconds(estimate.first_token), " ms, and perhaps twice that, ",
                    "the answer ", absl::ToInt64Milliseconds(answer),
                    " ms more, and its deadline is in ", absl::ToInt64Milliseconds(left), " ms"),
-      // When so much less waits that it would do.
+      // By then the queue is short enough.
       std::max((needed - left) / 2, absl::Milliseconds(50)));
 }
 
@@ -174,23 +185,14 @@ void GenerateCall::OnDecoded(int stream, const decode_pb::DecodeResponse& respon
 
 void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& response) {
   Attempt& attempt = attempts_.at(stream);
-  attempt.heard = true;
-  attempt.hold.reset();
-  attempt.last_message = parts_.clock.SinceStart();
-  if (response.has_timings()) attempt.timings = response.timings();
-  if (response.has_usage()) {
-    // What was cached of the client's prompt is told by the first to answer; what was moved, by
-    // all.
-    if (!first_token_at_) usage_.set_cached_prompt_tokens(response.usage().cached_prompt_tokens());
-    attempt.cached_tokens = response.usage().cached_prompt_tokens();
-    usage_.set_kv_bytes(usage_.kv_bytes() + response.usage().kv_bytes() - attempt.kv_bytes);
-    attempt.kv_bytes = response.usage().kv_bytes();
-  }
-  // A stream that brings the rest of one choice has nothing to say of another: that may be waiting
-  // for a worker, and is not to end meanwhile.
-  const bool says_something = !response.token_ids().empty() ||
-                              response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
-  if (says_something && !attempt.whole && response.choice() != attempt.choices.front()) {
+  usage_.set_kv_bytes(usage_.kv_bytes() + attempt.OnMessage(response, parts_.clock.SinceStart()));
+  // The first stream that answers says how much of the client's prompt was cached.
+  if (!first_token_at_) usage_.set_cached_prompt_tokens(attempt.cached_tokens);
+  // A stream that generates the rest of one choice must not end another, which may be waiting for a
+  // worker.
+  const bool has_news = !response.token_ids().empty() ||
+                        response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
+  if (has_news && !attempt.whole && response.choice() != attempt.choices.front()) {
     BATON_LOG(Error) << "request " << request_id_ << ": decode worker "
                      << attempt.route.decode.address << " was asked for choice "
                      << attempt.choices.front() << " and sent tokens of " << response.choice();
@@ -201,16 +203,16 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
       answer_->Take(response, &attempt.cursor);
   if (!delta.ok()) {
     BATON_LOG(Error) << "request " << request_id_ << ": decode worker "
-                     << attempt.route.decode.address << " said " << delta.status();
+                     << attempt.route.decode.address << " sent a bad message: " << delta.status();
     return Fail(FromWorker(grpc::Status::OK));
   }
   usage_.set_generated_tokens(answer_->generated_tokens());
   const int taken = answer_->generated_tokens() - tokens_before;
-  if (taken == 0 && !delta->has_value()) return;  // alive, and no more
+  if (taken == 0 && !delta->has_value()) return;  // a heartbeat
   // A stop string may have ended the choice before its worker did.
   const bool ends = response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
   const bool end_told = ends && (*delta)->matched_stop().empty();
-  NoteArrival(attempt, response.choice(), taken, end_told);
+  RecordTokens(attempt, response.choice(), taken, end_told);
   const bool done = absl::c_all_of(attempt.choices, [this](int choice) {
     mutex_.AssertHeld();
     return answer_->finished(choice);
@@ -219,31 +221,27 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
     if (delta->has_value()) Send(**std::move(delta), attempt, end_told);
     return;
   }
-  // A worker that has said its last word ends the stream itself; one that does not know that it
-  // was the last, as the router found a stop string, is told.
+  // A worker ends the stream itself after its last message. Where the router has found a stop
+  // string, the worker does not know that its last message was the last.
   if (attempt.ends < static_cast<int>(attempt.choices.size())) attempt.handle->Cancel();
   const Attempt last = std::move(attempt);
   attempts_.erase(stream);
   Send(**std::move(delta), last, end_told);
 }
 
-void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bool ends) {
+void GenerateCall::RecordTokens(Attempt& attempt, int choice, int token_count, bool ends) {
   const absl::Duration now = parts_.clock.SinceStart();
-  attempt.past.tries = 0;
-  attempt.past.refusals = 0;
-  attempt.past.avoid.clear();
-  attempt.past.lost.clear();
-  attempt.past.failed.clear();
+  attempt.past.OnTokens();
   if (token_count > 0 && attempt.token_messages == 0) {
-    parts_.membership.OnFirstToken(attempt.route);
-    parts_.decisions.OnFirstToken(attempt.decision, now - attempt.sent_at, attempt.cached_tokens);
+    parts_.planner.OnFirstToken(attempt.route);
+    parts_.decisions.OnFirstToken(*attempt.decision, now - attempt.sent_at, attempt.cached_tokens);
   }
   attempt.token_messages += token_count > 0 ? 1 : 0;
   attempt.ends += ends ? 1 : 0;
   // The first token overtakes the KV: only a second shows that the pair can do it.
   const bool works = ends || attempt.token_messages >= 2;
   if (works && !std::exchange(attempt.worked, true)) {
-    parts_.membership.OnRouteWorked(attempt.route, attempt.kv_bytes > 0);
+    parts_.planner.OnRouteWorked(attempt.route, attempt.kv_bytes > 0);
   }
   if (!first_token_at_) {
     first_token_at_ = now;
@@ -256,8 +254,8 @@ void GenerateCall::NoteArrival(Attempt& attempt, int choice, int token_count, bo
   last_token_at_[choice] = newest_token_at_ = now;
 }
 
-// Of all streams that worked on the choice, one after the other. Where several decoded, or one was
-// cut short, only the router knows how long that took, pauses included.
+// Sums over the streams that worked on the choice, one after the other. Where several decoded, or
+// one was cut short, only the router knows how long that took, pauses included.
 v1::Timings GenerateCall::TimingsOf(const Attempt& attempt, bool decode_told) const {
   const decode_pb::DecodeTimings& past = attempt.past.timings;
   const decode_pb::DecodeTimings& now = attempt.timings;
@@ -288,9 +286,9 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
     *delta.mutable_timings() = TimingsOf(from, end_told);
   }
   if (answer_->finished()) {
-    parts_.membership.OnAnswered(answer_->generated_tokens() / answer_->choice_count(),
-                                 from.kv_bytes, absl::Milliseconds(from.timings.kv_transfer_ms()));
-    Ended(absl::StatusCode::kOk, reason)->Finish(delta, answer_->token_counts());
+    parts_.planner.OnAnswered(answer_->generated_tokens() / answer_->choice_count(), from.kv_bytes,
+                              absl::Milliseconds(from.timings.kv_transfer_ms()));
+    End(absl::StatusCode::kOk, reason)->Finish(delta, answer_->token_counts());
   } else {
     last_sent_at_ = parts_.clock.SinceStart();
     sink_->Send(delta);
@@ -302,12 +300,11 @@ void GenerateCall::Fail(const absl::Status& error) {
   for (const char* reason : {"NO_WORKER", "TTFT_SLO_UNREACHABLE"}) {
     if (ErrorReason(error) == reason) parts_.metrics.RequestRejected(reason);
   }
-  Ended(error.code(), v1::FINISH_REASON_UNSPECIFIED)->Fail(error);
+  End(error.code(), v1::FINISH_REASON_UNSPECIFIED)->Fail(error);
 }
 
-// Whatever workers still do for the request is work for nobody. Counted before the answer goes out,
-// so that who has the answer finds it in the metrics.
-ResponseSink* GenerateCall::Ended(absl::StatusCode code, v1::FinishReason reason) {
+// Counted before the answer goes out: a client that has the answer finds it in the metrics.
+ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) {
   for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
   attempts_.clear();
   waiting_.clear();

@@ -1,25 +1,31 @@
-// The part of GenerateCall that opens streams to workers, judges them, and goes on elsewhere.
+// The part of GenerateCall that opens streams to workers, detects their loss, and retries
+// elsewhere.
 //
-// Before the first token another pair is invisible: the request is sent again as it was. After it,
-// the tokens that the client has are sent behind the prompt, and the new worker goes on from there.
+// Before the first token a retry is invisible to the client: the request is sent again as it was.
+// After it, the tokens so far are sent behind the prompt, and the new worker continues from there.
 // Tokens depend on the request alone, the random numbers of a token on its position, so the client
-// sees one text. Of n choices each is continued by a call of its own, as each has come another way;
-// a search starts anew, and those of its results that the client has are not sent twice.
+// sees one text. Each of n choices is continued by its own stream, because each has come to another
+// length; a beam search starts again, and results that the client has are not sent twice.
 //
-// What bounds it: a stream that was lost with its worker costs nothing, as there are no more of
-// them than requests in flight, once for each death. Any other loss, and a refusal of what no
-// worker had let in yet, takes from the retry budget. Three losses without a token between them end
-// a request. A request that has lost a worker waits for another one: for --failover-wait-ms while
-// none is ready, and for room on those that are until its own deadline, with pauses between its
-// tries.
+// Bounds: a stream that was lost with its worker is retried for free, because each death costs at
+// most the requests in flight. Any other loss, and a refusal of a request that no worker has let in
+// yet, is charged to the retry budget. Three losses without a token between them fail the request.
+// A request that has lost a worker waits for another one: for --failover-wait-ms while none is
+// ready, and until its own deadline for room on the workers that are, with pauses between retries.
 #include <algorithm>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "router/fleet/roster.h"
+#include "router/metrics.h"
+#include "router/options.h"
 #include "router/request/generate_call.h"
+#include "router/request/retry_budget.h"
 #include "router/request/worker_error.h"
+#include "router/routing/decision_log.h"
+#include "router/routing/route_planner.h"
 
 namespace baton::router {
 namespace {
@@ -29,29 +35,14 @@ namespace decode_pb = ::baton::internal::v1;
 // Before a full worker is asked again; doubled with each refusal, up to a bound.
 constexpr absl::Duration kFullWorkerPause = absl::Milliseconds(200);
 constexpr int kMaxPauseDoublings = 3;
-// How long a worker that is asked again may take to say something: it does so every second.
+// A worker that has let a request in sends a message within this time.
 constexpr absl::Duration kAnswerTime = absl::Seconds(1);
-// A request that no worker takes for so long keeps no new ones out any more: others may fit where
-// it does not.
+// A request that no worker lets in for so long keeps no new ones out any more: smaller requests may
+// fit where it does not.
 constexpr absl::Duration kLongestHold = absl::Seconds(30);
 
 absl::Duration PauseAfter(int refusals) {
   return kFullWorkerPause * (1 << std::clamp(refusals - 1, 0, kMaxPauseDoublings));
-}
-
-void AddTimings(const decode_pb::DecodeTimings& more, decode_pb::DecodeTimings* sum) {
-  sum->set_queue_ms(sum->queue_ms() + more.queue_ms());
-  sum->set_prefill_ms(sum->prefill_ms() + more.prefill_ms());
-  sum->set_kv_transfer_ms(sum->kv_transfer_ms() + more.kv_transfer_ms());
-}
-
-// Who may have died where a stream was lost.
-std::vector<WorkerTarget> SuspectsOf(const Route& route, Blame blame) {
-  std::vector<WorkerTarget> suspects = {route.decode};
-  if (blame != Blame::kDecodeWorker && route.prefill.worker != kNoWorker) {
-    suspects.push_back(route.prefill);
-  }
-  return suspects;
 }
 
 }  // namespace
@@ -70,15 +61,15 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
   wanted.explain = true;
-  wanted.may_refuse = attempt.past.tries == 0;
-  absl::StatusOr<Route> route = parts_.membership.Choose(wanted);
+  wanted.may_refuse = attempt.past.losses == 0;
+  absl::StatusOr<Route> route = parts_.planner.Choose(wanted);
   if (!route.ok()) return route.status();
   attempt.route = *std::move(route);
   attempt.sent_at = parts_.clock.SinceStart();
   attempt.route.why->request_id = request_id_;
   attempt.route.why->time = parts_.clock.Now();
   attempt.decision = parts_.decisions.Add(std::move(attempt.route.why));
-  parts_.metrics.Routed(attempt.route.decision, parts_.membership.policy_name());
+  parts_.metrics.Routed(attempt.route.decision, parts_.planner.policy_name());
   BATON_LOG(Debug) << "request " << request_id_ << ": " << wanted.prompt_tokens << " tokens to "
                    << attempt.route.prefill.address << " (" << attempt.route.matched_blocks
                    << " blocks cached) and " << attempt.route.decode.address;
@@ -93,7 +84,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   const int stream = next_stream_++;
   const int worker = attempt.route.decode.worker;
   for (const WorkerTarget* target : {&attempt.route.prefill, &attempt.route.decode}) {
-    // A request that waits for room may ask a worker often.
+    // Once for each worker: a request that waits for room may ask one often.
     if (!absl::c_linear_search(holds_, target->hold)) holds_.push_back(target->hold);
   }
   attempt.handle =
@@ -102,17 +93,17 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   return absl::OkStatus();
 }
 
-// A search is as many sequences as it has beams, however many of them it returns.
+// A beam search counts for all of its beams, however many of them it returns.
 int GenerateCall::Sequences(const Attempt& attempt) const {
   if (!attempt.whole) return 1;
   return std::max(answer_->choice_count(), prepared_.decode.beam_width());
 }
 
-bool GenerateCall::MayWait(const Past& past) const {
+bool GenerateCall::MayWait(const RetryState& past) const {
   return first_token_at_.has_value() || past.lost_worker;
 }
 
-// A retry that is paid for, or free.
+// A retry that is charged to the budget already, or free.
 absl::Status GenerateCall::OpenAgain(Attempt& attempt) {
   const std::string reason = attempt.past.reason;
   if (absl::Status opened = Open(attempt); !opened.ok()) return opened;
@@ -127,7 +118,7 @@ absl::Status GenerateCall::OpenAgain(Attempt& attempt) {
 void GenerateCall::OnStreamEnd(int stream, const grpc::Status& status) {
   absl::MutexLock lock(&mutex_);
   const auto found = attempts_.find(stream);
-  // Given up or answered: what the worker says of it now is of no interest.
+  // The stream was given up, or the request is answered.
   if (sink_ == nullptr || found == attempts_.end()) return;
   found->second.handle = nullptr;
   const Route& route = found->second.route;
@@ -137,88 +128,76 @@ void GenerateCall::OnStreamEnd(int stream, const grpc::Status& status) {
                      << " after " << usage_.generated_tokens()
                      << " tokens: " << (status.ok() ? "no finish" : status.error_message())
                      << " (code " << status.error_code() << ")";
-  Lose(stream, FromWorker(status));
+  OnAttemptLost(stream, FromWorker(status));
 }
 
-void GenerateCall::Lose(int stream, const absl::Status& error) {
-  Attempt attempt = std::move(attempts_.at(stream));
+void GenerateCall::OnAttemptLost(int stream, const absl::Status& error) {
+  const Attempt attempt = std::move(attempts_.at(stream));
   attempts_.erase(stream);
   if (attempt.handle != nullptr) attempt.handle->Cancel();
   const Blame blame = BlameFor(error);
-  parts_.membership.OnRouteFailed(attempt.route, blame);
+  parts_.planner.OnRouteFailed(attempt.route, blame);
   if (!AnotherPairMayDo(error, MayWait(attempt.past))) return Fail(error);
-  std::vector<int> rest;
+  std::vector<int> choices = Unfinished(attempt);
+  if (sink_ == nullptr || choices.empty()) return;
+  const bool refused = IsRefusal(error);
+  std::vector<WorkerTarget> suspects;
+  if (!refused) suspects = attempt.Suspects(blame);
+  RetryState past =
+      attempt.PastAfter(error, blame, AnyLooksDead(suspects), parts_.clock.SinceStart());
+  // A full worker may have room a moment later. A request that workers have let in before waits for
+  // that; any other fails with the second refusal.
+  if (refused && past.refusals > 1 && !MayWait(past)) return Fail(error);
+  if (!refused && past.losses >= kMaxLosses) return Fail(error);
+  const bool unheard =
+      !refused && blame == Blame::kDecodeWorker && !attempt.heard && past.losses > 1;
+  RetryElsewhere(std::move(choices), std::move(past), error, std::move(suspects), unheard);
+}
+
+std::vector<int> GenerateCall::Unfinished(const Attempt& attempt) {
+  std::vector<int> unfinished;
   for (int choice : attempt.choices) {
     if (answer_->finished(choice)) continue;
     if (auto end = answer_->EndIfComplete(choice)) {
       Send(*std::move(end), attempt, /*end_told=*/false);
-      if (sink_ == nullptr) return;
+      if (sink_ == nullptr) return {};
     } else {
-      rest.push_back(choice);
+      unfinished.push_back(choice);
     }
   }
-  if (rest.empty()) return;
-  Past past = std::move(attempt.past);
-  past.continued = past.continued || attempt.token_messages > 0;
-  past.reason = ErrorReason(error);
-  AddTimings(attempt.timings, &past.timings);
-  past.avoid.push_back(attempt.route.decode.incarnation());
-  past.failed.push_back(attempt.route);
-  std::vector<WorkerTarget> suspects;
-  bool unheard = false;
-  if (IsRefusal(error)) {
-    // A full worker may have room a moment later. A request that workers have had waits for that;
-    // for another one the first refusal stands, after one look elsewhere.
-    if (++past.refusals > 1 && !MayWait(past)) return Fail(error);
-  } else {
-    suspects = SuspectsOf(attempt.route, blame);
-    past.lost_at = parts_.clock.SinceStart();
-    if (++past.tries >= kMaxTries) return Fail(error);
-    // Two workers that cannot do it together have lost nothing.
-    unheard = blame == Blame::kDecodeWorker && !attempt.heard && past.tries > 1;
-    past.lost_worker = past.lost_worker || blame != Blame::kPair || AnyLooksDead(suspects);
-  }
-  if (blame == Blame::kDecodeWorker || past.reason == "WORKER_EXPIRED") {
-    // The prefill worker did its part, and has the prompt: it is the best to ask again.
-    past.lost.push_back(attempt.route);
-    past.warm_prefill = attempt.token_messages > 0 ? attempt.route.prefill.worker : kNoWorker;
-  } else if (attempt.worked) {
-    past.warm_prefill = attempt.route.prefill.worker;  // the decode worker drains, say
-  } else if (attempt.route.prefill.worker != kNoWorker) {
-    past.avoid.push_back(attempt.route.prefill.incarnation());
-  }
-  GoOn(std::move(rest), std::move(past), error, std::move(suspects), unheard);
+  return unfinished;
 }
 
 bool GenerateCall::AnyLooksDead(const std::vector<WorkerTarget>& suspects) const {
   return absl::c_any_of(
-      suspects, [this](const WorkerTarget& target) { return parts_.membership.LooksDead(target); });
+      suspects, [this](const WorkerTarget& target) { return parts_.roster.LooksDead(target); });
 }
 
-// The budget has paid for a stream that may have been lost by a death.
-void GenerateCall::NoteCharge(int sequences, const std::vector<WorkerTarget>& suspects) {
+// The budget was charged for a loss that a death may explain.
+void GenerateCall::RecordCharge(int sequences, const std::vector<WorkerTarget>& suspects) {
   const absl::Duration now = parts_.clock.SinceStart();
   std::vector<Incarnation> processes;
   for (const WorkerTarget& target : suspects) processes.push_back(target.incarnation());
   parts_.retry_budget.Charged(sequences, processes, now);
   for (const WorkerTarget& target : suspects) {
-    // The proof may have come before the note that it is the proof of.
-    if (!parts_.membership.LooksDead(target)) continue;
+    // The worker may have been found dead before the charge was recorded.
+    if (!parts_.roster.LooksDead(target)) continue;
     parts_.metrics.OrphanedByDeath(parts_.retry_budget.OnDeath(target.incarnation(), now));
   }
 }
 
 void GenerateCall::HoldRoom(const absl::Status& refusal, absl::Duration pause,
                             Attempt* attempt) const {
-  // Of the others, a tenant's limit and a deadline that cannot be met, new requests are no cause.
+  // Other refusals (a tenant's limit, a deadline that cannot be met) are not for want of room.
   if (ErrorReason(refusal) != "QUEUE_FULL") return;
   const absl::Duration until = std::min(parts_.clock.SinceStart() + pause + kAnswerTime,
                                         attempt->past.lost_at + kLongestHold);
   attempt->hold.emplace(&parts_.continuations, until);
 }
 
-void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status& error,
-                        std::vector<WorkerTarget> suspects, bool unheard) {
+void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
+                                  const absl::Status& error, std::vector<WorkerTarget> suspects,
+                                  bool unheard) {
   std::vector<Attempt> next;
   if (!first_token_at_ || answer_->is_search()) {
     next.emplace_back().choices = std::move(choices);
@@ -232,51 +211,51 @@ void GenerateCall::GoOn(std::vector<int> choices, Past past, const absl::Status&
   for (const Attempt& attempt : next) sequences += Sequences(attempt);
   const bool refused = IsRefusal(error);
   const bool may_wait = MayWait(past);
-  // Those that wait for room are paced, which is bound enough.
+  // Retries for want of room are paced, which bounds them.
   const bool owes = refused ? !may_wait : !AnyLooksDead(suspects);
   if (!refused && !owes) parts_.metrics.OrphanedByDeath(sequences);
   if (!owes) suspects.clear();
-  // All or nothing: what some of the choices took for an answer that fails would be wasted.
+  // All or nothing: an answer of which some choices cannot continue fails.
   const bool paid = !owes || parts_.retry_budget.TryTake(sequences);
   if (!paid && refused) {
     parts_.metrics.RetryBudgetExhausted();
     return Fail(error);
   }
-  // Of full workers, one look elsewhere is enough to see that the others are full, too.
+  // After a second refusal in a row, all workers are likely full.
   const bool at_once = refused ? past.refusals == 1 : !unheard;
   const absl::Duration pause = refused   ? PauseAfter(past.refusals)
                                : unheard ? kSameWorkerPause
                                          : absl::ZeroDuration();
   const absl::Duration now = parts_.clock.SinceStart();
-  const bool survivor = parts_.membership.AnyDecodeWorkerReady();
+  const bool any_ready = parts_.roster.AnyDecodeWorkerReady();
   for (Attempt& attempt : next) {
     attempt.past = past;
     if (refused && may_wait) HoldRoom(error, pause, &attempt);
     const int count = Sequences(attempt);
     if (paid && at_once && OpenAgain(attempt).ok()) {
-      if (owes && !refused) NoteCharge(count, suspects);
+      if (owes && !refused) RecordCharge(count, suspects);
       continue;
     }
     if (paid && owes) parts_.retry_budget.GiveBack(count);
-    // Nothing has been sent, and no worker was lost: the client can try again itself, and knows
-    // best whether to. Then there is but one attempt.
+    // Nothing has been sent, and no worker was lost: the client can try again itself. Then there is
+    // only one attempt.
     if (paid && !may_wait) return Fail(error);
-    Waiting waiting{std::move(attempt),
-                    error,
-                    now + pause,
-                    suspects,
-                    std::nullopt,
-                    std::nullopt,
-                    ContinuationLine::Place(&parts_.continuations)};
+    WaitingAttempt waiting{std::move(attempt),
+                           error,
+                           now + pause,
+                           suspects,
+                           std::nullopt,
+                           std::nullopt,
+                           ContinuationLine::Place(&parts_.continuations)};
     if (!paid) waiting.unpaid_since = now;
-    if (!survivor) waiting.alone_since = now;
+    if (!any_ready) waiting.no_worker_since = now;
     waiting_.push_back(std::move(waiting));
   }
 }
 
 void GenerateCall::OnTick() {
   absl::MutexLock lock(&mutex_);
-  // A client without a deadline that stops reading would hold its place for ever.
+  // A client that stops reading must not hold its place beyond its deadline.
   if (answered_ != nullptr && parts_.clock.Now() >= deadline_) {
     std::exchange(answered_, nullptr)->Abort();
   }
@@ -284,8 +263,8 @@ void GenerateCall::OnTick() {
   const absl::Duration bound = absl::Milliseconds(parts_.options.stall_timeout_ms);
   std::vector<std::pair<int, absl::Status>> lost;
   for (const auto& [stream, attempt] : attempts_) {
-    const bool stalled = attempt.heard && now - attempt.last_message > bound;
-    if (!stalled && parts_.membership.MayLive(attempt.route.decode)) continue;
+    const bool stalled = attempt.Stalled(now, bound);
+    if (!stalled && parts_.roster.MayLive(attempt.route.decode)) continue;
     lost.emplace_back(stream, LostWorker(stalled ? "WORKER_STALLED" : "WORKER_EXPIRED"));
   }
   for (const auto& [stream, error] : lost) {
@@ -293,10 +272,10 @@ void GenerateCall::OnTick() {
     BATON_LOG(Warning) << "request " << request_id_ << " leaves decode worker "
                        << attempts_.at(stream).route.decode.address << " after "
                        << usage_.generated_tokens() << " tokens: " << ErrorReason(error);
-    Lose(stream, error);
+    OnAttemptLost(stream, error);
   }
-  if (sink_ != nullptr && !waiting_.empty()) FindWorkers();
-  if (sink_ != nullptr) SayAlive();
+  if (sink_ != nullptr && !waiting_.empty()) OpenWaiting();
+  if (sink_ != nullptr) SendHeartbeat();
 }
 
 }  // namespace baton::router

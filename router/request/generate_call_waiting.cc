@@ -1,8 +1,12 @@
-// The part of GenerateCall that waits: for a worker to go on with, for room on those that are
-// there, for the retry budget; and tells the client meanwhile that its stream lives.
+// The part of GenerateCall that waits: for a ready worker, for room on one, for the retry budget.
+// Meanwhile the client gets heartbeats.
 #include "absl/algorithm/container.h"
 #include "common/base/error.h"
+#include "router/fleet/roster.h"
+#include "router/metrics.h"
+#include "router/options.h"
 #include "router/request/generate_call.h"
+#include "router/request/retry_budget.h"
 #include "router/request/worker_error.h"
 
 namespace baton::router {
@@ -13,60 +17,56 @@ constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 
 }  // namespace
 
-void GenerateCall::FindWorkers() {
+void GenerateCall::OpenWaiting() {
   const absl::Duration now = parts_.clock.SinceStart();
-  // Without one, hundreds that wait cost nothing but this look.
-  const bool survivor = parts_.membership.AnyDecodeWorkerReady();
-  const bool paid = PayForThoseDue(survivor, now);
+  // Hundreds of requests may wait: while no worker is ready, each costs no more than this.
+  const bool any_ready = parts_.roster.AnyDecodeWorkerReady();
+  const bool paid = PayForDueRetries(any_ready, now);
   for (auto it = waiting_.begin(); it != waiting_.end();) {
-    Past& past = it->attempt.past;
-    if (now - past.lost_at >= kSameWorkerPause) {
-      past.lost.clear();
-      past.avoid.clear();
-      past.failed.clear();
-    }
-    bool alone = !survivor;
+    RetryState& past = it->attempt.past;
+    if (now - past.lost_at >= kSameWorkerPause) past.ForgetWorkers();
+    bool no_worker = !any_ready;
     const bool owes = !it->suspects.empty();
-    if (survivor && now >= it->not_before && (paid || !owes)) {
-      if (past.refusals > 0) past.failed.clear();  // what was full may have room now
+    if (any_ready && now >= it->not_before && (paid || !owes)) {
+      if (past.refusals > 0) past.failed.clear();  // full workers may have room now
       const int count = Sequences(it->attempt);
       const absl::Status opened = OpenAgain(it->attempt);
       if (opened.ok()) {
-        if (owes) NoteCharge(count, it->suspects);
+        if (owes) RecordCharge(count, it->suspects);
         it = waiting_.erase(it);
         continue;
       }
       if (owes) parts_.retry_budget.GiveBack(count);
-      // Those that are ready may all be of another model.
-      alone = ErrorReason(opened) == "NO_WORKER" && past.lost.empty();
+      // The ready workers may all be of another model.
+      no_worker = ErrorReason(opened) == "NO_WORKER" && past.lost.empty();
     }
-    if (!alone) {
-      it->alone_since.reset();
-    } else if (!it->alone_since) {
-      it->alone_since = now;
+    if (!no_worker) {
+      it->no_worker_since.reset();
+    } else if (!it->no_worker_since) {
+      it->no_worker_since = now;
     }
     ++it;
   }
-  if (const absl::Status over = WaitIsOver(); !over.ok()) Fail(over);
+  if (const absl::Status over = CheckWaitBounds(); !over.ok()) Fail(over);
 }
 
-// Takes from the budget, all or nothing, for those that may ask a worker now; for those whose
-// worker has died meanwhile it need not.
-bool GenerateCall::PayForThoseDue(bool survivor, absl::Duration now) {
+// Charges the budget, all or nothing, for the attempts that may ask a worker now. An attempt whose
+// worker has died meanwhile is free.
+bool GenerateCall::PayForDueRetries(bool any_ready, absl::Duration now) {
   int due = 0;
-  for (Waiting& one : waiting_) {
+  for (WaitingAttempt& one : waiting_) {
     if (one.suspects.empty()) continue;
     if (AnyLooksDead(one.suspects)) {
       parts_.metrics.OrphanedByDeath(Sequences(one.attempt));
       one.suspects.clear();
       one.unpaid_since.reset();
-    } else if (survivor && now >= one.not_before) {
+    } else if (any_ready && now >= one.not_before) {
       due += Sequences(one.attempt);
     }
   }
   if (due == 0) return true;
   const bool paid = parts_.retry_budget.TryTake(due);
-  for (Waiting& one : waiting_) {
+  for (WaitingAttempt& one : waiting_) {
     if (paid) {
       one.unpaid_since.reset();
     } else if (!one.suspects.empty() && now >= one.not_before && !one.unpaid_since) {
@@ -76,15 +76,15 @@ bool GenerateCall::PayForThoseDue(bool survivor, absl::Duration now) {
   return paid;
 }
 
-// What the client is told when something has waited for too long; it goes with all that waits.
-absl::Status GenerateCall::WaitIsOver() {
+// One attempt that waits for too long fails the request.
+absl::Status GenerateCall::CheckWaitBounds() {
   if (waiting_.empty()) return absl::OkStatus();
-  // No stream is there that would end with the deadline.
+  // There is no stream that would end with the deadline.
   if (parts_.clock.Now() >= deadline_) return DeadlinePassed();
   const absl::Duration now = parts_.clock.SinceStart();
   const absl::Duration bound = absl::Milliseconds(parts_.options.failover_wait_ms);
-  for (const Waiting& one : waiting_) {
-    if (one.alone_since && now - *one.alone_since >= bound) {
+  for (const WaitingAttempt& one : waiting_) {
+    if (one.no_worker_since && now - *one.no_worker_since >= bound) {
       return absl::IsUnavailable(one.error) ? LostWorker(ErrorReason(one.error))
                                             : LostWorker("WORKER_LOST");
     }
@@ -100,16 +100,16 @@ absl::Status GenerateCall::WaitIsOver() {
   return absl::OkStatus();
 }
 
-void GenerateCall::SayAlive() {
+void GenerateCall::SendHeartbeat() {
   const absl::Duration now = parts_.clock.SinceStart();
   if (!first_token_at_ || now - last_sent_at_ < kHeartbeat) return;
-  // Those of the first stream have tokens: one without is a stream that was opened after a loss.
+  // After the first token, an attempt without tokens is one that was opened after a loss.
   const Attempt* paused = waiting_.empty() ? nullptr : &waiting_.front().attempt;
   for (const auto& [stream, attempt] : attempts_) {
     if (attempt.token_messages == 0) paused = &attempt;
   }
   if (paused == nullptr) return;
-  // Nothing comes of a choice after its end.
+  // A choice that has ended gets no more messages.
   const auto open = absl::c_find_if(paused->choices, [this](int choice) {
     mutex_.AssertHeld();
     return !answer_->finished(choice);

@@ -1,5 +1,4 @@
-// From what a client sent to what a decode worker gets: every field checked, every default filled
-// in.
+// From a client's request to a decode worker's: checks every field, fills in every default.
 #ifndef BATON_ROUTER_REQUEST_REQUEST_CHECK_H_
 #define BATON_ROUTER_REQUEST_REQUEST_CHECK_H_
 
@@ -11,19 +10,11 @@
 #include "absl/status/statusor.h"
 #include "baton/internal/v1/decode.pb.h"
 #include "baton/v1/inference.pb.h"
-#include "common/kv/prefix_key.h"
 #include "common/tokenizer/tokenizer.h"
-#include "router/fleet/membership.h"
+#include "router/fleet/model_info.h"
+#include "router/request/prepared_request.h"
 
 namespace baton::router {
-
-// A request that can be sent to any pair of workers.
-struct PreparedRequest {
-  internal::v1::DecodeRequest decode;  // all but the workers and their epochs
-  std::vector<kv::PrefixKey> keys;
-  std::vector<std::string> stops;
-  bool return_token_ids = false;
-};
 
 // NOT_FOUND unless `model` is empty or the one served.
 absl::Status CheckModel(const std::string& model, const std::string& served_model_name);
@@ -35,11 +26,11 @@ absl::Status CheckText(absl::string_view field, const std::string& text, int64_t
 absl::Status CheckTokenIds(absl::string_view field,
                            const google::protobuf::RepeatedField<int32_t>& ids, int vocab_size);
 
-// INVALID_ARGUMENT if a prompt given as token ids does not fit in the context: before it waits for
-// anything, and before each of, perhaps, millions is looked at.
+// INVALID_ARGUMENT if a prompt given as token ids does not fit in the context. Does not look at the
+// ids, of which there may be millions.
 absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len);
 
-// All that can be judged without the tokenizer or a worker: cheap enough for an event thread.
+// All checks that need neither the tokenizer nor a worker: cheap enough for an event thread.
 absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string& served_model_name,
                           int64_t max_prompt_bytes);
 

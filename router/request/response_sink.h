@@ -8,23 +8,23 @@
 
 namespace baton::router {
 
-// Any number of Sends, then one of Finish and Fail. The sink is there until it has told the call
-// that it is gone (GenerateCall::OnSinkGone), which it does not before that one. Never blocks.
-// Calls come one at a time. Each choice has a last message of its own, with its finish reason; that
-// of the choice that ends last is the one given to Finish.
+// Gets any number of Sends, then one Finish or Fail, one call at a time. Never blocks. The sink
+// lives until it calls GenerateCall::OnSinkGone, which it does after Finish or Fail. Each choice
+// ends with a message that has its finish reason; that of the last choice to end is given to
+// Finish.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;
   virtual void Send(const v1::GenerateResponse& delta) = 0;
-  // Between Sends: nothing is new, but the request lives. `empty` adds nothing to what was sent.
+  // Between Sends: the request is alive, without news. `empty` adds nothing to what was sent.
   virtual void Heartbeat(const v1::GenerateResponse& empty) {}
   // False if the answer, with this, would be more than a client can take.
   virtual bool Fits(const v1::GenerateResponse& delta) const { return true; }
   // `token_counts`: how many tokens each choice has.
   virtual void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) = 0;
   virtual void Fail(const absl::Status& error) = 0;
-  // After one of those two, and at most once: nobody reads what was written, and the time for it is
-  // over.
+  // After Finish or Fail, and at most once: the deadline has passed and the client has not read the
+  // answer.
   virtual void Abort() {}
 };
 

@@ -1,10 +1,9 @@
-// How many retries the router may make as a whole, so that a sick cluster is not stormed by the
-// router that wants to help it. A token bucket fed by requests and not by time: what it allows is a
-// share of the load there is.
+// Bounds the retries of the router as a whole, so that retries do not overload a sick cluster. A
+// token bucket that is filled by requests and not by time: it allows a share of the present load.
 //
-// Streams that a dead worker had are no part of that: each is continued once for each death, so
-// their number is bounded by the requests in flight. A stream may end before it is known that its
-// worker has died. Its continuation is charged then, and given back with the proof (OnDeath).
+// Streams that are lost with a dead worker are not charged: each is continued once per death, so
+// the requests in flight bound their number. A stream may break before the death of its worker is
+// known. Its retry is charged then, and the charge is given back when the death is known (OnDeath).
 #ifndef BATON_ROUTER_REQUEST_RETRY_BUDGET_H_
 #define BATON_ROUTER_REQUEST_RETRY_BUDGET_H_
 
@@ -15,24 +14,24 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "router/fleet/membership.h"
+#include "router/fleet/worker.h"
 
 namespace baton::router {
 
-// How late the proof of a death may come: silence takes 6 s to be one, and a worker that drains
-// ends its streams a moment before its process ends.
+// How much later than a broken stream the death may become known: a silent worker expires after
+// 6 s, and a draining worker ends its streams a moment before its process ends.
 inline constexpr absl::Duration kProofWithin = absl::Seconds(10);
 
-// Counted in sequences: a request for n choices brings n times the share, and sending all of them
-// again takes n. Thread-safe.
+// Counted in sequences: a request for n choices adds n times the share, and a retry of all of them
+// costs n. Thread-safe.
 class RetryBudget {
  public:
   struct Limits {
     double share = 0.1;     // retries per sequence asked for, in the long run
-    double reserve = 32;    // there at the start, so that a quiet cluster can retry, too
-    double capacity = 128;  // what a long time without a retry can save up
+    double reserve = 32;    // at the start, so that a quiet cluster can retry, too
+    double capacity = 128;  // the most that a time without retries saves up
   };
-  // Charges remembered at most; of more, the oldest are not given back.
+  // The newest charges are remembered; older ones are not given back.
   static constexpr size_t kMaxCharges = 4096;
 
   // REQUIRES: nothing is negative.
@@ -41,13 +40,14 @@ class RetryBudget {
   void OnRequest(int sequences);
   // All or nothing.
   bool TryTake(int sequences);
-  // What was taken and not used after all.
+  // Was taken, and then not used.
   void GiveBack(int sequences);
 
-  // So many of those taken went for streams that were lost with one of `suspects`.
+  // So many of the sequences taken were for streams that the death of one of `suspects` would
+  // explain.
   void Charged(int sequences, std::vector<Incarnation> suspects, absl::Duration now);
-  // Gives back what the last kProofWithin charged for streams on this process. Returns how many
-  // sequences that were.
+  // Gives back the charges of the last kProofWithin for streams on this process. Returns how many
+  // sequences.
   int OnDeath(const Incarnation& dead, absl::Duration now);
 
   double level() const;

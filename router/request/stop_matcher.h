@@ -11,18 +11,18 @@
 namespace baton::router {
 
 // The result does not depend on how the text is cut into pieces: the stop string that is complete
-// first wins, and of those that end together the longest. For one thread.
+// first wins; of several that end together, the longest. For one thread.
 class StopMatcher {
  public:
   // REQUIRES: no string is empty.
   explicit StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-  // Takes a piece and returns the text that can no longer become part of a stop string. On a match,
-  // that is all before it; matched() is then set, and nothing more may be appended. Stop strings
-  // that are complete within a piece that `may_match` excludes are ordinary text.
+  // Returns the text that can no longer become part of a stop string. On a match, that is all text
+  // before it; matched() is then set, and nothing more may be appended. Without `may_match`, stop
+  // strings that are complete within the piece are ordinary text.
   std::string Append(absl::string_view piece, bool may_match = true);
 
-  // The text ends here: what was held back.
+  // The text ends here: returns what was held back.
   std::string Flush();
 
   const std::optional<std::string>& matched() const { return matched_; }

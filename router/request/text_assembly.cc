@@ -2,7 +2,7 @@
 
 namespace baton::router {
 
-Relay::Piece Relay::Append(absl::Span<const int32_t> token_ids, End end) {
+TextAssembly::Piece TextAssembly::Append(absl::Span<const int32_t> token_ids, End end) {
   Piece piece;
   // One by one, to know which token completes a stop string.
   for (size_t i = 0; i < token_ids.size(); ++i) {

@@ -15,10 +15,11 @@
 namespace baton::router {
 
 // For one choice of a request; unsynchronized.
-class Relay {
+class TextAssembly {
  public:
   // `tokenizer` must outlive it. No stop string is looked for before `min_tokens` tokens.
-  Relay(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops, int min_tokens = 0)
+  TextAssembly(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
+               int min_tokens = 0)
       : min_tokens_(min_tokens),
         detokenizer_(tokenizer, /*skip_special_tokens=*/true,
                      tokenizer::TextPosition::kContinuation),

@@ -1,4 +1,5 @@
-// A few threads and a bounded queue, for work too long for gRPC's event threads: tokenizing.
+// A few threads and a bounded queue, for work that is too long for gRPC's event threads, such as
+// tokenizing.
 #ifndef BATON_ROUTER_REQUEST_WORK_POOL_H_
 #define BATON_ROUTER_REQUEST_WORK_POOL_H_
 

@@ -68,11 +68,11 @@ bool AnotherPairMayDo(const absl::Status& error, bool begun) {
 }
 
 Blame BlameFor(const absl::Status& error) {
-  if (!absl::IsUnavailable(error)) return Blame::kNobody;
+  if (!absl::IsUnavailable(error)) return Blame::kNone;
   const std::string reason = ErrorReason(error);
-  // Membership hears of those from the workers themselves.
+  // The roster learns of these from the workers themselves.
   if (reason == "DRAINING" || reason == "STALE_EPOCH" || reason == "WORKER_EXPIRED") {
-    return Blame::kNobody;
+    return Blame::kNone;
   }
   if (reason == "WORKER_LOST" || reason == "WORKER_STALLED") return Blame::kDecodeWorker;
   return Blame::kPair;

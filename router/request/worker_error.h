@@ -6,19 +6,19 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "router/fleet/membership.h"
+#include "router/routing/route.h"
 
 namespace baton::router {
 
-// The end of a Decode stream that was not ended by the router and has brought no finish. Never OK:
-// a failure never looks like a finish. Codes and reasons that mean something to a client pass; what
-// went wrong inside a worker is logged by the caller and not told.
+// The error for a Decode stream that ended without a finish, and not by the router. Never OK: a
+// failure never looks like a finish. Codes and reasons that mean something to a client pass; errors
+// inside a worker become INTERNAL, and the caller logs them.
 absl::Status FromWorker(const grpc::Status& status);
 
 // A stream that the router gave up on: "WORKER_STALLED", "WORKER_EXPIRED".
 absl::Status LostWorker(absl::string_view reason);
 
-// The request's deadline passed while its stream, or the wait for one, was under way.
+// The request's deadline passed while it had a stream or waited for one.
 absl::Status DeadlinePassed();
 
 // Another pair of workers may succeed where this error happened; `begun`: workers had let the

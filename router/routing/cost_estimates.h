@@ -1,12 +1,11 @@
-// What steps take on each worker, by what all of them report: estimates that heal.
+// The time of steps on each worker, estimated from the reports of all: estimates that recover.
 //
-// Workers of one kind (role, model and device) should take equally long, so their fits are pooled:
-// what a worker is expected to take is the pool's cost times the worker's own pace. The pace counts
-// as far as there is recent evidence of it, and drifts back to 1 without: a worker that was slow
-// when it was last measured is soon compared as its equals are, is chosen again, and is measured
-// again. Paces near 1 count as 1: fits of equal machines differ by chance, and the one that seems
-// quickest would get all new work. A slow worker that gets nothing for a while is tried with a real
-// request, at a bounded rate.
+// Workers of one kind (role, model and device) should be equally fast, so their fits are pooled:
+// the expected cost of a worker is its pool's cost times its own pace. The pace counts as far as
+// there is recent evidence for it, and drifts back to 1 without: a worker that was slow when it was
+// last measured is soon compared like its equals, chosen again, and measured again. Paces near 1
+// count as 1: fits of equal machines differ by chance, and the seemingly fastest would get all new
+// requests. A slow worker that has had no request for a while is tried with one, at a bounded rate.
 #ifndef BATON_ROUTER_ROUTING_COST_ESTIMATES_H_
 #define BATON_ROUTER_ROUTING_COST_ESTIMATES_H_
 
@@ -18,11 +17,11 @@
 
 namespace baton::router {
 
-// Of one cost, prefill or decode. Workers are numbers, as in Membership; times are seconds of its
-// clock. Unsynchronized.
+// For one kind of step, prefill or decode. Workers are numbers, as in Roster; times are seconds of
+// its clock. Unsynchronized.
 class CostEstimates {
  public:
-  // `standing_in`: until any worker has reported.
+  // `standing_in`: the cost until a worker has reported.
   explicit CostEstimates(const LinearCost& standing_in) : standing_in_(standing_in) {}
 
   void Grow(int worker_count) { workers_.resize(worker_count); }
@@ -30,8 +29,7 @@ class CostEstimates {
   void Joins(int worker, const std::string& kind);
   void Forget(int worker) { workers_[worker] = Worker(); }
 
-  // What a worker reports, as it was at that time. Numbers that no worker can mean are taken as
-  // none.
+  // A worker's report, as of that time. Numbers that make no sense are ignored.
   struct Report {
     LinearCost fit;
     double fitted_steps = 0;
@@ -43,7 +41,7 @@ class CostEstimates {
     double at_s = 0;
   };
   void OnReport(int worker, const Report& report);
-  // A request has been sent there.
+  // A request was sent to the worker.
   void OnDispatch(int worker, double now_s);
   // Call several times a second: brings pools and paces up to date.
   void Tick(double now_s);
@@ -51,7 +49,7 @@ class CostEstimates {
   // As of the last Tick or report.
   struct Estimate {
     LinearCost cost;
-    bool known = false;  // some worker has reported, of this kind or, if none has, of any
+    bool known = false;  // some worker of this kind has reported, or else of any kind
     double pace = 1;     // in `cost`: above 1 is slower than the pool
   };
   const Estimate& Of(int worker) const { return workers_[worker].estimate; }

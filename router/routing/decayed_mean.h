@@ -1,4 +1,4 @@
-// A mean of which each new value is a fixed share.
+// A mean in which each new value has a fixed share.
 #ifndef BATON_ROUTER_ROUTING_DECAYED_MEAN_H_
 #define BATON_ROUTER_ROUTING_DECAYED_MEAN_H_
 
@@ -13,7 +13,7 @@ class DecayedMean {
     weight_ = weight_ * (1 - kShare) + 1;
     mean_ += (value - mean_) / weight_;
   }
-  // 0 before anything came.
+  // 0 before the first value.
   double value() const { return mean_; }
   bool empty() const { return weight_ == 0; }
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
-#include "router/fleet/membership.h"
+#include "router/fleet/worker.h"
 
 namespace baton::router {
 

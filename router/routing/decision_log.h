@@ -1,5 +1,5 @@
-// The last routing decisions and what came of them: for operators who ask, for the log, for the
-// metrics that compare what was predicted with what happened.
+// The last routing decisions and their outcomes: for `baton explain --last`, the log, and the
+// metrics that compare predictions with outcomes.
 #ifndef BATON_ROUTER_ROUTING_DECISION_LOG_H_
 #define BATON_ROUTER_ROUTING_DECISION_LOG_H_
 
@@ -32,10 +32,9 @@ class DecisionLog {
   // it.
   DecisionLog(int log_every, RouterMetrics& metrics) : log_every_(log_every), metrics_(metrics) {}
 
-  // Takes the place of the oldest once there are kCapacity. Returns its number, for OnFirstToken.
+  // Replaces the oldest once there are kCapacity. Returns the decision's number, for OnFirstToken.
   int64_t Add(std::shared_ptr<const Decision> decision);
-  // The first token has come, `after` the decision. Counts for nothing if the decision has been
-  // displaced.
+  // The first token has come, `after` the decision. No effect if the decision has been replaced.
   void OnFirstToken(int64_t number, absl::Duration after, int cached_tokens);
 
   // The newest first; those of one request unless `request_id` is empty.

@@ -10,7 +10,7 @@ namespace baton::router {
 namespace {
 
 // A report that leaves a worker may be this much older than a dispatch that it does not contain.
-constexpr absl::Duration kReportFlight = absl::Milliseconds(50);
+constexpr absl::Duration kReportDelay = absl::Milliseconds(50);
 // No dispatch stays uncounted by its worker for longer than this.
 constexpr absl::Duration kDispatchLife = absl::Seconds(5);
 constexpr double kMostSeconds = 86'400;
@@ -33,10 +33,10 @@ void FleetLoad::Grow(int worker_count) {
   }
 }
 
-void FleetLoad::Serves(int worker, const Identity& identity) {
+void FleetLoad::OnReady(int worker, const Identity& identity) {
   Worker& w = workers_[worker];
   w.serves = true;
-  w.doubted = false;
+  w.suspect = false;
   w.role = identity.role;
   w.model_fingerprint = identity.model_fingerprint;
   w.identity = identity.hash;
@@ -49,13 +49,13 @@ void FleetLoad::Serves(int worker, const Identity& identity) {
   regroup_ = true;
 }
 
-void FleetLoad::Rests(int worker) {
-  workers_[worker].serves = workers_[worker].doubted = false;
+void FleetLoad::OnUnavailable(int worker) {
+  workers_[worker].serves = workers_[worker].suspect = false;
   regroup_ = true;
 }
 
-void FleetLoad::Doubt(int worker) {
-  workers_[worker].doubted = workers_[worker].serves;
+void FleetLoad::OnSuspect(int worker) {
+  workers_[worker].suspect = workers_[worker].serves;
   workers_[worker].serves = false;
   regroup_ = true;
 }
@@ -75,13 +75,13 @@ void FleetLoad::Regroup() {
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& w = workers_[i];
     w.group = -1;
-    if (!w.serves && !w.doubted) continue;
+    if (!w.serves && !w.suspect) continue;
     const auto found = std::find_if(groups_.begin(), groups_.end(), [&w](const Group& group) {
-      return group.role == w.role && group.doubted == w.doubted &&
+      return group.role == w.role && group.suspect == w.suspect &&
              group.model_fingerprint == w.model_fingerprint;
     });
     w.group = static_cast<int>(found - groups_.begin());
-    if (found == groups_.end()) groups_.push_back({w.role, w.doubted, w.model_fingerprint, {}, {}});
+    if (found == groups_.end()) groups_.push_back({w.role, w.suspect, w.model_fingerprint, {}, {}});
     Group& group = groups_[w.group];
     w.place = static_cast<int>(group.candidates.size());
     group.candidates.emplace_back().worker = static_cast<int>(i);
@@ -134,9 +134,10 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   // What the first of a kind reports holds for all of it.
   if (first) RefreshAll();
   const double intake_age_s = FromMicros(static_cast<double>(report.intake_age_us()));
-  DropCounted(worker, now - absl::Seconds(std::max(age_s, intake_age_s)) - kReportFlight);
-  w.told_idle_at_s = now_s - age_s + FromMicros(static_cast<double>(report.remaining_work_us()));
-  w.hot.idle_at_s = w.told_idle_at_s;
+  DropCounted(worker, now - absl::Seconds(std::max(age_s, intake_age_s)) - kReportDelay);
+  w.reported_idle_at_s =
+      now_s - age_s + FromMicros(static_cast<double>(report.remaining_work_us()));
+  w.hot.idle_at_s = w.reported_idle_at_s;
   for (const Dispatch& dispatch : dispatched_[worker]) w.hot.idle_at_s += dispatch.sent.seconds;
   Refresh(worker);
 }
@@ -167,7 +168,7 @@ void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
   if (found == dispatched.end() || found->number != dispatch) return;  // a report has it
   Uncount(w, *found);
   dispatched.erase(found);
-  w.hot.idle_at_s = std::max(w.told_idle_at_s, absl::ToDoubleSeconds(now));
+  w.hot.idle_at_s = std::max(w.reported_idle_at_s, absl::ToDoubleSeconds(now));
   for (const Dispatch& left : dispatched) w.hot.idle_at_s += left.sent.seconds;
   Refresh(worker);
 }
@@ -205,7 +206,7 @@ void FleetLoad::RefreshAll() {
 absl::Span<const Candidate> FleetLoad::Collect(const Query& query, absl::Duration now) {
   if (regroup_) Regroup();
   const auto found = std::find_if(groups_.begin(), groups_.end(), [&query](const Group& group) {
-    return group.role == query.role && group.doubted == query.doubted &&
+    return group.role == query.role && group.suspect == query.suspect &&
            group.model_fingerprint == query.model_fingerprint;
   });
   if (found == groups_.end()) return {};

@@ -1,6 +1,5 @@
-// How busy each worker is and what a prompt would take there: the last reports, and what this
-// router has sent since. The numbers that decisions are made of, packed for a pass over a thousand
-// workers.
+// How busy each worker is, and how long a prompt would take there: the last reports, plus what this
+// router has sent since. Packed for a pass over a thousand workers per decision.
 #ifndef BATON_ROUTER_ROUTING_FLEET_LOAD_H_
 #define BATON_ROUTER_ROUTING_FLEET_LOAD_H_
 
@@ -18,12 +17,12 @@
 
 namespace baton::router {
 
-// Workers are numbers, as in Membership; times are of its clock. Unsynchronized.
+// Workers are numbers, as in Roster; times are of its clock. Unsynchronized.
 class FleetLoad {
  public:
   void Grow(int worker_count);
 
-  // The worker takes work from now on: who it is.
+  // The worker may get requests.
   struct Identity {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     uint64_t model_fingerprint = 0;
@@ -33,26 +32,26 @@ class FleetLoad {
     int max_sequences = 0;  // 0: unknown
     std::string device;     // as on its card
   };
-  void Serves(int worker, const Identity& identity);
+  void OnReady(int worker, const Identity& identity);
   // The worker gets no new requests. Its last report is kept.
-  void Rests(int worker);
+  void OnUnavailable(int worker);
   // The worker is suspect: only queries that ask for suspect workers find it.
-  void Doubt(int worker);
-  // As if it had never been.
+  void OnSuspect(int worker);
+  // Drops all that is known of the worker.
   void Forget(int worker);
 
-  // Numbers that no worker can mean are taken as none.
+  // Numbers that make no sense are ignored.
   void OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now);
   // What this router has sent to a worker.
   struct Sent {
     int64_t tokens = 0;          // of the prompt, to compute there
-    double seconds = 0;          // that this takes; a decode worker that receives the KV: none
+    double seconds = 0;          // of computing them; 0 on a decode worker that receives the KV
     int blocks = 0;              // that it will fill
     int64_t context_tokens = 0;  // decode workers: of the prompt
   };
-  // Counts until a report can contain it, or it is done. Returns its number, 1 or more.
+  // Counts until a report can contain it, or until OnDone. Returns its number, 1 or more.
   int64_t OnDispatch(int worker, absl::Duration now, const Sent& sent);
-  // The work of that dispatch is done, or has failed: what a report can't tell before it comes.
+  // The work of that dispatch is done, or has failed.
   void OnDone(int worker, int64_t dispatch, absl::Duration now);
   // Several times a second: brings the estimates of costs up to date.
   void Tick(absl::Duration now);
@@ -60,12 +59,12 @@ class FleetLoad {
   struct Query {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     uint64_t model_fingerprint = 0;
-    bool doubted = false;  // those in doubt instead
+    bool suspect = false;  // the suspect workers instead of the ready ones
     int prompt_tokens = 0;
-    absl::Span<const int> matched_blocks;  // by worker; what lies behind its end is 0
+    absl::Span<const int> matched_blocks;  // by worker; 0 beyond its end
   };
-  // A candidate for each worker of the role and model that takes work, in order of their numbers.
-  // Valid until anything else is called.
+  // A candidate for each worker of the role and model, in order of their numbers. Valid until the
+  // next call.
   absl::Span<const Candidate> Collect(const Query& query, absl::Duration now);
 
  private:
@@ -86,7 +85,7 @@ class FleetLoad {
   // decision to the next; only what depends on the prompt and the time is written anew.
   struct Group {
     v1::WorkerRole role;
-    bool doubted;
+    bool suspect;
     uint64_t model_fingerprint;
     std::vector<Candidate> candidates;
     std::vector<Hot> hot;
@@ -94,7 +93,7 @@ class FleetLoad {
   struct Worker {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     bool serves = false;
-    bool doubted = false;
+    bool suspect = false;
     uint64_t model_fingerprint = 0;
     uint64_t identity = 0;
     int running = 0;
@@ -105,7 +104,7 @@ class FleetLoad {
     int64_t queued_tokens = 0;
     int64_t context_tokens = 0;
     Hot hot;
-    double told_idle_at_s = 0;  // by the last report alone
+    double reported_idle_at_s = 0;  // by the last report alone
     // Of `dispatched`.
     int sent = 0;
     int sent_blocks = 0;
@@ -121,9 +120,9 @@ class FleetLoad {
   }
   void DropCounted(int worker, absl::Duration before);
   void Uncount(Worker& w, const Dispatch& dispatch);
-  // After a change of who takes work, when it next matters: all groups anew.
+  // Rebuilds all groups, at the first use after workers have changed.
   void Regroup();
-  // After a change of numbers: the worker's candidate.
+  // Updates the worker's candidate after a change of its numbers.
   void Refresh(int worker);
   void RefreshAll();
 
@@ -132,7 +131,7 @@ class FleetLoad {
   std::vector<Group> groups_;
   bool regroup_ = false;
   int64_t last_dispatch_ = 0;
-  // Of prompts, on prefill workers and on decode workers: the one role says nothing of the other.
+  // Costs of prompts are apart by role: the one says nothing about the other.
   CostEstimates prompts_on_prefill_{kDefaultPrefillCost};
   CostEstimates prompts_on_decode_{kDefaultPrefillCost};
   CostEstimates decode_steps_{kDefaultDecodeCost};

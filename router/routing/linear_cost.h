@@ -1,4 +1,4 @@
-// What a prefill or a decode step takes: a sum of three terms, as workers report it.
+// The time of a prefill or a decode step: a sum of three terms, as workers report it.
 #ifndef BATON_ROUTER_ROUTING_LINEAR_COST_H_
 #define BATON_ROUTER_ROUTING_LINEAR_COST_H_
 
@@ -13,7 +13,7 @@ struct LinearCost {
   double Seconds(double fixed, double first, double second) const {
     return fixed * fixed_s + first * first_s + second * second_s;
   }
-  // n tokens of a prompt behind c cached ones.
+  // A prompt of `tokens` behind `cached` ones.
   double Prefill(double tokens, double cached) const {
     return fixed_s + tokens * (first_s + second_s * (cached + tokens / 2));
   }
@@ -25,7 +25,7 @@ struct LinearCost {
   }
 };
 
-// Of an H100-class worker with a model of some 8 B. They stand in until a worker has reported.
+// Used until a worker has reported: an H100-class worker with a model of some 8 B.
 inline constexpr LinearCost kDefaultPrefillCost = {5e-3, 1.25e-4, 3.9e-9};
 inline constexpr LinearCost kDefaultDecodeCost = {10e-3, 5e-5, 1e-7};
 

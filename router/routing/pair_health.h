@@ -1,7 +1,7 @@
-// Which pairs of workers, and which workers, requests have lately failed on: a circuit breaker.
+// A circuit breaker for pairs of workers, and for workers, on which requests failed lately.
 //
-// A prefill and a decode worker that cannot reach each other are both well for everyone else, so
-// failures are counted by pair. Only a worker that fails with several partners is avoided as such.
+// A prefill and a decode worker that cannot reach each other may work well with all others, so
+// failures are counted by pair. Only a worker that fails with several partners is avoided itself.
 //
 //   closed ─2 failures in a row─▶ open ─a while─▶ half open: one request tries ─failed─▶ open,
 //   longer
@@ -15,6 +15,7 @@
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "router/fleet/worker.h"
 
 namespace baton::router {
 
@@ -23,38 +24,36 @@ inline constexpr int kFailuresToAvoid = 2;
 inline constexpr absl::Duration kFailureMemory = absl::Seconds(30);
 inline constexpr absl::Duration kFirstAvoidance = absl::Seconds(2);
 inline constexpr absl::Duration kLongestAvoidance = absl::Seconds(30);
-// How long the others wait at least for the end of a try: longer than a stream may be silent before
-// it is left (Options::stall_timeout_ms), or a second request would follow the first into the hole.
+// While a pair is tried, other requests avoid it for at least this long: longer than a stream may
+// be silent (Options::stall_timeout_ms), or a second request would be lost like the first.
 inline constexpr absl::Duration kTryMayTake = absl::Seconds(10);
 
-// Workers are numbers, as in Membership; kNoWorker is the prefill worker of a request that the
-// decode worker computes alone. Unsynchronized.
-inline constexpr int kNoWorker = -1;
-
+// Workers are numbers, as in Roster; kNoWorker is the prefill worker of a request whose prompt the
+// decode worker computes. Unsynchronized.
 class PairHealth {
  public:
   // `clock` must outlive it.
   explicit PairHealth(const Clock& clock) : clock_(clock) {}
 
-  // The two did not get a request done between them.
+  // A request failed between the two.
   void OnPairFailed(int prefill, int decode);
-  // The worker itself did not answer, whatever its partner.
+  // The worker did not answer the router.
   void OnWorkerFailed(int worker);
-  // kNoWorker: the decode worker did it alone, and nothing was shown of any pair.
+  // kNoWorker: the decode worker worked alone, which shows nothing of any pair.
   void OnPairWorked(int prefill, int decode);
 
   bool WorkerUsable(int worker) const;
-  // No worker is avoided, so that they need not be asked one by one.
+  // No worker is avoided.
   bool all_usable() const;
-  // Of the pair alone: its workers are judged by WorkerUsable.
+  // By the failures of the pair alone: see WorkerUsable for those of its workers.
   bool PairUsable(int prefill, int decode) const;
-  // A request goes there. If the pair was avoided until now, it is the one that tries: the others
-  // keep away until it has ended, or for as long again, kTryMayTake at least. Of what is avoided,
-  // only the failures of those that try count: one event fails all that was under way, and is one
-  // failure.
+  // A request is sent to the pair. If the pair was avoided until now, the request is its try: other
+  // requests avoid the pair until the try has ended, or for as long again, kTryMayTake at least. Of
+  // an avoided pair, only the failures of tries count: one event fails all requests that are under
+  // way, and is one failure.
   void OnChosen(int prefill, int decode);
 
-  // Another process is at the worker's address.
+  // There is another process at the worker's address.
   void Forget(int worker);
 
  private:

@@ -1,4 +1,4 @@
-// Which prefill and which decode worker a request goes to: a decision over plain numbers.
+// Which prefill and which decode worker gets a request: a decision over plain numbers.
 #ifndef BATON_ROUTER_ROUTING_POLICY_H_
 #define BATON_ROUTER_ROUTING_POLICY_H_
 
@@ -8,18 +8,19 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/kv/prefix_key.h"
+#include "router/fleet/worker.h"
 #include "router/routing/linear_cost.h"
 
 namespace baton::router {
 
-// One ready worker as the router knows it now: its last report plus the router's own dispatches
-// that the report cannot contain yet.
+// One ready worker as the router knows it now: its last report, plus this router's dispatches
+// since.
 struct Candidate {
-  int worker = 0;          // what the choice names
+  int worker = 0;          // its number in the Roster
   int matched_blocks = 0;  // of the prompt, from its start, cached there or on its way there
   int running = 0;
-  int queued = 0;  // those just sent there included
-  int sent = 0;    // by this router, in no report yet
+  int queued = 0;  // `sent` included
+  int sent = 0;    // by this router, and in no report yet
   int64_t queued_tokens = 0;
   int free_blocks = 0;  // can be below 0: dispatched for more than there is
   int total_blocks = 0;
@@ -46,13 +47,13 @@ struct RouteQuery {
   double mean_answer_tokens = 0;  // of all requests
 };
 
-// What a second of computing costs beyond that second, for one prompt. Nothing, where a policy says
-// nothing of it.
+// The price of a second of computing, beyond that second, for one prompt. Zero where the policy has
+// no prices.
 struct Pricing {
-  double fleet = 0;      // on whatever worker
-  double own_queue = 0;  // more, for each second of the worker's own queue
-  double highest = 0;    // of both together
-  int home = -1;         // where the prompt is at home (Candidate::worker); -1: nowhere
+  double fleet = 0;      // on every worker
+  double own_queue = 0;  // and for each second of the worker's queue
+  double highest = 0;    // bound of the sum
+  int home = kNoWorker;  // the prompt's home (Candidate::worker)
   double home_discount = 0;
 
   double Price(const Candidate& c) const {
@@ -80,15 +81,15 @@ class Policy {
   // REQUIRES: `decode` is not empty.
   virtual RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                              absl::Span<const Candidate> decode) = 0;
-  // A prompt was sent to that prefill worker, as it was when it was chosen. Of what is only asked
-  // for, or refused, nothing is learned.
+  // A prompt was sent to that prefill worker, as it was when it was chosen. Not called for
+  // decisions that are only asked for, or refused.
   virtual void OnSent(const Candidate& /*prefill*/) {}
 };
 
 // Prefill: longest cached prefix, then fewest tokens to compute before this prompt.
 // Decode: one that has room for the prompt, then fewest sequences, then most free blocks. Of those
 // that are to compute the prompt themselves: room, then longest cached prefix, then as above.
-// What is still equal is taken in turn. Needs no costs, and lets what is popular pile up.
+// Ties are broken in turn. Needs no costs, and lets popular prefixes pile up on one worker.
 class PrefixThenLoad final : public Policy {
  public:
   absl::string_view name() const override { return "prefix_then_load"; }
@@ -99,9 +100,9 @@ class PrefixThenLoad final : public Policy {
   uint64_t turn_ = 0;
 };
 
-// Prefill workers in turn and decode workers in turn, whatever they hold and however busy they are;
-// decode workers that have room for the prompt before those that have none. Turns go by the
-// workers' numbers. The yardstick of the other policies.
+// Prefill workers in turn and decode workers in turn, regardless of cache and load; decode workers
+// with room for the prompt before those without. Turns go by the workers' numbers. A baseline for
+// the other policies.
 class RoundRobin final : public Policy {
  public:
   absl::string_view name() const override { return "round_robin"; }
@@ -112,8 +113,8 @@ class RoundRobin final : public Policy {
 
  private:
   // Candidate::worker of the last choice.
-  int last_prefill_ = -1;
-  int last_decode_ = -1;
+  int last_prefill_ = kNoWorker;
+  int last_decode_ = kNoWorker;
 };
 
 }  // namespace baton::router

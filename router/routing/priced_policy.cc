@@ -76,7 +76,7 @@ Pricing PricedPolicy::PricingOf(const RouteQuery& query, absl::Span<const Candid
   home_key_ = HomeKey(query, deepest);
   const double count = static_cast<double>(prefill.size());
   const double passed =
-      last_s_ < 0 ? kUtilizationMemory_s * 100 : std::max(0.0, query.now_s - last_s_);
+      last_s_ ? std::max(0.0, query.now_s - *last_s_) : kUtilizationMemory_s * 100;
   busy_share_ += (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy / count - busy_share_);
   last_s_ = query.now_s;
   Pricing pricing;

@@ -12,9 +12,14 @@
 #include <vector>
 
 #include "common/base/rpc/grpc_status.h"
+#include "router/options.h"
 #include "router/request/generate_call.h"
+#include "router/request/retry_budget.h"
+#include "router/request/work_pool.h"
+#include "router/routing/decision_log.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
+#include "tests/testing/routed_fleet.h"
 #include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::testing {
@@ -185,37 +190,39 @@ class CallHarness : public ::testing::Test {
   router::RetryBudget::Limits budget_limits_;
 
   void Begin() {
-    membership_.emplace(std::vector<std::string>{"p0:1", "p1:1"},
-                        std::vector<std::string>{"d0:1", "d1:1", "d2:1"}, tokenizer_->fingerprint(),
-                        policy_, clock_);
+    fleet_.emplace(std::vector<std::string>{"p0:1", "p1:1"},
+                   std::vector<std::string>{"d0:1", "d1:1", "d2:1"}, tokenizer_->fingerprint(),
+                   policy_, clock_);
     admission_.emplace(router::Admission::Limits{options_.max_inflight_requests,
                                                  options_.max_inflight_prompt_tokens,
                                                  absl::Milliseconds(options_.retry_after_ms)},
                        clock_, [](const router::Admission::Inside&) {});
     budget_.emplace(budget_limits_);
-    membership_->SetOnDeath(
+    fleet_->roster.SetOnDeath(
         [this](const router::Incarnation& dead) { budget_->OnDeath(dead, clock_.SinceStart()); });
-    parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, *membership_, metrics_,
-                                         *admission_, *budget_, continuations_, pool_, watch_,
-                                         network_, decisions_});
+    parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, fleet_->roster,
+                                         fleet_->planner, metrics_, *admission_, *budget_,
+                                         continuations_, pool_, watch_, network_, decisions_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   void Introduce(int worker) {
     internal::v1::WatchResponse event;
     const auto role = worker < 2 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
     *event.mutable_card() = FakeCard(role, tokenizer_->fingerprint());
-    membership_->OnStreamStarted(worker);
-    ASSERT_TRUE(membership_->OnEvent(worker, event).ok());
+    fleet_->roster.OnStreamStarted(worker);
+    ASSERT_TRUE(fleet_->roster.OnEvent(worker, event).ok());
     event.mutable_snapshot()->set_last(true);
-    ASSERT_TRUE(membership_->OnEvent(worker, event).ok());
+    ASSERT_TRUE(fleet_->roster.OnEvent(worker, event).ok());
     Report(worker);
   }
   void Report(int worker) {
     internal::v1::WatchResponse event;
     event.mutable_load()->set_free_blocks(64);
-    ASSERT_TRUE(membership_->OnEvent(worker, event).ok());
+    ASSERT_TRUE(fleet_->roster.OnEvent(worker, event).ok());
   }
-  void LoseWatch(int worker) { membership_->OnStreamLost(worker, absl::UnavailableError("gone")); }
+  void LoseWatch(int worker) {
+    fleet_->roster.OnStreamLost(worker, absl::UnavailableError("gone"));
+  }
 
   v1::GenerateRequest Request(int n = 1) {
     v1::GenerateRequest request;
@@ -227,7 +234,7 @@ class CallHarness : public ::testing::Test {
   // Sends it; its first stream is the next of the network, unless it fails.
   FakeSink& Start(const v1::GenerateRequest& request,
                   absl::Duration timeout = absl::InfiniteDuration()) {
-    if (!membership_) Begin();
+    if (!fleet_) Begin();
     sinks_.push_back(std::make_unique<FakeSink>());
     calls_.push_back(std::make_shared<router::GenerateCall>(*parts_));
     calls_.back()->Start(request, clock_.Now() + timeout, sinks_.back().get());
@@ -245,14 +252,14 @@ class CallHarness : public ::testing::Test {
     for (int worker = 0; worker < kWorkers; ++worker) {
       if (reporting_[worker]) Report(worker);
     }
-    membership_->Tick();
+    fleet_->roster.Tick();
     Tick();
   }
 
   FakeClock clock_;
   bool reporting_[kWorkers] = {true, true, true, true, true};
   FakeNetwork network_;
-  std::optional<router::Membership> membership_;
+  std::optional<RoutedFleet> fleet_;
   std::optional<router::RetryBudget> budget_;
   std::optional<router::Admission> admission_;
   router::ContinuationLine continuations_{[](int) {}};

@@ -74,7 +74,7 @@ Router::Router(World& world, std::vector<PrefillWorker*> prefill, std::vector<De
       prefill_(std::move(prefill)),
       decode_(std::move(decode)),
       node_(world.AddNode()),
-      membership_(Addresses(prefill_), Addresses(decode_), 0x70c, policy_, world) {
+      fleet_(Addresses(prefill_), Addresses(decode_), 0x70c, policy_, world) {
   watches_.resize(prefill_.size() + decode_.size());
   calls_.resize(decode_.size());
   for (size_t i = 0; i < watches_.size(); ++i) OpenWatch(static_cast<int>(i));
@@ -93,14 +93,14 @@ void Router::OpenWatch(int index) {
   std::shared_ptr<Stream>& watch = watches_[static_cast<size_t>(index)];
   if (watch != nullptr) return;
   watch = world_.Open(node_, worker(index).node());
-  membership_.OnStreamStarted(index);
+  fleet_.roster.OnStreamStarted(index);
   const std::weak_ptr<Stream> weak = watch;
   watch->OnLost(0, [this, index] { LoseWatch(index, absl::UnavailableError("lost")); });
   watch->Send(0, [this, index, weak] {
     const auto stream = weak.lock();
     if (stream == nullptr) return;
     worker(index).Watch(stream, [this, index](const internal::v1::WatchResponse& response) {
-      const absl::Status status = membership_.OnEvent(index, response);
+      const absl::Status status = fleet_.roster.OnEvent(index, response);
       if (status.ok()) return;
       world_.Fail(absl::StrCat("a worker's report was refused: ", status.ToString()));
     });
@@ -113,13 +113,13 @@ void Router::LoseWatch(int index, const absl::Status& why) {
   watch->Close(0);
   watch->Break(0, 0);
   watch = nullptr;
-  membership_.OnStreamLost(index, why);
+  fleet_.roster.OnStreamLost(index, why);
   world_.At(world_.now() + world_.random.Time(200 * kMillisecond, kSecond),
             [this, index] { OpenWatch(index); });
 }
 
 void Router::Tick() {
-  for (const int index : membership_.Tick()) LoseWatch(index, absl::UnavailableError("silent"));
+  for (const int index : fleet_.roster.Tick()) LoseWatch(index, absl::UnavailableError("silent"));
   world_.At(world_.now() + 500 * kMillisecond, [this] { Tick(); });
 }
 
@@ -166,7 +166,7 @@ void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, 
   query.prompt_tokens = static_cast<int>(tokens.size());
   query.avoid = request->avoid;
   query.avoided_prefill_may_do = request->busy;
-  const absl::StatusOr<router::Route> route = membership_.Choose(query);
+  const absl::StatusOr<router::Route> route = fleet_.planner.Choose(query);
   if (!route.ok()) {
     world_.At(world_.now() + 300 * kMillisecond,
               [this, request, first_choice, n] { Attempt(request, first_choice, n); });
@@ -284,7 +284,7 @@ void Router::OnResponse(const std::shared_ptr<Leg>& leg, const DecodeResponse& r
         !request.prompt_logprobs_seen) {
       world_.Fail(absl::StrCat(request.id, ": no prompt logprobs"));
     }
-    membership_.OnRouteWorked(leg->route, /*kv_moved=*/true);
+    fleet_.planner.OnRouteWorked(leg->route, /*kv_moved=*/true);
     EndRequest(request, absl::OkStatus());
   }
 }
@@ -300,12 +300,13 @@ void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& statu
         if (request.finished[static_cast<size_t>(choice)]) continue;
         world_.Fail(absl::StrCat(request.id, ": OK without the end of choice ", choice));
       }
-      membership_.OnRouteWorked(leg->route, /*kv_moved=*/true);
+      fleet_.planner.OnRouteWorked(leg->route, /*kv_moved=*/true);
       return;
     case absl::StatusCode::kUnavailable:
-      membership_.OnRouteFailed(leg->route, reason == "WORKER_LOST" ? router::Blame::kDecodeWorker
-                                            : reason == "DRAINING"  ? router::Blame::kNobody
-                                                                    : router::Blame::kPair);
+      fleet_.planner.OnRouteFailed(leg->route, reason == "WORKER_LOST"
+                                                   ? router::Blame::kDecodeWorker
+                                               : reason == "DRAINING" ? router::Blame::kNone
+                                                                      : router::Blame::kPair);
       request.avoid = {leg->route.decode.incarnation(), leg->route.prefill.incarnation()};
       Retry(leg, Pause(request));
       return;
@@ -334,11 +335,11 @@ void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& statu
 void Router::CheckStall(const std::shared_ptr<Leg>& leg) {
   if (leg->closed || leg->request->ended) return;
   const Micros look_again = leg->last_message + kStallBound;
-  if (world_.now() <= look_again && membership_.MayLive(leg->route.decode)) {
+  if (world_.now() <= look_again && fleet_.roster.MayLive(leg->route.decode)) {
     world_.At(std::min(look_again + 1, world_.now() + kSecond), [this, leg] { CheckStall(leg); });
     return;
   }
-  membership_.OnRouteFailed(leg->route, router::Blame::kDecodeWorker);
+  fleet_.planner.OnRouteFailed(leg->route, router::Blame::kDecodeWorker);
   leg->request->avoid = {leg->route.decode.incarnation()};
   CloseLeg(*leg);
   Retry(leg, Pause(*leg->request));

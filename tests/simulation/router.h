@@ -1,4 +1,4 @@
-// The router of a simulation: real membership and policy; requests that are retried and resumed as
+// The router of a simulation: real roster, planner and policy; requests that are retried and resumed as
 // DESIGN.md says, and checked against the oracle token by token.
 #ifndef BATON_TESTS_SIMULATION_ROUTER_H_
 #define BATON_TESTS_SIMULATION_ROUTER_H_
@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "router/fleet/membership.h"
 #include "router/routing/priced_policy.h"
 #include "tests/simulation/oracle.h"
 #include "tests/simulation/worker.h"
 #include "tests/simulation/world.h"
+#include "tests/testing/routed_fleet.h"
 
 namespace baton::simulation {
 
@@ -65,7 +65,7 @@ class Router {
   const std::vector<DecodeWorker*> decode_;
   const int node_;
   router::PricedPolicy policy_;
-  router::Membership membership_;
+  testing::RoutedFleet fleet_;
   std::vector<std::shared_ptr<Stream>> watches_;  // null: none is open
   int open_requests_ = 0;
   uint64_t request_count_ = 0;

@@ -422,7 +422,7 @@ TEST(GenerateTest, ThreeStreamsWithoutATokenAreEnough) {
   EXPECT_EQ(end.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(end), "WORKER_LOST");
   EXPECT_TRUE(ErrorRetryAfter(end).has_value());
-  EXPECT_EQ(replies.requests().size(), static_cast<size_t>(kMaxTries));
+  EXPECT_EQ(replies.requests().size(), static_cast<size_t>(kMaxLosses));
 }
 
 TEST(GenerateTest, AnErrorOfTheRequestIsNotTriedAgain) {

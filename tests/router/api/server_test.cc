@@ -1,4 +1,4 @@
-// The router as a process: membership over real streams, readiness, drain, metrics, start errors.
+// The router as a process: its roster over real streams, readiness, drain, metrics, start errors.
 #include "router/server.h"
 
 #include <arpa/inet.h>

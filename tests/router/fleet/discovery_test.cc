@@ -72,7 +72,7 @@ class DiscoveryTest : public ::testing::Test {
     sources.push_back(std::make_unique<ScriptedSource>(b_, b_period_));
     Discovery::Events events;
     events.on_workers = [this](const Workers& workers) {
-      // As the membership does, which has its own test of it.
+      // As the roster does, which has its own test of it.
       std::map<std::string, v1::WorkerRole> roles;
       for (const WorkerAddress& worker : workers) {
         if (!roles.emplace(worker.address, worker.role).second) {

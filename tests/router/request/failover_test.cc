@@ -122,29 +122,29 @@ TEST_F(FailedPairTest, AskingForAnotherPairWhereThereIsNoneDoesNotTakeTheTryOfAn
   Begin();
   for (int worker : {1, 3, 4}) LoseWatch(worker);
   RouteRequest wanted;
-  wanted.model_fingerprint = membership_->model()->fingerprint;
+  wanted.model_fingerprint = fleet_->roster.model()->fingerprint;
   wanted.prompt_tokens = 100;
-  const Route pair = *membership_->Choose(wanted);
-  for (int i = 0; i < 2; ++i) membership_->OnRouteFailed(pair, Blame::kPair);
-  ASSERT_EQ(membership_->Choose(wanted)->prefill.worker, kNoWorker) << "avoided";
+  const Route pair = *fleet_->planner.Choose(wanted);
+  for (int i = 0; i < 2; ++i) fleet_->planner.OnRouteFailed(pair, Blame::kPair);
+  ASSERT_EQ(fleet_->planner.Choose(wanted)->prefill.worker, kNoWorker) << "avoided";
   clock_.Advance(kFirstAvoidance);
   const std::vector<Route> used = {pair};
   wanted.failed = used;
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(membership_->Choose(wanted).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(fleet_->planner.Choose(wanted).ok());
   wanted.failed = {};
   wanted.lost = used;
-  for (int i = 0; i < 3; ++i) EXPECT_FALSE(membership_->Choose(wanted).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(fleet_->planner.Choose(wanted).ok());
   wanted.lost = {};
-  EXPECT_EQ(membership_->Choose(wanted)->prefill.worker, pair.prefill.worker);
+  EXPECT_EQ(fleet_->planner.Choose(wanted)->prefill.worker, pair.prefill.worker);
 }
 
 TEST_F(FailedPairTest, AnAnswerForWhichNoKvWasMovedShowsNothingOfThePair) {
   Begin();
   for (int worker : {1, 3, 4}) LoseWatch(worker);
   RouteRequest wanted;
-  wanted.model_fingerprint = membership_->model()->fingerprint;
+  wanted.model_fingerprint = fleet_->roster.model()->fingerprint;
   wanted.prompt_tokens = 100;
-  const Route pair = *membership_->Choose(wanted);
+  const Route pair = *fleet_->planner.Choose(wanted);
   auto answer = [&, opened = size_t{0}](int64_t kv_bytes) mutable {
     FakeSink& sink = Start(Request());
     internal::v1::DecodeResponse told;
@@ -154,27 +154,27 @@ TEST_F(FailedPairTest, AnAnswerForWhichNoKvWasMovedShowsNothingOfThePair) {
     EXPECT_TRUE(sink.End().ok());
   };
   for (const int64_t kv_bytes : {1000, 0}) {
-    membership_->OnRouteFailed(pair, Blame::kPair);
+    fleet_->planner.OnRouteFailed(pair, Blame::kPair);
     answer(kv_bytes);
-    membership_->OnRouteFailed(pair, Blame::kPair);
-    const bool avoided = membership_->Choose(wanted)->prefill.worker == kNoWorker;
+    fleet_->planner.OnRouteFailed(pair, Blame::kPair);
+    const bool avoided = fleet_->planner.Choose(wanted)->prefill.worker == kNoWorker;
     EXPECT_EQ(avoided, kv_bytes == 0);
-    if (!avoided) membership_->OnRouteWorked(pair, /*kv_moved=*/true);
+    if (!avoided) fleet_->planner.OnRouteWorked(pair, /*kv_moved=*/true);
   }
 }
 
 TEST_F(FailedPairTest, AWorkerThatWasLostMayBeUsedAsAnotherProcess) {
   Begin();
   RouteRequest wanted;
-  wanted.model_fingerprint = membership_->model()->fingerprint;
-  const std::vector<Route> lost = {*membership_->Choose(wanted)};
+  wanted.model_fingerprint = fleet_->roster.model()->fingerprint;
+  const std::vector<Route> lost = {*fleet_->planner.Choose(wanted)};
   wanted.lost = lost;
   for (int worker : {2, 3, 4}) {
     if (worker != lost[0].decode.worker) LoseWatch(worker);
   }
-  EXPECT_FALSE(membership_->Choose(wanted).ok());
+  EXPECT_FALSE(fleet_->planner.Choose(wanted).ok());
   Introduce(lost[0].decode.worker);
-  EXPECT_TRUE(membership_->Choose(wanted).ok());
+  EXPECT_TRUE(fleet_->planner.Choose(wanted).ok());
 }
 
 TEST_F(FailedPairTest, TokensOfAChoiceThatTheWorkerWasNotAskedForEndTheRequest) {

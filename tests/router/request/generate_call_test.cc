@@ -133,7 +133,7 @@ TEST_F(FailoverTest, AnExpiredWorkersStreamsAreContinuedElsewhereASuspectedOnesA
   stream(0).SayTokens("a");
   reporting_[stream(0).worker] = false;
   for (int i = 0; i < 5; ++i) Pass(absl::Seconds(1));
-  EXPECT_EQ(membership_->List()[stream(0).worker].state(), v1::WORKER_STATE_SUSPECT);
+  EXPECT_EQ(fleet_->roster.List()[stream(0).worker].state(), v1::WORKER_STATE_SUSPECT);
   EXPECT_FALSE(stream(0).cancelled);
   Pass(absl::Milliseconds(1001));
   EXPECT_TRUE(stream(0).cancelled);

@@ -1,4 +1,6 @@
-#include "router/request/decode_stream.h"
+#include "router/request/grpc_decode_network.h"
+
+#include <grpcpp/grpcpp.h>
 
 #include <utility>
 
@@ -8,10 +10,11 @@ namespace baton::router {
 namespace {
 
 // Owns itself until OnDone.
-class Stream final : public grpc::ClientReadReactor<internal::v1::DecodeResponse>,
-                     public DecodeHandle {
+class DecodeStream final : public grpc::ClientReadReactor<internal::v1::DecodeResponse>,
+                           public DecodeHandle {
  public:
-  Stream(internal::v1::DecodeRequest request, std::shared_ptr<DecodeListener> listener, int call)
+  DecodeStream(internal::v1::DecodeRequest request, std::shared_ptr<DecodeListener> listener,
+               int call)
       : request_(std::move(request)), listener_(std::move(listener)), call_(call) {}
 
   void Open(internal::v1::DecodeService::Stub& stub, absl::Time deadline) {
@@ -31,8 +34,8 @@ class Stream final : public grpc::ClientReadReactor<internal::v1::DecodeResponse
   }
 
   void OnDone(const grpc::Status& status) override {
-    // The listener goes last. Who waits for it may destroy the channel then, which must not happen
-    // here: the context holds a reference to it, and a channel cannot end on a thread of gRPC's.
+    // The listener is released last. Its owner may then destroy the channel, which must not happen
+    // here: the context refers to the channel, and a channel cannot end on a thread of gRPC.
     const std::shared_ptr<DecodeListener> listener = listener_;
     listener->OnStreamEnd(call_, status);
     delete this;
@@ -66,8 +69,8 @@ DecodeHandle* GrpcDecodeNetwork::Open(int worker, internal::v1::DecodeRequest re
     absl::MutexLock lock(&mutex_);
     stub = stubs_[worker];
   }
-  BATON_CHECK(stub != nullptr) << "no way to worker " << worker;
-  auto* stream = new Stream(std::move(request), std::move(listener), call);
+  BATON_CHECK(stub != nullptr) << "no channel to worker " << worker;
+  auto* stream = new DecodeStream(std::move(request), std::move(listener), call);
   stream->Open(*stub, deadline);
   return stream;
 }

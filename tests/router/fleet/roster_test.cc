@@ -1,4 +1,4 @@
-#include "router/fleet/membership.h"
+#include "router/fleet/roster.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
+#include "tests/testing/routed_fleet.h"
 
 namespace baton::router {
 namespace {
@@ -19,17 +20,17 @@ using ::testing::HasSubstr;
 constexpr uint64_t kTokenizer = 77;
 constexpr int kPrefill0 = 0, kPrefill1 = 1, kDecode = 2;
 
-class MembershipTest : public ::testing::Test {
+class RosterTest : public ::testing::Test {
  protected:
   internal::v1::WorkerCard Card(int worker) {
     return FakeCard(worker == kDecode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL,
                     kTokenizer);
   }
   absl::Status Introduce(int worker, const internal::v1::WorkerCard& card) {
-    membership_.OnStreamStarted(worker);
+    roster_.OnStreamStarted(worker);
     internal::v1::WatchResponse event;
     *event.mutable_card() = card;
-    return membership_.OnEvent(worker, event);
+    return roster_.OnEvent(worker, event);
   }
   absl::Status Snapshot(int worker, uint64_t sequence, std::vector<uint64_t> keys,
                         bool last = true) {
@@ -37,7 +38,7 @@ class MembershipTest : public ::testing::Test {
     event.mutable_snapshot()->set_sequence(sequence);
     event.mutable_snapshot()->mutable_keys()->Assign(keys.begin(), keys.end());
     event.mutable_snapshot()->set_last(last);
-    return membership_.OnEvent(worker, event);
+    return roster_.OnEvent(worker, event);
   }
   absl::Status Delta(int worker, uint64_t sequence, std::vector<uint64_t> added,
                      std::vector<uint64_t> removed = {}) {
@@ -45,21 +46,21 @@ class MembershipTest : public ::testing::Test {
     event.mutable_delta()->set_sequence(sequence);
     event.mutable_delta()->mutable_added()->Assign(added.begin(), added.end());
     event.mutable_delta()->mutable_removed()->Assign(removed.begin(), removed.end());
-    return membership_.OnEvent(worker, event);
+    return roster_.OnEvent(worker, event);
   }
   absl::Status Load(int worker, int64_t queued_tokens = 0, bool draining = false) {
     internal::v1::WatchResponse event;
     event.mutable_load()->set_queued_tokens(queued_tokens);
     event.mutable_load()->set_free_blocks(64);
     event.mutable_load()->set_draining(draining);
-    return membership_.OnEvent(worker, event);
+    return roster_.OnEvent(worker, event);
   }
   void MakeReady(int worker, std::vector<uint64_t> keys = {}) {
     ASSERT_TRUE(Introduce(worker, Card(worker)).ok());
     ASSERT_TRUE(Snapshot(worker, 10, keys).ok());
     ASSERT_TRUE(Load(worker).ok());
   }
-  v1::WorkerStatus StatusOf(int worker) { return membership_.List()[worker]; }
+  v1::WorkerStatus StatusOf(int worker) { return roster_.List()[worker]; }
   absl::StatusOr<Route> Choose(std::vector<uint64_t> keys = {},
                                std::vector<Incarnation> avoid = {}) {
     RouteRequest request;
@@ -67,41 +68,43 @@ class MembershipTest : public ::testing::Test {
     request.keys = keys;
     request.prompt_tokens = 100;
     request.avoid = avoid;
-    return membership_.Choose(request);
+    return planner_.Choose(request);
   }
 
   FakeClock clock_;
   PrefixThenLoad policy_;
-  Membership membership_{{"p0:1", "p1:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
+  testing::RoutedFleet fleet_{{"p0:1", "p1:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
+  Roster& roster_ = fleet_.roster;
+  RoutePlanner& planner_ = fleet_.planner;
 };
 
-TEST_F(MembershipTest, ReadyAfterCardAndSnapshot) {
+TEST_F(RosterTest, ReadyAfterCardAndSnapshot) {
   EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_CONNECTING);
-  EXPECT_FALSE(membership_.model().has_value());
+  EXPECT_FALSE(roster_.model().has_value());
   ASSERT_TRUE(Introduce(kDecode, Card(kDecode)).ok());
   ASSERT_TRUE(Snapshot(kDecode, 1, {5}, /*last=*/false).ok());
   EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_CONNECTING);
   ASSERT_TRUE(Snapshot(kDecode, 1, {6}).ok());
   EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
   EXPECT_EQ(StatusOf(kDecode).indexed_blocks(), 2);
-  EXPECT_EQ(membership_.model()->max_model_len, 128);
-  EXPECT_FALSE(membership_.Ready()) << "no prefill worker yet";
+  EXPECT_EQ(roster_.model()->max_model_len, 128);
+  EXPECT_FALSE(roster_.Ready()) << "no prefill worker yet";
   MakeReady(kPrefill0);
-  EXPECT_TRUE(membership_.Ready());
+  EXPECT_TRUE(roster_.Ready());
 }
 
-TEST_F(MembershipTest, SilenceMakesSuspectThenExpired) {
+TEST_F(RosterTest, SilenceMakesSuspectThenExpired) {
   MakeReady(kPrefill0, {1, 2});
   MakeReady(kDecode);
   clock_.Advance(absl::Milliseconds(3001));
-  EXPECT_TRUE(membership_.Tick().empty());
+  EXPECT_TRUE(roster_.Tick().empty());
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_SUSPECT);
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 2) << "suspicion alone forgets nothing";
   EXPECT_EQ(Choose().status().code(), absl::StatusCode::kUnavailable);
   ASSERT_TRUE(Load(kDecode).ok());  // a word is enough
   EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
   clock_.Advance(absl::Milliseconds(3001));
-  EXPECT_EQ(membership_.Tick(), std::vector<int>{kPrefill0});
+  EXPECT_EQ(roster_.Tick(), std::vector<int>{kPrefill0});
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 0);
   // What still comes on the stream that is being ended is not believed.
@@ -111,25 +114,25 @@ TEST_F(MembershipTest, SilenceMakesSuspectThenExpired) {
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
 }
 
-TEST_F(MembershipTest, LostStreamGetsNoWorkAndExpiresIfItStaysAway) {
+TEST_F(RosterTest, LostStreamGetsNoWorkAndExpiresIfItStaysAway) {
   MakeReady(kPrefill0, {1});
-  membership_.OnStreamLost(kPrefill0, absl::UnavailableError("connection reset"));
+  roster_.OnStreamLost(kPrefill0, absl::UnavailableError("connection reset"));
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_CONNECTING);
   EXPECT_EQ(StatusOf(kPrefill0).detail(), "connection reset");
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 1);
   clock_.Advance(absl::Seconds(7));
-  EXPECT_TRUE(membership_.Tick().empty()) << "there is no stream to end";
+  EXPECT_TRUE(roster_.Tick().empty()) << "there is no stream to end";
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
 }
 
-TEST_F(MembershipTest, NewEpochDropsWhatTheOldOneHad) {
+TEST_F(RosterTest, NewEpochDropsWhatTheOldOneHad) {
   const auto card = Card(kPrefill0);
   ASSERT_TRUE(Introduce(kPrefill0, card).ok());
   ASSERT_TRUE(Snapshot(kPrefill0, 3, {1, 2, 3}).ok());
-  membership_.OnStreamLost(kPrefill0, absl::UnavailableError("gone"));
+  roster_.OnStreamLost(kPrefill0, absl::UnavailableError("gone"));
   ASSERT_TRUE(Introduce(kPrefill0, card).ok());
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 3) << "the same life goes on";
-  membership_.OnStreamLost(kPrefill0, absl::UnavailableError("gone"));
+  roster_.OnStreamLost(kPrefill0, absl::UnavailableError("gone"));
   auto reborn = card;
   reborn.set_epoch(card.epoch() + 1);
   ASSERT_TRUE(Introduce(kPrefill0, reborn).ok());
@@ -137,7 +140,7 @@ TEST_F(MembershipTest, NewEpochDropsWhatTheOldOneHad) {
   EXPECT_EQ(StatusOf(kPrefill0).epoch(), reborn.epoch());
 }
 
-TEST_F(MembershipTest, GapsAndDisorderEndTheStream) {
+TEST_F(RosterTest, GapsAndDisorderEndTheStream) {
   MakeReady(kPrefill0);
   EXPECT_TRUE(Delta(kPrefill0, 11, {1, 2}).ok());
   EXPECT_TRUE(Delta(kPrefill0, 12, {3}, {2}).ok());
@@ -145,7 +148,7 @@ TEST_F(MembershipTest, GapsAndDisorderEndTheStream) {
   const absl::Status gap = Delta(kPrefill0, 14, {4});
   EXPECT_THAT(std::string(gap.message()), HasSubstr("14 after 12"));
   EXPECT_FALSE(Delta(kPrefill0, 12, {4}).ok()) << "a repeated number is a gap too";
-  membership_.OnStreamLost(kPrefill0, gap);
+  roster_.OnStreamLost(kPrefill0, gap);
   // The next stream's snapshot replaces everything.
   ASSERT_TRUE(Introduce(kPrefill0, Card(kPrefill0)).ok());
   EXPECT_FALSE(Delta(kPrefill0, 15, {4}).ok()) << "before the snapshot";
@@ -153,14 +156,14 @@ TEST_F(MembershipTest, GapsAndDisorderEndTheStream) {
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 1);
 }
 
-TEST_F(MembershipTest, MoreKeysThanBlocksEndTheStream) {
+TEST_F(RosterTest, MoreKeysThanBlocksEndTheStream) {
   ASSERT_TRUE(Introduce(kPrefill0, Card(kPrefill0)).ok());
   std::vector<uint64_t> keys(65);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i + 1;
   EXPECT_FALSE(Snapshot(kPrefill0, 1, keys).ok());
 }
 
-TEST_F(MembershipTest, ForeignWorkersAreRefusedWithBothValues) {
+TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
   MakeReady(kDecode);
   struct Row {
     const char* reason;
@@ -188,7 +191,7 @@ TEST_F(MembershipTest, ForeignWorkersAreRefusedWithBothValues) {
     const absl::Status refused = Introduce(kPrefill0, card);
     EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_EQ(ErrorReason(refused), row.reason);
-    membership_.OnStreamLost(kPrefill0, refused);
+    roster_.OnStreamLost(kPrefill0, refused);
     EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_REFUSED) << row.reason;
     EXPECT_THAT(StatusOf(kPrefill0).detail(), HasSubstr(row.in_detail));
     EXPECT_THAT(StatusOf(kPrefill0).detail(), HasSubstr(row.in_detail_too));
@@ -200,17 +203,17 @@ TEST_F(MembershipTest, ForeignWorkersAreRefusedWithBothValues) {
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
 }
 
-TEST_F(MembershipTest, WhenNoneOfTheOldModelIsLeftANewModelMayCome) {
+TEST_F(RosterTest, WhenNoneOfTheOldModelIsLeftANewModelMayCome) {
   MakeReady(kPrefill0);
   clock_.Advance(absl::Seconds(10));
-  membership_.Tick();
+  roster_.Tick();
   auto card = Card(kPrefill1);
   card.set_model_fingerprint(0xBAD01);
   EXPECT_TRUE(Introduce(kPrefill1, card).ok());
-  EXPECT_EQ(membership_.model()->fingerprint, 0xBAD01u);
+  EXPECT_EQ(roster_.model()->fingerprint, 0xBAD01u);
 }
 
-TEST_F(MembershipTest, DrainingWorkersGetNoNewWork) {
+TEST_F(RosterTest, DrainingWorkersGetNoNewWork) {
   MakeReady(kDecode);
   MakeReady(kPrefill0);
   ASSERT_TRUE(Load(kPrefill0, 0, /*draining=*/true).ok());
@@ -227,64 +230,64 @@ TEST_F(MembershipTest, DrainingWorkersGetNoNewWork) {
   EXPECT_TRUE(ErrorRetryAfter(none).has_value());
 }
 
-TEST_F(MembershipTest, ListedPrefillWorkersAreWaitedForAMomentAfterTheStart) {
+TEST_F(RosterTest, ListedPrefillWorkersAreWaitedForAMomentAfterTheStart) {
   MakeReady(kDecode);
-  EXPECT_FALSE(membership_.Ready());
+  EXPECT_FALSE(roster_.Ready());
   clock_.Advance(kExpireAfter + absl::Milliseconds(1));
   ASSERT_TRUE(Load(kDecode).ok());
-  EXPECT_TRUE(membership_.Ready());
+  EXPECT_TRUE(roster_.Ready());
 }
 
-TEST_F(MembershipTest, APairThatFailsIsPassedOverUntilItIsTriedAgain) {
+TEST_F(RosterTest, APairThatFailsIsPassedOverUntilItIsTriedAgain) {
   for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
   const auto first = Choose();
-  for (int i = 0; i < 2; ++i) membership_.OnRouteFailed(*first, Blame::kPair);
+  for (int i = 0; i < 2; ++i) planner_.OnRouteFailed(*first, Blame::kPair);
   for (int i = 0; i < 4; ++i) EXPECT_NE(Choose()->prefill.worker, first->prefill.worker);
   for (int i = 0; i < 2; ++i) {
     Route other = *first;
     other.prefill = Choose()->prefill;
-    if (other.prefill.worker != kNoWorker) membership_.OnRouteFailed(other, Blame::kPair);
+    if (other.prefill.worker != kNoWorker) planner_.OnRouteFailed(other, Blame::kPair);
   }
   EXPECT_EQ(Choose()->prefill.worker, kNoWorker) << "all pairs of the only decode worker failed";
   clock_.Advance(kFirstAvoidance);
   for (int worker : {kPrefill0, kPrefill1, kDecode}) ASSERT_TRUE(Load(worker).ok());
   const auto probe = Choose();
   EXPECT_NE(probe->prefill.worker, kNoWorker);
-  membership_.OnRouteWorked(*probe, /*kv_moved=*/true);
+  planner_.OnRouteWorked(*probe, /*kv_moved=*/true);
   // The other one is tried, too, by one request; the rest go where it works.
   EXPECT_NE(Choose()->prefill.worker, probe->prefill.worker);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(Choose()->prefill.worker, probe->prefill.worker);
 }
 
-TEST_F(MembershipTest, FailuresOfAnEarlierProcessAreNotHeldAgainstTheNext) {
+TEST_F(RosterTest, FailuresOfAnEarlierProcessAreNotHeldAgainstTheNext) {
   for (int worker : {kPrefill0, kPrefill1, kDecode}) MakeReady(worker);
   const auto before = Choose();
   const int prefill = before->prefill.worker;
   MakeReady(prefill);  // a new process at the address
-  for (int i = 0; i < 2; ++i) membership_.OnRouteFailed(*before, Blame::kPair);
+  for (int i = 0; i < 2; ++i) planner_.OnRouteFailed(*before, Blame::kPair);
   std::set<int> used;
   for (int i = 0; i < 4; ++i) used.insert(Choose()->prefill.worker);
   EXPECT_TRUE(used.count(prefill));
 }
 
-TEST_F(MembershipTest, AProcessMayLiveWhileItsWorkerIsSuspectAndNoOtherHasItsPlace) {
+TEST_F(RosterTest, AProcessMayLiveWhileItsWorkerIsSuspectAndNoOtherHasItsPlace) {
   MakeReady(kDecode);
   MakeReady(kPrefill0);
   const WorkerTarget target = Choose()->decode;
-  EXPECT_TRUE(membership_.MayLive(target));
+  EXPECT_TRUE(roster_.MayLive(target));
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
-  membership_.Tick();
-  EXPECT_TRUE(membership_.MayLive(target));
-  membership_.OnStreamLost(kDecode, absl::UnavailableError("cut"));
-  EXPECT_TRUE(membership_.MayLive(target));
+  roster_.Tick();
+  EXPECT_TRUE(roster_.MayLive(target));
+  roster_.OnStreamLost(kDecode, absl::UnavailableError("cut"));
+  EXPECT_TRUE(roster_.MayLive(target));
   clock_.Advance(kExpireAfter);
-  membership_.Tick();
-  EXPECT_FALSE(membership_.MayLive(target));
+  roster_.Tick();
+  EXPECT_FALSE(roster_.MayLive(target));
   MakeReady(kDecode);
-  EXPECT_FALSE(membership_.MayLive(target)) << "another process";
+  EXPECT_FALSE(roster_.MayLive(target)) << "another process";
 }
 
-TEST_F(MembershipTest, OwnDispatchesCountUntilReported) {
+TEST_F(RosterTest, OwnDispatchesCountUntilReported) {
   MakeReady(kDecode);
   MakeReady(kPrefill0);
   MakeReady(kPrefill1);
@@ -301,7 +304,7 @@ TEST_F(MembershipTest, OwnDispatchesCountUntilReported) {
   EXPECT_EQ(Choose()->prefill.worker, first->prefill.worker);
 }
 
-TEST_F(MembershipTest, AskingAloneChangesNothing) {
+TEST_F(RosterTest, AskingAloneChangesNothing) {
   MakeReady(kDecode);
   MakeReady(kPrefill0, {1, 2});
   MakeReady(kPrefill1);
@@ -313,7 +316,7 @@ TEST_F(MembershipTest, AskingAloneChangesNothing) {
   request.explain = true;
   request.dispatch = false;
   for (int i = 0; i < 3; ++i) {
-    const auto route = membership_.Choose(request);
+    const auto route = planner_.Choose(request);
     ASSERT_TRUE(route.ok());
     const Decision& why = *route->why;
     EXPECT_EQ(why.prefill, kPrefill0);
@@ -331,7 +334,7 @@ TEST_F(MembershipTest, AskingAloneChangesNothing) {
   }
 }
 
-TEST_F(MembershipTest, WarmPrefixWinsAndAvoidedWorkersAreUsedOnlyAlone) {
+TEST_F(RosterTest, WarmPrefixWinsAndAvoidedWorkersAreUsedOnlyAlone) {
   MakeReady(kDecode);
   MakeReady(kPrefill0);
   MakeReady(kPrefill1, {1, 2, 3});
@@ -352,14 +355,14 @@ TEST_F(MembershipTest, WarmPrefixWinsAndAvoidedWorkersAreUsedOnlyAlone) {
   EXPECT_EQ(Choose({1, 2, 3, 4}, avoid)->prefill.worker, kPrefill1);
 }
 
-TEST_F(MembershipTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
+TEST_F(RosterTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
   std::vector<Incarnation> told;
-  membership_.SetOnDeath([&told](const Incarnation& dead) { told.push_back(dead); });
+  roster_.SetOnDeath([&told](const Incarnation& dead) { told.push_back(dead); });
   MakeReady(kPrefill0);
   MakeReady(kDecode);
-  EXPECT_FALSE(membership_.LooksDead(WorkerTarget()));
+  EXPECT_FALSE(roster_.LooksDead(WorkerTarget()));
   const Route first = *Choose();
-  const auto dead = [&](const WorkerTarget& target) { return membership_.LooksDead(target); };
+  const auto dead = [&](const WorkerTarget& target) { return roster_.LooksDead(target); };
   EXPECT_FALSE(dead(first.decode) || dead(first.prefill));
   EXPECT_TRUE(told.empty());
 
@@ -370,10 +373,10 @@ TEST_F(MembershipTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
     card.set_epoch(first.decode.epoch);
     return card;
   }();
-  membership_.OnStreamLost(kDecode, absl::UnavailableError("reset"));
+  roster_.OnStreamLost(kDecode, absl::UnavailableError("reset"));
   EXPECT_TRUE(dead(first.decode));
   EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
-  membership_.OnStreamStarted(kDecode);
+  roster_.OnStreamStarted(kDecode);
   EXPECT_TRUE(dead(first.decode)) << "the process may be gone";
   ASSERT_TRUE(Introduce(kDecode, same).ok());
   EXPECT_FALSE(dead(first.decode));
@@ -384,7 +387,7 @@ TEST_F(MembershipTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
   told.clear();
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
   ASSERT_TRUE(Load(kDecode).ok());
-  membership_.Tick();
+  roster_.Tick();
   EXPECT_TRUE(dead(first.prefill));
   EXPECT_FALSE(dead(first.decode));
   EXPECT_EQ(told, std::vector<Incarnation>{first.prefill.incarnation()});
@@ -398,27 +401,27 @@ TEST_F(MembershipTest, AProcessLooksDeadWithoutItsWatchStreamSilentOrReplaced) {
   EXPECT_EQ(told, std::vector<Incarnation>{first.decode.incarnation()});
 }
 
-TEST_F(MembershipTest, WhetherAnyDecodeWorkerIsReadyIsKnownWithoutAsking) {
-  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+TEST_F(RosterTest, WhetherAnyDecodeWorkerIsReadyIsKnownWithoutAsking) {
+  EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
   MakeReady(kPrefill0);
-  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
   MakeReady(kDecode);
-  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
+  EXPECT_TRUE(roster_.AnyDecodeWorkerReady());
   ASSERT_TRUE(Load(kDecode, 0, /*draining=*/true).ok());
-  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
   ASSERT_TRUE(Load(kDecode).ok());
-  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
+  EXPECT_TRUE(roster_.AnyDecodeWorkerReady());
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
-  membership_.Tick();
-  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  roster_.Tick();
+  EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
   ASSERT_TRUE(Load(kDecode).ok());
-  membership_.OnStreamLost(kDecode, absl::UnavailableError("gone"));
-  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  roster_.OnStreamLost(kDecode, absl::UnavailableError("gone"));
+  EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
   MakeReady(kDecode);
   MakeReady(kDecode);
-  EXPECT_TRUE(membership_.AnyDecodeWorkerReady());
-  membership_.OnStreamLost(kDecode, absl::UnavailableError("gone"));
-  EXPECT_FALSE(membership_.AnyDecodeWorkerReady());
+  EXPECT_TRUE(roster_.AnyDecodeWorkerReady());
+  roster_.OnStreamLost(kDecode, absl::UnavailableError("gone"));
+  EXPECT_FALSE(roster_.AnyDecodeWorkerReady());
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
-// Decisions of a whole Membership with the priced policy: what workers told, and what was sent.
+// Decisions of a RoutePlanner with the priced policy, from what workers reported and what was sent.
 #include <gtest/gtest.h>
 
 #include <array>
 #include <vector>
 
 #include "common/base/error.h"
-#include "router/fleet/membership.h"
+#include "router/fleet/roster.h"
 #include "router/routing/priced_policy.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
+#include "tests/testing/routed_fleet.h"
 
 namespace baton::router {
 namespace {
@@ -19,23 +20,22 @@ using ::baton::testing::FakeClock;
 constexpr uint64_t kTokenizer = 77;
 constexpr int kPrefill0 = 0, kPrefill1 = 1, kPrefill2 = 2, kDecode0 = 3, kDecode1 = 4;
 const std::vector<uint64_t> kPrompt = {1, 2, 3, 4, 5, 6};
+constexpr int64_t kBlockBytes = 128 << 10;
 
-class MembershipChooseTest : public ::testing::Test {
+class RoutePlannerTest : public ::testing::Test {
  protected:
-  explicit MembershipChooseTest(const RouteOptions& options = RouteOptions())
-      : membership_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_,
-                    options) {
+  explicit RoutePlannerTest(const RouteOptions& options = RouteOptions())
+      : fleet_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_, options) {
     for (int worker = kPrefill0; worker <= kDecode1; ++worker) Start(worker);
   }
   void Start(int worker) {
     const bool decode = worker >= kDecode0;
-    membership_.OnStreamStarted(worker);
+    roster_.OnStreamStarted(worker);
     internal::v1::WatchResponse event;
     *event.mutable_card() =
         FakeCard(decode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kTokenizer);
     event.mutable_card()->set_total_blocks(1000);
-    event.mutable_card()->mutable_kv_layout()->set_kv_heads(8);
-    event.mutable_card()->mutable_kv_layout()->set_head_dim(128);
+    event.mutable_card()->set_kv_block_bytes(kBlockBytes);
     event.mutable_card()->set_prefix_caching(!decode);
     Tell(worker, event);
     event.Clear();
@@ -46,7 +46,7 @@ class MembershipChooseTest : public ::testing::Test {
     sequence_[worker] = 1;
   }
   void Tell(int worker, const internal::v1::WatchResponse& event) {
-    const absl::Status told = membership_.OnEvent(worker, event);
+    const absl::Status told = roster_.OnEvent(worker, event);
     ASSERT_TRUE(told.ok()) << told;
   }
   // 10 ms, and 1 ms a token.
@@ -77,16 +77,18 @@ class MembershipChooseTest : public ::testing::Test {
     request.dispatch = dispatch;
     request.may_refuse = may_refuse;
     request.explain = true;
-    return membership_.Choose(request);
+    return planner_.Choose(request);
   }
 
   FakeClock clock_;
   PricedPolicy policy_;
-  Membership membership_;
+  testing::RoutedFleet fleet_;
+  Roster& roster_ = fleet_.roster;
+  RoutePlanner& planner_ = fleet_.planner;
   std::array<uint64_t, 5> sequence_ = {};
 };
 
-TEST_F(MembershipChooseTest, WhatWasSentIsMatchedAsIfItWereCachedAndExpires) {
+TEST_F(RoutePlannerTest, WhatWasSentIsMatchedAsIfItWereCachedAndExpires) {
   const auto first = Choose(kPrompt);
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(first->matched_blocks, 0);
@@ -98,26 +100,26 @@ TEST_F(MembershipChooseTest, WhatWasSentIsMatchedAsIfItWereCachedAndExpires) {
   EXPECT_EQ(second->matched_blocks, 6);
 }
 
-TEST_F(MembershipChooseTest, SentPromptsThatNoWorkerTellsOfAreForgotten) {
+TEST_F(RoutePlannerTest, SentPromptsThatNoWorkerTellsOfAreForgotten) {
   const int worker = Choose(kPrompt)->prefill.worker;
   clock_.Advance(absl::Milliseconds(2200));
   for (int i = kPrefill0; i <= kDecode1; ++i) Report(i);
-  membership_.Tick();
+  roster_.Tick();
   EXPECT_EQ(Choose(kPrompt, /*dispatch=*/false)->matched_blocks, 0);
   Cache(worker, kPrompt);
   EXPECT_EQ(Choose(kPrompt, /*dispatch=*/false)->matched_blocks, 6);
 }
 
-TEST_F(MembershipChooseTest, AWorkerThatCameBackHasNothingOfWhatTheOldOneWasSent) {
+TEST_F(RoutePlannerTest, AWorkerThatCameBackHasNothingOfWhatTheOldOneWasSent) {
   const int worker = Choose(kPrompt)->prefill.worker;
-  membership_.OnStreamLost(worker, absl::UnavailableError("killed"));
+  roster_.OnStreamLost(worker, absl::UnavailableError("killed"));
   Start(worker);
   const auto route = Choose(kPrompt, /*dispatch=*/false);
   EXPECT_EQ(route->matched_blocks, 0);
   for (const DecisionCandidate& c : route->why->candidates) EXPECT_EQ(c.cached_tokens, 0);
 }
 
-TEST_F(MembershipChooseTest, TheDecisionIsToldAsItWasMade) {
+TEST_F(RoutePlannerTest, TheDecisionIsToldAsItWasMade) {
   Cache(kPrefill1, {1, 2, 3, 4});
   Report(kPrefill1, 0.02);
   const auto route = Choose(kPrompt);
@@ -136,7 +138,7 @@ TEST_F(MembershipChooseTest, TheDecisionIsToldAsItWasMade) {
   EXPECT_GT(why.candidates[1].cost, why.candidates[0].cost);
 }
 
-TEST_F(MembershipChooseTest, AShortTailOnADecodeWorkerThatToldItsCostStaysThere) {
+TEST_F(RoutePlannerTest, AShortTailOnADecodeWorkerThatToldItsCostStaysThere) {
   Cache(kDecode1, kPrompt);
   EXPECT_NE(Choose(kPrompt, false)->prefill.worker, kNoWorker) << "it has told no cost";
   internal::v1::WatchResponse event;
@@ -151,11 +153,11 @@ TEST_F(MembershipChooseTest, AShortTailOnADecodeWorkerThatToldItsCostStaysThere)
   EXPECT_EQ(route->matched_blocks, 6);
 }
 
-TEST_F(MembershipChooseTest, WhenAllPrefillWorkersAreSilentPromptsGoHome) {
+TEST_F(RoutePlannerTest, WhenAllPrefillWorkersAreSilentPromptsGoHome) {
   const auto silent_but = [this](std::vector<int> heard) {
     clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
     for (int worker : heard) Report(worker);
-    membership_.Tick();
+    roster_.Tick();
   };
   silent_but({kPrefill1, kDecode0, kDecode1});
   EXPECT_EQ(Choose(kPrompt, false)->prefill.worker, kPrefill1) << "the others hang";
@@ -169,24 +171,24 @@ TEST_F(MembershipChooseTest, WhenAllPrefillWorkersAreSilentPromptsGoHome) {
   }
 }
 
-TEST_F(MembershipChooseTest, ALonePrefillWorkerThatIsSilentIsNotTrusted) {
+TEST_F(RoutePlannerTest, ALonePrefillWorkerThatIsSilentIsNotTrusted) {
   for (int worker : {kPrefill0, kPrefill1}) {
-    membership_.OnStreamLost(worker, absl::UnavailableError("killed"));
+    roster_.OnStreamLost(worker, absl::UnavailableError("killed"));
   }
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
   for (int worker : {kDecode0, kDecode1}) Report(worker);
-  membership_.Tick();
+  roster_.Tick();
   EXPECT_EQ(Choose(kPrompt)->decision, "decode_only");
 }
 
-TEST_F(MembershipChooseTest, AlreadyBusyDecodeWorkersGetFewerAnswers) {
+TEST_F(RoutePlannerTest, AlreadyBusyDecodeWorkersGetFewerAnswers) {
   int to_first = 0;
   for (int i = 0; i < 40; ++i) to_first += Choose({100u + i})->decode.worker == kDecode0;
   EXPECT_GT(to_first, 10);
   EXPECT_LT(to_first, 30);
 }
 
-TEST_F(MembershipChooseTest, WhatTransfersTakeIsLearned) {
+TEST_F(RoutePlannerTest, WhatTransfersTakeIsLearned) {
   Cache(kDecode0, {1, 2, 3});
   for (int worker : {kDecode0, kDecode1}) {
     internal::v1::WatchResponse event;
@@ -196,28 +198,28 @@ TEST_F(MembershipChooseTest, WhatTransfersTakeIsLearned) {
   }
   // Three blocks of 128 KiB at 1 GB/s are less than what two sequences add to an answer's steps.
   EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode1);
-  for (int i = 0; i < 10; ++i) membership_.OnAnswered(100, 1 << 20, absl::Seconds(1));
+  for (int i = 0; i < 10; ++i) planner_.OnAnswered(100, 1 << 20, absl::Seconds(1));
   EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode0);
   // Long answers turn it again.
-  for (int i = 0; i < 200; ++i) membership_.OnAnswered(100'000, 0, absl::ZeroDuration());
+  for (int i = 0; i < 200; ++i) planner_.OnAnswered(100'000, 0, absl::ZeroDuration());
   EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode1);
 }
 
-TEST_F(MembershipChooseTest, TransferTimesThatCannotBeAreBounded) {
-  membership_.OnAnswered(100, 1 << 20, absl::InfiniteDuration());
-  membership_.OnAnswered(100, 1 << 20, -absl::InfiniteDuration());
+TEST_F(RoutePlannerTest, TransferTimesThatCannotBeAreBounded) {
+  planner_.OnAnswered(100, 1 << 20, absl::InfiniteDuration());
+  planner_.OnAnswered(100, 1 << 20, -absl::InfiniteDuration());
   const auto route = Choose(kPrompt, false);
   for (const DecisionCandidate& c : route->why->candidates) EXPECT_LT(c.cost, 100);
 }
 
-class SloTest : public MembershipChooseTest {
+class SloTest : public RoutePlannerTest {
  protected:
   static RouteOptions WithSlo() {
     RouteOptions options;
     options.ttft_slo = absl::Milliseconds(500);
     return options;
   }
-  SloTest() : MembershipChooseTest(WithSlo()) {}
+  SloTest() : RoutePlannerTest(WithSlo()) {}
 };
 
 TEST_F(SloTest, WhatComesTooLateIsRefusedWithTheTimeToRetry) {
@@ -236,7 +238,7 @@ TEST_F(SloTest, WhatComesTooLateIsRefusedWithTheTimeToRetry) {
 
 TEST_F(SloTest, NothingIsRefusedWhileNobodyHasToldWhatPromptsTake) {
   for (int i = kPrefill0; i <= kPrefill2; ++i) {
-    membership_.OnStreamLost(i, absl::UnavailableError("killed"));
+    roster_.OnStreamLost(i, absl::UnavailableError("killed"));
   }
   // The decode workers alone, which have told nothing.
   std::vector<uint64_t> keys(5000);
@@ -245,7 +247,7 @@ TEST_F(SloTest, NothingIsRefusedWhileNobodyHasToldWhatPromptsTake) {
 }
 
 // Asking is not sending: whoever asks about long prompts does not make the others' computing cheap.
-TEST_F(MembershipChooseTest, AskingLeavesNoTrace) {
+TEST_F(RoutePlannerTest, AskingLeavesNoTrace) {
   const auto price = [this] {
     const absl::StatusOr<Route> route = Choose({77}, /*dispatch=*/false);
     return route->why->kappa;
@@ -257,7 +259,7 @@ TEST_F(MembershipChooseTest, AskingLeavesNoTrace) {
   huge.model_fingerprint = 0xA0DE1;
   huge.prompt_tokens = 100'000;
   huge.dispatch = false;
-  for (int i = 0; i < 100; ++i) ASSERT_TRUE(membership_.Choose(huge).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(planner_.Choose(huge).ok());
   EXPECT_DOUBLE_EQ(price(), before);
 }
 

@@ -1,8 +1,11 @@
-#include "router/fleet/membership.h"
+#include "router/fleet/roster.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
@@ -12,8 +15,7 @@ namespace {
 
 namespace worker_pb = ::baton::internal::v1;
 
-// How often the books are tidied: this takes a pass over all workers.
-constexpr absl::Duration kUpkeep = absl::Milliseconds(100);
+constexpr absl::Duration kNoWorkerRetryAfter = absl::Seconds(1);
 
 absl::Status Refuse(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kFailedPrecondition, reason, message);
@@ -27,32 +29,18 @@ std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZe
 
 }  // namespace
 
-absl::string_view RoleName(v1::WorkerRole role) {
-  return role == v1::WORKER_ROLE_PREFILL  ? "prefill"
-         : role == v1::WORKER_ROLE_DECODE ? "decode"
-                                          : "unknown";
+Roster::Roster(uint64_t tokenizer_fingerprint, PrefixIndex& index, const Clock& clock)
+    : tokenizer_fingerprint_(tokenizer_fingerprint),
+      index_(index),
+      clock_(clock),
+      started_(clock.SinceStart()) {}
+
+void Roster::SetObserver(RosterObserver* observer) {
+  absl::MutexLock lock(&mutex_);
+  observer_ = observer;
 }
 
-absl::string_view StateName(v1::WorkerState state) {
-  switch (state) {
-    case v1::WORKER_STATE_CONNECTING:
-      return "connecting";
-    case v1::WORKER_STATE_READY:
-      return "ready";
-    case v1::WORKER_STATE_SUSPECT:
-      return "suspect";
-    case v1::WORKER_STATE_EXPIRED:
-      return "expired";
-    case v1::WORKER_STATE_REFUSED:
-      return "refused";
-    case v1::WORKER_STATE_DRAINING:
-      return "draining";
-    default:
-      return "unknown";
-  }
-}
-
-void Membership::OnStreamStarted(int worker) {
+void Roster::OnStreamStarted(int worker) {
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
   w.stream_open = true;
@@ -60,7 +48,7 @@ void Membership::OnStreamStarted(int worker) {
   w.last_event = clock_.SinceStart();
 }
 
-absl::Status Membership::OnEvent(int worker, const worker_pb::WatchResponse& event) {
+absl::Status Roster::OnEvent(int worker, const worker_pb::WatchResponse& event) {
   {
     absl::MutexLock lock(&mutex_);
     Worker& w = workers_[worker];
@@ -74,24 +62,24 @@ absl::Status Membership::OnEvent(int worker, const worker_pb::WatchResponse& eve
     } else {
       if (event.has_load()) w.load = event.load();
       if (w.snapshot_done) SetServingState(worker);
-      if (event.has_load()) fleet_.OnReport(worker, w.load, w.last_event);
+      if (event.has_load()) observer_->OnLoad(worker, w.load, w.last_event);
       return absl::OkStatus();
     }
   }
-  // Not under the lock: tens of thousands of keys may come at once, and decisions do not wait.
+  // Not under the lock: tens of thousands of keys may come at once, and requests must not wait.
   bool fits;
   if (event.has_snapshot()) {
     fits = index_.Add(worker, event.snapshot().keys());
   } else {
-    // What goes makes room for what comes.
+    // Removals first: they make room for the additions.
     index_.Remove(worker, event.delta().removed());
     fits = index_.Add(worker, event.delta().added());
   }
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
-  if (!w.card_seen) {  // it expired meanwhile, and what it had was dropped
+  if (!w.card_seen) {  // it expired meanwhile, and its keys were dropped
     index_.DropWorker(worker);
-    return BadStream("the worker expired while it told what it has cached");
+    return BadStream("the worker expired while it reported what it has cached");
   }
   if (!fits) return BadStream("more cached blocks than blocks");
   if (event.has_snapshot() && event.snapshot().last()) {
@@ -102,8 +90,8 @@ absl::Status Membership::OnEvent(int worker, const worker_pb::WatchResponse& eve
   return absl::OkStatus();
 }
 
-// Of a worker that has told all, as it last said.
-void Membership::SetServingState(int worker) {
+// The state of a worker whose snapshot is complete, by its last report.
+void Roster::SetServingState(int worker) {
   const Worker& w = workers_[worker];
   if (!w.listed) {
     SetState(worker, v1::WORKER_STATE_DRAINING, "no longer listed");
@@ -114,30 +102,30 @@ void Membership::SetServingState(int worker) {
   }
 }
 
-absl::Status Membership::OnCard(int worker, const worker_pb::WorkerCard& card) {
+absl::Status Roster::OnCard(int worker, const worker_pb::WorkerCard& card) {
   Worker& w = workers_[worker];
   if (w.card_seen) return BadStream("a second card on one stream");
   if (absl::Status fits = CheckCard(worker, card); !fits.ok()) {
-    TellDeath(worker);
-    DropKnowledge(worker);
+    ReportDeath(worker);
+    Forget(worker);
     SetState(worker, v1::WORKER_STATE_REFUSED, std::string(fits.message()));
     return fits;
   }
   // Nothing of an earlier life of the process at this address holds for this one.
   if (w.card && (w.card->epoch() != card.epoch() || w.card->worker_id() != card.worker_id())) {
-    TellDeath(worker);
-    DropKnowledge(worker);
+    ReportDeath(worker);
+    Forget(worker);
   }
   w.card = card;
   w.card_seen = true;
   index_.SetCapacity(worker, card.total_blocks());
-  SetState(worker, v1::WORKER_STATE_CONNECTING, "telling what it has cached");
+  SetState(worker, v1::WORKER_STATE_CONNECTING, "reporting what it has cached");
   return absl::OkStatus();
 }
 
-absl::Status Membership::CheckCard(int worker, const worker_pb::WorkerCard& card) const {
+absl::Status Roster::CheckCard(int worker, const worker_pb::WorkerCard& card) const {
   if (card.worker_id().empty() || card.epoch() == 0 || card.kv_layout().block_tokens() <= 0 ||
-      card.max_model_len() <= 0) {
+      card.max_model_len() <= 0 || card.kv_block_bytes() < 0) {
     return Refuse("BAD_WORKER_CARD",
                   "the worker's card lacks its id, epoch, block size or context length");
   }
@@ -165,7 +153,7 @@ absl::Status Membership::CheckCard(int worker, const worker_pb::WorkerCard& card
   return CheckSameModel(worker, card);
 }
 
-absl::Status Membership::CheckSameModel(int worker, const worker_pb::WorkerCard& card) const {
+absl::Status Roster::CheckSameModel(int worker, const worker_pb::WorkerCard& card) const {
   for (size_t i = 0; i < workers_.size(); ++i) {
     if (static_cast<int>(i) == worker || !workers_[i].card || !workers_[i].listed) continue;
     const worker_pb::WorkerCard& first = *workers_[i].card;
@@ -185,7 +173,7 @@ absl::Status Membership::CheckSameModel(int worker, const worker_pb::WorkerCard&
   return absl::OkStatus();
 }
 
-absl::Status Membership::BeginSnapshot(int worker, const worker_pb::CacheSnapshot& snapshot) {
+absl::Status Roster::BeginSnapshot(int worker, const worker_pb::CacheSnapshot& snapshot) {
   Worker& w = workers_[worker];
   if (w.snapshot_done) return BadStream("a second snapshot on one stream");
   if (!w.snapshot_begun) {
@@ -200,7 +188,7 @@ absl::Status Membership::BeginSnapshot(int worker, const worker_pb::CacheSnapsho
   return absl::OkStatus();
 }
 
-absl::Status Membership::BeginDelta(int worker, const worker_pb::CacheDelta& delta) {
+absl::Status Roster::BeginDelta(int worker, const worker_pb::CacheDelta& delta) {
   Worker& w = workers_[worker];
   if (!w.snapshot_done) return BadStream("a cache change before the end of the snapshot");
   if (delta.sequence() != w.sequence + 1) {
@@ -211,33 +199,25 @@ absl::Status Membership::BeginDelta(int worker, const worker_pb::CacheDelta& del
   return absl::OkStatus();
 }
 
-void Membership::OnStreamLost(int worker, const absl::Status& why) {
+void Roster::OnStreamLost(int worker, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
   w.stream_open = false;
-  TellDeath(worker);
+  ReportDeath(worker);
   // Those two say more than "lost" does. A refused worker that cannot be reached again is lost.
   if (w.state == v1::WORKER_STATE_EXPIRED) return;
   if (w.state == v1::WORKER_STATE_REFUSED && absl::IsFailedPrecondition(why)) return;
   SetState(worker, v1::WORKER_STATE_CONNECTING, std::string(why.message()));
 }
 
-std::vector<int> Membership::Tick() {
+std::vector<int> Roster::Tick() {
   const absl::Duration now = clock_.SinceStart();
-  bool upkeep;
+  RosterObserver* observer;
   {
     absl::MutexLock lock(&mutex_);
-    upkeep = now >= next_upkeep_;
-    if (upkeep) {
-      next_upkeep_ = now + kUpkeep;
-      fleet_.Tick(now);
-    }
+    observer = observer_;
   }
-  if (upkeep) {
-    // Decisions wait for none of it.
-    dispatched_.Expire(now);
-    for (int i = 0; i < KeyTable::kSegments / 64 && !index_.swept(); ++i) index_.Sweep(1);
-  }
+  observer->OnTick(now);
   absl::MutexLock lock(&mutex_);
   std::vector<int> expired;
   for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
@@ -245,8 +225,8 @@ std::vector<int> Membership::Tick() {
     const absl::Duration silence = now - w.last_event;
     const bool known = w.card.has_value() || w.stream_open;
     if (known && silence > kExpireAfter) {
-      TellDeath(i);
-      DropKnowledge(i);
+      ReportDeath(i);
+      Forget(i);
       if (w.stream_open) expired.push_back(i);
       w.stream_open = false;
       SetState(i, v1::WORKER_STATE_EXPIRED,
@@ -255,36 +235,34 @@ std::vector<int> Membership::Tick() {
                (w.state == v1::WORKER_STATE_READY || w.state == v1::WORKER_STATE_DRAINING)) {
       SetState(i, v1::WORKER_STATE_SUSPECT,
                absl::StrCat("silent for ", absl::FormatDuration(kSuspectAfter)));
-      TellDeath(i);
+      ReportDeath(i);
     }
   }
   return expired;
 }
 
-void Membership::SetOnDeath(std::function<void(const Incarnation&)> on_death) {
+void Roster::SetOnDeath(std::function<void(const Incarnation&)> on_death) {
   absl::MutexLock lock(&mutex_);
   on_death_ = std::move(on_death);
 }
 
-// Of the process whose card is here. It may be told more than once.
-void Membership::TellDeath(int worker) {
+// May be called more than once for a process.
+void Roster::ReportDeath(int worker) {
   const Worker& w = workers_[worker];
   if (on_death_ && w.card) on_death_({worker, w.card->epoch()});
 }
 
-void Membership::DropKnowledge(int worker) {
+void Roster::Forget(int worker) {
   Worker& w = workers_[worker];
   index_.DropWorker(worker);
-  dispatched_.DropWorker(worker);
-  fleet_.Forget(worker);
-  health_.Forget(worker);
+  observer_->OnForgotten(worker);
   w.card.reset();
   w.load.Clear();
-  // Whatever still comes on the stream no longer stands on a card.
+  // What still comes on the stream has no card to stand on.
   w.card_seen = w.snapshot_begun = w.snapshot_done = false;
 }
 
-void Membership::SetState(int worker, v1::WorkerState state, std::string detail) {
+void Roster::SetState(int worker, v1::WorkerState state, std::string detail) {
   Worker& w = workers_[worker];
   const bool news = w.state != state;
   if (news && w.role == v1::WORKER_ROLE_DECODE) {
@@ -296,13 +274,11 @@ void Membership::SetState(int worker, v1::WorkerState state, std::string detail)
   if (!news) return;
   ++state_version_;
   if (state == v1::WORKER_STATE_READY) {
-    fleet_.Serves(worker, {w.role, w.card->model_fingerprint(), kv::RootPrefixKey(0, w.address, ""),
-                           w.card->total_blocks(), w.card->kv_layout().block_tokens(),
-                           w.card->max_num_seqs(), w.card->device()});
+    observer_->OnReady({worker, w.address, w.card->worker_id(), w.card->epoch(), w.hold}, *w.card);
   } else if (state == v1::WORKER_STATE_SUSPECT) {
-    fleet_.Doubt(worker);
+    observer_->OnSuspect(worker);
   } else {
-    fleet_.Rests(worker);
+    observer_->OnUnavailable(worker);
   }
   const bool good = state == v1::WORKER_STATE_READY || state == v1::WORKER_STATE_CONNECTING;
   const LogLevel level = good ? LogLevel::kInfo : LogLevel::kWarning;
@@ -311,7 +287,58 @@ void Membership::SetState(int worker, v1::WorkerState state, std::string detail)
                           << StateName(state) << (w.detail.empty() ? "" : ": ") << w.detail;
 }
 
-std::optional<ModelInfo> Membership::model() const {
+bool Roster::MayLive(const WorkerTarget& target) const {
+  absl::MutexLock lock(&mutex_);
+  const Worker& w = workers_[target.worker];
+  if (w.state == v1::WORKER_STATE_EXPIRED || w.state == v1::WORKER_STATE_REFUSED) return false;
+  return !w.card || w.card->epoch() == target.epoch;
+}
+
+bool Roster::LooksDead(const WorkerTarget& target) const {
+  if (target.worker == kNoWorker) return false;
+  absl::MutexLock lock(&mutex_);
+  const Worker& w = workers_[target.worker];
+  // A stream that has just been opened says nothing yet: the process may be gone.
+  if (!w.stream_open || !w.card_seen || w.card->epoch() != target.epoch) return true;
+  return w.state == v1::WORKER_STATE_SUSPECT;
+}
+
+bool Roster::Ready() const {
+  absl::MutexLock lock(&mutex_);
+  bool prefill = false, prefill_listed = false, decode = false;
+  for (const Worker& w : workers_) {
+    if (!w.listed) continue;
+    const bool ready = w.state == v1::WORKER_STATE_READY;
+    if (w.role == v1::WORKER_ROLE_DECODE) {
+      decode = decode || ready;
+    } else {
+      prefill_listed = true;
+      prefill = prefill || ready;
+    }
+  }
+  const bool starting = clock_.SinceStart() - started_ <= kExpireAfter;
+  return decode && (prefill || !prefill_listed || !starting);
+}
+
+absl::Status Roster::NoDecodeWorker() const {
+  absl::MutexLock lock(&mutex_);
+  std::map<absl::string_view, int> states;
+  int listed = 0;
+  for (const Worker& w : workers_) {
+    if (w.role != v1::WORKER_ROLE_DECODE || !w.listed) continue;
+    ++listed;
+    ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since" : StateName(w.state)];
+  }
+  const std::string counts = absl::StrJoin(states, ", ", [](std::string* out, const auto& entry) {
+    absl::StrAppend(out, entry.second, " ", entry.first);
+  });
+  return WithRetryAfter(
+      MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
+                absl::StrCat("no decode worker is ready (", listed, " listed: ", counts, ")")),
+      kNoWorkerRetryAfter);
+}
+
+std::optional<ModelInfo> Roster::model() const {
   absl::MutexLock lock(&mutex_);
   std::optional<ModelInfo> model;
   for (const Worker& w : workers_) {
@@ -331,7 +358,7 @@ std::optional<ModelInfo> Membership::model() const {
   return model;
 }
 
-std::vector<v1::WorkerStatus> Membership::List() const {
+std::vector<v1::WorkerStatus> Roster::List() const {
   absl::MutexLock lock(&mutex_);
   std::vector<v1::WorkerStatus> list;
   for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {

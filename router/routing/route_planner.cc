@@ -1,27 +1,26 @@
-// The part of Membership that answers requests: who may take one.
+#include "router/routing/route_planner.h"
+
 #include <algorithm>
 #include <functional>
-#include <map>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/base/error.h"
 #include "common/base/random_id.h"
 #include "common/base/status_macros.h"
-#include "router/fleet/membership.h"
 
 namespace baton::router {
 namespace {
 
-constexpr absl::Duration kNoWorkerRetryAfter = absl::Seconds(1);
+// How often the books are tidied: this takes a pass over all workers.
+constexpr absl::Duration kUpkeep = absl::Milliseconds(100);
 constexpr absl::Duration kShortestSloRetry = absl::Milliseconds(50);
 constexpr absl::Duration kLongestSloRetry = absl::Seconds(60);
-// What a worker has cached of a prompt that it was sent, it has told this long after its end.
-constexpr absl::Duration kTellsWithin = absl::Seconds(2);
-// A worker that tells of longer ones is not believed.
+// After a prompt's end, its worker reports within this time what it has cached of it.
+constexpr absl::Duration kReportsWithin = absl::Seconds(2);
+// Longer ones that a worker reports are not believed.
 constexpr absl::Duration kLongestTransfer = absl::Minutes(1);
-// Of an answer, until more is known of it.
+// Of an answer, until some have been seen.
 constexpr double kAnswerTokens = 128;
 
 // Keeps those that `keep`, if there are any.
@@ -33,15 +32,73 @@ void Prefer(std::vector<Candidate>* candidates, Keep keep) {
   }
 }
 
-double BlockBytes(const internal::v1::KvLayout& layout) {
-  const int value_bytes = layout.dtype() == "float32" ? 4 : layout.dtype() == "int8" ? 1 : 2;
-  return 2.0 * layout.layers() * layout.kv_heads() * layout.head_dim() * layout.block_tokens() *
-         value_bytes;
-}
-
 }  // namespace
 
-absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
+RoutePlanner::RoutePlanner(Roster& roster, PrefixIndex& index, Policy& policy, const Clock& clock,
+                           const RouteOptions& options)
+    : roster_(roster),
+      clock_(clock),
+      options_(options),
+      index_(index),
+      policy_(policy),
+      health_(clock) {
+  roster_.SetObserver(this);
+}
+
+void RoutePlanner::OnWorkerCount(int count) {
+  dispatched_.Grow(count);
+  absl::MutexLock lock(&mutex_);
+  workers_.resize(count);
+  fleet_.Grow(count);
+}
+
+void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::WorkerCard& card) {
+  absl::MutexLock lock(&mutex_);
+  workers_[target.worker] = {target, card.role(), card.kv_layout().block_tokens(),
+                             static_cast<double>(card.kv_block_bytes()), card.prefix_caching()};
+  fleet_.OnReady(
+      target.worker,
+      {card.role(), card.model_fingerprint(), kv::RootPrefixKey(0, target.address, ""),
+       card.total_blocks(), card.kv_layout().block_tokens(), card.max_num_seqs(), card.device()});
+}
+
+void RoutePlanner::OnSuspect(int worker) {
+  absl::MutexLock lock(&mutex_);
+  fleet_.OnSuspect(worker);
+}
+
+void RoutePlanner::OnUnavailable(int worker) {
+  absl::MutexLock lock(&mutex_);
+  fleet_.OnUnavailable(worker);
+  workers_[worker].target.hold = nullptr;
+}
+
+void RoutePlanner::OnForgotten(int worker) {
+  dispatched_.DropWorker(worker);
+  absl::MutexLock lock(&mutex_);
+  fleet_.Forget(worker);
+  health_.Forget(worker);
+  workers_[worker] = Worker();
+}
+
+void RoutePlanner::OnLoad(int worker, const internal::v1::LoadReport& load, absl::Duration at) {
+  absl::MutexLock lock(&mutex_);
+  fleet_.OnReport(worker, load, at);
+}
+
+void RoutePlanner::OnTick(absl::Duration now) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (now < next_upkeep_) return;
+    next_upkeep_ = now + kUpkeep;
+    fleet_.Tick(now);
+  }
+  // Without the lock, so that decisions do not wait.
+  dispatched_.Expire(now);
+  for (int i = 0; i < KeyTable::kSegments / 64 && !index_.swept(); ++i) index_.Sweep(1);
+}
+
+absl::StatusOr<Route> RoutePlanner::Choose(const RouteRequest& request) {
   // The long part, without the lock.
   std::vector<int> depths;
   index_.Match(request.keys, &depths);
@@ -50,25 +107,28 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
     depths[request.warm_prefill] = static_cast<int>(request.keys.size());
   }
   Route route;
-  absl::Duration told_by;
-  bool will_be_cached;
+  absl::Duration reported_by;
+  bool will_be_cached = false;
   {
-    absl::MutexLock lock(&mutex_);
+    absl::ReleasableMutexLock lock(&mutex_);
     const absl::Span<const Candidate> decode =
-        Candidates(v1::WORKER_ROLE_DECODE, /*doubted=*/false, request, depths, &decode_);
-    if (decode.empty()) return NoDecodeWorker();
+        Candidates(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, depths, &decode_);
+    if (decode.empty()) {
+      lock.Release();
+      return roster_.NoDecodeWorker();
+    }
     absl::Span<const Candidate> prefill =
-        Candidates(v1::WORKER_ROLE_PREFILL, /*doubted=*/false, request, depths, &prefill_);
+        Candidates(v1::WORKER_ROLE_PREFILL, /*suspect=*/false, request, depths, &prefill_);
     if (prefill.empty() && request.avoid.empty() && health_.all_usable()) {
-      // That one worker hangs is likely, that all do at a time is not.
-      prefill = Candidates(v1::WORKER_ROLE_PREFILL, /*doubted=*/true, request, depths, &prefill_);
+      // One worker may hang; that all hang at once is unlikely.
+      prefill = Candidates(v1::WORKER_ROLE_PREFILL, /*suspect=*/true, request, depths, &prefill_);
       if (prefill.size() < 2) prefill = {};
     }
     const RouteQuery query = QueryOf(request, decode[0].worker);
     const Pair pair = ChoosePair(query, prefill, decode);
-    route.decode = Target(pair.decode.worker);
-    if (pair.prefill) route.prefill = Target(pair.prefill->worker);
-    // Before anything is noted of a pair that nobody will be sent to.
+    route.decode = workers_[pair.decode.worker].target;
+    if (pair.prefill) route.prefill = workers_[pair.prefill->worker].target;
+    // Before anything is counted for a pair that gets no request.
     const bool failed = absl::c_any_of(request.failed, [&route](const Route& f) {
       return f.prefill.incarnation() == route.prefill.incarnation() &&
              f.decode.incarnation() == route.decode.incarnation();
@@ -82,23 +142,23 @@ absl::StatusOr<Route> Membership::Choose(const RouteRequest& request) {
     if (computes.cost_known) route.predicted_ttft = finish;
     if (request.explain) route.why = Explain(query, route, pair, prefill, decode);
     if (!request.dispatch) return route;
-    route.dispatch = NoteDispatch(query, pair);
-    told_by = clock_.SinceStart() + finish + kTellsWithin;
-    will_be_cached = pair.prefill && workers_[pair.prefill->worker].card->prefix_caching();
+    route.dispatch = CountDispatch(query, pair);
+    reported_by = clock_.SinceStart() + finish + kReportsWithin;
+    will_be_cached = pair.prefill && workers_[pair.prefill->worker].prefix_caching;
   }
-  if (will_be_cached) dispatched_.Add(route.prefill.worker, request.keys, told_by);
+  if (will_be_cached) dispatched_.Add(route.prefill.worker, request.keys, reported_by);
   return route;
 }
 
-// Those who may take the request; of those to avoid only where there is nobody else. They are in
+// The workers that may take the request; those to avoid only where there is no other. They are in
 // *kept if some are left out.
-absl::Span<const Candidate> Membership::Candidates(v1::WorkerRole role, bool doubted,
-                                                   const RouteRequest& request,
-                                                   absl::Span<const int> depths,
-                                                   std::vector<Candidate>* kept) {
+absl::Span<const Candidate> RoutePlanner::Candidates(v1::WorkerRole role, bool suspect,
+                                                     const RouteRequest& request,
+                                                     absl::Span<const int> depths,
+                                                     std::vector<Candidate>* kept) {
   FleetLoad::Query query;
   query.role = role;
-  query.doubted = doubted;
+  query.suspect = suspect;
   query.model_fingerprint = request.model_fingerprint;
   query.prompt_tokens = request.prompt_tokens;
   query.matched_blocks = depths;
@@ -108,7 +168,7 @@ absl::Span<const Candidate> Membership::Candidates(v1::WorkerRole role, bool dou
   const auto wanted = [this, &request](const Candidate& c) {
     mutex_.AssertHeld();
     return !absl::c_linear_search(request.avoid,
-                                  Incarnation{c.worker, workers_[c.worker].card->epoch()});
+                                  Incarnation{c.worker, workers_[c.worker].target.epoch});
   };
   const auto usable = [this](const Candidate& c) {
     mutex_.AssertHeld();
@@ -120,7 +180,7 @@ absl::Span<const Candidate> Membership::Candidates(v1::WorkerRole role, bool dou
   if (role == v1::WORKER_ROLE_DECODE) {
     drop([this, &request](const Candidate& c) {
       mutex_.AssertHeld();
-      const Incarnation here = {c.worker, workers_[c.worker].card->epoch()};
+      const Incarnation here = {c.worker, workers_[c.worker].target.epoch};
       return absl::c_none_of(request.lost,
                              [&here](const Route& l) { return l.decode.incarnation() == here; });
     });
@@ -137,18 +197,18 @@ absl::Span<const Candidate> Membership::Candidates(v1::WorkerRole role, bool dou
   return *kept;
 }
 
-RouteQuery Membership::QueryOf(const RouteRequest& request, int decode_worker) const {
-  const internal::v1::KvLayout& layout = workers_[decode_worker].card->kv_layout();
+RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int decode_worker) const {
+  const Worker& worker = workers_[decode_worker];
   RouteQuery query;
   query.now_s = absl::ToDoubleSeconds(clock_.SinceStart());
   query.prompt_tokens = request.prompt_tokens;
-  query.block_tokens = layout.block_tokens();
+  query.block_tokens = worker.block_tokens;
   query.prompt_blocks = (request.prompt_tokens + query.block_tokens - 1) / query.block_tokens;
   query.keys = request.keys;
   const bool measured = transfer_bytes_.value() > 0;
   query.block_transfer_s =
-      measured ? BlockBytes(layout) * transfer_seconds_.value() / transfer_bytes_.value()
-               : BlockBytes(layout) / options_.kv_bytes_per_second;
+      measured ? worker.block_bytes * transfer_seconds_.value() / transfer_bytes_.value()
+               : worker.block_bytes / options_.kv_bytes_per_second;
   query.mean_answer_tokens = answer_tokens_.empty() ? kAnswerTokens : answer_tokens_.value();
   query.answer_tokens = query.mean_answer_tokens;
   if (request.max_answer_tokens > 0) {
@@ -160,9 +220,9 @@ RouteQuery Membership::QueryOf(const RouteRequest& request, int decode_worker) c
 
 // Pairs that fail together are passed over: first another decode worker is asked for, then another
 // prefill worker.
-Membership::Pair Membership::ChoosePair(const RouteQuery& query,
-                                        absl::Span<const Candidate> prefill,
-                                        absl::Span<const Candidate> decode) {
+RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
+                                            absl::Span<const Candidate> prefill,
+                                            absl::Span<const Candidate> decode) {
   std::vector<Candidate> left, partners;
   while (!prefill.empty()) {
     RouteChoice choice = policy_.Choose(query, prefill, decode);
@@ -193,8 +253,9 @@ Membership::Pair Membership::ChoosePair(const RouteQuery& query,
   return {std::nullopt, decode[choice.decode], choice.decision};
 }
 
-absl::Status Membership::CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
-                                  absl::Span<const Candidate> decode, const Pair& pair) const {
+absl::Status RoutePlanner::CheckSlo(const RouteRequest& request,
+                                    absl::Span<const Candidate> prefill,
+                                    absl::Span<const Candidate> decode, const Pair& pair) const {
   if (options_.ttft_slo <= absl::ZeroDuration() || !request.may_refuse) return absl::OkStatus();
   const Candidate& computes = pair.computes();
   if (!computes.cost_known) return absl::OkStatus();
@@ -204,7 +265,7 @@ absl::Status Membership::CheckSlo(const RouteRequest& request, absl::Span<const 
   }
   const absl::Duration excess = absl::Seconds(soonest) - options_.ttft_slo;
   if (excess <= absl::ZeroDuration()) return absl::OkStatus();
-  // Those refused together do not come back together.
+  // Jitter: clients refused together must not come back together.
   const double share = static_cast<double>(RandomId64() >> 11) * 0x1p-53;
   return WithRetryAfter(
       MakeError(absl::StatusCode::kResourceExhausted, "TTFT_SLO_UNREACHABLE",
@@ -215,8 +276,8 @@ absl::Status Membership::CheckSlo(const RouteRequest& request, absl::Span<const 
       std::clamp(excess * (1 + share), kShortestSloRetry, kLongestSloRetry));
 }
 
-// The number is that of whoever computes the prompt.
-int64_t Membership::NoteDispatch(const RouteQuery& query, const Pair& pair) {
+// Returns the number of the dispatch to the worker that computes the prompt.
+int64_t RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair) {
   const absl::Duration now = clock_.SinceStart();
   const Candidate& computes = pair.computes();
   const int64_t tokens = std::max<int64_t>(
@@ -234,99 +295,42 @@ int64_t Membership::NoteDispatch(const RouteQuery& query, const Pair& pair) {
                            {tokens, pair.prefill->service_s, computed, 0});
 }
 
-void Membership::OnFirstToken(const Route& route) {
+void RoutePlanner::OnFirstToken(const Route& route) {
   absl::MutexLock lock(&mutex_);
-  Done(route);
+  EndDispatch(route);
 }
 
-void Membership::Done(const Route& route) {
+void RoutePlanner::EndDispatch(const Route& route) {
   const WorkerTarget& computed = route.prefill.worker == kNoWorker ? route.decode : route.prefill;
   fleet_.OnDone(computed.worker, route.dispatch, clock_.SinceStart());
 }
 
-void Membership::OnRouteFailed(const Route& route, Blame blame) {
+void RoutePlanner::OnRouteFailed(const Route& route, Blame blame) {
   absl::MutexLock lock(&mutex_);
-  Done(route);
-  // What an earlier process at the address did is not held against this one.
+  EndDispatch(route);
+  // Failures of an earlier process at the address do not count against this one.
   const auto current = [this](const WorkerTarget& target) {
     mutex_.AssertHeld();
-    if (target.worker == kNoWorker) return true;
-    const std::optional<internal::v1::WorkerCard>& card = workers_[target.worker].card;
-    return card.has_value() && card->epoch() == target.epoch;
+    return target.worker == kNoWorker || workers_[target.worker].target.epoch == target.epoch;
   };
   if (!current(route.prefill) || !current(route.decode)) return;
   if (blame == Blame::kPair) health_.OnPairFailed(route.prefill.worker, route.decode.worker);
   if (blame == Blame::kDecodeWorker) health_.OnWorkerFailed(route.decode.worker);
 }
 
-void Membership::OnRouteWorked(const Route& route, bool kv_moved) {
+void RoutePlanner::OnRouteWorked(const Route& route, bool kv_moved) {
   absl::MutexLock lock(&mutex_);
   health_.OnPairWorked(kv_moved ? route.prefill.worker : kNoWorker, route.decode.worker);
 }
 
-void Membership::OnAnswered(int64_t generated_tokens, int64_t kv_bytes,
-                            absl::Duration kv_transfer) {
+void RoutePlanner::OnAnswered(int64_t generated_tokens, int64_t kv_bytes,
+                              absl::Duration kv_transfer) {
   absl::MutexLock lock(&mutex_);
   answer_tokens_.Add(static_cast<double>(generated_tokens));
   if (kv_bytes <= 0) return;
   transfer_bytes_.Add(static_cast<double>(kv_bytes));
   transfer_seconds_.Add(
       absl::ToDoubleSeconds(std::clamp(kv_transfer, absl::ZeroDuration(), kLongestTransfer)));
-}
-
-bool Membership::MayLive(const WorkerTarget& target) const {
-  absl::MutexLock lock(&mutex_);
-  const Worker& w = workers_[target.worker];
-  if (w.state == v1::WORKER_STATE_EXPIRED || w.state == v1::WORKER_STATE_REFUSED) return false;
-  return !w.card || w.card->epoch() == target.epoch;
-}
-
-bool Membership::LooksDead(const WorkerTarget& target) const {
-  if (target.worker == kNoWorker) return false;
-  absl::MutexLock lock(&mutex_);
-  const Worker& w = workers_[target.worker];
-  // A stream that has just been opened says nothing yet: the process may be gone.
-  if (!w.stream_open || !w.card_seen || w.card->epoch() != target.epoch) return true;
-  return w.state == v1::WORKER_STATE_SUSPECT;
-}
-
-absl::Status Membership::NoDecodeWorker() const {
-  std::map<absl::string_view, int> states;
-  int listed = 0;
-  for (const Worker& w : workers_) {
-    if (w.role != v1::WORKER_ROLE_DECODE || !w.listed) continue;
-    ++listed;
-    ++states[w.state == v1::WORKER_STATE_READY ? "of a model that came since" : StateName(w.state)];
-  }
-  const std::string counts = absl::StrJoin(states, ", ", [](std::string* out, const auto& entry) {
-    absl::StrAppend(out, entry.second, " ", entry.first);
-  });
-  return WithRetryAfter(
-      MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
-                absl::StrCat("no decode worker is ready (", listed, " listed: ", counts, ")")),
-      kNoWorkerRetryAfter);
-}
-
-WorkerTarget Membership::Target(int worker) const {
-  const Worker& w = workers_[worker];
-  return {worker, w.address, w.card->worker_id(), w.card->epoch(), w.hold};
-}
-
-bool Membership::Ready() const {
-  absl::MutexLock lock(&mutex_);
-  bool prefill = false, prefill_listed = false, decode = false;
-  for (const Worker& w : workers_) {
-    if (!w.listed) continue;
-    const bool ready = w.state == v1::WORKER_STATE_READY;
-    if (w.role == v1::WORKER_ROLE_DECODE) {
-      decode = decode || ready;
-    } else {
-      prefill_listed = true;
-      prefill = prefill || ready;
-    }
-  }
-  const bool starting = clock_.SinceStart() - started_ <= kExpireAfter;
-  return decode && (prefill || !prefill_listed || !starting);
 }
 
 }  // namespace baton::router

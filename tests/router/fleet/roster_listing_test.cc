@@ -6,9 +6,10 @@
 #include <random>
 
 #include "common/base/error.h"
-#include "router/fleet/membership.h"
+#include "router/fleet/roster.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
+#include "tests/testing/routed_fleet.h"
 
 namespace baton::router {
 namespace {
@@ -22,34 +23,34 @@ using ::testing::IsEmpty;
 constexpr uint64_t kTokenizer = 77;
 constexpr v1::WorkerRole kP = v1::WORKER_ROLE_PREFILL, kD = v1::WORKER_ROLE_DECODE;
 
-class MembershipRosterTest : public ::testing::Test {
+class RosterListingTest : public ::testing::Test {
  protected:
   void MakeReady(int worker, v1::WorkerRole role, std::vector<uint64_t> keys = {},
                  uint64_t model = 0xA0DE1) {
-    membership_.OnStreamStarted(worker);
+    roster_.OnStreamStarted(worker);
     internal::v1::WatchResponse event;
     *event.mutable_card() = FakeCard(role, kTokenizer);
     event.mutable_card()->set_model_fingerprint(model);
-    ASSERT_TRUE(membership_.OnEvent(worker, event).ok());
+    ASSERT_TRUE(roster_.OnEvent(worker, event).ok());
     event.mutable_snapshot()->mutable_keys()->Assign(keys.begin(), keys.end());
     event.mutable_snapshot()->set_last(true);
-    ASSERT_TRUE(membership_.OnEvent(worker, event).ok());
+    ASSERT_TRUE(roster_.OnEvent(worker, event).ok());
     ASSERT_TRUE(Report(worker).ok());
   }
   absl::Status Report(int worker) {
     internal::v1::WatchResponse event;
     event.mutable_load()->set_free_blocks(64);
-    return membership_.OnEvent(worker, event);
+    return roster_.OnEvent(worker, event);
   }
   absl::StatusOr<Route> Choose(std::vector<uint64_t> keys = {}) {
     RouteRequest request;
     request.model_fingerprint = 0xA0DE1;
     request.keys = keys;
     request.prompt_tokens = 100;
-    return membership_.Choose(request);
+    return planner_.Choose(request);
   }
   v1::WorkerStatus StatusOf(const std::string& address) {
-    for (const v1::WorkerStatus& status : membership_.List()) {
+    for (const v1::WorkerStatus& status : roster_.List()) {
       if (status.address() == address) return status;
     }
     return v1::WorkerStatus();
@@ -57,17 +58,19 @@ class MembershipRosterTest : public ::testing::Test {
 
   FakeClock clock_;
   PrefixThenLoad policy_;
-  Membership membership_{{"p0:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
+  testing::RoutedFleet fleet_{{"p0:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
+  Roster& roster_ = fleet_.roster;
+  RoutePlanner& planner_ = fleet_.planner;
 };
 
-TEST_F(MembershipRosterTest, AWorkerThatIsAddedServesAndTheOthersKeepWhatTheyHave) {
+TEST_F(RosterListingTest, AWorkerThatIsAddedServesAndTheOthersKeepWhatTheyHave) {
   MakeReady(0, kP, {1, 2});
   MakeReady(1, kD);
-  const int64_t version = membership_.roster_version();
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}, {kP, "p0:1"}}).ok());
-  EXPECT_GT(membership_.roster_version(), version);
-  EXPECT_THAT(membership_.Watched(), ElementsAre(0, 1, 2));
-  EXPECT_EQ(membership_.address(2), "p1:1");
+  const int64_t version = roster_.roster_version();
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}, {kP, "p0:1"}}).ok());
+  EXPECT_GT(roster_.roster_version(), version);
+  EXPECT_THAT(roster_.Watched(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(roster_.address(2), "p1:1");
   EXPECT_EQ(StatusOf("p0:1").indexed_blocks(), 2);
   EXPECT_EQ(StatusOf("p1:1").state(), v1::WORKER_STATE_CONNECTING);
   EXPECT_EQ(Choose({7})->prefill.worker, 0) << "the new one has not introduced itself";
@@ -76,159 +79,158 @@ TEST_F(MembershipRosterTest, AWorkerThatIsAddedServesAndTheOthersKeepWhatTheyHav
   EXPECT_EQ(Choose({1, 2})->prefill.worker, 0);
 }
 
-TEST_F(MembershipRosterTest, AWorkerThatIsNoLongerListedKeepsItsRequestsAndGetsNoOthers) {
+TEST_F(RosterListingTest, AWorkerThatIsNoLongerListedKeepsItsRequestsAndGetsNoOthers) {
   MakeReady(0, kP);
   MakeReady(1, kD);
   std::optional<Route> running = *Choose();
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}}).ok());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}}).ok());
   EXPECT_EQ(StatusOf("p0:1").state(), v1::WORKER_STATE_DRAINING);
   EXPECT_EQ(StatusOf("p0:1").detail(), "no longer listed");
   EXPECT_EQ(Choose()->prefill.worker, kNoWorker);
   ASSERT_TRUE(Report(0).ok());
   EXPECT_EQ(StatusOf("p0:1").state(), v1::WORKER_STATE_DRAINING) << "its word changes nothing";
-  EXPECT_TRUE(membership_.MayLive(running->prefill));
-  EXPECT_THAT(membership_.Departed(), IsEmpty()) << "a request is still there";
-  EXPECT_FALSE(membership_.Release(0));
+  EXPECT_TRUE(roster_.MayLive(running->prefill));
+  EXPECT_THAT(roster_.Departed(), IsEmpty()) << "a request is still there";
+  EXPECT_FALSE(roster_.Release(0));
   running.reset();
-  EXPECT_THAT(membership_.Departed(), ElementsAre(0));
-  EXPECT_TRUE(membership_.Release(0));
-  EXPECT_THAT(membership_.Watched(), ElementsAre(1, 2));
+  EXPECT_THAT(roster_.Departed(), ElementsAre(0));
+  EXPECT_TRUE(roster_.Release(0));
+  EXPECT_THAT(roster_.Watched(), ElementsAre(1, 2));
   EXPECT_EQ(StatusOf("p0:1").address(), "") << "not told of any more";
 }
 
-TEST_F(MembershipRosterTest, ItsSilenceStillEndsWhatRunsOnIt) {
+TEST_F(RosterListingTest, ItsSilenceStillEndsWhatRunsOnIt) {
   MakeReady(1, kD);
   const Route running = *Choose();
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d1:1"}}).ok());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d1:1"}}).ok());
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
-  membership_.Tick();
-  EXPECT_TRUE(membership_.MayLive(running.decode));
+  roster_.Tick();
+  EXPECT_TRUE(roster_.MayLive(running.decode));
   clock_.Advance(kExpireAfter);
-  EXPECT_THAT(membership_.Tick(), ElementsAre(1));
-  EXPECT_FALSE(membership_.MayLive(running.decode));
+  EXPECT_THAT(roster_.Tick(), ElementsAre(1));
+  EXPECT_FALSE(roster_.MayLive(running.decode));
 }
 
-TEST_F(MembershipRosterTest, ListedAgainItGoesOnWarm) {
+TEST_F(RosterListingTest, ListedAgainItGoesOnWarm) {
   MakeReady(0, kP, {1, 2});
   MakeReady(1, kD);
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d0:1"}}).ok());
-  EXPECT_THAT(membership_.Departed(), ElementsAre(0));
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d0:1"}, {kP, "p0:1"}}).ok());
-  EXPECT_FALSE(membership_.Release(0)) << "its stream is to be opened again";
-  EXPECT_THAT(membership_.Departed(), IsEmpty());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}}).ok());
+  EXPECT_THAT(roster_.Departed(), ElementsAre(0));
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}, {kP, "p0:1"}}).ok());
+  EXPECT_FALSE(roster_.Release(0)) << "its stream is to be opened again";
+  EXPECT_THAT(roster_.Departed(), IsEmpty());
   const auto route = Choose({1, 2});
   EXPECT_EQ(route->prefill.worker, 0);
   EXPECT_EQ(route->matched_blocks, 2);
 }
 
-TEST_F(MembershipRosterTest, ANumberIsUsedAgainOnlyWhenNothingRefersToItAndThenStartsCold) {
+TEST_F(RosterListingTest, ANumberIsUsedAgainOnlyWhenNothingRefersToItAndThenStartsCold) {
   MakeReady(0, kP, {1, 2});
   MakeReady(1, kD);
   std::optional<Route> running = *Choose({1, 2});
-  for (int i = 0; i < 2; ++i) membership_.OnRouteFailed(*running, Blame::kPair);
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}}).ok());
-  EXPECT_EQ(membership_.address(2), "p1:1") << "0 is not free yet";
+  for (int i = 0; i < 2; ++i) planner_.OnRouteFailed(*running, Blame::kPair);
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}}).ok());
+  EXPECT_EQ(roster_.address(2), "p1:1") << "0 is not free yet";
   running.reset();
-  ASSERT_TRUE(membership_.Release(0));
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}, {kP, "p2:1"}}).ok());
-  EXPECT_EQ(membership_.address(0), "p2:1");
+  ASSERT_TRUE(roster_.Release(0));
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}, {kP, "p1:1"}, {kP, "p2:1"}}).ok());
+  EXPECT_EQ(roster_.address(0), "p2:1");
   EXPECT_EQ(StatusOf("p2:1").state(), v1::WORKER_STATE_CONNECTING);
   EXPECT_EQ(StatusOf("p2:1").indexed_blocks(), 0);
   MakeReady(0, kP);
   EXPECT_EQ(Choose({1, 2})->prefill.worker, 0) << "failures of the earlier one are forgotten";
-  EXPECT_EQ(membership_.worker_count(), 3);
+  EXPECT_EQ(roster_.worker_count(), 3);
 }
 
-TEST_F(MembershipRosterTest, AnAddressMayChangeItsRole) {
+TEST_F(RosterListingTest, AnAddressMayChangeItsRole) {
   MakeReady(0, kP);
   MakeReady(1, kD);
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "p0:1"}, {kP, "d0:1"}}).ok());
-  EXPECT_THAT(membership_.Departed(), ElementsAre(0, 1));
-  EXPECT_TRUE(membership_.Release(0));
-  EXPECT_TRUE(membership_.Release(1));
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "p0:1"}, {kP, "d0:1"}}).ok());
+  EXPECT_THAT(roster_.Departed(), ElementsAre(0, 1));
+  EXPECT_TRUE(roster_.Release(0));
+  EXPECT_TRUE(roster_.Release(1));
   MakeReady(2, kD);
   MakeReady(3, kP);
   EXPECT_EQ(Choose()->decode.address, "p0:1");
 }
 
-TEST_F(MembershipRosterTest, ASetThatCannotBeChangesNothing) {
+TEST_F(RosterListingTest, ASetThatCannotBeChangesNothing) {
   MakeReady(0, kP);
   MakeReady(1, kD);
-  const absl::Status twice = membership_.SetWorkers({{kP, "a:1"}, {kD, "a:1"}});
+  const absl::Status twice = roster_.SetWorkers({{kP, "a:1"}, {kD, "a:1"}});
   EXPECT_EQ(ErrorReason(twice), "LISTED_TWICE");
   std::vector<WorkerAddress> many;
   for (int i = 0; i < kMaxWorkers - 1; ++i) many.push_back({kD, "x:" + std::to_string(i)});
-  const absl::Status too_many = membership_.SetWorkers(many);
+  const absl::Status too_many = roster_.SetWorkers(many);
   EXPECT_EQ(ErrorReason(too_many), "TOO_MANY_WORKERS");
-  EXPECT_EQ(membership_.worker_count(), 2);
+  EXPECT_EQ(roster_.worker_count(), 2);
   EXPECT_TRUE(Choose()->prefill.worker == 0);
   many.pop_back();
-  EXPECT_TRUE(membership_.SetWorkers(many).ok());
-  EXPECT_EQ(membership_.worker_count(), kMaxWorkers);
+  EXPECT_TRUE(roster_.SetWorkers(many).ok());
+  EXPECT_EQ(roster_.worker_count(), kMaxWorkers);
 }
 
-TEST_F(MembershipRosterTest, WorkersThatAreLeavingDoNotKeepAnotherModelOut) {
+TEST_F(RosterListingTest, WorkersThatAreLeavingDoNotKeepAnotherModelOut) {
   MakeReady(0, kP);
   MakeReady(1, kD);
   const Route running = *Choose();
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d1:1"}}).ok());
-  EXPECT_FALSE(membership_.model().has_value());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d1:1"}}).ok());
+  EXPECT_FALSE(roster_.model().has_value());
   EXPECT_THAT(std::string(Choose().status().message()), HasSubstr("1 listed: 1 connecting"));
   MakeReady(2, kD, {}, /*model=*/0xA0DE2);
-  EXPECT_EQ(membership_.model()->fingerprint, 0xA0DE2u);
+  EXPECT_EQ(roster_.model()->fingerprint, 0xA0DE2u);
 }
 
-TEST_F(MembershipRosterTest, OneOfAnotherModelThatIsListedAgainIsRefused) {
+TEST_F(RosterListingTest, OneOfAnotherModelThatIsListedAgainIsRefused) {
   MakeReady(0, kP);
   MakeReady(1, kD);
   std::optional<Route> running = *Choose();
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d1:1"}}).ok());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d1:1"}}).ok());
   MakeReady(2, kD, {}, /*model=*/0xA0DE2);
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d1:1"}, {kD, "d0:1"}}).ok());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d1:1"}, {kD, "d0:1"}}).ok());
   EXPECT_EQ(StatusOf("d0:1").state(), v1::WORKER_STATE_REFUSED);
-  EXPECT_EQ(membership_.model()->fingerprint, 0xA0DE2u);
+  EXPECT_EQ(roster_.model()->fingerprint, 0xA0DE2u);
   EXPECT_FALSE(Report(1).ok()) << "its stream is to be opened anew";
 }
 
-TEST_F(MembershipRosterTest, ASetMayGoBackToTheModelBefore) {
+TEST_F(RosterListingTest, ASetMayGoBackToTheModelBefore) {
   MakeReady(1, kD);
   std::optional<Route> running = *Choose();
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "e0:1"}}).ok());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "e0:1"}}).ok());
   MakeReady(2, kD, {}, /*model=*/0xA0DE2);
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "d0:1"}}).ok());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "d0:1"}}).ok());
   EXPECT_EQ(StatusOf("d0:1").state(), v1::WORKER_STATE_READY) << "the other model leaves";
   EXPECT_EQ(Choose()->decode.address, "d0:1");
 }
 
-TEST_F(MembershipRosterTest, WhatIsSuspectAndNoLongerListedIsNoLastResort) {
-  ASSERT_TRUE(
-      membership_.SetWorkers({{kP, "p0:1"}, {kP, "p1:1"}, {kP, "p2:1"}, {kD, "d0:1"}}).ok());
+TEST_F(RosterListingTest, WhatIsSuspectAndNoLongerListedIsNoLastResort) {
+  ASSERT_TRUE(roster_.SetWorkers({{kP, "p0:1"}, {kP, "p1:1"}, {kP, "p2:1"}, {kD, "d0:1"}}).ok());
   for (int worker : {0, 2, 3}) MakeReady(worker, kP);
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
   MakeReady(1, kD);
-  membership_.Tick();
+  roster_.Tick();
   EXPECT_NE(Choose()->prefill.worker, kNoWorker) << "all are silent: it is the router's ear";
-  ASSERT_TRUE(membership_.SetWorkers({{kP, "p1:1"}, {kD, "d0:1"}}).ok());
+  ASSERT_TRUE(roster_.SetWorkers({{kP, "p1:1"}, {kD, "d0:1"}}).ok());
   EXPECT_EQ(Choose()->prefill.worker, kNoWorker);
 }
 
-TEST_F(MembershipRosterTest, OneProcessIsOneWorkerWhateverItsAddresses) {
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "127.0.0.1:1"}, {kD, "[::1]:1"}}).ok());
+TEST_F(RosterListingTest, OneProcessIsOneWorkerWhateverItsAddresses) {
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "127.0.0.1:1"}, {kD, "[::1]:1"}}).ok());
   internal::v1::WatchResponse event;
   *event.mutable_card() = FakeCard(kD, kTokenizer);
-  for (int worker : {2, 3}) membership_.OnStreamStarted(worker);
-  ASSERT_TRUE(membership_.OnEvent(2, event).ok());
-  EXPECT_EQ(ErrorReason(membership_.OnEvent(3, event)), "SAME_WORKER");
+  for (int worker : {2, 3}) roster_.OnStreamStarted(worker);
+  ASSERT_TRUE(roster_.OnEvent(2, event).ok());
+  EXPECT_EQ(ErrorReason(roster_.OnEvent(3, event)), "SAME_WORKER");
   EXPECT_EQ(StatusOf("[::1]:1").state(), v1::WORKER_STATE_REFUSED);
   EXPECT_THAT(StatusOf("[::1]:1").detail(), HasSubstr("127.0.0.1:1"));
   // It may have the other address once it no longer has the first.
-  ASSERT_TRUE(membership_.SetWorkers({{kD, "[::1]:1"}}).ok());
-  membership_.OnStreamStarted(3);
-  EXPECT_TRUE(membership_.OnEvent(3, event).ok());
+  ASSERT_TRUE(roster_.SetWorkers({{kD, "[::1]:1"}}).ok());
+  roster_.OnStreamStarted(3);
+  EXPECT_TRUE(roster_.OnEvent(3, event).ok());
 }
 
 // Random sets, requests and releases: a number that a request holds always means the same worker.
-TEST_F(MembershipRosterTest, NumbersAreStableWhateverComesAndGoes) {
+TEST_F(RosterListingTest, NumbersAreStableWhateverComesAndGoes) {
   const uint32_t seed = std::random_device()();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
@@ -240,13 +242,13 @@ TEST_F(MembershipRosterTest, NumbersAreStableWhateverComesAndGoes) {
       if (random() % 2) listed.push_back({kP, "w:" + std::to_string(i)});
     }
     most_listed = std::max<int>(most_listed, listed.size());
-    ASSERT_TRUE(membership_.SetWorkers(listed).ok());
-    for (int worker : membership_.Departed()) {
+    ASSERT_TRUE(roster_.SetWorkers(listed).ok());
+    for (int worker : roster_.Departed()) {
       for (const Route& route : running) ASSERT_NE(route.prefill.worker, worker);
-      if (random() % 2) membership_.Release(worker);
+      if (random() % 2) roster_.Release(worker);
     }
-    for (int worker : membership_.Watched()) {
-      const std::string address = membership_.address(worker);
+    for (int worker : roster_.Watched()) {
+      const std::string address = roster_.address(worker);
       const v1::WorkerStatus status = StatusOf(address);
       if (status.state() == v1::WORKER_STATE_CONNECTING) {
         MakeReady(worker, address[0] == 'd' ? kD : kP);
@@ -256,12 +258,11 @@ TEST_F(MembershipRosterTest, NumbersAreStableWhateverComesAndGoes) {
     while (running.size() > 4) running.erase(running.begin() + random() % running.size());
     for (const Route& route : running) {
       if (route.prefill.worker == kNoWorker) continue;
-      ASSERT_EQ(membership_.address(route.prefill.worker), route.prefill.address);
-      ASSERT_TRUE(membership_.MayLive(route.prefill));
+      ASSERT_EQ(roster_.address(route.prefill.worker), route.prefill.address);
+      ASSERT_TRUE(roster_.MayLive(route.prefill));
     }
   }
-  EXPECT_LE(membership_.worker_count(), 14)
-      << "numbers are used again; most listed " << most_listed;
+  EXPECT_LE(roster_.worker_count(), 14) << "numbers are used again; most listed " << most_listed;
 }
 
 }  // namespace

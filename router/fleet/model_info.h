@@ -1,0 +1,24 @@
+// The model that a fleet serves.
+#ifndef BATON_ROUTER_FLEET_MODEL_INFO_H_
+#define BATON_ROUTER_FLEET_MODEL_INFO_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "baton/internal/v1/worker.pb.h"
+
+namespace baton::router {
+
+// What all established workers agree on. The first one sets it; when none is left, the next does.
+struct ModelInfo {
+  uint64_t fingerprint = 0;
+  uint64_t kv_layout_fingerprint = 0;
+  int block_tokens = 0;
+  int max_model_len = 0;  // the smallest of the workers'
+  std::vector<int32_t> eos_token_ids;
+  internal::v1::GenerationDefaults defaults;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_FLEET_MODEL_INFO_H_

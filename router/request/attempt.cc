@@ -1,0 +1,75 @@
+#include "router/request/attempt.h"
+
+#include "common/base/error.h"
+#include "router/request/worker_error.h"
+
+namespace baton::router {
+namespace {
+
+void AddTimings(const internal::v1::DecodeTimings& more, internal::v1::DecodeTimings* sum) {
+  sum->set_queue_ms(sum->queue_ms() + more.queue_ms());
+  sum->set_prefill_ms(sum->prefill_ms() + more.prefill_ms());
+  sum->set_kv_transfer_ms(sum->kv_transfer_ms() + more.kv_transfer_ms());
+}
+
+}  // namespace
+
+void RetryState::OnTokens() {
+  losses = 0;
+  refusals = 0;
+  ForgetWorkers();
+}
+
+void RetryState::ForgetWorkers() {
+  avoid.clear();
+  lost.clear();
+  failed.clear();
+}
+
+int64_t Attempt::OnMessage(const internal::v1::DecodeResponse& response, absl::Duration now) {
+  heard = true;
+  hold.reset();
+  last_message = now;
+  if (response.has_timings()) timings = response.timings();
+  if (!response.has_usage()) return 0;
+  cached_tokens = response.usage().cached_prompt_tokens();
+  return response.usage().kv_bytes() - std::exchange(kv_bytes, response.usage().kv_bytes());
+}
+
+RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, bool looks_dead,
+                              absl::Duration now) const {
+  RetryState next = past;
+  next.continued = next.continued || token_messages > 0;
+  next.reason = ErrorReason(error);
+  AddTimings(timings, &next.timings);
+  next.avoid.push_back(route.decode.incarnation());
+  next.failed.push_back(route);
+  if (IsRefusal(error)) {
+    ++next.refusals;
+  } else {
+    ++next.losses;
+    next.lost_at = now;
+    // A pair whose two workers live has lost nothing: they could not do it together.
+    next.lost_worker = next.lost_worker || blame != Blame::kPair || looks_dead;
+  }
+  if (blame == Blame::kDecodeWorker || next.reason == "WORKER_EXPIRED") {
+    // The prefill worker did its part, and has the prompt: it is the best to ask again.
+    next.lost.push_back(route);
+    next.warm_prefill = token_messages > 0 ? route.prefill.worker : kNoWorker;
+  } else if (worked) {
+    next.warm_prefill = route.prefill.worker;  // the decode worker drains, for example
+  } else if (route.prefill.worker != kNoWorker) {
+    next.avoid.push_back(route.prefill.incarnation());
+  }
+  return next;
+}
+
+std::vector<WorkerTarget> Attempt::Suspects(Blame blame) const {
+  std::vector<WorkerTarget> suspects = {route.decode};
+  if (blame != Blame::kDecodeWorker && route.prefill.worker != kNoWorker) {
+    suspects.push_back(route.prefill);
+  }
+  return suspects;
+}
+
+}  // namespace baton::router

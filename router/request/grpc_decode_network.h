@@ -1,0 +1,33 @@
+// Decode calls over gRPC.
+#ifndef BATON_ROUTER_REQUEST_GRPC_DECODE_NETWORK_H_
+#define BATON_ROUTER_REQUEST_GRPC_DECODE_NETWORK_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "baton/internal/v1/decode.grpc.pb.h"
+#include "router/fleet/channel_user.h"
+#include "router/request/decode_network.h"
+
+namespace baton::router {
+
+// Thread-safe.
+class GrpcDecodeNetwork final : public DecodeNetwork, public ChannelUser {
+ public:
+  void Connect(int worker, const std::shared_ptr<grpc::Channel>& channel) override;
+  void Disconnect(int worker) override;
+
+  DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, absl::Time deadline,
+                     std::shared_ptr<DecodeListener> listener, int call) override;
+
+ private:
+  absl::Mutex mutex_;
+  // Shared with the calls that are being opened.
+  std::vector<std::shared_ptr<internal::v1::DecodeService::Stub>> stubs_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_REQUEST_GRPC_DECODE_NETWORK_H_

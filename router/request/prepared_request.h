@@ -1,0 +1,23 @@
+// A request as the router sends it: checked, tokenized, with all defaults filled in.
+#ifndef BATON_ROUTER_REQUEST_PREPARED_REQUEST_H_
+#define BATON_ROUTER_REQUEST_PREPARED_REQUEST_H_
+
+#include <string>
+#include <vector>
+
+#include "baton/internal/v1/decode.pb.h"
+#include "common/kv/prefix_key.h"
+
+namespace baton::router {
+
+// A request that can be sent to any pair of workers.
+struct PreparedRequest {
+  internal::v1::DecodeRequest decode;  // all but the workers and their epochs
+  std::vector<kv::PrefixKey> keys;
+  std::vector<std::string> stops;
+  bool return_token_ids = false;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_REQUEST_PREPARED_REQUEST_H_

@@ -1,0 +1,45 @@
+// What all requests of a router share.
+#ifndef BATON_ROUTER_REQUEST_ROUTER_PARTS_H_
+#define BATON_ROUTER_REQUEST_ROUTER_PARTS_H_
+
+namespace baton {
+class Clock;
+namespace tokenizer {
+class Tokenizer;
+}
+}  // namespace baton
+
+namespace baton::router {
+
+class Admission;
+class CallWatch;
+class ContinuationLine;
+class DecisionLog;
+class DecodeNetwork;
+class RetryBudget;
+class Roster;
+class RoutePlanner;
+class RouterMetrics;
+class WorkPool;
+struct Options;
+
+// Everything here outlives every request.
+struct RouterParts {
+  const Options& options;
+  const tokenizer::Tokenizer& tokenizer;
+  const Clock& clock;
+  Roster& roster;
+  RoutePlanner& planner;
+  RouterMetrics& metrics;
+  Admission& admission;
+  RetryBudget& retry_budget;
+  ContinuationLine& continuations;
+  WorkPool& pool;
+  CallWatch& watch;
+  DecodeNetwork& network;
+  DecisionLog& decisions;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_REQUEST_ROUTER_PARTS_H_

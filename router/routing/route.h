@@ -1,0 +1,64 @@
+// Where a request goes, and what a caller says of the request and of how it went.
+#ifndef BATON_ROUTER_ROUTING_ROUTE_H_
+#define BATON_ROUTER_ROUTING_ROUTE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/kv/prefix_key.h"
+#include "router/fleet/worker.h"
+#include "router/routing/decision.h"
+
+namespace baton::router {
+
+struct Route {
+  WorkerTarget prefill;  // kNoWorker: the decode worker computes the prompt itself
+  WorkerTarget decode;
+  int matched_blocks = 0;  // on the worker that computes the prompt
+  std::string decision;    // label of metrics
+  // From now to the expected first token: the queue before the prompt, and its own computing. 0
+  // while no worker has reported its costs.
+  absl::Duration predicted_ttft;
+  std::shared_ptr<Decision> why;  // null unless asked for
+  int64_t dispatch = 0;           // number of the dispatch; 0 if the route was only asked for
+};
+
+struct RouteRequest {
+  uint64_t model_fingerprint = 0;
+  absl::Span<const kv::PrefixKey> keys;
+  int prompt_tokens = 0;
+  int64_t max_answer_tokens = 0;  // still to generate, at the most; 0: no bound
+  // Workers of failed attempts. Such a decode worker is chosen only where there is no other.
+  // A worker that has been restarted since is another one.
+  std::vector<Incarnation> avoid;
+  // Where all prefill workers are to be avoided: choose one nevertheless, as it was only busy. If
+  // false, the decode worker computes the prompt.
+  bool avoided_prefill_may_do = false;
+  // Has just computed this prompt, whether or not it has reported its blocks yet.
+  int warm_prefill = kNoWorker;
+  // Not to be chosen again: the pair of each of `failed`, the decode worker of each of `lost`, by
+  // epoch. UNAVAILABLE, with nothing noted, if nothing else is left.
+  absl::Span<const Route> failed;
+  absl::Span<const Route> lost;
+  // Fill Route::why.
+  bool explain = false;
+  // False: only asks. No dispatch is counted, and the request need not be sent.
+  bool dispatch = true;
+  // RouteOptions::ttft_slo applies: nothing has been sent to the client yet.
+  bool may_refuse = false;
+};
+
+// What caused a failure on a pair.
+enum class Blame {
+  kNone,          // neither worker, e.g. one that drains
+  kPair,          // the two could not do it together
+  kDecodeWorker,  // it did not answer the router
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_ROUTING_ROUTE_H_

@@ -1,0 +1,138 @@
+// Chooses the prefill and the decode worker of each request: matches the prompt with what workers
+// have cached, asks the policy for the cheapest pair, passes over pairs that failed lately, and
+// counts what it has sent.
+#ifndef BATON_ROUTER_ROUTING_ROUTE_PLANNER_H_
+#define BATON_ROUTER_ROUTING_ROUTE_PLANNER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/clock.h"
+#include "router/fleet/roster.h"
+#include "router/prefix_index/dispatched_prefixes.h"
+#include "router/prefix_index/prefix_index.h"
+#include "router/routing/decayed_mean.h"
+#include "router/routing/fleet_load.h"
+#include "router/routing/pair_health.h"
+#include "router/routing/policy.h"
+#include "router/routing/route.h"
+
+namespace baton::router {
+
+struct RouteOptions {
+  // Requests whose first token is expected later are refused. 0: none.
+  absl::Duration ttft_slo;
+  // From a prefill to a decode worker, until transfers have been measured.
+  double kv_bytes_per_second = 1e9;
+};
+
+// Thread-safe. Observes the roster from its construction on: the roster must outlive it, and must
+// not be called any more once it is destroyed.
+class RoutePlanner final : public RosterObserver {
+ public:
+  // All must outlive it. `roster` has no workers yet; `index` is the roster's.
+  RoutePlanner(Roster& roster, PrefixIndex& index, Policy& policy, const Clock& clock,
+               const RouteOptions& options = RouteOptions());
+
+  // A pair by the policy, counted as dispatched. Pairs that failed lately are passed over. Without
+  // a usable prefill worker, a decode worker alone; if there are several prefill workers and all
+  // are suspect, the fault is likely the router's, and one of them is chosen. UNAVAILABLE with the
+  // states of the decode workers if none is ready; RESOURCE_EXHAUSTED, with the time to retry, if
+  // no worker is expected to answer within the SLO.
+  absl::StatusOr<Route> Choose(const RouteRequest& request);
+  // The prompt is computed: its worker is free for the next.
+  void OnFirstToken(const Route& route);
+  // What came of the route.
+  void OnRouteFailed(const Route& route, Blame blame);
+  // `kv_moved`: from the prefill to the decode worker. Else the decode worker had or computed all
+  // that it needed.
+  void OnRouteWorked(const Route& route, bool kv_moved);
+  // A request was answered in full. Its KV took so long on the way, beyond what was hidden behind
+  // computing (0 bytes: none was moved).
+  void OnAnswered(int64_t generated_tokens, int64_t kv_bytes, absl::Duration kv_transfer);
+
+  absl::string_view policy_name() const { return policy_.name(); }
+
+  // From the roster.
+  void OnWorkerCount(int count) override;
+  void OnReady(const WorkerTarget& target, const internal::v1::WorkerCard& card) override;
+  void OnSuspect(int worker) override;
+  void OnUnavailable(int worker) override;
+  void OnForgotten(int worker) override;
+  void OnLoad(int worker, const internal::v1::LoadReport& load, absl::Duration at) override;
+  void OnTick(absl::Duration now) override;
+
+ private:
+  struct Worker {
+    WorkerTarget target;  // its hold is there while the worker is ready or suspect
+    v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
+    int block_tokens = 16;
+    double block_bytes = 0;
+    bool prefix_caching = false;
+  };
+  // The choice, and its candidates as they were seen.
+  struct Pair {
+    std::optional<Candidate> prefill;
+    Candidate decode;
+    absl::string_view decision;
+    Pricing pricing = {};
+
+    const Candidate& computes() const { return prefill ? *prefill : decode; }
+  };
+
+  absl::Span<const Candidate> Candidates(v1::WorkerRole role, bool suspect,
+                                         const RouteRequest& request, absl::Span<const int> depths,
+                                         std::vector<Candidate>* kept)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RouteQuery QueryOf(const RouteRequest& request, int decode_worker) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                  absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
+                        absl::Span<const Candidate> decode, const Pair& pair) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndDispatch(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t CountDispatch(const RouteQuery& query, const Pair& pair)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
+                                    absl::Span<const Candidate> prefill,
+                                    absl::Span<const Candidate> decode) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ExplainCandidates(const RouteQuery& query, const Pair& pair,
+                         absl::Span<const Candidate> candidates, int chosen, bool computes,
+                         Decision* why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  Roster& roster_;
+  const Clock& clock_;
+  const RouteOptions options_;
+  // Have locks of their own.
+  PrefixIndex& index_;
+  DispatchedPrefixes dispatched_;
+
+  // Taken under the roster's lock: the roster must not be called under it.
+  mutable absl::Mutex mutex_;
+  Policy& policy_;  // Choose() and OnSent() only under mutex_
+  std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
+  FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
+  PairHealth health_ ABSL_GUARDED_BY(mutex_);
+  // Of the answers so far, the last ones counting most.
+  DecayedMean answer_tokens_ ABSL_GUARDED_BY(mutex_);
+  DecayedMean transfer_seconds_ ABSL_GUARDED_BY(mutex_);
+  DecayedMean transfer_bytes_ ABSL_GUARDED_BY(mutex_);
+  // Of the last decision: kept for their memory.
+  std::vector<Candidate> prefill_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Candidate> decode_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_ROUTING_ROUTE_PLANNER_H_

@@ -1,0 +1,87 @@
+// The part of RoutePlanner that records why a pair was chosen.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "router/routing/decode_price.h"
+#include "router/routing/route_planner.h"
+
+namespace baton::router {
+namespace {
+
+int CachedTokens(const RouteQuery& query, const Candidate& c) {
+  return std::min(query.prompt_tokens, c.matched_blocks * query.block_tokens);
+}
+
+}  // namespace
+
+std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const Route& route,
+                                                const Pair& pair,
+                                                absl::Span<const Candidate> prefill,
+                                                absl::Span<const Candidate> decode) const {
+  auto why = std::make_shared<Decision>();
+  why->prompt_tokens = query.prompt_tokens;
+  why->prefill = route.prefill.worker;
+  why->decode = route.decode.worker;
+  why->prefill_address = route.prefill.address;
+  why->decode_address = route.decode.address;
+  why->label = pair.decision;
+  why->policy = policy_.name();
+  if (pair.prefill) why->kappa = pair.pricing.Price(*pair.prefill);
+  why->prefill_candidates = static_cast<int>(prefill.size());
+  why->decode_candidates = static_cast<int>(decode.size());
+  why->predicted_cached_tokens = CachedTokens(query, pair.computes());
+  why->predicted_ttft_seconds = absl::ToDoubleSeconds(route.predicted_ttft);
+  const bool decode_computes = !pair.prefill.has_value();
+  ExplainCandidates(query, pair, prefill, route.prefill.worker, /*computes=*/true, why.get());
+  ExplainCandidates(query, pair, decode, route.decode.worker, decode_computes, why.get());
+  return why;
+}
+
+// Adds the cheapest candidates of one role, in order of their cost, the chosen one always among
+// them. `computes`: they would compute the prompt.
+void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,
+                                     absl::Span<const Candidate> candidates, int chosen,
+                                     bool computes, Decision* why) const {
+  const auto cost = [&](const Candidate& c) {
+    mutex_.AssertHeld();
+    if (workers_[c.worker].role != v1::WORKER_ROLE_DECODE) return pair.pricing.Cost(c);
+    return PriceDecode(query, c, /*alone=*/computes).total();
+  };
+  std::vector<std::pair<double, const Candidate*>> cheapest;
+  const auto insert = [&](const Candidate& c) {
+    const std::pair<double, const Candidate*> entry = {cost(c), &c};
+    cheapest.insert(std::upper_bound(cheapest.begin(), cheapest.end(), entry), entry);
+  };
+  const Candidate* the_chosen = nullptr;
+  for (const Candidate& c : candidates) {
+    if (c.worker == chosen) {
+      the_chosen = &c;
+      continue;
+    }
+    const bool full = static_cast<int>(cheapest.size()) == kMaxExplainedCandidates - 1;
+    if (full && cost(c) >= cheapest.back().first) continue;
+    if (full) cheapest.pop_back();
+    insert(c);
+  }
+  if (the_chosen != nullptr) insert(*the_chosen);
+  for (const auto& [price, candidate] : cheapest) {
+    const Candidate& c = *candidate;
+    DecisionCandidate& explained = why->candidates.emplace_back();
+    explained.worker = c.worker;
+    explained.role = workers_[c.worker].role;
+    explained.address = workers_[c.worker].target.address;
+    explained.cached_tokens = CachedTokens(query, c);
+    explained.queue_seconds = c.queue_s;
+    explained.service_seconds =
+        computes ? c.service_s : DecodeStepSeconds(c, 1, query.prompt_tokens);
+    explained.cost = price;
+    if (!computes && c.free_blocks < query.prompt_blocks - c.matched_blocks) {
+      explained.excluded = "no room";
+    } else if (!health_.WorkerUsable(c.worker)) {
+      explained.excluded = "failed lately";
+    }
+  }
+}
+
+}  // namespace baton::router
