@@ -3,7 +3,7 @@
 //
 //   warm_ttft --address HOST:PORT [--prompt-tokens 1024] [--rounds 9]
 //
-// The goal (DESIGN.md): warm / cold <= 1.1 x the share of the prompt still to compute.
+// The goal: warm / cold <= 1.1 x the share of the prompt still to compute.
 #include <grpcpp/grpcpp.h>
 
 #include <CLI/CLI.hpp>

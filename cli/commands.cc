@@ -174,14 +174,15 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   app.option_defaults()->always_capture_default();  // --help shows defaults
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine");
   CLI::App* generate = app.add_subcommand("generate", "Send one prompt");
-  CLI::App* bench = app.add_subcommand("bench", "Drive a load and print its figures");
+  CLI::App* bench = app.add_subcommand("bench", "Run a load and print its figures");
   AddUp(up, &commands.up, &worker);
   AddGenerate(generate, &commands.generate, &no_stream);
   AddBench(bench, &commands.bench);
-  AddExplain(app.add_subcommand("explain", "Say where the router sends prompts, and why"),
+  AddExplain(app.add_subcommand("explain", "Show where the router sends prompts, and why"),
              &commands.explain);
   PlanFlags plan;
-  AddPlan(app.add_subcommand("plan", "Say what a model takes of a GPU, and its floors there"),
+  AddPlan(app.add_subcommand("plan",
+                             "Report memory, sequences that fit and best-case latency on a GPU"),
           &commands.plan, &plan);
   // CLI11 speaks in exceptions; they end here.
   try {

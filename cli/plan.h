@@ -1,5 +1,5 @@
-// `baton plan`: what a model takes of a GPU, and the floors under its times there. Needs neither a
-// cluster nor a GPU, and of the model's directory config.json alone.
+// `baton plan`: reports a model's memory on a GPU, the sequences that fit, and best-case latency.
+// Needs neither a cluster nor a GPU, and only config.json of the model's directory.
 #ifndef BATON_CLI_PLAN_H_
 #define BATON_CLI_PLAN_H_
 

@@ -1,7 +1,7 @@
 """What the figures of scripts/gpu-check amount to: floors, tables and goals, as Markdown.
 
 A row is a JSON object: "part" and "what", names and numbers that say which cell it is, and what was
-measured: "seconds" beside "bytes" and "flops" (the floor's), or "skipped", the reason. docs/cuda.md
+measured: "seconds" beside "bytes" and "flops" (the floor's), or "skipped", the reason. docs/design/cuda.md
 says how floors are reckoned; the ceilings are rows of the same run.
 """
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/t4.md: what `baton plan` says of well-known models on a T4.
+"""The tables of docs/results/t4.md: what `baton plan` says of well-known models on a T4.
 
   t4_plans.py --baton PATH            prints them
   t4_plans.py --baton PATH --write    puts them into the document
@@ -38,7 +38,7 @@ BATCHES = (1, 8, 32)
 PROMPTS = (512, 2048, 8192)
 LINKS = ("1 GbE", "10 GbE", "25 GbE", "PCIe 3 x16")
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs/t4.md"
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs/results/t4.md"
 BEGIN = "<!-- scripts/t4_plans.py --write: begin -->\n"
 END = "<!-- scripts/t4_plans.py --write: end -->\n"
 
@@ -175,7 +175,7 @@ def main():
         return 0
     for was, now in zip(old.splitlines(), text.splitlines()):
         if was != now:
-            print(f"docs/t4.md: has\n  {was}\n`baton plan` says\n  {now}")
+            print(f"docs/results/t4.md: has\n  {was}\n`baton plan` says\n  {now}")
             break
     print("expected the document to be as scripts/t4_plans.py --write makes it")
     return 1

@@ -5,7 +5,7 @@ that a T4's SM takes at once, instructions that must and that must not be there.
   kernel_check.py              sm_75 and sm_90; exits 1 if a kernel breaks a rule, 77 without nvcc
   kernel_check.py --all        all architectures of the preset cuda-release
   kernel_check.py --table      prints the kernels as a Markdown table
-  kernel_check.py --write      sets budgets.txt and the table of docs/cuda.md to what the compiler says
+  kernel_check.py --write      sets budgets.txt and the table of docs/results/cuda.md to what the compiler says
                                (with --all); read the difference before you commit it
   kernel_check.py --self-test  shows that each breach is reported
 
@@ -29,7 +29,7 @@ import kernel_rules
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUDGETS = HERE / "budgets.txt"
-DOCS = ROOT / "docs/cuda.md"
+DOCS = ROOT / "docs/results/cuda.md"
 KERNELS = ROOT / "common/backend/cuda/kernels"
 SKIPPED = 77
 QUICK = (75, 90)
@@ -156,10 +156,10 @@ def docs_text(reports, budgets, release):
 def docs_breaches(text, expected, release):
     found = re.search(re.escape(BEGIN) + ".*?" + re.escape(END), text, re.DOTALL)
     if not found:
-        yield f"docs/cuda.md: lacks the table between {BEGIN} and its end"
+        yield f"docs/results/cuda.md: lacks the table between {BEGIN} and its end"
     # Another compiler has other figures; the budgets are judged all the same.
     elif f"nvcc {release}:" in found.group() and found.group() != expected:
-        yield "docs/cuda.md: its table is out of date: kernel_check.py --write renews it"
+        yield "docs/results/cuda.md: its table is out of date: kernel_check.py --write renews it"
 
 
 def write(reports, budgets, release):

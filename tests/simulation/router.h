@@ -1,5 +1,5 @@
-// The router of a simulation: real roster, planner and policy; requests that are retried and resumed as
-// DESIGN.md says, and checked against the oracle token by token.
+// The router of a simulation: real roster, planner and policy. Requests are retried and resumed as
+// docs/design/failover.md describes, and checked against the oracle token by token.
 #ifndef BATON_TESTS_SIMULATION_ROUTER_H_
 #define BATON_TESTS_SIMULATION_ROUTER_H_
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every error reason and metric name in the code stands in docs/errors.md and docs/metrics.md, and every
-metric named there is in the code.
+"""Every error reason and metric name in the code stands in docs/errors.md and docs/metrics.md, every metric
+named there is in the code, and every link and every document cited in a comment leads to a file.
 
   docs_test.py --root DIR     prints what is missing; exits 1 if anything is
   docs_test.py --self-test    shows that each rule can fail
@@ -9,6 +9,7 @@ metric named there is in the code.
 import argparse
 import re
 import sys
+import tempfile
 from pathlib import Path
 
 ROOMS = ("common", "router", "prefill_worker", "decode_worker", "client", "cli")
@@ -16,6 +17,8 @@ ROOMS = ("common", "router", "prefill_worker", "decode_worker", "client", "cli")
 REASON = re.compile(r'(?:MakeError\(\s*[\w:.()]+,\s*|InvalidField\(\s*|Mismatch\(\s*|Overloaded\(\s*|Lost\(\s*)"([A-Z0-9_]+)"')
 METRIC = re.compile(r'"(baton_[a-z0-9_]+)"')
 METRIC_IN_DOCS = re.compile(r"`(baton_[a-z0-9_]+)`")
+LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)")  # to a file here; addresses have a colon
+CITED = re.compile(r"\bdocs/[\w/-]+\.(?:md|svg)\b")
 
 
 def breaches(code, errors, metrics):
@@ -31,11 +34,35 @@ def breaches(code, errors, metrics):
         yield f"docs/metrics.md: names {name}, which no code exports"
 
 
+def anchors(text):
+    """The names that GitHub gives to a document's headings."""
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(root):
+    documents = [*root.glob("*.md"), *(p for room in ("docs", "common", "models") for p in (root / room).rglob("*.md"))]
+    for path in sorted(documents):
+        for target, anchor in LINK.findall(path.read_text(encoding="utf-8")):
+            file = path.parent / target if target else path
+            if not file.exists():
+                yield f"{path.relative_to(root)}: links to {target}, which does not exist"
+            elif anchor and anchor not in anchors(file.read_text(encoding="utf-8")):
+                yield f"{path.relative_to(root)}: links to {target}#{anchor}, which has no such heading"
+    for room in (*ROOMS, "benchmarks", "scripts", "tests"):
+        for path in sorted((root / room).rglob("*")):
+            if path.suffix in (".h", ".cc", ".cu", ".py", ".txt", "") and path.is_file():
+                text = path.read_text(encoding="utf-8", errors="replace")
+                for cited in sorted(set(CITED.findall(text))):
+                    if not (root / cited).exists():
+                        yield f"{path.relative_to(root)}: cites {cited}, which does not exist"
+
+
 def check(root):
     sources = [p for room in ROOMS for p in sorted((root / room).rglob("*.cc"))]
     code = "\n".join(p.read_text(encoding="utf-8") for p in sources)
-    return list(breaches(code, (root / "docs/errors.md").read_text(encoding="utf-8"),
-                         (root / "docs/metrics.md").read_text(encoding="utf-8")))
+    return [*breaches(code, (root / "docs/errors.md").read_text(encoding="utf-8"),
+                      (root / "docs/metrics.md").read_text(encoding="utf-8")), *broken_links(root)]
 
 
 def self_test():
@@ -43,6 +70,12 @@ def self_test():
     assert list(breaches(code, "`A_B` `C`", "`baton_x_total`")) == []
     assert list(breaches(code, "`A_B`", "`baton_x_total`")) == ["docs/errors.md: lacks reason C"]
     assert len(list(breaches(code, "`A_B` `C`", "`baton_y`"))) == 2
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "router").mkdir()
+        (root / "README.md").write_text("# Two words\n[a](#two-words) [b](https://x.y) [c](no.md) [d](README.md#no)")
+        (root / "router/a.h").write_text("// See docs" "/no.md.")
+        assert len(list(broken_links(root))) == 3, list(broken_links(root))
     return []
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rules of the source tree that the compiler does not know (DESIGN.md, "Rooms" and "Words").
+"""Rules of the source tree that the compiler does not know (ARCHITECTURE.md, CONTRIBUTING.md).
 
   tree_test.py --root DIR     prints each breach as "file:line: what, expected"; exits 1 if any
   tree_test.py --self-test    shows on a small tree that each breach is reported

@@ -1,8 +1,8 @@
-// The fault table of docs/reliability.md: every row against a cluster of real processes.
+// The fault table of docs/results/faults.md: every row against a cluster of real processes.
 //
 //   fault_campaign --scale 0.05                            every row at a twentieth of its volume
 //   fault_campaign --rows kill_prefill,kill_decode         two of them, whole
-//   fault_campaign --out docs/reliability.md --rows ...    and into the table; other rows stay
+//   fault_campaign --out docs/results/faults.md --rows ...  and into the table; other rows stay
 //   fault_campaign --rows partition --piece 3/10 --pieces-dir DIR    a tenth of it; the table gets
 //                                                          the sum of the pieces that DIR has
 //

@@ -1,4 +1,4 @@
-// The fault table of docs/reliability.md: written row by row, so that long rows can run alone.
+// The fault table of docs/results/faults.md: written row by row, so that long rows can run alone.
 #ifndef BATON_TESTS_CLUSTER_FAULTS_REPORT_H_
 #define BATON_TESTS_CLUSTER_FAULTS_REPORT_H_
 

@@ -1,5 +1,5 @@
 // What every kernel asks of global memory, counted on the emulated device: held to the floors of
-// kernel_floors.h, and to the table in docs/cuda.md, which BATON_WRITE_DOCS=1 sets.
+// kernel_floors.h, and to the table in docs/results/cuda.md, which BATON_WRITE_DOCS=1 sets.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -140,7 +140,7 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
     return;
   }
   EXPECT_EQ(text.substr(begin, length), expected)
-      << "BATON_WRITE_DOCS=1 renews the table of docs/cuda.md";
+      << "BATON_WRITE_DOCS=1 renews the table of docs/results/cuda.md";
 }
 
 // Figures reckoned by hand.
@@ -168,7 +168,7 @@ TEST(CudaKernelFloorsArithmeticTest, Products) {
   EXPECT_EQ(MatMulFloor(2, 100, 10, false).total(), 2 * 100 * 10 + 2 * 2 * 10 + 4 * 2 * 100);
   EXPECT_EQ(MatMulOperations(2, 100, 10), 2 * 2 * 100 * 10);
   EXPECT_EQ(MatMulSiluMulFloor(2, 50, 10).total(), 2 * 100 * 10 + 2 * 2 * 10 + 2 * 2 * 50);
-  // docs/cuda.md: gate and up of Qwen2.5-7B are 72.1 MB, their bits and four bytes a group.
+  // docs/design/cuda.md: gate and up of Qwen2.5-7B are 72.1 MB, their bits and four bytes a group.
   const int64_t weights = 37888 * 3584 / 2 + 37888 * 28 * 4;
   EXPECT_NEAR(static_cast<double>(weights) / 1e6, 72.1, 0.1);
   EXPECT_EQ(QuantizedMatMulFloor(1, 37888, 3584, 4, 128, false).total(),
