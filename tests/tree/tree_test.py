@@ -45,8 +45,13 @@ SUBROOMS = {
     "common/backend/cuda": {
         "simt": set(),
         "kernels": {"simt"},
-        "runtime.h": {"simt"},
-        "emulated": {"runtime.h", "simt"},
+        "runtime": {"simt", "kernels"},
+        "products": {"kernels", "runtime"},
+        "matrices": {"kernels", "runtime", "products"},
+        "sampling": {"kernels", "runtime"},
+        "steps": {"kernels", "runtime", "sampling"},
+        "plan": {"kernels", "runtime", "matrices", "sampling", "steps"},
+        "emulated": {"simt", "runtime"},
     },
 }
 FREE_ROOMS = ("tests", "benchmarks")

@@ -2,8 +2,8 @@
 #include <memory>
 #include <utility>
 
-#include "common/backend/cuda/cublas_products.h"
 #include "common/backend/cuda/cuda_backend.h"
+#include "common/backend/cuda/products/cublas_products.h"
 #include "common/base/status_macros.h"
 
 namespace baton::backend {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/backend/cuda/arena.h"
+#include "common/backend/cuda/runtime/arena.h"
 #include "common/base/error.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
 
