@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<backend::Backend>> MakeEngineBackend(
     const backend::BackendOptions& options) {
   // So that a model that is loaded again measures nothing.
   backend::BackendOptions kept = options;
-  kept.cublas_algorithms =
+  kept.cuda.cublas_algorithms =
       (std::filesystem::temp_directory_path() / "baton-gpu-bench-algorithms").string();
   return backend::MakeCudaBackend(kept, 0);
 }

@@ -43,6 +43,7 @@ EDGES = {
 # above all sub-rooms: it may include each, and none includes it.
 SUBROOMS = {
     "common/backend/cuda": {
+        "cuda_options.h": set(),
         "simt": set(),
         "kernels": {"simt"},
         "runtime": {"simt", "kernels"},

@@ -77,11 +77,12 @@ TEST(WorkerOptionsTest, TheDeviceArrivesAtTheBackend) {
   EXPECT_EQ(backend.compute, backend::BackendOptions::Compute::kF16);
   EXPECT_EQ(backend.gpu_memory_utilization, 0.5);
   EXPECT_TRUE(backend.deterministic);
-  EXPECT_EQ(backend.cublas_algorithms, "/tmp/x");
+  EXPECT_EQ(backend.cuda.cublas_algorithms, "/tmp/x");
   WorkerOptions cached;
-  EXPECT_EQ(ToEngineOptions(cached).backend.cublas_algorithms, backend::DefaultCublasAlgorithms());
+  EXPECT_EQ(ToEngineOptions(cached).backend.cuda.cublas_algorithms,
+            backend::DefaultCublasAlgorithms());
   EXPECT_EQ(Parse({"--cublas-algorithms", ""}, &cached), "");
-  EXPECT_EQ(ToEngineOptions(cached).backend.cublas_algorithms, "");
+  EXPECT_EQ(ToEngineOptions(cached).backend.cuda.cublas_algorithms, "");
   WorkerOptions automatic;
   EXPECT_EQ(Parse({"--device", "auto", "--dtype", "float16"}, &automatic), "");
   EXPECT_TRUE(Validate(automatic).ok());

@@ -5,7 +5,8 @@
 #include <cstddef>
 
 #include "absl/status/statusor.h"
-#include "common/backend/backend.h"
+#include "common/backend/backend_options.h"
+#include "common/backend/cuda/runtime/runtime.h"
 #include "common/backend/tensor.h"
 
 namespace baton::backend::cuda {
@@ -21,6 +22,14 @@ inline constexpr size_t kReservedBytes = size_t{256} << 20;
 // but for what is reserved. 0 if that leaves nothing.
 size_t ArenaBytes(size_t device_bytes, size_t used_by_others, size_t free_bytes,
                   size_t reserved_bytes, double gpu_memory_utilization);
+
+struct DeviceShare {
+  DType dtype = DType::kF16;
+  size_t arena_bytes = 0;
+};
+// Both for a device that is there. Errors as ChooseDType, and RESOURCE_EXHAUSTED (DEVICE_MEMORY) if
+// the arena would be empty.
+absl::StatusOr<DeviceShare> ShareOf(const DeviceProperties& device, const BackendOptions& options);
 
 }  // namespace baton::backend::cuda
 
