@@ -19,7 +19,7 @@ struct BackendOptions {
   double gpu_memory_utilization = 0.9;
   // The bits of a row depend on neither batch nor chunking. A CPU always computes so; a GPU that
   // need not may multiply with a library's kernels, which differ by the number of rows.
-  bool deterministic = false;
+  bool deterministic = true;
   CudaOptions cuda = {};
 };
 

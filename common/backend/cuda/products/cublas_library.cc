@@ -16,10 +16,11 @@ constexpr const char* kPlaces[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/l
                                    "/usr/local/cuda-13/lib64/libcublasLt.so.13"};
 
 absl::Status Failed(const std::string& what) {
-  return MakeError(absl::StatusCode::kFailedPrecondition, "CUBLAS",
-                   absl::StrCat(what,
-                                ": expected cuBLASLt of CUDA 13 where the loader finds it "
-                                "(LD_LIBRARY_PATH), or --deterministic, which needs none"));
+  return MakeError(
+      absl::StatusCode::kFailedPrecondition, "CUBLAS",
+      absl::StrCat(what,
+                   ": expected cuBLASLt of CUDA 13 where the loader finds it "
+                   "(LD_LIBRARY_PATH), or --deterministic (the default), which needs none"));
 }
 
 absl::StatusOr<const CublasLibrary*> Load() {
