@@ -18,7 +18,7 @@ constexpr int kMaxWorkers = 64;
 struct WorkerFlags {
   std::map<std::string, std::string> values;
   bool no_prefix_caching = false;
-  bool deterministic = false;
+  bool no_deterministic = false;
 };
 
 void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
@@ -45,7 +45,8 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                            "--cublas-algorithms"}) {
     app->add_option(flag, worker->values[flag], "For every worker");
   }
-  app->add_flag("--deterministic", worker->deterministic, "For every worker");
+  app->add_flag("--no-deterministic,!--deterministic", worker->no_deterministic,
+                "For every worker");
   app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", worker->no_prefix_caching,
                 "For every worker");
 }
@@ -201,7 +202,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     commands.up.worker_flags.push_back(flag);
     commands.up.worker_flags.push_back(value);
   }
-  if (worker.deterministic) commands.up.worker_flags.push_back("--deterministic");
+  if (worker.no_deterministic) commands.up.worker_flags.push_back("--no-deterministic");
   if (worker.no_prefix_caching) commands.up.worker_flags.push_back("--no-enable-prefix-caching");
   return parsed;
 }

@@ -33,7 +33,8 @@ void AddGpu(CLI::App* app, PlanFlags* flags) {
 void AddWorkerFlags(CLI::App* app, engine::EngineOptions* engine) {
   app->add_option("--gpu-memory-utilization", engine->backend.gpu_memory_utilization,
                   "Share of the GPU's memory, above 0 and at most 1");
-  app->add_flag("--deterministic", engine->backend.deterministic, "As a worker's");
+  app->add_flag("--deterministic,!--no-deterministic", engine->backend.deterministic,
+                "As a worker's (default on)");
   app->add_option("--block-size", engine->block_tokens, "Tokens in a KV block")
       ->check(CLI::IsMember({16, 32, 64, 128, 256}));
   app->add_option("--num-blocks", engine->num_blocks, "KV blocks; 0: all that fit")

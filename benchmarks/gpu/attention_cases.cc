@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/gpu/kernel_cases.h"
-#include "common/backend/cuda/attention_plan.h"
 #include "common/backend/cuda/kernels/attention.h"
+#include "common/backend/cuda/steps/attention_plan.h"
 #include "common/base/check.h"
 
 namespace baton::gpu_bench {

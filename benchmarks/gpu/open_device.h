@@ -6,8 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
-#include "common/backend/cuda/products.h"
-#include "common/backend/cuda/runtime.h"
+#include "common/backend/backend_options.h"
+#include "common/backend/cuda/products/products.h"
+#include "common/backend/cuda/runtime/runtime.h"
 
 namespace baton::gpu_bench {
 

@@ -15,10 +15,8 @@ absl::StatusOr<OpenedDevice> OpenDevice() {
 
 absl::StatusOr<std::unique_ptr<backend::Backend>> MakeEngineBackend(
     const backend::BackendOptions& options) {
-  backend::BackendOptions deterministic = options;
-  deterministic.deterministic = true;
   return backend::cuda::MakeBackendOn(backend::cuda::MakeEmulatedRuntime(kCapability, kMemoryBytes),
-                                      nullptr, deterministic);
+                                      nullptr, options);
 }
 
 bool IsEmulated() { return true; }

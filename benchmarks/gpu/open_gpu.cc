@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "benchmarks/gpu/open_device.h"
-#include "common/backend/cuda/cublas_products.h"
 #include "common/backend/cuda/cuda_backend.h"
+#include "common/backend/cuda/products/cublas_products.h"
 #include "common/base/status_macros.h"
 
 namespace baton::gpu_bench {
@@ -18,11 +18,12 @@ absl::StatusOr<OpenedDevice> OpenDevice() {
 
 absl::StatusOr<std::unique_ptr<backend::Backend>> MakeEngineBackend(
     const backend::BackendOptions& options) {
+  backend::BackendOptions fast = options;
+  fast.deterministic = false;  // what the peers are compared with
   // So that a model that is loaded again measures nothing.
-  backend::BackendOptions kept = options;
-  kept.cublas_algorithms =
+  fast.cuda.cublas_algorithms =
       (std::filesystem::temp_directory_path() / "baton-gpu-bench-algorithms").string();
-  return backend::MakeCudaBackend(kept, 0);
+  return backend::MakeCudaBackend(fast, 0);
 }
 
 bool IsEmulated() { return false; }

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "common/backend/cuda/kernel_floors.h"
+#include "common/backend/cuda/plan/kernel_floors.h"
 
 namespace baton::gpu_bench {
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/gpu/kernel_cases.h"
 #include "common/backend/cuda/kernels/sampling.h"
-#include "common/backend/cuda/sampling_upload.h"
+#include "common/backend/cuda/sampling/sampling_upload.h"
 #include "common/base/check.h"
 
 namespace baton::gpu_bench {

@@ -63,7 +63,7 @@ struct PaddedBatch {
   int rows = 0;
 };
 
-// Has the device repeat what one decode step enqueued for later ones (a CUDA graph), which costs
+// Has the device repeat what one decode step enqueued for later ones (a device graph), which costs
 // the host one call. Thread: as Backend, which outlives it, as does all that was enqueued.
 class StepRecorder {
  public:
@@ -189,24 +189,6 @@ struct MatMulUse {
   const PackedMatrix* weight = nullptr;
   const Buffer* bias = nullptr;  // or none
   Tensor out;
-};
-
-struct BackendOptions {
-  std::string device = "cpu";  // "cpu"; "cuda:N"; "auto": CUDA if there is a usable GPU, else CPU
-  // "auto": what the device multiplies natively: bfloat16 before float16, else float32.
-  enum class Compute { kAuto, kF32, kBF16, kF16 };
-  Compute compute = Compute::kAuto;
-  int thread_count = 0;  // CPU only; 0: all cores this process may use
-  // GPU only. The share of the device's memory that the process may take, all included: weights, KV
-  // pool, workspaces.
-  double gpu_memory_utilization = 0.9;
-  // Bits of a row depend on neither batch nor chunking, at some cost in speed. The CPU always is.
-  bool deterministic = false;
-  // GPU only, without `deterministic`: the file that keeps which product is computed by which
-  // kernel, as it was measured when a model was loaded. Empty: nothing is kept.
-  std::string cublas_algorithms = "";
-  // GPU only, for tests: whatever the GPU, compute in a T4's types and within a T4's memory.
-  bool as_t4 = false;
 };
 
 class Backend {

@@ -1,6 +1,5 @@
 #include "common/backend/make_backend.h"
 
-#include <cstdlib>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -60,16 +59,6 @@ absl::StatusOr<Device> ParseDevice(absl::string_view text) {
                                      kMostDevices - 1));
   }
   return Device{Device::Kind::kCuda, index};
-}
-
-std::string DefaultCublasAlgorithms() {
-  constexpr char kFile[] = "/baton/cublas_algorithms";
-  // As the XDG base directory specification has it, which calls relative ones invalid.
-  const char* const caches = std::getenv("XDG_CACHE_HOME");
-  if (caches != nullptr && caches[0] == '/') return absl::StrCat(caches, kFile);
-  const char* const home = std::getenv("HOME");
-  if (home != nullptr && home[0] == '/') return absl::StrCat(home, "/.cache", kFile);
-  return "";
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options) {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/backend/backend.h"
+#include "common/backend/backend_options.h"
 
 namespace baton::backend {
 
@@ -21,10 +22,6 @@ struct Device {
 
 // "cpu", "cuda:0" to "cuda:1023" or "auto"; "cuda" is "cuda:0". INVALID_ARGUMENT (BAD_OPTION).
 absl::StatusOr<Device> ParseDevice(absl::string_view text);
-
-// A file for BackendOptions::cublas_algorithms among the user's caches: in $XDG_CACHE_HOME/baton, else
-// in ~/.cache/baton. Empty if the environment names neither by an absolute path.
-std::string DefaultCublasAlgorithms();
 
 // INVALID_ARGUMENT (BAD_OPTION) about an option that is wrong or that the device cannot do;
 // FAILED_PRECONDITION (NO_CUDA) if a GPU is asked for in a build without CUDA, else what

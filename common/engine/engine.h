@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
+#include "common/backend/backend_options.h"
 #include "common/engine/batch.h"
 #include "common/kv/kv_layout.h"
 #include "common/model/model_config.h"

@@ -1,6 +1,6 @@
 #include "common/engine/gpu_facts.h"
 
-#include "common/backend/cuda/device_share.h"
+#include "common/backend/cuda/runtime/device_share.h"
 
 namespace baton::engine {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/backend/cuda/device_share.h"
-#include "common/backend/cuda/products.h"
-#include "common/backend/cuda/workspace_sizes.h"
+#include "common/backend/cuda/plan/workspace_sizes.h"
+#include "common/backend/cuda/products/products.h"
+#include "common/backend/cuda/runtime/device_share.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/engine/engine_shape.h"

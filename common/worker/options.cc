@@ -45,12 +45,13 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
                  "share of the GPU's memory for weights, workspaces and KV, above 0 and at most 1")
       ->capture_default_str();
-  app.add_flag("--deterministic", o.deterministic,
-               "on a GPU: the same bits in every batch and chunking, a little slower (a CPU always "
-               "does)");
+  app.add_flag("--deterministic,!--no-deterministic", o.deterministic,
+               "on a GPU: the same bits in every batch and chunking (default on); "
+               "--no-deterministic: cuBLASLt's products where they are faster. A CPU is always "
+               "deterministic");
   app.add_option(
          "--cublas-algorithms", o.cublas_algorithms,
-         "on a GPU, without --deterministic: the file that keeps what was measured of matrix "
+         "on a GPU, with --no-deterministic: the file that keeps what was measured of matrix "
          "products; auto: baton/cublas_algorithms in $XDG_CACHE_HOME or ~/.cache; \"\": none")
       ->capture_default_str();
   app.add_option("--threads", o.threads, "compute threads; 0 for one a core")
@@ -125,7 +126,7 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
                                                    : Compute::kAuto;
   engine.backend.gpu_memory_utilization = o.gpu_memory_utilization;
   engine.backend.deterministic = o.deterministic;
-  engine.backend.cublas_algorithms =
+  engine.backend.cuda.cublas_algorithms =
       o.cublas_algorithms == "auto" ? backend::DefaultCublasAlgorithms() : o.cublas_algorithms;
   engine.backend.thread_count = o.threads;
   engine.make_backend = o.make_backend;

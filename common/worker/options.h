@@ -26,7 +26,7 @@ struct WorkerOptions {
   std::string device = "cpu";  // cpu, cuda:N, auto: a GPU if there is one
   std::string dtype = "auto";  // auto, float32, bfloat16, float16
   double gpu_memory_utilization = 0.9;
-  bool deterministic = false;
+  bool deterministic = true;
   // File; auto: one among the user's caches; empty: none.
   std::string cublas_algorithms = "auto";
   int threads = 0;             // 0: all cores

@@ -119,14 +119,26 @@ TEST(CommandsTest, UpHandsWorkerFlagsOn) {
   const ParsedCommands parsed =
       Parse({"up", "--model", "/tmp", "--prefill", "2", "--decode", "3", "--block-size", "32",
              "--kv-cache-memory", "1GiB", "--no-enable-prefix-caching", "--device", "cuda:0",
-             "--gpu-memory-utilization", "0.4", "--deterministic", "--cublas-algorithms", "/x"});
+             "--gpu-memory-utilization", "0.4", "--no-deterministic", "--cublas-algorithms", "/x"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_EQ(parsed.commands.up.prefill_workers, 2);
   EXPECT_EQ(parsed.commands.up.decode_workers, 3);
   EXPECT_THAT(parsed.commands.up.worker_flags,
               ElementsAre("--block-size", "32", "--cublas-algorithms", "/x", "--device", "cuda:0",
                           "--gpu-memory-utilization", "0.4", "--kv-cache-memory", "1GiB",
-                          "--deterministic", "--no-enable-prefix-caching"));
+                          "--no-deterministic", "--no-enable-prefix-caching"));
+}
+
+TEST(CommandsTest, DeterministicIsTheDefault) {
+  ParsedCommands parsed = Parse({"up", "--model", "/tmp", "--deterministic"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_TRUE(parsed.commands.up.worker_flags.empty());
+  parsed = Parse({"plan", "--model", "/tmp", "--gpu", "t4"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_TRUE(parsed.commands.plan.question.engine.backend.deterministic);
+  parsed = Parse({"plan", "--model", "/tmp", "--gpu", "t4", "--no-deterministic"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_FALSE(parsed.commands.plan.question.engine.backend.deterministic);
 }
 
 TEST(CommandsTest, UpHandsAnEmptyValueOn) {

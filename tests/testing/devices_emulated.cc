@@ -19,9 +19,8 @@ Device Emulated(int compute_capability, backend::DType dtype) {
   device.make = [compute_capability, f16] {
     return backend::cuda::MakeBackendOn(
         backend::cuda::MakeEmulatedRuntime(compute_capability, kMemoryBytes, 11), nullptr,
-        {.compute =
-             f16 ? backend::BackendOptions::Compute::kF16 : backend::BackendOptions::Compute::kBF16,
-         .deterministic = true});
+        {.compute = f16 ? backend::BackendOptions::Compute::kF16
+                        : backend::BackendOptions::Compute::kBF16});
   };
   return device;
 }

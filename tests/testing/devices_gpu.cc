@@ -20,7 +20,7 @@ Device Gpu(const std::string& name, BackendOptions::Compute compute, bool determ
     options.deterministic = deterministic;
     // Several backends may live at once.
     options.gpu_memory_utilization = 0.1;
-    options.as_t4 = std::getenv("BATON_T4_MODE") != nullptr;
+    options.cuda.as_t4 = std::getenv("BATON_T4_MODE") != nullptr;
     return backend::MakeCudaBackend(options, 0);
   };
   return device;

@@ -98,6 +98,35 @@ STALE = [
     (tree_test.check_words, {"router/policy.cc": "r"}, "but has no page"),
 ]
 
+# A folder with sub-rooms beside the clean tree's files.
+SUBROOMS = {"router": {"api": {"routing", "options.h"}, "routing": {"options.h"},
+                       "options.h": set()}}
+SUBROOM_TREE = {
+    **CLEAN,
+    "router/options.h": guarded("router/options.h"),
+    "router/options.cc": '#include "router/options.h"\n',
+    "router/main.cc": '#include "router/api/service.h"\n#include "router/policy.h"\n',
+    "router/routing/choice.cc": '#include "router/options.h"\n#include "common/kv/block_pool.h"\n',
+    "router/api/service.cc": '#include "router/api/service.h"\n'
+                             '#include "router/routing/choice.h"\n',
+}
+# What is put into that tree: what the report must say of it.
+SUBROOM_BREACHES = [
+    ("router/routing/a.cc", '\n#include "router/api/service.h"\n',
+     "router/routing/a.cc:2: sub-room routing includes router/api/service.h"),
+    ("router/routing/deep/a.cc", '#include "router/api/service.h"\n', "may include only options.h"),
+    ("router/api/a.cc", '#include "router/policy.h"\n', "sub-room api includes router/policy.h"),
+    ("router/options.cc", '#include "router/routing/choice.h"\n', "may include only nothing else"),
+    ("router/fleet/a.cc", "", "is in no sub-room of router"),
+]
+# Tables that do not hold: what the report must say of them.
+SUBROOM_TABLES = [
+    ({"api": {"routing"}, "routing": {"api"}, "options.h": set()}, "has a circle of sub-rooms"),
+    ({"api": {"routing", "options.h"}, "routing": {"options.h", "fleet"}, "options.h": set()},
+     "fleet, which is no sub-room"),
+    ({**SUBROOMS["router"], "fleet": set()}, "router/fleet: is listed in SUBROOMS, but does not"),
+]
+
 
 def write(root, tree):
     for path, text in tree.items():
@@ -107,31 +136,39 @@ def write(root, tree):
 
 def report_of(tree):
     """All that is reported of a tree; this repository's own exceptions do not count."""
-    own_lists = {tree_test.check_mirror, tree_test.check_length, tree_test.check_words}
+    own_lists = {tree_test.check_subrooms, tree_test.check_mirror, tree_test.check_length,
+                 tree_test.check_words}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write(root, tree)
         found = tree_test.breaches(root, [c for c in tree_test.CHECKS if c not in own_lists])
         for check in own_lists:
-            found += [f"{place}: {what}" for place, what in check(root, exceptions={})]
+            found += [f"{place}: {what}" for place, what in check(root, {})]
         return found
 
 
-def stale_report(check, exceptions):
+def report_with(check, data, tree):
+    """What one check reports of a tree, with this list or table in place of the repository's."""
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), CLEAN)
-        return [f"{place}: {what}" for place, what in check(Path(folder), exceptions=exceptions)]
+        write(Path(folder), tree)
+        return [f"{place}: {what}" for place, what in check(Path(folder), data)]
 
 
 def run():
-    wrong = [f"the clean tree: {line}" for line in report_of(CLEAN)]
+    wrong = [f"the clean tree: {line}" for line in report_of(CLEAN)
+             + report_with(tree_test.check_subrooms, SUBROOMS, SUBROOM_TREE)]
     for path, text, expected in BREACHES:
         found = report_of({**CLEAN, path: text})
         if len(found) != 1 or expected not in found[0] or not found[0].startswith(path):
             wrong.append(f"{path} with {text[:60]!r}: expected \"{expected}\", reported {found}")
-    for check, exceptions, expected in STALE:
-        found = stale_report(check, exceptions)
-        if len(found) != 1 or expected not in found[0]:
-            wrong.append(f"{check.__name__} {exceptions}: expected {expected!r}, reported {found}")
-    print("\n".join(wrong) if wrong else f"{len(BREACHES) + len(STALE)} breaches, all reported")
+    lists = [(check, exceptions, CLEAN, expected) for check, exceptions, expected in STALE]
+    lists += [(tree_test.check_subrooms, SUBROOMS, {**SUBROOM_TREE, path: text}, expected)
+              for path, text, expected in SUBROOM_BREACHES]
+    lists += [(tree_test.check_subrooms, {"router": table}, SUBROOM_TREE, expected)
+              for table, expected in SUBROOM_TABLES]
+    for check, data, tree, expected in lists:
+        found = report_with(check, data, tree)
+        if sum(expected in line for line in found) != 1 or (tree is CLEAN and len(found) != 1):
+            wrong.append(f"{check.__name__} {data}: expected {expected!r}, reported {found}")
+    print("\n".join(wrong) if wrong else f"{len(BREACHES) + len(lists)} breaches, all reported")
     return 1 if wrong else 0

@@ -9,6 +9,7 @@ breach too.
 """
 
 import argparse
+import graphlib
 import re
 import sys
 from pathlib import Path
@@ -36,6 +37,23 @@ EDGES = {
     "client": {"base", "base/rpc", "proto"},
     # engine: `baton plan` is the workers' own arithmetic (docs/adr/0007-plan-in-the-command.md).
     "cli": {"base", "base/rpc", "proto", "client", "engine"},
+}
+# Folder: its sub-rooms, and for each the others that its files may include. A sub-room is a folder
+# ("cpu"), or a header beside them with its source ("tensor.h"). Any other file beside them stands
+# above all sub-rooms: it may include each, and none includes it.
+SUBROOMS = {
+    "common/backend/cuda": {
+        "cuda_options.h": set(),
+        "simt": set(),
+        "kernels": {"simt"},
+        "runtime": {"simt", "kernels"},
+        "products": {"kernels", "runtime"},
+        "matrices": {"kernels", "runtime", "products"},
+        "sampling": {"kernels", "runtime"},
+        "steps": {"kernels", "runtime", "sampling"},
+        "plan": {"kernels", "runtime", "matrices", "sampling", "steps"},
+        "emulated": {"simt", "runtime"},
+    },
 }
 FREE_ROOMS = ("tests", "benchmarks")
 BINARY_ROOMS = ("router", "prefill_worker", "decode_worker", "client", "cli")
@@ -180,6 +198,53 @@ def room_of_target(name):
     return max(rooms, key=len, default=None)
 
 
+def check_subrooms(root, tables=SUBROOMS):
+    for parent, table in tables.items():
+        yield from table_breaches(root, parent, table)
+        for path in files(root, *CPP):
+            if under(path, (parent,)):
+                yield from subroom_breaches(root, path, parent, table)
+
+
+def table_breaches(root, parent, table):
+    for room, targets in table.items():
+        if not (root / parent / room).exists():
+            yield f"{parent}/{room}", "is listed in SUBROOMS, but does not exist: take it off the list"
+        for target in sorted(targets - set(table)):
+            yield parent, f"{room} may include {target}, which is no sub-room in SUBROOMS"
+    try:
+        graphlib.TopologicalSorter(table).prepare()
+    except graphlib.CycleError as error:
+        yield parent, f"has a circle of sub-rooms: {' <- '.join(error.args[1])}"
+
+
+def subroom_breaches(root, path, parent, table):
+    room = subroom_of(path, parent, table)
+    if room is None:
+        return
+    if room not in table:
+        yield path, f"is in no sub-room of {parent}, expected one of {', '.join(table)}"
+        return
+    for number, line in enumerate(lines(root, path), 1):
+        match = INCLUDE.match(line)
+        if not match or not under(match.group(2), (parent,)):
+            continue
+        target = subroom_of(match.group(2), parent, table)
+        if target != room and target not in table[room]:
+            may = ", ".join(sorted(table[room])) or "nothing else"
+            yield f"{path}:{number}", (f"sub-room {room} includes {match.group(2)}, but of {parent} "
+                                       f"may include only {may}")
+
+
+def subroom_of(path, parent, table):
+    """The first folder below the parent, or a listed header; None for another file beside them."""
+    parts = Path(path).relative_to(parent).parts
+    if len(parts) > 1:
+        return parts[0]
+    header = str(Path(parts[0]).with_suffix(".h"))
+    return header if header in table else None
+
+
 def check_mirror(root, exceptions=UNMIRRORED_TESTS):
     for path in files(root, ".cc"):
         if not under(path, ("tests/common",)) or not path.name.endswith("_test.cc"):
@@ -258,8 +323,8 @@ def missing(root, exceptions, name):
             yield path, f"is listed in {name}, but does not exist: take it off the list"
 
 
-CHECKS = (check_includes, check_links, check_mirror, check_length, check_guards, check_names,
-          check_words)
+CHECKS = (check_includes, check_links, check_subrooms, check_mirror, check_length, check_guards,
+          check_names, check_words)
 
 
 def breaches(root, checks=CHECKS):

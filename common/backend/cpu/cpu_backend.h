@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
+#include "common/backend/backend_options.h"
 #include "common/backend/cpu/isa.h"
 
 namespace baton::backend {

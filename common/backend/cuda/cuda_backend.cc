@@ -7,24 +7,24 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/backend/cuda/arena.h"
-#include "common/backend/cuda/batch_upload.h"
-#include "common/backend/cuda/device_sampler.h"
-#include "common/backend/cuda/device_share.h"
-#include "common/backend/cuda/device_weights.h"
-#include "common/backend/cuda/gated_product.h"
-#include "common/backend/cuda/host_staging.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/norm.h"
 #include "common/backend/cuda/kernels/rope_write.h"
-#include "common/backend/cuda/kv_copier.h"
-#include "common/backend/cuda/product_uses.h"
-#include "common/backend/cuda/quantized_matrix.h"
-#include "common/backend/cuda/step_recorder.h"
-#include "common/backend/cuda/workspace_sizes.h"
+#include "common/backend/cuda/matrices/device_weights.h"
+#include "common/backend/cuda/matrices/gated_product.h"
+#include "common/backend/cuda/matrices/product_uses.h"
+#include "common/backend/cuda/matrices/quantized_matrix.h"
+#include "common/backend/cuda/plan/workspace_sizes.h"
+#include "common/backend/cuda/runtime/arena.h"
+#include "common/backend/cuda/runtime/device_share.h"
+#include "common/backend/cuda/runtime/host_staging.h"
+#include "common/backend/cuda/runtime/kv_copier.h"
+#include "common/backend/cuda/sampling/device_sampler.h"
+#include "common/backend/cuda/steps/batch_upload.h"
+#include "common/backend/cuda/steps/step_recorder.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
@@ -33,7 +33,6 @@ namespace baton::backend::cuda {
 namespace {
 
 constexpr size_t kStagingBytes = size_t{8} << 20;
-constexpr size_t kT4Bytes = size_t{14'930} << 20;
 
 // A part of the arena.
 class ArenaBuffer final : public Buffer {
@@ -474,25 +473,10 @@ std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> runtime,
                                                        std::unique_ptr<Products> products,
                                                        const BackendOptions& options) {
-  const DeviceProperties& device = runtime->properties();
-  const int capability =
-      options.as_t4 ? std::min(75, device.kernel_capability) : device.kernel_capability;
-  const size_t total = options.as_t4 ? std::min(kT4Bytes, device.total_bytes) : device.total_bytes;
-  BATON_ASSIGN_OR_RETURN(const DType dtype, ChooseDType(options.compute, capability));
-  const size_t used = device.total_bytes - device.free_bytes;
-  const size_t arena_bytes = ArenaBytes(total, used, device.free_bytes, device.reserved_bytes,
-                                        options.gpu_memory_utilization);
-  if (arena_bytes == 0) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
-        absl::StrCat(device.name, ": --gpu-memory-utilization ", options.gpu_memory_utilization,
-                     " of ", total >> 20, " MiB leaves nothing beside the ", used >> 20,
-                     " MiB that others use: expected more than those, and more free ones than the ",
-                     device.reserved_bytes >> 20, " MiB that CUDA's kernels are left"));
-  }
-  BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(arena_bytes));
-  auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), dtype,
-                                               static_cast<std::byte*>(base), arena_bytes);
+  BATON_ASSIGN_OR_RETURN(const DeviceShare share, ShareOf(runtime->properties(), options));
+  BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(share.arena_bytes));
+  auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), share.dtype,
+                                               static_cast<std::byte*>(base), share.arena_bytes);
   BATON_RETURN_IF_ERROR(backend->Initialize());
   return backend;
 }

@@ -5,8 +5,8 @@
 // arena, taken when the backend is made; nothing allocates in a step.
 //
 // Attention, norms and all that works row by row give the same bits in every batch. Products do
-// with BackendOptions::deterministic; without it the fastest that was measured for the number of
-// rows multiplies (measured_products.h).
+// with BackendOptions::deterministic, the default; without it the kernel that was measured as the
+// fastest for the number of rows multiplies (products/measured_products.h).
 #ifndef BATON_COMMON_BACKEND_CUDA_CUDA_BACKEND_H_
 #define BATON_COMMON_BACKEND_CUDA_CUDA_BACKEND_H_
 
@@ -14,8 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
-#include "common/backend/cuda/products.h"
-#include "common/backend/cuda/runtime.h"
+#include "common/backend/backend_options.h"
+#include "common/backend/cuda/products/products.h"
+#include "common/backend/cuda/runtime/runtime.h"
 
 namespace baton::backend {
 

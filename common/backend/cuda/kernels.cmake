@@ -13,29 +13,29 @@ set(BATON_CUDA_KERNELS
 )
 # Host code that both share.
 set(BATON_CUDA_HOST_SOURCES
-  arena.cc
-  batch_upload.cc
-  choices_file.cc
   cuda_backend.cc
-  host_staging.cc
-  device_sampler.cc
-  device_weights.cc
-  gated_product.cc
-  kv_copier.cc
-  measured_products.cc
-  product_choices.cc
-  product_uses.cc
-  quantized_matrix.cc
-  sampling_upload.cc
-  step_recorder.cc
+  matrices/device_weights.cc
+  matrices/gated_product.cc
+  matrices/product_uses.cc
+  matrices/quantized_matrix.cc
+  products/choices_file.cc
+  products/measured_products.cc
+  products/product_choices.cc
+  runtime/arena.cc
+  runtime/host_staging.cc
+  runtime/kv_copier.cc
+  sampling/device_sampler.cc
+  sampling/sampling_upload.cc
+  steps/batch_upload.cc
+  steps/step_recorder.cc
 )
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
 set(BATON_CUDA_NVIDIA_SOURCES
-  cublas_library.cc
-  cublas_products.cc
-  cuda_runtime.cc
-  cuda_stopwatch.cc
   make_cuda_backend.cc
+  products/cublas_library.cc
+  products/cublas_products.cc
+  products/cuda_stopwatch.cc
+  runtime/cuda_runtime.cc
 )
 list(TRANSFORM BATON_CUDA_KERNELS PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM BATON_CUDA_HOST_SOURCES PREPEND ${CMAKE_CURRENT_LIST_DIR}/)

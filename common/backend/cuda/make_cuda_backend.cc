@@ -2,8 +2,8 @@
 #include <memory>
 #include <utility>
 
-#include "common/backend/cuda/cublas_products.h"
 #include "common/backend/cuda/cuda_backend.h"
+#include "common/backend/cuda/products/cublas_products.h"
 #include "common/base/status_macros.h"
 
 namespace baton::backend {
@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& o
   std::unique_ptr<cuda::Products> products;
   if (!options.deterministic) {
     BATON_ASSIGN_OR_RETURN(products, cuda::MakeCublasProducts(runtime->properties(), index,
-                                                              options.cublas_algorithms));
+                                                              options.cuda.cublas_algorithms));
   }
   return cuda::MakeBackendOn(std::move(runtime), std::move(products), options);
 }

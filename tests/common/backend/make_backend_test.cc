@@ -4,10 +4,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 
-#include <cstdlib>
 #include <limits>
-#include <optional>
-#include <string>
 
 #include "common/base/error.h"
 
@@ -61,31 +58,6 @@ TEST(MakeBackendTest, TheShareOfTheMemoryIsAShare) {
     options.gpu_memory_utilization = share;
     const absl::Status status = MakeBackend(options).status();
     EXPECT_EQ(ErrorField(status), "--gpu-memory-utilization") << share;
-  }
-}
-
-// An environment variable, set or not, until the end of the scope.
-class Variable {
- public:
-  Variable(const char* name, const char* value) : name_(name) {
-    if (const char* before = getenv(name)) before_ = before;
-    value == nullptr ? unsetenv(name) : setenv(name, value, 1);
-  }
-  ~Variable() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
-
- private:
-  const char* const name_;
-  std::optional<std::string> before_;
-};
-
-TEST(MakeBackendTest, MeasurementsAreKeptAmongTheUsersCaches) {
-  const Variable caches("XDG_CACHE_HOME", "/var/caches"), home("HOME", "/home/somebody");
-  EXPECT_EQ(DefaultCublasAlgorithms(), "/var/caches/baton/cublas_algorithms");
-  for (const char* none : {static_cast<const char*>(nullptr), "", "relative/path"}) {
-    const Variable no_caches("XDG_CACHE_HOME", none);
-    EXPECT_EQ(DefaultCublasAlgorithms(), "/home/somebody/.cache/baton/cublas_algorithms");
-    const Variable no_home("HOME", none);
-    EXPECT_EQ(DefaultCublasAlgorithms(), "");
   }
 }
 

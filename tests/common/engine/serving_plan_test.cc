@@ -64,7 +64,6 @@ TEST(ServingPlanWorkerTest, PlansWhatAWorkerAtStartHas) {
       EngineOptions& options = question.engine;
       options.model_dir = absl::StrCat(BATON_CHECKPOINT_DIR, "/", shape);
       options.backend.gpu_memory_utilization = c.utilization;
-      options.backend.deterministic = true;  // the emulation has no cuBLAS
       options.block_tokens = c.block_tokens;
       options.max_num_seqs = c.max_num_seqs;
       options.max_num_batched_tokens = c.max_num_batched_tokens;
@@ -116,13 +115,15 @@ TEST_F(ServingPlanTest, MemoryOnAT4) {
   EXPECT_EQ(plan->memory.weights.attention.bytes, int64_t{28} * 2 * (2048 + 1536) * 1536);
   EXPECT_EQ(plan->memory.weights.feed_forward.bytes, int64_t{28} * 2 * 3 * 8960 * 1536);
   EXPECT_EQ(plan->memory.token_bytes, 28672);
-  EXPECT_GT(plan->memory.kernel_bytes, 32 << 20) << "cuBLAS alone takes that";
   EXPECT_EQ(plan->memory.block_count,
             (plan->arena_bytes - plan->memory.fixed_bytes()) / (16 * 28672));
   EXPECT_EQ(plan->sequences, plan->memory.block_count / 512);
-  // Without cuBLAS, its workspace is blocks.
-  question_.engine.backend.deterministic = true;
-  EXPECT_NEAR(PlanServing(question_)->memory.block_count - plan->memory.block_count,
+  // cuBLASLt's workspace comes out of the blocks.
+  question_.engine.backend.deterministic = false;
+  const auto with_cublas = PlanServing(question_);
+  ASSERT_TRUE(with_cublas.ok()) << with_cublas.status();
+  EXPECT_EQ(with_cublas->memory.kernel_bytes - plan->memory.kernel_bytes, 32 << 20);
+  EXPECT_NEAR(plan->memory.block_count - with_cublas->memory.block_count,
               (32 << 20) / (16.0 * 28672), 1);
 }
 

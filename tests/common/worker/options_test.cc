@@ -68,7 +68,7 @@ TEST(WorkerOptionsTest, TheDeviceArrivesAtTheBackend) {
   EXPECT_EQ(ToEngineOptions(options).backend.device, "cpu");
   EXPECT_EQ(ToEngineOptions(options).kv_cache_bytes, 0);
   EXPECT_EQ(Parse({"--device", "cuda:1", "--dtype", "float16", "--gpu-memory-utilization", "0.5",
-                   "--deterministic", "--cublas-algorithms", "/tmp/x"},
+                   "--no-deterministic", "--cublas-algorithms", "/tmp/x"},
                   &options),
             "");
   EXPECT_TRUE(Validate(options).ok());
@@ -76,16 +76,19 @@ TEST(WorkerOptionsTest, TheDeviceArrivesAtTheBackend) {
   EXPECT_EQ(backend.device, "cuda:1");
   EXPECT_EQ(backend.compute, backend::BackendOptions::Compute::kF16);
   EXPECT_EQ(backend.gpu_memory_utilization, 0.5);
-  EXPECT_TRUE(backend.deterministic);
-  EXPECT_EQ(backend.cublas_algorithms, "/tmp/x");
+  EXPECT_FALSE(backend.deterministic);
+  EXPECT_EQ(Parse({"--deterministic"}, &options), "");
+  EXPECT_TRUE(ToEngineOptions(options).backend.deterministic);
+  EXPECT_EQ(backend.cuda.cublas_algorithms, "/tmp/x");
   WorkerOptions cached;
-  EXPECT_EQ(ToEngineOptions(cached).backend.cublas_algorithms, backend::DefaultCublasAlgorithms());
+  EXPECT_EQ(ToEngineOptions(cached).backend.cuda.cublas_algorithms,
+            backend::DefaultCublasAlgorithms());
   EXPECT_EQ(Parse({"--cublas-algorithms", ""}, &cached), "");
-  EXPECT_EQ(ToEngineOptions(cached).backend.cublas_algorithms, "");
+  EXPECT_EQ(ToEngineOptions(cached).backend.cuda.cublas_algorithms, "");
   WorkerOptions automatic;
   EXPECT_EQ(Parse({"--device", "auto", "--dtype", "float16"}, &automatic), "");
   EXPECT_TRUE(Validate(automatic).ok());
-  EXPECT_FALSE(ToEngineOptions(automatic).backend.deterministic);
+  EXPECT_TRUE(ToEngineOptions(automatic).backend.deterministic) << "one answer is the default";
 }
 
 TEST(WorkerOptionsTest, WhatNoDeviceCanDoIsRefusedByField) {

@@ -1,8 +1,8 @@
 // x Wᵀ with one order of summation for every number of rows. k is cut into eight slices, by k
 // alone; a slice is summed ascending, 16 k's at a time, in one accumulator; the slices' sums are
-// added in order. Two shapes of block do that, and give the same bits. What --deterministic
-// multiplies with, decode steps (the slices keep the memory busy where n is small: split-K), and
-// the fallback where cuBLASLt has no algorithm.
+// added in order. Two shapes of block do that, and give the same bits. What steps
+// multiply with by default; with --no-deterministic where it is faster than cuBLASLt (the slices
+// keep the memory busy where n is small: split-K), and where cuBLASLt has no algorithm.
 //
 // - rows: up to a few row tiles. A block takes 16 rows by 8 columns, a warp a slice, W straight
 // from

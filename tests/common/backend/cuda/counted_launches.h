@@ -13,8 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/backend/cuda/attention_plan.h"
-#include "common/backend/cuda/kernel_floors.h"
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
@@ -23,7 +21,9 @@
 #include "common/backend/cuda/kernels/quantized.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/kernels/sampling.h"
+#include "common/backend/cuda/plan/kernel_floors.h"
 #include "common/backend/cuda/simt/simt.h"
+#include "common/backend/cuda/steps/attention_plan.h"
 
 namespace baton::backend::cuda {
 

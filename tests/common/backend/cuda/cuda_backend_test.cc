@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/backend/cuda/arena.h"
+#include "common/backend/cuda/runtime/arena.h"
 #include "common/base/error.h"
 #include "tests/common/backend/cuda/delayed_runtime.h"
 
@@ -33,10 +33,10 @@ TEST(CudaBackendTest, ComputesInWhatTheDeviceMultiplies) {
   EXPECT_EQ(MakeOn(80, {}).value()->activation_dtype(), DType::kBF16);
   EXPECT_EQ(MakeOn(90, {.compute = Compute::kF16}).value()->activation_dtype(), DType::kF16);
   EXPECT_EQ(MakeOn(86, {.compute = Compute::kBF16}).value()->activation_dtype(), DType::kBF16);
-  EXPECT_EQ(MakeOn(90, {.as_t4 = true}).value()->activation_dtype(), DType::kF16);
+  EXPECT_EQ(MakeOn(90, {.cuda = {.as_t4 = true}}).value()->activation_dtype(), DType::kF16);
   for (const absl::Status& status :
        {MakeOn(75, {.compute = Compute::kBF16}).status(),
-        MakeOn(90, {.compute = Compute::kBF16, .as_t4 = true}).status(),
+        MakeOn(90, {.compute = Compute::kBF16, .cuda = {.as_t4 = true}}).status(),
         MakeOn(90, {.compute = Compute::kF32}).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_EQ(ErrorReason(status), "BAD_OPTION");
@@ -114,7 +114,7 @@ TEST(CudaBackendTest, ComputesInWhatItsKernelsAreFor) {
       << "compiled for a T4, on a newer GPU";
   EXPECT_EQ(MakeWith(75, 75, {}).value()->activation_dtype(), DType::kF16);
   BackendOptions options;
-  options.as_t4 = true;
+  options.cuda.as_t4 = true;
   EXPECT_EQ(MakeWith(90, 90, options).value()->activation_dtype(), DType::kF16);
   options = {.compute = BackendOptions::Compute::kBF16};
   EXPECT_EQ(MakeWith(90, 90, options).value()->activation_dtype(), DType::kBF16);

@@ -15,7 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/backend/cuda/emulated/captured_launches.h"
-#include "common/backend/cuda/runtime.h"
+#include "common/backend/cuda/runtime/runtime.h"
 #include "common/base/check.h"
 
 namespace baton::backend::cuda {

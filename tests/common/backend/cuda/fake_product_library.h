@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "common/backend/cpu/convert.h"
-#include "common/backend/cuda/measured_products.h"
-#include "common/backend/cuda/product_library.h"
+#include "common/backend/cuda/products/measured_products.h"
+#include "common/backend/cuda/products/product_library.h"
 
 namespace baton::backend::cuda {
 

@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "common/backend/cuda/attention_plan.h"
 #include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/steps/attention_plan.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
 
 namespace baton::backend::cuda {

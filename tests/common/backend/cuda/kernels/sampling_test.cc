@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "common/backend/cuda/sampling_upload.h"
+#include "common/backend/cuda/sampling/sampling_upload.h"
 #include "common/backend/exp_log.h"
 #include "common/model/sampler.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"

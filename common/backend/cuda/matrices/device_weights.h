@@ -1,0 +1,44 @@
+// What a model keeps on the device for good: matrices and rotation tables.
+#ifndef BATON_COMMON_BACKEND_CUDA_MATRICES_DEVICE_WEIGHTS_H_
+#define BATON_COMMON_BACKEND_CUDA_MATRICES_DEVICE_WEIGHTS_H_
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/backend/backend.h"
+#include "common/backend/cuda/runtime/host_staging.h"
+
+namespace baton::backend::cuda {
+
+// Row-major [out_features, in_features] in the activation type.
+class CudaMatrix final : public PackedMatrix {
+ public:
+  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if in_features is no multiple of 8.
+  static absl::StatusOr<std::unique_ptr<PackedMatrix>> Make(absl::Span<const HostMatrix> stacked,
+                                                            DType dtype, Backend& backend,
+                                                            HostStaging& staging);
+  CudaMatrix(std::unique_ptr<Buffer> memory, int64_t out_features, int64_t in_features)
+      : PackedMatrix(out_features, in_features), memory_(std::move(memory)) {}
+  int64_t size_bytes() const override { return static_cast<int64_t>(memory_->size_bytes()); }
+  const void* data() const { return memory_->data(); }
+
+ private:
+  const std::unique_ptr<Buffer> memory_;
+};
+
+struct CudaRopeTable final : public RopeTable {
+  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the rotated dims are no multiple of 8.
+  static absl::StatusOr<std::unique_ptr<RopeTable>> Make(
+      absl::Span<const double> inverse_frequencies, int max_positions, float factor,
+      Backend& backend, HostStaging& staging);
+
+  int half = 0;
+  int positions = 0;
+  std::unique_ptr<Buffer> cosine, sine;  // f32 [positions, half]
+};
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_MATRICES_DEVICE_WEIGHTS_H_

@@ -1,0 +1,38 @@
+#include "common/backend/cuda/matrices/gated_product.h"
+
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/matmul.h"
+#include "common/backend/cuda/matrices/device_weights.h"
+#include "common/base/check.h"
+
+namespace baton::backend::cuda {
+
+bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const Tensor& out, DType dtype,
+                   bool has_products, const QuantizedWorkspaces& workspaces, Stream stream) {
+  const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&gate_up);
+  // Others' products come without SiluMul, and are better from some number of rows on.
+  const int64_t most_rows = has_products && quantized == nullptr ? kRowTile : kFewRows;
+  if (x.rows > most_rows || out.dtype != dtype) return false;
+  if (x.rows == 0) return true;
+  BATON_CHECK(x.dtype == dtype);
+  BATON_CHECK_EQ(2 * out.cols, gate_up.out_features());
+  MatMulSiluMulLaunch launch = {
+      .x = x.data,
+      .x_stride = x.row_stride,
+      .w = nullptr,
+      .out = out.data,
+      .out_stride = out.row_stride,
+      .rows = static_cast<int>(x.rows),
+      .cols = static_cast<int>(out.cols),
+      .k = static_cast<int>(x.cols),
+  };
+  if (quantized != nullptr) {
+    MultiplyQuantizedSiluMul(launch, *quantized, dtype, workspaces, stream);
+  } else {
+    launch.w = static_cast<const CudaMatrix&>(gate_up).data();
+    LaunchMatMulSiluMul(launch, dtype, stream);
+  }
+  return true;
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,19 @@
+// The product with gate and up that does SiluMul too.
+#ifndef BATON_COMMON_BACKEND_CUDA_MATRICES_GATED_PRODUCT_H_
+#define BATON_COMMON_BACKEND_CUDA_MATRICES_GATED_PRODUCT_H_
+
+#include "common/backend/backend.h"
+#include "common/backend/cuda/matrices/quantized_matrix.h"
+
+namespace baton::backend::cuda {
+
+// out [rows, f] = SiluMul of x [rows, k] times gate_up [2 f, k], a CudaMatrix or a
+// CudaQuantizedMatrix, in one kernel; f is a multiple of 8. False, and nothing is enqueued, where
+// that is not done: for many rows, fewer if others' products serve them (has_products), and where
+// out is not `dtype`, the activation type.
+bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const Tensor& out, DType dtype,
+                   bool has_products, const QuantizedWorkspaces& workspaces, Stream stream);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_MATRICES_GATED_PRODUCT_H_

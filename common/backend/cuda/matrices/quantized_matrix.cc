@@ -1,0 +1,255 @@
+#include "common/backend/cuda/matrices/quantized_matrix.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/backend/cpu/convert.h"
+#include "common/backend/quantized.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr int kSliceRows = 64;                      // slices are multiples of it where they can be
+constexpr size_t kMostSliceRows = size_t{1} << 18;  // a grid has 65,535 rows of blocks
+
+absl::Status Unsupported(absl::string_view what, absl::string_view expected) {
+  return MakeError(
+      absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+      absl::StrCat("--device cuda: quantised matrix: found ", what, ", expected ", expected));
+}
+
+absl::Status CheckStacked(absl::Span<const QuantizedHostMatrix> stacked) {
+  const QuantizedHostMatrix& first = stacked[0];
+  if (first.cols % 8 != 0) {
+    return Unsupported(absl::StrCat(first.cols, " columns"), "a multiple of 8");
+  }
+  if (first.groups() > 1 && (first.group_size < kChunkedK ||
+                             !std::has_single_bit(static_cast<uint64_t>(first.group_size)))) {
+    return Unsupported(absl::StrCat("groups of ", first.group_size, " columns"),
+                       "a power of two from 32 on, or all columns");
+  }
+  for (const QuantizedHostMatrix& part : stacked) {
+    BATON_CHECK_EQ(part.cols, first.cols);
+    BATON_CHECK_EQ(part.bits, first.bits);
+    BATON_CHECK_EQ(part.group_size, first.group_size);
+    BATON_CHECK(part.scale_dtype == first.scale_dtype);
+    const bool ordered = part.order != nullptr;
+    if (ordered == (first.order != nullptr) &&
+        (!ordered || std::equal(part.order, part.order + part.cols, first.order))) {
+      continue;
+    }
+    return Unsupported("matrices that are multiplied as one with columns in different orders",
+                       "one order");
+  }
+  return absl::OkStatus();
+}
+
+// Values of the stack, row after row.
+class Rows {
+ public:
+  Rows(absl::Span<const QuantizedHostMatrix> stacked, DType dtype)
+      : stacked_(stacked), dtype_(dtype) {}
+
+  // Null beyond the last row.
+  const QuantizedHostMatrix* Find(int64_t* row) const {
+    for (const QuantizedHostMatrix& part : stacked_) {
+      if (*row < part.rows) return &part;
+      *row -= part.rows;
+    }
+    return nullptr;
+  }
+  // The 64 bytes of a row in a tile.
+  void FillTileRow(int64_t row, int64_t column_tile, uint8_t* to) const;
+  uint32_t GroupWord(int64_t row, int64_t group) const;
+
+ private:
+  absl::Span<const QuantizedHostMatrix> stacked_;
+  DType dtype_;
+};
+
+void Rows::FillTileRow(int64_t row, int64_t column_tile, uint8_t* to) const {
+  std::memset(to, 0, kQuantizedTileRowBytes);
+  const QuantizedHostMatrix* matrix = Find(&row);
+  if (matrix == nullptr) return;
+  const int bits = matrix->bits;
+  const uint8_t* values = matrix->values + row * matrix->row_bytes();
+  const uint16_t* zeros = matrix->zeros + row * matrix->groups();
+  const int64_t tile_cols = kQuantizedTileRowBytes * 8 / bits;
+  // What stands for 0 (as near as can be: a zero point may be one beyond the values).
+  const int padding = std::min<int>(zeros[matrix->groups() - 1], (1 << bits) - 1);
+  const int chunk_bytes = bits;  // of eight columns
+  for (int64_t i = 0; i < tile_cols / 8; ++i) {
+    const int64_t column = column_tile * tile_cols + i * 8;
+    const int64_t step = i / 4, member = i % 4;
+    uint8_t* chunk = to + member * 16 + step * chunk_bytes;
+    if (column >= matrix->cols) {
+      std::memset(chunk, bits == 8 ? padding : padding * 0x11, static_cast<size_t>(chunk_bytes));
+      continue;
+    }
+    for (int at = 0; at < chunk_bytes; at += 4) {
+      uint32_t word;
+      std::memcpy(&word, values + column * bits / 8 + at, sizeof(word));
+      word = PlaceElements(word, bits);
+      std::memcpy(chunk + at, &word, sizeof(word));
+    }
+  }
+}
+
+uint32_t Rows::GroupWord(int64_t row, int64_t group) const {
+  const QuantizedHostMatrix* matrix = Find(&row);
+  if (matrix == nullptr) return 0;
+  const int64_t at = row * matrix->groups() + group;
+  uint16_t scale = matrix->scales[at];
+  // Float16 weights are made with float16 scales.
+  if (dtype_ == DType::kF16 && matrix->scale_dtype == DType::kBF16) {
+    ConvertElements(&matrix->scales[at], DType::kBF16, 1, DType::kF16, &scale);
+  }
+  return scale | static_cast<uint32_t>(matrix->zeros[at]) << 16;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PackedMatrix>> CudaQuantizedMatrix::Make(
+    absl::Span<const QuantizedHostMatrix> stacked, DType dtype, Backend& backend,
+    HostStaging& staging) {
+  BATON_CHECK(!stacked.empty());
+  BATON_RETURN_IF_ERROR(CheckStacked(stacked));
+  const QuantizedHostMatrix& first = stacked[0];
+  int64_t row_count = 0;
+  for (const QuantizedHostMatrix& part : stacked) row_count += part.rows;
+  const QuantizedExtent extent =
+      QuantizedExtentOf(row_count, first.cols, first.bits, first.group_size);
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
+                         backend.Allocate(static_cast<size_t>(extent.size_bytes())));
+  const Rows rows(stacked, dtype);
+  auto* device = static_cast<std::byte*>(memory->data());
+  const auto value_bytes = static_cast<size_t>(extent.value_bytes());
+  staging.FillDevice(device, value_bytes, [&](size_t offset, size_t size, void* to) {
+    for (size_t at = 0; at < size; at += kQuantizedTileRowBytes) {
+      const auto index = static_cast<int64_t>((offset + at) / kQuantizedTileRowBytes);
+      const int64_t tile = index / kQuantizedTileRows;
+      rows.FillTileRow(tile / extent.column_tiles * kQuantizedTileRows + index % kQuantizedTileRows,
+                       tile % extent.column_tiles, static_cast<uint8_t*>(to) + at);
+    }
+  });
+  const size_t group_bytes = static_cast<size_t>(extent.size_bytes()) - value_bytes;
+  staging.FillDevice(device + value_bytes, group_bytes, [&](size_t offset, size_t size, void* to) {
+    for (size_t at = 0; at < size / sizeof(uint32_t); ++at) {
+      const auto index = static_cast<int64_t>(offset / sizeof(uint32_t) + at);
+      const int64_t block = index / kQuantizedTileRows;
+      static_cast<uint32_t*>(to)[at] =
+          rows.GroupWord(block / extent.groups * kQuantizedTileRows + index % kQuantizedTileRows,
+                         block % extent.groups);
+    }
+  });
+  std::unique_ptr<Buffer> order;
+  if (first.order != nullptr) {
+    const size_t order_bytes = static_cast<size_t>(first.cols) * sizeof(int32_t);
+    BATON_ASSIGN_OR_RETURN(order, backend.Allocate(order_bytes));
+    staging.CopyToDevice(order->data(), first.order, order_bytes);
+  }
+  QuantizedView view = {};
+  view.values = device;
+  view.groups = reinterpret_cast<const uint32_t*>(device + value_bytes);
+  view.n = static_cast<int>(row_count);
+  view.k = static_cast<int>(first.cols);
+  view.column_tiles = static_cast<int>(extent.column_tiles);
+  view.group_count = static_cast<int>(extent.groups);
+  view.steps_a_group_log2 =
+      extent.groups == 1 ? 30
+                         : std::countr_zero(static_cast<uint64_t>(first.group_size / kChunkedK));
+  view.bf16_scales = first.scale_dtype == DType::kBF16;
+  return std::make_unique<CudaQuantizedMatrix>(view, first.bits, std::move(memory),
+                                               std::move(order));
+}
+
+namespace {
+
+// Has x's columns in the matrix's order.
+template <class AnyLaunch>
+void OrderColumns(AnyLaunch& launch, const CudaQuantizedMatrix& matrix,
+                  const QuantizedWorkspaces& workspaces, Stream stream) {
+  if (matrix.order() == nullptr) return;
+  const int cols = matrix.view().k;
+  BATON_CHECK_LE(static_cast<size_t>(launch.rows) * static_cast<size_t>(cols) * sizeof(uint16_t),
+                 workspaces.sizes.reordered)
+      << "StepLimits' reordered_columns";
+  LaunchGatherColumns({.x = launch.x,
+                       .x_stride = launch.x_stride,
+                       .order = matrix.order(),
+                       .out = workspaces.reordered,
+                       .cols = cols},
+                      launch.rows, stream);
+  launch.x = workspaces.reordered;
+  launch.x_stride = cols;
+}
+
+}  // namespace
+
+void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
+                              DType dtype, const QuantizedWorkspaces& workspaces, Stream stream) {
+  BATON_CHECK_LE(launch.rows, kFewRows);
+  BATON_CHECK_EQ(matrix.view().n % (2 * kQuantizedTileRows), 0);
+  OrderColumns(launch, matrix, workspaces, stream);
+  LaunchQuantizedMatMulSiluMul({.x = launch.x,
+                                .x_stride = launch.x_stride,
+                                .w = matrix.view(),
+                                .out = launch.out,
+                                .out_stride = launch.out_stride,
+                                .rows = launch.rows},
+                               matrix.bits(), dtype, stream);
+}
+
+void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
+                       const QuantizedWorkspaces& workspaces, Products* products, Stream stream) {
+  const QuantizedView& w = matrix.view();
+  OrderColumns(launch, matrix, workspaces, stream);
+  if (launch.rows <= kQuantizedRows) {
+    LaunchQuantizedMatMul({.x = launch.x,
+                           .x_stride = launch.x_stride,
+                           .w = w,
+                           .bias = launch.bias,
+                           .out = launch.out,
+                           .out_stride = launch.out_stride,
+                           .rows = launch.rows},
+                          matrix.bits(), dtype, stream);
+    return;
+  }
+  int first = 0;
+  for (const MatMulLaunch& part : SlicesOf(launch, matrix, workspaces)) {
+    LaunchDequantize(
+        {.w = w, .first_row = first, .row_count = part.n, .out = workspaces.dequantized},
+        matrix.bits(), dtype, stream);
+    first += part.n;
+    if (products != nullptr && products->MatMul(part, dtype, stream)) continue;
+    LaunchMatMul(part, dtype, stream);
+  }
+}
+
+std::vector<MatMulLaunch> SlicesOf(const MatMulLaunch& launch, const CudaQuantizedMatrix& matrix,
+                                   const QuantizedWorkspaces& workspaces) {
+  const QuantizedView& w = matrix.view();
+  const size_t row_bytes = static_cast<size_t>(w.k) * sizeof(uint16_t);
+  BATON_CHECK_LE(row_bytes * kQuantizedTileRows, workspaces.sizes.dequantized)
+      << "StepLimits' quantized_columns";
+  auto slice = static_cast<int>(std::min(kMostSliceRows, workspaces.sizes.dequantized / row_bytes));
+  slice -= slice % (slice >= kSliceRows ? kSliceRows : static_cast<int>(kQuantizedTileRows));
+  std::vector<MatMulLaunch> slices;
+  for (int first = 0; first < w.n; first += slice) {
+    MatMulLaunch part = launch;
+    part.n = std::min(slice, w.n - first);
+    part.w = workspaces.dequantized;
+    if (launch.bias != nullptr) part.bias = launch.bias + first;
+    part.out = launch.out + first;
+    slices.push_back(part);
+  }
+  return slices;
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,126 @@
+#include "common/backend/cuda/plan/kernel_floors.h"
+
+#include <algorithm>
+
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/quantized.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr int64_t kElement = 2, kFloat = 4;
+
+}  // namespace
+
+MovedBytes MatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias) {
+  return {.read = kElement * (rows + n) * k + (has_bias ? kFloat * n : 0),
+          .written = kFloat * rows * n};
+}
+
+double MatMulOperations(int64_t rows, int64_t n, int64_t k) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(n) * static_cast<double>(k);
+}
+
+MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k) {
+  return {.read = MatMulFloor(rows, 2 * cols, k, false).read, .written = kElement * rows * cols};
+}
+
+MovedBytes QuantizedMatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k, int bits,
+                                       int64_t group_size) {
+  return {.read = QuantizedMatMulFloor(rows, 2 * cols, k, bits, group_size, false).read,
+          .written = kElement * rows * cols};
+}
+
+MovedBytes QuantizedMatMulFloor(int64_t rows, int64_t n, int64_t k, int bits, int64_t group_size,
+                                bool has_bias) {
+  return {.read = QuantizedExtentOf(n, k, bits, group_size).size_bytes() + kElement * rows * k +
+                  (has_bias ? kFloat * n : 0),
+          .written = kFloat * rows * n};
+}
+
+MovedBytes DequantizeFloor(int64_t rows, int64_t k, int bits, int64_t group_size) {
+  return {.read = QuantizedExtentOf(rows, k, bits, group_size).size_bytes(),
+          .written = kElement * rows * k};
+}
+
+MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols) {
+  return {.read = (kElement * rows + kFloat) * cols, .written = kElement * rows * cols};
+}
+
+MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
+                          int head_dim, int window) {
+  int64_t tokens = 0, rows = 0;
+  for (const SequenceEntry& sequence : sequences) {
+    if (sequence.row_count == 0) continue;
+    const int end = sequence.context + sequence.row_count;
+    tokens += window == 0 ? end : end - std::max(0, sequence.context + 1 - window);
+    rows += sequence.row_count;
+  }
+  const int64_t query_values = rows * kv_heads * group * head_dim;
+  return {.read = tokens * 2 * kElement * kv_heads * head_dim + kFloat * query_values,
+          .written = kElement * query_values};
+}
+
+double AttentionOperations(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
+                           int head_dim, int window) {
+  double seen = 0;  // tokens, over all rows
+  for (const SequenceEntry& sequence : sequences) {
+    // The first rows of a window may see fewer than it holds, each one more than the one before.
+    const int64_t first = sequence.context + 1, last = sequence.context + sequence.row_count;
+    const int64_t most = window == 0 ? last : window;
+    const int64_t growing = std::clamp<int64_t>(most - first + 1, 0, sequence.row_count);
+    seen += static_cast<double>(growing * first + growing * (growing - 1) / 2 +
+                                (sequence.row_count - growing) * most);
+  }
+  return 4 * seen * kv_heads * group * head_dim;
+}
+
+MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
+                                  absl::Span<const AttentionItem> split_items, int kv_heads,
+                                  int group, int head_dim, int window) {
+  int64_t rows = 0;
+  for (const AttentionItem& item : split_items) {
+    const SequenceEntry& sequence = sequences[static_cast<size_t>(item.sequence)];
+    const int first_query = item.first_packed_row / group;
+    const int first_token =
+        window == 0 ? 0 : std::max(0, sequence.context + first_query - window + 1);
+    const int first_split = first_token / kSplitTokens;
+    if (item.split < first_split || item.split_count - first_split == 1) continue;
+    rows += std::min(kRowTile, sequence.row_count * group - item.first_packed_row);
+  }
+  return {.read = 0, .written = rows * kv_heads * (2 + PaddedDim(head_dim)) * kFloat};
+}
+
+MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes) {
+  return {.read = rows * cols * kFloat * (has_delta ? 2 : 1) + cols * kFloat,
+          .written = rows * cols * (out_element_bytes + (has_delta ? kFloat : 0))};
+}
+
+MovedBytes RopeWriteFloor(int64_t rows, int query_heads, int kv_heads, int head_dim, int half,
+                          int64_t positions, int norms) {
+  const int64_t q = int64_t{query_heads} * head_dim, kv = 2 * int64_t{kv_heads} * head_dim;
+  return {
+      .read = rows * (q + kv) * kFloat + positions * half * 2 * kFloat + norms * head_dim * kFloat,
+      .written = rows * (q * kFloat + kv * kElement)};
+}
+
+MovedBytes GatherFloor(int64_t rows, int64_t cols, int64_t table_rows,
+                       int64_t table_element_bytes) {
+  return {.read = table_rows * cols * table_element_bytes, .written = rows * cols * kFloat};
+}
+
+MovedBytes SiluMulFloor(int64_t rows, int64_t cols, int64_t out_element_bytes) {
+  return {.read = rows * cols * 2 * kFloat, .written = rows * cols * out_element_bytes};
+}
+
+MovedBytes AddBiasFloor(int64_t rows, int64_t cols) {
+  return {.read = (rows + 1) * cols * kFloat, .written = rows * cols * kFloat};
+}
+
+MovedBytes SampleFloor(int64_t requests, int64_t vocab) {
+  return {.read = requests * vocab * kFloat, .written = 0};
+}
+
+MovedBytes CopyFloor(int64_t size_bytes) { return {.read = size_bytes, .written = size_bytes}; }
+
+}  // namespace baton::backend::cuda

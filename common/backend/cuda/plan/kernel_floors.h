@@ -1,0 +1,71 @@
+// The bytes that each kernel must move between a device's memory and its caches, whatever is in
+// them: every byte of its operands that matters read once, every byte of its results written once;
+// and the operations of those that have many, additions and multiplications, each counted. What the
+// tests hold the kernels' accesses to, and what the benchmark on a GPU divides a timing by: time at
+// the floor is total() over the measured copy bandwidth. Host arithmetic.
+//
+// Left out: the arguments of a launch, and arrays of a few words a block of threads (plans, block
+// tables, counters). `element_bytes`: of the activation type, 2, unless said.
+#ifndef BATON_COMMON_BACKEND_CUDA_PLAN_KERNEL_FLOORS_H_
+#define BATON_COMMON_BACKEND_CUDA_PLAN_KERNEL_FLOORS_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "common/backend/cuda/kernels/attention.h"
+
+namespace baton::backend::cuda {
+
+struct MovedBytes {
+  int64_t read = 0;
+  int64_t written = 0;
+  int64_t total() const { return read + written; }
+};
+
+// x [rows, k] and W [n, k] of 16 bits, bias [n], out f32 [rows, n]. Both shapes, and cuBLASLt.
+MovedBytes MatMulFloor(int64_t rows, int64_t n, int64_t k, bool has_bias);
+double MatMulOperations(int64_t rows, int64_t n, int64_t k);
+// SiluMul in the product: W [2 cols, k], out of 16 bits [rows, cols].
+MovedBytes MatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k);
+MovedBytes QuantizedMatMulSiluMulFloor(int64_t rows, int64_t cols, int64_t k, int bits,
+                                       int64_t group_size);
+// As MatMulFloor for W as quantized.h packs it, whole tiles.
+MovedBytes QuantizedMatMulFloor(int64_t rows, int64_t n, int64_t k, int bits, int64_t group_size,
+                                bool has_bias);
+// `rows` rows of such a W, to 16 bits.
+MovedBytes DequantizeFloor(int64_t rows, int64_t k, int bits, int64_t group_size);
+MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols);
+
+// K and V of every token that some row of a sequence sees, once for all of its rows and heads; q
+// f32 read, out written. Sequences share no blocks. Of both kernels; what they keep for
+// themselves is no part of it, since another kernel might do without.
+MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
+                          int head_dim, int window);
+// Of the two products, over the tokens that each row sees.
+double AttentionOperations(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
+                           int head_dim, int window);
+// On top of its floor, what the split kernel writes for its last blocks to read from the L2 cache:
+// the sums of the rows of every split of a row tile that sees several.
+MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
+                                  absl::Span<const AttentionItem> split_items, int kv_heads,
+                                  int group, int head_dim, int window);
+
+// out_element_bytes: of out, 2 or 4.
+MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_element_bytes);
+// half: of the rotated dims; norms: q's and k's, 0 to 2. cos and sin of `positions` different
+// positions.
+MovedBytes RopeWriteFloor(int64_t rows, int query_heads, int kv_heads, int head_dim, int half,
+                          int64_t positions, int norms);
+// table_element_bytes: 2 or 4; table_rows: different rows that are gathered.
+MovedBytes GatherFloor(int64_t rows, int64_t cols, int64_t table_rows, int64_t table_element_bytes);
+MovedBytes SiluMulFloor(int64_t rows, int64_t cols, int64_t out_element_bytes);
+MovedBytes AddBiasFloor(int64_t rows, int64_t cols);
+// Every request's logits once, each its own row. Greedy ones; others change the row that they copy
+// and read it again, which the L2 cache serves.
+MovedBytes SampleFloor(int64_t requests, int64_t vocab);
+// CopyBlocks, gather and scatter.
+MovedBytes CopyFloor(int64_t size_bytes);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_PLAN_KERNEL_FLOORS_H_

@@ -1,0 +1,82 @@
+#include "common/backend/cuda/plan/workspace_sizes.h"
+
+#include <bit>
+
+#include "absl/strings/str_cat.h"
+#include "common/backend/cuda/kernels/attention.h"
+#include "common/backend/cuda/kernels/blocks.h"
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/runtime/arena.h"
+#include "common/backend/cuda/runtime/kv_copier.h"
+#include "common/backend/cuda/sampling/device_sampler.h"
+#include "common/backend/cuda/steps/batch_upload.h"
+#include "common/base/error.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+// Of the split kernel's partial sums: beyond it, sequences go to the tile kernel, which is slow for
+// few rows, and keeps the step from being recorded. Enough for 64 sequences of 12,000 tokens with 4
+// KV heads of 128.
+constexpr int64_t kMaxPartialBytes = int64_t{96} << 20;
+constexpr int kMaxHeadDim = 256;
+
+}  // namespace
+
+absl::Status CheckSupported(const StepLimits& limits) {
+  const auto unsupported = [](absl::string_view what, int64_t found, absl::string_view expected) {
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     absl::StrCat("--device cuda: ", what, " is ", found, ", expected ", expected));
+  };
+  if (limits.head_dim % 8 != 0 || limits.head_dim > kMaxHeadDim) {
+    return unsupported("head_dim", limits.head_dim, "a multiple of 8 up to 256");
+  }
+  if (limits.hidden_dim % 8 != 0) {
+    return unsupported("hidden_size", limits.hidden_dim, "a multiple of 8");
+  }
+  if (limits.query_heads % limits.kv_heads != 0) {
+    return unsupported("num_attention_heads", limits.query_heads,
+                       absl::StrCat("a multiple of num_key_value_heads, ", limits.kv_heads));
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(limits.block_tokens)) ||
+      limits.block_tokens < 16) {
+    return unsupported("--block-size", limits.block_tokens, "a power of two from 16 on");
+  }
+  return absl::OkStatus();
+}
+
+WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
+                                   size_t products_bytes) {
+  const int group = limits.query_heads / limits.kv_heads;
+  const int dim = PaddedDim(limits.head_dim);
+  const int64_t heads = limits.kv_heads;
+  const int64_t partial_bytes = heads * PartialFloats(dim) * int64_t{sizeof(float)};
+  WorkspaceSizes sizes = {};
+  sizes.room = RoomFor(limits.max_rows, limits.max_sequences, limits.max_positions, group,
+                       static_cast<int>(kMaxPartialBytes / partial_bytes));
+  sizes.upload = BatchUpload::DeviceBytes(limits, sizes.room);
+  sizes.partials = static_cast<size_t>(sizes.room.partials * partial_bytes);
+  sizes.counters =
+      static_cast<size_t>(sizes.room.row_tiles * heads * CounterCount(dim)) * sizeof(unsigned);
+  sizes.totals =
+      static_cast<size_t>(sizes.room.tile_items * heads * TotalFloats(dim)) * sizeof(float);
+  sizes.sampler = DeviceSampler::DeviceBytes(limits);
+  sizes.products = products_bytes;
+  sizes.quantized = QuantizedWorkspaces::For(limits);
+  sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
+  const int64_t chunk_bytes =
+      2 * heads * limits.block_tokens * limits.head_dim * static_cast<int64_t>(SizeOf(activation));
+  sizes.copier = CudaKvCopier::DeviceBytes(static_cast<size_t>(chunk_bytes));
+  return sizes;
+}
+
+size_t WorkspaceSizes::total() const {
+  size_t sum = 0;
+  for (const size_t part : {upload, partials, counters, totals, sampler, products, copied_blocks,
+                            copier, quantized.dequantized, quantized.reordered}) {
+    sum += (part + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+  }
+  return sum;
+}
+
+}  // namespace baton::backend::cuda

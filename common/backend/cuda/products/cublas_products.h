@@ -1,0 +1,28 @@
+// Products by cuBLASLt.
+#ifndef BATON_COMMON_BACKEND_CUDA_PRODUCTS_CUBLAS_PRODUCTS_H_
+#define BATON_COMMON_BACKEND_CUDA_PRODUCTS_CUBLAS_PRODUCTS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/backend/cuda/products/product_library.h"
+#include "common/backend/cuda/products/products.h"
+#include "common/backend/cuda/runtime/runtime.h"
+
+namespace baton::backend::cuda {
+
+// On the current device, in the workspace of kCublasWorkspaceBytes: fp16 or bf16 in, f32
+// accumulated and out. FAILED_PRECONDITION (CUBLAS) if the library does not start.
+absl::StatusOr<std::unique_ptr<ProductLibrary>> MakeCublas();
+
+// The same, as measured_products.h chooses between it and our own kernels; so the last bits of a
+// row may depend on how many rows there are. index: of the device, which is current. choices_file:
+// where what was measured is kept; empty: nowhere.
+absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts(const DeviceProperties& device,
+                                                             int index,
+                                                             const std::string& choices_file);
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_PRODUCTS_CUBLAS_PRODUCTS_H_

@@ -1,0 +1,320 @@
+// The CUDA side of runtime.h.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/backend/cuda/kernels/rope_write.h"
+#include "common/backend/cuda/runtime/device_share.h"
+#include "common/backend/cuda/runtime/runtime.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr int kOldest = 75;
+
+void Check(cudaError_t error, const char* call) {
+  BATON_CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorString(error);
+}
+
+cudaStream_t Cuda(Stream stream) { return static_cast<cudaStream_t>(stream); }
+
+// Events that are made once and recorded again and again: a prompt records one a layer.
+// Thread-safe.
+class EventPool {
+ public:
+  ~EventPool() {
+    absl::MutexLock lock(&mutex_);
+    for (const cudaEvent_t event : free_) cudaEventDestroy(event);
+  }
+  // On the current device.
+  cudaEvent_t Take() {
+    absl::MutexLock lock(&mutex_);
+    cudaEvent_t event = nullptr;
+    if (free_.empty()) {
+      // Who waits sleeps: these are threads that others share the cores with.
+      Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
+            "cudaEventCreate");
+    } else {
+      event = free_.back();
+      free_.pop_back();
+    }
+    return event;
+  }
+  // Nobody waits for it any more; that it was recorded may still lie ahead of the device.
+  void Give(cudaEvent_t event) {
+    absl::MutexLock lock(&mutex_);
+    free_.push_back(event);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<cudaEvent_t> free_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Its calls come from any thread, whose current device may be another.
+class CudaEvent final : public DeviceEvent {
+ public:
+  CudaEvent(int index, EventPool& pool, cudaStream_t stream) : index_(index), pool_(pool) {
+    Use();
+    event_ = pool_.Take();
+    Check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  ~CudaEvent() override { pool_.Give(event_); }
+  bool Done() const override {
+    Use();
+    const cudaError_t error = cudaEventQuery(event_);
+    if (error == cudaErrorNotReady) {
+      cudaGetLastError();  // it stays this thread's last error, or else a later call reports it
+      return false;
+    }
+    Check(error, "cudaEventQuery");
+    return true;
+  }
+  void Wait() const override {
+    Use();
+    Check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
+
+ private:
+  void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+
+  const int index_;
+  EventPool& pool_;
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaTimePoint final : public TimePoint {
+ public:
+  CudaTimePoint(int index, cudaStream_t stream) : index_(index) {
+    Check(cudaEventCreate(&event_), "cudaEventCreate");
+    Check(cudaEventRecord(event_, stream), "cudaEventRecord");
+  }
+  ~CudaTimePoint() override {
+    Check(cudaSetDevice(index_), "cudaSetDevice");
+    cudaEventDestroy(event_);
+  }
+  double SecondsSince(const TimePoint& earlier) const override {
+    Check(cudaSetDevice(index_), "cudaSetDevice");
+    Check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+    float milliseconds = 0;
+    Check(cudaEventElapsedTime(&milliseconds, static_cast<const CudaTimePoint&>(earlier).event_,
+                               event_),
+          "cudaEventElapsedTime");
+    return milliseconds * 1e-3;
+  }
+
+ private:
+  const int index_;
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(int index, cudaGraphExec_t graph) : index_(index), graph_(graph) {}
+  ~CudaGraph() override {
+    cudaSetDevice(index_);
+    cudaGraphExecDestroy(graph_);
+  }
+  void Launch(Stream stream) override {
+    Check(cudaSetDevice(index_), "cudaSetDevice");
+    Check(cudaGraphLaunch(graph_, Cuda(stream)), "cudaGraphLaunch");
+  }
+
+ private:
+  const int index_;
+  const cudaGraphExec_t graph_;
+};
+
+class CudaRuntime final : public Runtime {
+ public:
+  CudaRuntime(int index, DeviceProperties properties)
+      : index_(index), properties_(std::move(properties)) {}
+  ~CudaRuntime() override {
+    Use();
+    cudaDeviceSynchronize();
+    absl::MutexLock lock(&mutex_);
+    for (const cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    for (void* memory : device_memory_) cudaFree(memory);
+    for (void* memory : pinned_memory_) cudaFreeHost(memory);
+  }
+
+  const DeviceProperties& properties() const override { return properties_; }
+
+  absl::StatusOr<void*> AllocateDevice(size_t size_bytes) override {
+    Use();
+    void* memory = nullptr;
+    if (const cudaError_t error = cudaMalloc(&memory, size_bytes); error != cudaSuccess) {
+      cudaGetLastError();  // it would be reported again by the next launch
+      return Exhausted(size_bytes, "device memory", error);
+    }
+    absl::MutexLock lock(&mutex_);
+    device_memory_.push_back(memory);
+    return memory;
+  }
+  absl::StatusOr<void*> AllocatePinned(size_t size_bytes) override {
+    Use();
+    void* memory = nullptr;
+    if (const cudaError_t error = cudaMallocHost(&memory, size_bytes); error != cudaSuccess) {
+      cudaGetLastError();
+      return Exhausted(size_bytes, "pinned host memory", error);
+    }
+    absl::MutexLock lock(&mutex_);
+    pinned_memory_.push_back(memory);
+    return memory;
+  }
+  Stream MakeStream() override {
+    Use();
+    return MakeStreamOf(0);
+  }
+  Stream MakeUrgentStream() override {
+    Use();
+    int least = 0, greatest = 0;
+    Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    return MakeStreamOf(greatest);
+  }
+
+  void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) override {
+    Use();
+    Check(cudaMemcpyAsync(device, pinned, size_bytes, cudaMemcpyHostToDevice, Cuda(stream)),
+          "cudaMemcpyAsync to the device");
+  }
+  void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) override {
+    Use();
+    Check(cudaMemcpyAsync(pinned, device, size_bytes, cudaMemcpyDeviceToHost, Cuda(stream)),
+          "cudaMemcpyAsync to the host");
+  }
+  void Zero(void* device, size_t size_bytes, Stream stream) override {
+    Use();
+    Check(cudaMemsetAsync(device, 0, size_bytes, Cuda(stream)), "cudaMemsetAsync");
+  }
+  void Synchronize(Stream stream) override {
+    Use();
+    Check(cudaStreamSynchronize(Cuda(stream)), "cudaStreamSynchronize");
+  }
+  std::unique_ptr<DeviceEvent> Record(Stream stream) override {
+    Use();
+    return std::make_unique<CudaEvent>(index_, events_, Cuda(stream));
+  }
+  std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) override {
+    Use();
+    // Other threads' calls (a copier's, that may synchronise) are none of this capture's business.
+    Check(cudaStreamBeginCapture(Cuda(stream), cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+    enqueue();
+    cudaGraph_t graph = nullptr;
+    Check(cudaStreamEndCapture(Cuda(stream), &graph), "cudaStreamEndCapture");
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+    Check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return nullptr;
+    }
+    Check(error, "cudaGraphInstantiate");
+    return std::make_unique<CudaGraph>(index_, executable);
+  }
+
+  void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) override {
+    Use();
+    Check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToDevice, Cuda(stream)),
+          "cudaMemcpyAsync on the device");
+  }
+  std::unique_ptr<TimePoint> MarkTime(Stream stream) override {
+    Use();
+    return std::make_unique<CudaTimePoint>(index_, Cuda(stream));
+  }
+
+ private:
+  // The current device is a thread's: a call may come from any.
+  void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+  Stream MakeStreamOf(int priority) {
+    cudaStream_t stream = nullptr;
+    Check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority),
+          "cudaStreamCreate");
+    absl::MutexLock lock(&mutex_);
+    streams_.push_back(stream);
+    return stream;
+  }
+  absl::Status Exhausted(size_t size_bytes, const char* what, cudaError_t error) const {
+    return absl::ResourceExhaustedError(absl::StrCat("cuda:", index_, " (", properties_.name,
+                                                     "): ", size_bytes, " bytes of ", what, ": ",
+                                                     cudaGetErrorString(error)));
+  }
+
+  const int index_;
+  const DeviceProperties properties_;
+  EventPool events_;
+  absl::Mutex mutex_;
+  std::vector<cudaStream_t> streams_ ABSL_GUARDED_BY(mutex_);
+  std::vector<void*> device_memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<void*> pinned_memory_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+int DeviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
+  const int count = DeviceCount();
+  if (index < 0 || index >= count) {
+    return MakeError(absl::StatusCode::kNotFound, "NO_DEVICE",
+                     absl::StrCat("--device cuda:", index, ": found ", count,
+                                  " usable GPUs, expected at least ", index + 1));
+  }
+  const auto unusable = [&](const char* call, cudaError_t error) {
+    cudaGetLastError();
+    return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNUSABLE",
+                     absl::StrCat("cuda:", index, ": ", call, ": ", cudaGetErrorString(error)));
+  };
+  cudaDeviceProp found = {};
+  if (const cudaError_t error = cudaGetDeviceProperties(&found, index); error != cudaSuccess) {
+    return unusable("cudaGetDeviceProperties", error);
+  }
+  DeviceProperties properties;
+  properties.name = found.name;
+  properties.compute_capability = found.major * 10 + found.minor;
+  properties.multiprocessors = found.multiProcessorCount;
+  properties.shared_bytes = found.sharedMemPerMultiprocessor;
+  properties.l2_bytes = static_cast<size_t>(found.l2CacheSize);
+  if (properties.compute_capability < kOldest) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_UNUSABLE",
+                     absl::StrCat("cuda:", index, " (", found.name, ") has compute capability ",
+                                  found.major, ".", found.minor, ", expected 7.5 or newer"));
+  }
+  if (const cudaError_t error = cudaSetDevice(index); error != cudaSuccess) {
+    return unusable("cudaSetDevice", error);
+  }
+  // Of PTX that the driver compiles for a newer chip: the PTX's, by which the source chose its
+  // paths.
+  cudaFuncAttributes kernel = {};
+  if (const cudaError_t error = cudaFuncGetAttributes(&kernel, RopeWriteKernelOfBFloat16());
+      error != cudaSuccess) {
+    return unusable("cudaFuncGetAttributes", error);
+  }
+  properties.kernel_capability = std::min(properties.compute_capability, kernel.ptxVersion);
+  if (const cudaError_t error = cudaMemGetInfo(&properties.free_bytes, &properties.total_bytes);
+      error != cudaSuccess) {
+    return unusable("cudaMemGetInfo", error);
+  }
+  if (const cudaError_t error = cudaDriverGetVersion(&properties.driver); error != cudaSuccess) {
+    return unusable("cudaDriverGetVersion", error);
+  }
+  properties.reserved_bytes = kReservedBytes;
+  return std::make_unique<CudaRuntime>(index, std::move(properties));
+}
+
+}  // namespace baton::backend::cuda

@@ -1,0 +1,63 @@
+// KV chunks between the pool and host memory, beside the compute stream.
+#ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_KV_COPIER_H_
+#define BATON_COMMON_BACKEND_CUDA_RUNTIME_KV_COPIER_H_
+
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/backend/backend.h"
+#include "common/backend/cuda/runtime/runtime.h"
+
+namespace baton::backend::cuda {
+
+// A kernel gathers chunks into contiguous staging on the device, one copy moves them to pinned
+// memory, and back. Each way has a lane: a stream that goes before the compute stream, and staging
+// that one caller at a time has, so that it is made once.
+class CudaKvCopier final : public KvCopier {
+ public:
+  // Chunks that are moved at once: the most that a frame of a transfer holds, or one.
+  static int ChunksAtOnce(size_t chunk_bytes);
+  static size_t DeviceBytes(size_t chunk_bytes);
+
+  // staging: DeviceBytes of device memory, which this keeps.
+  static absl::StatusOr<std::unique_ptr<CudaKvCopier>> Make(const KvPool& pool,
+                                                            std::unique_ptr<Buffer> staging,
+                                                            Runtime& runtime);
+
+  void Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
+            std::byte* host) override;
+  void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override;
+
+ private:
+  // The stream's work is awaited under the lock.
+  struct Lane {
+    Stream stream = nullptr;
+    int32_t* ids = nullptr;  // on the device, as the chunks
+    std::byte* chunks = nullptr;
+    int32_t* pinned_ids = nullptr;
+    std::byte* pinned_chunks = nullptr;
+    absl::Mutex mutex;
+  };
+
+  CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime);
+  absl::Status MakeLane(std::byte* staging, Lane& lane);
+  static size_t IdBytes(int chunks);
+  // On the device; in pinned memory no less.
+  static size_t LaneBytes(size_t chunk_bytes);
+  void CheckArguments(int layer, absl::Span<const int32_t> blocks) const;
+  void SendIds(Lane& lane, absl::Span<const int32_t> blocks)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(lane.mutex);
+
+  const KvPool pool_;
+  const size_t chunk_bytes_;
+  const int chunks_at_once_;
+  Runtime& runtime_;
+  const std::unique_ptr<Buffer> staging_;  // for each lane: ids, then chunks
+  Lane read_, write_;
+};
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_RUNTIME_KV_COPIER_H_

@@ -1,0 +1,79 @@
+// Draws a step's tokens on the device: packs requests, launches, brings the choices back.
+#ifndef BATON_COMMON_BACKEND_CUDA_SAMPLING_DEVICE_SAMPLER_H_
+#define BATON_COMMON_BACKEND_CUDA_SAMPLING_DEVICE_SAMPLER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/backend/backend.h"
+#include "common/backend/cuda/kernels/sampling.h"
+#include "common/backend/cuda/runtime/runtime.h"
+#include "common/backend/cuda/sampling/sampling_upload.h"
+
+namespace baton::backend::cuda {
+
+// Thread: one.
+class DeviceSampler {
+ public:
+  static size_t DeviceBytes(const StepLimits& limits);
+
+  // device: DeviceBytes of device memory, all zero.
+  static absl::StatusOr<std::unique_ptr<DeviceSampler>> Make(const StepLimits& limits, void* device,
+                                                             Runtime& runtime, Stream stream);
+
+  // As Backend's. input_tokens: on the device, of the batch's rows; for drawn_row. packed: the same
+  // rows, which are at d_packed on the device already; null: they are not.
+  void Enqueue(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
+               const int32_t* input_tokens, const SamplingUpload* packed = nullptr,
+               const std::byte* d_packed = nullptr);
+  void Collect(absl::Span<SampleOutcome> outcomes);
+  // On the device, of the last Enqueue: what the next step is fed with.
+  const SampleResult* results() const {
+    return reinterpret_cast<const SampleResult*>(device_ + layout_.results);
+  }
+
+ private:
+  static constexpr size_t kHalves = Backend::kMaxDraws;
+  // What lies where in the device memory, in bytes from its start.
+  struct Layout {
+    SamplingRoom room;
+    int64_t workspace_stride;  // elements
+    size_t adjusted, seen, scratch, requests, results, total;
+    size_t result_count;
+  };
+  static Layout LayoutFor(const StepLimits& limits);
+
+  DeviceSampler(const Layout& layout, void* device, Runtime& runtime, Stream stream)
+      : layout_(layout),
+        device_(static_cast<std::byte*>(device)),
+        runtime_(runtime),
+        stream_(stream) {}
+
+  const Layout layout_;
+  std::byte* const device_;
+  Runtime& runtime_;
+  const Stream stream_;
+  SamplingUpload upload_;
+  // Host memory by turns: the device may still be reading what the launch before it brought.
+  struct Requests {
+    std::byte* pinned = nullptr;
+    std::unique_ptr<DeviceEvent> copied;
+  };
+  std::array<Requests, kHalves> requests_;
+  size_t next_requests_ = 0;
+  struct Drawn {
+    SampleResult* pinned = nullptr;
+    size_t count = 0;
+    std::unique_ptr<DeviceEvent> copied;
+  };
+  std::array<Drawn, kHalves> drawn_;
+  size_t enqueued_ = 0, collected_ = 0;
+};
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_SAMPLING_DEVICE_SAMPLER_H_

@@ -1,0 +1,229 @@
+#include "common/backend/cuda/steps/batch_upload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+// Parts of a slot, one behind the other, written to pinned memory and found again on the device.
+class Packer {
+ public:
+  Packer(std::byte* pinned, std::byte* device, size_t capacity)
+      : pinned_(pinned), device_(device), capacity_(capacity) {}
+
+  template <class T>
+  T* Take(size_t count, const T** device) {
+    T* to = nullptr;
+    T* const pinned = Take(count, &to);
+    *device = to;
+    return pinned;
+  }
+  template <class T>
+  T* Take(size_t count, T** device) {
+    const size_t begin = size_;
+    size_ += PartBytes(count * sizeof(T));
+    BATON_CHECK_LE(size_, capacity_) << "a batch beyond the limits that memory was made for";
+    *device = reinterpret_cast<T*>(device_ + begin);
+    return reinterpret_cast<T*>(pinned_ + begin);
+  }
+  template <class T, class Device>
+  void Copy(absl::Span<const T> values, Device** device) {
+    T* to = Take(values.size(), device);
+    if (!values.empty()) std::memcpy(to, values.data(), values.size() * sizeof(T));
+  }
+  size_t size() const { return size_; }
+
+ private:
+  std::byte* const pinned_;
+  std::byte* const device_;
+  const size_t capacity_;
+  size_t size_ = 0;
+};
+
+}  // namespace
+
+CudaBatch::~CudaBatch() {
+  if (slot_ >= 0) upload_.slots_[static_cast<size_t>(slot_)].used = false;
+}
+
+BatchUpload::BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime,
+                         Stream stream)
+    : limits_(limits), room_(room), runtime_(runtime), stream_(stream) {}
+
+absl::StatusOr<std::unique_ptr<BatchUpload>> BatchUpload::Make(const StepLimits& limits,
+                                                               const AttentionRoom& room,
+                                                               void* device, Runtime& runtime,
+                                                               Stream stream) {
+  auto upload = absl::WrapUnique(new BatchUpload(limits, room, runtime, stream));
+  const size_t slot_bytes = SlotBytes(limits, room);
+  const size_t padded_bytes = PaddedBytes(limits, room);
+  BATON_ASSIGN_OR_RETURN(void* const memory, runtime.AllocatePinned(kSlots * slot_bytes +
+                                                                    kPaddedHalves * padded_bytes));
+  std::byte* pinned = static_cast<std::byte*>(memory);
+  std::byte* to = static_cast<std::byte*>(device);
+  for (Slot& slot : upload->slots_) {
+    slot.pinned = std::exchange(pinned, pinned + slot_bytes);
+    slot.device = std::exchange(to, to + slot_bytes);
+  }
+  for (Slot& half : upload->padded_) {
+    half.pinned = std::exchange(pinned, pinned + padded_bytes);
+    half.device = to;
+  }
+  return upload;
+}
+
+void BatchUpload::FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* positions,
+                           int32_t* sequence_of_row, SequenceEntry* entries) const {
+  const auto rows = static_cast<int>(batch.tokens.size());
+  BATON_CHECK_LE(batch.sequences.size(), static_cast<size_t>(limits_.max_sequences));
+  BATON_CHECK(batch.drawn.empty() || batch.drawn.size() == batch.tokens.size());
+  to.block_tokens = limits_.block_tokens;
+  const auto [least, greatest] = std::minmax_element(batch.tokens.begin(), batch.tokens.end());
+  to.least_token = *least;
+  to.greatest_token = *greatest;
+  for (const int32_t drawn : batch.drawn) {
+    BATON_CHECK(drawn >= kNotDrawn && drawn < limits_.max_logit_rows) << "draw " << drawn;
+  }
+  int row = 0, index = 0;
+  for (const SequenceRows& sequence : batch.sequences) {
+    BATON_CHECK_EQ(sequence.first_row, row);
+    const int end = sequence.context + sequence.row_count;
+    BATON_CHECK(sequence.row_count > 0 && sequence.context >= 0 && end <= limits_.max_positions)
+        << sequence.row_count << " rows behind " << sequence.context << " tokens";
+    entries[index] = {row, sequence.row_count, sequence.context, 0};
+    for (int i = 0; i < sequence.row_count; ++i, ++row) {
+      BATON_CHECK_LT(row, rows);
+      positions[row] = sequence.context + i;
+      sequence_of_row[row] = index;
+    }
+    to.last_position = std::max(to.last_position, end - 1);
+    ++index;
+  }
+  BATON_CHECK_EQ(row, rows);
+}
+
+// Only the blocks that the step's tokens lie in: more may be reserved.
+absl::Span<const int32_t> BatchUpload::BlocksOf(const SequenceRows& sequence) const {
+  const int end = sequence.context + sequence.row_count;
+  const auto count = static_cast<size_t>((end + limits_.block_tokens - 1) / limits_.block_tokens);
+  BATON_CHECK_GE(sequence.blocks.size(), count) << "blocks for " << end << " tokens";
+  return sequence.blocks.first(count);
+}
+
+size_t BatchUpload::TableSize(const RaggedBatch& batch) const {
+  size_t size = 0;
+  for (const SequenceRows& sequence : batch.sequences) size += BlocksOf(sequence).size();
+  return size;
+}
+
+void BatchUpload::FillTable(const RaggedBatch& batch, int first_block, CudaBatch& to,
+                            SequenceEntry* entries, int32_t* table) const {
+  to.least_block = std::numeric_limits<int32_t>::max();
+  to.greatest_block = -1;
+  for (const SequenceRows& sequence : batch.sequences) {
+    (entries++)->first_block = first_block;
+    for (const int32_t id : BlocksOf(sequence)) {
+      to.least_block = std::min(to.least_block, id);
+      to.greatest_block = std::max(to.greatest_block, id);
+      *table++ = id;
+      ++first_block;
+    }
+  }
+}
+
+void BatchUpload::Send(Slot& slot, size_t size_bytes) {
+  runtime_.CopyToDevice(slot.device, slot.pinned, size_bytes, stream_);
+  slot.copied = runtime_.Record(stream_);
+}
+
+std::unique_ptr<CudaBatch> BatchUpload::Upload(const RaggedBatch& batch) {
+  const auto free_slot =
+      std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return !slot.used; });
+  BATON_CHECK(free_slot != slots_.end()) << "more than " << kSlots << " batches live";
+  Slot& slot = *free_slot;
+  if (slot.copied != nullptr) slot.copied->Wait();
+  slot.used = true;
+  auto result =
+      absl::WrapUnique(new CudaBatch(*this, static_cast<int>(free_slot - slots_.begin())));
+  CudaBatch& to = *result;
+  const size_t rows = batch.tokens.size();
+  BATON_CHECK(rows > 0 && rows <= static_cast<size_t>(limits_.max_rows)) << rows << " rows";
+  to.rows = static_cast<int>(rows);
+  to.logit_count = static_cast<int>(batch.logit_rows.size());
+  for (const int32_t row : batch.logit_rows) {
+    BATON_CHECK(row >= 0 && row < to.rows) << "logit row " << row;
+  }
+
+  Packer packer(slot.pinned, slot.device, SlotBytes(limits_, room_));
+  packer.Copy(batch.tokens, &to.d_tokens);
+  if (!batch.drawn.empty()) packer.Copy(batch.drawn, &to.d_drawn);
+  packer.Copy(batch.logit_rows, &to.d_logit_rows);
+  int32_t* positions = packer.Take(rows, &to.d_positions);
+  int32_t* sequence_of_row = packer.Take(rows, &to.d_sequence_of_row);
+  SequenceEntry* entries = packer.Take(batch.sequences.size(), &to.d_sequences);
+  FillRows(batch, to, positions, sequence_of_row, entries);
+  FillTable(batch, 0, to, entries, packer.Take(TableSize(batch), &to.d_tables));
+  const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, batch.sequences.size()),
+                                           limits_.query_heads / limits_.kv_heads, room_);
+  packer.Copy(absl::MakeConstSpan(plan.split_items), &to.d_split_items);
+  packer.Copy(absl::MakeConstSpan(plan.tile_items), &to.d_tile_items);
+  to.split_items = to.split_blocks = static_cast<int>(plan.split_items.size());
+  to.tile_items = static_cast<int>(plan.tile_items.size());
+  Send(slot, packer.size());
+  return result;
+}
+
+std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, int rows) {
+  const size_t used = batch.tokens.size();
+  const auto padded = static_cast<size_t>(rows);
+  BATON_CHECK(used > 0 && used <= padded && rows <= limits_.max_sequences)
+      << used << " rows of " << rows;
+  BATON_CHECK_EQ(batch.sequences.size(), used);
+  BATON_CHECK_EQ(batch.logit_rows.size(), used);
+  Slot& half = padded_[next_padded_];
+  if (half.copied != nullptr) half.copied->Wait();
+  auto result = absl::WrapUnique(new CudaBatch(*this, -1));
+  CudaBatch& to = *result;
+  to.rows = to.logit_count = rows;
+
+  Packer packer(half.pinned, half.device, PaddedBytes(limits_, room_));
+  // What is in front of the items lies where `rows` alone says.
+  int* split_count = packer.Take(1, &to.d_split_count);
+  const auto copy = [&](absl::Span<const int32_t> values, auto** device, int32_t filler) {
+    int32_t* const end = packer.Take(padded, device) + padded;
+    std::fill(std::copy(values.begin(), values.end(), end - padded), end, filler);
+    return end - padded;
+  };
+  copy(batch.tokens, &to.d_tokens, 0);
+  copy(batch.drawn, &to.d_drawn, kNotDrawn);
+  int32_t* positions = copy({}, &to.d_positions, -1);
+  int32_t* sequence_of_row = copy({}, &to.d_sequence_of_row, 0);
+  SequenceEntry* entries = packer.Take(padded, &to.d_sequences);
+  FillRows(batch, to, positions, sequence_of_row, entries);
+  const AttentionPlan plan = PlanAttention(absl::MakeConstSpan(entries, used),
+                                           limits_.query_heads / limits_.kv_heads, room_);
+  if (!plan.tile_items.empty()) return nullptr;
+  packer.Copy(absl::MakeConstSpan(plan.split_items), &to.d_split_items);
+  *split_count = to.split_items = to.split_blocks = static_cast<int>(plan.split_items.size());
+  // Tables begin where the items end: entries count from the slot's start.
+  to.d_tables = reinterpret_cast<const int32_t*>(half.device);
+  const int32_t* d_table = nullptr;
+  int32_t* table = packer.Take(TableSize(batch), &d_table);
+  FillTable(batch, static_cast<int>(d_table - to.d_tables), to, entries, table);
+  if (!batch.draws.empty() && draws_.Pack(batch.draws, DrawRoom(limits_)) == batch.draws.size()) {
+    packer.Copy(draws_.bytes(), &to.d_draws);
+  }
+  Send(half, packer.size());
+  next_padded_ = (next_padded_ + 1) % kPaddedHalves;
+  return result;
+}
+
+}  // namespace baton::backend::cuda

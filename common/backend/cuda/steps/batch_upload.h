@@ -1,0 +1,128 @@
+// Steps' batches on their way to the device: one packed copy each, through a few slots that are
+// made at start.
+#ifndef BATON_COMMON_BACKEND_CUDA_STEPS_BATCH_UPLOAD_H_
+#define BATON_COMMON_BACKEND_CUDA_STEPS_BATCH_UPLOAD_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/backend/backend.h"
+#include "common/backend/cuda/runtime/runtime.h"
+#include "common/backend/cuda/sampling/sampling_upload.h"
+#include "common/backend/cuda/steps/attention_plan.h"
+
+namespace baton::backend::cuda {
+
+class BatchUpload;
+
+// Parts of a slot begin at multiples of this.
+inline constexpr size_t kPartAlignment = 16;
+constexpr size_t PartBytes(size_t bytes) {
+  return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+}
+
+// Device pointers, valid while it lives; of a padded one, until the next padded upload's copy.
+class CudaBatch final : public DeviceBatch {
+ public:
+  ~CudaBatch() override;
+  CudaBatch(const CudaBatch&) = delete;
+  CudaBatch& operator=(const CudaBatch&) = delete;
+
+  int rows = 0;  // of the tensors: padding is behind the batch's own
+  int logit_count = 0;
+  int split_items = 0;
+  int split_blocks = 0;  // to launch for them, for each KV head
+  int tile_items = 0;
+  // For checks on the host: the kernels trust what they are given.
+  int32_t least_token = 0, greatest_token = 0;
+  int32_t least_block = 0, greatest_block = 0;
+  int last_position = 0;
+  int block_tokens = 0;  // that the tables were checked with
+
+  int32_t* d_tokens = nullptr;                 // [rows]; Embed puts those in that were drawn
+  const int32_t* d_drawn = nullptr;            // [rows], as RaggedBatch has it, or null
+  const int32_t* d_positions = nullptr;        // [rows]; -1: padding
+  const int32_t* d_sequence_of_row = nullptr;  // [rows]
+  const int32_t* d_logit_rows = nullptr;       // [logit_count]
+  const int32_t* d_tables = nullptr;
+  const SequenceEntry* d_sequences = nullptr;
+  const AttentionItem* d_split_items = nullptr;
+  const AttentionItem* d_tile_items = nullptr;
+  const std::byte* d_draws = nullptr;  // padded: BatchUpload::draws(), or null
+  const int* d_split_count = nullptr;  // padded: split_items, on the device
+
+ private:
+  friend class BatchUpload;
+  CudaBatch(BatchUpload& upload, int slot) : upload_(upload), slot_(slot) {}
+  BatchUpload& upload_;
+  const int slot_;  // -1: that of padded batches, which needs no giving back
+};
+
+// Thread: one. Outlives its batches.
+class BatchUpload {
+ public:
+  // Device bytes that the slots take.
+  static size_t DeviceBytes(const StepLimits& limits, const AttentionRoom& room);
+
+  // `device`: DeviceBytes of device memory.
+  static absl::StatusOr<std::unique_ptr<BatchUpload>> Make(const StepLimits& limits,
+                                                           const AttentionRoom& room, void* device,
+                                                           Runtime& runtime, Stream stream);
+
+  // REQUIRES: within the limits; fewer than kSlots batches live.
+  std::unique_ptr<CudaBatch> Upload(const RaggedBatch& batch);
+
+  // A batch of one row a sequence, all of them logit rows, with padding up to `rows` rows: they
+  // read and write no KV. Always to the same place on the device, with the same layout for the same
+  // `rows`, so that what was enqueued for one such batch can be for another. Null, with nothing
+  // enqueued, if a sequence would need the tile kernel.
+  // REQUIRES: batch.tokens.size() <= rows <= max_sequences.
+  std::unique_ptr<CudaBatch> UploadPadded(const RaggedBatch& batch, int rows);
+
+  // Of the last padded batch with d_draws.
+  const SamplingUpload& draws() const { return draws_; }
+
+  // A step's two, and those of the step before while they are being replaced.
+  static constexpr int kSlots = 4;
+
+ private:
+  friend class CudaBatch;
+  struct Slot {
+    std::byte* pinned = nullptr;
+    std::byte* device = nullptr;
+    bool used = false;
+    std::unique_ptr<DeviceEvent> copied;  // the pinned bytes may be written again
+  };
+  // Of padded batches: one slot on the device, where the stream's order is enough; the host writes
+  // the next one while the last is on its way.
+  static constexpr int kPaddedHalves = 2;
+
+  void FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* positions,
+                int32_t* sequence_of_row, SequenceEntry* entries) const;
+  absl::Span<const int32_t> BlocksOf(const SequenceRows& sequence) const;
+  size_t TableSize(const RaggedBatch& batch) const;
+  void FillTable(const RaggedBatch& batch, int first_block, CudaBatch& to, SequenceEntry* entries,
+                 int32_t* table) const;
+  void Send(Slot& slot, size_t size_bytes);
+
+  BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime, Stream stream);
+  static size_t SlotBytes(const StepLimits& limits, const AttentionRoom& room);
+  static size_t PaddedBytes(const StepLimits& limits, const AttentionRoom& room);
+  // Of requests for draws that come along: all without a history, and some with one.
+  static SamplingRoom DrawRoom(const StepLimits& limits);
+
+  const StepLimits limits_;
+  const AttentionRoom room_;
+  Runtime& runtime_;
+  const Stream stream_;
+  std::array<Slot, kSlots> slots_;
+  std::array<Slot, kPaddedHalves> padded_;  // all with one device address
+  size_t next_padded_ = 0;
+  SamplingUpload draws_;
+};
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_STEPS_BATCH_UPLOAD_H_
