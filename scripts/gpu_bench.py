@@ -24,7 +24,7 @@ import gpu_report
 HERE = Path(__file__).resolve().parent
 PARTS = ("ceilings", "kernels", "steps", "prefill", "peers")
 PROGRAM = "gpu_bench"
-# Of kernels: each a process of its own, so that one that fails takes no other with it.
+# Of kernels: each in a separate process, so that a failure ends no other.
 GROUPS = ("attention", "products", "quantized", "gated", "passes", "sampling", "blocks")
 PEERS = "gpu_peers.py"
 FILES = ("gpu_bench.py", "gpu_report.py", PEERS)  # that a pack has beside gpu-check
@@ -103,7 +103,7 @@ def run(bench, part, command, of=""):
         return False
     begin = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        # A session of its own, so that nothing of it outlives its time.
+        # A new session, so that its whole process group ends at the time limit.
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True,
                                    errors="replace", env=bench.environment, start_new_session=True)
         timed_out = threading.Event()

@@ -1,4 +1,4 @@
-// A device with memory full of numbers, and a clock for what is launched on it.
+// A device with memory filled with numbers, and a clock for its launches.
 #ifndef BATON_BENCHMARKS_GPU_BENCH_DEVICE_H_
 #define BATON_BENCHMARKS_GPU_BENCH_DEVICE_H_
 
@@ -16,8 +16,8 @@ namespace baton::gpu_bench {
 
 enum class Mode {
   kMeasure,
-  kOnce,  // Seconds launches once and measures nothing: for profilers
-  kDry,   // neither memory nor launches: whether the operands would fit, with a large GPU's cache
+  kOnce,  // launches once and measures nothing: for profilers
+  kDry,   // no memory, no launches: whether the operands would fit, with a large GPU's cache
 };
 
 // Thread: one.
@@ -27,9 +27,9 @@ class BenchDevice {
 
   const backend::cuda::DeviceProperties& properties() const { return runtime_->properties(); }
   backend::cuda::Runtime& runtime() { return *runtime_; }
-  backend::cuda::Products* products() { return products_.get(); }  // null: only ours
+  backend::cuda::Products* products() { return products_.get(); }  // null: Baton's kernels alone
   backend::cuda::Stream stream() const { return stream_; }
-  // What an engine on this device computes in.
+  // The type that an engine on this device computes in.
   backend::DType dtype() const;
 
   // Device memory for the operands of one case: finite numbers of magnitude 2^-6 to 2^-5 as
@@ -45,12 +45,12 @@ class BenchDevice {
   size_t slab_bytes() const { return slab_bytes_; }
   size_t l2_bytes() const { return l2_bytes_; }
 
-  // How many copies of operands it takes that none is in the cache when its turn comes; as many as
-  // there is memory for.
+  // The number of copies of operands, used in turns, that keeps each out of the cache; at most as
+  // many as fit the memory.
   int Turns(double operand_bytes) const;
 
-  // Of one launch, back to back with others: the median of rounds. `launch` is told how many went
-  // before, to choose its operands by.
+  // Seconds of one launch, back to back with others: the median of rounds. turn: the launches
+  // before, by which `launch` chooses its operands.
   double Seconds(const std::function<void(int turn)>& launch);
 
  private:

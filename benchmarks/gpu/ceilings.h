@@ -1,4 +1,4 @@
-// What the device can do at best, measured in the run that its kernels are compared with.
+// The device's best bandwidth and matrix rate, measured in the run that is compared with them.
 #ifndef BATON_BENCHMARKS_GPU_CEILINGS_H_
 #define BATON_BENCHMARKS_GPU_CEILINGS_H_
 

@@ -1,5 +1,5 @@
-// Gate and up with SiluMul. What a row's floor leaves out is what lies between two kernels, so that
-// those of one case compare.
+// Gate and up with SiluMul. A row's floor leaves out the traffic between two kernels, so that the
+// rows of one case compare.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

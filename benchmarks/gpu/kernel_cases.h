@@ -1,4 +1,4 @@
-// The kernels of consequence, one row of figures each shape.
+// The kernels that matter for speed: one row of figures for each shape.
 #ifndef BATON_BENCHMARKS_GPU_KERNEL_CASES_H_
 #define BATON_BENCHMARKS_GPU_KERNEL_CASES_H_
 

@@ -126,7 +126,7 @@ absl::Status Run(const Options& options, size_t free_bytes) {
   }
   BATON_RETURN_IF_ERROR(ChooseModels(options.models, grid));
   if (options.part == "ceilings") return RunCeilings(grid);
-  // What they are, for whoever compares others with them.
+  // The models' configs, for comparisons with other engines.
   for (const ModelShape& model : grid.models) {
     std::printf("{\"part\": \"models\", \"what\": \"%s\", \"config\": %s}\n", model.name.c_str(),
                 ConfigJson(model).c_str());

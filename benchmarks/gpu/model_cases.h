@@ -9,9 +9,9 @@
 
 namespace baton::gpu_bench {
 
-// A random checkpoint of the model is written to `scratch`, and removed.
+// Writes a random checkpoint of the model to `scratch`, and removes it.
 absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::string& scratch);
-// And the prompts' matrix products, each measured alone. Not of quantised models.
+// Times prompts, and their matrix products alone; not of quantised models.
 absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::string& scratch);
 
 }  // namespace baton::gpu_bench

@@ -1,4 +1,4 @@
-// The device that is timed. Which it is, is a matter of linking: open_gpu.cc or open_emulated.cc.
+// The device that is timed: the GPU of open_gpu.cc or the emulation of open_emulated.cc, as linked.
 #ifndef BATON_BENCHMARKS_GPU_OPEN_DEVICE_H_
 #define BATON_BENCHMARKS_GPU_OPEN_DEVICE_H_
 
@@ -17,7 +17,7 @@ struct OpenedDevice {
   std::unique_ptr<backend::cuda::Products> products;  // may be null
 };
 absl::StatusOr<OpenedDevice> OpenDevice();
-// The same device as an engine takes it.
+// The same device for an engine.
 absl::StatusOr<std::unique_ptr<backend::Backend>> MakeEngineBackend(
     const backend::BackendOptions& options);
 // Not a GPU: figures mean nothing.

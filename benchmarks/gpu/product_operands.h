@@ -27,10 +27,10 @@ class ProductOperands {
   bool found_ = false;
 };
 
-// As a worker does when it loads a model: finds what multiplies fastest. Not for whoever then asks
-// Products for cuBLASLt's kernels alone.
+// Finds the fastest kernel, as a worker does when it loads a model. After that, Products may choose
+// Baton's kernels.
 void Tune(BenchDevice& device, ProductOperands& operands);
-// By what Tune found; our kernels where there is no cuBLASLt.
+// With the kernel that Tune found; with Baton's if there is no cuBLASLt.
 void Multiply(BenchDevice& device, const backend::cuda::MatMulLaunch& launch);
 
 // Weights of few bits: values at random, scales at random, zero points in the middle.

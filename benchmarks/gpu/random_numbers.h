@@ -1,5 +1,4 @@
-// Numbers for operands and weights whose values do not matter, but that a device must work for:
-// zeros would draw less power.
+// Random operands and weights. Their values do not matter, but zeros would draw less power.
 #ifndef BATON_BENCHMARKS_GPU_RANDOM_NUMBERS_H_
 #define BATON_BENCHMARKS_GPU_RANDOM_NUMBERS_H_
 

@@ -25,7 +25,7 @@ BATON_KERNEL(kThreads) ReadKernel(ReadLaunch launch) {
       mixed ^= v[i].x[0] ^ v[i].x[1] ^ v[i].x[2] ^ v[i].x[3];
     }
   }
-  // Or else the compiler sees that nobody asks.
+  // Keeps the compiler from removing the reads.
   if (mixed == 0x9e3779b9u) *launch.out = mixed;
 }
 

@@ -1,5 +1,5 @@
-// Reads memory and does nothing else: the ceiling of what only reads, as products with few rows and
-// attention over a long cache do.
+// A kernel that only reads memory: the ceiling for products with few rows and attention over a long
+// cache.
 #ifndef BATON_BENCHMARKS_GPU_READ_KERNEL_H_
 #define BATON_BENCHMARKS_GPU_READ_KERNEL_H_
 
@@ -9,7 +9,7 @@
 
 namespace baton::gpu_bench {
 
-// A word that the bytes' sum decides is written to `out` if it is what nobody expects it to be.
+// Writes to `out` only if the sum of the bytes has one unlikely value, so that the reads are kept.
 void LaunchRead(const std::byte* from, int64_t size_bytes, uint32_t* out, int blocks,
                 backend::cuda::Stream stream);
 

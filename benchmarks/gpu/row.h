@@ -1,4 +1,4 @@
-// One figure: a line of JSON on standard output, which scripts/gpu-check makes tables of.
+// One figure: a line of JSON on standard output, from which scripts/gpu-check makes tables.
 #ifndef BATON_BENCHMARKS_GPU_ROW_H_
 #define BATON_BENCHMARKS_GPU_ROW_H_
 
@@ -9,7 +9,7 @@
 
 namespace baton::gpu_bench {
 
-// What is divided by what the device can do.
+// The work, to be divided by the device's ceilings.
 struct Work {
   double bytes = 0;
   double flops = 0;  // multiplications and additions, each counted
@@ -27,7 +27,7 @@ class Row {
   // Seconds for the work.
   Row& Took(double seconds, const Work& work);
   std::string ToJson() const { return json_ + "}"; }
-  // At once, so that a program that is cut short has printed what it had.
+  // Flushes, so that an interrupted program has printed its rows.
   void Print() const;
 
  private:

@@ -1,4 +1,4 @@
-// The models whose shapes are timed, and what is timed of them.
+// The models whose shapes are timed, and the shapes.
 #ifndef BATON_BENCHMARKS_GPU_SHAPES_H_
 #define BATON_BENCHMARKS_GPU_SHAPES_H_
 
@@ -39,7 +39,7 @@ struct MatrixShape {
 std::vector<MatrixShape> LayerMatrices(const ModelShape& shape);
 MatrixShape LmHead(const ModelShape& shape);
 
-// What is timed, and how long.
+// The shapes and durations of a run.
 struct Grid {
   std::vector<ModelShape> models;
   std::vector<int> batches;   // of decode steps
@@ -53,7 +53,7 @@ struct Grid {
   int history = 0;             // tokens that penalties look at
   int copied_blocks = 0;
   int step_rows = 0;  // rows of the largest step: longer prompts take several
-  int steps = 0;      // a decode figure is the median of
+  int steps = 0;      // a decode figure is the median of so many
   int64_t copy_bytes = 0;
   int matrix_side = 0;    // of the product that is the matrix rate
   size_t slab_bytes = 0;  // device memory for operands
@@ -62,7 +62,7 @@ struct Grid {
 
   // Those of Qwen2.5: 0.5B, 1.5B, 3B, 7B and 7B with weights of 4 bits. free_bytes: of the device.
   static Grid Full(size_t free_bytes);
-  // A model of nothing for the CPU: every row, no figure that means anything.
+  // A tiny model for the CPU: every row, with meaningless figures.
   static Grid Tiny();
 };
 

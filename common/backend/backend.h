@@ -1,15 +1,15 @@
 // The operations that a forward pass is made of, on one device.
 //
-// All operations are enqueued on the backend's one compute stream, in call order, and return at
-// once where the device is asynchronous; operands must live until an event recorded behind them is
-// done. (On the CPU they are done when they return.) Shapes and dtypes are the caller's promise: a
-// wrong one is a BATON_CHECK, since the model room has checked everything that came from a file.
+// Operations are enqueued on the backend's one compute stream, in call order. On an asynchronous
+// device they return at once, and operands must live until an event recorded after them is done; on
+// the CPU they are done when they return. A wrong shape or dtype is a BATON_CHECK: the model room
+// has checked everything that came from a file.
 //
-// One answer: every row of every result is computed in an order that depends on neither the other
-// rows of the batch nor the chunking: fixed K order in MatMul for every number of rows, fixed
-// 256-token splits in Attention. tests/common/backend proves it on the CPU that the tests run on.
+// One answer: the order in which a row is computed depends on neither the other rows of the batch
+// nor the chunking. MatMul has one order of K for every number of rows, Attention splits at fixed
+// multiples of 256 tokens. tests/common/backend checks it on the CPU that runs the tests.
 //
-// Thread: owned by one scheduler loop; unsynchronized, but Event may be waited for from any thread.
+// Thread: owned by one scheduler loop; unsynchronized, but any thread may wait for an Event.
 #ifndef BATON_COMMON_BACKEND_BACKEND_H_
 #define BATON_COMMON_BACKEND_BACKEND_H_
 
@@ -30,7 +30,7 @@
 
 namespace baton::backend {
 
-// A weight matrix W [out_features, in_features] in the layout that the device's products like best.
+// A weight matrix W [out_features, in_features] in the layout of the device's matrix products.
 class PackedMatrix {
  public:
   virtual ~PackedMatrix() = default;
@@ -51,40 +51,41 @@ class RopeTable {
   virtual ~RopeTable() = default;
 };
 
-// A RaggedBatch on the device, with the plan of work that the attention kernels use.
+// A RaggedBatch on the device, with the attention kernels' work plan.
 class DeviceBatch {
  public:
   virtual ~DeviceBatch() = default;
 };
 
-// A DeviceBatch and the rows that the step's tensors have: the batch's own, then padding.
+// A DeviceBatch and the rows of the step's tensors: the batch's rows, then padding.
 struct PaddedBatch {
   std::unique_ptr<DeviceBatch> batch;
   int rows = 0;
 };
 
-// Has the device repeat what one decode step enqueued for later ones (a device graph), which costs
-// the host one call. Thread: as Backend, which outlives it, as does all that was enqueued.
+// Records what one decode step enqueues and replays it for later steps (a device graph), which
+// costs the host one call. Thread: as Backend. The backend and all enqueued operands outlive it.
 class StepRecorder {
  public:
   virtual ~StepRecorder() = default;
   // In place of Backend::Upload, for batches of one row a sequence, all of them logit rows. Padding
-  // rows touch no KV; what they compute is nobody's. Null: not this batch; use Upload.
+  // rows touch no KV and their results are ignored. Null if it cannot record this batch: use
+  // Upload.
   virtual PaddedBatch Upload(const RaggedBatch& batch) = 0;
-  // Steps of all the kinds that it tells apart, the largest first: who runs each of them twice has
-  // nothing left to be recorded later.
+  // One step of each kind that is recorded apart, the largest first. Once each has run twice, later
+  // steps record nothing.
   struct Kind {
     int rows = 0;
     int context = 0;  // of each row's sequence
   };
   virtual std::vector<Kind> Kinds() const = 0;
-  // Calls `enqueue`, or has the device do what an earlier call enqueued for a batch of as many
-  // rows. REQUIRES: `batch` is from the last Upload; what is enqueued are Backend's operations but
-  // draws and copies, the same for the same number of rows.
+  // Calls `enqueue`, or replays what an earlier call enqueued for a batch of as many rows.
+  // REQUIRES: `batch` is from the last Upload; `enqueue` calls Backend's operations, except draws
+  // and copies, and the same ones for the same number of rows.
   virtual void Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) = 0;
 };
 
-// A point in the compute stream. Destroyed on any thread, before its backend.
+// A point in the compute stream. May be destroyed on any thread, before its backend.
 class Event {
  public:
   virtual ~Event() = default;
@@ -112,29 +113,28 @@ struct AttentionArgs {
   Tensor out;       // [rows, query_heads * head_dim], activation_dtype()
 };
 
-// Chunks of a pool that the host cannot address.
+// Copies KV chunks of a pool that the host cannot address.
 //
-// Thread-safe, and apart from the compute stream: what it waits for is its own copy and, for Read,
-// `written`. The backend and the pool outlive it.
+// Thread-safe. Copies run beside the compute stream: a call waits for its own copy and, for Read,
+// for `written`. The backend and the pool outlive it.
 class KvCopier {
  public:
   virtual ~KvCopier() = default;
-  // The whole chunks of one layer, block after block of layer_stride_bytes, to and from host
-  // memory. Both wait until that is done. REQUIRES: layer and blocks are in the pool; the blocks of
-  // one Write differ. written: a point of the compute stream behind which the chunks stay as they
-  // are; null: they have been so for long.
+  // Copy the chunks of one layer, layer_stride_bytes for each block, to and from host memory; both
+  // return when the copy is done. REQUIRES: layer and blocks are in the pool; the blocks of one
+  // Write differ. written: the event after which the chunks no longer change; null: they no longer
+  // do.
   virtual void Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
                     std::byte* host) = 0;
-  // No step, CopyBlocks or CopyToDevice that reads or writes the blocks is under way, nor begins
-  // before it returns: the caller's promise.
+  // REQUIRES: no step, CopyBlocks or CopyToDevice that reads or writes the blocks runs meanwhile.
   virtual void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) = 0;
 };
 
-// The largest that a step and its batch can be.
+// Upper bounds of a step and its batch.
 struct StepLimits {
   int max_rows = 0;
   int max_sequences = 0;
-  int max_logit_rows = 0;  // of one logits tensor; a batch may name all its rows as logit rows
+  int max_logit_rows = 0;  // of one logits tensor; a batch may have more logit rows
   int max_positions = 0;   // of a sequence
   int query_heads = 0;     // of the widest layer
   int kv_heads = 0;
@@ -143,13 +143,12 @@ struct StepLimits {
   int layers = 0;
   int hidden_dim = 0;
   int64_t vocab_size = 0;  // columns of the logits
-  // Of the widest quantised matrix; 0: none is. And whether there are any with an `order`.
+  // Columns of the widest quantised matrix, 0 if there is none; and whether one has an `order`.
   int quantized_columns = 0;
   bool reordered_columns = false;
 };
 
-// One token to draw, as model::SamplingParams and model::SamplingHistory say, which have checked
-// it.
+// One token to draw: the checked fields of model::SamplingParams and model::SamplingHistory.
 struct SampleRow {
   int logit_row = 0;
   float temperature = 1;  // 0: greedy
@@ -164,9 +163,9 @@ struct SampleRow {
   uint64_t position = 0;
   // Ids without a logit are ignored in all of these. Host memory, valid for the call.
   absl::Span<const int32_t> tokens;  // the prompt, then the answer so far
-  // Not negative: the answer's last token is not in `tokens`; it is the one that was drawn for this
-  // row of the last batch uploaded with RaggedBatch.drawn.
-  int drawn_row = -1;
+  // Unless it is kNotDrawn, the answer's last token is not in `tokens`: it is the one drawn for
+  // this row of the last batch uploaded with RaggedBatch.drawn.
+  int drawn_row = kNotDrawn;
   int prompt_tokens = 0;                                   // of `tokens`
   absl::Span<const int32_t> suppressed;                    // in any order, perhaps repeated
   absl::Span<const std::pair<int32_t, float>> logit_bias;  // by id, each once
@@ -183,7 +182,7 @@ struct SampleOutcome {
   float bad_logit = 0;   // kNonFinite: that logit
 };
 
-// A matrix product as steps will ask for it, with up to x.rows rows.
+// A matrix product of later steps, of up to x.rows rows.
 struct MatMulUse {
   Tensor x;
   const PackedMatrix* weight = nullptr;
@@ -197,23 +196,22 @@ class Backend {
 
   // One line for people: device, instruction set, threads, compute type.
   virtual std::string Description() const = 0;
-  // Equal for backends whose steps should take equally long: Description without what only says how
-  // much fits.
+  // Equal for backends whose steps should take equally long: Description without memory sizes.
   virtual std::string Kind() const { return Description(); }
-  // What matrix products take as input; packed weights and, by default, the KV pool have it too.
+  // The input type of matrix products; also that of packed weights and, by default, of the KV pool.
   virtual DType activation_dtype() const = 0;
 
-  // Makes the memory that steps need besides what is handed to them (staging, workspaces), so that
-  // no step allocates. At most two DeviceBatches live at a time. Once, before the first Upload.
+  // Allocates what steps need besides their operands (staging, workspaces), so that no step
+  // allocates. At most two DeviceBatches live at a time. Called once, before the first Upload.
   // UNIMPLEMENTED if the device has no kernel for such a shape; RESOURCE_EXHAUSTED.
   virtual absl::Status Prepare(const StepLimits& limits) { return absl::OkStatus(); }
-  // Device memory that Prepare will take.
+  // Device memory that Prepare will allocate.
   virtual size_t WorkspaceBytes(const StepLimits& limits) const { return 0; }
-  // The largest Allocate that would succeed; nothing where memory is the host's, which others use.
+  // The largest Allocate that would succeed; nullopt where memory is the host's.
   virtual std::optional<size_t> FreeBytes() const { return std::nullopt; }
 
-  // Memory. RESOURCE_EXHAUSTED, naming the size, if the device has not that much. Zeroed in the
-  // order of the compute stream.
+  // RESOURCE_EXHAUSTED, naming the size, if the device does not have that much. The memory is
+  // zeroed on the compute stream.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
   virtual void CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t size_bytes) = 0;  // waits
@@ -224,20 +222,20 @@ class Backend {
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the device has no product for them.
   virtual absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
       absl::Span<const QuantizedHostMatrix> stacked) = 0;
-  // inverse_frequencies: [rotary_dim / 2]; pairs are (i, i + rotary_dim / 2) as Hugging Face has
-  // them; cos and sin are multiplied by `factor`. Positions [0, max_positions).
+  // inverse_frequencies: [rotary_dim / 2]; pairs are (i, i + rotary_dim / 2), as in Hugging Face;
+  // cos and sin are multiplied by `factor`. Positions [0, max_positions).
   virtual absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor) = 0;
-  // Settles how these products are computed, where that takes trying out: once, when all weights
-  // are loaded, after Prepare and before the first MatMul. Writes anything to x and out. May take
-  // seconds.
+  // Measures which kernel computes each of these products fastest, where there is a choice. Called
+  // once, with all weights loaded, after Prepare and before the first MatMul. Overwrites x and out;
+  // may take seconds.
   virtual void Tune(absl::Span<const MatMulUse> products) {}
   virtual std::unique_ptr<DeviceBatch> Upload(const RaggedBatch& batch) = 0;
-  // Null: nothing would be gained.
+  // Null if recording gains nothing.
   virtual std::unique_ptr<StepRecorder> MakeStepRecorder() { return nullptr; }
   virtual std::unique_ptr<Event> RecordEvent() = 0;
-  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued: the
-  // pool's zeroing.
+  // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued, which
+  // zeroes the pool.
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
 
   // Operations. rows = rows of the batch.
@@ -259,9 +257,8 @@ class Backend {
                          const AttentionArgs& args) = 0;
   // out (activation dtype) [rows, f] = silu(gate) * up for gate_up f32 [rows, 2f], gate first.
   virtual void SiluMul(const Tensor& gate_up, const Tensor& out) = 0;
-  // SiluMul of MatMul(x, gate_up), in one pass where the device can: the bits of the two, if rows'
-  // bits do not depend on their batch. scratch: f32 [rows, 2f]; nothing is said of what it holds
-  // then.
+  // SiluMul of MatMul(x, gate_up), fused where the device can; with deterministic products it has
+  // the bits of the two calls. scratch: f32 [rows, 2f], undefined afterwards.
   virtual void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
                              const Tensor& out) {
     MatMul(x, gate_up, nullptr, scratch);
@@ -269,17 +266,17 @@ class Backend {
   }
   // out f32 [logit_rows, d] = the batch's logit rows of x f32 [rows, d].
   virtual void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) = 0;
-  // Whether tokens can be drawn here.
+  // Whether EnqueueSample is supported.
   virtual bool samples_on_device() const { return false; }
-  // Enqueues, for each row, the choice that model::Sample makes of equal logits: the first
-  // token_count columns of f32 logits [logit_rows, >= token_count], which stay as they are. Several
-  // rows may name one logit row. REQUIRES: at most StepLimits' max_logit_rows rows; not more than
-  // kMaxDraws enqueued and not collected.
+  // Enqueues, for each row, the draw that model::Sample makes from the same logits: the first
+  // token_count columns of f32 logits [logit_rows, >= token_count], which do not change. Several
+  // rows may name one logit row. REQUIRES: at most StepLimits::max_logit_rows rows; at most
+  // kMaxDraws calls that are not collected.
   virtual void EnqueueSample(const Tensor& logits, int64_t token_count,
                              absl::Span<const SampleRow> rows) {
     BATON_CHECK(false) << "this backend draws no tokens";
   }
-  // Waits for the first that was enqueued and not collected. REQUIRES: as many outcomes as rows.
+  // Waits for the oldest call that is not collected. REQUIRES: as many outcomes as it had rows.
   virtual void CollectSample(absl::Span<SampleOutcome> outcomes) {
     BATON_CHECK(false) << "this backend draws no tokens";
   }

@@ -1,5 +1,5 @@
-// Exponentials and logarithms that every machine computes alike: the C library's differ by version
-// and CPU in their last bit, which must not decide a token or a beam.
+// Exponentials and logarithms with the same bits on every machine. The C library's last bit differs
+// by version and CPU, and must not decide a token or a beam.
 #ifndef BATON_COMMON_BACKEND_EXP_LOG_H_
 #define BATON_COMMON_BACKEND_EXP_LOG_H_
 

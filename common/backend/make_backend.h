@@ -23,10 +23,9 @@ struct Device {
 // "cpu", "cuda:0" to "cuda:1023" or "auto"; "cuda" is "cuda:0". INVALID_ARGUMENT (BAD_OPTION).
 absl::StatusOr<Device> ParseDevice(absl::string_view text);
 
-// INVALID_ARGUMENT (BAD_OPTION) about an option that is wrong or that the device cannot do;
-// FAILED_PRECONDITION (NO_CUDA) if a GPU is asked for in a build without CUDA, else what
-// MakeCudaBackend says of it. "auto" takes the first GPU if it can be used, and says in the log why
-// if it cannot.
+// INVALID_ARGUMENT (BAD_OPTION) if an option is wrong or the device does not support it;
+// FAILED_PRECONDITION (NO_CUDA) for a GPU in a build without CUDA; other errors as MakeCudaBackend.
+// "auto" takes the first GPU; if that is unusable, it logs the reason and takes the CPU.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
 
 }  // namespace baton::backend

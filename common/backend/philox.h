@@ -1,6 +1,6 @@
 // Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011): random bits as a pure function of a counter and a key, so there is no state to carry from
-// a worker to its successor.
+// 2011): random bits as a pure function of a counter and a key, so a request that moves to another
+// worker carries no generator state.
 #ifndef BATON_COMMON_BACKEND_PHILOX_H_
 #define BATON_COMMON_BACKEND_PHILOX_H_
 

@@ -1,4 +1,4 @@
-// What every backend needs to know of weights of few bits: their values, and the room they take.
+// Weights of 4 and 8 bits: their values, and their size on a GPU.
 #ifndef BATON_COMMON_BACKEND_QUANTIZED_H_
 #define BATON_COMMON_BACKEND_QUANTIZED_H_
 
@@ -12,8 +12,8 @@ namespace baton::backend {
 // bits and a scale 11.
 void DequantizeRow(const QuantizedHostMatrix& matrix, int64_t row, float* out);
 
-// A GPU keeps such weights in tiles of 8 rows by 512 bytes in all (128 columns of 4 bits, 64 of 8),
-// and 4 bytes for each row and group behind them.
+// A GPU keeps such weights in tiles of 8 rows, 512 bytes in all (128 columns of 4 bits, 64 of 8),
+// followed by 4 bytes for each row and group.
 inline constexpr int64_t kQuantizedTileRows = 8;
 inline constexpr int64_t kQuantizedTileRowBytes = 64;
 inline constexpr int64_t kQuantizedTileBytes = kQuantizedTileRows * kQuantizedTileRowBytes;

@@ -1,5 +1,5 @@
-// Views of device memory. On the CPU backend "device" is host memory; code outside a backend must
-// not look behind `data` all the same.
+// Views of device memory. On the CPU backend that is host memory; code outside a backend must not
+// dereference `data` there either.
 #ifndef BATON_COMMON_BACKEND_TENSOR_H_
 #define BATON_COMMON_BACKEND_TENSOR_H_
 
@@ -17,7 +17,7 @@ constexpr const char* Name(DType dtype) {
   return dtype == DType::kF32 ? "float32" : dtype == DType::kBF16 ? "bfloat16" : "float16";
 }
 
-// Row-major [rows, cols]; row r starts r * row_stride elements behind `data`. Owns nothing.
+// Row-major [rows, cols]; row r starts r * row_stride elements after `data`. Owns nothing.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -36,7 +36,7 @@ struct HostMatrix {
 
 // Weights of few bits in host memory:
 //   W[r, order[i]] = (value(r, i) - zeros[r, i / group_size]) * scales[r, i / group_size],
-// rounded once, to whatever a device multiplies. See docs/adr/0006-quantised-weights.md.
+// rounded once, to the device's activation type. See docs/adr/0006-quantised-weights.md.
 struct QuantizedHostMatrix {
   int bits = 4;  // 4 or 8
   int64_t rows = 0;
@@ -46,7 +46,7 @@ struct QuantizedHostMatrix {
   const uint16_t* scales = nullptr;  // [rows, groups()], finite
   DType scale_dtype = DType::kF16;   // or kBF16
   const uint16_t* zeros = nullptr;   // [rows, groups()], 0 to 2^bits
-  const int32_t* order = nullptr;    // [cols], a permutation; null: columns stand in order
+  const int32_t* order = nullptr;    // [cols], a permutation; null: the identity
 
   int64_t groups() const { return (cols + group_size - 1) / group_size; }
   int64_t row_bytes() const { return cols * bits / 8; }
@@ -78,12 +78,11 @@ struct KvPool {
   int head_dim = 0;
   int block_tokens = 0;
   DType dtype = DType::kF32;
-  KvCopier* copier = nullptr;  // the way to the memory behind `base`; null: it is host memory
+  KvCopier* copier = nullptr;  // copies from and to `base`; null: `base` is host memory
 };
 
-// One sequence's rows in a step: its tokens at positions [context, context + row_count) are
-// computed now, in rows [first_row, first_row + row_count) of the batch; those before are in its
-// blocks.
+// One sequence's rows in a step. Rows [first_row, first_row + row_count) of the batch compute its
+// tokens at positions [context, context + row_count); the tokens before are in its blocks.
 struct SequenceRows {
   int first_row = 0;
   int row_count = 0;
@@ -100,12 +99,12 @@ struct RaggedBatch {
   absl::Span<const int32_t> tokens;  // [rows]
   absl::Span<const SequenceRows> sequences;
   absl::Span<const int32_t> logit_rows;  // rows whose logits are wanted, ascending
-  // Rows whose token the host does not know yet: that which row drawn[r] of the last
-  // Backend::EnqueueSample draws stands for tokens[r], which is any id; kNotDrawn: the host does.
-  // Empty: it knows all.
+  // [rows], or empty if the host knows all tokens. Unless it is kNotDrawn, drawn[r] is the row of
+  // the last Backend::EnqueueSample whose token replaces tokens[r], which the host does not know
+  // yet.
   absl::Span<const int32_t> drawn = {};
-  // Those that the EnqueueSample behind this step will be given, in this very memory, if that is
-  // known: they may go to the device with the batch.
+  // The rows of the EnqueueSample that follows this step, if they are known and keep their address:
+  // the backend may send them to the device with the batch.
   absl::Span<const SampleRow> draws = {};
 };
 

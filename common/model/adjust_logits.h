@@ -1,5 +1,5 @@
-// What a request changes in the model's logits before a token is drawn: the first half of
-// sampler.h.
+// Bias, penalties and suppression of a request, applied to the logits before a token is drawn: the
+// first half of sampler.h.
 #ifndef BATON_COMMON_MODEL_ADJUST_LOGITS_H_
 #define BATON_COMMON_MODEL_ADJUST_LOGITS_H_
 
@@ -8,12 +8,11 @@
 
 namespace baton::model {
 
-// Whether AdjustLogits would do anything.
+// Whether AdjustLogits would change a logit.
 bool ChangesLogits(const SamplingParams& params, const SamplingHistory& history);
 
-// Bias, penalties and suppression, in the order that sampler.h says. A finite logit stays finite
-// unless it is suppressed; -inf stays -inf. Thread-safe. REQUIRES: `params` is valid, no logit is
-// NaN or +inf.
+// In the order of sampler.h. A finite logit stays finite unless it is suppressed; -inf stays -inf.
+// Thread-safe. REQUIRES: `params` is valid, no logit is NaN or +inf.
 void AdjustLogits(const SamplingParams& params, const SamplingHistory& history,
                   absl::Span<float> logits);
 

@@ -114,7 +114,7 @@ absl::StatusOr<ModelConfig> ParseCommon(const JsonFields& config) {
   model.final_norm_eps = layer.norm_eps;
   BATON_RETURN_IF_ERROR(ParseDType(config, &model));
   BATON_ASSIGN_OR_RETURN(model.quantization, ParseQuantization(config));
-  if (model.quantization) {  // as far as a config tells; the checkpoint says which are not
+  if (model.quantization) {  // assumed of all; the checkpoint shows which are not
     for (LayerSpec& each : model.layers) each.quantized = {true, true, true, true};
   }
   BATON_ASSIGN_OR_RETURN(model.rope_inverse_frequencies,
@@ -155,8 +155,8 @@ absl::Status AdaptMistral(const JsonFields& config, ModelConfig* model) {
   return CheckLayerTypes(config, *model);
 }
 
-// use_sliding_window false overrides all else; else layer_types, or max_window_layers, tell which
-// layers slide.
+// use_sliding_window false overrides all else; else layer_types or max_window_layers choose the
+// layers that slide.
 absl::Status SetQwenWindows(const JsonFields& config, ModelConfig* model) {
   BATON_ASSIGN_OR_RETURN(const bool slides, config.Bool("use_sliding_window", false));
   if (!slides) return CheckLayerTypes(config, *model);

@@ -1,4 +1,4 @@
-// The adapters: each reads one architecture's config.json into the form that all share.
+// One adapter for each architecture: its config.json as a ModelConfig.
 #ifndef BATON_COMMON_MODEL_ARCHITECTURE_H_
 #define BATON_COMMON_MODEL_ARCHITECTURE_H_
 
@@ -8,8 +8,8 @@
 
 namespace baton::model {
 
-// Fills what config.json says: architecture to layers, and eos_token_ids. weight_dtype stays kF32
-// where the config names none. UNIMPLEMENTED for anything that the forward pass would get wrong.
+// Fills the fields from architecture to layers, and eos_token_ids. weight_dtype stays kF32 if the
+// config names none. UNIMPLEMENTED for anything that the forward pass would compute wrongly.
 absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config);
 
 }  // namespace baton::model

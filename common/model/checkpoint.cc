@@ -109,7 +109,7 @@ absl::Status Checkpoint::OpenShards(const std::string& model_dir) {
   }
   std::sort(files_.begin(), files_.end(),
             [](const auto& a, const auto& b) { return a->path() < b->path(); });
-  // Both ways: each header's tensor stands in the index with this file, and none is left over.
+  // Both ways: the index has each header's tensor with this file, and no others.
   for (const auto& [name, file] : opened) {
     for (const TensorEntry& entry : file->tensors()) {
       const auto found = index.file_of().find(entry.name);

@@ -22,11 +22,11 @@ struct StoredTensor {
 class Checkpoint {
  public:
   // Opens model.safetensors or, where that is missing, the shards that model.safetensors.index.json
-  // names. NOT_FOUND if there is neither. INVALID_ARGUMENT if a file is invalid, a shard's name is
-  // not that of a file in the directory, or index and headers do not agree both ways.
+  // names. NOT_FOUND if there is neither. INVALID_ARGUMENT if a file is invalid, a shard is not in
+  // the directory, or the index and the headers do not name the same tensors.
   static absl::StatusOr<Checkpoint> Open(const std::string& model_dir);
 
-  // NOT_FOUND is the caller's to say: null.
+  // Null if there is no such tensor.
   const StoredTensor* Find(absl::string_view name) const;
   const absl::flat_hash_map<std::string, StoredTensor>& tensors() const { return tensors_; }
   // Of the headers, and of a few bytes of each tensor: fine-tunes of one base have equal headers.

@@ -9,17 +9,17 @@
 
 namespace baton::model {
 
-// Exact for every value. `source` may lie at any alignment.
+// Exact for every value. `source` may have any alignment.
 void ToF32(const void* source, backend::DType dtype, size_t count, float* out);
 
-// What rounding from one dtype to another does to a set of values.
+// The loss of rounding a set of values from one dtype to another.
 struct RoundingLoss {
   int64_t values = 0;
   int64_t inexact = 0;    // changed, those below included
   int64_t overflows = 0;  // finite, and beyond the largest of the target
 };
 
-// Adds `count` values; does not even read them if the target holds every value of the source.
+// Counts `count` more values; reads none if the target dtype holds every value of the source's.
 void CountLoss(const void* source, backend::DType from, backend::DType to, size_t count,
                RoundingLoss* loss);
 

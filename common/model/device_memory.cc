@@ -40,7 +40,8 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
   const auto add_matrix = [&](MemorySize& sum, int64_t rows, int64_t cols, bool quantized) {
     if (!quantized) return sum.Add(MatrixBytes(rows, cols, format, activation));
     const WeightQuantization& quantization = *config.quantization;
-    const int64_t group = quantization.group_size < 0 ? cols : quantization.group_size;
+    const int64_t group =
+        quantization.group_size == WeightQuantization::kAllColumns ? cols : quantization.group_size;
     sum.Add(backend::QuantizedExtentOf(rows, cols, quantization.bits, group).size_bytes());
     if (quantization.reordered) sum.Add(cols * int64_t{sizeof(int32_t)});
   };

@@ -1,5 +1,5 @@
-// The device memory that a model takes, known from its config alone: what weights.cc and
-// transformer.cc ask the backend for, so that one that does not fit is refused before it is loaded.
+// The device memory of a model, from its config alone: the allocations of weights.cc and
+// transformer.cc. A model that does not fit is refused before it is loaded.
 #ifndef BATON_COMMON_MODEL_DEVICE_MEMORY_H_
 #define BATON_COMMON_MODEL_DEVICE_MEMORY_H_
 
@@ -14,8 +14,8 @@ namespace baton::model {
 inline constexpr int64_t kDeviceAlignment = 256;
 
 struct MemorySize {
-  int64_t bytes = 0;         // asked for
-  int64_t device_bytes = 0;  // taken, to the byte
+  int64_t bytes = 0;         // requested
+  int64_t device_bytes = 0;  // allocated, with alignment
   int64_t allocations = 0;
 
   void Add(int64_t more_bytes) {
@@ -37,7 +37,7 @@ struct WeightFormat {
 
   bool quantized() const { return bits > 0; }
 };
-// Of one matrix; activation: its type where it is not quantised.
+// Of one matrix. activation: its type if it is not quantised.
 int64_t MatrixBytes(int64_t rows, int64_t cols, const WeightFormat& format,
                     backend::DType activation);
 
@@ -51,18 +51,18 @@ struct WeightSizes {
   MemorySize total() const;
 };
 
-// Weights that are packed without padding, as on a GPU. `stored_embedding`: the embedding's type in
-// the file, in which it stays.
+// Weights packed without padding, as on a GPU. stored_embedding: the embedding's type in the file,
+// which it keeps.
 WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
                          backend::DType stored_embedding, const WeightFormat& format = {});
 
-// Sets what a backend needs to know of quantised matrices to make its workspaces.
+// Sets the fields about quantised matrices.
 void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits);
 
 // cos and sin of every position.
 MemorySize RopeMemory(const ModelConfig& config, int max_positions);
 
-// Elements between two rows of logits: GPUs move 16 bytes at a time.
+// Elements between two rows of logits: a multiple of 8, since GPU kernels move 16 bytes at a time.
 constexpr int64_t LogitStride(int64_t vocab_size) { return (vocab_size + 7) / 8 * 8; }
 
 // The tensors between the operations of the largest step.

@@ -17,10 +17,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
 
 bool FileExists(const std::string& path);
 
-// A regular file, mapped read-only for the object's life.
-// Whoever truncates a mapped file ends the process that reads it (SIGBUS): replace a model
-// directory by renaming a new one into its place. CheckUnchanged finds the change in most cases
-// before the read does.
+// A regular file, mapped read-only for the object's life. Truncating a mapped file ends the process
+// that reads it (SIGBUS): replace a model directory by renaming a new one into its place.
+// CheckUnchanged detects most changes before a read fails.
 class MappedFile {
  public:
   static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);

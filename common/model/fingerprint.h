@@ -1,5 +1,5 @@
-// XXH3-64 over a sequence of texts and numbers, each with its length, so that no two sequences
-// are the same bytes.
+// XXH3-64 over a sequence of texts and numbers, each with its length, so that different sequences
+// have different bytes.
 #ifndef BATON_COMMON_MODEL_FINGERPRINT_H_
 #define BATON_COMMON_MODEL_FINGERPRINT_H_
 

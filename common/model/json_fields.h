@@ -38,7 +38,7 @@ class JsonFields {
   // An integer or a list of them; empty if absent.
   absl::StatusOr<std::vector<int>> Ints(absl::string_view key, int lowest, int highest) const;
 
-  // "FILE: FIELD: message", for errors that the caller finds.
+  // "FILE: FIELD: message", for the caller's own errors.
   std::string Message(absl::string_view key, absl::string_view message) const;
   absl::Status Invalid(absl::string_view key, absl::string_view message) const;
   absl::Status Unsupported(absl::string_view key, absl::string_view message) const;

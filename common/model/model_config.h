@@ -1,4 +1,4 @@
-// What a Hugging Face directory says of its model, checked and in one form for all architectures.
+// The configuration of a Hugging Face model directory, checked, in one form for all architectures.
 #ifndef BATON_COMMON_MODEL_MODEL_CONFIG_H_
 #define BATON_COMMON_MODEL_MODEL_CONFIG_H_
 
@@ -16,11 +16,12 @@ namespace baton::model {
 // How matrices of few bits are stored; see quantization.h.
 struct WeightQuantization {
   enum class Format { kGptq, kAwq };
+  static constexpr int kAllColumns = -1;  // as the files have it
   Format format = Format::kGptq;
   int bits = 4;
-  int group_size = 128;  // columns that share a scale and a zero point; -1: all
+  int group_size = 128;  // columns that share a scale and a zero point, or kAllColumns
   bool zeros_less_one = false;
-  bool reordered = false;  // the columns of a group may stand anywhere (desc_act)
+  bool reordered = false;  // a group's columns need not be adjacent (desc_act)
 };
 
 // Which of a layer's matrices are quantised.
@@ -49,8 +50,8 @@ struct ModelConfig {
   std::string architecture;  // e.g. "Qwen2ForCausalLM"
   int hidden_dim = 0;
   int vocab_size = 0;  // rows of the embedding
-  int token_count =
-      0;  // ids that the tokenizer has; the rest of the rows is padding, never sampled
+  // Ids of the tokenizer; further rows of the embedding are padding, never sampled.
+  int token_count = 0;
   int max_positions = 0;  // max_position_embeddings
   bool tied_embeddings = false;
   float final_norm_eps = 0;
@@ -66,21 +67,19 @@ struct ModelConfig {
   std::optional<float> top_p;
   std::optional<int> top_k;
   std::optional<float> min_p;
-  std::optional<float> repetition_penalty;  // whatever do_sample is
+  std::optional<float> repetition_penalty;  // whether do_sample is true or not
   // Of config.json, tokenizer.json, the headers of all weight files and a few bytes of each tensor
   // (fine-tunes of one base have equal headers): equal in all workers and routers that serve one
   // model.
   uint64_t fingerprint = 0;
-  uint64_t tokenizer_fingerprint =
-      0;  // XXH3-64 of the bytes of tokenizer.json, as Tokenizer has it
+  uint64_t tokenizer_fingerprint = 0;  // Tokenizer::fingerprint() of tokenizer.json
 };
 
-// config.json as it is. NOT_FOUND, INVALID_ARGUMENT.
+// config.json, unchecked. NOT_FOUND, INVALID_ARGUMENT.
 absl::StatusOr<JsonValue> ReadConfigJson(const std::string& model_dir);
 
-// Reads config.json, which is enough, and generation_config.json and tokenizer.json (ids only)
-// where they are there: all but what the weights say. No fingerprint; weight_dtype may be unknown
-// and is kF32 then. Errors as below.
+// Reads config.json and, if present, generation_config.json and tokenizer.json (ids only), but no
+// weights: no fingerprint, and weight_dtype is kF32 if config.json names none. Errors as below.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
 
 // Reads config.json, generation_config.json, tokenizer.json (ids only) and the weight headers of

@@ -1,5 +1,5 @@
-// The bytes and operations that a model takes, whatever computes it: the floors under any engine's
-// times. From config.json alone, also of architectures that the engine does not serve (yet).
+// The bytes and operations of a model: lower bounds on any engine's times. From config.json alone,
+// also for architectures that the engine does not serve.
 #ifndef BATON_COMMON_MODEL_MODEL_COSTS_H_
 #define BATON_COMMON_MODEL_MODEL_COSTS_H_
 
@@ -48,10 +48,10 @@ struct ModelCosts {
 
 ModelCosts CostsOf(const ModelConfig& config);
 
-// Of a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense or
-// with experts (DeepSeek's, Qwen's and Mixtral's names). Windows are not looked at: an upper bound.
+// For a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense or
+// with experts (DeepSeek's, Qwen's and Mixtral's names). Ignores windows: an upper bound.
 absl::StatusOr<ModelCosts> ParseCosts(const JsonFields& config);
-// What quantization_config says: bits and group_size; nothing quantised without one.
+// bits and group_size of quantization_config; nothing is quantised without one.
 absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config);
 
 struct StepBytes {
@@ -59,9 +59,9 @@ struct StepBytes {
   double kv = 0;
   double total() const { return weights + kv; }
 };
-// What one decode step reads at least: every matrix and vector once (of routed experts those that
-// `batch` tokens are expected to pick, if picks are even), the LM head, and each sequence's cache
-// of `context` tokens. activation: of KV and of matrices that are not quantised.
+// The least that one decode step reads: every matrix and vector once (of routed experts, those that
+// `batch` tokens are expected to choose with equal probabilities), the LM head, and each sequence's
+// KV of `context` tokens. activation: the type of KV and of matrices that are not quantised.
 StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format,
                           backend::DType activation, int batch, int64_t context);
 // Multiplications and additions, each counted.

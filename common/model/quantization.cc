@@ -25,7 +25,8 @@ constexpr int kWordBits = 32;
 constexpr std::array<int, 8> kAwqPlace = {0, 4, 1, 5, 2, 6, 3, 7};
 
 absl::StatusOr<int> ParseGroupSize(const JsonFields& fields) {
-  BATON_ASSIGN_OR_RETURN(const int size, fields.Int("group_size", -1, kMaxGroup));
+  BATON_ASSIGN_OR_RETURN(const int size,
+                         fields.Int("group_size", WeightQuantization::kAllColumns, kMaxGroup));
   if (size != 0) return size;
   return fields.Invalid("group_size", "found 0, expected a number of columns, or -1 for all");
 }
@@ -81,7 +82,9 @@ uint32_t WordAt(absl::string_view bytes, int64_t index) {
 }
 
 int64_t GroupSize(const WeightQuantization& quantization, int64_t cols) {
-  return quantization.group_size < 0 ? cols : std::min<int64_t>(quantization.group_size, cols);
+  return quantization.group_size == WeightQuantization::kAllColumns
+             ? cols
+             : std::min<int64_t>(quantization.group_size, cols);
 }
 
 // A word of GPTQ holds consecutive columns of one row, the first lowest: already ours, transposed.
@@ -255,7 +258,7 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::Unpack(const WeightQuantizati
   return weights;
 }
 
-// Columns sorted by their group, so that groups are as if columns had never been sorted.
+// Sorts columns by their group, so that a group's columns are adjacent.
 absl::Status QuantizedWeights::SetOrder(absl::string_view g_idx, bool may_differ) {
   const int64_t cols = matrix_.cols, groups = matrix_.groups();
   BATON_CHECK_EQ(static_cast<int64_t>(g_idx.size()), cols * 4);

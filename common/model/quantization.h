@@ -31,13 +31,13 @@ absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFi
 // UNIMPLEMENTED if of matrices that are multiplied as one (q, k and v; gate and up) some are.
 absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model);
 
-// A bias of a quantised module that some quantisers write for modules that have none.
+// Whether it is the zero bias that some quantisers write for modules without a bias.
 bool IsZeroBias(const Checkpoint& checkpoint, absl::string_view name);
 
-// The tensors of one matrix W [rows, cols], in a file: at any alignment.
+// The tensors of one matrix W [rows, cols] in a file, at any alignment.
 struct QuantizedTensors {
   absl::string_view qweight, qzeros, scales;
-  absl::string_view g_idx;  // empty: not there
+  absl::string_view g_idx;  // empty: absent
   backend::DType scale_dtype = backend::DType::kF16;
 };
 struct QuantizedShapes {

@@ -1,4 +1,4 @@
-// The rotary frequencies that a config describes, in its old and its Transformers 5 form.
+// The rotary frequencies of a config, in the old form or that of Transformers 5.
 #ifndef BATON_COMMON_MODEL_ROPE_H_
 #define BATON_COMMON_MODEL_ROPE_H_
 
@@ -9,8 +9,8 @@
 
 namespace baton::model {
 
-// [head_dim / 2], scaled as rope_scaling (old) or rope_parameters (new) says: "default", "linear"
-// or "llama3"; UNIMPLEMENTED, naming it, for another type. None of the three scales cos and sin.
+// [head_dim / 2], scaled by rope_scaling (old) or rope_parameters (new): "default", "linear" or
+// "llama3"; UNIMPLEMENTED, naming it, for another type. None of the three scales cos and sin.
 absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& config, int head_dim,
                                                            int max_positions);
 

@@ -125,7 +125,7 @@ class HeaderReader : public JsonVisitor {
 
   std::vector<TensorEntry> tensors_;
   std::vector<uint64_t> offsets_;  // of the last tensor
-  int field_count_ = 0;            // of the last tensor; no key stands twice, so three are all
+  int field_count_ = 0;            // of the last tensor; no key occurs twice, so three are all
 };
 
 // Bytes of shape × dtype; nothing on overflow or if they are not whole.

@@ -22,9 +22,9 @@ namespace baton::model {
 struct TensorEntry {
   std::string name;
   std::string dtype;                           // as the header spells it, e.g. "BF16"
-  std::optional<backend::DType> weight_dtype;  // none: a dtype that no weight of ours has
+  std::optional<backend::DType> weight_dtype;  // none: not a dtype of weights
   std::vector<uint64_t> shape;
-  uint64_t begin = 0;  // behind the header
+  uint64_t begin = 0;  // bytes after the header
   uint64_t end = 0;
 };
 
@@ -34,7 +34,7 @@ std::string ShapeText(absl::Span<const uint64_t> shape);
 class SafetensorsFile {
  public:
   // NOT_FOUND, or INVALID_ARGUMENT with the file and the tensor. Accepts a file only if the header
-  // is within it and at most 100 MB, no key stands twice, every dtype is known, every span is
+  // is within it and at most 100 MB, no key occurs twice, every dtype is known, every span is
   // shape × dtype (checked for overflow), and the spans cover the rest of the file from its first
   // byte to its last, without gap or overlap.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);

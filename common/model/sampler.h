@@ -27,13 +27,13 @@ struct SamplingParams {
   float frequency_penalty = 0;                             // -2 to 2
   float presence_penalty = 0;                              // -2 to 2
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // by id, each once; -100 to 100
-  std::optional<int> logprobs =
-      std::nullopt;  // how many of the most probable beside each token, 0 to 20
+  // How many of the most probable tokens to report beside each token, 0 to kMaxLogprobs.
+  std::optional<int> logprobs = std::nullopt;
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
-// What the draw of one token depends on besides the logits. Ids that have no logit are ignored.
+// The tokens that the draw depends on besides the logits. Ids without a logit are ignored.
 struct SamplingHistory {
   absl::Span<const int32_t> tokens = {};      // the prompt, then the answer so far
   int prompt_tokens = 0;                      // of `tokens`
@@ -62,44 +62,44 @@ struct SampledToken {
 // INVALID_ARGUMENT, naming the field, if one is out of range or NaN.
 absl::Status Validate(const SamplingParams& params);
 
-// To the logits in this order: logit_bias is added; the repetition penalty divides those above 0
-// and multiplies the others, of tokens in prompt or answer (Keskar et al., arXiv 1909.05858); of
-// tokens in the answer, frequency_penalty times their number and presence_penalty are subtracted;
-// suppressed ones become -inf. Then temperature, then top_k, then top_p (the shortest prefix, by
-// logit and then by id, whose share of what top_k left is at least top_p), then min_p (relative to
-// the most probable token).
+// Changes the logits in this order: adds logit_bias; for tokens in the prompt or the answer,
+// divides logits above 0 by the repetition penalty and multiplies the others by it (Keskar et al.,
+// arXiv 1909.05858); for tokens in the answer, subtracts frequency_penalty times their count, and
+// presence_penalty; sets suppressed tokens to -inf. Then applies temperature, top_k, top_p (the
+// shortest prefix, by logit and then by id, whose share of what top_k left is at least top_p) and
+// min_p (relative to the most probable token).
 //
-// position: index in the sequence of the token that is drawn, so a resumed request draws the same.
-// The random number is the low half of Philox4x32-10 (Salmon et al., SC 2011) of key {seed} and
-// counter {position, choice, 0}. -inf masks a token. Never a silent token:
-// INTERNAL (reason "NON_FINITE_LOGITS") if a logit is NaN or +inf, or all are -inf.
-// INVALID_ARGUMENT ("NO_TOKEN_LEFT") if all that are not are suppressed.
+// position: index of the drawn token in the sequence, so a resumed request draws the same. The
+// random number is the low half of Philox4x32-10 (Salmon et al., SC 2011) of key {seed} and counter
+// {position, choice, 0}. -inf masks a token. INTERNAL (reason "NON_FINITE_LOGITS") if a logit is
+// NaN or +inf, or all are -inf. INVALID_ARGUMENT ("NO_TOKEN_LEFT") if all finite ones are
+// suppressed.
 //
-// Nothing is sorted but the last few candidates: greedy and a top_k of up to 2048 are one pass over
-// the V logits, the rest a few passes, expected O(V); the logits are copied only if something is
-// to be changed in them. Thread-safe.
+// Only the last few candidates are sorted: greedy and a top_k of up to 2048 are one pass over the V
+// logits, the rest a few passes, expected O(V). The logits are copied only if they are to be
+// changed. Thread-safe.
 absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
                                     const SamplingHistory& history, uint64_t position);
 
-// What Sample gives for params.choice, params.choice + 1, …: `draws` tokens, the common work done
-// once.
+// The results of Sample for params.choice, params.choice + 1, …: `draws` tokens. Shared work is
+// done once.
 absl::StatusOr<std::vector<SampledToken>> SampleMany(absl::Span<const float> logits,
                                                      const SamplingParams& params,
                                                      const SamplingHistory& history,
                                                      uint64_t position, int draws);
 
 // For beam search: the `count` most probable tokens (fewer if fewer are left), best first, ties by
-// id, with their scores; temperature and filters don't matter. Errors as Sample.
+// id, with their scores; ignores temperature and filters. Errors as Sample.
 absl::StatusOr<std::vector<SampledToken>> BestTokens(absl::Span<const float> logits,
                                                      const SamplingParams& params,
                                                      const SamplingHistory& history, int count);
 
-// A token that was not drawn, such as a prompt's, as if it had been, with the `top` most probable.
-// INTERNAL ("NON_FINITE_LOGITS") as above.
+// The log probability of a token that was not drawn, such as a prompt's, and the `top` most
+// probable. INTERNAL ("NON_FINITE_LOGITS") as above.
 absl::StatusOr<SampledToken> LogprobsOf(absl::Span<const float> logits, int32_t token_id, int top);
 
-// The errors above, for those who draw on a device. token_id: of the first logit that is NaN or
-// +inf; -1 if all are -inf.
+// The errors above, for draws on a device. token_id: of the first logit that is NaN or +inf; -1 if
+// all are -inf.
 absl::Status NonFiniteLogits(int32_t token_id, float logit);
 absl::Status NoTokenLeft(size_t suppressed);
 

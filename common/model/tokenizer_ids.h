@@ -1,5 +1,5 @@
-// What the model room needs of tokenizer.json: how many ids there are. (The tokenizer room reads
-// the rest; workers, which see ids only, do without it.)
+// The number of ids in tokenizer.json. The tokenizer room reads the rest, which workers do not
+// need.
 #ifndef BATON_COMMON_MODEL_TOKENIZER_IDS_H_
 #define BATON_COMMON_MODEL_TOKENIZER_IDS_H_
 
@@ -8,7 +8,7 @@
 
 namespace baton::model {
 
-// One more than the highest id of model.vocab and added_tokens.
+// The highest id of model.vocab and added_tokens, plus one.
 absl::StatusOr<int> CountTokens(absl::string_view tokenizer_json, absl::string_view file);
 
 }  // namespace baton::model

@@ -327,7 +327,7 @@ void DenseTransformer::WarmUp(const backend::KvPool& pool) {
   if (recorder_ == nullptr) return;
   for (const backend::StepRecorder::Kind& kind : recorder_->Kinds()) {
     const auto rows = static_cast<size_t>(kind.rows);
-    // All read one block, as often as it takes; each writes to one of its own.
+    // All rows read one block, repeated to the context's length; each writes to a separate one.
     if (kind.rows >= pool.block_count) continue;
     const std::vector<int32_t> tokens(rows);
     std::vector<int32_t> logit_rows(rows);

@@ -15,8 +15,8 @@
 
 namespace baton::model {
 
-// Told, in layer order, when a layer's KV of this step has been enqueued. The chunk may be read
-// once `event` is done. Called on the loop thread, in the middle of the step: return quickly.
+// Called, in layer order, when a layer's KV of this step has been enqueued; the chunk may be read
+// once `event` is done. Runs on the loop thread, within the step: return quickly.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
@@ -27,7 +27,7 @@ struct TransformerOptions {
   int max_batch_tokens = 0;  // rows of the largest step; workspaces are made for it at load
   int max_logit_rows = 0;    // logits in memory at once; a step may want those of more rows
   int max_positions = 0;     // RoPE tables; at most the config's max_position_embeddings
-  // Told the share of the weights that is loaded, 0 to 1; may be empty.
+  // Called with the share of the weights that is loaded, 0 to 1; may be empty.
   std::function<void(double)> progress = nullptr;
 };
 
@@ -43,15 +43,15 @@ class Transformer {
   virtual ~Transformer() = default;
 
   // Computes the batch's rows, writing their K and V to `pool`. Returns logits f32
-  // [logit_rows, vocab_size] in device memory, valid until the next call; those of the first few if
-  // there are more than max_logit_rows.
+  // [logit_rows, vocab_size] in device memory, valid until the next call; of the first
+  // max_logit_rows if there are more.
   virtual backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                                   LayerObserver* observer) = 0;
-  // The same of the last step's logit rows `first`, first + 1, …: 1 to max_logit_rows of them.
+  // The logits of the last step's logit rows from `first` on: 1 to max_logit_rows of them.
   // REQUIRES: the step had more than max_logit_rows; 0 <= first < their number.
   virtual backend::Tensor MoreLogits(int first) = 0;
-  // Runs steps of every kind that the backend records, so that no request waits for that. Writes
-  // anything to the pool's blocks. REQUIRES: nobody's KV is in the pool.
+  // Runs steps of every kind that the backend records, so that no request waits for a recording.
+  // Overwrites the pool's blocks. REQUIRES: the pool holds no KV that is still needed.
   virtual void WarmUp(const backend::KvPool& pool) = 0;
 };
 

@@ -1,4 +1,4 @@
-// A checkpoint's tensors on the device, packed as the forward pass multiplies by them.
+// A checkpoint's tensors on the device, packed for the forward pass.
 #ifndef BATON_COMMON_MODEL_WEIGHTS_H_
 #define BATON_COMMON_MODEL_WEIGHTS_H_
 
@@ -36,9 +36,9 @@ struct Weights {
 
 inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 
-// INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen; UNIMPLEMENTED for a
-// dtype that is no weight's, or a bias or norm that the architecture does not have: leaving those
-// out would change the answer. Other unknown tensors are left out with a warning. `progress` may be
+// INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen. UNIMPLEMENTED for a
+// dtype that is not one of weights, or a bias or norm that the architecture does not have: ignoring
+// it would change the answer. Other unknown tensors are ignored with a warning. `progress` may be
 // empty.
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,

@@ -1,4 +1,4 @@
-// Tokens that are found in the text before the model sees it, such as <|eot_id|>.
+// Tokens that are matched in the text before the model encodes it, such as <|eot_id|>.
 // The rules are those of Hugging Face `tokenizers`, tokenizer/added_vocabulary. Thread-safe once
 // built.
 #ifndef BATON_COMMON_TOKENIZER_ADDED_TOKENS_H_
@@ -42,7 +42,7 @@ class AddedTokenFinder {
   // REQUIRES: 0 < pattern bytes <= kMaxPatternBytes. The token outlives this.
   bool Add(const AddedToken* token);
 
-  // A part of a text: an added token, or what lies between two of them.
+  // A part of a text: an added token, or the text between two of them.
   struct Part {
     const AddedToken* token;  // null for text
     size_t begin;

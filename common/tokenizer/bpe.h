@@ -20,7 +20,7 @@
 
 namespace baton::tokenizer {
 
-// All that a file says about the model, checked.
+// The model part of a tokenizer.json, checked.
 struct BpeSpec {
   struct Merge {
     int32_t left;
@@ -35,7 +35,7 @@ struct BpeSpec {
   std::optional<int32_t> unknown;
   bool fuse_unknown = false;
   bool byte_fallback = false;
-  bool ignore_merges = false;  // a word that is a token stays whole, whatever the merges say
+  bool ignore_merges = false;  // a word that is a token is not split
 };
 
 // Thread-safe.
@@ -47,8 +47,8 @@ class Bpe {
   Bpe(const Bpe&) = delete;
   Bpe& operator=(const Bpe&) = delete;
 
-  // Appends the ids of `word`. What is neither in the vocabulary nor expressible by byte tokens
-  // becomes the unknown token, or nothing where the model has none, as Hugging Face does.
+  // Appends the ids of `word`. A character that is neither in the vocabulary nor expressible by
+  // byte tokens becomes the unknown token, or nothing if the model has none, as in Hugging Face.
   // REQUIRES: at most 2^30 bytes; valid UTF-8 unless byte_level.
   void Encode(absl::string_view word, std::vector<int32_t>* ids) const;
 
@@ -78,7 +78,7 @@ class Bpe {
   const bool byte_fallback_;
   const bool ignore_merges_;
   const bool byte_level_;
-  const uint32_t cache_owner_;  // tells this model's words from others' in a thread's table
+  const uint32_t cache_owner_;  // identifies this model's words in a thread's table
   absl::flat_hash_map<uint64_t, RankedMerge> merges_;   // key: left id, right id
   std::array<std::optional<int32_t>, 256> byte_units_;  // ids of "<0x00>".. for byte_fallback
   bool has_byte_units_ = false;

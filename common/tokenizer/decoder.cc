@@ -175,7 +175,7 @@ class FuseStep : public Step {
 };
 
 // Names back to bytes, bytes to text. A token with a character that names no byte, as added tokens
-// have, stands for itself. The result is one token.
+// have, is kept. The result is one token.
 class ByteLevelStep : public WholeTokenStep {
  public:
   using WholeTokenStep::WholeTokenStep;

@@ -1,5 +1,5 @@
-// Carries out the decoders of a Pipeline on a stream of tokens, in time linear in the tokens.
-// Whole texts are decoded by the same code, as a stream that ends at once, so the two never differ.
+// Runs the decoders of a Pipeline on a stream of tokens, in time linear in the tokens. Whole texts
+// are decoded by the same code, as a stream that ends at once, so the two never differ.
 #ifndef BATON_COMMON_TOKENIZER_DECODER_H_
 #define BATON_COMMON_TOKENIZER_DECODER_H_
 
@@ -12,7 +12,7 @@
 
 namespace baton::tokenizer {
 
-// Where the stream's first token stands.
+// Where the stream's first token is in the text.
 enum class TextPosition {
   kStart,         // it starts the text
   kContinuation,  // text, such as a prompt's, came before it

@@ -1,15 +1,15 @@
 // The text of a stream of tokens, as soon as it is certain.
 //
-// Rule: what Append and Flush return, concatenated, is Tokenizer::Decode of all ids appended. What
-// is given out is never taken back and is always whole UTF-8, so held back are
+// The results of Append and Flush, concatenated, are Tokenizer::Decode of all appended ids.
+// Returned text is final and always whole UTF-8, so these are held back:
 //   - the bytes of an unfinished character (byte-level models), at most 3;
 //   - a run of byte tokens "<0xE4>" up to the next other token, as one bad byte changes the whole
 //     run (byte-fallback models);
 //   - characters that a Strip decoder may take from the end (no published model has one that does).
-// Flush gives out what is left, U+FFFD for what never became a character.
+// Flush returns the rest, with U+FFFD for an unfinished character.
 //
-// Prompts: some decoders drop the space that starts a text (Llama 2, Mistral). Text that goes on
-// after a prompt must keep that space: construct with TextPosition::kContinuation and append the
+// Prompts: some decoders drop the space that starts a text (Llama 2, Mistral). Text that continues
+// a prompt must keep that space: construct with TextPosition::kContinuation and append the
 // generated ids only; never decode the prompt's tokens into the output. With a prompt that decodes
 // to nothing, kStart is right. For byte-level models the two are the same.
 #ifndef BATON_COMMON_TOKENIZER_INCREMENTAL_DETOKENIZER_H_

@@ -1,8 +1,8 @@
 // Characters that Unicode 15.0, 15.1 and 16.0 added, by general category.
 //
 // Hugging Face `tokenizers` 0.23 matches with Unicode 16, Debian 12's PCRE2 with Unicode 14. A
-// letter that one of them does not know splits words differently, so patterns are given what is
-// missing. Categories never change for the characters PCRE2 knows; with a newer PCRE2 this adds
+// letter unknown to one of them splits words differently, so the missing characters are added to
+// patterns. Categories never change for the characters PCRE2 knows; with a newer PCRE2 this adds
 // nothing.
 #ifndef BATON_COMMON_TOKENIZER_NEWER_CHARACTERS_H_
 #define BATON_COMMON_TOKENIZER_NEWER_CHARACTERS_H_

@@ -1,4 +1,4 @@
-// Carries out the normalizers of a Pipeline. Thread-safe.
+// Runs the normalizers of a Pipeline. Thread-safe.
 #ifndef BATON_COMMON_TOKENIZER_NORMALIZER_H_
 #define BATON_COMMON_TOKENIZER_NORMALIZER_H_
 
@@ -12,13 +12,13 @@
 
 namespace baton::tokenizer {
 
-// Texts that a step made; they stay in place until the scratch goes.
+// Texts made by a step; their addresses are stable while the scratch lives.
 using Scratch = std::deque<std::string>;
 
 // A part of the text on its way through the steps.
 struct Piece {
   absl::string_view text;
-  // Starts with the first byte of the input; Metaspace "first" asks.
+  // It starts with the first byte of the input: for Metaspace's "first".
   bool at_start;
 };
 

@@ -1,7 +1,7 @@
 // The steps of a tokenizer.json as data, flattened: a Sequence becomes its members. Read once at
 // load (pipeline_reader.h) and never changed, so thread-safe. What a step does is defined by the
 // Hugging Face `tokenizers` component of the same name; normalizer.h, pre_tokenizer.h and decoder.h
-// carry them out.
+// run them.
 #ifndef BATON_COMMON_TOKENIZER_PIPELINE_H_
 #define BATON_COMMON_TOKENIZER_PIPELINE_H_
 
@@ -34,8 +34,8 @@ using Normalizer = std::variant<UnicodeForm, Lowercase, Prepend, Replace, StripW
 
 // Pre-tokenizers: text to pieces of text.
 
-// What becomes of a match: a piece of its own, nothing, the end of the piece before, the start of
-// the piece after, or one piece with its neighbours that match too.
+// A match becomes a separate piece, is removed, joins the piece before or the piece after, or joins
+// the matches next to it.
 enum class SplitBehavior { kIsolated, kRemoved, kMergedWithPrevious, kMergedWithNext, kContiguous };
 struct Split {
   Matcher pattern;
@@ -81,7 +81,7 @@ struct DecodeMetaspace {
 using Decoder =
     std::variant<Replace, DecodeByteLevel, DecodeByteFallback, Fuse, StripChars, DecodeMetaspace>;
 
-// What encloses the tokens of a text when special tokens are asked for.
+// The special tokens around the tokens of a text.
 struct Template {
   std::vector<int32_t> prefix;
   std::vector<int32_t> suffix;

@@ -9,7 +9,7 @@
 namespace baton::tokenizer {
 
 // `root` is the whole file. INVALID_ARGUMENT with the path for any component, option or order of
-// components that Baton does not carry out exactly as Hugging Face `tokenizers` does.
+// components that Baton does not run exactly as Hugging Face `tokenizers` does.
 absl::StatusOr<Pipeline> ReadPipeline(const JsonCursor& root);
 
 }  // namespace baton::tokenizer

@@ -26,7 +26,7 @@ const Matcher& Gpt2Matcher() {
   return matcher;
 }
 
-// Cuts a text into pieces at matches that come in order and without overlap; what lies between two
+// Cuts a text into pieces at matches that come in order and without overlap; the text between two
 // matches is the other kind of range. The rules of merging are those of SplitDelimiterBehavior in
 // Hugging Face `tokenizers`.
 class Splitter {

@@ -1,4 +1,4 @@
-// Carries out the pre-tokenizers of a Pipeline: a text to the words that the model encodes one by
+// Runs the pre-tokenizers of a Pipeline: splits a text into the words that the model encodes one by
 // one. Thread-safe.
 #ifndef BATON_COMMON_TOKENIZER_PRE_TOKENIZER_H_
 #define BATON_COMMON_TOKENIZER_PRE_TOKENIZER_H_

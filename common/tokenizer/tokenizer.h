@@ -3,8 +3,8 @@
 // `tokenizers` token for token; anything in a file that Baton would do differently is refused at
 // load. README.md of this folder lists the components.
 //
-// Added tokens are recognised in all text, also in text that a user wrote: whoever must not let a
-// user write <|eot_id|> has to look for it before.
+// Added tokens are recognised in all text, including a user's: a caller that must not accept
+// <|eot_id|> from a user has to check for it before.
 #ifndef BATON_COMMON_TOKENIZER_TOKENIZER_H_
 #define BATON_COMMON_TOKENIZER_TOKENIZER_H_
 
@@ -25,7 +25,7 @@ namespace baton::tokenizer {
 // Immutable once loaded, thread-safe.
 class Tokenizer {
  public:
-  // Longer texts are refused; what a request may hold is a far lower limit, set elsewhere.
+  // Longer texts are refused. The limit of a request is far lower and set elsewhere.
   static constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
   // Reads `model_dir`/tokenizer.json. NOT_FOUND without such a file; otherwise as FromJson.

@@ -28,8 +28,8 @@ struct Tokenizer::Parts {
   absl::flat_hash_map<int32_t, const AddedToken*> added_by_id;
   absl::flat_hash_map<absl::string_view, const AddedToken*> added_by_content;
   absl::flat_hash_set<absl::string_view> special_contents;
-  AddedTokenFinder raw_finder;         // in the text as it came
-  AddedTokenFinder normalized_finder;  // in what lies between, normalised
+  AddedTokenFinder raw_finder;         // in the unchanged text
+  AddedTokenFinder normalized_finder;  // in the normalised text between those matches
   int vocab_size = 0;
   uint64_t fingerprint = 0;
 };

@@ -47,7 +47,7 @@ class Vocabulary {
 
  private:
   std::vector<std::unique_ptr<const std::string>> by_id_;
-  absl::flat_hash_map<absl::string_view, int32_t> by_token_;  // keys lie in by_id_
+  absl::flat_hash_map<absl::string_view, int32_t> by_token_;  // keys point into by_id_
 };
 
 }  // namespace baton::tokenizer

@@ -44,14 +44,14 @@ EDGES = {
 SUBROOMS = {
     "common/backend/cuda": {
         "cuda_options.h": set(),
-        "simt": set(),
+        "simt": set(),  # the kernels' dialect: nvcc and the emulation
         "kernels": {"simt"},
-        "runtime": {"simt", "kernels"},
-        "products": {"kernels", "runtime"},
-        "matrices": {"kernels", "runtime", "products"},
+        "runtime": {"cuda_options.h", "simt", "kernels"},  # memory, streams, events, copies
+        "products": {"kernels", "runtime"},  # cuBLASLt beside Baton's kernels, measured
+        "matrices": {"kernels", "runtime", "products"},  # weights and products with them
         "sampling": {"kernels", "runtime"},
-        "steps": {"kernels", "runtime", "sampling"},
-        "plan": {"kernels", "runtime", "matrices", "sampling", "steps"},
+        "steps": {"kernels", "runtime", "sampling"},  # batches, attention plans, graphs
+        "plan": {"kernels", "runtime", "matrices", "sampling", "steps"},  # host arithmetic
         "emulated": {"simt", "runtime"},
     },
 }

@@ -1,6 +1,6 @@
 // Attention over a bfloat16 pool with AMX. For kernels_amx.cc only; see simd16.h.
 //
-// K is the left operand as it lies in its block (16 tokens x 32 dimensions), the queries the right
+// K is the left operand, as stored in its block (16 tokens x 32 dimensions), the queries the right
 // one, so scores come out as [token][column] and a decoding step reads every byte of K once for all
 // columns. For the values, weights are turned to [column][token] and V's tokens are paired up.
 #ifndef BATON_COMMON_BACKEND_CPU_AMX_ATTENTION_H_
@@ -95,7 +95,7 @@ BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, i
   const int d = tile.head_dim;
   const uint16_t* query = static_cast<const uint16_t*>(tile.query);
   for (int t = begin; t < end; t += 16) {
-    // Blocks lie anywhere, so the hardware's own prefetch stops at the end of each.
+    // Blocks are not contiguous, so the hardware prefetch stops at the end of each.
     if (t + 32 < end) PrefetchRows(TokenRow(tile, tile.k_blocks, t + 32), 16 * d);
     if (t < tile.tokens) {
       const uint16_t* v = TokenRow(tile, tile.v_blocks, t);

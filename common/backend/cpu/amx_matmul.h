@@ -1,8 +1,8 @@
 // Products of bfloat16 panels with AMX. For kernels_amx.cc only; see simd16.h.
 //
-// TDPBF16PS adds 16 pairs of k to each sum in an order of its own, the same for all rows; we give
-// it k in ascending steps of 32 from a sum of 0, so the bits are those of every other kernel that
-// does (oneDNN's among them), for any number of rows.
+// TDPBF16PS adds 16 pairs of k to each sum in a fixed order, the same for all rows. It gets k in
+// ascending steps of 32, from a sum of 0, so the bits are the same for any number of rows, and
+// those of other kernels that do so (oneDNN's among them).
 #ifndef BATON_COMMON_BACKEND_CPU_AMX_MATMUL_H_
 #define BATON_COMMON_BACKEND_CPU_AMX_MATMUL_H_
 
@@ -19,8 +19,7 @@ constexpr int64_t kPanelRowBytes = kPanelColumns * 2 * 2;    // one pair of k
 // Weights that stay in the second-level cache while all rows pass by.
 constexpr int64_t kCachedElements = 512 << 10;
 
-// Up to 16 rows x one panel: the panel passes once, as it lies in memory, which is all that
-// decoding waits for.
+// Up to 16 rows x one panel. The panel is read once, in memory order: decoding is bound by that.
 BATON_INLINE void MulFewRows(const uint16_t* x, int64_t x_stride, const uint16_t* w, int64_t steps,
                              float* sums, int64_t sums_stride) {
   constexpr int64_t kAhead = 4 * kStepElements;
@@ -149,7 +148,7 @@ void MulSquareOfRows(const MatMulSlice& s, int64_t row) {
       MulSquare<true>(x, w, steps, row == 0, out + c, s.out_stride);
       continue;
     }
-    // The edge: through a square of its own, so that no tile reaches beyond the matrix.
+    // The edge: through a separate square, so that no tile reaches beyond the matrix.
     if (rows > 16) {
       MulSquare<true>(x, w, steps, row == 0, sums, kPanelColumns);
     } else {

@@ -14,11 +14,10 @@
 
 namespace baton::backend {
 
-// A tile is some rows of one sequence with one kv head and its query heads: K and V are read once
-// for all of them. Keys are cut at multiples of 256 positions; each split has a softmax of its own,
-// and splits are added in order. So a row's bits depend on its position alone, whatever the tile,
-// and also whatever thread had the split: a tile with a large share of the step's work is shared
-// out split by split, and whoever finishes it adds them up.
+// A tile is some rows of one sequence with one KV head and its query heads: K and V are read once
+// for all of them. Keys are split at multiples of 256 positions; each split has its softmax, and
+// splits are added in order. So a row's bits depend neither on its tile nor on the threads: the
+// splits of a large tile run on several threads, and the thread that finishes last adds them up.
 //
 // Thread: as the backend that owns it.
 class AttentionRunner {
@@ -36,8 +35,8 @@ class AttentionRunner {
     int first_row;  // of the sequence's rows
     int row_count;
     int first_split, end_split;
-    int64_t first_partial;  // in partials_, if it is shared out
-    int counter;            // in unfinished_, ditto
+    int64_t first_partial;  // in partials_, if several threads share the tile
+    int counter;            // in unfinished_, likewise
   };
   struct Task {
     int tile;

@@ -1,7 +1,7 @@
 // Attention of a tile of query columns over one split of keys, in float32 for any element of the
 // pool. For kernels_*.cc only; see simd16.h.
 //
-// Scores stand as [column / 16][token][column % 16], so that sixteen query columns are one vector.
+// Scores are [column / 16][token][column % 16], so that sixteen query columns are one vector.
 // A score is one chain of products over the head's dimensions, a value one chain over the tokens:
 // neither depends on the other columns of the tile. Tokens that a column does not see add an exact
 // zero.

@@ -8,7 +8,7 @@
 
 namespace baton::backend {
 
-// `source` may lie at any alignment. To nearest, ties to even.
+// `source` may have any alignment. Rounds to nearest, ties to even.
 void ConvertElements(const void* source, DType from, int64_t count, DType to, void* target);
 
 }  // namespace baton::backend

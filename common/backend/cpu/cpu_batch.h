@@ -1,4 +1,4 @@
-// A RaggedBatch that outlives the call that brought it.
+// An owned copy of a RaggedBatch.
 #ifndef BATON_COMMON_BACKEND_CPU_CPU_BATCH_H_
 #define BATON_COMMON_BACKEND_CPU_CPU_BATCH_H_
 

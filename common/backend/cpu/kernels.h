@@ -7,7 +7,7 @@
 
 namespace baton::backend {
 
-// How 16-bit elements are to be read; the values are those of DType.
+// The element types of kernels; the values are those of DType.
 enum class Element : uint8_t { kF32, kBF16, kF16 };
 
 // Columns of a weight panel. A packed weight is [panels][in][32] for f32 and, for bf16,
@@ -50,7 +50,7 @@ struct AttentionTile {
   // Tables of pointers: the K and V of this head in each block of the split, [block_tokens, d].
   const void* const* k_blocks = nullptr;
   const void* const* v_blocks = nullptr;
-  // K of the split that comes next, if it is known, to be fetched while this one is computed.
+  // K of the next split, if it is known: prefetched while this one is computed.
   const void* const* next_k_blocks = nullptr;
   int next_block_count = 0;
   int block_tokens = 0;
@@ -68,7 +68,7 @@ struct AttentionTile {
 };
 
 constexpr int kMaxHeadDim = 512;
-constexpr float kLowestScore = -1e30f;  // finite, so that a row that sees nothing yet makes no NaN
+constexpr float kLowestScore = -1e30f;  // finite: a row that sees no token yet makes no NaN
 
 struct AttentionKernels {
   int64_t (*query_bytes)(int head_dim) = nullptr;

@@ -11,9 +11,9 @@ namespace baton::backend {
 // Move-only; unmapped with the object.
 class MappedMemory {
  public:
-  // RESOURCE_EXHAUSTED, naming the size, if the machine or the container has not that much left.
-  // The kernel hands pages out when they are first touched, so without this question the answer
-  // would be the out-of-memory killer's, and later.
+  // RESOURCE_EXHAUSTED, naming the size, if the machine or the container has less left. The kernel
+  // assigns pages when they are first touched: without this check, the out-of-memory killer would
+  // end the process later.
   static absl::StatusOr<MappedMemory> Map(size_t size_bytes);
 
   MappedMemory() = default;

@@ -12,7 +12,7 @@
 namespace baton::backend {
 
 // Cuts products into slices of panels and rows. Every element of the result is one chain of
-// additions in the order of k, so neither the cut nor the number of rows shows in its bits.
+// additions in the order of k, so its bits depend on neither the cut nor the number of rows.
 //
 // Thread: as the backend that owns it.
 class MatMulRunner {
@@ -22,7 +22,7 @@ class MatMulRunner {
   void Run(const Tensor& x, const PackedWeights& weights, const float* bias, const Tensor& out);
 
  private:
-  // x as the bf16 kernels want it: with zeros behind its columns, as wide as the panels.
+  // x for the bf16 kernels: padded with zeros to the width of the panels.
   const uint16_t* PadRows(const Tensor& x, int64_t padded_in);
   const uint16_t* PackRows(const Tensor& x, int64_t padded_in);
   uint16_t* Scratch(int64_t elements);

@@ -1,8 +1,8 @@
 // Matrix products over packed panels. For kernels_*.cc only; see simd16.h.
 //
 // A tile of rows x vectors of accumulators stays in registers over one block of k and is kept in
-// `out` between blocks, so that every element is one chain of additions in the order of k, whatever
-// tile it was in.
+// `out` between blocks, so that every element is one chain of additions in the order of k, in
+// any tile.
 #ifndef BATON_COMMON_BACKEND_CPU_MATMUL_KERNELS_H_
 #define BATON_COMMON_BACKEND_CPU_MATMUL_KERNELS_H_
 
@@ -123,7 +123,7 @@ void MulSlice(const MatMulSlice& s) {
   using X = typename Mul::X;
   const int64_t steps = (s.in + Mul::kStep - 1) / Mul::kStep;
   const int64_t panel_size = Mul::kStep == 1 ? s.in * kPanelColumns : steps * 2 * kPanelColumns;
-  // Few rows: one pass over the weights as they lie in memory. Many: blocks that stay in cache.
+  // Few rows: one pass over the weights in memory order. Many: blocks that stay in cache.
   const int64_t steps_a_block = s.rows <= kTileRows ? steps : kInBlock;
   for (int64_t row = 0; row < s.rows; row += kRowBlock) {
     const int64_t rows = s.rows - row < kRowBlock ? s.rows - row : kRowBlock;

@@ -16,13 +16,13 @@ class PackedWeights final : public PackedMatrix {
  public:
   static absl::StatusOr<std::unique_ptr<PackedWeights>> Pack(absl::Span<const HostMatrix> stacked,
                                                              DType dtype, ThreadPool& pool);
-  // Dequantised for good: the CPU's memory is not what runs out.
+  // Dequantised when it is packed.
   static absl::StatusOr<std::unique_ptr<PackedWeights>> Pack(
       absl::Span<const QuantizedHostMatrix> stacked, DType dtype, ThreadPool& pool);
 
   int64_t size_bytes() const override { return panel_count() * panel_bytes(); }
   DType dtype() const { return dtype_; }
-  // `in` as the panels have it: for bfloat16 rounded up with zeros to kBF16InMultiple.
+  // `in` of the panels: for bfloat16 rounded up to kBF16InMultiple, with zeros.
   int64_t padded_in() const { return padded_in_; }
   int64_t panel_count() const;
   int64_t panel_bytes() const;

@@ -1,8 +1,8 @@
-// Sixteen floats as one value, whatever the width of the machine's registers, so that a sum over
-// lanes has the same order, and a kernel the same bits, on AVX2 and AVX-512 alike.
+// Sixteen floats as one value on registers of any width, so that a sum over lanes has the same
+// order, and a kernel the same bits, on AVX2 and AVX-512.
 //
 // For kernels_*.cc only: each compiles this file with its own instruction-set flags. All of it is
-// in an anonymous namespace, and those files include no header with inline functions of its own, so
+// in an anonymous namespace, and those files include no other header with inline functions, so
 // that the linker never hands code for a newer CPU to a caller on an older one.
 #ifndef BATON_COMMON_BACKEND_CPU_SIMD16_H_
 #define BATON_COMMON_BACKEND_CPU_SIMD16_H_

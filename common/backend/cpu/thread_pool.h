@@ -11,13 +11,13 @@
 
 namespace baton::backend {
 
-// Several workers share a few cores, so a thread that finds no task spins for some microseconds
-// only and then sleeps, and a loop never waits for a thread that has not taken a task of it yet.
+// Several workers share a few cores: a thread without a task spins for some microseconds, then
+// sleeps, and Run never waits for a thread that has taken no task of its loop.
 //
-// Thread: owned by the one that calls Run. The destructor joins the threads.
+// Thread: owned by the thread that calls Run. The destructor joins the threads.
 class ThreadPool {
  public:
-  // The caller of Run is one of the `thread_count`: with one, there is no thread beside it.
+  // The caller of Run is one of the `thread_count` threads.
   explicit ThreadPool(int thread_count);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -25,8 +25,8 @@ class ThreadPool {
 
   int thread_count() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // body(task, thread) for every task in [0, task_count), thread in [0, thread_count()), and all
-  // that the tasks wrote is visible when it returns. Not from within a task.
+  // Calls body(task, thread) for every task in [0, task_count), with thread in [0, thread_count());
+  // all writes of the tasks are visible when it returns. REQUIRES: not called from a task.
   using Body = absl::FunctionRef<void(int task, int thread)>;
   void Run(int task_count, Body body);
 

@@ -2,9 +2,9 @@
 //
 // Weights, activations and KV are float16 (below 8.0) or bfloat16; products accumulate in float32;
 // the residual stream, norms, rotation, softmax and logits are float32. All device memory is one
-// arena, taken when the backend is made; nothing allocates in a step.
+// arena, allocated with the backend; no step allocates.
 //
-// Attention, norms and all that works row by row give the same bits in every batch. Products do
+// Attention, norms and other row-wise kernels give the same bits in every batch. Products do
 // with BackendOptions::deterministic, the default; without it the kernel that was measured as the
 // fastest for the number of rows multiplies (products/measured_products.h).
 #ifndef BATON_COMMON_BACKEND_CUDA_CUDA_BACKEND_H_
@@ -25,12 +25,12 @@ int CudaDeviceCount();
 
 // INVALID_ARGUMENT (reason BAD_OPTION) for a dtype that the GPU does not multiply; NOT_FOUND
 // (NO_DEVICE); FAILED_PRECONDITION (DEVICE_UNUSABLE, CUBLAS); RESOURCE_EXHAUSTED (DEVICE_MEMORY) if
-// gpu_memory_utilization leaves nothing beside what others use.
+// other processes use all of the share of gpu_memory_utilization.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options, int index);
 
 namespace cuda {
 
-// On a given device. products: null to multiply with the deterministic kernels only.
+// On a given device. products: null to multiply with the deterministic kernels alone.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> runtime,
                                                        std::unique_ptr<Products> products,
                                                        const BackendOptions& options);

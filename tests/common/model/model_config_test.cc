@@ -331,7 +331,7 @@ TEST_F(ModelConfigTest, FingerprintFollowsContentNotSpelling) {
   EXPECT_NE(MustLoad(Llama()).fingerprint, fingerprint);
 }
 
-// For who asks before the weights are there.
+// For callers without weights, such as `baton plan`.
 TEST_F(ModelConfigTest, ConfigJsonAloneIsEnoughToRead) {
   const ModelConfig loaded = MustLoad(Llama());
   const ModelDir dir;

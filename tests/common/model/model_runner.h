@@ -1,4 +1,4 @@
-// A transformer with a KV pool of its own, for tests.
+// A transformer with its KV pool, for tests.
 #ifndef BATON_TESTS_COMMON_MODEL_MODEL_RUNNER_H_
 #define BATON_TESTS_COMMON_MODEL_MODEL_RUNNER_H_
 

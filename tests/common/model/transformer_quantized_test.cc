@@ -51,8 +51,9 @@ class QuantizedModelTest
   static const baton::testing::Device& device() { return std::get<1>(GetParam()); }
 };
 
-// Bit by bit: a weight is one 16-bit value (on a CPU in float32, one float), whoever dequantises
-// it; and for every number of rows: whole prompts, chunks and single tokens take different kernels.
+// Bit by bit: a weight is one 16-bit value (on a CPU in float32, one float), dequantised by any
+// kernel; and for every number of rows: whole prompts, chunks and single tokens take different
+// kernels.
 TEST_P(QuantizedModelTest, LogitsAreThoseOfTheFloatModel) {
   ModelRunner model(CheckpointDir(quantized().name), device().make());
   ModelRunner reference(CheckpointDir(std::string(quantized().name) + "-float"), device().make());

@@ -1,4 +1,4 @@
-// Graphs of emulated devices: the launches that a stream was asked for, kept.
+// Graphs of emulated devices: the recorded launches of a stream.
 #ifndef BATON_COMMON_BACKEND_CUDA_EMULATED_CAPTURED_LAUNCHES_H_
 #define BATON_COMMON_BACKEND_CUDA_EMULATED_CAPTURED_LAUNCHES_H_
 
@@ -13,7 +13,7 @@ namespace baton::backend::cuda::emulated {
 
 class CapturedLaunches final : public LaunchQueue {
  public:
-  // Those of `enqueue` on `stream`, whose other launches nobody makes meanwhile.
+  // The launches of `enqueue` on `stream`. REQUIRES: no other thread launches on it meanwhile.
   static std::vector<std::function<void()>> Capture(EmulatedStream& stream,
                                                     absl::FunctionRef<void()> enqueue) {
     CapturedLaunches captured;

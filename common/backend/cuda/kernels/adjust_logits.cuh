@@ -1,4 +1,4 @@
-// What a request changes in its copy of a row: model::AdjustLogits, operation by operation.
+// model::AdjustLogits on a request's copy of a row, operation by operation.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ADJUST_LOGITS_CUH_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ADJUST_LOGITS_CUH_
 
@@ -30,7 +30,7 @@ BATON_DEVICE float Penalized(float raw, const SampleRequest& request, uint32_t c
   return RoundedLogit(logit);
 }
 
-// The ids that a block changes: others are other blocks' affair, or no ids.
+// The ids that a block changes; other blocks change the others.
 struct IdRange {
   uint32_t begin, end;
   BATON_DEVICE bool Has(uint32_t id) const { return id - begin < end - begin; }
@@ -41,7 +41,7 @@ BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& requ
   const int threads = BlockThreads();
   uint32_t* seen = launch.seen + request.workspace_row * launch.workspace_stride;
   const int32_t* ids = launch.ids + request.first_token;
-  // Of threads that write the same, it does not matter which does.
+  // Several threads may write the same value.
   for (int i = ThreadIndex(); i < request.prompt_tokens; i += threads) {
     const auto id = static_cast<uint32_t>(LoadGlobal(ids + i));
     if (range.Has(id)) StoreGlobal(seen + id, kSeenInPrompt);
@@ -67,7 +67,7 @@ BATON_DEVICE void Penalize(const SampleLaunch& launch, const SampleRequest& requ
 }
 
 // By all threads together, in one part of the row; the parts don't depend on each other. A logit
-// that is NaN or +inf spoils none but itself. REQUIRES: all threads' writes to that part are behind
+// that is NaN or +inf affects no other. REQUIRES: all threads' writes to that part are behind
 // a SyncThreads().
 BATON_DEVICE void AdjustLogits(const SampleLaunch& launch, const SampleRequest& request,
                                IdRange range, float* row) {

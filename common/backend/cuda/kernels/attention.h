@@ -1,24 +1,23 @@
 // Attention over paged KV: one arithmetic in two shapes.
 //
 // Rows are packed: for a sequence and a KV head, packed row r is query position r / group, head
-// r % group of the group, so that any group size fills the tensor cores' 16 rows (FlashInfer and
-// XQA pack so) and several query positions of a sequence, each with its own causal bound, are
-// nothing special.
+// r % group of the group. So any group size fills the tensor cores' 16 rows (as in FlashInfer and
+// XQA), and one tile can hold several query positions, each with its causal bound.
 //
-// A packed row's result is a function of its query and its visible tokens alone: tokens are taken
-// in pieces of 64 and splits of 256, at multiples of those. A piece has one maximum, its weights
-// are relative to that, and its sums are folded into the split's, and those into the row's, in
-// ascending order (the fold of partial softmaxes: Milakov and Gimelshein, arXiv 1805.02867;
-// FlashAttention-2, arXiv 2307.08691). Pieces and splits that other rows of the tile need leave it
-// as it is, bit for bit. So it does not matter which of the two kernels computes a row:
+// A packed row's result is a function of its query and its visible tokens alone: tokens are
+// processed in pieces of 64 and splits of 256, at multiples of those. A piece has one maximum, to
+// which its weights are relative; its sums are folded into the split's, and those into the row's,
+// in ascending order (the fold of partial softmaxes: Milakov and Gimelshein, arXiv 1805.02867;
+// FlashAttention-2, arXiv 2307.08691). Pieces and splits that only other rows of the tile see do
+// not change its bits. So both kernels give a row the same bits:
 //
-// - split: few rows, bandwidth-bound. A block takes one split of one row tile, a warp each of its
-//   pieces, straight from memory to registers; the block that finishes last folds the splits
+// - split: few rows, bandwidth-bound. A block computes one split of one row tile, each warp one
+//   piece, loaded from memory to registers; the block that finishes last folds the splits
 //   (FlashDecoding; the last block folds as in stream-K reductions: one atomic counter, which
 //   resets itself).
-// - tile: many rows. A block takes 64 packed rows through all their tokens, K and V staged in
-//   shared memory; while the product with one is computed, the other comes: below sm_80 to
-//   registers. With two stages, those of the next piece come, too.
+// - tile: many rows. A block computes 64 packed rows over all their tokens, K and V staged in
+//   shared memory; while it multiplies with one, it loads the other, below sm_80 through registers.
+//   With two stages it loads those of the next piece, too.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 
@@ -80,8 +79,8 @@ BATON_HOST_DEVICE int CounterCount(int padded_dim) { return padded_dim / OutputD
 constexpr size_t TileSharedBytes(int padded_dim, int stages) {
   return static_cast<size_t>(stages * kPieceTokens * (padded_dim + OutputDims(padded_dim)) * 2);
 }
-// How many stages the tile kernel takes where a multiprocessor has so much shared memory: two if
-// two blocks' fit; of the shortest heads three blocks are there at once, and hide as much with one.
+// The number of stages of the tile kernel, given a multiprocessor's shared memory: two if those of
+// two blocks fit. With heads of up to 64 dims one is enough, since three blocks are resident.
 // kernel_capability: what the kernels are compiled for; below 8.0 they copy through registers.
 inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) {
   constexpr size_t kOfTheSystem = 1024;  // a block
@@ -90,8 +89,8 @@ inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) 
   return deep ? 2 : 1;
 }
 
-// dtype: of KV and out, kF16 or kBF16. blocks: for each KV head; with an item_count they take
-// turns.
+// dtype: of KV and out, kF16 or kBF16. blocks: for each KV head; with an item_count, a block
+// computes several items.
 void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream);
 void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
 

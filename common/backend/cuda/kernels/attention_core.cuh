@@ -1,5 +1,5 @@
-// What both attention kernels do with 16 packed rows and a step of tokens. Shared, so that both
-// round alike. See attention.h and index_maps.h.
+// The arithmetic of 16 packed rows and a step of tokens, shared by both attention kernels so that
+// they round alike. See attention.h and index_maps.h.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_CORE_CUH_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_CORE_CUH_
 
@@ -46,7 +46,7 @@ BATON_DEVICE TokenRange VisibleTo(const AttentionLaunch& launch, const SequenceE
   return {begin, sequence.context + last + 1};
 }
 
-// Where tokens' K and V lie in the pool.
+// The addresses of tokens' K and V in the pool.
 struct TokenAddress {
   const std::byte* layer;
   const int32_t* table;
@@ -65,7 +65,7 @@ struct TokenAddress {
     head_offset = kv_head * head_bytes;
     v_offset = launch.kv_heads * head_bytes;
   }
-  // The first byte of K; V lies v_offset behind it.
+  // The first byte of K; V is v_offset after it.
   BATON_DEVICE const std::byte* K(int token) const {
     const int slot = token & ((1 << block_tokens_log2) - 1);
     return layer + LoadGlobal(table + (token >> block_tokens_log2)) * block_stride_bytes +
@@ -73,7 +73,7 @@ struct TokenAddress {
   }
 };
 
-// What a warp knows of its 16 rows after some tokens.
+// A warp's partial results of its 16 rows.
 template <int kOut>
 struct RowState {
   float m[2];            // greatest score, in units of log 2
@@ -196,7 +196,7 @@ BATON_DEVICE PieceWeights WeighPiece(Tokens& tokens, int first_token, int window
     }
     tokens.After(s[j][0]);
   }
-  // What a row does not see weighs 0.
+  // The weight of a token that the row does not see is 0.
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
     const int position = rows.position[half];
     float highest = kMinusInfinity;
@@ -205,7 +205,7 @@ BATON_DEVICE PieceWeights WeighPiece(Tokens& tokens, int first_token, int window
         const int token = first_token + j * 8 + member * 2 + i % 2;
         const bool seen = token <= position && (window == 0 || token > position - window);
         if (!seen) s[j][i] = kMinusInfinity;
-        // Not Greatest: a NaN must not be passed over.
+        // Not Greatest: a NaN must propagate.
         highest = s[j][i] <= highest ? highest : s[j][i];
       }
     }

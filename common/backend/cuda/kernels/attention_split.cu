@@ -35,7 +35,7 @@ struct PooledTokens {
   BATON_DEVICE Vec16 V(int token, int chunk) const {
     return At(token, first_v_chunk + chunk, address.v_offset);
   }
-  // Beyond the last token lies what earlier sequences left: 0 times infinity would show.
+  // Slots after the last token hold KV of earlier sequences: 0 times infinity would be a NaN.
   BATON_DEVICE Vec16 At(int token, int chunk, int offset) const {
     const bool valid = first_token + token < end_token && chunk < chunks;
     // The table has no entry behind the last token.

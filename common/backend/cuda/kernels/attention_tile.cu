@@ -25,9 +25,9 @@ struct Stage {
   BATON_DEVICE Vec16 V(int token, int chunk) const { return LoadShared16(VAt(token, chunk)); }
 };
 
-// Brings one piece's K or V. All threads of the block together: kChunksARow chunks from first_chunk
-// on of the tokens from first_token on, to at(token, chunk). What lies beyond the last token or the
-// head is zero. A thread's tokens are a whole number of swizzle periods apart, so that its places
+// Loads one piece's K or V. All threads of the block together: kChunksARow chunks from first_chunk
+// on of the tokens from first_token on, to at(token, chunk). Chunks beyond the last token or the
+// head are zero. A thread's tokens are a whole number of swizzle periods apart, so that its places
 // in shared memory are, too (index_maps_test.cc).
 //
 // Where copies are not asynchronous registers may hold them between Begin and End, so that they
@@ -79,7 +79,7 @@ struct Fetch {
   }
 };
 
-// What a thread has folded so far, in memory of its own: registers hold one split.
+// A thread's folded sums, in local memory: registers hold one split.
 template <int kOut>
 struct Total {
   float m[2] = {kMinusInfinity, kMinusInfinity};
@@ -156,8 +156,8 @@ AttentionTileKernel(AttentionLaunch launch) {
   const bool folds = visible.begin / kSplitTokens != (visible.end - 1) / kSplitTokens;
 
   const int first = visible.begin / kPieceTokens * kPieceTokens;
-  // V goes one stage less ahead than K: its place is free half a piece later. From sm_80 on, the
-  // groups on their way behind that which is waited for are those of kStages - 1 pieces.
+  // V is loaded one stage less ahead than K: its place is free half a piece later. From sm_80 on,
+  // the groups in flight after the awaited one are those of kStages - 1 pieces.
   constexpr int kAhead = (kStages - 1) * kPieceTokens, kPending = 2 * (kStages - 1);
   BATON_UNROLL for (int i = 0; i < kStages; ++i) {
     FetchK k;

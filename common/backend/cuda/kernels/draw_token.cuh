@@ -1,4 +1,4 @@
-// The token that the filters and the random number choose, by one block. See sampling.h.
+// The filters and the draw of one request, by one block. See sampling.h.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_DRAW_TOKEN_CUH_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_DRAW_TOKEN_CUH_
 
@@ -19,18 +19,18 @@ BATON_DEVICE uint64_t RandomTarget(const SampleRequest& request, uint64_t total)
   return MulHigh(uint64_t{words[1]} << 32 | words[0], total) + 1;
 }
 
-// The least whole number that is not below x, of 0 <= x < 2^63.
+// ceil(x), for 0 <= x < 2^63.
 BATON_DEVICE uint64_t RoundedUp(double x) {
   const auto whole = static_cast<uint64_t>(x);
   return static_cast<double>(whole) < x ? whole + 1 : whole;
 }
 
-// How much of the sum of all weights top_p keeps.
+// The part of the sum of all weights that top_p keeps.
 BATON_DEVICE uint64_t KeptShare(const SampleRequest& request, uint64_t total) {
   const uint64_t share = RoundedUp(static_cast<double>(request.top_p) * static_cast<double>(total));
   return Least(Greatest(share, uint64_t{1}), total);
 }
-// What min_p asks of a weight.
+// The least weight that min_p keeps.
 BATON_DEVICE uint64_t LeastWeight(const SampleRequest& request) {
   const auto least = static_cast<uint64_t>(static_cast<double>(request.min_p) * kOne);
   return Greatest(least, uint64_t{1});
@@ -65,12 +65,12 @@ BATON_DEVICE uint64_t Draw(const Tokens& tokens, uint64_t highest, const SampleR
   Tally weights = WeightsOf(request, highest, last_kept);
   if (total == 0) total = BuildFirstDigit(tokens, weights, memory);
   if (request.top_p < 1) {
-    // The histogram stays: what comes before a place does not depend on what comes behind.
+    // The histogram stays valid: the sum before a place does not depend on later places.
     const Prefix prefix = PrefixReaching(tokens, weights, KeptShare(request, total), memory);
     weights.last_kept = Greatest(weights.last_kept, prefix.last);
     total = prefix.sum;
   }
-  if (request.top_p < 1 && request.min_p > 0) {  // all that is left weighs something
+  if (request.top_p < 1 && request.min_p > 0) {  // every remaining weight is above 0
     weights.SkipBelow(LeastWeight(request), request.temperature);
     total = BuildFirstDigit(tokens, weights, memory);
   }

@@ -19,12 +19,12 @@ BATON_DEVICE Vec16 Pack4(const float* from) {
   return v;
 }
 
-// A unit in memory that no thread of the kernel writes: as f32, whatever it is stored as.
+// Loads a unit that no thread of the kernel writes, converted to f32.
 BATON_DEVICE void LoadUnit(const float* from, float (&to)[kUnitElements]) {
   Unpack4(Load16(from), to);
   Unpack4(Load16(from + 4), to + 4);
 }
-// The same for memory that this thread itself may write later, or has written.
+// The same for memory that this thread writes before or after.
 BATON_DEVICE void LoadOwnUnit(const float* from, float (&to)[kUnitElements]) {
   Unpack4(LoadFresh16(from), to);
   Unpack4(LoadFresh16(from + 4), to + 4);

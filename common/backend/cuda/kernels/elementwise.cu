@@ -30,7 +30,7 @@ GatherKernel(GatherLaunch launch) {
   if (column >= launch.cols) return;
   float x[kUnitElements];
   const int32_t from = TableRowOf(launch, row);
-  // Nobody reads it in this launch: of such rows all look at the result.
+  // Not read in this launch: threads of such rows read the result.
   if (column == 0 && launch.drawn != nullptr && LoadGlobal(launch.drawn + row) >= 0) {
     StoreGlobal(launch.kept + row, from);
   }

@@ -24,8 +24,8 @@ struct GatherLaunch {
   float* out;             // [rows, cols]
   int64_t out_stride;
   int cols;
-  // With `drawn`, a row whose drawn[r] >= 0 is of that result's token in place of row_of[r], where
-  // it is kept. A token that is no row of the table, of a draw that failed, is 0.
+  // With `drawn`, a row with drawn[r] >= 0 uses that result's token in place of row_of[r] and
+  // stores it there. A token that is not a row of the table, from a failed draw, counts as 0.
   const int32_t* drawn = nullptr;         // [rows] or null
   const SampleResult* results = nullptr;  // that drawn indexes
   int32_t* kept = nullptr;                // row_of

@@ -1,14 +1,13 @@
-// Where things lie: the maps between lanes, registers, shared memory and matrices that the kernels
-// share, as plain functions that the tests enumerate.
+// The maps between lanes, registers, shared memory and matrices that the kernels share, as plain
+// functions that the tests enumerate.
 //
 // Products are warp-wide mma's of 16 x 16 times 16 x 8 whose fragments come straight from rows that
 // are contiguous in memory, 16 bytes a lane, with no ldmatrix and no transposition:
 //
-// - A sum over k does not care which k stands where, as long as both operands agree. So a lane's 16
-//   bytes, eight consecutive k, are dealt to two consecutive mma's as if they were the columns that
-//   the fragment asks for (FragmentK). Both operands of a product of rows with rows (Q Kᵀ, x Wᵀ)
-//   are loaded so.
-// - The columns of P V may stand anywhere, too: lane group g holds eight consecutive dims of V, the
+// - A sum over k is correct for any order of k that both operands share. So a lane's 16
+//   bytes, eight consecutive k, are assigned to the fragment's columns in two consecutive mma's
+//   (FragmentK). Both operands of a product of rows with rows (Q Kᵀ, x Wᵀ) are loaded so.
+// - The columns of P V may be permuted, too: lane group g holds eight consecutive dims of V, the
 //   i-th of which is column g of the i-th mma (OutputDim), so that two tokens' rows are paired by a
 //   byte permutation and the result comes out as eight consecutive dims a lane.
 //
@@ -33,15 +32,15 @@ inline constexpr int kChunkElements = 8;  // of 16 bits in 16 bytes
 // k's that the four members' chunks cover: two mma's of 16.
 inline constexpr int kChunkedK = 4 * kChunkElements;
 
-// The k (of the 32) that stands at column `column` (0 to 15) of mma number `product` (0 or 1).
+// The k (of the 32) at column `column` (0 to 15) of mma number `product` (0 or 1).
 BATON_INDEX_MAP int FragmentK(int product, int column) {
   const int member = column % 8 / 2;
   const int reg = product * 2 + column / 8;
   return member * kChunkElements + reg * 2 + column % 2;
 }
 
-// Products x Wᵀ cut k, by k alone, into slices whose sums are added in order: the columns of each but
-// the last ones, whole chunks. Slices behind the end are empty.
+// Products x Wᵀ cut k, by k alone, into slices whose sums are added in order: the columns of each
+// but the last ones, whole chunks. Slices behind the end are empty.
 inline constexpr int kSlices = 8;
 BATON_INDEX_MAP int SliceLength(int k) {
   return (k + kSlices * kChunkedK - 1) / (kSlices * kChunkedK) * kChunkedK;
@@ -52,7 +51,7 @@ inline constexpr int kOutputSpan = 64;
 BATON_INDEX_MAP int OutputDim(int i, int column) { return column * kChunkElements + i; }
 
 // Shared memory keeps rows of 16-byte chunks. The swizzles are such that the eight lanes that one
-// cycle serves lie in different banks: lanes of a fragment of K (or of x and W) read four
+// cycle serves use different banks: lanes of a fragment of K (or of x and W) read four
 // consecutive chunks of two consecutive rows, those of V the same two chunks of four rows that are
 // two apart. `chunks` a row: a multiple of 8.
 BATON_INDEX_MAP int RowsOperandChunk(int row, int chunk, int chunks) {

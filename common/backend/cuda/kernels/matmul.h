@@ -1,13 +1,12 @@
 // x Wᵀ with one order of summation for every number of rows. k is cut into eight slices, by k
 // alone; a slice is summed ascending, 16 k's at a time, in one accumulator; the slices' sums are
-// added in order. Two shapes of block do that, and give the same bits. What steps
-// multiply with by default; with --no-deterministic where it is faster than cuBLASLt (the slices
-// keep the memory busy where n is small: split-K), and where cuBLASLt has no algorithm.
+// added in order. Two shapes of block do that, and give the same bits. The default for all
+// products; with --no-deterministic, used where it is faster than cuBLASLt (the slices keep the
+// memory busy where n is small: split-K) and where cuBLASLt has no algorithm.
 //
-// - rows: up to a few row tiles. A block takes 16 rows by 8 columns, a warp a slice, W straight
-// from
-//   memory to registers, 16 bytes a lane (FragmentK of index_maps.h). Of gate and up it takes 8
-//   columns of each, so that it has what SiluMul multiplies.
+// - rows: up to a few row tiles. A block takes 16 rows by 8 columns, each warp one slice, W
+//   loaded from memory to registers, 16 bytes a lane (FragmentK of index_maps.h). Of gate and up it
+//   takes 8 columns of each, the operands of SiluMul.
 // - tile: many rows. A block takes 64 x 64, both operands through shared memory in a ring of stages
 //   (multistage pipeline, as CUTLASS describes it).
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
@@ -30,13 +29,14 @@ struct MatMulLaunch {
   int k;
 };
 
-// Up to so many rows the shape `rows` is used: two row tiles, of which the second reads W from L2.
+// The shape `rows` is used up to this many rows: two row tiles, of which the second reads W from
+// L2.
 inline constexpr int kFewRows = 32;
 
 enum class MatMulShape { kAuto, kRows, kTile };
 
-// Of how long it takes: to be raised with every change that makes it faster or slower, so that
-// other kernels are measured against it anew (measured_products.h).
+// The version of its speed. Raise it with every change that makes it faster or slower: measured
+// choices (measured_products.h) of other versions are discarded.
 inline constexpr int kMatMulVersion = 1;
 
 // dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values, writes rows n floats.

@@ -1,9 +1,10 @@
 // RMS norm of rows (Zhang and Sennrich, arXiv 1910.07467), the residual stream in f32; the addition
 // to it is fused in as in vLLM's and FlashInfer's fused_add_rmsnorm, to read and write it once.
 //
-// A block a row; eight consecutive elements ("a unit") a thread and turn, held in registers between
-// the sum and the product where the row has at most kHeldUnits a thread. Unit u belongs to thread
-// u % threads, and the number of threads depends on the width alone: so does the order of the sum.
+// One block for each row; each thread takes eight consecutive elements ("a unit") at a time, held
+// in registers between the sum and the product where the row has at most kHeldUnits a thread. Unit
+// u belongs to thread u % threads, and the number of threads depends on the width alone, so the
+// order of the sum does.
 //
 // Bytes a row: RmsNorm 4 cols read, and cols elements of out written; AddRmsNorm 8 cols read and 4
 // cols written besides. The weight stays in the cache.

@@ -1,15 +1,14 @@
 // Products with weights of 4 or 8 bits, and those weights as 16-bit values.
 //
-// A weight is the 16-bit value nearest to (value - zero) * scale, wherever it is made: the product
-// for up to 64 rows makes it in registers, LaunchDequantize writes it to memory for the products of
-// matmul.h. Both add in the order of k that those have (index_maps.h's slices), so a row gets the
-// same bits from either.
+// A weight is the 16-bit value nearest to (value - zero) * scale: the product for up to 64 rows
+// computes it in registers, LaunchDequantize writes it to memory for the products of matmul.h. Both
+// have matmul.h's order of k (index_maps.h's slices), so a row gets the same bits from either.
 //
 // Layout (common/backend/quantized.h): tiles of 8 rows of W by 64 bytes a row, so that a warp reads
 // 512 bytes in a row, 16 a lane. A tile has 128 columns of 4 bits or 64 of 8, in steps of 32, each
 // of which is two mma's with FragmentK's order: member m of row r holds, at 64 r + 16 m, columns
-// 32 j + 8 m to 32 j + 8 m + 7 of every step j. Within those eight, PlaceOfElement deals them so
-// that a mask takes two at a time out of a word, as the two halves of a register.
+// 32 j + 8 m to 32 j + 8 m + 7 of every step j. Within those eight, PlaceOfElement orders
+// them so that a mask extracts two at a time from a word, as the halves of a register.
 //
 // Sources: the magic numbers 0x6400 | v = 1024 + v of float16 ("Who Says Elephants Can't Run", Kim
 // et al. 2022; FasterTransformer); weights stored in the order of the fragments (Marlin, Frantar et
@@ -23,8 +22,8 @@
 
 namespace baton::backend::cuda {
 
-// Where element e (of 8 consecutive columns) stands among the 8 values of 4 bits in a word, or,
-// e modulo 4, among the 4 of 8 bits in the word e / 4.
+// The place of element e (of 8 consecutive columns) among the 8 values of 4 bits in a word, or,
+// e modulo 4, among the 4 of 8 bits in word e / 4.
 BATON_INDEX_MAP int PlaceOfElement(int element, int bits) {
   const int in_word = bits == 4 ? element : element % 4;
   return in_word / 2 + in_word % 2 * (16 / bits);
@@ -62,7 +61,7 @@ struct QuantizedMatMulLaunch {
   int rows;
 };
 
-// Rows that one pass over the weights serves; more take another.
+// Rows that one pass over the weights serves.
 inline constexpr int kQuantizedRows = 64;
 
 // dtype: of x, kF16 or kBF16. Reads n k bits / 8 bytes, 4 for each group, rows k 16-bit values for
@@ -80,8 +79,8 @@ struct QuantizedMatMulSiluMulLaunch {
 };
 
 // out = silu(gate) * up for gate_up = x Wᵀ: the bits that LaunchQuantizedMatMul and LaunchSiluMul
-// (to dtype) leave, and gate_up is not written. x is read for every 16 rows of W. Of 32 rows at a
-// time: with more, registers do not suffice.
+// (to dtype) leave, and gate_up is not written. x is read for every 16 rows of W. Computes 32
+// rows at a time: more do not fit the registers.
 void LaunchQuantizedMatMulSiluMul(const QuantizedMatMulSiluMulLaunch& launch, int bits, DType dtype,
                                   Stream stream);
 

@@ -1,4 +1,4 @@
-// Finds how far along the order of tokens a sum of counts or weights reaches a target. See
+// Finds the first token, in order, at which a sum of counts or weights reaches a target. See
 // sampling.h.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_RADIX_SELECT_CUH_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_RADIX_SELECT_CUH_
@@ -51,7 +51,7 @@ struct SelectMemory {
 
 BATON_DEVICE_TABLE Exp2Table kDeviceExp2Table = kExp2Table;
 
-// What a token adds to the sums.
+// The amount that a token adds to the sums.
 struct Tally {
   bool weighs = false;     // its weight, else 1
   double highest = 0;      // the highest logit
@@ -63,8 +63,8 @@ struct Tally {
   // lower than `least_weight`, and lets those that are lower and still in front of it not count.
   BATON_DEVICE void SkipBelow(uint64_t least_weight, float temperature) {
     least = least_weight;
-    // The weight's power of two, and one more for safety; a rounding to the nearest float passes no
-    // float over.
+    // The weight's power of two, and one more for safety; rounding to the nearest float keeps the
+    // order of floats.
     const int power = 63 - LeadingZeros(least_weight) - kWeightBits - 1;
     const double logit = highest + power * (M_LN2 * static_cast<double>(temperature));
     if (logit < -3.4e38) return;
@@ -148,9 +148,9 @@ BATON_DEVICE FoundBin FindBin(const Bin* bins, uint64_t target, SelectMemory& me
 
 // Fills memory.first; returns the sum of all.
 //
-// Most logits are in a dozen bins, and lanes of a warp that add to one word take turns. So lanes
-// have histograms of their own, a bin's words side by side, in different banks: four for counts,
-// two for weights, whose low words are in `first` and whose high ones in `bins`.
+// Most logits are in a dozen bins, and lanes of a warp that add to one word serialize. So lanes are
+// spread over several histograms, a bin's words side by side in different banks: four for counts,
+// two for weights, whose low words are in `first` and high words in `bins`.
 template <class Tokens>
 BATON_DEVICE uint64_t BuildFirstDigit(const Tokens& tokens, const Tally& tally,
                                       SelectMemory& memory) {

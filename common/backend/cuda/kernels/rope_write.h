@@ -1,11 +1,11 @@
-// What stands between the q, k, v product and attention: per-head RMS norm of q and k (Qwen3),
-// rotation by position (Su et al., arXiv 2104.09864), q left in f32, k and v rounded into their
-// slots of the paged pool: what is finite to what is finite, since attention multiplies V of hidden
-// tokens by 0, which of an infinity is a NaN for other tokens, and for other requests of the block.
-// One pass, as in TurboMind's prologue of attention and vLLM's reshape_and_cache.
+// Between the q, k, v product and attention: per-head RMS norm of q and k (Qwen3), rotation by
+// position (Su et al., arXiv 2104.09864), and k and v rounded into their slots of the paged pool; q
+// stays f32. Finite values round to finite ones: attention multiplies V of hidden tokens by 0, and
+// an infinity there would give NaNs to other tokens of the block. One pass, as in TurboMind's
+// prologue of attention and vLLM's reshape_and_cache.
 //
-// A head of a row is 2^n consecutive lanes of a warp, 8 dims each; the lanes that the head's width
-// does not need rest. A lane's dims are two quads that are rotated together (UnitDims): both halves
+// A head of a row is 2^n consecutive lanes of a warp, 8 dims each; lanes beyond the head's
+// width idle. A lane's dims are two quads that are rotated together (UnitDims): both halves
 // of every pair are in one thread. A head's result is a function of the head, its position and the
 // weights alone, so a slot's bits do not depend on the batch.
 //
@@ -56,7 +56,7 @@ struct RopeWriteLaunch {
   int query_heads;
   int kv_heads;
   int head_dim;                    // a multiple of 8, at most 256
-  const int32_t* positions;        // [rows], in their sequences; below 0: not a row, left out
+  const int32_t* positions;        // [rows], in their sequences; below 0: padding, skipped
   const int32_t* sequence_of_row;  // [rows]
   const SequenceEntry* sequences;  // only first_block is read
   const int32_t* tables;
@@ -65,7 +65,7 @@ struct RopeWriteLaunch {
 // dtype: of KV, kF16 or kBF16.
 void LaunchRopeWrite(const RopeWriteLaunch& launch, DType dtype, int rows, Stream stream);
 
-// The kernel of bfloat16, for CUDA to say what it was compiled for.
+// The bfloat16 kernel, to ask CUDA which architecture it was compiled for.
 const void* RopeWriteKernelOfBFloat16();
 
 }  // namespace baton::backend::cuda

@@ -73,7 +73,7 @@ BATON_DEVICE Row PartOf(const Row& row) {
   return {row.logits, Greatest(begin, Least(begin + each * 4, row.size)), begin};
 }
 
-// Adds what BuildFirstDigit made of a part; each thread knows of its own bins alone.
+// Adds BuildFirstDigit's histogram of a part; each thread adds its bins.
 BATON_DEVICE void AddHistogram(const SelectMemory& memory, SampleScratch& scratch) {
   const BinRange own = OwnBins();
   for (int bin = own.low; bin < own.high; ++bin) {

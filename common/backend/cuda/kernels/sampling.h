@@ -9,21 +9,20 @@
 // logits: histograms of counts find top_k, histograms of weights find top_p and the draw
 // (as the bisecting samplers of FlashInfer do in floating point). Philox gives the random number.
 //
-// Many requests: a block of threads each. Few: several blocks share a request's row, and the last
-// of them to be done with a launch decides. A greedy request takes one launch: the parts' highest
-// tokens. Otherwise the first digits' histogram, of counts for top_k in that same launch, or of
-// weights in a second one, says which bins the token is in; one more launch lists those bins'
-// tokens, and the last block draws from the list: sorted (bitonically, in shared memory) if it is
-// short, by radix selection if it is longer, from the row itself if there is no room for it.
-// Requests of all kinds may share the launches, whose number the host knows beforehand. Workspaces
-// hold what a request changes in its row.
+// Many requests: one thread block each. Few: several blocks share a request's row, and the last of
+// them to finish a launch combines their results. A greedy request needs one launch: the highest
+// token of each part. Otherwise the histogram of first digits (of counts, for top_k, in that
+// launch; of weights in a second one) gives the bins that the token is in; one more launch lists
+// those bins' tokens, and the last block draws from the list: sorted (bitonically, in shared
+// memory) if it is short, by radix selection if it is longer, from the row itself if the list has
+// no room for it. Requests of all kinds share the launches, whose number the host knows beforehand.
+// Workspaces hold the adjusted logits of requests that change them.
 //
 // Bytes a request: 4 vocab for the check; greedy reads no more. With one block, top_k: up to 4
-// passes of 4 vocab more; the first histogram of weights 1, top_p up to 3, min_p behind it 1, the
-// draw up to
-// 3. With several: a histogram 1, the list 2. A row is read again from the L2 cache. The double
-// arithmetic, slow on small GPUs, is done once for each token that top_k leaves and that weighs
-// anything, and again only for what falls into a digit's bin.
+// passes of 4 vocab more; the first histogram of weights 1, top_p up to 3, min_p after it 1, the
+// draw up to 3. With several: a histogram 1, the list 2. A row is read again from the L2 cache. The
+// double arithmetic, slow on small GPUs, is done once for each token that top_k leaves and whose
+// weight is not 0, and again only for the tokens of a digit's bin.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_SAMPLING_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_SAMPLING_H_
 
@@ -39,14 +38,14 @@ struct TokenBias {
 // A SampleRow on the device. Lists are ranges of the launch's arrays.
 struct SampleRequest {
   int logit_row;
-  int workspace_row;  // that no other request of the launch has; -1: the logits stay as they are
+  int workspace_row;  // of this request alone; -1: it does not change the logits
   float temperature, top_p, min_p;
   int top_k;
   float repetition_penalty, frequency_penalty, presence_penalty;
   uint32_t choice;
   uint64_t seed, position;
   int first_token, token_count, prompt_tokens;  // of ids; needed with penalties alone
-  int drawn_row;                                // not negative: its input token is behind them
+  int drawn_row;                                // unless -1, its input token follows them
   int first_suppressed, suppressed_count;       // of ids
   int first_bias, bias_count;                   // of biases; each id once
 };
@@ -59,7 +58,7 @@ struct SampleResult {
   float bad_logit;
 };
 
-// What the blocks that share a request know of each other. All 0 before and after, but `places`.
+// Shared by the blocks of a request. All 0 before and after a launch, except `places`.
 inline constexpr int kMaxSplitSamples = 64;  // requests whose rows are shared
 inline constexpr int kSampleHistogramBins = 2048;
 inline constexpr int kMaxListedTokens = 16384;
@@ -87,7 +86,7 @@ struct alignas(16) SampleScratch {
 
 // Pointers to floats are multiples of 16 bytes, strides (in elements) of 8.
 struct SampleLaunch {
-  const float* logits;  // [rows, vocab]; what lies between vocab and the stride has no meaning
+  const float* logits;  // [rows, vocab]; elements between vocab and the stride are ignored
   int64_t logits_stride;
   int vocab;  // 1 to 2^22
   const SampleRequest* requests;
@@ -102,7 +101,7 @@ struct SampleLaunch {
   int most_sorted, most_listed;  // set by LaunchSample
 };
 
-// How the work is spread; results don't depend on it.
+// The distribution of the work; results do not depend on it.
 struct SampleShape {
   int blocks = 1;    // a request
   int threads = 0;   // a block: a power of two from 32 to 512; 0: as many as are good for it

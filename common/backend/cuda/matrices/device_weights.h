@@ -1,4 +1,4 @@
-// What a model keeps on the device for good: matrices and rotation tables.
+// A model's matrices and RoPE tables on the device.
 #ifndef BATON_COMMON_BACKEND_CUDA_MATRICES_DEVICE_WEIGHTS_H_
 #define BATON_COMMON_BACKEND_CUDA_MATRICES_DEVICE_WEIGHTS_H_
 
@@ -15,7 +15,7 @@ namespace baton::backend::cuda {
 // Row-major [out_features, in_features] in the activation type.
 class CudaMatrix final : public PackedMatrix {
  public:
-  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if in_features is no multiple of 8.
+  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if in_features is not a multiple of 8.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Make(absl::Span<const HostMatrix> stacked,
                                                             DType dtype, Backend& backend,
                                                             HostStaging& staging);
@@ -29,7 +29,7 @@ class CudaMatrix final : public PackedMatrix {
 };
 
 struct CudaRopeTable final : public RopeTable {
-  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the rotated dims are no multiple of 8.
+  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the number of rotated dims is not a multiple of 8.
   static absl::StatusOr<std::unique_ptr<RopeTable>> Make(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor,
       Backend& backend, HostStaging& staging);

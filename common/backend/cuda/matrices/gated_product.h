@@ -1,4 +1,4 @@
-// The product with gate and up that does SiluMul too.
+// The product with gate and up, fused with SiluMul.
 #ifndef BATON_COMMON_BACKEND_CUDA_MATRICES_GATED_PRODUCT_H_
 #define BATON_COMMON_BACKEND_CUDA_MATRICES_GATED_PRODUCT_H_
 
@@ -8,9 +8,8 @@
 namespace baton::backend::cuda {
 
 // out [rows, f] = SiluMul of x [rows, k] times gate_up [2 f, k], a CudaMatrix or a
-// CudaQuantizedMatrix, in one kernel; f is a multiple of 8. False, and nothing is enqueued, where
-// that is not done: for many rows, fewer if others' products serve them (has_products), and where
-// out is not `dtype`, the activation type.
+// CudaQuantizedMatrix, in one kernel; f is a multiple of 8. False, enqueuing nothing, for many rows
+// (fewer if a library multiplies: has_products) and if out is not `dtype`, the activation type.
 bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const Tensor& out, DType dtype,
                    bool has_products, const QuantizedWorkspaces& workspaces, Stream stream);
 

@@ -1,4 +1,4 @@
-// The products of a model's steps as they are tried out when it is loaded.
+// The products of a model's steps, to be measured when it is loaded.
 #ifndef BATON_COMMON_BACKEND_CUDA_MATRICES_PRODUCT_USES_H_
 #define BATON_COMMON_BACKEND_CUDA_MATRICES_PRODUCT_USES_H_
 
@@ -12,9 +12,8 @@
 
 namespace baton::backend::cuda {
 
-// For Products::Tune. Of quantised weights those of the slices that many rows are multiplied by;
-// few rows are no library's affair. Fills all x with numbers as costly to multiply as any, in the
-// order of the staging's stream.
+// For Products::Tune. Of quantised weights only the 16-bit slices for many rows: few rows need no
+// library. Fills all x with random numbers, on the staging's stream.
 std::vector<ProductUse> UsesOf(absl::Span<const MatMulUse> products,
                                const QuantizedWorkspaces& workspaces, HostStaging& staging);
 

@@ -81,7 +81,7 @@ void Rows::FillTileRow(int64_t row, int64_t column_tile, uint8_t* to) const {
   const uint8_t* values = matrix->values + row * matrix->row_bytes();
   const uint16_t* zeros = matrix->zeros + row * matrix->groups();
   const int64_t tile_cols = kQuantizedTileRowBytes * 8 / bits;
-  // What stands for 0 (as near as can be: a zero point may be one beyond the values).
+  // The value nearest to the zero point, which may exceed the largest value by one.
   const int padding = std::min<int>(zeros[matrix->groups() - 1], (1 << bits) - 1);
   const int chunk_bytes = bits;  // of eight columns
   for (int64_t i = 0; i < tile_cols / 8; ++i) {

@@ -18,8 +18,8 @@ namespace baton::backend::cuda {
 // Packed as kernels/quantized.h says.
 class CudaQuantizedMatrix final : public PackedMatrix {
  public:
-  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if in_features is no multiple of 8, a group (unless it has
-  // all columns) no power of two from 32 on, or the parts have their columns in different orders.
+  // UNIMPLEMENTED (UNSUPPORTED_MODEL) if in_features is not a multiple of 8, a group (unless it has
+  // all columns) is not a power of two of at least 32, or the parts differ in the order of columns.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Make(
       absl::Span<const QuantizedHostMatrix> stacked, DType dtype, Backend& backend,
       HostStaging& staging);
@@ -37,7 +37,7 @@ class CudaQuantizedMatrix final : public PackedMatrix {
   }
   const QuantizedView& view() const { return view_; }
   int bits() const { return bits_; }
-  // [in_features]: the column of x that column i of the matrix goes with; null: i.
+  // [in_features]: the column of x that is multiplied by column i of the matrix; null: i.
   const int32_t* order() const {
     return order_ == nullptr ? nullptr : static_cast<const int32_t*>(order_->data());
   }
@@ -49,9 +49,9 @@ class CudaQuantizedMatrix final : public PackedMatrix {
   const std::unique_ptr<Buffer> order_;
 };
 
-// The memory that products with such matrices want besides their operands.
+// The workspaces of products with such matrices.
 struct QuantizedWorkspaces {
-  // Bytes of each for a step of so many rows.
+  // Bytes of each.
   struct Sizes {
     size_t dequantized = 0;
     size_t reordered = 0;
@@ -63,17 +63,17 @@ struct QuantizedWorkspaces {
   void* reordered = nullptr;
 };
 
-// The products of 16-bit weights that one of more than kQuantizedRows rows is made of: each of as
-// many rows of W as `workspaces.dequantized` holds, which is their w.
+// The 16-bit products that make up one of more than kQuantizedRows rows: each of as many rows of W
+// as fit into `workspaces.dequantized`, which is their w.
 std::vector<MatMulLaunch> SlicesOf(const MatMulLaunch& launch, const CudaQuantizedMatrix& matrix,
                                    const QuantizedWorkspaces& workspaces);
 
-// The product of launch.x with `matrix`; launch.w is not looked at. products: null for the
-// deterministic ones. REQUIRES: workspaces for at least so many rows.
+// The product of launch.x with `matrix`; launch.w is ignored. products: null for the deterministic
+// ones. REQUIRES: workspaces for at least so many rows.
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
                        const QuantizedWorkspaces& workspaces, Products* products, Stream stream);
 
-// SiluMul of the product of launch.x with `matrix`, gate above up; launch.w is not looked at.
+// SiluMul of the product of launch.x with `matrix`, gate above up; launch.w is ignored.
 // REQUIRES: at most kFewRows rows; launch.cols, half of the matrix's rows, is a multiple of 8.
 void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
                               DType dtype, const QuantizedWorkspaces& workspaces, Stream stream);

@@ -1,11 +1,10 @@
-// The bytes that each kernel must move between a device's memory and its caches, whatever is in
-// them: every byte of its operands that matters read once, every byte of its results written once;
-// and the operations of those that have many, additions and multiplications, each counted. What the
-// tests hold the kernels' accesses to, and what the benchmark on a GPU divides a timing by: time at
-// the floor is total() over the measured copy bandwidth. Host arithmetic.
+// Lower bounds on the memory traffic of each kernel: every needed byte of its operands read once,
+// every byte of its results written once; and the additions and multiplications of the
+// compute-bound ones. Tests compare the kernels' accesses with them, and the GPU benchmark its
+// timings: the time at the floor is total() over the measured copy bandwidth. Host arithmetic.
 //
-// Left out: the arguments of a launch, and arrays of a few words a block of threads (plans, block
-// tables, counters). `element_bytes`: of the activation type, 2, unless said.
+// Excludes the arguments of a launch and arrays of a few words a thread block (plans, block tables,
+// counters). Elements have 2 bytes, the activation type's, unless stated.
 #ifndef BATON_COMMON_BACKEND_CUDA_PLAN_KERNEL_FLOORS_H_
 #define BATON_COMMON_BACKEND_CUDA_PLAN_KERNEL_FLOORS_H_
 
@@ -37,15 +36,14 @@ MovedBytes DequantizeFloor(int64_t rows, int64_t k, int bits, int64_t group_size
 MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols);
 
 // K and V of every token that some row of a sequence sees, once for all of its rows and heads; q
-// f32 read, out written. Sequences share no blocks. Of both kernels; what they keep for
-// themselves is no part of it, since another kernel might do without.
+// f32 read, out written. Sequences share no blocks. For both kernels; excludes their workspaces.
 MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
                           int head_dim, int window);
 // Of the two products, over the tokens that each row sees.
 double AttentionOperations(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
                            int head_dim, int window);
-// On top of its floor, what the split kernel writes for its last blocks to read from the L2 cache:
-// the sums of the rows of every split of a row tile that sees several.
+// Besides its floor, the partial sums that the split kernel writes and its last blocks read from
+// the L2 cache: the rows of every split of a row tile with several.
 MovedBytes AttentionPartialsFloor(absl::Span<const SequenceEntry> sequences,
                                   absl::Span<const AttentionItem> split_items, int kv_heads,
                                   int group, int head_dim, int window);

@@ -1,4 +1,4 @@
-// What a step needs of the arena besides what is handed to it: host arithmetic.
+// The sizes of a step's workspaces in the arena: host arithmetic.
 #ifndef BATON_COMMON_BACKEND_CUDA_PLAN_WORKSPACE_SIZES_H_
 #define BATON_COMMON_BACKEND_CUDA_PLAN_WORKSPACE_SIZES_H_
 
@@ -11,7 +11,7 @@
 
 namespace baton::backend::cuda {
 
-// UNIMPLEMENTED (UNSUPPORTED_MODEL), naming the field, if no kernel serves such a step.
+// UNIMPLEMENTED (UNSUPPORTED_MODEL), naming the field, if no kernel supports such a step.
 absl::Status CheckSupported(const StepLimits& limits);
 
 inline constexpr int kCopiedBlocksAtOnce = 1024;

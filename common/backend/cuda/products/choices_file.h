@@ -1,5 +1,5 @@
-// The file that product_choices.h is kept in between starts. Several workers may read and write it
-// at once: a reader finds one writer's file or another's, whole.
+// The file of product_choices.h, which survives restarts. Several workers may read and write it at
+// once: a reader sees the complete file of one writer.
 #ifndef BATON_COMMON_BACKEND_CUDA_PRODUCTS_CHOICES_FILE_H_
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_CHOICES_FILE_H_
 
@@ -12,13 +12,11 @@
 
 namespace baton::backend::cuda {
 
-// None if there is no such file. DATA_LOSS if it is not what WriteChoices writes, or is no file, or
-// larger than kMaxChoicesBytes; UNAVAILABLE, with the system's word, if it cannot be read. Waits
-// for nothing but the disk.
+// Empty if there is no such file. DATA_LOSS if it is not a file of WriteChoices or larger than
+// kMaxChoicesBytes; UNAVAILABLE, with the system's message, if it cannot be read.
 absl::StatusOr<std::vector<DeviceChoices>> ReadChoices(const std::string& path);
 
-// Makes the folders that are missing. UNAVAILABLE, with the system's word; then `path` is as it
-// was.
+// Creates missing folders. UNAVAILABLE, with the system's message; then `path` is unchanged.
 absl::Status WriteChoices(const std::string& path, absl::Span<const DeviceChoices> devices);
 
 }  // namespace baton::backend::cuda

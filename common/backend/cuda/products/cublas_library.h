@@ -1,7 +1,6 @@
-// cuBLASLt, loaded when the first backend wants it and not with the program: it is 500 MB that a
-// deterministic or a CPU worker has no use for, and its 94 KB of thread-local variables, were it
-// linked, would come off the stack of every thread, which the threads of the metrics server (100
-// KB) do not survive.
+// cuBLASLt, loaded on first use and not linked: it has 500 MB, which deterministic and CPU workers
+// do not need, and 94 KB of thread-local variables, which would be taken from the stack of every
+// thread and overflow those of the metrics server (100 KB).
 #ifndef BATON_COMMON_BACKEND_CUDA_PRODUCTS_CUBLAS_LIBRARY_H_
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_CUBLAS_LIBRARY_H_
 
@@ -11,7 +10,7 @@
 
 namespace baton::backend::cuda {
 
-// The functions of the library that we call.
+// The library's functions that are called.
 struct CublasLibrary {
   decltype(&::cublasLtCreate) create;
   decltype(&::cublasLtDestroy) destroy;
@@ -30,8 +29,8 @@ struct CublasLibrary {
   decltype(&::cublasLtMatrixLayoutDestroy) layout_destroy;
 };
 
-// Loads it once; it stays until the process ends. FAILED_PRECONDITION (CUBLAS), with what the
-// loader says. Thread-safe.
+// Loads it once, until the process ends. FAILED_PRECONDITION (CUBLAS), with the loader's message.
+// Thread-safe.
 absl::StatusOr<const CublasLibrary*> LoadCublas();
 
 }  // namespace baton::backend::cuda

@@ -12,13 +12,13 @@
 
 namespace baton::backend::cuda {
 
-// On the current device, in the workspace of kCublasWorkspaceBytes: fp16 or bf16 in, f32
-// accumulated and out. FAILED_PRECONDITION (CUBLAS) if the library does not start.
+// On the current device, with a workspace of kCublasWorkspaceBytes: fp16 or bf16 inputs, f32
+// accumulation and output. FAILED_PRECONDITION (CUBLAS) if the library does not start.
 absl::StatusOr<std::unique_ptr<ProductLibrary>> MakeCublas();
 
-// The same, as measured_products.h chooses between it and our own kernels; so the last bits of a
-// row may depend on how many rows there are. index: of the device, which is current. choices_file:
-// where what was measured is kept; empty: nowhere.
+// MeasuredProducts of it and Baton's kernels; the last bits of a row may depend on the number of
+// rows. index: of the device, which is current. choices_file: the file of measured choices; empty:
+// none.
 absl::StatusOr<std::unique_ptr<Products>> MakeCublasProducts(const DeviceProperties& device,
                                                              int index,
                                                              const std::string& choices_file);

@@ -18,7 +18,7 @@ constexpr int kShortRows = 64;
 // Of a product and bucket: then the rounds end, if each candidate had kLeastRounds.
 constexpr double kMostSeconds = 0.5;
 constexpr size_t kLeastRounds = 3;
-// Who is that much slower than the best after two rounds is out.
+// A candidate that is so many times slower than the best after two rounds is dropped.
 constexpr double kOut = 1.5;
 constexpr double kNoFaster = 1.02;
 // Rows that a bucket's algorithm did not serve; beyond it, they are found anew.

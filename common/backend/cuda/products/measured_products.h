@@ -1,14 +1,14 @@
-// Products by whichever is the fastest on this device of a library's algorithms and, for few rows,
-// our own kernels.
+// Products by the fastest kernel on this device: one of a library's algorithms or, for few rows,
+// Baton's.
 //
-// Tune measures, for every product and bucket of rows (RowsBucket): the first kSuggestions
-// algorithms that the library suggests, and up to kOwnRows rows our LaunchMatMul, in turns, a round
-// to warm up and up to kRounds more; the least median wins, the library's first if it is within 2
-// %. Before each measurement other weights are read until `evict_bytes` have passed, so that these
-// come from memory as in a step; those of several layers are taken in turns. What was measured on
-// such a device before, and was kept in the file, is not measured again.
+// For every product and bucket of rows (RowsBucket), Tune measures the first kSuggestions
+// algorithms of the library and, for up to kOwnRows rows, LaunchMatMul: in turns, a round to warm
+// up and up to kRounds more. The least median wins; the library's first suggestion wins if it is
+// within 2 %. Before each measurement other weights are read, `evict_bytes` of them, so that the
+// product's come from memory as in a step; the weights of several layers take turns. Choices in the
+// file for an equal device are not measured again.
 //
-// A product that Tune was not told of takes the library's first suggestion, unmeasured.
+// A product that was not tuned takes the library's first suggestion.
 #ifndef BATON_COMMON_BACKEND_CUDA_PRODUCTS_MEASURED_PRODUCTS_H_
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_MEASURED_PRODUCTS_H_
 
@@ -32,13 +32,13 @@ namespace baton::backend::cuda {
 std::string TimedDevice(const DeviceProperties& device);
 
 struct MeasuredProductsOptions {
-  // All that times depend on but for the library's version: chip, driver, our kernels.
+  // Identifies chip, driver and kernels; the library's version is added to it.
   std::string device;
-  std::string file;  // of choices_file.h; empty: nothing is kept
-  // To be read before a measurement: more than the L2 cache holds, and enough that the launches
-  // behind it are there before it ends.
+  std::string file;  // of choices_file.h; empty: none
+  // Bytes to read before a measurement: more than the L2 cache holds, and enough that the measured
+  // launches are enqueued before the read ends.
   size_t evict_bytes = 0;
-  // Ours; Tune counts its time, too.
+  // Baton's kernel.
   std::function<void(const MatMulLaunch&, DType, Stream)> own = [](const MatMulLaunch& launch,
                                                                    DType dtype, Stream stream) {
     LaunchMatMul(launch, dtype, stream);
@@ -61,7 +61,7 @@ class MeasuredProducts final : public Products {
 
  private:
   struct Candidate;
-  // Uses of one n, k and bias or none.
+  // Uses with equal n, k and has-bias.
   struct Group {
     int least_rows = 0;
     int most_rows = 0;
@@ -71,8 +71,8 @@ class MeasuredProducts final : public Products {
   // Bucket or exact rows.
   static ProductKey KeyOf(const MatMulLaunch& launch, DType dtype, int rows);
   ProductChoices Kept();
-  // Computes such a product once: kernels are loaded when they are first launched, which no request
-  // is to wait for. False if the choice is none.
+  // Computes such a product once, since a kernel is loaded by its first launch, for which no
+  // request should wait. False if the choice does not serve it.
   bool Serves(const ProductChoice& choice, const MatMulLaunch& launch, DType dtype, Stream stream);
   void Keep(ProductChoices tuned);
   ProductChoice FirstOf(const MatMulLaunch& launch, DType dtype);
@@ -88,7 +88,7 @@ class MeasuredProducts final : public Products {
   const MeasuredProductsOptions options_;
   const std::string device_;
   ProductChoices choices_;              // by bucket
-  ProductChoices of_rows_;              // that their bucket's does not serve
+  ProductChoices of_rows_;              // by rows, where the bucket's does not serve them
   std::set<std::pair<int, int>> told_;  // (n, k)
   // During Tune.
   std::vector<MatMulLaunch> weights_;  // the largest first

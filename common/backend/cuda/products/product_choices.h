@@ -1,5 +1,5 @@
-// Which kernel computes which product, as it was measured, and how that is written down: the
-// choices of up to kMaxDevices kinds of device, in bytes that anybody may have changed.
+// The measured choice of a kernel for each product, and its encoding: the choices of up to
+// kMaxDevices kinds of device. Decoding trusts nothing in the bytes.
 #ifndef BATON_COMMON_BACKEND_CUDA_PRODUCTS_PRODUCT_CHOICES_H_
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_PRODUCT_CHOICES_H_
 
@@ -18,14 +18,14 @@
 
 namespace baton::backend::cuda {
 
-// Products of 1 to kMaxBucketRows rows share an algorithm with those of the next number of these:
-// 1, 2, 4, 8, 16, then powers of two and the numbers halfway between, from 1024 on powers of two
-// alone. They contain the batches that decode steps are padded to.
+// Rows are grouped into buckets that share an algorithm: 1, 2, 4, 8, 16, then powers of two and the
+// numbers halfway between, from 1024 on powers of two alone. Decode steps are padded to such
+// numbers.
 inline constexpr int kMaxBucketRows = 1 << 30;
-// The least of them from `rows` on. REQUIRES: 1 <= rows <= kMaxBucketRows.
+// The least bucket that holds `rows`. REQUIRES: 1 <= rows <= kMaxBucketRows.
 int RowsBucket(int rows);
 
-// An algorithm in its library's words (cublasLtMatmulAlgo_t), which mean something to it alone.
+// An algorithm (cublasLtMatmulAlgo_t), opaque outside the library.
 using AlgorithmWords = std::array<uint64_t, 8>;
 
 struct ProductKey {
@@ -41,15 +41,14 @@ struct ProductKey {
 struct ProductChoice {
   bool own = false;           // our own kernel; else the library's
   AlgorithmWords words = {};  // 0 if own
-  uint64_t nanoseconds = 0;   // what it took, for people
+  uint64_t nanoseconds = 0;   // measured; information only
 
   friend bool operator==(const ProductChoice&, const ProductChoice&) = default;
 };
 
 using ProductChoices = std::map<ProductKey, ProductChoice>;
 
-// The choices for one kind of device. `device` says all that they depend on: chip, driver,
-// libraries, kernels.
+// The choices for one kind of device. `device` identifies chip, driver, libraries and kernels.
 struct DeviceChoices {
   std::string device;  // 1 to kMaxDeviceName bytes
   ProductChoices choices;
@@ -60,7 +59,7 @@ struct DeviceChoices {
 inline constexpr size_t kMaxDevices = 16;
 inline constexpr size_t kMaxDeviceName = 512;
 inline constexpr size_t kMaxChoices = 8192;  // of a device: some 80 models' worth
-// What all that comes to, about.
+// About the size of all that.
 inline constexpr size_t kMaxChoicesBytes = size_t{16} << 20;
 
 // Little-endian: "BATONALG", version u32, length of the rest u32, XXH3-64 of it; then a count of
@@ -70,8 +69,8 @@ std::string EncodeChoices(absl::Span<const DeviceChoices> devices);
 // DATA_LOSS, saying what was expected where, for anything that EncodeChoices would not have made.
 absl::StatusOr<std::vector<DeviceChoices>> DecodeChoices(absl::string_view bytes);
 
-// `ours` before all others, with what was known of the same device besides; what goes beyond the
-// bounds is dropped, the oldest devices first. REQUIRES: `ours` is within them.
+// `ours` first, merged with earlier choices for the same device; then the other devices. Drops what
+// exceeds the bounds, the oldest devices first. REQUIRES: `ours` is within them.
 std::vector<DeviceChoices> MergeChoices(DeviceChoices ours, std::vector<DeviceChoices> before);
 
 }  // namespace baton::backend::cuda

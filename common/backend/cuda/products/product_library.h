@@ -1,5 +1,5 @@
-// What is needed of somebody else's matrix products, and of a clock, to try them out: cuBLASLt
-// (cublas_products.cc), or what a test puts in its place.
+// The interface of a library of matrix products, and of a clock to measure them: cuBLASLt
+// (cublas_products.cc), or a fake.
 #ifndef BATON_COMMON_BACKEND_CUDA_PRODUCTS_PRODUCT_LIBRARY_H_
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_PRODUCT_LIBRARY_H_
 
@@ -17,27 +17,28 @@ namespace baton::backend::cuda {
 class ProductLibrary {
  public:
   virtual ~ProductLibrary() = default;
-  // Whatever its algorithms' words depend on.
+  // The words of an algorithm are valid for one version.
   virtual std::string Version() const = 0;
-  // Device memory that it works in; handed over before the first product.
+  // Its workspace on the device, set before the first product.
   virtual size_t WorkspaceBytes() const = 0;
   virtual void SetWorkspace(void* device) = 0;
-  // At most `most` algorithms for such a product, best first by the library's own judgement.
+  // At most `most` algorithms for such a product, best first by the library's heuristic.
   virtual std::vector<AlgorithmWords> Suggest(const MatMulLaunch& launch, DType dtype,
                                               int most) = 0;
-  // Whether it is one that serves such a product in that workspace. Any words may be asked about.
+  // Whether `words` are an algorithm that serves such a product in the workspace; any words are
+  // safe.
   virtual bool Accepts(const MatMulLaunch& launch, DType dtype, const AlgorithmWords& words) = 0;
-  // False if the algorithm serves no such product: nothing was enqueued.
+  // False, enqueuing nothing, if the algorithm does not serve such a product.
   virtual bool Run(const MatMulLaunch& launch, DType dtype, const AlgorithmWords& words,
                    Stream stream) = 0;
 };
 
-// How long a device takes. Thread: one.
+// Measures the device's time. Thread: one.
 class Stopwatch {
  public:
   virtual ~Stopwatch() = default;
-  // Enqueues `before`, then `work`, and waits for both: the device's seconds from the end of the
-  // one to the end of the other. REQUIRES: the stream is not being captured.
+  // Enqueues `before`, then `work`, and waits for both. Returns the device's seconds from the end
+  // of `before` to the end of `work`. REQUIRES: the stream is not being captured.
   virtual double Time(Stream stream, absl::FunctionRef<void()> before,
                       absl::FunctionRef<void()> work) = 0;
 };

@@ -1,4 +1,4 @@
-// Matrix products by somebody else's kernels.
+// Matrix products by kernels of a library.
 #ifndef BATON_COMMON_BACKEND_CUDA_PRODUCTS_PRODUCTS_H_
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_PRODUCTS_H_
 
@@ -9,7 +9,7 @@
 
 namespace baton::backend::cuda {
 
-// A product that steps will ask for, with least_rows to launch.rows rows.
+// A product of later steps, of least_rows to launch.rows rows.
 struct ProductUse {
   MatMulLaunch launch;
   int least_rows = 1;
@@ -19,19 +19,19 @@ struct ProductUse {
 class Products {
  public:
   virtual ~Products() = default;
-  // Device memory that it works in; handed over before the first product.
+  // Its workspace on the device, set before the first product.
   virtual size_t WorkspaceBytes() const = 0;
   virtual void SetWorkspace(void* device) = 0;
-  // Settles how such products are computed, where that is found by trying, which takes seconds:
-  // once, before the first MatMul. Their operands are read, their results written. Uses of
-  // one n and k are better many than one: the matrices of all layers, which no cache holds.
+  // Measures which kernel computes each product fastest; takes seconds. Called once, before the
+  // first MatMul. Reads the operands and overwrites the results. Give the matrices of all layers:
+  // several uses of one n and k do not fit a cache, as in a step.
   virtual void Tune(absl::Span<const ProductUse> uses, DType dtype, Stream stream) {}
-  // False if nothing was enqueued: our own kernels are faster, or the only ones. Measures nothing
-  // and waits for nothing: the stream may be under capture.
+  // False, enqueuing nothing, if Baton's kernels are faster or the only ones. Neither measures nor
+  // waits: the stream may be under capture.
   virtual bool MatMul(const MatMulLaunch& launch, DType dtype, Stream stream) = 0;
 };
 
-// Of cuBLASLt: what NVIDIA recommends for Hopper, and enough for all before it.
+// Of cuBLASLt: NVIDIA's recommendation for Hopper, and enough for older GPUs.
 inline constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 
 }  // namespace baton::backend::cuda

@@ -13,7 +13,7 @@ Arena::Arena(size_t size_bytes) : size_bytes_(size_bytes / kAlignment * kAlignme
 
 std::optional<size_t> Arena::Take(size_t size_bytes) {
   if (size_bytes > size_bytes_) return std::nullopt;
-  // Even nothing has a place of its own.
+  // A part of 0 bytes takes one unit, so that offsets are unique.
   const size_t size = (std::max<size_t>(size_bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   const auto range = std::find_if(free_.begin(), free_.end(),
                                   [&](const auto& entry) { return entry.second >= size; });

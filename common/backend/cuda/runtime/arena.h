@@ -1,4 +1,4 @@
-// The one piece of device memory that a worker takes at start, and who has which part of it.
+// Allocation of parts of the one piece of device memory that a worker takes at start.
 #ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_ARENA_H_
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_ARENA_H_
 
@@ -8,17 +8,17 @@
 
 namespace baton::backend::cuda {
 
-// First fit over free ranges that are joined when they meet. Hands out offsets; knows no memory.
-// Thread: one.
+// First fit over free ranges; adjacent free ranges are joined. Works on offsets, without the
+// memory. Thread: one.
 class Arena {
  public:
   static constexpr size_t kAlignment = 256;
 
   explicit Arena(size_t size_bytes);
 
-  // The offset of so many bytes, rounded up to kAlignment; nothing if no free range is that long.
+  // The offset of size_bytes, rounded up to kAlignment; nullopt if no free range is that long.
   std::optional<size_t> Take(size_t size_bytes);
-  // REQUIRES: `offset` came from Take and was not given back.
+  // REQUIRES: `offset` is from Take and is taken.
   void Give(size_t offset);
 
   size_t size_bytes() const { return size_bytes_; }

@@ -38,7 +38,7 @@ class EventPool {
     absl::MutexLock lock(&mutex_);
     cudaEvent_t event = nullptr;
     if (free_.empty()) {
-      // Who waits sleeps: these are threads that others share the cores with.
+      // Blocking sync: a waiting thread sleeps, since workers share cores.
       Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
             "cudaEventCreate");
     } else {
@@ -47,7 +47,7 @@ class EventPool {
     }
     return event;
   }
-  // Nobody waits for it any more; that it was recorded may still lie ahead of the device.
+  // No thread waits for it any more; the device may not have reached its record yet.
   void Give(cudaEvent_t event) {
     absl::MutexLock lock(&mutex_);
     free_.push_back(event);

@@ -1,4 +1,4 @@
-// Copies between pageable host memory and the device, through pinned memory that is made once.
+// Copies between pageable host memory and the device, through pinned memory allocated once.
 #ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_HOST_STAGING_H_
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_HOST_STAGING_H_
 
@@ -18,12 +18,12 @@ class HostStaging {
   static absl::StatusOr<std::unique_ptr<HostStaging>> Make(size_t half_bytes, Runtime& runtime,
                                                            Stream stream);
 
-  // Enqueued on the stream when they return; the host memory is the caller's again.
+  // Enqueues the copy; the caller may reuse the host memory when it returns.
   void CopyToDevice(void* device, const void* host, size_t size_bytes);
-  // The same for `size_bytes` of anything: fill(offset, size, to) writes a part of it.
+  // The same for bytes that fill(offset, size, to) writes, part by part.
   void FillDevice(void* device, size_t size_bytes,
                   absl::FunctionRef<void(size_t offset, size_t size, void* to)> fill);
-  // Waits for what was enqueued before, and for the copy.
+  // Waits for the stream's earlier work and for the copy.
   void CopyToHost(void* host, const void* device, size_t size_bytes);
 
   size_t half_bytes() const { return half_bytes_; }

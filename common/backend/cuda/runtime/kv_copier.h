@@ -12,16 +12,16 @@
 
 namespace baton::backend::cuda {
 
-// A kernel gathers chunks into contiguous staging on the device, one copy moves them to pinned
-// memory, and back. Each way has a lane: a stream that goes before the compute stream, and staging
-// that one caller at a time has, so that it is made once.
+// A kernel gathers chunks into contiguous staging on the device, and one copy moves them to pinned
+// memory; Write does the reverse. Each direction has a lane: a stream of higher priority than the
+// compute stream, and staging that one caller at a time uses.
 class CudaKvCopier final : public KvCopier {
  public:
-  // Chunks that are moved at once: the most that a frame of a transfer holds, or one.
+  // Chunks of one copy: as many as a transfer's frame holds, at least one.
   static int ChunksAtOnce(size_t chunk_bytes);
   static size_t DeviceBytes(size_t chunk_bytes);
 
-  // staging: DeviceBytes of device memory, which this keeps.
+  // staging: DeviceBytes of device memory, owned by the copier.
   static absl::StatusOr<std::unique_ptr<CudaKvCopier>> Make(const KvPool& pool,
                                                             std::unique_ptr<Buffer> staging,
                                                             Runtime& runtime);
@@ -31,7 +31,7 @@ class CudaKvCopier final : public KvCopier {
   void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override;
 
  private:
-  // The stream's work is awaited under the lock.
+  // Callers wait for the stream under the lock.
   struct Lane {
     Stream stream = nullptr;
     int32_t* ids = nullptr;  // on the device, as the chunks
@@ -44,7 +44,7 @@ class CudaKvCopier final : public KvCopier {
   CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime);
   absl::Status MakeLane(std::byte* staging, Lane& lane);
   static size_t IdBytes(int chunks);
-  // On the device; in pinned memory no less.
+  // On the device, and of pinned memory.
   static size_t LaneBytes(size_t chunk_bytes);
   void CheckArguments(int layer, absl::Span<const int32_t> blocks) const;
   void SendIds(Lane& lane, absl::Span<const int32_t> blocks)

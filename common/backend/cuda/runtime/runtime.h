@@ -1,9 +1,9 @@
-// What the backend needs of a device besides kernels: memory, streams, events, copies. Two kinds:
-// a GPU through CUDA, and the CPU of emulated.h, where all is done when it returns.
+// A device's memory, streams, events and copies. Two implementations: a GPU through CUDA, and the
+// CPU emulation of emulated.h, where calls return when the work is done.
 //
-// Thread-safe but for the order of what is enqueued on one stream. An error of the device itself (a
-// launch that failed, a lost GPU) ends the process with a message: nothing computed since can be
-// trusted, and the cluster knows what to do with a worker that died.
+// Thread-safe, but callers order the work of one stream. An error of the device itself (a failed
+// launch, a lost GPU) ends the process with a message: later results cannot be trusted, and the
+// cluster handles a dead worker.
 #ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_RUNTIME_H_
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_RUNTIME_H_
 
@@ -23,30 +23,30 @@ namespace baton::backend::cuda {
 struct DeviceProperties {
   std::string name;            // e.g. "Tesla T4"
   int compute_capability = 0;  // 75 for 7.5
-  // Of the kernels that run on it: that which they were compiled for, at most the device's.
+  // The capability that the kernels were compiled for, at most the device's.
   int kernel_capability = 0;
   int multiprocessors = 0;
   size_t shared_bytes = 0;  // shared memory of a multiprocessor
-  size_t l2_bytes = 0;      // of the last cache before the memory
-  int driver = 0;           // the version of CUDA that it serves: 13000 for 13.0
+  size_t l2_bytes = 0;      // size of the L2 cache
+  int driver = 0;           // the CUDA version of the driver: 13000 for 13.0
   size_t total_bytes = 0;
   size_t free_bytes = 0;      // when it was opened
-  size_t reserved_bytes = 0;  // of these: what the driver and libraries take later, as kernels load
+  size_t reserved_bytes = 0;  // of free_bytes: left to the driver and libraries, which load kernels
 };
 
-// A point of a stream. The runtime outlives it.
+// A point in a stream. The runtime outlives it.
 using DeviceEvent = Event;
 
-// When a stream got to a point. The runtime outlives it.
+// The time at which a stream reached a point. The runtime outlives it.
 class TimePoint {
  public:
   virtual ~TimePoint() = default;
-  // Waits for both, which are of one stream.
+  // Waits for both. REQUIRES: both are of one stream.
   virtual double SecondsSince(const TimePoint& earlier) const = 0;
 };
 
-// Kernels with their arguments, launched again as one: a CUDA graph. The runtime outlives it; what
-// it launched is over when it is destroyed.
+// Captured launches, replayed as one: a CUDA graph. The runtime outlives it. REQUIRES: its launches
+// are done when it is destroyed.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -60,27 +60,26 @@ class Runtime {
 
   // RESOURCE_EXHAUSTED. Aligned to 256 bytes or more; freed with the runtime.
   virtual absl::StatusOr<void*> AllocateDevice(size_t size_bytes) = 0;
-  // Host memory that the device copies to and from by itself; freed with the runtime.
+  // Pinned host memory; freed with the runtime.
   virtual absl::StatusOr<void*> AllocatePinned(size_t size_bytes) = 0;
   // Lives as long as the runtime.
   virtual Stream MakeStream() = 0;
-  // The same, but what is enqueued on it goes before what is on MakeStream()'s, where the device
-  // has a choice.
+  // The same with a higher priority than MakeStream()'s.
   virtual Stream MakeUrgentStream() { return MakeStream(); }
 
   // Enqueued; host memory must be pinned.
   virtual void CopyToDevice(void* device, const void* pinned, size_t size_bytes, Stream stream) = 0;
   virtual void CopyToHost(void* pinned, const void* device, size_t size_bytes, Stream stream) = 0;
   virtual void Zero(void* device, size_t size_bytes, Stream stream) = 0;
-  // Waits for all that was enqueued.
+  // Waits for all work of the stream.
   virtual void Synchronize(Stream stream) = 0;
   virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
-  // What `enqueue` launches on `stream`, which is not run now. Null if the device has no memory
-  // left for a graph. REQUIRES: it launches kernels there, each launched before, and does nothing
-  // else with the device.
+  // Captures what `enqueue` launches on `stream`, without running it. Null if the device has no
+  // memory for a graph. REQUIRES: `enqueue` only launches kernels, on `stream`, each launched
+  // before.
   virtual std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) = 0;
 
-  // For benchmarks: a device made for a test may lack them.
+  // For benchmarks; devices of tests may not implement them.
   virtual void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) {
     BATON_CHECK(false) << "this device copies nothing within itself";
   }
@@ -90,7 +89,7 @@ class Runtime {
   }
 };
 
-// A device of that many bytes, which are NaNs where nothing was written. seed: emulated::Options.
+// A device with size_bytes of memory, filled with NaNs. seed: as emulated::Options.
 std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes,
                                              uint64_t seed = 0);
 

@@ -36,7 +36,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
   BATON_CHECK_EQ(logits.row_stride % 8, 0);
   for (const SampleRow& row : rows) {
     BATON_CHECK(row.logit_row >= 0 && row.logit_row < logits.rows) << "row " << row.logit_row;
-    BATON_CHECK(row.drawn_row < 0 || input_tokens != nullptr) << "row " << row.logit_row;
+    BATON_CHECK(row.drawn_row == kNotDrawn || input_tokens != nullptr) << "row " << row.logit_row;
   }
   SampleLaunch launch = {};
   launch.logits = static_cast<const float*>(logits.data);

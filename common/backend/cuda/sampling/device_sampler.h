@@ -1,4 +1,4 @@
-// Draws a step's tokens on the device: packs requests, launches, brings the choices back.
+// Draws a step's tokens on the device: packs requests, launches, copies the results back.
 #ifndef BATON_COMMON_BACKEND_CUDA_SAMPLING_DEVICE_SAMPLER_H_
 #define BATON_COMMON_BACKEND_CUDA_SAMPLING_DEVICE_SAMPLER_H_
 
@@ -26,19 +26,19 @@ class DeviceSampler {
                                                              Runtime& runtime, Stream stream);
 
   // As Backend's. input_tokens: on the device, of the batch's rows; for drawn_row. packed: the same
-  // rows, which are at d_packed on the device already; null: they are not.
+  // rows, already on the device at d_packed; null: Enqueue copies them.
   void Enqueue(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
                const int32_t* input_tokens, const SamplingUpload* packed = nullptr,
                const std::byte* d_packed = nullptr);
   void Collect(absl::Span<SampleOutcome> outcomes);
-  // On the device, of the last Enqueue: what the next step is fed with.
+  // On the device, of the last Enqueue: the input of the next step.
   const SampleResult* results() const {
     return reinterpret_cast<const SampleResult*>(device_ + layout_.results);
   }
 
  private:
   static constexpr size_t kHalves = Backend::kMaxDraws;
-  // What lies where in the device memory, in bytes from its start.
+  // Offsets in the device memory, in bytes.
   struct Layout {
     SamplingRoom room;
     int64_t workspace_stride;  // elements
@@ -58,7 +58,7 @@ class DeviceSampler {
   Runtime& runtime_;
   const Stream stream_;
   SamplingUpload upload_;
-  // Host memory by turns: the device may still be reading what the launch before it brought.
+  // Used in turns: the device may still read those of the launch before.
   struct Requests {
     std::byte* pinned = nullptr;
     std::unique_ptr<DeviceEvent> copied;

@@ -8,7 +8,7 @@ namespace {
 static_assert(static_cast<int>(SampleOutcome::Kind::kToken) == kSampledToken);
 static_assert(static_cast<int>(SampleOutcome::Kind::kNonFinite) == kSampledNonFinite);
 static_assert(static_cast<int>(SampleOutcome::Kind::kNoTokenLeft) == kSampledNoTokenLeft);
-// So that what lies behind requests and biases is aligned.
+// So that the parts after requests and biases are aligned.
 static_assert(sizeof(SampleRequest) % alignof(TokenBias) == 0);
 static_assert(sizeof(TokenBias) % alignof(int32_t) == 0);
 
@@ -19,7 +19,7 @@ bool HasPenalties(const SampleRow& row) {
 absl::Span<const int32_t> NeededTokens(const SampleRow& row) {
   return HasPenalties(row) ? row.tokens : absl::Span<const int32_t>();
 }
-bool NeedsDrawn(const SampleRow& row) { return HasPenalties(row) && row.drawn_row >= 0; }
+bool NeedsDrawn(const SampleRow& row) { return HasPenalties(row) && row.drawn_row != kNotDrawn; }
 bool ChangesLogits(const SampleRow& row) {
   return !row.logit_bias.empty() || !row.suppressed.empty() || !NeededTokens(row).empty() ||
          NeedsDrawn(row);
@@ -63,7 +63,7 @@ size_t SamplingUpload::Pack(absl::Span<const SampleRow> rows, const SamplingRoom
     request.first_token = static_cast<int>(ids_.size());
     request.token_count = static_cast<int>(tokens.size());
     request.prompt_tokens = tokens.empty() ? 0 : row.prompt_tokens;
-    request.drawn_row = NeedsDrawn(row) ? row.drawn_row : -1;
+    request.drawn_row = NeedsDrawn(row) ? row.drawn_row : kNotDrawn;
     ids_.insert(ids_.end(), tokens.begin(), tokens.end());
     request.first_suppressed = static_cast<int>(ids_.size());
     request.suppressed_count = static_cast<int>(row.suppressed.size());

@@ -1,4 +1,4 @@
-// SampleRows as the sampling kernel takes them: one buffer of bytes, for one copy to the device.
+// SampleRows packed for the sampling kernel: one buffer, for one copy to the device.
 #ifndef BATON_COMMON_BACKEND_CUDA_SAMPLING_SAMPLING_UPLOAD_H_
 #define BATON_COMMON_BACKEND_CUDA_SAMPLING_SAMPLING_UPLOAD_H_
 
@@ -10,7 +10,7 @@
 
 namespace baton::backend::cuda {
 
-// What one launch can take.
+// Limits of one launch.
 struct SamplingRoom {
   size_t bytes = 0;        // on the device
   int workspace_rows = 0;  // at least 1: rows of requests that change their logits
@@ -18,26 +18,26 @@ struct SamplingRoom {
 
 class SamplingUpload {
  public:
-  // Packs as many of the rows as there is room for, from the first on, in place of what was packed
-  // before; returns how many. Tokens are packed only where penalties look at them.
+  // Packs rows from the first on, as many as there is room for, and returns how many; discards what
+  // was packed before. Tokens are packed only for penalties.
   size_t Pack(absl::Span<const SampleRow> rows, const SamplingRoom& room);
 
   absl::Span<const std::byte> bytes() const { return bytes_; }
   // The rows in the launch, once bytes() are copied to `device`, a multiple of 16 bytes.
   void PointTo(const std::byte* device, SampleLaunch& launch) const;
 
-  // That a row of so many history tokens, suppressed tokens and biases takes at most.
+  // The most that a row with so many history tokens, suppressed tokens and biases takes.
   static constexpr size_t MaxBytes(size_t tokens, size_t suppressed, size_t biases) {
     return sizeof(SampleRequest) + (tokens + suppressed) * sizeof(int32_t) +
            biases * sizeof(TokenBias);
   }
 
  private:
-  // requests, biases, ids, one behind the other.
+  // requests, biases, ids.
   std::vector<std::byte> bytes_;
   size_t first_bias_ = 0;  // in bytes
   size_t first_id_ = 0;
-  // Kept between calls.
+  // Reused between calls.
   std::vector<SampleRequest> requests_;
   std::vector<TokenBias> biases_;
   std::vector<int32_t> ids_;

@@ -117,7 +117,7 @@ class Machine {
   std::mt19937_64 order_;
   int alive_ = 0;
   int at_barrier_ = 0;
-  // On the heap: what a thread has of its own comes off the stacks that libraries make for theirs.
+  // On the heap: thread-local variables are taken from the stacks of libraries' threads.
   std::vector<Read> read_only_ = std::vector<Read>(kRememberedReads);
   // Of the launch, by number: whether it was read before it was written, and whether it was
   // written.

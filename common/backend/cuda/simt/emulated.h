@@ -23,16 +23,16 @@
 namespace baton::backend::cuda {
 namespace emulated {
 
-// What launches asked of global memory, each counted on its own.
+// Global memory accesses, counted for each launch and added up.
 struct Accesses {
-  // By lanes: what L1 and L2 must serve.
+  // By lanes: the traffic of L1 and L2.
   int64_t requested_read_bytes = 0;
   int64_t requested_written_bytes = 0;
-  // Of the sectors of kSectorBytes that were touched, each once: what DRAM must, were L2 endless.
-  // Sectors that the launch wrote before it read them are not read.
+  // Touched sectors of kSectorBytes, each counted once: the DRAM traffic with an infinite L2.
+  // Sectors that the launch wrote before it read them do not count as read.
   int64_t read_bytes = 0;
   int64_t written_bytes = 0;
-  // Of the requested ones, those within [watched_begin, watched_end): of one operand.
+  // The requested bytes within [watched_begin, watched_end): of one operand.
   const void* watched_begin = nullptr;
   const void* watched_end = nullptr;
   int64_t watched_bytes = 0;
@@ -41,28 +41,28 @@ inline constexpr int kSectorBytes = 32;
 
 // What is emulated. Tests run the same launch under several.
 struct Options {
-  int compute_capability = 80;   // 75: no CopyAsync16 of its own, Mma16x8x16 in two halves
+  int compute_capability = 80;   // 75: CopyAsync16 through registers, Mma16x8x16 in two halves
   uint64_t seed = 0;             // order of blocks, and of warps between synchronisations
-  Accesses* accesses = nullptr;  // if not null: every launch's are added; of one host thread
+  Accesses* accesses = nullptr;  // unless null, every launch adds to it; of one host thread
 };
 // Of this host thread's launches on the null stream.
 void SetOptions(const Options& options);
 const Options& GetOptions();
 
-// What a launch asks for.
+// The shape of a launch.
 struct LaunchShape {
   GridSize grid;
   int threads = 0;
   size_t shared_bytes = 0;
 };
-// Launches that are done when the queue says so, as on a GPU: tests of asynchrony have one.
+// Runs launches later, as a GPU does: for tests of asynchrony.
 class LaunchQueue {
  public:
   virtual ~LaunchQueue() = default;
-  // To call run() once, behind what was enqueued before.
+  // Calls run() once, after the launches enqueued before.
   virtual void Enqueue(const LaunchShape& shape, std::function<void()> run) = 0;
 };
-// What a Stream that is not null points to.
+// A Stream that is not null points to this.
 struct EmulatedStream {
   Options options;
   LaunchQueue* queue = nullptr;  // null: launches are done when they return
@@ -81,11 +81,11 @@ void SyncThreads();
 // combine(operands), which sees and changes what each lane brought.
 using Combine = void (*)(void* const (&operands)[kWarpLanes]);
 void MeetWarp(void* operand, Combine combine);
-// What only looks like 16 bytes anywhere is a multiple of 16 on a GPU.
+// Checks that the address is a multiple of 16, as GPUs require.
 const Vec16& Aligned16(const void* address);
-// Read through a cache that sees no writes of the same launch: the launch must leave it as it was.
+// Reads through a cache that sees no writes of the same launch: the launch must not write it.
 const Vec16& ReadOnly16(const void* global);
-// For Accesses; of shared memory nothing is counted.
+// For Accesses; shared memory is not counted.
 void CountRead(const void* address, size_t size_bytes);
 void CountWrite(const void* address, size_t size_bytes);
 void CopyAsync16(void* shared, const void* global, bool valid);

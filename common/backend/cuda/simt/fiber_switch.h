@@ -1,5 +1,4 @@
-// What the sanitizers must be told when a host thread goes on with another stack. Nothing without
-// them.
+// Reports to the sanitizers when a host thread switches stacks. Does nothing without them.
 #ifndef BATON_COMMON_BACKEND_CUDA_SIMT_FIBER_SWITCH_H_
 #define BATON_COMMON_BACKEND_CUDA_SIMT_FIBER_SWITCH_H_
 
@@ -25,7 +24,7 @@
 
 namespace baton::backend::cuda::emulated {
 
-// A stack that is left and gone on with: of a fiber, or the host thread's own.
+// A stack that is switched from and to: a fiber's, or the host thread's.
 class SwitchedStack {
  public:
   SwitchedStack() = default;

@@ -100,13 +100,13 @@ BATON_DEVICE Vec16 Load16If(bool valid, const void* global) {
       : "l"(global), "r"(static_cast<int>(valid)));
   return v;
 }
-// What another block of this kernel wrote before a ThreadFence that the caller knows of.
+// Reads what another block of this kernel wrote before a ThreadFence.
 BATON_DEVICE float LoadFresh(const float* global) { return __ldcg(global); }
 BATON_DEVICE Vec16 LoadFresh16(const void* global) {
   const uint4 v = __ldcg(static_cast<const uint4*>(global));
   return {{v.x, v.y, v.z, v.w}};
 }
-// Anything in global memory, as the compiler likes; the emulation counts it (so do all of these).
+// Any global memory; the emulation counts it, as all of these.
 template <class T>
 BATON_DEVICE const T& LoadGlobal(const T* global) {
   return *global;
@@ -123,7 +123,7 @@ BATON_DEVICE Vec16 LoadShared16(const void* shared) {
   const uint4 v = *static_cast<const uint4*>(shared);
   return {{v.x, v.y, v.z, v.w}};
 }
-// The same, loaded anew at every place where it stands, so that it occupies no registers between.
+// The same, loaded again at every use, so that it occupies no registers between uses.
 BATON_DEVICE Vec16 ReloadShared16(const void* shared) {
   Vec16 v;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -1,22 +1,21 @@
-// The language that the kernels are written in: the CUDA execution model under names of our own, so
-// that the same source compiles for the GPU (nvcc) and for a machine of fibers on the CPU (any C++
-// compiler), on which the tests run every kernel, lane by lane, against references.
+// The kernels' dialect: CUDA's execution model behind functions that have two implementations, so
+// that the same source compiles for the GPU (nvcc) and for an emulation with fibers on the CPU (any
+// C++ compiler), on which the tests compare every kernel with references.
 //
-// What both sides give, in namespace baton::backend::cuda:
+// Both implement, in namespace baton::backend::cuda:
 //   BATON_KERNEL(threads), BATON_KERNEL_RESIDENT(threads, blocks), BATON_DEVICE, BATON_UNROLL,
 //   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), BlockIndex(),
 //   SharedMemory(), SyncThreads(), SyncWarp(), Shuffle, ShuffleXor, Load16, Load16If, LoadFresh,
 //   Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Mma16x8x8,
-//   Mma16x8x16, Half and BFloat16, atomics, ThreadFence(), and arithmetic whose rounding is said:
+//   Mma16x8x16, Half and BFloat16, atomics, ThreadFence(), and arithmetic with explicit rounding:
 //   Add, Mul, Fma.
 //
-// Rules of the dialect, which the emulation checks: warp operations are reached by all 32 lanes of
-// a warp at the same place; what CopyAsync16 fetches is there after a wait for its group, and not
-// before; Load16 reads nothing that the launch writes; shared memory holds NaNs until it is
-// written; what moves 16 bytes gets addresses that are multiples of 16; nothing depends on the
-// order of warps or blocks between synchronisations (the emulation draws it from a seed). Global
-// memory is reached by these functions alone, so that the emulation can count what a launch asks of
-// it.
+// Rules of the dialect, which the emulation checks: all 32 lanes of a warp reach a warp operation
+// at the same place; bytes of CopyAsync16 are readable only after a wait for its group; Load16
+// reads nothing that the launch writes; shared memory holds NaNs until it is written; 16-byte
+// accesses are aligned to 16; results do not depend on the order of warps or blocks between
+// synchronisations (the emulation draws it from a seed). Kernels access global memory through these
+// functions alone, so that the emulation can count the accesses.
 //
 // Floating-point contraction is off for kernels (-fmad=false, -ffp-contract=off): a sum is fused
 // where the source says Fma, in every kernel that shares the source, and on both machines.
@@ -39,12 +38,12 @@ struct alignas(16) Vec16 {
   uint32_t x[4];
 };
 
-// Dynamic shared memory that a block has without asking, and that it can have on anything from
-// sm_80 on; T4's launches are held to the first.
+// Dynamic shared memory of a block without opting in, and the most on any GPU from sm_80 on.
+// Launches on a T4 use at most the first.
 inline constexpr size_t kSharedBytesUnasked = size_t{48} << 10;
 inline constexpr size_t kMostSharedBytes = size_t{99} << 10;
 
-// A queue of work on the device (cudaStream_t); null where work is done at once.
+// A queue of work on the device (cudaStream_t); null if launches are synchronous.
 using Stream = void*;
 
 }  // namespace baton::backend::cuda
@@ -69,7 +68,7 @@ BATON_DEVICE T Greatest(T a, T b) {
   return a < b ? b : a;
 }
 
-// The same sum in all lanes, in an order that only the lanes' numbers decide.
+// The sum over the warp, in all lanes, in a fixed order.
 BATON_DEVICE float WarpSum(float value) {
   BATON_UNROLL for (int mask = 16; mask > 0; mask /= 2) {
     value = Add(value, ShuffleXor(value, mask));

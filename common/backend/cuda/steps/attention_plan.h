@@ -1,4 +1,4 @@
-// Which blocks of threads a step's attention takes: host arithmetic.
+// The thread blocks of a step's attention: host arithmetic.
 #ifndef BATON_COMMON_BACKEND_CUDA_STEPS_ATTENTION_PLAN_H_
 #define BATON_COMMON_BACKEND_CUDA_STEPS_ATTENTION_PLAN_H_
 
@@ -16,7 +16,7 @@ struct AttentionPlan {
   int row_tiles = 0;  // of the split kernel: counters for each KV head
 };
 
-// What the workspaces hold, for each KV head.
+// The capacity of the workspaces, for each KV head.
 struct AttentionRoom {
   int partials = 0;
   int row_tiles = 0;
@@ -30,8 +30,8 @@ struct AttentionRoom {
 AttentionPlan PlanAttention(absl::Span<const SequenceEntry> sequences, int group,
                             const AttentionRoom& room);
 
-// Room that lets every step of so many rows and sequences run, and the split kernel serve sequences
-// of up to max_positions tokens each until `max_partials` are taken.
+// Room for every step of so many rows and sequences, in which the split kernel serves sequences of
+// up to max_positions tokens until `max_partials` are used.
 AttentionRoom RoomFor(int max_rows, int max_sequences, int max_positions, int group,
                       int max_partials);
 

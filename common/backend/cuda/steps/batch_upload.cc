@@ -110,7 +110,7 @@ void BatchUpload::FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* pos
   BATON_CHECK_EQ(row, rows);
 }
 
-// Only the blocks that the step's tokens lie in: more may be reserved.
+// Only the blocks of the step's tokens: more may be reserved.
 absl::Span<const int32_t> BatchUpload::BlocksOf(const SequenceRows& sequence) const {
   const int end = sequence.context + sequence.row_count;
   const auto count = static_cast<size_t>((end + limits_.block_tokens - 1) / limits_.block_tokens);
@@ -195,7 +195,7 @@ std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, i
   to.rows = to.logit_count = rows;
 
   Packer packer(half.pinned, half.device, PaddedBytes(limits_, room_));
-  // What is in front of the items lies where `rows` alone says.
+  // The offsets of the parts before the items depend on `rows` alone.
   int* split_count = packer.Take(1, &to.d_split_count);
   const auto copy = [&](absl::Span<const int32_t> values, auto** device, int32_t filler) {
     int32_t* const end = packer.Take(padded, device) + padded;

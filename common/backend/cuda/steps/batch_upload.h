@@ -1,5 +1,4 @@
-// Steps' batches on their way to the device: one packed copy each, through a few slots that are
-// made at start.
+// Uploads of batches: one packed copy each, through a few slots allocated at start.
 #ifndef BATON_COMMON_BACKEND_CUDA_STEPS_BATCH_UPLOAD_H_
 #define BATON_COMMON_BACKEND_CUDA_STEPS_BATCH_UPLOAD_H_
 
@@ -17,31 +16,31 @@ namespace baton::backend::cuda {
 
 class BatchUpload;
 
-// Parts of a slot begin at multiples of this.
+// The alignment of a slot's parts.
 inline constexpr size_t kPartAlignment = 16;
 constexpr size_t PartBytes(size_t bytes) {
   return (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 
-// Device pointers, valid while it lives; of a padded one, until the next padded upload's copy.
+// Device pointers, valid while it lives; of a padded batch, until the next padded upload's copy.
 class CudaBatch final : public DeviceBatch {
  public:
   ~CudaBatch() override;
   CudaBatch(const CudaBatch&) = delete;
   CudaBatch& operator=(const CudaBatch&) = delete;
 
-  int rows = 0;  // of the tensors: padding is behind the batch's own
+  int rows = 0;  // of the tensors: the batch's, then padding
   int logit_count = 0;
   int split_items = 0;
   int split_blocks = 0;  // to launch for them, for each KV head
   int tile_items = 0;
-  // For checks on the host: the kernels trust what they are given.
+  // For checks on the host: the kernels check nothing.
   int32_t least_token = 0, greatest_token = 0;
   int32_t least_block = 0, greatest_block = 0;
   int last_position = 0;
-  int block_tokens = 0;  // that the tables were checked with
+  int block_tokens = 0;  // for which the tables were checked
 
-  int32_t* d_tokens = nullptr;                 // [rows]; Embed puts those in that were drawn
+  int32_t* d_tokens = nullptr;                 // [rows]; Embed fills in the drawn ones
   const int32_t* d_drawn = nullptr;            // [rows], as RaggedBatch has it, or null
   const int32_t* d_positions = nullptr;        // [rows]; -1: padding
   const int32_t* d_sequence_of_row = nullptr;  // [rows]
@@ -57,7 +56,7 @@ class CudaBatch final : public DeviceBatch {
   friend class BatchUpload;
   CudaBatch(BatchUpload& upload, int slot) : upload_(upload), slot_(slot) {}
   BatchUpload& upload_;
-  const int slot_;  // -1: that of padded batches, which needs no giving back
+  const int slot_;  // -1: the padded batches' slot, which is not returned
 };
 
 // Thread: one. Outlives its batches.
@@ -74,17 +73,16 @@ class BatchUpload {
   // REQUIRES: within the limits; fewer than kSlots batches live.
   std::unique_ptr<CudaBatch> Upload(const RaggedBatch& batch);
 
-  // A batch of one row a sequence, all of them logit rows, with padding up to `rows` rows: they
-  // read and write no KV. Always to the same place on the device, with the same layout for the same
-  // `rows`, so that what was enqueued for one such batch can be for another. Null, with nothing
-  // enqueued, if a sequence would need the tile kernel.
-  // REQUIRES: batch.tokens.size() <= rows <= max_sequences.
+  // A batch of one row a sequence, all of them logit rows, with padding up to `rows` rows; padding
+  // reads and writes no KV. Always at the same device address, with the same layout for the same
+  // `rows`, so that a recorded step can run for another batch. Null, enqueuing nothing, if a
+  // sequence would need the tile kernel. REQUIRES: batch.tokens.size() <= rows <= max_sequences.
   std::unique_ptr<CudaBatch> UploadPadded(const RaggedBatch& batch, int rows);
 
   // Of the last padded batch with d_draws.
   const SamplingUpload& draws() const { return draws_; }
 
-  // A step's two, and those of the step before while they are being replaced.
+  // Two of a step, and two of the step before.
   static constexpr int kSlots = 4;
 
  private:
@@ -95,8 +93,8 @@ class BatchUpload {
     bool used = false;
     std::unique_ptr<DeviceEvent> copied;  // the pinned bytes may be written again
   };
-  // Of padded batches: one slot on the device, where the stream's order is enough; the host writes
-  // the next one while the last is on its way.
+  // Of padded batches: one slot on the device, ordered by the stream, and two on the host, which
+  // fills one while the other is copied.
   static constexpr int kPaddedHalves = 2;
 
   void FillRows(const RaggedBatch& batch, CudaBatch& to, int32_t* positions,
@@ -110,7 +108,7 @@ class BatchUpload {
   BatchUpload(const StepLimits& limits, const AttentionRoom& room, Runtime& runtime, Stream stream);
   static size_t SlotBytes(const StepLimits& limits, const AttentionRoom& room);
   static size_t PaddedBytes(const StepLimits& limits, const AttentionRoom& room);
-  // Of requests for draws that come along: all without a history, and some with one.
+  // For draws uploaded with a batch: all rows without a history, and some with one.
   static SamplingRoom DrawRoom(const StepLimits& limits);
 
   const StepLimits limits_;

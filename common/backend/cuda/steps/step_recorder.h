@@ -1,9 +1,9 @@
-// Decode steps as CUDA graphs: one for each of few numbers of rows, and of blocks that attention's
-// split kernel gets.
+// Decode steps as CUDA graphs: one for each number of padded rows and of thread blocks of
+// attention's split kernel.
 //
 // The first step of a kind is enqueued kernel by kernel (libraries and drivers load what they
-// need), the second is captured, all later ones are one launch. Batch sizes as vLLM's captured
-// ones: dense where batches are small.
+// need), the second is captured, later ones are one launch. The batch sizes are like those that
+// vLLM captures: dense where batches are small.
 #ifndef BATON_COMMON_BACKEND_CUDA_STEPS_STEP_RECORDER_H_
 #define BATON_COMMON_BACKEND_CUDA_STEPS_STEP_RECORDER_H_
 
@@ -19,31 +19,31 @@
 
 namespace baton::backend::cuda {
 
-// What the kernels take for granted of a batch's numbers, since they don't check them.
+// Bounds of a batch's numbers, which the kernels do not check.
 struct BatchBounds {
   int64_t tokens = std::numeric_limits<int64_t>::max();  // rows of the embedding
   int blocks = std::numeric_limits<int>::max();          // of the pool
   int positions = std::numeric_limits<int>::max();       // of the rotation's table
 
-  // Ends the process if the batch is beyond them.
+  // Ends the process if the batch exceeds them.
   void Check(const CudaBatch& batch) const;
   void Narrow(const BatchBounds& other);
 };
 
-// Rows of the step that serves so many: 1, 2, 4, 8, 16, 24, 32, 48, 64, then each 32nd to 256, then
+// The rows to which `rows` are padded: 1, 2, 4, 8, 16, 24, 32, 48, 64, then each 32nd to 256, then
 // each 64th; `most` at most. REQUIRES: 1 <= rows <= most.
 int PaddedRows(int rows, int most);
 
-// Blocks for each KV head that serve so many items: a power of two, so that not every length is a
-// kind of its own; at most as many as keep the device busy, which then take turns.
+// Thread blocks for each KV head for so many items: a power of two, so that few lengths differ in
+// their graph; at most as many as keep the device busy, each of which takes several items.
 int SplitBlocks(int items, int kv_heads, int multiprocessors);
 
-// Of the batch that operations were last enqueued for.
+// State of the last enqueued step.
 struct StepState {
-  // Of the last upload: what draws it took along, and where they are. Null: none.
+  // The draws that were uploaded with the batch, and their address; null: none.
   const SampleRow* draws = nullptr;
   const std::byte* d_draws = nullptr;
-  BatchBounds bounds;                     // what they ask of it
+  BatchBounds bounds;                     // that its operations require
   const int32_t* drawn_tokens = nullptr;  // its input tokens on the device, if some were drawn
 };
 
@@ -61,7 +61,7 @@ class CudaStepRecorder final : public StepRecorder {
  private:
   struct Recorded {
     BatchBounds bounds;
-    std::unique_ptr<Graph> graph;  // null: it was enqueued once, or there is no memory for it
+    std::unique_ptr<Graph> graph;  // null: enqueued once so far, or no memory for it
   };
 
   const int most_rows_;

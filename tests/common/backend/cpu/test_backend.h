@@ -79,7 +79,7 @@ class Random {
   std::mt19937 engine_;
 };
 
-// A tensor with memory of its own, filled from floats.
+// A tensor that owns its memory, filled from floats.
 class Owned {
  public:
   Owned(DType dtype, int64_t rows, int64_t cols, int64_t row_stride = 0)

@@ -99,7 +99,7 @@ TEST(CudaBackendTest, TheShareIsOfTheWholeDeviceLessWhatOthersUse) {
   }
 }
 
-// A device of a capability of its own, with kernels of another.
+// A device of one capability, with kernels of another.
 absl::StatusOr<std::unique_ptr<Backend>> MakeWith(int compute_capability, int kernel_capability,
                                                   const BackendOptions& options) {
   auto runtime = std::make_unique<DelayedRuntime>(compute_capability, kDeviceBytes);
@@ -339,7 +339,7 @@ struct ProductsLog {
   size_t offered = 0;
   void* workspace = nullptr;
 };
-// Multiplies by the deterministic kernels what it takes.
+// Accepts some products, and multiplies them with the deterministic kernels.
 class HalfHearted final : public Products {
  public:
   HalfHearted(ProductsLog& log, bool takes) : log_(log), takes_(takes) {}

@@ -1,6 +1,6 @@
 // An emulated device as lazy as a GPU may be: copies and launches wait in their streams until the
-// host waits for them. Pinned memory that is written again too early, operands that are gone and
-// events that nobody waited for show as wrong data.
+// host waits for them. Pinned memory that is rewritten too early, freed operands and missing waits
+// for events show as wrong data.
 #ifndef BATON_TESTS_COMMON_BACKEND_CUDA_DELAYED_RUNTIME_H_
 #define BATON_TESTS_COMMON_BACKEND_CUDA_DELAYED_RUNTIME_H_
 
@@ -20,7 +20,7 @@
 
 namespace baton::backend::cuda {
 
-// Work runs on the host thread that waits for it. A stream runs no further than somebody waits for.
+// Work runs on the host thread that waits for it, and no further than that thread waits for.
 class DelayedRuntime final : public Runtime {
  public:
   DelayedRuntime(int compute_capability, size_t size_bytes, uint64_t seed = 0)

@@ -40,7 +40,7 @@ inline double Precision(DType dtype) {
   return dtype == DType::kF32 ? 1e-6 : dtype == DType::kF16 ? 4.9e-4 : 3.95e-3;
 }
 
-// A tensor with device memory of its own. What lies between its rows is all ones: NaN.
+// A tensor that owns device memory. The gaps between its rows are all ones: NaN.
 class DeviceTensor {
  public:
   DeviceTensor(Backend& backend, DType dtype, int64_t rows, int64_t cols, int64_t row_stride)

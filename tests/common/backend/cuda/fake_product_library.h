@@ -40,7 +40,8 @@ inline void MultiplyOnHost(const MatMulLaunch& launch, DType dtype) {
   }
 }
 
-// What the fakes of one test share. Algorithm `id` has the words {kMark, id}; kOwn stands for ours.
+// The state shared by the fakes of one test. Algorithm `id` has the words {kMark, id}; kOwn is
+// Baton's kernel.
 struct FakeDevice {
   static constexpr uint64_t kMark = 0x5eed;
   static constexpr int kOwn = -1;

@@ -12,7 +12,7 @@
 namespace baton::backend::cuda {
 namespace {
 
-// Takes down what it is told.
+// Records the tuned products.
 class Listening final : public Products {
  public:
   explicit Listening(std::vector<ProductUse>& uses) : uses_(uses) {}

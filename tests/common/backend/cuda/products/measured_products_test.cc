@@ -76,7 +76,7 @@ class MeasuredProductsTest : public ::testing::Test {
   Product Make(int rows, int n, int k, bool bias = false) {
     return Product(rows, n, k, bias, random_);
   }
-  // Whoever multiplied, ours being called where the others would not.
+  // The kernel that multiplied; Baton's if the library refused.
   int Multiply(Products& products, const MatMulLaunch& launch) {
     device_.calls.clear();
     const int measurements = device_.measurements;
@@ -148,7 +148,7 @@ TEST_F(MeasuredProductsTest, OutliersDoNotChoose) {
   EXPECT_EQ(Multiply(*products, product.launch()), 2);
 }
 
-// What it takes to load a kernel, once, leaves no fewer rounds.
+// The time to load a kernel, once, does not reduce the rounds.
 TEST_F(MeasuredProductsTest, LoadingIsNotCounted) {
   std::set<int> loaded;
   device_.seconds = [&](int id, const MatMulLaunch&) {
@@ -307,7 +307,7 @@ TEST_F(MeasuredProductsTest, WordsThatTheLibraryDoesNotAcceptAreMeasuredAnew) {
   EXPECT_GT(device_.measurements, 0);
   EXPECT_NE(Multiply(*other, product.launch()), 1);
   device_.refuses_to_run = {};
-  // Any words at all: a file that somebody wrote.
+  // Random words, as in a damaged file.
   std::vector<DeviceChoices> devices = ReadChoices(file_).value();
   for (auto& [key, choice] : devices[0].choices) choice.words = {random_(), random_()};
   ASSERT_TRUE(WriteChoices(file_, devices).ok());

@@ -62,7 +62,7 @@ class ProductChoicesTest : public ::testing::Test {
     }
     return devices;
   }
-  // As if whoever changed the bytes knew the format.
+  // Recomputes the checksum of changed bytes.
   static std::string Signed(std::string bytes) {
     if (bytes.size() < kHeaderBytes) return bytes;
     const uint64_t sum = XXH3_64bits(bytes.data() + kPayloadAt, bytes.size() - kPayloadAt);

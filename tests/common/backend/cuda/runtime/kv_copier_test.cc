@@ -198,7 +198,7 @@ class HeldEvent final : public Event {
   mutable absl::Notification awaited_, reached_;
 };
 
-// Who waits for a layer that is computing keeps nobody from reading one that is done.
+// A read that waits for a layer in computation does not block a read of a finished one.
 TEST_P(KvCopierTest, AReadThatWaitsHoldsNothing) {
   MakePool(2, 3, 64);
   const HeldEvent written;

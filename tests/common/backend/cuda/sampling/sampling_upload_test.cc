@@ -28,7 +28,7 @@ TEST(SamplingUploadTest, EverythingArrives) {
   const std::vector<int32_t> tokens = {7, 8, 9, -1}, suppressed = {3, 4};
   const std::vector<std::pair<int32_t, float>> biases = {{1, 0.5f}, {6, -2}};
   std::vector<SampleRow> rows(3);
-  rows[0].tokens = tokens;  // without penalties nobody looks at them
+  rows[0].tokens = tokens;  // ignored without penalties
   rows[0].prompt_tokens = 4;
   rows[1] = {.logit_row = 5,
              .temperature = 0.25f,

@@ -210,9 +210,9 @@ TEST_F(EmulatedMachineTest, WaitsCountGroupsNotCopies) {
   EXPECT_TRUE(late);
 }
 
-// ---- Order, and who runs -----------------------------------------------------------------------
+// ---- Order of execution ------------------------------------------------------------------------
 
-// Who comes last at a place that two warps write with nothing between them.
+// The last of two warps that write one place without a synchronisation between them.
 int LastWarp(uint64_t seed) {
   emulated::SetOptions({.seed = seed});
   int last = -1;

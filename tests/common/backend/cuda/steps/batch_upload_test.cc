@@ -258,7 +258,7 @@ TEST_F(BatchUploadTest, PaddedStepsLieWhereTheLastOneDid) {
       CopyBack(snapshot.positions, batch->d_positions, static_cast<size_t>(padded));
       CopyBack(snapshot.sequence_of_row, batch->d_sequence_of_row, static_cast<size_t>(padded));
       CopyBack(snapshot.sequences, batch->d_sequences, step.sequences.size());
-      // Tables lie behind what is in front of them, somewhere in the slot.
+      // The tables are at some offset in the slot.
       CopyBack(snapshot.tables, batch->d_tables,
                BatchUpload::DeviceBytes(limits_, room_) / sizeof(int32_t) -
                    static_cast<size_t>(batch->d_tables - upload_base()));
