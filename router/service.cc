@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/request_limits.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/status_macros.h"
 #include "router/explain.h"
