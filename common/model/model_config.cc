@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/checkpoint.h"
 #include "common/model/file.h"
 #include "common/model/fingerprint.h"
-#include "common/model/json.h"
 #include "common/model/json_fields.h"
 #include "common/model/quantization.h"
 #include "common/model/tokenizer_ids.h"
@@ -33,7 +33,7 @@ absl::Status CheckEosTokenIds(const JsonFields& fields, const ModelConfig& model
 absl::Status ReadGenerationConfig(const std::string& path, ModelConfig* model) {
   if (!FileExists(path)) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  BATON_ASSIGN_OR_RETURN(const JsonValue document, ParseJson(text, path));
+  BATON_ASSIGN_OR_RETURN(const json::Value document, json::Parse(text, path));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Make(document, path));
   if (fields.Has("eos_token_id")) {
     BATON_ASSIGN_OR_RETURN(model->eos_token_ids,
@@ -84,7 +84,7 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint)
                           ? "mlp_bias"
                           : nullptr;
     if (key == nullptr || IsZeroBias(checkpoint, name)) continue;
-    return config.Unsupported(key, absl::StrCat("found tensor ", Quoted(name), " in ",
+    return config.Unsupported(key, absl::StrCat("found tensor ", json::Quoted(name), " in ",
                                                 tensor.file->path(), ", expected none"));
   }
   return absl::OkStatus();
@@ -106,21 +106,21 @@ std::string ConfigPath(const std::string& model_dir) {
 
 }  // namespace
 
-absl::StatusOr<JsonValue> ReadConfigJson(const std::string& model_dir) {
+absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir) {
   const std::string path = ConfigPath(model_dir);
   BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  return ParseJson(text, path);
+  return json::Parse(text, path);
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
-  BATON_ASSIGN_OR_RETURN(const JsonValue document, ReadConfigJson(model_dir));
+  BATON_ASSIGN_OR_RETURN(const json::Value document, ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields,
                          JsonFields::Make(document, ConfigPath(model_dir)));
   return FromFiles(model_dir, fields);
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
-  BATON_ASSIGN_OR_RETURN(const JsonValue document, ReadConfigJson(model_dir));
+  BATON_ASSIGN_OR_RETURN(const json::Value document, ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields,
                          JsonFields::Make(document, ConfigPath(model_dir)));
   BATON_ASSIGN_OR_RETURN(ModelConfig model, FromFiles(model_dir, fields));
@@ -133,7 +133,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
     model.weight_dtype = *embedding->entry->weight_dtype;
   }
   FingerprintBuilder fingerprint;
-  fingerprint.AddText(CanonicalText(document));
+  fingerprint.AddText(json::CanonicalText(document));
   fingerprint.AddNumber(model.tokenizer_fingerprint);
   fingerprint.AddNumber(checkpoint.Fingerprint());
   model.fingerprint = fingerprint.Take();

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/tensor.h"
-#include "common/model/json.h"
+#include "common/json/json.h"
 
 namespace baton::model {
 
@@ -76,7 +76,7 @@ struct ModelConfig {
 };
 
 // config.json as it is. NOT_FOUND, INVALID_ARGUMENT.
-absl::StatusOr<JsonValue> ReadConfigJson(const std::string& model_dir);
+absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir);
 
 // Reads config.json, which is enough, and generation_config.json and tokenizer.json (ids only)
 // where they are there: all but what the weights say. No fingerprint; weight_dtype may be unknown

@@ -322,7 +322,7 @@ TEST_F(ModelConfigTest, TokenizerIds) {
        {std::pair(R"({"model": {"vocab": {"a": 100}}})", "found ids up to 100"),
         std::pair(R"({"model": {"vocab": {"a": "x"}}})", "model.vocab.a: found \"x\""),
         std::pair(R"({"model": {"vocab": {"a": -1}}})", "model.vocab.a: found -1"),
-        std::pair(R"({"model": {"vocab": {"a": 1, "a": 2}}})", "\"a\" stands twice"),
+        std::pair(R"({"model": {"vocab": {"a": 1, "a": 2}}})", "\"a\" appears twice"),
         std::pair(R"({"added_tokens": [{"id": {}}]})", "added_tokens[0].id"),
         std::pair(R"({})", "model.vocab: found no token")}) {
     dir_.Write("tokenizer.json", text);
