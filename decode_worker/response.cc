@@ -40,10 +40,10 @@ void FillTimings(const Call& call, absl::Duration now, internal::v1::DecodeRespo
 }
 
 void TakePromptLogprobs(Call& call, internal::v1::DecodeResponse& response) {
-  for (v1::TokenLogprobs& logprobs : call.prompt_logprobs_found) {
+  for (v1::TokenLogprobs& logprobs : call.computed_prompt_logprobs) {
     *response.add_prompt_logprobs() = std::move(logprobs);
   }
-  call.prompt_logprobs_found.clear();
+  call.computed_prompt_logprobs.clear();
 }
 
 bool MergeResponse(std::deque<internal::v1::DecodeResponse>& waiting,

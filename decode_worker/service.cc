@@ -10,7 +10,7 @@
 
 namespace baton::decode_worker {
 
-grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
+grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
     grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) {
   const uint64_t id = next_call_id_.fetch_add(1);
   auto stream = std::make_shared<GrpcDecodeStream>([this, id] { loop_.Cancel(id); });

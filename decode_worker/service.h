@@ -13,10 +13,10 @@
 namespace baton::decode_worker {
 
 // Thread-safe.
-class DecodeServer final : public internal::v1::DecodeService::CallbackService {
+class DecodeService final : public internal::v1::DecodeService::CallbackService {
  public:
   // max_request_time bounds a call whose caller set no deadline, or a later one.
-  DecodeServer(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
+  DecodeService(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
                DecodeMetrics& metrics, absl::Duration max_request_time = absl::Minutes(30))
       : epoch_(epoch),
         engine_(engine),

@@ -26,7 +26,7 @@ absl::StatusOr<internal::v1::PrefillRequest> Parse(const grpc::ByteBuffer& bytes
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillServer::Prefill(
+grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   absl::StatusOr<internal::v1::PrefillRequest> request = Parse(*bytes);
   absl::Status status =

@@ -54,10 +54,10 @@ class OpenCalls {
 };
 
 // Thread-safe.
-class PrefillServer final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
+class PrefillService final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
                                 internal::v1::PrefillService::Service> {
  public:
-  PrefillServer(Identity identity, const engine::Engine& engine, PrefillLoop& loop,
+  PrefillService(Identity identity, const engine::Engine& engine, PrefillLoop& loop,
                 PrefillMetrics& metrics)
       : identity_(std::move(identity)), engine_(engine), loop_(loop), metrics_(metrics) {}
 

@@ -1,4 +1,4 @@
-#include "decode_worker/server.h"
+#include "decode_worker/worker.h"
 
 #include <algorithm>
 
@@ -58,7 +58,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
                                             std::move(plan), std::move(events));
       },
       [this](const worker::WorkerLoad& load) { watch_->Publish(load); });
-  service_ = std::make_unique<DecodeServer>(epoch, *engine_, *loop_, *metrics_);
+  service_ = std::make_unique<DecodeService>(epoch, *engine_, *loop_, *metrics_);
   RpcServerOptions server;
   server.address = options.listen;
   BATON_ASSIGN_OR_RETURN(rpc_,

@@ -1,6 +1,6 @@
 // A whole decode worker: engine, loop, services. main() starts one, and so do tests.
-#ifndef BATON_DECODE_WORKER_SERVER_H_
-#define BATON_DECODE_WORKER_SERVER_H_
+#ifndef BATON_DECODE_WORKER_WORKER_H_
+#define BATON_DECODE_WORKER_WORKER_H_
 
 #include <memory>
 #include <string>
@@ -45,10 +45,10 @@ class DecodeWorker final : public worker::WorkerServer {
   std::unique_ptr<worker::WatchService> watch_;
   PeerChannels peers_;
   std::unique_ptr<DecodeLoop> loop_;
-  std::unique_ptr<DecodeServer> service_;
+  std::unique_ptr<DecodeService> service_;
   std::unique_ptr<RpcServer> rpc_;
 };
 
 }  // namespace baton::decode_worker
 
-#endif  // BATON_DECODE_WORKER_SERVER_H_
+#endif  // BATON_DECODE_WORKER_WORKER_H_

@@ -1,6 +1,6 @@
 // A whole prefill worker: engine, loop, services. main() starts one, and so do tests.
-#ifndef BATON_PREFILL_WORKER_SERVER_H_
-#define BATON_PREFILL_WORKER_SERVER_H_
+#ifndef BATON_PREFILL_WORKER_WORKER_H_
+#define BATON_PREFILL_WORKER_WORKER_H_
 
 #include <memory>
 #include <string>
@@ -41,10 +41,10 @@ class PrefillWorker final : public worker::WorkerServer {
   worker::CacheJournal journal_;
   std::unique_ptr<worker::WatchService> watch_;
   std::unique_ptr<PrefillLoop> loop_;
-  std::unique_ptr<PrefillServer> service_;
+  std::unique_ptr<PrefillService> service_;
   std::unique_ptr<RpcServer> rpc_;
 };
 
 }  // namespace baton::prefill_worker
 
-#endif  // BATON_PREFILL_WORKER_SERVER_H_
+#endif  // BATON_PREFILL_WORKER_WORKER_H_

@@ -1,4 +1,4 @@
-#include "prefill_worker/server.h"
+#include "prefill_worker/worker.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -43,7 +43,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   loop_ = std::make_unique<PrefillLoop>(
       loop, *engine_, journal_, Clock::Real(), *metrics_,
       [this](const worker::WorkerLoad& load) { watch_->Publish(load); });
-  service_ = std::make_unique<PrefillServer>(identity, *engine_, *loop_, *metrics_);
+  service_ = std::make_unique<PrefillService>(identity, *engine_, *loop_, *metrics_);
   RpcServerOptions server;
   server.address = options.listen;
   BATON_ASSIGN_OR_RETURN(rpc_,
