@@ -1,52 +1,39 @@
-// A whole decode worker: engine, loop, services. main() starts one, and so do tests.
+// A whole decode worker: what common/worker/worker.h has, the loop and the service.
 #ifndef BATON_DECODE_WORKER_WORKER_H_
 #define BATON_DECODE_WORKER_WORKER_H_
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
-#include "common/base/rpc/server.h"
-#include "common/engine/engine.h"
-#include "common/telemetry/metrics.h"
-#include "common/worker/cache_journal.h"
 #include "common/worker/options.h"
-#include "common/worker/run_main.h"
-#include "common/worker/watch_service.h"
+#include "common/worker/worker.h"
 #include "decode_worker/loop.h"
+#include "decode_worker/metrics.h"
 #include "decode_worker/options.h"
 #include "decode_worker/peer_channels.h"
 #include "decode_worker/service.h"
 
 namespace baton::decode_worker {
 
-// Thread-safe once started.
-class DecodeWorker final : public worker::WorkerServer {
+class DecodeWorker final : public worker::Worker {
  public:
   static absl::StatusOr<std::unique_ptr<DecodeWorker>> Start(const worker::WorkerOptions& options,
                                                              const DecodeOptions& decode = {});
-  ~DecodeWorker() override;
-
-  const std::string& address() const override { return rpc_->address(); }
-  const std::string& metrics_address() const { return metrics_endpoint_->address(); }
-  const internal::v1::WorkerCard& card() const { return watch_->card(); }
-  void Drain(absl::Duration grace) override;
-  void Stop() override;
+  ~DecodeWorker() override { Shutdown(); }
 
  private:
   DecodeWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
+  void DrainLoop() override { loop_->Drain(); }
+  void StopLoop() override {
+    if (loop_ != nullptr) loop_->Stop();
+  }
 
   // Destroyed in reverse order.
-  std::unique_ptr<engine::Engine> engine_;
-  std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;
   std::unique_ptr<DecodeMetrics> metrics_;
-  worker::CacheJournal journal_;
-  std::unique_ptr<worker::WatchService> watch_;
   PeerChannels peers_;
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
-  std::unique_ptr<RpcServer> rpc_;
 };
 
 }  // namespace baton::decode_worker
