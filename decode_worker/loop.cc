@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/worker/throughput.h"
 #include "decode_worker/response.h"
 #include "decode_worker/transfer_request.h"
 
@@ -13,9 +14,6 @@ namespace baton::decode_worker {
 namespace {
 
 using internal::v1::DecodeResponse;
-
-constexpr absl::Duration kLeastRetryAfter = absl::Milliseconds(50);
-constexpr absl::Duration kMostRetryAfter = absl::Seconds(60);
 
 absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
@@ -206,8 +204,7 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
     if (ErrorReason(status) != "KV_POOL_TOO_SMALL" && ErrorReason(status) != "TOO_MANY_CHOICES" &&
         absl::IsResourceExhausted(status)) {
       // Until as many tokens as this request has are admitted.
-      const absl::Duration retry = estimate_.TimeToAdmit(tokens).value_or(absl::Seconds(1));
-      status = WithRetryAfter(status, std::clamp(retry, kLeastRetryAfter, kMostRetryAfter));
+      status = WithRetryAfter(status, worker::RetryAfter(tokens, estimate_.tokens_per_second()));
     }
     metrics_.Refused(ErrorReason(status));
     call->stream->Finish(status);
