@@ -1,6 +1,8 @@
-// What a prefill or a decode step takes: a sum of three terms, as workers report it.
+// The cost of a prefill or a decode step: a sum of three terms, as workers report it.
 #ifndef BATON_ROUTER_LINEAR_COST_H_
 #define BATON_ROUTER_LINEAR_COST_H_
+
+#include "common/base/prefill_work.h"
 
 namespace baton::router {
 
@@ -13,12 +15,14 @@ struct LinearCost {
   double Seconds(double fixed, double first, double second) const {
     return fixed * fixed_s + first * first_s + second * second_s;
   }
-  // n tokens of a prompt behind c cached ones.
+  // A prompt's tokens behind cached ones.
   double Prefill(double tokens, double cached) const {
-    return fixed_s + tokens * (first_s + second_s * (cached + tokens / 2));
+    PrefillWork work;
+    work.Add(tokens, cached);
+    return Seconds(1, work.tokens, work.pairs);
   }
   double DecodeStep(double sequences, double context_tokens) const {
-    return fixed_s + sequences * first_s + context_tokens * second_s;
+    return Seconds(1, sequences, context_tokens);
   }
   LinearCost operator*(double factor) const {
     return {fixed_s * factor, first_s * factor, second_s * factor};
