@@ -1,10 +1,10 @@
-// Beam search: which beams go on, and which answers are best. Decides over tokens and log
-// probabilities; the scheduler turns its decisions into sequences that share blocks.
+// Beam search: decides, by tokens and log probabilities, which beams continue and which answers are
+// best. The scheduler makes sequences that share blocks of its decisions.
 //
 // The algorithm is the one that vLLM documents for its beam search: each beam proposes its 2 ·
 // width most probable tokens, those that are stop tokens complete an answer, the `width` best of
-// the others go on. A score is the sum of log probabilities over the number of generated tokens to
-// the power of length_penalty (Wu et al., arXiv 1609.08144, in the simple form that Hugging Face
+// the others continue. A score is the sum of log probabilities over the number of generated tokens
+// to the power of length_penalty (Wu et al., arXiv 1609.08144, in the simple form that Hugging Face
 // uses).
 //
 // Thread: owned by the loop; unsynchronized.
@@ -41,13 +41,14 @@ class BeamSearch {
   // Forgets all beams and answers.
   void Restart();
 
-  // A beam that goes on: beam `parent` of those before, and its next token.
+  // A beam that continues: beam `parent` of the previous step, and its next token.
   struct Step {
     int parent = 0;
     int32_t token_id = 0;
   };
-  // proposed[i]: the most probable tokens behind beam i, best first. What goes on, best first, at
-  // most `width` and of equal ones the lower parent and token first; empty: the search is over.
+  // proposed[i]: the most probable tokens behind beam i, best first. Returns at most `width` beams
+  // that continue, best first, of equal ones the lower parent and token first. Empty: the search is
+  // over.
   std::vector<Step> Advance(const std::vector<std::vector<model::SampledToken>>& proposed);
 
   struct Answer {

@@ -28,7 +28,7 @@ void FairQueue::Push(std::unique_ptr<Sequence> sequence) {
 Sequence* FairQueue::Front() {
   if (size_ == 0) return nullptr;
   if (ring_.size() == 1) {
-    // Nobody to be fair to: no turns are counted, and a debt is not waited out.
+    // A lone tenant: no rounds are counted, and its debt delays nothing.
     Tenant& tenant = tenants_[ring_.front()];
     tenant.deficit = std::max<int64_t>(tenant.deficit, Cost(*tenant.waiting.front()));
     turn_begun_ = true;
@@ -85,13 +85,13 @@ void FairQueue::Leave(std::map<std::string, Tenant>::iterator tenant) {
 void FairQueue::Charge(const std::string& tenant, int64_t tokens) {
   auto it = tenants_.find(tenant);
   if (it == tenants_.end()) {
-    if (ring_.empty()) return;  // nobody waits for the turn
+    if (ring_.empty()) return;  // no tenant waits
     // Debts are bounded, so this ends. Only where all wait is there none to forget.
     while (tenants_.size() >= kMaxTenants && tenants_.size() > ring_.size()) Forgive();
     if (tenants_.size() >= kMaxTenants) return;
     it = tenants_.try_emplace(tenant).first;
   }
-  // A debt is bounded, so that a tenant comes back within a bounded number of turns.
+  // A debt is bounded, so that a tenant is served again within a bounded number of rounds.
   it->second.deficit = std::max(it->second.deficit - tokens, -64 * quantum_tokens_);
 }
 

@@ -1,10 +1,10 @@
-// Requests of one priority that wait: tenants take turns by tokens, each tenant's own are first
-// come, first served.
+// The waiting requests of one priority, fair between tenants by tokens; first come, first served
+// within a tenant.
 //
-// Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). A turn gives a tenant a quantum of
-// tokens; its head goes when its tokens are covered. What the answer then takes is charged as it is
-// generated (Charge), since nobody knows its length before: a tenant that talks a lot waits longer
-// for its next turn. A tenant without waiting requests keeps a debt, but saves nothing up.
+// Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). A round adds a quantum of tokens to a
+// tenant's deficit counter; its first request is popped when the counter covers its tokens. The
+// answer, whose length is not known before, is charged as it is generated (Charge): a tenant with
+// long answers is popped less often. A tenant without waiting requests keeps a debt, no credit.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_FAIR_QUEUE_H_
@@ -28,18 +28,18 @@ class FairQueue {
   explicit FairQueue(int64_t quantum_tokens) : quantum_tokens_(quantum_tokens) {}
 
   void Push(std::unique_ptr<Sequence> sequence);
-  // Whose turn it is; null if nobody waits. The same one until Pop, Remove or Push changes it.
+  // The next request; null if the queue is empty. The same one until Pop, Remove or Push.
   Sequence* Front();
-  // Takes out what Front() returned. REQUIRES: not empty.
+  // Removes what Front() returned. REQUIRES: not empty.
   std::unique_ptr<Sequence> Pop();
   // Null if it is not here.
   std::unique_ptr<Sequence> Remove(uint64_t id);
-  // Tokens that a tenant has had beyond what Pop counted.
+  // Charges a tenant tokens beyond those that Pop counted.
   void Charge(const std::string& tenant, int64_t tokens);
 
   bool empty() const { return size_ == 0; }
   int size() const { return size_; }
-  size_t tenant_count() const { return tenants_.size(); }  // that wait, or are in debt
+  size_t tenant_count() const { return tenants_.size(); }  // with waiting requests or a debt
   // In no order.
   std::vector<Sequence*> All() const;
 
@@ -52,14 +52,14 @@ class FairQueue {
   static int64_t Cost(const Sequence& sequence) {
     return static_cast<int64_t>(sequence.tokens.size());
   }
-  // Halves all debts, and forgets small ones of tenants that do not wait.
+  // Halves all debts, and drops small ones of tenants without waiting requests.
   void Forgive();
   void Leave(std::map<std::string, Tenant>::iterator tenant);
 
   const int64_t quantum_tokens_;
-  std::map<std::string, Tenant> tenants_;  // those that wait, and those in debt
-  std::list<std::string> ring_;            // tenants that wait; the front has the turn
-  bool turn_begun_ = false;                // the front has had its quantum
+  std::map<std::string, Tenant> tenants_;  // with waiting requests or a debt
+  std::list<std::string> ring_;            // tenants with waiting requests; the front is served
+  bool turn_begun_ = false;                // the front has its quantum of this round
   int size_ = 0;
 };
 

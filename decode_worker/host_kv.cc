@@ -4,7 +4,7 @@
 
 namespace baton::decode_worker {
 
-void HostKv::Keep(Sequence& sequence) {
+void HostKv::SwapOut(Sequence& sequence) {
   Drop(sequence);
   const int block_tokens = engine_.kv_layout().block_tokens;
   const int blocks = (sequence.computed_tokens + block_tokens - 1) / block_tokens;
@@ -19,11 +19,11 @@ void HostKv::Keep(Sequence& sequence) {
   engine_.ReadBlocks(absl::MakeConstSpan(sequence.blocks.ids()).first(static_cast<size_t>(blocks)),
                      sequence.host_copy.bytes.data());
   bytes_ += bytes;
-  metrics_.KeptOnHost(bytes);
+  metrics_.SwappedOut(bytes);
   estimate_.Copied(bytes, clock_.SinceStart() - begin);
 }
 
-void HostKv::Restore(Sequence& sequence) {
+void HostKv::SwapIn(Sequence& sequence) {
   if (sequence.host_copy.computed_tokens > sequence.computed_tokens) {
     const size_t block_bytes = engine_.kv_layout().BlockBytes();
     const size_t cached =
@@ -31,7 +31,7 @@ void HostKv::Restore(Sequence& sequence) {
     const size_t blocks = sequence.host_copy.bytes.size() / block_bytes;
     engine_.WriteBlocks(absl::MakeConstSpan(sequence.blocks.ids()).subspan(cached, blocks - cached),
                         sequence.host_copy.bytes.data() + cached * block_bytes);
-    metrics_.RestoredFromHost(static_cast<int64_t>((blocks - cached) * block_bytes));
+    metrics_.SwappedIn(static_cast<int64_t>((blocks - cached) * block_bytes));
     sequence.computed_tokens = sequence.host_copy.computed_tokens;
   }
   Drop(sequence);

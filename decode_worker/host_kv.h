@@ -1,4 +1,5 @@
-// KV of preempted sequences in host memory, where that is cheaper than computing it again.
+// KV of preempted sequences, swapped out to host memory where that is cheaper than computing it
+// again.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_HOST_KV_H_
@@ -16,7 +17,7 @@ namespace baton::decode_worker {
 
 class HostKv {
  public:
-  // All must outlive it. max_bytes 0: nothing is ever kept.
+  // All must outlive it. max_bytes 0: nothing is swapped out.
   HostKv(engine::Engine& engine, const Clock& clock, LoadEstimate& estimate, DecodeMetrics& metrics,
          int64_t max_bytes)
       : engine_(engine),
@@ -26,9 +27,9 @@ class HostKv {
         max_bytes_(max_bytes) {}
 
   // Copies what the sequence has computed, unless there is no room or computing it is cheaper.
-  void Keep(Sequence& sequence);
+  void SwapOut(Sequence& sequence);
   // Writes the copy to the sequence's blocks behind those that hold KV already, and drops it.
-  void Restore(Sequence& sequence);
+  void SwapIn(Sequence& sequence);
   void Drop(Sequence& sequence);
 
  private:

@@ -13,17 +13,17 @@ void LoadEstimate::Rate::Add(int64_t more, absl::Duration took) {
   seconds = seconds * kKeep + absl::ToDoubleSeconds(took);
 }
 
-void LoadEstimate::Waits(absl::Duration now) {
+void LoadEstimate::OnQueueNonEmpty(absl::Duration now) {
   if (!waiting_since_) waiting_since_ = now;
 }
 
-void LoadEstimate::Left(int64_t tokens, bool more, absl::Duration now) {
+void LoadEstimate::OnAdmitted(int64_t tokens, bool more, absl::Duration now) {
   if (waiting_since_) queue_.Add(tokens, now - *waiting_since_);
   waiting_since_.reset();
   if (more) waiting_since_ = now;
 }
 
-std::optional<absl::Duration> LoadEstimate::TimeFor(int64_t tokens) const {
+std::optional<absl::Duration> LoadEstimate::TimeToAdmit(int64_t tokens) const {
   const double rate = queue_.PerSecond();
   if (rate <= 0) return std::nullopt;
   return absl::Seconds(static_cast<double>(tokens) / rate);

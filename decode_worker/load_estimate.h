@@ -1,5 +1,5 @@
-// How long what waits will wait, from how fast the queue has moved lately; and whether the KV of a
-// preempted sequence is cheaper kept or computed again.
+// Estimates how long queued requests will wait, from how fast the queue has moved lately, and
+// whether the KV of a preempted sequence is cheaper to swap out or to compute again.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_LOAD_ESTIMATE_H_
@@ -14,25 +14,25 @@ namespace baton::decode_worker {
 
 class LoadEstimate {
  public:
-  // Whenever all who may enter have: something still waits, or nothing does.
-  void Waits(absl::Duration now);
-  void Idle() { waiting_since_.reset(); }
-  // A request of that many prompt tokens entered; `more`: others still wait. Counts only while
-  // something has waited: who enters at once says nothing of how fast a queue moves.
-  void Left(int64_t tokens, bool more, absl::Duration now);
-  // Until that many prompt tokens have left the queue. Nothing while that was never measured.
-  std::optional<absl::Duration> TimeFor(int64_t tokens) const;
+  // After each round of admissions: requests still wait, or none do.
+  void OnQueueNonEmpty(absl::Duration now);
+  void OnQueueEmpty() { waiting_since_.reset(); }
+  // A request of that many prompt tokens was admitted; `more`: others still wait. Counts only while
+  // requests wait: one that is admitted at once says nothing of how fast the queue moves.
+  void OnAdmitted(int64_t tokens, bool more, absl::Duration now);
+  // The time until that many prompt tokens are admitted. nullopt before the first measurement.
+  std::optional<absl::Duration> TimeToAdmit(int64_t tokens) const;
 
-  // Prompt tokens that leave the queue. Nothing while that was never measured.
+  // Prompt tokens admitted from the queue. nullopt before the first measurement.
   std::optional<double> tokens_per_second() const {
     return queue_.PerSecond() > 0 ? std::optional<double>(queue_.PerSecond()) : std::nullopt;
   }
 
-  // Prompt tokens were computed, here or elsewhere, in that time.
+  // Prompt tokens were computed, here or on a prefill worker, in that time.
   void Prefilled(int64_t tokens, absl::Duration took) { prefill_.Add(tokens, took); }
   void Copied(int64_t bytes, absl::Duration took) { copy_.Add(bytes, took); }
-  // To copy so many bytes out and in again takes less than to compute the tokens again. True while
-  // neither was measured: a copy at memory speed is rarely slower.
+  // Copying so many bytes out and in takes less time than computing the tokens again. True before
+  // any measurement: a copy at memory speed is rarely slower.
   bool CopyIsCheaper(int64_t bytes, int64_t tokens) const;
 
  private:
@@ -47,7 +47,7 @@ class LoadEstimate {
   Rate queue_;
   Rate prefill_;
   Rate copy_;
-  std::optional<absl::Duration> waiting_since_;  // or since the last one left
+  std::optional<absl::Duration> waiting_since_;  // or since the last admission
 };
 
 }  // namespace baton::decode_worker

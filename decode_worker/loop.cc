@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/worker/throughput.h"
 #include "decode_worker/response.h"
 #include "decode_worker/transfer_request.h"
 
@@ -14,16 +15,13 @@ namespace {
 
 using internal::v1::DecodeResponse;
 
-constexpr absl::Duration kLeastRetryAfter = absl::Milliseconds(50);
-constexpr absl::Duration kMostRetryAfter = absl::Seconds(60);
-
 absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
                    "this decode worker is shutting down");
 }
 
-// What a failed transfer means to the router: nothing is wrong with the request, try elsewhere. A
-// cancel, a deadline and a full queue stay what they are, and so does a computation that failed: it
+// The status of a failed transfer for the router: UNAVAILABLE, so that it tries another pair. A
+// cancel, a deadline and a full queue keep their codes, and so does a failed computation, which
 // would fail anywhere.
 absl::Status ForRouter(const absl::Status& status) {
   switch (status.code()) {
@@ -33,7 +31,7 @@ absl::Status ForRouter(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
       return status;
     case absl::StatusCode::kInternal:
-      // One without a reason is the transport's.
+      // Without a reason it comes from the transport.
       if (!ErrorReason(status).empty()) return status;
       [[fallthrough]];
     default:
@@ -67,13 +65,13 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       cache_(options.enable_prefix_caching
                  ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
                  : nullptr),
-      intake_("decode",
-              {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
+      submission_limit_(
+          "decode", {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
       step_times_(DecodeShape(engine.config(), /*on_gpu=*/engine.kv_pool().copier != nullptr)),
       host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
-                 SchedulerEvents([this](Sequence& sequence) { host_kv_.Keep(sequence); })) {
+                 SchedulerEvents([this](Sequence& sequence) { host_kv_.SwapOut(sequence); })) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
       journal.Record(change);
@@ -87,8 +85,8 @@ DecodeLoop::~DecodeLoop() { Stop(); }
 
 void DecodeLoop::Submit(std::unique_ptr<Sequence> sequence) {
   const std::shared_ptr<DecodeStream> stream = sequence->call->stream;
-  if (const absl::Status entered = intake_.Enter(static_cast<int64_t>(sequence->tokens.size()),
-                                                 sequence->call->continuation);
+  if (const absl::Status entered = submission_limit_.Reserve(
+          static_cast<int64_t>(sequence->tokens.size()), sequence->call->continuation);
       !entered.ok()) {
     metrics_.Refused(ErrorReason(entered));
     stream->Finish(entered);
@@ -108,7 +106,7 @@ void DecodeLoop::Cancel(uint64_t call_id) {
 }
 
 void DecodeLoop::Drain() {
-  intake_.Drain();
+  submission_limit_.Drain();
   mailbox_->Post([this] { draining_ = true; });
 }
 
@@ -125,7 +123,7 @@ void DecodeLoop::Stop() {
 
 void DecodeLoop::Run() {
   bool stepped = false;
-  // Without a step to run, only a message can change anything.
+  // Without a step to run, the loop waits for a message or the next heartbeat.
   while (!stopping_) stepped = Turn(stepped ? absl::ZeroDuration() : UntilNextHeartbeat());
   EndAll();
 }
@@ -133,13 +131,13 @@ void DecodeLoop::Run() {
 void DecodeLoop::EndAll() {
   draining_ = true;
   while (!calls_.empty()) EndCall(calls_.begin()->second, Draining());
-  while (!flights_.empty()) Land();
-  // Those that have committed, too: a peer need not end its stream.
+  while (!inflight_.empty()) Complete();
+  // Also those that have committed: the peer may leave its stream open.
   for (const auto& [number, call] : open_transfers_) call->Cancel();
-  // Blocks are freed only after their last writer has stopped, channels after their last call.
+  // Blocks are freed after their last writer has stopped, channels after their last call.
   mailbox_->RunPending(absl::ZeroDuration());
   while (scheduler_.receiving_count() > 0 || !open_transfers_.empty()) {
-    BATON_CHECK(options_.own_thread) << "stopped while transfers are under way";
+    BATON_CHECK(options_.own_thread) << "stopped with open transfers";
     mailbox_->RunPending(absl::InfiniteDuration());
   }
   mailbox_->Close();
@@ -148,17 +146,17 @@ void DecodeLoop::EndAll() {
 
 bool DecodeLoop::Turn(absl::Duration wait) {
   mailbox_->RunPending(wait);
-  taken_in_at_ = clock_.SinceStart();
+  last_accepted_at_ = clock_.SinceStart();
   if (stopping_) return false;
-  EndLate();
+  EndExpired();
   while (Sequence* sequence = scheduler_.Admit()) Admitted(*sequence);
   if (scheduler_.waiting_count() > 0) {
-    estimate_.Waits(clock_.SinceStart());
+    estimate_.OnQueueNonEmpty(clock_.SinceStart());
   } else {
-    estimate_.Idle();
+    estimate_.OnQueueEmpty();
   }
-  intake_.Settle({scheduler_.waiting_count(), scheduler_.waiting_tokens()},
-                 estimate_.tokens_per_second());
+  submission_limit_.Update({scheduler_.waiting_count(), scheduler_.waiting_tokens()},
+                           estimate_.tokens_per_second());
   const bool stepped = Step();
   SendHeartbeats();
   Publish();
@@ -172,8 +170,8 @@ absl::Duration DecodeLoop::UntilNextHeartbeat() const {
   return std::max(next - clock_.SinceStart(), absl::Milliseconds(1));
 }
 
-// gRPC ends a call whose caller set a deadline; all others end here, and no later than a heartbeat.
-void DecodeLoop::EndLate() {
+// gRPC ends calls whose caller set a deadline; all others end here, within a heartbeat.
+void DecodeLoop::EndExpired() {
   const absl::Time now = clock_.Now();
   std::vector<std::shared_ptr<Call>> late;
   for (const auto& [id, call] : calls_) {
@@ -194,9 +192,9 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   sequence->id = ++last_sequence_id_;
   absl::Status status = draining_ ? Draining() : absl::OkStatus();
   const int64_t tokens = static_cast<int64_t>(sequence->tokens.size());
-  intake_.Taken(tokens);
+  submission_limit_.OnQueued(tokens);
   const int64_t ahead = scheduler_.waiting_tokens_ahead(*call);
-  const std::optional<absl::Duration> wait = estimate_.TimeFor(ahead);
+  const std::optional<absl::Duration> wait = estimate_.TimeToAdmit(ahead);
   if (status.ok() && wait && ahead > 0 && clock_.Now() + *wait > call->deadline) {
     status = MakeError(absl::StatusCode::kResourceExhausted, "DEADLINE_UNREACHABLE",
                        "the queue before this request takes longer than its deadline allows");
@@ -205,9 +203,8 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
   if (!status.ok()) {
     if (ErrorReason(status) != "KV_POOL_TOO_SMALL" && ErrorReason(status) != "TOO_MANY_CHOICES" &&
         absl::IsResourceExhausted(status)) {
-      // Until there is room for as much again as was asked for.
-      const absl::Duration retry = estimate_.TimeFor(tokens).value_or(absl::Seconds(1));
-      status = WithRetryAfter(status, std::clamp(retry, kLeastRetryAfter, kMostRetryAfter));
+      // Until as many tokens as this request has are admitted.
+      status = WithRetryAfter(status, worker::RetryAfter(tokens, estimate_.tokens_per_second()));
     }
     metrics_.Refused(ErrorReason(status));
     call->stream->Finish(status);
@@ -219,15 +216,16 @@ void DecodeLoop::Accept(std::unique_ptr<Sequence> sequence) {
 void DecodeLoop::Admitted(Sequence& sequence) {
   Call& call = *sequence.call;
   const absl::Duration now = clock_.SinceStart();
-  estimate_.Left(static_cast<int64_t>(sequence.tokens.size()), scheduler_.waiting_count() > 0, now);
+  estimate_.OnAdmitted(static_cast<int64_t>(sequence.tokens.size()), scheduler_.waiting_count() > 0,
+                       now);
   if (!call.admitted_at) {
     call.admitted_at = now;
     metrics_.PrefixCache(static_cast<int64_t>(sequence.tokens.size()), sequence.computed_tokens);
     metrics_.Admitted(now - call.submitted_at);
     call.transfer.cached_prompt_tokens = sequence.computed_tokens;
   }
-  if (!call.answered) call.prompt_logprobs_found.clear();
-  host_kv_.Restore(sequence);
+  if (!call.answered) call.computed_prompt_logprobs.clear();
+  host_kv_.SwapIn(sequence);
   if (sequence.state == Sequence::State::kReceiving) StartTransfer(sequence);
 }
 
@@ -259,9 +257,9 @@ void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
   Call& call = *sequence->call;
   if (!call.answered) {
     call.transfer.cached_prompt_tokens = first.cached_prompt_tokens;
-    call.prompt_logprobs_found = first.prompt_logprobs;
+    call.computed_prompt_logprobs = first.prompt_logprobs;
   }
-  // Several choices, and beams, are drawn here, once the KV is.
+  // Several choices, and beams, are drawn here, once the KV has come.
   if (sequence->draws > 1 || call.beams != nullptr) return;
   Append(*sequence, sequence->sampling.logprobs ? &first.logprobs : nullptr, first.token_id);
 }
@@ -278,7 +276,7 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
                        << call->prefill.address << " failed: " << status.ToString();
     if (sequence->preemptions > 0 && !absl::IsCancelled(status) &&
         !absl::IsDeadlineExceeded(status)) {
-      // An answer that was promised a pause and nothing else: no other worker is to begin it anew.
+      // The answer has begun: its prompt is computed here rather than lost to another worker.
       sequence->compute_here = true;
       scheduler_.OnTransferEnd(*sequence);
       return;
@@ -286,7 +284,7 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     EndCall(call, ForRouter(status));
   }
   if (sequence->state == Sequence::State::kEvicted) {
-    scheduler_.OnTransferEnd(*sequence);  // the writer has stopped: now its blocks are free
+    scheduler_.OnTransferEnd(*sequence);  // the writer has stopped: its blocks are freed
     return;
   }
   const absl::Duration now = clock_.SinceStart();
@@ -299,13 +297,13 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     const int64_t computed = call->request_tokens - summary.cached_prompt_tokens;
     estimate_.Prefilled(std::max<int64_t>(computed, 0), absl::Milliseconds(summary.prefill_ms));
   }
-  // For a router that ends the answer itself, at a stop string, or loses this worker before its
-  // end.
-  DecodeResponse news;
-  news.set_choice(static_cast<int>(sequence->sampling.choice));
-  FillUsage(*call, news);
-  FillTimings(*call, now, news);
-  Send(*call, std::move(news));
+  // A router that ends the answer itself, at a stop string, or loses this worker gets no last
+  // message.
+  DecodeResponse so_far;
+  so_far.set_choice(static_cast<int>(sequence->sampling.choice));
+  FillUsage(*call, so_far);
+  FillTimings(*call, now, so_far);
+  Send(*call, std::move(so_far));
   scheduler_.Commit(*sequence);
 }
 
@@ -328,8 +326,8 @@ void DecodeLoop::EndCall(std::shared_ptr<Call> call, const absl::Status& status)
   metrics_.Ended(status.code());
   BATON_LOG(Info) << "decode " << call->request_id << " ended: " << status.ToString();
   for (Sequence* sequence : scheduler_.SequencesOf(*call)) Drop(*sequence);
-  // Before the next one enters, whose arrival has nothing to do with who waited here.
-  if (scheduler_.waiting_count() == 0) estimate_.Idle();
+  // Before the next admission: the time since the queue became empty must not count as waiting.
+  if (scheduler_.waiting_count() == 0) estimate_.OnQueueEmpty();
   call->stream->Finish(status);
 }
 
@@ -360,7 +358,7 @@ void DecodeLoop::Publish() {
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = scheduler_.receiving_count();
   load.draining = draining_;
-  load.taken_in_at = taken_in_at_;
+  load.last_accepted_at = last_accepted_at_;
   load.read_at = clock_.SinceStart();
   step_times_.Report(scheduler_.All(), options_.scheduler.max_num_batched_tokens, load.read_at,
                      &load);

@@ -1,5 +1,5 @@
-// The decode worker's one compute thread: admits requests, has their prompts prefilled elsewhere or
-// computes them here, and advances all running sequences by one token a step.
+// The decode worker's compute loop: admits requests, requests their prompts' KV from a prefill
+// worker or computes it here, and advances all running sequences by one token a step.
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
 
@@ -17,15 +17,15 @@
 #include "common/kv/radix_cache.h"
 #include "common/transfer/prefill_call.h"
 #include "common/worker/cache_journal.h"
-#include "common/worker/intake.h"
+#include "common/worker/submission_limit.h"
 #include "common/worker/watch_service.h"
+#include "decode_worker/decode_stream.h"
 #include "decode_worker/host_kv.h"
 #include "decode_worker/load_estimate.h"
 #include "decode_worker/metrics.h"
 #include "decode_worker/prompt_budget.h"
 #include "decode_worker/scheduler.h"
 #include "decode_worker/step_times.h"
-#include "decode_worker/stream.h"
 
 namespace baton::decode_worker {
 
@@ -34,7 +34,7 @@ struct LoopOptions {
   std::string worker_id;
   bool enable_prefix_caching = true;
   int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: all is recomputed
-  // A thread of its own runs the loop. Else the owner calls Turn().
+  // False: the owner calls Turn(), as the simulation does.
   bool own_thread = true;
 };
 
@@ -43,7 +43,8 @@ using StartPrefill = std::function<std::shared_ptr<transfer::PrefillCall>(
     const PrefillPeer& peer, const internal::v1::PrefillRequest& request, absl::Time deadline,
     transfer::TransferPlan plan, transfer::PrefillEvents events)>;
 
-// Submit, Cancel, Drain and Stop are thread-safe; everything else happens on the loop's own thread.
+// Submit, Cancel, Drain and Stop are thread-safe. The rest runs on the loop's thread, or on the
+// thread that calls Turn().
 class DecodeLoop {
  public:
   static constexpr absl::Duration kHeartbeat = absl::Seconds(1);
@@ -54,23 +55,24 @@ class DecodeLoop {
              std::function<void(const worker::WorkerLoad&)> publish);
   ~DecodeLoop();
 
-  // The call's stream gets tokens and a finish for each choice, or a status; Finished exactly once,
-  // perhaps before Submit returns: what the queue has no room for is refused at once.
+  // The call's stream gets tokens and a finish for each choice, or a status. The loop calls its
+  // Finish exactly once, perhaps before Submit returns: a full queue refuses at once.
   void Submit(std::unique_ptr<Sequence> sequence);
   void Cancel(uint64_t call_id);
-  // Refuses new requests with UNAVAILABLE; those inside go on.
+  // Refuses new requests with UNAVAILABLE; accepted requests are completed.
   void Drain();
   // Ends all requests with UNAVAILABLE, waits for their transfers' last writers, joins the thread.
-  // Idempotent. Without a thread of its own: all transfers must have ended.
+  // Idempotent. REQUIRES without own_thread: all transfers have ended.
   void Stop();
 
-  // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step: true
-  // if it did, so that there may be more to do at once.
+  // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step. True
+  // if it ran one; if not, there is nothing to do until the next message or heartbeat.
   bool Turn(absl::Duration wait);
-  // As long as nothing comes in, nothing is to be done before then. For Turn's `wait`.
+  // The longest `wait` for Turn after one that ran no step.
   absl::Duration UntilNextHeartbeat() const;
 
-  // For tests, between turns: ends the process unless pool, cache, scheduler and calls agree.
+  // For tests, between calls of Turn: ends the process unless pool, cache, scheduler and calls are
+  // consistent.
   void CheckIntegrity() const;
   const kv::BlockPool& pool() const { return pool_; }
   const DecodeScheduler& scheduler() const { return scheduler_; }
@@ -78,33 +80,32 @@ class DecodeLoop {
  private:
   void Run();
   void EndAll();
-  void EndLate();
+  void EndExpired();
   void Accept(std::unique_ptr<Sequence> sequence);
   void Admitted(Sequence& sequence);
   void StartTransfer(Sequence& sequence);
   void OnFirstToken(uint64_t id, const transfer::FirstToken& first);
   void OnTransferEnd(uint64_t id, const absl::Status& status,
                      const transfer::TransferSummary& summary);
-  // A step that is under way.
-  struct Flight {
+  struct InflightStep {
     std::vector<std::shared_ptr<Call>> calls;  // of its chunks
     int rows = 0;
     int decoding = 0;       // chunks of one token
-    int prompt_tokens = 0;  // or of what a preempted answer had
+    int prompt_tokens = 0;  // computed tokens of prompts, and of preempted answers
     absl::Duration begin;
-    bool ahead = false;  // launched; else it is over, and these are
+    bool ahead = false;  // launched, not collected; else it is over and `results` is set
     std::vector<engine::StepResult> results;
   };
 
-  // Launches what is to be launched, and waits for the oldest step. False: there is none.
+  // Launches a step, and the one ahead if possible; completes the oldest. False: there is no step.
   bool Step();
   StepPlan PlanStep();
   static engine::Batch MakeBatch(const StepPlan& plan);
   void Launch(const StepPlan& plan, const engine::Batch& batch);
   void LaunchAhead(const StepPlan& plan);
-  void Land();
+  void Complete();
   void TakeResult(const Chunk& chunk, engine::StepResult& result);
-  // False: an error, which has ended the call.
+  // False after an error, which has ended the call.
   bool CollectPromptLogprobs(Call& call, engine::StepResult& result);
   void Draw(Sequence& sequence, std::vector<model::SampledToken> tokens);
   void AdvanceBeams(Call& call, std::vector<engine::StepResult*> results,
@@ -126,25 +127,25 @@ class DecodeLoop {
   const std::function<void(const worker::WorkerLoad&)> publish_;
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
-  worker::Intake intake_;
+  worker::SubmissionLimit submission_limit_;
   LoadEstimate estimate_;
   PromptBudget prompt_budget_;
   StepTimes step_times_;
-  absl::Duration taken_in_at_;
+  absl::Duration last_accepted_at_;
   HostKv host_kv_;
   DecodeScheduler scheduler_;
-  std::deque<Flight> flights_;                       // as the scheduler's
-  absl::Duration landed_at_;                         // the last step
+  std::deque<InflightStep> inflight_;                // oldest first, as in the scheduler
+  absl::Duration last_completed_at_;                 // of the last step
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id
   uint64_t last_sequence_id_ = 0;
-  // Prefill calls not closed yet, by a number of ours. Kept here, too, so that their last
-  // reference, and with it their channel's, is dropped by this thread.
+  // Prefill calls that are not closed, by a number of this loop's. So this thread drops their last
+  // reference, and with it their channel's.
   std::map<uint64_t, std::shared_ptr<transfer::PrefillCall>> open_transfers_;
   uint64_t last_transfer_ = 0;
-  int64_t preemptions_told_ = 0;
+  int64_t reported_preemptions_ = 0;
   bool draining_ = false;
   bool stopping_ = false;
-  // Shared with transfers under way, whose last event may come late.
+  // Shared with open transfers, whose last event may come after the loop.
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::thread thread_;
 };

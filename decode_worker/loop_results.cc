@@ -1,4 +1,4 @@
-// The part of the loop that turns a step's results into tokens, choices, beams and messages.
+// The part of the loop that makes tokens, choices, beams and messages of a step's results.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -32,7 +32,7 @@ bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
     return false;
   }
   for (const model::SampledToken& token : *result.prompt_logprobs) {
-    call.prompt_logprobs_found.push_back(worker::ToProto(token));
+    call.computed_prompt_logprobs.push_back(worker::ToProto(token));
   }
   return true;
 }
@@ -110,7 +110,7 @@ void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> res
   }
   if (best.empty()) {
     EndCall(call, MakeError(absl::StatusCode::kInternal, "NON_FINITE_LOGITS",
-                            "no beam has a token to go on with"));
+                            "no beam has a token to continue with"));
     return;
   }
   call->open_choices = 1;
@@ -123,8 +123,8 @@ void DecodeLoop::Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, i
   scheduler_.Charge(call, 1);
   const bool stop = call.stop_token_set.contains(token);
   const bool full = sequence.generated_tokens() == call.max_tokens;
-  // The first token overtakes the last layers' KV; a sequence that goes on must wait for them, and
-  // one that ends here needs them no more.
+  // The first token overtakes the last layers' KV: a sequence that continues waits for that, one
+  // that ends here does not.
   DecodeResponse response;
   response.set_choice(static_cast<int>(sequence.sampling.choice));
   response.add_token_ids(token);

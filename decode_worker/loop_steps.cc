@@ -1,10 +1,9 @@
 // The part of the loop that plans steps, has the engine run them, and takes their results.
 //
 // Where the engine can, the next step is launched before this one's tokens are known, and the loop
-// does everything else while the device computes: it sends tokens, takes in messages and plans one
-// step late. A sequence that ends at a stop token has then one more draw under way, which nobody
-// looks at. Those whose KV has come join such a step; whatever needs more than a token each, or the
-// host to draw, waits until nothing is under way.
+// sends tokens, handles messages and plans while the device computes. A sequence that ends at a
+// stop token then has one more draw in flight, which is ignored. Sequences whose KV has come join
+// such a step; prompts, and draws on the host, wait until no step is in flight.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -17,26 +16,26 @@
 namespace baton::decode_worker {
 
 bool DecodeLoop::Step() {
-  if (flights_.empty()) {
+  if (inflight_.empty()) {
     const StepPlan plan = PlanStep();
     if (plan.chunks.empty()) return plan.preempted;
     Launch(plan, MakeBatch(plan));
   }
-  if (flights_.front().ahead) {
+  if (inflight_.front().ahead) {
     if (const std::optional<StepPlan> next = scheduler_.PlanAhead()) LaunchAhead(*next);
   }
-  Land();
+  Complete();
   return true;
 }
 
 StepPlan DecodeLoop::PlanStep() {
   StepPlan plan = scheduler_.PlanStep(prompt_budget_.Tokens());
-  if (scheduler_.preemption_count() > preemptions_told_) {
-    metrics_.Preempted(scheduler_.preemption_count() - preemptions_told_);
-    preemptions_told_ = scheduler_.preemption_count();
+  if (scheduler_.preemption_count() > reported_preemptions_) {
+    metrics_.Preempted(scheduler_.preemption_count() - reported_preemptions_);
+    reported_preemptions_ = scheduler_.preemption_count();
   }
-  for (const auto& [sequence, tokens] : plan.found) {
-    metrics_.PrefixCache(0, tokens);  // asked for at the admission
+  for (const auto& [sequence, tokens] : plan.cache_hits) {
+    metrics_.PrefixCache(0, tokens);  // their look-up was counted at the admission
     if (!sequence->call->answered) sequence->call->transfer.cached_prompt_tokens += tokens;
   }
   return plan;
@@ -45,71 +44,71 @@ StepPlan DecodeLoop::PlanStep() {
 engine::Batch DecodeLoop::MakeBatch(const StepPlan& plan) {
   engine::Batch batch;
   for (const Chunk& chunk : plan.chunks) {
-    batch.entries.push_back(chunk.drawn_by >= 0 ? MakeEntryAhead(chunk) : MakeEntry(chunk));
+    batch.entries.push_back(chunk.drawn_by ? MakeEntryAhead(chunk) : MakeEntry(chunk));
   }
   return batch;
 }
 
-// Whoever has joined may want what only the host can draw: then all wait.
+// A sequence that joined may need a draw on the host: then the step is not launched ahead.
 void DecodeLoop::LaunchAhead(const StepPlan& plan) {
   const engine::Batch batch = MakeBatch(plan);
   if (engine_.RunsAhead(batch)) Launch(plan, batch);
 }
 
 void DecodeLoop::Launch(const StepPlan& plan, const engine::Batch& batch) {
-  Flight flight;
-  flight.begin = clock_.SinceStart();
+  InflightStep step;
+  step.begin = clock_.SinceStart();
   if (!plan.copy_sources.empty()) engine_.CopyBlocks(plan.copy_sources, plan.copy_targets);
   for (const Chunk& chunk : plan.chunks) {
-    flight.calls.push_back(chunk.sequence->call);
+    step.calls.push_back(chunk.sequence->call);
     const int tokens = chunk.end - chunk.begin;
-    flight.decoding += tokens == 1 ? 1 : 0;
-    // One token may be the last of a prompt. More are one, or what a preempted answer had.
+    step.decoding += tokens == 1 ? 1 : 0;
+    // One token may be the last of a prompt; several are of a prompt or of a preempted answer.
     const bool of_prompt = tokens > 1 || chunk.begin < chunk.sequence->call->request_tokens;
-    flight.prompt_tokens += of_prompt ? tokens : 0;
+    step.prompt_tokens += of_prompt ? tokens : 0;
   }
-  flight.rows = batch.rows();
-  flight.ahead = engine_.RunsAhead(batch);
-  scheduler_.Launched(plan);
-  if (flight.ahead) {
+  step.rows = batch.rows();
+  step.ahead = engine_.RunsAhead(batch);
+  scheduler_.OnLaunch(plan);
+  if (step.ahead) {
     engine_.Launch(batch);
   } else {
-    flight.results = engine_.Step(batch);
+    step.results = engine_.Step(batch);
   }
-  flights_.push_back(std::move(flight));
+  inflight_.push_back(std::move(step));
 }
 
-void DecodeLoop::Land() {
-  Flight flight = std::move(flights_.front());
-  flights_.pop_front();
-  if (flight.ahead) flight.results = engine_.Collect();
-  const std::vector<Chunk> chunks = scheduler_.Landed();
+void DecodeLoop::Complete() {
+  InflightStep step = std::move(inflight_.front());
+  inflight_.pop_front();
+  if (step.ahead) step.results = engine_.Collect();
+  const std::vector<Chunk> chunks = scheduler_.OnComplete();
   const absl::Duration now = clock_.SinceStart();
-  // The device turned to it when it had done with the step before.
-  const absl::Duration took = now - std::max(flight.begin, landed_at_);
-  landed_at_ = now;
-  prompt_budget_.Stepped(flight.rows - flight.decoding, flight.decoding, took);
+  // The device began it when the step before was over.
+  const absl::Duration took = now - std::max(step.begin, last_completed_at_);
+  last_completed_at_ = now;
+  prompt_budget_.OnStep(step.rows - step.decoding, step.decoding, took);
   metrics_.Stepped(took, static_cast<int>(chunks.size()));
-  step_times_.Took(chunks, took, now);
-  if (flight.decoding == 0) estimate_.Prefilled(flight.rows, took);
-  metrics_.PrefilledHere(flight.prompt_tokens);
+  step_times_.AddStep(chunks, took, now);
+  if (step.decoding == 0) estimate_.Prefilled(step.rows, took);
+  metrics_.PrefilledHere(step.prompt_tokens);
   // First, since results may add and remove sequences.
   for (const Chunk& chunk : chunks) {
     if (chunk.sequence != nullptr) scheduler_.Computed(chunk);
   }
   for (size_t i = 0; i < chunks.size(); ++i) {
-    Call& call = *flight.calls[i];
-    // It may have left while the step was under way, or another choice's result may have ended the
-    // call, and with it the sequence.
+    Call& call = *step.calls[i];
+    // The sequence may have been removed while the step was in flight, or another choice's result
+    // may have ended the call.
     if (chunks[i].sequence == nullptr || !calls_.contains(call.id)) continue;
     if (call.beams == nullptr || !chunks[i].draws()) {
-      TakeResult(chunks[i], flight.results[i]);
+      TakeResult(chunks[i], step.results[i]);
       continue;
     }
     std::vector<engine::StepResult*> of_beams;
     std::vector<Sequence*> beams;
-    for (; i < chunks.size() && flight.calls[i].get() == &call; ++i) {
-      of_beams.push_back(&flight.results[i]);
+    for (; i < chunks.size() && step.calls[i].get() == &call; ++i) {
+      of_beams.push_back(&step.results[i]);
       beams.push_back(chunks[i].sequence);
     }
     --i;

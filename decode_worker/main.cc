@@ -1,6 +1,6 @@
 #include "common/worker/run_main.h"
 #include "decode_worker/options.h"
-#include "decode_worker/server.h"
+#include "decode_worker/worker.h"
 
 int main(int argc, char** argv) {
   baton::decode_worker::DecodeOptions decode;

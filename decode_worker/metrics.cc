@@ -107,11 +107,11 @@ void DecodeMetrics::Preempted(int64_t count) {
   series_->preemptions.Increment(static_cast<double>(count));
 }
 
-void DecodeMetrics::KeptOnHost(int64_t bytes) {
+void DecodeMetrics::SwappedOut(int64_t bytes) {
   series_->host_kv_kept.Increment(static_cast<double>(bytes));
 }
 
-void DecodeMetrics::RestoredFromHost(int64_t bytes) {
+void DecodeMetrics::SwappedIn(int64_t bytes) {
   series_->host_kv_restored.Increment(static_cast<double>(bytes));
 }
 

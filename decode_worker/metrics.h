@@ -31,8 +31,8 @@ class DecodeMetrics {
   void BlocksEvicted(int count);
   void Preempted(int64_t count);
   // KV of preempted sequences was copied to host memory, and back.
-  void KeptOnHost(int64_t bytes);
-  void RestoredFromHost(int64_t bytes);
+  void SwappedOut(int64_t bytes);
+  void SwappedIn(int64_t bytes);
   void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
 

@@ -7,7 +7,7 @@ namespace baton::decode_worker {
 void AddDecodeFlags(CLI::App& app, DecodeOptions& o) {
   app.add_option("--local-prefill-max-tokens", o.local_prefill_max_tokens,
                  "compute a prompt here if at most this many of its tokens are not cached here; a "
-                 "large value makes this worker a server of its own")
+                 "large value makes this worker compute all prompts itself")
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   app.add_option("--host-kv-memory", o.host_kv_bytes,

@@ -1,4 +1,4 @@
-// Channels to prefill workers, one an address, kept while they are in use.
+// Channels to prefill workers, one for each address.
 #ifndef BATON_DECODE_WORKER_PEER_CHANNELS_H_
 #define BATON_DECODE_WORKER_PEER_CHANNELS_H_
 
@@ -11,8 +11,8 @@
 
 namespace baton::decode_worker {
 
-// An address comes from a router's request, so the number kept is bounded: least recently used goes
-// first (calls under way keep their channel).
+// Addresses come from requests, so the number of channels is bounded: the least recently used is
+// dropped (open calls keep their channel).
 // Thread: owned by the loop; unsynchronized.
 class PeerChannels {
  public:

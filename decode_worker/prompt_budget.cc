@@ -17,7 +17,7 @@ int PromptBudget::Tokens() const {
   return static_cast<int>(std::clamp<double>(tokens, least_tokens_, most_tokens_));
 }
 
-void PromptBudget::Stepped(int prompt_tokens, int decoding, absl::Duration took) {
+void PromptBudget::OnStep(int prompt_tokens, int decoding, absl::Duration took) {
   const double seconds = absl::ToDoubleSeconds(took);
   if (prompt_tokens == 0) {
     decode_seconds_ = decode_seconds_ == 0 ? seconds : (decode_seconds_ + seconds) / 2;

@@ -1,6 +1,6 @@
-// How many prompt tokens a step may compute beside the tokens that it decodes, so that no step is
-// long: heartbeats, cancels and the next tokens of running answers wait for its end. A worker that
-// is merely slow must not look like one that is frozen.
+// How many prompt tokens a step may compute beside the tokens that it decodes. It bounds a step's
+// time: heartbeats, cancels and the next tokens of running answers wait for the step's end, and a
+// slow worker must not look like a frozen one.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_PROMPT_BUDGET_H_
@@ -14,21 +14,21 @@ namespace baton::decode_worker {
 
 class PromptBudget {
  public:
-  // Of a step that decodes nothing: well below the second between heartbeats.
+  // The time of a step that decodes nothing: well below the second between heartbeats.
   static constexpr absl::Duration kAlone = absl::Milliseconds(500);
-  // Of one that decodes, with its decoding; but prompts have kShare, however long that takes.
+  // The time of a step that decodes, in all; but prompts have at least kShare.
   static constexpr absl::Duration kBesideAnswers = absl::Milliseconds(250);
   static constexpr absl::Duration kShare = absl::Milliseconds(150);
 
-  // Never above `most_tokens`, and never below `least_tokens`, a block, so that prompts go on
-  // whatever was measured.
+  // The budget is at most `most_tokens` and at least `least_tokens`, a block, so that prompts
+  // always progress.
   PromptBudget(int least_tokens, int most_tokens)
       : least_tokens_(std::min(least_tokens, most_tokens)), most_tokens_(most_tokens) {}
 
   // Of the next step.
   int Tokens() const;
   // A step computed `prompt_tokens`, 0 or more, and decoded so many sequences, in that time.
-  void Stepped(int prompt_tokens, int decoding, absl::Duration took);
+  void OnStep(int prompt_tokens, int decoding, absl::Duration took);
 
  private:
   static constexpr int kFirst = 64;

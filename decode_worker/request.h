@@ -1,4 +1,4 @@
-// A DecodeRequest: what is refused, and the call and sequence that it becomes.
+// Checks a DecodeRequest and makes a call and a sequence of it.
 #ifndef BATON_DECODE_WORKER_REQUEST_H_
 #define BATON_DECODE_WORKER_REQUEST_H_
 

@@ -28,7 +28,12 @@ void FillTimings(const Call& call, absl::Duration now, internal::v1::DecodeRespo
   timings->set_queue_ms(milliseconds(*call.admitted_at - call.submitted_at) +
                         call.transfer.queue_ms);
   timings->set_prefill_ms(call.transfer.prefill_ms);
-  if (!call.computed_at) return;
+  if (!call.computed_at) {
+    // The prefill worker's own times come with its commit. Until then, and for an answer that ends
+    // at its first token, this is what the prompt took from here, the queue there included.
+    timings->set_prefill_ms(milliseconds(now - *call.admitted_at));
+    return;
+  }
   const absl::Duration computed_at = *call.computed_at;
   if (call.transfer.kv_bytes == 0) {  // computed here
     timings->set_prefill_ms(milliseconds(computed_at - *call.admitted_at));
@@ -40,15 +45,15 @@ void FillTimings(const Call& call, absl::Duration now, internal::v1::DecodeRespo
 }
 
 void TakePromptLogprobs(Call& call, internal::v1::DecodeResponse& response) {
-  for (v1::TokenLogprobs& logprobs : call.prompt_logprobs_found) {
+  for (v1::TokenLogprobs& logprobs : call.computed_prompt_logprobs) {
     *response.add_prompt_logprobs() = std::move(logprobs);
   }
-  call.prompt_logprobs_found.clear();
+  call.computed_prompt_logprobs.clear();
 }
 
 bool MergeResponse(std::deque<internal::v1::DecodeResponse>& waiting,
                    internal::v1::DecodeResponse& next) {
-  if (IsHeartbeat(next)) return true;  // what waits says as much
+  if (IsHeartbeat(next)) return true;  // the unsent message says as much
   if (IsHeartbeat(waiting.back())) {
     waiting.back().Swap(&next);
     return true;
@@ -60,7 +65,10 @@ bool MergeResponse(std::deque<internal::v1::DecodeResponse>& waiting,
       last->token_ids_size() + next.token_ids_size() > kMaxTokensPerMessage) {
     return false;
   }
-  last->MergeFrom(next);  // appends tokens; usage, finish and timings are the newest
+  // Appends tokens; usage, timings and finish are the newest, zeros included.
+  if (next.has_usage()) last->clear_usage();
+  if (next.has_timings()) last->clear_timings();
+  last->MergeFrom(next);
   return true;
 }
 

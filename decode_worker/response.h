@@ -1,4 +1,4 @@
-// What goes into a DecodeResponse beside the tokens.
+// Makes and merges DecodeResponses.
 #ifndef BATON_DECODE_WORKER_RESPONSE_H_
 #define BATON_DECODE_WORKER_RESPONSE_H_
 
@@ -15,15 +15,15 @@ namespace baton::decode_worker {
 // Usage and timings so far. Call.admitted_at must be set.
 void FillUsage(const Call& call, internal::v1::DecodeResponse& response);
 void FillTimings(const Call& call, absl::Duration now, internal::v1::DecodeResponse& response);
-// The prompt's log probabilities, which are then told.
+// Moves the prompt's log probabilities that were not sent yet into the response.
 void TakePromptLogprobs(Call& call, internal::v1::DecodeResponse& response);
 
-// Of one message: with 20 log probabilities beside each, some 300 kB.
+// In one message: with 20 log probabilities beside each, some 300 kB.
 constexpr int kMaxTokensPerMessage = 1024;
 
-// Adds `next` to what waits to be sent, one or more, oldest first: to the last message of its
-// choice, unless that is full or the choice's last. What of different choices came first doesn't
-// matter. False: it has to wait behind them.
+// Merges `next` into one of the unsent messages (one or more, oldest first): into the last of its
+// choice, unless that is full or the choice's end. The order between choices does not matter.
+// False: `next` must be queued behind them.
 bool MergeResponse(std::deque<internal::v1::DecodeResponse>& waiting,
                    internal::v1::DecodeResponse& next);
 

@@ -20,17 +20,17 @@ DecodeScheduler::DecodeScheduler(const SchedulerOptions& options, kv::BlockPool&
   BATON_CHECK_GT(options.max_num_batched_tokens, options.max_num_seqs);
 }
 
-void DecodeScheduler::Keep(Sequence& sequence) {
+void DecodeScheduler::InsertIntoCache(Sequence& sequence) {
   if (cache_ == nullptr || sequence.computed_tokens == 0) return;
   const absl::Span<const int32_t> computed =
       absl::MakeConstSpan(sequence.tokens).first(static_cast<size_t>(sequence.computed_tokens));
   cache_->Insert(sequence.call->root, computed, sequence.blocks);
-  // Where others brought the same blocks first, theirs are used from now on. Else both copies would
-  // be locked, and a sequence that fits into the pool alone might not fit beside its own doubles.
+  // Uses the cached blocks in place of its duplicates. Else both copies would be locked, and a
+  // sequence that fits into the pool alone might not fit beside its duplicates.
   kv::Match match = cache_->MatchPrefix(sequence.call->root, computed, sequence.computed_tokens);
   const std::vector<kv::BlockId>& own = sequence.blocks.ids();
   if (std::equal(match.blocks.ids().begin(), match.blocks.ids().end(), own.begin())) return;
-  HoldBlocks(LastFlightOf(sequence), sequence);
+  HoldBlocks(LastStepOf(sequence), sequence);
   kv::BlockLease rest = sequence.blocks.SplitAt(match.blocks.size());
   sequence.blocks = std::move(match.blocks);
   sequence.blocks.Append(std::move(rest));
@@ -40,17 +40,17 @@ void DecodeScheduler::Commit(Sequence& sequence) {
   BATON_CHECK(sequence.state == Sequence::State::kReceiving) << "commit of " << sequence.id;
   sequence.state = Sequence::State::kRunning;
   sequence.blocks.SetUse(kv::BlockUse::kActive);
-  // The token drawn there is the last of `tokens`, and has no KV yet. If none is (several choices
-  // are to be drawn here), the last token's logits are needed: it is computed again, to the same
-  // bits.
+  // The token that the prefill worker drew is the last of `tokens`, and has no KV yet. If it drew
+  // none (several choices are drawn here), the last token's logits are needed: it is computed
+  // again, to the same bits.
   sequence.computed_tokens = static_cast<int>(sequence.tokens.size()) - 1;
-  Keep(sequence);
+  InsertIntoCache(sequence);
 }
 
 bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
   BATON_CHECK(sequence.state == Sequence::State::kEvicted ||
               sequence.state == Sequence::State::kReceiving);
-  std::unique_ptr<Sequence> owned = TakeInside(sequence);
+  std::unique_ptr<Sequence> owned = TakeAdmitted(sequence);
   owned->blocks.Release();
   owned->computed_tokens = 0;
   if (owned->ended) {
@@ -62,18 +62,18 @@ bool DecodeScheduler::OnTransferEnd(Sequence& sequence) {
 }
 
 StepPlan DecodeScheduler::PlanStep(int max_prompt_tokens) {
-  BATON_CHECK(flights_.empty()) << "a step is under way";
+  BATON_CHECK(inflight_.empty()) << "a step is in flight";
   StepPlan plan;
   dropped_.clear();
   const int64_t preemptions = preemption_count_;
-  KeepLongShare();
+  EnforceLongContextShare();
   std::vector<Sequence*> decoding;
-  for (const auto& [rank, sequence] : inside_) {
+  for (const auto& [rank, sequence] : admitted_) {
     if (sequence->state == Sequence::State::kRunning && sequence->remaining_tokens() == 1) {
       decoding.push_back(sequence.get());
     }
   }
-  // In rank order: those that give way are behind, and not in the plan yet.
+  // In rank order: preempted sequences come later, and are not in the plan yet.
   for (size_t i = 0; i < decoding.size();) {
     std::vector<Sequence*> group = {decoding[i++]};
     if (group[0]->call->beams != nullptr) {
@@ -95,11 +95,11 @@ void DecodeScheduler::PlanPrompts(int max_tokens, StepPlan& plan) {
   int budget =
       std::min(max_tokens, options_.max_num_batched_tokens - static_cast<int>(plan.chunks.size()));
   std::vector<const Sequence*> ahead;
-  for (const auto& [rank, sequence] : inside_) {
+  for (const auto& [rank, sequence] : admitted_) {
     if (sequence->state != Sequence::State::kRunning || sequence->remaining_tokens() <= 1) continue;
     if (cache_ != nullptr && MayReuse(*sequence)) {
       const int found = TakeCached(*cache_, *sequence);
-      if (found > 0) plan.found.push_back({sequence.get(), found});
+      if (found > 0) plan.cache_hits.push_back({sequence.get(), found});
       if (WaitsForOneOf(ahead, *sequence, options_.block_tokens)) continue;
     }
     ahead.push_back(sequence.get());
@@ -121,10 +121,10 @@ bool DecodeScheduler::Grow(const std::vector<Sequence*>& group, StepPlan& plan) 
     const auto needed = std::count_if(group.begin(), group.end(),
                                       [&](Sequence* sequence) { return NeedsBlock(*sequence); });
     if (MakeFree(static_cast<int>(needed))) break;
-    if (!PreemptSomeoneAfter(group)) return false;
+    if (!PreemptLastInRank(group)) return false;
   }
   for (Sequence* sequence : group) {
-    // A copy may have made a block of the next one its own.
+    // A copy before may have left this one the only owner of its block.
     if (NeedsBlock(*sequence)) GrowOne(*sequence, plan);
   }
   return true;
@@ -144,22 +144,22 @@ void DecodeScheduler::GrowOne(Sequence& sequence, StepPlan& plan) {
   sequence.blocks.Append(*std::move(fresh));
 }
 
-bool DecodeScheduler::PreemptSomeoneAfter(const std::vector<Sequence*>& group) {
-  // Blocks that come back soon: nobody else needs to give way meanwhile.
-  for (const auto& [rank, sequence] : inside_) {
+bool DecodeScheduler::PreemptLastInRank(const std::vector<Sequence*>& group) {
+  // An evicted sequence frees its blocks soon: no other needs to be preempted.
+  for (const auto& [rank, sequence] : admitted_) {
     if (sequence->state == Sequence::State::kEvicted) return false;
   }
-  const auto last = inside_.rbegin();
-  BATON_CHECK(last != inside_.rend());
+  const auto last = admitted_.rbegin();
+  BATON_CHECK(last != admitted_.rend());
   Sequence& victim = *last->second;
-  if (&victim != group.back()) return GiveUp(victim);
-  BATON_CHECK(inside_.begin()->second.get() != group.front())
+  if (&victim != group.back()) return PreemptOrEvict(victim);
+  BATON_CHECK(admitted_.begin()->second.get() != group.front())
       << "sequence " << victim.id << " has the pool to itself, and it is too small";
-  GiveUp(victim);
+  PreemptOrEvict(victim);
   return false;
 }
 
-bool DecodeScheduler::GiveUp(Sequence& victim) {
+bool DecodeScheduler::PreemptOrEvict(Sequence& victim) {
   if (victim.state == Sequence::State::kReceiving) {
     Evict(victim, /*ended=*/false);
     return false;
@@ -173,17 +173,17 @@ bool DecodeScheduler::GiveUp(Sequence& victim) {
   return true;
 }
 
-void DecodeScheduler::KeepLongShare() {
+void DecodeScheduler::EnforceLongContextShare() {
   while (LongBlocks() > LongBound()) {
     Sequence* last = nullptr;
     bool lone = true;
-    for (const auto& [rank, sequence] : inside_) {
+    for (const auto& [rank, sequence] : admitted_) {
       if (!IsLong(*sequence)) continue;
       if (sequence->state == Sequence::State::kEvicted) return;
       lone &= last == nullptr || last->call == sequence->call;
       last = sequence.get();
     }
-    if (lone || !GiveUp(*last)) return;
+    if (lone || !PreemptOrEvict(*last)) return;
   }
 }
 
@@ -191,8 +191,8 @@ void DecodeScheduler::Preempt(Sequence& sequence) {
   ++preemption_count_;
   ++sequence.preemptions;
   events_.before_preemption(sequence);
-  Keep(sequence);
-  std::unique_ptr<Sequence> owned = TakeInside(sequence);
+  InsertIntoCache(sequence);
+  std::unique_ptr<Sequence> owned = TakeAdmitted(sequence);
   owned->blocks.Release();
   owned->computed_tokens = 0;
   waiting_.PushResumed(std::move(owned));
@@ -207,15 +207,15 @@ void DecodeScheduler::Restart(Call& call) {
   call.beams->Restart();
   bool first = true;
   for (Sequence* sequence : SequencesOf(call)) {
-    Keep(*sequence);
+    InsertIntoCache(*sequence);
     if (std::exchange(first, false)) {
       sequence->tokens.resize(static_cast<size_t>(call.request_tokens));
       sequence->computed_tokens = std::min(sequence->computed_tokens, call.request_tokens - 1);
       continue;
     }
     Forget(*sequence);
-    // The plan being made may still look at it.
-    dropped_.push_back(TakeInside(*sequence));
+    // The plan being made may still refer to it.
+    dropped_.push_back(TakeAdmitted(*sequence));
     dropped_.back()->blocks.Release();
     dropped_.back()->state = Sequence::State::kWaiting;
   }
@@ -224,8 +224,8 @@ void DecodeScheduler::Restart(Call& call) {
 void DecodeScheduler::Computed(const Chunk& chunk) {
   BATON_CHECK_EQ(chunk.sequence->computed_tokens, chunk.begin);
   chunk.sequence->computed_tokens = chunk.end;
-  // A prompt that is computed here serves others as soon as it is.
-  if (chunk.end - chunk.begin > 1) Keep(*chunk.sequence);
+  // A prompt that is computed here is cached for others at once.
+  if (chunk.end - chunk.begin > 1) InsertIntoCache(*chunk.sequence);
 }
 
 Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence) {
@@ -235,15 +235,15 @@ Sequence* DecodeScheduler::Fork(const Sequence& parent, std::unique_ptr<Sequence
   sequence->computed_tokens = parent.computed_tokens;
   ++call_sizes_[sequence->call->id];
   Sequence* forked = sequence.get();
-  const bool added = inside_.emplace(forked->Rank(), std::move(sequence)).second;
+  const bool added = admitted_.emplace(forked->Rank(), std::move(sequence)).second;
   BATON_CHECK(added) << "two sequences of rank " << forked->sampling.choice;
   return forked;
 }
 
-std::unique_ptr<Sequence> DecodeScheduler::TakeInside(Sequence& sequence) {
-  auto node = inside_.extract(sequence.Rank());
+std::unique_ptr<Sequence> DecodeScheduler::TakeAdmitted(Sequence& sequence) {
+  auto node = admitted_.extract(sequence.Rank());
   BATON_CHECK(!node.empty() && node.mapped().get() == &sequence) << "sequence " << sequence.id;
-  LeaveFlights(sequence);
+  LeaveInflightSteps(sequence);
   return std::move(node.mapped());
 }
 
@@ -265,8 +265,8 @@ void DecodeScheduler::Remove(Sequence& sequence) {
     return;
   }
   BATON_CHECK(sequence.state == Sequence::State::kRunning) << "removal of " << sequence.id;
-  Keep(sequence);
-  TakeInside(sequence);
+  InsertIntoCache(sequence);
+  TakeAdmitted(sequence);
 }
 
 void DecodeScheduler::Evict(Sequence& sequence, bool ended) {
@@ -299,7 +299,7 @@ std::vector<Sequence*> DecodeScheduler::SequencesOf(const Call& call) {
 
 std::vector<Sequence*> DecodeScheduler::All() {
   std::vector<Sequence*> all;
-  for (const auto& [rank, sequence] : inside_) all.push_back(sequence.get());
+  for (const auto& [rank, sequence] : admitted_) all.push_back(sequence.get());
   for (Sequence* sequence : waiting_.All()) all.push_back(sequence);
   return all;
 }
@@ -309,13 +309,13 @@ void DecodeScheduler::Charge(const Call& call, int64_t tokens) {
 }
 
 int DecodeScheduler::receiving_count() const {
-  return static_cast<int>(std::count_if(inside_.begin(), inside_.end(), [](const auto& entry) {
+  return static_cast<int>(std::count_if(admitted_.begin(), admitted_.end(), [](const auto& entry) {
     return entry.second->state != Sequence::State::kRunning;
   }));
 }
 
 int DecodeScheduler::running_count() const {
-  return static_cast<int>(inside_.size()) - receiving_count();
+  return static_cast<int>(admitted_.size()) - receiving_count();
 }
 
 void DecodeScheduler::CheckIntegrity() const {
@@ -330,7 +330,7 @@ void DecodeScheduler::CheckIntegrity() const {
   }
   BATON_CHECK_EQ(static_cast<int>(waiting.size()), waiting_.count());
   BATON_CHECK_EQ(tokens, waiting_tokens());
-  for (const auto& [rank, sequence] : inside_) {
+  for (const auto& [rank, sequence] : admitted_) {
     BATON_CHECK(sequence->state != Sequence::State::kWaiting);
     BATON_CHECK(rank == sequence->Rank());
     BATON_CHECK_GE(sequence->blocks.size(), BlocksFor(sequence->computed_tokens));

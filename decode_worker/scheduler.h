@@ -1,21 +1,24 @@
-// Which requests the decode worker lets in, what its next step computes, and who gives way when
-// blocks run out. Decides over tokens and counts: knows no gRPC, no engine.
+// Decides which requests the decode worker admits, what its next step computes, and which sequence
+// is preempted when blocks run out. Works on tokens and counts: knows no gRPC, no engine.
 //
 //   Submit ─▶ waiting ─ Admit ─▶ receiving ─ Commit ─▶ running ─ Remove
 //               ▲          └── (computes its prompt here) ──▲ │
 //               │                  │ Evict                    │
 //               └── OnTransferEnd ─┴───────── preempted ◀─────┘
 //
-// Admission: a request enters when there are blocks for the tokens it has, beyond those that the
-// prefix cache holds already, and a reserve for the growth of those inside. Its answer takes blocks
-// one at a time. When none is left and nothing cached can be evicted, the last in rank (priority,
-// then age) gives its blocks up and waits again; the first in rank always progresses, because a
-// request that could not finish alone is refused at Submit. Who enters may displace lower
-// priorities, never its own.
+// Admission: a request is admitted when there are blocks for its tokens, beyond those that the
+// prefix cache holds already, and a reserve for the growth of the admitted sequences. Its answer
+// takes blocks one at a time. When none is free and nothing cached can be evicted, the last in rank
+// (priority, then age) is preempted and waits again; the first in rank always progresses, because a
+// request that could not finish alone is refused at Submit. An admission may preempt sequences of
+// lower priorities, never of its own.
 //
-// What a sequence had computed goes into the prefix cache, finished or preempted: whoever comes
-// back finds what has not been evicted meanwhile. Prompts that are computed here and begin alike
-// compute what they share once (shared_prefill.h).
+// Computed KV is inserted into the prefix cache, of finished and of preempted sequences: a
+// preempted one finds there what was not evicted meanwhile. Prompts that are computed here and
+// share a prefix compute it once (shared_prefill.h).
+//
+// A step is in flight from OnLaunch to OnComplete. While one is, the next can be planned before its
+// tokens are known (PlanAhead).
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_SCHEDULER_H_
@@ -35,7 +38,7 @@
 #include "common/kv/block_pool.h"
 #include "common/kv/radix_cache.h"
 #include "decode_worker/sequence.h"
-#include "decode_worker/waiting_line.h"
+#include "decode_worker/waiting_queue.h"
 
 namespace baton::decode_worker {
 
@@ -43,17 +46,17 @@ struct SchedulerOptions {
   int block_tokens = 16;
   int max_num_seqs = 64;              // receiving and running
   int max_num_batched_tokens = 2048;  // of one step
-  // Of what waits. A continuation, whose worker was lost, finds as much room again here, and within
-  // its tenant's bounds.
+  // Of the waiting requests. These bounds and the tenant's are doubled for a continuation, whose
+  // worker was lost.
   int max_queued_requests = 256;
   int64_t max_queued_tokens = 1 << 20;
-  // Missing tokens up to which the prompt's tail is computed here instead of asked for.
+  // Up to so many missing tokens of a prompt are computed here, not on a prefill worker.
   int local_prefill_max_tokens = 0;
-  // Sequences of more tokens than this together take at most this share of the pool, but for those
-  // of a lone request. 0: no bound.
+  // Sequences of more tokens than this together take at most this share of the pool, unless they
+  // are of one request. 0: no bound.
   int long_context_tokens = 0;
   double long_context_share = 0.5;
-  // Of one tenant, waiting and inside. 0: no bound.
+  // Of one tenant, waiting and admitted. 0: no bound.
   int max_tenant_requests = 0;
   int64_t max_tenant_tokens = 0;  // of prompts
   int64_t fair_quantum_tokens = 512;
@@ -64,95 +67,98 @@ struct Chunk {
   Sequence* sequence = nullptr;
   int begin = 0;
   int end = 0;
-  // Not negative: its one token is the draw of that chunk of the step before, which is under way.
-  int drawn_by = -1;
+  // The chunk of the in-flight step whose draw is this chunk's one token. nullopt: tokens are
+  // known.
+  std::optional<int> drawn_by = std::nullopt;
   bool draws() const { return end == static_cast<int>(sequence->tokens.size()); }
 };
 
 struct StepPlan {
   std::vector<Chunk> chunks;
-  // Prompts that found more in the prefix cache than when they were admitted, and how many tokens.
-  struct Found {
+  // Prompts of which more is cached than at their admission, and how many tokens more.
+  struct CacheHit {
     Sequence* sequence = nullptr;
     int tokens = 0;
   };
-  std::vector<Found> found;
+  std::vector<CacheHit> cache_hits;
   // To be copied before the step: targets[i] = sources[i].
   std::vector<kv::BlockId> copy_sources;
   std::vector<kv::BlockId> copy_targets;
-  bool preempted = false;  // someone gave way: whoever waits may fit now
+  bool preempted = false;  // a sequence was: a waiting request may fit now
 };
 
 class DecodeScheduler {
  public:
   struct Events {
-    // A running sequence is about to lose its blocks; they are still whole.
+    // Before a running sequence loses its blocks; their KV is still good.
     std::function<void(Sequence&)> before_preemption;
-    // Its transfer is to be cancelled; the blocks come back with OnTransferEnd.
+    // Must cancel the sequence's transfer; OnTransferEnd then frees the blocks.
     std::function<void(Sequence&)> cancel_transfer;
   };
   // `cache` may be null: no prefix caching. Pool and cache must outlive the scheduler.
   DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool, kv::RadixCache* cache,
                   Events events);
 
-  // A continuation waits with the preempted, before all new ones of its priority.
+  // A continuation waits with the preempted sequences, before all new ones of its priority.
   // RESOURCE_EXHAUSTED: QUEUE_FULL, TENANT_LIMIT, KV_POOL_TOO_SMALL if the request can never fit,
   // TOO_MANY_CHOICES if its choices never can.
   absl::Status Submit(std::unique_ptr<Sequence> sequence);
 
-  // The next request that may enter, or null. Its blocks are there, the first computed_tokens of
-  // them with KV. kRunning: the rest is computed by the steps to come. kReceiving: the rest is to
-  // be asked for, and written to the blocks behind computed_tokens.
+  // Admits the next request and returns it, or null. It has its blocks, with KV of its first
+  // computed_tokens. kRunning: later steps compute the rest. kReceiving: the caller must request
+  // the rest, which is written to the blocks behind computed_tokens.
   Sequence* Admit();
-  // The transfer is verified: the KV of all tokens but the first drawn one is there.
+  // The transfer is verified: all tokens but the first drawn one have KV.
   void Commit(Sequence& sequence);
-  // The last writer to the sequence's blocks has stopped, without a commit: its transfer failed, or
-  // it was evicted. True if the sequence waits again, false if it had ended and is gone.
+  // The last writer to the sequence's blocks has stopped, without a commit: the transfer failed or
+  // the sequence was evicted. True if the sequence waits again, false if it had ended: it is
+  // deleted.
   bool OnTransferEnd(Sequence& sequence);
 
-  // What to compute now; may preempt. Empty if nothing runs. Of prompts at most so many tokens, 1
-  // or more, besides what max_num_batched_tokens allows.
+  // Plans a step; may preempt. Empty if nothing runs. At most `max_prompt_tokens`, 1 or more, are
+  // of prompts, within max_num_batched_tokens. REQUIRES: no step is in flight.
   StepPlan PlanStep(int max_prompt_tokens = std::numeric_limits<int>::max());
-  // The step behind the one that is under way, planned as if each of its draws were a token that
-  // ends nothing; whoever has come meanwhile and needs one token computed joins. Nothing if it is
-  // better to wait: that step is not all draws of one token, somebody has a prompt to be computed,
-  // or only a preemption could make room.
+  // Plans the step behind the one in flight, as if no draw of that one ended its sequence.
+  // Sequences that were committed meanwhile and need one token computed join. nullopt if the step
+  // in flight does more than draw one token each, a prompt is to be computed, or only a preemption
+  // would make room. REQUIRES: one step is in flight.
   std::optional<StepPlan> PlanAhead();
-  // A step begins; the first that began has ended: its chunks, without a sequence where that left
-  // meanwhile. Blocks of a sequence that leaves stay taken until no step under way looks at them.
-  // REQUIRES: PlanStep is called while none is under way, PlanAhead while one is.
-  void Launched(const StepPlan& plan);
-  std::vector<Chunk> Landed();
-  int steps_under_way() const { return static_cast<int>(flights_.size()); }
+  // OnLaunch: the planned step is in flight. OnComplete: the oldest step in flight is over; returns
+  // its chunks, whose `sequence` is null if that was removed meanwhile. A removed sequence's blocks
+  // are not freed before the last step in flight that reads them is over.
+  void OnLaunch(const StepPlan& plan);
+  std::vector<Chunk> OnComplete();
+  int inflight_count() const { return static_cast<int>(inflight_.size()); }
+  // The chunk's tokens have KV.
   void Computed(const Chunk& chunk);
-  // Another choice that goes on from where `parent` is; it shares the blocks. `sequence` has id,
+  // Adds another choice that continues from `parent` and shares its blocks. `sequence` has id,
   // call, tokens and sampling.
   Sequence* Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence);
 
-  // Takes a sequence out wherever it is, and keeps what it computed in the prefix cache. One that
-  // receives must not be asked for: Evict it.
+  // Deletes a waiting or running sequence; what it computed stays in the prefix cache. For one that
+  // receives, call Evict.
   void Remove(Sequence& sequence);
-  // Cancels the transfer of a receiving sequence. `ended`: nobody wants it any more.
+  // Cancels the transfer of a receiving sequence. `ended`: the sequence is deleted at its end.
   void Evict(Sequence& sequence, bool ended);
-  // All but the first of a call's running sequences are dropped, and that one starts from its
-  // request's tokens anew: what a beam search that lost its blocks does.
+  // For a beam search that loses its blocks: deletes all of its sequences but the first, which
+  // starts again from the request's tokens.
   void Restart(Call& call);
 
   Sequence* Find(uint64_t id);
   std::vector<Sequence*> SequencesOf(const Call& call);
   std::vector<Sequence*> All();
-  // Tokens that the tenant has been given beyond its prompt.
+  // Charges generated tokens to the call's tenant.
   void Charge(const Call& call, int64_t tokens);
 
   int waiting_count() const { return waiting_.count(); }
   int receiving_count() const;
   int running_count() const;
   int64_t waiting_tokens() const { return waiting_.tokens(); }
-  // Of those that do not stand behind a request of this call.
+  // Of the requests before a new one of this call.
   int64_t waiting_tokens_ahead(const Call& call) const { return waiting_.tokens_ahead(call); }
   int64_t preemption_count() const { return preemption_count_; }
 
-  // Ends the process unless slots, queues and counts agree. For tests.
+  // Ends the process unless slots, queues and counts are consistent. For tests.
   void CheckIntegrity() const;
 
  private:
@@ -160,11 +166,10 @@ class DecodeScheduler {
     int requests = 0;
     int64_t tokens = 0;
   };
-  // A step that is under way.
-  struct Flight {
+  struct InflightStep {
     std::vector<Chunk> chunks;
-    std::vector<kv::BlockLease> held;  // that its chunks' sequences have no more
-    int given_up = 0;                  // of these: for a sequence that is to be admitted
+    std::vector<kv::BlockLease> held;  // blocks that its chunks' sequences have released
+    int freed_for_admission = 0;       // of these, released to admit another sequence
   };
 
   int BlocksFor(int64_t tokens) const;
@@ -176,48 +181,52 @@ class DecodeScheduler {
   absl::Status CheckFits(const Sequence& sequence) const;
   absl::Status CheckTenant(const Sequence& sequence) const;
   bool TryAdmit(Sequence& sequence);
-  // One of a lower priority gives way. False if nobody does, or blocks come only later: with the
-  // end of a transfer, or of a step under way.
+  // Preempts a sequence of a lower priority. False if none is preempted, or its blocks are freed
+  // only later: at the end of a transfer or of a step in flight.
   bool DisplaceFor(const Sequence& sequence);
   // True if `count` blocks are free now, evicting cached ones as needed.
   bool MakeFree(int count);
   // Blocks for the next token of all of `group`, with copies where they are shared.
   bool Grow(const std::vector<Sequence*>& group, StepPlan& plan);
-  // Chunks of those that have more than one token to compute, in rank order.
+  // Adds chunks of the sequences that have more than one token to compute, in rank order.
   void PlanPrompts(int max_tokens, StepPlan& plan);
   bool NeedsBlock(const Sequence& sequence) const;
   void GrowOne(Sequence& sequence, StepPlan& plan);
-  // False if `group` itself is the last in rank.
-  bool PreemptSomeoneAfter(const std::vector<Sequence*>& group);
-  // Long-context sequences that have grown beyond their share: the last ones give way.
-  void KeepLongShare();
-  // False if the blocks come later, with OnTransferEnd.
-  bool GiveUp(Sequence& victim);
+  // Preempts the last in rank. False if that is of `group` itself, or its blocks are freed later.
+  bool PreemptLastInRank(const std::vector<Sequence*>& group);
+  // Preempts the last long-context sequences while together they exceed their share.
+  void EnforceLongContextShare();
+  // Preempts a running sequence, or evicts a receiving one: false, as OnTransferEnd frees its
+  // blocks.
+  bool PreemptOrEvict(Sequence& victim);
   void Preempt(Sequence& sequence);
   void PreemptCall(Call& call);
-  void Keep(Sequence& sequence);
-  std::unique_ptr<Sequence> TakeInside(Sequence& sequence);
-  // Plans one token of a sequence, if its place is nobody else's.
-  bool AddAhead(Sequence& sequence, int position, int drawn_by, StepPlan& plan) const;
-  // The youngest step with a chunk of the sequence, or null.
-  Flight* LastFlightOf(const Sequence& sequence);
-  // The sequence's blocks stay taken until the step is over, if there is one. It has the blocks of
-  // older steps, too.
-  static void HoldBlocks(Flight* flight, const Sequence& sequence);
-  void LeaveFlights(const Sequence& sequence);
+  // Inserts what the sequence has computed into the prefix cache, and replaces its duplicates of
+  // cached blocks by the cached ones.
+  void InsertIntoCache(Sequence& sequence);
+  std::unique_ptr<Sequence> TakeAdmitted(Sequence& sequence);
+  // Plans one token of a sequence. False if the block that it writes is shared.
+  bool AddAhead(Sequence& sequence, int position, std::optional<int> drawn_by,
+                StepPlan& plan) const;
+  // The newest step in flight with a chunk of the sequence, or null.
+  InflightStep* LastStepOf(const Sequence& sequence);
+  // Keeps the sequence's blocks until the step, if any, is over. Blocks of older steps are among
+  // them.
+  static void HoldBlocks(InflightStep* step, const Sequence& sequence);
+  void LeaveInflightSteps(const Sequence& sequence);
   void Forget(const Sequence& sequence);
 
   const SchedulerOptions options_;
   kv::BlockPool& pool_;
   kv::RadixCache* const cache_;
   const Events events_;
-  WaitingLine waiting_;
+  WaitingQueue waiting_;
   // Receiving, running and evicted, by rank.
-  std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> inside_;
+  std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> admitted_;
   std::map<std::string, TenantUse> tenants_;
   std::map<uint64_t, int> call_sizes_;              // sequences of each call, by id
-  std::vector<std::unique_ptr<Sequence>> dropped_;  // by the step being planned
-  std::deque<Flight> flights_;                      // oldest first
+  std::vector<std::unique_ptr<Sequence>> dropped_;  // while a step is planned: it may refer to them
+  std::deque<InflightStep> inflight_;               // oldest first
   uint64_t submissions_ = 0;
   int64_t preemption_count_ = 0;
 };

@@ -1,4 +1,4 @@
-// The part of DecodeScheduler that lets requests in.
+// The part of DecodeScheduler that admits requests.
 #include <algorithm>
 #include <utility>
 
@@ -15,8 +15,8 @@ namespace {
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
-// How often the bounds on what waits hold for it.
-int64_t Rooms(const Call& call) { return call.continuation ? 2 : 1; }
+// What the bounds on waiting requests are multiplied by.
+int64_t BoundFactor(const Call& call) { return call.continuation ? 2 : 1; }
 
 }  // namespace
 
@@ -29,16 +29,16 @@ bool DecodeScheduler::IsLong(const Sequence& sequence) const {
          static_cast<int>(sequence.tokens.size()) > options_.long_context_tokens;
 }
 
-// A sequence that stands for several choices needs their places, too: it becomes them unasked. So
-// do the beams of a search, which may be fewer for a while.
+// A sequence with several draws needs a slot for each: they become choices. So does a beam search,
+// which may have fewer beams for a while.
 int DecodeScheduler::Slots(const Sequence& sequence) const {
   return sequence.call->beams != nullptr ? sequence.call->beams->width() : sequence.draws;
 }
 
 int DecodeScheduler::UsedSlots() const {
   int slots = 0;
-  const Call* search = nullptr;  // its beams are neighbours in rank, and counted as one
-  for (const auto& [rank, sequence] : inside_) {
+  const Call* search = nullptr;  // its beams are adjacent in rank, and counted at once
+  for (const auto& [rank, sequence] : admitted_) {
     if (search != nullptr && sequence->call.get() == search) continue;
     slots += Slots(*sequence);
     search = sequence->call->beams != nullptr ? sequence->call.get() : nullptr;
@@ -53,7 +53,7 @@ int DecodeScheduler::LongBound() const {
 int DecodeScheduler::LongBlocks() const {
   if (options_.long_context_tokens == 0) return 0;
   absl::flat_hash_set<kv::BlockId> blocks;  // choices share theirs
-  for (const auto& [rank, sequence] : inside_) {
+  for (const auto& [rank, sequence] : admitted_) {
     if (!IsLong(*sequence)) continue;
     blocks.insert(sequence->blocks.ids().begin(), sequence->blocks.ids().end());
   }
@@ -66,10 +66,10 @@ absl::Status DecodeScheduler::CheckFits(const Sequence& sequence) const {
   if (choices > options_.max_num_seqs) {
     return MakeError(
         kExhausted, "TOO_MANY_CHOICES",
-        absl::StrCat(choices, " choices at once asked for, the decode worker has places for ",
+        absl::StrCat(choices, " choices at once requested, the decode worker has slots for ",
                      options_.max_num_seqs, " (--max-num-seqs)"));
   }
-  // The KV of the last token is never read. Choices can take turns, beams go in step.
+  // The KV of the last token is never read. Choices can run one after another, beams cannot.
   const int64_t prompt = static_cast<int64_t>(sequence.tokens.size());
   const int64_t whole = prompt + call.max_tokens - 1;
   int64_t blocks = BlocksFor(whole);
@@ -91,8 +91,8 @@ absl::Status DecodeScheduler::CheckTenant(const Sequence& sequence) const {
   if (it == tenants_.end()) return absl::OkStatus();
   const TenantUse& use = it->second;
   const int64_t tokens = use.tokens + static_cast<int64_t>(sequence.tokens.size());
-  const int64_t max_requests = Rooms(*sequence.call) * options_.max_tenant_requests;
-  const int64_t max_tokens = Rooms(*sequence.call) * options_.max_tenant_tokens;
+  const int64_t max_requests = BoundFactor(*sequence.call) * options_.max_tenant_requests;
+  const int64_t max_tokens = BoundFactor(*sequence.call) * options_.max_tenant_tokens;
   const bool requests_full = max_requests > 0 && use.requests >= max_requests;
   const bool tokens_full = max_tokens > 0 && tokens > max_tokens;
   if (!requests_full && !tokens_full) return absl::OkStatus();
@@ -107,9 +107,9 @@ absl::Status DecodeScheduler::Submit(std::unique_ptr<Sequence> sequence) {
   BATON_CHECK_GE(tokens, 1);
   if (absl::Status fits = CheckFits(*sequence); !fits.ok()) return fits;
   if (absl::Status within = CheckTenant(*sequence); !within.ok()) return within;
-  // The bounds are on what waits: a lone prompt is let in however long it is.
-  const int64_t max_requests = Rooms(*sequence->call) * options_.max_queued_requests;
-  const int64_t max_tokens = Rooms(*sequence->call) * options_.max_queued_tokens;
+  // The bounds are on the queue: an empty one accepts a prompt of any length.
+  const int64_t max_requests = BoundFactor(*sequence->call) * options_.max_queued_requests;
+  const int64_t max_tokens = BoundFactor(*sequence->call) * options_.max_queued_tokens;
   if (waiting_.count() > 0 &&
       (waiting_.count() >= max_requests || waiting_tokens() + tokens > max_tokens)) {
     return MakeError(kExhausted, "QUEUE_FULL",
@@ -149,8 +149,8 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
     match = cache_->MatchPrefix(call.root, sequence.tokens, tokens - 1);
   }
   const int missing = BlocksFor(tokens) - match.blocks.size();
-  // Each of those inside may need its next block at any step.
-  const int reserve = inside_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
+  // Each admitted sequence may need its next block at any step.
+  const int reserve = admitted_.empty() ? 0 : UsedSlots() + Slots(sequence) - 1;
   const int evictable = cache_ != nullptr ? cache_->evictable_block_count() : 0;
   if (pool_.counts().free + evictable < missing + reserve) return false;
   BATON_CHECK(MakeFree(missing));
@@ -171,38 +171,39 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
 
 Sequence* DecodeScheduler::Admit() {
   const int long_blocks = LongBlocks();
-  bool long_one_waits = false;  // none of its kind overtakes it, or it might wait for ever
+  bool long_one_waits = false;  // no long one overtakes it, or it might wait for ever
   Sequence* next = waiting_.Next([&](const Sequence& sequence) {
     if (!IsLong(sequence)) return false;
     const int wanted = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
     long_one_waits |= long_blocks > 0 && long_blocks + wanted > LongBound();
     return long_one_waits;
   });
-  // Nobody overtakes one that waits for blocks, or it might wait for ever.
+  // No request overtakes one that waits for blocks, or that might wait for ever.
   if (next == nullptr) return nullptr;
   while (!TryAdmit(*next)) {
     if (!DisplaceFor(*next)) return nullptr;
   }
-  inside_.emplace(next->Rank(), waiting_.Take(*next));
+  admitted_.emplace(next->Rank(), waiting_.Take(*next));
   return next;
 }
 
-// All that are of a lower priority must make room enough together, or none of them need go.
+// All sequences of a lower priority together must make enough room, or none is preempted.
 bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
   int blocks = pool_.counts().free;
   if (cache_ != nullptr) blocks += cache_->evictable_block_count();
   const int own = BlocksFor(static_cast<int64_t>(sequence.tokens.size()));
-  int coming = 0;  // when the steps under way are over
-  for (const Flight& flight : flights_) coming += flight.given_up;
+  int coming = 0;  // when the steps in flight are over
+  for (const InflightStep& step : inflight_) coming += step.freed_for_admission;
   blocks += coming;
-  const int places = UsedSlots() + Slots(sequence);
-  if (coming > 0 && places <= options_.max_num_seqs && blocks >= own + places - 1) return false;
-  int staying = 0;  // places of those that stay: each may need its next block at any step
+  const int used_slots = UsedSlots() + Slots(sequence);
+  if (coming > 0 && used_slots <= options_.max_num_seqs && blocks >= own + used_slots - 1)
+    return false;
+  int staying = 0;  // slots of those that stay: each may need its next block at any step
   Sequence* last = nullptr;
   const Call* search = nullptr;
-  for (const auto& [rank, other] : inside_) {
+  for (const auto& [rank, other] : admitted_) {
     if (other->call->priority < sequence.call->priority) {
-      // On its way out already: its blocks come with the end of its transfer.
+      // Evicted already: its blocks are freed at the end of its transfer.
       if (other->state == Sequence::State::kEvicted) return false;
       blocks += other->blocks.size();
       last = other.get();
@@ -214,8 +215,9 @@ bool DecodeScheduler::DisplaceFor(const Sequence& sequence) {
   const int slots = staying + Slots(sequence);
   const int wanted = own + slots - 1;
   if (last == nullptr || blocks < wanted || slots > options_.max_num_seqs) return false;
-  if (Flight* const flight = LastFlightOf(*last)) flight->given_up += last->blocks.size();
-  return GiveUp(*last);
+  if (InflightStep* const step = LastStepOf(*last))
+    step->freed_for_admission += last->blocks.size();
+  return PreemptOrEvict(*last);
 }
 
 }  // namespace baton::decode_worker

@@ -44,13 +44,13 @@ struct Call {
   PrefillPeer prefill;
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
-  bool continuation = false;  // another worker had it, and was lost
+  bool continuation = false;  // the worker that had it was lost
   std::string tenant;
   std::string cache_salt;
   kv::PrefixKey root = 0;
 
-  int prompt_tokens = 0;   // of the client's prompt; tokens behind them are answer
-  int request_tokens = 0;  // that came with the call: the prompt, and what a resumed answer had
+  int prompt_tokens = 0;   // of the client's prompt; the tokens behind them are the answer's
+  int request_tokens = 0;  // in the request: the prompt, and the tokens of a resumed answer
   int max_tokens = 0;      // to generate, by each choice
   int min_tokens = 0;      // before a stop token may be drawn
   int n = 1;               // choices
@@ -59,10 +59,10 @@ struct Call {
   std::optional<int> prompt_logprobs;
   std::shared_ptr<BeamSearch> beams;  // null: sampling
 
-  // Of the first admission; a sequence that resumes after a preemption changes none of them.
+  // Of the first admission; resuming after a preemption changes none of them.
   bool answered = false;  // a token has been pushed
   transfer::TransferSummary transfer;
-  std::vector<v1::TokenLogprobs> prompt_logprobs_found;
+  std::vector<v1::TokenLogprobs> computed_prompt_logprobs;
   absl::Duration submitted_at;
   std::optional<absl::Duration> admitted_at;
   std::optional<absl::Duration> first_token_at;
@@ -77,14 +77,13 @@ struct HostCopy {
   std::vector<std::byte> bytes;
 };
 
-// One choice of a call on its way through the worker. Before the first tokens are drawn one
-// sequence stands for all n.
+// One choice of a call. Until the first tokens are drawn, one sequence represents all n choices.
 struct Sequence {
   enum class State {
     kWaiting,    // no blocks
     kReceiving,  // a transfer writes to its blocks
-    kRunning,    // in every batch: computes what it has of tokens without KV, then decodes
-    kEvicted,    // as kReceiving, but the transfer was cancelled and nobody waits for its KV
+    kRunning,    // in every batch: computes its tokens that lack KV, then decodes
+    kEvicted,    // as kReceiving, but the transfer was cancelled
   };
 
   uint64_t id = 0;
@@ -94,19 +93,19 @@ struct Sequence {
   int draws = 1;  // choices that the next draw makes: n at first, if the call has several
 
   State state = State::kWaiting;
-  bool ended = false;  // kEvicted: nothing comes after the transfer's end
+  bool ended = false;  // kEvicted: deleted when the transfer ends
   kv::BlockLease blocks;
-  int computed_tokens = 0;  // of `tokens`, from the first on: those whose KV is in `blocks`
+  int computed_tokens = 0;  // the first of `tokens`, whose KV is in `blocks`
   std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
   absl::Duration transfer_began_at;
   int preemptions = 0;
-  bool compute_here = false;  // the prefill worker would not compute what a preemption lost
+  bool compute_here = false;  // after the transfer that followed a preemption failed
   HostCopy host_copy;
   uint64_t submission = 0;  // set by the scheduler: age
 
   int generated_tokens() const { return static_cast<int>(tokens.size()) - call->request_tokens; }
   int remaining_tokens() const { return static_cast<int>(tokens.size()) - computed_tokens; }
-  // Who comes before whom wherever something is scarce: lower goes first.
+  // The order of admission and the reverse order of preemption: lower goes first.
   std::tuple<int, uint64_t, uint32_t> Rank() const {
     return {-static_cast<int>(call->priority), submission, sampling.choice};
   }

@@ -10,10 +10,11 @@
 
 namespace baton::decode_worker {
 
-grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeServer::Decode(
+grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
     grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) {
   const uint64_t id = next_call_id_.fetch_add(1);
-  auto stream = std::make_shared<GrpcDecodeStream>([this, id] { loop_.Cancel(id); });
+  auto stream = std::make_shared<GrpcDecodeStream>(
+      [this, id, open = worker::OpenCalls::Count(open_calls_)] { loop_.Cancel(id); });
   auto* reactor = GrpcDecodeStream::Open(stream);
   if (absl::Status status = CheckRequest(*request, epoch_, engine_); !status.ok()) {
     BATON_LOG(Warning) << "decode from " << context->peer() << " refused: " << status.ToString();

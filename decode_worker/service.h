@@ -3,25 +3,31 @@
 #define BATON_DECODE_WORKER_SERVICE_H_
 
 #include <atomic>
-#include <string>
+#include <memory>
+#include <utility>
 
-#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "baton/internal/v1/decode.grpc.pb.h"
 #include "common/engine/engine.h"
+#include "common/worker/open_calls.h"
 #include "decode_worker/loop.h"
+#include "decode_worker/metrics.h"
 
 namespace baton::decode_worker {
 
 // Thread-safe.
-class DecodeServer final : public internal::v1::DecodeService::CallbackService {
+class DecodeService final : public internal::v1::DecodeService::CallbackService {
  public:
-  // max_request_time bounds a call whose caller set no deadline, or a later one.
-  DecodeServer(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
-               DecodeMetrics& metrics, absl::Duration max_request_time = absl::Minutes(30))
+  // All references must outlive it. `max_request_time` bounds a call without a deadline, or with a
+  // later one.
+  DecodeService(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
+                DecodeMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls,
+                absl::Duration max_request_time = absl::Minutes(30))
       : epoch_(epoch),
         engine_(engine),
         loop_(loop),
         metrics_(metrics),
+        open_calls_(std::move(open_calls)),
         max_request_time_(max_request_time) {}
 
   grpc::ServerWriteReactor<internal::v1::DecodeResponse>* Decode(
@@ -32,6 +38,7 @@ class DecodeServer final : public internal::v1::DecodeService::CallbackService {
   const engine::Engine& engine_;
   DecodeLoop& loop_;
   DecodeMetrics& metrics_;
+  const std::shared_ptr<worker::OpenCalls> open_calls_;
   const absl::Duration max_request_time_;
   std::atomic<uint64_t> next_call_id_{1};
 };

@@ -35,7 +35,7 @@ int TakeCached(kv::RadixCache& cache, Sequence& sequence) {
 bool WaitsForOneOf(const std::vector<const Sequence*>& ahead, const Sequence& sequence,
                    int block_tokens) {
   return std::any_of(ahead.begin(), ahead.end(), [&](const Sequence* other) {
-    // One that has less than `sequence` itself is nobody to wait for.
+    // One that has computed less than `sequence` is not waited for.
     return other->computed_tokens >= sequence.computed_tokens &&
            other->computed_tokens < SharedTokens(*other, sequence, block_tokens);
   });

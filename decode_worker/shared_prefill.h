@@ -1,8 +1,8 @@
-// Prompts computed here that begin alike: what they share is computed once, by the first in rank.
-// The others wait for it and find it in the prefix cache.
+// A prefix that several prompts share is computed here once, by the first in rank. The others wait
+// and then find it in the prefix cache.
 //
-// Who waits for whom is not stored but asked anew in each step: where the one ahead is cancelled or
-// gives way, the next one computes. The first in rank waits for nobody, so there is no deadlock.
+// Each step computes anew which sequence waits: if the one ahead is cancelled or preempted, the
+// next one computes. The first in rank never waits, so there is no deadlock.
 //
 // Thread: owned by the scheduler.
 #ifndef BATON_DECODE_WORKER_SHARED_PREFILL_H_
@@ -15,11 +15,11 @@
 
 namespace baton::decode_worker {
 
-// False of one whose prompt's log probabilities are wanted: they come from computing all of it.
+// False if log probabilities of its prompt are requested: they need all of it computed.
 bool MayReuse(const Sequence& sequence);
 
-// The running sequence takes what the cache has beyond its computed tokens, instead of its own
-// blocks there; at least its last token stays to compute. How many tokens it gained.
+// Replaces the running sequence's blocks behind its computed tokens by cached ones, as far as there
+// are any; at least its last token stays to compute. Returns how many tokens it gained.
 int TakeCached(kv::RadixCache& cache, Sequence& sequence);
 
 // True if one of `ahead`, which are running and come before it in rank, is going to compute the

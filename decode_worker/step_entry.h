@@ -10,7 +10,7 @@ namespace baton::decode_worker {
 // Refers to the chunk's sequence and its call, which must stay as they are until the step is over.
 engine::BatchEntry MakeEntry(const Chunk& chunk);
 
-// The same of PlanAhead's chunks.
+// The same for a chunk with drawn_by, of PlanAhead.
 engine::BatchEntry MakeEntryAhead(const Chunk& chunk);
 
 }  // namespace baton::decode_worker

@@ -16,8 +16,8 @@ worker::StepCost::Terms DecodeShape(const model::ModelConfig& config, bool on_gp
           std::max<double>(1, static_cast<double>(costs.kv_elements()))};
 }
 
-void StepTimes::Took(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now) {
-  worker::PrefillWork prompts;
+void StepTimes::AddStep(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now) {
+  PrefillWork prompts;
   double decoding = 0, context_tokens = 0;
   for (const Chunk& chunk : chunks) {
     if (chunk.end - chunk.begin > 1) {
@@ -28,15 +28,15 @@ void StepTimes::Took(const std::vector<Chunk>& chunks, absl::Duration took, absl
     }
   }
   if (decoding == 0 && prompts.tokens > 0) {
-    prompts_.StepTook({1, prompts.tokens, prompts.pairs}, took, now);
+    prompts_.AddStep({1, prompts.tokens, prompts.pairs}, took, now);
   } else if (prompts.tokens == 0 && decoding > 0) {
-    decoding_.StepTook({1, decoding, context_tokens}, took, now);
+    decoding_.AddStep({1, decoding, context_tokens}, took, now);
   }
 }
 
 void StepTimes::Report(const std::vector<Sequence*>& sequences, int max_tokens_per_step,
                        absl::Duration now, worker::WorkerLoad* load) const {
-  worker::PrefillWork work;
+  PrefillWork work;
   load->context_tokens = 0;
   for (const Sequence* sequence : sequences) {
     const bool running = sequence->state == Sequence::State::kRunning;
@@ -52,7 +52,7 @@ void StepTimes::Report(const std::vector<Sequence*>& sequences, int max_tokens_p
   load->remaining_work = absl::ZeroDuration();
   if (work.tokens > 0) {
     load->remaining_work =
-        absl::Seconds(prompts_.Seconds(PrefillTerms(work, max_tokens_per_step), now));
+        absl::Seconds(prompts_.Seconds(worker::PrefillTerms(work, max_tokens_per_step), now));
   }
 }
 

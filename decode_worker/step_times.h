@@ -1,5 +1,4 @@
-// How long this worker's steps take: decode steps by their sequences and the context they read,
-// prompts by their cost. For the reports that routers choose by.
+// The measured cost of this worker's decode steps and prompts, for the load reports.
 #ifndef BATON_DECODE_WORKER_STEP_TIMES_H_
 #define BATON_DECODE_WORKER_STEP_TIMES_H_
 
@@ -25,9 +24,9 @@ class StepTimes {
   explicit StepTimes(const worker::StepCost::Terms& decode_shape)
       : prompts_(worker::kPrefillShape), decoding_(decode_shape) {}
 
-  // A step ended at `now`. Steps that decode and compute prompts at once count for neither: which
-  // part of the time was whose is not known.
-  void Took(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now);
+  // A step ended at `now`. A step that decodes and computes prompts is left out: the share of each
+  // in its time is not known.
+  void AddStep(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now);
 
   // Fills in the costs, as far as they are known, the context of the sequences, and the time that
   // the prompts which are computed here will still take.

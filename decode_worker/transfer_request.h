@@ -1,4 +1,4 @@
-// What a decode worker asks a prefill worker for, and what it then expects.
+// The request for a prompt's KV, and the plan by which its transfer is checked.
 #ifndef BATON_DECODE_WORKER_TRANSFER_REQUEST_H_
 #define BATON_DECODE_WORKER_TRANSFER_REQUEST_H_
 

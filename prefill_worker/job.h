@@ -1,4 +1,4 @@
-// One prompt on its way through the prefill worker.
+// One prompt in the prefill worker.
 #ifndef BATON_PREFILL_WORKER_JOB_H_
 #define BATON_PREFILL_WORKER_JOB_H_
 
@@ -22,10 +22,10 @@ class PinnedBlocks;
 
 namespace baton::prefill_worker {
 
-// A place in the order of work: less is earlier. See scheduler.h for the rule.
+// The order of work: less is earlier. See scheduler.h for the rule.
 struct Rank {
   int class_order = 0;  // HIGH before NORMAL before LOW
-  int64_t key = 0;      // tokens to compute, plus what the worker had computed when the job came
+  int64_t key = 0;      // tokens to compute, plus those the worker had computed at its arrival
   uint64_t id = 0;
   auto operator<=>(const Rank&) const = default;
 };
@@ -52,13 +52,13 @@ struct PrefillJob {
   absl::Duration submitted_at;
   absl::Duration started_at;
 
-  // The scheduler's own notes.
+  // The scheduler's state.
   std::vector<kv::PrefixKey> keys;  // of its whole blocks; empty without a prefix cache
-  int64_t arrival_work = 0;         // what the worker had computed when the job came
+  int64_t arrival_work = 0;         // tokens that the worker had computed at the arrival
   int expected_tokens = 0;          // to compute: neither cached nor being computed for another job
   Rank rank;                        // while it waits
   uint64_t start_order = 0;         // from 1 on, once it runs
-  int64_t passed_tokens = 0;        // of jobs that started before it because it did not fit
+  int64_t passed_tokens = 0;        // of jobs that started before it while it had no blocks
 
   int size() const { return static_cast<int>(tokens.size()); }
   int remaining_tokens() const { return size() - computed_tokens; }

@@ -32,7 +32,7 @@ absl::Span<const int32_t> Targets(const Chunk& chunk) {
 
 }  // namespace
 
-// Passes each layer on to the senders of the jobs in the step, while the next layer is computing.
+// Sends each layer for the jobs in the step, while the next layer computes.
 class PrefillLoop::LayerSender final : public model::LayerObserver {
  public:
   LayerSender(const std::vector<Chunk>& chunks, int block_tokens)
@@ -65,8 +65,9 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
                  ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
                  : nullptr),
       scheduler_(options.scheduler, pool_, cache_.get()),
-      intake_("prefill", {options.scheduler.max_queued_requests,
-                          std::max(options.scheduler.max_queued_tokens, kMostPostedTokens)}),
+      submission_limit_("prefill",
+                        {options.scheduler.max_queued_requests,
+                         std::max(options.scheduler.max_queued_tokens, kMostPostedTokens)}),
       throughput_(clock) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
@@ -81,7 +82,7 @@ PrefillLoop::~PrefillLoop() { Stop(); }
 
 void PrefillLoop::Submit(std::unique_ptr<PrefillJob> job) {
   const std::shared_ptr<transfer::KvSender> sender = job->sender;
-  if (const absl::Status entered = intake_.Enter(job->size()); !entered.ok()) {
+  if (const absl::Status entered = submission_limit_.Reserve(job->size()); !entered.ok()) {
     metrics_.Refused(ErrorReason(entered));
     sender->Finish(entered);
     return;
@@ -96,7 +97,7 @@ void PrefillLoop::Cancel(uint64_t job_id) {
 }
 
 void PrefillLoop::Drain() {
-  intake_.Drain();
+  submission_limit_.Drain();
   mailbox_->Post([this] { draining_ = true; });
 }
 
@@ -122,13 +123,13 @@ bool PrefillLoop::Turn(absl::Duration wait) {
 
 bool PrefillLoop::TakeTurn(absl::Duration wait) {
   mailbox_->RunPending(wait);
-  taken_in_at_ = clock_.SinceStart();
+  last_accepted_at_ = clock_.SinceStart();
   if (stopping_) return false;
   const StepPlan plan = scheduler_.NextStep();
   for (PrefillJob* job : plan.started) Start(*job);
-  // How much of a posted prompt is cached is known only to the scheduler, so its bound on tokens is
-  // not the intake's.
-  intake_.Settle({scheduler_.waiting_count(), 0}, throughput_.tokens_per_second());
+  // Only the scheduler knows how much of a posted prompt is cached, so it applies its bound on
+  // tokens itself.
+  submission_limit_.Update({scheduler_.waiting_count(), 0}, throughput_.tokens_per_second());
   if (!plan.chunks.empty()) Step(plan.chunks);
   Publish();
   return !plan.chunks.empty();
@@ -153,7 +154,7 @@ void PrefillLoop::CheckIntegrity() const {
 
 void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
   const std::shared_ptr<transfer::KvSender> sender = job->sender;
-  intake_.Taken(job->size());
+  submission_limit_.OnQueued(job->size());
   job->submitted_at = clock_.SinceStart();
   const absl::Status status =
       draining_ ? Draining()
@@ -204,7 +205,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
     entry.targets = Targets(chunk);
     batch.entries.push_back(entry);
   }
-  worker::PrefillWork work;
+  PrefillWork work;
   for (const Chunk& chunk : chunks) work.Add(chunk.end - chunk.begin, chunk.begin);
   LayerSender sender(chunks, engine_.kv_layout().block_tokens);
   // A step with room for more work says nothing of the rate under load.
@@ -216,7 +217,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
   const std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
   if (full) throughput_.StepEnds(batch.rows());
   const absl::Duration end = clock_.SinceStart();
-  cost_.StepTook({1, work.tokens, work.pairs}, end - begin, end);
+  cost_.AddStep({1, work.tokens, work.pairs}, end - begin, end);
   for (size_t i = 0; i < chunks.size(); ++i) {
     PrefillJob& job = *chunks[i].job;
     scheduler_.Computed(chunks[i]);
@@ -227,8 +228,8 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
       job.sender->SendPromptLogprobs(chunks[i].begin + 1, worker::ToProto(*logprobs));
     }
     if (!chunks[i].last()) {
-      // At once: others may wait for this beginning.
-      scheduler_.Donate(job);
+      // At once: other jobs may wait for this prefix.
+      scheduler_.InsertIntoCache(job);
     } else {
       Complete(job, results[i]);
     }
@@ -247,7 +248,7 @@ void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
                              job.sampling.logprobs ? worker::ToProto(token) : v1::TokenLogprobs());
   job.sender->SendCommit(Milliseconds(job.started_at - job.submitted_at),
                          Milliseconds(now - job.started_at));
-  scheduler_.Donate(job);
+  scheduler_.InsertIntoCache(job);
   End(job.id, absl::OkStatus());
 }
 
@@ -267,7 +268,7 @@ void PrefillLoop::Publish() {
   load.queued_tokens = scheduler_.queued_tokens();
   load.read_at = clock_.SinceStart();
   load.prefill_cost = worker::ToPrefillCost(cost_, load.read_at);
-  const worker::PrefillWork remaining = scheduler_.remaining_work();
+  const PrefillWork remaining = scheduler_.remaining_work();
   if (remaining.tokens > 0) {
     load.remaining_work = absl::Seconds(cost_.Seconds(
         worker::PrefillTerms(remaining, options_.scheduler.max_num_batched_tokens), load.read_at));
@@ -276,7 +277,7 @@ void PrefillLoop::Publish() {
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = static_cast<int>(leases_.size());
   load.draining = draining_;
-  load.taken_in_at = taken_in_at_;
+  load.last_accepted_at = last_accepted_at_;
   publish_(load);
   metrics_.SetLoad(load);
 }

@@ -1,5 +1,5 @@
-// The prefill worker's compute loop: takes jobs, runs steps, sends layers as they are written. It
-// runs on a thread of its own, or is turned by its owner, who then holds all of its time.
+// The prefill worker's compute loop: schedules jobs, runs steps, sends each layer's KV as it is
+// written. The loop runs on its thread, or the owner calls Turn(), as the simulation does.
 #ifndef BATON_PREFILL_WORKER_LOOP_H_
 #define BATON_PREFILL_WORKER_LOOP_H_
 
@@ -14,8 +14,8 @@
 #include "common/base/mailbox.h"
 #include "common/engine/engine.h"
 #include "common/worker/cache_journal.h"
-#include "common/worker/intake.h"
 #include "common/worker/step_cost.h"
+#include "common/worker/submission_limit.h"
 #include "common/worker/throughput.h"
 #include "common/worker/watch_service.h"
 #include "prefill_worker/metrics.h"
@@ -26,12 +26,12 @@ namespace baton::prefill_worker {
 struct LoopOptions {
   SchedulerOptions scheduler;
   bool enable_prefix_caching = true;
-  // Without: nothing happens but in Turn() and Stop().
+  // False: the loop works only in Turn() and Stop().
   bool own_thread = true;
 };
 
-// Submit, Cancel and Drain are thread-safe; everything else happens on the loop's own thread, or on
-// the one that turns it.
+// Submit, Cancel and Drain are thread-safe. The rest runs on the loop's thread, or on the thread
+// that calls Turn().
 class PrefillLoop {
  public:
   // All references must outlive the loop. `publish` is called on the loop thread.
@@ -40,20 +40,20 @@ class PrefillLoop {
               std::function<void(const worker::WorkerLoad&)> publish);
   ~PrefillLoop();
 
-  // The job's sender gets the KV, or a status. The loop Finishes it, exactly once, perhaps before
-  // Submit returns: what the queue has no room for is refused at once.
+  // The job's sender gets the KV, or a status. The loop calls its Finish exactly once, perhaps
+  // before Submit returns: a full queue refuses at once.
   void Submit(std::unique_ptr<PrefillJob> job);
   void Cancel(uint64_t job_id);
-  // Refuses new jobs with UNAVAILABLE; those inside go on.
+  // Refuses new jobs with UNAVAILABLE; accepted jobs are completed.
   void Drain();
   // Ends all jobs with UNAVAILABLE and joins the thread. Idempotent.
   void Stop();
 
-  // REQUIRES of what follows: !own_thread.
-  // Takes what was submitted and cancelled, waiting up to `wait` for it, starts jobs, and runs at
-  // most one step. True if it ran one: otherwise, only a message can give it something to do.
+  // The methods below REQUIRE !own_thread.
+  // Handles submissions and cancels, waiting up to `wait` for the first, starts jobs, and runs at
+  // most one step. True if it ran one; if not, there is nothing to do until the next message.
   bool Turn(absl::Duration wait);
-  // Ends the process unless pool, cache and scheduler agree with themselves and each other.
+  // Ends the process unless pool, cache and scheduler are consistent.
   void CheckIntegrity() const;
   const kv::BlockCounts& block_counts() const { return pool_.counts(); }
 
@@ -77,12 +77,12 @@ class PrefillLoop {
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
   PrefillScheduler scheduler_;
-  worker::Intake intake_;
+  worker::SubmissionLimit submission_limit_;
   worker::Throughput throughput_;
   worker::StepCost cost_{worker::kPrefillShape};
-  absl::Duration taken_in_at_;
-  // Leases of jobs that have started, until nothing refers to their bytes any more: a job that
-  // ended may still have frames in gRPC's buffers.
+  absl::Duration last_accepted_at_;
+  // Leases of started jobs, until nothing refers to their bytes: an ended job may still have frames
+  // in gRPC's buffers.
   absl::flat_hash_map<uint64_t, kv::BlockLease> leases_;
   bool draining_ = false;
   bool stopping_ = false;

@@ -1,5 +1,5 @@
 #include "common/worker/run_main.h"
-#include "prefill_worker/server.h"
+#include "prefill_worker/worker.h"
 
 int main(int argc, char** argv) {
   return baton::worker::RunMain(

@@ -7,8 +7,8 @@
 
 namespace baton::prefill_worker {
 
-// Running jobs, in order of their start, come before all that wait. This order has no circles, so
-// neither has who waits for whom.
+// Running jobs, in order of their start, come before all waiting ones. The order has no cycles, so
+// jobs never wait for each other in a cycle.
 bool PendingBlocks::Before(const PrefillJob* a, const PrefillJob* b) {
   if (a->running() != b->running()) return a->running();
   if (a->running()) return a->start_order < b->start_order;

@@ -1,9 +1,9 @@
-// Which jobs in flight are going to compute which blocks, so that a prefix that several of them
-// share is computed once: whoever lacks a block that another job will compute first waits for it.
+// The blocks that in-flight jobs will compute, so that a prefix that several jobs share is computed
+// once: a job that lacks a block which a job before it will compute waits for that block.
 //
-// Found by prefix key, decided by tokens. A job stands under the key of each of its whole blocks
-// until that block is computed. Adding and removing one costs O(blocks) look-ups, asking O(1) and a
-// comparison of the tokens in question.
+// Keyed by prefix key, decided by comparing tokens. A job is listed under the key of each of its
+// whole blocks until that block is computed. Add and Remove take O(blocks) look-ups, a query O(1)
+// and one comparison of tokens.
 //
 // Thread: owned by the scheduler.
 #ifndef BATON_PREFILL_WORKER_PENDING_BLOCKS_H_
@@ -19,17 +19,16 @@ class PendingBlocks {
  public:
   explicit PendingBlocks(int block_tokens) : block_tokens_(block_tokens) {}
 
-  // The job with its present rank, or its place among the running. That must not change while it is
-  // here: take it out first.
+  // The job's rank, or its place among the running, must not change between Add and Remove.
   void Add(PrefillJob* job);
   void Remove(PrefillJob* job);
   // Blocks [begin, end) of the job have been computed.
   void Computed(PrefillJob* job, int begin, int end);
 
-  // The first job that will compute `block` of `job`'s prompt and everything before it, and that
-  // comes before `job`: it runs, or waits with a lower rank. Null if there is none.
+  // The first job before `job` (it runs, or waits with a lower rank) that will compute `block` of
+  // `job`'s prompt and everything before it. Null if there is none.
   PrefillJob* Leader(const PrefillJob& job, int block) const;
-  // The same of any job but `job`, whatever its place.
+  // The same among all jobs but `job`.
   PrefillJob* Other(const PrefillJob& job, int block) const;
 
   // Whole blocks from the start that the two prompts share.

@@ -1,4 +1,4 @@
-// A PrefillRequest: what is refused, and the job that it becomes.
+// Checks a PrefillRequest and makes a job of it.
 #ifndef BATON_PREFILL_WORKER_REQUEST_H_
 #define BATON_PREFILL_WORKER_REQUEST_H_
 
@@ -13,8 +13,8 @@
 
 namespace baton::prefill_worker {
 
-// Of bytes that are no PrefillRequest: DATA_LOSS, as of any that came otherwise than they were
-// sent. No fault of the client's, whose request was checked on its way here.
+// DATA_LOSS, for bytes that are no PrefillRequest. They were damaged on the way: the router has
+// checked the client's request.
 absl::Status Malformed();
 
 // DATA_LOSS (CHECKSUM), FAILED_PRECONDITION (another epoch, model or KV layout than this worker's,

@@ -35,7 +35,7 @@ int PrefillScheduler::CachedBlocks(const PrefillJob& job) const {
          options_.block_tokens;
 }
 
-// Without what is cached or will be computed for another job in flight.
+// Without what is cached or will be computed by another in-flight job.
 int PrefillScheduler::ExpectedTokens(const PrefillJob& job) const {
   const int matchable = MatchableBlocks(job);
   int blocks = CachedBlocks(job);
@@ -71,7 +71,7 @@ absl::Status PrefillScheduler::CheckAdmission(const PrefillJob& job, absl::Time 
         absl::StrCat("the prompt of ", job.size(), " tokens needs ", BlocksFor(job.size()),
                      " KV blocks, the prefill worker has ", pool_.counts().total));
   }
-  // The bounds are on what waits: a lone prompt is let in however long it is.
+  // The bounds are on the queue: an empty one accepts a prompt of any length.
   if (!waiting_.empty() && (waiting_count() >= options_.max_queued_requests ||
                             waiting_tokens_ + job.expected_tokens > options_.max_queued_tokens)) {
     absl::Status full =
@@ -139,13 +139,13 @@ class PrefillScheduler::Planner {
       Visit(*job);
     }
     for (; next != running.end(); ++next) Serve(*next->second);
-    // Only now, so that the order stands still while it is walked.
+    // Only now, so that the order does not change while it is iterated.
     for (const auto& [job, blocks] : cached_more_) scheduler_.NoteCached(*job, blocks);
     return std::move(plan_);
   }
 
  private:
-  // A job that waits has its turn: starts it, or serves the one that it waits for.
+  // The next waiting job: starts it, or serves the job that it waits for.
   void Visit(PrefillJob& job) {
     const int block_tokens = scheduler_.options_.block_tokens;
     const int cached = scheduler_.CachedBlocks(job);
@@ -199,13 +199,13 @@ class PrefillScheduler::Planner {
   StepPlan plan_;
   int budget_;
   bool closed_ = false;             // an unfit job has been passed often enough
-  std::vector<PrefillJob*> unfit_;  // their turn came, their blocks did not
+  std::vector<PrefillJob*> unfit_;  // visited without enough free blocks
   std::vector<std::pair<PrefillJob*, int>> cached_more_;  // than their rank knows
 };
 
 StepPlan PrefillScheduler::NextStep() { return Planner(*this).Plan(); }
 
-// Takes all the job's blocks; false, and it has none, if they are not to be had.
+// Allocates all of the job's blocks, or none and returns false.
 bool PrefillScheduler::TryAllocate(PrefillJob& job) {
   kv::Match match;
   if (const int matchable = MatchableBlocks(job); matchable > 0) {
@@ -214,7 +214,7 @@ bool PrefillScheduler::TryAllocate(PrefillJob& job) {
   const int missing = BlocksFor(job.size()) - match.blocks.size();
   const int lacking = missing - pool_.counts().free;
   if (lacking > 0) {
-    // Take nothing unless it is enough: a job that waits must not empty the cache for others.
+    // Evict nothing unless it is enough: a waiting job must not empty the cache for others.
     if (cache_ == nullptr || cache_->evictable_block_count() < lacking) return false;
     cache_->Evict(lacking);
   }
@@ -256,7 +256,7 @@ void PrefillScheduler::Computed(const Chunk& chunk) {
   work_ += chunk.end - chunk.begin;
 }
 
-void PrefillScheduler::Donate(const PrefillJob& job) {
+void PrefillScheduler::InsertIntoCache(const PrefillJob& job) {
   if (cache_ == nullptr) return;
   cache_->Insert(job.root, absl::MakeConstSpan(job.tokens).first(job.computed_tokens), job.blocks);
 }
@@ -293,8 +293,8 @@ int64_t PrefillScheduler::queued_tokens() const {
   return tokens;
 }
 
-worker::PrefillWork PrefillScheduler::remaining_work() const {
-  worker::PrefillWork work;
+PrefillWork PrefillScheduler::remaining_work() const {
+  PrefillWork work;
   for (const auto& [rank, job] : waiting_) {
     work.Add(job->expected_tokens, job->size() - job->expected_tokens);
   }

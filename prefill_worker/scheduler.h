@@ -3,22 +3,22 @@
 //
 // Order. Priorities first, strictly. Within one, shortest remaining first with ageing: the job with
 // the least (tokens it still has to compute + tokens that the worker had computed when it came)
-// goes first. So a short prompt passes a long one, but each token computed ages all that wait by
+// goes first. So a short prompt passes a long one, but each token computed ages all waiting jobs by
 // one token: a job of R tokens is passed by no job that comes after R more tokens have been
 // computed. If the worker holds at most Q tokens at a time (its queue is bounded), a job is done at
 // the latest when R + Q tokens have been computed after it came.
 //
 // Blocks. A job starts when the step has room for it and it gets all its blocks, cached ones
-// evicted as needed, so a started job always gets to its end. A job that has its turn but not its
-// blocks lets others start before it only until these have as many tokens as it has; then none of
-// its rank or behind starts until it has started, and as everything that runs ends, it does.
+// evicted as needed, so a started job always completes. While the next job in order lacks blocks,
+// jobs behind it may start, until these have as many tokens as it has; then no job behind it starts
+// before it. Running jobs complete and free their blocks, so it starts.
 //
 // Shared prefixes. Each chunk's whole blocks go to the prefix cache at once. A job whose next
 // uncached block will be computed by a job that runs, or that waits before it, waits for that block
-// and then finds it in the cache. Who waits for whom is not stored but asked anew in each step:
-// where the one ahead is cancelled, the next one computes. Someone is always first in the order and
-// waits for nobody, so there is no deadlock. A job that others wait for is served in the place of
-// the first of them, up to the block they share: the urgent do not wait behind the patient.
+// and then finds it in the cache. Each step computes anew which job waits for which: if the job
+// ahead is cancelled, the next one computes. The first job in the order never waits, so there is no
+// deadlock. A job that others wait for is served at the place of the first of them, up to the block
+// they share: so a HIGH job does not wait behind a LOW one.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_PREFILL_WORKER_SCHEDULER_H_
@@ -69,7 +69,7 @@ class PrefillScheduler {
 
   // RESOURCE_EXHAUSTED, and the job is gone:
   // - KV_POOL_TOO_SMALL if the prompt can never fit;
-  // - QUEUE_FULL, with the time in which what waits will be computed;
+  // - QUEUE_FULL, to be retried when the present queue will be computed;
   // - DEADLINE_UNREACHABLE if by `tokens_per_second` (nothing: not known yet) what is before it in
   //   the order takes so long that its deadline passes before its own tokens are computed. A job
   //   with nothing before it is never refused for that.
@@ -82,8 +82,8 @@ class PrefillScheduler {
 
   // The chunk has been computed. Its job stays until Remove.
   void Computed(const Chunk& chunk);
-  // Gives the whole blocks computed so far to the prefix cache. Their KV must be good.
-  void Donate(const PrefillJob& job);
+  // Inserts the whole blocks computed so far into the prefix cache. Their KV must be good.
+  void InsertIntoCache(const PrefillJob& job);
 
   // Takes a job out, waiting or running; null if there is none of that id.
   std::unique_ptr<PrefillJob> Remove(uint64_t id);
@@ -95,9 +95,9 @@ class PrefillScheduler {
   // Prompt tokens still to compute, of all jobs; what several of them share counts once.
   int64_t queued_tokens() const;
   // The same, with what they read of what is computed before them.
-  worker::PrefillWork remaining_work() const;
+  PrefillWork remaining_work() const;
 
-  // Ends the process unless its own books agree with each other.
+  // Ends the process unless queue, running jobs and counts are consistent.
   void CheckIntegrity() const;
 
  private:

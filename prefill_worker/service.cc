@@ -26,21 +26,20 @@ absl::StatusOr<internal::v1::PrefillRequest> Parse(const grpc::ByteBuffer& bytes
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillServer::Prefill(
+grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   absl::StatusOr<internal::v1::PrefillRequest> request = Parse(*bytes);
-  absl::Status status =
-      request.ok() ? CheckRequest(*request, identity_.epoch, engine_) : request.status();
+  absl::Status status = request.ok() ? CheckRequest(*request, epoch_, engine_) : request.status();
   const uint64_t job_id = next_job_id_.fetch_add(1);
   transfer::GrpcKvSender::Options options;
   options.transfer_id = status.ok() ? request->transfer_id() : 0;
-  options.epoch = identity_.epoch;
+  options.epoch = epoch_;
   options.layout = engine_.kv_layout();
   options.pool = engine_.kv_pool();
-  // Lives as long as the sender does.
-  open_calls_->Enter();
-  const std::shared_ptr<void> open(nullptr, [calls = open_calls_](void*) { calls->Leave(); });
-  options.on_peer_gone = [this, job_id, open] { loop_.Cancel(job_id); };
+  // The sender keeps the token.
+  options.on_peer_gone = [this, job_id, open = worker::OpenCalls::Count(open_calls_)] {
+    loop_.Cancel(job_id);
+  };
   options.on_bytes_sent = [this](int64_t bytes) { metrics_.BytesSent(bytes); };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);

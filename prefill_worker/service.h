@@ -5,73 +5,38 @@
 
 #include <atomic>
 #include <memory>
-#include <string>
+#include <utility>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
 #include "common/engine/engine.h"
+#include "common/worker/open_calls.h"
 #include "prefill_worker/loop.h"
+#include "prefill_worker/metrics.h"
 
 namespace baton::prefill_worker {
 
-struct Identity {
-  std::string worker_id;
-  uint64_t epoch = 0;
-};
-
-// The calls that are open: those whose last byte has not been sent. Thread-safe.
-class OpenCalls {
- public:
-  void Enter() {
-    absl::MutexLock lock(&mutex_);
-    ++count_;
-  }
-  void Leave() {
-    absl::MutexLock lock(&mutex_);
-    --count_;
-  }
-  // Until there is none, Release() is called, or `timeout` is over.
-  void AwaitNone(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(this, &OpenCalls::NoneOrReleased), timeout);
-  }
-  void Release() {
-    absl::MutexLock lock(&mutex_);
-    released_ = true;
-  }
-
- private:
-  bool NoneOrReleased() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return count_ == 0 || released_;
-  }
-
-  absl::Mutex mutex_;
-  int count_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool released_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
 // Thread-safe.
-class PrefillServer final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
-                                internal::v1::PrefillService::Service> {
+class PrefillService final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
+                                 internal::v1::PrefillService::Service> {
  public:
-  PrefillServer(Identity identity, const engine::Engine& engine, PrefillLoop& loop,
-                PrefillMetrics& metrics)
-      : identity_(std::move(identity)), engine_(engine), loop_(loop), metrics_(metrics) {}
+  // All references must outlive it. A request for another epoch than `epoch` is refused.
+  PrefillService(uint64_t epoch, const engine::Engine& engine, PrefillLoop& loop,
+                 PrefillMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls)
+      : epoch_(epoch),
+        engine_(engine),
+        loop_(loop),
+        metrics_(metrics),
+        open_calls_(std::move(open_calls)) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Prefill(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request) override;
-  OpenCalls& open_calls() { return *open_calls_; }
 
  private:
-  const Identity identity_;
+  const uint64_t epoch_;
   const engine::Engine& engine_;
   PrefillLoop& loop_;
   PrefillMetrics& metrics_;
-  // Shared with the calls, of which one may be destroyed late.
-  const std::shared_ptr<OpenCalls> open_calls_ = std::make_shared<OpenCalls>();
+  const std::shared_ptr<worker::OpenCalls> open_calls_;
   std::atomic<uint64_t> next_job_id_{1};
 };
 

@@ -315,7 +315,7 @@ void SimDecodeWorker::Measure(const MeasuredSteps& steps, int64_t now_us) {
   const worker::StepCost::Terms work = {1, static_cast<double>(steps.sequences),
                                         static_cast<double>(steps.context_tokens)};
   for (int i = 0; i < steps.count; ++i) {
-    cost_.StepTook(work, absl::Microseconds(steps.us), absl::Microseconds(now_us));
+    cost_.AddStep(work, absl::Microseconds(steps.us), absl::Microseconds(now_us));
   }
 }
 

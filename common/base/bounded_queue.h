@@ -39,7 +39,7 @@ class BoundedQueue {
     return TakeFront();
   }
 
-  // Refuses further items; those inside can still be taken. Wakes all who wait.
+  // Refuses further items; queued items can still be popped. Wakes all waiting threads.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;

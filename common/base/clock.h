@@ -12,10 +12,10 @@ class Clock {
   virtual ~Clock() = default;
   // Monotonic, from an arbitrary start. For durations and deadlines inside one process.
   virtual absl::Duration SinceStart() const = 0;
-  // Wall time, for logs and for what people read.
+  // Wall time, for logs and for output to users.
   virtual absl::Time Now() const = 0;
 
-  // The machine's clock. Lives for ever.
+  // The machine's clock. Never destroyed.
   static const Clock& Real();
 };
 

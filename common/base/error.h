@@ -23,7 +23,7 @@ absl::Status InvalidField(absl::string_view reason, absl::string_view field,
 // Adds when to try again.
 absl::Status WithRetryAfter(absl::Status status, absl::Duration retry_after);
 
-// Sets those of the three that are there. For whoever decodes a status from the wire.
+// Sets those of the three that are given. For code that decodes a status from the wire.
 absl::Status WithDetails(absl::Status status, absl::string_view reason, absl::string_view field,
                          std::optional<absl::Duration> retry_after);
 

@@ -17,7 +17,7 @@ void SetLogLevel(LogLevel level);
 // "debug", "info", "warning", "error"; false for anything else.
 bool ParseLogLevel(absl::string_view text, LogLevel* level);
 bool LogEnabled(LogLevel level);
-// Stands in every line, e.g. "prefill-0". Call before the first thread starts.
+// The component in every line, e.g. "prefill-0". Call before the first thread starts.
 void SetLogComponent(absl::string_view component);
 
 class LogLine {
@@ -33,8 +33,8 @@ class LogLine {
 
 }  // namespace baton
 
-#define BATON_LOG(level)                                       \
-  if (::baton::LogEnabled(::baton::LogLevel::k##level))        \
+#define BATON_LOG(level)                                \
+  if (::baton::LogEnabled(::baton::LogLevel::k##level)) \
   ::baton::LogLine(::baton::LogLevel::k##level).stream()
 
 #endif  // BATON_COMMON_BASE_LOG_H_

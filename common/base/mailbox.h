@@ -1,6 +1,6 @@
 // Work handed to a loop thread: any thread posts closures, the loop runs them in order.
-// Its length is bounded by who posts: requests only after worker::Intake let them in, and a few
-// words of news for each open call, so that a release or a cancel can never be refused.
+// The posters bound its length: a request is posted only after worker::SubmissionLimit accepted it,
+// and each open call posts a few events. So a release or a cancel is never refused.
 #ifndef BATON_COMMON_BASE_MAILBOX_H_
 #define BATON_COMMON_BASE_MAILBOX_H_
 

@@ -24,7 +24,7 @@ sigset_t ShutdownSet() {
 ShutdownSignal::ShutdownSignal() {
   const sigset_t set = ShutdownSet();
   BATON_CHECK_EQ(pthread_sigmask(SIG_BLOCK, &set, nullptr), 0);
-  signal(SIGPIPE, SIG_IGN);  // a reader of ours that went away is an error code, not a death
+  signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is an error code, not the end of the process
 }
 
 bool ShutdownSignal::Wait(absl::Duration timeout) {

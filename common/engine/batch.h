@@ -16,9 +16,9 @@ namespace baton::engine {
 // or Launch, returns.
 struct BatchEntry {
   absl::Span<const int32_t> tokens;  // to compute now, 1 or more
-  // Not negative: the entry of the step launched before, not collected yet, whose draw is the last
-  // of `tokens`, which holds any id there; and history.tokens lacks it.
-  int drawn_by = -1;
+  // The entry of the step launched before, not collected yet, whose draw is the last of `tokens`:
+  // that holds any id there, and history.tokens lacks it. nullopt: all tokens are known.
+  std::optional<int> drawn_by;
   int context = 0;                       // tokens before them, whose KV is in `blocks`
   absl::Span<const kv::BlockId> blocks;  // covers context + tokens.size() tokens
   bool sample = false;                   // draw the token behind the last of `tokens`

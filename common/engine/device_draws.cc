@@ -35,7 +35,7 @@ void DeviceDraws::Add(const BatchEntry& entry, int logit_row, int batch_row, Ste
                      .choice = params.choice + static_cast<uint32_t>(i),
                      .position = static_cast<uint64_t>(entry.context) + entry.tokens.size(),
                      .tokens = entry.history.tokens,
-                     .drawn_row = entry.drawn_by >= 0 ? batch_row : backend::kNotDrawn,
+                     .drawn_row = entry.drawn_by ? batch_row : backend::kNotDrawn,
                      .prompt_tokens = entry.history.prompt_tokens,
                      .suppressed = entry.history.suppressed,
                      .logit_bias = params.logit_bias});

@@ -1,4 +1,4 @@
-// The draws of a step that the device makes itself: those where nobody wants to see the logits.
+// The draws of a step that the device makes itself: those whose logits are not needed on the host.
 #ifndef BATON_COMMON_ENGINE_DEVICE_DRAWS_H_
 #define BATON_COMMON_ENGINE_DEVICE_DRAWS_H_
 

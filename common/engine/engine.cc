@@ -57,7 +57,6 @@ class ModelEngine final : public Engine {
     int row;  // of the entry
   };
 
-  // A step that is under way.
   struct Launched {
     std::vector<StepResult> results;
     DeviceDraws draws;
@@ -157,7 +156,7 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
 absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   const int64_t block_bytes = plan_.block_bytes;
   // The plan counts to the byte what a GPU takes. Where a device takes more or less, blocks fill
-  // what is there, where nobody asked for so many.
+  // what is there, unless the options ask for so many.
   if (has_arena_ && options.num_blocks == 0 && options.kv_cache_bytes == 0) {
     const int64_t left = static_cast<int64_t>(*backend_->FreeBytes());
     plan_.block_count =
@@ -272,7 +271,7 @@ std::vector<StepResult> ModelEngine::Collect() {
 }
 
 std::vector<StepResult> ModelEngine::Step(const Batch& batch, model::LayerObserver* observer) {
-  BATON_CHECK(launched_.empty()) << "a step is under way";
+  BATON_CHECK(launched_.empty()) << "a step is in flight";
   Gather(batch);
   backend::Tensor logits = Forward({}, observer);
   std::vector<StepResult> results(batch.entries.size());
@@ -325,14 +324,14 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   rows.blocks = entry.blocks;
   sequences_.push_back(rows);
   tokens_.insert(tokens_.end(), entry.tokens.begin(), entry.tokens.end());
-  if (entry.drawn_by >= 0) {
-    // Two may be under way: the one before this is the last.
+  if (entry.drawn_by) {
+    // Two steps may be in flight: the one before this is the last.
     BATON_CHECK(!launched_.empty());
     const std::vector<int>& draw_of = launched_.back().draw_of;
-    BATON_CHECK_LT(entry.drawn_by, static_cast<int>(draw_of.size()));
-    BATON_CHECK_GE(draw_of[static_cast<size_t>(entry.drawn_by)], 0);
+    BATON_CHECK_LT(*entry.drawn_by, static_cast<int>(draw_of.size()));
+    BATON_CHECK_GE(draw_of[static_cast<size_t>(*entry.drawn_by)], 0);
     drawn_.resize(tokens_.size(), backend::kNotDrawn);
-    drawn_.back() = draw_of[static_cast<size_t>(entry.drawn_by)];
+    drawn_.back() = draw_of[static_cast<size_t>(*entry.drawn_by)];
   } else if (!drawn_.empty()) {
     drawn_.resize(tokens_.size(), backend::kNotDrawn);
   }

@@ -1,5 +1,5 @@
-// Model, KV memory and backend of one worker: runs steps. Which step to run is a scheduler's
-// business, which blocks are whose is the BlockPool's.
+// Model, KV memory and backend of one worker: runs steps. A scheduler decides
+// which step to run, a BlockPool which sequence has which blocks.
 #ifndef BATON_COMMON_ENGINE_ENGINE_H_
 #define BATON_COMMON_ENGINE_ENGINE_H_
 
@@ -63,7 +63,7 @@ class Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> Load(const EngineOptions& options);
 
   // One forward pass and the sampling of its entries, results in the entries' order. Waits: what
-  // it has written to the blocks may be read by anyone.
+  // it has written to the blocks may be read.
   // REQUIRES: 1 <= rows <= max_num_batched_tokens, at most max_num_seqs entries.
   virtual std::vector<StepResult> Step(const Batch& batch,
                                        model::LayerObserver* observer = nullptr) = 0;
@@ -85,7 +85,7 @@ class Engine {
   // kv_layout().BlockBytes().
   virtual void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) = 0;
   virtual void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) = 0;
-  // One line for people: device, instruction set or chip, types; what fits, where that is bounded.
+  // One line for logs: device, instruction set or chip, types; what fits, where that is bounded.
   virtual std::string Description() const = 0;
   // As Backend::Kind.
   virtual std::string DeviceKind() const { return Description(); }
@@ -100,7 +100,7 @@ class Engine {
  protected:
   Engine() = default;
 
-  // Set before anyone else sees the engine.
+  // Set before the engine is handed out.
   model::ModelConfig config_;
   kv::KvLayout layout_;
   backend::KvPool pool_;

@@ -1,5 +1,5 @@
-// What an engine is made for, known from its model and its options alone: so that who plans without
-// a device and who loads a model plan the same.
+// The shape of an engine, from its model and its options alone: `baton plan`, without a device, and
+// Engine::Load compute the same.
 #ifndef BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 #define BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 

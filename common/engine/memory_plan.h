@@ -1,6 +1,5 @@
 // How a device's memory is divided: weights, what steps need, and KV blocks in the rest. Arithmetic
-// alone, so that a model that does not fit is refused before it is loaded, and that one can ask
-// without a device.
+// alone: a model that does not fit is refused before it is loaded, and a plan needs no device.
 #ifndef BATON_COMMON_ENGINE_MEMORY_PLAN_H_
 #define BATON_COMMON_ENGINE_MEMORY_PLAN_H_
 
@@ -16,7 +15,7 @@
 
 namespace baton::engine {
 
-// The KV pool where memory is the host's and nobody says how large.
+// The KV pool in host memory, unless the options give a size.
 constexpr int64_t kDefaultKvCacheBytes = int64_t{1} << 30;
 
 struct MemoryDemand {
@@ -54,7 +53,7 @@ struct MemoryPlan {
   int64_t fixed_bytes() const {
     return weight_bytes + rope_bytes + activation_bytes + kernel_bytes;
   }
-  // One line, for people.
+  // One line, for logs and `baton plan`.
   std::string ToString() const;
 };
 
@@ -62,7 +61,7 @@ struct MemoryPlan {
 MemoryPlan FixedMemory(const MemoryDemand& demand);
 
 // The plan with the largest pool that was not asked to be smaller. RESOURCE_EXHAUSTED
-// (MODEL_TOO_LARGE), with every summand and what to lower, if the blocks asked for, or else those
+// (MODEL_TOO_LARGE), with every summand and what to lower, if the requested blocks, or else those
 // of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a pool of no block, or of
 // 2^31 and more. REQUIRES: num_blocks and kv_cache_bytes are not negative.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand);

@@ -29,7 +29,7 @@ constexpr Link kLinks[] = {
 // What config.json says, in one form for all models.
 struct Model {
   model::ModelCosts costs;
-  model::WeightFormat weights;               // that, or what was asked for
+  model::WeightFormat weights;               // of the question, else of config.json
   std::optional<model::ModelConfig> config;  // if the engine serves it
   absl::Status unserved;
 };
@@ -46,7 +46,7 @@ absl::StatusOr<Model> ReadModel(const std::string& model_dir,
   } else {
     return config.status();
   }
-  BATON_ASSIGN_OR_RETURN(const model::JsonValue document, model::ReadConfigJson(model_dir));
+  BATON_ASSIGN_OR_RETURN(const json::Value document, model::ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(
       const model::JsonFields fields,
       model::JsonFields::Make(document, absl::StrCat(model_dir, "/config.json")));

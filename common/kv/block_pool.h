@@ -21,8 +21,8 @@ using BlockId = int32_t;
 // Why a reference is held. A block counts under the first of these that any reference to it has.
 enum class BlockUse {
   kActive,  // a sequence or a prefill is reading or writing it
-  kHeld,    // kept for someone who is not running now, e.g. a transfer
-  kCached,  // the prefix cache keeps it in case a prompt comes back
+  kHeld,    // kept for a sequence that is not running now, e.g. by a transfer
+  kCached,  // the prefix cache keeps it for later prompts
 };
 absl::string_view BlockUseName(BlockUse use);  // "active", "held", "cached"
 
@@ -103,8 +103,8 @@ class BlockPool {
   const BlockCounts& counts() const { return counts_; }
   int RefCount(BlockId id) const;
 
-  // Told each time a block's references grow from one to two (shared = true) and shrink from two to
-  // one (false). One listener, the prefix cache, which so knows what it may evict without looking.
+  // Called each time a block's references grow from one to two (shared = true) and shrink from two
+  // to one (false). One listener, the prefix cache: so it knows what it may evict without a search.
   // It must not touch the pool's leases from inside the call.
   void SetShareListener(std::function<void(BlockId, bool shared)> listener);
 

@@ -163,7 +163,7 @@ RadixCache::Node* RadixCache::SplitEdge(Node* node, int index) {
   front->keys.assign(node->keys.begin(), node->keys.begin() + index);
   BlockLease back = node->blocks.SplitAt(index);
   front->blocks = std::move(node->blocks);
-  // What the old node told its parent, the front has told it now; Settle() brings the rest in line.
+  // The front node now reports to the parent what the old one did; Settle() updates the rest.
   front->told_covered = node->told_covered;
   front->locked_end = LockedEnd(*front, std::min(node->locked_end, index));
 
@@ -271,7 +271,7 @@ int RadixCache::LockedEnd(const Node& node, int end) const {
   return end;
 }
 
-// The pool's news: someone besides the tree took or gave back a block.
+// Called by the pool: a reference other than the tree's was taken or given back.
 void RadixCache::OnShared(BlockId block, bool shared) {
   const Position position = positions_[block];
   if (position.node == nullptr) return;

@@ -2,18 +2,18 @@
 // per namespace (root PrefixKey; see prefix_key.h).
 //
 // The algorithm is SGLang's RadixAttention (arXiv 2312.07104, radix_cache.py), with two changes.
-// Locks are the leases themselves: a block that anyone besides the tree references stays, and so do
-// all blocks before it; no lock counts to keep in step. And the tree hears from the pool when
-// blocks become shared or unshared, so that it always knows its evictable leaves without a walk.
+// Locks are the leases themselves: a block with a reference besides the tree's stays, and so do all
+// blocks before it; there are no lock counts. And the pool notifies the tree when blocks become
+// shared or unshared, so the tree always knows its evictable leaves without a walk.
 //
-// Who owns what, for a prompt of blocks [0, n) that is matched, computed and inserted:
+// Ownership, for a prompt of blocks [0, n) that is matched, computed and inserted:
 //   [0, matched)        the tree's blocks; the Match's lease shares them
-//   [matched, present)  the caller's own duplicates: someone else inserted them meanwhile; the tree
-//                       keeps the blocks it has, the caller's are freed with the caller's lease
+//   [matched, present)  the caller's duplicates of blocks inserted meanwhile; the tree keeps the
+//                       blocks it has, the caller's are freed with the caller's lease
 //   [present, full)     the caller's blocks; Insert makes the tree share them
 //   [full, n)           the partial last block: the caller's alone
 //
-// Thread: same owner as the pool; unsynchronized.
+// Thread: owned by the loop that owns the pool; unsynchronized.
 #ifndef BATON_COMMON_KV_RADIX_CACHE_H_
 #define BATON_COMMON_KV_RADIX_CACHE_H_
 
@@ -65,7 +65,7 @@ class RadixCache {
   // Shares the whole blocks of `tokens` that the tree lacks, as kCached; blocks[i] must hold the
   // finished KV of tokens [i * block_tokens, (i + 1) * block_tokens). The path becomes the most
   // recently used. REQUIRES: blocks of the cache's pool; blocks.size() >= tokens.size() /
-  // block_tokens; no block that the tree takes stands in it already.
+  // block_tokens; no block that the tree takes is in it already.
   void Insert(PrefixKey root, absl::Span<const int32_t> tokens, const BlockLease& blocks);
 
   // Frees min(block_count, evictable_block_count()) blocks and returns how many: always the least
@@ -93,7 +93,7 @@ class RadixCache {
  private:
   struct Node;
   struct Reach;
-  // Where a cached block stands, to go from the pool's news to the tree.
+  // The place of a cached block in the tree.
   struct Position {
     Node* node = nullptr;
     int index = 0;  // of the block in the node's edge

@@ -38,7 +38,7 @@ struct RadixCache::Node {
       children;
 
   uint64_t last_use = 0;
-  int locked_end = 0;  // the edge's locked blocks all stand before this index, and one ends at it
+  int locked_end = 0;        // one past the edge's last locked block
   int covered_children = 0;  // children with a lock in their edge or below
 
   // What the tree last counted this node as; RadixCache::Settle() keeps them true.

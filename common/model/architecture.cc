@@ -34,8 +34,8 @@ struct Adapter {
 absl::Status CheckActivation(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(const auto activation, config.OptionalString("hidden_act"));
   if (!activation || *activation == "silu" || *activation == "swish") return absl::OkStatus();
-  return config.Unsupported("hidden_act",
-                            absl::StrCat("found ", Quoted(*activation), ", expected \"silu\""));
+  return config.Unsupported(
+      "hidden_act", absl::StrCat("found ", json::Quoted(*activation), ", expected \"silu\""));
 }
 
 absl::Status CheckAbsent(const JsonFields& config, absl::string_view key,
@@ -87,7 +87,7 @@ absl::Status ParseDType(const JsonFields& config, ModelConfig* model) {
     return absl::OkStatus();
   }
   return config.Unsupported(
-      key, absl::StrCat("found ", Quoted(*name), ", expected float32, bfloat16 or float16"));
+      key, absl::StrCat("found ", json::Quoted(*name), ", expected float32, bfloat16 or float16"));
 }
 
 // What no adapter can express: refused, so that it never becomes wrong text.
@@ -134,8 +134,9 @@ absl::Status CheckLayerTypes(const JsonFields& config, const ModelConfig& model)
   for (size_t i = 0; i < types.size(); ++i) {
     const char* expected = model.layers[i].window > 0 ? "sliding_attention" : "full_attention";
     if (types[i] != expected) {
-      return config.Unsupported(absl::StrCat("layer_types[", i, "]"),
-                                absl::StrCat("found ", Quoted(types[i]), ", expected ", expected));
+      return config.Unsupported(
+          absl::StrCat("layer_types[", i, "]"),
+          absl::StrCat("found ", json::Quoted(types[i]), ", expected ", expected));
     }
   }
   return absl::OkStatus();
@@ -213,7 +214,7 @@ absl::StatusOr<ModelConfig> ParseConfig(const JsonFields& config) {
   }
   return config.Unsupported(
       "architectures",
-      absl::StrCat("found ", Quoted(architectures[0]), ", expected one of ",
+      absl::StrCat("found ", json::Quoted(architectures[0]), ", expected one of ",
                    absl::StrJoin(kAdapters, ", ", [](std::string* out, const Adapter& adapter) {
                      out->append(adapter.architecture);
                    })));

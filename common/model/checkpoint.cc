@@ -8,9 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/json/json.h"
 #include "common/model/file.h"
 #include "common/model/fingerprint.h"
-#include "common/model/json.h"
 
 namespace baton::model {
 namespace {
@@ -20,25 +20,26 @@ constexpr size_t kMaxShards = 4096;
 constexpr uint64_t kSampleBytes = 64;
 
 // {"metadata": anything, "weight_map": {"tensor": "file", ..}}
-class IndexReader : public JsonVisitor {
+class IndexReader : public json::Visitor {
  public:
-  absl::Status OnScalar(JsonPath path, const JsonScalar& scalar) override {
+  absl::Status OnScalar(json::Path path, const json::Scalar& scalar) override {
     if (path.empty() || path[0].key != "weight_map") return OutsideMap(path);
-    if (path.size() != 2 || scalar.kind != JsonScalar::Kind::kString) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          PathText(path), ": found ", ScalarText(scalar).substr(0, 80), ", expected a file name"));
+    if (path.size() != 2 || scalar.kind != json::Scalar::Kind::kString) {
+      return absl::InvalidArgumentError(absl::StrCat(json::PathText(path), ": found ",
+                                                     json::ScalarText(scalar).substr(0, 80),
+                                                     ", expected a file name"));
     }
     BATON_RETURN_IF_ERROR(CheckFileName(path, scalar.text));
     file_of_.emplace(path[1].key, scalar.text);
     return absl::OkStatus();
   }
-  absl::Status OnBegin(JsonPath path, bool is_array) override {
+  absl::Status OnBegin(json::Path path, bool is_array) override {
     const bool is_map = path.size() == 1 && path[0].key == "weight_map";
     if (is_map && !is_array) found_map_ = true;
     if (path.empty() && !is_array) return absl::OkStatus();
     if (is_map && !is_array) return absl::OkStatus();
     if (!path.empty() && path[0].key != "weight_map") return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(PathText(path), ": found ",
+    return absl::InvalidArgumentError(absl::StrCat(json::PathText(path), ": found ",
                                                    is_array ? "a list" : "an object",
                                                    ", expected {\"weight_map\": {tensor: file}}"));
   }
@@ -46,17 +47,17 @@ class IndexReader : public JsonVisitor {
   const std::map<std::string, std::string>& file_of() const { return file_of_; }
 
  private:
-  static absl::Status OutsideMap(JsonPath path) {
+  static absl::Status OutsideMap(json::Path path) {
     if (!path.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError("the document: expected an object");
   }
   // A path would let a downloaded index read any file of the machine.
-  static absl::Status CheckFileName(JsonPath path, const std::string& name) {
+  static absl::Status CheckFileName(json::Path path, const std::string& name) {
     const bool plain = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos &&
                        name.find('\0') == std::string::npos && absl::EndsWith(name, ".safetensors");
     if (plain) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(PathText(path), ": found ", Quoted(name),
+        absl::StrCat(json::PathText(path), ": found ", json::Quoted(name),
                      ", expected the plain name of a .safetensors file in the same directory"));
   }
 
@@ -90,7 +91,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
 absl::Status Checkpoint::OpenShards(const std::string& model_dir) {
   BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path_, kMaxIndexBytes));
   IndexReader index;
-  BATON_RETURN_IF_ERROR(VisitJson(text, path_, index));
+  BATON_RETURN_IF_ERROR(json::Visit(text, path_, index));
   if (!index.found_map()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path_, ": weight_map: found nothing, expected an object"));
@@ -114,19 +115,20 @@ absl::Status Checkpoint::OpenShards(const std::string& model_dir) {
     for (const TensorEntry& entry : file->tensors()) {
       const auto found = index.file_of().find(entry.name);
       if (found == index.file_of().end() || found->second != name) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            path_, ": weight_map: found ",
-            found == index.file_of().end() ? "nothing" : Quoted(found->second), " for ",
-            Quoted(entry.name), ", expected ", Quoted(name), ", whose header has the tensor"));
+        return absl::InvalidArgumentError(
+            absl::StrCat(path_, ": weight_map: found ",
+                         found == index.file_of().end() ? "nothing" : json::Quoted(found->second),
+                         " for ", json::Quoted(entry.name), ", expected ", json::Quoted(name),
+                         ", whose header has the tensor"));
       }
     }
     AddTensorsOf(*file);
   }
   for (const auto& [tensor, name] : index.file_of()) {
     if (Find(tensor) != nullptr) continue;
-    return absl::InvalidArgumentError(absl::StrCat(path_, ": weight_map: found ", Quoted(name),
-                                                   " for ", Quoted(tensor),
-                                                   ", expected it in that file's header"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path_, ": weight_map: found ", json::Quoted(name), " for ",
+                     json::Quoted(tensor), ", expected it in that file's header"));
   }
   return absl::OkStatus();
 }

@@ -7,37 +7,38 @@
 namespace baton::model {
 namespace {
 
-std::string FoundText(const JsonValue* found) {
+std::string FoundText(const json::Value* found) {
   if (found == nullptr) return "nothing";
-  if (found->kind == JsonValue::Kind::kArray) return "a list";
-  if (found->kind == JsonValue::Kind::kObject) return "an object";
-  if (found->scalar.kind == JsonScalar::Kind::kString) return Quoted(found->scalar.text);
-  return ScalarText(found->scalar);
+  if (found->kind == json::Value::Kind::kArray) return "a list";
+  if (found->kind == json::Value::Kind::kObject) return "an object";
+  if (found->scalar.kind == json::Scalar::Kind::kString) return json::Quoted(found->scalar.text);
+  return json::ScalarText(found->scalar);
 }
 
-bool IsScalar(const JsonValue* value, JsonScalar::Kind kind) {
-  return value != nullptr && value->kind == JsonValue::Kind::kScalar && value->scalar.kind == kind;
+bool IsScalar(const json::Value* value, json::Scalar::Kind kind) {
+  return value != nullptr && value->kind == json::Value::Kind::kScalar &&
+         value->scalar.kind == kind;
 }
 
 }  // namespace
 
-absl::StatusOr<JsonFields> JsonFields::Make(const JsonValue& value, std::string file) {
-  if (value.kind != JsonValue::Kind::kObject) {
+absl::StatusOr<JsonFields> JsonFields::Make(const json::Value& value, std::string file) {
+  if (value.kind != json::Value::Kind::kObject) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": found ", FoundText(&value), ", expected an object"));
   }
   return JsonFields(value, std::move(file), "");
 }
 
-const JsonValue* JsonFields::Find(absl::string_view key) const {
-  const JsonValue* value = object_->Find(key);
+const json::Value* JsonFields::Find(absl::string_view key) const {
+  const json::Value* value = object_->Find(key);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 bool JsonFields::Has(absl::string_view key) const { return Find(key) != nullptr; }
 
 bool JsonFields::IsNull(absl::string_view key) const {
-  const JsonValue* value = object_->Find(key);
+  const json::Value* value = object_->Find(key);
   return value != nullptr && value->is_null();
 }
 
@@ -53,14 +54,14 @@ absl::Status JsonFields::Unsupported(absl::string_view key, absl::string_view me
   return absl::UnimplementedError(Message(key, message));
 }
 
-absl::Status JsonFields::Mismatch(absl::string_view key, const JsonValue* found,
+absl::Status JsonFields::Mismatch(absl::string_view key, const json::Value* found,
                                   absl::string_view expected) const {
   return Invalid(key, absl::StrCat("found ", FoundText(found), ", expected ", expected));
 }
 
-absl::StatusOr<int> JsonFields::ToInt(absl::string_view key, const JsonValue* value, int lowest,
+absl::StatusOr<int> JsonFields::ToInt(absl::string_view key, const json::Value* value, int lowest,
                                       int highest) const {
-  if (!IsScalar(value, JsonScalar::Kind::kInteger) || value->scalar.integer < lowest ||
+  if (!IsScalar(value, json::Scalar::Kind::kInteger) || value->scalar.integer < lowest ||
       value->scalar.integer > highest) {
     return Mismatch(key, value, absl::StrCat("an integer in [", lowest, ", ", highest, "]"));
   }
@@ -79,9 +80,9 @@ absl::StatusOr<std::optional<int>> JsonFields::OptionalInt(absl::string_view key
 
 absl::StatusOr<double> JsonFields::Real(absl::string_view key, double lowest,
                                         double highest) const {
-  const JsonValue* value = Find(key);
+  const json::Value* value = Find(key);
   const bool is_number =
-      IsScalar(value, JsonScalar::Kind::kInteger) || IsScalar(value, JsonScalar::Kind::kReal);
+      IsScalar(value, json::Scalar::Kind::kInteger) || IsScalar(value, json::Scalar::Kind::kReal);
   if (!is_number || !(value->scalar.real >= lowest && value->scalar.real <= highest)) {
     return Mismatch(key, value, absl::StrCat("a number in [", lowest, ", ", highest, "]"));
   }
@@ -95,33 +96,33 @@ absl::StatusOr<std::optional<double>> JsonFields::OptionalReal(absl::string_view
 }
 
 absl::StatusOr<bool> JsonFields::Bool(absl::string_view key, bool if_absent) const {
-  const JsonValue* value = Find(key);
+  const json::Value* value = Find(key);
   if (value == nullptr) return if_absent;
-  if (!IsScalar(value, JsonScalar::Kind::kBool)) return Mismatch(key, value, "true or false");
+  if (!IsScalar(value, json::Scalar::Kind::kBool)) return Mismatch(key, value, "true or false");
   return value->scalar.boolean;
 }
 
 absl::StatusOr<std::optional<std::string>> JsonFields::OptionalString(absl::string_view key) const {
-  const JsonValue* value = Find(key);
+  const json::Value* value = Find(key);
   if (value == nullptr) return std::nullopt;
-  if (!IsScalar(value, JsonScalar::Kind::kString)) return Mismatch(key, value, "a string");
+  if (!IsScalar(value, json::Scalar::Kind::kString)) return Mismatch(key, value, "a string");
   return value->scalar.text;
 }
 
 absl::StatusOr<std::optional<JsonFields>> JsonFields::OptionalObject(absl::string_view key) const {
-  const JsonValue* value = Find(key);
+  const json::Value* value = Find(key);
   if (value == nullptr) return std::nullopt;
-  if (value->kind != JsonValue::Kind::kObject) return Mismatch(key, value, "an object");
+  if (value->kind != json::Value::Kind::kObject) return Mismatch(key, value, "an object");
   return JsonFields(*value, file_, absl::StrCat(prefix_, key, "."));
 }
 
 absl::StatusOr<std::vector<std::string>> JsonFields::Strings(absl::string_view key) const {
   std::vector<std::string> strings;
-  const JsonValue* value = Find(key);
+  const json::Value* value = Find(key);
   if (value == nullptr) return strings;
-  if (value->kind != JsonValue::Kind::kArray) return Mismatch(key, value, "a list of strings");
-  for (const JsonValue& item : value->items) {
-    if (!IsScalar(&item, JsonScalar::Kind::kString)) {
+  if (value->kind != json::Value::Kind::kArray) return Mismatch(key, value, "a list of strings");
+  for (const json::Value& item : value->items) {
+    if (!IsScalar(&item, json::Scalar::Kind::kString)) {
       return Mismatch(absl::StrCat(key, "[", strings.size(), "]"), &item, "a string");
     }
     strings.push_back(item.scalar.text);
@@ -132,14 +133,14 @@ absl::StatusOr<std::vector<std::string>> JsonFields::Strings(absl::string_view k
 absl::StatusOr<std::vector<int>> JsonFields::Ints(absl::string_view key, int lowest,
                                                   int highest) const {
   std::vector<int> numbers;
-  const JsonValue* value = Find(key);
+  const json::Value* value = Find(key);
   if (value == nullptr) return numbers;
-  if (value->kind != JsonValue::Kind::kArray) {
+  if (value->kind != json::Value::Kind::kArray) {
     BATON_ASSIGN_OR_RETURN(const int number, ToInt(key, value, lowest, highest));
     numbers.push_back(number);
     return numbers;
   }
-  for (const JsonValue& item : value->items) {
+  for (const json::Value& item : value->items) {
     BATON_ASSIGN_OR_RETURN(const int number, ToInt(absl::StrCat(key, "[", numbers.size(), "]"),
                                                    &item, lowest, highest));
     numbers.push_back(number);

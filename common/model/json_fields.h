@@ -10,16 +10,16 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/model/json.h"
+#include "common/json/json.h"
 
 namespace baton::model {
 
 // Errors are INVALID_ARGUMENT: "FILE: FIELD: found X, expected Y". A null counts as absent, as in
-// Transformers. The JsonValue must outlive it.
+// Transformers. The json::Value must outlive it.
 class JsonFields {
  public:
   // INVALID_ARGUMENT if `value` is no object.
-  static absl::StatusOr<JsonFields> Make(const JsonValue& value, std::string file);
+  static absl::StatusOr<JsonFields> Make(const json::Value& value, std::string file);
 
   bool Has(absl::string_view key) const;     // there, and not null
   bool IsNull(absl::string_view key) const;  // there, and null
@@ -45,15 +45,15 @@ class JsonFields {
   const std::string& file() const { return file_; }
 
  private:
-  JsonFields(const JsonValue& object, std::string file, std::string prefix)
+  JsonFields(const json::Value& object, std::string file, std::string prefix)
       : object_(&object), file_(std::move(file)), prefix_(std::move(prefix)) {}
-  const JsonValue* Find(absl::string_view key) const;  // null if absent or a JSON null
-  absl::Status Mismatch(absl::string_view key, const JsonValue* found,
+  const json::Value* Find(absl::string_view key) const;  // null if absent or a JSON null
+  absl::Status Mismatch(absl::string_view key, const json::Value* found,
                         absl::string_view expected) const;
-  absl::StatusOr<int> ToInt(absl::string_view key, const JsonValue* value, int lowest,
+  absl::StatusOr<int> ToInt(absl::string_view key, const json::Value* value, int lowest,
                             int highest) const;
 
-  const JsonValue* object_;
+  const json::Value* object_;
   std::string file_;
   std::string prefix_;  // "rope_scaling." for the fields of a nested object
 };

@@ -5,12 +5,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/checkpoint.h"
 #include "common/model/file.h"
 #include "common/model/fingerprint.h"
-#include "common/model/json.h"
 #include "common/model/json_fields.h"
 #include "common/model/quantization.h"
 #include "common/model/tokenizer_ids.h"
@@ -22,26 +23,34 @@ constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr int kMaxTopK = 1 << 22;
 constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
 
+absl::Status CheckEosTokenIds(const JsonFields& fields, const ModelConfig& model) {
+  if (model.eos_token_ids.size() <= kMaxEosTokenIds) return absl::OkStatus();
+  return fields.Invalid("eos_token_id", absl::StrCat("found ", model.eos_token_ids.size(),
+                                                     " ids, expected at most ", kMaxEosTokenIds));
+}
+
 // Transformers samples with these only where do_sample is true.
 absl::Status ReadGenerationConfig(const std::string& path, ModelConfig* model) {
   if (!FileExists(path)) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  BATON_ASSIGN_OR_RETURN(const JsonValue document, ParseJson(text, path));
+  BATON_ASSIGN_OR_RETURN(const json::Value document, json::Parse(text, path));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Make(document, path));
   if (fields.Has("eos_token_id")) {
     BATON_ASSIGN_OR_RETURN(model->eos_token_ids,
                            fields.Ints("eos_token_id", 0, model->vocab_size - 1));
+    BATON_RETURN_IF_ERROR(CheckEosTokenIds(fields, *model));
   }
   const auto to_float = [](std::optional<double> value) {
     return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
   };
   // Transformers applies it to greedy decoding, too.
   BATON_ASSIGN_OR_RETURN(const auto repetition_penalty,
-                         fields.OptionalReal("repetition_penalty", 1e-6, 2));
+                         fields.OptionalReal("repetition_penalty", 1e-6, kMaxRepetitionPenalty));
   model->repetition_penalty = to_float(repetition_penalty);
   BATON_ASSIGN_OR_RETURN(const bool do_sample, fields.Bool("do_sample", false));
   if (!do_sample) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const auto temperature, fields.OptionalReal("temperature", 0, 100));
+  BATON_ASSIGN_OR_RETURN(const auto temperature,
+                         fields.OptionalReal("temperature", 0, kMaxTemperature));
   BATON_ASSIGN_OR_RETURN(const auto top_p, fields.OptionalReal("top_p", 1e-6, 1));
   BATON_ASSIGN_OR_RETURN(const auto min_p, fields.OptionalReal("min_p", 0, 1));
   BATON_ASSIGN_OR_RETURN(model->top_k, fields.OptionalInt("top_k", -1, kMaxTopK));
@@ -75,7 +84,7 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint)
                           ? "mlp_bias"
                           : nullptr;
     if (key == nullptr || IsZeroBias(checkpoint, name)) continue;
-    return config.Unsupported(key, absl::StrCat("found tensor ", Quoted(name), " in ",
+    return config.Unsupported(key, absl::StrCat("found tensor ", json::Quoted(name), " in ",
                                                 tensor.file->path(), ", expected none"));
   }
   return absl::OkStatus();
@@ -84,6 +93,7 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint)
 // All but what the weights say.
 absl::StatusOr<ModelConfig> FromFiles(const std::string& model_dir, const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ParseConfig(config));
+  BATON_RETURN_IF_ERROR(CheckEosTokenIds(config, model));
   BATON_RETURN_IF_ERROR(
       ReadGenerationConfig(absl::StrCat(model_dir, "/generation_config.json"), &model));
   BATON_RETURN_IF_ERROR(ReadTokenizer(absl::StrCat(model_dir, "/tokenizer.json"), &model));
@@ -96,21 +106,21 @@ std::string ConfigPath(const std::string& model_dir) {
 
 }  // namespace
 
-absl::StatusOr<JsonValue> ReadConfigJson(const std::string& model_dir) {
+absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir) {
   const std::string path = ConfigPath(model_dir);
   BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  return ParseJson(text, path);
+  return json::Parse(text, path);
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
-  BATON_ASSIGN_OR_RETURN(const JsonValue document, ReadConfigJson(model_dir));
+  BATON_ASSIGN_OR_RETURN(const json::Value document, ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields,
                          JsonFields::Make(document, ConfigPath(model_dir)));
   return FromFiles(model_dir, fields);
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
-  BATON_ASSIGN_OR_RETURN(const JsonValue document, ReadConfigJson(model_dir));
+  BATON_ASSIGN_OR_RETURN(const json::Value document, ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields,
                          JsonFields::Make(document, ConfigPath(model_dir)));
   BATON_ASSIGN_OR_RETURN(ModelConfig model, FromFiles(model_dir, fields));
@@ -123,7 +133,7 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
     model.weight_dtype = *embedding->entry->weight_dtype;
   }
   FingerprintBuilder fingerprint;
-  fingerprint.AddText(CanonicalText(document));
+  fingerprint.AddText(json::CanonicalText(document));
   fingerprint.AddNumber(model.tokenizer_fingerprint);
   fingerprint.AddNumber(checkpoint.Fingerprint());
   model.fingerprint = fingerprint.Take();

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/backend/tensor.h"
-#include "common/model/json.h"
+#include "common/json/json.h"
 
 namespace baton::model {
 
@@ -76,7 +76,7 @@ struct ModelConfig {
 };
 
 // config.json, unchecked. NOT_FOUND, INVALID_ARGUMENT.
-absl::StatusOr<JsonValue> ReadConfigJson(const std::string& model_dir);
+absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir);
 
 // Reads config.json and, if present, generation_config.json and tokenizer.json (ids only), but no
 // weights: no fingerprint, and weight_dtype is kF32 if config.json names none. Errors as below.

@@ -191,7 +191,8 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(const auto method, quantization->OptionalString("quant_method"));
   if (method && *method != "gptq" && *method != "awq") {
     return quantization->Unsupported(
-        "quant_method", absl::StrCat("found ", Quoted(*method), ", expected \"gptq\" or \"awq\""));
+        "quant_method",
+        absl::StrCat("found ", json::Quoted(*method), ", expected \"gptq\" or \"awq\""));
   }
   BATON_ASSIGN_OR_RETURN(format.bits, quantization->Int("bits", 4, 8));
   if (format.bits != 4 && format.bits != 8) {

@@ -39,7 +39,7 @@ absl::Status ExpectText(const JsonFields& fields, absl::string_view key,
     if (absl::EqualsIgnoreCase(*found, each)) return absl::OkStatus();
   }
   return fields.Unsupported(
-      key, absl::StrCat("found ", Quoted(*found), ", expected ", Quoted(expected[0])));
+      key, absl::StrCat("found ", json::Quoted(*found), ", expected ", json::Quoted(expected[0])));
 }
 
 absl::StatusOr<WeightQuantization> ParseGptq(const JsonFields& fields) {
@@ -131,7 +131,7 @@ absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFi
   if (method == "gptq") return ParseGptq(*fields);
   if (method == "awq") return ParseAwq(*fields);
   return fields->Unsupported("quant_method",
-                             absl::StrCat("found ", method ? Quoted(*method) : "nothing",
+                             absl::StrCat("found ", method ? json::Quoted(*method) : "nothing",
                                           ", expected \"gptq\" or \"awq\", or weights in f32, "
                                           "bf16 or f16 without a quantization_config"));
 }

@@ -102,8 +102,8 @@ absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& con
   } else if (*type == "llama3") {
     BATON_RETURN_IF_ERROR(ScaleLlama3(*scaling, max_positions, &frequencies));
   } else {
-    return scaling->Unsupported(
-        type_key, absl::StrCat("found ", Quoted(*type), ", expected default, linear or llama3"));
+    return scaling->Unsupported(type_key, absl::StrCat("found ", json::Quoted(*type),
+                                                       ", expected default, linear or llama3"));
   }
   return frequencies;
 }

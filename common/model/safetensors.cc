@@ -8,7 +8,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
-#include "common/model/json.h"
+#include "common/json/json.h"
 
 namespace baton::model {
 namespace {
@@ -51,13 +51,13 @@ absl::Status Invalid(absl::string_view subject, absl::string_view message) {
 
 // Reads {"name": {"dtype": "F32", "shape": [..], "data_offsets": [b, e]}, .., "__metadata__": {..}}
 // as it is parsed: the tree of a 100 MB header would be many times its size.
-class HeaderReader : public JsonVisitor {
+class HeaderReader : public json::Visitor {
  public:
-  absl::Status OnScalar(JsonPath path, const JsonScalar& scalar) override {
+  absl::Status OnScalar(json::Path path, const json::Scalar& scalar) override {
     if (path.size() == 2 && path[0].key == kMetadata) {
-      if (scalar.kind == JsonScalar::Kind::kString) return absl::OkStatus();
+      if (scalar.kind == json::Scalar::Kind::kString) return absl::OkStatus();
     } else if (path.size() == 2 && path[1].key == "dtype" &&
-               scalar.kind == JsonScalar::Kind::kString) {
+               scalar.kind == json::Scalar::Kind::kString) {
       tensors_.back().dtype = scalar.text;
       ++field_count_;
       return absl::OkStatus();
@@ -66,10 +66,10 @@ class HeaderReader : public JsonVisitor {
     } else if (path.size() == 3 && path[1].key == "data_offsets") {
       return AddNumber(path, scalar, 2, &offsets_);
     }
-    return Unexpected(path, ScalarText(scalar));
+    return Unexpected(path, json::ScalarText(scalar));
   }
 
-  absl::Status OnBegin(JsonPath path, bool is_array) override {
+  absl::Status OnBegin(json::Path path, bool is_array) override {
     if (path.empty() && !is_array) return absl::OkStatus();
     if (path.size() == 1 && !is_array) {
       if (path[0].key != kMetadata) BeginTensor(path[0].key);
@@ -83,11 +83,11 @@ class HeaderReader : public JsonVisitor {
     return Unexpected(path, is_array ? "a list" : "an object");
   }
 
-  absl::Status OnEnd(JsonPath path) override {
+  absl::Status OnEnd(json::Path path) override {
     if (path.size() != 1 || path[0].key == kMetadata) return absl::OkStatus();
     TensorEntry& tensor = tensors_.back();
     if (field_count_ != 3 || offsets_.size() != 2) {
-      return Invalid(Quoted(tensor.name),
+      return Invalid(json::Quoted(tensor.name),
                      absl::StrCat("found ", field_count_, " fields and ", offsets_.size(),
                                   " data_offsets, expected dtype, shape and two data_offsets"));
     }
@@ -104,20 +104,22 @@ class HeaderReader : public JsonVisitor {
     offsets_.clear();
     field_count_ = 0;
   }
-  static absl::Status Unexpected(JsonPath path, absl::string_view found) {
-    return Invalid(PathText(path),
+  static absl::Status Unexpected(json::Path path, absl::string_view found) {
+    return Invalid(json::PathText(path),
                    absl::StrCat("found ", found.substr(0, 80),
                                 ", expected dtype (a string), shape and data_offsets (lists of "
                                 "whole numbers) per tensor, and strings in __metadata__"));
   }
-  static absl::Status AddNumber(JsonPath path, const JsonScalar& scalar, size_t max_count,
+  static absl::Status AddNumber(json::Path path, const json::Scalar& scalar, size_t max_count,
                                 std::vector<uint64_t>* numbers) {
-    if (scalar.kind != JsonScalar::Kind::kInteger || scalar.integer < 0) {
-      return Invalid(PathText(path), absl::StrCat("found ", ScalarText(scalar).substr(0, 80),
-                                                  ", expected a whole number below 2^63"));
+    if (scalar.kind != json::Scalar::Kind::kInteger || scalar.integer < 0) {
+      return Invalid(json::PathText(path),
+                     absl::StrCat("found ", json::ScalarText(scalar).substr(0, 80),
+                                  ", expected a whole number below 2^63"));
     }
     if (numbers->size() == max_count) {
-      return Invalid(PathText(path), absl::StrCat("expected at most ", max_count, " numbers"));
+      return Invalid(json::PathText(path),
+                     absl::StrCat("expected at most ", max_count, " numbers"));
     }
     numbers->push_back(static_cast<uint64_t>(scalar.integer));
     return absl::OkStatus();
@@ -141,18 +143,19 @@ std::optional<uint64_t> SpanBytes(absl::Span<const uint64_t> shape, int bits) {
 absl::Status CheckDType(TensorEntry& tensor) {
   const DTypeFormat* format = FindDType(tensor.dtype);
   if (format == nullptr) {
-    return Invalid(Quoted(tensor.name), absl::StrCat("dtype: found ", Quoted(tensor.dtype),
-                                                     ", expected one of the format's"));
+    return Invalid(json::Quoted(tensor.name),
+                   absl::StrCat("dtype: found ", json::Quoted(tensor.dtype),
+                                ", expected one of the format's"));
   }
   tensor.weight_dtype = format->weight_dtype;
   const std::optional<uint64_t> expected = SpanBytes(tensor.shape, format->bits);
   if (!expected) {
-    return Invalid(Quoted(tensor.name), absl::StrCat("shape: found ", ShapeText(tensor.shape),
-                                                     ", expected a product below 2^64 bits"));
+    return Invalid(json::Quoted(tensor.name), absl::StrCat("shape: found ", ShapeText(tensor.shape),
+                                                           ", expected a product below 2^64 bits"));
   }
   if (tensor.end < tensor.begin || tensor.end - tensor.begin != *expected) {
     return Invalid(
-        Quoted(tensor.name),
+        json::Quoted(tensor.name),
         absl::StrCat("data_offsets: found [", tensor.begin, ", ", tensor.end, "], expected ",
                      *expected, " bytes for ", tensor.dtype, " ", ShapeText(tensor.shape)));
   }
@@ -167,7 +170,7 @@ absl::Status CheckTiling(std::vector<TensorEntry>& tensors, uint64_t data_bytes)
   uint64_t place = 0;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.begin != place) {
-      return Invalid(Quoted(tensor.name),
+      return Invalid(json::Quoted(tensor.name),
                      absl::StrCat("data_offsets: found begin ", tensor.begin, ", expected ", place,
                                   ", the end of the tensor before"));
     }
@@ -212,7 +215,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   const absl::StatusOr<absl::string_view> header = HeaderOf(file->bytes());
   if (!header.ok()) return Annotate(header.status(), path);
   HeaderReader reader;
-  BATON_RETURN_IF_ERROR(VisitJson(*header, path, reader));
+  BATON_RETURN_IF_ERROR(json::Visit(*header, path, reader));
   std::vector<TensorEntry> tensors = reader.Take();
   for (TensorEntry& tensor : tensors) {
     if (absl::Status status = CheckDType(tensor); !status.ok()) return Annotate(status, path);

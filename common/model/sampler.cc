@@ -12,6 +12,7 @@
 #include "common/backend/philox.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/model/adjust_logits.h"
 
@@ -259,20 +260,15 @@ uint64_t Filter(const Row& row, const SamplingParams& params, std::vector<Candid
   return total;
 }
 
-absl::Status OutOfRange(absl::string_view field, double found, absl::string_view expected) {
-  return InvalidField("INVALID_SAMPLING", absl::StrCat("sampling.", field),
-                      absl::StrCat("found ", found, ", expected ", expected));
-}
-
 absl::Status ValidateBias(const std::vector<std::pair<int32_t, float>>& biases) {
-  constexpr char kField[] = "logit_bias";
-  if (biases.size() > kMaxLogitBiases) {
-    return OutOfRange(kField, static_cast<double>(biases.size()), "at most 1024 ids");
-  }
+  BATON_RETURN_IF_ERROR(CheckLogitBiasCount(biases.size()));
   int64_t last = -1;
   for (const auto& [id, bias] : biases) {
-    if (id <= last) return OutOfRange(kField, id, "ids from 0 on, in order and each once");
-    if (!(bias >= -100 && bias <= 100)) return OutOfRange(kField, bias, "-100 to 100");
+    if (id <= last) {
+      return OutOfRange("sampling.logit_bias", absl::StrCat("id ", id),
+                        "ids from 0 on expected, in order and each once");
+    }
+    BATON_RETURN_IF_ERROR(CheckLogitBias(id, bias));
     last = id;
   }
   return absl::OkStatus();
@@ -293,28 +289,14 @@ absl::Status NoTokenLeft(size_t suppressed) {
 }
 
 absl::Status Validate(const SamplingParams& params) {
-  if (!(params.temperature >= 0 && params.temperature <= 100)) {
-    return OutOfRange("temperature", params.temperature, "0 to 100");
-  }
-  if (!(params.top_p > 0 && params.top_p <= 1)) {
-    return OutOfRange("top_p", params.top_p, "more than 0 and at most 1");
-  }
-  if (params.top_k < -1) return OutOfRange("top_k", params.top_k, "-1, 0 or a count");
-  if (!(params.min_p >= 0 && params.min_p <= 1)) {
-    return OutOfRange("min_p", params.min_p, "0 to 1");
-  }
-  if (!(params.repetition_penalty > 0 && params.repetition_penalty <= 2)) {
-    return OutOfRange("repetition_penalty", params.repetition_penalty, "more than 0 and at most 2");
-  }
-  if (!(params.frequency_penalty >= -2 && params.frequency_penalty <= 2)) {
-    return OutOfRange("frequency_penalty", params.frequency_penalty, "-2 to 2");
-  }
-  if (!(params.presence_penalty >= -2 && params.presence_penalty <= 2)) {
-    return OutOfRange("presence_penalty", params.presence_penalty, "-2 to 2");
-  }
-  if (params.logprobs && (*params.logprobs < 0 || *params.logprobs > kMaxLogprobs)) {
-    return OutOfRange("logprobs", *params.logprobs, "0 to 20");
-  }
+  BATON_RETURN_IF_ERROR(CheckSamplingNumbers({.temperature = params.temperature,
+                                              .top_p = params.top_p,
+                                              .top_k = params.top_k,
+                                              .min_p = params.min_p,
+                                              .repetition_penalty = params.repetition_penalty,
+                                              .frequency_penalty = params.frequency_penalty,
+                                              .presence_penalty = params.presence_penalty,
+                                              .logprobs = params.logprobs}));
   return ValidateBias(params.logit_bias);
 }
 

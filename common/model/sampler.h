@@ -13,21 +13,20 @@
 
 namespace baton::model {
 
-constexpr int kMaxLogprobs = 20;
-constexpr int kMaxLogitBiases = 1024;
-
+// Ranges: common/base/request_limits.h.
 struct SamplingParams {
   float temperature = 1;  // 0: greedy, ties to the lowest id
   float top_p = 1;
   int top_k = 0;  // 0 or -1: no limit
   float min_p = 0;
   uint64_t seed = 0;
-  uint32_t choice = 0;                                     // which of n parallel samples
-  float repetition_penalty = 1;                            // above 0, at most 2; 1: none
-  float frequency_penalty = 0;                             // -2 to 2
-  float presence_penalty = 0;                              // -2 to 2
-  std::vector<std::pair<int32_t, float>> logit_bias = {};  // by id, each once; -100 to 100
-  // How many of the most probable tokens to report beside each token, 0 to kMaxLogprobs.
+  uint32_t choice = 0;           // which of n parallel samples
+  float repetition_penalty = 1;  // 1: none
+  float frequency_penalty = 0;
+  float presence_penalty = 0;
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // by id, each once
+  // How many of the most probable tokens to report beside each token; nullopt: no log
+  // probabilities.
   std::optional<int> logprobs = std::nullopt;
 
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;

@@ -17,8 +17,8 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/json/json.h"
 #include "common/model/convert.h"
-#include "common/model/json.h"
 #include "common/model/quantization.h"
 
 namespace baton::model {
@@ -271,15 +271,16 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
     if (IsZeroBias(checkpoint_, name)) continue;
     if (InALayer(name, config.layers.size()) &&
         (absl::EndsWith(name, ".bias") || absl::EndsWith(name, "norm.weight"))) {
-      return absl::UnimplementedError(absl::StrCat(stored.file->path(), ": found ", Quoted(name),
-                                                   ", expected no such tensor in ",
-                                                   config.architecture));
+      return absl::UnimplementedError(
+          absl::StrCat(stored.file->path(), ": found ", json::Quoted(name),
+                       ", expected no such tensor in ", config.architecture));
     }
     if (unknown_count++ == 0 || name < first_unknown) first_unknown = name;
   }
   if (unknown_count > 0) {
     BATON_LOG(Warning) << checkpoint_.path() << ": left out " << unknown_count << " tensors that "
-                       << config.architecture << " does not have, e.g. " << Quoted(first_unknown);
+                       << config.architecture << " does not have, e.g. "
+                       << json::Quoted(first_unknown);
   }
   return absl::OkStatus();
 }

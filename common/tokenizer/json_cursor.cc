@@ -1,13 +1,8 @@
 #include "common/tokenizer/json_cursor.h"
 
-#include <nlohmann/json.hpp>
-#include <stdexcept>
 #include <utility>
-#include <vector>
 
 #include "absl/algorithm/container.h"
-#include "absl/container/flat_hash_set.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
@@ -16,65 +11,26 @@
 namespace baton::tokenizer {
 namespace {
 
-using Json = nlohmann::json;
-
-constexpr int kMaxDepth = 64;
-constexpr size_t kMaxShownBytes = 60;
-constexpr size_t kMaxParserMessageBytes = 300;
-
-const Json& Value(const void* value) { return *static_cast<const Json*>(value); }
+// Of vocabulary entries and of merges, some as pairs: today's largest have about two million
+// values.
+constexpr size_t kMaxValues = size_t{1} << 23;
 
 absl::Status BadTokenizer(absl::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, "BAD_TOKENIZER", message);
 }
 
-// What comes from the file, in a form and length that a log line can hold.
-std::string Shortened(absl::string_view text, size_t max_bytes) {
-  if (text.size() <= max_bytes) return absl::Utf8SafeCHexEscape(text);
-  return absl::StrCat(absl::CHexEscape(text.substr(0, max_bytes)), "...");
+std::string Shown(const json::Value& value) {
+  if (value.kind == json::Value::Kind::kObject) return "an object";
+  if (value.kind == json::Value::Kind::kArray) return "an array";
+  return value.scalar.kind == json::Scalar::Kind::kString ? json::Quoted(value.scalar.text)
+                                                          : json::ScalarText(value.scalar);
 }
-
-std::string Shown(const Json& value) {
-  if (value.is_object()) return "an object";
-  if (value.is_array()) return "an array";
-  if (!value.is_string()) return value.dump();
-  const std::string& text = value.get_ref<const std::string&>();
-  return absl::StrCat("\"", Shortened(text, kMaxShownBytes), "\"");
-}
-
-// Thrown through the parser, which has no other way to stop, and caught in Parse.
-struct Refusal : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// Watches the parser for what the finished value no longer shows.
-class ParseGuard {
- public:
-  bool operator()(int depth, Json::parse_event_t event, const Json& parsed) {
-    if (depth > kMaxDepth) {
-      throw Refusal(absl::StrCat("nested deeper than ", kMaxDepth, " levels"));
-    }
-    if (event == Json::parse_event_t::object_start) {
-      keys_.emplace_back();
-    } else if (event == Json::parse_event_t::object_end) {
-      keys_.pop_back();
-    } else if (event == Json::parse_event_t::key) {
-      if (!keys_.back().insert(parsed.get_ref<const std::string&>()).second) {
-        throw Refusal(absl::StrCat("the key ", Shown(parsed), " stands twice in one object"));
-      }
-    }
-    return true;
-  }
-
- private:
-  std::vector<absl::flat_hash_set<std::string>> keys_;  // of the objects that are open
-};
 
 }  // namespace
 
 struct JsonDocument::Parsed {
   std::string origin;
-  Json root;
+  json::Value root;
 };
 
 JsonDocument::JsonDocument(std::unique_ptr<Parsed> parsed) : parsed_(std::move(parsed)) {}
@@ -83,34 +39,27 @@ JsonDocument& JsonDocument::operator=(JsonDocument&&) noexcept = default;
 JsonDocument::~JsonDocument() = default;
 
 absl::StatusOr<JsonDocument> JsonDocument::Parse(absl::string_view text, absl::string_view origin) {
-  auto parsed = std::make_unique<Parsed>();
-  parsed->origin = std::string(origin);
-  ParseGuard guard;
-  try {
-    parsed->root = Json::parse(text.begin(), text.end(), std::ref(guard));
-  } catch (const Refusal& refusal) {
-    return BadTokenizer(absl::StrCat(origin, ": ", refusal.what()));
-  } catch (const std::exception& error) {  // the JSON library reports by exception
-    return BadTokenizer(absl::StrCat(
-        origin, ": not usable as JSON: ", Shortened(error.what(), kMaxParserMessageBytes)));
-  }
-  return JsonDocument(std::move(parsed));
+  absl::StatusOr<json::Value> root = json::Parse(text, origin, kMaxValues);
+  if (!root.ok()) return BadTokenizer(root.status().message());
+  return JsonDocument(std::make_unique<Parsed>(Parsed{std::string(origin), *std::move(root)}));
 }
 
 JsonCursor JsonDocument::root() const {
-  return JsonCursor(&parsed_->root, parsed_->origin, std::string());
+  return JsonCursor(parsed_->root, parsed_->origin, std::string());
 }
 
-bool JsonCursor::is_null() const { return Value(value_).is_null(); }
-bool JsonCursor::is_string() const { return Value(value_).is_string(); }
-bool JsonCursor::is_array() const { return Value(value_).is_array(); }
+bool JsonCursor::is_null() const { return value_->is_null(); }
+bool JsonCursor::is_string() const {
+  return value_->kind == json::Value::Kind::kScalar &&
+         value_->scalar.kind == json::Scalar::Kind::kString;
+}
+bool JsonCursor::is_array() const { return value_->kind == json::Value::Kind::kArray; }
 
 absl::StatusOr<JsonCursor> JsonCursor::Get(absl::string_view key) const {
-  const Json& value = Value(value_);
-  if (!value.is_object()) return Expected("an object");
-  const auto member = value.find(std::string(key));
-  if (member == value.end()) return Error(absl::StrCat("\"", key, "\" is missing"));
-  return JsonCursor(&*member, origin_,
+  if (value_->kind != json::Value::Kind::kObject) return Expected("an object");
+  const json::Value* const member = value_->Find(key);
+  if (member == nullptr) return Error(absl::StrCat("\"", key, "\" is missing"));
+  return JsonCursor(*member, origin_,
                     path_.empty() ? std::string(key) : absl::StrCat(path_, ".", key));
 }
 
@@ -130,20 +79,24 @@ absl::Status JsonCursor::AllowOnly(std::initializer_list<absl::string_view> keys
 
 absl::StatusOr<std::string> JsonCursor::String() const {
   if (!is_string()) return Expected("a string");
-  return Value(value_).get<std::string>();
+  return value_->scalar.text;
 }
 
 absl::StatusOr<bool> JsonCursor::Bool() const {
-  if (!Value(value_).is_boolean()) return Expected("true or false");
-  return Value(value_).get<bool>();
+  if (value_->kind != json::Value::Kind::kScalar ||
+      value_->scalar.kind != json::Scalar::Kind::kBool) {
+    return Expected("true or false");
+  }
+  return value_->scalar.boolean;
 }
 
 absl::StatusOr<int64_t> JsonCursor::Integer(int64_t max) const {
-  const Json& value = Value(value_);
-  if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(max)) {
+  const json::Scalar& scalar = value_->scalar;
+  if (value_->kind != json::Value::Kind::kScalar || scalar.kind != json::Scalar::Kind::kInteger ||
+      scalar.integer < 0 || scalar.integer > max) {
     return Expected(absl::StrCat("an integer of 0 to ", max));
   }
-  return value.get<int64_t>();
+  return scalar.integer;
 }
 
 absl::StatusOr<bool> JsonCursor::BoolOr(absl::string_view key, bool otherwise) const {
@@ -156,20 +109,21 @@ absl::Status JsonCursor::ForEachElement(
     absl::FunctionRef<absl::Status(const JsonCursor&)> visit) const {
   if (!is_array()) return Expected("an array");
   size_t index = 0;
-  for (const Json& element : Value(value_)) {
+  for (const json::Value& element : value_->items) {
     BATON_RETURN_IF_ERROR(
-        visit(JsonCursor(&element, origin_, absl::StrCat(path_, "[", index++, "]"))));
+        visit(JsonCursor(element, origin_, absl::StrCat(path_, "[", index++, "]"))));
   }
   return absl::OkStatus();
 }
 
 absl::Status JsonCursor::ForEachMember(
     absl::FunctionRef<absl::Status(absl::string_view key, const JsonCursor&)> visit) const {
-  if (!Value(value_).is_object()) return Expected("an object");
+  if (value_->kind != json::Value::Kind::kObject) return Expected("an object");
   const std::string prefix = path_.empty() ? std::string() : absl::StrCat(path_, ".");
-  for (const auto& [key, member] : Value(value_).items()) {
+  for (size_t i = 0; i < value_->items.size(); ++i) {
+    const std::string& key = value_->keys[i];
     BATON_RETURN_IF_ERROR(visit(
-        key, JsonCursor(&member, origin_, absl::StrCat(prefix, Shortened(key, kMaxShownBytes)))));
+        key, JsonCursor(value_->items[i], origin_, absl::StrCat(prefix, json::Printable(key)))));
   }
   return absl::OkStatus();
 }
@@ -180,7 +134,7 @@ absl::Status JsonCursor::Error(absl::string_view message) const {
 }
 
 absl::Status JsonCursor::Expected(absl::string_view expected) const {
-  return Error(absl::StrCat("expected ", expected, ", found ", Shown(Value(value_))));
+  return Error(absl::StrCat("expected ", expected, ", found ", Shown(*value_)));
 }
 
 }  // namespace baton::tokenizer

@@ -1,7 +1,5 @@
-// Reading of untrusted JSON where every complaint names the file, the path inside it, what was
-// expected and what was found. Keeps the JSON library out of all other headers.
-//
-// Errors: INVALID_ARGUMENT with reason "BAD_TOKENIZER". Thread-safe once parsed.
+// Typed reading of a tokenizer.json. Errors: INVALID_ARGUMENT with reason "BAD_TOKENIZER", naming
+// the file, the path inside it, what was expected and what was found. Thread-safe once parsed.
 #ifndef BATON_COMMON_TOKENIZER_JSON_CURSOR_H_
 #define BATON_COMMON_TOKENIZER_JSON_CURSOR_H_
 
@@ -11,11 +9,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/json/json.h"
 
 namespace baton::tokenizer {
 
@@ -54,18 +54,17 @@ class JsonCursor {
 
  private:
   friend class JsonDocument;
-  JsonCursor(const void* value, absl::string_view origin, std::string path)
-      : value_(value), origin_(origin), path_(std::move(path)) {}
+  JsonCursor(const json::Value& value, absl::string_view origin, std::string path)
+      : value_(&value), origin_(origin), path_(std::move(path)) {}
 
-  const void* value_;  // nlohmann::json
+  const json::Value* value_;
   absl::string_view origin_;
   std::string path_;
 };
 
 class JsonDocument {
  public:
-  // Refuses text that is not JSON, an object with the same key twice (parsers disagree on which one
-  // counts), and nesting deeper than any tokenizer needs.
+  // Refuses what json::Parse refuses, with a bound that the largest tokenizers are far below.
   static absl::StatusOr<JsonDocument> Parse(absl::string_view text, absl::string_view origin);
 
   JsonDocument(JsonDocument&&) noexcept;

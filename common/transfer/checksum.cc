@@ -55,7 +55,7 @@ void AddSampling(const internal::v1::TokenSampling& sampling, FieldBytes& fields
   fields.Add(sampling.repetition_penalty());
   fields.Add(sampling.frequency_penalty());
   fields.Add(sampling.presence_penalty());
-  // A map has no order of its own.
+  // A map is unordered.
   const std::map<int32_t, float> bias(sampling.logit_bias().begin(), sampling.logit_bias().end());
   fields.Add(static_cast<uint64_t>(bias.size()));
   for (const auto& [token, value] : bias) {

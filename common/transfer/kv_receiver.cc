@@ -239,7 +239,7 @@ absl::Status KvReceiver::CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_
     return Protocol(
         absl::StrCat("log probability of token ", logprobs.token_id(), ", expected of ", token_id));
   }
-  // A vocabulary may be smaller than what is asked for.
+  // A vocabulary may be smaller than the requested count.
   if (logprobs.top_size() != std::min(top, plan_.token_count)) {
     return Protocol(absl::StrCat("token ", token_id, " came with ", logprobs.top_size(),
                                  " alternatives, expected ", std::min(top, plan_.token_count)));

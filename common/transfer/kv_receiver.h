@@ -27,8 +27,8 @@ namespace baton::transfer {
 // Label `reason` of baton_kv_transfer_failures_total.
 enum class AbortReason {
   kPeerLost,
-  kRefused,  // for load, because it drains, or as wrong: nothing is the matter with the peer
-  kFailed,   // the peer itself could not go on
+  kRefused,  // full, draining, or a bad request: the peer itself is well
+  kFailed,   // the peer failed
   kChecksum,
   kLayout,
   kEpoch,
@@ -40,7 +40,7 @@ const char* Name(AbortReason reason);
 // Which of the above a failed call means, from the reason that MakeError put into it.
 AbortReason AbortReasonOf(const absl::Status& status);
 
-// What the receiver has asked for.
+// What the receiver has requested.
 struct TransferPlan {
   uint64_t transfer_id = 0;
   uint64_t sender_epoch = 0;
@@ -49,8 +49,8 @@ struct TransferPlan {
   int first_block = 0;              // index in the sequence of the first block to be sent
   std::vector<kv::BlockId> blocks;  // where sequence blocks first_block, first_block + 1, … go
   int token_count = 0;              // a first token must be below it
-  std::optional<int> logprobs;      // of the first token: how many beside it, if asked for
-  // Tokens of the prompt from the second on, if their log probabilities are asked for, with so many
+  std::optional<int> logprobs;      // of the first token: how many beside it, if requested
+  // Tokens of the prompt from the second on, if their log probabilities are requested, with so many
   // of the most probable beside each.
   std::vector<int32_t> prompt_targets;
   int prompt_logprobs = 0;
@@ -60,7 +60,7 @@ struct TransferPlan {
 struct FirstToken {
   int32_t token_id = 0;
   int cached_prompt_tokens = 0;                    // 0 if the sender has not said yet
-  v1::TokenLogprobs logprobs;                      // empty if not asked for
+  v1::TokenLogprobs logprobs;                      // empty if not requested
   std::vector<v1::TokenLogprobs> prompt_logprobs;  // one for each of prompt_targets
 };
 

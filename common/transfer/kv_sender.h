@@ -37,7 +37,7 @@ class PinnedBlocks {
   absl::AnyInvocable<void()> release_;
 };
 
-// What is still to be sent; frames are built when the stream is ready for them.
+// An item of the send queue; its frame is built when the stream is ready for it.
 struct SendItem {
   enum class Kind { kAccepted, kKvChunk, kPromptLogprobs, kFirstToken, kCommit };
   Kind kind = Kind::kAccepted;
@@ -47,11 +47,11 @@ struct SendItem {
   int cached_prompt_tokens = 0;
   int32_t token_id = 0;
   int first_position = 0;
-  std::vector<v1::TokenLogprobs> logprobs;  // of the first token, if asked for, or of the prompt's
+  std::vector<v1::TokenLogprobs> logprobs;  // of the first token, if requested, or of the prompt's
   double queue_ms = 0;
   double prefill_ms = 0;
   std::shared_ptr<const PinnedBlocks> blocks;
-  std::shared_ptr<const backend::Event> written;  // null: long since
+  std::shared_ptr<const backend::Event> written;  // null: before this transfer
 };
 
 // Sent bytes, for metrics. Thread-safe.
@@ -70,15 +70,15 @@ class KvSender {
                          std::shared_ptr<const backend::Event> written) = 0;
   // Of the prompt's tokens at positions first_position on; all of them before the first token.
   virtual void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) = 0;
-  // Overtakes KV that waits. `logprobs` is empty if they were not asked for.
+  // Overtakes KV that waits. `logprobs` is empty if they were not requested.
   virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
   // Exactly once. OK: after what has been sent. An error: at once, what is pending is dropped.
   virtual void Finish(const absl::Status& status) = 0;
 };
 
-// Cuts what is to be sent into items, and makes frames of them: the transport's business is only
-// when. Thread-safe, if PushItem is; layers and log probabilities go as frames of at most 1 MiB.
+// Cuts what is to be sent into items, and makes frames of them; the transport decides when.
+// Thread-safe, if PushItem is; layers and log probabilities go as frames of at most 1 MiB.
 class FrameSender : public KvSender {
  public:
   struct Options {

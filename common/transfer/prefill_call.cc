@@ -49,7 +49,7 @@ class GrpcPrefillCall final : public PrefillCall,
     absl::Status status = Receive();
     buffer_.Clear();
     if (!status.ok()) {
-      // No further read is started, so nobody writes to the blocks any more.
+      // No further read is started, so nothing writes to the blocks any more.
       context_.TryCancel();
       End(std::move(status));
       return;

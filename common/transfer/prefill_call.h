@@ -19,12 +19,12 @@ namespace baton::transfer {
 struct PrefillEvents {
   // At most once, before on_end.
   std::function<void(FirstToken)> on_first_token;
-  // Exactly once. OK: committed, the blocks are whole. Else they hold nothing of use. Either way
-  // nobody writes to them any more.
+  // Exactly once. OK: committed, the blocks are whole. Else their content is of no use. Either way
+  // nothing writes to them any more.
   std::function<void(absl::Status, const TransferSummary&)> on_end;
   // Exactly once, last, perhaps well after on_end: the stream is over, and the call holds itself no
-  // more. Whoever started the call must keep it, and outwait this: gRPC does not bear the last
-  // reference to a channel, which the call has, being dropped by one of its own threads.
+  // more. The owner must keep the call until then: it has a reference to the channel, the last of
+  // which must not be dropped by a thread of gRPC's.
   std::function<void()> on_closed;
 };
 

@@ -1,4 +1,4 @@
-// What the prefix cache holds and how it changed, for the streams that tell routers.
+// The content of the prefix cache and its changes, for the Watch streams.
 #ifndef BATON_COMMON_WORKER_CACHE_JOURNAL_H_
 #define BATON_COMMON_WORKER_CACHE_JOURNAL_H_
 
@@ -17,7 +17,7 @@ namespace baton::worker {
 // Thread-safe: the loop records, streams read.
 class CacheJournal {
  public:
-  // Changes kept for readers that are behind; one further behind starts anew from a snapshot.
+  // Changes kept for slow readers; a reader further behind takes a new snapshot.
   explicit CacheJournal(size_t max_changes = 1 << 16) : max_changes_(max_changes) {}
 
   void Record(const kv::CacheChange& change);

@@ -7,7 +7,7 @@
 namespace baton::worker {
 namespace {
 
-// The directory's own name, as people know the model; "." and trailing slashes resolved.
+// The last component of the path, "." and trailing slashes resolved.
 std::string ModelName(const std::string& model_dir) {
   std::error_code error;
   const std::filesystem::path path = std::filesystem::weakly_canonical(model_dir, error);

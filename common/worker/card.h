@@ -1,4 +1,4 @@
-// A worker's card: what it tells routers of itself, made from its engine and options.
+// A worker's card: what it reports of itself to routers, made from its engine and options.
 #ifndef BATON_COMMON_WORKER_CARD_H_
 #define BATON_COMMON_WORKER_CARD_H_
 

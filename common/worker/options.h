@@ -1,4 +1,4 @@
-// Flags that prefill and decode workers share, under the names that people know from other servers.
+// Flags that prefill and decode workers share, with the names that other LLM servers use.
 #ifndef BATON_COMMON_WORKER_OPTIONS_H_
 #define BATON_COMMON_WORKER_OPTIONS_H_
 
@@ -18,9 +18,9 @@ struct WorkerOptions {
   std::string model_dir;
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen = "127.0.0.1:0";
-  std::string address_file;    // written once the worker listens; see base/rpc/address_file.h
+  std::string address_file;  // written once the worker listens; see base/rpc/address_file.h
   std::string log_level = "info";
-  std::string worker_id;       // empty: a random one
+  std::string worker_id;  // empty: a random one
   int drain_grace_ms = 30'000;
 
   std::string device = "cpu";  // cpu, cuda:N, auto: a GPU if there is one
@@ -29,17 +29,17 @@ struct WorkerOptions {
   bool deterministic = true;
   // File; auto: one among the user's caches; empty: none.
   std::string cublas_algorithms = "auto";
-  int threads = 0;             // 0: all cores
-  int block_size = 16;         // tokens in a KV block
-  int num_blocks = 0;          // 0: from kv_cache_memory
+  int threads = 0;                    // 0: all cores
+  int block_size = 16;                // tokens in a KV block
+  int num_blocks = 0;                 // 0: from kv_cache_memory
   int64_t kv_cache_memory_bytes = 0;  // 0: 1 GiB on the CPU, on a GPU all that is left
-  int max_model_len = 0;       // 0: what the model was made for
+  int max_model_len = 0;              // 0: what the model was made for
   int max_num_seqs = 64;
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
   // No flag: the backend of `device`, unless a test has another.
   decltype(engine::EngineOptions::make_backend) make_backend;
-  int max_queued_requests = 256;      // waiting, beyond those running
+  int max_queued_requests = 256;        // waiting, beyond those running
   int64_t max_queued_tokens = 1 << 20;  // their prompt tokens
 };
 

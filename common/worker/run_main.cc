@@ -12,7 +12,7 @@
 namespace baton::worker {
 
 int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
-            const StartServer& start, const std::function<void(CLI::App&)>& add_flags) {
+            const StartWorker& start, const std::function<void(CLI::App&)>& add_flags) {
   ShutdownSignal signals;  // before any thread
   CLI::App app(description);
   WorkerOptions options;
@@ -26,23 +26,23 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
     std::cerr << status.message() << "\n";
     return 1;
   }
-  absl::StatusOr<std::unique_ptr<WorkerServer>> server = start(options);
-  if (!server.ok()) {
-    BATON_LOG(Error) << "cannot start: " << server.status().message();
+  absl::StatusOr<std::unique_ptr<Worker>> worker = start(options);
+  if (!worker.ok()) {
+    BATON_LOG(Error) << "cannot start: " << worker.status().message();
     return 1;
   }
   signals.Wait();
   BATON_LOG(Info) << "draining for up to " << options.drain_grace_ms << " ms; signal again to stop";
   std::atomic<bool> drained{false};
   std::thread drain([&] {
-    (*server)->Drain(absl::Milliseconds(options.drain_grace_ms));
+    (*worker)->Drain(absl::Milliseconds(options.drain_grace_ms));
     drained = true;
   });
   while (!drained) {
-    if (signals.Wait(absl::Milliseconds(20))) (*server)->Stop();
+    if (signals.Wait(absl::Milliseconds(20))) (*worker)->Stop();
   }
   drain.join();
-  (*server)->Stop();
+  (*worker)->Stop();
   BATON_LOG(Info) << "stopped";
   return 0;
 }

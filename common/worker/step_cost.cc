@@ -64,7 +64,7 @@ internal::v1::MeasuredSteps ToProto(const StepCost::Measured& measured) {
 
 double StepCost::Predict(const Terms& work) const { return Dot(terms_, work); }
 
-void StepCost::StepTook(const Terms& work, absl::Duration took, absl::Duration now) {
+void StepCost::AddStep(const Terms& work, absl::Duration took, absl::Duration now) {
   const double seconds = absl::ToDoubleSeconds(took);
   if (!(seconds > 0) || !std::isfinite(seconds)) return;
   if (warm_up_left_ > 0) {
@@ -89,7 +89,7 @@ bool StepCost::IsStall(double seconds, const Terms& work) {
 void StepCost::AddToFit(const Terms& work, double seconds) {
   longest_s_ = std::max(longest_s_ * kKeep, seconds);
   // The error's share of the step is to be small: weighted by what the shape expects and not by the
-  // time taken, or a worker that has become slow would hardly be heard.
+  // time taken, or the steps of a worker that has become slow would hardly count.
   const double expected = Dot(shape_, work);
   const double weight = 1 / (expected * expected);
   for (int i = 0; i < kTerms; ++i) {

@@ -7,7 +7,7 @@
 //
 // Two things are learned. The *fit* is what the terms cost, by weighted least squares over the last
 // hundred steps or so. Relative errors count, so that long steps do not drown short ones. No term
-// is ever negative. What the steps do not tell apart (all of one size, say) stays near a prior
+// is ever negative. What the steps do not distinguish (all of one size, say) stays near a prior
 // shape, scaled to the pace seen. A step that takes several times as long as all before it led to
 // expect is taken for a stall and left out, unless others follow: then the worker has become slow.
 // The *pace* is how the last seconds compare with the fit. It follows a worker that becomes slow or
@@ -22,19 +22,9 @@
 
 #include "absl/time/time.h"
 #include "baton/internal/v1/worker.pb.h"
+#include "common/base/prefill_work.h"
 
 namespace baton::worker {
-
-// Prompt tokens to compute, and pairs: the sums over prompts of n and of n (c + n/2).
-struct PrefillWork {
-  double tokens = 0;
-  double pairs = 0;
-
-  void Add(double new_tokens, double context_tokens) {
-    tokens += new_tokens;
-    pairs += new_tokens * (context_tokens + new_tokens / 2);
-  }
-};
 
 // Thread: owned by a loop.
 class StepCost {
@@ -53,7 +43,7 @@ class StepCost {
 
   // A step with that much work of each term (the first is 1) took so long and ended at `now`, which
   // never goes back. Steps of no time are left out.
-  void StepTook(const Terms& work, absl::Duration took, absl::Duration now);
+  void AddStep(const Terms& work, absl::Duration took, absl::Duration now);
 
   // So many steps were measured that routers may rely on the fit.
   bool known() const { return steps_ >= kStepsToKnow; }

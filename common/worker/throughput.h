@@ -1,4 +1,4 @@
-// How many tokens a second a worker's steps compute, to say when what waits will be done.
+// How many tokens a second a worker's steps compute, for the retry times in refusals.
 #ifndef BATON_COMMON_WORKER_THROUGHPUT_H_
 #define BATON_COMMON_WORKER_THROUGHPUT_H_
 
@@ -35,8 +35,8 @@ class Throughput {
   double seconds_ = 0;
 };
 
-// When to ask again where `tokens` must be computed first: their time at that rate, or a second
-// where no rate is known; at least 10 ms, at most a minute.
+// The retry time of a refusal when `tokens` must be computed first: their time at that rate, at
+// least 10 ms, at most a minute. A second while no rate is known.
 absl::Duration RetryAfter(int64_t tokens, std::optional<double> tokens_per_second);
 
 }  // namespace baton::worker

@@ -1,12 +1,10 @@
 #include "common/worker/token_sampling.h"
 
 #include <algorithm>
-#include <cmath>
-#include <string>
+#include <limits>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/error.h"
+#include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 
 namespace baton::worker {
@@ -14,89 +12,47 @@ namespace {
 
 using Ids = google::protobuf::RepeatedField<int32_t>;
 
-constexpr int kMaxStopTokenIds = 1024;
-constexpr int kMaxChoices = 16;
-constexpr int kMaxBeamWidth = 16;
-constexpr size_t kMaxTenantBytes = 128;
-
-absl::Status CheckIds(absl::string_view field, const Ids& ids, int vocab_size) {
-  for (const int32_t id : ids) {
-    if (id >= 0 && id < vocab_size) continue;
-    return InvalidField("TOKEN_ID", field,
-                        absl::StrCat("id ", id, ", expected 0 to ", vocab_size - 1));
-  }
-  return absl::OkStatus();
-}
-
+// A router adds the model's end-of-sequence ids to the client's stop token ids.
 absl::Status CheckStopTokenIds(absl::string_view field, const Ids& ids, int vocab_size) {
-  if (ids.size() > kMaxStopTokenIds) {
-    return InvalidField("STOP_TOKEN_IDS", field,
-                        absl::StrCat(ids.size(), " given, expected at most ", kMaxStopTokenIds));
-  }
-  return CheckIds(field, ids, vocab_size);
-}
-
-absl::Status OutOfRange(absl::string_view field, double found, absl::string_view expected) {
-  return InvalidField("INVALID_SAMPLING", field,
-                      absl::StrCat("found ", found, ", expected ", expected));
+  BATON_RETURN_IF_ERROR(
+      CheckStopTokenIdCount(field, ids.size(), kMaxStopTokenIds + kMaxEosTokenIds));
+  return CheckTokenIds(field, ids, vocab_size);
 }
 
 absl::Status CheckSampling(const internal::v1::TokenSampling& sampling, int vocab_size) {
   // Before anything is made of them.
-  if (sampling.logit_bias_size() > model::kMaxLogitBiases) {
-    return OutOfRange("sampling.logit_bias", sampling.logit_bias_size(), "at most 1024 ids");
-  }
+  BATON_RETURN_IF_ERROR(CheckLogitBiasCount(sampling.logit_bias().size()));
   const model::SamplingParams params = FromProto(sampling);
   BATON_RETURN_IF_ERROR(model::Validate(params));
-  if (!params.logit_bias.empty() && params.logit_bias.back().first >= vocab_size) {
-    return InvalidField(
-        "TOKEN_ID", "sampling.logit_bias",
-        absl::StrCat("id ", params.logit_bias.back().first, ", expected 0 to ", vocab_size - 1));
-  }
-  return absl::OkStatus();
+  if (params.logit_bias.empty()) return absl::OkStatus();
+  return CheckLogitBiasId(params.logit_bias.back().first, vocab_size);
 }
 
 // What both messages have.
 template <class Request>
 absl::Status CheckCommon(const Request& request, int vocab_size) {
-  BATON_RETURN_IF_ERROR(CheckIds("tokens", request.tokens(), vocab_size));
-  if (request.prompt_tokens() < 0 || request.prompt_tokens() > request.tokens_size()) {
-    return InvalidField("PROMPT_LENGTH", "prompt_tokens",
-                        absl::StrCat(request.prompt_tokens(), " given, expected 0 to ",
-                                     request.tokens_size(), ", the number of tokens"));
-  }
+  BATON_RETURN_IF_ERROR(CheckTokenIds("tokens", request.tokens(), vocab_size));
+  BATON_RETURN_IF_ERROR(
+      CheckRange("prompt_tokens", request.prompt_tokens(), 0, request.tokens_size()));
   BATON_RETURN_IF_ERROR(CheckSampling(request.sampling(), vocab_size));
-  if (request.has_prompt_logprobs() &&
-      (request.prompt_logprobs() < 0 || request.prompt_logprobs() > model::kMaxLogprobs)) {
-    return OutOfRange("prompt_logprobs", request.prompt_logprobs(), "0 to 20");
+  if (request.has_prompt_logprobs()) {
+    BATON_RETURN_IF_ERROR(
+        CheckRange("prompt_logprobs", request.prompt_logprobs(), 0, kMaxLogprobs));
   }
   if (!v1::Priority_IsValid(request.priority())) {
-    return InvalidField(
-        "PRIORITY", "priority",
-        absl::StrCat(static_cast<int>(request.priority()), " is none that this worker knows"));
+    return OutOfRange("priority", absl::StrCat(static_cast<int>(request.priority())),
+                      "a value of baton.v1.Priority expected");
   }
-  const std::string& tenant = request.tenant();
-  if (tenant.size() > kMaxTenantBytes ||
-      !std::all_of(tenant.begin(), tenant.end(), absl::ascii_isprint)) {
-    return InvalidField(
-        "BAD_TENANT", "tenant",
-        absl::StrCat("at most ", kMaxTenantBytes, " printable ASCII characters expected"));
-  }
-  return absl::OkStatus();
+  return CheckTenant(request.tenant());
 }
 
+// 0 choices and 0 beams mean one choice and sampling.
 absl::Status CheckBeams(const internal::v1::DecodeRequest& request) {
-  if (request.n() < 0 || request.n() > kMaxChoices) {
-    return OutOfRange("n", request.n(), "0 to 16");
-  }
   const int beams = request.beam_width();
-  if (beams == 0) return absl::OkStatus();
-  if (beams < 2 || beams > kMaxBeamWidth) return OutOfRange("beam_width", beams, "0 or 2 to 16");
-  if (request.n() > beams) return OutOfRange("n", request.n(), "at most beam_width");
-  if (!std::isfinite(request.length_penalty())) {
-    return OutOfRange("length_penalty", request.length_penalty(), "a number");
-  }
-  return absl::OkStatus();
+  if (beams == 0) return CheckRange("n", request.n(), 0, kMaxChoices);
+  BATON_RETURN_IF_ERROR(CheckRange("beam_width", beams, kMinBeamWidth, kMaxBeamWidth));
+  BATON_RETURN_IF_ERROR(CheckRange("n", request.n(), 0, beams));
+  return CheckLengthPenalty(request.length_penalty());
 }
 
 }  // namespace
@@ -113,7 +69,7 @@ model::SamplingParams FromProto(const internal::v1::TokenSampling& sampling) {
   params.frequency_penalty = sampling.frequency_penalty();
   params.presence_penalty = sampling.presence_penalty();
   params.logit_bias.assign(sampling.logit_bias().begin(), sampling.logit_bias().end());
-  // A map has no order of its own.
+  // A map is unordered.
   std::sort(params.logit_bias.begin(), params.logit_bias.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   if (sampling.has_logprobs()) params.logprobs = sampling.logprobs();
@@ -158,15 +114,9 @@ std::vector<v1::TokenLogprobs> ToProto(const std::vector<model::SampledToken>& t
 absl::Status CheckTokenFields(const internal::v1::DecodeRequest& request, int vocab_size) {
   BATON_RETURN_IF_ERROR(CheckCommon(request, vocab_size));
   BATON_RETURN_IF_ERROR(CheckStopTokenIds("stop_token_ids", request.stop_token_ids(), vocab_size));
-  if (request.max_tokens() < 1) {
-    return InvalidField("MAX_TOKENS", "max_tokens",
-                        absl::StrCat(request.max_tokens(), " given, expected 1 or more"));
-  }
-  if (request.min_tokens() < 0 || request.min_tokens() > request.max_tokens()) {
-    return InvalidField("MIN_TOKENS", "min_tokens",
-                        absl::StrCat(request.min_tokens(), " given, expected 0 to max_tokens, ",
-                                     request.max_tokens()));
-  }
+  BATON_RETURN_IF_ERROR(
+      CheckRange("max_tokens", request.max_tokens(), 1, std::numeric_limits<int32_t>::max()));
+  BATON_RETURN_IF_ERROR(CheckRange("min_tokens", request.min_tokens(), 0, request.max_tokens()));
   return CheckBeams(request);
 }
 

@@ -21,13 +21,13 @@ internal::v1::TokenSampling ToProto(const model::SamplingParams& params);
 v1::TokenLogprobs ToProto(const model::SampledToken& token);
 std::vector<v1::TokenLogprobs> ToProto(const std::vector<model::SampledToken>& tokens);
 
-// INVALID_ARGUMENT, naming the field, unless tokens, prompt_tokens, sampling, stop and suppressed
-// token ids, prompt_logprobs, priority, tenant and, of a DecodeRequest, max_tokens, min_tokens, n
-// and beams are what they may be. `tokens` is not held against a context length.
+// Checks tokens, prompt_tokens, sampling, stop and suppressed token ids, prompt_logprobs, priority,
+// tenant and, of a DecodeRequest, max_tokens, min_tokens, n and beams against the limits of
+// common/base/request_limits.h, with its errors. The length of `tokens` is not checked.
 absl::Status CheckTokenFields(const internal::v1::DecodeRequest& request, int vocab_size);
 absl::Status CheckTokenFields(const internal::v1::PrefillRequest& request, int vocab_size);
 
-// Of a checked request: 0 stands for all of its tokens.
+// Of a checked request: 0 means all of its tokens.
 template <class Request>
 int PromptTokens(const Request& request) {
   return request.prompt_tokens() > 0 ? request.prompt_tokens() : request.tokens_size();

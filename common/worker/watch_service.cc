@@ -184,7 +184,7 @@ bool WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
   report->set_context_tokens(load.context_tokens);
   const absl::Duration now = clock_.SinceStart();
   report->set_age_us(absl::ToInt64Microseconds(now - load.read_at));
-  report->set_intake_age_us(absl::ToInt64Microseconds(now - load.taken_in_at));
+  report->set_accepted_age_us(absl::ToInt64Microseconds(now - load.last_accepted_at));
   watcher.Push(std::move(response));
   return true;
 }

@@ -1,4 +1,4 @@
-// WorkerService: tells every router who this worker is, how busy it is and what it has cached.
+// WorkerService: reports this worker's identity, load and prefix cache to every router.
 #ifndef BATON_COMMON_WORKER_WATCH_SERVICE_H_
 #define BATON_COMMON_WORKER_WATCH_SERVICE_H_
 
@@ -31,8 +31,8 @@ struct WorkerLoad {
   std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
   int64_t context_tokens = 0;                           // of sequences that have blocks
   kv::BlockCounts counts;
-  // By the service's clock: when requests were last taken in, and when these numbers were read.
-  absl::Duration taken_in_at;
+  // By the service's clock: when the loop last accepted requests, and when it read these numbers.
+  absl::Duration last_accepted_at;
   absl::Duration read_at;
 };
 
@@ -60,7 +60,7 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   class Watcher;
   void Run();
   bool HasNews() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || news_; }
-  // False, telling nothing, if it has not read all that it was told before.
+  // False, sending nothing, if the watcher has not read all earlier reports.
   bool Report(Watcher& watcher, const WorkerLoad& load);
 
   const internal::v1::WorkerCard card_;

@@ -13,7 +13,7 @@ using Labels = prometheus::Labels;
 
 struct WorkerMetrics::Series {
   Labels labels;
-  // Found once: SetLoad is called in every turn of a loop.
+  // Looked up once: SetLoad is called in every iteration of a loop.
   prometheus::Gauge& free_blocks;
   prometheus::Gauge& active_blocks;
   prometheus::Gauge& cached_blocks;

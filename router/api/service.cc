@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/base/request_limits.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"

@@ -1,90 +1,41 @@
 #include "router/request/request_check.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/random_id.h"
+#include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
 
 namespace baton::router {
 namespace {
 
-constexpr int kMaxStops = 16;
-constexpr size_t kMaxStopBytes = 1024;
-constexpr int kMaxStopTokenIds = 256;
-constexpr size_t kMaxRequestIdBytes = 128;
-constexpr size_t kMaxSaltBytes = 256;
 // Where neither the request nor the model's generation_config.json says.
 constexpr float kDefaultTemperature = 1.0f;
 constexpr float kDefaultTopP = 1.0f;
 constexpr float kDefaultRepetitionPenalty = 1.0f;
 constexpr float kDefaultLengthPenalty = 1.0f;
-constexpr int kMaxChoices = 16;
-constexpr int kMaxBeamWidth = 16;
-constexpr int kMaxLogprobs = 20;
-// Of a whole prompt: they go in one message, of about 12 bytes each, and many clients take 4 MiB.
-constexpr int64_t kMaxPromptLogprobsInAll = 1 << 18;
-constexpr int kMaxLogitBiases = 1024;
-constexpr float kMaxLogitBias = 100;
-constexpr float kMaxLengthPenalty = 10;
-constexpr size_t kMaxTenantBytes = 128;
 constexpr size_t kMaxNamedBytes = 128;  // of a wrong name, in the message that says so
 
-absl::Status OutOfRange(absl::string_view field, absl::string_view given,
-                        absl::string_view expected) {
-  return InvalidField("OUT_OF_RANGE", field, absl::StrCat(given, " given, ", expected));
-}
-
-absl::Status CheckPenalties(const v1::SamplingParams& sampling) {
-  if (sampling.has_repetition_penalty() &&
-      !(sampling.repetition_penalty() > 0 && sampling.repetition_penalty() <= 2)) {
-    return OutOfRange("sampling.repetition_penalty", absl::StrCat(sampling.repetition_penalty()),
-                      "above 0 and at most 2 expected; 1 is none");
-  }
-  if (sampling.has_frequency_penalty() &&
-      !(sampling.frequency_penalty() >= -2 && sampling.frequency_penalty() <= 2)) {
-    return OutOfRange("sampling.frequency_penalty", absl::StrCat(sampling.frequency_penalty()),
-                      "-2 to 2 expected; 0 is none");
-  }
-  if (sampling.has_presence_penalty() &&
-      !(sampling.presence_penalty() >= -2 && sampling.presence_penalty() <= 2)) {
-    return OutOfRange("sampling.presence_penalty", absl::StrCat(sampling.presence_penalty()),
-                      "-2 to 2 expected; 0 is none");
-  }
-  if (sampling.logit_bias_size() > kMaxLogitBiases) {
-    return OutOfRange("sampling.logit_bias", absl::StrCat(sampling.logit_bias_size(), " ids"),
-                      absl::StrCat("at most ", kMaxLogitBiases, " expected"));
-  }
+absl::Status CheckSampling(const v1::SamplingParams& sampling) {
+  SamplingNumbers numbers;
+  if (sampling.has_temperature()) numbers.temperature = sampling.temperature();
+  if (sampling.has_top_p()) numbers.top_p = sampling.top_p();
+  if (sampling.has_repetition_penalty()) numbers.repetition_penalty = sampling.repetition_penalty();
+  // Absent, these read 0, which is none.
+  numbers.top_k = sampling.top_k();
+  numbers.min_p = sampling.min_p();
+  numbers.frequency_penalty = sampling.frequency_penalty();
+  numbers.presence_penalty = sampling.presence_penalty();
+  BATON_RETURN_IF_ERROR(CheckSamplingNumbers(numbers));
+  BATON_RETURN_IF_ERROR(CheckLogitBiasCount(sampling.logit_bias().size()));
   for (const auto& [id, bias] : sampling.logit_bias()) {
-    if (bias >= -kMaxLogitBias && bias <= kMaxLogitBias) continue;
-    return OutOfRange("sampling.logit_bias", absl::StrCat(bias, " for id ", id),
-                      absl::StrCat("-", kMaxLogitBias, " to ", kMaxLogitBias, " expected"));
+    BATON_RETURN_IF_ERROR(CheckLogitBias(id, bias));
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckSampling(const v1::SamplingParams& sampling) {
-  // Written so that NaN fails.
-  if (sampling.has_temperature() && !(sampling.temperature() >= 0 && sampling.temperature() <= 2)) {
-    return OutOfRange("sampling.temperature", absl::StrCat(sampling.temperature()),
-                      "0 to 2 expected; 0 is greedy");
-  }
-  if (sampling.has_top_p() && !(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
-    return OutOfRange("sampling.top_p", absl::StrCat(sampling.top_p()),
-                      "above 0 and at most 1 expected");
-  }
-  if (sampling.has_top_k() && sampling.top_k() < -1) {
-    return OutOfRange("sampling.top_k", absl::StrCat(sampling.top_k()),
-                      "-1 or more expected; -1 and 0 mean no limit");
-  }
-  if (sampling.has_min_p() && !(sampling.min_p() >= 0 && sampling.min_p() <= 1)) {
-    return OutOfRange("sampling.min_p", absl::StrCat(sampling.min_p()), "0 to 1 expected");
-  }
-  return CheckPenalties(sampling);
 }
 
 absl::Status CheckStop(const v1::StopConditions& stop) {
@@ -98,26 +49,21 @@ absl::Status CheckStop(const v1::StopConditions& stop) {
     return OutOfRange("stop.min_tokens", absl::StrCat(stop.min_tokens()),
                       absl::StrCat("at most max_tokens, ", stop.max_tokens(), ", expected"));
   }
-  if (stop.stop_size() > kMaxStops) {
+  if (stop.stop_size() > kMaxStopStrings) {
     return InvalidField(
         "TOO_MANY_STOPS", "stop.stop",
-        absl::StrCat(stop.stop_size(), " strings given, at most ", kMaxStops, " expected"));
+        absl::StrCat(stop.stop_size(), " strings given, at most ", kMaxStopStrings, " expected"));
   }
   for (const std::string& text : stop.stop()) {
     if (text.empty()) {
       return InvalidField("EMPTY_STOP", "stop.stop", "an empty string would stop every text");
     }
-    if (text.size() > kMaxStopBytes) {
+    if (text.size() > kMaxStopStringBytes) {
       return OutOfRange("stop.stop", absl::StrCat("a string of ", text.size(), " bytes"),
-                        absl::StrCat("at most ", kMaxStopBytes, " expected"));
+                        absl::StrCat("at most ", kMaxStopStringBytes, " expected"));
     }
   }
-  if (stop.stop_token_ids_size() > kMaxStopTokenIds) {
-    return InvalidField("TOO_MANY_STOPS", "stop.stop_token_ids",
-                        absl::StrCat(stop.stop_token_ids_size(), " ids given, at most ",
-                                     kMaxStopTokenIds, " expected"));
-  }
-  return absl::OkStatus();
+  return CheckStopTokenIdCount("stop.stop_token_ids", stop.stop_token_ids_size(), kMaxStopTokenIds);
 }
 
 absl::Status CheckNames(const v1::GenerateRequest& request) {
@@ -127,27 +73,16 @@ absl::Status CheckNames(const v1::GenerateRequest& request) {
         "BAD_REQUEST_ID", "request_id",
         absl::StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters expected"));
   }
-  const std::string& tenant = request.tenant();
-  if (tenant.size() > kMaxTenantBytes ||
-      !std::all_of(tenant.begin(), tenant.end(), absl::ascii_isprint)) {
-    return InvalidField(
-        "BAD_TENANT", "tenant",
-        absl::StrCat("at most ", kMaxTenantBytes, " printable ASCII characters expected"));
-  }
+  BATON_RETURN_IF_ERROR(CheckTenant(request.tenant()));
   if (!v1::Priority_IsValid(request.priority())) {
     return OutOfRange("priority", absl::StrCat(static_cast<int>(request.priority())),
                       "a value of baton.v1.Priority expected");
   }
-  if (request.cache_salt().size() > kMaxSaltBytes) {
+  if (request.cache_salt().size() > kMaxCacheSaltBytes) {
     return OutOfRange("cache_salt", absl::StrCat(request.cache_salt().size(), " bytes"),
-                      absl::StrCat("at most ", kMaxSaltBytes, " expected"));
+                      absl::StrCat("at most ", kMaxCacheSaltBytes, " expected"));
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckRange(absl::string_view field, int given, int least, int most) {
-  if (given >= least && given <= most) return absl::OkStatus();
-  return OutOfRange(field, absl::StrCat(given), absl::StrCat(least, " to ", most, " expected"));
 }
 
 absl::Status NotWithBeams(absl::string_view field, absl::string_view why) {
@@ -161,16 +96,13 @@ absl::Status CheckBeams(const v1::GenerateRequest& request) {
     if (!request.has_length_penalty()) return absl::OkStatus();
     return InvalidField("ONLY_WITH_BEAM_SEARCH", "length_penalty", "given without beam_width");
   }
-  BATON_RETURN_IF_ERROR(CheckRange("beam_width", request.beam_width(), 2, kMaxBeamWidth));
+  BATON_RETURN_IF_ERROR(
+      CheckRange("beam_width", request.beam_width(), kMinBeamWidth, kMaxBeamWidth));
   if (request.n() > request.beam_width()) {
     return OutOfRange("n", absl::StrCat(request.n()),
                       absl::StrCat("at most beam_width, ", request.beam_width(), ", expected"));
   }
-  const float penalty = request.length_penalty();
-  if (!(penalty >= -kMaxLengthPenalty && penalty <= kMaxLengthPenalty)) {
-    return OutOfRange("length_penalty", absl::StrCat(penalty),
-                      absl::StrCat("-", kMaxLengthPenalty, " to ", kMaxLengthPenalty, " expected"));
-  }
+  BATON_RETURN_IF_ERROR(CheckLengthPenalty(request.length_penalty()));
   const v1::SamplingParams& sampling = request.sampling();
   const struct {
     bool given;
@@ -324,16 +256,6 @@ absl::Status CheckText(absl::string_view field, const std::string& text, int64_t
                                    " accepted (--max-prompt-bytes)"));
 }
 
-absl::Status CheckTokenIds(absl::string_view field,
-                           const google::protobuf::RepeatedField<int32_t>& ids, int vocab_size) {
-  for (int i = 0; i < ids.size(); ++i) {
-    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
-    return OutOfRange(field, absl::StrCat("id ", ids[i], " at position ", i),
-                      absl::StrCat("0 to ", vocab_size - 1, " expected"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len) {
   const int count = request.token_ids().ids_size();
   return count < max_model_len ? absl::OkStatus() : TooLong("token_ids", count, max_model_len);
@@ -355,9 +277,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   BATON_RETURN_IF_ERROR(CheckTokenIds("stop.stop_token_ids", request.stop().stop_token_ids(),
                                       tokenizer.vocab_size()));
   for (const auto& [id, bias] : request.sampling().logit_bias()) {
-    if (id >= 0 && id < tokenizer.vocab_size()) continue;
-    return OutOfRange("sampling.logit_bias", absl::StrCat("id ", id),
-                      absl::StrCat("0 to ", tokenizer.vocab_size() - 1, " expected"));
+    BATON_RETURN_IF_ERROR(CheckLogitBiasId(id, tokenizer.vocab_size()));
   }
   std::vector<int32_t> tokens;
   BATON_ASSIGN_OR_RETURN(tokens, PromptTokens(request, tokenizer, model.max_model_len));
@@ -375,10 +295,10 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   }
   const int64_t logprobs_per_token = int64_t{request.prompt_logprobs()} + 1;
   if (request.has_prompt_logprobs() &&
-      static_cast<int64_t>(tokens.size()) * logprobs_per_token > kMaxPromptLogprobsInAll) {
+      static_cast<int64_t>(tokens.size()) * logprobs_per_token > kMaxPromptLogprobs) {
     return OutOfRange("prompt_logprobs",
                       absl::StrCat(request.prompt_logprobs(), " for ", tokens.size(), " tokens"),
-                      absl::StrCat("at most ", kMaxPromptLogprobsInAll,
+                      absl::StrCat("at most ", kMaxPromptLogprobs,
                                    " log probabilities in all expected, the tokens' own included"));
   }
   PreparedRequest prepared;

@@ -22,10 +22,6 @@ absl::Status CheckModel(const std::string& model, const std::string& served_mode
 // INVALID_ARGUMENT naming `field` if the text is over the limit.
 absl::Status CheckText(absl::string_view field, const std::string& text, int64_t max_prompt_bytes);
 
-// INVALID_ARGUMENT naming `field` and the position of the first id outside the vocabulary.
-absl::Status CheckTokenIds(absl::string_view field,
-                           const google::protobuf::RepeatedField<int32_t>& ids, int vocab_size);
-
 // INVALID_ARGUMENT if a prompt given as token ids does not fit in the context. Does not look at the
 // ids, of which there may be millions.
 absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len);

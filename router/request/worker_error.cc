@@ -6,6 +6,9 @@
 namespace baton::router {
 namespace {
 
+// Where the worker gives no time.
+constexpr absl::Duration kDefaultRetryAfter = absl::Seconds(1);
+
 absl::Status Internal() {
   return MakeError(absl::StatusCode::kInternal, "WORKER_FAILED",
                    "a worker failed on this request; the router's log says why");
@@ -16,7 +19,7 @@ absl::Status Internal() {
 absl::Status LostWorker(absl::string_view reason) {
   return WithRetryAfter(
       MakeError(absl::StatusCode::kUnavailable, reason, "the request's worker was lost"),
-      absl::Seconds(1));
+      kDefaultRetryAfter);
 }
 
 absl::Status DeadlinePassed() {
@@ -31,9 +34,13 @@ absl::Status FromWorker(const grpc::Status& status) {
   const std::string reason = ErrorReason(error);
   switch (error.code()) {
     case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kNotFound:
       return error;
+    case absl::StatusCode::kResourceExhausted:
+      // Workers say when to come again; every refusal of a full worker reaches the client with it.
+      return IsRefusal(error) && !reason.empty() && !ErrorRetryAfter(error)
+                 ? WithRetryAfter(error, kDefaultRetryAfter)
+                 : error;
     case absl::StatusCode::kDeadlineExceeded:
       return MakeError(error.code(), reason.empty() ? "DEADLINE_EXCEEDED" : reason,
                        "the request's deadline passed before its last token");

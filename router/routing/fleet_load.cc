@@ -133,8 +133,8 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   }
   // What the first of a kind reports holds for all of it.
   if (first) RefreshAll();
-  const double intake_age_s = FromMicros(static_cast<double>(report.intake_age_us()));
-  DropCounted(worker, now - absl::Seconds(std::max(age_s, intake_age_s)) - kReportDelay);
+  const double accepted_age_s = FromMicros(static_cast<double>(report.accepted_age_us()));
+  DropCounted(worker, now - absl::Seconds(std::max(age_s, accepted_age_s)) - kReportDelay);
   w.reported_idle_at_s =
       now_s - age_s + FromMicros(static_cast<double>(report.remaining_work_us()));
   w.hot.idle_at_s = w.reported_idle_at_s;

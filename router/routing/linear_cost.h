@@ -2,6 +2,8 @@
 #ifndef BATON_ROUTER_ROUTING_LINEAR_COST_H_
 #define BATON_ROUTER_ROUTING_LINEAR_COST_H_
 
+#include "common/base/prefill_work.h"
+
 namespace baton::router {
 
 // In seconds; the terms of common/worker/step_cost.h.
@@ -15,10 +17,12 @@ struct LinearCost {
   }
   // A prompt of `tokens` behind `cached` ones.
   double Prefill(double tokens, double cached) const {
-    return fixed_s + tokens * (first_s + second_s * (cached + tokens / 2));
+    PrefillWork work;
+    work.Add(tokens, cached);
+    return Seconds(1, work.tokens, work.pairs);
   }
   double DecodeStep(double sequences, double context_tokens) const {
-    return fixed_s + sequences * first_s + context_tokens * second_s;
+    return Seconds(1, sequences, context_tokens);
   }
   LinearCost operator*(double factor) const {
     return {fixed_s * factor, first_s * factor, second_s * factor};

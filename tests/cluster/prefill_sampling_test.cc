@@ -14,7 +14,7 @@
 #include "common/transfer/checksum.h"
 #include "common/transfer/prefill_call.h"
 #include "common/worker/token_sampling.h"
-#include "prefill_worker/server.h"
+#include "prefill_worker/worker.h"
 #include "tests/testing/oracle.h"
 
 namespace baton {

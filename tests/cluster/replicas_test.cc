@@ -233,7 +233,7 @@ class ReplicasTest : public ::testing::Test {
   inline static testing::Oracle* oracle_ = nullptr;
   const std::string file_;
   std::map<std::string, std::string> addresses_;
-  std::map<std::string, std::unique_ptr<worker::WorkerServer>> workers_;
+  std::map<std::string, std::unique_ptr<worker::Worker>> workers_;
   std::vector<std::string> listed_;
   std::unique_ptr<testing::TcpProxy> proxy_;
   std::map<std::string, std::string> proxied_;

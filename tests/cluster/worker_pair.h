@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "decode_worker/server.h"
-#include "prefill_worker/server.h"
+#include "decode_worker/worker.h"
+#include "prefill_worker/worker.h"
 #include "tests/testing/oracle.h"
 #include "tests/testing/worker_client.h"
 

@@ -213,12 +213,12 @@ TEST_F(WorkerPairTest, BadRequestsAreNamedAndLeaveNothing) {
       {[](auto& r) { r.clear_tokens(); }, Code::kInvalidArgument, "PROMPT_LENGTH"},
       {[](auto& r) { r.mutable_tokens()->Resize(512, 1); }, Code::kInvalidArgument,
        "PROMPT_LENGTH"},
-      {[](auto& r) { r.set_tokens(1, -1); }, Code::kInvalidArgument, "TOKEN_ID"},
-      {[](auto& r) { r.set_tokens(1, 352); }, Code::kInvalidArgument, "TOKEN_ID"},
-      {[](auto& r) { r.set_max_tokens(0); }, Code::kInvalidArgument, "MAX_TOKENS"},
-      {[](auto& r) { r.set_max_tokens(-5); }, Code::kInvalidArgument, "MAX_TOKENS"},
+      {[](auto& r) { r.set_tokens(1, -1); }, Code::kInvalidArgument, "OUT_OF_RANGE"},
+      {[](auto& r) { r.set_tokens(1, 352); }, Code::kInvalidArgument, "OUT_OF_RANGE"},
+      {[](auto& r) { r.set_max_tokens(0); }, Code::kInvalidArgument, "OUT_OF_RANGE"},
+      {[](auto& r) { r.set_max_tokens(-5); }, Code::kInvalidArgument, "OUT_OF_RANGE"},
       {[](auto& r) { r.mutable_stop_token_ids()->Resize(2000, 1); }, Code::kInvalidArgument,
-       "STOP_TOKEN_IDS"},
+       "TOO_MANY_STOPS"},
       {[](auto& r) { r.mutable_prefill()->clear_address(); }, Code::kInvalidArgument,
        "PREFILL_ADDRESS"},
       {[](auto& r) { r.set_decode_epoch(1); }, Code::kUnavailable, "STALE_EPOCH"},
@@ -331,6 +331,54 @@ TEST_F(WorkerPairTest, ADrainLetsStreamsFinish) {
   }
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(tokens, expected);
+  drain.join();
+}
+
+// A router that gets no reports takes the worker for dead, and moves its requests elsewhere.
+TEST_F(WorkerPairTest, ADrainingDecodeWorkerReportsUntilItsStreamsHaveEnded) {
+  StartPair();
+  std::mt19937 random(13);
+  DecodeRequest request = Request(RandomTokens(random, 100), Seeded(1), 400);
+  // Some 400 kB of answer, on a connection whose window is fixed: what is not read stays with the
+  // worker, so the stream stays open.
+  request.set_n(4);
+  request.mutable_sampling()->set_logprobs(20);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  auto stub = internal::v1::DecodeService::NewStub(
+      grpc::CreateCustomChannel(decode_->address(), grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  context.set_deadline(testing::TestDeadline());
+  auto reader = stub->Decode(&context, request);
+  DecodeResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  auto watch_stub = internal::v1::WorkerService::NewStub(channel_);
+  grpc::ClientContext watching;
+  watching.set_deadline(testing::TestDeadline());
+  auto reports = watch_stub->Watch(&watching, {});
+  internal::v1::WatchResponse report;
+  ASSERT_TRUE(reports->Read(&report));
+
+  std::atomic<bool> drained{false};
+  std::thread drain([&] {
+    decode_->Drain(absl::Seconds(100));
+    drained = true;
+  });
+  int draining_reports = 0;
+  // The second comes a heartbeat after the first.
+  while (draining_reports < 2 && reports->Read(&report)) {
+    draining_reports += report.has_load() && report.load().draining() ? 1 : 0;
+  }
+  EXPECT_EQ(draining_reports, 2);
+  EXPECT_FALSE(drained) << "with an open stream";
+  while (reader->Read(&response)) {
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  while (reports->Read(&report)) {
+  }
+  EXPECT_EQ(ErrorReason(FromGrpcStatus(reports->Finish())), "DRAINING");
   drain.join();
 }
 

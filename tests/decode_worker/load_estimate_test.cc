@@ -7,33 +7,33 @@ namespace {
 
 TEST(LoadEstimateTest, MeasuresOnlyWhileSomethingWaits) {
   LoadEstimate estimate;
-  EXPECT_EQ(estimate.TimeFor(100), std::nullopt);
+  EXPECT_EQ(estimate.TimeToAdmit(100), std::nullopt);
   // Nothing waited: that the next came an hour later says nothing.
-  estimate.Waits(absl::Seconds(0));
-  estimate.Left(100, /*more=*/false, absl::Seconds(1));
-  estimate.Waits(absl::Hours(1));
-  estimate.Left(100, false, absl::Hours(1) + absl::Seconds(1));
-  EXPECT_NEAR(absl::ToDoubleSeconds(*estimate.TimeFor(1000)), 10, 1e-6);
+  estimate.OnQueueNonEmpty(absl::Seconds(0));
+  estimate.OnAdmitted(100, /*more=*/false, absl::Seconds(1));
+  estimate.OnQueueNonEmpty(absl::Hours(1));
+  estimate.OnAdmitted(100, false, absl::Hours(1) + absl::Seconds(1));
+  EXPECT_NEAR(absl::ToDoubleSeconds(*estimate.TimeToAdmit(1000)), 10, 1e-6);
 }
 
 TEST(LoadEstimateTest, WhoEntersAtOnceSaysNothing) {
   LoadEstimate estimate;
-  estimate.Left(1000, /*more=*/false, absl::Seconds(1));
-  EXPECT_EQ(estimate.TimeFor(100), std::nullopt);
+  estimate.OnAdmitted(1000, /*more=*/false, absl::Seconds(1));
+  EXPECT_EQ(estimate.TimeToAdmit(100), std::nullopt);
   // Who waited has given up, and an hour later another comes and enters at once.
-  estimate.Waits(absl::Seconds(2));
-  estimate.Idle();
-  estimate.Left(100, false, absl::Hours(1));
-  EXPECT_EQ(estimate.TimeFor(100), std::nullopt);
+  estimate.OnQueueNonEmpty(absl::Seconds(2));
+  estimate.OnQueueEmpty();
+  estimate.OnAdmitted(100, false, absl::Hours(1));
+  EXPECT_EQ(estimate.TimeToAdmit(100), std::nullopt);
 }
 
 TEST(LoadEstimateTest, FollowsAQueueThatSlowsDown) {
   LoadEstimate estimate;
   absl::Duration now = absl::Seconds(5);
-  estimate.Waits(now);
-  for (int i = 0; i < 50; ++i) estimate.Left(100, true, now += absl::Seconds(1));
-  for (int i = 0; i < 50; ++i) estimate.Left(100, true, now += absl::Seconds(4));
-  EXPECT_NEAR(absl::ToDoubleSeconds(*estimate.TimeFor(100)), 4, 0.1);
+  estimate.OnQueueNonEmpty(now);
+  for (int i = 0; i < 50; ++i) estimate.OnAdmitted(100, true, now += absl::Seconds(1));
+  for (int i = 0; i < 50; ++i) estimate.OnAdmitted(100, true, now += absl::Seconds(4));
+  EXPECT_NEAR(absl::ToDoubleSeconds(*estimate.TimeToAdmit(100)), 4, 0.1);
 }
 
 TEST(LoadEstimateTest, CopiesWhereComputingTakesLonger) {

@@ -138,21 +138,27 @@ class LoopTest : public ::testing::TestWithParam<bool> {
       loop_->CheckIntegrity();
     }
   }
-  // All of its KV, its first token, and the end of its stream.
-  void Commit(FakePrefillCall& call, bool closed = true) {
+  void SendFirstToken(FakePrefillCall& call) {
+    const std::vector<int32_t> tokens(call.request.tokens().begin(), call.request.tokens().end());
+    transfer::FirstToken token;
+    token.token_id = testing::FakeEngine::Next(tokens, call.request.sampling().choice());
+    call.events.on_first_token(token);
+  }
+  // All of its KV, the commit with these times, and the end of its stream.
+  void SendKv(FakePrefillCall& call, transfer::TransferSummary summary = {}, bool closed = true) {
     const std::vector<int32_t> tokens(call.request.tokens().begin(), call.request.tokens().end());
     const int first = call.plan.first_block * testing::FakeEngine::kBlockTokens;
     for (size_t i = static_cast<size_t>(first); i < tokens.size(); ++i) {
       engine_->WriteKv(call.plan.blocks, static_cast<int>(i) - first, tokens[i]);
     }
-    transfer::FirstToken token;
-    token.token_id = testing::FakeEngine::Next(tokens, call.request.sampling().choice());
-    call.events.on_first_token(token);
-    transfer::TransferSummary summary;
     summary.kv_bytes =
         static_cast<int64_t>(call.plan.blocks.size()) * engine_->kv_layout().BlockBytes();
     call.events.on_end(absl::OkStatus(), summary);
     if (closed) call.events.on_closed();
+  }
+  void Commit(FakePrefillCall& call, bool closed = true) {
+    SendFirstToken(call);
+    SendKv(call, {}, closed);
   }
   void Fail(FakePrefillCall& call, const absl::Status& status) {
     call.events.on_end(status, {});

@@ -54,6 +54,37 @@ TEST_P(LoopTest, UsageSaysWhatHasComeAsSoonAsItHas) {
   EXPECT_EQ(stream->messages.back().usage().kv_bytes(), kv_bytes);
 }
 
+// So the timings of an answer that ends at its first token say how long its prompt took.
+TEST_P(LoopTest, TheFirstTokenComesWithItsTimings) {
+  LoopOptions options = ByHand();
+  options.scheduler.max_num_seqs = 1;
+  Make(64, options);
+  const auto before = Ask({.prompt = Prompt(40), .max_tokens = 1});
+  engine_->on_step = [this](const engine::Batch&) { clock_.Advance(absl::Milliseconds(20)); };
+  const auto stream = Ask({.prompt = Prompt(40, 500), .max_tokens = 20, .remote = true});
+  Run();
+  ASSERT_EQ(before->finish, absl::OkStatus());
+  ASSERT_EQ(transfers_.size(), 1u);
+  clock_.Advance(absl::Milliseconds(30));
+  SendFirstToken(*transfers_[0]);
+  Turn();
+  ASSERT_EQ(stream->tokens[0].size(), 1u);
+  const internal::v1::DecodeTimings timings = stream->messages.back().timings();
+  EXPECT_EQ(timings.queue_ms(), 20);
+  EXPECT_EQ(timings.prefill_ms(), 30);
+  EXPECT_EQ(timings.kv_transfer_ms(), 0);
+  // The commit has the prefill worker's own times.
+  clock_.Advance(absl::Milliseconds(5));
+  SendKv(*transfers_[0], {.queue_ms = 12, .prefill_ms = 17});
+  Turn();
+  const auto last = std::find_if(stream->messages.rbegin(), stream->messages.rend(),
+                                 [](const auto& message) { return message.has_timings(); });
+  ASSERT_NE(last, stream->messages.rend());
+  EXPECT_EQ(last->timings().queue_ms(), 32);
+  EXPECT_EQ(last->timings().prefill_ms(), 17);
+  EXPECT_EQ(last->timings().kv_transfer_ms(), 5);
+}
+
 TEST_P(LoopTest, WhoGaveUpInTheQueueSaysNothingOfItsPace) {
   LoopOptions options = ByHand();
   options.scheduler.max_num_seqs = 1;

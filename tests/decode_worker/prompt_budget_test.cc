@@ -29,7 +29,7 @@ std::pair<absl::Duration, int> RunSteps(PromptBudget& budget, const Machine& mac
     tokens = budget.Tokens();
     const absl::Duration took = machine.Takes(tokens, decodes);
     longest = std::max(longest, took);
-    budget.Stepped(tokens, decodes ? 8 : 0, took);
+    budget.OnStep(tokens, decodes ? 8 : 0, took);
   }
   return {longest, tokens};
 }
@@ -47,10 +47,10 @@ TEST(PromptBudgetTest, NoStepIsLongOnAnyMachine) {
 TEST(PromptBudgetTest, BesideAnswersThereIsLessTimeButAlwaysSome) {
   PromptBudget budget(kBlock, kMost);
   Machine machine = {400, absl::Milliseconds(50)};
-  for (int i = 0; i < 5; ++i) budget.Stepped(0, 8, machine.decode);
+  for (int i = 0; i < 5; ++i) budget.OnStep(0, 8, machine.decode);
   EXPECT_NEAR(RunSteps(budget, machine, /*decodes=*/true).second, 400 * 0.2, 1);
   machine.decode = absl::Milliseconds(300);
-  for (int i = 0; i < 20; ++i) budget.Stepped(0, 8, machine.decode);
+  for (int i = 0; i < 20; ++i) budget.OnStep(0, 8, machine.decode);
   EXPECT_NEAR(RunSteps(budget, machine, true).second, 400 * 0.15, 1);
   // The answers have ended.
   EXPECT_NEAR(RunSteps(budget, machine, false).second, 400 * 0.5, 1);
@@ -61,7 +61,7 @@ TEST(PromptBudgetTest, AMachineThatSlowsDownIsFollowedAtOnce) {
   RunSteps(budget, {2000, absl::ZeroDuration()}, false);
   const int tokens = budget.Tokens();
   EXPECT_NEAR(tokens, 1000, 1);
-  budget.Stepped(tokens, 0, absl::Seconds(2));
+  budget.OnStep(tokens, 0, absl::Seconds(2));
   EXPECT_NEAR(budget.Tokens(), 250, 1);
 }
 
@@ -69,7 +69,7 @@ TEST(PromptBudgetTest, SmallStepsSayNothingOfLargeOnes) {
   PromptBudget budget(kBlock, kMost);
   RunSteps(budget, {1000, absl::ZeroDuration()}, false);
   const int tokens = budget.Tokens();
-  for (int i = 0; i < 100; ++i) budget.Stepped(1, 0, absl::Milliseconds(50));  // 20 a second
+  for (int i = 0; i < 100; ++i) budget.OnStep(1, 0, absl::Milliseconds(50));  // 20 a second
   EXPECT_EQ(budget.Tokens(), tokens);
 }
 

@@ -59,6 +59,19 @@ TEST(ResponseTest, TheNewestNewsStandAndNothingFollowsAFinish) {
   EXPECT_EQ(waiting.size(), 3u);
 }
 
+TEST(ResponseTest, NewerTimingsReplaceOlderOnesZerosIncluded) {
+  std::deque<DecodeResponse> waiting;
+  DecodeResponse first = Token(0, 1);
+  first.mutable_timings()->set_prefill_ms(30);
+  Push(waiting, first);
+  DecodeResponse second = Token(0, 2);
+  second.mutable_timings()->set_queue_ms(4);
+  Push(waiting, second);
+  ASSERT_EQ(waiting.size(), 1u);
+  EXPECT_EQ(waiting[0].timings().queue_ms(), 4);
+  EXPECT_EQ(waiting[0].timings().prefill_ms(), 0);
+}
+
 TEST(ResponseTest, AHeartbeatIsOneAndGivesWay) {
   std::deque<DecodeResponse> waiting;
   Push(waiting, DecodeResponse());

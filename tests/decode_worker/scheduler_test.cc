@@ -98,15 +98,15 @@ TEST_F(SchedulerTest, PromptsThatBeginAlikeComputeItOnce) {
   EXPECT_EQ(plan.chunks[0].sequence, first);
   EXPECT_EQ(plan.chunks[0].end, 100);
   EXPECT_EQ(plan.chunks[1].sequence, other);
-  EXPECT_TRUE(plan.found.empty());
+  EXPECT_TRUE(plan.cache_hits.empty());
   plan = Step();
   ASSERT_EQ(plan.chunks.size(), 3u);
   EXPECT_EQ(plan.chunks[2].sequence, second);
   EXPECT_EQ(plan.chunks[2].begin, 64);
   EXPECT_EQ(plan.chunks[2].end, 70);
-  ASSERT_EQ(plan.found.size(), 1u);
-  EXPECT_EQ(plan.found[0].sequence, second);
-  EXPECT_EQ(plan.found[0].tokens, 64);
+  ASSERT_EQ(plan.cache_hits.size(), 1u);
+  EXPECT_EQ(plan.cache_hits[0].sequence, second);
+  EXPECT_EQ(plan.cache_hits[0].tokens, 64);
   EXPECT_EQ(pool_->RefCount(second->blocks.ids()[3]), 2);  // the cache and it: `first` has ended
   EXPECT_EQ(second->blocks.size(), 5);
 }

@@ -25,7 +25,7 @@ class StepTimesTest : public ::testing::Test {
   }
   void Took(const std::vector<Chunk>& chunks, absl::Duration took) {
     now_ += took;
-    times_.Took(chunks, took, now_);
+    times_.AddStep(chunks, took, now_);
   }
   std::vector<std::unique_ptr<Sequence>> sequences_;
   absl::Duration now_ = absl::Seconds(1);

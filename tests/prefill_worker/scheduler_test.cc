@@ -79,7 +79,7 @@ class PrefillSchedulerTest : public ::testing::Test {
       ran.push_back({chunk.job->id, chunk.begin, chunk.end});
       computed_ += chunk.end - chunk.begin;
       scheduler_->Computed(chunk);
-      scheduler_->Donate(*chunk.job);
+      scheduler_->InsertIntoCache(*chunk.job);
       EXPECT_TRUE(chunk.job->running());
       if (chunk.last()) {
         const std::unique_ptr<PrefillJob> job = scheduler_->Remove(chunk.job->id);
@@ -132,7 +132,7 @@ TEST_F(PrefillSchedulerTest, ChunksAreWholeBlocksWithinTheBudget) {
   EXPECT_THAT(Step(), ElementsAre(Ran{1, 0, 32}));  // the 8 left are less than a block
   EXPECT_THAT(Step(), ElementsAre(Ran{1, 32, 50}, Ran{2, 0, 16}));
   EXPECT_EQ(scheduler_->queued_tokens(), 44);
-  const worker::PrefillWork left = scheduler_->remaining_work();
+  const PrefillWork left = scheduler_->remaining_work();
   EXPECT_EQ(left.tokens, 44);
   EXPECT_EQ(left.pairs, 44 * (16 + 44 / 2));
   EXPECT_THAT(Step(), ElementsAre(Ran{2, 16, 48}));
@@ -502,7 +502,7 @@ TEST_F(PrefillSchedulerTest, RandomTrafficKeepsTheBooksAndEnds) {
         budget += chunk.end - chunk.begin;
         EXPECT_TRUE(chunk.job->running());
         scheduler_->Computed(chunk);
-        scheduler_->Donate(*chunk.job);
+        scheduler_->InsertIntoCache(*chunk.job);
         if (chunk.last()) ended.push_back(chunk.job->id);
       }
       computed_ += budget;

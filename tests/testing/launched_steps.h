@@ -79,8 +79,8 @@ class LaunchedSteps {
     engine::Batch batch;
     for (Entry& launched : step.entries) {
       engine::BatchEntry& entry = batch.entries.emplace_back(launched.entry);
-      if (entry.drawn_by >= 0) {
-        const int32_t drawn = drawn_.at(static_cast<size_t>(entry.drawn_by));
+      if (entry.drawn_by) {
+        const int32_t drawn = drawn_.at(static_cast<size_t>(*entry.drawn_by));
         launched.tokens.back() = drawn;
         launched.history.push_back(drawn);
       }

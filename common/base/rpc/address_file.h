@@ -1,5 +1,5 @@
-// How a process that was told to listen on port 0 says where it listens: a small file that appears
-// all at once.
+// A small file in which a process that listens on port 0 writes the addresses that it got. The file
+// appears all at once.
 #ifndef BATON_COMMON_BASE_RPC_ADDRESS_FILE_H_
 #define BATON_COMMON_BASE_RPC_ADDRESS_FILE_H_
 

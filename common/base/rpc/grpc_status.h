@@ -11,7 +11,7 @@ namespace baton {
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// Details that do not parse are dropped: the code and the message still stand.
+// Details that do not parse are dropped: the code and the message stay.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 }  // namespace baton

@@ -10,7 +10,7 @@
 namespace baton {
 namespace {
 
-// Far below what any client of ours sends: no client is to be punished for looking whether we live.
+// Far below what any client sends: no client is cut off for its keepalive pings.
 constexpr int kMinPingIntervalMs = 100;
 
 int Milliseconds(absl::Duration duration) {

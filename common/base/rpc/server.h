@@ -1,4 +1,4 @@
-// The life of a gRPC server: bind, serve, drain, stop. Health (`""` is liveness, each service's
+// A gRPC server: bind, serve, drain, stop. Health (`""` is liveness, each service's
 // name is readiness) and reflection come with it.
 #ifndef BATON_COMMON_BASE_RPC_SERVER_H_
 #define BATON_COMMON_BASE_RPC_SERVER_H_
@@ -54,8 +54,8 @@ class RpcServer {
   int port_ = 0;
 };
 
-// A channel with the message limits that all hops share. A peer that comes back at its address is
-// reached within a second.
+// A channel with the message limits that all hops share. A peer that restarts at its
+// address is reached within a second.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            const Keepalive& keepalive = Keepalive());
 

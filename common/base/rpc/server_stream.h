@@ -15,9 +15,8 @@
 
 namespace baton {
 
-// Lives from Open() until gRPC is done with the call, and as long as anyone holds it.
-// Whoever opened it must call Finish() exactly once, cancelled or not: the call ends only then.
-// Thread-safe.
+// Keeps itself alive from Open() until gRPC is done with the call. The code that opened it must
+// call Finish() exactly once, cancelled or not: the call ends only then. Thread-safe.
 template <class Message, class Item>
 class ServerStream : public grpc::ServerWriteReactor<Message> {
  public:
@@ -58,7 +57,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     Continue();
   }
 
-  // Nothing waits to be written and no write is under way.
+  // Nothing is queued and no write is in flight.
   bool idle() const {
     absl::MutexLock lock(&mutex_);
     return !busy_;
@@ -100,7 +99,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     self.swap(self_);
   }
 
-  // Writes the next item, finishes, or goes idle. REQUIRES: busy_ is set and no write is under way.
+  // Writes the next item, finishes, or goes idle. REQUIRES: busy_ is set and no write is in flight.
   void Continue() {
     std::optional<Item> item;
     std::optional<grpc::Status> finish;
@@ -127,11 +126,11 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
 
   mutable absl::Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // someone writes or finishes
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // a write or the finish runs
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing can reach the peer any more
   std::optional<grpc::Status> finish_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ServerStream> self_ ABSL_GUARDED_BY(mutex_);
-  Message message_;  // of the write under way
+  Message message_;  // of the write in flight
 };
 
 }  // namespace baton

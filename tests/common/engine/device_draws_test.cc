@@ -193,7 +193,7 @@ TEST_F(DeviceDrawsTest, ErrorsAreThoseOfTheHostAndOneRequestsAlone) {
   EXPECT_NE(std::string(results[1].tokens.status().message()).find("token 7 is nan"),
             std::string::npos);
   EXPECT_EQ(ErrorReason(results[4].tokens.status()), "NO_TOKEN_LEFT");
-  EXPECT_EQ(ErrorReason(results[5].tokens.status()), "INVALID_SAMPLING");
+  EXPECT_EQ(ErrorReason(results[5].tokens.status()), "OUT_OF_RANGE");
 }
 
 // Others may read the blocks as soon as Step is back, so it waits, logits or not.

@@ -45,12 +45,12 @@ struct Request {
 };
 
 // The next step of a request whose tokens are known but for those that are drawn now.
-inline BatchEntry EntryOf(const Request& request, int computed, int drawn_by) {
+inline BatchEntry EntryOf(const Request& request, int computed, std::optional<int> drawn_by) {
   static const std::vector<int32_t> unknown = {0};
   const absl::Span<const int32_t> known = request.tokens;
   BatchEntry entry;
   entry.tokens =
-      drawn_by >= 0 ? absl::MakeConstSpan(unknown) : known.subspan(static_cast<size_t>(computed));
+      drawn_by ? absl::MakeConstSpan(unknown) : known.subspan(static_cast<size_t>(computed));
   entry.drawn_by = drawn_by;
   entry.context = computed;
   entry.blocks = request.blocks;
@@ -112,7 +112,8 @@ class RunAhead {
         const int computed = step == 0 ? 0 : request.prompt_tokens + step - 1;
         const auto drawn_by = std::find(before.begin(), before.end(), &request) - before.begin();
         batch.entries.push_back(
-            EntryOf(request, computed, step == 0 ? -1 : static_cast<int>(drawn_by)));
+            EntryOf(request, computed,
+                    step == 0 ? std::nullopt : std::optional<int>(static_cast<int>(drawn_by))));
         in_step.push_back(&request);
       }
       if (!in_step.empty()) {

@@ -89,7 +89,7 @@ TEST(CheckpointTest, RefusesEveryBadIndex) {
       {"NulInName", R"({"weight_map": {"a": "one\u0000.safetensors"}})", "plain name"},
       {"OtherKind", R"({"weight_map": {"a": "pytorch_model.bin"}})", "plain name"},
       {"TensorTwice", R"({"weight_map": {"a": "one.safetensors", "a": "two.safetensors"}})",
-       "\"a\" stands twice"},
+       "\"a\" appears twice"},
       {"NoSuchFile", R"({"weight_map": {"a": "three.safetensors"}})", "three.safetensors",
        absl::StatusCode::kNotFound},
       {"NotInHeader",

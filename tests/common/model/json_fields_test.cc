@@ -13,10 +13,10 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(JsonFieldsTest, NamesFileFieldFoundAndExpected) {
-  const JsonValue document =
-      ParseJson(R"({"i": 7, "f": 1.5, "s": "x", "b": true, "n": null, "l": [1, "y"],
+  const json::Value document =
+      json::Parse(R"({"i": 7, "f": 1.5, "s": "x", "b": true, "n": null, "l": [1, "y"],
                     "o": {"k": -1}, "huge": 99999999999999999999, "strings": ["p", 3]})",
-                "f")
+                  "f")
           .value();
   const JsonFields fields = JsonFields::Make(document, "dir/c.json").value();
   EXPECT_EQ(fields.Int("i", 1, 10).value(), 7);

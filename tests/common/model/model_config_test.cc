@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/request_limits.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -290,6 +291,7 @@ TEST_F(ModelConfigTest, GenerationDefaults) {
   for (const auto& [text, message] :
        {std::pair(R"({"repetition_penalty": 0})", "repetition_penalty: found 0"),
         std::pair(R"({"do_sample": true, "temperature": -1})", "temperature: found -1"),
+        std::pair(R"({"do_sample": true, "temperature": 2.5})", "temperature: found 2.5"),
         std::pair(R"({"do_sample": true, "top_p": 1.5})", "top_p: found 1.5"),
         std::pair(R"({"eos_token_id": -1})", "eos_token_id: found -1"),
         std::pair(R"({"do_sample": "yes"})", "do_sample: found \"yes\"")}) {
@@ -297,6 +299,17 @@ TEST_F(ModelConfigTest, GenerationDefaults) {
     ExpectError(Load(Llama()).status(), absl::StatusCode::kInvalidArgument,
                 "generation_config.json", message);
   }
+}
+
+// A router adds them to each request's stop token ids, whose number workers bound.
+TEST_F(ModelConfigTest, TooManyEosTokenIds) {
+  std::string ids = "3";
+  for (int i = 1; i < kMaxEosTokenIds; ++i) ids += ", 3";
+  dir_.Write("generation_config.json", "{\"eos_token_id\": [" + ids + "]}");
+  EXPECT_EQ(MustLoad(Llama()).eos_token_ids.size(), size_t{kMaxEosTokenIds});
+  dir_.Write("generation_config.json", "{\"eos_token_id\": [" + ids + ", 3]}");
+  ExpectError(Load(Llama()).status(), absl::StatusCode::kInvalidArgument, "generation_config.json",
+              "eos_token_id: found 769 ids, expected at most 768");
 }
 
 TEST_F(ModelConfigTest, TokenizerIds) {
@@ -309,7 +322,7 @@ TEST_F(ModelConfigTest, TokenizerIds) {
        {std::pair(R"({"model": {"vocab": {"a": 100}}})", "found ids up to 100"),
         std::pair(R"({"model": {"vocab": {"a": "x"}}})", "model.vocab.a: found \"x\""),
         std::pair(R"({"model": {"vocab": {"a": -1}}})", "model.vocab.a: found -1"),
-        std::pair(R"({"model": {"vocab": {"a": 1, "a": 2}}})", "\"a\" stands twice"),
+        std::pair(R"({"model": {"vocab": {"a": 1, "a": 2}}})", "\"a\" appears twice"),
         std::pair(R"({"added_tokens": [{"id": {}}]})", "added_tokens[0].id"),
         std::pair(R"({})", "model.vocab: found no token")}) {
     dir_.Write("tokenizer.json", text);

@@ -25,7 +25,7 @@ constexpr char kV2Lite[] = R"({"architectures": ["DeepseekV2ForCausalLM"], "hidd
 
 template <class F>
 auto WithConfig(const std::string& text, F f) {
-  const auto document = ParseJson(text, "config.json");
+  const auto document = json::Parse(text, "config.json");
   EXPECT_TRUE(document.ok()) << document.status();
   const auto fields = JsonFields::Make(*document, "config.json");
   EXPECT_TRUE(fields.ok()) << fields.status();

@@ -99,9 +99,9 @@ std::vector<BadFile> BadFiles() {
       {"KeyTwice",
        file("{\"t\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
             "\"t\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}"),
-       "\"t\" stands twice"},
+       "\"t\" appears twice"},
       {"FieldTwice", file("{\"t\":{\"dtype\":\"F32\",\"dtype\":\"F16\"}}"),
-       "\"dtype\" stands twice"},
+       "\"dtype\" appears twice"},
       {"TensorIsANumber", file("{\"t\":1}"), "t: found 1"},
       {"UnknownDType", file(Tensor("F31", "[2]", "[0,8]")), "dtype: found \"F31\""},
       {"DTypeIsANumber", file("{\"t\":{\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]}}"),

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "common/base/request_limits.h"
 #include "common/model/sampler.h"
 #include "gtest/gtest.h"
 #include "tests/common/model/sampler_reference.h"
@@ -29,7 +30,7 @@ RandomCase MakeRandomCase(std::mt19937& random) {
   const float spread = real(0.1f, 10);
   for (float& logit : c.logits) logit = std::normal_distribution<float>(0, spread)(random);
   for (int i = 0; i < 3 && coin(); ++i) c.logits[random() % c.logits.size()] = c.logits[0];
-  c.params.temperature = coin() ? 1 : real(0.05f, 3);
+  c.params.temperature = coin() ? 1 : real(0.05f, kMaxTemperature);
   if (coin()) c.params.top_p = real(0.05f, 1);
   if (coin()) c.params.top_k = static_cast<int>(random() % 100);
   if (coin()) c.params.min_p = real(0, 0.5f);

@@ -424,7 +424,7 @@ TEST(TokenizerTest, MalformedJsonIsRefused) {
               HasSubstr("nested deeper"));
   EXPECT_THAT(
       std::string(Tokenizer::FromJson(R"({"model": 1, "model": 2})", "twice").status().message()),
-      HasSubstr("\"model\" stands twice"));
+      HasSubstr("\"model\" appears twice"));
   EXPECT_FALSE(Tokenizer::FromJson("", "empty").ok());
   EXPECT_FALSE(Tokenizer::FromJson("{\"a\xFF\": 1}", "bytes").ok());
 }

@@ -291,7 +291,7 @@ TEST(AbortReasonTest, ARefusalIsNoLoss) {
   EXPECT_EQ(name(Code::kUnavailable, "DRAINING"), "refused");
   EXPECT_EQ(name(Code::kResourceExhausted, "QUEUE_FULL"), "refused");
   EXPECT_EQ(name(Code::kResourceExhausted, "DEADLINE_UNREACHABLE"), "refused");
-  EXPECT_EQ(name(Code::kInvalidArgument, "TOKEN_ID"), "refused");
+  EXPECT_EQ(name(Code::kInvalidArgument, "OUT_OF_RANGE"), "refused");
   EXPECT_EQ(name(Code::kFailedPrecondition, "MODEL_MISMATCH"), "refused");
   EXPECT_EQ(name(Code::kInternal, "NON_FINITE_LOGITS"), "failed");
   EXPECT_EQ(name(Code::kDataLoss, "CHECKSUM"), "checksum");

@@ -39,13 +39,13 @@ class StepCostTest : public ::testing::Test {
   StepCost Warm(const StepCost::Terms& shape = kPrefillShape) {
     StepCost cost(shape);
     for (int i = 0; i < StepCost::kWarmUpSteps; ++i) {
-      cost.StepTook({1, 1, 1}, absl::Seconds(100), now_);
+      cost.AddStep({1, 1, 1}, absl::Seconds(100), now_);
     }
     return cost;
   }
   void Step(const PrefillWork& work, absl::Duration took) {
     now_ += took;
-    cost_.StepTook({1, work.tokens, work.pairs}, took, now_);
+    cost_.AddStep({1, work.tokens, work.pairs}, took, now_);
   }
   void Learn(const Truth& truth, int steps, double noise) {
     for (int i = 0; i < steps; ++i) {
@@ -125,11 +125,11 @@ TEST_F(StepCostTest, KnowsNothingBeforeAFewSteps) {
 TEST_F(StepCostTest, TheFirstStepsAfterAStartCountNowhere) {
   StepCost cost(kPrefillShape);
   for (int i = 0; i < StepCost::kWarmUpSteps; ++i) {
-    cost.StepTook({1, 100, 5000}, absl::Seconds(1), now_);
+    cost.AddStep({1, 100, 5000}, absl::Seconds(1), now_);
   }
   EXPECT_EQ(cost.MeasuredAt(now_).steps, 0);
   for (int i = 0; i < StepCost::kStepsToKnow; ++i) {
-    cost.StepTook({1, 100, 5000}, absl::Milliseconds(20), now_);
+    cost.AddStep({1, 100, 5000}, absl::Milliseconds(20), now_);
   }
   EXPECT_NEAR(cost.Seconds({1, 100, 5000}, now_), 20e-3, 0.2e-3);
 }
@@ -152,7 +152,7 @@ TEST_F(StepCostTest, FindsWhatDecodeStepsTake) {
     const double context = sequences * (100 + random_() % 4000);
     const double seconds = 20e-3 + 0.4e-3 * sequences + 2e-7 * context;
     now_ += absl::Seconds(seconds);
-    cost_.StepTook({1, sequences, context}, absl::Seconds(seconds * Noise(0.02)), now_);
+    cost_.AddStep({1, sequences, context}, absl::Seconds(seconds * Noise(0.02)), now_);
   }
   for (const StepCost::Terms& work :
        {StepCost::Terms{1, 1, 500}, {1, 32, 20'000}, {1, 64, 200'000}}) {

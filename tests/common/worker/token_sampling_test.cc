@@ -89,32 +89,34 @@ void ExpectRefused(const char* what, const char* reason, const char* field,
 template <class Request>
 void ExpectCommonChecks() {
   const auto refuse = ExpectRefused<Request>;
-  refuse("token", "TOKEN_ID", "tokens", [](auto& r) { r.add_tokens(kVocabSize); });
-  refuse("token", "TOKEN_ID", "tokens", [](auto& r) { r.add_tokens(-1); });
-  refuse("low", "PROMPT_LENGTH", "prompt_tokens", [](auto& r) { r.set_prompt_tokens(-1); });
-  refuse("high", "PROMPT_LENGTH", "prompt_tokens", [](auto& r) { r.set_prompt_tokens(3); });
-  refuse("nan", "INVALID_SAMPLING", "sampling.temperature",
+  refuse("token", "OUT_OF_RANGE", "tokens", [](auto& r) { r.add_tokens(kVocabSize); });
+  refuse("token", "OUT_OF_RANGE", "tokens", [](auto& r) { r.add_tokens(-1); });
+  refuse("low", "OUT_OF_RANGE", "prompt_tokens", [](auto& r) { r.set_prompt_tokens(-1); });
+  refuse("high", "OUT_OF_RANGE", "prompt_tokens", [](auto& r) { r.set_prompt_tokens(3); });
+  refuse("nan", "OUT_OF_RANGE", "sampling.temperature",
          [](auto& r) { r.mutable_sampling()->set_temperature(std::nanf("")); });
-  refuse("low", "INVALID_SAMPLING", "sampling.repetition_penalty",
+  refuse("high", "OUT_OF_RANGE", "sampling.temperature",
+         [](auto& r) { r.mutable_sampling()->set_temperature(2.5f); });
+  refuse("low", "OUT_OF_RANGE", "sampling.repetition_penalty",
          [](auto& r) { r.mutable_sampling()->set_repetition_penalty(-1); });
-  refuse("high", "INVALID_SAMPLING", "sampling.frequency_penalty",
+  refuse("high", "OUT_OF_RANGE", "sampling.frequency_penalty",
          [](auto& r) { r.mutable_sampling()->set_frequency_penalty(3); });
-  refuse("nan", "INVALID_SAMPLING", "sampling.presence_penalty",
+  refuse("nan", "OUT_OF_RANGE", "sampling.presence_penalty",
          [](auto& r) { r.mutable_sampling()->set_presence_penalty(std::nanf("")); });
-  refuse("high", "INVALID_SAMPLING", "sampling.logprobs",
+  refuse("high", "OUT_OF_RANGE", "sampling.logprobs",
          [](auto& r) { r.mutable_sampling()->set_logprobs(21); });
-  refuse("nan", "INVALID_SAMPLING", "sampling.logit_bias",
+  refuse("nan", "OUT_OF_RANGE", "sampling.logit_bias",
          [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[1] = std::nanf(""); });
-  refuse("many", "INVALID_SAMPLING", "sampling.logit_bias", [](auto& r) {
+  refuse("many", "OUT_OF_RANGE", "sampling.logit_bias", [](auto& r) {
     for (int id = 0; id < 1025; ++id) (*r.mutable_sampling()->mutable_logit_bias())[id] = 0;
   });
-  refuse("id", "TOKEN_ID", "sampling.logit_bias",
+  refuse("id", "OUT_OF_RANGE", "sampling.logit_bias",
          [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[kVocabSize] = 0; });
-  refuse("id", "INVALID_SAMPLING", "sampling.logit_bias",
+  refuse("id", "OUT_OF_RANGE", "sampling.logit_bias",
          [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[-1] = 0; });
-  refuse("low", "INVALID_SAMPLING", "prompt_logprobs", [](auto& r) { r.set_prompt_logprobs(-1); });
-  refuse("high", "INVALID_SAMPLING", "prompt_logprobs", [](auto& r) { r.set_prompt_logprobs(21); });
-  refuse("unknown", "PRIORITY", "priority",
+  refuse("low", "OUT_OF_RANGE", "prompt_logprobs", [](auto& r) { r.set_prompt_logprobs(-1); });
+  refuse("high", "OUT_OF_RANGE", "prompt_logprobs", [](auto& r) { r.set_prompt_logprobs(21); });
+  refuse("unknown", "OUT_OF_RANGE", "priority",
          [](auto& r) { r.set_priority(static_cast<v1::Priority>(9)); });
   refuse("control", "BAD_TENANT", "tenant", [](auto& r) { r.set_tenant("\n"); });
   refuse("long", "BAD_TENANT", "tenant", [](auto& r) { r.set_tenant(std::string(129, 't')); });
@@ -139,30 +141,34 @@ TEST(TokenFieldsTest, OfBothRequests) {
 
 TEST(TokenFieldsTest, OfAPrefillRequest) {
   const auto refuse = ExpectRefused<internal::v1::PrefillRequest>;
-  refuse("many", "STOP_TOKEN_IDS", "suppressed_token_ids",
+  refuse("many", "TOO_MANY_STOPS", "suppressed_token_ids",
          [](auto& r) { r.mutable_suppressed_token_ids()->Resize(1025, 1); });
-  refuse("id", "TOKEN_ID", "suppressed_token_ids",
+  refuse("id", "OUT_OF_RANGE", "suppressed_token_ids",
          [](auto& r) { r.add_suppressed_token_ids(kVocabSize); });
 }
 
 TEST(TokenFieldsTest, OfADecodeRequest) {
   const auto refuse = ExpectRefused<internal::v1::DecodeRequest>;
-  refuse("many", "STOP_TOKEN_IDS", "stop_token_ids",
+  refuse("many", "TOO_MANY_STOPS", "stop_token_ids",
          [](auto& r) { r.mutable_stop_token_ids()->Resize(1025, 1); });
-  refuse("id", "TOKEN_ID", "stop_token_ids", [](auto& r) { r.add_stop_token_ids(-1); });
-  refuse("zero", "MAX_TOKENS", "max_tokens", [](auto& r) { r.set_max_tokens(0); });
-  refuse("low", "MIN_TOKENS", "min_tokens", [](auto& r) { r.set_min_tokens(-1); });
-  refuse("high", "MIN_TOKENS", "min_tokens", [](auto& r) { r.set_min_tokens(5); });
-  refuse("low", "INVALID_SAMPLING", "n", [](auto& r) { r.set_n(-1); });
-  refuse("high", "INVALID_SAMPLING", "n", [](auto& r) { r.set_n(17); });
-  refuse("one", "INVALID_SAMPLING", "beam_width", [](auto& r) { r.set_beam_width(1); });
-  refuse("high", "INVALID_SAMPLING", "beam_width", [](auto& r) { r.set_beam_width(17); });
-  refuse("negative", "INVALID_SAMPLING", "beam_width", [](auto& r) { r.set_beam_width(-2); });
-  refuse("more choices", "INVALID_SAMPLING", "n", [](auto& r) {
+  refuse("id", "OUT_OF_RANGE", "stop_token_ids", [](auto& r) { r.add_stop_token_ids(-1); });
+  refuse("zero", "OUT_OF_RANGE", "max_tokens", [](auto& r) { r.set_max_tokens(0); });
+  refuse("low", "OUT_OF_RANGE", "min_tokens", [](auto& r) { r.set_min_tokens(-1); });
+  refuse("high", "OUT_OF_RANGE", "min_tokens", [](auto& r) { r.set_min_tokens(5); });
+  refuse("low", "OUT_OF_RANGE", "n", [](auto& r) { r.set_n(-1); });
+  refuse("high", "OUT_OF_RANGE", "n", [](auto& r) { r.set_n(17); });
+  refuse("one", "OUT_OF_RANGE", "beam_width", [](auto& r) { r.set_beam_width(1); });
+  refuse("high", "OUT_OF_RANGE", "beam_width", [](auto& r) { r.set_beam_width(17); });
+  refuse("negative", "OUT_OF_RANGE", "beam_width", [](auto& r) { r.set_beam_width(-2); });
+  refuse("more choices", "OUT_OF_RANGE", "n", [](auto& r) {
     r.set_beam_width(2);
     r.set_n(3);
   });
-  refuse("nan", "INVALID_SAMPLING", "length_penalty", [](auto& r) {
+  refuse("high", "OUT_OF_RANGE", "length_penalty", [](auto& r) {
+    r.set_beam_width(2);
+    r.set_length_penalty(10.5f);
+  });
+  refuse("nan", "OUT_OF_RANGE", "length_penalty", [](auto& r) {
     r.set_beam_width(2);
     r.set_length_penalty(std::nanf(""));
   });

@@ -111,6 +111,26 @@ TEST(GenerateTest, BrokenUtf8AtTheEndIsReplacedAndUnknownIdsAreSilent) {
   EXPECT_EQ(rest.finish_reason(), v1::FINISH_REASON_LENGTH);
 }
 
+TEST(GenerateTest, AStopStringInTheFirstMessageHasItsTimings) {
+  FakeCluster cluster;
+  v1::GenerateRequest request = Prompt("x");
+  request.mutable_stop()->add_stop("E");
+  Call call(cluster, request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  DecodeResponse first;
+  for (int32_t id : Ids("okE")) first.add_token_ids(id);
+  first.mutable_timings()->set_queue_ms(2);
+  first.mutable_timings()->set_prefill_ms(3);
+  decode.stream->Send(first);
+  const auto rest = call.Rest();
+  EXPECT_EQ(rest.text(), "ok");
+  EXPECT_EQ(rest.matched_stop(), "E");
+  EXPECT_EQ(rest.timings().queue_ms(), 2);
+  EXPECT_EQ(rest.timings().prefill_ms(), 3);
+  EXPECT_TRUE(call.End().ok());
+  EXPECT_TRUE(decode.stream->AwaitCancelled());
+}
+
 TEST(GenerateTest, StopStringCutsTheTextAndCancelsTheWorker) {
   FakeCluster cluster;
   v1::GenerateRequest request = Prompt("x");
@@ -452,6 +472,18 @@ TEST(GenerateTest, AFullWorkerIsPassedOverOnceAndThenItsRefusalPasses) {
   ASSERT_EQ(requests.size(), 2u);
   EXPECT_NE(requests[0].decode_epoch(), requests[1].decode_epoch());
   EXPECT_TRUE(requests[1].has_prefill()) << "the only prefill worker was busy, not lost";
+}
+
+TEST(GenerateTest, ARefusalWithoutATimeGetsOne) {
+  FakeCluster cluster(1, 2);
+  Replies replies(cluster, 2, [](int, DecodeCall call) {
+    call.Fail(
+        ToGrpcStatus(MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL", "9 wait")));
+  });
+  Call call(cluster, Prompt("x"));
+  const absl::Status end = call.End();
+  EXPECT_EQ(ErrorReason(end), "QUEUE_FULL");
+  EXPECT_EQ(ErrorRetryAfter(end), absl::Seconds(1));
 }
 
 TEST(GenerateTest, NothingIsSentBeforeTheFirstToken) {

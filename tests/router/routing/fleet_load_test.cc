@@ -147,12 +147,12 @@ TEST_F(FleetLoadTest, AReportCountsFromWhenItsNumbersWere) {
   fleet_.OnDispatch(kPrefill, now_ - absl::Milliseconds(400), {64, 0.3, 1, 0});
   internal::v1::LoadReport report = Report(0.5);
   report.set_age_us(200'000);
-  report.set_intake_age_us(600'000);
+  report.set_accepted_age_us(600'000);
   fleet_.OnReport(kPrefill, report, now_);
   EXPECT_EQ(Of(kPrefill).queued, 1) << "sent after requests were last taken in";
   EXPECT_NEAR(Of(kPrefill).queue_s, 0.5 - 0.2 + 0.3, 1e-9);
   report.set_age_us(0);
-  report.set_intake_age_us(0);
+  report.set_accepted_age_us(0);
   fleet_.OnReport(kPrefill, report, now_);
   EXPECT_EQ(Of(kPrefill).queued, 0);
   EXPECT_NEAR(Of(kPrefill).queue_s, 0.5, 1e-9);
@@ -176,7 +176,7 @@ TEST_F(FleetLoadTest, NonsenseFromAWorkerIsTakenAsNothing) {
   EXPECT_NEAR(c.service_s, kDefaultPrefillCost.Prefill(64, 0), 1e-9);
   report.set_remaining_work_us(std::numeric_limits<int64_t>::max());
   report.set_age_us(-7);
-  report.set_intake_age_us(std::numeric_limits<int64_t>::max());
+  report.set_accepted_age_us(std::numeric_limits<int64_t>::max());
   report.set_running(std::numeric_limits<int32_t>::max());
   report.set_queued(std::numeric_limits<int32_t>::max());
   report.set_queued_tokens(std::numeric_limits<int64_t>::max());

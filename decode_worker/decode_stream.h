@@ -1,8 +1,7 @@
-// The answer stream of one Decode call. Tokens of a choice that the router has not taken yet are
-// merged into messages of kMaxTokensPerMessage, so a slow reader holds few messages, and never more
-// than the answer.
-#ifndef BATON_DECODE_WORKER_STREAM_H_
-#define BATON_DECODE_WORKER_STREAM_H_
+// The response stream of one Decode call. Unsent tokens of a choice are merged into messages of at
+// most kMaxTokensPerMessage, so a slow reader causes few queued messages.
+#ifndef BATON_DECODE_WORKER_DECODE_STREAM_H_
+#define BATON_DECODE_WORKER_DECODE_STREAM_H_
 
 #include <deque>
 #include <functional>
@@ -16,12 +15,13 @@
 
 namespace baton::decode_worker {
 
-// What the loop sees of a request's answer.
+// The stream as the loop uses it.
 class DecodeStream {
  public:
   virtual ~DecodeStream() = default;
   virtual void Push(internal::v1::DecodeResponse response) = 0;
-  // Exactly once. OK: after what has been pushed. An error: at once, what is pending is dropped.
+  // Call exactly once. OK: ends after what was pushed. An error: ends now, unsent messages are
+  // dropped.
   virtual void Finish(const absl::Status& status) = 0;
 };
 
@@ -54,4 +54,4 @@ class GrpcDecodeStream final
 
 }  // namespace baton::decode_worker
 
-#endif  // BATON_DECODE_WORKER_STREAM_H_
+#endif  // BATON_DECODE_WORKER_DECODE_STREAM_H_

@@ -10,7 +10,7 @@
 namespace baton::decode_worker {
 namespace {
 
-class SchedulerFlightsTest : public SchedulerHarness {
+class SchedulerInflightTest : public SchedulerHarness {
  protected:
   Sequence* Enter(uint64_t id, Wish wish) {
     wish.remote = false;
@@ -18,8 +18,8 @@ class SchedulerFlightsTest : public SchedulerHarness {
     return scheduler_->Admit();
   }
   // As the loop does it.
-  void Land() {
-    const std::vector<Chunk> chunks = scheduler_->Landed();
+  void Complete() {
+    const std::vector<Chunk> chunks = scheduler_->OnComplete();
     for (const Chunk& chunk : chunks) {
       if (chunk.sequence != nullptr) scheduler_->Computed(chunk);
     }
@@ -30,12 +30,12 @@ class SchedulerFlightsTest : public SchedulerHarness {
   }
   StepPlan Launch() {
     StepPlan plan = scheduler_->PlanStep();
-    scheduler_->Launched(plan);
+    scheduler_->OnLaunch(plan);
     return plan;
   }
 };
 
-TEST_F(SchedulerFlightsTest, TheStepAheadIsTheNextTokenOfEach) {
+TEST_F(SchedulerInflightTest, TheStepAheadIsTheNextTokenOfEach) {
   Make(20);
   Sequence* first = Enter(1, {.prompt = 15, .max_tokens = 10});
   Sequence* second = Enter(2, {.prompt = 20, .max_tokens = 2});
@@ -51,11 +51,11 @@ TEST_F(SchedulerFlightsTest, TheStepAheadIsTheNextTokenOfEach) {
     EXPECT_FALSE(ahead->chunks[i].draws()) << "its token is not known yet";
   }
   EXPECT_EQ(first->blocks.size(), 1) << "position 15 fits";
-  scheduler_->Launched(*ahead);
-  EXPECT_EQ(scheduler_->steps_under_way(), 2);
-  Land();
+  scheduler_->OnLaunch(*ahead);
+  EXPECT_EQ(scheduler_->inflight_count(), 2);
+  Complete();
   EXPECT_TRUE(ahead->chunks[0].draws());
-  EXPECT_EQ(scheduler_->steps_under_way(), 1);
+  EXPECT_EQ(scheduler_->inflight_count(), 1);
   // The second's last token is being drawn; the first's next one needs a block.
   ahead = scheduler_->PlanAhead();
   ASSERT_TRUE(ahead.has_value());
@@ -63,40 +63,40 @@ TEST_F(SchedulerFlightsTest, TheStepAheadIsTheNextTokenOfEach) {
   EXPECT_EQ(ahead->chunks[0].sequence, first);
   EXPECT_EQ(ahead->chunks[0].drawn_by, 0);
   EXPECT_EQ(first->blocks.size(), 2);
-  scheduler_->Launched(*ahead);
-  Land();
+  scheduler_->OnLaunch(*ahead);
+  Complete();
   EXPECT_EQ(finished_, std::vector<uint64_t>{2});
-  Land();
+  Complete();
   Launch();
-  Land();
+  Complete();
 }
 
-TEST_F(SchedulerFlightsTest, NothingAheadOfWhatIsNotOneDrawOfEach) {
+TEST_F(SchedulerInflightTest, NothingAheadOfWhatIsNotOneDrawOfEach) {
   SchedulerOptions options;
   options.max_num_batched_tokens = 100;
   Make(40, options);
   Enter(1, {.prompt = 150, .max_tokens = 10});
   Launch();
   EXPECT_FALSE(scheduler_->PlanAhead()) << "a prompt goes on";
-  Land();
+  Complete();
   Launch();
   ASSERT_TRUE(scheduler_->PlanAhead());
   Enter(2, {.prompt = 10, .max_tokens = 10});
   EXPECT_FALSE(scheduler_->PlanAhead()) << "another has a prompt to be computed";
-  Land();
+  Complete();
   Launch();
   EXPECT_TRUE(scheduler_->PlanAhead());
-  Land();
+  Complete();
   Enter(3, {.prompt = 10, .max_tokens = 10, .n = 2});
   Launch();
   EXPECT_FALSE(scheduler_->PlanAhead()) << "a draw of several choices";
-  Land();
+  Complete();
   Launch();
   EXPECT_TRUE(scheduler_->PlanAhead()) << "the choices go on one by one";
-  Land();
+  Complete();
 }
 
-TEST_F(SchedulerFlightsTest, WhoseKvHasComeJoinsTheStepAhead) {
+TEST_F(SchedulerInflightTest, WhoseKvHasComeJoinsTheStepAhead) {
   Make(40);
   Sequence* first = Enter(1, {.prompt = 20, .max_tokens = 10});
   ASSERT_TRUE(Submit(2, {.prompt = 31, .max_tokens = 10}).ok());
@@ -106,8 +106,8 @@ TEST_F(SchedulerFlightsTest, WhoseKvHasComeJoinsTheStepAhead) {
   std::optional<StepPlan> ahead = scheduler_->PlanAhead();
   ASSERT_TRUE(ahead) << "who receives needs no step";
   EXPECT_EQ(ahead->chunks.size(), 1u);
-  scheduler_->Launched(*ahead);
-  Land();
+  scheduler_->OnLaunch(*ahead);
+  Complete();
   Commit(*received);
   ahead = scheduler_->PlanAhead();
   ASSERT_TRUE(ahead);
@@ -115,63 +115,63 @@ TEST_F(SchedulerFlightsTest, WhoseKvHasComeJoinsTheStepAhead) {
   EXPECT_EQ(ahead->chunks[0].sequence, first);
   EXPECT_EQ(ahead->chunks[0].drawn_by, 0);
   EXPECT_EQ(ahead->chunks[1].sequence, received);
-  EXPECT_EQ(ahead->chunks[1].drawn_by, -1) << "its token is known";
+  EXPECT_EQ(ahead->chunks[1].drawn_by, std::nullopt) << "its token is known";
   EXPECT_EQ(ahead->chunks[1].begin, 31);
   EXPECT_TRUE(ahead->chunks[1].draws());
-  scheduler_->Launched(*ahead);
-  Land();
+  scheduler_->OnLaunch(*ahead);
+  Complete();
   ahead = scheduler_->PlanAhead();
   ASSERT_TRUE(ahead);
   EXPECT_EQ(ahead->chunks[1].drawn_by, 1);
   EXPECT_EQ(ahead->chunks[1].begin, 32);
   EXPECT_EQ(received->blocks.size(), 3);
-  Land();
+  Complete();
 }
 
-TEST_F(SchedulerFlightsTest, NothingAheadIfEachDrawsItsLastToken) {
+TEST_F(SchedulerInflightTest, NothingAheadIfEachDrawsItsLastToken) {
   Make(10);
   Enter(1, {.prompt = 10, .max_tokens = 1});
   Launch();
   EXPECT_FALSE(scheduler_->PlanAhead());
-  Land();
+  Complete();
   EXPECT_EQ(finished_, std::vector<uint64_t>{1});
 }
 
 // Whom to preempt is decided when nothing is under way.
-TEST_F(SchedulerFlightsTest, NothingAheadThatOnlyAPreemptionMakesRoomFor) {
+TEST_F(SchedulerInflightTest, NothingAheadThatOnlyAPreemptionMakesRoomFor) {
   Make(3, {}, /*caching=*/false);
   Enter(1, {.prompt = 16, .max_tokens = 20});
   Enter(2, {.prompt = 15, .max_tokens = 20});
   Launch();
   std::optional<StepPlan> ahead = scheduler_->PlanAhead();
   ASSERT_TRUE(ahead) << "the first takes the last block";
-  scheduler_->Launched(*ahead);
-  Land();
+  scheduler_->OnLaunch(*ahead);
+  Complete();
   EXPECT_FALSE(scheduler_->PlanAhead());
   EXPECT_TRUE(preempted_.empty());
-  Land();
+  Complete();
   Launch();
   EXPECT_EQ(preempted_, std::vector<uint64_t>{2});
-  Land();
+  Complete();
 }
 
-TEST_F(SchedulerFlightsTest, BlocksOfWhoLeavesStayTakenUntilTheLastStepThatLooksAtThem) {
+TEST_F(SchedulerInflightTest, BlocksOfWhoLeavesStayTakenUntilTheLastStepThatLooksAtThem) {
   Make(10, {}, /*caching=*/false);
   Sequence* sequence = Enter(1, {.prompt = 40, .max_tokens = 10});
   Enter(2, {.prompt = 10, .max_tokens = 10});
   Launch();
-  scheduler_->Launched(*scheduler_->PlanAhead());
+  scheduler_->OnLaunch(*scheduler_->PlanAhead());
   const int free = Free();
   scheduler_->Remove(*sequence);
   Check();
   EXPECT_EQ(Free(), free);
-  std::vector<Chunk> chunks = scheduler_->Landed();
+  std::vector<Chunk> chunks = scheduler_->OnComplete();
   EXPECT_EQ(chunks[0].sequence, nullptr);
   EXPECT_NE(chunks[1].sequence, nullptr);
   scheduler_->Computed(chunks[1]);
   Draw(*chunks[1].sequence);
   EXPECT_EQ(Free(), free) << "the second step looks at them";
-  chunks = scheduler_->Landed();
+  chunks = scheduler_->OnComplete();
   EXPECT_EQ(chunks[0].sequence, nullptr);
   EXPECT_EQ(Free(), free + 3);
   Check();
@@ -179,7 +179,7 @@ TEST_F(SchedulerFlightsTest, BlocksOfWhoLeavesStayTakenUntilTheLastStepThatLooks
 
 // A prompt that was computed twice: the cache's blocks take the place of those that a step under
 // way was launched with.
-TEST_F(SchedulerFlightsTest, BlocksThatTheCacheReplacesStayTakenToo) {
+TEST_F(SchedulerInflightTest, BlocksThatTheCacheReplacesStayTakenToo) {
   Make(20);
   Sequence* first = Enter(1, {.prompt = 20, .max_tokens = 10, .first_token = 3});
   // Computed beside the first, as prompts are that begin alike in less than a block.
@@ -187,31 +187,31 @@ TEST_F(SchedulerFlightsTest, BlocksThatTheCacheReplacesStayTakenToo) {
   std::copy(first->tokens.begin(), first->tokens.end(), second->tokens.begin());
   StepPlan plan;
   plan.chunks = {{first, 0, 20}, {second, 0, 20}};
-  scheduler_->Launched(plan);
-  scheduler_->Launched(*scheduler_->PlanAhead());
+  scheduler_->OnLaunch(plan);
+  scheduler_->OnLaunch(*scheduler_->PlanAhead());
   const kv::BlockId own = second->blocks.ids()[0];
-  Land();
+  Complete();
   EXPECT_EQ(second->blocks.ids()[0], first->blocks.ids()[0]);
   ASSERT_NE(second->blocks.ids()[0], own);
   EXPECT_GT(pool_->RefCount(own), 0) << "the second step's table names it";
-  Land();
+  Complete();
   EXPECT_EQ(pool_->RefCount(own), 0);
 }
 
 // Whose blocks a step under way still looks at is not taken for one without blocks.
-TEST_F(SchedulerFlightsTest, NoMoreGiveWayThanWhatEntersNeeds) {
+TEST_F(SchedulerInflightTest, NoMoreGiveWayThanWhatEntersNeeds) {
   Make(11, {}, /*caching=*/false);
   for (uint64_t id : {1, 2, 3, 4}) {
     Enter(id, {.prompt = 20, .max_tokens = 10, .priority = Priority::kLow});
   }
   Launch();
-  scheduler_->Launched(*scheduler_->PlanAhead());
-  Land();
+  scheduler_->OnLaunch(*scheduler_->PlanAhead());
+  Complete();
   EXPECT_EQ(Enter(5, {.prompt = 20, .max_tokens = 4, .priority = Priority::kHigh}), nullptr);
   // Two blocks, and one that each of the three others may need next: three are free.
   EXPECT_EQ(preempted_, std::vector<uint64_t>{4});
   EXPECT_EQ(scheduler_->Admit(), nullptr);
-  Land();
+  Complete();
   Sequence* high = scheduler_->Admit();
   ASSERT_NE(high, nullptr);
   EXPECT_EQ(high->id, 5u);
@@ -220,7 +220,7 @@ TEST_F(SchedulerFlightsTest, NoMoreGiveWayThanWhatEntersNeeds) {
 }
 
 // A place is free as soon as somebody gives way.
-TEST_F(SchedulerFlightsTest, WhoWantsAPlaceDoesNotWaitForBlocks) {
+TEST_F(SchedulerInflightTest, WhoWantsAPlaceDoesNotWaitForBlocks) {
   SchedulerOptions options;
   options.max_num_seqs = 3;
   Make(40, options, /*caching=*/false);
@@ -228,12 +228,12 @@ TEST_F(SchedulerFlightsTest, WhoWantsAPlaceDoesNotWaitForBlocks) {
     Enter(id, {.prompt = 20, .max_tokens = 10, .priority = Priority::kLow});
   }
   Launch();
-  scheduler_->Launched(*scheduler_->PlanAhead());
-  Land();
+  scheduler_->OnLaunch(*scheduler_->PlanAhead());
+  Complete();
   ASSERT_NE(Enter(4, {.prompt = 20, .max_tokens = 4, .priority = Priority::kHigh}), nullptr);
   ASSERT_NE(Enter(5, {.prompt = 20, .max_tokens = 4, .priority = Priority::kHigh}), nullptr);
   EXPECT_EQ(preempted_, (std::vector<uint64_t>{3, 2}));
-  Land();
+  Complete();
   Check();
 }
 

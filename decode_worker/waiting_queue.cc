@@ -1,4 +1,4 @@
-#include "decode_worker/waiting_line.h"
+#include "decode_worker/waiting_queue.h"
 
 #include <numeric>
 #include <utility>
@@ -7,12 +7,12 @@
 
 namespace baton::decode_worker {
 
-WaitingLine::WaitingLine(int64_t quantum)
+WaitingQueue::WaitingQueue(int64_t quantum)
     : queues_{Queues{FairQueue(quantum), FairQueue(quantum)},
               Queues{FairQueue(quantum), FairQueue(quantum)},
               Queues{FairQueue(quantum), FairQueue(quantum)}} {}
 
-void WaitingLine::PushNew(std::unique_ptr<Sequence> sequence, bool long_context) {
+void WaitingQueue::PushNew(std::unique_ptr<Sequence> sequence, bool long_context) {
   sequence->state = Sequence::State::kWaiting;
   ++count_;
   new_tokens_[static_cast<size_t>(sequence->call->priority)] +=
@@ -21,7 +21,7 @@ void WaitingLine::PushNew(std::unique_ptr<Sequence> sequence, bool long_context)
   (long_context ? queues.long_context : queues.ordinary).Push(std::move(sequence));
 }
 
-void WaitingLine::PushResumed(std::unique_ptr<Sequence> sequence) {
+void WaitingQueue::PushResumed(std::unique_ptr<Sequence> sequence) {
   sequence->state = Sequence::State::kWaiting;
   ++count_;
   resumed_tokens_[static_cast<size_t>(sequence->call->priority)] +=
@@ -29,7 +29,7 @@ void WaitingLine::PushResumed(std::unique_ptr<Sequence> sequence) {
   resumed_.emplace(sequence->Rank(), std::move(sequence));
 }
 
-Sequence* WaitingLine::Next(const std::function<bool(const Sequence&)>& must_wait) {
+Sequence* WaitingQueue::Next(const std::function<bool(const Sequence&)>& must_wait) {
   for (const Priority priority : {Priority::kHigh, Priority::kNormal, Priority::kLow}) {
     for (const auto& [rank, sequence] : resumed_) {
       if (sequence->call->priority == priority && !must_wait(*sequence)) return sequence.get();
@@ -45,7 +45,7 @@ Sequence* WaitingLine::Next(const std::function<bool(const Sequence&)>& must_wai
   return nullptr;
 }
 
-std::unique_ptr<Sequence> WaitingLine::Take(const Sequence& sequence) {
+std::unique_ptr<Sequence> WaitingQueue::Take(const Sequence& sequence) {
   std::unique_ptr<Sequence> taken;
   const size_t priority = static_cast<size_t>(sequence.call->priority);
   const int64_t tokens = static_cast<int64_t>(sequence.tokens.size());
@@ -57,7 +57,7 @@ std::unique_ptr<Sequence> WaitingLine::Take(const Sequence& sequence) {
     new_tokens_[priority] -= tokens;
     Queues& queues = QueuesOf(sequence.call->priority);
     for (FairQueue* queue : {&queues.ordinary, &queues.long_context}) {
-      // The head's turn is used up, any other just leaves.
+      // Popping the head charges its tenant; any other request is just removed.
       if (taken == nullptr && queue->Front() == &sequence) taken = queue->Pop();
       if (taken == nullptr) taken = queue->Remove(sequence.id);
     }
@@ -67,24 +67,24 @@ std::unique_ptr<Sequence> WaitingLine::Take(const Sequence& sequence) {
   return taken;
 }
 
-int64_t WaitingLine::tokens() const {
+int64_t WaitingQueue::tokens() const {
   return std::accumulate(new_tokens_.begin(), new_tokens_.end(), int64_t{0}) +
          std::accumulate(resumed_tokens_.begin(), resumed_tokens_.end(), int64_t{0});
 }
 
-int64_t WaitingLine::tokens_ahead(const Call& call) const {
+int64_t WaitingQueue::tokens_ahead(const Call& call) const {
   const int own = static_cast<int>(call.priority);
   const int first_new = own + (call.continuation ? 1 : 0);
   return std::accumulate(resumed_tokens_.begin() + own, resumed_tokens_.end(), int64_t{0}) +
          std::accumulate(new_tokens_.begin() + first_new, new_tokens_.end(), int64_t{0});
 }
 
-void WaitingLine::Charge(Priority priority, const std::string& tenant, int64_t tokens) {
+void WaitingQueue::Charge(Priority priority, const std::string& tenant, int64_t tokens) {
   QueuesOf(priority).ordinary.Charge(tenant, tokens);
   QueuesOf(priority).long_context.Charge(tenant, tokens);
 }
 
-std::vector<Sequence*> WaitingLine::All() const {
+std::vector<Sequence*> WaitingQueue::All() const {
   std::vector<Sequence*> all;
   for (const auto& [rank, sequence] : resumed_) all.push_back(sequence.get());
   for (const Queues& queues : queues_) {

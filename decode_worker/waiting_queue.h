@@ -1,14 +1,14 @@
 // The requests that have no blocks: new ones in fair queues, and resumed ones, which were preempted
-// here or are continuations of what a lost worker had. Says who is next.
+// here or are continuations of a lost worker's requests.
 //
-// Higher priorities first; within one, who was inside before, here or there, goes before who never
-// was, by age; then tenants take turns (fair_queue.h). Long-context requests stand in queues of
-// their own, so that one that must wait for its share of the pool holds up nobody else; of two
-// queues, the older head is next.
+// The order: higher priorities first; within one, resumed requests by age; then new ones, fair
+// between tenants (fair_queue.h). Long-context requests have separate queues, so that one that
+// waits for its share of the pool does not delay others; of two queues, the one with the older head
+// is next.
 //
 // Thread: owned by the loop; unsynchronized.
-#ifndef BATON_DECODE_WORKER_WAITING_LINE_H_
-#define BATON_DECODE_WORKER_WAITING_LINE_H_
+#ifndef BATON_DECODE_WORKER_WAITING_QUEUE_H_
+#define BATON_DECODE_WORKER_WAITING_QUEUE_H_
 
 #include <array>
 #include <cstdint>
@@ -23,23 +23,23 @@
 
 namespace baton::decode_worker {
 
-class WaitingLine {
+class WaitingQueue {
  public:
-  explicit WaitingLine(int64_t fair_quantum_tokens);
+  explicit WaitingQueue(int64_t fair_quantum_tokens);
 
   void PushNew(std::unique_ptr<Sequence> sequence, bool long_context);
   void PushResumed(std::unique_ptr<Sequence> sequence);
-  // Who is next, leaving out those that `must_wait`; null if nobody is left. Of the queues only the
-  // heads are asked.
+  // The next request that does not match `must_wait`; null if there is none. Of a fair queue only
+  // the head is tried.
   Sequence* Next(const std::function<bool(const Sequence&)>& must_wait);
-  // REQUIRES: it is here.
+  // REQUIRES: the sequence is queued here.
   std::unique_ptr<Sequence> Take(const Sequence& sequence);
-  // Tokens that a tenant has had beyond its prompts.
+  // Charges a tenant tokens beyond its prompts.
   void Charge(Priority priority, const std::string& tenant, int64_t tokens);
 
   int count() const { return count_; }
   int64_t tokens() const;
-  // Of all that do not stand behind a request of this call.
+  // Of the requests before a new one of this call.
   int64_t tokens_ahead(const Call& call) const;
   std::vector<Sequence*> All() const;
 
@@ -59,4 +59,4 @@ class WaitingLine {
 
 }  // namespace baton::decode_worker
 
-#endif  // BATON_DECODE_WORKER_WAITING_LINE_H_
+#endif  // BATON_DECODE_WORKER_WAITING_QUEUE_H_

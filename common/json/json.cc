@@ -1,4 +1,4 @@
-#include "common/model/json.h"
+#include "common/json/json.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,43 +14,37 @@
 #include "common/base/status_macros.h"
 #include "nlohmann/json.hpp"
 
-namespace baton::model {
+namespace baton::json {
 namespace {
 
-constexpr size_t kMaxDepth = 32;
-constexpr size_t kMaxValues = size_t{1} << 16;
+constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxNameInMessage = 120;
 
-std::string Printable(absl::string_view name) {
-  if (name.size() <= kMaxNameInMessage) return absl::CHexEscape(name);
-  return absl::StrCat(absl::CHexEscape(name.substr(0, kMaxNameInMessage)), "...");
-}
-
-// Turns the parser's events into a visitor's, with the path of each.
+// Passes the parser's events to a visitor, with the path of each.
 class Walk : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit Walk(JsonVisitor& visitor) : visitor_(visitor) {}
+  explicit Walk(Visitor& visitor) : visitor_(visitor) {}
   const absl::Status& status() const { return status_; }
 
-  bool null() override { return Scalar({}); }
+  bool null() override { return EmitScalar({}); }
   bool boolean(bool value) override {
-    return Scalar({.kind = JsonScalar::Kind::kBool, .boolean = value});
+    return EmitScalar({.kind = Scalar::Kind::kBool, .boolean = value});
   }
   bool number_integer(number_integer_t value) override {
-    return Scalar(
-        {.kind = JsonScalar::Kind::kInteger, .integer = value, .real = static_cast<double>(value)});
+    return EmitScalar(
+        {.kind = Scalar::Kind::kInteger, .integer = value, .real = static_cast<double>(value)});
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       return number_integer(static_cast<int64_t>(value));
     }
-    return Scalar({.kind = JsonScalar::Kind::kReal, .real = static_cast<double>(value)});
+    return EmitScalar({.kind = Scalar::Kind::kReal, .real = static_cast<double>(value)});
   }
   bool number_float(number_float_t value, const string_t&) override {
-    return Scalar({.kind = JsonScalar::Kind::kReal, .real = value});
+    return EmitScalar({.kind = Scalar::Kind::kReal, .real = value});
   }
   bool string(string_t& value) override {
-    return Scalar({.kind = JsonScalar::Kind::kString, .text = std::move(value)});
+    return EmitScalar({.kind = Scalar::Kind::kString, .text = std::move(value)});
   }
   bool binary(binary_t&) override { return Stop(absl::InvalidArgumentError("binary value")); }
 
@@ -61,7 +55,7 @@ class Walk : public nlohmann::json_sax<nlohmann::json> {
   bool key(string_t& name) override {
     if (!keys_.back().insert(name).second) {
       return Stop(absl::InvalidArgumentError(
-          absl::StrCat("key ", Quoted(name), " stands twice in one object")));
+          absl::StrCat("key ", Quoted(name), " appears twice in one object")));
     }
     path_.back().key = std::move(name);
     return true;
@@ -78,14 +72,14 @@ class Walk : public nlohmann::json_sax<nlohmann::json> {
     status_ = std::move(status);
     return false;
   }
-  // An element of an array has no key event: each value that starts in one moves the index on.
+  // An element of an array has no key event: each value that starts in one increments the index.
   void EnterValue() {
     if (path_.empty() || !path_.back().in_array) return;
-    JsonStep& step = path_.back();
+    Step& step = path_.back();
     if (started_.back()) ++step.index;
     started_.back() = true;
   }
-  bool Scalar(JsonScalar scalar) {
+  bool EmitScalar(Scalar scalar) {
     EnterValue();
     return Stop(visitor_.OnScalar(path_, scalar));
   }
@@ -108,58 +102,60 @@ class Walk : public nlohmann::json_sax<nlohmann::json> {
     return Stop(visitor_.OnEnd(path_));
   }
 
-  JsonVisitor& visitor_;
+  Visitor& visitor_;
   absl::Status status_;
-  std::vector<JsonStep> path_;
+  std::vector<Step> path_;
   std::vector<bool> started_;                           // parallel to path_: an element was seen
   std::vector<absl::flat_hash_set<std::string>> keys_;  // parallel to path_
 };
 
-class TreeBuilder : public JsonVisitor {
+class TreeBuilder : public Visitor {
  public:
-  absl::Status OnScalar(JsonPath path, const JsonScalar& scalar) override {
+  explicit TreeBuilder(size_t max_values) : max_values_(max_values) {}
+  absl::Status OnScalar(Path path, const Scalar& scalar) override {
     BATON_RETURN_IF_ERROR(Count(path));
     Add(path)->scalar = scalar;
     return absl::OkStatus();
   }
-  absl::Status OnBegin(JsonPath path, bool is_array) override {
+  absl::Status OnBegin(Path path, bool is_array) override {
     BATON_RETURN_IF_ERROR(Count(path));
-    JsonValue* value = Add(path);
-    value->kind = is_array ? JsonValue::Kind::kArray : JsonValue::Kind::kObject;
+    Value* value = Add(path);
+    value->kind = is_array ? Value::Kind::kArray : Value::Kind::kObject;
     open_.push_back(value);
     return absl::OkStatus();
   }
-  absl::Status OnEnd(JsonPath) override {
+  absl::Status OnEnd(Path) override {
     open_.pop_back();
     return absl::OkStatus();
   }
-  JsonValue Take() { return std::move(root_); }
+  Value Take() { return std::move(root_); }
 
  private:
-  absl::Status Count(JsonPath path) {
-    if (++count_ <= kMaxValues) return absl::OkStatus();
+  absl::Status Count(Path path) {
+    if (++count_ <= max_values_) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("more than ", kMaxValues, " values, at ", PathText(path)));
+        absl::StrCat("more than ", max_values_, " values, at ", PathText(path)));
   }
-  // Pointers in open_ stay good: only the innermost open value's items grow.
-  JsonValue* Add(JsonPath path) {
+  // Pointers in open_ stay valid: only the innermost open value's items grow.
+  Value* Add(Path path) {
     if (open_.empty()) return &root_;
-    JsonValue* parent = open_.back();
-    if (parent->kind == JsonValue::Kind::kObject) parent->keys.push_back(path.back().key);
+    Value* parent = open_.back();
+    if (parent->kind == Value::Kind::kObject) parent->keys.push_back(path.back().key);
     return &parent->items.emplace_back();
   }
 
-  JsonValue root_;
-  std::vector<JsonValue*> open_;
+  const size_t max_values_;
+  Value root_;
+  std::vector<Value*> open_;
   size_t count_ = 0;
 };
 
-void AppendCanonical(const JsonValue& value, std::string* out) {
-  if (value.kind == JsonValue::Kind::kScalar) {
+void AppendCanonical(const Value& value, std::string* out) {
+  if (value.kind == Value::Kind::kScalar) {
     absl::StrAppend(out, ScalarText(value.scalar));
     return;
   }
-  const bool is_object = value.kind == JsonValue::Kind::kObject;
+  const bool is_object = value.kind == Value::Kind::kObject;
   std::vector<size_t> order(value.items.size());
   std::iota(order.begin(), order.end(), size_t{0});
   if (is_object) {
@@ -177,11 +173,16 @@ void AppendCanonical(const JsonValue& value, std::string* out) {
 
 }  // namespace
 
+std::string Printable(absl::string_view name) {
+  if (name.size() <= kMaxNameInMessage) return absl::Utf8SafeCHexEscape(name);
+  return absl::StrCat(absl::CHexEscape(name.substr(0, kMaxNameInMessage)), "...");
+}
+
 std::string Quoted(absl::string_view name) { return absl::StrCat("\"", Printable(name), "\""); }
 
-std::string PathText(JsonPath path) {
+std::string PathText(Path path) {
   std::string text;
-  for (const JsonStep& step : path) {
+  for (const Step& step : path) {
     if (step.in_array) {
       absl::StrAppend(&text, "[", step.index, "]");
     } else {
@@ -191,45 +192,45 @@ std::string PathText(JsonPath path) {
   return text.empty() ? "the document" : text;
 }
 
-std::string ScalarText(const JsonScalar& scalar) {
+std::string ScalarText(const Scalar& scalar) {
   switch (scalar.kind) {
-    case JsonScalar::Kind::kNull:
+    case Scalar::Kind::kNull:
       return "null";
-    case JsonScalar::Kind::kBool:
+    case Scalar::Kind::kBool:
       return scalar.boolean ? "true" : "false";
-    case JsonScalar::Kind::kInteger:
+    case Scalar::Kind::kInteger:
       return absl::StrCat(scalar.integer);
-    case JsonScalar::Kind::kReal:
+    case Scalar::Kind::kReal:
       return absl::StrFormat("%.17g", scalar.real);
-    case JsonScalar::Kind::kString:
+    case Scalar::Kind::kString:
       return absl::StrCat("\"", absl::CHexEscape(scalar.text), "\"");
   }
   return "";
 }
 
-absl::Status VisitJson(absl::string_view text, absl::string_view file, JsonVisitor& visitor) {
+absl::Status Visit(absl::string_view text, absl::string_view file, Visitor& visitor) {
   Walk walk(visitor);
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &walk)) return absl::OkStatus();
   return Annotate(walk.status(), file);
 }
 
-const JsonValue* JsonValue::Find(absl::string_view key) const {
+const Value* Value::Find(absl::string_view key) const {
   for (size_t i = 0; i < keys.size(); ++i) {
     if (keys[i] == key) return &items[i];
   }
   return nullptr;
 }
 
-absl::StatusOr<JsonValue> ParseJson(absl::string_view text, absl::string_view file) {
-  TreeBuilder builder;
-  BATON_RETURN_IF_ERROR(VisitJson(text, file, builder));
+absl::StatusOr<Value> Parse(absl::string_view text, absl::string_view file, size_t max_values) {
+  TreeBuilder builder(max_values);
+  BATON_RETURN_IF_ERROR(Visit(text, file, builder));
   return builder.Take();
 }
 
-std::string CanonicalText(const JsonValue& value) {
+std::string CanonicalText(const Value& value) {
   std::string text;
   AppendCanonical(value, &text);
   return text;
 }
 
-}  // namespace baton::model
+}  // namespace baton::json

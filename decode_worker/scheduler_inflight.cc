@@ -1,4 +1,4 @@
-// Steps that are under way, and the one that is planned before they are over.
+// The part of DecodeScheduler that tracks steps in flight and plans the next one ahead.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +9,7 @@
 
 namespace baton::decode_worker {
 
-bool DecodeScheduler::AddAhead(Sequence& sequence, int position, int drawn_by,
+bool DecodeScheduler::AddAhead(Sequence& sequence, int position, std::optional<int> drawn_by,
                                StepPlan& plan) const {
   const int index = position / options_.block_tokens;
   if (index < sequence.blocks.size() &&
@@ -21,29 +21,29 @@ bool DecodeScheduler::AddAhead(Sequence& sequence, int position, int drawn_by,
 }
 
 std::optional<StepPlan> DecodeScheduler::PlanAhead() {
-  BATON_CHECK_EQ(flights_.size(), size_t{1});
+  BATON_CHECK_EQ(inflight_.size(), size_t{1});
   if (LongBlocks() > LongBound()) return std::nullopt;
   StepPlan plan;
-  absl::flat_hash_set<const Sequence*> under_way;
-  const std::vector<Chunk>& chunks = flights_.front().chunks;
+  absl::flat_hash_set<const Sequence*> in_flight;
+  const std::vector<Chunk>& chunks = inflight_.front().chunks;
   for (size_t i = 0; i < chunks.size(); ++i) {
     if (chunks[i].sequence == nullptr) continue;
     Sequence& sequence = *chunks[i].sequence;
     if (!chunks[i].draws() || sequence.draws > 1 || sequence.call->beams != nullptr) {
       return std::nullopt;
     }
-    under_way.insert(&sequence);
+    in_flight.insert(&sequence);
     if (sequence.generated_tokens() + 1 == sequence.call->max_tokens) continue;
     if (!AddAhead(sequence, static_cast<int>(sequence.tokens.size()), static_cast<int>(i), plan)) {
       return std::nullopt;
     }
   }
-  for (const auto& [rank, sequence] : inside_) {
-    if (sequence->state != Sequence::State::kRunning || under_way.contains(sequence.get()))
+  for (const auto& [rank, sequence] : admitted_) {
+    if (sequence->state != Sequence::State::kRunning || in_flight.contains(sequence.get()))
       continue;
     if (sequence->remaining_tokens() != 1 || sequence->draws > 1 ||
         sequence->call->beams != nullptr ||
-        !AddAhead(*sequence, sequence->computed_tokens, -1, plan)) {
+        !AddAhead(*sequence, sequence->computed_tokens, std::nullopt, plan)) {
       return std::nullopt;
     }
   }
@@ -63,35 +63,35 @@ std::optional<StepPlan> DecodeScheduler::PlanAhead() {
   return plan;
 }
 
-void DecodeScheduler::Launched(const StepPlan& plan) {
-  flights_.push_back({.chunks = plan.chunks, .held = {}, .given_up = 0});
+void DecodeScheduler::OnLaunch(const StepPlan& plan) {
+  inflight_.push_back({.chunks = plan.chunks, .held = {}, .freed_for_admission = 0});
 }
 
-std::vector<Chunk> DecodeScheduler::Landed() {
-  BATON_CHECK(!flights_.empty());
-  std::vector<Chunk> chunks = std::move(flights_.front().chunks);
-  flights_.pop_front();
+std::vector<Chunk> DecodeScheduler::OnComplete() {
+  BATON_CHECK(!inflight_.empty());
+  std::vector<Chunk> chunks = std::move(inflight_.front().chunks);
+  inflight_.pop_front();
   return chunks;
 }
 
-DecodeScheduler::Flight* DecodeScheduler::LastFlightOf(const Sequence& sequence) {
-  for (auto flight = flights_.rbegin(); flight != flights_.rend(); ++flight) {
-    for (const Chunk& chunk : flight->chunks) {
-      if (chunk.sequence == &sequence) return &*flight;
+DecodeScheduler::InflightStep* DecodeScheduler::LastStepOf(const Sequence& sequence) {
+  for (auto step = inflight_.rbegin(); step != inflight_.rend(); ++step) {
+    for (const Chunk& chunk : step->chunks) {
+      if (chunk.sequence == &sequence) return &*step;
     }
   }
   return nullptr;
 }
 
-void DecodeScheduler::HoldBlocks(Flight* flight, const Sequence& sequence) {
-  if (flight == nullptr || sequence.blocks.empty()) return;
-  flight->held.push_back(sequence.blocks.Share(0, sequence.blocks.size(), kv::BlockUse::kActive));
+void DecodeScheduler::HoldBlocks(InflightStep* step, const Sequence& sequence) {
+  if (step == nullptr || sequence.blocks.empty()) return;
+  step->held.push_back(sequence.blocks.Share(0, sequence.blocks.size(), kv::BlockUse::kActive));
 }
 
-void DecodeScheduler::LeaveFlights(const Sequence& sequence) {
-  HoldBlocks(LastFlightOf(sequence), sequence);
-  for (Flight& flight : flights_) {
-    for (Chunk& chunk : flight.chunks) {
+void DecodeScheduler::LeaveInflightSteps(const Sequence& sequence) {
+  HoldBlocks(LastStepOf(sequence), sequence);
+  for (InflightStep& step : inflight_) {
+    for (Chunk& chunk : step.chunks) {
       if (chunk.sequence == &sequence) chunk.sequence = nullptr;
     }
   }

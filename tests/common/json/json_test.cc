@@ -1,17 +1,17 @@
-#include "common/model/json.h"
+#include "common/json/json.h"
 
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace baton::model {
+namespace baton::json {
 namespace {
 
 using testing::HasSubstr;
 
 std::string ErrorOf(const std::string& text) {
-  const auto document = ParseJson(text, "dir/a.json");
+  const auto document = Parse(text, "dir/a.json");
   EXPECT_EQ(document.status().code(), absl::StatusCode::kInvalidArgument) << text;
   EXPECT_THAT(std::string(document.status().message()), HasSubstr("dir/a.json"));
   return std::string(document.status().message());
@@ -25,9 +25,9 @@ TEST(JsonTest, RefusesWhatIsNotJson) {
 }
 
 TEST(JsonTest, RefusesAKeyTwice) {
-  EXPECT_THAT(ErrorOf(R"({"a": 1, "b": 2, "a": 3})"), HasSubstr("\"a\" stands twice"));
-  EXPECT_THAT(ErrorOf(R"({"x": {"a": 1, "a": 1}})"), HasSubstr("\"a\" stands twice"));
-  EXPECT_TRUE(ParseJson(R"({"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]})", "f").ok());
+  EXPECT_THAT(ErrorOf(R"({"a": 1, "b": 2, "a": 3})"), HasSubstr("\"a\" appears twice"));
+  EXPECT_THAT(ErrorOf(R"({"x": {"a": 1, "a": 1}})"), HasSubstr("\"a\" appears twice"));
+  EXPECT_TRUE(Parse(R"({"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]})", "f").ok());
 }
 
 TEST(JsonTest, BoundsDepthAndSize) {
@@ -41,9 +41,7 @@ TEST(JsonTest, BoundsDepthAndSize) {
 }
 
 TEST(JsonTest, CanonicalTextIgnoresOrderAndSpace) {
-  const auto canonical = [](const char* text) {
-    return CanonicalText(ParseJson(text, "f").value());
-  };
+  const auto canonical = [](const char* text) { return CanonicalText(Parse(text, "f").value()); };
   EXPECT_EQ(canonical(R"({"b": [1, {"y": null, "x": true}], "a": "z"})"),
             canonical("{\"a\":\"z\",\n\"b\":[1,{\"x\":true,\"y\":null}]}"));
   EXPECT_NE(canonical(R"({"a": 1})"), canonical(R"({"a": "1"})"));
@@ -57,4 +55,4 @@ TEST(JsonTest, MessagesCarryNoControlCharacters) {
 }
 
 }  // namespace
-}  // namespace baton::model
+}  // namespace baton::json

@@ -1,0 +1,68 @@
+#include "common/worker/worker.h"
+
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/log.h"
+#include "common/base/rpc/address_file.h"
+#include "common/base/status_macros.h"
+#include "common/worker/card.h"
+
+namespace baton::worker {
+namespace {
+
+// After the last call has ended: time for connections to close in order.
+constexpr absl::Duration kConnectionGrace = absl::Seconds(1);
+
+}  // namespace
+
+absl::Status Worker::Load(baton::v1::WorkerRole role, const WorkerOptions& options,
+                          const engine::EngineOptions& engine_options) {
+  BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(engine_options));
+  BATON_ASSIGN_OR_RETURN(metrics_endpoint_,
+                         telemetry::MetricsEndpoint::Start(options.metrics_listen));
+  watch_ =
+      std::make_unique<WatchService>(MakeCard(role, options, *engine_), journal_, Clock::Real());
+  return absl::OkStatus();
+}
+
+absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
+                           const std::string& service_name) {
+  RpcServerOptions server;
+  server.address = options.listen;
+  BATON_ASSIGN_OR_RETURN(
+      rpc_, RpcServer::Start(server, {service, watch_.get()},
+                             {service_name, internal::v1::WorkerService::service_full_name()}));
+  rpc_->SetServing(true);
+  const bool prefill = card().role() == baton::v1::WORKER_ROLE_PREFILL;
+  BATON_LOG(Info) << (prefill ? "prefill" : "decode") << " worker " << card().worker_id()
+                  << " serves " << card().model() << " on " << address() << ", /metrics on "
+                  << metrics_address() << "; " << engine_->Description() << "; "
+                  << engine_->kv_pool().block_count << " KV blocks of "
+                  << engine_->kv_layout().ToString();
+  if (options.address_file.empty()) return absl::OkStatus();
+  return WriteAddressFile(options.address_file, {address(), metrics_address()});
+}
+
+void Worker::Drain(absl::Duration grace) {
+  rpc_->SetServing(false);
+  DrainLoop();
+  open_calls_->AwaitNone(grace);
+  watch_->Stop();
+  // A peer that does not answer must not hold up the end.
+  rpc_->Stop(kConnectionGrace);
+}
+
+void Worker::Stop() {
+  open_calls_->Release();
+  StopLoop();
+  if (watch_ != nullptr) watch_->Stop();
+  if (rpc_ != nullptr) rpc_->Stop(absl::ZeroDuration());
+}
+
+void Worker::Shutdown() {
+  Stop();
+  rpc_.reset();
+}
+
+}  // namespace baton::worker

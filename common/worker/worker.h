@@ -1,0 +1,77 @@
+// A worker process: engine, metrics, reports to routers and the gRPC server. PrefillWorker and
+// DecodeWorker add their loop and their service. main() runs one (run_main.h), and so do tests.
+//
+// Thread: Drain and Stop are thread-safe once the worker has started.
+#ifndef BATON_COMMON_WORKER_WORKER_H_
+#define BATON_COMMON_WORKER_WORKER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "baton/internal/v1/worker.pb.h"
+#include "common/base/rpc/server.h"
+#include "common/engine/engine.h"
+#include "common/telemetry/metrics.h"
+#include "common/worker/cache_journal.h"
+#include "common/worker/open_calls.h"
+#include "common/worker/options.h"
+#include "common/worker/watch_service.h"
+
+namespace baton::worker {
+
+class Worker {
+ public:
+  virtual ~Worker() = default;
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  const std::string& address() const { return rpc_->address(); }  // of gRPC
+  const std::string& metrics_address() const { return metrics_endpoint_->address(); }
+  const internal::v1::WorkerCard& card() const { return watch_->card(); }
+
+  // Refuses new requests and reports NOT_SERVING. Returns when the open calls have ended, or after
+  // `grace` and a second in which connections close. Reports to routers go on until the calls have
+  // ended: a router that gets none takes the worker for dead and moves its requests.
+  void Drain(absl::Duration grace);
+  // Ends every call now. Makes a Drain that runs return. Idempotent.
+  void Stop();
+
+ protected:
+  Worker() = default;
+
+  // First: loads the model, opens /metrics, makes the card. Errors as Engine::Load, or about the
+  // metrics address.
+  absl::Status Load(baton::v1::WorkerRole role, const WorkerOptions& options,
+                    const engine::EngineOptions& engine_options);
+  // Last: serves `service` and the reports, and writes the address file. `service` counts its calls
+  // in open_calls(). UNAVAILABLE if the address cannot be bound.
+  absl::Status Serve(const WorkerOptions& options, grpc::Service* service,
+                     const std::string& service_name);
+  // For the destructor of the derived class: Stop, then the server, whose late callbacks use the
+  // derived class's service and loop, is destroyed.
+  void Shutdown();
+
+  virtual void DrainLoop() = 0;
+  virtual void StopLoop() = 0;  // before Serve, too
+
+  engine::Engine& engine() { return *engine_; }
+  prometheus::Registry& registry() { return metrics_endpoint_->registry(); }
+  CacheJournal& journal() { return journal_; }
+  const std::shared_ptr<OpenCalls>& open_calls() const { return open_calls_; }
+  void Publish(const WorkerLoad& load) { watch_->Publish(load); }
+
+ private:
+  // Destroyed in reverse order. The server goes before the engine: frames in its buffers read KV.
+  std::unique_ptr<engine::Engine> engine_;
+  std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;
+  CacheJournal journal_;
+  std::unique_ptr<WatchService> watch_;
+  const std::shared_ptr<OpenCalls> open_calls_ = std::make_shared<OpenCalls>();
+  std::unique_ptr<RpcServer> rpc_;
+};
+
+}  // namespace baton::worker
+
+#endif  // BATON_COMMON_WORKER_WORKER_H_

@@ -1,0 +1,56 @@
+#include "decode_worker/worker.h"
+
+#include <algorithm>
+
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+
+namespace baton::decode_worker {
+
+absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(
+    const worker::WorkerOptions& options, const DecodeOptions& decode) {
+  std::unique_ptr<DecodeWorker> worker(new DecodeWorker());
+  BATON_RETURN_IF_ERROR(worker->Initialize(options, decode));
+  return worker;
+}
+
+absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
+                                      const DecodeOptions& decode) {
+  engine::EngineOptions engine_options = worker::ToEngineOptions(options);
+  // A batch full of decoding sequences must leave room for a block of some prompt.
+  engine_options.max_num_batched_tokens =
+      std::max(engine_options.max_num_batched_tokens, options.max_num_seqs + options.block_size);
+  // A test's device has no time for it.
+  if (!options.make_backend) {
+    engine_options.warm_up = engine::EngineOptions::WarmUp::kPromptAndDecode;
+  }
+  BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_DECODE, options, engine_options));
+  metrics_ = std::make_unique<DecodeMetrics>(registry(), card().model());
+  LoopOptions loop;
+  loop.worker_id = card().worker_id();
+  loop.scheduler.block_tokens = engine().kv_layout().block_tokens;
+  loop.scheduler.max_num_seqs = engine().max_num_seqs();
+  loop.scheduler.max_num_batched_tokens = engine().max_num_batched_tokens();
+  loop.scheduler.max_queued_requests = options.max_queued_requests;
+  loop.scheduler.max_queued_tokens = options.max_queued_tokens;
+  loop.scheduler.local_prefill_max_tokens = decode.local_prefill_max_tokens;
+  loop.scheduler.long_context_tokens = decode.long_context_tokens;
+  loop.scheduler.long_context_share = decode.long_context_share;
+  loop.scheduler.max_tenant_requests = decode.max_tenant_requests;
+  loop.scheduler.max_tenant_tokens = decode.max_tenant_tokens;
+  loop.enable_prefix_caching = options.enable_prefix_caching;
+  loop.host_kv_bytes = decode.host_kv_bytes;
+  loop_ = std::make_unique<DecodeLoop>(
+      loop, engine(), journal(), Clock::Real(), *metrics_,
+      [this](const PrefillPeer& peer, const internal::v1::PrefillRequest& request,
+             absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
+        return transfer::PrefillCall::Start(peers_.Get(peer.address), request, deadline,
+                                            std::move(plan), std::move(events));
+      },
+      [this](const worker::WorkerLoad& load) { Publish(load); });
+  service_ =
+      std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_, open_calls());
+  return Serve(options, service_.get(), internal::v1::DecodeService::service_full_name());
+}
+
+}  // namespace baton::decode_worker

@@ -1,0 +1,41 @@
+// A whole decode worker: what common/worker/worker.h has, the loop and the service.
+#ifndef BATON_DECODE_WORKER_WORKER_H_
+#define BATON_DECODE_WORKER_WORKER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/worker/options.h"
+#include "common/worker/worker.h"
+#include "decode_worker/loop.h"
+#include "decode_worker/metrics.h"
+#include "decode_worker/options.h"
+#include "decode_worker/peer_channels.h"
+#include "decode_worker/service.h"
+
+namespace baton::decode_worker {
+
+class DecodeWorker final : public worker::Worker {
+ public:
+  static absl::StatusOr<std::unique_ptr<DecodeWorker>> Start(const worker::WorkerOptions& options,
+                                                             const DecodeOptions& decode = {});
+  ~DecodeWorker() override { Shutdown(); }
+
+ private:
+  DecodeWorker() = default;
+  absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
+  void DrainLoop() override { loop_->Drain(); }
+  void StopLoop() override {
+    if (loop_ != nullptr) loop_->Stop();
+  }
+
+  // Destroyed in reverse order.
+  std::unique_ptr<DecodeMetrics> metrics_;
+  PeerChannels peers_;
+  std::unique_ptr<DecodeLoop> loop_;
+  std::unique_ptr<DecodeService> service_;
+};
+
+}  // namespace baton::decode_worker
+
+#endif  // BATON_DECODE_WORKER_WORKER_H_

@@ -1,0 +1,35 @@
+#include "prefill_worker/worker.h"
+
+#include "common/base/clock.h"
+#include "common/base/status_macros.h"
+
+namespace baton::prefill_worker {
+
+absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
+    const worker::WorkerOptions& options) {
+  std::unique_ptr<PrefillWorker> worker(new PrefillWorker());
+  BATON_RETURN_IF_ERROR(worker->Initialize(options));
+  return worker;
+}
+
+absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
+  engine::EngineOptions engine_options = worker::ToEngineOptions(options);
+  // A test's device has no time for it.
+  if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
+  BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, options, engine_options));
+  metrics_ = std::make_unique<PrefillMetrics>(registry(), card().model());
+  LoopOptions loop;
+  loop.enable_prefix_caching = options.enable_prefix_caching;
+  loop.scheduler.block_tokens = engine().kv_layout().block_tokens;
+  loop.scheduler.max_num_batched_tokens = engine().max_num_batched_tokens();
+  loop.scheduler.max_num_seqs = engine().max_num_seqs();
+  loop.scheduler.max_queued_requests = options.max_queued_requests;
+  loop.scheduler.max_queued_tokens = options.max_queued_tokens;
+  loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
+                                        [this](const worker::WorkerLoad& load) { Publish(load); });
+  service_ =
+      std::make_unique<PrefillService>(card().epoch(), engine(), *loop_, *metrics_, open_calls());
+  return Serve(options, service_.get(), internal::v1::PrefillService::service_full_name());
+}
+
+}  // namespace baton::prefill_worker

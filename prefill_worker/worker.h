@@ -1,0 +1,37 @@
+// A whole prefill worker: what common/worker/worker.h has, the loop and the service.
+#ifndef BATON_PREFILL_WORKER_WORKER_H_
+#define BATON_PREFILL_WORKER_WORKER_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/worker/options.h"
+#include "common/worker/worker.h"
+#include "prefill_worker/loop.h"
+#include "prefill_worker/metrics.h"
+#include "prefill_worker/service.h"
+
+namespace baton::prefill_worker {
+
+class PrefillWorker final : public worker::Worker {
+ public:
+  static absl::StatusOr<std::unique_ptr<PrefillWorker>> Start(const worker::WorkerOptions& options);
+  ~PrefillWorker() override { Shutdown(); }
+
+ private:
+  PrefillWorker() = default;
+  absl::Status Initialize(const worker::WorkerOptions& options);
+  void DrainLoop() override { loop_->Drain(); }
+  void StopLoop() override {
+    if (loop_ != nullptr) loop_->Stop();
+  }
+
+  // Destroyed in reverse order.
+  std::unique_ptr<PrefillMetrics> metrics_;
+  std::unique_ptr<PrefillLoop> loop_;
+  std::unique_ptr<PrefillService> service_;
+};
+
+}  // namespace baton::prefill_worker
+
+#endif  // BATON_PREFILL_WORKER_WORKER_H_
