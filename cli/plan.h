@@ -1,5 +1,6 @@
-// `baton plan`: what a model takes of a GPU, and the floors under its times there. Needs neither a
-// cluster nor a GPU, and of the model's directory config.json alone.
+// `baton plan`: how much memory a model needs on a GPU, how many sequences fit, and lower bounds
+// (floors) for its times there. Needs no cluster and no GPU; of the model it reads config.json
+// only.
 #ifndef BATON_CLI_PLAN_H_
 #define BATON_CLI_PLAN_H_
 
@@ -15,11 +16,11 @@ struct PlanOptions {
   bool json = false;
 };
 
-// The exit code: 0 if the model fits and is served; else 1, with the reason on `err`. What can be
-// said of it is on `out` all the same.
+// Prints the plan on `out`. Returns the exit code: 0 if the model fits and Baton serves it, else 1
+// with the reason on `err`.
 int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err);
 
-// For people, and what --json prints: one object.
+// The output for people, and that of --json: one object.
 std::string PlanTable(const engine::ServingPlan& plan);
 std::string PlanJson(const engine::ServingPlan& plan);
 

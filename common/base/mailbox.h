@@ -1,6 +1,6 @@
-// Work handed to a loop thread: any thread posts closures, the loop runs them in order.
-// Its length is bounded by who posts: requests only after worker::Intake let them in, and a few
-// words of news for each open call, so that a release or a cancel can never be refused.
+// Hands work to a loop thread: any thread posts closures, the loop thread runs them in order. It
+// has no bound, so that a cancel or a release is never refused. Its callers bound it: a request is
+// posted once worker::Intake has admitted it, and each open call posts a few small closures.
 #ifndef BATON_COMMON_BASE_MAILBOX_H_
 #define BATON_COMMON_BASE_MAILBOX_H_
 
@@ -14,12 +14,12 @@
 
 namespace baton {
 
-// Thread-safe; Run* from the loop thread only.
+// Thread-safe. Only the loop thread calls RunPending().
 class Mailbox {
  public:
   using Closure = absl::AnyInvocable<void()>;
 
-  // False, dropping the closure, once closed.
+  // Returns false and drops the closure if the mailbox is closed.
   bool Post(Closure closure) {
     absl::MutexLock lock(&mutex_);
     if (closed_) return false;
@@ -27,13 +27,13 @@ class Mailbox {
     return true;
   }
 
-  // What is inside can still be run.
+  // Refuses further closures. RunPending() still runs those inside.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
   }
 
-  // Runs what is there, waiting up to `timeout` for the first closure.
+  // Waits up to `timeout` for a closure, then runs all that are inside.
   void RunPending(absl::Duration timeout) {
     std::vector<Closure> batch;
     {
