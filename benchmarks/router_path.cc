@@ -33,8 +33,8 @@
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
-#include "common/base/rpc/server.h"
 #include "common/tokenizer/tokenizer.h"
 #include "router/routing/priced_policy.h"
 
@@ -139,7 +139,7 @@ std::vector<std::string> WorkersOf(const std::string& router, v1::WorkerRole rol
   grpc::ClientContext context;
   SetDeadline(&context);
   v1::ListWorkersResponse response;
-  const grpc::Status status = v1::AdminService::NewStub(MakeChannel(router))
+  const grpc::Status status = v1::AdminService::NewStub(MakeChannel(router, kClientChannel))
                                   ->ListWorkers(&context, v1::ListWorkersRequest(), &response);
   if (!status.ok()) Die(FromGrpcStatus(status));
   std::vector<std::string> addresses;
@@ -194,7 +194,7 @@ void BenchLatency(const Options& options) {
   to_worker.mutable_sampling()->set_top_p(1);
   to_worker.set_max_tokens(options.answer_tokens);
 
-  const auto router = v1::InferenceService::NewStub(MakeChannel(address));
+  const auto router = v1::InferenceService::NewStub(MakeChannel(address, kClientChannel));
   const auto worker = internal_pb::DecodeService::NewStub(MakeChannel(decode_address));
   Times through, direct, discarded;
   std::vector<double> little_ms;

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "baton/v1/inference.grpc.pb.h"
-#include "common/base/rpc/server.h"
+#include "common/base/rpc/channel.h"
 
 namespace baton {
 namespace {
@@ -28,7 +28,7 @@ struct Measured {
 class Client {
  public:
   explicit Client(const std::string& address)
-      : stub_(v1::InferenceService::NewStub(MakeChannel(address))) {}
+      : stub_(v1::InferenceService::NewStub(MakeChannel(address, kClientChannel))) {}
 
   Measured FirstToken(const std::vector<int32_t>& prompt) {
     v1::GenerateRequest request;

@@ -9,9 +9,9 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "cli/generate.h"
-#include "cli/signal_watch.h"
 #include "client/cpp/client.h"
 #include "common/base/error.h"
+#include "common/base/shutdown_signal.h"
 
 namespace baton::cli {
 namespace {
@@ -91,7 +91,7 @@ int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) 
   std::atomic<bool> stopped{false};
   const absl::Time start = absl::Now();
   {
-    SignalWatch ctrl_c([&stopped] { stopped = true; });
+    ShutdownWatch ctrl_c([&stopped] { stopped = true; });
     std::vector<std::thread> clients;
     for (int i = 0; i < options.concurrency; ++i) {
       clients.emplace_back([&] {

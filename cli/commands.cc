@@ -13,8 +13,7 @@ namespace {
 
 constexpr int kMaxWorkers = 64;
 
-// Flags that `up` hands to the workers as they are: ranges are theirs to check where they know
-// more.
+// Flags that `up` passes on to the workers, which check them further.
 struct WorkerFlags {
   std::map<std::string, std::string> values;
   bool no_prefix_caching = false;
@@ -25,33 +24,36 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
   app->add_option("--model", up->model_dir, "Hugging Face directory of the model")
       ->required()
       ->check(CLI::ExistingDirectory);
-  app->add_option("--prefill", up->prefill_workers, "Prefill workers")
+  app->add_option("--prefill", up->prefill_workers, "Number of prefill workers")
       ->check(CLI::Range(1, kMaxWorkers));
-  app->add_option("--decode", up->decode_workers, "Decode workers")
+  app->add_option("--decode", up->decode_workers, "Number of decode workers")
       ->check(CLI::Range(1, kMaxWorkers));
-  app->add_option("--listen", up->listen, "host:port of the router");
-  app->add_option("--metrics-listen", up->metrics_listen, "host:port of the router's /metrics");
-  app->add_option("--log-dir", up->log_dir, "Also write one log file per process here");
-  app->add_option("--ready-file", up->ready_file,
-                  "Write the router's addresses here once the cluster is ready");
-  app->add_option("--log-level", up->log_level, "debug, info, warning or error")
+  app->add_option("--listen", up->listen, "Address of the router, host:port");
+  app->add_option("--metrics-listen", up->metrics_listen,
+                  "Address of the router's /metrics, host:port");
+  app->add_option("--log-dir", up->log_dir, "Directory for one log file per process");
+  app->add_option(
+      "--ready-file", up->ready_file,
+      "File for the router's addresses (gRPC, metrics), written once the cluster is ready");
+  app->add_option("--log-level", up->log_level,
+                  "Least severe level to log: debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
   const CLI::Range count(int64_t{1}, int64_t{1} << 40);
   for (const char* flag : {"--block-size", "--num-blocks", "--max-model-len", "--max-num-seqs",
                            "--max-num-batched-tokens", "--threads"}) {
-    app->add_option(flag, worker->values[flag], "For every worker")->check(count);
+    app->add_option(flag, worker->values[flag], "Passed to every worker")->check(count);
   }
   for (const char* flag : {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization",
                            "--cublas-algorithms"}) {
-    app->add_option(flag, worker->values[flag], "For every worker");
+    app->add_option(flag, worker->values[flag], "Passed to every worker");
   }
   app->add_flag("--no-deterministic,!--deterministic", worker->no_deterministic,
-                "For every worker");
+                "Passed to every worker");
   app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", worker->no_prefix_caching,
-                "For every worker");
+                "Passed to every worker");
 }
 
-// "ID=BIAS", each id once.
+// Parses "ID=BIAS" flags, each id at most once.
 void ParseLogitBias(const std::vector<std::string>& flags, std::map<int32_t, float>* biases) {
   for (const std::string& flag : flags) {
     const std::vector<std::string> parts = absl::StrSplit(flag, absl::MaxSplits('=', 1));
@@ -62,104 +64,115 @@ void ParseLogitBias(const std::vector<std::string>& flags, std::map<int32_t, flo
       throw CLI::ValidationError("--logit-bias", absl::StrCat("\"", flag, "\" is not ID=BIAS"));
     }
     if (!biases->emplace(id, bias).second) {
-      throw CLI::ValidationError("--logit-bias", absl::StrCat("id ", id, " is given twice"));
+      throw CLI::ValidationError("--logit-bias", absl::StrCat("token id ", id, " is given twice"));
     }
   }
 }
 
 void AddSampling(CLI::App* app, client::GenerateRequest* request) {
   client::Sampling& sampling = request->sampling;
-  app->add_option("--temperature", sampling.temperature, "0 to 2; 0 is greedy");
-  app->add_option("--top-p", sampling.top_p, "Above 0, at most 1");
-  app->add_option("--top-k", sampling.top_k, "-1 and 0: no limit");
-  app->add_option("--min-p", sampling.min_p, "0 to 1");
-  app->add_option("--seed", sampling.seed, "Equal seeds give equal tokens");
+  app->add_option("--temperature", sampling.temperature, "0 to 2; 0: greedy");
+  app->add_option("--top-p", sampling.top_p, "Above 0, at most 1; 1: no limit");
+  app->add_option("--top-k", sampling.top_k,
+                  "Number of most probable tokens to sample from; -1 or 0: no limit");
+  app->add_option("--min-p", sampling.min_p,
+                  "0 to 1, relative to the most probable token; 0: no limit");
+  app->add_option("--seed", sampling.seed, "Equal seeds give equal answers");
   app->add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "Above 0, at most 2: against tokens of prompt and answer; 1 is none");
+                  "Above 0, at most 2: for tokens in the prompt or the answer; 1: none");
   app->add_option("--frequency-penalty", sampling.frequency_penalty,
-                  "-2 to 2: for each time the answer has the token");
+                  "-2 to 2: per occurrence of a token in the answer; 0: none");
   app->add_option("--presence-penalty", sampling.presence_penalty,
-                  "-2 to 2: for tokens that the answer has");
+                  "-2 to 2: for tokens that occur in the answer; 0: none");
   app->add_option_function<std::vector<std::string>>(
          "--logit-bias",
          [&sampling](const std::vector<std::string>& flags) {
            ParseLogitBias(flags, &sampling.logit_bias);
          },
-         "ID=BIAS, -100 to 100, added to that token's logit; may be repeated")
+         "ID=BIAS: adds BIAS, -100 to 100, to the logit of token ID; may be repeated")
       ->allow_extra_args(false);
-  app->add_option("-n,--n", request->n, "Answers to draw, 1 to 16");
+  app->add_option("-n,--n", request->n, "Number of answers, 1 to 16");
   CLI::Option* beams = app->add_option("--beam-width", request->beam_width,
-                                       "Beam search instead of sampling, 2 to 16");
+                                       "Beam search instead of sampling, with 2 to 16 beams");
   app->add_option("--length-penalty", request->length_penalty,
-                  "A beam's log probability is divided by its length to this power")
+                  "Exponent of the length by which a beam's log probability is divided")
       ->needs(beams);
 }
 
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   client::GenerateRequest& request = options->request;
   app->add_option("text", request.text, "The prompt")->required();
-  app->add_option("--address", options->address, "host:port of the router");
-  app->add_option("--model", request.model, "Which model, if the router serves several");
-  app->add_option("--max-tokens", request.max_tokens, "At most this many");
-  app->add_option("--min-tokens", request.min_tokens, "No stop before so many");
+  app->add_option("--address", options->address, "Address of the router, host:port");
+  app->add_option("--model", request.model,
+                  "Name of the model; empty: the one that the router serves");
+  app->add_option("--max-tokens", request.max_tokens, "Largest number of tokens to generate");
+  app->add_option("--min-tokens", request.min_tokens, "Smallest number of tokens to generate");
   AddSampling(app, &request);
-  app->add_option("--stop", request.stop, "Stop before this text; may be repeated")
+  app->add_option("--stop", request.stop,
+                  "Text that ends the answer and is not printed; may be repeated")
       ->allow_extra_args(false);  // the prompt may follow it
-  app->add_flag("--ignore-eos", request.ignore_eos, "Do not stop at the end-of-sequence token");
-  app->add_option("--request-id", request.request_id, "For logs on every hop");
-  app->add_option("--timeout-ms", options->timeout_ms, "Of the whole request")
+  app->add_flag("--ignore-eos", request.ignore_eos, "Continue after the end-of-sequence token");
+  app->add_option("--request-id", request.request_id,
+                  "Id of the request in all logs; empty: generated");
+  app->add_option("--timeout-ms", options->timeout_ms, "Limit for the whole request")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
-  CLI::Option* json = app->add_flag("--json", options->json, "One JSON object instead of text");
+  CLI::Option* json =
+      app->add_flag("--json", options->json, "Print one JSON object instead of text");
   app->add_option("--logprobs", request.logprobs,
-                  "Log probabilities beside so many of the most probable tokens, 0 to 20")
+                  "Log probabilities, with this many of the most probable tokens, 0 to 20")
       ->needs(json);
-  app->add_option("--prompt-logprobs", request.prompt_logprobs, "The same of the prompt's tokens")
+  app->add_option("--prompt-logprobs", request.prompt_logprobs,
+                  "The same for the tokens of the prompt")
       ->needs(json);
   app->add_option("--priority", request.priority, "low, normal or high")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, client::Priority>{{"low", client::Priority::kLow},
                                                   {"normal", client::Priority::kNormal},
                                                   {"high", client::Priority::kHigh}}));
-  app->add_option("--tenant", request.tenant, "For fair shares and limits");
-  app->add_flag("--no-stream", *no_stream, "Print the text at the end, in one piece");
+  app->add_option("--tenant", request.tenant, "Tenant, for fair shares");
+  app->add_flag("--no-stream", *no_stream, "Print the text once it is complete");
 }
 
 void AddBench(CLI::App* app, BenchOptions* bench) {
   const CLI::Range count(1, 1 << 24);
-  app->add_option("--address", bench->address, "host:port of the router");
-  app->add_option("--num-prompts", bench->num_prompts, "Requests in all")->check(count);
-  app->add_option("--concurrency,--max-concurrency", bench->concurrency, "Requests at a time")
+  app->add_option("--address", bench->address, "Address of the router, host:port");
+  app->add_option("--num-prompts", bench->num_prompts, "Number of requests")->check(count);
+  app->add_option("--concurrency,--max-concurrency", bench->concurrency,
+                  "Number of concurrent requests")
       ->check(CLI::Range(1, 1024));
-  app->add_option("--prompt-tokens", bench->prompt_tokens, "Of each prompt, the prefix included")
+  app->add_option("--prompt-tokens", bench->prompt_tokens,
+                  "Tokens per prompt, shared prefix included")
       ->check(count);
-  app->add_option("--shared-prefix-tokens", bench->shared_prefix_tokens, "Equal in all prompts")
+  app->add_option("--shared-prefix-tokens", bench->shared_prefix_tokens,
+                  "Tokens at the start of each prompt that are the same in all")
       ->check(CLI::Range(0, 1 << 24));
-  app->add_option("--max-tokens", bench->max_tokens, "Generated for each prompt")->check(count);
-  app->add_option("--seed", bench->seed, "Of the prompts and of sampling");
+  app->add_option("--max-tokens", bench->max_tokens, "Tokens to generate per prompt")->check(count);
+  app->add_option("--seed", bench->seed, "Seed of the prompts and of sampling");
   app->add_flag("--ignore-eos,!--no-ignore-eos", bench->ignore_eos,
-                "Generate --max-tokens whatever the model says (default)");
-  app->add_option("--save-result", bench->save_result, "Also write the figures here, as JSON");
+                "Always generate --max-tokens tokens (default)");
+  app->add_option("--save-result", bench->save_result, "File for the results, as JSON");
 }
 
 void AddExplain(CLI::App* app, ExplainOptions* explain) {
   CLI::Option* text =
-      app->add_option("text", explain->text, "A prompt: where would it go? Nothing is sent");
-  app->add_option("--address", explain->address, "host:port of the router");
-  app->add_option("--model", explain->model, "Which model, if the router serves several")
+      app->add_option("text", explain->text, "Prompt to explain; it is not sent to a worker");
+  app->add_option("--address", explain->address, "Address of the router, host:port");
+  app->add_option("--model", explain->model,
+                  "Name of the model; empty: the one that the router serves")
       ->needs(text);
-  app->add_option("--cache-salt", explain->cache_salt, "As in the request")->needs(text);
-  app->add_option("--request-id", explain->request_id, "Where did this request go?")
+  app->add_option("--cache-salt", explain->cache_salt, "Cache salt of the request")->needs(text);
+  app->add_option("--request-id", explain->request_id, "Show the past decisions for this request")
       ->excludes(text);
-  app->add_option("--last", explain->last, "Without a prompt: so many of the last decisions")
+  app->add_option("--last", explain->last, "Number of past decisions to show, without a prompt")
       ->check(CLI::Range(1, 1024))
       ->excludes(text);
-  app->add_flag("--json", explain->json, "One JSON object a line");
+  app->add_flag("--json", explain->json, "Print one JSON object per line");
 }
 
-void CheckTogether(const Commands& commands) {
+void CheckCombinations(const Commands& commands) {
   if (commands.chosen == "bench" &&
       commands.bench.shared_prefix_tokens > commands.bench.prompt_tokens) {
-    throw CLI::ValidationError("--shared-prefix-tokens", "more than --prompt-tokens");
+    throw CLI::ValidationError("--shared-prefix-tokens", "expected at most --prompt-tokens");
   }
 }
 
@@ -170,26 +183,28 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   Commands& commands = parsed.commands;
   WorkerFlags worker;
   bool no_stream = false;
-  CLI::App app("Baton: large language models on a cluster of small GPUs");
+  CLI::App app("Baton: serves large language models on a cluster of small GPUs");
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default();  // --help shows defaults
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine");
-  CLI::App* generate = app.add_subcommand("generate", "Send one prompt");
-  CLI::App* bench = app.add_subcommand("bench", "Run a load and print its figures");
+  CLI::App* generate = app.add_subcommand("generate", "Send one prompt and print the answer");
+  CLI::App* bench =
+      app.add_subcommand("bench", "Send many requests and print throughput and latency");
   AddUp(up, &commands.up, &worker);
   AddGenerate(generate, &commands.generate, &no_stream);
   AddBench(bench, &commands.bench);
-  AddExplain(app.add_subcommand("explain", "Show where the router sends prompts, and why"),
-             &commands.explain);
+  AddExplain(
+      app.add_subcommand("explain", "Show which workers the router chooses for prompts, and why"),
+      &commands.explain);
   PlanFlags plan;
-  AddPlan(app.add_subcommand("plan",
-                             "Report memory, sequences that fit and best-case latency on a GPU"),
+  AddPlan(app.add_subcommand(
+              "plan", "Report memory, sequences that fit and best-case latency of a model on a GPU"),
           &commands.plan, &plan);
-  // CLI11 speaks in exceptions; they end here.
+  // CLI11 reports errors as exceptions.
   try {
     app.parse(argc, argv);
     commands.chosen = app.get_subcommands().front()->get_name();
-    CheckTogether(commands);
+    CheckCombinations(commands);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;
@@ -198,7 +213,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   }
   commands.generate.stream = !no_stream;
   for (const auto& [flag, value] : worker.values) {
-    if (up->count(flag) == 0) continue;  // "" is a value, too
+    if (up->count(flag) == 0) continue;  // an empty value may be meant
     commands.up.worker_flags.push_back(flag);
     commands.up.worker_flags.push_back(value);
   }

@@ -1,10 +1,7 @@
-// The command line of `baton`: flags to the options of each command. Apart from main.cc so that
-// tests can parse.
+// Parses the command line of `baton` into the options of its commands.
 #ifndef BATON_CLI_COMMANDS_H_
 #define BATON_CLI_COMMANDS_H_
 
-#include <functional>
-#include <memory>
 #include <string>
 
 #include "cli/bench.h"
@@ -12,10 +9,6 @@
 #include "cli/generate.h"
 #include "cli/local_cluster.h"
 #include "cli/plan.h"
-
-namespace CLI {
-class App;
-}
 
 namespace baton::cli {
 
@@ -28,7 +21,7 @@ struct Commands {
   PlanOptions plan;
 };
 
-// Parsed, or the exit code with which to leave: 0 after --help, else after telling what is wrong.
+// The options, or exit_now with the exit code: 0 after --help, else an error that has been printed.
 struct ParsedCommands {
   Commands commands;
   bool exit_now = false;

@@ -12,14 +12,14 @@
 #include "absl/time/clock.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "cli/generate.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
-#include "common/base/rpc/server.h"
 
 namespace baton::cli {
 namespace {
 
 absl::StatusOr<std::vector<v1::Decision>> Ask(const ExplainOptions& options) {
-  const auto admin = v1::AdminService::NewStub(MakeChannel(options.address));
+  const auto admin = v1::AdminService::NewStub(MakeChannel(options.address, kClientChannel));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(options.timeout_ms)));
   if (!options.text.empty()) {
@@ -46,7 +46,7 @@ std::string JsonLine(const v1::Decision& decision) {
   options.preserve_proto_field_names = true;
   options.always_print_primitive_fields = true;
   std::string line;
-  // All fields are plain ones, which always have a form in JSON.
+  // Cannot fail: the message has no field without a JSON form.
   (void)google::protobuf::util::MessageToJsonString(decision, &line, options);
   return line;
 }
@@ -55,7 +55,7 @@ std::string JsonLine(const v1::Decision& decision) {
 
 std::string DecisionTable(const v1::Decision& decision) {
   std::string table = absl::StrFormat(
-      "%s%d prompt tokens: %s, by policy %s%s\n",
+      "%s%d prompt tokens: %s, policy %s%s\n",
       decision.request_id().empty() ? "" : absl::StrCat("request ", decision.request_id(), ", "),
       decision.prompt_tokens(), decision.decision(), decision.policy(),
       decision.kappa() > 0 ? absl::StrFormat(" (kappa %.3g)", decision.kappa()) : "");
@@ -65,11 +65,11 @@ std::string DecisionTable(const v1::Decision& decision) {
     absl::StrAppend(&table, ", ", decision.actual_cached_tokens(), " found");
   }
   if (decision.predicted_ttft_seconds() > 0) {
-    absl::StrAppendFormat(&table, "; first token in %.4g s predicted",
+    absl::StrAppendFormat(&table, "; time to first token: %.4g s predicted",
                           decision.predicted_ttft_seconds());
   }
   if (decision.has_actual_ttft_seconds()) {
-    absl::StrAppendFormat(&table, "; %.4g s it took", decision.actual_ttft_seconds());
+    absl::StrAppendFormat(&table, ", %.4g s measured", decision.actual_ttft_seconds());
   }
   absl::StrAppendFormat(&table, "\n    %-8s %-24s %8s %10s %10s %12s\n", "role", "worker", "cached",
                         "queue s", "service s", "cost");

@@ -1,4 +1,4 @@
-// `baton explain`: where a router would send a prompt, or where it sent the last ones, and why.
+// `baton explain`: which workers a router would choose for a prompt, or has chosen lately, and why.
 #ifndef BATON_CLI_EXPLAIN_H_
 #define BATON_CLI_EXPLAIN_H_
 
@@ -6,25 +6,27 @@
 #include <ostream>
 #include <string>
 
-#include "baton/v1/admin.pb.h"
+namespace baton::v1 {
+class Decision;
+}
 
 namespace baton::cli {
 
 struct ExplainOptions {
   std::string address = "127.0.0.1:50051";
-  std::string text;        // of the prompt to be explained; empty: tell the last decisions
-  std::string model;       // of the prompt
-  std::string cache_salt;  // of the prompt
-  std::string request_id;  // whose decisions; empty: all
-  int last = 1;            // how many decisions
-  bool json = false;       // one object a line instead of tables
-  int64_t timeout_ms = 10'000;
+  std::string text;        // a prompt to explain; empty: show past decisions
+  std::string model;       // with a prompt: the model of its request
+  std::string cache_salt;  // with a prompt: the cache salt of its request
+  std::string request_id;  // without a prompt: only this request; empty: all
+  int last = 1;            // without a prompt: the number of decisions
+  bool json = false;       // one JSON object per line instead of tables
+  int64_t timeout_ms = 60'000;
 };
 
-// The exit code: 0, or 1 with the error and its reason on `err`.
+// Returns the exit code: 0, or 1 with the error and its reason on `err`.
 int RunExplain(const ExplainOptions& options, std::ostream& out, std::ostream& err);
 
-// For people: what was chosen, then a row for each candidate, the chosen ones with a star.
+// The choice, then a row for each candidate, with a star for the chosen workers.
 std::string DecisionTable(const v1::Decision& decision);
 
 }  // namespace baton::cli

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "cli/signal_watch.h"
 #include "common/base/error.h"
+#include "common/base/shutdown_signal.h"
 
 namespace baton::cli {
 
@@ -32,7 +32,7 @@ nlohmann::ordered_json Json(const client::Choice& choice) {
           {"beam_score", choice.beam_score}};
 }
 
-// The text of one choice as it is; of several, each behind a line that says which it is.
+// Several choices are printed with a line of their index before each.
 void PrintTexts(const client::Completion& completion, std::ostream& out) {
   if (completion.choices.size() <= 1) {
     out << completion.text << std::endl;
@@ -80,7 +80,7 @@ std::string Describe(const absl::Status& status) {
     absl::StrAppend(&line, " [", reason, "]");
   }
   if (const auto retry_after = ErrorRetryAfter(status)) {
-    absl::StrAppend(&line, " (try again in ", absl::FormatDuration(*retry_after), ")");
+    absl::StrAppend(&line, " (retry after ", absl::FormatDuration(*retry_after), ")");
   }
   return line;
 }
@@ -94,10 +94,10 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
   client::GenerateRequest request = options.request;
   request.return_token_ids = options.json;
   const auto stream = (*client)->Generate(request);
-  // Several choices come in turns: their texts are told apart at the end.
+  // The deltas of several choices are interleaved.
   const bool live = options.stream && !options.json && request.n.value_or(1) == 1;
   {
-    SignalWatch ctrl_c([&stream] { stream->Cancel(); });
+    ShutdownWatch ctrl_c([&stream] { stream->Cancel(); });
     while (auto delta = stream->Next()) {
       if (live) out << delta->text << std::flush;
     }

@@ -1,4 +1,4 @@
-// `baton generate`: one prompt, its answer on stdout.
+// `baton generate`: sends one prompt and prints the answer on stdout.
 #ifndef BATON_CLI_GENERATE_H_
 #define BATON_CLI_GENERATE_H_
 
@@ -12,19 +12,19 @@ namespace baton::cli {
 struct GenerateOptions {
   std::string address = "127.0.0.1:50051";
   client::GenerateRequest request;
-  bool json = false;   // one JSON object at the end, nothing before it
-  bool stream = true;  // text as it comes; otherwise, and that of several choices, at the end
+  bool json = false;   // print one JSON object at the end instead of text
+  bool stream = true;  // print text as it arrives; several choices are always printed at the end
   int64_t timeout_ms = 600'000;
 };
 
-// The exit code: 0 if the answer is complete, else 1 with the error and its reason on `err`. Ctrl-C
-// cancels.
+// Returns the exit code: 0 if the answer is complete, else 1 with the error and its reason on
+// `err`. Ctrl-C cancels the request.
 int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream& err);
 
-// What --json prints.
+// The output of --json.
 std::string ToJson(const client::Completion& completion);
 
-// One line for people: code, message, reason, field, when to retry.
+// One line with code, message, reason and retry time.
 std::string Describe(const absl::Status& status);
 
 }  // namespace baton::cli

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "cli/signal_watch.h"
 #include "client/cpp/client.h"
 #include "common/base/status_macros.h"
 
@@ -36,13 +34,11 @@ LocalCluster::LocalCluster(UpOptions options, std::ostream& out)
 
 LocalCluster::~LocalCluster() {
   members_.clear();
-  if (signal_fd_ >= 0) close(signal_fd_);
   std::error_code ignored;
   if (!work_dir_.empty()) std::filesystem::remove_all(work_dir_, ignored);
 }
 
 int LocalCluster::Run() {
-  signal_fd_ = OpenStopSignalFd();
   absl::Status status = StartWorkers();
   while (status.ok()) {
     if (Listen(ready_ ? kIdleTick : kStartTick)) {
@@ -127,9 +123,12 @@ absl::Status LocalCluster::Advance() {
 }
 
 absl::Status LocalCluster::CheckReady() {
-  auto client = client::Client::Create(members_.back().bound->grpc, {absl::Seconds(1)});
-  if (!client.ok()) return client.status();
-  const auto workers = (*client)->ListWorkers();
+  if (client_ == nullptr) {
+    // Kept from call to call, so that a slow router has more than one call's time to answer.
+    BATON_ASSIGN_OR_RETURN(client_,
+                           client::Client::Create(members_.back().bound->grpc, {absl::Seconds(1)}));
+  }
+  const auto workers = client_->ListWorkers();
   if (!workers.ok()) return absl::OkStatus();  // not yet
   for (const client::Worker& worker : *workers) {
     if (worker.state == "refused") {
@@ -146,7 +145,7 @@ absl::Status LocalCluster::CheckReady() {
 }
 
 bool LocalCluster::Listen(absl::Duration timeout) {
-  std::vector<pollfd> fds = {{signal_fd_, POLLIN, 0}};
+  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
   for (const Member& member : members_) {
     if (member.process->output_fd() >= 0) fds.push_back({member.process->output_fd(), POLLIN, 0});
   }
@@ -156,8 +155,7 @@ bool LocalCluster::Listen(absl::Duration timeout) {
         [&](const std::string& line) { PrintLine(member.process->name(), line); });
     member.process->Reap();
   }
-  signalfd_siginfo taken;
-  return read(signal_fd_, &taken, sizeof(taken)) == sizeof(taken);
+  return signals_.Wait(absl::ZeroDuration());
 }
 
 absl::Status LocalCluster::CheckAlive() {
@@ -196,10 +194,8 @@ void LocalCluster::StopMembers(size_t first, size_t last) {
   };
   signal_all(SIGTERM);
   const absl::Time end = absl::Now() + options_.stop_grace;
-  bool patient = true;
-  while (any_runs() && patient && absl::Now() < end) {
-    // A second Ctrl-C means now.
-    if (Listen(kStartTick)) patient = false;
+  while (any_runs() && absl::Now() < end) {
+    if (Listen(kStartTick)) signal_all(SIGTERM);  // their second: they stop at once
   }
   if (!any_runs()) return;
   signal_all(SIGKILL);

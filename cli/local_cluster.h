@@ -11,7 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cli/child_process.h"
+#include "client/cpp/client.h"
 #include "common/base/rpc/address_file.h"
+#include "common/base/shutdown_signal.h"
 
 namespace baton::cli {
 
@@ -31,7 +33,7 @@ struct UpOptions {
   absl::Duration stop_grace = absl::Seconds(10);  // for the router, then for the workers
 };
 
-// For one thread, which has blocked SIGINT and SIGTERM.
+// For one thread. Construct it before any other thread starts: see ShutdownSignal.
 class LocalCluster {
  public:
   // Everything that people read goes to `out`.
@@ -70,10 +72,11 @@ class LocalCluster {
   const bool in_place_progress_;
   bool progress_shown_ = false;
   std::string work_dir_;
-  int signal_fd_ = -1;
+  ShutdownSignal signals_{BrokenPipe::kDefault};
   std::vector<Member> members_;  // prefill workers, decode workers, then the router
   size_t worker_count_ = 0;
   bool router_started_ = false;
+  std::unique_ptr<client::Client> client_;  // of the router, to see when it is ready
   bool ready_ = false;
 };
 

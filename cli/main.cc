@@ -2,20 +2,21 @@
 #include <iostream>
 
 #include "cli/commands.h"
-#include "cli/signal_watch.h"
+#include "common/base/shutdown_signal.h"
 
 int main(int argc, char** argv) {
   const baton::cli::ParsedCommands parsed = baton::cli::ParseCommands(argc, argv);
   if (parsed.exit_now) return parsed.exit_code;
-  baton::cli::BlockStopSignals();
   const baton::cli::Commands& commands = parsed.commands;
-  if (commands.chosen == "up") return baton::cli::LocalCluster(commands.up, std::cout).Run();
-  if (commands.chosen == "generate") {
-    return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
-  }
+  // These two have nothing to clean up, so a signal may end the process.
   if (commands.chosen == "explain") {
     return baton::cli::RunExplain(commands.explain, std::cout, std::cerr);
   }
   if (commands.chosen == "plan") return baton::cli::RunPlan(commands.plan, std::cout, std::cerr);
+  const baton::ShutdownSignal signals(baton::BrokenPipe::kDefault);  // before any thread
+  if (commands.chosen == "up") return baton::cli::LocalCluster(commands.up, std::cout).Run();
+  if (commands.chosen == "generate") {
+    return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
+  }
   return baton::cli::RunBench(commands.bench, std::cout, std::cerr);
 }

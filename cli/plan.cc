@@ -20,7 +20,7 @@ struct Part {
   const char* name;
   int64_t bytes;
 };
-// All but the KV pool.
+// Everything in the GPU's memory but the KV pool.
 std::vector<Part> PartsOf(const ServingPlan& plan) {
   const engine::MemoryPlan& memory = plan.memory;
   std::vector<Part> parts = {{"embedding", memory.weights.embedding.device_bytes},
@@ -55,7 +55,7 @@ std::string MemorySection(const ServingPlan& plan) {
     absl::StrAppendFormat(&text, "  %-20s %s\n", part.name, MiB(part.bytes));
   }
   absl::StrAppendFormat(&text, "  %-20s %s\n", "KV pool", MiB(memory.kv_bytes()));
-  absl::StrAppendFormat(&text, "%d bytes of KV a token (%s); %d blocks of %d tokens: %d tokens\n",
+  absl::StrAppendFormat(&text, "%d bytes of KV per token (%s); %d blocks of %d tokens: %d tokens\n",
                         memory.token_bytes, plan.costs.attention, memory.block_count,
                         memory.block_tokens, memory.kv_tokens());
   absl::StrAppendFormat(
@@ -79,7 +79,7 @@ std::string DecodeSection(const ServingPlan& plan) {
 }
 
 std::string PrefillSection(const ServingPlan& plan) {
-  std::string text = "\nprefill, and its KV on the way: ms, of them exposed\n";
+  std::string text = "\nprefill, and the transfer of its KV: ms (not hidden by prefill)\n";
   absl::StrAppendFormat(&text, "  %6s %10s %9s", "tokens", "floor ms", "KV MB");
   if (!plan.prefill.empty()) {
     for (const TransferTime& t : plan.prefill[0].transfers) {
@@ -130,7 +130,7 @@ std::string PlanTable(const ServingPlan& plan) {
                       WeightsText(plan), plan.gpu.name, plan.gpu.bytes_per_second / 1e9,
                       plan.gpu.flops_per_second / 1e12, plan.gpu.rates);
   return absl::StrCat(text, MemorySection(plan), DecodeSection(plan), PrefillSection(plan),
-                      "\nFloors are computed, not measured: no engine is faster.\n");
+                      "\nFloors are computed, not measured: lower bounds for any engine.\n");
 }
 
 std::string PlanJson(const ServingPlan& plan) {

@@ -15,11 +15,11 @@ struct PlanOptions {
   bool json = false;
 };
 
-// The exit code: 0 if the model fits and is served; else 1, with the reason on `err`. What can be
-// said of it is on `out` all the same.
+// Prints the plan on `out`. Returns the exit code: 0 if the model fits and Baton serves it, else 1
+// with the reason on `err`.
 int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err);
 
-// For people, and what --json prints: one object.
+// The output for people, and that of --json: one object.
 std::string PlanTable(const engine::ServingPlan& plan);
 std::string PlanJson(const engine::ServingPlan& plan);
 

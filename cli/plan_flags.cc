@@ -14,41 +14,45 @@ namespace {
 using Compute = backend::BackendOptions::Compute;
 
 constexpr int kMostTokens = 1 << 24;
-constexpr int kMostFigures = 32;  // rows of a table
+constexpr int kMostRows = 32;  // of a table
 
 void AddGpu(CLI::App* app, PlanFlags* flags) {
   app->add_option("--gpu", flags->gpu,
-                  absl::StrCat("The GPU: ", absl::StrJoin(engine::GpuNames(), ", "),
-                               ", or any name with the next three"))
+                  absl::StrCat("GPU: ", absl::StrJoin(engine::GpuNames(), ", "),
+                               ", or any name with the next three flags"))
       ->required();
   const auto positive = CLI::Range(1e-3, 1e9);
-  app->add_option("--memory-gib", flags->memory_gib, "Of the GPU, instead of what is known")
+  app->add_option("--memory-gib", flags->memory_gib,
+                  "Memory of the GPU, instead of the known value")
       ->check(CLI::Range(1e-3, 1e5));
-  app->add_option("--bandwidth-gbs", flags->bandwidth_gbs, "Of its memory, 10^9 bytes a second")
+  app->add_option("--bandwidth-gbs", flags->bandwidth_gbs,
+                  "Memory bandwidth, 10^9 bytes per second")
       ->check(positive);
-  app->add_option("--tflops", flags->tflops, "Of dense 16-bit products, 10^12 operations a second")
+  app->add_option("--tflops", flags->tflops,
+                  "Rate of dense 16-bit matrix products, 10^12 operations per second")
       ->check(positive);
 }
 
 void AddWorkerFlags(CLI::App* app, engine::EngineOptions* engine) {
   app->add_option("--gpu-memory-utilization", engine->backend.gpu_memory_utilization,
-                  "Share of the GPU's memory, above 0 and at most 1");
+                  "Share of the GPU's memory to use, above 0 and at most 1");
   app->add_flag("--deterministic,!--no-deterministic", engine->backend.deterministic,
-                "As a worker's (default on)");
+                "Results that do not depend on the batch, as for a worker (default on)");
   app->add_option("--block-size", engine->block_tokens, "Tokens in a KV block")
       ->check(CLI::IsMember({16, 32, 64, 128, 256}));
-  app->add_option("--num-blocks", engine->num_blocks, "KV blocks; 0: all that fit")
+  app->add_option("--num-blocks", engine->num_blocks, "Number of KV blocks; 0: as many as fit")
       ->check(CLI::Range(0, 1 << 30));
   app->add_option("--kv-cache-memory", engine->kv_cache_bytes,
-                  "Bytes of the KV pool, e.g. 512MB; 0: all that is left")
+                  "Size of the KV pool, e.g. 512MB; 0: all remaining memory")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 50));
-  app->add_option("--max-model-len", engine->max_model_len, "Longest sequence; 0: the model's")
+  app->add_option("--max-model-len", engine->max_model_len,
+                  "Longest sequence in tokens; 0: the model's limit")
       ->check(CLI::Range(0, kMostTokens));
-  app->add_option("--max-num-seqs", engine->max_num_seqs, "Most sequences in one step")
+  app->add_option("--max-num-seqs", engine->max_num_seqs, "Largest number of sequences in one step")
       ->check(CLI::Range(1, 4096));
   app->add_option("--max-num-batched-tokens", engine->max_num_batched_tokens,
-                  "Most tokens in one step")
+                  "Largest number of tokens in one step")
       ->check(CLI::Range(16, 1 << 20));
 }
 
@@ -57,26 +61,27 @@ void AddWorkerFlags(CLI::App* app, engine::EngineOptions* engine) {
 void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
   engine::ServingQuestion& question = plan->question;
   app->add_option("--model", question.engine.model_dir,
-                  "Hugging Face directory; config.json is enough")
+                  "Hugging Face directory of the model; config.json is enough")
       ->required()
       ->check(CLI::ExistingDirectory);
   AddGpu(app, flags);
-  app->add_option("--context", question.context, "Tokens of a sequence, prompt and answer")
+  app->add_option("--context", question.context, "Tokens per sequence, prompt and answer together")
       ->check(CLI::Range(1, kMostTokens));
-  app->add_option("--batch", question.batches, "Sequences of decode steps, e.g. 1,8,32")
+  app->add_option("--batch", question.batches, "Batch sizes of decode steps, e.g. 1,8,32")
       ->delimiter(',')
-      ->expected(1, kMostFigures)
+      ->expected(1, kMostRows)
       ->check(CLI::Range(1, 1 << 16));
-  app->add_option("--prompt-tokens", question.prompts, "Of prompts, e.g. 512,2048,8192")
+  app->add_option("--prompt-tokens", question.prompts, "Lengths of prompts, e.g. 512,2048,8192")
       ->delimiter(',')
-      ->expected(1, kMostFigures)
+      ->expected(1, kMostRows)
       ->check(CLI::Range(1, kMostTokens));
-  app->add_option("--dtype", flags->dtype, "auto, bfloat16 or float16, as a worker's")
+  app->add_option("--dtype", flags->dtype, "auto, bfloat16 or float16, as for a worker")
       ->check(CLI::IsMember({"auto", "bfloat16", "float16"}));
   app->add_option("--weights", flags->weights,
-                  "auto: what config.json says; or, as if they were so: 16bit, int8, int4")
+                  "Format of the weights: auto (as in config.json), or assume 16bit, int8 or int4")
       ->check(CLI::IsMember({"auto", "16bit", "int8", "int4"}));
-  app->add_option("--group-size", flags->group_size, "Of int8 and int4 weights")
+  app->add_option("--group-size", flags->group_size,
+                  "Weights that share a scale, for int8 and int4")
       ->check(CLI::Range(1, 1 << 17));
   AddWorkerFlags(app, &question.engine);
   app->add_flag("--json", plan->json, "One JSON object instead of tables");
@@ -96,12 +101,12 @@ void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
       {"--bandwidth-gbs", flags.bandwidth_gbs},
       {"--tflops", flags.tflops}};
   for (const auto& [name, value] : numbers) {
-    // CLI11 takes it to be in every range.
+    // CLI::Range accepts NaN.
     if (value && std::isnan(*value)) throw CLI::ValidationError(name, "not a number");
   }
   const double share = question.engine.backend.gpu_memory_utilization;
   if (!(share > 0 && share <= 1)) {
-    throw CLI::ValidationError("--gpu-memory-utilization", "not above 0 and at most 1");
+    throw CLI::ValidationError("--gpu-memory-utilization", "expected above 0 and at most 1");
   }
   question.gpu = known.value_or(engine::GpuFacts{.name = flags.gpu});
   constexpr double kGiB = int64_t{1} << 30;

@@ -1,4 +1,4 @@
-// The flags of `baton plan`. Those that a worker has too have its names and defaults.
+// The flags of `baton plan`. Flags that a worker has as well have the same names and defaults.
 #ifndef BATON_CLI_PLAN_FLAGS_H_
 #define BATON_CLI_PLAN_FLAGS_H_
 
@@ -13,7 +13,7 @@ class App;
 
 namespace baton::cli {
 
-// What is no field of the options as it stands.
+// Values that FinishPlan() converts to fields of PlanOptions.
 struct PlanFlags {
   std::string gpu;
   std::optional<double> memory_gib, bandwidth_gbs, tflops;
@@ -23,7 +23,7 @@ struct PlanFlags {
 };
 
 void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags);
-// After parsing. Throws CLI::ValidationError where flags do not go together.
+// Call after parsing. Throws CLI::ValidationError if flags contradict each other.
 void FinishPlan(const PlanFlags& flags, PlanOptions* plan);
 
 }  // namespace baton::cli

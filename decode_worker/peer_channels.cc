@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/base/rpc/server.h"
+#include "common/base/rpc/channel.h"
 
 namespace baton::decode_worker {
 

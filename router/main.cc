@@ -1,6 +1,5 @@
-// baton-router: flags to Options, then a RouterServer until SIGTERM or SIGINT.
+// baton-router: parses flags and runs a RouterServer until SIGTERM or SIGINT.
 #include <google/protobuf/stubs/logging.h>
-#include <signal.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/shutdown_signal.h"
 #include "router/server.h"
 
 namespace {
@@ -18,100 +18,102 @@ using baton::router::RouterServer;
 
 void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->option_defaults()->always_capture_default();  // --help shows defaults
-  app->add_option("--model", options->model_dir, "Directory with the model's tokenizer.json")
+  app->add_option("--model", options->model_dir, "Directory of the model, with tokenizer.json")
       ->required()
       ->check(CLI::ExistingDirectory);
   app->add_option("--served-model-name", options->served_model_name,
-                  "What clients call the model; its directory's name if not given");
-  app->add_option("--listen", options->listen, "host:port for clients; port 0: any free one");
-  app->add_option("--metrics-listen", options->metrics_listen, "host:port for /metrics");
+                  "Name of the model for clients; default: the name of its directory");
+  app->add_option("--listen", options->listen,
+                  "Address for clients, host:port; port 0: any free port");
+  app->add_option("--metrics-listen", options->metrics_listen,
+                  "Address of /metrics, host:port; empty: none");
   app->add_option("--address-file", options->address_file,
-                  "Write the bound addresses here once listening: gRPC, then metrics");
-  app->add_option("--prefill-workers", options->prefill_workers,
-                  "host:port,host:port,...; none: the decode workers compute the prompts, too")
+                  "File for the bound addresses (gRPC, metrics), written once the router listens");
+  app->add_option(
+         "--prefill-workers", options->prefill_workers,
+         "Addresses, host:port,host:port,...; without any, decode workers compute prompts, too")
       ->delimiter(',');
-  app->add_option("--decode-workers", options->decode_workers, "host:port,host:port,...")
+  app->add_option("--decode-workers", options->decode_workers, "Addresses, host:port,host:port,...")
       ->delimiter(',');
   app->add_option(
       "--workers-file", options->workers_file,
-      "Lines of \"prefill host:port\" and \"decode host:port\"; followed as it changes");
-  app->add_option(
-      "--prefill-dns", options->prefill_dns,
-      "host:port; each address of the host is a prefill worker, resolved again and again");
+      "File with lines \"prefill host:port\" and \"decode host:port\"; read again when it changes");
+  app->add_option("--prefill-dns", options->prefill_dns,
+                  "host:port; each address of the host is a prefill worker, resolved periodically");
   app->add_option("--decode-dns", options->decode_dns, "host:port; the same for decode workers");
-  app->add_option("--dns-refresh-ms", options->dns_refresh_ms, "Between two resolutions")
+  app->add_option("--dns-refresh-ms", options->dns_refresh_ms,
+                  "Interval between two resolutions of a DNS name")
       ->check(CLI::Range(int64_t{100}, int64_t{3'600'000}));
   app->add_option("--dns-answer-life-ms", options->dns_answer_life_ms,
-                  "How long the last good answer stands while a name has no addresses; while no "
-                  "name server answers it stands anyway")
+                  "How long the last addresses of a DNS name remain valid once it has none; they "
+                  "always do while no name server answers")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app->add_option("--max-inflight-requests", options->max_inflight_requests,
-                  "Requests at a time; more are refused")
+                  "Limit for concurrent requests; more are refused")
       ->check(CLI::Range(1, 1 << 20));
   app->add_option("--max-inflight-prompt-tokens", options->max_inflight_prompt_tokens,
-                  "Of the prompts of all requests inside; more are refused")
+                  "Limit for prompt tokens of all concurrent requests; more are refused")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app->add_option("--max-queued-prompts", options->max_queued_prompts,
-                  "Prompts waiting to be tokenized; more are refused")
+                  "Limit for prompts that wait to be tokenized; more are refused")
       ->check(CLI::Range(1, 1 << 20));
-  app->add_option("--max-prompt-bytes", options->max_prompt_bytes, "Of a prompt given as text")
+  app->add_option("--max-prompt-bytes", options->max_prompt_bytes,
+                  "Limit for a prompt that is sent as text")
       ->check(CLI::Range(int64_t{1}, int64_t{16} << 20));
-  app->add_option("--tokenizer-threads", options->tokenizer_threads)->check(CLI::Range(1, 256));
+  app->add_option("--tokenizer-threads", options->tokenizer_threads, "Number of tokenizer threads")
+      ->check(CLI::Range(1, 256));
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
-                  "Of calls whose client sets none")
+                  "Deadline of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
   app->add_option("--explain-log-every", options->explain_log_every,
-                  "Log each so-many-th routing decision in full; 0: none")
+                  "Log every n-th routing decision in full; 0: none")
       ->check(CLI::Range(0, 1 << 30));
-  app->add_option("--stall-timeout-ms", options->stall_timeout_ms,
-                  "A stream of a worker that is silent for longer is continued on another pair")
+  app->add_option(
+         "--stall-timeout-ms", options->stall_timeout_ms,
+         "Continue a request on other workers if its decode worker sends nothing for longer")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
   app->add_option("--failover-wait-ms", options->failover_wait_ms,
-                  "How long a request whose worker was lost waits while no other one is ready")
+                  "How long a request that lost its worker waits for a ready one")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   app->add_option(
          "--retry-budget-percent", options->retry_budget_percent,
-         "Retries, of the requests that come, in the long run; what dead workers had is no retry")
+         "Retries as a share of new requests, on average; requests of dead workers do not count")
       ->check(CLI::Range(0, 100));
   app->add_option("--retry-budget-reserve", options->retry_budget_reserve,
-                  "Retries beyond that, right after the start")
+                  "Retries available at the start")
       ->check(CLI::Range(0, 1 << 20));
   app->add_option("--retry-budget-capacity", options->retry_budget_capacity,
-                  "Retries that a time without any can save up")
+                  "Largest number of retries that can accumulate")
       ->check(CLI::Range(0, 1 << 20));
-  app->add_option("--routing-policy", options->routing_policy,
-                  "priced: by expected time, computing dearer the busier the fleet is; "
-                  "prefix_then_load: longest cached prefix, then least load; "
-                  "round_robin: workers in turn, to measure the others by")
+  app->add_option(
+         "--routing-policy", options->routing_policy,
+         "priced: least expected time, with a price on recomputation that grows with load; "
+         "prefix_then_load: longest cached prefix, then least load; "
+         "round_robin: workers in turn, as a baseline")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(baton::router::kRoutingPolicies),
                                                      std::end(baton::router::kRoutingPolicies))));
   app->add_option("--ttft-slo-ms", options->ttft_slo_ms,
-                  "Refuse requests whose first token is expected later; 0: none")
+                  "Refuse requests whose expected time to first token is longer; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
-  app->add_option("--max-local-prefill-tokens", options->max_local_prefill_tokens,
-                  "Tokens of a prompt that a decode worker may be left to compute itself, where "
-                  "that is cheaper; 0: none")
+  app->add_option(
+         "--max-local-prefill-tokens", options->max_local_prefill_tokens,
+         "Largest number of missing prompt tokens that a decode worker may compute itself, "
+         "if that is cheaper; 0: none")
       ->check(CLI::Range(0, 1 << 20));
   app->add_option("--kv-bytes-per-second", options->kv_bytes_per_second,
-                  "Of KV from a prefill to a decode worker, as expected")
+                  "Expected bandwidth for KV from a prefill to a decode worker")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 50));
-  app->add_option("--drain-grace-ms", options->drain_grace_ms, "For running streams after SIGTERM")
+  app->add_option("--drain-grace-ms", options->drain_grace_ms,
+                  "How long running requests may continue after the first SIGTERM or SIGINT")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
-  app->add_option("--log-level", *log_level)
+  app->add_option("--log-level", *log_level, "Least severe level to log")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-}
-
-sigset_t StopSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  return signals;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  baton::ShutdownSignal signals;  // before any thread
   CLI::App app("Baton's router: tokenizes requests and sends them to pairs of workers");
   Options options;
   std::string log_level = "info";
@@ -120,25 +122,21 @@ int main(int argc, char** argv) {
   baton::LogLevel level;
   if (baton::ParseLogLevel(log_level, &level)) baton::SetLogLevel(level);
   baton::SetLogComponent("router");
-  // Clients are told what is wrong with their bytes; they must not fill the log with it.
+  // Protobuf logs each malformed message; clients, which get an error, must not fill the log.
   google::protobuf::SetLogHandler(nullptr);
 
-  // Blocked in all threads, which inherit the mask, and awaited in this one.
-  const sigset_t signals = StopSignals();
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);  // whoever read our stderr may be gone: no reason to go, too
   const absl::Duration grace = absl::Milliseconds(options.drain_grace_ms);
   auto server = RouterServer::Start(std::move(options));
   if (!server.ok()) {
     std::fprintf(stderr, "baton-router: %s\n", std::string(server.status().message()).c_str());
     return 1;
   }
-  int received = 0;
-  sigwait(&signals, &received);
-  BATON_LOG(Info) << "stopping on signal " << received << "; running requests have " << grace;
-  // A second signal ends the process at once, as signals do by default.
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
-  (*server)->Drain(grace);
+  signals.DrainOnSignal(
+      [&] {
+        BATON_LOG(Info) << "draining for up to " << grace << "; a second signal stops at once";
+        (*server)->Drain(grace);
+      },
+      [&] { (*server)->Stop(); });
   BATON_LOG(Info) << "stopped";
   return 0;
 }

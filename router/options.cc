@@ -102,7 +102,7 @@ absl::Status Validate(Options* options) {
   if (options->drain_grace_ms < 0) return BadFlag("drain-grace-ms", "0 or more expected");
   if (options->served_model_name.empty()) {
     std::filesystem::path path = std::filesystem::path(options->model_dir).lexically_normal();
-    // "dir/" ends in an empty name.
+    // The filename of "dir/" is empty.
     if (!path.has_filename()) path = path.parent_path();
     options->served_model_name = path.filename().string();
   }

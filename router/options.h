@@ -1,4 +1,4 @@
-// What a router is told at its start. main.cc fills it from flags; tests fill it by hand.
+// The options of a router. main.cc fills them from flags.
 #ifndef BATON_ROUTER_OPTIONS_H_
 #define BATON_ROUTER_OPTIONS_H_
 
@@ -10,65 +10,66 @@
 
 namespace baton::router {
 
-// What Options::routing_policy may be: priced_policy.h has the first, policy.h the others.
+// Values of Options::routing_policy: priced_policy.h has the first, policy.h the others.
 inline constexpr const char* kRoutingPolicies[] = {"priced", "prefix_then_load", "round_robin"};
 
 struct Options {
-  std::string model_dir;          // its tokenizer is all that the router loads
-  std::string served_model_name;  // empty: the last part of model_dir
+  std::string model_dir;          // the router loads only its tokenizer
+  std::string served_model_name;  // empty: the last component of model_dir
   std::string listen = "127.0.0.1:50051";
   std::string metrics_listen;  // empty: no /metrics
-  std::string address_file;    // empty: none. Two lines: gRPC address, metrics address
+  std::string address_file;    // see address_file.h; empty: none
 
-  // Who the workers are: all that any of these list. Without prefill workers, the decode workers
+  // The workers are all those in any of these lists. Without prefill workers, the decode workers
   // compute the prompts, too.
   std::vector<std::string> prefill_workers;
   std::vector<std::string> decode_workers;
-  std::string workers_file;  // see WorkersFile; followed as it changes
-  std::string prefill_dns;   // host:port: each address of the host is a worker, at that port
+  std::string workers_file;  // see WorkersFile; read again when it changes
+  std::string prefill_dns;   // host:port: each address of the host is a worker at that port
   std::string decode_dns;
   int64_t dns_refresh_ms = 5'000;
-  int64_t dns_answer_life_ms = 300'000;  // of the last answer, while the name has no address
+  int64_t dns_answer_life_ms = 300'000;  // of the last addresses, once the name has none
 
-  // Bounds. What goes beyond is refused with RESOURCE_EXHAUSTED and the time to retry.
+  // Limits. Requests beyond them are refused with RESOURCE_EXHAUSTED and a retry time.
   int max_inflight_requests = 256;
-  int64_t max_inflight_prompt_tokens = 1 << 20;  // of the requests inside, together
-  int max_queued_prompts = 256;                  // waiting for a tokenizer thread
-  int64_t max_prompt_bytes = 1 << 20;            // of text
+  int64_t max_inflight_prompt_tokens = 1 << 20;  // of all concurrent requests together
+  int max_queued_prompts = 256;                  // prompts that wait for a tokenizer thread
+  int64_t max_prompt_bytes = 1 << 20;            // of a prompt that is sent as text
   int tokenizer_threads = 2;
 
-  int64_t default_deadline_ms = 600'000;  // of a call whose client sets none
-  int64_t drain_grace_ms = 30'000;        // for running streams after SIGTERM
-  // Told to whoever is refused for load while no request has ended yet, whose pace says it better.
+  int64_t default_deadline_ms = 600'000;  // of calls whose client sets none
+  int64_t drain_grace_ms = 30'000;        // for running requests after SIGTERM
+  // Retry time of refusals until a request has ended; later ones follow the rate at which requests
+  // end.
   int64_t retry_after_ms = 1'000;
 
-  int explain_log_every = 0;  // each so-many-th routing decision is logged in full; 0: none
+  int explain_log_every = 0;  // log every n-th routing decision in full; 0: none
 
-  // Failover. A stream that has begun must be heard of at least so often; workers send something
-  // every second.
+  // Failover. A request moves to other workers if its decode worker sends nothing for longer;
+  // workers send something every second.
   int64_t stall_timeout_ms = 5'000;
-  // How long a request whose worker was lost waits for another one while no decode worker is ready.
-  // For room on those that are, it waits until its own deadline.
+  // How long a request that lost its worker waits while no decode worker is ready. If some are
+  // ready but full, it waits until its own deadline.
   int64_t failover_wait_ms = 5'000;
-  // What a dead worker had is asked for again anyway. Of the sequences asked for, how many more may
-  // be, in the long run …
+  // Limits for retries, which do not count requests of dead workers. On average, this share of all
+  // sequences may be retried.
   int retry_budget_percent = 10;
-  // … and how many at once, in the short run: at the start, and after a quiet time.
+  // In a burst, this many may be retried: at the start, and at most, after a time without retries.
   int retry_budget_reserve = 32;
   int retry_budget_capacity = 128;
 
   // Routing: one of kRoutingPolicies.
   std::string routing_policy = "priced";
-  // Requests whose first token is expected later than this are refused. 0: none.
+  // Refuses requests whose expected time to first token is longer. 0: none.
   int64_t ttft_slo_ms = 0;
-  // What a decode worker lacks of a prompt it may compute itself up to so many tokens, where that
-  // is cheaper than a prefill worker and the way from there. 0: never.
+  // Largest number of missing prompt tokens that a decode worker may compute itself, if that is
+  // cheaper than a prefill worker and the KV transfer from there. 0: none.
   int max_local_prefill_tokens = 512;
-  // Of KV on the way from a prefill to a decode worker.
+  // Expected bandwidth for KV from a prefill to a decode worker.
   int64_t kv_bytes_per_second = 1'000'000'000;
 };
 
-// INVALID_ARGUMENT naming the flag. Fills served_model_name where it is empty.
+// INVALID_ARGUMENT with the flag as its field. Fills served_model_name if it is empty.
 absl::Status Validate(Options* options);
 
 }  // namespace baton::router

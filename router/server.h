@@ -34,7 +34,7 @@
 
 namespace baton::router {
 
-// Start, Drain and the destructor by one thread.
+// For one thread, except where a method says otherwise.
 class RouterServer {
  public:
   // Validates the options; fails if the tokenizer does not load or an address cannot be bound.
@@ -53,6 +53,8 @@ class RouterServer {
   // cancels them. Until then they get all that they would have got before: a worker for what was
   // still queued, and another one for what loses its own. Idempotent.
   void Drain(absl::Duration grace);
+  // Cancels every call now; a Drain() in another thread then returns. Thread-safe.
+  void Stop() { rpc_->Stop(absl::ZeroDuration()); }
 
  private:
   RouterServer(Options options, const Clock& clock, std::unique_ptr<tokenizer::Tokenizer> tokenizer,

@@ -15,8 +15,8 @@
 #include "absl/time/clock.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "common/base/clock.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
-#include "common/base/rpc/server.h"
 #include "common/base/status_macros.h"
 
 namespace baton::benchmarks {
@@ -170,7 +170,7 @@ double NowSeconds() { return absl::ToDoubleSeconds(Clock::Real().SinceStart()); 
 
 struct LoadClient::Connection {
   explicit Connection(const std::string& address)
-      : stub(v1::InferenceService::NewStub(MakeChannel(address))) {}
+      : stub(v1::InferenceService::NewStub(MakeChannel(address, kClientChannel))) {}
   const std::unique_ptr<v1::InferenceService::Stub> stub;
 };
 

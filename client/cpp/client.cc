@@ -11,8 +11,8 @@
 #include "baton/v1/inference.grpc.pb.h"
 #include "client/cpp/convert.h"
 #include "common/base/error.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
-#include "common/base/rpc/server.h"
 
 namespace baton::client {
 namespace {
@@ -21,14 +21,14 @@ void SetTimeout(absl::Duration timeout, grpc::ClientContext* context) {
   context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));  // saturates
 }
 
-// An error without a reason comes from the transport: say where to.
+// An error without a reason is gRPC's own, and lacks the address.
 absl::Status FromCall(const grpc::Status& status, const std::string& address) {
   const absl::Status error = FromGrpcStatus(status);
   if (error.ok() || !ErrorReason(error).empty()) return error;
   return Annotate(error, absl::StrCat("router at ", address));
 }
 
-// While the request waits for another worker, the router says that the stream lives, and no more.
+// The router sends empty messages while a request waits for another worker.
 bool IsHeartbeat(const v1::GenerateResponse& response) {
   return response.text().empty() && response.token_ids().empty() && response.logprobs().empty() &&
          response.prompt_logprobs().empty() &&
@@ -43,13 +43,36 @@ const char* FinishReasonName(FinishReason reason) {
 
 struct GenerateStream::Call {
   grpc::ClientContext context;
-  // Owned here, so that a stream may outlive its client.
+  // Own stub, so that the stream may outlive its client.
   std::unique_ptr<v1::InferenceService::Stub> stub;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  // Asynchronous, since a synchronous reader would block until there is a connection, where nothing
+  // could cancel it. One operation at a time.
+  grpc::CompletionQueue queue;
+  std::unique_ptr<grpc::ClientAsyncReader<v1::GenerateResponse>> reader;
   std::string address;
+  bool started = false;
   bool ended = false;
   absl::Status status;
   Completion completion;
+
+  // Waits for the end of the operation; false if it failed.
+  bool Await() {
+    void* tag;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  }
+  // False at the end of the stream.
+  bool Read(v1::GenerateResponse* response) {
+    if (!std::exchange(started, true) && !Await()) return false;
+    reader->Read(response, nullptr);
+    return Await();
+  }
+  grpc::Status Finish() {
+    grpc::Status status;
+    reader->Finish(&status, nullptr);
+    Await();
+    return status;
+  }
 };
 
 GenerateStream::GenerateStream(std::unique_ptr<Call> call) : call_(std::move(call)) {}
@@ -64,11 +87,11 @@ GenerateStream::~GenerateStream() {
 std::optional<Delta> GenerateStream::Next() {
   if (call_->ended) return std::nullopt;
   v1::GenerateResponse response;
-  bool read = call_->reader->Read(&response);
-  while (read && IsHeartbeat(response)) read = call_->reader->Read(&response);
+  bool read = call_->Read(&response);
+  while (read && IsHeartbeat(response)) read = call_->Read(&response);
   if (!read) {
     call_->ended = true;
-    call_->status = FromCall(call_->reader->Finish(), call_->address);
+    call_->status = FromCall(call_->Finish(), call_->address);
     const std::vector<Choice>& choices = call_->completion.choices;
     const auto unfinished = std::find_if(choices.begin(), choices.end(), [](const Choice& choice) {
       return choice.finish_reason == FinishReason::kUnfinished;
@@ -80,13 +103,12 @@ std::optional<Delta> GenerateStream::Next() {
     return std::nullopt;
   }
   if (!Merge(response, &call_->completion)) {
-    call_->status =
-        absl::InternalError(absl::StrCat("the router answers with choice ", response.choice(),
-                                         " of ", call_->completion.choices.size()));
+    call_->status = absl::InternalError(absl::StrCat("the router sent choice ", response.choice(),
+                                                     " of ", call_->completion.choices.size()));
     call_->context.TryCancel();
-    while (call_->reader->Read(&response)) {
+    while (call_->Read(&response)) {
     }
-    call_->reader->Finish();
+    call_->Finish();
     call_->ended = true;
     return std::nullopt;
   }
@@ -132,7 +154,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& addres
   auto connection = std::make_unique<Connection>();
   connection->address = address;
   connection->options = options;
-  connection->channel = MakeChannel(address);
+  connection->channel = MakeChannel(address, kClientChannel);
   connection->inference = v1::InferenceService::NewStub(connection->channel);
   connection->admin = v1::AdminService::NewStub(connection->channel);
   return std::unique_ptr<Client>(new Client(std::move(connection)));
@@ -145,10 +167,10 @@ std::unique_ptr<GenerateStream> Client::Generate(const GenerateRequest& request)
   auto call = std::make_unique<GenerateStream::Call>();
   SetTimeout(connection_->options.timeout, &call->context);
   call->address = connection_->address;
-  // The router refuses any other n.
+  // The router refuses an n out of this range.
   call->completion.choices.resize(static_cast<size_t>(std::clamp(request.n.value_or(1), 1, 16)));
   call->stub = v1::InferenceService::NewStub(connection_->channel);
-  call->reader = call->stub->Generate(&call->context, ToProto(request));
+  call->reader = call->stub->AsyncGenerate(&call->context, ToProto(request), &call->queue, nullptr);
   return std::unique_ptr<GenerateStream>(new GenerateStream(std::move(call)));
 }
 

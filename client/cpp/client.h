@@ -7,8 +7,12 @@
 //   while (auto delta = stream->Next()) std::cout << delta->text << std::flush;
 //   if (!stream->status().ok()) std::cerr << stream->status();
 //
-// Errors are absl::Status; common/base/error.h reads their reason, field and time to retry. No
-// exceptions, and neither gRPC nor Protobuf in this header.
+// Errors are absl::Status; common/base/error.h reads their reason, field and retry time. There are
+// no exceptions, and this header includes neither gRPC nor Protobuf.
+//
+// UNAVAILABLE with "router at ADDRESS" in its message means that the router cannot be reached. A
+// call fails with it at once if the host is unknown or nothing listens at the port. A router that
+// accepts the connection and is slow to answer has 20 s to do so.
 #ifndef BATON_CLIENT_CPP_CLIENT_H_
 #define BATON_CLIENT_CPP_CLIENT_H_
 
@@ -26,55 +30,57 @@
 namespace baton::client {
 
 struct ClientOptions {
-  absl::Duration timeout = absl::Seconds(600);  // of each call, as a whole
+  absl::Duration timeout = absl::Seconds(600);  // for each call, from start to end
 };
 
-// What is absent takes the model's own default.
+// Absent fields take the defaults of the model's generation_config.json.
 struct Sampling {
-  std::optional<float> temperature;  // 0 to 2; 0 is greedy
+  std::optional<float> temperature;  // 0 to 2; 0 means greedy
   std::optional<float> top_p;
   std::optional<int32_t> top_k;
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
-  std::optional<float> repetition_penalty;  // above 0, at most 2; 1 is none
-  std::optional<float> frequency_penalty;   // -2 to 2; 0 is none
-  std::optional<float> presence_penalty;    // -2 to 2; 0 is none
-  std::map<int32_t, float> logit_bias;      // by token id, -100 to 100
+  std::optional<float> repetition_penalty;  // above 0, at most 2; 1 means none
+  std::optional<float> frequency_penalty;   // -2 to 2; 0 means none
+  std::optional<float> presence_penalty;    // -2 to 2; 0 means none
+  std::map<int32_t, float> logit_bias;      // token id to bias, -100 to 100
 };
 
 enum class Priority { kDefault, kLow, kNormal, kHigh };
 
 struct GenerateRequest {
-  std::string model;  // empty: the only model served
-  std::string text;   // the prompt, unless token_ids has it
-  std::vector<int32_t> token_ids;
+  std::string model;               // empty: the only model that is served
+  std::string text;                // the prompt, if token_ids is empty
+  std::vector<int32_t> token_ids;  // the prompt as token ids
   Sampling sampling;
   std::optional<int32_t> max_tokens;  // absent: until the model stops or its context is full
-  std::vector<std::string> stop;
+  std::vector<std::string> stop;      // texts that end the answer and are not part of it
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
-  std::optional<int32_t> min_tokens;  // none ends the answer before so many
-  std::optional<int32_t> n;           // choices, 1 to 16; absent: 1
-  // Beam search instead of sampling, 2 to 16 beams, of which the n best are the choices.
+  std::optional<int32_t> min_tokens;  // smallest number of tokens to generate
+  std::optional<int32_t> n;           // number of choices, 1 to 16; absent: 1
+  // Beam search instead of sampling, with 2 to 16 beams; the n best beams are the choices.
   std::optional<int32_t> beam_width;
   std::optional<float> length_penalty;  // with beam_width; absent: 1
-  std::optional<int32_t> logprobs;      // with so many of the most probable tokens, 0 to 20
+  // Log probabilities of the generated tokens and of the prompt's, each with those of so many of
+  // the most probable tokens, 0 to 20. Absent: none.
+  std::optional<int32_t> logprobs;
   std::optional<int32_t> prompt_logprobs;
   Priority priority = Priority::kDefault;
-  std::string tenant;
-  std::string request_id;  // empty: the router makes one
-  std::string cache_salt;
+  std::string tenant;      // for fair shares between tenants; empty is a tenant as well
+  std::string request_id;  // empty: the router generates one
+  std::string cache_salt;  // requests share cached prefixes only if their salts are equal
   bool return_token_ids = false;
 };
 
 struct Usage {
   int prompt_tokens = 0;
-  int cached_prompt_tokens = 0;
+  int cached_prompt_tokens = 0;  // of prompt_tokens
   int generated_tokens = 0;
-  int64_t kv_bytes = 0;
+  int64_t kv_bytes = 0;  // of KV sent from prefill to decode workers
 };
 
-// In milliseconds; see baton/v1/inference.proto.
+// In milliseconds. baton/v1/inference.proto defines them.
 struct Timings {
   double queue_ms = 0;
   double prefill_ms = 0;
@@ -91,36 +97,37 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// A token's log probability in the model's own distribution, and those of the most probable.
+// Log probabilities of a token and of the most probable tokens at its position, before sampling
+// parameters apply.
 struct TokenLogprobs {
   int32_t token_id = 0;
   float logprob = 0;
   std::vector<TokenLogprob> top;  // best first
 };
 
-// What came in one message.
+// One message of a stream.
 struct Delta {
   std::string text;
-  std::vector<int32_t> token_ids;  // if asked for
-  Usage usage;                     // so far, of all choices
-  int choice = 0;
-  std::vector<TokenLogprobs> logprobs;         // of this delta's tokens, if asked for
-  std::vector<TokenLogprobs> prompt_logprobs;  // from the prompt's second token on, if asked for
+  std::vector<int32_t> token_ids;              // if requested
+  Usage usage;                                 // of all choices so far
+  int choice = 0;                              // index of the choice that it belongs to
+  std::vector<TokenLogprobs> logprobs;         // of this delta's tokens, if requested
+  std::vector<TokenLogprobs> prompt_logprobs;  // from the second prompt token on, if requested
 };
 
-// One of n.
+// One of the n answers.
 struct Choice {
   std::string text;
   std::vector<int32_t> token_ids;
   FinishReason finish_reason = FinishReason::kUnfinished;
-  std::string matched_stop;
+  std::string matched_stop;  // the stop text that ended it, if one did
   std::vector<TokenLogprobs> logprobs;
-  double beam_score = 0;
+  double beam_score = 0;  // with beam search
 };
 
-// A whole answer; of a stream, what is known so far.
+// A complete answer or, for a stream that runs, what has arrived so far.
 struct Completion {
-  // As choices[0] has them.
+  // Copies of the fields of choices[0].
   std::string text;
   std::vector<int32_t> token_ids;
   FinishReason finish_reason = FinishReason::kUnfinished;
@@ -128,28 +135,28 @@ struct Completion {
 
   Usage usage;  // of all choices
   Timings timings;
-  uint64_t seed = 0;
+  uint64_t seed = 0;  // that sampling used
   std::string request_id;
   std::vector<Choice> choices;  // n of them
   std::vector<TokenLogprobs> prompt_logprobs;
 };
 
-// One running request. Next() and what it changes are for one thread; Cancel() is for any. Its
-// destructor cancels what still runs. May outlive its client.
+// One running request. Cancel() may be called by any thread, everything else by one thread. The
+// destructor cancels a request that still runs. The stream may outlive its Client.
 class GenerateStream {
  public:
   ~GenerateStream();
   GenerateStream(const GenerateStream&) = delete;
   GenerateStream& operator=(const GenerateStream&) = delete;
 
-  // Blocks for the next piece; what only says that the stream lives is passed over. Nothing once
-  // the request has ended, well or not: see status().
+  // Waits for the next delta and skips heartbeats. Empty once the request has ended: see status().
   std::optional<Delta> Next();
-  // Of the ended stream. OK only if the answer is complete: every choice of it.
+  // The status of a stream that has ended. OK only if every choice is complete.
   const absl::Status& status() const;
-  // All that came, put together.
+  // Everything that has arrived, merged.
   const Completion& completion() const;
-  // Ends the request, on the workers too. status() will be CANCELLED unless it was complete.
+  // Cancels the request, on the workers too. status() becomes CANCELLED unless the answer is
+  // already complete.
   void Cancel();
 
  private:
@@ -161,7 +168,7 @@ class GenerateStream {
 
 struct Model {
   std::string id;
-  int max_model_len = 0;  // 0 while no worker has told it
+  int max_model_len = 0;  // 0 until a worker has reported it
   int vocab_size = 0;
   uint64_t fingerprint = 0;
 };
@@ -178,14 +185,15 @@ struct Worker {
   int64_t indexed_blocks = 0;
 };
 
-// A connection to a router. Thread-safe.
+// A connection to a router. Thread-safe. All calls but Generate() block until they are answered.
 class Client {
  public:
-  // Connects at the first call. INVALID_ARGUMENT if `address` is not host:port.
+  // Does not connect: the first call does. INVALID_ARGUMENT if `address` is not host:port.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& address,
                                                         const ClientOptions& options = {});
   ~Client();
 
+  // Starts a request and does not block. Errors appear in the status of the stream.
   std::unique_ptr<GenerateStream> Generate(const GenerateRequest& request);
   absl::StatusOr<Completion> GenerateOnce(const GenerateRequest& request);
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,

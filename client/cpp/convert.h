@@ -1,4 +1,4 @@
-// The SDK's structs to messages and back.
+// Converts the structs of client.h to Protobuf messages and back.
 #ifndef BATON_CLIENT_CPP_CONVERT_H_
 #define BATON_CLIENT_CPP_CONVERT_H_
 
@@ -15,8 +15,8 @@ Worker FromProto(const v1::WorkerStatus& status);
 std::vector<TokenLogprobs> FromProto(
     const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs);
 
-// Appends a delta to its choice; takes over the rest. False, and nothing done, if there is no such
-// choice: completion->choices has as many as were asked for.
+// Appends text and tokens to the choice of the response, and replaces usage, timings and the like.
+// False, with no change, if `completion` has no such choice: its caller has sized the choices.
 bool Merge(const v1::GenerateResponse& response, Completion* completion);
 Completion FromProto(v1::GenerateOnceResponse response);
 

@@ -1,4 +1,4 @@
-// A queue with a bound and a close. Many producers, many consumers.
+// A bounded queue for many producers and many consumers, which can be closed.
 #ifndef BATON_COMMON_BASE_BOUNDED_QUEUE_H_
 #define BATON_COMMON_BASE_BOUNDED_QUEUE_H_
 
@@ -27,7 +27,7 @@ class BoundedQueue {
     return true;
   }
 
-  // The oldest item; nothing once the queue is closed and empty, or after `timeout`.
+  // Takes the oldest item. Empty after `timeout`, or once the queue is closed and has no items.
   std::optional<T> Pop(absl::Duration timeout = absl::InfiniteDuration()) {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &BoundedQueue::Ready), timeout);
@@ -39,7 +39,7 @@ class BoundedQueue {
     return TakeFront();
   }
 
-  // Refuses further items; queued items can still be popped. Wakes all waiting threads.
+  // Refuses further items; Pop() still returns those inside. Wakes all waiting threads.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;

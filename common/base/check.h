@@ -1,5 +1,5 @@
-// BATON_CHECK: a broken invariant ends the process with the place, the condition and the message.
-// Errors that a peer, a file or a request can cause are absl::Status, never a check.
+// BATON_CHECK: a broken invariant aborts the process and prints file, line, condition and message.
+// Errors that a peer, a file or a request can cause are absl::Status instead.
 #ifndef BATON_COMMON_BASE_CHECK_H_
 #define BATON_COMMON_BASE_CHECK_H_
 
@@ -19,8 +19,8 @@ class CheckFailure {
 
 }  // namespace baton
 
-#define BATON_CHECK(condition)                                  \
-  while (__builtin_expect(!(condition), 0))                     \
+#define BATON_CHECK(condition)              \
+  while (__builtin_expect(!(condition), 0)) \
   ::baton::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
 #define BATON_CHECK_OP_(a, op, b) BATON_CHECK((a)op(b)) << (a) << " against " << (b) << ". "

@@ -1,4 +1,4 @@
-// Time as a constructor parameter, so that tests own it.
+// The time, as a constructor parameter, so that tests can pass a fake clock.
 #ifndef BATON_COMMON_BASE_CLOCK_H_
 #define BATON_COMMON_BASE_CLOCK_H_
 
@@ -10,12 +10,12 @@ namespace baton {
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Monotonic, from an arbitrary start. For durations and deadlines inside one process.
+  // Monotonic time since an arbitrary point, for durations and deadlines within one process.
   virtual absl::Duration SinceStart() const = 0;
-  // Wall time, for logs and for output to users.
+  // Wall time, for logs and other text that people read.
   virtual absl::Time Now() const = 0;
 
-  // The machine's clock. Never destroyed.
+  // The clock of the machine, which is never destroyed.
   static const Clock& Real();
 };
 

@@ -26,9 +26,9 @@ std::string& Component() {
 
 constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
 
-// A full or closed stderr must not stop the server: the thread that logs may hold a lock that all
-// requests need. A pipe that can be written to at all takes PIPE_BUF bytes without blocking, and
-// only this class writes to it.
+// A full or closed stderr must not stop the server: the caller may hold a lock that all requests
+// need. If poll() reports a pipe as writable, it takes PIPE_BUF bytes without blocking, as all
+// writers of this process hold mutex_.
 class Stderr {
  public:
   void Write(std::string line) {

@@ -1,5 +1,5 @@
-// One line per state change, on stderr: time, level, thread's component, message.
-// (Debian 12's Abseil is older than absl/log.) Never one line per token.
+// Logs to stderr, one line per state change and never one per token: time, level, component,
+// message. (Debian 12 has an Abseil without absl/log.)
 #ifndef BATON_COMMON_BASE_LOG_H_
 #define BATON_COMMON_BASE_LOG_H_
 
@@ -12,18 +12,18 @@ namespace baton {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-// Lines below this level are dropped. Thread-safe; kInfo at start.
+// Drops lines below this level, which starts as kInfo. Thread-safe.
 void SetLogLevel(LogLevel level);
-// "debug", "info", "warning", "error"; false for anything else.
+// Accepts "debug", "info", "warning" and "error"; returns false for anything else.
 bool ParseLogLevel(absl::string_view text, LogLevel* level);
 bool LogEnabled(LogLevel level);
-// The component in every line, e.g. "prefill-0". Call before the first thread starts.
+// Sets the component in every line, e.g. "prefill-0". Call it before the first thread starts.
 void SetLogComponent(absl::string_view component);
 
 class LogLine {
  public:
   explicit LogLine(LogLevel level) : level_(level) {}
-  ~LogLine();  // writes it in one call; drops it where stderr would block; clips it at 4 KiB
+  ~LogLine();  // writes the line in one call, clipped to 4 KiB; drops it if stderr would block
   std::ostream& stream() { return stream_; }
 
  private:

@@ -14,12 +14,12 @@
 
 namespace baton {
 
-// Thread-safe; Run* from the loop thread only.
+// Thread-safe. Only the loop thread calls RunPending().
 class Mailbox {
  public:
   using Closure = absl::AnyInvocable<void()>;
 
-  // False, dropping the closure, once closed.
+  // Returns false and drops the closure if the mailbox is closed.
   bool Post(Closure closure) {
     absl::MutexLock lock(&mutex_);
     if (closed_) return false;
@@ -27,13 +27,13 @@ class Mailbox {
     return true;
   }
 
-  // What is inside can still be run.
+  // Refuses further closures. RunPending() still runs those inside.
   void Close() {
     absl::MutexLock lock(&mutex_);
     closed_ = true;
   }
 
-  // Runs what is there, waiting up to `timeout` for the first closure.
+  // Waits up to `timeout` for a closure, then runs all that are inside.
   void RunPending(absl::Duration timeout) {
     std::vector<Closure> batch;
     {

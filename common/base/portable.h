@@ -1,4 +1,4 @@
-// BATON_PORTABLE before a function: it runs on the host and in kernels alike.
+// BATON_PORTABLE marks a function that host code and CUDA kernels both call.
 #ifndef BATON_COMMON_BASE_PORTABLE_H_
 #define BATON_COMMON_BASE_PORTABLE_H_
 

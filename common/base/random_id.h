@@ -1,4 +1,4 @@
-// Identities that nothing outside can guess or repeat: epochs, request ids, transfer ids.
+// Random ids that do not repeat: epochs, request ids, transfer ids. Thread-safe.
 #ifndef BATON_COMMON_BASE_RANDOM_ID_H_
 #define BATON_COMMON_BASE_RANDOM_ID_H_
 
@@ -7,8 +7,8 @@
 
 namespace baton {
 
-uint64_t RandomId64();        // never 0, so that 0 can mean "none" on the wire; thread-safe
-std::string RandomIdText();   // 16 lower-case hex digits
+uint64_t RandomId64();       // never 0, which means "none" on the wire
+std::string RandomIdText();  // 16 lower-case hex digits
 
 }  // namespace baton
 

@@ -1,4 +1,4 @@
-// How much memory a process has in RAM, as Linux counts it: for benchmarks and tests.
+// The resident memory (RSS) of a process, for benchmarks and tests.
 #ifndef BATON_COMMON_BASE_RESIDENT_MEMORY_H_
 #define BATON_COMMON_BASE_RESIDENT_MEMORY_H_
 
@@ -8,7 +8,7 @@
 
 namespace baton {
 
-// Resident memory of a process in bytes; 0 if it cannot be read.
+// In bytes; 0 if there is no such process.
 int64_t ResidentBytesOf(pid_t pid);
 
 }  // namespace baton

@@ -12,7 +12,7 @@ int ContinuationBytes(unsigned char lead) {
                        : -1;
 }
 
-// Bytes of the character that `text` begins with; 0 if it begins with none. REQUIRES: not empty.
+// Length in bytes of the first character of `text`; 0 if that is invalid. REQUIRES: not empty.
 size_t CharacterBytes(absl::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   const int more = ContinuationBytes(lead);
@@ -42,7 +42,7 @@ bool IsUtf8(absl::string_view text) {
 std::string ClipToUtf8(absl::string_view text, size_t max_bytes) {
   constexpr absl::string_view kCut = "...";
   std::string clipped;
-  size_t whole = 0;  // of `clipped`, with room for kCut behind it
+  size_t whole = 0;  // longest prefix of `clipped` that leaves room for kCut
   while (!text.empty()) {
     const size_t bytes = CharacterBytes(text);
     const absl::string_view next = bytes == 0 ? "?" : text.substr(0, bytes);

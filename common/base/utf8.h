@@ -1,4 +1,4 @@
-// Text that must be UTF-8, as protobuf's string fields must: one that is not makes its whole
+// Checks and clips UTF-8. Protobuf requires it of string fields: one invalid string makes its whole
 // message unreadable.
 #ifndef BATON_COMMON_BASE_UTF8_H_
 #define BATON_COMMON_BASE_UTF8_H_
@@ -10,11 +10,11 @@
 
 namespace baton {
 
-// No surrogates, nothing overlong, nothing above U+10FFFF.
+// False for surrogates, overlong forms and code points above U+10FFFF, too.
 bool IsUtf8(absl::string_view text);
 
-// At most `max_bytes` of it: whole characters, with "?" for every byte that is part of none. What
-// was cut off ends in "...", if there is room for that.
+// Returns valid UTF-8 of at most `max_bytes` bytes. Replaces each invalid byte by "?". A text that
+// is too long is cut between characters and ends in "...", if max_bytes has room for that.
 std::string ClipToUtf8(absl::string_view text, size_t max_bytes);
 
 }  // namespace baton

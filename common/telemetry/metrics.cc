@@ -22,11 +22,11 @@
 namespace baton::telemetry {
 namespace {
 
-// Two scrapes at a time; more wait. (One Prometheus scrapes a process once in several seconds.)
+// Scrapes at a time; more wait. A Prometheus server scrapes a process every few seconds.
 constexpr char kServerThreads[] = "2";
 
-// The host of "host:port". civetweb takes much more than that (lists, "80s", bare ports), which is
-// refused here so that an address is what it looks like.
+// The host of "host:port". civetweb accepts more (lists, "80s", bare ports); this refuses all other
+// forms, so that an address means what it says.
 absl::StatusOr<std::string> HostOf(const std::string& address) {
   const size_t colon = address.rfind(':');
   int port = -1;
@@ -53,7 +53,7 @@ absl::StatusOr<std::string> HostOf(const std::string& address) {
 void AddBuildInfo(prometheus::Registry& registry) {
   prometheus::BuildGauge()
       .Name("baton_build_info")
-      .Help("Always 1; the labels say what runs here")
+      .Help("Always 1; the labels have version and compiler")
       .Register(registry)
       .Add({{"version", BATON_VERSION}, {"compiler", __VERSION__}})
       .Set(1);
@@ -65,7 +65,7 @@ absl::Status CannotBind(const std::string& address, const char* why) {
                                 "): expected a free port on an address of this machine"));
 }
 
-// Opens and closes a connection to a listening address of our own.
+// Opens and closes a connection to an address that this process listens on.
 void Poke(const std::string& address) {
   const size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   if (!host.ok()) return host.status();
 
   std::unique_ptr<prometheus::Exposer> exposer;
-  try {  // civetweb's way to say that it could not start
+  try {  // the exposer throws if it cannot start
     exposer = std::make_unique<prometheus::Exposer>(
         std::vector<std::string>{"listening_ports", address, "num_threads", kServerThreads});
   } catch (const std::exception& error) {
@@ -113,8 +113,8 @@ MetricsEndpoint::MetricsEndpoint(std::string address,
     : address_(std::move(address)), registry_(std::move(registry)), exposer_(std::move(exposer)) {}
 
 MetricsEndpoint::~MetricsEndpoint() {
-  // civetweb's accepting thread looks at its stop flag after each connection, else every 2 s. To
-  // stop at once, it gets connections until it has.
+  // civetweb's accepting thread checks its stop flag after each connection, or else every 2 s.
+  // Connections make it stop at once.
   std::atomic<bool> stopped = false;
   std::thread stopper([this, &stopped] {
     exposer_.reset();

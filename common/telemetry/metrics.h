@@ -1,7 +1,7 @@
-// The /metrics page of a process, in Prometheus' text format, and the registry behind it.
+// The /metrics endpoint of a process, in Prometheus's text format, and the registry behind it.
 //
-// Each binary has one file of metrics that takes the registry and turns events into counts; only
-// such files, and this room, include prometheus-cpp.
+// Each binary has one metrics.h, whose methods turn events into metrics of this registry. Only its
+// metrics.cc and this folder include prometheus-cpp.
 #ifndef BATON_COMMON_TELEMETRY_METRICS_H_
 #define BATON_COMMON_TELEMETRY_METRICS_H_
 
@@ -17,21 +17,21 @@ class Registry;
 
 namespace baton::telemetry {
 
-// Thread-safe. Scrapes are answered by threads of its own, which the destructor joins.
+// Thread-safe. Answers scrapes on threads of its own, which the destructor joins.
 class MetricsEndpoint {
  public:
-  // Serves http://<address>/metrics. `address` is host:port, e.g. "0.0.0.0:9090" or "[::1]:0"; with
-  // port 0 the system chooses one. INVALID_ARGUMENT for another form, UNAVAILABLE if the address
-  // cannot be bound; both name it. The registry begins with baton_build_info.
+  // Serves http://<address>/metrics. `address` is host:port, e.g. "0.0.0.0:9090" or "[::1]:0"; port
+  // 0 means any free port. INVALID_ARGUMENT if `address` has another form, UNAVAILABLE if it cannot
+  // be bound; both messages contain it. The registry starts with baton_build_info.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& address);
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
 
-  // host:port as bound: never port 0.
+  // "host:port" with the port that is bound, never 0.
   const std::string& address() const { return address_; }
 
-  // For the life of the endpoint. Metrics made in it appear on the page.
+  // Lives as long as the endpoint. Metrics that are added to it appear in scrapes.
   prometheus::Registry& registry() { return *registry_; }
 
  private:
@@ -39,7 +39,7 @@ class MetricsEndpoint {
                   std::unique_ptr<prometheus::Exposer> exposer);
 
   const std::string address_;
-  // Shared because the exposer asks for a weak_ptr; nobody else holds it.
+  // A shared_ptr only because the exposer takes a weak_ptr.
   const std::shared_ptr<prometheus::Registry> registry_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };

@@ -1,9 +1,7 @@
 #include "common/worker/run_main.h"
 
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <iostream>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -31,17 +29,13 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
     BATON_LOG(Error) << "cannot start: " << worker.status().message();
     return 1;
   }
-  signals.Wait();
-  BATON_LOG(Info) << "draining for up to " << options.drain_grace_ms << " ms; signal again to stop";
-  std::atomic<bool> drained{false};
-  std::thread drain([&] {
-    (*worker)->Drain(absl::Milliseconds(options.drain_grace_ms));
-    drained = true;
-  });
-  while (!drained) {
-    if (signals.Wait(absl::Milliseconds(20))) (*worker)->Stop();
-  }
-  drain.join();
+  signals.DrainOnSignal(
+      [&] {
+        BATON_LOG(Info) << "draining for up to " << options.drain_grace_ms
+                        << " ms; a second signal stops at once";
+        (*worker)->Drain(absl::Milliseconds(options.drain_grace_ms));
+      },
+      [&] { (*worker)->Stop(); });
   (*worker)->Stop();
   BATON_LOG(Info) << "stopped";
   return 0;

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "common/base/random_id.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
-#include "common/base/rpc/server.h"
 
 namespace baton::router {
 namespace {

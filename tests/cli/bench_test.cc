@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "cli/signal_watch.h"
+#include "common/base/shutdown_signal.h"
 #include "tests/testing/fake_cluster.h"
 
 namespace baton::cli {
@@ -19,11 +19,8 @@ namespace {
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-// Before any thread starts, as main() does.
-[[maybe_unused]] const bool signals_blocked = [] {
-  BlockStopSignals();
-  return true;
-}();
+// Before any thread, as in main().
+const ShutdownSignal signals(BrokenPipe::kDefault);
 
 RequestSample Sample(double start_s, double end_s) {
   RequestSample sample;

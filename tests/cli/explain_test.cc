@@ -37,7 +37,7 @@ TEST(ExplainCommandTest, AsksWithoutSendingAndTellsAPlainError) {
   EXPECT_THAT(err.str(), HasSubstr("[MODEL_NOT_FOUND]"));
 }
 
-TEST(ExplainCommandTest, TellsTheLastDecisions) {
+TEST(ExplainCommandTest, ShowsTheLastDecisions) {
   FakeCluster cluster;
   ExplainOptions options;
   options.address = cluster.server().address();
@@ -47,7 +47,7 @@ TEST(ExplainCommandTest, TellsTheLastDecisions) {
   EXPECT_EQ(out.str(), "") << "nothing has been decided";
 }
 
-TEST(ExplainCommandTest, TableTellsWhatIsKnownAndNoMore) {
+TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   v1::Decision decision;
   decision.set_request_id("r1");
   decision.set_prompt_tokens(100);
@@ -62,7 +62,7 @@ TEST(ExplainCommandTest, TableTellsWhatIsKnownAndNoMore) {
   c.set_queue_seconds(0.25);
   c.set_excluded("no room");
   std::string table = DecisionTable(decision);
-  EXPECT_THAT(table, HasSubstr("request r1, 100 prompt tokens: prefix, by policy priced\n"));
+  EXPECT_THAT(table, HasSubstr("request r1, 100 prompt tokens: prefix, policy priced\n"));
   EXPECT_THAT(table, HasSubstr("cached tokens: 64 predicted\n"));
   EXPECT_THAT(table, HasSubstr("0.25"));
   EXPECT_THAT(table, HasSubstr("no room"));
@@ -75,7 +75,8 @@ TEST(ExplainCommandTest, TableTellsWhatIsKnownAndNoMore) {
   decision.set_kappa(2);
   table = DecisionTable(decision);
   EXPECT_THAT(table, HasSubstr("priced (kappa 2)"));
-  EXPECT_THAT(table, HasSubstr("64 predicted, 48 found; first token in 0.5 s predicted; 0.75 s"));
+  EXPECT_THAT(table,
+              HasSubstr("64 predicted, 48 found; time to first token: 0.5 s predicted, 0.75 s"));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <thread>
 
-#include "cli/signal_watch.h"
+#include "common/base/shutdown_signal.h"
 #include "tests/testing/fake_cluster.h"
 
 namespace baton::cli {
@@ -21,11 +21,8 @@ using ::testing::HasSubstr;
 
 class GenerateCommandTest : public ::testing::Test {
  protected:
-  // Before the cluster starts its threads, as main() does.
-  const bool signals_blocked_ = [] {
-    BlockStopSignals();
-    return true;
-  }();
+  // Before the threads of the cluster, as in main().
+  const ShutdownSignal signals_{BrokenPipe::kDefault};
   FakeCluster cluster_;
   GenerateOptions options_ = [this] {
     GenerateOptions options;
@@ -78,7 +75,7 @@ TEST_F(GenerateCommandTest, JsonHasChoicesAndLogprobs) {
   EXPECT_EQ(json["prompt_logprobs"][0]["logprob"], -2);
 }
 
-TEST_F(GenerateCommandTest, TellsReasonOnStderrAndExitsWithOne) {
+TEST_F(GenerateCommandTest, PrintsTheReasonOnStderrAndExitsWithOne) {
   options_.request.max_tokens = 0;
   EXPECT_EQ(RunGenerate(options_, out_, err_), 1);
   EXPECT_THAT(err_.str(), HasSubstr("INVALID_ARGUMENT: stop.max_tokens: 0 given"));
@@ -94,12 +91,6 @@ TEST_F(GenerateCommandTest, CtrlCCancels) {
   EXPECT_EQ(RunGenerate(options_, out_, err_), 1);
   user.join();
   EXPECT_THAT(err_.str(), HasSubstr("CANCELLED"));
-  // The signal stays pending, as it was only polled for; take it, so that no later test sees it.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  const timespec now = {};
-  sigtimedwait(&signals, nullptr, &now);
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "cli/signal_watch.h"
 
 namespace baton::cli {
 namespace {
@@ -23,7 +22,6 @@ using ::testing::Not;
 class LocalClusterTest : public ::testing::Test {
  protected:
   LocalClusterTest() {
-    BlockStopSignals();
     options_.model_dir = "/models/any";
     options_.bin_dir = ::testing::TempDir() + absl::StrCat("/bin-", getpid());
     options_.stop_grace = absl::Seconds(20);

@@ -46,7 +46,7 @@ TEST_F(PlanCommandTest, ATableForPeople) {
   for (const char* part :
        {"Qwen2ForCausalLM, 0.49 G parameters, weights float16",
         "t4: 249 GB/s, 24 TFLOPS (sustained)", "14930.0 MiB of t4",
-        "12288 bytes of KV a token (GQA)",
+        "12288 bytes of KV per token (GQA)",
         "sequences of 2048 tokens fit; --max-num-seqs lets 64 run at a time", "computed, not"}) {
     EXPECT_THAT(out_.str(), HasSubstr(part));
   }
@@ -92,7 +92,7 @@ TEST_F(PlanCommandTest, JsonForPrograms) {
   EXPECT_EQ(json["prefill"][0]["transfers"].back()["link"], "NVLink");
 }
 
-// In the worker's words, and with a result for who plans on.
+// The worker's own error, beside the figures of the plan.
 TEST_F(PlanCommandTest, WhatDoesNotFitIsRefused) {
   options_.question.gpu.memory_bytes = int64_t{1} << 30;
   EXPECT_EQ(Run(), 1);

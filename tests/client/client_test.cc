@@ -1,12 +1,16 @@
 #include "client/cpp/client.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <grpcpp/server_posix.h>
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "common/base/error.h"
+#include "common/base/rpc/channel.h"
 #include "tests/testing/fake_cluster.h"
+#include "tests/testing/listening_socket.h"
 
 namespace baton::client {
 namespace {
@@ -108,13 +112,65 @@ TEST_F(ClientTest, CancelFromAnotherThreadAndByDestruction) {
   EXPECT_TRUE(second.stream->AwaitCancelled());
 }
 
-TEST(ClientWithoutRouterTest, SaysWhereItTriedToGo) {
+// A wrong address is an error at once, long before the call's timeout of 10 minutes.
+TEST(ClientConnectionTest, ARefusedConnectionNamesTheAddress) {
   EXPECT_EQ(Client::Create("nowhere").status().code(), absl::StatusCode::kInvalidArgument);
   auto client = Client::Create("127.0.0.1:1");
   ASSERT_TRUE(client.ok());
   const absl::Status error = (*client)->ListModels().status();
   EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(error.message()), HasSubstr("router at 127.0.0.1:1"));
+}
+
+// Also while the stream still waits for its connection.
+TEST(ClientConnectionTest, CancelsARequestBeforeTheRouterAnswers) {
+  baton::testing::ListeningSocket socket;
+  auto client = Client::Create(socket.address());
+  ASSERT_TRUE(client.ok()) << client.status();
+  GenerateRequest request;
+  request.text = "hi";
+  const auto stream = (*client)->Generate(request);
+  stream->Cancel();
+  EXPECT_FALSE(stream->Next().has_value());
+  EXPECT_EQ(stream->status().code(), absl::StatusCode::kCancelled) << stream->status();
+}
+
+class OneModel final : public v1::InferenceService::Service {
+  grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
+                          v1::ListModelsResponse* response) override {
+    response->add_models()->set_id("late");
+    return grpc::Status::OK;
+  }
+};
+
+// On a busy machine the system accepts a connection long before the router can answer on it. Here
+// the answer comes when a later attempt with the cluster's own settings has already timed out: 1.5
+// s of real time, since gRPC's connection timer takes no other clock.
+TEST(ClientConnectionTest, WaitsForARouterThatIsSlowToAnswer) {
+  baton::testing::ListeningSocket socket;
+  auto client = Client::Create(socket.address());
+  ASSERT_TRUE(client.ok()) << client.status();
+  absl::StatusOr<std::vector<Model>> models;
+  std::thread call([&] { models = (*client)->ListModels(); });
+  const int connection = socket.Accept();
+
+  const auto peer = MakeChannel(socket.address(), kPeerChannel);
+  const auto deadline = absl::ToChronoTime(absl::Now() + baton::testing::kPatience);
+  auto state = peer->GetState(/*try_to_connect=*/true);
+  while (state != GRPC_CHANNEL_TRANSIENT_FAILURE && peer->WaitForStateChange(state, deadline)) {
+    state = peer->GetState(true);
+  }
+  EXPECT_EQ(state, GRPC_CHANNEL_TRANSIENT_FAILURE);
+
+  OneModel service;
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> router = builder.BuildAndStart();
+  fcntl(connection, F_SETFL, O_NONBLOCK);
+  grpc::AddInsecureChannelFromFd(router.get(), connection);
+  call.join();
+  ASSERT_TRUE(models.ok()) << models.status();
+  EXPECT_EQ(models->at(0).id, "late");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/error.h"
-#include "common/base/rpc/server.h"
+#include "common/base/rpc/channel.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/prefill_call.h"
 #include "common/worker/token_sampling.h"

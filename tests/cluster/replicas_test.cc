@@ -11,6 +11,7 @@
 #include <map>
 
 #include "absl/strings/numbers.h"
+#include "common/base/rpc/channel.h"
 #include "tests/cluster/faults/tcp_proxy.h"
 #include "tests/cluster/whole_cluster.h"
 

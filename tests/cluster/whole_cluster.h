@@ -14,6 +14,7 @@
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "common/base/error.h"
+#include "common/base/rpc/channel.h"
 #include "common/tokenizer/tokenizer.h"
 #include "decode_worker/worker.h"
 #include "prefill_worker/worker.h"
@@ -74,7 +75,7 @@ class WholeClusterTest : public ::testing::Test {
     auto server = router::RouterServer::Start(std::move(router));
     ASSERT_TRUE(server.ok()) << server.status();
     router_ = *std::move(server);
-    channel_ = MakeChannel(router_->address());
+    channel_ = MakeChannel(router_->address(), kClientChannel);
     WaitUntilReady();
   }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/rpc/channel.h"
 #include "decode_worker/worker.h"
 #include "prefill_worker/worker.h"
 #include "tests/testing/oracle.h"

@@ -14,6 +14,7 @@
 #include "cli/child_process.h"
 #include "common/base/error.h"
 #include "common/base/rpc/address_file.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/transfer/checksum.h"
 #include "tests/testing/worker_client.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/rpc/channel.h"
 #include "router/server.h"
 #include "tests/testing/fake_worker.h"
 #include "tests/testing/tiny_tokenizer.h"
@@ -39,7 +40,7 @@ class FakeCluster {
     auto server = router::RouterServer::Start(options, clock);
     BATON_CHECK(server.ok()) << server.status();
     server_ = *std::move(server);
-    channel_ = MakeChannel(server_->address());
+    channel_ = MakeChannel(server_->address(), kClientChannel);
     AwaitState([](const v1::WorkerStatus& w) { return w.state() == v1::WORKER_STATE_READY; });
   }
   // The router first: workers that go while it lives would be news to it.

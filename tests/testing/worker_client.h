@@ -1,4 +1,5 @@
-// Talks to workers as a router does, without one: Decode calls, and waiting for blocks to come back.
+// Talks to workers as a router does, without one: Decode calls, and waiting for blocks to come
+// back.
 #ifndef BATON_TESTS_TESTING_WORKER_CLIENT_H_
 #define BATON_TESTS_TESTING_WORKER_CLIENT_H_
 
@@ -12,8 +13,8 @@
 #include "baton/internal/v1/decode.grpc.pb.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "common/base/check.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
-#include "common/base/rpc/server.h"
 #include "common/worker/token_sampling.h"
 
 namespace baton::testing {

@@ -1,5 +1,5 @@
-// A small file in which a process that listens on port 0 writes the addresses that it got. The file
-// appears all at once.
+// A small file in which a process reports the addresses that it listens on, for callers that start
+// it with port 0.
 #ifndef BATON_COMMON_BASE_RPC_ADDRESS_FILE_H_
 #define BATON_COMMON_BASE_RPC_ADDRESS_FILE_H_
 
@@ -10,16 +10,17 @@
 
 namespace baton {
 
-// Two lines: the gRPC address, then the metrics address, which is empty if there is none.
+// Each "host:port". The file has one line for each; `metrics` may be empty.
 struct BoundAddresses {
   std::string grpc;
   std::string metrics;
 };
 
-// Through a temporary file beside it and a rename, so that a reader sees all or nothing.
+// Writes a temporary file beside `path` and renames it, so that readers see a whole file or none.
+// UNAVAILABLE if that fails.
 absl::Status WriteAddressFile(const std::string& path, const BoundAddresses& addresses);
 
-// Nothing while the file is not there.
+// Empty if the file does not exist yet.
 std::optional<BoundAddresses> ReadAddressFile(const std::string& path);
 
 }  // namespace baton

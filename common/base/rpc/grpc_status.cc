@@ -10,8 +10,8 @@ namespace baton {
 namespace {
 
 constexpr char kDomain[] = "baton";
-// HTTP/2 header space is small; a longer message would lose the whole status on the way. So would
-// one that is not UTF-8: what an operating system or a client gave need not be.
+// HTTP/2 limits the size of trailers: a longer message would lose the whole status. So would
+// invalid UTF-8, which text from a client or the operating system may contain.
 constexpr size_t kMaxMessageBytes = 2048;
 
 }  // namespace

@@ -1,5 +1,6 @@
-// absl::Status to grpc::Status and back, in one place. The reason, field and retry time of
-// base/error.h travel as google.rpc.ErrorInfo (domain "baton"), BadRequest and RetryInfo.
+// Converts absl::Status to grpc::Status and back. The payloads of base/error.h become error
+// details: the reason google.rpc.ErrorInfo (domain "baton"), the field BadRequest, the retry time
+// RetryInfo.
 #ifndef BATON_COMMON_BASE_RPC_GRPC_STATUS_H_
 #define BATON_COMMON_BASE_RPC_GRPC_STATUS_H_
 
@@ -9,9 +10,10 @@
 
 namespace baton {
 
+// Clips the message to 2 KiB of valid UTF-8.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// Details that do not parse are dropped: the code and the message stay.
+// Drops details that do not parse; code and message remain.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 }  // namespace baton

@@ -1,5 +1,6 @@
 #include "common/base/rpc/server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
@@ -10,22 +11,10 @@
 namespace baton {
 namespace {
 
-// Far below what any client sends: no client is cut off for its keepalive pings.
+// Far below the interval of any of our channels: keepalive pings must not count as abuse.
 constexpr int kMinPingIntervalMs = 100;
-
-int Milliseconds(absl::Duration duration) {
-  return static_cast<int>(absl::ToInt64Milliseconds(duration));
-}
-
-// What both ends need, so that each notices when the other vanishes.
-template <class SetInt>
-void SetKeepalive(const Keepalive& keepalive, SetInt set_int) {
-  set_int(GRPC_ARG_KEEPALIVE_TIME_MS, Milliseconds(keepalive.time));
-  set_int(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Milliseconds(keepalive.timeout));
-  set_int(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  // A prefill may be silent for long; pings go on nevertheless.
-  set_int(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-}
+// How often Stop() cancels again, while another thread's Stop() has not refused new calls yet.
+constexpr absl::Duration kCancelTick = absl::Milliseconds(10);
 
 }  // namespace
 
@@ -47,9 +36,9 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   });
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);
-  // No GOAWAY "too many pings": it would take down the streams of a busy connection.
+  // A GOAWAY for too many pings would end the streams of a busy connection.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-  // Two servers on one port would each get half of the connections, without a word.
+  // With SO_REUSEPORT, two servers on one port would each silently get half of the connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<RpcServer> server(new RpcServer());
@@ -71,30 +60,22 @@ RpcServer::~RpcServer() { Stop(absl::ZeroDuration()); }
 void RpcServer::SetServing(bool serving) {
   auto* health = server_->GetHealthCheckService();
   if (health == nullptr) return;
-  health->SetServingStatus("", true);  // alive, however busy
+  health->SetServingStatus("", true);  // liveness, which load does not change
   for (const std::string& name : service_names_) health->SetServingStatus(name, serving);
 }
 
 void RpcServer::Stop(absl::Duration grace) {
-  server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));  // saturates: grace may be infinite
-}
-
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const Keepalive& keepalive) {
-  grpc::ChannelArguments arguments;
-  SetKeepalive(keepalive,
-               [&arguments](const char* name, int value) { arguments.SetInt(name, value); });
-  // A restarted worker is to be used within 2 s of its coming back.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
-  // In spite of its name, how long one attempt to connect may take: several round trips of a slow
-  // link.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1'500);
-  // One connection per channel object: a shared one would tie unrelated peers' flow control
-  // together.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetMaxReceiveMessageSize(16 << 20);
-  arguments.SetMaxSendMessageSize(16 << 20);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (!stopping_.exchange(true)) {
+    server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));  // saturates: grace may be infinite
+    stopped_.Notify();
+    return;
+  }
+  // gRPC's Shutdown() waits under its lock, so a second Shutdown() cannot shorten the first.
+  while (grace <= absl::ZeroDuration() && !stopped_.HasBeenNotified()) {
+    grpc_server_cancel_all_calls(server_->c_server());
+    stopped_.WaitForNotificationWithTimeout(kCancelTick);
+  }
+  stopped_.WaitForNotification();
 }
 
 }  // namespace baton

@@ -1,49 +1,47 @@
-// A gRPC server: bind, serve, drain, stop. Health (`""` is liveness, each service's
-// name is readiness) and reflection come with it.
+// A gRPC server: binds, serves, drains, stops. It includes server reflection and the health
+// service, where "" is liveness and the name of a service is that service's readiness.
 #ifndef BATON_COMMON_BASE_RPC_SERVER_H_
 #define BATON_COMMON_BASE_RPC_SERVER_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/base/rpc/keepalive.h"
 
 namespace baton {
 
-// Pings on a connection that has been silent for `time`; without an answer within `timeout` it is
-// closed, and with it all its calls: so a stopped or partitioned peer is noticed.
-struct Keepalive {
-  absl::Duration time = absl::Seconds(2);
-  absl::Duration timeout = absl::Seconds(3);
-};
-
 struct RpcServerOptions {
-  std::string address = "127.0.0.1:0";  // port 0: any free one
-  int max_message_bytes = 16 << 20;     // of one received message
+  std::string address = "127.0.0.1:0";  // port 0: any free port
+  int max_message_bytes = 16 << 20;     // limit for one received message
   Keepalive keepalive;
 };
 
-// Thread-safe once started. Services must outlive it.
+// Thread-safe. The services must outlive it.
 class RpcServer {
  public:
-  // UNAVAILABLE, naming the address, if it cannot be bound.
+  // Each of `service_names` gets a readiness of its own. UNAVAILABLE, with the address in the
+  // message, if the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(
       const RpcServerOptions& options, const std::vector<grpc::Service*>& services,
       const std::vector<std::string>& service_names);
   ~RpcServer();
 
-  // "host:port" with the port that was bound.
+  // "host:port" with the port that is bound, never 0.
   const std::string& address() const { return address_; }
   int port() const { return port_; }
 
-  // Readiness of the named services. Not serving at start, until called with true.
+  // Sets the readiness of the services, which start as NOT_SERVING.
   void SetServing(bool serving);
 
-  // No new calls; waits for those running until `grace` is over, then cancels them. Idempotent.
+  // Refuses new calls, waits up to `grace` for the running ones, then cancels them. Returns when
+  // all have ended. A call with a grace of zero shortens one that waits in another thread.
   void Stop(absl::Duration grace);
 
  private:
@@ -52,12 +50,9 @@ class RpcServer {
   std::vector<std::string> service_names_;
   std::string address_;
   int port_ = 0;
+  std::atomic<bool> stopping_{false};
+  absl::Notification stopped_;
 };
-
-// A channel with the message limits that all hops share. A peer that restarts at its
-// address is reached within a second.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const Keepalive& keepalive = Keepalive());
 
 }  // namespace baton
 

@@ -1,5 +1,5 @@
-// The sending side of a server stream: items pushed from any thread, written one at a time in
-// order.
+// The sending side of a server-streaming call: any thread pushes items, which are written in order,
+// one message at a time.
 #ifndef BATON_COMMON_BASE_RPC_SERVER_STREAM_H_
 #define BATON_COMMON_BASE_RPC_SERVER_STREAM_H_
 
@@ -15,12 +15,13 @@
 
 namespace baton {
 
-// Keeps itself alive from Open() until gRPC is done with the call. The code that opened it must
-// call Finish() exactly once, cancelled or not: the call ends only then. Thread-safe.
+// Lives from Open() until gRPC is done with the call, or longer if a shared_ptr is kept. The call
+// ends only with Finish(), which its owner must call exactly once, even after a cancel.
+// Thread-safe.
 template <class Message, class Item>
 class ServerStream : public grpc::ServerWriteReactor<Message> {
  public:
-  // Keeps `stream` alive until OnDone; returns it as the reactor that gRPC wants.
+  // Keeps `stream` alive until gRPC is done with it, and returns it as the reactor of the call.
   static ServerStream* Open(std::shared_ptr<ServerStream> stream) {
     ServerStream* raw = stream.get();
     absl::MutexLock lock(&raw->mutex_);
@@ -28,7 +29,8 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     return raw;
   }
 
-  // Dropped if the peer is gone or the stream finished. `urgent` items overtake the others.
+  // Drops the item if the peer is gone or the stream is finished. An `urgent` item goes before all
+  // items that wait.
   void Push(Item item, bool urgent = false) {
     {
       absl::MutexLock lock(&mutex_);
@@ -44,7 +46,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     Continue();
   }
 
-  // OK: after what has been pushed. An error: at once, what is pending is dropped.
+  // OK is sent after the items that wait. An error is sent at once and drops them.
   void Finish(const grpc::Status& status) {
     {
       absl::MutexLock lock(&mutex_);
@@ -57,19 +59,19 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     Continue();
   }
 
-  // Nothing is queued and no write is in flight.
+  // True if no item waits and no write is in progress.
   bool idle() const {
     absl::MutexLock lock(&mutex_);
     return !busy_;
   }
 
  protected:
-  // Makes the message of an item. Called by one thread at a time, without locks.
+  // Converts an item to a message. Called by one thread at a time, without the lock.
   virtual void Encode(Item item, Message* message) = 0;
-  // May add `next` to one of those that have not been sent yet, one or more, oldest first; false:
-  // it is to be queued behind them. Called under the stream's lock.
+  // May merge `next` into one of the items that wait (at least one, oldest first) and return true;
+  // else `next` is queued behind them. Called with the lock held.
   virtual bool Merge(std::deque<Item>& waiting, Item& next) { return false; }
-  // The peer cancelled, its deadline passed or its connection broke.
+  // Called once if the peer cancels, its deadline passes or its connection breaks.
   virtual void OnPeerGone() {}
 
  private:
@@ -99,7 +101,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     self.swap(self_);
   }
 
-  // Writes the next item, finishes, or goes idle. REQUIRES: busy_ is set and no write is in flight.
+  // Writes the next item, finishes, or becomes idle. REQUIRES: busy_, and no write in progress.
   void Continue() {
     std::optional<Item> item;
     std::optional<grpc::Status> finish;
@@ -109,7 +111,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
         item.emplace(std::move(items_.front()));
         items_.pop_front();
       } else if (finish_) {
-        finish = finish_;  // busy_ stays set: nothing may follow
+        finish = finish_;  // busy_ stays set, so nothing follows
       } else {
         busy_ = false;
         return;
@@ -126,11 +128,11 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
 
   mutable absl::Mutex mutex_;
   std::deque<Item> items_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // a write or the finish runs
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // nothing can reach the peer any more
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;    // a write or the finish is in progress
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;  // the peer is gone
   std::optional<grpc::Status> finish_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ServerStream> self_ ABSL_GUARDED_BY(mutex_);
-  Message message_;  // of the write in flight
+  Message message_;  // of the write in progress
 };
 
 }  // namespace baton

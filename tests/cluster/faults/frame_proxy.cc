@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/base/check.h"
-#include "common/base/rpc/server.h"
+#include "common/base/rpc/channel.h"
 
 namespace baton::testing {
 namespace {

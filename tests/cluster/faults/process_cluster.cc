@@ -14,8 +14,8 @@
 #include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "common/base/rpc/address_file.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
-#include "common/base/rpc/server.h"
 #include "common/base/status_macros.h"
 #include "tests/cluster/faults/socket_owner.h"
 

@@ -15,6 +15,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/server.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/frame_codec.h"

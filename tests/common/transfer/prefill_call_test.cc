@@ -6,6 +6,7 @@
 #include "absl/synchronization/notification.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
 #include "common/base/error.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server.h"
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/server.h"
 
 namespace baton::worker {

@@ -362,6 +362,21 @@ TEST(ServerTest, DrainWithoutGraceEndsWhatHangs) {
   EXPECT_TRUE(decode.stream->AwaitCancelled());
 }
 
+TEST(ServerTest, AStopEndsADrainThatWaits) {
+  FakeCluster cluster;
+  std::string text;
+  absl::Status end;
+  std::thread client([&] { end = GenerateOnce(cluster, &text); });
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  std::thread drain([&] { cluster.server().Drain(absl::InfiniteDuration()); });
+  AwaitDraining(cluster);
+  cluster.server().Stop();
+  drain.join();
+  client.join();
+  EXPECT_FALSE(end.ok());
+  EXPECT_TRUE(decode.stream->AwaitCancelled());
+}
+
 TEST(ServerTest, ListsItsModel) {
   FakeCluster cluster(1, 1, [](Options* options) { options->served_model_name = "demo"; });
   grpc::ClientContext context;

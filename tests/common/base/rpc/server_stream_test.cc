@@ -7,6 +7,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "baton/v1/inference.grpc.pb.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/rpc/server.h"
 
 namespace baton {

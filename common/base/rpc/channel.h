@@ -1,0 +1,51 @@
+// Makes gRPC channels, with settings for the two kinds of connection: between the processes of a
+// cluster, and from a client to a router.
+#ifndef BATON_COMMON_BASE_RPC_CHANNEL_H_
+#define BATON_COMMON_BASE_RPC_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/base/rpc/keepalive.h"
+
+namespace baton {
+
+struct ChannelSettings {
+  // Limit for one attempt to connect, from the TCP handshake to the server's first HTTP/2 frame.
+  absl::Duration connect_timeout;
+  // Pause after a failed attempt; it grows from the first value to the second.
+  absl::Duration initial_backoff;
+  absl::Duration max_backoff;
+  Keepalive keepalive;
+};
+
+// Between routers and workers. Attempts are short and frequent: a worker that restarts at its
+// address serves again within 2 s, and another worker can take the request meanwhile. The timeout
+// covers several round trips of a slow link.
+inline constexpr ChannelSettings kPeerChannel = {absl::Milliseconds(1500), absl::Milliseconds(100),
+                                                 absl::Milliseconds(500), Keepalive()};
+
+// From the SDK and the CLI to a router. A router on a busy machine accepts TCP connections long
+// before it answers, and a client has no other router to turn to: each attempt gets gRPC's default
+// of 20 s. A refused connection still fails at once. The back-off stays short, so that a
+// long-lived client finds a restarted router within 3 s.
+inline constexpr ChannelSettings kClientChannel = {absl::Seconds(20),
+                                                   absl::Milliseconds(200),
+                                                   absl::Seconds(3),
+                                                   {absl::Seconds(20), absl::Seconds(20)}};
+
+// A channel without TLS and with a connection of its own, which opens at the first call. `address`
+// is host:port. Messages in both directions may have 16 MiB.
+//
+// Calls without wait_for_ready wait for an attempt in progress and fail with UNAVAILABLE when it
+// fails: at once if the host is unknown or nothing listens at the port, after `connect_timeout` if
+// the peer does not answer.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
+                                           const ChannelSettings& settings = kPeerChannel);
+
+}  // namespace baton
+
+#endif  // BATON_COMMON_BASE_RPC_CHANNEL_H_
