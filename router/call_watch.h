@@ -15,19 +15,22 @@ namespace baton::router {
 class WatchedCall {
  public:
   virtual ~WatchedCall() = default;
-  // On the watch's thread.
+  // On the watch's thread, or the one that calls Turn().
   virtual void OnTick() = 0;
 };
 
 // One thread for all calls: a timer for each would be set anew with every token. Thread-safe, but
-// for Stop, which is the owner's.
+// for Turn and Stop, which are the owner's.
 class CallWatch {
  public:
-  explicit CallWatch(absl::Duration period);
+  // Without a thread, `period` means nothing and the owner calls Turn().
+  explicit CallWatch(absl::Duration period, bool own_thread = true);
   ~CallWatch() { Stop(); }
 
   // Until it is gone. Grows with the calls that live, which Admission bounds.
   void Add(std::weak_ptr<WatchedCall> call);
+  // One look at every live call.
+  void Turn();
   // Joins the thread.
   void Stop();
 

@@ -25,6 +25,7 @@
 #include "baton/internal/v1/worker.pb.h"
 #include "baton/v1/admin.pb.h"
 #include "common/base/clock.h"
+#include "common/base/random_id.h"
 #include "common/kv/prefix_key.h"
 #include "router/decayed_mean.h"
 #include "router/decision.h"
@@ -105,6 +106,8 @@ struct RouteOptions {
   absl::Duration ttft_slo;
   // From a prefill to a decode worker, until transfers have shown it.
   double kv_bytes_per_second = 1e9;
+  // For the times to retry of those refused. A simulation has its own.
+  std::function<uint64_t()> random = &RandomId64;
 };
 
 struct RouteRequest {

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
-#include "common/base/random_id.h"
 #include "common/base/status_macros.h"
 #include "router/membership.h"
 
@@ -205,7 +204,7 @@ absl::Status Membership::CheckSlo(const RouteRequest& request, absl::Span<const 
   const absl::Duration excess = absl::Seconds(soonest) - options_.ttft_slo;
   if (excess <= absl::ZeroDuration()) return absl::OkStatus();
   // Those refused together do not come back together.
-  const double share = static_cast<double>(RandomId64() >> 11) * 0x1p-53;
+  const double share = static_cast<double>(options_.random() >> 11) * 0x1p-53;
   return WithRetryAfter(
       MakeError(absl::StatusCode::kResourceExhausted, "TTFT_SLO_UNREACHABLE",
                 absl::StrCat("the first token is expected in ",
