@@ -37,7 +37,7 @@ StepPlan DecodeLoop::PlanStep() {
   }
   for (const auto& [sequence, tokens] : plan.found) {
     metrics_.PrefixCache(0, tokens);  // asked for at the admission
-    if (!sequence->call->answered) sequence->call->transfer.cached_prompt_tokens += tokens;
+    if (sequence->at_first_admission()) sequence->call->transfer.cached_prompt_tokens += tokens;
   }
   return plan;
 }

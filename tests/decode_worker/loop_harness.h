@@ -139,7 +139,7 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     }
   }
   // All of its KV, its first token, and the end of its stream.
-  void Commit(FakePrefillCall& call, bool closed = true) {
+  void Commit(FakePrefillCall& call, bool closed = true, int cached_prompt_tokens = 0) {
     const std::vector<int32_t> tokens(call.request.tokens().begin(), call.request.tokens().end());
     const int first = call.plan.first_block * testing::FakeEngine::kBlockTokens;
     for (size_t i = static_cast<size_t>(first); i < tokens.size(); ++i) {
@@ -147,6 +147,7 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     }
     transfer::FirstToken token;
     token.token_id = testing::FakeEngine::Next(tokens, call.request.sampling().choice());
+    token.cached_prompt_tokens = cached_prompt_tokens;
     call.events.on_first_token(token);
     transfer::TransferSummary summary;
     summary.kv_bytes =
