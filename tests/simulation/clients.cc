@@ -29,6 +29,8 @@ void Clients::Submit(RequestSpec spec) {
 
 void Clients::Ask(const std::shared_ptr<Request>& request) {
   if (request->ended) return;
+  // Its router died before it heard of that.
+  if (request->given_up) return End(*request, absl::CancelledError("by the client"));
   Router& router = *routers_[request->next_router++ % routers_.size()];
   if (!router.alive()) {
     // Refused by its host.
@@ -102,7 +104,8 @@ void Clients::End(Request& request, const absl::Status& status) {
   if (never_fits) ++counts_.never_fit;
   if (late) ++counts_.late;
   const bool ample = request.spec.deadline - request.spec.start >= kAmpleTime;
-  if (ample && request.spec.asks_again && !never_fits && !request.given_up) {
+  // At its deadline, whether or not the client would ask again, it hung.
+  if (ample && (request.spec.asks_again || late) && !never_fits) {
     world_.Fail(absl::StrCat(request.id, " failed with time enough: ", status.ToString()));
   }
 }
