@@ -256,7 +256,9 @@ void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
   if (sequence == nullptr || sequence->state != Sequence::State::kReceiving) return;
   Call& call = *sequence->call;
   if (!call.answered) {
-    call.transfer.cached_prompt_tokens = first.cached_prompt_tokens;
+    if (sequence->at_first_admission()) {
+      call.transfer.cached_prompt_tokens = first.cached_prompt_tokens;
+    }
     call.computed_prompt_logprobs = first.prompt_logprobs;
   }
   // Several choices, and beams, are drawn here, once the KV has come.

@@ -36,7 +36,7 @@ StepPlan DecodeLoop::PlanStep() {
   }
   for (const auto& [sequence, tokens] : plan.cache_hits) {
     metrics_.PrefixCache(0, tokens);  // their look-up was counted at the admission
-    if (!sequence->call->answered) sequence->call->transfer.cached_prompt_tokens += tokens;
+    if (sequence->at_first_admission()) sequence->call->transfer.cached_prompt_tokens += tokens;
   }
   return plan;
 }

@@ -104,6 +104,9 @@ struct Sequence {
   uint64_t submission = 0;  // set by the scheduler: age
 
   int generated_tokens() const { return static_cast<int>(tokens.size()) - call->request_tokens; }
+  // Only then what is cached of it is what was cached of the request. Beams that are preempted come
+  // back with tokens of their own before anything is answered.
+  bool at_first_admission() const { return preemptions == 0 && generated_tokens() == 0; }
   int remaining_tokens() const { return static_cast<int>(tokens.size()) - computed_tokens; }
   // The order of admission and the reverse order of preemption: lower goes first.
   std::tuple<int, uint64_t, uint32_t> Rank() const {

@@ -17,7 +17,6 @@ using internal::v1::WatchResponse;
 
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 constexpr absl::Duration kMinInterval = absl::Milliseconds(20);
-constexpr size_t kKeysPerMessage = 64 * 1024;  // 512 KiB
 
 absl::Status Draining() {
   return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this worker is shutting down");
@@ -27,12 +26,12 @@ absl::Status Draining() {
 
 class WatchService::Watcher final : public ServerStream<WatchResponse, WatchResponse> {
  public:
+  Watcher(const internal::v1::WorkerCard& card, const CacheJournal& journal)
+      : report(card, journal) {}
   bool gone() const { return gone_; }
 
   // Touched by the service's thread alone.
-  bool introduced = false;
-  uint64_t journal_position = 0;
-  uint64_t sequence = 0;
+  WatchReport report;
   bool behind = false;  // was not told the last news, as it was still reading those before
 
  private:
@@ -69,7 +68,7 @@ void WatchService::Publish(const WorkerLoad& load) {
 
 grpc::ServerWriteReactor<WatchResponse>* WatchService::Watch(
     grpc::CallbackServerContext* context, const internal::v1::WatchRequest* request) {
-  auto watcher = std::make_shared<Watcher>();
+  auto watcher = std::make_shared<Watcher>(card_, journal_);
   BATON_LOG(Info) << "watched by " << request->watcher() << " at " << context->peer();
   absl::MutexLock lock(&mutex_);
   if (stopping_) {
@@ -141,51 +140,9 @@ void WatchService::Run() {
 bool WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
   // A slow watcher gets the sum of what it missed once it has read what is under way.
   if (!watcher.idle()) return false;
-  std::optional<CacheJournal::Delta> delta;
-  if (watcher.introduced) delta = journal_.Since(watcher.journal_position);
-  if (!watcher.introduced) {
-    WatchResponse response;
-    *response.mutable_card() = card_;
-    watcher.Push(std::move(response));
-    watcher.introduced = true;
-  }
-  if (!delta) {
-    CacheJournal::Snapshot snapshot = journal_.TakeSnapshot();
-    watcher.journal_position = snapshot.position;
-    ++watcher.sequence;
-    for (size_t begin = 0; begin == 0 || begin < snapshot.keys.size(); begin += kKeysPerMessage) {
-      const size_t end = std::min(snapshot.keys.size(), begin + kKeysPerMessage);
-      WatchResponse response;
-      auto* message = response.mutable_snapshot();
-      message->set_sequence(watcher.sequence);
-      message->mutable_keys()->Add(snapshot.keys.begin() + begin, snapshot.keys.begin() + end);
-      message->set_last(end == snapshot.keys.size());
-      watcher.Push(std::move(response));
-    }
-  } else if (!delta->added.empty() || !delta->removed.empty()) {
-    watcher.journal_position = delta->next_position;
-    WatchResponse response;
-    auto* message = response.mutable_delta();
-    message->set_sequence(++watcher.sequence);
-    message->mutable_added()->Add(delta->added.begin(), delta->added.end());
-    message->mutable_removed()->Add(delta->removed.begin(), delta->removed.end());
+  for (WatchResponse& response : watcher.report.Next(load, clock_.SinceStart())) {
     watcher.Push(std::move(response));
   }
-  WatchResponse response;
-  auto* report = response.mutable_load();
-  report->set_running(load.running);
-  report->set_queued(load.queued);
-  report->set_queued_tokens(load.queued_tokens);
-  report->set_free_blocks(load.free_blocks);
-  report->set_draining(load.draining);
-  report->set_remaining_work_us(absl::ToInt64Microseconds(load.remaining_work));
-  if (load.prefill_cost) *report->mutable_prefill_cost() = *load.prefill_cost;
-  if (load.decode_cost) *report->mutable_decode_cost() = *load.decode_cost;
-  report->set_context_tokens(load.context_tokens);
-  const absl::Duration now = clock_.SinceStart();
-  report->set_age_us(absl::ToInt64Microseconds(now - load.read_at));
-  report->set_accepted_age_us(absl::ToInt64Microseconds(now - load.last_accepted_at));
-  watcher.Push(std::move(response));
   return true;
 }
 

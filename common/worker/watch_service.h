@@ -4,7 +4,6 @@
 
 #include <list>
 #include <memory>
-#include <optional>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
@@ -12,29 +11,10 @@
 #include "absl/time/time.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
-#include "common/kv/block_pool.h"
 #include "common/worker/cache_journal.h"
+#include "common/worker/watch_report.h"
 
 namespace baton::worker {
-
-struct WorkerLoad {
-  int running = 0;
-  int queued = 0;
-  int64_t queued_tokens = 0;
-  int free_blocks = 0;  // free or evictable
-  int open_transfers = 0;
-  bool draining = false;
-  // Until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.
-  absl::Duration remaining_work;
-  std::optional<internal::v1::PrefillCost> prefill_cost;  // once it is known
-  // Decode workers.
-  std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
-  int64_t context_tokens = 0;                           // of sequences that have blocks
-  kv::BlockCounts counts;
-  // By the service's clock: when the loop last accepted requests, and when it read these numbers.
-  absl::Duration last_accepted_at;
-  absl::Duration read_at;
-};
 
 // Thread-safe.
 class WatchService final : public internal::v1::WorkerService::CallbackService {

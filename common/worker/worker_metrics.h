@@ -22,7 +22,7 @@ class WorkerMetrics {
   ~WorkerMetrics();
 
   void SetLoad(const WorkerLoad& load);
-  void Queued(absl::Duration duration);       // from submission to the start of work
+  void Queued(absl::Duration duration);  // from submission to the start of work
   void Refused(const std::string& reason);
   void KvBytes(int64_t bytes, const char* direction);  // "sent" or "received"
   void KvTransferFailed(const char* reason);

@@ -4,7 +4,9 @@
 
 namespace baton::router {
 
-CallWatch::CallWatch(absl::Duration period) : period_(period), thread_([this] { Run(); }) {}
+CallWatch::CallWatch(absl::Duration period, bool own_thread) : period_(period) {
+  if (own_thread) thread_ = std::thread([this] { Run(); });
+}
 
 void CallWatch::Add(std::weak_ptr<WatchedCall> call) {
   absl::MutexLock lock(&mutex_);
@@ -39,8 +41,12 @@ void CallWatch::Run() {
       absl::MutexLock lock(&mutex_);
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), period_)) return;
     }
-    for (const auto& call : Live()) call->OnTick();
+    Turn();
   }
+}
+
+void CallWatch::Turn() {
+  for (const auto& call : Live()) call->OnTick();
 }
 
 }  // namespace baton::router

@@ -15,19 +15,22 @@ namespace baton::router {
 class WatchedCall {
  public:
   virtual ~WatchedCall() = default;
-  // On the watch's thread.
+  // On the watch's thread, or the one that calls Turn().
   virtual void OnTick() = 0;
 };
 
 // One thread for all requests: timers of their own would have to be reset with every token.
-// Thread-safe, except Stop, which is for the owner.
+// Thread-safe, except Turn and Stop, which are for the owner.
 class CallWatch {
  public:
-  explicit CallWatch(absl::Duration period);
+  // Without a thread, `period` means nothing and the owner calls Turn().
+  explicit CallWatch(absl::Duration period, bool own_thread = true);
   ~CallWatch() { Stop(); }
 
   // Ticks the call until it is destroyed. Admission bounds the number of live calls.
   void Add(std::weak_ptr<WatchedCall> call);
+  // One look at every live call.
+  void Turn();
   // Joins the thread.
   void Stop();
 

@@ -71,6 +71,11 @@ class ContinuationLine {
     absl::MutexLock lock(&mutex_);
     return waiting_;
   }
+  // Of those that were refused for want of room, expired ones included.
+  int holds() const {
+    absl::MutexLock lock(&mutex_);
+    return static_cast<int>(holds_.size());
+  }
 
  private:
   void Count(int more) {

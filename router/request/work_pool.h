@@ -14,6 +14,7 @@ namespace baton::router {
 // Thread-safe.
 class WorkPool {
  public:
+  // Without a thread, the owner calls Turn().
   WorkPool(int thread_count, int queue_capacity) : queue_(queue_capacity) {
     for (int i = 0; i < thread_count; ++i) {
       threads_.emplace_back([this] {
@@ -25,6 +26,11 @@ class WorkPool {
 
   // False, dropping nothing, if the queue is full or the pool stopped.
   bool TryRun(std::function<void()> work) { return queue_.TryPush(std::move(work)); }
+
+  // Runs what is queued.
+  void Turn() {
+    while (auto work = queue_.TryPop()) (*work)();
+  }
 
   // Finishes what is queued and joins the threads. By the owner only.
   void Stop() {

@@ -6,7 +6,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
-#include "common/base/random_id.h"
 #include "common/base/status_macros.h"
 
 namespace baton::router {
@@ -266,7 +265,7 @@ absl::Status RoutePlanner::CheckSlo(const RouteRequest& request,
   const absl::Duration excess = absl::Seconds(soonest) - options_.ttft_slo;
   if (excess <= absl::ZeroDuration()) return absl::OkStatus();
   // Jitter: clients refused together must not come back together.
-  const double share = static_cast<double>(RandomId64() >> 11) * 0x1p-53;
+  const double share = static_cast<double>(options_.random() >> 11) * 0x1p-53;
   return WithRetryAfter(
       MakeError(absl::StatusCode::kResourceExhausted, "TTFT_SLO_UNREACHABLE",
                 absl::StrCat("the first token is expected in ",

@@ -5,6 +5,7 @@
 #define BATON_ROUTER_ROUTING_ROUTE_PLANNER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/base/clock.h"
+#include "common/base/random_id.h"
 #include "router/fleet/roster.h"
 #include "router/prefix_index/dispatched_prefixes.h"
 #include "router/prefix_index/prefix_index.h"
@@ -32,6 +34,8 @@ struct RouteOptions {
   absl::Duration ttft_slo;
   // From a prefill to a decode worker, until transfers have been measured.
   double kv_bytes_per_second = 1e9;
+  // The source of jitter in retry times. A simulation has its own.
+  std::function<uint64_t()> random = &RandomId64;
 };
 
 // Thread-safe. Observes the roster from its construction on: the roster must outlive it, and must

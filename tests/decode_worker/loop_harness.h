@@ -138,10 +138,11 @@ class LoopTest : public ::testing::TestWithParam<bool> {
       loop_->CheckIntegrity();
     }
   }
-  void SendFirstToken(FakePrefillCall& call) {
+  void SendFirstToken(FakePrefillCall& call, int cached_prompt_tokens = 0) {
     const std::vector<int32_t> tokens(call.request.tokens().begin(), call.request.tokens().end());
     transfer::FirstToken token;
     token.token_id = testing::FakeEngine::Next(tokens, call.request.sampling().choice());
+    token.cached_prompt_tokens = cached_prompt_tokens;
     call.events.on_first_token(token);
   }
   // All of its KV, the commit with these times, and the end of its stream.
@@ -156,8 +157,8 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     call.events.on_end(absl::OkStatus(), summary);
     if (closed) call.events.on_closed();
   }
-  void Commit(FakePrefillCall& call, bool closed = true) {
-    SendFirstToken(call);
+  void Commit(FakePrefillCall& call, bool closed = true, int cached_prompt_tokens = 0) {
+    SendFirstToken(call, cached_prompt_tokens);
     SendKv(call, {}, closed);
   }
   void Fail(FakePrefillCall& call, const absl::Status& status) {

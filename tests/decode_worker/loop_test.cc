@@ -387,6 +387,30 @@ TEST_P(LoopTest, PreemptedKvComesBackFromTheHostOrIsComputedAgain) {
   }
 }
 
+TEST_P(LoopTest, WhatIsCachedAfterAPreemptionIsNotCountedAsCachedOfThePrompt) {
+  Make(/*blocks=*/7, ByHand());
+  const auto rival = Ask({.prompt = Prompt(15), .max_tokens = 60});
+  const auto beams =
+      Ask({.prompt = Prompt(17, 500), .max_tokens = 20, .remote = true, .beam_width = 2});
+  Turn();
+  ASSERT_EQ(transfers_.size(), 1u);
+  Commit(*transfers_[0], /*closed=*/true, /*cached_prompt_tokens=*/16);
+  size_t committed = 1;
+  while (!beams->finish.has_value()) {
+    Run();
+    if (beams->finish.has_value()) break;
+    ASSERT_LT(committed, transfers_.size()) << "nothing is under way";
+    FakePrefillCall& again = *transfers_[committed++];
+    Commit(again, /*closed=*/true, /*cached_prompt_tokens=*/again.request.tokens_size());
+  }
+  ASSERT_TRUE(beams->finish->ok()) << *beams->finish;
+  ASSERT_GT(committed, 1u) << "nothing was preempted";
+  for (const auto& message : beams->messages) {
+    if (!message.has_usage()) continue;
+    EXPECT_EQ(message.usage().cached_prompt_tokens(), 16);
+  }
+}
+
 TEST_P(LoopTest, TheHostKeepsNoMoreThanItMay) {
   LoopOptions options = ByHand();
   options.enable_prefix_caching = false;

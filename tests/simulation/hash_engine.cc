@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "tests/simulation/vocabulary.h"
+#include "tests/testing/tiny_tokenizer.h"
 
 namespace baton::simulation {
 namespace {
@@ -37,8 +39,9 @@ bool Contains(absl::Span<const int32_t> tokens, int32_t token) {
 
 HashEngine::HashEngine(const HashEngineOptions& options, World& world)
     : hash_options_(options), world_(world) {
-  config_.fingerprint = 0xba70;
-  config_.tokenizer_fingerprint = 0x70c;
+  config_.fingerprint = kModelFingerprint;
+  config_.tokenizer_fingerprint = HashTokenizer().fingerprint();
+  config_.eos_token_ids = {testing::kEndToken};
   config_.vocab_size = kVocab;
   config_.token_count = kVocab;
   layout_.layers = kLayers;

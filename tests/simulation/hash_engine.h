@@ -19,6 +19,7 @@ namespace baton::simulation {
 constexpr int kLayers = 2;
 constexpr int kBlockTokens = 4;
 constexpr int kVocab = 997;
+constexpr uint64_t kModelFingerprint = 0xba70;
 
 struct HashEngineOptions {
   int num_blocks = 16;

@@ -30,28 +30,22 @@ int main(int argc, char** argv) {
       ++failures;
       std::cout << "seed " << seed << ": " << outcome.failure << std::endl;
     }
-    total.finished += outcome.finished;
-    total.failed += outcome.failed;
-    for (const auto& [reason, requests] : outcome.failed_by_reason) {
-      total.failed_by_reason[reason] += requests;
-    }
-    total.cancelled += outcome.cancelled;
-    total.resumed += outcome.resumed;
-    total.tokens += outcome.tokens;
-    total.preemptions += outcome.preemptions;
-    total.events += outcome.events;
-    total.time += outcome.time;
+    total.Add(outcome);
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::cout << seed - first << " seeds in " << seconds << " s, " << failures
-            << " failed; requests: " << total.finished << " finished, " << total.failed
-            << " failed, " << total.cancelled << " cancelled; " << total.resumed << " resumptions, "
-            << total.preemptions << " preemptions, " << total.tokens << " tokens, " << total.events
-            << " events, " << total.time / baton::simulation::kSecond << " s simulated"
-            << std::endl;
-  for (const auto& [reason, requests] : total.failed_by_reason) {
-    std::cout << "  failed with " << reason << ": " << requests << std::endl;
+            << " failed; requests: " << total.clients.finished << " finished, "
+            << total.clients.failed << " failed (" << total.clients.never_fit << " can never fit, "
+            << total.clients.late << " late), " << total.clients.cancelled << " cancelled; "
+            << total.clients.calls << " calls, " << total.clients.lost_routers
+            << " lost with their router, " << total.clients.cut << " cut after tokens; "
+            << total.resumed << " resumptions, " << total.clients.heartbeats << " heartbeats, "
+            << total.preemptions << " preemptions, " << total.clients.tokens << " tokens, "
+            << total.events << " events, " << total.time / baton::simulation::kSecond
+            << " s simulated" << std::endl;
+  for (const auto& [reason, calls] : total.failed_by_reason) {
+    std::cout << "  calls failed with " << reason << ": " << calls << std::endl;
   }
   return failures == 0 ? 0 : 1;
 }

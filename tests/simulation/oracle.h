@@ -1,5 +1,5 @@
 // The requests of a simulation and the answers that are right, by the hash model alone: no block,
-// no worker, no network.
+// no worker, no network, no router.
 #ifndef BATON_TESTS_SIMULATION_ORACLE_H_
 #define BATON_TESTS_SIMULATION_ORACLE_H_
 
@@ -21,7 +21,10 @@ struct RequestSpec {
   Micros start = 0;
   Micros deadline = 0;  // absolute
   Micros cancel_at = -1;
+  bool asks_again = true;  // after a refusal, or the loss of its workers
+  bool reads = true;       // else it leaves the last of its answer unread
   std::vector<int32_t> prompt;
+  bool prompt_as_text = false;     // REQUIRES: the tokens are printable ASCII
   model::SamplingParams sampling;  // choice 0
   int n = 1;
   int beam_width = 0;  // 0: sampling
@@ -29,21 +32,30 @@ struct RequestSpec {
   int max_tokens = 1;
   int min_tokens = 0;
   std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = true;
+  std::vector<std::string> stops;  // no U+FFFD in them
   std::optional<int> prompt_logprobs;
+  bool return_token_ids = true;
   v1::Priority priority = v1::PRIORITY_NORMAL;
   std::string tenant;
   std::string cache_salt;
-  bool aggregated = false;  // no prefill worker: the decode worker computes the prompt
 };
+
+v1::GenerateRequest ToProto(const RequestSpec& spec, const std::string& request_id);
 
 struct Answer {
   std::vector<model::SampledToken> tokens;
-  bool stopped = false;
+  std::string text;
+  bool stopped = false;  // by a stop token or string
+  std::string matched_stop;
   double beam_score = 0;
 };
-// What is right, for each choice.
-std::vector<Answer> OracleAnswers(const RequestSpec& spec);
-std::vector<model::SampledToken> OraclePromptLogprobs(const RequestSpec& spec);
+// What is right.
+struct Expected {
+  std::vector<Answer> answers;  // by choice
+  std::vector<model::SampledToken> prompt_logprobs;
+};
+Expected Oracle(const RequestSpec& spec);
 
 }  // namespace baton::simulation
 

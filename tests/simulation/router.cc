@@ -4,17 +4,24 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/error.h"
-#include "common/kv/prefix_key.h"
-#include "common/worker/token_sampling.h"
+#include "router/metrics.h"
+#include "router/options.h"
+#include "router/request/admission.h"
+#include "router/request/call_watch.h"
+#include "router/request/retry_budget.h"
+#include "router/request/work_pool.h"
+#include "router/routing/decision_log.h"
+#include "router/routing/priced_policy.h"
+#include "tests/simulation/vocabulary.h"
+#include "tests/testing/routed_fleet.h"
 
 namespace baton::simulation {
 namespace {
 
-using internal::v1::DecodeResponse;
-
-constexpr Micros kLongestPause = kSecond;  // between attempts
-constexpr Micros kStallBound = 5 * kSecond;
+// As in router/server.cc and router/fleet/worker_watch.cc; silence is judged less often, which
+// costs less.
+constexpr Micros kCallTick = 50 * kMillisecond;
+constexpr Micros kTick = 250 * kMillisecond;
 
 std::vector<std::string> Addresses(const auto& workers) {
   std::vector<std::string> addresses;
@@ -22,66 +29,184 @@ std::vector<std::string> Addresses(const auto& workers) {
   return addresses;
 }
 
-bool SameLogprobs(const v1::TokenLogprobs& found, const model::SampledToken& expected) {
-  if (found.token_id() != expected.token_id || found.logprob() != expected.logprob ||
-      found.top_size() != static_cast<int>(expected.top.size())) {
-    return false;
+std::unique_ptr<router::Policy> MakePolicy(const router::Options& options, World& world) {
+  if (options.routing_policy == "round_robin") return std::make_unique<router::RoundRobin>();
+  if (options.routing_policy == "prefix_then_load") {
+    return std::make_unique<router::PrefixThenLoad>();
   }
-  for (int i = 0; i < found.top_size(); ++i) {
-    const model::TokenLogprob& top = expected.top[static_cast<size_t>(i)];
-    if (found.top(i).token_id() != top.token_id || found.top(i).logprob() != top.logprob) {
-      return false;
-    }
-  }
-  return true;
+  router::PricedOptions priced;
+  priced.max_local_prefill_tokens = options.max_local_prefill_tokens;
+  priced.seed = world.random.Next();
+  return std::make_unique<router::PricedPolicy>(priced);
 }
 
-bool CanNeverFit(const absl::Status& status) {
-  const std::string reason = ErrorReason(status);
-  return reason == "KV_POOL_TOO_SMALL" || reason == "TOO_MANY_CHOICES";
+router::RouteOptions RouteOptionsOf(const router::Options& options, World& world) {
+  router::RouteOptions route;
+  route.ttft_slo = absl::Milliseconds(options.ttft_slo_ms);
+  route.random = [&world] { return world.random.Next(); };
+  return route;
 }
 
 }  // namespace
 
-struct Router::Request {
-  RequestSpec spec;
-  std::string id;
-  std::vector<Answer> expected;
-  std::vector<model::SampledToken> expected_prompt_logprobs;
-  std::vector<std::vector<int32_t>> tokens;  // of each choice
-  std::vector<bool> finished;
-  std::vector<router::Incarnation> avoid;
-  std::vector<std::weak_ptr<Leg>> legs;
-  int failures = 0;   // attempts that were not just refused for load
-  bool busy = false;  // refused for load
-  bool ended = false;
-  bool prompt_logprobs_seen = false;
+// What router/server.h has, but for gRPC, discovery and threads. In the order in which each needs
+// those before it.
+struct Router::Process {
+  Process(Router& router, const router::Options& options, World& world)
+      : policy(MakePolicy(options, world)),
+        fleet(Addresses(router.prefill_), Addresses(router.decode_), HashTokenizer().fingerprint(),
+              *policy, world, RouteOptionsOf(options, world)),
+        admission({options.max_inflight_requests, options.max_inflight_prompt_tokens,
+                   absl::Milliseconds(options.retry_after_ms)},
+                  world, [this](const router::Admission::Inside& now) { inside = now; }),
+        retry_budget({options.retry_budget_percent / 100.0,
+                      static_cast<double>(options.retry_budget_reserve),
+                      static_cast<double>(options.retry_budget_capacity)}),
+        continuations([](int) {}),
+        pool(/*thread_count=*/0, options.max_queued_prompts),
+        call_watch(absl::Microseconds(kCallTick), /*own_thread=*/false),
+        decisions(options.explain_log_every, metrics),
+        network(world, router.node_, router.decode_, static_cast<int>(router.prefill_.size()),
+                router.counts_, continuations, router.bug_),
+        parts{options,    HashTokenizer(), world,        fleet.roster,  fleet.planner,
+              metrics,    admission,       retry_budget, continuations, pool,
+              call_watch, network,         decisions} {
+    if (router.bug_ == Bug::kChargeNotGivenBack) return;
+    fleet.roster.SetOnDeath([this, &world](const router::Incarnation& dead) {
+      retry_budget.OnDeath(dead, world.SinceStart());
+    });
+  }
+  ~Process() { calls.clear(); }
+
+  router::Admission::Inside inside;
+  router::RouterMetrics metrics{nullptr, "hash"};
+  const std::unique_ptr<router::Policy> policy;
+  testing::RoutedFleet fleet;
+  router::Admission admission;
+  router::RetryBudget retry_budget;
+  router::ContinuationLine continuations;
+  router::WorkPool pool;
+  router::CallWatch call_watch;
+  router::DecisionLog decisions;
+  SimDecodeNetwork network;
+  router::RouterParts parts;
+
+  std::vector<std::shared_ptr<Stream>> watches;  // null: none is open
+  std::list<std::shared_ptr<Call>> calls;
+  bool ticks_calls = false;
 };
 
-// One Decode call.
-struct Router::Leg {
-  std::shared_ptr<Request> request;
-  int first_choice = 0;
-  int n = 1;
-  router::Route route;
-  std::shared_ptr<Stream> stream;
-  Micros last_message = 0;
-  bool closed = false;
+// As router/response_writer.h: it has the request until the client has read the last of it, or is
+// gone.
+class Router::Call final : public router::ResponseSink {
+ public:
+  Call(Router& router, bool client_reads, std::shared_ptr<Judge> judge,
+       std::function<void()> on_lost)
+      : router_(router),
+        client_reads_(client_reads),
+        judge_(std::move(judge)),
+        on_lost_(std::move(on_lost)),
+        call_(std::make_shared<router::GenerateCall>(router.process_->parts)) {}
+
+  router::GenerateCall& call() { return *call_; }
+  void Enter(std::list<std::shared_ptr<Call>>::iterator place) { place_ = place; }
+  void Lose() {
+    if (!judge_->ended()) on_lost_();
+  }
+
+  void Send(const v1::GenerateResponse& delta) override {
+    judge_->Send(Leaking(delta));
+    if (Has(Bug::kDeltaTwice) && router_.world_.random.Chance(0.02)) judge_->Send(delta);
+  }
+  void Heartbeat(const v1::GenerateResponse& empty) override {
+    v1::GenerateResponse delta = empty;
+    if (Has(Bug::kHeartbeatHasText)) delta.set_text("a");
+    judge_->Heartbeat(delta);
+  }
+  void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override {
+    judge_->Finish(Leaking(last), token_counts);
+    Ended();
+  }
+  void Fail(const absl::Status& error) override {
+    if (Has(Bug::kFailureAsFinish) && judge_->begun()) {
+      v1::GenerateResponse last;
+      last.set_finish_reason(v1::FINISH_REASON_STOP);
+      judge_->Finish(last, {});
+    } else {
+      judge_->Fail(error);
+    }
+    Ended();
+  }
+  void Abort() override {
+    judge_->Abort();
+    GoSoon();
+  }
+
+ private:
+  bool Has(Bug bug) const { return router_.bug_ == bug; }
+  v1::GenerateResponse Leaking(v1::GenerateResponse delta) const {
+    if (Has(Bug::kStopStringLeaks)) delta.mutable_text()->append(delta.matched_stop());
+    return delta;
+  }
+  void Ended() {
+    // Where nothing was sent, nothing is unread.
+    if (client_reads_ || !judge_->begun()) GoSoon();
+  }
+  // Never at once: the call is in the middle of something.
+  void GoSoon() {
+    if (std::exchange(goes_, true)) return;
+    router_.After(router_.world_.random.Time(0, 2 * kMillisecond), [this] {
+      call_->OnSinkGone();
+      const std::shared_ptr<Call> last = *place_;
+      router_.process_->calls.erase(place_);
+    });
+  }
+
+  Router& router_;
+  const bool client_reads_;
+  const std::shared_ptr<Judge> judge_;
+  const std::function<void()> on_lost_;
+  const std::shared_ptr<router::GenerateCall> call_;
+  std::list<std::shared_ptr<Call>>::iterator place_;
+  bool goes_ = false;
 };
 
-Router::Router(World& world, std::vector<PrefillWorker*> prefill, std::vector<DecodeWorker*> decode)
+Router::Router(World& world, std::string name, std::vector<PrefillWorker*> prefill,
+               std::vector<DecodeWorker*> decode, const router::Options& options, Bug bug)
     : world_(world),
+      name_(std::move(name)),
       prefill_(std::move(prefill)),
       decode_(std::move(decode)),
-      node_(world.AddNode()),
-      fleet_(Addresses(prefill_), Addresses(decode_), 0x70c, policy_, world) {
-  watches_.resize(prefill_.size() + decode_.size());
-  calls_.resize(decode_.size());
-  for (size_t i = 0; i < watches_.size(); ++i) OpenWatch(static_cast<int>(i));
-  Tick();
+      options_(options),
+      bug_(bug),
+      node_(world.AddNode()) {
+  counts_.calls.resize(decode_.size());
+  world_.Kill(node_, false);  // until it is started
 }
 
 Router::~Router() = default;
+
+void Router::Start() {
+  world_.SetAlive(node_);
+  process_ = std::make_shared<Process>(*this, options_, world_);
+  process_->watches.resize(prefill_.size() + decode_.size());
+  for (size_t i = 0; i < process_->watches.size(); ++i) OpenWatch(static_cast<int>(i));
+  Tick();
+}
+
+void Router::Kill(bool machine_gone) {
+  if (!alive()) return;
+  world_.Kill(node_, machine_gone);
+  const std::shared_ptr<Process> process = std::move(process_);
+  for (const std::shared_ptr<Call>& call : process->calls) call->Lose();
+}
+
+void Router::After(Micros time, std::function<void()> event) {
+  world_.AtNode(node_, world_.now() + time,
+                [process = std::weak_ptr<Process>(process_), event = std::move(event)] {
+                  if (const auto live = process.lock()) event();
+                });
+}
 
 Worker& Router::worker(int index) const {
   const size_t at = static_cast<size_t>(index);
@@ -90,17 +215,17 @@ Worker& Router::worker(int index) const {
 }
 
 void Router::OpenWatch(int index) {
-  std::shared_ptr<Stream>& watch = watches_[static_cast<size_t>(index)];
+  std::shared_ptr<Stream>& watch = process_->watches[static_cast<size_t>(index)];
   if (watch != nullptr) return;
   watch = world_.Open(node_, worker(index).node());
-  fleet_.roster.OnStreamStarted(index);
+  process_->fleet.roster.OnStreamStarted(index);
   const std::weak_ptr<Stream> weak = watch;
   watch->OnLost(0, [this, index] { LoseWatch(index, absl::UnavailableError("lost")); });
   watch->Send(0, [this, index, weak] {
     const auto stream = weak.lock();
     if (stream == nullptr) return;
     worker(index).Watch(stream, [this, index](const internal::v1::WatchResponse& response) {
-      const absl::Status status = fleet_.roster.OnEvent(index, response);
+      const absl::Status status = process_->fleet.roster.OnEvent(index, response);
       if (status.ok()) return;
       world_.Fail(absl::StrCat("a worker's report was refused: ", status.ToString()));
     });
@@ -108,301 +233,78 @@ void Router::OpenWatch(int index) {
 }
 
 void Router::LoseWatch(int index, const absl::Status& why) {
-  std::shared_ptr<Stream>& watch = watches_[static_cast<size_t>(index)];
+  std::shared_ptr<Stream>& watch = process_->watches[static_cast<size_t>(index)];
   if (watch == nullptr) return;
   watch->Close(0);
   watch->Break(0, 0);
   watch = nullptr;
-  fleet_.roster.OnStreamLost(index, why);
-  world_.At(world_.now() + world_.random.Time(200 * kMillisecond, kSecond),
-            [this, index] { OpenWatch(index); });
+  process_->fleet.roster.OnStreamLost(index, why);
+  After(world_.random.Time(200 * kMillisecond, kSecond), [this, index] { OpenWatch(index); });
 }
 
 void Router::Tick() {
-  for (const int index : fleet_.roster.Tick()) LoseWatch(index, absl::UnavailableError("silent"));
-  world_.At(world_.now() + 500 * kMillisecond, [this] { Tick(); });
+  for (const int index : process_->fleet.roster.Tick()) {
+    LoseWatch(index, absl::UnavailableError("silent"));
+  }
+  After(kTick, [this] { Tick(); });
 }
 
-void Router::Submit(const RequestSpec& spec) {
-  auto request = std::make_shared<Request>();
-  request->spec = spec;
-  request->id = absl::StrCat("request-", ++request_count_);
-  request->expected = OracleAnswers(spec);
-  request->expected_prompt_logprobs = OraclePromptLogprobs(spec);
-  request->tokens.resize(static_cast<size_t>(spec.n));
-  request->finished.resize(static_cast<size_t>(spec.n));
-  ++open_requests_;
-  world_.At(spec.start, [this, request] { Attempt(request, 0, request->spec.n); });
-  world_.At(spec.deadline, [this, request] {
-    EndRequest(*request, absl::DeadlineExceededError("the deadline passed"));
+// While there are calls, for which alone it is.
+void Router::TickCalls() {
+  process_->call_watch.Turn();
+  process_->ticks_calls = !process_->calls.empty();
+  if (process_->ticks_calls) After(kCallTick, [this] { TickCalls(); });
+}
+
+std::weak_ptr<Router::Call> Router::Take(const v1::GenerateRequest& request, Micros deadline,
+                                         bool client_reads, std::shared_ptr<Judge> judge,
+                                         std::function<void()> on_lost) {
+  Process& process = *process_;
+  auto call = std::make_shared<Call>(*this, client_reads, std::move(judge), std::move(on_lost));
+  call->Enter(process.calls.insert(process.calls.end(), call));
+  After(0, [this, weak = std::weak_ptr<Call>(call), request, deadline] {
+    const absl::Time due = absl::UnixEpoch() + absl::Microseconds(deadline);
+    if (const auto live = weak.lock()) live->call().Start(request, due, live.get());
+    // A thread of the pool is free.
+    After(world_.random.Time(0, 10 * kMillisecond), [this] { process_->pool.Turn(); });
   });
-  if (spec.cancel_at < 0) return;
-  world_.At(spec.cancel_at,
-            [this, request] { EndRequest(*request, absl::CancelledError("by the client")); });
+  if (!std::exchange(process.ticks_calls, true)) {
+    After(world_.random.Time(0, kCallTick), [this] { TickCalls(); });
+  }
+  return call;
 }
 
-void Router::Attempt(const std::shared_ptr<Request>& request, int first_choice, int n) {
-  if (request->ended) return;
-  const RequestSpec& spec = request->spec;
-  std::vector<int32_t> tokens = spec.prompt;
-  int sent = 0;
-  if (n == 1) {
-    const std::vector<int32_t>& answer = request->tokens[static_cast<size_t>(first_choice)];
-    tokens.insert(tokens.end(), answer.begin(), answer.end());
-    sent = static_cast<int>(answer.size());
-    if (sent > 0) ++counts_.resumed;
-    if (sent > 0 && loses_a_token && sent + 1 < spec.max_tokens) {
-      tokens.push_back(request->expected[static_cast<size_t>(first_choice)]
-                           .tokens[static_cast<size_t>(sent)]
-                           .token_id);
-      ++sent;
-    }
-  }
-  const kv::PrefixKey root = kv::RootPrefixKey(0xba70, spec.cache_salt, "");
-  const std::vector<kv::PrefixKey> keys = kv::PrefixKeys(root, tokens, kBlockTokens);
-  router::RouteRequest query;
-  query.model_fingerprint = 0xba70;
-  query.keys = keys;
-  query.prompt_tokens = static_cast<int>(tokens.size());
-  query.avoid = request->avoid;
-  query.avoided_prefill_may_do = request->busy;
-  const absl::StatusOr<router::Route> route = fleet_.planner.Choose(query);
-  if (!route.ok()) {
-    world_.At(world_.now() + 300 * kMillisecond,
-              [this, request, first_choice, n] { Attempt(request, first_choice, n); });
-    return;
-  }
-  internal::v1::DecodeRequest decode;
-  decode.set_request_id(request->id);
-  decode.set_model_fingerprint(0xba70);
-  decode.set_decode_epoch(route->decode.epoch);
-  if (!spec.aggregated && route->prefill.worker != router::kNoWorker) {
-    decode.mutable_prefill()->set_address(route->prefill.address);
-    decode.mutable_prefill()->set_worker_id(route->prefill.worker_id);
-    decode.mutable_prefill()->set_epoch(route->prefill.epoch);
-  }
-  decode.mutable_tokens()->Add(tokens.begin(), tokens.end());
-  model::SamplingParams sampling = spec.sampling;
-  sampling.choice += static_cast<uint32_t>(first_choice);
-  *decode.mutable_sampling() = worker::ToProto(sampling);
-  decode.set_prompt_tokens(static_cast<int>(spec.prompt.size()));
-  decode.set_max_tokens(spec.max_tokens - sent);
-  decode.set_min_tokens(std::max(0, spec.min_tokens - sent));
-  decode.mutable_stop_token_ids()->Add(spec.stop_token_ids.begin(), spec.stop_token_ids.end());
-  decode.set_n(n);
-  decode.set_beam_width(spec.beam_width);
-  decode.set_length_penalty(spec.length_penalty);
-  if (spec.prompt_logprobs && sent == 0) decode.set_prompt_logprobs(*spec.prompt_logprobs);
-  decode.set_priority(spec.priority);
-  decode.set_tenant(spec.tenant);
-  decode.set_cache_salt(spec.cache_salt);
-  decode.set_continuation(request->failures > 0);
-
-  auto leg = std::make_shared<Leg>();
-  leg->request = request;
-  leg->first_choice = first_choice;
-  leg->n = n;
-  leg->route = *route;
-  leg->last_message = world_.now();
-  const size_t number = static_cast<size_t>(route->decode.worker) - prefill_.size();
-  DecodeWorker* target = decode_[number];
-  ++calls_[number];
-  leg->stream = world_.Open(node_, target->node());
-  request->legs.push_back(leg);
-  leg->stream->OnLost(0, [this, leg] {
-    OnStatus(leg, MakeError(absl::StatusCode::kUnavailable, "WORKER_LOST", "connection broke"));
+void Router::Cancel(const std::weak_ptr<Call>& call) {
+  if (!alive()) return;
+  After(0, [call] {
+    if (const auto live = call.lock()) live->call().Cancel();
   });
-  DecodeWorker::Caller caller;
-  caller.response = [this, leg](const DecodeResponse& response) { OnResponse(leg, response); };
-  caller.status = [this, leg](const absl::Status& status) { OnStatus(leg, status); };
-  const absl::Time deadline = absl::UnixEpoch() + absl::Microseconds(spec.deadline);
-  const std::weak_ptr<Stream> weak = leg->stream;
-  leg->stream->Send(
-      0, [target, decode = std::move(decode), deadline, weak, caller = std::move(caller)] {
-        if (const auto stream = weak.lock()) target->Accept(decode, deadline, stream, caller);
-      });
-  CheckStall(leg);
 }
 
-void Router::OnResponse(const std::shared_ptr<Leg>& leg, const DecodeResponse& response) {
-  Request& request = *leg->request;
-  if (leg->closed || request.ended) return;
-  leg->last_message = world_.now();
-  if (response.prompt_logprobs_size() > 0) {
-    const auto& expected = request.expected_prompt_logprobs;
-    bool same = response.prompt_logprobs_size() == static_cast<int>(expected.size());
-    for (int i = 0; same && i < response.prompt_logprobs_size(); ++i) {
-      same = SameLogprobs(response.prompt_logprobs(i), expected[static_cast<size_t>(i)]);
-    }
-    if (!same) world_.Fail(absl::StrCat(request.id, ": wrong prompt logprobs"));
-    request.prompt_logprobs_seen = true;
-  }
-  if (response.token_ids().empty() && response.finish() == DecodeResponse::FINISH_UNSPECIFIED) {
-    return;
-  }
-  const int choice = response.choice();
-  if (choice < leg->first_choice || choice >= leg->first_choice + leg->n) {
-    world_.Fail(absl::StrCat(request.id, ": tokens of choice ", choice));
-    return;
-  }
-  const size_t at = static_cast<size_t>(choice);
-  const Answer& expected = request.expected[at];
-  std::vector<int32_t>& tokens = request.tokens[at];
-  for (int i = 0; i < response.token_ids_size(); ++i) {
-    const size_t position = tokens.size();
-    if (position >= expected.tokens.size() || request.finished[at] ||
-        response.token_ids(i) != expected.tokens[position].token_id) {
-      world_.Fail(absl::StrCat(
-          request.id, ", choice ", choice, ": token ", position, " is ", response.token_ids(i),
-          ", expected ",
-          position < expected.tokens.size() ? expected.tokens[position].token_id : -1, " of ",
-          expected.tokens.size(), " behind a prompt of ", request.spec.prompt.size(), ", from ",
-          leg->route.decode.address, " and ", leg->route.prefill.address));
-      return;
-    }
-    if (request.spec.sampling.logprobs &&
-        (response.logprobs_size() != response.token_ids_size() ||
-         !SameLogprobs(response.logprobs(i), expected.tokens[position]))) {
-      world_.Fail(absl::StrCat(request.id, ": wrong log probabilities of token ", position));
-    }
-    tokens.push_back(response.token_ids(i));
-    ++counts_.tokens;
-  }
-  if (response.finish() == DecodeResponse::FINISH_UNSPECIFIED) return;
-  const bool stopped = response.finish() == DecodeResponse::FINISH_STOP;
-  if (response.beam_score() != expected.beam_score) {
-    world_.Fail(absl::StrCat(request.id, ", choice ", choice, ": a beam of another score"));
-  }
-  if (tokens.size() != expected.tokens.size() || stopped != expected.stopped) {
-    world_.Fail(absl::StrCat(request.id, ", choice ", choice, ": finish ", response.finish(),
-                             " after ", tokens.size(), " of ", expected.tokens.size(), " tokens"));
-  }
-  request.finished[at] = true;
-  if (std::find(request.finished.begin(), request.finished.end(), false) ==
-      request.finished.end()) {
-    if (request.spec.prompt_logprobs && request.spec.prompt.size() > 1 &&
-        !request.prompt_logprobs_seen) {
-      world_.Fail(absl::StrCat(request.id, ": no prompt logprobs"));
-    }
-    fleet_.planner.OnRouteWorked(leg->route, /*kv_moved=*/true);
-    EndRequest(request, absl::OkStatus());
-  }
+bool Router::Idle() const {
+  if (!alive()) return true;
+  const Process& process = *process_;
+  return process.calls.empty() && process.network.live_calls() == 0 &&
+         process.inside.requests == 0 && process.inside.prompt_tokens == 0 &&
+         process.continuations.waiting() == 0 && process.continuations.holds() == 0;
 }
 
-void Router::OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& status) {
-  Request& request = *leg->request;
-  if (leg->closed || request.ended) return;
-  CloseLeg(*leg);
-  const std::string reason = ErrorReason(status);
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      for (int choice = leg->first_choice; choice < leg->first_choice + leg->n; ++choice) {
-        if (request.finished[static_cast<size_t>(choice)]) continue;
-        world_.Fail(absl::StrCat(request.id, ": OK without the end of choice ", choice));
-      }
-      fleet_.planner.OnRouteWorked(leg->route, /*kv_moved=*/true);
-      return;
-    case absl::StatusCode::kUnavailable:
-      fleet_.planner.OnRouteFailed(leg->route, reason == "WORKER_LOST"
-                                                   ? router::Blame::kDecodeWorker
-                                               : reason == "DRAINING" ? router::Blame::kNone
-                                                                      : router::Blame::kPair);
-      request.avoid = {leg->route.decode.incarnation(), leg->route.prefill.incarnation()};
-      Retry(leg, Pause(request));
-      return;
-    case absl::StatusCode::kResourceExhausted: {
-      if (CanNeverFit(status)) {
-        EndRequest(request, status);
-        return;
-      }
-      const std::optional<absl::Duration> after = ErrorRetryAfter(status);
-      request.busy = true;
-      if (!after) world_.Fail(absl::StrCat("no RetryInfo: ", status.ToString()));
-      Retry(leg, absl::ToInt64Microseconds(after.value_or(absl::Seconds(1))));
-      return;
-    }
-    case absl::StatusCode::kDeadlineExceeded:
-      if (world_.now() + 10 * kSecond < request.spec.deadline) {
-        world_.Fail(absl::StrCat(request.id, ": ", status.ToString(), " long before it"));
-      }
-      EndRequest(request, status);
-      return;
-    default:
-      world_.Fail(absl::StrCat(request.id, ": ", status.ToString()));
-  }
+std::string Router::Describe() const {
+  if (!alive()) return absl::StrCat(name_, ": dead");
+  const Process& process = *process_;
+  return absl::StrCat(name_, ": ", process.calls.size(), " calls, ", process.network.live_calls(),
+                      " decode calls, ", process.inside.requests, " requests of ",
+                      process.inside.prompt_tokens, " prompt tokens inside, ",
+                      process.continuations.waiting(), " continuations wait, ",
+                      process.continuations.holds(), " hold room");
 }
 
-void Router::CheckStall(const std::shared_ptr<Leg>& leg) {
-  if (leg->closed || leg->request->ended) return;
-  const Micros look_again = leg->last_message + kStallBound;
-  if (world_.now() <= look_again && fleet_.roster.MayLive(leg->route.decode)) {
-    world_.At(std::min(look_again + 1, world_.now() + kSecond), [this, leg] { CheckStall(leg); });
-    return;
-  }
-  fleet_.planner.OnRouteFailed(leg->route, router::Blame::kDecodeWorker);
-  leg->request->avoid = {leg->route.decode.incarnation()};
-  CloseLeg(*leg);
-  Retry(leg, Pause(*leg->request));
+size_t Router::watch_count() const {
+  if (!alive()) return 0;
+  return static_cast<size_t>(std::count_if(process_->watches.begin(), process_->watches.end(),
+                                           [](const auto& watch) { return watch != nullptr; }));
 }
 
-Micros Router::Pause(Request& request) {
-  const Micros most = (20 * kMillisecond) << std::min(request.failures++, 10);
-  return world_.random.Time(0, std::min(most, kLongestPause));
-}
-
-void Router::Retry(const std::shared_ptr<Leg>& leg, Micros after) {
-  const std::shared_ptr<Request>& request = leg->request;
-  const int end = leg->first_choice + leg->n;
-  if (request->spec.beam_width > 0) {
-    // A search begins anew, and must find the same.
-    request->tokens.assign(request->tokens.size(), {});
-    request->finished.assign(request->finished.size(), false);
-  }
-  bool begun = false;
-  for (int choice = leg->first_choice; choice < end; ++choice) {
-    begun |= !request->tokens[static_cast<size_t>(choice)].empty();
-  }
-  const Micros when = world_.now() + after;
-  if (!begun) {
-    const int first = leg->first_choice;
-    world_.At(when, [this, request, first, n = leg->n] { Attempt(request, first, n); });
-    return;
-  }
-  // Each from where it is.
-  for (int choice = leg->first_choice; choice < end; ++choice) {
-    if (request->finished[static_cast<size_t>(choice)]) continue;
-    world_.At(when, [this, request, choice] { Attempt(request, choice, 1); });
-  }
-}
-
-void Router::CloseLeg(Leg& leg) {
-  if (leg.closed) return;
-  leg.closed = true;
-  leg.stream->Send(0, [weak = std::weak_ptr<Stream>(leg.stream)] {
-    if (const auto stream = weak.lock()) stream->Break(0, 0);
-  });
-  leg.stream->Close(0);
-}
-
-void Router::EndRequest(Request& request, const absl::Status& status) {
-  if (request.ended) return;
-  request.ended = true;
-  --open_requests_;
-  for (const std::weak_ptr<Leg>& weak : request.legs) {
-    if (const auto leg = weak.lock()) CloseLeg(*leg);
-  }
-  if (status.ok()) {
-    ++counts_.finished;
-  } else if (absl::IsCancelled(status)) {
-    ++counts_.cancelled;
-  } else {
-    ++counts_.failed;
-    const std::string reason = ErrorReason(status);
-    ++failed_by_reason_[reason.empty() ? absl::StatusCodeToString(status.code()) : reason];
-    if (!CanNeverFit(status) && request.spec.deadline - request.spec.start >= kAmpleTime) {
-      world_.Fail(absl::StrCat(request.id, " failed with time enough: ", status.ToString()));
-    }
-  }
-}
+double Router::retry_budget_level() const { return process_->retry_budget.level(); }
 
 }  // namespace baton::simulation

@@ -1,77 +1,75 @@
-// The router of a simulation: real roster, planner and policy. Requests are retried and resumed as
-// docs/design/failover.md describes, and checked against the oracle token by token.
+// A router of a simulation: one process at a node of the World, killed and started again, in which
+// everything but streams, threads and time is the router's real code.
 #ifndef BATON_TESTS_SIMULATION_ROUTER_H_
 #define BATON_TESTS_SIMULATION_ROUTER_H_
 
-#include <cstdint>
-#include <map>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "router/routing/priced_policy.h"
-#include "tests/simulation/oracle.h"
+#include "router/request/generate_call.h"
+#include "tests/simulation/bug.h"
+#include "tests/simulation/decode_network.h"
+#include "tests/simulation/judge.h"
 #include "tests/simulation/worker.h"
 #include "tests/simulation/world.h"
-#include "tests/testing/routed_fleet.h"
 
 namespace baton::simulation {
 
 class Router {
  public:
-  struct Counts {
-    int finished = 0;
-    int failed = 0;  // with an error, as it should be
-    int cancelled = 0;
-    int resumed = 0;  // legs that went on from tokens sent already
-    int64_t tokens = 0;
-  };
-  // The workers must outlive it.
-  Router(World& world, std::vector<PrefillWorker*> prefill, std::vector<DecodeWorker*> decode);
+  // One client's call while the router has it.
+  class Call;
+
+  // `options`: as for a real router; only what needs no gRPC is looked at. The workers must outlive
+  // it.
+  Router(World& world, std::string name, std::vector<PrefillWorker*> prefill,
+         std::vector<DecodeWorker*> decode, const router::Options& options, Bug bug = Bug::kNone);
   ~Router();
 
   int node() const { return node_; }
-  void Submit(const RequestSpec& spec);
-  bool AllEnded() const { return open_requests_ == 0; }
-  const Counts& counts() const { return counts_; }
-  // Decode calls opened to each decode worker so far.
-  const std::vector<int>& calls() const { return calls_; }
-  // By reason, or else code.
-  const std::map<std::string, int>& failed_by_reason() const { return failed_by_reason_; }
+  bool alive() const { return world_.alive(node_); }
+  // A process without any memory of those before it.
+  void Start();
+  // All its streams end. Each client that has a call learns of it by `on_lost`, in due time.
+  void Kill(bool machine_gone);
 
-  bool loses_a_token = false;  // a planted bug: resumes one token too late
+  // A client's call has come. REQUIRES: alive.
+  std::weak_ptr<Call> Take(const v1::GenerateRequest& request, Micros deadline, bool client_reads,
+                           std::shared_ptr<Judge> judge, std::function<void()> on_lost);
+  // The client cancels, or its deadline has passed.
+  void Cancel(const std::weak_ptr<Call>& call);
+
+  // Nothing of any request is left: no calls, streams, places, holds, prompts.
+  bool Idle() const;
+  std::string Describe() const;
+  // Watch streams that are open.
+  size_t watch_count() const;
+  // Of the retry budget; what it was at the start of the process is its reserve.
+  double retry_budget_level() const;
+  const SimDecodeNetwork::Counts& counts() const { return counts_; }
 
  private:
-  struct Request;
-  struct Leg;
+  struct Process;
 
   Worker& worker(int index) const;
   void OpenWatch(int index);
   void LoseWatch(int index, const absl::Status& why);
   void Tick();
-
-  void Attempt(const std::shared_ptr<Request>& request, int first_choice, int n);
-  void OnResponse(const std::shared_ptr<Leg>& leg, const internal::v1::DecodeResponse& response);
-  void OnStatus(const std::shared_ptr<Leg>& leg, const absl::Status& status);
-  void CheckStall(const std::shared_ptr<Leg>& leg);
-  // Before the next attempt, longer each time.
-  Micros Pause(Request& request);
-  void Retry(const std::shared_ptr<Leg>& leg, Micros after);
-  void CloseLeg(Leg& leg);
-  void EndRequest(Request& request, const absl::Status& status);
+  void TickCalls();
+  // Runs `event` in this process, if that is still there.
+  void After(Micros time, std::function<void()> event);
 
   World& world_;
+  const std::string name_;
   const std::vector<PrefillWorker*> prefill_;
   const std::vector<DecodeWorker*> decode_;
+  const router::Options options_;
+  const Bug bug_;
   const int node_;
-  router::PricedPolicy policy_;
-  testing::RoutedFleet fleet_;
-  std::vector<std::shared_ptr<Stream>> watches_;  // null: none is open
-  int open_requests_ = 0;
-  uint64_t request_count_ = 0;
-  Counts counts_;
-  std::vector<int> calls_;
-  std::map<std::string, int> failed_by_reason_;
+  SimDecodeNetwork::Counts counts_;
+  std::shared_ptr<Process> process_;  // null: dead
 };
 
 }  // namespace baton::simulation

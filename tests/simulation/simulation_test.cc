@@ -16,7 +16,7 @@ namespace {
 // BATON_SIMULATION_SEEDS changes how many seeds are run.
 uint64_t SeedCount() {
   const char* text = std::getenv("BATON_SIMULATION_SEEDS");
-  uint64_t count = 10'000;
+  uint64_t count = 6'000;
   if (text != nullptr) {
     EXPECT_TRUE(absl::SimpleAtoi(text, &count)) << text;
   }
@@ -35,6 +35,7 @@ class SimulationTest : public ::testing::Test {
   static int SeedsThatFail(Bug bug, uint64_t count) {
     int failures = 0;
     for (uint64_t seed = 1; seed <= count; ++seed) failures += !Simulate(seed, bug).ok();
+    RecordProperty("seeds", failures);
     return failures;
   }
 };
@@ -47,20 +48,28 @@ TEST_F(SimulationTest, EverySeedKeepsThePromises) {
     const Outcome outcome = Simulate(seed);
     if (!outcome.ok()) ++failures;
     EXPECT_TRUE(outcome.ok()) << "seed " << seed << ": " << outcome.failure;
-    total.finished += outcome.finished;
-    total.failed += outcome.failed;
-    total.cancelled += outcome.cancelled;
-    total.resumed += outcome.resumed;
-    total.preemptions += outcome.preemptions;
+    total.Add(outcome);
   }
   // What was promised was also put to the test.
   const auto least = [count](double each) { return static_cast<int64_t>(each * count); };
-  EXPECT_GT(total.finished, least(10));
-  EXPECT_GT(total.cancelled, least(0.8));
-  EXPECT_GT(total.resumed, least(0.5));
+  const Clients::Counts& clients = total.clients;
+  EXPECT_GT(clients.finished, least(10));
+  EXPECT_GT(clients.cancelled, least(0.8));
+  EXPECT_GT(clients.lost_routers, least(0.05));
+  EXPECT_GT(clients.heartbeats, least(0.03));
+  EXPECT_GT(total.resumed, least(0.25));
   EXPECT_GT(total.preemptions, least(1));
-  // Most of what failed can never fit (searches in tiny pools); the rest had a short deadline.
-  EXPECT_LT(total.failed, least(1.5));
+  for (const char* reason :
+       {"NO_WORKER", "QUEUE_FULL", "RETRY_BUDGET_EXHAUSTED", "TENANT_LIMIT", "TOKENIZER_QUEUE_FULL",
+        "TOO_MANY_PROMPT_TOKENS", "TOO_MANY_REQUESTS", "WORKER_EXPIRED", "WORKER_LOST"}) {
+    EXPECT_GT(total.failed_by_reason[reason], 0) << reason;
+  }
+  // Most of what failed can never fit (searches in tiny pools), had a short deadline or a client
+  // that does not ask again.
+  EXPECT_LT(clients.failed, least(1.7));
+  EXPECT_LT(clients.failed - clients.never_fit - clients.late, least(0.7));
+  // Of answers that have begun, hardly any ends before its end, storms included.
+  EXPECT_LT(clients.cut, least(0.03));
 }
 
 TEST_F(SimulationTest, EqualSeedsGiveEqualHistories) {
@@ -69,7 +78,9 @@ TEST_F(SimulationTest, EqualSeedsGiveEqualHistories) {
     const Outcome second = Simulate(seed);
     EXPECT_EQ(first.events, second.events) << "seed " << seed;
     EXPECT_EQ(first.time, second.time) << "seed " << seed;
-    EXPECT_EQ(first.tokens, second.tokens) << "seed " << seed;
+    EXPECT_EQ(first.clients.tokens, second.clients.tokens) << "seed " << seed;
+    EXPECT_EQ(first.clients.calls, second.clients.calls) << "seed " << seed;
+    EXPECT_EQ(first.failed_by_reason, second.failed_by_reason) << "seed " << seed;
     EXPECT_EQ(first.resumed, second.resumed) << "seed " << seed;
     EXPECT_EQ(first.preemptions, second.preemptions) << "seed " << seed;
   }
@@ -97,13 +108,56 @@ TEST_F(SimulationTest, ATransferWhoseEndIsLostIsFound) {
   EXPECT_GT(SeedsThatFail(Bug::kCommitUnheard, 300), 0);
 }
 
+// And those of routers.
+
 TEST_F(SimulationTest, ATokenLostInAResumptionIsFound) {
   EXPECT_GT(SeedsThatFail(Bug::kResumeLosesToken, 300), 0);
 }
 
+TEST_F(SimulationTest, AResumptionThatBeginsAnewIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kResumeRestarts, 300), 0);
+}
+
+TEST_F(SimulationTest, AMessageTakenTwiceIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kMessageTwice, 30), 0);
+}
+
+TEST_F(SimulationTest, ADeltaSentTwiceIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kDeltaTwice, 30), 0);
+}
+
+TEST_F(SimulationTest, AStopStringThatLeaksIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kStopStringLeaks, 30), 0);
+}
+
+TEST_F(SimulationTest, AHeartbeatThatSaysMoreIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kHeartbeatHasText, 300), 0);
+}
+
+TEST_F(SimulationTest, AChargeThatIsNeverGivenBackIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kChargeNotGivenBack, 300), 0);
+}
+
+TEST_F(SimulationTest, AnAdmissionTicketThatLeaksIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kTicketLeaked, 30), 0);
+}
+
+TEST_F(SimulationTest, RoomHeldForAContinuationThatHasEndedIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kHoldLeaked, 300), 0);
+}
+
+TEST_F(SimulationTest, AFailureThatLooksLikeAFinishIsFound) {
+  EXPECT_GT(SeedsThatFail(Bug::kFailureAsFinish, 300), 0);
+}
+
 // A seed that fails is kept here under a name that says what it found, beside a unit test of the
 // cause: what a seed means changes with what the simulation draws.
-// SEEDS
+
+// decode_worker/loop_test.cc WhatIsCachedAfterAPreemptionIsNotCountedAsCachedOfThePrompt
+TEST_F(SimulationTest, NoMoreIsCachedOfAPromptThanItHas) {
+  const Outcome outcome = Simulate(14491);
+  EXPECT_TRUE(outcome.ok()) << outcome.failure;
+}
 
 }  // namespace
 }  // namespace baton::simulation

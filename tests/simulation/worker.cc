@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/transfer/checksum.h"
+#include "common/worker/card.h"
 #include "decode_worker/request.h"
 #include "prefill_worker/request.h"
 
@@ -54,11 +55,17 @@ Worker::Worker(World& world, v1::WorkerRole role, std::string address)
 void Worker::Start() {
   world_.SetAlive(node_);
   ++life_;
-  epoch_ = world_.random.Next() | 1;
   journal_ = std::make_unique<worker::CacheJournal>();
   load_ = worker::WorkerLoad();
   busy_until_ = world_.now();
   StartLoop();
+  worker::WorkerOptions options;
+  options.model_dir = "hash";
+  options.worker_id = address_;
+  options.enable_prefix_caching = caches_prefixes();
+  card_ = worker::MakeCard(role_, options, engine());
+  card_.set_epoch(world_.random.Next() | 1);  // random by nature; here the same in every run
+  load_.last_accepted_at = load_.read_at = world_.SinceStart();
   load_.counts.total = load_.counts.free = load_.free_blocks = engine().kv_pool().block_count;
 }
 
@@ -126,63 +133,22 @@ void Worker::Report() {
   watchers_.remove_if([](const Watcher& watcher) { return !watcher.stream->open(1); });
   if (watchers_.empty()) return;
   last_report_ = world_.now();
-  for (Watcher& watcher : watchers_) ReportTo(watcher);
+  for (Watcher& watcher : watchers_) {
+    for (internal::v1::WatchResponse& message :
+         watcher.report.Next(load_, std::max(world_.SinceStart(), load_.read_at))) {
+      watcher.stream->Send(
+          1, [deliver = watcher.deliver, message = std::move(message)] { deliver(message); });
+    }
+  }
   ScheduleReport(world_.now() + kReportHeartbeat);
 }
 
 void Worker::Watch(std::shared_ptr<Stream> stream,
                    std::function<void(const internal::v1::WatchResponse&)> deliver) {
   stream->OnLost(1, [] {});
-  Watcher watcher;
-  watcher.stream = std::move(stream);
-  watcher.deliver = std::move(deliver);
-  watchers_.push_back(std::move(watcher));
+  watchers_.push_back(
+      {std::move(stream), std::move(deliver), worker::WatchReport(card_, *journal_)});
   ScheduleReport(world_.now());
-}
-
-void Worker::ReportTo(Watcher& watcher) {
-  const auto send = [&watcher](internal::v1::WatchResponse message) {
-    watcher.stream->Send(
-        1, [deliver = watcher.deliver, message = std::move(message)] { deliver(message); });
-  };
-  std::optional<worker::CacheJournal::Delta> delta;
-  if (watcher.introduced) delta = journal_->Since(watcher.journal_position);
-  if (!watcher.introduced) {
-    internal::v1::WatchResponse card;
-    card.mutable_card()->set_role(role_);
-    card.mutable_card()->set_worker_id(address_);
-    card.mutable_card()->set_epoch(epoch_);
-    card.mutable_card()->set_model("hash");
-    card.mutable_card()->set_model_fingerprint(engine().config().fingerprint);
-    card.mutable_card()->set_tokenizer_fingerprint(engine().config().tokenizer_fingerprint);
-    card.mutable_card()->set_max_model_len(engine().max_model_len());
-    card.mutable_card()->set_total_blocks(engine().kv_pool().block_count);
-    auto* layout = card.mutable_card()->mutable_kv_layout();
-    layout->set_block_tokens(kBlockTokens);
-    layout->set_fingerprint(engine().kv_layout().Fingerprint());
-    send(std::move(card));
-    const worker::CacheJournal::Snapshot snapshot = journal_->TakeSnapshot();
-    internal::v1::WatchResponse keys;
-    keys.mutable_snapshot()->mutable_keys()->Add(snapshot.keys.begin(), snapshot.keys.end());
-    keys.mutable_snapshot()->set_last(true);
-    watcher.journal_position = snapshot.position;
-    watcher.introduced = true;
-    send(std::move(keys));
-  } else if (delta && delta->next_position != watcher.journal_position) {
-    watcher.journal_position = delta->next_position;
-    internal::v1::WatchResponse change;
-    change.mutable_delta()->set_sequence(++watcher.sequence);
-    change.mutable_delta()->mutable_added()->Add(delta->added.begin(), delta->added.end());
-    change.mutable_delta()->mutable_removed()->Add(delta->removed.begin(), delta->removed.end());
-    send(std::move(change));
-  }
-  internal::v1::WatchResponse load;
-  load.mutable_load()->set_running(load_.running);
-  load.mutable_load()->set_queued(load_.queued);
-  load.mutable_load()->set_queued_tokens(load_.queued_tokens);
-  load.mutable_load()->set_free_blocks(load_.free_blocks);
-  load.mutable_load()->set_draining(load_.draining);
-  send(std::move(load));
 }
 
 PrefillWorker::PrefillWorker(World& world, std::string address, const HashEngineOptions& engine,

@@ -12,7 +12,7 @@
 #include "baton/internal/v1/decode.pb.h"
 #include "baton/internal/v1/worker.pb.h"
 #include "common/worker/cache_journal.h"
-#include "common/worker/watch_service.h"
+#include "common/worker/watch_report.h"
 #include "decode_worker/loop.h"
 #include "prefill_worker/loop.h"
 #include "tests/simulation/hash_engine.h"
@@ -21,13 +21,11 @@
 
 namespace baton::simulation {
 
-// One stream of reports to a router, as WatchService sends them.
+// One stream of reports to a router.
 struct Watcher {
   std::shared_ptr<Stream> stream;
   std::function<void(const internal::v1::WatchResponse&)> deliver;  // runs at the router
-  bool introduced = false;
-  uint64_t journal_position = 0;
-  uint64_t sequence = 0;
+  worker::WatchReport report;
 };
 
 class Worker {
@@ -36,8 +34,9 @@ class Worker {
   virtual ~Worker() = default;
 
   int node() const { return node_; }
+  v1::WorkerRole role() const { return role_; }
   const std::string& address() const { return address_; }
-  uint64_t epoch() const { return epoch_; }
+  uint64_t epoch() const { return card_.epoch(); }
   bool alive() const { return world_.alive(node_); }
 
   // A process at this address, with a new epoch.
@@ -61,6 +60,7 @@ class Worker {
   // After a turn without a step: when to turn again unless woken before.
   virtual Micros NextTurnAfter() const = 0;
   virtual const engine::Engine& engine() const = 0;
+  virtual bool caches_prefixes() const = 0;
   void Publish(const worker::WorkerLoad& load);
 
   World& world_;
@@ -74,10 +74,9 @@ class Worker {
   void RunTurn(uint64_t ticket);
   void ScheduleReport(Micros when);
   void Report();
-  void ReportTo(Watcher& watcher);
 
   const int node_;
-  uint64_t epoch_ = 0;
+  internal::v1::WorkerCard card_;
   uint64_t life_ = 0;  // how often it was started
   Micros busy_until_ = 0;
   Micros turn_at_ = -1;  // of the turn scheduled; -1: none
@@ -107,6 +106,7 @@ class PrefillWorker final : public Worker {
   bool TurnLoop() override;
   Micros NextTurnAfter() const override { return -1; }
   const engine::Engine& engine() const override { return *engine_; }
+  bool caches_prefixes() const override { return loop_options_.enable_prefix_caching; }
 
   const HashEngineOptions engine_options_;
   const prefill_worker::LoopOptions loop_options_;
@@ -146,6 +146,7 @@ class DecodeWorker final : public Worker {
   bool TurnLoop() override;
   Micros NextTurnAfter() const override;
   const engine::Engine& engine() const override { return *engine_; }
+  bool caches_prefixes() const override { return loop_options_.enable_prefix_caching; }
   int64_t LivePreemptions() const { return loop_->scheduler().preemption_count(); }
   std::shared_ptr<transfer::PrefillCall> StartPrefill(const decode_worker::PrefillPeer& peer,
                                                       internal::v1::PrefillRequest request,

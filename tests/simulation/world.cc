@@ -24,6 +24,13 @@ void World::At(Micros when, std::function<void()> event) {
                      std::make_shared<std::function<void()>>(std::move(event))});
 }
 
+void World::AtNode(int node, Micros when, std::function<void()> event) {
+  At(when, [this, node, event = std::move(event)]() mutable {
+    if (frozen_until(node) <= now()) return event();
+    AtNode(node, frozen_until(node), std::move(event));
+  });
+}
+
 bool World::RunNext() {
   if (events_.empty()) return false;
   const Event event = events_.top();
@@ -66,7 +73,7 @@ void World::ForStreams(const Visit& visit) {
 
 size_t World::open_stream_count() {
   size_t count = 0;
-  ForStreams([&count](Stream& stream) { count += stream.open(0) || stream.open(1); });
+  ForStreams([&count](Stream& stream) { count += stream.open(0); });
   return count;
 }
 

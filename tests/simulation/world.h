@@ -52,6 +52,8 @@ class World final : public Clock {
   absl::Duration SinceStart() const override { return absl::Microseconds(now()); }
   absl::Time Now() const override { return absl::UnixEpoch() + SinceStart(); }
   void At(Micros when, std::function<void()> event);
+  // As At, but not before the node is awake.
+  void AtNode(int node, Micros when, std::function<void()> event);
   // Runs the next event; false if there is none.
   bool RunNext();
   int64_t event_count() const { return event_count_; }
@@ -81,6 +83,7 @@ class World final : public Clock {
   // Both ends must set their callbacks before anything is delivered. To a dead node: lost soon.
   std::shared_ptr<Stream> Open(int from, int to);
   Micros Latency() { return random.Chance(0.02) ? random.Time(200, 50'000) : random.Time(50, 500); }
+  // Whose opener has not closed them.
   size_t open_stream_count();
 
   Random random;

@@ -22,11 +22,14 @@ int CodePointOf(int byte) {
 
 }  // namespace
 
-std::string TinyTokenizerJson() {
+std::string TinyTokenizerJson(const std::vector<std::string>& words) {
   std::vector<std::string> vocab;
   for (int byte = 0; byte < 256; ++byte) {
     vocab.push_back(
         absl::StrCat("\"\\u", absl::Hex(CodePointOf(byte), absl::kZeroPad4), "\":", byte));
+  }
+  for (size_t i = 0; i < words.size(); ++i) {
+    vocab.push_back(absl::StrCat("\"", words[i], "\":", kTinyVocabSize + static_cast<int>(i)));
   }
   return absl::StrCat(
       R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":256,)",

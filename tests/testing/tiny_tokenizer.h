@@ -12,7 +12,9 @@ namespace baton::testing {
 inline constexpr int32_t kEndToken = 256;  // "<|end|>"
 inline constexpr int kTinyVocabSize = 257;
 
-std::string TinyTokenizerJson();
+// `words`, of printable ASCII, are further tokens, from kTinyVocabSize on. No text is encoded with
+// them, as there are no merges.
+std::string TinyTokenizerJson(const std::vector<std::string>& words = {});
 
 // Writes tokenizer.json into `dir`, which is made.
 void WriteTinyTokenizer(const std::string& dir);

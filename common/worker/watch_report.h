@@ -1,0 +1,63 @@
+// The reports of a worker on one Watch stream: first its card and a snapshot of its prefix cache,
+// then its load and the changes of the cache.
+#ifndef BATON_COMMON_WORKER_WATCH_REPORT_H_
+#define BATON_COMMON_WORKER_WATCH_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "baton/internal/v1/worker.pb.h"
+#include "common/kv/block_pool.h"
+#include "common/worker/cache_journal.h"
+
+namespace baton::worker {
+
+struct WorkerLoad {
+  int running = 0;
+  int queued = 0;
+  int64_t queued_tokens = 0;
+  int free_blocks = 0;  // free or evictable
+  int open_transfers = 0;
+  bool draining = false;
+  // Until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.
+  absl::Duration remaining_work;
+  std::optional<internal::v1::PrefillCost> prefill_cost;  // once it is known
+  // Decode workers.
+  std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
+  int64_t context_tokens = 0;                           // of sequences that have blocks
+  kv::BlockCounts counts;
+  // By the worker's clock: when the loop last accepted requests, and when it read these numbers.
+  absl::Duration last_accepted_at;
+  absl::Duration read_at;
+};
+
+// Unsynchronized.
+class WatchReport {
+ public:
+  // Keys in one message at most: 512 KiB.
+  static constexpr size_t kKeysPerMessage = 64 * 1024;
+
+  // Both must outlive it.
+  WatchReport(const internal::v1::WorkerCard& card, const CacheJournal& journal)
+      : card_(card), journal_(journal) {}
+
+  // The messages of the next report, in order: what has changed since the last one, then `load`.
+  // A router that is further behind than the journal reaches gets another snapshot, which it
+  // refuses, and asks for a new stream.
+  std::vector<internal::v1::WatchResponse> Next(const WorkerLoad& load, absl::Duration now);
+
+ private:
+  void AddCacheChanges(std::vector<internal::v1::WatchResponse>* report);
+
+  const internal::v1::WorkerCard& card_;
+  const CacheJournal& journal_;
+  bool introduced_ = false;
+  uint64_t journal_position_ = 0;
+  uint64_t sequence_ = 0;  // of the last snapshot or change
+};
+
+}  // namespace baton::worker
+
+#endif  // BATON_COMMON_WORKER_WATCH_REPORT_H_
