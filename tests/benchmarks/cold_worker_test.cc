@@ -16,7 +16,7 @@ namespace {
 // its reports say nothing but that, equal machines are to be seen as equal all the same.
 TEST(ColdWorkerTest, ABurstIsSpreadOverEqualWorkersThoughOneHasOnlySlowFirstStepsBehindIt) {
   for (int routers : {1, 4}) {
-    SCOPED_TRACE(testing::Message() << routers << " routers");
+    SCOPED_TRACE(::testing::Message() << routers << " routers");
     Trace trace;
     trace.name = "burst";
     for (int i = 0; i < 24; ++i) trace.requests.push_back({0, 200, {}, 600, {}});
@@ -28,8 +28,9 @@ TEST(ColdWorkerTest, ABurstIsSpreadOverEqualWorkersThoughOneHasOnlySlowFirstStep
     // The other one has run for a while.
     scenario.decode.past = {{0, {1, 1, 30, 770'000}}, {1, {50, 4, 1000, 20'450}}};
     scenario.decode.snapshot_s = 2;
-    const CellResult result = Simulate(
-        trace, scenario, MakeBatonRouter([](uint64_t) { return std::make_unique<router::PricedPolicy>(); }));
+    const CellResult result = Simulate(trace, scenario, MakeBatonRouter([](uint64_t) {
+                                         return std::make_unique<router::PricedPolicy>();
+                                       }));
     EXPECT_EQ(result.unanswered, 0);
     const std::vector<int>& sequences = result.decode.snapshot;
     ASSERT_EQ(sequences.size(), 2u);

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kTokenizer = 77;
+constexpr uint64_t kCardTokenizer = 77;
 constexpr v1::WorkerRole kP = v1::WORKER_ROLE_PREFILL, kD = v1::WORKER_ROLE_DECODE;
 
 class MembershipRosterTest : public ::testing::Test {
@@ -28,7 +28,7 @@ class MembershipRosterTest : public ::testing::Test {
                  uint64_t model = 0xA0DE1) {
     membership_.OnStreamStarted(worker);
     internal::v1::WatchResponse event;
-    *event.mutable_card() = FakeCard(role, kTokenizer);
+    *event.mutable_card() = FakeCard(role, kCardTokenizer);
     event.mutable_card()->set_model_fingerprint(model);
     ASSERT_TRUE(membership_.OnEvent(worker, event).ok());
     event.mutable_snapshot()->mutable_keys()->Assign(keys.begin(), keys.end());
@@ -57,7 +57,7 @@ class MembershipRosterTest : public ::testing::Test {
 
   FakeClock clock_;
   PrefixThenLoad policy_;
-  Membership membership_{{"p0:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
+  Membership membership_{{"p0:1"}, {"d0:1"}, kCardTokenizer, policy_, clock_};
 };
 
 TEST_F(MembershipRosterTest, AWorkerThatIsAddedServesAndTheOthersKeepWhatTheyHave) {
@@ -215,7 +215,7 @@ TEST_F(MembershipRosterTest, WhatIsSuspectAndNoLongerListedIsNoLastResort) {
 TEST_F(MembershipRosterTest, OneProcessIsOneWorkerWhateverItsAddresses) {
   ASSERT_TRUE(membership_.SetWorkers({{kD, "127.0.0.1:1"}, {kD, "[::1]:1"}}).ok());
   internal::v1::WatchResponse event;
-  *event.mutable_card() = FakeCard(kD, kTokenizer);
+  *event.mutable_card() = FakeCard(kD, kCardTokenizer);
   for (int worker : {2, 3}) membership_.OnStreamStarted(worker);
   ASSERT_TRUE(membership_.OnEvent(2, event).ok());
   EXPECT_EQ(ErrorReason(membership_.OnEvent(3, event)), "SAME_WORKER");
