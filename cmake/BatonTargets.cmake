@@ -7,6 +7,21 @@ if(CCACHE_PROGRAM)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
+# Half of the work of a whole build is reading headers: the sources of a target are compiled twelve at a time.
+# Names in their anonymous namespaces must therefore differ. -DCMAKE_UNITY_BUILD=OFF compiles each by itself.
+set(CMAKE_UNITY_BUILD ON CACHE BOOL "Compile several sources of a target at once")
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
+
+# lld takes a fifth of the time of GNU ld.
+find_program(BATON_LLD ld.lld)
+if(BATON_LLD)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+# What takes longer to compile than to run: tests, and what main() reads of flags. What they call is optimised
+# as it is in the product.
+set(BATON_BRIEF_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+
 add_library(baton_flags INTERFACE)
 target_include_directories(baton_flags INTERFACE ${PROJECT_SOURCE_DIR})
 # Rows must not depend on how the compiler contracts or reorders sums. Kernels for all architectures are a
@@ -35,16 +50,29 @@ if(BATON_SANITIZER_FLAGS)
   endif()
 endif()
 
+# For a room that computes.
+set(BATON_COMPUTE_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O3>)
+
+# A property of the folder that compiles it, as what links gRPC's tests under ThreadSanitizer does: it defines
+# other libraries' functions, so nothing may be compiled together with it.
+macro(baton_tsan_libraries_alone)
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/tsan_libraries.cc
+    PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endmacro()
+
 # baton_library(room SRCS a.cc DEPS other_room absl::status)
 function(baton_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SRCS})
+  baton_tsan_libraries_alone()
   target_link_libraries(${name} PUBLIC baton_flags ${ARG_DEPS})
 endfunction()
 
 function(baton_binary name)
   cmake_parse_arguments(ARG "" "OUTPUT" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
+  baton_tsan_libraries_alone()
+  target_compile_options(${name} PRIVATE ${BATON_BRIEF_OPTIONS})
   target_link_libraries(${name} PRIVATE baton_flags ${ARG_DEPS})
   if(ARG_OUTPUT)
     set_target_properties(${name} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT})
@@ -52,13 +80,45 @@ function(baton_binary name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
-# baton_test(name SRCS a_test.cc DEPS room [LABELS cluster] [TIMEOUT seconds])
+# baton_test(name SRCS a_test.cc DEPS room [LABELS cluster] [TIMEOUT seconds] [PROGRAM other] [ALONE])
+# An entry of ctest, which runs the tests that are written in SRCS. Those of a folder are one program, named
+# after the room (or PROGRAM): one link, and sources that share headers are compiled together. ALONE: a program
+# of its own, with its own main() if SRCS have one.
 function(baton_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
-  add_executable(${name} ${ARG_SRCS})
-  target_link_libraries(${name} PRIVATE baton_flags ${ARG_DEPS} GTest::gmock GTest::gtest GTest::gtest_main)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  cmake_parse_arguments(ARG "ALONE" "TIMEOUT;PROGRAM" "SRCS;DEPS;LABELS" ${ARGN})
+  if(ARG_ALONE)
+    set(program ${name})
+  elseif(ARG_PROGRAM)
+    set(program ${ARG_PROGRAM})
+  else()
+    get_filename_component(room ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+    set(program ${room}_test)
+  endif()
+  if(NOT TARGET ${program})
+    add_executable(${program})
+    baton_tsan_libraries_alone()
+    target_link_libraries(${program} PRIVATE baton_flags)
+    target_compile_options(${program} PRIVATE ${BATON_BRIEF_OPTIONS})
+    target_compile_definitions(${program} PRIVATE
+      BATON_BIN_DIR="${PROJECT_BINARY_DIR}/bin" BATON_CHECKPOINT_DIR="${BATON_CHECKPOINT_DIR}")
+    set_target_properties(${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    if(ARG_ALONE)
+      set_target_properties(${program} PROPERTIES UNITY_BUILD OFF)
+      target_link_libraries(${program} PRIVATE GTest::gtest_main)
+    else()
+      target_link_libraries(${program} PRIVATE baton_testing_main)
+    endif()
+  endif()
+  target_sources(${program} PRIVATE ${ARG_SRCS})
+  target_link_libraries(${program} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest)
+
+  set(arguments)
+  if(NOT ARG_ALONE)
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+    list(TRANSFORM ARG_SRCS PREPEND ${folder}/)
+    string(REPLACE ";" "," arguments "--sources=${ARG_SRCS}")
+  endif()
+  add_test(NAME ${name} COMMAND ${program} ${arguments} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()

@@ -25,9 +25,6 @@ using backend::cuda::PartialFloats;
 using backend::cuda::SequenceEntry;
 using backend::cuda::TotalFloats;
 
-constexpr int kBlockTokens = 16;
-constexpr int kElementBytes = 2;
-
 struct AttentionShape {
   int sequences = 1;
   int rows = 1;  // of each sequence, behind `context` tokens

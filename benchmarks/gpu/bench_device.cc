@@ -14,8 +14,6 @@
 namespace baton::gpu_bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kAlignment = 256;
 constexpr size_t kPinnedBytes = size_t{8} << 20;
 constexpr size_t kMostPlugBytes = size_t{256} << 20;
@@ -27,10 +25,6 @@ constexpr int kTrialLaunches = 3;
 constexpr double kCachesBetween = 4;
 constexpr int kMostTurns = 256;
 constexpr size_t kDryCacheBytes = size_t{64} << 20;
-
-double SecondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #ifndef BATON_BENCHMARKS_GPU_BENCH_DEVICE_H_
 #define BATON_BENCHMARKS_GPU_BENCH_DEVICE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,6 +14,12 @@
 #include "common/backend/tensor.h"
 
 namespace baton::gpu_bench {
+
+using Clock = std::chrono::steady_clock;
+
+inline double SecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
 
 enum class Mode {
   kMeasure,

@@ -24,16 +24,9 @@
 namespace baton::gpu_bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int kBlockTokens = 16;
 constexpr int kWarmSteps = 3;
 constexpr char kTooLarge[] = "the model does not fit the device";
 constexpr size_t kFilledBytes = size_t{32} << 20;
-
-double SecondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

@@ -17,9 +17,6 @@ namespace {
 
 using backend::cuda::SequenceEntry;
 
-constexpr int kBlockTokens = 16;
-constexpr int kElementBytes = 2;
-
 std::string NameOf(const ModelShape& model, int rows) {
   return absl::StrCat(model.name, " rows ", rows);
 }

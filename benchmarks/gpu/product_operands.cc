@@ -7,11 +7,7 @@
 #include "common/backend/quantized.h"
 
 namespace baton::gpu_bench {
-namespace {
-
-constexpr int kElementBytes = 2;
-
-}  // namespace
+namespace {}  // namespace
 
 ProductOperands::ProductOperands(BenchDevice& device, int rows, const MatrixShape& matrix)
     : weight_bytes_(int64_t{kElementBytes} * matrix.n * matrix.k),

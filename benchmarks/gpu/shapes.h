@@ -9,6 +9,9 @@
 
 namespace baton::gpu_bench {
 
+inline constexpr int kBlockTokens = 16;
+inline constexpr int kElementBytes = 2;  // of 16-bit values
+
 struct ModelShape {
   std::string name;
   int hidden = 0;

@@ -32,9 +32,9 @@ absl::Status SendAll(int fd, const std::string& url, absl::string_view bytes) {
 }
 
 // Sends `request` with its `headers` over a connection of its own, and reads to the end.
-absl::StatusOr<std::string> Ask(const std::string& url, const std::string& request,
-                                const std::string& headers, const std::string& body,
-                                absl::Duration timeout) {
+absl::StatusOr<std::string> Exchange(const std::string& url, const std::string& request,
+                                     const std::string& headers, const std::string& body,
+                                     absl::Duration timeout) {
   absl::string_view place = url;
   const std::vector<std::string> host_port = absl::ConsumePrefix(&place, "http://")
                                                  ? absl::StrSplit(place, ':')
@@ -80,12 +80,12 @@ absl::StatusOr<std::string> HttpPost(const std::string& url, const std::string& 
                                      const std::string& json, absl::Duration timeout) {
   const std::string headers =
       absl::StrCat("Content-Type: application/json\r\nContent-Length: ", json.size(), "\r\n");
-  return Ask(url, absl::StrCat("POST ", path), headers, json, timeout);
+  return Exchange(url, absl::StrCat("POST ", path), headers, json, timeout);
 }
 
 absl::StatusOr<std::string> HttpGet(const std::string& url, const std::string& path,
                                     absl::Duration timeout) {
-  return Ask(url, absl::StrCat("GET ", path), "", "", timeout);
+  return Exchange(url, absl::StrCat("GET ", path), "", "", timeout);
 }
 
 }  // namespace baton::benchmarks

@@ -16,8 +16,6 @@ float Rounded(double logit) {
                                        static_cast<double>(std::numeric_limits<float>::max())));
 }
 
-bool Masked(float logit) { return logit == -std::numeric_limits<float>::infinity(); }
-
 bool HasPenalties(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
          params.presence_penalty != 0;

@@ -3,10 +3,15 @@
 #ifndef BATON_COMMON_MODEL_ADJUST_LOGITS_H_
 #define BATON_COMMON_MODEL_ADJUST_LOGITS_H_
 
+#include <limits>
+
 #include "absl/types/span.h"
 #include "common/model/sampler.h"
 
 namespace baton::model {
+
+// A token with such a logit is never drawn.
+inline bool Masked(float logit) { return logit == -std::numeric_limits<float>::infinity(); }
 
 // Whether AdjustLogits would change a logit.
 bool ChangesLogits(const SamplingParams& params, const SamplingHistory& history);

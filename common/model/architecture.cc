@@ -9,20 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/model/config_limits.h"
 #include "common/model/quantization.h"
 #include "common/model/rope.h"
 
 namespace baton::model {
 namespace {
 
-// Far above every known model, and low enough that no product of three overflows an int64.
-constexpr int kMaxHidden = 1 << 17;
-constexpr int kMaxFfn = 1 << 20;
-constexpr int kMaxLayers = 1024;
-constexpr int kMaxHeads = 1024;
 constexpr int kMaxHeadDim = 512;
-constexpr int kMaxVocab = 1 << 22;
-constexpr int kMaxPositions = 1 << 24;
 constexpr int kMistralDefaultWindow = 4096;  // of MistralConfig, where the key is missing
 
 // What an adapter adds to the common reading: the spec's flags, and each layer's window.

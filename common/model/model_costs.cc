@@ -6,20 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/config_limits.h"
 
 namespace baton::model {
 namespace {
 
 using backend::DType;
 
-// As in architecture.cc: no product of three overflows an int64.
-constexpr int kMaxHidden = 1 << 17;
-constexpr int kMaxFfn = 1 << 20;
-constexpr int kMaxLayers = 1024;
-constexpr int kMaxHeads = 1024;
-constexpr int kMaxHeadDim = 4096;
-constexpr int kMaxVocab = 1 << 22;
-constexpr int kMaxPositions = 1 << 24;
+constexpr int kMaxCostHeadDim = 4096;
 constexpr int kMaxExperts = 4096;
 
 std::string KindOf(int query_heads, int kv_heads) {
@@ -36,9 +30,9 @@ absl::StatusOr<int> IntOr(const JsonFields& config, absl::string_view key, int l
 // and one rotated key a token, whatever the heads; a prompt is computed over expanded heads.
 absl::Status AddMla(const JsonFields& config, int64_t d, int heads, LayerCosts* layer) {
   BATON_ASSIGN_OR_RETURN(const int64_t latent, config.Int("kv_lora_rank", 1, kMaxHidden));
-  BATON_ASSIGN_OR_RETURN(const int64_t rotated, config.Int("qk_rope_head_dim", 1, kMaxHeadDim));
-  BATON_ASSIGN_OR_RETURN(const int64_t plain, config.Int("qk_nope_head_dim", 1, kMaxHeadDim));
-  BATON_ASSIGN_OR_RETURN(const int64_t value, config.Int("v_head_dim", 1, kMaxHeadDim));
+  BATON_ASSIGN_OR_RETURN(const int64_t rotated, config.Int("qk_rope_head_dim", 1, kMaxCostHeadDim));
+  BATON_ASSIGN_OR_RETURN(const int64_t plain, config.Int("qk_nope_head_dim", 1, kMaxCostHeadDim));
+  BATON_ASSIGN_OR_RETURN(const int64_t value, config.Int("v_head_dim", 1, kMaxCostHeadDim));
   BATON_ASSIGN_OR_RETURN(const int64_t q_latent, IntOr(config, "q_lora_rank", 1, kMaxHidden, 0));
   const int64_t q_width = heads * (plain + rotated);
   layer->attention_elements = q_latent > 0 ? q_latent * (d + q_width) : d * q_width;
@@ -58,9 +52,9 @@ absl::StatusOr<std::string> AddAttention(const JsonFields& config, int64_t d, La
   }
   BATON_ASSIGN_OR_RETURN(const int kv_heads,
                          IntOr(config, "num_key_value_heads", 1, kMaxHeads, heads));
-  BATON_ASSIGN_OR_RETURN(
-      const int64_t head_dim,
-      IntOr(config, "head_dim", 1, kMaxHeadDim, static_cast<int>(std::max<int64_t>(1, d / heads))));
+  BATON_ASSIGN_OR_RETURN(const int64_t head_dim,
+                         IntOr(config, "head_dim", 1, kMaxCostHeadDim,
+                               static_cast<int>(std::max<int64_t>(1, d / heads))));
   layer->attention_elements = (2 * int64_t{heads} + 2 * kv_heads) * head_dim * d;
   layer->kv_elements = 2 * kv_heads * head_dim;
   layer->pair_flops = 4 * heads * head_dim;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/model/config_limits.h"
 
 namespace baton::model {
 namespace {
@@ -13,7 +14,6 @@ namespace {
 constexpr double kDefaultTheta = 10000;  // of all four architectures, where the config has none
 constexpr double kMaxTheta = 1e15;
 constexpr double kMaxFactor = 1e6;
-constexpr int kMaxPositions = 1 << 24;
 
 absl::Status CheckWholeHeadRotates(const JsonFields& fields) {
   BATON_ASSIGN_OR_RETURN(const auto share, fields.OptionalReal("partial_rotary_factor", 0, 1));

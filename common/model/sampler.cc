@@ -164,8 +164,6 @@ struct Row {
   int32_t highest = 0;  // index of the highest, which is finite
 };
 
-bool Masked(float logit) { return logit == -std::numeric_limits<float>::infinity(); }
-
 // `raw` as it is if nothing is to be changed in it, else a copy that lasts until the thread's next
 // call.
 absl::StatusOr<Row> Adjusted(const Row& raw, const SamplingParams& params,

@@ -67,7 +67,7 @@ void Keep(std::string text, Piece* piece, Scratch* scratch) {
   piece->text = scratch->back();
 }
 
-struct Step {
+struct NormalizeStep {
   Piece* piece;
   Scratch* scratch;
 
@@ -138,7 +138,7 @@ struct Step {
 
 absl::Status Normalize(const std::vector<Normalizer>& normalizers, Piece* piece, Scratch* scratch) {
   for (const Normalizer& normalizer : normalizers) {
-    BATON_RETURN_IF_ERROR(std::visit(Step{piece, scratch}, normalizer));
+    BATON_RETURN_IF_ERROR(std::visit(NormalizeStep{piece, scratch}, normalizer));
   }
   return absl::OkStatus();
 }

@@ -103,7 +103,7 @@ absl::Status SplitBy(const Matcher& pattern, SplitBehavior behavior, bool invert
   return absl::OkStatus();
 }
 
-struct Step {
+struct SplitStep {
   Piece piece;
   Scratch* scratch;
   std::vector<Piece>* out;
@@ -201,7 +201,7 @@ absl::Status PreTokenize(const std::vector<PreTokenizer>& pre_tokenizers, Piece 
     if (changes_nothing) continue;
     next.clear();
     for (const Piece& word : *words) {
-      BATON_RETURN_IF_ERROR(std::visit(Step{word, scratch, &next}, pre_tokenizer));
+      BATON_RETURN_IF_ERROR(std::visit(SplitStep{word, scratch, &next}, pre_tokenizer));
     }
     words->swap(next);
   }

@@ -13,13 +13,13 @@ namespace {
 constexpr absl::Duration kReportDelay = absl::Milliseconds(50);
 // No dispatch stays uncounted by its worker for longer than this.
 constexpr absl::Duration kDispatchLife = absl::Seconds(5);
-constexpr double kMostSeconds = 86'400;
+constexpr double kMostReportSeconds = 86'400;
 // Sums of a few of these stay within their types.
 constexpr int kMostCounted = 1 << 24;
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 
-double FromMicros(double micros) {
-  return std::isfinite(micros) ? std::clamp(micros * 1e-6, 0.0, kMostSeconds) : 0;
+double SecondsOfReport(double micros) {
+  return std::isfinite(micros) ? std::clamp(micros * 1e-6, 0.0, kMostReportSeconds) : 0;
 }
 
 }  // namespace
@@ -121,7 +121,7 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   w.free_blocks = std::clamp(report.free_blocks(), 0, kMostCounted);
   w.context_tokens = std::clamp<int64_t>(report.context_tokens(), 0, kMostTokens);
   w.hot.reported_at_s = now_s;
-  const double age_s = FromMicros(static_cast<double>(report.age_us()));
+  const double age_s = SecondsOfReport(static_cast<double>(report.age_us()));
   bool first = false;
   if (report.has_prefill_cost() && w.role != v1::WORKER_ROLE_UNSPECIFIED) {
     first = !PromptCosts(w.role).Of(worker).known;
@@ -133,10 +133,10 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   }
   // What the first of a kind reports holds for all of it.
   if (first) RefreshAll();
-  const double accepted_age_s = FromMicros(static_cast<double>(report.accepted_age_us()));
+  const double accepted_age_s = SecondsOfReport(static_cast<double>(report.accepted_age_us()));
   DropCounted(worker, now - absl::Seconds(std::max(age_s, accepted_age_s)) - kReportDelay);
   w.reported_idle_at_s =
-      now_s - age_s + FromMicros(static_cast<double>(report.remaining_work_us()));
+      now_s - age_s + SecondsOfReport(static_cast<double>(report.remaining_work_us()));
   w.hot.idle_at_s = w.reported_idle_at_s;
   for (const Dispatch& dispatch : dispatched_[worker]) w.hot.idle_at_s += dispatch.sent.seconds;
   Refresh(worker);

@@ -16,7 +16,7 @@ namespace {
 // its reports say nothing but that, equal machines are to be seen as equal all the same.
 TEST(ColdWorkerTest, ABurstIsSpreadOverEqualWorkersThoughOneHasOnlySlowFirstStepsBehindIt) {
   for (int routers : {1, 4}) {
-    SCOPED_TRACE(testing::Message() << routers << " routers");
+    SCOPED_TRACE(::testing::Message() << routers << " routers");
     Trace trace;
     trace.name = "burst";
     for (int i = 0; i < 24; ++i) trace.requests.push_back({0, 200, {}, 600, {}});

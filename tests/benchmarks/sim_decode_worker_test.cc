@@ -299,7 +299,7 @@ TEST(SimDecodeWorkerTest, AKilledOneReturnsAllThatItHad) {
 // Conversations that come back through pools in which few of them fit.
 TEST(SimDecodeWorkerTest, BlocksAddUpThroughRandomHistories) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
     LoadShape of_load;
     of_load.requests = 60;
     of_load.mean_gap_s = 2;

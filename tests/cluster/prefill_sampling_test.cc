@@ -22,7 +22,7 @@ namespace {
 
 using internal::v1::PrefillRequest;
 
-constexpr char kModelDir[] = BATON_CHECKPOINT_DIR "/tiny-qwen3";
+constexpr char kSampledModel[] = BATON_CHECKPOINT_DIR "/tiny-qwen3";
 
 struct Outcome {
   absl::Status status;
@@ -32,12 +32,12 @@ struct Outcome {
 
 class PrefillSamplingTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { oracle_ = new testing::Oracle(kModelDir); }
+  static void SetUpTestSuite() { oracle_ = new testing::Oracle(kSampledModel); }
   static void TearDownTestSuite() { delete oracle_; }
 
   void SetUp() override {
     worker::WorkerOptions options;
-    options.model_dir = kModelDir;
+    options.model_dir = kSampledModel;
     options.num_blocks = 256;
     options.max_num_batched_tokens = 64;  // long prompts take several chunks
     options.max_num_seqs = 8;             // fewer than a chunk's rows

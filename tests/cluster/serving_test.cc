@@ -31,18 +31,19 @@ class ServingTest : public WorkerPairTest {
   double DecodeMetric(const std::string& name) { return Metric(decode_->metrics_address(), name); }
 };
 
-struct Case {
+struct PairCase {
   std::vector<int32_t> prompt;
   model::SamplingParams sampling;
   int max_tokens = 0;
   std::vector<int32_t> expected;
 };
 
-std::vector<Case> MakeCases(std::mt19937& random, int count, int max_prompt, int max_tokens) {
+std::vector<PairCase> MakePairCases(std::mt19937& random, int count, int max_prompt,
+                                    int max_tokens) {
   const std::vector<int32_t> shared = RandomTokens(random, 60);
-  std::vector<Case> cases;
+  std::vector<PairCase> cases;
   for (int i = 0; i < count; ++i) {
-    Case c;
+    PairCase c;
     if (i % 2 == 0) c.prompt = shared;
     const std::vector<int32_t> tail =
         RandomTokens(random, 1 + static_cast<int>(random() % static_cast<uint32_t>(max_prompt)));
@@ -56,8 +57,8 @@ std::vector<Case> MakeCases(std::mt19937& random, int count, int max_prompt, int
 }
 
 // One client a thread, each taking the next case.
-void RunAll(const std::vector<Case>& cases, int clients,
-            const std::function<DecodeResult(const Case&)>& ask) {
+void RunAll(const std::vector<PairCase>& cases, int clients,
+            const std::function<DecodeResult(const PairCase&)>& ask) {
   std::atomic<size_t> next{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < clients; ++i) {
@@ -82,7 +83,7 @@ TEST_F(ServingTest, ConstantPreemptionChangesNoToken) {
     decode.host_kv_bytes = host_kv_bytes;
     StartPair(Options(), options, decode);
     std::mt19937 random(31);
-    RunAll(MakeCases(random, 60, 80, 150), 12, [&](const Case& c) {
+    RunAll(MakePairCases(random, 60, 80, 150), 12, [&](const PairCase& c) {
       return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
     });
     EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";
@@ -103,7 +104,7 @@ TEST_F(ServingTest, APreemptedAnswerMayOutgrowThePrefillWorker) {
   decode.host_kv_bytes = 0;
   StartPair(small, options, decode);
   std::mt19937 random(34);
-  RunAll(MakeCases(random, 60, 80, 250), 12, [&](const Case& c) {
+  RunAll(MakePairCases(random, 60, 80, 250), 12, [&](const PairCase& c) {
     return Decode(channel_, Request(c.prompt, c.sampling, c.max_tokens));
   });
   EXPECT_GT(DecodeMetric("baton_preemptions_total"), 5) << "the pool was not too small";
@@ -116,7 +117,7 @@ TEST_F(ServingTest, ADecodeWorkerAloneIsAServer) {
   options.num_blocks = 60;
   StartPair(options, options);
   std::mt19937 random(32);
-  RunAll(MakeCases(random, 60, 250, 20), 8, [&](const Case& c) {
+  RunAll(MakePairCases(random, 60, 250, 20), 8, [&](const PairCase& c) {
     DecodeRequest request = Request(c.prompt, c.sampling, c.max_tokens);
     request.clear_prefill();
     return Decode(channel_, request);

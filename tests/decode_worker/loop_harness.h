@@ -56,7 +56,7 @@ class FakePrefillCall final : public transfer::PrefillCall {
   std::atomic<bool> cancelled{false};
 };
 
-struct Wish {
+struct LoopWish {
   std::vector<int32_t> prompt;
   int max_tokens = 1;
   bool remote = false;  // prefilled by another worker
@@ -105,7 +105,7 @@ class LoopTest : public ::testing::TestWithParam<bool> {
   }
 
   // Ids count from 1 on.
-  std::shared_ptr<FakeStream> Ask(const Wish& wish) {
+  std::shared_ptr<FakeStream> Ask(const LoopWish& wish) {
     internal::v1::DecodeRequest request;
     request.set_request_id("test");
     request.mutable_tokens()->Add(wish.prompt.begin(), wish.prompt.end());

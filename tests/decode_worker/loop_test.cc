@@ -209,7 +209,7 @@ TEST_P(LoopTest, AContinuationIsNotRefusedForNewRequestsThatItGoesBefore) {
   for (int i = 0; i < 20; ++i) Ask({.prompt = Prompt(10, i * 11), .max_tokens = 1});
   for (int i = 0; i < 10; ++i) Turn();
   // Ten still wait, at one a second.
-  Wish wish = {.prompt = Prompt(10, 500), .max_tokens = 1, .within = absl::Seconds(5)};
+  LoopWish wish = {.prompt = Prompt(10, 500), .max_tokens = 1, .within = absl::Seconds(5)};
   const auto fresh = Ask(wish);
   wish.continuation = true;
   const auto resumed = Ask(wish);

@@ -460,7 +460,7 @@ TEST_F(PrefillSchedulerTest, RemoveFreesAtEveryStage) {
 // nothing is evicted or cancelled, each distinct block is computed once.
 TEST_F(PrefillSchedulerTest, RandomTrafficKeepsTheBooksAndEnds) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 40; ++round) {
     const bool caching = round % 4 != 0;

@@ -24,6 +24,8 @@
 
 namespace baton::testing {
 
+inline const grpc::Status kSocketClosed(grpc::StatusCode::UNAVAILABLE, "socket closed");
+
 class FakeNetwork final : public router::DecodeNetwork {
  public:
   struct Stream final : public router::DecodeHandle {

@@ -21,7 +21,7 @@ class SimDecodeNetwork final : public router::DecodeNetwork {
     std::vector<int> calls;  // to each decode worker
     int resumed = 0;         // of them, those that went on from tokens of the answer
   };
-  // `node` is the router's. Workers are numbered as in Membership: the first decode worker is
+  // `node` is the router's. Workers are numbered as in Roster: the first decode worker is
   // `first_worker`. All must outlive it. `counts` and `line` (for planted bugs) are written to.
   SimDecodeNetwork(World& world, int node, const std::vector<DecodeWorker*>& workers,
                    int first_worker, Counts& counts, router::ContinuationLine& line, Bug bug)

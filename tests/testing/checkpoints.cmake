@@ -1,6 +1,4 @@
 # Random checkpoints for tests, made when the tests run: BATON_CHECKPOINT_DIR/<name>.
-include_guard(DIRECTORY)
-
 if(NOT DEFINED BATON_PYTHON)
   set(BATON_PYTHON ${PROJECT_SOURCE_DIR}/.venv/bin/python3 CACHE FILEPATH
       "Python with numpy, for tests that make checkpoints; scripts/setup makes the default one")
@@ -30,9 +28,8 @@ endfunction()
 # devices.h. Where CUDA is built, devices_gpu_test has the sources of all of them, for the GPU that is
 # there: one program, because each carries all kernels.
 function(baton_device_test name)
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;FIXTURES" ${ARGN})
-  baton_test(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} baton_testing_devices TIMEOUT 900)
-  target_compile_definitions(${name} PRIVATE BATON_CHECKPOINT_DIR="${BATON_CHECKPOINT_DIR}")
+  cmake_parse_arguments(ARG "" "PROGRAM" "SRCS;DEPS;FIXTURES" ${ARGN})
+  baton_test(${name} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} baton_testing_devices TIMEOUT 900 PROGRAM "${ARG_PROGRAM}")
   set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED "${ARG_FIXTURES}")
   list(TRANSFORM ARG_SRCS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   foreach(list SRCS DEPS FIXTURES)
@@ -46,9 +43,8 @@ function(baton_device_tests_on_gpu name)
     get_property(${list} GLOBAL PROPERTY baton_device_tests_${list})
     list(REMOVE_DUPLICATES ${list})
   endforeach()
-  baton_test(${name} SRCS ${SRCS} ${PROJECT_SOURCE_DIR}/tests/testing/gpu_main.cc
+  baton_test(${name} ALONE SRCS ${SRCS} ${PROJECT_SOURCE_DIR}/tests/testing/gpu_main.cc
              DEPS ${DEPS} baton_testing_gpu_devices)
-  target_compile_definitions(${name} PRIVATE BATON_CHECKPOINT_DIR="${BATON_CHECKPOINT_DIR}")
   set_tests_properties(${name} PROPERTIES
     FIXTURES_REQUIRED "${FIXTURES}" SKIP_RETURN_CODE 77 RESOURCE_LOCK gpu)
 endfunction()

@@ -4,6 +4,8 @@
   thread_safety_test.py --root DIR --build DIR    DIR has compile_commands.json and generated code
   thread_safety_test.py --self-test               shows that a missing lock is reported
 
+Sources that are compiled together (CMake's unity builds) are checked together.
+
 GCC builds the tree and knows no ABSL_GUARDED_BY, so without this test the annotations would be
 comments. A file is checked if it, or a header of ours that it includes, includes
 absl/synchronization/mutex.h; the rest has nothing to check.
@@ -52,21 +54,33 @@ def sees_mutex_in(root):
     return sees_mutex
 
 
+def sources_of(path):
+    """The files that a compiled file stands for: itself, or what a unity build has it include."""
+    if path.parent.name != "Unity":
+        return [path]
+    return [Path(source) for source in INCLUDE.findall(path.read_text(encoding="utf-8"))]
+
+
 def commands_to_run(root, build):
-    """{file: clang command} for those of our files in the compile database that see a mutex."""
+    """{file: clang command} for what the compile database has of our files that see a mutex; how many
+    files of ours those are."""
     sees_mutex = sees_mutex_in(root)
-    commands, ours = {}, 0
+    commands, ours, seeing = {}, 0, set()
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        path = Path(entry["directory"], entry["file"]).resolve()
-        generated = path.is_relative_to(build) or not path.is_relative_to(root)
-        if generated or path.suffix != ".cc" or path in commands or not path.is_file():
+        compiled = Path(entry["directory"], entry["file"]).resolve()
+        if compiled in commands or not compiled.is_file():
             continue
-        ours += 1
-        if sees_mutex(path):
-            commands[path] = clang_command(entry, path)
+        sources = [path for path in sources_of(compiled)
+                   if path.suffix == ".cc" and path.is_relative_to(root)
+                   and not path.is_relative_to(build)]
+        ours += len(sources)
+        mutexes = {path for path in sources if sees_mutex(path)}
+        if mutexes - seeing:
+            commands[compiled] = clang_command(entry, compiled)
+            seeing |= mutexes
     if ours == 0:
         sys.exit(f"{build}/compile_commands.json has no file of {root}: expected its own tree's")
-    return commands
+    return commands, len(seeing)
 
 
 def clang_command(entry, path):
@@ -85,7 +99,7 @@ def run_one(command):
 
 def analyse(root, build):
     """Prints what clang says; returns the number of files that fail."""
-    commands = commands_to_run(root.resolve(), build.resolve())
+    commands, files = commands_to_run(root.resolve(), build.resolve())
     begin = time.monotonic()
     failed = 0
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -93,7 +107,7 @@ def analyse(root, build):
             if result.returncode != 0:
                 failed += 1
                 print(f"{path}: clang++ fails\n{result.stderr}")
-    print(f"{len(commands)} files see a mutex, {failed} fail, "
+    print(f"{files} files see a mutex, in {len(commands)} compilations; {failed} fail, "
           f"{time.monotonic() - begin:.0f} s")
     return failed
 
@@ -116,10 +130,13 @@ class Counter {
 
 
 def self_test():
-    cases = [("absl::MutexLock lock(&mutex_);", 0), ("", 1), ("mutex_.Lock();", 1),
-             ("absl::ReaderMutexLock lock(&mutex_);", 1), ("no such code;", 1)]
+    alone, united = "counter.cc", "Unity/unity_0_cxx.cxx"
+    cases = [("absl::MutexLock lock(&mutex_);", alone, 0), ("", alone, 1),
+             ("mutex_.Lock();", alone, 1), ("absl::ReaderMutexLock lock(&mutex_);", alone, 1),
+             ("no such code;", alone, 1),
+             ("absl::MutexLock lock(&mutex_);", united, 0), ("", united, 1)]
     wrong = []
-    for lock, expected in cases:
+    for lock, compiled, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
             root, build = Path(folder, "tree"), Path(folder, "build")
             root.mkdir()
@@ -127,12 +144,14 @@ def self_test():
             (root / "counter.h").write_text(HEADER, encoding="utf-8")
             (root / "counter.cc").write_text(GUARDED.format(lock=lock), encoding="utf-8")
             (root / "plain.cc").write_text("no code, and no mutex to see", encoding="utf-8")
+            (root / "Unity").mkdir()
+            (root / united).write_text(f'#include "{root.resolve()}/counter.cc"\n', encoding="utf-8")
             command = f"/usr/bin/c++ -I{root} -std=gnu++20 -Wno-of-gcc-only -fno-gcc-knows -c "
             (build / "compile_commands.json").write_text(json.dumps([
                 {"directory": str(build), "file": str(root / name), "command": command + name}
-                for name in ("counter.cc", "plain.cc")]), encoding="utf-8")
+                for name in (compiled, "plain.cc")]), encoding="utf-8")
             if analyse(root, build) != expected:
-                wrong.append(f"with \"{lock}\": expected {expected} failures")
+                wrong.append(f"with \"{lock}\" in {compiled}: expected {expected} failures")
     print("\n".join(wrong) if wrong else f"{len(cases)} cases as expected")
     return len(wrong)
 

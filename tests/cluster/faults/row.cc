@@ -108,6 +108,13 @@ void RowRun::Judge(int64_t allowed_errors) {
   cluster_ = nullptr;
 }
 
+int64_t KvBytes(RowRun& run, const Case& c) {
+  const auto& layout = run.oracle().engine().kv_layout();
+  const int64_t blocks =
+      (static_cast<int64_t>(c.prompt.size()) + layout.block_tokens - 1) / layout.block_tokens;
+  return blocks * static_cast<int64_t>(layout.BlockBytes());
+}
+
 RowResult NotRun(const Row& row) {
   RowResult result;
   result.name = row.name;

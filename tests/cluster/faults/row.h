@@ -88,6 +88,9 @@ struct Row {
   bool in_tests = true;  // fault_campaign_test runs it, too: seconds at a small scale
 };
 
+// KV bytes that the transfer of the case's prompt has, uncached.
+int64_t KvBytes(RowRun& run, const Case& c);
+
 // In the order of the table.
 std::vector<Row> AllRows();
 

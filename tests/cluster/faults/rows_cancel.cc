@@ -62,12 +62,6 @@ class CancelledRequest {
   Tally::Verdict verdict_ = Tally::Verdict::kError;
 };
 
-int64_t KvBytes(RowRun& run, const Case& c) {
-  const auto& layout = run.oracle().engine().kv_layout();
-  return static_cast<int64_t>((c.prompt.size() + layout.block_tokens - 1) / layout.block_tokens *
-                              layout.BlockBytes());
-}
-
 using Aim = void (*)(RowRun&, const Case&, CancelledRequest&);
 
 // What the nine rows share: `aim` sets the moment, all else is the same.

@@ -17,14 +17,6 @@ using Way = Flow::Way;
 constexpr absl::Duration kMayTakeToBeUsed = absl::Seconds(2);  // after a restart
 constexpr absl::Duration kMayTakeToEject = absl::Seconds(6);
 
-// KV bytes that the transfer of a prompt has, uncached.
-int64_t KvBytes(RowRun& run, const Case& c) {
-  const auto& layout = run.oracle().engine().kv_layout();
-  const int64_t blocks =
-      (static_cast<int64_t>(c.prompt.size()) + layout.block_tokens - 1) / layout.block_tokens;
-  return blocks * static_cast<int64_t>(layout.BlockBytes());
-}
-
 // Starts what was killed again; how long until the router has it ready.
 absl::Duration RestartAndMeet(RowRun& run, ProcessCluster& cluster, const std::string& name) {
   absl::Status status = cluster.Restart(name);

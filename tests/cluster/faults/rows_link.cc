@@ -10,7 +10,7 @@ namespace {
 
 using Way = Flow::Way;
 
-constexpr int kClients = 4;
+constexpr int kLinkClients = 4;
 // No request of these rows comes near it unless something holds it.
 constexpr absl::Duration kStalled = absl::Seconds(3);
 
@@ -73,7 +73,7 @@ void Partition(RowRun& run) {
     absl::Mutex mutex;
     std::vector<Seen> seen;
     BackgroundLoad::Options options;
-    options.clients = kClients;
+    options.clients = kLinkClients;
     options.timeout = absl::Seconds(20);
     options.pause = absl::Milliseconds(500);
     options.seed = run.seed() * 1000 + i;
@@ -103,7 +103,7 @@ void Partition(RowRun& run) {
     const auto all =
         static_cast<int>(std::count_if(seen.begin(), seen.end(), [](auto& s) { return s.bad; }));
     // Two failures, what the other clients had on the pair meanwhile, and the tries.
-    run.Require(all - tries.count <= 2 + kClients - 1,
+    run.Require(all - tries.count <= 2 + kLinkClients - 1,
                 absl::StrCat(all, " requests were bad, more than can have been on the pair"));
     bad += all;
   }
@@ -112,7 +112,7 @@ void Partition(RowRun& run) {
   run.MeasureCount("of these, tries whether the pair works again", tried);
   run.Measure("slowest request", slowest);
   // Each client may have had one request on the pair when it was cut.
-  run.Judge(/*allowed_errors=*/int64_t{count} * kClients);
+  run.Judge(/*allowed_errors=*/int64_t{count} * kLinkClients);
 }
 
 void SlowLink(RowRun& run) {
@@ -128,7 +128,7 @@ void SlowLink(RowRun& run) {
     const bool narrow = i % 2 == 1;
     absl::Mutex mutex;
     BackgroundLoad::Options options;
-    options.clients = kClients;
+    options.clients = kLinkClients;
     options.timeout = kDeadline;
     options.seed = run.seed() * 1000 + i / 2;
     options.on_answer = [&](const Answer& answer) {

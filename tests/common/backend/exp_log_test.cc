@@ -38,7 +38,7 @@ TEST(ExpLogTest, FixedLogIsTheLogarithm) {
 
 TEST(ExpLogTest, LogSumExpOfAWholeVocabulary) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (const size_t size : {size_t{1}, size_t{2}, size_t{1000}, size_t{151936}}) {
     std::normal_distribution<float> normal(-2, 4);

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr int kMaxSeqs = 6;
+constexpr int kDrawingSeqs = 6;
 
 // One engine whose device draws, and one, otherwise equal, whose logits come to the host.
 class DeviceDrawsTest : public ::testing::Test {
@@ -32,7 +32,7 @@ class DeviceDrawsTest : public ::testing::Test {
     EngineOptions options;
     options.model_dir = BATON_CHECKPOINT_DIR "/tiny-qwen2";
     options.max_num_batched_tokens = 256;
-    options.max_num_seqs = kMaxSeqs;
+    options.max_num_seqs = kDrawingSeqs;
     options.num_blocks = 64;
     options.make_backend = baton::testing::MakerOf(device);
     auto engine = Engine::Load(options);
@@ -95,7 +95,7 @@ TEST_F(DeviceDrawsTest, AnyRequestGetsTheTokensOfTheHostInOneCall) {
     return static_cast<float>(std::uniform_real_distribution<>(low, high)(random));
   };
   for (int round = 0; round < 40; ++round) {
-    std::vector<model::SamplingParams> params(1 + random() % kMaxSeqs);
+    std::vector<model::SamplingParams> params(1 + random() % kDrawingSeqs);
     std::vector<std::vector<int32_t>> suppressed(params.size());
     for (size_t i = 0; i < params.size(); ++i) {
       model::SamplingParams& p = params[i];
@@ -125,7 +125,7 @@ TEST_F(DeviceDrawsTest, AnyRequestGetsTheTokensOfTheHostInOneCall) {
 TEST_F(DeviceDrawsTest, WhoeverWantsMoreThanTokensGetsItFromTheHost) {
   const model::SamplingParams seeded = {.temperature = 1.5f, .seed = 5};
   const model::SamplingParams with_logprobs = {.temperature = 1.5f, .seed = 5, .logprobs = 2};
-  for (int i = 0; i < kMaxSeqs; ++i) {
+  for (int i = 0; i < kDrawingSeqs; ++i) {
     BatchEntry& entry = Add(20);
     entry.sample = true;
     entry.sampling = &seeded;
@@ -149,16 +149,16 @@ TEST_F(DeviceDrawsTest, WhoeverWantsMoreThanTokensGetsItFromTheHost) {
 
 TEST_F(DeviceDrawsTest, ManyChoicesAreDrawnFromOneRowInCallsOfBoundedSize) {
   const model::SamplingParams seeded = {.temperature = 2, .seed = 9, .choice = 3};
-  for (const int draws : {2 * kMaxSeqs + 1, 1, 3}) {
+  for (const int draws : {2 * kDrawingSeqs + 1, 1, 3}) {
     BatchEntry& entry = Add(20);
     entry.sample = true;
     entry.sampling = &seeded;
     entry.draws = draws;
   }
   const std::vector<StepResult> results = StepBoth();
-  EXPECT_EQ(results[0].tokens->size(), 2u * kMaxSeqs + 1);
+  EXPECT_EQ(results[0].tokens->size(), 2u * kDrawingSeqs + 1);
   EXPECT_EQ(results[2].tokens->size(), 3u);
-  EXPECT_THAT(drawing_device_.sampled_rows, ElementsAre(kMaxSeqs, kMaxSeqs, 5));
+  EXPECT_THAT(drawing_device_.sampled_rows, ElementsAre(kDrawingSeqs, kDrawingSeqs, 5));
 }
 
 TEST_F(DeviceDrawsTest, ErrorsAreThoseOfTheHostAndOneRequestsAlone) {
@@ -178,7 +178,7 @@ TEST_F(DeviceDrawsTest, ErrorsAreThoseOfTheHostAndOneRequestsAlone) {
     std::fill(row(3), row(3) + vocabulary, -HUGE_VALF);
   };
   drawing_device_.spoil_logits = host_device_.spoil_logits = spoil;
-  for (int i = 0; i < kMaxSeqs; ++i) {
+  for (int i = 0; i < kDrawingSeqs; ++i) {
     BatchEntry& entry = Add(20);
     entry.sample = true;
     entry.sampling = i == 5 ? &invalid : &seeded;

@@ -14,7 +14,7 @@
 namespace baton::engine {
 namespace {
 
-constexpr char kModelDir[] = BATON_CHECKPOINT_DIR "/tiny-qwen2";
+constexpr char kTinyModel[] = BATON_CHECKPOINT_DIR "/tiny-qwen2";
 
 // What the engine promises to those who move KV beside the compute stream, on a device that does
 // nothing before it must.
@@ -22,7 +22,7 @@ class EngineAsynchronyTest : public ::testing::Test {
  protected:
   void SetUp() override {
     EngineOptions options;
-    options.model_dir = kModelDir;
+    options.model_dir = kTinyModel;
     options.max_num_batched_tokens = 32;
     options.max_num_seqs = 2;
     options.max_model_len = 64;

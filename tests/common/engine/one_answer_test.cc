@@ -19,8 +19,8 @@
 namespace baton::engine {
 namespace {
 
-constexpr char kModelDir[] = "models/demo";
-constexpr int kMaxSeqs = 64, kMaxRows = 256, kBlocks = 512, kBlockTokens = 16;
+constexpr char kDemoModel[] = "models/demo";
+constexpr int kSequences = 64, kMaxRows = 256, kBlocks = 512, kBlockTokens = 16;
 
 // Prompts of the demo model's tasks, as its tokenizer cuts them, and the right answers.
 nlohmann::json Prompts() {
@@ -30,7 +30,7 @@ nlohmann::json Prompts() {
 
 EngineOptions OptionsOn(const baton::testing::Device& device) {
   EngineOptions options;
-  options.model_dir = kModelDir;
+  options.model_dir = kDemoModel;
   options.make_backend = [device](const backend::BackendOptions&) { return device.make(); };
   return options;
 }
@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, OneAnswerTest, ::testing::ValuesIn(baton::test
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(OneAnswerTest, GreedyTokensAreThoseOfTheCpu) {
-  baton::testing::Oracle cpu(kModelDir, {.compute = backend::BackendOptions::Compute::kF32});
+  baton::testing::Oracle cpu(kDemoModel, {.compute = backend::BackendOptions::Compute::kF32});
   baton::testing::Oracle device(OptionsOn(GetParam()));
   const model::SamplingParams greedy = {.temperature = 0};
   const nlohmann::json prompts = Prompts();
@@ -84,14 +84,14 @@ TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
   EngineOptions options = OptionsOn(GetParam());
   baton::testing::Oracle oracle(options);
   options.max_num_batched_tokens = kMaxRows;
-  options.max_num_seqs = kMaxSeqs;
+  options.max_num_seqs = kSequences;
   options.num_blocks = kBlocks;
   const auto loaded = Engine::Load(options);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   Engine& engine = **loaded;
   const nlohmann::json prompts = Prompts();
   const std::vector<int> sizes =
-      GetParam().slow ? std::vector<int>{1, 6} : std::vector<int>{1, 2, 7, 16, 33, kMaxSeqs};
+      GetParam().slow ? std::vector<int>{1, 6} : std::vector<int>{1, 2, 7, 16, 33, kSequences};
   for (const int size : sizes) {
     SCOPED_TRACE(::testing::Message() << size << " at once");
     std::vector<kv::BlockId> free(kBlocks);

@@ -17,14 +17,14 @@
 namespace baton::engine {
 
 inline constexpr int kBlockTokens = 16;
-inline constexpr int kMaxSeqs = 6;
+inline constexpr int kRunAheadSeqs = 6;
 
 inline std::unique_ptr<Engine> LoadForRunningAhead(
     decltype(EngineOptions::make_backend) make_backend, bool warm_up = false) {
   EngineOptions options;
   options.model_dir = BATON_CHECKPOINT_DIR "/tiny-qwen2";
   options.max_num_batched_tokens = 128;
-  options.max_num_seqs = kMaxSeqs;
+  options.max_num_seqs = kRunAheadSeqs;
   options.max_model_len = 96;
   options.num_blocks = 64;
   if (warm_up) options.warm_up = EngineOptions::WarmUp::kPromptAndDecode;
@@ -65,7 +65,7 @@ class RunAhead {
   explicit RunAhead(uint64_t seed) : random_(seed) {}
 
   std::vector<Request> AnyRequests(const Engine& engine, int most_tokens) {
-    std::vector<Request> requests(static_cast<size_t>(Int(1, kMaxSeqs)));
+    std::vector<Request> requests(static_cast<size_t>(Int(1, kRunAheadSeqs)));
     kv::BlockId next = 0;
     for (Request& request : requests) {
       request.prompt_tokens = Int(1, 20);

@@ -8,7 +8,7 @@
 namespace baton::json {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string ErrorOf(const std::string& text) {
   const auto document = Parse(text, "dir/a.json");
@@ -50,7 +50,7 @@ TEST(JsonTest, CanonicalTextIgnoresOrderAndSpace) {
 }
 
 TEST(JsonTest, MessagesCarryNoControlCharacters) {
-  EXPECT_THAT(Quoted("a\nb\x1b[31m"), testing::StrEq("\"a\\nb\\x1b[31m\""));
+  EXPECT_THAT(Quoted("a\nb\x1b[31m"), ::testing::StrEq("\"a\\nb\\x1b[31m\""));
   EXPECT_LT(Quoted(std::string(100000, 'x')).size(), 200);
 }
 

@@ -123,7 +123,7 @@ std::vector<double> Reference(const std::vector<float>& logits, const SamplingPa
 
 TEST(AdjustLogitsTest, EqualsTheDefinitionOnRandomRequests) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const auto real = [&](float low, float high) {
     return std::uniform_real_distribution<float>(low, high)(random);

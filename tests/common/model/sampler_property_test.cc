@@ -42,7 +42,7 @@ RandomCase MakeRandomCase(std::mt19937& random) {
 
 TEST(SamplerPropertyTest, EqualsTheSlowSamplerOnRandomRequests) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   int certain = 0;
   constexpr int kRounds = 3000;
@@ -62,7 +62,7 @@ TEST(SamplerPropertyTest, EqualsTheSlowSamplerOnRandomRequests) {
 
 TEST(SamplerPropertyTest, SeveralDrawsEqualSeveralCalls) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   std::set<int32_t> different;
   for (int round = 0; round < 300; ++round) {
@@ -87,7 +87,7 @@ TEST(SamplerPropertyTest, SeveralDrawsEqualSeveralCalls) {
 
 TEST(SamplerPropertyTest, LogprobsAreOfTheModelsOwnDistribution) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const std::vector<int32_t> tokens = {0, 0, 0};
   const std::vector<int32_t> suppressed = {1};

@@ -18,7 +18,7 @@
 namespace baton::model {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 using Words = std::array<uint32_t, 4>;
@@ -146,24 +146,24 @@ TEST(SamplerTest, GreedyTakesTheLowestOfEquals) {
   EXPECT_EQ(Draw(logits, {.temperature = 1e-30f, .top_p = 1e-6f}, 7).value(), 1);
   // Two of the three equals stay: those with the lowest ids.
   for (uint64_t position = 0; position < 50; ++position) {
-    EXPECT_THAT(Draw(logits, {.top_k = 2}, position).value(), testing::AnyOf(1, 3));
+    EXPECT_THAT(Draw(logits, {.top_k = 2}, position).value(), ::testing::AnyOf(1, 3));
     EXPECT_THAT(Draw(logits, {.temperature = 0.01f, .top_p = 0.5f}, position).value(),
-                testing::AnyOf(1, 3));
+                ::testing::AnyOf(1, 3));
   }
 }
 
 TEST(SamplerTest, MaskedTokensAreNeverDrawn) {
-  const std::vector<float> logits = {-kInf, 0, -kInf, 0, -kInf};
+  const std::vector<float> logits = {-kInfinity, 0, -kInfinity, 0, -kInfinity};
   for (uint64_t position = 0; position < 100; ++position) {
-    EXPECT_THAT(Draw(logits, {.temperature = 2}, position).value(), testing::AnyOf(1, 3));
+    EXPECT_THAT(Draw(logits, {.temperature = 2}, position).value(), ::testing::AnyOf(1, 3));
   }
-  EXPECT_EQ(Draw({{-kInf, 1}}, {.top_k = 2}, 0).value(), 1);
+  EXPECT_EQ(Draw({{-kInfinity, 1}}, {.top_k = 2}, 0).value(), 1);
 }
 
 TEST(SamplerTest, NonFiniteLogitsAreAnError) {
   for (const std::vector<float>& logits :
-       {std::vector<float>{kNan, 1}, std::vector<float>{1, kNan}, std::vector<float>{1, kInf, 2},
-        std::vector<float>{-kInf, -kInf}}) {
+       {std::vector<float>{kNan, 1}, std::vector<float>{1, kNan},
+        std::vector<float>{1, kInfinity, 2}, std::vector<float>{-kInfinity, -kInfinity}}) {
     for (float temperature : {0.0f, 1.0f}) {
       const auto token = Draw(logits, {.temperature = temperature}, 0);
       EXPECT_EQ(token.status().code(), absl::StatusCode::kInternal);
@@ -173,11 +173,11 @@ TEST(SamplerTest, NonFiniteLogitsAreAnError) {
 }
 
 TEST(SamplerTest, LogprobsAreFiniteAndNeverAboveZero) {
-  const std::vector<float> logits = {-kInf, 0, -1e30f};
+  const std::vector<float> logits = {-kInfinity, 0, -1e30f};
   const SampledToken token = Sample(logits, {.temperature = 0, .logprobs = 5}, {}, 0).value();
   EXPECT_THAT(token.top,
-              testing::ElementsAre(TokenLogprob{1, 0}, TokenLogprob{2, -1e30f},
-                                   TokenLogprob{0, std::numeric_limits<float>::lowest()}));
+              ::testing::ElementsAre(TokenLogprob{1, 0}, TokenLogprob{2, -1e30f},
+                                     TokenLogprob{0, std::numeric_limits<float>::lowest()}));
   // A token of the embedding's padding.
   EXPECT_EQ(LogprobsOf(logits, 3, 0)->logprob, std::numeric_limits<float>::lowest());
   EXPECT_EQ(ErrorReason(LogprobsOf({{kNan, 1}}, 1, 0).status()), "NON_FINITE_LOGITS");
@@ -209,7 +209,7 @@ TEST(SamplerTest, SuppressedTokensAreNeverDrawn) {
     for (float temperature : {0.0f, 1.0f, 100.0f}) {
       const auto token =
           Sample(logits, {.temperature = temperature}, {.suppressed = suppressed}, position);
-      EXPECT_THAT(token->token_id, testing::AnyOf(1, 3));
+      EXPECT_THAT(token->token_id, ::testing::AnyOf(1, 3));
     }
   }
   const std::vector<int32_t> all = {3, 1, 0, 2};
@@ -223,21 +223,21 @@ TEST(SamplerTest, SuppressedTokensAreNeverDrawn) {
 }
 
 TEST(SamplerTest, BestTokensRankTheAdjustedDistribution) {
-  const std::vector<float> logits = {1, 3, 2, 3, -kInf};
+  const std::vector<float> logits = {1, 3, 2, 3, -kInfinity};
   const auto ids = [](const std::vector<SampledToken>& tokens) {
     std::vector<int32_t> ids;
     for (const SampledToken& token : tokens) ids.push_back(token.token_id);
     return ids;
   };
-  EXPECT_THAT(ids(BestTokens(logits, {}, {}, 3).value()), testing::ElementsAre(1, 3, 2));
+  EXPECT_THAT(ids(BestTokens(logits, {}, {}, 3).value()), ::testing::ElementsAre(1, 3, 2));
   // Fewer if fewer can be drawn.
-  EXPECT_THAT(ids(BestTokens(logits, {}, {}, 40).value()), testing::ElementsAre(1, 3, 2, 0));
+  EXPECT_THAT(ids(BestTokens(logits, {}, {}, 40).value()), ::testing::ElementsAre(1, 3, 2, 0));
   const std::vector<int32_t> suppressed = {1};
   const SamplingParams params = {.logit_bias = {{0, 4}}, .logprobs = 1};
   const auto best = BestTokens(logits, params, {.suppressed = suppressed}, 2).value();
-  EXPECT_THAT(ids(best), testing::ElementsAre(0, 3));
-  const auto adjusted = LogSoftmaxReference({5, -kInf, 2, 3, -kInf});
-  const auto raw = LogSoftmaxReference({1, 3, 2, 3, -kInf});
+  EXPECT_THAT(ids(best), ::testing::ElementsAre(0, 3));
+  const auto adjusted = LogSoftmaxReference({5, -kInfinity, 2, 3, -kInfinity});
+  const auto raw = LogSoftmaxReference({1, 3, 2, 3, -kInfinity});
   for (const SampledToken& token : best) {
     EXPECT_NEAR(token.score, adjusted[token.token_id], 1e-6);
     EXPECT_NEAR(token.logprob, raw[token.token_id], 1e-6);
@@ -252,7 +252,7 @@ TEST(SamplerTest, ValidateNamesTheField) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return ErrorField(status);
   };
-  for (float bad : {-0.1f, 2.1f, kInf, kNan}) {
+  for (float bad : {-0.1f, 2.1f, kInfinity, kNan}) {
     EXPECT_EQ(field({.temperature = bad}), "sampling.temperature");
   }
   for (float bad : {0.0f, -0.1f, 1.1f, kNan}) EXPECT_EQ(field({.top_p = bad}), "sampling.top_p");

@@ -21,7 +21,7 @@ struct Quantized {
 };
 void PrintTo(const Quantized& quantized, std::ostream* out) { *out << quantized.name; }
 
-std::string CheckpointDir(const std::string& name) {
+std::string QuantizedDir(const std::string& name) {
   return std::string(BATON_CHECKPOINT_DIR) + "/" + name;
 }
 
@@ -55,8 +55,8 @@ class QuantizedModelTest
 // kernel; and for every number of rows: whole prompts, chunks and single tokens take different
 // kernels.
 TEST_P(QuantizedModelTest, LogitsAreThoseOfTheFloatModel) {
-  ModelRunner model(CheckpointDir(quantized().name), device().make());
-  ModelRunner reference(CheckpointDir(std::string(quantized().name) + "-float"), device().make());
+  ModelRunner model(QuantizedDir(quantized().name), device().make());
+  ModelRunner reference(QuantizedDir(std::string(quantized().name) + "-float"), device().make());
   ASSERT_TRUE(model.ok() && reference.ok());
   ASSERT_TRUE(model.config().quantization && !reference.config().quantization);
   EXPECT_NE(model.config().fingerprint, reference.config().fingerprint);
@@ -77,8 +77,8 @@ TEST_P(QuantizedModelTest, LogitsAreThoseOfTheFloatModel) {
 
 // What float32 on the CPU makes of the same file.
 TEST_P(QuantizedModelTest, IsNearTheCpu) {
-  ModelRunner model(CheckpointDir(quantized().name), device().make());
-  ModelRunner cpu(CheckpointDir(quantized().name));
+  ModelRunner model(QuantizedDir(quantized().name), device().make());
+  ModelRunner cpu(QuantizedDir(quantized().name));
   ASSERT_TRUE(model.ok() && cpu.ok());
   const std::vector<int32_t> prompt = Prompt(70, model.config().vocab_size);
   const double error =
@@ -114,7 +114,7 @@ TEST(QuantizedModelFilesTest, LogitsAreThoseOfTransformers) {
     std::ifstream file("tests/common/model/expected/" + std::string(name) + ".json");
     const auto expected = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
     ASSERT_TRUE(expected.is_object()) << "run make_expected.py";
-    ModelRunner model(CheckpointDir(name));
+    ModelRunner model(QuantizedDir(name));
     ASSERT_TRUE(model.ok());
     ASSERT_EQ(expected["cases"].size(), 4);
     for (const auto& one : expected["cases"]) {
@@ -133,7 +133,7 @@ TEST(QuantizedModelFilesTest, LogitsAreThoseOfTransformers) {
 
 // lm_head, and what is named in the config, stay as they are in the file.
 TEST(QuantizedModelFilesTest, SomeMatricesStayFloat) {
-  const auto config = LoadModelConfig(CheckpointDir("tiny-qwen3-gptq4-channel"));
+  const auto config = LoadModelConfig(QuantizedDir("tiny-qwen3-gptq4-channel"));
   ASSERT_TRUE(config.ok()) << config.status();
   for (const LayerSpec& layer : config->layers) {
     EXPECT_TRUE(layer.quantized.qkv && layer.quantized.gate_up);

@@ -33,10 +33,10 @@ using ::testing::SizeIs;
 using Workers = std::vector<WorkerAddress>;
 using LookAnswer = absl::StatusOr<std::optional<Workers>>;
 
-const WorkerAddress kP0 = {v1::WORKER_ROLE_PREFILL, "p0:1"};
-const WorkerAddress kD0 = {v1::WORKER_ROLE_DECODE, "d0:1"};
-const WorkerAddress kD1 = {v1::WORKER_ROLE_DECODE, "d1:1"};
-// As a decode worker, what kP0 is as a prefill worker.
+const WorkerAddress kPrefillAddress = {v1::WORKER_ROLE_PREFILL, "p0:1"};
+const WorkerAddress kDecodeAddress = {v1::WORKER_ROLE_DECODE, "d0:1"};
+const WorkerAddress kOtherDecodeAddress = {v1::WORKER_ROLE_DECODE, "d1:1"};
+// As a decode worker, what kPrefillAddress is as a prefill worker.
 const WorkerAddress kP0AsD = {v1::WORKER_ROLE_DECODE, "p0:1"};
 
 struct Script {
@@ -104,11 +104,11 @@ class DiscoveryTest : public ::testing::Test {
 
 TEST_F(DiscoveryTest, SourcesAreAskedWhenDueAndOnlyChangesAreTold) {
   Discovery discovery = Make();
-  a_.answer = Workers{kP0};
-  b_.answer = Workers{kD0};
+  a_.answer = Workers{kPrefillAddress};
+  b_.answer = Workers{kDecodeAddress};
   EXPECT_EQ(discovery.LookAtDue(), clock_.SinceStart() + absl::Seconds(1));
   ASSERT_THAT(told_, SizeIs(2));
-  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0));
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
   discovery.LookAtDue();
   EXPECT_EQ(a_.looks, 1) << "not due";
   for (int second = 0; second < 5; ++second) {
@@ -118,43 +118,44 @@ TEST_F(DiscoveryTest, SourcesAreAskedWhenDueAndOnlyChangesAreTold) {
   EXPECT_EQ(a_.looks, 6);
   EXPECT_EQ(b_.looks, 2);
   EXPECT_THAT(told_, SizeIs(2)) << "nothing has changed";
-  b_.answer = Workers{kD1};
+  b_.answer = Workers{kOtherDecodeAddress};
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD1));
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kOtherDecodeAddress));
   EXPECT_EQ(failures_, 0);
 }
 
 TEST_F(DiscoveryTest, AFailedSourceKeepsItsLastGoodAnswerForAWhile) {
   Discovery discovery = Make();
-  a_.answer = Workers{kP0};
-  b_.answer = Workers{kD0};
+  a_.answer = Workers{kPrefillAddress};
+  b_.answer = Workers{kDecodeAddress};
   discovery.LookAtDue();
   b_.answer = Absent();
   for (int i = 0; i < 12; ++i) {
     clock_.Advance(absl::Seconds(5));
     discovery.LookAtDue();
-    EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0));
+    EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
   }
   EXPECT_EQ(failures_, 12);
   EXPECT_EQ(failing_, 1);
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kP0)) << "a minute is what its answers are good for";
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress))
+      << "a minute is what its answers are good for";
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
   EXPECT_THAT(told_, SizeIs(3)) << "which is told once";
-  b_.answer = Workers{kD0};
+  b_.answer = Workers{kDecodeAddress};
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0));
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
   EXPECT_EQ(failing_, 0);
 }
 
 TEST_F(DiscoveryTest, TheLifeOfAnAnswerEndsNoSoonerForALongPeriod) {
   b_period_ = absl::Hours(1);
   Discovery discovery = Make();
-  b_.answer = Workers{kD0};
+  b_.answer = Workers{kDecodeAddress};
   discovery.LookAtDue();
   b_.answer = Absent();
   LookLater(discovery, absl::Hours(1));
@@ -165,16 +166,16 @@ TEST_F(DiscoveryTest, TheLifeOfAnAnswerEndsNoSoonerForALongPeriod) {
   LookLater(discovery, absl::Seconds(5));
   ASSERT_THAT(told_, SizeIs(2));
   EXPECT_THAT(told_.back(), IsEmpty());
-  b_.answer = Workers{kD0};
+  b_.answer = Workers{kDecodeAddress};
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kD0));
+  EXPECT_THAT(told_.back(), ElementsAre(kDecodeAddress));
   LookLater(discovery, absl::Minutes(59));
   EXPECT_EQ(b_.looks, 15) << "it answers, so its period counts again";
 }
 
 TEST_F(DiscoveryTest, ASourceThatCannotBeAskedUnlistsNobody) {
   Discovery discovery = Make();
-  b_.answer = Workers{kD0};
+  b_.answer = Workers{kDecodeAddress};
   discovery.LookAtDue();
   b_.answer = Down();
   for (int i = 0; i < 100; ++i) LookLater(discovery, absl::Seconds(5));
@@ -195,22 +196,23 @@ TEST_F(DiscoveryTest, ASourceThatCannotBeAskedUnlistsNobody) {
 
 TEST_F(DiscoveryTest, AWorkerOfTwoSourcesIsOneWorker) {
   Discovery discovery = Make();
-  a_.answer = Workers{kP0, kD0};
-  b_.answer = Workers{kD0, kD1};
+  a_.answer = Workers{kPrefillAddress, kDecodeAddress};
+  b_.answer = Workers{kDecodeAddress, kOtherDecodeAddress};
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0, kD1));
-  a_.answer = Workers{kP0};
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress, kOtherDecodeAddress));
+  a_.answer = Workers{kPrefillAddress};
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0, kD1)) << "the other still lists it";
-  b_.answer = Workers{kD1};
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress, kOtherDecodeAddress))
+      << "the other still lists it";
+  b_.answer = Workers{kOtherDecodeAddress};
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD1));
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kOtherDecodeAddress));
   EXPECT_EQ(failures_, 0);
 }
 
 TEST_F(DiscoveryTest, AnAnswerThatIsNotCertainYetChangesNothing) {
   Discovery discovery = Make();
-  a_.answer = Workers{kP0};
+  a_.answer = Workers{kPrefillAddress};
   discovery.LookAtDue();
   a_.answer = std::optional<Workers>();
   clock_.Advance(absl::Seconds(1));
@@ -221,37 +223,38 @@ TEST_F(DiscoveryTest, AnAnswerThatIsNotCertainYetChangesNothing) {
 
 TEST_F(DiscoveryTest, ASetThatIsRefusedIsAFailureAndIsTriedAgain) {
   Discovery discovery = Make();
-  a_.answer = Workers{kD0};
+  a_.answer = Workers{kDecodeAddress};
   discovery.LookAtDue();
-  a_.answer = Workers{kD0, kD0};
+  a_.answer = Workers{kDecodeAddress, kDecodeAddress};
   LookLater(discovery, absl::Seconds(1));
   EXPECT_EQ(failures_, 1);
   EXPECT_EQ(failing_, 1);
-  a_.answer = Workers{kD0, kD1};
+  a_.answer = Workers{kDecodeAddress, kOtherDecodeAddress};
   LookLater(discovery, absl::Seconds(1));
-  EXPECT_THAT(told_.back(), ElementsAre(kD0, kD1));
+  EXPECT_THAT(told_.back(), ElementsAre(kDecodeAddress, kOtherDecodeAddress));
   EXPECT_EQ(failing_, 0);
 }
 
 TEST_F(DiscoveryTest, ASourceWhoseSetIsRefusedAnswersAllTheSame) {
   Discovery discovery = Make();
-  a_.answer = Workers{kP0};
-  b_.answer = Workers{kD0};
+  a_.answer = Workers{kPrefillAddress};
+  b_.answer = Workers{kDecodeAddress};
   discovery.LookAtDue();
-  b_.answer = Workers{kD1, kP0AsD};
+  b_.answer = Workers{kOtherDecodeAddress, kP0AsD};
   for (int i = 0; i < 100; ++i) LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0)) << "its last good answer stands";
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress))
+      << "its last good answer stands";
   EXPECT_EQ(failures_, 100);
   EXPECT_EQ(failing_, 1);
   // No time that it was known to list nobody.
   b_.answer = Absent();
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kP0, kD0));
+  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
   // What was refused is taken once it fits, whoever changed.
-  b_.answer = Workers{kD1, kP0AsD};
+  b_.answer = Workers{kOtherDecodeAddress, kP0AsD};
   a_.answer = Workers{};
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kD1, kP0AsD));
+  EXPECT_THAT(told_.back(), ElementsAre(kOtherDecodeAddress, kP0AsD));
   EXPECT_EQ(failing_, 0);
 }
 
@@ -265,7 +268,7 @@ TEST_F(DiscoveryTest, ASourceThatIsNeededAtStartFailsTheStart) {
 
 TEST_F(DiscoveryTest, StoppedItSaysNothingMore) {
   Discovery discovery = Make();
-  a_.answer = Workers{kD0};
+  a_.answer = Workers{kDecodeAddress};
   discovery.Stop();
   discovery.LookAtDue();
   EXPECT_THAT(told_, IsEmpty());
@@ -273,7 +276,7 @@ TEST_F(DiscoveryTest, StoppedItSaysNothingMore) {
 
 // --- In a whole router.
 
-absl::Status GenerateOnce(FakeCluster& cluster, std::string* text) {
+absl::Status GenerateText(FakeCluster& cluster, std::string* text) {
   v1::GenerateOnceRequest request;
   request.mutable_request()->set_text("a prompt");
   grpc::ClientContext context;
@@ -305,7 +308,7 @@ TEST(DiscoveryServerTest, WorkersOfAFileComeAndGoWhileItServes) {
       [](DecodeCall call) { call.Finish(Ids("x"), internal::v1::DecodeResponse::FINISH_LENGTH); });
   std::string running_text, text;
   absl::Status running_end;
-  std::thread client([&] { running_end = GenerateOnce(cluster, &running_text); });
+  std::thread client([&] { running_end = GenerateText(cluster, &running_text); });
   DecodeCall running = cluster.decode(0)->AwaitDecode();
   running.SendTokens(Ids("still "));
   WriteLines(file, {prefill, "decode " + joined->address()});
@@ -313,7 +316,7 @@ TEST(DiscoveryServerTest, WorkersOfAFileComeAndGoWhileItServes) {
   EXPECT_TRUE(cluster.AwaitState([&](const v1::WorkerStatus& w) {
     return w.state() == (w.address() == first ? v1::WORKER_STATE_DRAINING : v1::WORKER_STATE_READY);
   }));
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(GenerateOnce(cluster, &text).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(GenerateText(cluster, &text).ok());
   EXPECT_EQ(joined->decode_count(), 3);
   // What runs on the one that left is not cut.
   EXPECT_FALSE(running.stream->cancelled());
@@ -331,7 +334,7 @@ TEST(DiscoveryServerTest, WorkersOfAFileComeAndGoWhileItServes) {
   }
   EXPECT_THAT(metrics,
               HasSubstr(R"(baton_discovery_failing_sources{model="tiny",role="router"} 1)"));
-  EXPECT_TRUE(GenerateOnce(cluster, &text).ok());
+  EXPECT_TRUE(GenerateText(cluster, &text).ok());
   // The first one comes back beside the other.
   WriteLines(file, {prefill, "decode " + joined->address(), "decode " + first});
   EXPECT_TRUE(cluster.decode(0)->AwaitWatches(2));

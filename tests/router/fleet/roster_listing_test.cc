@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kTokenizer = 77;
+constexpr uint64_t kCardTokenizer = 77;
 constexpr v1::WorkerRole kP = v1::WORKER_ROLE_PREFILL, kD = v1::WORKER_ROLE_DECODE;
 
 class RosterListingTest : public ::testing::Test {
@@ -29,7 +29,7 @@ class RosterListingTest : public ::testing::Test {
                  uint64_t model = 0xA0DE1) {
     roster_.OnStreamStarted(worker);
     internal::v1::WatchResponse event;
-    *event.mutable_card() = FakeCard(role, kTokenizer);
+    *event.mutable_card() = FakeCard(role, kCardTokenizer);
     event.mutable_card()->set_model_fingerprint(model);
     ASSERT_TRUE(roster_.OnEvent(worker, event).ok());
     event.mutable_snapshot()->mutable_keys()->Assign(keys.begin(), keys.end());
@@ -58,7 +58,7 @@ class RosterListingTest : public ::testing::Test {
 
   FakeClock clock_;
   PrefixThenLoad policy_;
-  testing::RoutedFleet fleet_{{"p0:1"}, {"d0:1"}, kTokenizer, policy_, clock_};
+  testing::RoutedFleet fleet_{{"p0:1"}, {"d0:1"}, kCardTokenizer, policy_, clock_};
   Roster& roster_ = fleet_.roster;
   RoutePlanner& planner_ = fleet_.planner;
 };
@@ -217,7 +217,7 @@ TEST_F(RosterListingTest, WhatIsSuspectAndNoLongerListedIsNoLastResort) {
 TEST_F(RosterListingTest, OneProcessIsOneWorkerWhateverItsAddresses) {
   ASSERT_TRUE(roster_.SetWorkers({{kD, "127.0.0.1:1"}, {kD, "[::1]:1"}}).ok());
   internal::v1::WatchResponse event;
-  *event.mutable_card() = FakeCard(kD, kTokenizer);
+  *event.mutable_card() = FakeCard(kD, kCardTokenizer);
   for (int worker : {2, 3}) roster_.OnStreamStarted(worker);
   ASSERT_TRUE(roster_.OnEvent(2, event).ok());
   EXPECT_EQ(ErrorReason(roster_.OnEvent(3, event)), "SAME_WORKER");

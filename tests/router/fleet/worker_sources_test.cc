@@ -25,7 +25,8 @@ using ::testing::HasSubstr;
 using Workers = std::vector<WorkerAddress>;
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
-constexpr v1::WorkerRole kP = v1::WORKER_ROLE_PREFILL, kD = v1::WORKER_ROLE_DECODE;
+constexpr v1::WorkerRole kPrefillRole = v1::WORKER_ROLE_PREFILL,
+                         kDecodeRole = v1::WORKER_ROLE_DECODE;
 
 std::string ErrorOf(absl::string_view text) {
   return std::string(ParseWorkers(text).status().message());
@@ -39,9 +40,9 @@ TEST(WorkersFileTest, LinesCommentsAndSpaces) {
       "\t decode   [fe80::1]:7001  # new\n"
       "decode host-2.example:65535");
   ASSERT_TRUE(workers.ok()) << workers.status();
-  EXPECT_THAT(*workers,
-              ElementsAre(WorkerAddress{kP, "10.0.0.1:7000"}, WorkerAddress{kD, "[fe80::1]:7001"},
-                          WorkerAddress{kD, "host-2.example:65535"}));
+  EXPECT_THAT(*workers, ElementsAre(WorkerAddress{kPrefillRole, "10.0.0.1:7000"},
+                                    WorkerAddress{kDecodeRole, "[fe80::1]:7001"},
+                                    WorkerAddress{kDecodeRole, "host-2.example:65535"}));
 }
 
 TEST(WorkersFileTest, WhatIsWrongIsNamedWithItsLine) {
@@ -75,7 +76,8 @@ TEST_F(FileTest, AChangeCountsWhenTwoLooksHaveFoundIt) {
   EXPECT_FALSE(file_.Look()->has_value());
   look = file_.Look();
   ASSERT_TRUE(look.ok() && look->has_value());
-  EXPECT_THAT(**look, ElementsAre(WorkerAddress{kD, "a:1"}, WorkerAddress{kD, "c:1"}));
+  EXPECT_THAT(**look,
+              ElementsAre(WorkerAddress{kDecodeRole, "a:1"}, WorkerAddress{kDecodeRole, "c:1"}));
 }
 
 TEST_F(FileTest, TheFirstLookNeedsNoSecond) {
@@ -114,8 +116,8 @@ TEST_F(FileTest, ALastLineThatDoesNotEndIsNotTaken) {
   EXPECT_THAT(std::string(look.status().message()), HasSubstr("does not end"));
   dir_.Write("workers", "decode a:50051\ndecode b:50052\n");
   EXPECT_FALSE(file_.Look()->has_value());
-  EXPECT_THAT(**file_.Look(),
-              ElementsAre(WorkerAddress{kD, "a:50051"}, WorkerAddress{kD, "b:50052"}));
+  EXPECT_THAT(**file_.Look(), ElementsAre(WorkerAddress{kDecodeRole, "a:50051"},
+                                          WorkerAddress{kDecodeRole, "b:50052"}));
 }
 
 TEST_F(FileTest, WhatIsNotARegularFileIsNotRead) {
@@ -151,14 +153,14 @@ class FakeResolver final : public Resolver {
 
 TEST(DnsWorkersTest, EachAddressIsAWorker) {
   FakeResolver resolver;
-  DnsWorkers dns(kD, "decode.baton:7001", {}, resolver);
+  DnsWorkers dns(kDecodeRole, "decode.baton:7001", {}, resolver);
   EXPECT_EQ(dns.Look().status().code(), absl::StatusCode::kNotFound);
   resolver.hosts["decode.baton"] = std::vector<std::string>{"10.0.0.2", "fe80::1", "10.0.0.1"};
   const auto look = dns.Look();
   ASSERT_TRUE(look.ok());
-  EXPECT_THAT(**look,
-              ElementsAre(WorkerAddress{kD, "10.0.0.1:7001"}, WorkerAddress{kD, "10.0.0.2:7001"},
-                          WorkerAddress{kD, "[fe80::1]:7001"}));
+  EXPECT_THAT(**look, ElementsAre(WorkerAddress{kDecodeRole, "10.0.0.1:7001"},
+                                  WorkerAddress{kDecodeRole, "10.0.0.2:7001"},
+                                  WorkerAddress{kDecodeRole, "[fe80::1]:7001"}));
   resolver.hosts["decode.baton"] = std::vector<std::string>{"10.0.0.1", "fe80::1", "10.0.0.2"};
   EXPECT_EQ(**dns.Look(), **look) << "name servers rotate their answers";
   resolver.hosts["decode.baton"] = std::vector<std::string>{};
@@ -168,15 +170,15 @@ TEST(DnsWorkersTest, EachAddressIsAWorker) {
 TEST(DnsWorkersTest, BracketsAreNotPartOfTheHost) {
   FakeResolver resolver;
   resolver.hosts["::1"] = std::vector<std::string>{"::1"};
-  EXPECT_THAT(**DnsWorkers(kP, "[::1]:7", {}, resolver).Look(),
-              ElementsAre(WorkerAddress{kP, "[::1]:7"}));
+  EXPECT_THAT(**DnsWorkers(kPrefillRole, "[::1]:7", {}, resolver).Look(),
+              ElementsAre(WorkerAddress{kPrefillRole, "[::1]:7"}));
 }
 
 TEST(DnsWorkersTest, ALookupIsNotWaitedForAndIsTheOnlyOne) {
   FakeResolver resolver;
   resolver.keep = true;
   resolver.hosts["slow"] = std::vector<std::string>{"10.0.0.1"};
-  auto dns = std::make_unique<DnsWorkers>(kD, "slow:1", DnsWorkers::Limits(), resolver);
+  auto dns = std::make_unique<DnsWorkers>(kDecodeRole, "slow:1", DnsWorkers::Limits(), resolver);
   EXPECT_EQ(dns->period(), absl::Seconds(5));
   for (int i = 0; i < 3; ++i) {
     const auto look = dns->Look();
@@ -186,7 +188,7 @@ TEST(DnsWorkersTest, ALookupIsNotWaitedForAndIsTheOnlyOne) {
   }
   ASSERT_EQ(resolver.lookups.size(), 1u);
   resolver.lookups[0]->Answer(resolver.answers[0]);
-  EXPECT_THAT(**dns->Look(), ElementsAre(WorkerAddress{kD, "10.0.0.1:1"}));
+  EXPECT_THAT(**dns->Look(), ElementsAre(WorkerAddress{kDecodeRole, "10.0.0.1:1"}));
   EXPECT_EQ(dns->period(), absl::Seconds(5));
   EXPECT_FALSE(dns->Look()->has_value());
   EXPECT_EQ(resolver.lookups.size(), 2u) << "each answer counts once";
@@ -225,8 +227,8 @@ TEST(SystemResolverTest, ASlowNameDelaysNeitherOthersNorTheEnd) {
     SystemResolver resolver(resolve);
     std::vector<std::unique_ptr<WorkerSource>> sources;
     const DnsWorkers::Limits limits = {absl::Hours(1), absl::Hours(1)};
-    sources.push_back(std::make_unique<DnsWorkers>(kP, "slow:1", limits, resolver));
-    sources.push_back(std::make_unique<DnsWorkers>(kD, "quick:2", limits, resolver));
+    sources.push_back(std::make_unique<DnsWorkers>(kPrefillRole, "slow:1", limits, resolver));
+    sources.push_back(std::make_unique<DnsWorkers>(kDecodeRole, "quick:2", limits, resolver));
     Discovery::Events events;
     events.on_workers = [&](const Workers& workers) {
       absl::MutexLock lock(&mutex);
@@ -241,7 +243,7 @@ TEST(SystemResolverTest, ASlowNameDelaysNeitherOthersNorTheEnd) {
     const auto any = [&] { return !told.empty(); };
     absl::MutexLock lock(&mutex);
     EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&any), kPatience));
-    EXPECT_THAT(told, ElementsAre(WorkerAddress{kD, "10.0.0.1:2"}));
+    EXPECT_THAT(told, ElementsAre(WorkerAddress{kDecodeRole, "10.0.0.1:2"}));
   }
   // The lookup outlives all of them.
   EXPECT_FALSE(shared->release.HasBeenNotified());

@@ -15,8 +15,8 @@ namespace {
 
 using ::baton::testing::CallHarness;
 using ::baton::testing::FakeSink;
+using ::baton::testing::kSocketClosed;
 
-const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "socket closed");
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
 
 class ContinuationTest : public CallHarness {
@@ -62,7 +62,7 @@ class ContinuationTest : public CallHarness {
     FakeSink& sink = Start(Request());
     stream(0).SayTokens("a");
     Kill(stream(0).worker);
-    stream(0).End(kGone);
+    stream(0).End(kSocketClosed);
     survivor_ = stream(1).worker;
     return sink;
   }
@@ -84,7 +84,7 @@ TEST_P(DeathTest, DozensOfStreamsOfADeadWorkerGoOnWithoutAnyBudget) {
   const std::vector<size_t> lost = StreamsOn(dead);
   ASSERT_GE(lost.size(), 24u);
   if (GetParam()) Kill(dead);
-  for (size_t i : lost) stream(i).End(kGone);
+  for (size_t i : lost) stream(i).End(kSocketClosed);
   if (!GetParam()) {
     EXPECT_EQ(network_.count(), size_t{kRequests}) << "none goes on before the death is known";
     EXPECT_EQ(continuations_.waiting(), static_cast<int>(lost.size()));
@@ -113,7 +113,7 @@ TEST_F(ContinuationTest, ALoneStreamResetIsChargedAndGivenBackWhenTheWorkerProve
   budget_limits_ = {.share = 0, .reserve = 5, .capacity = 100};
   StartMany(1);
   const int first = stream(0).worker;
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   EXPECT_EQ(budget_->level(), 4);
   PassTicks(absl::Seconds(1));
   EXPECT_EQ(budget_->level(), 4);
@@ -122,7 +122,7 @@ TEST_F(ContinuationTest, ALoneStreamResetIsChargedAndGivenBackWhenTheWorkerProve
   // Much later, it is another matter.
   stream(1).SayTokens("b");
   const int second = stream(1).worker;
-  stream(1).End(kGone);
+  stream(1).End(kSocketClosed);
   EXPECT_EQ(budget_->level(), 4);
   for (int i = 0; i < 11; ++i) {
     stream(2).SayTokens("c");
@@ -138,7 +138,7 @@ TEST_F(ContinuationTest, ASearchIsGivenBackInItsBeams) {
   budget_limits_ = {.share = 0, .reserve = 10, .capacity = 100};
   Start(request);
   const int worker = stream(0).worker;
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   EXPECT_EQ(budget_->level(), 2);
   Restart(worker);  // another process, before its Watch stream was seen to break
   EXPECT_EQ(budget_->level(), 10);
@@ -210,7 +210,7 @@ TEST_F(ContinuationTest, ADeadPrefillWorkerIsADeathToo) {
 TEST_F(ContinuationTest, WhereNothingDiedTheBudgetIsWaitedFor) {
   budget_limits_ = {.share = 0.1, .reserve = 0, .capacity = 100};
   FakeSink& sink = StartMany(1)[0][0];
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   Tick();
   EXPECT_EQ(network_.count(), 1u);
   for (size_t i = 1; i < 10; ++i) Start(Request());
@@ -227,7 +227,7 @@ TEST_F(ContinuationTest, WithNoSurvivorAllWaitAndAreThenToldWhenToTryAgain) {
   FakeSink& not_begun = Start(Request());
   stream(1);
   for (int worker : {2, 3, 4}) Kill(worker);
-  for (size_t i : {0, 1}) stream(i).End(kGone);
+  for (size_t i : {0, 1}) stream(i).End(kSocketClosed);
   EXPECT_EQ(ErrorReason(Start(Request()).End()), "NO_WORKER") << "new ones need not wait";
   PassTicks(absl::Milliseconds(3900));
   for (FakeSink* sink : {&begun, &not_begun}) EXPECT_FALSE(sink->ended());
@@ -247,7 +247,7 @@ TEST_F(ContinuationTest, AWorkerThatComesWithinTheWaitIsUsedAndByTheOldestFirst)
   FakeSink& not_begun = Start(Request());
   stream(10);
   for (int worker : {2, 3, 4}) Kill(worker);
-  for (size_t i = 11; i-- > 0;) stream(i).End(kGone);  // the youngest is lost first
+  for (size_t i = 11; i-- > 0;) stream(i).End(kSocketClosed);  // the youngest is lost first
   PassTicks(absl::Seconds(4));
   EXPECT_EQ(continuations_.waiting(), 11);
   EXPECT_EQ(network_.count(), 11u);
@@ -284,7 +284,7 @@ TEST_F(ContinuationTest, AWorkerThatWasStartedAgainIsUsedAtOnce) {
   for (int worker : {3, 4}) Kill(worker);
   FakeSink& sink = StartMany(1)[0][0];
   Kill(2);
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   Restart(2);
   Tick();
   stream(1).Finish("b");
@@ -314,7 +314,7 @@ TEST_F(ContinuationTest, OneWithoutTokensWaitsForRoomToo) {
   Kill(4);
   FakeSink& sink = Start(Request());
   Kill(stream(0).worker);
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   for (int i = 0; i < 8; ++i) {
     RefuseLast(i == 0 ? "TENANT_LIMIT" : "QUEUE_FULL");
     PassTicks(absl::Milliseconds(1600));
@@ -397,7 +397,7 @@ TEST_F(ContinuationTest, ThreeDeathsInARowEndARequestThatNeverGoesOn) {
     EXPECT_FALSE(sink.ended());
     const int worker = stream(i).worker;
     Kill(worker);
-    stream(i).End(kGone);
+    stream(i).End(kSocketClosed);
     if (i == 2) break;
     Restart(worker);
     PassTicks(absl::Milliseconds(500));
@@ -413,7 +413,7 @@ TEST_F(ContinuationTest, WhenAllWorkersDieTheStreamsOpenedAreFewAndAllRequestsWa
   options_.max_inflight_requests = 400;
   options_.failover_wait_ms = 5000;
   const std::vector<FakeSink*> sinks = StartMany(400);
-  for (size_t i = 0; i < network_.count(); ++i) stream(i).End(kGone);
+  for (size_t i = 0; i < network_.count(); ++i) stream(i).End(kSocketClosed);
   EXPECT_LE(network_.count(), 432u);
   for (int worker : {2, 3, 4}) Kill(worker);
   const size_t told = network_.count();
@@ -434,7 +434,7 @@ TEST_F(ContinuationTest, APausedClientHearsEverySecondThatItsStreamLives) {
   PassTicks(absl::Seconds(3));
   EXPECT_EQ(sink.heartbeats(), 0) << "a stream that goes on needs none";
   for (int worker : {2, 3, 4}) Kill(worker);
-  for (size_t i : {0, 1}) stream(i).End(kGone);
+  for (size_t i : {0, 1}) stream(i).End(kSocketClosed);
   PassTicks(absl::Seconds(10));
   EXPECT_GE(sink.heartbeats(), 10);
   EXPECT_LE(sink.heartbeats(), 11);
@@ -459,7 +459,7 @@ TEST_F(ContinuationTest, TheDeadlineEndsAWait) {
   FakeSink& sink = Start(Request(), absl::Seconds(20));
   stream(0).SayTokens("a");
   Kill(stream(0).worker);
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   size_t next = 1;
   for (absl::Duration passed; passed < absl::Seconds(20); passed += absl::Milliseconds(50)) {
     ASSERT_FALSE(sink.ended());

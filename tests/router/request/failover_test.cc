@@ -11,8 +11,7 @@ namespace {
 
 using ::baton::testing::CallHarness;
 using ::baton::testing::FakeSink;
-
-const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "socket closed");
+using ::baton::testing::kSocketClosed;
 
 class FullWorkerTest : public CallHarness {
  protected:
@@ -24,7 +23,7 @@ class FullWorkerTest : public CallHarness {
     FakeSink& sink = Start(Request());
     stream(0).SayTokens("a");
     Lose(stream(0).worker);
-    stream(0).End(kGone);
+    stream(0).End(kSocketClosed);
     survivor_ = stream(1).worker;
     return sink;
   }
@@ -183,13 +182,13 @@ TEST_F(FailedPairTest, TokensOfAChoiceThatTheWorkerWasNotAskedForEndTheRequest) 
   for (int worker : {2, 3, 4}) {
     if (worker == stream(0).worker) LoseWatch(worker);
   }
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   // Choice 1 waits for a worker.
   for (int worker : {2, 3, 4}) {
     reporting_[worker] = false;
     LoseWatch(worker);
   }
-  stream(2).End(kGone);
+  stream(2).End(kSocketClosed);
   stream(1).Finish("y", 1);
   EXPECT_EQ(ErrorReason(sink.End()), "WORKER_FAILED");
   Pass(absl::Seconds(1));
@@ -202,7 +201,7 @@ TEST_F(BudgetTest, ChoicesThatCannotAllGoOnTakeNothing) {
   options_.failover_wait_ms = 3000;
   FakeSink& sink = Start(Request(16));
   stream(0).SayTokens("a");
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   for (int i = 0; i < 29; ++i) Pass(absl::Milliseconds(100));
   EXPECT_FALSE(sink.ended());
   Pass(absl::Milliseconds(200));
@@ -215,7 +214,7 @@ TEST_F(BudgetTest, ASearchCountsItsBeams) {
   auto request = Request(2);
   request.set_beam_width(8);
   FakeSink& sink = Start(request);
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   EXPECT_NEAR(budget_->level(), 32 + 0.8 - 8, 1e-9);
   stream(1).Finish("x", 0);
   stream(1).Finish("y", 1);
@@ -227,13 +226,13 @@ TEST_F(BudgetTest, WhatWaitsForAWorkerTakesNothing) {
   options_.failover_wait_ms = 3000;
   FakeSink& sink = Start(Request(2));
   for (int choice : {0, 1}) stream(0).SayTokens("x", choice);
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   EXPECT_EQ(budget_->level(), 0) << "nothing says yet that the worker has died";
   for (int worker : {2, 3, 4}) {
     reporting_[worker] = false;
     LoseWatch(worker);
   }
-  for (size_t i : {1, 2}) stream(i).End(kGone);
+  for (size_t i : {1, 2}) stream(i).End(kSocketClosed);
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(budget_->level(), 2);
     Pass(absl::Milliseconds(100));

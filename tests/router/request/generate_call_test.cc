@@ -14,11 +14,11 @@ using ::baton::testing::CallHarness;
 using ::baton::testing::FakeSink;
 using ::baton::testing::Ids;
 using ::baton::testing::kEndToken;
+using ::baton::testing::kSocketClosed;
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using DecodeResponse = internal::v1::DecodeResponse;
 
-const grpc::Status kGone(grpc::StatusCode::UNAVAILABLE, "socket closed");
 const std::string kAnswer = "the whole answer";
 
 using FailoverTest = CallHarness;
@@ -39,7 +39,7 @@ TEST_F(FailoverTest, WhereverTheWorkerDiesTheClientSeesOneText) {
         stream(first).SayTokens(kAnswer.substr(i, 1));
       }
       if (!one_by_one) stream(first).SayTokens(kAnswer.substr(0, lost_after));
-      stream(first).End(kGone);
+      stream(first).End(kSocketClosed);
       const auto& sent = stream(first + 1).request;
       EXPECT_NE(stream(first + 1).worker, stream(first).worker);
       EXPECT_EQ(stream(first + 1).Tokens(), prompt + kAnswer.substr(0, lost_after));
@@ -70,7 +70,7 @@ TEST_F(FailoverTest, UsageAndTimingsAreOfTheWhole) {
   clock_.Advance(absl::Milliseconds(30));
   stream(0).Say(first);
   clock_.Advance(absl::Milliseconds(100));
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   first.set_token_ids(0, 'b');
   first.mutable_usage()->set_cached_prompt_tokens(7);
   first.mutable_usage()->set_kv_bytes(300);
@@ -159,7 +159,7 @@ TEST_F(FailoverTest, WithoutAnotherWorkerARequestThatHasTokensWaitsForOne) {
     reporting_[worker] = false;
     LoseWatch(worker);
   }
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   Pass(absl::Seconds(2));
   EXPECT_EQ(network_.count(), 1u);
   EXPECT_FALSE(sink.ended());
@@ -178,7 +178,7 @@ TEST_F(FailoverTest, TheWaitForAWorkerHasABound) {
     reporting_[worker] = false;
     LoseWatch(worker);
   }
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   Pass(absl::Milliseconds(2900));
   EXPECT_FALSE(sink.ended());
   Pass(absl::Milliseconds(200));
@@ -195,7 +195,7 @@ TEST_F(FailoverTest, ACutConnectionToTheOnlyWorkerIsOpenedAgainAfterAPause) {
   }
   FakeSink& sink = Start(Request());
   stream(0).SayTokens("a");
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   Tick();
   EXPECT_EQ(network_.count(), 1u) << "not at once: it may just be dead";
   Pass(absl::Milliseconds(600));
@@ -209,14 +209,14 @@ TEST_F(FailoverTest, ThreeStreamsInARowWithoutATokenEndTheRequestAndATokenStarts
   size_t next = 0;
   for (int round = 0; round < 4; ++round) {
     stream(next).SayTokens("a");
-    stream(next++).End(kGone);
+    stream(next++).End(kSocketClosed);
     Pass(absl::Seconds(1));
   }
   EXPECT_FALSE(sink.ended());
-  stream(next++).End(kGone);
+  stream(next++).End(kSocketClosed);
   Pass(absl::Seconds(1));
   EXPECT_FALSE(sink.ended());
-  stream(next).End(kGone);
+  stream(next).End(kSocketClosed);
   EXPECT_EQ(ErrorReason(sink.End()), "WORKER_LOST");
   EXPECT_EQ(sink.choice().text(), "aaaa");
 }
@@ -237,7 +237,7 @@ TEST_F(FailoverTest, WhatWasCompleteNeedsNoWorker) {
   request.mutable_stop()->set_max_tokens(2);
   FakeSink& sink = Start(request);
   stream(0).SayTokens("ab");
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   EXPECT_TRUE(sink.End().ok());
   EXPECT_EQ(sink.choice().finish_reason(), v1::FINISH_REASON_LENGTH);
   EXPECT_EQ(network_.count(), 1u);
@@ -246,7 +246,7 @@ TEST_F(FailoverTest, WhatWasCompleteNeedsNoWorker) {
 TEST_F(FailoverTest, AResumedRequestThatIsRefusedTriesElsewhere) {
   FakeSink& sink = Start(Request());
   stream(0).SayTokens("a");
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   stream(1).End(absl::StatusCode::kResourceExhausted, "QUEUE_FULL");
   stream(2).Finish("b");
   EXPECT_EQ(sink.choice().text(), "ab");
@@ -257,11 +257,11 @@ TEST_F(FailoverTest, AnEmptyBudgetEndsTheRequestWhoseWorkerLivesAndSaysWhen) {
   options_.failover_wait_ms = 3000;
   FakeSink& begun = Start(Request());
   stream(0).SayTokens("a");
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   stream(1).SayTokens("b");
-  stream(1).End(kGone);
+  stream(1).End(kSocketClosed);
   FakeSink& not_begun = Start(Request());
-  stream(2).End(kGone);
+  stream(2).End(kSocketClosed);
   Pass(absl::Milliseconds(2900));
   for (FakeSink* sink : {&begun, &not_begun}) EXPECT_FALSE(sink->ended());
   Pass(absl::Milliseconds(200));
@@ -283,7 +283,7 @@ TEST_F(FailoverTest, ARetryThatFindsNobodyCostsNothing) {
   }
   const double level = budget_->level();
   FakeSink& sink = Start(Request());
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   EXPECT_NEAR(budget_->level(), level + 0.1, 1e-9);
   reporting_[2] = false;
   LoseWatch(2);
@@ -297,13 +297,13 @@ TEST_F(FailoverTest, ARetryThatFindsNobodyCostsNothing) {
 TEST_F(FailoverTest, CancelEndsAllStreamsOfTheCall) {
   FakeSink& sink = Start(Request(3));
   for (int choice : {0, 1, 2}) stream(0).SayTokens("a", choice);
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   stream(3);
   call().Cancel();
   EXPECT_EQ(sink.End().code(), absl::StatusCode::kCancelled);
   for (size_t i : {1, 2, 3}) EXPECT_TRUE(stream(i).cancelled);
   stream(1).SayTokens("b");
-  stream(1).End(kGone);
+  stream(1).End(kSocketClosed);
   Tick();
   EXPECT_EQ(network_.count(), 4u);
 }
@@ -378,7 +378,7 @@ TEST_F(ChoicesTest, AfterALossEachUnfinishedOneGoesOnByItself) {
   stream(0).SayTokens("zero", 0);
   stream(0).SayTokens("one!", 1);
   stream(0).SayTokens("one", 1);
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   ASSERT_EQ(network_.count(), 3u);
   EXPECT_EQ(stream(1).Tokens(), "prompt:zero");
   EXPECT_EQ(stream(1).request.sampling().choice(), 0u);
@@ -390,7 +390,7 @@ TEST_F(ChoicesTest, AfterALossEachUnfinishedOneGoesOnByItself) {
   stream(2).SayTokens("two", 2);
   stream(1).Finish("-0", 0);
   // And once more, in the middle.
-  stream(2).End(kGone);
+  stream(2).End(kSocketClosed);
   EXPECT_EQ(stream(3).Tokens(), "prompt:two");
   stream(3).Finish("-2", 2);
   ASSERT_TRUE(sink.End().ok());
@@ -403,7 +403,7 @@ TEST_F(ChoicesTest, AfterALossEachUnfinishedOneGoesOnByItself) {
 
 TEST_F(ChoicesTest, BeforeAnyTokenAllAreSentAgainTogether) {
   FakeSink& sink = Start(Request(4));
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   EXPECT_EQ(stream(1).request.n(), 4);
   EXPECT_EQ(network_.count(), 2u);
   EXPECT_NEAR(budget_->level(), 32 + 0.4 - 4, 1e-9) << "counted in sequences";
@@ -420,7 +420,7 @@ TEST_F(ChoicesTest, ASearchStartsAnewAndIsNotToldTwice) {
   best.set_finish(DecodeResponse::FINISH_STOP);
   best.set_beam_score(-1.5);
   stream(0).Say(best);
-  stream(0).End(kGone);
+  stream(0).End(kSocketClosed);
   EXPECT_EQ(stream(1).request.n(), 2);
   EXPECT_EQ(stream(1).request.beam_width(), 4);
   EXPECT_EQ(stream(1).Tokens(), "prompt:");

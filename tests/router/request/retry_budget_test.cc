@@ -52,21 +52,21 @@ TEST(RetryBudgetTest, SeveralSequencesAreAllOrNothing) {
 
 constexpr Incarnation kDead = {3, 77};
 constexpr Incarnation kRestarted = {3, 78};
-constexpr Incarnation kOther = {4, 77};
+constexpr Incarnation kOtherIncarnation = {4, 77};
 
 TEST(RetryBudgetTest, ADeathGivesBackWhatItWasChargedOnceAndNothingElse) {
   RetryBudget budget({.share = 0, .reserve = 10, .capacity = 10});
   const absl::Duration now = absl::Seconds(100);
   ASSERT_TRUE(budget.TryTake(6));
   budget.Charged(1, {kDead}, now);
-  budget.Charged(2, {kOther, kDead}, now);
-  budget.Charged(3, {kOther}, now);
+  budget.Charged(2, {kOtherIncarnation, kDead}, now);
+  budget.Charged(3, {kOtherIncarnation}, now);
   EXPECT_EQ(budget.OnDeath(kRestarted, now), 0);
   EXPECT_EQ(budget.level(), 4);
   EXPECT_EQ(budget.OnDeath(kDead, now), 3);
   EXPECT_EQ(budget.level(), 7);
   EXPECT_EQ(budget.OnDeath(kDead, now), 0) << "told twice";
-  EXPECT_EQ(budget.OnDeath(kOther, now), 3);
+  EXPECT_EQ(budget.OnDeath(kOtherIncarnation, now), 3);
   EXPECT_EQ(budget.level(), 10);
 }
 

@@ -19,7 +19,7 @@ Candidate Worker(int running, int64_t context_tokens = 0) {
   return c;
 }
 
-RouteQuery Query() {
+RouteQuery DecodeQuery() {
   RouteQuery query;
   query.prompt_tokens = 160;
   query.prompt_blocks = 10;
@@ -28,19 +28,19 @@ RouteQuery Query() {
   return query;
 }
 
-double Price(const Candidate& c, const RouteQuery& query = Query()) {
+double Price(const Candidate& c, const RouteQuery& query = DecodeQuery()) {
   return PriceDecode(query, c, /*alone=*/false).total();
 }
 
 TEST(DecodePriceTest, AnIdleWorkerTakesItsOwnStepsAndTheKv) {
-  const DecodePrice price = PriceDecode(Query(), Worker(0), false);
+  const DecodePrice price = PriceDecode(DecodeQuery(), Worker(0), false);
   EXPECT_NEAR(price.prompt_s, 10e-3, 1e-12);
   EXPECT_NEAR(price.answer_s, 100 * (20e-3 + 2e-3 + 210e-6), 1e-9);
   EXPECT_EQ(price.wait_s + price.others_s, 0);
 }
 
 TEST(DecodePriceTest, WhatIsAddedToTheStepsOfOthersIsPaid) {
-  const DecodePrice price = PriceDecode(Query(), Worker(8, 4000), false);
+  const DecodePrice price = PriceDecode(DecodeQuery(), Worker(8, 4000), false);
   EXPECT_NEAR(price.answer_s, 100 * (20e-3 + 9 * 2e-3 + 4210e-6), 1e-9);
   // Eight sequences with half an answer left each, and a mean context of 500 tokens.
   EXPECT_NEAR(price.others_s, 8 * 50 * (2e-3 + 500e-6), 1e-9);
@@ -76,13 +76,13 @@ TEST(DecodePriceTest, KvThatIsThereSavesItsTransferAndNoMore) {
 
 TEST(DecodePriceTest, APlaceInTheBatchIsWaitedFor) {
   Candidate full = Worker(64);
-  EXPECT_GT(PriceDecode(Query(), full, false).wait_s, 0);
+  EXPECT_GT(PriceDecode(DecodeQuery(), full, false).wait_s, 0);
   Candidate fuller = full;
   fuller.queued = 32;
   // 33 more than there are places: half an answer's time and a little.
-  const DecodePrice price = PriceDecode(Query(), fuller, false);
+  const DecodePrice price = PriceDecode(DecodeQuery(), fuller, false);
   EXPECT_NEAR(price.wait_s / price.answer_s, 33.0 / 64, 0.02);
-  EXPECT_EQ(PriceDecode(Query(), Worker(63), false).wait_s, 0);
+  EXPECT_EQ(PriceDecode(DecodeQuery(), Worker(63), false).wait_s, 0);
 }
 
 TEST(DecodePriceTest, TheGrowthOfAnswersIsForeseen) {
@@ -91,16 +91,16 @@ TEST(DecodePriceTest, TheGrowthOfAnswersIsForeseen) {
   Candidate c = Worker(20);
   c.total_blocks = 1000;
   c.free_blocks = 80;
-  EXPECT_EQ(PriceDecode(Query(), c, false).wait_s, 0);
-  EXPECT_FALSE(PriceDecode(Query(), c, false).full);
+  EXPECT_EQ(PriceDecode(DecodeQuery(), c, false).wait_s, 0);
+  EXPECT_FALSE(PriceDecode(DecodeQuery(), c, false).full);
   c.free_blocks = 40;
-  const DecodePrice price = PriceDecode(Query(), c, false);
+  const DecodePrice price = PriceDecode(DecodeQuery(), c, false);
   EXPECT_GT(price.wait_s, 0);
   EXPECT_FALSE(price.full) << "the prompt still fits";
   c.free_blocks = 9;
-  EXPECT_TRUE(PriceDecode(Query(), c, false).full);
+  EXPECT_TRUE(PriceDecode(DecodeQuery(), c, false).full);
   // Long answers need more.
-  RouteQuery longer = Query();
+  RouteQuery longer = DecodeQuery();
   longer.mean_answer_tokens = 1000;
   c.free_blocks = 80;
   EXPECT_GT(PriceDecode(longer, c, false).wait_s, 0);
@@ -110,7 +110,7 @@ TEST(DecodePriceTest, AloneItPaysForThePrompt) {
   Candidate c = Worker(0);
   c.queue_s = 2;
   c.service_s = 0.5;
-  EXPECT_NEAR(PriceDecode(Query(), c, /*alone=*/true).prompt_s, 2.5, 1e-12);
+  EXPECT_NEAR(PriceDecode(DecodeQuery(), c, /*alone=*/true).prompt_s, 2.5, 1e-12);
 }
 
 TEST(DecodePriceTest, NothingIsNegativeWhateverIsReported) {
@@ -120,7 +120,7 @@ TEST(DecodePriceTest, NothingIsNegativeWhateverIsReported) {
   c.matched_blocks = 1000;
   c.step = {0, 0, 0};
   c.free_blocks = -5;
-  const DecodePrice price = PriceDecode(Query(), c, false);
+  const DecodePrice price = PriceDecode(DecodeQuery(), c, false);
   EXPECT_GE(price.prompt_s, 0);
   EXPECT_GE(price.wait_s, 0);
   EXPECT_GE(price.total(), 0);

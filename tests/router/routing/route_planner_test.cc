@@ -17,23 +17,23 @@ namespace {
 using ::baton::testing::FakeCard;
 using ::baton::testing::FakeClock;
 
-constexpr uint64_t kTokenizer = 77;
-constexpr int kPrefill0 = 0, kPrefill1 = 1, kPrefill2 = 2, kDecode0 = 3, kDecode1 = 4;
-const std::vector<uint64_t> kPrompt = {1, 2, 3, 4, 5, 6};
+constexpr uint64_t kFleetTokenizer = 77;
+constexpr int kFleetPrefill0 = 0, kFleetPrefill1 = 1, kPrefill2 = 2, kDecode0 = 3, kDecode1 = 4;
+const std::vector<uint64_t> kPromptKeys = {1, 2, 3, 4, 5, 6};
 constexpr int64_t kBlockBytes = 128 << 10;
 
 class RoutePlannerTest : public ::testing::Test {
  protected:
   explicit RoutePlannerTest(const RouteOptions& options = RouteOptions())
-      : fleet_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kTokenizer, policy_, clock_, options) {
-    for (int worker = kPrefill0; worker <= kDecode1; ++worker) Start(worker);
+      : fleet_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy_, clock_, options) {
+    for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) Start(worker);
   }
   void Start(int worker) {
     const bool decode = worker >= kDecode0;
     roster_.OnStreamStarted(worker);
     internal::v1::WatchResponse event;
     *event.mutable_card() =
-        FakeCard(decode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kTokenizer);
+        FakeCard(decode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kFleetTokenizer);
     event.mutable_card()->set_total_blocks(1000);
     event.mutable_card()->set_kv_block_bytes(kBlockBytes);
     event.mutable_card()->set_prefix_caching(!decode);
@@ -89,41 +89,41 @@ class RoutePlannerTest : public ::testing::Test {
 };
 
 TEST_F(RoutePlannerTest, WhatWasSentIsMatchedAsIfItWereCachedAndExpires) {
-  const auto first = Choose(kPrompt);
+  const auto first = Choose(kPromptKeys);
   ASSERT_TRUE(first.ok());
   EXPECT_EQ(first->matched_blocks, 0);
   EXPECT_EQ(first->predicted_ttft, absl::Milliseconds(10 + 100));
   clock_.Advance(absl::Milliseconds(20));
   // 90 + 14 ms behind the first, 110 ms on an idle worker.
-  const auto second = Choose(kPrompt);
+  const auto second = Choose(kPromptKeys);
   EXPECT_EQ(second->prefill.worker, first->prefill.worker);
   EXPECT_EQ(second->matched_blocks, 6);
 }
 
 TEST_F(RoutePlannerTest, SentPromptsThatNoWorkerTellsOfAreForgotten) {
-  const int worker = Choose(kPrompt)->prefill.worker;
+  const int worker = Choose(kPromptKeys)->prefill.worker;
   clock_.Advance(absl::Milliseconds(2200));
-  for (int i = kPrefill0; i <= kDecode1; ++i) Report(i);
+  for (int i = kFleetPrefill0; i <= kDecode1; ++i) Report(i);
   roster_.Tick();
-  EXPECT_EQ(Choose(kPrompt, /*dispatch=*/false)->matched_blocks, 0);
-  Cache(worker, kPrompt);
-  EXPECT_EQ(Choose(kPrompt, /*dispatch=*/false)->matched_blocks, 6);
+  EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->matched_blocks, 0);
+  Cache(worker, kPromptKeys);
+  EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->matched_blocks, 6);
 }
 
 TEST_F(RoutePlannerTest, AWorkerThatCameBackHasNothingOfWhatTheOldOneWasSent) {
-  const int worker = Choose(kPrompt)->prefill.worker;
+  const int worker = Choose(kPromptKeys)->prefill.worker;
   roster_.OnStreamLost(worker, absl::UnavailableError("killed"));
   Start(worker);
-  const auto route = Choose(kPrompt, /*dispatch=*/false);
+  const auto route = Choose(kPromptKeys, /*dispatch=*/false);
   EXPECT_EQ(route->matched_blocks, 0);
   for (const DecisionCandidate& c : route->why->candidates) EXPECT_EQ(c.cached_tokens, 0);
 }
 
 TEST_F(RoutePlannerTest, TheDecisionIsToldAsItWasMade) {
-  Cache(kPrefill1, {1, 2, 3, 4});
-  Report(kPrefill1, 0.02);
-  const auto route = Choose(kPrompt);
-  EXPECT_EQ(route->prefill.worker, kPrefill1);
+  Cache(kFleetPrefill1, {1, 2, 3, 4});
+  Report(kFleetPrefill1, 0.02);
+  const auto route = Choose(kPromptKeys);
+  EXPECT_EQ(route->prefill.worker, kFleetPrefill1);
   const Decision& why = *route->why;
   EXPECT_EQ(why.label, "prefix");
   EXPECT_EQ(why.policy, "priced");
@@ -131,7 +131,7 @@ TEST_F(RoutePlannerTest, TheDecisionIsToldAsItWasMade) {
   EXPECT_NEAR(why.predicted_ttft_seconds, 0.02 + 0.01 + 0.036, 1e-9);
   EXPECT_EQ(why.prefill_candidates, 3);
   ASSERT_GE(why.candidates.size(), 3u);
-  EXPECT_EQ(why.candidates[0].worker, kPrefill1);
+  EXPECT_EQ(why.candidates[0].worker, kFleetPrefill1);
   EXPECT_NEAR(why.candidates[0].queue_seconds, 0.02, 1e-9);
   EXPECT_NEAR(why.candidates[0].service_seconds, 0.046, 1e-9);
   EXPECT_NEAR(why.candidates[1].service_seconds, 0.110, 1e-9);
@@ -139,14 +139,14 @@ TEST_F(RoutePlannerTest, TheDecisionIsToldAsItWasMade) {
 }
 
 TEST_F(RoutePlannerTest, AShortTailOnADecodeWorkerThatToldItsCostStaysThere) {
-  Cache(kDecode1, kPrompt);
-  EXPECT_NE(Choose(kPrompt, false)->prefill.worker, kNoWorker) << "it has told no cost";
+  Cache(kDecode1, kPromptKeys);
+  EXPECT_NE(Choose(kPromptKeys, false)->prefill.worker, kNoWorker) << "it has told no cost";
   internal::v1::WatchResponse event;
   event.mutable_load()->set_free_blocks(1000);
   event.mutable_load()->mutable_prefill_cost()->set_fixed_us(10'000);
   event.mutable_load()->mutable_prefill_cost()->set_token_us(1000);
   Tell(kDecode1, event);
-  const auto route = Choose(kPrompt, false);
+  const auto route = Choose(kPromptKeys, false);
   EXPECT_EQ(route->decision, "local");
   EXPECT_EQ(route->prefill.worker, kNoWorker);
   EXPECT_EQ(route->decode.worker, kDecode1);
@@ -159,26 +159,27 @@ TEST_F(RoutePlannerTest, WhenAllPrefillWorkersAreSilentPromptsGoHome) {
     for (int worker : heard) Report(worker);
     roster_.Tick();
   };
-  silent_but({kPrefill1, kDecode0, kDecode1});
-  EXPECT_EQ(Choose(kPrompt, false)->prefill.worker, kPrefill1) << "the others hang";
-  EXPECT_NE(Choose(kPrompt, false)->decision, "home");
-  for (int worker : {kPrefill0, kPrefill2}) Report(worker);
+  silent_but({kFleetPrefill1, kDecode0, kDecode1});
+  EXPECT_EQ(Choose(kPromptKeys, false)->prefill.worker, kFleetPrefill1) << "the others hang";
+  EXPECT_NE(Choose(kPromptKeys, false)->decision, "home");
+  for (int worker : {kFleetPrefill0, kPrefill2}) Report(worker);
   silent_but({kDecode0, kDecode1});
-  const auto home = Choose(kPrompt, false);
+  const auto home = Choose(kPromptKeys, false);
   EXPECT_EQ(home->decision, "home");
   for (int i = 0; i < 5; ++i) {
-    EXPECT_EQ(Choose(kPrompt)->prefill.worker, home->prefill.worker) << "whatever was sent there";
+    EXPECT_EQ(Choose(kPromptKeys)->prefill.worker, home->prefill.worker)
+        << "whatever was sent there";
   }
 }
 
 TEST_F(RoutePlannerTest, ALonePrefillWorkerThatIsSilentIsNotTrusted) {
-  for (int worker : {kPrefill0, kPrefill1}) {
+  for (int worker : {kFleetPrefill0, kFleetPrefill1}) {
     roster_.OnStreamLost(worker, absl::UnavailableError("killed"));
   }
   clock_.Advance(kSuspectAfter + absl::Milliseconds(1));
   for (int worker : {kDecode0, kDecode1}) Report(worker);
   roster_.Tick();
-  EXPECT_EQ(Choose(kPrompt)->decision, "decode_only");
+  EXPECT_EQ(Choose(kPromptKeys)->decision, "decode_only");
 }
 
 TEST_F(RoutePlannerTest, AlreadyBusyDecodeWorkersGetFewerAnswers) {
@@ -197,18 +198,18 @@ TEST_F(RoutePlannerTest, WhatTransfersTakeIsLearned) {
     Tell(worker, event);
   }
   // Three blocks of 128 KiB at 1 GB/s are less than what two sequences add to an answer's steps.
-  EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode1);
+  EXPECT_EQ(Choose(kPromptKeys, false)->decode.worker, kDecode1);
   for (int i = 0; i < 10; ++i) planner_.OnAnswered(100, 1 << 20, absl::Seconds(1));
-  EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode0);
+  EXPECT_EQ(Choose(kPromptKeys, false)->decode.worker, kDecode0);
   // Long answers turn it again.
   for (int i = 0; i < 200; ++i) planner_.OnAnswered(100'000, 0, absl::ZeroDuration());
-  EXPECT_EQ(Choose(kPrompt, false)->decode.worker, kDecode1);
+  EXPECT_EQ(Choose(kPromptKeys, false)->decode.worker, kDecode1);
 }
 
 TEST_F(RoutePlannerTest, TransferTimesThatCannotBeAreBounded) {
   planner_.OnAnswered(100, 1 << 20, absl::InfiniteDuration());
   planner_.OnAnswered(100, 1 << 20, -absl::InfiniteDuration());
-  const auto route = Choose(kPrompt, false);
+  const auto route = Choose(kPromptKeys, false);
   for (const DecisionCandidate& c : route->why->candidates) EXPECT_LT(c.cost, 100);
 }
 
@@ -223,21 +224,21 @@ class SloTest : public RoutePlannerTest {
 };
 
 TEST_F(SloTest, WhatComesTooLateIsRefusedWithTheTimeToRetry) {
-  for (int i = kPrefill0; i <= kPrefill2; ++i) Report(i, 1 + i);
-  const auto route = Choose(kPrompt);
+  for (int i = kFleetPrefill0; i <= kPrefill2; ++i) Report(i, 1 + i);
+  const auto route = Choose(kPromptKeys);
   EXPECT_EQ(route.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ErrorReason(route.status()), "TTFT_SLO_UNREACHABLE");
   // 1 s of queue and 110 ms of its own, 610 ms too late.
   const absl::Duration retry = *ErrorRetryAfter(route.status());
   EXPECT_GE(retry, absl::Milliseconds(610));
   EXPECT_LE(retry, absl::Milliseconds(1220));
-  EXPECT_TRUE(Choose(kPrompt, true, /*may_refuse=*/false).ok()) << "one that has begun goes on";
+  EXPECT_TRUE(Choose(kPromptKeys, true, /*may_refuse=*/false).ok()) << "one that has begun goes on";
   clock_.Advance(absl::Milliseconds(700));
-  EXPECT_TRUE(Choose(kPrompt).ok());
+  EXPECT_TRUE(Choose(kPromptKeys).ok());
 }
 
 TEST_F(SloTest, NothingIsRefusedWhileNobodyHasToldWhatPromptsTake) {
-  for (int i = kPrefill0; i <= kPrefill2; ++i) {
+  for (int i = kFleetPrefill0; i <= kPrefill2; ++i) {
     roster_.OnStreamLost(i, absl::UnavailableError("killed"));
   }
   // The decode workers alone, which have told nothing.

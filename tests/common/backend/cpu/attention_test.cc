@@ -256,7 +256,7 @@ TEST_P(AttentionTest, ThreadsDoNotShow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllVariants, AttentionTest, testing::ValuesIn(AllVariants()),
+INSTANTIATE_TEST_SUITE_P(AllVariants, AttentionTest, ::testing::ValuesIn(AllVariants()),
                          [](const auto& info) { return NameOf(info.param); });
 
 }  // namespace

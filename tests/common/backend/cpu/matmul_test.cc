@@ -112,7 +112,7 @@ TEST_P(MatMulTest, StridedOperands) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllVariants, MatMulTest, testing::ValuesIn(AllVariants()),
+INSTANTIATE_TEST_SUITE_P(AllVariants, MatMulTest, ::testing::ValuesIn(AllVariants()),
                          [](const auto& info) { return NameOf(info.param); });
 
 }  // namespace

@@ -200,7 +200,7 @@ TEST_P(VectorOpsTest, ManyRowsAsOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AllVariants, VectorOpsTest, testing::ValuesIn(AllVariants()),
+INSTANTIATE_TEST_SUITE_P(AllVariants, VectorOpsTest, ::testing::ValuesIn(AllVariants()),
                          [](const auto& info) { return NameOf(info.param); });
 
 // The hardware's conversions are the reference for the portable ones.

@@ -18,15 +18,15 @@
 namespace baton::backend::cuda {
 namespace {
 
-struct Shape {
+struct AttentionShape {
   int kv_heads = 1, group = 1, head_dim = 64, block_tokens_log2 = 4, window = 0;
   DType dtype = DType::kF16;
 };
 
-float ToF32(uint16_t bits, DType dtype) {
+float Wide(uint16_t bits, DType dtype) {
   return dtype == DType::kF16 ? Half::ToF32(bits) : BFloat16::ToF32(bits);
 }
-uint16_t FromF32(float value, DType dtype) {
+uint16_t Narrowed(float value, DType dtype) {
   return dtype == DType::kF16 ? Half::FromF32(value) : BFloat16::FromF32(value);
 }
 
@@ -35,7 +35,7 @@ enum class Use { kSplit, kTile, kPlan };
 // Sequences in scattered blocks of a pool that holds NaNs wherever no token is.
 class Sequences {
  public:
-  Sequences(const Shape& shape, const std::vector<int>& lengths, uint64_t seed)
+  Sequences(const AttentionShape& shape, const std::vector<int>& lengths, uint64_t seed)
       : shape_(shape), lengths_(lengths), random_(seed) {
     const int block_tokens = 1 << shape.block_tokens_log2;
     int blocks = 0;
@@ -57,7 +57,8 @@ class Sequences {
         for (int part = 0; part < 2; ++part) {
           for (int head = 0; head < shape.kv_heads; ++head) {
             for (int i = 0; i < shape.head_dim; ++i) {
-              At(static_cast<int>(s), token, part, head)[i] = FromF32(normal(random_), shape.dtype);
+              At(static_cast<int>(s), token, part, head)[i] =
+                  Narrowed(normal(random_), shape.dtype);
             }
           }
         }
@@ -159,7 +160,7 @@ class Sequences {
     return out;
   }
 
-  float Value(uint16_t bits) const { return ToF32(bits, shape_.dtype); }
+  float Value(uint16_t bits) const { return Wide(bits, shape_.dtype); }
 
  private:
   uint16_t* At(int sequence, int token, int part, int head) {
@@ -172,7 +173,7 @@ class Sequences {
                shape_.head_dim);
   }
 
-  const Shape shape_;
+  const AttentionShape shape_;
   const std::vector<int> lengths_;
   std::mt19937_64 random_;
   std::vector<int> first_block_;
@@ -186,8 +187,8 @@ class CudaAttentionTest : public ::testing::Test {
  protected:
   void TearDown() override { emulated::SetOptions({}); }
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
-  Shape RandomShape() {
-    Shape shape;
+  AttentionShape RandomShape() {
+    AttentionShape shape;
     shape.kv_heads = Int(1, 2);
     shape.group = Int(1, 8);
     shape.head_dim = 8 * Int(1, 32);
@@ -207,7 +208,7 @@ class CudaAttentionTest : public ::testing::Test {
 TEST_F(CudaAttentionTest, EqualsTheReference) {
   SCOPED_TRACE(seed_);
   for (int round = 0; round < 40; ++round) {
-    const Shape shape = RandomShape();
+    const AttentionShape shape = RandomShape();
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << shape.kv_heads << " x "
                                       << shape.group << " heads of " << shape.head_dim
                                       << ", window " << shape.window << ", " << Name(shape.dtype));
@@ -242,7 +243,7 @@ TEST_F(CudaAttentionTest, EqualsTheReference) {
 TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
   SCOPED_TRACE(seed_);
   for (int round = 0; round < 12; ++round) {
-    Shape shape = RandomShape();
+    AttentionShape shape = RandomShape();
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << shape.kv_heads << " x " << shape.group
                  << " heads of " << shape.head_dim << ", window " << shape.window);
@@ -290,7 +291,7 @@ TEST_F(CudaAttentionTest, StagesAreAsManyAsTwoBlocksHaveRoomFor) {
 }
 
 TEST_F(CudaAttentionTest, ABrokenValueIsNotPassedOver) {
-  Shape shape;
+  AttentionShape shape;
   shape.head_dim = 64;
   Sequences sequences(shape, {5}, 1);
   const std::vector<uint16_t> found = sequences.Run({{0, 4, 1}}, Use::kPlan);

@@ -31,7 +31,7 @@ TEST(CudaRopeWriteMapsTest, UnitsCoverTheHead) {
   }
 }
 
-struct Shape {
+struct RopeShape {
   int query_heads, kv_heads, head_dim, half, block_tokens_log2, positions;
   bool norms_q, norms_k;
   DType dtype;
@@ -189,7 +189,7 @@ class CudaRopeWriteTest : public KernelTest {
 
   static constexpr int kSequences = 3;
   static constexpr float kEps = 1e-6f;
-  Shape shape_ = {};
+  RopeShape shape_ = {};
   std::vector<float> cosine_, sine_, q_norm_, k_norm_;
   std::vector<int32_t> tables_;
   std::vector<SequenceEntry> sequences_;

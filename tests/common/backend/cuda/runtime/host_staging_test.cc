@@ -12,16 +12,16 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr size_t kDeviceBytes = 8 << 20;
+constexpr size_t kStagedBytes = 8 << 20;
 
 // On a device that does all at once, and on one that does nothing before it must.
 class StagingOnBothTest : public ::testing::TestWithParam<bool> {
  protected:
   StagingOnBothTest() {
     if (GetParam()) {
-      runtime_ = std::make_unique<DelayedRuntime>(80, kDeviceBytes);
+      runtime_ = std::make_unique<DelayedRuntime>(80, kStagedBytes);
     } else {
-      runtime_ = MakeEmulatedRuntime(80, kDeviceBytes, 0);
+      runtime_ = MakeEmulatedRuntime(80, kStagedBytes, 0);
     }
     stream_ = runtime_->MakeStream();
   }
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Runtimes, StagingOnBothTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "delayed" : "at_once"; });
 
 TEST(HostStagingTest, OnlyTheHalfThatIsNeededIsWaitedFor) {
-  DelayedRuntime runtime(80, kDeviceBytes);
+  DelayedRuntime runtime(80, kStagedBytes);
   const Stream stream = runtime.MakeStream();
   const auto staging = HostStaging::Make(16, runtime, stream).value();
   auto* device = static_cast<char*>(runtime.AllocateDevice(64).value());

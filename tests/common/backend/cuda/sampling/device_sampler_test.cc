@@ -13,7 +13,7 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr int kVocab = 12'300;  // enough for several blocks
+constexpr int kSampledVocab = 12'300;  // enough for several blocks
 constexpr int kRows = 5;
 
 class DeviceSamplerTest : public ::testing::Test {
@@ -22,7 +22,7 @@ class DeviceSamplerTest : public ::testing::Test {
     StepLimits limits;
     limits.max_logit_rows = kRows;
     limits.max_positions = 64;
-    limits.vocab_size = kVocab;
+    limits.vocab_size = kSampledVocab;
     stream_ = runtime_->MakeStream();
     size_ = DeviceSampler::DeviceBytes(limits);
     const auto device = runtime_->AllocateDevice(size_);
@@ -39,7 +39,7 @@ class DeviceSamplerTest : public ::testing::Test {
     tensor.dtype = DType::kF32;
     tensor.rows = kRows;
     tensor.cols = tensor.row_stride = kStride;
-    sampler_->Enqueue(tensor, kVocab, rows, nullptr);
+    sampler_->Enqueue(tensor, kSampledVocab, rows, nullptr);
     std::vector<SampleOutcome> outcomes(rows.size());
     sampler_->Collect(absl::MakeSpan(outcomes));
     return outcomes;
@@ -51,13 +51,13 @@ class DeviceSamplerTest : public ::testing::Test {
     params.min_p = row.min_p;
     params.top_k = row.top_k;
     params.seed = row.seed;
-    const absl::Span<const float> logits(logits_.data() + row.logit_row * kStride, kVocab);
+    const absl::Span<const float> logits(logits_.data() + row.logit_row * kStride, kSampledVocab);
     return model::SampleMany(logits, params, {.suppressed = row.suppressed}, row.position, 1)
         ->front()
         .token_id;
   }
 
-  static constexpr int kStride = (kVocab + 7) / 8 * 8;
+  static constexpr int kStride = (kSampledVocab + 7) / 8 * 8;
   std::mt19937_64 random_{7};
   std::unique_ptr<Runtime> runtime_ = MakeEmulatedRuntime(80, size_t{64} << 20, 3);
   Stream stream_;
@@ -67,8 +67,8 @@ class DeviceSamplerTest : public ::testing::Test {
 };
 
 TEST_F(DeviceSamplerTest, TokensDoNotDependOnTheBatch) {
-  ASSERT_GT(SampleShapeFor(1, kVocab, runtime_->properties().multiprocessors).blocks, 1);
-  ASSERT_EQ(SampleShapeFor(kRows, kVocab, runtime_->properties().multiprocessors).blocks, 1);
+  ASSERT_GT(SampleShapeFor(1, kSampledVocab, runtime_->properties().multiprocessors).blocks, 1);
+  ASSERT_EQ(SampleShapeFor(kRows, kSampledVocab, runtime_->properties().multiprocessors).blocks, 1);
   const std::vector<int32_t> suppressed = {1, 12'299};
   std::vector<SampleRow> rows(kRows);
   for (int i = 0; i < kRows; ++i) {
@@ -111,7 +111,7 @@ TEST_F(DeviceSamplerTest, LaunchesCanBeRecorded) {
   SampleLaunch launch = {};
   launch.logits = logits_.data();
   launch.logits_stride = kStride;
-  launch.vocab = kVocab;
+  launch.vocab = kSampledVocab;
   launch.requests = requests.data();
   launch.scratch = scratch.data();
   launch.results = results.data();

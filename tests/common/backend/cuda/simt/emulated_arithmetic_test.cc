@@ -140,18 +140,18 @@ Place PlaceOfC(int lane, int i) {
   return {i < 2 ? lane >> 2 : (lane >> 2) + 8, lane % 4 * 2 + (i & 1)};
 }
 
-struct Product {
+struct TiledProduct {
   int k;
   float a[16][16] = {}, b[16][8] = {}, c[16][8] = {};
 };
 
 // D of every warp's product, all in one block.
 template <class Element>
-std::vector<Product> Multiply(const std::vector<Product>& products) {
-  std::vector<Product> results = products;
+std::vector<TiledProduct> Multiply(const std::vector<TiledProduct>& products) {
+  std::vector<TiledProduct> results = products;
   const int warps = static_cast<int>(products.size());
   emulated::RunGrid({{}, warps * kWarpLanes, 0}, nullptr, [&] {
-    const Product& from = products[static_cast<size_t>(Warp())];
+    const TiledProduct& from = products[static_cast<size_t>(Warp())];
     const int k = from.k, lane = Lane();
     uint32_t a[4] = {}, b[2] = {};
     for (int i = 0; i < k / 2; i += 2) {
@@ -178,7 +178,7 @@ std::vector<Product> Multiply(const std::vector<Product>& products) {
   return results;
 }
 
-void ExpectPlainProduct(const Product& from, const Product& found) {
+void ExpectPlainProduct(const TiledProduct& from, const TiledProduct& found) {
   for (int row = 0; row < 16; ++row) {
     for (int column = 0; column < 8; ++column) {
       float expected = from.c[row][column];  // of small integers: exact
@@ -192,9 +192,9 @@ template <class Element>
 void CheckProducts(int k, std::mt19937_64& random) {
   // Every element of A alone: it meets the right row of B and no other, and stands where it should.
   for (int row = 0; row < 16; ++row) {
-    std::vector<Product> products;
+    std::vector<TiledProduct> products;
     for (int i = 0; i < k; ++i) {
-      Product product = {.k = k};
+      TiledProduct product = {.k = k};
       product.a[row][i] = 1;
       for (int j = 0; j < k; ++j) {
         for (int column = 0; column < 8; ++column) {
@@ -203,13 +203,13 @@ void CheckProducts(int k, std::mt19937_64& random) {
       }
       products.push_back(product);
     }
-    const std::vector<Product> found = Multiply<Element>(products);
+    const std::vector<TiledProduct> found = Multiply<Element>(products);
     for (size_t i = 0; i < found.size(); ++i) ExpectPlainProduct(products[i], found[i]);
   }
   for (int round = 0; round < 20; ++round) {
-    std::vector<Product> products(3, Product{.k = k});
+    std::vector<TiledProduct> products(3, TiledProduct{.k = k});
     std::uniform_int_distribution<int> number(-9, 9);
-    for (Product& product : products) {
+    for (TiledProduct& product : products) {
       for (auto& row : product.a) {
         for (float& value : row) value = static_cast<float>(number(random));
       }
@@ -223,7 +223,7 @@ void CheckProducts(int k, std::mt19937_64& random) {
     emulated::Options options = emulated::GetOptions();
     options.seed = random();
     emulated::SetOptions(options);
-    const std::vector<Product> found = Multiply<Element>(products);
+    const std::vector<TiledProduct> found = Multiply<Element>(products);
     for (size_t i = 0; i < found.size(); ++i) ExpectPlainProduct(products[i], found[i]);
   }
 }
@@ -240,7 +240,7 @@ TEST_F(EmulatedArithmeticTest, Mma16x8x16IsTheProductOfPtxFragments) {
 
 // Products are summed wide and rounded once: a sum in halves would lose the small ones.
 TEST_F(EmulatedArithmeticTest, MmaAccumulatesInFloat32) {
-  Product product = {.k = 16};
+  TiledProduct product = {.k = 16};
   for (int i = 0; i < 16; ++i) {
     product.a[0][i] = i == 0 ? 2048 : 1;
     product.b[i][0] = 1;
