@@ -1,8 +1,10 @@
 // main() of the rooms' test programs. --sources=FILE,FILE,... runs only the tests that are written
 // in those files, given from the top of the tree: an entry of ctest. A --gtest_filter comes first.
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -43,6 +45,25 @@ std::string FilterFor(const std::vector<std::string>& sources) {
   return filter;
 }
 
+// The TempDir() of this process: entries of ctest run side by side, and write files of equal names.
+class ScratchFolder {
+ public:
+  ScratchFolder() : path_(::testing::TempDir() + "/baton-test-XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) {
+      std::perror(path_.c_str());
+      std::exit(2);
+    }
+    setenv("TEST_TMPDIR", path_.c_str(), /*overwrite=*/1);
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  std::string path_;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,5 +82,6 @@ int main(int argc, char** argv) {
     }
     GTEST_FLAG_SET(filter, filter);
   }
+  const ScratchFolder scratch;
   return RUN_ALL_TESTS();
 }

@@ -12,14 +12,14 @@ namespace {
 constexpr char kDomain[] = "baton";
 // HTTP/2 limits the size of trailers: a longer message would lose the whole status. So would
 // invalid UTF-8, which text from a client or the operating system may contain.
-constexpr size_t kMaxMessageBytes = 2048;
+constexpr size_t kMaxStatusTextBytes = 2048;
 
 }  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const auto code = static_cast<grpc::StatusCode>(status.code());
-  const std::string message = ClipToUtf8(status.message(), kMaxMessageBytes);
+  const std::string message = ClipToUtf8(status.message(), kMaxStatusTextBytes);
   google::rpc::Status details;
   details.set_code(static_cast<int>(status.code()));
   details.set_message(message);
