@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "router/options.h"
 #include "router/request/generate_call.h"
 #include "tests/simulation/bug.h"
 #include "tests/simulation/decode_network.h"

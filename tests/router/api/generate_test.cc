@@ -9,6 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
+#include "router/request/generate_call.h"
 #include "tests/router/generate_client.h"
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/http_get.h"

@@ -15,8 +15,8 @@ class FleetLoadTest : public ::testing::Test {
   FleetLoadTest() {
     fleet_.Grow(3);
     for (int i : {kPrefill, kOther})
-      fleet_.Serves(i, {v1::WORKER_ROLE_PREFILL, 7, 1, 100, 16, 0, "cpu"});
-    fleet_.Serves(kDecode, {v1::WORKER_ROLE_DECODE, 7, 2, 100, 16, 64, "cpu"});
+      fleet_.OnReady(i, {v1::WORKER_ROLE_PREFILL, 7, 1, 100, 16, 0, "cpu"});
+    fleet_.OnReady(kDecode, {v1::WORKER_ROLE_DECODE, 7, 2, 100, 16, 64, "cpu"});
   }
   internal::v1::LoadReport Report(double remaining_s) {
     internal::v1::LoadReport report;
@@ -55,9 +55,9 @@ class FleetLoadTest : public ::testing::Test {
 
 TEST_F(FleetLoadTest, OnlyThoseThatServeTheModelInTheRoleAreCandidates) {
   EXPECT_EQ(Collect(v1::WORKER_ROLE_PREFILL).size(), 2u);
-  fleet_.Rests(kPrefill);
+  fleet_.OnUnavailable(kPrefill);
   EXPECT_EQ(Collect(v1::WORKER_ROLE_PREFILL).size(), 1u);
-  fleet_.Serves(kOther, {v1::WORKER_ROLE_PREFILL, 8, 1, 100, 16, 0, "cpu"});
+  fleet_.OnReady(kOther, {v1::WORKER_ROLE_PREFILL, 8, 1, 100, 16, 0, "cpu"});
   EXPECT_TRUE(Collect(v1::WORKER_ROLE_PREFILL).empty());
   EXPECT_EQ(Collect(v1::WORKER_ROLE_DECODE).size(), 1u);
   fleet_.Forget(kDecode);
