@@ -12,17 +12,10 @@
 #include "cli/signal_watch.h"
 #include "client/cpp/client.h"
 #include "common/base/error.h"
+#include "common/base/splitmix64.h"
 
 namespace baton::cli {
 namespace {
-
-// SplitMix64: the standard library's distributions differ between implementations.
-uint64_t NextRandom(uint64_t* state) {
-  uint64_t z = (*state += 0x9E3779B97F4A7C15);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return z ^ (z >> 31);
-}
 
 double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
 
@@ -65,7 +58,7 @@ RequestSample Measure(client::Client& client, const client::GenerateRequest& req
 
 std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int vocab_size) {
   uint64_t state = options.seed;
-  const auto token = [&] { return static_cast<int32_t>(NextRandom(&state) % vocab_size); };
+  const auto token = [&] { return static_cast<int32_t>(NextSplitMix64(&state) % vocab_size); };
   std::vector<int32_t> prefix(options.shared_prefix_tokens);
   for (int32_t& id : prefix) id = token();
   std::vector<std::vector<int32_t>> prompts(options.num_prompts, prefix);

@@ -102,13 +102,6 @@ class Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
 
 }  // namespace
 
-uint64_t Random::Next() {
-  uint64_t z = (state_ += 0x9E3779B97F4A7C15);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return z ^ (z >> 31);
-}
-
 double Random::Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
 
 int Random::Between(int low, int high) {

@@ -12,14 +12,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/splitmix64.h"
 
 namespace baton::benchmarks {
 
-// SplitMix64: the standard library's distributions differ between implementations.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next();
+  uint64_t Next() { return NextSplitMix64(&state_); }
   double Uniform();                 // [0, 1)
   int Between(int low, int high);   // both included
   double Exponential(double rate);  // mean 1 / rate
