@@ -25,9 +25,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "benchmarks/decode_disturbance.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/fleet_balance.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/saturation.h"
 #include "benchmarks/serving/svg_plot.h"
 #include "benchmarks/serving/traffic.h"
@@ -70,26 +70,20 @@ struct Phase {
 
 // A cluster that has just started, and a client of it.
 struct Fresh {
-  std::unique_ptr<LoopbackCluster> cluster;
+  std::unique_ptr<LocalCluster> cluster;
   std::unique_ptr<LoadClient> client;
-  std::vector<std::string> decode_workers;
   int vocab_size = 0;
 };
 
 Fresh StartFresh(const Options& options, const std::string& policy) {
   ClusterOptions wanted = options.cluster;
-  absl::StrAppend(&wanted.router_flags, " --routing-policy ", policy);
+  AppendFlags("--routing-policy " + policy, &wanted.router_flags);
   Fresh fresh;
-  auto cluster = LoopbackCluster::Start(wanted);
-  if (!cluster.ok()) Die(cluster.status());
-  fresh.cluster = std::move(*cluster);
-  fresh.client = std::make_unique<LoadClient>(fresh.cluster->address());
+  fresh.cluster = StartCluster(wanted);
+  fresh.client = std::make_unique<LoadClient>(fresh.cluster->address("router"));
   const auto vocab_size = fresh.client->VocabSize();
   if (!vocab_size.ok()) Die(vocab_size.status());
   fresh.vocab_size = *vocab_size;
-  for (int i = 0; i < wanted.decode_workers; ++i) {
-    fresh.decode_workers.push_back(absl::StrCat("decode-", i));
-  }
   return fresh;
 }
 
@@ -139,7 +133,7 @@ double TokensPerSecond(const std::vector<Outcome>& outcomes, double begin_s, dou
 
 Phase RunBurst(const Options& options, const Fresh& fresh, const std::vector<Ask>& asks) {
   Phase phase;
-  FleetSampler sampler(*fresh.cluster, fresh.decode_workers,
+  FleetSampler sampler(*fresh.cluster, fresh.cluster->workers("decode"),
                        absl::Seconds(options.disturbance.sample_s));
   phase.begin_s = NowSeconds();
   const std::vector<Outcome> outcomes = SendAll(fresh.client.get(), asks);
@@ -155,7 +149,7 @@ Phase RunBurst(const Options& options, const Fresh& fresh, const std::vector<Ask
 Phase RunPoisson(const Options& options, const Fresh& fresh, const TrafficMix& mix,
                  const LoadOptions& load) {
   Phase phase;
-  FleetSampler sampler(*fresh.cluster, fresh.decode_workers,
+  FleetSampler sampler(*fresh.cluster, fresh.cluster->workers("decode"),
                        absl::Seconds(options.disturbance.sample_s));
   phase.begin_s = NowSeconds();
   const std::vector<Outcome> outcomes = RunOpenLoop(fresh.client.get(), mix, load);
@@ -306,8 +300,8 @@ void RunDisturbances(const Options& options, const TrafficMix& mix) {
   for (const std::string& kind : options.disturbances) {
     for (const std::string& policy : options.policies) {
       const Fresh fresh = StartFresh(options, policy);
-      results.push_back(Disturb(kind, options.disturbance, options.cluster.decode_workers, mix,
-                                arrivals, fresh.client.get(), fresh.cluster.get()));
+      results.push_back(Disturb(kind, options.disturbance, mix, arrivals, fresh.client.get(),
+                                fresh.cluster.get()));
       results.back().policy = policy;
     }
   }

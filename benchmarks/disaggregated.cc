@@ -18,8 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
 
 namespace baton::benchmarks {
@@ -52,7 +52,7 @@ struct Gaps {
 
 struct Setup {
   std::string name, description;
-  std::unique_ptr<LoopbackCluster> cluster;
+  std::unique_ptr<LocalCluster> cluster;
   std::unique_ptr<LoadClient> client;
   int vocab_size = 0;
   std::vector<Outcome> load;
@@ -76,7 +76,7 @@ Setup StartSetup(const Options& options, const std::string& name) {
   if (name == kDisaggregated) {
     const std::string threads = absl::StrCat(" --threads ", options.threads / 2);
     cluster.prefill_workers = cluster.decode_workers = 1;
-    cluster.worker_flags += threads;
+    AppendFlags(threads, &cluster.worker_flags);
     setup.description = absl::StrCat("a prefill and a decode worker,", threads, " each");
   } else {
     std::string flags = absl::StrCat(" --threads ", options.threads, " --local-prefill-max-tokens ",
@@ -86,13 +86,11 @@ Setup StartSetup(const Options& options, const std::string& name) {
     }
     cluster.prefill_workers = 0;
     cluster.decode_workers = 1;
-    cluster.decode_flags += flags;
+    AppendFlags(flags, &cluster.decode_flags);
     setup.description = absl::StrCat("a decode worker alone,", flags);
   }
-  auto started = LoopbackCluster::Start(cluster);
-  if (!started.ok()) Die(started.status());
-  setup.cluster = std::move(*started);
-  setup.client = std::make_unique<LoadClient>(setup.cluster->address());
+  setup.cluster = StartCluster(cluster);
+  setup.client = std::make_unique<LoadClient>(setup.cluster->address("router"));
   const auto vocab_size = setup.client->VocabSize();
   if (!vocab_size.ok()) Die(vocab_size.status());
   setup.vocab_size = *vocab_size;
@@ -277,7 +275,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Prompts computed on another worker, against one worker that does it all");
   app.option_defaults()->always_capture_default();
   Options options;
-  options.cluster.worker_flags = "--kv-cache-memory 512MB";
+  options.cluster.worker_flags = {"--kv-cache-memory", "512MB"};
   AddClusterFlags(&app, &options.cluster);
   app.get_option("--model")->required();
   app.add_option("--setups", options.setups,

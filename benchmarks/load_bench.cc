@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/saturation.h"
 #include "benchmarks/serving/traffic.h"
 #include "common/base/resident_memory.h"
@@ -46,13 +46,14 @@ struct Options {
 // Samples the memory of all processes, and of this one, until it is stopped.
 class MemoryRecorder {
  public:
-  MemoryRecorder(const LoopbackCluster& cluster, double interval_s)
+  MemoryRecorder(const LocalCluster& cluster, double interval_s)
       : thread_([this, &cluster, interval_s] {
           do {
             MemorySample sample;
             sample.at_s = NowSeconds();
-            for (const auto& [name, bytes] : cluster.ResidentBytes())
-              sample.resident_bytes[name] = bytes;
+            for (const auto& [name, pid] : cluster.pids()) {
+              sample.resident_bytes[name] = ResidentBytesOf(pid);
+            }
             sample.resident_bytes["load generator"] = ResidentBytesOf(getpid());
             samples_.push_back(std::move(sample));
           } while (!stop_.WaitForNotificationWithTimeout(absl::Seconds(interval_s)));
@@ -116,16 +117,15 @@ LevelFigures RunLevel(double multiple, double saturation, const Slo& slo, double
 int Run(const Options& options) {
   const auto mix = TrafficMix::Parse(options.mix);
   if (!mix.ok()) Die(mix.status());
-  auto cluster = LoopbackCluster::Start(options.cluster);
-  if (!cluster.ok()) Die(cluster.status());
-  LoadClient client((*cluster)->address());
+  const std::unique_ptr<LocalCluster> cluster = StartCluster(options.cluster);
+  LoadClient client(cluster->address("router"));
   const auto vocab_size = client.VocabSize();
   if (!vocab_size.ok()) Die(vocab_size.status());
   std::printf("Mix %s; %d prefill and %d decode workers; seed %llu.\n", options.mix.c_str(),
               options.cluster.prefill_workers, options.cluster.decode_workers,
               static_cast<unsigned long long>(options.seed));
   // Several samples in each tenth of a level, but not more than people can look at.
-  MemoryRecorder recorder(**cluster, std::clamp(options.level_s / 50, 0.05, 1.0));
+  MemoryRecorder recorder(*cluster, std::clamp(options.level_s / 50, 0.05, 1.0));
   const Slo slo = MakeSlo(options, &client, *mix, *vocab_size);
   LoadOptions load;
   load.seed = options.seed;
@@ -164,7 +164,7 @@ int Run(const Options& options) {
     file << LoadPlot(levels, samples);
     if (!file.flush()) Die(absl::UnavailableError("cannot write " + options.svg));
   }
-  if (absl::Status status = (*cluster)->CheckAlive(); !status.ok()) Die(status);
+  if (absl::Status status = cluster->CheckAlive(); !status.ok()) Die(status);
   return 0;
 }
 

@@ -30,8 +30,8 @@
 #include "baton/v1/inference.grpc.pb.h"
 #include "benchmarks/router_sim/baton_router.h"
 #include "benchmarks/router_sim/simulation.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server.h"
@@ -165,9 +165,8 @@ void BenchLatency(const Options& options) {
   ClusterOptions wanted = options.cluster;
   wanted.prefill_workers = 1;
   wanted.decode_workers = 1;
-  auto started = LoopbackCluster::Start(wanted);
-  if (!started.ok()) Die(started.status());
-  const std::string address = (*started)->address();
+  const std::unique_ptr<LocalCluster> cluster = StartCluster(wanted);
+  const std::string address = cluster->address("router");
   const std::string prefill_address = WorkersOf(address, v1::WORKER_ROLE_PREFILL)[0];
   const std::string decode_address = WorkersOf(address, v1::WORKER_ROLE_DECODE)[0];
   const internal_pb::WorkerCard prefill = CardOf(prefill_address), decode = CardOf(decode_address);
@@ -247,12 +246,12 @@ void BenchHitRate(const Options& options) {
   wanted.decode_workers = 1;
   wanted.routers = 2;
   // So that a hit is one of a prefill worker that a router chose.
-  wanted.decode_flags += " --no-enable-prefix-caching --local-prefill-max-tokens 0";
-  wanted.router_flags += " --max-local-prefill-tokens 0";
-  wanted.prefill_flags += absl::StrCat(" --num-blocks ", options.cache_blocks);
-  auto started = LoopbackCluster::Start(wanted);
-  if (!started.ok()) Die(started.status());
-  LoadClient routers[2] = {LoadClient((*started)->address(0)), LoadClient((*started)->address(1))};
+  AppendFlags("--no-enable-prefix-caching --local-prefill-max-tokens 0", &wanted.decode_flags);
+  AppendFlags("--max-local-prefill-tokens 0", &wanted.router_flags);
+  AppendFlags(absl::StrCat("--num-blocks ", options.cache_blocks), &wanted.prefill_flags);
+  const std::unique_ptr<LocalCluster> cluster = StartCluster(wanted);
+  LoadClient routers[2] = {LoadClient(cluster->address("router")),
+                           LoadClient(cluster->address("router-1"))};
   auto vocab_size = routers[0].VocabSize();
   if (!vocab_size.ok()) Die(vocab_size.status());
   Random random(options.seed);
@@ -302,7 +301,7 @@ void BenchHitRate(const Options& options) {
       options.requests, options.prefix_tokens, options.own_tokens, options.prefixes,
       options.callers, took_s);
   const internal_pb::PrefillCost cost =
-      CostOf(WorkersOf((*started)->address(0), v1::WORKER_ROLE_PREFILL)[0]);
+      CostOf(WorkersOf(cluster->address("router"), v1::WORKER_ROLE_PREFILL)[0]);
   constexpr double kScale = 1.0 * kSimBlockTokens / kBlockTokens;
   Scenario scenario;
   scenario.routers = 2;
@@ -356,7 +355,7 @@ int main(int argc, char** argv) {
   using namespace baton::benchmarks;  // NOLINT: this is main()
   Options options;
   options.cluster.model_dir = "models/demo";
-  options.cluster.worker_flags = "--threads 1";
+  options.cluster.worker_flags = {"--threads", "1"};
   CLI::App app("What the router adds to a request, and how well two of them find what is cached");
   app.option_defaults()->always_capture_default();
   AddClusterFlags(&app, &options.cluster);

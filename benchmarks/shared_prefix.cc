@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "absl/synchronization/blocking_counter.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/http_call.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
 
 namespace baton::benchmarks {
@@ -120,13 +120,11 @@ int SameFirst(const Round& a, const Round& b) {
 }
 
 int Run(const Options& options) {
-  std::unique_ptr<LoopbackCluster> cluster;
+  std::unique_ptr<LocalCluster> cluster;
   std::string address = options.address;
   if (address.empty()) {
-    auto started = LoopbackCluster::Start(options.cluster);
-    if (!started.ok()) Die(started.status());
-    cluster = std::move(*started);
-    address = cluster->address();
+    cluster = StartCluster(options.cluster);
+    address = cluster->address("router");
   }
   LoadClient client(address);
   const auto vocab_size = client.VocabSize();

@@ -22,19 +22,20 @@ struct WorkerFlags {
 };
 
 void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
-  app->add_option("--model", up->model_dir, "Hugging Face directory of the model")
+  app->add_option("--model", up->cluster.model_dir, "Hugging Face directory of the model")
       ->required()
       ->check(CLI::ExistingDirectory);
-  app->add_option("--prefill", up->prefill_workers, "Prefill workers")
+  app->add_option("--prefill", up->cluster.prefill_workers, "Prefill workers")
       ->check(CLI::Range(1, kMaxWorkers));
-  app->add_option("--decode", up->decode_workers, "Decode workers")
+  app->add_option("--decode", up->cluster.decode_workers, "Decode workers")
       ->check(CLI::Range(1, kMaxWorkers));
-  app->add_option("--listen", up->listen, "host:port of the router");
-  app->add_option("--metrics-listen", up->metrics_listen, "host:port of the router's /metrics");
-  app->add_option("--log-dir", up->log_dir, "Also write one log file per process here");
+  app->add_option("--listen", up->cluster.listen, "host:port of the router");
+  app->add_option("--metrics-listen", up->cluster.metrics_listen,
+                  "host:port of the router's /metrics");
+  app->add_option("--log-dir", up->cluster.log_dir, "Also write one log file per process here");
   app->add_option("--ready-file", up->ready_file,
                   "Write the router's addresses here once the cluster is ready");
-  app->add_option("--log-level", up->log_level, "debug, info, warning or error")
+  app->add_option("--log-level", up->cluster.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
   const CLI::Range count(int64_t{1}, int64_t{1} << 40);
   for (const char* flag : {"--block-size", "--num-blocks", "--max-model-len", "--max-num-seqs",
@@ -195,13 +196,14 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     return parsed;
   }
   commands.generate.stream = !no_stream;
+  std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
   for (const auto& [flag, value] : worker.values) {
     if (up->count(flag) == 0) continue;  // "" is a value, too
-    commands.up.worker_flags.push_back(flag);
-    commands.up.worker_flags.push_back(value);
+    worker_flags.push_back(flag);
+    worker_flags.push_back(value);
   }
-  if (worker.deterministic) commands.up.worker_flags.push_back("--deterministic");
-  if (worker.no_prefix_caching) commands.up.worker_flags.push_back("--no-enable-prefix-caching");
+  if (worker.deterministic) worker_flags.push_back("--deterministic");
+  if (worker.no_prefix_caching) worker_flags.push_back("--no-enable-prefix-caching");
   return parsed;
 }
 

@@ -9,7 +9,7 @@ int main(int argc, char** argv) {
   if (parsed.exit_now) return parsed.exit_code;
   baton::cli::BlockStopSignals();
   const baton::cli::Commands& commands = parsed.commands;
-  if (commands.chosen == "up") return baton::cli::LocalCluster(commands.up, std::cout).Run();
+  if (commands.chosen == "up") return baton::cli::RunUp(commands.up, std::cout);
   if (commands.chosen == "generate") {
     return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
   }
