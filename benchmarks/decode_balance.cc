@@ -23,7 +23,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/blocking_counter.h"
 #include "benchmarks/decode_disturbance.h"
 #include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/fleet_balance.h"
@@ -71,7 +70,7 @@ struct Phase {
 // A cluster that has just started, and a client of it.
 struct Fresh {
   std::unique_ptr<LocalCluster> cluster;
-  std::unique_ptr<LoadClient> client;
+  std::unique_ptr<LoadGenerator> client;
   int vocab_size = 0;
 };
 
@@ -80,26 +79,9 @@ Fresh StartFresh(const Options& options, const std::string& policy) {
   AppendFlags("--routing-policy " + policy, &wanted.router_flags);
   Fresh fresh;
   fresh.cluster = StartCluster(wanted);
-  fresh.client = std::make_unique<LoadClient>(fresh.cluster->address("router"));
-  const auto vocab_size = fresh.client->VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
-  fresh.vocab_size = *vocab_size;
+  fresh.client = std::make_unique<LoadGenerator>(std::vector{fresh.cluster->address("router")});
+  fresh.vocab_size = VocabSizeOf(fresh.client.get());
   return fresh;
-}
-
-// All at once; returns when all have ended.
-std::vector<Outcome> SendAll(LoadClient* client, const std::vector<Ask>& asks) {
-  std::vector<Outcome> outcomes(asks.size());
-  absl::BlockingCounter ended(static_cast<int>(asks.size()));
-  const double due_s = NowSeconds();
-  for (size_t i = 0; i < asks.size(); ++i) {
-    client->Send(asks[i], due_s, [&, i](Outcome outcome) {
-      outcomes[i] = std::move(outcome);
-      ended.DecrementCount();
-    });
-  }
-  ended.Wait();
-  return outcomes;
 }
 
 // Fills in what `outcomes` and the samples of [counted_s, end_s) say.
@@ -131,12 +113,12 @@ double TokensPerSecond(const std::vector<Outcome>& outcomes, double begin_s, dou
   return static_cast<double>(tokens) / (end_s - begin_s);
 }
 
-Phase RunBurst(const Options& options, const Fresh& fresh, const std::vector<Ask>& asks) {
+Phase RunBurst(const Options& options, const Fresh& fresh, const std::vector<LoadRequest>& asks) {
   Phase phase;
   FleetSampler sampler(*fresh.cluster, fresh.cluster->workers("decode"),
                        absl::Seconds(options.disturbance.sample_s));
   phase.begin_s = NowSeconds();
-  const std::vector<Outcome> outcomes = SendAll(fresh.client.get(), asks);
+  const std::vector<Outcome> outcomes = fresh.client->SendAll(asks);
   const double end_s = NowSeconds();
   double first_end_s = end_s;
   for (const Outcome& outcome : outcomes) first_end_s = std::min(first_end_s, outcome.ended_s);
@@ -247,7 +229,7 @@ LoadOptions ArrivalsAt(const Options& options, const TrafficMix& mix) {
   if (!(load.rate > 0)) Die(absl::UnavailableError("nothing was answered"));
   std::printf("Arrivals: %.2f a second.\n", load.rate);
   load.duration_s = options.load_s;
-  load.timeout = [](const Shape&) { return absl::Minutes(5); };
+  load.timeout = [](int) { return absl::Minutes(5); };
   return load;
 }
 
@@ -270,9 +252,9 @@ void RunLoads(const Options& options, const TrafficMix& mix) {
       if (wanted("burst")) {
         const Fresh fresh = StartFresh(options, policy);
         Random random(seed);
-        std::vector<Ask> asks;
+        std::vector<LoadRequest> asks;
         for (int i = 0; i < options.burst; ++i) {
-          asks.push_back(MakeAsk(mix.Draw(&random), fresh.vocab_size, &random));
+          asks.push_back(MakeRequest(mix.Draw(&random), fresh.vocab_size, &random));
         }
         add(RunBurst(options, fresh, asks), kBurstCold);
         add(RunBurst(options, fresh, asks), kBurstWarm);

@@ -71,7 +71,7 @@ double Inject(const std::string& kind, const DisturbanceOptions& options, const 
 }  // namespace
 
 DisturbanceResult Disturb(const std::string& kind, const DisturbanceOptions& options,
-                          const TrafficMix& mix, LoadOptions load, LoadClient* client,
+                          const TrafficMix& mix, LoadOptions load, LoadGenerator* client,
                           LocalCluster* cluster) {
   const std::vector<std::string> workers = cluster->workers("decode");
   const int disturbed = static_cast<int>(workers.size()) - 1;

@@ -40,7 +40,7 @@ struct DisturbanceResult {
 // set here. For the thread that started the cluster. Ends the program where a worker cannot be
 // started again.
 DisturbanceResult Disturb(const std::string& kind, const DisturbanceOptions& options,
-                          const TrafficMix& mix, LoadOptions load, LoadClient* client,
+                          const TrafficMix& mix, LoadOptions load, LoadGenerator* client,
                           LocalCluster* cluster);
 
 // One line for each result, and a line for each second of each.

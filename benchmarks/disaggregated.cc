@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -53,7 +54,7 @@ struct Gaps {
 struct Setup {
   std::string name, description;
   std::unique_ptr<LocalCluster> cluster;
-  std::unique_ptr<LoadClient> client;
+  std::unique_ptr<LoadGenerator> client;
   int vocab_size = 0;
   std::vector<Outcome> load;
   Gaps gaps;
@@ -90,10 +91,8 @@ Setup StartSetup(const Options& options, const std::string& name) {
     setup.description = absl::StrCat("a decode worker alone,", flags);
   }
   setup.cluster = StartCluster(cluster);
-  setup.client = std::make_unique<LoadClient>(setup.cluster->address("router"));
-  const auto vocab_size = setup.client->VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
-  setup.vocab_size = *vocab_size;
+  setup.client = std::make_unique<LoadGenerator>(std::vector{setup.cluster->address("router")});
+  setup.vocab_size = VocabSizeOf(setup.client.get());
   return setup;
 }
 
@@ -106,7 +105,7 @@ double ChooseRate(const Options& options, const TrafficMix& mix, std::vector<Set
     load.duration_s = options.calibrate_s;
     load.seed = options.seed;
     load.vocab_size = setup.vocab_size;
-    load.timeout = [](const Shape&) { return absl::Minutes(5); };
+    load.timeout = [](int) { return absl::Minutes(5); };
     const double begin_s = NowSeconds();
     const auto outcomes = RunClosedLoop(setup.client.get(), mix, kClosedLoopCallers, load);
     const Slo none{1e9, 1e9};
@@ -128,7 +127,7 @@ void RunLoad(const Options& options, const TrafficMix& mix, double rate, int rou
   load.duration_s = options.load_s;
   load.seed = options.seed + 1'000 * static_cast<uint64_t>(round + 1);
   load.vocab_size = setup->vocab_size;
-  load.timeout = [](const Shape&) { return absl::Minutes(5); };
+  load.timeout = [](int) { return absl::Minutes(5); };
   for (Outcome& outcome : RunOpenLoop(setup->client.get(), mix, load)) {
     setup->load.push_back(std::move(outcome));
   }
@@ -143,12 +142,11 @@ void RunArrival(const Options& options, int round, Setup* setup) {
     Shape shape;
     shape.prompt_tokens = kStreamPromptTokens;
     shape.answer_tokens = options.stream_tokens;
-    Ask ask = MakeAsk(shape, setup->vocab_size, &random);
+    LoadRequest ask = MakeRequest(shape, setup->vocab_size, &random);
     ask.timeout = absl::Minutes(10);
     ask.on_tokens = [&, told = false](int tokens) mutable {
-      if (tokens < options.quiet_tokens || told) return;
-      told = true;
-      quiet_over.DecrementCount();
+      if (tokens >= options.quiet_tokens && !std::exchange(told, true)) quiet_over.DecrementCount();
+      return true;
     };
     setup->client->Send(ask, NowSeconds(), [&, i](Outcome outcome) {
       // Or nobody would ever come to say why.
@@ -163,7 +161,7 @@ void RunArrival(const Options& options, int round, Setup* setup) {
   Shape shape;
   shape.prompt_tokens = options.arrival_tokens;
   shape.answer_tokens = 2;
-  Ask ask = MakeAsk(shape, setup->vocab_size, &random);
+  LoadRequest ask = MakeRequest(shape, setup->vocab_size, &random);
   ask.timeout = absl::Minutes(10);
   Outcome arrival;
   setup->client->Send(ask, NowSeconds(), [&](Outcome outcome) {
@@ -208,7 +206,7 @@ void PrintLoad(const std::vector<Setup>& setups, int classes) {
     for (const Outcome& outcome : setup.load) {
       if (FateOf(outcome) != Fate::kAnswered) continue;
       ++answered;
-      ttft_ms[outcome.shape.mix_class].push_back(outcome.ttft_s() * 1e3);
+      ttft_ms[outcome.kind].push_back(outcome.ttft_s() * 1e3);
       for (double gap : GapsMs(outcome)) gap_ms.push_back(gap);
     }
     std::printf("| %s | %d | %d |", setup.name.c_str(), answered,

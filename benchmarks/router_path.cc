@@ -170,17 +170,11 @@ void BenchLatency(const Options& options) {
   const std::string prefill_address = WorkersOf(address, v1::WORKER_ROLE_PREFILL)[0];
   const std::string decode_address = WorkersOf(address, v1::WORKER_ROLE_DECODE)[0];
   const internal_pb::WorkerCard prefill = CardOf(prefill_address), decode = CardOf(decode_address);
-  auto vocab_size = LoadClient(address).VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
+  LoadGenerator generator({address});
   Random random(options.seed);
-  const std::vector<int32_t> prompt = random.Tokens(options.prompt_tokens, *vocab_size);
+  const std::vector<int32_t> prompt = random.Tokens(options.prompt_tokens, VocabSizeOf(&generator));
 
-  v1::GenerateRequest to_router;
-  to_router.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
-  to_router.mutable_sampling()->set_temperature(0);
-  to_router.mutable_stop()->set_max_tokens(options.answer_tokens);
-  to_router.mutable_stop()->set_ignore_eos(true);
-  to_router.set_return_token_ids(true);
+  const v1::GenerateRequest to_router = MakeRequest(prompt, options.answer_tokens).request;
   internal_pb::DecodeRequest to_worker;
   to_worker.set_request_id("direct");
   to_worker.set_model_fingerprint(decode.model_fingerprint());
@@ -250,48 +244,46 @@ void BenchHitRate(const Options& options) {
   AppendFlags("--max-local-prefill-tokens 0", &wanted.router_flags);
   AppendFlags(absl::StrCat("--num-blocks ", options.cache_blocks), &wanted.prefill_flags);
   const std::unique_ptr<LocalCluster> cluster = StartCluster(wanted);
-  LoadClient routers[2] = {LoadClient(cluster->address("router")),
-                           LoadClient(cluster->address("router-1"))};
-  auto vocab_size = routers[0].VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
+  LoadGenerator generator({cluster->address("router"), cluster->address("router-1")});
+  const int vocab_size = VocabSizeOf(&generator);
   Random random(options.seed);
   std::vector<std::vector<int32_t>> prefixes;
   for (int i = 0; i < options.prefixes; ++i) {
-    prefixes.push_back(random.Tokens(options.prefix_tokens, *vocab_size));
+    prefixes.push_back(random.Tokens(options.prefix_tokens, vocab_size));
   }
-  std::vector<Ask> asks(options.requests);
+  std::vector<LoadRequest> requests;
   std::vector<int> prefix_of;
   int64_t ceiling = 0;
   std::set<int> seen;
-  for (Ask& ask : asks) {
+  for (int i = 0; i < options.requests; ++i) {
     const int prefix = random.Between(0, options.prefixes - 1);
     prefix_of.push_back(prefix);
-    ask.prompt = prefixes[prefix];
-    const std::vector<int32_t> own = random.Tokens(options.own_tokens, *vocab_size);
-    ask.prompt.insert(ask.prompt.end(), own.begin(), own.end());
-    ask.max_tokens = 8;
-    ask.timeout = absl::Seconds(60);
+    std::vector<int32_t> prompt = prefixes[prefix];
+    const std::vector<int32_t> own = random.Tokens(options.own_tokens, vocab_size);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    requests.push_back(MakeRequest(prompt, 8));
+    requests.back().timeout = absl::Seconds(60);
     if (!seen.insert(prefix).second) ceiling += options.prefix_tokens / kBlockTokens * kBlockTokens;
   }
-  std::vector<Outcome> outcomes(asks.size());
+  std::vector<Outcome> outcomes(requests.size());
+  std::vector<size_t> sent(options.callers);  // by caller: its last request
   std::atomic<size_t> next{0};
-  std::vector<std::thread> callers;
   const double begin_s = NowSeconds();
-  for (int i = 0; i < options.callers; ++i) {
-    callers.emplace_back([&] {
-      for (size_t at; (at = next++) < asks.size();) {
-        outcomes[at] = routers[at % 2].SendAndWait(asks[at]);
-      }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
+  generator.RunClosedLoop(
+      options.callers,
+      [&](int caller) -> std::optional<LoadRequest> {
+        sent[caller] = next++;
+        if (sent[caller] >= requests.size()) return std::nullopt;
+        return requests[sent[caller]];
+      },
+      [&](int caller, Outcome outcome) { outcomes[sent[caller]] = std::move(outcome); });
   const double took_s = NowSeconds() - begin_s;
   int64_t cached = 0, prompt = 0;
   std::vector<double> first_ms;
   for (const Outcome& outcome : outcomes) {
     if (!outcome.status.ok()) Die(outcome.status);
-    cached += outcome.cached_prompt_tokens;
-    prompt += outcome.prompt_tokens;
+    cached += outcome.usage.cached_prompt_tokens();
+    prompt += outcome.usage.prompt_tokens();
     first_ms.push_back((outcome.token_s.front() - outcome.sent_s) * 1e3);
   }
   std::printf(

@@ -98,13 +98,13 @@ absl::Status LocalCluster::StartRouters() {
     BATON_RETURN_IF_ERROR(AwaitBound({router}));
     for (const std::string& worker : workers()) {
       absl::Status refused;
-      const auto ready_or_refused = [&](const client::Worker& told) {
-        if (told.state == kRefused) {
-          refused = absl::FailedPreconditionError(absl::StrCat("the router refuses the ", told.role,
-                                                               " worker at ", told.address, ": ",
-                                                               told.detail));
+      const auto ready_or_refused = [&](const client::Worker& reported) {
+        if (reported.state == kRefused) {
+          refused = absl::FailedPreconditionError(
+              absl::StrCat("the router refuses the ", reported.role, " worker at ",
+                           reported.address, ": ", reported.detail));
         }
-        return told.state == kReady || told.state == kRefused;
+        return reported.state == kReady || reported.state == kRefused;
       };
       BATON_RETURN_IF_ERROR(
           AwaitState(router, worker, ready_or_refused, options_.ready_timeout, names_));
@@ -206,7 +206,8 @@ absl::Status LocalCluster::AwaitReady(const std::string& router, absl::Duration 
   for (const std::string& worker : workers()) {
     if (member(worker).process == nullptr) continue;
     BATON_RETURN_IF_ERROR(AwaitState(
-        router, worker, [](const client::Worker& told) { return told.state == kReady; }, limit));
+        router, worker, [](const client::Worker& reported) { return reported.state == kReady; },
+        limit));
   }
   return absl::OkStatus();
 }
