@@ -149,7 +149,6 @@ absl::Status LocalCluster::Launch(const std::string& name, const BoundAddresses&
     const std::string log = log_in(options_.log_dir.empty() ? work_dir_ : options_.log_dir);
     BATON_ASSIGN_OR_RETURN(launched.process, ChildProcess::StartLogged(name, argv, log));
   }
-  launched.client = nullptr;
   absl::MutexLock lock(&mutex_);
   pids_[name] = launched.process->pid();
   return absl::OkStatus();
@@ -195,11 +194,8 @@ void LocalCluster::Signal(const std::string& name, int signal) {
 void LocalCluster::Kill(const std::string& name) { member(name).process = nullptr; }
 
 absl::StatusOr<std::vector<client::Worker>> LocalCluster::Workers(const std::string& router) {
-  Member& asked = member(router);
-  if (asked.client == nullptr) {
-    BATON_ASSIGN_OR_RETURN(asked.client, client::Client::Create(asked.bound.grpc, {kAnswerWithin}));
-  }
-  return asked.client->ListWorkers();
+  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), {kAnswerWithin}));
+  return client->ListWorkers();
 }
 
 absl::Status LocalCluster::AwaitReady(const std::string& router, absl::Duration limit) {
@@ -222,9 +218,11 @@ absl::Status LocalCluster::AwaitState(const std::string& router, const std::stri
                                       const std::function<bool(const client::Worker&)>& wished,
                                       absl::Duration limit,
                                       const std::vector<std::string>& watched) {
+  // Not kept: a router that stops waits for connections to close.
+  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), {kAnswerWithin}));
   return Await(limit, watched, [&](std::string* awaited) {
     *awaited = absl::StrCat(router, " reports nothing of ", worker);
-    const auto reported = Workers(router);
+    const auto reported = client->ListWorkers();
     if (!reported.ok()) *awaited = absl::StrCat(router, ": ", reported.status().message());
     for (const client::Worker& one : reported.ok() ? *reported : std::vector<client::Worker>()) {
       if (one.address != member(worker).routed) continue;

@@ -112,7 +112,6 @@ class LocalCluster {
     BoundAddresses bound;              // empty until it listens
     std::string routed;                // of a worker
     std::unique_ptr<ChildProcess> process;
-    std::unique_ptr<client::Client> client;  // of a router
   };
 
   absl::Status StartWorkers(const std::string& role, int count,
