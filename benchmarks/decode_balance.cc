@@ -23,11 +23,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/blocking_counter.h"
 #include "benchmarks/decode_disturbance.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/fleet_balance.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/saturation.h"
 #include "benchmarks/serving/svg_plot.h"
 #include "benchmarks/serving/traffic.h"
@@ -70,42 +69,19 @@ struct Phase {
 
 // A cluster that has just started, and a client of it.
 struct Fresh {
-  std::unique_ptr<LoopbackCluster> cluster;
-  std::unique_ptr<LoadClient> client;
-  std::vector<std::string> decode_workers;
+  std::unique_ptr<LocalCluster> cluster;
+  std::unique_ptr<LoadGenerator> client;
   int vocab_size = 0;
 };
 
 Fresh StartFresh(const Options& options, const std::string& policy) {
   ClusterOptions wanted = options.cluster;
-  absl::StrAppend(&wanted.router_flags, " --routing-policy ", policy);
+  AppendFlags("--routing-policy " + policy, &wanted.router_flags);
   Fresh fresh;
-  auto cluster = LoopbackCluster::Start(wanted);
-  if (!cluster.ok()) Die(cluster.status());
-  fresh.cluster = std::move(*cluster);
-  fresh.client = std::make_unique<LoadClient>(fresh.cluster->address());
-  const auto vocab_size = fresh.client->VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
-  fresh.vocab_size = *vocab_size;
-  for (int i = 0; i < wanted.decode_workers; ++i) {
-    fresh.decode_workers.push_back(absl::StrCat("decode-", i));
-  }
+  fresh.cluster = StartCluster(wanted);
+  fresh.client = std::make_unique<LoadGenerator>(std::vector{fresh.cluster->address("router")});
+  fresh.vocab_size = VocabSizeOf(fresh.client.get());
   return fresh;
-}
-
-// All at once; returns when all have ended.
-std::vector<Outcome> SendAll(LoadClient* client, const std::vector<Ask>& asks) {
-  std::vector<Outcome> outcomes(asks.size());
-  absl::BlockingCounter ended(static_cast<int>(asks.size()));
-  const double due_s = NowSeconds();
-  for (size_t i = 0; i < asks.size(); ++i) {
-    client->Send(asks[i], due_s, [&, i](Outcome outcome) {
-      outcomes[i] = std::move(outcome);
-      ended.DecrementCount();
-    });
-  }
-  ended.Wait();
-  return outcomes;
 }
 
 // Fills in what `outcomes` and the samples of [counted_s, end_s) say.
@@ -137,12 +113,12 @@ double TokensPerSecond(const std::vector<Outcome>& outcomes, double begin_s, dou
   return static_cast<double>(tokens) / (end_s - begin_s);
 }
 
-Phase RunBurst(const Options& options, const Fresh& fresh, const std::vector<Ask>& asks) {
+Phase RunBurst(const Options& options, const Fresh& fresh, const std::vector<LoadRequest>& asks) {
   Phase phase;
-  FleetSampler sampler(*fresh.cluster, fresh.decode_workers,
+  FleetSampler sampler(*fresh.cluster, fresh.cluster->workers("decode"),
                        absl::Seconds(options.disturbance.sample_s));
   phase.begin_s = NowSeconds();
-  const std::vector<Outcome> outcomes = SendAll(fresh.client.get(), asks);
+  const std::vector<Outcome> outcomes = fresh.client->SendAll(asks);
   const double end_s = NowSeconds();
   double first_end_s = end_s;
   for (const Outcome& outcome : outcomes) first_end_s = std::min(first_end_s, outcome.ended_s);
@@ -155,7 +131,7 @@ Phase RunBurst(const Options& options, const Fresh& fresh, const std::vector<Ask
 Phase RunPoisson(const Options& options, const Fresh& fresh, const TrafficMix& mix,
                  const LoadOptions& load) {
   Phase phase;
-  FleetSampler sampler(*fresh.cluster, fresh.decode_workers,
+  FleetSampler sampler(*fresh.cluster, fresh.cluster->workers("decode"),
                        absl::Seconds(options.disturbance.sample_s));
   phase.begin_s = NowSeconds();
   const std::vector<Outcome> outcomes = RunOpenLoop(fresh.client.get(), mix, load);
@@ -253,7 +229,7 @@ LoadOptions ArrivalsAt(const Options& options, const TrafficMix& mix) {
   if (!(load.rate > 0)) Die(absl::UnavailableError("nothing was answered"));
   std::printf("Arrivals: %.2f a second.\n", load.rate);
   load.duration_s = options.load_s;
-  load.timeout = [](const Shape&) { return absl::Minutes(5); };
+  load.timeout = [](int) { return absl::Minutes(5); };
   return load;
 }
 
@@ -276,9 +252,9 @@ void RunLoads(const Options& options, const TrafficMix& mix) {
       if (wanted("burst")) {
         const Fresh fresh = StartFresh(options, policy);
         Random random(seed);
-        std::vector<Ask> asks;
+        std::vector<LoadRequest> asks;
         for (int i = 0; i < options.burst; ++i) {
-          asks.push_back(MakeAsk(mix.Draw(&random), fresh.vocab_size, &random));
+          asks.push_back(MakeRequest(mix.Draw(&random), fresh.vocab_size, &random));
         }
         add(RunBurst(options, fresh, asks), kBurstCold);
         add(RunBurst(options, fresh, asks), kBurstWarm);
@@ -306,8 +282,8 @@ void RunDisturbances(const Options& options, const TrafficMix& mix) {
   for (const std::string& kind : options.disturbances) {
     for (const std::string& policy : options.policies) {
       const Fresh fresh = StartFresh(options, policy);
-      results.push_back(Disturb(kind, options.disturbance, options.cluster.decode_workers, mix,
-                                arrivals, fresh.client.get(), fresh.cluster.get()));
+      results.push_back(Disturb(kind, options.disturbance, mix, arrivals, fresh.client.get(),
+                                fresh.cluster.get()));
       results.back().policy = policy;
     }
   }

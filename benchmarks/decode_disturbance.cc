@@ -26,8 +26,8 @@ constexpr double kBucket_s = 1;
 void SleepUntil(double at_s) { absl::SleepFor(absl::Seconds(at_s - NowSeconds())); }
 
 // Stops the worker as soon as it has a sequence. False if it gets none.
-bool StopInFirstSteps(LoopbackCluster* cluster, const std::string& worker) {
-  const std::string url = cluster->metrics_url(worker);
+bool StopInFirstSteps(LocalCluster* cluster, const std::string& worker) {
+  const std::string url = "http://" + cluster->metrics_address(worker);
   for (const double end_s = NowSeconds() + kFirstRequest_s; NowSeconds() < end_s;
        absl::SleepFor(absl::Milliseconds(1))) {
     const auto text = HttpGet(url, "/metrics", absl::Seconds(1));
@@ -40,7 +40,7 @@ bool StopInFirstSteps(LoopbackCluster* cluster, const std::string& worker) {
   return false;
 }
 
-void Pulse(LoopbackCluster* cluster, const std::string& worker, double end_s) {
+void Pulse(LocalCluster* cluster, const std::string& worker, double end_s) {
   while (NowSeconds() < end_s) {
     cluster->Signal(worker, SIGSTOP);
     absl::SleepFor(kPulseStopped);
@@ -51,13 +51,15 @@ void Pulse(LoopbackCluster* cluster, const std::string& worker, double end_s) {
 
 // When it was over: after the last signal, or when a worker that was started was ready.
 double Inject(const std::string& kind, const DisturbanceOptions& options, const std::string& worker,
-              LoopbackCluster* cluster) {
+              LocalCluster* cluster) {
   if (kind == "pulse") {
     Pulse(cluster, worker, NowSeconds() + options.pulse_s);
     return NowSeconds();
   }
   if (kind == "cold") cluster->Kill(worker);
-  if (absl::Status status = cluster->Restart(worker); !status.ok()) Die(status);
+  absl::Status status = cluster->Restart(worker);
+  if (status.ok()) status = cluster->AwaitReady("router");
+  if (!status.ok()) Die(status);
   const double ready_s = NowSeconds();
   if (kind == "join") return ready_s;
   if (StopInFirstSteps(cluster, worker)) return NowSeconds();
@@ -69,12 +71,11 @@ double Inject(const std::string& kind, const DisturbanceOptions& options, const 
 }  // namespace
 
 DisturbanceResult Disturb(const std::string& kind, const DisturbanceOptions& options,
-                          int decode_workers, const TrafficMix& mix, LoadOptions load,
-                          LoadClient* client, LoopbackCluster* cluster) {
-  const int disturbed = decode_workers - 1;
-  const std::string worker = absl::StrCat("decode-", disturbed);
-  std::vector<std::string> workers;
-  for (int i = 0; i < decode_workers; ++i) workers.push_back(absl::StrCat("decode-", i));
+                          const TrafficMix& mix, LoadOptions load, LoadGenerator* client,
+                          LocalCluster* cluster) {
+  const std::vector<std::string> workers = cluster->workers("decode");
+  const int disturbed = static_cast<int>(workers.size()) - 1;
+  const std::string& worker = workers.back();
   if (kind == "join") cluster->Kill(worker);
   load.duration_s = options.before_s + options.after_s;
   if (kind == "pulse") load.duration_s += options.pulse_s;

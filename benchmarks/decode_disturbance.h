@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/fleet_balance.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
 
 namespace baton::benchmarks {
@@ -40,8 +40,8 @@ struct DisturbanceResult {
 // set here. For the thread that started the cluster. Ends the program where a worker cannot be
 // started again.
 DisturbanceResult Disturb(const std::string& kind, const DisturbanceOptions& options,
-                          int decode_workers, const TrafficMix& mix, LoadOptions load,
-                          LoadClient* client, LoopbackCluster* cluster);
+                          const TrafficMix& mix, LoadOptions load, LoadGenerator* client,
+                          LocalCluster* cluster);
 
 // One line for each result, and a line for each second of each.
 void PrintDisturbances(const std::vector<DisturbanceResult>& results);

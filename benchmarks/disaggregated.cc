@@ -13,13 +13,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/blocking_counter.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
 
 namespace baton::benchmarks {
@@ -52,8 +53,8 @@ struct Gaps {
 
 struct Setup {
   std::string name, description;
-  std::unique_ptr<LoopbackCluster> cluster;
-  std::unique_ptr<LoadClient> client;
+  std::unique_ptr<LocalCluster> cluster;
+  std::unique_ptr<LoadGenerator> client;
   int vocab_size = 0;
   std::vector<Outcome> load;
   Gaps gaps;
@@ -76,7 +77,7 @@ Setup StartSetup(const Options& options, const std::string& name) {
   if (name == kDisaggregated) {
     const std::string threads = absl::StrCat(" --threads ", options.threads / 2);
     cluster.prefill_workers = cluster.decode_workers = 1;
-    cluster.worker_flags += threads;
+    AppendFlags(threads, &cluster.worker_flags);
     setup.description = absl::StrCat("a prefill and a decode worker,", threads, " each");
   } else {
     std::string flags = absl::StrCat(" --threads ", options.threads, " --local-prefill-max-tokens ",
@@ -86,16 +87,12 @@ Setup StartSetup(const Options& options, const std::string& name) {
     }
     cluster.prefill_workers = 0;
     cluster.decode_workers = 1;
-    cluster.decode_flags += flags;
+    AppendFlags(flags, &cluster.decode_flags);
     setup.description = absl::StrCat("a decode worker alone,", flags);
   }
-  auto started = LoopbackCluster::Start(cluster);
-  if (!started.ok()) Die(started.status());
-  setup.cluster = std::move(*started);
-  setup.client = std::make_unique<LoadClient>(setup.cluster->address());
-  const auto vocab_size = setup.client->VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
-  setup.vocab_size = *vocab_size;
+  setup.cluster = StartCluster(cluster);
+  setup.client = std::make_unique<LoadGenerator>(std::vector{setup.cluster->address("router")});
+  setup.vocab_size = VocabSizeOf(setup.client.get());
   return setup;
 }
 
@@ -108,7 +105,7 @@ double ChooseRate(const Options& options, const TrafficMix& mix, std::vector<Set
     load.duration_s = options.calibrate_s;
     load.seed = options.seed;
     load.vocab_size = setup.vocab_size;
-    load.timeout = [](const Shape&) { return absl::Minutes(5); };
+    load.timeout = [](int) { return absl::Minutes(5); };
     const double begin_s = NowSeconds();
     const auto outcomes = RunClosedLoop(setup.client.get(), mix, kClosedLoopCallers, load);
     const Slo none{1e9, 1e9};
@@ -130,7 +127,7 @@ void RunLoad(const Options& options, const TrafficMix& mix, double rate, int rou
   load.duration_s = options.load_s;
   load.seed = options.seed + 1'000 * static_cast<uint64_t>(round + 1);
   load.vocab_size = setup->vocab_size;
-  load.timeout = [](const Shape&) { return absl::Minutes(5); };
+  load.timeout = [](int) { return absl::Minutes(5); };
   for (Outcome& outcome : RunOpenLoop(setup->client.get(), mix, load)) {
     setup->load.push_back(std::move(outcome));
   }
@@ -145,12 +142,11 @@ void RunArrival(const Options& options, int round, Setup* setup) {
     Shape shape;
     shape.prompt_tokens = kStreamPromptTokens;
     shape.answer_tokens = options.stream_tokens;
-    Ask ask = MakeAsk(shape, setup->vocab_size, &random);
+    LoadRequest ask = MakeRequest(shape, setup->vocab_size, &random);
     ask.timeout = absl::Minutes(10);
     ask.on_tokens = [&, told = false](int tokens) mutable {
-      if (tokens < options.quiet_tokens || told) return;
-      told = true;
-      quiet_over.DecrementCount();
+      if (tokens >= options.quiet_tokens && !std::exchange(told, true)) quiet_over.DecrementCount();
+      return true;
     };
     setup->client->Send(ask, NowSeconds(), [&, i](Outcome outcome) {
       // Or nobody would ever come to say why.
@@ -165,7 +161,7 @@ void RunArrival(const Options& options, int round, Setup* setup) {
   Shape shape;
   shape.prompt_tokens = options.arrival_tokens;
   shape.answer_tokens = 2;
-  Ask ask = MakeAsk(shape, setup->vocab_size, &random);
+  LoadRequest ask = MakeRequest(shape, setup->vocab_size, &random);
   ask.timeout = absl::Minutes(10);
   Outcome arrival;
   setup->client->Send(ask, NowSeconds(), [&](Outcome outcome) {
@@ -210,7 +206,7 @@ void PrintLoad(const std::vector<Setup>& setups, int classes) {
     for (const Outcome& outcome : setup.load) {
       if (FateOf(outcome) != Fate::kAnswered) continue;
       ++answered;
-      ttft_ms[outcome.shape.mix_class].push_back(outcome.ttft_s() * 1e3);
+      ttft_ms[outcome.kind].push_back(outcome.ttft_s() * 1e3);
       for (double gap : GapsMs(outcome)) gap_ms.push_back(gap);
     }
     std::printf("| %s | %d | %d |", setup.name.c_str(), answered,
@@ -277,7 +273,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Prompts computed on another worker, against one worker that does it all");
   app.option_defaults()->always_capture_default();
   Options options;
-  options.cluster.worker_flags = "--kv-cache-memory 512MB";
+  options.cluster.worker_flags = {"--kv-cache-memory", "512MB"};
   AddClusterFlags(&app, &options.cluster);
   app.get_option("--model")->required();
   app.add_option("--setups", options.setups,

@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/saturation.h"
 #include "benchmarks/serving/traffic.h"
 #include "common/base/resident_memory.h"
@@ -46,13 +46,14 @@ struct Options {
 // Samples the memory of all processes, and of this one, until it is stopped.
 class MemoryRecorder {
  public:
-  MemoryRecorder(const LoopbackCluster& cluster, double interval_s)
+  MemoryRecorder(const LocalCluster& cluster, double interval_s)
       : thread_([this, &cluster, interval_s] {
           do {
             MemorySample sample;
             sample.at_s = NowSeconds();
-            for (const auto& [name, bytes] : cluster.ResidentBytes())
-              sample.resident_bytes[name] = bytes;
+            for (const auto& [name, pid] : cluster.pids()) {
+              sample.resident_bytes[name] = ResidentBytesOf(pid);
+            }
             sample.resident_bytes["load generator"] = ResidentBytesOf(getpid());
             samples_.push_back(std::move(sample));
           } while (!stop_.WaitForNotificationWithTimeout(absl::Seconds(interval_s)));
@@ -72,11 +73,12 @@ class MemoryRecorder {
 };
 
 // The objectives, from what requests take that have the cluster to themselves.
-Slo MakeSlo(const Options& options, LoadClient* client, const TrafficMix& mix, int vocab_size) {
+Slo MakeSlo(const Options& options, LoadGenerator* client, const TrafficMix& mix, int vocab_size) {
   Random random(options.seed);
   std::vector<double> ttft_ms, gap_ms;
   for (int i = 0; i < kUnloadedRequests; ++i) {
-    const Outcome outcome = client->SendAndWait(MakeAsk(mix.Draw(&random), vocab_size, &random));
+    const Outcome outcome =
+        client->SendAndWait(MakeRequest(mix.Draw(&random), vocab_size, &random));
     if (!outcome.status.ok()) Die(outcome.status);
     if (i == 0) continue;  // connections, code, clocks
     ttft_ms.push_back(outcome.ttft_s() * 1e3);
@@ -96,7 +98,7 @@ Slo MakeSlo(const Options& options, LoadClient* client, const TrafficMix& mix, i
 }
 
 LevelFigures RunLevel(double multiple, double saturation, const Slo& slo, double warm_up_s,
-                      const TrafficMix& mix, LoadClient* client, LoadOptions load,
+                      const TrafficMix& mix, LoadGenerator* client, LoadOptions load,
                       std::vector<LevelSpan>* spans) {
   load.rate = multiple * saturation;
   const double begin_s = NowSeconds();
@@ -116,20 +118,18 @@ LevelFigures RunLevel(double multiple, double saturation, const Slo& slo, double
 int Run(const Options& options) {
   const auto mix = TrafficMix::Parse(options.mix);
   if (!mix.ok()) Die(mix.status());
-  auto cluster = LoopbackCluster::Start(options.cluster);
-  if (!cluster.ok()) Die(cluster.status());
-  LoadClient client((*cluster)->address());
-  const auto vocab_size = client.VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
+  const std::unique_ptr<LocalCluster> cluster = StartCluster(options.cluster);
+  LoadGenerator client({cluster->address("router")});
+  const int vocab_size = VocabSizeOf(&client);
   std::printf("Mix %s; %d prefill and %d decode workers; seed %llu.\n", options.mix.c_str(),
               options.cluster.prefill_workers, options.cluster.decode_workers,
               static_cast<unsigned long long>(options.seed));
   // Several samples in each tenth of a level, but not more than people can look at.
-  MemoryRecorder recorder(**cluster, std::clamp(options.level_s / 50, 0.05, 1.0));
-  const Slo slo = MakeSlo(options, &client, *mix, *vocab_size);
+  MemoryRecorder recorder(*cluster, std::clamp(options.level_s / 50, 0.05, 1.0));
+  const Slo slo = MakeSlo(options, &client, *mix, vocab_size);
   LoadOptions load;
   load.seed = options.seed;
-  load.vocab_size = *vocab_size;
+  load.vocab_size = vocab_size;
   load.duration_s = options.calibrate_s;
   const double saturation =
       options.rate > 0 ? options.rate : FindSaturation(&client, *mix, load, options.max_callers);
@@ -138,7 +138,7 @@ int Run(const Options& options) {
   if (!(saturation > 0)) Die(absl::UnavailableError("nothing was answered"));
 
   load.duration_s = options.level_s;
-  load.timeout = [&slo](const Shape& shape) { return absl::Seconds(slo.finish_s(shape)); };
+  load.timeout = [&slo](int tokens) { return absl::Seconds(slo.finish_s(tokens)); };
   const double warm_up_s = options.warm_up_s < 0 ? options.level_s / 10 : options.warm_up_s;
   std::vector<std::vector<LevelFigures>> of_level(options.levels.size());
   std::vector<LevelSpan> spans;
@@ -164,7 +164,7 @@ int Run(const Options& options) {
     file << LoadPlot(levels, samples);
     if (!file.flush()) Die(absl::UnavailableError("cannot write " + options.svg));
   }
-  if (absl::Status status = (*cluster)->CheckAlive(); !status.ok()) Die(status);
+  if (absl::Status status = cluster->CheckAlive(); !status.ok()) Die(status);
   return 0;
 }
 

@@ -30,8 +30,8 @@
 #include "baton/v1/inference.grpc.pb.h"
 #include "benchmarks/router_sim/baton_router.h"
 #include "benchmarks/router_sim/simulation.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
@@ -165,23 +165,16 @@ void BenchLatency(const Options& options) {
   ClusterOptions wanted = options.cluster;
   wanted.prefill_workers = 1;
   wanted.decode_workers = 1;
-  auto started = LoopbackCluster::Start(wanted);
-  if (!started.ok()) Die(started.status());
-  const std::string address = (*started)->address();
+  const std::unique_ptr<LocalCluster> cluster = StartCluster(wanted);
+  const std::string address = cluster->address("router");
   const std::string prefill_address = WorkersOf(address, v1::WORKER_ROLE_PREFILL)[0];
   const std::string decode_address = WorkersOf(address, v1::WORKER_ROLE_DECODE)[0];
   const internal_pb::WorkerCard prefill = CardOf(prefill_address), decode = CardOf(decode_address);
-  auto vocab_size = LoadClient(address).VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
+  LoadGenerator generator({address});
   Random random(options.seed);
-  const std::vector<int32_t> prompt = random.Tokens(options.prompt_tokens, *vocab_size);
+  const std::vector<int32_t> prompt = random.Tokens(options.prompt_tokens, VocabSizeOf(&generator));
 
-  v1::GenerateRequest to_router;
-  to_router.mutable_token_ids()->mutable_ids()->Add(prompt.begin(), prompt.end());
-  to_router.mutable_sampling()->set_temperature(0);
-  to_router.mutable_stop()->set_max_tokens(options.answer_tokens);
-  to_router.mutable_stop()->set_ignore_eos(true);
-  to_router.set_return_token_ids(true);
+  const v1::GenerateRequest to_router = MakeRequest(prompt, options.answer_tokens).request;
   internal_pb::DecodeRequest to_worker;
   to_worker.set_request_id("direct");
   to_worker.set_model_fingerprint(decode.model_fingerprint());
@@ -247,52 +240,50 @@ void BenchHitRate(const Options& options) {
   wanted.decode_workers = 1;
   wanted.routers = 2;
   // So that a hit is one of a prefill worker that a router chose.
-  wanted.decode_flags += " --no-enable-prefix-caching --local-prefill-max-tokens 0";
-  wanted.router_flags += " --max-local-prefill-tokens 0";
-  wanted.prefill_flags += absl::StrCat(" --num-blocks ", options.cache_blocks);
-  auto started = LoopbackCluster::Start(wanted);
-  if (!started.ok()) Die(started.status());
-  LoadClient routers[2] = {LoadClient((*started)->address(0)), LoadClient((*started)->address(1))};
-  auto vocab_size = routers[0].VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
+  AppendFlags("--no-enable-prefix-caching --local-prefill-max-tokens 0", &wanted.decode_flags);
+  AppendFlags("--max-local-prefill-tokens 0", &wanted.router_flags);
+  AppendFlags(absl::StrCat("--num-blocks ", options.cache_blocks), &wanted.prefill_flags);
+  const std::unique_ptr<LocalCluster> cluster = StartCluster(wanted);
+  LoadGenerator generator({cluster->address("router"), cluster->address("router-1")});
+  const int vocab_size = VocabSizeOf(&generator);
   Random random(options.seed);
   std::vector<std::vector<int32_t>> prefixes;
   for (int i = 0; i < options.prefixes; ++i) {
-    prefixes.push_back(random.Tokens(options.prefix_tokens, *vocab_size));
+    prefixes.push_back(random.Tokens(options.prefix_tokens, vocab_size));
   }
-  std::vector<Ask> asks(options.requests);
+  std::vector<LoadRequest> requests;
   std::vector<int> prefix_of;
   int64_t ceiling = 0;
   std::set<int> seen;
-  for (Ask& ask : asks) {
+  for (int i = 0; i < options.requests; ++i) {
     const int prefix = random.Between(0, options.prefixes - 1);
     prefix_of.push_back(prefix);
-    ask.prompt = prefixes[prefix];
-    const std::vector<int32_t> own = random.Tokens(options.own_tokens, *vocab_size);
-    ask.prompt.insert(ask.prompt.end(), own.begin(), own.end());
-    ask.max_tokens = 8;
-    ask.timeout = absl::Seconds(60);
+    std::vector<int32_t> prompt = prefixes[prefix];
+    const std::vector<int32_t> own = random.Tokens(options.own_tokens, vocab_size);
+    prompt.insert(prompt.end(), own.begin(), own.end());
+    requests.push_back(MakeRequest(prompt, 8));
+    requests.back().timeout = absl::Seconds(60);
     if (!seen.insert(prefix).second) ceiling += options.prefix_tokens / kBlockTokens * kBlockTokens;
   }
-  std::vector<Outcome> outcomes(asks.size());
+  std::vector<Outcome> outcomes(requests.size());
+  std::vector<size_t> sent(options.callers);  // by caller: its last request
   std::atomic<size_t> next{0};
-  std::vector<std::thread> callers;
   const double begin_s = NowSeconds();
-  for (int i = 0; i < options.callers; ++i) {
-    callers.emplace_back([&] {
-      for (size_t at; (at = next++) < asks.size();) {
-        outcomes[at] = routers[at % 2].SendAndWait(asks[at]);
-      }
-    });
-  }
-  for (std::thread& caller : callers) caller.join();
+  generator.RunClosedLoop(
+      options.callers,
+      [&](int caller) -> std::optional<LoadRequest> {
+        sent[caller] = next++;
+        if (sent[caller] >= requests.size()) return std::nullopt;
+        return requests[sent[caller]];
+      },
+      [&](int caller, Outcome outcome) { outcomes[sent[caller]] = std::move(outcome); });
   const double took_s = NowSeconds() - begin_s;
   int64_t cached = 0, prompt = 0;
   std::vector<double> first_ms;
   for (const Outcome& outcome : outcomes) {
     if (!outcome.status.ok()) Die(outcome.status);
-    cached += outcome.cached_prompt_tokens;
-    prompt += outcome.prompt_tokens;
+    cached += outcome.usage.cached_prompt_tokens();
+    prompt += outcome.usage.prompt_tokens();
     first_ms.push_back((outcome.token_s.front() - outcome.sent_s) * 1e3);
   }
   std::printf(
@@ -302,7 +293,7 @@ void BenchHitRate(const Options& options) {
       options.requests, options.prefix_tokens, options.own_tokens, options.prefixes,
       options.callers, took_s);
   const internal_pb::PrefillCost cost =
-      CostOf(WorkersOf((*started)->address(0), v1::WORKER_ROLE_PREFILL)[0]);
+      CostOf(WorkersOf(cluster->address("router"), v1::WORKER_ROLE_PREFILL)[0]);
   constexpr double kScale = 1.0 * kSimBlockTokens / kBlockTokens;
   Scenario scenario;
   scenario.routers = 2;
@@ -356,7 +347,7 @@ int main(int argc, char** argv) {
   using namespace baton::benchmarks;  // NOLINT: this is main()
   Options options;
   options.cluster.model_dir = "models/demo";
-  options.cluster.worker_flags = "--threads 1";
+  options.cluster.worker_flags = {"--threads", "1"};
   CLI::App app("What the router adds to a request, and how well two of them find what is cached");
   app.option_defaults()->always_capture_default();
   AddClusterFlags(&app, &options.cluster);

@@ -13,10 +13,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "absl/synchronization/blocking_counter.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/http_call.h"
 #include "benchmarks/serving/load_report.h"
-#include "benchmarks/serving/loopback_cluster.h"
 #include "benchmarks/serving/traffic.h"
 
 namespace baton::benchmarks {
@@ -57,27 +56,20 @@ void CheckLength(const std::vector<int32_t>& answer, const Options& options) {
   Die(absl::UnavailableError("an answer has another length than asked for"));
 }
 
-Round AskBaton(LoadClient* client, const Prompts& prompts, const Options& options) {
-  std::vector<Outcome> outcomes(prompts.size());
-  absl::BlockingCounter ended(static_cast<int>(prompts.size()));
-  const double begin_s = NowSeconds();
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Ask ask;
-    ask.prompt = prompts[i];
-    ask.max_tokens = options.max_tokens;
-    ask.timeout = absl::Seconds(options.timeout_s);
-    client->Send(ask, begin_s, [&, i](Outcome outcome) {
-      outcomes[i] = std::move(outcome);
-      ended.DecrementCount();
-    });
+Round AskBaton(LoadGenerator* client, const Prompts& prompts, const Options& options) {
+  std::vector<LoadRequest> requests;
+  for (const std::vector<int32_t>& prompt : prompts) {
+    requests.push_back(MakeRequest(prompt, options.max_tokens));
+    requests.back().timeout = absl::Seconds(options.timeout_s);
   }
-  ended.Wait();
+  const double begin_s = NowSeconds();
+  std::vector<Outcome> outcomes = client->SendAll(requests);
   Round round;
   round.wall_s = NowSeconds() - begin_s;
   for (Outcome& outcome : outcomes) {
     if (!outcome.status.ok()) Die(outcome.status);
     CheckLength(outcome.tokens, options);
-    round.computed_tokens += outcome.prompt_tokens - outcome.cached_prompt_tokens;
+    round.computed_tokens += outcome.usage.prompt_tokens() - outcome.usage.cached_prompt_tokens();
     round.answers.push_back(std::move(outcome.tokens));
   }
   return round;
@@ -120,20 +112,17 @@ int SameFirst(const Round& a, const Round& b) {
 }
 
 int Run(const Options& options) {
-  std::unique_ptr<LoopbackCluster> cluster;
+  std::unique_ptr<LocalCluster> cluster;
   std::string address = options.address;
   if (address.empty()) {
-    auto started = LoopbackCluster::Start(options.cluster);
-    if (!started.ok()) Die(started.status());
-    cluster = std::move(*started);
-    address = cluster->address();
+    cluster = StartCluster(options.cluster);
+    address = cluster->address("router");
   }
-  LoadClient client(address);
-  const auto vocab_size = client.VocabSize();
-  if (!vocab_size.ok()) Die(vocab_size.status());
+  LoadGenerator client({address});
+  const int vocab_size = VocabSizeOf(&client);
   Random random(options.seed);
   // Connections, code, first touches of memory.
-  const Prompts warm_up = MakePrompts(options.clients, 64, 16, *vocab_size, &random);
+  const Prompts warm_up = MakePrompts(options.clients, 64, 16, vocab_size, &random);
   AskBaton(&client, warm_up, options);
   if (!options.peer.empty()) AskPeer(warm_up, options);
 
@@ -149,7 +138,7 @@ int Run(const Options& options) {
   std::vector<double> ours, theirs, ratios;
   for (int i = 0; i < options.rounds; ++i) {
     const Prompts prompts = MakePrompts(options.clients, options.shared_tokens, options.own_tokens,
-                                        *vocab_size, &random);
+                                        vocab_size, &random);
     Round baton, peer;
     const bool peer_first = !options.peer.empty() && i % 2 == 1;
     if (peer_first) peer = AskPeer(prompts, options);

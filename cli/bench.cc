@@ -1,71 +1,41 @@
 #include "cli/bench.h"
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
-#include <memory>
-#include <thread>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "cli/generate.h"
-#include "client/cpp/client.h"
+#include "cli/load_generator.h"
+#include "client/cpp/convert.h"
 #include "common/base/error.h"
 #include "common/base/shutdown_signal.h"
+#include "common/base/splitmix64.h"
 
 namespace baton::cli {
 namespace {
 
-// SplitMix64: the standard library's distributions differ between implementations.
-uint64_t NextRandom(uint64_t* state) {
-  uint64_t z = (*state += 0x9E3779B97F4A7C15);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-  return z ^ (z >> 31);
-}
-
-double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
-
-RequestSample Measure(client::Client& client, const client::GenerateRequest& request,
-                      absl::Time bench_start) {
-  RequestSample sample;
-  sample.start_s = SecondsSince(bench_start);
-  const absl::Time start = absl::Now();
-  const auto stream = client.Generate(request);
-  int tokens_before = 0;
-  double last_s = 0;
-  while (auto delta = stream->Next()) {
-    const double now_s = SecondsSince(start);
-    const int fresh = delta->usage.generated_tokens - tokens_before;
-    if (fresh == 0) continue;
-    if (tokens_before == 0) sample.ttft_s = now_s;
-    // Tokens that came in one message share the time since the last one.
-    const int gaps = tokens_before == 0 ? 0 : fresh;
-    for (int i = 0; i < gaps; ++i) sample.inter_token_s.push_back((now_s - last_s) / fresh);
-    tokens_before = delta->usage.generated_tokens;
-    last_s = now_s;
-  }
-  sample.e2e_s = last_s;
-  sample.end_s = SecondsSince(bench_start);
-  const client::Usage& usage = stream->completion().usage;
-  sample.prompt_tokens = usage.prompt_tokens;
-  sample.cached_prompt_tokens = usage.cached_prompt_tokens;
-  sample.generated_tokens = usage.generated_tokens;
-  sample.kv_bytes = usage.kv_bytes;
-  sample.ok = stream->status().ok();
-  if (!sample.ok) {
-    const std::string reason = ErrorReason(stream->status());
-    sample.failure = reason.empty() ? absl::StatusCodeToString(stream->status().code()) : reason;
-    sample.message = std::string(stream->status().message());
-  }
-  return sample;
+LoadRequest MakeRequest(const BenchOptions& options, const std::vector<int32_t>& prompt,
+                        size_t number) {
+  client::GenerateRequest request;
+  request.token_ids = prompt;
+  request.max_tokens = options.max_tokens;
+  request.ignore_eos = options.ignore_eos;
+  request.sampling.seed = options.seed + number;
+  LoadRequest load;
+  load.request = client::ToProto(request);
+  load.timeout = absl::Milliseconds(options.timeout_ms);
+  return load;
 }
 
 }  // namespace
 
 std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int vocab_size) {
   uint64_t state = options.seed;
-  const auto token = [&] { return static_cast<int32_t>(NextRandom(&state) % vocab_size); };
+  const auto token = [&] { return static_cast<int32_t>(NextSplitMix64(&state) % vocab_size); };
   std::vector<int32_t> prefix(options.shared_prefix_tokens);
   for (int32_t& id : prefix) id = token();
   std::vector<std::vector<int32_t>> prompts(options.num_prompts, prefix);
@@ -76,41 +46,36 @@ std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int 
 }
 
 int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) {
-  auto client = client::Client::Create(options.address, {absl::Milliseconds(options.timeout_ms)});
-  const auto models = client.ok() ? (*client)->ListModels() : client.status();
-  if (!models.ok() || models->empty()) {
-    err << "baton bench: " << Describe(models.status()) << std::endl;
+  LoadGenerator generator({options.address});
+  const auto model = generator.GetModel();
+  if (!model.ok()) {
+    const std::string where = absl::StrCat("router at ", options.address);
+    err << "baton bench: " << Describe(Annotate(model.status(), where)) << std::endl;
     return 1;
   }
-  const auto prompts = BenchPrompts(options, models->front().vocab_size);
+  const auto prompts = BenchPrompts(options, model->vocab_size());
   BenchResult result;
-  result.model = models->front().id;
+  result.model = model->id();
   result.concurrency = options.concurrency;
-  result.samples.resize(prompts.size());
+  result.outcomes.resize(prompts.size());
+  std::vector<size_t> sent(options.concurrency);  // by caller: its last request
   std::atomic<size_t> next{0};
   std::atomic<bool> stopped{false};
-  const absl::Time start = absl::Now();
+  const double start_s = NowSeconds();
   {
     ShutdownWatch ctrl_c([&stopped] { stopped = true; });
-    std::vector<std::thread> clients;
-    for (int i = 0; i < options.concurrency; ++i) {
-      clients.emplace_back([&] {
-        // In this order: a number that is taken is a request that is sent.
-        for (size_t at; !stopped && (at = next++) < prompts.size();) {
-          client::GenerateRequest request;
-          request.token_ids = prompts[at];
-          request.max_tokens = options.max_tokens;
-          request.ignore_eos = options.ignore_eos;
-          request.sampling.seed = options.seed + at;
-          result.samples[at] = Measure(**client, request, start);
-        }
-      });
-    }
-    for (std::thread& thread : clients) thread.join();
+    generator.RunClosedLoop(
+        options.concurrency,
+        [&](int caller) -> std::optional<LoadRequest> {
+          // In this order: a number that is taken is a request that is sent.
+          if (stopped || (sent[caller] = next++) >= prompts.size()) return std::nullopt;
+          return MakeRequest(options, prompts[sent[caller]], sent[caller]);
+        },
+        [&](int caller, Outcome outcome) { result.outcomes[sent[caller]] = std::move(outcome); });
   }
-  result.duration_s = SecondsSince(start);
+  result.duration_s = NowSeconds() - start_s;
   // Those that Ctrl-C left out.
-  result.samples.resize(std::min(next.load(), prompts.size()));
+  result.outcomes.resize(std::min(next.load(), prompts.size()));
   out << FormatReport(result);
   if (!options.save_result.empty()) {
     std::ofstream file(options.save_result);
@@ -120,8 +85,8 @@ int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) 
       return 1;
     }
   }
-  const bool any_ok = std::any_of(result.samples.begin(), result.samples.end(),
-                                  [](const RequestSample& sample) { return sample.ok; });
+  const bool any_ok = std::any_of(result.outcomes.begin(), result.outcomes.end(),
+                                  [](const Outcome& outcome) { return outcome.status.ok(); });
   return any_ok ? 0 : 1;
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/error.h"
 
 namespace baton::cli {
 namespace {
@@ -34,26 +35,45 @@ struct Figures {
   std::vector<double> ttft_ms, tpot_ms, itl_ms, e2el_ms;
 };
 
+// REQUIRES: a token came.
+void AddTimes(const Outcome& outcome, Figures* f) {
+  const std::vector<double>& token_s = outcome.token_s;
+  const double answer_s = token_s.back() - token_s.front();
+  f->ttft_ms.push_back((token_s.front() - outcome.sent_s) * 1e3);
+  f->e2el_ms.push_back((token_s.back() - outcome.sent_s) * 1e3);
+  if (token_s.size() > 1) {
+    f->tpot_ms.push_back(answer_s * 1e3 / static_cast<double>(token_s.size() - 1));
+  }
+  // Tokens that came in one message share the time since the last one.
+  auto message = std::upper_bound(token_s.begin(), token_s.end(), token_s.front());
+  for (double last_s = token_s.front(); message != token_s.end();) {
+    const double now_s = *message;
+    const auto next = std::upper_bound(message, token_s.end(), now_s);
+    const auto fresh = next - message;
+    f->itl_ms.insert(f->itl_ms.end(), fresh, (now_s - last_s) * 1e3 / static_cast<double>(fresh));
+    last_s = now_s;
+    message = next;
+  }
+}
+
 Figures Collect(const BenchResult& result) {
   Figures f;
-  for (const RequestSample& sample : result.samples) {
-    if (!sample.ok) {
+  for (const Outcome& outcome : result.outcomes) {
+    if (!outcome.status.ok()) {
+      const std::string reason = ErrorReason(outcome.status);
+      const std::string failure =
+          reason.empty() ? absl::StatusCodeToString(outcome.status.code()) : reason;
       ++f.failed;
-      ++f.failures[sample.failure];
-      f.messages.emplace(sample.failure, sample.message);
+      ++f.failures[failure];
+      f.messages.emplace(failure, outcome.status.message());
       continue;
     }
     ++f.completed;
-    f.input_tokens += sample.prompt_tokens;
-    f.cached_tokens += sample.cached_prompt_tokens;
-    f.output_tokens += sample.generated_tokens;
-    f.kv_bytes += sample.kv_bytes;
-    f.ttft_ms.push_back(sample.ttft_s * 1e3);
-    f.e2el_ms.push_back(sample.e2e_s * 1e3);
-    for (double gap_s : sample.inter_token_s) f.itl_ms.push_back(gap_s * 1e3);
-    if (sample.generated_tokens > 1) {
-      f.tpot_ms.push_back((sample.e2e_s - sample.ttft_s) * 1e3 / (sample.generated_tokens - 1));
-    }
+    f.input_tokens += outcome.usage.prompt_tokens();
+    f.cached_tokens += outcome.usage.cached_prompt_tokens();
+    f.output_tokens += outcome.usage.generated_tokens();
+    f.kv_bytes += outcome.usage.kv_bytes();
+    if (outcome.has_first()) AddTimes(outcome, &f);
   }
   return f;
 }
@@ -105,11 +125,11 @@ Summary Summarize(std::vector<double> values) {
           Percentile(values, 0.9), Percentile(values, 0.99)};
 }
 
-int PeakConcurrency(const std::vector<RequestSample>& samples) {
+int PeakConcurrency(const std::vector<Outcome>& outcomes) {
   std::vector<std::pair<double, int>> changes;
-  for (const RequestSample& sample : samples) {
-    changes.emplace_back(sample.start_s, +1);
-    changes.emplace_back(sample.end_s, -1);
+  for (const Outcome& outcome : outcomes) {
+    changes.emplace_back(outcome.sent_s, +1);
+    changes.emplace_back(outcome.ended_s, -1);
   }
   std::sort(changes.begin(), changes.end());  // an end before a start of the same moment
   int running = 0, peak = 0;
@@ -132,7 +152,7 @@ std::string FormatReport(const BenchResult& result) {
       Line("Output token throughput (tok/s):",
            PerSecond(static_cast<double>(f.output_tokens), duration_s)));
   absl::StrAppend(
-      &report, Line("Peak concurrent requests:", int64_t{PeakConcurrency(result.samples)}),
+      &report, Line("Peak concurrent requests:", int64_t{PeakConcurrency(result.outcomes)}),
       Line("Total Token throughput (tok/s):",
            PerSecond(static_cast<double>(f.input_tokens + f.output_tokens), duration_s)));
   absl::StrAppend(&report, Section("Time to First Token", "TTFT", f.ttft_ms),
@@ -154,7 +174,7 @@ std::string ReportJson(const BenchResult& result) {
   nlohmann::ordered_json json = {
       {"backend", "baton"},
       {"model_id", result.model},
-      {"num_prompts", result.samples.size()},
+      {"num_prompts", result.outcomes.size()},
       {"max_concurrency", result.concurrency},
       {"duration", duration_s},
       {"completed", f.completed},
@@ -168,7 +188,7 @@ std::string ReportJson(const BenchResult& result) {
       {"output_throughput", PerSecond(static_cast<double>(f.output_tokens), duration_s)},
       {"total_token_throughput",
        PerSecond(static_cast<double>(f.input_tokens + f.output_tokens), duration_s)},
-      {"max_concurrent_requests", PeakConcurrency(result.samples)},
+      {"max_concurrent_requests", PeakConcurrency(result.outcomes)},
   };
   AddSummary("ttft", f.ttft_ms, &json);
   AddSummary("tpot", f.tpot_ms, &json);

@@ -2,33 +2,18 @@
 #ifndef BATON_CLI_BENCH_REPORT_H_
 #define BATON_CLI_BENCH_REPORT_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
-namespace baton::cli {
+#include "cli/load_generator.h"
 
-// One request, times in seconds.
-struct RequestSample {
-  bool ok = false;
-  std::string failure;  // its reason, if it failed
-  std::string message;
-  int prompt_tokens = 0;
-  int cached_prompt_tokens = 0;
-  int generated_tokens = 0;
-  int64_t kv_bytes = 0;
-  double start_s = 0;  // since the start of the run
-  double end_s = 0;
-  double ttft_s = 0;
-  double e2e_s = 0;
-  std::vector<double> inter_token_s;
-};
+namespace baton::cli {
 
 struct BenchResult {
   std::string model;
   int concurrency = 0;
   double duration_s = 0;
-  std::vector<RequestSample> samples;
+  std::vector<Outcome> outcomes;
 };
 
 struct Summary {
@@ -42,7 +27,7 @@ struct Summary {
 Summary Summarize(std::vector<double> values);
 
 // How many requests ran at once, at most.
-int PeakConcurrency(const std::vector<RequestSample>& samples);
+int PeakConcurrency(const std::vector<Outcome>& outcomes);
 
 // Successful requests only make the latencies; failures are counted by reason.
 std::string FormatReport(const BenchResult& result);

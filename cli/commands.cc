@@ -21,21 +21,21 @@ struct WorkerFlags {
 };
 
 void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
-  app->add_option("--model", up->model_dir, "Hugging Face directory of the model")
+  app->add_option("--model", up->cluster.model_dir, "Hugging Face directory of the model")
       ->required()
       ->check(CLI::ExistingDirectory);
-  app->add_option("--prefill", up->prefill_workers, "Number of prefill workers")
+  app->add_option("--prefill", up->cluster.prefill_workers, "Number of prefill workers")
       ->check(CLI::Range(1, kMaxWorkers));
-  app->add_option("--decode", up->decode_workers, "Number of decode workers")
+  app->add_option("--decode", up->cluster.decode_workers, "Number of decode workers")
       ->check(CLI::Range(1, kMaxWorkers));
-  app->add_option("--listen", up->listen, "Address of the router, host:port");
-  app->add_option("--metrics-listen", up->metrics_listen,
+  app->add_option("--listen", up->cluster.listen, "Address of the router, host:port");
+  app->add_option("--metrics-listen", up->cluster.metrics_listen,
                   "Address of the router's /metrics, host:port");
-  app->add_option("--log-dir", up->log_dir, "Directory for one log file per process");
+  app->add_option("--log-dir", up->cluster.log_dir, "Directory for one log file per process");
   app->add_option(
       "--ready-file", up->ready_file,
       "File for the router's addresses (gRPC, metrics), written once the cluster is ready");
-  app->add_option("--log-level", up->log_level,
+  app->add_option("--log-level", up->cluster.log_level,
                   "Least severe level to log: debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
   const CLI::Range count(int64_t{1}, int64_t{1} << 40);
@@ -197,9 +197,10 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       app.add_subcommand("explain", "Show which workers the router chooses for prompts, and why"),
       &commands.explain);
   PlanFlags plan;
-  AddPlan(app.add_subcommand(
-              "plan", "Report memory, sequences that fit and best-case latency of a model on a GPU"),
-          &commands.plan, &plan);
+  AddPlan(
+      app.add_subcommand(
+          "plan", "Report memory, sequences that fit and best-case latency of a model on a GPU"),
+      &commands.plan, &plan);
   // CLI11 reports errors as exceptions.
   try {
     app.parse(argc, argv);
@@ -212,13 +213,14 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     return parsed;
   }
   commands.generate.stream = !no_stream;
+  std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
   for (const auto& [flag, value] : worker.values) {
     if (up->count(flag) == 0) continue;  // an empty value may be meant
-    commands.up.worker_flags.push_back(flag);
-    commands.up.worker_flags.push_back(value);
+    worker_flags.push_back(flag);
+    worker_flags.push_back(value);
   }
-  if (worker.no_deterministic) commands.up.worker_flags.push_back("--no-deterministic");
-  if (worker.no_prefix_caching) commands.up.worker_flags.push_back("--no-enable-prefix-caching");
+  if (worker.no_deterministic) worker_flags.push_back("--no-deterministic");
+  if (worker.no_prefix_caching) worker_flags.push_back("--no-enable-prefix-caching");
   return parsed;
 }
 

@@ -7,8 +7,8 @@
 #include "cli/bench.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
-#include "cli/local_cluster.h"
 #include "cli/plan.h"
+#include "cli/up.h"
 
 namespace baton::cli {
 

@@ -7,55 +7,47 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/cpp/client.h"
+#include "common/base/check.h"
 #include "common/base/status_macros.h"
 
 namespace baton::cli {
 namespace {
 
-// How often start-up looks for address files and readiness, which nothing announces.
-constexpr absl::Duration kStartTick = absl::Milliseconds(50);
-constexpr absl::Duration kIdleTick = absl::Seconds(1);
+constexpr absl::Duration kAnswerWithin = absl::Seconds(5);  // of a router that is asked
+constexpr char kReady[] = "ready", kRefused[] = "refused";
+const BoundAddresses kAnyPorts = {"127.0.0.1:0", "127.0.0.1:0"};
 
 std::string OwnDirectory() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string();
 }
 
+std::vector<std::string> Joined(std::vector<std::string> some,
+                                const std::vector<std::string>& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
+}
+
+bool IsRouter(const std::string& name) { return absl::StartsWith(name, "router"); }
+
 }  // namespace
 
-LocalCluster::LocalCluster(UpOptions options, std::ostream& out)
-    : options_(std::move(options)), out_(out), in_place_progress_(isatty(STDOUT_FILENO) == 1) {}
+LocalCluster::LocalCluster(ClusterOptions options) : options_(std::move(options)) {}
 
 LocalCluster::~LocalCluster() {
   members_.clear();
   std::error_code ignored;
-  if (!work_dir_.empty()) std::filesystem::remove_all(work_dir_, ignored);
+  if (!keep_logs_ && !work_dir_.empty()) std::filesystem::remove_all(work_dir_, ignored);
 }
 
-int LocalCluster::Run() {
-  absl::Status status = StartWorkers();
-  while (status.ok()) {
-    if (Listen(ready_ ? kIdleTick : kStartTick)) {
-      out_ << "Stopping." << std::endl;
-      StopAll();
-      return 0;
-    }
-    status = CheckAlive();
-    if (status.ok() && !ready_) status = Advance();
-  }
-  out_ << "baton up: " << status.message() << std::endl;
-  StopAll();
-  return 1;
-}
-
-absl::Status LocalCluster::StartWorkers() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "baton-up-XXXXXX").string();
+absl::Status LocalCluster::Start() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "baton-cluster-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) {
     return absl::UnavailableError(absl::StrCat("cannot make a directory like ", pattern));
   }
@@ -64,165 +56,251 @@ absl::Status LocalCluster::StartWorkers() {
   if (!options_.log_dir.empty()) std::filesystem::create_directories(options_.log_dir, error);
   if (error) {
     return absl::UnavailableError(
-        absl::StrCat("--log-dir ", options_.log_dir, ": ", error.message()));
+        absl::StrCat("logs in ", options_.log_dir, ": ", error.message()));
   }
-  std::vector<std::string> flags = {"--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"};
-  flags.insert(flags.end(), options_.worker_flags.begin(), options_.worker_flags.end());
-  for (int i = 0; i < options_.prefill_workers; ++i) {
-    BATON_RETURN_IF_ERROR(StartMember(absl::StrCat("prefill-", i), "baton-prefill-worker", flags));
+  BATON_RETURN_IF_ERROR(StartWorkers("prefill", options_.prefill_workers, options_.prefill_flags));
+  BATON_RETURN_IF_ERROR(StartWorkers("decode", options_.decode_workers, options_.decode_flags));
+  BATON_RETURN_IF_ERROR(AwaitBound(names_));
+  for (const std::string& name : workers()) {
+    Member& worker = member(name);
+    worker.routed = worker.bound.grpc;
+    if (!options_.routed_address) continue;
+    BATON_ASSIGN_OR_RETURN(worker.routed, options_.routed_address(name, worker.bound.grpc));
   }
-  for (int i = 0; i < options_.decode_workers; ++i) {
-    BATON_RETURN_IF_ERROR(StartMember(absl::StrCat("decode-", i), "baton-decode-worker", flags));
+  return StartRouters();
+}
+
+absl::Status LocalCluster::StartWorkers(const std::string& role, int count,
+                                        const std::vector<std::string>& flags) {
+  for (int i = 0; i < count; ++i) {
+    const std::string name = absl::StrCat(role, "-", i);
+    std::vector<std::string> all = Joined(options_.worker_flags, flags);
+    if (options_.name_workers) all = Joined(std::move(all), {"--worker-id", name});
+    BATON_RETURN_IF_ERROR(
+        StartMember(name, absl::StrCat("baton-", role, "-worker"), all, kAnyPorts));
   }
-  worker_count_ = members_.size();
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::StartRouter() {
-  std::vector<std::string> prefill, decode;
-  for (size_t i = 0; i < worker_count_; ++i) {
-    const bool is_prefill = static_cast<int>(i) < options_.prefill_workers;
-    (is_prefill ? prefill : decode).push_back(members_[i].bound->grpc);
+absl::Status LocalCluster::StartRouters() {
+  std::vector<std::string> flags = options_.router_flags;
+  for (const std::string role : {"prefill", "decode"}) {
+    std::vector<std::string> addresses;
+    for (const std::string& name : workers(role)) addresses.push_back(member(name).routed);
+    if (role == "decode") addresses = Joined(addresses, options_.more_decode_addresses);
+    if (addresses.empty()) continue;
+    flags = Joined(flags, {absl::StrCat("--", role, "-workers"), absl::StrJoin(addresses, ",")});
   }
-  router_started_ = true;
-  return StartMember("router", "baton-router",
-                     {"--listen", options_.listen, "--metrics-listen", options_.metrics_listen,
-                      "--prefill-workers", absl::StrJoin(prefill, ","), "--decode-workers",
-                      absl::StrJoin(decode, ","), "--drain-grace-ms",
-                      absl::StrCat(absl::ToInt64Milliseconds(options_.stop_grace) / 2)});
+  for (int i = 0; i < options_.routers; ++i) {
+    const std::string router = i == 0 ? "router" : absl::StrCat("router-", i);
+    BATON_RETURN_IF_ERROR(
+        StartMember(router, "baton-router", flags, {options_.listen, options_.metrics_listen}));
+    BATON_RETURN_IF_ERROR(AwaitBound({router}));
+    for (const std::string& worker : workers()) {
+      absl::Status refused;
+      const auto ready_or_refused = [&](const client::Worker& reported) {
+        if (reported.state == kRefused) {
+          refused = absl::FailedPreconditionError(
+              absl::StrCat("the router refuses the ", reported.role, " worker at ",
+                           reported.address, ": ", reported.detail));
+        }
+        return reported.state == kReady || reported.state == kRefused;
+      };
+      BATON_RETURN_IF_ERROR(
+          AwaitState(router, worker, ready_or_refused, options_.ready_timeout, names_));
+      BATON_RETURN_IF_ERROR(refused);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LocalCluster::StartMember(const std::string& name, const std::string& binary,
-                                       std::vector<std::string> flags) {
-  const std::string bin_dir = options_.bin_dir.empty() ? OwnDirectory() : options_.bin_dir;
-  const std::string path = absl::StrCat(bin_dir, "/", binary);
+                                       const std::vector<std::string>& flags,
+                                       const BoundAddresses& listen) {
+  const std::string path =
+      absl::StrCat(options_.bin_dir.empty() ? OwnDirectory() : options_.bin_dir, "/", binary);
   if (access(path.c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrCat(path, " is not there; it belongs beside `baton`"));
   }
-  Member member;
-  member.address_file = absl::StrCat(work_dir_, "/", name, ".address");
-  std::vector<std::string> argv = {
-      path,          "--model",         options_.model_dir, "--address-file", member.address_file,
-      "--log-level", options_.log_level};
-  argv.insert(argv.end(), flags.begin(), flags.end());
-  const std::string log =
-      options_.log_dir.empty() ? "" : absl::StrCat(options_.log_dir, "/", name, ".log");
-  BATON_ASSIGN_OR_RETURN(member.process, ChildProcess::Start(name, argv, log));
-  members_.push_back(std::move(member));
+  members_[name].command = Joined({path, "--model", options_.model_dir, "--address-file",
+                                   AddressFile(name), "--log-level", options_.log_level},
+                                  flags);
+  BATON_RETURN_IF_ERROR(Launch(name, listen, {}));
+  names_.push_back(name);
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::Advance() {
-  bool all_bound = true;
-  for (Member& member : members_) {
-    if (!member.bound) member.bound = ReadAddressFile(member.address_file);
-    all_bound = all_bound && member.bound.has_value();
+absl::Status LocalCluster::Launch(const std::string& name, const BoundAddresses& listen,
+                                  const std::vector<std::string>& extra_flags) {
+  Member& launched = member(name);
+  // Another process' addresses must not be taken for this one's.
+  std::error_code ignored;
+  std::filesystem::remove(AddressFile(name), ignored);
+  const std::vector<std::string> argv = Joined(
+      Joined(launched.command, {"--listen", listen.grpc, "--metrics-listen", listen.metrics}),
+      extra_flags);
+  const auto log_in = [&name](const std::string& directory) {
+    return directory.empty() ? directory : absl::StrCat(directory, "/", name, ".log");
+  };
+  if (options_.on_line) {
+    BATON_ASSIGN_OR_RETURN(launched.process,
+                           ChildProcess::Start(name, argv, log_in(options_.log_dir)));
+  } else {
+    const std::string log = log_in(options_.log_dir.empty() ? work_dir_ : options_.log_dir);
+    BATON_ASSIGN_OR_RETURN(launched.process, ChildProcess::StartLogged(name, argv, log));
   }
-  if (!all_bound) return absl::OkStatus();
-  return router_started_ ? CheckReady() : StartRouter();
+  absl::MutexLock lock(&mutex_);
+  pids_[name] = launched.process->pid();
+  return absl::OkStatus();
 }
 
-absl::Status LocalCluster::CheckReady() {
-  if (client_ == nullptr) {
-    // Kept from call to call, so that a slow router has more than one call's time to answer.
-    BATON_ASSIGN_OR_RETURN(client_,
-                           client::Client::Create(members_.back().bound->grpc, {absl::Seconds(1)}));
-  }
-  const auto workers = client_->ListWorkers();
-  if (!workers.ok()) return absl::OkStatus();  // not yet
-  for (const client::Worker& worker : *workers) {
-    if (worker.state == "refused") {
-      return absl::FailedPreconditionError(absl::StrCat("the router refuses the ", worker.role,
-                                                        " worker at ", worker.address, ": ",
-                                                        worker.detail));
+absl::Status LocalCluster::AwaitBound(const std::vector<std::string>& names) {
+  return Await(options_.ready_timeout, names, [&](std::string* awaited) {
+    for (const std::string& name : names) {
+      const auto bound = ReadAddressFile(AddressFile(name));
+      *awaited = absl::StrCat(name, " does not listen");
+      if (!bound) return false;
+      member(name).bound = *bound;
     }
-    if (worker.state != "ready") return absl::OkStatus();
+    return true;
+  });
+}
+
+absl::Status LocalCluster::Await(absl::Duration limit, const std::vector<std::string>& watched,
+                                 const std::function<bool(std::string*)>& done) {
+  const absl::Time end = absl::Now() + limit;
+  for (std::string awaited; !done(&awaited);) {
+    for (const std::string& name : watched) {
+      if (!process(name).running()) return EndOf(name);
+    }
+    if (absl::Now() >= end) return absl::DeadlineExceededError(awaited);
+    if (Listen(options_.tick)) return absl::CancelledError("stopped");
   }
-  ready_ = true;
-  PrintEndpoints();
-  if (options_.ready_file.empty()) return absl::OkStatus();
-  return WriteAddressFile(options_.ready_file, *members_.back().bound);
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::Restart(const std::string& name,
+                                   const std::vector<std::string>& extra_flags) {
+  const BoundAddresses listen = member(name).bound;
+  Kill(name);
+  BATON_RETURN_IF_ERROR(Launch(name, listen, extra_flags));
+  return AwaitBound({name});
+}
+
+void LocalCluster::Signal(const std::string& name, int signal) {
+  if (member(name).process != nullptr) process(name).Signal(signal);
+}
+
+void LocalCluster::Kill(const std::string& name) { member(name).process = nullptr; }
+
+absl::StatusOr<std::vector<client::Worker>> LocalCluster::Workers(const std::string& router) {
+  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), {kAnswerWithin}));
+  return client->ListWorkers();
+}
+
+absl::Status LocalCluster::AwaitReady(const std::string& router, absl::Duration limit) {
+  for (const std::string& worker : workers()) {
+    if (member(worker).process == nullptr) continue;
+    BATON_RETURN_IF_ERROR(AwaitState(
+        router, worker, [](const client::Worker& reported) { return reported.state == kReady; },
+        limit));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::AwaitState(const std::string& router, const std::string& worker,
+                                      const std::function<bool(const client::Worker&)>& wished,
+                                      absl::Duration limit) {
+  return AwaitState(router, worker, wished, limit, {});
+}
+
+absl::Status LocalCluster::AwaitState(const std::string& router, const std::string& worker,
+                                      const std::function<bool(const client::Worker&)>& wished,
+                                      absl::Duration limit,
+                                      const std::vector<std::string>& watched) {
+  // Not kept: a router that stops waits for connections to close.
+  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), {kAnswerWithin}));
+  return Await(limit, watched, [&](std::string* awaited) {
+    *awaited = absl::StrCat(router, " reports nothing of ", worker);
+    const auto reported = client->ListWorkers();
+    if (!reported.ok()) *awaited = absl::StrCat(router, ": ", reported.status().message());
+    for (const client::Worker& one : reported.ok() ? *reported : std::vector<client::Worker>()) {
+      if (one.address != member(worker).routed) continue;
+      if (wished(one)) return true;
+      *awaited = absl::StrCat(router, " reports ", worker, " as ", one.state, " ", one.detail);
+    }
+    return false;
+  });
 }
 
 bool LocalCluster::Listen(absl::Duration timeout) {
-  std::vector<pollfd> fds = {{signals_.fd(), POLLIN, 0}};
-  for (const Member& member : members_) {
-    if (member.process->output_fd() >= 0) fds.push_back({member.process->output_fd(), POLLIN, 0});
+  std::vector<pollfd> fds = {{options_.stop_fd, POLLIN, 0}};
+  for (const auto& [name, member] : members_) {
+    if (member.process == nullptr) continue;
+    if (member.process->end().empty()) fds.push_back({member.process->end_fd(), POLLIN, 0});
+    fds.push_back({member.process->output_fd(), POLLIN, 0});  // poll() ignores -1
   }
   poll(fds.data(), fds.size(), static_cast<int>(absl::ToInt64Milliseconds(timeout)));
-  for (Member& member : members_) {
-    member.process->ReadLines(
-        [&](const std::string& line) { PrintLine(member.process->name(), line); });
-    member.process->Reap();
+  for (auto& [name, member] : members_) {
+    if (member.process == nullptr) continue;
+    ReadLines(*member.process);
+    (void)member.process->running();  // reaps it
   }
-  return signals_.Wait(absl::ZeroDuration());
+  return (fds[0].revents & POLLIN) != 0;
+}
+
+void LocalCluster::ReadLines(ChildProcess& process) {
+  process.ReadLines([&](const std::string& line) { options_.on_line(process.name(), line); });
+}
+
+absl::Status LocalCluster::EndOf(const std::string& name) {
+  ChildProcess& ended = process(name);
+  ReadLines(ended);
+  return absl::AbortedError(absl::StrCat(name, " ", ended.end(), ". Its last lines:\n  ",
+                                         absl::StrJoin(ended.last_lines(), "\n  ")));
 }
 
 absl::Status LocalCluster::CheckAlive() {
-  for (Member& member : members_) {
-    ChildProcess& process = *member.process;
-    if (process.running()) continue;
-    const bool fatal = !ready_ || &member == &members_.back();
-    if (fatal) {
-      return absl::AbortedError(absl::StrCat(process.name(), " ", process.end(),
-                                             ". Its last lines:\n  ",
-                                             absl::StrJoin(process.last_lines(), "\n  ")));
+  for (auto& [name, member] : members_) {
+    if (member.process != nullptr && !member.process->running()) {
+      return EndOf(name);
     }
-    // What a cluster is for.
-    if (!member.end_told) {
-      out_ << "baton up: " << process.name() << " " << process.end() << "; the others go on"
-           << std::endl;
-    }
-    member.end_told = true;
   }
   return absl::OkStatus();
 }
 
-void LocalCluster::StopAll() {
-  // The router first: what runs may finish while the workers are still there.
-  if (members_.size() > worker_count_) StopMembers(worker_count_, members_.size());
-  StopMembers(0, members_.size());
+std::vector<std::string> LocalCluster::workers(const std::string& role) const {
+  std::vector<std::string> workers;
+  for (const std::string& name : names_) {
+    if (!IsRouter(name) && absl::StartsWith(name, role)) workers.push_back(name);
+  }
+  return workers;
 }
 
-void LocalCluster::StopMembers(size_t first, size_t last) {
-  const auto any_runs = [&] {
-    return std::any_of(members_.begin() + first, members_.begin() + last,
-                       [](const Member& member) { return member.process->running(); });
-  };
-  const auto signal_all = [&](int signal) {
-    for (size_t i = first; i < last; ++i) members_[i].process->Signal(signal);
-  };
-  signal_all(SIGTERM);
-  const absl::Time end = absl::Now() + options_.stop_grace;
-  while (any_runs() && absl::Now() < end) {
-    if (Listen(kStartTick)) signal_all(SIGTERM);  // their second: they stop at once
-  }
-  if (!any_runs()) return;
-  signal_all(SIGKILL);
-  while (any_runs()) Listen(kStartTick);
+std::vector<std::string> LocalCluster::workers() const { return workers(""); }
+
+std::string LocalCluster::AddressFile(const std::string& name) const {
+  return absl::StrCat(work_dir_, "/", name, ".address");
 }
 
-void LocalCluster::PrintLine(const std::string& name, const std::string& line) {
-  const bool progress = in_place_progress_ && absl::StrContains(line, "loading weights");
-  if (progress) {
-    out_ << "\r\033[K[" << name << "] " << line << std::flush;
-  } else {
-    out_ << (progress_shown_ ? "\n" : "") << "[" << name << "] " << line << std::endl;
-  }
-  progress_shown_ = progress;
+ChildProcess& LocalCluster::process(const std::string& name) {
+  BATON_CHECK(member(name).process != nullptr) << name << " was killed";
+  return *member(name).process;
 }
 
-void LocalCluster::PrintEndpoints() {
-  const std::string address = members_.back().bound->grpc;
-  out_ << "\nBaton is ready: gRPC at " << address << "\n"
-       << "  try: baton generate \"Hello\" --address " << address << "\n"
-       << "  metrics:\n";
-  for (const Member& member : members_) {
-    if (member.bound->metrics.empty()) continue;
-    out_ << "    " << member.process->name() << "  http://" << member.bound->metrics
-         << "/metrics\n";
-  }
-  out_ << "Ctrl-C stops it.\n" << std::endl;
+std::map<std::string, pid_t> LocalCluster::pids() const {
+  absl::MutexLock lock(&mutex_);
+  return pids_;
+}
+
+LocalCluster::Member& LocalCluster::member(const std::string& name) {
+  const auto found = members_.find(name);
+  BATON_CHECK(found != members_.end()) << name;
+  return found->second;
+}
+
+const LocalCluster::Member& LocalCluster::member(const std::string& name) const {
+  return const_cast<LocalCluster*>(this)->member(name);
 }
 
 }  // namespace baton::cli

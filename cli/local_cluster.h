@@ -1,83 +1,146 @@
-// `baton up`: a whole cluster as child processes on loopback.
+// A cluster of real processes on loopback, for `baton up`, benchmarks and fault tests: each process
+// can be signalled, killed and started again at its addresses.
 #ifndef BATON_CLI_LOCAL_CLUSTER_H_
 #define BATON_CLI_LOCAL_CLUSTER_H_
 
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
 #include <memory>
-#include <optional>
-#include <ostream>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cli/child_process.h"
 #include "client/cpp/client.h"
 #include "common/base/rpc/address_file.h"
-#include "common/base/shutdown_signal.h"
 
 namespace baton::cli {
 
-struct UpOptions {
+struct ClusterOptions {
   std::string model_dir;
-  int prefill_workers = 1;
+  std::string bin_dir;      // empty: where this program is
+  int prefill_workers = 1;  // 0: decode workers compute the prompts
   int decode_workers = 1;
-  std::string listen = "127.0.0.1:50051";  // the router's
+  int routers = 1;
+  std::vector<std::string> worker_flags;   // of both kinds, e.g. {"--block-size", "16"}
+  std::vector<std::string> prefill_flags;  // besides worker_flags
+  std::vector<std::string> decode_flags;
+  std::vector<std::string> router_flags;
+  bool name_workers = false;  // with --worker-id NAME
+  // The address that routers get for a worker that listens at `address`; null: that one.
+  std::function<absl::StatusOr<std::string>(const std::string& name, const std::string& address)>
+      routed_address;
+  std::vector<std::string> more_decode_addresses;  // routers get these, too
+  std::string listen = "127.0.0.1:0";              // of every router
   std::string metrics_listen = "127.0.0.1:0";
-  std::string log_dir;     // empty: no log files
-  std::string ready_file;  // empty: none. As an address file, written once the cluster is ready
-  std::string bin_dir;     // empty: where this program is
-  // Given to every worker as they are, e.g. {"--block-size", "16"}.
-  std::vector<std::string> worker_flags;
-  // Given to every process.
   std::string log_level = "info";
-  absl::Duration stop_grace = absl::Seconds(10);  // for the router, then for the workers
+  std::string log_dir;  // one log for each process; empty: see on_line
+  // Gets each line that a process writes, while Listen() runs. Null: logs in log_dir, or else in a
+  // directory that is removed with the cluster.
+  std::function<void(const std::string& name, const std::string& line)> on_line;
+  int stop_fd = -1;  // once it can be read, Start() and Listen() return
+  // How often address files and the routers' views of their workers are read: nothing announces
+  // them.
+  absl::Duration tick = absl::Milliseconds(50);
+  absl::Duration ready_timeout = absl::Seconds(120);
 };
 
-// For one thread. Construct it before any other thread starts: see ShutdownSignal.
+// Processes have the names "prefill-0", "decode-0", ..., "router", "router-1", .... For the thread
+// that constructs it (see ChildProcess), except pid() and pids(). Its destructor kills what still
+// runs.
 class LocalCluster {
  public:
-  // Everything that people read goes to `out`.
-  LocalCluster(UpOptions options, std::ostream& out);
-  ~LocalCluster();
+  explicit LocalCluster(ClusterOptions options);
+  virtual ~LocalCluster();
 
-  // Starts everything and follows its logs until a stop signal, then stops everything: 0. A child
-  // that ends before the cluster is ready, or a router that ends at all: 1, with its last words.
-  int Run();
+  // Returns when every router reports every worker as ready. ABORTED with the last lines of a
+  // process that ends before, FAILED_PRECONDITION if a router refuses a worker, CANCELLED by
+  // stop_fd. Once.
+  absl::Status Start();
+
+  // Of all processes that have been started, workers first; those of workers; of one kind.
+  std::vector<std::string> names() const { return names_; }
+  std::vector<std::string> workers() const;
+  std::vector<std::string> workers(const std::string& role) const;
+  // Of the process itself, whatever routed_address says. A restart keeps them.
+  const std::string& address(const std::string& name) const { return member(name).bound.grpc; }
+  const std::string& metrics_address(const std::string& name) const {
+    return member(name).bound.metrics;
+  }
+  // REQUIRES: Kill() has not been called since its start.
+  ChildProcess& process(const std::string& name);
+  // Of the process that was started last by this name; of all names. Thread-safe.
+  pid_t pid(const std::string& name) const { return pids().at(name); }
+  std::map<std::string, pid_t> pids() const;
+
+  // Does nothing to a process that was killed.
+  void Signal(const std::string& name, int signal);
+  // SIGKILL; returns when the process has ended.
+  void Kill(const std::string& name);
+  // Kills what still runs and starts it at the same addresses, with `extra_flags` behind its own;
+  // returns when it listens.
+  absl::Status Restart(const std::string& name, const std::vector<std::string>& extra_flags = {});
+
+  // What the router reports of its workers.
+  absl::StatusOr<std::vector<client::Worker>> Workers(const std::string& router);
+  // Until the router reports all workers as ready, except those that Kill() has ended.
+  absl::Status AwaitReady(const std::string& router, absl::Duration limit = absl::Seconds(60));
+  // Until the router reports what `wished` waits for of `worker`.
+  absl::Status AwaitState(const std::string& router, const std::string& worker,
+                          const std::function<bool(const client::Worker&)>& wished,
+                          absl::Duration limit = absl::Seconds(60));
+
+  // Waits for output, the end of a process or `timeout`. True if stop_fd can be read.
+  bool Listen(absl::Duration timeout);
+  // ABORTED, with its last lines, of a process that has ended.
+  absl::Status EndOf(const std::string& name);
+  // EndOf() the first process that has ended other than by Kill().
+  absl::Status CheckAlive();
+
+  // Where the logs are, unless log_dir says so. Removed with the cluster, unless KeepLogs().
+  const std::string& work_dir() const { return work_dir_; }
+  void KeepLogs() { keep_logs_ = true; }
 
  private:
   struct Member {
-    std::string address_file;
-    std::optional<BoundAddresses> bound;
+    std::vector<std::string> command;  // without its addresses
+    BoundAddresses bound;              // empty until it listens
+    std::string routed;                // of a worker
     std::unique_ptr<ChildProcess> process;
-    bool end_told = false;
   };
 
-  absl::Status StartWorkers();
-  absl::Status StartRouter();
+  absl::Status StartWorkers(const std::string& role, int count,
+                            const std::vector<std::string>& flags);
+  absl::Status StartRouters();
   absl::Status StartMember(const std::string& name, const std::string& binary,
-                           std::vector<std::string> flags);
-  // One step towards readiness, if it can be made now.
-  absl::Status Advance();
-  absl::Status CheckReady();
-  // Waits for output, a signal or `timeout`; prints output. True if a stop signal came.
-  bool Listen(absl::Duration timeout);
-  absl::Status CheckAlive();
-  void StopAll();
-  void StopMembers(size_t first, size_t last);
-  void PrintLine(const std::string& name, const std::string& line);
-  void PrintEndpoints();
+                           const std::vector<std::string>& flags, const BoundAddresses& listen);
+  absl::Status Launch(const std::string& name, const BoundAddresses& listen,
+                      const std::vector<std::string>& extra_flags);
+  // Until all of them listen.
+  absl::Status AwaitBound(const std::vector<std::string>& names);
+  // Until `done`, which says what it waits for. ABORTED if one of `watched` ends before.
+  absl::Status Await(absl::Duration limit, const std::vector<std::string>& watched,
+                     const std::function<bool(std::string* awaited)>& done);
+  absl::Status AwaitState(const std::string& router, const std::string& worker,
+                          const std::function<bool(const client::Worker&)>& wished,
+                          absl::Duration limit, const std::vector<std::string>& watched);
+  void ReadLines(ChildProcess& process);
+  std::string AddressFile(const std::string& name) const;
+  Member& member(const std::string& name);
+  const Member& member(const std::string& name) const;
 
-  const UpOptions options_;
-  std::ostream& out_;
-  const bool in_place_progress_;
-  bool progress_shown_ = false;
+  const ClusterOptions options_;
   std::string work_dir_;
-  ShutdownSignal signals_{BrokenPipe::kDefault};
-  std::vector<Member> members_;  // prefill workers, decode workers, then the router
-  size_t worker_count_ = 0;
-  bool router_started_ = false;
-  std::unique_ptr<client::Client> client_;  // of the router, to see when it is ready
-  bool ready_ = false;
+  bool keep_logs_ = false;
+  std::vector<std::string> names_;
+  std::map<std::string, Member> members_;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, pid_t> pids_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::cli

@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   }
   if (commands.chosen == "plan") return baton::cli::RunPlan(commands.plan, std::cout, std::cerr);
   const baton::ShutdownSignal signals(baton::BrokenPipe::kDefault);  // before any thread
-  if (commands.chosen == "up") return baton::cli::LocalCluster(commands.up, std::cout).Run();
+  if (commands.chosen == "up") return baton::cli::RunUp(commands.up, std::cout);
   if (commands.chosen == "generate") {
     return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
   }

@@ -33,7 +33,7 @@ class DecodeSimulation {
     setup.decode_cache_blocks = tier_.shape.kv_blocks / kKvBlocksPerSimBlock;
     setup.told_blocks = kKvBlocksPerSimBlock;
     for (int i = 0; i < scenario.routers; ++i) {
-      setup.seed = Scramble(scenario.seed * 1000 + i);
+      setup.seed = SplitMix64(scenario.seed * 1000 + i);
       routers_.push_back(make_router(setup));
     }
     for (int i = 0; i < scenario.workers; ++i) {
@@ -42,7 +42,7 @@ class DecodeSimulation {
     for (int i = 0; i < tier_.workers; ++i) {
       const bool other = i % 2 == 1 && tier_.other_shape.has_value();
       decode_.emplace_back(trace, other ? *tier_.other_shape : tier_.shape,
-                           Scramble(scenario.seed ^ Scramble(i + 1)));
+                           SplitMix64(scenario.seed ^ SplitMix64(i + 1)));
     }
     asked_.resize(trace.requests.size());
     SimRandom random(scenario.seed);

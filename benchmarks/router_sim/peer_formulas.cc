@@ -70,10 +70,10 @@ int PrefixHash(const PeerQuery& query, Candidates all) {
   uint64_t hash = 0;
   const auto& blocks = query.request->blocks;
   for (size_t i = 0; i < std::min(blocks.size(), kHashedBlocks); ++i) {
-    hash = Scramble(hash ^ static_cast<uint64_t>(blocks[i] + 1));
+    hash = SplitMix64(hash ^ static_cast<uint64_t>(blocks[i] + 1));
   }
   if (blocks.empty()) hash = static_cast<uint64_t>(query.request->prompt_tokens);
-  return Lowest(all, [hash](const auto& c) { return Scramble(hash ^ Scramble(c.worker)); });
+  return Lowest(all, [hash](const auto& c) { return SplitMix64(hash ^ SplitMix64(c.worker)); });
 }
 
 // Dynamo: active + incoming tokens of prompts less what is cached on the device, in blocks. Those

@@ -6,20 +6,14 @@
 #include <cstdint>
 #include <vector>
 
-namespace baton::benchmarks {
+#include "common/base/splitmix64.h"
 
-// SplitMix64.
-inline uint64_t Scramble(uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
+namespace baton::benchmarks {
 
 class SimRandom {
  public:
-  explicit SimRandom(uint64_t seed) : state_(Scramble(seed)) {}
-  uint64_t Next() { return Scramble(state_++); }
+  explicit SimRandom(uint64_t seed) : state_(SplitMix64(seed)) {}
+  uint64_t Next() { return SplitMix64(state_++); }
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }  // [0, 1)
   // REQUIRES: n > 0. The bias of the remainder is far below what a simulation shows.
   int Below(int n) { return static_cast<int>(Next() % static_cast<uint64_t>(n)); }

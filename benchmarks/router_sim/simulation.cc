@@ -27,7 +27,7 @@ class Simulation {
     setup.cost = scenario.cost;
     setup.event_delay_us = scenario.event_delay_us;
     for (int i = 0; i < scenario.routers; ++i) {
-      setup.seed = Scramble(scenario.seed * 1000 + i);
+      setup.seed = SplitMix64(scenario.seed * 1000 + i);
       routers_.push_back(make_router(setup));
     }
     for (int i = 0; i < scenario.workers; ++i) {

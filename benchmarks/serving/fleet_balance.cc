@@ -68,13 +68,12 @@ double MetricIn(const std::string& text, const std::string& name) {
   return sum;
 }
 
-FleetSampler::FleetSampler(const LoopbackCluster& cluster, std::vector<std::string> workers,
+FleetSampler::FleetSampler(const LocalCluster& cluster, std::vector<std::string> workers,
                            absl::Duration interval)
     : samples_(workers.size()) {
   for (size_t i = 0; i < workers.size(); ++i) {
-    threads_.emplace_back([this, url = cluster.metrics_url(workers[i]), interval, i] {
-      Sample(url, interval, &samples_[i]);
-    });
+    threads_.emplace_back([this, url = "http://" + cluster.metrics_address(workers[i]), interval,
+                           i] { Sample(url, interval, &samples_[i]); });
   }
 }
 

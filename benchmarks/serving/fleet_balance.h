@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "benchmarks/serving/loopback_cluster.h"
+#include "benchmarks/serving/cluster_flags.h"
 #include "benchmarks/serving/svg_plot.h"
 
 namespace baton::benchmarks {
@@ -30,7 +30,7 @@ double MetricIn(const std::string& text, const std::string& name);
 // meanwhile; one that is killed has samples without sequences. The cluster must outlive it.
 class FleetSampler {
  public:
-  FleetSampler(const LoopbackCluster& cluster, std::vector<std::string> workers,
+  FleetSampler(const LocalCluster& cluster, std::vector<std::string> workers,
                absl::Duration interval);
   ~FleetSampler() { Stop(); }
   // Takes a last sample of each, and returns all by worker. A second call returns nothing.

@@ -25,11 +25,6 @@ std::string Milliseconds(double value) {
   return std::isnan(value) ? "–" : absl::StrFormat(value < 10 ? "%.1f" : "%.0f", value);
 }
 
-std::string ReasonOf(const absl::Status& status) {
-  const std::string reason = ErrorReason(status);
-  return absl::StrCat(absl::StatusCodeToString(status.code()), reason.empty() ? "" : " ", reason);
-}
-
 double MedianBytes(const std::vector<MemorySample>& samples, const std::string& process,
                    double begin_s, double end_s) {
   std::vector<double> bytes;
@@ -55,7 +50,7 @@ double Percentile(std::vector<double> values, double fraction) {
 
 bool Slo::Met(const Outcome& outcome) const {
   return outcome.status.ok() && outcome.has_first() &&
-         outcome.elapsed_s() <= finish_s(outcome.shape);
+         outcome.elapsed_s() <= finish_s(outcome.max_tokens);
 }
 
 bool Slo::FirstTokenMet(const Outcome& outcome) const {

@@ -20,9 +20,7 @@ struct Slo {
   double ttft_s = 0;
   double per_token_s = 0;  // the answer: ttft_s + per_token_s for each token after the first
 
-  double finish_s(const Shape& shape) const {
-    return ttft_s + per_token_s * (shape.answer_tokens - 1);
-  }
+  double finish_s(int answer_tokens) const { return ttft_s + per_token_s * (answer_tokens - 1); }
   // Answered, and whole by its deadline.
   bool Met(const Outcome& outcome) const;
   // And the first token in time.

@@ -15,11 +15,11 @@ constexpr double kWarmUp = 0.2;   // the share of a closed loop's time that is n
 
 }  // namespace
 
-double FindSaturation(LoadClient* client, const TrafficMix& mix, LoadOptions load,
+double FindSaturation(LoadGenerator* client, const TrafficMix& mix, LoadOptions load,
                       int max_callers) {
   double best = 0;
   int without_gain = 0;
-  load.timeout = [](const Shape&) { return absl::Minutes(5); };
+  load.timeout = [](int) { return absl::Minutes(5); };
   for (int callers = 2; callers <= max_callers; callers *= 2) {
     load.seed += 1;
     const double begin_s = NowSeconds();

@@ -9,7 +9,8 @@ namespace baton::benchmarks {
 // Answers a second of the best of closed loops with 2, 4, 8, ... callers, of `load.duration_s`
 // each; ends when more callers bring no more, or at `max_callers`. Prints a line for each. Ignores
 // the rate and the timeout of `load`.
-double FindSaturation(LoadClient* client, const TrafficMix& mix, LoadOptions load, int max_callers);
+double FindSaturation(LoadGenerator* client, const TrafficMix& mix, LoadOptions load,
+                      int max_callers);
 
 }  // namespace baton::benchmarks
 

@@ -1,25 +1,29 @@
-// Requests for a benchmark to send: what they ask, when they arrive, and how they went.
+// Requests for a benchmark to send: what they ask, and when they arrive.
 #ifndef BATON_BENCHMARKS_SERVING_TRAFFIC_H_
 #define BATON_BENCHMARKS_SERVING_TRAFFIC_H_
 
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cli/load_generator.h"
+#include "common/base/splitmix64.h"
 
 namespace baton::benchmarks {
 
-// SplitMix64: the standard library's distributions differ between implementations.
+using cli::LoadGenerator;
+using cli::LoadRequest;
+using cli::NowSeconds;
+using cli::Outcome;
+using cli::ReasonOf;
+
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next();
+  uint64_t Next() { return NextSplitMix64(&state_); }
   double Uniform();                 // [0, 1)
   int Between(int low, int high);   // both included
   double Exponential(double rate);  // mean 1 / rate
@@ -53,71 +57,30 @@ class TrafficMix {
   double total_weight_ = 0;
 };
 
-struct Ask {
-  std::vector<int32_t> prompt;
-  int max_tokens = 1;
-  uint64_t seed = 0;
-  absl::Duration timeout = absl::InfiniteDuration();  // sent along as the call's deadline
-  Shape shape;
-  // Told how many tokens have come, whenever some come, on a thread of gRPC's; may be null.
-  std::function<void(int tokens)> on_tokens;
-};
+// Greedy, and as long as allowed.
+LoadRequest MakeRequest(const std::vector<int32_t>& prompt, int answer_tokens);
+// With a random prompt; of the kind Shape::mix_class.
+LoadRequest MakeRequest(const Shape& shape, int vocab_size, Random* random);
 
-Ask MakeAsk(const Shape& shape, int vocab_size, Random* random);
-
-// Seconds since the start of the process' monotonic clock.
-double NowSeconds();
-
-struct Outcome {
-  Shape shape;
-  double timeout_s = 0;  // infinity: none
-  double due_s = 0;      // when it should have been sent; latencies count from here
-  double sent_s = 0;
-  double ended_s = 0;
-  std::vector<double> token_s;  // when each token arrived
-  int prompt_tokens = 0;
-  int cached_prompt_tokens = 0;
-  std::vector<int32_t> tokens;
-  absl::Status status;
-
-  bool has_first() const { return !token_s.empty(); }
-  double ttft_s() const { return token_s.front() - due_s; }
-  double elapsed_s() const { return ended_s - due_s; }
-};
-
-// A connection to a router. Thread-safe; outlives its calls.
-class LoadClient {
- public:
-  explicit LoadClient(const std::string& address);
-  ~LoadClient();
-
-  // `done` runs once, on a thread of gRPC's.
-  void Send(const Ask& ask, double due_s, std::function<void(Outcome)> done);
-  Outcome SendAndWait(const Ask& ask);
-  // The model's; an error if the router cannot be reached.
-  absl::StatusOr<int> VocabSize();
-
- private:
-  struct Connection;
-  const std::unique_ptr<Connection> connection_;
-};
+// Of the model that the router serves. The program ends if there is none.
+int VocabSizeOf(LoadGenerator* generator);
 
 struct LoadOptions {
   double rate = 1;         // arrivals a second, of a Poisson process
   double duration_s = 10;  // of the arrivals
   uint64_t seed = 0;
   int vocab_size = 0;
-  // The timeout of a request of this shape; null: none.
-  std::function<absl::Duration(const Shape&)> timeout;
+  // Of a request for an answer of so many tokens; null: none.
+  std::function<absl::Duration(int answer_tokens)> timeout;
 };
 
-// Sends at the times drawn, whatever has become of the others, and returns when all have ended.
-std::vector<Outcome> RunOpenLoop(LoadClient* client, const TrafficMix& mix,
+// Sends requests of the mix at the times drawn; returns when all have ended.
+std::vector<Outcome> RunOpenLoop(LoadGenerator* generator, const TrafficMix& mix,
                                  const LoadOptions& options);
 
-// `concurrency` callers who send the next when the last has ended, until `duration_s` is over;
-// returns when all have ended. Ignores `rate`.
-std::vector<Outcome> RunClosedLoop(LoadClient* client, const TrafficMix& mix, int concurrency,
+// So many callers send requests of the mix until `duration_s` is over; returns when all have ended.
+// Ignores `rate`.
+std::vector<Outcome> RunClosedLoop(LoadGenerator* generator, const TrafficMix& mix, int callers,
                                    const LoadOptions& options);
 
 }  // namespace baton::benchmarks

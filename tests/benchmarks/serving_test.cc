@@ -75,7 +75,7 @@ TEST(PercentileTest, IsLinearBetweenNeighbours) {
 
 Outcome Ended(absl::Status status, double ended_s, std::vector<double> token_s) {
   Outcome outcome;
-  outcome.shape.answer_tokens = 3;
+  outcome.max_tokens = 3;
   outcome.timeout_s = 10;
   outcome.status = std::move(status);
   outcome.ended_s = ended_s;
@@ -191,19 +191,20 @@ TEST(LoadClientTest, ReportsTokensAndRefusals) {
     call.SendTokens({'a'});
     call.Finish({'b', 'c'}, internal::v1::DecodeResponse::FINISH_LENGTH);
   });
-  LoadClient client(cluster.server().address());
-  const auto vocab_size = client.VocabSize();
-  ASSERT_TRUE(vocab_size.ok()) << vocab_size.status();
-  Ask ask;
-  ask.prompt = {'x', 'y'};
-  ask.max_tokens = 3;
+  LoadGenerator client({cluster.server().address()});
+  const auto model = client.GetModel();
+  ASSERT_TRUE(model.ok()) << model.status();
+  LoadRequest ask = MakeRequest({'x', 'y'}, 3);
   std::vector<int> told;
-  ask.on_tokens = [&](int tokens) { told.push_back(tokens); };
+  ask.on_tokens = [&](int tokens) {
+    told.push_back(tokens);
+    return true;
+  };
   const Outcome answer = client.SendAndWait(ask);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_THAT(answer.tokens, ElementsAre('a', 'b', 'c'));
   EXPECT_EQ(told.back(), 3);
-  EXPECT_EQ(answer.prompt_tokens, 2);
+  EXPECT_EQ(answer.usage.prompt_tokens(), 2);
   EXPECT_GE(answer.ttft_s(), 0);
   EXPECT_LE(answer.token_s.back(), answer.ended_s);
 
@@ -258,14 +259,14 @@ TEST(OpenLoopTest, SendsWhateverBecomesOfTheOthers) {
   Random random(options.seed);
   for (double at = random.Exponential(options.rate); at < options.duration_s;
        at += random.Exponential(options.rate)) {
-    MakeAsk(mix->Draw(&random), options.vocab_size, &random);
+    MakeRequest(mix->Draw(&random), options.vocab_size, &random);
     ++arrivals;
   }
   {
     absl::MutexLock lock(&mutex);
     expected = arrivals;
   }
-  LoadClient client(cluster.server().address());
+  LoadGenerator client({cluster.server().address()});
   const std::vector<Outcome> outcomes = RunOpenLoop(&client, *mix, options);
   EXPECT_EQ(static_cast<int>(outcomes.size()), arrivals);
   EXPECT_GT(arrivals, 20);

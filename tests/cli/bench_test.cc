@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/error.h"
 #include "common/base/shutdown_signal.h"
 #include "tests/testing/fake_cluster.h"
 
@@ -22,17 +23,15 @@ using ::testing::HasSubstr;
 // Before any thread, as in main().
 const ShutdownSignal signals(BrokenPipe::kDefault);
 
-RequestSample Sample(double start_s, double end_s) {
-  RequestSample sample;
-  sample.ok = true;
-  sample.start_s = start_s;
-  sample.end_s = end_s;
-  sample.prompt_tokens = 100;
-  sample.generated_tokens = 11;
-  sample.ttft_s = 0.5;
-  sample.e2e_s = 1.5;
-  sample.inter_token_s.assign(10, 0.1);
-  return sample;
+// Its first token after half a second, ten more each a tenth later.
+Outcome Sample(double start_s, double end_s) {
+  Outcome outcome;
+  outcome.sent_s = start_s;
+  outcome.ended_s = end_s;
+  outcome.usage.set_prompt_tokens(100);
+  outcome.usage.set_generated_tokens(11);
+  for (int i = 0; i < 11; ++i) outcome.token_s.push_back(start_s + 0.5 + 0.1 * i);
+  return outcome;
 }
 
 TEST(BenchReportTest, PercentilesInterpolate) {
@@ -51,11 +50,9 @@ TEST(BenchReportTest, PeakConcurrencyCountsOverlap) {
 TEST(BenchReportTest, HasTheLinesThatScriptsLookFor) {
   BenchResult result;
   result.duration_s = 2;
-  result.samples = {Sample(0, 2), Sample(0, 2)};
-  RequestSample failed;
-  failed.failure = "KV_FULL";
-  failed.message = "no blocks";
-  result.samples.push_back(failed);
+  result.outcomes = {Sample(0, 2), Sample(0, 2)};
+  result.outcomes.emplace_back().status =
+      MakeError(absl::StatusCode::kResourceExhausted, "KV_FULL", "no blocks");
   const std::string report = FormatReport(result);
   EXPECT_THAT(report, HasSubstr("============ Serving Benchmark Result ============\n"));
   for (const char* line :
@@ -73,6 +70,17 @@ TEST(BenchReportTest, HasTheLinesThatScriptsLookFor) {
   EXPECT_EQ(json["completed"], 2);
   EXPECT_EQ(json["mean_ttft_ms"], 500);
   EXPECT_EQ(json["failures"]["KV_FULL"], 1);
+}
+
+TEST(BenchReportTest, TokensOfOneMessageShareItsGap) {
+  BenchResult result;
+  Outcome& outcome = result.outcomes.emplace_back();
+  outcome.token_s = {1, 1, 4, 4, 4, 5};
+  const auto json = nlohmann::json::parse(ReportJson(result));
+  EXPECT_EQ(json["mean_itl_ms"], 1000);
+  EXPECT_EQ(json["p99_itl_ms"], 1000);
+  EXPECT_EQ(json["mean_ttft_ms"], 1000);
+  EXPECT_EQ(json["mean_e2el_ms"], 5000);
 }
 
 TEST(BenchTest, PromptsShareTheirPrefixOnlyAndRepeat) {

@@ -121,9 +121,9 @@ TEST(CommandsTest, UpHandsWorkerFlagsOn) {
              "--kv-cache-memory", "1GiB", "--no-enable-prefix-caching", "--device", "cuda:0",
              "--gpu-memory-utilization", "0.4", "--no-deterministic", "--cublas-algorithms", "/x"});
   ASSERT_FALSE(parsed.exit_now);
-  EXPECT_EQ(parsed.commands.up.prefill_workers, 2);
-  EXPECT_EQ(parsed.commands.up.decode_workers, 3);
-  EXPECT_THAT(parsed.commands.up.worker_flags,
+  EXPECT_EQ(parsed.commands.up.cluster.prefill_workers, 2);
+  EXPECT_EQ(parsed.commands.up.cluster.decode_workers, 3);
+  EXPECT_THAT(parsed.commands.up.cluster.worker_flags,
               ElementsAre("--block-size", "32", "--cublas-algorithms", "/x", "--device", "cuda:0",
                           "--gpu-memory-utilization", "0.4", "--kv-cache-memory", "1GiB",
                           "--no-deterministic", "--no-enable-prefix-caching"));
@@ -144,7 +144,7 @@ TEST(CommandsTest, DeterministicIsTheDefault) {
 TEST(CommandsTest, UpHandsAnEmptyValueOn) {
   const ParsedCommands parsed = Parse({"up", "--model", "/tmp", "--cublas-algorithms", ""});
   ASSERT_FALSE(parsed.exit_now);
-  EXPECT_THAT(parsed.commands.up.worker_flags, ElementsAre("--cublas-algorithms", ""));
+  EXPECT_THAT(parsed.commands.up.cluster.worker_flags, ElementsAre("--cublas-algorithms", ""));
 }
 
 TEST(CommandsTest, Plan) {

@@ -3,90 +3,105 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <thread>
+#include <iterator>
+#include <memory>
 
-#include "absl/strings/str_cat.h"
+#include "tests/cli/script_binaries.h"
+#include "tests/testing/fake_cluster.h"
 
 namespace baton::cli {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Binaries that are shell scripts.
+// Processes are scripts that say that they listen where workers and a router of this process do.
 class LocalClusterTest : public ::testing::Test {
  protected:
   LocalClusterTest() {
+    binaries_.Write("baton-prefill-worker", WellBehaved({fakes_.prefill(0)->address(), ""}));
+    binaries_.Write("baton-decode-worker", WellBehaved({fakes_.decode(0)->address(), "1.2.3.4:5"}));
+    binaries_.Write("baton-router", WellBehaved({fakes_.server().address(), ""}));
     options_.model_dir = "/models/any";
-    options_.bin_dir = ::testing::TempDir() + absl::StrCat("/bin-", getpid());
-    options_.stop_grace = absl::Seconds(20);
-    std::filesystem::create_directories(options_.bin_dir);
-  }
-  ~LocalClusterTest() override { std::filesystem::remove_all(options_.bin_dir); }
-
-  void Script(const std::string& binary, const std::string& body) {
-    const std::string path = options_.bin_dir + "/" + binary;
-    std::ofstream(path) << "#!/bin/sh\n" << body << "\n";
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    options_.bin_dir = binaries_.directory();
   }
 
-  UpOptions options_;
-  std::ostringstream out_;
+  static std::string LogOf(const LocalCluster& cluster, const std::string& name) {
+    std::ifstream log(cluster.work_dir() + "/" + name + ".log");
+    return std::string(std::istreambuf_iterator<char>(log), {});
+  }
+
+  ScriptBinaries binaries_;
+  testing::FakeCluster fakes_;
+  ClusterOptions options_;
 };
 
-// Writes the address file that its flags name, then waits to be stopped.
-constexpr char kWellBehaved[] = R"(
-while [ $# -gt 1 ]; do [ "$1" = --address-file ] && file="$2"; shift; done
-echo "loading weights 50 %"
-printf '127.0.0.1:1\n127.0.0.1:2\n' > "$file.tmp" && mv "$file.tmp" "$file"
-trap 'echo bye; exit 0' TERM
-while :; do sleep 0.05; done)";
-
-TEST_F(LocalClusterTest, AChildThatDiesAtStartStopsAllAndIsQuoted) {
-  Script("baton-prefill-worker", kWellBehaved);
-  Script("baton-decode-worker", "echo \"no such dtype: $*\" >&2; exit 3");
-  options_.worker_flags = {"--dtype", "f7"};
-  EXPECT_EQ(LocalCluster(options_, out_).Run(), 1);
-  EXPECT_THAT(out_.str(), HasSubstr("decode-0 exited with code 3. Its last lines:\n  no such"));
-  EXPECT_THAT(out_.str(), HasSubstr("--listen 127.0.0.1:0"));
-  EXPECT_THAT(out_.str(), HasSubstr("--dtype f7"));
+TEST_F(LocalClusterTest, StartsAllAndStartsOneAgainAtItsAddresses) {
+  options_.name_workers = true;
+  LocalCluster cluster(options_);
+  const absl::Status started = cluster.Start();
+  ASSERT_TRUE(started.ok()) << started;
+  EXPECT_THAT(cluster.names(), ElementsAre("prefill-0", "decode-0", "router"));
+  EXPECT_THAT(cluster.workers("decode"), ElementsAre("decode-0"));
+  EXPECT_EQ(cluster.address("router"), fakes_.server().address());
+  EXPECT_EQ(cluster.metrics_address("decode-0"), "1.2.3.4:5");
+  EXPECT_THAT(LogOf(cluster, "router"),
+              HasSubstr("--prefill-workers " + fakes_.prefill(0)->address() + " --decode-workers " +
+                        fakes_.decode(0)->address()));
+  EXPECT_THAT(LogOf(cluster, "decode-0"), HasSubstr("--worker-id decode-0"));
+  const pid_t before = cluster.pid("decode-0");
+  const absl::Status restarted = cluster.Restart("decode-0", {"--block-size", "32"});
+  ASSERT_TRUE(restarted.ok()) << restarted;
+  EXPECT_NE(cluster.pid("decode-0"), before);
+  EXPECT_THAT(LogOf(cluster, "decode-0"), HasSubstr("--listen " + fakes_.decode(0)->address() +
+                                                    " --metrics-listen 1.2.3.4:5 --block-size 32"));
+  EXPECT_TRUE(cluster.AwaitReady("router").ok());
 }
 
-TEST_F(LocalClusterTest, AMissingBinaryIsNamed) {
-  EXPECT_EQ(LocalCluster(options_, out_).Run(), 1);
-  EXPECT_THAT(out_.str(), HasSubstr("/baton-prefill-worker is not there"));
+TEST_F(LocalClusterTest, AnEndIsReportedUnlessItWasAskedFor) {
+  LocalCluster cluster(options_);
+  ASSERT_TRUE(cluster.Start().ok());
+  EXPECT_TRUE(cluster.CheckAlive().ok());
+  cluster.Signal("decode-0", SIGKILL);
+  ASSERT_TRUE(cluster.process("decode-0").AwaitEnd(absl::Seconds(60)));
+  EXPECT_THAT(std::string(cluster.CheckAlive().message()),
+              HasSubstr("decode-0 was killed by signal 9. Its last lines:\n  loading weights"));
+  cluster.Kill("decode-0");
+  EXPECT_TRUE(cluster.CheckAlive().ok());
+  cluster.Signal("decode-0", SIGTERM);  // nothing is there
+  EXPECT_TRUE(cluster.Restart("decode-0").ok());
 }
 
-TEST_F(LocalClusterTest, TheRouterGetsTheAddressesAndASignalStopsAll) {
-  Script("baton-prefill-worker", kWellBehaved);
-  Script("baton-decode-worker", kWellBehaved);
-  // Never ready; tells the test, through the signal, that it has been started.
-  Script("baton-router", absl::StrCat("echo \"router $*\"\nkill -TERM ", getpid(),
-                                      "\ntrap 'exit 0' TERM\nwhile :; do sleep 0.05; done"));
-  options_.prefill_workers = 2;
-  options_.log_dir = options_.bin_dir + "/logs";
-  EXPECT_EQ(LocalCluster(options_, out_).Run(), 0);
-  EXPECT_THAT(out_.str(), HasSubstr("--prefill-workers 127.0.0.1:1,127.0.0.1:1 "
-                                    "--decode-workers 127.0.0.1:1"));
-  EXPECT_THAT(out_.str(), HasSubstr("[prefill-1] bye"));
-  EXPECT_THAT(out_.str(), HasSubstr("Stopping."));
-  std::ifstream log(options_.log_dir + "/decode-0.log");
-  std::string first_line;
-  std::getline(log, first_line);
-  EXPECT_EQ(first_line, "loading weights 50 %");
+TEST_F(LocalClusterTest, RoutersGetTheAddressesThatTheyAreToUse) {
+  options_.prefill_workers = 0;
+  options_.more_decode_addresses = {"127.0.0.1:1"};
+  options_.ready_timeout = absl::Milliseconds(200);
+  options_.routed_address = [](const std::string& name, const std::string&) {
+    return "127.0.0.1:2/" + name;
+  };
+  LocalCluster cluster(options_);
+  const absl::Status started = cluster.Start();
+  EXPECT_THAT(LogOf(cluster, "router"),
+              HasSubstr("--decode-workers 127.0.0.1:2/decode-0,127.0.0.1:1"));
+  EXPECT_THAT(LogOf(cluster, "router"), Not(HasSubstr("--prefill-workers")));
+  // The router knows no worker at that address.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(started)) << started;
+  EXPECT_THAT(std::string(started.message()), HasSubstr("router reports nothing of decode-0"));
 }
 
-TEST_F(LocalClusterTest, ADeafChildIsKilledAfterTheGrace) {
-  Script("baton-prefill-worker",
-         absl::StrCat("trap '' TERM\nkill -TERM ", getpid(), "\nwhile :; do sleep 0.05; done"));
-  Script("baton-decode-worker", kWellBehaved);
-  options_.stop_grace = absl::Milliseconds(200);
-  EXPECT_EQ(LocalCluster(options_, out_).Run(), 0);
+TEST_F(LocalClusterTest, LogsMayStay) {
+  std::string kept, removed;
+  for (std::string* directory : {&kept, &removed}) {
+    LocalCluster cluster(options_);
+    ASSERT_TRUE(cluster.Start().ok());
+    *directory = cluster.work_dir();
+    if (directory == &kept) cluster.KeepLogs();
+  }
+  EXPECT_TRUE(std::filesystem::exists(kept + "/router.log"));
+  EXPECT_FALSE(std::filesystem::exists(removed));
+  std::filesystem::remove_all(kept);
 }
 
 }  // namespace

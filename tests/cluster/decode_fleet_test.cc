@@ -19,7 +19,7 @@
 namespace baton::testing {
 namespace {
 
-constexpr char kRouter[] = "router-0", kSlow[] = "decode-1";
+constexpr char kRouter[] = "router", kSlow[] = "decode-1";
 constexpr int kBurst = 24;
 
 uint64_t NewSeed() {
@@ -83,7 +83,7 @@ TEST(DecodeFleetTest, AWorkerWhoseFirstRequestWasSlowGetsItsShare) {
   }
   // The router has heard of it.
   const absl::Status heard = cluster.AwaitState(
-      kRouter, kSlow, [](const auto& w) { return w.indexed_blocks() > 0 && w.running() == 0; });
+      kRouter, kSlow, [](const auto& w) { return w.indexed_blocks > 0 && w.running == 0; });
   ASSERT_TRUE(heard.ok()) << heard;
 
   std::printf("stopped in a step at attempt %d\n", attempt);

@@ -38,7 +38,6 @@ class PrefillLifecycleTest : public ::testing::Test {
     const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
     while (!done()) {
       if (std::chrono::steady_clock::now() > limit) return false;
-      worker_->Reap();
       if (!worker_->running() && !done()) return false;
       pollfd fd = {worker_->output_fd(), POLLIN, 0};
       poll(&fd, 1, 5);
@@ -136,7 +135,6 @@ TEST_F(PrefillLifecycleTest, ASignalDrainsAndWhatRunsIsFinished) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable) << refused;
   EXPECT_EQ(ErrorReason(refused), "DRAINING");
 
-  worker_->Reap();
   EXPECT_TRUE(worker_->running()) << "left with a stream to finish";
   bool committed = false;
   while (stream->Read()) committed = stream->frame.has_commit();

@@ -12,10 +12,10 @@
 #include "absl/time/clock.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
+#include "cli/child_process.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/rpc/channel.h"
 #include "common/tokenizer/tokenizer.h"
-#include "tests/cluster/faults/process.h"
 #include "tests/testing/fake_worker.h"
 #include "tests/testing/tiny_tokenizer.h"
 
@@ -27,7 +27,6 @@ using ::baton::testing::FakeCard;
 using ::baton::testing::FakeWorker;
 using ::baton::testing::Ids;
 using ::baton::testing::kPatience;
-using ::baton::testing::Process;
 
 // A router with one decode worker, and a request that has its first token.
 class RouterMainTest : public ::testing::Test {
@@ -38,7 +37,8 @@ class RouterMainTest : public ::testing::Test {
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
     worker_ =
         std::make_unique<FakeWorker>(FakeCard(v1::WORKER_ROLE_DECODE, (*tokenizer)->fingerprint()));
-    auto router = Process::Start(
+    auto router = cli::ChildProcess::StartLogged(
+        "router",
         {BATON_BIN_DIR "/baton-router", "--model", directory_, "--listen", "127.0.0.1:0",
          "--address-file", directory_ + "/address", "--decode-workers", worker_->address(),
          // Longer than the test: nothing ends by itself.
@@ -110,7 +110,7 @@ class RouterMainTest : public ::testing::Test {
 
   const std::string directory_ = ::testing::TempDir() + absl::StrCat("/router-main-", getpid());
   std::unique_ptr<FakeWorker> worker_;
-  std::unique_ptr<Process> router_;
+  std::unique_ptr<cli::ChildProcess> router_;
   std::shared_ptr<grpc::Channel> channel_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> answer_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/splitmix64.h"
 
 namespace baton::simulation {
 namespace {
@@ -12,12 +13,7 @@ constexpr Micros kKeepalive = 15 * kSecond;
 
 }  // namespace
 
-uint64_t Random::Next() {
-  uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
+uint64_t Random::Next() { return NextSplitMix64(&state_); }
 
 void World::At(Micros when, std::function<void()> event) {
   events_.push(Event{std::max(when, now()), ++order_,

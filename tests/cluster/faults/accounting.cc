@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "baton/internal/v1/worker.grpc.pb.h"
 
 namespace baton::testing {
 namespace {

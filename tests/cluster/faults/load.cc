@@ -6,10 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "baton/v1/inference.grpc.pb.h"
 #include "common/base/error.h"
 #include "common/base/random_id.h"
-#include "common/base/rpc/grpc_status.h"
 
 namespace baton::testing {
 namespace {
@@ -17,6 +15,40 @@ namespace {
 constexpr int kPrefixes = 8;
 constexpr int kMaxExamples = 5;
 constexpr int kSpecialTokens = 4;  // at the end of the vocabulary
+
+cli::LoadRequest ToLoad(const Case& c, const ClientCall::Options& options,
+                        std::shared_ptr<grpc::ClientContext> context) {
+  cli::LoadRequest load;
+  load.request = ToRequest(c);
+  load.request.set_cache_salt(options.cache_salt);
+  load.timeout = options.timeout;
+  if (options.on_tokens) {
+    load.on_tokens = [&options](int tokens) {
+      options.on_tokens(tokens);
+      return true;
+    };
+  }
+  load.context = std::move(context);
+  return load;
+}
+
+// Of a request that was sent at `begin`.
+Answer ToAnswer(absl::Time begin, cli::Outcome outcome) {
+  const auto time_of = [&](double at_s) { return begin + absl::Seconds(at_s - outcome.sent_s); };
+  Answer answer;
+  answer.begin = begin;
+  answer.end = time_of(outcome.ended_s);
+  for (size_t i = 0; i < outcome.token_s.size(); ++i) {
+    const bool same_message = i > 0 && outcome.token_s[i] == outcome.token_s[i - 1];
+    if (!same_message) answer.token_times.push_back(time_of(outcome.token_s[i]));
+  }
+  if (outcome.has_first()) answer.first_token = answer.token_times.front();
+  answer.tokens = std::move(outcome.tokens);
+  answer.usage = outcome.usage;
+  answer.finish = outcome.finish;
+  answer.status = std::move(outcome.status);
+  return answer;
+}
 
 }  // namespace
 
@@ -68,28 +100,8 @@ baton::v1::GenerateRequest ToRequest(const Case& c) {
 
 Answer ClientCall::Run(const std::shared_ptr<grpc::Channel>& router, const Case& c,
                        const Options& options) {
-  Answer answer;
-  answer.begin = absl::Now();
-  context_.set_deadline(absl::ToChronoTime(answer.begin + options.timeout));
-  baton::v1::GenerateRequest request = ToRequest(c);
-  request.set_cache_salt(options.cache_salt);
-  auto reader = baton::v1::InferenceService::NewStub(router)->Generate(&context_, request);
-  baton::v1::GenerateResponse response;
-  while (reader->Read(&response)) {
-    const absl::Time now = absl::Now();
-    if (response.token_ids_size() > 0) {
-      if (answer.tokens.empty()) answer.first_token = now;
-      answer.token_times.push_back(now);
-    }
-    answer.tokens.insert(answer.tokens.end(), response.token_ids().begin(),
-                         response.token_ids().end());
-    if (response.has_usage()) answer.usage = response.usage();
-    if (response.finish_reason() != 0) answer.finish = response.finish_reason();
-    if (options.on_tokens) options.on_tokens(static_cast<int>(answer.tokens.size()));
-  }
-  answer.status = FromGrpcStatus(reader->Finish());
-  answer.end = absl::Now();
-  return answer;
+  const absl::Time begin = absl::Now();
+  return ToAnswer(begin, cli::LoadGenerator(router).SendAndWait(ToLoad(c, options, context_)));
 }
 
 Tally::Verdict Tally::Count(const Case& c, const Answer& answer, bool expect_cancel) {
@@ -106,7 +118,8 @@ Tally::Verdict Tally::Count(const Case& c, const Answer& answer, bool expect_can
     wrong = "called finished, but tokens are missing";
   } else if (!answer.status.ok() && finished && !expect_cancel) {
     wrong = "failed after a finish";
-  } else if (!answer.status.ok() && reason.empty() && !expect_cancel && !router_may_die_ &&
+  } else if (!answer.status.ok() && reason.empty() && !router_may_die_ &&
+             !(expect_cancel && absl::IsCancelled(answer.status)) &&
              !absl::IsDeadlineExceeded(answer.status)) {
     wrong = "an error without a reason";  // a deadline may be the client's own gRPC's
   }
@@ -129,7 +142,7 @@ Tally::Verdict Tally::Count(const Case& c, const Answer& answer, bool expect_can
     return Verdict::kCancelled;
   }
   ++errors_;
-  ++reasons_[absl::StrCat(absl::StatusCodeToString(answer.status.code()), " ", reason)];
+  ++reasons_[cli::ReasonOf(answer.status)];
   return Verdict::kError;
 }
 
@@ -172,12 +185,17 @@ std::vector<std::string> Tally::examples() const {
   return examples_;
 }
 
-BackgroundLoad::BackgroundLoad(std::shared_ptr<grpc::Channel> router,
+BackgroundLoad::BackgroundLoad(const std::shared_ptr<grpc::Channel>& router,
                                const std::vector<Case>& cases, const Options& options, Tally& tally)
-    : router_(std::move(router)), cases_(cases), options_(options), tally_(tally) {
+    : generator_(router), cases_(cases), options_(options), tally_(tally) {
   for (int i = 0; i < options_.clients; ++i) {
-    clients_.emplace_back([this, i] { Client(options_.seed * 1000 + i); });
+    clients_.emplace_back().random.seed(options_.seed * 1000 + i);
   }
+  thread_ = std::thread([this] {
+    generator_.RunClosedLoop(
+        options_.clients, [this](int client) { return Next(clients_[client]); },
+        [this](int client, cli::Outcome outcome) { Take(clients_[client], std::move(outcome)); });
+  });
 }
 
 void BackgroundLoad::Stop() {
@@ -185,8 +203,7 @@ void BackgroundLoad::Stop() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
-  for (std::thread& client : clients_) client.join();
-  clients_.clear();
+  if (thread_.joinable()) thread_.join();
 }
 
 bool BackgroundLoad::AwaitRight(int64_t count) {
@@ -204,38 +221,41 @@ bool BackgroundLoad::Pause(absl::Duration pause) {
   return !mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause);
 }
 
-void BackgroundLoad::Client(uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (absl::Duration pause; Pause(pause);) {
-    pause = options_.pause;
-    const Case& c = cases_[random() % cases_.size()];
-    ClientCall call;
-    ClientCall::Options options;
-    options.timeout = options_.timeout;
-    if (options_.cold) options.cache_salt = NewSalt();
-    const bool abort = static_cast<double>(random() % 1'000'000) < options_.abort_share * 1e6;
-    const int abort_at = static_cast<int>(random() % (c.expected.size() + 1));
-    if (abort) {
-      // At 0 tokens: at once, while the request may be anywhere on its way.
-      if (abort_at == 0) call.Cancel();
-      options.on_tokens = [&](int tokens) {
-        if (tokens >= abort_at) call.Cancel();
-      };
-    }
-    const Answer answer = call.Run(router_, c, options);
-    const bool right = tally_.Count(c, answer, abort) == Tally::Verdict::kRight;
-    {
-      absl::MutexLock lock(&mutex_);
-      ++(right ? right_ : not_right_);
-    }
-    if (right) {
-      tokens_ += static_cast<int64_t>(answer.tokens.size());
-    } else if (!answer.status.ok() && !abort) {
-      // A refused client that comes back at once would be a storm of its own.
-      pause = std::max(pause, absl::Milliseconds(50));
-    }
-    if (options_.on_answer) options_.on_answer(answer);
+std::optional<cli::LoadRequest> BackgroundLoad::Next(Client& client) {
+  if (!Pause(client.pause)) return std::nullopt;
+  std::mt19937_64& random = client.random;
+  client.sent = &cases_[random() % cases_.size()];
+  client.aborts = static_cast<double>(random() % 1'000'000) < options_.abort_share * 1e6;
+  const int abort_at = static_cast<int>(random() % (client.sent->expected.size() + 1));
+  client.context = std::make_shared<grpc::ClientContext>();
+  ClientCall::Options call;
+  call.timeout = options_.timeout;
+  if (options_.cold) call.cache_salt = NewSalt();
+  cli::LoadRequest load = ToLoad(*client.sent, call, client.context);
+  if (client.aborts) {
+    // At 0 tokens: at once, while the request may be anywhere on its way.
+    if (abort_at == 0) client.context->TryCancel();
+    load.on_tokens = [abort_at](int tokens) { return tokens < abort_at; };
   }
+  client.begin = absl::Now();
+  return load;
+}
+
+void BackgroundLoad::Take(Client& client, cli::Outcome outcome) {
+  const Answer answer = ToAnswer(client.begin, std::move(outcome));
+  const bool right = tally_.Count(*client.sent, answer, client.aborts) == Tally::Verdict::kRight;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++(right ? right_ : not_right_);
+  }
+  client.pause = options_.pause;
+  if (right) {
+    tokens_ += static_cast<int64_t>(answer.tokens.size());
+  } else if (!answer.status.ok() && !client.aborts) {
+    // A refused client that comes back at once would be a storm of its own.
+    client.pause = std::max(client.pause, absl::Milliseconds(50));
+  }
+  if (options_.on_answer) options_.on_answer(answer);
 }
 
 std::string NewSalt() { return RandomIdText(); }

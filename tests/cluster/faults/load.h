@@ -9,6 +9,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "baton/v1/inference.pb.h"
+#include "cli/load_generator.h"
 #include "common/model/sampler.h"
 #include "tests/testing/oracle.h"
 
@@ -59,10 +62,10 @@ class ClientCall {
     std::function<void(int tokens)> on_tokens;
   };
   Answer Run(const std::shared_ptr<grpc::Channel>& router, const Case& c, const Options& options);
-  void Cancel() { context_.TryCancel(); }
+  void Cancel() { context_->TryCancel(); }
 
  private:
-  grpc::ClientContext context_;
+  const std::shared_ptr<grpc::ClientContext> context_ = std::make_shared<grpc::ClientContext>();
 };
 
 // What became of many requests. Thread-safe.
@@ -108,7 +111,7 @@ class BackgroundLoad {
     uint64_t seed = 1;
     std::function<void(const Answer&)> on_answer;  // from any client's thread
   };
-  BackgroundLoad(std::shared_ptr<grpc::Channel> router, const std::vector<Case>& cases,
+  BackgroundLoad(const std::shared_ptr<grpc::Channel>& router, const std::vector<Case>& cases,
                  const Options& options, Tally& tally);
   ~BackgroundLoad() { Stop(); }
   // Lets what runs end.
@@ -118,11 +121,20 @@ class BackgroundLoad {
   bool AwaitRight(int64_t count);
 
  private:
-  void Client(uint64_t seed);
+  struct Client {
+    std::mt19937_64 random;
+    absl::Duration pause;  // before its next request
+    const Case* sent = nullptr;
+    bool aborts = false;
+    std::shared_ptr<grpc::ClientContext> context;
+    absl::Time begin;
+  };
+  std::optional<cli::LoadRequest> Next(Client& client);
+  void Take(Client& client, cli::Outcome outcome);
   // For `pause`, or until stopped. False once stopped.
   bool Pause(absl::Duration pause);
 
-  const std::shared_ptr<grpc::Channel> router_;
+  cli::LoadGenerator generator_;
   const std::vector<Case>& cases_;
   const Options options_;
   Tally& tally_;
@@ -131,7 +143,8 @@ class BackgroundLoad {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t right_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t not_right_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::thread> clients_;
+  std::vector<Client> clients_;  // each for its caller's thread
+  std::thread thread_;
 };
 
 // A cache salt that nobody has used before.

@@ -103,7 +103,7 @@ void RowRun::Judge(int64_t allowed_errors) {
   if (!result_->passed()) {
     cluster_->KeepLogs();
     std::fprintf(stderr, "  %s: logs are in %s\n", result_->name.c_str(),
-                 cluster_->log_dir().c_str());
+                 cluster_->work_dir().c_str());
   }
   cluster_ = nullptr;
 }

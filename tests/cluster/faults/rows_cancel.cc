@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "baton/internal/v1/worker.grpc.pb.h"
 #include "tests/cluster/faults/row.h"
 
 namespace baton::testing {
@@ -43,7 +44,7 @@ class CancelledRequest {
   // Blocks until it has ended.
   void Run() {
     options_.cache_salt = NewSalt();
-    const Answer answer = call_.Run(cluster_.channel("router-0"), case_, options_);
+    const Answer answer = call_.Run(cluster_.channel("router"), case_, options_);
     verdict_ = run_.tally().Count(case_, answer, /*expect_cancel=*/true);
     ended_at_ = answer.end;
   }

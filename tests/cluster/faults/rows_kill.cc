@@ -21,7 +21,7 @@ constexpr absl::Duration kMayTakeToEject = absl::Seconds(6);
 absl::Duration RestartAndMeet(RowRun& run, ProcessCluster& cluster, const std::string& name) {
   absl::Status status = cluster.Restart(name);
   const absl::Time listening = absl::Now();
-  if (status.ok()) status = cluster.AwaitReady("router-0");
+  if (status.ok()) status = cluster.AwaitReady("router");
   if (!status.ok()) run.Fail(status.ToString());
   return absl::Now() - listening;
 }
@@ -57,7 +57,7 @@ void KillPrefill(RowRun& run) {
     ClientCall call;
     ClientCall::Options options;
     options.cache_salt = NewSalt();
-    const Answer answer = call.Run(cluster->channel("router-0"), c, options);
+    const Answer answer = call.Run(cluster->channel("router"), c, options);
     run.tally().Count(c, answer);
     cluster->proxy().Disarm();
     if (!tripped.HasBeenNotified()) {
@@ -89,12 +89,12 @@ void KillDecode(RowRun& run) {
     const int at = at_tokens[i % at_tokens.size()];
     cluster->proxy().Heal();
     // Slow enough that the kill comes before the tokens that follow.
-    cluster->proxy().Set({"router-*", "decode-*", Way::kToOpener},
+    cluster->proxy().Set({"router*", "decode-*", Way::kToOpener},
                          {absl::ZeroDuration(), 8'000, false, 0});
     // Who decodes: the one whose stream to the router carries most bytes.
     std::vector<std::pair<std::string, int64_t>> before;
     for (const std::string name : {"decode-0", "decode-1"}) {
-      before.emplace_back(name, cluster->proxy().BytesPassed({"router-*", name, Way::kToTarget}));
+      before.emplace_back(name, cluster->proxy().BytesPassed({"router*", name, Way::kToTarget}));
     }
     std::string victim;
     absl::Time killed_at = absl::InfiniteFuture();
@@ -106,15 +106,15 @@ void KillDecode(RowRun& run) {
       int64_t most = -1;
       for (const auto& [name, bytes] : before) {
         const int64_t grown =
-            cluster->proxy().BytesPassed({"router-*", name, Way::kToTarget}) - bytes;
+            cluster->proxy().BytesPassed({"router*", name, Way::kToTarget}) - bytes;
         if (grown > most) victim = name;
         most = std::max(most, grown);
       }
       killed_at = absl::Now();
       kill(cluster->pid(victim), SIGKILL);
-      cluster->proxy().Reset("router-*", victim);  // what it had said is not heard any more
+      cluster->proxy().Reset("router*", victim);  // what it had said is not heard any more
     };
-    const Answer answer = call.Run(cluster->channel("router-0"), c, options);
+    const Answer answer = call.Run(cluster->channel("router"), c, options);
     run.tally().Count(c, answer);
     if (victim.empty()) continue;
     run.Injected();
@@ -154,21 +154,19 @@ void StopAndResume(RowRun& run) {
       while (took > seen && !slowest_ms.compare_exchange_weak(seen, took)) {
       }
     };
-    BackgroundLoad load(cluster->channel("router-0"), cases, load_options, run.tally());
+    BackgroundLoad load(cluster->channel("router"), cases, load_options, run.tally());
     load.AwaitRight(4);
     const absl::Time stopped_at = absl::Now();
     cluster->Signal(victim, SIGSTOP);
     run.Injected();
     const absl::Status ejected = cluster->AwaitState(
-        "router-0", victim,
-        [](const auto& w) { return w.state() != baton::v1::WORKER_STATE_READY; },
-        absl::Seconds(20));
+        "router", victim, [](const auto& w) { return w.state != "ready"; }, absl::Seconds(20));
     run.Require(ejected.ok(), ejected.ToString());
     worst_eject = std::max(worst_eject, absl::Now() - stopped_at);
     absl::SleepFor(stopped_at + stop_for - absl::Now());  // the fault's own length
     cluster->Signal(victim, SIGCONT);
     const absl::Time resumed_at = absl::Now();
-    const absl::Status ready = cluster->AwaitReady("router-0");
+    const absl::Status ready = cluster->AwaitReady("router");
     run.Require(ready.ok(), ready.ToString());
     worst_back = std::max(worst_back, absl::Now() - resumed_at);
     load.Stop();

@@ -44,14 +44,14 @@ void KillRouter(RowRun& run) {
           if (std::exchange(first, false)) one_more();
         };
         ClientCall client;
-        const Answer answer = client.Run(cluster->channel("router-0"), c, call);
+        const Answer answer = client.Run(cluster->channel("router"), c, call);
         run.tally().Count(c, answer);
         if (first) one_more();  // ended without a token: nothing to wait for
       });
     }
     for (int seen; (seen = streaming) < kStreams / 2;) streaming.wait(seen);
     const absl::Time killed_at = absl::Now();
-    cluster->Signal("router-0", SIGKILL);
+    cluster->Signal("router", SIGKILL);
     run.Injected();
     ClientCall client;
     ClientCall::Options call;
@@ -63,9 +63,9 @@ void KillRouter(RowRun& run) {
     worst_served = std::max(worst_served, answer.first_token - answer.begin);
     for (std::thread& thread : clients) thread.join();
     run.AwaitFreed(std::max(killed_at, answer.end));
-    const absl::Status restarted = cluster->Restart("router-0");
+    const absl::Status restarted = cluster->Restart("router");
     run.Require(restarted.ok(), restarted.ToString());
-    const absl::Status ready = cluster->AwaitReady("router-0");
+    const absl::Status ready = cluster->AwaitReady("router");
     run.Require(ready.ok(), ready.ToString());
   }
   lost = run.tally().errors();
@@ -86,7 +86,7 @@ void RollingRestart(RowRun& run) {
   const int count = run.Count(20, 1);
   absl::Duration slowest_end, slowest_met;
   const auto note_met = [&](const std::string& name, absl::Time listening) {
-    for (const std::string router : {"router-0", "router-1"}) {
+    for (const std::string router : {"router", "router-1"}) {
       if (name == router) continue;
       const absl::Status ready = cluster->AwaitReady(router);
       run.Require(ready.ok(), ready.ToString());
@@ -98,11 +98,11 @@ void RollingRestart(RowRun& run) {
       BackgroundLoad::Options half;
       half.clients = 3;
       half.seed = run.seed() * 1000 + i;
-      BackgroundLoad load(cluster->channel("router-0"), cases, half, run.tally());
+      BackgroundLoad load(cluster->channel("router"), cases, half, run.tally());
       load.AwaitRight(3);
       const absl::Time told_at = absl::Now();
       cluster->Signal(name, SIGTERM);
-      Process& process = cluster->process(name);
+      cli::ChildProcess& process = cluster->process(name);
       const bool ended = process.AwaitEnd(absl::Seconds(40));
       run.Require(ended && process.ended_well(),
                   absl::StrCat(name, " after SIGTERM ", ended ? process.end() : "still runs"));
@@ -115,13 +115,13 @@ void RollingRestart(RowRun& run) {
     }
     // Routers, one of which always serves.
     for (const auto& [name, other] :
-         {std::pair<std::string, std::string>("router-0", "router-1"), {"router-1", "router-0"}}) {
+         {std::pair<std::string, std::string>("router", "router-1"), {"router-1", "router"}}) {
       BackgroundLoad::Options half;
       half.clients = 3;
       half.seed = run.seed() * 1000 + i;
       BackgroundLoad load(cluster->channel(other), cases, half, run.tally());
       cluster->Signal(name, SIGTERM);
-      Process& process = cluster->process(name);
+      cli::ChildProcess& process = cluster->process(name);
       const bool ended = process.AwaitEnd(absl::Seconds(40));
       run.Require(ended && process.ended_well(),
                   absl::StrCat(name, " after SIGTERM ", ended ? process.end() : "still runs"));
@@ -141,13 +141,12 @@ void RollingRestart(RowRun& run) {
   // A worker of another revision: its KV blocks have another shape.
   const absl::Status restarted = cluster->Restart("decode-1", {"--block-size", "32"});
   run.Require(restarted.ok(), restarted.ToString());
-  const absl::Status refused = cluster->AwaitState("router-0", "decode-1", [](const auto& worker) {
-    return worker.state() == baton::v1::WORKER_STATE_REFUSED;
-  });
+  const absl::Status refused = cluster->AwaitState(
+      "router", "decode-1", [](const auto& worker) { return worker.state == "refused"; });
   run.Require(refused.ok(), absl::StrCat("another KV layout is not refused: ", refused.ToString()));
   BackgroundLoad::Options half;
   half.clients = 3;
-  BackgroundLoad load(cluster->channel("router-0"), cases, half, run.tally());
+  BackgroundLoad load(cluster->channel("router"), cases, half, run.tally());
   load.AwaitRight(10);
   load.Stop();
   run.AwaitFreed(absl::Now());

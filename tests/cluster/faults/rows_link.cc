@@ -84,7 +84,7 @@ void Partition(RowRun& run) {
       seen.push_back({answer.begin, answer.end, !answer.status.ok() || stalled});
       slowest = std::max(slowest, took);
     };
-    BackgroundLoad load(cluster->channel("router-0"), cases, options, run.tally());
+    BackgroundLoad load(cluster->channel("router"), cases, options, run.tally());
     const absl::Time cut_at = absl::Now();
     const uint64_t kind = (i + run.seed()) % 3;  // both ways, or one of them
     if (kind != 1) cluster->proxy().Set({decode, prefill, Way::kToTarget}, lost);
@@ -145,7 +145,7 @@ void SlowLink(RowRun& run) {
       cluster->proxy().Set({"decode-0", "prefill-0", Way::kToTarget}, thin);
       run.Injected();
     }
-    BackgroundLoad load(cluster->channel("router-0"), cases, options, run.tally());
+    BackgroundLoad load(cluster->channel("router"), cases, options, run.tally());
     absl::SleepFor(observed);  // how long it is observed
     load.Stop();
     run.AwaitFreed(absl::Now());

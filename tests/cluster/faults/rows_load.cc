@@ -36,7 +36,7 @@ void AbortStorm(RowRun& run) {
     calm.seed = run.seed() * 1000 + i;
     double before;
     {
-      BackgroundLoad load(cluster->channel("router-0"), cases, calm, run.tally());
+      BackgroundLoad load(cluster->channel("router"), cases, calm, run.tally());
       Throughput(load, window / 4);  // until it runs evenly
       before = Throughput(load, window);
     }
@@ -44,12 +44,12 @@ void AbortStorm(RowRun& run) {
       BackgroundLoad::Options stormy = calm;
       stormy.clients = 32;
       stormy.abort_share = 0.9;
-      BackgroundLoad load(cluster->channel("router-0"), cases, stormy, run.tally());
+      BackgroundLoad load(cluster->channel("router"), cases, stormy, run.tally());
       absl::SleepFor(storm);  // the fault's own length
       run.Injected();
     }
     const absl::Time over = absl::Now();
-    BackgroundLoad load(cluster->channel("router-0"), cases, calm, run.tally());
+    BackgroundLoad load(cluster->channel("router"), cases, calm, run.tally());
     double share = 0;
     absl::Duration took;
     do {
@@ -88,7 +88,7 @@ void PoolExhausted(RowRun& run) {
         ClientCall::Options call;
         if (k % 3 != 0) call.cache_salt = NewSalt();  // the others may find their prefix cached
         ClientCall client;
-        const Answer answer = client.Run(cluster->channel("router-0"), c, call);
+        const Answer answer = client.Run(cluster->channel("router"), c, call);
         run.tally().Count(c, answer);
         absl::MutexLock lock(&mutex);
         slowest = std::max(slowest, answer.end - answer.begin);

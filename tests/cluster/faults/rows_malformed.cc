@@ -151,7 +151,7 @@ std::vector<Bad<GenerateRequest>> BadGenerate() {
 
 void TryRouter(RowRun& run, ProcessCluster& cluster, const Case& c) {
   const std::string method = "/baton.v1.InferenceService/Generate";
-  const auto channel = cluster.channel("router-0");
+  const auto channel = cluster.channel("router");
   for (const auto& bad : BadGenerate()) {
     GenerateRequest request = ToRequest(c);
     bad.change(request);
@@ -320,19 +320,19 @@ void TryWatch(RowRun& run, const WorkerCard& good) {
     while (!found && absl::Now() < end) {
       // Streams come anew; each hears it.
       if (all[i].say && workers[i]->AwaitWatches(1)) all[i].say(*workers[i]);
-      const auto statuses = cluster->Workers("router-0");
+      const auto statuses = cluster->Workers("router");
       if (!statuses.ok()) break;
       for (const auto& status : *statuses) {
-        if (status.address() != addresses[i]) continue;
-        last = status.ShortDebugString();
-        found = absl::StrContains(status.detail(), all[i].detail);
+        if (status.address != addresses[i]) continue;
+        last = absl::StrCat(status.state, " ", status.detail);
+        found = absl::StrContains(status.detail, all[i].detail);
       }
     }
     run.Require(found, absl::StrCat("watched worker, ", all[i].what, ": ", last));
   }
   Case c = run.Cases(1, {}).front();
   ClientCall client;
-  run.tally().Count(c, client.Run(cluster->channel("router-0"), c, {}));
+  run.tally().Count(c, client.Run(cluster->channel("router"), c, {}));
 }
 
 // Bytes that are no HTTP/2 at all.
@@ -378,7 +378,7 @@ void Malformed(RowRun& run) {
   }
   // All live, and answer as before.
   ClientCall client;
-  run.tally().Count(c, client.Run(cluster->channel("router-0"), c, {}));
+  run.tally().Count(c, client.Run(cluster->channel("router"), c, {}));
   run.AwaitFreed(absl::Now());
   for (const std::string& name : cluster->names()) {
     run.Require(cluster->process(name).running(), absl::StrCat(name, " has ended"));

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -28,7 +27,7 @@ constexpr absl::Duration kStopped = absl::Seconds(8);  // a router expires who i
 constexpr int kCases = 12;
 constexpr CaseShape kLongAnswers = {20, 120, 380, 420};
 constexpr int kStreamBlocks = 36;  // of 16 tokens, for the longest prompt and answer, and growth
-constexpr char kRouter[] = "router-0";
+constexpr char kRouter[] = "router";
 
 struct Storm {
   int streams;
@@ -93,14 +92,6 @@ BackgroundLoad::Options StreamsOf(int count, uint64_t seed, Answers* answers) {
   return options;
 }
 
-std::vector<std::string> WorkersOf(const ProcessCluster& cluster, const std::string& role) {
-  std::vector<std::string> workers = cluster.workers();
-  workers.erase(std::remove_if(workers.begin(), workers.end(),
-                               [&](const auto& name) { return !absl::StartsWith(name, role); }),
-                workers.end());
-  return workers;
-}
-
 int Running(const ProcessCluster& cluster, const std::string& decode_worker) {
   return static_cast<int>(
       MetricSum(cluster.metrics_address(decode_worker), "baton_active_sequences"));
@@ -109,7 +100,7 @@ int Running(const ProcessCluster& cluster, const std::string& decode_worker) {
 // Of each decode worker; the one that holds most first.
 std::vector<std::pair<int, std::string>> ByStreams(const ProcessCluster& cluster) {
   std::vector<std::pair<int, std::string>> held;
-  for (const std::string& worker : WorkersOf(cluster, "decode")) {
+  for (const std::string& worker : cluster.workers("decode")) {
     held.emplace_back(Running(cluster, worker), worker);
   }
   std::sort(held.rbegin(), held.rend());
@@ -118,7 +109,7 @@ std::vector<std::pair<int, std::string>> ByStreams(const ProcessCluster& cluster
 
 double DecodedTokens(const ProcessCluster& cluster) {
   double tokens = 0;
-  for (const std::string& worker : WorkersOf(cluster, "decode")) {
+  for (const std::string& worker : cluster.workers("decode")) {
     tokens += MetricSum(cluster.metrics_address(worker), "baton_decode_tokens_total");
   }
   return tokens;
@@ -159,8 +150,7 @@ absl::Status Strike(RowRun& run, ProcessCluster& cluster, Storm::Fault fault,
   } else {
     cluster.Signal(victim, SIGSTOP);
     const absl::Status given_up = cluster.AwaitState(kRouter, victim, [](const auto& worker) {
-      return worker.state() != baton::v1::WORKER_STATE_READY &&
-             worker.state() != baton::v1::WORKER_STATE_SUSPECT;
+      return worker.state != "ready" && worker.state != "suspect";
     });
     absl::SleepFor(struck_at + run.Scaled(kStopped, absl::ZeroDuration()) - absl::Now());
     cluster.Signal(victim, SIGCONT);
@@ -238,7 +228,7 @@ int64_t DieAndComeBack(RowRun& run, ProcessCluster& cluster, const std::vector<C
   for (int i = 0; i < count; ++i) {
     AwaitStreams(run, cluster, streams);
     const absl::Time struck_at = absl::Now();
-    const std::vector<std::string> role = WorkersOf(cluster, i % 2 == 0 ? "decode" : "prefill");
+    const std::vector<std::string> role = cluster.workers(i % 2 == 0 ? "decode" : "prefill");
     for (const std::string& worker : role) cluster.Signal(worker, SIGKILL);
     Revive(run, cluster, role);
     run.Injected();
@@ -263,7 +253,7 @@ int64_t StayDead(RowRun& run, ProcessCluster& cluster, const std::vector<Case>& 
   AwaitStreams(run, cluster, streams);
   const int64_t moved = MovedByRouter(cluster);
   const int64_t bytes = ResidentBytesOf(cluster.pid(kRouter));
-  const std::vector<std::string> decode = WorkersOf(cluster, "decode");
+  const std::vector<std::string> decode = cluster.workers("decode");
   const absl::Time killed_at = absl::Now();
   for (const std::string& worker : decode) cluster.Signal(worker, SIGKILL);
   absl::SleepFor(2 * wait);  // the fault's own length

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/check.h"
+#include "common/base/splitmix64.h"
 #include "tests/cluster/faults/tcp_proxy_parts.h"
 
 namespace baton::testing {
@@ -53,13 +54,6 @@ void CloseWithReset(int fd) {
   const linger now = {1, 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
   close(fd);
-}
-
-uint64_t NextRandom(uint64_t* state) {  // splitmix64
-  uint64_t z = *state += 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
 }
 
 }  // namespace
@@ -227,7 +221,7 @@ bool TcpProxy::Fill(Connection& connection, Pipe& pipe) {
     bytes.resize(count);
     if (faults.flip_rate > 0) {
       for (char& byte : bytes) {
-        const uint64_t random = NextRandom(&random_);
+        const uint64_t random = NextSplitMix64(&random_);
         if (static_cast<double>(random >> 11) * 0x1p-53 < faults.flip_rate) {
           byte = static_cast<char>(byte ^ (1 << (random & 7)));
         }

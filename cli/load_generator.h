@@ -1,0 +1,93 @@
+// The load generator of `baton bench`, benchmarks and fault tests: sends requests to routers in a
+// closed loop, in an open loop or all at once, and records how each went.
+#ifndef BATON_CLI_LOAD_GENERATOR_H_
+#define BATON_CLI_LOAD_GENERATOR_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "baton/v1/inference.grpc.pb.h"
+
+namespace baton::cli {
+
+// Seconds since the start of the process' monotonic clock.
+double NowSeconds();
+
+struct LoadRequest {
+  v1::GenerateRequest request;
+  absl::Duration timeout = absl::InfiniteDuration();  // the call's deadline
+  int kind = 0;                                       // for the caller's own use
+  // Called with the number of tokens so far whenever some arrive, on a thread of gRPC's; the stream
+  // is not read meanwhile. False cancels the request. May be null.
+  std::function<bool(int tokens)> on_tokens;
+  // For TryCancel() by any thread, also before the request is sent. Null: the generator makes one.
+  std::shared_ptr<grpc::ClientContext> context;
+};
+
+struct Outcome {
+  int kind = 0;          // of the request
+  int max_tokens = 0;    // that the request allows
+  double timeout_s = 0;  // infinity: none
+  double due_s = 0;      // when it should have been sent; latencies count from here
+  double sent_s = 0;
+  double ended_s = 0;
+  std::vector<double> token_s;  // when each token arrived; equal for tokens of one message
+  std::vector<int32_t> tokens;  // if the request has return_token_ids
+  v1::Usage usage;
+  v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
+  absl::Status status;  // INTERNAL if the stream ended well without a finish reason
+
+  bool has_first() const { return !token_s.empty(); }
+  double ttft_s() const { return token_s.front() - due_s; }
+  double elapsed_s() const { return ended_s - due_s; }
+};
+
+// "UNAVAILABLE WORKER_LOST": the code and, if there is one, the reason.
+std::string ReasonOf(const absl::Status& status);
+
+// Thread-safe. Must outlive its requests.
+class LoadGenerator {
+ public:
+  // Several routers get requests in turn.
+  explicit LoadGenerator(const std::vector<std::string>& routers);
+  explicit LoadGenerator(const std::shared_ptr<grpc::Channel>& router);
+
+  // `done` runs once, on a thread of gRPC's.
+  void Send(const LoadRequest& request, double due_s, std::function<void(Outcome)> done);
+  // The following return when all that they have sent has ended.
+  Outcome SendAndWait(const LoadRequest& request);
+  // All at once; outcomes are in the order of the requests.
+  std::vector<Outcome> SendAll(const std::vector<LoadRequest>& requests);
+  // Closed loop: `callers` threads, each of which sends what `next` returns when its last request
+  // has ended, until that is nothing. `done` gets the outcome on the caller's thread.
+  void RunClosedLoop(int callers, const std::function<std::optional<LoadRequest>(int caller)>& next,
+                     const std::function<void(int caller, Outcome outcome)>& done);
+  // Open loop: sends what `next` returns at its time, whatever has become of the others, until that
+  // is nothing. Outcomes are in the order of their ends.
+  struct Arrival {
+    double at_s = 0;  // after the start; not below the last one's
+    LoadRequest request;
+  };
+  std::vector<Outcome> RunOpenLoop(const std::function<std::optional<Arrival>()>& next);
+
+  // The first that the router serves; UNAVAILABLE if there is none with a vocabulary.
+  absl::StatusOr<v1::Model> GetModel();
+
+ private:
+  std::vector<std::unique_ptr<v1::InferenceService::Stub>> stubs_;
+  std::atomic<uint64_t> sent_{0};
+};
+
+}  // namespace baton::cli
+
+#endif  // BATON_CLI_LOAD_GENERATOR_H_

@@ -1,0 +1,138 @@
+#include "cli/up.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/rpc/address_file.h"
+#include "common/base/shutdown_signal.h"
+
+namespace baton::cli {
+namespace {
+
+constexpr absl::Duration kIdleTick = absl::Seconds(1);
+constexpr char kRouter[] = "router";
+
+class Up {
+ public:
+  Up(const UpOptions& options, std::ostream& out)
+      : options_(options),
+        out_(out),
+        in_place_progress_(isatty(STDOUT_FILENO) == 1),
+        cluster_(MakeClusterOptions()) {}
+
+  int Run() {
+    absl::Status status = cluster_.Start();
+    bool stopped = absl::IsCancelled(status);
+    if (status.ok()) {
+      PrintEndpoints();
+      if (!options_.ready_file.empty()) {
+        status = WriteAddressFile(options_.ready_file,
+                                  {cluster_.address(kRouter), cluster_.metrics_address(kRouter)});
+      }
+    }
+    while (status.ok() && !stopped) {
+      stopped = cluster_.Listen(kIdleTick);
+      if (!stopped) status = NoteEnds();
+    }
+    if (stopped) {
+      signals_.Wait(absl::ZeroDuration());
+      out_ << "Stopping." << std::endl;
+    } else {
+      out_ << "baton up: " << status.message() << std::endl;
+    }
+    // The router first: what runs may finish while the workers are still there.
+    const std::vector<std::string> names = cluster_.names();
+    if (!names.empty() && names.back() == kRouter) Stop({kRouter});
+    Stop(names);
+    return stopped ? 0 : 1;
+  }
+
+ private:
+  ClusterOptions MakeClusterOptions() {
+    ClusterOptions cluster = options_.cluster;
+    const int64_t grace_ms = absl::ToInt64Milliseconds(options_.stop_grace) / 2;
+    cluster.router_flags.insert(cluster.router_flags.end(),
+                                {"--drain-grace-ms", absl::StrCat(grace_ms)});
+    cluster.on_line = [this](const std::string& name, const std::string& line) {
+      PrintLine(name, line);
+    };
+    cluster.stop_fd = signals_.fd();
+    cluster.ready_timeout = absl::InfiniteDuration();
+    return cluster;
+  }
+
+  // An error once the router has ended; the end of a worker is only reported.
+  absl::Status NoteEnds() {
+    for (const std::string& name : cluster_.names()) {
+      if (cluster_.process(name).running()) continue;
+      if (name == kRouter) return cluster_.EndOf(name);
+      if (!ended_.insert(name).second) continue;
+      out_ << "baton up: " << name << " " << cluster_.process(name).end()
+           << "; the others keep running" << std::endl;
+    }
+    return absl::OkStatus();
+  }
+
+  void Stop(const std::vector<std::string>& names) {
+    const auto any_runs = [&] {
+      return std::any_of(names.begin(), names.end(), [this](const std::string& name) {
+        return cluster_.process(name).running();
+      });
+    };
+    const auto signal_all = [&](int signal) {
+      for (const std::string& name : names) cluster_.Signal(name, signal);
+    };
+    signal_all(SIGTERM);
+    const absl::Time end = absl::Now() + options_.stop_grace;
+    while (any_runs() && absl::Now() < end) {
+      if (!cluster_.Listen(options_.cluster.tick)) continue;
+      signals_.Wait(absl::ZeroDuration());
+      signal_all(SIGTERM);  // their second: they stop at once
+    }
+    signal_all(SIGKILL);
+    while (any_runs()) cluster_.Listen(options_.cluster.tick);
+  }
+
+  void PrintLine(const std::string& name, const std::string& line) {
+    const bool progress = in_place_progress_ && absl::StrContains(line, "loading weights");
+    if (progress) {
+      out_ << "\r\033[K[" << name << "] " << line << std::flush;
+    } else {
+      out_ << (progress_shown_ ? "\n" : "") << "[" << name << "] " << line << std::endl;
+    }
+    progress_shown_ = progress;
+  }
+
+  void PrintEndpoints() {
+    const std::string& address = cluster_.address(kRouter);
+    out_ << "\nBaton is ready: gRPC at " << address << "\n"
+         << "  try: baton generate \"Hello\" --address " << address << "\n"
+         << "  metrics:\n";
+    for (const std::string& name : cluster_.names()) {
+      const std::string& metrics = cluster_.metrics_address(name);
+      if (!metrics.empty()) out_ << "    " << name << "  http://" << metrics << "/metrics\n";
+    }
+    out_ << "Ctrl-C stops it.\n" << std::endl;
+  }
+
+  const UpOptions& options_;
+  ShutdownSignal signals_{BrokenPipe::kDefault};
+  std::ostream& out_;
+  const bool in_place_progress_;
+  bool progress_shown_ = false;
+  std::set<std::string> ended_;
+  LocalCluster cluster_;
+};
+
+}  // namespace
+
+int RunUp(const UpOptions& options, std::ostream& out) { return Up(options, out).Run(); }
+
+}  // namespace baton::cli

@@ -1,0 +1,81 @@
+#include "cli/up.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/cli/script_binaries.h"
+
+namespace baton::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class UpTest : public ::testing::Test {
+ protected:
+  UpTest() {
+    options_.cluster.model_dir = "/models/any";
+    options_.cluster.bin_dir = binaries_.directory();
+    options_.stop_grace = absl::Seconds(20);
+  }
+
+  void Script(const std::string& binary, const std::string& body) { binaries_.Write(binary, body); }
+
+  ScriptBinaries binaries_;
+  UpOptions options_;
+  std::ostringstream out_;
+};
+
+const std::string kWellBehaved = WellBehaved({"127.0.0.1:1", "127.0.0.1:2"});
+
+TEST_F(UpTest, AChildThatDiesAtStartStopsAllAndIsQuoted) {
+  Script("baton-prefill-worker", kWellBehaved);
+  Script("baton-decode-worker", "echo \"no such dtype: $*\" >&2; exit 3");
+  options_.cluster.worker_flags = {"--dtype", "f7"};
+  EXPECT_EQ(RunUp(options_, out_), 1);
+  EXPECT_THAT(out_.str(), HasSubstr("decode-0 exited with code 3. Its last lines:\n  no such"));
+  EXPECT_THAT(out_.str(), HasSubstr("--listen 127.0.0.1:0"));
+  EXPECT_THAT(out_.str(), HasSubstr("--dtype f7"));
+}
+
+TEST_F(UpTest, AMissingBinaryIsNamed) {
+  EXPECT_EQ(RunUp(options_, out_), 1);
+  EXPECT_THAT(out_.str(), HasSubstr("/baton-prefill-worker is not there"));
+}
+
+TEST_F(UpTest, TheRouterGetsTheAddressesAndASignalStopsAll) {
+  Script("baton-prefill-worker", kWellBehaved);
+  Script("baton-decode-worker", kWellBehaved);
+  // Never ready; tells the test, through the signal, that it has been started.
+  Script("baton-router", absl::StrCat("echo \"router $*\"\nkill -TERM ", getpid(),
+                                      "\ntrap 'exit 0' TERM\nwhile :; do sleep 0.05; done"));
+  options_.cluster.prefill_workers = 2;
+  options_.cluster.log_dir = options_.cluster.bin_dir + "/logs";
+  EXPECT_EQ(RunUp(options_, out_), 0);
+  EXPECT_THAT(out_.str(), HasSubstr("--prefill-workers 127.0.0.1:1,127.0.0.1:1 "
+                                    "--decode-workers 127.0.0.1:1"));
+  EXPECT_THAT(out_.str(), HasSubstr("[prefill-1] bye"));
+  EXPECT_THAT(out_.str(), HasSubstr("Stopping."));
+  std::ifstream log(options_.cluster.log_dir + "/decode-0.log");
+  std::string first_line;
+  std::getline(log, first_line);
+  EXPECT_THAT(first_line, HasSubstr("loading weights 50 %"));
+}
+
+TEST_F(UpTest, ADeafChildIsKilledAfterTheGrace) {
+  Script("baton-prefill-worker",
+         absl::StrCat("trap '' TERM\nkill -TERM ", getpid(), "\nwhile :; do sleep 0.05; done"));
+  Script("baton-decode-worker", kWellBehaved);
+  options_.stop_grace = absl::Milliseconds(200);
+  EXPECT_EQ(RunUp(options_, out_), 0);
+}
+
+}  // namespace
+}  // namespace baton::cli
