@@ -132,7 +132,7 @@ TEST(CommandsTest, UpHandsWorkerFlagsOn) {
 TEST(CommandsTest, DeterministicIsTheDefault) {
   ParsedCommands parsed = Parse({"up", "--model", "/tmp", "--deterministic"});
   ASSERT_FALSE(parsed.exit_now);
-  EXPECT_TRUE(parsed.commands.up.worker_flags.empty());
+  EXPECT_TRUE(parsed.commands.up.cluster.worker_flags.empty());
   parsed = Parse({"plan", "--model", "/tmp", "--gpu", "t4"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_TRUE(parsed.commands.plan.question.engine.backend.deterministic);
