@@ -22,7 +22,8 @@ constexpr int kParts = 10;
 double Mebibytes(double bytes) { return bytes / (1 << 20); }
 
 std::string Milliseconds(double value) {
-  return std::isnan(value) ? "–" : absl::StrFormat(value < 10 ? "%.1f" : "%.0f", value);
+  if (std::isnan(value)) return "–";
+  return value < 10 ? absl::StrFormat("%.1f", value) : absl::StrFormat("%.0f", value);
 }
 
 double MedianBytes(const std::vector<MemorySample>& samples, const std::string& process,
