@@ -94,7 +94,7 @@ class RunAhead {
       for (Request& request : requests) {
         if (step >= request.answer_tokens) continue;
         const int computed = step == 0 ? 0 : request.prompt_tokens + step - 1;
-        batch.entries.push_back(EntryOf(request, computed, -1));
+        batch.entries.push_back(EntryOf(request, computed, std::nullopt));
         in_step.push_back(&request);
       }
       if (in_step.empty()) return Answers(requests);

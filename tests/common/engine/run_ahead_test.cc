@@ -29,7 +29,7 @@ TEST_P(RunAheadTest, GivesTheSameTokens) {
   const int rounds = GetParam().slow ? 2 : 30;
   for (int round = 0; round < rounds; ++round) {
     const std::vector<Request> requests = run.AnyRequests(*engine, GetParam().slow ? 5 : 30);
-    if (!engine->RunsAhead({.entries = {EntryOf(requests[0], 0, -1)}})) {
+    if (!engine->RunsAhead({.entries = {EntryOf(requests[0], 0, std::nullopt)}})) {
       GTEST_SKIP() << "the host draws the tokens";
     }
     ASSERT_EQ(RunAhead::Ahead(*engine, requests), RunAhead::OneByOne(*engine, requests))
@@ -58,7 +58,7 @@ TEST(RunAheadTest, NotWhereTheHostMustSeeTheLogits) {
   const std::unique_ptr<Engine> engine = LoadForRunningAhead(testing::MakerOf(device));
   Request request = RunAhead(1).AnyRequests(*engine, 3)[0];
   const auto runs_ahead = [&](auto change) {
-    BatchEntry entry = EntryOf(request, 0, -1);
+    BatchEntry entry = EntryOf(request, 0, std::nullopt);
     change(entry);
     return engine->RunsAhead({.entries = {entry}});
   };
@@ -87,7 +87,8 @@ TEST(RunAheadTest, AFailedDrawFailsItsRequestAlone) {
   std::vector<std::vector<int32_t>> expected = RunAhead::OneByOne(*engine, requests);
   requests[0].suppressed.resize(engine->config().token_count);
   std::iota(requests[0].suppressed.begin(), requests[0].suppressed.end(), 0);
-  Batch first = {.entries = {EntryOf(requests[0], 0, -1), EntryOf(requests[1], 0, -1)}};
+  Batch first = {
+      .entries = {EntryOf(requests[0], 0, std::nullopt), EntryOf(requests[1], 0, std::nullopt)}};
   engine->Launch(first);
   Batch second = {.entries = {EntryOf(requests[0], requests[0].prompt_tokens, 0),
                               EntryOf(requests[1], requests[1].prompt_tokens, 1)}};
