@@ -48,7 +48,7 @@ class Transformer {
   // memory, valid until the next call.
   virtual backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                                   LayerObserver* observer) = 0;
-  // Returns the logits of up to max_logit_rows logit rows of the last step, from row `first` on.
+  // Returns the logits of 1 to max_logit_rows logit rows of the last step, from row `first` on.
   // REQUIRES: the step had n > max_logit_rows logit rows; 0 <= first < n.
   virtual backend::Tensor MoreLogits(int first) = 0;
   // Runs a step of every kind that the backend records (captures as a CUDA graph), so that no

@@ -38,7 +38,7 @@ struct WorkerOptions {
   int max_num_seqs = 64;
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
-  // Not a flag. Creates the backend for `device`; tests may replace it.
+  // Not a flag. Creates the backend for `device`; tests may replace it. Empty: MakeBackend().
   decltype(engine::EngineOptions::make_backend) make_backend;
   int max_queued_requests = 256;        // waiting requests; running ones do not count
   int64_t max_queued_tokens = 1 << 20;  // prompt tokens of the waiting requests
