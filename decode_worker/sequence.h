@@ -59,7 +59,7 @@ struct Call {
   std::optional<int> prompt_logprobs;
   std::shared_ptr<BeamSearch> beams;  // null: sampling
 
-  // Set at the first admission or later; resuming after a preemption does not change them.
+  // Facts about the first admission; resuming after a preemption does not change them.
   bool answered = false;  // a token has been pushed
   transfer::TransferSummary transfer;
   std::vector<v1::TokenLogprobs> computed_prompt_logprobs;
@@ -90,7 +90,7 @@ struct Sequence {
   std::shared_ptr<Call> call;
   std::vector<int32_t> tokens;  // prompt, then what was generated
   model::SamplingParams sampling;
-  int draws = 1;  // choices that the next draw is for: n at first, then 1
+  int draws = 1;  // choices that the next draw is for: n at first when sampling, then 1
 
   State state = State::kWaiting;
   bool ended = false;  // if kEvicted: delete the sequence when the transfer ends
