@@ -16,8 +16,8 @@
 
 namespace baton::cli {
 
-// For one thread, which must outlive the process: the kernel kills the child when the thread that
-// started it ends.
+// For use by one thread, which must outlive the process: the kernel kills the child when the thread
+// that started it ends.
 class ChildProcess {
  public:
   // Runs argv[0] with both its outputs in one pipe. `log_path`, unless empty, gets a copy of what

@@ -30,7 +30,8 @@ struct LoadRequest {
   // Called with the number of tokens so far whenever some arrive, on a gRPC thread; the stream is
   // not read meanwhile. False cancels the request. May be null.
   std::function<bool(int tokens)> on_tokens;
-  // For TryCancel() by any thread, also before the request is sent. Null: the generator makes one.
+  // Any thread may call its TryCancel(), also before the request is sent. Null: the generator makes
+  // one.
   std::shared_ptr<grpc::ClientContext> context;
 };
 

@@ -62,7 +62,7 @@ class DecodeLoop {
   // Refuses new requests with UNAVAILABLE; accepted requests are completed.
   void Drain();
   // Ends all requests with UNAVAILABLE, waits for their transfers' last writers, joins the thread.
-  // Idempotent. REQUIRES without own_thread: all transfers have ended.
+  // Idempotent. Without own_thread, REQUIRES that all transfers have ended.
   void Stop();
 
   // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step. True
@@ -135,8 +135,8 @@ class DecodeLoop {
   HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::deque<InflightStep> inflight_;                // oldest first, as in the scheduler
-  absl::Duration last_completed_at_;                 // of the last step
-  std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id
+  absl::Duration last_completed_at_;                 // end of the last step
+  std::map<uint64_t, std::shared_ptr<Call>> calls_;  // calls that have not ended, by id
   uint64_t last_sequence_id_ = 0;
   // Prefill calls that are not closed, by a number that the loop assigns. They are kept so that
   // this thread drops the last reference to them and to their channels.

@@ -14,8 +14,8 @@
 // preempt sequences of lower priorities, never of the same one.
 //
 // The KV of finished and of preempted sequences is inserted into the prefix cache: a preempted one
-// finds there what was not evicted meanwhile. Prompts that are computed here and
-// share a prefix compute it once (shared_prefill.h).
+// finds there what was not evicted meanwhile. Prompts that are computed here and share a prefix
+// compute it once (shared_prefill.h).
 //
 // A step is in flight from OnLaunch to OnComplete. While one is, the next can be planned before its
 // tokens are known (PlanAhead).
@@ -81,7 +81,7 @@ struct StepPlan {
     int tokens = 0;
   };
   std::vector<CacheHit> cache_hits;
-  // To be copied before the step: targets[i] = sources[i].
+  // Blocks to copy before the step: targets[i] = sources[i].
   std::vector<kv::BlockId> copy_sources;
   std::vector<kv::BlockId> copy_targets;
   bool preempted = false;  // a sequence was preempted: a waiting request may fit now
@@ -141,7 +141,7 @@ class DecodeScheduler {
   // Cancels the transfer of a receiving sequence. `ended`: the sequence is deleted when the
   // transfer ends.
   void Evict(Sequence& sequence, bool ended);
-  // For a beam search that loses its blocks: deletes all of its sequences but the first, which
+  // For a beam search that loses its blocks: deletes all of its sequences except the first, which
   // starts again from the request's tokens.
   void Restart(Call& call);
 

@@ -1,5 +1,5 @@
-// The shape of an engine, from its model and its options alone: `baton plan`, without a device, and
-// Engine::Load compute the same.
+// The shape of an engine, computed from its model and its options only, so that `baton plan`, which
+// has no device, and Engine::Load agree.
 #ifndef BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 #define BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 
@@ -14,8 +14,7 @@
 namespace baton::engine {
 
 // UNIMPLEMENTED (UNSUPPORTED_MODEL) for layers of different KV shapes; INVALID_ARGUMENT
-// (MAX_MODEL_LEN_TOO_LONG) for a max_model_len beyond the model's context
-// length.
+// (MAX_MODEL_LEN_TOO_LONG) for a max_model_len beyond the model's context length.
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options);
 
 struct EngineShape {

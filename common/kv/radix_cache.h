@@ -11,7 +11,7 @@
 //   [matched, present)  the caller's duplicates of blocks inserted meanwhile; the tree keeps the
 //                       blocks it has, the caller's are freed with the caller's lease
 //   [present, full)     the caller's blocks; Insert makes the tree share them
-//   [full, n)           the partial last block: the caller's alone
+//   [full, n)           the partial last block, which only the caller has
 //
 // Thread: owned by the loop that owns the pool; unsynchronized.
 #ifndef BATON_COMMON_KV_RADIX_CACHE_H_
@@ -36,7 +36,7 @@ struct Match {
   int tokens = 0;     // blocks.size() * block_tokens
 };
 
-// For the router's index: `key` now is, or no longer is, held here.
+// A change for the router's index: `key` is now, or is no longer, cached here.
 struct CacheChange {
   bool added = false;
   PrefixKey key = 0;

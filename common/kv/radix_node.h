@@ -33,7 +33,7 @@ struct RadixCache::Node {
   std::vector<int32_t> tokens;
   std::vector<PrefixKey> keys;
   BlockLease blocks;  // the tree's own references, kCached
-  // By the first block of the child's tokens.
+  // Keyed by the first block of the child's tokens.
   absl::flat_hash_map<std::vector<int32_t>, std::unique_ptr<Node>, TokensHash, TokensEqual>
       children;
 

@@ -1,4 +1,4 @@
-// The device memory of a model, from its config alone: the allocations of weights.cc and
+// Computes the device memory of a model from its config only: the allocations of weights.cc and
 // transformer.cc. A model that does not fit is refused before it is loaded.
 #ifndef BATON_COMMON_MODEL_DEVICE_MEMORY_H_
 #define BATON_COMMON_MODEL_DEVICE_MEMORY_H_

@@ -48,8 +48,8 @@ struct ModelCosts {
 
 ModelCosts CostsOf(const ModelConfig& config);
 
-// For a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense or
-// with experts (DeepSeek's, Qwen's and Mixtral's names). Ignores windows: an upper bound.
+// Reads a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense
+// or with experts (DeepSeek's, Qwen's and Mixtral's names). Ignores windows: an upper bound.
 absl::StatusOr<ModelCosts> ParseCosts(const JsonFields& config);
 // Reads bits and group_size of quantization_config; nothing is quantised without one.
 absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config);

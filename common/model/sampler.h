@@ -87,8 +87,8 @@ absl::StatusOr<std::vector<SampledToken>> SampleMany(absl::Span<const float> log
                                                      const SamplingHistory& history,
                                                      uint64_t position, int draws);
 
-// For beam search: the `count` most probable tokens (fewer if fewer are left), best first, ties by
-// id, with their scores; ignores temperature and filters. Fails as Sample does.
+// For beam search. Returns the `count` most probable tokens (fewer if fewer are left), best first,
+// ties by id, with their scores; ignores temperature and filters. Fails as Sample does.
 absl::StatusOr<std::vector<SampledToken>> BestTokens(absl::Span<const float> logits,
                                                      const SamplingParams& params,
                                                      const SamplingHistory& history, int count);

@@ -41,7 +41,7 @@ struct BpeSpec {
 // Thread-safe.
 class Bpe {
  public:
-  // With `byte_level` words are bytes and the tokens spell them with the names of byte_level.h;
+  // With `byte_level`, words are bytes and the tokens spell them with the names of byte_level.h;
   // without, words are characters. REQUIRES: ids of `spec` are those of its vocabulary.
   Bpe(BpeSpec spec, bool byte_level);
   Bpe(const Bpe&) = delete;

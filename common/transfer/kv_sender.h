@@ -115,8 +115,8 @@ class FrameSender : public KvSender {
   std::vector<grpc::Slice> KvSlices(const SendItem& item) const;
 
   const Options options_;
-  // If true, the first token keeps its place in the queue: it must not overtake prompt
-  // log probabilities.
+  // If true, the first token keeps its place in the queue: it must not overtake prompt log
+  // probabilities.
   std::atomic<bool> sent_prompt_logprobs_{false};
   int kv_chunk_count_ = 0;  // used by EncodeItem only
 };

@@ -12,7 +12,7 @@
 // expect is taken for a stall and left out, unless others follow: then the worker has become slow.
 // The *pace* is how the last seconds compare with the fit. It follows a worker that becomes slow or
 // recovers within seconds, whether every step is slow or a few steps are very slow. Evidence of it
-// halves every kHalfLife, so a worker that has been idle says nothing of its pace.
+// halves every kHalfLife, so a worker that has been idle says nothing about its pace.
 #ifndef BATON_COMMON_WORKER_STEP_COST_H_
 #define BATON_COMMON_WORKER_STEP_COST_H_
 

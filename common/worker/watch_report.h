@@ -28,7 +28,7 @@ struct WorkerLoad {
   std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
   int64_t context_tokens = 0;                           // of sequences that have blocks
   kv::BlockCounts counts;
-  // By the worker's clock: when the loop last accepted requests, and when it read these numbers.
+  // When the loop last accepted requests, and when it read these numbers, by the worker's clock.
   absl::Duration last_accepted_at;
   absl::Duration read_at;
 };

@@ -130,8 +130,8 @@ BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, i
   }
 }
 
-// 2^x for x <= 0, error 8e-6, well under bfloat16's. Exactly 1 at 0; 0 for very negative x. The
-// clamp keeps -inf from becoming a NaN.
+// 2^x for x <= 0, relative error 8e-6, well under bfloat16's. Exactly 1 at 0; 0 for very negative
+// x. The clamp keeps -inf from becoming a NaN.
 BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-300.0f), x);
   const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // [0, 1)
@@ -248,7 +248,7 @@ BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* we
   const int d = tile.head_dim;
   // Three rotating buffers, filled well ahead: tile loads get no store forwarding.
   const auto place = [&](int t) { return pairs + t / 32 % 3 * 32 * d; };
-  // PairValues writes token t at t * d of its output, so that is subtracted from the buffer.
+  // PairValues writes token t at offset t * d of its output, so t * d is subtracted here.
   const auto pair_up = [&](int t) {
     if (t < end) PairValues(tile, t, t + 32, place(t) - int64_t{t} * d);
   };
