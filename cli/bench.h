@@ -1,4 +1,4 @@
-// `baton bench`: a load of random prompts with a shared prefix, and how it went.
+// `baton bench`: sends a load of random prompts with a shared prefix and reports latencies.
 #ifndef BATON_CLI_BENCH_H_
 #define BATON_CLI_BENCH_H_
 
@@ -20,14 +20,15 @@ struct BenchOptions {
   int max_tokens = 32;
   uint64_t seed = 0;
   bool ignore_eos = true;
-  std::string save_result;  // empty: none. A JSON file
+  std::string save_result;  // path of a JSON file; empty: none
   int64_t timeout_ms = 600'000;
 };
 
-// Token ids of all prompts: the same for the same options and vocabulary, on every machine.
+// Returns the token ids of all prompts: the same for the same options and vocabulary, on every
+// machine.
 std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int vocab_size);
 
-// The exit code: 1 if the router cannot be reached or every request failed.
+// Returns the exit code: 1 if the router cannot be reached or every request failed.
 int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err);
 
 }  // namespace baton::cli

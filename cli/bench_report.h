@@ -23,13 +23,13 @@ struct Summary {
   double p99 = 0;
 };
 
-// Percentiles by linear interpolation between the two nearest; zeros of nothing.
+// Computes percentiles by linear interpolation between the two nearest values; zeros if empty.
 Summary Summarize(std::vector<double> values);
 
-// How many requests ran at once, at most.
+// Returns the highest number of requests that ran at once.
 int PeakConcurrency(const std::vector<Outcome>& outcomes);
 
-// Successful requests only make the latencies; failures are counted by reason.
+// Latencies are those of successful requests only; failures are counted by reason.
 std::string FormatReport(const BenchResult& result);
 std::string ReportJson(const BenchResult& result);
 

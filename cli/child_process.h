@@ -16,8 +16,8 @@
 
 namespace baton::cli {
 
-// For one thread, which must outlive the process: the kernel kills the child when the thread that
-// started it ends.
+// For use by one thread, which must outlive the process: the kernel kills the child when the thread
+// that started it ends.
 class ChildProcess {
  public:
   // Runs argv[0] with both its outputs in one pipe. `log_path`, unless empty, gets a copy of what
@@ -49,7 +49,7 @@ class ChildProcess {
   // "exited with code 1", "was killed by signal 9"; empty while it runs.
   const std::string& end() const { return end_; }
   bool ended_well() const { return ended_well_; }
-  // Of its output: what ReadLines() has read, or what is in the log.
+  // The last lines of its output: of what ReadLines() has read, or of the log.
   std::vector<std::string> last_lines() const;
 
  private:
@@ -66,7 +66,7 @@ class ChildProcess {
   int output_fd_;
   const bool logged_;
   const std::string log_path_;
-  std::ofstream log_;  // the copy of what comes through the pipe
+  std::ofstream log_;  // copy of what is read from the pipe
   std::string partial_line_;
   std::deque<std::string> last_lines_;
   std::string end_;

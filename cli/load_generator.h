@@ -27,16 +27,17 @@ struct LoadRequest {
   v1::GenerateRequest request;
   absl::Duration timeout = absl::InfiniteDuration();  // the call's deadline
   int kind = 0;                                       // for the caller's own use
-  // Called with the number of tokens so far whenever some arrive, on a thread of gRPC's; the stream
-  // is not read meanwhile. False cancels the request. May be null.
+  // Called with the number of tokens so far whenever some arrive, on a gRPC thread; the stream is
+  // not read meanwhile. False cancels the request. May be null.
   std::function<bool(int tokens)> on_tokens;
-  // For TryCancel() by any thread, also before the request is sent. Null: the generator makes one.
+  // Any thread may call its TryCancel(), also before the request is sent. Null: the generator makes
+  // one.
   std::shared_ptr<grpc::ClientContext> context;
 };
 
 struct Outcome {
-  int kind = 0;          // of the request
-  int max_tokens = 0;    // that the request allows
+  int kind = 0;          // LoadRequest.kind
+  int max_tokens = 0;    // allowed by the request
   double timeout_s = 0;  // infinity: none
   double due_s = 0;      // when it should have been sent; latencies count from here
   double sent_s = 0;
@@ -62,25 +63,25 @@ class LoadGenerator {
   explicit LoadGenerator(const std::vector<std::string>& routers);
   explicit LoadGenerator(const std::shared_ptr<grpc::Channel>& router);
 
-  // `done` runs once, on a thread of gRPC's.
+  // `done` runs once, on a gRPC thread.
   void Send(const LoadRequest& request, double due_s, std::function<void(Outcome)> done);
-  // The following return when all that they have sent has ended.
+  // The methods below return when all requests that they have sent have ended.
   Outcome SendAndWait(const LoadRequest& request);
-  // All at once; outcomes are in the order of the requests.
+  // Sends all at once; outcomes are in the order of the requests.
   std::vector<Outcome> SendAll(const std::vector<LoadRequest>& requests);
   // Closed loop: `callers` threads, each of which sends what `next` returns when its last request
-  // has ended, until that is nothing. `done` gets the outcome on the caller's thread.
+  // has ended, until `next` returns nullopt. `done` gets the outcome on the caller's thread.
   void RunClosedLoop(int callers, const std::function<std::optional<LoadRequest>(int caller)>& next,
                      const std::function<void(int caller, Outcome outcome)>& done);
-  // Open loop: sends what `next` returns at its time, whatever has become of the others, until that
-  // is nothing. Outcomes are in the order of their ends.
+  // Open loop: sends what `next` returns at its time, whether or not earlier requests have ended,
+  // until `next` returns nullopt. Outcomes are in the order in which the requests end.
   struct Arrival {
-    double at_s = 0;  // after the start; not below the last one's
+    double at_s = 0;  // seconds after the start; not below the previous one's
     LoadRequest request;
   };
   std::vector<Outcome> RunOpenLoop(const std::function<std::optional<Arrival>()>& next);
 
-  // The first that the router serves; UNAVAILABLE if there is none with a vocabulary.
+  // Returns the first model that the router serves; UNAVAILABLE if none has a vocabulary.
   absl::StatusOr<v1::Model> GetModel();
 
  private:

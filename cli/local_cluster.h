@@ -27,15 +27,15 @@ struct ClusterOptions {
   int prefill_workers = 1;  // 0: decode workers compute the prompts
   int decode_workers = 1;
   int routers = 1;
-  std::vector<std::string> worker_flags;   // of both kinds, e.g. {"--block-size", "16"}
+  std::vector<std::string> worker_flags;   // of both kinds of workers, e.g. {"--block-size", "16"}
   std::vector<std::string> prefill_flags;  // besides worker_flags
   std::vector<std::string> decode_flags;
   std::vector<std::string> router_flags;
   bool name_workers = false;  // with --worker-id NAME
-  // The address that routers get for a worker that listens at `address`; null: that one.
+  // The address that routers get for a worker that listens at `address`; null: `address`.
   std::function<absl::StatusOr<std::string>(const std::string& name, const std::string& address)>
       routed_address;
-  std::vector<std::string> more_decode_addresses;  // routers get these, too
+  std::vector<std::string> more_decode_addresses;  // more addresses passed to routers
   std::string listen = "127.0.0.1:0";              // of every router
   std::string metrics_listen = "127.0.0.1:0";
   std::string log_level = "info";
@@ -44,37 +44,37 @@ struct ClusterOptions {
   // directory that is removed with the cluster.
   std::function<void(const std::string& name, const std::string& line)> on_line;
   int stop_fd = -1;  // once it can be read, Start() and Listen() return
-  // How often address files and the routers' views of their workers are read: nothing announces
-  // them.
+  // How often address files and the routers' views of their workers are polled.
   absl::Duration tick = absl::Milliseconds(50);
   absl::Duration ready_timeout = absl::Seconds(120);
 };
 
-// Processes have the names "prefill-0", "decode-0", ..., "router", "router-1", .... For the thread
-// that constructs it (see ChildProcess), except pid() and pids(). Its destructor kills what still
-// runs.
+// Processes have the names "prefill-0", "decode-0", ..., "router", "router-1", .... Call it from
+// the thread that constructs it (see ChildProcess), except pid() and pids(). The destructor kills
+// the processes that still run.
 class LocalCluster {
  public:
   explicit LocalCluster(ClusterOptions options);
   virtual ~LocalCluster();
 
-  // Returns when every router reports every worker as ready. ABORTED with the last lines of a
-  // process that ends before, FAILED_PRECONDITION if a router refuses a worker, CANCELLED by
-  // stop_fd. Once.
+  // Returns when every router reports every worker as ready. ABORTED, with the last lines of a
+  // process that ends before; FAILED_PRECONDITION if a router refuses a worker; CANCELLED by
+  // stop_fd. Call once.
   absl::Status Start();
 
-  // Of all processes that have been started, workers first; those of workers; of one kind.
+  // The names of all processes that have been started, workers first; of all workers; of the
+  // workers of one role.
   std::vector<std::string> names() const { return names_; }
   std::vector<std::string> workers() const;
   std::vector<std::string> workers(const std::string& role) const;
-  // Of the process itself, whatever routed_address says. A restart keeps them.
+  // The process' own addresses, whatever routed_address returns. A restart keeps them.
   const std::string& address(const std::string& name) const { return member(name).bound.grpc; }
   const std::string& metrics_address(const std::string& name) const {
     return member(name).bound.metrics;
   }
   // REQUIRES: Kill() has not been called since its start.
   ChildProcess& process(const std::string& name);
-  // Of the process that was started last by this name; of all names. Thread-safe.
+  // The process that was started last under this name, or under each name. Thread-safe.
   pid_t pid(const std::string& name) const { return pids().at(name); }
   std::map<std::string, pid_t> pids() const;
 
@@ -82,27 +82,27 @@ class LocalCluster {
   void Signal(const std::string& name, int signal);
   // SIGKILL; returns when the process has ended.
   void Kill(const std::string& name);
-  // Kills what still runs and starts it at the same addresses, with `extra_flags` behind its own;
+  // Kills what still runs and starts it at the same addresses, with `extra_flags` after its own;
   // returns when it listens.
   absl::Status Restart(const std::string& name, const std::vector<std::string>& extra_flags = {});
 
-  // What the router reports of its workers.
+  // Returns the workers as the router reports them.
   absl::StatusOr<std::vector<client::Worker>> Workers(const std::string& router);
-  // Until the router reports all workers as ready, except those that Kill() has ended.
+  // Waits until the router reports all workers as ready, except those that Kill() has ended.
   absl::Status AwaitReady(const std::string& router, absl::Duration limit = absl::Seconds(60));
-  // Until the router reports what `wished` waits for of `worker`.
+  // Waits until `wished` is true of what the router reports of `worker`.
   absl::Status AwaitState(const std::string& router, const std::string& worker,
                           const std::function<bool(const client::Worker&)>& wished,
                           absl::Duration limit = absl::Seconds(60));
 
   // Waits for output, the end of a process or `timeout`. True if stop_fd can be read.
   bool Listen(absl::Duration timeout);
-  // ABORTED, with its last lines, of a process that has ended.
+  // Returns ABORTED with the last lines of a process that has ended.
   absl::Status EndOf(const std::string& name);
-  // EndOf() the first process that has ended other than by Kill().
+  // Returns EndOf() the first process that has ended other than by Kill(), or OK.
   absl::Status CheckAlive();
 
-  // Where the logs are, unless log_dir says so. Removed with the cluster, unless KeepLogs().
+  // The directory of the logs, unless log_dir is set. Removed with the cluster, unless KeepLogs().
   const std::string& work_dir() const { return work_dir_; }
   void KeepLogs() { keep_logs_ = true; }
 
@@ -121,9 +121,10 @@ class LocalCluster {
                            const std::vector<std::string>& flags, const BoundAddresses& listen);
   absl::Status Launch(const std::string& name, const BoundAddresses& listen,
                       const std::vector<std::string>& extra_flags);
-  // Until all of them listen.
+  // Waits until all of them listen.
   absl::Status AwaitBound(const std::vector<std::string>& names);
-  // Until `done`, which says what it waits for. ABORTED if one of `watched` ends before.
+  // Waits until `done`, which sets what it waits for, returns true. ABORTED if one of `watched`
+  // ends before.
   absl::Status Await(absl::Duration limit, const std::vector<std::string>& watched,
                      const std::function<bool(std::string* awaited)>& done);
   absl::Status AwaitState(const std::string& router, const std::string& worker,

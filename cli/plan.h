@@ -19,7 +19,7 @@ struct PlanOptions {
 // with the reason on `err`.
 int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err);
 
-// The output for people, and that of --json: one object.
+// The default output, a table, and that of --json, one object.
 std::string PlanTable(const engine::ServingPlan& plan);
 std::string PlanJson(const engine::ServingPlan& plan);
 

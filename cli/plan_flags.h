@@ -1,4 +1,4 @@
-// The flags of `baton plan`. Flags that a worker has as well have the same names and defaults.
+// The flags of `baton plan`. Flags shared with the workers keep their names and defaults.
 #ifndef BATON_CLI_PLAN_FLAGS_H_
 #define BATON_CLI_PLAN_FLAGS_H_
 

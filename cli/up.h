@@ -13,13 +13,15 @@ namespace baton::cli {
 struct UpOptions {
   UpOptions() { cluster.listen = "127.0.0.1:50051"; }
 
-  ClusterOptions cluster;  // RunUp() sets what has to do with output and time
-  std::string ready_file;  // empty: none. As an address file, written once the cluster is ready
+  ClusterOptions cluster;  // RunUp() sets the fields about output and time
+  // Written once the cluster is ready, in the format of an address file; empty: none.
+  std::string ready_file;
   absl::Duration stop_grace = absl::Seconds(10);  // for the router, then for the workers
 };
 
-// Starts everything and follows the logs until a stop signal, then stops everything: 0. A child
-// that ends before the cluster is ready, or a router that ends at all: 1, with its last lines.
+// Starts everything and follows the logs until a stop signal, then stops everything. Returns 0
+// then, and 1, with the last lines of the process, if a child ends before the cluster is ready or a
+// router ends at any time.
 // Messages go to `out`. Call before any other thread starts: see ShutdownSignal.
 int RunUp(const UpOptions& options, std::ostream& out);
 

@@ -1,5 +1,5 @@
 // Beam search: decides, by tokens and log probabilities, which beams continue and which answers are
-// best. The scheduler makes sequences that share blocks of its decisions.
+// best. The scheduler turns its decisions into sequences that share blocks.
 //
 // The algorithm is the one that vLLM documents for its beam search: each beam proposes its 2 ·
 // width most probable tokens, those that are stop tokens complete an answer, the `width` best of
@@ -28,7 +28,7 @@ class BeamSearch {
     int n = 1;  // answers wanted
     double length_penalty = 1;
     int max_tokens = 1;
-    int min_tokens = 0;  // before a stop token may come
+    int min_tokens = 0;  // generated before a stop token may complete an answer
     absl::flat_hash_set<int32_t> stop_token_ids;
   };
   explicit BeamSearch(Options options) : options_(std::move(options)) { Restart(); }
@@ -36,7 +36,7 @@ class BeamSearch {
   int width() const { return options_.width; }
   // Proposals that each beam must make.
   int proposals() const { return 2 * options_.width; }
-  // Beams have been made: there are several sequences.
+  // True once there are several beams, each with a sequence.
   bool started() const { return started_; }
   // Forgets all beams and answers.
   void Restart();
@@ -46,22 +46,22 @@ class BeamSearch {
     int parent = 0;
     int32_t token_id = 0;
   };
-  // proposed[i]: the most probable tokens behind beam i, best first. Returns at most `width` beams
-  // that continue, best first, of equal ones the lower parent and token first. Empty: the search is
-  // over.
+  // proposed[i]: the most probable tokens after beam i, best first. Returns at most `width` beams
+  // that continue, best first; ties go to the lower parent, then the lower token. Empty: the search
+  // is over.
   std::vector<Step> Advance(const std::vector<std::vector<model::SampledToken>>& proposed);
 
   struct Answer {
     std::vector<int32_t> token_ids;           // generated, a stop token included
-    std::vector<model::SampledToken> tokens;  // the same, as they were proposed
+    std::vector<model::SampledToken> tokens;  // the same tokens, as proposed
     double score = 0;
-    bool stopped = false;  // else it is as long as it may be
+    bool stopped = false;  // false: it has max_tokens tokens
   };
-  // The n best. REQUIRES: the search is over.
+  // Returns the n best answers. REQUIRES: the search is over.
   std::vector<Answer> Best() const;
 
  private:
-  // A generated token and those before it, which beams of one origin share.
+  // A generated token and those before it, which beams with a common start share.
   struct Node {
     Node(model::SampledToken drawn, std::shared_ptr<Node> before)
         : token(std::move(drawn)), previous(std::move(before)) {}

@@ -1,5 +1,5 @@
 // The response stream of one Decode call. Unsent tokens of a choice are merged into messages of at
-// most kMaxTokensPerMessage, so a slow reader causes few queued messages.
+// most kMaxTokensPerMessage, so the queue stays short even with a slow reader.
 #ifndef BATON_DECODE_WORKER_DECODE_STREAM_H_
 #define BATON_DECODE_WORKER_DECODE_STREAM_H_
 
@@ -15,13 +15,13 @@
 
 namespace baton::decode_worker {
 
-// The stream as the loop uses it.
+// What DecodeLoop sees of the stream.
 class DecodeStream {
  public:
   virtual ~DecodeStream() = default;
   virtual void Push(internal::v1::DecodeResponse response) = 0;
-  // Call exactly once. OK: ends after what was pushed. An error: ends now, unsent messages are
-  // dropped.
+  // Call exactly once. OK: the stream ends after what was pushed. An error: it ends now, and unsent
+  // messages are dropped.
   virtual void Finish(const absl::Status& status) = 0;
 };
 
@@ -30,7 +30,7 @@ class GrpcDecodeStream final
     : public ServerStream<internal::v1::DecodeResponse, internal::v1::DecodeResponse>,
       public DecodeStream {
  public:
-  // on_peer_gone comes from a gRPC thread, at most once.
+  // on_peer_gone is called on a gRPC thread, at most once.
   explicit GrpcDecodeStream(std::function<void()> on_peer_gone)
       : on_peer_gone_(std::move(on_peer_gone)) {}
 

@@ -28,11 +28,12 @@ class FairQueue {
   explicit FairQueue(int64_t quantum_tokens) : quantum_tokens_(quantum_tokens) {}
 
   void Push(std::unique_ptr<Sequence> sequence);
-  // The next request; null if the queue is empty. The same one until Pop, Remove or Push.
+  // Returns the next request, or null if the queue is empty; the same one until Pop, Remove or
+  // Push.
   Sequence* Front();
-  // Removes what Front() returned. REQUIRES: not empty.
+  // Removes and returns what Front() returned. REQUIRES: the queue is not empty.
   std::unique_ptr<Sequence> Pop();
-  // Null if it is not here.
+  // Removes and returns a request; null if it is not here.
   std::unique_ptr<Sequence> Remove(uint64_t id);
   // Charges a tenant tokens beyond those that Pop counted.
   void Charge(const std::string& tenant, int64_t tokens);
@@ -40,7 +41,7 @@ class FairQueue {
   bool empty() const { return size_ == 0; }
   int size() const { return size_; }
   size_t tenant_count() const { return tenants_.size(); }  // with waiting requests or a debt
-  // In no order.
+  // Returns all requests, in no particular order.
   std::vector<Sequence*> All() const;
 
  private:
@@ -59,7 +60,7 @@ class FairQueue {
   const int64_t quantum_tokens_;
   std::map<std::string, Tenant> tenants_;  // with waiting requests or a debt
   std::list<std::string> ring_;            // tenants with waiting requests; the front is served
-  bool turn_begun_ = false;                // the front has its quantum of this round
+  bool turn_begun_ = false;                // the front tenant has its quantum of this round
   int size_ = 0;
 };
 

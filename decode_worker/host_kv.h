@@ -17,7 +17,7 @@ namespace baton::decode_worker {
 
 class HostKv {
  public:
-  // All must outlive it. max_bytes 0: nothing is swapped out.
+  // All references must outlive it. max_bytes 0: nothing is swapped out.
   HostKv(engine::Engine& engine, const Clock& clock, LoadEstimate& estimate, DecodeMetrics& metrics,
          int64_t max_bytes)
       : engine_(engine),
@@ -28,7 +28,7 @@ class HostKv {
 
   // Copies what the sequence has computed, unless there is no room or computing it is cheaper.
   void SwapOut(Sequence& sequence);
-  // Writes the copy to the sequence's blocks behind those that hold KV already, and drops it.
+  // Writes the copy to the sequence's blocks after those that hold KV already, and drops the copy.
   void SwapIn(Sequence& sequence);
   void Drop(Sequence& sequence);
 

@@ -14,29 +14,29 @@ namespace baton::decode_worker {
 
 class LoadEstimate {
  public:
-  // After each round of admissions: requests still wait, or none do.
+  // Call one of the two after each round of admissions: requests still wait, or none do.
   void OnQueueNonEmpty(absl::Duration now);
   void OnQueueEmpty() { waiting_since_.reset(); }
-  // A request of that many prompt tokens was admitted; `more`: others still wait. Counts only while
-  // requests wait: one that is admitted at once says nothing of how fast the queue moves.
+  // A request of `tokens` prompt tokens was admitted; `more`: others still wait. Counts only while
+  // requests wait: one that is admitted at once says nothing about how fast the queue moves.
   void OnAdmitted(int64_t tokens, bool more, absl::Duration now);
-  // The time until that many prompt tokens are admitted. nullopt before the first measurement.
+  // The time until `tokens` prompt tokens are admitted. nullopt before the first measurement.
   std::optional<absl::Duration> TimeToAdmit(int64_t tokens) const;
 
-  // Prompt tokens admitted from the queue. nullopt before the first measurement.
+  // Prompt tokens admitted from the queue per second. nullopt before the first measurement.
   std::optional<double> tokens_per_second() const {
     return queue_.PerSecond() > 0 ? std::optional<double>(queue_.PerSecond()) : std::nullopt;
   }
 
-  // Prompt tokens were computed, here or on a prefill worker, in that time.
+  // `tokens` prompt tokens were computed, here or on a prefill worker, in `took`.
   void Prefilled(int64_t tokens, absl::Duration took) { prefill_.Add(tokens, took); }
   void Copied(int64_t bytes, absl::Duration took) { copy_.Add(bytes, took); }
-  // Copying so many bytes out and in takes less time than computing the tokens again. True before
+  // True if copying `bytes` out and in takes less time than computing the tokens again, and before
   // any measurement: a copy at memory speed is rarely slower.
   bool CopyIsCheaper(int64_t bytes, int64_t tokens) const;
 
  private:
-  // Amounts over times, older ones counting less.
+  // A sum of amounts over a sum of times, in which older ones count less.
   struct Rate {
     double amount = 0;
     double seconds = 0;
@@ -47,7 +47,7 @@ class LoadEstimate {
   Rate queue_;
   Rate prefill_;
   Rate copy_;
-  std::optional<absl::Duration> waiting_since_;  // or since the last admission
+  std::optional<absl::Duration> waiting_since_;  // or time of the last admission
 };
 
 }  // namespace baton::decode_worker

@@ -33,7 +33,7 @@ struct LoopOptions {
   SchedulerOptions scheduler;
   std::string worker_id;
   bool enable_prefix_caching = true;
-  int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: all is recomputed
+  int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: it is recomputed
   // False: the owner calls Turn(), as the simulation does.
   bool own_thread = true;
 };
@@ -62,7 +62,7 @@ class DecodeLoop {
   // Refuses new requests with UNAVAILABLE; accepted requests are completed.
   void Drain();
   // Ends all requests with UNAVAILABLE, waits for their transfers' last writers, joins the thread.
-  // Idempotent. REQUIRES without own_thread: all transfers have ended.
+  // Idempotent. Without own_thread, REQUIRES that all transfers have ended.
   void Stop();
 
   // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step. True
@@ -88,12 +88,12 @@ class DecodeLoop {
   void OnTransferEnd(uint64_t id, const absl::Status& status,
                      const transfer::TransferSummary& summary);
   struct InflightStep {
-    std::vector<std::shared_ptr<Call>> calls;  // of its chunks
+    std::vector<std::shared_ptr<Call>> calls;  // calls of its chunks
     int rows = 0;
     int decoding = 0;       // chunks of one token
     int prompt_tokens = 0;  // computed tokens of prompts, and of preempted answers
     absl::Duration begin;
-    bool ahead = false;  // launched, not collected; else it is over and `results` is set
+    bool ahead = false;  // launched and not collected; false: `results` is set
     std::vector<engine::StepResult> results;
   };
 
@@ -135,11 +135,11 @@ class DecodeLoop {
   HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::deque<InflightStep> inflight_;                // oldest first, as in the scheduler
-  absl::Duration last_completed_at_;                 // of the last step
-  std::map<uint64_t, std::shared_ptr<Call>> calls_;  // that have not ended, by id
+  absl::Duration last_completed_at_;                 // end of the last step
+  std::map<uint64_t, std::shared_ptr<Call>> calls_;  // calls that have not ended, by id
   uint64_t last_sequence_id_ = 0;
-  // Prefill calls that are not closed, by a number of this loop's. So this thread drops their last
-  // reference, and with it their channel's.
+  // Prefill calls that are not closed, by a number that the loop assigns. They are kept so that
+  // this thread drops the last reference to them and to their channels.
   std::map<uint64_t, std::shared_ptr<transfer::PrefillCall>> open_transfers_;
   uint64_t last_transfer_ = 0;
   int64_t reported_preemptions_ = 0;

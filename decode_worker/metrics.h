@@ -23,10 +23,11 @@ class DecodeMetrics {
   void TransferCommitted(absl::Duration duration, int64_t kv_bytes);
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void Stepped(absl::Duration duration, int sequences);
-  // Tokens of answers were drawn here.
+  // Answer tokens were drawn on this worker.
   void Generated(int64_t tokens);
   void Ended(absl::StatusCode code);
-  // A request entered for the first time: its tokens, and how many of them the prefix cache had.
+  // A request was admitted for the first time: its tokens, and how many of them the prefix cache
+  // had.
   void PrefixCache(int64_t tokens, int64_t cached_tokens);
   void BlocksEvicted(int count);
   void Preempted(int64_t count);

@@ -13,10 +13,10 @@ namespace baton::decode_worker {
 struct DecodeOptions {
   int local_prefill_max_tokens = 32;  // missing prompt tokens that are computed here; 0: none
   int64_t host_kv_bytes = 256 << 20;  // for the KV of preempted sequences
-  int long_context_tokens = 0;        // from here on a request is long; 0: none is
-  double long_context_share = 0.5;    // of the pool, for all long ones together
+  int long_context_tokens = 0;        // requests of more tokens than this are long; 0: none are
+  double long_context_share = 0.5;    // share of the pool for all long requests together
   int max_tenant_requests = 0;        // 0: no bound
-  int64_t max_tenant_tokens = 0;      // likewise
+  int64_t max_tenant_tokens = 0;      // 0: no bound
 };
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions& options);

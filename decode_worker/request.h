@@ -1,4 +1,4 @@
-// Checks a DecodeRequest and makes a call and a sequence of it.
+// Checks a DecodeRequest and makes a call and a sequence from it.
 #ifndef BATON_DECODE_WORKER_REQUEST_H_
 #define BATON_DECODE_WORKER_REQUEST_H_
 
@@ -18,7 +18,7 @@ namespace baton::decode_worker {
 absl::Status CheckRequest(const internal::v1::DecodeRequest& request, uint64_t epoch,
                           const engine::Engine& engine);
 
-// With a call that lacks id and stream. REQUIRES: CheckRequest is OK.
+// Returns a sequence whose call lacks id and stream. REQUIRES: CheckRequest is OK.
 std::unique_ptr<Sequence> MakeSequence(const internal::v1::DecodeRequest& request,
                                        absl::Time deadline, const engine::Engine& engine);
 

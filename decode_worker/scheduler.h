@@ -1,5 +1,5 @@
 // Decides which requests the decode worker admits, what its next step computes, and which sequence
-// is preempted when blocks run out. Works on tokens and counts: knows no gRPC, no engine.
+// is preempted when blocks run out. Works on tokens and counts only, without gRPC or an engine.
 //
 //   Submit ─▶ waiting ─ Admit ─▶ receiving ─ Commit ─▶ running ─ Remove
 //               ▲          └── (computes its prompt here) ──▲ │
@@ -8,14 +8,14 @@
 //
 // Admission: a request is admitted when there are blocks for its tokens, beyond those that the
 // prefix cache holds already, and a reserve for the growth of the admitted sequences. Its answer
-// takes blocks one at a time. When none is free and nothing cached can be evicted, the last in rank
-// (priority, then age) is preempted and waits again; the first in rank always progresses, because a
-// request that could not finish alone is refused at Submit. An admission may preempt sequences of
-// lower priorities, never of its own.
+// takes blocks one at a time. When no block is free and nothing cached can be evicted, the sequence
+// last in rank (priority, then age) is preempted and waits again. The first in rank always
+// progresses, because a request that could not finish alone is refused at Submit. An admission may
+// preempt sequences of lower priorities, never of the same one.
 //
-// Computed KV is inserted into the prefix cache, of finished and of preempted sequences: a
-// preempted one finds there what was not evicted meanwhile. Prompts that are computed here and
-// share a prefix compute it once (shared_prefill.h).
+// The KV of finished and of preempted sequences is inserted into the prefix cache: a preempted one
+// finds there what was not evicted meanwhile. Prompts that are computed here and share a prefix
+// compute it once (shared_prefill.h).
 //
 // A step is in flight from OnLaunch to OnComplete. While one is, the next can be planned before its
 // tokens are known (PlanAhead).
@@ -44,21 +44,21 @@ namespace baton::decode_worker {
 
 struct SchedulerOptions {
   int block_tokens = 16;
-  int max_num_seqs = 64;              // receiving and running
-  int max_num_batched_tokens = 2048;  // of one step
-  // Of the waiting requests. These bounds and the tenant's are doubled for a continuation, whose
-  // worker was lost.
+  int max_num_seqs = 64;              // receiving and running ones together
+  int max_num_batched_tokens = 2048;  // tokens of one step
+  // Bounds on waiting requests. These and the tenant's are doubled for a continuation, whose worker
+  // was lost.
   int max_queued_requests = 256;
   int64_t max_queued_tokens = 1 << 20;
-  // Up to so many missing tokens of a prompt are computed here, not on a prefill worker.
+  // A prompt that lacks at most this many tokens is computed here, not on a prefill worker.
   int local_prefill_max_tokens = 0;
-  // Sequences of more tokens than this together take at most this share of the pool, unless they
-  // are of one request. 0: no bound.
+  // Sequences of more than long_context_tokens tokens together take at most long_context_share of
+  // the pool, unless they belong to one request. 0: no bound.
   int long_context_tokens = 0;
   double long_context_share = 0.5;
-  // Of one tenant, waiting and admitted. 0: no bound.
+  // Bounds on one tenant's requests, waiting and admitted. 0: no bound.
   int max_tenant_requests = 0;
-  int64_t max_tenant_tokens = 0;  // of prompts
+  int64_t max_tenant_tokens = 0;  // prompt tokens
   int64_t fair_quantum_tokens = 512;
 };
 
@@ -67,30 +67,30 @@ struct Chunk {
   Sequence* sequence = nullptr;
   int begin = 0;
   int end = 0;
-  // The chunk of the in-flight step whose draw is this chunk's one token. nullopt: tokens are
-  // known.
+  // Index of the chunk, in the step in flight, whose draw is this chunk's only token. nullopt: the
+  // tokens are known.
   std::optional<int> drawn_by = std::nullopt;
   bool draws() const { return end == static_cast<int>(sequence->tokens.size()); }
 };
 
 struct StepPlan {
   std::vector<Chunk> chunks;
-  // Prompts of which more is cached than at their admission, and how many tokens more.
+  // A prompt of which more is cached than at its admission, and how many tokens more.
   struct CacheHit {
     Sequence* sequence = nullptr;
     int tokens = 0;
   };
   std::vector<CacheHit> cache_hits;
-  // To be copied before the step: targets[i] = sources[i].
+  // Blocks to copy before the step: targets[i] = sources[i].
   std::vector<kv::BlockId> copy_sources;
   std::vector<kv::BlockId> copy_targets;
-  bool preempted = false;  // a sequence was: a waiting request may fit now
+  bool preempted = false;  // a sequence was preempted: a waiting request may fit now
 };
 
 class DecodeScheduler {
  public:
   struct Events {
-    // Before a running sequence loses its blocks; their KV is still good.
+    // Called before a running sequence loses its blocks; their KV is still valid.
     std::function<void(Sequence&)> before_preemption;
     // Must cancel the sequence's transfer; OnTransferEnd then frees the blocks.
     std::function<void(Sequence&)> cancel_transfer;
@@ -106,7 +106,7 @@ class DecodeScheduler {
 
   // Admits the next request and returns it, or null. It has its blocks, with KV of its first
   // computed_tokens. kRunning: later steps compute the rest. kReceiving: the caller must request
-  // the rest, which is written to the blocks behind computed_tokens.
+  // the rest, which is written to the blocks after computed_tokens.
   Sequence* Admit();
   // The transfer is verified: all tokens but the first drawn one have KV.
   void Commit(Sequence& sequence);
@@ -115,16 +115,16 @@ class DecodeScheduler {
   // deleted.
   bool OnTransferEnd(Sequence& sequence);
 
-  // Plans a step; may preempt. Empty if nothing runs. At most `max_prompt_tokens`, 1 or more, are
-  // of prompts, within max_num_batched_tokens. REQUIRES: no step is in flight.
+  // Plans a step; may preempt. Empty if nothing runs. At most `max_prompt_tokens` tokens, 1 or
+  // more, are of prompts, within max_num_batched_tokens. REQUIRES: no step is in flight.
   StepPlan PlanStep(int max_prompt_tokens = std::numeric_limits<int>::max());
-  // Plans the step behind the one in flight, as if no draw of that one ended its sequence.
+  // Plans the step after the one in flight, as if no draw of that one ended its sequence.
   // Sequences that were committed meanwhile and need one token computed join. nullopt if the step
   // in flight does more than draw one token each, a prompt is to be computed, or only a preemption
   // would make room. REQUIRES: one step is in flight.
   std::optional<StepPlan> PlanAhead();
   // OnLaunch: the planned step is in flight. OnComplete: the oldest step in flight is over; returns
-  // its chunks, whose `sequence` is null if that was removed meanwhile. A removed sequence's blocks
+  // its chunks, whose `sequence` is null if it was removed meanwhile. A removed sequence's blocks
   // are not freed before the last step in flight that reads them is over.
   void OnLaunch(const StepPlan& plan);
   std::vector<Chunk> OnComplete();
@@ -135,12 +135,13 @@ class DecodeScheduler {
   // call, tokens and sampling.
   Sequence* Fork(const Sequence& parent, std::unique_ptr<Sequence> sequence);
 
-  // Deletes a waiting or running sequence; what it computed stays in the prefix cache. For one that
-  // receives, call Evict.
+  // Deletes a waiting or running sequence; what it computed stays in the prefix cache. For a
+  // receiving one, call Evict.
   void Remove(Sequence& sequence);
-  // Cancels the transfer of a receiving sequence. `ended`: the sequence is deleted at its end.
+  // Cancels the transfer of a receiving sequence. `ended`: the sequence is deleted when the
+  // transfer ends.
   void Evict(Sequence& sequence, bool ended);
-  // For a beam search that loses its blocks: deletes all of its sequences but the first, which
+  // For a beam search that loses its blocks: deletes all of its sequences except the first, which
   // starts again from the request's tokens.
   void Restart(Call& call);
 
@@ -154,7 +155,7 @@ class DecodeScheduler {
   int receiving_count() const;
   int running_count() const;
   int64_t waiting_tokens() const { return waiting_.tokens(); }
-  // Of the requests before a new one of this call.
+  // Tokens of the requests that wait before a new one of this call.
   int64_t waiting_tokens_ahead(const Call& call) const { return waiting_.tokens_ahead(call); }
   int64_t preemption_count() const { return preemption_count_; }
 
@@ -169,7 +170,7 @@ class DecodeScheduler {
   struct InflightStep {
     std::vector<Chunk> chunks;
     std::vector<kv::BlockLease> held;  // blocks that its chunks' sequences have released
-    int freed_for_admission = 0;       // of these, released to admit another sequence
+    int freed_for_admission = 0;       // of `held`: released to admit another sequence
   };
 
   int BlocksFor(int64_t tokens) const;
@@ -186,13 +187,13 @@ class DecodeScheduler {
   bool DisplaceFor(const Sequence& sequence);
   // True if `count` blocks are free now, evicting cached ones as needed.
   bool MakeFree(int count);
-  // Blocks for the next token of all of `group`, with copies where they are shared.
+  // Allocates blocks for the next token of all of `group`, with copies where they are shared.
   bool Grow(const std::vector<Sequence*>& group, StepPlan& plan);
   // Adds chunks of the sequences that have more than one token to compute, in rank order.
   void PlanPrompts(int max_tokens, StepPlan& plan);
   bool NeedsBlock(const Sequence& sequence) const;
   void GrowOne(Sequence& sequence, StepPlan& plan);
-  // Preempts the last in rank. False if that is of `group` itself, or its blocks are freed later.
+  // Preempts the last in rank. False if that belongs to `group`, or its blocks are freed later.
   bool PreemptLastInRank(const std::vector<Sequence*>& group);
   // Preempts the last long-context sequences while together they exceed their share.
   void EnforceLongContextShare();
@@ -210,8 +211,8 @@ class DecodeScheduler {
                 StepPlan& plan) const;
   // The newest step in flight with a chunk of the sequence, or null.
   InflightStep* LastStepOf(const Sequence& sequence);
-  // Keeps the sequence's blocks until the step, if any, is over. Blocks of older steps are among
-  // them.
+  // Keeps the sequence's blocks, which include those that older steps use, until the step, if any,
+  // is over.
   static void HoldBlocks(InflightStep* step, const Sequence& sequence);
   void LeaveInflightSteps(const Sequence& sequence);
   void Forget(const Sequence& sequence);
@@ -224,9 +225,10 @@ class DecodeScheduler {
   // Receiving, running and evicted, by rank.
   std::map<std::tuple<int, uint64_t, uint32_t>, std::unique_ptr<Sequence>> admitted_;
   std::map<std::string, TenantUse> tenants_;
-  std::map<uint64_t, int> call_sizes_;              // sequences of each call, by id
-  std::vector<std::unique_ptr<Sequence>> dropped_;  // while a step is planned: it may refer to them
-  std::deque<InflightStep> inflight_;               // oldest first
+  std::map<uint64_t, int> call_sizes_;  // sequences of each call, by id
+  std::vector<std::unique_ptr<Sequence>>
+      dropped_;                        // kept while a step is planned, which may refer to them
+  std::deque<InflightStep> inflight_;  // oldest first
   uint64_t submissions_ = 0;
   int64_t preemption_count_ = 0;
 };

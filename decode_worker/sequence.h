@@ -29,7 +29,7 @@ class DecodeStream;
 
 // The prefill worker that the router chose.
 struct PrefillPeer {
-  std::string address;  // empty: none, the prompt is computed here
+  std::string address;  // empty: no prefill worker, the prompt is computed here
   std::string worker_id;
   uint64_t epoch = 0;
 };
@@ -44,12 +44,12 @@ struct Call {
   PrefillPeer prefill;
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
-  bool continuation = false;  // the worker that had it was lost
+  bool continuation = false;  // the worker that served the request was lost
   std::string tenant;
   std::string cache_salt;
   kv::PrefixKey root = 0;
 
-  int prompt_tokens = 0;   // of the client's prompt; the tokens behind them are the answer's
+  int prompt_tokens = 0;   // of the client's prompt; the tokens after them are the answer's
   int request_tokens = 0;  // in the request: the prompt, and the tokens of a resumed answer
   int max_tokens = 0;      // to generate, by each choice
   int min_tokens = 0;      // before a stop token may be drawn
@@ -59,7 +59,7 @@ struct Call {
   std::optional<int> prompt_logprobs;
   std::shared_ptr<BeamSearch> beams;  // null: sampling
 
-  // Of the first admission; resuming after a preemption changes none of them.
+  // Facts about the first admission; resuming after a preemption does not change them.
   bool answered = false;  // a token has been pushed
   transfer::TransferSummary transfer;
   std::vector<v1::TokenLogprobs> computed_prompt_logprobs;
@@ -83,19 +83,19 @@ struct Sequence {
     kWaiting,    // no blocks
     kReceiving,  // a transfer writes to its blocks
     kRunning,    // in every batch: computes its tokens that lack KV, then decodes
-    kEvicted,    // as kReceiving, but the transfer was cancelled
+    kEvicted,    // like kReceiving, but the transfer was cancelled
   };
 
   uint64_t id = 0;
   std::shared_ptr<Call> call;
   std::vector<int32_t> tokens;  // prompt, then what was generated
   model::SamplingParams sampling;
-  int draws = 1;  // choices that the next draw makes: n at first, if the call has several
+  int draws = 1;  // choices that the next draw is for: n at first when sampling, then 1
 
   State state = State::kWaiting;
-  bool ended = false;  // kEvicted: deleted when the transfer ends
+  bool ended = false;  // if kEvicted: delete the sequence when the transfer ends
   kv::BlockLease blocks;
-  int computed_tokens = 0;  // the first of `tokens`, whose KV is in `blocks`
+  int computed_tokens = 0;  // how many of `tokens`, from the first, have KV in `blocks`
   std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
   absl::Duration transfer_began_at;
   int preemptions = 0;
@@ -104,8 +104,8 @@ struct Sequence {
   uint64_t submission = 0;  // set by the scheduler: age
 
   int generated_tokens() const { return static_cast<int>(tokens.size()) - call->request_tokens; }
-  // Only then what is cached of it is what was cached of the request. Beams that are preempted come
-  // back with tokens of their own before anything is answered.
+  // True if the cached tokens of the sequence are those of the request. Preempted beams are
+  // admitted again with generated tokens, though no answer has been sent.
   bool at_first_admission() const { return preemptions == 0 && generated_tokens() == 0; }
   int remaining_tokens() const { return static_cast<int>(tokens.size()) - computed_tokens; }
   // The order of admission and the reverse order of preemption: lower goes first.

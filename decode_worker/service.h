@@ -18,7 +18,7 @@ namespace baton::decode_worker {
 // Thread-safe.
 class DecodeService final : public internal::v1::DecodeService::CallbackService {
  public:
-  // All references must outlive it. `max_request_time` bounds a call without a deadline, or with a
+  // All references must outlive it. `max_request_time` bounds a call that has no deadline or a
   // later one.
   DecodeService(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
                 DecodeMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls,

@@ -1,4 +1,4 @@
-// A prefix that several prompts share is computed here once, by the first in rank. The others wait
+// Computes a prefix that several prompts share once, in the sequence first in rank. The others wait
 // and then find it in the prefix cache.
 //
 // Each step computes anew which sequence waits: if the one ahead is cancelled or preempted, the
@@ -15,15 +15,15 @@
 
 namespace baton::decode_worker {
 
-// False if log probabilities of its prompt are requested: they need all of it computed.
+// False if log probabilities of the prompt are requested: they need the whole prompt computed.
 bool MayReuse(const Sequence& sequence);
 
-// Replaces the running sequence's blocks behind its computed tokens by cached ones, as far as there
-// are any; at least its last token stays to compute. Returns how many tokens it gained.
+// Replaces the running sequence's blocks after its computed tokens by cached ones, as far as there
+// are any; at least its last token stays to compute. Returns the number of tokens gained.
 int TakeCached(kv::RadixCache& cache, Sequence& sequence);
 
 // True if one of `ahead`, which are running and come before it in rank, is going to compute the
-// next block that `sequence` lacks.
+// next block that `sequence` needs.
 bool WaitsForOneOf(const std::vector<const Sequence*>& ahead, const Sequence& sequence,
                    int block_tokens);
 

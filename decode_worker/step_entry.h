@@ -1,4 +1,4 @@
-// A sequence's share of a step, as the engine takes it.
+// Converts a sequence's share of a step to the engine's BatchEntry.
 #ifndef BATON_DECODE_WORKER_STEP_ENTRY_H_
 #define BATON_DECODE_WORKER_STEP_ENTRY_H_
 
@@ -10,7 +10,7 @@ namespace baton::decode_worker {
 // Refers to the chunk's sequence and its call, which must stay as they are until the step is over.
 engine::BatchEntry MakeEntry(const Chunk& chunk);
 
-// The same for a chunk with drawn_by, of PlanAhead.
+// The same for a chunk with drawn_by, which PlanAhead() planned.
 engine::BatchEntry MakeEntryAhead(const Chunk& chunk);
 
 }  // namespace baton::decode_worker

@@ -14,8 +14,9 @@
 namespace baton::decode_worker {
 
 // The prior shape of a decode step, from what it reads: each weight once, and the KV of each token
-// of context once. A sequence's products take a small part of the time that reading the weights
-// does: on a GPU 1/256, as its multipliers are that much faster than its memory, on a CPU 1/8.
+// of context once. A sequence's matrix multiplies take a small part of the time that reading the
+// weights takes: 1/256 on a GPU, whose multipliers are that much faster than its memory, 1/8 on a
+// CPU.
 worker::StepCost::Terms DecodeShape(const model::ModelConfig& config, bool on_gpu);
 
 // Thread: owned by the loop.
@@ -29,7 +30,7 @@ class StepTimes {
   void AddStep(const std::vector<Chunk>& chunks, absl::Duration took, absl::Duration now);
 
   // Fills in the costs, as far as they are known, the context of the sequences, and the time that
-  // the prompts which are computed here will still take.
+  // the prompts computed here will still take.
   void Report(const std::vector<Sequence*>& sequences, int max_tokens_per_step, absl::Duration now,
               worker::WorkerLoad* load) const;
 

@@ -16,8 +16,8 @@ struct TransferRequest {
   transfer::TransferPlan plan;
 };
 
-// The KV of all of the sequence's tokens from computed_tokens on, which must be a block's first,
-// into the sequence's blocks.
+// Requests the KV of all of the sequence's tokens from computed_tokens on, for the sequence's
+// blocks. REQUIRES: computed_tokens is a multiple of the block's tokens.
 TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engine& engine,
                                     const std::string& worker_id);
 

@@ -2,9 +2,9 @@
 // here or are continuations of a lost worker's requests.
 //
 // The order: higher priorities first; within one, resumed requests by age; then new ones, fair
-// between tenants (fair_queue.h). Long-context requests have separate queues, so that one that
-// waits for its share of the pool does not delay others; of two queues, the one with the older head
-// is next.
+// between tenants (fair_queue.h). Long-context requests have separate queues, so that a
+// request that waits for its share of the pool does not delay others. Of two queues, the one with
+// the older head is next.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_DECODE_WORKER_WAITING_QUEUE_H_
@@ -29,17 +29,17 @@ class WaitingQueue {
 
   void PushNew(std::unique_ptr<Sequence> sequence, bool long_context);
   void PushResumed(std::unique_ptr<Sequence> sequence);
-  // The next request that does not match `must_wait`; null if there is none. Of a fair queue only
-  // the head is tried.
+  // Returns the next request that does not match `must_wait`; null if there is none. Tries only the
+  // head of a fair queue.
   Sequence* Next(const std::function<bool(const Sequence&)>& must_wait);
-  // REQUIRES: the sequence is queued here.
+  // Removes and returns the sequence. REQUIRES: it is queued here.
   std::unique_ptr<Sequence> Take(const Sequence& sequence);
   // Charges a tenant tokens beyond its prompts.
   void Charge(Priority priority, const std::string& tenant, int64_t tokens);
 
   int count() const { return count_; }
   int64_t tokens() const;
-  // Of the requests before a new one of this call.
+  // Tokens of the requests before a new one of this call.
   int64_t tokens_ahead(const Call& call) const;
   std::vector<Sequence*> All() const;
 

@@ -1,4 +1,4 @@
-// A whole decode worker: what common/worker/worker.h has, the loop and the service.
+// A whole decode worker: common/worker/worker.h plus the loop and the service.
 #ifndef BATON_DECODE_WORKER_WORKER_H_
 #define BATON_DECODE_WORKER_WORKER_H_
 

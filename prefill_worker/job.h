@@ -22,7 +22,7 @@ class PinnedBlocks;
 
 namespace baton::prefill_worker {
 
-// The order of work: less is earlier. See scheduler.h for the rule.
+// The order of work: the lower rank goes first. See scheduler.h for the rule.
 struct Rank {
   int class_order = 0;  // HIGH before NORMAL before LOW
   int64_t key = 0;      // tokens to compute, plus those the worker had computed at its arrival
@@ -35,13 +35,13 @@ struct PrefillJob {
   std::string request_id;
   std::vector<int32_t> tokens;
   kv::PrefixKey root = 0;
-  int first_block = 0;  // the first that the decode worker wants
+  int first_block = 0;  // the first block that the decode worker needs
   v1::Priority priority = v1::PRIORITY_NORMAL;
-  absl::Time deadline = absl::InfiniteFuture();  // of the caller, for all of its request
+  absl::Time deadline = absl::InfiniteFuture();  // the caller's, for the whole request
   model::SamplingParams sampling;
-  int prompt_tokens = 0;               // of `tokens`; the rest is the answer so far
+  int prompt_tokens = 0;               // how many of `tokens`; the rest is the answer so far
   std::vector<int32_t> suppressed;     // not to be drawn as the first token
-  std::optional<int> prompt_logprobs;  // then nothing of the prompt is taken from the cache
+  std::optional<int> prompt_logprobs;  // if set, the prompt is not taken from the cache
   std::shared_ptr<transfer::KvSender> sender;
 
   // Set when it starts.
@@ -53,12 +53,12 @@ struct PrefillJob {
   absl::Duration started_at;
 
   // The scheduler's state.
-  std::vector<kv::PrefixKey> keys;  // of its whole blocks; empty without a prefix cache
-  int64_t arrival_work = 0;         // tokens that the worker had computed at the arrival
-  int expected_tokens = 0;          // to compute: neither cached nor being computed for another job
-  Rank rank;                        // while it waits
-  uint64_t start_order = 0;         // from 1 on, once it runs
-  int64_t passed_tokens = 0;        // of jobs that started before it while it had no blocks
+  std::vector<kv::PrefixKey> keys;  // one per whole block; empty without a prefix cache
+  int64_t arrival_work = 0;         // tokens that the worker had computed when the job arrived
+  int expected_tokens = 0;          // still to compute: neither cached nor computed by another job
+  Rank rank;                        // valid while the job waits
+  uint64_t start_order = 0;         // 1 or more once the job runs
+  int64_t passed_tokens = 0;        // tokens of jobs that started before it while it had no blocks
 
   int size() const { return static_cast<int>(tokens.size()); }
   int remaining_tokens() const { return size() - computed_tokens; }

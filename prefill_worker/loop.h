@@ -81,8 +81,8 @@ class PrefillLoop {
   worker::Throughput throughput_;
   worker::StepCost cost_{worker::kPrefillShape};
   absl::Duration last_accepted_at_;
-  // Leases of started jobs, until nothing refers to their bytes: an ended job may still have frames
-  // in gRPC's buffers.
+  // Leases of started jobs, kept until nothing refers to their bytes: an ended job may still have
+  // frames in gRPC's buffers.
   absl::flat_hash_map<uint64_t, kv::BlockLease> leases_;
   bool draining_ = false;
   bool stopping_ = false;

@@ -1,5 +1,5 @@
 // Which prompts the prefill worker computes next, in which chunks, into which blocks.
-// Decides over tokens and counts: knows no gRPC, no engine, no clock.
+// Works on tokens and counts only, without gRPC, an engine or a clock.
 //
 // Order. Priorities first, strictly. Within one, shortest remaining first with ageing: the job with
 // the least (tokens it still has to compute + tokens that the worker had computed when it came)
@@ -10,7 +10,7 @@
 //
 // Blocks. A job starts when the step has room for it and it gets all its blocks, cached ones
 // evicted as needed, so a started job always completes. While the next job in order lacks blocks,
-// jobs behind it may start, until these have as many tokens as it has; then no job behind it starts
+// jobs after it may start, until these have as many tokens as it has; then no job after it starts
 // before it. Running jobs complete and free their blocks, so it starts.
 //
 // Shared prefixes. Each chunk's whole blocks go to the prefix cache at once. A job whose next
@@ -45,7 +45,7 @@ struct SchedulerOptions {
   int max_num_batched_tokens = 2048;
   int max_num_seqs = 64;
   int max_queued_requests = 256;
-  int64_t max_queued_tokens = 1 << 20;  // to compute, of jobs that wait
+  int64_t max_queued_tokens = 1 << 20;  // tokens still to compute of the waiting jobs
 };
 
 // Tokens [begin, end) of a job in one step. `begin` is a block's first token, and so is `end`
@@ -59,7 +59,7 @@ struct Chunk {
 
 struct StepPlan {
   std::vector<PrefillJob*> started;  // `blocks`, `cached_tokens` and `computed_tokens` are set
-  std::vector<Chunk> chunks;         // one a job at most; together within the token budget
+  std::vector<Chunk> chunks;         // at most one per job; together within the token budget
 };
 
 class PrefillScheduler {
@@ -69,10 +69,10 @@ class PrefillScheduler {
 
   // RESOURCE_EXHAUSTED, and the job is gone:
   // - KV_POOL_TOO_SMALL if the prompt can never fit;
-  // - QUEUE_FULL, to be retried when the present queue will be computed;
-  // - DEADLINE_UNREACHABLE if by `tokens_per_second` (nothing: not known yet) what is before it in
+  // - QUEUE_FULL, with the time until the present queue is computed as the retry time;
+  // - DEADLINE_UNREACHABLE if by `tokens_per_second` (nullopt: not known yet) what is before it in
   //   the order takes so long that its deadline passes before its own tokens are computed. A job
-  //   with nothing before it is never refused for that.
+  //   with nothing before it is never refused with this reason.
   absl::Status Submit(std::unique_ptr<PrefillJob> job, absl::Time now,
                       std::optional<double> tokens_per_second);
 
@@ -82,19 +82,19 @@ class PrefillScheduler {
 
   // The chunk has been computed. Its job stays until Remove.
   void Computed(const Chunk& chunk);
-  // Inserts the whole blocks computed so far into the prefix cache. Their KV must be good.
+  // Inserts the whole blocks computed so far into the prefix cache. Their KV must be valid.
   void InsertIntoCache(const PrefillJob& job);
 
-  // Takes a job out, waiting or running; null if there is none of that id.
+  // Removes and returns a job, waiting or running; null if there is none with that id.
   std::unique_ptr<PrefillJob> Remove(uint64_t id);
 
   std::vector<uint64_t> JobIds() const;  // running, then waiting
   int waiting_count() const { return static_cast<int>(waiting_.size()); }
   int running_count() const { return static_cast<int>(running_.size()); }
   bool empty() const { return waiting_.empty() && running_.empty(); }
-  // Prompt tokens still to compute, of all jobs; what several of them share counts once.
+  // Prompt tokens that all jobs still have to compute; what several of them share counts once.
   int64_t queued_tokens() const;
-  // The same, with what they read of what is computed before them.
+  // The same as PrefillWork, which includes the context that those tokens attend to.
   PrefillWork remaining_work() const;
 
   // Ends the process unless queue, running jobs and counts are consistent.

@@ -1,4 +1,4 @@
-// A whole prefill worker: what common/worker/worker.h has, the loop and the service.
+// A whole prefill worker: common/worker/worker.h plus the loop and the service.
 #ifndef BATON_PREFILL_WORKER_WORKER_H_
 #define BATON_PREFILL_WORKER_WORKER_H_
 

@@ -62,12 +62,12 @@ struct GenerateRequest {
   // Beam search instead of sampling, with 2 to 16 beams; the n best beams are the choices.
   std::optional<int32_t> beam_width;
   std::optional<float> length_penalty;  // with beam_width; absent: 1
-  // Log probabilities of the generated tokens and of the prompt's, each with those of so many of
-  // the most probable tokens, 0 to 20. Absent: none.
+  // Number of top alternatives, 0 to 20, to return with the log probability of each generated
+  // token, or of each prompt token. Absent: no log probabilities.
   std::optional<int32_t> logprobs;
   std::optional<int32_t> prompt_logprobs;
   Priority priority = Priority::kDefault;
-  std::string tenant;      // for fair shares between tenants; empty is a tenant as well
+  std::string tenant;      // for fair shares between tenants; the empty name is a tenant, too
   std::string request_id;  // empty: the router generates one
   std::string cache_salt;  // requests share cached prefixes only if their salts are equal
   bool return_token_ids = false;
@@ -77,10 +77,10 @@ struct Usage {
   int prompt_tokens = 0;
   int cached_prompt_tokens = 0;  // of prompt_tokens
   int generated_tokens = 0;
-  int64_t kv_bytes = 0;  // of KV sent from prefill to decode workers
+  int64_t kv_bytes = 0;  // KV bytes sent from prefill to decode workers
 };
 
-// In milliseconds. baton/v1/inference.proto defines them.
+// Times in milliseconds, as defined in baton/v1/inference.proto.
 struct Timings {
   double queue_ms = 0;
   double prefill_ms = 0;
@@ -110,7 +110,7 @@ struct Delta {
   std::string text;
   std::vector<int32_t> token_ids;              // if requested
   Usage usage;                                 // of all choices so far
-  int choice = 0;                              // index of the choice that it belongs to
+  int choice = 0;                              // index of the choice that the delta extends
   std::vector<TokenLogprobs> logprobs;         // of this delta's tokens, if requested
   std::vector<TokenLogprobs> prompt_logprobs;  // from the second prompt token on, if requested
 };
@@ -135,7 +135,7 @@ struct Completion {
 
   Usage usage;  // of all choices
   Timings timings;
-  uint64_t seed = 0;  // that sampling used
+  uint64_t seed = 0;  // the seed that sampling used
   std::string request_id;
   std::vector<Choice> choices;  // n of them
   std::vector<TokenLogprobs> prompt_logprobs;
@@ -149,7 +149,8 @@ class GenerateStream {
   GenerateStream(const GenerateStream&) = delete;
   GenerateStream& operator=(const GenerateStream&) = delete;
 
-  // Waits for the next delta and skips heartbeats. Empty once the request has ended: see status().
+  // Waits for the next delta and skips heartbeats. nullopt once the request has ended: see
+  // status().
   std::optional<Delta> Next();
   // The status of a stream that has ended. OK only if every choice is complete.
   const absl::Status& status() const;
@@ -185,7 +186,7 @@ struct Worker {
   int64_t indexed_blocks = 0;
 };
 
-// A connection to a router. Thread-safe. All calls but Generate() block until they are answered.
+// A connection to a router. Thread-safe. All calls except Generate() block until they are answered.
 class Client {
  public:
   // Does not connect: the first call does. INVALID_ARGUMENT if `address` is not host:port.

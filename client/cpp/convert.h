@@ -15,8 +15,9 @@ Worker FromProto(const v1::WorkerStatus& status);
 std::vector<TokenLogprobs> FromProto(
     const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& logprobs);
 
-// Appends text and tokens to the choice of the response, and replaces usage, timings and the like.
-// False, with no change, if `completion` has no such choice: its caller has sized the choices.
+// Appends text and tokens to the response's choice, and replaces usage, timings and other totals.
+// False, changing nothing, if `completion` has no such choice: the caller must have sized its
+// choices.
 bool Merge(const v1::GenerateResponse& response, Completion* completion);
 Completion FromProto(v1::GenerateOnceResponse response);
 

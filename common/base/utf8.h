@@ -10,11 +10,11 @@
 
 namespace baton {
 
-// False for surrogates, overlong forms and code points above U+10FFFF, too.
+// Also false for surrogates, overlong forms and code points above U+10FFFF.
 bool IsUtf8(absl::string_view text);
 
-// Returns valid UTF-8 of at most `max_bytes` bytes. Replaces each invalid byte by "?". A text that
-// is too long is cut between characters and ends in "...", if max_bytes has room for that.
+// Returns valid UTF-8 of at most `max_bytes` bytes. Replaces each invalid byte with "?". A text
+// that is too long is cut between characters and ends in "...", if max_bytes has room for that.
 std::string ClipToUtf8(absl::string_view text, size_t max_bytes);
 
 }  // namespace baton

@@ -12,27 +12,31 @@
 
 namespace baton::engine {
 
-// One sequence's share of a step. What spans and pointers refer to must stay valid until Step,
-// or Launch, returns.
+// One sequence's share of a step. What its spans and pointers refer to must stay valid until
+// Engine::Step, or Engine::Launch, returns.
 struct BatchEntry {
-  absl::Span<const int32_t> tokens;  // to compute now, 1 or more
-  // The entry of the step launched before, not collected yet, whose draw is the last of `tokens`:
-  // that holds any id there, and history.tokens lacks it. nullopt: all tokens are known.
+  absl::Span<const int32_t> tokens;  // input of this step, 1 or more
+  // Index of the entry, in the previous uncollected step, whose sampled token is this entry's last
+  // input. The id in tokens.back() is then ignored, and history.tokens does not contain it yet.
+  // nullopt: all tokens are known.
   std::optional<int> drawn_by;
-  int context = 0;                       // tokens before them, whose KV is in `blocks`
+  int context = 0;                       // tokens before `tokens`; their KV is in `blocks`
   absl::Span<const kv::BlockId> blocks;  // covers context + tokens.size() tokens
-  bool sample = false;                   // draw the token behind the last of `tokens`
+  bool sample = false;                   // draw the token after the last of `tokens`
 
-  // Of that draw. `sampling` must be set if `sample` is.
+  // For the draw requested by `sample`: `sampling` must then be set.
   const model::SamplingParams* sampling = nullptr;
   model::SamplingHistory history;
-  int draws = 1;  // of sampling->choice, choice + 1, …: one token each, from the same logits
-  // Beam search: instead of `draws`, so many of the most probable tokens, best first, with scores.
+  // Number of choices to draw for, starting at sampling->choice: one token each, from the same
+  // logits.
+  int draws = 1;
+  // Beam search: if > 0, return this many of the most probable tokens instead of `draws`, best
+  // first, with scores.
   int beam_candidates = 0;
 
-  // Log probabilities of tokens that are known, with so many of the most probable beside each.
+  // If set, return the log probabilities of `targets`, each with this many top alternatives.
   std::optional<int> prompt_logprobs;
-  // The tokens that follow the first, second, … of `tokens`; at most as many.
+  // targets[i] is the token after tokens[i]; may be shorter than `tokens`.
   absl::Span<const int32_t> targets;
 };
 

@@ -1,4 +1,4 @@
-// The draws of a step that the device makes itself: those whose logits are not needed on the host.
+// The draws that the device makes itself in a step: those whose logits the host does not need.
 #ifndef BATON_COMMON_ENGINE_DEVICE_DRAWS_H_
 #define BATON_COMMON_ENGINE_DEVICE_DRAWS_H_
 
@@ -11,22 +11,22 @@
 
 namespace baton::engine {
 
-// Of one tensor of logits. Thread: the step's.
+// Draws from one tensor of logits. Thread: the one that runs the step.
 class DeviceDraws {
  public:
-  // Whether all that is wanted of this row of the entry are tokens.
+  // True if only tokens are wanted of this row of the entry, no scores or log probabilities.
   static bool Suffice(const BatchEntry& entry, int row);
 
-  // `result` must live until Collect. logit_row: of the tensor that Enqueue is given; batch_row: of
-  // the step.
+  // `result` must live until Collect. logit_row is a row of the tensor passed to Enqueue, batch_row
+  // one of the step.
   void Add(const BatchEntry& entry, int logit_row, int batch_row, StepResult& result);
-  // Enqueues what was added. What the entries refer to is not looked at any more.
+  // Enqueues the draws added. What their entries refer to need not live longer.
   // REQUIRES: at most StepLimits' max_logit_rows draws, not collected yet.
   void Enqueue(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count);
-  // Waits, sets the results' tokens to what model::SampleMany gives of the first token_count
-  // logits, and forgets what was added. False if there was nothing.
+  // Waits, sets the results' tokens to what model::SampleMany returns for the first token_count
+  // logits, and forgets the draws. False if there were none.
   bool Collect(backend::Backend& backend);
-  // Both, in as few calls of the backend as rows_a_call allows.
+  // Enqueue and Collect, in as few calls of the backend as rows_a_call (rows per call) allows.
   bool Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
            int rows_a_call);
 
@@ -41,7 +41,7 @@ class DeviceDraws {
   bool FinishAll();
 
   std::vector<backend::SampleRow> rows_;
-  std::vector<Draw> draws_;  // one a row
+  std::vector<Draw> draws_;  // one per row
   std::vector<backend::SampleOutcome> outcomes_;
 };
 

@@ -1,5 +1,5 @@
-// The shape of an engine, from its model and its options alone: `baton plan`, without a device, and
-// Engine::Load compute the same.
+// The shape of an engine, computed from its model and its options only, so that `baton plan`, which
+// has no device, and Engine::Load agree.
 #ifndef BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 #define BATON_COMMON_ENGINE_ENGINE_SHAPE_H_
 
@@ -14,19 +14,19 @@
 namespace baton::engine {
 
 // UNIMPLEMENTED (UNSUPPORTED_MODEL) for layers of different KV shapes; INVALID_ARGUMENT
-// (MAX_MODEL_LEN_TOO_LONG) for longer sequences than the model was made for.
+// (MAX_MODEL_LEN_TOO_LONG) for a max_model_len beyond the model's context length.
 absl::Status CheckModel(const model::ModelConfig& config, const EngineOptions& options);
 
 struct EngineShape {
   kv::KvLayout layout;
   backend::StepLimits limits;
 };
-// INVALID_ARGUMENT for a layout that is none. REQUIRES: CheckModel(config, options).
+// INVALID_ARGUMENT if the layout is not valid. REQUIRES: CheckModel(config, options).ok().
 absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const EngineOptions& options,
                                     backend::DType activation);
 
-// All but what only the device or the weights' files know: kernel_bytes, free_bytes and
-// stored_embedding. `config` outlives it.
+// Sets all fields except those that only the device or the weight files know: kernel_bytes,
+// free_bytes and stored_embedding. `config` must outlive the result.
 MemoryDemand DemandOf(const model::ModelConfig& config, const EngineShape& shape,
                       const EngineOptions& options, backend::DType activation);
 

@@ -1,4 +1,5 @@
-// What is known of GPUs before one is there: memory and the two rates that set the floors.
+// Known facts of GPU models, so that no GPU is needed: memory, and the two rates that bound latency
+// from below.
 #ifndef BATON_COMMON_ENGINE_GPU_FACTS_H_
 #define BATON_COMMON_ENGINE_GPU_FACTS_H_
 
@@ -14,16 +15,16 @@ namespace baton::engine {
 struct GpuFacts {
   std::string name;
   int compute_capability = 80;         // 75 is 7.5
-  int64_t memory_bytes = 0;            // that programs can have of it
-  int64_t reserved_bytes = 0;          // of these, what CUDA takes after the arena
-  double bytes_per_second = 0;         // of its memory
-  double flops_per_second = 0;         // of dense 16-bit products accumulated in float32
+  int64_t memory_bytes = 0;            // available to programs
+  int64_t reserved_bytes = 0;          // of memory_bytes: what CUDA takes after the arena
+  double bytes_per_second = 0;         // memory bandwidth
+  double flops_per_second = 0;         // dense 16-bit matrix multiply, float32 accumulation
   double nvlink_bytes_per_second = 0;  // one way; 0: none
-  // "sustained": the rates were reached; "nominal": the vendor's, which nothing reaches; "given".
+  // "sustained": rates measured; "nominal": the vendor's, which nothing reaches; "given": by flags.
   std::string rates = "given";
 };
 
-// The table's row of that name, e.g. "t4"; nothing if there is none.
+// Returns the GPU of that name, e.g. "t4"; nullopt if it is not in the table.
 std::optional<GpuFacts> FindGpu(absl::string_view name);
 std::vector<std::string> GpuNames();
 

@@ -1,5 +1,5 @@
-// How a device's memory is divided: weights, what steps need, and KV blocks in the rest. Arithmetic
-// alone: a model that does not fit is refused before it is loaded, and a plan needs no device.
+// How a device's memory is divided: weights, what steps need, and KV blocks in the rest. Pure
+// arithmetic: a model that does not fit is refused before it is loaded, and a plan needs no device.
 #ifndef BATON_COMMON_ENGINE_MEMORY_PLAN_H_
 #define BATON_COMMON_ENGINE_MEMORY_PLAN_H_
 
@@ -15,20 +15,20 @@
 
 namespace baton::engine {
 
-// The KV pool in host memory, unless the options give a size.
+// Size of the KV pool in host memory, unless the options give one.
 constexpr int64_t kDefaultKvCacheBytes = int64_t{1} << 30;
 
 struct MemoryDemand {
   const model::ModelConfig* config = nullptr;
   backend::DType activation = backend::DType::kF32;
-  backend::DType stored_embedding = backend::DType::kF32;  // of the file
+  backend::DType stored_embedding = backend::DType::kF32;  // its type in the file
   model::WeightFormat weights;
   backend::StepLimits limits;
   int64_t kernel_bytes = 0;    // Backend::WorkspaceBytes(limits)
   kv::KvLayout layout;         // valid
-  int num_blocks = 0;          // 0: by bytes
-  int64_t kv_cache_bytes = 0;  // 0: all that is left of free_bytes, else kDefaultKvCacheBytes
-  // What the device has for all of this; nothing: no bound is known.
+  int num_blocks = 0;          // 0: as many as kv_cache_bytes holds
+  int64_t kv_cache_bytes = 0;  // 0: the rest of free_bytes, or kDefaultKvCacheBytes
+  // Memory that the device has for all of this; nullopt: no bound is known.
   std::optional<int64_t> free_bytes;
 };
 
@@ -37,7 +37,7 @@ struct MemoryPlan {
   int64_t weight_bytes = 0;
   int64_t rope_bytes = 0;
   int64_t activation_bytes = 0;  // tensors between the operations of a step
-  int64_t kernel_bytes = 0;      // staging and workspaces of the backend's own
+  int64_t kernel_bytes = 0;      // the backend's own staging and workspaces
   int64_t block_bytes = 0;
   int64_t token_bytes = 0;  // KV of one token, all layers
   int64_t block_count = 0;
@@ -46,10 +46,10 @@ struct MemoryPlan {
 
   int64_t kv_bytes() const { return block_count * block_bytes; }
   int64_t kv_tokens() const { return block_count * block_tokens; }
-  // Sequences of so many tokens, of max_positions tokens, that the pool holds at once.
+  // How many sequences of `tokens` tokens, or of max_positions tokens, the pool holds at once.
   int64_t sequences_of(int64_t tokens) const;
   int64_t full_sequences() const { return sequences_of(max_positions); }
-  // All but the KV pool.
+  // Everything except the KV pool.
   int64_t fixed_bytes() const {
     return weight_bytes + rope_bytes + activation_bytes + kernel_bytes;
   }
@@ -57,13 +57,14 @@ struct MemoryPlan {
   std::string ToString() const;
 };
 
-// What is needed whatever the pool's size is: block_count stays 0.
+// Returns what is needed whatever the pool's size: block_count stays 0.
 MemoryPlan FixedMemory(const MemoryDemand& demand);
 
-// The plan with the largest pool that was not asked to be smaller. RESOURCE_EXHAUSTED
-// (MODEL_TOO_LARGE), with every summand and what to lower, if the requested blocks, or else those
-// of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a pool of no block, or of
-// 2^31 and more. REQUIRES: num_blocks and kv_cache_bytes are not negative.
+// Returns the plan with the requested pool. Without a request, the pool is the largest that fits,
+// or of kDefaultKvCacheBytes if no bound is known.
+// RESOURCE_EXHAUSTED (MODEL_TOO_LARGE), with every summand and what to lower, if the requested
+// blocks, or else those of one step's tokens, do not fit. INVALID_ARGUMENT (KV_POOL_SIZE) for a
+// pool of no block, or of 2^31 or more. REQUIRES: num_blocks and kv_cache_bytes are not negative.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryDemand& demand);
 
 }  // namespace baton::engine

@@ -1,6 +1,6 @@
-// What a model takes of a GPU, and what no engine can be faster than on it: `baton plan`. Memory by
-// the arithmetic that workers start with, to the block; times are floors: bytes over the memory's
-// rate, operations over the matrix rate.
+// `baton plan`: the GPU memory that a model takes, and lower bounds on any engine's times on that
+// GPU. Memory follows the arithmetic that workers start with, to the block. Times are floors: bytes
+// over the memory's rate, operations over the matrix rate.
 #ifndef BATON_COMMON_ENGINE_SERVING_PLAN_H_
 #define BATON_COMMON_ENGINE_SERVING_PLAN_H_
 
@@ -19,17 +19,17 @@
 namespace baton::engine {
 
 struct ServingQuestion {
-  EngineOptions engine;  // as a worker's flags make them
+  EngineOptions engine;  // as made from a worker's flags
   GpuFacts gpu;
   int context = 2048;                            // tokens of a sequence, prompt and answer
   std::vector<int> batches = {1, 8, 32};         // of decode steps
   std::vector<int> prompts = {512, 2048, 8192};  // tokens
-  std::optional<model::WeightFormat> weights;    // nothing: as config.json says
+  std::optional<model::WeightFormat> weights;    // nullopt: as config.json says
 };
 
 struct DecodeFloor {
   int batch = 0;
-  bool fits = false;  // so many sequences of `context` tokens
+  bool fits = false;  // the pool holds `batch` sequences of `context` tokens
   model::StepBytes bytes;
   double flops = 0;
   double memory_ms = 0, matrix_ms = 0;
@@ -40,15 +40,16 @@ struct DecodeFloor {
 struct TransferTime {
   std::string link;
   double ms = 0;  // of the prompt's KV
-  // What of it nothing hides, if each layer is sent while later ones are computed at the floor: the
-  // last layer's part at least, and what all of it takes beyond the layers behind the first.
+  // The part of `ms` that computation does not hide, if each layer is sent while later ones are
+  // computed at the floor: at least the last layer's part, and at least `ms` less the time to
+  // compute the layers after the first.
   double exposed_ms = 0;
 };
 
 struct PrefillFloor {
   int tokens = 0;
   double flops = 0;
-  double matrix_ms = 0, memory_ms = 0;  // memory: the weights once
+  double matrix_ms = 0, memory_ms = 0;  // memory_ms: to read the weights once
   double floor_ms() const { return memory_ms > matrix_ms ? memory_ms : matrix_ms; }
   int64_t kv_bytes = 0;
   std::vector<TransferTime> transfers;
@@ -59,10 +60,10 @@ struct ServingPlan {
   model::WeightFormat weights;
   backend::DType activation = backend::DType::kF16;
   GpuFacts gpu;
-  int64_t arena_bytes = 0;  // what the worker takes of the GPU
+  int64_t arena_bytes = 0;  // GPU memory that the worker takes
   int context = 0;
   // OK, or why there is no pool: RESOURCE_EXHAUSTED in the worker's words, or UNIMPLEMENTED for a
-  // model that the engine does not serve, of which the memory plan then has weights and KV alone.
+  // model that the engine does not serve, whose memory plan then has weights and KV only.
   absl::Status refusal;
   MemoryPlan memory;      // no blocks if it is refused for its size
   int64_t sequences = 0;  // of `context` tokens

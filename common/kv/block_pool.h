@@ -18,7 +18,8 @@ namespace baton::kv {
 
 using BlockId = int32_t;
 
-// Why a reference is held. A block counts under the first of these that any reference to it has.
+// Why a reference is held. A block with references of several uses counts under the first of them
+// in this order.
 enum class BlockUse {
   kActive,  // a sequence or a prefill is reading or writing it
   kHeld,    // kept for a sequence that is not running now, e.g. by a transfer
@@ -52,7 +53,7 @@ class BlockLease {
   bool empty() const { return ids_.empty(); }
   BlockUse use() const { return use_; }
 
-  // New references to the blocks at [begin, end). REQUIRES: 0 <= begin <= end <= size().
+  // Returns new references to the blocks at [begin, end). REQUIRES: 0 <= begin <= end <= size().
   BlockLease Share(int begin, int end, BlockUse use) const;
 
   // Puts tail's blocks after this lease's own; `tail` is empty afterwards. An empty lease takes
@@ -97,7 +98,7 @@ class BlockPool {
   // free. REQUIRES: count >= 0.
   //
   // The block freed last is handed out first: it is the likeliest to be in the CPU's caches and
-  // TLB, and blocks never used stay untouched memory. The order follows from the calls alone.
+  // TLB, and blocks never used stay untouched memory. The order depends on the calls only.
   absl::StatusOr<BlockLease> Acquire(int count, BlockUse use);
 
   const BlockCounts& counts() const { return counts_; }
@@ -118,7 +119,7 @@ class BlockPool {
   using References = std::array<int32_t, 3>;  // by BlockUse
 
   static int Sum(const References& references);
-  // The one of `counts` under which a block with these references falls.
+  // Returns the member of `counts` that counts a block with these references.
   static int& CountFor(const References& references, BlockCounts& counts);
   void AddReference(BlockId id, BlockUse use);
   void DropReference(BlockId id, BlockUse use);

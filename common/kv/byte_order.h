@@ -1,4 +1,5 @@
-// Bytes to hash, in one order on every machine, for fingerprints and keys that cross the wire.
+// Byte strings to hash, in the same order on every machine, for fingerprints and keys that cross
+// the wire.
 #ifndef BATON_COMMON_KV_BYTE_ORDER_H_
 #define BATON_COMMON_KV_BYTE_ORDER_H_
 

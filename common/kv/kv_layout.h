@@ -23,7 +23,7 @@ int KvDtypeBytes(KvDtype dtype);  // of one element
 inline constexpr int kKvFormatVersion = 1;
 
 // A block holds block_tokens tokens: `layers` chunks, one after the other. A chunk is
-// [K,V][kv head][block_tokens][head_dim] of dtype, so a block is one copy for every room.
+// [K,V][kv head][block_tokens][head_dim] of dtype, so a block is copied in one piece.
 struct KvLayout {
   int layers = 0;
   int kv_heads = 0;
@@ -36,7 +36,7 @@ struct KvLayout {
   // through here first; a valid one overflows in none of the sums below.
   absl::Status Validate() const;
 
-  // REQUIRES of the two: Validate() is OK.
+  // Both REQUIRE that Validate() is OK.
   int64_t ChunkBytes() const;  // one (block, layer)
   int64_t BlockBytes() const;  // one block, all layers
 

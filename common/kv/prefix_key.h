@@ -21,10 +21,10 @@ using PrefixKey = uint64_t;
 PrefixKey RootPrefixKey(uint64_t model_fingerprint, absl::string_view cache_salt,
                         absl::string_view adapter);
 
-// Over the parent and the tokens, little-endian.
+// Hashes the parent and the tokens, little-endian.
 PrefixKey NextPrefixKey(PrefixKey parent, absl::Span<const int32_t> block_tokens);
 
-// One key per full block of `tokens`; tokens after the last full block count for nothing.
+// One key per full block of `tokens`; tokens after the last full block are ignored.
 // REQUIRES: block_tokens > 0.
 std::vector<PrefixKey> PrefixKeys(PrefixKey root, absl::Span<const int32_t> tokens,
                                   int block_tokens);

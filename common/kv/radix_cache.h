@@ -11,7 +11,7 @@
 //   [matched, present)  the caller's duplicates of blocks inserted meanwhile; the tree keeps the
 //                       blocks it has, the caller's are freed with the caller's lease
 //   [present, full)     the caller's blocks; Insert makes the tree share them
-//   [full, n)           the partial last block: the caller's alone
+//   [full, n)           the partial last block, which only the caller has
 //
 // Thread: owned by the loop that owns the pool; unsynchronized.
 #ifndef BATON_COMMON_KV_RADIX_CACHE_H_
@@ -36,7 +36,7 @@ struct Match {
   int tokens = 0;     // blocks.size() * block_tokens
 };
 
-// For the router's index: `key` now is, or no longer is, held here.
+// A change for the router's index: `key` is now, or is no longer, cached here.
 struct CacheChange {
   bool added = false;
   PrefixKey key = 0;
@@ -53,13 +53,13 @@ class RadixCache {
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;
 
-  // The longest cached prefix of `tokens` in whole blocks, at most max_tokens long, compared by
-  // tokens, not by keys. The path becomes the most recently used. To leave at least one prompt
-  // token to compute, as sampling needs, pass tokens.size() - 1. O(tokens + blocks); may split an
-  // edge. REQUIRES: max_tokens >= 0.
+  // Returns the longest cached prefix of `tokens` in whole blocks, at most max_tokens long,
+  // compared by tokens, not by keys. The path becomes the most recently used. To leave at least one
+  // prompt token to compute, as sampling needs, pass tokens.size() - 1. O(tokens + blocks); may
+  // split an edge. REQUIRES: max_tokens >= 0.
   Match MatchPrefix(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens);
 
-  // Match.tokens, without the lock and without the use.
+  // Returns MatchPrefix(…).tokens without locking the blocks or marking the path as used.
   int Peek(PrefixKey root, absl::Span<const int32_t> tokens, int max_tokens = kNoLimit) const;
 
   // Shares the whole blocks of `tokens` that the tree lacks, as kCached; blocks[i] must hold the
@@ -73,7 +73,7 @@ class RadixCache {
   // REQUIRES: block_count >= 0.
   int Evict(int block_count);
 
-  // What Evict could free now, exactly. O(1).
+  // Exactly how many blocks Evict could free now. O(1).
   int evictable_block_count() const { return evictable_block_count_; }
   int block_count() const { return block_count_; }
 
@@ -82,7 +82,7 @@ class RadixCache {
 
   // Called for each block, in order: added when it becomes cached, from the root outwards; removed
   // when it is evicted, from the tail inwards. Must not call back into the cache. Not called for
-  // what is there already (see Keys) nor by the destructor.
+  // blocks that are cached already (see Keys), nor by the destructor.
   void SetListener(std::function<void(CacheChange)> listener);
   // The keys of all cached blocks, parents before children: the snapshot that changes build on.
   std::vector<PrefixKey> Keys() const;

@@ -29,11 +29,11 @@ struct TokensEqual {
 // All blocks of an edge have the same last use: a use that ends inside an edge splits it first.
 struct RadixCache::Node {
   Node* parent = nullptr;  // null for a root, whose edge is empty
-  PrefixKey root_key = 0;  // of a root only
+  PrefixKey root_key = 0;  // set for a root only
   std::vector<int32_t> tokens;
   std::vector<PrefixKey> keys;
   BlockLease blocks;  // the tree's own references, kCached
-  // By the first block of the child's tokens.
+  // Keyed by the first block of the child's tokens.
   absl::flat_hash_map<std::vector<int32_t>, std::unique_ptr<Node>, TokensHash, TokensEqual>
       children;
 
@@ -41,7 +41,7 @@ struct RadixCache::Node {
   int locked_end = 0;        // one past the edge's last locked block
   int covered_children = 0;  // children with a lock in their edge or below
 
-  // What the tree last counted this node as; RadixCache::Settle() keeps them true.
+  // The state under which the tree last counted this node; RadixCache::Settle() updates it.
   int told_evictable = 0;
   bool told_covered = false;           // a lock in the edge or below
   std::optional<uint64_t> told_order;  // the key in evictable_leaves_, if there

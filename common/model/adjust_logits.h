@@ -13,11 +13,11 @@ namespace baton::model {
 // A token with such a logit is never drawn.
 inline bool Masked(float logit) { return logit == -std::numeric_limits<float>::infinity(); }
 
-// Whether AdjustLogits would change a logit.
+// True if AdjustLogits would change a logit.
 bool ChangesLogits(const SamplingParams& params, const SamplingHistory& history);
 
-// In the order of sampler.h. A finite logit stays finite unless it is suppressed; -inf stays -inf.
-// Thread-safe. REQUIRES: `params` is valid, no logit is NaN or +inf.
+// Changes the logits in the order given in sampler.h. A finite logit stays finite unless it is
+// suppressed; -inf stays -inf. Thread-safe. REQUIRES: `params` is valid, no logit is NaN or +inf.
 void AdjustLogits(const SamplingParams& params, const SamplingHistory& history,
                   absl::Span<float> logits);
 

@@ -1,4 +1,4 @@
-// One adapter for each architecture: its config.json as a ModelConfig.
+// One adapter for each architecture, which reads its config.json into a ModelConfig.
 #ifndef BATON_COMMON_MODEL_ARCHITECTURE_H_
 #define BATON_COMMON_MODEL_ARCHITECTURE_H_
 

@@ -29,9 +29,10 @@ class Checkpoint {
   // Null if there is no such tensor.
   const StoredTensor* Find(absl::string_view name) const;
   const absl::flat_hash_map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  // Of the headers, and of a few bytes of each tensor: fine-tunes of one base have equal headers.
+  // Hashes the headers and a few bytes of each tensor: fine-tunes of one base have equal headers.
   uint64_t Fingerprint() const;
-  // Files, for messages: "DIR/model.safetensors" or "DIR/model.safetensors.index.json".
+  // Path of the file or index, for messages: "DIR/model.safetensors" or
+  // "DIR/model.safetensors.index.json".
   const std::string& path() const { return path_; }
   uint64_t size_bytes() const;
 

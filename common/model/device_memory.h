@@ -1,4 +1,4 @@
-// The device memory of a model, from its config alone: the allocations of weights.cc and
+// Computes the device memory of a model from its config only: the allocations of weights.cc and
 // transformer.cc. A model that does not fit is refused before it is loaded.
 #ifndef BATON_COMMON_MODEL_DEVICE_MEMORY_H_
 #define BATON_COMMON_MODEL_DEVICE_MEMORY_H_
@@ -37,7 +37,7 @@ struct WeightFormat {
 
   bool quantized() const { return bits > 0; }
 };
-// Of one matrix. activation: its type if it is not quantised.
+// Bytes of one matrix. activation: its type if it is not quantised.
 int64_t MatrixBytes(int64_t rows, int64_t cols, const WeightFormat& format,
                     backend::DType activation);
 
@@ -51,15 +51,15 @@ struct WeightSizes {
   MemorySize total() const;
 };
 
-// Weights packed without padding, as on a GPU. stored_embedding: the embedding's type in the file,
-// which it keeps.
+// Sizes of weights packed without padding, as on a GPU. stored_embedding: the embedding's type in
+// the file, which it keeps on the device.
 WeightSizes WeightMemory(const ModelConfig& config, backend::DType activation,
                          backend::DType stored_embedding, const WeightFormat& format = {});
 
-// Sets the fields about quantised matrices.
+// Sets the fields of `limits` about quantised matrices.
 void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits);
 
-// cos and sin of every position.
+// Size of the RoPE tables: cos and sin of every position.
 MemorySize RopeMemory(const ModelConfig& config, int max_positions);
 
 // Elements between two rows of logits: a multiple of 8, since GPU kernels move 16 bytes at a time.
@@ -85,7 +85,7 @@ struct Workspaces {
   Shape logit_q;         // f32 [logit rows, Hq h]
   Shape logits;          // f32 [logit rows, LogitStride(v)]
 };
-// Of the widest layers. At most as many logit rows as rows.
+// Returns the shapes for the widest layers, with at most as many logit rows as rows.
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
                         backend::DType activation);
 MemorySize WorkspaceMemory(const Workspaces& workspaces);

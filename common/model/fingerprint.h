@@ -1,5 +1,5 @@
-// XXH3-64 over a sequence of texts and numbers, each with its length, so that different sequences
-// have different bytes.
+// Hashes a sequence of texts and numbers with XXH3-64, each with its length, so that different
+// sequences have different bytes.
 #ifndef BATON_COMMON_MODEL_FINGERPRINT_H_
 #define BATON_COMMON_MODEL_FINGERPRINT_H_
 
@@ -26,7 +26,7 @@ class FingerprintBuilder {
   XXH3_state_s* state_;
 };
 
-// XXH3-64 of the bytes alone.
+// Returns XXH3-64 of the bytes, without their length.
 uint64_t HashBytes(absl::string_view bytes);
 
 }  // namespace baton::model

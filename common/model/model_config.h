@@ -16,7 +16,7 @@ namespace baton::model {
 // How matrices of few bits are stored; see quantization.h.
 struct WeightQuantization {
   enum class Format { kGptq, kAwq };
-  static constexpr int kAllColumns = -1;  // as the files have it
+  static constexpr int kAllColumns = -1;  // one group per row, as the files spell it
   Format format = Format::kGptq;
   int bits = 4;
   int group_size = 128;  // columns that share a scale and a zero point, or kAllColumns
@@ -56,7 +56,7 @@ struct ModelConfig {
   bool tied_embeddings = false;
   float final_norm_eps = 0;
   std::vector<double> rope_inverse_frequencies;  // [head_dim / 2], rope scaling applied
-  float rope_factor = 1;                         // on cos and sin
+  float rope_factor = 1;                         // multiplies cos and sin
   std::vector<LayerSpec> layers;
   backend::DType weight_dtype = backend::DType::kF32;  // as config.json states it
   std::optional<WeightQuantization> quantization;
@@ -68,14 +68,14 @@ struct ModelConfig {
   std::optional<int> top_k;
   std::optional<float> min_p;
   std::optional<float> repetition_penalty;  // whether do_sample is true or not
-  // Of config.json, tokenizer.json, the headers of all weight files and a few bytes of each tensor
-  // (fine-tunes of one base have equal headers): equal in all workers and routers that serve one
-  // model.
+  // Hash of config.json, tokenizer.json, the headers of all weight files and a few bytes of each
+  // tensor (fine-tunes of one base have equal headers): equal in all workers and routers that serve
+  // one model.
   uint64_t fingerprint = 0;
   uint64_t tokenizer_fingerprint = 0;  // Tokenizer::fingerprint() of tokenizer.json
 };
 
-// config.json, unchecked. NOT_FOUND, INVALID_ARGUMENT.
+// Reads config.json, without checking its fields. NOT_FOUND or INVALID_ARGUMENT.
 absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir);
 
 // Reads config.json and, if present, generation_config.json and tokenizer.json (ids only), but no

@@ -1,5 +1,5 @@
-// The bytes and operations of a model: lower bounds on any engine's times. From config.json alone,
-// also for architectures that the engine does not serve.
+// The bytes and operations of a model, which bound any engine's times from below. Needs config.json
+// only, and covers architectures that the engine does not serve.
 #ifndef BATON_COMMON_MODEL_MODEL_COSTS_H_
 #define BATON_COMMON_MODEL_MODEL_COSTS_H_
 
@@ -15,17 +15,17 @@
 
 namespace baton::model {
 
-// Elements are those of matrices, in the format of the weights, unless said otherwise.
+// Unless said otherwise, elements are those of matrices, in the format of the weights.
 struct LayerCosts {
   int64_t attention_elements = 0;
-  int64_t ffn_elements = 0;     // that every token passes; shared experts and the router included
+  int64_t ffn_elements = 0;     // used by every token, shared experts and the router included
   int64_t expert_elements = 0;  // of one routed expert
   int experts = 0;
   int experts_per_token = 0;
   int64_t vector_elements = 0;  // norms and biases, float32
-  int64_t kv_elements = 0;      // of one token in the cache; MLA: the latent and the rotated key
-  int64_t pair_flops = 0;       // of one query and one token that it sees, all heads
-  int window = 0;               // 0: all
+  int64_t kv_elements = 0;      // per cached token; MLA: the latent and the rotated key
+  int64_t pair_flops = 0;       // per query token and token that it sees, all heads
+  int window = 0;               // 0: full attention
 
   int64_t matrix_elements() const {
     return attention_elements + ffn_elements + experts * expert_elements;
@@ -48,10 +48,10 @@ struct ModelCosts {
 
 ModelCosts CostsOf(const ModelConfig& config);
 
-// For a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense or
-// with experts (DeepSeek's, Qwen's and Mixtral's names). Ignores windows: an upper bound.
+// Reads a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense
+// or with experts (DeepSeek's, Qwen's and Mixtral's names). Ignores windows: an upper bound.
 absl::StatusOr<ModelCosts> ParseCosts(const JsonFields& config);
-// bits and group_size of quantization_config; nothing is quantised without one.
+// Reads bits and group_size of quantization_config; nothing is quantised without one.
 absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config);
 
 struct StepBytes {
@@ -59,15 +59,16 @@ struct StepBytes {
   double kv = 0;
   double total() const { return weights + kv; }
 };
-// The least that one decode step reads: every matrix and vector once (of routed experts, those that
-// `batch` tokens are expected to choose with equal probabilities), the LM head, and each sequence's
-// KV of `context` tokens. activation: the type of KV and of matrices that are not quantised.
+// Returns the least that one decode step reads: every matrix and vector once (of routed experts,
+// those that `batch` tokens are expected to choose with equal probabilities), the LM head, and each
+// sequence's KV of `context` tokens. activation: the type of KV and of matrices that are not
+// quantised.
 StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format,
                           backend::DType activation, int batch, int64_t context);
-// Multiplications and additions, each counted.
+// Counts multiplications and additions separately.
 double DecodeStepFlops(const ModelCosts& costs, int batch, int64_t context);
-// Of a prompt of so many tokens, the first `cached` of which are in the cache: products, causal
-// attention, and the LM head for the last token.
+// Operations for a prompt of `tokens` tokens, the first `cached` of which are in the cache: matrix
+// multiplies, causal attention, and the LM head for the last token.
 double PrefillFlops(const ModelCosts& costs, int64_t tokens, int64_t cached = 0);
 
 // Bytes of a 16-bit or quantised matrix element, its share of scales and zero points included.

@@ -1,9 +1,9 @@
-// Checkpoints with matrices of few bits: what their config says, and their tensors in the one form
-// that devices take (backend::QuantizedHostMatrix). Two formats, as published:
+// Reads quantised checkpoints: their config, and their tensors in the one form that devices take
+// (backend::QuantizedHostMatrix). Two formats, as published:
 //
 // - GPTQ (AutoGPTQ, GPTQModel): qweight I32 [cols * bits / 32, rows], qzeros I32 [groups,
 //   rows * bits / 32], scales [groups, rows], g_idx I32 [cols] (may be missing: columns in order).
-//   Zero points are stored less one, but for checkpoint_format "gptq_v2".
+//   Zero points are stored less one, except with checkpoint_format "gptq_v2".
 // - AWQ (AutoAWQ's "gemm"): qweight I32 [cols, rows / 8] and qzeros I32 [groups, rows / 8], whose
 //   eight nibbles, from the lowest, are rows 0, 2, 4, 6, 1, 3, 5, 7; scales [groups, rows].
 #ifndef BATON_COMMON_MODEL_QUANTIZATION_H_
@@ -23,15 +23,16 @@
 
 namespace baton::model {
 
-// config.json's quantization_config; nothing if it has none. UNIMPLEMENTED for other methods, bits
-// and layouts, naming the field.
+// Returns config.json's quantization_config; nullopt if there is none. UNIMPLEMENTED for other
+// methods, bits and layouts, naming the field.
 absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFields& config);
 
-// Sets which of the model's matrices are quantised: those of which the checkpoint has a qweight.
-// UNIMPLEMENTED if of matrices that are multiplied as one (q, k and v; gate and up) some are.
+// Marks the matrices of the model that are quantised: those with a qweight in the checkpoint.
+// UNIMPLEMENTED if only some of the matrices that are multiplied as one (q, k and v; gate and up)
+// are quantised.
 absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model);
 
-// Whether it is the zero bias that some quantisers write for modules without a bias.
+// True if `name` is a zero bias, which some quantisers write for modules without a bias.
 bool IsZeroBias(const Checkpoint& checkpoint, absl::string_view name);
 
 // The tensors of one matrix W [rows, cols] in a file, at any alignment.
@@ -43,7 +44,8 @@ struct QuantizedTensors {
 struct QuantizedShapes {
   std::vector<uint64_t> qweight, qzeros, scales, g_idx;
 };
-// INVALID_ARGUMENT if such a matrix cannot be packed in whole words and groups. rows, cols > 0.
+// INVALID_ARGUMENT if such a matrix cannot be packed in whole words and groups.
+// REQUIRES: rows, cols > 0.
 absl::StatusOr<QuantizedShapes> QuantizedShapesOf(const WeightQuantization& quantization,
                                                   int64_t rows, int64_t cols);
 
@@ -61,7 +63,7 @@ class QuantizedWeights {
   absl::Status SetOrder(absl::string_view g_idx, bool may_differ);
   void Reorder();
 
-  backend::QuantizedHostMatrix matrix_;  // but for the pointers
+  backend::QuantizedHostMatrix matrix_;  // without the pointers
   std::vector<uint32_t> values_;
   std::vector<uint16_t> scales_, zeros_;
   std::vector<int32_t> order_;  // empty: in order

@@ -9,8 +9,9 @@
 
 namespace baton::model {
 
-// [head_dim / 2], scaled by rope_scaling (old) or rope_parameters (new): "default", "linear" or
-// "llama3"; UNIMPLEMENTED, naming it, for another type. None of the three scales cos and sin.
+// Returns [head_dim / 2] frequencies, scaled by rope_scaling (old) or rope_parameters (new):
+// "default", "linear" or "llama3"; UNIMPLEMENTED, naming it, for another type. None of the three
+// scales cos and sin.
 absl::StatusOr<std::vector<double>> RopeInverseFrequencies(const JsonFields& config, int head_dim,
                                                            int max_positions);
 

@@ -22,9 +22,9 @@ namespace baton::model {
 struct TensorEntry {
   std::string name;
   std::string dtype;                           // as the header spells it, e.g. "BF16"
-  std::optional<backend::DType> weight_dtype;  // none: not a dtype of weights
+  std::optional<backend::DType> weight_dtype;  // nullopt: weights cannot have it
   std::vector<uint64_t> shape;
-  uint64_t begin = 0;  // bytes after the header
+  uint64_t begin = 0;  // offset after the header
   uint64_t end = 0;
 };
 
@@ -40,8 +40,8 @@ class SafetensorsFile {
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
   const std::string& path() const { return file_->path(); }
-  absl::Span<const TensorEntry> tensors() const { return tensors_; }  // by place in the file
-  // At any alignment; `entry` is one of tensors().
+  absl::Span<const TensorEntry> tensors() const { return tensors_; }  // in file order
+  // The tensor's bytes, at any alignment. REQUIRES: `entry` is one of tensors().
   absl::string_view Bytes(const TensorEntry& entry) const;
   absl::Status CheckUnchanged() const { return file_->CheckUnchanged(); }
 

@@ -35,7 +35,7 @@ struct SamplingParams {
 // The tokens that the draw depends on besides the logits. Ids without a logit are ignored.
 struct SamplingHistory {
   absl::Span<const int32_t> tokens = {};      // the prompt, then the answer so far
-  int prompt_tokens = 0;                      // of `tokens`
+  int prompt_tokens = 0;                      // how many of `tokens` are the prompt's
   absl::Span<const int32_t> suppressed = {};  // never drawn now: stop tokens before min_tokens
 };
 
@@ -48,11 +48,11 @@ struct TokenLogprob {
 
 struct SampledToken {
   int32_t token_id = 0;
-  // Of the model's own distribution, before bias, penalties, temperature and filters; always
-  // finite. Set if SamplingParams.logprobs is.
+  // Log probability in the model's own distribution, before bias, penalties, temperature and
+  // filters; always finite. Set if SamplingParams.logprobs is.
   float logprob = 0;
   std::vector<TokenLogprob> top;  // the most probable, best first, ties by id
-  // Set by BestTokens alone: the log probability after bias, penalties and suppression.
+  // Set by BestTokens only: the log probability after bias, penalties and suppression.
   float score = 0;
 
   friend bool operator==(const SampledToken&, const SampledToken&) = default;
@@ -80,15 +80,15 @@ absl::Status Validate(const SamplingParams& params);
 absl::StatusOr<SampledToken> Sample(absl::Span<const float> logits, const SamplingParams& params,
                                     const SamplingHistory& history, uint64_t position);
 
-// The results of Sample for params.choice, params.choice + 1, …: `draws` tokens. Shared work is
-// done once.
+// Returns `draws` tokens: the results of Sample for params.choice, params.choice + 1, …. Shared
+// work is done once.
 absl::StatusOr<std::vector<SampledToken>> SampleMany(absl::Span<const float> logits,
                                                      const SamplingParams& params,
                                                      const SamplingHistory& history,
                                                      uint64_t position, int draws);
 
-// For beam search: the `count` most probable tokens (fewer if fewer are left), best first, ties by
-// id, with their scores; ignores temperature and filters. Errors as Sample.
+// For beam search. Returns the `count` most probable tokens (fewer if fewer are left), best first,
+// ties by id, with their scores; ignores temperature and filters. Fails as Sample does.
 absl::StatusOr<std::vector<SampledToken>> BestTokens(absl::Span<const float> logits,
                                                      const SamplingParams& params,
                                                      const SamplingHistory& history, int count);
@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<SampledToken>> BestTokens(absl::Span<const float> log
 // probable. INTERNAL ("NON_FINITE_LOGITS") as above.
 absl::StatusOr<SampledToken> LogprobsOf(absl::Span<const float> logits, int32_t token_id, int top);
 
-// The errors above, for draws on a device. token_id: of the first logit that is NaN or +inf; -1 if
+// The errors above, for draws on a device. token_id is the first whose logit is NaN or +inf; -1 if
 // all are -inf.
 absl::Status NonFiniteLogits(int32_t token_id, float logit);
 absl::Status NoTokenLeft(size_t suppressed);

@@ -1,5 +1,4 @@
-// The number of ids in tokenizer.json. The tokenizer room reads the rest, which workers do not
-// need.
+// Counts the ids in tokenizer.json. common/tokenizer reads the rest, which workers do not need.
 #ifndef BATON_COMMON_MODEL_TOKENIZER_IDS_H_
 #define BATON_COMMON_MODEL_TOKENIZER_IDS_H_
 
@@ -8,7 +7,7 @@
 
 namespace baton::model {
 
-// The highest id of model.vocab and added_tokens, plus one.
+// Returns the highest id of model.vocab and added_tokens, plus one.
 absl::StatusOr<int> CountTokens(absl::string_view tokenizer_json, absl::string_view file);
 
 }  // namespace baton::model

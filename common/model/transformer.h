@@ -1,5 +1,5 @@
-// A decoder-only transformer of a Hugging Face directory: one forward pass over a list of layer
-// specs.
+// A decoder-only transformer loaded from a Hugging Face directory: one forward pass over a list of
+// layer specs.
 #ifndef BATON_COMMON_MODEL_TRANSFORMER_H_
 #define BATON_COMMON_MODEL_TRANSFORMER_H_
 
@@ -15,8 +15,9 @@
 
 namespace baton::model {
 
-// Called, in layer order, when a layer's KV of this step has been enqueued; the chunk may be read
-// once `event` is done. Runs on the loop thread, within the step: return quickly.
+// Called, in layer order, when the writes of a layer's KV in this step have been enqueued; that
+// layer's KV may be read once `event` is done. Runs on the loop thread, within the step: return
+// quickly.
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
@@ -25,32 +26,33 @@ class LayerObserver {
 
 struct TransformerOptions {
   int max_batch_tokens = 0;  // rows of the largest step; workspaces are made for it at load
-  int max_logit_rows = 0;    // logits in memory at once; a step may want those of more rows
-  int max_positions = 0;     // RoPE tables; at most the config's max_position_embeddings
+  int max_logit_rows = 0;    // most logit rows held at once; MoreLogits() computes the rest
+  int max_positions = 0;     // positions in the RoPE tables; at most config.max_positions
   // Called with the share of the weights that is loaded, 0 to 1; may be empty.
   std::function<void(double)> progress = nullptr;
 };
 
-// Thread: as Backend. The backend must outlive it.
+// Same threading rules as Backend. The backend must outlive the transformer.
 class Transformer {
  public:
-  // NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED with a message that names the file and the field
-  // or tensor: files are untrusted.
+  // Returns NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED, with a message that names the file and
+  // the field or tensor: files are untrusted.
   static absl::StatusOr<std::unique_ptr<Transformer>> Load(const std::string& model_dir,
                                                            const ModelConfig& config,
                                                            const TransformerOptions& options,
                                                            backend::Backend& backend);
   virtual ~Transformer() = default;
 
-  // Computes the batch's rows, writing their K and V to `pool`. Returns logits f32
-  // [logit_rows, vocab_size] in device memory, valid until the next call; of the first
-  // max_logit_rows if there are more.
+  // Computes the batch's rows, writing their K and V to `pool`. Returns the logits of the batch's
+  // logit rows, of the first max_logit_rows if there are more: f32 [rows, vocab_size] in device
+  // memory, valid until the next call.
   virtual backend::Tensor Forward(const backend::RaggedBatch& batch, const backend::KvPool& pool,
                                   LayerObserver* observer) = 0;
-  // The logits of the last step's logit rows from `first` on: 1 to max_logit_rows of them.
-  // REQUIRES: the step had more than max_logit_rows; 0 <= first < their number.
+  // Returns the logits of 1 to max_logit_rows logit rows of the last step, from row `first` on.
+  // REQUIRES: the step had n > max_logit_rows logit rows; 0 <= first < n.
   virtual backend::Tensor MoreLogits(int first) = 0;
-  // Runs steps of every kind that the backend records, so that no request waits for a recording.
+  // Runs a step of every kind that the backend records (captures as a CUDA graph), so that no
+  // request waits for a recording.
   // Overwrites the pool's blocks. REQUIRES: the pool holds no KV that is still needed.
   virtual void WarmUp(const backend::KvPool& pool) = 0;
 };

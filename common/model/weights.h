@@ -37,7 +37,7 @@ struct Weights {
 inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 
 // INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen. UNIMPLEMENTED for a
-// dtype that is not one of weights, or a bias or norm that the architecture does not have: ignoring
+// dtype that weights cannot have, or a bias or norm that the architecture does not have: ignoring
 // it would change the answer. Other unknown tensors are ignored with a warning. `progress` may be
 // empty.
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,

@@ -22,7 +22,7 @@ namespace baton::tokenizer {
 struct AddedToken {
   int32_t id;
   std::string content;
-  // What to find: the content, or its normalised form for tokens with `normalized`, which are
+  // The text to find: the content, or its normalised form for tokens with `normalized`, which are
   // searched for in normalised text.
   std::string pattern;
   bool single_word;  // not beside a word character
@@ -32,14 +32,14 @@ struct AddedToken {
   bool special;
 };
 
-// Finds a set of added tokens: from the left, the longest of those that start at one place.
+// Finds added tokens in a text, from left to right; of those that start at one place, the longest.
 class AddedTokenFinder {
  public:
   // The longest pattern a file may have; bounds the work for each byte of text.
   static constexpr size_t kMaxPatternBytes = 1024;
 
-  // False, changing nothing, if another token has the same pattern.
-  // REQUIRES: 0 < pattern bytes <= kMaxPatternBytes. The token outlives this.
+  // Adds a token. False, changing nothing, if another token has the same pattern.
+  // REQUIRES: 0 < pattern bytes <= kMaxPatternBytes. The token must outlive the finder.
   bool Add(const AddedToken* token);
 
   // A part of a text: an added token, or the text between two of them.

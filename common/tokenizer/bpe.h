@@ -3,7 +3,7 @@
 // handling of unknown characters of Hugging Face `tokenizers`, models/bpe).
 //
 // O(n log n) for words of any length: a queue of (rank, position) over a linked list. Short words
-// go through a table per thread of words seen before.
+// are looked up first in a per-thread table of words seen before.
 #ifndef BATON_COMMON_TOKENIZER_BPE_H_
 #define BATON_COMMON_TOKENIZER_BPE_H_
 
@@ -31,17 +31,17 @@ struct BpeSpec {
   explicit BpeSpec(Vocabulary tokens) : vocabulary(std::move(tokens)) {}
 
   Vocabulary vocabulary;
-  std::vector<Merge> merges;  // by rank; of equal pairs the last counts
+  std::vector<Merge> merges;  // by rank; of entries for the same pair, the last counts
   std::optional<int32_t> unknown;
   bool fuse_unknown = false;
   bool byte_fallback = false;
-  bool ignore_merges = false;  // a word that is a token is not split
+  bool ignore_merges = false;  // a word that is in the vocabulary is one token
 };
 
 // Thread-safe.
 class Bpe {
  public:
-  // With `byte_level` words are bytes and the tokens spell them with the names of byte_level.h;
+  // With `byte_level`, words are bytes and the tokens spell them with the names of byte_level.h;
   // without, words are characters. REQUIRES: ids of `spec` are those of its vocabulary.
   Bpe(BpeSpec spec, bool byte_level);
   Bpe(const Bpe&) = delete;

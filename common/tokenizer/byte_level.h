@@ -10,7 +10,7 @@
 
 namespace baton::tokenizer {
 
-// The name of one byte, as UTF-8.
+// Returns the name of one byte, as UTF-8.
 absl::string_view ByteName(unsigned char byte);
 
 std::string BytesToNames(absl::string_view bytes);

@@ -18,15 +18,15 @@ enum class TextPosition {
   kContinuation,  // text, such as a prompt's, came before it
 };
 
-// One step of the chain. Tokens arrive in one or more pieces; a step passes on what is certain.
-// Not thread-safe.
+// One decoder in the chain. Each token arrives in one or more pieces; the step passes on the text
+// that is certain. Not thread-safe.
 class DecodeStep {
  public:
   virtual ~DecodeStep() = default;
-  // More of the current token.
+  // Takes more text of the current token.
   virtual absl::Status Text(absl::string_view text) = 0;
   virtual absl::Status EndToken() = 0;
-  // No more tokens. Called once, last.
+  // Ends the stream of tokens. Called once, last.
   virtual absl::Status Finish() = 0;
 };
 
@@ -37,17 +37,17 @@ class DecodeStream {
   DecodeStream(const Pipeline& pipeline, TextPosition position);
   ~DecodeStream();
 
-  // Appends to `out` what is certain of the text once `token` has come; whole characters only.
+  // Appends to `out` the text that becomes certain with `token`; whole characters only.
   // INVALID_ARGUMENT if a Replace decoder's pattern gives up, see Matcher::ForEachMatch.
   absl::Status Push(absl::string_view token, std::string* out);
-  // The rest of the text. Nothing may be pushed after it.
+  // Appends the rest of the text. Nothing may be pushed after it.
   absl::Status Finish(std::string* out);
 
  private:
   void Take(std::string* out);
 
   std::string ready_;                 // what the last step has passed on
-  std::unique_ptr<DecodeStep> head_;  // owns the steps behind it
+  std::unique_ptr<DecodeStep> head_;  // owns the steps after it
 };
 
 }  // namespace baton::tokenizer

@@ -1,4 +1,4 @@
-// The text of a stream of tokens, as soon as it is certain.
+// Returns the text of a stream of tokens as soon as it is certain.
 //
 // The results of Append and Flush, concatenated, are Tokenizer::Decode of all appended ids.
 // Returned text is final and always whole UTF-8, so these are held back:
@@ -10,8 +10,8 @@
 //
 // Prompts: some decoders drop the space that starts a text (Llama 2, Mistral). Text that continues
 // a prompt must keep that space: construct with TextPosition::kContinuation and append the
-// generated ids only; never decode the prompt's tokens into the output. With a prompt that decodes
-// to nothing, kStart is right. For byte-level models the two are the same.
+// generated ids only; never decode the prompt's tokens into the output. If the prompt decodes
+// to nothing, use kStart. For byte-level models the two are the same.
 #ifndef BATON_COMMON_TOKENIZER_INCREMENTAL_DETOKENIZER_H_
 #define BATON_COMMON_TOKENIZER_INCREMENTAL_DETOKENIZER_H_
 
@@ -32,11 +32,12 @@ class IncrementalDetokenizer {
   explicit IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special_tokens = true,
                                   TextPosition position = TextPosition::kStart);
 
-  // The text that became certain, often empty. INVALID_ARGUMENT as Tokenizer::Decode; then none of
-  // `ids` was taken.
+  // Returns the text that became certain, often empty. INVALID_ARGUMENT in the same cases as
+  // Tokenizer::Decode; then none of `ids` was taken.
   absl::StatusOr<std::string> Append(absl::Span<const int32_t> ids);
 
-  // The rest; the stream is over. Nothing may be appended after it; a second call returns "".
+  // Returns the rest of the text and ends the stream. Nothing may be appended after it; a second
+  // call returns "".
   std::string Flush();
 
  private:

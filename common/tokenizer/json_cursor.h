@@ -21,28 +21,28 @@ namespace baton::tokenizer {
 
 class JsonDocument;
 
-// One value and the way to it. Valid as long as its document.
+// One value and its path in the document. Valid as long as the document.
 class JsonCursor {
  public:
   bool is_null() const;
   bool is_string() const;
   bool is_array() const;
 
-  // The member `key`; an error if this is no object or has no such member.
+  // Returns the member `key`; an error if this is no object or has no such member.
   absl::StatusOr<JsonCursor> Get(absl::string_view key) const;
-  // The member `key` if it is there and not null.
+  // Returns the member `key` if it is present and not null.
   std::optional<JsonCursor> Find(absl::string_view key) const;
   // Refuses an object that has other members: an option that is not understood changes the result.
   absl::Status AllowOnly(std::initializer_list<absl::string_view> keys) const;
 
   absl::StatusOr<std::string> String() const;
   absl::StatusOr<bool> Bool() const;
-  // An integer of 0..max.
+  // Returns an integer from 0 to max.
   absl::StatusOr<int64_t> Integer(int64_t max) const;
-  // The member `key`, or `otherwise` where it is absent or null.
+  // Returns the member `key`, or `otherwise` if it is absent or null.
   absl::StatusOr<bool> BoolOr(absl::string_view key, bool otherwise) const;
 
-  // Stop at the first error. An error if this is no array or no object.
+  // Both stop at the first error, and return one if this is no array, or no object.
   absl::Status ForEachElement(absl::FunctionRef<absl::Status(const JsonCursor&)> visit) const;
   absl::Status ForEachMember(
       absl::FunctionRef<absl::Status(absl::string_view key, const JsonCursor&)> visit) const;
@@ -64,7 +64,7 @@ class JsonCursor {
 
 class JsonDocument {
  public:
-  // Refuses what json::Parse refuses, with a bound that the largest tokenizers are far below.
+  // Refuses what json::Parse refuses, with a size bound far above the largest tokenizers.
   static absl::StatusOr<JsonDocument> Parse(absl::string_view text, absl::string_view origin);
 
   JsonDocument(JsonDocument&&) noexcept;

@@ -1,5 +1,5 @@
-// What BPE may merge next: (rank, position) pairs, lowest first. Two queues with one interface.
-// Not thread-safe.
+// The pairs that BPE may merge next, as (rank, position), lowest first. Two queues with one
+// interface. Not thread-safe.
 #ifndef BATON_COMMON_TOKENIZER_MERGE_QUEUE_H_
 #define BATON_COMMON_TOKENIZER_MERGE_QUEUE_H_
 
@@ -20,7 +20,7 @@ struct MergeCandidate {
   uint32_t position;
 };
 
-// A binary heap: best for some hundred entries.
+// A binary heap: best for up to some hundred entries.
 class HeapMergeQueue {
  public:
   void Push(MergeCandidate candidate) {
@@ -89,11 +89,11 @@ class BucketMergeQueue {
   }
 
   absl::flat_hash_map<uint32_t, std::vector<uint32_t>> buckets_;  // ranks above the current one
-  HeapMergeQueue ranks_;                                          // of the buckets
+  HeapMergeQueue ranks_;                                          // ranks that have a bucket
   std::optional<uint32_t> current_rank_;
   std::vector<uint32_t> current_;  // positions of current_rank_; those from next_ on are left
   size_t next_ = 0;
-  HeapMergeQueue early_;  // came after their rank's bucket had been opened
+  HeapMergeQueue early_;  // candidates pushed after their rank's bucket had been opened
 };
 
 }  // namespace baton::tokenizer

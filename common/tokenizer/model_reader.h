@@ -1,5 +1,5 @@
-// tokenizer.json's model and added_tokens. INVALID_ARGUMENT with the path for everything that is
-// missing, of the wrong type, contradictory, or not understood.
+// Reads tokenizer.json's model and added_tokens. INVALID_ARGUMENT with the path for everything that
+// is missing, of the wrong type, contradictory, or not understood.
 #ifndef BATON_COMMON_TOKENIZER_MODEL_READER_H_
 #define BATON_COMMON_TOKENIZER_MODEL_READER_H_
 
@@ -12,13 +12,11 @@
 
 namespace baton::tokenizer {
 
-// `root` is the whole file. Ids are refused where they would make the table by id far larger than
-// the file that asks for it.
+// `root` is the whole file. Refuses ids that would make the table by id far larger than the file.
 absl::StatusOr<BpeSpec> ReadModel(const JsonCursor& root);
 
-// The patterns are the contents, for the caller to normalise. Ids are those of the file; a content
-// that the model has under another id, and an id that the model gives to another token, are
-// refused.
+// Sets patterns to the contents, for the caller to normalise, and ids to those of the file. Refuses
+// a content that the model has under another id, and an id that the model gives to another token.
 absl::StatusOr<std::vector<AddedToken>> ReadAddedTokens(const JsonCursor& root,
                                                         const Vocabulary& model);
 

@@ -13,11 +13,11 @@
 
 namespace baton::tokenizer {
 
-// The contents of a PCRE2 class with all newer characters of a general category, such as "Lu", or
-// of a group of them, such as "L". Empty for other names. Thread-safe.
+// Returns the contents of a PCRE2 class with all newer characters of a general category, such as
+// "Lu", or of a group of them, such as "L". Empty for other names. Thread-safe.
 std::string NewerCharacters(absl::string_view category);
 
-// The general category of a newer character, such as "Lu"; empty for all others.
+// Returns the general category of a newer character, such as "Lu"; empty for all others.
 absl::string_view NewerCategory(char32_t c);
 
 }  // namespace baton::tokenizer

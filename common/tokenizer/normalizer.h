@@ -18,7 +18,7 @@ using Scratch = std::deque<std::string>;
 // A part of the text on its way through the steps.
 struct Piece {
   absl::string_view text;
-  // It starts with the first byte of the input: for Metaspace's "first".
+  // True if it starts with the first byte of the input, which Metaspace's "first" asks for.
   bool at_start;
 };
 

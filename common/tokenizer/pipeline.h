@@ -47,13 +47,13 @@ struct SplitAtClass {
   bool (*contains)(char32_t);
   SplitBehavior behavior;
 };
-// Runs of word characters, and of others that are not white space.
+// Splits into runs of word characters and runs of other characters that are not white space.
 struct SplitWords {};
 struct ByteLevelSplit {
   bool add_prefix_space;
   bool use_regex;
   // Whether to spell the bytes with their names. Not for the last step: the model then works on the
-  // bytes themselves, which spares the text being written twice.
+  // bytes themselves, which avoids writing the text twice.
   bool name_bytes;
 };
 enum class PrependScheme { kFirst, kNever, kAlways };
@@ -90,11 +90,11 @@ struct Template {
 struct Pipeline {
   std::vector<Normalizer> normalizers;
   std::vector<PreTokenizer> pre_tokenizers;
-  // The last pre-tokenizer is ByteLevel: the model gets bytes, not characters.
+  // True if the last pre-tokenizer is ByteLevel: the model gets bytes, not characters.
   bool byte_level = false;
   Template special_tokens;
   std::vector<Decoder> decoders;
-  // No decoder at all, where tokens are joined by spaces.
+  // True if the file has no decoder: tokens are then joined by spaces.
   bool decoder_absent = false;
 };
 

@@ -1,4 +1,4 @@
-// tokenizer.json's normalizer, pre_tokenizer, post_processor and decoder as a Pipeline.
+// Reads tokenizer.json's normalizer, pre_tokenizer, post_processor and decoder into a Pipeline.
 #ifndef BATON_COMMON_TOKENIZER_PIPELINE_READER_H_
 #define BATON_COMMON_TOKENIZER_PIPELINE_READER_H_
 

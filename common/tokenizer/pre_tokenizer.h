@@ -1,5 +1,5 @@
-// Runs the pre-tokenizers of a Pipeline: splits a text into the words that the model encodes one by
-// one. Thread-safe.
+// Runs the pre-tokenizers of a Pipeline: splits a text into the words that the tokenizer's model
+// (BPE) encodes separately. Thread-safe.
 #ifndef BATON_COMMON_TOKENIZER_PRE_TOKENIZER_H_
 #define BATON_COMMON_TOKENIZER_PRE_TOKENIZER_H_
 
@@ -11,8 +11,9 @@
 
 namespace baton::tokenizer {
 
-// The words of `piece`, in order and none of them empty. They point into the piece or into
-// `scratch`. INVALID_ARGUMENT as Matcher::ForEachMatch. REQUIRES: valid UTF-8.
+// Sets `words` to the words of `piece`, in order, none of them empty. They point into the piece or
+// into `scratch`. Returns INVALID_ARGUMENT in the same cases as Matcher::ForEachMatch.
+// REQUIRES: `piece` is valid UTF-8.
 absl::Status PreTokenize(const std::vector<PreTokenizer>& pre_tokenizers, Piece piece,
                          Scratch* scratch, std::vector<Piece>* words);
 

@@ -15,7 +15,7 @@
 namespace baton::tokenizer {
 
 // Rewrites an Oniguruma pattern so that PCRE2 (UTF, UCP, MULTILINE) matches the same text.
-// INVALID_ARGUMENT names the construct for those whose meaning differs and that are not rewritten.
+// INVALID_ARGUMENT, naming the construct, if one has another meaning in PCRE2 and is not rewritten.
 absl::StatusOr<std::string> TranslateOniguruma(absl::string_view pattern);
 
 // Finds a regular expression or a literal. Thread-safe: match state is per thread.
@@ -23,7 +23,7 @@ class Matcher {
  public:
   // INVALID_ARGUMENT if the pattern does not compile or has an untranslatable construct.
   static absl::StatusOr<Matcher> Regex(absl::string_view pattern);
-  // INVALID_ARGUMENT if empty.
+  // INVALID_ARGUMENT if `text` is empty.
   static absl::StatusOr<Matcher> Literal(absl::string_view text);
 
   Matcher(Matcher&&) noexcept;
@@ -32,8 +32,8 @@ class Matcher {
 
   // Calls `found` with the byte range of every match, in order, without overlap. A match of no
   // characters counts only where it does not touch the match before.
-  // REQUIRES: valid UTF-8. INVALID_ARGUMENT, reason "TEXT_TOO_COMPLEX", if the engine's limit on
-  // steps or memory is exceeded, which the published patterns do on no text.
+  // REQUIRES: valid UTF-8. INVALID_ARGUMENT, reason "TEXT_TOO_COMPLEX", if PCRE2's limit on
+  // steps or memory is exceeded, which no text does with the published patterns.
   absl::Status ForEachMatch(absl::string_view text,
                             absl::FunctionRef<void(size_t begin, size_t end)> found) const;
 

@@ -1,5 +1,5 @@
-// Text to token ids and back, as a Hugging Face tokenizer.json says: the model BPE with its added
-// tokens, normalizers, pre-tokenizers, post-processors and decoders. Equal to the package
+// Converts text to token ids and back, as a Hugging Face tokenizer.json says: the model BPE with
+// its added tokens, normalizers, pre-tokenizers, post-processors and decoders. Equal to the package
 // `tokenizers` token for token; anything in a file that Baton would do differently is refused at
 // load. README.md of this folder lists the components.
 //
@@ -25,10 +25,10 @@ namespace baton::tokenizer {
 // Immutable once loaded, thread-safe.
 class Tokenizer {
  public:
-  // Longer texts are refused. The limit of a request is far lower and set elsewhere.
+  // Encode refuses longer texts. The limit of a request is far lower and set elsewhere.
   static constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
-  // Reads `model_dir`/tokenizer.json. NOT_FOUND without such a file; otherwise as FromJson.
+  // Reads `model_dir`/tokenizer.json. NOT_FOUND without such a file; other errors as for FromJson.
   // tokenizer_config.json is not read: it holds nothing that changes what `tokenizers` does.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
 
@@ -48,8 +48,9 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
                                               bool add_special_tokens) const;
 
-  // Bytes that are not UTF-8 become U+FFFD. INVALID_ARGUMENT, reason "UNKNOWN_TOKEN", with the
-  // first id that is no token. For a text that grows use IncrementalDetokenizer.
+  // Returns the text of `ids`; bytes that are not UTF-8 become U+FFFD. INVALID_ARGUMENT, reason
+  // "UNKNOWN_TOKEN", with the first id that is no token. To decode a text as it grows, use
+  // IncrementalDetokenizer.
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids, bool skip_special_tokens) const;
 
   int vocab_size() const;  // highest id + 1, added tokens included; there may be gaps

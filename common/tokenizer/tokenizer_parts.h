@@ -1,4 +1,4 @@
-// What a Tokenizer is made of. Internal to the room: for tokenizer.cc and the detokenizer.
+// What a Tokenizer is made of. For tokenizer.cc and the detokenizer only.
 #ifndef BATON_COMMON_TOKENIZER_TOKENIZER_PARTS_H_
 #define BATON_COMMON_TOKENIZER_TOKENIZER_PARTS_H_
 
@@ -24,12 +24,12 @@ struct Tokenizer::Parts {
 
   const Pipeline pipeline;
   const Bpe bpe;
-  std::vector<AddedToken> added_tokens;  // not resized: the others point into it
+  std::vector<AddedToken> added_tokens;  // never resized: the members below point into it
   absl::flat_hash_map<int32_t, const AddedToken*> added_by_id;
   absl::flat_hash_map<absl::string_view, const AddedToken*> added_by_content;
   absl::flat_hash_set<absl::string_view> special_contents;
-  AddedTokenFinder raw_finder;         // in the unchanged text
-  AddedTokenFinder normalized_finder;  // in the normalised text between those matches
+  AddedTokenFinder raw_finder;         // searches the unchanged text
+  AddedTokenFinder normalized_finder;  // searches the normalised text between those matches
   int vocab_size = 0;
   uint64_t fingerprint = 0;
 };

@@ -12,39 +12,41 @@
 
 namespace baton::tokenizer {
 
-// Where the first byte sequence starts that is not UTF-8 (RFC 3629: no surrogates, no overlong
-// forms, nothing above U+10FFFF); nullopt for valid text.
+// Returns the offset of the first byte sequence that is not UTF-8 (RFC 3629: no surrogates, no
+// overlong forms, nothing above U+10FFFF); nullopt for valid text.
 std::optional<size_t> FindInvalidUtf8(absl::string_view text);
 
 bool IsAscii(absl::string_view text);
 
-// Bytes of the character that starts with `lead`. REQUIRES: the lead byte of valid UTF-8.
+// Returns the length in bytes of the character that starts with `lead`. REQUIRES: `lead` is the
+// lead byte of valid UTF-8.
 inline size_t Utf8CharBytes(char lead) {
   const unsigned char byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 
-// The first character. REQUIRES: valid UTF-8, not empty.
+// Returns the first character. REQUIRES: `text` is valid UTF-8 and not empty.
 char32_t FirstChar(absl::string_view text);
-// The last character of valid text that is not empty, as bytes.
+// Returns the bytes of the last character. REQUIRES: `text` is valid UTF-8 and not empty.
 absl::string_view LastCharBytes(absl::string_view text);
 
 void AppendUtf8(char32_t c, std::string* out);
 
-// White_Space, which is Rust's char::is_whitespace and the regex crate's \s.
+// True for White_Space, which is Rust's char::is_whitespace and the regex crate's \s.
 bool IsWhitespace(char32_t c);
-// The regex crate's \w: Alphabetic, M, Nd, Pc, Join_Control.
+// True for the regex crate's \w: Alphabetic, M, Nd, Pc, Join_Control.
 bool IsWordChar(char32_t c);
-// General category N.
+// True for general category N.
 bool IsNumeric(char32_t c);
-// General category P as of Unicode 8, which is what Hugging Face's Punctuation knows, or an ASCII
-// symbol such as '$' and '+'.
+// True for general category P as of Unicode 8, which is what Hugging Face's Punctuation knows, or
+// an ASCII symbol such as '$' and '+'.
 bool IsPunctuation(char32_t c);
-// The full lower-case mapping of one character, without context (no final sigma).
+// Appends the full lower-case mapping of one character, without context (no final sigma).
 void AppendLowercase(char32_t c, std::string* out);
 
-// Bytes in pieces of any size to whole UTF-8 characters. What is not UTF-8 becomes U+FFFD, one for
-// each maximal subpart (Unicode 15, section 3.9), as Rust's String::from_utf8_lossy does.
+// Converts bytes, in pieces of any size, to whole UTF-8 characters. What is not UTF-8 becomes
+// U+FFFD, one for each maximal subpart (Unicode 15, section 3.9), as Rust's String::from_utf8_lossy
+// does.
 class LossyUtf8Decoder {
  public:
   void Append(absl::string_view bytes, std::string* out);

@@ -1,4 +1,4 @@
-// Tokens by id and ids by token. Thread-safe once filled.
+// Finds tokens by id and ids by token. Thread-safe once filled.
 #ifndef BATON_COMMON_TOKENIZER_VOCABULARY_H_
 #define BATON_COMMON_TOKENIZER_VOCABULARY_H_
 
@@ -36,7 +36,7 @@ class Vocabulary {
     return found->second;
   }
 
-  // nullptr where no token has this id, which may be any number.
+  // Returns nullptr if no token has this id, which may be any number.
   const std::string* Token(int32_t id) const {
     if (id < 0 || static_cast<size_t>(id) >= by_id_.size()) return nullptr;
     return by_id_[id].get();

@@ -1,5 +1,6 @@
-// Ids of short words that a thread has encoded before: most words of a text repeat, and skip the
-// merges. A direct-mapped table of one cache line per word; a new word replaces the old one.
+// Caches the ids of short words that a thread has encoded: most words of a text repeat, and then
+// skip the merges. A direct-mapped table of one cache line per word; a new word replaces the old
+// one.
 #ifndef BATON_COMMON_TOKENIZER_WORD_CACHE_H_
 #define BATON_COMMON_TOKENIZER_WORD_CACHE_H_
 

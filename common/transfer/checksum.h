@@ -1,5 +1,5 @@
-// Checksums of everything that crosses from a prefill to a decode worker. They cover every field, not
-// the payload alone: a block written to the right bytes of the wrong layer is just as silent.
+// Checksums of everything that crosses from a prefill to a decode worker. They cover every field,
+// not only the payload: a block written to the right bytes of the wrong layer is just as silent.
 #ifndef BATON_COMMON_TRANSFER_CHECKSUM_H_
 #define BATON_COMMON_TRANSFER_CHECKSUM_H_
 

@@ -1,6 +1,6 @@
-// PrefillFrame to gRPC's bytes and back without copying the payload: it is the last field on the wire,
-// so it can be sent from the blocks themselves and read from the receive buffers. What is written is
-// an ordinary serialized PrefillFrame; any Protobuf parser reads it.
+// Converts a PrefillFrame to gRPC's bytes and back without copying the payload: it is the last
+// field on the wire, so it can be sent from the blocks themselves and read from the receive
+// buffers. What is written is an ordinary serialized PrefillFrame; any Protobuf parser reads it.
 #ifndef BATON_COMMON_TRANSFER_FRAME_CODEC_H_
 #define BATON_COMMON_TRANSFER_FRAME_CODEC_H_
 
@@ -15,7 +15,7 @@
 
 namespace baton::transfer {
 
-// `frame.payload` must be empty: the payload is the slices.
+// `frame.payload` must be empty: `payload` is sent in its place.
 grpc::ByteBuffer EncodeFrame(const internal::v1::PrefillFrame& frame,
                              std::vector<grpc::Slice> payload);
 

@@ -3,8 +3,9 @@
 //   RESERVED ── first frame ──▶ RECEIVING ── verified commit ──▶ COMMITTED
 //       └──────── any error ────────┴──────────────────────────▶ ABORTED
 //
-// Exactly one end. Nothing may read the blocks before COMMITTED. A repeated chunk is harmless: it
-// is checked and not written again. Knows no gRPC: PrefillCall feeds it.
+// A transfer reaches exactly one end. Nothing may read the blocks before COMMITTED. A repeated
+// chunk is harmless: it is checked and not written again. Independent of gRPC: PrefillCall passes
+// it the frames.
 //
 // Thread: one at a time (gRPC gives a call's reads one after another).
 #ifndef BATON_COMMON_TRANSFER_KV_RECEIVER_H_
@@ -37,7 +38,7 @@ enum class AbortReason {
   kCancelled
 };
 const char* Name(AbortReason reason);
-// Which of the above a failed call means, from the reason that MakeError put into it.
+// Returns the abort reason of a failed call, from the reason that MakeError put into its status.
 AbortReason AbortReasonOf(const absl::Status& status);
 
 // What the receiver has requested.
@@ -49,17 +50,17 @@ struct TransferPlan {
   int first_block = 0;              // index in the sequence of the first block to be sent
   std::vector<kv::BlockId> blocks;  // where sequence blocks first_block, first_block + 1, … go
   int token_count = 0;              // a first token must be below it
-  std::optional<int> logprobs;      // of the first token: how many beside it, if requested
-  // Tokens of the prompt from the second on, if their log probabilities are requested, with so many
-  // of the most probable beside each.
+  std::optional<int> logprobs;      // top alternatives of the first token, if requested
+  // Tokens of the prompt from the second on, if their log probabilities are requested, each with
+  // prompt_logprobs top alternatives.
   std::vector<int32_t> prompt_targets;
   int prompt_logprobs = 0;
 };
 
-// What the sender says before the last layers' KV has come.
+// What the sender reports before the last layers' KV has arrived.
 struct FirstToken {
   int32_t token_id = 0;
-  int cached_prompt_tokens = 0;                    // 0 if the sender has not said yet
+  int cached_prompt_tokens = 0;                    // 0 if the sender has not reported it yet
   v1::TokenLogprobs logprobs;                      // empty if not requested
   std::vector<v1::TokenLogprobs> prompt_logprobs;  // one for each of prompt_targets
 };
@@ -83,7 +84,7 @@ class KvReceiver {
   void Abort();
 
   Phase phase() const { return phase_; }
-  // Set by the frame that brings it.
+  // Set once its frame has arrived.
   const std::optional<FirstToken>& first_token() const { return first_token_; }
   const TransferSummary& summary() const { return summary_; }
 
@@ -95,14 +96,14 @@ class KvReceiver {
   absl::Status OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first);
   absl::Status CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id, int top) const;
   absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit);
-  // Of a payload that has been checked: all of it.
+  // Writes the whole payload, which has been checked.
   void Write(int layer, int first_index, int block_count, const Segments& payload);
 
   const TransferPlan plan_;
   Phase phase_ = Phase::kReserved;
   bool accepted_ = false;
   std::optional<FirstToken> first_token_;
-  std::vector<v1::TokenLogprobs> prompt_logprobs_;  // until the first token takes them along
+  std::vector<v1::TokenLogprobs> prompt_logprobs_;  // until the first token arrives
   std::vector<bool> received_;                      // [layer * blocks + index]
   int64_t missing_;                                 // (layer, block) pairs not received yet
   int kv_chunk_count_ = 0;                          // without repetitions

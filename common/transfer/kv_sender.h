@@ -1,5 +1,5 @@
-// The sending end of one KV transfer: frames that point into the blocks where the host can address
-// them, else frames of what it has copied from the device.
+// The sending end of one KV transfer. Its frames point into the blocks where the host can address
+// them; otherwise they hold a copy made from the device.
 #ifndef BATON_COMMON_TRANSFER_KV_SENDER_H_
 #define BATON_COMMON_TRANSFER_KV_SENDER_H_
 
@@ -47,14 +47,14 @@ struct SendItem {
   int cached_prompt_tokens = 0;
   int32_t token_id = 0;
   int first_position = 0;
-  std::vector<v1::TokenLogprobs> logprobs;  // of the first token, if requested, or of the prompt's
+  std::vector<v1::TokenLogprobs> logprobs;  // of the first token, if requested, or of prompt tokens
   double queue_ms = 0;
   double prefill_ms = 0;
   std::shared_ptr<const PinnedBlocks> blocks;
   std::shared_ptr<const backend::Event> written;  // null: before this transfer
 };
 
-// Sent bytes, for metrics. Thread-safe.
+// Called with the number of bytes sent, for metrics. Must be thread-safe.
 using OnBytesSent = std::function<void(int64_t)>;
 
 // What a prefill worker's loop sees of a transfer.
@@ -63,22 +63,24 @@ class KvSender {
   virtual ~KvSender() = default;
   // block_count: blocks that will be sent.
   virtual void SendAccepted(int block_count, int cached_prompt_tokens) = 0;
-  // Sequence blocks [first_block, first_block + block_count) of `layer`, which are blocks->ids()
-  // at those indexes.
+  // Sends sequence blocks [first_block, first_block + block_count) of `layer`, which are
+  // blocks->ids() at those indexes.
   virtual void SendLayer(int layer, int first_block, int block_count,
                          std::shared_ptr<const PinnedBlocks> blocks,
                          std::shared_ptr<const backend::Event> written) = 0;
-  // Of the prompt's tokens at positions first_position on; all of them before the first token.
+  // Sends the log probabilities of the prompt's tokens from first_position on. Call for all of them
+  // before SendFirstToken.
   virtual void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) = 0;
   // Overtakes KV that waits. `logprobs` is empty if they were not requested.
   virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
-  // Exactly once. OK: after what has been sent. An error: at once, what is pending is dropped.
+  // Call exactly once. OK: the stream ends after what has been sent. An error: it ends at once, and
+  // pending items are dropped.
   virtual void Finish(const absl::Status& status) = 0;
 };
 
-// Cuts what is to be sent into items, and makes frames of them; the transport decides when.
-// Thread-safe, if PushItem is; layers and log probabilities go as frames of at most 1 MiB.
+// Cuts what is to be sent into items, and makes frames of them; the transport decides when. Layers
+// and log probabilities are sent in frames of at most 1 MiB. Thread-safe if PushItem is.
 class FrameSender : public KvSender {
  public:
   struct Options {
@@ -86,7 +88,7 @@ class FrameSender : public KvSender {
     uint64_t epoch = 0;  // the sender's
     kv::KvLayout layout;
     backend::KvPool pool;
-    std::function<void()> on_peer_gone;  // from a gRPC thread, at most once
+    std::function<void()> on_peer_gone;  // called on a gRPC thread, at most once
     OnBytesSent on_bytes_sent;
   };
   explicit FrameSender(Options options) : options_(std::move(options)) {}
@@ -102,22 +104,24 @@ class FrameSender : public KvSender {
  protected:
   // `urgent` items go before all others that wait.
   virtual void PushItem(SendItem item, bool urgent) = 0;
-  // The frame refers to the item's blocks, and holds them until the last slice is dropped; of a
-  // device's blocks it has a copy, which this waits for. One thread at a time.
+  // Makes the item's frame, which refers to the item's blocks and holds them until the last slice
+  // is dropped. Waits until the blocks are written; copies those in device memory. Call from one
+  // thread at a time.
   void EncodeItem(SendItem item, grpc::ByteBuffer* message);
   const Options& options() const { return options_; }
 
  private:
-  // The chunk's bytes, once they are written.
+  // Waits until the chunk's bytes are written, and returns them.
   std::vector<grpc::Slice> KvSlices(const SendItem& item) const;
 
   const Options options_;
-  // Then the first token keeps its place in the queue: it must not overtake them.
+  // If true, the first token keeps its place in the queue: it must not overtake prompt log
+  // probabilities.
   std::atomic<bool> sent_prompt_logprobs_{false};
-  int kv_chunk_count_ = 0;  // touched by EncodeItem alone
+  int kv_chunk_count_ = 0;  // used by EncodeItem only
 };
 
-// Over a Prefill stream. Thread-safe.
+// Sends over a Prefill stream. Thread-safe.
 class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, public FrameSender {
  public:
   using Options = FrameSender::Options;

@@ -15,16 +15,16 @@
 
 namespace baton::transfer {
 
-// All run on gRPC threads: post and return.
+// Callbacks. All run on gRPC threads: post and return.
 struct PrefillEvents {
-  // At most once, before on_end.
+  // Called at most once, before on_end.
   std::function<void(FirstToken)> on_first_token;
-  // Exactly once. OK: committed, the blocks are whole. Else their content is of no use. Either way
-  // nothing writes to them any more.
+  // Called exactly once. OK: the transfer is committed and the blocks are whole. An error: their
+  // content is of no use. Either way nothing writes to them any more.
   std::function<void(absl::Status, const TransferSummary&)> on_end;
-  // Exactly once, last, perhaps well after on_end: the stream is over, and the call holds itself no
-  // more. The owner must keep the call until then: it has a reference to the channel, the last of
-  // which must not be dropped by a thread of gRPC's.
+  // Called exactly once, last, perhaps well after on_end: the stream is over, and the call no
+  // longer keeps itself alive. The owner must keep the call until then: it has a reference to the
+  // channel, and a gRPC thread must not drop the last one.
   std::function<void()> on_closed;
 };
 

@@ -17,7 +17,8 @@ namespace baton::worker {
 // Thread-safe: the loop records, streams read.
 class CacheJournal {
  public:
-  // Changes kept for slow readers; a reader further behind takes a new snapshot.
+  // max_changes: how many changes are kept for slow readers; a reader that is further behind takes
+  // a new snapshot.
   explicit CacheJournal(size_t max_changes = 1 << 16) : max_changes_(max_changes) {}
 
   void Record(const kv::CacheChange& change);
@@ -28,8 +29,8 @@ class CacheJournal {
   };
   Snapshot TakeSnapshot() const;
 
-  // The net effect of all changes from `position` on, at most one entry a key.
-  // nullopt if some of them are no longer kept.
+  // The net effect of all changes from `position` on, at most one entry per key.
+  // nullopt if some of these changes are no longer kept.
   struct Delta {
     uint64_t next_position = 0;
     std::vector<kv::PrefixKey> added;
@@ -42,7 +43,7 @@ class CacheJournal {
   mutable absl::Mutex mutex_;
   absl::flat_hash_set<kv::PrefixKey> keys_ ABSL_GUARDED_BY(mutex_);
   std::deque<kv::CacheChange> changes_ ABSL_GUARDED_BY(mutex_);
-  uint64_t end_ ABSL_GUARDED_BY(mutex_) = 0;  // position behind the last change
+  uint64_t end_ ABSL_GUARDED_BY(mutex_) = 0;  // one past the last change
 };
 
 }  // namespace baton::worker

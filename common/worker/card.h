@@ -8,7 +8,7 @@
 
 namespace baton::worker {
 
-// A new epoch and, unless the options name one, a new worker id.
+// Returns a card with a new epoch and, unless the options name one, a new worker id.
 internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOptions& options,
                                   const engine::Engine& engine);
 

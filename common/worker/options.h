@@ -27,28 +27,30 @@ struct WorkerOptions {
   std::string dtype = "auto";  // auto, float32, bfloat16, float16
   double gpu_memory_utilization = 0.9;
   bool deterministic = true;
-  // File; auto: one among the user's caches; empty: none.
+  // Path of the cuBLASLt algorithm cache. auto: in the user's cache directory; empty: no file.
   std::string cublas_algorithms = "auto";
-  int threads = 0;                    // 0: all cores
-  int block_size = 16;                // tokens in a KV block
-  int num_blocks = 0;                 // 0: from kv_cache_memory
-  int64_t kv_cache_memory_bytes = 0;  // 0: 1 GiB on the CPU, on a GPU all that is left
-  int max_model_len = 0;              // 0: what the model was made for
+  int threads = 0;      // 0: all cores
+  int block_size = 16;  // tokens in a KV block
+  int num_blocks = 0;   // 0: as many as kv_cache_memory_bytes holds
+  // 0: 1 GiB on the CPU; on a GPU, what weights and workspaces leave of gpu_memory_utilization.
+  int64_t kv_cache_memory_bytes = 0;
+  int max_model_len = 0;  // 0: the model's context length
   int max_num_seqs = 64;
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
-  // No flag: the backend of `device`, unless a test has another.
+  // Not a flag. Creates the backend for `device`; tests may replace it. Empty: MakeBackend().
   decltype(engine::EngineOptions::make_backend) make_backend;
-  int max_queued_requests = 256;        // waiting, beyond those running
-  int64_t max_queued_tokens = 1 << 20;  // their prompt tokens
+  int max_queued_requests = 256;        // waiting requests; running ones do not count
+  int64_t max_queued_tokens = 1 << 20;  // prompt tokens of the waiting requests
 };
 
 void AddWorkerFlags(CLI::App& app, WorkerOptions& options);
 
-// INVALID_ARGUMENT naming the flag.
+// Returns INVALID_ARGUMENT, naming the flag, for a value out of range.
 absl::Status Validate(const WorkerOptions& options);
 
-// REQUIRES: Validate(options). Logs loading progress.
+// The result's progress callback logs how much of the weights is loaded.
+// REQUIRES: Validate(options).ok().
 engine::EngineOptions ToEngineOptions(const WorkerOptions& options);
 
 }  // namespace baton::worker

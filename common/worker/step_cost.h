@@ -1,9 +1,9 @@
-// What steps take on this worker, learned from the steps themselves.
+// The time that steps take on this worker, learned from the steps themselves.
 //
 // A step's time is a sum of three terms: a fixed part, and two that grow with its work.
-//   prompts:  fixed + token · Σ n + pair · Σ n (c + n/2)   n tokens behind c tokens of context
+//   prompts:  fixed + token · Σ n + pair · Σ n (c + n/2)   n tokens after c tokens of context
 //   decoding: fixed + sequence · n + context · c           n sequences with c tokens of context
-// That is: reading the weights, the products, and attention.
+// The terms are reading the weights, the matrix multiplies, and attention.
 //
 // Two things are learned. The *fit* is what the terms cost, by weighted least squares over the last
 // hundred steps or so. Relative errors count, so that long steps do not drown short ones. No term
@@ -12,7 +12,7 @@
 // expect is taken for a stall and left out, unless others follow: then the worker has become slow.
 // The *pace* is how the last seconds compare with the fit. It follows a worker that becomes slow or
 // recovers within seconds, whether every step is slow or a few steps are very slow. Evidence of it
-// halves every kHalfLife, so a worker that has been idle says nothing of its pace.
+// halves every kHalfLife, so a worker that has been idle says nothing about its pace.
 #ifndef BATON_COMMON_WORKER_STEP_COST_H_
 #define BATON_COMMON_WORKER_STEP_COST_H_
 
@@ -33,7 +33,7 @@ class StepCost {
   using Terms = std::array<double, kTerms>;
 
   static constexpr absl::Duration kHalfLife = absl::Seconds(2);
-  // The first steps after a start touch memory and code for the first time. They count nowhere.
+  // The first steps after a start touch memory and code for the first time. They are ignored.
   static constexpr int kWarmUpSteps = 3;
   static constexpr int kStepsToKnow = 8;
 
@@ -41,16 +41,16 @@ class StepCost {
   // REQUIRES: all positive.
   explicit StepCost(const Terms& shape) : shape_(shape) {}
 
-  // A step with that much work of each term (the first is 1) took so long and ended at `now`, which
-  // never goes back. Steps of no time are left out.
+  // Adds a step with `work` units of each term (the first is 1) that took `took` and ended at
+  // `now`, which never goes back. Steps that took no time are left out.
   void AddStep(const Terms& work, absl::Duration took, absl::Duration now);
 
-  // So many steps were measured that routers may rely on the fit.
+  // True once enough steps were measured for routers to rely on the fit.
   bool known() const { return steps_ >= kStepsToKnow; }
-  // Seconds a unit.
+  // Seconds per unit of each term.
   const Terms& terms() const { return terms_; }
   double fitted_steps() const { return weight_; }
-  // Seconds for that much work at the present pace. 0 while nothing is known.
+  // Returns the seconds that `work` takes at the present pace. 0 while nothing is known.
   double Seconds(const Terms& work, absl::Duration now) const;
 
   // Sums over the last steps; see MeasuredSteps in worker.proto.
@@ -71,24 +71,25 @@ class StepCost {
   // Weighted normal equations: work × work, work × seconds.
   std::array<Terms, kTerms> moments_ = {};
   Terms targets_ = {};
-  double pace_ = 0;  // decayed sum of seconds over what the shape expects
+  double pace_ = 0;  // decayed sum of seconds over those that the shape expects
   double weight_ = 0;
   Terms terms_ = {};
   int64_t steps_ = 0;  // warm-up not counted
   int warm_up_left_ = kWarmUpSteps;
   int stalls_in_a_row_ = 0;
-  double longest_s_ = 0;  // of the last steps
+  double longest_s_ = 0;  // longest of the last steps
   absl::Duration last_;   // the end of the last step
   Measured measured_;     // as of last_
 };
 
-// A prompt's fixed part, token and pair, in tokens: attention over 32 k of context doubles a token.
+// Costs of a prompt's fixed part, token and pair, in units of a token's: attention over 32 k of
+// context doubles the cost of a token.
 inline constexpr StepCost::Terms kPrefillShape = {40, 1, 1.0 / 32'768};
 
-// All of that work, in steps of at most so many tokens.
+// Returns the terms of all of `work`, in steps of at most max_tokens_per_step tokens.
 StepCost::Terms PrefillTerms(const PrefillWork& work, int max_tokens_per_step);
 
-// As reported to routers; nothing before they are known.
+// Return the costs as reported to routers; nullopt before they are known.
 std::optional<internal::v1::PrefillCost> ToPrefillCost(const StepCost& cost, absl::Duration now);
 std::optional<internal::v1::DecodeCost> ToDecodeCost(const StepCost& cost, absl::Duration now);
 

@@ -22,23 +22,24 @@ class SubmissionLimit {
     int requests = 0;
     int64_t tokens = 0;
   };
-  // `worker`: "prefill" or "decode", for messages. `bounds` are on the loop's queue and the posted
-  // requests together.
+  // `worker`: "prefill" or "decode", for messages. `bounds` apply to the loop's queue and the
+  // posted requests together.
   SubmissionLimit(std::string worker, const Load& bounds)
       : worker_(std::move(worker)), bounds_(bounds) {}
 
-  // From any thread, before a request of that many tokens is posted to the loop: UNAVAILABLE
-  // (DRAINING), or RESOURCE_EXHAUSTED (QUEUE_FULL) with the time to retry after. An empty queue
-  // accepts a request of any length. For a `continuation` the bounds are doubled, so that requests
-  // of a lost worker are not refused because new requests wait here.
+  // Call from any thread, before a request of `tokens` tokens is posted to the loop. Returns
+  // UNAVAILABLE (DRAINING), or RESOURCE_EXHAUSTED (QUEUE_FULL) with the time to retry after. An
+  // empty queue accepts a request of any length. For a `continuation` the bounds are doubled, so
+  // that requests of a lost worker are not refused because new requests wait here.
   absl::Status Reserve(int64_t tokens, bool continuation = false);
-  // From now on every request is refused.
+  // Refuses every request from now on.
   void Drain();
 
-  // From the loop: it has queued or answered a posted request. That counts as posted until Update.
+  // Call from the loop when it has queued or answered a posted request, which counts as posted
+  // until the next Update.
   void OnQueued(int64_t tokens);
-  // From the loop, between messages and steps: its queue now, and how fast the queue moves, if
-  // known.
+  // Call from the loop, between messages and steps, with its present queue and how fast the queue
+  // moves, if known.
   void Update(const Load& queue, std::optional<double> tokens_per_second);
 
  private:
@@ -46,7 +47,8 @@ class SubmissionLimit {
   const Load bounds_;
   absl::Mutex mutex_;
   Load posted_ ABSL_GUARDED_BY(mutex_);
-  Load handled_ ABSL_GUARDED_BY(mutex_);  // of those posted, since the last Update
+  Load handled_
+      ABSL_GUARDED_BY(mutex_);  // posted requests that the loop has handled since the last Update
   Load queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<double> tokens_per_second_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

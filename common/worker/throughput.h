@@ -1,4 +1,4 @@
-// How many tokens a second a worker's steps compute, for the retry times in refusals.
+// How many tokens per second a worker's steps compute, for the retry times in refusals.
 #ifndef BATON_COMMON_WORKER_THROUGHPUT_H_
 #define BATON_COMMON_WORKER_THROUGHPUT_H_
 
@@ -10,9 +10,10 @@
 
 namespace baton::worker {
 
-// Tokens over seconds of the steps measured, both weighted so that a step's weight halves with each
-// `half_life` of computing after it: idle time changes nothing. Measure only steps that had as much
-// to do as they could take: one with little work says nothing of the rate under load.
+// The tokens of the measured steps over their seconds, both weighted so that a step's weight halves
+// with each `half_life` of computing after it: idle time changes nothing. Measure only steps that
+// had as much to do as they could take: one with little work says nothing about the rate under
+// load.
 //
 // Thread: owned by a loop.
 class Throughput {
@@ -21,10 +22,10 @@ class Throughput {
       : clock_(clock), half_life_(half_life) {}
 
   void StepBegins() { begin_ = clock_.SinceStart(); }
-  // Of the step that began last. REQUIRES: tokens >= 0.
+  // Ends the step that began last. REQUIRES: tokens >= 0.
   void StepEnds(int64_t tokens);
 
-  // Nothing before the first step that took any time.
+  // nullopt before the first step that took any time.
   std::optional<double> tokens_per_second() const;
 
  private:
@@ -35,8 +36,8 @@ class Throughput {
   double seconds_ = 0;
 };
 
-// The retry time of a refusal when `tokens` must be computed first: their time at that rate, at
-// least 10 ms, at most a minute. A second while no rate is known.
+// Returns the retry time of a refusal when `tokens` must be computed first: the time they take at
+// that rate, at least 10 ms, at most a minute. One second while no rate is known.
 absl::Duration RetryAfter(int64_t tokens, std::optional<double> tokens_per_second);
 
 }  // namespace baton::worker

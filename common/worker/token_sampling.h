@@ -1,5 +1,5 @@
-// Sampling parameters and sampled tokens between the proto files and the model room, and the checks
-// of what a DecodeRequest and a PrefillRequest have in common.
+// Converts sampling parameters and sampled tokens between the proto files and common/model, and
+// checks the fields that a DecodeRequest and a PrefillRequest have in common.
 #ifndef BATON_COMMON_WORKER_TOKEN_SAMPLING_H_
 #define BATON_COMMON_WORKER_TOKEN_SAMPLING_H_
 
@@ -13,11 +13,11 @@
 
 namespace baton::worker {
 
-// As they are, out of range or not; a repetition_penalty of 0, which is an absent one, becomes 1.
+// Does not check ranges. A repetition_penalty of 0, which means an absent one, becomes 1.
 model::SamplingParams FromProto(const internal::v1::TokenSampling& sampling);
 internal::v1::TokenSampling ToProto(const model::SamplingParams& params);
 
-// The token with its log probability and the most probable ones.
+// Converts tokens with their log probabilities and the most probable alternatives.
 v1::TokenLogprobs ToProto(const model::SampledToken& token);
 std::vector<v1::TokenLogprobs> ToProto(const std::vector<model::SampledToken>& tokens);
 
@@ -27,7 +27,7 @@ std::vector<v1::TokenLogprobs> ToProto(const std::vector<model::SampledToken>& t
 absl::Status CheckTokenFields(const internal::v1::DecodeRequest& request, int vocab_size);
 absl::Status CheckTokenFields(const internal::v1::PrefillRequest& request, int vocab_size);
 
-// Of a checked request: 0 means all of its tokens.
+// Returns the number of prompt tokens of a checked request, where 0 means all of its tokens.
 template <class Request>
 int PromptTokens(const Request& request) {
   return request.prompt_tokens() > 0 ? request.prompt_tokens() : request.tokens_size();

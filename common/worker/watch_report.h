@@ -18,17 +18,17 @@ struct WorkerLoad {
   int running = 0;
   int queued = 0;
   int64_t queued_tokens = 0;
-  int free_blocks = 0;  // free or evictable
+  int free_blocks = 0;  // free blocks, and cached ones that can be evicted
   int open_transfers = 0;
   bool draining = false;
-  // Until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.
+  // Time until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.
   absl::Duration remaining_work;
   std::optional<internal::v1::PrefillCost> prefill_cost;  // once it is known
-  // Decode workers.
+  // Set by decode workers only.
   std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
   int64_t context_tokens = 0;                           // of sequences that have blocks
   kv::BlockCounts counts;
-  // By the worker's clock: when the loop last accepted requests, and when it read these numbers.
+  // When the loop last accepted requests, and when it read these numbers, by the worker's clock.
   absl::Duration last_accepted_at;
   absl::Duration read_at;
 };
@@ -36,16 +36,16 @@ struct WorkerLoad {
 // Unsynchronized.
 class WatchReport {
  public:
-  // Keys in one message at most: 512 KiB.
+  // Most keys in one message: 512 KiB.
   static constexpr size_t kKeysPerMessage = 64 * 1024;
 
   // Both must outlive it.
   WatchReport(const internal::v1::WorkerCard& card, const CacheJournal& journal)
       : card_(card), journal_(journal) {}
 
-  // The messages of the next report, in order: what has changed since the last one, then `load`.
-  // A router that is further behind than the journal reaches gets another snapshot, which it
-  // refuses, and asks for a new stream.
+  // Returns the messages of the next report, in order: what has changed since the last one, then
+  // `load`. A router that is further behind than the journal reaches gets another snapshot, which
+  // it refuses, and asks for a new stream.
   std::vector<internal::v1::WatchResponse> Next(const WorkerLoad& load, absl::Duration now);
 
  private:
@@ -55,7 +55,7 @@ class WatchReport {
   const CacheJournal& journal_;
   bool introduced_ = false;
   uint64_t journal_position_ = 0;
-  uint64_t sequence_ = 0;  // of the last snapshot or change
+  uint64_t sequence_ = 0;  // number of the last snapshot or change
 };
 
 }  // namespace baton::worker

@@ -22,8 +22,8 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   WatchService(internal::v1::WorkerCard card, const CacheJournal& journal, const Clock& clock);
   ~WatchService() override;
 
-  // From the loop, whenever something may have changed. Cheap: reports go out from a thread of this
-  // service, at most every 20 ms and at least every second.
+  // Call from the loop whenever something may have changed. Cheap: reports go out from a thread of
+  // this service, at most every 20 ms and at least every second.
   void Publish(const WorkerLoad& load);
   // Ends all Watch streams with UNAVAILABLE, so that the server can stop. Idempotent.
   void Stop();
@@ -40,7 +40,7 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   class Watcher;
   void Run();
   bool HasNews() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || news_; }
-  // False, sending nothing, if the watcher has not read all earlier reports.
+  // Sends a report. False, sending nothing, if the watcher has not read all earlier reports.
   bool Report(Watcher& watcher, const WorkerLoad& load);
 
   const internal::v1::WorkerCard card_;

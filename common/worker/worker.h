@@ -27,7 +27,7 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  const std::string& address() const { return rpc_->address(); }  // of gRPC
+  const std::string& address() const { return rpc_->address(); }  // of the gRPC server
   const std::string& metrics_address() const { return metrics_endpoint_->address(); }
   const internal::v1::WorkerCard& card() const { return watch_->card(); }
 
@@ -41,20 +41,20 @@ class Worker {
  protected:
   Worker() = default;
 
-  // First: loads the model, opens /metrics, makes the card. Errors as Engine::Load, or about the
-  // metrics address.
+  // Call first. Loads the model, opens /metrics, makes the card. Fails as Engine::Load does, or if
+  // the metrics address cannot be bound.
   absl::Status Load(baton::v1::WorkerRole role, const WorkerOptions& options,
                     const engine::EngineOptions& engine_options);
-  // Last: serves `service` and the reports, and writes the address file. `service` counts its calls
-  // in open_calls(). UNAVAILABLE if the address cannot be bound.
+  // Call last. Serves `service` and the reports, and writes the address file. `service` counts its
+  // calls in open_calls(). UNAVAILABLE if the address cannot be bound.
   absl::Status Serve(const WorkerOptions& options, grpc::Service* service,
                      const std::string& service_name);
-  // For the destructor of the derived class: Stop, then the server, whose late callbacks use the
-  // derived class's service and loop, is destroyed.
+  // Call from the destructor of the derived class. Stops, then destroys the server, whose late
+  // callbacks use the derived class's service and loop.
   void Shutdown();
 
   virtual void DrainLoop() = 0;
-  virtual void StopLoop() = 0;  // before Serve, too
+  virtual void StopLoop() = 0;  // may be called before Serve
 
   engine::Engine& engine() { return *engine_; }
   prometheus::Registry& registry() { return metrics_endpoint_->registry(); }

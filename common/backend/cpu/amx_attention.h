@@ -1,8 +1,9 @@
-// Attention over a bfloat16 pool with AMX. For kernels_amx.cc only; see simd16.h.
+// Attention over a bfloat16 pool with AMX. For kernels_amx.cc only, for the reason in simd16.h.
 //
-// K is the left operand, as stored in its block (16 tokens x 32 dimensions), the queries the right
+// A column is one (query token, query head) pair of the tile's KV head; see AttentionTile. K is the
+// left operand, as stored in its block (16 tokens x 32 dimensions), and the queries are the right
 // one, so scores come out as [token][column] and a decoding step reads every byte of K once for all
-// columns. For the values, weights are turned to [column][token] and V's tokens are paired up.
+// columns. For the values, weights are transposed to [column][token] and V's tokens are paired up.
 #ifndef BATON_COMMON_BACKEND_CPU_AMX_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CPU_AMX_ATTENTION_H_
 
@@ -14,9 +15,9 @@ namespace baton::backend {
 namespace {
 
 constexpr int kVectors = kTileColumns / 16;
-constexpr int kPairTile = 16 * 32;  // elements of a right operand: 16 pairs x 16 columns
+constexpr int kPairTile = 16 * 32;  // elements of a right operand: 16 rows of 16 pairs
 
-// rows[i] lane j <-> rows[j] lane i
+// Transposes in place: swaps lane j of rows[i] with lane i of rows[j].
 BATON_INLINE void Transpose16(__m512i rows[16]) {
   __m512i a[16], b[16];
   for (int i = 0; i < 16; i += 2) {
@@ -42,10 +43,10 @@ BATON_INLINE void Transpose16(__m512i rows[16]) {
   }
 }
 
-// [columns / 16][head_dim / 2][16][2]
+// Size of the packed queries, bfloat16 [columns / 16][dimension / 2][column % 16][dimension % 2].
 int64_t AmxQueryBytes(int head_dim) { return int64_t{head_dim} * kTileColumns * 2; }
 
-// In units of log2 e, so that weights are powers of two.
+// Scales q by log2(e) as well as `scale`, so that the softmax can use 2^x.
 void PackQueryAmx(const float* const* q, int columns, int head_dim, float scale, void* packed) {
   uint16_t* out = static_cast<uint16_t*>(packed);
   const F32x16 factor = Set1(scale * 1.44269504f);
@@ -68,8 +69,8 @@ void PackQueryAmx(const float* const* q, int columns, int head_dim, float scale,
   }
 }
 
-// Float scores, bfloat16 weights [64][256], and V in pairs of tokens: for every 32 tokens and 16
-// dimensions a right operand.
+// Size of the scratch memory: float scores [columns / 16][token][column % 16], bfloat16 weights
+// [column][token], and V as right operands, each of 32 tokens (16 pairs) x 16 dimensions.
 int64_t AmxScratchBytes(int head_dim) {
   return int64_t{kSplitTokens} * kTileColumns * (4 + 2) + int64_t{kSplitTokens} * head_dim * 2;
 }
@@ -83,7 +84,7 @@ BATON_INLINE void PrefetchRows(const uint16_t* rows, int64_t elements) {
   for (int64_t i = 0; i < elements; i += 32) _mm_prefetch(rows + i, _MM_HINT_T0);
 }
 
-// K of `count` tokens of the next split, in place of waiting for it there.
+// Prefetches K of `count` tokens of the next split, so that it need not wait.
 BATON_INLINE void PrefetchNext(const AttentionTile& tile, int token, int count) {
   if (token / tile.block_tokens >= tile.next_block_count) return;
   const uint16_t* k = TokenRow(tile, tile.next_k_blocks, token);
@@ -129,8 +130,8 @@ BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, i
   }
 }
 
-// 2^x for x <= 0, to 8e-6, which is far below what bfloat16 keeps of it. Exactly 1 for 0, and
-// exactly 0 far below: the clamp keeps -inf from becoming a NaN.
+// 2^x for x <= 0, relative error 8e-6, well under bfloat16's. Exactly 1 at 0; 0 for very negative
+// x. The clamp keeps -inf from becoming a NaN.
 BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-300.0f), x);
   const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // [0, 1)
@@ -142,8 +143,8 @@ BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
   return _mm512_scalef_ps(p, x);  // p * 2^floor(x)
 }
 
-// Sixteen columns' scores [token][16] to weights, bfloat16 [16][256]. The sum is in the order of
-// SoftmaxColumns.
+// Masks the scores [token][16] of sixteen columns, from `column` on, and turns them into bfloat16
+// weights [16][token]. Adds the weights up in the same order as SoftmaxColumns.
 BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, int begin, int end,
                              float* scores, uint16_t* weights) {
   const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
@@ -172,11 +173,12 @@ BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, i
   Store(Add(Add(sum0, sum1), Add(sum2, sum3)), tile.result.sum + column);
 }
 
-// V of tokens [begin, end) as right operands; zeros from tile.tokens on, where the block may hold
-// anything.
+// Writes V of tokens [begin, end) as right operands; zeros from tile.tokens on, where the block may
+// hold anything.
 BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint16_t* pairs) {
   const int d = tile.head_dim;
-  // Element 2i from `even`, 2i + 1 from `odd`, in units of pairs: i | (32 + i) << 16.
+  // Indexes that take element 2i from `even` and 2i + 1 from `odd`, written as one 32-bit lane per
+  // pair: i | (32 + i) << 16.
   const __m512i low = _mm512_set_epi32(0x2f000f, 0x2e000e, 0x2d000d, 0x2c000c, 0x2b000b, 0x2a000a,
                                        0x290009, 0x280008, 0x270007, 0x260006, 0x250005, 0x240004,
                                        0x230003, 0x220002, 0x210001, 0x200000);
@@ -204,7 +206,7 @@ BATON_INLINE void ZeroSums() {
   }
 }
 
-// Adds 32 tokens for 16 columns and kTiles * 16 dimensions.
+// Adds the weighted V of 32 tokens to the sums of 16 columns and kTiles * 16 dimensions.
 template <int kTiles>
 BATON_INLINE void AddValues(const uint16_t* weights, const uint16_t* v) {
   _tile_loadd(4, weights, kSplitTokens * 2);
@@ -238,15 +240,15 @@ BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int 
   StoreValues<kTiles>(out, stride);
 }
 
-// The same for 16 columns in all and at most 64 dimensions, as when decoding: each 32 tokens of V
-// go through the first-level cache only, and K of the next split is fetched meanwhile.
+// PairValues and ValuesAmx in one pass, for up to 16 columns and head_dim = kTiles * 16 <= 64, as
+// when decoding: each group of 32 tokens of V stays in L1. Prefetches K of the next split, too.
 template <int kTiles>
 BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* weights, int begin,
                                    int end, uint16_t* pairs) {
   const int d = tile.head_dim;
-  // Three places in turn, each paired up well before it is used: a tile load cannot take its lines
-  // from stores that have not reached the cache yet.
+  // Three rotating buffers, filled well ahead: tile loads get no store forwarding.
   const auto place = [&](int t) { return pairs + t / 32 % 3 * 32 * d; };
+  // PairValues writes token t at offset t * d of its output, so t * d is subtracted here.
   const auto pair_up = [&](int t) {
     if (t < end) PairValues(tile, t, t + 32, place(t) - int64_t{t} * d);
   };
@@ -268,7 +270,7 @@ void AttendAmx(const AttentionTile& tile) {
   const Seen seen = SeenBy(tile);
   const int vectors = (tile.columns + 15) / 16;
   const int last = seen.end_any < tile.tokens ? seen.end_any : tile.tokens;
-  // Whole operands of 32 tokens, at places that depend on positions alone.
+  // Rounds to 32 tokens by position in the split, so that the result does not depend on the batch.
   const int begin = seen.first_any / 32 * 32;
   const int end = (last + 31) / 32 * 32;
   const int end_of_blocks = (last + 15) / 16 * 16;
@@ -278,7 +280,7 @@ void AttendAmx(const AttentionTile& tile) {
   ScoresAmx(tile, vectors, begin, end_of_blocks, scores);
   for (int v = 0; v < vectors; ++v) {
     float* own = scores + v * kScoreVector;
-    for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);  // masked below
+    for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);  // masked in WeightsAmx
     WeightsAmx(tile, v * 16, seen, begin, end, own, weights + v * 16 * kSplitTokens);
   }
   const int d = tile.head_dim;

@@ -1,4 +1,4 @@
-// The type and the memory that a worker takes of a GPU: host arithmetic, also without the GPU.
+// Chooses the data type and the memory that a worker uses on a GPU. Pure host code: needs no GPU.
 #ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_DEVICE_SHARE_H_
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_DEVICE_SHARE_H_
 
@@ -11,15 +11,16 @@
 
 namespace baton::backend::cuda {
 
-// The type to compute in. INVALID_ARGUMENT (BAD_OPTION) if a device of this compute capability (75
-// is 7.5) does not multiply the requested one.
+// Returns the type to compute in. INVALID_ARGUMENT (BAD_OPTION) if a device of this compute
+// capability (75 is 7.5) has no matrix multiply in the requested type.
 absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_capability);
 
-// Device memory left to CUDA, which loads kernels when they are first launched.
+// Device memory reserved for CUDA, which loads kernels lazily, at their first launch.
 inline constexpr size_t kReservedBytes = size_t{256} << 20;
 
-// The size of the arena: the share of the whole device less what other processes use, and at most
-// the free memory less the reserved. 0 if nothing is left.
+// Returns the size of the arena:
+//   min(gpu_memory_utilization * device_bytes - used_by_others, free_bytes - reserved_bytes)
+// rounded down to Arena::kAlignment; 0 if either difference is not positive.
 size_t ArenaBytes(size_t device_bytes, size_t used_by_others, size_t free_bytes,
                   size_t reserved_bytes, double gpu_memory_utilization);
 
@@ -27,8 +28,8 @@ struct DeviceShare {
   DType dtype = DType::kF16;
   size_t arena_bytes = 0;
 };
-// Both of a device. Errors as ChooseDType, and RESOURCE_EXHAUSTED (DEVICE_MEMORY) if
-// the arena would be empty.
+// Returns the data type and the arena size for `device`. Fails as ChooseDType does, and with
+// RESOURCE_EXHAUSTED (DEVICE_MEMORY) if the arena would be empty.
 absl::StatusOr<DeviceShare> ShareOf(const DeviceProperties& device, const BackendOptions& options);
 
 }  // namespace baton::backend::cuda
