@@ -1,5 +1,7 @@
 #include "router/request/attempt.h"
 
+#include <utility>
+
 #include "common/base/error.h"
 #include "router/request/worker_error.h"
 
