@@ -40,7 +40,7 @@ class ShutdownSignal {
   const int fd_;
 };
 
-// While it exists, calls `on_signal` on a thread of its own for each signal.
+// Starts a thread that calls `on_signal` for each signal, until the destructor joins it.
 class ShutdownWatch {
  public:
   explicit ShutdownWatch(std::function<void()> on_signal);

@@ -17,7 +17,7 @@ class Registry;
 
 namespace baton::telemetry {
 
-// Thread-safe. Answers scrapes on threads of its own, which the destructor joins.
+// Thread-safe. Starts threads that answer scrapes; the destructor joins them.
 class MetricsEndpoint {
  public:
   // Serves http://<address>/metrics. `address` is host:port, e.g. "0.0.0.0:9090" or "[::1]:0"; port

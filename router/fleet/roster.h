@@ -166,7 +166,7 @@ class Roster {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const uint64_t tokenizer_fingerprint_;
-  PrefixIndex& index_;  // has a lock of its own
+  PrefixIndex& index_;  // locks itself
   const Clock& clock_;
   const absl::Duration started_;
 

@@ -19,7 +19,7 @@ class WatchedCall {
   virtual void OnTick() = 0;
 };
 
-// One thread for all requests: timers of their own would have to be reset with every token.
+// One thread for all requests: a timer per request would have to be reset with every token.
 // Thread-safe, except Turn and Stop, which are for the owner.
 class CallWatch {
  public:

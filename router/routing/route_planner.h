@@ -117,7 +117,7 @@ class RoutePlanner final : public RosterObserver {
   Roster& roster_;
   const Clock& clock_;
   const RouteOptions options_;
-  // Have locks of their own.
+  // Each has its lock.
   PrefixIndex& index_;
   DispatchedPrefixes dispatched_;
 

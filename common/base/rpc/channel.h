@@ -37,7 +37,7 @@ inline constexpr ChannelSettings kClientChannel = {absl::Seconds(20),
                                                    absl::Seconds(3),
                                                    {absl::Seconds(20), absl::Seconds(20)}};
 
-// A channel without TLS and with a connection of its own, which opens at the first call. `address`
+// A channel without TLS. Its connection is not shared, and opens at the first call. `address`
 // is host:port. Messages in both directions may have 16 MiB.
 //
 // Calls without wait_for_ready wait for an attempt in progress and fail with UNAVAILABLE when it

@@ -26,7 +26,7 @@ struct RpcServerOptions {
 // Thread-safe. The services must outlive it.
 class RpcServer {
  public:
-  // Each of `service_names` gets a readiness of its own. UNAVAILABLE, with the address in the
+  // Each of `service_names` has a separate readiness. UNAVAILABLE, with the address in the
   // message, if the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(
       const RpcServerOptions& options, const std::vector<grpc::Service*>& services,
