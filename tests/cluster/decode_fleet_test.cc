@@ -81,9 +81,11 @@ TEST(DecodeFleetTest, AWorkerWhoseFirstRequestWasSlowGetsItsShare) {
     ASSERT_LT(attempt++, kAttempts) << "the worker was never stopped in a step";
     ASSERT_TRUE(cluster.Restart(kSlow).ok());
   }
-  // The router has heard of it.
-  const absl::Status heard = cluster.AwaitState(
-      kRouter, kSlow, [](const auto& w) { return w.indexed_blocks > 0 && w.running == 0; });
+  // The router has heard of it, and not of the process before it only, whose last report it keeps
+  // until the worker is connected again.
+  const absl::Status heard = cluster.AwaitState(kRouter, kSlow, [](const auto& w) {
+    return w.state == "ready" && w.indexed_blocks > 0 && w.running == 0;
+  });
   ASSERT_TRUE(heard.ok()) << heard;
 
   std::printf("stopped in a step at attempt %d\n", attempt);
