@@ -150,8 +150,8 @@ void PrintPhase(int round, const Phase& phase) {
       "p99 %.1f ms; %d of %d failed\n",
       round + 1, phase.load.c_str(), phase.policy.c_str(),
       absl::StrJoin(phase.requests, " + ").c_str(), b.max_over_mean, b.worst_max_over_mean,
-      b.samples, 100 * b.idle_share, phase.tokens_per_s, phase.gap_p50_ms, phase.gap_p99_ms,
-      phase.failed, phase.asked);
+      b.samples, 100 * b.idle_beside_loaded_share, phase.tokens_per_s, phase.gap_p50_ms,
+      phase.gap_p99_ms, phase.failed, phase.asked);
   std::fflush(stdout);
 }
 
@@ -179,14 +179,15 @@ void PrintRow(const std::vector<const Phase*>& phases, const std::vector<const P
     failed += phases[round]->failed;
     ratios.push_back(phases[round]->tokens_per_s / yardstick[round]->tokens_per_s);
   }
-  std::printf("| %s | %s | %.2f | %.2f | %.2f | %.0f %% | %.0f | %.2f | %.1f | %.1f | %d of %d |\n",
-              phases[0]->load.c_str(), phases[0]->policy.c_str(), Median(phases, BusiestShare),
-              Median(phases, [](const Phase& p) { return p.balance.max_over_mean; }),
-              Median(phases, [](const Phase& p) { return p.balance.worst_max_over_mean; }),
-              100 * Median(phases, [](const Phase& p) { return p.balance.idle_share; }),
-              Median(phases, [](const Phase& p) { return p.tokens_per_s; }),
-              Percentile(ratios, 0.5), Median(phases, [](const Phase& p) { return p.gap_p50_ms; }),
-              Median(phases, [](const Phase& p) { return p.gap_p99_ms; }), failed, asked);
+  std::printf(
+      "| %s | %s | %.2f | %.2f | %.2f | %.0f %% | %.0f | %.2f | %.1f | %.1f | %d of %d |\n",
+      phases[0]->load.c_str(), phases[0]->policy.c_str(), Median(phases, BusiestShare),
+      Median(phases, [](const Phase& p) { return p.balance.max_over_mean; }),
+      Median(phases, [](const Phase& p) { return p.balance.worst_max_over_mean; }),
+      100 * Median(phases, [](const Phase& p) { return p.balance.idle_beside_loaded_share; }),
+      Median(phases, [](const Phase& p) { return p.tokens_per_s; }), Percentile(ratios, 0.5),
+      Median(phases, [](const Phase& p) { return p.gap_p50_ms; }),
+      Median(phases, [](const Phase& p) { return p.gap_p99_ms; }), failed, asked);
 }
 
 void PrintSummary(const Options& options, const std::vector<Phase>& phases) {

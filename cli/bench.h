@@ -1,4 +1,4 @@
-// `baton bench`: sends a load of random prompts with a shared prefix and reports latencies.
+// `baton bench`: sends random prompts, which may share a prefix, and reports latencies.
 #ifndef BATON_CLI_BENCH_H_
 #define BATON_CLI_BENCH_H_
 
@@ -15,17 +15,17 @@ struct BenchOptions {
   std::string address = "127.0.0.1:50051";
   int num_prompts = 100;
   int concurrency = 8;
-  int shared_prefix_tokens = 0;  // of prompt_tokens, equal in all prompts
+  int shared_prefix_tokens = 0;  // leading tokens of prompt_tokens that all prompts share
   int prompt_tokens = 128;
   int max_tokens = 32;
   uint64_t seed = 0;
   bool ignore_eos = true;
-  std::string save_result;  // path of a JSON file; empty: none
-  int64_t timeout_ms = 600'000;
+  std::string save_result;       // path of a JSON file; empty: none
+  int64_t timeout_ms = 600'000;  // of each request
 };
 
-// Returns the token ids of all prompts: the same for the same options and vocabulary, on every
-// machine.
+// Returns the token ids of all prompts. They depend only on the arguments, and are identical on
+// every machine.
 std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int vocab_size);
 
 // Returns the exit code: 1 if the router cannot be reached or every request failed.

@@ -1,4 +1,5 @@
-// The figures of a bench run, in the form that scripts around serving benchmarks read.
+// The figures of a `baton bench` run, with the lines and JSON keys of vLLM's serving benchmark,
+// which scripts around such benchmarks read.
 #ifndef BATON_CLI_BENCH_REPORT_H_
 #define BATON_CLI_BENCH_REPORT_H_
 
@@ -11,7 +12,7 @@ namespace baton::cli {
 
 struct BenchResult {
   std::string model;
-  int concurrency = 0;
+  int concurrency = 0;  // the limit of the run
   double duration_s = 0;
   std::vector<Outcome> outcomes;
 };
@@ -29,7 +30,8 @@ Summary Summarize(std::vector<double> values);
 // Returns the highest number of requests that ran at once.
 int PeakConcurrency(const std::vector<Outcome>& outcomes);
 
-// Latencies are those of successful requests only; failures are counted by reason.
+// As text for people, and as JSON. Latencies are those of successful requests only; failures are
+// counted by reason.
 std::string FormatReport(const BenchResult& result);
 std::string ReportJson(const BenchResult& result);
 

@@ -71,7 +71,7 @@ std::string DecodeSection(const ServingPlan& plan) {
                                      plan.context, "batch", "GB", "floor ms", "tokens/s", "limit");
   for (const DecodeFloor& d : plan.decode) {
     absl::StrAppendFormat(&text, "  %6d %10.3f %10.2f %10.1f %10s%s\n", d.batch,
-                          d.bytes.total() / 1e9, d.floor_ms(), d.tokens_per_second(),
+                          d.bytes.total() / 1e9, d.floor_ms(), d.max_tokens_per_second(),
                           d.memory_ms >= d.matrix_ms ? "memory" : "matrix",
                           d.fits ? "" : "  does not fit");
   }
@@ -107,7 +107,7 @@ nlohmann::ordered_json ToJson(const DecodeFloor& d) {
           {"memory_ms", d.memory_ms},
           {"matrix_ms", d.matrix_ms},
           {"floor_ms", d.floor_ms()},
-          {"tokens_per_second", d.tokens_per_second()}};
+          {"tokens_per_second", d.max_tokens_per_second()}};
 }
 
 nlohmann::ordered_json ToJson(const PrefillFloor& p) {
@@ -128,7 +128,7 @@ std::string PlanTable(const ServingPlan& plan) {
       absl::StrFormat("%s, %.2f G parameters, weights %s\n%s: %.0f GB/s, %.0f TFLOPS (%s)\n",
                       plan.costs.architecture, static_cast<double>(plan.costs.parameters()) / 1e9,
                       WeightsText(plan), plan.gpu.name, plan.gpu.bytes_per_second / 1e9,
-                      plan.gpu.flops_per_second / 1e12, plan.gpu.rates);
+                      plan.gpu.flops_per_second / 1e12, plan.gpu.rate_source);
   return absl::StrCat(text, MemorySection(plan), DecodeSection(plan), PrefillSection(plan),
                       "\nFloors are computed, not measured: lower bounds for any engine.\n");
 }
@@ -148,7 +148,7 @@ std::string PlanJson(const ServingPlan& plan) {
                  {"memory_bytes", plan.gpu.memory_bytes},
                  {"bytes_per_second", plan.gpu.bytes_per_second},
                  {"flops_per_second", plan.gpu.flops_per_second},
-                 {"rates", plan.gpu.rates}};
+                 {"rates", plan.gpu.rate_source}};
   json["served"] = plan.served();
   json["fits"] = plan.refusal.ok();
   json["refusal"] = nullptr;

@@ -111,7 +111,7 @@ void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
   question.gpu = known.value_or(engine::GpuFacts{.name = flags.gpu});
   constexpr double kGiB = int64_t{1} << 30;
   if (flags.memory_gib) question.gpu.memory_bytes = static_cast<int64_t>(*flags.memory_gib * kGiB);
-  if (flags.bandwidth_gbs || flags.tflops) question.gpu.rates = "given";
+  if (flags.bandwidth_gbs || flags.tflops) question.gpu.rate_source = "given";
   if (flags.bandwidth_gbs) question.gpu.bytes_per_second = *flags.bandwidth_gbs * 1e9;
   if (flags.tflops) question.gpu.flops_per_second = *flags.tflops * 1e12;
   const std::map<std::string, Compute> computes = {

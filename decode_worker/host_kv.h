@@ -26,9 +26,11 @@ class HostKv {
         metrics_(metrics),
         max_bytes_(max_bytes) {}
 
-  // Copies what the sequence has computed, unless there is no room or computing it is cheaper.
+  // Copies the sequence's computed KV to host memory, unless that is full or recomputing is
+  // cheaper.
   void SwapOut(Sequence& sequence);
-  // Writes the copy to the sequence's blocks after those that hold KV already, and drops the copy.
+  // Copies back into those blocks of the sequence that do not hold KV yet (the prefix cache fills
+  // the first ones), and drops the copy.
   void SwapIn(Sequence& sequence);
   void Drop(Sequence& sequence);
 

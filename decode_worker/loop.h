@@ -1,4 +1,4 @@
-// The decode worker's compute loop: admits requests, requests their prompts' KV from a prefill
+// The decode worker's compute loop: admits requests, fetches their prompts' KV from a prefill
 // worker or computes it here, and advances all running sequences by one token a step.
 #ifndef BATON_DECODE_WORKER_LOOP_H_
 #define BATON_DECODE_WORKER_LOOP_H_
@@ -55,20 +55,24 @@ class DecodeLoop {
              std::function<void(const worker::WorkerLoad&)> publish);
   ~DecodeLoop();
 
-  // The call's stream gets tokens and a finish for each choice, or a status. The loop calls its
-  // Finish exactly once, perhaps before Submit returns: a full queue refuses at once.
+  // `sequence`: the call's first choice, from which the loop forks the others once the prompt is
+  // computed. The call's stream gets tokens and a finish reason for each choice, or an error. The
+  // loop ends the stream (Finish) exactly once, perhaps before Submit returns: a full queue refuses
+  // at once.
   void Submit(std::unique_ptr<Sequence> sequence);
   void Cancel(uint64_t call_id);
   // Refuses new requests with UNAVAILABLE; accepted requests are completed.
   void Drain();
-  // Ends all requests with UNAVAILABLE, waits for their transfers' last writers, joins the thread.
+  // Ends all requests with UNAVAILABLE, waits until no gRPC thread writes KV into their blocks any
+  // more, and joins the thread.
   // Idempotent. Without own_thread, REQUIRES that all transfers have ended.
   void Stop();
 
   // Handles messages, waiting up to `wait` for the first, admits, and runs at most one step. True
   // if it ran one; if not, there is nothing to do until the next message or heartbeat.
   bool Turn(absl::Duration wait);
-  // The longest `wait` for Turn after one that ran no step.
+  // After a Turn that ran no step, pass at most this as the next `wait`, so that heartbeats are on
+  // time.
   absl::Duration UntilNextHeartbeat() const;
 
   // For tests, between calls of Turn: ends the process unless pool, cache, scheduler and calls are
@@ -84,16 +88,19 @@ class DecodeLoop {
   void Accept(std::unique_ptr<Sequence> sequence);
   void Admitted(Sequence& sequence);
   void StartTransfer(Sequence& sequence);
+  // `id`: of the sequence.
   void OnFirstToken(uint64_t id, const transfer::FirstToken& first);
   void OnTransferEnd(uint64_t id, const absl::Status& status,
                      const transfer::TransferSummary& summary);
   struct InflightStep {
     std::vector<std::shared_ptr<Call>> calls;  // calls of its chunks
     int rows = 0;
-    int decoding = 0;       // chunks of one token
+    int decoding = 0;       // sequences that decode in this step
     int prompt_tokens = 0;  // computed tokens of prompts, and of preempted answers
     absl::Duration begin;
-    bool ahead = false;  // launched and not collected; false: `results` is set
+    // True: the device may still compute it. False: the engine has returned `results`, which the
+    // loop has not handled yet.
+    bool ahead = false;
     std::vector<engine::StepResult> results;
   };
 
@@ -107,6 +114,8 @@ class DecodeLoop {
   void TakeResult(const Chunk& chunk, engine::StepResult& result);
   // False after an error, which has ended the call.
   bool CollectPromptLogprobs(Call& call, engine::StepResult& result);
+  // Appends the token that the engine sampled. For the first token of a call with several choices,
+  // `tokens` has one for each choice, and the other choices are forked from `sequence` here.
   void Draw(Sequence& sequence, std::vector<model::SampledToken> tokens);
   void AdvanceBeams(Call& call, std::vector<engine::StepResult*> results,
                     std::vector<Sequence*> beams);

@@ -18,12 +18,13 @@ void FillTimings(const Call& call, absl::Duration now, internal::v1::DecodeRespo
 // Moves the prompt's log probabilities that were not sent yet into the response.
 void TakePromptLogprobs(Call& call, internal::v1::DecodeResponse& response);
 
-// Most tokens in one message: with 20 top alternatives for each, about 300 kB.
+// Maximum number of tokens per message: with 20 top alternatives for each, about 300 kB.
 constexpr int kMaxTokensPerMessage = 1024;
 
-// Merges `next` into one of the unsent messages (one or more, oldest first): into the last one of
-// its choice, unless that is full or ends the choice. The order between choices does not matter.
-// False: `next` must be queued after them.
+// Tries to append `next` to the newest message of the same choice in `waiting` (unsent messages,
+// oldest first, not empty). Order between choices does not matter. Returns false, and leaves `next`
+// unchanged, if there is none or if it is full or ends the choice; the caller then queues `next` at
+// the back.
 bool MergeResponse(std::deque<internal::v1::DecodeResponse>& waiting,
                    internal::v1::DecodeResponse& next);
 

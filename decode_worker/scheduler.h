@@ -1,10 +1,12 @@
 // Decides which requests the decode worker admits, what its next step computes, and which sequence
 // is preempted when blocks run out. Works on tokens and counts only, without gRPC or an engine.
 //
-//   Submit ─▶ waiting ─ Admit ─▶ receiving ─ Commit ─▶ running ─ Remove
-//               ▲          └── (computes its prompt here) ──▲ │
-//               │                  │ Evict                    │
-//               └── OnTransferEnd ─┴───────── preempted ◀─────┘
+//   waiting ── Admit ───────────────────▶ receiving   KV is missing: a transfer begins
+//   waiting ── Admit ───────────────────▶ running     nothing is missing, or it is computed here
+//   receiving ── Commit ────────────────▶ running
+//   receiving ── Evict, OnTransferEnd ──▶ waiting     the transfer failed, or its blocks are needed
+//   running ── Preempt ─────────────────▶ waiting     marked preempted; keeps its tokens
+//   running ── Remove ──────────────────▶ ended
 //
 // Admission: a request is admitted when there are blocks for its tokens, beyond those that the
 // prefix cache holds already, and a reserve for the growth of the admitted sequences. Its answer

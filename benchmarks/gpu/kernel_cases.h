@@ -14,34 +14,36 @@ namespace baton::gpu_bench {
 
 struct KernelBench {
   BenchDevice& device;
-  const Grid& grid;
-  // Text that a row's "kernel case " must have; empty: all.
-  std::string only;
+  const Grid& grid;  // of shapes to measure
+  // Measures only rows whose "<kernel> <case> " contains this; empty: all rows.
+  std::string filter;
 
   bool Wanted(const std::string& kernel, const std::string& name) const {
-    return absl::StrContains(kernel + " " + name + " ", only);
+    return absl::StrContains(kernel + " " + name + " ", filter);
   }
   // Begins a row; the memory of the one before is free again.
   Row Begin(const std::string& kernel, const std::string& name) {
     device.Reset();
     return std::move(Row("kernels", kernel).Text("case", name).Text("dtype", Name(device.dtype())));
   }
-  // For what finds no memory.
+  // For cases that do not fit into device memory.
   static void Skip(Row row) { row.Text("skipped", "the device has too little memory").Print(); }
 };
 
 void TimeAttention(KernelBench& bench);
 void TimeProducts(KernelBench& bench);
 void TimeQuantizedProducts(KernelBench& bench);
-// Gate and up with SiluMul: in one kernel, and in two of which the product is our kernel or, with
-// 16-bit weights, what was measured to be the fastest.
+// The gate and up projections with SiluMul: in one kernel, and in two. In two, the product is
+// Baton's kernel or, with 16-bit weights, the one that Products::Tune found the fastest in this
+// run.
 void TimeGatedProducts(KernelBench& bench);
 void TimePasses(KernelBench& bench);  // norm, rotation, silu·mul, gather
 void TimeSampling(KernelBench& bench);
-void TimeBlockCopies(KernelBench& bench);
+void TimeBlockCopies(KernelBench& bench);  // within the device: whole blocks, a transfer's chunks
 
-// Of x [rows, k] with a matrix, by cuBLASLt or, where there is none, our kernels; infinite
-// if there is no memory. For the sum of a prompt's products.
+// Returns the seconds of the product of x [rows, k] and a matrix, by cuBLASLt or, where it is
+// missing, by Baton's kernels; infinity if there is no memory. The sum over a model's matrices
+// bounds a prompt's time from below.
 double ProductSeconds(BenchDevice& device, int rows, const MatrixShape& matrix);
 
 }  // namespace baton::gpu_bench

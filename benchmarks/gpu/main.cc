@@ -61,7 +61,7 @@ absl::StatusOr<Options> Parse(int argc, char** argv) {
     } else if (absl::ConsumePrefix(&text, "--group=")) {
       options.group = std::string(text);
     } else if (absl::ConsumePrefix(&text, "--only=")) {
-      options.only = std::string(text);
+      options.filter = std::string(text);
     } else if (absl::ConsumePrefix(&text, "--scratch=")) {
       options.scratch = std::string(text);
     } else if (text == "--once") {
@@ -99,7 +99,7 @@ absl::Status ChooseModels(const std::vector<std::string>& wanted, Grid& grid) {
 
 absl::Status RunKernels(const Grid& grid, const Options& options) {
   BATON_ASSIGN_OR_RETURN(const auto device, BenchDevice::Open(grid, options.mode));
-  KernelBench bench = {*device, grid, options.only};
+  KernelBench bench = {*device, grid, options.filter};
   bool found = options.group.empty();
   for (const Group& group : kGroups) {
     if (!options.group.empty() && group.name != options.group) continue;

@@ -1,5 +1,5 @@
-// The router's own roster, planner and policy under the simulation's time, which gets the events of
-// Watch streams.
+// Runs the router's real roster, planner and policy on simulated time, and feeds the roster the
+// events that Watch streams would deliver.
 #ifndef BATON_BENCHMARKS_ROUTER_SIM_BATON_ROUTER_H_
 #define BATON_BENCHMARKS_ROUTER_SIM_BATON_ROUTER_H_
 

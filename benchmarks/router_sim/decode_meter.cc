@@ -36,7 +36,8 @@ DecodeFigures DecodeMeter::Figures(const std::vector<SimDecodeWorker>& workers,
   }
   if (loaded_samples_ > 0) figures.imbalance = imbalance_ / static_cast<double>(loaded_samples_);
   if (samples_ > 0) {
-    figures.idle_share = static_cast<double>(idle_samples_) / static_cast<double>(samples_);
+    figures.idle_beside_loaded_share =
+        static_cast<double>(idle_samples_) / static_cast<double>(samples_);
   }
   for (const SimDecodeWorker& worker : workers) figures.preemptions += worker.preemptions();
   return figures;

@@ -11,16 +11,17 @@
 namespace baton::benchmarks {
 
 struct DecodeFigures {
-  // Between two tokens of a request, all tokens alike, but for the gap behind its first one.
+  // Gaps between consecutive tokens of a request, all weighted equally, without the gap after its
+  // first token.
   double mean_itl_s = 0, p99_itl_s = 0;
   double p99_request_itl_s = 0;  // of the means of requests with 3 tokens or more
   double mean_first_gap_s = 0;   // between the first token and the second
   double mean_wait_s = 0;        // in a decode worker's queue
   double tokens_per_s = 0;       // from the first arrival to the last token
-  // Of sequences by worker, each 50 ms until the last arrival: the mean of max ÷ mean, where the
-  // mean is 1 or more; and the share of times at which a worker is idle while another has 2 more
-  // than the mean, or further above it.
-  double imbalance = 0, idle_share = 0;
+  // Of the sequences on each worker, sampled every 50 ms until the last arrival. imbalance: the
+  // mean of max ÷ mean over the samples whose mean is 1 or more. idle_beside_loaded_share: the
+  // share of all samples in which a worker is idle while another has at least 2 more than the mean.
+  double imbalance = 0, idle_beside_loaded_share = 0;
   int64_t preemptions = 0;
   std::vector<int> snapshot;  // sequences by worker at DecodeTier::snapshot_s
 };
@@ -30,14 +31,14 @@ class DecodeMeter {
   void Waited(int64_t us) { waits_.Add(us); }
   // Between a request's first two tokens.
   void FirstGap(int64_t us) { first_gaps_.Add(us), ++tokens_; }
-  // So many tokens, each so long after the one before it.
+  // `tokens` further tokens arrived, each `us` after the previous one.
   void Gaps(int64_t us, int64_t tokens) { gaps_.Add(us, tokens), tokens_ += tokens; }
-  // A request of so many tokens has its last, so long after its second one.
+  // A request's last of `tokens` tokens arrived, `us` after its second one.
   void Ended(int tokens, int64_t us) {
     ++tokens_;  // the first
     if (tokens > 2) request_gaps_.Add(us / (tokens - 2));
   }
-  // To be called at regular times.
+  // Call every 50 ms.
   void Sample(const std::vector<SimDecodeWorker>& workers);
 
   DecodeFigures Figures(const std::vector<SimDecodeWorker>& workers, int64_t passed_us) const;

@@ -1,5 +1,5 @@
-// The formulas of other routers at their default weights (re-implemented, not the products), and
-// the plain ones that every comparison should have.
+// Re-implementations of other routers' scoring formulas at their default weights, and the baselines
+// of every comparison (random, round robin, least loaded).
 #ifndef BATON_BENCHMARKS_ROUTER_SIM_PEER_FORMULAS_H_
 #define BATON_BENCHMARKS_ROUTER_SIM_PEER_FORMULAS_H_
 
@@ -9,9 +9,9 @@
 
 namespace baton::benchmarks {
 
-// That choose a prefill worker.
+// Formulas that choose a prefill worker.
 std::vector<PeerKind> PeerKinds();
-// That choose a decode worker.
+// Formulas that choose a decode worker.
 std::vector<PeerKind> DecodePeerKinds();
 
 // A router for all tiers that are simulated. REQUIRES: `kind` is of PeerKinds() or

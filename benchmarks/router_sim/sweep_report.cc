@@ -44,11 +44,12 @@ std::string DecodeCellTable(const Cell& cell, const std::vector<NamedPolicy>& po
   const double best_mean = Best(results, kMeanItl), best_p99 = Best(results, kP99Itl);
   for (size_t p = 0; p < policies.size(); ++p) {
     const DecodeFigures& d = results[p].decode;
-    absl::StrAppendFormat(
-        &out, "| %s | %s | %s | %.3g | %.0f | %.3g | %.3g | %.2f | %.1f %% | %d |",
-        policies[p].name, Value(results[p], kMeanItl, best_mean),
-        Value(results[p], kP99Itl, best_p99), d.p99_request_itl_s * 1e3, d.tokens_per_s,
-        d.mean_wait_s, d.mean_first_gap_s, d.imbalance, 100 * d.idle_share, d.preemptions);
+    absl::StrAppendFormat(&out,
+                          "| %s | %s | %s | %.3g | %.0f | %.3g | %.3g | %.2f | %.1f %% | %d |",
+                          policies[p].name, Value(results[p], kMeanItl, best_mean),
+                          Value(results[p], kP99Itl, best_p99), d.p99_request_itl_s * 1e3,
+                          d.tokens_per_s, d.mean_wait_s, d.mean_first_gap_s, d.imbalance,
+                          100 * d.idle_beside_loaded_share, d.preemptions);
     if (timings) absl::StrAppendFormat(&out, " %.0f |", results[p].ns_per_decision);
     absl::StrAppend(&out, "\n");
   }

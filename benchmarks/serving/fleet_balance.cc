@@ -144,7 +144,7 @@ BalanceFigures BalanceOf(const std::vector<FleetSample>& samples, double begin_s
     return {0, none, none, none};
   }
   figures.max_over_mean /= figures.samples;
-  figures.idle_share = static_cast<double>(idle) / figures.samples;
+  figures.idle_beside_loaded_share = static_cast<double>(idle) / figures.samples;
   return figures;
 }
 

@@ -61,7 +61,7 @@ struct BalanceFigures {
   double max_over_mean = 0;        // of sequences, averaged over time; NaN without samples
   double worst_max_over_mean = 0;  // NaN without samples
   // Of samples in which a worker is idle while another has two sequences more than the mean.
-  double idle_share = 0;
+  double idle_beside_loaded_share = 0;
 };
 BalanceFigures BalanceOf(const std::vector<FleetSample>& samples, double begin_s, double end_s);
 

@@ -10,7 +10,7 @@ namespace baton::benchmarks {
 
 struct Series {
   std::string name;
-  std::vector<std::pair<double, double>> points;  // by rising x; those not finite are left out
+  std::vector<std::pair<double, double>> points;  // in ascending x; non-finite points are skipped
   bool dashed = false;                            // a bound rather than a measurement: no marks
 };
 
@@ -22,7 +22,7 @@ struct Chart {
 // Round values from 0 to at least `highest`, four to six of them.
 std::vector<double> Ticks(double highest);
 
-// The charts side by side, so many in a row. Both axes begin at 0.
+// Lays the charts out in a grid, `columns` to a row. Both axes begin at 0.
 std::string RenderSvg(const std::vector<Chart>& charts, int columns = 3);
 
 }  // namespace baton::benchmarks

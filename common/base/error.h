@@ -23,11 +23,12 @@ absl::Status InvalidField(absl::string_view reason, absl::string_view field,
 // Adds the time after which the caller may retry.
 absl::Status WithRetryAfter(absl::Status status, absl::Duration retry_after);
 
-// Sets those of the three that are not empty. For code that decodes a status from the wire.
+// Sets each of reason, field and retry time that is not empty. For code that decodes a status from
+// the wire.
 absl::Status WithDetails(absl::Status status, absl::string_view reason, absl::string_view field,
                          std::optional<absl::Duration> retry_after);
 
-// The payloads; empty if the status has none.
+// Each returns one payload, or an empty value if the status lacks it.
 std::string ErrorReason(const absl::Status& status);
 std::string ErrorField(const absl::Status& status);
 std::optional<absl::Duration> ErrorRetryAfter(const absl::Status& status);

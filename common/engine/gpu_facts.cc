@@ -12,7 +12,7 @@ struct Row {
   double gb_per_second;
   double tflops;
   double nvlink_gb_per_second;
-  const char* rates;
+  const char* rate_source;
 };
 
 // Memory: what CUDA gives as the total, which is less than what is on the label (ECC, the driver);
@@ -45,7 +45,7 @@ std::optional<GpuFacts> FindGpu(absl::string_view name) {
                     .bytes_per_second = row.gb_per_second * 1e9,
                     .flops_per_second = row.tflops * 1e12,
                     .nvlink_bytes_per_second = row.nvlink_gb_per_second * 1e9,
-                    .rates = row.rates};
+                    .rate_source = row.rate_source};
   }
   return std::nullopt;
 }

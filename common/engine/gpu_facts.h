@@ -1,5 +1,5 @@
-// Known facts of GPU models, so that no GPU is needed: memory, and the two rates that bound latency
-// from below.
+// Specifications of known GPUs, so that `baton plan` runs on a machine without one: memory, and the
+// two rates that bound latency from below.
 #ifndef BATON_COMMON_ENGINE_GPU_FACTS_H_
 #define BATON_COMMON_ENGINE_GPU_FACTS_H_
 
@@ -14,14 +14,16 @@ namespace baton::engine {
 
 struct GpuFacts {
   std::string name;
-  int compute_capability = 80;         // 75 is 7.5
-  int64_t memory_bytes = 0;            // available to programs
-  int64_t reserved_bytes = 0;          // of memory_bytes: what CUDA takes after the arena
+  int compute_capability = 80;  // 75 is 7.5
+  int64_t memory_bytes = 0;     // available to programs
+  int64_t reserved_bytes =
+      0;  // of memory_bytes: left to the driver and libraries, which load kernels later
   double bytes_per_second = 0;         // memory bandwidth
   double flops_per_second = 0;         // dense 16-bit matrix multiply, float32 accumulation
   double nvlink_bytes_per_second = 0;  // one way; 0: none
-  // "sustained": rates measured; "nominal": the vendor's, which nothing reaches; "given": by flags.
-  std::string rates = "given";
+  // Where the rates come from. "sustained": measured by others, as the table says; "nominal": the
+  // vendor's peak, not reached in practice; "given": set by flags.
+  std::string rate_source = "given";
 };
 
 // Returns the GPU of that name, e.g. "t4"; nullopt if it is not in the table.

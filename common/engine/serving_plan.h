@@ -1,6 +1,6 @@
 // `baton plan`: the GPU memory that a model takes, and lower bounds on any engine's times on that
-// GPU. Memory follows the arithmetic that workers start with, to the block. Times are floors: bytes
-// over the memory's rate, operations over the matrix rate.
+// GPU. Memory uses the arithmetic of a starting worker and matches it to the block. Times are
+// floors: bytes over the memory's rate, operations over the matrix rate.
 #ifndef BATON_COMMON_ENGINE_SERVING_PLAN_H_
 #define BATON_COMMON_ENGINE_SERVING_PLAN_H_
 
@@ -30,19 +30,20 @@ struct ServingQuestion {
 struct DecodeFloor {
   int batch = 0;
   bool fits = false;  // the pool holds `batch` sequences of `context` tokens
+  // Of a step in which every sequence has `context` tokens.
   model::StepBytes bytes;
   double flops = 0;
   double memory_ms = 0, matrix_ms = 0;
   double floor_ms() const { return memory_ms > matrix_ms ? memory_ms : matrix_ms; }
-  double tokens_per_second() const { return batch / floor_ms() * 1e3; }
+  double max_tokens_per_second() const { return batch / floor_ms() * 1e3; }
 };
 
 struct TransferTime {
-  std::string link;
-  double ms = 0;  // of the prompt's KV
-  // The part of `ms` that computation does not hide, if each layer is sent while later ones are
-  // computed at the floor: at least the last layer's part, and at least `ms` less the time to
-  // compute the layers after the first.
+  std::string link;  // "25 GbE", "NVLink", ...: usual networks, and what the GPU has
+  double ms = 0;     // of the prompt's KV
+  // The part of `ms` that is not hidden behind computation when each layer is sent while later ones
+  // are computed at the floor: max(one layer's share of ms, ms - compute time of all layers but the
+  // first). No lower bound for an engine slower than the floor, which hides more.
   double exposed_ms = 0;
 };
 
@@ -67,15 +68,16 @@ struct ServingPlan {
   absl::Status refusal;
   MemoryPlan memory;      // no blocks if it is refused for its size
   int64_t sequences = 0;  // of `context` tokens
-  int max_num_seqs = 0;   // of them in one step
+  int max_num_seqs = 0;   // the worker's configured limit of sequences in one step
   std::vector<DecodeFloor> decode;
   std::vector<PrefillFloor> prefill;
 
   bool served() const { return refusal.code() != absl::StatusCode::kUnimplemented; }
 };
 
-// Errors are about the question (INVALID_ARGUMENT) or the files: NOT_FOUND, INVALID_ARGUMENT, or
-// UNIMPLEMENTED if not even the arithmetic is known.
+// Fails with INVALID_ARGUMENT for a bad question or a malformed model file, NOT_FOUND for a missing
+// file, and UNIMPLEMENTED for an architecture whose memory and operations this code cannot count. A
+// model that it can count and the engine does not serve is reported in `refusal`.
 absl::StatusOr<ServingPlan> PlanServing(const ServingQuestion& question);
 
 }  // namespace baton::engine

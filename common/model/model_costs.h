@@ -15,10 +15,11 @@
 
 namespace baton::model {
 
-// Unless said otherwise, elements are those of matrices, in the format of the weights.
+// `*_elements` count matrix elements stored in the weight format, except where noted.
 struct LayerCosts {
   int64_t attention_elements = 0;
-  int64_t ffn_elements = 0;     // used by every token, shared experts and the router included
+  int64_t ffn_elements =
+      0;  // used by every token: shared experts, too, and the gate that picks experts
   int64_t expert_elements = 0;  // of one routed expert
   int experts = 0;
   int experts_per_token = 0;
@@ -49,7 +50,8 @@ struct ModelCosts {
 ModelCosts CostsOf(const ModelConfig& config);
 
 // Reads a config.json that ParseConfig refuses as UNIMPLEMENTED: GQA or MLA (kv_lora_rank), dense
-// or with experts (DeepSeek's, Qwen's and Mixtral's names). Ignores windows: an upper bound.
+// or with experts (DeepSeek's, Qwen's and Mixtral's names). Ignores sliding windows, so KV bytes
+// and attention operations of such models may be overestimated: they are no floor there.
 absl::StatusOr<ModelCosts> ParseCosts(const JsonFields& config);
 // Reads bits and group_size of quantization_config; nothing is quantised without one.
 absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config);

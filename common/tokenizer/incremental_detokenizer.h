@@ -3,8 +3,8 @@
 // The results of Append and Flush, concatenated, are Tokenizer::Decode of all appended ids.
 // Returned text is final and always whole UTF-8, so these are held back:
 //   - the bytes of an unfinished character (byte-level models), at most 3;
-//   - a run of byte tokens "<0xE4>" up to the next other token, as one bad byte changes the whole
-//     run (byte-fallback models);
+//   - a run of byte tokens such as "<0xE4>", until a token of another kind arrives, because one bad
+//     byte changes the whole run (byte-fallback models);
 //   - characters that a Strip decoder may take from the end (no published model has one that does).
 // Flush returns the rest, with U+FFFD for an unfinished character.
 //
@@ -25,7 +25,8 @@
 
 namespace baton::tokenizer {
 
-// One per stream, not thread-safe. Time and memory per token do not grow with the text.
+// One per stream, not thread-safe. The time per token does not depend on the length of the text so
+// far. Memory is bounded by the text that is held back.
 class IncrementalDetokenizer {
  public:
   // `tokenizer` outlives this.
@@ -33,7 +34,7 @@ class IncrementalDetokenizer {
                                   TextPosition position = TextPosition::kStart);
 
   // Returns the text that became certain, often empty. INVALID_ARGUMENT in the same cases as
-  // Tokenizer::Decode; then none of `ids` was taken.
+  // Tokenizer::Decode; in that case no id is consumed.
   absl::StatusOr<std::string> Append(absl::Span<const int32_t> ids);
 
   // Returns the rest of the text and ends the stream. Nothing may be appended after it; a second

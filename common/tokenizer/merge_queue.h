@@ -1,5 +1,5 @@
-// The pairs that BPE may merge next, as (rank, position), lowest first. Two queues with one
-// interface. Not thread-safe.
+// The pairs that BPE may merge next, as (rank, position), lowest first. Two queues with the same
+// Push, Pop and empty. Not thread-safe.
 #ifndef BATON_COMMON_TOKENIZER_MERGE_QUEUE_H_
 #define BATON_COMMON_TOKENIZER_MERGE_QUEUE_H_
 
@@ -20,7 +20,7 @@ struct MergeCandidate {
   uint32_t position;
 };
 
-// A binary heap: best for up to some hundred entries.
+// A binary heap: best for up to a few hundred entries.
 class HeapMergeQueue {
  public:
   void Push(MergeCandidate candidate) {
@@ -46,13 +46,14 @@ class HeapMergeQueue {
   std::vector<uint64_t> heap_;
 };
 
-// Candidates by rank, each rank sorted when its turn comes: a word of millions of like characters
-// has few ranks, and reads its positions in order instead of jumping about in a large heap.
+// Candidates by rank, each rank sorted when its turn comes. A word of millions of identical
+// characters has few ranks, so positions are read sequentially rather than by jumping around a
+// large heap.
 class BucketMergeQueue {
  public:
   void Push(MergeCandidate candidate) {
     if (current_rank_ && candidate.rank <= *current_rank_) {
-      early_.Push(candidate);
+      late_.Push(candidate);
       return;
     }
     std::vector<uint32_t>& bucket = buckets_[candidate.rank];
@@ -60,14 +61,14 @@ class BucketMergeQueue {
     bucket.push_back(candidate.position);
   }
 
-  bool empty() const { return early_.empty() && next_ == current_.size() && ranks_.empty(); }
+  bool empty() const { return late_.empty() && next_ == current_.size() && ranks_.empty(); }
 
   // REQUIRES: not empty.
   MergeCandidate Pop() {
-    if (next_ == current_.size() && early_.empty()) OpenLowestBucket();
-    if (next_ == current_.size()) return early_.Pop();
+    if (next_ == current_.size() && late_.empty()) OpenLowestBucket();
+    if (next_ == current_.size()) return late_.Pop();
     const MergeCandidate next{*current_rank_, current_[next_]};
-    if (!early_.empty() && ComesBefore(early_.Top(), next)) return early_.Pop();
+    if (!late_.empty() && ComesBefore(late_.Top(), next)) return late_.Pop();
     ++next_;
     return next;
   }
@@ -93,7 +94,7 @@ class BucketMergeQueue {
   std::optional<uint32_t> current_rank_;
   std::vector<uint32_t> current_;  // positions of current_rank_; those from next_ on are left
   size_t next_ = 0;
-  HeapMergeQueue early_;  // candidates pushed after their rank's bucket had been opened
+  HeapMergeQueue late_;  // candidates pushed at or below the current rank
 };
 
 }  // namespace baton::tokenizer

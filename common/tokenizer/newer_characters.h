@@ -1,9 +1,9 @@
 // Characters that Unicode 15.0, 15.1 and 16.0 added, by general category.
 //
 // Hugging Face `tokenizers` 0.23 matches with Unicode 16, Debian 12's PCRE2 with Unicode 14. A
-// letter unknown to one of them splits words differently, so the missing characters are added to
-// patterns. Categories never change for the characters PCRE2 knows; with a newer PCRE2 this adds
-// nothing.
+// letter that only one of them knows would split words differently, so the tokenizer's patterns are
+// extended with the missing characters. No character of Unicode 14 changed its category in these
+// versions. With a newer PCRE2 the added characters are redundant and harmless.
 #ifndef BATON_COMMON_TOKENIZER_NEWER_CHARACTERS_H_
 #define BATON_COMMON_TOKENIZER_NEWER_CHARACTERS_H_
 

@@ -1,5 +1,5 @@
 // The regular expressions of tokenizer.json, which are written for Oniguruma (Hugging Face's
-// engine), run by PCRE2 with JIT. See TranslateOniguruma for what differs between the two.
+// engine), run by PCRE2 with JIT. The table in regex_syntax.cc lists where the two differ.
 #ifndef BATON_COMMON_TOKENIZER_REGEX_H_
 #define BATON_COMMON_TOKENIZER_REGEX_H_
 
@@ -15,7 +15,8 @@
 namespace baton::tokenizer {
 
 // Rewrites an Oniguruma pattern so that PCRE2 (UTF, UCP, MULTILINE) matches the same text.
-// INVALID_ARGUMENT, naming the construct, if one has another meaning in PCRE2 and is not rewritten.
+// INVALID_ARGUMENT, naming the construct, if the pattern uses one that PCRE2 interprets differently
+// and that this function cannot rewrite.
 absl::StatusOr<std::string> TranslateOniguruma(absl::string_view pattern);
 
 // Finds a regular expression or a literal. Thread-safe: match state is per thread.
@@ -30,8 +31,8 @@ class Matcher {
   Matcher& operator=(Matcher&&) noexcept;
   ~Matcher();
 
-  // Calls `found` with the byte range of every match, in order, without overlap. A match of no
-  // characters counts only where it does not touch the match before.
+  // Calls `found` with the byte range of every match, in order, without overlap. An empty match is
+  // reported only if it is not adjacent to the previous match.
   // REQUIRES: valid UTF-8. INVALID_ARGUMENT, reason "TEXT_TOO_COMPLEX", if PCRE2's limit on
   // steps or memory is exceeded, which no text does with the published patterns.
   absl::Status ForEachMatch(absl::string_view text,

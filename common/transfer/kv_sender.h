@@ -21,8 +21,9 @@
 
 namespace baton::transfer {
 
-// Blocks that must stay as they are until the last byte that refers to them has left: frames in
-// gRPC's buffers hold it too. `release` runs on whichever thread drops the last reference.
+// Keeps KV blocks unchanged until the last reference to this object is dropped. Frames in gRPC's
+// buffers, which point into the blocks, hold references too. `release` runs on the thread that
+// drops the last reference.
 class PinnedBlocks {
  public:
   PinnedBlocks(std::vector<kv::BlockId> ids, absl::AnyInvocable<void()> release)
@@ -43,7 +44,7 @@ struct SendItem {
   Kind kind = Kind::kAccepted;
   int layer = 0;
   int first_block = 0;
-  int block_count = 0;  // of the chunk; of the whole transfer in kAccepted
+  int block_count = 0;  // of the frame; of the whole transfer in kAccepted
   int cached_prompt_tokens = 0;
   int32_t token_id = 0;
   int first_position = 0;
@@ -51,7 +52,8 @@ struct SendItem {
   double queue_ms = 0;
   double prefill_ms = 0;
   std::shared_ptr<const PinnedBlocks> blocks;
-  std::shared_ptr<const backend::Event> written;  // null: before this transfer
+  // Null: the blocks were written before this transfer began.
+  std::shared_ptr<const backend::Event> written;
 };
 
 // Called with the number of bytes sent, for metrics. Must be thread-safe.
@@ -63,15 +65,16 @@ class KvSender {
   virtual ~KvSender() = default;
   // block_count: blocks that will be sent.
   virtual void SendAccepted(int block_count, int cached_prompt_tokens) = 0;
-  // Sends sequence blocks [first_block, first_block + block_count) of `layer`, which are
-  // blocks->ids() at those indexes.
+  // Sends the prompt's blocks [first_block, first_block + block_count) of `layer`, counted from the
+  // start of the prompt. Their ids are blocks->ids() at those indexes.
   virtual void SendLayer(int layer, int first_block, int block_count,
                          std::shared_ptr<const PinnedBlocks> blocks,
                          std::shared_ptr<const backend::Event> written) = 0;
   // Sends the log probabilities of the prompt's tokens from first_position on. Call for all of them
   // before SendFirstToken.
   virtual void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) = 0;
-  // Overtakes KV that waits. `logprobs` is empty if they were not requested.
+  // Overtakes KV that waits to be sent, unless log probabilities of the prompt were sent: the token
+  // stays behind them. `logprobs` is empty if they were not requested.
   virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
   // Call exactly once. OK: the stream ends after what has been sent. An error: it ends at once, and

@@ -1,4 +1,5 @@
-// WorkerService: reports this worker's identity, load and prefix cache to every router.
+// Implements WorkerService's RPCs: reports this worker's identity, load and prefix cache to every
+// router.
 #ifndef BATON_COMMON_WORKER_WATCH_SERVICE_H_
 #define BATON_COMMON_WORKER_WATCH_SERVICE_H_
 
@@ -22,8 +23,10 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   WatchService(internal::v1::WorkerCard card, const CacheJournal& journal, const Clock& clock);
   ~WatchService() override;
 
-  // Call from the loop whenever something may have changed. Cheap: reports go out from a thread of
-  // this service, at most every 20 ms and at least every second.
+  // Call from the loop whenever something may have changed. Cheap: a thread of this service sends
+  // the reports, no more often than every 20 ms, and repeats the last one every second. Reports
+  // therefore show that the process is alive. That its loop is alive shows in the heartbeats of its
+  // streams.
   void Publish(const WorkerLoad& load);
   // Ends all Watch streams with UNAVAILABLE, so that the server can stop. Idempotent.
   void Stop();
@@ -32,6 +35,7 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
 
   grpc::ServerWriteReactor<internal::v1::WatchResponse>* Watch(
       grpc::CallbackServerContext* context, const internal::v1::WatchRequest* request) override;
+  // Returns the number of blocks in each state, as of the last Publish. Leak checks call it.
   grpc::ServerUnaryReactor* GetBlockCounts(grpc::CallbackServerContext* context,
                                            const internal::v1::GetBlockCountsRequest* request,
                                            internal::v1::GetBlockCountsResponse* response) override;

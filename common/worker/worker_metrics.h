@@ -1,4 +1,5 @@
-// What both workers measure. Methods are events; names and labels live in the .cc file.
+// What both workers measure. Call a method when its event happens; names and labels of the metrics
+// are in the .cc file.
 #ifndef BATON_COMMON_WORKER_WORKER_METRICS_H_
 #define BATON_COMMON_WORKER_WORKER_METRICS_H_
 

@@ -1,4 +1,4 @@
-// The routing decision that a request would get now, without sending it.
+// The routing decision that a request would get now. The request is not sent.
 #ifndef BATON_ROUTER_API_EXPLAIN_H_
 #define BATON_ROUTER_API_EXPLAIN_H_
 
@@ -9,8 +9,9 @@
 
 namespace baton::router {
 
-// Checks, tokenizes and asks the policy as for a request that arrives now, and fails as that would.
-// Takes as long as tokenizing: not for an event thread.
+// Checks and tokenizes the request and asks the policy, as if it arrived now. Fails with the error
+// that the request would get; limits of admission do not apply. Tokenizes synchronously, so do not
+// call it on an event thread.
 absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const RouterParts& parts);
 
 }  // namespace baton::router

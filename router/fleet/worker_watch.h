@@ -21,8 +21,10 @@ namespace baton::router {
 // Start and Stop once each, by the owner.
 class WorkerWatch {
  public:
-  // `on_change(ready)` is called on the watch's thread after anything may have changed; `ready` as
-  // in Roster::Ready(). All must outlive it.
+  // `on_change(ready)` is called on the watch's thread after any event that may have changed the
+  // roster; `ready` is Roster::Ready(): the router can serve requests. `channel_user` keeps the
+  // channels to workers, and frees what it keeps of a worker that has left the roster. The
+  // referenced arguments must outlive the WorkerWatch.
   WorkerWatch(Roster& roster, ChannelUser& channel_user, const Clock& clock,
               std::function<void(bool ready)> on_change);
   ~WorkerWatch();
@@ -30,7 +32,7 @@ class WorkerWatch {
   void Start();
   // Ends all streams and joins the thread. Channels stay connected.
   void Stop();
-  // Follows the roster at once instead of at the next tick. Thread-safe.
+  // Makes the thread apply changes of the roster now, not at its next periodic check. Thread-safe.
   void Wake();
 
  private:
@@ -39,8 +41,8 @@ class WorkerWatch {
   struct Slot {
     std::unique_ptr<internal::v1::WorkerService::Stub> stub;
     std::unique_ptr<Stream> stream;
-    bool ended = false;  // no callback of the stream comes any more: it may be destroyed
-    absl::Duration retry_at;
+    bool ended = false;       // no callback of the stream comes any more: it may be destroyed
+    absl::Duration retry_at;  // on `clock_`
     absl::Duration backoff;
   };
 
@@ -50,6 +52,7 @@ class WorkerWatch {
   void ReapEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OpenDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AnyOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // was_refused: the roster refused what the worker sent (another model, say).
   void OnEnded(int worker, bool was_established, bool was_refused);
 
   Roster& roster_;

@@ -1,4 +1,5 @@
-// A request as the router sends it: checked, tokenized, with all defaults filled in.
+// A request that is ready to be sent: checked, tokenized, with all defaults filled in; and what the
+// router itself needs to answer it.
 #ifndef BATON_ROUTER_REQUEST_PREPARED_REQUEST_H_
 #define BATON_ROUTER_REQUEST_PREPARED_REQUEST_H_
 
@@ -12,7 +13,7 @@ namespace baton::router {
 
 // A request that can be sent to any pair of workers.
 struct PreparedRequest {
-  internal::v1::DecodeRequest decode;  // all but the workers and their epochs
+  internal::v1::DecodeRequest decode;  // complete except for the workers' addresses, ids and epochs
   std::vector<kv::PrefixKey> keys;
   std::vector<std::string> stops;
   bool return_token_ids = false;

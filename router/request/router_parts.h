@@ -33,10 +33,10 @@ struct RouterParts {
   RouterMetrics& metrics;
   Admission& admission;
   RetryBudget& retry_budget;
-  ContinuationLine& continuations;
-  WorkPool& pool;
-  CallWatch& watch;
-  DecodeNetwork& network;
+  ContinuationLine& continuations;  // streams that wait for room on another decode worker
+  WorkPool& pool;                   // threads that tokenize and choose workers
+  CallWatch& watch;                 // ends calls whose deadline or stall limit has passed
+  DecodeNetwork& network;           // opens streams to decode workers; simulated in tests
   DecisionLog& decisions;
 };
 

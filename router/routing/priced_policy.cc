@@ -87,7 +87,7 @@ Pricing PricedPolicy::PricingOf(const RouteQuery& query, absl::Span<const Candid
   pricing.fleet = gain * queue_s / mean_service_s_.value();
   pricing.own_queue = options_.own_queue * (1 - busy_share_) / mean_service_s_.value();
   pricing.highest = options_.max_price;
-  const double unseen = queue_s / (queue_s + options_.home_halfway_s);
+  const double unseen = queue_s / (queue_s + options_.home_queue_scale_s);
   pricing.home_discount = options_.home_discount * unseen * unseen;
   if (pricing.home_discount > kLeastDiscount) {
     pricing.home = prefill[HighestHash(home_key_, prefill, [](int) { return true; })].worker;

@@ -14,10 +14,11 @@
 // prompts whose prefix is cached there: a prompt without a cached prefix should not delay them. In
 // a busy fleet this term vanishes.
 //
-// And a discount at the prompt's home. Routers do not know what other routers' prompts will leave
-// in the caches, so each would send the next prompt of a session elsewhere. Prompts with the same
-// first uncached block have one home, by rendezvous hashing, on which all routers agree. There κ is
-// lower by 0.3 · (Q / (Q + 20 s))², Q the fleet's mean.
+// Finally, κ is discounted at the prompt's home. Routers do not know what other routers' prompts
+// will leave in the caches, so without homes each router would send prompts of one session to a
+// different worker. The home is chosen by rendezvous hashing of the prompt's first block that no
+// worker has cached; routers whose reports agree choose the same home. There κ is multiplied by
+// 1 - 0.3 · (Q̄ / (Q̄ + 20 s))², with Q̄ the fleet's mean queue.
 #ifndef BATON_ROUTER_ROUTING_PRICED_POLICY_H_
 #define BATON_ROUTER_ROUTING_PRICED_POLICY_H_
 
@@ -35,10 +36,10 @@ struct PricedOptions {
   double max_gain = 1.5;
   double own_queue = 0.5;
   double max_price = 128;
-  double home_discount = 0.3;  // at the most
-  double home_halfway_s = 20;  // mean queue at which it is a quarter of that
-  // Prompts of which a decode worker lacks at most so many tokens may be computed there, if that is
-  // cheaper than to bring them from a prefill worker. 0: never.
+  double home_discount = 0.3;      // the largest
+  double home_queue_scale_s = 20;  // the mean queue at which the discount is a quarter of that
+  // A decode worker that lacks at most this many tokens of a prompt may compute them itself, if
+  // that is cheaper than bringing them from a prefill worker. 0: never.
   int max_local_prefill_tokens = 512;
   // Different in each router: routers with equal reports must not all choose the same worker.
   uint64_t seed = 0;
@@ -49,8 +50,9 @@ class PricedPolicy final : public Policy {
   explicit PricedPolicy(const PricedOptions& options = PricedOptions()) : options_(options) {}
 
   absl::string_view name() const override { return "priced"; }
-  // Decisions: "prefix" or "load", by whether anything is cached on the prefill worker; "local";
-  // "decode_only"; "home": no report is fresh, so prompts with the same beginning go to their home.
+  // Decisions: "prefix" or "load", by whether anything is cached on the prefill worker; "local": a
+  // decode worker computes what it lacks; "decode_only": the same, as there is no prefill worker;
+  // "home": no report is fresh, so prompts with the same beginning go to their home.
   RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                      absl::Span<const Candidate> decode) override;
   void OnSent(const Candidate& prefill) override;
@@ -64,16 +66,17 @@ class PricedPolicy final : public Policy {
 
   // By queues_ and depths_. Updates the share of busy workers and the home key.
   Pricing PricingOf(const RouteQuery& query, absl::Span<const Candidate> prefill);
-  // Prompts with an equal key have one home. The first `known_blocks` blocks do not count.
+  // Prompts with an equal key have one home. known_blocks: how many of the prompt's first blocks
+  // some worker has cached.
   uint64_t HomeKey(const RouteQuery& query, int known_blocks) const;
 
   const PricedOptions options_;
   double busy_share_ = 0;         // ρ
   std::optional<double> last_s_;  // the time of the last decision
   DecayedMean mean_service_s_;    // of the prompts sent
-  uint64_t turn_ = 0;
-  // Of the last decision, and of its candidates; kept for their memory.
-  uint64_t home_key_ = 0;
+  uint64_t turn_ = 0;             // counts decisions, so that equal candidates are chosen in turn
+  uint64_t home_key_ = 0;         // of the last decision
+  // Of its candidates; members only to reuse their memory.
   std::vector<double> queues_, costs_;
   std::vector<int> depths_;
 };

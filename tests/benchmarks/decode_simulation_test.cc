@@ -144,13 +144,13 @@ TEST(DecodeSimulationTest, ImbalanceIsOfSequencesByWorker) {
   OneOf::Log log;
   const CellResult one = Simulate(trace, scenario, Always(1, &log));
   EXPECT_DOUBLE_EQ(one.decode.imbalance, 4);
-  EXPECT_GT(one.decode.idle_share, 0.9);
+  EXPECT_GT(one.decode.idle_beside_loaded_share, 0.9);
   ASSERT_EQ(one.decode.snapshot.size(), 4u);
   EXPECT_GT(one.decode.snapshot[1], 50);
   EXPECT_EQ(one.decode.snapshot[0] + one.decode.snapshot[2] + one.decode.snapshot[3], 0);
   const CellResult turns = Simulate(trace, scenario, DecodePolicies()[1].make);
   EXPECT_LT(turns.decode.imbalance, 1.1);
-  EXPECT_EQ(turns.decode.idle_share, 0);
+  EXPECT_EQ(turns.decode.idle_beside_loaded_share, 0);
   EXPECT_LT(turns.decode.mean_itl_s, one.decode.mean_itl_s);
 }
 

@@ -54,14 +54,14 @@ TEST(BalanceOfTest, CountsOnlyWhatCanBeShared) {
   EXPECT_EQ(figures.samples, 3);
   EXPECT_DOUBLE_EQ(figures.max_over_mean, (1 + 1.5 + 2) / 3);
   EXPECT_DOUBLE_EQ(figures.worst_max_over_mean, 2);
-  EXPECT_DOUBLE_EQ(figures.idle_share, 1.0 / 3);
+  EXPECT_DOUBLE_EQ(figures.idle_beside_loaded_share, 1.0 / 3);
   EXPECT_TRUE(std::isnan(BalanceOf(samples, 4, 5).max_over_mean));
 }
 
 // Of four workers, one may be idle while none has more than its share and one.
 TEST(BalanceOfTest, AnIdleWorkerCountsWhereAnotherHasTwoMoreThanTheMean) {
-  EXPECT_DOUBLE_EQ(BalanceOf({At(0, {3, 3, 2, 0})}, 0, 1).idle_share, 0);
-  EXPECT_DOUBLE_EQ(BalanceOf({At(0, {4, 3, 1, 0})}, 0, 1).idle_share, 1);
+  EXPECT_DOUBLE_EQ(BalanceOf({At(0, {3, 3, 2, 0})}, 0, 1).idle_beside_loaded_share, 0);
+  EXPECT_DOUBLE_EQ(BalanceOf({At(0, {4, 3, 1, 0})}, 0, 1).idle_beside_loaded_share, 1);
 }
 
 TEST(RequestsOfTest, AreThoseOfTheTime) {

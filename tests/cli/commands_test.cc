@@ -164,7 +164,7 @@ TEST(CommandsTest, Plan) {
   EXPECT_EQ(question.gpu.memory_bytes, int64_t{14'930} << 20);
   EXPECT_EQ(question.gpu.bytes_per_second, 320e9);
   EXPECT_EQ(question.gpu.flops_per_second, 24e12);
-  EXPECT_EQ(question.gpu.rates, "given");
+  EXPECT_EQ(question.gpu.rate_source, "given");
   EXPECT_EQ(question.context, 8192);
   EXPECT_THAT(question.batches, ElementsAre(1, 64));
   EXPECT_THAT(question.prompts, ElementsAre(512, 2048, 8192));

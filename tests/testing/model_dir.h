@@ -17,7 +17,7 @@ inline std::string ReadAll(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// A directory of its own, removed with the object.
+// A fresh temporary directory, removed by the destructor.
 class ModelDir {
  public:
   ModelDir() {
@@ -38,7 +38,7 @@ class ModelDir {
   std::string path_;
 };
 
-// The bytes of a .safetensors file, with the length of the header unless another one is given.
+// The bytes of a .safetensors file. Its length prefix is header.size(), or stated_length if given.
 inline std::string SafetensorsBytes(const std::string& header, const std::string& data,
                                     int64_t stated_length = -1) {
   uint64_t length = stated_length < 0 ? header.size() : static_cast<uint64_t>(stated_length);

@@ -1,5 +1,5 @@
-// Talks to workers as a router does, without one: Decode calls, and waiting for blocks to come
-// back.
+// Talks to workers directly, in the router's place: makes Decode calls, waits until all blocks are
+// released, reads block counts.
 #ifndef BATON_TESTS_TESTING_WORKER_CLIENT_H_
 #define BATON_TESTS_TESTING_WORKER_CLIENT_H_
 
@@ -31,13 +31,13 @@ struct DecodeResult {
   std::map<int, DecodeChoice> choices;
   std::vector<v1::TokenLogprobs> prompt_logprobs;
   internal::v1::DecodeTimings timings;  // the last ones sent
+  internal::v1::DecodeUsage usage;      // likewise
   // Of the first choice.
   std::vector<int32_t> tokens;
   internal::v1::DecodeResponse::Finish finish = internal::v1::DecodeResponse::FINISH_UNSPECIFIED;
-  internal::v1::DecodeUsage usage;  // the last one sent
 };
 
-// A bound for tests that would otherwise hang; nothing waits for it.
+// Keeps a broken test from hanging; a passing test never reaches it.
 inline std::chrono::system_clock::time_point TestDeadline() {
   return std::chrono::system_clock::now() + std::chrono::seconds(120);
 }
@@ -91,8 +91,9 @@ inline DecodeResult Decode(const std::shared_ptr<grpc::Channel>& channel,
   return result;
 }
 
-// Reads the worker's reports until every block is free or evictable and nothing runs or waits.
-// DEADLINE_EXCEEDED, with the last report, if that takes longer than `limit`.
+// Reads the worker's reports until every block is free or cached (LoadReport.free_blocks counts
+// both) and nothing runs or waits. DEADLINE_EXCEEDED, with the last report, if that takes longer
+// than `limit` or the stream ends.
 inline absl::Status WaitUntilIdle(const std::string& address,
                                   std::chrono::seconds limit = std::chrono::seconds(30)) {
   auto stub = internal::v1::WorkerService::NewStub(MakeChannel(address));

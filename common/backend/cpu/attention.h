@@ -15,14 +15,15 @@
 namespace baton::backend {
 
 // A tile is some rows of one sequence with one KV head and its query heads: K and V are read once
-// for all of them. Keys are split at multiples of 256 positions; each split has its softmax, and
-// splits are added in order. So a row's bits depend neither on its tile nor on the threads: the
-// splits of a large tile run on several threads, and the thread that finishes last adds them up.
+// for all of them. Keys are split at multiples of 256 positions. Each split has its own softmax,
+// and splits are always combined in order, so a row's result is the same to the bit whatever its
+// tile and however many threads run. A large tile's splits run on several threads; the last thread
+// to finish combines them.
 //
-// Thread: as the backend that owns it.
+// Not thread-safe: one Run at a time.
 class AttentionRunner {
  public:
-  // With `bf16`, queries and weights may be rounded to bfloat16, as the activations are.
+  // With `bf16`, queries and softmax probabilities may be rounded to bfloat16, as activations are.
   AttentionRunner(const Kernels& kernels, bool bf16, ThreadPool& pool)
       : kernels_(kernels), bf16_(bf16), pool_(pool) {}
 

@@ -14,19 +14,21 @@ enum class Element : uint8_t { kF32, kBF16, kF16 };
 // [panels][in / 2][32][2] with `in` rounded up to 32: a product reads a panel from end to end.
 constexpr int kPanelColumns = 32;
 constexpr int kBF16InMultiple = 32;
-// Rows from which pack_rows, where there is one, must be used, and rows of its squares.
+// With kPackRowsFrom rows of x or more, matmul_bf16 takes x as packed by pack_rows, if the table
+// has it: one square of kSquareRows rows after the other, each padded_in * kSquareRows elements.
 constexpr int kPackRowsFrom = 17;
 constexpr int kSquareRows = 32;
 
-// out[r, c] = sum over k of x[r, k] * panel[k, c] (+ bias[c]), for rows x columns, k ascending from
-// a sum of 0, each product added to one accumulator.
+// out[r, c] = sum over k of x[r, k] * panel[k, c] (+ bias[c]), for rows x columns. matmul_f32 adds
+// the products in ascending k to one accumulator that starts at 0. matmul_bf16 adds pairs of them
+// as the instruction does; the order depends on k alone, never on the rows or columns of the call.
 struct MatMulSlice {
   const void* x = nullptr;  // [rows, in]; bf16: `in` a multiple of 32
-  int64_t x_stride = 0;     // elements; 0: squares of rows as pack_rows left them
+  int64_t x_stride = 0;     // elements; 0: x is packed by pack_rows
   int64_t rows = 0;
   int64_t in = 0;
   const void* panels = nullptr;  // the first of the slice's panels
-  int64_t columns = 0;           // of the matrix from that panel on, to be computed
+  int64_t columns = 0;           // to compute, from the first panel's first column on
   const float* bias = nullptr;   // of the slice's first column, or null
   float* out = nullptr;          // of the slice's first column
   int64_t out_stride = 0;
@@ -98,10 +100,11 @@ struct Kernels {
   void (*pack_rows)(const uint16_t* x, int64_t x_stride, int64_t rows, int64_t in,
                     int64_t padded_in, uint16_t* packed) = nullptr;
 
-  AttentionKernels attention_f32;   // for every pool
-  AttentionKernels attention_bf16;  // if `attend` is set: for a bfloat16 pool whose block_tokens is
-                                    // a multiple of 16 and head_dim one of 32
-  // Adds a split's result to that of those before it.
+  AttentionKernels attention_f32;  // for every pool
+  // If `attend` is set: for a bfloat16 pool with block_tokens a multiple of 16 and head_dim a
+  // multiple of 32.
+  AttentionKernels attention_bf16;
+  // Adds a split's result to `total`, that of the splits before it. `stride`: of `value` in both.
   void (*combine)(const SplitResult& split, int columns, int64_t stride,
                   const SplitResult& total) = nullptr;
   // y = value / sum
@@ -113,7 +116,8 @@ extern const Kernels kPortableKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512BF16Kernels;  // kAvx512Kernels and matmul_bf16
-extern const Kernels kAmxKernels;         // and matmul_bf16, pack_rows, attention_bf16
+// kAvx512Kernels and matmul_bf16, pack_rows, attention_bf16 of its own.
+extern const Kernels kAmxKernels;
 
 }  // namespace baton::backend
 

@@ -1,4 +1,4 @@
-// Weights in the panel layout of kernels.h.
+// Weights in the panel layout of common/backend/cpu/kernels.h.
 #ifndef BATON_COMMON_BACKEND_CPU_PACKED_WEIGHTS_H_
 #define BATON_COMMON_BACKEND_CPU_PACKED_WEIGHTS_H_
 
@@ -14,15 +14,17 @@ namespace baton::backend {
 
 class PackedWeights final : public PackedMatrix {
  public:
+  // Packs the matrices one below the other, as one whose output features are those of all in turn
+  // (query, key and value; gate and up). REQUIRES: all have the same number of input features.
   static absl::StatusOr<std::unique_ptr<PackedWeights>> Pack(absl::Span<const HostMatrix> stacked,
                                                              DType dtype, ThreadPool& pool);
-  // Dequantised when it is packed.
+  // Dequantises the weights to `dtype` while packing.
   static absl::StatusOr<std::unique_ptr<PackedWeights>> Pack(
       absl::Span<const QuantizedHostMatrix> stacked, DType dtype, ThreadPool& pool);
 
   int64_t size_bytes() const override { return panel_count() * panel_bytes(); }
   DType dtype() const { return dtype_; }
-  // `in` of the panels: for bfloat16 rounded up to kBF16InMultiple, with zeros.
+  // Input features of a panel. For bfloat16 padded with zeros to a multiple of kBF16InMultiple.
   int64_t padded_in() const { return padded_in_; }
   int64_t panel_count() const;
   int64_t panel_bytes() const;

@@ -10,7 +10,8 @@
 
 namespace baton {
 
-// Each "host:port". The file has one line for each; `metrics` may be empty.
+// Each "host:port". The file has two lines, gRPC's first; the second is blank if `metrics` is
+// empty.
 struct BoundAddresses {
   std::string grpc;
   std::string metrics;
@@ -20,7 +21,7 @@ struct BoundAddresses {
 // UNAVAILABLE if that fails.
 absl::Status WriteAddressFile(const std::string& path, const BoundAddresses& addresses);
 
-// Empty if the file does not exist yet.
+// Returns nullopt if the file does not exist yet or cannot be read as two lines.
 std::optional<BoundAddresses> ReadAddressFile(const std::string& path);
 
 }  // namespace baton

@@ -68,7 +68,7 @@ Accounting AwaitFree(ProcessCluster& cluster, const std::vector<std::string>& wo
       absl::StrAppend(&accounting.detail, worker, ": ", fault, " ");
     }
   }
-  accounting.freed = absl::Now() - since;
+  accounting.time_to_free = absl::Now() - since;
   return accounting;
 }
 

@@ -1,4 +1,4 @@
-// Where every KV block of a cluster is, and how soon it came back.
+// Checks that all KV blocks of a cluster come back after a fault, and how soon.
 #ifndef BATON_TESTS_CLUSTER_FAULTS_ACCOUNTING_H_
 #define BATON_TESTS_CLUSTER_FAULTS_ACCOUNTING_H_
 
@@ -11,13 +11,15 @@
 namespace baton::testing {
 
 struct Accounting {
-  absl::Duration freed;  // from `since` until the last worker reported that all is free
-  int64_t leaked = 0;    // blocks that never came back
-  std::string detail;    // of the leak, or of a worker that does not answer
+  // From `since` until the last worker reported no block in use, or until the limit.
+  absl::Duration time_to_free;
+  int64_t leaked = 0;  // blocks that never came back; all of a worker that does not answer
+  std::string detail;  // of the leak, or of a worker that does not answer
 };
 
-// Follows the reports of each of `workers` until none has anything running, waiting or open, and
-// free + cached is its total. Gives up, and counts as leaked what is missing, after `limit`.
+// Follows the reports of each of `workers` until every one has no sequence that runs or waits and
+// no open transfer, and its free + cached blocks are its total. Gives up after `limit`, and counts
+// as leaked what is missing.
 Accounting AwaitFree(ProcessCluster& cluster, const std::vector<std::string>& workers,
                      absl::Time since, absl::Duration limit = absl::Seconds(20));
 

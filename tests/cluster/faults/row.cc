@@ -62,7 +62,7 @@ void RowRun::AwaitFreed(absl::Time since, const std::vector<std::string>& worker
   const Accounting accounting =
       AwaitFree(*cluster_, workers.empty() ? cluster_->workers() : workers, since);
   result_->leaked_blocks += accounting.leaked;
-  if (measured) result_->worst_free = std::max(result_->worst_free, accounting.freed);
+  if (measured) result_->worst_free = std::max(result_->worst_free, accounting.time_to_free);
   if (accounting.leaked > 0) Fail(absl::StrCat("leak: ", accounting.detail));
 }
 

@@ -142,7 +142,7 @@ TEST_F(ServingPlanTest, Floors) {
   EXPECT_NEAR(plan->decode[0].floor_ms(), 9.83, 0.01);
   EXPECT_NEAR(plan->decode[1].floor_ms(), 11.1, 0.05);
   EXPECT_NEAR(plan->decode[2].floor_ms(), 15.5, 0.05);
-  EXPECT_NEAR(plan->decode[1].tokens_per_second(), 8e3 / 11.1, 4);
+  EXPECT_NEAR(plan->decode[1].max_tokens_per_second(), 8e3 / 11.1, 4);
   EXPECT_TRUE(plan->decode[2].fits);
   EXPECT_FALSE(plan->decode[3].fits);
   // Where products take longer than bytes, they are the floor.
@@ -240,7 +240,7 @@ TEST(GpuFactsTest, TheTableIsWhole) {
     const auto gpu = FindGpu(name);
     ASSERT_TRUE(gpu.has_value());
     EXPECT_EQ(gpu->name, name);
-    EXPECT_EQ(gpu->rates, name == "t4" ? "sustained" : "nominal");
+    EXPECT_EQ(gpu->rate_source, name == "t4" ? "sustained" : "nominal");
     // Every GPU takes between 50 and 500 operations for a byte.
     const double intensity = gpu->flops_per_second / gpu->bytes_per_second;
     EXPECT_TRUE(intensity > 50 && intensity < 500) << name;

@@ -1,5 +1,4 @@
-// Small tokenizer.json files made in code. The vocabulary is the bytes by their names, then
-// whatever the test adds.
+// Small tokenizer.json files made in code.
 #ifndef BATON_TESTS_COMMON_TOKENIZER_TOKENIZER_JSON_H_
 #define BATON_TESTS_COMMON_TOKENIZER_TOKENIZER_JSON_H_
 
@@ -15,7 +14,7 @@
 
 namespace baton::tokenizer {
 
-// A model whose tokens are `tokens`, numbered from 0.
+// A tokenizer.json with a BPE model of these tokens, ids from 0, no merges.
 inline nlohmann::json TokenizerJson(const std::vector<std::string>& tokens) {
   nlohmann::json vocab = nlohmann::json::object();
   for (size_t i = 0; i < tokens.size(); ++i) vocab[tokens[i]] = i;
@@ -45,7 +44,8 @@ inline nlohmann::json AddedTokenJson(int id, const std::string& content, bool sp
           {"rstrip", false}, {"normalized", false}, {"special", special}};
 }
 
-// 256 bytes by name, ids 0..255, with ByteLevel on both sides.
+// The 256 characters by which GPT-2 writes bytes, ids 0 to 255, with ByteLevel as pre-tokenizer and
+// decoder.
 inline nlohmann::json ByteLevelJson() {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte) {

@@ -15,6 +15,7 @@ namespace baton::backend::cuda {
 // Row-major [out_features, in_features] in the activation type.
 class CudaMatrix final : public PackedMatrix {
  public:
+  // Concatenates `stacked` along out_features (query, key and value; gate and up) and uploads them.
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if in_features is not a multiple of 8.
   static absl::StatusOr<std::unique_ptr<PackedMatrix>> Make(absl::Span<const HostMatrix> stacked,
                                                             DType dtype, Backend& backend,
@@ -29,12 +30,13 @@ class CudaMatrix final : public PackedMatrix {
 };
 
 struct CudaRopeTable final : public RopeTable {
+  // cos and sin are multiplied by `factor`, as in Backend::MakeRopeTable.
   // UNIMPLEMENTED (UNSUPPORTED_MODEL) if the number of rotated dims is not a multiple of 8.
   static absl::StatusOr<std::unique_ptr<RopeTable>> Make(
       absl::Span<const double> inverse_frequencies, int max_positions, float factor,
       Backend& backend, HostStaging& staging);
 
-  int half = 0;
+  int half = 0;  // of the number of rotated dims
   int positions = 0;
   std::unique_ptr<Buffer> cosine, sine;  // f32 [positions, half]
 };

@@ -1,4 +1,4 @@
-// Matrix products by kernels of a library.
+// Matrix products by a library's kernels (cuBLASLt).
 #ifndef BATON_COMMON_BACKEND_CUDA_PRODUCTS_PRODUCTS_H_
 #define BATON_COMMON_BACKEND_CUDA_PRODUCTS_PRODUCTS_H_
 
@@ -9,7 +9,7 @@
 
 namespace baton::backend::cuda {
 
-// A product of later steps, of least_rows to launch.rows rows.
+// A product that later steps will need, with least_rows to launch.rows rows.
 struct ProductUse {
   MatMulLaunch launch;
   int least_rows = 1;
@@ -23,15 +23,15 @@ class Products {
   virtual size_t WorkspaceBytes() const = 0;
   virtual void SetWorkspace(void* device) = 0;
   // Measures which kernel computes each product fastest; takes seconds. Called once, before the
-  // first MatMul. Reads the operands and overwrites the results. Give the matrices of all layers:
-  // several uses of one n and k do not fit a cache, as in a step.
+  // first MatMul. Reads the operands and overwrites the results. Pass the weights of every layer:
+  // the matrices of one (n, k) together exceed the L2 cache, so each is timed cold, as in a step.
   virtual void Tune(absl::Span<const ProductUse> uses, DType dtype, Stream stream) {}
-  // False, enqueuing nothing, if Baton's kernels are faster or the only ones. Neither measures nor
-  // waits: the stream may be under capture.
+  // Returns true if it enqueued the product; false, enqueuing nothing, if Baton's kernels are
+  // faster or the only ones. Neither measures nor waits: the stream may be under capture.
   virtual bool MatMul(const MatMulLaunch& launch, DType dtype, Stream stream) = 0;
 };
 
-// Of cuBLASLt: NVIDIA's recommendation for Hopper, and enough for older GPUs.
+// The workspace of cuBLASLt: the size that NVIDIA recommends for Hopper, enough for older GPUs.
 inline constexpr size_t kCublasWorkspaceBytes = size_t{32} << 20;
 
 }  // namespace baton::backend::cuda

@@ -1,4 +1,4 @@
-// Allocation of parts of the one piece of device memory that a worker takes at start.
+// Suballocates the single device allocation that a worker makes at start.
 #ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_ARENA_H_
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_ARENA_H_
 
@@ -8,21 +8,22 @@
 
 namespace baton::backend::cuda {
 
-// First fit over free ranges; adjacent free ranges are joined. Works on offsets, without the
-// memory. Thread: one.
+// First fit over free ranges; adjacent free ranges are joined. Deals only in offsets and never
+// touches the memory itself. Not thread-safe.
 class Arena {
  public:
   static constexpr size_t kAlignment = 256;
 
   explicit Arena(size_t size_bytes);
 
-  // The offset of size_bytes, rounded up to kAlignment; nullopt if no free range is that long.
+  // Allocates size_bytes, rounded up to a multiple of kAlignment, and returns its offset; nullopt
+  // if no free range is long enough.
   std::optional<size_t> Take(size_t size_bytes);
-  // REQUIRES: `offset` is from Take and is taken.
+  // Frees what Take returned. REQUIRES: `offset` is from Take and was not freed since.
   void Give(size_t offset);
 
   size_t size_bytes() const { return size_bytes_; }
-  // The longest range that Take can give.
+  // The largest size that Take can currently satisfy.
   size_t LargestFree() const;
   size_t used_bytes() const { return used_bytes_; }
 

@@ -1,4 +1,4 @@
-// KV chunks between the pool and host memory, beside the compute stream.
+// Copies KV between the pool and host memory, beside the compute stream.
 #ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_KV_COPIER_H_
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_KV_COPIER_H_
 
@@ -12,9 +12,10 @@
 
 namespace baton::backend::cuda {
 
-// A kernel gathers chunks into contiguous staging on the device, and one copy moves them to pinned
-// memory; Write does the reverse. Each direction has a lane: a stream of higher priority than the
-// compute stream, and staging that one caller at a time uses.
+// A chunk is one layer of one block, its K and its V. Read: a kernel gathers chunks into contiguous
+// staging on the device, one copy moves them to the lane's pinned memory, and the CPU copies them
+// to `host`. Write does the reverse. Each direction has a lane: a stream of higher priority than
+// the compute stream, and staging that one caller at a time uses.
 class CudaKvCopier final : public KvCopier {
  public:
   // Chunks of one copy: as many as a transfer's frame holds, at least one.
@@ -31,10 +32,10 @@ class CudaKvCopier final : public KvCopier {
   void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override;
 
  private:
-  // Callers wait for the stream under the lock.
+  // Callers hold `mutex` until the stream has finished their copy.
   struct Lane {
     Stream stream = nullptr;
-    int32_t* ids = nullptr;  // on the device, as the chunks
+    int32_t* ids = nullptr;  // `ids` and `chunks` are on the device
     std::byte* chunks = nullptr;
     int32_t* pinned_ids = nullptr;
     std::byte* pinned_chunks = nullptr;
@@ -44,7 +45,7 @@ class CudaKvCopier final : public KvCopier {
   CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime);
   absl::Status MakeLane(std::byte* staging, Lane& lane);
   static size_t IdBytes(int chunks);
-  // On the device, and of pinned memory.
+  // Bytes of staging that a lane needs on the device, and as many again of pinned memory.
   static size_t LaneBytes(size_t chunk_bytes);
   void CheckArguments(int layer, absl::Span<const int32_t> blocks) const;
   void SendIds(Lane& lane, absl::Span<const int32_t> blocks)

@@ -34,10 +34,10 @@ struct DeviceProperties {
   size_t reserved_bytes = 0;  // of free_bytes: left to the driver and libraries, which load kernels
 };
 
-// A point in a stream. The runtime outlives it.
+// A point in a stream. Must not outlive the runtime.
 using DeviceEvent = Event;
 
-// The time at which a stream reached a point. The runtime outlives it.
+// The time at which a stream reached a point. Must not outlive the runtime.
 class TimePoint {
  public:
   virtual ~TimePoint() = default;
@@ -45,8 +45,8 @@ class TimePoint {
   virtual double SecondsSince(const TimePoint& earlier) const = 0;
 };
 
-// Captured launches, replayed as one: a CUDA graph. The runtime outlives it. REQUIRES: its launches
-// are done when it is destroyed.
+// Captured launches, replayed as one: a CUDA graph. Must not outlive the runtime. REQUIRES: its
+// launches are done when it is destroyed.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -58,13 +58,14 @@ class Runtime {
   virtual ~Runtime() = default;
   virtual const DeviceProperties& properties() const = 0;
 
-  // RESOURCE_EXHAUSTED. Aligned to 256 bytes or more; freed with the runtime.
+  // Fails with RESOURCE_EXHAUSTED. The result is aligned to at least 256 bytes, and freed with the
+  // runtime.
   virtual absl::StatusOr<void*> AllocateDevice(size_t size_bytes) = 0;
   // Pinned host memory; freed with the runtime.
   virtual absl::StatusOr<void*> AllocatePinned(size_t size_bytes) = 0;
   // Lives as long as the runtime.
   virtual Stream MakeStream() = 0;
-  // The same with a higher priority than MakeStream()'s.
+  // The same with a higher priority than MakeStream()'s, if the device has priorities.
   virtual Stream MakeUrgentStream() { return MakeStream(); }
 
   // Enqueued; host memory must be pinned.
@@ -75,13 +76,13 @@ class Runtime {
   virtual void Synchronize(Stream stream) = 0;
   virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
   // Captures what `enqueue` launches on `stream`, without running it. Null if the device has no
-  // memory for a graph. REQUIRES: `enqueue` only launches kernels, on `stream`, each launched
-  // before.
+  // memory for a graph. REQUIRES: `enqueue` only launches kernels, on `stream`, and each of them
+  // has been launched before, so that none is loaded during the capture.
   virtual std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) = 0;
 
-  // For benchmarks; devices of tests may not implement them.
+  // For benchmarks; test devices need not implement them.
   virtual void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) {
-    BATON_CHECK(false) << "this device copies nothing within itself";
+    BATON_CHECK(false) << "this device does not support device-to-device copies";
   }
   virtual std::unique_ptr<TimePoint> MarkTime(Stream stream) {
     BATON_CHECK(false) << "this device has no clock";
@@ -89,7 +90,8 @@ class Runtime {
   }
 };
 
-// A device with size_bytes of memory, filled with NaNs. seed: as emulated::Options.
+// A device with size_bytes of memory, filled with NaNs. seed: of the order in which the emulation
+// runs blocks and warps.
 std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes,
                                              uint64_t seed = 0);
 

@@ -21,17 +21,22 @@ class DeviceSampler {
  public:
   static size_t DeviceBytes(const StepLimits& limits);
 
-  // device: DeviceBytes of device memory, all zero.
+  // `device`: DeviceBytes(limits) bytes of device memory, zeroed.
   static absl::StatusOr<std::unique_ptr<DeviceSampler>> Make(const StepLimits& limits, void* device,
                                                              Runtime& runtime, Stream stream);
 
-  // As Backend's. input_tokens: on the device, of the batch's rows; for drawn_row. packed: the same
-  // rows, already on the device at d_packed; null: Enqueue copies them.
+  // As Backend::EnqueueSample: up to Backend::kMaxDraws calls may be uncollected.
+  // logits, token_count: the step's logits and its number of input tokens. input_tokens: those
+  // tokens, on the device; read for rows whose SampleRow::drawn_row names the input token that the
+  // row's penalties do not count yet. packed: `rows`, already on the device at d_packed; null:
+  // Enqueue copies them.
   void Enqueue(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
                const int32_t* input_tokens, const SamplingUpload* packed = nullptr,
                const std::byte* d_packed = nullptr);
+  // Waits for the oldest uncollected Enqueue, and copies its outcomes.
   void Collect(absl::Span<SampleOutcome> outcomes);
-  // On the device, of the last Enqueue: the input of the next step.
+  // A device pointer to the results of the last Enqueue. The next step reads its input tokens
+  // there.
   const SampleResult* results() const {
     return reinterpret_cast<const SampleResult*>(device_ + layout_.results);
   }
@@ -58,7 +63,7 @@ class DeviceSampler {
   Runtime& runtime_;
   const Stream stream_;
   SamplingUpload upload_;
-  // Used in turns: the device may still read those of the launch before.
+  // Used round-robin, because the device may still read the previous launch's buffer.
   struct Requests {
     std::byte* pinned = nullptr;
     std::unique_ptr<DeviceEvent> copied;
