@@ -93,13 +93,13 @@ class DecodeLoop {
   void OnTransferEnd(uint64_t id, const absl::Status& status,
                      const transfer::TransferSummary& summary);
   struct InflightStep {
-    std::vector<std::shared_ptr<Call>> calls;  // calls of its chunks
-    int rows = 0;
-    int decoding = 0;       // sequences that decode in this step
+    std::vector<std::shared_ptr<Call>> calls;  // the calls whose sequences are in it
+    int rows = 0;                              // input tokens of the batch
+    int decoding = 0;                          // sequences that decode in this step
     int prompt_tokens = 0;  // computed tokens of prompts, and of preempted answers
     absl::Duration begin;
-    // True: the device may still compute it. False: the engine has returned `results`, which the
-    // loop has not handled yet.
+    // True: launched ahead, the device may still be computing it. False: the engine has returned
+    // `results`, which the loop has not handled yet.
     bool ahead = false;
     std::vector<engine::StepResult> results;
   };
@@ -124,6 +124,7 @@ class DecodeLoop {
   void EndChoice(Sequence& sequence);
   // Ends the call with all its sequences.
   void EndCall(std::shared_ptr<Call> call, const absl::Status& status);
+  // Frees the sequence and its blocks. Sends nothing.
   void Drop(Sequence& sequence);
   void SendHeartbeats();
   void Publish();
@@ -140,7 +141,7 @@ class DecodeLoop {
   LoadEstimate estimate_;
   PromptBudget prompt_budget_;
   StepTimes step_times_;
-  absl::Duration last_accepted_at_;
+  absl::Duration last_accepted_at_;  // when the last request arrived; reported to routers
   HostKv host_kv_;
   DecodeScheduler scheduler_;
   std::deque<InflightStep> inflight_;                // oldest first, as in the scheduler

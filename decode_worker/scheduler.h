@@ -4,7 +4,7 @@
 //   waiting ── Admit ───────────────────▶ receiving   KV is missing: a transfer begins
 //   waiting ── Admit ───────────────────▶ running     nothing is missing, or it is computed here
 //   receiving ── Commit ────────────────▶ running
-//   receiving ── Evict, OnTransferEnd ──▶ waiting     the transfer failed, or its blocks are needed
+//   receiving ── OnTransferEnd, Evict ──▶ waiting     the transfer failed; its blocks are needed
 //   running ── Preempt ─────────────────▶ waiting     marked preempted; keeps its tokens
 //   running ── Remove ──────────────────▶ ended
 //

@@ -33,11 +33,11 @@ struct KernelBench {
 void TimeAttention(KernelBench& bench);
 void TimeProducts(KernelBench& bench);
 void TimeQuantizedProducts(KernelBench& bench);
-// The gate and up projections with SiluMul: in one kernel, and in two. In two, the product is
-// Baton's kernel or, with 16-bit weights, the one that Products::Tune found the fastest in this
-// run.
+// Compares one fused kernel (gate and up projections, SiluMul) with two: a product, then SiluMul.
+// With 16-bit weights, Products::Tune has measured the fastest kernel for that product in this run;
+// otherwise it is Baton's.
 void TimeGatedProducts(KernelBench& bench);
-void TimePasses(KernelBench& bench);  // norm, rotation, silu·mul, gather
+void TimePasses(KernelBench& bench);  // norm, rotation, silu·mul, gather of logit rows
 void TimeSampling(KernelBench& bench);
 void TimeBlockCopies(KernelBench& bench);  // within the device: whole blocks, a transfer's chunks
 

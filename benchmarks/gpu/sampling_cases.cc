@@ -55,7 +55,7 @@ void TimeOne(KernelBench& bench, int batch, Kind kind) {
     rows.push_back(each);
   }
   SamplingUpload upload;
-  const backend::cuda::SamplingRoom room = {
+  const backend::cuda::SamplingCapacity room = {
       static_cast<size_t>(batch) * SamplingUpload::MaxBytes(history.size(), 0, 0) + 4096, batch};
   BATON_CHECK_EQ(upload.Pack(rows, room), rows.size());
 

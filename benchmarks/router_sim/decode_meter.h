@@ -33,7 +33,7 @@ class DecodeMeter {
   void FirstGap(int64_t us) { first_gaps_.Add(us), ++tokens_; }
   // `tokens` further tokens arrived, each `us` after the previous one.
   void Gaps(int64_t us, int64_t tokens) { gaps_.Add(us, tokens), tokens_ += tokens; }
-  // A request's last of `tokens` tokens arrived, `us` after its second one.
+  // A request ended: it had `tokens` tokens, and the last arrived `us` after the second.
   void Ended(int tokens, int64_t us) {
     ++tokens_;  // the first
     if (tokens > 2) request_gaps_.Add(us / (tokens - 2));
@@ -46,7 +46,8 @@ class DecodeMeter {
  private:
   LogHistogram gaps_, first_gaps_, request_gaps_, waits_;
   int64_t tokens_ = 0;
-  int64_t samples_ = 0, idle_samples_ = 0, loaded_samples_ = 0;
+  int64_t samples_ = 0, idle_samples_ = 0;
+  int64_t loaded_samples_ = 0;  // with a mean of 1 or more
   double imbalance_ = 0;
 };
 

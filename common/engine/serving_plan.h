@@ -43,7 +43,8 @@ struct TransferTime {
   double ms = 0;     // of the prompt's KV
   // The part of `ms` that is not hidden behind computation when each layer is sent while later ones
   // are computed at the floor: max(one layer's share of ms, ms - compute time of all layers but the
-  // first). No lower bound for an engine slower than the floor, which hides more.
+  // first). Not a lower bound: an engine slower than the floor has more computation to hide it
+  // behind.
   double exposed_ms = 0;
 };
 
@@ -61,12 +62,13 @@ struct ServingPlan {
   model::WeightFormat weights;
   backend::DType activation = backend::DType::kF16;
   GpuFacts gpu;
-  int64_t arena_bytes = 0;  // GPU memory that the worker takes
+  int64_t arena_bytes = 0;  // the single device allocation: weights, workspaces and the KV pool
   int context = 0;
-  // OK, or why there is no pool: RESOURCE_EXHAUSTED in the worker's words, or UNIMPLEMENTED for a
-  // model that the engine does not serve, whose memory plan then has weights and KV only.
+  // OK, or why a worker would not start. RESOURCE_EXHAUSTED, in the worker's words: there is no
+  // pool, and `memory` has no blocks. UNIMPLEMENTED: the engine does not serve the model; `memory`
+  // counts weights and KV only, as if it did.
   absl::Status refusal;
-  MemoryPlan memory;      // no blocks if it is refused for its size
+  MemoryPlan memory;      // as far as `refusal` allows
   int64_t sequences = 0;  // of `context` tokens
   int max_num_seqs = 0;   // the worker's configured limit of sequences in one step
   std::vector<DecodeFloor> decode;

@@ -82,8 +82,8 @@ class KvSender {
   virtual void Finish(const absl::Status& status) = 0;
 };
 
-// Cuts what is to be sent into items, and makes frames of them; the transport decides when. Layers
-// and log probabilities are sent in frames of at most 1 MiB. Thread-safe if PushItem is.
+// Splits each message into SendItems, and encodes an item as a frame when the transport asks for
+// it. Layers and log probabilities are sent in frames of at most 1 MiB. Thread-safe if PushItem is.
 class FrameSender : public KvSender {
  public:
   struct Options {
@@ -114,14 +114,14 @@ class FrameSender : public KvSender {
   const Options& options() const { return options_; }
 
  private:
-  // Waits until the chunk's bytes are written, and returns them.
+  // Waits until the KV of the item's frame is written, and returns it.
   std::vector<grpc::Slice> KvSlices(const SendItem& item) const;
 
   const Options options_;
   // If true, the first token keeps its place in the queue: it must not overtake prompt log
   // probabilities.
   std::atomic<bool> sent_prompt_logprobs_{false};
-  int kv_chunk_count_ = 0;  // used by EncodeItem only
+  int kv_chunk_count_ = 0;  // KV frames so far; used by EncodeItem only
 };
 
 // Sends over a Prefill stream. Thread-safe.

@@ -52,7 +52,8 @@ class WorkerWatch {
   void ReapEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OpenDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AnyOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // was_refused: the roster refused what the worker sent (another model, say).
+  // was_established: the worker had sent something, so the next attempt starts with the shortest
+  // backoff. was_refused: the roster refused what the worker sent (another model, say).
   void OnEnded(int worker, bool was_established, bool was_refused);
 
   Roster& roster_;

@@ -71,7 +71,7 @@ Pricing PricedPolicy::PricingOf(const RouteQuery& query, absl::Span<const Candid
   for (size_t i = 0; i < queues_.size(); ++i) {
     sums[i % kLanes] += queues_[i];
     busy += queues_[i] > 0 ? 1 : 0;
-    deepest = std::max(deepest, depths_[i]);
+    deepest = std::max(deepest, cached_blocks_[i]);
   }
   home_key_ = HomeKey(query, deepest);
   const double count = static_cast<double>(prefill.size());
@@ -101,11 +101,11 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
   const size_t count = prefill.size();
   queues_.resize(count);
   costs_.resize(count);
-  depths_.resize(count);
+  cached_blocks_.resize(count);
   for (size_t i = 0; i < count; ++i) {
     queues_[i] = prefill[i].queue_s;
     costs_[i] = prefill[i].service_s;
-    depths_[i] = prefill[i].matched_blocks;
+    cached_blocks_[i] = prefill[i].matched_blocks;
   }
   if (Stale(prefill)) {
     choice.decision = "home";
@@ -131,16 +131,16 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
   const double bound = lowest + std::max(kTie_s, kTieShare * lowest);
   int deepest = -1, best = 0, equals = 0;
   for (size_t i = 0; i < count; ++i) {
-    if (costs_[i] > bound || depths_[i] < deepest) continue;
-    equals = depths_[i] == deepest ? equals + 1 : 1;
-    deepest = depths_[i];
+    if (costs_[i] > bound || cached_blocks_[i] < deepest) continue;
+    equals = cached_blocks_[i] == deepest ? equals + 1 : 1;
+    deepest = cached_blocks_[i];
     best = static_cast<int>(i);
   }
   if (equals > 1) {
     best = HighestHash(home_key_, prefill,
-                       [&](int i) { return costs_[i] <= bound && depths_[i] == deepest; });
+                       [&](int i) { return costs_[i] <= bound && cached_blocks_[i] == deepest; });
   }
-  choice.decision = depths_[best] > 0 ? "prefix" : "load";
+  choice.decision = cached_blocks_[best] > 0 ? "prefix" : "load";
   return best;
 }
 

@@ -5,10 +5,11 @@
 // prompt's own wait: near saturation it spreads prefixes, loses hits, makes more work, and the
 // queues grow without bound. So each second of computing has a price κ, the sum of two terms.
 //
-// The fleet's congestion, g · mean Q / mean T. As in any queue, what a second costs the others
-// grows as ρ/(1 − ρ), with ρ the share of busy workers: that is g, within bounds. ρ is averaged
-// over a minute, because a gain that followed the queues would amplify its own mistakes. An idle
-// fleet chooses the fastest worker, a busy one the worker that computes least.
+// The fleet's congestion, g · mean Q / mean T, with mean Q over the workers and mean T over the
+// prompts sent lately. Here g = ρ/(1 − ρ), within min_gain and max_gain, and ρ is the share of busy
+// workers: as in any queue, the delay that a second of work causes others grows this way. ρ is
+// averaged over a minute, because a gain that followed the queues would amplify its own mistakes.
+// An idle fleet chooses the fastest worker, a busy one the worker that computes least.
 //
 // The worker's own queue, (1 − ρ)/2 · Q / mean T. While other workers are idle, a queue consists of
 // prompts whose prefix is cached there: a prompt without a cached prefix should not delay them. In
@@ -41,7 +42,8 @@ struct PricedOptions {
   // A decode worker that lacks at most this many tokens of a prompt may compute them itself, if
   // that is cheaper than bringing them from a prefill worker. 0: never.
   int max_local_prefill_tokens = 512;
-  // Different in each router: routers with equal reports must not all choose the same worker.
+  // Breaks ties and draws candidates. Different in each router, so that routers with equal reports
+  // do not all choose the same of several equal workers.
   uint64_t seed = 0;
 };
 
@@ -60,11 +62,12 @@ class PricedPolicy final : public Policy {
  private:
   int ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,
                     RouteChoice& choice);
+  // `alone`: there is no prefill worker. `partner`: the decode worker chosen to go with `prefill`.
   int ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode, bool alone);
   int ChooseLocal(const RouteQuery& query, const Candidate& prefill, const Pricing& pricing,
                   absl::Span<const Candidate> decode, const Candidate& partner);
 
-  // By queues_ and depths_. Updates the share of busy workers and the home key.
+  // By queues_ and cached_blocks_. Updates the share of busy workers and the home key.
   Pricing PricingOf(const RouteQuery& query, absl::Span<const Candidate> prefill);
   // Prompts with an equal key have one home. known_blocks: how many of the prompt's first blocks
   // some worker has cached.
@@ -78,7 +81,7 @@ class PricedPolicy final : public Policy {
   uint64_t home_key_ = 0;         // of the last decision
   // Of its candidates; members only to reuse their memory.
   std::vector<double> queues_, costs_;
-  std::vector<int> depths_;
+  std::vector<int> cached_blocks_;
 };
 
 // Older reports say nothing about queues: workers report at least every second.

@@ -15,7 +15,7 @@ enum class Element : uint8_t { kF32, kBF16, kF16 };
 constexpr int kPanelColumns = 32;
 constexpr int kBF16InMultiple = 32;
 // With kPackRowsFrom rows of x or more, matmul_bf16 takes x as packed by pack_rows, if the table
-// has it: one square of kSquareRows rows after the other, each padded_in * kSquareRows elements.
+// has it: strips of kSquareRows rows, one after the other, each padded_in * kSquareRows elements.
 constexpr int kPackRowsFrom = 17;
 constexpr int kSquareRows = 32;
 
@@ -96,7 +96,8 @@ struct Kernels {
 
   void (*matmul_f32)(const MatMulSlice& slice) = nullptr;
   void (*matmul_bf16)(const MatMulSlice& slice) = nullptr;  // null: not on this CPU
-  // If set: up to 32 rows of x to [padded_in / 32][32][32], zeros where there are no more.
+  // If set: packs a strip, up to 32 rows of x, as [padded_in / 32][32 rows][32 of `in`], with zeros
+  // for the rows and columns that x lacks.
   void (*pack_rows)(const uint16_t* x, int64_t x_stride, int64_t rows, int64_t in,
                     int64_t padded_in, uint16_t* packed) = nullptr;
 

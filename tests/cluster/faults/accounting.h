@@ -13,7 +13,7 @@ namespace baton::testing {
 struct Accounting {
   // From `since` until the last worker reported no block in use, or until the limit.
   absl::Duration time_to_free;
-  int64_t leaked = 0;  // blocks that never came back; all of a worker that does not answer
+  int64_t leaked = 0;  // blocks that never came back; all blocks of a worker that does not answer
   std::string detail;  // of the leak, or of a worker that does not answer
 };
 

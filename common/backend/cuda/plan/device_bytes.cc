@@ -46,11 +46,11 @@ size_t BatchUpload::SlotBytes(const StepLimits& limits, const AttentionRoom& roo
 size_t BatchUpload::PaddedBytes(const StepLimits& limits, const AttentionRoom& room) {
   StepLimits padded = limits;
   padded.max_rows = limits.max_sequences;
-  return SlotBytes(padded, room) + kPartAlignment + PartBytes(DrawRoom(limits).bytes);
+  return SlotBytes(padded, room) + kPartAlignment + PartBytes(DrawCapacity(limits).bytes);
 }
 
-SamplingRoom BatchUpload::DrawRoom(const StepLimits& limits) {
-  SamplingRoom room;
+SamplingCapacity BatchUpload::DrawCapacity(const StepLimits& limits) {
+  SamplingCapacity room;
   room.bytes = static_cast<size_t>(limits.max_logit_rows) * SamplingUpload::MaxBytes(0, 0, 0) +
                kDrawListBytes;
   room.workspace_rows = std::min(kWorkspaceRows, limits.max_logit_rows);

@@ -16,11 +16,11 @@ absl::StatusOr<std::unique_ptr<DeviceSampler>> DeviceSampler::Make(const StepLim
   const Layout layout = LayoutFor(limits);
   auto sampler = absl::WrapUnique(new DeviceSampler(layout, device, runtime, stream));
   const size_t result_bytes = layout.result_count * sizeof(SampleResult);
-  for (size_t half = 0; half < kHalves; ++half) {
+  for (size_t buffer = 0; buffer < kBuffers; ++buffer) {
     BATON_ASSIGN_OR_RETURN(void* const requests, runtime.AllocatePinned(layout.room.bytes));
     BATON_ASSIGN_OR_RETURN(void* const results, runtime.AllocatePinned(result_bytes));
-    sampler->requests_[half].pinned = static_cast<std::byte*>(requests);
-    sampler->drawn_[half].pinned = static_cast<SampleResult*>(results);
+    sampler->requests_[buffer].pinned = static_cast<std::byte*>(requests);
+    sampler->drawn_[buffer].pinned = static_cast<SampleResult*>(results);
   }
   return sampler;
 }
@@ -29,7 +29,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
                             absl::Span<const SampleRow> rows, const int32_t* input_tokens,
                             const SamplingUpload* packed, const std::byte* d_packed) {
   BATON_CHECK_LE(rows.size(), layout_.result_count);
-  BATON_CHECK_LT(enqueued_ - collected_, kHalves) << "draws that nobody collected";
+  BATON_CHECK_LT(enqueued_ - collected_, kBuffers) << "draws that nobody collected";
   BATON_CHECK(logits.dtype == DType::kF32);
   BATON_CHECK(token_count > 0 && token_count <= logits.cols &&
               token_count <= layout_.workspace_stride);
@@ -72,7 +72,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
     const absl::Span<const std::byte> bytes = upload_.bytes();
     BATON_CHECK_LE(bytes.size(), layout_.room.bytes);
     Requests& half = requests_[next_requests_];
-    next_requests_ = (next_requests_ + 1) % kHalves;
+    next_requests_ = (next_requests_ + 1) % kBuffers;
     if (half.copied != nullptr) half.copied->Wait();
     std::memcpy(half.pinned, bytes.data(), bytes.size());
     std::byte* const requests = device_ + layout_.requests;
@@ -83,7 +83,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
     draw(rows.subspan(done, count));
     done += count;
   }
-  Drawn& drawn = drawn_[enqueued_++ % kHalves];
+  Drawn& drawn = drawn_[enqueued_++ % kBuffers];
   drawn.count = rows.size();
   runtime_.CopyToHost(drawn.pinned, results, rows.size() * sizeof(SampleResult), stream_);
   drawn.copied = runtime_.Record(stream_);
@@ -91,7 +91,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
 
 void DeviceSampler::Collect(absl::Span<SampleOutcome> outcomes) {
   BATON_CHECK_LT(collected_, enqueued_) << "nothing was drawn";
-  Drawn& drawn = drawn_[collected_++ % kHalves];
+  Drawn& drawn = drawn_[collected_++ % kBuffers];
   BATON_CHECK_EQ(outcomes.size(), drawn.count);
   drawn.copied->Wait();
   std::transform(drawn.pinned, drawn.pinned + drawn.count, outcomes.begin(), OutcomeOf);

@@ -27,9 +27,10 @@ class DeviceSampler {
 
   // As Backend::EnqueueSample: up to Backend::kMaxDraws calls may be uncollected.
   // logits, token_count: the step's logits and its number of input tokens. input_tokens: those
-  // tokens, on the device; read for rows whose SampleRow::drawn_row names the input token that the
-  // row's penalties do not count yet. packed: `rows`, already on the device at d_packed; null:
-  // Enqueue copies them.
+  // tokens, on the device. A row whose last token was drawn by a step that is not collected yet has
+  // that token's index here as its SampleRow::drawn_row. packed: the host's image of `rows` when
+  // the caller has already copied it to d_packed on the device; null: Enqueue packs and copies
+  // them.
   void Enqueue(const Tensor& logits, int64_t token_count, absl::Span<const SampleRow> rows,
                const int32_t* input_tokens, const SamplingUpload* packed = nullptr,
                const std::byte* d_packed = nullptr);
@@ -42,11 +43,12 @@ class DeviceSampler {
   }
 
  private:
-  static constexpr size_t kHalves = Backend::kMaxDraws;
-  // Offsets in the device memory, in bytes.
+  static constexpr size_t kBuffers = Backend::kMaxDraws;
+  // Of the device memory.
   struct Layout {
-    SamplingRoom room;
-    int64_t workspace_stride;  // elements
+    SamplingCapacity room;     // the largest batch of draws
+    int64_t workspace_stride;  // elements of a row of `adjusted` and of `seen`
+    // Offsets in bytes; `total` is the size.
     size_t adjusted, seen, scratch, requests, results, total;
     size_t result_count;
   };
@@ -63,19 +65,19 @@ class DeviceSampler {
   Runtime& runtime_;
   const Stream stream_;
   SamplingUpload upload_;
-  // Used round-robin, because the device may still read the previous launch's buffer.
+  // Used round-robin, because the device may still be reading the previous launch's buffer.
   struct Requests {
     std::byte* pinned = nullptr;
     std::unique_ptr<DeviceEvent> copied;
   };
-  std::array<Requests, kHalves> requests_;
+  std::array<Requests, kBuffers> requests_;
   size_t next_requests_ = 0;
   struct Drawn {
     SampleResult* pinned = nullptr;
     size_t count = 0;
     std::unique_ptr<DeviceEvent> copied;
   };
-  std::array<Drawn, kHalves> drawn_;
+  std::array<Drawn, kBuffers> drawn_;
   size_t enqueued_ = 0, collected_ = 0;
 };
 

@@ -33,7 +33,7 @@ void Append(const std::vector<T>& values, std::vector<std::byte>& bytes) {
 
 }  // namespace
 
-size_t SamplingUpload::Pack(absl::Span<const SampleRow> rows, const SamplingRoom& room) {
+size_t SamplingUpload::Pack(absl::Span<const SampleRow> rows, const SamplingCapacity& room) {
   requests_.clear();
   biases_.clear();
   ids_.clear();

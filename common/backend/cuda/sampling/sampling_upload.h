@@ -11,7 +11,7 @@
 namespace baton::backend::cuda {
 
 // Limits of one launch.
-struct SamplingRoom {
+struct SamplingCapacity {
   size_t bytes = 0;        // on the device
   int workspace_rows = 0;  // at least 1: rows of requests that change their logits
 };
@@ -20,7 +20,7 @@ class SamplingUpload {
  public:
   // Packs rows from the first on, as many as there is room for, and returns how many; discards what
   // was packed before. Tokens are packed only for penalties.
-  size_t Pack(absl::Span<const SampleRow> rows, const SamplingRoom& room);
+  size_t Pack(absl::Span<const SampleRow> rows, const SamplingCapacity& room);
 
   absl::Span<const std::byte> bytes() const { return bytes_; }
   // The rows in the launch, once bytes() are copied to `device`, a multiple of 16 bytes.

@@ -218,7 +218,8 @@ std::unique_ptr<CudaBatch> BatchUpload::UploadPadded(const RaggedBatch& batch, i
   const int32_t* d_table = nullptr;
   int32_t* table = packer.Take(TableSize(batch), &d_table);
   FillTable(batch, static_cast<int>(d_table - to.d_tables), to, entries, table);
-  if (!batch.draws.empty() && draws_.Pack(batch.draws, DrawRoom(limits_)) == batch.draws.size()) {
+  if (!batch.draws.empty() &&
+      draws_.Pack(batch.draws, DrawCapacity(limits_)) == batch.draws.size()) {
     packer.Copy(draws_.bytes(), &to.d_draws);
   }
   Send(half, packer.size());

@@ -109,7 +109,7 @@ class BatchUpload {
   static size_t SlotBytes(const StepLimits& limits, const AttentionRoom& room);
   static size_t PaddedBytes(const StepLimits& limits, const AttentionRoom& room);
   // For draws uploaded with a batch: all rows without a history, and some with one.
-  static SamplingRoom DrawRoom(const StepLimits& limits);
+  static SamplingCapacity DrawCapacity(const StepLimits& limits);
 
   const StepLimits limits_;
   const AttentionRoom room_;

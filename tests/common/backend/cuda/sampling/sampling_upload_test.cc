@@ -8,7 +8,7 @@
 namespace baton::backend::cuda {
 namespace {
 
-constexpr SamplingRoom kMuchRoom = {.bytes = 1 << 20, .workspace_rows = 100};
+constexpr SamplingCapacity kMuchRoom = {.bytes = 1 << 20, .workspace_rows = 100};
 
 struct Packed {
   std::vector<Vec16> memory;
