@@ -29,6 +29,9 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
   app->add_option("--decode", up->cluster.decode_workers, "Number of decode workers")
       ->check(CLI::Range(1, kMaxWorkers));
   app->add_option("--listen", up->cluster.listen, "Address of the router, host:port");
+  up->cluster.http_listen = "127.0.0.1:8000";
+  app->add_option("--http-listen", up->cluster.http_listen,
+                  "Address of the OpenAI-compatible HTTP endpoints, host:port; empty: none");
   app->add_option("--metrics-listen", up->cluster.metrics_listen,
                   "Address of the router's /metrics, host:port");
   app->add_option("--log-dir", up->cluster.log_dir, "Directory for one log file per process");

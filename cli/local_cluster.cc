@@ -21,7 +21,7 @@ namespace {
 
 constexpr absl::Duration kAnswerWithin = absl::Seconds(5);  // of a router that is asked
 constexpr char kReady[] = "ready", kRefused[] = "refused";
-const BoundAddresses kAnyPorts = {"127.0.0.1:0", "127.0.0.1:0"};
+const BoundAddresses kAnyPorts = {"127.0.0.1:0", "127.0.0.1:0", ""};
 
 std::string OwnDirectory() {
   std::error_code error;
@@ -94,7 +94,8 @@ absl::Status LocalCluster::StartRouters() {
   for (int i = 0; i < options_.routers; ++i) {
     const std::string router = i == 0 ? "router" : absl::StrCat("router-", i);
     BATON_RETURN_IF_ERROR(
-        StartMember(router, "baton-router", flags, {options_.listen, options_.metrics_listen}));
+        StartMember(router, "baton-router", flags,
+                    {options_.listen, options_.metrics_listen, options_.http_listen}));
     BATON_RETURN_IF_ERROR(AwaitBound({router}));
     for (const std::string& worker : workers()) {
       absl::Status refused;
@@ -136,9 +137,10 @@ absl::Status LocalCluster::Launch(const std::string& name, const BoundAddresses&
   // Another process' addresses must not be taken for this one's.
   std::error_code ignored;
   std::filesystem::remove(AddressFile(name), ignored);
-  const std::vector<std::string> argv = Joined(
-      Joined(launched.command, {"--listen", listen.grpc, "--metrics-listen", listen.metrics}),
-      extra_flags);
+  std::vector<std::string> argv =
+      Joined(launched.command, {"--listen", listen.grpc, "--metrics-listen", listen.metrics});
+  if (!listen.http.empty()) argv = Joined(std::move(argv), {"--http-listen", listen.http});
+  argv = Joined(std::move(argv), extra_flags);
   const auto log_in = [&name](const std::string& directory) {
     return directory.empty() ? directory : absl::StrCat(directory, "/", name, ".log");
   };

@@ -38,6 +38,7 @@ struct ClusterOptions {
   std::vector<std::string> more_decode_addresses;  // more addresses passed to routers
   std::string listen = "127.0.0.1:0";              // of every router
   std::string metrics_listen = "127.0.0.1:0";
+  std::string http_listen;  // of every router; empty: no HTTP
   std::string log_level = "info";
   std::string log_dir;  // one log for each process; empty: see on_line
   // Gets each line that a process writes, while Listen() runs. Null: logs in log_dir, or else in a
@@ -71,6 +72,9 @@ class LocalCluster {
   const std::string& address(const std::string& name) const { return member(name).bound.grpc; }
   const std::string& metrics_address(const std::string& name) const {
     return member(name).bound.metrics;
+  }
+  const std::string& http_address(const std::string& router) const {
+    return member(router).bound.http;
   }
   // REQUIRES: Kill() has not been called since its start.
   ChildProcess& process(const std::string& name);

@@ -34,7 +34,8 @@ class Up {
       PrintEndpoints();
       if (!options_.ready_file.empty()) {
         status = WriteAddressFile(options_.ready_file,
-                                  {cluster_.address(kRouter), cluster_.metrics_address(kRouter)});
+                                  {cluster_.address(kRouter), cluster_.metrics_address(kRouter),
+                                   cluster_.http_address(kRouter)});
       }
     }
     while (status.ok() && !stopped) {
@@ -113,8 +114,15 @@ class Up {
   void PrintEndpoints() {
     const std::string& address = cluster_.address(kRouter);
     out_ << "\nBaton is ready: gRPC at " << address << "\n"
-         << "  try: baton generate \"Hello\" --address " << address << "\n"
-         << "  metrics:\n";
+         << "  try: baton generate \"Hello\" --address " << address << "\n";
+    const std::string& http = cluster_.http_address(kRouter);
+    if (!http.empty()) {
+      out_ << "  OpenAI clients: base_url http://" << http << "/v1\n"
+           << "  try: curl http://" << http
+           << R"(/v1/completions -d '{"prompt": "Hello", "max_tokens": 16}')"
+           << "\n";
+    }
+    out_ << "  metrics:\n";
     for (const std::string& name : cluster_.names()) {
       const std::string& metrics = cluster_.metrics_address(name);
       if (!metrics.empty()) out_ << "    " << name << "  http://" << metrics << "/metrics\n";

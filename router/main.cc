@@ -25,10 +25,19 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
                   "Name of the model for clients; default: the name of its directory");
   app->add_option("--listen", options->listen,
                   "Address for clients, host:port; port 0: any free port");
+  app->add_option("--http-listen", options->http_listen,
+                  "Address of the OpenAI-compatible HTTP endpoints, host:port; empty: none");
+  app->add_option("--http-threads", options->http_threads,
+                  "Threads that serve HTTP connections; 0: one for each core")
+      ->check(CLI::Range(0, 256));
+  app->add_option("--max-http-connections", options->max_http_connections,
+                  "Limit for open HTTP connections; further ones are closed at once")
+      ->check(CLI::Range(1, 1 << 20));
   app->add_option("--metrics-listen", options->metrics_listen,
                   "Address of /metrics, host:port; empty: none");
-  app->add_option("--address-file", options->address_file,
-                  "File for the bound addresses (gRPC, metrics), written once the router listens");
+  app->add_option(
+      "--address-file", options->address_file,
+      "File for the bound addresses (gRPC, metrics, HTTP), written once the router listens");
   app->add_option(
          "--prefill-workers", options->prefill_workers,
          "Addresses, host:port,host:port,...; without any, decode workers compute prompts, too")

@@ -17,6 +17,7 @@ struct Options {
   std::string model_dir;          // the router loads only its tokenizer
   std::string served_model_name;  // empty: the last component of model_dir
   std::string listen = "127.0.0.1:50051";
+  std::string http_listen;     // of the OpenAI endpoints; empty: none
   std::string metrics_listen;  // empty: no /metrics
   std::string address_file;    // see address_file.h; empty: none
 
@@ -36,6 +37,8 @@ struct Options {
   int max_queued_prompts = 256;                  // prompts that wait for a tokenizer thread
   int64_t max_prompt_bytes = 1 << 20;            // of a prompt that is sent as text
   int tokenizer_threads = 2;
+  int http_threads = 0;  // that serve HTTP connections; 0: one for each core
+  int max_http_connections = 16'384;
 
   int64_t default_deadline_ms = 600'000;  // of calls whose client sets none
   int64_t drain_grace_ms = 30'000;        // for running requests after SIGTERM

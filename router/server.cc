@@ -1,11 +1,14 @@
 #include "router/server.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/random_id.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
+#include "router/http/openai_error.h"
 #include "router/routing/priced_policy.h"
 
 namespace baton::router {
@@ -13,6 +16,8 @@ namespace {
 
 // How late a stalled stream, or a worker for a request that waits for one, may be noticed.
 constexpr absl::Duration kCallTick = absl::Milliseconds(50);
+// Of an HTTP request, beside its prompt.
+constexpr uint64_t kMaxOtherBodyBytes = 1 << 20;
 
 std::unique_ptr<Policy> MakePolicy(const Options& options) {
   if (options.routing_policy == "prefix_then_load") return std::make_unique<PrefixThenLoad>();
@@ -76,6 +81,7 @@ RouterServer::RouterServer(Options options, const Clock& clock,
              retry_budget_, continuations_, pool_,  call_watch_, network_, decisions_},
       inference_(parts_),
       admin_(parts_),
+      openai_(parts_, nullptr),
       watch_(std::make_unique<WorkerWatch>(roster_, network_, clock_,
                                            [this](bool ready) { PublishState(ready); })),
       discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {
@@ -130,11 +136,38 @@ absl::Status RouterServer::Listen() {
   BATON_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(rpc_options, {&inference_, &admin_},
                                                 {v1::InferenceService::service_full_name(),
                                                  v1::AdminService::service_full_name()}));
+  BATON_RETURN_IF_ERROR(ListenForHttp());
   BATON_RETURN_IF_ERROR(discovery_->Start());
   // Only now: the watch's thread reports to the health service of rpc_.
   watch_->Start();
   BATON_LOG(Info) << "router of \"" << options_.served_model_name << "\" listens on " << address();
   return WriteAddressFile();
+}
+
+absl::Status RouterServer::ListenForHttp() {
+  if (options_.http_listen.empty()) return absl::OkStatus();
+  HttpServerOptions http;
+  http.address = options_.http_listen;
+  http.threads = options_.http_threads;
+  http.max_connections = static_cast<size_t>(options_.max_http_connections);
+  // A character of the prompt takes up to six bytes of JSON.
+  http.max_body_bytes = 6 * static_cast<uint64_t>(options_.max_prompt_bytes) + kMaxOtherBodyBytes;
+  BATON_ASSIGN_OR_RETURN(http_,
+                         HttpServer::Start(
+                             http,
+                             [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+                               return openai_.Handle(std::move(request), std::move(responder));
+                             },
+                             [](int status, absl::string_view why) {
+                               return PlainError(status, why, "malformed_http_request");
+                             }));
+  BATON_LOG(Info) << "OpenAI endpoints at http://" << http_address() << "/v1";
+  return absl::OkStatus();
+}
+
+void RouterServer::Stop() {
+  if (http_ != nullptr) http_->Stop(absl::ZeroDuration());
+  rpc_->Stop(absl::ZeroDuration());
 }
 
 void RouterServer::PublishState(bool ready) {
@@ -147,7 +180,8 @@ void RouterServer::PublishState(bool ready) {
 
 absl::Status RouterServer::WriteAddressFile() const {
   if (options_.address_file.empty()) return absl::OkStatus();
-  return baton::WriteAddressFile(options_.address_file, {address(), metrics_address()});
+  return baton::WriteAddressFile(options_.address_file,
+                                 {address(), metrics_address(), http_address()});
 }
 
 RouterServer::~RouterServer() { Drain(absl::ZeroDuration()); }
@@ -162,7 +196,13 @@ void RouterServer::Drain(absl::Duration grace) {
       draining_ = true;
       rpc_->SetServing(false);
     }
+    openai_.SetDraining();
+    const absl::Duration end = clock_.SinceStart() + grace;
+    if (http_ != nullptr) http_->StopAccepting();
     rpc_->Stop(grace);
+    if (http_ != nullptr) {
+      http_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));
+    }
   }
   // Streams to workers may outlive those to clients by a moment.
   admission_.AwaitEmpty();

@@ -19,6 +19,8 @@
 #include "router/fleet/roster.h"
 #include "router/fleet/worker_sources.h"
 #include "router/fleet/worker_watch.h"
+#include "router/http/http_server.h"
+#include "router/http/openai_service.h"
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
@@ -45,6 +47,8 @@ class RouterServer {
   ~RouterServer();
 
   const std::string& address() const { return rpc_->address(); }
+  // "" without --http-listen.
+  std::string http_address() const { return http_ ? http_->address() : ""; }
   std::string metrics_address() const {
     return metrics_endpoint_ ? metrics_endpoint_->address() : "";
   }
@@ -54,12 +58,13 @@ class RouterServer {
   // still queued, and another one for what loses its own. Idempotent.
   void Drain(absl::Duration grace);
   // Cancels every call now; a Drain() in another thread then returns. Thread-safe.
-  void Stop() { rpc_->Stop(absl::ZeroDuration()); }
+  void Stop();
 
  private:
   RouterServer(Options options, const Clock& clock, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
                std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint);
   absl::Status Listen();
+  absl::Status ListenForHttp();
   std::vector<std::unique_ptr<WorkerSource>> Sources();
   Discovery::Events DiscoveryEvents();
   void PublishState(bool ready);
@@ -85,7 +90,9 @@ class RouterServer {
   RouterParts parts_;
   InferenceService inference_;
   AdminService admin_;
+  OpenAiService openai_;
   std::unique_ptr<RpcServer> rpc_;
+  std::unique_ptr<HttpServer> http_;  // null: no HTTP
   absl::Mutex health_mutex_;
   bool draining_ ABSL_GUARDED_BY(health_mutex_) = false;  // the watch may not set SERVING any more
   std::unique_ptr<WorkerWatch> watch_;

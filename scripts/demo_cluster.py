@@ -29,7 +29,8 @@ def start_cluster(binary, directory):
     with open(log_path, "w", encoding="utf-8") as log:
         cluster = subprocess.Popen(
             [binary, "up", "--model", MODEL, "--prefill", "2", "--decode", "2", "--threads", "1",
-             "--listen", "127.0.0.1:0", "--ready-file", ready, "--kv-cache-memory", "64MB"],
+             "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--ready-file", ready,
+             "--kv-cache-memory", "64MB"],
             stdout=log, stderr=subprocess.STDOUT)
     start = time.monotonic()
     next_progress = start + PROGRESS_S

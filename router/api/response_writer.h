@@ -4,19 +4,17 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <deque>
-#include <map>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "router/request/delta_merging.h"
 #include "router/request/generate_call.h"
 #include "router/request/response_sink.h"
 
 namespace baton::router {
 
-// Owns itself until OnDone. Bounded: while a write is under way, the deltas of a choice merge, so
-// that what waits is never longer than the answer; into messages that every client takes.
+// Owns itself until OnDone. Bounded: while a write is under way, deltas merge.
 class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public ResponseSink {
  public:
   StreamWriter(std::shared_ptr<GenerateCall> call, grpc::CallbackServerContext* context)
@@ -43,13 +41,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, pu
   absl::Mutex mutex_;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
-  struct Pending {
-    v1::GenerateResponse delta;
-    size_t bytes = 0;  // of what was merged into it, at most
-  };
-  // Those of a choice in their order; one for each choice, but where that would be too large.
-  std::deque<Pending> pending_ ABSL_GUARDED_BY(mutex_);
-  v1::Usage usage_ ABSL_GUARDED_BY(mutex_);  // the newest, of all choices
+  PendingDeltas pending_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer on_wire_ ABSL_GUARDED_BY(mutex_);
   grpc::Status end_ ABSL_GUARDED_BY(mutex_);  // once kFinishing
 };
@@ -74,9 +66,7 @@ class OnceWriter final : public grpc::ServerUnaryReactor, public ResponseSink {
   const std::shared_ptr<GenerateCall> call_;  // shared with the worker's stream
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
-  // The call makes its calls one at a time.
-  std::map<int, v1::GenerateResponse> choices_;
-  size_t bytes_ = 0;  // of what grows in them
+  WholeAnswer answer_;  // unguarded: the call makes its calls one at a time
 };
 
 }  // namespace baton::router

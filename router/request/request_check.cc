@@ -67,12 +67,7 @@ absl::Status CheckStop(const v1::StopConditions& stop) {
 }
 
 absl::Status CheckNames(const v1::GenerateRequest& request) {
-  const std::string& id = request.request_id();
-  if (id.size() > kMaxRequestIdBytes || !std::all_of(id.begin(), id.end(), absl::ascii_isprint)) {
-    return InvalidField(
-        "BAD_REQUEST_ID", "request_id",
-        absl::StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters expected"));
-  }
+  BATON_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   BATON_RETURN_IF_ERROR(CheckTenant(request.tenant()));
   if (!v1::Priority_IsValid(request.priority())) {
     return OutOfRange("priority", absl::StrCat(static_cast<int>(request.priority())),
@@ -179,7 +174,8 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
   const char* field = is_text ? "text" : "token_ids";
   std::vector<int32_t> tokens;
   if (is_text) {
-    BATON_ASSIGN_OR_RETURN(tokens, tokenizer.Encode(request.text(), /*add_special_tokens=*/true));
+    const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
+    BATON_ASSIGN_OR_RETURN(tokens, tokenizer.Encode(request.text(), special));
   } else {
     const auto& ids = request.token_ids().ids();
     BATON_RETURN_IF_ERROR(CheckIdCount(request, max_model_len));
@@ -238,6 +234,15 @@ void FillChoices(const v1::GenerateRequest& request, internal::v1::DecodeRequest
 }
 
 }  // namespace
+
+absl::Status CheckRequestId(absl::string_view id) {
+  if (id.size() <= kMaxRequestIdBytes && std::all_of(id.begin(), id.end(), absl::ascii_isprint)) {
+    return absl::OkStatus();
+  }
+  return InvalidField(
+      "BAD_REQUEST_ID", "request_id",
+      absl::StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters expected"));
+}
 
 absl::Status CheckModel(const std::string& model, const std::string& served_model_name) {
   if (model.empty() || model == served_model_name) return absl::OkStatus();

@@ -19,6 +19,9 @@ namespace baton::router {
 // NOT_FOUND unless `model` is empty or the one served.
 absl::Status CheckModel(const std::string& model, const std::string& served_model_name);
 
+// INVALID_ARGUMENT unless it is at most 128 printable ASCII characters.
+absl::Status CheckRequestId(absl::string_view id);
+
 // INVALID_ARGUMENT naming `field` if the text is over the limit.
 absl::Status CheckText(absl::string_view field, const std::string& text, int64_t max_prompt_bytes);
 

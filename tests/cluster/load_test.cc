@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/cluster/whole_cluster.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/http_client.h"
 
 namespace baton {
 namespace {

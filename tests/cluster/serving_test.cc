@@ -13,7 +13,7 @@
 #include "common/base/error.h"
 #include "decode_worker/beam_search.h"
 #include "tests/cluster/worker_pair.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/http_client.h"
 
 namespace baton {
 namespace {

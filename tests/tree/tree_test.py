@@ -32,7 +32,7 @@ EDGES = {
     "engine": {"base", "kv", "backend", "model"},
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
     "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "proto"},
-    "router": {"base", "base/rpc", "telemetry", "tokenizer", "kv", "proto"},
+    "router": {"base", "base/rpc", "json", "telemetry", "tokenizer", "kv", "proto"},
     "prefill_worker": WORKER_ROOMS,
     "decode_worker": WORKER_ROOMS,
     "client": {"base", "base/rpc", "proto"},
@@ -66,7 +66,8 @@ THIRD_PARTY = [
     ("oneDNN", r"(oneapi/)?dnnl", ("common/backend/cpu",)),
     ("prometheus-cpp", r"prometheus/|[Cc]ivet",
      ("common/telemetry", "common/worker", "router", "prefill_worker", "decode_worker")),
-    ("nlohmann JSON", r"nlohmann/", ("common/json", "cli")),
+    ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
+    ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http",)),
     ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),
     ("NCCL", r"nccl", ("common/transfer", "common/backend/cuda")),
 ]

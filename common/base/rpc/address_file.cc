@@ -12,7 +12,7 @@ namespace baton {
 absl::Status WriteAddressFile(const std::string& path, const BoundAddresses& addresses) {
   const std::string temporary = path + ".tmp";
   std::ofstream out(temporary, std::ios::trunc);
-  out << addresses.grpc << "\n" << addresses.metrics << "\n";
+  out << addresses.grpc << "\n" << addresses.metrics << "\n" << addresses.http << "\n";
   out.close();
   if (!out.good() || std::rename(temporary.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(
@@ -27,6 +27,7 @@ std::optional<BoundAddresses> ReadAddressFile(const std::string& path) {
   if (!std::getline(in, addresses.grpc) || !std::getline(in, addresses.metrics)) {
     return std::nullopt;
   }
+  std::getline(in, addresses.http);
   return addresses;
 }
 

@@ -10,18 +10,18 @@
 
 namespace baton {
 
-// Each "host:port". The file has two lines, gRPC's first; the second is blank if `metrics` is
-// empty.
+// Each "host:port". The file has a line for each, in this order; the line of an empty one is blank.
 struct BoundAddresses {
   std::string grpc;
   std::string metrics;
+  std::string http = "";  // of a router
 };
 
 // Writes a temporary file beside `path` and renames it, so that readers see a whole file or none.
 // UNAVAILABLE if that fails.
 absl::Status WriteAddressFile(const std::string& path, const BoundAddresses& addresses);
 
-// Returns nullopt if the file does not exist yet or cannot be read as two lines.
+// Returns nullopt if the file does not exist yet or lacks the first two lines.
 std::optional<BoundAddresses> ReadAddressFile(const std::string& path);
 
 }  // namespace baton

@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/rpc/grpc_status.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/http_client.h"
 
 namespace baton::testing {
 

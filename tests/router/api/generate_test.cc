@@ -12,7 +12,7 @@
 #include "router/request/generate_call.h"
 #include "tests/router/generate_client.h"
 #include "tests/testing/fake_cluster.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/http_client.h"
 
 namespace baton::router {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/base/rpc/grpc_status.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_cluster.h"
-#include "tests/testing/http_get.h"
+#include "tests/testing/http_client.h"
 
 namespace baton::router {
 namespace {

@@ -1,0 +1,235 @@
+#include "router/http/http_connection.h"
+
+#include <algorithm>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/read.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+
+namespace baton::router {
+
+namespace net = boost::asio;
+namespace http = boost::beast::http;
+using boost::asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+constexpr uint32_t kMaxHeaderBytes = 32 << 10;
+// What a client sends before its last request is answered is kept up to here. Beyond, its
+// disconnect is noticed only by writing.
+constexpr size_t kMaxReadAhead = 64 << 10;
+constexpr size_t kReadAtOnce = 4096;
+
+std::chrono::nanoseconds Chrono(absl::Duration duration) {
+  return absl::ToChronoNanoseconds(duration);
+}
+
+std::string HeadText(const HttpResponse& response, bool close, absl::string_view framing) {
+  std::string head = absl::StrCat(
+      "HTTP/1.1 ", response.status, " ",
+      std::string(http::obsolete_reason(static_cast<http::status>(response.status))), "\r\n");
+  for (const auto& [name, value] : response.headers) {
+    absl::StrAppend(&head, name, ": ", value, "\r\n");
+  }
+  absl::StrAppend(&head, framing);
+  if (close) absl::StrAppend(&head, "Connection: close\r\n");
+  absl::StrAppend(&head, "\r\n");
+  return head;
+}
+
+}  // namespace
+
+void HttpConnection::Expire(absl::Duration after) {
+  timer_.expires_after(Chrono(after));
+  timer_.async_wait([weak = weak_from_this()](error_code error) {
+    if (error) return;
+    if (auto self = weak.lock()) self->Close();
+  });
+}
+
+void HttpConnection::ReadRequest() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kReading;
+  if (server_.draining()) return Close();
+  parser_.emplace();
+  parser_->header_limit(kMaxHeaderBytes);
+  parser_->body_limit(server_.options().max_body_bytes);
+  Expire(server_.options().idle_timeout);
+  http::async_read_header(
+      socket_, buffer_, *parser_,
+      [self = shared_from_this()](error_code error, size_t) { self->OnHeader(error); });
+}
+
+void HttpConnection::OnHeader(error_code error) {
+  if (state_ == State::kClosed) return;
+  if (error) return Refuse(error);
+  if (!absl::EqualsIgnoreCase(std::string(parser_->get()[http::field::expect]), "100-continue")) {
+    return ReadBody();
+  }
+  out_ = "HTTP/1.1 100 Continue\r\n\r\n";
+  net::async_write(socket_, net::buffer(out_),
+                   [self = shared_from_this()](error_code error, size_t) {
+                     error ? self->Close() : self->ReadBody();
+                   });
+}
+
+void HttpConnection::ReadBody() {
+  Expire(server_.options().read_timeout);
+  http::async_read(socket_, buffer_, *parser_,
+                   [self = shared_from_this()](error_code error, size_t) { self->OnRead(error); });
+}
+
+// What is no request gets an answer only if the client still listens.
+void HttpConnection::Refuse(error_code error) {
+  int status = 0;
+  if (error == http::error::body_limit) {
+    status = 413;
+  } else if (error == http::error::header_limit || error == http::error::buffer_overflow) {
+    status = 431;
+  } else if (error.category() == http::make_error_code(http::error::bad_method).category() &&
+             error != http::error::end_of_stream && error != http::error::partial_message) {
+    status = 400;
+  }
+  if (status == 0) return Close();
+  state_ = State::kAnswering;
+  server_.AddBusy(1);
+  close_after_ = true;
+  Answer(server_.error_answer()(status, error.message()));
+}
+
+void HttpConnection::OnRead(error_code error) {
+  if (state_ == State::kClosed) return;
+  if (error) return Refuse(error);
+  timer_.cancel();
+  state_ = State::kAnswering;
+  http::request<http::string_body> message = parser_->release();
+  chunked_ = message.version() >= 11;
+  close_after_ = !message.keep_alive() || !chunked_;
+  whole_ = ending_ = ended_ = gone_ = false;
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  request.path = std::string(message.target());
+  request.path.resize(std::min(request.path.find('?'), request.path.size()));
+  for (const auto& field : message) {
+    request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
+  }
+  request.body = std::move(message.body());
+  server_.AddBusy(1);
+  ReadAhead();
+  // Answers that come before the handler has returned wait for this thread.
+  call_ = server_.handler()(std::move(request), shared_from_this());
+}
+
+void HttpConnection::ReadAhead() {
+  if (reading_ahead_ || buffer_.size() >= kMaxReadAhead) return;
+  reading_ahead_ = true;
+  socket_.async_read_some(buffer_.prepare(kReadAtOnce),
+                          [self = shared_from_this()](error_code error, size_t bytes) {
+                            self->OnReadAhead(error, bytes);
+                          });
+}
+
+void HttpConnection::OnReadAhead(error_code error, size_t bytes) {
+  reading_ahead_ = false;
+  if (state_ == State::kClosed) return;
+  buffer_.commit(bytes);
+  if (error == net::error::operation_aborted && state_ == State::kReading) {
+    ReadRequest();  // FinishAnswer cancelled it
+  } else if (error) {
+    const bool answering = state_ == State::kAnswering;
+    Close();
+    if (answering) ReportGone();
+  } else if (state_ == State::kAnswering) {
+    ReadAhead();
+  } else {
+    ReadRequest();
+  }
+}
+
+void HttpConnection::Answer(HttpResponse response) {
+  whole_ = ending_ = ended_ = true;
+  close_after_ = close_after_ || server_.draining();
+  std::string text = HeadText(response, close_after_,
+                              absl::StrCat("Content-Length: ", response.body.size(), "\r\n"));
+  text += response.body;
+  Send(std::move(text));
+}
+
+void HttpConnection::BeginStream(HttpResponse head) {
+  close_after_ = close_after_ || server_.draining();
+  std::string text = HeadText(head, close_after_, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+  text += Framed(std::move(head.body));
+  Send(std::move(text));
+}
+
+std::string HttpConnection::Framed(std::string piece) const {
+  if (!chunked_) return piece;
+  return absl::StrCat(absl::Hex(piece.size()), "\r\n", piece, "\r\n");
+}
+
+void HttpConnection::Send(std::string text) {
+  BATON_CHECK(!writing_) << "one piece at a time";
+  writing_ = true;
+  if (state_ == State::kClosed) {  // the answer is due all the same
+    net::post(socket_.get_executor(),
+              [self = shared_from_this()] { self->OnSent(net::error::operation_aborted); });
+    return;
+  }
+  out_ = std::move(text);
+  net::async_write(socket_, net::buffer(out_),
+                   [self = shared_from_this()](error_code error, size_t) { self->OnSent(error); });
+}
+
+void HttpConnection::OnSent(error_code error) {
+  writing_ = false;
+  if (error) {
+    Close();
+    if (!ended_) ReportGone();
+  }
+  if (ended_) return FinishAnswer();
+  if (ending_) return FinishStream();
+  if (call_ != nullptr) call_->OnWritten();
+}
+
+void HttpConnection::FinishStream() {
+  ended_ = true;
+  if (!chunked_ || state_ == State::kClosed) return FinishAnswer();
+  Send("0\r\n\r\n");
+}
+
+void HttpConnection::FinishAnswer() {
+  server_.AddBusy(-1);
+  if (std::shared_ptr<HttpCall> call = std::exchange(call_, nullptr)) call->OnDone();
+  if (state_ == State::kClosed) return;
+  if (close_after_) {
+    // The client reads the end of the answer before it sees the end of the connection.
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    return Close();
+  }
+  state_ = State::kReading;
+  if (!reading_ahead_) return ReadRequest();
+  if (server_.draining()) return Close();
+  Expire(server_.options().idle_timeout);
+  // The read that waits brings the next request, unless it is in the buffer already.
+  error_code ignored;
+  if (buffer_.size() > 0) socket_.cancel(ignored);
+}
+
+void HttpConnection::ReportGone() {
+  if (std::exchange(gone_, true) || call_ == nullptr) return;
+  call_->OnGone();
+}
+
+void HttpConnection::Close() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  timer_.cancel();
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+}  // namespace baton::router

@@ -1,0 +1,137 @@
+// One HTTP/1.1 connection of an HttpServer.
+#ifndef BATON_ROUTER_HTTP_HTTP_CONNECTION_H_
+#define BATON_ROUTER_HTTP_HTTP_CONNECTION_H_
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/time/time.h"
+#include "router/http/http_server.h"
+
+namespace baton::router {
+
+class HttpConnection;
+
+// The server, as its connections see it. Thread-safe.
+class HttpConnectionOwner {
+ public:
+  virtual ~HttpConnectionOwner() = default;
+  virtual const HttpServerOptions& options() const = 0;
+  virtual const HttpServer::Handler& handler() const = 0;
+  virtual const HttpServer::ErrorAnswer& error_answer() const = 0;
+  // True once connections end with their next answer.
+  virtual bool draining() const = 0;
+  // +1: a request is being answered; -1: no longer.
+  virtual void AddBusy(int change) = 0;
+  // From the destructor of the connection.
+  virtual void Remove(HttpConnection* connection) = 0;
+};
+
+// All members are used on the socket's strand. Lives as long as an operation of it is pending or
+// someone has it as a responder.
+class HttpConnection final : public HttpResponder,
+                             public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(HttpConnectionOwner& server, boost::asio::ip::tcp::socket socket)
+      : server_(server), socket_(std::move(socket)), timer_(socket_.get_executor()) {
+    boost::system::error_code ignored;
+    socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+  }
+  ~HttpConnection() override { server_.Remove(this); }
+
+  void Run() {
+    OnStrand([](HttpConnection& c) { c.ReadRequest(); });
+  }
+  // Ends the connection unless a request is being answered.
+  void CloseIfIdle() {
+    OnStrand([](HttpConnection& c) {
+      if (c.state_ == State::kReading) c.Close();
+    });
+  }
+  void Cut() {
+    OnStrand([](HttpConnection& c) {
+      c.Close();
+      c.ReportGone();
+    });
+  }
+
+  void Respond(HttpResponse response) override {
+    OnStrand([response = std::move(response)](HttpConnection& c) mutable {
+      c.Answer(std::move(response));
+    });
+  }
+  void Begin(HttpResponse head) override {
+    OnStrand(
+        [head = std::move(head)](HttpConnection& c) mutable { c.BeginStream(std::move(head)); });
+  }
+  void Write(std::string piece) override {
+    OnStrand([piece = std::move(piece)](HttpConnection& c) mutable {
+      c.Send(c.Framed(std::move(piece)));
+    });
+  }
+  void End() override {
+    OnStrand([](HttpConnection& c) {
+      c.ending_ = true;
+      if (!c.writing_) c.FinishStream();
+    });
+  }
+  void Abort() override { Cut(); }
+
+ private:
+  enum class State { kReading, kAnswering, kClosed };
+
+  // Later, never from within: callers may hold locks.
+  template <class Function>
+  void OnStrand(Function function) {
+    boost::asio::post(
+        socket_.get_executor(),
+        [self = shared_from_this(), function = std::move(function)]() mutable { function(*self); });
+  }
+
+  void ReadRequest();
+  void OnHeader(boost::system::error_code error);
+  void ReadBody();
+  void OnRead(boost::system::error_code error);
+  void Refuse(boost::system::error_code error);
+  void ReadAhead();
+  void OnReadAhead(boost::system::error_code error, size_t bytes);
+  void Answer(HttpResponse response);
+  void BeginStream(HttpResponse head);
+  std::string Framed(std::string piece) const;
+  void Send(std::string text);
+  void OnSent(boost::system::error_code error);
+  void FinishStream();
+  void FinishAnswer();
+  void ReportGone();
+  void Close();
+  void Expire(absl::Duration after);
+
+  HttpConnectionOwner& server_;
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer timer_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
+  State state_ = State::kReading;
+  std::shared_ptr<HttpCall> call_;
+  bool close_after_ = false;    // the connection ends with this answer
+  bool chunked_ = false;        // else the end of the connection ends the stream
+  bool whole_ = false;          // the answer is no stream
+  bool ending_ = false;         // nothing comes after what is being written
+  bool ended_ = false;          // the end itself is being written
+  bool reading_ahead_ = false;  // a read waits for the next request, or the client's end
+  bool writing_ = false;
+  bool gone_ = false;  // reported
+  std::string out_;
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_HTTP_HTTP_CONNECTION_H_

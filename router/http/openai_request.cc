@@ -1,0 +1,484 @@
+#include "router/http/openai_request.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "common/base/error.h"
+#include "common/base/request_limits.h"
+#include "common/base/status_macros.h"
+
+namespace baton::router {
+namespace {
+
+using json::Scalar;
+using json::Value;
+
+// As many values as the largest prompt of token ids, which other limits bound.
+constexpr size_t kMaxBodyValues = size_t{1} << 21;
+// OpenAI's default for completions.
+constexpr int kCompletionMaxTokens = 16;
+
+struct Field {
+  absl::string_view name;
+  absl::Status (*read)(absl::string_view name, const Value& value, OpenAiRequest& request);
+};
+
+absl::Status WrongType(absl::string_view field, absl::string_view expected) {
+  return InvalidField("WRONG_TYPE", field, absl::StrCat(expected, " expected"));
+}
+
+absl::Status Unsupported(absl::string_view field, absl::string_view why) {
+  return InvalidField("UNSUPPORTED_FIELD", field, why);
+}
+
+bool IsScalar(const Value& value, Scalar::Kind kind) {
+  return value.kind == Value::Kind::kScalar && value.scalar.kind == kind;
+}
+bool IsArray(const Value& value) { return value.kind == Value::Kind::kArray; }
+bool IsObject(const Value& value) { return value.kind == Value::Kind::kObject; }
+
+absl::StatusOr<std::string> Text(absl::string_view field, const Value& value) {
+  if (!IsScalar(value, Scalar::Kind::kString)) return WrongType(field, "a string");
+  return value.scalar.text;
+}
+
+absl::StatusOr<bool> Bool(absl::string_view field, const Value& value) {
+  if (!IsScalar(value, Scalar::Kind::kBool)) return WrongType(field, "true or false");
+  return value.scalar.boolean;
+}
+
+absl::StatusOr<float> Number(absl::string_view field, const Value& value) {
+  if (!IsScalar(value, Scalar::Kind::kInteger) && !IsScalar(value, Scalar::Kind::kReal)) {
+    return WrongType(field, "a number");
+  }
+  return static_cast<float>(value.scalar.real);
+}
+
+absl::StatusOr<int64_t> Integer(absl::string_view field, const Value& value) {
+  if (!IsScalar(value, Scalar::Kind::kInteger)) return WrongType(field, "a whole number");
+  return value.scalar.integer;
+}
+
+absl::StatusOr<int32_t> Int32(absl::string_view field, const Value& value) {
+  BATON_ASSIGN_OR_RETURN(const int64_t integer, Integer(field, value));
+  BATON_RETURN_IF_ERROR(CheckRange(field, integer, std::numeric_limits<int32_t>::min(),
+                                   std::numeric_limits<int32_t>::max()));
+  return static_cast<int32_t>(integer);
+}
+
+// --- Fields that both endpoints have.
+
+absl::Status ReadModel(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(*request.generate.mutable_model(), Text(name, value));
+  return absl::OkStatus();
+}
+
+absl::Status ReadStream(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.stream, Bool(name, value));
+  return absl::OkStatus();
+}
+
+absl::Status ReadStreamOptions(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  if (!IsObject(value)) return WrongType(name, "an object");
+  for (size_t i = 0; i < value.keys.size(); ++i) {
+    const std::string field = absl::StrCat(name, ".", json::Printable(value.keys[i]));
+    if (value.items[i].is_null()) continue;
+    BATON_ASSIGN_OR_RETURN(const bool on, Bool(field, value.items[i]));
+    if (value.keys[i] == "include_usage") {
+      request.include_usage = on;
+    } else if (value.keys[i] == "continuous_usage_stats") {
+      request.continuous_usage = on;
+    } else if (value.keys[i] == "include_obfuscation") {
+      if (on) return Unsupported(field, "chunks are not padded; send false or omit it");
+    } else {
+      return InvalidField("UNKNOWN_FIELD", field, "unknown field");
+    }
+  }
+  return absl::OkStatus();
+}
+
+template <void (v1::SamplingParams::*kSet)(float)>
+absl::Status ReadSamplingNumber(absl::string_view name, const Value& value,
+                                OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const float number, Number(name, value));
+  (request.generate.mutable_sampling()->*kSet)(number);
+  return absl::OkStatus();
+}
+
+absl::Status ReadTopK(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const int32_t top_k, Int32(name, value));
+  request.generate.mutable_sampling()->set_top_k(top_k);
+  return absl::OkStatus();
+}
+
+// Negative seeds are seeds, too: they are taken modulo 2^64.
+absl::Status ReadSeed(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const int64_t seed, Integer(name, value));
+  request.generate.mutable_sampling()->set_seed(static_cast<uint64_t>(seed));
+  return absl::OkStatus();
+}
+
+absl::Status ReadLogitBias(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  if (!IsObject(value)) return WrongType(name, "an object from token ids to numbers");
+  BATON_RETURN_IF_ERROR(CheckLogitBiasCount(value.keys.size()));
+  for (size_t i = 0; i < value.keys.size(); ++i) {
+    const std::string field = absl::StrCat(name, "[", json::Quoted(value.keys[i]), "]");
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(value.keys[i], &id)) return WrongType(field, "a token id as key");
+    BATON_ASSIGN_OR_RETURN(const float bias, Number(field, value.items[i]));
+    (*request.generate.mutable_sampling()->mutable_logit_bias())[id] = bias;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadStop(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  v1::StopConditions& stop = *request.generate.mutable_stop();
+  if (!IsArray(value)) {
+    BATON_ASSIGN_OR_RETURN(*stop.add_stop(), Text(name, value));
+    return absl::OkStatus();
+  }
+  for (const Value& item : value.items) {
+    BATON_ASSIGN_OR_RETURN(*stop.add_stop(), Text(name, item));
+  }
+  return absl::OkStatus();
+}
+
+template <void (v1::StopConditions::*kSet)(int32_t)>
+absl::Status ReadTokenLimit(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const int32_t limit, Int32(name, value));
+  (request.generate.mutable_stop()->*kSet)(limit);
+  return absl::OkStatus();
+}
+
+absl::Status ReadStopTokenIds(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  if (!IsArray(value)) return WrongType(name, "an array of token ids");
+  for (const Value& item : value.items) {
+    BATON_ASSIGN_OR_RETURN(const int32_t id, Int32(name, item));
+    request.generate.mutable_stop()->add_stop_token_ids(id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadIgnoreEos(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const bool ignore, Bool(name, value));
+  request.generate.mutable_stop()->set_ignore_eos(ignore);
+  return absl::OkStatus();
+}
+
+absl::Status ReadN(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const int32_t n, Int32(name, value));
+  request.generate.set_n(n);
+  return absl::OkStatus();
+}
+
+// Without API keys, `user` is the tenant, so that users share fairly.
+absl::Status ReadUser(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(*request.generate.mutable_tenant(), Text(name, value));
+  return absl::OkStatus();
+}
+
+absl::Status ReadCacheSalt(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(*request.generate.mutable_cache_salt(), Text(name, value));
+  return absl::OkStatus();
+}
+
+absl::Status ReadSpecialTokens(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const bool add, Bool(name, value));
+  request.generate.set_add_special_tokens(add);
+  return absl::OkStatus();
+}
+
+// Of a field with one value that means nothing new: that value is allowed.
+template <bool kAllowed>
+absl::Status ReadOnlyBool(absl::string_view name, const Value& value, OpenAiRequest&) {
+  BATON_ASSIGN_OR_RETURN(const bool given, Bool(name, value));
+  if (given == kAllowed) return absl::OkStatus();
+  return Unsupported(name, absl::StrCat("only ", kAllowed ? "true" : "false", " is supported"));
+}
+
+absl::Status ReadServiceTier(absl::string_view name, const Value& value, OpenAiRequest&) {
+  BATON_ASSIGN_OR_RETURN(const std::string tier, Text(name, value));
+  if (tier == "auto" || tier == "default") return absl::OkStatus();
+  return Unsupported(name, "only \"auto\" and \"default\" are supported: there is one tier");
+}
+
+absl::Status ReadResponseFormat(absl::string_view name, const Value& value, OpenAiRequest&) {
+  const Value* type = value.Find("type");
+  if (type == nullptr || !IsScalar(*type, Scalar::Kind::kString)) {
+    return WrongType(name, "an object with a type");
+  }
+  if (type->scalar.text == "text") return absl::OkStatus();
+  return Unsupported(absl::StrCat(name, ".type"), "only \"text\" is supported");
+}
+
+// A hint for caches: equal prefixes are found without it.
+absl::Status ReadHint(absl::string_view name, const Value& value, OpenAiRequest&) {
+  return Text(name, value).status();
+}
+
+absl::Status Refuse(absl::string_view name, const Value&, OpenAiRequest&) {
+  return Unsupported(name, "this server does not support the field");
+}
+
+constexpr Field kCommonFields[] = {
+    {"model", ReadModel},
+    {"stream", ReadStream},
+    {"stream_options", ReadStreamOptions},
+    {"temperature", ReadSamplingNumber<&v1::SamplingParams::set_temperature>},
+    {"top_p", ReadSamplingNumber<&v1::SamplingParams::set_top_p>},
+    {"top_k", ReadTopK},
+    {"min_p", ReadSamplingNumber<&v1::SamplingParams::set_min_p>},
+    {"repetition_penalty", ReadSamplingNumber<&v1::SamplingParams::set_repetition_penalty>},
+    {"frequency_penalty", ReadSamplingNumber<&v1::SamplingParams::set_frequency_penalty>},
+    {"presence_penalty", ReadSamplingNumber<&v1::SamplingParams::set_presence_penalty>},
+    {"seed", ReadSeed},
+    {"logit_bias", ReadLogitBias},
+    {"stop", ReadStop},
+    {"stop_token_ids", ReadStopTokenIds},
+    {"ignore_eos", ReadIgnoreEos},
+    {"max_tokens", ReadTokenLimit<&v1::StopConditions::set_max_tokens>},
+    {"min_tokens", ReadTokenLimit<&v1::StopConditions::set_min_tokens>},
+    {"n", ReadN},
+    {"user", ReadUser},
+    {"cache_salt", ReadCacheSalt},
+    {"add_special_tokens", ReadSpecialTokens},
+    {"skip_special_tokens", ReadOnlyBool<true>},
+    {"include_stop_str_in_output", ReadOnlyBool<false>},
+    {"response_format", ReadResponseFormat},
+};
+
+// --- Completions.
+
+// A string, an array of token ids, or an array of one of these.
+absl::Status ReadPrompt(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  v1::GenerateRequest& generate = request.generate;
+  if (IsScalar(value, Scalar::Kind::kString)) {
+    generate.set_text(value.scalar.text);
+    return absl::OkStatus();
+  }
+  if (!IsArray(value) || value.items.empty()) {
+    return WrongType(name, "a string or an array of token ids");
+  }
+  if (!IsScalar(value.items[0], Scalar::Kind::kInteger)) {
+    if (value.items.size() > 1) {
+      return Unsupported(
+          name, absl::StrCat(value.items.size(), " prompts given, one per request is supported"));
+    }
+    if (IsArray(value.items[0]) && !value.items[0].items.empty() &&
+        !IsScalar(value.items[0].items[0], Scalar::Kind::kInteger)) {
+      return WrongType(name, "a string or an array of token ids");
+    }
+    return ReadPrompt(name, value.items[0], request);
+  }
+  for (const Value& item : value.items) {
+    BATON_ASSIGN_OR_RETURN(const int32_t id, Int32(name, item));
+    generate.mutable_token_ids()->add_ids(id);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLogprobs(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const int32_t count, Int32(name, value));
+  request.generate.set_logprobs(count);
+  return absl::OkStatus();
+}
+
+// The server draws n answers and returns all of them.
+absl::Status ReadBestOf(absl::string_view name, const Value& value, OpenAiRequest&) {
+  BATON_ASSIGN_OR_RETURN(const int32_t best_of, Int32(name, value));
+  if (best_of == 1) return absl::OkStatus();
+  return Unsupported(name, "only 1 is supported; n returns several answers");
+}
+
+absl::Status ReadSuffix(absl::string_view name, const Value& value, OpenAiRequest&) {
+  BATON_ASSIGN_OR_RETURN(const std::string suffix, Text(name, value));
+  if (suffix.empty()) return absl::OkStatus();
+  return Unsupported(name, "text is not inserted before a suffix");
+}
+
+constexpr Field kCompletionFields[] = {
+    {"prompt", ReadPrompt}, {"logprobs", ReadLogprobs},    {"best_of", ReadBestOf},
+    {"suffix", ReadSuffix}, {"echo", ReadOnlyBool<false>},
+};
+
+// --- Chat.
+
+// Text, or parts of type "text", which are joined by newlines as vLLM does.
+absl::Status ReadContent(const std::string& field, Value& content) {
+  if (content.is_null() || IsScalar(content, Scalar::Kind::kString)) return absl::OkStatus();
+  if (!IsArray(content)) return WrongType(field, "a string or an array of parts");
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < content.items.size(); ++i) {
+    const Value& part = content.items[i];
+    const std::string at = absl::StrCat(field, "[", i, "]");
+    const Value* type = part.Find("type");
+    if (type == nullptr || !IsScalar(*type, Scalar::Kind::kString)) {
+      return WrongType(at, "an object with a type");
+    }
+    if (type->scalar.text != "text") {
+      return Unsupported(
+          absl::StrCat(at, ".type"),
+          absl::StrCat(json::Quoted(type->scalar.text), " given, only \"text\" is supported"));
+    }
+    const Value* text = part.Find("text");
+    if (text == nullptr) return InvalidField("MISSING_FIELD", at + ".text", "required");
+    BATON_ASSIGN_OR_RETURN(std::string one, Text(at + ".text", *text));
+    texts.push_back(std::move(one));
+  }
+  content = Value();
+  content.scalar.kind = Scalar::Kind::kString;
+  content.scalar.text = absl::StrJoin(texts, "\n");
+  return absl::OkStatus();
+}
+
+absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  if (!IsArray(value) || value.items.empty()) return WrongType(name, "an array of messages");
+  request.messages = value;
+  for (size_t i = 0; i < request.messages.items.size(); ++i) {
+    Value& message = request.messages.items[i];
+    const std::string at = absl::StrCat(name, "[", i, "]");
+    const Value* role = message.Find("role");
+    if (role == nullptr || !IsScalar(*role, Scalar::Kind::kString)) {
+      return WrongType(at, "an object with a role");
+    }
+    for (size_t k = 0; k < message.keys.size(); ++k) {
+      if (message.keys[k] != "content") continue;
+      BATON_RETURN_IF_ERROR(ReadContent(at + ".content", message.items[k]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadWantsLogprobs(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.wants_logprobs, Bool(name, value));
+  return absl::OkStatus();
+}
+
+absl::Status ReadMaxCompletionTokens(absl::string_view name, const Value& value,
+                                     OpenAiRequest& request) {
+  request.has_max_completion_tokens = true;
+  return ReadTokenLimit<&v1::StopConditions::set_max_tokens>(name, value, request);
+}
+
+absl::Status ReadModalities(absl::string_view name, const Value& value, OpenAiRequest&) {
+  if (IsArray(value) && value.items.size() == 1 &&
+      IsScalar(value.items[0], Scalar::Kind::kString) && value.items[0].scalar.text == "text") {
+    return absl::OkStatus();
+  }
+  return Unsupported(name, "only [\"text\"] is supported");
+}
+
+// An empty list of tools asks for none.
+absl::Status ReadTools(absl::string_view name, const Value& value, OpenAiRequest&) {
+  if (IsArray(value) && value.items.empty()) return absl::OkStatus();
+  return Unsupported(name, "this server does not call tools");
+}
+
+absl::Status ReadToolChoice(absl::string_view name, const Value& value, OpenAiRequest&) {
+  if (IsScalar(value, Scalar::Kind::kString) &&
+      (value.scalar.text == "none" || value.scalar.text == "auto")) {
+    return absl::OkStatus();
+  }
+  return Unsupported(name, "this server does not call tools");
+}
+
+constexpr Field kChatFields[] = {
+    {"messages", ReadMessages},
+    {"logprobs", ReadWantsLogprobs},
+    {"top_logprobs", ReadLogprobs},
+    {"max_completion_tokens", ReadMaxCompletionTokens},
+    {"modalities", ReadModalities},
+    {"tools", ReadTools},
+    {"tool_choice", ReadToolChoice},
+    {"parallel_tool_calls", ReadOnlyBool<true>},
+    {"store", ReadOnlyBool<false>},
+    {"service_tier", ReadServiceTier},
+    {"prompt_cache_key", ReadHint},
+    {"safety_identifier", ReadHint},
+    {"audio", Refuse},
+    {"function_call", Refuse},
+    {"functions", Refuse},
+    {"metadata", Refuse},
+    {"moderation", Refuse},
+    {"prediction", Refuse},
+    {"prompt_cache_options", Refuse},
+    {"prompt_cache_retention", Refuse},
+    {"reasoning_effort", Refuse},
+    {"verbosity", Refuse},
+    {"web_search_options", Refuse},
+};
+
+const Field* FindField(absl::Span<const Field> fields, absl::string_view name) {
+  const auto found = absl::c_find_if(fields, [&](const Field& f) { return f.name == name; });
+  return found == fields.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<OpenAiRequest> ParseBody(absl::string_view body,
+                                        absl::Span<const Field> own_fields) {
+  absl::StatusOr<Value> parsed = json::Parse(body, "the request's body", kMaxBodyValues);
+  if (!parsed.ok()) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "MALFORMED_JSON",
+                     parsed.status().message());
+  }
+  if (!IsObject(*parsed)) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "MALFORMED_JSON",
+                     "the request's body is no JSON object");
+  }
+  OpenAiRequest request;
+  for (size_t i = 0; i < parsed->keys.size(); ++i) {
+    const std::string& name = parsed->keys[i];
+    const Field* field = FindField(own_fields, name);
+    if (field == nullptr) field = FindField(kCommonFields, name);
+    if (field == nullptr) {
+      return InvalidField("UNKNOWN_FIELD", json::Printable(name),
+                          absl::StrCat("unknown field ", json::Quoted(name)));
+    }
+    if (parsed->items[i].is_null()) continue;
+    if (name == "max_tokens" && request.has_max_completion_tokens) continue;
+    BATON_RETURN_IF_ERROR(field->read(name, parsed->items[i], request));
+  }
+  if ((request.include_usage || request.continuous_usage) && !request.stream) {
+    return InvalidField("ONLY_WITH_STREAM", "stream_options", "given without stream");
+  }
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body) {
+  BATON_ASSIGN_OR_RETURN(OpenAiRequest request, ParseBody(body, kCompletionFields));
+  v1::GenerateRequest& generate = request.generate;
+  if (generate.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
+    return InvalidField("MISSING_FIELD", "prompt", "required");
+  }
+  if (!generate.stop().has_max_tokens()) {
+    generate.mutable_stop()->set_max_tokens(kCompletionMaxTokens);
+  }
+  generate.set_return_token_ids(generate.has_logprobs());
+  return request;
+}
+
+absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
+  BATON_ASSIGN_OR_RETURN(OpenAiRequest request, ParseBody(body, kChatFields));
+  if (request.messages.items.empty()) {
+    return InvalidField("MISSING_FIELD", "messages", "required");
+  }
+  if (!request.wants_logprobs && request.generate.has_logprobs()) {
+    return InvalidField("ONLY_WITH_LOGPROBS", "top_logprobs", "given without logprobs: true");
+  }
+  if (request.wants_logprobs && !request.generate.has_logprobs()) request.generate.set_logprobs(0);
+  // The template has written them.
+  if (!request.generate.has_add_special_tokens()) request.generate.set_add_special_tokens(false);
+  request.generate.set_return_token_ids(request.generate.has_logprobs());
+  return request;
+}
+
+}  // namespace baton::router

@@ -1,0 +1,57 @@
+// Deltas of an answer that are not sent one by one: those that wait for a slow client, and those of
+// an answer that is sent whole.
+#ifndef BATON_ROUTER_REQUEST_DELTA_MERGING_H_
+#define BATON_ROUTER_REQUEST_DELTA_MERGING_H_
+
+#include <cstddef>
+#include <deque>
+#include <map>
+
+#include "absl/types/span.h"
+#include "baton/v1/inference.pb.h"
+
+namespace baton::router {
+
+// Deltas that wait for the client to read. Those of a choice merge, so that what waits is never
+// longer than the answer. Unsynchronized.
+class PendingDeltas {
+ public:
+  bool empty() const { return pending_.empty(); }
+  void Add(const v1::GenerateResponse& delta);
+  // Instead of Add, for a delta that is sent at once.
+  void Pass(const v1::GenerateResponse& delta);
+  // REQUIRES: not empty. Its usage is the newest of all choices'.
+  v1::GenerateResponse Next();
+  void Clear() { pending_.clear(); }
+
+ private:
+  struct Pending {
+    v1::GenerateResponse delta;
+    size_t bytes = 0;  // of what was merged into it, at most
+  };
+  // Those of a choice in their order; one for each choice, unless that is too large for a message.
+  std::deque<Pending> pending_;
+  v1::Usage usage_;
+};
+
+// An answer that is sent as one message. Unsynchronized.
+class WholeAnswer {
+ public:
+  // The largest message that every gRPC client takes.
+  static constexpr size_t kMaxMessageBytes = 4 << 20;
+
+  void Add(const v1::GenerateResponse& delta);
+  // False if the answer with `delta` would be larger than kMaxMessageBytes.
+  bool Fits(const v1::GenerateResponse& delta) const;
+  // Call once, at the end. `last`: the last delta, not added before.
+  v1::GenerateOnceResponse Take(const v1::GenerateResponse& last,
+                                absl::Span<const int> token_counts);
+
+ private:
+  std::map<int, v1::GenerateResponse> choices_;
+  size_t bytes_ = 0;  // of what grows in them
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_REQUEST_DELTA_MERGING_H_

@@ -1,0 +1,310 @@
+#include "router/http/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/error.h"
+#include "tests/testing/http_client.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::testing::HttpClient;
+using ::baton::testing::HttpReply;
+using ::testing::HasSubstr;
+
+// A request that the test answers.
+struct Taken : HttpCall {
+  HttpRequest request;
+  std::shared_ptr<HttpResponder> responder;
+  absl::Notification written, gone, done;
+  int writes = 0;
+  void OnWritten() override {
+    if (++writes == 1) written.Notify();
+  }
+  void OnGone() override { gone.Notify(); }
+  void OnDone() override { done.Notify(); }
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void Start(HttpServerOptions options = {}) {
+    options.threads = 2;
+    auto server = HttpServer::Start(
+        options,
+        [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+          return Handle(std::move(request), std::move(responder));
+        },
+        [](int status, absl::string_view why) {
+          return HttpResponse{status, {}, absl::StrCat("bad: ", why)};
+        });
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+
+  // "/echo" is answered with the body, anything else waits for the test.
+  std::shared_ptr<HttpCall> Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    if (request.path == "/echo") {
+      responder->Respond({200, {{"X-Method", request.method}}, request.body});
+      return nullptr;
+    }
+    auto taken = std::make_shared<Taken>();
+    taken->request = std::move(request);
+    taken->responder = std::move(responder);
+    absl::MutexLock lock(&mutex_);
+    taken_.push_back(taken);
+    return taken;
+  }
+
+  std::shared_ptr<Taken> Await() {
+    absl::MutexLock lock(&mutex_);
+    const auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !taken_.empty(); };
+    BATON_CHECK(mutex_.AwaitWithTimeout(absl::Condition(&any), absl::Minutes(1)));
+    auto first = taken_.front();
+    taken_.erase(taken_.begin());
+    return first;
+  }
+
+  absl::Mutex mutex_;
+  std::vector<std::shared_ptr<Taken>> taken_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<HttpServer> server_;
+};
+
+bool Comes(absl::Notification& event) {
+  return event.WaitForNotificationWithTimeout(absl::Minutes(1));
+}
+
+TEST_F(HttpServerTest, AConnectionServesOneRequestAfterTheOther) {
+  Start();
+  HttpClient client(server_->address());
+  for (const std::string body : {"one", "", "three"}) {
+    client.Post("/echo?query", body);
+    const HttpReply reply = client.Read();
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(reply.body, body);
+    EXPECT_EQ(reply.Header("X-Method"), "POST");
+  }
+}
+
+TEST_F(HttpServerTest, RequestsSentTogetherAreAnsweredInTheirOrder) {
+  Start();
+  HttpClient client(server_->address());
+  client.Send(
+      "POST /slow HTTP/1.1\r\nContent-Length: 1\r\n\r\na"
+      "POST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nb"
+      "POST /echo HTTP/1.1\r\nContent-Length: 1\r\n\r\nc");
+  auto slow = Await();
+  EXPECT_EQ(slow->request.body, "a");
+  slow->responder->Respond({201, {}, "first"});
+  EXPECT_EQ(client.Read().body, "first");
+  EXPECT_EQ(client.Read().body, "b");
+  EXPECT_EQ(client.Read().body, "c");
+  EXPECT_TRUE(Comes(slow->done));
+  EXPECT_FALSE(slow->gone.HasBeenNotified());
+}
+
+TEST_F(HttpServerTest, AStreamArrivesPieceByPieceAndTheConnectionLivesOn) {
+  Start();
+  HttpClient client(server_->address());
+  client.Get("/stream");
+  auto call = Await();
+  call->responder->Begin({200, {{"Content-Type", "text/event-stream"}}, "one"});
+  EXPECT_THAT(client.ReadUntil("one\r\n"), HasSubstr("Transfer-Encoding: chunked"));
+  ASSERT_TRUE(Comes(call->written));
+  call->responder->Write("two");
+  EXPECT_EQ(client.ReadUntil("two\r\n"), "3\r\ntwo\r\n");
+  call->responder->End();
+  EXPECT_EQ(client.ReadUntil("0\r\n\r\n"), "0\r\n\r\n");
+  EXPECT_TRUE(Comes(call->done));
+  client.Post("/echo", "next");
+  EXPECT_EQ(client.Read().body, "next");
+}
+
+TEST_F(HttpServerTest, AStreamThatEndsWithItsFirstPiece) {
+  Start();
+  HttpClient client(server_->address());
+  client.Get("/stream");
+  auto call = Await();
+  call->responder->Begin({200, {}, "all"});
+  call->responder->End();
+  const HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.body, "all");
+  EXPECT_TRUE(Comes(call->done));
+}
+
+TEST_F(HttpServerTest, AnOldClientGetsAStreamWithoutChunksThatEndsWithTheConnection) {
+  Start();
+  HttpClient client(server_->address());
+  client.Send("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  auto call = Await();
+  call->responder->Begin({200, {}, "one"});
+  ASSERT_TRUE(Comes(call->written));
+  call->responder->Write("two");
+  call->responder->End();
+  const HttpReply reply = client.Read();
+  EXPECT_EQ(reply.body, "onetwo");
+  EXPECT_EQ(reply.Header("Connection"), "close");
+  EXPECT_TRUE(client.AtEnd());
+}
+
+TEST_F(HttpServerTest, AClientThatLeavesIsNoticedBeforeAnythingIsWritten) {
+  Start();
+  HttpClient client(server_->address());
+  client.Get("/wait");
+  auto call = Await();
+  EXPECT_FALSE(call->gone.HasBeenNotified());
+  client.Close();
+  EXPECT_TRUE(Comes(call->gone));
+  EXPECT_FALSE(call->done.HasBeenNotified());
+  call->responder->Respond({200, {}, "to no one"});
+  EXPECT_TRUE(Comes(call->done));
+}
+
+TEST_F(HttpServerTest, AClientThatLeavesAStreamIsNoticedWhileNothingIsWritten) {
+  Start();
+  HttpClient client(server_->address());
+  client.Get("/stream");
+  auto call = Await();
+  call->responder->Begin({200, {}, "one"});
+  client.ReadUntil("one");
+  ASSERT_TRUE(Comes(call->written));
+  client.Close();
+  EXPECT_TRUE(Comes(call->gone));
+  call->responder->Write("two");
+  call->responder->End();
+  EXPECT_TRUE(Comes(call->done));
+}
+
+TEST_F(HttpServerTest, AnAbortedAnswerEndsTheConnection) {
+  Start();
+  HttpClient client(server_->address());
+  client.Get("/stream");
+  auto call = Await();
+  call->responder->Begin({200, {}, "one"});
+  client.ReadUntil("one\r\n");
+  call->responder->Abort();
+  EXPECT_TRUE(client.AtEnd());
+  EXPECT_TRUE(Comes(call->gone));
+  call->responder->End();
+  EXPECT_TRUE(Comes(call->done));
+}
+
+TEST_F(HttpServerTest, WhatIsNoRequestIsRefusedWithItsStatus) {
+  HttpServerOptions options;
+  options.max_body_bytes = 10;
+  Start(options);
+  const struct {
+    std::string bytes;
+    int status;
+  } cases[] = {
+      {"nonsense\r\n\r\n", 400},
+      {"GET / HTTP/9.9\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nContent-Length: 11\r\n\r\n12345678901", 413},
+      {"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nb\r\n12345678901\r\n0\r\n\r\n",
+       413},
+      {"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
+      {absl::StrCat("GET / HTTP/1.1\r\nX: ", std::string(64 << 10, 'x'), "\r\n\r\n"), 431},
+  };
+  for (const auto& [bytes, status] : cases) {
+    HttpClient client(server_->address());
+    client.Send(bytes);
+    const HttpReply reply = client.Read();
+    EXPECT_EQ(reply.status, status) << bytes.substr(0, 60);
+    EXPECT_THAT(reply.body, HasSubstr("bad: "));
+  }
+  // The server lives, and a chunked body within the limit is read.
+  HttpClient client(server_->address());
+  client.Send(
+      "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+  EXPECT_EQ(client.Read().body, "abcde");
+}
+
+TEST_F(HttpServerTest, AClientMayAskBeforeItSendsItsBody) {
+  Start();
+  HttpClient client(server_->address());
+  client.Send("POST /echo HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
+  EXPECT_EQ(client.ReadUntil("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.Send("body");
+  EXPECT_EQ(client.Read().body, "body");
+}
+
+TEST_F(HttpServerTest, ConnectionsBeyondTheLimitAreClosed) {
+  HttpServerOptions options;
+  options.max_connections = 2;
+  Start(options);
+  HttpClient first(server_->address()), second(server_->address());
+  first.Post("/echo", "1");
+  second.Post("/echo", "2");
+  EXPECT_EQ(first.Read().body, "1");
+  EXPECT_EQ(second.Read().body, "2");
+  HttpClient third(server_->address());
+  EXPECT_TRUE(third.AtEnd());
+}
+
+TEST_F(HttpServerTest, AnIdleConnectionAndOneThatStopsInARequestAreClosed) {
+  HttpServerOptions options;
+  options.idle_timeout = options.read_timeout = absl::Milliseconds(50);
+  Start(options);
+  HttpClient idle(server_->address()), stuck(server_->address()), used(server_->address());
+  stuck.Send("POST /echo HTTP/1.1\r\nContent-Length: 5\r\n\r\nab");
+  used.Post("/echo", "1");
+  EXPECT_EQ(used.Read().body, "1");
+  EXPECT_TRUE(idle.AtEnd());
+  EXPECT_TRUE(stuck.AtEnd());
+  EXPECT_TRUE(used.AtEnd());
+}
+
+TEST_F(HttpServerTest, ADrainClosesIdleConnectionsAndAwaitsTheOthers) {
+  Start();
+  HttpClient idle(server_->address()), busy(server_->address());
+  busy.Get("/wait");
+  auto call = Await();
+  std::thread stop([this] { server_->Stop(absl::Minutes(5)); });
+  EXPECT_TRUE(idle.AtEnd());
+  std::exchange(call->responder, nullptr)->Respond({200, {}, "late"});
+  const HttpReply reply = busy.Read();
+  EXPECT_EQ(reply.body, "late");
+  EXPECT_EQ(reply.Header("Connection"), "close");
+  stop.join();
+  EXPECT_FALSE(call->gone.HasBeenNotified());
+  EXPECT_FALSE(HttpClient(server_->address()).connected());
+}
+
+TEST_F(HttpServerTest, AStopWithoutGraceReportsClientsAsGoneAndAwaitsTheirCalls) {
+  Start();
+  HttpClient busy(server_->address());
+  busy.Get("/wait");
+  auto call = Await();
+  std::thread drain([this] { server_->Stop(absl::Minutes(5)); });
+  std::thread stop([this] { server_->Stop(absl::ZeroDuration()); });
+  EXPECT_TRUE(Comes(call->gone));
+  EXPECT_TRUE(busy.AtEnd());
+  std::exchange(call->responder, nullptr)->Respond({200, {}, "too late"});
+  stop.join();
+  drain.join();
+  EXPECT_TRUE(call->done.HasBeenNotified());
+}
+
+TEST(HttpServerAddressTest, ABadOrTakenAddressIsNamed) {
+  const auto start = [](const std::string& address) {
+    HttpServerOptions options;
+    options.address = address;
+    return HttpServer::Start(options, nullptr, nullptr);
+  };
+  EXPECT_EQ(ErrorReason(start("nonsense").status()), "BAD_ADDRESS");
+  EXPECT_EQ(ErrorReason(start("127.0.0.1:70000").status()), "BAD_ADDRESS");
+  const auto first = start("127.0.0.1:0");
+  ASSERT_TRUE(first.ok()) << first.status();
+  const absl::Status second = start((*first)->address()).status();
+  EXPECT_EQ(second.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.message()), HasSubstr((*first)->address()));
+}
+
+}  // namespace
+}  // namespace baton::router

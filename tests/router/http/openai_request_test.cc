@@ -1,0 +1,158 @@
+#include "router/http/openai_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+
+namespace baton::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+OpenAiRequest Completion(absl::string_view body) {
+  auto request = ParseCompletion(body);
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.ok() ? *std::move(request) : OpenAiRequest();
+}
+
+OpenAiRequest Chat(absl::string_view more) {
+  auto request =
+      ParseChat(absl::StrCat(R"({"messages": [{"role": "user", "content": "hi"}])", more, "}"));
+  EXPECT_TRUE(request.ok()) << request.status();
+  return request.ok() ? *std::move(request) : OpenAiRequest();
+}
+
+TEST(OpenAiRequestTest, APromptIsTextOrTokensOrAListOfOne) {
+  EXPECT_EQ(Completion(R"({"prompt": "a b"})").generate.text(), "a b");
+  EXPECT_EQ(Completion(R"({"prompt": ["a b"]})").generate.text(), "a b");
+  EXPECT_THAT(Completion(R"({"prompt": [1, 2]})").generate.token_ids().ids(), ElementsAre(1, 2));
+  EXPECT_THAT(Completion(R"({"prompt": [[1, 2]]})").generate.token_ids().ids(), ElementsAre(1, 2));
+}
+
+TEST(OpenAiRequestTest, EveryFieldArrives) {
+  const OpenAiRequest request = Completion(R"({
+      "model": "m", "prompt": "p", "stream": true,
+      "stream_options": {"include_usage": true, "continuous_usage_stats": true},
+      "temperature": 0.5, "top_p": 0.25, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5,
+      "frequency_penalty": -1, "presence_penalty": 2, "seed": -1, "logit_bias": {"5": -100},
+      "stop": ["x", "y"], "stop_token_ids": [3], "ignore_eos": true, "max_tokens": 9,
+      "min_tokens": 2, "n": 3, "user": "u", "cache_salt": "s", "add_special_tokens": false,
+      "skip_special_tokens": true, "include_stop_str_in_output": false, "logprobs": 4,
+      "best_of": 1, "suffix": "", "echo": false, "response_format": {"type": "text"}})");
+  EXPECT_TRUE(request.stream && request.include_usage && request.continuous_usage);
+  const v1::GenerateRequest& g = request.generate;
+  EXPECT_EQ(g.model(), "m");
+  EXPECT_FLOAT_EQ(g.sampling().temperature(), 0.5);
+  EXPECT_FLOAT_EQ(g.sampling().top_p(), 0.25);
+  EXPECT_EQ(g.sampling().top_k(), 7);
+  EXPECT_FLOAT_EQ(g.sampling().min_p(), 0.125);
+  EXPECT_FLOAT_EQ(g.sampling().repetition_penalty(), 1.5);
+  EXPECT_FLOAT_EQ(g.sampling().frequency_penalty(), -1);
+  EXPECT_FLOAT_EQ(g.sampling().presence_penalty(), 2);
+  EXPECT_EQ(g.sampling().seed(), ~uint64_t{0});
+  EXPECT_FLOAT_EQ(g.sampling().logit_bias().at(5), -100);
+  EXPECT_THAT(g.stop().stop(), ElementsAre("x", "y"));
+  EXPECT_THAT(g.stop().stop_token_ids(), ElementsAre(3));
+  EXPECT_TRUE(g.stop().ignore_eos());
+  EXPECT_EQ(g.stop().max_tokens(), 9);
+  EXPECT_EQ(g.stop().min_tokens(), 2);
+  EXPECT_EQ(g.n(), 3);
+  EXPECT_EQ(g.tenant(), "u");
+  EXPECT_EQ(g.cache_salt(), "s");
+  EXPECT_TRUE(g.has_add_special_tokens() && !g.add_special_tokens());
+  EXPECT_EQ(g.logprobs(), 4);
+  EXPECT_TRUE(g.return_token_ids());
+}
+
+TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
+  const OpenAiRequest completion = Completion(R"({"prompt": "p", "temperature": null})");
+  EXPECT_EQ(completion.generate.stop().max_tokens(), 16);
+  EXPECT_FALSE(completion.generate.sampling().has_temperature());
+  const OpenAiRequest chat = Chat("");
+  EXPECT_FALSE(chat.generate.stop().has_max_tokens());
+  EXPECT_FALSE(chat.generate.has_logprobs());
+  // The template writes them.
+  EXPECT_TRUE(chat.generate.has_add_special_tokens() && !chat.generate.add_special_tokens());
+}
+
+TEST(OpenAiRequestTest, ChatsNewerNamesWinWhateverTheirOrder) {
+  EXPECT_EQ(Chat(R"(, "max_completion_tokens": 5, "max_tokens": 7)").generate.stop().max_tokens(),
+            5);
+  EXPECT_EQ(Chat(R"(, "max_tokens": 7, "max_completion_tokens": 5)").generate.stop().max_tokens(),
+            5);
+  EXPECT_EQ(Chat(R"(, "logprobs": true)").generate.logprobs(), 0);
+  EXPECT_EQ(Chat(R"(, "top_logprobs": 3, "logprobs": true)").generate.logprobs(), 3);
+}
+
+TEST(OpenAiRequestTest, PartsOfTextAreJoined) {
+  auto request = ParseChat(R"({"messages": [{"role": "user", "content": [
+      {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->messages.items[0].Find("content")->scalar.text, "a\nb");
+}
+
+struct Bad {
+  const char* body;
+  const char* reason;
+  const char* field;
+};
+
+template <class Parse>
+void ExpectRefused(Parse parse, const std::vector<Bad>& cases) {
+  for (const Bad& bad : cases) {
+    const absl::Status status = parse(bad.body).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.body << status;
+    EXPECT_EQ(ErrorReason(status), bad.reason) << bad.body;
+    EXPECT_EQ(ErrorField(status), bad.field) << bad.body;
+  }
+}
+
+TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
+  ExpectRefused(ParseCompletion,
+                {{"", "MALFORMED_JSON", ""},
+                 {"[]", "MALFORMED_JSON", ""},
+                 {R"({"prompt": "a", "prompt": "b"})", "MALFORMED_JSON", ""},
+                 {"{}", "MISSING_FIELD", "prompt"},
+                 {R"({"prompt": null})", "MISSING_FIELD", "prompt"},
+                 {R"({"prompt": ""  , "what": null})", "UNKNOWN_FIELD", "what"},
+                 {R"({"prompt": 5})", "WRONG_TYPE", "prompt"},
+                 {R"({"prompt": [["a"]]})", "WRONG_TYPE", "prompt"},
+                 {R"({"prompt": [1, "a"]})", "WRONG_TYPE", "prompt"},
+                 {R"({"prompt": [4294967296]})", "OUT_OF_RANGE", "prompt"},
+                 {R"({"prompt": ["a", "b"]})", "UNSUPPORTED_FIELD", "prompt"},
+                 {R"({"prompt": "p", "echo": true})", "UNSUPPORTED_FIELD", "echo"},
+                 {R"({"prompt": "p", "suffix": "s"})", "UNSUPPORTED_FIELD", "suffix"},
+                 {R"({"prompt": "p", "best_of": 2})", "UNSUPPORTED_FIELD", "best_of"},
+                 {R"({"prompt": "p", "temperature": "hot"})", "WRONG_TYPE", "temperature"},
+                 {R"({"prompt": "p", "max_tokens": 1.5})", "WRONG_TYPE", "max_tokens"},
+                 {R"({"prompt": "p", "stop": [1]})", "WRONG_TYPE", "stop"},
+                 {R"({"prompt": "p", "logit_bias": {"a": 1}})", "WRONG_TYPE", "logit_bias[\"a\"]"},
+                 {R"({"prompt": "p", "stream_options": {"include_usage": true}})",
+                  "ONLY_WITH_STREAM", "stream_options"},
+                 {R"({"prompt": "p", "stream": true, "stream_options": {"x": true}})",
+                  "UNKNOWN_FIELD", "stream_options.x"},
+                 {R"({"prompt": "p", "response_format": {"type": "json_object"}})",
+                  "UNSUPPORTED_FIELD", "response_format.type"}});
+  ExpectRefused(
+      ParseChat,
+      {{"{}", "MISSING_FIELD", "messages"},
+       {R"({"messages": []})", "WRONG_TYPE", "messages"},
+       {R"({"messages": [{}]})", "WRONG_TYPE", "messages[0]"},
+       {R"({"messages": [{"role": "user", "content": 5}]})", "WRONG_TYPE", "messages[0].content"},
+       {R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})",
+        "UNSUPPORTED_FIELD", "messages[0].content[0].type"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2})",
+        "ONLY_WITH_LOGPROBS", "top_logprobs"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "tools": [{}]})", "UNSUPPORTED_FIELD",
+        "tools"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "store": true})", "UNSUPPORTED_FIELD",
+        "store"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "low"})",
+        "UNSUPPORTED_FIELD", "reasoning_effort"}});
+}
+
+}  // namespace
+}  // namespace baton::router

@@ -1,0 +1,249 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/error.h"
+#include "tests/testing/fake_cluster.h"
+#include "tests/testing/http_client.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::internal::v1::DecodeResponse;
+using ::baton::testing::DecodeCall;
+using ::baton::testing::FakeCluster;
+using ::baton::testing::HttpClient;
+using ::baton::testing::HttpReply;
+using ::baton::testing::Ids;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr char kCompletions[] = "/v1/completions";
+
+class OpenAiServiceTest : public ::testing::Test {
+ protected:
+  void Start(const std::function<void(Options*)>& adjust = nullptr) {
+    cluster_ = std::make_unique<FakeCluster>(1, 1, [&](Options* options) {
+      options->http_listen = "127.0.0.1:0";
+      if (adjust != nullptr) adjust(options);
+    });
+  }
+  std::string address() const { return cluster_->server().http_address(); }
+  std::unique_ptr<FakeCluster> cluster_;
+};
+
+// The JSON of each event, whatever stands between them; "[DONE]" as a string.
+std::vector<Json> Events(const std::string& body) {
+  std::vector<Json> events;
+  for (absl::string_view line : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
+    const size_t data = line.find("data: ");
+    if (data == absl::string_view::npos) continue;
+    line.remove_prefix(data + 6);
+    events.push_back(line == "[DONE]" ? Json("[DONE]") : Json::parse(line));
+  }
+  return events;
+}
+
+TEST_F(OpenAiServiceTest, AWholeAnswerHasEveryChoiceAndTheUsage) {
+  Start();
+  HttpClient client(address());
+  client.Post(kCompletions, R"({"prompt": "hello", "n": 2, "max_tokens": 5})",
+              "X-Request-Id: me\r\n");
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  EXPECT_EQ(call.request.request_id(), "me");
+  EXPECT_EQ(call.request.max_tokens(), 5);
+  call.SendTokens(Ids("ab"), 0);
+  call.FinishChoice(1, Ids("cd"), DecodeResponse::FINISH_LENGTH);
+  call.Finish({testing::kEndToken}, DecodeResponse::FINISH_STOP);
+  const HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.Header("x-request-id"), "me");
+  const Json json = Json::parse(reply.body);
+  EXPECT_EQ(json["id"], "cmpl-me");
+  EXPECT_EQ(json["object"], "text_completion");
+  EXPECT_EQ(json["model"], "tiny");
+  ASSERT_EQ(json["choices"].size(), 2u);
+  EXPECT_EQ(json["choices"][0]["text"], "ab");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(json["choices"][1]["text"], "cd");
+  EXPECT_EQ(json["choices"][1]["finish_reason"], "length");
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 5);
+  EXPECT_EQ(json["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(json["usage"]["total_tokens"], 10);
+}
+
+TEST_F(OpenAiServiceTest, AStreamSendsEachTokenThenTheUsage) {
+  Start();
+  HttpClient client(address());
+  client.Post(kCompletions,
+              R"({"prompt": "p", "stream": true, "stream_options": {"include_usage": true}})");
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  call.SendTokens(Ids("a"));
+  const std::string first = client.ReadUntil("\n\n");
+  EXPECT_THAT(first, HasSubstr("text/event-stream"));
+  EXPECT_THAT(first, HasSubstr(R"("text":"a")"));
+  client.ReadUntil("\r\n");
+  call.Finish(Ids("b"), DecodeResponse::FINISH_LENGTH);
+  const std::vector<Json> events = Events(client.ReadUntil("[DONE]\n\n"));
+  ASSERT_GE(events.size(), 3u);
+  EXPECT_EQ(events[events.size() - 1], "[DONE]");
+  const Json& usage = events[events.size() - 2];
+  EXPECT_TRUE(usage["choices"].empty());
+  EXPECT_EQ(usage["usage"]["completion_tokens"], 2);
+  EXPECT_EQ(events[0]["choices"][0]["finish_reason"], "length");
+  EXPECT_TRUE(events[0]["usage"].is_null());
+  EXPECT_THAT(client.ReadUntil("0\r\n\r\n"), HasSubstr("0\r\n\r\n"));
+}
+
+TEST_F(OpenAiServiceTest, AnErrorBeforeTheFirstTokenHasItsStatusAndOneAfterItIsAnEvent) {
+  Start([](Options* options) { options->failover_wait_ms = 0; });
+  HttpClient client(address());
+  const std::string body = R"({"prompt": "p", "stream": true})";
+  client.Post(kCompletions, body);
+  const grpc::Status too_small = ToGrpcStatus(
+      MakeError(absl::StatusCode::kResourceExhausted, "KV_POOL_TOO_SMALL", "never fits"));
+  cluster_->decode(0)->AwaitDecode().Fail(too_small);
+  HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "kv_pool_too_small");
+
+  client.Post(kCompletions, body);
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  call.SendTokens(Ids("a"));
+  client.ReadUntil(R"("text":"a")");
+  cluster_->decode(0).reset();
+  const std::string rest = client.ReadUntil("0\r\n\r\n");
+  EXPECT_THAT(rest, HasSubstr(R"(data: {"error":{)"));
+  EXPECT_EQ(rest.find("[DONE]"), std::string::npos);
+}
+
+TEST_F(OpenAiServiceTest, ALeavingClientCancelsWithAndWithoutAStream) {
+  Start();
+  for (const char* stream : {"true", "false"}) {
+    HttpClient client(address());
+    client.Post(kCompletions, absl::StrCat(R"({"prompt": "p", "stream": )", stream, "}"));
+    DecodeCall call = cluster_->decode(0)->AwaitDecode();
+    call.SendTokens(Ids("a"));
+    client.Close();
+    EXPECT_TRUE(call.stream->AwaitDone()) << stream;
+  }
+}
+
+TEST_F(OpenAiServiceTest, ARefusalForLoadSaysWhenToRetry) {
+  Start([](Options* options) { options->max_inflight_requests = 1; });
+  HttpClient running(address()), refused(address());
+  running.Post(kCompletions, R"({"prompt": "p"})");
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  refused.Post(kCompletions, R"({"prompt": "p"})");
+  const HttpReply reply = refused.Read();
+  EXPECT_EQ(reply.status, 429) << reply.body;
+  EXPECT_GE(std::stoi(reply.Header("Retry-After")), 1);
+  EXPECT_FALSE(reply.Header("retry-after-ms").empty());
+  const Json error = Json::parse(reply.body)["error"];
+  EXPECT_EQ(error["type"], "rate_limit_error");
+  EXPECT_EQ(error["code"], "too_many_requests");
+  call.Finish(Ids("x"), DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(running.Read().status, 200);
+}
+
+TEST_F(OpenAiServiceTest, ErrorsHaveOpenAisShape) {
+  Start();
+  const struct {
+    std::string path, body;
+    int status;
+    std::string code, param;
+  } cases[] = {
+      {kCompletions, R"({"prompt": "p", "model": "other"})", 404, "model_not_found", "model"},
+      {kCompletions, absl::StrCat(R"({"prompt": ")", std::string(300, 'a'), R"("})"), 400,
+       "context_length_exceeded", "prompt"},
+      {kCompletions, R"({"prompt": "p", "temperature": 3})", 400, "out_of_range", "temperature"},
+      {kCompletions, R"({"prompt": "p", "max_tokens": 1000})", 400, "out_of_range", "max_tokens"},
+      {kCompletions, R"({"prompt": ""})", 400, "empty_prompt", "prompt"},
+      {kCompletions, "nonsense", 400, "malformed_json", ""},
+      {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}]})", 400,
+       "no_chat_template", "messages"},
+      {"/v1/responses", "{}", 404, "unknown_url", ""},
+      {"/v1/messages", "{}", 404, "unknown_url", ""},
+      {"/nowhere", "{}", 404, "unknown_url", ""},
+  };
+  HttpClient client(address());
+  for (const auto& c : cases) {
+    client.Post(c.path, c.body);
+    const HttpReply reply = client.Read();
+    EXPECT_EQ(reply.status, c.status) << c.body << reply.body;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["code"], c.code) << c.body;
+    EXPECT_EQ(error["param"], c.param.empty() ? Json() : Json(c.param)) << c.body;
+    EXPECT_FALSE(error["message"].get<std::string>().empty());
+  }
+  client.Get(kCompletions);
+  EXPECT_EQ(client.Read().status, 405);
+  client.Post(kCompletions, R"({"prompt": "p"})", "X-Request-Id: caf\xC3\xA9\r\n");
+  EXPECT_EQ(Json::parse(client.Read().body)["error"]["code"], "bad_request_id");
+  EXPECT_EQ(cluster_->decode(0)->decode_count(), 0);
+}
+
+TEST_F(OpenAiServiceTest, ModelsAndProbes) {
+  Start();
+  HttpClient client(address());
+  const auto get = [&](const std::string& path) {
+    client.Get(path);
+    return client.Read();
+  };
+  const Json models = Json::parse(get("/v1/models").body);
+  EXPECT_EQ(models["data"][0]["id"], "tiny");
+  EXPECT_EQ(models["data"][0]["max_model_len"], 128);
+  EXPECT_EQ(Json::parse(get("/v1/models/tiny").body)["id"], "tiny");
+  EXPECT_EQ(get("/v1/models/other").status, 404);
+  EXPECT_EQ(get("/livez").status, 200);
+  EXPECT_EQ(get("/startupz").status, 200);
+  // Ready before, and no longer once its only decode worker is gone.
+  EXPECT_EQ(get("/readyz").status, 200);
+  cluster_->decode(0).reset();
+  ASSERT_TRUE(cluster_->AwaitState([](const v1::WorkerStatus& w) {
+    return w.role() != v1::WORKER_ROLE_DECODE || w.state() != v1::WORKER_STATE_READY;
+  }));
+  EXPECT_EQ(get("/readyz").status, 503);
+  EXPECT_EQ(get("/startupz").status, 200);
+  EXPECT_EQ(get("/livez").status, 200);
+}
+
+TEST_F(OpenAiServiceTest, ASlowReaderGetsTheWholeTextInFewerEvents) {
+  Start([](Options* options) { options->metrics_listen = "127.0.0.1:0"; });
+  HttpClient client(address());
+  constexpr int kTokens = 30'000;
+  // With log probabilities, the answer is larger than the buffers of both sockets.
+  client.Post(kCompletions, R"({"prompt": "p", "stream": true, "logprobs": 20})");
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  for (int i = 0; i < kTokens; ++i) {
+    DecodeResponse message;
+    message.add_token_ids('a');
+    v1::TokenLogprobs* logprobs = message.add_logprobs();
+    logprobs->set_token_id('a');
+    for (int k = 0; k < 20; ++k) logprobs->add_top()->set_token_id('a' + k);
+    if (i + 1 == kTokens) message.set_finish(DecodeResponse::FINISH_LENGTH);
+    call.stream->Send(message);
+  }
+  call.stream->End(grpc::Status::OK);
+  ASSERT_TRUE(call.stream->AwaitDone());
+  const absl::Time patience = absl::Now() + testing::kPatience;
+  const auto ended = [&] {
+    return absl::StrContains(testing::HttpGet(cluster_->server().metrics_address(), "/metrics"),
+                             R"(code="OK",finish_reason="length"} 1)");
+  };
+  while (!ended()) ASSERT_LT(absl::Now(), patience);
+  size_t text = 0;
+  const std::vector<Json> events = Events(client.Read().body);
+  for (const Json& event : events) {
+    if (event.is_object()) text += event["choices"][0]["text"].get<std::string>().size();
+  }
+  EXPECT_EQ(text, static_cast<size_t>(kTokens));
+  EXPECT_LT(events.size(), static_cast<size_t>(kTokens / 4)) << "nothing was merged";
+}
+
+}  // namespace
+}  // namespace baton::router
