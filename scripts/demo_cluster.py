@@ -23,14 +23,15 @@ PROGRESS_S = 10
 MIN_RIGHT = 0.95  # evaluate.py's own figure for these prompts is 60 of 60
 
 
-def start_cluster(binary, directory):
+def start_cluster(binary, directory, *flags, model=MODEL):
+    """Returns the process of `baton up` and the router's addresses: gRPC, metrics, HTTP."""
     ready = directory / "ready"
     log_path = directory / "up.log"
     with open(log_path, "w", encoding="utf-8") as log:
         cluster = subprocess.Popen(
-            [binary, "up", "--model", MODEL, "--prefill", "2", "--decode", "2", "--threads", "1",
+            [binary, "up", "--model", model, "--prefill", "2", "--decode", "2", "--threads", "1",
              "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--ready-file", ready,
-             "--kv-cache-memory", "64MB"],
+             "--kv-cache-memory", "64MB", *flags],
             stdout=log, stderr=subprocess.STDOUT)
     start = time.monotonic()
     next_progress = start + PROGRESS_S
@@ -45,7 +46,7 @@ def start_cluster(binary, directory):
             print(f"demo: waiting for the cluster, {now - start:.0f} s so far; {lines[-1]}", flush=True)
             next_progress = now + PROGRESS_S
         time.sleep(0.02)
-    return cluster, ready.read_text(encoding="utf-8").splitlines()[0]
+    return cluster, ready.read_text(encoding="utf-8").splitlines()
 
 
 def flags(address):
@@ -119,7 +120,7 @@ def main():
     prompts = json.loads((MODEL / "prompts.json").read_text(encoding="utf-8"))
     tasks = list(dict.fromkeys(p["task"] for p in prompts))
     with tempfile.TemporaryDirectory(prefix="baton-demo-") as directory:
-        cluster, address = start_cluster(binary, Path(directory))
+        cluster, (address, *_) = start_cluster(binary, Path(directory))
         try:
             print(f"demo: router at {address}, two prefill and two decode workers\n")
             rows = [run_task(binary, address, [p for p in prompts if p["task"] == t]) for t in tasks]

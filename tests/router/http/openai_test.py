@@ -1,0 +1,180 @@
+"""The unmodified `openai` package against a cluster: completions, streams, usage, errors, cancel.
+
+    openai_test.py BIN_DIR
+"""
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import openai
+from openai.types import completion_create_params
+from openai.types.chat import completion_create_params as chat_create_params
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "scripts"))
+import demo_cluster  # noqa: E402
+
+BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
+PATIENCE_S = 60
+PROMPT = "copy: red green blue\n"
+# The values that each endpoint honours, by field; the others are refused by name.
+GOOD = {
+    "frequency_penalty": 0.5, "logit_bias": {"5": 1}, "max_tokens": 3, "model": "demo", "n": 2,
+    "presence_penalty": 0.5, "seed": 7, "stop": ["x"], "temperature": 0.5, "top_p": 0.5, "user": "me",
+}
+GOOD_COMPLETION = {**GOOD, "prompt": PROMPT, "logprobs": 2, "best_of": 1, "echo": False, "suffix": ""}
+
+
+def post(http, path, body):
+    """The status and the JSON of an answer."""
+    request = urllib.request.Request(f"http://{http}{path}", json.dumps(body).encode(), method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def metric(address, name):
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+
+class OpenAiTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="baton-openai-")
+        cls.cluster, (cls.grpc, cls.metrics, cls.http) = demo_cluster.start_cluster(
+            BIN / "baton", Path(cls.directory.name))
+        cls.client = openai.OpenAI(base_url=f"http://{cls.http}/v1", api_key="none", max_retries=0,
+                                   timeout=PATIENCE_S)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.cluster.terminate()
+        cls.cluster.wait(timeout=PATIENCE_S)
+        cls.directory.cleanup()
+
+    def by_grpc(self, *flags):
+        command = [BIN / "baton", "generate", "--json", "--address", self.grpc, *flags, PROMPT]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+        return json.loads(result.stdout)["text"]
+
+    def test_one_answer_by_http_and_grpc_streamed_and_whole(self):
+        for flags, options in (
+                (["--temperature", "0"], {"temperature": 0}),
+                (["--temperature", "1", "--seed", "5"], {"temperature": 1, "seed": 5})):
+            expected = self.by_grpc("--max-tokens", "12", *flags)
+            whole = self.client.completions.create(
+                model="demo", prompt=PROMPT, max_tokens=12, **options)
+            self.assertEqual(whole.choices[0].text, expected)
+            stream = self.client.completions.create(
+                model="demo", prompt=PROMPT, max_tokens=12, stream=True,
+                stream_options={"include_usage": True}, **options)
+            chunks = list(stream)
+            self.assertEqual("".join(c.choices[0].text for c in chunks[:-1]), expected)
+            self.assertEqual(chunks[-1].choices, [])
+            self.assertEqual(chunks[-1].usage.completion_tokens, whole.usage.completion_tokens)
+            self.assertEqual(chunks[-1].usage.prompt_tokens, whole.usage.prompt_tokens)
+            self.assertIn(chunks[-2].choices[0].finish_reason, ("stop", "length"))
+
+    def test_choices_logprobs_and_cached_tokens(self):
+        options = {"model": "demo", "prompt": PROMPT * 20, "max_tokens": 4, "n": 2, "seed": 3,
+                   "temperature": 1, "logprobs": 2, "stop": ["zzz"]}
+        first = self.client.completions.create(**options)
+        again = self.client.completions.create(**options)
+        self.assertEqual([c.text for c in first.choices], [c.text for c in again.choices])
+        self.assertGreater(again.usage.prompt_tokens_details.cached_tokens, 0)
+        for choice in first.choices:
+            self.assertEqual("".join(choice.logprobs.tokens), choice.text)
+            self.assertEqual(len(choice.logprobs.token_logprobs), len(choice.logprobs.tokens))
+            self.assertTrue(all(2 <= len(top) <= 3 for top in choice.logprobs.top_logprobs))
+
+    def test_errors_are_the_packages_exceptions(self):
+        create = self.client.completions.create
+        with self.assertRaises(openai.NotFoundError) as caught:
+            create(model="other", prompt="x")
+        self.assertEqual(caught.exception.code, "model_not_found")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            create(model="demo", prompt="word " * 5000)
+        self.assertEqual(caught.exception.code, "context_length_exceeded")
+        self.assertRegex(caught.exception.message, r"\d+ tokens.* 1024 tokens")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            create(model="demo", prompt="x", temperature=9)
+        self.assertEqual(caught.exception.param, "temperature")
+        self.assertIsNotNone(caught.exception.request_id)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            create(model="demo", prompt="x", extra_body={"nonsense": 1})
+        self.assertEqual(caught.exception.param, "nonsense")
+
+    def test_the_request_id_is_echoed(self):
+        answer = self.client.completions.with_raw_response.create(
+            model="demo", prompt="x", max_tokens=1, extra_headers={"x-request-id": "mine"})
+        self.assertEqual(answer.headers["x-request-id"], "mine")
+        self.assertEqual(answer.parse().id, "cmpl-mine")
+
+    def test_models(self):
+        self.assertEqual([m.id for m in self.client.models.list()], ["demo"])
+        self.assertEqual(self.client.models.retrieve("demo").id, "demo")
+
+    def test_a_client_that_leaves_frees_the_cluster(self):
+        options = {"model": "demo", "prompt": PROMPT, "extra_body": {"ignore_eos": True}}
+        stream = self.client.completions.create(max_tokens=900, stream=True, **options)
+        next(iter(stream))
+        stream.close()
+        hasty = self.client.with_options(timeout=0.05)
+        with self.assertRaises(openai.APITimeoutError):
+            hasty.completions.create(max_tokens=900, n=8, **options)
+        end = time.monotonic() + PATIENCE_S
+        while metric(self.metrics, "baton_requests_inflight") > 0:
+            self.assertLess(time.monotonic(), end, "requests are still running")
+            time.sleep(0.01)
+
+    def test_many_streams_at_once(self):
+        texts = {}
+
+        def ask(i):
+            client = openai.OpenAI(base_url=f"http://{self.http}/v1", api_key="none", max_retries=0)
+            stream = client.completions.create(model="demo", prompt=PROMPT, max_tokens=16,
+                                               temperature=1, seed=i % 4, stream=True)
+            texts[i] = "".join(chunk.choices[0].text for chunk in stream)
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(texts), 24)
+        for i, text in texts.items():
+            self.assertEqual(text, texts[i % 4])
+
+    def test_every_field_of_the_package_is_honoured_or_refused_by_name(self):
+        messages = [{"role": "user", "content": "x"}]
+        fields = set(completion_create_params.CompletionCreateParamsBase.__annotations__) | {"stream"}
+        chat_fields = set(chat_create_params.CompletionCreateParamsBase.__annotations__) | {"stream"}
+        self.assertGreater(len(fields), 15)
+        self.assertGreater(len(chat_fields), 30)
+        for path, names, base in (("/v1/completions", fields, {"prompt": PROMPT, "max_tokens": 2}),
+                                  ("/v1/chat/completions", chat_fields, {"messages": messages})):
+            for name in sorted(names):
+                # A value that no field takes: a field that is ignored in silence would let it pass.
+                status, answer = post(self.http, path, {**base, name: {"nonsense": {"x": 1}}})
+                self.assertEqual(status, 400, f"{path} {name}: {answer}")
+                self.assertTrue(answer["error"]["param"].startswith(name), f"{path} {name}: {answer}")
+        for name in sorted(fields):
+            if name in GOOD_COMPLETION:
+                body = {"prompt": PROMPT, "max_tokens": 2, name: GOOD_COMPLETION[name]}
+                status, answer = post(self.http, "/v1/completions", body)
+                self.assertEqual(status, 200, f"{name}: {answer}")
+
+
+if __name__ == "__main__":
+    unittest.main()
