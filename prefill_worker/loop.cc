@@ -111,6 +111,7 @@ void PrefillLoop::Stop() {
 }
 
 void PrefillLoop::Run() {
+  Publish();  // the pool, before any request
   bool stepped = false;
   while (!stopping_) stepped = TakeTurn(stepped ? absl::ZeroDuration() : absl::InfiniteDuration());
   EndAll();

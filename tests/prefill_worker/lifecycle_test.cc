@@ -116,6 +116,12 @@ class PrefillLifecycleTest : public ::testing::Test {
   internal::v1::WorkerCard card_;
 };
 
+TEST_F(PrefillLifecycleTest, AWorkerReportsItsFreeBlocksBeforeItsFirstRequest) {
+  Start();
+  const absl::Status idle = testing::WaitUntilIdle(address_, std::chrono::seconds(10));
+  EXPECT_TRUE(idle.ok()) << idle;
+}
+
 TEST_F(PrefillLifecycleTest, ASignalDrainsAndWhatRunsIsFinished) {
   Start();
   std::unique_ptr<Stream> stream = OpenSlow();
