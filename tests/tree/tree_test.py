@@ -26,6 +26,7 @@ EDGES = {
     "telemetry": {"base"},
     "json": {"base"},
     "tokenizer": {"base", "json"},
+    "chat": {"base", "json"},
     "kv": {"base"},
     "backend": {"base"},
     "model": {"base", "json", "backend"},
@@ -97,6 +98,8 @@ UNMIRRORED_TESTS = {
         "tests emulated.cc: blocks, warps, copies, and breaches of their rules",
     "tests/common/backend/cpu/vector_ops_test.cc":
         "vector_kernels.h is compiled once per instruction set: tested through the backend",
+    "tests/common/chat/chat_golden_test.cc":
+        "the second half of chat_template_test.cc: published templates against jinja2",
     "tests/common/tokenizer/tokenizer_golden_test.cc":
         "the second half of tokenizer_test.cc: strings against Hugging Face's tokenizers",
     "tests/common/kv/radix_cache_property_test.cc":

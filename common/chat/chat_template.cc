@@ -1,0 +1,26 @@
+#include "common/chat/chat_template.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/chat/interpreter.h"
+#include "common/chat/parser.h"
+#include "common/chat/runtime.h"
+
+namespace baton::chat {
+
+ChatTemplate::ChatTemplate(std::shared_ptr<const TemplateSyntax> syntax)
+    : syntax_(std::move(syntax)) {}
+
+absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, absl::string_view name) {
+  BATON_ASSIGN_OR_RETURN(auto syntax, ParseTemplate(source, name));
+  return ChatTemplate(std::move(syntax));
+}
+
+absl::StatusOr<std::string> ChatTemplate::Render(const json::Value& variables, absl::Time now,
+                                                 const RenderLimits& limits) const {
+  Runtime runtime(limits, now);
+  return Interpreter(*syntax_, runtime).Run(variables);
+}
+
+}  // namespace baton::chat

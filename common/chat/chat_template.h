@@ -1,0 +1,63 @@
+// A chat template of a Hugging Face model: a Jinja2 template that turns a conversation into the
+// text of a prompt. Renders what `transformers` renders, which runs jinja2 in a sandbox with
+// trim_blocks and lstrip_blocks, loop controls, the block {% generation %}, the functions
+// raise_exception and strftime_now, and a filter tojson that does not escape HTML.
+//
+// Left out, each an error at load: template inheritance, include and import, autoescape, and the
+// filters that only web pages need. Integers have 64 bits.
+//
+// A template comes from outside, and so do its variables: neither can crash or hang the process,
+// read files, or use more than RenderLimits. Parsing is bounded by kMaxSourceBytes and
+// kMaxSyntaxDepth.
+#ifndef BATON_COMMON_CHAT_CHAT_TEMPLATE_H_
+#define BATON_COMMON_CHAT_CHAT_TEMPLATE_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/json/json.h"
+
+namespace baton::chat {
+
+struct TemplateSyntax;
+
+inline constexpr size_t kMaxSourceBytes = size_t{1} << 20;
+inline constexpr int kMaxSyntaxDepth = 150;
+
+// The defaults let a template handle some MiB of text and end it within a few seconds.
+struct RenderLimits {
+  size_t max_steps = 20'000'000;  // expressions, statements, and each 64 bytes handled
+  size_t max_output_bytes = size_t{32} << 20;
+  size_t max_value_bytes = size_t{128} << 20;  // at one time, with the variables
+  int max_depth = 400;                         // of nested calls, statements and expressions
+};
+
+// Immutable once parsed, thread-safe; copies share their syntax.
+class ChatTemplate {
+ public:
+  // `name` is the file's or template's in messages. INVALID_ARGUMENT, reason "BAD_CHAT_TEMPLATE":
+  // "NAME:LINE: message".
+  static absl::StatusOr<ChatTemplate> Parse(absl::string_view source, absl::string_view name);
+
+  // `variables` is an object. strftime_now formats `now` in UTC, so that all replicas make the same
+  // prompt. Errors:
+  //   INVALID_ARGUMENT "CHAT_TEMPLATE_REFUSED": the template called raise_exception; the message is
+  //       the template's, for the author of the request;
+  //   INVALID_ARGUMENT "CHAT_TEMPLATE_FAILED": what jinja2 reports as an exception, for instance an
+  //       attribute of an undefined variable: "NAME:LINE: message";
+  //   RESOURCE_EXHAUSTED "CHAT_TEMPLATE_LIMIT": a limit is exceeded: "NAME:LINE: message".
+  absl::StatusOr<std::string> Render(const json::Value& variables, absl::Time now,
+                                     const RenderLimits& limits = {}) const;
+
+ private:
+  explicit ChatTemplate(std::shared_ptr<const TemplateSyntax> syntax);
+  std::shared_ptr<const TemplateSyntax> syntax_;
+};
+
+}  // namespace baton::chat
+
+#endif  // BATON_COMMON_CHAT_CHAT_TEMPLATE_H_

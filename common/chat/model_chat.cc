@@ -1,0 +1,207 @@
+#include "common/chat/model_chat.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+
+namespace baton::chat {
+namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{64} << 20;
+constexpr size_t kMaxConfigValues = size_t{1} << 22;
+constexpr absl::string_view kSpecialTokens[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                                "pad_token", "cls_token", "mask_token"};
+constexpr absl::string_view kReserved[] = {"messages", "tools", "documents",
+                                           "add_generation_prompt"};
+
+absl::Status BadTemplate(absl::string_view file, absl::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, "BAD_CHAT_TEMPLATE",
+                   absl::StrCat(file, ": ", message));
+}
+
+// The content of a file; nullopt if there is none of this name.
+absl::StatusOr<std::optional<std::string>> ReadOptionalFile(const std::string& path,
+                                                            size_t max_bytes) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) return std::nullopt;
+  if (status.type() != std::filesystem::file_type::regular) {
+    return BadTemplate(path, "found no regular file, expected one");
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string content(std::istreambuf_iterator<char>(file), {});
+  if (!file) return BadTemplate(path, "cannot be read");
+  if (content.size() > max_bytes) {
+    return BadTemplate(
+        path, absl::StrCat("found ", content.size(), " bytes, expected at most ", max_bytes));
+  }
+  return content;
+}
+
+absl::StatusOr<std::optional<ChatTemplate>> ReadTemplate(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(const auto source, ReadOptionalFile(path, kMaxSourceBytes));
+  if (!source) return std::nullopt;
+  return ChatTemplate::Parse(*source, path);
+}
+
+bool IsString(const json::Value* value) {
+  return value != nullptr && value->kind == json::Value::Kind::kScalar &&
+         value->scalar.kind == json::Scalar::Kind::kString;
+}
+
+json::Value MakeBool(bool boolean) {
+  json::Value value;
+  value.scalar.kind = json::Scalar::Kind::kBool;
+  value.scalar.boolean = boolean;
+  return value;
+}
+
+// The text of a token, which is a string or an object of an added token; null for anything else.
+const json::Value* TokenText(const json::Value* token) {
+  if (token != nullptr && token->kind == json::Value::Kind::kObject) token = token->Find("content");
+  return IsString(token) ? token : nullptr;
+}
+
+// The template of this name in a list of {name, template}; null if there is none.
+const json::Value* NamedTemplate(const json::Value& list, absl::string_view name) {
+  for (const json::Value& item : list.items) {
+    const json::Value* item_name = item.Find("name");
+    const json::Value* source = item.Find("template");
+    if (IsString(item_name) && item_name->scalar.text == name && IsString(source)) return source;
+  }
+  return nullptr;
+}
+
+struct Templates {
+  std::optional<ChatTemplate> normal;
+  std::optional<ChatTemplate> with_tools;
+};
+
+absl::StatusOr<Templates> ReadConfigTemplates(const json::Value& config, const std::string& path) {
+  Templates templates;
+  const json::Value* field = config.Find("chat_template");
+  if (field == nullptr || field->is_null()) return templates;
+  const std::string name = absl::StrCat(path, ": chat_template");
+  const json::Value* normal = field;
+  const json::Value* with_tools = nullptr;
+  if (field->kind == json::Value::Kind::kArray) {
+    normal = NamedTemplate(*field, "default");
+    with_tools = NamedTemplate(*field, "tool_use");
+    if (normal == nullptr) return BadTemplate(name, "expected a template of the name \"default\"");
+  }
+  if (!IsString(normal)) return BadTemplate(name, "expected a text or a list of named texts");
+  BATON_ASSIGN_OR_RETURN(templates.normal, ChatTemplate::Parse(normal->scalar.text, name));
+  if (with_tools != nullptr) {
+    BATON_ASSIGN_OR_RETURN(
+        templates.with_tools,
+        ChatTemplate::Parse(with_tools->scalar.text, absl::StrCat(name, " \"tool_use\"")));
+  }
+  return templates;
+}
+
+std::vector<std::pair<std::string, json::Value>> ReadSpecialTokens(const json::Value& config) {
+  std::vector<std::pair<std::string, json::Value>> tokens;
+  for (const absl::string_view name : kSpecialTokens) {
+    const json::Value* text = TokenText(config.Find(name));
+    if (text != nullptr) tokens.emplace_back(std::string(name), *text);
+  }
+  // Tokens with names of the model's own, e.g. "image_token".
+  const json::Value* extra = config.Find("extra_special_tokens");
+  for (size_t i = 0; extra != nullptr && i < extra->keys.size(); ++i) {
+    const json::Value* text = TokenText(&extra->items[i]);
+    if (text != nullptr) tokens.emplace_back(extra->keys[i], *text);
+  }
+  const json::Value* additional = config.Find("additional_special_tokens");
+  if (additional != nullptr && additional->kind == json::Value::Kind::kArray) {
+    json::Value list;
+    list.kind = json::Value::Kind::kArray;
+    for (const json::Value& token : additional->items) {
+      if (const json::Value* text = TokenText(&token)) list.items.push_back(*text);
+    }
+    tokens.emplace_back("additional_special_tokens", std::move(list));
+  }
+  return tokens;
+}
+
+void SetVariable(json::Value* variables, absl::string_view name, const json::Value& value) {
+  const auto found = std::find(variables->keys.begin(), variables->keys.end(), name);
+  if (found != variables->keys.end()) {
+    variables->items[found - variables->keys.begin()] = value;
+    return;
+  }
+  variables->keys.emplace_back(name);
+  variables->items.push_back(value);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
+  ModelChat chat;
+  const std::string config_path = absl::StrCat(model_dir, "/tokenizer_config.json");
+  BATON_ASSIGN_OR_RETURN(const auto config_text, ReadOptionalFile(config_path, kMaxConfigBytes));
+  json::Value config;
+  if (config_text) {
+    auto parsed = json::Parse(*config_text, config_path, kMaxConfigValues);
+    if (!parsed.ok()) {
+      return WithDetails(parsed.status(), "BAD_CHAT_TEMPLATE", /*field=*/"",
+                         /*retry_after=*/std::nullopt);
+    }
+    config = *std::move(parsed);
+  }
+  chat.special_tokens_ = ReadSpecialTokens(config);
+  if (const json::Value* bos = TokenText(config.Find("bos_token"))) {
+    chat.bos_token_ = bos->scalar.text;
+  }
+  BATON_ASSIGN_OR_RETURN(chat.template_,
+                         ReadTemplate(absl::StrCat(model_dir, "/chat_template.jinja")));
+  if (chat.template_) {
+    BATON_ASSIGN_OR_RETURN(
+        chat.tool_template_,
+        ReadTemplate(absl::StrCat(model_dir, "/additional_chat_templates/tool_use.jinja")));
+    return chat;
+  }
+  BATON_ASSIGN_OR_RETURN(Templates templates, ReadConfigTemplates(config, config_path));
+  chat.template_ = std::move(templates.normal);
+  chat.tool_template_ = std::move(templates.with_tools);
+  return chat;
+}
+
+absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation, absl::Time now,
+                                               const RenderLimits& limits) const {
+  if (!template_) {
+    return MakeError(absl::StatusCode::kInvalidArgument, "NO_CHAT_TEMPLATE",
+                     "the model has no chat template");
+  }
+  json::Value variables;
+  variables.kind = json::Value::Kind::kObject;
+  for (const auto& [name, token] : special_tokens_) SetVariable(&variables, name, token);
+  for (size_t i = 0; i < conversation.variables.keys.size(); ++i) {
+    const std::string& name = conversation.variables.keys[i];
+    if (std::find(std::begin(kReserved), std::end(kReserved), name) != std::end(kReserved)) {
+      return MakeError(
+          absl::StatusCode::kInvalidArgument, "BAD_CHAT_VARIABLE",
+          absl::StrCat("the variable ", json::Quoted(name), " is set by the conversation itself"));
+    }
+    SetVariable(&variables, name, conversation.variables.items[i]);
+  }
+  SetVariable(&variables, "messages", conversation.messages);
+  SetVariable(&variables, "tools", conversation.tools);
+  SetVariable(&variables, "documents", json::Value());
+  SetVariable(&variables, "add_generation_prompt", MakeBool(conversation.add_generation_prompt));
+  const bool with_tools = !conversation.tools.is_null() && tool_template_.has_value();
+  RenderedChat rendered;
+  BATON_ASSIGN_OR_RETURN(
+      rendered.text, (with_tools ? *tool_template_ : *template_).Render(variables, now, limits));
+  rendered.starts_with_bos = !bos_token_.empty() && absl::StartsWith(rendered.text, bos_token_);
+  return rendered;
+}
+
+}  // namespace baton::chat

@@ -1,0 +1,64 @@
+// The chat template of a model directory, with the variables that the directory gives it.
+#ifndef BATON_COMMON_CHAT_MODEL_CHAT_H_
+#define BATON_COMMON_CHAT_MODEL_CHAT_H_
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/chat/chat_template.h"
+#include "common/json/json.h"
+
+namespace baton::chat {
+
+struct Conversation {
+  json::Value messages;  // an array of objects, as in OpenAI's API
+  json::Value tools;     // an array of objects; null without tools
+  bool add_generation_prompt = true;
+  // Further variables, an object, e.g. {"enable_thinking": false}; null without any. They may
+  // replace special tokens, and not the variables above.
+  json::Value variables;
+};
+
+struct RenderedChat {
+  std::string text;
+  // The text starts with the BOS token, so the tokenizer must add none.
+  bool starts_with_bos = false;
+};
+
+// Immutable once loaded, thread-safe.
+class ModelChat {
+ public:
+  // Reads `model_dir`/chat_template.jinja, or the field chat_template of tokenizer_config.json if
+  // there is no such file: a text, or a list of named texts, of which Baton uses "default" and, for
+  // conversations with tools, "tool_use". Beside chat_template.jinja,
+  // additional_chat_templates/tool_use.jinja has that role. tokenizer_config.json also gives the
+  // special tokens. A directory without a template is no error. INVALID_ARGUMENT, reason
+  // "BAD_CHAT_TEMPLATE": a template or tokenizer_config.json is malformed; the message has the file
+  // and the line or field.
+  static absl::StatusOr<ModelChat> Load(const std::string& model_dir);
+
+  bool has_template() const { return template_.has_value(); }
+  // The text of the BOS token; empty if the model has none.
+  const std::string& bos_token() const { return bos_token_; }
+
+  // Errors as ChatTemplate::Render; INVALID_ARGUMENT, reason "NO_CHAT_TEMPLATE", without a
+  // template, and "BAD_CHAT_VARIABLE" for a variable that may not be set.
+  absl::StatusOr<RenderedChat> Render(const Conversation& conversation, absl::Time now,
+                                      const RenderLimits& limits = {}) const;
+
+ private:
+  ModelChat() = default;
+
+  std::optional<ChatTemplate> template_;
+  std::optional<ChatTemplate> tool_template_;
+  std::string bos_token_;
+  std::vector<std::pair<std::string, json::Value>> special_tokens_;
+};
+
+}  // namespace baton::chat
+
+#endif  // BATON_COMMON_CHAT_MODEL_CHAT_H_
