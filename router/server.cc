@@ -42,22 +42,25 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options option
   BATON_RETURN_IF_ERROR(Validate(&options));
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
   BATON_ASSIGN_OR_RETURN(tokenizer, tokenizer::Tokenizer::Load(options.model_dir));
+  absl::StatusOr<chat::ModelChat> chat = chat::ModelChat::Load(options.model_dir);
+  if (!chat.ok()) return chat.status();
   std::unique_ptr<telemetry::MetricsEndpoint> endpoint;
   if (!options.metrics_listen.empty()) {
     BATON_ASSIGN_OR_RETURN(endpoint, telemetry::MetricsEndpoint::Start(options.metrics_listen));
   }
-  std::unique_ptr<RouterServer> server(
-      new RouterServer(std::move(options), clock, std::move(tokenizer), std::move(endpoint)));
+  std::unique_ptr<RouterServer> server(new RouterServer(
+      std::move(options), clock, std::move(tokenizer), *std::move(chat), std::move(endpoint)));
   BATON_RETURN_IF_ERROR(server->Listen());
   return server;
 }
 
 RouterServer::RouterServer(Options options, const Clock& clock,
-                           std::unique_ptr<tokenizer::Tokenizer> tokenizer,
+                           std::unique_ptr<tokenizer::Tokenizer> tokenizer, chat::ModelChat chat,
                            std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint)
     : options_(std::move(options)),
       clock_(clock),
       tokenizer_(std::move(tokenizer)),
+      chat_(std::move(chat)),
       metrics_endpoint_(std::move(metrics_endpoint)),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
@@ -81,7 +84,7 @@ RouterServer::RouterServer(Options options, const Clock& clock,
              retry_budget_, continuations_, pool_,  call_watch_, network_, decisions_},
       inference_(parts_),
       admin_(parts_),
-      openai_(parts_, nullptr),
+      openai_(parts_, chat_),
       watch_(std::make_unique<WorkerWatch>(roster_, network_, clock_,
                                            [this](bool ready) { PublishState(ready); })),
       discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {

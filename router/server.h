@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/base/rpc/server.h"
+#include "common/chat/model_chat.h"
 #include "common/telemetry/metrics.h"
 #include "common/tokenizer/tokenizer.h"
 #include "router/api/service.h"
@@ -62,7 +63,7 @@ class RouterServer {
 
  private:
   RouterServer(Options options, const Clock& clock, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
-               std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint);
+               chat::ModelChat chat, std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint);
   absl::Status Listen();
   absl::Status ListenForHttp();
   std::vector<std::unique_ptr<WorkerSource>> Sources();
@@ -74,6 +75,7 @@ class RouterServer {
   const Options options_;
   const Clock& clock_;
   const std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
+  const chat::ModelChat chat_;
   const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics
   RouterMetrics metrics_;
   const std::unique_ptr<Policy> policy_;

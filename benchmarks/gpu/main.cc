@@ -44,7 +44,7 @@ struct Options {
   std::string part;
   std::string group;                // empty: all
   std::vector<std::string> models;  // empty: all
-  std::string only;
+  std::string filter;
   std::string scratch = "/tmp";
   Mode mode = Mode::kMeasure;
   bool tiny = IsEmulated();

@@ -1,7 +1,6 @@
 #include "router/http/openai_request.h"
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -9,17 +8,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "router/http/json_readers.h"
 
 namespace baton::router {
 namespace {
-
-using json::Scalar;
-using json::Value;
 
 // As many values as the largest prompt of token ids, which other limits bound.
 constexpr size_t kMaxBodyValues = size_t{1} << 21;
@@ -30,49 +26,6 @@ struct Field {
   absl::string_view name;
   absl::Status (*read)(absl::string_view name, const Value& value, OpenAiRequest& request);
 };
-
-absl::Status WrongType(absl::string_view field, absl::string_view expected) {
-  return InvalidField("WRONG_TYPE", field, absl::StrCat(expected, " expected"));
-}
-
-absl::Status Unsupported(absl::string_view field, absl::string_view why) {
-  return InvalidField("UNSUPPORTED_FIELD", field, why);
-}
-
-bool IsScalar(const Value& value, Scalar::Kind kind) {
-  return value.kind == Value::Kind::kScalar && value.scalar.kind == kind;
-}
-bool IsArray(const Value& value) { return value.kind == Value::Kind::kArray; }
-bool IsObject(const Value& value) { return value.kind == Value::Kind::kObject; }
-
-absl::StatusOr<std::string> Text(absl::string_view field, const Value& value) {
-  if (!IsScalar(value, Scalar::Kind::kString)) return WrongType(field, "a string");
-  return value.scalar.text;
-}
-
-absl::StatusOr<bool> Bool(absl::string_view field, const Value& value) {
-  if (!IsScalar(value, Scalar::Kind::kBool)) return WrongType(field, "true or false");
-  return value.scalar.boolean;
-}
-
-absl::StatusOr<float> Number(absl::string_view field, const Value& value) {
-  if (!IsScalar(value, Scalar::Kind::kInteger) && !IsScalar(value, Scalar::Kind::kReal)) {
-    return WrongType(field, "a number");
-  }
-  return static_cast<float>(value.scalar.real);
-}
-
-absl::StatusOr<int64_t> Integer(absl::string_view field, const Value& value) {
-  if (!IsScalar(value, Scalar::Kind::kInteger)) return WrongType(field, "a whole number");
-  return value.scalar.integer;
-}
-
-absl::StatusOr<int32_t> Int32(absl::string_view field, const Value& value) {
-  BATON_ASSIGN_OR_RETURN(const int64_t integer, Integer(field, value));
-  BATON_RETURN_IF_ERROR(CheckRange(field, integer, std::numeric_limits<int32_t>::min(),
-                                   std::numeric_limits<int32_t>::max()));
-  return static_cast<int32_t>(integer);
-}
 
 // --- Fields that both endpoints have.
 
@@ -311,52 +264,6 @@ constexpr Field kCompletionFields[] = {
 
 // --- Chat.
 
-// Text, or parts of type "text", which are joined by newlines as vLLM does.
-absl::Status ReadContent(const std::string& field, Value& content) {
-  if (content.is_null() || IsScalar(content, Scalar::Kind::kString)) return absl::OkStatus();
-  if (!IsArray(content)) return WrongType(field, "a string or an array of parts");
-  std::vector<std::string> texts;
-  for (size_t i = 0; i < content.items.size(); ++i) {
-    const Value& part = content.items[i];
-    const std::string at = absl::StrCat(field, "[", i, "]");
-    const Value* type = part.Find("type");
-    if (type == nullptr || !IsScalar(*type, Scalar::Kind::kString)) {
-      return WrongType(at, "an object with a type");
-    }
-    if (type->scalar.text != "text") {
-      return Unsupported(
-          absl::StrCat(at, ".type"),
-          absl::StrCat(json::Quoted(type->scalar.text), " given, only \"text\" is supported"));
-    }
-    const Value* text = part.Find("text");
-    if (text == nullptr) return InvalidField("MISSING_FIELD", at + ".text", "required");
-    BATON_ASSIGN_OR_RETURN(std::string one, Text(at + ".text", *text));
-    texts.push_back(std::move(one));
-  }
-  content = Value();
-  content.scalar.kind = Scalar::Kind::kString;
-  content.scalar.text = absl::StrJoin(texts, "\n");
-  return absl::OkStatus();
-}
-
-absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequest& request) {
-  if (!IsArray(value) || value.items.empty()) return WrongType(name, "an array of messages");
-  request.messages = value;
-  for (size_t i = 0; i < request.messages.items.size(); ++i) {
-    Value& message = request.messages.items[i];
-    const std::string at = absl::StrCat(name, "[", i, "]");
-    const Value* role = message.Find("role");
-    if (role == nullptr || !IsScalar(*role, Scalar::Kind::kString)) {
-      return WrongType(at, "an object with a role");
-    }
-    for (size_t k = 0; k < message.keys.size(); ++k) {
-      if (message.keys[k] != "content") continue;
-      BATON_RETURN_IF_ERROR(ReadContent(at + ".content", message.items[k]));
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ReadWantsLogprobs(absl::string_view name, const Value& value, OpenAiRequest& request) {
   BATON_ASSIGN_OR_RETURN(request.wants_logprobs, Bool(name, value));
   return absl::OkStatus();
@@ -390,12 +297,28 @@ absl::Status ReadToolChoice(absl::string_view name, const Value& value, OpenAiRe
   return Unsupported(name, "this server does not call tools");
 }
 
+absl::Status ReadTemplateVariables(absl::string_view name, const Value& value,
+                                   OpenAiRequest& request) {
+  if (!IsObject(value)) return WrongType(name, "an object");
+  request.conversation.variables = value;
+  return absl::OkStatus();
+}
+
+absl::Status ReadGenerationPrompt(absl::string_view name, const Value& value,
+                                  OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.conversation.add_generation_prompt, Bool(name, value));
+  return absl::OkStatus();
+}
+
 constexpr Field kChatFields[] = {
     {"messages", ReadMessages},
     {"logprobs", ReadWantsLogprobs},
     {"top_logprobs", ReadLogprobs},
     {"max_completion_tokens", ReadMaxCompletionTokens},
     {"modalities", ReadModalities},
+    {"chat_template_kwargs", ReadTemplateVariables},
+    {"add_generation_prompt", ReadGenerationPrompt},
+    {"chat_template", Refuse},  // a template never comes from a request
     {"tools", ReadTools},
     {"tool_choice", ReadToolChoice},
     {"parallel_tool_calls", ReadOnlyBool<true>},
@@ -468,7 +391,7 @@ absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body) {
 
 absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
   BATON_ASSIGN_OR_RETURN(OpenAiRequest request, ParseBody(body, kChatFields));
-  if (request.messages.items.empty()) {
+  if (request.conversation.messages.items.empty()) {
     return InvalidField("MISSING_FIELD", "messages", "required");
   }
   if (!request.wants_logprobs && request.generate.has_logprobs()) {

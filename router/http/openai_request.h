@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "baton/v1/inference.pb.h"
-#include "common/json/json.h"
+#include "common/chat/model_chat.h"
 
 namespace baton::router {
 
@@ -17,8 +17,8 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk
-  // Chat only.
-  json::Value messages;  // an array of objects; each `content` is a string or null
+  // Chat only. Each message's `content` is a string or null.
+  chat::Conversation conversation;
   bool has_max_completion_tokens = false;
   bool wants_logprobs = false;
 };
@@ -28,6 +28,9 @@ struct OpenAiRequest {
 // request_check.h knows are not checked here.
 absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body);
 absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body);
+
+// A part of ParseChat: reads the field `messages`.
+absl::Status ReadMessages(absl::string_view name, const json::Value& value, OpenAiRequest& request);
 
 }  // namespace baton::router
 

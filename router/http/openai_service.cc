@@ -30,6 +30,8 @@ constexpr char kRequestId[] = "x-request-id";
 // Between events: proxies and clients see that the stream lives.
 constexpr char kComment[] = ": keep-alive\n\n";
 
+}  // namespace
+
 // One generation over HTTP: the sink of its GenerateCall and the handler of its connection. Both
 // hold it until the call has ended and the answer has left.
 class Exchange : public HttpCall,
@@ -45,6 +47,7 @@ class Exchange : public HttpCall,
         format_(std::move(options), parts.tokenizer) {}
 
   void Start(v1::GenerateRequest request, absl::Time deadline) {
+    if (gone_) return Refuse(absl::CancelledError("the client has closed the connection"));
     self_ = shared_from_this();
     call_->Start(std::move(request), deadline, this);
   }
@@ -54,7 +57,10 @@ class Exchange : public HttpCall,
   }
 
   void Abort() override { responder_->Abort(); }
-  void OnGone() override { call_->Cancel(); }
+  void OnGone() override {
+    gone_ = true;
+    call_->Cancel();
+  }
   void OnDone() override {
     call_->OnSinkGone();
     self_.reset();
@@ -77,8 +83,11 @@ class Exchange : public HttpCall,
   OpenAiResponse format_;  // used by one thread at a time
 
  private:
+  std::atomic<bool> gone_{false};
   std::shared_ptr<Exchange> self_;
 };
+
+namespace {
 
 class WholeExchange final : public Exchange {
  public:
@@ -168,10 +177,8 @@ HttpResponse JsonResponse(int status, const nlohmann::ordered_json& json) {
 
 }  // namespace
 
-OpenAiService::OpenAiService(RouterParts& parts, RenderChat render_chat)
-    : parts_(parts),
-      render_chat_(std::move(render_chat)),
-      started_(absl::ToUnixSeconds(parts.clock.Now())) {}
+OpenAiService::OpenAiService(RouterParts& parts, const chat::ModelChat& chat)
+    : parts_(parts), chat_(chat), started_(absl::ToUnixSeconds(parts.clock.Now())) {}
 
 std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
                                                 std::shared_ptr<HttpResponder> responder) {
@@ -238,26 +245,36 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http,
     exchange->Refuse(request.status());
   } else if (!chat) {
     exchange->Start(std::move(request->generate), deadline);
-  } else if (render_chat_ == nullptr) {
-    exchange->Refuse(InvalidField("NO_CHAT_TEMPLATE", "messages",
-                                  "the model has no chat template; /v1/completions takes text"));
   } else {
-    auto shared = std::make_shared<OpenAiRequest>(*std::move(request));
-    const bool queued = parts_.pool.TryRun([this, exchange, shared, deadline] {
-      absl::StatusOr<std::string> text = render_chat_(*shared);
-      if (!text.ok()) return exchange->Refuse(text.status());
-      shared->generate.set_text(*std::move(text));
-      exchange->Start(std::move(shared->generate), deadline);
-    });
-    if (!queued) {
-      parts_.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
-      exchange->Refuse(
-          WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
-                                   "too many prompts wait to be tokenized"),
-                         parts_.admission.RetryAfter()));
-    }
+    StartChat(exchange, *std::move(request), deadline);
   }
   return exchange;
+}
+
+void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request,
+                              absl::Time deadline) {
+  auto shared = std::make_shared<OpenAiRequest>(std::move(request));
+  const bool queued = parts_.pool.TryRun([this, exchange, shared, deadline] {
+    v1::GenerateRequest& generate = shared->generate;
+    chat::RenderLimits limits;
+    limits.max_output_bytes = static_cast<size_t>(parts_.options.max_prompt_bytes) + 1;
+    absl::StatusOr<chat::RenderedChat> rendered =
+        chat_.Render(shared->conversation, parts_.clock.Now(), limits);
+    if (!rendered.ok()) {
+      return exchange->Refuse(
+          WithDetails(rendered.status(), "", "messages", /*retry_after=*/std::nullopt));
+    }
+    generate.set_text(std::move(rendered->text));
+    // One BOS token only.
+    if (rendered->starts_with_bos) generate.set_add_special_tokens(false);
+    exchange->Start(std::move(generate), deadline);
+  });
+  if (queued) return;
+  parts_.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
+  exchange->Refuse(
+      WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
+                               "too many prompts wait to be tokenized"),
+                     parts_.admission.RetryAfter()));
 }
 
 HttpResponse OpenAiService::Models(absl::string_view id) const {

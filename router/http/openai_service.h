@@ -4,26 +4,25 @@
 #define BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/chat/model_chat.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
 #include "router/request/router_parts.h"
 
 namespace baton::router {
 
+class Exchange;
+
 // Thread-safe. Requests take the same way as those of gRPC: checks, limits, routing and failover
 // are GenerateCall's.
 class OpenAiService {
  public:
-  // Renders a chat's messages to the prompt's text. Null: the model has no chat template.
-  using RenderChat = std::function<absl::StatusOr<std::string>(const OpenAiRequest& request)>;
-
-  // `parts` must outlive the server that uses this.
-  OpenAiService(RouterParts& parts, RenderChat render_chat);
+  // `parts` and `chat` must outlive the server that uses this.
+  OpenAiService(RouterParts& parts, const chat::ModelChat& chat);
 
   // A handler of HttpServer.
   std::shared_ptr<HttpCall> Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
@@ -34,11 +33,13 @@ class OpenAiService {
  private:
   std::shared_ptr<HttpCall> Generate(const HttpRequest& request,
                                      std::shared_ptr<HttpResponder> responder, bool chat);
+  // Renders a chat's messages and starts the exchange, on a tokenizer thread.
+  void StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
   HttpResponse Models(absl::string_view id) const;
   HttpResponse Probe(absl::string_view path);
 
   RouterParts& parts_;
-  const RenderChat render_chat_;
+  const chat::ModelChat& chat_;
   const int64_t started_;  // Unix time in seconds
   std::atomic<bool> draining_{false};
   std::atomic<bool> was_ready_{false};

@@ -33,7 +33,7 @@ EDGES = {
     "engine": {"base", "kv", "backend", "model"},
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
     "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "proto"},
-    "router": {"base", "base/rpc", "json", "telemetry", "tokenizer", "kv", "proto"},
+    "router": {"base", "base/rpc", "chat", "json", "telemetry", "tokenizer", "kv", "proto"},
     "prefill_worker": WORKER_ROOMS,
     "decode_worker": WORKER_ROOMS,
     "client": {"base", "base/rpc", "proto"},

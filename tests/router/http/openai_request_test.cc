@@ -91,7 +91,7 @@ TEST(OpenAiRequestTest, PartsOfTextAreJoined) {
   auto request = ParseChat(R"({"messages": [{"role": "user", "content": [
       {"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})");
   ASSERT_TRUE(request.ok()) << request.status();
-  EXPECT_EQ(request->messages.items[0].Find("content")->scalar.text, "a\nb");
+  EXPECT_EQ(request->conversation.messages.items[0].Find("content")->scalar.text, "a\nb");
 }
 
 struct Bad {

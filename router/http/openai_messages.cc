@@ -1,0 +1,86 @@
+// The messages of a chat request.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "router/http/json_readers.h"
+#include "router/http/openai_request.h"
+
+namespace baton::router {
+namespace {
+
+// Text, or parts of type "text", which are joined by newlines as vLLM does.
+absl::Status ReadContent(const std::string& field, Value& content) {
+  if (content.is_null() || IsScalar(content, Scalar::Kind::kString)) return absl::OkStatus();
+  if (!IsArray(content)) return WrongType(field, "a string or an array of parts");
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < content.items.size(); ++i) {
+    const Value& part = content.items[i];
+    const std::string at = absl::StrCat(field, "[", i, "]");
+    const Value* type = part.Find("type");
+    if (type == nullptr || !IsScalar(*type, Scalar::Kind::kString)) {
+      return WrongType(at, "an object with a type");
+    }
+    if (type->scalar.text != "text") {
+      return Unsupported(
+          absl::StrCat(at, ".type"),
+          absl::StrCat(json::Quoted(type->scalar.text), " given, only \"text\" is supported"));
+    }
+    const Value* text = part.Find("text");
+    if (text == nullptr) return InvalidField("MISSING_FIELD", at + ".text", "required");
+    BATON_ASSIGN_OR_RETURN(std::string one, Text(at + ".text", *text));
+    texts.push_back(std::move(one));
+  }
+  content = Value();
+  content.scalar.kind = Scalar::Kind::kString;
+  content.scalar.text = absl::StrJoin(texts, "\n");
+  return absl::OkStatus();
+}
+
+// Templates print arguments as JSON, so they take the value and not its text.
+absl::Status ReadToolCalls(const std::string& field, Value& calls) {
+  for (size_t i = 0; i < calls.items.size(); ++i) {
+    Value& call = calls.items[i];
+    for (size_t k = 0; k < call.keys.size(); ++k) {
+      if (call.keys[k] != "function") continue;
+      Value& function = call.items[k];
+      for (size_t a = 0; a < function.keys.size(); ++a) {
+        Value& arguments = function.items[a];
+        if (function.keys[a] != "arguments" || !IsScalar(arguments, Scalar::Kind::kString))
+          continue;
+        const std::string at = absl::StrCat(field, "[", i, "].function.arguments");
+        auto parsed = json::Parse(arguments.scalar.text, at);
+        if (!parsed.ok()) return InvalidField("MALFORMED_JSON", at, parsed.status().message());
+        arguments = *std::move(parsed);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  if (!IsArray(value) || value.items.empty()) return WrongType(name, "an array of messages");
+  Value& messages = request.conversation.messages;
+  messages = value;
+  for (size_t i = 0; i < messages.items.size(); ++i) {
+    Value& message = messages.items[i];
+    const std::string at = absl::StrCat(name, "[", i, "]");
+    const Value* role = message.Find("role");
+    if (role == nullptr || !IsScalar(*role, Scalar::Kind::kString)) {
+      return WrongType(at, "an object with a role");
+    }
+    for (size_t k = 0; k < message.keys.size(); ++k) {
+      if (message.keys[k] == "content") {
+        BATON_RETURN_IF_ERROR(ReadContent(at + ".content", message.items[k]));
+      } else if (message.keys[k] == "tool_calls") {
+        BATON_RETURN_IF_ERROR(ReadToolCalls(at + ".tool_calls", message.items[k]));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::router
