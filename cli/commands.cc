@@ -6,7 +6,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/completion.h"
 #include "cli/plan_flags.h"
+#include "common/base/exit_code.h"
+#include "common/base/version.h"
 
 namespace baton::cli {
 namespace {
@@ -35,6 +38,9 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
   app->add_option(
       "--ready-file", up->ready_file,
       "File for the router's addresses (gRPC, metrics), written once the cluster is ready");
+  app->add_flag("--json", up->json,
+                "Print one JSON object with the addresses once the cluster is ready; logs go to "
+                "stderr");
   app->add_option("--log-level", up->cluster.log_level,
                   "Least severe level to log: debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
@@ -51,6 +57,11 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                 "Passed to every worker");
   app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", worker->no_prefix_caching,
                 "Passed to every worker");
+}
+
+void AddAddress(CLI::App* app, std::string* address) {
+  app->add_option("--address", *address, "Address of the router, host:port")
+      ->envname("BATON_ADDRESS");
 }
 
 // Parses "ID=BIAS" flags, each id at most once.
@@ -102,7 +113,7 @@ void AddSampling(CLI::App* app, client::GenerateRequest* request) {
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   client::GenerateRequest& request = options->request;
   app->add_option("text", request.text, "The prompt")->required();
-  app->add_option("--address", options->address, "Address of the router, host:port");
+  AddAddress(app, &options->address);
   app->add_option("--model", request.model,
                   "Name of the model; empty: the one that the router serves");
   app->add_option("--max-tokens", request.max_tokens, "Largest number of tokens to generate");
@@ -135,7 +146,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
 
 void AddBench(CLI::App* app, BenchOptions* bench) {
   const CLI::Range count(1, 1 << 24);
-  app->add_option("--address", bench->address, "Address of the router, host:port");
+  AddAddress(app, &bench->address);
   app->add_option("--num-prompts", bench->num_prompts, "Number of requests")->check(count);
   app->add_option("--concurrency,--max-concurrency", bench->concurrency,
                   "Number of concurrent requests")
@@ -151,12 +162,13 @@ void AddBench(CLI::App* app, BenchOptions* bench) {
   app->add_flag("--ignore-eos,!--no-ignore-eos", bench->ignore_eos,
                 "Always generate --max-tokens tokens (default)");
   app->add_option("--save-result", bench->save_result, "File for the results, as JSON");
+  app->add_flag("--json", bench->json, "Print one JSON object instead of a table");
 }
 
 void AddExplain(CLI::App* app, ExplainOptions* explain) {
   CLI::Option* text =
       app->add_option("text", explain->text, "Prompt to explain; it is not sent to a worker");
-  app->add_option("--address", explain->address, "Address of the router, host:port");
+  AddAddress(app, &explain->address);
   app->add_option("--model", explain->model,
                   "Name of the model; empty: the one that the router serves")
       ->needs(text);
@@ -184,6 +196,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   WorkerFlags worker;
   bool no_stream = false;
   CLI::App app("Baton: serves large language models on a cluster of small GPUs");
+  app.set_version_flag("--version", VersionLine("baton"));
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default();  // --help shows defaults
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine");
@@ -201,6 +214,11 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       app.add_subcommand(
           "plan", "Report memory, sequences that fit and best-case latency of a model on a GPU"),
       &commands.plan, &plan);
+  std::string shell;
+  app.add_subcommand("completion", "Print a script that completes commands and flags in a shell")
+      ->add_option("shell", shell, "The shell")
+      ->required()
+      ->check(CLI::IsMember(kShells));
   // CLI11 reports errors as exceptions.
   try {
     app.parse(argc, argv);
@@ -209,9 +227,10 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;
-    parsed.exit_code = app.exit(error);
+    parsed.exit_code = ExitCodeOfParse(app.exit(error));
     return parsed;
   }
+  if (commands.chosen == "completion") commands.completion = CompletionScript(app, shell);
   commands.generate.stream = !no_stream;
   std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
   for (const auto& [flag, value] : worker.values) {

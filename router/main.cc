@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/shutdown_signal.h"
+#include "common/base/version.h"
 #include "router/server.h"
 
 namespace {
@@ -117,8 +119,13 @@ int main(int argc, char** argv) {
   CLI::App app("Baton's router: tokenizes requests and sends them to pairs of workers");
   Options options;
   std::string log_level = "info";
+  app.set_version_flag("--version", baton::VersionLine("baton-router"));
   AddFlags(&app, &options, &log_level);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return baton::ExitCodeOfParse(app.exit(error));
+  }
   baton::LogLevel level;
   if (baton::ParseLogLevel(log_level, &level)) baton::SetLogLevel(level);
   baton::SetLogComponent("router");
@@ -129,7 +136,8 @@ int main(int argc, char** argv) {
   auto server = RouterServer::Start(std::move(options));
   if (!server.ok()) {
     std::fprintf(stderr, "baton-router: %s\n", std::string(server.status().message()).c_str());
-    return 1;
+    // Options that contradict each other are found here, too.
+    return absl::IsInvalidArgument(server.status()) ? baton::kExitUsage : baton::kExitFailure;
   }
   signals.DrainOnSignal(
       [&] {
@@ -138,5 +146,5 @@ int main(int argc, char** argv) {
       },
       [&] { (*server)->Stop(); });
   BATON_LOG(Info) << "stopped";
-  return 0;
+  return baton::kExitOk;
 }

@@ -4,8 +4,10 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/shutdown_signal.h"
+#include "common/base/version.h"
 
 namespace baton::worker {
 
@@ -14,20 +16,25 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
   ShutdownSignal signals;  // before any thread
   CLI::App app(description);
   WorkerOptions options;
+  app.set_version_flag("--version", VersionLine(absl::StrCat("baton-", component, "-worker")));
   AddWorkerFlags(app, options);
   if (add_flags != nullptr) add_flags(app);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return ExitCodeOfParse(app.exit(error));
+  }
   LogLevel level;
   if (ParseLogLevel(options.log_level, &level)) SetLogLevel(level);
   SetLogComponent(options.worker_id.empty() ? component : options.worker_id);
   if (absl::Status status = Validate(options); !status.ok()) {
     std::cerr << status.message() << "\n";
-    return 1;
+    return kExitUsage;
   }
   absl::StatusOr<std::unique_ptr<Worker>> worker = start(options);
   if (!worker.ok()) {
     BATON_LOG(Error) << "cannot start: " << worker.status().message();
-    return 1;
+    return kExitFailure;
   }
   signals.DrainOnSignal(
       [&] {
@@ -38,7 +45,7 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
       [&] { (*worker)->Stop(); });
   (*worker)->Stop();
   BATON_LOG(Info) << "stopped";
-  return 0;
+  return kExitOk;
 }
 
 }  // namespace baton::worker
