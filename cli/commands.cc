@@ -9,6 +9,7 @@
 #include "cli/completion.h"
 #include "cli/plan_flags.h"
 #include "common/base/exit_code.h"
+#include "common/base/model_directory.h"
 #include "common/base/version.h"
 
 namespace baton::cli {
@@ -24,9 +25,10 @@ struct WorkerFlags {
 };
 
 void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
-  app->add_option("--model", up->cluster.model_dir, "Hugging Face directory of the model")
+  app->add_option("--model", up->cluster.model_dir,
+                  "Hugging Face directory of the model, or its id in the local Hugging Face cache")
       ->required()
-      ->check(CLI::ExistingDirectory);
+      ->type_name("DIR");
   app->add_option("--prefill", up->cluster.prefill_workers, "Number of prefill workers")
       ->check(CLI::Range(1, kMaxWorkers));
   app->add_option("--decode", up->cluster.decode_workers, "Number of decode workers")
@@ -181,7 +183,12 @@ void AddExplain(CLI::App* app, ExplainOptions* explain) {
   app->add_flag("--json", explain->json, "Print one JSON object per line");
 }
 
-void CheckCombinations(const Commands& commands) {
+// What CLI11 cannot check of one flag.
+void CheckCommand(const Commands& commands) {
+  if (commands.chosen == "up") {
+    const absl::Status found = FindModel(commands.up.cluster.model_dir).status();
+    if (!found.ok()) throw CLI::ValidationError("--model", std::string(found.message()));
+  }
   if (commands.chosen == "bench" &&
       commands.bench.shared_prefix_tokens > commands.bench.prompt_tokens) {
     throw CLI::ValidationError("--shared-prefix-tokens", "expected at most --prompt-tokens");
@@ -223,7 +230,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     commands.chosen = app.get_subcommands().front()->get_name();
-    CheckCombinations(commands);
+    CheckCommand(commands);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;

@@ -9,6 +9,7 @@
 
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/model_directory.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/version.h"
 #include "router/server.h"
@@ -20,11 +21,13 @@ using baton::router::RouterServer;
 
 void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->option_defaults()->always_capture_default();  // --help shows defaults
-  app->add_option("--model", options->model_dir, "Directory of the model, with tokenizer.json")
-      ->required()
-      ->check(CLI::ExistingDirectory);
+  app->add_option(
+         "--model", options->model_dir,
+         "Directory of the model, with tokenizer.json, or its id in the local Hugging Face "
+         "cache")
+      ->required();
   app->add_option("--served-model-name", options->served_model_name,
-                  "Name of the model for clients; default: the name of its directory");
+                  "Name of the model for clients; default: its id, or the name of its directory");
   app->add_option("--listen", options->listen,
                   "Address for clients, host:port; port 0: any free port");
   app->add_option("--metrics-listen", options->metrics_listen,
@@ -131,6 +134,15 @@ int main(int argc, char** argv) {
   baton::SetLogComponent("router");
   // Protobuf logs each malformed message; clients, which get an error, must not fill the log.
   google::protobuf::SetLogHandler(nullptr);
+
+  const auto model = baton::FindModel(options.model_dir);
+  if (!model.ok()) {
+    std::fprintf(stderr, "baton-router: --model: %s\n",
+                 std::string(model.status().message()).c_str());
+    return baton::kExitUsage;
+  }
+  options.model_dir = model->path;
+  if (options.served_model_name.empty()) options.served_model_name = model->id;
 
   const absl::Duration grace = absl::Milliseconds(options.drain_grace_ms);
   auto server = RouterServer::Start(std::move(options));

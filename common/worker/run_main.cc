@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/model_directory.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/version.h"
 
@@ -31,6 +32,13 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
     std::cerr << status.message() << "\n";
     return kExitUsage;
   }
+  absl::StatusOr<ModelDirectory> model = FindModel(options.model_dir);
+  if (!model.ok()) {
+    std::cerr << "--model: " << model.status().message() << "\n";
+    return kExitUsage;
+  }
+  options.model_dir = std::move(model->path);
+  options.model_name = std::move(model->id);
   absl::StatusOr<std::unique_ptr<Worker>> worker = start(options);
   if (!worker.ok()) {
     BATON_LOG(Error) << "cannot start: " << worker.status().message();

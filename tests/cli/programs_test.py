@@ -20,8 +20,8 @@ ARGUMENTS = None
 PROGRAMS = ("baton", "baton-router", "baton-prefill-worker", "baton-decode-worker")
 
 
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
 
 
 def baton(*arguments):
@@ -62,8 +62,16 @@ class ProgramsTest(unittest.TestCase):
                 self.assertNotEqual(result.stderr, "")
             self.assertEqual(run(ARGUMENTS.bin / program, "--help").returncode, 0)
 
+    def test_a_model_that_is_not_there_is_a_usage_error(self):
+        more = {"baton": ["plan", "--gpu", "t4"]}
+        for program in PROGRAMS:
+            result = run(ARGUMENTS.bin / program, *more.get(program, []), "--model", "no-such-org/model",
+                         env={**os.environ, "HF_HUB_CACHE": "/no/such/cache"})
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn("/no/such/cache/models--no-such-org--model/refs/main", result.stderr)
+
     def test_a_server_that_cannot_start_fails(self):
-        result = run(ARGUMENTS.bin / "baton-prefill-worker", "--model", "/no/such/directory")
+        result = run(ARGUMENTS.bin / "baton-prefill-worker", "--model", "/")  # has no config.json
         self.assertEqual(result.returncode, 1, result.stderr)
 
     def test_the_document_has_the_exit_codes(self):
