@@ -12,6 +12,7 @@
 #include "cli/load_generator.h"
 #include "client/cpp/convert.h"
 #include "common/base/error.h"
+#include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/splitmix64.h"
 
@@ -51,7 +52,7 @@ int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) 
   if (!model.ok()) {
     const std::string where = absl::StrCat("router at ", options.address);
     err << "baton bench: " << Describe(Annotate(model.status(), where)) << std::endl;
-    return 1;
+    return ExitCode(model.status());
   }
   const auto prompts = BenchPrompts(options, model->vocab_size());
   BenchResult result;
@@ -76,18 +77,18 @@ int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) 
   result.duration_s = NowSeconds() - start_s;
   // Those that Ctrl-C left out.
   result.outcomes.resize(std::min(next.load(), prompts.size()));
-  out << FormatReport(result);
+  out << (options.json ? ReportJson(result) + "\n" : FormatReport(result)) << std::flush;
   if (!options.save_result.empty()) {
     std::ofstream file(options.save_result);
     file << ReportJson(result) << "\n";
     if (!file.good()) {
       err << "baton bench: cannot write " << options.save_result << std::endl;
-      return 1;
+      return kExitFailure;
     }
   }
   const bool any_ok = std::any_of(result.outcomes.begin(), result.outcomes.end(),
                                   [](const Outcome& outcome) { return outcome.status.ok(); });
-  return any_ok ? 0 : 1;
+  return any_ok ? kExitOk : kExitFailure;
 }
 
 }  // namespace baton::cli

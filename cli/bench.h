@@ -21,6 +21,7 @@ struct BenchOptions {
   uint64_t seed = 0;
   bool ignore_eos = true;
   std::string save_result;       // path of a JSON file; empty: none
+  bool json = false;             // print that JSON instead of a table
   int64_t timeout_ms = 600'000;  // of each request
 };
 
@@ -28,7 +29,7 @@ struct BenchOptions {
 // every machine.
 std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int vocab_size);
 
-// Returns the exit code: 1 if the router cannot be reached or every request failed.
+// Returns the exit code (common/base/exit_code.h): kExitFailure if every request failed.
 int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err);
 
 }  // namespace baton::cli

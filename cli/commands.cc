@@ -6,7 +6,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/completion.h"
 #include "cli/plan_flags.h"
+#include "common/base/exit_code.h"
+#include "common/base/model_directory.h"
+#include "common/base/version.h"
 
 namespace baton::cli {
 namespace {
@@ -21,9 +25,10 @@ struct WorkerFlags {
 };
 
 void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
-  app->add_option("--model", up->cluster.model_dir, "Hugging Face directory of the model")
+  app->add_option("--model", up->cluster.model_dir,
+                  "Hugging Face directory of the model, or its id in the local Hugging Face cache")
       ->required()
-      ->check(CLI::ExistingDirectory);
+      ->type_name("DIR");
   app->add_option("--prefill", up->cluster.prefill_workers, "Number of prefill workers")
       ->check(CLI::Range(1, kMaxWorkers));
   app->add_option("--decode", up->cluster.decode_workers, "Number of decode workers")
@@ -38,6 +43,9 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
   app->add_option(
       "--ready-file", up->ready_file,
       "File for the router's addresses (gRPC, metrics), written once the cluster is ready");
+  app->add_flag("--json", up->json,
+                "Print one JSON object with the addresses once the cluster is ready; logs go to "
+                "stderr");
   app->add_option("--log-level", up->cluster.log_level,
                   "Least severe level to log: debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
@@ -54,6 +62,11 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                 "Passed to every worker");
   app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", worker->no_prefix_caching,
                 "Passed to every worker");
+}
+
+void AddAddress(CLI::App* app, std::string* address) {
+  app->add_option("--address", *address, "Address of the router, host:port")
+      ->envname("BATON_ADDRESS");
 }
 
 // Parses "ID=BIAS" flags, each id at most once.
@@ -105,7 +118,7 @@ void AddSampling(CLI::App* app, client::GenerateRequest* request) {
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   client::GenerateRequest& request = options->request;
   app->add_option("text", request.text, "The prompt")->required();
-  app->add_option("--address", options->address, "Address of the router, host:port");
+  AddAddress(app, &options->address);
   app->add_option("--model", request.model,
                   "Name of the model; empty: the one that the router serves");
   app->add_option("--max-tokens", request.max_tokens, "Largest number of tokens to generate");
@@ -138,7 +151,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
 
 void AddBench(CLI::App* app, BenchOptions* bench) {
   const CLI::Range count(1, 1 << 24);
-  app->add_option("--address", bench->address, "Address of the router, host:port");
+  AddAddress(app, &bench->address);
   app->add_option("--num-prompts", bench->num_prompts, "Number of requests")->check(count);
   app->add_option("--concurrency,--max-concurrency", bench->concurrency,
                   "Number of concurrent requests")
@@ -154,12 +167,13 @@ void AddBench(CLI::App* app, BenchOptions* bench) {
   app->add_flag("--ignore-eos,!--no-ignore-eos", bench->ignore_eos,
                 "Always generate --max-tokens tokens (default)");
   app->add_option("--save-result", bench->save_result, "File for the results, as JSON");
+  app->add_flag("--json", bench->json, "Print one JSON object instead of a table");
 }
 
 void AddExplain(CLI::App* app, ExplainOptions* explain) {
   CLI::Option* text =
       app->add_option("text", explain->text, "Prompt to explain; it is not sent to a worker");
-  app->add_option("--address", explain->address, "Address of the router, host:port");
+  AddAddress(app, &explain->address);
   app->add_option("--model", explain->model,
                   "Name of the model; empty: the one that the router serves")
       ->needs(text);
@@ -172,7 +186,12 @@ void AddExplain(CLI::App* app, ExplainOptions* explain) {
   app->add_flag("--json", explain->json, "Print one JSON object per line");
 }
 
-void CheckCombinations(const Commands& commands) {
+// What CLI11 cannot check of one flag.
+void CheckCommand(const Commands& commands) {
+  if (commands.chosen == "up") {
+    const absl::Status found = FindModel(commands.up.cluster.model_dir).status();
+    if (!found.ok()) throw CLI::ValidationError("--model", std::string(found.message()));
+  }
   if (commands.chosen == "bench" &&
       commands.bench.shared_prefix_tokens > commands.bench.prompt_tokens) {
     throw CLI::ValidationError("--shared-prefix-tokens", "expected at most --prompt-tokens");
@@ -187,6 +206,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   WorkerFlags worker;
   bool no_stream = false;
   CLI::App app("Baton: serves large language models on a cluster of small GPUs");
+  app.set_version_flag("--version", VersionLine("baton"));
   app.require_subcommand(1);
   app.option_defaults()->always_capture_default();  // --help shows defaults
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine");
@@ -204,17 +224,23 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       app.add_subcommand(
           "plan", "Report memory, sequences that fit and best-case latency of a model on a GPU"),
       &commands.plan, &plan);
+  std::string shell;
+  app.add_subcommand("completion", "Print a script that completes commands and flags in a shell")
+      ->add_option("shell", shell, "The shell")
+      ->required()
+      ->check(CLI::IsMember(kShells));
   // CLI11 reports errors as exceptions.
   try {
     app.parse(argc, argv);
     commands.chosen = app.get_subcommands().front()->get_name();
-    CheckCombinations(commands);
+    CheckCommand(commands);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;
-    parsed.exit_code = app.exit(error);
+    parsed.exit_code = ExitCodeOfParse(app.exit(error));
     return parsed;
   }
+  if (commands.chosen == "completion") commands.completion = CompletionScript(app, shell);
   commands.generate.stream = !no_stream;
   std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
   for (const auto& [flag, value] : worker.values) {

@@ -13,15 +13,17 @@
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate", "explain", "bench" or "plan"
+  std::string chosen;  // "up", "generate", "explain", "bench", "plan" or "completion"
   UpOptions up;
   GenerateOptions generate;
   BenchOptions bench;
   ExplainOptions explain;
   PlanOptions plan;
+  std::string completion;  // the script
 };
 
-// The options, or exit_now with the exit code: 0 after --help, else an error that has been printed.
+// The options, or exit_now with the exit code: 0 after --help and --version, else that of an error
+// that has been printed.
 struct ParsedCommands {
   Commands commands;
   bool exit_now = false;

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "cli/generate.h"
+#include "common/base/exit_code.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
 
@@ -96,13 +97,13 @@ int RunExplain(const ExplainOptions& options, std::ostream& out, std::ostream& e
   const auto decisions = Ask(options);
   if (!decisions.ok()) {
     err << "baton explain: " << Describe(decisions.status()) << std::endl;
-    return 1;
+    return ExitCode(decisions.status());
   }
   for (const v1::Decision& decision : *decisions) {
     out << (options.json ? JsonLine(decision) + "\n" : DecisionTable(decision));
   }
   out << std::flush;
-  return 0;
+  return kExitOk;
 }
 
 }  // namespace baton::cli

@@ -23,7 +23,7 @@ struct ExplainOptions {
   int64_t timeout_ms = 60'000;
 };
 
-// Returns the exit code: 0, or 1 with the error and its reason on `err`.
+// Returns the exit code (common/base/exit_code.h); an error and its reason are on `err`.
 int RunExplain(const ExplainOptions& options, std::ostream& out, std::ostream& err);
 
 // The choice, then a row for each candidate, with a star for the chosen workers.

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/error.h"
+#include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
 
 namespace baton::cli {
@@ -89,7 +90,7 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
   auto client = client::Client::Create(options.address, {absl::Milliseconds(options.timeout_ms)});
   if (!client.ok()) {
     err << "baton generate: " << Describe(client.status()) << std::endl;
-    return 1;
+    return ExitCode(client.status());
   }
   client::GenerateRequest request = options.request;
   request.return_token_ids = options.json;
@@ -110,9 +111,9 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
   } else if (stream->status().ok()) {
     PrintTexts(completion, out);
   }
-  if (stream->status().ok()) return 0;
+  if (stream->status().ok()) return kExitOk;
   err << "baton generate: " << Describe(stream->status()) << std::endl;
-  return 1;
+  return ExitCode(stream->status());
 }
 
 }  // namespace baton::cli

@@ -17,8 +17,8 @@ struct GenerateOptions {
   int64_t timeout_ms = 600'000;
 };
 
-// Returns the exit code: 0 if the answer is complete, else 1 with the error and its reason on
-// `err`. Ctrl-C cancels the request.
+// Returns the exit code (common/base/exit_code.h): 0 if the answer is complete, else the error and
+// its reason are on `err`. Ctrl-C cancels the request.
 int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream& err);
 
 // The output of --json.

@@ -22,7 +22,7 @@
 namespace baton::cli {
 
 struct ClusterOptions {
-  std::string model_dir;
+  std::string model_dir;    // --model of all processes
   std::string bin_dir;      // empty: where this program is
   int prefill_workers = 1;  // 0: decode workers compute the prompts
   int decode_workers = 1;

@@ -1,20 +1,25 @@
-// `baton`: up, generate, explain, bench, plan.
+// `baton`: up, generate, explain, bench, plan, completion. docs/cli.md has the exit codes.
 #include <iostream>
 
 #include "cli/commands.h"
+#include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
 
 int main(int argc, char** argv) {
   const baton::cli::ParsedCommands parsed = baton::cli::ParseCommands(argc, argv);
   if (parsed.exit_now) return parsed.exit_code;
   const baton::cli::Commands& commands = parsed.commands;
+  if (commands.chosen == "completion") {
+    std::cout << commands.completion << std::flush;
+    return baton::kExitOk;
+  }
   // These two have nothing to clean up, so a signal may end the process.
   if (commands.chosen == "explain") {
     return baton::cli::RunExplain(commands.explain, std::cout, std::cerr);
   }
   if (commands.chosen == "plan") return baton::cli::RunPlan(commands.plan, std::cout, std::cerr);
   const baton::ShutdownSignal signals(baton::BrokenPipe::kDefault);  // before any thread
-  if (commands.chosen == "up") return baton::cli::RunUp(commands.up, std::cout);
+  if (commands.chosen == "up") return baton::cli::RunUp(commands.up, std::cout, std::cerr);
   if (commands.chosen == "generate") {
     return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
   }

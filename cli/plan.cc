@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/generate.h"
 #include "common/base/error.h"
+#include "common/base/exit_code.h"
 
 namespace baton::cli {
 namespace {
@@ -181,12 +182,12 @@ int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err) {
   const absl::StatusOr<ServingPlan> plan = engine::PlanServing(options.question);
   if (!plan.ok()) {
     err << "baton plan: " << Describe(plan.status()) << std::endl;
-    return 1;
+    return kExitFailure;
   }
   out << (options.json ? PlanJson(*plan) + "\n" : PlanTable(*plan)) << std::flush;
-  if (plan->refusal.ok()) return 0;
+  if (plan->refusal.ok()) return kExitOk;
   err << "baton plan: " << Describe(plan->refusal) << std::endl;
-  return 1;
+  return kExitFailure;
 }
 
 }  // namespace baton::cli

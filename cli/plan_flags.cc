@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/model_directory.h"
 
 namespace baton::cli {
 namespace {
@@ -61,9 +62,10 @@ void AddWorkerFlags(CLI::App* app, engine::EngineOptions* engine) {
 void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
   engine::ServingQuestion& question = plan->question;
   app->add_option("--model", question.engine.model_dir,
-                  "Hugging Face directory of the model; config.json is enough")
+                  "Hugging Face directory of the model, or its id in the local Hugging Face cache; "
+                  "config.json is enough")
       ->required()
-      ->check(CLI::ExistingDirectory);
+      ->type_name("DIR");
   AddGpu(app, flags);
   app->add_option("--context", question.context, "Tokens per sequence, prompt and answer together")
       ->check(CLI::Range(1, kMostTokens));
@@ -89,6 +91,9 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
 
 void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
   engine::ServingQuestion& question = plan->question;
+  const absl::StatusOr<ModelDirectory> model = FindModel(question.engine.model_dir);
+  if (!model.ok()) throw CLI::ValidationError("--model", std::string(model.status().message()));
+  question.engine.model_dir = model->path;
   const std::optional<engine::GpuFacts> known = engine::FindGpu(flags.gpu);
   if (!known && !(flags.memory_gib && flags.bandwidth_gbs && flags.tflops)) {
     throw CLI::ValidationError(

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/exit_code.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/shutdown_signal.h"
 
@@ -21,10 +23,11 @@ constexpr char kRouter[] = "router";
 
 class Up {
  public:
-  Up(const UpOptions& options, std::ostream& out)
+  Up(const UpOptions& options, std::ostream& out, std::ostream& err)
       : options_(options),
-        out_(out),
-        in_place_progress_(isatty(STDOUT_FILENO) == 1),
+        json_out_(out),
+        out_(options.json ? err : out),
+        in_place_progress_(isatty(options.json ? STDERR_FILENO : STDOUT_FILENO) == 1),
         cluster_(MakeClusterOptions()) {}
 
   int Run() {
@@ -32,6 +35,7 @@ class Up {
     bool stopped = absl::IsCancelled(status);
     if (status.ok()) {
       PrintEndpoints();
+      if (options_.json) PrintJson();
       if (!options_.ready_file.empty()) {
         status = WriteAddressFile(options_.ready_file,
                                   {cluster_.address(kRouter), cluster_.metrics_address(kRouter),
@@ -52,7 +56,7 @@ class Up {
     const std::vector<std::string> names = cluster_.names();
     if (!names.empty() && names.back() == kRouter) Stop({kRouter});
     Stop(names);
-    return stopped ? 0 : 1;
+    return stopped ? kExitOk : kExitFailure;
   }
 
  private:
@@ -130,7 +134,19 @@ class Up {
     out_ << "Ctrl-C stops it.\n" << std::endl;
   }
 
+  void PrintJson() {
+    nlohmann::ordered_json json = {{"address", cluster_.address(kRouter)}};
+    for (const std::string& name : cluster_.names()) {
+      json["processes"].push_back({{"name", name},
+                                   {"pid", cluster_.pid(name)},
+                                   {"address", cluster_.address(name)},
+                                   {"metrics_address", cluster_.metrics_address(name)}});
+    }
+    json_out_ << json.dump() << std::endl;
+  }
+
   const UpOptions& options_;
+  std::ostream& json_out_;
   ShutdownSignal signals_{BrokenPipe::kDefault};
   std::ostream& out_;
   const bool in_place_progress_;
@@ -141,6 +157,8 @@ class Up {
 
 }  // namespace
 
-int RunUp(const UpOptions& options, std::ostream& out) { return Up(options, out).Run(); }
+int RunUp(const UpOptions& options, std::ostream& out, std::ostream& err) {
+  return Up(options, out, err).Run();
+}
 
 }  // namespace baton::cli

@@ -16,14 +16,17 @@ struct UpOptions {
   ClusterOptions cluster;  // RunUp() sets the fields about output and time
   // Written once the cluster is ready, in the format of an address file; empty: none.
   std::string ready_file;
+  // Print only one line: a JSON object with the addresses, once the cluster is ready.
+  bool json = false;
   absl::Duration stop_grace = absl::Seconds(10);  // for the router, then for the workers
 };
 
 // Starts everything and follows the logs until a stop signal, then stops everything. Returns 0
 // then, and 1, with the last lines of the process, if a child ends before the cluster is ready or a
 // router ends at any time.
-// Messages go to `out`. Call before any other thread starts: see ShutdownSignal.
-int RunUp(const UpOptions& options, std::ostream& out);
+// Messages and logs go to `out`, with --json to `err`. Call before any other thread starts: see
+// ShutdownSignal.
+int RunUp(const UpOptions& options, std::ostream& out, std::ostream& err);
 
 }  // namespace baton::cli
 

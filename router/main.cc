@@ -7,8 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/model_directory.h"
 #include "common/base/shutdown_signal.h"
+#include "common/base/version.h"
 #include "router/server.h"
 
 namespace {
@@ -18,11 +21,13 @@ using baton::router::RouterServer;
 
 void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->option_defaults()->always_capture_default();  // --help shows defaults
-  app->add_option("--model", options->model_dir, "Directory of the model, with tokenizer.json")
-      ->required()
-      ->check(CLI::ExistingDirectory);
+  app->add_option(
+         "--model", options->model_dir,
+         "Directory of the model, with tokenizer.json, or its id in the local Hugging Face "
+         "cache")
+      ->required();
   app->add_option("--served-model-name", options->served_model_name,
-                  "Name of the model for clients; default: the name of its directory");
+                  "Name of the model for clients; default: its id, or the name of its directory");
   app->add_option("--listen", options->listen,
                   "Address for clients, host:port; port 0: any free port");
   app->add_option("--http-listen", options->http_listen,
@@ -126,19 +131,34 @@ int main(int argc, char** argv) {
   CLI::App app("Baton's router: tokenizes requests and sends them to pairs of workers");
   Options options;
   std::string log_level = "info";
+  app.set_version_flag("--version", baton::VersionLine("baton-router"));
   AddFlags(&app, &options, &log_level);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return baton::ExitCodeOfParse(app.exit(error));
+  }
   baton::LogLevel level;
   if (baton::ParseLogLevel(log_level, &level)) baton::SetLogLevel(level);
   baton::SetLogComponent("router");
   // Protobuf logs each malformed message; clients, which get an error, must not fill the log.
   google::protobuf::SetLogHandler(nullptr);
 
+  const auto model = baton::FindModel(options.model_dir);
+  if (!model.ok()) {
+    std::fprintf(stderr, "baton-router: --model: %s\n",
+                 std::string(model.status().message()).c_str());
+    return baton::kExitUsage;
+  }
+  options.model_dir = model->path;
+  if (options.served_model_name.empty()) options.served_model_name = model->id;
+
   const absl::Duration grace = absl::Milliseconds(options.drain_grace_ms);
   auto server = RouterServer::Start(std::move(options));
   if (!server.ok()) {
     std::fprintf(stderr, "baton-router: %s\n", std::string(server.status().message()).c_str());
-    return 1;
+    // Options that contradict each other are found here, too.
+    return absl::IsInvalidArgument(server.status()) ? baton::kExitUsage : baton::kExitFailure;
   }
   signals.DrainOnSignal(
       [&] {
@@ -147,5 +167,5 @@ int main(int argc, char** argv) {
       },
       [&] { (*server)->Stop(); });
   BATON_LOG(Info) << "stopped";
-  return 0;
+  return baton::kExitOk;
 }

@@ -8,7 +8,8 @@
 //   if (!stream->status().ok()) std::cerr << stream->status();
 //
 // Errors are absl::Status; common/base/error.h reads their reason, field and retry time. There are
-// no exceptions, and this header includes neither gRPC nor Protobuf.
+// no exceptions, and this header includes neither gRPC nor Protobuf. Both headers are installed, as
+// baton/client.h and baton/error.h: docs/packages.md.
 //
 // UNAVAILABLE with "router at ADDRESS" in its message means that the router cannot be reached. A
 // call fails with it at once if the host is unknown or nothing listens at the port. A router that

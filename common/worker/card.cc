@@ -22,7 +22,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   card.set_role(role);
   card.set_worker_id(options.worker_id.empty() ? RandomIdText() : options.worker_id);
   card.set_epoch(RandomId64());
-  card.set_model(ModelName(options.model_dir));
+  card.set_model(options.model_name.empty() ? ModelName(options.model_dir) : options.model_name);
   card.set_model_fingerprint(engine.config().fingerprint);
   card.set_tokenizer_fingerprint(engine.config().tokenizer_fingerprint);
   const kv::KvLayout& layout = engine.kv_layout();

@@ -21,7 +21,9 @@ std::string IsDevice(const std::string& text) {
 }  // namespace
 
 void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
-  app.add_option("--model", o.model_dir, "Hugging Face directory of the model")->required();
+  app.add_option("--model", o.model_dir,
+                 "Hugging Face directory of the model, or its id in the local Hugging Face cache")
+      ->required();
   app.add_option("--listen", o.listen, "host:port for gRPC; port 0 takes a free one")
       ->capture_default_str();
   app.add_option("--metrics-listen", o.metrics_listen, "host:port for /metrics")

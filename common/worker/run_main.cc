@@ -4,8 +4,11 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/model_directory.h"
 #include "common/base/shutdown_signal.h"
+#include "common/base/version.h"
 
 namespace baton::worker {
 
@@ -14,20 +17,32 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
   ShutdownSignal signals;  // before any thread
   CLI::App app(description);
   WorkerOptions options;
+  app.set_version_flag("--version", VersionLine(absl::StrCat("baton-", component, "-worker")));
   AddWorkerFlags(app, options);
   if (add_flags != nullptr) add_flags(app);
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return ExitCodeOfParse(app.exit(error));
+  }
   LogLevel level;
   if (ParseLogLevel(options.log_level, &level)) SetLogLevel(level);
   SetLogComponent(options.worker_id.empty() ? component : options.worker_id);
   if (absl::Status status = Validate(options); !status.ok()) {
     std::cerr << status.message() << "\n";
-    return 1;
+    return kExitUsage;
   }
+  absl::StatusOr<ModelDirectory> model = FindModel(options.model_dir);
+  if (!model.ok()) {
+    std::cerr << "--model: " << model.status().message() << "\n";
+    return kExitUsage;
+  }
+  options.model_dir = std::move(model->path);
+  options.model_name = std::move(model->id);
   absl::StatusOr<std::unique_ptr<Worker>> worker = start(options);
   if (!worker.ok()) {
     BATON_LOG(Error) << "cannot start: " << worker.status().message();
-    return 1;
+    return kExitFailure;
   }
   signals.DrainOnSignal(
       [&] {
@@ -38,7 +53,7 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
       [&] { (*worker)->Stop(); });
   (*worker)->Stop();
   BATON_LOG(Info) << "stopped";
-  return 0;
+  return kExitOk;
 }
 
 }  // namespace baton::worker

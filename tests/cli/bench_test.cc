@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
 #include "tests/testing/fake_cluster.h"
 
@@ -120,8 +121,14 @@ TEST(BenchTest, RunsAgainstARouter) {
   EXPECT_THAT(out.str(), ContainsRegex("Successful requests: +9 "));
   EXPECT_THAT(out.str(), ContainsRegex("Total generated tokens: +27 "));
   EXPECT_THAT(out.str(), ContainsRegex("WORKER_LOST: +1 "));
+  out.str("");
+  options.json = true;
+  EXPECT_EQ(RunBench(options, out, err), 0) << err.str();
+  const auto json = nlohmann::json::parse(out.str());
+  EXPECT_EQ(json["completed"], 9);
+  EXPECT_EQ(json["failed"], 1);
   options.address = "127.0.0.1:1";
-  EXPECT_EQ(RunBench(options, out, err), 1);
+  EXPECT_EQ(RunBench(options, out, err), kExitUnavailable);
   EXPECT_THAT(err.str(), HasSubstr("UNAVAILABLE"));
 }
 

@@ -2,11 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "common/base/exit_code.h"
 
 namespace baton::cli {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::internal::CaptureStderr;
 using ::testing::internal::CaptureStdout;
@@ -224,9 +228,32 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
   for (const auto& row : rows) {
     const ParsedCommands parsed = Parse(row);
     EXPECT_TRUE(parsed.exit_now);
-    EXPECT_NE(parsed.exit_code, 0);
+    EXPECT_EQ(parsed.exit_code, kExitUsage);
   }
-  EXPECT_EQ(Parse({"--help"}).exit_code, 0);
+  EXPECT_EQ(Parse({"--help"}).exit_code, kExitOk);
+  EXPECT_EQ(Parse({"--version"}).exit_code, kExitOk);
+}
+
+TEST(CommandsTest, TheEnvironmentSetsTheAddressUnlessAFlagDoes) {
+  setenv("BATON_ADDRESS", "router:7", 1);
+  const ParsedCommands generate = Parse({"generate", "hello"});
+  const ParsedCommands bench = Parse({"bench"});
+  const ParsedCommands explain = Parse({"explain"});
+  const ParsedCommands flag = Parse({"generate", "hello", "--address", "other:8"});
+  unsetenv("BATON_ADDRESS");
+  EXPECT_EQ(generate.commands.generate.address, "router:7");
+  EXPECT_EQ(bench.commands.bench.address, "router:7");
+  EXPECT_EQ(explain.commands.explain.address, "router:7");
+  EXPECT_EQ(flag.commands.generate.address, "other:8");
+  EXPECT_EQ(Parse({"explain"}).commands.explain.address, "127.0.0.1:50051");
+}
+
+TEST(CommandsTest, CompletionTakesAShell) {
+  const ParsedCommands parsed = Parse({"completion", "bash"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_THAT(parsed.commands.completion, HasSubstr("complete -o default -F _baton baton"));
+  EXPECT_EQ(Parse({"completion", "tcsh"}).exit_code, kExitUsage);
+  EXPECT_EQ(Parse({"completion"}).exit_code, kExitUsage);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <sstream>
 #include <thread>
 
+#include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
 #include "tests/testing/fake_cluster.h"
 
@@ -75,11 +76,23 @@ TEST_F(GenerateCommandTest, JsonHasChoicesAndLogprobs) {
   EXPECT_EQ(json["prompt_logprobs"][0]["logprob"], -2);
 }
 
-TEST_F(GenerateCommandTest, PrintsTheReasonOnStderrAndExitsWithOne) {
+TEST_F(GenerateCommandTest, PrintsTheReasonOfAWrongRequestOnStderr) {
   options_.request.max_tokens = 0;
-  EXPECT_EQ(RunGenerate(options_, out_, err_), 1);
+  EXPECT_EQ(RunGenerate(options_, out_, err_), kExitUsage);
   EXPECT_THAT(err_.str(), HasSubstr("INVALID_ARGUMENT: stop.max_tokens: 0 given"));
   EXPECT_THAT(err_.str(), HasSubstr("[OUT_OF_RANGE]"));
+}
+
+TEST_F(GenerateCommandTest, ReportsARouterThatIsNotThere) {
+  options_.address = "127.0.0.1:1";
+  EXPECT_EQ(RunGenerate(options_, out_, err_), kExitUnavailable);
+  EXPECT_THAT(err_.str(), HasSubstr("UNAVAILABLE: router at 127.0.0.1:1"));
+}
+
+TEST_F(GenerateCommandTest, ReportsADeadline) {
+  options_.timeout_ms = 300;
+  EXPECT_EQ(RunGenerate(options_, out_, err_), kExitDeadline);  // the fake worker does not answer
+  EXPECT_THAT(err_.str(), HasSubstr("DEADLINE_EXCEEDED"));
 }
 
 TEST_F(GenerateCommandTest, CtrlCCancels) {
@@ -88,7 +101,7 @@ TEST_F(GenerateCommandTest, CtrlCCancels) {
     kill(getpid(), SIGINT);
     EXPECT_TRUE(call.stream->AwaitCancelled());
   });
-  EXPECT_EQ(RunGenerate(options_, out_, err_), 1);
+  EXPECT_EQ(RunGenerate(options_, out_, err_), kExitInterrupted);
   user.join();
   EXPECT_THAT(err_.str(), HasSubstr("CANCELLED"));
 }

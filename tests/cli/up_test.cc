@@ -30,7 +30,7 @@ class UpTest : public ::testing::Test {
 
   ScriptBinaries binaries_;
   UpOptions options_;
-  std::ostringstream out_;
+  std::ostringstream out_, err_;
 };
 
 const std::string kWellBehaved = WellBehaved({"127.0.0.1:1", "127.0.0.1:2"});
@@ -39,14 +39,14 @@ TEST_F(UpTest, AChildThatDiesAtStartStopsAllAndIsQuoted) {
   Script("baton-prefill-worker", kWellBehaved);
   Script("baton-decode-worker", "echo \"no such dtype: $*\" >&2; exit 3");
   options_.cluster.worker_flags = {"--dtype", "f7"};
-  EXPECT_EQ(RunUp(options_, out_), 1);
+  EXPECT_EQ(RunUp(options_, out_, err_), 1);
   EXPECT_THAT(out_.str(), HasSubstr("decode-0 exited with code 3. Its last lines:\n  no such"));
   EXPECT_THAT(out_.str(), HasSubstr("--listen 127.0.0.1:0"));
   EXPECT_THAT(out_.str(), HasSubstr("--dtype f7"));
 }
 
 TEST_F(UpTest, AMissingBinaryIsNamed) {
-  EXPECT_EQ(RunUp(options_, out_), 1);
+  EXPECT_EQ(RunUp(options_, out_, err_), 1);
   EXPECT_THAT(out_.str(), HasSubstr("/baton-prefill-worker is not there"));
 }
 
@@ -58,7 +58,7 @@ TEST_F(UpTest, TheRouterGetsTheAddressesAndASignalStopsAll) {
                                       "\ntrap 'exit 0' TERM\nwhile :; do sleep 0.05; done"));
   options_.cluster.prefill_workers = 2;
   options_.cluster.log_dir = options_.cluster.bin_dir + "/logs";
-  EXPECT_EQ(RunUp(options_, out_), 0);
+  EXPECT_EQ(RunUp(options_, out_, err_), 0);
   EXPECT_THAT(out_.str(), HasSubstr("--prefill-workers 127.0.0.1:1,127.0.0.1:1 "
                                     "--decode-workers 127.0.0.1:1"));
   EXPECT_THAT(out_.str(), HasSubstr("[prefill-1] bye"));
@@ -69,12 +69,21 @@ TEST_F(UpTest, TheRouterGetsTheAddressesAndASignalStopsAll) {
   EXPECT_THAT(first_line, HasSubstr("loading weights 50 %"));
 }
 
+TEST_F(UpTest, WithJsonLogsGoToStderr) {
+  Script("baton-prefill-worker", "echo prefill; exit 3");
+  Script("baton-decode-worker", kWellBehaved);
+  options_.json = true;
+  EXPECT_EQ(RunUp(options_, out_, err_), 1);
+  EXPECT_EQ(out_.str(), "");
+  EXPECT_THAT(err_.str(), HasSubstr("prefill-0 exited with code 3"));
+}
+
 TEST_F(UpTest, ADeafChildIsKilledAfterTheGrace) {
   Script("baton-prefill-worker",
          absl::StrCat("trap '' TERM\nkill -TERM ", getpid(), "\nwhile :; do sleep 0.05; done"));
   Script("baton-decode-worker", kWellBehaved);
   options_.stop_grace = absl::Milliseconds(200);
-  EXPECT_EQ(RunUp(options_, out_), 0);
+  EXPECT_EQ(RunUp(options_, out_, err_), 0);
 }
 
 }  // namespace

@@ -1,0 +1,115 @@
+#include "common/base/model_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kRevision[] = "c0ffee0123456789c0ffee0123456789c0ffee01";
+
+constexpr const char* kVariables[] = {"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HOME",
+                                      "HF_HUB_OFFLINE"};
+
+std::string MessageFor(const std::string& model) {
+  return std::string(FindModel(model).status().message());
+}
+
+// Each test begins without any of the variables.
+class ModelDirectoryTest : public ::testing::Test {
+ protected:
+  ModelDirectoryTest() {
+    for (const char* name : kVariables) {
+      if (const char* value = getenv(name)) saved_[name] = value;
+      unsetenv(name);
+    }
+  }
+  ~ModelDirectoryTest() override {
+    for (const char* name : kVariables) unsetenv(name);
+    for (const auto& [name, value] : saved_) setenv(name.c_str(), value.c_str(), 1);
+    std::filesystem::remove_all(directory_);
+  }
+
+  // Puts a model in the cache `hub` and returns its snapshot.
+  std::string Download(const std::string& hub, const std::string& folder) {
+    const std::string model = absl::StrCat(directory_, "/", hub, "/", folder);
+    std::filesystem::create_directories(model + "/snapshots/" + kRevision);
+    std::filesystem::create_directories(model + "/refs");
+    std::ofstream(model + "/refs/main") << kRevision;
+    return model + "/snapshots/" + kRevision;
+  }
+  void Set(const char* name, const std::string& value) {
+    setenv(name, absl::StrCat(directory_, "/", value).c_str(), 1);
+  }
+
+  const std::string directory_ = absl::StrCat(::testing::TempDir(), "/models-", getpid());
+  std::map<std::string, std::string> saved_;
+};
+
+TEST_F(ModelDirectoryTest, ADirectoryIsTaken) {
+  std::filesystem::create_directories(directory_);
+  const auto found = FindModel(directory_);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->path, directory_);
+  EXPECT_EQ(found->id, "");
+}
+
+TEST_F(ModelDirectoryTest, TheEnvironmentSaysWhereTheCacheIs) {
+  // From the last to the first that counts.
+  const std::string in_home = Download("home/.cache/huggingface/hub", "models--org--m");
+  const std::string in_xdg = Download("xdg/huggingface/hub", "models--org--m");
+  const std::string in_hf = Download("hf/hub", "models--org--m");
+  const std::string in_hub = Download("hub", "models--org--m");
+  Set("HOME", "home");
+  EXPECT_EQ(FindModel("org/m")->path, in_home);
+  EXPECT_EQ(FindModel("org/m")->id, "org/m");
+  Set("XDG_CACHE_HOME", "xdg");
+  EXPECT_EQ(FindModel("org/m")->path, in_xdg);
+  Set("HF_HOME", "hf");
+  EXPECT_EQ(FindModel("org/m")->path, in_hf);
+  Set("HF_HUB_CACHE", "hub");
+  EXPECT_EQ(FindModel("org/m")->path, in_hub);
+}
+
+TEST_F(ModelDirectoryTest, AnIdMayLackAnOrganisation) {
+  Set("HF_HUB_CACHE", "hub");
+  const std::string snapshot = Download("hub", "models--gpt2");
+  EXPECT_EQ(FindModel("gpt2")->path, snapshot);
+}
+
+TEST_F(ModelDirectoryTest, TheErrorHasWhatWasSearched) {
+  Set("HF_HUB_CACHE", "hub");
+  std::string message = MessageFor("org/m");
+  EXPECT_THAT(message, HasSubstr(directory_ + "/hub/models--org--m/refs/main"));
+  EXPECT_THAT(message, HasSubstr("hf download org/m"));
+  std::filesystem::remove_all(Download("hub", "models--org--m"));
+  message = MessageFor("org/m");
+  EXPECT_THAT(message, HasSubstr(absl::StrCat("/snapshots/", kRevision, " is missing")));
+  setenv("HF_HUB_OFFLINE", "1", 1);
+  message = MessageFor("org/m");
+  EXPECT_THAT(message, Not(HasSubstr("download")));
+}
+
+TEST_F(ModelDirectoryTest, NothingOutsideTheCacheIsReached) {
+  Set("HF_HUB_CACHE", "hub");
+  const std::string snapshot = Download("hub", "models--org--m");
+  std::ofstream(directory_ + "/hub/models--org--m/refs/main") << "../refs";
+  EXPECT_TRUE(absl::IsNotFound(FindModel("org/m").status()));
+  for (const char* model : {"", "a/b/c", "../m", "org/..", "org--m", "/no/such", "org/m/", ".m"}) {
+    EXPECT_THAT(MessageFor(model), HasSubstr("is no directory")) << model;
+  }
+}
+
+}  // namespace
+}  // namespace baton
