@@ -4,7 +4,7 @@ import asyncio
 import unittest
 
 import baton
-from client_cases import UNAVAILABLE, ClientCases, reserved_address
+from client_cases import UNAVAILABLE, ClientCases, FailureClock, reserved_address
 from fake_router import AWAIT_S, Failure, FakeRouter, Hang, delta, last
 
 
@@ -142,16 +142,27 @@ class AsyncStreamTest(unittest.IsolatedAsyncioTestCase):
             await task
         await self.await_cancelled()
 
+    async def test_a_choice_that_was_not_asked_for_is_an_error(self):
+        for choice in (1, -1):
+            self.router.reply([delta("a", choice=choice), Hang()])
+            stream = self.client.generate("p")
+            with self.assertRaises(baton.WorkerFailedError):
+                await stream.text()
+            await self.await_cancelled()
+
     async def test_cancel_ends_the_wait_for_a_retry(self):
         # The pause is much longer than the test may take.
         self.router.reply([Failure(UNAVAILABLE, "NO_WORKER", retry_after=10 * AWAIT_S)])
-        stream = self.client.generate("p", timeout=100 * AWAIT_S)
+        failed = asyncio.Event()
+        client = baton.AsyncClient(self.router.address, clock=FailureClock(failed.set))
+        self.addAsyncCleanup(client.close)
+        stream = client.generate("p", timeout=100 * AWAIT_S)
         task = asyncio.ensure_future(stream.text())
-        await self.next_call()
+        await asyncio.wait_for(failed.wait(), AWAIT_S)
         stream.cancel()
         with self.assertRaises(baton.CancelledError):
             await asyncio.wait_for(task, AWAIT_S)
-        self.assertEqual(self.router.calls.qsize(), 0)
+        self.assertEqual(self.router.calls.qsize(), 1)
 
     async def test_cancel_after_the_end_changes_nothing(self):
         self.router.reply([last("a")])

@@ -7,7 +7,7 @@ import unittest
 import grpc
 
 import baton
-from client_cases import UNAVAILABLE, ClientCases, reserved_address
+from client_cases import UNAVAILABLE, ClientCases, FailureClock, reserved_address
 from fake_router import AWAIT_S, Failure, FakeRouter, Hang, delta, last
 
 
@@ -100,10 +100,21 @@ class StreamTest(unittest.TestCase):
         self.assertEqual(stream.completion.text, "a")
         self.router.await_cancelled()
 
+    def test_a_choice_that_was_not_asked_for_is_an_error(self):
+        for choice in (1, -1):
+            self.router.reply([delta("a", choice=choice), Hang()])
+            stream = self.client.generate("p")
+            with self.assertRaises(baton.WorkerFailedError):
+                stream.text()
+            self.router.await_cancelled()
+
     def test_cancel_ends_the_wait_for_a_retry(self):
         # The pause is much longer than the test may take.
         self.router.reply([Failure(UNAVAILABLE, "NO_WORKER", retry_after=10 * AWAIT_S)])
-        stream = self.client.generate("p", timeout=100 * AWAIT_S)
+        failed = threading.Event()
+        client = baton.Client(self.router.address, clock=FailureClock(failed.set))
+        self.addCleanup(client.close)
+        stream = client.generate("p", timeout=100 * AWAIT_S)
         errors = []
 
         def read():
@@ -114,11 +125,11 @@ class StreamTest(unittest.TestCase):
 
         reader = threading.Thread(target=read)
         reader.start()
-        self.router.next_call()
+        self.assertTrue(failed.wait(AWAIT_S))
         stream.cancel()
         reader.join(AWAIT_S)
         self.assertEqual([type(error) for error in errors], [baton.CancelledError], errors)
-        self.assertEqual(self.router.calls.qsize(), 0)
+        self.assertEqual(self.router.calls.qsize(), 1)
 
     def test_cancel_after_the_end_changes_nothing(self):
         self.router.reply([last("a")])
