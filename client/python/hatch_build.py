@@ -1,6 +1,6 @@
 """Generates baton/v1/*_pb2.py and .pyi from the protos while a wheel is built.
 
-In the repository the protos are in proto/ of its root. An sdist has a copy, so that it builds alone.
+In the repository the protos are in proto/ of its root. An sdist has a copy.
 """
 
 import shutil
@@ -24,7 +24,7 @@ class GenerateHook(BuildHookInterface):
         source = repository / "proto"
         protos = sorted((source / PROTOS).glob("*.proto"))
         if not protos:
-            sys.exit(f"{source / PROTOS}: no .proto files, expected the repository or an sdist of it")
+            sys.exit(f"{source / PROTOS}: no .proto files, expected the repository or an sdist")
         include = build_data["force_include"]
         if self.target_name == "sdist":
             include.update({str(p): f"proto/{p.relative_to(source)}" for p in protos})

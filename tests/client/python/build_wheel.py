@@ -16,15 +16,16 @@ GENERATED = {f"baton/v1/{name}_pb2.{suffix}" for name in ("inference", "admin")
 
 
 def build(out, *what):
-    subprocess.run([sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", out, PACKAGE],
-                   check=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", *what, "--outdir", out, PACKAGE]
+    subprocess.run(command, check=True)
     (wheel,) = out.glob("*.whl")
     return wheel
 
 
 def files(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist() if name.startswith("baton/")}
+        names = [name for name in archive.namelist() if name.startswith("baton/")]
+        return {name: archive.read(name) for name in names}
 
 
 def main():

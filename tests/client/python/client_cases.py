@@ -1,4 +1,4 @@
-"""What both clients must do. client_test.py and aio_test.py run these cases, each with its client."""
+"""What both clients must do. client_test.py and aio_test.py run these cases, each with a client."""
 
 import contextlib
 import os

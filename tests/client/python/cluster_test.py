@@ -1,5 +1,5 @@
-"""Both clients, and the programs of client/python/README.md, against a cluster of real processes with
-the model in models/demo.
+"""Both clients, and the programs of client/python/README.md, against a cluster of real processes
+with the model in models/demo.
 
     cluster_test.py BIN_DIR     from the top folder
 """
@@ -14,7 +14,7 @@ import time
 import unittest
 from pathlib import Path
 
-# Python before 3.10 forks to start a program, and gRPC's handlers may abort the child before its exec.
+# Python before 3.10 forks to start a program; gRPC's handlers may abort the child before its exec.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 import baton  # noqa: E402
 

@@ -93,6 +93,7 @@ class ErrorsTest(unittest.TestCase):
             (codes.UNAVAILABLE, "", baton.UnavailableError),
             (codes.UNAVAILABLE, "NEWER_THAN_THIS", baton.UnavailableError),
             (codes.RESOURCE_EXHAUSTED, "", baton.RequestTooLargeError),  # for one gRPC message
+            (codes.RESOURCE_EXHAUSTED, "NEWER_THAN_THIS", baton.OverloadedError),
             (codes.INTERNAL, "", baton.WorkerFailedError),
             (codes.UNIMPLEMENTED, "", baton.BatonError),
             # The deadline passed in an overloaded router.

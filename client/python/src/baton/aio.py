@@ -214,14 +214,15 @@ class AsyncClient:
 
 
 async def _outcome(rpc: Any, operation: Awaitable[T]) -> T:
-    """What an operation of a call returns or raises. grpc.aio raises asyncio.CancelledError for a
-    cancelled call; here that exception means that the task is cancelled, and AioRpcError the call."""
+    """What an operation of a call returns or raises. grpc.aio raises asyncio.CancelledError if the
+    task or the call is cancelled; here it means the task, and AioRpcError the call."""
     future = asyncio.ensure_future(operation)
     try:
         await asyncio.wait([future])
     except asyncio.CancelledError:
         rpc.cancel()
-        future.add_done_callback(lambda f: f.cancelled() or f.exception())  # asyncio logs the unseen
+        # asyncio would log an exception that is not retrieved.
+        future.add_done_callback(lambda f: f.cancelled() or f.exception())
         raise
     if not future.cancelled():
         return future.result()

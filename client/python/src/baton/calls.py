@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from dataclasses import dataclass
-from random import random as uniform
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar
 
 import grpc
@@ -174,8 +172,8 @@ class Settings:
     timeout: float
     max_retries: int
     wait_for_ready: bool
-    clock: Callable[[], float] = time.monotonic
-    random: Callable[[], float] = uniform
+    clock: Callable[[], float]
+    random: Callable[[], float]
 
 
 class Attempts:
@@ -201,7 +199,7 @@ class Attempts:
 
     def pause_after(self, error: BatonError) -> float:
         """Seconds until the next attempt; raises the error if there is none."""
-        backoff = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2**self._retries)
+        backoff = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._retries, 10))
         pause: float = (error.retry_after or 0.0) + backoff * self._settings.random()
         if (
             not error.retryable
@@ -216,9 +214,7 @@ class Attempts:
 class Stream:
     """The state of a running answer: merges messages, and remembers how it ended."""
 
-    def __init__(
-        self, call: Call[inference_pb2.GenerateResponse], attempts: Attempts
-    ) -> None:
+    def __init__(self, call: Call[inference_pb2.GenerateResponse], attempts: Attempts) -> None:
         self._api = call
         self._attempts = attempts
         # The router refuses an n out of this range.

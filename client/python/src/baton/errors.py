@@ -118,7 +118,7 @@ _CODES: dict[grpc.StatusCode, type[BatonError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
     grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
     grpc.StatusCode.NOT_FOUND: InvalidRequestError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: RequestTooLargeError,  # for one gRPC message
+    grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.INTERNAL: WorkerFailedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
@@ -126,10 +126,15 @@ _CODES: dict[grpc.StatusCode, type[BatonError]] = {
 }
 
 
-def error_class(code: grpc.StatusCode, reason: str) -> type[BatonError]:
+def _error_class(
+    code: grpc.StatusCode, reason: str, retry_after: Optional[float]
+) -> type[BatonError]:
     # An overloaded router may find that the deadline is over: the caller's timeout comes first.
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceededError
+    # gRPC's own error for a message above its limit has this code, too.
+    if not reason and code is grpc.StatusCode.RESOURCE_EXHAUSTED and retry_after is None:
+        return RequestTooLargeError
     return REASONS.get(reason) or _CODES.get(code, BatonError)
 
 
@@ -164,8 +169,8 @@ def to_error(
         except DecodeError:
             pass
     violations = bad_request.field_violations
+    field = violations[0].field if violations else None
     # gRPC's own errors do not name the router.
     text = (message or "") if info.reason else f"router at {address}: {message or code.name}"
-    return error_class(code, info.reason)(
-        text, code, info.reason, request_id, retry_after, violations[0].field if violations else None
-    )
+    error = _error_class(code, info.reason, retry_after)
+    return error(text, code, info.reason, request_id, retry_after, field)
