@@ -41,7 +41,7 @@ def anchors(text):
 
 
 def broken_links(root):
-    documents = [*root.glob("*.md"), *(p for room in ("docs", "common", "models") for p in (root / room).rglob("*.md"))]
+    documents = [*root.glob("*.md"), *(p for room in ("docs", "common", "models", "client") for p in (root / room).rglob("*.md"))]
     for path in sorted(documents):
         for target, anchor in LINK.findall(path.read_text(encoding="utf-8")):
             file = path.parent / target if target else path

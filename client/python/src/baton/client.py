@@ -1,0 +1,215 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import threading
+import time
+from random import random as uniform
+from types import TracebackType
+from typing import Any, Callable, Iterator, Optional, Sequence
+
+import grpc
+from typing_extensions import Self, Unpack
+
+from baton import calls
+from baton.calls import Attempts, Call, Settings, T
+from baton.errors import BatonError
+from baton.request import GenerateOptions, Prompt
+from baton.types import Chunk, Completion, Model, Worker
+from baton.v1 import inference_pb2
+
+
+class GenerateStream(calls.Stream, Iterator[Chunk]):
+    """A running request, and an iterator over its answer.
+
+    The request is cancelled, on the workers too, when the stream is closed, leaves its `with` block
+    or is garbage-collected before its end. cancel() may be called from any thread, everything else
+    from one. A stream that failed raises its error again.
+    """
+
+    def __init__(
+        self, client: Client, call: Call[inference_pb2.GenerateResponse], attempts: Attempts
+    ) -> None:
+        super().__init__(call, attempts)
+        self._client = client
+        self._lock = threading.Lock()  # of the two fields below
+        self._rpc: Any = None  # of the latest attempt; cancels itself when garbage-collected
+        self._cancelled = threading.Event()
+        self._start()
+
+    def __next__(self) -> Chunk:
+        while not self._ended:
+            try:
+                message = next(self._rpc)
+            except StopIteration:
+                self._end()
+                break
+            except grpc.RpcError as error:
+                failure = _to_error(self._attempts, error)
+            else:
+                try:
+                    chunk = self._merge(message)
+                except BatonError:
+                    self._rpc.cancel()
+                    raise
+                if chunk is not None:
+                    return chunk
+                continue
+            self._client._sleep(self._pause_after(failure), self._cancelled)
+            self._start()
+        self._raise_if_failed()
+        raise StopIteration
+
+    def text(self) -> str:
+        """Reads the stream to its end and returns the whole text of the first choice."""
+        for _ in self:
+            pass
+        return self.completion.text
+
+    def cancel(self) -> None:
+        """Cancels the request. Reading on raises CancelledError, unless the answer is complete."""
+        with self._lock:
+            self._cancelled.set()
+            if self._rpc is not None:
+                self._rpc.cancel()
+
+    close = cancel
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.cancel()
+
+    def _start(self) -> None:
+        """Makes an attempt."""
+        with self._lock:
+            if self._cancelled.is_set():
+                code = grpc.StatusCode.CANCELLED
+                raise self._fail(self._attempts.error(code, "cancelled", None))
+            stub = self._client._channel.unary_stream(**self._api.stubs())
+            self._rpc = stub(self._api.request, **self._attempts.call_arguments())
+
+
+class Client:
+    """A connection to a router, without TLS. Thread-safe.
+
+    The constructor does not connect; the first call does, and waits for the router until its
+    deadline unless `wait_for_ready` is False. `timeout` is that of each call, in seconds, including
+    its retries. Calls are retried at most `max_retries` times if the router is overloaded or
+    unreachable and no token has arrived. `clock`, `sleep` and `random` are for tests.
+    """
+
+    def __init__(
+        self,
+        address: Optional[str] = None,
+        *,
+        timeout: float = calls.DEFAULT_TIMEOUT_S,
+        max_retries: int = calls.DEFAULT_MAX_RETRIES,
+        wait_for_ready: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Optional[Callable[[float], None]] = None,
+        random: Callable[[], float] = uniform,
+    ) -> None:
+        self._settings = Settings(
+            calls.to_address(address), timeout, max_retries, wait_for_ready, clock, random
+        )
+        self._sleep = _event_sleep if sleep is None else lambda pause, _: sleep(pause)
+        self._channel = grpc.insecure_channel(self._settings.address, calls.CHANNEL_OPTIONS)
+
+    @property
+    def address(self) -> str:
+        return self._settings.address
+
+    def generate(
+        self, prompt: Prompt, *, timeout: Optional[float] = None, **options: Unpack[GenerateOptions]
+    ) -> GenerateStream:
+        """Starts a request and returns at once. Errors are raised when the stream is read."""
+        call = calls.generate(prompt, options)
+        return GenerateStream(self, call, self._attempts(call, timeout))
+
+    def generate_once(
+        self, prompt: Prompt, *, timeout: Optional[float] = None, **options: Unpack[GenerateOptions]
+    ) -> Completion:
+        return self._ask(calls.generate_once(prompt, options), timeout)
+
+    def tokenize(
+        self,
+        text: str,
+        *,
+        add_special_tokens: bool = True,
+        model: str = "",
+        timeout: Optional[float] = None,
+    ) -> list[int]:
+        return self._ask(calls.tokenize(text, add_special_tokens, model), timeout)
+
+    def detokenize(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = True,
+        model: str = "",
+        timeout: Optional[float] = None,
+    ) -> str:
+        return self._ask(calls.detokenize(token_ids, skip_special_tokens, model), timeout)
+
+    def models(self, *, timeout: Optional[float] = None) -> list[Model]:
+        return self._ask(calls.models(), timeout)
+
+    def workers(self, *, timeout: Optional[float] = None) -> list[Worker]:
+        return self._ask(calls.workers(), timeout)
+
+    def is_ready(self, *, timeout: float = calls.READY_TIMEOUT_S) -> bool:
+        """Whether the router can be reached and has workers that can answer. One attempt."""
+        call = calls.health()
+        try:
+            return call.parse(self._stub(call)(call.request, timeout=timeout))
+        except grpc.RpcError as error:
+            failure = _to_error(self._attempts(call, timeout), error)
+        if failure.code in calls.NOT_READY:
+            return False
+        raise failure
+
+    def close(self) -> None:
+        """Cancels what still runs."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def _attempts(self, call: Call[T], timeout: Optional[float]) -> Attempts:
+        return Attempts(self._settings, call.request_id, timeout)
+
+    def _ask(self, call: Call[T], timeout: Optional[float]) -> T:
+        attempts = self._attempts(call, timeout)
+        stub = self._stub(call)
+        while True:
+            try:
+                return call.parse(stub(call.request, **attempts.call_arguments()))
+            except grpc.RpcError as error:
+                failure = _to_error(attempts, error)
+            self._sleep(attempts.pause_after(failure), threading.Event())
+
+    def _stub(self, call: Call[T]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
+        return self._channel.unary_unary(**call.stubs())
+
+
+def _to_error(attempts: Attempts, error: grpc.RpcError) -> BatonError:
+    return attempts.error(error.code(), error.details(), error.trailing_metadata())
+
+
+def _event_sleep(pause: float, cancelled: threading.Event) -> None:
+    cancelled.wait(pause)

@@ -1,0 +1,79 @@
+"""Keyword arguments to GenerateRequest messages."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Literal, Mapping, Optional, Sequence, TypedDict, Union
+
+from baton.v1 import inference_pb2
+
+Prompt = Union[str, Sequence[int]]
+Priority = Literal["low", "normal", "high"]
+
+
+class GenerateOptions(TypedDict, total=False):
+    """The keyword arguments of generate() and generate_once(). docs/sampling.md has ranges and
+    meanings; None is the same as absent. Absent sampling fields take the values of the model's
+    generation_config.json."""
+
+    model: Optional[str]  # absent: the only model served
+
+    temperature: Optional[float]  # 0 is greedy
+    top_p: Optional[float]
+    top_k: Optional[int]
+    min_p: Optional[float]
+    seed: Optional[int]  # equal seeds draw equal tokens
+    repetition_penalty: Optional[float]
+    frequency_penalty: Optional[float]
+    presence_penalty: Optional[float]
+    logit_bias: Optional[Mapping[int, float]]  # by token id
+
+    max_tokens: Optional[int]  # absent: until the model stops or its context is full
+    min_tokens: Optional[int]
+    stop: Union[str, Sequence[str], None]  # texts that end the answer and are not part of it
+    stop_token_ids: Optional[Sequence[int]]
+    ignore_eos: Optional[bool]
+
+    n: Optional[int]  # number of choices; absent: 1
+    beam_width: Optional[int]  # beam search instead of sampling; the choices are the n best beams
+    length_penalty: Optional[float]  # with beam_width
+    logprobs: Optional[int]  # return each token's log probability and those of the k most probable
+    prompt_logprobs: Optional[int]  # the same for the prompt's tokens, from the second on
+    return_token_ids: Optional[bool]
+
+    priority: Optional[Priority]
+    tenant: Optional[str]  # for fair shares and limits
+    request_id: Optional[str]  # for logs and errors; absent: the client makes one
+    cache_salt: Optional[str]  # requests share cached prefixes only if their salts are equal
+
+
+_SAMPLING = frozenset(inference_pb2.SamplingParams.DESCRIPTOR.fields_by_name)
+_STOP = frozenset(inference_pb2.StopConditions.DESCRIPTOR.fields_by_name)
+_OPTIONS = frozenset(GenerateOptions.__annotations__)
+
+
+def to_request(prompt: Prompt, options: GenerateOptions) -> inference_pb2.GenerateRequest:
+    """TypeError or ValueError if Protobuf cannot hold a value, such as an integer of 65 bits. The
+    router checks the ranges."""
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise TypeError(f"unexpected keyword argument {unknown[0]!r}")
+    fields: dict[str, Any] = {name: v for name, v in options.items() if v is not None}
+    if isinstance(fields.get("stop"), str):
+        fields["stop"] = [fields["stop"]]
+    if "priority" in fields:
+        fields["priority"] = f"PRIORITY_{fields['priority'].upper()}"
+    sampling = {name: fields.pop(name) for name in _SAMPLING & set(fields)}
+    stop = {name: fields.pop(name) for name in _STOP & set(fields)}
+    if isinstance(prompt, (bytes, bytearray)):
+        raise TypeError("a prompt is str or token ids, not bytes")
+    if isinstance(prompt, str):
+        fields["text"] = prompt
+    else:
+        fields["token_ids"] = inference_pb2.TokenIds(ids=prompt)
+    fields["request_id"] = fields.get("request_id") or uuid.uuid4().hex
+    return inference_pb2.GenerateRequest(
+        sampling=inference_pb2.SamplingParams(**sampling),
+        stop=inference_pb2.StopConditions(**stop),
+        **fields,
+    )

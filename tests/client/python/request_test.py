@@ -1,0 +1,101 @@
+"""Keyword arguments become the fields of GenerateRequest, all of them."""
+
+import unittest
+
+from baton.request import GenerateOptions, to_request
+from baton.v1 import inference_pb2
+
+# A value for each option, and the field that it becomes.
+OPTIONS = {
+    "model": ("m", lambda r: r.model),
+    "temperature": (0.5, lambda r: r.sampling.temperature),
+    "top_p": (0.25, lambda r: r.sampling.top_p),
+    "top_k": (-1, lambda r: r.sampling.top_k),
+    "min_p": (0.125, lambda r: r.sampling.min_p),
+    "seed": (2**64 - 1, lambda r: r.sampling.seed),
+    "repetition_penalty": (1.5, lambda r: r.sampling.repetition_penalty),
+    "frequency_penalty": (-1.5, lambda r: r.sampling.frequency_penalty),
+    "presence_penalty": (1.25, lambda r: r.sampling.presence_penalty),
+    "logit_bias": ({3: -100.0}, lambda r: dict(r.sampling.logit_bias)),
+    "max_tokens": (9, lambda r: r.stop.max_tokens),
+    "min_tokens": (2, lambda r: r.stop.min_tokens),
+    "stop": (["a", "bc"], lambda r: list(r.stop.stop)),
+    "stop_token_ids": ([1, 2], lambda r: list(r.stop.stop_token_ids)),
+    "ignore_eos": (True, lambda r: r.stop.ignore_eos),
+    "n": (3, lambda r: r.n),
+    "beam_width": (4, lambda r: r.beam_width),
+    "length_penalty": (0.5, lambda r: r.length_penalty),
+    "logprobs": (20, lambda r: r.logprobs),
+    "prompt_logprobs": (1, lambda r: r.prompt_logprobs),
+    "return_token_ids": (True, lambda r: r.return_token_ids),
+    "priority": ("high", lambda r: inference_pb2.Priority.Name(r.priority)[9:].lower()),
+    "tenant": ("t", lambda r: r.tenant),
+    "request_id": ("id", lambda r: r.request_id),
+    "cache_salt": ("s", lambda r: r.cache_salt),
+}
+
+
+class RequestTest(unittest.TestCase):
+    def test_options_are_the_fields_of_the_api(self):
+        fields = set(inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name)
+        fields -= {"text", "token_ids", "sampling", "stop"}
+        for message in (inference_pb2.SamplingParams, inference_pb2.StopConditions):
+            fields |= set(message.DESCRIPTOR.fields_by_name)
+        self.assertEqual(set(GenerateOptions.__annotations__), fields)
+        self.assertEqual(set(OPTIONS), fields)
+
+    def test_each_option_becomes_its_field(self):
+        everything = {name: value for name, (value, _) in OPTIONS.items()}
+        for options in (everything, *({name: value} for name, value in everything.items())):
+            request = to_request("p", options)
+            for name in options:
+                value, read = OPTIONS[name]
+                self.assertEqual(read(request), value, name)
+
+    def test_what_is_absent_or_none_stays_unset(self):
+        for options in ({}, dict.fromkeys(OPTIONS)):
+            request = to_request("p", options)
+            request.ClearField("request_id")
+            expected = inference_pb2.GenerateRequest(
+                text="p", sampling=inference_pb2.SamplingParams(),
+                stop=inference_pb2.StopConditions())
+            self.assertEqual(request, expected)
+
+    def test_zero_and_false_are_values(self):
+        request = to_request("p", {"temperature": 0, "min_tokens": 0, "logprobs": 0})
+        self.assertTrue(request.sampling.HasField("temperature"))
+        self.assertTrue(request.stop.HasField("min_tokens"))
+        self.assertTrue(request.HasField("logprobs"))
+
+    def test_prompts(self):
+        self.assertEqual(to_request("héllo", {}).text, "héllo")
+        self.assertEqual(list(to_request((5, 6), {}).token_ids.ids), [5, 6])
+        self.assertEqual(to_request("", {}).WhichOneof("prompt"), "text")
+        self.assertEqual(to_request([], {}).WhichOneof("prompt"), "token_ids")
+
+    def test_one_stop_string_is_not_its_letters(self):
+        self.assertEqual(list(to_request("p", {"stop": "end"}).stop.stop), ["end"])
+
+    def test_a_request_without_id_gets_its_own(self):
+        ids = {to_request("p", {"request_id": given}).request_id for given in (None, None, "")}
+        self.assertEqual(len(ids), 3)
+        self.assertTrue(all(0 < len(i) <= 128 and i.isalnum() for i in ids), ids)
+
+    def test_what_protobuf_cannot_hold_is_refused(self):
+        for error, prompt, options in [
+            (TypeError, "p", {"temprature": 1}),
+            (TypeError, "p", {"temperature": "hot"}),
+            (ValueError, "p", {"seed": -1}),
+            (ValueError, "p", {"seed": 2**64}),
+            (ValueError, "p", {"max_tokens": 2**31}),
+            (ValueError, "p", {"priority": "urgent"}),
+            (TypeError, b"bytes", {}),
+            (TypeError, ["text"], {}),
+            (ValueError, [2**31], {}),
+        ]:
+            with self.assertRaises(error, msg=(prompt, options)):
+                to_request(prompt, options)
+
+
+if __name__ == "__main__":
+    unittest.main()
