@@ -230,6 +230,7 @@ absl::Status Interpreter::RunLoop(const Statement& statement, const Value& itera
   const auto loop = std::make_shared<LoopObject>(runtime_.Charge(sizeof(LoopObject)), items,
                                                  loop_depth, *this, statement, parent);
   for (size_t i = 0; i < values.size(); ++i) {
+    BATON_RETURN_IF_ERROR(runtime_.Step());
     loop->MoveTo(i);
     BATON_ASSIGN_OR_RETURN(Scope* const scope, NewScope(parent));
     const InScope in_scope(*this, scope);

@@ -15,12 +15,12 @@
 namespace baton::chat {
 
 struct Conversation {
-  json::Value messages;  // an array of objects, as in OpenAI's API
-  json::Value tools;     // an array of objects; null without tools
+  json::Value messages = {};  // an array of objects, as in OpenAI's API
+  json::Value tools = {};     // an array of objects; null without tools
   bool add_generation_prompt = true;
   // Further variables, an object, e.g. {"enable_thinking": false}; null without any. They may
   // replace special tokens, and not the variables above.
-  json::Value variables;
+  json::Value variables = {};
 };
 
 struct RenderedChat {

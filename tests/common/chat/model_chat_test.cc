@@ -1,0 +1,149 @@
+#include "common/chat/model_chat.h"
+
+#include <filesystem>
+#include <string>
+
+#include "common/base/error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/model_dir.h"
+
+namespace baton::chat {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using testing::ModelDir;
+
+json::Value Json(const std::string& text) { return json::Parse(text, "test").value(); }
+
+Conversation Hello() { return {.messages = Json(R"([{"role": "user", "content": "Hi"}])")}; }
+
+std::string TextOf(const ModelDir& dir, const Conversation& conversation) {
+  const auto chat = ModelChat::Load(dir.path());
+  if (!chat.ok()) return chat.status().ToString();
+  const auto rendered = chat->Render(conversation, absl::UnixEpoch());
+  return rendered.ok() ? rendered->text : rendered.status().ToString();
+}
+
+std::string LoadError(const ModelDir& dir) {
+  const auto chat = ModelChat::Load(dir.path());
+  EXPECT_EQ(ErrorReason(chat.status()), "BAD_CHAT_TEMPLATE") << chat.status();
+  return std::string(chat.status().message());
+}
+
+TEST(ModelChatTest, ReadsTheTemplateFile) {
+  const ModelDir dir;
+  dir.Write("chat_template.jinja",
+            "file {{ bos_token }}{{ eos_token }}{{ messages[0].content }}\n");
+  dir.Write("tokenizer_config.json",
+            R"({"chat_template": "config", "bos_token": "<s>", "eos_token": {"content": "</s>"}})");
+  EXPECT_EQ(TextOf(dir, Hello()), "file <s></s>Hi");
+}
+
+TEST(ModelChatTest, ReadsTheFieldOfTheConfig) {
+  const ModelDir dir;
+  dir.Write("tokenizer_config.json", R"({"chat_template": "config {{ tools is none }}"})");
+  EXPECT_EQ(TextOf(dir, Hello()), "config True");
+}
+
+TEST(ModelChatTest, ToolsChooseTheirNamedTemplate) {
+  Conversation with_tools = Hello();
+  with_tools.tools = Json(R"([{"type": "function", "function": {"name": "f"}}])");
+  const ModelDir named;
+  named.Write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "tool_use", "template": "T{{ tools[0].function.name }}"},
+                                    {"name": "default", "template": "D{{ tools }}"}]})");
+  EXPECT_EQ(TextOf(named, Hello()), "DNone");
+  EXPECT_EQ(TextOf(named, with_tools), "Tf");
+
+  const ModelDir files;
+  std::filesystem::create_directory(files.PathOf("additional_chat_templates"));
+  files.Write("chat_template.jinja", "D");
+  files.Write("additional_chat_templates/tool_use.jinja", "T");
+  EXPECT_EQ(TextOf(files, Hello()), "D");
+  EXPECT_EQ(TextOf(files, with_tools), "T");
+
+  const ModelDir only_default;
+  only_default.Write("tokenizer_config.json",
+                     R"({"chat_template": [{"name": "default", "template": "D"}]})");
+  EXPECT_EQ(TextOf(only_default, with_tools), "D");
+}
+
+TEST(ModelChatTest, PassesVariables) {
+  const ModelDir dir;
+  dir.Write("chat_template.jinja",
+            "{{ add_generation_prompt }} {{ documents is none }} {{ thinking }} {{ bos_token }} "
+            "{{ image_token }} {{ additional_special_tokens }} {{ pad_token is defined }}");
+  dir.Write(
+      "tokenizer_config.json",
+      R"({"bos_token": "<s>", "pad_token": null, "extra_special_tokens": {"image_token": "<i>"},
+                "additional_special_tokens": ["<a>", {"content": "<b>"}]})");
+  Conversation conversation = Hello();
+  conversation.add_generation_prompt = false;
+  conversation.variables = Json(R"({"thinking": {"budget": 5}, "bos_token": "<t>"})");
+  EXPECT_EQ(TextOf(dir, conversation), "False True {'budget': 5} <t> <i> ['<a>', '<b>'] False");
+  for (const char* name : {"messages", "tools", "documents", "add_generation_prompt"}) {
+    conversation.variables = Json("{\"" + std::string(name) + "\": 1}");
+    const auto rendered = ModelChat::Load(dir.path())->Render(conversation, absl::UnixEpoch());
+    EXPECT_EQ(ErrorReason(rendered.status()), "BAD_CHAT_VARIABLE") << name;
+  }
+}
+
+TEST(ModelChatTest, SaysWhetherTheTextStartsWithTheBosToken) {
+  const auto starts = [](const std::string& source, const std::string& config) {
+    const ModelDir dir;
+    dir.Write("chat_template.jinja", source);
+    dir.Write("tokenizer_config.json", config);
+    return ModelChat::Load(dir.path())->Render(Hello(), absl::UnixEpoch())->starts_with_bos;
+  };
+  const std::string config = R"({"bos_token": "<s>"})";
+  EXPECT_TRUE(starts("{{ bos_token }}x", config));
+  EXPECT_TRUE(starts("<s>x", config));
+  EXPECT_FALSE(starts(" {{ bos_token }}x", config));
+  EXPECT_FALSE(starts("x", config));
+  EXPECT_FALSE(starts("{{ bos_token }}x", R"({"bos_token": null})"));
+  EXPECT_FALSE(starts("{{ bos_token }}x", "{}"));
+}
+
+TEST(ModelChatTest, ADirectoryMayHaveNoTemplate) {
+  for (const char* config : {"", "{}", R"({"chat_template": null, "bos_token": "<s>"})"}) {
+    const ModelDir dir;
+    if (*config != '\0') dir.Write("tokenizer_config.json", config);
+    const auto chat = ModelChat::Load(dir.path());
+    ASSERT_TRUE(chat.ok()) << chat.status();
+    EXPECT_FALSE(chat->has_template());
+    EXPECT_EQ(ErrorReason(chat->Render(Hello(), absl::UnixEpoch()).status()), "NO_CHAT_TEMPLATE");
+  }
+}
+
+TEST(ModelChatTest, ABadTemplateFailsAtLoad) {
+  const ModelDir file;
+  file.Write("chat_template.jinja", "\n{% if %}");
+  file.Write("tokenizer_config.json", R"({"chat_template": "good"})");
+  EXPECT_THAT(LoadError(file),
+              EndsWith("/chat_template.jinja:2: found the end of the tag, expected "
+                       "an expression"));
+  const ModelDir tools;
+  tools.Write("tokenizer_config.json",
+              R"({"chat_template": [{"name": "default", "template": "good"},
+                                    {"name": "tool_use", "template": "{{"}]})");
+  EXPECT_THAT(LoadError(tools), HasSubstr("tokenizer_config.json: chat_template \"tool_use\":1: "));
+  for (const char* config : {"{", "{\"chat_template\": 5}", "{\"chat_template\": []}",
+                             R"({"chat_template": [{"name": "tool_use", "template": "x"}]})",
+                             R"({"chat_template": [{"name": "default", "template": 5}]})"}) {
+    const ModelDir dir;
+    dir.Write("tokenizer_config.json", config);
+    EXPECT_THAT(LoadError(dir), HasSubstr("tokenizer_config.json")) << config;
+  }
+  const ModelDir folder;
+  std::filesystem::create_directory(folder.PathOf("chat_template.jinja"));
+  EXPECT_THAT(LoadError(folder), HasSubstr("found no regular file"));
+  const ModelDir large;
+  large.Write("chat_template.jinja", std::string(kMaxSourceBytes + 1, ' '));
+  EXPECT_THAT(LoadError(large), HasSubstr("expected at most"));
+}
+
+}  // namespace
+}  // namespace baton::chat
