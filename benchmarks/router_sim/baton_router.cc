@@ -50,7 +50,7 @@ class BatonRouter final : public SimRouter {
       const bool decode = setup.decode_workers == 0;
       *event.mutable_card() =
           SimCard(decode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, "ample", 1,
-                  kSimBlockTokens / setup.told_blocks, kAmpleBlocks);
+                  kSimBlockTokens / setup.reported_blocks, kAmpleBlocks);
       event.mutable_card()->set_prefix_caching(false);
       Tell(worker, event);
       event.Clear();
@@ -78,7 +78,8 @@ class BatonRouter final : public SimRouter {
     Advance(now_us);
     const SimRequest& r = trace_.requests[request];
     keys_.clear();
-    ForEachKey(r.blocks, setup_.told_blocks, [this](kv::PrefixKey key) { keys_.push_back(key); });
+    ForEachKey(r.blocks, setup_.reported_blocks,
+               [this](kv::PrefixKey key) { keys_.push_back(key); });
     router::RouteRequest ask;
     ask.model_fingerprint = 1;
     ask.keys = keys_;

@@ -31,7 +31,7 @@ class DecodeSimulation {
     setup.event_delay_us = scenario.event_delay_us;
     setup.decode_workers = tier_.workers;
     setup.decode_cache_blocks = tier_.shape.kv_blocks / kKvBlocksPerSimBlock;
-    setup.told_blocks = kKvBlocksPerSimBlock;
+    setup.reported_blocks = kKvBlocksPerSimBlock;
     for (int i = 0; i < scenario.routers; ++i) {
       setup.seed = SplitMix64(scenario.seed * 1000 + i);
       routers_.push_back(make_router(setup));

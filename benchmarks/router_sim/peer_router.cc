@@ -53,8 +53,8 @@ void PeerRouter::OnEvent(int worker, const internal::v1::WatchResponse& event, i
     w.reported_us = now_us - setup_.event_delay_us;
   }
   const auto set = [this, &w](const auto& keys, bool cached) {
-    for (uint64_t key : keys) w.cached[BlockOfKey(key) / setup_.told_blocks] = cached;
-    const int64_t blocks = keys.size() / setup_.told_blocks;
+    for (uint64_t key : keys) w.cached[BlockOfKey(key) / setup_.reported_blocks] = cached;
+    const int64_t blocks = keys.size() / setup_.reported_blocks;
     w.cached_count += cached ? blocks : -blocks;
   };
   set(event.snapshot().keys(), true);
@@ -84,7 +84,7 @@ int PeerRouter::Match(const Worker& worker, const SimRequest& request) const {
 SimRoute PeerRouter::Choose(int request, int avoid, int64_t now_us) {
   const SimRequest& r = setup_.trace->requests[request];
   candidates_.clear();
-  const int block_tokens = kSimBlockTokens / setup_.told_blocks;
+  const int block_tokens = kSimBlockTokens / setup_.reported_blocks;
   for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
     Worker& w = workers_[i];
     if (!w.up || first_ + i == avoid) continue;

@@ -24,7 +24,7 @@ struct RouterSetup {
   uint64_t seed = 0;
   int decode_workers = 0;
   int decode_cache_blocks = 0;
-  int told_blocks = 1;  // that workers tell for a block of the trace
+  int reported_blocks = 1;  // that workers tell for a block of the trace
 };
 
 // -1: of a tier that is not simulated, or none.

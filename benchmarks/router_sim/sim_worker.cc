@@ -26,11 +26,11 @@ worker_pb::WorkerCard SimCard(v1::WorkerRole role, const std::string& id, uint64
   return card;
 }
 
-SimWorker::SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks, int told_blocks)
+SimWorker::SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks, int reported_blocks)
     : trace_(trace),
       cost_(cost),
       cache_blocks_(cache_blocks),
-      told_blocks_(told_blocks),
+      reported_blocks_(reported_blocks),
       cache_(trace.block_count, cache_blocks),
       awaited_(trace.block_count) {}
 
@@ -98,14 +98,14 @@ SimWorker::Finished SimWorker::End() {
 }
 
 worker_pb::WorkerCard SimWorker::Card(const std::string& id) const {
-  return SimCard(v1::WORKER_ROLE_PREFILL, id, epoch_, kSimBlockTokens / told_blocks_,
-                 cache_blocks_ * told_blocks_);
+  return SimCard(v1::WORKER_ROLE_PREFILL, id, epoch_, kSimBlockTokens / reported_blocks_,
+                 cache_blocks_ * reported_blocks_);
 }
 
 worker_pb::CacheSnapshot SimWorker::Snapshot() const {
   worker_pb::CacheSnapshot snapshot;
   snapshot.set_sequence(sequence_);
-  ForEachKey(cache_.Contents(), told_blocks_,
+  ForEachKey(cache_.Contents(), reported_blocks_,
              [&snapshot](kv::PrefixKey key) { snapshot.add_keys(key); });
   snapshot.set_last(true);
   return snapshot;
@@ -114,8 +114,9 @@ worker_pb::CacheSnapshot SimWorker::Snapshot() const {
 worker_pb::CacheDelta SimWorker::Delta(const Finished& finished) {
   worker_pb::CacheDelta delta;
   delta.set_sequence(++sequence_);
-  ForEachKey(finished.added, told_blocks_, [&delta](kv::PrefixKey key) { delta.add_added(key); });
-  ForEachKey(finished.removed, told_blocks_,
+  ForEachKey(finished.added, reported_blocks_,
+             [&delta](kv::PrefixKey key) { delta.add_added(key); });
+  ForEachKey(finished.removed, reported_blocks_,
              [&delta](kv::PrefixKey key) { delta.add_removed(key); });
   return delta;
 }
@@ -132,7 +133,7 @@ worker_pb::LoadReport SimWorker::Load(int64_t now_us) const {
   load.set_running(running_ ? 1 : 0);
   load.set_queued(static_cast<int>(waiting_.size()));
   load.set_queued_tokens(left_tokens + waiting_tokens_);
-  load.set_free_blocks(std::max(cache_blocks_ - used_blocks, 0) * told_blocks_);
+  load.set_free_blocks(std::max(cache_blocks_ - used_blocks, 0) * reported_blocks_);
   load.set_remaining_work_us(left_us + waiting_us_);
   load.mutable_prefill_cost()->set_fixed_us(cost_.fixed_us);
   load.mutable_prefill_cost()->set_token_us(cost_.token_us);

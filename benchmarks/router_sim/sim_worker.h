@@ -40,8 +40,8 @@ internal::v1::WorkerCard SimCard(v1::WorkerRole role, const std::string& id, uin
 
 class SimWorker {
  public:
-  // `told_blocks`: a block of the trace is reported as so many smaller ones.
-  SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks, int told_blocks = 1);
+  // `reported_blocks`: a block of the trace is reported as so many smaller ones.
+  SimWorker(const Trace& trace, PrefillCost cost, int cache_blocks, int reported_blocks = 1);
 
   bool alive() const { return alive_; }
   // Empty and with a new epoch.
@@ -80,7 +80,7 @@ class SimWorker {
 
   const Trace& trace_;
   const PrefillCost cost_;
-  const int cache_blocks_, told_blocks_;
+  const int cache_blocks_, reported_blocks_;
   BlockCache cache_;
   std::vector<uint16_t> awaited_;  // by block: accepted requests that will bring it
   std::deque<Job> waiting_;

@@ -55,13 +55,13 @@ bool DeviceDraws::Collect(backend::Backend& backend) {
 }
 
 bool DeviceDraws::Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
-                      int rows_a_call) {
-  BATON_CHECK_GE(rows_a_call, 1);
+                      int rows_per_call) {
+  BATON_CHECK_GE(rows_per_call, 1);
   outcomes_.assign(rows_.size(), {});
   const absl::Span<const backend::SampleRow> rows = rows_;
   const absl::Span<backend::SampleOutcome> outcomes = absl::MakeSpan(outcomes_);
-  for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(rows_a_call)) {
-    const size_t count = std::min(rows.size() - begin, static_cast<size_t>(rows_a_call));
+  for (size_t begin = 0; begin < rows.size(); begin += static_cast<size_t>(rows_per_call)) {
+    const size_t count = std::min(rows.size() - begin, static_cast<size_t>(rows_per_call));
     backend.EnqueueSample(logits, token_count, rows.subspan(begin, count));
     backend.CollectSample(outcomes.subspan(begin, count));
   }

@@ -26,9 +26,9 @@ class DeviceDraws {
   // Waits, sets the results' tokens to what model::SampleMany returns for the first token_count
   // logits, and forgets the draws. False if there were none.
   bool Collect(backend::Backend& backend);
-  // Enqueue and Collect, in as few calls of the backend as rows_a_call (rows per call) allows.
+  // Enqueue and Collect, in as few calls of the backend as rows_per_call (rows per call) allows.
   bool Run(backend::Backend& backend, const backend::Tensor& logits, int64_t token_count,
-           int rows_a_call);
+           int rows_per_call);
 
   absl::Span<const backend::SampleRow> rows() const { return rows_; }
 

@@ -164,14 +164,14 @@ RadixCache::Node* RadixCache::SplitEdge(Node* node, int index) {
   BlockLease back = node->blocks.SplitAt(index);
   front->blocks = std::move(node->blocks);
   // The front node now reports to the parent what the old one did; Settle() updates the rest.
-  front->told_covered = node->told_covered;
+  front->reported_covered = node->reported_covered;
   front->locked_end = LockedEnd(*front, std::min(node->locked_end, index));
 
   node->parent = result;
   node->tokens.erase(node->tokens.begin(), node->tokens.begin() + token_index);
   node->keys.erase(node->keys.begin(), node->keys.begin() + index);
   node->blocks = std::move(back);
-  node->told_covered = false;
+  node->reported_covered = false;
   node->locked_end = std::max(node->locked_end - index, 0);
 
   std::vector<int32_t> first_block(node->tokens.begin(), node->tokens.begin() + block_tokens_);
@@ -296,13 +296,13 @@ void RadixCache::SetPositions(Node* node, int begin) {
 void RadixCache::Settle(Node* node) {
   while (true) {
     const int evictable = node->blocks.size() - node->CoveredEnd();
-    evictable_block_count_ += evictable - node->told_evictable;
-    node->told_evictable = evictable;
+    evictable_block_count_ += evictable - node->reported_evictable;
+    node->reported_evictable = evictable;
     SettleOrder(node);
 
     const bool covered = node->CoveredEnd() > 0;
-    if (covered == node->told_covered || node->parent == nullptr) return;
-    node->told_covered = covered;
+    if (covered == node->reported_covered || node->parent == nullptr) return;
+    node->reported_covered = covered;
     node = node->parent;
     node->covered_children += covered ? 1 : -1;
   }
@@ -310,14 +310,14 @@ void RadixCache::Settle(Node* node) {
 
 void RadixCache::SettleOrder(Node* node) {
   std::optional<uint64_t> order;
-  if (node->children.empty() && node->told_evictable > 0) order = node->last_use;
-  if (order == node->told_order) return;
-  if (node->told_order) evictable_leaves_.erase(*node->told_order);
+  if (node->children.empty() && node->reported_evictable > 0) order = node->last_use;
+  if (order == node->reported_order) return;
+  if (node->reported_order) evictable_leaves_.erase(*node->reported_order);
   if (order) {
     const bool is_new = evictable_leaves_.emplace(*order, node).second;
     BATON_CHECK(is_new) << "two leaves of last use " << *order;
   }
-  node->told_order = order;
+  node->reported_order = order;
 }
 
 }  // namespace baton::kv

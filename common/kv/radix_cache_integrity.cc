@@ -20,8 +20,8 @@ void RadixCache::CheckIntegrity() const {
     CheckEdge(node);
     CheckLocks(node);
     blocks += node.blocks.size();
-    evictable += node.told_evictable;
-    ordered_leaves += node.told_order.has_value() ? 1 : 0;
+    evictable += node.reported_evictable;
+    ordered_leaves += node.reported_order.has_value() ? 1 : 0;
     for (const auto& [tokens, child] : node.children) {
       BATON_CHECK(child->parent == &node);
       BATON_CHECK(!child->blocks.empty()) << "an edge without blocks";
@@ -64,15 +64,16 @@ void RadixCache::CheckLocks(const Node& node) const {
   }
   BATON_CHECK_EQ(locked_end, node.locked_end);
   int covered_children = 0;
-  for (const auto& [tokens, child] : node.children) covered_children += child->told_covered ? 1 : 0;
+  for (const auto& [tokens, child] : node.children)
+    covered_children += child->reported_covered ? 1 : 0;
   BATON_CHECK_EQ(covered_children, node.covered_children);
-  BATON_CHECK_EQ(node.told_evictable, node.blocks.size() - node.CoveredEnd());
-  if (node.parent != nullptr) BATON_CHECK_EQ(node.told_covered, node.CoveredEnd() > 0);
+  BATON_CHECK_EQ(node.reported_evictable, node.blocks.size() - node.CoveredEnd());
+  if (node.parent != nullptr) BATON_CHECK_EQ(node.reported_covered, node.CoveredEnd() > 0);
 
-  const bool is_evictable_leaf = node.children.empty() && node.told_evictable > 0;
-  BATON_CHECK_EQ(node.told_order.has_value(), is_evictable_leaf);
+  const bool is_evictable_leaf = node.children.empty() && node.reported_evictable > 0;
+  BATON_CHECK_EQ(node.reported_order.has_value(), is_evictable_leaf);
   if (!is_evictable_leaf) return;
-  BATON_CHECK_EQ(*node.told_order, node.last_use);
+  BATON_CHECK_EQ(*node.reported_order, node.last_use);
   auto found = evictable_leaves_.find(node.last_use);
   BATON_CHECK(found != evictable_leaves_.end() && found->second == &node);
 }

@@ -42,9 +42,9 @@ struct RadixCache::Node {
   int covered_children = 0;  // children with a lock in their edge or below
 
   // The state under which the tree last counted this node; RadixCache::Settle() updates it.
-  int told_evictable = 0;
-  bool told_covered = false;           // a lock in the edge or below
-  std::optional<uint64_t> told_order;  // the key in evictable_leaves_, if there
+  int reported_evictable = 0;
+  bool reported_covered = false;           // a lock in the edge or below
+  std::optional<uint64_t> reported_order;  // the key in evictable_leaves_, if there
 
   PrefixKey EndKey() const { return parent == nullptr ? root_key : keys.back(); }
   // Blocks of the edge before this index cannot be evicted: a lock is on them or after them.

@@ -99,7 +99,7 @@ grpc::ServerUnaryReactor* WatchService::GetBlockCounts(
 
 void WatchService::Run() {
   absl::Duration last = clock_.SinceStart();
-  absl::Duration told_all = last;
+  absl::Duration last_report = last;
   bool behind = false;  // any watcher is
   while (true) {
     std::vector<std::shared_ptr<Watcher>> watchers;
@@ -116,8 +116,8 @@ void WatchService::Run() {
       }
       last = clock_.SinceStart();
       // The two clocks may differ by a little.
-      all = news_ || last - told_all >= kHeartbeat - kMinInterval;
-      if (all) told_all = last;
+      all = news_ || last - last_report >= kHeartbeat - kMinInterval;
+      if (all) last_report = last;
       news_ = false;
       stopping = stopping_;
       load = load_;

@@ -25,7 +25,7 @@
 namespace baton::router {
 namespace {
 
-constexpr int kDecisionsTold = 64;  // to who does not say how many
+constexpr int kDefaultDecisions = 64;  // of ListDecisions without max_decisions
 
 template <class Reactor>
 Reactor* StartCall(const std::shared_ptr<GenerateCall>& call, Reactor* reactor,
@@ -169,7 +169,7 @@ grpc::ServerUnaryReactor* AdminService::ListDecisions(grpc::CallbackServerContex
     return reactor;
   }
   for (v1::Decision& decision :
-       parts_.decisions.Last(max == 0 ? kDecisionsTold : max, request->request_id())) {
+       parts_.decisions.Last(max == 0 ? kDefaultDecisions : max, request->request_id())) {
     *response->add_decisions() = std::move(decision);
   }
   reactor->Finish(grpc::Status::OK);

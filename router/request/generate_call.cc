@@ -211,14 +211,14 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
   if (taken == 0 && !delta->has_value()) return;  // a heartbeat
   // A stop string may have ended the choice before its worker did.
   const bool ends = response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
-  const bool end_told = ends && (*delta)->matched_stop().empty();
-  RecordTokens(attempt, response.choice(), taken, end_told);
+  const bool end_reported = ends && (*delta)->matched_stop().empty();
+  RecordTokens(attempt, response.choice(), taken, end_reported);
   const bool done = absl::c_all_of(attempt.choices, [this](int choice) {
     mutex_.AssertHeld();
     return answer_->finished(choice);
   });
   if (!done) {
-    if (delta->has_value()) Send(**std::move(delta), attempt, end_told);
+    if (delta->has_value()) Send(**std::move(delta), attempt, end_reported);
     return;
   }
   // A worker ends the stream itself after its last message. Where the router has found a stop
@@ -226,7 +226,7 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
   if (attempt.ends < static_cast<int>(attempt.choices.size())) attempt.handle->Cancel();
   const Attempt last = std::move(attempt);
   attempts_.erase(stream);
-  Send(**std::move(delta), last, end_told);
+  Send(**std::move(delta), last, end_reported);
 }
 
 void GenerateCall::RecordTokens(Attempt& attempt, int choice, int token_count, bool ends) {
@@ -256,21 +256,21 @@ void GenerateCall::RecordTokens(Attempt& attempt, int choice, int token_count, b
 
 // Sums over the streams that worked on the choice, one after the other. Where several decoded, or
 // one was cut short, only the router knows how long that took, pauses included.
-v1::Timings GenerateCall::TimingsOf(const Attempt& attempt, bool decode_told) const {
+v1::Timings GenerateCall::TimingsOf(const Attempt& attempt, bool decode_reported) const {
   const decode_pb::DecodeTimings& past = attempt.past.timings;
   const decode_pb::DecodeTimings& now = attempt.timings;
   v1::Timings timings;
   timings.set_queue_ms(past.queue_ms() + now.queue_ms());
   timings.set_prefill_ms(past.prefill_ms() + now.prefill_ms());
   timings.set_kv_transfer_ms(past.kv_transfer_ms() + now.kv_transfer_ms());
-  timings.set_decode_ms(decode_told && !attempt.past.continued
+  timings.set_decode_ms(decode_reported && !attempt.past.continued
                             ? now.decode_ms()
                             : absl::ToDoubleMilliseconds(newest_token_at_ - *first_token_at_));
   timings.set_ttft_ms(absl::ToDoubleMilliseconds(*first_token_at_ - received_));
   return timings;
 }
 
-void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool end_told) {
+void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool end_reported) {
   if (!sink_->Fits(delta)) {
     return Fail(MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
                           "the answer is larger than what clients take in one message: expected "
@@ -283,7 +283,7 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
   }
   if (reason != v1::FINISH_REASON_UNSPECIFIED) {
     delta.set_seed(prepared_.decode.sampling().seed());
-    *delta.mutable_timings() = TimingsOf(from, end_told);
+    *delta.mutable_timings() = TimingsOf(from, end_reported);
   }
   if (answer_->finished()) {
     parts_.planner.OnAnswered(answer_->generated_tokens() / answer_->choice_count(), from.kv_bytes,

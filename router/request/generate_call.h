@@ -115,9 +115,9 @@ class GenerateCall final : public DecodeListener,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RecordTokens(Attempt& attempt, int choice, int token_count, bool ends)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Send(v1::GenerateResponse delta, const Attempt& from, bool end_told)
+  void Send(v1::GenerateResponse delta, const Attempt& from, bool end_reported)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  v1::Timings TimingsOf(const Attempt& attempt, bool decode_told) const
+  v1::Timings TimingsOf(const Attempt& attempt, bool decode_reported) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cancels what still runs. Returns the sink, for the one answer; afterwards there is none.

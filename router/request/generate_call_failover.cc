@@ -159,7 +159,7 @@ std::vector<int> GenerateCall::Unfinished(const Attempt& attempt) {
   for (int choice : attempt.choices) {
     if (answer_->finished(choice)) continue;
     if (auto end = answer_->EndIfComplete(choice)) {
-      Send(*std::move(end), attempt, /*end_told=*/false);
+      Send(*std::move(end), attempt, /*end_reported=*/false);
       if (sink_ == nullptr) return {};
     } else {
       unfinished.push_back(choice);

@@ -16,6 +16,7 @@ absl::Status LateStatus() { return absl::DeadlineExceededError("the deadline pas
 
 void Clients::Submit(RequestSpec spec) {
   auto request = std::make_shared<Request>();
+  requests_.push_back(request);
   request->spec = std::move(spec);
   request->id = absl::StrCat("request-", ++request_count_);
   request->expected = std::make_shared<const Expected>(Oracle(request->spec));
@@ -39,7 +40,9 @@ void Clients::Ask(const std::shared_ptr<Request>& request) {
   ++counts_.calls;
   request->judge = std::make_shared<Judge>(
       world_, may_fail_, request->spec, request->expected, request->id,
-      [this, request](const absl::Status& status) { OnEnd(request, status); });
+      [this, weak = std::weak_ptr<Request>(request)](const absl::Status& status) {
+        if (auto ended = weak.lock()) OnEnd(ended, status);
+      });
   request->router = &router;
   request->call = router.Take(ToProto(request->spec, request->id), request->spec.deadline,
                               request->spec.reads, request->judge, [this, request] {

@@ -63,6 +63,8 @@ class Clients {
   World& world_;
   const std::vector<std::unique_ptr<Router>>& routers_;
   const MayFail& may_fail_;
+  // All of them, until the end: a judge refers to its request weakly.
+  std::vector<std::shared_ptr<Request>> requests_;
   int open_requests_ = 0;
   uint64_t request_count_ = 0;
   Counts counts_;

@@ -177,12 +177,12 @@ void Judge::CheckUsage(const v1::GenerateResponse& delta) {
   const v1::Usage& usage = delta.usage();
   if (usage.prompt_tokens() != static_cast<int>(spec_.prompt.size()) ||
       usage.cached_prompt_tokens() > usage.prompt_tokens() || usage.kv_bytes() < 0 ||
-      usage.generated_tokens() < told_tokens_ ||
+      usage.generated_tokens() < reported_tokens_ ||
       (spec_.return_token_ids && usage.generated_tokens() != tokens_)) {
     Wrong(absl::StrCat("usage {", usage.ShortDebugString(), "} of ", tokens_, " tokens after ",
-                       told_tokens_));
+                       reported_tokens_));
   }
-  told_tokens_ = usage.generated_tokens();
+  reported_tokens_ = usage.generated_tokens();
 }
 
 void Judge::Heartbeat(const v1::GenerateResponse& empty) {

@@ -76,7 +76,7 @@ class Judge final : public router::ResponseSink {
   int messages_ = 0;
   int heartbeats_ = 0;
   int64_t tokens_ = 0;
-  int64_t told_tokens_ = 0;  // by the last usage
+  int64_t reported_tokens_ = 0;  // by the last usage
   bool prompt_logprobs_seen_ = false;
   bool cancelled_ = false;
   bool ended_ = false;

@@ -10,7 +10,7 @@ namespace baton::backend {
 namespace {
 
 // Splits of a shared tile that one task takes: each fetches what the next one needs.
-constexpr int kSplitsATask = 4;
+constexpr int kSplitsPerTask = 4;
 
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -108,10 +108,11 @@ void AttentionRunner::PlanTasks(const Step& step) {
     tile.first_partial = partials;
     tile.counter = counters++;
     partials += count;
-    const int splits_a_task = static_cast<int>(std::clamp<int64_t>(fair_share, 1, kSplitsATask));
-    for (int split = tile.first_split; split < tile.end_split; split += splits_a_task) {
+    const int splits_per_task =
+        static_cast<int>(std::clamp<int64_t>(fair_share, 1, kSplitsPerTask));
+    for (int split = tile.first_split; split < tile.end_split; split += splits_per_task) {
       tasks_.push_back(
-          {static_cast<int>(t), split, std::min(split + splits_a_task, tile.end_split), true});
+          {static_cast<int>(t), split, std::min(split + splits_per_task, tile.end_split), true});
     }
   }
   const size_t floats = static_cast<size_t>(partials * step.partial_floats);

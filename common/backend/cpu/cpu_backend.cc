@@ -137,12 +137,12 @@ class CpuBackend final : public Backend {
 
 void CpuBackend::ForRows(int64_t rows, int64_t cols, absl::FunctionRef<void(int64_t row)> body) {
   // Less work than this costs less than waking a thread.
-  constexpr int64_t kElementsATask = 16 << 10;
-  const int64_t rows_a_task = std::max<int64_t>(1, kElementsATask / std::max<int64_t>(1, cols));
-  const int64_t tasks = (rows + rows_a_task - 1) / rows_a_task;
+  constexpr int64_t kElementsPerTask = 16 << 10;
+  const int64_t rows_per_task = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, cols));
+  const int64_t tasks = (rows + rows_per_task - 1) / rows_per_task;
   pool_.Run(static_cast<int>(tasks), [&](int task, int thread) {
-    const int64_t end = std::min(rows, (task + 1) * rows_a_task);
-    for (int64_t row = task * rows_a_task; row < end; ++row) body(row);
+    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
+    for (int64_t row = task * rows_per_task; row < end; ++row) body(row);
   });
 }
 

@@ -14,9 +14,9 @@ constexpr int64_t kTaskBytes = 512 << 10;
 constexpr int64_t kRowsATask = 64;
 
 struct Cut {
-  int64_t panels_a_task;
+  int64_t panels_per_task;
   int64_t panel_tasks;
-  int64_t rows_a_task;
+  int64_t rows_per_task;
   int64_t row_tasks;
 };
 
@@ -28,12 +28,12 @@ Cut CutFor(const PackedWeights& weights, int64_t rows, int threads) {
   if (threads == 1) return cut;
   const int64_t even = CeilDivide(panels, threads);
   const int64_t by_bytes = std::max<int64_t>(1, kTaskBytes / weights.panel_bytes());
-  cut.panels_a_task = std::min(even, by_bytes);
-  cut.panel_tasks = CeilDivide(panels, cut.panels_a_task);
+  cut.panels_per_task = std::min(even, by_bytes);
+  cut.panel_tasks = CeilDivide(panels, cut.panels_per_task);
   if (cut.panel_tasks < threads && rows >= 2 * kRowsATask) {
     const int64_t parts = std::min(CeilDivide(threads, cut.panel_tasks), rows / kRowsATask);
-    cut.rows_a_task = CeilDivide(CeilDivide(rows, parts), kSquareRows) * kSquareRows;
-    cut.row_tasks = CeilDivide(rows, cut.rows_a_task);
+    cut.rows_per_task = CeilDivide(CeilDivide(rows, parts), kSquareRows) * kSquareRows;
+    cut.row_tasks = CeilDivide(rows, cut.rows_per_task);
   }
   return cut;
 }
@@ -83,17 +83,17 @@ void MatMulRunner::Run(const Tensor& x, const PackedWeights& weights, const floa
   }
   const Cut cut = CutFor(weights, x.rows, pool_.thread_count());
   pool_.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
-    const int64_t first_panel = task / cut.row_tasks * cut.panels_a_task;
-    const int64_t first_row = task % cut.row_tasks * cut.rows_a_task;
+    const int64_t first_panel = task / cut.row_tasks * cut.panels_per_task;
+    const int64_t first_row = task % cut.row_tasks * cut.rows_per_task;
     const int64_t first_column = first_panel * kPanelColumns;
     MatMulSlice slice;
     slice.x = x_data + first_row * x_row * static_cast<int64_t>(SizeOf(weights.dtype()));
     slice.x_stride = packed ? 0 : x_row;
-    slice.rows = std::min(cut.rows_a_task, x.rows - first_row);
+    slice.rows = std::min(cut.rows_per_task, x.rows - first_row);
     slice.in = weights.padded_in();
     slice.panels = weights.panel(first_panel);
     slice.columns =
-        std::min(cut.panels_a_task * kPanelColumns, weights.out_features() - first_column);
+        std::min(cut.panels_per_task * kPanelColumns, weights.out_features() - first_column);
     slice.bias = bias == nullptr ? nullptr : bias + first_column;
     slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
     slice.out_stride = out.row_stride;

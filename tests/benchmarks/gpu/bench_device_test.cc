@@ -77,7 +77,7 @@ TEST(BenchDeviceTest, ACaseIsWantedByWholeOrPart) {
   KernelBench bench = {**device, grid, "norm tiny rows 1 "};
   EXPECT_TRUE(bench.Wanted("norm", "tiny rows 1"));
   EXPECT_FALSE(bench.Wanted("norm", "tiny rows 16"));
-  bench.only = "";
+  bench.filter = "";
   EXPECT_TRUE(bench.Wanted("norm", "tiny rows 16"));
 }
 

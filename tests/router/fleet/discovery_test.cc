@@ -79,7 +79,7 @@ class DiscoveryTest : public ::testing::Test {
           return absl::InvalidArgumentError("listed twice");
         }
       }
-      told_.push_back(workers);
+      reported_.push_back(workers);
       return absl::OkStatus();
     };
     events.on_failure = [this](const WorkerSource&) { ++failures_; };
@@ -97,7 +97,7 @@ class DiscoveryTest : public ::testing::Test {
   FakeClock clock_;
   Script a_, b_;
   absl::Duration b_period_ = absl::Seconds(5);
-  std::vector<Workers> told_;
+  std::vector<Workers> reported_;
   int failures_ = 0;
   int failing_ = 0;
 };
@@ -107,8 +107,8 @@ TEST_F(DiscoveryTest, SourcesAreAskedWhenDueAndOnlyChangesAreTold) {
   a_.answer = Workers{kPrefillAddress};
   b_.answer = Workers{kDecodeAddress};
   EXPECT_EQ(discovery.LookAtDue(), clock_.SinceStart() + absl::Seconds(1));
-  ASSERT_THAT(told_, SizeIs(2));
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
+  ASSERT_THAT(reported_, SizeIs(2));
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
   discovery.LookAtDue();
   EXPECT_EQ(a_.looks, 1) << "not due";
   for (int second = 0; second < 5; ++second) {
@@ -117,11 +117,11 @@ TEST_F(DiscoveryTest, SourcesAreAskedWhenDueAndOnlyChangesAreTold) {
   }
   EXPECT_EQ(a_.looks, 6);
   EXPECT_EQ(b_.looks, 2);
-  EXPECT_THAT(told_, SizeIs(2)) << "nothing has changed";
+  EXPECT_THAT(reported_, SizeIs(2)) << "nothing has changed";
   b_.answer = Workers{kOtherDecodeAddress};
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kOtherDecodeAddress));
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kOtherDecodeAddress));
   EXPECT_EQ(failures_, 0);
 }
 
@@ -134,21 +134,21 @@ TEST_F(DiscoveryTest, AFailedSourceKeepsItsLastGoodAnswerForAWhile) {
   for (int i = 0; i < 12; ++i) {
     clock_.Advance(absl::Seconds(5));
     discovery.LookAtDue();
-    EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
+    EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
   }
   EXPECT_EQ(failures_, 12);
   EXPECT_EQ(failing_, 1);
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress))
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress))
       << "a minute is what its answers are good for";
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
-  EXPECT_THAT(told_, SizeIs(3)) << "which is told once";
+  EXPECT_THAT(reported_, SizeIs(3)) << "which is told once";
   b_.answer = Workers{kDecodeAddress};
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
   EXPECT_EQ(failing_, 0);
 }
 
@@ -159,16 +159,16 @@ TEST_F(DiscoveryTest, TheLifeOfAnAnswerEndsNoSoonerForALongPeriod) {
   discovery.LookAtDue();
   b_.answer = Absent();
   LookLater(discovery, absl::Hours(1));
-  EXPECT_THAT(told_, SizeIs(1)) << "its first failed look";
+  EXPECT_THAT(reported_, SizeIs(1)) << "its first failed look";
   for (int i = 0; i < 11; ++i) LookLater(discovery, absl::Seconds(5));
   EXPECT_EQ(b_.looks, 13) << "a failed source is asked again soon";
-  EXPECT_THAT(told_, SizeIs(1));
+  EXPECT_THAT(reported_, SizeIs(1));
   LookLater(discovery, absl::Seconds(5));
-  ASSERT_THAT(told_, SizeIs(2));
-  EXPECT_THAT(told_.back(), IsEmpty());
+  ASSERT_THAT(reported_, SizeIs(2));
+  EXPECT_THAT(reported_.back(), IsEmpty());
   b_.answer = Workers{kDecodeAddress};
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kDecodeAddress));
+  EXPECT_THAT(reported_.back(), ElementsAre(kDecodeAddress));
   LookLater(discovery, absl::Minutes(59));
   EXPECT_EQ(b_.looks, 15) << "it answers, so its period counts again";
 }
@@ -179,7 +179,7 @@ TEST_F(DiscoveryTest, ASourceThatCannotBeAskedUnlistsNobody) {
   discovery.LookAtDue();
   b_.answer = Down();
   for (int i = 0; i < 100; ++i) LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_, SizeIs(1));
+  EXPECT_THAT(reported_, SizeIs(1));
   EXPECT_EQ(failing_, 1);
   // An outage is no time that the source was known to list nobody.
   b_.answer = Absent();
@@ -188,10 +188,10 @@ TEST_F(DiscoveryTest, ASourceThatCannotBeAskedUnlistsNobody) {
   LookLater(discovery, absl::Seconds(5));
   b_.answer = Absent();
   for (int i = 0; i < 12; ++i) LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_, SizeIs(1));
+  EXPECT_THAT(reported_, SizeIs(1));
   LookLater(discovery, absl::Seconds(5));
-  ASSERT_THAT(told_, SizeIs(2));
-  EXPECT_THAT(told_.back(), IsEmpty());
+  ASSERT_THAT(reported_, SizeIs(2));
+  EXPECT_THAT(reported_.back(), IsEmpty());
 }
 
 TEST_F(DiscoveryTest, AWorkerOfTwoSourcesIsOneWorker) {
@@ -199,14 +199,14 @@ TEST_F(DiscoveryTest, AWorkerOfTwoSourcesIsOneWorker) {
   a_.answer = Workers{kPrefillAddress, kDecodeAddress};
   b_.answer = Workers{kDecodeAddress, kOtherDecodeAddress};
   discovery.LookAtDue();
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress, kOtherDecodeAddress));
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kDecodeAddress, kOtherDecodeAddress));
   a_.answer = Workers{kPrefillAddress};
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress, kOtherDecodeAddress))
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kDecodeAddress, kOtherDecodeAddress))
       << "the other still lists it";
   b_.answer = Workers{kOtherDecodeAddress};
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kOtherDecodeAddress));
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kOtherDecodeAddress));
   EXPECT_EQ(failures_, 0);
 }
 
@@ -217,7 +217,7 @@ TEST_F(DiscoveryTest, AnAnswerThatIsNotCertainYetChangesNothing) {
   a_.answer = std::optional<Workers>();
   clock_.Advance(absl::Seconds(1));
   discovery.LookAtDue();
-  EXPECT_THAT(told_, SizeIs(1));
+  EXPECT_THAT(reported_, SizeIs(1));
   EXPECT_EQ(failures_, 0);
 }
 
@@ -231,7 +231,7 @@ TEST_F(DiscoveryTest, ASetThatIsRefusedIsAFailureAndIsTriedAgain) {
   EXPECT_EQ(failing_, 1);
   a_.answer = Workers{kDecodeAddress, kOtherDecodeAddress};
   LookLater(discovery, absl::Seconds(1));
-  EXPECT_THAT(told_.back(), ElementsAre(kDecodeAddress, kOtherDecodeAddress));
+  EXPECT_THAT(reported_.back(), ElementsAre(kDecodeAddress, kOtherDecodeAddress));
   EXPECT_EQ(failing_, 0);
 }
 
@@ -242,19 +242,19 @@ TEST_F(DiscoveryTest, ASourceWhoseSetIsRefusedAnswersAllTheSame) {
   discovery.LookAtDue();
   b_.answer = Workers{kOtherDecodeAddress, kP0AsD};
   for (int i = 0; i < 100; ++i) LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress))
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kDecodeAddress))
       << "its last good answer stands";
   EXPECT_EQ(failures_, 100);
   EXPECT_EQ(failing_, 1);
   // No time that it was known to list nobody.
   b_.answer = Absent();
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
+  EXPECT_THAT(reported_.back(), ElementsAre(kPrefillAddress, kDecodeAddress));
   // What was refused is taken once it fits, whoever changed.
   b_.answer = Workers{kOtherDecodeAddress, kP0AsD};
   a_.answer = Workers{};
   LookLater(discovery, absl::Seconds(5));
-  EXPECT_THAT(told_.back(), ElementsAre(kOtherDecodeAddress, kP0AsD));
+  EXPECT_THAT(reported_.back(), ElementsAre(kOtherDecodeAddress, kP0AsD));
   EXPECT_EQ(failing_, 0);
 }
 
@@ -263,7 +263,7 @@ TEST_F(DiscoveryTest, ASourceThatIsNeededAtStartFailsTheStart) {
   a_.answer = Down();
   EXPECT_EQ(discovery.Start(), Down());
   EXPECT_EQ(b_.looks, 0) << "not needed, so not waited for";
-  EXPECT_THAT(told_, IsEmpty());
+  EXPECT_THAT(reported_, IsEmpty());
 }
 
 TEST_F(DiscoveryTest, StoppedItSaysNothingMore) {
@@ -271,7 +271,7 @@ TEST_F(DiscoveryTest, StoppedItSaysNothingMore) {
   a_.answer = Workers{kDecodeAddress};
   discovery.Stop();
   discovery.LookAtDue();
-  EXPECT_THAT(told_, IsEmpty());
+  EXPECT_THAT(reported_, IsEmpty());
 }
 
 // --- In a whole router.

@@ -29,6 +29,12 @@ GOOD = {
     "frequency_penalty": 0.5, "logit_bias": {"5": 1}, "max_tokens": 3, "model": "demo", "n": 2,
     "presence_penalty": 0.5, "seed": 7, "stop": ["x"], "temperature": 0.5, "top_p": 0.5, "user": "me",
 }
+GOOD_CHAT = {
+    **GOOD, "messages": [{"role": "user", "content": PROMPT}], "logprobs": True,
+    "max_completion_tokens": 3, "modalities": ["text"], "parallel_tool_calls": True, "store": False,
+    "service_tier": "auto", "prompt_cache_key": "k", "safety_identifier": "s", "tools": [],
+    "tool_choice": "none", "response_format": {"type": "text"},
+}
 GOOD_COMPLETION = {**GOOD, "prompt": PROMPT, "logprobs": 2, "best_of": 1, "echo": False, "suffix": ""}
 
 
@@ -97,6 +103,37 @@ class OpenAiTest(unittest.TestCase):
             self.assertEqual("".join(choice.logprobs.tokens), choice.text)
             self.assertEqual(len(choice.logprobs.token_logprobs), len(choice.logprobs.tokens))
             self.assertTrue(all(2 <= len(top) <= 3 for top in choice.logprobs.top_logprobs))
+
+    def test_chat_renders_the_template_and_continues_a_conversation(self):
+        table = "Table:\n brano = 4829\n kipe = 0031\nQ brano ?"
+        options = {"model": "demo", "temperature": 0, "max_tokens": 8}
+        text = self.client.completions.create(prompt=table, **options).choices[0].text
+        self.assertEqual(text, " 4829")
+        messages = [{"role": "user", "content": table}]
+        first = self.client.chat.completions.create(messages=messages, **options)
+        self.assertEqual(first.choices[0].message.content, text)
+        self.assertEqual(first.choices[0].message.role, "assistant")
+        self.assertEqual(first.choices[0].finish_reason, "stop")
+        messages += [{"role": "assistant", "content": text},
+                     {"role": "user", "content": [{"type": "text", "text": "Q kipe ?"}]}]
+        chunks = list(self.client.chat.completions.create(
+            messages=messages, stream=True, stream_options={"include_usage": True}, **options))
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertEqual("".join(c.choices[0].delta.content for c in chunks[:-1]), " 0031")
+        self.assertGreater(chunks[-1].usage.prompt_tokens, first.usage.prompt_tokens)
+        scored = self.client.chat.completions.create(
+            messages=messages, logprobs=True, top_logprobs=2, n=2, **options)
+        for choice in scored.choices:
+            tokens = choice.logprobs.content
+            self.assertEqual("".join(t.token for t in tokens if t.bytes), choice.message.content
+                             + ("<|endoftext|>" if tokens[-1].token == "<|endoftext|>" else ""))
+            self.assertTrue(all(len(t.top_logprobs) == 2 for t in tokens))
+
+    def test_a_conversation_that_the_template_cannot_render_is_refused(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(
+                model="demo", messages=[{"role": "user", "content": "x" * 2_000_000}])
+        self.assertEqual(caught.exception.param, "messages")
 
     def test_errors_are_the_packages_exceptions(self):
         create = self.client.completions.create
@@ -169,11 +206,13 @@ class OpenAiTest(unittest.TestCase):
                 status, answer = post(self.http, path, {**base, name: {"nonsense": {"x": 1}}})
                 self.assertEqual(status, 400, f"{path} {name}: {answer}")
                 self.assertTrue(answer["error"]["param"].startswith(name), f"{path} {name}: {answer}")
-        for name in sorted(fields):
-            if name in GOOD_COMPLETION:
-                body = {"prompt": PROMPT, "max_tokens": 2, name: GOOD_COMPLETION[name]}
-                status, answer = post(self.http, "/v1/completions", body)
-                self.assertEqual(status, 200, f"{name}: {answer}")
+        for path, good, base in (
+                ("/v1/completions", GOOD_COMPLETION, {"prompt": PROMPT}),
+                ("/v1/chat/completions", GOOD_CHAT, {"messages": messages})):
+            for name, value in good.items():
+                body = {**base, "max_tokens": 2, name: value}
+                status, answer = post(self.http, path, body)
+                self.assertEqual(status, 200, f"{path} {name}: {answer}")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ class GenerateOptions(TypedDict, total=False):
     logprobs: Optional[int]  # return each token's log probability and those of the k most probable
     prompt_logprobs: Optional[int]  # the same for the prompt's tokens, from the second on
     return_token_ids: Optional[bool]
+    add_special_tokens: Optional[bool]  # to a text prompt; absent: true
 
     priority: Optional[Priority]
     tenant: Optional[str]  # for fair shares and limits

@@ -231,7 +231,7 @@ bool MeasuredProducts::Run(const ProductChoice& choice, const MatMulLaunch& laun
 ProductChoice MeasuredProducts::FirstOf(const MatMulLaunch& launch, DType dtype) {
   const std::vector<AlgorithmWords> found = library_->Suggest(launch, dtype, 1);
   if (!found.empty()) return {.words = found[0]};
-  if (told_.emplace(launch.n, launch.k).second) {
+  if (reported_.emplace(launch.n, launch.k).second) {
     BATON_LOG(Warning) << "the library has no algorithm for " << launch.rows << " x " << launch.k
                        << " times " << launch.k << " x " << launch.n << " in " << Name(dtype)
                        << ": such products take the deterministic kernels, which are slower";

@@ -87,9 +87,9 @@ class MeasuredProducts final : public Products {
   const std::unique_ptr<Stopwatch> stopwatch_;
   const MeasuredProductsOptions options_;
   const std::string device_;
-  ProductChoices choices_;              // by bucket
-  ProductChoices of_rows_;              // by rows, where the bucket's does not serve them
-  std::set<std::pair<int, int>> told_;  // (n, k)
+  ProductChoices choices_;                  // by bucket
+  ProductChoices of_rows_;                  // by rows, where the bucket's does not serve them
+  std::set<std::pair<int, int>> reported_;  // (n, k)
   // During Tune.
   std::vector<MatMulLaunch> weights_;  // the largest first
   double measured_seconds_ = 0;
