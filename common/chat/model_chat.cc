@@ -46,10 +46,31 @@ absl::StatusOr<std::optional<std::string>> ReadOptionalFile(const std::string& p
   return content;
 }
 
-absl::StatusOr<std::optional<ChatTemplate>> ReadTemplate(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const auto source, ReadOptionalFile(path, kMaxSourceBytes));
-  if (!source) return std::nullopt;
-  return ChatTemplate::Parse(*source, path);
+// The templates of a model, and what the last one of them shows of tool calls.
+struct Templates {
+  std::optional<ChatTemplate> normal;
+  std::optional<ChatTemplate> with_tools;
+  ToolCallFormat tool_calls = ToolCallFormat::kUnsupported;
+};
+
+absl::StatusOr<ChatTemplate> ParseInto(absl::string_view source, absl::string_view name,
+                                       Templates* templates) {
+  templates->tool_calls = DetectToolCallFormat(source);
+  return ChatTemplate::Parse(source, name);
+}
+
+// Reads the template files of the directory.
+absl::StatusOr<Templates> ReadTemplateFiles(const std::string& model_dir) {
+  Templates templates;
+  const std::string normal = absl::StrCat(model_dir, "/chat_template.jinja");
+  BATON_ASSIGN_OR_RETURN(const auto source, ReadOptionalFile(normal, kMaxSourceBytes));
+  if (!source) return templates;
+  BATON_ASSIGN_OR_RETURN(templates.normal, ParseInto(*source, normal, &templates));
+  const std::string tools = absl::StrCat(model_dir, "/additional_chat_templates/tool_use.jinja");
+  BATON_ASSIGN_OR_RETURN(const auto tool_source, ReadOptionalFile(tools, kMaxSourceBytes));
+  if (!tool_source) return templates;
+  BATON_ASSIGN_OR_RETURN(templates.with_tools, ParseInto(*tool_source, tools, &templates));
+  return templates;
 }
 
 bool IsString(const json::Value* value) {
@@ -80,11 +101,6 @@ const json::Value* NamedTemplate(const json::Value& list, absl::string_view name
   return nullptr;
 }
 
-struct Templates {
-  std::optional<ChatTemplate> normal;
-  std::optional<ChatTemplate> with_tools;
-};
-
 absl::StatusOr<Templates> ReadConfigTemplates(const json::Value& config, const std::string& path) {
   Templates templates;
   const json::Value* field = config.Find("chat_template");
@@ -98,11 +114,11 @@ absl::StatusOr<Templates> ReadConfigTemplates(const json::Value& config, const s
     if (normal == nullptr) return BadTemplate(name, "expected a template of the name \"default\"");
   }
   if (!IsString(normal)) return BadTemplate(name, "expected a text or a list of named texts");
-  BATON_ASSIGN_OR_RETURN(templates.normal, ChatTemplate::Parse(normal->scalar.text, name));
+  BATON_ASSIGN_OR_RETURN(templates.normal, ParseInto(normal->scalar.text, name, &templates));
   if (with_tools != nullptr) {
     BATON_ASSIGN_OR_RETURN(
         templates.with_tools,
-        ChatTemplate::Parse(with_tools->scalar.text, absl::StrCat(name, " \"tool_use\"")));
+        ParseInto(with_tools->scalar.text, absl::StrCat(name, " \"tool_use\""), &templates));
   }
   return templates;
 }
@@ -160,15 +176,11 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   if (const json::Value* bos = TokenText(config.Find("bos_token"))) {
     chat.bos_token_ = bos->scalar.text;
   }
-  BATON_ASSIGN_OR_RETURN(chat.template_,
-                         ReadTemplate(absl::StrCat(model_dir, "/chat_template.jinja")));
-  if (chat.template_) {
-    BATON_ASSIGN_OR_RETURN(
-        chat.tool_template_,
-        ReadTemplate(absl::StrCat(model_dir, "/additional_chat_templates/tool_use.jinja")));
-    return chat;
+  BATON_ASSIGN_OR_RETURN(Templates templates, ReadTemplateFiles(model_dir));
+  if (!templates.normal) {
+    BATON_ASSIGN_OR_RETURN(templates, ReadConfigTemplates(config, config_path));
   }
-  BATON_ASSIGN_OR_RETURN(Templates templates, ReadConfigTemplates(config, config_path));
+  chat.tool_call_format_ = templates.tool_calls;
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
   return chat;

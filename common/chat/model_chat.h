@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/chat/chat_template.h"
+#include "common/chat/tool_calls.h"
 #include "common/json/json.h"
 
 namespace baton::chat {
@@ -42,6 +43,8 @@ class ModelChat {
   static absl::StatusOr<ModelChat> Load(const std::string& model_dir);
 
   bool has_template() const { return template_.has_value(); }
+  // How the model calls tools, as its template (the one for tools, if it has two) shows.
+  ToolCallFormat tool_call_format() const { return tool_call_format_; }
   // The text of the BOS token; empty if the model has none.
   const std::string& bos_token() const { return bos_token_; }
 
@@ -55,6 +58,7 @@ class ModelChat {
 
   std::optional<ChatTemplate> template_;
   std::optional<ChatTemplate> tool_template_;
+  ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;
   std::string bos_token_;
   std::vector<std::pair<std::string, json::Value>> special_tokens_;
 };

@@ -107,6 +107,18 @@ TEST(ModelChatTest, SaysWhetherTheTextStartsWithTheBosToken) {
   EXPECT_FALSE(starts("{{ bos_token }}x", "{}"));
 }
 
+TEST(ModelChatTest, ReportsTheFormatOfToolCalls) {
+  const ModelDir dir;
+  dir.Write("tokenizer_config.json",
+            R"({"chat_template": [{"name": "tool_use", "template": "[TOOL_CALLS]"},
+                                  {"name": "default", "template": "x"}]})");
+  EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kMistral);
+  dir.Write("chat_template.jinja", R"(<tool_call>{\"name\": )");
+  EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kHermes);
+  dir.Write("chat_template.jinja", "{{ messages }}");
+  EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kUnsupported);
+}
+
 TEST(ModelChatTest, ADirectoryMayHaveNoTemplate) {
   for (const char* config : {"", "{}", R"({"chat_template": null, "bos_token": "<s>"})"}) {
     const ModelDir dir;
