@@ -147,14 +147,41 @@ std::vector<std::pair<std::string, json::Value>> ReadSpecialTokens(const json::V
   return tokens;
 }
 
-void SetVariable(json::Value* variables, absl::string_view name, const json::Value& value) {
+json::Value* FindMutable(json::Value& object, absl::string_view key) {
+  return const_cast<json::Value*>(object.Find(key));
+}
+
+// Replaces the texts of all tool calls' arguments by the objects they describe.
+void ParseArguments(json::Value* messages) {
+  for (json::Value& message : messages->items) {
+    json::Value* const calls = FindMutable(message, "tool_calls");
+    if (calls == nullptr || calls->kind != json::Value::Kind::kArray) continue;
+    for (json::Value& call : calls->items) {
+      json::Value* const function = FindMutable(call, "function");
+      json::Value* const arguments =
+          function == nullptr ? nullptr : FindMutable(*function, "arguments");
+      if (!IsString(arguments)) continue;
+      auto parsed = json::Parse(arguments->scalar.text, "arguments");
+      if (parsed.ok() && parsed->kind == json::Value::Kind::kObject)
+        *arguments = *std::move(parsed);
+    }
+  }
+}
+
+constexpr char kProbeMessages[] = R"([
+  {"role": "user", "content": "x"},
+  {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function",
+    "function": {"name": "probe", "arguments": "{\"argument\": \"x\"}"}}]},
+  {"role": "tool", "tool_call_id": "call00001", "name": "probe", "content": "x"}])";
+
+void SetVariable(json::Value* variables, absl::string_view name, json::Value value) {
   const auto found = std::find(variables->keys.begin(), variables->keys.end(), name);
   if (found != variables->keys.end()) {
-    variables->items[found - variables->keys.begin()] = value;
+    variables->items[found - variables->keys.begin()] = std::move(value);
     return;
   }
   variables->keys.emplace_back(name);
-  variables->items.push_back(value);
+  variables->items.push_back(std::move(value));
 }
 
 }  // namespace
@@ -183,7 +210,21 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   chat.tool_call_format_ = templates.tool_calls;
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
+  chat.parses_arguments_ = chat.template_.has_value() &&
+                           !chat.PrintsArguments(/*as_object=*/false) &&
+                           chat.PrintsArguments(/*as_object=*/true);
   return chat;
+}
+
+bool ModelChat::PrintsArguments(bool as_object) const {
+  ModelChat probe = *this;
+  probe.parses_arguments_ = as_object;
+  const auto rendered = probe.Render(
+      {.messages = json::Parse(kProbeMessages, "probe").value(), .add_generation_prompt = false},
+      absl::UnixEpoch());
+  if (!rendered.ok()) return false;
+  // A text that is quoted once more has a backslash here. Objects may also be printed as XML.
+  return absl::StrContains(rendered->text, as_object ? "argument" : "{\"argument\"");
 }
 
 absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation, absl::Time now,
@@ -204,7 +245,9 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
     }
     SetVariable(&variables, name, conversation.variables.items[i]);
   }
-  SetVariable(&variables, "messages", conversation.messages);
+  json::Value messages = conversation.messages;
+  if (parses_arguments_) ParseArguments(&messages);
+  SetVariable(&variables, "messages", std::move(messages));
   SetVariable(&variables, "tools", conversation.tools);
   SetVariable(&variables, "documents", json::Value());
   SetVariable(&variables, "add_generation_prompt", MakeBool(conversation.add_generation_prompt));

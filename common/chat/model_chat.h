@@ -16,8 +16,10 @@
 namespace baton::chat {
 
 struct Conversation {
-  json::Value messages = {};  // an array of objects, as in OpenAI's API
-  json::Value tools = {};     // an array of objects; null without tools
+  // An array of objects, as in OpenAI's API. Where the template needs the arguments of tool calls
+  // as objects, as most do, Render parses those that are texts.
+  json::Value messages = {};
+  json::Value tools = {};  // an array of objects; null without tools
   bool add_generation_prompt = true;
   // Further variables, an object, e.g. {"enable_thinking": false}; null without any. They may
   // replace special tokens, and not the variables above.
@@ -58,6 +60,10 @@ class ModelChat {
 
   std::optional<ChatTemplate> template_;
   std::optional<ChatTemplate> tool_template_;
+  // Load tries out which kind of arguments the template prints as JSON.
+  bool PrintsArguments(bool as_object) const;
+
+  bool parses_arguments_ = false;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;
   std::string bos_token_;
   std::vector<std::pair<std::string, json::Value>> special_tokens_;

@@ -107,6 +107,26 @@ TEST(ModelChatTest, SaysWhetherTheTextStartsWithTheBosToken) {
   EXPECT_FALSE(starts("{{ bos_token }}x", "{}"));
 }
 
+TEST(ModelChatTest, ParsesArgumentsForTemplatesThatNeedObjects) {
+  const auto text = [](const std::string& expression, const std::string& arguments) {
+    const ModelDir dir;
+    dir.Write("chat_template.jinja",
+              "{% for m in messages if m.tool_calls %}{% for c in m.tool_calls %}"
+              "{% set a = c.function.arguments %}{{ " +
+                  expression + " }}{% endfor %}{% endfor %}");
+    return TextOf(dir, {.messages = Json(R"([{"role": "assistant", "tool_calls": [
+        {"function": {"name": "f", "arguments": )" +
+                                         arguments + "}}]}]")});
+  };
+  const std::string given = R"("{\"n\":1}")";
+  EXPECT_EQ(text("a | tojson", given), R"({"n": 1})");
+  EXPECT_EQ(text("a.items() | list", given), "[('n', 1)]");
+  EXPECT_EQ(text("a + '!'", given), R"({"n":1}!)");
+  EXPECT_EQ(text("a if a is string else a | tojson", given), R"({"n":1})");
+  EXPECT_EQ(text("a | tojson", R"({"n": 1})"), R"({"n": 1})");
+  EXPECT_EQ(text("a | tojson", R"("no {")"), R"("no {")");
+}
+
 TEST(ModelChatTest, ReportsTheFormatOfToolCalls) {
   const ModelDir dir;
   dir.Write("tokenizer_config.json",
