@@ -168,10 +168,12 @@ void ParseArguments(json::Value* messages) {
   }
 }
 
+constexpr char kProbeTools[] = R"([{"type": "function", "function": {"name": "probe",
+  "description": "x", "parameters": {"type": "object", "properties": {}, "required": []}}}])";
 constexpr char kProbeMessages[] = R"([
   {"role": "user", "content": "x"},
   {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function",
-    "function": {"name": "probe", "arguments": "{\"argument\": \"x\"}"}}]},
+    "function": {"name": "probe", "arguments": "{\"argument_of_probe\": \"x\"}"}}]},
   {"role": "tool", "tool_call_id": "call00001", "name": "probe", "content": "x"}])";
 
 void SetVariable(json::Value* variables, absl::string_view name, json::Value value) {
@@ -210,21 +212,20 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   chat.tool_call_format_ = templates.tool_calls;
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
-  chat.parses_arguments_ = chat.template_.has_value() &&
-                           !chat.PrintsArguments(/*as_object=*/false) &&
-                           chat.PrintsArguments(/*as_object=*/true);
+  chat.parses_arguments_ = chat.template_.has_value() && chat.TakesArgumentObjects();
   return chat;
 }
 
-bool ModelChat::PrintsArguments(bool as_object) const {
+bool ModelChat::TakesArgumentObjects() const {
   ModelChat probe = *this;
-  probe.parses_arguments_ = as_object;
-  const auto rendered = probe.Render(
-      {.messages = json::Parse(kProbeMessages, "probe").value(), .add_generation_prompt = false},
-      absl::UnixEpoch());
-  if (!rendered.ok()) return false;
-  // A text that is quoted once more has a backslash here. Objects may also be printed as XML.
-  return absl::StrContains(rendered->text, as_object ? "argument" : "{\"argument\"");
+  probe.parses_arguments_ = true;
+  const auto rendered = probe.Render({.messages = json::Parse(kProbeMessages, "probe").value(),
+                                      .tools = json::Parse(kProbeTools, "probe").value(),
+                                      .add_generation_prompt = false},
+                                     absl::UnixEpoch());
+  // A template that expects a text and prints the object writes it with Python's quotes.
+  return rendered.ok() && absl::StrContains(rendered->text, "argument_of_probe") &&
+         !absl::StrContains(rendered->text, "'argument_of_probe'");
 }
 
 absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation, absl::Time now,

@@ -16,8 +16,8 @@
 namespace baton::chat {
 
 struct Conversation {
-  // An array of objects, as in OpenAI's API. Where the template needs the arguments of tool calls
-  // as objects, as most do, Render parses those that are texts.
+  // An array of objects, as in OpenAI's API. Render replaces the texts of tool calls' arguments by
+  // the objects they describe, which most templates expect, unless the template needs texts.
   json::Value messages = {};
   json::Value tools = {};  // an array of objects; null without tools
   bool add_generation_prompt = true;
@@ -60,8 +60,8 @@ class ModelChat {
 
   std::optional<ChatTemplate> template_;
   std::optional<ChatTemplate> tool_template_;
-  // Load tries out which kind of arguments the template prints as JSON.
-  bool PrintsArguments(bool as_object) const;
+  // Renders a small conversation to find out.
+  bool TakesArgumentObjects() const;
 
   bool parses_arguments_ = false;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;

@@ -107,7 +107,7 @@ TEST(ModelChatTest, SaysWhetherTheTextStartsWithTheBosToken) {
   EXPECT_FALSE(starts("{{ bos_token }}x", "{}"));
 }
 
-TEST(ModelChatTest, ParsesArgumentsForTemplatesThatNeedObjects) {
+TEST(ModelChatTest, ParsesArgumentsUnlessTheTemplateNeedsTexts) {
   const auto text = [](const std::string& expression, const std::string& arguments) {
     const ModelDir dir;
     dir.Write("chat_template.jinja",
@@ -120,9 +120,10 @@ TEST(ModelChatTest, ParsesArgumentsForTemplatesThatNeedObjects) {
   };
   const std::string given = R"("{\"n\":1}")";
   EXPECT_EQ(text("a | tojson", given), R"({"n": 1})");
-  EXPECT_EQ(text("a.items() | list", given), "[('n', 1)]");
+  EXPECT_EQ(text("a.items() | map('join', '=') | join", given), "n=1");
   EXPECT_EQ(text("a + '!'", given), R"({"n":1}!)");
-  EXPECT_EQ(text("a if a is string else a | tojson", given), R"({"n":1})");
+  EXPECT_EQ(text("a", given), R"({"n":1})");
+  EXPECT_EQ(text("a if a is string else a | tojson", given), R"({"n": 1})");
   EXPECT_EQ(text("a | tojson", R"({"n": 1})"), R"({"n": 1})");
   EXPECT_EQ(text("a | tojson", R"("no {")"), R"("no {")");
 }
