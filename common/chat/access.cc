@@ -1,6 +1,7 @@
 // Attributes, items and slices: the second half of operators.h.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

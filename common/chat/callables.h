@@ -5,7 +5,7 @@
 #define BATON_COMMON_CHAT_CALLABLES_H_
 
 #include <cstddef>
-#include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"

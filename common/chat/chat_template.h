@@ -4,7 +4,8 @@
 // raise_exception and strftime_now, and a filter tojson that does not escape HTML.
 //
 // Left out, each an error at load: template inheritance, include and import, autoescape, and the
-// filters that only web pages need. Integers have 64 bits.
+// filters filesizeformat, forceescape, groupby, pprint, random, striptags, truncate, urlencode,
+// urlize, wordcount, wordwrap and xmlattr. loop.changed is undefined. Integers have 64 bits.
 //
 // A template comes from outside, and so do its variables: neither can crash or hang the process,
 // read files, or use more than RenderLimits. Parsing is bounded by kMaxSourceBytes and

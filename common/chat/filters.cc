@@ -1,6 +1,7 @@
 // The filters of texts, numbers and single values.
 #include "common/chat/filters.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>

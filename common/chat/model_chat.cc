@@ -46,10 +46,31 @@ absl::StatusOr<std::optional<std::string>> ReadOptionalFile(const std::string& p
   return content;
 }
 
-absl::StatusOr<std::optional<ChatTemplate>> ReadTemplate(const std::string& path) {
-  BATON_ASSIGN_OR_RETURN(const auto source, ReadOptionalFile(path, kMaxSourceBytes));
-  if (!source) return std::nullopt;
-  return ChatTemplate::Parse(*source, path);
+// The templates of a model, and what the last one of them shows of tool calls.
+struct Templates {
+  std::optional<ChatTemplate> normal;
+  std::optional<ChatTemplate> with_tools;
+  ToolCallFormat tool_calls = ToolCallFormat::kUnsupported;
+};
+
+absl::StatusOr<ChatTemplate> ParseInto(absl::string_view source, absl::string_view name,
+                                       Templates* templates) {
+  templates->tool_calls = DetectToolCallFormat(source);
+  return ChatTemplate::Parse(source, name);
+}
+
+// Reads the template files of the directory.
+absl::StatusOr<Templates> ReadTemplateFiles(const std::string& model_dir) {
+  Templates templates;
+  const std::string normal = absl::StrCat(model_dir, "/chat_template.jinja");
+  BATON_ASSIGN_OR_RETURN(const auto source, ReadOptionalFile(normal, kMaxSourceBytes));
+  if (!source) return templates;
+  BATON_ASSIGN_OR_RETURN(templates.normal, ParseInto(*source, normal, &templates));
+  const std::string tools = absl::StrCat(model_dir, "/additional_chat_templates/tool_use.jinja");
+  BATON_ASSIGN_OR_RETURN(const auto tool_source, ReadOptionalFile(tools, kMaxSourceBytes));
+  if (!tool_source) return templates;
+  BATON_ASSIGN_OR_RETURN(templates.with_tools, ParseInto(*tool_source, tools, &templates));
+  return templates;
 }
 
 bool IsString(const json::Value* value) {
@@ -80,11 +101,6 @@ const json::Value* NamedTemplate(const json::Value& list, absl::string_view name
   return nullptr;
 }
 
-struct Templates {
-  std::optional<ChatTemplate> normal;
-  std::optional<ChatTemplate> with_tools;
-};
-
 absl::StatusOr<Templates> ReadConfigTemplates(const json::Value& config, const std::string& path) {
   Templates templates;
   const json::Value* field = config.Find("chat_template");
@@ -98,11 +114,11 @@ absl::StatusOr<Templates> ReadConfigTemplates(const json::Value& config, const s
     if (normal == nullptr) return BadTemplate(name, "expected a template of the name \"default\"");
   }
   if (!IsString(normal)) return BadTemplate(name, "expected a text or a list of named texts");
-  BATON_ASSIGN_OR_RETURN(templates.normal, ChatTemplate::Parse(normal->scalar.text, name));
+  BATON_ASSIGN_OR_RETURN(templates.normal, ParseInto(normal->scalar.text, name, &templates));
   if (with_tools != nullptr) {
     BATON_ASSIGN_OR_RETURN(
         templates.with_tools,
-        ChatTemplate::Parse(with_tools->scalar.text, absl::StrCat(name, " \"tool_use\"")));
+        ParseInto(with_tools->scalar.text, absl::StrCat(name, " \"tool_use\""), &templates));
   }
   return templates;
 }
@@ -131,14 +147,43 @@ std::vector<std::pair<std::string, json::Value>> ReadSpecialTokens(const json::V
   return tokens;
 }
 
-void SetVariable(json::Value* variables, absl::string_view name, const json::Value& value) {
+json::Value* FindMutable(json::Value& object, absl::string_view key) {
+  return const_cast<json::Value*>(object.Find(key));
+}
+
+// Replaces the texts of all tool calls' arguments by the objects they describe.
+void ParseArguments(json::Value* messages) {
+  for (json::Value& message : messages->items) {
+    json::Value* const calls = FindMutable(message, "tool_calls");
+    if (calls == nullptr || calls->kind != json::Value::Kind::kArray) continue;
+    for (json::Value& call : calls->items) {
+      json::Value* const function = FindMutable(call, "function");
+      json::Value* const arguments =
+          function == nullptr ? nullptr : FindMutable(*function, "arguments");
+      if (!IsString(arguments)) continue;
+      auto parsed = json::Parse(arguments->scalar.text, "arguments");
+      if (parsed.ok() && parsed->kind == json::Value::Kind::kObject)
+        *arguments = *std::move(parsed);
+    }
+  }
+}
+
+constexpr char kProbeTools[] = R"([{"type": "function", "function": {"name": "probe",
+  "description": "x", "parameters": {"type": "object", "properties": {}, "required": []}}}])";
+constexpr char kProbeMessages[] = R"([
+  {"role": "user", "content": "x"},
+  {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function",
+    "function": {"name": "probe", "arguments": "{\"argument_of_probe\": \"x\"}"}}]},
+  {"role": "tool", "tool_call_id": "call00001", "name": "probe", "content": "x"}])";
+
+void SetVariable(json::Value* variables, absl::string_view name, json::Value value) {
   const auto found = std::find(variables->keys.begin(), variables->keys.end(), name);
   if (found != variables->keys.end()) {
-    variables->items[found - variables->keys.begin()] = value;
+    variables->items[found - variables->keys.begin()] = std::move(value);
     return;
   }
   variables->keys.emplace_back(name);
-  variables->items.push_back(value);
+  variables->items.push_back(std::move(value));
 }
 
 }  // namespace
@@ -160,18 +205,27 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   if (const json::Value* bos = TokenText(config.Find("bos_token"))) {
     chat.bos_token_ = bos->scalar.text;
   }
-  BATON_ASSIGN_OR_RETURN(chat.template_,
-                         ReadTemplate(absl::StrCat(model_dir, "/chat_template.jinja")));
-  if (chat.template_) {
-    BATON_ASSIGN_OR_RETURN(
-        chat.tool_template_,
-        ReadTemplate(absl::StrCat(model_dir, "/additional_chat_templates/tool_use.jinja")));
-    return chat;
+  BATON_ASSIGN_OR_RETURN(Templates templates, ReadTemplateFiles(model_dir));
+  if (!templates.normal) {
+    BATON_ASSIGN_OR_RETURN(templates, ReadConfigTemplates(config, config_path));
   }
-  BATON_ASSIGN_OR_RETURN(Templates templates, ReadConfigTemplates(config, config_path));
+  chat.tool_call_format_ = templates.tool_calls;
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
+  chat.parses_arguments_ = chat.template_.has_value() && chat.TakesArgumentObjects();
   return chat;
+}
+
+bool ModelChat::TakesArgumentObjects() const {
+  ModelChat probe = *this;
+  probe.parses_arguments_ = true;
+  const auto rendered = probe.Render({.messages = json::Parse(kProbeMessages, "probe").value(),
+                                      .tools = json::Parse(kProbeTools, "probe").value(),
+                                      .add_generation_prompt = false},
+                                     absl::UnixEpoch());
+  // A template that expects a text and prints the object writes it with Python's quotes.
+  return rendered.ok() && absl::StrContains(rendered->text, "argument_of_probe") &&
+         !absl::StrContains(rendered->text, "'argument_of_probe'");
 }
 
 absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation, absl::Time now,
@@ -192,7 +246,9 @@ absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation,
     }
     SetVariable(&variables, name, conversation.variables.items[i]);
   }
-  SetVariable(&variables, "messages", conversation.messages);
+  json::Value messages = conversation.messages;
+  if (parses_arguments_) ParseArguments(&messages);
+  SetVariable(&variables, "messages", std::move(messages));
   SetVariable(&variables, "tools", conversation.tools);
   SetVariable(&variables, "documents", json::Value());
   SetVariable(&variables, "add_generation_prompt", MakeBool(conversation.add_generation_prompt));

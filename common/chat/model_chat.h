@@ -10,13 +10,16 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/chat/chat_template.h"
+#include "common/chat/tool_calls.h"
 #include "common/json/json.h"
 
 namespace baton::chat {
 
 struct Conversation {
-  json::Value messages = {};  // an array of objects, as in OpenAI's API
-  json::Value tools = {};     // an array of objects; null without tools
+  // An array of objects, as in OpenAI's API. Render replaces the texts of tool calls' arguments by
+  // the objects they describe, which most templates expect, unless the template needs texts.
+  json::Value messages = {};
+  json::Value tools = {};  // an array of objects; null without tools
   bool add_generation_prompt = true;
   // Further variables, an object, e.g. {"enable_thinking": false}; null without any. They may
   // replace special tokens, and not the variables above.
@@ -42,6 +45,8 @@ class ModelChat {
   static absl::StatusOr<ModelChat> Load(const std::string& model_dir);
 
   bool has_template() const { return template_.has_value(); }
+  // How the model calls tools, as its template (the one for tools, if it has two) shows.
+  ToolCallFormat tool_call_format() const { return tool_call_format_; }
   // The text of the BOS token; empty if the model has none.
   const std::string& bos_token() const { return bos_token_; }
 
@@ -55,6 +60,11 @@ class ModelChat {
 
   std::optional<ChatTemplate> template_;
   std::optional<ChatTemplate> tool_template_;
+  // Renders a small conversation to find out.
+  bool TakesArgumentObjects() const;
+
+  bool parses_arguments_ = false;
+  ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;
   std::string bos_token_;
   std::vector<std::pair<std::string, json::Value>> special_tokens_;
 };

@@ -4,6 +4,7 @@
 #ifndef BATON_COMMON_CHAT_PARSER_H_
 #define BATON_COMMON_CHAT_PARSER_H_
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>

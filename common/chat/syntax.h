@@ -85,7 +85,7 @@ struct Statement {
     kMacro,        // name_id = macro
     kCallBlock,    // value (a call) with macro as its caller
     kFilterBlock,  // filter(body)
-    kScope,        // body with variables of its own: {% with %} and {% generation %}
+    kScope,        // body in a scope: {% with %} and {% generation %}
     kBreak,
     kContinue,
   };

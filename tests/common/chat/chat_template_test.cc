@@ -155,8 +155,11 @@ TEST(ChatTemplateTest, AMacroKeepsTheVariablesAroundIt) {
 class LimitTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(LimitTest, StopsTheRendering) {
-  EXPECT_THAT(Refusal(GetParam(), "CHAT_TEMPLATE_LIMIT", absl::StatusCode::kResourceExhausted),
-              StartsWith("t.jinja"));
+  const RenderLimits limits = {
+      .max_steps = 1'000'000, .max_output_bytes = 2'000'000, .max_value_bytes = 8'000'000};
+  EXPECT_THAT(
+      Refusal(GetParam(), "CHAT_TEMPLATE_LIMIT", absl::StatusCode::kResourceExhausted, limits),
+      StartsWith("t.jinja"));
 }
 
 INSTANTIATE_TEST_SUITE_P(

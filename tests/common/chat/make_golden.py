@@ -26,7 +26,7 @@ NOW = datetime.datetime(2026, 3, 5, 7, 8, 9)  # also in chat_golden_test.cc
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %} marks what the model wrote; here it only has a scope of its own."""
+    """{% generation %} marks what the model wrote; here it is only a scope."""
 
     tags = {"generation"}
 

@@ -107,6 +107,39 @@ TEST(ModelChatTest, SaysWhetherTheTextStartsWithTheBosToken) {
   EXPECT_FALSE(starts("{{ bos_token }}x", "{}"));
 }
 
+TEST(ModelChatTest, ParsesArgumentsUnlessTheTemplateNeedsTexts) {
+  const auto text = [](const std::string& expression, const std::string& arguments) {
+    const ModelDir dir;
+    dir.Write("chat_template.jinja",
+              "{% for m in messages if m.tool_calls %}{% for c in m.tool_calls %}"
+              "{% set a = c.function.arguments %}{{ " +
+                  expression + " }}{% endfor %}{% endfor %}");
+    return TextOf(dir, {.messages = Json(R"([{"role": "assistant", "tool_calls": [
+        {"function": {"name": "f", "arguments": )" +
+                                         arguments + "}}]}]")});
+  };
+  const std::string given = R"("{\"n\":1}")";
+  EXPECT_EQ(text("a | tojson", given), R"({"n": 1})");
+  EXPECT_EQ(text("a.items() | map('join', '=') | join", given), "n=1");
+  EXPECT_EQ(text("a + '!'", given), R"({"n":1}!)");
+  EXPECT_EQ(text("a", given), R"({"n":1})");
+  EXPECT_EQ(text("a if a is string else a | tojson", given), R"({"n": 1})");
+  EXPECT_EQ(text("a | tojson", R"({"n": 1})"), R"({"n": 1})");
+  EXPECT_EQ(text("a | tojson", R"("no {")"), R"("no {")");
+}
+
+TEST(ModelChatTest, ReportsTheFormatOfToolCalls) {
+  const ModelDir dir;
+  dir.Write("tokenizer_config.json",
+            R"({"chat_template": [{"name": "tool_use", "template": "[TOOL_CALLS]"},
+                                  {"name": "default", "template": "x"}]})");
+  EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kMistral);
+  dir.Write("chat_template.jinja", R"(<tool_call>{\"name\": )");
+  EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kHermes);
+  dir.Write("chat_template.jinja", "{{ messages }}");
+  EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kUnsupported);
+}
+
 TEST(ModelChatTest, ADirectoryMayHaveNoTemplate) {
   for (const char* config : {"", "{}", R"({"chat_template": null, "bos_token": "<s>"})"}) {
     const ModelDir dir;

@@ -1,0 +1,324 @@
+#include "common/chat/tool_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/base/check.h"
+#include "common/base/splitmix64.h"
+#include "common/chat/printing.h"
+#include "common/chat/runtime.h"
+#include "common/json/json.h"
+
+namespace baton::chat {
+namespace {
+
+constexpr size_t kMaxHeaderBytes = 1024;
+constexpr size_t kMaxNameBytes = 256;
+constexpr absl::string_view kDeepSeekSeparator = "<｜tool▁sep｜>";
+
+// What starts a call.
+absl::string_view Opener(ToolCallFormat format) {
+  switch (format) {
+    case ToolCallFormat::kHermes:
+      return "<tool_call>";
+    case ToolCallFormat::kMistral:
+      return "[TOOL_CALLS]";
+    case ToolCallFormat::kDeepSeek:
+      return "<｜tool▁call▁begin｜>";
+    case ToolCallFormat::kLlama3:
+    case ToolCallFormat::kUnsupported:
+      break;
+  }
+  return "";
+}
+
+// What may stand before, between and after calls besides white space, and is dropped.
+absl::Span<const absl::string_view> Separators(ToolCallFormat format) {
+  static constexpr absl::string_view kHermes[] = {"</tool_call>"};
+  static constexpr absl::string_view kLlama3[] = {";", "<|python_tag|>"};
+  static constexpr absl::string_view kDeepSeek[] = {"```", "<｜tool▁calls▁begin｜>",
+                                                    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"};
+  switch (format) {
+    case ToolCallFormat::kHermes:
+      return kHermes;
+    case ToolCallFormat::kLlama3:
+      return kLlama3;
+    case ToolCallFormat::kDeepSeek:
+      return kDeepSeek;
+    default:
+      return {};
+  }
+}
+
+bool IsProperPrefix(absl::string_view text, absl::string_view whole) {
+  return text.size() < whole.size() && absl::StartsWith(whole, text);
+}
+
+// The bytes at the end of `text` that may be the start of `marker`.
+size_t HeldBytes(absl::string_view text, absl::string_view marker) {
+  for (size_t size = std::min(text.size(), marker.size()); size > 0; --size) {
+    if (IsProperPrefix(text.substr(text.size() - size), marker)) return size;
+  }
+  return 0;
+}
+
+// The name of the tool that stands before its arguments; empty if there is none.
+absl::string_view NameInHeader(ToolCallFormat format, absl::string_view header) {
+  if (format == ToolCallFormat::kMistral) {
+    header = header.substr(0, header.find("[ARGS]"));
+    return absl::StripAsciiWhitespace(header.substr(0, header.find("[CALL_ID]")));
+  }
+  const size_t separator = header.find(kDeepSeekSeparator);
+  if (format != ToolCallFormat::kDeepSeek || separator == absl::string_view::npos) return "";
+  const absl::string_view after = header.substr(separator + kDeepSeekSeparator.size());
+  const size_t code = after.find("```");
+  const bool is_r1 = code != absl::string_view::npos;
+  return absl::StripAsciiWhitespace(is_r1 ? after.substr(0, code) : header.substr(0, separator));
+}
+
+// The arguments as JSON text; empty if they are no object.
+std::string ArgumentsText(const json::Value* arguments) {
+  if (arguments == nullptr || arguments->kind != json::Value::Kind::kObject) return "";
+  Runtime runtime(RenderLimits(), absl::UnixEpoch());
+  const auto value = runtime.FromJson(*arguments);
+  if (!value.ok()) return "";
+  return JsonOf(runtime, *value, JsonStyle()).value_or("");
+}
+
+}  // namespace
+
+ToolCallFormat DetectToolCallFormat(absl::string_view source) {
+  const auto has = [&](absl::string_view text) { return absl::StrContains(source, text); };
+  if (has("[TOOL_CALLS]")) return ToolCallFormat::kMistral;
+  if (has(Opener(ToolCallFormat::kDeepSeek)) && has(kDeepSeekSeparator)) {
+    return ToolCallFormat::kDeepSeek;
+  }
+  // Other formats put XML into the same tag.
+  const bool has_json = has("\"name\": ") || has("\\\"name\\\": ");
+  if (has("<tool_call>") && has_json && !has("<function=") && !has("<arg_key>")) {
+    return ToolCallFormat::kHermes;
+  }
+  if (has("\"parameters\": ") && has("\"name\": ") && has("<|start_header_id|>") &&
+      !has("<function=")) {
+    return ToolCallFormat::kLlama3;
+  }
+  return ToolCallFormat::kUnsupported;
+}
+
+ToolCallParser::ToolCallParser(ToolCallFormat format, uint64_t id_seed)
+    : format_(format),
+      id_state_(id_seed),
+      state_(format == ToolCallFormat::kLlama3 ? State::kStart : State::kText) {
+  BATON_CHECK(format != ToolCallFormat::kUnsupported) << "the caller checks the format";
+}
+
+ToolCallParser::Delta ToolCallParser::Append(absl::string_view text) {
+  Delta delta;
+  absl::StrAppend(&held_, text);
+  while (Step(&delta)) {
+  }
+  return delta;
+}
+
+ToolCallParser::Delta ToolCallParser::Finish() {
+  Delta delta;
+  const bool drops_space = state_ == State::kBetween;
+  delta.text = state_ == State::kCall ? absl::StrCat(opener_, held_) : held_;
+  if (drops_space && absl::StripAsciiWhitespace(held_).empty()) delta.text.clear();
+  held_.clear();
+  state_ = State::kPlain;
+  return delta;
+}
+
+bool ToolCallParser::Step(Delta* delta) {
+  switch (state_) {
+    case State::kStart:
+      return StepStart();
+    case State::kText:
+      return StepText(delta);
+    case State::kCall:
+      return StepCall(delta);
+    case State::kBetween:
+      return StepBetween();
+    case State::kPlain:
+      absl::StrAppend(&delta->text, held_);
+      held_.clear();
+      return false;
+  }
+  return false;
+}
+
+// Of Llama's format: is the answer a call?
+bool ToolCallParser::StepStart() {
+  static constexpr absl::string_view kTag = "<|python_tag|>";
+  absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
+  const bool has_tag = absl::ConsumePrefix(&rest, kTag);
+  rest = absl::StripLeadingAsciiWhitespace(rest);
+  if (rest.empty() || (!has_tag && IsProperPrefix(rest, kTag))) return false;
+  if (rest[0] != '{') {
+    state_ = State::kPlain;
+    return true;
+  }
+  EnterCall(std::string(held_, 0, held_.size() - rest.size()));
+  return true;
+}
+
+bool ToolCallParser::StepText(Delta* delta) {
+  size_t first = std::string::npos;
+  const auto look_for = [&](absl::string_view marker) {
+    first = std::min(first, held_.find(marker.data(), 0, marker.size()));
+  };
+  look_for(Opener(format_));
+  size_t kept = HeldBytes(held_, Opener(format_));
+  for (const absl::string_view separator : Separators(format_)) {
+    if (separator == "```") continue;  // also ends code in a text
+    look_for(separator);
+    kept = std::max(kept, HeldBytes(held_, separator));
+  }
+  const bool found = first != std::string::npos;
+  const absl::string_view before =
+      absl::string_view(held_).substr(0, found ? first : held_.size() - kept);
+  const absl::string_view text = absl::StripTrailingAsciiWhitespace(before);
+  absl::StrAppend(&delta->text, text);
+  if (!found) {
+    held_.erase(0, text.size());
+    return false;
+  }
+  dropped_ = std::string(before.substr(text.size()));
+  held_.erase(0, first);
+  state_ = State::kBetween;
+  return true;
+}
+
+void ToolCallParser::EnterCall(absl::string_view opener) {
+  opener_ = absl::StrCat(std::exchange(dropped_, ""), opener);
+  held_.erase(0, opener.size());
+  state_ = State::kCall;
+  json_start_ = std::string::npos;
+  scanned_ = 0;
+  depth_ = 0;
+  in_string_ = false;
+  escaped_ = false;
+}
+
+void ToolCallParser::FailCall(Delta* delta) {
+  absl::StrAppend(&delta->text, opener_);
+  state_ = format_ == ToolCallFormat::kLlama3 ? State::kPlain : State::kText;
+}
+
+bool ToolCallParser::StepCall(Delta* delta) {
+  for (; scanned_ < held_.size(); ++scanned_) {
+    const char c = held_[scanned_];
+    if (json_start_ == std::string::npos) {
+      // Mistral's list begins the call; a bracket after a name belongs to [ARGS].
+      const bool is_list = c == '[' && format_ == ToolCallFormat::kMistral &&
+                           absl::StripAsciiWhitespace(held_.substr(0, scanned_)).empty();
+      if (c != '{' && !is_list) {
+        const bool has_header =
+            format_ == ToolCallFormat::kMistral || format_ == ToolCallFormat::kDeepSeek;
+        if (scanned_ < kMaxHeaderBytes && (has_header || absl::ascii_isspace(c))) continue;
+        FailCall(delta);
+        return true;
+      }
+      json_start_ = scanned_;
+    }
+    if (in_string_) {
+      if (!escaped_ && c == '"') in_string_ = false;
+      escaped_ = !escaped_ && c == '\\';
+      continue;
+    }
+    if (c == '"') in_string_ = true;
+    if (c == '{' || c == '[') ++depth_;
+    if (c != '}' && c != ']') continue;
+    if (--depth_ > 0) continue;
+    const absl::string_view whole(held_);
+    const size_t end = scanned_ + 1;
+    if (ParseCalls(whole.substr(0, json_start_), whole.substr(json_start_, end - json_start_),
+                   delta)) {
+      held_.erase(0, end);
+      dropped_.clear();
+      state_ = State::kBetween;
+    } else {
+      FailCall(delta);
+    }
+    return true;
+  }
+  return false;
+}
+
+bool ToolCallParser::ParseCalls(absl::string_view header, absl::string_view json, Delta* delta) {
+  const auto parsed = json::Parse(json, "a tool call");
+  if (!parsed.ok()) return false;
+  const absl::string_view name = NameInHeader(format_, header);
+  if (!name.empty()) {
+    std::string arguments = ArgumentsText(&*parsed);
+    if (arguments.empty() || name.size() > kMaxNameBytes) return false;
+    delta->calls.push_back({NextId(), std::string(name), std::move(arguments)});
+    return true;
+  }
+  if (!absl::StripAsciiWhitespace(header).empty()) return false;
+  std::vector<ToolCall> calls;
+  const bool is_list = parsed->kind == json::Value::Kind::kArray;
+  const absl::Span<const json::Value> objects =
+      is_list ? absl::MakeConstSpan(parsed->items) : absl::MakeConstSpan(&*parsed, 1);
+  for (const json::Value& object : objects) {
+    const json::Value* tool = object.Find("name");
+    const json::Value* arguments = object.Find("arguments");
+    if (arguments == nullptr) arguments = object.Find("parameters");
+    std::string text = ArgumentsText(arguments);
+    if (tool == nullptr || tool->scalar.kind != json::Scalar::Kind::kString ||
+        tool->scalar.text.empty() || tool->scalar.text.size() > kMaxNameBytes || text.empty()) {
+      return false;
+    }
+    calls.push_back({NextId(), tool->scalar.text, std::move(text)});
+  }
+  if (calls.empty()) return false;
+  delta->calls.insert(delta->calls.end(), calls.begin(), calls.end());
+  return true;
+}
+
+// Drops separators up to the next call or text.
+bool ToolCallParser::StepBetween() {
+  absl::string_view rest = absl::StripLeadingAsciiWhitespace(held_);
+  const absl::string_view opener = Opener(format_);
+  bool may_grow = rest.empty();
+  for (const absl::string_view separator : Separators(format_)) {
+    if (absl::StartsWith(rest, separator)) {
+      rest.remove_prefix(separator.size());
+      absl::StrAppend(&dropped_, held_.substr(0, held_.size() - rest.size()));
+      held_.erase(0, held_.size() - rest.size());
+      return true;
+    }
+    may_grow = may_grow || IsProperPrefix(rest, separator);
+  }
+  if (format_ == ToolCallFormat::kLlama3 ? absl::StartsWith(rest, "{")
+                                         : absl::StartsWith(rest, opener)) {
+    absl::StrAppend(&dropped_, held_.substr(0, held_.size() - rest.size()));
+    held_.erase(0, held_.size() - rest.size());
+    EnterCall(opener);
+    return true;
+  }
+  if (may_grow || IsProperPrefix(rest, opener)) return false;
+  held_.erase(0, held_.size() - rest.size());
+  state_ = format_ == ToolCallFormat::kLlama3 ? State::kPlain : State::kText;
+  return true;
+}
+
+std::string ToolCallParser::NextId() {
+  static constexpr absl::string_view kCharacters =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  const bool is_short = format_ == ToolCallFormat::kMistral;
+  std::string id = is_short ? "" : "call_";
+  for (int i = 0; i < (is_short ? 9 : 24); ++i) {
+    id += kCharacters[NextSplitMix64(&id_state_) % kCharacters.size()];
+  }
+  return id;
+}
+
+}  // namespace baton::chat

@@ -1,0 +1,81 @@
+// Finds tool calls in the text that a model generates, as the text grows.
+#ifndef BATON_COMMON_CHAT_TOOL_CALLS_H_
+#define BATON_COMMON_CHAT_TOOL_CALLS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace baton::chat {
+
+// How a model writes a call of the tool `f`.
+enum class ToolCallFormat : uint8_t {
+  kUnsupported,
+  kHermes,    // Hermes, Qwen: <tool_call>{"name": "f", "arguments": {...}}</tool_call>
+  kLlama3,    // the whole answer is {"name": "f", "parameters": {...}}, after <|python_tag|> or not
+  kMistral,   // [TOOL_CALLS][{"name": "f", "arguments": {...}}] or [TOOL_CALLS]f[ARGS]{...}
+  kDeepSeek,  // tokens around f and its arguments, which R1 puts into a block of code
+};
+
+// The format that a chat template describes; kUnsupported if Baton does not know it.
+ToolCallFormat DetectToolCallFormat(absl::string_view template_source);
+
+struct ToolCall {
+  std::string id;         // "call_" and 24 characters; of Mistral, 9 characters
+  std::string name;       // of the tool
+  std::string arguments;  // a JSON object
+};
+
+// Text comes out as soon as it cannot be a part of a call. A call comes out at once when its
+// arguments are complete. White space before, between and after calls is dropped, as are the
+// markers. What starts like a call and is none, or does not end, comes out as text.
+//
+// One per choice; one thread. Special tokens must be in the text: the markers of some formats are.
+class ToolCallParser {
+ public:
+  struct Delta {
+    std::string text;
+    std::vector<ToolCall> calls;
+  };
+
+  // REQUIRES: `format` is supported. Ids follow from `id_seed`, which should be random.
+  ToolCallParser(ToolCallFormat format, uint64_t id_seed);
+
+  Delta Append(absl::string_view text);
+  // The answer ends here.
+  Delta Finish();
+
+ private:
+  enum class State : uint8_t { kStart, kText, kCall, kBetween, kPlain };
+
+  // Each returns false when it needs more text.
+  bool Step(Delta* delta);
+  bool StepStart();
+  bool StepText(Delta* delta);
+  bool StepCall(Delta* delta);
+  bool StepBetween();
+  void EnterCall(absl::string_view opener);
+  void FailCall(Delta* delta);
+  bool ParseCalls(absl::string_view header, absl::string_view json, Delta* delta);
+  std::string NextId();
+
+  const ToolCallFormat format_;
+  uint64_t id_state_;
+  State state_;
+  std::string held_;     // not yet out; in a call, what follows its opener
+  std::string dropped_;  // since the last text or call
+  std::string opener_;   // of the call, with what was dropped before it
+  // Of the JSON value in held_.
+  size_t json_start_ = std::string::npos;
+  size_t scanned_ = 0;
+  int depth_ = 0;
+  bool in_string_ = false;
+  bool escaped_ = false;
+};
+
+}  // namespace baton::chat
+
+#endif  // BATON_COMMON_CHAT_TOOL_CALLS_H_
