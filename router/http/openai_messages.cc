@@ -38,27 +38,6 @@ absl::Status ReadContent(const std::string& field, Value& content) {
   return absl::OkStatus();
 }
 
-// Templates print arguments as JSON, so they take the value and not its text.
-absl::Status ReadToolCalls(const std::string& field, Value& calls) {
-  for (size_t i = 0; i < calls.items.size(); ++i) {
-    Value& call = calls.items[i];
-    for (size_t k = 0; k < call.keys.size(); ++k) {
-      if (call.keys[k] != "function") continue;
-      Value& function = call.items[k];
-      for (size_t a = 0; a < function.keys.size(); ++a) {
-        Value& arguments = function.items[a];
-        if (function.keys[a] != "arguments" || !IsScalar(arguments, Scalar::Kind::kString))
-          continue;
-        const std::string at = absl::StrCat(field, "[", i, "].function.arguments");
-        auto parsed = json::Parse(arguments.scalar.text, at);
-        if (!parsed.ok()) return InvalidField("MALFORMED_JSON", at, parsed.status().message());
-        arguments = *std::move(parsed);
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequest& request) {
@@ -73,11 +52,8 @@ absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequ
       return WrongType(at, "an object with a role");
     }
     for (size_t k = 0; k < message.keys.size(); ++k) {
-      if (message.keys[k] == "content") {
-        BATON_RETURN_IF_ERROR(ReadContent(at + ".content", message.items[k]));
-      } else if (message.keys[k] == "tool_calls") {
-        BATON_RETURN_IF_ERROR(ReadToolCalls(at + ".tool_calls", message.items[k]));
-      }
+      if (message.keys[k] != "content") continue;
+      BATON_RETURN_IF_ERROR(ReadContent(at + ".content", message.items[k]));
     }
   }
   return absl::OkStatus();
