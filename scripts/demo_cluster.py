@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-MODEL = Path("models/demo")
+MODEL = Path(__file__).resolve().parents[1] / "models/demo"
 # Limits for one step of the demo, not expectations: a busy machine may be slow, and a process that
 # ends is noticed at once.
 PATIENCE_S = 600

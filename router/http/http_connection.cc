@@ -22,6 +22,7 @@ constexpr uint32_t kMaxHeaderBytes = 32 << 10;
 // disconnect is noticed only by writing.
 constexpr size_t kMaxReadAhead = 64 << 10;
 constexpr size_t kReadAtOnce = 4096;
+constexpr absl::Duration kLinger = absl::Seconds(2);
 
 std::chrono::nanoseconds Chrono(absl::Duration duration) {
   return absl::ToChronoNanoseconds(duration);
@@ -136,7 +137,10 @@ void HttpConnection::OnReadAhead(error_code error, size_t bytes) {
   reading_ahead_ = false;
   if (state_ == State::kClosed) return;
   buffer_.commit(bytes);
-  if (error == net::error::operation_aborted && state_ == State::kReading) {
+  if (state_ == State::kLingering) {
+    buffer_.consume(buffer_.size());
+    error ? Close() : ReadAhead();
+  } else if (error == net::error::operation_aborted && state_ == State::kReading) {
     ReadRequest();  // FinishAnswer cancelled it
   } else if (error) {
     const bool answering = state_ == State::kAnswering;
@@ -205,10 +209,14 @@ void HttpConnection::FinishAnswer() {
   if (std::shared_ptr<HttpCall> call = std::exchange(call_, nullptr)) call->OnDone();
   if (state_ == State::kClosed) return;
   if (close_after_) {
-    // The client reads the end of the answer before it sees the end of the connection.
+    // A close with unread data would reset the connection, and the client might lose the answer.
+    // What it still sends, such as the rest of a body that is too large, is dropped for a while.
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
-    return Close();
+    state_ = State::kLingering;
+    buffer_.consume(buffer_.size());
+    Expire(kLinger);
+    return ReadAhead();
   }
   state_ = State::kReading;
   if (!reading_ahead_) return ReadRequest();

@@ -86,7 +86,7 @@ class HttpConnection final : public HttpResponder,
   void Abort() override { Cut(); }
 
  private:
-  enum class State { kReading, kAnswering, kClosed };
+  enum class State { kReading, kAnswering, kLingering, kClosed };
 
   // Later, never from within: callers may hold locks.
   template <class Function>

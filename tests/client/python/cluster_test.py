@@ -33,7 +33,7 @@ class ClusterTest(unittest.TestCase):
     def setUpClass(cls):
         directory = tempfile.TemporaryDirectory(prefix="baton-python-")
         cls.addClassCleanup(directory.cleanup)
-        cluster, cls.address = start_cluster(BIN_DIR / "baton", Path(directory.name))
+        cluster, (cls.address, *_) = start_cluster(BIN_DIR / "baton", Path(directory.name))
         cls.addClassCleanup(cluster.wait, PATIENCE_S)
         cls.addClassCleanup(cluster.terminate)
         cls.client = baton.Client(cls.address)

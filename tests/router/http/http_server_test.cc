@@ -225,6 +225,18 @@ TEST_F(HttpServerTest, WhatIsNoRequestIsRefusedWithItsStatus) {
   EXPECT_EQ(client.Read().body, "abcde");
 }
 
+TEST_F(HttpServerTest, AClientThatIsStillSendingGetsItsRefusal) {
+  HttpServerOptions options;
+  options.max_body_bytes = 10;
+  Start(options);
+  for (int i = 0; i < 20; ++i) {
+    HttpClient client(server_->address());
+    client.Post("/echo", std::string(1 << 20, 'x'));
+    EXPECT_EQ(client.Read().status, 413);
+    EXPECT_TRUE(client.AtEnd());
+  }
+}
+
 TEST_F(HttpServerTest, AClientMayAskBeforeItSendsItsBody) {
   Start();
   HttpClient client(server_->address());
