@@ -51,7 +51,9 @@ class Simulation {
       if (world_.now() > ended_at_ + bound) world_.Fail("never idle: " + Describe());
     }
     CheckRetryBudgets();
-    return Result();
+    const Outcome outcome = Result();
+    world_.EndStreams();
+    return outcome;
   }
 
  private:

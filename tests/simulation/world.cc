@@ -67,6 +67,13 @@ void World::ForStreams(const Visit& visit) {
   for (const std::shared_ptr<Stream>& stream : streams) visit(*stream);
 }
 
+void World::EndStreams() {
+  ForStreams([](Stream& stream) {
+    stream.Close(0);
+    stream.Close(1);
+  });
+}
+
 size_t World::open_stream_count() {
   size_t count = 0;
   ForStreams([&count](Stream& stream) { count += stream.open(0); });

@@ -83,6 +83,8 @@ class World final : public Clock {
   // Both ends must set their callbacks before anything is delivered. To a dead node: lost soon.
   std::shared_ptr<Stream> Open(int from, int to);
   Micros Latency() { return random.Chance(0.02) ? random.Time(200, 50'000) : random.Time(50, 500); }
+  // Closes all streams at both ends. What their callbacks refer to may hold the streams in turn.
+  void EndStreams();
   // Whose opener has not closed them.
   size_t open_stream_count();
 
