@@ -135,7 +135,8 @@ class Up {
   }
 
   void PrintJson() {
-    nlohmann::ordered_json json = {{"address", cluster_.address(kRouter)}};
+    nlohmann::ordered_json json = {{"address", cluster_.address(kRouter)},
+                                   {"http_address", cluster_.http_address(kRouter)}};
     for (const std::string& name : cluster_.names()) {
       json["processes"].push_back({{"name", name},
                                    {"pid", cluster_.pid(name)},

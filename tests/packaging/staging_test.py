@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -134,11 +135,14 @@ class StagingTest(unittest.TestCase):
         ready = self.scratch / "ready.json"
         with open(ready, "w", encoding="utf-8") as out, started(
                 [self.stage / "bin/baton", "up", "--model", "models/demo", "--threads", "1",
-                 "--kv-cache-memory", "64MB", "--listen", "127.0.0.1:0", "--json"], out) as cluster:
+                 "--kv-cache-memory", "64MB", "--listen", "127.0.0.1:0",
+                 "--http-listen", "127.0.0.1:0", "--json"], out) as cluster:
             printed = json.loads(until(lambda: ready.read_text(encoding="utf-8"), cluster))
             self.assertEqual({process["name"] for process in printed["processes"]},
                              {"router", "prefill-0", "decode-0"})
             address = printed["address"]
+            with urllib.request.urlopen(f"http://{printed['http_address']}/v1/models") as models:
+                self.assertEqual(json.load(models)["data"][0]["id"], "demo")
             expected = generate(self.stage, address).stdout
             self.assertIn(ANSWER, expected)
             for program in programs:
