@@ -106,7 +106,8 @@ TEST_F(ModelDirectoryTest, NothingOutsideTheCacheIsReached) {
   const std::string snapshot = Download("hub", "models--org--m");
   std::ofstream(directory_ + "/hub/models--org--m/refs/main") << "../refs";
   EXPECT_TRUE(absl::IsNotFound(FindModel("org/m").status()));
-  for (const char* model : {"", "a/b/c", "../m", "org/..", "org--m", "/no/such", "org/m/", ".m"}) {
+  for (const char* model :
+       {"", "a/b/c", "../no-such-model", "org/..", "org--m", "/no/such", "org/m/", ".m"}) {
     EXPECT_THAT(MessageFor(model), HasSubstr("is no directory")) << model;
   }
 }
