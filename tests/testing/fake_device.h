@@ -262,7 +262,7 @@ class FakeDeviceBackend final : public ForwardingBackend {
 
 inline void FakeDeviceBackend::EnqueueSample(const backend::Tensor& logits, int64_t token_count,
                                              absl::Span<const backend::SampleRow> rows) {
-  BATON_CHECK_LT(drawn_.size(), static_cast<size_t>(kMaxDraws)) << "draws that nobody collected";
+  BATON_CHECK_LT(drawn_.size(), static_cast<size_t>(kMaxDraws)) << "draws that are not collected";
   std::vector<backend::SampleOutcome> outcomes(rows.size());
   BATON_CHECK_GE(rows.size(), 1u);
   BATON_CHECK_LE(rows.size(), static_cast<size_t>(device_.prepared.at(0).max_logit_rows));

@@ -117,7 +117,7 @@ extern const Kernels kPortableKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
 extern const Kernels kAvx512BF16Kernels;  // kAvx512Kernels and matmul_bf16
-// kAvx512Kernels and matmul_bf16, pack_rows, attention_bf16 of its own.
+// kAvx512Kernels with other functions for matmul_bf16, pack_rows and attention_bf16.
 extern const Kernels kAmxKernels;
 
 }  // namespace baton::backend

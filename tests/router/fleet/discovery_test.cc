@@ -144,7 +144,7 @@ TEST_F(DiscoveryTest, AFailedSourceKeepsItsLastGoodAnswerForAWhile) {
       << "a minute is what its answers are good for";
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();
-  EXPECT_THAT(reported_, SizeIs(3)) << "which is told once";
+  EXPECT_THAT(reported_, SizeIs(3)) << "which is reported once";
   b_.answer = Workers{kDecodeAddress};
   clock_.Advance(absl::Seconds(5));
   discovery.LookAtDue();

@@ -29,7 +29,7 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
                             absl::Span<const SampleRow> rows, const int32_t* input_tokens,
                             const SamplingUpload* packed, const std::byte* d_packed) {
   BATON_CHECK_LE(rows.size(), layout_.result_count);
-  BATON_CHECK_LT(enqueued_ - collected_, kBuffers) << "draws that nobody collected";
+  BATON_CHECK_LT(enqueued_ - collected_, kBuffers) << "draws that are not collected";
   BATON_CHECK(logits.dtype == DType::kF32);
   BATON_CHECK(token_count > 0 && token_count <= logits.cols &&
               token_count <= layout_.workspace_stride);
