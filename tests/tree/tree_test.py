@@ -56,6 +56,16 @@ SUBROOMS = {
         "plan": {"kernels", "runtime", "matrices", "sampling", "steps"},  # host arithmetic
         "emulated": {"simt", "runtime"},
     },
+    "router": {
+        "prefix_index": set(),
+        "fleet": {"prefix_index"},
+        "options.h": {"fleet"},  # reads --workers-file to check it
+        "metrics.h": {"fleet"},
+        "routing": {"prefix_index", "fleet", "metrics.h"},
+        "request": {"options.h", "fleet", "metrics.h", "routing"},  # one call
+        "api": {"options.h", "fleet", "metrics.h", "routing", "request"},  # gRPC
+        "http": {"options.h", "fleet", "metrics.h", "request"},  # OpenAI's API
+    },
 }
 FREE_ROOMS = ("tests", "benchmarks")
 BINARY_ROOMS = ("router", "prefill_worker", "decode_worker", "client", "cli")
