@@ -109,7 +109,7 @@ void HttpConnection::OnRead(error_code error) {
   http::request<http::string_body> message = parser_->release();
   chunked_ = message.version() >= 11;
   close_after_ = !message.keep_alive() || !chunked_;
-  whole_ = ending_ = ended_ = gone_ = false;
+  ending_ = ended_ = gone_ = false;
   HttpRequest request;
   request.method = std::string(message.method_string());
   request.path = std::string(message.target());
@@ -154,7 +154,7 @@ void HttpConnection::OnReadAhead(error_code error, size_t bytes) {
 }
 
 void HttpConnection::Answer(HttpResponse response) {
-  whole_ = ending_ = ended_ = true;
+  ending_ = ended_ = true;
   close_after_ = close_after_ || server_.draining();
   std::string text = HeadText(response, close_after_,
                               absl::StrCat("Content-Length: ", response.body.size(), "\r\n"));

@@ -123,7 +123,6 @@ class HttpConnection final : public HttpResponder,
   std::shared_ptr<HttpCall> call_;
   bool close_after_ = false;    // the connection ends with this answer
   bool chunked_ = false;        // else the end of the connection ends the stream
-  bool whole_ = false;          // the answer is no stream
   bool ending_ = false;         // nothing comes after what is being written
   bool ended_ = false;          // the end itself is being written
   bool reading_ahead_ = false;  // a read waits for the next request, or the client's end

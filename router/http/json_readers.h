@@ -2,6 +2,7 @@
 #ifndef BATON_ROUTER_HTTP_JSON_READERS_H_
 #define BATON_ROUTER_HTTP_JSON_READERS_H_
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -46,6 +47,9 @@ inline absl::StatusOr<bool> Bool(absl::string_view field, const Value& value) {
 inline absl::StatusOr<float> Number(absl::string_view field, const Value& value) {
   if (!IsScalar(value, Scalar::Kind::kInteger) && !IsScalar(value, Scalar::Kind::kReal)) {
     return WrongType(field, "a number");
+  }
+  if (!(std::abs(value.scalar.real) <= std::numeric_limits<float>::max())) {
+    return OutOfRange(field, absl::StrCat(value.scalar.real), "a number of 32 bits expected");
   }
   return static_cast<float>(value.scalar.real);
 }

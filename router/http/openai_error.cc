@@ -1,6 +1,8 @@
 #include "router/http/openai_error.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
@@ -13,6 +15,7 @@ namespace baton::router {
 namespace {
 
 constexpr int kClientClosedRequest = 499;  // nginx's
+constexpr double kLongestRetry_s = 86'400;
 
 const char* TypeOf(int status) {
   switch (status) {
@@ -104,9 +107,11 @@ std::string ErrorJson(const absl::Status& error, absl::string_view prompt_field)
 HttpResponse ErrorResponse(const absl::Status& error, absl::string_view prompt_field) {
   HttpResponse response = JsonError(HttpStatusOf(error), ErrorJson(error, prompt_field));
   if (const auto retry = ErrorRetryAfter(error)) {
-    const double seconds = std::max(0.0, absl::ToDoubleSeconds(*retry));
-    response.headers.emplace_back("Retry-After", absl::StrCat(std::max(1.0, std::ceil(seconds))));
-    response.headers.emplace_back("retry-after-ms", absl::StrCat(std::ceil(seconds * 1e3)));
+    const double seconds = std::clamp(absl::ToDoubleSeconds(*retry), 0.0, kLongestRetry_s);
+    const auto whole = [](double value) { return static_cast<int64_t>(std::ceil(value)); };
+    response.headers.emplace_back("Retry-After",
+                                  absl::StrCat(std::max<int64_t>(1, whole(seconds))));
+    response.headers.emplace_back("retry-after-ms", absl::StrCat(whole(seconds * 1e3)));
   }
   return response;
 }

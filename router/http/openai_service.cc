@@ -6,6 +6,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/clock.h"
@@ -50,6 +51,8 @@ class Exchange : public HttpCall,
     if (gone_) return Refuse(absl::CancelledError("the client has closed the connection"));
     self_ = shared_from_this();
     call_->Start(std::move(request), deadline, this);
+    // OnGone on another thread may have come before the call could be cancelled.
+    if (gone_) call_->Cancel();
   }
   void Refuse(const absl::Status& error) {
     self_ = shared_from_this();
@@ -197,7 +200,8 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   } else if (path == "/v1/models" && get) {
     response = Models("");
   } else if (absl::ConsumePrefix(&model, "/v1/models/") && get) {
-    response = Models(model);
+    // Clients escape the slash of an id such as "org/name".
+    response = Models(absl::StrReplaceAll(model, {{"%2F", "/"}, {"%2f", "/"}}));
   } else if (path == "/v1/responses" || path == "/v1/messages") {
     response = PlainError(404,
                           absl::StrCat(path,

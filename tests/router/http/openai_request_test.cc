@@ -127,6 +127,7 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
                  {R"({"prompt": "p", "suffix": "s"})", "UNSUPPORTED_FIELD", "suffix"},
                  {R"({"prompt": "p", "best_of": 2})", "UNSUPPORTED_FIELD", "best_of"},
                  {R"({"prompt": "p", "temperature": "hot"})", "WRONG_TYPE", "temperature"},
+                 {R"({"prompt": "p", "temperature": 1e300})", "OUT_OF_RANGE", "temperature"},
                  {R"({"prompt": "p", "max_tokens": 1.5})", "WRONG_TYPE", "max_tokens"},
                  {R"({"prompt": "p", "stop": [1]})", "WRONG_TYPE", "stop"},
                  {R"({"prompt": "p", "logit_bias": {"a": 1}})", "WRONG_TYPE", "logit_bias[\"a\"]"},
