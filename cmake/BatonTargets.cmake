@@ -26,8 +26,9 @@ add_library(baton_flags INTERFACE)
 target_include_directories(baton_flags INTERFACE ${PROJECT_SOURCE_DIR})
 # Rows must not depend on how the compiler contracts or reorders sums. Kernels for all architectures are a
 # fifth as large when compressed for size; a process unpacks them once, which every driver for CUDA 13 can.
+# __FILE__ is a path from the root of the tree: objects are the same in every checkout, so checkouts share ccache.
 target_compile_options(baton_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unused-parameter;-ffp-contract=off>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unused-parameter;-ffp-contract=off;-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off;-fmad=false;--expt-relaxed-constexpr;--compress-mode=size>")
 if(BATON_WERROR)
   target_compile_options(baton_flags INTERFACE
