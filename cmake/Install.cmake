@@ -6,7 +6,12 @@ include(CMakePackageConfigHelpers)
 set(docdir ${CMAKE_INSTALL_DATADIR}/doc)  # a folder per package in it
 install(TARGETS baton_router baton_prefill_worker_main baton_decode_worker_main
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
+if(BATON_STRUCTURED_OUTPUT)
+  install(TARGETS baton_grammar_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
+  install(FILES packaging/NOTICE.baton-grammar DESTINATION ${docdir}/baton-server COMPONENT server)
+endif()
 install(FILES docs/configuration.md docs/errors.md docs/metrics.md docs/packages.md docs/sampling.md
+  docs/structured_output.md
   DESTINATION ${docdir}/baton-server COMPONENT server)
 
 install(TARGETS baton_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cli)

@@ -58,6 +58,11 @@ class Tokenizer {
   std::optional<std::string> IdToToken(int32_t id) const;
   bool IsSpecial(int32_t id) const;  // false for unknown ids
 
+  // What each token adds to a text, by id: bytes, which may be a part of a character. Empty for
+  // special tokens, and for ids without a token. UNIMPLEMENTED, reason "BAD_TOKENIZER", if the
+  // decoders make a token's text depend on other tokens than the first.
+  absl::StatusOr<std::vector<std::string>> TokenBytes() const;
+
   // XXH3-64 of the bytes of tokenizer.json.
   uint64_t fingerprint() const;
 

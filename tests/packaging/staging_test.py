@@ -27,6 +27,7 @@ PROMPT = "Table:\n buko = 1071\n deha = 9194\nQ deha ?"
 ANSWER = "9194"
 FILES = {
     "bin/baton", "bin/baton-router", "bin/baton-prefill-worker", "bin/baton-decode-worker",
+    "bin/baton-grammar", "share/doc/baton-server/NOTICE.baton-grammar",
     "include/baton/client.h", "include/baton/error.h", "lib/libbaton_client.a",
     "lib/cmake/baton/batonConfig.cmake", "lib/cmake/baton/batonConfigVersion.cmake",
     "lib/cmake/baton/batonTargets.cmake", "lib/pkgconfig/baton.pc",
@@ -35,7 +36,7 @@ FILES = {
     "share/fish/vendor_completions.d/baton.fish",
     "share/doc/baton-cli/cli.md",
     *(f"share/doc/baton-server/{name}.md"
-      for name in ("configuration", "errors", "metrics", "packages", "sampling")),
+      for name in ("configuration", "errors", "metrics", "packages", "sampling", "structured_output")),
     *(f"share/doc/libbaton-client-dev/examples/cpp/{name}" for name in ("CMakeLists.txt", "main.cc")),
 }
 

@@ -27,15 +27,17 @@ EDGES = {
     "json": {"base"},
     "tokenizer": {"base", "json"},
     "chat": {"base", "json"},
+    # Its program, which the worker starts, has the tokenizer; the library has not.
+    "grammar": {"base", "json", "tokenizer", "proto"},
     "kv": {"base"},
     "backend": {"base"},
     "model": {"base", "json", "backend"},
     "engine": {"base", "kv", "backend", "model"},
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
     "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "proto"},
-    "router": {"base", "base/rpc", "chat", "json", "telemetry", "tokenizer", "kv", "proto"},
+    "router": {"base", "base/rpc", "chat", "grammar", "json", "telemetry", "tokenizer", "kv", "proto"},
     "prefill_worker": WORKER_ROOMS,
-    "decode_worker": WORKER_ROOMS,
+    "decode_worker": WORKER_ROOMS | {"grammar"},
     "client": {"base", "base/rpc", "proto"},
     # engine: `baton plan` is the workers' own arithmetic (docs/adr/0007-plan-in-the-command.md).
     "cli": {"base", "base/rpc", "proto", "client", "engine"},
@@ -73,10 +75,11 @@ BINARY_ROOMS = ("router", "prefill_worker", "decode_worker", "client", "cli")
 # (what, include pattern, folders that may)
 THIRD_PARTY = [
     ("gRPC and Protobuf", r"(grpc|grpcpp|google/protobuf)/|.*\.pb\.h$",
-     ("common/base/rpc", "common/transfer", "common/worker", *BINARY_ROOMS)),
+     ("common/base/rpc", "common/grammar", "common/transfer", "common/worker", *BINARY_ROOMS)),
     ("oneDNN", r"(oneapi/)?dnnl", ("common/backend/cpu",)),
     ("prometheus-cpp", r"prometheus/|[Cc]ivet",
      ("common/telemetry", "common/worker", "router", "prefill_worker", "decode_worker")),
+    ("XGrammar", r"xgrammar/|dlpack/", ("common/grammar/program",)),
     ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
     ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http",)),
     ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),

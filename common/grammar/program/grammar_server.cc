@@ -1,0 +1,209 @@
+#include "common/grammar/program/grammar_server.h"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/grammar/grammar_process.h"
+#include "common/grammar/regex_check.h"
+#include "common/tokenizer/tokenizer.h"
+
+namespace baton::grammar {
+namespace {
+
+// Between two tokens of JSON: enough to indent, too little to fill an answer.
+constexpr int kMaxWhitespace = 16;
+
+absl::Status Refused(absl::string_view reason, absl::string_view message) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
+}
+
+// Exceptions are XGrammar's way to refuse a grammar.
+template <class Function>
+auto Guarded(Function&& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return Refused("SCHEMA_TOO_COMPLEX", "it takes more memory than a grammar may");
+  } catch (const std::exception& error) {
+    return Refused("SCHEMA_INVALID", error.what());
+  }
+}
+
+// One of the texts, as an EBNF grammar of their bytes' characters.
+std::string ChoicesGrammar(const std::vector<std::string>& choices) {
+  std::string grammar = "root ::= ";
+  for (size_t i = 0; i < choices.size(); ++i) {
+    absl::StrAppend(&grammar, i > 0 ? " | " : "", "\"");
+    for (const char character : choices[i]) {
+      const bool escaped = character == '"' || character == '\\';
+      if (escaped || static_cast<unsigned char>(character) < 0x20 || character == 0x7f) {
+        absl::StrAppendFormat(&grammar, "\\x%02x", static_cast<unsigned char>(character));
+      } else {
+        grammar.push_back(character);
+      }
+    }
+    grammar.push_back('"');
+  }
+  return grammar + "\n";
+}
+
+xgrammar::Grammar ToGrammar(GrammarSpec::Kind kind, const std::vector<std::string>& texts) {
+  const auto json = [](const std::string& schema, bool strict) {
+    return xgrammar::Grammar::FromJSONSchema(schema, /*any_whitespace=*/true, std::nullopt,
+                                             std::nullopt, strict, kMaxWhitespace);
+  };
+  switch (kind) {
+    case GrammarSpec::Kind::kJsonObject:
+      return json(R"({"type": "object"})", /*strict=*/false);
+    case GrammarSpec::Kind::kJsonSchema:
+      return json(texts.at(0), /*strict=*/true);
+    case GrammarSpec::Kind::kRegex:
+      return xgrammar::Grammar::FromRegex(WithoutNewlines(texts.at(0)));
+    case GrammarSpec::Kind::kChoices:
+      return xgrammar::Grammar::FromEBNF(ChoicesGrammar(texts));
+  }
+  throw std::invalid_argument("no such kind of grammar");
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
+  const std::string model_dir(request.Text());
+  const size_t token_count = request.Number();
+  const std::vector<int32_t> end_token_ids = request.Ids();
+  if (!request.ok()) return Refused("MALFORMED_REQUEST", "hello");
+  absl::StatusOr<std::unique_ptr<tokenizer::Tokenizer>> tokenizer =
+      tokenizer::Tokenizer::Load(model_dir);
+  if (!tokenizer.ok()) return Refused("BAD_TOKENIZER", tokenizer.status().message());
+  BATON_ASSIGN_OR_RETURN(std::vector<std::string> bytes, (*tokenizer)->TokenBytes());
+  bytes.resize(token_count);  // what no text is for, XGrammar never allows
+  vocabulary_ = xgrammar::TokenizerInfo(bytes, xgrammar::VocabType::RAW,
+                                        static_cast<int>(token_count), end_token_ids);
+  return "";
+}
+
+absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request) {
+  const auto kind = static_cast<GrammarSpec::Kind>(request.Number());
+  std::vector<std::string> texts(std::min<uint64_t>(request.Number(), kMaxChoiceCount));
+  for (std::string& text : texts) text = std::string(request.Text());
+  if (!request.ok()) return Refused("MALFORMED_REQUEST", "compile");
+  // No cache: the worker keeps what is compiled. One thread: the other cores are the worker's.
+  xgrammar::GrammarCompiler compiler(*vocabulary_, /*max_threads=*/1, /*cache_enabled=*/false);
+  std::string serialized = compiler.CompileGrammar(ToGrammar(kind, texts)).SerializeJSON();
+  if (serialized.size() + 1024 > kMaxFrameBytes) {
+    return Refused("SCHEMA_TOO_COMPLEX",
+                   absl::StrCat("compiled, it has ", serialized.size(), " bytes"));
+  }
+  return serialized;
+}
+
+absl::StatusOr<std::string> GrammarServer::Load(FrameReader& request) {
+  const uint64_t id = request.Number();
+  const std::string serialized(request.Text());
+  if (!request.ok()) return Refused("MALFORMED_REQUEST", "load");
+  auto loaded = xgrammar::CompiledGrammar::DeserializeJSON(serialized, *vocabulary_);
+  if (!std::holds_alternative<xgrammar::CompiledGrammar>(loaded)) {
+    return Refused("SCHEMA_INVALID", "a compiled grammar that cannot be loaded");
+  }
+  absl::MutexLock lock(&mutex_);
+  grammars_.insert_or_assign(id, std::get<xgrammar::CompiledGrammar>(std::move(loaded)));
+  return "";
+}
+
+absl::StatusOr<std::string> GrammarServer::Handle(FrameReader& request) {
+  const auto kind = static_cast<Request>(request.Number());
+  if (kind == Request::kHello) return Hello(request);
+  if (!vocabulary_) return Refused("MALFORMED_REQUEST", "no hello");
+  if (kind == Request::kCompile) return Compile(request);
+  if (kind == Request::kLoad) return Load(request);
+  const uint64_t id = request.Number();
+  absl::MutexLock lock(&mutex_);
+  grammars_.erase(id);
+  return "";
+}
+
+void GrammarServer::ServeControl(int socket) {
+  for (;;) {
+    const absl::StatusOr<std::string> frame = ReceiveFrame(socket, absl::InfiniteDuration());
+    if (!frame.ok()) return;
+    FrameReader request(*frame);
+    const absl::StatusOr<std::string> result =
+        Guarded([&]() -> absl::StatusOr<std::string> { return Handle(request); });
+    FrameWriter reply;
+    WriteStatus(result.status(), reply);
+    if (result.ok()) reply.Text(*result);
+    if (!SendFrame(socket, reply.bytes(), absl::InfiniteDuration()).ok()) return;
+  }
+}
+
+absl::Status GrammarServer::FillMask(FrameReader& item, std::vector<uint32_t>& mask) {
+  const uint64_t session_id = item.Number();
+  const uint64_t grammar_id = item.Number();
+  const uint64_t known = item.Number();
+  const std::vector<int32_t> further = item.Ids();
+  if (!item.ok()) return Refused("MALFORMED_REQUEST", "mask");
+  if (known == 0) {
+    sessions_.erase(session_id);
+    absl::MutexLock lock(&mutex_);
+    const auto grammar = grammars_.find(grammar_id);
+    if (grammar == grammars_.end()) return Refused("MALFORMED_REQUEST", "no such grammar");
+    sessions_.emplace(session_id, xgrammar::GrammarMatcher(grammar->second));
+  }
+  const auto found = sessions_.find(session_id);
+  if (found == sessions_.end()) return Refused("MALFORMED_REQUEST", "no such session");
+  xgrammar::GrammarMatcher& matcher = found->second;
+  for (const int32_t token : further) {
+    if (matcher.AcceptToken(token)) continue;
+    return Refused("GRAMMAR_MISMATCH", absl::StrCat("token ", token,
+                                                    " of the answer so far does not follow the "
+                                                    "request's grammar"));
+  }
+  const int vocab_size = vocabulary_->GetVocabSize();
+  std::vector<int32_t> bits(static_cast<size_t>(xgrammar::GetBitmaskSize(vocab_size)));
+  int64_t shape[1] = {static_cast<int64_t>(bits.size())};
+  DLTensor tensor = {};
+  tensor.data = bits.data();
+  tensor.device = {kDLCPU, 0};
+  tensor.ndim = 1;
+  tensor.dtype = xgrammar::GetBitmaskDLType();
+  tensor.shape = shape;
+  const bool constrained = matcher.FillNextTokenBitmask(&tensor);
+  mask.assign(bits.begin(), bits.end());
+  if (!constrained) mask.assign(bits.size(), ~uint32_t{0});
+  if (vocab_size % 32 != 0) mask.back() &= (uint32_t{1} << (vocab_size % 32)) - 1;
+  return absl::OkStatus();
+}
+
+void GrammarServer::ServeMasks(int socket) {
+  for (;;) {
+    const absl::StatusOr<std::string> frame = ReceiveFrame(socket, absl::InfiniteDuration());
+    if (!frame.ok()) return;
+    FrameReader request(*frame);
+    for (uint64_t closed = request.Number(); closed > 0 && request.ok(); --closed) {
+      sessions_.erase(request.Number());
+    }
+    uint64_t items = request.Number();
+    FrameReader item(request.Text());
+    for (; items > 0 && request.ok(); --items) {
+      std::vector<uint32_t> mask;
+      const absl::Status status = Guarded([&]() -> absl::Status { return FillMask(item, mask); });
+      FrameWriter reply;
+      WriteStatus(status, reply);
+      if (!status.ok()) mask.clear();
+      reply.Words(mask);
+      if (!SendFrame(socket, reply.bytes(), absl::InfiniteDuration()).ok()) return;
+    }
+  }
+}
+
+}  // namespace baton::grammar

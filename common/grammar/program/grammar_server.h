@@ -1,0 +1,43 @@
+// What baton-grammar does: XGrammar behind the two sockets of grammar_process.h.
+#ifndef BATON_COMMON_GRAMMAR_PROGRAM_GRAMMAR_SERVER_H_
+#define BATON_COMMON_GRAMMAR_PROGRAM_GRAMMAR_SERVER_H_
+
+#include <xgrammar/xgrammar.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "common/grammar/frames.h"
+#include "common/grammar/grammar.h"
+
+namespace baton::grammar {
+
+// ServeControl and ServeMasks each run on one thread.
+class GrammarServer {
+ public:
+  // Answers requests until the peer is gone.
+  void ServeControl(int socket);
+  void ServeMasks(int socket);
+
+ private:
+  absl::StatusOr<std::string> Handle(FrameReader& request);
+  absl::StatusOr<std::string> Hello(FrameReader& request);
+  absl::StatusOr<std::string> Compile(FrameReader& request);
+  absl::StatusOr<std::string> Load(FrameReader& request);
+  absl::Status FillMask(FrameReader& item, std::vector<uint32_t>& mask);
+
+  std::optional<xgrammar::TokenizerInfo> vocabulary_;  // set by Hello, before anything else
+  absl::Mutex mutex_;
+  std::map<uint64_t, xgrammar::CompiledGrammar> grammars_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, xgrammar::GrammarMatcher> sessions_;  // of ServeMasks
+};
+
+}  // namespace baton::grammar
+
+#endif  // BATON_COMMON_GRAMMAR_PROGRAM_GRAMMAR_SERVER_H_

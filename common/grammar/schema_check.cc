@@ -1,0 +1,441 @@
+#include "common/grammar/schema_check.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
+#include "common/grammar/regex_check.h"
+#include "common/json/json.h"
+
+namespace baton::grammar {
+namespace {
+
+using json::Scalar;
+using json::Value;
+
+constexpr absl::string_view kField = "structured_output.json_schema";
+constexpr int64_t kMaxLength = 4096;  // of strings and arrays: each step is a part of the grammar
+constexpr int64_t kMaxWhole = int64_t{1} << 53;
+
+// Keywords that say nothing about which values are valid.
+const std::set<absl::string_view>& Annotations() {
+  static const auto* const keywords = new std::set<absl::string_view>{
+      "title",      "description", "default",   "examples", "$schema",    "$comment",
+      "deprecated", "readOnly",    "writeOnly", "$defs",    "definitions"};
+  return *keywords;
+}
+
+// The keywords that constrain values of one type. "number" covers integers.
+const std::map<absl::string_view, std::set<absl::string_view>>& KeywordsOfTypes() {
+  static const auto* const keywords = new std::map<absl::string_view, std::set<absl::string_view>>{
+      {"object", {"properties", "required", "additionalProperties"}},
+      {"array", {"items", "prefixItems", "minItems", "maxItems"}},
+      {"string", {"minLength", "maxLength", "pattern", "format"}},
+      {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
+      {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
+      {"boolean", {}},
+      {"null", {}}};
+  return *keywords;
+}
+
+const std::set<absl::string_view>& Formats() {
+  static const auto* const formats = new std::set<absl::string_view>{
+      "date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"};
+  return *formats;
+}
+
+const std::string* Text(const Value& value) {
+  const bool is_text =
+      value.kind == Value::Kind::kScalar && value.scalar.kind == Scalar::Kind::kString;
+  return is_text ? &value.scalar.text : nullptr;
+}
+
+absl::string_view TypeOf(const Value& value) {
+  if (value.kind == Value::Kind::kArray) return "array";
+  if (value.kind == Value::Kind::kObject) return "object";
+  switch (value.scalar.kind) {
+    case Scalar::Kind::kNull:
+      return "null";
+    case Scalar::Kind::kBool:
+      return "boolean";
+    case Scalar::Kind::kInteger:
+      return "integer";
+    case Scalar::Kind::kReal:
+      return "number";
+    case Scalar::Kind::kString:
+      return "string";
+  }
+  return "";
+}
+
+bool Overlap(const std::set<std::string>& a, const std::set<std::string>& b) {
+  for (const std::string& type : a) {
+    if (b.contains(type) || (type == "number" && b.contains("integer")) ||
+        (type == "integer" && b.contains("number"))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+class SchemaWalk {
+ public:
+  explicit SchemaWalk(const Value& root) : root_(root) {}
+
+  absl::Status Schema(const Value& schema, const std::string& place, size_t depth) {
+    if (depth > kMaxSchemaDepth) {
+      return InvalidField("SCHEMA_TOO_COMPLEX", kField,
+                          absl::StrCat("it nests deeper than ", kMaxSchemaDepth));
+    }
+    if (schema.kind == Value::Kind::kScalar && schema.scalar.kind == Scalar::Kind::kBool) {
+      return schema.scalar.boolean ? absl::OkStatus()
+                                   : Unsupported(place, "false, which allows no value");
+    }
+    if (schema.kind != Value::Kind::kObject) return Invalid(place, "an object or true expected");
+    for (const char* const name : {"$defs", "definitions"}) {
+      BATON_RETURN_IF_ERROR(Definitions(schema, name, place, depth));
+    }
+    // Of these XGrammar heeds one, and no other keyword beside it.
+    for (const char* const name : {"$ref", "const", "enum", "anyOf", "oneOf"}) {
+      if (const Value* form = schema.Find(name)) return Form(schema, name, *form, place, depth);
+    }
+    return Typed(schema, place, depth);
+  }
+
+ private:
+  static absl::Status Invalid(absl::string_view place, absl::string_view what) {
+    return InvalidField("SCHEMA_INVALID", kField, absl::StrCat(place, ": ", what));
+  }
+  static absl::Status Unsupported(absl::string_view place, absl::string_view what) {
+    return InvalidField("SCHEMA_UNSUPPORTED", kField,
+                        absl::StrCat(place, ": not supported: ", what));
+  }
+
+  absl::Status Definitions(const Value& schema, absl::string_view name, const std::string& place,
+                           size_t depth) {
+    const Value* const definitions = schema.Find(name);
+    if (definitions == nullptr) return absl::OkStatus();
+    if (definitions->kind != Value::Kind::kObject) {
+      return Invalid(absl::StrCat(place, "/", name), "an object expected");
+    }
+    for (size_t i = 0; i < definitions->items.size(); ++i) {
+      BATON_RETURN_IF_ERROR(Schema(
+          definitions->items[i],
+          absl::StrCat(place, "/", name, "/", json::Printable(definitions->keys[i])), depth + 2));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status OnlyBeside(const Value& schema, absl::string_view form, const std::string& place) {
+    for (const std::string& key : schema.keys) {
+      const bool type = key == "type" && (form == "enum" || form == "const");
+      if (key != form && !type && !Annotations().contains(key)) {
+        return Unsupported(place, absl::StrCat(json::Quoted(key), " beside ", form));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Form(const Value& schema, const std::string& name, const Value& form,
+                    const std::string& place, size_t depth) {
+    BATON_RETURN_IF_ERROR(OnlyBeside(schema, name, place));
+    const std::string at = absl::StrCat(place, "/", name);
+    if (name == "$ref") return Reference(form, at);
+    if (name == "const") return Listed(schema, {&form, 1}, place);
+    if (form.kind != Value::Kind::kArray || form.items.empty()) {
+      return Invalid(at, "an array of at least one item expected");
+    }
+    if (name == "enum") {
+      if (form.items.size() > kMaxEnumValues) {
+        return InvalidField("SCHEMA_TOO_COMPLEX", kField,
+                            absl::StrCat(at, ": ", form.items.size(), " values given, at most ",
+                                         kMaxEnumValues, " expected"));
+      }
+      return Listed(schema, form.items, place);
+    }
+    for (size_t i = 0; i < form.items.size(); ++i) {
+      BATON_RETURN_IF_ERROR(Schema(form.items[i], absl::StrCat(at, "/", i), depth + 2));
+    }
+    return name == "oneOf" ? Disjoint(form.items, at) : absl::OkStatus();
+  }
+
+  absl::Status Reference(const Value& form, const std::string& place) {
+    const std::string* const uri = Text(form);
+    if (uri == nullptr || (*uri != "#" && !absl::StartsWith(*uri, "#/"))) {
+      return Unsupported(place, "a reference other than # and #/...");
+    }
+    const Value* target = &root_;
+    const std::vector<std::string> steps = absl::StrSplit(*uri, '/');
+    for (size_t i = 1; i < steps.size() && target != nullptr; ++i) {
+      if (absl::StrContains(steps[i], "~") || absl::StrContains(steps[i], "%")) {
+        return Unsupported(place, "an escaped name in a reference");
+      }
+      target = target->Find(steps[i]);
+    }
+    if (target == nullptr) return Invalid(place, "the reference leads nowhere");
+    // What is not in a place that the walk visits would not be checked.
+    const bool visited =
+        *uri == "#" || (steps.size() == 3 && (steps[1] == "$defs" || steps[1] == "definitions"));
+    return visited ? absl::OkStatus()
+                   : Unsupported(place,
+                                 "a reference other than to #, #/$defs/NAME and "
+                                 "#/definitions/NAME");
+  }
+
+  // Values that are listed must be of the type given, which XGrammar ignores beside them.
+  absl::Status Listed(const Value& schema, absl::Span<const Value> values,
+                      const std::string& place) {
+    const Value* const type = schema.Find("type");
+    if (type == nullptr) return absl::OkStatus();
+    std::set<std::string> types;
+    BATON_RETURN_IF_ERROR(Types(*type, place, types));
+    for (const Value& value : values) {
+      if (!Overlap(types, {std::string(TypeOf(value))})) {
+        return Invalid(place, absl::StrCat("a value of type ", TypeOf(value),
+                                           ", which is not the type given"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // No value may fit two branches of a oneOf: XGrammar would take it as anyOf. So either all
+  // branches list values, or all have a type.
+  absl::Status Disjoint(const std::vector<Value>& branches, const std::string& place) {
+    const absl::Status overlap =
+        Unsupported(place, "branches that are not told apart by their type, const or enum");
+    std::set<std::string> values, types;
+    for (const Value& branch : branches) {
+      const Value* const constant = branch.Find("const");
+      const Value* const listed = branch.Find("enum");
+      const Value* const type = branch.Find("type");
+      if (constant != nullptr || listed != nullptr) {
+        for (const Value& value :
+             constant != nullptr ? absl::Span<const Value>(constant, 1) : listed->items) {
+          // 1 and 1.0 are one value.
+          const bool plain = value.kind == Value::Kind::kScalar && TypeOf(value) != "number";
+          if (!plain || !values.insert(json::CanonicalText(value)).second) return overlap;
+        }
+      } else if (type != nullptr) {
+        std::set<std::string> own;
+        BATON_RETURN_IF_ERROR(Types(*type, place, own));
+        if (Overlap(types, own)) return overlap;
+        types.merge(own);
+      } else {
+        return overlap;
+      }
+    }
+    return values.empty() || types.empty() ? absl::OkStatus() : overlap;
+  }
+
+  absl::Status Types(const Value& type, const std::string& place, std::set<std::string>& types) {
+    const absl::Span<const Value> all =
+        type.kind == Value::Kind::kArray ? type.items : absl::Span<const Value>(&type, 1);
+    for (const Value& one : all) {
+      const std::string* const name = Text(one);
+      if (name == nullptr || !KeywordsOfTypes().contains(*name)) {
+        return Invalid(absl::StrCat(place, "/type"), "no type of JSON Schema");
+      }
+      types.insert(*name);
+    }
+    return types.empty() ? Invalid(absl::StrCat(place, "/type"), "no type given")
+                         : absl::OkStatus();
+  }
+
+  absl::Status Typed(const Value& schema, const std::string& place, size_t depth) {
+    std::set<std::string> types;
+    if (const Value* type = schema.Find("type")) {
+      BATON_RETURN_IF_ERROR(Types(*type, place, types));
+    } else if (schema.Find("properties") != nullptr) {
+      types.insert("object");
+    }
+    for (const std::string& key : schema.keys) {
+      if (key == "type" || Annotations().contains(key)) continue;
+      bool known = false, of_type = false;
+      for (const auto& [type, keywords] : KeywordsOfTypes()) {
+        known |= keywords.contains(key);
+        of_type |= keywords.contains(key) && types.contains(std::string(type));
+      }
+      if (!known) return Unsupported(place, absl::StrCat("the keyword ", json::Quoted(key)));
+      if (!of_type) {
+        return Unsupported(place, absl::StrCat(json::Quoted(key), " without the type it is for"));
+      }
+    }
+    if (types.contains("object")) BATON_RETURN_IF_ERROR(Object(schema, place, depth));
+    if (types.contains("array")) BATON_RETURN_IF_ERROR(Array(schema, place, depth));
+    if (types.contains("string")) BATON_RETURN_IF_ERROR(String(schema, place));
+    return Numbers(schema, place);
+  }
+
+  absl::Status Object(const Value& schema, const std::string& place, size_t depth) {
+    const Value* const properties = schema.Find("properties");
+    const Value* const additional = schema.Find("additionalProperties");
+    const Value* const required = schema.Find("required");
+    if (properties != nullptr && properties->kind != Value::Kind::kObject) {
+      return Invalid(absl::StrCat(place, "/properties"), "an object expected");
+    }
+    const bool named = properties != nullptr && !properties->items.empty();
+    for (size_t i = 0; named && i < properties->items.size(); ++i) {
+      BATON_RETURN_IF_ERROR(Schema(
+          properties->items[i],
+          absl::StrCat(place, "/properties/", json::Printable(properties->keys[i])), depth + 2));
+    }
+    if (additional != nullptr) {
+      const bool is_bool = TypeOf(*additional) == "boolean";
+      // A name could come twice, first as the schema says and then as any other.
+      if (named && !(is_bool && !additional->scalar.boolean)) {
+        return Unsupported(place, "additionalProperties beside properties, other than false");
+      }
+      if (!is_bool) {
+        BATON_RETURN_IF_ERROR(
+            Schema(*additional, absl::StrCat(place, "/additionalProperties"), depth + 1));
+      }
+    }
+    if (required == nullptr) return absl::OkStatus();
+    if (required->kind != Value::Kind::kArray) {
+      return Invalid(absl::StrCat(place, "/required"), "an array expected");
+    }
+    for (const Value& name : required->items) {
+      const std::string* const text = Text(name);
+      if (text == nullptr) return Invalid(absl::StrCat(place, "/required"), "names expected");
+      if (!named || properties->Find(*text) == nullptr) {
+        return Unsupported(
+            place, absl::StrCat("required ", json::Quoted(*text), ", which properties lacks"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Array(const Value& schema, const std::string& place, size_t depth) {
+    if (const Value* items = schema.Find("items")) {
+      BATON_RETURN_IF_ERROR(Schema(*items, absl::StrCat(place, "/items"), depth + 1));
+    }
+    if (const Value* prefix = schema.Find("prefixItems")) {
+      if (prefix->kind != Value::Kind::kArray) {
+        return Invalid(absl::StrCat(place, "/prefixItems"), "an array expected");
+      }
+      for (size_t i = 0; i < prefix->items.size(); ++i) {
+        BATON_RETURN_IF_ERROR(
+            Schema(prefix->items[i], absl::StrCat(place, "/prefixItems/", i), depth + 2));
+      }
+    }
+    BATON_RETURN_IF_ERROR(Length(schema, "minItems", place));
+    return Length(schema, "maxItems", place);
+  }
+
+  absl::Status String(const Value& schema, const std::string& place) {
+    BATON_RETURN_IF_ERROR(Length(schema, "minLength", place));
+    BATON_RETURN_IF_ERROR(Length(schema, "maxLength", place));
+    const Value* const pattern = schema.Find("pattern");
+    const Value* const format = schema.Find("format");
+    const bool length = schema.Find("minLength") != nullptr || schema.Find("maxLength") != nullptr;
+    if ((pattern != nullptr) + (format != nullptr) + length > 1) {
+      return Unsupported(place, "more than one of pattern, format and a length");
+    }
+    if (pattern != nullptr) {
+      const std::string* const text = Text(*pattern);
+      if (text == nullptr) return Invalid(absl::StrCat(place, "/pattern"), "a string expected");
+      return CheckRegex(*text, RegexUse::kJsonString, kField);
+    }
+    if (format != nullptr) {
+      const std::string* const text = Text(*format);
+      if (text == nullptr || !Formats().contains(*text)) {
+        return Unsupported(place,
+                           absl::StrCat("the format ", text == nullptr ? "" : json::Quoted(*text)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Length(const Value& schema, absl::string_view key, const std::string& place) {
+    const Value* const value = schema.Find(key);
+    if (value == nullptr) return absl::OkStatus();
+    if (TypeOf(*value) != "integer" || value->scalar.integer < 0) {
+      return Invalid(absl::StrCat(place, "/", key), "a whole number of 0 or more expected");
+    }
+    if (value->scalar.integer <= kMaxLength) return absl::OkStatus();
+    return InvalidField("SCHEMA_TOO_COMPLEX", kField,
+                        absl::StrCat(place, "/", key, ": ", value->scalar.integer,
+                                     " given, at most ", kMaxLength, " expected"));
+  }
+
+  absl::Status Numbers(const Value& schema, const std::string& place) {
+    for (const char* const key : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+      const Value* const value = schema.Find(key);
+      if (value == nullptr) continue;
+      const std::string at = absl::StrCat(place, "/", key);
+      if (TypeOf(*value) != "integer") return Unsupported(at, "a bound that is no whole number");
+      if (value->scalar.integer < -kMaxWhole || value->scalar.integer > kMaxWhole) {
+        return Unsupported(at, "a bound beyond 2^53");
+      }
+      const Value* const type = schema.Find("type");
+      std::set<std::string> types;
+      if (type != nullptr) BATON_RETURN_IF_ERROR(Types(*type, place, types));
+      if (types.contains("number"))
+        return Unsupported(at, "bounds of a number; of an integer they are");
+    }
+    return absl::OkStatus();
+  }
+
+  const Value& root_;
+};
+
+absl::Status CheckSchema(const std::string& text) {
+  if (text.size() > kMaxSchemaBytes) {
+    return InvalidField("SCHEMA_TOO_COMPLEX", kField,
+                        absl::StrCat("a schema of ", text.size(), " bytes given, at most ",
+                                     kMaxSchemaBytes, " expected"));
+  }
+  absl::StatusOr<Value> schema = json::Parse(text, "schema", kMaxSchemaValues);
+  if (!schema.ok()) return InvalidField("SCHEMA_INVALID", kField, schema.status().message());
+  return SchemaWalk(*schema).Schema(*schema, "#", 1);
+}
+
+absl::Status CheckChoices(const std::vector<std::string>& choices) {
+  constexpr absl::string_view kChoices = "structured_output.choices";
+  if (choices.empty() || choices.size() > kMaxChoiceCount) {
+    return InvalidField(
+        choices.empty() ? "SCHEMA_INVALID" : "SCHEMA_TOO_COMPLEX", kChoices,
+        absl::StrCat(choices.size(), " given, 1 to ", kMaxChoiceCount, " expected"));
+  }
+  for (const std::string& choice : choices) {
+    if (choice.empty() || !IsUtf8(choice) || choice.find('\0') != std::string::npos) {
+      return InvalidField("SCHEMA_INVALID", kChoices, "texts in UTF-8, none empty, expected");
+    }
+    if (choice.size() > kMaxChoiceBytes) {
+      return InvalidField("SCHEMA_TOO_COMPLEX", kChoices,
+                          absl::StrCat("a text of ", choice.size(), " bytes given, at most ",
+                                       kMaxChoiceBytes, " expected"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSpec(const GrammarSpec& spec) {
+  const bool one = spec.texts.size() == 1;
+  switch (spec.kind) {
+    case GrammarSpec::Kind::kJsonObject:
+      return absl::OkStatus();
+    case GrammarSpec::Kind::kJsonSchema:
+      return one ? CheckSchema(spec.texts[0])
+                 : InvalidField("SCHEMA_INVALID", kField, "one schema expected");
+    case GrammarSpec::Kind::kRegex:
+      return one ? CheckRegex(spec.texts[0], RegexUse::kAnswer, "structured_output.regex")
+                 : InvalidField("SCHEMA_INVALID", "structured_output.regex",
+                                "one regular expression expected");
+    case GrammarSpec::Kind::kChoices:
+      return CheckChoices(spec.texts);
+  }
+  return InvalidField("SCHEMA_INVALID", "structured_output", "no such kind");
+}
+
+}  // namespace baton::grammar

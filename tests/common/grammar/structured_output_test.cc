@@ -1,0 +1,309 @@
+// Masks against languages that are listed in full, and processes that hang, crash and are killed.
+#include "common/grammar/structured_output.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <random>
+#include <regex>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/json/json.h"
+#include "tests/testing/tiny_tokenizer.h"
+
+namespace baton::grammar {
+namespace {
+
+using Kind = GrammarSpec::Kind;
+using Mask = StructuredOutput::Mask;
+using testing::Ids;
+using testing::kEndToken;
+using testing::kTinyVocabSize;
+
+const std::vector<std::string>& Words() {
+  static const auto* const words = new std::vector<std::string>{
+      "ab", "abc", "cd", "bcd", "dd", "true", "yes", "no", "es", "12", "],", "{}"};
+  return *words;
+}
+
+std::string TokenText(int id) {
+  if (id < 256) return std::string(1, static_cast<char>(id));
+  if (id == kEndToken) return "";
+  return Words()[static_cast<size_t>(id - kTinyVocabSize)];
+}
+
+int TokenCount() { return kTinyVocabSize + static_cast<int>(Words().size()); }
+
+bool Bit(const Mask& mask, int id) {
+  return (mask[static_cast<size_t>(id / 32)] >> (id % 32) & 1) != 0;
+}
+
+// Stops a process for good, as one that computes without end. Returns when it has stopped.
+void StopForGood(pid_t pid) {
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
+  ASSERT_TRUE(WIFSTOPPED(status));
+}
+
+class StructuredOutputTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = ::testing::TempDir() + "/structured_output_test";
+    std::filesystem::create_directories(dir_);
+    std::ofstream(dir_ + "/tokenizer.json") << testing::TinyTokenizerJson(Words());
+    Start(StructuredOutputOptions());
+  }
+  void Start(StructuredOutputOptions options) {
+    options.process.program = BATON_BIN_DIR "/baton-grammar";
+    options.process.model_dir = dir_;
+    options.process.token_count = TokenCount();
+    options.process.end_token_ids = {kEndToken};
+    output_ = std::make_unique<StructuredOutput>(std::move(options));
+  }
+  StructuredOutput::Compiled Compile(GrammarSpec spec) {
+    std::promise<StructuredOutput::Compiled> done;
+    output_->Compile(std::move(spec), [&](StructuredOutput::Compiled c) { done.set_value(c); });
+    return done.get_future().get();
+  }
+  std::shared_ptr<const CompiledGrammar> Grammar(GrammarSpec spec) {
+    StructuredOutput::Compiled compiled = Compile(std::move(spec));
+    EXPECT_TRUE(compiled.ok()) << compiled.status();
+    return compiled.ok() ? *compiled : nullptr;
+  }
+  absl::StatusOr<Mask> MaskOf(uint64_t session, const CompiledGrammar& grammar,
+                              const std::vector<int32_t>& tokens) {
+    return output_->Masks({{.session = session, .grammar = &grammar, .tokens = tokens}})[0];
+  }
+
+  std::string dir_;
+  std::unique_ptr<StructuredOutput> output_;
+};
+
+// Random answers of a language that is given as the set of its texts: each mask has a token if and
+// only if some text goes on with it, and the end token if and only if the answer is a text.
+void CheckLanguage(StructuredOutput& output, const CompiledGrammar& grammar,
+                   const std::set<std::string>& texts, uint32_t seed) {
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  for (uint64_t session = 1; session <= 20; ++session) {
+    std::vector<int32_t> tokens;
+    std::string answer;
+    for (;;) {
+      const auto mask = output.Masks({{session, &grammar, tokens}})[0];
+      ASSERT_TRUE(mask.ok()) << mask.status();
+      std::vector<int32_t> allowed;
+      for (int id = 0; id < TokenCount(); ++id) {
+        bool expected = id == kEndToken && texts.contains(answer);
+        if (id != kEndToken) {
+          const std::string longer = answer + TokenText(id);
+          const auto after = texts.lower_bound(longer);
+          expected = after != texts.end() && absl::StartsWith(*after, longer);
+        }
+        ASSERT_EQ(Bit(*mask, id), expected) << "after '" << answer << "' token " << id;
+        if (expected) allowed.push_back(id);
+      }
+      ASSERT_FALSE(allowed.empty());
+      const int32_t token = allowed[random() % allowed.size()];
+      if (token == kEndToken) break;
+      tokens.push_back(token);
+      answer += TokenText(token);
+    }
+    output.Close(session);
+  }
+}
+
+TEST_F(StructuredOutputTest, ChoicesAllowExactlyTheirTokens) {
+  const std::vector<std::string> choices = {"yes", "no", "n\"o\\\n", "yes, naïve", "nothing"};
+  CheckLanguage(*output_, *Grammar({Kind::kChoices, choices}), {choices.begin(), choices.end()},
+                11);
+}
+
+TEST_F(StructuredOutputTest, ARegexAllowsExactlyItsTokens) {
+  for (const char* const regex :
+       {"(ab|a)c{1,2}d?", "a?b?c?d?", "(?:ab|cd){2}|d+?a", "[^abcd]?[a-c]", "^(b|bc|bcd)d{0,2}$"}) {
+    SCOPED_TRACE(regex);
+    // All texts of up to seven of the letters; what is longer cannot be listed.
+    std::set<std::string> texts;
+    std::vector<std::string> level = {""};
+    const std::regex matcher(regex);
+    bool bounded = !absl::StrContains(regex, "+") && !absl::StrContains(regex, "[^");
+    for (int length = 0; length <= 7; ++length) {
+      std::vector<std::string> next;
+      for (const std::string& text : level) {
+        if (std::regex_match(text, matcher)) texts.insert(text);
+        for (const char letter : {'a', 'b', 'c', 'd'}) next.push_back(text + letter);
+      }
+      level = std::move(next);
+    }
+    const auto grammar = Grammar({Kind::kRegex, {regex}});
+    if (bounded) {
+      CheckLanguage(*output_, *grammar, texts, 12);
+      continue;
+    }
+    for (const std::string& text : texts) {
+      std::vector<int32_t> tokens = Ids(text);
+      const absl::StatusOr<Mask> mask = MaskOf(1, *grammar, tokens);
+      ASSERT_TRUE(mask.ok()) << text << mask.status();
+      EXPECT_TRUE(Bit(*mask, kEndToken)) << text;
+      output_->Close(1);
+    }
+  }
+}
+
+TEST_F(StructuredOutputTest, RandomAnswersOfSchemasAreJson) {
+  const char* const schemas[] = {
+      R"({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "integer",
+          "minimum": 3, "maximum": 12}}, "required": ["a", "b"], "additionalProperties": false})",
+      R"({"type": "array", "items": {"enum": ["x", null, 1]}, "minItems": 1, "maxItems": 3})"};
+  std::mt19937 random(13);
+  for (const char* const schema : schemas) {
+    const auto grammar = Grammar({Kind::kJsonSchema, {schema}});
+    for (uint64_t session = 1; session <= 20; ++session) {
+      std::vector<int32_t> tokens;
+      std::string answer;
+      for (;;) {
+        ASSERT_LT(tokens.size(), 2000u);
+        const absl::StatusOr<Mask> mask = MaskOf(session, *grammar, tokens);
+        ASSERT_TRUE(mask.ok()) << mask.status();
+        std::vector<int32_t> allowed;
+        for (int id = 0; id < TokenCount(); ++id) {
+          if (Bit(*mask, id)) allowed.push_back(id);
+        }
+        const int32_t token = allowed[random() % allowed.size()];
+        if (token == kEndToken) break;
+        tokens.push_back(token);
+        answer += TokenText(token);
+      }
+      output_->Close(session);
+      const absl::StatusOr<json::Value> value = json::Parse(answer, "answer");
+      ASSERT_TRUE(value.ok()) << answer << value.status();
+      if (const json::Value* b = value->Find("b")) {
+        EXPECT_EQ(value->items.size(), 2u) << answer;
+        EXPECT_GE(b->scalar.integer, 3) << answer;
+        EXPECT_LE(b->scalar.integer, 12) << answer;
+        EXPECT_EQ(value->Find("a")->scalar.kind, json::Scalar::Kind::kBool) << answer;
+      } else {
+        EXPECT_EQ(value->kind, json::Value::Kind::kArray) << answer;
+        EXPECT_GE(value->items.size(), 1u) << answer;
+        EXPECT_LE(value->items.size(), 3u) << answer;
+      }
+    }
+  }
+}
+
+// Answers that go on elsewhere, are asked for twice, or in another order.
+TEST_F(StructuredOutputTest, AMaskDependsOnTheTokensAlone) {
+  const auto grammar = Grammar({Kind::kRegex, {"(ab|cd)+(yes|no)"}});
+  const std::vector<int32_t> whole = Ids("abcdcdabn");
+  std::vector<Mask> stepwise;
+  for (size_t count = 0; count <= whole.size(); ++count) {
+    stepwise.push_back(*MaskOf(1, *grammar, {whole.begin(), whole.begin() + count}));
+  }
+  for (size_t count = 0; count <= whole.size(); ++count) {
+    const std::vector<int32_t> tokens(whole.begin(), whole.begin() + count);
+    EXPECT_EQ(*MaskOf(100 + count, *grammar, tokens), stepwise[count]) << count;
+    EXPECT_EQ(*MaskOf(100 + count, *grammar, tokens), stepwise[count]) << count;
+  }
+  const absl::Status wrong = MaskOf(300, *grammar, Ids("abx")).status();
+  EXPECT_EQ(ErrorReason(wrong), "GRAMMAR_MISMATCH") << wrong;
+}
+
+TEST_F(StructuredOutputTest, KilledProcessesAreReplacedAndNoMaskChanges) {
+  const auto grammar = Grammar({Kind::kChoices, {"abcd", "abyes"}});
+  const std::vector<int32_t> tokens = Ids("ab");
+  const Mask before = *MaskOf(1, *grammar, tokens);
+  for (int round = 0; round < 2; ++round) {
+    const pid_t masker = output_->mask_pid(), compiler = output_->compiling_pid();
+    kill(masker, SIGKILL);
+    kill(compiler, SIGKILL);
+    EXPECT_EQ(*MaskOf(1, *grammar, tokens), before);
+    EXPECT_NE(output_->mask_pid(), masker);
+    ASSERT_NE(Grammar({Kind::kChoices, {absl::StrCat("other", round)}}), nullptr);
+    EXPECT_NE(output_->compiling_pid(), compiler);
+  }
+}
+
+TEST_F(StructuredOutputTest, AHangingCompilerCostsOneRequestAnError) {
+  StructuredOutputOptions options;
+  options.compile_limit = absl::Milliseconds(300);
+  Start(options);
+  const auto grammar = Grammar({Kind::kChoices, {"ab"}});
+  StopForGood(output_->compiling_pid());
+  const GrammarSpec hanging = {Kind::kChoices, {"cd"}};
+  const absl::Status status = Compile(hanging).status();
+  EXPECT_EQ(ErrorReason(status), "SCHEMA_TOO_COMPLEX") << status;
+  EXPECT_TRUE(MaskOf(1, *grammar, {}).ok());
+  EXPECT_NE(Grammar({Kind::kChoices, {"dd"}}), nullptr);
+  // It is not tried again.
+  EXPECT_EQ(ErrorReason(Compile(hanging).status()), "SCHEMA_TOO_COMPLEX");
+}
+
+TEST_F(StructuredOutputTest, AHangingMaskCostsOneSequenceAnError) {
+  const auto grammar = Grammar({Kind::kChoices, {"abcd", "cdab"}});
+  const std::vector<int32_t> first = Ids("ab"), second = Ids("cd");
+  const Mask expected = *MaskOf(2, *grammar, second);
+  StopForGood(output_->mask_pid());
+  const auto masks = output_->Masks({{1, grammar.get(), first}, {2, grammar.get(), second}});
+  EXPECT_EQ(ErrorReason(masks[0].status()), "GRAMMAR_PROCESS_LOST") << masks[0].status();
+  ASSERT_TRUE(masks[1].ok()) << masks[1].status();
+  EXPECT_EQ(*masks[1], expected);
+}
+
+// The real thing: an expression whose automaton is too large for time or memory.
+TEST_F(StructuredOutputTest, AnExplosiveGrammarIsRefusedInTime) {
+  StructuredOutputOptions options;
+  options.process.memory_bytes = int64_t{512} << 20;
+  Start(options);
+  std::string regex = "(a|b)*a";
+  for (int i = 0; i < 10; ++i) absl::StrAppend(&regex, "((a|b){1,1000}c?){1,1000}");
+  const absl::Status status = Compile({Kind::kRegex, {regex}}).status();
+  EXPECT_EQ(ErrorReason(status), "SCHEMA_TOO_COMPLEX") << status;
+  EXPECT_NE(Grammar({Kind::kChoices, {"ab"}}), nullptr);
+}
+
+TEST_F(StructuredOutputTest, WhatDoesNotParseIsInvalid) {
+  EXPECT_EQ(ErrorReason(Compile({Kind::kRegex, {"*a"}}).status()), "SCHEMA_INVALID");
+  EXPECT_EQ(ErrorReason(Compile({Kind::kJsonSchema, {"{"}}).status()), "SCHEMA_INVALID");
+}
+
+TEST_F(StructuredOutputTest, TheCacheIsBoundedAndKeepsWhatIsInUse) {
+  StructuredOutputOptions options;
+  options.cache_bytes =
+      static_cast<int64_t>(Grammar({Kind::kChoices, {"yes0"}})->serialized.size() * 5 / 2);
+  Start(options);
+  auto first = Grammar({Kind::kChoices, {"yes0"}});
+  for (int i = 1; i < 5; ++i) {
+    ASSERT_NE(Grammar({Kind::kChoices, {absl::StrCat("yes", i)}}), nullptr);
+  }
+  EXPECT_EQ(Grammar({Kind::kChoices, {"yes0"}})->id, first->id);
+  const auto second = Grammar({Kind::kChoices, {"yes5"}});
+  const absl::Status full = Compile({Kind::kChoices, {"yes6"}}).status();
+  EXPECT_EQ(ErrorReason(full), "GRAMMAR_CACHE_FULL") << full;
+  first = nullptr;
+  EXPECT_NE(Grammar({Kind::kChoices, {"yes6"}}), nullptr);
+  EXPECT_TRUE(MaskOf(1, *second, {}).ok());
+}
+
+TEST_F(StructuredOutputTest, StopFailsWhatComes) {
+  output_->Stop();
+  EXPECT_EQ(ErrorReason(Compile({Kind::kChoices, {"a"}}).status()), "DRAINING");
+}
+
+TEST_F(StructuredOutputTest, AModelWithoutATokenizerIsAnError) {
+  StructuredOutputOptions options;
+  dir_ = ::testing::TempDir() + "/no_such_model";
+  Start(options);
+  EXPECT_EQ(ErrorReason(Compile({Kind::kChoices, {"a"}}).status()), "BAD_TOKENIZER");
+}
+
+}  // namespace
+}  // namespace baton::grammar
