@@ -1,7 +1,9 @@
 #include "cli/commands.h"
 
 #include <CLI/CLI.hpp>
+#include <fstream>
 #include <map>
+#include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -115,6 +117,33 @@ void AddSampling(CLI::App* app, client::GenerateRequest* request) {
       ->needs(beams);
 }
 
+// The whole file, at most what a schema may have and a byte.
+std::string ReadSchema(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(size_t{1} << 20, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (file.gcount() == 0) throw CLI::ValidationError("--json-schema", path + " cannot be read");
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+void AddStructuredOutput(CLI::App* app, client::GenerateRequest* request) {
+  CLI::Option* object =
+      app->add_flag("--json-object", request->json_object, "The answer is a JSON object");
+  CLI::Option* schema = app->add_option_function<std::string>(
+      "--json-schema",
+      [request](const std::string& path) { request->json_schema = ReadSchema(path); },
+      "FILE: the answer is JSON that is valid against the JSON schema in it");
+  CLI::Option* regex = app->add_option("--regex", request->regex,
+                                       "The answer is a text that this regular expression matches");
+  CLI::Option* choice = app->add_option("--choice", request->answer_texts,
+                                        "The answer is this text, or another one given so")
+                            ->allow_extra_args(false);
+  object->excludes(schema)->excludes(regex)->excludes(choice);
+  schema->excludes(regex)->excludes(choice);
+  regex->excludes(choice);
+}
+
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   client::GenerateRequest& request = options->request;
   app->add_option("text", request.text, "The prompt")->required();
@@ -124,6 +153,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   app->add_option("--max-tokens", request.max_tokens, "Largest number of tokens to generate");
   app->add_option("--min-tokens", request.min_tokens, "Smallest number of tokens to generate");
   AddSampling(app, &request);
+  AddStructuredOutput(app, &request);
   app->add_option("--stop", request.stop,
                   "Text that ends the answer and is not printed; may be repeated")
       ->allow_extra_args(false);  // the prompt may follow it

@@ -261,8 +261,8 @@ void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
     }
     call.computed_prompt_logprobs = first.prompt_logprobs;
   }
-  // Several choices, and beams, are drawn here, once the KV has come.
-  if (sequence->draws > 1 || call.beams != nullptr) return;
+  // Several choices, beams, and answers of a grammar are drawn here, once the KV has come.
+  if (sequence->draws > 1 || call.beams != nullptr || call.grammar != nullptr) return;
   Append(*sequence, sequence->sampling.logprobs ? &first.logprobs : nullptr, first.token_id);
 }
 
@@ -335,6 +335,7 @@ void DecodeLoop::EndCall(std::shared_ptr<Call> call, const absl::Status& status)
 
 void DecodeLoop::Drop(Sequence& sequence) {
   host_kv_.Drop(sequence);
+  if (sequence.call->grammar != nullptr) options_.structured_output->Close(sequence.id);
   if (sequence.state == Sequence::State::kReceiving ||
       sequence.state == Sequence::State::kEvicted) {
     // The transfer may still be writing: OnTransferEnd frees the blocks.

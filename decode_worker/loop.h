@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/mailbox.h"
 #include "common/engine/engine.h"
+#include "common/grammar/structured_output.h"
 #include "common/kv/radix_cache.h"
 #include "common/transfer/prefill_call.h"
 #include "common/worker/cache_journal.h"
@@ -34,6 +35,8 @@ struct LoopOptions {
   std::string worker_id;
   bool enable_prefix_caching = true;
   int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: it is recomputed
+  // Computes the masks of calls with a grammar. Null: there are none. Must outlive the loop.
+  grammar::StructuredOutput* structured_output = nullptr;
   // False: the owner calls Turn(), as the simulation does.
   bool own_thread = true;
 };
@@ -102,12 +105,16 @@ class DecodeLoop {
     // `results`, which the loop has not handled yet.
     bool ahead = false;
     std::vector<engine::StepResult> results;
+    // Chunks whose mask could not be computed: they were drawn from all tokens, in vain.
+    std::vector<std::pair<size_t, absl::Status>> mask_errors;
   };
 
   // Launches a step, and the one ahead if possible; completes the oldest. False: there is no step.
   bool Step();
   StepPlan PlanStep();
-  static engine::Batch MakeBatch(const StepPlan& plan);
+  // With the masks of grammars, which are kept until the next call.
+  engine::Batch MakeBatch(const StepPlan& plan);
+  void AddMasks(const StepPlan& plan, engine::Batch& batch);
   void Launch(const StepPlan& plan, const engine::Batch& batch);
   void LaunchAhead(const StepPlan& plan);
   void Complete();
@@ -144,8 +151,10 @@ class DecodeLoop {
   absl::Duration last_accepted_at_;  // when the last request arrived; reported to routers
   HostKv host_kv_;
   DecodeScheduler scheduler_;
-  std::deque<InflightStep> inflight_;                // oldest first, as in the scheduler
-  absl::Duration last_completed_at_;                 // end of the last step
+  std::deque<InflightStep> inflight_;  // oldest first, as in the scheduler
+  std::vector<absl::StatusOr<grammar::StructuredOutput::Mask>> masks_;  // of the last batch made
+  std::vector<std::pair<size_t, absl::Status>> mask_errors_;            // of its chunks
+  absl::Duration last_completed_at_;                                    // end of the last step
   std::map<uint64_t, std::shared_ptr<Call>> calls_;  // calls that have not ended, by id
   uint64_t last_sequence_id_ = 0;
   // Prefill calls that are not closed, by a number that the loop assigns. They are kept so that

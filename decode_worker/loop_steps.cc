@@ -46,7 +46,36 @@ engine::Batch DecodeLoop::MakeBatch(const StepPlan& plan) {
   for (const Chunk& chunk : plan.chunks) {
     batch.entries.push_back(chunk.drawn_by ? MakeEntryAhead(chunk) : MakeEntry(chunk));
   }
+  AddMasks(plan, batch);
   return batch;
+}
+
+// A mask depends on all tokens before the draw, so such an entry is drawn on the host, and no step
+// is launched ahead of it.
+void DecodeLoop::AddMasks(const StepPlan& plan, engine::Batch& batch) {
+  masks_.clear();
+  mask_errors_.clear();
+  std::vector<size_t> chunks;
+  std::vector<grammar::StructuredOutput::Item> items;
+  for (size_t i = 0; i < plan.chunks.size(); ++i) {
+    const Chunk& chunk = plan.chunks[i];
+    const Call& call = *chunk.sequence->call;
+    if (call.grammar == nullptr || chunk.drawn_by || !chunk.draws()) continue;
+    chunks.push_back(i);
+    items.push_back({.session = chunk.sequence->id,
+                     .grammar = call.grammar.get(),
+                     .tokens = absl::MakeConstSpan(chunk.sequence->tokens)
+                                   .subspan(static_cast<size_t>(call.prompt_tokens))});
+  }
+  if (items.empty()) return;
+  masks_ = options_.structured_output->Masks(items);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (masks_[i].ok()) {
+      batch.entries[chunks[i]].history.allowed = *masks_[i];
+    } else {
+      mask_errors_.emplace_back(chunks[i], masks_[i].status());
+    }
+  }
 }
 
 // A sequence that joined may need a draw on the host: then the step is not launched ahead.
@@ -69,6 +98,7 @@ void DecodeLoop::Launch(const StepPlan& plan, const engine::Batch& batch) {
   }
   step.rows = batch.rows();
   step.ahead = engine_.RunsAhead(batch);
+  step.mask_errors = std::move(mask_errors_);
   scheduler_.OnLaunch(plan);
   if (step.ahead) {
     engine_.Launch(batch);
@@ -82,6 +112,7 @@ void DecodeLoop::Complete() {
   InflightStep step = std::move(inflight_.front());
   inflight_.pop_front();
   if (step.ahead) step.results = engine_.Collect();
+  for (const auto& [chunk, error] : step.mask_errors) step.results[chunk].tokens = error;
   const std::vector<Chunk> chunks = scheduler_.OnComplete();
   const absl::Duration now = clock_.SinceStart();
   // The device began it when the step before was over.

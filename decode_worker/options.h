@@ -3,6 +3,7 @@
 #define BATON_DECODE_WORKER_OPTIONS_H_
 
 #include <cstdint>
+#include <string>
 
 namespace CLI {
 class App;
@@ -17,6 +18,7 @@ struct DecodeOptions {
   double long_context_share = 0.5;    // share of the pool for all long requests together
   int max_tenant_requests = 0;        // 0: no bound
   int64_t max_tenant_tokens = 0;      // 0: no bound
+  std::string grammar_program = "";   // not a flag: baton-grammar; empty: beside this program
 };
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions& options);

@@ -18,6 +18,10 @@
 #include "common/model/sampler.h"
 #include "common/transfer/kv_receiver.h"
 
+namespace baton::grammar {
+struct CompiledGrammar;
+}
+
 namespace baton::transfer {
 class PrefillCall;
 }
@@ -58,6 +62,8 @@ struct Call {
   absl::flat_hash_set<int32_t> stop_token_set;
   std::optional<int> prompt_logprobs;
   std::shared_ptr<BeamSearch> beams;  // null: sampling
+  // What the choices must follow; null: anything. Each sequence is a session of it, by its id.
+  std::shared_ptr<const grammar::CompiledGrammar> grammar;
 
   // Facts about the first admission; resuming after a preemption does not change them.
   bool answered = false;  // a token has been pushed

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/grammar/from_proto.h"
 #include "decode_worker/request.h"
 
 namespace baton::decode_worker {
@@ -13,10 +14,16 @@ namespace baton::decode_worker {
 grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
     grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) {
   const uint64_t id = next_call_id_.fetch_add(1);
+  auto gone = std::make_shared<std::atomic<bool>>(false);
   auto stream = std::make_shared<GrpcDecodeStream>(
-      [this, id, open = worker::OpenCalls::Count(open_calls_)] { loop_.Cancel(id); });
+      [this, id, gone, open = worker::OpenCalls::Count(open_calls_)] {
+        *gone = true;
+        loop_.Cancel(id);
+      });
   auto* reactor = GrpcDecodeStream::Open(stream);
-  if (absl::Status status = CheckRequest(*request, epoch_, engine_); !status.ok()) {
+  absl::Status status = CheckRequest(*request, epoch_, engine_);
+  status.Update(CheckStructuredOutput(*request, structured_output_ != nullptr, engine_));
+  if (!status.ok()) {
     BATON_LOG(Warning) << "decode from " << context->peer() << " refused: " << status.ToString();
     metrics_.Refused(ErrorReason(status));
     stream->Finish(status);
@@ -27,8 +34,31 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
   std::unique_ptr<Sequence> sequence = MakeSequence(*request, deadline, engine_);
   sequence->call->id = id;
   sequence->call->stream = std::move(stream);
-  loop_.Submit(std::move(sequence));
+  if (request->has_structured_output()) {
+    SubmitCompiled(*request, std::move(sequence), std::move(gone));
+  } else {
+    loop_.Submit(std::move(sequence));
+  }
   return reactor;
+}
+
+void DecodeService::SubmitCompiled(const internal::v1::DecodeRequest& request,
+                                   std::unique_ptr<Sequence> sequence,
+                                   std::shared_ptr<const std::atomic<bool>> gone) {
+  structured_output_->Compile(grammar::FromProto(request.structured_output()),
+                              [this, gone = std::move(gone), sequence = std::move(sequence)](
+                                  grammar::StructuredOutput::Compiled compiled) mutable {
+                                const uint64_t id = sequence->call->id;
+                                if (!compiled.ok()) {
+                                  metrics_.Refused(ErrorReason(compiled.status()));
+                                  sequence->call->stream->Finish(compiled.status());
+                                  return;
+                                }
+                                sequence->call->grammar = *std::move(compiled);
+                                loop_.Submit(std::move(sequence));
+                                // A cancel that came before the loop knew the call.
+                                if (*gone) loop_.Cancel(id);
+                              });
 }
 
 }  // namespace baton::decode_worker

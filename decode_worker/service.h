@@ -10,6 +10,7 @@
 #include "baton/internal/v1/decode.grpc.pb.h"
 #include "common/engine/engine.h"
 #include "common/worker/open_calls.h"
+#include "decode_worker/grammar_request.h"
 #include "decode_worker/loop.h"
 #include "decode_worker/metrics.h"
 
@@ -18,27 +19,35 @@ namespace baton::decode_worker {
 // Thread-safe.
 class DecodeService final : public internal::v1::DecodeService::CallbackService {
  public:
-  // All references must outlive it. `max_request_time` bounds a call that has no deadline or a
-  // later one.
+  // All references, and structured_output (null: there is none), must outlive it.
+  // `max_request_time` bounds a call that has no deadline or a later one.
   DecodeService(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
                 DecodeMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls,
+                grammar::StructuredOutput* structured_output = nullptr,
                 absl::Duration max_request_time = absl::Minutes(30))
       : epoch_(epoch),
         engine_(engine),
         loop_(loop),
         metrics_(metrics),
         open_calls_(std::move(open_calls)),
+        structured_output_(structured_output),
         max_request_time_(max_request_time) {}
 
   grpc::ServerWriteReactor<internal::v1::DecodeResponse>* Decode(
       grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) override;
 
  private:
+  // Submits the sequence once the grammar is compiled. `gone`: the caller has left.
+  void SubmitCompiled(const internal::v1::DecodeRequest& request,
+                      std::unique_ptr<Sequence> sequence,
+                      std::shared_ptr<const std::atomic<bool>> gone);
+
   const uint64_t epoch_;
   const engine::Engine& engine_;
   DecodeLoop& loop_;
   DecodeMetrics& metrics_;
   const std::shared_ptr<worker::OpenCalls> open_calls_;
+  grammar::StructuredOutput* const structured_output_;
   const absl::Duration max_request_time_;
   std::atomic<uint64_t> next_call_id_{1};
 };

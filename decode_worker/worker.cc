@@ -40,6 +40,8 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.scheduler.max_tenant_tokens = decode.max_tenant_tokens;
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.host_kv_bytes = decode.host_kv_bytes;
+  structured_output_ = MakeStructuredOutput(decode.grammar_program, options.model_dir, engine());
+  loop.structured_output = structured_output_.get();
   loop_ = std::make_unique<DecodeLoop>(
       loop, engine(), journal(), Clock::Real(), *metrics_,
       [this](const PrefillPeer& peer, const internal::v1::PrefillRequest& request,
@@ -48,8 +50,8 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
                                             std::move(plan), std::move(events));
       },
       [this](const worker::WorkerLoad& load) { Publish(load); });
-  service_ =
-      std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_, open_calls());
+  service_ = std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_,
+                                             open_calls(), structured_output_.get());
   return Serve(options, service_.get(), internal::v1::DecodeService::service_full_name());
 }
 

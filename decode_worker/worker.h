@@ -26,6 +26,7 @@ class DecodeWorker final : public worker::Worker {
   absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
   void DrainLoop() override { loop_->Drain(); }
   void StopLoop() override {
+    if (structured_output_ != nullptr) structured_output_->Stop();
     if (loop_ != nullptr) loop_->Stop();
   }
 
@@ -34,6 +35,8 @@ class DecodeWorker final : public worker::Worker {
   PeerChannels peers_;
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
+  // Ended first: what waits for a grammar ends through service and loop.
+  std::unique_ptr<grammar::StructuredOutput> structured_output_;
 };
 
 }  // namespace baton::decode_worker

@@ -59,7 +59,13 @@ struct GenerateRequest {
   std::vector<int32_t> stop_token_ids;
   bool ignore_eos = false;
   std::optional<int32_t> min_tokens;  // smallest number of tokens to generate
-  std::optional<int32_t> n;           // number of choices, 1 to 16; absent: 1
+  // What the answer must be; at most one of the four. docs/structured_output.md has what is
+  // supported.
+  bool json_object = false;
+  std::string json_schema;                // text of a JSON schema
+  std::string regex;                      // matches the whole answer
+  std::vector<std::string> answer_texts;  // the answer is one of them
+  std::optional<int32_t> n;               // number of choices, 1 to 16; absent: 1
   // Beam search instead of sampling, with 2 to 16 beams; the n best beams are the choices.
   std::optional<int32_t> beam_width;
   std::optional<float> length_penalty;  // with beam_width; absent: 1

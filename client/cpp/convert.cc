@@ -72,6 +72,14 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
   out.set_cache_salt(request.cache_salt);
   out.set_return_token_ids(request.return_token_ids);
   if (request.min_tokens) out.mutable_stop()->set_min_tokens(*request.min_tokens);
+  if (request.json_object) out.mutable_structured_output()->mutable_json_object();
+  if (!request.json_schema.empty()) {
+    out.mutable_structured_output()->set_json_schema(request.json_schema);
+  }
+  if (!request.regex.empty()) out.mutable_structured_output()->set_regex(request.regex);
+  for (const std::string& text : request.answer_texts) {
+    out.mutable_structured_output()->mutable_choices()->add_texts(text);
+  }
   if (request.n) out.set_n(*request.n);
   if (request.beam_width) out.set_beam_width(*request.beam_width);
   if (request.length_penalty) out.set_length_penalty(*request.length_penalty);

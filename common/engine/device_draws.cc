@@ -11,7 +11,7 @@ bool DeviceDraws::Suffice(const BatchEntry& entry, int row) {
   const size_t index = static_cast<size_t>(row);
   const bool is_target = entry.prompt_logprobs && index < entry.targets.size();
   return entry.sample && index + 1 == entry.tokens.size() && !is_target &&
-         entry.beam_candidates == 0 && !entry.sampling->logprobs;
+         entry.beam_candidates == 0 && !entry.sampling->logprobs && entry.history.allowed.empty();
 }
 
 void DeviceDraws::Add(const BatchEntry& entry, int logit_row, int batch_row, StepResult& result) {

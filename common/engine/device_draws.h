@@ -14,7 +14,8 @@ namespace baton::engine {
 // Draws from one tensor of logits. Thread: the one that runs the step.
 class DeviceDraws {
  public:
-  // True if only tokens are wanted of this row of the entry, no scores or log probabilities.
+  // True if only tokens are wanted of this row of the entry, no scores or log probabilities, and
+  // any token may be drawn.
   static bool Suffice(const BatchEntry& entry, int row);
 
   // `result` must live until Collect. logit_row is a row of the tensor passed to Enqueue, batch_row

@@ -46,7 +46,7 @@ struct ProcessOptions {
 class GrammarProcess {
  public:
   // Starts the process and waits until it has read the tokenizer. Errors are the process's
-  // (UNIMPLEMENTED for a tokenizer whose tokens have no bytes of their own), or UNAVAILABLE.
+  // (BAD_TOKENIZER), or UNAVAILABLE.
   static absl::StatusOr<std::shared_ptr<GrammarProcess>> Start(const ProcessOptions& options);
   // Kills and reaps it.
   ~GrammarProcess();

@@ -61,10 +61,18 @@ void Penalize(const SamplingParams& params, const SamplingHistory& history,
   }
 }
 
+// One bit for each token; those without a bit are not allowed.
+void Allow(absl::Span<const uint32_t> allowed, absl::Span<float> logits) {
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const bool may = id / 32 < allowed.size() && (allowed[id / 32] >> (id % 32) & 1) != 0;
+    if (!may) logits[id] = -std::numeric_limits<float>::infinity();
+  }
+}
+
 }  // namespace
 
 bool ChangesLogits(const SamplingParams& params, const SamplingHistory& history) {
-  return !params.logit_bias.empty() || !history.suppressed.empty() ||
+  return !params.logit_bias.empty() || !history.suppressed.empty() || !history.allowed.empty() ||
          (HasPenalties(params) && !history.tokens.empty());
 }
 
@@ -78,6 +86,7 @@ void AdjustLogits(const SamplingParams& params, const SamplingHistory& history,
     if (static_cast<size_t>(id) >= logits.size()) continue;
     logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
   }
+  if (!history.allowed.empty()) Allow(history.allowed, logits);
 }
 
 }  // namespace baton::model

@@ -37,6 +37,8 @@ struct SamplingHistory {
   absl::Span<const int32_t> tokens = {};      // the prompt, then the answer so far
   int prompt_tokens = 0;                      // how many of `tokens` are the prompt's
   absl::Span<const int32_t> suppressed = {};  // never drawn now: stop tokens before min_tokens
+  // Structured output: only tokens whose bit (i % 32 of word i / 32) is set are drawn. Empty: all.
+  absl::Span<const uint32_t> allowed = {};
 };
 
 struct TokenLogprob {
@@ -64,7 +66,7 @@ absl::Status Validate(const SamplingParams& params);
 // Changes the logits in this order: adds logit_bias; for tokens in the prompt or the answer,
 // divides logits above 0 by the repetition penalty and multiplies the others by it (Keskar et al.,
 // arXiv 1909.05858); for tokens in the answer, subtracts frequency_penalty times their count, and
-// presence_penalty; sets suppressed tokens to -inf. Then applies temperature, top_k, top_p (the
+// presence_penalty; sets suppressed tokens, and those that are not allowed, to -inf. Then applies temperature, top_k, top_p (the
 // shortest prefix, by logit and then by id, whose share of what top_k left is at least top_p) and
 // min_p (relative to the most probable token).
 //

@@ -13,6 +13,7 @@
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "router/http/json_readers.h"
+#include "router/http/openai_response_format.h"
 
 namespace baton::router {
 namespace {
@@ -163,15 +164,6 @@ absl::Status ReadServiceTier(absl::string_view name, const Value& value, OpenAiR
   return Unsupported(name, "only \"auto\" and \"default\" are supported: there is one tier");
 }
 
-absl::Status ReadResponseFormat(absl::string_view name, const Value& value, OpenAiRequest&) {
-  const Value* type = value.Find("type");
-  if (type == nullptr || !IsScalar(*type, Scalar::Kind::kString)) {
-    return WrongType(name, "an object with a type");
-  }
-  if (type->scalar.text == "text") return absl::OkStatus();
-  return Unsupported(absl::StrCat(name, ".type"), "only \"text\" is supported");
-}
-
 // A hint for caches: equal prefixes are found without it.
 absl::Status ReadHint(absl::string_view name, const Value& value, OpenAiRequest&) {
   return Text(name, value).status();
@@ -206,6 +198,7 @@ constexpr Field kCommonFields[] = {
     {"skip_special_tokens", ReadOnlyBool<true>},
     {"include_stop_str_in_output", ReadOnlyBool<false>},
     {"response_format", ReadResponseFormat},
+    {"structured_outputs", ReadStructuredOutputs},
 };
 
 // --- Completions.

@@ -9,6 +9,8 @@
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/base/utf8.h"
+#include "common/grammar/from_proto.h"
+#include "common/grammar/schema_check.h"
 
 namespace baton::router {
 namespace {
@@ -133,6 +135,13 @@ absl::Status CheckChoices(const v1::GenerateRequest& request) {
         CheckRange("prompt_logprobs", request.prompt_logprobs(), 0, kMaxLogprobs));
   }
   return CheckBeams(request);
+}
+
+absl::Status CheckStructuredOutput(const v1::GenerateRequest& request) {
+  if (!request.has_structured_output()) return absl::OkStatus();
+  BATON_RETURN_IF_ERROR(grammar::CheckBeside(request.has_beam_width(), request.stop().ignore_eos(),
+                                             request.stop().min_tokens() > 0));
+  return grammar::CheckSpec(grammar::FromProto(request.structured_output()));
 }
 
 absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_bytes) {
@@ -273,6 +282,7 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string&
   BATON_RETURN_IF_ERROR(CheckPrompt(request, max_prompt_bytes));
   BATON_RETURN_IF_ERROR(CheckSampling(request.sampling()));
   BATON_RETURN_IF_ERROR(CheckStop(request.stop()));
+  BATON_RETURN_IF_ERROR(CheckStructuredOutput(request));
   return CheckChoices(request);
 }
 
@@ -328,6 +338,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
     for (int32_t id : model.eos_token_ids) decode.add_stop_token_ids(id);
   }
   decode.set_cache_salt(request.cache_salt());
+  if (request.has_structured_output()) {
+    *decode.mutable_structured_output() = request.structured_output();
+  }
   return prepared;
 }
 

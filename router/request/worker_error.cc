@@ -35,7 +35,8 @@ absl::Status FromWorker(const grpc::Status& status) {
   switch (error.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
-      return error;
+    case absl::StatusCode::kUnimplemented:
+      return reason.empty() ? Internal() : error;
     case absl::StatusCode::kResourceExhausted:
       // Workers say when to come again; every refusal of a full worker reaches the client with it.
       return IsRefusal(error) && !reason.empty() && !ErrorRetryAfter(error)

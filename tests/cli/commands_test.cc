@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <fstream>
+
 #include "common/base/exit_code.h"
 
 namespace baton::cli {
@@ -112,6 +114,19 @@ TEST(CommandsTest, GenerateTakesBeams) {
   EXPECT_EQ(parsed.commands.generate.request.priority, client::Priority::kDefault);
 }
 
+TEST(CommandsTest, GenerateTakesOneKindOfStructuredOutput) {
+  const std::string path = ::testing::TempDir() + "/commands_test_schema.json";
+  std::ofstream(path) << R"({"type": "null"})";
+  EXPECT_EQ(
+      Parse({"generate", "a", "--json-schema", path.c_str()}).commands.generate.request.json_schema,
+      R"({"type": "null"})");
+  EXPECT_EQ(Parse({"generate", "a", "--regex", "b+"}).commands.generate.request.regex, "b+");
+  EXPECT_TRUE(Parse({"generate", "a", "--json-object"}).commands.generate.request.json_object);
+  const ParsedCommands choices = Parse({"generate", "--choice", "yes", "--choice", "no", "a"});
+  EXPECT_THAT(choices.commands.generate.request.answer_texts, ElementsAre("yes", "no"));
+  EXPECT_EQ(choices.commands.generate.request.text, "a");
+}
+
 TEST(CommandsTest, AStopStringDoesNotEatThePrompt) {
   const ParsedCommands parsed = Parse({"generate", "--stop", "x", "prompt", "--no-stream"});
   ASSERT_FALSE(parsed.exit_now);
@@ -217,6 +232,8 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"generate", "a", "--logit-bias", "5=y"},
       {"generate", "a", "--logit-bias", "5=1", "--logit-bias", "5=2"},
       {"generate", "a", "--priority", "highest"},
+      {"generate", "a", "--json-schema", "/no/such/file"},
+      {"generate", "a", "--regex", "a", "--choice", "b"},
       {"generate", "a", "--logprobs", "1"},
       {"generate", "a", "--length-penalty", "1"},
       {"up", "--model", "/no/such/dir"},

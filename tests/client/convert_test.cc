@@ -48,8 +48,24 @@ TEST(ConvertTest, EveryFieldOfARequest) {
   EXPECT_EQ(proto.tenant(), "t");
 }
 
+TEST(ConvertTest, StructuredOutput) {
+  GenerateRequest request;
+  request.json_object = true;
+  EXPECT_TRUE(ToProto(request).structured_output().has_json_object());
+  request = {};
+  request.json_schema = "{}";
+  EXPECT_EQ(ToProto(request).structured_output().json_schema(), "{}");
+  request = {};
+  request.regex = "a";
+  EXPECT_EQ(ToProto(request).structured_output().regex(), "a");
+  request = {};
+  request.answer_texts = {"a", "b"};
+  EXPECT_EQ(ToProto(request).structured_output().choices().texts_size(), 2);
+}
+
 TEST(ConvertTest, WhatIsAbsentStaysAbsent) {
   const v1::GenerateRequest proto = ToProto({});
+  EXPECT_FALSE(proto.has_structured_output());
   EXPECT_FALSE(proto.sampling().has_repetition_penalty());
   EXPECT_FALSE(proto.sampling().has_frequency_penalty());
   EXPECT_FALSE(proto.sampling().has_presence_penalty());

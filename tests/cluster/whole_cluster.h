@@ -58,7 +58,8 @@ class WholeClusterTest : public ::testing::Test {
     oracle_ = nullptr;
   }
 
-  void StartCluster(const worker::WorkerOptions& options) {
+  void StartCluster(const worker::WorkerOptions& options,
+                    const decode_worker::DecodeOptions& decode_only = {}) {
     router::Options router;
     router.model_dir = kModelDir;
     router.listen = "127.0.0.1:0";
@@ -67,7 +68,7 @@ class WholeClusterTest : public ::testing::Test {
       ASSERT_TRUE(prefill.ok()) << prefill.status();
       prefill_.push_back(*std::move(prefill));
       router.prefill_workers.push_back(prefill_.back()->address());
-      auto decode = decode_worker::DecodeWorker::Start(options);
+      auto decode = decode_worker::DecodeWorker::Start(options, decode_only);
       ASSERT_TRUE(decode.ok()) << decode.status();
       decode_.push_back(*std::move(decode));
       router.decode_workers.push_back(decode_.back()->address());

@@ -3,6 +3,7 @@
 #define BATON_TESTS_TESTING_ORACLE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -40,15 +41,18 @@ class Oracle {
     return options;
   }
 
+  // The mask of tokens that may follow the answer so far, as in model::SamplingHistory.
+  using Allowed = std::function<std::vector<uint32_t>(absl::Span<const int32_t>)>;
+
   // Generated tokens, a stop token included. Prompt at most 512 tokens, all of it at most 1,024.
   // No stop token is drawn before min_tokens.
   std::vector<int32_t> Generate(const std::vector<int32_t>& prompt,
                                 const model::SamplingParams& sampling, int max_tokens,
                                 const absl::flat_hash_set<int32_t>& stop_token_ids = {},
-                                int min_tokens = 0) {
+                                int min_tokens = 0, const Allowed& allowed = nullptr) {
     std::vector<int32_t> tokens;
     for (const model::SampledToken& token :
-         GenerateTokens(prompt, sampling, max_tokens, stop_token_ids, min_tokens)) {
+         GenerateTokens(prompt, sampling, max_tokens, stop_token_ids, min_tokens, allowed)) {
       tokens.push_back(token.token_id);
     }
     return tokens;
@@ -57,7 +61,8 @@ class Oracle {
   // The same with the log probabilities that sampling.logprobs asks for.
   std::vector<model::SampledToken> GenerateTokens(
       const std::vector<int32_t>& prompt, const model::SamplingParams& sampling, int max_tokens,
-      const absl::flat_hash_set<int32_t>& stop_token_ids = {}, int min_tokens = 0) {
+      const absl::flat_hash_set<int32_t>& stop_token_ids = {}, int min_tokens = 0,
+      const Allowed& allowed = nullptr) {
     const std::vector<int32_t> stops(stop_token_ids.begin(), stop_token_ids.end());
     std::vector<int32_t> tokens = prompt;
     std::vector<model::SampledToken> answer;
@@ -72,6 +77,11 @@ class Oracle {
       entry.history.tokens = tokens;
       entry.history.prompt_tokens = static_cast<int>(prompt.size());
       if (static_cast<int>(answer.size()) < min_tokens) entry.history.suppressed = stops;
+      std::vector<uint32_t> mask;
+      if (allowed != nullptr) {
+        mask = allowed(absl::MakeConstSpan(tokens).subspan(prompt.size()));
+        entry.history.allowed = mask;
+      }
       const model::SampledToken token = StepOne(entry).tokens.value().front();
       computed = static_cast<int>(tokens.size());
       tokens.push_back(token.token_id);

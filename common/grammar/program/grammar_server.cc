@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/error.h"
@@ -27,6 +29,16 @@ absl::Status Refused(absl::string_view reason, absl::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
+// XGrammar's message without "[time] file:line: ".
+std::string WithoutPlace(absl::string_view message) {
+  const size_t file = message.find(".cc:");
+  const size_t end = file == absl::string_view::npos ? file : message.find(": ", file);
+  if (absl::StartsWith(message, "[") && end != absl::string_view::npos) {
+    message.remove_prefix(end + 2);
+  }
+  return std::string(absl::StripAsciiWhitespace(message));
+}
+
 // Exceptions are XGrammar's way to refuse a grammar.
 template <class Function>
 auto Guarded(Function&& function) -> decltype(function()) {
@@ -35,7 +47,7 @@ auto Guarded(Function&& function) -> decltype(function()) {
   } catch (const std::bad_alloc&) {
     return Refused("SCHEMA_TOO_COMPLEX", "it takes more memory than a grammar may");
   } catch (const std::exception& error) {
-    return Refused("SCHEMA_INVALID", error.what());
+    return Refused("SCHEMA_INVALID", WithoutPlace(error.what()));
   }
 }
 

@@ -21,6 +21,7 @@ OPTIONS = {
     "min_tokens": (2, lambda r: r.stop.min_tokens),
     "stop": (["a", "bc"], lambda r: list(r.stop.stop)),
     "stop_token_ids": ([1, 2], lambda r: list(r.stop.stop_token_ids)),
+    "structured_output": ({"regex": "a+"}, lambda r: {"regex": r.structured_output.regex}),
     "ignore_eos": (True, lambda r: r.stop.ignore_eos),
     "n": (3, lambda r: r.n),
     "beam_width": (4, lambda r: r.beam_width),
@@ -73,6 +74,17 @@ class RequestTest(unittest.TestCase):
         self.assertEqual(list(to_request((5, 6), {}).token_ids.ids), [5, 6])
         self.assertEqual(to_request("", {}).WhichOneof("prompt"), "text")
         self.assertEqual(to_request([], {}).WhichOneof("prompt"), "token_ids")
+
+    def test_structured_output_is_one_kind(self):
+        for option in ({"json_object": {}}, {"json_schema": "{}"}, {"regex": "a"},
+                       {"choices": {"texts": ["a", "b"]}}):
+            kind = next(iter(option))
+            structured = to_request("p", {"structured_output": option}).structured_output
+            self.assertEqual(structured.WhichOneof("kind"), kind)
+        self.assertEqual(list(structured.choices.texts), ["a", "b"])
+        for option in ({}, {"regex": "a", "json_schema": "{}"}, {"xml": "a"}):
+            with self.assertRaises(ValueError):
+                to_request("p", {"structured_output": option})
 
     def test_one_stop_string_is_not_its_letters(self):
         self.assertEqual(list(to_request("p", {"stop": "end"}).stop.stop), ["end"])

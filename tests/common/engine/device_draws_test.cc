@@ -211,5 +211,19 @@ TEST_F(DeviceDrawsTest, AStepIsDoneWhenItReturns) {
   EXPECT_TRUE(drawing_device_.sampled_rows.empty());
 }
 
+// Structured output: the device knows no masks.
+TEST(DeviceDrawsSufficeTest, AMaskedEntryIsDrawnOnTheHost) {
+  const int32_t token = 1;
+  const uint32_t mask = 2;
+  const model::SamplingParams sampling;
+  BatchEntry entry;
+  entry.tokens = absl::MakeConstSpan(&token, 1);
+  entry.sample = true;
+  entry.sampling = &sampling;
+  EXPECT_TRUE(DeviceDraws::Suffice(entry, 0));
+  entry.history.allowed = absl::MakeConstSpan(&mask, 1);
+  EXPECT_FALSE(DeviceDraws::Suffice(entry, 0));
+}
+
 }  // namespace
 }  // namespace baton::engine

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <limits>
 #include <map>
+#include <random>
 #include <vector>
 
 #include "common/backend/philox.h"
@@ -220,6 +221,34 @@ TEST(SamplerTest, SuppressedTokensAreNeverDrawn) {
     EXPECT_EQ(ErrorReason(none), "NO_TOKEN_LEFT");
   }
   EXPECT_EQ(ErrorReason(BestTokens(logits, {}, {.suppressed = all}, 2).status()), "NO_TOKEN_LEFT");
+}
+
+TEST(SamplerTest, AMaskIsTheSuppressionOfAllOtherTokens) {
+  std::mt19937 random(71);
+  std::vector<float> logits(70);
+  for (float& logit : logits) logit = static_cast<float>(random() % 1000) / 100;
+  for (int round = 0; round < 100; ++round) {
+    // The last words may lack: such tokens are not allowed.
+    std::vector<uint32_t> allowed(1 + random() % 3);
+    for (uint32_t& word : allowed) word = static_cast<uint32_t>(random() & random());
+    allowed[0] |= 1u << (round % 32);
+    std::vector<int32_t> others;
+    for (int32_t id = 0; id < 70; ++id) {
+      const size_t word = static_cast<size_t>(id) / 32;
+      if (word >= allowed.size() || (allowed[word] >> (id % 32) & 1) == 0) others.push_back(id);
+    }
+    const SamplingParams params = {.temperature = static_cast<float>(round % 3),
+                                   .top_p = 0.9f,
+                                   .seed = random(),
+                                   .repetition_penalty = 1.3f,
+                                   .logit_bias = {{5, 50}, {40, 50}},
+                                   .logprobs = 2};
+    const std::vector<int32_t> tokens = {1, 2, 40};
+    EXPECT_EQ(Sample(logits, params, {.tokens = tokens, .allowed = allowed}, 9).value(),
+              Sample(logits, params, {.tokens = tokens, .suppressed = others}, 9).value());
+  }
+  const std::vector<uint32_t> none(3);
+  EXPECT_EQ(ErrorReason(Sample(logits, {}, {.allowed = none}, 0).status()), "NO_TOKEN_LEFT");
 }
 
 TEST(SamplerTest, BestTokensRankTheAdjustedDistribution) {

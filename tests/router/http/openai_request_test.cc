@@ -67,6 +67,23 @@ TEST(OpenAiRequestTest, EveryFieldArrives) {
   EXPECT_TRUE(g.return_token_ids());
 }
 
+TEST(OpenAiRequestTest, StructuredOutput) {
+  const auto structured = [](const std::string& fields) {
+    return Completion(R"({"prompt": "p", )" + fields + "}").generate.structured_output();
+  };
+  EXPECT_TRUE(structured(R"("response_format": {"type": "json_object"})").has_json_object());
+  EXPECT_EQ(structured(R"("response_format": {"type": "json_schema", "json_schema": {"name": "n",
+                "strict": true, "schema": {"z": {"b": [1, 2.5, null, true]}, "a": "\""}}})")
+                .json_schema(),
+            R"({"z":{"b":[1,2.5,null,true]},"a":"\""})");
+  EXPECT_EQ(structured(R"("structured_outputs": {"regex": "a+"})").regex(), "a+");
+  EXPECT_EQ(structured(R"("structured_outputs": {"json": "{}"})").json_schema(), "{}");
+  EXPECT_THAT(structured(R"("structured_outputs": {"choice": ["a", "b"]})").choices().texts(),
+              ElementsAre("a", "b"));
+  EXPECT_FALSE(Completion(R"({"prompt": "p", "response_format": {"type": "text"}})")
+                   .generate.has_structured_output());
+}
+
 TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
   const OpenAiRequest completion = Completion(R"({"prompt": "p", "temperature": null})");
   EXPECT_EQ(completion.generate.stop().max_tokens(), 16);
@@ -135,8 +152,22 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
                   "ONLY_WITH_STREAM", "stream_options"},
                  {R"({"prompt": "p", "stream": true, "stream_options": {"x": true}})",
                   "UNKNOWN_FIELD", "stream_options.x"},
-                 {R"({"prompt": "p", "response_format": {"type": "json_object"}})",
-                  "UNSUPPORTED_FIELD", "response_format.type"}});
+                 {R"({"prompt": "p", "response_format": {"type": "xml"}})", "UNSUPPORTED_FIELD",
+                  "response_format.type"},
+                 {R"({"prompt": "p", "response_format": {"type": "json_schema"}})", "WRONG_TYPE",
+                  "response_format.json_schema"},
+                 {R"({"prompt": "p", "response_format": {"type": "json_schema", "json_schema":
+                      {"name": "n"}}})",
+                  "WRONG_TYPE", "response_format.json_schema.schema"},
+                 {R"({"prompt": "p", "response_format": {"type": "json_object", "x": 1}})",
+                  "UNKNOWN_FIELD", "response_format.x"},
+                 {R"({"prompt": "p", "structured_outputs": {"grammar": "g"}})", "UNSUPPORTED_FIELD",
+                  "structured_outputs.grammar"},
+                 {R"({"prompt": "p", "structured_outputs": {"choice": [1]}})", "WRONG_TYPE",
+                  "structured_outputs.choice"},
+                 {R"({"prompt": "p", "structured_outputs": {"regex": "a"},
+                      "response_format": {"type": "json_object"}})",
+                  "NOT_WITH_STRUCTURED_OUTPUT", "response_format"}});
   ExpectRefused(
       ParseChat,
       {{"{}", "MISSING_FIELD", "messages"},

@@ -3,6 +3,7 @@
     openai_test.py BIN_DIR
 """
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import jsonschema
 import openai
 from openai.types import completion_create_params
 from openai.types.chat import completion_create_params as chat_create_params
@@ -35,6 +37,23 @@ GOOD_CHAT = {
     "service_tier": "auto", "prompt_cache_key": "k", "safety_identifier": "s", "tools": [],
     "tool_choice": "none", "response_format": {"type": "text"},
 }
+SCHEMAS = (
+    {"type": "object", "additionalProperties": False,
+     "properties": {"name": {"type": "string", "minLength": 2, "maxLength": 8},
+                    "age": {"type": "integer", "minimum": 3, "exclusiveMaximum": 120},
+                    "kind": {"enum": ["a", "b\"c", 1, None, True]},
+                    "tags": {"type": "array", "items": {"type": "string", "pattern": "^[a-z]{1,4}$"},
+                             "minItems": 1, "maxItems": 3},
+                    "day": {"type": "string", "format": "date"}},
+     "required": ["name", "age", "tags"]},
+    {"$defs": {"tree": {"type": "object", "properties": {
+        "v": {"type": "integer", "minimum": -5, "maximum": 5},
+        "next": {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]}}, "required": ["v", "next"]}},
+     "$ref": "#/$defs/tree"},
+    {"type": "array", "prefixItems": [{"type": "boolean"}, {"const": {"x": [1]}}], "minItems": 2,
+     "maxItems": 2},
+    {"oneOf": [{"type": "integer", "minimum": 10, "maximum": 99}, {"type": ["null", "boolean"]}]},
+)
 GOOD_COMPLETION = {**GOOD, "prompt": PROMPT, "logprobs": 2, "best_of": 1, "echo": False, "suffix": ""}
 
 
@@ -103,6 +122,42 @@ class OpenAiTest(unittest.TestCase):
             self.assertEqual("".join(choice.logprobs.tokens), choice.text)
             self.assertEqual(len(choice.logprobs.token_logprobs), len(choice.logprobs.tokens))
             self.assertTrue(all(2 <= len(top) <= 3 for top in choice.logprobs.top_logprobs))
+
+    def ask(self, **options):
+        """The complete ones of several random answers."""
+        answer = self.client.chat.completions.create(
+            model="demo", messages=[{"role": "user", "content": PROMPT}], n=8, max_tokens=300,
+            temperature=1.5, seed=11, **options)
+        texts = [c.message.content for c in answer.choices if c.finish_reason == "stop"]
+        self.assertGreater(len(texts), 2, [c.message.content for c in answer.choices])
+        return texts
+
+    def test_response_format(self):
+        # The demo model would go on with any object for as long as it may.
+        vocabulary = json.loads((ROOT / "models/demo/tokenizer.json").read_text())["model"]["vocab"]
+        closing = {str(vocabulary[token]): 8 for token in ('}', '"', ':', '1')}
+        for text in self.ask(response_format={"type": "json_object"}, logit_bias=closing):
+            self.assertIsInstance(json.loads(text), dict)
+        for schema in SCHEMAS:
+            jsonschema.Draft202012Validator.check_schema(schema)
+            for text in self.ask(response_format={
+                    "type": "json_schema",
+                    "json_schema": {"name": "answer", "strict": True, "schema": schema}}):
+                jsonschema.validate(json.loads(text), schema)
+        for regex in (r"(yes|no), [a-z]{3,9}\.", r"\d{4}-\d{2}-\d{2}", r"[^a-z\s]{1,5}x?"):
+            for text in self.ask(extra_body={"structured_outputs": {"regex": regex}}):
+                self.assertTrue(re.fullmatch(regex, text, re.ASCII), (regex, text))
+        choices = ["red", "green", "light blue"]
+        for text in self.ask(extra_body={"structured_outputs": {"choice": choices}}):
+            self.assertIn(text, choices)
+
+    def test_response_formats_that_would_be_weakened_are_refused(self):
+        for schema, code in (({"not": {"type": "string"}}, "schema_unsupported"),
+                             ({"type": "text"}, "schema_invalid")):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.ask(response_format={"type": "json_schema",
+                                          "json_schema": {"name": "n", "schema": schema}})
+            self.assertEqual(caught.exception.code, code)
 
     def test_chat_renders_the_template_and_continues_a_conversation(self):
         table = "Table:\n brano = 4829\n kipe = 0031\nQ brano ?"

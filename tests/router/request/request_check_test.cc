@@ -44,8 +44,16 @@ class RequestCheckTest : public ::testing::Test {
   v1::GenerateRequest request_;
 };
 
+TEST_F(RequestCheckTest, StructuredOutputReachesTheWorker) {
+  request_.mutable_structured_output()->set_json_schema(R"({"type": "null"})");
+  const internal::v1::DecodeRequest decode = Prepared();
+  EXPECT_EQ(decode.structured_output().json_schema(), R"({"type": "null"})");
+  EXPECT_THAT(decode.stop_token_ids(), ElementsAre(kEndToken));
+}
+
 TEST_F(RequestCheckTest, DefaultsOfAPlainRequest) {
   const internal::v1::DecodeRequest decode = Prepared();
+  EXPECT_FALSE(decode.has_structured_output());
   EXPECT_THAT(decode.tokens(), ElementsAre('a', 'b', 'c'));
   EXPECT_EQ(decode.prompt_tokens(), 3);
   EXPECT_EQ(decode.max_tokens(), 125);

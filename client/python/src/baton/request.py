@@ -34,6 +34,10 @@ class GenerateOptions(TypedDict, total=False):
     stop_token_ids: Optional[Sequence[int]]
     ignore_eos: Optional[bool]
 
+    # What the answer must be: {"json_object": {}}, {"json_schema": text}, {"regex": text} or
+    # {"choices": {"texts": [...]}}. docs/structured_output.md has what is supported.
+    structured_output: Optional[Mapping[str, Any]]
+
     n: Optional[int]  # number of choices; absent: 1
     beam_width: Optional[int]  # beam search instead of sampling; the choices are the n best beams
     length_penalty: Optional[float]  # with beam_width
@@ -53,6 +57,12 @@ _STOP = frozenset(inference_pb2.StopConditions.DESCRIPTOR.fields_by_name)
 _OPTIONS = frozenset(GenerateOptions.__annotations__)
 
 
+def to_structured_output(option: Mapping[str, Any]) -> inference_pb2.StructuredOutput:
+    if len(option) != 1:
+        raise ValueError(f"structured_output takes one kind, not {sorted(option)}")
+    return inference_pb2.StructuredOutput(**option)
+
+
 def to_request(prompt: Prompt, options: GenerateOptions) -> inference_pb2.GenerateRequest:
     """TypeError or ValueError if Protobuf cannot hold a value, such as an integer of 65 bits. The
     router checks the ranges."""
@@ -62,6 +72,8 @@ def to_request(prompt: Prompt, options: GenerateOptions) -> inference_pb2.Genera
     fields: dict[str, Any] = {name: v for name, v in options.items() if v is not None}
     if isinstance(fields.get("stop"), str):
         fields["stop"] = [fields["stop"]]
+    if "structured_output" in fields:
+        fields["structured_output"] = to_structured_output(fields["structured_output"])
     if "priority" in fields:
         fields["priority"] = f"PRIORITY_{fields['priority'].upper()}"
     sampling = {name: fields.pop(name) for name in _SAMPLING & set(fields)}

@@ -1,0 +1,132 @@
+#include "router/http/openai_response_format.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "router/http/json_readers.h"
+
+namespace baton::router {
+namespace {
+
+// Keys stay in their order, which is that of an answer's properties.
+nlohmann::ordered_json ToJson(const Value& value) {
+  if (value.kind == Value::Kind::kObject) {
+    auto object = nlohmann::ordered_json::object();
+    for (size_t i = 0; i < value.items.size(); ++i) object[value.keys[i]] = ToJson(value.items[i]);
+    return object;
+  }
+  if (value.kind == Value::Kind::kArray) {
+    auto array = nlohmann::ordered_json::array();
+    for (const Value& item : value.items) array.push_back(ToJson(item));
+    return array;
+  }
+  switch (value.scalar.kind) {
+    case Scalar::Kind::kNull:
+      return nullptr;
+    case Scalar::Kind::kBool:
+      return value.scalar.boolean;
+    case Scalar::Kind::kInteger:
+      return value.scalar.integer;
+    case Scalar::Kind::kReal:
+      return value.scalar.real;
+    case Scalar::Kind::kString:
+      return value.scalar.text;
+  }
+  return nullptr;
+}
+
+absl::Status OnlyKeys(absl::string_view name, const Value& value,
+                      std::initializer_list<absl::string_view> keys) {
+  for (const std::string& key : value.keys) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      return InvalidField("UNKNOWN_FIELD", absl::StrCat(name, ".", json::Printable(key)),
+                          "the field is unknown");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadJsonSchema(const std::string& name, const Value* value, OpenAiRequest& request) {
+  if (value == nullptr || !IsObject(*value)) return WrongType(name, "an object with a schema");
+  BATON_RETURN_IF_ERROR(OnlyKeys(name, *value, {"name", "description", "schema", "strict"}));
+  if (const Value* title = value->Find("name")) {
+    BATON_RETURN_IF_ERROR(Text(absl::StrCat(name, ".name"), *title).status());
+  }
+  // An answer is never less than strict.
+  if (const Value* strict = value->Find("strict"); strict != nullptr && !strict->is_null()) {
+    BATON_RETURN_IF_ERROR(Bool(absl::StrCat(name, ".strict"), *strict).status());
+  }
+  const Value* const schema = value->Find("schema");
+  if (schema == nullptr || !IsObject(*schema)) {
+    return WrongType(absl::StrCat(name, ".schema"), "an object");
+  }
+  request.generate.mutable_structured_output()->set_json_schema(ToJson(*schema).dump());
+  return absl::OkStatus();
+}
+
+absl::Status Twice(absl::string_view name) {
+  return InvalidField("NOT_WITH_STRUCTURED_OUTPUT", name,
+                      "response_format and structured_outputs given together");
+}
+
+}  // namespace
+
+absl::Status ReadResponseFormat(absl::string_view name, const Value& value,
+                                OpenAiRequest& request) {
+  const Value* const type = value.Find("type");
+  if (type == nullptr || !IsScalar(*type, Scalar::Kind::kString)) {
+    return WrongType(name, "an object with a type");
+  }
+  const std::string& kind = type->scalar.text;
+  if (kind == "text") return OnlyKeys(name, value, {"type"});
+  if (request.generate.has_structured_output()) return Twice(name);
+  if (kind == "json_object") {
+    request.generate.mutable_structured_output()->mutable_json_object();
+    return OnlyKeys(name, value, {"type"});
+  }
+  if (kind == "json_schema") {
+    BATON_RETURN_IF_ERROR(OnlyKeys(name, value, {"type", "json_schema"}));
+    return ReadJsonSchema(absl::StrCat(name, ".json_schema"), value.Find("json_schema"), request);
+  }
+  return Unsupported(absl::StrCat(name, ".type"),
+                     "\"text\", \"json_object\" or \"json_schema\" expected");
+}
+
+absl::Status ReadStructuredOutputs(absl::string_view name, const Value& value,
+                                   OpenAiRequest& request) {
+  if (!IsObject(value) || value.items.size() != 1) {
+    return WrongType(name, "an object with one of json, regex, choice and json_object");
+  }
+  if (request.generate.has_structured_output()) return Twice(name);
+  const std::string& key = value.keys[0];
+  const Value& item = value.items[0];
+  const std::string field = absl::StrCat(name, ".", json::Printable(key));
+  v1::StructuredOutput& structured = *request.generate.mutable_structured_output();
+  if (key == "regex") {
+    BATON_ASSIGN_OR_RETURN(*structured.mutable_regex(), Text(field, item));
+    return absl::OkStatus();
+  }
+  if (key == "json") {
+    const bool is_text = IsScalar(item, Scalar::Kind::kString);
+    if (!is_text && !IsObject(item)) return WrongType(field, "a schema, or its text");
+    structured.set_json_schema(is_text ? item.scalar.text : ToJson(item).dump());
+    return absl::OkStatus();
+  }
+  if (key == "json_object") {
+    BATON_ASSIGN_OR_RETURN(const bool wanted, Bool(field, item));
+    if (!wanted) return WrongType(field, "true");
+    structured.mutable_json_object();
+    return absl::OkStatus();
+  }
+  if (key != "choice") return Unsupported(field, "json, regex, choice or json_object expected");
+  if (!IsArray(item)) return WrongType(field, "an array of strings");
+  structured.mutable_choices();
+  for (const Value& text : item.items) {
+    BATON_ASSIGN_OR_RETURN(*structured.mutable_choices()->add_texts(), Text(field, text));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace baton::router

@@ -1,0 +1,24 @@
+// The fields that ask for structured output: OpenAI's response_format, vLLM's structured_outputs.
+#ifndef BATON_ROUTER_HTTP_OPENAI_RESPONSE_FORMAT_H_
+#define BATON_ROUTER_HTTP_OPENAI_RESPONSE_FORMAT_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/json/json.h"
+#include "router/http/openai_request.h"
+
+namespace baton::router {
+
+// {"type": "text" | "json_object"}, or {"type": "json_schema", "json_schema": {"name", "schema",
+// "strict", "description"}}. INVALID_ARGUMENT naming the field.
+absl::Status ReadResponseFormat(absl::string_view name, const json::Value& value,
+                                OpenAiRequest& request);
+
+// One of {"json": a schema or its text}, {"regex": text}, {"choice": [texts]}, {"json_object":
+// true}.
+absl::Status ReadStructuredOutputs(absl::string_view name, const json::Value& value,
+                                   OpenAiRequest& request);
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_HTTP_OPENAI_RESPONSE_FORMAT_H_
