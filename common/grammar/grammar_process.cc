@@ -106,7 +106,8 @@ absl::StatusOr<std::shared_ptr<GrammarProcess>> GrammarProcess::Start(
   hello.Number(static_cast<uint64_t>(Request::kHello))
       .Text(options.model_dir)
       .Number(static_cast<uint64_t>(options.token_count))
-      .Ids(options.end_token_ids);
+      .Ids(options.end_token_ids)
+      .Number(static_cast<uint64_t>(absl::ToInt64Milliseconds(options.compile_cpu_limit)));
   close(std::exchange(control.child, -1));  // else the end of the child would not be seen
   close(std::exchange(masks.child, -1));
   BATON_RETURN_IF_ERROR(process->Control(hello.bytes(), options.start_limit).status());
@@ -122,6 +123,14 @@ GrammarProcess::~GrammarProcess() {
 
 // Not reaped before the destructor, so the number is still the process's.
 void GrammarProcess::Kill() { kill(pid_, SIGKILL); }
+
+bool GrammarProcess::EndedAtCpuLimit() {
+  siginfo_t end = {};
+  while (waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+    continue;
+  }
+  return end.si_code == CLD_KILLED && end.si_status == SIGPROF;
+}
 
 absl::StatusOr<std::string> GrammarProcess::Control(const std::string& request,
                                                     absl::Duration limit) {

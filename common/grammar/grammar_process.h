@@ -3,7 +3,7 @@
 // and started again, and the worker goes on.
 //
 // Protocol (frames.h). Control socket, one reply for each request:
-//   kHello    model_dir, token count, end token ids  ->  status
+//   kHello    model_dir, token count, end token ids, milliseconds of a compilation  ->  status
 //   kCompile  kind, texts                            ->  status, serialized grammar
 //   kLoad     grammar id, serialized grammar         ->  status
 //   kUnload   grammar id                             ->  status
@@ -37,7 +37,10 @@ struct ProcessOptions {
   std::string model_dir;  // with tokenizer.json
   int token_count = 0;    // logits of the model: bits of a mask
   std::vector<int32_t> end_token_ids;
-  int64_t memory_bytes = int64_t{2} << 30;         // RLIMIT_AS
+  int64_t memory_bytes = int64_t{2} << 30;  // RLIMIT_AS
+  // Of the processor, for one compilation: what else the machine does must not decide what
+  // compiles.
+  absl::Duration compile_cpu_limit = absl::Seconds(2);
   absl::Duration start_limit = absl::Seconds(30);  // to start and to read the tokenizer
 };
 
@@ -64,6 +67,9 @@ class GrammarProcess {
 
   // Thread-safe. What waits for a reply gets UNAVAILABLE.
   void Kill();
+  // After a request got UNAVAILABLE: true if the process ended at compile_cpu_limit. Waits for its
+  // end.
+  bool EndedAtCpuLimit();
 
   int mask_fd() const { return mask_fd_; }
   pid_t pid() const { return pid_; }

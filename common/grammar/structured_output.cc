@@ -93,13 +93,7 @@ StructuredOutput::Compiled StructuredOutput::CompileNow(const GrammarSpec& spec)
     return TooComplex("it took too long, or too much memory, to compile before");
   }
   absl::StatusOr<std::string> serialized = RunCompiler(spec);
-  if (!serialized.ok()) {
-    if (ErrorReason(serialized.status()) == "SCHEMA_TOO_COMPLEX") {
-      too_complex_.push_front(spec);
-      if (too_complex_.size() > kRememberedFailures) too_complex_.pop_back();
-    }
-    return serialized.status();
-  }
+  if (!serialized.ok()) return serialized.status();
   if (!MakeRoom(serialized->size())) {
     return WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "GRAMMAR_CACHE_FULL",
                                     absl::StrCat("the compiled grammars of running requests take ",
@@ -152,11 +146,20 @@ absl::StatusOr<std::string> StructuredOutput::RunCompiler(const GrammarSpec& spe
       if (stopping_) return Draining();
     }
     if (absl::IsDeadlineExceeded(serialized.status())) {
+      return TooComplex(
+          absl::StrCat("it is not compiled after ", absl::FormatDuration(options_.compile_limit)));
+    }
+    const bool at_limit = process->EndedAtCpuLimit();
+    // Another process may have ended before it got the grammar; the second one ended at it.
+    if (!at_limit && attempt == 0) continue;
+    too_complex_.push_front(spec);
+    if (too_complex_.size() > kRememberedFailures) too_complex_.pop_back();
+    if (at_limit) {
       return TooComplex(absl::StrCat("it takes more than ",
-                                     absl::FormatDuration(options_.compile_limit), " to compile"));
+                                     absl::FormatDuration(options_.process.compile_cpu_limit),
+                                     " of the processor to compile"));
     }
   }
-  // The first process may have ended before. The second ended at this grammar.
   return TooComplex("the compiler does not survive it");
 }
 

@@ -1,5 +1,7 @@
 #include "common/grammar/program/grammar_server.h"
 
+#include <sys/time.h>
+
 #include <algorithm>
 #include <exception>
 #include <memory>
@@ -51,6 +53,23 @@ auto Guarded(Function&& function) -> decltype(function()) {
   }
 }
 
+// While it lives, the process may use so many milliseconds of the processor. SIGPROF ends it then.
+class CpuLimit {
+ public:
+  explicit CpuLimit(uint64_t milliseconds) { Set(milliseconds); }
+  ~CpuLimit() { Set(0); }
+  CpuLimit(const CpuLimit&) = delete;
+  CpuLimit& operator=(const CpuLimit&) = delete;
+
+ private:
+  static void Set(uint64_t milliseconds) {
+    itimerval timer = {};
+    timer.it_value.tv_sec = static_cast<time_t>(milliseconds / 1000);
+    timer.it_value.tv_usec = static_cast<suseconds_t>(milliseconds % 1000 * 1000);
+    setitimer(ITIMER_PROF, &timer, nullptr);
+  }
+};
+
 // One of the texts, as an EBNF grammar of their bytes' characters.
 std::string ChoicesGrammar(const std::vector<std::string>& choices) {
   std::string grammar = "root ::= ";
@@ -93,6 +112,7 @@ absl::StatusOr<std::string> GrammarServer::Hello(FrameReader& request) {
   const std::string model_dir(request.Text());
   const size_t token_count = request.Number();
   const std::vector<int32_t> end_token_ids = request.Ids();
+  compile_ms_ = request.Number();
   if (!request.ok()) return Refused("MALFORMED_REQUEST", "hello");
   absl::StatusOr<std::unique_ptr<tokenizer::Tokenizer>> tokenizer =
       tokenizer::Tokenizer::Load(model_dir);
@@ -109,6 +129,7 @@ absl::StatusOr<std::string> GrammarServer::Compile(FrameReader& request) {
   std::vector<std::string> texts(std::min<uint64_t>(request.Number(), kMaxChoiceCount));
   for (std::string& text : texts) text = std::string(request.Text());
   if (!request.ok()) return Refused("MALFORMED_REQUEST", "compile");
+  const CpuLimit limit(compile_ms_);
   // No cache: the worker keeps what is compiled. One thread: the other cores are the worker's.
   xgrammar::GrammarCompiler compiler(*vocabulary_, /*max_threads=*/1, /*cache_enabled=*/false);
   std::string serialized = compiler.CompileGrammar(ToGrammar(kind, texts)).SerializeJSON();
