@@ -24,7 +24,7 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
 // The output of --json.
 std::string ToJson(const client::Completion& completion);
 
-// One line with code, message, reason and retry time.
+// One line with code, message, reason, retry time and request id.
 std::string Describe(const absl::Status& status);
 
 }  // namespace baton::cli

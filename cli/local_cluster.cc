@@ -19,7 +19,9 @@
 namespace baton::cli {
 namespace {
 
-constexpr absl::Duration kAnswerWithin = absl::Seconds(5);  // of a router that is asked
+// Of a router that is asked, again and again.
+constexpr client::ClientOptions kOneAttempt = {
+    .timeout = absl::Seconds(5), .max_retries = 0, .wait_for_ready = false};
 constexpr char kReady[] = "ready", kRefused[] = "refused";
 const BoundAddresses kAnyPorts = {"127.0.0.1:0", "127.0.0.1:0", ""};
 
@@ -196,7 +198,7 @@ void LocalCluster::Signal(const std::string& name, int signal) {
 void LocalCluster::Kill(const std::string& name) { member(name).process = nullptr; }
 
 absl::StatusOr<std::vector<client::Worker>> LocalCluster::Workers(const std::string& router) {
-  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), {kAnswerWithin}));
+  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), kOneAttempt));
   return client->ListWorkers();
 }
 
@@ -221,7 +223,7 @@ absl::Status LocalCluster::AwaitState(const std::string& router, const std::stri
                                       absl::Duration limit,
                                       const std::vector<std::string>& watched) {
   // Not kept: a router that stops waits for connections to close.
-  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), {kAnswerWithin}));
+  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), kOneAttempt));
   return Await(limit, watched, [&](std::string* awaited) {
     *awaited = absl::StrCat(router, " reports nothing of ", worker);
     const auto reported = client->ListWorkers();

@@ -52,12 +52,13 @@ TEST_F(ClientTest, StreamsAnAnswer) {
   }
   EXPECT_TRUE(stream->status().ok()) << stream->status();
   const Completion& all = stream->completion();
-  EXPECT_EQ(all.text, "ab");
-  EXPECT_THAT(all.token_ids, ElementsAre('a', 'b', kEndToken));
-  EXPECT_STREQ(FinishReasonName(all.finish_reason), "stop");
+  EXPECT_EQ(all.text(), "ab");
+  EXPECT_THAT(all.token_ids(), ElementsAre('a', 'b', kEndToken));
+  EXPECT_STREQ(FinishReasonName(all.finish_reason()), "stop");
   EXPECT_EQ(all.seed, 5u);
   EXPECT_EQ(all.usage.generated_tokens, 3);
   EXPECT_FALSE(all.request_id.empty());
+  EXPECT_EQ(stream->usage().generated_tokens, 3);
 }
 
 TEST_F(ClientTest, OnceTokenizeAndLists) {
@@ -68,9 +69,9 @@ TEST_F(ClientTest, OnceTokenizeAndLists) {
   request.token_ids = {'a', 'b', 'c'};
   auto once = client_->GenerateOnce(request);
   ASSERT_TRUE(once.ok()) << once.status();
-  EXPECT_EQ(once->text, "ok");
+  EXPECT_EQ(once->text(), "ok");
   EXPECT_EQ(once->usage.prompt_tokens, 3);
-  EXPECT_EQ(once->finish_reason, FinishReason::kLength);
+  EXPECT_EQ(once->finish_reason(), FinishReason::kLength);
   EXPECT_THAT(*client_->Tokenize("ab"), ElementsAre('a', 'b'));
   EXPECT_EQ(*client_->Detokenize({'a', kEndToken}), "a");
   EXPECT_EQ(*client_->Detokenize({'a', kEndToken}, false), "a<|end|>");
@@ -115,7 +116,9 @@ TEST_F(ClientTest, CancelFromAnotherThreadAndByDestruction) {
 // A wrong address is an error at once, long before the call's timeout of 10 minutes.
 TEST(ClientConnectionTest, ARefusedConnectionNamesTheAddress) {
   EXPECT_EQ(Client::Create("nowhere").status().code(), absl::StatusCode::kInvalidArgument);
-  auto client = Client::Create("127.0.0.1:1");
+  ClientOptions options;
+  options.wait_for_ready = false;
+  auto client = Client::Create("127.0.0.1:1", options);
   ASSERT_TRUE(client.ok());
   const absl::Status error = (*client)->ListModels().status();
   EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);

@@ -147,6 +147,7 @@ class StagingTest(unittest.TestCase):
             self.assertIn(ANSWER, expected)
             for program in programs:
                 self.assertEqual(run(program, address, PROMPT), expected)
+                self.assertEqual(run(program, address, PROMPT, PROMPT), 2 * expected)  # by callbacks too
         for program in programs:  # nothing listens any more
             result = subprocess.run([program, address, PROMPT], capture_output=True, text=True,
                                     timeout=PATIENCE_S, check=False)
