@@ -6,8 +6,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/bench_flags.h"
 #include "cli/completion.h"
 #include "cli/plan_flags.h"
+#include "cli/shared_flags.h"
 #include "common/base/exit_code.h"
 #include "common/base/model_directory.h"
 #include "common/base/version.h"
@@ -64,11 +66,6 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                 "Passed to every worker");
 }
 
-void AddAddress(CLI::App* app, std::string* address) {
-  app->add_option("--address", *address, "Address of the router, host:port")
-      ->envname("BATON_ADDRESS");
-}
-
 // Parses "ID=BIAS" flags, each id at most once.
 void ParseLogitBias(const std::vector<std::string>& flags, std::map<int32_t, float>* biases) {
   for (const std::string& flag : flags) {
@@ -85,21 +82,10 @@ void ParseLogitBias(const std::vector<std::string>& flags, std::map<int32_t, flo
   }
 }
 
-void AddSampling(CLI::App* app, client::GenerateRequest* request) {
+// The sampling of `generate` beyond AddSampling().
+void AddDrawing(CLI::App* app, client::GenerateRequest* request) {
   client::Sampling& sampling = request->sampling;
-  app->add_option("--temperature", sampling.temperature, "0 to 2; 0: greedy");
-  app->add_option("--top-p", sampling.top_p, "Above 0, at most 1; 1: no limit");
-  app->add_option("--top-k", sampling.top_k,
-                  "Number of most probable tokens to sample from; -1 or 0: no limit");
-  app->add_option("--min-p", sampling.min_p,
-                  "0 to 1, relative to the most probable token; 0: no limit");
   app->add_option("--seed", sampling.seed, "Equal seeds give equal answers");
-  app->add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "Above 0, at most 2: for tokens in the prompt or the answer; 1: none");
-  app->add_option("--frequency-penalty", sampling.frequency_penalty,
-                  "-2 to 2: per occurrence of a token in the answer; 0: none");
-  app->add_option("--presence-penalty", sampling.presence_penalty,
-                  "-2 to 2: for tokens that occur in the answer; 0: none");
   app->add_option_function<std::vector<std::string>>(
          "--logit-bias",
          [&sampling](const std::vector<std::string>& flags) {
@@ -123,7 +109,8 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
                   "Name of the model; empty: the one that the router serves");
   app->add_option("--max-tokens", request.max_tokens, "Largest number of tokens to generate");
   app->add_option("--min-tokens", request.min_tokens, "Smallest number of tokens to generate");
-  AddSampling(app, &request);
+  AddSampling(app, &request.sampling);
+  AddDrawing(app, &request);
   app->add_option("--stop", request.stop,
                   "Text that ends the answer and is not printed; may be repeated")
       ->allow_extra_args(false);  // the prompt may follow it
@@ -149,27 +136,6 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   app->add_flag("--no-stream", *no_stream, "Print the text once it is complete");
 }
 
-void AddBench(CLI::App* app, BenchOptions* bench) {
-  const CLI::Range count(1, 1 << 24);
-  AddAddress(app, &bench->address);
-  app->add_option("--num-prompts", bench->num_prompts, "Number of requests")->check(count);
-  app->add_option("--concurrency,--max-concurrency", bench->concurrency,
-                  "Number of concurrent requests")
-      ->check(CLI::Range(1, 1024));
-  app->add_option("--prompt-tokens", bench->prompt_tokens,
-                  "Tokens per prompt, shared prefix included")
-      ->check(count);
-  app->add_option("--shared-prefix-tokens", bench->shared_prefix_tokens,
-                  "Tokens at the start of each prompt that are the same in all")
-      ->check(CLI::Range(0, 1 << 24));
-  app->add_option("--max-tokens", bench->max_tokens, "Tokens to generate per prompt")->check(count);
-  app->add_option("--seed", bench->seed, "Seed of the prompts and of sampling");
-  app->add_flag("--ignore-eos,!--no-ignore-eos", bench->ignore_eos,
-                "Always generate --max-tokens tokens (default)");
-  app->add_option("--save-result", bench->save_result, "File for the results, as JSON");
-  app->add_flag("--json", bench->json, "Print one JSON object instead of a table");
-}
-
 void AddExplain(CLI::App* app, ExplainOptions* explain) {
   CLI::Option* text =
       app->add_option("text", explain->text, "Prompt to explain; it is not sent to a worker");
@@ -192,10 +158,6 @@ void CheckCommand(const Commands& commands) {
     const absl::Status found = FindModel(commands.up.cluster.model_dir).status();
     if (!found.ok()) throw CLI::ValidationError("--model", std::string(found.message()));
   }
-  if (commands.chosen == "bench" &&
-      commands.bench.shared_prefix_tokens > commands.bench.prompt_tokens) {
-    throw CLI::ValidationError("--shared-prefix-tokens", "expected at most --prompt-tokens");
-  }
 }
 
 }  // namespace
@@ -211,11 +173,12 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   app.option_defaults()->always_capture_default();  // --help shows defaults
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine");
   CLI::App* generate = app.add_subcommand("generate", "Send one prompt and print the answer");
-  CLI::App* bench =
-      app.add_subcommand("bench", "Send many requests and print throughput and latency");
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Send many requests to a server and print throughput and latency");
   AddUp(up, &commands.up, &worker);
   AddGenerate(generate, &commands.generate, &no_stream);
-  AddBench(bench, &commands.bench);
+  BenchFlags bench_flags;
+  AddBench(bench, &commands.bench, &bench_flags);
   AddExplain(
       app.add_subcommand("explain", "Show which workers the router chooses for prompts, and why"),
       &commands.explain);
@@ -234,6 +197,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     app.parse(argc, argv);
     commands.chosen = app.get_subcommands().front()->get_name();
     CheckCommand(commands);
+    if (commands.chosen == "bench") FinishBench(*bench, bench_flags, &commands.bench);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;
