@@ -2,7 +2,9 @@
 #ifndef BATON_DECODE_WORKER_WORKER_H_
 #define BATON_DECODE_WORKER_WORKER_H_
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/worker/options.h"
@@ -24,7 +26,10 @@ class DecodeWorker final : public worker::Worker {
  private:
   DecodeWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
-  void DrainLoop() override { loop_->Drain(); }
+  void SetLoopDraining(bool draining, std::function<void()> applied) override {
+    loop_->SetDraining(draining, std::move(applied));
+  }
+  void FlushCache(std::function<void(int)> done) override { loop_->FlushCache(std::move(done)); }
   void StopLoop() override {
     if (loop_ != nullptr) loop_->Stop();
   }

@@ -28,6 +28,11 @@ absl::Status Worker::Load(baton::v1::WorkerRole role, const WorkerOptions& optio
 
 absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
                            const std::string& service_name) {
+  watch_->SetControls({[this](bool draining, std::function<void()> applied) {
+                         return SetDraining(draining, std::move(applied));
+                       },
+                       [this](std::function<void(int)> done) { FlushCache(std::move(done)); },
+                       [this] { return open_calls_->none(); }});
   RpcServerOptions server;
   server.address = options.listen;
   BATON_ASSIGN_OR_RETURN(
@@ -46,11 +51,23 @@ absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
 
 void Worker::Drain(absl::Duration grace) {
   rpc_->SetServing(false);
-  DrainLoop();
+  {
+    absl::MutexLock lock(&drain_mutex_);
+    shutting_down_ = true;
+    SetLoopDraining(true, [] {});
+  }
   open_calls_->AwaitNone(grace);
   watch_->Stop();
   // A peer that does not answer must not hold up the end.
   rpc_->Stop(kConnectionGrace);
+}
+
+absl::Status Worker::SetDraining(bool draining, std::function<void()> applied) {
+  absl::MutexLock lock(&drain_mutex_);
+  if (shutting_down_) return ShuttingDown();
+  BATON_LOG(Info) << (draining ? "an operator drains this worker" : "the drain is over");
+  SetLoopDraining(draining, std::move(applied));
+  return absl::OkStatus();
 }
 
 void Worker::Stop() {
