@@ -1,5 +1,7 @@
 #include "cli/commands.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <map>
 
@@ -152,6 +154,17 @@ void AddExplain(CLI::App* app, ExplainOptions* explain) {
   app->add_flag("--json", explain->json, "Print one JSON object per line");
 }
 
+void AddPull(CLI::App* app, PullOptions* pull) {
+  app->add_option("model", pull->model, "Id of the model on the Hugging Face Hub, ORG/NAME")
+      ->required();
+  app->add_option("--revision", pull->revision, "Branch, tag or commit");
+  app->add_option("--include", pull->include,
+                  "Pattern of files to download, such as '*.json', instead of those that Baton "
+                  "reads; may be repeated")
+      ->allow_extra_args(false);
+  app->add_flag("--json", pull->json, "Print one JSON object instead of the directory");
+}
+
 // What CLI11 cannot check of one flag.
 void CheckCommand(const Commands& commands) {
   if (commands.chosen == "up") {
@@ -187,6 +200,9 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       app.add_subcommand(
           "plan", "Report memory, sequences that fit and best-case latency of a model on a GPU"),
       &commands.plan, &plan);
+  AddPull(
+      app.add_subcommand("pull", "Download a model from the Hugging Face Hub into the local cache"),
+      &commands.pull);
   std::string shell;
   app.add_subcommand("completion", "Print a script that completes commands and flags in a shell")
       ->add_option("shell", shell, "The shell")
@@ -205,6 +221,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     return parsed;
   }
   if (commands.chosen == "completion") commands.completion = CompletionScript(app, shell);
+  commands.pull.hub = HubOptionsFromEnvironment();
+  commands.pull.progress = isatty(STDERR_FILENO) == 1;
   commands.generate.stream = !no_stream;
   std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
   for (const auto& [flag, value] : worker.values) {

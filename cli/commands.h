@@ -8,17 +8,19 @@
 #include "cli/explain.h"
 #include "cli/generate.h"
 #include "cli/plan.h"
+#include "cli/pull.h"
 #include "cli/up.h"
 
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate", "explain", "bench", "plan" or "completion"
+  std::string chosen;  // "up", "generate", "explain", "bench", "plan", "pull" or "completion"
   UpOptions up;
   GenerateOptions generate;
   BenchOptions bench;
   ExplainOptions explain;
   PlanOptions plan;
+  PullOptions pull;
   std::string completion;  // the script
 };
 

@@ -56,6 +56,7 @@ class HttpClient::Transfer {
     Set(easy_, CURLOPT_HTTPHEADER, headers_);
     Set(easy_, CURLOPT_USERAGENT, user_agent_.c_str());
     Set(easy_, CURLOPT_CONNECTTIMEOUT_MS, kConnectMs);
+    if (request_.head) Set(easy_, CURLOPT_NOBODY, 1L);
     if (request_.timeout < absl::InfiniteDuration()) {
       Set(easy_, CURLOPT_TIMEOUT_MS,
           std::max(1L, static_cast<long>(absl::ToInt64Milliseconds(request_.timeout))));

@@ -28,6 +28,7 @@ struct HttpRequest {
   std::string url;                                          // http or https
   std::vector<std::string> headers;                         // "Name: value"
   std::optional<std::string> json;                          // POSTed; absent: a GET
+  bool head = false;                                        // a HEAD instead of a GET
   absl::Duration timeout = absl::InfiniteDuration();        // for everything
   absl::Duration stall_timeout = absl::InfiniteDuration();  // without a byte received
   // Called on the client's thread. An error ends the request with that error. Either may be null.

@@ -1,4 +1,4 @@
-// `baton`: up, generate, explain, bench, plan, completion. docs/cli.md has the exit codes.
+// `baton`: up, generate, explain, bench, plan, pull, completion. docs/cli.md has the exit codes.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -13,7 +13,8 @@ int main(int argc, char** argv) {
     std::cout << commands.completion << std::flush;
     return baton::kExitOk;
   }
-  // These two have nothing to clean up, so a signal may end the process.
+  // These have nothing to clean up, so a signal may end the process; `pull` resumes later.
+  if (commands.chosen == "pull") return baton::cli::RunPull(commands.pull, std::cout, std::cerr);
   if (commands.chosen == "explain") {
     return baton::cli::RunExplain(commands.explain, std::cout, std::cerr);
   }

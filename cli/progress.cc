@@ -15,11 +15,12 @@ constexpr int kBar = 30;
 }  // namespace
 
 Progress::Progress(std::ostream& out, bool shown, std::string unit, int64_t total,
-                   const Clock& clock)
+                   const Clock& clock, int64_t unit_size)
     : out_(out),
       shown_(shown),
       unit_(std::move(unit)),
       total_(total),
+      unit_size_(unit_size),
       clock_(clock),
       start_(clock.SinceStart()),
       next_(start_) {}
@@ -28,10 +29,10 @@ Progress::~Progress() {
   if (shown_) out_ << "\r\x1b[K" << std::flush;
 }
 
-void Progress::Advance(int64_t units, const std::string& note) {
+void Progress::Advance(int64_t by, const std::string& note) {
   if (!shown_) return;
   absl::MutexLock lock(&mutex_);
-  done_ += units;
+  done_ += by;
   const absl::Duration now = clock_.SinceStart();
   if (now < next_) return;
   next_ = now + kPause;
@@ -41,9 +42,9 @@ void Progress::Advance(int64_t units, const std::string& note) {
   const int filled = static_cast<int>(share * kBar);
   std::string line = absl::StrFormat("\r%3d %% [%s%s] %d/%d %s", static_cast<int>(share * 100),
                                      std::string(filled, '='), std::string(kBar - filled, ' '),
-                                     done_, total_, unit_);
+                                     done_ / unit_size_, total_ / unit_size_, unit_);
   if (seconds > 0) {
-    absl::StrAppendFormat(&line, ", %.1f/s", static_cast<double>(done_) / seconds);
+    absl::StrAppendFormat(&line, ", %.1f/s", static_cast<double>(done_ / unit_size_) / seconds);
   }
   if (share > 0 && share < 1) {
     absl::StrAppendFormat(&line, ", %.0f s left", seconds * (1 - share) / share);

@@ -17,21 +17,23 @@ namespace baton::cli {
 // and clears the line when it is destroyed.
 class Progress {
  public:
-  // `total` units of `unit`; 0: not known yet.
+  // `total`, in the numbers that Advance() gets, is shown in multiples of `unit_size` as so many of
+  // `unit`; 0: not known.
   Progress(std::ostream& out, bool shown, std::string unit, int64_t total,
-           const Clock& clock = Clock::Real());
+           const Clock& clock = Clock::Real(), int64_t unit_size = 1);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   // `note` stands at the end of the line.
-  void Advance(int64_t units, const std::string& note = "");
+  void Advance(int64_t by, const std::string& note = "");
 
  private:
   std::ostream& out_;
   const bool shown_;
   const std::string unit_;
   const int64_t total_;
+  const int64_t unit_size_;
   const Clock& clock_;
   const absl::Duration start_;
   absl::Mutex mutex_;

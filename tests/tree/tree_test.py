@@ -78,7 +78,7 @@ THIRD_PARTY = [
     ("prometheus-cpp", r"prometheus/|[Cc]ivet",
      ("common/telemetry", "common/worker", "router", "prefill_worker", "decode_worker")),
     ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
-    ("libcurl", r"curl/", ("cli",)),
+    ("libcurl and OpenSSL", r"(curl|openssl)/", ("cli",)),
     ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http",)),
     ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),
     ("NCCL", r"nccl", ("common/transfer", "common/backend/cuda")),
