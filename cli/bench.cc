@@ -13,6 +13,7 @@
 #include "client/cpp/convert.h"
 #include "common/base/error.h"
 #include "common/base/exit_code.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/splitmix64.h"
 
@@ -47,7 +48,8 @@ std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int 
 }
 
 int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) {
-  LoadGenerator generator({options.address});
+  LoadGenerator generator(
+      MakeChannel(options.address, kClientChannel, SecurityFor(options.access)));
   const auto model = generator.GetModel();
   if (!model.ok()) {
     const std::string where = absl::StrCat("router at ", options.address);

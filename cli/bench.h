@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "cli/bench_report.h"
+#include "cli/router_flags.h"
 
 namespace baton::cli {
 
 struct BenchOptions {
   std::string address = "127.0.0.1:50051";
+  RouterAccess access;
   int num_prompts = 100;
   int concurrency = 8;
   int shared_prefix_tokens = 0;  // leading tokens of prompt_tokens that all prompts share

@@ -7,17 +7,19 @@
 #include "cli/bench.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
+#include "cli/keys.h"
 #include "cli/plan.h"
 #include "cli/up.h"
 
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate", "explain", "bench", "plan" or "completion"
+  std::string chosen;  // "up", "generate", "explain", "bench", "keys", "plan" or "completion"
   UpOptions up;
   GenerateOptions generate;
   BenchOptions bench;
   ExplainOptions explain;
+  KeysOptions keys;
   PlanOptions plan;
   std::string completion;  // the script
 };

@@ -87,7 +87,8 @@ std::string Describe(const absl::Status& status) {
 }
 
 int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream& err) {
-  auto client = client::Client::Create(options.address, {absl::Milliseconds(options.timeout_ms)});
+  auto client = client::Client::Create(
+      options.address, ClientOptionsFor(options.access, absl::Milliseconds(options.timeout_ms)));
   if (!client.ok()) {
     err << "baton generate: " << Describe(client.status()) << std::endl;
     return ExitCode(client.status());

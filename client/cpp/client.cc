@@ -28,6 +28,21 @@ absl::Status FromCall(const grpc::Status& status, const std::string& address) {
   return Annotate(error, absl::StrCat("router at ", address));
 }
 
+ChannelSecurity SecurityFrom(const ClientOptions& options) {
+  ChannelTls tls;
+  tls.enabled = options.tls.enabled;
+  tls.ca = options.tls.ca;
+  tls.cert = options.tls.cert;
+  tls.key = options.tls.key;
+  tls.server_name = options.tls.server_name;
+  CallHeaders headers(options.headers.begin(), options.headers.end());
+  if (!options.api_key.empty()) {
+    headers.emplace_back("authorization", absl::StrCat("Bearer ", options.api_key));
+  }
+  if (headers.empty()) return MakeChannelSecurity(tls, nullptr);
+  return MakeChannelSecurity(tls, [headers] { return headers; });
+}
+
 // The router sends empty messages while a request waits for another worker.
 bool IsHeartbeat(const v1::GenerateResponse& response) {
   return response.text().empty() && response.token_ids().empty() && response.logprobs().empty() &&
@@ -154,7 +169,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& addres
   auto connection = std::make_unique<Connection>();
   connection->address = address;
   connection->options = options;
-  connection->channel = MakeChannel(address, kClientChannel);
+  connection->channel = MakeChannel(address, kClientChannel, SecurityFrom(options));
   connection->inference = v1::InferenceService::NewStub(connection->channel);
   connection->admin = v1::AdminService::NewStub(connection->channel);
   return std::unique_ptr<Client>(new Client(std::move(connection)));

@@ -30,8 +30,22 @@
 
 namespace baton::client {
 
+// Paths of PEM files.
+struct Tls {
+  bool enabled = false;     // TLS even without any file
+  std::string ca;           // CAs of the router's certificate; empty: those of the system
+  std::string cert;         // the client's certificate, for routers that require one
+  std::string key;          // of that certificate
+  std::string server_name;  // which the router's certificate has; empty: the host of the address
+};
+
 struct ClientOptions {
   absl::Duration timeout = absl::Seconds(600);  // for each call, from start to end
+  // Of a router that has API keys; empty: none is sent. Without TLS, everyone on the way can read
+  // it.
+  std::string api_key;
+  Tls tls;                                     // by default plaintext
+  std::map<std::string, std::string> headers;  // sent with each call; names in lower case
 };
 
 // Absent fields take the defaults of the model's generation_config.json.
