@@ -15,6 +15,7 @@
 #include "cli/generate.h"
 #include "cli/progress.h"
 #include "common/base/exit_code.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/status_macros.h"
 

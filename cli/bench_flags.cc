@@ -25,7 +25,7 @@ void AddTarget(CLI::App* app, BenchOptions* bench, BenchFlags* flags) {
   app->add_option("--backend,--endpoint-type", target.backend,
                   "Server: baton (gRPC), or openai, openai-chat (HTTP; vllm is openai)")
       ->check(CLI::IsMember(kBackends));
-  AddAddress(app, &target.address);
+  AddAddress(app, &target.address, &target.access);
   app->add_option("--base-url", flags->base_url, "HTTP: URL of the server, instead of --host");
   app->add_option("--host", flags->host, "HTTP: host of the server");
   app->add_option("--port", flags->port, "HTTP: port of the server")->check(CLI::Range(1, 65535));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cpp/convert.h"
 #include "common/base/error.h"
+#include "common/base/rpc/channel.h"
 
 namespace baton::cli {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 class RouterTarget : public BenchTarget {
  public:
   explicit RouterTarget(const TargetOptions& options)
-      : options_(options), generator_({options.address}) {}
+      : options_(options),
+        generator_(MakeChannel(options.address, kClientChannel, SecurityFor(options.access))) {}
 
   absl::StatusOr<TargetModel> Connect() override {
     const auto model = generator_.GetModel();

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "cli/bench_dataset.h"
 #include "cli/load_generator.h"
+#include "cli/router_flags.h"
 #include "client/cpp/client.h"
 
 namespace baton::cli {
@@ -18,6 +19,7 @@ namespace baton::cli {
 struct TargetOptions {
   std::string backend = "baton";     // one of kBackends
   std::string address;               // baton: of the router
+  RouterAccess access;               // baton: how to be let in
   std::string base_url;              // the others: "http://host:port"
   std::string endpoint;              // the others: path of the URL; empty: OpenAI's
   std::string model;                 // empty: the first that the server lists

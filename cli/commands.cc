@@ -28,7 +28,13 @@ struct WorkerFlags {
   bool no_deterministic = false;
 };
 
-void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
+// And on to the router.
+struct RouterFlags {
+  std::string api_keys;
+  bool insecure = false;
+};
+
+void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worker) {
   app->add_option("--model", up->cluster.model_dir,
                   "Hugging Face directory of the model, or its id in the local Hugging Face cache")
       ->required()
@@ -41,6 +47,9 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
   up->cluster.http_listen = "127.0.0.1:8000";
   app->add_option("--http-listen", up->cluster.http_listen,
                   "Address of the OpenAI-compatible HTTP endpoints, host:port; empty: none");
+  app->add_option("--api-keys", router->api_keys, "Passed to the router: file of API keys");
+  app->add_flag("--insecure", router->insecure,
+                "Passed to the router: it may listen beyond loopback without API keys");
   app->add_option("--metrics-listen", up->cluster.metrics_listen,
                   "Address of the router's /metrics, host:port");
   app->add_option("--log-dir", up->cluster.log_dir, "Directory for one log file per process");
@@ -66,6 +75,15 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                 "Passed to every worker");
   app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", worker->no_prefix_caching,
                 "Passed to every worker");
+}
+
+void AddKeys(CLI::App* app, KeysOptions* keys) {
+  app->add_option("action", keys->action, "new: make a key")
+      ->required()
+      ->check(CLI::IsMember({"new"}));
+  app->add_option("--tenant", keys->tenant, "Tenant whose requests have this key")->required();
+  app->add_flag("--admin", keys->admin, "The key may also call the admin RPCs");
+  app->add_flag("--json", keys->json, "Print one JSON object");
 }
 
 // Parses "ID=BIAS" flags, each id at most once.
@@ -106,7 +124,7 @@ void AddDrawing(CLI::App* app, client::GenerateRequest* request) {
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   client::GenerateRequest& request = options->request;
   app->add_option("text", request.text, "The prompt")->required();
-  AddAddress(app, &options->address);
+  AddAddress(app, &options->address, &options->access);
   app->add_option("--model", request.model,
                   "Name of the model; empty: the one that the router serves");
   app->add_option("--max-tokens", request.max_tokens, "Largest number of tokens to generate");
@@ -141,7 +159,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
 void AddExplain(CLI::App* app, ExplainOptions* explain) {
   CLI::Option* text =
       app->add_option("text", explain->text, "Prompt to explain; it is not sent to a worker");
-  AddAddress(app, &explain->address);
+  AddAddress(app, &explain->address, &explain->access);
   app->add_option("--model", explain->model,
                   "Name of the model; empty: the one that the router serves")
       ->needs(text);
@@ -178,6 +196,7 @@ void CheckCommand(const Commands& commands) {
 ParsedCommands ParseCommands(int argc, const char* const* argv) {
   ParsedCommands parsed;
   Commands& commands = parsed.commands;
+  RouterFlags router;
   WorkerFlags worker;
   bool no_stream = false;
   CLI::App app("Baton: serves large language models on a cluster of small GPUs");
@@ -188,13 +207,14 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   CLI::App* generate = app.add_subcommand("generate", "Send one prompt and print the answer");
   CLI::App* bench = app.add_subcommand(
       "bench", "Send many requests to a server and print throughput and latency");
-  AddUp(up, &commands.up, &worker);
+  AddUp(up, &commands.up, &router, &worker);
   AddGenerate(generate, &commands.generate, &no_stream);
   BenchFlags bench_flags;
   AddBench(bench, &commands.bench, &bench_flags);
   AddExplain(
       app.add_subcommand("explain", "Show which workers the router chooses for prompts, and why"),
       &commands.explain);
+  AddKeys(app.add_subcommand("keys", "Make API keys for a router"), &commands.keys);
   PlanFlags plan;
   AddPlan(
       app.add_subcommand(
@@ -224,6 +244,9 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   commands.pull.hub = HubOptionsFromEnvironment();
   commands.pull.progress = isatty(STDERR_FILENO) == 1;
   commands.generate.stream = !no_stream;
+  std::vector<std::string>& router_flags = commands.up.cluster.router_flags;
+  if (!router.api_keys.empty()) router_flags = {"--api-keys", router.api_keys};
+  if (router.insecure) router_flags.push_back("--insecure");
   std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
   for (const auto& [flag, value] : worker.values) {
     if (up->count(flag) == 0) continue;  // an empty value may be meant

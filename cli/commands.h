@@ -7,6 +7,7 @@
 #include "cli/bench.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
+#include "cli/keys.h"
 #include "cli/plan.h"
 #include "cli/pull.h"
 #include "cli/up.h"
@@ -14,11 +15,13 @@
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate", "explain", "bench", "plan", "pull" or "completion"
+  // "up", "generate", "explain", "bench", "keys", "plan", "pull" or "completion"
+  std::string chosen;
   UpOptions up;
   GenerateOptions generate;
   BenchOptions bench;
   ExplainOptions explain;
+  KeysOptions keys;
   PlanOptions plan;
   PullOptions pull;
   std::string completion;  // the script

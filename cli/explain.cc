@@ -20,7 +20,8 @@ namespace baton::cli {
 namespace {
 
 absl::StatusOr<std::vector<v1::Decision>> Ask(const ExplainOptions& options) {
-  const auto admin = v1::AdminService::NewStub(MakeChannel(options.address, kClientChannel));
+  const auto admin = v1::AdminService::NewStub(
+      MakeChannel(options.address, kClientChannel, SecurityFor(options.access)));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(options.timeout_ms)));
   if (!options.text.empty()) {

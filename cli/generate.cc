@@ -90,11 +90,12 @@ std::string Describe(const absl::Status& status) {
 }
 
 int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream& err) {
+  client::ClientOptions access =
+      ClientOptionsFor(options.access, absl::Milliseconds(options.timeout_ms));
   // A script decides by the exit code whether and when to retry.
-  auto client =
-      client::Client::Create(options.address, {.timeout = absl::Milliseconds(options.timeout_ms),
-                                               .max_retries = 0,
-                                               .wait_for_ready = false});
+  access.max_retries = 0;
+  access.wait_for_ready = false;
+  auto client = client::Client::Create(options.address, access);
   if (!client.ok()) {
     err << "baton generate: " << Describe(client.status()) << std::endl;
     return ExitCode(client.status());

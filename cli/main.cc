@@ -1,4 +1,5 @@
-// `baton`: up, generate, explain, bench, plan, pull, completion. docs/cli.md has the exit codes.
+// `baton`: up, generate, explain, bench, keys, plan, pull, completion. docs/cli.md has the exit
+// codes.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -18,6 +19,7 @@ int main(int argc, char** argv) {
   if (commands.chosen == "explain") {
     return baton::cli::RunExplain(commands.explain, std::cout, std::cerr);
   }
+  if (commands.chosen == "keys") return baton::cli::RunNewKey(commands.keys, std::cout, std::cerr);
   if (commands.chosen == "plan") return baton::cli::RunPlan(commands.plan, std::cout, std::cerr);
   const baton::ShutdownSignal signals(baton::BrokenPipe::kDefault);  // before any thread
   if (commands.chosen == "up") return baton::cli::RunUp(commands.up, std::cout, std::cerr);

@@ -4,9 +4,10 @@
 
 namespace baton::cli {
 
-void AddAddress(CLI::App* app, std::string* address) {
+void AddAddress(CLI::App* app, std::string* address, RouterAccess* access) {
   app->add_option("--address", *address, "Address of the router, host:port")
       ->envname("BATON_ADDRESS");
+  AddRouterAccess(app, access);
 }
 
 void AddSampling(CLI::App* app, client::Sampling* sampling) {

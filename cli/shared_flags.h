@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "cli/router_flags.h"
 #include "client/cpp/client.h"
 
 namespace CLI {
@@ -12,8 +13,8 @@ class App;
 
 namespace baton::cli {
 
-// --address, else $BATON_ADDRESS.
-void AddAddress(CLI::App* app, std::string* address);
+// --address, else $BATON_ADDRESS, and the flags of AddRouterAccess().
+void AddAddress(CLI::App* app, std::string* address, RouterAccess* access);
 
 // --temperature, --top-p, --top-k, --min-p and the penalties.
 void AddSampling(CLI::App* app, client::Sampling* sampling);

@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 set(docdir ${CMAKE_INSTALL_DATADIR}/doc)  # a folder per package in it
 install(TARGETS baton_router baton_prefill_worker_main baton_decode_worker_main
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
-install(FILES docs/configuration.md docs/errors.md docs/metrics.md docs/packages.md docs/sampling.md
+install(FILES docs/configuration.md docs/errors.md docs/metrics.md docs/packages.md docs/sampling.md docs/security.md
   DESTINATION ${docdir}/baton-server COMPONENT server)
 
 install(TARGETS baton_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cli)

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "common/base/tls_files.h"
+
 namespace CLI {
 class App;
 }
@@ -17,6 +19,7 @@ struct DecodeOptions {
   double long_context_share = 0.5;    // share of the pool for all long requests together
   int max_tenant_requests = 0;        // 0: no bound
   int64_t max_tenant_tokens = 0;      // 0: no bound
+  ChannelTls worker_tls;              // for channels to prefill workers
 };
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions& options);

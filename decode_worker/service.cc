@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/worker/call_gate.h"
 #include "decode_worker/request.h"
 
 namespace baton::decode_worker {
@@ -16,8 +17,12 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
   auto stream = std::make_shared<GrpcDecodeStream>(
       [this, id, open = worker::OpenCalls::Count(open_calls_)] { loop_.Cancel(id); });
   auto* reactor = GrpcDecodeStream::Open(stream);
-  if (absl::Status status = CheckRequest(*request, epoch_, engine_); !status.ok()) {
-    BATON_LOG(Warning) << "decode from " << context->peer() << " refused: " << status.ToString();
+  const absl::Status allowed = worker::CheckCall(secret_, *context);
+  const absl::Status status = allowed.ok() ? CheckRequest(*request, epoch_, engine_) : allowed;
+  if (!status.ok()) {
+    if (allowed.ok()) {  // strangers must not fill the log
+      BATON_LOG(Warning) << "decode from " << context->peer() << " refused: " << status;
+    }
     metrics_.Refused(ErrorReason(status));
     stream->Finish(status);
     return reactor;

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "baton/internal/v1/decode.grpc.pb.h"
 #include "common/engine/engine.h"
+#include "common/security/shared_secret.h"
 #include "common/worker/open_calls.h"
 #include "decode_worker/loop.h"
 #include "decode_worker/metrics.h"
@@ -18,16 +19,17 @@ namespace baton::decode_worker {
 // Thread-safe.
 class DecodeService final : public internal::v1::DecodeService::CallbackService {
  public:
-  // All references must outlive it. `max_request_time` bounds a call that has no deadline or a
-  // later one.
+  // All references must outlive it. Callers must have `secret`, unless it is null.
+  // `max_request_time` bounds a call that has no deadline or a later one.
   DecodeService(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
                 DecodeMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls,
-                absl::Duration max_request_time = absl::Minutes(30))
+                security::SharedSecret* secret, absl::Duration max_request_time = absl::Minutes(30))
       : epoch_(epoch),
         engine_(engine),
         loop_(loop),
         metrics_(metrics),
         open_calls_(std::move(open_calls)),
+        secret_(secret),
         max_request_time_(max_request_time) {}
 
   grpc::ServerWriteReactor<internal::v1::DecodeResponse>* Decode(
@@ -39,6 +41,7 @@ class DecodeService final : public internal::v1::DecodeService::CallbackService 
   DecodeLoop& loop_;
   DecodeMetrics& metrics_;
   const std::shared_ptr<worker::OpenCalls> open_calls_;
+  security::SharedSecret* const secret_;
   const absl::Duration max_request_time_;
   std::atomic<uint64_t> next_call_id_{1};
 };

@@ -36,7 +36,7 @@ class DecodeWorker final : public worker::Worker {
 
   // Destroyed in reverse order.
   std::unique_ptr<DecodeMetrics> metrics_;
-  PeerChannels peers_;
+  std::unique_ptr<PeerChannels> peers_;
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
 };

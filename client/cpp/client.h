@@ -35,12 +35,26 @@
 
 namespace baton::client {
 
+// Paths of PEM files.
+struct Tls {
+  bool enabled = false;     // TLS even without any file
+  std::string ca;           // CAs of the router's certificate; empty: those of the system
+  std::string cert;         // the client's certificate, for routers that require one
+  std::string key;          // of that certificate
+  std::string server_name;  // which the router's certificate has; empty: the host of the address
+};
+
 struct ClientOptions {
   absl::Duration timeout = absl::Seconds(600);  // for each call, from start to end, with retries
   int max_retries = 2;                          // of each call
   // A call waits for a router that cannot be reached, until its timeout. False: the attempt fails
   // at once if the host is unknown or nothing listens at the port.
   bool wait_for_ready = true;
+  // Of a router that has API keys; empty: none is sent. Without TLS, everyone on the way can read
+  // it.
+  std::string api_key;
+  Tls tls;                                     // by default plaintext
+  std::map<std::string, std::string> headers;  // sent with each call; names in lower case
 };
 
 // What one call has other than its client.

@@ -37,6 +37,21 @@ class AlarmTimer final : public Timer {
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);  // calls back on gRPC's threads only
 };
 
+ChannelSecurity SecurityFrom(const ClientOptions& options) {
+  ChannelTls tls;
+  tls.enabled = options.tls.enabled;
+  tls.ca = options.tls.ca;
+  tls.cert = options.tls.cert;
+  tls.key = options.tls.key;
+  tls.server_name = options.tls.server_name;
+  CallHeaders headers(options.headers.begin(), options.headers.end());
+  if (!options.api_key.empty()) {
+    headers.emplace_back("authorization", absl::StrCat("Bearer ", options.api_key));
+  }
+  if (headers.empty()) return MakeChannelSecurity(tls, nullptr);
+  return MakeChannelSecurity(tls, [headers] { return headers; });
+}
+
 }  // namespace
 
 Environment RealEnvironment() {
@@ -58,7 +73,8 @@ absl::StatusOr<std::shared_ptr<const Connection>> Connection::Make(const std::st
   connection->address = address;
   connection->options = options;
   connection->environment = std::move(environment);
-  const std::shared_ptr<grpc::Channel> channel = MakeChannel(address, kClientChannel);
+  const std::shared_ptr<grpc::Channel> channel =
+      MakeChannel(address, kClientChannel, SecurityFrom(options));
   connection->inference = v1::InferenceService::NewStub(channel);
   connection->admin = v1::AdminService::NewStub(channel);
   return connection;

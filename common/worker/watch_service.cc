@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server_stream.h"
+#include "common/worker/call_gate.h"
 
 namespace baton::worker {
 namespace {
@@ -41,8 +42,8 @@ class WatchService::Watcher final : public ServerStream<WatchResponse, WatchResp
 };
 
 WatchService::WatchService(internal::v1::WorkerCard card, const CacheJournal& journal,
-                           const Clock& clock)
-    : card_(std::move(card)), journal_(journal), clock_(clock) {
+                           const Clock& clock, security::SharedSecret* secret)
+    : card_(std::move(card)), journal_(journal), clock_(clock), secret_(secret) {
   load_.counts.total = load_.counts.free = card_.total_blocks();
   load_.free_blocks = card_.total_blocks();
   thread_ = std::thread([this] { Run(); });
@@ -74,6 +75,11 @@ void WatchService::Publish(const WorkerLoad& load) {
 grpc::ServerWriteReactor<WatchResponse>* WatchService::Watch(
     grpc::CallbackServerContext* context, const internal::v1::WatchRequest* request) {
   auto watcher = std::make_shared<Watcher>(card_, journal_);
+  if (absl::Status allowed = CheckCall(secret_, *context); !allowed.ok()) {
+    BATON_LOG(Debug) << "watch by " << context->peer() << " refused: " << allowed.message();
+    watcher->Finish(ToGrpcStatus(allowed));
+    return Watcher::Open(std::move(watcher));
+  }
   BATON_LOG(Info) << "watched by " << request->watcher() << " at " << context->peer();
   absl::MutexLock lock(&mutex_);
   if (stopping_) {
@@ -88,6 +94,11 @@ grpc::ServerWriteReactor<WatchResponse>* WatchService::Watch(
 grpc::ServerUnaryReactor* WatchService::GetBlockCounts(
     grpc::CallbackServerContext* context, const internal::v1::GetBlockCountsRequest* request,
     internal::v1::GetBlockCountsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status allowed = CheckCall(secret_, *context); !allowed.ok()) {
+    reactor->Finish(ToGrpcStatus(allowed));
+    return reactor;
+  }
   {
     absl::MutexLock lock(&mutex_);
     response->set_total(load_.counts.total);
@@ -97,7 +108,6 @@ grpc::ServerUnaryReactor* WatchService::GetBlockCounts(
     response->set_held(load_.counts.held);
     response->set_open_transfers(load_.open_transfers);
   }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;
 }
@@ -112,7 +122,8 @@ grpc::ServerUnaryReactor* WatchService::SetDraining(grpc::CallbackServerContext*
                                                     const internal::v1::SetDrainingRequest* request,
                                                     internal::v1::SetDrainingResponse* response) {
   const DrainWait call = {context, context->DefaultReactor(), response};
-  absl::Status status = CheckEpoch(request->epoch());
+  absl::Status status = CheckCall(secret_, *context);
+  if (status.ok()) status = CheckEpoch(request->epoch());
   if (status.ok()) {
     status = controls_.set_draining(
         request->draining(),
@@ -165,8 +176,10 @@ grpc::ServerUnaryReactor* WatchService::FlushCache(grpc::CallbackServerContext* 
                                                    const internal::v1::FlushCacheRequest* request,
                                                    internal::v1::FlushCacheResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (const absl::Status fits = CheckEpoch(request->epoch()); !fits.ok()) {
-    reactor->Finish(ToGrpcStatus(fits));
+  absl::Status status = CheckCall(secret_, *context);
+  if (status.ok()) status = CheckEpoch(request->epoch());
+  if (!status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
     return reactor;
   }
   controls_.flush_cache([reactor, response](int dropped) {

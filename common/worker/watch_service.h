@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
+#include "common/security/shared_secret.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/watch_report.h"
 
@@ -35,7 +36,9 @@ absl::Status ShuttingDown();
 // Thread-safe.
 class WatchService final : public internal::v1::WorkerService::CallbackService {
  public:
-  WatchService(internal::v1::WorkerCard card, const CacheJournal& journal, const Clock& clock);
+  // Callers must have `secret`, unless it is null. All references must outlive it.
+  WatchService(internal::v1::WorkerCard card, const CacheJournal& journal, const Clock& clock,
+               security::SharedSecret* secret = nullptr);
   ~WatchService() override;
 
   // Call once, before the service is served.
@@ -90,6 +93,7 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   const CacheJournal& journal_;
   const Clock& clock_;
   WorkerControls controls_;  // constant once served
+  security::SharedSecret* const secret_;
   absl::Mutex mutex_;
   WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
   bool news_ ABSL_GUARDED_BY(mutex_) = false;

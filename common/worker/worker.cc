@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
+#include "common/worker/call_gate.h"
 #include "common/worker/card.h"
 
 namespace baton::worker {
@@ -18,11 +19,15 @@ constexpr absl::Duration kConnectionGrace = absl::Seconds(1);
 
 absl::Status Worker::Load(baton::v1::WorkerRole role, const WorkerOptions& options,
                           const engine::EngineOptions& engine_options) {
+  if (!options.worker_secret_file.empty()) {
+    BATON_ASSIGN_OR_RETURN(secret_,
+                           security::SharedSecret::Load(options.worker_secret_file, Clock::Real()));
+  }
   BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(engine_options));
   BATON_ASSIGN_OR_RETURN(metrics_endpoint_,
                          telemetry::MetricsEndpoint::Start(options.metrics_listen));
-  watch_ =
-      std::make_unique<WatchService>(MakeCard(role, options, *engine_), journal_, Clock::Real());
+  watch_ = std::make_unique<WatchService>(MakeCard(role, options, *engine_), journal_,
+                                          Clock::Real(), secret_.get());
   return absl::OkStatus();
 }
 
@@ -35,6 +40,12 @@ absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
                        [this] { return open_calls_->none(); }});
   RpcServerOptions server;
   server.address = options.listen;
+  server.tls = options.tls;
+  if (secret_ != nullptr) {
+    server.may_reflect = [this](const grpc::ServerContextBase& context) {
+      return CheckCall(secret_.get(), context);
+    };
+  }
   BATON_ASSIGN_OR_RETURN(
       rpc_, RpcServer::Start(server, {service, watch_.get()},
                              {service_name, internal::v1::WorkerService::service_full_name()}));

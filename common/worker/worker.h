@@ -16,6 +16,7 @@
 #include "baton/internal/v1/worker.pb.h"
 #include "common/base/rpc/server.h"
 #include "common/engine/engine.h"
+#include "common/security/shared_secret.h"
 #include "common/telemetry/metrics.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/open_calls.h"
@@ -69,10 +70,12 @@ class Worker {
   engine::Engine& engine() { return *engine_; }
   prometheus::Registry& registry() { return metrics_endpoint_->registry(); }
   CacheJournal& journal() { return journal_; }
+  security::SharedSecret* secret() { return secret_.get(); }  // of the cluster; null: none
   const std::shared_ptr<OpenCalls>& open_calls() const { return open_calls_; }
   void Publish(const WorkerLoad& load) { watch_->Publish(load); }
 
  private:
+  std::unique_ptr<security::SharedSecret> secret_;
   // Destroyed in reverse order. The server goes before the engine: frames in its buffers read KV.
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;

@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
+#include "common/base/rpc/call_headers.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"
@@ -16,6 +17,7 @@
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
 #include "router/options.h"
+#include "router/request/access.h"
 #include "router/request/admission.h"
 #include "router/request/generate_call.h"
 #include "router/request/request_check.h"
@@ -27,6 +29,11 @@ namespace {
 
 constexpr int kDefaultDecisions = 64;  // of ListDecisions without max_decisions
 
+absl::StatusOr<Caller> CallerOf(const RouterParts& parts, const grpc::ServerContextBase& context) {
+  return parts.access.Authenticate(CallHeader(context, "authorization"),
+                                   CallHeader(context, security::kWorkerSecretHeader));
+}
+
 template <class Reactor>
 Reactor* StartCall(const std::shared_ptr<GenerateCall>& call, Reactor* reactor,
                    const absl::Status& parsed, v1::GenerateRequest request, absl::Time deadline) {
@@ -35,6 +42,13 @@ Reactor* StartCall(const std::shared_ptr<GenerateCall>& call, Reactor* reactor,
   } else {
     call->Refuse(parsed, reactor);
   }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* context,
+                                   const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 
@@ -65,9 +79,10 @@ absl::Time InferenceService::DeadlineOf(const grpc::CallbackServerContext& conte
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  absl::StatusOr<Caller> caller = CallerOf(parts_, *context);
   v1::GenerateRequest request;
-  const absl::Status parsed = ParseRequest(*bytes, &request);
-  auto call = std::make_shared<GenerateCall>(parts_);
+  const absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
+  auto call = std::make_shared<GenerateCall>(parts_, caller.ok() ? *std::move(caller) : Caller());
   return StartCall(call, new StreamWriter(call, context), parsed, std::move(request),
                    DeadlineOf(*context));
 }
@@ -75,9 +90,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* bytes,
                                                          grpc::ByteBuffer* response) {
+  absl::StatusOr<Caller> caller = CallerOf(parts_, *context);
   v1::GenerateOnceRequest request;
-  const absl::Status parsed = ParseRequest(*bytes, &request);
-  auto call = std::make_shared<GenerateCall>(parts_);
+  const absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
+  auto call = std::make_shared<GenerateCall>(parts_, caller.ok() ? *std::move(caller) : Caller());
   return StartCall(call, new OnceWriter(call, context, response), parsed,
                    std::move(*request.mutable_request()), DeadlineOf(*context));
 }
@@ -85,6 +101,9 @@ grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* response) {
+  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
+    return Finished(context, caller.status());
+  }
   return OnPool(parts_, context, [this, bytes, response] {
     v1::TokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
@@ -103,6 +122,9 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
+  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
+    return Finished(context, caller.status());
+  }
   return OnPool(parts_, context, [this, bytes, response] {
     v1::DetokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
@@ -121,6 +143,9 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
+  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
+    return Finished(context, caller.status());
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::ListModelsResponse answer;
   v1::Model* served = answer.add_models();
@@ -136,9 +161,16 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   return reactor;
 }
 
+absl::Status AdminService::Allow(const grpc::CallbackServerContext& context) const {
+  Caller caller;
+  BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, context));
+  return CheckAdmin(caller);
+}
+
 grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext* context,
                                                     const v1::ListWorkersRequest* request,
                                                     v1::ListWorkersResponse* response) {
+  if (absl::Status allowed = Allow(*context); !allowed.ok()) return Finished(context, allowed);
   for (v1::WorkerStatus& status : parts_.roster.List()) {
     *response->add_workers() = std::move(status);
   }
@@ -150,6 +182,7 @@ grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AdminService::Explain(grpc::CallbackServerContext* context,
                                                 const v1::ExplainRequest* request,
                                                 v1::ExplainResponse* response) {
+  if (absl::Status allowed = Allow(*context); !allowed.ok()) return Finished(context, allowed);
   return OnPool(parts_, context, [this, request, response] {
     BATON_ASSIGN_OR_RETURN(*response->mutable_decision(),
                            router::Explain(request->request(), parts_));
@@ -160,6 +193,7 @@ grpc::ServerUnaryReactor* AdminService::Explain(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* AdminService::ListDecisions(grpc::CallbackServerContext* context,
                                                       const v1::ListDecisionsRequest* request,
                                                       v1::ListDecisionsResponse* response) {
+  if (absl::Status allowed = Allow(*context); !allowed.ok()) return Finished(context, allowed);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const int max = request->max_decisions();
   if (max < 0 || max > DecisionLog::kCapacity) {

@@ -4,12 +4,15 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "router/request/router_parts.h"
 
 namespace baton::router {
+
+// With API keys, every call needs one, and admin calls one with that right: see Access.
 
 // All methods take raw bytes, see wire.h.
 using RawInferenceService = v1::InferenceService::WithRawCallbackMethod_Generate<
@@ -59,6 +62,7 @@ class AdminService final : public v1::AdminService::CallbackService {
                                           v1::ListDecisionsResponse* response) override;
 
  private:
+  absl::Status Allow(const grpc::CallbackServerContext& context) const;
   RouterParts& parts_;
 };
 

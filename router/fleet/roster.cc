@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
@@ -199,11 +200,22 @@ absl::Status Roster::BeginDelta(int worker, const worker_pb::CacheDelta& delta) 
   return absl::OkStatus();
 }
 
+bool IsAccessRefused(const absl::Status& why) {
+  if (absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why)) return true;
+  // gRPC has no code for a handshake of TLS that fails, only text.
+  return absl::IsUnavailable(why) && ErrorReason(why).empty() &&
+         absl::StrContains(why.message(), "andshake");
+}
+
 void Roster::OnStreamLost(int worker, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
   w.stream_open = false;
   ReportDeath(worker);
+  if (IsAccessRefused(why)) {
+    SetState(worker, v1::WORKER_STATE_REFUSED, std::string(why.message()));
+    return;
+  }
   // Those two say more than "lost" does. A refused worker that cannot be reached again is lost.
   if (w.state == v1::WORKER_STATE_EXPIRED) return;
   if (w.state == v1::WORKER_STATE_REFUSED && absl::IsFailedPrecondition(why)) return;

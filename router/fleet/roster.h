@@ -56,6 +56,10 @@ class RosterObserver {
   virtual void OnTick(absl::Duration now) {}
 };
 
+// Whether the end of a Watch stream means that the worker does not accept this router: its secret
+// or its certificate. Only another configuration helps.
+bool IsAccessRefused(const absl::Status& why);
+
 // Thread-safe. A worker's number stays the same for as long as the worker is listed or referred to
 // (WorkerHold); it is used again afterwards.
 class Roster {
@@ -94,8 +98,9 @@ class Roster {
   // FAILED_PRECONDITION if the worker is of another model, KV layout, tokenizer or role than this
   // cluster: the worker is then REFUSED, with both values in its detail.
   absl::Status OnEvent(int worker, const internal::v1::WatchResponse& event);
-  // The worker gets no new request until another stream is established. What it has cached stays
-  // in the index: the same epoch may come back.
+  // REFUSED if the worker does not accept this router, see IsAccessRefused. Either way it gets no
+  // new request until another stream is established. What it has cached stays in the index: the
+  // same epoch may come back.
   void OnStreamLost(int worker, const absl::Status& why);
 
   // Checks for silence. Returns the workers expired by this call, whose streams are to be ended.

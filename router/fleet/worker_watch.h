@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
+#include "common/base/rpc/channel.h"
 #include "router/fleet/channel_user.h"
 #include "router/fleet/roster.h"
 
@@ -23,10 +24,10 @@ class WorkerWatch {
  public:
   // `on_change(ready)` is called on the watch's thread after any event that may have changed the
   // roster; `ready` is Roster::Ready(): the router can serve requests. `channel_user` keeps the
-  // channels to workers, and frees what it keeps of a worker that has left the roster. The
-  // referenced arguments must outlive the WorkerWatch.
+  // channels to workers, which are made with `security`, and frees what it keeps of a worker that
+  // has left the roster. The referenced arguments must outlive the WorkerWatch.
   WorkerWatch(Roster& roster, ChannelUser& channel_user, const Clock& clock,
-              std::function<void(bool ready)> on_change);
+              std::function<void(bool ready)> on_change, ChannelSecurity security = {});
   ~WorkerWatch();
 
   void Start();
@@ -60,6 +61,7 @@ class WorkerWatch {
   ChannelUser& channel_user_;
   const Clock& clock_;
   const std::function<void(bool)> on_change_;
+  const ChannelSecurity security_;
 
   absl::Mutex mutex_;
   absl::CondVar wake_;

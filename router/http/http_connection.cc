@@ -51,6 +51,14 @@ void HttpConnection::Expire(absl::Duration after) {
   });
 }
 
+void HttpConnection::Handshake() {
+  if (!stream_.has_tls()) return ReadRequest();
+  Expire(server_.options().read_timeout);
+  stream_.Handshake([self = shared_from_this()](error_code error) {
+    error ? self->Close() : self->ReadRequest();
+  });
+}
+
 void HttpConnection::ReadRequest() {
   if (state_ == State::kClosed) return;
   state_ = State::kReading;
@@ -60,7 +68,7 @@ void HttpConnection::ReadRequest() {
   parser_->body_limit(server_.options().max_body_bytes);
   Expire(server_.options().idle_timeout);
   http::async_read_header(
-      socket_, buffer_, *parser_,
+      stream_, buffer_, *parser_,
       [self = shared_from_this()](error_code error, size_t) { self->OnHeader(error); });
 }
 
@@ -71,7 +79,7 @@ void HttpConnection::OnHeader(error_code error) {
     return ReadBody();
   }
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
-  net::async_write(socket_, net::buffer(out_),
+  net::async_write(stream_, net::buffer(out_),
                    [self = shared_from_this()](error_code error, size_t) {
                      error ? self->Close() : self->ReadBody();
                    });
@@ -79,7 +87,7 @@ void HttpConnection::OnHeader(error_code error) {
 
 void HttpConnection::ReadBody() {
   Expire(server_.options().read_timeout);
-  http::async_read(socket_, buffer_, *parser_,
+  http::async_read(stream_, buffer_, *parser_,
                    [self = shared_from_this()](error_code error, size_t) { self->OnRead(error); });
 }
 
@@ -127,7 +135,7 @@ void HttpConnection::OnRead(error_code error) {
 void HttpConnection::ReadAhead() {
   if (reading_ahead_ || buffer_.size() >= kMaxReadAhead) return;
   reading_ahead_ = true;
-  socket_.async_read_some(buffer_.prepare(kReadAtOnce),
+  stream_.async_read_some(buffer_.prepare(kReadAtOnce),
                           [self = shared_from_this()](error_code error, size_t bytes) {
                             self->OnReadAhead(error, bytes);
                           });
@@ -178,12 +186,12 @@ void HttpConnection::Send(std::string text) {
   BATON_CHECK(!writing_) << "one piece at a time";
   writing_ = true;
   if (state_ == State::kClosed) {  // the answer is due all the same
-    net::post(socket_.get_executor(),
+    net::post(stream_.get_executor(),
               [self = shared_from_this()] { self->OnSent(net::error::operation_aborted); });
     return;
   }
   out_ = std::move(text);
-  net::async_write(socket_, net::buffer(out_),
+  net::async_write(stream_, net::buffer(out_),
                    [self = shared_from_this()](error_code error, size_t) { self->OnSent(error); });
 }
 
@@ -211,11 +219,15 @@ void HttpConnection::FinishAnswer() {
   if (close_after_) {
     // A close with unread data would reset the connection, and the client might lose the answer.
     // What it still sends, such as the rest of a body that is too large, is dropped for a while.
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
     state_ = State::kLingering;
     buffer_.consume(buffer_.size());
     Expire(kLinger);
+    if (stream_.has_tls()) {
+      stream_.ShutDown([self = shared_from_this()](error_code) { self->Close(); });
+    } else {
+      error_code ignored;
+      stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    }
     return ReadAhead();
   }
   state_ = State::kReading;
@@ -224,7 +236,7 @@ void HttpConnection::FinishAnswer() {
   Expire(server_.options().idle_timeout);
   // The read that waits brings the next request, unless it is in the buffer already.
   error_code ignored;
-  if (buffer_.size() > 0) socket_.cancel(ignored);
+  if (buffer_.size() > 0) stream_.socket().cancel(ignored);
 }
 
 void HttpConnection::ReportGone() {
@@ -237,7 +249,7 @@ void HttpConnection::Close() {
   state_ = State::kClosed;
   timer_.cancel();
   error_code ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
 }
 
 }  // namespace baton::router

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/tls_files.h"
 
 namespace baton::router {
 
@@ -69,6 +70,7 @@ class HttpCall {
 
 struct HttpServerOptions {
   std::string address = "127.0.0.1:0";  // host:port; port 0: any free port
+  ServerTls tls;                        // without files: plaintext
   int threads = 0;                      // 0: one for each core
   size_t max_connections = 16'384;      // further ones are closed at once
   uint64_t max_body_bytes = 8 << 20;    // larger bodies are answered with 413
@@ -88,7 +90,8 @@ class HttpServer {
   // Answers what does not parse as HTTP, with a status and why.
   using ErrorAnswer = std::function<HttpResponse(int status, absl::string_view why)>;
 
-  // UNAVAILABLE, with the address in the message, if it cannot be bound.
+  // UNAVAILABLE, with the address in the message, if it cannot be bound; INVALID_ARGUMENT if the
+  // files of TLS cannot be used. They are read again when they change.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
                                                            Handler handler,
                                                            ErrorAnswer error_answer);

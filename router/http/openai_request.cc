@@ -132,7 +132,7 @@ absl::Status ReadN(absl::string_view name, const Value& value, OpenAiRequest& re
   return absl::OkStatus();
 }
 
-// Without API keys, `user` is the tenant, so that users share fairly.
+// Without API keys, `user` is the tenant, so that users share fairly. With keys, it is ignored.
 absl::Status ReadUser(absl::string_view name, const Value& value, OpenAiRequest& request) {
   BATON_ASSIGN_OR_RETURN(*request.generate.mutable_tenant(), Text(name, value));
   return absl::OkStatus();

@@ -30,6 +30,9 @@ namespace {
 constexpr char kRequestId[] = "x-request-id";
 // Between events: proxies and clients see that the stream lives.
 constexpr char kComment[] = ": keep-alive\n\n";
+constexpr char kChatPath[] = "/v1/chat/completions";
+
+bool IsGenerate(absl::string_view path) { return path == kChatPath || path == "/v1/completions"; }
 
 }  // namespace
 
@@ -39,10 +42,10 @@ class Exchange : public HttpCall,
                  public ResponseSink,
                  public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(RouterParts& parts, std::shared_ptr<HttpResponder> responder,
+  Exchange(RouterParts& parts, const Caller& caller, std::shared_ptr<HttpResponder> responder,
            OpenAiResponse::Options options)
       : responder_(std::move(responder)),
-        call_(std::make_shared<GenerateCall>(parts)),
+        call_(std::make_shared<GenerateCall>(parts, caller)),
         prompt_field_(options.chat ? "messages" : "prompt"),
         request_id_(options.request_id),
         format_(std::move(options), parts.tokenizer) {}
@@ -186,17 +189,31 @@ OpenAiService::OpenAiService(RouterParts& parts, const chat::ModelChat& chat)
 std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
                                                 std::shared_ptr<HttpResponder> responder) {
   const absl::string_view path = request.path;
-  const bool chat = path == "/v1/chat/completions";
-  const bool generates = chat || path == "/v1/completions";
+  HttpResponse response;
+  if (path == "/livez" || path == "/readyz" || path == "/startupz" || path == "/health") {
+    response = Probe(path);
+  } else if (const auto caller = parts_.access.Authenticate(
+                 request.Header("authorization"), request.Header(security::kWorkerSecretHeader));
+             !caller.ok()) {
+    response = ErrorResponse(caller.status(), "prompt");
+  } else if (request.method == "POST" && IsGenerate(path)) {
+    return Generate(request, *caller, std::move(responder), path == kChatPath);
+  } else {
+    response = Answer(request);
+  }
+  if (request.method == "HEAD") response.body.clear();
+  responder->Respond(std::move(response));
+  return nullptr;
+}
+
+HttpResponse OpenAiService::Answer(const HttpRequest& request) const {
+  const absl::string_view path = request.path;
   const bool get = request.method == "GET" || request.method == "HEAD";
-  if (generates && request.method == "POST") return Generate(request, std::move(responder), chat);
   HttpResponse response;
   absl::string_view model = path;
-  if (generates) {
+  if (IsGenerate(path)) {
     response = PlainError(405, absl::StrCat(path, " takes POST"), "method_not_allowed");
     response.headers.emplace_back("Allow", "POST");
-  } else if (path == "/livez" || path == "/readyz" || path == "/startupz" || path == "/health") {
-    response = Probe(path);
   } else if (path == "/v1/models" && get) {
     response = Models("");
   } else if (absl::ConsumePrefix(&model, "/v1/models/") && get) {
@@ -211,12 +228,10 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   } else {
     response = PlainError(404, absl::StrCat("no ", request.method, " ", path), "unknown_url");
   }
-  if (request.method == "HEAD") response.body.clear();
-  responder->Respond(std::move(response));
-  return nullptr;
+  return response;
 }
 
-std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http,
+std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, const Caller& caller,
                                                   std::shared_ptr<HttpResponder> responder,
                                                   bool chat) {
   const absl::Time now = parts_.clock.Now();
@@ -237,12 +252,16 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http,
     options.continuous_usage = request->continuous_usage;
     options.logprobs = request->generate.has_logprobs();
     request->generate.set_request_id(options.request_id);
+    // OpenAI's `user` is an end user of the key's owner.
+    if (caller.tenant) request->generate.clear_tenant();
   }
   std::shared_ptr<Exchange> exchange;
   if (request.ok() && request->stream) {
-    exchange = std::make_shared<StreamExchange>(parts_, std::move(responder), std::move(options));
+    exchange =
+        std::make_shared<StreamExchange>(parts_, caller, std::move(responder), std::move(options));
   } else {
-    exchange = std::make_shared<WholeExchange>(parts_, std::move(responder), std::move(options));
+    exchange =
+        std::make_shared<WholeExchange>(parts_, caller, std::move(responder), std::move(options));
   }
   const absl::Time deadline = now + absl::Milliseconds(parts_.options.default_deadline_ms);
   if (!request.ok()) {

@@ -11,14 +11,15 @@
 #include "common/chat/model_chat.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
+#include "router/request/access.h"
 #include "router/request/router_parts.h"
 
 namespace baton::router {
 
 class Exchange;
 
-// Thread-safe. Requests take the same way as those of gRPC: checks, limits, routing and failover
-// are GenerateCall's.
+// With API keys, all but the probes need one. Thread-safe. Requests take the same way as those of
+// gRPC: checks, limits, routing and failover are GenerateCall's.
 class OpenAiService {
  public:
   // `parts` and `chat` must outlive the server that uses this.
@@ -31,8 +32,9 @@ class OpenAiService {
   void SetDraining() { draining_ = true; }
 
  private:
-  std::shared_ptr<HttpCall> Generate(const HttpRequest& request,
+  std::shared_ptr<HttpCall> Generate(const HttpRequest& request, const Caller& caller,
                                      std::shared_ptr<HttpResponder> responder, bool chat);
+  HttpResponse Answer(const HttpRequest& request) const;
   // Renders a chat's messages and starts the exchange, on a tokenizer thread.
   void StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
   HttpResponse Models(absl::string_view id) const;

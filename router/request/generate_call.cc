@@ -38,8 +38,8 @@ bool IsShort(const v1::GenerateRequest& request) {
 
 }  // namespace
 
-GenerateCall::GenerateCall(RouterParts& parts)
-    : parts_(parts), received_(parts.clock.SinceStart()) {}
+GenerateCall::GenerateCall(RouterParts& parts, Caller caller)
+    : parts_(parts), caller_(std::move(caller)), received_(parts.clock.SinceStart()) {}
 
 void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink) {
   {
@@ -50,6 +50,7 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     request_id_ = request.request_id();
     absl::Status checked =
         CheckRequest(request, parts_.options.served_model_name, parts_.options.max_prompt_bytes);
+    if (checked.ok()) checked = BindToTenant(caller_, &request);
     if (checked.ok()) checked = Admit(request);
     if (!checked.ok()) return Fail(checked);
   }
@@ -90,6 +91,15 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
     return Overloaded("SURVIVORS_FULL",
                       "workers were lost, and the others have no room yet for what they had",
                       parts_.admission.RetryAfter());
+  }
+  if (caller_.tenant) {
+    absl::StatusOr<TenantLimits::Place> place =
+        parts_.tenants.Enter(*caller_.tenant, caller_.limits);
+    if (!place.ok()) {
+      parts_.metrics.RequestRejected(ErrorReason(place.status()));
+      return place.status();
+    }
+    tenant_place_ = *std::move(place);
   }
   ticket_ = parts_.admission.TryEnter();
   if (!ticket_) {

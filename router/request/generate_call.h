@@ -16,6 +16,7 @@
 #include "baton/v1/inference.pb.h"
 #include "common/base/clock.h"
 #include "router/metrics.h"
+#include "router/request/access.h"
 #include "router/request/admission.h"
 #include "router/request/answer.h"
 #include "router/request/attempt.h"
@@ -25,6 +26,7 @@
 #include "router/request/prepared_request.h"
 #include "router/request/response_sink.h"
 #include "router/request/router_parts.h"
+#include "router/request/tenant_limits.h"
 
 namespace baton::router {
 
@@ -40,7 +42,7 @@ class GenerateCall final : public DecodeListener,
                            public WatchedCall,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
-  explicit GenerateCall(RouterParts& parts);
+  explicit GenerateCall(RouterParts& parts, Caller caller = {});
 
   // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
   void Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink);
@@ -125,6 +127,7 @@ class GenerateCall final : public DecodeListener,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   RouterParts& parts_;
+  const Caller caller_;
   const absl::Duration received_;
 
   absl::Mutex mutex_;
@@ -133,6 +136,7 @@ class GenerateCall final : public DecodeListener,
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
   std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);
+  TenantLimits::Place tenant_place_ ABSL_GUARDED_BY(mutex_);
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   // By the id of the stream. Ids are never reused, so late messages of a stream that was given up

@@ -11,6 +11,7 @@ class Tokenizer;
 
 namespace baton::router {
 
+class Access;
 class Admission;
 class CallWatch;
 class ContinuationLine;
@@ -20,6 +21,7 @@ class RetryBudget;
 class Roster;
 class RoutePlanner;
 class RouterMetrics;
+class TenantLimits;
 class WorkPool;
 struct Options;
 
@@ -38,6 +40,8 @@ struct RouterParts {
   CallWatch& watch;                 // ends calls whose deadline or stall limit has passed
   DecodeNetwork& network;           // opens streams to decode workers; simulated in tests
   DecisionLog& decisions;
+  const Access& access;   // who makes a call
+  TenantLimits& tenants;  // limits of API keys
 };
 
 }  // namespace baton::router

@@ -5,8 +5,11 @@
 #include <stdlib.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "common/base/exit_code.h"
+#include "common/security/api_keys.h"
 
 namespace baton::cli {
 namespace {
@@ -45,6 +48,58 @@ TEST(CommandsTest, Generate) {
   EXPECT_THAT(options.request.stop, ElementsAre("a", "b"));
   EXPECT_TRUE(options.json);
   EXPECT_TRUE(options.stream);
+}
+
+TEST(CommandsTest, AccessToTheRouter) {
+  for (const char* command : {"generate", "bench", "explain"}) {
+    std::vector<const char*> arguments = {command,    "--api-key", "k",
+                                          "--tls-ca", "ca.pem",    "--tls-cert",
+                                          "c.pem",    "--tls-key", "c.key"};
+    if (std::string(command) == "generate") arguments.push_back("hello");
+    const ParsedCommands parsed = Parse(arguments);
+    ASSERT_FALSE(parsed.exit_now) << command;
+    const Commands& commands = parsed.commands;
+    const RouterAccess& access = commands.chosen == "generate" ? commands.generate.access
+                                 : commands.chosen == "bench"  ? commands.bench.access
+                                                               : commands.explain.access;
+    EXPECT_EQ(access.api_key, "k") << command;
+    EXPECT_TRUE(access.tls.on());
+    const client::ClientOptions options = ClientOptionsFor(access, absl::Seconds(1));
+    EXPECT_EQ(options.api_key, "k");
+    EXPECT_EQ(options.tls.ca, "ca.pem");
+    EXPECT_EQ(options.tls.cert, "c.pem");
+    EXPECT_EQ(options.tls.key, "c.key");
+  }
+}
+
+// The key of the environment does not show in --help.
+TEST(CommandsTest, TheApiKeyMayComeFromTheEnvironment) {
+  setenv("BATON_API_KEY", "a-secret-key", 1);
+  EXPECT_EQ(Parse({"generate", "hello"}).commands.generate.access.api_key, "a-secret-key");
+  CaptureStdout();
+  const char* help[] = {"baton", "generate", "--help"};
+  ParseCommands(3, help);
+  EXPECT_THAT(GetCapturedStdout(), ::testing::Not(::testing::HasSubstr("a-secret-key")));
+  unsetenv("BATON_API_KEY");
+}
+
+TEST(CommandsTest, KeysNewPrintsAKeyAndItsLine) {
+  const ParsedCommands parsed = Parse({"keys", "new", "--tenant", "a", "--admin", "--json"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.chosen, "keys");
+  std::ostringstream out, err;
+  EXPECT_EQ(RunNewKey(parsed.commands.keys, out, err), 0);
+  const nlohmann::json made = nlohmann::json::parse(out.str());
+  const std::string key = made["key"], line = made["line"];
+  const auto table = security::ParseApiKeys(line + "\n");
+  ASSERT_TRUE(table.ok()) << table.status();
+  ASSERT_TRUE(table->contains(security::Sha256(key)));
+  EXPECT_EQ(table->at(security::Sha256(key)).tenant, "a");
+  EXPECT_TRUE(table->at(security::Sha256(key)).admin);
+  EXPECT_THAT(line, ::testing::Not(::testing::HasSubstr(key)));
+  EXPECT_NE(RunNewKey({"new", "two words", false, false}, out, err), 0);
+  EXPECT_NE(Parse({"keys", "new"}).exit_code, 0);
+  EXPECT_NE(Parse({"keys", "old", "--tenant", "a"}).exit_code, 0);
 }
 
 TEST(CommandsTest, ExplainTakesAPromptOrAsksForThePast) {

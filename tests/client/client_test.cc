@@ -9,8 +9,10 @@
 
 #include "common/base/error.h"
 #include "common/base/rpc/channel.h"
+#include "common/security/api_keys.h"
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/listening_socket.h"
+#include "tests/testing/model_dir.h"
 
 namespace baton::client {
 namespace {
@@ -32,6 +34,32 @@ class ClientTest : public ::testing::Test {
   FakeCluster cluster_;
   std::unique_ptr<Client> client_ = *Client::Create(cluster_.server().address());
 };
+
+TEST(ClientAccessTest, SendsItsApiKey) {
+  baton::testing::ModelDir dir;
+  const security::NewKey key = *security::MakeApiKey("a", /*admin=*/true);
+  dir.Write("keys", key.line + "\n");
+  ChannelSecurity security;
+  security.headers = [&] { return CallHeaders{{"authorization", "Bearer " + key.key}}; };
+  FakeCluster cluster(
+      1, 1, [&](router::Options* o) { o->api_keys = dir.PathOf("keys"); }, Clock::Real(), security);
+  const std::string& address = cluster.server().address();
+  ClientOptions options;
+  EXPECT_TRUE(absl::IsUnauthenticated((*Client::Create(address, options))->ListModels().status()));
+  options.api_key = key.key;
+  const auto client = *Client::Create(address, options);
+  EXPECT_TRUE(client->ListModels().ok());
+  EXPECT_TRUE(client->ListWorkers().ok());
+  GenerateRequest request;
+  request.text = "hi";
+  auto stream = client->Generate(request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  EXPECT_EQ(decode.request.tenant(), "a");
+  decode.Finish({'b', kEndToken}, internal::v1::DecodeResponse::FINISH_STOP);
+  while (stream->Next()) {
+  }
+  EXPECT_TRUE(stream->status().ok()) << stream->status();
+}
 
 TEST_F(ClientTest, StreamsAnAnswer) {
   GenerateRequest request = Request();

@@ -202,9 +202,9 @@ class CallHarness : public ::testing::Test {
     budget_.emplace(budget_limits_);
     fleet_->roster.SetOnDeath(
         [this](const router::Incarnation& dead) { budget_->OnDeath(dead, clock_.SinceStart()); });
-    parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, fleet_->roster,
-                                         fleet_->planner, metrics_, *admission_, *budget_,
-                                         continuations_, pool_, watch_, network_, decisions_});
+    parts_.reset(new router::RouterParts{
+        options_, *tokenizer_, clock_, fleet_->roster, fleet_->planner, metrics_, *admission_,
+        *budget_, continuations_, pool_, watch_, network_, decisions_, access_, tenants_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   void Introduce(int worker) {
@@ -277,6 +277,8 @@ class CallHarness : public ::testing::Test {
   router::PrefixThenLoad policy_;
   router::RouterMetrics metrics_{nullptr, "tiny"};
   router::DecisionLog decisions_{0, metrics_};
+  const router::Access access_;
+  router::TenantLimits tenants_{clock_};
   router::CallWatch watch_{absl::InfiniteDuration()};  // the test ticks
   std::unique_ptr<router::RouterParts> parts_;
   std::vector<std::unique_ptr<FakeSink>> sinks_;

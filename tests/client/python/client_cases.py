@@ -65,6 +65,28 @@ class ClientCases:
         self.time = FakeTime()
         self.arguments = {"address": self.router.address, **self.time.arguments()}
 
+    def test_api_key(self):
+        def sent(**arguments):
+            self.arguments.pop("api_key", None)
+            self.arguments.update(arguments)
+            self.router.reply(once("a"))
+            self.ask("generate_once", "p")
+            return self.router.next_call().metadata.get("authorization")
+
+        with mock.patch.dict(os.environ):
+            os.environ.pop("BATON_API_KEY", None)
+            self.assertIsNone(sent())
+            os.environ["BATON_API_KEY"] = "of the environment"
+            self.assertEqual(sent(), "Bearer of the environment")
+            self.assertEqual(sent(api_key="k"), "Bearer k")
+            self.assertIsNone(sent(api_key=""))
+
+    def test_refused_key(self):
+        self.router.reply([Failure(grpc.StatusCode.UNAUTHENTICATED, "INVALID_API_KEY")])
+        with self.assertRaises(baton.AuthenticationError):
+            self.read("p")
+        self.assertEqual(self.arrived(), 1)
+
     def failure_of(self, *prompt, **options):
         with self.assertRaises(baton.BatonError) as caught:
             self.read(*prompt, **options)

@@ -71,6 +71,7 @@ class Arrival:
 
     def __init__(self, method, request, context, cancelled):
         self.method, self.request = method, request
+        self.metadata = dict(context.invocation_metadata())
         self.time_left = context.time_remaining()  # seconds until the client's deadline
         self.answered = False
         self._context = context

@@ -163,6 +163,20 @@ TEST_F(RosterTest, MoreKeysThanBlocksEndTheStream) {
   EXPECT_FALSE(Snapshot(kPrefill0, 1, keys).ok());
 }
 
+// Another secret or certificate: the state says so, and a stream that is accepted ends it.
+TEST_F(RosterTest, AWorkerThatRefusesTheRouterIsRefused) {
+  for (const absl::Status& refusal :
+       {absl::UnauthenticatedError("not the secret"), absl::PermissionDeniedError("no"),
+        absl::UnavailableError("failed to connect: Ssl handshake failed")}) {
+    MakeReady(kPrefill0);
+    roster_.OnStreamLost(kPrefill0, refusal);
+    EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_REFUSED) << refusal;
+    EXPECT_THAT(StatusOf(kPrefill0).detail(), HasSubstr(std::string(refusal.message())));
+  }
+  MakeReady(kPrefill0);
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
+}
+
 TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
   MakeReady(kDecode);
   struct Row {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/error.h"
+#include "common/base/rpc/grpc_status.h"
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/http_client.h"
 

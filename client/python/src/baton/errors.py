@@ -64,6 +64,14 @@ class RequestTooLargeError(InvalidRequestError):
     """The request never fits into the cluster, or its answer into one message."""
 
 
+class AuthenticationError(BatonError):
+    """The call has no valid API key."""
+
+
+class PermissionDeniedError(BatonError):
+    """The API key does not allow the call."""
+
+
 class OverloadedError(BatonError):
     """The cluster has no capacity for the request now."""
 
@@ -105,9 +113,12 @@ _FAMILIES: dict[type[BatonError], str] = {
         CHAT_TEMPLATE_LIMIT""",
     OverloadedError: """TOO_MANY_REQUESTS TOO_MANY_PROMPT_TOKENS TOKENIZER_QUEUE_FULL QUEUE_FULL
         DEADLINE_UNREACHABLE TTFT_SLO_UNREACHABLE SURVIVORS_FULL KV_BLOCKS_EXHAUSTED""",
-    TenantLimitError: "TENANT_LIMIT",
+    AuthenticationError: "INVALID_API_KEY WRONG_WORKER_SECRET",
+    PermissionDeniedError: "NOT_ADMIN TENANT_MISMATCH",
+    TenantLimitError: "TENANT_LIMIT TENANT_RATE_LIMIT",
     UnavailableError: """NO_WORKER DRAINING MODEL_MISMATCH KV_LAYOUT KV_LAYOUT_MISMATCH
-        TOKENIZER_MISMATCH ROLE_MISMATCH CHECKSUM PROTOCOL MALFORMED_FRAME""",
+        TOKENIZER_MISMATCH ROLE_MISMATCH CHECKSUM PROTOCOL MALFORMED_FRAME WORKER_REFUSED
+        PREFILL_REFUSED""",
     WorkerLostError: """WORKER_LOST PREFILL_LOST WORKER_STALLED WORKER_EXPIRED STALE_EPOCH
         RETRY_BUDGET_EXHAUSTED""",
     WorkerFailedError: "WORKER_FAILED NON_FINITE_LOGITS",
@@ -122,6 +133,8 @@ _CODES: dict[grpc.StatusCode, type[BatonError]] = {
     grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
     grpc.StatusCode.NOT_FOUND: InvalidRequestError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
+    grpc.StatusCode.UNAUTHENTICATED: AuthenticationError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.INTERNAL: WorkerFailedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
