@@ -15,6 +15,7 @@
 
 #include "absl/time/time.h"
 #include "router/http/http_server.h"
+#include "router/metrics.h"
 
 namespace baton::router {
 
@@ -44,8 +45,12 @@ class HttpConnection final : public HttpResponder,
       : server_(server), socket_(std::move(socket)), timer_(socket_.get_executor()) {
     boost::system::error_code ignored;
     socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+    if (metrics() != nullptr) metrics()->HttpConnectionsChanged(+1);
   }
-  ~HttpConnection() override { server_.Remove(this); }
+  ~HttpConnection() override {
+    if (metrics() != nullptr) metrics()->HttpConnectionsChanged(-1);
+    server_.Remove(this);
+  }
 
   void Run() {
     OnStrand([](HttpConnection& c) { c.ReadRequest(); });
@@ -96,6 +101,10 @@ class HttpConnection final : public HttpResponder,
         [self = shared_from_this(), function = std::move(function)]() mutable { function(*self); });
   }
 
+  RouterMetrics* metrics() const { return server_.options().metrics; }
+  void CountAnswer(int status);
+  // What is known of the request that is being read.
+  HttpRequest Head() const;
   void ReadRequest();
   void OnHeader(boost::system::error_code error);
   void ReadBody();
@@ -120,8 +129,10 @@ class HttpConnection final : public HttpResponder,
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   State state_ = State::kReading;
+  std::string path_;  // of the request being answered
   std::shared_ptr<HttpCall> call_;
   bool close_after_ = false;    // the connection ends with this answer
+  bool streaming_ = false;      // the answer is a stream
   bool chunked_ = false;        // else the end of the connection ends the stream
   bool ending_ = false;         // nothing comes after what is being written
   bool ended_ = false;          // the end itself is being written

@@ -22,6 +22,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "router/http/http_connection.h"
+#include "router/metrics.h"
 
 namespace baton::router {
 namespace {
@@ -152,7 +153,11 @@ void HttpServer::Impl::Accept() {
         connections_.insert(connection.get());
       }
     }
-    if (connection != nullptr) connection->Run();
+    if (connection != nullptr) {
+      connection->Run();
+    } else if (options_.metrics != nullptr) {
+      options_.metrics->HttpConnectionRefused();
+    }
     Accept();
   });
 }
