@@ -96,6 +96,13 @@ struct RouterMetrics::Families {
         discovery_failing(Gauge(registry, "baton_discovery_failing_sources",
                                 "Lists of workers that are older than they should be.")
                               .Add({})),
+        http_requests(Counter(registry, "baton_http_requests_total", "HTTP requests answered.")),
+        http_connections(
+            Gauge(registry, "baton_http_connections", "HTTP connections that are open.").Add({})),
+        http_streams(Gauge(registry, "baton_http_streams", "Answers being streamed.").Add({})),
+        http_refused(Counter(registry, "baton_http_connections_refused_total",
+                             "HTTP connections closed at once, as too many were open.")
+                         .Add({})),
         workers(Gauge(registry, "baton_workers", "Workers by role and state.")) {}
 
   prometheus::Family<prometheus::Counter>& Counter(prometheus::Registry& registry,
@@ -138,6 +145,10 @@ struct RouterMetrics::Families {
   prometheus::Gauge& inflight_prompt_tokens;
   prometheus::Family<prometheus::Counter>& discovery_failures;
   prometheus::Gauge& discovery_failing;
+  prometheus::Family<prometheus::Counter>& http_requests;
+  prometheus::Gauge& http_connections;
+  prometheus::Gauge& http_streams;
+  prometheus::Counter& http_refused;
   prometheus::Family<prometheus::Gauge>& workers;
 };
 
@@ -248,6 +259,24 @@ void RouterMetrics::DiscoveryFailed(absl::string_view source) {
 
 void RouterMetrics::SetDiscoveryFailing(int sources) {
   if (families_ != nullptr) families_->discovery_failing.Set(sources);
+}
+
+void RouterMetrics::HttpAnswered(absl::string_view route, int code) {
+  if (families_ == nullptr) return;
+  families_->http_requests.Add({{"route", std::string(route)}, {"code", std::to_string(code)}})
+      .Increment();
+}
+
+void RouterMetrics::HttpConnectionsChanged(int change) {
+  if (families_ != nullptr) families_->http_connections.Increment(change);
+}
+
+void RouterMetrics::HttpStreamsChanged(int change) {
+  if (families_ != nullptr) families_->http_streams.Increment(change);
+}
+
+void RouterMetrics::HttpConnectionRefused() {
+  if (families_ != nullptr) families_->http_refused.Increment();
 }
 
 void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {

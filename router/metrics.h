@@ -69,6 +69,11 @@ class RouterMetrics {
   void SetInflight(int requests, int64_t prompt_tokens);
   void DiscoveryFailed(absl::string_view source);
   void SetDiscoveryFailing(int sources);
+  // `route`: one of a few paths. A stream is answered when it begins.
+  void HttpAnswered(absl::string_view route, int code);
+  void HttpConnectionsChanged(int change);
+  void HttpStreamsChanged(int change);
+  void HttpConnectionRefused();
   void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
 
  private:

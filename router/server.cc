@@ -9,7 +9,6 @@
 #include "common/base/rpc/address_file.h"
 #include "common/base/rpc/call_headers.h"
 #include "common/base/status_macros.h"
-#include "router/http/openai_error.h"
 #include "router/routing/priced_policy.h"
 
 namespace baton::router {
@@ -182,15 +181,15 @@ absl::Status RouterServer::ListenForHttp() {
   http.max_connections = static_cast<size_t>(options_.max_http_connections);
   // A character of the prompt takes up to six bytes of JSON.
   http.max_body_bytes = 6 * static_cast<uint64_t>(options_.max_prompt_bytes) + kMaxOtherBodyBytes;
+  http.metrics = &metrics_;
+  http.route = OpenAiService::Route;
   BATON_ASSIGN_OR_RETURN(http_,
                          HttpServer::Start(
                              http,
                              [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
                                return openai_.Handle(std::move(request), std::move(responder));
                              },
-                             [](int status, absl::string_view why) {
-                               return PlainError(status, why, "malformed_http_request");
-                             }));
+                             OpenAiService::Malformed));
   BATON_LOG(Info) << "OpenAI endpoints at " << (options_.tls.on() ? "https://" : "http://")
                   << http_address() << "/v1";
   return absl::OkStatus();

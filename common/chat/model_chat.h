@@ -46,6 +46,7 @@ class ModelChat {
 
   bool has_template() const { return template_.has_value(); }
   // How the model calls tools, as its template (the one for tools, if it has two) shows.
+  // kUnsupported also if the template does not render the tools it is given.
   ToolCallFormat tool_call_format() const { return tool_call_format_; }
   // The text of the BOS token; empty if the model has none.
   const std::string& bos_token() const { return bos_token_; }
@@ -60,8 +61,9 @@ class ModelChat {
 
   std::optional<ChatTemplate> template_;
   std::optional<ChatTemplate> tool_template_;
-  // Renders a small conversation to find out.
+  // Each renders a small conversation to find out.
   bool TakesArgumentObjects() const;
+  bool RendersTools() const;
 
   bool parses_arguments_ = false;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;

@@ -106,7 +106,25 @@ void HttpConnection::Refuse(error_code error) {
   state_ = State::kAnswering;
   server_.AddBusy(1);
   close_after_ = true;
-  Answer(server_.error_answer()(status, error.message()));
+  const HttpRequest head = Head();
+  path_ = head.path;
+  Answer(server_.error_answer()(status, error.message(), head));
+}
+
+HttpRequest HttpConnection::Head() const {
+  const http::request<http::string_body>& message = parser_->get();
+  HttpRequest head;
+  head.method = std::string(message.method_string());
+  head.path = std::string(message.target());
+  head.path.resize(std::min(head.path.find('?'), head.path.size()));
+  for (const auto& field : message) {
+    head.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
+  }
+  return head;
+}
+
+void HttpConnection::CountAnswer(int status) {
+  if (metrics() != nullptr) metrics()->HttpAnswered(server_.options().route(path_), status);
 }
 
 void HttpConnection::OnRead(error_code error) {
@@ -114,17 +132,12 @@ void HttpConnection::OnRead(error_code error) {
   if (error) return Refuse(error);
   timer_.cancel();
   state_ = State::kAnswering;
+  HttpRequest request = Head();
   http::request<http::string_body> message = parser_->release();
   chunked_ = message.version() >= 11;
   close_after_ = !message.keep_alive() || !chunked_;
   ending_ = ended_ = gone_ = false;
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  request.path = std::string(message.target());
-  request.path.resize(std::min(request.path.find('?'), request.path.size()));
-  for (const auto& field : message) {
-    request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
-  }
+  path_ = request.path;
   request.body = std::move(message.body());
   server_.AddBusy(1);
   ReadAhead();
@@ -162,6 +175,7 @@ void HttpConnection::OnReadAhead(error_code error, size_t bytes) {
 }
 
 void HttpConnection::Answer(HttpResponse response) {
+  CountAnswer(response.status);
   ending_ = ended_ = true;
   close_after_ = close_after_ || server_.draining();
   std::string text = HeadText(response, close_after_,
@@ -171,6 +185,9 @@ void HttpConnection::Answer(HttpResponse response) {
 }
 
 void HttpConnection::BeginStream(HttpResponse head) {
+  CountAnswer(head.status);
+  streaming_ = true;
+  if (metrics() != nullptr) metrics()->HttpStreamsChanged(+1);
   close_after_ = close_after_ || server_.draining();
   std::string text = HeadText(head, close_after_, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
   text += Framed(std::move(head.body));
@@ -213,6 +230,7 @@ void HttpConnection::FinishStream() {
 }
 
 void HttpConnection::FinishAnswer() {
+  if (std::exchange(streaming_, false) && metrics() != nullptr) metrics()->HttpStreamsChanged(-1);
   server_.AddBusy(-1);
   if (std::shared_ptr<HttpCall> call = std::exchange(call_, nullptr)) call->OnDone();
   if (state_ == State::kClosed) return;

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "router/http/http_server.h"
 #include "router/http/http_stream.h"
+#include "router/metrics.h"
 
 namespace baton::router {
 
@@ -46,8 +47,13 @@ class HttpConnection final : public HttpResponder,
                  std::shared_ptr<HttpStream::Context> context)
       : server_(server),
         stream_(std::move(socket), std::move(context)),
-        timer_(stream_.get_executor()) {}
-  ~HttpConnection() override { server_.Remove(this); }
+        timer_(stream_.get_executor()) {
+    if (metrics() != nullptr) metrics()->HttpConnectionsChanged(+1);
+  }
+  ~HttpConnection() override {
+    if (metrics() != nullptr) metrics()->HttpConnectionsChanged(-1);
+    server_.Remove(this);
+  }
 
   void Run() {
     OnStrand([](HttpConnection& c) { c.Handshake(); });
@@ -99,6 +105,10 @@ class HttpConnection final : public HttpResponder,
   }
 
   void Handshake();
+  RouterMetrics* metrics() const { return server_.options().metrics; }
+  void CountAnswer(int status);
+  // What is known of the request that is being read.
+  HttpRequest Head() const;
   void ReadRequest();
   void OnHeader(boost::system::error_code error);
   void ReadBody();
@@ -123,8 +133,10 @@ class HttpConnection final : public HttpResponder,
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   State state_ = State::kReading;
+  std::string path_;  // of the request being answered
   std::shared_ptr<HttpCall> call_;
   bool close_after_ = false;    // the connection ends with this answer
+  bool streaming_ = false;      // the answer is a stream
   bool chunked_ = false;        // else the end of the connection ends the stream
   bool ending_ = false;         // nothing comes after what is being written
   bool ended_ = false;          // the end itself is being written

@@ -24,6 +24,7 @@
 #include "common/base/status_macros.h"
 #include "router/http/http_connection.h"
 #include "router/http/http_tls.h"
+#include "router/metrics.h"
 
 namespace baton::router {
 namespace {
@@ -159,7 +160,11 @@ void HttpServer::Impl::Accept() {
         connections_.insert(connection.get());
       }
     }
-    if (connection != nullptr) connection->Run();
+    if (connection != nullptr) {
+      connection->Run();
+    } else if (options_.metrics != nullptr) {
+      options_.metrics->HttpConnectionRefused();
+    }
     Accept();
   });
 }

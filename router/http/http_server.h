@@ -19,6 +19,8 @@
 
 namespace baton::router {
 
+class RouterMetrics;
+
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
@@ -78,6 +80,10 @@ struct HttpServerOptions {
   // long after its first byte.
   absl::Duration idle_timeout = absl::Seconds(75);
   absl::Duration read_timeout = absl::Seconds(60);
+  // Counts connections, streams and answers; null: nothing is counted. Must outlive the server.
+  RouterMetrics* metrics = nullptr;
+  // The label of a path, one of a few.
+  absl::string_view (*route)(absl::string_view path) = nullptr;
 };
 
 // Thread-safe.
@@ -87,8 +93,10 @@ class HttpServer {
   // the server, so it must not block.
   using Handler =
       std::function<std::shared_ptr<HttpCall>(HttpRequest, std::shared_ptr<HttpResponder>)>;
-  // Answers what does not parse as HTTP, with a status and why.
-  using ErrorAnswer = std::function<HttpResponse(int status, absl::string_view why)>;
+  // Answers what does not parse as HTTP, with a status and why. `head`: as much of the request as
+  // was understood, perhaps nothing.
+  using ErrorAnswer =
+      std::function<HttpResponse(int status, absl::string_view why, const HttpRequest& head)>;
 
   // UNAVAILABLE, with the address in the message, if it cannot be bound; INVALID_ARGUMENT if the
   // files of TLS cannot be used. They are read again when they change.

@@ -4,8 +4,11 @@
 #define BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/chat/model_chat.h"
@@ -28,21 +31,34 @@ class OpenAiService {
   // A handler of HttpServer.
   std::shared_ptr<HttpCall> Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
 
+  // The answer to what is no HTTP request: HttpServer::ErrorAnswer.
+  static HttpResponse Malformed(int status, absl::string_view why, const HttpRequest& head);
+  // The path itself if it is served, "/v1/models" for each model, else "other".
+  static absl::string_view Route(absl::string_view path);
+
   // The router drains: /readyz fails from now on.
   void SetDraining() { draining_ = true; }
 
  private:
   std::shared_ptr<HttpCall> Generate(const HttpRequest& request, const Caller& caller,
                                      std::shared_ptr<HttpResponder> responder, bool chat);
-  HttpResponse Answer(const HttpRequest& request) const;
-  // Renders a chat's messages and starts the exchange, on a tokenizer thread.
+  // The answer to a request that generates nothing. `route` is Route() of its path.
+  HttpResponse Answer(const HttpRequest& request, absl::string_view route);
+  // What has no other place to be checked.
+  absl::Status CheckOpenAiRequest(const OpenAiRequest& request) const;
+  // Runs on a tokenizer thread, or refuses the exchange.
+  void RunLater(const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
+  // Each starts the exchange on a tokenizer thread: renders a chat's messages; tokenizes the
+  // prompts that the answer repeats.
   void StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
+  void StartEcho(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
   HttpResponse Models(absl::string_view id) const;
   HttpResponse Probe(absl::string_view path);
 
   RouterParts& parts_;
   const chat::ModelChat& chat_;
-  const int64_t started_;  // Unix time in seconds
+  const int64_t started_;                  // Unix time in seconds
+  std::vector<int32_t> tool_call_tokens_;  // special tokens that mark tool calls
   std::atomic<bool> draining_{false};
   std::atomic<bool> was_ready_{false};
 };

@@ -41,6 +41,11 @@ bool IsShort(const v1::GenerateRequest& request) {
 GenerateCall::GenerateCall(RouterParts& parts, Caller caller)
     : parts_(parts), caller_(std::move(caller)), received_(parts.clock.SinceStart()) {}
 
+void GenerateCall::ShowSpecialTokens(std::vector<int32_t> ids) {
+  absl::MutexLock lock(&mutex_);
+  shown_special_tokens_ = std::move(ids);
+}
+
 void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink) {
   {
     absl::MutexLock lock(&mutex_);
@@ -127,6 +132,7 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   if (sink_ == nullptr) return;
   if (!prepared.ok()) return Fail(prepared.status());
   prepared_ = *std::move(prepared);
+  prepared_.shown_special_tokens = std::move(shown_special_tokens_);
   prepared_.decode.set_request_id(request_id_);
   if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
   usage_.set_prompt_tokens(prepared_.decode.tokens_size());

@@ -44,6 +44,8 @@ class GenerateCall final : public DecodeListener,
  public:
   explicit GenerateCall(RouterParts& parts, Caller caller = {});
 
+  // Special tokens that are part of the text; by default there are none. Before Start.
+  void ShowSpecialTokens(std::vector<int32_t> ids);
   // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
   void Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink);
   // As Start, for a request that could not even be parsed.
@@ -137,6 +139,7 @@ class GenerateCall final : public DecodeListener,
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
   std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);
   TenantLimits::Place tenant_place_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int32_t> shown_special_tokens_ ABSL_GUARDED_BY(mutex_);
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   // By the id of the stream. Ids are never reused, so late messages of a stream that was given up

@@ -188,6 +188,15 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
   return tokens;
 }
 
+// An absent limit reads 0.
+absl::Status CheckRoom(absl::string_view field, int limit, size_t prompt_tokens, int room) {
+  if (limit <= room) return absl::OkStatus();
+  return InvalidField(
+      "CONTEXT_LENGTH_EXCEEDED", field,
+      absl::StrCat(limit, " given, at most ", room, " expected: the prompt takes ", prompt_tokens,
+                   " of the context's ", prompt_tokens + room, " tokens"));
+}
+
 void FillSampling(const v1::SamplingParams& sampling,
                   const internal::v1::GenerationDefaults& defaults,
                   internal::v1::TokenSampling* out) {
@@ -288,16 +297,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   BATON_ASSIGN_OR_RETURN(tokens, PromptTokens(request, tokenizer, model.max_model_len));
   const int room = model.max_model_len - static_cast<int>(tokens.size());
   const v1::StopConditions& stop = request.stop();
-  if (stop.has_max_tokens() && stop.max_tokens() > room) {
-    return OutOfRange("stop.max_tokens", absl::StrCat(stop.max_tokens()),
-                      absl::StrCat("at most ", room, " expected: the prompt takes ", tokens.size(),
-                                   " of the context's ", model.max_model_len, " tokens"));
-  }
-  if (stop.min_tokens() > room) {
-    return OutOfRange("stop.min_tokens", absl::StrCat(stop.min_tokens()),
-                      absl::StrCat("at most ", room, " expected: the prompt takes ", tokens.size(),
-                                   " of the context's ", model.max_model_len, " tokens"));
-  }
+  BATON_RETURN_IF_ERROR(CheckRoom("stop.max_tokens", stop.max_tokens(), tokens.size(), room));
+  BATON_RETURN_IF_ERROR(CheckRoom("stop.min_tokens", stop.min_tokens(), tokens.size(), room));
   const int64_t logprobs_per_token = int64_t{request.prompt_logprobs()} + 1;
   if (request.has_prompt_logprobs() &&
       static_cast<int64_t>(tokens.size()) * logprobs_per_token > kMaxPromptLogprobs) {

@@ -81,9 +81,9 @@ THIRD_PARTY = [
     ("prometheus-cpp", r"prometheus/|[Cc]ivet",
      ("common/telemetry", "common/worker", "router", "prefill_worker", "decode_worker")),
     ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
-    ("libcurl and OpenSSL", r"(curl|openssl)/", ("cli",)),
+    ("libcurl", r"curl/", ("cli",)),
     ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http",)),
-    ("OpenSSL", r"openssl/", ("common/security",)),
+    ("OpenSSL", r"openssl/", ("cli", "common/security")),
     ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),
     ("NCCL", r"nccl", ("common/transfer", "common/backend/cuda")),
 ]

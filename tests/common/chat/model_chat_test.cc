@@ -131,11 +131,14 @@ TEST(ModelChatTest, ParsesArgumentsUnlessTheTemplateNeedsTexts) {
 TEST(ModelChatTest, ReportsTheFormatOfToolCalls) {
   const ModelDir dir;
   dir.Write("tokenizer_config.json",
-            R"({"chat_template": [{"name": "tool_use", "template": "[TOOL_CALLS]"},
+            R"({"chat_template": [{"name": "tool_use", "template": "{{ tools }}[TOOL_CALLS]"},
                                   {"name": "default", "template": "x"}]})");
   EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kMistral);
-  dir.Write("chat_template.jinja", R"(<tool_call>{\"name\": )");
+  dir.Write("chat_template.jinja", R"({{ tools }}<tool_call>{\"name\": )");
   EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kHermes);
+  dir.Write("chat_template.jinja", R"(<tool_call>{\"name\": )");
+  EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kUnsupported)
+      << "the template leaves the tools out";
   dir.Write("chat_template.jinja", "{{ messages }}");
   EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kUnsupported);
 }

@@ -80,9 +80,9 @@ std::vector<Row> Rows() {
        [](auto* r) { r->mutable_stop()->set_max_tokens(0); }},
       {"NegativeMaxTokens", invalid, "OUT_OF_RANGE", "stop.max_tokens", "-5 given",
        [](auto* r) { r->mutable_stop()->set_max_tokens(-5); }},
-      {"HugeMaxTokens", invalid, "OUT_OF_RANGE", "stop.max_tokens", "at most 125 expected",
+      {"HugeMaxTokens", invalid, "CONTEXT_LENGTH_EXCEEDED", "stop.max_tokens", "at most 125 expected",
        [](auto* r) { r->mutable_stop()->set_max_tokens(2'147'483'647); }},
-      {"OneTokenTooMany", invalid, "OUT_OF_RANGE", "stop.max_tokens", "3 of the context's 128",
+      {"OneTokenTooMany", invalid, "CONTEXT_LENGTH_EXCEEDED", "stop.max_tokens", "3 of the context's 128",
        [](auto* r) { r->mutable_stop()->set_max_tokens(126); }},
       {"SeventeenStops", invalid, "TOO_MANY_STOPS", "stop.stop", "17 strings",
        [](auto* r) {

@@ -53,7 +53,7 @@ class InvalidRequestError(BatonError):
 
 
 class PromptTooLongError(InvalidRequestError):
-    """The prompt is longer than the router or the model allows."""
+    """The prompt, or it and max_tokens, is longer than the router or the model allows."""
 
 
 class ModelNotFoundError(InvalidRequestError):
@@ -107,7 +107,7 @@ _FAMILIES: dict[type[BatonError], str] = {
         PREFILL_ADDRESS FIRST_BLOCK BAD_ADDRESS UNKNOWN_FIELD UNSUPPORTED_FIELD WRONG_TYPE
         MISSING_FIELD MALFORMED_JSON ONLY_WITH_STREAM ONLY_WITH_LOGPROBS NO_CHAT_TEMPLATE
         BAD_CHAT_VARIABLE CHAT_TEMPLATE_REFUSED CHAT_TEMPLATE_FAILED UNKNOWN_REQUEST UNKNOWN_WORKER""",
-    PromptTooLongError: "PROMPT_TOO_LONG TEXT_TOO_LONG",
+    PromptTooLongError: "PROMPT_TOO_LONG TEXT_TOO_LONG CONTEXT_LENGTH_EXCEEDED",
     ModelNotFoundError: "MODEL_NOT_FOUND",
     RequestTooLargeError: """ANSWER_TOO_LARGE TOO_MANY_CHOICES KV_POOL_TOO_SMALL
         CHAT_TEMPLATE_LIMIT""",
