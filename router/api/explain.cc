@@ -4,6 +4,7 @@
 #include "common/base/status_macros.h"
 #include "router/fleet/roster.h"
 #include "router/options.h"
+#include "router/request/chat_prompt.h"
 #include "router/request/request_check.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/route_planner.h"
@@ -15,8 +16,10 @@ absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const R
       CheckRequest(request, parts.options.served_model_name, parts.options.max_prompt_bytes));
   const std::optional<ModelInfo> model = parts.roster.model();
   if (!model) return parts.roster.NoDecodeWorker();
+  v1::GenerateRequest rendered = request;
+  BATON_RETURN_IF_ERROR(RenderMessages(parts, &rendered));
   PreparedRequest prepared;
-  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(request, parts.tokenizer, *model));
+  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(rendered, parts.tokenizer, *model));
   RouteRequest wanted;
   wanted.model_fingerprint = prepared.decode.model_fingerprint();
   wanted.keys = prepared.keys;

@@ -19,6 +19,7 @@
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
+#include "router/request/chat_prompt.h"
 #include "router/request/delta_merging.h"
 #include "router/request/generate_call.h"
 #include "router/request/request_check.h"
@@ -180,8 +181,8 @@ HttpResponse JsonResponse(int status, const nlohmann::ordered_json& json) {
 
 }  // namespace
 
-OpenAiService::OpenAiService(RouterParts& parts, const chat::ModelChat& chat)
-    : parts_(parts), chat_(chat), started_(absl::ToUnixSeconds(parts.clock.Now())) {}
+OpenAiService::OpenAiService(RouterParts& parts)
+    : parts_(parts), started_(absl::ToUnixSeconds(parts.clock.Now())) {}
 
 std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
                                                 std::shared_ptr<HttpResponder> responder) {
@@ -259,19 +260,9 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
                               absl::Time deadline) {
   auto shared = std::make_shared<OpenAiRequest>(std::move(request));
   const bool queued = parts_.pool.TryRun([this, exchange, shared, deadline] {
-    v1::GenerateRequest& generate = shared->generate;
-    chat::RenderLimits limits;
-    limits.max_output_bytes = static_cast<size_t>(parts_.options.max_prompt_bytes) + 1;
-    absl::StatusOr<chat::RenderedChat> rendered =
-        chat_.Render(shared->conversation, parts_.clock.Now(), limits);
-    if (!rendered.ok()) {
-      return exchange->Refuse(
-          WithDetails(rendered.status(), "", "messages", /*retry_after=*/std::nullopt));
-    }
-    generate.set_text(std::move(rendered->text));
-    // One BOS token only.
-    if (rendered->starts_with_bos) generate.set_add_special_tokens(false);
-    exchange->Start(std::move(generate), deadline);
+    const absl::Status rendered = RenderChat(parts_, shared->conversation, &shared->generate);
+    if (!rendered.ok()) return exchange->Refuse(rendered);
+    exchange->Start(std::move(shared->generate), deadline);
   });
   if (queued) return;
   parts_.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/chat/model_chat.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
 #include "router/request/router_parts.h"
@@ -21,8 +20,8 @@ class Exchange;
 // are GenerateCall's.
 class OpenAiService {
  public:
-  // `parts` and `chat` must outlive the server that uses this.
-  OpenAiService(RouterParts& parts, const chat::ModelChat& chat);
+  // `parts` must outlive the server that uses this.
+  explicit OpenAiService(RouterParts& parts);
 
   // A handler of HttpServer.
   std::shared_ptr<HttpCall> Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
@@ -39,7 +38,6 @@ class OpenAiService {
   HttpResponse Probe(absl::string_view path);
 
   RouterParts& parts_;
-  const chat::ModelChat& chat_;
   const int64_t started_;  // Unix time in seconds
   std::atomic<bool> draining_{false};
   std::atomic<bool> was_ready_{false};

@@ -4,6 +4,9 @@
 
 namespace baton {
 class Clock;
+namespace chat {
+class ModelChat;
+}
 namespace tokenizer {
 class Tokenizer;
 }
@@ -38,6 +41,7 @@ struct RouterParts {
   CallWatch& watch;                 // ends calls whose deadline or stall limit has passed
   DecodeNetwork& network;           // opens streams to decode workers; simulated in tests
   DecisionLog& decisions;
+  const chat::ModelChat& chat;
 };
 
 }  // namespace baton::router
