@@ -75,13 +75,23 @@ struct Sampling {
   std::map<int32_t, float> logit_bias;      // token id to bias, -100 to 100
 };
 
+// One turn of a conversation.
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant", or another that the chat template knows
+  std::string content;
+};
+
 enum class Priority { kDefault, kLow, kNormal, kHigh };
 
 struct GenerateRequest {
-  std::string model;               // empty: the only model that is served
-  std::string text;                // the prompt, if token_ids is empty
-  std::vector<int32_t> token_ids;  // the prompt as token ids
-  // Add the tokenizer's special tokens, such as begin-of-text, to `text`. Absent: true.
+  std::string model;  // empty: the only model that is served
+  // The prompt: the first of these that is not empty. The router makes a prompt of messages with
+  // the model's chat template, which asks for the assistant's next one.
+  std::vector<ChatMessage> messages;
+  std::vector<int32_t> token_ids;
+  std::string text;
+  // Add the tokenizer's special tokens, such as begin-of-text. Absent: true for text, false for
+  // messages.
   std::optional<bool> add_special_tokens;
   Sampling sampling;
   std::optional<int32_t> max_tokens;  // absent: until the model stops or its context is full

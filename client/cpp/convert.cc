@@ -57,9 +57,14 @@ FinishReason FromProto(v1::FinishReason reason) {
 v1::GenerateRequest ToProto(const GenerateRequest& request) {
   v1::GenerateRequest out;
   out.set_model(request.model);
-  if (request.token_ids.empty()) {
+  for (const ChatMessage& message : request.messages) {
+    v1::ChatMessage* proto = out.mutable_messages()->add_messages();
+    proto->set_role(message.role);
+    proto->set_content(message.content);
+  }
+  if (request.messages.empty() && request.token_ids.empty()) {
     out.set_text(request.text);
-  } else {
+  } else if (request.messages.empty()) {
     out.mutable_token_ids()->mutable_ids()->Assign(request.token_ids.begin(),
                                                    request.token_ids.end());
   }

@@ -35,6 +35,8 @@ struct RenderedChat {
 // Immutable once loaded, thread-safe.
 class ModelChat {
  public:
+  ModelChat() = default;  // without a template
+
   // Reads `model_dir`/chat_template.jinja, or the field chat_template of tokenizer_config.json if
   // there is no such file: a text, or a list of named texts, of which Baton uses "default" and, for
   // conversations with tools, "tool_use". Beside chat_template.jinja,
@@ -57,8 +59,6 @@ class ModelChat {
                                       const RenderLimits& limits = {}) const;
 
  private:
-  ModelChat() = default;
-
   std::optional<ChatTemplate> template_;
   std::optional<ChatTemplate> tool_template_;
   // Each renders a small conversation to find out.

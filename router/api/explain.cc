@@ -5,6 +5,7 @@
 #include "router/fleet/roster.h"
 #include "router/options.h"
 #include "router/request/access.h"
+#include "router/request/chat_prompt.h"
 #include "router/request/request_check.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/route_planner.h"
@@ -21,6 +22,7 @@ absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const R
   }
   const std::optional<ModelInfo> model = parts.roster.model();
   if (!model) return parts.roster.NoDecodeWorker();
+  BATON_RETURN_IF_ERROR(RenderMessages(parts, &bound));
   PreparedRequest prepared;
   BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(bound, parts.tokenizer, *model));
   RouteRequest wanted;

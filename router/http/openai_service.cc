@@ -25,6 +25,7 @@
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
+#include "router/request/chat_prompt.h"
 #include "router/request/delta_merging.h"
 #include "router/request/request_check.h"
 #include "router/request/work_pool.h"
@@ -211,9 +212,9 @@ HttpResponse JsonResponse(int status, const nlohmann::ordered_json& json) {
 
 }  // namespace
 
-OpenAiService::OpenAiService(RouterParts& parts, const chat::ModelChat& chat)
-    : parts_(parts), chat_(chat), started_(absl::ToUnixSeconds(parts.clock.Now())) {
-  for (const absl::string_view marker : chat::ToolCallMarkers(chat.tool_call_format())) {
+OpenAiService::OpenAiService(RouterParts& parts)
+    : parts_(parts), started_(absl::ToUnixSeconds(parts.clock.Now())) {
+  for (const absl::string_view marker : chat::ToolCallMarkers(parts.chat.tool_call_format())) {
     const std::optional<int32_t> id = parts.tokenizer.TokenToId(marker);
     if (id && parts.tokenizer.IsSpecial(*id)) tool_call_tokens_.push_back(*id);
   }
@@ -307,7 +308,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, const
   int prompts = 1;
   if (request.ok()) {
     prompts = std::max(prompts, static_cast<int>(request->prompts.size()));
-    if (!request->conversation.tools.is_null()) options.tool_calls = chat_.tool_call_format();
+    if (!request->conversation.tools.is_null()) options.tool_calls = parts_.chat.tool_call_format();
     options.parallel_tool_calls = request->parallel_tool_calls;
     options.call_id_seed = RandomId64();
     options.choices_per_prompt = std::clamp(request->generate.n(), 1, kMaxChoices);
@@ -341,8 +342,8 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, const
 
 absl::Status OpenAiService::CheckOpenAiRequest(const OpenAiRequest& request) const {
   if (!request.conversation.tools.is_null() &&
-      chat_.tool_call_format() == chat::ToolCallFormat::kUnsupported) {
-    return Unsupported("tools", chat_.has_template()
+      parts_.chat.tool_call_format() == chat::ToolCallFormat::kUnsupported) {
+    return Unsupported("tools", parts_.chat.has_template()
                                     ? "the model's chat template has no tools, or calls them in a "
                                       "format that this server does not know"
                                     : "the model has no chat template");
@@ -380,17 +381,8 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
   if (!shared->conversation.tools.is_null()) exchange->ShowSpecialTokens(tool_call_tokens_);
   RunLater(exchange, [this, exchange, shared, deadline] {
     v1::GenerateRequest& generate = shared->generate;
-    chat::RenderLimits limits;
-    limits.max_output_bytes = static_cast<size_t>(parts_.options.max_prompt_bytes) + 1;
-    absl::StatusOr<chat::RenderedChat> rendered =
-        chat_.Render(shared->conversation, parts_.clock.Now(), limits);
-    if (!rendered.ok()) {
-      return exchange->Refuse(
-          WithDetails(rendered.status(), "", "messages", /*retry_after=*/std::nullopt));
-    }
-    generate.set_text(std::move(rendered->text));
-    // One BOS token only.
-    if (rendered->starts_with_bos) generate.set_add_special_tokens(false);
+    const absl::Status rendered = RenderChat(parts_, shared->conversation, &generate);
+    if (!rendered.ok()) return exchange->Refuse(rendered);
     exchange->Start({std::move(generate)}, deadline);
   });
 }

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/chat/model_chat.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
 #include "router/request/access.h"
@@ -25,8 +24,8 @@ class Exchange;
 // gRPC: checks, limits, routing and failover are GenerateCall's.
 class OpenAiService {
  public:
-  // `parts` and `chat` must outlive the server that uses this.
-  OpenAiService(RouterParts& parts, const chat::ModelChat& chat);
+  // `parts` must outlive the server that uses this.
+  explicit OpenAiService(RouterParts& parts);
 
   // A handler of HttpServer.
   std::shared_ptr<HttpCall> Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
@@ -56,7 +55,6 @@ class OpenAiService {
   HttpResponse Probe(absl::string_view path);
 
   RouterParts& parts_;
-  const chat::ModelChat& chat_;
   const int64_t started_;                  // Unix time in seconds
   std::vector<int32_t> tool_call_tokens_;  // special tokens that mark tool calls
   std::atomic<bool> draining_{false};

@@ -13,6 +13,7 @@
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
 #include "router/options.h"
+#include "router/request/chat_prompt.h"
 #include "router/request/request_check.h"
 #include "router/request/retry_budget.h"
 #include "router/request/work_pool.h"
@@ -32,8 +33,9 @@ constexpr int kGapsAtOnce = 64;
 // 50 µs, as much as handing them to another thread.
 constexpr size_t kShortPromptBytes = 2048;
 
+// A chat template may run for long on a short text.
 bool IsShort(const v1::GenerateRequest& request) {
-  return request.ByteSizeLong() <= kShortPromptBytes;
+  return !request.has_messages() && request.ByteSizeLong() <= kShortPromptBytes;
 }
 
 }  // namespace
@@ -63,7 +65,7 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     Prepare(request);
     return;
   }
-  auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
+  auto shared = std::make_shared<v1::GenerateRequest>(std::move(request));
   if (parts_.pool.TryRun([self = shared_from_this(), shared] { self->Prepare(*shared); })) return;
   absl::MutexLock lock(&mutex_);
   if (sink_ == nullptr) return;
@@ -117,13 +119,15 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
   return CheckDeadline(0, 1);
 }
 
-void GenerateCall::Prepare(const v1::GenerateRequest& request) {
+void GenerateCall::Prepare(v1::GenerateRequest& request) {
   {
     absl::MutexLock lock(&mutex_);
     if (sink_ == nullptr) return;  // gone while it waited
   }
   absl::StatusOr<PreparedRequest> prepared;
-  if (std::optional<ModelInfo> model = parts_.roster.model()) {
+  if (const absl::Status rendered = RenderMessages(parts_, &request); !rendered.ok()) {
+    prepared = rendered;
+  } else if (std::optional<ModelInfo> model = parts_.roster.model()) {
     prepared = PrepareRequest(request, parts_.tokenizer, *model);
   } else {
     prepared = parts_.roster.NoDecodeWorker();

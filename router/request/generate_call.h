@@ -77,7 +77,7 @@ class GenerateCall final : public DecodeListener,
 
   // --- Check and route: generate_call.cc.
   absl::Status Admit(v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Prepare(const v1::GenerateRequest& request);
+  void Prepare(v1::GenerateRequest& request);
   // Refuses a request that would hardly be answered by its deadline.
   absl::Status CheckDeadline(int64_t tokens, int64_t max_tokens)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

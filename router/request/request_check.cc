@@ -18,6 +18,7 @@ constexpr float kDefaultTemperature = 1.0f;
 constexpr float kDefaultTopP = 1.0f;
 constexpr float kDefaultRepetitionPenalty = 1.0f;
 constexpr float kDefaultLengthPenalty = 1.0f;
+constexpr int kMaxChatMessages = 4096;
 constexpr size_t kMaxNamedBytes = 128;  // of a wrong name, in the message that says so
 
 absl::Status CheckSampling(const v1::SamplingParams& sampling) {
@@ -135,6 +136,26 @@ absl::Status CheckChoices(const v1::GenerateRequest& request) {
   return CheckBeams(request);
 }
 
+// Bounds what a rendering is given; the text that it makes is checked then.
+absl::Status CheckMessages(const v1::ChatMessages& messages, int64_t max_prompt_bytes) {
+  if (messages.messages().empty()) {
+    return InvalidField("EMPTY_PROMPT", "messages", "the conversation is empty");
+  }
+  BATON_RETURN_IF_ERROR(CheckRange("messages", messages.messages_size(), 1, kMaxChatMessages));
+  int64_t bytes = 0;
+  for (int i = 0; i < messages.messages_size(); ++i) {
+    const v1::ChatMessage& message = messages.messages(i);
+    if (message.role().empty()) {
+      return InvalidField("MISSING_FIELD", absl::StrCat("messages[", i, "].role"), "required");
+    }
+    bytes += static_cast<int64_t>(message.role().size() + message.content().size());
+  }
+  if (bytes <= max_prompt_bytes) return absl::OkStatus();
+  return InvalidField("PROMPT_TOO_LONG", "messages",
+                      absl::StrCat(bytes, " bytes of messages given, at most ", max_prompt_bytes,
+                                   " accepted (--max-prompt-bytes)"));
+}
+
 absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_bytes) {
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kText:
@@ -153,8 +174,10 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_
                                          max_prompt_bytes, " accepted (--max-prompt-bytes)"));
       }
       return absl::OkStatus();
+    case v1::GenerateRequest::kMessages:
+      return CheckMessages(request.messages(), max_prompt_bytes);
     default:
-      return InvalidField("EMPTY_PROMPT", "prompt", "neither text nor token_ids is set");
+      return InvalidField("EMPTY_PROMPT", "prompt", "none of text, token_ids and messages is set");
   }
 }
 

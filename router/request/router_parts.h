@@ -4,6 +4,9 @@
 
 namespace baton {
 class Clock;
+namespace chat {
+class ModelChat;
+}
 namespace tokenizer {
 class Tokenizer;
 }
@@ -42,6 +45,7 @@ struct RouterParts {
   DecisionLog& decisions;
   const Access& access;   // who makes a call
   TenantLimits& tenants;  // limits of API keys
+  const chat::ModelChat& chat;
 };
 
 }  // namespace baton::router

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/chat/model_chat.h"
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
@@ -70,7 +71,7 @@ struct Router::Process {
                 router.counts_, continuations, router.bug_),
         parts{options,    HashTokenizer(), world,        fleet.roster,  fleet.planner,
               metrics,    admission,       retry_budget, continuations, pool,
-              call_watch, network,         decisions} {
+              call_watch, network,         decisions,    chat} {
     if (router.bug_ == Bug::kChargeNotGivenBack) return;
     fleet.roster.SetOnDeath([this, &world](const router::Incarnation& dead) {
       retry_budget.OnDeath(dead, world.SinceStart());
@@ -88,6 +89,7 @@ struct Router::Process {
   router::WorkPool pool;
   router::CallWatch call_watch;
   router::DecisionLog decisions;
+  const chat::ModelChat chat;
   SimDecodeNetwork network;
   router::RouterParts parts;
 

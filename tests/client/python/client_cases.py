@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import select
 import socket
+import threading
 from unittest import mock
 
 import grpc
@@ -10,7 +12,7 @@ from grpc_health.v1 import health_pb2
 
 import baton
 from baton.v1 import admin_pb2, inference_pb2
-from fake_router import Failure, FakeRouter, Hang, delta, last, once
+from fake_router import AWAIT_S, Failure, FakeRouter, Hang, delta, last, once
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -53,6 +55,43 @@ def reserved_address():
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
+
+
+def await_timed_out_attempt(address):
+    """Until an attempt to connect with the limit of the cluster's own channels, 1.5 s, has failed: real
+    time, as gRPC's connection timer takes no other clock."""
+    failed = threading.Event()
+    # In spite of its name, the option is the limit of one attempt.
+    with grpc.insecure_channel(address, [("grpc.min_reconnect_backoff_ms", 1500)]) as channel:
+        channel.subscribe(
+            lambda state: state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and failed.set(),
+            try_to_connect=True)
+        assert failed.wait(AWAIT_S), "the attempt does not end"
+
+
+@contextlib.contextmanager
+def slow_to_answer(router):
+    """The address of a proxy. The system accepts its first connection at once; nothing gets through
+    until another attempt to connect has timed out."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+
+        def serve():
+            host, port = router.split(":")
+            with listening.accept()[0] as near:
+                await_timed_out_attempt(address)
+                with socket.create_connection((host, int(port))) as far:
+                    while True:
+                        for ready in select.select([near, far], [], [])[0]:
+                            data = ready.recv(65536)
+                            if not data:
+                                return
+                            (far if ready is near else near).sendall(data)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield address
+        thread.join(AWAIT_S)
 
 
 class ClientCases:
@@ -266,6 +305,12 @@ class ClientCases:
             self.assertIn(f"router at {address}: ", error.message)
             self.assertEqual(len(self.time.slept), 2)
             self.assertFalse(self.ask("is_ready"))
+
+    def test_a_router_that_is_slow_to_answer(self):
+        with slow_to_answer(self.router.address) as address:
+            self.arguments.update(address=address, wait_for_ready=False, max_retries=0)
+            self.router.reply([last("late")])
+            self.assertEqual(self.read("p")[1].completion.text, "late")
 
     def test_is_ready(self):
         codes = health_pb2.HealthCheckResponse

@@ -39,7 +39,7 @@ OPTIONS = {
 class RequestTest(unittest.TestCase):
     def test_options_are_the_fields_of_the_api(self):
         fields = set(inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name)
-        fields -= {"text", "token_ids", "sampling", "stop"}
+        fields -= {"text", "token_ids", "messages", "sampling", "stop"}
         for message in (inference_pb2.SamplingParams, inference_pb2.StopConditions):
             fields |= set(message.DESCRIPTOR.fields_by_name)
         self.assertEqual(set(GenerateOptions.__annotations__), fields)
@@ -73,6 +73,10 @@ class RequestTest(unittest.TestCase):
         self.assertEqual(list(to_request((5, 6), {}).token_ids.ids), [5, 6])
         self.assertEqual(to_request("", {}).WhichOneof("prompt"), "text")
         self.assertEqual(to_request([], {}).WhichOneof("prompt"), "token_ids")
+        turn = {"role": "user", "content": "Hi"}
+        request = to_request([turn, {"role": "assistant", "content": ""}], {})
+        self.assertEqual([(m.role, m.content) for m in request.messages.messages],
+                         [("user", "Hi"), ("assistant", "")])
 
     def test_one_stop_string_is_not_its_letters(self):
         self.assertEqual(list(to_request("p", {"stop": "end"}).stop.stop), ["end"])
@@ -93,6 +97,8 @@ class RequestTest(unittest.TestCase):
             (TypeError, b"bytes", {}),
             (TypeError, ["text"], {}),
             (ValueError, [2**31], {}),
+            (ValueError, [{"role": "user", "text": "Hi"}], {}),
+            (TypeError, [{"role": "user", "content": 5}], {}),
         ]:
             with self.assertRaises(error, msg=(prompt, options)):
                 to_request(prompt, options)
