@@ -7,9 +7,11 @@
 #include "common/chat/model_chat.h"
 #include "router/metrics.h"
 #include "router/options.h"
+#include "router/request/access.h"
 #include "router/request/admission.h"
 #include "router/request/call_watch.h"
 #include "router/request/retry_budget.h"
+#include "router/request/tenant_limits.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/priced_policy.h"
@@ -67,11 +69,12 @@ struct Router::Process {
         pool(/*thread_count=*/0, options.max_queued_prompts),
         call_watch(absl::Microseconds(kCallTick), /*own_thread=*/false),
         decisions(options.explain_log_every, metrics),
+        tenants(world),
         network(world, router.node_, router.decode_, static_cast<int>(router.prefill_.size()),
                 router.counts_, continuations, router.bug_),
-        parts{options,    HashTokenizer(), world,        fleet.roster,  fleet.planner,
-              metrics,    admission,       retry_budget, continuations, pool,
-              call_watch, network,         decisions,    chat} {
+        parts{options,   HashTokenizer(), world,         fleet.roster, fleet.planner, metrics,
+              admission, retry_budget,    continuations, pool,         call_watch,    network,
+              decisions, access,          tenants,       chat} {
     if (router.bug_ == Bug::kChargeNotGivenBack) return;
     fleet.roster.SetOnDeath([this, &world](const router::Incarnation& dead) {
       retry_budget.OnDeath(dead, world.SinceStart());
@@ -89,6 +92,8 @@ struct Router::Process {
   router::WorkPool pool;
   router::CallWatch call_watch;
   router::DecisionLog decisions;
+  const router::Access access;
+  router::TenantLimits tenants;
   const chat::ModelChat chat;
   SimDecodeNetwork network;
   router::RouterParts parts;
