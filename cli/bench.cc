@@ -26,15 +26,9 @@ bool HasText(const DatasetOptions& dataset) {
   return dataset.name == "sharegpt" || dataset.name == "custom";
 }
 
-// Sends the prompts at their times; returns when all have ended, or all sent before Ctrl-C.
+// Sends the prompts at their times; returns when all that were sent have ended.
 std::vector<Outcome> Load(BenchTarget* target, const std::vector<BenchPrompt>& prompts,
                           const std::vector<double>& times, const OpenLoopOptions& loop) {
-  absl::Notification stop;
-  OpenLoopOptions stoppable = loop;
-  stoppable.stop = &stop;
-  ShutdownWatch ctrl_c([&stop] {
-    if (!stop.HasBeenNotified()) stop.Notify();
-  });
   size_t next = 0;
   std::vector<Outcome> outcomes = RunOpenLoop(
       [&]() -> std::optional<TimedSend> {
@@ -45,7 +39,7 @@ std::vector<Outcome> Load(BenchTarget* target, const std::vector<BenchPrompt>& p
               target->Send(prompts[number], static_cast<int>(number), due_s, std::move(done));
             }};
       },
-      stoppable);
+      loop);
   std::sort(outcomes.begin(), outcomes.end(),
             [](const Outcome& a, const Outcome& b) { return a.kind < b.kind; });
   return outcomes;
@@ -105,7 +99,12 @@ absl::StatusOr<BenchResult> Measure(const BenchOptions& options, std::ostream& e
   result.request_rate = options.request_rate;
   result.burstiness = options.burstiness;
   result.max_concurrency = options.max_concurrency;
+  absl::Notification stop;
+  ShutdownWatch ctrl_c([&stop] {
+    if (!stop.HasBeenNotified()) stop.Notify();
+  });
   OpenLoopOptions loop;
+  loop.stop = &stop;
   if (options.max_concurrency) loop.max_concurrency = *options.max_concurrency;
   if (options.num_warmups > 0) {
     const std::vector<BenchPrompt> warmups(options.num_warmups, prompts.front());

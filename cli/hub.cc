@@ -61,13 +61,14 @@ std::string OriginOf(const std::string& url) {
   return absl::AsciiStrToLower(url.substr(0, url.find_first_of("/?#", host + 3)));
 }
 
-// Where a redirect leads; empty if it leaves HTTPS.
+// Where a redirect leads; empty if it leaves HTTPS, or is neither a URL nor an absolute path.
 std::string Target(const std::string& from, const std::string& location) {
   if (absl::StartsWith(location, "//")) return from.substr(0, from.find(':') + 1) + location;
   if (absl::StartsWith(location, "/")) return OriginOf(from) + location;
-  const bool downgrade = absl::StartsWithIgnoreCase(from, "https://") &&
-                         !absl::StartsWithIgnoreCase(location, "https:");
-  return downgrade ? "" : location;
+  const bool allowed = absl::StartsWithIgnoreCase(location, "https://") ||
+                       (absl::StartsWithIgnoreCase(location, "http://") &&
+                        !absl::StartsWithIgnoreCase(from, "https://"));
+  return allowed ? location : "";
 }
 
 bool IsRedirect(int status) { return status / 100 == 3 && status != 304; }
@@ -136,7 +137,7 @@ HubOptions HubOptionsFromEnvironment() {
   if (const std::string endpoint = Variable("HF_ENDPOINT"); !endpoint.empty()) {
     options.endpoint = std::string(absl::StripSuffix(endpoint, "/"));
   }
-  options.token = Variable("HF_TOKEN");
+  options.token = std::string(absl::StripAsciiWhitespace(Variable("HF_TOKEN")));
   if (options.token.empty()) options.token = SavedToken();
   return options;
 }
@@ -320,14 +321,17 @@ absl::Status Hub::Append(const std::string& first_url, const HubFile& file, cons
     if (IsRedirect(response.status) && redirects < kMaxRedirects) {
       const std::string next = Target(url, response.Header("location"));
       if (next.empty()) {
-        return absl::DataLossError(
-            absl::StrCat(WithoutQuery(url), ": expected a redirect to an https URL"));
+        return absl::DataLossError(absl::StrCat(
+            WithoutQuery(url), ": expected a redirect to an http URL, or https after https"));
       }
       url = next;
       continue;
     }
     if (response.status != 200 && response.status != 206) return FailureOfHub(url, response);
-    if (have == file.bytes) return absl::OkStatus();
+    if (have == file.bytes) {
+      // Before its name says that it is whole.
+      return fsync(fd) == 0 ? absl::OkStatus() : SystemError("cannot write", path);
+    }
     return absl::UnavailableError(
         absl::StrCat(WithoutQuery(url), ": expected ", file.bytes, " bytes, got ", have));
   }

@@ -167,7 +167,7 @@ class Pull {
     BATON_RETURN_IF_ERROR(
         hub_.Download(options_.model, pulled->commit, file, partial.string(), [&](int64_t bytes) {
           progress->Advance(bytes, file.name);
-          pulled->downloaded_bytes += bytes;
+          if (bytes > 0) pulled->downloaded_bytes += bytes;
         }));
     if (absl::Status status = CheckHash(partial.string(), file); !status.ok()) {
       fs::remove(partial, error);  // it cannot be resumed
@@ -222,6 +222,10 @@ int RunPull(const PullOptions& options, std::ostream& out, std::ostream& err) {
   } else if (!IsHubRevision(options.revision)) {
     pulled = absl::InvalidArgumentError(
         absl::StrCat("\"", options.revision, "\": expected a branch, tag or commit"));
+  } else if (!absl::StartsWith(options.hub.endpoint, "http://") &&
+             !absl::StartsWith(options.hub.endpoint, "https://")) {
+    pulled = absl::InvalidArgumentError(absl::StrCat("HF_ENDPOINT is \"", options.hub.endpoint,
+                                                     "\": expected http:// or https://"));
   } else if (IsHubOffline()) {
     pulled = absl::FailedPreconditionError("HF_HUB_OFFLINE is set: expected it unset to download");
   } else {

@@ -2,13 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <thread>
+#include <optional>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/cli/one_answer.h"
 #include "tests/testing/listening_socket.h"
 
 namespace baton::cli {
@@ -16,50 +14,20 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Answers one connection with `answer`, then closes it.
-class OneAnswer {
- public:
-  explicit OneAnswer(std::string answer)
-      : thread_([this, answer = std::move(answer)] {
-          const int connection = socket_.Accept();
-          char buffer[4096];
-          while (!absl::StrContains(request_, "\r\n\r\n")) {
-            const ssize_t bytes = recv(connection, buffer, sizeof(buffer), 0);
-            if (bytes <= 0) break;
-            request_.append(buffer, static_cast<size_t>(bytes));
-          }
-          send(connection, answer.data(), answer.size(), MSG_NOSIGNAL);
-          close(connection);
-        }) {}
-  ~OneAnswer() {
-    if (thread_.joinable()) thread_.join();
-  }
-
-  std::string url() const { return absl::StrCat("http://", socket_.address(), "/a?b"); }
-  const std::string& request() {
-    thread_.join();
-    return request_;
-  }
-
- private:
-  testing::ListeningSocket socket_;
-  std::string request_;
-  std::thread thread_;
-};
-
 TEST(HttpClientTest, ReturnsStatusHeadersAndBody) {
   OneAnswer server("HTTP/1.1 404 No\r\nX-Name:  a: b \r\nContent-Length: 5\r\n\r\nhello");
-  HttpClient client;
+  std::optional<HttpClient> client(std::in_place);
   bool body = false;
   HttpRequest request;
-  request.url = server.url();
+  request.url = server.url() + "/a?b";
   request.headers = {"Accept: text/plain"};
   request.json = "{}";
   request.on_body = [&](absl::string_view) {
     body = true;
     return absl::OkStatus();
   };
-  const auto response = client.SendAndWait(request);
+  const auto response = client->SendAndWait(request);
+  client.reset();  // closes the connection
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->status, 404);
   EXPECT_EQ(response->Header("x-name"), "a: b");
@@ -74,13 +42,13 @@ TEST(HttpClientTest, ReturnsStatusHeadersAndBody) {
 }
 
 TEST(HttpClientTest, ACallbackEndsTheRequest) {
+  OneAnswer empty("HTTP/1.1 204 No\r\n\r\n");
   OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
   HttpClient client;
   HttpRequest request;
   request.url = server.url();
   request.on_body = [](absl::string_view) { return absl::DataLossError("enough"); };
   EXPECT_EQ(client.SendAndWait(request).status(), absl::DataLossError("enough"));
-  OneAnswer empty("HTTP/1.1 204 No\r\n\r\n");
   request.url = empty.url();
   request.on_head = [](const HttpResponse& head) {
     return head.status == 204 ? absl::AbortedError("empty") : absl::OkStatus();
@@ -89,6 +57,7 @@ TEST(HttpClientTest, ACallbackEndsTheRequest) {
 }
 
 TEST(HttpClientTest, ErrorsNameTheHost) {
+  OneAnswer broken("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello");
   HttpClient client;
   const auto error = [&](const std::string& url) {
     HttpRequest request;
@@ -103,7 +72,6 @@ TEST(HttpClientTest, ErrorsNameTheHost) {
   EXPECT_TRUE(absl::IsInvalidArgument(error("ftp://127.0.0.1/"))) << error("ftp://127.0.0.1/");
   const testing::ListeningSocket silent;
   EXPECT_TRUE(absl::IsDeadlineExceeded(error(absl::StrCat("http://", silent.address()))));
-  OneAnswer broken("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello");
   EXPECT_TRUE(absl::IsUnavailable(error(broken.url())));
 }
 

@@ -76,7 +76,8 @@ class Handler(BaseHTTPRequestHandler):
                        "X_Repo_Commit": file.commit}
             if hub.plain_redirect:
                 headers = {}
-            return self.answer(302, Location=f"{hub.url('store')}/{COMMIT}/{name}?signature=1", **headers)
+            location = f"{hub.url('store')}/{COMMIT}/{name}?signature=1"
+            return self.answer(302, Location=location if hub.location is None else hub.location, **headers)
         if self.server.name == "hub" and not self.path.startswith("/moved/"):
             return self.answer(307, Location=f"/moved/{COMMIT}/{name}")  # as the Hub does for small files
         return self.send_content(file)
@@ -103,6 +104,7 @@ class FakeHub:
         self.revision = "main"
         self.more_names = []
         self.plain_redirect = False
+        self.location = None  # of large files, instead of the second server
         self.files = {
             "config.json": File((ARGUMENTS.root / "models/demo/config.json").read_bytes()),
             "tokenizer.json": File((ARGUMENTS.root / "models/demo/tokenizer.json").read_bytes()),
@@ -212,7 +214,8 @@ class PullTest(unittest.TestCase):
         self.weights.ranges = False
         self.blob.parent.mkdir(parents=True)
         self.partial.write_bytes(b"x" * 150_000)
-        self.pull()
+        pulled = self.pull("--include", "model.safetensors")
+        self.assertEqual(pulled["downloaded_bytes"], len(self.weights.content))
         self.assertEqual(self.blob.read_bytes(), self.weights.content)
 
     def test_wrong_content_is_dropped(self):
@@ -255,6 +258,9 @@ class PullTest(unittest.TestCase):
         self.refused("UNAVAILABLE", "answered 503", code=3)
         self.environment["HF_ENDPOINT"] = "http://127.0.0.1:1"
         self.refused("UNAVAILABLE", code=3)
+        self.environment["HF_ENDPOINT"] = "huggingface.co"
+        self.refused("expected http:// or https://", code=2)
+        self.environment["HF_ENDPOINT"] = "http://127.0.0.1:1"
         self.environment["HF_HUB_OFFLINE"] = "1"
         self.refused("HF_HUB_OFFLINE is set")
 
@@ -264,6 +270,11 @@ class PullTest(unittest.TestCase):
             self.assertEqual(result.returncode, 2, result.stderr)
             self.assertIn("expected", result.stderr)
         self.assertEqual(self.hub.requests, [])
+
+    def test_redirects_that_lead_nowhere_are_refused(self):
+        for location in ("evil.example/x", "ftp://127.0.0.1/x", ""):
+            self.hub.location = location
+            self.refused("expected a redirect to an http URL")
 
     def test_a_revision_has_its_own_reference(self):
         self.hub.revision = "refs%2Fpr%2F1"

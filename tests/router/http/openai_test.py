@@ -256,6 +256,33 @@ class OpenAiTest(unittest.TestCase):
         for i, text in texts.items():
             self.assertEqual(text, texts[i % 4])
 
+    def test_the_benchmark_measures_the_same_by_http_and_grpc(self):
+        texts = Path(self.directory.name) / "texts.jsonl"
+        texts.write_text("".join(json.dumps({"prompt": f"copy: red {i}\n", "output_tokens": 4}) + "\n"
+                                 for i in range(8)), encoding="utf-8")
+        custom = ["--dataset-name", "custom", "--dataset-path", texts, "--custom-output-len", "-1",
+                  "--temperature", "0", "--ignore-eos"]
+        http = ["--base-url", f"http://{self.http}", *custom]
+
+        def bench(*flags):
+            command = [BIN / "baton", "bench", "serve", "--num-prompts", "8", "--max-concurrency", "4",
+                       "--json", "--save-detailed", *flags]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+            return json.loads(result.stdout)
+
+        by_grpc = bench("--address", self.grpc, *custom)
+        by_http = bench("--backend", "openai", *http)
+        for key in ("completed", "total_input_tokens", "output_lens", "generated_texts", "errors"):
+            self.assertEqual(by_grpc[key], by_http[key], key)
+        self.assertEqual(by_grpc["output_lens"], [4] * 8)
+        self.assertEqual([len(itls) for itls in by_http["itls"]], [3] * 8)
+        self.assertEqual(bench("--backend", "openai-chat", *http)["completed"], 8)
+        shared = bench("--address", self.grpc, "--dataset-name", "prefix_repetition",
+                       "--prefix-repetition-num-prefixes", "1", "--prefix-repetition-prefix-len", "64",
+                       "--prefix-repetition-suffix-len", "16", "--output-len", "2")
+        self.assertEqual(shared["completed"], 8)
+        self.assertGreater(shared["prefix_cache_hit_rate"], 0.1)
+
     def test_every_field_of_the_package_is_honoured_or_refused_by_name(self):
         messages = [{"role": "user", "content": "x"}]
         fields = set(completion_create_params.CompletionCreateParamsBase.__annotations__) | {"stream"}
