@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "baton/internal/v1/decode.grpc.pb.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
@@ -102,9 +103,10 @@ absl::Status CallOnce(const std::shared_ptr<grpc::Channel>& channel, const std::
   return FromGrpcStatus(status);
 }
 
-// The status of GET `path`; 0 if the connection is refused.
-int HttpsGet(const std::string& address, const std::string& path, const std::string& ca,
-             const CertificateFiles& certificate, const std::string& headers = "") {
+// What the server sends in reply to `requests`, of which the last one closes the connection; empty
+// if the connection is refused.
+std::string HttpsExchange(const std::string& address, const std::string& requests,
+                          const std::string& ca, const CertificateFiles& certificate) {
   namespace net = boost::asio;
   namespace ssl = boost::asio::ssl;
   boost::system::error_code error;
@@ -124,19 +126,31 @@ int HttpsGet(const std::string& address, const std::string& path, const std::str
       {net::ip::make_address(address.substr(0, colon)), static_cast<uint16_t>(port)}, error);
   BATON_CHECK(!error) << error.message();
   stream.handshake(ssl::stream_base::client, error);
-  if (error) return 0;
+  if (error) return "";
   // With TLS 1.3, the server refuses the client's certificate after the client's handshake.
-  net::write(stream,
-             net::buffer(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n",
-                                      headers, "\r\n")),
-             error);
+  net::write(stream, net::buffer(requests), error);
   std::string reply;
   net::read(stream, net::dynamic_buffer(reply), error);
-  int status = 0;
-  if (!absl::StartsWith(reply, "HTTP/1.1 ") || !absl::SimpleAtoi(reply.substr(9, 3), &status))
-    return 0;
   // The end is authentic: the server has said so.
-  EXPECT_EQ(error, net::error::eof) << error.message();
+  if (!reply.empty()) {
+    EXPECT_EQ(error, net::error::eof) << error.message();
+  }
+  return reply;
+}
+
+std::string Get(const std::string& path, const std::string& headers) {
+  return absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: x\r\n", headers, "\r\n");
+}
+
+// The status of GET `path`; 0 if the connection is refused.
+int HttpsGet(const std::string& address, const std::string& path, const std::string& ca,
+             const CertificateFiles& certificate, const std::string& headers = "") {
+  const std::string reply = HttpsExchange(
+      address, Get(path, absl::StrCat("Connection: close\r\n", headers)), ca, certificate);
+  int status = 0;
+  if (!absl::StartsWith(reply, "HTTP/1.1 ") || !absl::SimpleAtoi(reply.substr(9, 3), &status)) {
+    return 0;
+  }
   return status;
 }
 
@@ -276,6 +290,24 @@ TEST_F(SecurityTest, TheHttpPortNeedsAGoodCertificateAndAKey) {
   const std::string key = absl::StrCat("Authorization: Bearer ", files_->a.key, "\r\n");
   EXPECT_EQ(HttpsGet(address, "/v1/models", ca, files_->client, key), 200);
   EXPECT_EQ(HttpsGet(address, "/v1/models", ca, files_->foreign, key), 0);
+}
+
+// Requests that come while the one before is answered, and a stream.
+TEST_F(SecurityTest, HttpOverTlsTakesSeveralRequests) {
+  const std::string key = absl::StrCat("Authorization: Bearer ", files_->a.key, "\r\n");
+  const std::string body = R"({"prompt": "Table:", "max_tokens": 4, "stream": true})";
+  const std::string reply = HttpsExchange(
+      router_->http_address(),
+      absl::StrCat(Get("/livez", ""), Get("/v1/models", key), Get("/nowhere", key),
+                   "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", key,
+                   "Content-Length: ", body.size(), "\r\n\r\n", body),
+      files_->ca.ca(), files_->client);
+  std::vector<std::string> statuses;
+  for (absl::string_view part : absl::StrSplit(reply, "HTTP/1.1 ", absl::SkipEmpty())) {
+    statuses.emplace_back(part.substr(0, 3));
+  }
+  EXPECT_THAT(statuses, ::testing::ElementsAre("200", "200", "404", "200")) << reply;
+  EXPECT_THAT(reply, HasSubstr("data: [DONE]"));
 }
 
 // Every method that the protos of the workers have.

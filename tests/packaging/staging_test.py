@@ -35,7 +35,7 @@ FILES = {
     "share/fish/vendor_completions.d/baton.fish",
     "share/doc/baton-cli/cli.md",
     *(f"share/doc/baton-server/{name}.md"
-      for name in ("configuration", "errors", "metrics", "packages", "sampling")),
+      for name in ("configuration", "errors", "metrics", "packages", "sampling", "security")),
     *(f"share/doc/libbaton-client-dev/examples/cpp/{name}" for name in ("CMakeLists.txt", "main.cc")),
 }
 
