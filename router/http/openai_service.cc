@@ -22,6 +22,7 @@
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
 #include "router/http/prompt_group.h"
+#include "router/http/web_ui.h"
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
@@ -36,6 +37,7 @@ constexpr char kRequestId[] = "x-request-id";
 constexpr absl::string_view kCompletions = "/v1/completions";
 constexpr absl::string_view kChat = "/v1/chat/completions";
 constexpr absl::string_view kModels = "/v1/models";
+constexpr absl::string_view kStatus = "/v1/baton/status";
 constexpr absl::string_view kModelPrefix = "/v1/models/";
 // Between events: proxies and clients see that the stream lives.
 constexpr char kComment[] = ": keep-alive\n\n";
@@ -217,8 +219,8 @@ OpenAiService::OpenAiService(RouterParts& parts, const chat::ModelChat& chat)
 }
 
 absl::string_view OpenAiService::Route(absl::string_view path) {
-  static constexpr absl::string_view kRoutes[] = {kCompletions, kChat,       kModels,  "/livez",
-                                                  "/readyz",    "/startupz", "/health"};
+  static constexpr absl::string_view kRoutes[] = {
+      kCompletions, kChat, kModels, kStatus, "/", "/livez", "/readyz", "/startupz", "/health"};
   if (absl::StartsWith(path, kModelPrefix)) return kModels;
   const auto* found = absl::c_find(kRoutes, path);
   return found == std::end(kRoutes) ? "other" : *found;
@@ -257,6 +259,10 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
     if (!absl::ConsumePrefix(&model, kModelPrefix)) model = "";
     // Clients escape the slash of an id such as "org/name".
     response = Models(absl::StrReplaceAll(model, {{"%2F", "/"}, {"%2f", "/"}}));
+  } else if (route == "/") {
+    response = WebUiResponse();
+  } else if (route == kStatus) {
+    response = StatusResponse(parts_);
   } else {
     response = Probe(path);
   }
