@@ -1,10 +1,9 @@
 """The router's page in a headless Chromium, against a cluster: chat, stop, errors, live bars.
 
-    web_ui_test.py BIN_DIR [--picture FILE.png]
+    web_ui_test.py BIN_DIR
 
 BATON_NO_BROWSER=1 skips the test on a machine without Chromium; scripts/setup installs one.
 """
-import base64
 import json
 import os
 import select
@@ -21,11 +20,6 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 import demo_cluster  # noqa: E402
 
-PICTURE = None
-if "--picture" in sys.argv:
-    at = sys.argv.index("--picture")
-    PICTURE = sys.argv.pop(at + 1)
-    sys.argv.pop(at)
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
 BROWSER = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 PATIENCE_S = 60
@@ -40,8 +34,8 @@ class Tab:
         browser_reads, to_browser = os.pipe()
         self.process = subprocess.Popen(
             ["sh", "-c", f'exec "$@" 3<&{browser_reads} 4>&{browser_writes}', "sh", BROWSER, "--headless",
-             "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--window-size=1100,560",
-             f"--user-data-dir={profile}"],
+             "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+             "--window-size=1100,560", f"--user-data-dir={profile}"],
             pass_fds=(browser_reads, browser_writes), stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL)
         os.close(browser_reads)
@@ -157,9 +151,6 @@ class WebUiTest(unittest.TestCase):
         self.assertTrue(tab.wait_for(
             "[...document.querySelectorAll('.bar .cached')].some(c => parseFloat(c.style.width) > 0)"))
         self.assertEqual(tab.errors, [])
-        if PICTURE:
-            picture = base64.b64decode(tab.call("Page.captureScreenshot", format="png")["data"])
-            Path(PICTURE).write_bytes(picture)
 
     def test_text_is_never_markup(self):
         self.load()
