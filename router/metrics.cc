@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 
@@ -30,6 +31,15 @@ std::string FinishName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_STOP     ? "stop"
          : reason == v1::FINISH_REASON_LENGTH ? "length"
                                               : "none";
+}
+
+RouterMetrics::Histogram ReadHistogram(const prometheus::Histogram& histogram) {
+  RouterMetrics::Histogram read;
+  for (const auto& bucket : histogram.Collect().histogram.bucket) {
+    read.counts.push_back(bucket.cumulative_count);
+    if (std::isfinite(bucket.upper_bound)) read.bounds_s.push_back(bucket.upper_bound);
+  }
+  return read;
 }
 
 }  // namespace
@@ -277,6 +287,15 @@ void RouterMetrics::HttpStreamsChanged(int change) {
 
 void RouterMetrics::HttpConnectionRefused() {
   if (families_ != nullptr) families_->http_refused.Increment();
+}
+
+std::optional<RouterMetrics::Totals> RouterMetrics::ReadTotals() const {
+  if (families_ == nullptr) return std::nullopt;
+  Totals totals;
+  totals.requests_inflight = static_cast<int>(families_->inflight.Value());
+  totals.time_to_first_token = ReadHistogram(families_->ttft);
+  totals.inter_token_latency = ReadHistogram(families_->inter_token);
+  return totals;
 }
 
 void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {

@@ -22,6 +22,7 @@
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
 #include "router/http/prompt_group.h"
+#include "router/http/web_ui.h"
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
@@ -37,6 +38,7 @@ constexpr char kRequestId[] = "x-request-id";
 constexpr absl::string_view kCompletions = "/v1/completions";
 constexpr absl::string_view kChat = "/v1/chat/completions";
 constexpr absl::string_view kModels = "/v1/models";
+constexpr absl::string_view kStatus = "/v1/baton/status";
 constexpr absl::string_view kModelPrefix = "/v1/models/";
 // Between events: proxies and clients see that the stream lives.
 constexpr char kComment[] = ": keep-alive\n\n";
@@ -221,15 +223,17 @@ OpenAiService::OpenAiService(RouterParts& parts)
 }
 
 absl::string_view OpenAiService::Route(absl::string_view path) {
-  static constexpr absl::string_view kRoutes[] = {kCompletions, kChat,       kModels,  "/livez",
-                                                  "/readyz",    "/startupz", "/health"};
+  static constexpr absl::string_view kRoutes[] = {
+      kCompletions, kChat, kModels, kStatus, "/", "/livez", "/readyz", "/startupz", "/health"};
   if (absl::StartsWith(path, kModelPrefix)) return kModels;
   const auto* found = absl::c_find(kRoutes, path);
   return found == std::end(kRoutes) ? "other" : *found;
 }
 
-static bool IsProbe(absl::string_view route) {
-  return route == "/livez" || route == "/readyz" || route == "/startupz" || route == "/health";
+// The page itself holds nothing of the cluster: it asks for a key and sends that.
+static bool NeedsNoKey(absl::string_view route) {
+  return route == "/" || route == "/livez" || route == "/readyz" || route == "/startupz" ||
+         route == "/health";
 }
 
 HttpResponse OpenAiService::Malformed(int status, absl::string_view why, const HttpRequest& head) {
@@ -244,10 +248,13 @@ std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
   const absl::string_view route = Route(path);
   const bool post = request.method == "POST";
   HttpResponse response;
-  if (const auto caller = parts_.access.Authenticate(request.Header("authorization"),
-                                                     request.Header(security::kWorkerSecretHeader));
-      !caller.ok() && !IsProbe(route)) {
-    response = ErrorResponse(caller.status(), "prompt");
+  const absl::StatusOr<Caller> caller = parts_.access.Authenticate(
+      request.Header("authorization"), request.Header(security::kWorkerSecretHeader));
+  absl::Status allowed = NeedsNoKey(route) ? absl::OkStatus() : caller.status();
+  // As AdminService::ListWorkers.
+  if (allowed.ok() && route == kStatus) allowed = CheckAdmin(*caller);
+  if (!allowed.ok()) {
+    response = ErrorResponse(allowed, "prompt");
   } else if (post && (route == kChat || route == kCompletions)) {
     return Generate(request, *caller, std::move(responder), route == kChat);
   } else {
@@ -281,6 +288,10 @@ HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view
     if (!absl::ConsumePrefix(&model, kModelPrefix)) model = "";
     // Clients escape the slash of an id such as "org/name".
     response = Models(absl::StrReplaceAll(model, {{"%2F", "/"}, {"%2f", "/"}}));
+  } else if (route == "/") {
+    response = WebUiResponse();
+  } else if (route == kStatus) {
+    response = StatusResponse(parts_);
   } else {
     response = Probe(path);
   }

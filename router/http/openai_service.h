@@ -1,5 +1,5 @@
-// The OpenAI endpoints of a router: /v1/completions, /v1/chat/completions, /v1/models; and the
-// probes /livez, /readyz, /startupz and /health.
+// The OpenAI endpoints of a router: /v1/completions, /v1/chat/completions, /v1/models; the probes
+// /livez, /readyz, /startupz and /health; and web_ui.h's page and /v1/baton/status.
 #ifndef BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 #define BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 

@@ -127,7 +127,7 @@ TEST_F(OpenAiResponseTest, AnAnswerDoesNotDependOnHowItsTokensArrive) {
       {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"argu",  // cut off
        "<tool_call>{\"name\": \"f\", \"argu", "", "stop"},
       {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\"}</tool_call> é",  // no arguments
-       "<tool_call>{\"name\": \"f\"} é", "", "stop"},
+       "<tool_call>{\"name\": \"f\"}é", "", "stop"},
       {ToolCallFormat::kHermes, "No call, 5 < 6.", "No call, 5 < 6.", "", "stop"},
       {ToolCallFormat::kLlama3, "{\"name\": \"f\", \"parameters\": {\"a\": \"é\"}}", "",
        "|f({\"a\": \"é\"})", "tool_calls"},

@@ -301,6 +301,36 @@ TEST_F(OpenAiServiceTest, AnswersConnectionsAndStreamsAreCounted) {
   EXPECT_TRUE(await(absl::StrCat("baton_http_connections", common, " 1")));
 }
 
+TEST_F(OpenAiServiceTest, TheStatusHasWorkersAndLatencies) {
+  Start([](Options* options) { options->metrics_listen = "127.0.0.1:0"; });
+  HttpClient client(address());
+  const auto status = [&] {
+    client.Get("/v1/baton/status");
+    return Json::parse(client.Read().body);
+  };
+  const Json before = status();
+  EXPECT_EQ(before["ready"], true);
+  ASSERT_EQ(before["workers"].size(), 2u);
+  EXPECT_EQ(before["workers"][1]["role"], "decode");
+  const Json& blocks = before["workers"][1]["kv_blocks"];
+  EXPECT_EQ(blocks["total"], 64);
+  EXPECT_EQ(blocks["total"],
+            blocks["used"].get<int>() + blocks["cached"].get<int>() + blocks["free"].get<int>());
+  for (const char* name : {"time_to_first_token", "inter_token_latency"}) {
+    EXPECT_EQ(before[name]["counts"].size(), before[name]["bounds_s"].size() + 1);
+    EXPECT_EQ(before[name]["counts"].back(), 0);
+  }
+  client.Post(kCompletions, R"({"prompt": "p"})");
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  call.SendTokens(Ids("a"));
+  call.SendTokens(Ids("b"));
+  call.Finish(Ids("c"), DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(client.Read().status, 200);
+  const Json after = status();
+  EXPECT_EQ(after["time_to_first_token"]["counts"].back(), 1);
+  EXPECT_EQ(after["inter_token_latency"]["counts"].back(), 2);
+}
+
 TEST_F(OpenAiServiceTest, ModelsAndProbes) {
   Start();
   HttpClient client(address());
