@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/bench.h"
+#include "cli/chat.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
 #include "cli/plan.h"
@@ -13,9 +14,10 @@
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate", "explain", "bench", "plan" or "completion"
+  std::string chosen;  // "up", "generate", "chat", "explain", "bench", "plan" or "completion"
   UpOptions up;
   GenerateOptions generate;
+  ChatOptions chat;
   BenchOptions bench;
   ExplainOptions explain;
   PlanOptions plan;
