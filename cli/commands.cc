@@ -102,23 +102,43 @@ void ParseLogitBias(const std::vector<std::string>& flags, std::map<int32_t, flo
   }
 }
 
-// The sampling of `generate` beyond AddSampling().
-void AddDrawing(CLI::App* app, client::GenerateRequest* request) {
-  client::Sampling& sampling = request->sampling;
-  app->add_option("--seed", sampling.seed, "Equal seeds give equal answers");
+// The sampling of `generate` and `chat` beyond AddSampling().
+void AddDrawing(CLI::App* app, client::Sampling* sampling) {
+  app->add_option("--seed", sampling->seed, "Equal seeds give equal answers");
   app->add_option_function<std::vector<std::string>>(
          "--logit-bias",
-         [&sampling](const std::vector<std::string>& flags) {
-           ParseLogitBias(flags, &sampling.logit_bias);
+         [sampling](const std::vector<std::string>& flags) {
+           ParseLogitBias(flags, &sampling->logit_bias);
          },
          "ID=BIAS: adds BIAS, -100 to 100, to the logit of token ID; may be repeated")
       ->allow_extra_args(false);
+}
+
+void AddChoices(CLI::App* app, client::GenerateRequest* request) {
   app->add_option("-n,--n", request->n, "Number of answers, 1 to 16");
   CLI::Option* beams = app->add_option("--beam-width", request->beam_width,
                                        "Beam search instead of sampling, with 2 to 16 beams");
   app->add_option("--length-penalty", request->length_penalty,
                   "Exponent of the length by which a beam's log probability is divided")
       ->needs(beams);
+}
+
+void AddTimeout(CLI::App* app, int64_t* timeout_ms, const char* description) {
+  app->add_option("--timeout-ms", *timeout_ms, description)
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+}
+
+// What every turn of a conversation takes.
+void AddChat(CLI::App* app, ChatOptions* options) {
+  AddAddress(app, &options->address, &options->access);
+  app->add_option("--model", options->request.model,
+                  "Name of the model; empty: the one that the router serves");
+  app->add_option("--system", options->system, "The system prompt");
+  app->add_option("--max-tokens", options->request.max_tokens,
+                  "Largest number of tokens of an answer");
+  AddSampling(app, &options->request.sampling);
+  AddDrawing(app, &options->request.sampling);
+  AddTimeout(app, &options->timeout_ms, "Limit for each answer");
 }
 
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
@@ -130,15 +150,15 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   app->add_option("--max-tokens", request.max_tokens, "Largest number of tokens to generate");
   app->add_option("--min-tokens", request.min_tokens, "Smallest number of tokens to generate");
   AddSampling(app, &request.sampling);
-  AddDrawing(app, &request);
+  AddDrawing(app, &request.sampling);
+  AddChoices(app, &request);
   app->add_option("--stop", request.stop,
                   "Text that ends the answer and is not printed; may be repeated")
       ->allow_extra_args(false);  // the prompt may follow it
   app->add_flag("--ignore-eos", request.ignore_eos, "Continue after the end-of-sequence token");
   app->add_option("--request-id", request.request_id,
                   "Id of the request in all logs; empty: generated");
-  app->add_option("--timeout-ms", options->timeout_ms, "Limit for the whole request")
-      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  AddTimeout(app, &options->timeout_ms, "Limit for the whole request");
   CLI::Option* json =
       app->add_flag("--json", options->json, "Print one JSON object instead of text");
   app->add_option("--logprobs", request.logprobs,
@@ -209,6 +229,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       "bench", "Send many requests to a server and print throughput and latency");
   AddUp(up, &commands.up, &router, &worker);
   AddGenerate(generate, &commands.generate, &no_stream);
+  AddChat(app.add_subcommand("chat", "Hold a conversation with the model"), &commands.chat);
   BenchFlags bench_flags;
   AddBench(bench, &commands.bench, &bench_flags);
   AddExplain(

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/bench.h"
+#include "cli/chat.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
 #include "cli/keys.h"
@@ -15,10 +16,11 @@
 namespace baton::cli {
 
 struct Commands {
-  // "up", "generate", "explain", "bench", "keys", "plan", "pull" or "completion"
+  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull" or "completion"
   std::string chosen;
   UpOptions up;
   GenerateOptions generate;
+  ChatOptions chat;
   BenchOptions bench;
   ExplainOptions explain;
   KeysOptions keys;

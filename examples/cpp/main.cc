@@ -20,8 +20,11 @@ int Fail(const absl::Status& status) {
   if (const auto retry_after = baton::ErrorRetryAfter(status)) {
     std::cerr << " (retry after " << absl::FormatDuration(*retry_after) << ")";
   }
-  // The cluster's logs have it.
-  std::cerr << " (request " << baton::ErrorRequestId(status) << ")" << std::endl;
+  // The cluster's logs have the id.
+  if (const std::string id = baton::ErrorRequestId(status); !id.empty()) {
+    std::cerr << " (request " << id << ")";
+  }
+  std::cerr << std::endl;
   return 1;
 }
 

@@ -169,6 +169,19 @@ TEST(CommandsTest, GenerateTakesBeams) {
   EXPECT_EQ(parsed.commands.generate.request.priority, client::Priority::kDefault);
 }
 
+TEST(CommandsTest, ChatTakesTheParametersOfEachTurn) {
+  const ParsedCommands parsed = Parse({"chat", "--address", "a:1", "--system", "Be kind.",
+                                       "--temperature", "0.5", "--max-tokens", "9"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.chosen, "chat");
+  const ChatOptions& chat = parsed.commands.chat;
+  EXPECT_EQ(chat.address, "a:1");
+  EXPECT_EQ(chat.system, "Be kind.");
+  EXPECT_EQ(chat.request.sampling.temperature, 0.5f);
+  EXPECT_EQ(chat.request.max_tokens, 9);
+  EXPECT_TRUE(Parse({"chat", "--n", "2"}).exit_now) << "a turn has one answer";
+}
+
 TEST(CommandsTest, AStopStringDoesNotEatThePrompt) {
   const ParsedCommands parsed = Parse({"generate", "--stop", "x", "prompt", "--no-stream"});
   ASSERT_FALSE(parsed.exit_now);
