@@ -25,6 +25,7 @@
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
+#include "router/request/call_registry.h"
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
 #include "router/request/grpc_decode_network.h"
@@ -83,6 +84,7 @@ class RouterServer {
   Roster roster_;
   RoutePlanner planner_;
   GrpcDecodeNetwork network_;
+  CallRegistry calls_;
   Admission admission_;
   RetryBudget retry_budget_;
   ContinuationLine continuations_;

@@ -17,6 +17,7 @@
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
+#include "router/request/call_registry.h"
 #include "router/request/generate_call.h"
 #include "router/request/request_check.h"
 #include "router/request/work_pool.h"
@@ -56,9 +57,8 @@ grpc::ServerUnaryReactor* OnPool(RouterParts& parts, grpc::CallbackServerContext
 
 }  // namespace
 
-absl::Time InferenceService::DeadlineOf(const grpc::CallbackServerContext& context) const {
-  const absl::Time ours =
-      parts_.clock.Now() + absl::Milliseconds(parts_.options.default_deadline_ms);
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const RouterParts& parts) {
+  const absl::Time ours = parts.clock.Now() + absl::Milliseconds(parts.options.default_deadline_ms);
   if (context.deadline() == std::chrono::system_clock::time_point::max()) return ours;
   return absl::FromChrono(context.deadline());
 }
@@ -69,7 +69,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   const absl::Status parsed = ParseRequest(*bytes, &request);
   auto call = std::make_shared<GenerateCall>(parts_);
   return StartCall(call, new StreamWriter(call, context), parsed, std::move(request),
-                   DeadlineOf(*context));
+                   DeadlineOf(*context, parts_));
 }
 
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
@@ -79,7 +79,7 @@ grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerCon
   const absl::Status parsed = ParseRequest(*bytes, &request);
   auto call = std::make_shared<GenerateCall>(parts_);
   return StartCall(call, new OnceWriter(call, context, response), parsed,
-                   std::move(*request.mutable_request()), DeadlineOf(*context));
+                   std::move(*request.mutable_request()), DeadlineOf(*context, parts_));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
@@ -133,6 +133,32 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   }
   *response = ToBytes(answer);
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* bytes,
+                                                   grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status status = [&]() -> absl::Status {
+    v1::CancelRequest request;
+    BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
+    BATON_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+    BATON_RETURN_IF_ERROR(CheckTenant(request.tenant()));
+    if (request.request_id().empty()) {
+      return InvalidField("BAD_REQUEST_ID", "request_id", "empty, the id of a request expected");
+    }
+    v1::CancelResponse answer;
+    answer.set_cancelled(parts_.calls.Cancel(request.tenant(), request.request_id()));
+    if (answer.cancelled() == 0) {
+      return MakeError(absl::StatusCode::kNotFound, "UNKNOWN_REQUEST",
+                       absl::StrCat("this router runs no request \"", request.request_id(),
+                                    "\" of tenant \"", request.tenant(), "\""));
+    }
+    *response = ToBytes(answer);
+    return absl::OkStatus();
+  }();
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 

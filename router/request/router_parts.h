@@ -12,6 +12,7 @@ class Tokenizer;
 namespace baton::router {
 
 class Admission;
+class CallRegistry;
 class CallWatch;
 class ContinuationLine;
 class DecisionLog;
@@ -38,6 +39,7 @@ struct RouterParts {
   CallWatch& watch;                 // ends calls whose deadline or stall limit has passed
   DecodeNetwork& network;           // opens streams to decode workers; simulated in tests
   DecisionLog& decisions;
+  CallRegistry& calls;  // by tenant and request id
 };
 
 }  // namespace baton::router
