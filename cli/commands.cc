@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -186,6 +187,37 @@ void AddExplain(CLI::App* app, ExplainOptions* explain) {
   app->add_flag("--json", explain->json, "Print one JSON object per line");
 }
 
+// The commands of admin.h, each with its options: CLI11 applies the environment to all of them.
+void AddAdmin(CLI::App* app, std::map<std::string, AdminOptions>* admin) {
+  const std::pair<std::string, std::string> commands[] = {
+      {"workers", "List the workers and their states"},
+      {"loads", "Show the work of each worker and of the router"},
+      {"drain", "Let a worker finish its requests and take no new ones; its process stays"},
+      {"undrain", "Let a drained worker take requests again"},
+      {"flush-cache", "Drop the cached prefixes that no request uses"},
+      {"cancel", "Cancel running requests by their id"}};
+  for (const auto& [name, description] : commands) {
+    CLI::App* command = app->add_subcommand(name, description);
+    AdminOptions& options = (*admin)[name];
+    if (name == "drain" || name == "undrain") {
+      command->add_option("worker", options.worker, "Address or id of the worker")->required();
+    } else if (name == "flush-cache") {
+      command->add_option("worker", options.worker,
+                          "Address or id of a worker; empty: all workers");
+    } else if (name == "cancel") {
+      command->add_option("id", options.request_id, "Id of the requests")->required();
+      command->add_option("--tenant", options.tenant, "Tenant of the requests");
+    }
+    if (name == "drain") {
+      command->add_flag("--wait", options.wait, "Return when the worker is drained");
+    }
+    AddAddress(command, &options.address);
+    command->add_option("--timeout-ms", options.timeout_ms, "Limit for the call")
+        ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+    command->add_flag("--json", options.json, "Print one JSON object instead of text");
+  }
+}
+
 // What CLI11 cannot check of one flag.
 void CheckCommand(const Commands& commands) {
   if (commands.chosen == "up") {
@@ -224,6 +256,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       app.add_subcommand(
           "plan", "Report memory, sequences that fit and best-case latency of a model on a GPU"),
       &commands.plan, &plan);
+  std::map<std::string, AdminOptions> admin;
+  AddAdmin(&app, &admin);
   std::string shell;
   app.add_subcommand("completion", "Print a script that completes commands and flags in a shell")
       ->add_option("shell", shell, "The shell")
@@ -233,6 +267,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     commands.chosen = app.get_subcommands().front()->get_name();
+    commands.is_admin = admin.count(commands.chosen) > 0;
+    if (commands.is_admin) commands.admin = admin[commands.chosen];
     CheckCommand(commands);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "cli/admin.h"
 #include "cli/bench.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
@@ -13,11 +14,13 @@
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate", "explain", "bench", "plan" or "completion"
+  std::string chosen;     // "up", "generate", "explain", "bench", "plan", "completion", or one of
+  bool is_admin = false;  // the commands of admin.h
   UpOptions up;
   GenerateOptions generate;
   BenchOptions bench;
   ExplainOptions explain;
+  AdminOptions admin;
   PlanOptions plan;
   std::string completion;  // the script
 };
