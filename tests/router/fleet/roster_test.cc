@@ -256,6 +256,12 @@ TEST_F(RosterTest, LoadsHaveAnAgeAndEndWithTheProcess) {
   clock_.Advance(absl::Milliseconds(500));
   EXPECT_EQ(roster_.Loads()[kDecode].running(), 2);
   EXPECT_EQ(roster_.Loads()[kDecode].age_ms(), 520);
+  event.mutable_load()->set_running(0);
+  event.mutable_load()->set_age_us(3'600'000'000);
+  ASSERT_TRUE(roster_.OnEvent(kDecode, event).ok());
+  clock_.Advance(absl::Milliseconds(30));
+  EXPECT_EQ(roster_.Loads()[kDecode].age_ms(), 30) << "an idle hour does not make numbers old";
+  ASSERT_TRUE(Load(kDecode).ok());
   clock_.Advance(absl::Seconds(10));
   roster_.Tick();
   EXPECT_FALSE(roster_.Loads()[kDecode].has_age_ms());
