@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -203,6 +204,37 @@ void AddPull(CLI::App* app, PullOptions* pull) {
   app->add_flag("--json", pull->json, "Print one JSON object instead of the directory");
 }
 
+// The commands of admin.h, each with its options: CLI11 applies the environment to all of them.
+void AddAdmin(CLI::App* app, std::map<std::string, AdminOptions>* admin) {
+  const std::pair<std::string, std::string> commands[] = {
+      {"workers", "List the workers and their states"},
+      {"loads", "Show the work of each worker and of the router"},
+      {"drain", "Let a worker finish its requests and take no new ones; its process stays"},
+      {"undrain", "Let a drained worker take requests again"},
+      {"flush-cache", "Drop the cached prefixes that no request uses"},
+      {"cancel", "Cancel running requests by their id"}};
+  for (const auto& [name, description] : commands) {
+    CLI::App* command = app->add_subcommand(name, description);
+    AdminOptions& options = (*admin)[name];
+    if (name == "drain" || name == "undrain") {
+      command->add_option("worker", options.worker, "Address or id of the worker")->required();
+    } else if (name == "flush-cache") {
+      command->add_option("worker", options.worker,
+                          "Address or id of a worker; empty: all workers");
+    } else if (name == "cancel") {
+      command->add_option("id", options.request_id, "Id of the requests")->required();
+      command->add_option("--tenant", options.tenant, "Tenant of the requests");
+    }
+    if (name == "drain") {
+      command->add_flag("--wait", options.wait, "Return when the worker is drained");
+    }
+    AddAddress(command, &options.address, &options.access);
+    command->add_option("--timeout-ms", options.timeout_ms, "Limit for the call")
+        ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+    command->add_flag("--json", options.json, "Print one JSON object instead of text");
+  }
+}
+
 // What CLI11 cannot check of one flag.
 void CheckCommand(const Commands& commands) {
   if (commands.chosen == "up") {
@@ -244,6 +276,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   AddPull(
       app.add_subcommand("pull", "Download a model from the Hugging Face Hub into the local cache"),
       &commands.pull);
+  std::map<std::string, AdminOptions> admin;
+  AddAdmin(&app, &admin);
   std::string shell;
   app.add_subcommand("completion", "Print a script that completes commands and flags in a shell")
       ->add_option("shell", shell, "The shell")
@@ -253,6 +287,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     commands.chosen = app.get_subcommands().front()->get_name();
+    commands.is_admin = admin.count(commands.chosen) > 0;
+    if (commands.is_admin) commands.admin = admin[commands.chosen];
     CheckCommand(commands);
     if (commands.chosen == "bench") FinishBench(*bench, bench_flags, &commands.bench);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "cli/admin.h"
 #include "cli/bench.h"
 #include "cli/chat.h"
 #include "cli/explain.h"
@@ -16,13 +17,16 @@
 namespace baton::cli {
 
 struct Commands {
-  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull" or "completion"
+  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "completion", or one of
+  // the commands of admin.h.
   std::string chosen;
+  bool is_admin = false;  // one of the latter
   UpOptions up;
   GenerateOptions generate;
   ChatOptions chat;
   BenchOptions bench;
   ExplainOptions explain;
+  AdminOptions admin;
   KeysOptions keys;
   PlanOptions plan;
   PullOptions pull;

@@ -1,5 +1,5 @@
-// `baton`: up, generate, chat, explain, bench, keys, plan, pull, completion. docs/cli.md has the
-// exit codes.
+// `baton`: up, generate, chat, explain, bench, keys, plan, pull, completion, and the commands for
+// operators. docs/cli.md has the exit codes.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -18,6 +18,9 @@ int main(int argc, char** argv) {
   if (commands.chosen == "pull") return baton::cli::RunPull(commands.pull, std::cout, std::cerr);
   if (commands.chosen == "explain") {
     return baton::cli::RunExplain(commands.explain, std::cout, std::cerr);
+  }
+  if (commands.is_admin) {
+    return baton::cli::RunAdmin(commands.chosen, commands.admin, std::cout, std::cerr);
   }
   if (commands.chosen == "keys") return baton::cli::RunNewKey(commands.keys, std::cout, std::cerr);
   if (commands.chosen == "plan") return baton::cli::RunPlan(commands.plan, std::cout, std::cerr);

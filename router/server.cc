@@ -98,9 +98,9 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       decisions_(options_.explain_log_every, metrics_),
       parts_{options_,   *tokenizer_,   clock_,         roster_, planner_,    metrics_,
              admission_, retry_budget_, continuations_, pool_,   call_watch_, network_,
-             decisions_, access_,       tenants_,       chat_},
+             decisions_, access_,       tenants_,       chat_,   calls_},
       inference_(parts_),
-      admin_(parts_),
+      admin_(parts_, [this](int worker) { return watch_->Stub(worker); }),
       openai_(parts_),
       watch_(std::make_unique<WorkerWatch>(
           roster_, network_, clock_, [this](bool ready) { PublishState(ready); },

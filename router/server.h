@@ -27,6 +27,7 @@
 #include "router/options.h"
 #include "router/request/access.h"
 #include "router/request/admission.h"
+#include "router/request/call_registry.h"
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
 #include "router/request/grpc_decode_network.h"
@@ -96,6 +97,7 @@ class RouterServer {
   Roster roster_;
   RoutePlanner planner_;
   GrpcDecodeNetwork network_;
+  CallRegistry calls_;
   Admission admission_;
   TenantLimits tenants_;
   RetryBudget retry_budget_;

@@ -277,8 +277,9 @@ struct Model {
 
 struct Worker {
   std::string address;
-  std::string role;   // "prefill", "decode"
-  std::string state;  // "connecting", "ready", "suspect", "expired", "refused", "draining"
+  std::string role;  // "prefill", "decode"
+  // "connecting", "ready", "suspect", "expired", "refused", "draining", "drained"
+  std::string state;
   std::string detail;
   int running = 0;
   int queued = 0;

@@ -19,6 +19,7 @@
 #include "router/options.h"
 #include "router/request/access.h"
 #include "router/request/admission.h"
+#include "router/request/call_registry.h"
 #include "router/request/generate_call.h"
 #include "router/request/request_check.h"
 #include "router/request/work_pool.h"
@@ -70,9 +71,8 @@ grpc::ServerUnaryReactor* OnPool(RouterParts& parts, grpc::CallbackServerContext
 
 }  // namespace
 
-absl::Time InferenceService::DeadlineOf(const grpc::CallbackServerContext& context) const {
-  const absl::Time ours =
-      parts_.clock.Now() + absl::Milliseconds(parts_.options.default_deadline_ms);
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const RouterParts& parts) {
+  const absl::Time ours = parts.clock.Now() + absl::Milliseconds(parts.options.default_deadline_ms);
   if (context.deadline() == std::chrono::system_clock::time_point::max()) return ours;
   return absl::FromChrono(context.deadline());
 }
@@ -84,7 +84,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   const absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
   auto call = std::make_shared<GenerateCall>(parts_, caller.ok() ? *std::move(caller) : Caller());
   return StartCall(call, new StreamWriter(call, context), parsed, std::move(request),
-                   DeadlineOf(*context));
+                   DeadlineOf(*context, parts_));
 }
 
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
@@ -95,7 +95,7 @@ grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerCon
   const absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
   auto call = std::make_shared<GenerateCall>(parts_, caller.ok() ? *std::move(caller) : Caller());
   return StartCall(call, new OnceWriter(call, context, response), parsed,
-                   std::move(*request.mutable_request()), DeadlineOf(*context));
+                   std::move(*request.mutable_request()), DeadlineOf(*context, parts_));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
@@ -158,6 +158,36 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   }
   *response = ToBytes(answer);
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* bytes,
+                                                   grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status status = [&]() -> absl::Status {
+    Caller caller;
+    BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, *context));
+    v1::CancelRequest request;
+    BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
+    BATON_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+    BATON_RETURN_IF_ERROR(CheckTenant(request.tenant()));
+    if (request.request_id().empty()) {
+      return InvalidField("BAD_REQUEST_ID", "request_id", "empty, the id of a request expected");
+    }
+    std::string tenant;
+    BATON_ASSIGN_OR_RETURN(tenant, TenantOf(caller, request.tenant()));
+    v1::CancelResponse answer;
+    answer.set_cancelled(parts_.calls.Cancel(tenant, request.request_id()));
+    if (answer.cancelled() == 0) {
+      return MakeError(absl::StatusCode::kNotFound, "UNKNOWN_REQUEST",
+                       absl::StrCat("this router runs no request \"", request.request_id(),
+                                    "\" of tenant \"", tenant, "\""));
+    }
+    *response = ToBytes(answer);
+    return absl::OkStatus();
+  }();
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 

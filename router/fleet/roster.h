@@ -16,6 +16,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -127,6 +129,11 @@ class Roster {
 
   // --- For operators.
   std::vector<v1::WorkerStatus> List() const;
+  std::vector<v1::WorkerLoad> Loads() const;
+  v1::WorkerStatus Status(int worker) const;
+  // The worker with this address or worker_id. NOT_FOUND (UNKNOWN_WORKER), or UNAVAILABLE
+  // (NO_WORKER) if it has not sent its card.
+  absl::StatusOr<WorkerTarget> Find(absl::string_view name) const;
   int worker_count() const;  // all numbers are below it
   // Grows whenever the state of any worker changes.
   int64_t state_version() const { return state_version_; }
@@ -142,6 +149,7 @@ class Roster {
     std::string detail = "not reached yet";
     std::optional<internal::v1::WorkerCard> card;  // while established
     internal::v1::LoadReport load;
+    std::optional<absl::Duration> load_at;  // when `load` arrived
     absl::Duration last_event;
     bool stream_open = false;
     // Received on this stream.
@@ -161,6 +169,7 @@ class Roster {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginDelta(int worker, const internal::v1::CacheDelta& delta)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::WorkerStatus StatusOf(int worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int TakeNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Add(const WorkerAddress& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetListed(int worker, bool listed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

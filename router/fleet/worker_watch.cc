@@ -191,6 +191,12 @@ void WorkerWatch::Wake() {
   wake_.Signal();
 }
 
+std::shared_ptr<internal::v1::WorkerService::Stub> WorkerWatch::Stub(int worker) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = slots_.find(worker);
+  return found == slots_.end() ? nullptr : found->second.stub;
+}
+
 void WorkerWatch::OnEnded(int worker, bool was_established, bool was_refused) {
   absl::MutexLock lock(&mutex_);
   Slot& slot = slots_.at(worker);

@@ -35,12 +35,15 @@ class WorkerWatch {
   void Stop();
   // Makes the thread apply changes of the roster now, not at its next periodic check. Thread-safe.
   void Wake();
+  // Of a worker that is watched, else null. Thread-safe. The caller keeps a hold on the worker, and
+  // releases it after the stub: the watch's thread must be the one that ends the channel.
+  std::shared_ptr<internal::v1::WorkerService::Stub> Stub(int worker);
 
  private:
   class Stream;
   // One worker that is watched.
   struct Slot {
-    std::unique_ptr<internal::v1::WorkerService::Stub> stub;
+    std::shared_ptr<internal::v1::WorkerService::Stub> stub;
     std::unique_ptr<Stream> stream;
     bool ended = false;       // no callback of the stream comes any more: it may be destroyed
     absl::Duration retry_at;  // on `clock_`

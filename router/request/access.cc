@@ -18,6 +18,13 @@ std::string TenantSalt(const std::string& tenant, const std::string& cache_salt)
   return security::ToHex(security::Sha256(bytes));
 }
 
+absl::Status TenantMismatch() {
+  return WithDetails(MakeError(absl::StatusCode::kPermissionDenied, "TENANT_MISMATCH",
+                               "tenant: the API key is another tenant's; expected no tenant, or "
+                               "that of the key"),
+                     "", "tenant", std::nullopt);
+}
+
 }  // namespace
 
 absl::StatusOr<Caller> Access::Authenticate(absl::string_view authorization,
@@ -38,14 +45,15 @@ absl::Status CheckAdmin(const Caller& caller) {
                    "this call is for operators: expected an API key with the word admin");
 }
 
+absl::StatusOr<std::string> TenantOf(const Caller& caller, absl::string_view named) {
+  if (!caller.tenant || (caller.admin && !named.empty())) return std::string(named);
+  if (named.empty() || named == *caller.tenant) return *caller.tenant;
+  return TenantMismatch();
+}
+
 absl::Status BindToTenant(const Caller& caller, v1::GenerateRequest* request) {
   if (!caller.tenant) return absl::OkStatus();
-  if (!request->tenant().empty() && request->tenant() != *caller.tenant) {
-    return WithDetails(MakeError(absl::StatusCode::kPermissionDenied, "TENANT_MISMATCH",
-                                 "tenant: the API key is another tenant's; expected no tenant, or "
-                                 "that of the key"),
-                       "", "tenant", std::nullopt);
-  }
+  if (!request->tenant().empty() && request->tenant() != *caller.tenant) return TenantMismatch();
   request->set_tenant(*caller.tenant);
   request->set_cache_salt(TenantSalt(*caller.tenant, request->cache_salt()));
   return absl::OkStatus();

@@ -48,6 +48,11 @@ class Access {
 // PERMISSION_DENIED, NOT_ADMIN.
 absl::Status CheckAdmin(const Caller& caller);
 
+// The tenant that a call is about, if it names `named`, which may be empty: the caller's, or
+// without one the named one. An operator may name any. PERMISSION_DENIED, TENANT_MISMATCH,
+// otherwise.
+absl::StatusOr<std::string> TenantOf(const Caller& caller, absl::string_view named);
+
 // Sets the request's tenant to the caller's, and its cache_salt to a hash of tenant and cache_salt:
 // so a salt divides the tenant's namespace only, and no salt leads into that of another tenant.
 // PERMISSION_DENIED, TENANT_MISMATCH, if the request names another tenant. Nothing for a caller

@@ -60,6 +60,7 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     if (checked.ok()) checked = BindToTenant(caller_, &request);
     if (checked.ok()) checked = Admit(request);
     if (!checked.ok()) return Fail(checked);
+    registered_ = parts_.calls.Add(request.tenant(), request_id_, weak_from_this());
   }
   if (IsShort(request)) {
     Prepare(request);
@@ -198,6 +199,14 @@ void GenerateCall::Cancel() {
             : MakeError(absl::StatusCode::kCancelled, "CANCELLED", "the client cancelled"));
 }
 
+bool GenerateCall::CancelById() {
+  absl::MutexLock lock(&mutex_);
+  if (sink_ == nullptr) return false;
+  Fail(MakeError(absl::StatusCode::kCancelled, "CANCELLED_BY_ID",
+                 "a Cancel call with the request's id ended it"));
+  return true;
+}
+
 void GenerateCall::OnDecoded(int stream, const decode_pb::DecodeResponse& response) {
   absl::MutexLock lock(&mutex_);
   if (sink_ != nullptr && attempts_.contains(stream)) RelayTokens(stream, response);
@@ -328,6 +337,7 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
   attempts_.clear();
   waiting_.clear();
+  registered_.reset();
   RouterMetrics::RequestEnd end;
   end.code = code;
   end.finish_reason = reason;

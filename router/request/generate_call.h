@@ -20,6 +20,7 @@
 #include "router/request/admission.h"
 #include "router/request/answer.h"
 #include "router/request/attempt.h"
+#include "router/request/call_registry.h"
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
 #include "router/request/decode_network.h"
@@ -40,6 +41,7 @@ inline constexpr absl::Duration kSameWorkerPause = absl::Milliseconds(500);
 // clock and the workers' streams, which end in any order.
 class GenerateCall final : public DecodeListener,
                            public WatchedCall,
+                           public CancellableCall,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   explicit GenerateCall(RouterParts& parts, Caller caller = {});
@@ -53,6 +55,7 @@ class GenerateCall final : public DecodeListener,
 
   // The client is gone. Ends the workers' streams at once.
   void Cancel();
+  bool CancelById() override;
   // The sink must not be called any more.
   void OnSinkGone();
 
@@ -140,6 +143,7 @@ class GenerateCall final : public DecodeListener,
   std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);
   TenantLimits::Place tenant_place_ ABSL_GUARDED_BY(mutex_);
   std::vector<int32_t> shown_special_tokens_ ABSL_GUARDED_BY(mutex_);
+  CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   // By the id of the stream. Ids are never reused, so late messages of a stream that was given up

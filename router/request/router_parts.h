@@ -16,6 +16,7 @@ namespace baton::router {
 
 class Access;
 class Admission;
+class CallRegistry;
 class CallWatch;
 class ContinuationLine;
 class DecisionLog;
@@ -46,6 +47,7 @@ struct RouterParts {
   const Access& access;   // who makes a call
   TenantLimits& tenants;  // limits of API keys
   const chat::ModelChat& chat;
+  CallRegistry& calls;  // by tenant and request id
 };
 
 }  // namespace baton::router

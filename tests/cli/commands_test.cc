@@ -335,6 +335,32 @@ TEST(CommandsTest, TheEnvironmentSetsTheAddressUnlessAFlagDoes) {
   EXPECT_EQ(Parse({"explain"}).commands.explain.address, "127.0.0.1:50051");
 }
 
+TEST(CommandsTest, CommandsForOperatorsShareTheirFlags) {
+  const ParsedCommands drain = Parse({"drain", "d:1", "--wait", "--json", "--timeout-ms", "70"});
+  ASSERT_FALSE(drain.exit_now);
+  EXPECT_TRUE(drain.commands.is_admin);
+  EXPECT_EQ(drain.commands.chosen, "drain");
+  EXPECT_EQ(drain.commands.admin.worker, "d:1");
+  EXPECT_TRUE(drain.commands.admin.wait && drain.commands.admin.json);
+  EXPECT_EQ(drain.commands.admin.timeout_ms, 70);
+  const ParsedCommands cancel = Parse({"cancel", "r1", "--tenant", "t"});
+  ASSERT_FALSE(cancel.exit_now);
+  EXPECT_EQ(cancel.commands.admin.request_id, "r1");
+  EXPECT_EQ(cancel.commands.admin.tenant, "t");
+  for (const char* command : {"workers", "loads", "flush-cache"}) {
+    EXPECT_TRUE(Parse({command}).commands.is_admin) << command;
+  }
+  EXPECT_FALSE(Parse({"explain"}).commands.is_admin);
+  for (const char* command : {"drain", "undrain", "cancel"}) {
+    EXPECT_EQ(Parse({command}).exit_code, kExitUsage) << command << " lacks its argument";
+  }
+  EXPECT_EQ(Parse({"undrain", "d:1", "--wait"}).exit_code, kExitUsage);
+  setenv("BATON_ADDRESS", "router:7", 1);
+  EXPECT_EQ(Parse({"workers"}).commands.admin.address, "router:7");
+  EXPECT_EQ(Parse({"drain", "d:1", "--address", "other:8"}).commands.admin.address, "other:8");
+  unsetenv("BATON_ADDRESS");
+}
+
 TEST(CommandsTest, CompletionTakesAShell) {
   const ParsedCommands parsed = Parse({"completion", "bash"});
   ASSERT_FALSE(parsed.exit_now);

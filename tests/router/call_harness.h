@@ -204,9 +204,10 @@ class CallHarness : public ::testing::Test {
     budget_.emplace(budget_limits_);
     fleet_->roster.SetOnDeath(
         [this](const router::Incarnation& dead) { budget_->OnDeath(dead, clock_.SinceStart()); });
-    parts_.reset(new router::RouterParts{
-        options_, *tokenizer_, clock_, fleet_->roster, fleet_->planner, metrics_, *admission_,
-        *budget_, continuations_, pool_, watch_, network_, decisions_, access_, tenants_, chat_});
+    parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, fleet_->roster,
+                                         fleet_->planner, metrics_, *admission_, *budget_,
+                                         continuations_, pool_, watch_, network_, decisions_,
+                                         access_, tenants_, chat_, registry_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   const router::RouterParts& parts() { return *parts_; }
@@ -267,6 +268,7 @@ class CallHarness : public ::testing::Test {
   std::optional<RoutedFleet> fleet_;
   std::optional<router::RetryBudget> budget_;
   std::optional<router::Admission> admission_;
+  router::CallRegistry registry_;
   router::ContinuationLine continuations_{[](int) {}};
 
  private:

@@ -194,7 +194,8 @@ class ClientCases:
             inference_pb2.ListModelsResponse(models=[inference_pb2.Model(
                 id="m", max_model_len=8, fingerprint=2**64 - 1, vocab_size=9)]),
             admin_pb2.ListWorkersResponse(workers=[admin_pb2.WorkerStatus(
-                address="w:1", role=admin_pb2.WORKER_ROLE_DECODE, state=99, free_blocks=4)]))
+                address="w:1", role=admin_pb2.WORKER_ROLE_DECODE, state=99, free_blocks=4)]),
+            inference_pb2.CancelResponse(cancelled=2))
         completion = self.ask("generate_once", "p", max_tokens=3)
         self.assertEqual((completion.text, completion.finish_reason, completion.seed),
                          ("ok", "length", 5))
@@ -203,7 +204,9 @@ class ClientCases:
         self.assertEqual(self.ask("models"), [baton.Model("m", 8, 9, 2**64 - 1)])
         self.assertEqual(self.ask("workers"),
                          [baton.Worker("w:1", "decode", "99", "", 0, 0, 0, 4, 0)])
-        requests = [self.router.next_call().request for _ in range(5)]
+        self.assertEqual(self.ask("cancel", "r7", tenant="t"), 2)
+        requests = [self.router.next_call().request for _ in range(6)]
+        self.assertEqual(requests[5], inference_pb2.CancelRequest(request_id="r7", tenant="t"))
         self.assertEqual(requests[0].request.stop.max_tokens, 3)
         self.assertTrue(requests[0].request.request_id)
         self.assertFalse(requests[1].add_special_tokens)

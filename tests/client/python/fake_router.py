@@ -112,6 +112,7 @@ class FakeRouter:
             "Tokenize": inference_pb2.TokenizeRequest,
             "Detokenize": inference_pb2.DetokenizeRequest,
             "ListModels": inference_pb2.ListModelsRequest,
+            "Cancel": inference_pb2.CancelRequest,
         }
         self._add("baton.v1.InferenceService", once_methods, {
             "Generate": grpc.unary_stream_rpc_method_handler(

@@ -160,6 +160,15 @@ def workers() -> Call[list[Worker]]:
     )
 
 
+def cancel(request_id: str, tenant: str) -> Call[int]:
+    return Call(
+        f"/{_INFERENCE}/Cancel",
+        inference_pb2.CancelRequest(request_id=request_id, tenant=tenant),
+        inference_pb2.CancelResponse,
+        lambda message: int(message.cancelled),
+    )
+
+
 def health() -> Call[bool]:
     return Call(
         "/grpc.health.v1.Health/Check",

@@ -181,6 +181,13 @@ class Client:
     def workers(self, *, timeout: Optional[float] = None) -> list[Worker]:
         return self._ask(calls.workers(), timeout)
 
+    def cancel(
+        self, request_id: str, *, tenant: str = "", timeout: Optional[float] = None
+    ) -> int:
+        """Cancels the requests of this router with that id and tenant, whichever client sent them,
+        and returns how many. InvalidRequestError (UNKNOWN_REQUEST) if there is none."""
+        return self._ask(calls.cancel(request_id, tenant), timeout)
+
     def is_ready(self, *, timeout: float = calls.READY_TIMEOUT_S) -> bool:
         """Whether the router can be reached and has workers that can answer. One attempt."""
         call = calls.health()
