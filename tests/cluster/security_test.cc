@@ -313,7 +313,7 @@ TEST_F(SecurityTest, WorkersNeedTheSecret) {
   const auto watch = methods_of(internal::v1::WatchRequest::descriptor()->file());
   auto of_prefill = methods_of(internal::v1::PrefillRequest::descriptor()->file());
   auto of_decode = methods_of(internal::v1::DecodeRequest::descriptor()->file());
-  ASSERT_EQ(watch.size(), 2u);
+  ASSERT_GE(watch.size(), 2u);
   of_prefill.insert(of_prefill.end(), watch.begin(), watch.end());
   of_decode.insert(of_decode.end(), watch.begin(), watch.end());
   for (const auto& [address, methods] :
