@@ -44,13 +44,6 @@ constexpr absl::string_view kModelPrefix = "/v1/models/";
 constexpr char kComment[] = ": keep-alive\n\n";
 constexpr char kChatPath[] = "/v1/chat/completions";
 
-bool IsGenerate(absl::string_view path) { return path == kChatPath || path == "/v1/completions"; }
-
-// The client's, or a new one if it sends none that is valid.
-std::string RequestIdOf(const HttpRequest& request) {
-  const absl::string_view given = request.Header(kRequestId);
-  return given.empty() || !CheckRequestId(given).ok() ? RandomIdText() : std::string(given);
-}
 
 }  // namespace
 
