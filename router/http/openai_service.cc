@@ -42,7 +42,6 @@ constexpr absl::string_view kStatus = "/v1/baton/status";
 constexpr absl::string_view kModelPrefix = "/v1/models/";
 // Between events: proxies and clients see that the stream lives.
 constexpr char kComment[] = ": keep-alive\n\n";
-constexpr char kChatPath[] = "/v1/chat/completions";
 
 
 }  // namespace
