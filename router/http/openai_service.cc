@@ -43,6 +43,11 @@ constexpr absl::string_view kModelPrefix = "/v1/models/";
 // Between events: proxies and clients see that the stream lives.
 constexpr char kComment[] = ": keep-alive\n\n";
 
+// The client's, or a new one if it sends none that is valid.
+std::string RequestIdOf(const HttpRequest& request) {
+  const absl::string_view given = request.Header(kRequestId);
+  return given.empty() || !CheckRequestId(given).ok() ? RandomIdText() : std::string(given);
+}
 
 }  // namespace
 
