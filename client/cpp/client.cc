@@ -43,7 +43,9 @@ const char* FinishReasonName(FinishReason reason) {
   return reason == FinishReason::kStop ? "stop" : reason == FinishReason::kLength ? "length" : "";
 }
 
-GenerateStream::GenerateStream(std::shared_ptr<StreamCall> call) : call_(std::move(call)) {}
+GenerateStream::GenerateStream(std::shared_ptr<const Connection> connection,
+                               std::shared_ptr<StreamCall> call)
+    : connection_(std::move(connection)), call_(std::move(call)) {}
 
 GenerateStream::~GenerateStream() {
   if (!ended_) Cancel();
@@ -90,7 +92,9 @@ struct CallbackStream::State {
   }
 };
 
-CallbackStream::CallbackStream(std::shared_ptr<State> state) : state_(std::move(state)) {}
+CallbackStream::CallbackStream(std::shared_ptr<const Connection> connection,
+                               std::shared_ptr<State> state)
+    : connection_(std::move(connection)), state_(std::move(state)) {}
 
 CallbackStream::~CallbackStream() {
   Cancel();
@@ -113,7 +117,7 @@ std::unique_ptr<GenerateStream> Client::Generate(const GenerateRequest& request,
                                                  const CallOptions& options) {
   auto call = std::make_shared<StreamCall>(connection_, request, options);
   call->Start();
-  return std::unique_ptr<GenerateStream>(new GenerateStream(std::move(call)));
+  return std::unique_ptr<GenerateStream>(new GenerateStream(connection_, std::move(call)));
 }
 
 std::unique_ptr<CallbackStream> Client::Generate(const GenerateRequest& request,
@@ -124,7 +128,7 @@ std::unique_ptr<CallbackStream> Client::Generate(const GenerateRequest& request,
   state->callbacks = std::move(callbacks);
   state->call->Start();
   CallbackStream::State::Read(state);
-  return std::unique_ptr<CallbackStream>(new CallbackStream(std::move(state)));
+  return std::unique_ptr<CallbackStream>(new CallbackStream(connection_, std::move(state)));
 }
 
 absl::StatusOr<Completion> Client::GenerateOnce(const GenerateRequest& request,

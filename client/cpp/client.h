@@ -234,7 +234,8 @@ class GenerateStream {
 
  private:
   friend class Client;
-  explicit GenerateStream(std::shared_ptr<StreamCall> call);
+  GenerateStream(std::shared_ptr<const Connection> connection, std::shared_ptr<StreamCall> call);
+  const std::shared_ptr<const Connection> connection_;
   const std::shared_ptr<StreamCall> call_;
   bool ended_ = false;
 };
@@ -253,7 +254,8 @@ struct StreamCallbacks {
 class CallbackStream {
  public:
   // Cancels a request that still runs, and waits until on_done has returned. Inside a callback it
-  // does not wait: the callbacks may then come after the destructor.
+  // does not wait: the callbacks may then come after the destructor, and the Client must outlive
+  // them.
   ~CallbackStream();
   CallbackStream(const CallbackStream&) = delete;
   CallbackStream& operator=(const CallbackStream&) = delete;
@@ -264,7 +266,8 @@ class CallbackStream {
  private:
   friend class Client;
   struct State;
-  explicit CallbackStream(std::shared_ptr<State> state);
+  CallbackStream(std::shared_ptr<const Connection> connection, std::shared_ptr<State> state);
+  const std::shared_ptr<const Connection> connection_;
   const std::shared_ptr<State> state_;
 };
 

@@ -143,6 +143,12 @@ void StreamCall::End(absl::Status status) {
                                          unfinished - completion_.choices.begin()));
   }
   status_ = WithRequestId(std::move(status), completion_.request_id);
+  // What keeps the channel, while the stream's owner still does.
+  {
+    absl::MutexLock lock(&mutex_);
+    context_ = nullptr;
+  }
+  connection_ = nullptr;
   std::exchange(done_, nullptr)(std::nullopt);
 }
 

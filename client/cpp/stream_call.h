@@ -19,6 +19,9 @@
 
 namespace baton::client {
 
+// The owner of a stream holds the connection, too, and destroys it last: the last channel stops
+// gRPC's callback threads, which one of them cannot do.
+//
 // Built on gRPC's callback API, which cancels a call even before there is a connection. Attempts
 // and timers share the call until they have ended. Cancel() may be called by any thread; between
 // Read() and its `done` nothing else may.
@@ -49,7 +52,7 @@ class StreamCall : public std::enable_shared_from_this<StreamCall> {
   void OnAttemptEnd(const grpc::Status& status);
   void End(absl::Status status);
 
-  const std::shared_ptr<const Connection> connection_;
+  std::shared_ptr<const Connection> connection_;  // null after the end
   const v1::GenerateRequest request_;
   const std::unique_ptr<Timer> timer_;
   // Used by one thread at a time: the one that calls Read(), then gRPC's.

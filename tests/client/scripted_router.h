@@ -95,30 +95,41 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
    public:
     Writer(ScriptedRouter& router, ScriptedAnswer answer)
         : router_(router), answer_(std::move(answer)) {
-      Step();
+      Step(/*write_ok=*/true);
     }
-    void OnWriteDone(bool ok) override {
-      if (ok) return Step();
-      if (!answer_.hangs) Finish(grpc::Status::CANCELLED);
-    }
+    void OnWriteDone(bool ok) override { Step(ok); }
     void OnCancel() override {
+      bool idle;
       {
         absl::MutexLock lock(&router_.mutex_);
         ++router_.cancelled_;
+        cancelled_ = true;
+        idle = hanging_;
       }
-      if (answer_.hangs) Finish(grpc::Status::CANCELLED);
+      if (idle) Finish(grpc::Status::CANCELLED);
     }
     void OnDone() override { delete this; }
 
    private:
-    void Step() {
+    // Starts one operation at most: nothing may follow Finish(), and OnCancel() comes at any time.
+    void Step(bool write_ok) {
+      bool cancelled;
+      {
+        absl::MutexLock lock(&router_.mutex_);
+        cancelled = cancelled_ || !write_ok;
+        hanging_ = !cancelled && answer_.hangs && next_ == answer_.messages.size();
+        if (hanging_) return;
+      }
+      if (cancelled) return Finish(grpc::Status::CANCELLED);
       if (next_ < answer_.messages.size()) return StartWrite(&answer_.messages[next_++]);
-      if (!answer_.hangs) Finish(ToGrpcStatus(answer_.status));
+      Finish(ToGrpcStatus(answer_.status));
     }
 
     ScriptedRouter& router_;
     const ScriptedAnswer answer_;
     size_t next_ = 0;
+    bool cancelled_ = false;  // guarded by router_.mutex_, as is the next one
+    bool hanging_ = false;
   };
 
   ScriptedAnswer Arrive(const grpc::CallbackServerContext& context,
