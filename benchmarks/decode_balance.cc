@@ -28,8 +28,8 @@
 #include "benchmarks/serving/fleet_balance.h"
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/saturation.h"
-#include "benchmarks/serving/svg_plot.h"
 #include "benchmarks/serving/traffic.h"
+#include "cli/svg_plot.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -214,7 +214,7 @@ void PrintSummary(const Options& options, const std::vector<Phase>& phases) {
 void WriteSvg(const Options& options, const std::vector<Chart>& charts) {
   if (options.svg.empty()) return;
   std::ofstream file(options.svg);
-  file << RenderSvg(charts, static_cast<int>(options.policies.size()));
+  file << cli::RenderSvg(charts, static_cast<int>(options.policies.size()));
   if (!file.flush()) Die(absl::UnavailableError("cannot write " + options.svg));
 }
 

@@ -110,8 +110,9 @@ void AskLittle(v1::InferenceService::Stub& router, std::vector<double>* ms) {
 }
 
 // Once the worker has told it.
-internal_pb::PrefillCost CostOf(const std::string& address) {
-  const auto stub = internal_pb::WorkerService::NewStub(MakeChannel(address));
+internal_pb::PrefillCost CostOf(const LocalCluster& cluster, const std::string& address) {
+  const auto stub = internal_pb::WorkerService::NewStub(
+      MakeChannel(address, kPeerChannel, cluster.worker_security()));
   grpc::ClientContext context;
   SetDeadline(&context);
   const auto reader = stub->Watch(&context, internal_pb::WatchRequest());
@@ -123,8 +124,9 @@ internal_pb::PrefillCost CostOf(const std::string& address) {
   return response.load().prefill_cost();
 }
 
-internal_pb::WorkerCard CardOf(const std::string& address) {
-  const auto stub = internal_pb::WorkerService::NewStub(MakeChannel(address));
+internal_pb::WorkerCard CardOf(const LocalCluster& cluster, const std::string& address) {
+  const auto stub = internal_pb::WorkerService::NewStub(
+      MakeChannel(address, kPeerChannel, cluster.worker_security()));
   grpc::ClientContext context;
   SetDeadline(&context);
   const auto reader = stub->Watch(&context, internal_pb::WatchRequest());
@@ -169,7 +171,8 @@ void BenchLatency(const Options& options) {
   const std::string address = cluster->address("router");
   const std::string prefill_address = WorkersOf(address, v1::WORKER_ROLE_PREFILL)[0];
   const std::string decode_address = WorkersOf(address, v1::WORKER_ROLE_DECODE)[0];
-  const internal_pb::WorkerCard prefill = CardOf(prefill_address), decode = CardOf(decode_address);
+  const internal_pb::WorkerCard prefill = CardOf(*cluster, prefill_address),
+                                decode = CardOf(*cluster, decode_address);
   LoadGenerator generator({address});
   Random random(options.seed);
   const std::vector<int32_t> prompt = random.Tokens(options.prompt_tokens, VocabSizeOf(&generator));
@@ -188,7 +191,8 @@ void BenchLatency(const Options& options) {
   to_worker.set_max_tokens(options.answer_tokens);
 
   const auto router = v1::InferenceService::NewStub(MakeChannel(address, kClientChannel));
-  const auto worker = internal_pb::DecodeService::NewStub(MakeChannel(decode_address));
+  const auto worker = internal_pb::DecodeService::NewStub(
+      MakeChannel(decode_address, kPeerChannel, cluster->worker_security()));
   Times through, direct, discarded;
   std::vector<double> little_ms;
   for (int i = 0; i < options.warm_up + options.rounds; ++i) {
@@ -293,7 +297,7 @@ void BenchHitRate(const Options& options) {
       options.requests, options.prefix_tokens, options.own_tokens, options.prefixes,
       options.callers, took_s);
   const internal_pb::PrefillCost cost =
-      CostOf(WorkersOf(cluster->address("router"), v1::WORKER_ROLE_PREFILL)[0]);
+      CostOf(*cluster, WorkersOf(cluster->address("router"), v1::WORKER_ROLE_PREFILL)[0]);
   constexpr double kScale = 1.0 * kSimBlockTokens / kBlockTokens;
   Scenario scenario;
   scenario.routers = 2;

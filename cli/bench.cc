@@ -1,92 +1,146 @@
 #include "cli/bench.h"
 
 #include <algorithm>
-#include <atomic>
+#include <cmath>
+#include <filesystem>
 #include <fstream>
-#include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cli/bench_arrivals.h"
+#include "cli/bench_plot.h"
 #include "cli/generate.h"
-#include "cli/load_generator.h"
-#include "client/cpp/convert.h"
-#include "common/base/error.h"
+#include "cli/progress.h"
 #include "common/base/exit_code.h"
+#include "common/base/rpc/channel.h"
 #include "common/base/shutdown_signal.h"
-#include "common/base/splitmix64.h"
+#include "common/base/status_macros.h"
 
 namespace baton::cli {
 namespace {
 
-LoadRequest MakeRequest(const BenchOptions& options, const std::vector<int32_t>& prompt,
-                        size_t number) {
-  client::GenerateRequest request;
-  request.token_ids = prompt;
-  request.max_tokens = options.max_tokens;
-  request.ignore_eos = options.ignore_eos;
-  request.sampling.seed = options.seed + number;
-  LoadRequest load;
-  load.request = client::ToProto(request);
-  load.timeout = absl::Milliseconds(options.timeout_ms);
-  return load;
+bool HasText(const DatasetOptions& dataset) {
+  return dataset.name == "sharegpt" || dataset.name == "custom";
+}
+
+// Sends the prompts at their times; returns when all that were sent have ended.
+std::vector<Outcome> Load(BenchTarget* target, const std::vector<BenchPrompt>& prompts,
+                          const std::vector<double>& times, const OpenLoopOptions& loop) {
+  size_t next = 0;
+  std::vector<Outcome> outcomes = RunOpenLoop(
+      [&]() -> std::optional<TimedSend> {
+        if (next == prompts.size()) return std::nullopt;
+        const size_t number = next++;
+        return TimedSend{
+            times[number], [&, number](double due_s, std::function<void(Outcome)> done) {
+              target->Send(prompts[number], static_cast<int>(number), due_s, std::move(done));
+            }};
+      },
+      loop);
+  std::sort(outcomes.begin(), outcomes.end(),
+            [](const Outcome& a, const Outcome& b) { return a.kind < b.kind; });
+  return outcomes;
+}
+
+std::vector<double> TimesOf(const BenchOptions& options, const std::vector<BenchPrompt>& prompts) {
+  if (options.dataset.name != "trace" || !options.self_timed) {
+    return ArrivalTimes(static_cast<int>(prompts.size()), options.request_rate, options.burstiness,
+                        options.dataset.seed);
+  }
+  std::vector<double> times;
+  for (const BenchPrompt& prompt : prompts) times.push_back(prompt.at_s);
+  return times;
+}
+
+absl::Status WriteFile(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << std::flush;
+  return file.good() ? absl::OkStatus()
+                     : absl::UnknownError(absl::StrCat("cannot write ", path.string()));
+}
+
+// In --result-dir, with vLLM's name unless --result-filename is given.
+absl::Status Save(const BenchOptions& options, const BenchResult& result) {
+  std::string name = options.result_filename;
+  if (name.empty()) {
+    const std::vector<std::string> parts = absl::StrSplit(result.model, '/');
+    name = absl::StrCat(
+        options.label.empty() ? result.backend : options.label, "-", options.request_rate, "qps",
+        options.max_concurrency ? absl::StrCat("-concurrency", *options.max_concurrency) : "", "-",
+        parts.back(), "-", result.date, ".json");
+  }
+  std::error_code error;
+  if (!options.result_dir.empty()) std::filesystem::create_directories(options.result_dir, error);
+  return WriteFile(std::filesystem::path(options.result_dir) / name,
+                   ReportJson(result, options.report) + "\n");
+}
+
+absl::StatusOr<BenchResult> Measure(const BenchOptions& options, std::ostream& err) {
+  const std::unique_ptr<BenchTarget> target = MakeTarget(options.target);
+  BATON_ASSIGN_OR_RETURN(const TargetModel model, target->Connect());
+  const int vocab_size = options.vocab_size > 0 ? options.vocab_size : model.vocab_size;
+  if (vocab_size == 0 && !HasText(options.dataset)) {
+    return absl::InvalidArgumentError(
+        "the server does not report the size of its vocabulary: expected --vocab-size for random "
+        "token ids");
+  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<BenchPrompt> prompts,
+                         MakePrompts(options.dataset, vocab_size, target->Counter()));
+  BenchResult result;
+  result.date = absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone());
+  result.backend = options.target.backend;
+  result.label = options.label;
+  result.model = model.id;
+  result.metadata = options.metadata;
+  result.num_prompts = static_cast<int>(prompts.size());
+  result.request_rate = options.request_rate;
+  result.burstiness = options.burstiness;
+  result.max_concurrency = options.max_concurrency;
+  absl::Notification stop;
+  ShutdownWatch ctrl_c([&stop] {
+    if (!stop.HasBeenNotified()) stop.Notify();
+  });
+  OpenLoopOptions loop;
+  loop.stop = &stop;
+  if (options.max_concurrency) loop.max_concurrency = *options.max_concurrency;
+  if (options.num_warmups > 0) {
+    const std::vector<BenchPrompt> warmups(options.num_warmups, prompts.front());
+    Load(target.get(), warmups, std::vector<double>(warmups.size()), loop);
+  }
+  Progress progress(err, options.progress, "requests", result.num_prompts);
+  int failed = 0;
+  loop.on_end = [&](const Outcome& outcome) {
+    failed += !outcome.status.ok();
+    progress.Advance(1, failed == 0 ? "" : absl::StrCat(failed, " failed"));
+  };
+  result.start_s = NowSeconds();
+  result.outcomes = Load(target.get(), prompts, TimesOf(options, prompts), loop);
+  result.duration_s = NowSeconds() - result.start_s;
+  return result;
 }
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int vocab_size) {
-  uint64_t state = options.seed;
-  const auto token = [&] { return static_cast<int32_t>(NextSplitMix64(&state) % vocab_size); };
-  std::vector<int32_t> prefix(options.shared_prefix_tokens);
-  for (int32_t& id : prefix) id = token();
-  std::vector<std::vector<int32_t>> prompts(options.num_prompts, prefix);
-  for (auto& prompt : prompts) {
-    while (static_cast<int>(prompt.size()) < options.prompt_tokens) prompt.push_back(token());
-  }
-  return prompts;
-}
-
 int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) {
-  LoadGenerator generator({options.address});
-  const auto model = generator.GetModel();
-  if (!model.ok()) {
-    const std::string where = absl::StrCat("router at ", options.address);
-    err << "baton bench: " << Describe(Annotate(model.status(), where)) << std::endl;
-    return ExitCode(model.status());
+  const absl::StatusOr<BenchResult> result = Measure(options, err);
+  if (!result.ok()) {
+    err << "baton bench: " << Describe(result.status()) << std::endl;
+    return ExitCode(result.status());
   }
-  const auto prompts = BenchPrompts(options, model->vocab_size());
-  BenchResult result;
-  result.model = model->id();
-  result.concurrency = options.concurrency;
-  result.outcomes.resize(prompts.size());
-  std::vector<size_t> sent(options.concurrency);  // by caller: its last request
-  std::atomic<size_t> next{0};
-  std::atomic<bool> stopped{false};
-  const double start_s = NowSeconds();
-  {
-    ShutdownWatch ctrl_c([&stopped] { stopped = true; });
-    generator.RunClosedLoop(
-        options.concurrency,
-        [&](int caller) -> std::optional<LoadRequest> {
-          // In this order: a number that is taken is a request that is sent.
-          if (stopped || (sent[caller] = next++) >= prompts.size()) return std::nullopt;
-          return MakeRequest(options, prompts[sent[caller]], sent[caller]);
-        },
-        [&](int caller, Outcome outcome) { result.outcomes[sent[caller]] = std::move(outcome); });
+  out << (options.json ? ReportJson(*result, options.report) + "\n"
+                       : FormatReport(*result, options.report))
+      << std::flush;
+  absl::Status saved = absl::OkStatus();
+  if (options.save_result) saved.Update(Save(options, *result));
+  if (!options.plot.empty()) saved.Update(WriteFile(options.plot, BenchPlot(*result)));
+  if (!saved.ok()) {
+    err << "baton bench: " << saved.message() << std::endl;
+    return kExitFailure;
   }
-  result.duration_s = NowSeconds() - start_s;
-  // Those that Ctrl-C left out.
-  result.outcomes.resize(std::min(next.load(), prompts.size()));
-  out << (options.json ? ReportJson(result) + "\n" : FormatReport(result)) << std::flush;
-  if (!options.save_result.empty()) {
-    std::ofstream file(options.save_result);
-    file << ReportJson(result) << "\n";
-    if (!file.good()) {
-      err << "baton bench: cannot write " << options.save_result << std::endl;
-      return kExitFailure;
-    }
-  }
-  const bool any_ok = std::any_of(result.outcomes.begin(), result.outcomes.end(),
+  const bool any_ok = std::any_of(result->outcomes.begin(), result->outcomes.end(),
                                   [](const Outcome& outcome) { return outcome.status.ok(); });
   return any_ok ? kExitOk : kExitFailure;
 }

@@ -1,33 +1,41 @@
-// `baton bench`: sends random prompts, which may share a prefix, and reports latencies.
+// `baton bench serve`: sends prompts to a running server and reports throughput and latencies, with
+// the flags and the report of `vllm bench serve`.
 #ifndef BATON_CLI_BENCH_H_
 #define BATON_CLI_BENCH_H_
 
-#include <cstdint>
+#include <limits>
+#include <optional>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cli/bench_dataset.h"
 #include "cli/bench_report.h"
+#include "cli/bench_target.h"
 
 namespace baton::cli {
 
 struct BenchOptions {
-  std::string address = "127.0.0.1:50051";
-  int num_prompts = 100;
-  int concurrency = 8;
-  int shared_prefix_tokens = 0;  // leading tokens of prompt_tokens that all prompts share
-  int prompt_tokens = 128;
-  int max_tokens = 32;
-  uint64_t seed = 0;
-  bool ignore_eos = true;
-  std::string save_result;       // path of a JSON file; empty: none
-  bool json = false;             // print that JSON instead of a table
-  int64_t timeout_ms = 600'000;  // of each request
+  TargetOptions target;
+  DatasetOptions dataset;
+  // Requests a second; infinity sends all at once. Not used by the dataset "trace" with
+  // `self_timed`, which has times.
+  double request_rate = std::numeric_limits<double>::infinity();
+  double burstiness = 1;  // see ArrivalTimes()
+  bool self_timed = true;
+  std::optional<int> max_concurrency;  // a request that arrives while so many run is sent later
+  int num_warmups = 0;  // requests with the first prompt, sent before the measured ones
+  int vocab_size = 0;   // for random prompts; 0: of the router's model
+  ReportOptions report;
+  std::string label;
+  std::vector<std::pair<std::string, std::string>> metadata;
+  bool save_result = false;
+  std::string result_dir, result_filename;  // empty: here; a name from label, rate, model and date
+  std::string plot;                         // file for an SVG; empty: none
+  bool json = false;                        // print the JSON object instead of lines
+  bool progress = false;                    // show a progress bar on stderr
 };
-
-// Returns the token ids of all prompts. They depend only on the arguments, and are identical on
-// every machine.
-std::vector<std::vector<int32_t>> BenchPrompts(const BenchOptions& options, int vocab_size);
 
 // Returns the exit code (common/base/exit_code.h): kExitFailure if every request failed.
 int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err);

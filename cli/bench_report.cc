@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/error.h"
@@ -13,56 +13,73 @@
 namespace baton::cli {
 namespace {
 
+using OrderedJson = nlohmann::ordered_json;
+
 constexpr int kWidth = 50;
 
-double Percentile(const std::vector<double>& sorted, double fraction) {
-  const double at = fraction * static_cast<double>(sorted.size() - 1);
-  const size_t low = static_cast<size_t>(std::floor(at));
-  const size_t high = std::min(low + 1, sorted.size() - 1);
-  return sorted[low] + (at - static_cast<double>(low)) * (sorted[high] - sorted[low]);
-}
+struct Metric {
+  const char* name;   // in JSON keys
+  const char* label;  // in lines
+  const char* title;
+};
+// In the order of kBenchMetrics.
+constexpr Metric kMetrics[] = {
+    {"ttft", "TTFT", "Time to First Token"},
+    {"tpot", "TPOT", "Time per Output Token (excl. 1st token)"},
+    {"itl", "ITL", "Inter-token Latency"},
+    {"e2el", "E2EL", "End-to-end Latency"},
+    {"client_queue_time", "Client Queue Time", "Client-side Queueing"},
+    {"e2el_including_client_queue", "E2EL incl. Client Queue",
+     "Queue-inclusive End-to-end Latency"},
+};
 
 // What both forms of the report show.
 struct Figures {
   int completed = 0;
   int failed = 0;
+  int good = 0;  // requests that met every goal
   std::map<std::string, int> failures;
   std::map<std::string, std::string> messages;  // one for each reason
   int64_t input_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t output_tokens = 0;
   int64_t kv_bytes = 0;
-  std::vector<double> ttft_ms, tpot_ms, itl_ms, e2el_ms;
+  double peak_tokens_per_s = 0;
+  std::map<std::string, std::vector<double>> values_ms;  // by Metric::name
 };
 
-// REQUIRES: a token came.
-void AddTimes(const Outcome& outcome, Figures* f) {
-  const std::vector<double>& token_s = outcome.token_s;
-  const double answer_s = token_s.back() - token_s.front();
-  f->ttft_ms.push_back((token_s.front() - outcome.sent_s) * 1e3);
-  f->e2el_ms.push_back((token_s.back() - outcome.sent_s) * 1e3);
-  if (token_s.size() > 1) {
-    f->tpot_ms.push_back(answer_s * 1e3 / static_cast<double>(token_s.size() - 1));
-  }
-  // Tokens that came in one message share the time since the last one.
-  auto message = std::upper_bound(token_s.begin(), token_s.end(), token_s.front());
-  for (double last_s = token_s.front(); message != token_s.end();) {
-    const double now_s = *message;
-    const auto next = std::upper_bound(message, token_s.end(), now_s);
-    const auto fresh = next - message;
-    f->itl_ms.insert(f->itl_ms.end(), fresh, (now_s - last_s) * 1e3 / static_cast<double>(fresh));
-    last_s = now_s;
-    message = next;
-  }
+std::string FailureOf(const absl::Status& status) {
+  const std::string reason = ErrorReason(status);
+  return reason.empty() ? absl::StatusCodeToString(status.code()) : reason;
 }
 
-Figures Collect(const BenchResult& result) {
+bool MeetsGoals(const RequestTimes& times, const std::map<std::string, double>& goals_ms) {
+  const std::map<std::string, double> of_request = {
+      {"ttft", times.ttft_ms}, {"tpot", times.tpot_ms}, {"e2el", times.e2el_ms}};
+  return absl::c_all_of(goals_ms, [&](const auto& goal) {
+    const auto found = of_request.find(goal.first);
+    return found == of_request.end() || found->second <= goal.second;
+  });
+}
+
+void AddTimes(const Outcome& outcome, const ReportOptions& options, Figures* f) {
+  const RequestTimes times = TimesOf(outcome);
+  const double queue_ms = (outcome.sent_s - outcome.due_s) * 1e3;
+  auto& values = f->values_ms;
+  values["ttft"].push_back(times.ttft_ms);
+  if (outcome.token_s.size() > 1) values["tpot"].push_back(times.tpot_ms);
+  values["itl"].insert(values["itl"].end(), times.itl_ms.begin(), times.itl_ms.end());
+  values["e2el"].push_back(times.e2el_ms);
+  values["client_queue_time"].push_back(queue_ms);
+  values["e2el_including_client_queue"].push_back(times.e2el_ms + queue_ms);
+  if (MeetsGoals(times, options.goodput_ms)) ++f->good;
+}
+
+Figures Collect(const BenchResult& result, const ReportOptions& options) {
   Figures f;
   for (const Outcome& outcome : result.outcomes) {
     if (!outcome.status.ok()) {
-      const std::string reason = ErrorReason(outcome.status);
-      const std::string failure =
-          reason.empty() ? absl::StatusCodeToString(outcome.status.code()) : reason;
+      const std::string failure = FailureOf(outcome.status);
       ++f.failed;
       ++f.failures[failure];
       f.messages.emplace(failure, outcome.status.message());
@@ -73,13 +90,14 @@ Figures Collect(const BenchResult& result) {
     f.cached_tokens += outcome.usage.cached_prompt_tokens();
     f.output_tokens += outcome.usage.generated_tokens();
     f.kv_bytes += outcome.usage.kv_bytes();
-    if (outcome.has_first()) AddTimes(outcome, &f);
+    if (outcome.has_first()) AddTimes(outcome, options, &f);
   }
+  const std::vector<double> tokens = TokensPerSecond(result.outcomes, result.start_s);
+  if (!tokens.empty()) f.peak_tokens_per_s = *absl::c_max_element(tokens);
   return f;
 }
 
-std::string Centered(const std::string& title, char fill) {
-  const std::string text = absl::StrCat(title);
+std::string Centered(const std::string& text, char fill) {
   const int left = (kWidth - static_cast<int>(text.size())) / 2;
   const int right = kWidth - static_cast<int>(text.size()) - left;
   return absl::StrCat(std::string(left, fill), text, std::string(right, fill), "\n");
@@ -93,36 +111,98 @@ std::string Line(const std::string& name, double value) {
   return absl::StrFormat("%-40s %-10.2f\n", name, value);
 }
 
-std::string Section(const std::string& title, const std::string& metric,
-                    const std::vector<double>& values_ms) {
-  const Summary s = Summarize(values_ms);
-  return absl::StrCat(Centered(title, '-'), Line(absl::StrCat("Mean ", metric, " (ms):"), s.mean),
-                      Line(absl::StrCat("Median ", metric, " (ms):"), s.median),
-                      Line(absl::StrCat("P90 ", metric, " (ms):"), s.p90),
-                      Line(absl::StrCat("P99 ", metric, " (ms):"), s.p99));
-}
-
 double PerSecond(double count, double duration_s) {
   return duration_s > 0 ? count / duration_s : 0;
 }
 
-void AddSummary(const std::string& name, const std::vector<double>& values_ms,
-                nlohmann::ordered_json* json) {
+double CachedShare(const Figures& f) {
+  return f.input_tokens == 0
+             ? 0
+             : static_cast<double>(f.cached_tokens) / static_cast<double>(f.input_tokens);
+}
+
+std::string Section(const Metric& metric, const std::vector<double>& values_ms,
+                    const std::vector<double>& percentiles) {
   const Summary s = Summarize(values_ms);
-  (*json)[absl::StrCat("mean_", name, "_ms")] = s.mean;
-  (*json)[absl::StrCat("median_", name, "_ms")] = s.median;
-  (*json)[absl::StrCat("p90_", name, "_ms")] = s.p90;
-  (*json)[absl::StrCat("p99_", name, "_ms")] = s.p99;
+  std::string section = absl::StrCat(
+      Centered(metric.title, '-'), Line(absl::StrCat("Mean ", metric.label, " (ms):"), s.mean),
+      Line(absl::StrCat("Median ", metric.label, " (ms):"), s.median));
+  for (const double p : percentiles) {
+    absl::StrAppend(&section, Line(absl::StrCat("P", p, " ", metric.label, " (ms):"),
+                                   Percentile(values_ms, p)));
+  }
+  return section;
+}
+
+bool IsChosen(const Metric& metric, const ReportOptions& options) {
+  return absl::c_linear_search(options.metrics, metric.name);
+}
+
+// The values of each request, in vLLM's units: seconds.
+void AddDetails(const BenchResult& result, OrderedJson* json) {
+  for (const char* key : {"input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times",
+                          "queue_times", "generated_texts", "errors"}) {
+    (*json)[key] = OrderedJson::array();
+  }
+  for (const Outcome& outcome : result.outcomes) {
+    const bool timed = outcome.status.ok() && outcome.has_first();
+    RequestTimes times = timed ? TimesOf(outcome) : RequestTimes();
+    for (double& itl : times.itl_ms) itl /= 1e3;
+    (*json)["input_lens"].push_back(outcome.usage.prompt_tokens());
+    (*json)["output_lens"].push_back(outcome.status.ok() ? outcome.usage.generated_tokens() : 0);
+    (*json)["ttfts"].push_back(times.ttft_ms / 1e3);
+    (*json)["itls"].push_back(times.itl_ms);
+    (*json)["latencies"].push_back(times.e2el_ms / 1e3);
+    (*json)["start_times"].push_back(outcome.sent_s - result.start_s);
+    (*json)["queue_times"].push_back(outcome.sent_s - outcome.due_s);
+    (*json)["generated_texts"].push_back(outcome.text);
+    (*json)["errors"].push_back(outcome.status.ok() ? ""
+                                                    : absl::StrCat(FailureOf(outcome.status), ": ",
+                                                                   outcome.status.message()));
+  }
 }
 
 }  // namespace
 
-Summary Summarize(std::vector<double> values) {
+Summary Summarize(const std::vector<double>& values) {
   if (values.empty()) return {};
-  std::sort(values.begin(), values.end());
-  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-  return {sum / static_cast<double>(values.size()), Percentile(values, 0.5),
-          Percentile(values, 0.9), Percentile(values, 0.99)};
+  const auto count = static_cast<double>(values.size());
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return {mean, Percentile(values, 50), std::sqrt(squares / count)};
+}
+
+double Percentile(std::vector<double> values, double percent) {
+  if (values.empty()) return 0;
+  const double at = percent / 100 * static_cast<double>(values.size() - 1);
+  const auto low = static_cast<ptrdiff_t>(at);
+  const auto nth = values.begin() + low;
+  std::nth_element(values.begin(), nth, values.end());
+  if (nth + 1 == values.end()) return *nth;
+  return *nth + (at - static_cast<double>(low)) * (*std::min_element(nth + 1, values.end()) - *nth);
+}
+
+RequestTimes TimesOf(const Outcome& outcome) {
+  const std::vector<double>& token_s = outcome.token_s;
+  RequestTimes times;
+  times.ttft_ms = (token_s.front() - outcome.sent_s) * 1e3;
+  times.e2el_ms = (token_s.back() - outcome.sent_s) * 1e3;
+  if (token_s.size() > 1) {
+    times.tpot_ms =
+        (token_s.back() - token_s.front()) * 1e3 / static_cast<double>(token_s.size() - 1);
+  }
+  auto message = std::upper_bound(token_s.begin(), token_s.end(), token_s.front());
+  for (double last_s = token_s.front(); message != token_s.end();) {
+    const double now_s = *message;
+    const auto next = std::upper_bound(message, token_s.end(), now_s);
+    const auto fresh = next - message;
+    times.itl_ms.insert(times.itl_ms.end(), fresh,
+                        (now_s - last_s) * 1e3 / static_cast<double>(fresh));
+    last_s = now_s;
+    message = next;
+  }
+  return times;
 }
 
 int PeakConcurrency(const std::vector<Outcome>& outcomes) {
@@ -137,28 +217,59 @@ int PeakConcurrency(const std::vector<Outcome>& outcomes) {
   return peak;
 }
 
-std::string FormatReport(const BenchResult& result) {
-  const Figures f = Collect(result);
+std::vector<double> TokensPerSecond(const std::vector<Outcome>& outcomes, double start_s) {
+  std::vector<double> tokens;
+  for (const Outcome& outcome : outcomes) {
+    if (!outcome.status.ok()) continue;
+    for (const double token_s : outcome.token_s) {
+      const auto second = static_cast<size_t>(std::max(0.0, token_s - start_s));
+      if (second >= tokens.size()) tokens.resize(second + 1);
+      ++tokens[second];
+    }
+  }
+  return tokens;
+}
+
+std::string FormatReport(const BenchResult& result, const ReportOptions& options) {
+  const Figures f = Collect(result, options);
   const double duration_s = result.duration_s;
   std::string report = Centered(" Serving Benchmark Result ", '=');
+  absl::StrAppend(&report, Line("Successful requests:", int64_t{f.completed}),
+                  Line("Failed requests:", int64_t{f.failed}));
+  if (result.max_concurrency) {
+    absl::StrAppend(&report,
+                    Line("Maximum request concurrency:", int64_t{*result.max_concurrency}));
+  }
+  if (std::isfinite(result.request_rate)) {
+    absl::StrAppend(&report, Line("Request rate configured (RPS):", result.request_rate));
+  }
+  absl::StrAppend(&report, Line("Benchmark duration (s):", duration_s),
+                  Line("Total input tokens:", f.input_tokens),
+                  Line("Total generated tokens:", f.output_tokens),
+                  Line("Request throughput (req/s):", PerSecond(f.completed, duration_s)));
+  if (!options.goodput_ms.empty()) {
+    absl::StrAppend(&report, Line("Request goodput (req/s):", PerSecond(f.good, duration_s)));
+  }
   absl::StrAppend(
-      &report, Line("Successful requests:", int64_t{f.completed}),
-      Line("Failed requests:", int64_t{f.failed}),
-      Line("Maximum request concurrency:", int64_t{result.concurrency}),
-      Line("Benchmark duration (s):", duration_s), Line("Total input tokens:", f.input_tokens),
-      Line("Total cached input tokens:", f.cached_tokens),
-      Line("Total generated tokens:", f.output_tokens), Line("Total KV bytes moved:", f.kv_bytes),
-      Line("Request throughput (req/s):", PerSecond(f.completed, duration_s)),
+      &report,
       Line("Output token throughput (tok/s):",
-           PerSecond(static_cast<double>(f.output_tokens), duration_s)));
-  absl::StrAppend(
-      &report, Line("Peak concurrent requests:", int64_t{PeakConcurrency(result.outcomes)}),
+           PerSecond(static_cast<double>(f.output_tokens), duration_s)),
+      Line("Peak output token throughput (tok/s):", f.peak_tokens_per_s),
+      Line("Peak concurrent requests:", static_cast<double>(PeakConcurrency(result.outcomes))),
       Line("Total Token throughput (tok/s):",
            PerSecond(static_cast<double>(f.input_tokens + f.output_tokens), duration_s)));
-  absl::StrAppend(&report, Section("Time to First Token", "TTFT", f.ttft_ms),
-                  Section("Time per Output Token (excl. 1st token)", "TPOT", f.tpot_ms),
-                  Section("Inter-token Latency", "ITL", f.itl_ms),
-                  Section("End-to-end Latency", "E2EL", f.e2el_ms));
+  for (const Metric& metric : kMetrics) {
+    if (!IsChosen(metric, options)) continue;
+    const auto values = f.values_ms.find(metric.name);
+    absl::StrAppend(
+        &report,
+        Section(metric, values == f.values_ms.end() ? std::vector<double>() : values->second,
+                options.percentiles));
+  }
+  absl::StrAppend(&report, Centered("Prefix Cache and KV Transfer", '-'),
+                  Line("Cached input tokens:", f.cached_tokens),
+                  Line("Prefix cache hit rate (%):", CachedShare(f) * 100),
+                  Line("KV bytes moved:", f.kv_bytes));
   if (f.failed > 0) absl::StrAppend(&report, Centered("Failures by Reason", '-'));
   for (const auto& [reason, count] : f.failures) {
     absl::StrAppend(&report, Line(absl::StrCat(reason, ":"), int64_t{count}), "  e.g. ",
@@ -168,33 +279,56 @@ std::string FormatReport(const BenchResult& result) {
   return report;
 }
 
-std::string ReportJson(const BenchResult& result) {
-  const Figures f = Collect(result);
+std::string ReportJson(const BenchResult& result, const ReportOptions& options) {
+  const Figures f = Collect(result, options);
   const double duration_s = result.duration_s;
-  nlohmann::ordered_json json = {
-      {"backend", "baton"},
-      {"model_id", result.model},
-      {"num_prompts", result.outcomes.size()},
-      {"max_concurrency", result.concurrency},
-      {"duration", duration_s},
-      {"completed", f.completed},
-      {"failed", f.failed},
-      {"failures", f.failures},
-      {"total_input_tokens", f.input_tokens},
-      {"total_cached_input_tokens", f.cached_tokens},
-      {"total_output_tokens", f.output_tokens},
-      {"kv_bytes", f.kv_bytes},
-      {"request_throughput", PerSecond(f.completed, duration_s)},
-      {"output_throughput", PerSecond(static_cast<double>(f.output_tokens), duration_s)},
-      {"total_token_throughput",
-       PerSecond(static_cast<double>(f.input_tokens + f.output_tokens), duration_s)},
-      {"max_concurrent_requests", PeakConcurrency(result.outcomes)},
-  };
-  AddSummary("ttft", f.ttft_ms, &json);
-  AddSummary("tpot", f.tpot_ms, &json);
-  AddSummary("itl", f.itl_ms, &json);
-  AddSummary("e2el", f.e2el_ms, &json);
-  return json.dump(2);
+  OrderedJson json = {{"date", result.date},
+                      {"endpoint_type", result.backend},
+                      {"backend", result.backend},
+                      {"label", result.label.empty() ? OrderedJson() : OrderedJson(result.label)},
+                      {"model_id", result.model},
+                      {"tokenizer_id", result.model},
+                      {"num_prompts", result.num_prompts}};
+  for (const auto& [key, value] : result.metadata) json[key] = value;
+  json["request_rate"] =
+      std::isfinite(result.request_rate) ? OrderedJson(result.request_rate) : OrderedJson("inf");
+  json["burstiness"] =
+      std::isfinite(result.burstiness) ? OrderedJson(result.burstiness) : OrderedJson("inf");
+  json["max_concurrency"] =
+      result.max_concurrency ? OrderedJson(*result.max_concurrency) : OrderedJson();
+  json["duration"] = duration_s;
+  json["completed"] = f.completed;
+  json["failed"] = f.failed;
+  json["failures"] = f.failures;
+  json["total_input_tokens"] = f.input_tokens;
+  json["total_cached_input_tokens"] = f.cached_tokens;
+  json["prefix_cache_hit_rate"] = CachedShare(f);
+  json["total_output_tokens"] = f.output_tokens;
+  json["kv_bytes"] = f.kv_bytes;
+  json["request_throughput"] = PerSecond(f.completed, duration_s);
+  json["request_goodput"] =
+      options.goodput_ms.empty() ? OrderedJson() : OrderedJson(PerSecond(f.good, duration_s));
+  json["output_throughput"] = PerSecond(static_cast<double>(f.output_tokens), duration_s);
+  json["total_token_throughput"] =
+      PerSecond(static_cast<double>(f.input_tokens + f.output_tokens), duration_s);
+  json["max_output_tokens_per_s"] = f.peak_tokens_per_s;
+  json["max_concurrent_requests"] = PeakConcurrency(result.outcomes);
+  if (options.detailed) AddDetails(result, &json);
+  for (const Metric& metric : kMetrics) {
+    if (!IsChosen(metric, options)) continue;
+    const auto found = f.values_ms.find(metric.name);
+    const std::vector<double> values =
+        found == f.values_ms.end() ? std::vector<double>() : found->second;
+    const Summary s = Summarize(values);
+    json[absl::StrCat("mean_", metric.name, "_ms")] = s.mean;
+    json[absl::StrCat("median_", metric.name, "_ms")] = s.median;
+    json[absl::StrCat("std_", metric.name, "_ms")] = s.std;
+    for (const double p : options.percentiles) {
+      json[absl::StrCat("p", p, "_", metric.name, "_ms")] = Percentile(values, p);
+    }
+  }
+  // Texts of other servers need not be UTF-8.
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace baton::cli

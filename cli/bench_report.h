@@ -1,9 +1,13 @@
-// The figures of a `baton bench` run, with the lines and JSON keys of vLLM's serving benchmark,
+// The figures of a `baton bench serve` run, with the lines and JSON keys of `vllm bench serve`,
 // which scripts around such benchmarks read.
 #ifndef BATON_CLI_BENCH_REPORT_H_
 #define BATON_CLI_BENCH_REPORT_H_
 
+#include <limits>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/load_generator.h"
@@ -11,29 +15,63 @@
 namespace baton::cli {
 
 struct BenchResult {
+  std::string date;  // "20240131-235959"
+  std::string backend;
+  std::string label;  // empty: none
   std::string model;
-  int concurrency = 0;  // the limit of the run
+  std::vector<std::pair<std::string, std::string>> metadata;  // keys of their own in the JSON
+  int num_prompts = 0;
+  double request_rate = std::numeric_limits<double>::infinity();
+  double burstiness = 1;
+  std::optional<int> max_concurrency;
+  double start_s = 0;  // as NowSeconds()
   double duration_s = 0;
-  std::vector<Outcome> outcomes;
+  std::vector<Outcome> outcomes;  // in the order of the prompts
+};
+
+// What can be summarised, with the names of --percentile-metrics.
+inline const std::vector<std::string> kBenchMetrics = {
+    "ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue"};
+
+struct ReportOptions {
+  std::vector<std::string> metrics = {"ttft", "tpot", "itl", "e2el"};
+  std::vector<double> percentiles = {99};  // 0 to 100
+  std::map<std::string, double>
+      goodput_ms;         // the most of "ttft", "tpot", "e2el"; empty: no goodput
+  bool detailed = false;  // the JSON also has the values of each request
 };
 
 struct Summary {
   double mean = 0;
   double median = 0;
-  double p90 = 0;
-  double p99 = 0;
+  double std = 0;  // of the values themselves, as numpy.std
 };
+// All zero for no values.
+Summary Summarize(const std::vector<double>& values);
 
-// Computes percentiles by linear interpolation between the two nearest values; zeros if empty.
-Summary Summarize(std::vector<double> values);
+// As numpy.percentile: linear interpolation between the two nearest values. 0 for no values.
+double Percentile(std::vector<double> values, double percent);
+
+// The times of one request in milliseconds, from its sending on. REQUIRES: a token came.
+struct RequestTimes {
+  double ttft_ms = 0;
+  double tpot_ms = 0;  // 0 for a single token
+  double e2el_ms = 0;  // to the last token
+  // Per token, not per message: the tokens of one message share the time since the last message.
+  std::vector<double> itl_ms;
+};
+RequestTimes TimesOf(const Outcome& outcome);
 
 // Returns the highest number of requests that ran at once.
 int PeakConcurrency(const std::vector<Outcome>& outcomes);
 
+// Tokens of successful requests that arrived in each second after `start_s`.
+std::vector<double> TokensPerSecond(const std::vector<Outcome>& outcomes, double start_s);
+
 // As text for people, and as JSON. Latencies are those of successful requests only; failures are
 // counted by reason.
-std::string FormatReport(const BenchResult& result);
-std::string ReportJson(const BenchResult& result);
+std::string FormatReport(const BenchResult& result, const ReportOptions& options);
+std::string ReportJson(const BenchResult& result, const ReportOptions& options);
 
 }  // namespace baton::cli
 

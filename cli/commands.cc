@@ -1,15 +1,20 @@
 #include "cli/commands.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "cli/bench_flags.h"
 #include "cli/completion.h"
 #include "cli/plan_flags.h"
+#include "cli/shared_flags.h"
 #include "common/base/exit_code.h"
 #include "common/base/model_directory.h"
 #include "common/base/version.h"
@@ -26,7 +31,13 @@ struct WorkerFlags {
   bool no_deterministic = false;
 };
 
-void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
+// And on to the router.
+struct RouterFlags {
+  std::string api_keys;
+  bool insecure = false;
+};
+
+void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worker) {
   app->add_option("--model", up->cluster.model_dir,
                   "Hugging Face directory of the model, or its id in the local Hugging Face cache")
       ->required()
@@ -39,6 +50,9 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
   up->cluster.http_listen = "127.0.0.1:8000";
   app->add_option("--http-listen", up->cluster.http_listen,
                   "Address of the OpenAI-compatible HTTP endpoints, host:port; empty: none");
+  app->add_option("--api-keys", router->api_keys, "Passed to the router: file of API keys");
+  app->add_flag("--insecure", router->insecure,
+                "Passed to the router: it may listen beyond loopback without API keys");
   app->add_option("--metrics-listen", up->cluster.metrics_listen,
                   "Address of the router's /metrics, host:port");
   app->add_option("--log-dir", up->cluster.log_dir, "Directory for one log file per process");
@@ -66,9 +80,13 @@ void AddUp(CLI::App* app, UpOptions* up, WorkerFlags* worker) {
                 "Passed to every worker");
 }
 
-void AddAddress(CLI::App* app, std::string* address) {
-  app->add_option("--address", *address, "Address of the router, host:port")
-      ->envname("BATON_ADDRESS");
+void AddKeys(CLI::App* app, KeysOptions* keys) {
+  app->add_option("action", keys->action, "new: make a key")
+      ->required()
+      ->check(CLI::IsMember({"new"}));
+  app->add_option("--tenant", keys->tenant, "Tenant whose requests have this key")->required();
+  app->add_flag("--admin", keys->admin, "The key may also call the admin RPCs");
+  app->add_flag("--json", keys->json, "Print one JSON object");
 }
 
 // Parses "ID=BIAS" flags, each id at most once.
@@ -87,28 +105,19 @@ void ParseLogitBias(const std::vector<std::string>& flags, std::map<int32_t, flo
   }
 }
 
-void AddSampling(CLI::App* app, client::GenerateRequest* request) {
-  client::Sampling& sampling = request->sampling;
-  app->add_option("--temperature", sampling.temperature, "0 to 2; 0: greedy");
-  app->add_option("--top-p", sampling.top_p, "Above 0, at most 1; 1: no limit");
-  app->add_option("--top-k", sampling.top_k,
-                  "Number of most probable tokens to sample from; -1 or 0: no limit");
-  app->add_option("--min-p", sampling.min_p,
-                  "0 to 1, relative to the most probable token; 0: no limit");
-  app->add_option("--seed", sampling.seed, "Equal seeds give equal answers");
-  app->add_option("--repetition-penalty", sampling.repetition_penalty,
-                  "Above 0, at most 2: for tokens in the prompt or the answer; 1: none");
-  app->add_option("--frequency-penalty", sampling.frequency_penalty,
-                  "-2 to 2: per occurrence of a token in the answer; 0: none");
-  app->add_option("--presence-penalty", sampling.presence_penalty,
-                  "-2 to 2: for tokens that occur in the answer; 0: none");
+// The sampling of `generate` and `chat` beyond AddSampling().
+void AddDrawing(CLI::App* app, client::Sampling* sampling) {
+  app->add_option("--seed", sampling->seed, "Equal seeds give equal answers");
   app->add_option_function<std::vector<std::string>>(
          "--logit-bias",
-         [&sampling](const std::vector<std::string>& flags) {
-           ParseLogitBias(flags, &sampling.logit_bias);
+         [sampling](const std::vector<std::string>& flags) {
+           ParseLogitBias(flags, &sampling->logit_bias);
          },
          "ID=BIAS: adds BIAS, -100 to 100, to the logit of token ID; may be repeated")
       ->allow_extra_args(false);
+}
+
+void AddChoices(CLI::App* app, client::GenerateRequest* request) {
   app->add_option("-n,--n", request->n, "Number of answers, 1 to 16");
   CLI::Option* beams = app->add_option("--beam-width", request->beam_width,
                                        "Beam search instead of sampling, with 2 to 16 beams");
@@ -144,15 +153,35 @@ void AddStructuredOutput(CLI::App* app, client::GenerateRequest* request) {
   regex->excludes(choice);
 }
 
+void AddTimeout(CLI::App* app, int64_t* timeout_ms, const char* description) {
+  app->add_option("--timeout-ms", *timeout_ms, description)
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+}
+
+// What every turn of a conversation takes.
+void AddChat(CLI::App* app, ChatOptions* options) {
+  AddAddress(app, &options->address, &options->access);
+  app->add_option("--model", options->request.model,
+                  "Name of the model; empty: the one that the router serves");
+  app->add_option("--system", options->system, "The system prompt");
+  app->add_option("--max-tokens", options->request.max_tokens,
+                  "Largest number of tokens of an answer");
+  AddSampling(app, &options->request.sampling);
+  AddDrawing(app, &options->request.sampling);
+  AddTimeout(app, &options->timeout_ms, "Limit for each answer");
+}
+
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   client::GenerateRequest& request = options->request;
   app->add_option("text", request.text, "The prompt")->required();
-  AddAddress(app, &options->address);
+  AddAddress(app, &options->address, &options->access);
   app->add_option("--model", request.model,
                   "Name of the model; empty: the one that the router serves");
   app->add_option("--max-tokens", request.max_tokens, "Largest number of tokens to generate");
   app->add_option("--min-tokens", request.min_tokens, "Smallest number of tokens to generate");
-  AddSampling(app, &request);
+  AddSampling(app, &request.sampling);
+  AddDrawing(app, &request.sampling);
+  AddChoices(app, &request);
   AddStructuredOutput(app, &request);
   app->add_option("--stop", request.stop,
                   "Text that ends the answer and is not printed; may be repeated")
@@ -160,8 +189,7 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   app->add_flag("--ignore-eos", request.ignore_eos, "Continue after the end-of-sequence token");
   app->add_option("--request-id", request.request_id,
                   "Id of the request in all logs; empty: generated");
-  app->add_option("--timeout-ms", options->timeout_ms, "Limit for the whole request")
-      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  AddTimeout(app, &options->timeout_ms, "Limit for the whole request");
   CLI::Option* json =
       app->add_flag("--json", options->json, "Print one JSON object instead of text");
   app->add_option("--logprobs", request.logprobs,
@@ -179,31 +207,10 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   app->add_flag("--no-stream", *no_stream, "Print the text once it is complete");
 }
 
-void AddBench(CLI::App* app, BenchOptions* bench) {
-  const CLI::Range count(1, 1 << 24);
-  AddAddress(app, &bench->address);
-  app->add_option("--num-prompts", bench->num_prompts, "Number of requests")->check(count);
-  app->add_option("--concurrency,--max-concurrency", bench->concurrency,
-                  "Number of concurrent requests")
-      ->check(CLI::Range(1, 1024));
-  app->add_option("--prompt-tokens", bench->prompt_tokens,
-                  "Tokens per prompt, shared prefix included")
-      ->check(count);
-  app->add_option("--shared-prefix-tokens", bench->shared_prefix_tokens,
-                  "Tokens at the start of each prompt that are the same in all")
-      ->check(CLI::Range(0, 1 << 24));
-  app->add_option("--max-tokens", bench->max_tokens, "Tokens to generate per prompt")->check(count);
-  app->add_option("--seed", bench->seed, "Seed of the prompts and of sampling");
-  app->add_flag("--ignore-eos,!--no-ignore-eos", bench->ignore_eos,
-                "Always generate --max-tokens tokens (default)");
-  app->add_option("--save-result", bench->save_result, "File for the results, as JSON");
-  app->add_flag("--json", bench->json, "Print one JSON object instead of a table");
-}
-
 void AddExplain(CLI::App* app, ExplainOptions* explain) {
   CLI::Option* text =
       app->add_option("text", explain->text, "Prompt to explain; it is not sent to a worker");
-  AddAddress(app, &explain->address);
+  AddAddress(app, &explain->address, &explain->access);
   app->add_option("--model", explain->model,
                   "Name of the model; empty: the one that the router serves")
       ->needs(text);
@@ -216,15 +223,53 @@ void AddExplain(CLI::App* app, ExplainOptions* explain) {
   app->add_flag("--json", explain->json, "Print one JSON object per line");
 }
 
+void AddPull(CLI::App* app, PullOptions* pull) {
+  app->add_option("model", pull->model, "Id of the model on the Hugging Face Hub, ORG/NAME")
+      ->required();
+  app->add_option("--revision", pull->revision, "Branch, tag or commit");
+  app->add_option("--include", pull->include,
+                  "Pattern of files to download, such as '*.json', instead of those that Baton "
+                  "reads; may be repeated")
+      ->allow_extra_args(false);
+  app->add_flag("--json", pull->json, "Print one JSON object instead of the directory");
+}
+
+// The commands of admin.h, each with its options: CLI11 applies the environment to all of them.
+void AddAdmin(CLI::App* app, std::map<std::string, AdminOptions>* admin) {
+  const std::pair<std::string, std::string> commands[] = {
+      {"workers", "List the workers and their states"},
+      {"loads", "Show the work of each worker and of the router"},
+      {"drain", "Let a worker finish its requests and take no new ones; its process stays"},
+      {"undrain", "Let a drained worker take requests again"},
+      {"flush-cache", "Drop the cached prefixes that no request uses"},
+      {"cancel", "Cancel running requests by their id"}};
+  for (const auto& [name, description] : commands) {
+    CLI::App* command = app->add_subcommand(name, description);
+    AdminOptions& options = (*admin)[name];
+    if (name == "drain" || name == "undrain") {
+      command->add_option("worker", options.worker, "Address or id of the worker")->required();
+    } else if (name == "flush-cache") {
+      command->add_option("worker", options.worker,
+                          "Address or id of a worker; empty: all workers");
+    } else if (name == "cancel") {
+      command->add_option("id", options.request_id, "Id of the requests")->required();
+      command->add_option("--tenant", options.tenant, "Tenant of the requests");
+    }
+    if (name == "drain") {
+      command->add_flag("--wait", options.wait, "Return when the worker is drained");
+    }
+    AddAddress(command, &options.address, &options.access);
+    command->add_option("--timeout-ms", options.timeout_ms, "Limit for the call")
+        ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+    command->add_flag("--json", options.json, "Print one JSON object instead of text");
+  }
+}
+
 // What CLI11 cannot check of one flag.
 void CheckCommand(const Commands& commands) {
   if (commands.chosen == "up") {
     const absl::Status found = FindModel(commands.up.cluster.model_dir).status();
     if (!found.ok()) throw CLI::ValidationError("--model", std::string(found.message()));
-  }
-  if (commands.chosen == "bench" &&
-      commands.bench.shared_prefix_tokens > commands.bench.prompt_tokens) {
-    throw CLI::ValidationError("--shared-prefix-tokens", "expected at most --prompt-tokens");
   }
 }
 
@@ -233,6 +278,7 @@ void CheckCommand(const Commands& commands) {
 ParsedCommands ParseCommands(int argc, const char* const* argv) {
   ParsedCommands parsed;
   Commands& commands = parsed.commands;
+  RouterFlags router;
   WorkerFlags worker;
   bool no_stream = false;
   CLI::App app("Baton: serves large language models on a cluster of small GPUs");
@@ -241,19 +287,27 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   app.option_defaults()->always_capture_default();  // --help shows defaults
   CLI::App* up = app.add_subcommand("up", "Start a cluster on this machine");
   CLI::App* generate = app.add_subcommand("generate", "Send one prompt and print the answer");
-  CLI::App* bench =
-      app.add_subcommand("bench", "Send many requests and print throughput and latency");
-  AddUp(up, &commands.up, &worker);
+  CLI::App* bench = app.add_subcommand(
+      "bench", "Send many requests to a server and print throughput and latency");
+  AddUp(up, &commands.up, &router, &worker);
   AddGenerate(generate, &commands.generate, &no_stream);
-  AddBench(bench, &commands.bench);
+  AddChat(app.add_subcommand("chat", "Hold a conversation with the model"), &commands.chat);
+  BenchFlags bench_flags;
+  AddBench(bench, &commands.bench, &bench_flags);
   AddExplain(
       app.add_subcommand("explain", "Show which workers the router chooses for prompts, and why"),
       &commands.explain);
+  AddKeys(app.add_subcommand("keys", "Make API keys for a router"), &commands.keys);
   PlanFlags plan;
   AddPlan(
       app.add_subcommand(
           "plan", "Report memory, sequences that fit and best-case latency of a model on a GPU"),
       &commands.plan, &plan);
+  AddPull(
+      app.add_subcommand("pull", "Download a model from the Hugging Face Hub into the local cache"),
+      &commands.pull);
+  std::map<std::string, AdminOptions> admin;
+  AddAdmin(&app, &admin);
   std::string shell;
   app.add_subcommand("completion", "Print a script that completes commands and flags in a shell")
       ->add_option("shell", shell, "The shell")
@@ -263,7 +317,10 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
     commands.chosen = app.get_subcommands().front()->get_name();
+    commands.is_admin = admin.count(commands.chosen) > 0;
+    if (commands.is_admin) commands.admin = admin[commands.chosen];
     CheckCommand(commands);
+    if (commands.chosen == "bench") FinishBench(*bench, bench_flags, &commands.bench);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;
@@ -271,7 +328,12 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     return parsed;
   }
   if (commands.chosen == "completion") commands.completion = CompletionScript(app, shell);
+  commands.pull.hub = HubOptionsFromEnvironment();
+  commands.pull.progress = isatty(STDERR_FILENO) == 1;
   commands.generate.stream = !no_stream;
+  std::vector<std::string>& router_flags = commands.up.cluster.router_flags;
+  if (!router.api_keys.empty()) router_flags = {"--api-keys", router.api_keys};
+  if (router.insecure) router_flags.push_back("--insecure");
   std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
   for (const auto& [flag, value] : worker.values) {
     if (up->count(flag) == 0) continue;  // an empty value may be meant

@@ -4,21 +4,32 @@
 
 #include <string>
 
+#include "cli/admin.h"
 #include "cli/bench.h"
+#include "cli/chat.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
+#include "cli/keys.h"
 #include "cli/plan.h"
+#include "cli/pull.h"
 #include "cli/up.h"
 
 namespace baton::cli {
 
 struct Commands {
-  std::string chosen;  // "up", "generate", "explain", "bench", "plan" or "completion"
+  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "completion", or one of
+  // the commands of admin.h.
+  std::string chosen;
+  bool is_admin = false;  // one of the latter
   UpOptions up;
   GenerateOptions generate;
+  ChatOptions chat;
   BenchOptions bench;
   ExplainOptions explain;
+  AdminOptions admin;
+  KeysOptions keys;
   PlanOptions plan;
+  PullOptions pull;
   std::string completion;  // the script
 };
 

@@ -1,6 +1,5 @@
 #include "cli/explain.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <grpcpp/grpcpp.h>
 
 #include <vector>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "baton/v1/admin.grpc.pb.h"
+#include "cli/admin.h"
 #include "cli/generate.h"
 #include "common/base/exit_code.h"
 #include "common/base/rpc/channel.h"
@@ -20,7 +20,8 @@ namespace baton::cli {
 namespace {
 
 absl::StatusOr<std::vector<v1::Decision>> Ask(const ExplainOptions& options) {
-  const auto admin = v1::AdminService::NewStub(MakeChannel(options.address, kClientChannel));
+  const auto admin = v1::AdminService::NewStub(
+      MakeChannel(options.address, kClientChannel, SecurityFor(options.access)));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(options.timeout_ms)));
   if (!options.text.empty()) {
@@ -40,16 +41,6 @@ absl::StatusOr<std::vector<v1::Decision>> Ask(const ExplainOptions& options) {
   const grpc::Status status = admin->ListDecisions(&context, request, &response);
   if (!status.ok()) return FromGrpcStatus(status);
   return std::vector<v1::Decision>(response.decisions().begin(), response.decisions().end());
-}
-
-std::string JsonLine(const v1::Decision& decision) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.preserve_proto_field_names = true;
-  options.always_print_primitive_fields = true;
-  std::string line;
-  // Cannot fail: the message has no field without a JSON form.
-  (void)google::protobuf::util::MessageToJsonString(decision, &line, options);
-  return line;
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <ostream>
 #include <string>
 
+#include "cli/router_flags.h"
+
 namespace baton::v1 {
 class Decision;
 }
@@ -14,6 +16,7 @@ namespace baton::cli {
 
 struct ExplainOptions {
   std::string address = "127.0.0.1:50051";
+  RouterAccess access;
   std::string text;        // a prompt to explain; empty: show past decisions
   std::string model;       // with a prompt: the model of its request
   std::string cache_salt;  // with a prompt: the cache salt of its request

@@ -36,7 +36,7 @@ nlohmann::ordered_json Json(const client::Choice& choice) {
 // Several choices are printed with a line of their index before each.
 void PrintTexts(const client::Completion& completion, std::ostream& out) {
   if (completion.choices.size() <= 1) {
-    out << completion.text << std::endl;
+    out << completion.text() << std::endl;
     return;
   }
   for (size_t i = 0; i < completion.choices.size(); ++i) {
@@ -52,10 +52,10 @@ std::string ToJson(const client::Completion& completion) {
   const client::Usage& usage = completion.usage;
   const client::Timings& timings = completion.timings;
   const nlohmann::ordered_json json = {
-      {"text", completion.text},
-      {"token_ids", completion.token_ids},
-      {"finish_reason", client::FinishReasonName(completion.finish_reason)},
-      {"matched_stop", completion.matched_stop},
+      {"text", completion.text()},
+      {"token_ids", completion.token_ids()},
+      {"finish_reason", client::FinishReasonName(completion.finish_reason())},
+      {"matched_stop", completion.choices.front().matched_stop},
       {"seed", completion.seed},
       {"request_id", completion.request_id},
       {"usage",
@@ -83,11 +83,19 @@ std::string Describe(const absl::Status& status) {
   if (const auto retry_after = ErrorRetryAfter(status)) {
     absl::StrAppend(&line, " (retry after ", absl::FormatDuration(*retry_after), ")");
   }
+  if (const std::string id = ErrorRequestId(status); !id.empty()) {
+    absl::StrAppend(&line, " (request ", id, ")");
+  }
   return line;
 }
 
 int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream& err) {
-  auto client = client::Client::Create(options.address, {absl::Milliseconds(options.timeout_ms)});
+  client::ClientOptions access =
+      ClientOptionsFor(options.access, absl::Milliseconds(options.timeout_ms));
+  // A script decides by the exit code whether and when to retry.
+  access.max_retries = 0;
+  access.wait_for_ready = false;
+  auto client = client::Client::Create(options.address, access);
   if (!client.ok()) {
     err << "baton generate: " << Describe(client.status()) << std::endl;
     return ExitCode(client.status());
@@ -99,8 +107,8 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
   const bool live = options.stream && !options.json && request.n.value_or(1) == 1;
   {
     ShutdownWatch ctrl_c([&stream] { stream->Cancel(); });
-    while (auto delta = stream->Next()) {
-      if (live) out << delta->text << std::flush;
+    for (const client::Delta& delta : *stream) {
+      if (live) out << delta.text << std::flush;
     }
   }
   const client::Completion& completion = stream->completion();

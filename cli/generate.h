@@ -5,12 +5,14 @@
 #include <ostream>
 #include <string>
 
+#include "cli/router_flags.h"
 #include "client/cpp/client.h"
 
 namespace baton::cli {
 
 struct GenerateOptions {
   std::string address = "127.0.0.1:50051";
+  RouterAccess access;
   client::GenerateRequest request;
   bool json = false;   // print one JSON object at the end instead of text
   bool stream = true;  // print text as it arrives; several choices are always printed at the end
@@ -24,7 +26,7 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
 // The output of --json.
 std::string ToJson(const client::Completion& completion);
 
-// One line with code, message, reason and retry time.
+// One line with code, message, reason, retry time and request id.
 std::string Describe(const absl::Status& status);
 
 }  // namespace baton::cli

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
@@ -28,7 +27,8 @@ class Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
       : done_(std::move(done)),
         on_tokens_(load.on_tokens),
         context_(load.context != nullptr ? load.context : std::make_shared<grpc::ClientContext>()),
-        request_(load.request) {
+        request_(load.request),
+        keep_text_(load.keep_text) {
     outcome_.kind = load.kind;
     outcome_.max_tokens = request_.stop().max_tokens();
     outcome_.due_s = due_s;
@@ -48,6 +48,7 @@ class Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
     if (response_.has_usage()) outcome_.usage = response_.usage();
     outcome_.tokens.insert(outcome_.tokens.end(), response_.token_ids().begin(),
                            response_.token_ids().end());
+    if (keep_text_) outcome_.text += response_.text();
     // Usage may be ahead of the ids that come with it.
     const size_t tokens =
         request_.return_token_ids() ? outcome_.tokens.size() : outcome_.usage.generated_tokens();
@@ -78,6 +79,7 @@ class Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
   const std::function<bool(int)> on_tokens_;
   const std::shared_ptr<grpc::ClientContext> context_;
   const v1::GenerateRequest request_;
+  const bool keep_text_;
   v1::GenerateResponse response_;
   Outcome outcome_;
 };
@@ -143,18 +145,30 @@ void LoadGenerator::RunClosedLoop(int callers,
   for (std::thread& thread : threads) thread.join();
 }
 
-std::vector<Outcome> LoadGenerator::RunOpenLoop(
-    const std::function<std::optional<Arrival>()>& next) {
+std::vector<Outcome> RunOpenLoop(const std::function<std::optional<TimedSend>()>& next,
+                                 const OpenLoopOptions& options) {
+  const absl::Notification never;
+  const absl::Notification& stop = options.stop != nullptr ? *options.stop : never;
   absl::Mutex mutex;
   std::vector<Outcome> outcomes;  // guarded by mutex
   size_t sent = 0;
   const double start_s = NowSeconds();
-  while (const std::optional<Arrival> arrival = next()) {
-    const double due_s = start_s + arrival->at_s;
-    absl::SleepFor(absl::Seconds(std::max(0.0, due_s - NowSeconds())));
-    ++sent;
-    Send(arrival->request, due_s, [&](Outcome outcome) {
+  while (const std::optional<TimedSend> request = next()) {
+    const double due_s = start_s + request->at_s;
+    const absl::Duration early = absl::Seconds(std::max(0.0, due_s - NowSeconds()));
+    if (stop.WaitForNotificationWithTimeout(early)) break;
+    {
       absl::MutexLock lock(&mutex);
+      const auto has_room = [&] {
+        return sent - outcomes.size() < static_cast<size_t>(options.max_concurrency);
+      };
+      mutex.Await(absl::Condition(&has_room));
+    }
+    if (stop.HasBeenNotified()) break;
+    ++sent;
+    request->send(due_s, [&](Outcome outcome) {
+      absl::MutexLock lock(&mutex);
+      if (options.on_end) options.on_end(outcome);
       outcomes.push_back(std::move(outcome));
     });
   }
@@ -162,6 +176,32 @@ std::vector<Outcome> LoadGenerator::RunOpenLoop(
   const auto all_ended = [&] { return outcomes.size() == sent; };
   mutex.Await(absl::Condition(&all_ended));
   return outcomes;
+}
+
+std::vector<Outcome> LoadGenerator::RunOpenLoop(
+    const std::function<std::optional<Arrival>()>& next) {
+  return cli::RunOpenLoop(
+      [&]() -> std::optional<TimedSend> {
+        std::optional<Arrival> arrival = next();
+        if (!arrival) return std::nullopt;
+        const double at_s = arrival->at_s;
+        return TimedSend{at_s, [this, request = std::move(arrival->request)](
+                                   double due_s, std::function<void(Outcome)> done) {
+                           Send(request, due_s, std::move(done));
+                         }};
+      },
+      {});
+}
+
+absl::StatusOr<int> LoadGenerator::CountTokens(const std::string& text) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kListWithin));
+  v1::TokenizeRequest request;
+  request.set_text(text);
+  request.set_add_special_tokens(false);
+  v1::TokenizeResponse response;
+  BATON_RETURN_IF_ERROR(FromGrpcStatus(stubs_[0]->Tokenize(&context, request, &response)));
+  return response.token_ids_size();
 }
 
 absl::StatusOr<v1::Model> LoadGenerator::GetModel() {

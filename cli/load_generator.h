@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "baton/v1/inference.grpc.pb.h"
 
@@ -30,6 +32,7 @@ struct LoadRequest {
   // Called with the number of tokens so far whenever some arrive, on a gRPC thread; the stream is
   // not read meanwhile. False cancels the request. May be null.
   std::function<bool(int tokens)> on_tokens;
+  bool keep_text = false;  // in Outcome.text
   // Any thread may call its TryCancel(), also before the request is sent. Null: the generator makes
   // one.
   std::shared_ptr<grpc::ClientContext> context;
@@ -44,6 +47,7 @@ struct Outcome {
   double ended_s = 0;
   std::vector<double> token_s;  // when each token arrived; equal for tokens of one message
   std::vector<int32_t> tokens;  // if the request has return_token_ids
+  std::string text;             // if the request has keep_text
   v1::Usage usage;
   v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
   absl::Status status;  // INTERNAL if the stream ended well without a finish reason
@@ -55,6 +59,23 @@ struct Outcome {
 
 // "UNAVAILABLE WORKER_LOST": the code and, if there is one, the reason.
 std::string ReasonOf(const absl::Status& status);
+
+// A request of an open loop: when, and how to send it. `send` calls its `done` once, on any thread.
+struct TimedSend {
+  double at_s = 0;  // seconds after the start; not below the previous one's
+  std::function<void(double due_s, std::function<void(Outcome)> done)> send;
+};
+
+struct OpenLoopOptions {
+  int max_concurrency = std::numeric_limits<int>::max();  // a request waits while so many run
+  const absl::Notification* stop = nullptr;               // once notified, no more are sent
+  std::function<void(const Outcome&)> on_end;             // one call at a time, on any thread
+};
+
+// Sends what `next` returns at its time, until `next` returns nullopt; returns when all have ended,
+// with outcomes in the order of their ends.
+std::vector<Outcome> RunOpenLoop(const std::function<std::optional<TimedSend>()>& next,
+                                 const OpenLoopOptions& options);
 
 // Thread-safe. Must outlive its requests.
 class LoadGenerator {
@@ -81,6 +102,8 @@ class LoadGenerator {
   };
   std::vector<Outcome> RunOpenLoop(const std::function<std::optional<Arrival>()>& next);
 
+  // The number of tokens of a text, without special tokens, as the router counts them.
+  absl::StatusOr<int> CountTokens(const std::string& text);
   // Returns the first model that the router serves; UNAVAILABLE if none has a vocabulary.
   absl::StatusOr<v1::Model> GetModel();
 

@@ -1,5 +1,6 @@
 #include "cli/local_cluster.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -15,11 +16,12 @@
 #include "absl/time/clock.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/security/digest.h"
+#include "common/security/shared_secret.h"
 
 namespace baton::cli {
 namespace {
 
-constexpr absl::Duration kAnswerWithin = absl::Seconds(5);  // of a router that is asked
 constexpr char kReady[] = "ready", kRefused[] = "refused";
 const BoundAddresses kAnyPorts = {"127.0.0.1:0", "127.0.0.1:0", ""};
 
@@ -58,6 +60,7 @@ absl::Status LocalCluster::Start() {
     return absl::UnavailableError(
         absl::StrCat("logs in ", options_.log_dir, ": ", error.message()));
   }
+  BATON_RETURN_IF_ERROR(WriteSecret());
   BATON_RETURN_IF_ERROR(StartWorkers("prefill", options_.prefill_workers, options_.prefill_flags));
   BATON_RETURN_IF_ERROR(StartWorkers("decode", options_.decode_workers, options_.decode_flags));
   BATON_RETURN_IF_ERROR(AwaitBound(names_));
@@ -68,6 +71,25 @@ absl::Status LocalCluster::Start() {
     BATON_ASSIGN_OR_RETURN(worker.routed, options_.routed_address(name, worker.bound.grpc));
   }
   return StartRouters();
+}
+
+// In a file that only this user can read: a command line is everyone's to read.
+absl::Status LocalCluster::WriteSecret() {
+  secret_ = security::RandomToken();
+  const std::string line = secret_ + "\n";
+  const int file = open(SecretFile().c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  const bool written =
+      file >= 0 && write(file, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+  if (file >= 0) close(file);
+  if (written) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", SecretFile()));
+}
+
+std::string LocalCluster::SecretFile() const { return absl::StrCat(work_dir_, "/worker.secret"); }
+
+ChannelSecurity LocalCluster::worker_security() const {
+  const CallHeaders headers = {{security::kWorkerSecretHeader, secret_}};
+  return MakeChannelSecurity({}, [headers] { return headers; });
 }
 
 absl::Status LocalCluster::StartWorkers(const std::string& role, int count,
@@ -123,9 +145,10 @@ absl::Status LocalCluster::StartMember(const std::string& name, const std::strin
   if (access(path.c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrCat(path, " is not there; it belongs beside `baton`"));
   }
-  members_[name].command = Joined({path, "--model", options_.model_dir, "--address-file",
-                                   AddressFile(name), "--log-level", options_.log_level},
-                                  flags);
+  members_[name].command =
+      Joined({path, "--model", options_.model_dir, "--address-file", AddressFile(name),
+              "--worker-secret-file", SecretFile(), "--log-level", options_.log_level},
+             flags);
   BATON_RETURN_IF_ERROR(Launch(name, listen, {}));
   names_.push_back(name);
   return absl::OkStatus();
@@ -195,8 +218,19 @@ void LocalCluster::Signal(const std::string& name, int signal) {
 
 void LocalCluster::Kill(const std::string& name) { member(name).process = nullptr; }
 
+// A router with API keys takes the secret for an operator's.
+absl::StatusOr<std::unique_ptr<client::Client>> LocalCluster::ClientOf(
+    const std::string& router) const {
+  client::ClientOptions options;
+  options.timeout = absl::Seconds(5);
+  options.max_retries = 0;
+  options.wait_for_ready = false;
+  options.headers = {{security::kWorkerSecretHeader, secret_}};
+  return client::Client::Create(address(router), options);
+}
+
 absl::StatusOr<std::vector<client::Worker>> LocalCluster::Workers(const std::string& router) {
-  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), {kAnswerWithin}));
+  BATON_ASSIGN_OR_RETURN(auto client, ClientOf(router));
   return client->ListWorkers();
 }
 
@@ -221,7 +255,7 @@ absl::Status LocalCluster::AwaitState(const std::string& router, const std::stri
                                       absl::Duration limit,
                                       const std::vector<std::string>& watched) {
   // Not kept: a router that stops waits for connections to close.
-  BATON_ASSIGN_OR_RETURN(auto client, client::Client::Create(address(router), {kAnswerWithin}));
+  BATON_ASSIGN_OR_RETURN(auto client, ClientOf(router));
   return Await(limit, watched, [&](std::string* awaited) {
     *awaited = absl::StrCat(router, " reports nothing of ", worker);
     const auto reported = client->ListWorkers();

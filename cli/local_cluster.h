@@ -1,5 +1,6 @@
 // A cluster of real processes on loopback, for `baton up`, benchmarks and fault tests: each process
-// can be signalled, killed and started again at its addresses.
+// can be signalled, killed and started again at its addresses. Its workers refuse callers without
+// the secret that each start makes.
 #ifndef BATON_CLI_LOCAL_CLUSTER_H_
 #define BATON_CLI_LOCAL_CLUSTER_H_
 
@@ -18,6 +19,7 @@
 #include "cli/child_process.h"
 #include "client/cpp/client.h"
 #include "common/base/rpc/address_file.h"
+#include "common/base/rpc/channel.h"
 
 namespace baton::cli {
 
@@ -106,6 +108,9 @@ class LocalCluster {
   // Returns EndOf() the first process that has ended other than by Kill(), or OK.
   absl::Status CheckAlive();
 
+  // For channels to its workers: the cluster's secret, which Start() makes.
+  ChannelSecurity worker_security() const;
+
   // The directory of the logs, unless log_dir is set. Removed with the cluster, unless KeepLogs().
   const std::string& work_dir() const { return work_dir_; }
   void KeepLogs() { keep_logs_ = true; }
@@ -135,12 +140,16 @@ class LocalCluster {
                           const std::function<bool(const client::Worker&)>& wished,
                           absl::Duration limit, const std::vector<std::string>& watched);
   void ReadLines(ChildProcess& process);
+  absl::Status WriteSecret();
+  std::string SecretFile() const;
+  absl::StatusOr<std::unique_ptr<client::Client>> ClientOf(const std::string& router) const;
   std::string AddressFile(const std::string& name) const;
   Member& member(const std::string& name);
   const Member& member(const std::string& name) const;
 
   const ClusterOptions options_;
   std::string work_dir_;
+  std::string secret_;  // random; its file is work_dir_'s
   bool keep_logs_ = false;
   std::vector<std::string> names_;
   std::map<std::string, Member> members_;

@@ -1,4 +1,5 @@
-// `baton`: up, generate, explain, bench, plan, completion. docs/cli.md has the exit codes.
+// `baton`: up, generate, chat, explain, bench, keys, plan, pull, completion, and the commands for
+// operators. docs/cli.md has the exit codes.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -13,15 +14,23 @@ int main(int argc, char** argv) {
     std::cout << commands.completion << std::flush;
     return baton::kExitOk;
   }
-  // These two have nothing to clean up, so a signal may end the process.
+  // These have nothing to clean up, so a signal may end the process; `pull` resumes later.
+  if (commands.chosen == "pull") return baton::cli::RunPull(commands.pull, std::cout, std::cerr);
   if (commands.chosen == "explain") {
     return baton::cli::RunExplain(commands.explain, std::cout, std::cerr);
   }
+  if (commands.is_admin) {
+    return baton::cli::RunAdmin(commands.chosen, commands.admin, std::cout, std::cerr);
+  }
+  if (commands.chosen == "keys") return baton::cli::RunNewKey(commands.keys, std::cout, std::cerr);
   if (commands.chosen == "plan") return baton::cli::RunPlan(commands.plan, std::cout, std::cerr);
   const baton::ShutdownSignal signals(baton::BrokenPipe::kDefault);  // before any thread
   if (commands.chosen == "up") return baton::cli::RunUp(commands.up, std::cout, std::cerr);
   if (commands.chosen == "generate") {
     return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
+  }
+  if (commands.chosen == "chat") {
+    return baton::cli::RunChat(commands.chat, std::cout, std::cerr);
   }
   return baton::cli::RunBench(commands.bench, std::cout, std::cerr);
 }

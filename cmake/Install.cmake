@@ -10,7 +10,7 @@ if(BATON_STRUCTURED_OUTPUT)
   install(TARGETS baton_grammar_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
   install(FILES packaging/NOTICE.baton-grammar DESTINATION ${docdir}/baton-server COMPONENT server)
 endif()
-install(FILES docs/configuration.md docs/errors.md docs/metrics.md docs/packages.md docs/sampling.md
+install(FILES docs/configuration.md docs/errors.md docs/metrics.md docs/packages.md docs/sampling.md docs/security.md
   docs/structured_output.md
   DESTINATION ${docdir}/baton-server COMPONENT server)
 

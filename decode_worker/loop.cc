@@ -16,8 +16,7 @@ namespace {
 using internal::v1::DecodeResponse;
 
 absl::Status Draining() {
-  return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
-                   "this decode worker is shutting down");
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this decode worker drains");
 }
 
 // The status of a failed transfer for the router: UNAVAILABLE, so that it tries another pair. A
@@ -105,9 +104,23 @@ void DecodeLoop::Cancel(uint64_t call_id) {
   });
 }
 
-void DecodeLoop::Drain() {
-  submission_limit_.Drain();
-  mailbox_->Post([this] { draining_ = true; });
+void DecodeLoop::SetDraining(bool draining, std::function<void()> applied) {
+  submission_limit_.SetDraining(draining);
+  const bool posted = mailbox_->Post([this, draining, applied] {
+    draining_ = draining || stopping_;
+    Publish();
+    applied();
+  });
+  if (!posted) applied();
+}
+
+void DecodeLoop::FlushCache(std::function<void(int)> done) {
+  const bool posted = mailbox_->Post([this, done] {
+    const int dropped = cache_ != nullptr ? cache_->Clear() : 0;
+    Publish();
+    done(dropped);
+  });
+  if (!posted) done(0);
 }
 
 void DecodeLoop::Stop() {
@@ -361,6 +374,8 @@ void DecodeLoop::Publish() {
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = scheduler_.receiving_count();
   load.draining = draining_;
+  load.drained = draining_ && calls_.empty() && scheduler_.All().empty() &&
+                 open_transfers_.empty() && load.counts.active + load.counts.held == 0;
   load.last_accepted_at = last_accepted_at_;
   load.read_at = clock_.SinceStart();
   step_times_.Report(scheduler_.All(), options_.scheduler.max_num_batched_tokens, load.read_at,

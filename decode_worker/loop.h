@@ -46,8 +46,8 @@ using StartPrefill = std::function<std::shared_ptr<transfer::PrefillCall>(
     const PrefillPeer& peer, const internal::v1::PrefillRequest& request, absl::Time deadline,
     transfer::TransferPlan plan, transfer::PrefillEvents events)>;
 
-// Submit, Cancel, Drain and Stop are thread-safe. The rest runs on the loop's thread, or on the
-// thread that calls Turn().
+// Submit, Cancel, SetDraining, FlushCache and Stop are thread-safe. The rest runs on the loop's
+// thread, or on the thread that calls Turn().
 class DecodeLoop {
  public:
   static constexpr absl::Duration kHeartbeat = absl::Seconds(1);
@@ -64,8 +64,12 @@ class DecodeLoop {
   // at once.
   void Submit(std::unique_ptr<Sequence> sequence);
   void Cancel(uint64_t call_id);
-  // Refuses new requests with UNAVAILABLE; accepted requests are completed.
-  void Drain();
+  // While draining, refuses new requests with UNAVAILABLE; accepted requests are completed. Calls
+  // `applied` on the loop's thread after it has published the change, or at once if it has ended.
+  void SetDraining(
+      bool draining, std::function<void()> applied = [] {});
+  // Evicts the cached blocks that nothing uses. Calls `done`, as above, with their number.
+  void FlushCache(std::function<void(int)> done);
   // Ends all requests with UNAVAILABLE, waits until no gRPC thread writes KV into their blocks any
   // more, and joins the thread.
   // Idempotent. Without own_thread, REQUIRES that all transfers have ended.

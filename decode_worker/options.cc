@@ -2,9 +2,12 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/security/flags.h"
+
 namespace baton::decode_worker {
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions& o) {
+  security::AddWorkerTls(app, o.worker_tls);
   app.add_option("--local-prefill-max-tokens", o.local_prefill_max_tokens,
                  "compute a prompt here if at most this many of its tokens are not cached here; a "
                  "large value makes this worker compute all prompts itself")

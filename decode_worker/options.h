@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/base/tls_files.h"
+
 namespace CLI {
 class App;
 }
@@ -19,6 +21,7 @@ struct DecodeOptions {
   int max_tenant_requests = 0;        // 0: no bound
   int64_t max_tenant_tokens = 0;      // 0: no bound
   std::string grammar_program = "";   // not a flag: baton-grammar; empty: beside this program
+  ChannelTls worker_tls;              // for channels to prefill workers
 };
 
 void AddDecodeFlags(CLI::App& app, DecodeOptions& options);

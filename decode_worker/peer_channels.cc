@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "common/base/rpc/channel.h"
-
 namespace baton::decode_worker {
 
 std::shared_ptr<grpc::Channel> PeerChannels::Get(const std::string& address) {
@@ -12,7 +10,7 @@ std::shared_ptr<grpc::Channel> PeerChannels::Get(const std::string& address) {
   if (it != channels_.end()) {
     channels_.splice(channels_.begin(), channels_, it);
   } else {
-    channels_.emplace_front(address, MakeChannel(address));
+    channels_.emplace_front(address, MakeChannel(address, kPeerChannel, security_));
     if (channels_.size() > kMaxChannels) channels_.pop_back();
   }
   return channels_.front().second;

@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "common/base/rpc/channel.h"
+
 namespace baton::decode_worker {
 
 // Addresses come from requests, so the number of channels is bounded: the least recently used is
@@ -17,9 +19,11 @@ namespace baton::decode_worker {
 class PeerChannels {
  public:
   static constexpr size_t kMaxChannels = 256;
+  explicit PeerChannels(ChannelSecurity security = {}) : security_(std::move(security)) {}
   std::shared_ptr<grpc::Channel> Get(const std::string& address);
 
  private:
+  const ChannelSecurity security_;
   std::list<std::pair<std::string, std::shared_ptr<grpc::Channel>>> channels_;  // newest use first
 };
 

@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/grammar/from_proto.h"
+#include "common/worker/call_gate.h"
 #include "decode_worker/request.h"
 
 namespace baton::decode_worker {
@@ -21,10 +22,15 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
         loop_.Cancel(id);
       });
   auto* reactor = GrpcDecodeStream::Open(stream);
-  absl::Status status = CheckRequest(*request, epoch_, engine_);
-  status.Update(CheckStructuredOutput(*request, structured_output_ != nullptr, engine_));
+  const absl::Status allowed = worker::CheckCall(secret_, *context);
+  absl::Status status = allowed.ok() ? CheckRequest(*request, epoch_, engine_) : allowed;
+  if (status.ok()) {
+    status = CheckStructuredOutput(*request, structured_output_ != nullptr, engine_);
+  }
   if (!status.ok()) {
-    BATON_LOG(Warning) << "decode from " << context->peer() << " refused: " << status.ToString();
+    if (allowed.ok()) {  // strangers must not fill the log
+      BATON_LOG(Warning) << "decode from " << context->peer() << " refused: " << status;
+    }
     metrics_.Refused(ErrorReason(status));
     stream->Finish(status);
     return reactor;

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "baton/internal/v1/decode.grpc.pb.h"
 #include "common/engine/engine.h"
+#include "common/security/shared_secret.h"
 #include "common/worker/open_calls.h"
 #include "decode_worker/grammar_request.h"
 #include "decode_worker/loop.h"
@@ -19,10 +20,12 @@ namespace baton::decode_worker {
 // Thread-safe.
 class DecodeService final : public internal::v1::DecodeService::CallbackService {
  public:
-  // All references, and structured_output (null: there is none), must outlive it.
-  // `max_request_time` bounds a call that has no deadline or a later one.
+  // All references must outlive it, and so must `structured_output`; null: there is none. Callers
+  // must have `secret`, unless it is null. `max_request_time` bounds a call that has no deadline or
+  // a later one.
   DecodeService(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
                 DecodeMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls,
+                security::SharedSecret* secret,
                 grammar::StructuredOutput* structured_output = nullptr,
                 absl::Duration max_request_time = absl::Minutes(30))
       : epoch_(epoch),
@@ -30,6 +33,7 @@ class DecodeService final : public internal::v1::DecodeService::CallbackService 
         loop_(loop),
         metrics_(metrics),
         open_calls_(std::move(open_calls)),
+        secret_(secret),
         structured_output_(structured_output),
         max_request_time_(max_request_time) {}
 
@@ -47,6 +51,7 @@ class DecodeService final : public internal::v1::DecodeService::CallbackService 
   DecodeLoop& loop_;
   DecodeMetrics& metrics_;
   const std::shared_ptr<worker::OpenCalls> open_calls_;
+  security::SharedSecret* const secret_;
   grammar::StructuredOutput* const structured_output_;
   const absl::Duration max_request_time_;
   std::atomic<uint64_t> next_call_id_{1};

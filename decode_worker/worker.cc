@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/status_macros.h"
+#include "common/security/tls_check.h"
 
 namespace baton::decode_worker {
 
@@ -16,6 +17,7 @@ absl::StatusOr<std::unique_ptr<DecodeWorker>> DecodeWorker::Start(
 
 absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
                                       const DecodeOptions& decode) {
+  BATON_RETURN_IF_ERROR(security::CheckTls(decode.worker_tls));
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
   // A batch full of decoding sequences must leave room for a block of some prompt.
   engine_options.max_num_batched_tokens =
@@ -25,6 +27,8 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     engine_options.warm_up = engine::EngineOptions::WarmUp::kPromptAndDecode;
   }
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_DECODE, options, engine_options));
+  peers_ = std::make_unique<PeerChannels>(
+      MakeChannelSecurity(decode.worker_tls, security::HeadersOf(secret())));
   metrics_ = std::make_unique<DecodeMetrics>(registry(), card().model());
   LoopOptions loop;
   loop.worker_id = card().worker_id();
@@ -46,12 +50,12 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
       loop, engine(), journal(), Clock::Real(), *metrics_,
       [this](const PrefillPeer& peer, const internal::v1::PrefillRequest& request,
              absl::Time deadline, transfer::TransferPlan plan, transfer::PrefillEvents events) {
-        return transfer::PrefillCall::Start(peers_.Get(peer.address), request, deadline,
+        return transfer::PrefillCall::Start(peers_->Get(peer.address), request, deadline,
                                             std::move(plan), std::move(events));
       },
       [this](const worker::WorkerLoad& load) { Publish(load); });
   service_ = std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_,
-                                             open_calls(), structured_output_.get());
+                                             open_calls(), secret(), structured_output_.get());
   return Serve(options, service_.get(), internal::v1::DecodeService::service_full_name());
 }
 

@@ -2,7 +2,9 @@
 #ifndef BATON_DECODE_WORKER_WORKER_H_
 #define BATON_DECODE_WORKER_WORKER_H_
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/worker/options.h"
@@ -24,7 +26,10 @@ class DecodeWorker final : public worker::Worker {
  private:
   DecodeWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
-  void DrainLoop() override { loop_->Drain(); }
+  void SetLoopDraining(bool draining, std::function<void()> applied) override {
+    loop_->SetDraining(draining, std::move(applied));
+  }
+  void FlushCache(std::function<void(int)> done) override { loop_->FlushCache(std::move(done)); }
   void StopLoop() override {
     if (structured_output_ != nullptr) structured_output_->Stop();
     if (loop_ != nullptr) loop_->Stop();
@@ -32,7 +37,7 @@ class DecodeWorker final : public worker::Worker {
 
   // Destroyed in reverse order.
   std::unique_ptr<DecodeMetrics> metrics_;
-  PeerChannels peers_;
+  std::unique_ptr<PeerChannels> peers_;
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
   // Ended first: what waits for a grammar ends through service and loop.

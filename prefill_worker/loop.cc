@@ -19,8 +19,7 @@ constexpr int64_t kMostPostedTokens = 1 << 20;
 double Milliseconds(absl::Duration duration) { return absl::ToDoubleMilliseconds(duration); }
 
 absl::Status Draining() {
-  return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
-                   "this prefill worker is shutting down");
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this prefill worker drains");
 }
 
 // The prompt's tokens that follow those of the chunk.
@@ -96,9 +95,23 @@ void PrefillLoop::Cancel(uint64_t job_id) {
   mailbox_->Post([this, job_id] { End(job_id, absl::CancelledError("cancelled by the caller")); });
 }
 
-void PrefillLoop::Drain() {
-  submission_limit_.Drain();
-  mailbox_->Post([this] { draining_ = true; });
+void PrefillLoop::SetDraining(bool draining, std::function<void()> applied) {
+  submission_limit_.SetDraining(draining);
+  const bool posted = mailbox_->Post([this, draining, applied] {
+    draining_ = draining || stopping_ || ended_;
+    Publish();
+    applied();
+  });
+  if (!posted) applied();
+}
+
+void PrefillLoop::FlushCache(std::function<void(int)> done) {
+  const bool posted = mailbox_->Post([this, done] {
+    const int dropped = cache_ != nullptr ? cache_->Clear() : 0;
+    Publish();
+    done(dropped);
+  });
+  if (!posted) done(0);
 }
 
 void PrefillLoop::Stop() {
@@ -278,6 +291,8 @@ void PrefillLoop::Publish() {
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
   load.open_transfers = static_cast<int>(leases_.size());
   load.draining = draining_;
+  load.drained = draining_ && load.running + load.queued == 0 && leases_.empty() &&
+                 load.counts.active + load.counts.held == 0;
   load.last_accepted_at = last_accepted_at_;
   publish_(load);
   metrics_.SetLoad(load);

@@ -30,8 +30,8 @@ struct LoopOptions {
   bool own_thread = true;
 };
 
-// Submit, Cancel and Drain are thread-safe. The rest runs on the loop's thread, or on the thread
-// that calls Turn().
+// Submit, Cancel, SetDraining and FlushCache are thread-safe. The rest runs on the loop's thread,
+// or on the thread that calls Turn().
 class PrefillLoop {
  public:
   // All references must outlive the loop. `publish` is called on the loop thread.
@@ -44,8 +44,12 @@ class PrefillLoop {
   // before Submit returns: a full queue refuses at once.
   void Submit(std::unique_ptr<PrefillJob> job);
   void Cancel(uint64_t job_id);
-  // Refuses new jobs with UNAVAILABLE; accepted jobs are completed.
-  void Drain();
+  // While draining, refuses new jobs with UNAVAILABLE; accepted jobs are completed. Calls `applied`
+  // on the loop's thread after it has published the change, or at once if it has ended.
+  void SetDraining(
+      bool draining, std::function<void()> applied = [] {});
+  // Evicts the cached blocks that nothing uses. Calls `done`, as above, with their number.
+  void FlushCache(std::function<void(int)> done);
   // Ends all jobs with UNAVAILABLE and joins the thread. Idempotent.
   void Stop();
 

@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/transfer/kv_sender.h"
+#include "common/worker/call_gate.h"
 #include "prefill_worker/request.h"
 
 namespace baton::prefill_worker {
@@ -28,7 +29,9 @@ absl::StatusOr<internal::v1::PrefillRequest> Parse(const grpc::ByteBuffer& bytes
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  absl::StatusOr<internal::v1::PrefillRequest> request = Parse(*bytes);
+  const absl::Status allowed = worker::CheckCall(secret_, *context);
+  const absl::StatusOr<internal::v1::PrefillRequest> request =
+      allowed.ok() ? Parse(*bytes) : absl::StatusOr<internal::v1::PrefillRequest>(allowed);
   absl::Status status = request.ok() ? CheckRequest(*request, epoch_, engine_) : request.status();
   const uint64_t job_id = next_job_id_.fetch_add(1);
   transfer::GrpcKvSender::Options options;
@@ -45,7 +48,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
   auto* reactor = transfer::GrpcKvSender::Open(sender);
   if (!status.ok()) {
     if (!absl::IsCancelled(status)) {
-      BATON_LOG(Warning) << "prefill from " << context->peer() << " refused: " << status.ToString();
+      if (allowed.ok()) {  // strangers must not fill the log
+        BATON_LOG(Warning) << "prefill from " << context->peer() << " refused: " << status;
+      }
       metrics_.Refused(ErrorReason(status));
     }
     sender->Finish(status);

@@ -9,6 +9,7 @@
 
 #include "baton/internal/v1/prefill.grpc.pb.h"
 #include "common/engine/engine.h"
+#include "common/security/shared_secret.h"
 #include "common/worker/open_calls.h"
 #include "prefill_worker/loop.h"
 #include "prefill_worker/metrics.h"
@@ -19,14 +20,17 @@ namespace baton::prefill_worker {
 class PrefillService final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
                                  internal::v1::PrefillService::Service> {
  public:
-  // All references must outlive it. A request for another epoch than `epoch` is refused.
+  // All references must outlive it. A request for another epoch than `epoch` is refused, and so
+  // is a caller without `secret`, unless that is null.
   PrefillService(uint64_t epoch, const engine::Engine& engine, PrefillLoop& loop,
-                 PrefillMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls)
+                 PrefillMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls,
+                 security::SharedSecret* secret)
       : epoch_(epoch),
         engine_(engine),
         loop_(loop),
         metrics_(metrics),
-        open_calls_(std::move(open_calls)) {}
+        open_calls_(std::move(open_calls)),
+        secret_(secret) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Prefill(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request) override;
@@ -37,6 +41,7 @@ class PrefillService final : public internal::v1::PrefillService::WithRawCallbac
   PrefillLoop& loop_;
   PrefillMetrics& metrics_;
   const std::shared_ptr<worker::OpenCalls> open_calls_;
+  security::SharedSecret* const secret_;
   std::atomic<uint64_t> next_job_id_{1};
 };
 

@@ -27,8 +27,8 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   loop.scheduler.max_queued_tokens = options.max_queued_tokens;
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
-  service_ =
-      std::make_unique<PrefillService>(card().epoch(), engine(), *loop_, *metrics_, open_calls());
+  service_ = std::make_unique<PrefillService>(card().epoch(), engine(), *loop_, *metrics_,
+                                              open_calls(), secret());
   return Serve(options, service_.get(), internal::v1::PrefillService::service_full_name());
 }
 

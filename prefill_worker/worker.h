@@ -2,7 +2,9 @@
 #ifndef BATON_PREFILL_WORKER_WORKER_H_
 #define BATON_PREFILL_WORKER_WORKER_H_
 
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/worker/options.h"
@@ -21,7 +23,10 @@ class PrefillWorker final : public worker::Worker {
  private:
   PrefillWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options);
-  void DrainLoop() override { loop_->Drain(); }
+  void SetLoopDraining(bool draining, std::function<void()> applied) override {
+    loop_->SetDraining(draining, std::move(applied));
+  }
+  void FlushCache(std::function<void(int)> done) override { loop_->FlushCache(std::move(done)); }
   void StopLoop() override {
     if (loop_ != nullptr) loop_->Stop();
   }

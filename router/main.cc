@@ -12,6 +12,7 @@
 #include "common/base/model_directory.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/version.h"
+#include "common/security/flags.h"
 #include "router/server.h"
 
 namespace {
@@ -43,6 +44,14 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option(
       "--address-file", options->address_file,
       "File for the bound addresses (gRPC, metrics, HTTP), written once the router listens");
+  app->add_option("--api-keys", options->api_keys,
+                  "File with the hashes of API keys, which calls then need; read again when it "
+                  "changes; see `baton keys new`");
+  baton::security::AddWorkerSecret(*app, options->worker_secret_file);
+  baton::security::AddServerTls(*app, options->tls);
+  baton::security::AddWorkerTls(*app, options->worker_tls);
+  app->add_flag("--insecure", options->insecure,
+                "Serve callers of other machines without API keys");
   app->add_option(
          "--prefill-workers", options->prefill_workers,
          "Addresses, host:port,host:port,...; without any, decode workers compute prompts, too")

@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 
@@ -30,6 +31,15 @@ std::string FinishName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_STOP     ? "stop"
          : reason == v1::FINISH_REASON_LENGTH ? "length"
                                               : "none";
+}
+
+RouterMetrics::Histogram ReadHistogram(const prometheus::Histogram& histogram) {
+  RouterMetrics::Histogram read;
+  for (const auto& bucket : histogram.Collect().histogram.bucket) {
+    read.counts.push_back(bucket.cumulative_count);
+    if (std::isfinite(bucket.upper_bound)) read.bounds_s.push_back(bucket.upper_bound);
+  }
+  return read;
 }
 
 }  // namespace
@@ -96,6 +106,13 @@ struct RouterMetrics::Families {
         discovery_failing(Gauge(registry, "baton_discovery_failing_sources",
                                 "Lists of workers that are older than they should be.")
                               .Add({})),
+        http_requests(Counter(registry, "baton_http_requests_total", "HTTP requests answered.")),
+        http_connections(
+            Gauge(registry, "baton_http_connections", "HTTP connections that are open.").Add({})),
+        http_streams(Gauge(registry, "baton_http_streams", "Answers being streamed.").Add({})),
+        http_refused(Counter(registry, "baton_http_connections_refused_total",
+                             "HTTP connections closed at once, as too many were open.")
+                         .Add({})),
         workers(Gauge(registry, "baton_workers", "Workers by role and state.")) {}
 
   prometheus::Family<prometheus::Counter>& Counter(prometheus::Registry& registry,
@@ -138,6 +155,10 @@ struct RouterMetrics::Families {
   prometheus::Gauge& inflight_prompt_tokens;
   prometheus::Family<prometheus::Counter>& discovery_failures;
   prometheus::Gauge& discovery_failing;
+  prometheus::Family<prometheus::Counter>& http_requests;
+  prometheus::Gauge& http_connections;
+  prometheus::Gauge& http_streams;
+  prometheus::Counter& http_refused;
   prometheus::Family<prometheus::Gauge>& workers;
 };
 
@@ -248,6 +269,33 @@ void RouterMetrics::DiscoveryFailed(absl::string_view source) {
 
 void RouterMetrics::SetDiscoveryFailing(int sources) {
   if (families_ != nullptr) families_->discovery_failing.Set(sources);
+}
+
+void RouterMetrics::HttpAnswered(absl::string_view route, int code) {
+  if (families_ == nullptr) return;
+  families_->http_requests.Add({{"route", std::string(route)}, {"code", std::to_string(code)}})
+      .Increment();
+}
+
+void RouterMetrics::HttpConnectionsChanged(int change) {
+  if (families_ != nullptr) families_->http_connections.Increment(change);
+}
+
+void RouterMetrics::HttpStreamsChanged(int change) {
+  if (families_ != nullptr) families_->http_streams.Increment(change);
+}
+
+void RouterMetrics::HttpConnectionRefused() {
+  if (families_ != nullptr) families_->http_refused.Increment();
+}
+
+std::optional<RouterMetrics::Totals> RouterMetrics::ReadTotals() const {
+  if (families_ == nullptr) return std::nullopt;
+  Totals totals;
+  totals.requests_inflight = static_cast<int>(families_->inflight.Value());
+  totals.time_to_first_token = ReadHistogram(families_->ttft);
+  totals.inter_token_latency = ReadHistogram(families_->inter_token);
+  return totals;
 }
 
 void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {

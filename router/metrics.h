@@ -2,6 +2,7 @@
 #ifndef BATON_ROUTER_METRICS_H_
 #define BATON_ROUTER_METRICS_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,6 +70,24 @@ class RouterMetrics {
   void SetInflight(int requests, int64_t prompt_tokens);
   void DiscoveryFailed(absl::string_view source);
   void SetDiscoveryFailing(int sources);
+  // `route`: one of a few paths. A stream is answered when it begins.
+  void HttpAnswered(absl::string_view route, int code);
+  void HttpConnectionsChanged(int change);
+  void HttpStreamsChanged(int change);
+  void HttpConnectionRefused();
+
+  // Cumulative: counts[i] values are at most bounds_s[i]; the last count is of all values.
+  struct Histogram {
+    std::vector<double> bounds_s;
+    std::vector<uint64_t> counts;  // one more than the bounds
+  };
+  struct Totals {
+    int requests_inflight = 0;
+    Histogram time_to_first_token;  // since the start, as those of /metrics
+    Histogram inter_token_latency;
+  };
+  // nullopt without a registry.
+  std::optional<Totals> ReadTotals() const;
   void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
 
  private:

@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/security/listen_check.h"
+#include "common/security/tls_check.h"
 #include "router/fleet/worker_sources.h"
 
 namespace baton::router {
@@ -55,6 +57,16 @@ absl::Status Validate(Options* options) {
   if (!options->metrics_listen.empty()) {
     BATON_RETURN_IF_ERROR(CheckAddress("metrics-listen", options->metrics_listen));
   }
+  if (options->api_keys.empty() && !options->insecure) {
+    const char* expected = "--api-keys FILE (`baton keys new` makes a key)";
+    BATON_RETURN_IF_ERROR(security::CheckLoopback("--listen", options->listen, expected));
+    if (!options->http_listen.empty()) {
+      BATON_RETURN_IF_ERROR(
+          security::CheckLoopback("--http-listen", options->http_listen, expected));
+    }
+  }
+  BATON_RETURN_IF_ERROR(security::CheckTls(options->tls));
+  BATON_RETURN_IF_ERROR(security::CheckTls(options->worker_tls));
   std::set<std::string> seen;
   BATON_RETURN_IF_ERROR(CheckWorkers("prefill-workers", options->prefill_workers, &seen));
   BATON_RETURN_IF_ERROR(CheckWorkers("decode-workers", options->decode_workers, &seen));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/base/tls_files.h"
 
 namespace baton::router {
 
@@ -20,6 +21,12 @@ struct Options {
   std::string http_listen;     // of the OpenAI endpoints; empty: none
   std::string metrics_listen;  // empty: no /metrics
   std::string address_file;    // see address_file.h; empty: none
+
+  std::string api_keys;            // file of API keys (common/security); empty: calls need none
+  std::string worker_secret_file;  // sent to workers; empty: none
+  bool insecure = false;           // may listen beyond loopback without api_keys
+  ServerTls tls;                   // of gRPC and HTTP
+  ChannelTls worker_tls;           // of the channels to workers
 
   // The workers are all those in any of these lists. Without prefill workers, the decode workers
   // compute the prompts, too.

@@ -7,8 +7,8 @@
 #include "common/base/log.h"
 #include "common/base/random_id.h"
 #include "common/base/rpc/address_file.h"
+#include "common/base/rpc/call_headers.h"
 #include "common/base/status_macros.h"
-#include "router/http/openai_error.h"
 #include "router/routing/priced_policy.h"
 
 namespace baton::router {
@@ -40,28 +40,43 @@ RouteOptions RouteOptionsFrom(const Options& options) {
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(Options options,
                                                                   const Clock& clock) {
   BATON_RETURN_IF_ERROR(Validate(&options));
-  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
-  BATON_ASSIGN_OR_RETURN(tokenizer, tokenizer::Tokenizer::Load(options.model_dir));
-  absl::StatusOr<chat::ModelChat> chat = chat::ModelChat::Load(options.model_dir);
-  if (!chat.ok()) return chat.status();
-  std::unique_ptr<telemetry::MetricsEndpoint> endpoint;
-  if (!options.metrics_listen.empty()) {
-    BATON_ASSIGN_OR_RETURN(endpoint, telemetry::MetricsEndpoint::Start(options.metrics_listen));
-  }
-  std::unique_ptr<RouterServer> server(new RouterServer(
-      std::move(options), clock, std::move(tokenizer), *std::move(chat), std::move(endpoint)));
+  Loaded loaded;
+  BATON_ASSIGN_OR_RETURN(loaded, Load(options, clock));
+  std::unique_ptr<RouterServer> server(
+      new RouterServer(std::move(options), clock, std::move(loaded)));
   BATON_RETURN_IF_ERROR(server->Listen());
   return server;
 }
 
-RouterServer::RouterServer(Options options, const Clock& clock,
-                           std::unique_ptr<tokenizer::Tokenizer> tokenizer, chat::ModelChat chat,
-                           std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint)
+absl::StatusOr<RouterServer::Loaded> RouterServer::Load(const Options& options,
+                                                        const Clock& clock) {
+  Loaded loaded;
+  BATON_ASSIGN_OR_RETURN(loaded.tokenizer, tokenizer::Tokenizer::Load(options.model_dir));
+  absl::StatusOr<chat::ModelChat> chat = chat::ModelChat::Load(options.model_dir);
+  if (!chat.ok()) return chat.status();
+  loaded.chat = *std::move(chat);
+  if (!options.api_keys.empty()) {
+    BATON_ASSIGN_OR_RETURN(loaded.api_keys, security::ApiKeys::Load(options.api_keys, clock));
+  }
+  if (!options.worker_secret_file.empty()) {
+    BATON_ASSIGN_OR_RETURN(loaded.worker_secret,
+                           security::SharedSecret::Load(options.worker_secret_file, clock));
+  }
+  if (!options.metrics_listen.empty()) {
+    BATON_ASSIGN_OR_RETURN(loaded.metrics_endpoint,
+                           telemetry::MetricsEndpoint::Start(options.metrics_listen));
+  }
+  return loaded;
+}
+
+RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
     : options_(std::move(options)),
       clock_(clock),
-      tokenizer_(std::move(tokenizer)),
-      chat_(std::move(chat)),
-      metrics_endpoint_(std::move(metrics_endpoint)),
+      tokenizer_(std::move(loaded.tokenizer)),
+      chat_(*std::move(loaded.chat)),
+      metrics_endpoint_(std::move(loaded.metrics_endpoint)),
+      worker_secret_(std::move(loaded.worker_secret)),
+      access_(std::move(loaded.api_keys), worker_secret_.get()),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
       policy_(MakePolicy(options_)),
@@ -73,6 +88,7 @@ RouterServer::RouterServer(Options options, const Clock& clock,
                  [this](const Admission::Inside& inside) {
                    metrics_.SetInflight(inside.requests, inside.prompt_tokens);
                  }),
+      tenants_(clock_),
       retry_budget_({options_.retry_budget_percent / 100.0,
                      static_cast<double>(options_.retry_budget_reserve),
                      static_cast<double>(options_.retry_budget_capacity)}),
@@ -80,13 +96,15 @@ RouterServer::RouterServer(Options options, const Clock& clock,
       pool_(options_.tokenizer_threads, options_.max_queued_prompts),
       call_watch_(kCallTick),
       decisions_(options_.explain_log_every, metrics_),
-      parts_{options_,      *tokenizer_,    clock_, roster_,     planner_, metrics_,  admission_,
-             retry_budget_, continuations_, pool_,  call_watch_, network_, decisions_},
+      parts_{options_,   *tokenizer_,   clock_,         roster_, planner_,    metrics_,
+             admission_, retry_budget_, continuations_, pool_,   call_watch_, network_,
+             decisions_, access_,       tenants_,       chat_,   calls_},
       inference_(parts_),
-      admin_(parts_),
-      openai_(parts_, chat_),
-      watch_(std::make_unique<WorkerWatch>(roster_, network_, clock_,
-                                           [this](bool ready) { PublishState(ready); })),
+      admin_(parts_, [this](int worker) { return watch_->Stub(worker); }),
+      openai_(parts_),
+      watch_(std::make_unique<WorkerWatch>(
+          roster_, network_, clock_, [this](bool ready) { PublishState(ready); },
+          MakeChannelSecurity(options_.worker_tls, security::HeadersOf(worker_secret_.get())))),
       discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {
   roster_.SetOnDeath([this](const Incarnation& dead) {
     metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
@@ -133,9 +151,16 @@ Discovery::Events RouterServer::DiscoveryEvents() {
 absl::Status RouterServer::Listen() {
   RpcServerOptions rpc_options;
   rpc_options.address = options_.listen;
+  rpc_options.tls = options_.tls;
   // Clients need not be as quick as workers: one that reads slowly may leave pings unanswered for
   // seconds.
   rpc_options.keepalive = {absl::Seconds(10), absl::Seconds(10)};
+  rpc_options.may_reflect = [this](const grpc::ServerContextBase& context) {
+    return access_
+        .Authenticate(CallHeader(context, "authorization"),
+                      CallHeader(context, security::kWorkerSecretHeader))
+        .status();
+  };
   BATON_ASSIGN_OR_RETURN(rpc_, RpcServer::Start(rpc_options, {&inference_, &admin_},
                                                 {v1::InferenceService::service_full_name(),
                                                  v1::AdminService::service_full_name()}));
@@ -151,20 +176,22 @@ absl::Status RouterServer::ListenForHttp() {
   if (options_.http_listen.empty()) return absl::OkStatus();
   HttpServerOptions http;
   http.address = options_.http_listen;
+  http.tls = options_.tls;
   http.threads = options_.http_threads;
   http.max_connections = static_cast<size_t>(options_.max_http_connections);
   // A character of the prompt takes up to six bytes of JSON.
   http.max_body_bytes = 6 * static_cast<uint64_t>(options_.max_prompt_bytes) + kMaxOtherBodyBytes;
+  http.metrics = &metrics_;
+  http.route = OpenAiService::Route;
   BATON_ASSIGN_OR_RETURN(http_,
                          HttpServer::Start(
                              http,
                              [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
                                return openai_.Handle(std::move(request), std::move(responder));
                              },
-                             [](int status, absl::string_view why) {
-                               return PlainError(status, why, "malformed_http_request");
-                             }));
-  BATON_LOG(Info) << "OpenAI endpoints at http://" << http_address() << "/v1";
+                             OpenAiService::Malformed));
+  BATON_LOG(Info) << "OpenAI endpoints at " << (options_.tls.on() ? "https://" : "http://")
+                  << http_address() << "/v1";
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #define BATON_ROUTER_SERVER_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,15 @@
 #include "router/http/openai_service.h"
 #include "router/metrics.h"
 #include "router/options.h"
+#include "router/request/access.h"
 #include "router/request/admission.h"
+#include "router/request/call_registry.h"
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
 #include "router/request/grpc_decode_network.h"
 #include "router/request/retry_budget.h"
 #include "router/request/router_parts.h"
+#include "router/request/tenant_limits.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/policy.h"
@@ -62,8 +66,16 @@ class RouterServer {
   void Stop();
 
  private:
-  RouterServer(Options options, const Clock& clock, std::unique_ptr<tokenizer::Tokenizer> tokenizer,
-               chat::ModelChat chat, std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint);
+  // What may fail before the rest is there.
+  struct Loaded {
+    std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+    std::optional<chat::ModelChat> chat;
+    std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint;  // null: no /metrics
+    std::unique_ptr<security::ApiKeys> api_keys;                   // null: calls need none
+    std::unique_ptr<security::SharedSecret> worker_secret;         // null: none is sent
+  };
+  static absl::StatusOr<Loaded> Load(const Options& options, const Clock& clock);
+  RouterServer(Options options, const Clock& clock, Loaded loaded);
   absl::Status Listen();
   absl::Status ListenForHttp();
   std::vector<std::unique_ptr<WorkerSource>> Sources();
@@ -77,13 +89,17 @@ class RouterServer {
   const std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
   const chat::ModelChat chat_;
   const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics
+  const std::unique_ptr<security::SharedSecret> worker_secret_;
+  const Access access_;
   RouterMetrics metrics_;
   const std::unique_ptr<Policy> policy_;
   PrefixIndex index_;
   Roster roster_;
   RoutePlanner planner_;
   GrpcDecodeNetwork network_;
+  CallRegistry calls_;
   Admission admission_;
+  TenantLimits tenants_;
   RetryBudget retry_budget_;
   ContinuationLine continuations_;
   WorkPool pool_;

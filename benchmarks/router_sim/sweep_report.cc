@@ -7,10 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "benchmarks/serving/svg_plot.h"
+#include "cli/svg_plot.h"
 
 namespace baton::benchmarks {
 namespace {
+
+using cli::Chart;
+using cli::RenderSvg;
+using cli::Series;
 
 constexpr double kNear = 1.05;
 constexpr double kHighestPlotted = 2;

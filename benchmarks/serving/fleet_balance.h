@@ -10,9 +10,12 @@
 
 #include "absl/time/time.h"
 #include "benchmarks/serving/cluster_flags.h"
-#include "benchmarks/serving/svg_plot.h"
+#include "cli/svg_plot.h"
 
 namespace baton::benchmarks {
+
+using cli::Chart;
+using cli::Series;
 
 // What a decode worker's /metrics said at a time of NowSeconds().
 struct WorkerSample {

@@ -7,12 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "benchmarks/serving/svg_plot.h"
+#include "cli/svg_plot.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 
 namespace baton::benchmarks {
 namespace {
+
+using cli::Chart;
+using cli::RenderSvg;
+using cli::Series;
 
 // A refusal leaves this share of the time that the caller had.
 constexpr double kRefusedBefore = 0.9;

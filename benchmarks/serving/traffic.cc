@@ -35,20 +35,6 @@ LoadRequest DrawRequest(const TrafficMix& mix, const LoadOptions& options, Rando
 
 }  // namespace
 
-double Random::Uniform() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
-
-int Random::Between(int low, int high) {
-  return low + static_cast<int>(Next() % static_cast<uint64_t>(high - low + 1));
-}
-
-double Random::Exponential(double rate) { return -std::log1p(-Uniform()) / rate; }
-
-std::vector<int32_t> Random::Tokens(int count, int vocab_size) {
-  std::vector<int32_t> ids(count);
-  for (int32_t& id : ids) id = Between(0, vocab_size - 1);
-  return ids;
-}
-
 absl::StatusOr<TrafficMix> TrafficMix::Parse(const std::string& text) {
   TrafficMix mix;
   for (absl::string_view part : absl::StrSplit(text, ',')) {

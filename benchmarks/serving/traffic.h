@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/load_generator.h"
-#include "common/base/splitmix64.h"
+#include "cli/random.h"
 
 namespace baton::benchmarks {
 
@@ -18,20 +18,8 @@ using cli::LoadGenerator;
 using cli::LoadRequest;
 using cli::NowSeconds;
 using cli::Outcome;
+using cli::Random;
 using cli::ReasonOf;
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() { return NextSplitMix64(&state_); }
-  double Uniform();                 // [0, 1)
-  int Between(int low, int high);   // both included
-  double Exponential(double rate);  // mean 1 / rate
-  std::vector<int32_t> Tokens(int count, int vocab_size);
-
- private:
-  uint64_t state_;
-};
 
 struct Shape {
   int prompt_tokens = 0;

@@ -2,38 +2,40 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "baton/v1/admin.grpc.pb.h"
-#include "baton/v1/inference.grpc.pb.h"
+#include "absl/synchronization/notification.h"
+#include "client/cpp/connection.h"
 #include "client/cpp/convert.h"
-#include "common/base/error.h"
-#include "common/base/rpc/channel.h"
-#include "common/base/rpc/grpc_status.h"
+#include "client/cpp/stream_call.h"
+#include "common/base/random_id.h"
 
 namespace baton::client {
 namespace {
 
-void SetTimeout(absl::Duration timeout, grpc::ClientContext* context) {
-  context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));  // saturates
+// Makes a unary call, with its retries.
+template <class Stub, class Request, class Response>
+absl::Status Ask(const Connection& connection, const CallOptions& options, Stub& stub,
+                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                 const Request& request, Response* response, const std::string& request_id = "") {
+  Retries retries = connection.NewRetries(options);
+  const std::unique_ptr<Timer> timer = connection.environment.make_timer();
+  while (true) {
+    grpc::ClientContext context;
+    connection.Prepare(retries, &context);
+    const absl::Status status =
+        connection.FromCall((stub.*method)(&context, request, response), request_id);
+    if (status.ok()) return status;
+    const std::optional<absl::Duration> pause = retries.PauseAfter(status);
+    if (!pause) return status;
+    absl::Notification over;
+    timer->Start(*pause, [&over] { over.Notify(); });
+    over.WaitForNotification();
+  }
 }
 
-// An error without a reason is gRPC's own, and lacks the address.
-absl::Status FromCall(const grpc::Status& status, const std::string& address) {
-  const absl::Status error = FromGrpcStatus(status);
-  if (error.ok() || !ErrorReason(error).empty()) return error;
-  return Annotate(error, absl::StrCat("router at ", address));
-}
-
-// The router sends empty messages while a request waits for another worker.
-bool IsHeartbeat(const v1::GenerateResponse& response) {
-  return response.text().empty() && response.token_ids().empty() && response.logprobs().empty() &&
-         response.prompt_logprobs().empty() &&
-         response.finish_reason() == v1::FINISH_REASON_UNSPECIFIED;
-}
+// True on a thread that runs a callback: it must not wait for another one, which may need it.
+thread_local bool in_callback = false;
 
 }  // namespace
 
@@ -41,178 +43,138 @@ const char* FinishReasonName(FinishReason reason) {
   return reason == FinishReason::kStop ? "stop" : reason == FinishReason::kLength ? "length" : "";
 }
 
-struct GenerateStream::Call {
-  grpc::ClientContext context;
-  // Own stub, so that the stream may outlive its client.
-  std::unique_ptr<v1::InferenceService::Stub> stub;
-  // Asynchronous, since a synchronous reader would block until there is a connection, where nothing
-  // could cancel it. One operation at a time.
-  grpc::CompletionQueue queue;
-  std::unique_ptr<grpc::ClientAsyncReader<v1::GenerateResponse>> reader;
-  std::string address;
-  bool started = false;
-  bool ended = false;
-  absl::Status status;
-  Completion completion;
-
-  // Waits for the end of the operation; false if it failed.
-  bool Await() {
-    void* tag;
-    bool ok = false;
-    return queue.Next(&tag, &ok) && ok;
-  }
-  // False at the end of the stream.
-  bool Read(v1::GenerateResponse* response) {
-    if (!std::exchange(started, true) && !Await()) return false;
-    reader->Read(response, nullptr);
-    return Await();
-  }
-  grpc::Status Finish() {
-    grpc::Status status;
-    reader->Finish(&status, nullptr);
-    Await();
-    return status;
-  }
-};
-
-GenerateStream::GenerateStream(std::unique_ptr<Call> call) : call_(std::move(call)) {}
+GenerateStream::GenerateStream(std::shared_ptr<const Connection> connection,
+                               std::shared_ptr<StreamCall> call)
+    : connection_(std::move(connection)), call_(std::move(call)) {}
 
 GenerateStream::~GenerateStream() {
-  if (call_->ended) return;
-  call_->context.TryCancel();
+  if (!ended_) Cancel();
   while (Next()) {
   }
 }
 
 std::optional<Delta> GenerateStream::Next() {
-  if (call_->ended) return std::nullopt;
-  v1::GenerateResponse response;
-  bool read = call_->Read(&response);
-  while (read && IsHeartbeat(response)) read = call_->Read(&response);
-  if (!read) {
-    call_->ended = true;
-    call_->status = FromCall(call_->Finish(), call_->address);
-    const std::vector<Choice>& choices = call_->completion.choices;
-    const auto unfinished = std::find_if(choices.begin(), choices.end(), [](const Choice& choice) {
-      return choice.finish_reason == FinishReason::kUnfinished;
-    });
-    if (call_->status.ok() && unfinished != choices.end()) {
-      call_->status = absl::InternalError(absl::StrCat(
-          "the stream ended without a finish reason for choice ", unfinished - choices.begin()));
-    }
-    return std::nullopt;
-  }
-  if (!Merge(response, &call_->completion)) {
-    call_->status = absl::InternalError(absl::StrCat("the router sent choice ", response.choice(),
-                                                     " of ", call_->completion.choices.size()));
-    call_->context.TryCancel();
-    while (call_->Read(&response)) {
-    }
-    call_->Finish();
-    call_->ended = true;
-    return std::nullopt;
-  }
-  Delta delta;
-  delta.text = std::move(*response.mutable_text());
-  delta.token_ids.assign(response.token_ids().begin(), response.token_ids().end());
-  delta.usage = call_->completion.usage;
-  delta.choice = response.choice();
-  delta.logprobs = FromProto(response.logprobs());
-  delta.prompt_logprobs = FromProto(response.prompt_logprobs());
+  if (ended_) return std::nullopt;
+  std::optional<Delta> delta;
+  absl::Notification read;
+  call_->Read([&](std::optional<Delta> next) {
+    delta = std::move(next);
+    read.Notify();
+  });
+  read.WaitForNotification();
+  ended_ = !delta.has_value();
   return delta;
 }
 
-const absl::Status& GenerateStream::status() const { return call_->status; }
-const Completion& GenerateStream::completion() const { return call_->completion; }
-void GenerateStream::Cancel() { call_->context.TryCancel(); }
+const absl::Status& GenerateStream::status() const { return call_->status(); }
+const Completion& GenerateStream::completion() const { return call_->completion(); }
+void GenerateStream::Cancel() { call_->Cancel(); }
 
-struct Client::Connection {
-  std::string address;
-  ClientOptions options;
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<v1::InferenceService::Stub> inference;
-  std::unique_ptr<v1::AdminService::Stub> admin;
+struct CallbackStream::State {
+  std::shared_ptr<StreamCall> call;
+  StreamCallbacks callbacks;
+  absl::Notification done;
 
-  // One unary call.
-  template <class Stub, class Request, class Response>
-  absl::Status Ask(Stub& stub,
-                   grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                   const Request& request, Response* response) {
-    grpc::ClientContext context;
-    SetTimeout(options.timeout, &context);
-    return FromCall((stub.*method)(&context, request, response), address);
+  static void Read(std::shared_ptr<State> state) {
+    StreamCall& call = *state->call;
+    call.Read([state = std::move(state)](std::optional<Delta> delta) {
+      in_callback = true;
+      if (!delta) {
+        const StreamCallbacks callbacks = std::move(state->callbacks);
+        if (callbacks.on_done) callbacks.on_done(state->call->status(), state->call->completion());
+      } else if (state->callbacks.on_delta) {
+        state->callbacks.on_delta(*delta);
+      }
+      in_callback = false;
+      if (delta) return Read(state);
+      state->done.Notify();
+    });
   }
 };
 
+CallbackStream::CallbackStream(std::shared_ptr<const Connection> connection,
+                               std::shared_ptr<State> state)
+    : connection_(std::move(connection)), state_(std::move(state)) {}
+
+CallbackStream::~CallbackStream() {
+  Cancel();
+  if (!in_callback) state_->done.WaitForNotification();
+}
+
+void CallbackStream::Cancel() { state_->call->Cancel(); }
+
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const std::string& address,
                                                        const ClientOptions& options) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size()) {
-    return InvalidField("BAD_ADDRESS", "address",
-                        absl::StrCat("\"", address, "\" is not host:port"));
-  }
-  auto connection = std::make_unique<Connection>();
-  connection->address = address;
-  connection->options = options;
-  connection->channel = MakeChannel(address, kClientChannel);
-  connection->inference = v1::InferenceService::NewStub(connection->channel);
-  connection->admin = v1::AdminService::NewStub(connection->channel);
-  return std::unique_ptr<Client>(new Client(std::move(connection)));
+  auto connection = Connection::Make(address, options);
+  if (!connection.ok()) return connection.status();
+  return std::make_unique<Client>(*std::move(connection));
 }
 
-Client::Client(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {}
+Client::Client(std::shared_ptr<const Connection> connection) : connection_(std::move(connection)) {}
 Client::~Client() = default;
 
-std::unique_ptr<GenerateStream> Client::Generate(const GenerateRequest& request) {
-  auto call = std::make_unique<GenerateStream::Call>();
-  SetTimeout(connection_->options.timeout, &call->context);
-  call->address = connection_->address;
-  // The router refuses an n out of this range.
-  call->completion.choices.resize(static_cast<size_t>(std::clamp(request.n.value_or(1), 1, 16)));
-  call->stub = v1::InferenceService::NewStub(connection_->channel);
-  call->reader = call->stub->AsyncGenerate(&call->context, ToProto(request), &call->queue, nullptr);
-  return std::unique_ptr<GenerateStream>(new GenerateStream(std::move(call)));
+std::unique_ptr<GenerateStream> Client::Generate(const GenerateRequest& request,
+                                                 const CallOptions& options) {
+  auto call = std::make_shared<StreamCall>(connection_, request, options);
+  call->Start();
+  return std::unique_ptr<GenerateStream>(new GenerateStream(connection_, std::move(call)));
 }
 
-absl::StatusOr<Completion> Client::GenerateOnce(const GenerateRequest& request) {
+std::unique_ptr<CallbackStream> Client::Generate(const GenerateRequest& request,
+                                                 StreamCallbacks callbacks,
+                                                 const CallOptions& options) {
+  auto state = std::make_shared<CallbackStream::State>();
+  state->call = std::make_shared<StreamCall>(connection_, request, options);
+  state->callbacks = std::move(callbacks);
+  state->call->Start();
+  CallbackStream::State::Read(state);
+  return std::unique_ptr<CallbackStream>(new CallbackStream(connection_, std::move(state)));
+}
+
+absl::StatusOr<Completion> Client::GenerateOnce(const GenerateRequest& request,
+                                                const CallOptions& options) {
   v1::GenerateOnceRequest once;
   *once.mutable_request() = ToProto(request);
+  std::string& request_id = *once.mutable_request()->mutable_request_id();
+  if (request_id.empty()) request_id = RandomIdText();
   v1::GenerateOnceResponse response;
-  absl::Status status = connection_->Ask(
-      *connection_->inference, &v1::InferenceService::Stub::GenerateOnce, once, &response);
+  absl::Status status = Ask(*connection_, options, *connection_->inference,
+                            &v1::InferenceService::Stub::GenerateOnce, once, &response, request_id);
   if (!status.ok()) return status;
   return FromProto(std::move(response));
 }
 
 absl::StatusOr<std::vector<int32_t>> Client::Tokenize(const std::string& text,
-                                                      bool add_special_tokens) {
+                                                      bool add_special_tokens,
+                                                      const CallOptions& options) {
   v1::TokenizeRequest request;
   request.set_text(text);
   request.set_add_special_tokens(add_special_tokens);
   v1::TokenizeResponse response;
-  absl::Status status = connection_->Ask(*connection_->inference,
-                                         &v1::InferenceService::Stub::Tokenize, request, &response);
+  absl::Status status = Ask(*connection_, options, *connection_->inference,
+                            &v1::InferenceService::Stub::Tokenize, request, &response);
   if (!status.ok()) return status;
   return std::vector<int32_t>(response.token_ids().begin(), response.token_ids().end());
 }
 
 absl::StatusOr<std::string> Client::Detokenize(const std::vector<int32_t>& token_ids,
-                                               bool skip_special_tokens) {
+                                               bool skip_special_tokens,
+                                               const CallOptions& options) {
   v1::DetokenizeRequest request;
   request.mutable_token_ids()->Assign(token_ids.begin(), token_ids.end());
   request.set_skip_special_tokens(skip_special_tokens);
   v1::DetokenizeResponse response;
-  absl::Status status = connection_->Ask(
-      *connection_->inference, &v1::InferenceService::Stub::Detokenize, request, &response);
+  absl::Status status = Ask(*connection_, options, *connection_->inference,
+                            &v1::InferenceService::Stub::Detokenize, request, &response);
   if (!status.ok()) return status;
   return response.text();
 }
 
-absl::StatusOr<std::vector<Model>> Client::ListModels() {
+absl::StatusOr<std::vector<Model>> Client::ListModels(const CallOptions& options) {
   v1::ListModelsResponse response;
   absl::Status status =
-      connection_->Ask(*connection_->inference, &v1::InferenceService::Stub::ListModels,
-                       v1::ListModelsRequest(), &response);
+      Ask(*connection_, options, *connection_->inference, &v1::InferenceService::Stub::ListModels,
+          v1::ListModelsRequest(), &response);
   if (!status.ok()) return status;
   std::vector<Model> models;
   for (const v1::Model& model : response.models()) {
@@ -221,10 +183,11 @@ absl::StatusOr<std::vector<Model>> Client::ListModels() {
   return models;
 }
 
-absl::StatusOr<std::vector<Worker>> Client::ListWorkers() {
+absl::StatusOr<std::vector<Worker>> Client::ListWorkers(const CallOptions& options) {
   v1::ListWorkersResponse response;
-  absl::Status status = connection_->Ask(*connection_->admin, &v1::AdminService::Stub::ListWorkers,
-                                         v1::ListWorkersRequest(), &response);
+  absl::Status status =
+      Ask(*connection_, options, *connection_->admin, &v1::AdminService::Stub::ListWorkers,
+          v1::ListWorkersRequest(), &response);
   if (!status.ok()) return status;
   std::vector<Worker> workers;
   for (const v1::WorkerStatus& worker : response.workers()) workers.push_back(FromProto(worker));

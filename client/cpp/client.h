@@ -4,20 +4,25 @@
 //   baton::client::GenerateRequest request;
 //   request.text = "Once upon a time";
 //   auto stream = (*client)->Generate(request);
-//   while (auto delta = stream->Next()) std::cout << delta->text << std::flush;
+//   for (const auto& delta : *stream) std::cout << delta.text << std::flush;
 //   if (!stream->status().ok()) std::cerr << stream->status();
 //
-// Errors are absl::Status; common/base/error.h reads their reason, field and retry time. There are
-// no exceptions, and this header includes neither gRPC nor Protobuf. Both headers are installed, as
-// baton/client.h and baton/error.h: docs/packages.md.
+// Errors are absl::Status; baton/error.h (common/base/error.h) reads their reason, field, retry
+// time and request id. There are no exceptions, and this header includes neither gRPC nor Protobuf.
+// Both headers are installed, as baton/client.h and baton/error.h: docs/packages.md.
 //
-// UNAVAILABLE with "router at ADDRESS" in its message means that the router cannot be reached. A
-// call fails with it at once if the host is unknown or nothing listens at the port. A router that
-// accepts the connection and is slow to answer has 20 s to do so.
+// A call that fails before its first delta is retried if docs/errors.md, "When to retry", allows
+// it: after the time that the router asks for plus an exponential back-off with jitter, at most
+// max_retries times, and never beyond the call's timeout. UNAVAILABLE with "router at ADDRESS" in
+// its message means that the router cannot be reached. A router that accepts the connection and is
+// slow to answer has 20 s to do so.
 #ifndef BATON_CLIENT_CPP_CLIENT_H_
 #define BATON_CLIENT_CPP_CLIENT_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,8 +35,31 @@
 
 namespace baton::client {
 
+// Paths of PEM files.
+struct Tls {
+  bool enabled = false;     // TLS even without any file
+  std::string ca;           // CAs of the router's certificate; empty: those of the system
+  std::string cert;         // the client's certificate, for routers that require one
+  std::string key;          // of that certificate
+  std::string server_name;  // which the router's certificate has; empty: the host of the address
+};
+
 struct ClientOptions {
-  absl::Duration timeout = absl::Seconds(600);  // for each call, from start to end
+  absl::Duration timeout = absl::Seconds(600);  // for each call, from start to end, with retries
+  int max_retries = 2;                          // of each call
+  // A call waits for a router that cannot be reached, until its timeout. False: the attempt fails
+  // at once if the host is unknown or nothing listens at the port.
+  bool wait_for_ready = true;
+  // Of a router that has API keys; empty: none is sent. Without TLS, everyone on the way can read
+  // it.
+  std::string api_key;
+  Tls tls;                                     // by default plaintext
+  std::map<std::string, std::string> headers;  // sent with each call; names in lower case
+};
+
+// What one call has other than its client.
+struct CallOptions {
+  std::optional<absl::Duration> timeout;
 };
 
 // Absent fields take the defaults of the model's generation_config.json.
@@ -47,12 +75,24 @@ struct Sampling {
   std::map<int32_t, float> logit_bias;      // token id to bias, -100 to 100
 };
 
+// One turn of a conversation.
+struct ChatMessage {
+  std::string role;  // "system", "user", "assistant", or another that the chat template knows
+  std::string content;
+};
+
 enum class Priority { kDefault, kLow, kNormal, kHigh };
 
 struct GenerateRequest {
-  std::string model;               // empty: the only model that is served
-  std::string text;                // the prompt, if token_ids is empty
-  std::vector<int32_t> token_ids;  // the prompt as token ids
+  std::string model;  // empty: the only model that is served
+  // The prompt: the first of these that is not empty. The router makes a prompt of messages with
+  // the model's chat template, which asks for the assistant's next one.
+  std::vector<ChatMessage> messages;
+  std::vector<int32_t> token_ids;
+  std::string text;
+  // Add the tokenizer's special tokens, such as begin-of-text. Absent: true for text, false for
+  // messages.
+  std::optional<bool> add_special_tokens;
   Sampling sampling;
   std::optional<int32_t> max_tokens;  // absent: until the model stops or its context is full
   std::vector<std::string> stop;      // texts that end the answer and are not part of it
@@ -75,7 +115,7 @@ struct GenerateRequest {
   std::optional<int32_t> prompt_logprobs;
   Priority priority = Priority::kDefault;
   std::string tenant;      // for fair shares between tenants; the empty name is a tenant, too
-  std::string request_id;  // empty: the router generates one
+  std::string request_id;  // empty: the client generates one
   std::string cache_salt;  // requests share cached prefixes only if their salts are equal
   bool return_token_ids = false;
 };
@@ -120,6 +160,7 @@ struct Delta {
   int choice = 0;                              // index of the choice that the delta extends
   std::vector<TokenLogprobs> logprobs;         // of this delta's tokens, if requested
   std::vector<TokenLogprobs> prompt_logprobs;  // from the second prompt token on, if requested
+  FinishReason finish_reason = FinishReason::kUnfinished;  // set in the last delta of a choice
 };
 
 // One of the n answers.
@@ -134,22 +175,24 @@ struct Choice {
 
 // A complete answer or, for a stream that runs, what has arrived so far.
 struct Completion {
-  // Copies of the fields of choices[0].
-  std::string text;
-  std::vector<int32_t> token_ids;
-  FinishReason finish_reason = FinishReason::kUnfinished;
-  std::string matched_stop;
-
-  Usage usage;  // of all choices
-  Timings timings;
-  uint64_t seed = 0;  // the seed that sampling used
+  std::vector<Choice> choices = std::vector<Choice>(1);  // n of them
+  Usage usage;                                           // of all choices
+  Timings timings;                                       // known at the end
+  uint64_t seed = 0;                                     // that sampling used; known at the end
   std::string request_id;
-  std::vector<Choice> choices;  // n of them
   std::vector<TokenLogprobs> prompt_logprobs;
+
+  // Of the first choice.
+  const std::string& text() const { return choices.front().text; }
+  const std::vector<int32_t>& token_ids() const { return choices.front().token_ids; }
+  FinishReason finish_reason() const { return choices.front().finish_reason; }
 };
 
-// One running request. Cancel() may be called by any thread, everything else by one thread. The
-// destructor cancels a request that still runs. The stream may outlive its Client.
+class StreamCall;
+struct Connection;
+
+// One running request, read by the caller. Cancel() may be called by any thread, everything else by
+// one thread. The destructor cancels a request that still runs. The stream may outlive its Client.
 class GenerateStream {
  public:
   ~GenerateStream();
@@ -163,15 +206,75 @@ class GenerateStream {
   const absl::Status& status() const;
   // Everything that has arrived, merged.
   const Completion& completion() const;
-  // Cancels the request, on the workers too. status() becomes CANCELLED unless the answer is
-  // already complete.
+  const Usage& usage() const { return completion().usage; }
+  // Cancels the request, on the workers too, and ends a wait for a retry. status() becomes
+  // CANCELLED unless the answer is already complete.
+  void Cancel();
+
+  // for (const Delta& delta : *stream): calls Next() until the request has ended.
+  class Iterator {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = Delta;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const Delta*;
+    using reference = const Delta&;
+    Iterator() = default;
+    explicit Iterator(GenerateStream* stream) : stream_(stream) { ++*this; }
+    reference operator*() const { return *delta_; }
+    pointer operator->() const { return &*delta_; }
+    Iterator& operator++() {
+      delta_ = stream_->Next();
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const {
+      return delta_.has_value() != other.delta_.has_value();
+    }
+
+   private:
+    GenerateStream* stream_ = nullptr;
+    std::optional<Delta> delta_;  // empty: the end
+  };
+  Iterator begin() { return Iterator(this); }
+  Iterator end() { return {}; }
+
+ private:
+  friend class Client;
+  GenerateStream(std::shared_ptr<const Connection> connection, std::shared_ptr<StreamCall> call);
+  const std::shared_ptr<const Connection> connection_;
+  const std::shared_ptr<StreamCall> call_;
+  bool ended_ = false;
+};
+
+// The library calls these on threads of its own, one after the other, and never inside a call of
+// Client or CallbackStream. They must not throw, and must not block on this library (Next(), unary
+// calls, ~GenerateStream): other requests need the thread. The next message is read when on_delta
+// has returned.
+struct StreamCallbacks {
+  std::function<void(const Delta&)> on_delta;  // may be null
+  // Called exactly once, last. The status is OK only if every choice is complete.
+  std::function<void(const absl::Status&, const Completion&)> on_done;
+};
+
+// One running request that calls its owner back. May outlive its Client.
+class CallbackStream {
+ public:
+  // Cancels a request that still runs, and waits until on_done has returned. Inside a callback it
+  // does not wait: the callbacks may then come after the destructor, and the Client must outlive
+  // them.
+  ~CallbackStream();
+  CallbackStream(const CallbackStream&) = delete;
+  CallbackStream& operator=(const CallbackStream&) = delete;
+
+  // As GenerateStream::Cancel(). Any thread, inside a callback too. Does not wait.
   void Cancel();
 
  private:
   friend class Client;
-  struct Call;
-  explicit GenerateStream(std::unique_ptr<Call> call);
-  std::unique_ptr<Call> call_;
+  struct State;
+  CallbackStream(std::shared_ptr<const Connection> connection, std::shared_ptr<State> state);
+  const std::shared_ptr<const Connection> connection_;
+  const std::shared_ptr<State> state_;
 };
 
 struct Model {
@@ -183,8 +286,9 @@ struct Model {
 
 struct Worker {
   std::string address;
-  std::string role;   // "prefill", "decode"
-  std::string state;  // "connecting", "ready", "suspect", "expired", "refused", "draining"
+  std::string role;  // "prefill", "decode"
+  // "connecting", "ready", "suspect", "expired", "refused", "draining", "drained"
+  std::string state;
   std::string detail;
   int running = 0;
   int queued = 0;
@@ -193,29 +297,39 @@ struct Worker {
   int64_t indexed_blocks = 0;
 };
 
-// A connection to a router. Thread-safe. All calls except Generate() block until they are answered.
+// A connection to a router. Thread-safe. Calls block until they are answered, except Generate().
 class Client {
  public:
   // Does not connect: the first call does. INVALID_ARGUMENT if `address` is not host:port.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const std::string& address,
                                                         const ClientOptions& options = {});
+  explicit Client(std::shared_ptr<const Connection> connection);  // for tests
   ~Client();
 
-  // Starts a request and does not block. Errors appear in the status of the stream.
-  std::unique_ptr<GenerateStream> Generate(const GenerateRequest& request);
-  absl::StatusOr<Completion> GenerateOnce(const GenerateRequest& request);
+  // Both start a request and do not block. Errors appear in the status of the stream.
+  std::unique_ptr<GenerateStream> Generate(const GenerateRequest& request,
+                                           const CallOptions& call = {});
+  std::unique_ptr<CallbackStream> Generate(const GenerateRequest& request,
+                                           StreamCallbacks callbacks, const CallOptions& call = {});
+  // The whole answer.
+  absl::StatusOr<Completion> GenerateOnce(const GenerateRequest& request,
+                                          const CallOptions& call = {});
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,
-                                                bool add_special_tokens = true);
+                                                bool add_special_tokens = true,
+                                                const CallOptions& call = {});
   absl::StatusOr<std::string> Detokenize(const std::vector<int32_t>& token_ids,
-                                         bool skip_special_tokens = true);
-  absl::StatusOr<std::vector<Model>> ListModels();
-  absl::StatusOr<std::vector<Worker>> ListWorkers();
+                                         bool skip_special_tokens = true,
+                                         const CallOptions& call = {});
+  absl::StatusOr<std::vector<Model>> ListModels(const CallOptions& call = {});
+  absl::StatusOr<std::vector<Worker>> ListWorkers(const CallOptions& call = {});
 
  private:
-  struct Connection;
-  explicit Client(std::unique_ptr<Connection> connection);
-  std::unique_ptr<Connection> connection_;
+  const std::shared_ptr<const Connection> connection_;
 };
+
+// Whether the same request may succeed later: UNAVAILABLE, or RESOURCE_EXHAUSTED with a retry time.
+// The client has then retried already, unless a delta had arrived.
+bool IsRetryable(const absl::Status& error);
 
 }  // namespace baton::client
 

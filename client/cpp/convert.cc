@@ -10,12 +10,6 @@
 namespace baton::client {
 namespace {
 
-FinishReason FromProto(v1::FinishReason reason) {
-  return reason == v1::FINISH_REASON_STOP     ? FinishReason::kStop
-         : reason == v1::FINISH_REASON_LENGTH ? FinishReason::kLength
-                                              : FinishReason::kUnfinished;
-}
-
 Timings FromProto(const v1::Timings& timings) {
   return {timings.queue_ms(), timings.prefill_ms(), timings.kv_transfer_ms(), timings.decode_ms(),
           timings.ttft_ms()};
@@ -54,12 +48,23 @@ std::string ShortName(absl::string_view name, absl::string_view prefix) {
 
 }  // namespace
 
+FinishReason FromProto(v1::FinishReason reason) {
+  return reason == v1::FINISH_REASON_STOP     ? FinishReason::kStop
+         : reason == v1::FINISH_REASON_LENGTH ? FinishReason::kLength
+                                              : FinishReason::kUnfinished;
+}
+
 v1::GenerateRequest ToProto(const GenerateRequest& request) {
   v1::GenerateRequest out;
   out.set_model(request.model);
-  if (request.token_ids.empty()) {
+  for (const ChatMessage& message : request.messages) {
+    v1::ChatMessage* proto = out.mutable_messages()->add_messages();
+    proto->set_role(message.role);
+    proto->set_content(message.content);
+  }
+  if (request.messages.empty() && request.token_ids.empty()) {
     out.set_text(request.text);
-  } else {
+  } else if (request.messages.empty()) {
     out.mutable_token_ids()->mutable_ids()->Assign(request.token_ids.begin(),
                                                    request.token_ids.end());
   }
@@ -87,6 +92,7 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
   if (request.prompt_logprobs) out.set_prompt_logprobs(*request.prompt_logprobs);
   out.set_priority(ToProto(request.priority));
   out.set_tenant(request.tenant);
+  if (request.add_special_tokens) out.set_add_special_tokens(*request.add_special_tokens);
   return out;
 }
 
@@ -144,23 +150,13 @@ bool Merge(const v1::GenerateResponse& response, Completion* completion) {
     completion->timings = FromProto(response.timings());
     completion->seed = response.seed();
   }
-  if (index == 0) {
-    completion->text += response.text();
-    completion->token_ids.insert(completion->token_ids.end(), response.token_ids().begin(),
-                                 response.token_ids().end());
-    completion->finish_reason = choice.finish_reason;
-    completion->matched_stop = choice.matched_stop;
-  }
   return true;
 }
 
 Completion FromProto(v1::GenerateOnceResponse response) {
   Completion completion;
-  completion.text = std::move(*response.mutable_text());
-  completion.token_ids.assign(response.token_ids().begin(), response.token_ids().end());
+  completion.choices.clear();
   completion.usage = FromProto(response.usage());
-  completion.finish_reason = FromProto(response.finish_reason());
-  completion.matched_stop = response.matched_stop();
   completion.timings = FromProto(response.timings());
   completion.seed = response.seed();
   completion.request_id = response.request_id();
@@ -174,6 +170,7 @@ Completion FromProto(v1::GenerateOnceResponse response) {
     choice.logprobs = FromProto(proto.logprobs());
     choice.beam_score = proto.beam_score();
   }
+  if (completion.choices.empty()) completion.choices.resize(1);  // unfinished
   return completion;
 }
 

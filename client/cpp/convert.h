@@ -9,6 +9,7 @@
 namespace baton::client {
 
 v1::GenerateRequest ToProto(const GenerateRequest& request);
+FinishReason FromProto(v1::FinishReason reason);
 Usage FromProto(const v1::Usage& usage);
 Worker FromProto(const v1::WorkerStatus& status);
 

@@ -10,6 +10,7 @@ namespace {
 constexpr char kReasonUrl[] = "baton/reason";
 constexpr char kFieldUrl[] = "baton/field";
 constexpr char kRetryAfterMsUrl[] = "baton/retry_after_ms";
+constexpr char kRequestIdUrl[] = "baton/request_id";
 
 std::string PayloadOr(const absl::Status& status, absl::string_view url) {
   auto payload = status.GetPayload(url);
@@ -26,8 +27,8 @@ absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::st
 
 absl::Status InvalidField(absl::string_view reason, absl::string_view field,
                           absl::string_view message) {
-  absl::Status status = MakeError(absl::StatusCode::kInvalidArgument, reason,
-                                  absl::StrCat(field, ": ", message));
+  absl::Status status =
+      MakeError(absl::StatusCode::kInvalidArgument, reason, absl::StrCat(field, ": ", message));
   status.SetPayload(kFieldUrl, absl::Cord(field));
   return status;
 }
@@ -35,6 +36,11 @@ absl::Status InvalidField(absl::string_view reason, absl::string_view field,
 absl::Status WithRetryAfter(absl::Status status, absl::Duration retry_after) {
   status.SetPayload(kRetryAfterMsUrl,
                     absl::Cord(absl::StrCat(absl::ToInt64Milliseconds(retry_after))));
+  return status;
+}
+
+absl::Status WithRequestId(absl::Status status, absl::string_view request_id) {
+  if (!request_id.empty()) status.SetPayload(kRequestIdUrl, absl::Cord(request_id));  // OK: none
   return status;
 }
 
@@ -48,6 +54,8 @@ absl::Status WithDetails(absl::Status status, absl::string_view reason, absl::st
 
 std::string ErrorReason(const absl::Status& status) { return PayloadOr(status, kReasonUrl); }
 std::string ErrorField(const absl::Status& status) { return PayloadOr(status, kFieldUrl); }
+
+std::string ErrorRequestId(const absl::Status& status) { return PayloadOr(status, kRequestIdUrl); }
 
 std::optional<absl::Duration> ErrorRetryAfter(const absl::Status& status) {
   int64_t ms;

@@ -4,11 +4,13 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -54,6 +56,22 @@ Stderr& TheStderr() {
   return *the_stderr;
 }
 
+// Names in a message may come from a peer, which must not write lines or escape sequences of a
+// terminal into the log.
+std::string WithoutControls(std::string text) {
+  const auto is_control = [](char c) { return absl::ascii_iscntrl(static_cast<unsigned char>(c)); };
+  if (std::none_of(text.begin(), text.end(), is_control)) return text;
+  std::string safe;
+  for (const char c : text) {
+    if (is_control(c)) {
+      absl::StrAppend(&safe, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    } else {
+      safe.push_back(c);
+    }
+  }
+  return safe;
+}
+
 }  // namespace
 
 void SetLogLevel(LogLevel level) { g_level = level; }
@@ -76,7 +94,7 @@ LogLine::~LogLine() {
   std::string line =
       absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
                    kNames[static_cast<int>(level_)], " ", Component(),
-                   Component().empty() ? "" : " ", stream_.str(), "\n");
+                   Component().empty() ? "" : " ", WithoutControls(stream_.str()), "\n");
   TheStderr().Write(std::move(line));
 }
 

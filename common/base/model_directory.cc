@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace baton {
@@ -25,32 +25,12 @@ bool IsDirectory(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
-std::string HubCache() {
-  if (std::string cache = Environment("HF_HUB_CACHE"); !cache.empty()) return cache;
-  if (std::string home = Environment("HF_HOME"); !home.empty()) return home + "/hub";
-  std::string caches = Environment("XDG_CACHE_HOME");
-  if (caches.empty()) caches = Environment("HOME") + "/.cache";
-  return caches + "/huggingface/hub";
-}
-
-// The values that huggingface_hub takes as true.
-bool IsOffline() {
-  const std::string value = absl::AsciiStrToUpper(Environment("HF_HUB_OFFLINE"));
-  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
-}
-
-// Ids are "name" or "org/name", so that no path leads out of the cache.
-bool IsId(const std::string& model) {
-  const std::vector<std::string> parts = absl::StrSplit(model, '/');
-  if (parts.size() > 2 || absl::StrContains(model, "--") || absl::StrContains(model, "..")) {
-    return false;
-  }
-  return absl::c_all_of(parts, [](const std::string& part) {
-    const auto allowed = [](char c) {
-      return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
-    };
-    return !part.empty() && part[0] != '.' && part[0] != '-' && absl::c_all_of(part, allowed);
-  });
+// A part of an id or of a revision.
+bool IsPart(absl::string_view part) {
+  const auto allowed = [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  };
+  return !part.empty() && part[0] != '.' && part[0] != '-' && absl::c_all_of(part, allowed);
 }
 
 // The commit hash in the file; empty if there is none.
@@ -63,11 +43,44 @@ std::string ReadRevision(const std::string& path) {
 
 }  // namespace
 
+std::string HubHome() {
+  if (std::string home = Environment("HF_HOME"); !home.empty()) return home;
+  std::string caches = Environment("XDG_CACHE_HOME");
+  if (caches.empty()) caches = Environment("HOME") + "/.cache";
+  return caches + "/huggingface";
+}
+
+std::string HubCache() {
+  if (std::string cache = Environment("HF_HUB_CACHE"); !cache.empty()) return cache;
+  return HubHome() + "/hub";
+}
+
+// The values that huggingface_hub takes as true.
+bool IsHubOffline() {
+  const std::string value = absl::AsciiStrToUpper(Environment("HF_HUB_OFFLINE"));
+  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
+}
+
+bool IsHubModel(const std::string& model) {
+  const std::vector<std::string> parts = absl::StrSplit(model, '/');
+  return parts.size() <= 2 && !absl::StrContains(model, "--") && !absl::StrContains(model, "..") &&
+         absl::c_all_of(parts, IsPart);
+}
+
+bool IsHubRevision(const std::string& revision) {
+  return !absl::StrContains(revision, "..") &&
+         absl::c_all_of(absl::StrSplit(revision, '/'), IsPart);
+}
+
+std::string HubModelFolder(const std::string& model) {
+  return absl::StrCat("models--", absl::StrReplaceAll(model, {{"/", "--"}}));
+}
+
 absl::StatusOr<ModelDirectory> FindModel(const std::string& model) {
   if (IsDirectory(model)) return ModelDirectory{model, ""};
-  if (!IsId(model)) return absl::NotFoundError(absl::StrCat("\"", model, "\" is no directory"));
-  const std::string cached =
-      absl::StrCat(HubCache(), "/models--", absl::StrJoin(absl::StrSplit(model, '/'), "--"));
+  if (!IsHubModel(model))
+    return absl::NotFoundError(absl::StrCat("\"", model, "\" is no directory"));
+  const std::string cached = absl::StrCat(HubCache(), "/", HubModelFolder(model));
   const std::string reference = cached + "/refs/main";
   const std::string revision = ReadRevision(reference);
   const std::string snapshot = absl::StrCat(cached, "/snapshots/", revision);
@@ -75,7 +88,7 @@ absl::StatusOr<ModelDirectory> FindModel(const std::string& model) {
   return absl::NotFoundError(absl::StrCat(
       "\"", model, "\" is neither a directory nor a model in the Hugging Face cache: ",
       revision.empty() ? absl::StrCat(reference, " has no revision") : snapshot + " is missing",
-      IsOffline() ? "" : absl::StrCat("; to download it: hf download ", model)));
+      IsHubOffline() ? "" : absl::StrCat("; to download it: baton pull ", model)));
 }
 
 }  // namespace baton

@@ -168,13 +168,13 @@ void ParseArguments(json::Value* messages) {
   }
 }
 
-constexpr char kProbeTools[] = R"([{"type": "function", "function": {"name": "probe",
+constexpr char kProbeTools[] = R"([{"type": "function", "function": {"name": "probe_of_tools",
   "description": "x", "parameters": {"type": "object", "properties": {}, "required": []}}}])";
 constexpr char kProbeMessages[] = R"([
   {"role": "user", "content": "x"},
   {"role": "assistant", "content": "", "tool_calls": [{"id": "call00001", "type": "function",
-    "function": {"name": "probe", "arguments": "{\"argument_of_probe\": \"x\"}"}}]},
-  {"role": "tool", "tool_call_id": "call00001", "name": "probe", "content": "x"}])";
+    "function": {"name": "probe_of_tools", "arguments": "{\"argument_of_probe\": \"x\"}"}}]},
+  {"role": "tool", "tool_call_id": "call00001", "name": "probe_of_tools", "content": "x"}])";
 
 void SetVariable(json::Value* variables, absl::string_view name, json::Value value) {
   const auto found = std::find(variables->keys.begin(), variables->keys.end(), name);
@@ -213,6 +213,8 @@ absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   chat.template_ = std::move(templates.normal);
   chat.tool_template_ = std::move(templates.with_tools);
   chat.parses_arguments_ = chat.template_.has_value() && chat.TakesArgumentObjects();
+  if (!chat.template_ || !chat.RendersTools())
+    chat.tool_call_format_ = ToolCallFormat::kUnsupported;
   return chat;
 }
 
@@ -226,6 +228,15 @@ bool ModelChat::TakesArgumentObjects() const {
   // A template that expects a text and prints the object writes it with Python's quotes.
   return rendered.ok() && absl::StrContains(rendered->text, "argument_of_probe") &&
          !absl::StrContains(rendered->text, "'argument_of_probe'");
+}
+
+bool ModelChat::RendersTools() const {
+  json::Value messages = json::Parse(kProbeMessages, "probe").value();
+  messages.items.resize(1);
+  const auto rendered =
+      Render({.messages = std::move(messages), .tools = json::Parse(kProbeTools, "probe").value()},
+             absl::UnixEpoch());
+  return rendered.ok() && absl::StrContains(rendered->text, "probe_of_tools");
 }
 
 absl::StatusOr<RenderedChat> ModelChat::Render(const Conversation& conversation, absl::Time now,

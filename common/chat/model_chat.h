@@ -35,6 +35,8 @@ struct RenderedChat {
 // Immutable once loaded, thread-safe.
 class ModelChat {
  public:
+  ModelChat() = default;  // without a template
+
   // Reads `model_dir`/chat_template.jinja, or the field chat_template of tokenizer_config.json if
   // there is no such file: a text, or a list of named texts, of which Baton uses "default" and, for
   // conversations with tools, "tool_use". Beside chat_template.jinja,
@@ -46,6 +48,7 @@ class ModelChat {
 
   bool has_template() const { return template_.has_value(); }
   // How the model calls tools, as its template (the one for tools, if it has two) shows.
+  // kUnsupported also if the template does not render the tools it is given.
   ToolCallFormat tool_call_format() const { return tool_call_format_; }
   // The text of the BOS token; empty if the model has none.
   const std::string& bos_token() const { return bos_token_; }
@@ -56,12 +59,11 @@ class ModelChat {
                                       const RenderLimits& limits = {}) const;
 
  private:
-  ModelChat() = default;
-
   std::optional<ChatTemplate> template_;
   std::optional<ChatTemplate> tool_template_;
-  // Renders a small conversation to find out.
+  // Each renders a small conversation to find out.
   bool TakesArgumentObjects() const;
+  bool RendersTools() const;
 
   bool parses_arguments_ = false;
   ToolCallFormat tool_call_format_ = ToolCallFormat::kUnsupported;

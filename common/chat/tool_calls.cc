@@ -93,6 +93,28 @@ std::string ArgumentsText(const json::Value* arguments) {
 
 }  // namespace
 
+absl::Span<const absl::string_view> ToolCallMarkers(ToolCallFormat format) {
+  static constexpr absl::string_view kHermes[] = {"<tool_call>", "</tool_call>"};
+  static constexpr absl::string_view kLlama3[] = {"<|python_tag|>"};
+  static constexpr absl::string_view kMistral[] = {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"};
+  static constexpr absl::string_view kDeepSeek[] = {"<｜tool▁calls▁begin｜>",
+                                                    "<｜tool▁call▁begin｜>", kDeepSeekSeparator,
+                                                    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"};
+  switch (format) {
+    case ToolCallFormat::kHermes:
+      return kHermes;
+    case ToolCallFormat::kLlama3:
+      return kLlama3;
+    case ToolCallFormat::kMistral:
+      return kMistral;
+    case ToolCallFormat::kDeepSeek:
+      return kDeepSeek;
+    case ToolCallFormat::kUnsupported:
+      break;
+  }
+  return {};
+}
+
 ToolCallFormat DetectToolCallFormat(absl::string_view source) {
   const auto has = [&](absl::string_view text) { return absl::StrContains(source, text); };
   if (has("[TOOL_CALLS]")) return ToolCallFormat::kMistral;

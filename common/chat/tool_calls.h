@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace baton::chat {
 
@@ -23,6 +24,10 @@ enum class ToolCallFormat : uint8_t {
 // The format that a chat template describes; kUnsupported if Baton does not know it.
 ToolCallFormat DetectToolCallFormat(absl::string_view template_source);
 
+// The marks around calls. Where the tokenizer has one as a special token, the detokenizer must keep
+// its text.
+absl::Span<const absl::string_view> ToolCallMarkers(ToolCallFormat format);
+
 struct ToolCall {
   std::string id;         // "call_" and 24 characters; of Mistral, 9 characters
   std::string name;       // of the tool
@@ -33,7 +38,7 @@ struct ToolCall {
 // arguments are complete. White space before, between and after calls is dropped, as are the
 // markers. What starts like a call and is none, or does not end, comes out as text.
 //
-// One per choice; one thread. Special tokens must be in the text: the markers of some formats are.
+// One per choice; one thread. The text must have the markers, also those that are special tokens.
 class ToolCallParser {
  public:
   struct Delta {

@@ -77,8 +77,9 @@ class RadixCache {
   int evictable_block_count() const { return evictable_block_count_; }
   int block_count() const { return block_count_; }
 
-  // Evicts all that can be evicted; locked blocks, and those before them on their paths, stay.
-  void Clear() { Evict(evictable_block_count_); }
+  // Evicts all that can be evicted and returns how many; locked blocks, and those before them on
+  // their paths, stay.
+  int Clear() { return Evict(evictable_block_count_); }
 
   // Called for each block, in order: added when it becomes cached, from the root outwards; removed
   // when it is evicted, from the tail inwards. Must not call back into the cache. Not called for

@@ -77,6 +77,9 @@ class GrpcPrefillCall final : public PrefillCall,
       if (error.ok()) {
         error = MakeError(absl::StatusCode::kDataLoss, "PROTOCOL",
                           "KV transfer: the prefill worker ended the stream without a commit");
+      } else if (absl::IsUnauthenticated(error) || absl::IsPermissionDenied(error)) {
+        // Not the request's fault: another pair may do.
+        error = MakeError(absl::StatusCode::kUnavailable, "PREFILL_REFUSED", error.message());
       } else if (ErrorReason(error).empty() && IsLoss(error)) {
         error = MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST", error.message());
       }

@@ -25,6 +25,10 @@ class OpenCalls {
     absl::MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &OpenCalls::NoneOrReleased), timeout);
   }
+  bool none() {
+    absl::MutexLock lock(&mutex_);
+    return count_ == 0;
+  }
   void Release() {
     absl::MutexLock lock(&mutex_);
     released_ = true;

@@ -9,6 +9,9 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/security/flags.h"
+#include "common/security/listen_check.h"
+#include "common/security/tls_check.h"
 
 namespace baton::worker {
 namespace {
@@ -38,6 +41,9 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
                  "how long SIGTERM lets running streams finish")
       ->check(CLI::Range(0, 3'600'000))
       ->capture_default_str();
+  security::AddWorkerSecret(app, o.worker_secret_file);
+  security::AddServerTls(app, o.tls);
+  app.add_flag("--insecure", o.insecure, "serve callers of other machines without a credential");
   app.add_option("--device", o.device, "where to compute: cpu, cuda:N, or auto: a GPU if it can be")
       ->check(IsDevice)
       ->capture_default_str();
@@ -89,6 +95,11 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
 }
 
 absl::Status Validate(const WorkerOptions& o) {
+  if (o.worker_secret_file.empty() && o.tls.client_ca.empty() && !o.insecure) {
+    BATON_RETURN_IF_ERROR(security::CheckLoopback(
+        "--listen", o.listen, "--worker-secret-file FILE, or --tls-client-ca with TLS"));
+  }
+  BATON_RETURN_IF_ERROR(security::CheckTls(o.tls));
   // Attention adds up splits of 256 tokens, which blocks must not straddle.
   if (o.block_size < 16 || 256 % o.block_size != 0) {
     return InvalidField("BLOCK_SIZE", "--block-size",

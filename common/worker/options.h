@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/base/tls_files.h"
 #include "common/engine/engine.h"
 
 namespace CLI {
@@ -23,6 +24,9 @@ struct WorkerOptions {
   std::string log_level = "info";
   std::string worker_id;  // empty: a random one
   int drain_grace_ms = 30'000;
+  std::string worker_secret_file;  // callers must have its secret; empty: none
+  ServerTls tls;                   // without files: plaintext
+  bool insecure = false;           // may listen beyond loopback without secret and client CA
 
   std::string device = "cpu";  // cpu, cuda:N, auto: a GPU if there is one
   std::string dtype = "auto";  // auto, float32, bfloat16, float16

@@ -11,7 +11,7 @@ absl::Status SubmissionLimit::Reserve(int64_t tokens, bool continuation) {
   absl::MutexLock lock(&mutex_);
   if (draining_) {
     return MakeError(absl::StatusCode::kUnavailable, "DRAINING",
-                     absl::StrCat("this ", worker_, " worker is shutting down"));
+                     absl::StrCat("this ", worker_, " worker drains"));
   }
   const Load pending = {queue_.requests + posted_.requests, queue_.tokens + posted_.tokens};
   const int64_t bound_factor = continuation ? 2 : 1;
@@ -30,9 +30,9 @@ absl::Status SubmissionLimit::Reserve(int64_t tokens, bool continuation) {
   return absl::OkStatus();
 }
 
-void SubmissionLimit::Drain() {
+void SubmissionLimit::SetDraining(bool draining) {
   absl::MutexLock lock(&mutex_);
-  draining_ = true;
+  draining_ = draining;
 }
 
 void SubmissionLimit::OnQueued(int64_t tokens) {

@@ -32,8 +32,8 @@ class SubmissionLimit {
   // empty queue accepts a request of any length. For a `continuation` the bounds are doubled, so
   // that requests of a lost worker are not refused because new requests wait here.
   absl::Status Reserve(int64_t tokens, bool continuation = false);
-  // Refuses every request from now on.
-  void Drain();
+  // While draining, every request is refused.
+  void SetDraining(bool draining);
 
   // Call from the loop when it has queued or answered a posted request, which counts as posted
   // until the next Update.

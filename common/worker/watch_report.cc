@@ -6,23 +6,33 @@ namespace baton::worker {
 
 using internal::v1::WatchResponse;
 
-std::vector<WatchResponse> WatchReport::Next(const WorkerLoad& load, absl::Duration now) {
-  std::vector<WatchResponse> report;
-  if (!introduced_) *report.emplace_back().mutable_card() = card_;
-  AddCacheChanges(&report);
-  introduced_ = true;
-  internal::v1::LoadReport& numbers = *report.emplace_back().mutable_load();
+internal::v1::LoadReport ToProto(const WorkerLoad& load, absl::Duration now) {
+  internal::v1::LoadReport numbers;
   numbers.set_running(load.running);
   numbers.set_queued(load.queued);
   numbers.set_queued_tokens(load.queued_tokens);
   numbers.set_free_blocks(load.free_blocks);
+  numbers.set_active_blocks(load.counts.active);
+  numbers.set_cached_blocks(load.counts.cached);
+  numbers.set_held_blocks(load.counts.held);
+  numbers.set_open_transfers(load.open_transfers);
   numbers.set_draining(load.draining);
+  numbers.set_drained(load.drained);
   numbers.set_remaining_work_us(absl::ToInt64Microseconds(load.remaining_work));
   if (load.prefill_cost) *numbers.mutable_prefill_cost() = *load.prefill_cost;
   if (load.decode_cost) *numbers.mutable_decode_cost() = *load.decode_cost;
   numbers.set_context_tokens(load.context_tokens);
   numbers.set_age_us(absl::ToInt64Microseconds(now - load.read_at));
   numbers.set_accepted_age_us(absl::ToInt64Microseconds(now - load.last_accepted_at));
+  return numbers;
+}
+
+std::vector<WatchResponse> WatchReport::Next(const WorkerLoad& load, absl::Duration now) {
+  std::vector<WatchResponse> report;
+  if (!introduced_) *report.emplace_back().mutable_card() = card_;
+  AddCacheChanges(&report);
+  introduced_ = true;
+  *report.emplace_back().mutable_load() = ToProto(load, now);
   return report;
 }
 

@@ -21,6 +21,7 @@ struct WorkerLoad {
   int free_blocks = 0;  // free blocks, and cached ones that can be evicted
   int open_transfers = 0;
   bool draining = false;
+  bool drained = false;  // draining, and nothing of a request is left in the loop
   // Time until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.
   absl::Duration remaining_work;
   std::optional<internal::v1::PrefillCost> prefill_cost;  // once it is known
@@ -32,6 +33,9 @@ struct WorkerLoad {
   absl::Duration last_accepted_at;
   absl::Duration read_at;
 };
+
+// `now`: by the worker's clock.
+internal::v1::LoadReport ToProto(const WorkerLoad& load, absl::Duration now);
 
 // Unsynchronized.
 class WatchReport {

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server_stream.h"
+#include "common/worker/call_gate.h"
 
 namespace baton::worker {
 namespace {
@@ -18,11 +19,11 @@ using internal::v1::WatchResponse;
 constexpr absl::Duration kHeartbeat = absl::Seconds(1);
 constexpr absl::Duration kMinInterval = absl::Milliseconds(20);
 
-absl::Status Draining() {
+}  // namespace
+
+absl::Status ShuttingDown() {
   return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this worker is shutting down");
 }
-
-}  // namespace
 
 class WatchService::Watcher final : public ServerStream<WatchResponse, WatchResponse> {
  public:
@@ -41,8 +42,8 @@ class WatchService::Watcher final : public ServerStream<WatchResponse, WatchResp
 };
 
 WatchService::WatchService(internal::v1::WorkerCard card, const CacheJournal& journal,
-                           const Clock& clock)
-    : card_(std::move(card)), journal_(journal), clock_(clock) {
+                           const Clock& clock, security::SharedSecret* secret)
+    : card_(std::move(card)), journal_(journal), clock_(clock), secret_(secret) {
   load_.counts.total = load_.counts.free = card_.total_blocks();
   load_.free_blocks = card_.total_blocks();
   thread_ = std::thread([this] { Run(); });
@@ -60,6 +61,11 @@ void WatchService::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+void WatchService::SetControls(WorkerControls controls) {
+  absl::MutexLock lock(&mutex_);  // Run() reads them
+  controls_ = std::move(controls);
+}
+
 void WatchService::Publish(const WorkerLoad& load) {
   absl::MutexLock lock(&mutex_);
   load_ = load;
@@ -69,10 +75,15 @@ void WatchService::Publish(const WorkerLoad& load) {
 grpc::ServerWriteReactor<WatchResponse>* WatchService::Watch(
     grpc::CallbackServerContext* context, const internal::v1::WatchRequest* request) {
   auto watcher = std::make_shared<Watcher>(card_, journal_);
+  if (absl::Status allowed = CheckCall(secret_, *context); !allowed.ok()) {
+    BATON_LOG(Debug) << "watch by " << context->peer() << " refused: " << allowed.message();
+    watcher->Finish(ToGrpcStatus(allowed));
+    return Watcher::Open(std::move(watcher));
+  }
   BATON_LOG(Info) << "watched by " << request->watcher() << " at " << context->peer();
   absl::MutexLock lock(&mutex_);
   if (stopping_) {
-    watcher->Finish(ToGrpcStatus(Draining()));
+    watcher->Finish(ToGrpcStatus(ShuttingDown()));
   } else {
     watchers_.push_back(watcher);
     news_ = true;
@@ -83,6 +94,11 @@ grpc::ServerWriteReactor<WatchResponse>* WatchService::Watch(
 grpc::ServerUnaryReactor* WatchService::GetBlockCounts(
     grpc::CallbackServerContext* context, const internal::v1::GetBlockCountsRequest* request,
     internal::v1::GetBlockCountsResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (absl::Status allowed = CheckCall(secret_, *context); !allowed.ok()) {
+    reactor->Finish(ToGrpcStatus(allowed));
+    return reactor;
+  }
   {
     absl::MutexLock lock(&mutex_);
     response->set_total(load_.counts.total);
@@ -92,15 +108,93 @@ grpc::ServerUnaryReactor* WatchService::GetBlockCounts(
     response->set_held(load_.counts.held);
     response->set_open_transfers(load_.open_transfers);
   }
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+absl::Status WatchService::CheckEpoch(uint64_t epoch) const {
+  if (epoch == card_.epoch()) return absl::OkStatus();
+  return MakeError(absl::StatusCode::kUnavailable, "STALE_EPOCH",
+                   "the worker was restarted since the router last heard of it");
+}
+
+grpc::ServerUnaryReactor* WatchService::SetDraining(grpc::CallbackServerContext* context,
+                                                    const internal::v1::SetDrainingRequest* request,
+                                                    internal::v1::SetDrainingResponse* response) {
+  const DrainWait call = {context, context->DefaultReactor(), response};
+  absl::Status status = CheckCall(secret_, *context);
+  if (status.ok()) status = CheckEpoch(request->epoch());
+  if (status.ok()) {
+    status = controls_.set_draining(
+        request->draining(),
+        [this, call, wait = request->wait() && request->draining()] { OnDrainingSet(call, wait); });
+  }
+  if (!status.ok()) call.reactor->Finish(ToGrpcStatus(status));
+  return call.reactor;
+}
+
+void WatchService::OnDrainingSet(const DrainWait& call, bool wait) {
+  absl::MutexLock lock(&mutex_);
+  if (wait && stopping_) return call.reactor->Finish(ToGrpcStatus(ShuttingDown()));
+  if (wait) {
+    drain_waits_.push_back(call);
+    news_ = true;
+    return;
+  }
+  *call.response->mutable_load() = ToProto(Load(), clock_.SinceStart());
+  call.reactor->Finish(grpc::Status::OK);
+}
+
+WorkerLoad WatchService::Load() const {
+  WorkerLoad load = load_;
+  load.drained = load.drained && (!controls_.no_open_calls || controls_.no_open_calls());
+  return load;
+}
+
+void WatchService::EndDrainWaits(const WorkerLoad& load) {
+  for (auto it = drain_waits_.begin(); it != drain_waits_.end();) {
+    grpc::Status status = grpc::Status::OK;
+    if (stopping_) {
+      status = ToGrpcStatus(ShuttingDown());
+    } else if (it->context->IsCancelled()) {
+      status = grpc::Status::CANCELLED;
+    } else if (!load.draining) {
+      status = ToGrpcStatus(MakeError(absl::StatusCode::kAborted, "UNDRAINED",
+                                      "the worker was undrained before it was drained"));
+    } else if (load.drained) {
+      *it->response->mutable_load() = ToProto(load, clock_.SinceStart());
+    } else {
+      ++it;
+      continue;
+    }
+    it->reactor->Finish(status);
+    it = drain_waits_.erase(it);
+  }
+}
+
+grpc::ServerUnaryReactor* WatchService::FlushCache(grpc::CallbackServerContext* context,
+                                                   const internal::v1::FlushCacheRequest* request,
+                                                   internal::v1::FlushCacheResponse* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::Status status = CheckCall(secret_, *context);
+  if (status.ok()) status = CheckEpoch(request->epoch());
+  if (!status.ok()) {
+    reactor->Finish(ToGrpcStatus(status));
+    return reactor;
+  }
+  controls_.flush_cache([reactor, response](int dropped) {
+    BATON_LOG(Info) << "an operator flushed the prefix cache: " << dropped << " blocks dropped";
+    response->set_dropped_blocks(dropped);
+    reactor->Finish(grpc::Status::OK);
+  });
   return reactor;
 }
 
 void WatchService::Run() {
   absl::Duration last = clock_.SinceStart();
   absl::Duration last_report = last;
-  bool behind = false;  // any watcher is
+  bool behind = false;   // any watcher is
+  bool closing = false;  // only open calls keep the worker from being drained
   while (true) {
     std::vector<std::shared_ptr<Watcher>> watchers;
     std::vector<std::shared_ptr<Watcher>> gone;
@@ -109,25 +203,27 @@ void WatchService::Run() {
     {
       absl::MutexLock lock(&mutex_);
       mutex_.AwaitWithTimeout(absl::Condition(this, &WatchService::HasNews),
-                              behind ? kMinInterval : kHeartbeat);
+                              behind || closing ? kMinInterval : kHeartbeat);
       const absl::Duration rest = kMinInterval - (clock_.SinceStart() - last);
       if (rest > absl::ZeroDuration()) {
         mutex_.AwaitWithTimeout(absl::Condition(&stopping_), rest);
       }
       last = clock_.SinceStart();
+      load = Load();
       // The two clocks may differ by a little.
-      all = news_ || last - last_report >= kHeartbeat - kMinInterval;
+      all = news_ || last - last_report >= kHeartbeat - kMinInterval || (closing && load.drained);
+      closing = load_.drained && !load.drained;
       if (all) last_report = last;
       news_ = false;
       stopping = stopping_;
-      load = load_;
+      EndDrainWaits(load);
       for (auto it = watchers_.begin(); it != watchers_.end();) {
         const bool drop = stopping || (*it)->gone();
         (drop ? gone : watchers).push_back(*it);
         it = drop ? watchers_.erase(it) : std::next(it);
       }
     }
-    for (const auto& watcher : gone) watcher->Finish(ToGrpcStatus(Draining()));
+    for (const auto& watcher : gone) watcher->Finish(ToGrpcStatus(ShuttingDown()));
     if (stopping) return;
     behind = false;
     for (const auto& watcher : watchers) {

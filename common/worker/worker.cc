@@ -6,6 +6,7 @@
 #include "common/base/log.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
+#include "common/worker/call_gate.h"
 #include "common/worker/card.h"
 
 namespace baton::worker {
@@ -18,18 +19,33 @@ constexpr absl::Duration kConnectionGrace = absl::Seconds(1);
 
 absl::Status Worker::Load(baton::v1::WorkerRole role, const WorkerOptions& options,
                           const engine::EngineOptions& engine_options) {
+  if (!options.worker_secret_file.empty()) {
+    BATON_ASSIGN_OR_RETURN(secret_,
+                           security::SharedSecret::Load(options.worker_secret_file, Clock::Real()));
+  }
   BATON_ASSIGN_OR_RETURN(engine_, engine::Engine::Load(engine_options));
   BATON_ASSIGN_OR_RETURN(metrics_endpoint_,
                          telemetry::MetricsEndpoint::Start(options.metrics_listen));
-  watch_ =
-      std::make_unique<WatchService>(MakeCard(role, options, *engine_), journal_, Clock::Real());
+  watch_ = std::make_unique<WatchService>(MakeCard(role, options, *engine_), journal_,
+                                          Clock::Real(), secret_.get());
   return absl::OkStatus();
 }
 
 absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
                            const std::string& service_name) {
+  watch_->SetControls({[this](bool draining, std::function<void()> applied) {
+                         return SetDraining(draining, std::move(applied));
+                       },
+                       [this](std::function<void(int)> done) { FlushCache(std::move(done)); },
+                       [this] { return open_calls_->none(); }});
   RpcServerOptions server;
   server.address = options.listen;
+  server.tls = options.tls;
+  if (secret_ != nullptr) {
+    server.may_reflect = [this](const grpc::ServerContextBase& context) {
+      return CheckCall(secret_.get(), context);
+    };
+  }
   BATON_ASSIGN_OR_RETURN(
       rpc_, RpcServer::Start(server, {service, watch_.get()},
                              {service_name, internal::v1::WorkerService::service_full_name()}));
@@ -46,11 +62,23 @@ absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
 
 void Worker::Drain(absl::Duration grace) {
   rpc_->SetServing(false);
-  DrainLoop();
+  {
+    absl::MutexLock lock(&drain_mutex_);
+    shutting_down_ = true;
+    SetLoopDraining(true, [] {});
+  }
   open_calls_->AwaitNone(grace);
   watch_->Stop();
   // A peer that does not answer must not hold up the end.
   rpc_->Stop(kConnectionGrace);
+}
+
+absl::Status Worker::SetDraining(bool draining, std::function<void()> applied) {
+  absl::MutexLock lock(&drain_mutex_);
+  if (shutting_down_) return ShuttingDown();
+  BATON_LOG(Info) << (draining ? "an operator drains this worker" : "the drain is over");
+  SetLoopDraining(draining, std::move(applied));
+  return absl::OkStatus();
 }
 
 void Worker::Stop() {

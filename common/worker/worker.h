@@ -1,18 +1,22 @@
 // A worker process: engine, metrics, reports to routers and the gRPC server. PrefillWorker and
 // DecodeWorker add their loop and their service. main() runs one (run_main.h), and so do tests.
 //
-// Thread: Drain and Stop are thread-safe once the worker has started.
+// Thread: Drain, SetDraining and Stop are thread-safe once the worker has started.
 #ifndef BATON_COMMON_WORKER_WORKER_H_
 #define BATON_COMMON_WORKER_WORKER_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "baton/internal/v1/worker.pb.h"
 #include "common/base/rpc/server.h"
 #include "common/engine/engine.h"
+#include "common/security/shared_secret.h"
 #include "common/telemetry/metrics.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/open_calls.h"
@@ -31,10 +35,15 @@ class Worker {
   const std::string& metrics_address() const { return metrics_endpoint_->address(); }
   const internal::v1::WorkerCard& card() const { return watch_->card(); }
 
-  // Refuses new requests and reports NOT_SERVING. Returns when the open calls have ended, or after
-  // `grace` and a second in which connections close. Reports to routers go on until the calls have
-  // ended: a router that gets none takes the worker for dead and moves its requests.
+  // For the end of the process. Refuses new requests and reports NOT_SERVING. Returns when the open
+  // calls have ended, or after `grace` and a second in which connections close. Reports to routers
+  // go on until the calls have ended: a router that gets none takes the worker for dead and moves
+  // its requests.
   void Drain(absl::Duration grace);
+  // For an operator: refuses new requests, or takes them again, and goes on. Calls `applied` once
+  // the loop has published the change. UNAVAILABLE (DRAINING) during Drain(); then it is not
+  // called.
+  absl::Status SetDraining(bool draining, std::function<void()> applied);
   // Ends every call now. Makes a Drain that runs return. Idempotent.
   void Stop();
 
@@ -53,16 +62,20 @@ class Worker {
   // callbacks use the derived class's service and loop.
   void Shutdown();
 
-  virtual void DrainLoop() = 0;
+  // As the loops' SetDraining and FlushCache.
+  virtual void SetLoopDraining(bool draining, std::function<void()> applied) = 0;
+  virtual void FlushCache(std::function<void(int)> done) = 0;
   virtual void StopLoop() = 0;  // may be called before Serve
 
   engine::Engine& engine() { return *engine_; }
   prometheus::Registry& registry() { return metrics_endpoint_->registry(); }
   CacheJournal& journal() { return journal_; }
+  security::SharedSecret* secret() { return secret_.get(); }  // of the cluster; null: none
   const std::shared_ptr<OpenCalls>& open_calls() const { return open_calls_; }
   void Publish(const WorkerLoad& load) { watch_->Publish(load); }
 
  private:
+  std::unique_ptr<security::SharedSecret> secret_;
   // Destroyed in reverse order. The server goes before the engine: frames in its buffers read KV.
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;
@@ -70,6 +83,8 @@ class Worker {
   std::unique_ptr<WatchService> watch_;
   const std::shared_ptr<OpenCalls> open_calls_ = std::make_shared<OpenCalls>();
   std::unique_ptr<RpcServer> rpc_;
+  absl::Mutex drain_mutex_;  // the loop applies drains in the order of the calls
+  bool shutting_down_ ABSL_GUARDED_BY(drain_mutex_) = false;
 };
 
 }  // namespace baton::worker

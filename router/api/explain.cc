@@ -4,6 +4,8 @@
 #include "common/base/status_macros.h"
 #include "router/fleet/roster.h"
 #include "router/options.h"
+#include "router/request/access.h"
+#include "router/request/chat_prompt.h"
 #include "router/request/request_check.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/route_planner.h"
@@ -13,10 +15,16 @@ namespace baton::router {
 absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const RouterParts& parts) {
   BATON_RETURN_IF_ERROR(
       CheckRequest(request, parts.options.served_model_name, parts.options.max_prompt_bytes));
+  // An operator asks for any tenant.
+  v1::GenerateRequest bound = request;
+  if (parts.access.has_keys()) {
+    BATON_RETURN_IF_ERROR(BindToTenant({request.tenant(), true, {}}, &bound));
+  }
   const std::optional<ModelInfo> model = parts.roster.model();
   if (!model) return parts.roster.NoDecodeWorker();
+  BATON_RETURN_IF_ERROR(RenderMessages(parts, &bound));
   PreparedRequest prepared;
-  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(request, parts.tokenizer, *model));
+  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(bound, parts.tokenizer, *model));
   RouteRequest wanted;
   wanted.model_fingerprint = prepared.decode.model_fingerprint();
   wanted.keys = prepared.keys;

@@ -10,8 +10,9 @@
 namespace baton::router {
 
 // Checks and tokenizes the request and asks the policy, as if it arrived now. Fails with the error
-// that the request would get; limits of admission do not apply. Tokenizes synchronously, so do not
-// call it on an event thread.
+// that the request would get; limits of admission do not apply. With API keys, the prefix counts as
+// cached where it is in the namespace of the tenant that the request names. Tokenizes
+// synchronously, so do not call it on an event thread.
 absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const RouterParts& parts);
 
 }  // namespace baton::router

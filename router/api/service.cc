@@ -7,6 +7,7 @@
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/request_limits.h"
+#include "common/base/rpc/call_headers.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/status_macros.h"
 #include "common/tokenizer/tokenizer.h"
@@ -16,7 +17,9 @@
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
 #include "router/options.h"
+#include "router/request/access.h"
 #include "router/request/admission.h"
+#include "router/request/call_registry.h"
 #include "router/request/generate_call.h"
 #include "router/request/request_check.h"
 #include "router/request/work_pool.h"
@@ -27,6 +30,11 @@ namespace {
 
 constexpr int kDefaultDecisions = 64;  // of ListDecisions without max_decisions
 
+absl::StatusOr<Caller> CallerOf(const RouterParts& parts, const grpc::ServerContextBase& context) {
+  return parts.access.Authenticate(CallHeader(context, "authorization"),
+                                   CallHeader(context, security::kWorkerSecretHeader));
+}
+
 template <class Reactor>
 Reactor* StartCall(const std::shared_ptr<GenerateCall>& call, Reactor* reactor,
                    const absl::Status& parsed, v1::GenerateRequest request, absl::Time deadline) {
@@ -35,6 +43,13 @@ Reactor* StartCall(const std::shared_ptr<GenerateCall>& call, Reactor* reactor,
   } else {
     call->Refuse(parsed, reactor);
   }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* context,
+                                   const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
   return reactor;
 }
 
@@ -56,35 +71,39 @@ grpc::ServerUnaryReactor* OnPool(RouterParts& parts, grpc::CallbackServerContext
 
 }  // namespace
 
-absl::Time InferenceService::DeadlineOf(const grpc::CallbackServerContext& context) const {
-  const absl::Time ours =
-      parts_.clock.Now() + absl::Milliseconds(parts_.options.default_deadline_ms);
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const RouterParts& parts) {
+  const absl::Time ours = parts.clock.Now() + absl::Milliseconds(parts.options.default_deadline_ms);
   if (context.deadline() == std::chrono::system_clock::time_point::max()) return ours;
   return absl::FromChrono(context.deadline());
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  absl::StatusOr<Caller> caller = CallerOf(parts_, *context);
   v1::GenerateRequest request;
-  const absl::Status parsed = ParseRequest(*bytes, &request);
-  auto call = std::make_shared<GenerateCall>(parts_);
+  const absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
+  auto call = std::make_shared<GenerateCall>(parts_, caller.ok() ? *std::move(caller) : Caller());
   return StartCall(call, new StreamWriter(call, context), parsed, std::move(request),
-                   DeadlineOf(*context));
+                   DeadlineOf(*context, parts_));
 }
 
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* bytes,
                                                          grpc::ByteBuffer* response) {
+  absl::StatusOr<Caller> caller = CallerOf(parts_, *context);
   v1::GenerateOnceRequest request;
-  const absl::Status parsed = ParseRequest(*bytes, &request);
-  auto call = std::make_shared<GenerateCall>(parts_);
+  const absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
+  auto call = std::make_shared<GenerateCall>(parts_, caller.ok() ? *std::move(caller) : Caller());
   return StartCall(call, new OnceWriter(call, context, response), parsed,
-                   std::move(*request.mutable_request()), DeadlineOf(*context));
+                   std::move(*request.mutable_request()), DeadlineOf(*context, parts_));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* bytes,
                                                      grpc::ByteBuffer* response) {
+  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
+    return Finished(context, caller.status());
+  }
   return OnPool(parts_, context, [this, bytes, response] {
     v1::TokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
@@ -103,6 +122,9 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
+  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
+    return Finished(context, caller.status());
+  }
   return OnPool(parts_, context, [this, bytes, response] {
     v1::DetokenizeRequest request;
     BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
@@ -121,6 +143,9 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* bytes,
                                                        grpc::ByteBuffer* response) {
+  if (auto caller = CallerOf(parts_, *context); !caller.ok()) {
+    return Finished(context, caller.status());
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   v1::ListModelsResponse answer;
   v1::Model* served = answer.add_models();
@@ -136,9 +161,46 @@ grpc::ServerUnaryReactor* InferenceService::ListModels(grpc::CallbackServerConte
   return reactor;
 }
 
+grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* bytes,
+                                                   grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status status = [&]() -> absl::Status {
+    Caller caller;
+    BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, *context));
+    v1::CancelRequest request;
+    BATON_RETURN_IF_ERROR(ParseRequest(*bytes, &request));
+    BATON_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+    BATON_RETURN_IF_ERROR(CheckTenant(request.tenant()));
+    if (request.request_id().empty()) {
+      return InvalidField("BAD_REQUEST_ID", "request_id", "empty, the id of a request expected");
+    }
+    std::string tenant;
+    BATON_ASSIGN_OR_RETURN(tenant, TenantOf(caller, request.tenant()));
+    v1::CancelResponse answer;
+    answer.set_cancelled(parts_.calls.Cancel(tenant, request.request_id()));
+    if (answer.cancelled() == 0) {
+      return MakeError(absl::StatusCode::kNotFound, "UNKNOWN_REQUEST",
+                       absl::StrCat("this router runs no request \"", request.request_id(),
+                                    "\" of tenant \"", tenant, "\""));
+    }
+    *response = ToBytes(answer);
+    return absl::OkStatus();
+  }();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+absl::Status AdminService::Allow(const grpc::CallbackServerContext& context) const {
+  Caller caller;
+  BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, context));
+  return CheckAdmin(caller);
+}
+
 grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext* context,
                                                     const v1::ListWorkersRequest* request,
                                                     v1::ListWorkersResponse* response) {
+  if (absl::Status allowed = Allow(*context); !allowed.ok()) return Finished(context, allowed);
   for (v1::WorkerStatus& status : parts_.roster.List()) {
     *response->add_workers() = std::move(status);
   }
@@ -150,6 +212,7 @@ grpc::ServerUnaryReactor* AdminService::ListWorkers(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* AdminService::Explain(grpc::CallbackServerContext* context,
                                                 const v1::ExplainRequest* request,
                                                 v1::ExplainResponse* response) {
+  if (absl::Status allowed = Allow(*context); !allowed.ok()) return Finished(context, allowed);
   return OnPool(parts_, context, [this, request, response] {
     BATON_ASSIGN_OR_RETURN(*response->mutable_decision(),
                            router::Explain(request->request(), parts_));
@@ -160,6 +223,7 @@ grpc::ServerUnaryReactor* AdminService::Explain(grpc::CallbackServerContext* con
 grpc::ServerUnaryReactor* AdminService::ListDecisions(grpc::CallbackServerContext* context,
                                                       const v1::ListDecisionsRequest* request,
                                                       v1::ListDecisionsResponse* response) {
+  if (absl::Status allowed = Allow(*context); !allowed.ok()) return Finished(context, allowed);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const int max = request->max_decisions();
   if (max < 0 || max > DecisionLog::kCapacity) {

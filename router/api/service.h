@@ -4,12 +4,24 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "baton/internal/v1/worker.grpc.pb.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "router/request/router_parts.h"
 
 namespace baton::router {
+
+// With API keys, every call needs one, and admin calls one with that right: see Access.
+
+// The deadline of a call, or the router's default.
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const RouterParts& parts);
 
 // All methods take raw bytes, see wire.h.
 using RawInferenceService = v1::InferenceService::WithRawCallbackMethod_Generate<
@@ -17,7 +29,8 @@ using RawInferenceService = v1::InferenceService::WithRawCallbackMethod_Generate
         v1::InferenceService::WithRawCallbackMethod_Tokenize<
             v1::InferenceService::WithRawCallbackMethod_Detokenize<
                 v1::InferenceService::WithRawCallbackMethod_ListModels<
-                    v1::InferenceService::Service>>>>>;
+                    v1::InferenceService::WithRawCallbackMethod_Cancel<
+                        v1::InferenceService::Service>>>>>>;
 
 class InferenceService final : public RawInferenceService {
  public:
@@ -38,16 +51,22 @@ class InferenceService final : public RawInferenceService {
   grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
 
  private:
-  absl::Time DeadlineOf(const grpc::CallbackServerContext& context) const;
   RouterParts& parts_;
 };
+
+// The stub of a worker by its number; null if there is no channel to it.
+using WorkerStubs = std::function<std::shared_ptr<internal::v1::WorkerService::Stub>(int worker)>;
 
 class AdminService final : public v1::AdminService::CallbackService {
  public:
   // `parts` must outlive the server that this is registered with.
-  explicit AdminService(RouterParts& parts) : parts_(parts) {}
+  AdminService(RouterParts& parts, WorkerStubs worker_stubs)
+      : parts_(parts), worker_stubs_(std::move(worker_stubs)) {}
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;
@@ -57,9 +76,28 @@ class AdminService final : public v1::AdminService::CallbackService {
   grpc::ServerUnaryReactor* ListDecisions(grpc::CallbackServerContext* context,
                                           const v1::ListDecisionsRequest* request,
                                           v1::ListDecisionsResponse* response) override;
+  // worker_admin.cc
+  grpc::ServerUnaryReactor* GetLoads(grpc::CallbackServerContext* context,
+                                     const v1::GetLoadsRequest* request,
+                                     v1::GetLoadsResponse* response) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request,
+                                  v1::DrainResponse* response) override;
+  grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context,
+                                    const v1::UndrainRequest* request,
+                                    v1::UndrainResponse* response) override;
+  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
+                                       const v1::FlushCacheRequest* request,
+                                       v1::FlushCacheResponse* response) override;
 
  private:
+  grpc::ServerUnaryReactor* SetDraining(grpc::CallbackServerContext* context,
+                                        const std::string& name, bool draining, bool wait,
+                                        v1::WorkerStatus* answer);
+
+  absl::Status Allow(const grpc::CallbackServerContext& context) const;
   RouterParts& parts_;
+  const WorkerStubs worker_stubs_;
 };
 
 }  // namespace baton::router

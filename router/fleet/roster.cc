@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
@@ -60,7 +61,10 @@ absl::Status Roster::OnEvent(int worker, const worker_pb::WatchResponse& event) 
     } else if (event.has_delta()) {
       BATON_RETURN_IF_ERROR(BeginDelta(worker, event.delta()));
     } else {
-      if (event.has_load()) w.load = event.load();
+      if (event.has_load()) {
+        w.load = event.load();
+        w.load_at = w.last_event;
+      }
       if (w.snapshot_done) SetServingState(worker);
       if (event.has_load()) observer_->OnLoad(worker, w.load, w.last_event);
       return absl::OkStatus();
@@ -95,6 +99,8 @@ void Roster::SetServingState(int worker) {
   const Worker& w = workers_[worker];
   if (!w.listed) {
     SetState(worker, v1::WORKER_STATE_DRAINING, "no longer listed");
+  } else if (w.load.drained()) {
+    SetState(worker, v1::WORKER_STATE_DRAINED, "the worker drains, and has no work left");
   } else if (w.load.draining()) {
     SetState(worker, v1::WORKER_STATE_DRAINING, "the worker takes no new work");
   } else {
@@ -199,11 +205,22 @@ absl::Status Roster::BeginDelta(int worker, const worker_pb::CacheDelta& delta) 
   return absl::OkStatus();
 }
 
+bool IsAccessRefused(const absl::Status& why) {
+  if (absl::IsUnauthenticated(why) || absl::IsPermissionDenied(why)) return true;
+  // gRPC has no code for a handshake of TLS that fails, only text.
+  return absl::IsUnavailable(why) && ErrorReason(why).empty() &&
+         absl::StrContains(why.message(), "andshake");
+}
+
 void Roster::OnStreamLost(int worker, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   Worker& w = workers_[worker];
   w.stream_open = false;
   ReportDeath(worker);
+  if (IsAccessRefused(why)) {
+    SetState(worker, v1::WORKER_STATE_REFUSED, std::string(why.message()));
+    return;
+  }
   // Those two say more than "lost" does. A refused worker that cannot be reached again is lost.
   if (w.state == v1::WORKER_STATE_EXPIRED) return;
   if (w.state == v1::WORKER_STATE_REFUSED && absl::IsFailedPrecondition(why)) return;
@@ -231,8 +248,7 @@ std::vector<int> Roster::Tick() {
       w.stream_open = false;
       SetState(i, v1::WORKER_STATE_EXPIRED,
                absl::StrCat("silent for ", absl::FormatDuration(kExpireAfter)));
-    } else if (silence > kSuspectAfter &&
-               (w.state == v1::WORKER_STATE_READY || w.state == v1::WORKER_STATE_DRAINING)) {
+    } else if (silence > kSuspectAfter && Serving(w.state)) {
       SetState(i, v1::WORKER_STATE_SUSPECT,
                absl::StrCat("silent for ", absl::FormatDuration(kSuspectAfter)));
       ReportDeath(i);
@@ -258,6 +274,7 @@ void Roster::Forget(int worker) {
   observer_->OnForgotten(worker);
   w.card.reset();
   w.load.Clear();
+  w.load_at.reset();
   // What still comes on the stream has no card to stand on.
   w.card_seen = w.snapshot_begun = w.snapshot_done = false;
 }
@@ -356,30 +373,6 @@ std::optional<ModelInfo> Roster::model() const {
     model->defaults = w.card->generation_defaults();
   }
   return model;
-}
-
-std::vector<v1::WorkerStatus> Roster::List() const {
-  absl::MutexLock lock(&mutex_);
-  std::vector<v1::WorkerStatus> list;
-  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
-    const Worker& w = workers_[i];
-    if (w.hold == nullptr) continue;
-    v1::WorkerStatus& status = list.emplace_back();
-    status.set_address(w.address);
-    status.set_role(w.role);
-    status.set_state(w.state);
-    status.set_detail(w.detail);
-    if (w.card) {
-      status.set_worker_id(w.card->worker_id());
-      status.set_epoch(w.card->epoch());
-      status.set_total_blocks(w.card->total_blocks());
-    }
-    status.set_running(w.load.running());
-    status.set_queued(w.load.queued());
-    status.set_free_blocks(w.load.free_blocks());
-    status.set_indexed_blocks(index_.key_count(i));
-  }
-  return list;
 }
 
 }  // namespace baton::router

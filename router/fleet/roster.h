@@ -16,6 +16,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -56,6 +58,10 @@ class RosterObserver {
   virtual void OnTick(absl::Duration now) {}
 };
 
+// Whether the end of a Watch stream means that the worker does not accept this router: its secret
+// or its certificate. Only another configuration helps.
+bool IsAccessRefused(const absl::Status& why);
+
 // Thread-safe. A worker's number stays the same for as long as the worker is listed or referred to
 // (WorkerHold); it is used again afterwards.
 class Roster {
@@ -94,8 +100,9 @@ class Roster {
   // FAILED_PRECONDITION if the worker is of another model, KV layout, tokenizer or role than this
   // cluster: the worker is then REFUSED, with both values in its detail.
   absl::Status OnEvent(int worker, const internal::v1::WatchResponse& event);
-  // The worker gets no new request until another stream is established. What it has cached stays
-  // in the index: the same epoch may come back.
+  // REFUSED if the worker does not accept this router, see IsAccessRefused. Either way it gets no
+  // new request until another stream is established. What it has cached stays in the index: the
+  // same epoch may come back.
   void OnStreamLost(int worker, const absl::Status& why);
 
   // Checks for silence. Returns the workers expired by this call, whose streams are to be ended.
@@ -122,6 +129,11 @@ class Roster {
 
   // --- For operators.
   std::vector<v1::WorkerStatus> List() const;
+  std::vector<v1::WorkerLoad> Loads() const;
+  v1::WorkerStatus Status(int worker) const;
+  // The worker with this address or worker_id. NOT_FOUND (UNKNOWN_WORKER), or UNAVAILABLE
+  // (NO_WORKER) if it has not sent its card.
+  absl::StatusOr<WorkerTarget> Find(absl::string_view name) const;
   int worker_count() const;  // all numbers are below it
   // Grows whenever the state of any worker changes.
   int64_t state_version() const { return state_version_; }
@@ -137,6 +149,7 @@ class Roster {
     std::string detail = "not reached yet";
     std::optional<internal::v1::WorkerCard> card;  // while established
     internal::v1::LoadReport load;
+    std::optional<absl::Duration> load_at;  // when `load` arrived
     absl::Duration last_event;
     bool stream_open = false;
     // Received on this stream.
@@ -156,6 +169,7 @@ class Roster {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status BeginDelta(int worker, const internal::v1::CacheDelta& delta)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::WorkerStatus StatusOf(int worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int TakeNumber() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Add(const WorkerAddress& worker) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetListed(int worker, bool listed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -76,7 +76,7 @@ void Roster::SetListed(int worker, bool listed) {
       !fits.ok()) {
     Forget(worker);
     SetState(worker, v1::WORKER_STATE_REFUSED, std::string(fits.message()));
-  } else if (w.state == v1::WORKER_STATE_READY || w.state == v1::WORKER_STATE_DRAINING) {
+  } else if (Serving(w.state)) {
     SetServingState(worker);
   } else {
     // A suspect worker that is not listed gets no request even where all are suspect.
@@ -125,6 +125,95 @@ bool Roster::Release(int worker) {
 int Roster::worker_count() const {
   absl::MutexLock lock(&mutex_);
   return static_cast<int>(workers_.size());
+}
+
+v1::WorkerStatus Roster::StatusOf(int worker) const {
+  const Worker& w = workers_[worker];
+  v1::WorkerStatus status;
+  status.set_address(w.address);
+  status.set_role(w.role);
+  status.set_state(w.state);
+  status.set_detail(w.detail);
+  if (w.card) {
+    status.set_worker_id(w.card->worker_id());
+    status.set_epoch(w.card->epoch());
+    status.set_total_blocks(w.card->total_blocks());
+  }
+  status.set_running(w.load.running());
+  status.set_queued(w.load.queued());
+  status.set_free_blocks(w.load.free_blocks());
+  status.set_indexed_blocks(index_.key_count(worker));
+  return status;
+}
+
+v1::WorkerStatus Roster::Status(int worker) const {
+  absl::MutexLock lock(&mutex_);
+  return StatusOf(worker);
+}
+
+std::vector<v1::WorkerStatus> Roster::List() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<v1::WorkerStatus> list;
+  for (int i = 0; i < static_cast<int>(workers_.size()); ++i) {
+    if (workers_[i].hold != nullptr) list.push_back(StatusOf(i));
+  }
+  return list;
+}
+
+std::vector<v1::WorkerLoad> Roster::Loads() const {
+  absl::MutexLock lock(&mutex_);
+  const absl::Duration now = clock_.SinceStart();
+  std::vector<v1::WorkerLoad> loads;
+  for (const Worker& w : workers_) {
+    if (w.hold == nullptr) continue;
+    v1::WorkerLoad& load = loads.emplace_back();
+    load.set_address(w.address);
+    load.set_role(w.role);
+    load.set_state(w.state);
+    if (!w.card || !w.load_at) continue;
+    load.set_worker_id(w.card->worker_id());
+    load.set_running(w.load.running());
+    load.set_queued(w.load.queued());
+    load.set_queued_tokens(w.load.queued_tokens());
+    load.set_context_tokens(w.load.context_tokens());
+    load.set_remaining_work_ms(static_cast<double>(w.load.remaining_work_us()) / 1000);
+    load.set_total_blocks(w.card->total_blocks());
+    load.set_cached_blocks(w.load.cached_blocks());
+    load.set_active_blocks(w.load.active_blocks());
+    load.set_held_blocks(w.load.held_blocks());
+    load.set_free_blocks(load.total_blocks() - load.cached_blocks() - load.active_blocks() -
+                         load.held_blocks());
+    load.set_open_transfers(w.load.open_transfers());
+    // An idle loop reads nothing anew until a request comes.
+    const bool idle = w.load.running() + w.load.queued() == 0;
+    load.set_age_ms((idle ? 0 : static_cast<double>(w.load.age_us()) / 1000) +
+                    absl::ToDoubleMilliseconds(now - *w.load_at));
+  }
+  return loads;
+}
+
+absl::StatusOr<WorkerTarget> Roster::Find(absl::string_view name) const {
+  absl::MutexLock lock(&mutex_);
+  const Worker* found = nullptr;
+  for (const Worker& w : workers_) {
+    if (w.hold == nullptr || (w.address != name && (!w.card || w.card->worker_id() != name))) {
+      continue;
+    }
+    // One address in two roles: the role that it has now counts.
+    if (found == nullptr || w.listed) found = &w;
+  }
+  if (found == nullptr) {
+    return MakeError(absl::StatusCode::kNotFound, "UNKNOWN_WORKER",
+                     absl::StrCat("this router knows no worker \"", name.substr(0, 300),
+                                  "\"; an address or a worker id of ListWorkers expected"));
+  }
+  if (!found->card) {
+    return MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
+                     absl::StrCat("the worker at ", found->address, " is ", StateName(found->state),
+                                  ": ", found->detail));
+  }
+  return WorkerTarget{*found->hold, found->address, found->card->worker_id(), found->card->epoch(),
+                      found->hold};
 }
 
 std::string Roster::address(int worker) const {

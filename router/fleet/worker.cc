@@ -22,6 +22,8 @@ absl::string_view StateName(v1::WorkerState state) {
       return "refused";
     case v1::WORKER_STATE_DRAINING:
       return "draining";
+    case v1::WORKER_STATE_DRAINED:
+      return "drained";
     default:
       return "unknown";
   }

@@ -56,6 +56,12 @@ struct WorkerAddress {
 absl::string_view RoleName(v1::WorkerRole role);
 absl::string_view StateName(v1::WorkerState state);
 
+// The worker's Watch stream is established, and not silent.
+inline bool Serving(v1::WorkerState state) {
+  return state == v1::WORKER_STATE_READY || state == v1::WORKER_STATE_DRAINING ||
+         state == v1::WORKER_STATE_DRAINED;
+}
+
 }  // namespace baton::router
 
 #endif  // BATON_ROUTER_FLEET_WORKER_H_

@@ -16,7 +16,8 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(200);
 // With the channel's own backoff of half a second, a worker that comes back is used within 2 s.
 constexpr absl::Duration kMaxBackoff = absl::Milliseconds(500);
-// A refused worker will not change its model: only another process at its address helps.
+// A refused worker will not change its model, nor its secret: only another process at its address,
+// or another file, helps.
 constexpr absl::Duration kRefusedBackoff = absl::Seconds(1);
 
 // Half to all of it: routers that lost a worker together must not come back together.
@@ -66,7 +67,8 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
     }
     BATON_LOG(Debug) << "watch of " << watch_.roster_.address(worker_) << " ended: " << why;
     watch_.roster_.OnStreamLost(worker_, why);
-    watch_.OnEnded(worker_, established_, absl::IsFailedPrecondition(error_));
+    watch_.OnEnded(worker_, established_,
+                   absl::IsFailedPrecondition(error_) || IsAccessRefused(why));
   }
 
  private:
@@ -80,11 +82,12 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
 };
 
 WorkerWatch::WorkerWatch(Roster& roster, ChannelUser& channel_user, const Clock& clock,
-                         std::function<void(bool)> on_change)
+                         std::function<void(bool)> on_change, ChannelSecurity security)
     : roster_(roster),
       channel_user_(channel_user),
       clock_(clock),
-      on_change_(std::move(on_change)) {}
+      on_change_(std::move(on_change)),
+      security_(std::move(security)) {}
 
 WorkerWatch::~WorkerWatch() { Stop(); }
 
@@ -159,7 +162,8 @@ void WorkerWatch::FollowRoster() {
   roster_version_ = version;
   for (int worker : roster_.Watched()) {
     if (slots_.count(worker) > 0) continue;
-    const std::shared_ptr<grpc::Channel> channel = MakeChannel(roster_.address(worker));
+    const std::shared_ptr<grpc::Channel> channel =
+        MakeChannel(roster_.address(worker), kPeerChannel, security_);
     channel_user_.Connect(worker, channel);
     Slot& slot = slots_[worker];
     slot.stub = internal::v1::WorkerService::NewStub(channel);
@@ -185,6 +189,12 @@ void WorkerWatch::Wake() {
   absl::MutexLock lock(&mutex_);
   awake_ = true;
   wake_.Signal();
+}
+
+std::shared_ptr<internal::v1::WorkerService::Stub> WorkerWatch::Stub(int worker) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = slots_.find(worker);
+  return found == slots_.end() ? nullptr : found->second.stub;
 }
 
 void WorkerWatch::OnEnded(int worker, bool was_established, bool was_refused) {

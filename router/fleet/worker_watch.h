@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
+#include "common/base/rpc/channel.h"
 #include "router/fleet/channel_user.h"
 #include "router/fleet/roster.h"
 
@@ -23,10 +24,10 @@ class WorkerWatch {
  public:
   // `on_change(ready)` is called on the watch's thread after any event that may have changed the
   // roster; `ready` is Roster::Ready(): the router can serve requests. `channel_user` keeps the
-  // channels to workers, and frees what it keeps of a worker that has left the roster. The
-  // referenced arguments must outlive the WorkerWatch.
+  // channels to workers, which are made with `security`, and frees what it keeps of a worker that
+  // has left the roster. The referenced arguments must outlive the WorkerWatch.
   WorkerWatch(Roster& roster, ChannelUser& channel_user, const Clock& clock,
-              std::function<void(bool ready)> on_change);
+              std::function<void(bool ready)> on_change, ChannelSecurity security = {});
   ~WorkerWatch();
 
   void Start();
@@ -34,12 +35,15 @@ class WorkerWatch {
   void Stop();
   // Makes the thread apply changes of the roster now, not at its next periodic check. Thread-safe.
   void Wake();
+  // Of a worker that is watched, else null. Thread-safe. The caller keeps a hold on the worker, and
+  // releases it after the stub: the watch's thread must be the one that ends the channel.
+  std::shared_ptr<internal::v1::WorkerService::Stub> Stub(int worker);
 
  private:
   class Stream;
   // One worker that is watched.
   struct Slot {
-    std::unique_ptr<internal::v1::WorkerService::Stub> stub;
+    std::shared_ptr<internal::v1::WorkerService::Stub> stub;
     std::unique_ptr<Stream> stream;
     bool ended = false;       // no callback of the stream comes any more: it may be destroyed
     absl::Duration retry_at;  // on `clock_`
@@ -60,6 +64,7 @@ class WorkerWatch {
   ChannelUser& channel_user_;
   const Clock& clock_;
   const std::function<void(bool)> on_change_;
+  const ChannelSecurity security_;
 
   absl::Mutex mutex_;
   absl::CondVar wake_;

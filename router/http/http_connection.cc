@@ -51,6 +51,14 @@ void HttpConnection::Expire(absl::Duration after) {
   });
 }
 
+void HttpConnection::Handshake() {
+  if (!stream_.has_tls()) return ReadRequest();
+  Expire(server_.options().read_timeout);
+  stream_.Handshake([self = shared_from_this()](error_code error) {
+    error ? self->Close() : self->ReadRequest();
+  });
+}
+
 void HttpConnection::ReadRequest() {
   if (state_ == State::kClosed) return;
   state_ = State::kReading;
@@ -60,7 +68,7 @@ void HttpConnection::ReadRequest() {
   parser_->body_limit(server_.options().max_body_bytes);
   Expire(server_.options().idle_timeout);
   http::async_read_header(
-      socket_, buffer_, *parser_,
+      stream_, buffer_, *parser_,
       [self = shared_from_this()](error_code error, size_t) { self->OnHeader(error); });
 }
 
@@ -71,7 +79,7 @@ void HttpConnection::OnHeader(error_code error) {
     return ReadBody();
   }
   out_ = "HTTP/1.1 100 Continue\r\n\r\n";
-  net::async_write(socket_, net::buffer(out_),
+  net::async_write(stream_, net::buffer(out_),
                    [self = shared_from_this()](error_code error, size_t) {
                      error ? self->Close() : self->ReadBody();
                    });
@@ -79,7 +87,7 @@ void HttpConnection::OnHeader(error_code error) {
 
 void HttpConnection::ReadBody() {
   Expire(server_.options().read_timeout);
-  http::async_read(socket_, buffer_, *parser_,
+  http::async_read(stream_, buffer_, *parser_,
                    [self = shared_from_this()](error_code error, size_t) { self->OnRead(error); });
 }
 
@@ -98,7 +106,25 @@ void HttpConnection::Refuse(error_code error) {
   state_ = State::kAnswering;
   server_.AddBusy(1);
   close_after_ = true;
-  Answer(server_.error_answer()(status, error.message()));
+  const HttpRequest head = Head();
+  path_ = head.path;
+  Answer(server_.error_answer()(status, error.message(), head));
+}
+
+HttpRequest HttpConnection::Head() const {
+  const http::request<http::string_body>& message = parser_->get();
+  HttpRequest head;
+  head.method = std::string(message.method_string());
+  head.path = std::string(message.target());
+  head.path.resize(std::min(head.path.find('?'), head.path.size()));
+  for (const auto& field : message) {
+    head.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
+  }
+  return head;
+}
+
+void HttpConnection::CountAnswer(int status) {
+  if (metrics() != nullptr) metrics()->HttpAnswered(server_.options().route(path_), status);
 }
 
 void HttpConnection::OnRead(error_code error) {
@@ -106,17 +132,12 @@ void HttpConnection::OnRead(error_code error) {
   if (error) return Refuse(error);
   timer_.cancel();
   state_ = State::kAnswering;
+  HttpRequest request = Head();
   http::request<http::string_body> message = parser_->release();
   chunked_ = message.version() >= 11;
   close_after_ = !message.keep_alive() || !chunked_;
   ending_ = ended_ = gone_ = false;
-  HttpRequest request;
-  request.method = std::string(message.method_string());
-  request.path = std::string(message.target());
-  request.path.resize(std::min(request.path.find('?'), request.path.size()));
-  for (const auto& field : message) {
-    request.headers.emplace_back(std::string(field.name_string()), std::string(field.value()));
-  }
+  path_ = request.path;
   request.body = std::move(message.body());
   server_.AddBusy(1);
   ReadAhead();
@@ -127,7 +148,7 @@ void HttpConnection::OnRead(error_code error) {
 void HttpConnection::ReadAhead() {
   if (reading_ahead_ || buffer_.size() >= kMaxReadAhead) return;
   reading_ahead_ = true;
-  socket_.async_read_some(buffer_.prepare(kReadAtOnce),
+  stream_.async_read_some(buffer_.prepare(kReadAtOnce),
                           [self = shared_from_this()](error_code error, size_t bytes) {
                             self->OnReadAhead(error, bytes);
                           });
@@ -154,6 +175,7 @@ void HttpConnection::OnReadAhead(error_code error, size_t bytes) {
 }
 
 void HttpConnection::Answer(HttpResponse response) {
+  CountAnswer(response.status);
   ending_ = ended_ = true;
   close_after_ = close_after_ || server_.draining();
   std::string text = HeadText(response, close_after_,
@@ -163,6 +185,9 @@ void HttpConnection::Answer(HttpResponse response) {
 }
 
 void HttpConnection::BeginStream(HttpResponse head) {
+  CountAnswer(head.status);
+  streaming_ = true;
+  if (metrics() != nullptr) metrics()->HttpStreamsChanged(+1);
   close_after_ = close_after_ || server_.draining();
   std::string text = HeadText(head, close_after_, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
   text += Framed(std::move(head.body));
@@ -178,12 +203,12 @@ void HttpConnection::Send(std::string text) {
   BATON_CHECK(!writing_) << "one piece at a time";
   writing_ = true;
   if (state_ == State::kClosed) {  // the answer is due all the same
-    net::post(socket_.get_executor(),
+    net::post(stream_.get_executor(),
               [self = shared_from_this()] { self->OnSent(net::error::operation_aborted); });
     return;
   }
   out_ = std::move(text);
-  net::async_write(socket_, net::buffer(out_),
+  net::async_write(stream_, net::buffer(out_),
                    [self = shared_from_this()](error_code error, size_t) { self->OnSent(error); });
 }
 
@@ -205,17 +230,22 @@ void HttpConnection::FinishStream() {
 }
 
 void HttpConnection::FinishAnswer() {
+  if (std::exchange(streaming_, false) && metrics() != nullptr) metrics()->HttpStreamsChanged(-1);
   server_.AddBusy(-1);
   if (std::shared_ptr<HttpCall> call = std::exchange(call_, nullptr)) call->OnDone();
   if (state_ == State::kClosed) return;
   if (close_after_) {
     // A close with unread data would reset the connection, and the client might lose the answer.
     // What it still sends, such as the rest of a body that is too large, is dropped for a while.
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
     state_ = State::kLingering;
     buffer_.consume(buffer_.size());
     Expire(kLinger);
+    if (stream_.has_tls()) {
+      stream_.ShutDown([self = shared_from_this()](error_code) { self->Close(); });
+    } else {
+      error_code ignored;
+      stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+    }
     return ReadAhead();
   }
   state_ = State::kReading;
@@ -224,7 +254,7 @@ void HttpConnection::FinishAnswer() {
   Expire(server_.options().idle_timeout);
   // The read that waits brings the next request, unless it is in the buffer already.
   error_code ignored;
-  if (buffer_.size() > 0) socket_.cancel(ignored);
+  if (buffer_.size() > 0) stream_.socket().cancel(ignored);
 }
 
 void HttpConnection::ReportGone() {
@@ -237,7 +267,7 @@ void HttpConnection::Close() {
   state_ = State::kClosed;
   timer_.cancel();
   error_code ignored;
-  socket_.close(ignored);
+  stream_.socket().close(ignored);
 }
 
 }  // namespace baton::router

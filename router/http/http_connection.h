@@ -15,6 +15,8 @@
 
 #include "absl/time/time.h"
 #include "router/http/http_server.h"
+#include "router/http/http_stream.h"
+#include "router/metrics.h"
 
 namespace baton::router {
 
@@ -40,15 +42,21 @@ class HttpConnectionOwner {
 class HttpConnection final : public HttpResponder,
                              public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(HttpConnectionOwner& server, boost::asio::ip::tcp::socket socket)
-      : server_(server), socket_(std::move(socket)), timer_(socket_.get_executor()) {
-    boost::system::error_code ignored;
-    socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
+  // `context`: of TLS; null for plaintext.
+  HttpConnection(HttpConnectionOwner& server, boost::asio::ip::tcp::socket socket,
+                 std::shared_ptr<HttpStream::Context> context)
+      : server_(server),
+        stream_(std::move(socket), std::move(context)),
+        timer_(stream_.get_executor()) {
+    if (metrics() != nullptr) metrics()->HttpConnectionsChanged(+1);
   }
-  ~HttpConnection() override { server_.Remove(this); }
+  ~HttpConnection() override {
+    if (metrics() != nullptr) metrics()->HttpConnectionsChanged(-1);
+    server_.Remove(this);
+  }
 
   void Run() {
-    OnStrand([](HttpConnection& c) { c.ReadRequest(); });
+    OnStrand([](HttpConnection& c) { c.Handshake(); });
   }
   // Ends the connection unless a request is being answered.
   void CloseIfIdle() {
@@ -92,10 +100,15 @@ class HttpConnection final : public HttpResponder,
   template <class Function>
   void OnStrand(Function function) {
     boost::asio::post(
-        socket_.get_executor(),
+        stream_.get_executor(),
         [self = shared_from_this(), function = std::move(function)]() mutable { function(*self); });
   }
 
+  void Handshake();
+  RouterMetrics* metrics() const { return server_.options().metrics; }
+  void CountAnswer(int status);
+  // What is known of the request that is being read.
+  HttpRequest Head() const;
   void ReadRequest();
   void OnHeader(boost::system::error_code error);
   void ReadBody();
@@ -115,13 +128,15 @@ class HttpConnection final : public HttpResponder,
   void Expire(absl::Duration after);
 
   HttpConnectionOwner& server_;
-  boost::asio::ip::tcp::socket socket_;
+  HttpStream stream_;
   boost::asio::steady_timer timer_;
   boost::beast::flat_buffer buffer_;
   std::optional<boost::beast::http::request_parser<boost::beast::http::string_body>> parser_;
   State state_ = State::kReading;
+  std::string path_;  // of the request being answered
   std::shared_ptr<HttpCall> call_;
   bool close_after_ = false;    // the connection ends with this answer
+  bool streaming_ = false;      // the answer is a stream
   bool chunked_ = false;        // else the end of the connection ends the stream
   bool ending_ = false;         // nothing comes after what is being written
   bool ended_ = false;          // the end itself is being written

@@ -21,7 +21,10 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 #include "router/http/http_connection.h"
+#include "router/http/http_tls.h"
+#include "router/metrics.h"
 
 namespace baton::router {
 namespace {
@@ -79,6 +82,7 @@ class HttpServer::Impl final : public HttpConnectionOwner {
   const HttpServerOptions options_;
   const Handler handler_;
   const ErrorAnswer error_answer_;
+  std::unique_ptr<HttpTls> tls_;  // null: plaintext
   net::io_context io_;
   tcp::acceptor acceptor_;  // on a strand, like its timer
   net::steady_timer accept_pause_;
@@ -98,6 +102,9 @@ absl::StatusOr<std::string> HttpServer::Impl::Listen() {
     return MakeError(absl::StatusCode::kUnavailable, "ADDRESS_IN_USE",
                      absl::StrCat("cannot listen for HTTP on ", address, ": ", why));
   };
+  if (options_.tls.on()) {
+    BATON_ASSIGN_OR_RETURN(tls_, HttpTls::Load(options_.tls, Clock::Real()));
+  }
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
@@ -148,11 +155,16 @@ void HttpServer::Impl::Accept() {
     {
       absl::MutexLock lock(&mutex_);
       if (connections_.size() < options_.max_connections) {
-        connection = std::make_shared<HttpConnection>(*this, std::move(socket));
+        connection = std::make_shared<HttpConnection>(*this, std::move(socket),
+                                                      tls_ ? tls_->Current() : nullptr);
         connections_.insert(connection.get());
       }
     }
-    if (connection != nullptr) connection->Run();
+    if (connection != nullptr) {
+      connection->Run();
+    } else if (options_.metrics != nullptr) {
+      options_.metrics->HttpConnectionRefused();
+    }
     Accept();
   });
 }

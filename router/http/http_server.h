@@ -15,8 +15,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/tls_files.h"
 
 namespace baton::router {
+
+class RouterMetrics;
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
@@ -69,6 +72,7 @@ class HttpCall {
 
 struct HttpServerOptions {
   std::string address = "127.0.0.1:0";  // host:port; port 0: any free port
+  ServerTls tls;                        // without files: plaintext
   int threads = 0;                      // 0: one for each core
   size_t max_connections = 16'384;      // further ones are closed at once
   uint64_t max_body_bytes = 8 << 20;    // larger bodies are answered with 413
@@ -76,6 +80,10 @@ struct HttpServerOptions {
   // long after its first byte.
   absl::Duration idle_timeout = absl::Seconds(75);
   absl::Duration read_timeout = absl::Seconds(60);
+  // Counts connections, streams and answers; null: nothing is counted. Must outlive the server.
+  RouterMetrics* metrics = nullptr;
+  // The label of a path, one of a few.
+  absl::string_view (*route)(absl::string_view path) = nullptr;
 };
 
 // Thread-safe.
@@ -85,10 +93,13 @@ class HttpServer {
   // the server, so it must not block.
   using Handler =
       std::function<std::shared_ptr<HttpCall>(HttpRequest, std::shared_ptr<HttpResponder>)>;
-  // Answers what does not parse as HTTP, with a status and why.
-  using ErrorAnswer = std::function<HttpResponse(int status, absl::string_view why)>;
+  // Answers what does not parse as HTTP, with a status and why. `head`: as much of the request as
+  // was understood, perhaps nothing.
+  using ErrorAnswer =
+      std::function<HttpResponse(int status, absl::string_view why, const HttpRequest& head)>;
 
-  // UNAVAILABLE, with the address in the message, if it cannot be bound.
+  // UNAVAILABLE, with the address in the message, if it cannot be bound; INVALID_ARGUMENT if the
+  // files of TLS cannot be used. They are read again when they change.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpServerOptions options,
                                                            Handler handler,
                                                            ErrorAnswer error_answer);

@@ -20,6 +20,8 @@ constexpr double kLongestRetry_s = 86'400;
 const char* TypeOf(int status) {
   switch (status) {
     case 400:
+    case 401:
+    case 403:
     case 404:
     case 405:
     case 413:
@@ -75,6 +77,10 @@ int HttpStatusOf(const absl::Status& error) {
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kFailedPrecondition:
       return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
     case absl::StatusCode::kNotFound:
       return 404;
     case absl::StatusCode::kResourceExhausted:
@@ -106,6 +112,7 @@ std::string ErrorJson(const absl::Status& error, absl::string_view prompt_field)
 
 HttpResponse ErrorResponse(const absl::Status& error, absl::string_view prompt_field) {
   HttpResponse response = JsonError(HttpStatusOf(error), ErrorJson(error, prompt_field));
+  if (response.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   if (const auto retry = ErrorRetryAfter(error)) {
     const double seconds = std::clamp(absl::ToDoubleSeconds(*retry), 0.0, kLongestRetry_s);
     const auto whole = [](double value) { return static_cast<int64_t>(std::ceil(value)); };

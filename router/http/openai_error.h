@@ -10,7 +10,7 @@
 
 namespace baton::router {
 
-// The HTTP status of an error: 400, 404, 429, 499 (cancelled), 500, 503, 504.
+// The HTTP status of an error: 400, 401, 403, 404, 429, 499 (cancelled), 500, 503, 504.
 int HttpStatusOf(const absl::Status& error);
 // `param` is the field as the client named it; `code` the reason in lower case, except
 // context_length_exceeded and model_not_found, which clients know. `prompt_field`: "prompt" or

@@ -38,6 +38,16 @@ absl::Status ReadContent(const std::string& field, Value& content) {
   return absl::OkStatus();
 }
 
+// A null counts as absent, except for the content, which a message with calls need not have: to a
+// template, a variable that is null is not one that is absent.
+void DropNulls(Value& message) {
+  for (size_t k = message.keys.size(); k-- > 0;) {
+    if (message.keys[k] == "content" || !message.items[k].is_null()) continue;
+    message.keys.erase(message.keys.begin() + k);
+    message.items.erase(message.items.begin() + k);
+  }
+}
+
 }  // namespace
 
 absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequest& request) {
@@ -51,9 +61,15 @@ absl::Status ReadMessages(absl::string_view name, const Value& value, OpenAiRequ
     if (role == nullptr || !IsScalar(*role, Scalar::Kind::kString)) {
       return WrongType(at, "an object with a role");
     }
+    DropNulls(message);
     for (size_t k = 0; k < message.keys.size(); ++k) {
-      if (message.keys[k] != "content") continue;
-      BATON_RETURN_IF_ERROR(ReadContent(at + ".content", message.items[k]));
+      if (message.keys[k] == "content") {
+        BATON_RETURN_IF_ERROR(ReadContent(at + ".content", message.items[k]));
+      } else if (message.keys[k] == "tool_calls") {
+        BATON_RETURN_IF_ERROR(CheckToolCalls(at + ".tool_calls", message.items[k]));
+      } else if (message.keys[k] == "tool_call_id") {
+        BATON_RETURN_IF_ERROR(Text(at + ".tool_call_id", message.items[k]).status());
+      }
     }
   }
   return absl::OkStatus();

@@ -133,7 +133,7 @@ absl::Status ReadN(absl::string_view name, const Value& value, OpenAiRequest& re
   return absl::OkStatus();
 }
 
-// Without API keys, `user` is the tenant, so that users share fairly.
+// Without API keys, `user` is the tenant, so that users share fairly. With keys, it is ignored.
 absl::Status ReadUser(absl::string_view name, const Value& value, OpenAiRequest& request) {
   BATON_ASSIGN_OR_RETURN(*request.generate.mutable_tenant(), Text(name, value));
   return absl::OkStatus();
@@ -203,31 +203,40 @@ constexpr Field kCommonFields[] = {
 
 // --- Completions.
 
-// A string, an array of token ids, or an array of one of these.
-absl::Status ReadPrompt(absl::string_view name, const Value& value, OpenAiRequest& request) {
-  v1::GenerateRequest& generate = request.generate;
+// A string, or an array of token ids that is not empty.
+absl::Status ReadOnePrompt(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  v1::GenerateRequest& prompt = request.prompts.emplace_back();
   if (IsScalar(value, Scalar::Kind::kString)) {
-    generate.set_text(value.scalar.text);
+    prompt.set_text(value.scalar.text);
     return absl::OkStatus();
   }
-  if (!IsArray(value) || value.items.empty()) {
+  if (!IsArray(value) || value.items.empty() || !IsScalar(value.items[0], Scalar::Kind::kInteger)) {
     return WrongType(name, "a string or an array of token ids");
-  }
-  if (!IsScalar(value.items[0], Scalar::Kind::kInteger)) {
-    if (value.items.size() > 1) {
-      return Unsupported(
-          name, absl::StrCat(value.items.size(), " prompts given, one per request is supported"));
-    }
-    if (IsArray(value.items[0]) && !value.items[0].items.empty() &&
-        !IsScalar(value.items[0].items[0], Scalar::Kind::kInteger)) {
-      return WrongType(name, "a string or an array of token ids");
-    }
-    return ReadPrompt(name, value.items[0], request);
   }
   for (const Value& item : value.items) {
     BATON_ASSIGN_OR_RETURN(const int32_t id, Int32(name, item));
-    generate.mutable_token_ids()->add_ids(id);
+    prompt.mutable_token_ids()->add_ids(id);
   }
+  return absl::OkStatus();
+}
+
+// One prompt, or an array of prompts.
+absl::Status ReadPrompt(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  if (!IsArray(value) || value.items.empty() || IsScalar(value.items[0], Scalar::Kind::kInteger)) {
+    return ReadOnePrompt(name, value, request);
+  }
+  if (value.items.size() > kMaxPrompts) {
+    return OutOfRange(name, absl::StrCat(value.items.size(), " prompts"),
+                      absl::StrCat("at most ", kMaxPrompts, " expected"));
+  }
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    BATON_RETURN_IF_ERROR(ReadOnePrompt(absl::StrCat(name, "[", i, "]"), value.items[i], request));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadEcho(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.echo, Bool(name, value));
   return absl::OkStatus();
 }
 
@@ -237,11 +246,9 @@ absl::Status ReadLogprobs(absl::string_view name, const Value& value, OpenAiRequ
   return absl::OkStatus();
 }
 
-// The server draws n answers and returns all of them.
-absl::Status ReadBestOf(absl::string_view name, const Value& value, OpenAiRequest&) {
-  BATON_ASSIGN_OR_RETURN(const int32_t best_of, Int32(name, value));
-  if (best_of == 1) return absl::OkStatus();
-  return Unsupported(name, "only 1 is supported; n returns several answers");
+absl::Status ReadBestOf(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.best_of, Int32(name, value));
+  return absl::OkStatus();
 }
 
 absl::Status ReadSuffix(absl::string_view name, const Value& value, OpenAiRequest&) {
@@ -251,8 +258,8 @@ absl::Status ReadSuffix(absl::string_view name, const Value& value, OpenAiReques
 }
 
 constexpr Field kCompletionFields[] = {
-    {"prompt", ReadPrompt}, {"logprobs", ReadLogprobs},    {"best_of", ReadBestOf},
-    {"suffix", ReadSuffix}, {"echo", ReadOnlyBool<false>},
+    {"prompt", ReadPrompt}, {"logprobs", ReadLogprobs}, {"best_of", ReadBestOf},
+    {"suffix", ReadSuffix}, {"echo", ReadEcho},
 };
 
 // --- Chat.
@@ -276,18 +283,10 @@ absl::Status ReadModalities(absl::string_view name, const Value& value, OpenAiRe
   return Unsupported(name, "only [\"text\"] is supported");
 }
 
-// An empty list of tools asks for none.
-absl::Status ReadTools(absl::string_view name, const Value& value, OpenAiRequest&) {
-  if (IsArray(value) && value.items.empty()) return absl::OkStatus();
-  return Unsupported(name, "this server does not call tools");
-}
-
-absl::Status ReadToolChoice(absl::string_view name, const Value& value, OpenAiRequest&) {
-  if (IsScalar(value, Scalar::Kind::kString) &&
-      (value.scalar.text == "none" || value.scalar.text == "auto")) {
-    return absl::OkStatus();
-  }
-  return Unsupported(name, "this server does not call tools");
+absl::Status ReadParallelToolCalls(absl::string_view name, const Value& value,
+                                   OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(request.parallel_tool_calls, Bool(name, value));
+  return absl::OkStatus();
 }
 
 absl::Status ReadTemplateVariables(absl::string_view name, const Value& value,
@@ -314,7 +313,7 @@ constexpr Field kChatFields[] = {
     {"chat_template", Refuse},  // a template never comes from a request
     {"tools", ReadTools},
     {"tool_choice", ReadToolChoice},
-    {"parallel_tool_calls", ReadOnlyBool<true>},
+    {"parallel_tool_calls", ReadParallelToolCalls},
     {"store", ReadOnlyBool<false>},
     {"service_tier", ReadServiceTier},
     {"prompt_cache_key", ReadHint},
@@ -372,9 +371,12 @@ absl::StatusOr<OpenAiRequest> ParseBody(absl::string_view body,
 absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body) {
   BATON_ASSIGN_OR_RETURN(OpenAiRequest request, ParseBody(body, kCompletionFields));
   v1::GenerateRequest& generate = request.generate;
-  if (generate.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
-    return InvalidField("MISSING_FIELD", "prompt", "required");
+  if (request.prompts.empty()) return InvalidField("MISSING_FIELD", "prompt", "required");
+  // The server draws n answers and returns all of them.
+  if (request.best_of != 1 && request.best_of != generate.n()) {
+    return Unsupported("best_of", "only 1 and n are supported: all answers are returned");
   }
+  if (request.echo && generate.has_logprobs()) generate.set_prompt_logprobs(generate.logprobs());
   if (!generate.stop().has_max_tokens()) {
     generate.mutable_stop()->set_max_tokens(kCompletionMaxTokens);
   }
@@ -391,6 +393,7 @@ absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
     return InvalidField("ONLY_WITH_LOGPROBS", "top_logprobs", "given without logprobs: true");
   }
   if (request.wants_logprobs && !request.generate.has_logprobs()) request.generate.set_logprobs(0);
+  if (!request.may_call_tools) request.conversation.tools = Value();
   // The template has written them.
   if (!request.generate.has_add_special_tokens()) request.generate.set_add_special_tokens(false);
   request.generate.set_return_token_ids(request.generate.has_logprobs());

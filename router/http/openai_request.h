@@ -5,6 +5,10 @@
 #ifndef BATON_ROUTER_HTTP_OPENAI_REQUEST_H_
 #define BATON_ROUTER_HTTP_OPENAI_REQUEST_H_
 
+#include <cstddef>
+#include <string>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "baton/v1/inference.pb.h"
@@ -12,15 +16,26 @@
 
 namespace baton::router {
 
+// Of one request. Each takes a place among --max-inflight-requests.
+inline constexpr size_t kMaxPrompts = 64;
+
 struct OpenAiRequest {
-  v1::GenerateRequest generate;  // of chat, without the prompt
+  v1::GenerateRequest generate;  // without the prompt
+  // Completions: 1 to kMaxPrompts messages with nothing but a prompt.
+  std::vector<v1::GenerateRequest> prompts;
+  bool echo = false;  // the prompt is part of the answer
   bool stream = false;
   bool include_usage = false;     // a last chunk with the usage
   bool continuous_usage = false;  // the usage so far in every chunk
-  // Chat only. Each message's `content` is a string or null.
+  // Chat only. Each message's `content` is a string or null; no other field is null. Without tools
+  // if the model is not to call any.
   chat::Conversation conversation;
+  bool parallel_tool_calls = true;
+  // For the parser.
   bool has_max_completion_tokens = false;
   bool wants_logprobs = false;
+  int best_of = 1;
+  bool may_call_tools = true;
 };
 
 // INVALID_ARGUMENT that names the field: UNKNOWN_FIELD, UNSUPPORTED_FIELD, WRONG_TYPE,
@@ -29,8 +44,13 @@ struct OpenAiRequest {
 absl::StatusOr<OpenAiRequest> ParseCompletion(absl::string_view body);
 absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body);
 
-// A part of ParseChat: reads the field `messages`.
+// Parts of ParseChat, each of which reads one field.
 absl::Status ReadMessages(absl::string_view name, const json::Value& value, OpenAiRequest& request);
+absl::Status ReadTools(absl::string_view name, const json::Value& value, OpenAiRequest& request);
+absl::Status ReadToolChoice(absl::string_view name, const json::Value& value,
+                            OpenAiRequest& request);
+// Of a message; `value` is no null.
+absl::Status CheckToolCalls(const std::string& name, const json::Value& value);
 
 }  // namespace baton::router
 

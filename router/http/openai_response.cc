@@ -1,9 +1,12 @@
 #include "router/http/openai_response.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -28,10 +31,10 @@ OrderedJson UsageJson(const v1::Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}}}};
 }
 
-OrderedJson FinishJson(v1::FinishReason reason) {
+OrderedJson FinishJson(v1::FinishReason reason, bool has_calls) {
   switch (reason) {
     case v1::FINISH_REASON_STOP:
-      return "stop";
+      return has_calls ? "tool_calls" : "stop";
     case v1::FINISH_REASON_LENGTH:
       return "length";
     default:
@@ -60,6 +63,11 @@ std::string OpenAiResponse::TokenText(int32_t id) const {
   return text.ok() ? *text : std::string();
 }
 
+std::string OpenAiResponse::EchoOf(int choice, bool starts) const {
+  const size_t prompt = choice / options_.choices_per_prompt;
+  return starts && prompt < echo_.size() ? echo_[prompt].text : std::string();
+}
+
 template <class Object>
 Object OpenAiResponse::Head(const char* object) const {
   Object head = {{"id", absl::StrCat(options_.chat ? "chatcmpl-" : "cmpl-", options_.request_id)},
@@ -74,59 +82,125 @@ Object OpenAiResponse::Head(const char* object) const {
 }
 
 template <class Object>
-Object OpenAiResponse::Logprobs(const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& tokens,
-                                int choice) {
-  if (options_.chat) {
-    Object content = Object::array();
-    for (const v1::TokenLogprobs& token : tokens) {
-      const std::string text = TokenText(token.token_id());
-      Object top = Object::array();
-      for (const v1::TokenLogprob& one : token.top()) {
-        const std::string other = TokenText(one.token_id());
-        top.push_back({{"token", other}, {"logprob", one.logprob()}, {"bytes", BytesJson(other)}});
-      }
-      content.push_back({{"token", text},
-                         {"logprob", token.logprob()},
-                         {"bytes", BytesJson(text)},
-                         {"top_logprobs", std::move(top)}});
+Object OpenAiResponse::ChatLogprobs(const TokenLogprobs& tokens) const {
+  Object content = Object::array();
+  for (const v1::TokenLogprobs& token : tokens) {
+    const std::string text = TokenText(token.token_id());
+    Object top = Object::array();
+    for (const v1::TokenLogprob& one : token.top()) {
+      const std::string other = TokenText(one.token_id());
+      top.push_back({{"token", other}, {"logprob", one.logprob()}, {"bytes", BytesJson(other)}});
     }
-    return {{"content", std::move(content)}, {"refusal", nullptr}};
+    content.push_back({{"token", text},
+                       {"logprob", token.logprob()},
+                       {"bytes", BytesJson(text)},
+                       {"top_logprobs", std::move(top)}});
   }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+template <class Object>
+Object OpenAiResponse::Logprobs(const TokenLogprobs& tokens, int choice, bool starts) {
+  const size_t prompt = choice / options_.choices_per_prompt;
+  const bool echoes = starts && prompt < echo_.size();
+  if (!options_.logprobs || (tokens.empty() && !echoes)) return nullptr;
+  if (options_.chat) return ChatLogprobs<Object>(tokens);
   Object texts = Object::array(), logprobs = Object::array(), tops = Object::array();
   Object offsets = Object::array();
   int64_t& offset = choices_[choice].text_offset;
-  for (const v1::TokenLogprobs& token : tokens) {
-    const std::string text = TokenText(token.token_id());
-    Object top = Object::object();
-    for (const v1::TokenLogprob& one : token.top()) top[TokenText(one.token_id())] = one.logprob();
+  const auto add = [&](const std::string& text, Object logprob, Object top) {
     texts.push_back(text);
-    logprobs.push_back(token.logprob());
+    logprobs.push_back(std::move(logprob));
     tops.push_back(std::move(top));
     offsets.push_back(offset);
     offset += Characters(text);
+  };
+  const auto add_all = [&](const TokenLogprobs& all) {
+    for (const v1::TokenLogprobs& token : all) {
+      Object top = Object::object();
+      for (const v1::TokenLogprob& one : token.top())
+        top[TokenText(one.token_id())] = one.logprob();
+      add(TokenText(token.token_id()), token.logprob(), std::move(top));
+    }
+  };
+  if (echoes && echo_[prompt].first_token) {
+    add(TokenText(*echo_[prompt].first_token), nullptr, nullptr);
+    add_all(prompt_logprobs_[prompt]);
   }
+  add_all(tokens);
   return {{"tokens", std::move(texts)},
           {"token_logprobs", std::move(logprobs)},
           {"top_logprobs", std::move(tops)},
           {"text_offset", std::move(offsets)}};
 }
 
+// They come once for each prompt, with whichever choice is first.
+void OpenAiResponse::KeepPromptLogprobs(const v1::GenerateResponse& delta) {
+  if (delta.prompt_logprobs().empty()) return;
+  prompt_logprobs_[delta.choice() / options_.choices_per_prompt] = delta.prompt_logprobs();
+}
+
+chat::ToolCallParser::Delta OpenAiResponse::ContentOf(const v1::GenerateResponse& delta,
+                                                      ChoiceState& state) const {
+  if (options_.tool_calls == chat::ToolCallFormat::kUnsupported) return {delta.text(), {}};
+  if (!state.parser) {
+    state.parser.emplace(options_.tool_calls, options_.call_id_seed + delta.choice());
+  }
+  chat::ToolCallParser::Delta content = state.parser->Append(delta.text());
+  if (delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED) {
+    chat::ToolCallParser::Delta last = state.parser->Finish();
+    content.text += last.text;
+    absl::c_move(last.calls, std::back_inserter(content.calls));
+  }
+  if (!options_.parallel_tool_calls) {
+    content.calls.resize(std::min<size_t>(content.calls.size(), state.calls == 0 ? 1 : 0));
+  }
+  state.calls += static_cast<int>(content.calls.size());
+  return content;
+}
+
+// `first_index`: of streams only, whose deltas number the calls.
+template <class Object>
+Object OpenAiResponse::CallsJson(const std::vector<chat::ToolCall>& calls, const int* first_index) {
+  Object json = Object::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Object call = Object::object();
+    if (first_index != nullptr) call["index"] = *first_index + static_cast<int>(i);
+    call["id"] = calls[i].id;
+    call["type"] = "function";
+    call["function"] = {{"name", calls[i].name}, {"arguments", calls[i].arguments}};
+    json.push_back(std::move(call));
+  }
+  return json;
+}
+
 std::string OpenAiResponse::Chunk(const v1::GenerateResponse& delta) {
   OrderedJson chunk =
       Head<OrderedJson>(options_.chat ? "chat.completion.chunk" : "text_completion");
   OrderedJson choice = {{"index", delta.choice()}};
+  ChoiceState& state = choices_[delta.choice()];
+  const bool starts = !std::exchange(state.begun, true);
+  const bool ends = delta.finish_reason() != v1::FINISH_REASON_UNSPECIFIED;
+  KeepPromptLogprobs(delta);
   if (options_.chat) {
+    const int calls_before = state.calls;
+    const chat::ToolCallParser::Delta added = ContentOf(delta, state);
+    if (added.text.empty() && added.calls.empty() && !starts && !ends && delta.logprobs().empty() &&
+        !options_.continuous_usage) {
+      return "";
+    }
     OrderedJson content = OrderedJson::object();
-    if (!std::exchange(choices_[delta.choice()].begun, true)) content["role"] = "assistant";
-    content["content"] = delta.text();
+    if (starts) content["role"] = "assistant";
+    if (added.calls.empty() || !added.text.empty()) content["content"] = added.text;
+    if (!added.calls.empty()) {
+      content["tool_calls"] = CallsJson<OrderedJson>(added.calls, &calls_before);
+    }
     choice["delta"] = std::move(content);
   } else {
-    choice["text"] = delta.text();
+    choice["text"] = EchoOf(delta.choice(), starts) + delta.text();
   }
-  choice["logprobs"] = options_.logprobs && !delta.logprobs().empty()
-                           ? Logprobs<OrderedJson>(delta.logprobs(), delta.choice())
-                           : OrderedJson(nullptr);
-  choice["finish_reason"] = FinishJson(delta.finish_reason());
+  choice["logprobs"] = Logprobs<OrderedJson>(delta.logprobs(), delta.choice(), starts);
+  choice["finish_reason"] = FinishJson(delta.finish_reason(), state.calls > 0);
   chunk["choices"] = OrderedJson::array({std::move(choice)});
   if (options_.continuous_usage) {
     chunk["usage"] = UsageJson(delta.usage());
@@ -148,24 +222,32 @@ std::string OpenAiResponse::StreamEnd(const v1::Usage& usage) const {
   return absl::StrCat(end, "data: [DONE]\n\n");
 }
 
-std::string OpenAiResponse::Whole(const v1::GenerateOnceResponse& answer) {
+std::string OpenAiResponse::Whole(const std::map<int, v1::GenerateResponse>& all,
+                                  const v1::Usage& usage) {
   OrderedJson whole = Head<OrderedJson>(options_.chat ? "chat.completion" : "text_completion");
   OrderedJson choices = OrderedJson::array();
-  for (int i = 0; i < answer.choices_size(); ++i) {
-    const v1::Choice& one = answer.choices(i);
-    OrderedJson choice = {{"index", i}};
+  for (const auto& [index, one] : all) KeepPromptLogprobs(one);
+  for (const auto& [index, one] : all) {
+    OrderedJson choice = {{"index", index}};
+    ChoiceState& state = choices_[index];
     if (options_.chat) {
-      choice["message"] = {{"role", "assistant"}, {"content", one.text()}, {"refusal", nullptr}};
+      chat::ToolCallParser::Delta content = ContentOf(one, state);
+      OrderedJson message = {
+          {"role", "assistant"}, {"content", content.text}, {"refusal", nullptr}};
+      if (!content.calls.empty()) {
+        if (content.text.empty()) message["content"] = nullptr;
+        message["tool_calls"] = CallsJson<OrderedJson>(content.calls, /*first_index=*/nullptr);
+      }
+      choice["message"] = std::move(message);
     } else {
-      choice["text"] = one.text();
+      choice["text"] = EchoOf(index, /*starts=*/true) + one.text();
     }
-    choice["logprobs"] =
-        options_.logprobs ? Logprobs<OrderedJson>(one.logprobs(), i) : OrderedJson(nullptr);
-    choice["finish_reason"] = FinishJson(one.finish_reason());
+    choice["logprobs"] = Logprobs<OrderedJson>(one.logprobs(), index, /*starts=*/true);
+    choice["finish_reason"] = FinishJson(one.finish_reason(), state.calls > 0);
     choices.push_back(std::move(choice));
   }
   whole["choices"] = std::move(choices);
-  whole["usage"] = UsageJson(answer.usage());
+  whole["usage"] = UsageJson(usage);
   return Dump(whole);
 }
 

@@ -4,9 +4,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "baton/v1/inference.pb.h"
+#include "common/chat/tool_calls.h"
 #include "common/tokenizer/tokenizer.h"
 
 namespace baton::router {
@@ -23,31 +27,62 @@ class OpenAiResponse {
     bool include_usage = false;
     bool continuous_usage = false;
     bool logprobs = false;
+    // Of chat: the calls in the text become the field `tool_calls`, unless it is kUnsupported.
+    chat::ToolCallFormat tool_calls = chat::ToolCallFormat::kUnsupported;
+    bool parallel_tool_calls = true;  // else only the first call of a choice is returned
+    uint64_t call_id_seed = 0;        // random
+    int choices_per_prompt = 1;       // with `echo`
+  };
+  // A prompt that begins the text of its choices.
+  struct Echo {
+    std::string text;
+    // Of the prompt, which has no log probability; absent without logprobs.
+    std::optional<int32_t> first_token;
   };
   // `tokenizer` must outlive it.
   OpenAiResponse(Options options, const tokenizer::Tokenizer& tokenizer)
       : options_(std::move(options)), tokenizer_(tokenizer) {}
 
-  // A server-sent event with what `delta` adds to its choice.
+  // One for each prompt; before the first delta.
+  void SetEcho(std::vector<Echo> echo) { echo_ = std::move(echo); }
+
+  // A server-sent event with what `delta` adds to its choice; empty if it adds nothing, as its text
+  // may be the beginning of a tool call.
   std::string Chunk(const v1::GenerateResponse& delta);
   // The events after the last delta: the usage, if it is wanted, and "[DONE]".
   std::string StreamEnd(const v1::Usage& usage) const;
-  // The whole answer as one JSON object.
-  std::string Whole(const v1::GenerateOnceResponse& answer);
+  // The whole answer as one JSON object. `choices`: all deltas of each.
+  std::string Whole(const std::map<int, v1::GenerateResponse>& choices, const v1::Usage& usage);
 
  private:
   template <class Json>
   Json Head(const char* object) const;
+  using TokenLogprobs = google::protobuf::RepeatedPtrField<v1::TokenLogprobs>;
+  struct ChoiceState {
+    bool begun = false;
+    int64_t text_offset = 0;  // of the next token, in characters
+    std::optional<chat::ToolCallParser> parser;
+    int calls = 0;
+  };
+  // Text and calls that `delta` completes.
+  chat::ToolCallParser::Delta ContentOf(const v1::GenerateResponse& delta,
+                                        ChoiceState& state) const;
   template <class Json>
-  Json Logprobs(const google::protobuf::RepeatedPtrField<v1::TokenLogprobs>& tokens, int choice);
+  static Json CallsJson(const std::vector<chat::ToolCall>& calls, const int* first_index);
+  // Null if the choice has none. With those of the prompt at the choice's start, if it is echoed.
+  template <class Json>
+  Json Logprobs(const TokenLogprobs& tokens, int choice, bool starts);
+  template <class Json>
+  Json ChatLogprobs(const TokenLogprobs& tokens) const;
+  // The prompt, at the start of a choice.
+  std::string EchoOf(int choice, bool starts) const;
+  void KeepPromptLogprobs(const v1::GenerateResponse& delta);
   std::string TokenText(int32_t id) const;
 
   const Options options_;
   const tokenizer::Tokenizer& tokenizer_;
-  struct ChoiceState {
-    bool begun = false;
-    int64_t text_offset = 0;  // of the next token, in characters
-  };
+  std::vector<Echo> echo_;
+  std::map<int, TokenLogprobs> prompt_logprobs_;  // by prompt, if it is echoed
   std::map<int, ChoiceState> choices_;
 };
 

@@ -1,10 +1,13 @@
 #include "router/http/openai_service.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -12,15 +15,19 @@
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/random_id.h"
+#include "common/base/request_limits.h"
 #include "common/tokenizer/tokenizer.h"
 #include "router/fleet/roster.h"
+#include "router/http/json_readers.h"
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
+#include "router/http/prompt_group.h"
+#include "router/http/web_ui.h"
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
+#include "router/request/chat_prompt.h"
 #include "router/request/delta_merging.h"
-#include "router/request/generate_call.h"
 #include "router/request/request_check.h"
 #include "router/request/work_pool.h"
 
@@ -28,8 +35,19 @@ namespace baton::router {
 namespace {
 
 constexpr char kRequestId[] = "x-request-id";
+constexpr absl::string_view kCompletions = "/v1/completions";
+constexpr absl::string_view kChat = "/v1/chat/completions";
+constexpr absl::string_view kModels = "/v1/models";
+constexpr absl::string_view kStatus = "/v1/baton/status";
+constexpr absl::string_view kModelPrefix = "/v1/models/";
 // Between events: proxies and clients see that the stream lives.
 constexpr char kComment[] = ": keep-alive\n\n";
+
+// The client's, or a new one if it sends none that is valid.
+std::string RequestIdOf(const HttpRequest& request) {
+  const absl::string_view given = request.Header(kRequestId);
+  return given.empty() || !CheckRequestId(given).ok() ? RandomIdText() : std::string(given);
+}
 
 }  // namespace
 
@@ -39,18 +57,23 @@ class Exchange : public HttpCall,
                  public ResponseSink,
                  public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(RouterParts& parts, std::shared_ptr<HttpResponder> responder,
-           OpenAiResponse::Options options)
+  Exchange(RouterParts& parts, const Caller& caller, std::shared_ptr<HttpResponder> responder,
+           OpenAiResponse::Options options, int prompts)
       : responder_(std::move(responder)),
-        call_(std::make_shared<GenerateCall>(parts)),
+        call_(std::make_shared<PromptGroup>(parts, caller, prompts)),
         prompt_field_(options.chat ? "messages" : "prompt"),
         request_id_(options.request_id),
         format_(std::move(options), parts.tokenizer) {}
 
-  void Start(v1::GenerateRequest request, absl::Time deadline) {
+  // Before Start.
+  void ShowSpecialTokens(const std::vector<int32_t>& ids) { call_->ShowSpecialTokens(ids); }
+  void SetEcho(std::vector<OpenAiResponse::Echo> echo) { format_.SetEcho(std::move(echo)); }
+
+  // One request for each prompt.
+  void Start(std::vector<v1::GenerateRequest> requests, absl::Time deadline) {
     if (gone_) return Refuse(absl::CancelledError("the client has closed the connection"));
     self_ = shared_from_this();
-    call_->Start(std::move(request), deadline, this);
+    call_->Start(std::move(requests), deadline, this);
     // OnGone on another thread may have come before the call could be cancelled.
     if (gone_) call_->Cancel();
   }
@@ -80,7 +103,7 @@ class Exchange : public HttpCall,
   }
 
   const std::shared_ptr<HttpResponder> responder_;
-  const std::shared_ptr<GenerateCall> call_;
+  const std::shared_ptr<PromptGroup> call_;
   const char* const prompt_field_;
   const std::string request_id_;
   OpenAiResponse format_;  // used by one thread at a time
@@ -97,8 +120,9 @@ class WholeExchange final : public Exchange {
   using Exchange::Exchange;
   void Send(const v1::GenerateResponse& delta) override { answer_.Add(delta); }
   bool Fits(const v1::GenerateResponse& delta) const override { return answer_.Fits(delta); }
-  void Finish(const v1::GenerateResponse& last, absl::Span<const int> token_counts) override {
-    responder_->Respond(Ok("application/json", format_.Whole(answer_.Take(last, token_counts))));
+  void Finish(const v1::GenerateResponse& last, absl::Span<const int>) override {
+    answer_.Add(last);
+    responder_->Respond(Ok("application/json", format_.Whole(answer_.choices(), last.usage())));
   }
   void Fail(const absl::Status& error) override { RespondError(error); }
 
@@ -149,7 +173,7 @@ class StreamExchange final : public Exchange {
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || end_ == End::kDone) return;
     std::string text;
-    if (!pending_.empty()) text = format_.Chunk(pending_.Next());
+    while (text.empty() && !pending_.empty()) text = format_.Chunk(pending_.Next());
     if (end_ == End::kFinished && pending_.empty()) {
       end_ = End::kDone;
       text += end_text_;
@@ -174,58 +198,112 @@ class StreamExchange final : public Exchange {
   std::string end_text_ ABSL_GUARDED_BY(mutex_);
 };
 
+// One for each prompt.
+std::vector<v1::GenerateRequest> RequestsOf(OpenAiRequest request) {
+  std::vector<v1::GenerateRequest> requests = std::move(request.prompts);
+  for (v1::GenerateRequest& one : requests) one.MergeFrom(request.generate);
+  return requests;
+}
+
 HttpResponse JsonResponse(int status, const nlohmann::ordered_json& json) {
   return {status, {{"Content-Type", "application/json"}}, json.dump()};
 }
 
 }  // namespace
 
-OpenAiService::OpenAiService(RouterParts& parts, const chat::ModelChat& chat)
-    : parts_(parts), chat_(chat), started_(absl::ToUnixSeconds(parts.clock.Now())) {}
+OpenAiService::OpenAiService(RouterParts& parts)
+    : parts_(parts), started_(absl::ToUnixSeconds(parts.clock.Now())) {
+  for (const absl::string_view marker : chat::ToolCallMarkers(parts.chat.tool_call_format())) {
+    const std::optional<int32_t> id = parts.tokenizer.TokenToId(marker);
+    if (id && parts.tokenizer.IsSpecial(*id)) tool_call_tokens_.push_back(*id);
+  }
+}
+
+absl::string_view OpenAiService::Route(absl::string_view path) {
+  static constexpr absl::string_view kRoutes[] = {
+      kCompletions, kChat, kModels, kStatus, "/", "/livez", "/readyz", "/startupz", "/health"};
+  if (absl::StartsWith(path, kModelPrefix)) return kModels;
+  const auto* found = absl::c_find(kRoutes, path);
+  return found == std::end(kRoutes) ? "other" : *found;
+}
+
+// The page itself holds nothing of the cluster: it asks for a key and sends that.
+static bool NeedsNoKey(absl::string_view route) {
+  return route == "/" || route == "/livez" || route == "/readyz" || route == "/startupz" ||
+         route == "/health";
+}
+
+HttpResponse OpenAiService::Malformed(int status, absl::string_view why, const HttpRequest& head) {
+  HttpResponse response = PlainError(status, why, "malformed_http_request");
+  response.headers.emplace_back(kRequestId, RequestIdOf(head));
+  return response;
+}
 
 std::shared_ptr<HttpCall> OpenAiService::Handle(HttpRequest request,
                                                 std::shared_ptr<HttpResponder> responder) {
   const absl::string_view path = request.path;
-  const bool chat = path == "/v1/chat/completions";
-  const bool generates = chat || path == "/v1/completions";
-  const bool get = request.method == "GET" || request.method == "HEAD";
-  if (generates && request.method == "POST") return Generate(request, std::move(responder), chat);
+  const absl::string_view route = Route(path);
+  const bool post = request.method == "POST";
   HttpResponse response;
-  absl::string_view model = path;
-  if (generates) {
-    response = PlainError(405, absl::StrCat(path, " takes POST"), "method_not_allowed");
-    response.headers.emplace_back("Allow", "POST");
-  } else if (path == "/livez" || path == "/readyz" || path == "/startupz" || path == "/health") {
-    response = Probe(path);
-  } else if (path == "/v1/models" && get) {
-    response = Models("");
-  } else if (absl::ConsumePrefix(&model, "/v1/models/") && get) {
-    // Clients escape the slash of an id such as "org/name".
-    response = Models(absl::StrReplaceAll(model, {{"%2F", "/"}, {"%2f", "/"}}));
-  } else if (path == "/v1/responses" || path == "/v1/messages") {
-    response = PlainError(404,
-                          absl::StrCat(path,
-                                       " is not served; /v1/chat/completions and "
-                                       "/v1/completions are"),
-                          "unknown_url");
+  const absl::StatusOr<Caller> caller = parts_.access.Authenticate(
+      request.Header("authorization"), request.Header(security::kWorkerSecretHeader));
+  absl::Status allowed = NeedsNoKey(route) ? absl::OkStatus() : caller.status();
+  // As AdminService::ListWorkers.
+  if (allowed.ok() && route == kStatus) allowed = CheckAdmin(*caller);
+  if (!allowed.ok()) {
+    response = ErrorResponse(allowed, "prompt");
+  } else if (post && (route == kChat || route == kCompletions)) {
+    return Generate(request, *caller, std::move(responder), route == kChat);
   } else {
-    response = PlainError(404, absl::StrCat("no ", request.method, " ", path), "unknown_url");
+    response = Answer(request, route);
   }
+  response.headers.emplace_back(kRequestId, RequestIdOf(request));
   if (request.method == "HEAD") response.body.clear();
   responder->Respond(std::move(response));
   return nullptr;
 }
 
-std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http,
+HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view route) {
+  const absl::string_view path = request.path;
+  const bool generates = route == kChat || route == kCompletions;
+  const bool get = request.method == "GET" || request.method == "HEAD";
+  HttpResponse response;
+  if (path == "/v1/responses" || path == "/v1/messages") {
+    response = PlainError(404,
+                          absl::StrCat(path,
+                                       " is not served; /v1/chat/completions and "
+                                       "/v1/completions are"),
+                          "unknown_url");
+  } else if (route == "other") {
+    response = PlainError(404, absl::StrCat("no ", request.method, " ", path), "unknown_url");
+  } else if (generates || !get) {
+    const char* allowed = generates ? "POST" : "GET, HEAD";
+    response = PlainError(405, absl::StrCat(path, " takes ", allowed), "method_not_allowed");
+    response.headers.emplace_back("Allow", allowed);
+  } else if (route == kModels) {
+    absl::string_view model = path;
+    if (!absl::ConsumePrefix(&model, kModelPrefix)) model = "";
+    // Clients escape the slash of an id such as "org/name".
+    response = Models(absl::StrReplaceAll(model, {{"%2F", "/"}, {"%2f", "/"}}));
+  } else if (route == "/") {
+    response = WebUiResponse();
+  } else if (route == kStatus) {
+    response = StatusResponse(parts_);
+  } else {
+    response = Probe(path);
+  }
+  return response;
+}
+
+std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, const Caller& caller,
                                                   std::shared_ptr<HttpResponder> responder,
                                                   bool chat) {
   const absl::Time now = parts_.clock.Now();
   absl::StatusOr<OpenAiRequest> request = chat ? ParseChat(http.body) : ParseCompletion(http.body);
   OpenAiResponse::Options options;
   options.chat = chat;
-  options.request_id = std::string(http.Header(kRequestId));
-  const absl::Status id_ok = CheckRequestId(options.request_id);
-  if (options.request_id.empty() || !id_ok.ok()) options.request_id = RandomIdText();
+  options.request_id = RequestIdOf(http);
+  const absl::Status id_ok = CheckRequestId(http.Header(kRequestId));
   options.model = parts_.options.served_model_name;
   options.created = absl::ToUnixSeconds(now);
   if (std::optional<ModelInfo> model = parts_.roster.model()) {
@@ -233,52 +311,121 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http,
   }
   if (!id_ok.ok()) request = id_ok;
   if (request.ok()) {
+    if (absl::Status checked = CheckOpenAiRequest(*request); !checked.ok()) request = checked;
+  }
+  int prompts = 1;
+  if (request.ok()) {
+    prompts = std::max(prompts, static_cast<int>(request->prompts.size()));
+    if (!request->conversation.tools.is_null()) options.tool_calls = parts_.chat.tool_call_format();
+    options.parallel_tool_calls = request->parallel_tool_calls;
+    options.call_id_seed = RandomId64();
+    options.choices_per_prompt = std::clamp(request->generate.n(), 1, kMaxChoices);
     options.include_usage = request->include_usage;
     options.continuous_usage = request->continuous_usage;
     options.logprobs = request->generate.has_logprobs();
     request->generate.set_request_id(options.request_id);
+    // OpenAI's `user` is an end user of the key's owner.
+    if (caller.tenant) request->generate.clear_tenant();
   }
   std::shared_ptr<Exchange> exchange;
   if (request.ok() && request->stream) {
-    exchange = std::make_shared<StreamExchange>(parts_, std::move(responder), std::move(options));
+    exchange = std::make_shared<StreamExchange>(parts_, caller, std::move(responder),
+                                                std::move(options), prompts);
   } else {
-    exchange = std::make_shared<WholeExchange>(parts_, std::move(responder), std::move(options));
+    exchange = std::make_shared<WholeExchange>(parts_, caller, std::move(responder),
+                                               std::move(options), prompts);
   }
   const absl::Time deadline = now + absl::Milliseconds(parts_.options.default_deadline_ms);
   if (!request.ok()) {
     exchange->Refuse(request.status());
-  } else if (!chat) {
-    exchange->Start(std::move(request->generate), deadline);
-  } else {
+  } else if (chat) {
     StartChat(exchange, *std::move(request), deadline);
+  } else if (request->echo) {
+    StartEcho(exchange, *std::move(request), deadline);
+  } else {
+    exchange->Start(RequestsOf(*std::move(request)), deadline);
   }
   return exchange;
 }
 
-void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request,
-                              absl::Time deadline) {
-  auto shared = std::make_shared<OpenAiRequest>(std::move(request));
-  const bool queued = parts_.pool.TryRun([this, exchange, shared, deadline] {
-    v1::GenerateRequest& generate = shared->generate;
-    chat::RenderLimits limits;
-    limits.max_output_bytes = static_cast<size_t>(parts_.options.max_prompt_bytes) + 1;
-    absl::StatusOr<chat::RenderedChat> rendered =
-        chat_.Render(shared->conversation, parts_.clock.Now(), limits);
-    if (!rendered.ok()) {
-      return exchange->Refuse(
-          WithDetails(rendered.status(), "", "messages", /*retry_after=*/std::nullopt));
-    }
-    generate.set_text(std::move(rendered->text));
-    // One BOS token only.
-    if (rendered->starts_with_bos) generate.set_add_special_tokens(false);
-    exchange->Start(std::move(generate), deadline);
-  });
-  if (queued) return;
+absl::Status OpenAiService::CheckOpenAiRequest(const OpenAiRequest& request) const {
+  if (!request.conversation.tools.is_null() &&
+      parts_.chat.tool_call_format() == chat::ToolCallFormat::kUnsupported) {
+    return Unsupported("tools", parts_.chat.has_template()
+                                    ? "the model's chat template has no tools, or calls them in a "
+                                      "format that this server does not know"
+                                    : "the model has no chat template");
+  }
+  const auto most = static_cast<size_t>(parts_.options.max_inflight_requests);
+  if (request.prompts.size() > most) {
+    return OutOfRange("prompt", absl::StrCat(request.prompts.size(), " prompts"),
+                      absl::StrCat("at most ", most, " expected (--max-inflight-requests)"));
+  }
+  int64_t bytes = 0;
+  for (const json::Value& message : request.conversation.messages.items) {
+    const json::Value* content = message.Find("content");
+    if (content != nullptr) bytes += static_cast<int64_t>(content->scalar.text.size());
+  }
+  if (bytes <= parts_.options.max_prompt_bytes) return absl::OkStatus();
+  return InvalidField(
+      "PROMPT_TOO_LONG", "messages",
+      absl::StrCat(bytes, " bytes of text given, at most ", parts_.options.max_prompt_bytes,
+                   " accepted (--max-prompt-bytes)"));
+}
+
+void OpenAiService::RunLater(const std::shared_ptr<Exchange>& exchange,
+                             std::function<void()> work) {
+  if (parts_.pool.TryRun(std::move(work))) return;
   parts_.metrics.RequestRejected("TOKENIZER_QUEUE_FULL");
   exchange->Refuse(
       WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TOKENIZER_QUEUE_FULL",
                                "too many prompts wait to be tokenized"),
                      parts_.admission.RetryAfter()));
+}
+
+void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request,
+                              absl::Time deadline) {
+  auto shared = std::make_shared<OpenAiRequest>(std::move(request));
+  if (!shared->conversation.tools.is_null()) exchange->ShowSpecialTokens(tool_call_tokens_);
+  RunLater(exchange, [this, exchange, shared, deadline] {
+    v1::GenerateRequest& generate = shared->generate;
+    const absl::Status rendered = RenderChat(parts_, shared->conversation, &generate);
+    if (!rendered.ok()) return exchange->Refuse(rendered);
+    exchange->Start({std::move(generate)}, deadline);
+  });
+}
+
+// With log probabilities, the answer lists the prompt's tokens, so their ids are sent on.
+void OpenAiService::StartEcho(std::shared_ptr<Exchange> exchange, OpenAiRequest request,
+                              absl::Time deadline) {
+  auto shared = std::make_shared<OpenAiRequest>(std::move(request));
+  RunLater(exchange, [this, exchange, shared, deadline] {
+    const v1::GenerateRequest& generate = shared->generate;
+    const bool special = !generate.has_add_special_tokens() || generate.add_special_tokens();
+    std::vector<OpenAiResponse::Echo> echo;
+    for (v1::GenerateRequest& prompt : shared->prompts) {
+      OpenAiResponse::Echo& one = echo.emplace_back();
+      if (!prompt.has_text()) {
+        // Ids that are no tokens are refused with the request.
+        one.text = parts_.tokenizer.Decode(prompt.token_ids().ids(), /*skip_special_tokens=*/true)
+                       .value_or("");
+      } else {
+        one.text = prompt.text();
+        absl::Status fits = CheckText("text", one.text, parts_.options.max_prompt_bytes);
+        if (fits.ok() && generate.has_logprobs()) {
+          const auto ids = parts_.tokenizer.Encode(one.text, special);
+          fits = ids.status();
+          if (ids.ok()) prompt.mutable_token_ids()->mutable_ids()->Assign(ids->begin(), ids->end());
+        }
+        if (!fits.ok()) return exchange->Refuse(fits);
+      }
+      if (generate.has_logprobs() && !prompt.token_ids().ids().empty()) {
+        one.first_token = prompt.token_ids().ids(0);
+      }
+    }
+    exchange->SetEcho(std::move(echo));
+    exchange->Start(RequestsOf(std::move(*shared)), deadline);
+  });
 }
 
 HttpResponse OpenAiService::Models(absl::string_view id) const {

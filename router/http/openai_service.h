@@ -1,46 +1,62 @@
-// The OpenAI endpoints of a router: /v1/completions, /v1/chat/completions, /v1/models; and the
-// probes /livez, /readyz, /startupz and /health.
+// The OpenAI endpoints of a router: /v1/completions, /v1/chat/completions, /v1/models; the probes
+// /livez, /readyz, /startupz and /health; and web_ui.h's page and /v1/baton/status.
 #ifndef BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 #define BATON_ROUTER_HTTP_OPENAI_SERVICE_H_
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/chat/model_chat.h"
 #include "router/http/http_server.h"
 #include "router/http/openai_request.h"
+#include "router/request/access.h"
 #include "router/request/router_parts.h"
 
 namespace baton::router {
 
 class Exchange;
 
-// Thread-safe. Requests take the same way as those of gRPC: checks, limits, routing and failover
-// are GenerateCall's.
+// With API keys, all but the probes need one. Thread-safe. Requests take the same way as those of
+// gRPC: checks, limits, routing and failover are GenerateCall's.
 class OpenAiService {
  public:
-  // `parts` and `chat` must outlive the server that uses this.
-  OpenAiService(RouterParts& parts, const chat::ModelChat& chat);
+  // `parts` must outlive the server that uses this.
+  explicit OpenAiService(RouterParts& parts);
 
   // A handler of HttpServer.
   std::shared_ptr<HttpCall> Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
+
+  // The answer to what is no HTTP request: HttpServer::ErrorAnswer.
+  static HttpResponse Malformed(int status, absl::string_view why, const HttpRequest& head);
+  // The path itself if it is served, "/v1/models" for each model, else "other".
+  static absl::string_view Route(absl::string_view path);
 
   // The router drains: /readyz fails from now on.
   void SetDraining() { draining_ = true; }
 
  private:
-  std::shared_ptr<HttpCall> Generate(const HttpRequest& request,
+  std::shared_ptr<HttpCall> Generate(const HttpRequest& request, const Caller& caller,
                                      std::shared_ptr<HttpResponder> responder, bool chat);
-  // Renders a chat's messages and starts the exchange, on a tokenizer thread.
+  // The answer to a request that generates nothing. `route` is Route() of its path.
+  HttpResponse Answer(const HttpRequest& request, absl::string_view route);
+  // What has no other place to be checked.
+  absl::Status CheckOpenAiRequest(const OpenAiRequest& request) const;
+  // Runs on a tokenizer thread, or refuses the exchange.
+  void RunLater(const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
+  // Each starts the exchange on a tokenizer thread: renders a chat's messages; tokenizes the
+  // prompts that the answer repeats.
   void StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
+  void StartEcho(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
   HttpResponse Models(absl::string_view id) const;
   HttpResponse Probe(absl::string_view path);
 
   RouterParts& parts_;
-  const chat::ModelChat& chat_;
-  const int64_t started_;  // Unix time in seconds
+  const int64_t started_;                  // Unix time in seconds
+  std::vector<int32_t> tool_call_tokens_;  // special tokens that mark tool calls
   std::atomic<bool> draining_{false};
   std::atomic<bool> was_ready_{false};
 };

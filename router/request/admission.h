@@ -99,6 +99,15 @@ class Admission {
   // Nothing if all places are taken.
   std::optional<Ticket> TryEnter();
 
+  struct Load {
+    Inside inside;
+    int before_first_token = 0;  // of the requests whose prompt is known
+  };
+  Load load() const {
+    absl::MutexLock lock(&mutex_);
+    return {inside_, waiting_};
+  }
+
   // When a client that is refused now should retry: behind those refused before, at the pace at
   // which places become free while most are taken. Between 50 ms and 30 s.
   absl::Duration RetryAfter();

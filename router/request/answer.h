@@ -67,7 +67,8 @@ class Answer {
  private:
   struct Choice {
     Choice(const tokenizer::Tokenizer& tokenizer, const PreparedRequest& prepared)
-        : text(tokenizer, prepared.stops, prepared.decode.min_tokens()) {}
+        : text(tokenizer, prepared.stops, prepared.decode.min_tokens(),
+               prepared.shown_special_tokens) {}
     TextAssembly text;
     std::vector<int32_t> tokens;
     v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;

@@ -34,7 +34,7 @@ class PendingDeltas {
   v1::Usage usage_;
 };
 
-// An answer that is sent as one message. Unsynchronized.
+// An answer that is sent whole. Unsynchronized.
 class WholeAnswer {
  public:
   // The largest message that every gRPC client takes.
@@ -43,6 +43,8 @@ class WholeAnswer {
   void Add(const v1::GenerateResponse& delta);
   // False if the answer with `delta` would be larger than kMaxMessageBytes.
   bool Fits(const v1::GenerateResponse& delta) const;
+  // What was added, by choice.
+  const std::map<int, v1::GenerateResponse>& choices() const { return choices_; }
   // Call once, at the end. `last`: the last delta, not added before.
   v1::GenerateOnceResponse Take(const v1::GenerateResponse& last,
                                 absl::Span<const int> token_counts);

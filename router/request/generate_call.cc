@@ -13,6 +13,7 @@
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
 #include "router/options.h"
+#include "router/request/chat_prompt.h"
 #include "router/request/request_check.h"
 #include "router/request/retry_budget.h"
 #include "router/request/work_pool.h"
@@ -32,14 +33,20 @@ constexpr int kGapsAtOnce = 64;
 // 50 µs, as much as handing them to another thread.
 constexpr size_t kShortPromptBytes = 2048;
 
+// A chat template may run for long on a short text.
 bool IsShort(const v1::GenerateRequest& request) {
-  return request.ByteSizeLong() <= kShortPromptBytes;
+  return !request.has_messages() && request.ByteSizeLong() <= kShortPromptBytes;
 }
 
 }  // namespace
 
-GenerateCall::GenerateCall(RouterParts& parts)
-    : parts_(parts), received_(parts.clock.SinceStart()) {}
+GenerateCall::GenerateCall(RouterParts& parts, Caller caller)
+    : parts_(parts), caller_(std::move(caller)), received_(parts.clock.SinceStart()) {}
+
+void GenerateCall::ShowSpecialTokens(std::vector<int32_t> ids) {
+  absl::MutexLock lock(&mutex_);
+  shown_special_tokens_ = std::move(ids);
+}
 
 void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink) {
   {
@@ -50,14 +57,16 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     request_id_ = request.request_id();
     absl::Status checked =
         CheckRequest(request, parts_.options.served_model_name, parts_.options.max_prompt_bytes);
+    if (checked.ok()) checked = BindToTenant(caller_, &request);
     if (checked.ok()) checked = Admit(request);
     if (!checked.ok()) return Fail(checked);
+    registered_ = parts_.calls.Add(request.tenant(), request_id_, weak_from_this());
   }
   if (IsShort(request)) {
     Prepare(request);
     return;
   }
-  auto shared = std::make_shared<const v1::GenerateRequest>(std::move(request));
+  auto shared = std::make_shared<v1::GenerateRequest>(std::move(request));
   if (parts_.pool.TryRun([self = shared_from_this(), shared] { self->Prepare(*shared); })) return;
   absl::MutexLock lock(&mutex_);
   if (sink_ == nullptr) return;
@@ -91,6 +100,15 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
                       "workers were lost, and the others have no room yet for what they had",
                       parts_.admission.RetryAfter());
   }
+  if (caller_.tenant) {
+    absl::StatusOr<TenantLimits::Place> place =
+        parts_.tenants.Enter(*caller_.tenant, caller_.limits);
+    if (!place.ok()) {
+      parts_.metrics.RequestRejected(ErrorReason(place.status()));
+      return place.status();
+    }
+    tenant_place_ = *std::move(place);
+  }
   ticket_ = parts_.admission.TryEnter();
   if (!ticket_) {
     return Overloaded("TOO_MANY_REQUESTS",
@@ -102,13 +120,15 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
   return CheckDeadline(0, 1);
 }
 
-void GenerateCall::Prepare(const v1::GenerateRequest& request) {
+void GenerateCall::Prepare(v1::GenerateRequest& request) {
   {
     absl::MutexLock lock(&mutex_);
     if (sink_ == nullptr) return;  // gone while it waited
   }
   absl::StatusOr<PreparedRequest> prepared;
-  if (std::optional<ModelInfo> model = parts_.roster.model()) {
+  if (const absl::Status rendered = RenderMessages(parts_, &request); !rendered.ok()) {
+    prepared = rendered;
+  } else if (std::optional<ModelInfo> model = parts_.roster.model()) {
     prepared = PrepareRequest(request, parts_.tokenizer, *model);
   } else {
     prepared = parts_.roster.NoDecodeWorker();
@@ -117,6 +137,7 @@ void GenerateCall::Prepare(const v1::GenerateRequest& request) {
   if (sink_ == nullptr) return;
   if (!prepared.ok()) return Fail(prepared.status());
   prepared_ = *std::move(prepared);
+  prepared_.shown_special_tokens = std::move(shown_special_tokens_);
   prepared_.decode.set_request_id(request_id_);
   if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
   usage_.set_prompt_tokens(prepared_.decode.tokens_size());
@@ -176,6 +197,14 @@ void GenerateCall::Cancel() {
   const bool late = parts_.clock.Now() >= deadline_;
   Fail(late ? DeadlinePassed()
             : MakeError(absl::StatusCode::kCancelled, "CANCELLED", "the client cancelled"));
+}
+
+bool GenerateCall::CancelById() {
+  absl::MutexLock lock(&mutex_);
+  if (sink_ == nullptr) return false;
+  Fail(MakeError(absl::StatusCode::kCancelled, "CANCELLED_BY_ID",
+                 "a Cancel call with the request's id ended it"));
+  return true;
 }
 
 void GenerateCall::OnDecoded(int stream, const decode_pb::DecodeResponse& response) {
@@ -308,6 +337,7 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   for (auto& [stream, attempt] : attempts_) attempt.handle->Cancel();
   attempts_.clear();
   waiting_.clear();
+  registered_.reset();
   RouterMetrics::RequestEnd end;
   end.code = code;
   end.finish_reason = reason;

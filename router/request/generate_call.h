@@ -16,15 +16,18 @@
 #include "baton/v1/inference.pb.h"
 #include "common/base/clock.h"
 #include "router/metrics.h"
+#include "router/request/access.h"
 #include "router/request/admission.h"
 #include "router/request/answer.h"
 #include "router/request/attempt.h"
+#include "router/request/call_registry.h"
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
 #include "router/request/decode_network.h"
 #include "router/request/prepared_request.h"
 #include "router/request/response_sink.h"
 #include "router/request/router_parts.h"
+#include "router/request/tenant_limits.h"
 
 namespace baton::router {
 
@@ -38,10 +41,13 @@ inline constexpr absl::Duration kSameWorkerPause = absl::Milliseconds(500);
 // clock and the workers' streams, which end in any order.
 class GenerateCall final : public DecodeListener,
                            public WatchedCall,
+                           public CancellableCall,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
-  explicit GenerateCall(RouterParts& parts);
+  explicit GenerateCall(RouterParts& parts, Caller caller = {});
 
+  // Special tokens that are part of the text; by default there are none. Before Start.
+  void ShowSpecialTokens(std::vector<int32_t> ids);
   // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
   void Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink);
   // As Start, for a request that could not even be parsed.
@@ -49,6 +55,7 @@ class GenerateCall final : public DecodeListener,
 
   // The client is gone. Ends the workers' streams at once.
   void Cancel();
+  bool CancelById() override;
   // The sink must not be called any more.
   void OnSinkGone();
 
@@ -73,7 +80,7 @@ class GenerateCall final : public DecodeListener,
 
   // --- Check and route: generate_call.cc.
   absl::Status Admit(v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Prepare(const v1::GenerateRequest& request);
+  void Prepare(v1::GenerateRequest& request);
   // Refuses a request that would hardly be answered by its deadline.
   absl::Status CheckDeadline(int64_t tokens, int64_t max_tokens)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -125,6 +132,7 @@ class GenerateCall final : public DecodeListener,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   RouterParts& parts_;
+  const Caller caller_;
   const absl::Duration received_;
 
   absl::Mutex mutex_;
@@ -133,6 +141,9 @@ class GenerateCall final : public DecodeListener,
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
   std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);
+  TenantLimits::Place tenant_place_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int32_t> shown_special_tokens_ ABSL_GUARDED_BY(mutex_);
+  CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   // By the id of the stream. Ids are never reused, so late messages of a stream that was given up

@@ -8,10 +8,12 @@
 // length; a beam search starts again, and results that the client has are not sent twice.
 //
 // Bounds: a stream that was lost with its worker is retried for free, because each death costs at
-// most the requests in flight. Any other loss, and a refusal of a request that no worker has let in
-// yet, is charged to the retry budget. Three losses without a token between them fail the request.
-// A request that has lost a worker waits for another one: for --failover-wait-ms while none is
-// ready, and until its own deadline for room on the workers that are, with pauses between retries.
+// most the requests in flight. So is a refusal by a worker that drains: the router learns of the
+// drain within its next report. Any other loss, and a refusal of a request that no worker has let
+// in yet, is charged to the retry budget. Three losses without a token between them fail the
+// request. A request that has lost a worker waits for another one: for --failover-wait-ms while
+// none is ready, and until its own deadline for room on the workers that are, with pauses between
+// retries.
 #include <algorithm>
 #include <utility>
 
@@ -212,8 +214,10 @@ void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
   const bool refused = IsRefusal(error);
   const bool may_wait = MayWait(past);
   // Retries for want of room are paced, which bounds them.
-  const bool owes = refused ? !may_wait : !AnyLooksDead(suspects);
-  if (!refused && !owes) parts_.metrics.OrphanedByDeath(sequences);
+  const bool drains = ErrorReason(error) == "DRAINING";
+  const bool dead = !refused && !drains && AnyLooksDead(suspects);
+  const bool owes = refused ? !may_wait : !drains && !dead;
+  if (dead) parts_.metrics.OrphanedByDeath(sequences);
   if (!owes) suspects.clear();
   // All or nothing: an answer of which some choices cannot continue fails.
   const bool paid = !owes || parts_.retry_budget.TryTake(sequences);

@@ -3,6 +3,7 @@
 #ifndef BATON_ROUTER_REQUEST_PREPARED_REQUEST_H_
 #define BATON_ROUTER_REQUEST_PREPARED_REQUEST_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ struct PreparedRequest {
   std::vector<kv::PrefixKey> keys;
   std::vector<std::string> stops;
   bool return_token_ids = false;
+  // Special tokens that are part of the text; the others are not.
+  std::vector<int32_t> shown_special_tokens;
 };
 
 }  // namespace baton::router

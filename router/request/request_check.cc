@@ -20,6 +20,7 @@ constexpr float kDefaultTemperature = 1.0f;
 constexpr float kDefaultTopP = 1.0f;
 constexpr float kDefaultRepetitionPenalty = 1.0f;
 constexpr float kDefaultLengthPenalty = 1.0f;
+constexpr int kMaxChatMessages = 4096;
 constexpr size_t kMaxNamedBytes = 128;  // of a wrong name, in the message that says so
 
 absl::Status CheckSampling(const v1::SamplingParams& sampling) {
@@ -144,6 +145,26 @@ absl::Status CheckStructuredOutput(const v1::GenerateRequest& request) {
   return grammar::CheckSpec(grammar::FromProto(request.structured_output()));
 }
 
+// Bounds what a rendering is given; the text that it makes is checked then.
+absl::Status CheckMessages(const v1::ChatMessages& messages, int64_t max_prompt_bytes) {
+  if (messages.messages().empty()) {
+    return InvalidField("EMPTY_PROMPT", "messages", "the conversation is empty");
+  }
+  BATON_RETURN_IF_ERROR(CheckRange("messages", messages.messages_size(), 1, kMaxChatMessages));
+  int64_t bytes = 0;
+  for (int i = 0; i < messages.messages_size(); ++i) {
+    const v1::ChatMessage& message = messages.messages(i);
+    if (message.role().empty()) {
+      return InvalidField("MISSING_FIELD", absl::StrCat("messages[", i, "].role"), "required");
+    }
+    bytes += static_cast<int64_t>(message.role().size() + message.content().size());
+  }
+  if (bytes <= max_prompt_bytes) return absl::OkStatus();
+  return InvalidField("PROMPT_TOO_LONG", "messages",
+                      absl::StrCat(bytes, " bytes of messages given, at most ", max_prompt_bytes,
+                                   " accepted (--max-prompt-bytes)"));
+}
+
 absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_bytes) {
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kText:
@@ -162,8 +183,10 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_
                                          max_prompt_bytes, " accepted (--max-prompt-bytes)"));
       }
       return absl::OkStatus();
+    case v1::GenerateRequest::kMessages:
+      return CheckMessages(request.messages(), max_prompt_bytes);
     default:
-      return InvalidField("EMPTY_PROMPT", "prompt", "neither text nor token_ids is set");
+      return InvalidField("EMPTY_PROMPT", "prompt", "none of text, token_ids and messages is set");
   }
 }
 
@@ -195,6 +218,15 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
   const int64_t count = static_cast<int64_t>(tokens.size());
   if (count + 1 > max_model_len) return TooLong(field, count, max_model_len);
   return tokens;
+}
+
+// An absent limit reads 0.
+absl::Status CheckRoom(absl::string_view field, int limit, size_t prompt_tokens, int room) {
+  if (limit <= room) return absl::OkStatus();
+  return InvalidField(
+      "CONTEXT_LENGTH_EXCEEDED", field,
+      absl::StrCat(limit, " given, at most ", room, " expected: the prompt takes ", prompt_tokens,
+                   " of the context's ", prompt_tokens + room, " tokens"));
 }
 
 void FillSampling(const v1::SamplingParams& sampling,
@@ -298,16 +330,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
   BATON_ASSIGN_OR_RETURN(tokens, PromptTokens(request, tokenizer, model.max_model_len));
   const int room = model.max_model_len - static_cast<int>(tokens.size());
   const v1::StopConditions& stop = request.stop();
-  if (stop.has_max_tokens() && stop.max_tokens() > room) {
-    return OutOfRange("stop.max_tokens", absl::StrCat(stop.max_tokens()),
-                      absl::StrCat("at most ", room, " expected: the prompt takes ", tokens.size(),
-                                   " of the context's ", model.max_model_len, " tokens"));
-  }
-  if (stop.min_tokens() > room) {
-    return OutOfRange("stop.min_tokens", absl::StrCat(stop.min_tokens()),
-                      absl::StrCat("at most ", room, " expected: the prompt takes ", tokens.size(),
-                                   " of the context's ", model.max_model_len, " tokens"));
-  }
+  BATON_RETURN_IF_ERROR(CheckRoom("stop.max_tokens", stop.max_tokens(), tokens.size(), room));
+  BATON_RETURN_IF_ERROR(CheckRoom("stop.min_tokens", stop.min_tokens(), tokens.size(), room));
   const int64_t logprobs_per_token = int64_t{request.prompt_logprobs()} + 1;
   if (request.has_prompt_logprobs() &&
       static_cast<int64_t>(tokens.size()) * logprobs_per_token > kMaxPromptLogprobs) {

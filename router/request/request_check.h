@@ -34,7 +34,7 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string&
                           int64_t max_prompt_bytes);
 
 // Tokenizes, checks against the model, fills in defaults and seed.
-// REQUIRES: CheckRequest passed.
+// REQUIRES: CheckRequest passed, and RenderMessages (chat_prompt.h) too.
 absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& request,
                                                const tokenizer::Tokenizer& tokenizer,
                                                const ModelInfo& model);

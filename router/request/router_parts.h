@@ -4,6 +4,9 @@
 
 namespace baton {
 class Clock;
+namespace chat {
+class ModelChat;
+}
 namespace tokenizer {
 class Tokenizer;
 }
@@ -11,7 +14,9 @@ class Tokenizer;
 
 namespace baton::router {
 
+class Access;
 class Admission;
+class CallRegistry;
 class CallWatch;
 class ContinuationLine;
 class DecisionLog;
@@ -20,6 +25,7 @@ class RetryBudget;
 class Roster;
 class RoutePlanner;
 class RouterMetrics;
+class TenantLimits;
 class WorkPool;
 struct Options;
 
@@ -38,6 +44,10 @@ struct RouterParts {
   CallWatch& watch;                 // ends calls whose deadline or stall limit has passed
   DecodeNetwork& network;           // opens streams to decode workers; simulated in tests
   DecisionLog& decisions;
+  const Access& access;   // who makes a call
+  TenantLimits& tenants;  // limits of API keys
+  const chat::ModelChat& chat;
+  CallRegistry& calls;  // by tenant and request id
 };
 
 }  // namespace baton::router

@@ -17,11 +17,14 @@ namespace baton::router {
 // For one choice of a request; unsynchronized.
 class TextAssembly {
  public:
-  // `tokenizer` must outlive it. No stop string is looked for before `min_tokens` tokens.
+  // `tokenizer` and `shown_special_tokens` must outlive it. No stop string is looked for before
+  // `min_tokens` tokens. Other special tokens are not part of the text.
   TextAssembly(const tokenizer::Tokenizer& tokenizer, std::vector<std::string> stops,
-               int min_tokens = 0)
-      : min_tokens_(min_tokens),
-        detokenizer_(tokenizer, /*skip_special_tokens=*/true,
+               int min_tokens = 0, absl::Span<const int32_t> shown_special_tokens = {})
+      : tokenizer_(tokenizer),
+        shown_special_tokens_(shown_special_tokens),
+        min_tokens_(min_tokens),
+        detokenizer_(tokenizer, /*skip_special_tokens=*/shown_special_tokens.empty(),
                      tokenizer::TextPosition::kContinuation),
         matcher_(std::move(stops)) {}
 
@@ -41,6 +44,10 @@ class TextAssembly {
   const std::optional<std::string>& matched_stop() const { return matcher_.matched(); }
 
  private:
+  bool Hidden(int32_t id) const;
+
+  const tokenizer::Tokenizer& tokenizer_;
+  const absl::Span<const int32_t> shown_special_tokens_;
   const int min_tokens_;
   int token_count_ = 0;
   tokenizer::IncrementalDetokenizer detokenizer_;

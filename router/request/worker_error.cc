@@ -49,6 +49,9 @@ absl::Status FromWorker(const grpc::Status& status) {
       // Without a reason it is the transport that speaks, of addresses that are no client's
       // business.
       return reason.empty() ? LostWorker("WORKER_LOST") : error;
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return LostWorker("WORKER_REFUSED");
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kCancelled:
@@ -82,7 +85,9 @@ Blame BlameFor(const absl::Status& error) {
   if (reason == "DRAINING" || reason == "STALE_EPOCH" || reason == "WORKER_EXPIRED") {
     return Blame::kNone;
   }
-  if (reason == "WORKER_LOST" || reason == "WORKER_STALLED") return Blame::kDecodeWorker;
+  if (reason == "WORKER_LOST" || reason == "WORKER_STALLED" || reason == "WORKER_REFUSED") {
+    return Blame::kDecodeWorker;
+  }
   return Blame::kPair;
 }
 

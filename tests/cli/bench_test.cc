@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/error.h"
 #include "common/base/exit_code.h"
 #include "common/base/shutdown_signal.h"
 #include "tests/testing/fake_cluster.h"
@@ -18,137 +19,140 @@
 namespace baton::cli {
 namespace {
 
+using ::baton::testing::DecodeCall;
+using ::baton::testing::FakeCluster;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+
+constexpr auto kBenchLength = internal::v1::DecodeResponse::FINISH_LENGTH;
 
 // Before any thread, as in main().
 const ShutdownSignal signals(BrokenPipe::kDefault);
 
-// Its first token after half a second, ten more each a tenth later.
-Outcome Sample(double start_s, double end_s) {
-  Outcome outcome;
-  outcome.sent_s = start_s;
-  outcome.ended_s = end_s;
-  outcome.usage.set_prompt_tokens(100);
-  outcome.usage.set_generated_tokens(11);
-  for (int i = 0; i < 11; ++i) outcome.token_s.push_back(start_s + 0.5 + 0.1 * i);
-  return outcome;
-}
-
-TEST(BenchReportTest, PercentilesInterpolate) {
-  const Summary s = Summarize({4, 1, 3, 2});
-  EXPECT_DOUBLE_EQ(s.mean, 2.5);
-  EXPECT_DOUBLE_EQ(s.median, 2.5);
-  EXPECT_NEAR(s.p99, 3.97, 1e-9);
-  EXPECT_EQ(Summarize({}).p99, 0);
-}
-
-TEST(BenchReportTest, PeakConcurrencyCountsOverlap) {
-  EXPECT_EQ(PeakConcurrency({Sample(0, 2), Sample(1, 3), Sample(2, 4)}), 2);
-  EXPECT_EQ(PeakConcurrency({}), 0);
-}
-
-TEST(BenchReportTest, HasTheLinesThatScriptsLookFor) {
-  BenchResult result;
-  result.duration_s = 2;
-  result.outcomes = {Sample(0, 2), Sample(0, 2)};
-  result.outcomes.emplace_back().status =
-      MakeError(absl::StatusCode::kResourceExhausted, "KV_FULL", "no blocks");
-  const std::string report = FormatReport(result);
-  EXPECT_THAT(report, HasSubstr("============ Serving Benchmark Result ============\n"));
-  for (const char* line :
-       {"Successful requests: +2 ", "Failed requests: +1 ", "Benchmark duration \\(s\\): +2\\.00",
-        "Total input tokens: +200 ", "Total generated tokens: +22 ",
-        "Request throughput \\(req/s\\): +1\\.00", "Output token throughput \\(tok/s\\): +11\\.00",
-        "Total Token throughput \\(tok/s\\): +111\\.00", "Mean TTFT \\(ms\\): +500\\.00",
-        "P99 TTFT \\(ms\\): +500\\.00", "Mean TPOT \\(ms\\): +100\\.00",
-        "Median ITL \\(ms\\): +100\\.00", "P99 E2EL \\(ms\\): +1500\\.00", "KV_FULL: +1 "}) {
-    EXPECT_THAT(report, ContainsRegex(line));
+class BenchTest : public ::testing::Test {
+ protected:
+  BenchTest() {
+    options_.target.address = cluster_.server().address();
+    options_.target.base_url = absl::StrCat("http://", cluster_.server().http_address());
+    options_.target.ignore_eos = true;
+    options_.dataset.num_prompts = 10;
+    options_.dataset.random_input_len = 20;
+    options_.dataset.random_output_len = 3;
+    options_.max_concurrency = 8;
+    // The request with this seed fails; the others get a token, then two more.
+    cluster_.decode(0)->SetReply([this](DecodeCall call) {
+      ++sent_;
+      if (call.request.sampling().seed() == 3) return call.Fail({grpc::StatusCode::INTERNAL, ""});
+      call.SendTokens({'a'});
+      call.Finish({'b', 'c'}, kBenchLength);
+    });
   }
-  EXPECT_THAT(report, HasSubstr("---------------Time to First Token----------------\n"));
-  EXPECT_THAT(report, HasSubstr("-----Time per Output Token (excl. 1st token)------\n"));
-  const auto json = nlohmann::json::parse(ReportJson(result));
-  EXPECT_EQ(json["completed"], 2);
-  EXPECT_EQ(json["mean_ttft_ms"], 500);
-  EXPECT_EQ(json["failures"]["KV_FULL"], 1);
-}
 
-TEST(BenchReportTest, TokensOfOneMessageShareItsGap) {
-  BenchResult result;
-  Outcome& outcome = result.outcomes.emplace_back();
-  outcome.token_s = {1, 1, 4, 4, 4, 5};
-  const auto json = nlohmann::json::parse(ReportJson(result));
-  EXPECT_EQ(json["mean_itl_ms"], 1000);
-  EXPECT_EQ(json["p99_itl_ms"], 1000);
-  EXPECT_EQ(json["mean_ttft_ms"], 1000);
-  EXPECT_EQ(json["mean_e2el_ms"], 5000);
-}
+  nlohmann::json Run(int expected = kExitOk) {
+    std::ostringstream out, err;
+    options_.json = true;
+    EXPECT_EQ(RunBench(options_, out, err), expected) << err.str();
+    return nlohmann::json::parse(out.str());
+  }
 
-TEST(BenchTest, PromptsShareTheirPrefixOnlyAndRepeat) {
-  BenchOptions options;
-  options.num_prompts = 3;
-  options.prompt_tokens = 40;
-  options.shared_prefix_tokens = 30;
-  const auto prompts = BenchPrompts(options, 50'000);
-  ASSERT_EQ(prompts.size(), 3u);
-  EXPECT_EQ(prompts, BenchPrompts(options, 50'000));
-  EXPECT_EQ(prompts[0].size(), 40u);
-  EXPECT_TRUE(std::equal(prompts[0].begin(), prompts[0].begin() + 30, prompts[1].begin()));
-  EXPECT_FALSE(std::equal(prompts[0].begin() + 30, prompts[0].end(), prompts[1].begin() + 30));
-  options.seed = 1;
-  EXPECT_NE(prompts, BenchPrompts(options, 50'000));
-}
+  FakeCluster cluster_{1, 1,
+                       [](router::Options* options) { options->http_listen = "127.0.0.1:0"; }};
+  std::atomic<int> sent_{0};
+  BenchOptions options_;
+};
 
-using ::baton::testing::DecodeCall;
-using ::baton::testing::FakeCluster;
-using ::baton::testing::Ids;
-
-TEST(BenchTest, RunsAgainstARouter) {
-  FakeCluster cluster;
-  cluster.decode(0)->SetReply([](DecodeCall call) {
-    if (call.request.sampling().seed() == 3) return call.Fail({grpc::StatusCode::INTERNAL, ""});
-    call.SendTokens({'a'});
-    call.Finish({'b', 'c'}, internal::v1::DecodeResponse::FINISH_LENGTH);
-  });
-  BenchOptions options;
-  options.address = cluster.server().address();
-  options.num_prompts = 10;
-  options.prompt_tokens = 20;
-  options.max_tokens = 3;
-  options.save_result = ::testing::TempDir() + "/bench.json";
+TEST_F(BenchTest, ReportsAndSaves) {
+  options_.save_result = true;
+  options_.num_warmups = 2;
+  options_.result_dir = ::testing::TempDir() + absl::StrCat("/bench-", getpid());
+  options_.label = "mine";
+  options_.plot = options_.result_dir + "/plot.svg";
   std::ostringstream out, err;
-  EXPECT_EQ(RunBench(options, out, err), 0) << err.str();
+  EXPECT_EQ(RunBench(options_, out, err), 0) << err.str();
   EXPECT_THAT(out.str(), ContainsRegex("Successful requests: +9 "));
   EXPECT_THAT(out.str(), ContainsRegex("Total generated tokens: +27 "));
   EXPECT_THAT(out.str(), ContainsRegex("WORKER_LOST: +1 "));
-  out.str("");
-  options.json = true;
-  EXPECT_EQ(RunBench(options, out, err), 0) << err.str();
-  const auto json = nlohmann::json::parse(out.str());
-  EXPECT_EQ(json["completed"], 9);
-  EXPECT_EQ(json["failed"], 1);
-  options.address = "127.0.0.1:1";
-  EXPECT_EQ(RunBench(options, out, err), kExitUnavailable);
-  EXPECT_THAT(err.str(), HasSubstr("UNAVAILABLE"));
+  int results = 0;
+  for (const auto& file : std::filesystem::directory_iterator(options_.result_dir)) {
+    if (file.path().extension() != ".json") continue;
+    ++results;
+    EXPECT_THAT(file.path().filename().string(),
+                ContainsRegex("^mine-infqps-concurrency8-tiny-[0-9]{8}-[0-9]{6}\\.json$"));
+    std::ifstream stream(file.path());
+    EXPECT_EQ(nlohmann::json::parse(stream)["completed"], 9);
+  }
+  EXPECT_EQ(results, 1);
+  EXPECT_TRUE(std::filesystem::exists(options_.plot));
+  std::filesystem::remove_all(options_.result_dir);
 }
 
-TEST(BenchTest, CtrlCLeavesNoRequestThatWasNeverSentInTheReport) {
-  FakeCluster cluster;
-  std::atomic<int> sent{0};
-  cluster.decode(0)->SetReply([&sent](DecodeCall call) {
-    if (++sent == 20) kill(getpid(), SIGINT);
-    call.Finish({'b', 'c'}, internal::v1::DecodeResponse::FINISH_LENGTH);
-  });
-  BenchOptions options;
-  options.address = cluster.server().address();
-  options.num_prompts = 100'000;
-  options.prompt_tokens = 20;
-  options.max_tokens = 2;
-  options.concurrency = 8;
+TEST_F(BenchTest, MeasuresTheSameOverHttp) {
+  options_.report.detailed = options_.target.keep_text = true;
+  const auto over_grpc = Run();
+  options_.target.backend = "openai";
+  options_.vocab_size = cluster_.tokenizer().vocab_size();
+  const auto over_http = Run();
+  for (const char* key : {"completed", "failed", "total_input_tokens", "total_output_tokens",
+                          "model_id", "output_lens", "generated_texts"}) {
+    EXPECT_EQ(over_http[key], over_grpc[key]) << key;
+  }
+  EXPECT_EQ(over_http["output_lens"], nlohmann::json({3, 3, 3, 0, 3, 3, 3, 3, 3, 3}));
+  EXPECT_EQ(over_http["itls"][0].size(), over_grpc["itls"][0].size());
+  EXPECT_GT(over_http["mean_ttft_ms"], 0);
+  EXPECT_THAT(over_http["errors"][3].get<std::string>(), HasSubstr("worker_lost"));
+}
+
+TEST_F(BenchTest, TextsOfAFileAreSentAsPromptsAndMessages) {
+  options_.dataset.name = "custom";
+  options_.dataset.path = ::testing::TempDir() + absl::StrCat("/texts-", getpid());
+  std::ofstream(options_.dataset.path) << "{\"prompt\": \"hello\"}\n";
+  options_.dataset.num_prompts = 2;
+  options_.dataset.custom_output_len = 3;
+  EXPECT_EQ(Run()["completed"], 2);
+  options_.target.backend = "openai";
+  EXPECT_EQ(Run()["completed"], 2);
+  // The tiny model has no chat template, which the router reports by HTTP.
+  options_.target.backend = "openai-chat";
+  const auto refused = Run(kExitFailure);
+  EXPECT_EQ(refused["failed"], 2);
+  EXPECT_EQ(refused["failures"]["INVALID_ARGUMENT"], 2) << refused["failures"];
+}
+
+TEST_F(BenchTest, ATraceIsSentAtItsTimes) {
+  options_.dataset.name = "trace";
+  options_.dataset.path = ::testing::TempDir() + absl::StrCat("/trace-", getpid());
+  std::ofstream(options_.dataset.path)
+      << "{\"timestamp\": 7, \"input_length\": 9, \"output_length\": 3}\n"
+      << "{\"timestamp\": 57, \"input_length\": 5, \"output_length\": 3}\n";
+  options_.report.detailed = true;
+  const auto result = Run();
+  EXPECT_EQ(result["input_lens"], nlohmann::json({9, 5}));
+  EXPECT_GE(result["start_times"][1].get<double>(), 0.05);
+}
+
+TEST_F(BenchTest, FailsWithoutAServer) {
   std::ostringstream out, err;
-  EXPECT_EQ(RunBench(options, out, err), 0) << err.str();
-  EXPECT_THAT(out.str(), ContainsRegex(absl::StrCat("Successful requests: +", sent.load(), " ")));
-  EXPECT_THAT(out.str(), ContainsRegex("Failed requests: +0 "));
+  options_.target.address = "127.0.0.1:1";
+  EXPECT_EQ(RunBench(options_, out, err), kExitUnavailable);
+  EXPECT_THAT(err.str(), HasSubstr("UNAVAILABLE"));
+  options_.target.backend = "openai";
+  EXPECT_EQ(RunBench(options_, out, err), kExitUsage);
+  EXPECT_THAT(err.str(), HasSubstr("--vocab-size"));
+  options_.target.base_url = "http://127.0.0.1:1";
+  EXPECT_EQ(RunBench(options_, out, err), kExitUnavailable);
+}
+
+TEST_F(BenchTest, CtrlCLeavesNoRequestThatWasNeverSentInTheReport) {
+  cluster_.decode(0)->SetReply([this](DecodeCall call) {
+    if (++sent_ == 20) kill(getpid(), SIGINT);
+    call.Finish({'b', 'c'}, kBenchLength);
+  });
+  options_.dataset.num_prompts = 100'000;
+  options_.dataset.random_output_len = 2;
+  const auto result = Run();
+  EXPECT_EQ(result["completed"], sent_.load());
+  EXPECT_LT(sent_, 100'000);
+  EXPECT_EQ(result["failed"], 0);
 }
 
 }  // namespace

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "common/base/exit_code.h"
+#include "common/security/api_keys.h"
 
 namespace baton::cli {
 namespace {
@@ -45,6 +49,58 @@ TEST(CommandsTest, Generate) {
   EXPECT_THAT(options.request.stop, ElementsAre("a", "b"));
   EXPECT_TRUE(options.json);
   EXPECT_TRUE(options.stream);
+}
+
+TEST(CommandsTest, AccessToTheRouter) {
+  for (const char* command : {"generate", "bench", "explain"}) {
+    std::vector<const char*> arguments = {command,    "--api-key", "k",
+                                          "--tls-ca", "ca.pem",    "--tls-cert",
+                                          "c.pem",    "--tls-key", "c.key"};
+    if (std::string(command) == "generate") arguments.push_back("hello");
+    const ParsedCommands parsed = Parse(arguments);
+    ASSERT_FALSE(parsed.exit_now) << command;
+    const Commands& commands = parsed.commands;
+    const RouterAccess& access = commands.chosen == "generate" ? commands.generate.access
+                                 : commands.chosen == "bench"  ? commands.bench.access
+                                                               : commands.explain.access;
+    EXPECT_EQ(access.api_key, "k") << command;
+    EXPECT_TRUE(access.tls.on());
+    const client::ClientOptions options = ClientOptionsFor(access, absl::Seconds(1));
+    EXPECT_EQ(options.api_key, "k");
+    EXPECT_EQ(options.tls.ca, "ca.pem");
+    EXPECT_EQ(options.tls.cert, "c.pem");
+    EXPECT_EQ(options.tls.key, "c.key");
+  }
+}
+
+// The key of the environment does not show in --help.
+TEST(CommandsTest, TheApiKeyMayComeFromTheEnvironment) {
+  setenv("BATON_API_KEY", "a-secret-key", 1);
+  EXPECT_EQ(Parse({"generate", "hello"}).commands.generate.access.api_key, "a-secret-key");
+  CaptureStdout();
+  const char* help[] = {"baton", "generate", "--help"};
+  ParseCommands(3, help);
+  EXPECT_THAT(GetCapturedStdout(), ::testing::Not(::testing::HasSubstr("a-secret-key")));
+  unsetenv("BATON_API_KEY");
+}
+
+TEST(CommandsTest, KeysNewPrintsAKeyAndItsLine) {
+  const ParsedCommands parsed = Parse({"keys", "new", "--tenant", "a", "--admin", "--json"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.chosen, "keys");
+  std::ostringstream out, err;
+  EXPECT_EQ(RunNewKey(parsed.commands.keys, out, err), 0);
+  const nlohmann::json made = nlohmann::json::parse(out.str());
+  const std::string key = made["key"], line = made["line"];
+  const auto table = security::ParseApiKeys(line + "\n");
+  ASSERT_TRUE(table.ok()) << table.status();
+  ASSERT_TRUE(table->contains(security::Sha256(key)));
+  EXPECT_EQ(table->at(security::Sha256(key)).tenant, "a");
+  EXPECT_TRUE(table->at(security::Sha256(key)).admin);
+  EXPECT_THAT(line, ::testing::Not(::testing::HasSubstr(key)));
+  EXPECT_NE(RunNewKey({"new", "two words", false, false}, out, err), 0);
+  EXPECT_NE(Parse({"keys", "new"}).exit_code, 0);
+  EXPECT_NE(Parse({"keys", "old", "--tenant", "a"}).exit_code, 0);
 }
 
 TEST(CommandsTest, ExplainTakesAPromptOrAsksForThePast) {
@@ -125,6 +181,19 @@ TEST(CommandsTest, GenerateTakesOneKindOfStructuredOutput) {
   const ParsedCommands choices = Parse({"generate", "--choice", "yes", "--choice", "no", "a"});
   EXPECT_THAT(choices.commands.generate.request.answer_texts, ElementsAre("yes", "no"));
   EXPECT_EQ(choices.commands.generate.request.text, "a");
+}
+
+TEST(CommandsTest, ChatTakesTheParametersOfEachTurn) {
+  const ParsedCommands parsed = Parse({"chat", "--address", "a:1", "--system", "Be kind.",
+                                       "--temperature", "0.5", "--max-tokens", "9"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.chosen, "chat");
+  const ChatOptions& chat = parsed.commands.chat;
+  EXPECT_EQ(chat.address, "a:1");
+  EXPECT_EQ(chat.system, "Be kind.");
+  EXPECT_EQ(chat.request.sampling.temperature, 0.5f);
+  EXPECT_EQ(chat.request.max_tokens, 9);
+  EXPECT_TRUE(Parse({"chat", "--n", "2"}).exit_now) << "a turn has one answer";
 }
 
 TEST(CommandsTest, AStopStringDoesNotEatThePrompt) {
@@ -239,8 +308,25 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"up", "--model", "/no/such/dir"},
       {"up", "--model", "/tmp", "--prefill", "0"},
       {"up", "--model", "/tmp", "--block-size", "-1"},
-      {"bench", "--num-prompts", "0"},
-      {"bench", "--shared-prefix-tokens", "129", "--prompt-tokens", "128"},
+      {"bench"},
+      {"bench", "serve", "--num-prompts", "0"},
+      {"bench", "serve", "--request-rate", "0"},
+      {"bench", "serve", "--request-rate", "nan"},
+      {"bench", "serve", "--burstiness", "-1"},
+      {"bench", "serve", "--random-range-ratio", "1"},
+      {"bench", "serve", "--dataset-name", "sonnet"},
+      {"bench", "serve", "--dataset-name", "custom"},
+      {"bench", "serve", "--dataset-path", "a"},
+      {"bench", "serve", "--self-timed"},
+      {"bench", "serve", "--goodput", "itl:3"},
+      {"bench", "serve", "--goodput", "ttft:-3"},
+      {"bench", "serve", "--metric-percentiles", "101"},
+      {"bench", "serve", "--percentile-metrics", "ttft,no"},
+      {"bench", "serve", "--metadata", "no"},
+      {"bench", "serve", "--port", "8000"},
+      {"bench", "serve", "--backend", "openai-chat"},
+      {"bench", "serve", "--backend", "openai", "--dataset-name", "sharegpt", "--dataset-path",
+       "a"},
   };
   for (const auto& row : rows) {
     const ParsedCommands parsed = Parse(row);
@@ -254,15 +340,41 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
 TEST(CommandsTest, TheEnvironmentSetsTheAddressUnlessAFlagDoes) {
   setenv("BATON_ADDRESS", "router:7", 1);
   const ParsedCommands generate = Parse({"generate", "hello"});
-  const ParsedCommands bench = Parse({"bench"});
+  const ParsedCommands bench = Parse({"bench", "serve"});
   const ParsedCommands explain = Parse({"explain"});
   const ParsedCommands flag = Parse({"generate", "hello", "--address", "other:8"});
   unsetenv("BATON_ADDRESS");
   EXPECT_EQ(generate.commands.generate.address, "router:7");
-  EXPECT_EQ(bench.commands.bench.address, "router:7");
+  EXPECT_EQ(bench.commands.bench.target.address, "router:7");
   EXPECT_EQ(explain.commands.explain.address, "router:7");
   EXPECT_EQ(flag.commands.generate.address, "other:8");
   EXPECT_EQ(Parse({"explain"}).commands.explain.address, "127.0.0.1:50051");
+}
+
+TEST(CommandsTest, CommandsForOperatorsShareTheirFlags) {
+  const ParsedCommands drain = Parse({"drain", "d:1", "--wait", "--json", "--timeout-ms", "70"});
+  ASSERT_FALSE(drain.exit_now);
+  EXPECT_TRUE(drain.commands.is_admin);
+  EXPECT_EQ(drain.commands.chosen, "drain");
+  EXPECT_EQ(drain.commands.admin.worker, "d:1");
+  EXPECT_TRUE(drain.commands.admin.wait && drain.commands.admin.json);
+  EXPECT_EQ(drain.commands.admin.timeout_ms, 70);
+  const ParsedCommands cancel = Parse({"cancel", "r1", "--tenant", "t"});
+  ASSERT_FALSE(cancel.exit_now);
+  EXPECT_EQ(cancel.commands.admin.request_id, "r1");
+  EXPECT_EQ(cancel.commands.admin.tenant, "t");
+  for (const char* command : {"workers", "loads", "flush-cache"}) {
+    EXPECT_TRUE(Parse({command}).commands.is_admin) << command;
+  }
+  EXPECT_FALSE(Parse({"explain"}).commands.is_admin);
+  for (const char* command : {"drain", "undrain", "cancel"}) {
+    EXPECT_EQ(Parse({command}).exit_code, kExitUsage) << command << " lacks its argument";
+  }
+  EXPECT_EQ(Parse({"undrain", "d:1", "--wait"}).exit_code, kExitUsage);
+  setenv("BATON_ADDRESS", "router:7", 1);
+  EXPECT_EQ(Parse({"workers"}).commands.admin.address, "router:7");
+  EXPECT_EQ(Parse({"drain", "d:1", "--address", "other:8"}).commands.admin.address, "other:8");
+  unsetenv("BATON_ADDRESS");
 }
 
 TEST(CommandsTest, CompletionTakesAShell) {
@@ -271,6 +383,69 @@ TEST(CommandsTest, CompletionTakesAShell) {
   EXPECT_THAT(parsed.commands.completion, HasSubstr("complete -o default -F _baton baton"));
   EXPECT_EQ(Parse({"completion", "tcsh"}).exit_code, kExitUsage);
   EXPECT_EQ(Parse({"completion"}).exit_code, kExitUsage);
+}
+
+TEST(CommandsTest, BenchTakesTheFlagsOfVllm) {
+  const ParsedCommands parsed = Parse({"bench",
+                                       "serve",
+                                       "--endpoint-type",
+                                       "vllm",
+                                       "--base-url",
+                                       "http://h:1",
+                                       "--header",
+                                       "A=b=c",
+                                       "--dataset-name",
+                                       "timed_trace",
+                                       "--dataset-path",
+                                       "f",
+                                       "--no-self-timed",
+                                       "--request-rate",
+                                       "2.5",
+                                       "--burstiness",
+                                       "0.5",
+                                       "--max-concurrency",
+                                       "7",
+                                       "--goodput",
+                                       "ttft:200",
+                                       "tpot:50",
+                                       "--percentile-metrics",
+                                       "ttft,e2el",
+                                       "--metric-percentiles",
+                                       "50,99.9",
+                                       "--metadata",
+                                       "a=1",
+                                       "b=2",
+                                       "--temperature",
+                                       "0",
+                                       "--seed",
+                                       "9",
+                                       "--output-len",
+                                       "33",
+                                       "--save-detailed"});
+  ASSERT_FALSE(parsed.exit_now);
+  const BenchOptions& bench = parsed.commands.bench;
+  EXPECT_EQ(bench.target.backend, "vllm");
+  EXPECT_EQ(bench.target.base_url, "http://h:1");
+  EXPECT_THAT(bench.target.headers, ElementsAre("A: b=c"));
+  EXPECT_EQ(bench.target.sampling.temperature, 0.0f);
+  EXPECT_EQ(bench.target.sampling.seed, 9u);
+  EXPECT_TRUE(bench.target.ignore_eos);
+  EXPECT_TRUE(bench.target.keep_text);
+  EXPECT_EQ(bench.dataset.name, "trace");
+  EXPECT_EQ(bench.dataset.random_output_len, 33);
+  EXPECT_FALSE(bench.self_timed);
+  EXPECT_EQ(bench.request_rate, 2.5);
+  EXPECT_EQ(bench.burstiness, 0.5);
+  EXPECT_EQ(bench.max_concurrency, 7);
+  EXPECT_THAT(bench.report.goodput_ms, ElementsAre(Pair("tpot", 50), Pair("ttft", 200)));
+  EXPECT_THAT(bench.report.metrics, ElementsAre("ttft", "e2el"));
+  EXPECT_THAT(bench.report.percentiles, ElementsAre(50, 99.9));
+  EXPECT_THAT(bench.metadata, ElementsAre(Pair("a", "1"), Pair("b", "2")));
+  const ParsedCommands custom = Parse({"bench", "serve", "--dataset-name", "custom",
+                                       "--dataset-path", "f", "--request-rate", "inf"});
+  ASSERT_FALSE(custom.exit_now);
+  EXPECT_FALSE(custom.commands.bench.target.ignore_eos) << "texts have an end";
+  EXPECT_TRUE(std::isinf(custom.commands.bench.request_rate));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "tests/testing/fake_cluster.h"
@@ -114,6 +116,40 @@ TEST_F(LoadGeneratorTest, EachLoopSendsAllAndNamesReasons) {
   ASSERT_THAT(in_time, SizeIs(6));
   for (const Outcome& outcome : in_time) EXPECT_GE(outcome.sent_s, outcome.due_s);
 }
+
+// Each request ends when the test says so.
+TEST(RunOpenLoopTest, HoldsRequestsBackAndStops) {
+  std::vector<std::function<void(Outcome)>> running;
+  absl::Notification stop;
+  OpenLoopOptions options;
+  options.max_concurrency = 2;
+  options.stop = &stop;
+  int number = 0, ended = 0;
+  options.on_end = [&](const Outcome&) { ++ended; };
+  const std::vector<Outcome> outcomes = RunOpenLoop(
+      [&]() -> std::optional<TimedSend> {
+        if (running.size() == 2) {  // full: the next one is sent only after this end
+          running.front()({});
+          running.erase(running.begin());
+        }
+        if (++number == 6) stop.Notify();
+        return TimedSend{0, [&](double due_s, std::function<void(Outcome)> done) {
+                           EXPECT_LT(running.size(), 2u);
+                           EXPECT_LE(due_s, NowSeconds());
+                           running.push_back(std::move(done));
+                           // The loop waits for the last two.
+                           if (number == 5) {
+                             for (const auto& end : running) end({});
+                             running.clear();
+                           }
+                         }};
+      },
+      options);
+  EXPECT_THAT(outcomes, SizeIs(5)) << "the sixth came after the stop";
+  EXPECT_EQ(ended, 5);
+}
+
+TEST_F(LoadGeneratorTest, CountsTokens) { EXPECT_EQ(*generator_.CountTokens("abc"), 3); }
 
 TEST_F(LoadGeneratorTest, RoutersTakeTurns) {
   FakeCluster other;

@@ -38,6 +38,27 @@ class LocalClusterTest : public ::testing::Test {
   ClusterOptions options_;
 };
 
+// The secret is in a file that only this user reads, and on no command line.
+TEST_F(LocalClusterTest, MakesASecretForItsWorkers) {
+  LocalCluster cluster(options_), other(options_);
+  ASSERT_TRUE(cluster.Start().ok());
+  ASSERT_TRUE(other.Start().ok());
+  const std::string path = cluster.work_dir() + "/worker.secret";
+  EXPECT_EQ(std::filesystem::status(path).permissions(),
+            std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  std::ifstream file(path);
+  std::string secret;
+  ASSERT_TRUE(std::getline(file, secret));
+  EXPECT_GE(secret.size(), 43u);
+  EXPECT_THAT(cluster.worker_security().headers(),
+              ElementsAre(::testing::Pair("baton-worker-secret", secret)));
+  EXPECT_NE(other.worker_security().headers(), cluster.worker_security().headers());
+  for (const std::string& name : cluster.names()) {
+    EXPECT_THAT(LogOf(cluster, name), HasSubstr("--worker-secret-file " + path)) << name;
+    EXPECT_THAT(LogOf(cluster, name), Not(HasSubstr(secret))) << name;
+  }
+}
+
 TEST_F(LocalClusterTest, StartsAllAndStartsOneAgainAtItsAddresses) {
   options_.name_workers = true;
   LocalCluster cluster(options_);

@@ -9,8 +9,10 @@
 
 #include "common/base/error.h"
 #include "common/base/rpc/channel.h"
+#include "common/security/api_keys.h"
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/listening_socket.h"
+#include "tests/testing/model_dir.h"
 
 namespace baton::client {
 namespace {
@@ -33,6 +35,32 @@ class ClientTest : public ::testing::Test {
   std::unique_ptr<Client> client_ = *Client::Create(cluster_.server().address());
 };
 
+TEST(ClientAccessTest, SendsItsApiKey) {
+  baton::testing::ModelDir dir;
+  const security::NewKey key = *security::MakeApiKey("a", /*admin=*/true);
+  dir.Write("keys", key.line + "\n");
+  ChannelSecurity security;
+  security.headers = [&] { return CallHeaders{{"authorization", "Bearer " + key.key}}; };
+  FakeCluster cluster(
+      1, 1, [&](router::Options* o) { o->api_keys = dir.PathOf("keys"); }, Clock::Real(), security);
+  const std::string& address = cluster.server().address();
+  ClientOptions options;
+  EXPECT_TRUE(absl::IsUnauthenticated((*Client::Create(address, options))->ListModels().status()));
+  options.api_key = key.key;
+  const auto client = *Client::Create(address, options);
+  EXPECT_TRUE(client->ListModels().ok());
+  EXPECT_TRUE(client->ListWorkers().ok());
+  GenerateRequest request;
+  request.text = "hi";
+  auto stream = client->Generate(request);
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  EXPECT_EQ(decode.request.tenant(), "a");
+  decode.Finish({'b', kEndToken}, internal::v1::DecodeResponse::FINISH_STOP);
+  while (stream->Next()) {
+  }
+  EXPECT_TRUE(stream->status().ok()) << stream->status();
+}
+
 TEST_F(ClientTest, StreamsAnAnswer) {
   GenerateRequest request = Request();
   request.return_token_ids = true;
@@ -52,12 +80,13 @@ TEST_F(ClientTest, StreamsAnAnswer) {
   }
   EXPECT_TRUE(stream->status().ok()) << stream->status();
   const Completion& all = stream->completion();
-  EXPECT_EQ(all.text, "ab");
-  EXPECT_THAT(all.token_ids, ElementsAre('a', 'b', kEndToken));
-  EXPECT_STREQ(FinishReasonName(all.finish_reason), "stop");
+  EXPECT_EQ(all.text(), "ab");
+  EXPECT_THAT(all.token_ids(), ElementsAre('a', 'b', kEndToken));
+  EXPECT_STREQ(FinishReasonName(all.finish_reason()), "stop");
   EXPECT_EQ(all.seed, 5u);
   EXPECT_EQ(all.usage.generated_tokens, 3);
   EXPECT_FALSE(all.request_id.empty());
+  EXPECT_EQ(stream->usage().generated_tokens, 3);
 }
 
 TEST_F(ClientTest, OnceTokenizeAndLists) {
@@ -68,9 +97,9 @@ TEST_F(ClientTest, OnceTokenizeAndLists) {
   request.token_ids = {'a', 'b', 'c'};
   auto once = client_->GenerateOnce(request);
   ASSERT_TRUE(once.ok()) << once.status();
-  EXPECT_EQ(once->text, "ok");
+  EXPECT_EQ(once->text(), "ok");
   EXPECT_EQ(once->usage.prompt_tokens, 3);
-  EXPECT_EQ(once->finish_reason, FinishReason::kLength);
+  EXPECT_EQ(once->finish_reason(), FinishReason::kLength);
   EXPECT_THAT(*client_->Tokenize("ab"), ElementsAre('a', 'b'));
   EXPECT_EQ(*client_->Detokenize({'a', kEndToken}), "a");
   EXPECT_EQ(*client_->Detokenize({'a', kEndToken}, false), "a<|end|>");
@@ -115,7 +144,9 @@ TEST_F(ClientTest, CancelFromAnotherThreadAndByDestruction) {
 // A wrong address is an error at once, long before the call's timeout of 10 minutes.
 TEST(ClientConnectionTest, ARefusedConnectionNamesTheAddress) {
   EXPECT_EQ(Client::Create("nowhere").status().code(), absl::StatusCode::kInvalidArgument);
-  auto client = Client::Create("127.0.0.1:1");
+  ClientOptions options;
+  options.wait_for_ready = false;
+  auto client = Client::Create("127.0.0.1:1", options);
   ASSERT_TRUE(client.ok());
   const absl::Status error = (*client)->ListModels().status();
   EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);

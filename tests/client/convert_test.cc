@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "baton/v1/inference.grpc.pb.h"
-#include "common/base/rpc/server.h"
+#include "tests/client/scripted_router.h"
 
 namespace baton::client {
 namespace {
@@ -32,6 +32,7 @@ TEST(ConvertTest, EveryFieldOfARequest) {
   request.prompt_logprobs = 6;
   request.priority = Priority::kLow;
   request.tenant = "t";
+  request.add_special_tokens = false;
   const v1::GenerateRequest proto = ToProto(request);
   EXPECT_EQ(proto.sampling().repetition_penalty(), 1.5f);
   EXPECT_EQ(proto.sampling().frequency_penalty(), -1);
@@ -46,6 +47,7 @@ TEST(ConvertTest, EveryFieldOfARequest) {
   EXPECT_EQ(proto.prompt_logprobs(), 6);
   EXPECT_EQ(proto.priority(), v1::PRIORITY_LOW);
   EXPECT_EQ(proto.tenant(), "t");
+  EXPECT_TRUE(proto.has_add_special_tokens());
 }
 
 TEST(ConvertTest, StructuredOutput) {
@@ -75,6 +77,7 @@ TEST(ConvertTest, WhatIsAbsentStaysAbsent) {
   EXPECT_FALSE(proto.has_length_penalty());
   EXPECT_FALSE(proto.has_logprobs());
   EXPECT_FALSE(proto.has_prompt_logprobs());
+  EXPECT_FALSE(proto.has_add_special_tokens());
   EXPECT_EQ(proto.priority(), v1::PRIORITY_UNSPECIFIED);
 }
 
@@ -101,7 +104,7 @@ TEST(ConvertTest, AWholeAnswer) {
     *choice->add_logprobs() = Logprobs(7, -0.5f);
   }
   const Completion completion = FromProto(response);
-  EXPECT_EQ(completion.text, "a");
+  EXPECT_EQ(completion.text(), "a");
   ASSERT_EQ(completion.prompt_logprobs.size(), 1u);
   EXPECT_EQ(completion.prompt_logprobs[0].logprob, -3);
   ASSERT_EQ(completion.choices.size(), 2u);
@@ -118,41 +121,21 @@ TEST(ConvertTest, AWholeAnswer) {
   EXPECT_EQ(second.logprobs[0].top[0].logprob, -0.125f);
 }
 
-// A router that answers as it is told.
-class ScriptedRouter final : public v1::InferenceService::Service {
- public:
-  std::vector<v1::GenerateResponse> script;
-
-  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
-                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
-    for (const v1::GenerateResponse& response : script) writer->Write(response);
-    return grpc::Status::OK;
-  }
-};
-
 class StreamTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    auto server = RpcServer::Start({}, {&router_}, {"baton.v1.InferenceService"});
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    client_ = *Client::Create(server_->address());
-  }
   v1::GenerateResponse& Say(int choice, const char* text) {
-    v1::GenerateResponse& response = router_.script.emplace_back();
-    response.set_choice(choice);
-    response.set_text(text);
-    return response;
+    return script_.emplace_back(baton::testing::Piece(text, choice));
   }
   std::unique_ptr<GenerateStream> Generate(int n) {
+    router_.Reply({std::exchange(script_, {}), absl::OkStatus()});
     GenerateRequest request;
     request.n = n;
     return client_->Generate(request);
   }
 
-  ScriptedRouter router_;
-  std::unique_ptr<RpcServer> server_;
-  std::unique_ptr<Client> client_;
+  baton::testing::ScriptedRouter router_;
+  std::vector<v1::GenerateResponse> script_;
+  std::unique_ptr<Client> client_ = *Client::Create(router_.address());
 };
 
 TEST_F(StreamTest, ChoicesThatComeInTurns) {
@@ -179,8 +162,8 @@ TEST_F(StreamTest, ChoicesThatComeInTurns) {
   EXPECT_TRUE(stream->status().ok()) << stream->status();
   EXPECT_THAT(order, ElementsAre(0, 1, 0, 1));
   const Completion& completion = stream->completion();
-  EXPECT_EQ(completion.text, "ab");
-  EXPECT_EQ(completion.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(completion.text(), "ab");
+  EXPECT_EQ(completion.finish_reason(), FinishReason::kStop);
   EXPECT_EQ(completion.seed, 5u);
   ASSERT_EQ(completion.choices.size(), 2u);
   EXPECT_EQ(completion.choices[0].text, "ab");
@@ -219,7 +202,6 @@ TEST_F(StreamTest, IncompleteUntilEveryChoiceHasFinished) {
 
 TEST_F(StreamTest, AChoiceThatWasNotAskedForIsAnError) {
   for (const int bad : {2, -1, 2147483647}) {
-    router_.script.clear();
     Say(0, "a");
     Say(bad, "x");
     Say(1, "y");

@@ -160,7 +160,7 @@ TEST_P(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
   EXPECT_EQ(Metric("baton_rejections_total", "QUEUE_FULL"), 97);
   Run();
   for (const auto& stream : accepted) EXPECT_EQ(stream->finish, absl::OkStatus());
-  loop_->Drain();
+  loop_->SetDraining(true);
   const auto late = Ask({.prompt = Prompt(20)});
   ASSERT_TRUE(late->finish.has_value()) << "refused without a turn";
   EXPECT_EQ(ErrorReason(*late->finish), "DRAINING");

@@ -36,7 +36,7 @@ FILES = {
     "share/fish/vendor_completions.d/baton.fish",
     "share/doc/baton-cli/cli.md",
     *(f"share/doc/baton-server/{name}.md"
-      for name in ("configuration", "errors", "metrics", "packages", "sampling", "structured_output")),
+      for name in ("configuration", "errors", "metrics", "packages", "sampling", "security", "structured_output")),
     *(f"share/doc/libbaton-client-dev/examples/cpp/{name}" for name in ("CMakeLists.txt", "main.cc")),
 }
 
@@ -148,6 +148,7 @@ class StagingTest(unittest.TestCase):
             self.assertIn(ANSWER, expected)
             for program in programs:
                 self.assertEqual(run(program, address, PROMPT), expected)
+                self.assertEqual(run(program, address, PROMPT, PROMPT), 2 * expected)  # by callbacks too
         for program in programs:  # nothing listens any more
             result = subprocess.run([program, address, PROMPT], capture_output=True, text=True,
                                     timeout=PATIENCE_S, check=False)

@@ -21,13 +21,16 @@ class FakeSender final : public transfer::KvSender {
   void SendAccepted(int block_count, int cached_prompt_tokens) override {}
   void SendLayer(int layer, int first_block, int block_count,
                  std::shared_ptr<const transfer::PinnedBlocks> blocks,
-                 std::shared_ptr<const backend::Event> written) override {}
+                 std::shared_ptr<const backend::Event> written) override {
+    unsent = std::move(blocks);
+  }
   void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override {}
   void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override {}
   void SendCommit(double queue_ms, double prefill_ms) override {}
   void Finish(const absl::Status& status) override { finish = status; }
 
   std::optional<absl::Status> finish;
+  std::shared_ptr<const transfer::PinnedBlocks> unsent;  // of frames in gRPC's buffers
 };
 
 class PrefillLoopTest : public ::testing::Test {
@@ -35,14 +38,21 @@ class PrefillLoopTest : public ::testing::Test {
   void Make(LoopOptions options) {
     options.own_thread = false;
     loop_ = std::make_unique<PrefillLoop>(options, engine_, journal_, clock_, metrics_,
-                                          [](const worker::WorkerLoad&) {});
+                                          [this](const worker::WorkerLoad& load) { load_ = load; });
   }
+  void Run() {
+    while (loop_->Turn(absl::ZeroDuration())) loop_->CheckIntegrity();
+  }
+  // Prompts with different starts share no block.
   std::shared_ptr<FakeSender> Ask(int tokens) {
+    return Ask(tokens, static_cast<int>(last_id_ + 1) * 10);
+  }
+  std::shared_ptr<FakeSender> Ask(int tokens, int start) {
     auto sender = std::make_shared<FakeSender>();
     auto job = std::make_unique<PrefillJob>();
     job->id = ++last_id_;
     for (int i = 0; i < tokens; ++i) {
-      job->tokens.push_back(static_cast<int32_t>(last_id_ * 10 + static_cast<uint64_t>(i)) % 1000);
+      job->tokens.push_back((start + i) % 1000);
     }
     job->prompt_tokens = tokens;
     job->sender = sender;
@@ -56,6 +66,7 @@ class PrefillLoopTest : public ::testing::Test {
   PrefillMetrics metrics_{registry_, "model"};
   testing::FakeEngine engine_{64};
   uint64_t last_id_ = 0;
+  worker::WorkerLoad load_;
   std::unique_ptr<PrefillLoop> loop_;  // goes first
 };
 
@@ -78,15 +89,54 @@ TEST_F(PrefillLoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
       ++refused;
     }
   };
-  while (loop_->Turn(absl::ZeroDuration())) loop_->CheckIntegrity();
+  Run();
   EXPECT_EQ(refused, 95);
   for (const auto& sender : accepted) EXPECT_EQ(sender->finish, absl::OkStatus());
   // Now there is room again, until it drains.
   EXPECT_FALSE(Ask(20)->finish.has_value());
-  loop_->Drain();
+  loop_->SetDraining(true);
   const auto late = Ask(20);
   ASSERT_TRUE(late->finish.has_value()) << "refused without a turn";
   EXPECT_EQ(ErrorReason(*late->finish), "DRAINING");
+}
+
+TEST_F(PrefillLoopTest, IsDrainedOnceItsKvHasLeft) {
+  constexpr int kBlocks = 40 / testing::FakeEngine::kBlockTokens;
+  Make({});
+  Ask(40, 1);
+  Run();
+  // The fake engine reports no layers, but what is cached is sent at once.
+  const auto second = Ask(40, 1);
+  loop_->SetDraining(true, [this] { EXPECT_TRUE(load_.draining && !load_.drained); });
+  Run();
+  EXPECT_EQ(second->finish, absl::OkStatus());
+  ASSERT_NE(second->unsent, nullptr);
+  EXPECT_FALSE(load_.drained) << "its KV has not left";
+  EXPECT_GE(load_.counts.held, kBlocks);
+  int dropped = -1;
+  const auto flush = [&] {
+    loop_->FlushCache([&](int blocks) { dropped = blocks; });
+    Run();
+  };
+  flush();
+  EXPECT_EQ(dropped, 0) << "the KV that has not left is cached, too, and stays";
+  second->unsent = nullptr;
+  Run();
+  EXPECT_TRUE(load_.drained);
+  EXPECT_EQ(load_.counts.cached, kBlocks);
+  flush();
+  EXPECT_EQ(dropped, kBlocks);
+  EXPECT_EQ(load_.counts.free, load_.counts.total);
+  EXPECT_TRUE(load_.drained);
+  loop_->SetDraining(false);
+  const auto third = Ask(40);
+  Run();
+  EXPECT_EQ(third->finish, absl::OkStatus());
+  EXPECT_FALSE(load_.draining || load_.drained);
+  loop_->Stop();
+  bool answered = false;
+  loop_->SetDraining(true, [&] { answered = true; });
+  EXPECT_TRUE(answered) << "by a loop that has ended";
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/rpc/grpc_status.h"
+#include "common/chat/model_chat.h"
 #include "router/options.h"
 #include "router/request/generate_call.h"
 #include "router/request/retry_budget.h"
@@ -189,6 +190,7 @@ class CallHarness : public ::testing::Test {
 
   // Before the first request.
   router::Options options_;
+  chat::ModelChat chat_;  // without a template
   router::RetryBudget::Limits budget_limits_;
 
   void Begin() {
@@ -204,9 +206,11 @@ class CallHarness : public ::testing::Test {
         [this](const router::Incarnation& dead) { budget_->OnDeath(dead, clock_.SinceStart()); });
     parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, fleet_->roster,
                                          fleet_->planner, metrics_, *admission_, *budget_,
-                                         continuations_, pool_, watch_, network_, decisions_});
+                                         continuations_, pool_, watch_, network_, decisions_,
+                                         access_, tenants_, chat_, registry_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
+  const router::RouterParts& parts() { return *parts_; }
   void Introduce(int worker) {
     internal::v1::WatchResponse event;
     const auto role = worker < 2 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
@@ -264,6 +268,7 @@ class CallHarness : public ::testing::Test {
   std::optional<RoutedFleet> fleet_;
   std::optional<router::RetryBudget> budget_;
   std::optional<router::Admission> admission_;
+  router::CallRegistry registry_;
   router::ContinuationLine continuations_{[](int) {}};
 
  private:
@@ -277,6 +282,8 @@ class CallHarness : public ::testing::Test {
   router::PrefixThenLoad policy_;
   router::RouterMetrics metrics_{nullptr, "tiny"};
   router::DecisionLog decisions_{0, metrics_};
+  const router::Access access_;
+  router::TenantLimits tenants_{clock_};
   router::CallWatch watch_{absl::InfiniteDuration()};  // the test ticks
   std::unique_ptr<router::RouterParts> parts_;
   std::vector<std::unique_ptr<FakeSink>> sinks_;

@@ -4,11 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/chat/model_chat.h"
 #include "router/metrics.h"
 #include "router/options.h"
+#include "router/request/access.h"
 #include "router/request/admission.h"
 #include "router/request/call_watch.h"
 #include "router/request/retry_budget.h"
+#include "router/request/tenant_limits.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/priced_policy.h"
@@ -66,11 +69,12 @@ struct Router::Process {
         pool(/*thread_count=*/0, options.max_queued_prompts),
         call_watch(absl::Microseconds(kCallTick), /*own_thread=*/false),
         decisions(options.explain_log_every, metrics),
+        tenants(world),
         network(world, router.node_, router.decode_, static_cast<int>(router.prefill_.size()),
                 router.counts_, continuations, router.bug_),
-        parts{options,    HashTokenizer(), world,        fleet.roster,  fleet.planner,
-              metrics,    admission,       retry_budget, continuations, pool,
-              call_watch, network,         decisions} {
+        parts{options,   HashTokenizer(), world,         fleet.roster, fleet.planner, metrics,
+              admission, retry_budget,    continuations, pool,         call_watch,    network,
+              decisions, access,          tenants,       chat,         registry} {
     if (router.bug_ == Bug::kChargeNotGivenBack) return;
     fleet.roster.SetOnDeath([this, &world](const router::Incarnation& dead) {
       retry_budget.OnDeath(dead, world.SinceStart());
@@ -82,12 +86,16 @@ struct Router::Process {
   router::RouterMetrics metrics{nullptr, "hash"};
   const std::unique_ptr<router::Policy> policy;
   testing::RoutedFleet fleet;
+  router::CallRegistry registry;
   router::Admission admission;
   router::RetryBudget retry_budget;
   router::ContinuationLine continuations;
   router::WorkPool pool;
   router::CallWatch call_watch;
   router::DecisionLog decisions;
+  const router::Access access;
+  router::TenantLimits tenants;
+  const chat::ModelChat chat;
   SimDecodeNetwork network;
   router::RouterParts parts;
 
@@ -100,15 +108,17 @@ struct Router::Process {
 // gone.
 class Router::Call final : public router::ResponseSink {
  public:
-  Call(Router& router, bool client_reads, std::shared_ptr<Judge> judge,
+  Call(Router& router, v1::GenerateRequest request, bool client_reads, std::shared_ptr<Judge> judge,
        std::function<void()> on_lost)
       : router_(router),
+        request_(std::move(request)),
         client_reads_(client_reads),
         judge_(std::move(judge)),
         on_lost_(std::move(on_lost)),
         call_(std::make_shared<router::GenerateCall>(router.process_->parts)) {}
 
   router::GenerateCall& call() { return *call_; }
+  const v1::GenerateRequest& request() const { return request_; }
   void Enter(std::list<std::shared_ptr<Call>>::iterator place) { place_ = place; }
   void Lose() {
     if (!judge_->ended()) on_lost_();
@@ -163,6 +173,7 @@ class Router::Call final : public router::ResponseSink {
   }
 
   Router& router_;
+  const v1::GenerateRequest request_;
   const bool client_reads_;
   const std::shared_ptr<Judge> judge_;
   const std::function<void()> on_lost_;
@@ -260,11 +271,12 @@ std::weak_ptr<Router::Call> Router::Take(const v1::GenerateRequest& request, Mic
                                          bool client_reads, std::shared_ptr<Judge> judge,
                                          std::function<void()> on_lost) {
   Process& process = *process_;
-  auto call = std::make_shared<Call>(*this, client_reads, std::move(judge), std::move(on_lost));
+  auto call =
+      std::make_shared<Call>(*this, request, client_reads, std::move(judge), std::move(on_lost));
   call->Enter(process.calls.insert(process.calls.end(), call));
-  After(0, [this, weak = std::weak_ptr<Call>(call), request, deadline] {
+  After(0, [this, weak = std::weak_ptr<Call>(call), deadline] {
     const absl::Time due = absl::UnixEpoch() + absl::Microseconds(deadline);
-    if (const auto live = weak.lock()) live->call().Start(request, due, live.get());
+    if (const auto live = weak.lock()) live->call().Start(live->request(), due, live.get());
     // A thread of the pool is free.
     After(world_.random.Time(0, 10 * kMillisecond), [this] { process_->pool.Turn(); });
   });
@@ -276,8 +288,13 @@ std::weak_ptr<Router::Call> Router::Take(const v1::GenerateRequest& request, Mic
 
 void Router::Cancel(const std::weak_ptr<Call>& call) {
   if (!alive()) return;
-  After(0, [call] {
-    if (const auto live = call.lock()) live->call().Cancel();
+  const bool by_id = world_.random.Chance(0.5);
+  After(0, [this, call, by_id] {
+    const auto live = call.lock();
+    if (live == nullptr) return;
+    const v1::GenerateRequest& request = live->request();
+    if (by_id && process_->registry.Cancel(request.tenant(), request.request_id()) > 0) return;
+    live->call().Cancel();
   });
 }
 
@@ -286,7 +303,8 @@ bool Router::Idle() const {
   const Process& process = *process_;
   return process.calls.empty() && process.network.live_calls() == 0 &&
          process.inside.requests == 0 && process.inside.prompt_tokens == 0 &&
-         process.continuations.waiting() == 0 && process.continuations.holds() == 0;
+         process.registry.size() == 0 && process.continuations.waiting() == 0 &&
+         process.continuations.holds() == 0;
 }
 
 std::string Router::Describe() const {

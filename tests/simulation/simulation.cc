@@ -267,9 +267,13 @@ class Simulation {
         break;
       case 5:
         if (!worker.alive()) break;
-        worker.Drain();
+        worker.SetDraining(true);
         world_.At(world_.now() + random().Time(kMillisecond, 3 * kSecond), [this, &worker] {
-          Restart(worker, false, random().Time(kMillisecond, 4 * kSecond));
+          if (!random().Chance(0.5)) {
+            Restart(worker, false, random().Time(kMillisecond, 4 * kSecond));
+          } else if (worker.alive()) {
+            worker.SetDraining(false);
+          }
         });
         break;
       case 6:

@@ -112,6 +112,9 @@ void Worker::RunTurn(uint64_t ticket) {
 
 void Worker::Publish(const worker::WorkerLoad& load) {
   load_ = load;
+  if (load.drained && !(load.draining && IsIdle(load))) {
+    world_.Fail(absl::StrCat(address_, " reports that it is drained: ", DescribeLoad(load)));
+  }
   if (!watchers_.empty()) ScheduleReport(std::max(last_report_ + kReportInterval, world_.now()));
 }
 

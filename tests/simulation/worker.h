@@ -43,7 +43,8 @@ class Worker {
   void Start();
   // kill -9, or the whole machine goes.
   void Kill(bool machine_gone);
-  virtual void Drain() = 0;
+  // As an operator asks for it.
+  virtual void SetDraining(bool draining) = 0;
   // Nothing runs or waits, no block is active or held.
   virtual bool Idle() const = 0;
   virtual std::string Describe() const = 0;
@@ -96,7 +97,7 @@ class PrefillWorker final : public Worker {
   // A Prefill call has come.
   void Accept(const std::string& request, absl::Time deadline, std::shared_ptr<Stream> stream,
               std::weak_ptr<SimPrefillCall> call);
-  void Drain() override { loop_->Drain(), Wake(); }
+  void SetDraining(bool draining) override { loop_->SetDraining(draining), Wake(); }
   bool Idle() const override;
   std::string Describe() const override;
 
@@ -135,7 +136,7 @@ class DecodeWorker final : public Worker {
   // A Decode call has come.
   void Accept(const internal::v1::DecodeRequest& request, absl::Time deadline,
               std::shared_ptr<Stream> stream, Caller caller);
-  void Drain() override { loop_->Drain(), Wake(); }
+  void SetDraining(bool draining) override { loop_->SetDraining(draining), Wake(); }
   bool Idle() const override;
   std::string Describe() const override;
   int64_t preemptions() const { return preemptions_ + (loop_ ? LivePreemptions() : 0); }

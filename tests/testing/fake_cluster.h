@@ -16,12 +16,13 @@
 
 namespace baton::testing {
 
-// Made ready: the router knows all its workers when the constructor returns.
+// `security` is that of channel(). Made ready: the router knows all its workers when the
+// constructor returns.
 class FakeCluster {
  public:
   explicit FakeCluster(int prefill_count = 1, int decode_count = 1,
                        const std::function<void(router::Options*)>& adjust = nullptr,
-                       const Clock& clock = Clock::Real()) {
+                       const Clock& clock = Clock::Real(), const ChannelSecurity& security = {}) {
     model_dir_ = ::testing::TempDir() + "/tiny";
     WriteTinyTokenizer(model_dir_);
     tokenizer_ = *tokenizer::Tokenizer::Load(model_dir_);
@@ -40,7 +41,7 @@ class FakeCluster {
     auto server = router::RouterServer::Start(options, clock);
     BATON_CHECK(server.ok()) << server.status();
     server_ = *std::move(server);
-    channel_ = MakeChannel(server_->address(), kClientChannel);
+    channel_ = MakeChannel(server_->address(), kClientChannel, security);
     AwaitState([](const v1::WorkerStatus& w) { return w.state() == v1::WORKER_STATE_READY; });
   }
   // The router first: workers that go while it lives would be news to it.

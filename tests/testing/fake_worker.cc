@@ -69,6 +69,35 @@ class FakeWorker::WorkerFace final : public pb::WorkerService::CallbackService {
     worker_.watches_.push_back(stream);
     return stream.get();
   }
+  grpc::ServerUnaryReactor* SetDraining(grpc::CallbackServerContext* context,
+                                        const pb::SetDrainingRequest* request,
+                                        pb::SetDrainingResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    absl::MutexLock lock(&worker_.mutex_);
+    if (request->epoch() != worker_.card_.epoch()) {
+      reactor->Finish({grpc::StatusCode::UNAVAILABLE, "another epoch"});
+      return reactor;
+    }
+    pb::LoadReport& load = *worker_.load_.mutable_load();
+    load.set_draining(request->draining());
+    load.set_drained(request->draining() && load.running() + load.queued() == 0);
+    worker_.TellAll(worker_.load_);
+    *response->mutable_load() = load;
+    if (request->wait() && !load.drained()) {
+      worker_.drain_waits_.push_back({reactor, response});
+    } else {
+      reactor->Finish(grpc::Status::OK);
+    }
+    return reactor;
+  }
+  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
+                                       const pb::FlushCacheRequest* request,
+                                       pb::FlushCacheResponse* response) override {
+    response->set_dropped_blocks(kFlushedBlocks);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(grpc::Status::OK);
+    return reactor;
+  }
 
  private:
   FakeWorker& worker_;
@@ -118,6 +147,7 @@ FakeWorker::~FakeWorker() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    EndDrainWaits();
   }
   heartbeat_.join();
   rpc_->Stop(absl::ZeroDuration());
@@ -144,6 +174,7 @@ void FakeWorker::Tell(const pb::WatchResponse& event) {
   absl::MutexLock lock(&mutex_);
   if (event.has_load()) load_ = event;
   TellAll(event);
+  if (load_.load().drained()) EndDrainWaits();
 }
 
 void FakeWorker::TellLoad(int running, int queued, int64_t queued_tokens, bool draining) {
@@ -154,6 +185,19 @@ void FakeWorker::TellLoad(int running, int queued, int64_t queued_tokens, bool d
   event.mutable_load()->set_free_blocks(64);
   event.mutable_load()->set_draining(draining);
   Tell(event);
+}
+
+void FakeWorker::EndDrainWaits() {
+  for (const auto& [reactor, response] : drain_waits_) {
+    *response->mutable_load() = load_.load();
+    reactor->Finish(grpc::Status::OK);
+  }
+  drain_waits_.clear();
+}
+
+int FakeWorker::drain_waits() const {
+  absl::MutexLock lock(&mutex_);
+  return static_cast<int>(drain_waits_.size());
 }
 
 void FakeWorker::TellDelta(uint64_t sequence, std::vector<uint64_t> added,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -142,6 +143,11 @@ class FakeWorker {
   void Tell(const internal::v1::WatchResponse& event);
   void TellLoad(int running, int queued, int64_t queued_tokens, bool draining = false);
   void TellDelta(uint64_t sequence, std::vector<uint64_t> added, std::vector<uint64_t> removed);
+  // It drains when it is asked to, and is drained while its last load has no request. An operator
+  // who waits for that is answered after a Tell() with `drained`.
+  int drain_waits() const;
+  // FlushCache returns this.
+  static constexpr int kFlushedBlocks = 7;
   // Waits until that many streams have ever been opened.
   bool AwaitWatches(int count);
 
@@ -155,6 +161,7 @@ class FakeWorker {
   class WorkerFace;
   class DecodeFace;
   void Heartbeat();
+  void EndDrainWaits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellAll(const internal::v1::WatchResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
@@ -167,6 +174,8 @@ class FakeWorker {
   int decode_count_ ABSL_GUARDED_BY(mutex_) = 0;
   internal::v1::WatchResponse load_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::pair<grpc::ServerUnaryReactor*, internal::v1::SetDrainingResponse*>> drain_waits_
+      ABSL_GUARDED_BY(mutex_);
 
   std::unique_ptr<WorkerFace> worker_face_;
   std::unique_ptr<DecodeFace> decode_face_;

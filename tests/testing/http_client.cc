@@ -48,6 +48,8 @@ void HttpClient::Send(const std::string& bytes) {
   }
 }
 
+void HttpClient::FinishSending() { shutdown(fd_, SHUT_WR); }
+
 void HttpClient::Get(const std::string& path, const std::string& headers) {
   Send("GET " + path + " HTTP/1.1\r\nHost: test\r\n" + headers + "\r\n");
 }

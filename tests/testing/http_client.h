@@ -24,6 +24,8 @@ class HttpClient {
 
   bool connected() const { return fd_ >= 0; }
   void Send(const std::string& bytes);
+  // Nothing more will be sent; answers can still be read.
+  void FinishSending();
   // `headers`: whole lines, each with "\r\n".
   void Get(const std::string& path, const std::string& headers = "");
   void Post(const std::string& path, const std::string& body, const std::string& headers = "");

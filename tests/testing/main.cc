@@ -18,7 +18,7 @@ namespace {
 
 bool WrittenInOneOf(const std::vector<std::string>& sources, absl::string_view file) {
   for (const std::string& source : sources) {
-    if (absl::EndsWith(file, absl::StrCat("/", source))) return true;
+    if (file == source) return true;  // __FILE__ is relative to the root: cmake/BatonTargets.cmake
   }
   return false;
 }

@@ -18,13 +18,14 @@ from pathlib import Path
 
 # Room: rooms whose headers it may include, besides its own. "base/rpc" is common/base/rpc, the only
 # place where base meets gRPC; "proto" is the generated code.
-WORKER_ROOMS = {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "transfer",
-                "worker", "proto"}
+WORKER_ROOMS = {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
+                "transfer", "worker", "proto"}
 EDGES = {
     "base": set(),
     "base/rpc": {"base", "proto"},
     "telemetry": {"base"},
     "json": {"base"},
+    "security": {"base"},
     "tokenizer": {"base", "json"},
     "chat": {"base", "json"},
     # Its program, which the worker starts, has the tokenizer; the library has not.
@@ -34,13 +35,15 @@ EDGES = {
     "model": {"base", "json", "backend"},
     "engine": {"base", "kv", "backend", "model"},
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
-    "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "proto"},
-    "router": {"base", "base/rpc", "chat", "grammar", "json", "telemetry", "tokenizer", "kv", "proto"},
+    "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
+               "proto"},
+    "router": {"base", "base/rpc", "chat", "grammar", "json", "security", "telemetry", "tokenizer", "kv",
+               "proto"},
     "prefill_worker": WORKER_ROOMS,
     "decode_worker": WORKER_ROOMS | {"grammar"},
     "client": {"base", "base/rpc", "proto"},
     # engine: `baton plan` is the workers' own arithmetic (docs/adr/0007-plan-in-the-command.md).
-    "cli": {"base", "base/rpc", "proto", "client", "engine"},
+    "cli": {"base", "base/rpc", "proto", "client", "engine", "security"},
 }
 # Folder: its sub-rooms, and for each the others that its files may include. A sub-room is a folder
 # ("cpu"), or a header beside them with its source ("tensor.h"). Any other file beside them stands
@@ -81,7 +84,9 @@ THIRD_PARTY = [
      ("common/telemetry", "common/worker", "router", "prefill_worker", "decode_worker")),
     ("XGrammar", r"xgrammar/|dlpack/", ("common/grammar/program",)),
     ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
+    ("libcurl", r"curl/", ("cli",)),
     ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http",)),
+    ("OpenSSL", r"openssl/", ("cli", "common/security")),
     ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),
     ("NCCL", r"nccl", ("common/transfer", "common/backend/cuda")),
 ]

@@ -1,16 +1,55 @@
 #include "common/base/rpc/channel.h"
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_interceptor.h>
+
+#include "common/base/rpc/tls.h"
 
 namespace baton {
 namespace {
 
 constexpr int kMaxMessageBytes = 16 << 20;
 
+// Adds the headers when a call starts.
+class HeaderWriter final : public grpc::experimental::Interceptor {
+ public:
+  explicit HeaderWriter(const std::function<CallHeaders()>& headers) : headers_(headers) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      for (auto& [name, value] : headers_()) {
+        methods->GetSendInitialMetadata()->emplace(std::move(name), std::move(value));
+      }
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::function<CallHeaders()>& headers_;  // of the factory, which the channel owns
+};
+
+class HeaderWriterFactory final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit HeaderWriterFactory(std::function<CallHeaders()> headers)
+      : headers_(std::move(headers)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new HeaderWriter(headers_);
+  }
+
+ private:
+  const std::function<CallHeaders()> headers_;
+};
+
 }  // namespace
 
+ChannelSecurity MakeChannelSecurity(const ChannelTls& tls, std::function<CallHeaders()> headers) {
+  return {tls.on() ? MakeChannelCredentials(tls) : nullptr, tls.server_name, std::move(headers)};
+}
+
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const ChannelSettings& settings) {
+                                           const ChannelSettings& settings,
+                                           const ChannelSecurity& security) {
   grpc::ChannelArguments arguments;
   const auto set_ms = [&arguments](const char* name, absl::Duration duration) {
     arguments.SetInt(name, static_cast<int>(absl::ToInt64Milliseconds(duration)));
@@ -25,7 +64,16 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (!security.server_name.empty()) {
+    arguments.SetString(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, security.server_name);
+  }
+  const auto credentials =
+      security.credentials != nullptr ? security.credentials : grpc::InsecureChannelCredentials();
+  if (!security.headers) return grpc::CreateCustomChannel(address, credentials, arguments);
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> writers;
+  writers.push_back(std::make_unique<HeaderWriterFactory>(security.headers));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(address, credentials, arguments,
+                                                                 std::move(writers));
 }
 
 }  // namespace baton

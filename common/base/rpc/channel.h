@@ -4,12 +4,17 @@
 #define BATON_COMMON_BASE_RPC_CHANNEL_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/base/rpc/keepalive.h"
+#include "common/base/tls_files.h"
 
 namespace baton {
 
@@ -37,14 +42,28 @@ inline constexpr ChannelSettings kClientChannel = {absl::Seconds(20),
                                                    absl::Seconds(3),
                                                    {absl::Seconds(20), absl::Seconds(20)}};
 
-// A channel without TLS. Its connection is not shared, and opens at the first call. `address`
-// is host:port. Messages in both directions may have 16 MiB.
+// Name and value of metadata, the names in lower case.
+using CallHeaders = std::vector<std::pair<std::string, std::string>>;
+
+// How a channel proves who it is, and checks who the server is. Cheap to copy; copies share the
+// credentials.
+struct ChannelSecurity {
+  std::shared_ptr<grpc::ChannelCredentials> credentials;  // null: plaintext
+  std::string server_name;                                // as in ChannelTls
+  // Called for each call, by any thread; the call carries these. Null: none.
+  std::function<CallHeaders()> headers;
+};
+ChannelSecurity MakeChannelSecurity(const ChannelTls& tls, std::function<CallHeaders()> headers);
+
+// The connection is not shared, and opens at the first call. `address` is host:port. Messages in
+// both directions may have 16 MiB.
 //
 // Calls without wait_for_ready wait for an attempt in progress and fail with UNAVAILABLE when it
 // fails: at once if the host is unknown or nothing listens at the port, after `connect_timeout` if
 // the peer does not answer.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
-                                           const ChannelSettings& settings = kPeerChannel);
+                                           const ChannelSettings& settings = kPeerChannel,
+                                           const ChannelSecurity& security = {});
 
 }  // namespace baton
 

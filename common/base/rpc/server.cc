@@ -3,10 +3,14 @@
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/support/server_interceptor.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/error.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/base/rpc/tls.h"
 
 namespace baton {
 namespace {
@@ -15,6 +19,43 @@ namespace {
 constexpr int kMinPingIntervalMs = 100;
 // How often Stop() cancels again, while another thread's Stop() has not refused new calls yet.
 constexpr absl::Duration kCancelTick = absl::Milliseconds(10);
+
+using MayReflect = std::function<absl::Status(const grpc::ServerContextBase&)>;
+
+// Ends a call of the reflection service before gRPC's own handler reads from it.
+class ReflectionGate final : public grpc::experimental::Interceptor {
+ public:
+  ReflectionGate(const MayReflect& may_reflect, grpc::ServerContextBase* context)
+      : may_reflect_(may_reflect), context_(context) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      if (const grpc::Status refused = ToGrpcStatus(may_reflect_(*context_)); !refused.ok()) {
+        grpc_call_cancel_with_status(context_->c_call(),
+                                     static_cast<grpc_status_code>(refused.error_code()),
+                                     refused.error_message().c_str(), nullptr);
+      }
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const MayReflect& may_reflect_;  // of the factory, which the server owns
+  grpc::ServerContextBase* const context_;
+};
+
+class ReflectionGateFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit ReflectionGateFactory(MayReflect may_reflect) : may_reflect_(std::move(may_reflect)) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      grpc::experimental::ServerRpcInfo* info) override {
+    if (!absl::StartsWith(info->method(), "/grpc.reflection.")) return nullptr;
+    return new ReflectionGate(may_reflect_, info->server_context());
+  }
+
+ private:
+  const MayReflect may_reflect_;
+};
 
 }  // namespace
 
@@ -29,7 +70,12 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   (void)plugins_ready;
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options.address, MakeServerCredentials(options.tls), &port);
+  if (options.may_reflect != nullptr) {
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> gates;
+    gates.push_back(std::make_unique<ReflectionGateFactory>(options.may_reflect));
+    builder.experimental().SetInterceptorCreators(std::move(gates));
+  }
   builder.SetMaxReceiveMessageSize(options.max_message_bytes);
   SetKeepalive(options.keepalive, [&builder](const char* name, int value) {
     builder.AddChannelArgument(name, value);

@@ -6,14 +6,17 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "common/base/rpc/keepalive.h"
+#include "common/base/tls_files.h"
 
 namespace baton {
 
@@ -21,6 +24,10 @@ struct RpcServerOptions {
   std::string address = "127.0.0.1:0";  // port 0: any free port
   int max_message_bytes = 16 << 20;     // limit for one received message
   Keepalive keepalive;
+  ServerTls tls;  // without files: plaintext
+  // Whether a client may read the reflection service. Null: every one. The other services check
+  // their callers themselves; the health service has none to check.
+  std::function<absl::Status(const grpc::ServerContextBase&)> may_reflect;
 };
 
 // Thread-safe. The services must outlive it.

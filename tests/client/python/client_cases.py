@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import select
 import socket
+import threading
 from unittest import mock
 
 import grpc
@@ -10,7 +12,7 @@ from grpc_health.v1 import health_pb2
 
 import baton
 from baton.v1 import admin_pb2, inference_pb2
-from fake_router import Failure, FakeRouter, Hang, delta, last, once
+from fake_router import AWAIT_S, Failure, FakeRouter, Hang, delta, last, once
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -55,6 +57,43 @@ def reserved_address():
         yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
+def await_timed_out_attempt(address):
+    """Until an attempt to connect with the limit of the cluster's own channels, 1.5 s, has failed: real
+    time, as gRPC's connection timer takes no other clock."""
+    failed = threading.Event()
+    # In spite of its name, the option is the limit of one attempt.
+    with grpc.insecure_channel(address, [("grpc.min_reconnect_backoff_ms", 1500)]) as channel:
+        channel.subscribe(
+            lambda state: state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and failed.set(),
+            try_to_connect=True)
+        assert failed.wait(AWAIT_S), "the attempt does not end"
+
+
+@contextlib.contextmanager
+def slow_to_answer(router):
+    """The address of a proxy. The system accepts its first connection at once; nothing gets through
+    until another attempt to connect has timed out."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+
+        def serve():
+            host, port = router.split(":")
+            with listening.accept()[0] as near:
+                await_timed_out_attempt(address)
+                with socket.create_connection((host, int(port))) as far:
+                    while True:
+                        for ready in select.select([near, far], [], [])[0]:
+                            data = ready.recv(65536)
+                            if not data:
+                                return
+                            (far if ready is near else near).sendall(data)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield address
+        thread.join(AWAIT_S)
+
+
 class ClientCases:
     """Subclasses have read(), which reads a new stream to its end, and ask(), which makes another
     call. Both make a client with `self.arguments` and close it."""
@@ -64,6 +103,28 @@ class ClientCases:
         self.addCleanup(self.router.stop)
         self.time = FakeTime()
         self.arguments = {"address": self.router.address, **self.time.arguments()}
+
+    def test_api_key(self):
+        def sent(**arguments):
+            self.arguments.pop("api_key", None)
+            self.arguments.update(arguments)
+            self.router.reply(once("a"))
+            self.ask("generate_once", "p")
+            return self.router.next_call().metadata.get("authorization")
+
+        with mock.patch.dict(os.environ):
+            os.environ.pop("BATON_API_KEY", None)
+            self.assertIsNone(sent())
+            os.environ["BATON_API_KEY"] = "of the environment"
+            self.assertEqual(sent(), "Bearer of the environment")
+            self.assertEqual(sent(api_key="k"), "Bearer k")
+            self.assertIsNone(sent(api_key=""))
+
+    def test_refused_key(self):
+        self.router.reply([Failure(grpc.StatusCode.UNAUTHENTICATED, "INVALID_API_KEY")])
+        with self.assertRaises(baton.AuthenticationError):
+            self.read("p")
+        self.assertEqual(self.arrived(), 1)
 
     def failure_of(self, *prompt, **options):
         with self.assertRaises(baton.BatonError) as caught:
@@ -133,7 +194,8 @@ class ClientCases:
             inference_pb2.ListModelsResponse(models=[inference_pb2.Model(
                 id="m", max_model_len=8, fingerprint=2**64 - 1, vocab_size=9)]),
             admin_pb2.ListWorkersResponse(workers=[admin_pb2.WorkerStatus(
-                address="w:1", role=admin_pb2.WORKER_ROLE_DECODE, state=99, free_blocks=4)]))
+                address="w:1", role=admin_pb2.WORKER_ROLE_DECODE, state=99, free_blocks=4)]),
+            inference_pb2.CancelResponse(cancelled=2))
         completion = self.ask("generate_once", "p", max_tokens=3)
         self.assertEqual((completion.text, completion.finish_reason, completion.seed),
                          ("ok", "length", 5))
@@ -142,7 +204,9 @@ class ClientCases:
         self.assertEqual(self.ask("models"), [baton.Model("m", 8, 9, 2**64 - 1)])
         self.assertEqual(self.ask("workers"),
                          [baton.Worker("w:1", "decode", "99", "", 0, 0, 0, 4, 0)])
-        requests = [self.router.next_call().request for _ in range(5)]
+        self.assertEqual(self.ask("cancel", "r7", tenant="t"), 2)
+        requests = [self.router.next_call().request for _ in range(6)]
+        self.assertEqual(requests[5], inference_pb2.CancelRequest(request_id="r7", tenant="t"))
         self.assertEqual(requests[0].request.stop.max_tokens, 3)
         self.assertTrue(requests[0].request.request_id)
         self.assertFalse(requests[1].add_special_tokens)
@@ -244,6 +308,12 @@ class ClientCases:
             self.assertIn(f"router at {address}: ", error.message)
             self.assertEqual(len(self.time.slept), 2)
             self.assertFalse(self.ask("is_ready"))
+
+    def test_a_router_that_is_slow_to_answer(self):
+        with slow_to_answer(self.router.address) as address:
+            self.arguments.update(address=address, wait_for_ready=False, max_retries=0)
+            self.router.reply([last("late")])
+            self.assertEqual(self.read("p")[1].completion.text, "late")
 
     def test_is_ready(self):
         codes = health_pb2.HealthCheckResponse

@@ -71,6 +71,8 @@ class ClusterTest(unittest.TestCase):
         once = self.client.generate_once(PROMPT, **DRAWN)
         by_ids = self.client.generate(self.client.tokenize(PROMPT), **DRAWN)
         self.assertEqual(by_ids.text(), text)
+        chat = self.client.generate([{"role": "user", "content": PROMPT}], **DRAWN)
+        self.assertEqual(chat.text(), text)  # the model's template adds nothing
         for completion in (asynchronous, asynchronous_once, stream.completion, by_ids.completion):
             self.assertEqual(completion.choices, once.choices)
             self.assertEqual(completion.seed, 11)

@@ -71,6 +71,7 @@ class Arrival:
 
     def __init__(self, method, request, context, cancelled):
         self.method, self.request = method, request
+        self.metadata = dict(context.invocation_metadata())
         self.time_left = context.time_remaining()  # seconds until the client's deadline
         self.answered = False
         self._context = context
@@ -111,6 +112,7 @@ class FakeRouter:
             "Tokenize": inference_pb2.TokenizeRequest,
             "Detokenize": inference_pb2.DetokenizeRequest,
             "ListModels": inference_pb2.ListModelsRequest,
+            "Cancel": inference_pb2.CancelRequest,
         }
         self._add("baton.v1.InferenceService", once_methods, {
             "Generate": grpc.unary_stream_rpc_method_handler(

@@ -40,7 +40,7 @@ OPTIONS = {
 class RequestTest(unittest.TestCase):
     def test_options_are_the_fields_of_the_api(self):
         fields = set(inference_pb2.GenerateRequest.DESCRIPTOR.fields_by_name)
-        fields -= {"text", "token_ids", "sampling", "stop"}
+        fields -= {"text", "token_ids", "messages", "sampling", "stop"}
         for message in (inference_pb2.SamplingParams, inference_pb2.StopConditions):
             fields |= set(message.DESCRIPTOR.fields_by_name)
         self.assertEqual(set(GenerateOptions.__annotations__), fields)
@@ -74,6 +74,10 @@ class RequestTest(unittest.TestCase):
         self.assertEqual(list(to_request((5, 6), {}).token_ids.ids), [5, 6])
         self.assertEqual(to_request("", {}).WhichOneof("prompt"), "text")
         self.assertEqual(to_request([], {}).WhichOneof("prompt"), "token_ids")
+        turn = {"role": "user", "content": "Hi"}
+        request = to_request([turn, {"role": "assistant", "content": ""}], {})
+        self.assertEqual([(m.role, m.content) for m in request.messages.messages],
+                         [("user", "Hi"), ("assistant", "")])
 
     def test_structured_output_is_one_kind(self):
         for option in ({"json_object": {}}, {"json_schema": "{}"}, {"regex": "a"},
@@ -105,6 +109,8 @@ class RequestTest(unittest.TestCase):
             (TypeError, b"bytes", {}),
             (TypeError, ["text"], {}),
             (ValueError, [2**31], {}),
+            (ValueError, [{"role": "user", "text": "Hi"}], {}),
+            (TypeError, [{"role": "user", "content": 5}], {}),
         ]:
             with self.assertRaises(error, msg=(prompt, options)):
                 to_request(prompt, options)

@@ -24,7 +24,7 @@ def synchronous() -> None:
         client.generate("hi", temprature=0)  # type: ignore[call-arg]
         client.generate("hi", max_tokens="3")  # type: ignore[arg-type]
         client.generate("hi", priority="urgent")  # type: ignore[arg-type]
-        client.generate(["hi"])  # type: ignore[list-item]
+        client.generate(["hi"])  # type: ignore[arg-type]
         stream.usage.tokens  # type: ignore[attr-defined]
 
 

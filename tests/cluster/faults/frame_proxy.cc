@@ -167,8 +167,9 @@ class FrameProxy::Bridge final : public grpc::ServerGenericBidiReactor {
   std::optional<grpc::Status> end_;  // set once, before `finished_`
 };
 
-absl::StatusOr<std::unique_ptr<FrameProxy>> FrameProxy::Start(const std::string& target) {
-  std::unique_ptr<FrameProxy> proxy(new FrameProxy(target));
+absl::StatusOr<std::unique_ptr<FrameProxy>> FrameProxy::Start(const std::string& target,
+                                                              const ChannelSecurity& security) {
+  std::unique_ptr<FrameProxy> proxy(new FrameProxy(target, security));
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
@@ -181,8 +182,8 @@ absl::StatusOr<std::unique_ptr<FrameProxy>> FrameProxy::Start(const std::string&
   return proxy;
 }
 
-FrameProxy::FrameProxy(const std::string& target)
-    : channel_(MakeChannel(target)), stub_(channel_) {}
+FrameProxy::FrameProxy(const std::string& target, const ChannelSecurity& security)
+    : channel_(MakeChannel(target, kPeerChannel, security)), stub_(channel_) {}
 
 FrameProxy::~FrameProxy() {
   if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());

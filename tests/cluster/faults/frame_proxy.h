@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/base/rpc/channel.h"
 
 namespace baton::testing {
 
@@ -34,8 +35,10 @@ class FrameProxy final : public grpc::CallbackGenericService {
   // The fault of the stream for a request with this id; null: none. From any gRPC thread.
   using MakeFault = std::function<std::unique_ptr<FrameFault>(const std::string& request_id)>;
 
-  // Listens on a free port of loopback, in front of the worker at `target`.
-  static absl::StatusOr<std::unique_ptr<FrameProxy>> Start(const std::string& target);
+  // Listens on a free port of loopback, in front of the worker at `target`, which it calls with
+  // `security`.
+  static absl::StatusOr<std::unique_ptr<FrameProxy>> Start(const std::string& target,
+                                                           const ChannelSecurity& security);
   ~FrameProxy() override;
 
   const std::string& address() const { return address_; }
@@ -43,7 +46,7 @@ class FrameProxy final : public grpc::CallbackGenericService {
 
  private:
   class Bridge;
-  explicit FrameProxy(const std::string& target);
+  FrameProxy(const std::string& target, const ChannelSecurity& security);
   grpc::ServerGenericBidiReactor* CreateReactor(
       grpc::GenericCallbackServerContext* context) override;
   std::unique_ptr<FrameFault> FaultFor(const grpc::ByteBuffer& request);

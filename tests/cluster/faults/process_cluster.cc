@@ -61,7 +61,7 @@ std::shared_ptr<grpc::Channel> ProcessCluster::channel(const std::string& name) 
   absl::MutexLock lock(&channels_mutex_);
   auto& [of, channel] = channels_[name];
   // A new one has no failed attempts to connect to wait for.
-  if (of != now) channel = MakeChannel(address(name));
+  if (of != now) channel = MakeChannel(address(name), kPeerChannel, worker_security());
   of = now;
   return channel;
 }

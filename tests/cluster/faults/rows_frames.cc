@@ -96,7 +96,7 @@ void SpoilFrames(RowRun& run) {
   options.routers = 0;
   ProcessCluster* cluster = run.StartCluster(options);
   if (cluster == nullptr) return;
-  auto proxy = FrameProxy::Start(cluster->address("prefill-0"));
+  auto proxy = FrameProxy::Start(cluster->address("prefill-0"), cluster->worker_security());
   if (!proxy.ok()) return run.Fail(proxy.status().ToString());
   const auto prefill = WorkerFace::Of(cluster->channel("prefill-0"), (*proxy)->address());
   const auto decode = WorkerFace::Of(cluster->channel("decode-0"), cluster->address("decode-0"));

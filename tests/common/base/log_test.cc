@@ -52,6 +52,11 @@ TEST_F(LogTest, ALineHasItsLevelAndItsText) {
   EXPECT_THAT(line, EndsWith("what 7\n"));
 }
 
+TEST_F(LogTest, AMessageCannotWriteALineOrAnEscapeSequence) {
+  BATON_LOG(Warning) << "model \"a\nb\x1b[2J\x7f\" \xc3\xa9";
+  EXPECT_THAT(Drain(), EndsWith("model \"a\\x0ab\\x1b[2J\\x7f\" \xc3\xa9\n"));
+}
+
 TEST_F(LogTest, AFullPipeBlocksNobodyAndIsTold) {
   const std::string text(1000, 'x');
   for (int i = 0; i < 1000; ++i) BATON_LOG(Info) << text;  // no pipe takes a megabyte

@@ -92,7 +92,7 @@ TEST_F(ModelDirectoryTest, TheErrorHasWhatWasSearched) {
   Set("HF_HUB_CACHE", "hub");
   std::string message = MessageFor("org/m");
   EXPECT_THAT(message, HasSubstr(directory_ + "/hub/models--org--m/refs/main"));
-  EXPECT_THAT(message, HasSubstr("hf download org/m"));
+  EXPECT_THAT(message, HasSubstr("baton pull org/m"));
   std::filesystem::remove_all(Download("hub", "models--org--m"));
   message = MessageFor("org/m");
   EXPECT_THAT(message, HasSubstr(absl::StrCat("/snapshots/", kRevision, " is missing")));
@@ -110,6 +110,20 @@ TEST_F(ModelDirectoryTest, NothingOutsideTheCacheIsReached) {
        {"", "a/b/c", "../no-such-model", "org/..", "org--m", "/no/such", "org/m/", ".m"}) {
     EXPECT_THAT(MessageFor(model), HasSubstr("is no directory")) << model;
   }
+}
+
+TEST_F(ModelDirectoryTest, IdsAndRevisionsAreNoPathsOutOfTheCache) {
+  for (const char* model : {"org/m", "m", "Org-1/m_2.5"}) EXPECT_TRUE(IsHubModel(model)) << model;
+  for (const char* model : {"", "a/b/c", "/m", "a/", "..", "a/..", "a--b", "-m", "a b", "a\\b"}) {
+    EXPECT_FALSE(IsHubModel(model)) << model;
+  }
+  for (const char* revision : {"main", kRevision, "refs/pr/1", "v1.0"}) {
+    EXPECT_TRUE(IsHubRevision(revision)) << revision;
+  }
+  for (const char* revision : {"", "/main", "a/../b", "..", "a//b", "a?b", "a%2Fb", "-x"}) {
+    EXPECT_FALSE(IsHubRevision(revision)) << revision;
+  }
+  EXPECT_EQ(HubModelFolder("org/m"), "models--org--m");
 }
 
 }  // namespace

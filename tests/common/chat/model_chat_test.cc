@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "common/base/error.h"
 #include "gmock/gmock.h"
@@ -131,13 +132,43 @@ TEST(ModelChatTest, ParsesArgumentsUnlessTheTemplateNeedsTexts) {
 TEST(ModelChatTest, ReportsTheFormatOfToolCalls) {
   const ModelDir dir;
   dir.Write("tokenizer_config.json",
-            R"({"chat_template": [{"name": "tool_use", "template": "[TOOL_CALLS]"},
+            R"({"chat_template": [{"name": "tool_use", "template": "{{ tools }}[TOOL_CALLS]"},
                                   {"name": "default", "template": "x"}]})");
   EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kMistral);
-  dir.Write("chat_template.jinja", R"(<tool_call>{\"name\": )");
+  dir.Write("chat_template.jinja", R"({{ tools }}<tool_call>{\"name\": )");
   EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kHermes);
+  dir.Write("chat_template.jinja", R"(<tool_call>{\"name\": )");
+  EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kUnsupported)
+      << "the template leaves the tools out";
   dir.Write("chat_template.jinja", "{{ messages }}");
   EXPECT_EQ(ModelChat::Load(dir.path())->tool_call_format(), ToolCallFormat::kUnsupported);
+}
+
+TEST(ModelChatTest, KnowsTheFormatsOfPublishedTemplates) {
+  const std::pair<const char*, ToolCallFormat> expected[] = {
+      {"Qwen-Qwen2.5-7B-Instruct", ToolCallFormat::kHermes},
+      {"Qwen-Qwen3-0.6B", ToolCallFormat::kHermes},
+      {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", ToolCallFormat::kHermes},
+      {"meta-llama-Llama-3.1-8B-Instruct", ToolCallFormat::kLlama3},
+      {"meta-llama-Llama-3.2-3B-Instruct", ToolCallFormat::kLlama3},
+      {"mistralai-Mistral-Nemo-Instruct-2407", ToolCallFormat::kMistral},
+      {"Mistral-Small-3.2-24B-Instruct-2506", ToolCallFormat::kMistral},
+      // They render calls and results, but no tools.
+      {"llama-cpp-deepseek-r1", ToolCallFormat::kUnsupported},
+      {"deepseek-ai-DeepSeek-V3.1", ToolCallFormat::kUnsupported},
+      {"google-gemma-2-2b-it", ToolCallFormat::kUnsupported},
+  };
+  for (const auto& [name, format] : expected) {
+    const std::string source =
+        testing::ReadAll(std::string(BATON_CHAT_TEMPLATES "/") + name + ".jinja");
+    ASSERT_FALSE(source.empty()) << name << ": scripts/setup fetches the templates";
+    const ModelDir dir;
+    dir.Write("chat_template.jinja", source);
+    dir.Write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+    const auto chat = ModelChat::Load(dir.path());
+    ASSERT_TRUE(chat.ok()) << chat.status();
+    EXPECT_EQ(chat->tool_call_format(), format) << name;
+  }
 }
 
 TEST(ModelChatTest, ADirectoryMayHaveNoTemplate) {

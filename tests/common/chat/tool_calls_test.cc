@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -173,6 +174,21 @@ TEST(ToolCallsTest, RandomAnswersDoNotDependOnTheSplit) {
     }
     ASSERT_EQ(Parsed(format, parts), Parsed(format, {answer}))
         << answer << " in format " << static_cast<int>(format);
+  }
+}
+
+TEST(ToolCallsTest, MarkersAreThoseOfTheFormat) {
+  EXPECT_TRUE(ToolCallMarkers(ToolCallFormat::kUnsupported).empty());
+  for (const Case& c : kCases) {
+    if (std::string(c.expected).find('|') == std::string::npos ||
+        c.format == ToolCallFormat::kLlama3)
+      continue;
+    // Without its markers, an answer with a call is text.
+    std::string answer = c.answer;
+    for (const absl::string_view marker : ToolCallMarkers(c.format)) {
+      answer = absl::StrReplaceAll(answer, {{marker, ""}});
+    }
+    EXPECT_EQ(Parsed(c.format, {answer}), answer);
   }
 }
 

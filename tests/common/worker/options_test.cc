@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/backend/make_backend.h"
@@ -26,6 +27,31 @@ std::string Parse(std::vector<std::string> flags, WorkerOptions* options) {
     return error.what();
   }
   return "";
+}
+
+TEST(WorkerOptionsTest, ListeningBeyondLoopbackNeedsACredential) {
+  WorkerOptions options;
+  EXPECT_EQ(Parse({"--listen", "0.0.0.0:0"}, &options), "");
+  EXPECT_EQ(ErrorReason(Validate(options)), "NEEDS_CREDENTIALS");
+  EXPECT_EQ(ErrorField(Validate(options)), "--listen");
+  WorkerOptions insecure, secret;
+  EXPECT_EQ(Parse({"--listen", "[::]:0", "--insecure"}, &insecure), "");
+  EXPECT_TRUE(Validate(insecure).ok());
+  EXPECT_EQ(Parse({"--listen", "10.0.0.1:0", "--worker-secret-file", "f"}, &secret), "");
+  EXPECT_TRUE(Validate(secret).ok());
+}
+
+TEST(WorkerOptionsTest, TlsFlagsHaveVllmsNamesToo) {
+  for (const auto& [cert, key, ca] :
+       {std::tuple("--tls-cert", "--tls-key", "--tls-client-ca"),
+        std::tuple("--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs")}) {
+    WorkerOptions options;
+    EXPECT_EQ(Parse({cert, "c", key, "k", ca, "a"}, &options), "");
+    EXPECT_EQ(options.tls.cert, "c");
+    EXPECT_EQ(options.tls.key, "k");
+    EXPECT_EQ(options.tls.client_ca, "a");
+    EXPECT_EQ(ErrorReason(Validate(options)), "BAD_TLS_FILES");
+  }
 }
 
 TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {

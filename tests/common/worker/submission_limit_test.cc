@@ -43,7 +43,7 @@ TEST(SubmissionLimitTest, ContinuationsFindAsMuchRoomAgainAndNewRequestsDoNot) {
 
 TEST(SubmissionLimitTest, ADrainIsHeardAtOnce) {
   SubmissionLimit limit("prefill", {.requests = 3, .tokens = 100});
-  limit.Drain();
+  limit.SetDraining(true);
   const absl::Status status = limit.Reserve(1);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(ErrorReason(status), "DRAINING");

@@ -2,11 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <functional>
+#include <future>
 #include <memory>
 #include <set>
+#include <utility>
 
+#include "absl/status/statusor.h"
+#include "common/base/error.h"
 #include "common/base/rpc/channel.h"
+#include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server.h"
 
 namespace baton::worker {
@@ -145,6 +152,115 @@ TEST_F(WatchServiceTest, BlockCountsAreThoseLastPublished) {
   EXPECT_EQ(response.cached(), 2);
   EXPECT_EQ(response.held(), 1);
   EXPECT_EQ(response.open_transfers(), 6);
+}
+
+// Drains and flushes of a worker whose loop is the test.
+class WatchServiceControlsTest : public WatchServiceTest {
+ protected:
+  void SetUp() override {
+    WatchServiceTest::SetUp();
+    service_->SetControls({[this](bool draining, std::function<void()> applied) {
+                             if (refuses_) return ShuttingDown();
+                             load_.draining = draining;
+                             load_.drained = load_.drained && draining;
+                             service_->Publish(load_);
+                             applied();
+                             return absl::OkStatus();
+                           },
+                           [](std::function<void(int)> done) { done(5); },
+                           [this] { return !open_calls_; }});
+  }
+  // Asks on another thread, as the answer may have to be waited for.
+  std::future<absl::StatusOr<internal::v1::LoadReport>> Set(bool draining, bool wait = false,
+                                                            uint64_t epoch = 9) {
+    return std::async(std::launch::async, [this, draining, wait, epoch] {
+      grpc::ClientContext context;
+      context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+      internal::v1::SetDrainingRequest request;
+      request.set_epoch(epoch);
+      request.set_draining(draining);
+      request.set_wait(wait);
+      internal::v1::SetDrainingResponse response;
+      const grpc::Status status = stub_->SetDraining(&context, request, &response);
+      return status.ok() ? absl::StatusOr<internal::v1::LoadReport>(response.load())
+                         : FromGrpcStatus(status);
+    });
+  }
+  // Until a report says so.
+  void AwaitReport(const std::function<bool(const internal::v1::LoadReport&)>& wished) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+    auto reader = stub_->Watch(&context, {});
+    WatchResponse response;
+    do {
+      ASSERT_TRUE(reader->Read(&response));
+    } while (!response.has_load() || !wished(response.load()));
+    context.TryCancel();
+  }
+
+  WorkerLoad load_;
+  std::atomic<bool> open_calls_{false};
+  std::atomic<bool> refuses_{false};
+};
+
+TEST_F(WatchServiceControlsTest, AnswersWithThePresentState) {
+  load_.running = 2;
+  const auto draining = Set(true).get();
+  ASSERT_TRUE(draining.ok()) << draining.status();
+  EXPECT_TRUE(draining->draining());
+  EXPECT_FALSE(draining->drained());
+  EXPECT_EQ(draining->running(), 2);
+  const auto back = Set(false, /*wait=*/true).get();
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_FALSE(back->draining());
+  EXPECT_EQ(ErrorReason(Set(true, false, /*epoch=*/8).get().status()), "STALE_EPOCH");
+  refuses_ = true;
+  EXPECT_EQ(ErrorReason(Set(true).get().status()), "DRAINING");
+}
+
+TEST_F(WatchServiceControlsTest, AWaitEndsWhenTheWorkerIsDrainedAndItsCallsAreClosed) {
+  open_calls_ = true;
+  load_.running = 1;
+  auto wait = Set(true, /*wait=*/true);
+  AwaitReport([](const auto& load) { return load.draining(); });
+  load_.running = 0;
+  load_.drained = true;
+  service_->Publish(load_);
+  AwaitReport([](const auto& load) { return load.draining() && load.running() == 0; });
+  AwaitReport([](const auto& load) { return !load.drained(); });
+  EXPECT_EQ(wait.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  open_calls_ = false;  // without any news from the loop
+  const auto drained = wait.get();
+  ASSERT_TRUE(drained.ok()) << drained.status();
+  EXPECT_TRUE(drained->drained());
+  AwaitReport([](const auto& load) { return load.drained(); });
+}
+
+TEST_F(WatchServiceControlsTest, AWaitEndsWithTheDrainOrTheWorker) {
+  auto wait = Set(true, /*wait=*/true);
+  AwaitReport([](const auto& load) { return load.draining(); });
+  ASSERT_TRUE(Set(false).get().ok());
+  EXPECT_EQ(ErrorReason(wait.get().status()), "UNDRAINED");
+  wait = Set(true, /*wait=*/true);
+  AwaitReport([](const auto& load) { return load.draining(); });
+  service_->Stop();
+  EXPECT_EQ(ErrorReason(wait.get().status()), "DRAINING");
+  server_->Stop(absl::InfiniteDuration());
+}
+
+TEST_F(WatchServiceControlsTest, AFlushSaysHowManyBlocksItDropped) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  internal::v1::FlushCacheRequest request;
+  request.set_epoch(9);
+  internal::v1::FlushCacheResponse response;
+  ASSERT_TRUE(stub_->FlushCache(&context, request, &response).ok());
+  EXPECT_EQ(response.dropped_blocks(), 5);
+  grpc::ClientContext late;
+  late.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(1));
+  request.set_epoch(8);
+  EXPECT_EQ(ErrorReason(FromGrpcStatus(stub_->FlushCache(&late, request, &response))),
+            "STALE_EPOCH");
 }
 
 }  // namespace

@@ -80,10 +80,10 @@ std::vector<Row> Rows() {
        [](auto* r) { r->mutable_stop()->set_max_tokens(0); }},
       {"NegativeMaxTokens", invalid, "OUT_OF_RANGE", "stop.max_tokens", "-5 given",
        [](auto* r) { r->mutable_stop()->set_max_tokens(-5); }},
-      {"HugeMaxTokens", invalid, "OUT_OF_RANGE", "stop.max_tokens", "at most 125 expected",
-       [](auto* r) { r->mutable_stop()->set_max_tokens(2'147'483'647); }},
-      {"OneTokenTooMany", invalid, "OUT_OF_RANGE", "stop.max_tokens", "3 of the context's 128",
-       [](auto* r) { r->mutable_stop()->set_max_tokens(126); }},
+      {"HugeMaxTokens", invalid, "CONTEXT_LENGTH_EXCEEDED", "stop.max_tokens",
+       "at most 125 expected", [](auto* r) { r->mutable_stop()->set_max_tokens(2'147'483'647); }},
+      {"OneTokenTooMany", invalid, "CONTEXT_LENGTH_EXCEEDED", "stop.max_tokens",
+       "3 of the context's 128", [](auto* r) { r->mutable_stop()->set_max_tokens(126); }},
       {"SeventeenStops", invalid, "TOO_MANY_STOPS", "stop.stop", "17 strings",
        [](auto* r) {
          for (int i = 0; i < 17; ++i) r->mutable_stop()->add_stop(std::string(1, 'x'));
@@ -163,8 +163,8 @@ std::vector<Row> ChoiceRows() {
          r->mutable_stop()->set_max_tokens(4);
          r->mutable_stop()->set_min_tokens(5);
        }},
-      {"MinTokensPastContext", invalid, "OUT_OF_RANGE", "stop.min_tokens", "at most 125 expected",
-       [](auto* r) { r->mutable_stop()->set_min_tokens(126); }},
+      {"MinTokensPastContext", invalid, "CONTEXT_LENGTH_EXCEEDED", "stop.min_tokens",
+       "at most 125 expected", [](auto* r) { r->mutable_stop()->set_min_tokens(126); }},
       {"UnknownPriority", invalid, "OUT_OF_RANGE", "priority", "4 given",
        [](auto* r) { r->set_priority(static_cast<v1::Priority>(4)); }},
       {"NegativePriority", invalid, "OUT_OF_RANGE", "priority", "-1 given",

@@ -163,6 +163,20 @@ TEST_F(RosterTest, MoreKeysThanBlocksEndTheStream) {
   EXPECT_FALSE(Snapshot(kPrefill0, 1, keys).ok());
 }
 
+// Another secret or certificate: the state says so, and a stream that is accepted ends it.
+TEST_F(RosterTest, AWorkerThatRefusesTheRouterIsRefused) {
+  for (const absl::Status& refusal :
+       {absl::UnauthenticatedError("not the secret"), absl::PermissionDeniedError("no"),
+        absl::UnavailableError("failed to connect: Ssl handshake failed")}) {
+    MakeReady(kPrefill0);
+    roster_.OnStreamLost(kPrefill0, refusal);
+    EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_REFUSED) << refusal;
+    EXPECT_THAT(StatusOf(kPrefill0).detail(), HasSubstr(std::string(refusal.message())));
+  }
+  MakeReady(kPrefill0);
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
+}
+
 TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
   MakeReady(kDecode);
   struct Row {
@@ -228,6 +242,58 @@ TEST_F(RosterTest, DrainingWorkersGetNoNewWork) {
   EXPECT_THAT(std::string(none.message()),
               HasSubstr("no decode worker is ready (1 listed: 1 draining)"));
   EXPECT_TRUE(ErrorRetryAfter(none).has_value());
+}
+
+TEST_F(RosterTest, ADrainedWorkerIsSoUntilItsReportsSayOtherwise) {
+  MakeReady(kPrefill0);
+  internal::v1::WatchResponse event;
+  event.mutable_load()->set_draining(true);
+  event.mutable_load()->set_drained(true);
+  ASSERT_TRUE(roster_.OnEvent(kPrefill0, event).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_DRAINED);
+  clock_.Advance(absl::Seconds(4));
+  roster_.Tick();
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_SUSPECT);
+  ASSERT_TRUE(roster_.OnEvent(kPrefill0, event).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_DRAINED);
+  ASSERT_TRUE(Load(kPrefill0).ok());
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_READY);
+}
+
+TEST_F(RosterTest, LoadsHaveAnAgeAndEndWithTheProcess) {
+  EXPECT_FALSE(roster_.Loads()[kDecode].has_age_ms());
+  MakeReady(kDecode);
+  internal::v1::WatchResponse event;
+  event.mutable_load()->set_running(2);
+  event.mutable_load()->set_age_us(20'000);
+  ASSERT_TRUE(roster_.OnEvent(kDecode, event).ok());
+  clock_.Advance(absl::Milliseconds(500));
+  EXPECT_EQ(roster_.Loads()[kDecode].running(), 2);
+  EXPECT_EQ(roster_.Loads()[kDecode].age_ms(), 520);
+  event.mutable_load()->set_running(0);
+  event.mutable_load()->set_age_us(3'600'000'000);
+  ASSERT_TRUE(roster_.OnEvent(kDecode, event).ok());
+  clock_.Advance(absl::Milliseconds(30));
+  EXPECT_EQ(roster_.Loads()[kDecode].age_ms(), 30) << "an idle hour does not make numbers old";
+  ASSERT_TRUE(Load(kDecode).ok());
+  clock_.Advance(absl::Seconds(10));
+  roster_.Tick();
+  EXPECT_FALSE(roster_.Loads()[kDecode].has_age_ms());
+  EXPECT_EQ(roster_.Loads()[kDecode].running(), 0);
+}
+
+TEST_F(RosterTest, WorkersAreFoundByAddressAndId) {
+  const std::string address = StatusOf(kDecode).address();
+  EXPECT_EQ(ErrorReason(roster_.Find(address).status()), "NO_WORKER") << "not reached yet";
+  MakeReady(kDecode);
+  for (const std::string& name : {address, StatusOf(kDecode).worker_id()}) {
+    const auto found = roster_.Find(name);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->worker, kDecode);
+    EXPECT_EQ(found->epoch, StatusOf(kDecode).epoch());
+    EXPECT_NE(found->hold, nullptr);
+  }
+  EXPECT_EQ(ErrorReason(roster_.Find("").status()), "UNKNOWN_WORKER");
 }
 
 TEST_F(RosterTest, ListedPrefillWorkersAreWaitedForAMomentAfterTheStart) {

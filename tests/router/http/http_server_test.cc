@@ -39,7 +39,7 @@ class HttpServerTest : public ::testing::Test {
         [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
           return Handle(std::move(request), std::move(responder));
         },
-        [](int status, absl::string_view why) {
+        [](int status, absl::string_view why, const HttpRequest&) {
           return HttpResponse{status, {}, absl::StrCat("bad: ", why)};
         });
     ASSERT_TRUE(server.ok()) << server.status();

@@ -25,11 +25,53 @@ OpenAiRequest Chat(absl::string_view more) {
   return request.ok() ? *std::move(request) : OpenAiRequest();
 }
 
-TEST(OpenAiRequestTest, APromptIsTextOrTokensOrAListOfOne) {
-  EXPECT_EQ(Completion(R"({"prompt": "a b"})").generate.text(), "a b");
-  EXPECT_EQ(Completion(R"({"prompt": ["a b"]})").generate.text(), "a b");
-  EXPECT_THAT(Completion(R"({"prompt": [1, 2]})").generate.token_ids().ids(), ElementsAre(1, 2));
-  EXPECT_THAT(Completion(R"({"prompt": [[1, 2]]})").generate.token_ids().ids(), ElementsAre(1, 2));
+TEST(OpenAiRequestTest, APromptIsTextOrTokensOrAListOfThem) {
+  const auto prompts = [](const std::string& json) {
+    return Completion("{\"prompt\": " + json + "}").prompts;
+  };
+  EXPECT_EQ(prompts(R"("a b")")[0].text(), "a b");
+  EXPECT_EQ(prompts(R"(["a b"])")[0].text(), "a b");
+  EXPECT_THAT(prompts("[1, 2]")[0].token_ids().ids(), ElementsAre(1, 2));
+  EXPECT_THAT(prompts("[[1, 2]]")[0].token_ids().ids(), ElementsAre(1, 2));
+  const auto several = prompts(R"(["a", "b", [3]])");
+  ASSERT_EQ(several.size(), 3u);
+  EXPECT_EQ(several[1].text(), "b");
+  EXPECT_THAT(several[2].token_ids().ids(), ElementsAre(3));
+  std::string most = "[\"x\"";
+  for (size_t i = 1; i < kMaxPrompts; ++i) most += ", \"x\"";
+  EXPECT_EQ(prompts(most + "]").size(), kMaxPrompts);
+  EXPECT_EQ(ErrorReason(ParseCompletion("{\"prompt\": " + most + ", \"x\"]}").status()),
+            "OUT_OF_RANGE");
+}
+
+TEST(OpenAiRequestTest, EchoAsksForThePromptsLogprobsIfTheAnswersAreWanted) {
+  EXPECT_FALSE(Completion(R"({"prompt": "p", "logprobs": 2})").generate.has_prompt_logprobs());
+  const OpenAiRequest echo = Completion(R"({"prompt": "p", "echo": true})");
+  EXPECT_TRUE(echo.echo);
+  EXPECT_FALSE(echo.generate.has_prompt_logprobs());
+  EXPECT_EQ(
+      Completion(R"({"prompt": "p", "echo": true, "logprobs": 2})").generate.prompt_logprobs(), 2);
+  EXPECT_EQ(Completion(R"({"prompt": "p", "best_of": 2, "n": 2})").generate.n(), 2);
+}
+
+TEST(OpenAiRequestTest, ToolsAreKeptUnlessNoneMayBeCalled) {
+  const std::string tools =
+      R"(, "tools": [{"type": "function", "function": {"name": "f", "strict": false}}])";
+  EXPECT_EQ(Chat(tools).conversation.tools.items.size(), 1u);
+  EXPECT_EQ(Chat(tools + R"(, "tool_choice": "auto")").conversation.tools.items.size(), 1u);
+  EXPECT_TRUE(Chat(R"(, "tool_choice": "none")" + tools).conversation.tools.is_null());
+  EXPECT_TRUE(Chat(R"(, "tools": [])").conversation.tools.is_null());
+  EXPECT_TRUE(Chat("").parallel_tool_calls);
+  EXPECT_FALSE(Chat(R"(, "parallel_tool_calls": false)").parallel_tool_calls);
+}
+
+TEST(OpenAiRequestTest, NullsOfMessagesAreAbsent) {
+  auto request = ParseChat(R"({"messages": [{"role": "assistant", "content": null,
+      "refusal": null, "tool_calls": [{"id": "a", "type": "function",
+      "function": {"name": "f", "arguments": "{}"}}], "audio": null}]})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_THAT(request->conversation.messages.items[0].keys,
+              ElementsAre("role", "content", "tool_calls"));
 }
 
 TEST(OpenAiRequestTest, EveryFieldArrives) {
@@ -136,11 +178,11 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
                  {R"({"prompt": null})", "MISSING_FIELD", "prompt"},
                  {R"({"prompt": ""  , "what": null})", "UNKNOWN_FIELD", "what"},
                  {R"({"prompt": 5})", "WRONG_TYPE", "prompt"},
-                 {R"({"prompt": [["a"]]})", "WRONG_TYPE", "prompt"},
+                 {R"({"prompt": [["a"]]})", "WRONG_TYPE", "prompt[0]"},
+                 {R"({"prompt": ["a", []]})", "WRONG_TYPE", "prompt[1]"},
                  {R"({"prompt": [1, "a"]})", "WRONG_TYPE", "prompt"},
                  {R"({"prompt": [4294967296]})", "OUT_OF_RANGE", "prompt"},
-                 {R"({"prompt": ["a", "b"]})", "UNSUPPORTED_FIELD", "prompt"},
-                 {R"({"prompt": "p", "echo": true})", "UNSUPPORTED_FIELD", "echo"},
+                 {R"({"prompt": "p", "echo": 1})", "WRONG_TYPE", "echo"},
                  {R"({"prompt": "p", "suffix": "s"})", "UNSUPPORTED_FIELD", "suffix"},
                  {R"({"prompt": "p", "best_of": 2})", "UNSUPPORTED_FIELD", "best_of"},
                  {R"({"prompt": "p", "temperature": "hot"})", "WRONG_TYPE", "temperature"},
@@ -178,8 +220,26 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
         "UNSUPPORTED_FIELD", "messages[0].content[0].type"},
        {R"({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2})",
         "ONLY_WITH_LOGPROBS", "top_logprobs"},
-       {R"({"messages": [{"role": "user", "content": "x"}], "tools": [{}]})", "UNSUPPORTED_FIELD",
-        "tools"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "tools": [{}]})", "WRONG_TYPE",
+        "tools[0]"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {}}]})",
+        "MISSING_FIELD", "tools[0].function.name"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "custom"}]})",
+        "UNSUPPORTED_FIELD", "tools[0].type"},
+       {R"({"messages": [{"role": "user", "content": "x"}],
+            "tools": [{"function": {"name": "f", "strict": true}}]})",
+        "UNSUPPORTED_FIELD", "tools[0].function.strict"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"})",
+        "UNSUPPORTED_FIELD", "tool_choice"},
+       {R"({"messages": [{"role": "user", "content": "x"}],
+            "tool_choice": {"type": "function", "function": {"name": "f"}}})",
+        "UNSUPPORTED_FIELD", "tool_choice"},
+       {R"({"messages": [{"role": "user", "content": "x"}], "tool_choice": 1})", "WRONG_TYPE",
+        "tool_choice"},
+       {R"({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}]})",
+        "MISSING_FIELD", "messages[0].tool_calls[0].function.arguments"},
+       {R"({"messages": [{"role": "tool", "content": "x", "tool_call_id": 1}]})", "WRONG_TYPE",
+        "messages[0].tool_call_id"},
        {R"({"messages": [{"role": "user", "content": "x"}], "store": true})", "UNSUPPORTED_FIELD",
         "store"},
        {R"({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "low"})",

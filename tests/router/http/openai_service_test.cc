@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/error.h"
+#include "common/base/rpc/grpc_status.h"
 #include "tests/testing/fake_cluster.h"
 #include "tests/testing/http_client.h"
+#include "tests/testing/model_dir.h"
 
 namespace baton::router {
 namespace {
@@ -161,30 +163,172 @@ TEST_F(OpenAiServiceTest, ErrorsHaveOpenAisShape) {
       {kCompletions, absl::StrCat(R"({"prompt": ")", std::string(300, 'a'), R"("})"), 400,
        "context_length_exceeded", "prompt"},
       {kCompletions, R"({"prompt": "p", "temperature": 3})", 400, "out_of_range", "temperature"},
-      {kCompletions, R"({"prompt": "p", "max_tokens": 1000})", 400, "out_of_range", "max_tokens"},
+      {kCompletions, R"({"prompt": "p", "max_tokens": 1000})", 400, "context_length_exceeded",
+       "max_tokens"},
+      {kCompletions, absl::StrCat(R"({"prompt": ")", std::string(300, 'a'), R"(", "echo": true})"),
+       400, "context_length_exceeded", "prompt"},
       {kCompletions, R"({"prompt": ""})", 400, "empty_prompt", "prompt"},
       {kCompletions, "nonsense", 400, "malformed_json", ""},
       {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x"}]})", 400,
        "no_chat_template", "messages"},
+      {"/v1/chat/completions",
+       R"({"messages": [{"role": "user", "content": "x"}], "tools": [{"function": {"name": "f"}}]})",
+       400, "unsupported_field", "tools"},
       {"/v1/responses", "{}", 404, "unknown_url", ""},
       {"/v1/messages", "{}", 404, "unknown_url", ""},
       {"/nowhere", "{}", 404, "unknown_url", ""},
   };
   HttpClient client(address());
   for (const auto& c : cases) {
-    client.Post(c.path, c.body);
+    client.Post(c.path, c.body, "X-Request-Id: mine\r\n");
     const HttpReply reply = client.Read();
     EXPECT_EQ(reply.status, c.status) << c.body << reply.body;
+    EXPECT_EQ(reply.Header("x-request-id"), "mine") << c.path;
     const Json error = Json::parse(reply.body)["error"];
     EXPECT_EQ(error["code"], c.code) << c.body;
     EXPECT_EQ(error["param"], c.param.empty() ? Json() : Json(c.param)) << c.body;
     EXPECT_FALSE(error["message"].get<std::string>().empty());
   }
+  client.Post("/v1/messages", "{}");
+  EXPECT_THAT(client.Read().body, HasSubstr("/v1/chat/completions"));
   client.Get(kCompletions);
-  EXPECT_EQ(client.Read().status, 405);
+  HttpReply reply = client.Read();
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.Header("Allow"), "POST");
+  client.Post("/v1/models", "{}");
+  reply = client.Read();
+  EXPECT_EQ(reply.status, 405);
+  EXPECT_EQ(reply.Header("Allow"), "GET, HEAD");
   client.Post(kCompletions, R"({"prompt": "p"})", "X-Request-Id: caf\xC3\xA9\r\n");
-  EXPECT_EQ(Json::parse(client.Read().body)["error"]["code"], "bad_request_id");
+  reply = client.Read();
+  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "bad_request_id");
+  EXPECT_FALSE(reply.Header("x-request-id").empty());
+  client.Send("nonsense\r\n\r\n");
+  reply = client.Read();
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_FALSE(reply.Header("x-request-id").empty());
   EXPECT_EQ(cluster_->decode(0)->decode_count(), 0);
+}
+
+// A prompt of the context's length has no room for a token; one less has room for one.
+TEST_F(OpenAiServiceTest, WhatDoesNotFitTheContextHasBothCounts) {
+  const testing::ModelDir dir;
+  testing::WriteTinyTokenizer(dir.path());
+  dir.Write("chat_template.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+  Start([&](Options* options) { options->model_dir = dir.path(); });
+  HttpClient client(address());
+  const std::string full(128, 'a'), room(127, 'a'), huge(2 << 20, 'a');
+  std::string ids = "[97";
+  for (int i = 1; i < 128; ++i) ids += ",97";
+  const auto chat = [](const std::string& text, const std::string& more) {
+    return absl::StrCat(R"({"messages": [{"role": "user", "content": ")", text, "\"}]", more, "}");
+  };
+  const auto completion = [](const std::string& prompt, const std::string& more) {
+    return absl::StrCat(R"({"prompt": )", prompt, more, "}");
+  };
+  const std::string quoted = absl::StrCat("\"", room, "\"");
+  const struct {
+    const char* path;
+    std::string body, param;
+    std::vector<std::string> counts;
+  } cases[] = {
+      {kCompletions, completion(absl::StrCat("\"", full, "\""), ""), "prompt", {"128 tokens"}},
+      {kCompletions, completion(ids + "]", ""), "prompt", {"128 tokens"}},
+      {kCompletions,
+       completion(quoted, R"(, "max_tokens": 2)"),
+       "max_tokens",
+       {"127", "128", "1 "}},
+      {kCompletions,
+       completion(absl::StrCat("\"", huge, "\""), ""),
+       "prompt",
+       {"2097152 bytes", "1048576"}},
+      {"/v1/chat/completions", chat(full, ""), "messages", {"128 tokens"}},
+      {"/v1/chat/completions", chat(room, R"(, "max_tokens": 2)"), "max_tokens", {"127", "128"}},
+      {"/v1/chat/completions", chat(huge, ""), "messages", {"2097152 bytes", "1048576"}},
+  };
+  for (const auto& c : cases) {
+    client.Post(c.path, c.body);
+    const HttpReply reply = client.Read();
+    EXPECT_EQ(reply.status, 400) << c.path;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["code"], "context_length_exceeded") << error;
+    EXPECT_EQ(error["param"], c.param) << error;
+    for (const std::string& count : c.counts) {
+      EXPECT_THAT(error["message"].get<std::string>(), HasSubstr(count));
+    }
+  }
+  EXPECT_EQ(cluster_->decode(0)->decode_count(), 0);
+}
+
+TEST_F(OpenAiServiceTest, AnswersConnectionsAndStreamsAreCounted) {
+  Start([](Options* options) {
+    options->metrics_listen = "127.0.0.1:0";
+    options->max_http_connections = 2;
+  });
+  const auto metrics = [&] {
+    return testing::HttpGet(cluster_->server().metrics_address(), "/metrics");
+  };
+  const auto await = [&](const std::string& line) {
+    const absl::Time patience = absl::Now() + testing::kPatience;
+    while (!absl::StrContains(metrics(), line)) {
+      if (absl::Now() > patience) return false;
+    }
+    return true;
+  };
+  const std::string common = R"({model="tiny",role="router"})";
+  HttpClient client(address()), idle(address());
+  client.Get("/nowhere/at/all");
+  EXPECT_EQ(client.Read().status, 404);
+  EXPECT_TRUE(await(R"(code="404",route="other"} 1)"));
+  client.Get("/v1/models/tiny");
+  EXPECT_EQ(client.Read().status, 200);
+  EXPECT_TRUE(await(R"(code="200",route="/v1/models"} 1)"));
+  EXPECT_TRUE(await(absl::StrCat("baton_http_connections", common, " 2")));
+  HttpClient refused(address());
+  EXPECT_TRUE(refused.AtEnd());
+  EXPECT_TRUE(await(absl::StrCat("baton_http_connections_refused_total", common, " 1")));
+
+  client.Post(kCompletions, R"({"prompt": "p", "stream": true})");
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  call.SendTokens(Ids("a"));
+  client.ReadUntil(R"("text":"a")");
+  EXPECT_TRUE(await(absl::StrCat("baton_http_streams", common, " 1")));
+  EXPECT_TRUE(await(R"(code="200",route="/v1/completions"} 1)"));
+  call.Finish(Ids("b"), DecodeResponse::FINISH_LENGTH);
+  client.ReadUntil("0\r\n\r\n");
+  EXPECT_TRUE(await(absl::StrCat("baton_http_streams", common, " 0")));
+  client.Close();
+  EXPECT_TRUE(await(absl::StrCat("baton_http_connections", common, " 1")));
+}
+
+TEST_F(OpenAiServiceTest, TheStatusHasWorkersAndLatencies) {
+  Start([](Options* options) { options->metrics_listen = "127.0.0.1:0"; });
+  HttpClient client(address());
+  const auto status = [&] {
+    client.Get("/v1/baton/status");
+    return Json::parse(client.Read().body);
+  };
+  const Json before = status();
+  EXPECT_EQ(before["ready"], true);
+  ASSERT_EQ(before["workers"].size(), 2u);
+  EXPECT_EQ(before["workers"][1]["role"], "decode");
+  const Json& blocks = before["workers"][1]["kv_blocks"];
+  EXPECT_EQ(blocks["total"], 64);
+  EXPECT_EQ(blocks["total"],
+            blocks["used"].get<int>() + blocks["cached"].get<int>() + blocks["free"].get<int>());
+  for (const char* name : {"time_to_first_token", "inter_token_latency"}) {
+    EXPECT_EQ(before[name]["counts"].size(), before[name]["bounds_s"].size() + 1);
+    EXPECT_EQ(before[name]["counts"].back(), 0);
+  }
+  client.Post(kCompletions, R"({"prompt": "p"})");
+  DecodeCall call = cluster_->decode(0)->AwaitDecode();
+  call.SendTokens(Ids("a"));
+  call.SendTokens(Ids("b"));
+  call.Finish(Ids("c"), DecodeResponse::FINISH_LENGTH);
+  EXPECT_EQ(client.Read().status, 200);
+  const Json after = status();
+  EXPECT_EQ(after["time_to_first_token"]["counts"].back(), 1);
+  EXPECT_EQ(after["inter_token_latency"]["counts"].back(), 2);
 }
 
 TEST_F(OpenAiServiceTest, ModelsAndProbes) {

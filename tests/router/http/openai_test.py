@@ -1,4 +1,5 @@
-"""The unmodified `openai` package against a cluster: completions, streams, usage, errors, cancel.
+"""The unmodified `openai` package against a cluster: completions, streams, usage, errors, cancel;
+and against scripted workers: tools.
 
     openai_test.py BIN_DIR
 """
@@ -54,7 +55,21 @@ SCHEMAS = (
      "maxItems": 2},
     {"oneOf": [{"type": "integer", "minimum": 10, "maximum": 99}, {"type": ["null", "boolean"]}]},
 )
-GOOD_COMPLETION = {**GOOD, "prompt": PROMPT, "logprobs": 2, "best_of": 1, "echo": False, "suffix": ""}
+GOOD_COMPLETION = {**GOOD, "prompt": [PROMPT, PROMPT], "logprobs": 2, "best_of": 1, "echo": True,
+                   "suffix": ""}
+TOOLS = [{"type": "function", "function": {
+    "name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}}}]
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": %s}}\n</tool_call>'
+# In the format of Hermes. A scripted router answers with what stands between ((( and ))).
+TEMPLATE = """\
+{#- <tool_call>{"name": "f", "arguments": {}}</tool_call> -#}
+{%- for t in tools or [] %}[{{ t.function.name }}]{% endfor %}
+{%- for m in messages %}{{ m.role }}:
+{%- if m.role == 'tool' -%}
+((({{ m.tool_call_id }}: {{ messages[-2].tool_calls[0].function.arguments.city }} has {{ m.content }})))
+{%- else %}{{ m.content or '' }}{% endif %}
+{%- for c in m.tool_calls or [] %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% endfor %}
+{%- endfor %}"""
 
 
 def post(http, path, body):
@@ -190,6 +205,54 @@ class OpenAiTest(unittest.TestCase):
                 model="demo", messages=[{"role": "user", "content": "x" * 2_000_000}])
         self.assertEqual(caught.exception.param, "messages")
 
+    def test_several_prompts_are_answered_as_each_alone(self):
+        options = {"model": "demo", "max_tokens": 6, "temperature": 1, "seed": 9, "n": 2}
+        prompts = [PROMPT, "copy: one two\n", "Q x ?"]
+        alone = [self.client.completions.create(prompt=p, **options) for p in prompts]
+        expected = [choice.text for one in alone for choice in one.choices]
+        together = self.client.completions.create(prompt=prompts, **options)
+        self.assertEqual([c.text for c in together.choices], expected)
+        self.assertEqual([c.index for c in together.choices], list(range(6)))
+        self.assertEqual(together.usage.prompt_tokens, sum(a.usage.prompt_tokens for a in alone))
+        self.assertEqual(together.usage.completion_tokens,
+                         sum(a.usage.completion_tokens for a in alone))
+        texts = {}
+        for chunk in self.client.completions.create(prompt=prompts, stream=True, **options):
+            choice = chunk.choices[0]
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+        self.assertEqual([texts[i] for i in range(6)], expected)
+
+    def test_echo_with_logprobs_scores_the_prompt(self):
+        options = {"model": "demo", "prompt": PROMPT, "max_tokens": 4, "temperature": 0}
+        answer = self.client.completions.create(**options).choices[0].text
+        self.assertEqual(self.client.completions.create(echo=True, **options).choices[0].text,
+                         PROMPT + answer)
+        scored = self.client.completions.create(echo=True, logprobs=1, **options)
+        choice = scored.choices[0]
+        self.assertEqual(choice.text, PROMPT + answer)
+        self.assertEqual(len(choice.logprobs.tokens),
+                         scored.usage.prompt_tokens + scored.usage.completion_tokens)
+        self.assertIsNone(choice.logprobs.token_logprobs[0])
+        self.assertTrue(all(value <= 0 for value in choice.logprobs.token_logprobs[1:]))
+        self.assertTrue("".join(choice.logprobs.tokens).startswith(PROMPT))
+        # The answer's first token as a part of the prompt has the log probability that it had.
+        again = self.client.completions.create(
+            **{**options, "prompt": choice.text, "max_tokens": 1}, echo=True, logprobs=1)
+        at = scored.usage.prompt_tokens
+        self.assertEqual(again.choices[0].logprobs.tokens[at], choice.logprobs.tokens[at])
+        self.assertAlmostEqual(again.choices[0].logprobs.token_logprobs[at],
+                               choice.logprobs.token_logprobs[at], places=4)
+        chunks = list(self.client.completions.create(echo=True, logprobs=1, stream=True, **options))
+        self.assertEqual("".join(c.choices[0].text for c in chunks), choice.text)
+        self.assertEqual(sum((c.choices[0].logprobs.tokens for c in chunks if c.choices[0].logprobs),
+                             []), choice.logprobs.tokens)
+
+    def test_a_template_without_tools_refuses_them(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(
+                model="demo", messages=[{"role": "user", "content": "x"}], tools=TOOLS)
+        self.assertEqual(caught.exception.param, "tools")
+
     def test_errors_are_the_packages_exceptions(self):
         create = self.client.completions.create
         with self.assertRaises(openai.NotFoundError) as caught:
@@ -248,6 +311,33 @@ class OpenAiTest(unittest.TestCase):
         for i, text in texts.items():
             self.assertEqual(text, texts[i % 4])
 
+    def test_the_benchmark_measures_the_same_by_http_and_grpc(self):
+        texts = Path(self.directory.name) / "texts.jsonl"
+        texts.write_text("".join(json.dumps({"prompt": f"copy: red {i}\n", "output_tokens": 4}) + "\n"
+                                 for i in range(8)), encoding="utf-8")
+        custom = ["--dataset-name", "custom", "--dataset-path", texts, "--custom-output-len", "-1",
+                  "--temperature", "0", "--ignore-eos"]
+        http = ["--base-url", f"http://{self.http}", *custom]
+
+        def bench(*flags):
+            command = [BIN / "baton", "bench", "serve", "--num-prompts", "8", "--max-concurrency", "4",
+                       "--json", "--save-detailed", *flags]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+            return json.loads(result.stdout)
+
+        by_grpc = bench("--address", self.grpc, *custom)
+        by_http = bench("--backend", "openai", *http)
+        for key in ("completed", "total_input_tokens", "output_lens", "generated_texts", "errors"):
+            self.assertEqual(by_grpc[key], by_http[key], key)
+        self.assertEqual(by_grpc["output_lens"], [4] * 8)
+        self.assertEqual([len(itls) for itls in by_http["itls"]], [3] * 8)
+        self.assertEqual(bench("--backend", "openai-chat", *http)["completed"], 8)
+        shared = bench("--address", self.grpc, "--dataset-name", "prefix_repetition",
+                       "--prefix-repetition-num-prefixes", "1", "--prefix-repetition-prefix-len", "64",
+                       "--prefix-repetition-suffix-len", "16", "--output-len", "2")
+        self.assertEqual(shared["completed"], 8)
+        self.assertGreater(shared["prefix_cache_hit_rate"], 0.1)
+
     def test_every_field_of_the_package_is_honoured_or_refused_by_name(self):
         messages = [{"role": "user", "content": "x"}]
         fields = set(completion_create_params.CompletionCreateParamsBase.__annotations__) | {"stream"}
@@ -268,6 +358,98 @@ class OpenAiTest(unittest.TestCase):
                 body = {**base, "max_tokens": 2, name: value}
                 status, answer = post(self.http, path, body)
                 self.assertEqual(status, 200, f"{path} {name}: {answer}")
+
+
+def say(text):
+    """A message to which a scripted router answers `text`."""
+    return {"role": "user", "content": f"((({text})))"}
+
+
+class ToolsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory(prefix="baton-tools-")
+        (Path(cls.directory.name) / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+        cls.router = subprocess.Popen([BIN.parent / "tests/scripted_router", cls.directory.name],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        address = cls.router.stdout.readline().strip()
+        cls.client = openai.OpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0,
+                                   timeout=PATIENCE_S)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.router.communicate(timeout=PATIENCE_S)
+        cls.directory.cleanup()
+
+    def ask(self, messages, **options):
+        return self.client.chat.completions.create(model="tiny", messages=messages, tools=TOOLS,
+                                                   **options)
+
+    def streamed(self, messages, **options):
+        """What the chunks of a stream add up to: text, calls as (id, name, arguments), finish."""
+        text, calls, finish = "", [], None
+        for chunk in self.ask(messages, stream=True, **options):
+            delta = chunk.choices[0].delta
+            text += delta.content or ""
+            for call in delta.tool_calls or []:
+                if call.index == len(calls):
+                    calls.append(["", "", ""])
+                calls[call.index][0] += call.id or ""
+                calls[call.index][1] += call.function.name or ""
+                calls[call.index][2] += call.function.arguments or ""
+            finish = chunk.choices[0].finish_reason or finish
+        return text, calls, finish
+
+    def test_calls_arrive_whole_and_streamed_and_results_go_back(self):
+        question = say("Let me see.\n" + CALL % '"Köln"' + "\n" + CALL % '"<\\"Rom\\">"')
+        answer = self.ask([question]).choices[0]
+        self.assertEqual(answer.finish_reason, "tool_calls")
+        self.assertEqual(answer.message.content, "Let me see.")
+        calls = answer.message.tool_calls
+        self.assertEqual([c.function.name for c in calls], ["weather", "weather"])
+        self.assertEqual([json.loads(c.function.arguments) for c in calls],
+                         [{"city": "Köln"}, {"city": '<"Rom">'}])
+        text, streamed, finish = self.streamed([question], n=1)
+        self.assertEqual((text, finish), ("Let me see.", "tool_calls"))
+        self.assertEqual([c[1:] for c in streamed],
+                         [[c.function.name, c.function.arguments] for c in calls])
+        ids = [c.id for c in calls] + [c[0] for c in streamed]
+        self.assertEqual(len(set(ids)), 4, ids)
+        self.assertTrue(all(i.startswith("call_") for i in ids))
+        # The template says which result belongs to which call, and reads its arguments.
+        messages = [question, answer.message,
+                    {"role": "tool", "tool_call_id": calls[0].id, "content": "rain"}]
+        final = self.ask(messages).choices[0]
+        self.assertEqual(final.message.content, f"{calls[0].id}: Köln has rain")
+        self.assertEqual(final.finish_reason, "stop")
+        self.assertIsNone(final.message.tool_calls)
+
+    def test_a_call_alone_has_no_content_and_parallel_calls_may_be_refused(self):
+        question = say(CALL % 1 + CALL % 2)
+        message = self.ask([question], n=2).choices[1].message
+        self.assertIsNone(message.content)
+        self.assertEqual(len(message.tool_calls), 2)
+        self.assertEqual(len(self.ask([question], parallel_tool_calls=False).choices[0]
+                             .message.tool_calls), 1)
+        self.assertEqual(len(self.streamed([question], parallel_tool_calls=False)[1]), 1)
+
+    def test_what_is_no_call_is_text(self):
+        for text in ("plain", "<tool_call>{\"name\": \"weather\", \"argum", "a <tool_ b",
+                     "<tool_call>{\"name\": 5, \"arguments\": {}}"):
+            choice = self.ask([say(text)]).choices[0]
+            self.assertEqual(choice.message.content, text)
+            self.assertIsNone(choice.message.tool_calls)
+            self.assertEqual(choice.finish_reason, "stop")
+            self.assertEqual(self.streamed([say(text)]), (text, [], "stop"))
+
+    def test_tool_choice(self):
+        raw = CALL % 1
+        none = self.ask([say(raw)], tool_choice="none").choices[0]
+        self.assertEqual((none.message.content, none.finish_reason), (raw, "stop"))
+        for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.ask([say(raw)], tool_choice=choice)
+            self.assertEqual(caught.exception.param, "tool_choice")
 
 
 if __name__ == "__main__":

@@ -95,6 +95,19 @@ TEST_F(AnswerTest, HeldBackTextSurvivesAChangeOfStreams) {
   EXPECT_TRUE(answer_->finished());
 }
 
+TEST_F(AnswerTest, SpecialTokensAreTextOnlyIfTheyAreShown) {
+  prepared_.decode.clear_stop_token_ids();
+  const std::vector<int32_t> ids = {'a', kEndToken, 'b'};
+  Begin();
+  EXPECT_EQ(Take(Tokens(ids)).text(), "ab");
+  prepared_.shown_special_tokens = {kEndToken};
+  Begin();
+  EXPECT_EQ(Take(Tokens(ids)).text(), "a<|end|>b");
+  prepared_.shown_special_tokens = {'a'};  // another one
+  Begin();
+  EXPECT_EQ(Take(Tokens(ids)).text(), "ab");
+}
+
 TEST_F(AnswerTest, NoStopStringBeforeMinTokensButOneThatEndsAfterThem) {
   prepared_.stops = {"END"};
   prepared_.decode.set_min_tokens(5);

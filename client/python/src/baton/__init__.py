@@ -12,12 +12,14 @@ AsyncClient is the same for asyncio. Failed calls raise subclasses of BatonError
 from baton.aio import AsyncClient, AsyncGenerateStream
 from baton.client import Client, GenerateStream
 from baton.errors import (
+    AuthenticationError,
     BatonError,
     CancelledError,
     DeadlineExceededError,
     InvalidRequestError,
     ModelNotFoundError,
     OverloadedError,
+    PermissionDeniedError,
     PromptTooLongError,
     RequestTooLargeError,
     TenantLimitError,
@@ -42,6 +44,7 @@ from baton.types import (
 __all__ = [
     "AsyncClient",
     "AsyncGenerateStream",
+    "AuthenticationError",
     "BatonError",
     "CancelledError",
     "Choice",
@@ -56,6 +59,7 @@ __all__ = [
     "Model",
     "ModelNotFoundError",
     "OverloadedError",
+    "PermissionDeniedError",
     "PromptTooLongError",
     "RequestTooLargeError",
     "TenantLimitError",

@@ -106,6 +106,8 @@ class AsyncClient:
         self,
         address: Optional[str] = None,
         *,
+        api_key: Optional[str] = None,
+        credentials: Optional[grpc.ChannelCredentials] = None,
         timeout: float = calls.DEFAULT_TIMEOUT_S,
         max_retries: int = calls.DEFAULT_MAX_RETRIES,
         wait_for_ready: bool = True,
@@ -114,11 +116,22 @@ class AsyncClient:
         random: Callable[[], float] = uniform,
     ) -> None:
         self._settings = Settings(
-            calls.to_address(address), timeout, max_retries, wait_for_ready, clock, random
+            calls.to_address(address),
+            timeout,
+            max_retries,
+            wait_for_ready,
+            clock,
+            random,
+            calls.to_api_key(api_key),
         )
         self._sleep = _event_sleep if sleep is None else lambda pause, _: sleep(pause)
         self._loop = asyncio.get_running_loop()
-        self._channel = grpc.aio.insecure_channel(self._settings.address, calls.CHANNEL_OPTIONS)
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(self._settings.address, calls.CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.aio.secure_channel(
+                self._settings.address, credentials, calls.CHANNEL_OPTIONS
+            )
         self._streams: weakref.WeakSet[AsyncGenerateStream] = weakref.WeakSet()
 
     @property
@@ -164,6 +177,13 @@ class AsyncClient:
 
     async def workers(self, *, timeout: Optional[float] = None) -> list[Worker]:
         return await self._ask(calls.workers(), timeout)
+
+    async def cancel(
+        self, request_id: str, *, tenant: str = "", timeout: Optional[float] = None
+    ) -> int:
+        """Cancels the requests of this router with that id and tenant, whichever client sent them,
+        and returns how many. InvalidRequestError (UNKNOWN_REQUEST) if there is none."""
+        return await self._ask(calls.cancel(request_id, tenant), timeout)
 
     async def is_ready(self, *, timeout: float = calls.READY_TIMEOUT_S) -> bool:
         """Whether the router can be reached and has workers that can answer. One attempt."""

@@ -74,6 +74,11 @@ def to_address(address: Optional[str]) -> str:
     return address
 
 
+def to_api_key(api_key: Optional[str]) -> str:
+    """The argument, else BATON_API_KEY; empty: none."""
+    return os.environ.get("BATON_API_KEY", "") if api_key is None else api_key
+
+
 @dataclass(frozen=True)
 class Call(Generic[T]):
     """A request, and how to read its response."""
@@ -155,6 +160,15 @@ def workers() -> Call[list[Worker]]:
     )
 
 
+def cancel(request_id: str, tenant: str) -> Call[int]:
+    return Call(
+        f"/{_INFERENCE}/Cancel",
+        inference_pb2.CancelRequest(request_id=request_id, tenant=tenant),
+        inference_pb2.CancelResponse,
+        lambda message: int(message.cancelled),
+    )
+
+
 def health() -> Call[bool]:
     return Call(
         "/grpc.health.v1.Health/Check",
@@ -174,6 +188,7 @@ class Settings:
     wait_for_ready: bool
     clock: Callable[[], float]
     random: Callable[[], float]
+    api_key: str = ""  # empty: none
 
 
 class Attempts:
@@ -192,7 +207,13 @@ class Attempts:
     def call_arguments(self) -> dict[str, Any]:
         """The arguments of the next attempt."""
         remaining = self._deadline - self._settings.clock()
-        return {"timeout": max(0.0, remaining), "wait_for_ready": self._settings.wait_for_ready}
+        arguments: dict[str, Any] = {
+            "timeout": max(0.0, remaining),
+            "wait_for_ready": self._settings.wait_for_ready,
+        }
+        if self._settings.api_key:
+            arguments["metadata"] = (("authorization", f"Bearer {self._settings.api_key}"),)
+        return arguments
 
     def error(self, code: grpc.StatusCode, message: Optional[str], details: Any) -> BatonError:
         return to_error(code, message, details, self._request_id, self._settings.address)

@@ -97,7 +97,11 @@ class GenerateStream(calls.Stream, Iterator[Chunk]):
 
 
 class Client:
-    """A connection to a router, without TLS. Thread-safe.
+    """A connection to a router. Thread-safe.
+
+    `api_key` is by default that of the environment variable BATON_API_KEY, if it is set.
+    `credentials`, from grpc.ssl_channel_credentials, turn TLS on; without TLS, everyone on the way
+    can read the key.
 
     The constructor does not connect; the first call does, and waits for the router until its
     deadline unless `wait_for_ready` is False. `timeout` is that of each call, in seconds, including
@@ -109,6 +113,8 @@ class Client:
         self,
         address: Optional[str] = None,
         *,
+        api_key: Optional[str] = None,
+        credentials: Optional[grpc.ChannelCredentials] = None,
         timeout: float = calls.DEFAULT_TIMEOUT_S,
         max_retries: int = calls.DEFAULT_MAX_RETRIES,
         wait_for_ready: bool = True,
@@ -117,10 +123,21 @@ class Client:
         random: Callable[[], float] = uniform,
     ) -> None:
         self._settings = Settings(
-            calls.to_address(address), timeout, max_retries, wait_for_ready, clock, random
+            calls.to_address(address),
+            timeout,
+            max_retries,
+            wait_for_ready,
+            clock,
+            random,
+            calls.to_api_key(api_key),
         )
         self._sleep = _event_sleep if sleep is None else lambda pause, _: sleep(pause)
-        self._channel = grpc.insecure_channel(self._settings.address, calls.CHANNEL_OPTIONS)
+        if credentials is None:
+            self._channel = grpc.insecure_channel(self._settings.address, calls.CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(
+                self._settings.address, credentials, calls.CHANNEL_OPTIONS
+            )
 
     @property
     def address(self) -> str:
@@ -163,6 +180,13 @@ class Client:
 
     def workers(self, *, timeout: Optional[float] = None) -> list[Worker]:
         return self._ask(calls.workers(), timeout)
+
+    def cancel(
+        self, request_id: str, *, tenant: str = "", timeout: Optional[float] = None
+    ) -> int:
+        """Cancels the requests of this router with that id and tenant, whichever client sent them,
+        and returns how many. InvalidRequestError (UNKNOWN_REQUEST) if there is none."""
+        return self._ask(calls.cancel(request_id, tenant), timeout)
 
     def is_ready(self, *, timeout: float = calls.READY_TIMEOUT_S) -> bool:
         """Whether the router can be reached and has workers that can answer. One attempt."""

@@ -53,7 +53,7 @@ class InvalidRequestError(BatonError):
 
 
 class PromptTooLongError(InvalidRequestError):
-    """The prompt is longer than the router or the model allows."""
+    """The prompt, or it and max_tokens, is longer than the router or the model allows."""
 
 
 class ModelNotFoundError(InvalidRequestError):
@@ -62,6 +62,14 @@ class ModelNotFoundError(InvalidRequestError):
 
 class RequestTooLargeError(InvalidRequestError):
     """The request never fits into the cluster, or its answer into one message."""
+
+
+class AuthenticationError(BatonError):
+    """The call has no valid API key."""
+
+
+class PermissionDeniedError(BatonError):
+    """The API key does not allow the call."""
 
 
 class OverloadedError(BatonError):
@@ -98,24 +106,27 @@ _FAMILIES: dict[type[BatonError], str] = {
         BAD_REQUEST_ID UNKNOWN_TOKEN TOKEN_ID NO_TOKEN_LEFT MALFORMED_REQUEST PROMPT_LENGTH
         PREFILL_ADDRESS FIRST_BLOCK BAD_ADDRESS UNKNOWN_FIELD UNSUPPORTED_FIELD WRONG_TYPE
         MISSING_FIELD MALFORMED_JSON ONLY_WITH_STREAM ONLY_WITH_LOGPROBS NO_CHAT_TEMPLATE
-        BAD_CHAT_VARIABLE CHAT_TEMPLATE_REFUSED CHAT_TEMPLATE_FAILED SCHEMA_INVALID
-        SCHEMA_UNSUPPORTED SCHEMA_TOO_COMPLEX NOT_WITH_STRUCTURED_OUTPUT GRAMMAR_MISMATCH
-        STRUCTURED_OUTPUT_UNAVAILABLE""",
-    PromptTooLongError: "PROMPT_TOO_LONG TEXT_TOO_LONG",
+        BAD_CHAT_VARIABLE CHAT_TEMPLATE_REFUSED CHAT_TEMPLATE_FAILED UNKNOWN_REQUEST UNKNOWN_WORKER
+        SCHEMA_INVALID SCHEMA_UNSUPPORTED SCHEMA_TOO_COMPLEX NOT_WITH_STRUCTURED_OUTPUT
+        GRAMMAR_MISMATCH STRUCTURED_OUTPUT_UNAVAILABLE""",
+    PromptTooLongError: "PROMPT_TOO_LONG TEXT_TOO_LONG CONTEXT_LENGTH_EXCEEDED",
     ModelNotFoundError: "MODEL_NOT_FOUND",
     RequestTooLargeError: """ANSWER_TOO_LARGE TOO_MANY_CHOICES KV_POOL_TOO_SMALL
         CHAT_TEMPLATE_LIMIT""",
     OverloadedError: """TOO_MANY_REQUESTS TOO_MANY_PROMPT_TOKENS TOKENIZER_QUEUE_FULL QUEUE_FULL
         DEADLINE_UNREACHABLE TTFT_SLO_UNREACHABLE SURVIVORS_FULL KV_BLOCKS_EXHAUSTED GRAMMAR_QUEUE_FULL
         GRAMMAR_CACHE_FULL""",
-    TenantLimitError: "TENANT_LIMIT",
+    AuthenticationError: "INVALID_API_KEY WRONG_WORKER_SECRET",
+    PermissionDeniedError: "NOT_ADMIN TENANT_MISMATCH",
+    TenantLimitError: "TENANT_LIMIT TENANT_RATE_LIMIT",
     UnavailableError: """NO_WORKER DRAINING MODEL_MISMATCH KV_LAYOUT KV_LAYOUT_MISMATCH
-        TOKENIZER_MISMATCH ROLE_MISMATCH CHECKSUM PROTOCOL MALFORMED_FRAME GRAMMAR_PROCESS_LOST""",
+        TOKENIZER_MISMATCH ROLE_MISMATCH CHECKSUM PROTOCOL MALFORMED_FRAME WORKER_REFUSED
+        PREFILL_REFUSED GRAMMAR_PROCESS_LOST""",
     WorkerLostError: """WORKER_LOST PREFILL_LOST WORKER_STALLED WORKER_EXPIRED STALE_EPOCH
         RETRY_BUDGET_EXHAUSTED""",
     WorkerFailedError: "WORKER_FAILED NON_FINITE_LOGITS",
     DeadlineExceededError: "DEADLINE_EXCEEDED DEADLINE",
-    CancelledError: "CANCELLED",
+    CancelledError: "CANCELLED CANCELLED_BY_ID UNDRAINED",
 }
 REASONS = {reason: cls for cls, reasons in _FAMILIES.items() for reason in reasons.split()}
 
@@ -125,6 +136,8 @@ _CODES: dict[grpc.StatusCode, type[BatonError]] = {
     grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
     grpc.StatusCode.NOT_FOUND: InvalidRequestError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
+    grpc.StatusCode.UNAUTHENTICATED: AuthenticationError,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDeniedError,
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.INTERNAL: WorkerFailedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,

@@ -7,7 +7,8 @@ from typing import Any, Literal, Mapping, Optional, Sequence, TypedDict, Union
 
 from baton.v1 import inference_pb2
 
-Prompt = Union[str, Sequence[int]]
+# Text, token ids, or the messages of a conversation: {"role": "user", "content": "Hi"}.
+Prompt = Union[str, Sequence[int], Sequence[Mapping[str, str]]]
 Priority = Literal["low", "normal", "high"]
 
 
@@ -44,7 +45,7 @@ class GenerateOptions(TypedDict, total=False):
     logprobs: Optional[int]  # return each token's log probability and those of the k most probable
     prompt_logprobs: Optional[int]  # the same for the prompt's tokens, from the second on
     return_token_ids: Optional[bool]
-    add_special_tokens: Optional[bool]  # to a text prompt; absent: true
+    add_special_tokens: Optional[bool]  # absent: true for text, false for messages
 
     priority: Optional[Priority]
     tenant: Optional[str]  # for fair shares and limits
@@ -82,8 +83,12 @@ def to_request(prompt: Prompt, options: GenerateOptions) -> inference_pb2.Genera
         raise TypeError("a prompt is str or token ids, not bytes")
     if isinstance(prompt, str):
         fields["text"] = prompt
+    elif prompt and isinstance(prompt[0], Mapping):
+        fields["messages"] = inference_pb2.ChatMessages(
+            messages=[inference_pb2.ChatMessage(**message) for message in prompt]  # type: ignore
+        )
     else:
-        fields["token_ids"] = inference_pb2.TokenIds(ids=prompt)
+        fields["token_ids"] = inference_pb2.TokenIds(ids=prompt)  # type: ignore[arg-type]
     fields["request_id"] = fields.get("request_id") or uuid.uuid4().hex
     return inference_pb2.GenerateRequest(
         sampling=inference_pb2.SamplingParams(**sampling),

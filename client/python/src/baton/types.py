@@ -120,7 +120,8 @@ class Model:
 class Worker:
     address: str
     role: str  # "prefill", "decode"
-    state: str  # "connecting", "ready", "suspect", "expired", "refused", "draining"
+    # "connecting", "ready", "suspect", "expired", "refused", "draining", "drained"
+    state: str
     detail: str
     running: int
     queued: int

@@ -1,12 +1,12 @@
 // Line charts as SVG, with nothing but the standard library.
-#ifndef BATON_BENCHMARKS_SERVING_SVG_PLOT_H_
-#define BATON_BENCHMARKS_SERVING_SVG_PLOT_H_
+#ifndef BATON_CLI_SVG_PLOT_H_
+#define BATON_CLI_SVG_PLOT_H_
 
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace baton::benchmarks {
+namespace baton::cli {
 
 struct Series {
   std::string name;
@@ -25,6 +25,6 @@ std::vector<double> Ticks(double highest);
 // Lays the charts out in a grid, `columns` to a row. Both axes begin at 0.
 std::string RenderSvg(const std::vector<Chart>& charts, int columns = 3);
 
-}  // namespace baton::benchmarks
+}  // namespace baton::cli
 
-#endif  // BATON_BENCHMARKS_SERVING_SVG_PLOT_H_
+#endif  // BATON_CLI_SVG_PLOT_H_

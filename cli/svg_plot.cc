@@ -1,4 +1,4 @@
-#include "benchmarks/serving/svg_plot.h"
+#include "cli/svg_plot.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
-namespace baton::benchmarks {
+namespace baton::cli {
 namespace {
 
 // In pixels, of one chart.
@@ -127,4 +127,4 @@ std::string RenderSvg(const std::vector<Chart>& charts, int columns) {
   return absl::StrCat(out, "</svg>\n");
 }
 
-}  // namespace baton::benchmarks
+}  // namespace baton::cli

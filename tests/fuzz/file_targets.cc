@@ -1,0 +1,198 @@
+// Parsers of files: models come from anywhere.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/check.h"
+#include "common/base/utf8.h"
+#include "common/chat/chat_template.h"
+#include "common/chat/tool_calls.h"
+#include "common/json/json.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
+#include "common/security/api_keys.h"
+#include "common/security/shared_secret.h"
+#include "common/tokenizer/tokenizer.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/testing/model_dir.h"
+#include "tests/testing/tiny_tokenizer.h"
+
+namespace baton::fuzz {
+namespace {
+
+void FuzzJson(absl::string_view data) {
+  const absl::StatusOr<json::Value> value = json::Parse(data, "input");
+  if (!value.ok()) return;
+  BATON_CHECK(!json::CanonicalText(*value).empty());
+}
+
+// A file without a directory, so that a run leaves nothing behind.
+class MemoryFile {
+ public:
+  explicit MemoryFile(absl::string_view data) : fd_(memfd_create("fuzz", MFD_CLOEXEC)) {
+    BATON_CHECK(fd_ >= 0);
+    BATON_CHECK(write(fd_, data.data(), data.size()) == static_cast<ssize_t>(data.size()));
+  }
+  ~MemoryFile() { close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+  std::string path() const { return absl::StrCat("/proc/self/fd/", fd_); }
+
+ private:
+  const int fd_;
+};
+
+void FuzzSafetensors(absl::string_view data) {
+  const MemoryFile memory(data);
+  const auto file = model::SafetensorsFile::Open(memory.path());
+  if (!file.ok()) return;
+  size_t bytes = 0;
+  for (const model::TensorEntry& entry : (*file)->tensors()) {
+    const absl::string_view tensor = (*file)->Bytes(entry);
+    // Reads both ends: a span that leaves the file is a fault.
+    if (!tensor.empty()) bytes += static_cast<unsigned char>(tensor.front() ^ tensor.back()) & 1;
+    bytes += tensor.size();
+  }
+  BATON_CHECK(bytes <= 2 * data.size());
+}
+
+// The file, a byte 0xff, and a text.
+void FuzzTokenizer(absl::string_view data) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(data, absl::MaxSplits('\xff', 1));
+  const auto tokenizer = tokenizer::Tokenizer::FromJson(parts.first, "input");
+  if (!tokenizer.ok()) return;
+  for (const bool special : {false, true}) {
+    const auto ids = (*tokenizer)->Encode(parts.second, special);
+    if (!ids.ok()) continue;
+    for (const int32_t id : *ids) BATON_CHECK(id >= 0 && id < (*tokenizer)->vocab_size());
+    const auto text = (*tokenizer)->Decode(*ids, special);
+    BATON_CHECK(text.ok()) << text.status();
+    BATON_CHECK(IsUtf8(*text));
+  }
+}
+
+void FuzzConfig(absl::string_view data) {
+  static const auto* const dir = new testing::ModelDir;  // removed by the system
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(data, absl::MaxSplits('\xff', 1));
+  dir->Write("config.json", std::string(parts.first));
+  dir->Write("generation_config.json", std::string(parts.second));
+  const auto config = model::ReadModelConfig(dir->path());
+  if (!config.ok()) return;
+  BATON_CHECK(config->vocab_size > 0 && config->hidden_dim > 0 && !config->layers.empty());
+  for (const model::LayerSpec& layer : config->layers) {
+    BATON_CHECK(layer.kv_heads > 0 && layer.query_heads % layer.kv_heads == 0);
+  }
+}
+
+// A template and, after a byte 0xff, the variables.
+void FuzzChatTemplate(absl::string_view data) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(data, absl::MaxSplits('\xff', 1));
+  const auto parsed = chat::ChatTemplate::Parse(parts.first, "input");
+  if (!parsed.ok()) return;
+  absl::StatusOr<json::Value> variables = json::Parse(parts.second, "variables");
+  if (!variables.ok() || variables->kind != json::Value::Kind::kObject) {
+    variables = json::Parse(
+        R"({"messages": [{"role": "user", "content": "Hi"}], "bos_token": "<s>", "n": 3})",
+        "fixed");
+  }
+  const chat::RenderLimits limits{20'000, 1 << 16, 1 << 20, 100};
+  const auto text = parsed->Render(*variables, absl::UnixEpoch(), limits);
+  if (text.ok()) BATON_CHECK(text->size() <= limits.max_output_bytes);
+}
+
+// The first byte is the format, the second the size of the pieces in which the text arrives.
+void FuzzToolCalls(absl::string_view data) {
+  if (data.size() < 2) return;
+  constexpr chat::ToolCallFormat kFormats[] = {
+      chat::ToolCallFormat::kHermes, chat::ToolCallFormat::kLlama3, chat::ToolCallFormat::kMistral,
+      chat::ToolCallFormat::kDeepSeek};
+  const chat::ToolCallFormat format = kFormats[static_cast<unsigned char>(data[0]) % 4];
+  const size_t piece = static_cast<unsigned char>(data[1]) % 16 + 1;
+  data.remove_prefix(2);
+  const auto parse = [&](size_t size) {
+    chat::ToolCallParser parser(format, 1);
+    chat::ToolCallParser::Delta all;
+    const auto add = [&all](const chat::ToolCallParser::Delta& delta) {
+      all.text += delta.text;
+      all.calls.insert(all.calls.end(), delta.calls.begin(), delta.calls.end());
+    };
+    for (size_t at = 0; at < data.size(); at += size) add(parser.Append(data.substr(at, size)));
+    add(parser.Finish());
+    return all;
+  };
+  const chat::ToolCallParser::Delta whole = parse(std::max<size_t>(1, data.size()));
+  const chat::ToolCallParser::Delta pieces = parse(piece);
+  BATON_CHECK(whole.text == pieces.text) << "in pieces of " << piece;
+  BATON_CHECK(whole.calls.size() == pieces.calls.size());
+  for (size_t i = 0; i < whole.calls.size(); ++i) {
+    BATON_CHECK(whole.calls[i].arguments == pieces.calls[i].arguments);
+    BATON_CHECK(json::Parse(whole.calls[i].arguments, "arguments").ok());
+  }
+}
+
+void FuzzApiKeys(absl::string_view data) {
+  const auto keys = security::ParseApiKeys(data);
+  if (!keys.ok()) return;
+  BATON_CHECK(keys->size() <= security::kMaxKeys);
+  for (const auto& [digest, key] : *keys) BATON_CHECK(!key.tenant.empty());
+}
+
+void FuzzWorkerSecret(absl::string_view data) {
+  const auto secrets = security::ParseSecrets(data);
+  if (!secrets.ok()) return;
+  BATON_CHECK(!secrets->empty());
+  for (const std::string& secret : *secrets) BATON_CHECK(secret.size() >= 32);
+}
+
+}  // namespace
+
+std::vector<FuzzTarget> FileTargets() {
+  using std::string_literals::operator""s;
+  const std::string tensors = R"({"a": {"dtype": "F32", "shape": [2, 1], "data_offsets": [0, 8]}})";
+  const std::string config = R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 128, "vocab_size": 300, "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "float32",
+    "tie_word_embeddings": true, "eos_token_id": [1, 2],
+    "rope_scaling": {"rope_type": "linear", "factor": 2.0}})";
+  return {
+      {"json", FuzzJson, {R"({"a": [1, -2.5e3, "x\u00e9", null, true], "b": {}})"}},
+      {"safetensors", FuzzSafetensors, {testing::SafetensorsBytes(tensors, "12345678")}},
+      {"tokenizer",
+       FuzzTokenizer,
+       {absl::StrCat(testing::TinyTokenizerJson({"word"}), "\xff", "some words <|end|>")}},
+      {"config", FuzzConfig, {absl::StrCat(config, "\xff", R"({"do_sample": true, "top_k": 5})")}},
+      {"chat_template",
+       FuzzChatTemplate,
+       {"{{ bos_token }}{% for m in messages %}{{ m['role'] | upper }}: {{ m.content + 'x' * n }}"
+        "{% endfor %}",
+        "{% macro f(a, b=2) %}{% if a is defined and not a == b %}{{ a ~ b }}{% endif %}{% "
+        "endmacro %}"
+        "{% set ns = namespace(i=0) %}{% for x in range(5) if x % 2 %}{% set ns.i = ns.i + x %}"
+        "{{ loop.index0 }}{{ f(x) }}{% endfor %}{{ messages[::-1] | tojson }}{{ ns.i }}"}},
+      {"api_keys",
+       FuzzApiKeys,
+       {absl::StrCat("# keys\nsha256:", std::string(64, 'a'),
+                     " tenant=a admin\nsha256:", std::string(64, 'b'),
+                     " tenant=b max-concurrent-requests=5 requests-per-minute=60\n")}},
+      {"worker_secret", FuzzWorkerSecret, {absl::StrCat(std::string(40, 's'), "\n")}},
+      {"tool_calls",
+       FuzzToolCalls,
+       {absl::StrCat("\x00\x03"s,
+                     R"(Yes. <tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>)"),
+        absl::StrCat("\x01\x03"s, R"(<|python_tag|>{"name": "f", "parameters": {"a": "b"}})"),
+        absl::StrCat("\x02\x03"s, R"([TOOL_CALLS][{"name": "f", "arguments": {"a": [1, 2]}}])"),
+        absl::StrCat("\x03\x03"s,
+                     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
+                     "```json\n{\"a\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>")}},
+  };
+}
+
+}  // namespace baton::fuzz

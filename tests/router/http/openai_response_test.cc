@@ -1,0 +1,242 @@
+#include "router/http/openai_response.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "router/request/text_assembly.h"
+#include "tests/testing/tiny_tokenizer.h"
+
+namespace baton::router {
+namespace {
+
+using ::baton::testing::Ids;
+using chat::ToolCallFormat;
+using Json = nlohmann::json;
+
+// What a client has of an answer: text, then each call.
+struct Received {
+  std::string content;
+  std::string calls;
+  std::string finish;
+  std::set<std::string> ids;
+
+  void AddCalls(const Json& list) {
+    for (const Json& call : list) {
+      EXPECT_EQ(call["type"], "function");
+      EXPECT_TRUE(ids.insert(call["id"]).second) << "an id twice";
+      absl::StrAppend(&calls, "|", call["function"]["name"].get<std::string>(), "(",
+                      call["function"]["arguments"].get<std::string>(), ")");
+    }
+  }
+  bool operator==(const Received& other) const {
+    return content == other.content && calls == other.calls && finish == other.finish &&
+           ids == other.ids;
+  }
+  friend std::ostream& operator<<(std::ostream& out, const Received& r) {
+    return out << r.content << r.calls << " [" << r.finish << "]";
+  }
+};
+
+class OpenAiResponseTest : public ::testing::Test {
+ protected:
+  OpenAiResponseTest() {
+    const std::string dir = ::testing::TempDir() + "/tiny";
+    testing::WriteTinyTokenizer(dir);
+    tokenizer_ = *tokenizer::Tokenizer::Load(dir);
+  }
+  OpenAiResponse::Options Tools(ToolCallFormat format) {
+    OpenAiResponse::Options options;
+    options.chat = true;
+    options.tool_calls = format;
+    options.call_id_seed = 5;
+    return options;
+  }
+  // The deltas of an answer whose tokens arrive in messages of these sizes.
+  std::vector<v1::GenerateResponse> Deltas(const std::vector<int32_t>& tokens,
+                                           const std::vector<size_t>& sizes) {
+    TextAssembly assembly(*tokenizer_, {});
+    std::vector<v1::GenerateResponse> deltas;
+    size_t at = 0;
+    for (const size_t size : sizes) {
+      const bool last = at + size == tokens.size();
+      const auto part = absl::MakeConstSpan(tokens).subspan(at, size);
+      v1::GenerateResponse& delta = deltas.emplace_back();
+      delta.set_text(
+          assembly.Append(part, last ? TextAssembly::End::kLength : TextAssembly::End::kNone).text);
+      if (last) delta.set_finish_reason(v1::FINISH_REASON_STOP);
+      at += size;
+    }
+    return deltas;
+  }
+  Received Streamed(const OpenAiResponse::Options& options,
+                    const std::vector<v1::GenerateResponse>& deltas) {
+    OpenAiResponse format(options, *tokenizer_);
+    Received received;
+    int next_index = 0;
+    for (const v1::GenerateResponse& delta : deltas) {
+      const std::string event = format.Chunk(delta);
+      if (event.empty()) continue;
+      const Json choice = Json::parse(event.substr(6))["choices"][0];
+      received.content += choice["delta"].value("content", "");
+      const Json calls = choice["delta"].value("tool_calls", Json::array());
+      for (const Json& call : calls) EXPECT_EQ(call["index"], next_index++);
+      received.AddCalls(calls);
+      if (!choice["finish_reason"].is_null()) received.finish = choice["finish_reason"];
+    }
+    return received;
+  }
+  Received Whole(const OpenAiResponse::Options& options, const std::string& text) {
+    v1::GenerateResponse all;
+    all.set_text(text);
+    all.set_finish_reason(v1::FINISH_REASON_STOP);
+    const Json choice =
+        Json::parse(OpenAiResponse(options, *tokenizer_).Whole({{0, all}}, {}))["choices"][0];
+    Received received;
+    const Json& message = choice["message"];
+    if (!message["content"].is_null()) received.content = message["content"];
+    EXPECT_EQ(message["content"].is_null(),
+              received.content.empty() && message.contains("tool_calls"));
+    received.AddCalls(message.value("tool_calls", Json::array()));
+    received.finish = choice["finish_reason"];
+    return received;
+  }
+
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_;
+};
+
+TEST_F(OpenAiResponseTest, AnAnswerDoesNotDependOnHowItsTokensArrive) {
+  const struct {
+    ToolCallFormat format;
+    const char* text;
+    const char* content;
+    const char* calls;
+    const char* finish;
+  } cases[] = {
+      {ToolCallFormat::kHermes,
+       "Café:\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>\n"
+       "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>",
+       "Café:", "|f({\"city\": \"Köln\"})|g({})", "tool_calls"},
+      {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\", \"argu",  // cut off
+       "<tool_call>{\"name\": \"f\", \"argu", "", "stop"},
+      {ToolCallFormat::kHermes, "<tool_call>{\"name\": \"f\"}</tool_call> é",  // no arguments
+       "<tool_call>{\"name\": \"f\"}é", "", "stop"},
+      {ToolCallFormat::kHermes, "No call, 5 < 6.", "No call, 5 < 6.", "", "stop"},
+      {ToolCallFormat::kLlama3, "{\"name\": \"f\", \"parameters\": {\"a\": \"é\"}}", "",
+       "|f({\"a\": \"é\"})", "tool_calls"},
+      {ToolCallFormat::kMistral, "Ok[TOOL_CALLS]f[ARGS]{\"a\": 1}", "Ok", "|f({\"a\": 1})",
+       "tool_calls"},
+      {ToolCallFormat::kDeepSeek,
+       "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜>"
+       "<｜tool▁calls▁end｜>",
+       "", "|f({\"a\": 1})", "tool_calls"},
+  };
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937_64 random(seed);
+  for (const auto& c : cases) {
+    const OpenAiResponse::Options options = Tools(c.format);
+    const std::vector<int32_t> tokens = Ids(c.text);
+    const Received whole = Whole(options, c.text);
+    EXPECT_EQ(whole.content, c.content);
+    EXPECT_EQ(whole.calls, c.calls);
+    EXPECT_EQ(whole.finish, c.finish);
+    const auto expect_equal = [&](const std::vector<size_t>& sizes) {
+      EXPECT_EQ(Streamed(options, Deltas(tokens, sizes)), whole) << ::testing::PrintToString(sizes);
+    };
+    for (size_t i = 1; i < tokens.size(); ++i) expect_equal({i, tokens.size() - i});
+    expect_equal(std::vector<size_t>(tokens.size(), 1));
+    for (int round = 0; round < 20; ++round) {
+      std::vector<size_t> sizes;
+      for (size_t at = 0; at < tokens.size(); at += sizes.back()) {
+        sizes.push_back(std::min(1 + random() % 9, tokens.size() - at));
+      }
+      expect_equal(sizes);
+    }
+  }
+}
+
+TEST_F(OpenAiResponseTest, WithoutParallelCallsAChoiceHasTheFirst) {
+  OpenAiResponse::Options options = Tools(ToolCallFormat::kMistral);
+  const std::string text =
+      "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", "
+      "\"arguments\": {}}][TOOL_CALLS]h{}";
+  EXPECT_EQ(Whole(options, text).calls, "|f({})|g({})|h({})");
+  options.parallel_tool_calls = false;
+  EXPECT_EQ(Whole(options, text).calls, "|f({})");
+  EXPECT_EQ(Streamed(options, Deltas(Ids(text), std::vector<size_t>(text.size(), 1))).calls,
+            "|f({})");
+}
+
+TEST_F(OpenAiResponseTest, WithoutToolsACallIsText) {
+  OpenAiResponse::Options options = Tools(ToolCallFormat::kUnsupported);
+  const std::string text = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
+  EXPECT_EQ(Whole(options, text).content, text);
+  EXPECT_EQ(Whole(options, text).finish, "stop");
+}
+
+TEST_F(OpenAiResponseTest, AnAnswerCutOffAfterACallEndsByLength) {
+  v1::GenerateResponse delta;
+  delta.set_text("[TOOL_CALLS]f{}");
+  delta.set_finish_reason(v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(Streamed(Tools(ToolCallFormat::kMistral), {delta}).finish, "length");
+}
+
+TEST_F(OpenAiResponseTest, EveryChoiceOfAPromptBeginsWithItsEcho) {
+  OpenAiResponse::Options options;
+  options.logprobs = true;
+  options.choices_per_prompt = 2;
+  const std::vector<OpenAiResponse::Echo> echo = {{"ab", 'a'}, {"c", 'c'}};
+  const auto delta = [](int choice, char token) {
+    v1::GenerateResponse one;
+    one.set_choice(choice);
+    one.set_text(std::string(1, token));
+    v1::TokenLogprobs* logprobs = one.add_logprobs();
+    logprobs->set_token_id(token);
+    logprobs->set_logprob(-1);
+    return one;
+  };
+  v1::GenerateResponse first = delta(1, 'x');  // of its prompt
+  v1::TokenLogprobs* prompt = first.add_prompt_logprobs();
+  prompt->set_token_id('b');
+  prompt->set_logprob(-2);
+  prompt->add_top()->set_token_id('z');
+  const std::vector<v1::GenerateResponse> deltas = {first, delta(0, 'y'), delta(2, 'q'),
+                                                    delta(1, 'w')};
+  OpenAiResponse stream(options, *tokenizer_);
+  stream.SetEcho(echo);
+  std::map<int, std::string> texts;
+  std::map<int, Json> tokens, offsets;
+  for (const v1::GenerateResponse& one : deltas) {
+    const Json choice = Json::parse(stream.Chunk(one).substr(6))["choices"][0];
+    texts[choice["index"]] += choice["text"].get<std::string>();
+    for (const Json& token : choice["logprobs"]["tokens"]) tokens[choice["index"]].push_back(token);
+    for (const Json& at : choice["logprobs"]["text_offset"]) offsets[choice["index"]].push_back(at);
+  }
+  EXPECT_EQ(texts, (std::map<int, std::string>{{0, "aby"}, {1, "abxw"}, {2, "cq"}}));
+  EXPECT_EQ(tokens[0], Json({"a", "b", "y"}));
+  EXPECT_EQ(tokens[1], Json({"a", "b", "x", "w"}));
+  EXPECT_EQ(tokens[2], Json({"c", "q"}));
+  EXPECT_EQ(offsets[1], Json({0, 1, 2, 3}));
+
+  OpenAiResponse whole(options, *tokenizer_);
+  whole.SetEcho(echo);
+  const Json choices =
+      Json::parse(whole.Whole({{0, deltas[1]}, {1, deltas[0]}, {2, deltas[2]}}, {}))["choices"];
+  EXPECT_EQ(choices[0]["text"], "aby");
+  const Json& logprobs = choices[0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], Json({"a", "b", "y"}));
+  EXPECT_EQ(logprobs["token_logprobs"], Json({nullptr, -2.0, -1.0}));
+  EXPECT_EQ(logprobs["top_logprobs"][0], nullptr);
+  EXPECT_EQ(logprobs["top_logprobs"][1], Json({{"z", 0.0}}));
+}
+
+}  // namespace
+}  // namespace baton::router

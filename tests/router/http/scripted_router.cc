@@ -1,0 +1,61 @@
+// A router with HTTP over scripted workers, for tests in other languages:
+//
+//     scripted_router MODEL_DIR
+//
+// Prints the HTTP address and serves until its standard input ends. MODEL_DIR has
+// chat_template.jinja; the tokenizer is the tiny one, written there. The answer to a prompt is what
+// stands between its last "(((" and the ")))" after it, one byte at a time.
+#include <algorithm>
+#include <iostream>
+#include <limits>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/time/clock.h"
+#include "tests/testing/fake_cluster.h"
+#include "tests/testing/http_client.h"
+
+namespace baton::testing {
+namespace {
+
+void Answer(DecodeCall call) {
+  const std::string prompt(call.request.tokens().begin(), call.request.tokens().end());
+  const size_t begin = prompt.rfind("(((");
+  BATON_CHECK(begin != std::string::npos) << "no script in: " << prompt;
+  const size_t end = prompt.find(")))", begin);
+  const std::string text = prompt.substr(begin + 3, end - begin - 3);
+  const int n = std::max(1, call.request.n());
+  for (int choice = 0; choice < n; ++choice) {
+    for (const int32_t id : Ids(text)) call.SendTokens({id}, choice);
+    call.FinishChoice(choice, {kEndToken}, internal::v1::DecodeResponse::FINISH_STOP);
+  }
+  call.stream->End(grpc::Status::OK);
+}
+
+int Main(const std::string& model_dir) {
+  WriteTinyTokenizer(model_dir);
+  const uint64_t fingerprint = (*tokenizer::Tokenizer::Load(model_dir))->fingerprint();
+  internal::v1::WorkerCard card = FakeCard(v1::WORKER_ROLE_DECODE, fingerprint);
+  card.set_max_model_len(8192);
+  FakeWorker worker(card);
+  worker.SetReply(Answer);
+  router::Options options;
+  options.model_dir = model_dir;
+  options.served_model_name = "tiny";
+  options.listen = "127.0.0.1:0";
+  options.http_listen = "127.0.0.1:0";
+  options.decode_workers = {worker.address()};
+  auto server = router::RouterServer::Start(options);
+  BATON_CHECK(server.ok()) << server.status();
+  while (!absl::StrContains(HttpGet((*server)->http_address(), "/readyz"), "200 OK")) {
+    absl::SleepFor(absl::Milliseconds(2));  // its streams to the worker announce nothing
+  }
+  std::cout << (*server)->http_address() << std::endl;
+  std::cin.ignore(std::numeric_limits<std::streamsize>::max());
+  return 0;
+}
+
+}  // namespace
+}  // namespace baton::testing
+
+int main(int argc, char** argv) { return argc == 2 ? baton::testing::Main(argv[1]) : 2; }
