@@ -107,6 +107,9 @@ class TerminalReader final : public LineReader {
   InputLine Read(const char* prompt) override {
     prompt_ = prompt;
     cancelled_ = false;
+    // Before the prompt is shown: libedit does it after that, and the terminal itself would take a
+    // Ctrl-D or Ctrl-C that is typed at once.
+    el_set(editor_, EL_PREP_TERM, 1);
     int count = 0;
     const char* text = el_gets(editor_, &count);
     if (signalled_) return {InputLine::Kind::kSignal, ""};

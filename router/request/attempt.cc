@@ -18,6 +18,7 @@ void AddTimings(const internal::v1::DecodeTimings& more, internal::v1::DecodeTim
 
 void RetryState::OnTokens() {
   losses = 0;
+  drains = 0;
   refusals = 0;
   ForgetWorkers();
 }
@@ -49,7 +50,7 @@ RetryState Attempt::PastAfter(const absl::Status& error, Blame blame, bool looks
   if (IsRefusal(error)) {
     ++next.refusals;
   } else {
-    ++next.losses;
+    ++(next.reason == "DRAINING" ? next.drains : next.losses);
     next.lost_at = now;
     // A pair whose two workers live has lost nothing: they could not do it together.
     next.lost_worker = next.lost_worker || blame != Blame::kPair || looks_dead;

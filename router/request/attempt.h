@@ -21,6 +21,7 @@ namespace baton::router {
 // What the earlier attempts at the same choices came to. "In a row" is since the last token.
 struct RetryState {
   int losses = 0;            // in a row; refusals do not count
+  int drains = 0;            // refusals by draining workers in a row, which are no losses
   int refusals = 0;          // in a row, by full workers
   bool continued = false;    // some of the tokens are of an earlier attempt
   bool lost_worker = false;  // an earlier attempt was lost with its worker

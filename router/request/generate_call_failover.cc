@@ -63,7 +63,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
   wanted.explain = true;
-  wanted.may_refuse = attempt.past.losses == 0;
+  wanted.may_refuse = attempt.past.losses + attempt.past.drains == 0;
   absl::StatusOr<Route> route = parts_.planner.Choose(wanted);
   if (!route.ok()) return route.status();
   attempt.route = *std::move(route);
@@ -226,8 +226,10 @@ void GenerateCall::RetryElsewhere(std::vector<int> choices, RetryState past,
     return Fail(error);
   }
   // After a second refusal in a row, all workers are likely full.
-  const bool at_once = refused ? past.refusals == 1 : !unheard;
+  // After a second drain, the router knows a moment later which workers are left.
+  const bool at_once = refused ? past.refusals == 1 : past.drains <= 1 && !unheard;
   const absl::Duration pause = refused   ? PauseAfter(past.refusals)
+                               : drains  ? kFullWorkerPause
                                : unheard ? kSameWorkerPause
                                          : absl::ZeroDuration();
   const absl::Duration now = parts_.clock.SinceStart();

@@ -54,6 +54,8 @@ class Terminal:
         end = time.monotonic() + PATIENCE_S
         while self._read(end):
             pass
+        if time.monotonic() > end:
+            self.kill(signal.SIGKILL)
         os.close(self._fd)
         return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
 

@@ -48,7 +48,10 @@ def known_names(root):
     names.update(re.findall(r"^\s+(?:optional |repeated )?[\w.<>, ]+ (\w+) = \d+;", proto, re.MULTILINE))
     names.update(re.findall(r"^\s+rpc (\w+)\(", proto, re.MULTILINE))
     names.update(re.findall(r"`(baton_[a-z0-9_]+)`", (root / "docs/metrics.md").read_text(encoding="utf-8")))
-    names.update(re.findall(r"(/[a-z0-9/]+)`", (root / "docs/http.md").read_text(encoding="utf-8")))
+    http = (root / "docs/http.md").read_text(encoding="utf-8")
+    names.update(re.findall(r"(/[a-z0-9/]+)`", http))
+    honoured = http.split("## Fields")[1].split("- Refused:")[0]
+    names.update(re.findall(r"`([a-z_]+)`", honoured))
     for folder in SOURCES:
         for path in (root / folder).glob("*.cc"):
             names.update(re.findall(r'"((?:HF|BATON)_[A-Z_]+)"', path.read_text(encoding="utf-8")))

@@ -52,16 +52,19 @@ TEST(CommandsTest, Generate) {
 }
 
 TEST(CommandsTest, AccessToTheRouter) {
-  for (const char* command : {"generate", "bench", "explain"}) {
+  for (const char* command : {"generate", "bench", "chat", "workers", "explain"}) {
     std::vector<const char*> arguments = {command,    "--api-key", "k",
                                           "--tls-ca", "ca.pem",    "--tls-cert",
                                           "c.pem",    "--tls-key", "c.key"};
     if (std::string(command) == "generate") arguments.push_back("hello");
+    if (std::string(command) == "bench") arguments.push_back("serve");
     const ParsedCommands parsed = Parse(arguments);
     ASSERT_FALSE(parsed.exit_now) << command;
     const Commands& commands = parsed.commands;
     const RouterAccess& access = commands.chosen == "generate" ? commands.generate.access
-                                 : commands.chosen == "bench"  ? commands.bench.access
+                                 : commands.chosen == "bench"  ? commands.bench.target.access
+                                 : commands.chosen == "chat"   ? commands.chat.access
+                                 : commands.is_admin           ? commands.admin.access
                                                                : commands.explain.access;
     EXPECT_EQ(access.api_key, "k") << command;
     EXPECT_TRUE(access.tls.on());

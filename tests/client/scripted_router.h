@@ -73,7 +73,7 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
   // False if so many calls have not been cancelled in time.
   bool AwaitCancelled(int calls) {
     absl::MutexLock lock(&mutex_);
-    const auto enough = [&] { return cancelled_ >= calls; };
+    const auto enough = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return cancelled_ >= calls; };
     return mutex_.AwaitWithTimeout(absl::Condition(&enough), kScriptPatience);
   }
 

@@ -132,7 +132,7 @@ std::vector<Bad<GenerateRequest>> BadGenerate() {
       {"max_tokens -1", [](auto& r) { r.mutable_stop()->set_max_tokens(-1); }, invalid,
        "OUT_OF_RANGE"},
       {"max_tokens beyond the context", [](auto& r) { r.mutable_stop()->set_max_tokens(1 << 30); },
-       invalid, "OUT_OF_RANGE"},
+       invalid, "CONTEXT_LENGTH_EXCEEDED"},
       {"17 stops",
        [](auto& r) {
          for (int i = 0; i < 17; ++i) r.mutable_stop()->add_stop(std::string(1, 'x'));

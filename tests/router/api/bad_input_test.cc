@@ -36,7 +36,7 @@ std::vector<Row> Rows() {
     };
   };
   return {
-      {"NoPrompt", invalid, "EMPTY_PROMPT", "prompt", "neither text nor token_ids",
+      {"NoPrompt", invalid, "EMPTY_PROMPT", "prompt", "none of text, token_ids and messages",
        [](auto* r) { r->clear_prompt(); }},
       {"EmptyText", invalid, "EMPTY_PROMPT", "text", "empty", [](auto* r) { r->set_text(""); }},
       {"EmptyIds", invalid, "EMPTY_PROMPT", "token_ids", "empty",

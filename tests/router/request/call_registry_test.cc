@@ -163,11 +163,23 @@ TEST_F(DrainingWorkerTest, ItsRefusalIsNotChargedToTheRetryBudget) {
   EXPECT_EQ(budget_->level(), 0);
   stream(1).Finish("c");
   EXPECT_EQ(sink.choice().text(), "c");
+  // Nor does it count as a loss: when several workers drain at once, the request waits a moment.
+  testing::FakeSink& patient = Start(Request());
+  for (size_t i = 2; i < 5; ++i) {
+    stream(i).End(absl::StatusCode::kUnavailable, "DRAINING");
+    EXPECT_FALSE(patient.ended());
+    EXPECT_EQ(network_.count(), i == 2 ? 4u : i + 1) << "from the second on after a pause";
+    Pass(absl::Milliseconds(200));
+    ASSERT_EQ(network_.count(), i + 2);
+  }
+  stream(5).Finish("d");
+  EXPECT_EQ(patient.choice().text(), "d");
+  EXPECT_EQ(budget_->level(), 0);
   // Any other loss is.
   testing::FakeSink& lost = Start(Request());
-  stream(2).End(absl::StatusCode::kUnavailable, "PROTOCOL");
+  stream(6).End(absl::StatusCode::kUnavailable, "PROTOCOL");
   EXPECT_FALSE(lost.ended() && lost.End().ok());
-  EXPECT_EQ(network_.count(), 3u) << "not asked elsewhere at once";
+  EXPECT_EQ(network_.count(), 7u) << "not asked elsewhere at once";
 }
 
 }  // namespace
