@@ -246,7 +246,7 @@ class GenerateStream {
   bool ended_ = false;
 };
 
-// The library calls these on threads of its own, one after the other, and never inside a call of
+// The library calls these on its internal threads, one after the other, and never inside a call of
 // Client or CallbackStream. They must not throw, and must not block on this library (Next(), unary
 // calls, ~GenerateStream): other requests need the thread. The next message is read when on_delta
 // has returned.

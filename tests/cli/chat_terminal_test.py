@@ -26,7 +26,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\r\x07]")
 
 
 class Terminal:
-    """A process on a terminal of its own."""
+    """A process on a new terminal."""
 
     def __init__(self, command, environment):
         self.shown = ""  # all of it, without escape sequences

@@ -57,11 +57,11 @@ class ReplicasTest : public ::testing::Test {
       workers_[name] = *std::move(worker);
     }
   }
-  // From now on, whoever is told where the worker is comes through `proxy_`.
+  // From now on, callers reach the worker through `proxy_`.
   void PutBehindProxy(const std::string& name) {
     if (proxy_ == nullptr) {
-      const auto nobody = [](uint16_t, uint16_t) { return std::string("any"); };
-      auto proxy = testing::TcpProxy::Start(nobody, /*seed=*/1);
+      const auto any_process = [](uint16_t, uint16_t) { return std::string("any"); };
+      auto proxy = testing::TcpProxy::Start(any_process, /*seed=*/1);
       ASSERT_TRUE(proxy.ok()) << proxy.status();
       proxy_ = *std::move(proxy);
     }
@@ -158,7 +158,7 @@ class ReplicasTest : public ::testing::Test {
 
   Answer Generate(int router, const GenerateRequest& request) {
     auto stub = baton::v1::InferenceService::NewStub(channels_[router]);
-    // Fails at once where no router is: whoever waited for one would not turn to the other.
+    // Fails at once where no router is: a call that waits for one router would not try the other.
     grpc::ClientContext context;
     context.set_deadline(testing::TestDeadline());
     auto reader = stub->Generate(&context, request);

@@ -1,6 +1,6 @@
 // Two routers over the same workers: workers and routers are killed, come back at their addresses,
-// join and leave, all under load. No answer is ever wrong, no worker is left with work that nobody
-// waits for, and a router that has just started finds what is cached.
+// join and leave, all under load. No answer is ever wrong, no worker keeps the work of an ended
+// request, and a router that has just started finds what is cached.
 #include "tests/cluster/replicas.h"
 
 #include <gtest/gtest.h>
@@ -59,8 +59,8 @@ TEST_F(ReplicasTest, WorkersAreKilledComeBackJoinAndLeaveUnderLoad) {
   List({"p0", "p1", "p2", "d0", "d1", "d2"});
   for (int i = 0; i < kRouters; ++i) ASSERT_TRUE(AwaitListed(i));
   AwaitAnswers(20);
-  // Old ones leave: first the lists, then, when nobody asks them any more, the processes. That
-  // costs nobody an answer.
+  // Old ones leave: first the lists, then, when no request goes there any more, the processes.
+  // No request fails.
   const int64_t failed = failed_;
   List({"p1", "p2", "d1", "d2"});
   for (int i = 0; i < kRouters; ++i) ASSERT_TRUE(AwaitListed(i));

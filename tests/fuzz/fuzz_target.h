@@ -14,7 +14,7 @@ namespace baton::fuzz {
 using FuzzFunction = void (*)(absl::string_view data);
 
 struct FuzzTarget {
-  const char* name;  // its corpus is corpus/NAME
+  const char* name;  // its corpus is corpus/NAME, if scripts/fuzz has run it
   FuzzFunction run;
   // A small valid input, and what mutations should insert. A fresh corpus begins with it.
   std::vector<std::string> seeds;

@@ -46,7 +46,6 @@ std::string Mutate(std::string input, const std::vector<std::string>& inputs,
 
 TEST_P(FuzzTest, CorpusAndMutationsBreakNoPromise) {
   std::vector<std::string> inputs = ReadCorpus(absl::StrCat("tests/fuzz/corpus/", GetParam().name));
-
   inputs.insert(inputs.end(), GetParam().seeds.begin(), GetParam().seeds.end());
   GetParam().run("");
   for (const std::string& input : inputs) GetParam().run(input);

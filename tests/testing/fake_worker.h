@@ -143,8 +143,8 @@ class FakeWorker {
   void Tell(const internal::v1::WatchResponse& event);
   void TellLoad(int running, int queued, int64_t queued_tokens, bool draining = false);
   void TellDelta(uint64_t sequence, std::vector<uint64_t> added, std::vector<uint64_t> removed);
-  // It drains when it is asked to, and is drained while its last load has no request. An operator
-  // who waits for that is answered after a Tell() with `drained`.
+  // It drains on request, and is drained while its last load has no request. A call with `wait` is
+  // answered after a Tell() with `drained`.
   int drain_waits() const;
   // FlushCache returns this.
   static constexpr int kFlushedBlocks = 7;

@@ -159,8 +159,9 @@ TEST_F(WorkerAdminTest, AWaitEndsWithTheWorkerOrTheRouter) {
 }
 
 TEST_F(WorkerAdminTest, UnknownAndUnreachedWorkersAreErrors) {
-  for (const absl::Status& status : {Drain("10.0.0.1:7").status(), Undrain("nobody").status(),
-                                     Flush("nobody").status(), Drain("").status()}) {
+  for (const absl::Status& status :
+       {Drain("10.0.0.1:7").status(), Undrain("no-such-worker").status(),
+        Flush("no-such-worker").status(), Drain("").status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
     EXPECT_EQ(ErrorReason(status), "UNKNOWN_WORKER");
   }
