@@ -41,7 +41,7 @@ class ConstrainedAnswersTest : public WholeClusterTest {
     ASSERT_NE(masks_, nullptr);
   }
 
-  // What the oracle draws with masks of its own.
+  // What the oracle draws with the masks that it computes itself.
   void Expect(ConstrainedCase& c) {
     std::promise<grammar::StructuredOutput::Compiled> done;
     masks_->Compile(
