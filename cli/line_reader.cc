@@ -94,6 +94,9 @@ class TerminalReader final : public LineReader {
     el_source(editor_, nullptr);
     // While a line is edited, Ctrl-C is a key.
     el_set(editor_, EL_SETTY, "-d", "intr=", nullptr);
+    // During an answer, Ctrl-D is no key: the terminal would keep it as an end of file, which the
+    // editor, in its own mode, would then read as a null byte.
+    el_set(editor_, EL_SETTY, "-x", "eof=", nullptr);
     el_set(editor_, EL_ADDFN, "baton-cancel-line", "Drop the line", &TerminalReader::CancelLine);
     el_set(editor_, EL_BIND, "^C", "baton-cancel-line", nullptr);
   }
