@@ -18,6 +18,8 @@
 #include "common/base/exit_code.h"
 #include "common/base/model_directory.h"
 #include "common/base/version.h"
+#include "common/security/flags.h"
+#include "common/security/tls_check.h"
 
 namespace baton::cli {
 namespace {
@@ -34,6 +36,7 @@ struct WorkerFlags {
 // And on to the router.
 struct RouterFlags {
   std::string api_keys;
+  ServerTls tls;
   bool insecure = false;
 };
 
@@ -51,6 +54,7 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
   app->add_option("--http-listen", up->cluster.http_listen,
                   "Address of the OpenAI-compatible HTTP endpoints, host:port; empty: none");
   app->add_option("--api-keys", router->api_keys, "Passed to the router: file of API keys");
+  security::AddServerTls(*app, router->tls);
   app->add_flag("--insecure", router->insecure,
                 "Passed to the router: it may listen beyond loopback without API keys");
   app->add_option("--metrics-listen", up->cluster.metrics_listen,
@@ -266,11 +270,27 @@ void AddAdmin(CLI::App* app, std::map<std::string, AdminOptions>* admin) {
 }
 
 // What CLI11 cannot check of one flag.
-void CheckCommand(const Commands& commands) {
+void CheckCommand(const Commands& commands, const RouterFlags& router) {
   if (commands.chosen == "up") {
     const absl::Status found = FindModel(commands.up.cluster.model_dir).status();
     if (!found.ok()) throw CLI::ValidationError("--model", std::string(found.message()));
+    // The router starts last, after the workers have loaded the model.
+    const absl::Status tls = security::CheckTls(router.tls);
+    if (!tls.ok()) throw CLI::ValidationError("--tls-cert", std::string(tls.message()));
   }
+}
+
+// The flags of the router that `up` starts.
+std::vector<std::string> FlagsOf(const RouterFlags& router) {
+  std::vector<std::string> flags;
+  for (const auto& [flag, path] :
+       {std::pair("--api-keys", router.api_keys), std::pair("--tls-cert", router.tls.cert),
+        std::pair("--tls-key", router.tls.key),
+        std::pair("--tls-client-ca", router.tls.client_ca)}) {
+    if (!path.empty()) flags.insert(flags.end(), {flag, path});
+  }
+  if (router.insecure) flags.push_back("--insecure");
+  return flags;
 }
 
 }  // namespace
@@ -319,7 +339,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     commands.chosen = app.get_subcommands().front()->get_name();
     commands.is_admin = admin.count(commands.chosen) > 0;
     if (commands.is_admin) commands.admin = admin[commands.chosen];
-    CheckCommand(commands);
+    CheckCommand(commands, router);
     if (commands.chosen == "bench") FinishBench(*bench, bench_flags, &commands.bench);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
@@ -331,9 +351,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   commands.pull.hub = HubOptionsFromEnvironment();
   commands.pull.progress = isatty(STDERR_FILENO) == 1;
   commands.generate.stream = !no_stream;
-  std::vector<std::string>& router_flags = commands.up.cluster.router_flags;
-  if (!router.api_keys.empty()) router_flags = {"--api-keys", router.api_keys};
-  if (router.insecure) router_flags.push_back("--insecure");
+  commands.up.cluster.router_flags = FlagsOf(router);
+  commands.up.cluster.router_tls = router.tls.on();
   std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
   for (const auto& [flag, value] : worker.values) {
     if (up->count(flag) == 0) continue;  // an empty value may be meant

@@ -115,8 +115,10 @@ absl::Status LocalCluster::StartRouters() {
   }
   for (int i = 0; i < options_.routers; ++i) {
     const std::string router = i == 0 ? "router" : absl::StrCat("router-", i);
+    std::vector<std::string> own = flags;
+    if (options_.router_tls) own = Joined(std::move(own), {"--listen-socket", SocketFile(router)});
     BATON_RETURN_IF_ERROR(
-        StartMember(router, "baton-router", flags,
+        StartMember(router, "baton-router", own,
                     {options_.listen, options_.metrics_listen, options_.http_listen}));
     BATON_RETURN_IF_ERROR(AwaitBound({router}));
     for (const std::string& worker : workers()) {
@@ -226,7 +228,8 @@ absl::StatusOr<std::unique_ptr<client::Client>> LocalCluster::ClientOf(
   options.max_retries = 0;
   options.wait_for_ready = false;
   options.headers = {{security::kWorkerSecretHeader, secret_}};
-  return client::Client::Create(address(router), options);
+  return client::Client::Create(
+      options_.router_tls ? absl::StrCat("unix:", SocketFile(router)) : address(router), options);
 }
 
 absl::StatusOr<std::vector<client::Worker>> LocalCluster::Workers(const std::string& router) {
@@ -317,6 +320,10 @@ std::vector<std::string> LocalCluster::workers() const { return workers(""); }
 
 std::string LocalCluster::AddressFile(const std::string& name) const {
   return absl::StrCat(work_dir_, "/", name, ".address");
+}
+
+std::string LocalCluster::SocketFile(const std::string& router) const {
+  return absl::StrCat(work_dir_, "/", router, ".socket");
 }
 
 ChildProcess& LocalCluster::process(const std::string& name) {

@@ -33,6 +33,9 @@ struct ClusterOptions {
   std::vector<std::string> prefill_flags;  // besides worker_flags
   std::vector<std::string> decode_flags;
   std::vector<std::string> router_flags;
+  // router_flags turn TLS on. Only their clients know the CA, and may need certificates: the
+  // cluster calls its routers by Unix domain sockets instead.
+  bool router_tls = false;
   bool name_workers = false;  // with --worker-id NAME
   // The address that routers get for a worker that listens at `address`; null: `address`.
   std::function<absl::StatusOr<std::string>(const std::string& name, const std::string& address)>
@@ -144,6 +147,7 @@ class LocalCluster {
   std::string SecretFile() const;
   absl::StatusOr<std::unique_ptr<client::Client>> ClientOf(const std::string& router) const;
   std::string AddressFile(const std::string& name) const;
+  std::string SocketFile(const std::string& router) const;
   Member& member(const std::string& name);
   const Member& member(const std::string& name) const;
 

@@ -117,12 +117,15 @@ class Up {
 
   void PrintEndpoints() {
     const std::string& address = cluster_.address(kRouter);
+    const bool tls = options_.cluster.router_tls;
     out_ << "\nBaton is ready: gRPC at " << address << "\n"
-         << "  try: baton generate \"Hello\" --address " << address << "\n";
-    const std::string& http = cluster_.http_address(kRouter);
-    if (!http.empty()) {
-      out_ << "  OpenAI clients: base_url http://" << http << "/v1\n"
-           << "  try: curl http://" << http
+         << "  try: baton generate \"Hello\" --address " << address
+         << (tls ? " --tls-ca CA.pem" : "") << "\n";
+    if (!cluster_.http_address(kRouter).empty()) {
+      const std::string http =
+          absl::StrCat(tls ? "https://" : "http://", cluster_.http_address(kRouter));
+      out_ << "  OpenAI clients: base_url " << http << "/v1\n"
+           << "  try: curl " << (tls ? "--cacert CA.pem " : "") << http
            << R"(/v1/completions -d '{"prompt": "Hello", "max_tokens": 16}')"
            << "\n";
     }

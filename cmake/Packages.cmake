@@ -35,7 +35,7 @@ Baton serves large language models on a cluster of small machines. A router
 picks a prefill worker, which computes the prompt, and a decode worker, which
 receives the KV cache and generates the answer.
 .
-This package has the three programs and their systemd units.")
+This package has the programs of router and workers, and systemd units.")
 
 set(CPACK_DEBIAN_CLI_PACKAGE_NAME baton-cli)
 set(CPACK_DEBIAN_CLI_PACKAGE_SECTION net)

@@ -31,6 +31,8 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
                   "Name of the model for clients; default: its id, or the name of its directory");
   app->add_option("--listen", options->listen,
                   "Address for clients, host:port; port 0: any free port");
+  app->add_option("--listen-socket", options->listen_socket,
+                  "Path of a Unix domain socket that serves gRPC, too, without TLS; empty: none");
   app->add_option("--http-listen", options->http_listen,
                   "Address of the OpenAI-compatible HTTP endpoints, host:port; empty: none");
   app->add_option("--http-threads", options->http_threads,

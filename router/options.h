@@ -18,6 +18,7 @@ struct Options {
   std::string model_dir;          // the router loads only its tokenizer
   std::string served_model_name;  // empty: the last component of model_dir
   std::string listen = "127.0.0.1:50051";
+  std::string listen_socket;   // Unix domain socket for gRPC without TLS; empty: none
   std::string http_listen;     // of the OpenAI endpoints; empty: none
   std::string metrics_listen;  // empty: no /metrics
   std::string address_file;    // see address_file.h; empty: none

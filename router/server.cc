@@ -152,6 +152,7 @@ absl::Status RouterServer::Listen() {
   RpcServerOptions rpc_options;
   rpc_options.address = options_.listen;
   rpc_options.tls = options_.tls;
+  rpc_options.unix_socket = options_.listen_socket;
   // Clients need not be as quick as workers: one that reads slowly may leave pings unanswered for
   // seconds.
   rpc_options.keepalive = {absl::Seconds(10), absl::Seconds(10)};

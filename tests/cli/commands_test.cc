@@ -11,6 +11,8 @@
 
 #include "common/base/exit_code.h"
 #include "common/security/api_keys.h"
+#include "tests/testing/model_dir.h"
+#include "tests/testing/test_certificates.h"
 
 namespace baton::cli {
 namespace {
@@ -218,6 +220,30 @@ TEST(CommandsTest, UpHandsWorkerFlagsOn) {
               ElementsAre("--block-size", "32", "--cublas-algorithms", "/x", "--device", "cuda:0",
                           "--gpu-memory-utilization", "0.4", "--kv-cache-memory", "1GiB",
                           "--no-deterministic", "--no-enable-prefix-caching"));
+}
+
+TEST(CommandsTest, UpHandsRouterFlagsOn) {
+  const baton::testing::ModelDir dir;
+  const baton::testing::TestCa ca(dir.path(), "ca");
+  const baton::testing::CertificateFiles server = ca.Issue("server");
+  const std::string client_ca = ca.ca();
+  ParsedCommands parsed = Parse({"up", "--model", "/tmp", "--api-keys", "keys", "--ssl-certfile",
+                                 server.cert.c_str(), "--ssl-keyfile", server.key.c_str(),
+                                 "--tls-client-ca", client_ca.c_str(), "--insecure"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_THAT(parsed.commands.up.cluster.router_flags,
+              ElementsAre("--api-keys", "keys", "--tls-cert", server.cert, "--tls-key", server.key,
+                          "--tls-client-ca", client_ca, "--insecure"));
+  EXPECT_TRUE(parsed.commands.up.cluster.router_tls);
+  parsed = Parse({"up", "--model", "/tmp"});
+  EXPECT_THAT(parsed.commands.up.cluster.router_flags, ElementsAre());
+  EXPECT_FALSE(parsed.commands.up.cluster.router_tls);
+}
+
+// Before any process starts: the router comes last.
+TEST(CommandsTest, UpChecksTheFilesOfTls) {
+  EXPECT_EQ(Parse({"up", "--model", "/tmp", "--tls-cert", "/no.pem"}).exit_code, kExitUsage);
+  EXPECT_EQ(Parse({"up", "--model", "/tmp", "--tls-client-ca", "/no.pem"}).exit_code, kExitUsage);
 }
 
 TEST(CommandsTest, DeterministicIsTheDefault) {

@@ -36,7 +36,8 @@ FILES = {
     "share/fish/vendor_completions.d/baton.fish",
     "share/doc/baton-cli/cli.md",
     *(f"share/doc/baton-server/{name}.md"
-      for name in ("configuration", "errors", "metrics", "packages", "sampling", "security", "structured_output")),
+      for name in ("configuration", "errors", "first-five-minutes", "http", "metrics", "packages", "sampling", "security",
+                   "structured_output")),
     *(f"share/doc/libbaton-client-dev/examples/cpp/{name}" for name in ("CMakeLists.txt", "main.cc")),
 }
 

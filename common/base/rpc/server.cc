@@ -71,6 +71,9 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(options.address, MakeServerCredentials(options.tls), &port);
+  if (!options.unix_socket.empty()) {
+    builder.AddListeningPort("unix:" + options.unix_socket, grpc::InsecureServerCredentials());
+  }
   if (options.may_reflect != nullptr) {
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> gates;
     gates.push_back(std::make_unique<ReflectionGateFactory>(options.may_reflect));
@@ -87,13 +90,17 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   // With SO_REUSEPORT, two servers on one port would each silently get half of the connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   for (grpc::Service* service : services) builder.RegisterService(service);
-  std::unique_ptr<RpcServer> server(new RpcServer());
-  server->server_ = builder.BuildAndStart();
-  if (server->server_ == nullptr || port == 0) {
-    return MakeError(absl::StatusCode::kUnavailable, "ADDRESS_IN_USE",
-                     absl::StrCat("cannot listen on ", options.address,
-                                  ": expected a free address of this machine, as host:port"));
+  std::unique_ptr<grpc::Server> bound = builder.BuildAndStart();
+  if (bound == nullptr) {
+    const bool at_socket = port != 0 && !options.unix_socket.empty();
+    return MakeError(
+        absl::StatusCode::kUnavailable, "ADDRESS_IN_USE",
+        absl::StrCat("cannot listen on ", at_socket ? options.unix_socket : options.address,
+                     at_socket ? ": expected a path of at most 107 bytes in a directory that exists"
+                               : ": expected a free address of this machine, as host:port"));
   }
+  std::unique_ptr<RpcServer> server(new RpcServer());
+  server->server_ = std::move(bound);
   server->service_names_ = service_names;
   server->port_ = port;
   server->address_ = absl::StrCat(options.address.substr(0, options.address.rfind(':')), ":", port);

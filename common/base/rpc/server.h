@@ -25,6 +25,9 @@ struct RpcServerOptions {
   int max_message_bytes = 16 << 20;     // limit for one received message
   Keepalive keepalive;
   ServerTls tls;  // without files: plaintext
+  // Path of a Unix domain socket that is served besides `address`, without TLS; empty: none. The
+  // rights of its file and directory decide which processes of this machine may connect.
+  std::string unix_socket;
   // Whether a client may read the reflection service. Null: every one. The other services check
   // their callers themselves; the health service has none to check.
   std::function<absl::Status(const grpc::ServerContextBase&)> may_reflect;

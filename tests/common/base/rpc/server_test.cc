@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "baton/v1/inference.grpc.pb.h"
+#include "common/base/error.h"
 #include "common/base/rpc/channel.h"
 #include "tests/testing/listening_socket.h"
 
@@ -63,6 +64,17 @@ class EndlessService final : public v1::InferenceService::CallbackService {
 
   absl::Notification called;
 };
+
+TEST(RpcServerTest, ABusyPortIsAnError) {
+  const auto first = RpcServer::Start({}, {}, {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  RpcServerOptions options;
+  options.address = (*first)->address();
+  const auto second = RpcServer::Start(options, {}, {});
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(ErrorReason(second.status()), "ADDRESS_IN_USE");
+  EXPECT_NE(second.status().message().find(options.address), absl::string_view::npos);
+}
 
 TEST(RpcServerTest, AStopWithoutGraceShortensOneThatWaits) {
   EndlessService service;

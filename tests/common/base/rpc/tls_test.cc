@@ -1,5 +1,6 @@
 #include "common/base/rpc/tls.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
@@ -22,8 +23,10 @@ class TlsTest : public ::testing::Test {
   }
   // Whether a new connection works.
   static bool Connects(const RpcServer& server, const ChannelTls& tls) {
-    const auto channel =
-        MakeChannel(server.address(), kPeerChannel, MakeChannelSecurity(tls, nullptr));
+    return Connects(server.address(), tls);
+  }
+  static bool Connects(const std::string& address, const ChannelTls& tls) {
+    const auto channel = MakeChannel(address, kPeerChannel, MakeChannelSecurity(tls, nullptr));
     grpc_connectivity_state state = channel->GetState(true);
     const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(60);
     while (state != GRPC_CHANNEL_READY && state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
@@ -64,6 +67,22 @@ TEST_F(TlsTest, NewConnectionsUseNewFiles) {
   while (!connects && absl::Now() < end) connects = Connects(*server, trusts_other_);
   EXPECT_TRUE(connects);
   EXPECT_FALSE(Connects(*server, trusts_ca_));
+}
+
+TEST_F(TlsTest, AUnixSocketIsServedBesidesWithoutTls) {
+  const auto files = ca_.Issue("server");
+  RpcServerOptions options;
+  options.tls = {files.cert, files.key, ca_.ca()};
+  options.unix_socket = dir_.path() + "/socket";
+  const auto server = RpcServer::Start(options, {}, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_TRUE(Connects("unix:" + options.unix_socket, ChannelTls()));
+  EXPECT_FALSE(Connects(**server, ChannelTls()));
+  EXPECT_FALSE(Connects(**server, trusts_ca_));  // without a certificate
+  options.unix_socket = dir_.path() + "/no/such/directory";
+  const auto other = RpcServer::Start(options, {}, {});
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.status().message(), ::testing::HasSubstr(options.unix_socket));
 }
 
 }  // namespace
