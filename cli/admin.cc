@@ -19,13 +19,6 @@
 namespace baton::cli {
 namespace {
 
-std::string Short(v1::WorkerRole role) {
-  return absl::AsciiStrToLower(absl::StripPrefix(v1::WorkerRole_Name(role), "WORKER_ROLE_"));
-}
-std::string Short(v1::WorkerState state) {
-  return absl::AsciiStrToLower(absl::StripPrefix(v1::WorkerState_Name(state), "WORKER_STATE_"));
-}
-
 std::string Text(const v1::ListWorkersResponse& response) {
   std::string text = absl::StrFormat("%-8s %-24s %-10s %7s %6s %7s %7s %7s\n", "role", "worker",
                                      "state", "running", "queued", "blocks", "free", "indexed");
@@ -146,6 +139,13 @@ absl::Status Run(const std::string& command, const AdminOptions& options, std::o
 }
 
 }  // namespace
+
+std::string Short(v1::WorkerRole role) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::WorkerRole_Name(role), "WORKER_ROLE_"));
+}
+std::string Short(v1::WorkerState state) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::WorkerState_Name(state), "WORKER_STATE_"));
+}
 
 std::string JsonLine(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;

@@ -7,11 +7,8 @@
 #include <ostream>
 #include <string>
 
+#include "baton/v1/admin.pb.h"
 #include "cli/router_flags.h"
-
-namespace google::protobuf {
-class Message;
-}
 
 namespace baton::cli {
 
@@ -33,6 +30,10 @@ int RunAdmin(const std::string& command, const AdminOptions& options, std::ostre
 
 // The message on one line, with the field names of the proto and with fields that are 0.
 std::string JsonLine(const google::protobuf::Message& message);
+
+// "prefill"; "ready": as in logs and metric labels.
+std::string Short(v1::WorkerRole role);
+std::string Short(v1::WorkerState state);
 
 }  // namespace baton::cli
 

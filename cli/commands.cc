@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <string>
@@ -269,6 +270,19 @@ void AddAdmin(CLI::App* app, std::map<std::string, AdminOptions>* admin) {
   }
 }
 
+void AddTop(CLI::App* app, TopOptions* top) {
+  AddAddress(app, &top->address, &top->access);
+  app->add_option("--interval", top->interval_s, "Seconds between two frames")
+      ->check(CLI::Range(0.1, 3600.0));
+  CLI::Option* count =
+      app->add_option("-n,--count", top->frames, "Number of frames; 0: until q or Ctrl-C")
+          ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  app->add_flag("--once", top->once, "Print one frame and leave the screen as it is")
+      ->excludes(count);
+  app->add_flag("--json", top->json, "Print one JSON object per frame");
+  AddTimeout(app, &top->timeout_ms, "Limit for each call");
+}
+
 // What CLI11 cannot check of one flag.
 void CheckCommand(const Commands& commands, const RouterFlags& router) {
   if (commands.chosen == "up") {
@@ -277,6 +291,9 @@ void CheckCommand(const Commands& commands, const RouterFlags& router) {
     // The router starts last, after the workers have loaded the model.
     const absl::Status tls = security::CheckTls(router.tls);
     if (!tls.ok()) throw CLI::ValidationError("--tls-cert", std::string(tls.message()));
+  }
+  if (commands.chosen == "top" && std::isnan(commands.top.interval_s)) {
+    throw CLI::ValidationError("--interval", "not a number");
   }
 }
 
@@ -328,6 +345,9 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       &commands.pull);
   std::map<std::string, AdminOptions> admin;
   AddAdmin(&app, &admin);
+  AddTop(app.add_subcommand(
+             "top", "Show workers, tokens per second, latencies and refusals, again and again"),
+         &commands.top);
   std::string shell;
   app.add_subcommand("completion", "Print a script that completes commands and flags in a shell")
       ->add_option("shell", shell, "The shell")

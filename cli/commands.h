@@ -12,13 +12,14 @@
 #include "cli/keys.h"
 #include "cli/plan.h"
 #include "cli/pull.h"
+#include "cli/top.h"
 #include "cli/up.h"
 
 namespace baton::cli {
 
 struct Commands {
-  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "completion", or one of
-  // the commands of admin.h.
+  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "top", "completion", or
+  // one of the commands of admin.h.
   std::string chosen;
   bool is_admin = false;  // one of the latter
   UpOptions up;
@@ -27,6 +28,7 @@ struct Commands {
   BenchOptions bench;
   ExplainOptions explain;
   AdminOptions admin;
+  TopOptions top;
   KeysOptions keys;
   PlanOptions plan;
   PullOptions pull;

@@ -1,5 +1,5 @@
-// `baton`: up, generate, chat, explain, bench, keys, plan, pull, completion, and the commands for
-// operators. docs/cli.md has the exit codes.
+// `baton`: up, generate, chat, explain, bench, keys, plan, pull, top, completion, and the commands
+// for operators. docs/cli.md has the exit codes.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -32,5 +32,6 @@ int main(int argc, char** argv) {
   if (commands.chosen == "chat") {
     return baton::cli::RunChat(commands.chat, std::cout, std::cerr);
   }
+  if (commands.chosen == "top") return baton::cli::RunTop(commands.top, std::cout, std::cerr);
   return baton::cli::RunBench(commands.bench, std::cout, std::cerr);
 }

@@ -377,6 +377,8 @@ void DecodeLoop::Publish() {
   load.drained = draining_ && calls_.empty() && scheduler_.All().empty() &&
                  open_transfers_.empty() && load.counts.active + load.counts.held == 0;
   load.last_accepted_at = last_accepted_at_;
+  load.computed_prompt_tokens = computed_prompt_tokens_;
+  load.generated_tokens = generated_tokens_;
   load.read_at = clock_.SinceStart();
   step_times_.Report(scheduler_.All(), options_.scheduler.max_num_batched_tokens, load.read_at,
                      &load);

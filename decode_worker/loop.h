@@ -131,6 +131,7 @@ class DecodeLoop {
   void AdvanceBeams(Call& call, std::vector<engine::StepResult*> results,
                     std::vector<Sequence*> beams);
   void Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token);
+  void CountGenerated(int64_t tokens);
   void Send(Call& call, internal::v1::DecodeResponse response);
   void EndChoice(Sequence& sequence);
   // Ends the call with all its sequences.
@@ -166,6 +167,9 @@ class DecodeLoop {
   std::map<uint64_t, std::shared_ptr<transfer::PrefillCall>> open_transfers_;
   uint64_t last_transfer_ = 0;
   int64_t reported_preemptions_ = 0;
+  // Since the start.
+  int64_t computed_prompt_tokens_ = 0;
+  int64_t generated_tokens_ = 0;
   bool draining_ = false;
   bool stopping_ = false;
   // Shared with open transfers, whose last event may come after the loop.

@@ -39,7 +39,7 @@ bool DecodeLoop::CollectPromptLogprobs(Call& call, engine::StepResult& result) {
 
 void DecodeLoop::Draw(Sequence& sequence, std::vector<model::SampledToken> tokens) {
   BATON_CHECK_EQ(static_cast<int>(tokens.size()), sequence.draws);
-  metrics_.Generated(sequence.draws);
+  CountGenerated(sequence.draws);
   sequence.draws = 1;
   std::vector<Sequence*> choices = {&sequence};
   for (size_t i = 1; i < tokens.size(); ++i) {
@@ -105,7 +105,7 @@ void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> res
       TakePromptLogprobs(*call, response);
       Send(*call, std::move(response));
     }
-    metrics_.Generated(static_cast<int64_t>(best[i].tokens.size()));
+    CountGenerated(static_cast<int64_t>(best[i].tokens.size()));
     call->answered = true;
   }
   if (best.empty()) {
@@ -115,6 +115,11 @@ void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> res
   }
   call->open_choices = 1;
   EndChoice(*beams.back());
+}
+
+void DecodeLoop::CountGenerated(int64_t tokens) {
+  generated_tokens_ += tokens;
+  metrics_.Generated(tokens);
 }
 
 void DecodeLoop::Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, int32_t token) {

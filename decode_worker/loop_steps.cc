@@ -123,6 +123,7 @@ void DecodeLoop::Complete() {
   step_times_.AddStep(chunks, took, now);
   if (step.decoding == 0) estimate_.Prefilled(step.rows, took);
   metrics_.PrefilledHere(step.prompt_tokens);
+  computed_prompt_tokens_ += step.prompt_tokens;
   // First, since results may add and remove sequences.
   for (const Chunk& chunk : chunks) {
     if (chunk.sequence != nullptr) scheduler_.Computed(chunk);

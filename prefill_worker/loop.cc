@@ -232,6 +232,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
   if (full) throughput_.StepEnds(batch.rows());
   const absl::Duration end = clock_.SinceStart();
   cost_.AddStep({1, work.tokens, work.pairs}, end - begin, end);
+  computed_tokens_ += batch.rows();
   for (size_t i = 0; i < chunks.size(); ++i) {
     PrefillJob& job = *chunks[i].job;
     scheduler_.Computed(chunks[i]);
@@ -294,6 +295,7 @@ void PrefillLoop::Publish() {
   load.drained = draining_ && load.running + load.queued == 0 && leases_.empty() &&
                  load.counts.active + load.counts.held == 0;
   load.last_accepted_at = last_accepted_at_;
+  load.computed_prompt_tokens = computed_tokens_;
   publish_(load);
   metrics_.SetLoad(load);
 }

@@ -85,6 +85,7 @@ class PrefillLoop {
   worker::Throughput throughput_;
   worker::StepCost cost_{worker::kPrefillShape};
   absl::Duration last_accepted_at_;
+  int64_t computed_tokens_ = 0;  // since the start
   // Leases of started jobs, kept until nothing refers to their bytes: an ended job may still have
   // frames in gRPC's buffers.
   absl::flat_hash_map<uint64_t, kv::BlockLease> leases_;

@@ -42,6 +42,15 @@ RouterMetrics::Histogram ReadHistogram(const prometheus::Histogram& histogram) {
   return read;
 }
 
+// Of all labels.
+int64_t SumOf(const prometheus::Family<prometheus::Counter>& family) {
+  double sum = 0;
+  for (const prometheus::MetricFamily& collected : family.Collect()) {
+    for (const prometheus::ClientMetric& metric : collected.metric) sum += metric.counter.value;
+  }
+  return static_cast<int64_t>(sum);
+}
+
 }  // namespace
 
 struct RouterMetrics::Families {
@@ -295,6 +304,10 @@ std::optional<RouterMetrics::Totals> RouterMetrics::ReadTotals() const {
   totals.requests_inflight = static_cast<int>(families_->inflight.Value());
   totals.time_to_first_token = ReadHistogram(families_->ttft);
   totals.inter_token_latency = ReadHistogram(families_->inter_token);
+  totals.requests = SumOf(families_->requests);
+  totals.rejections = SumOf(families_->rejections);
+  totals.prompt_tokens = static_cast<int64_t>(families_->prompt_tokens.Value());
+  totals.cached_prompt_tokens = static_cast<int64_t>(families_->cached_prompt_tokens.Value());
   return totals;
 }
 

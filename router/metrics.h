@@ -81,10 +81,15 @@ class RouterMetrics {
     std::vector<double> bounds_s;
     std::vector<uint64_t> counts;  // one more than the bounds
   };
+  // Since the start, as in /metrics.
   struct Totals {
-    int requests_inflight = 0;
-    Histogram time_to_first_token;  // since the start, as those of /metrics
+    int requests_inflight = 0;  // now
+    Histogram time_to_first_token;
     Histogram inter_token_latency;
+    int64_t requests = 0;  // ended
+    int64_t rejections = 0;
+    int64_t prompt_tokens = 0;  // of ended requests
+    int64_t cached_prompt_tokens = 0;
   };
   // nullopt without a registry.
   std::optional<Totals> ReadTotals() const;

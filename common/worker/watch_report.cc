@@ -22,6 +22,8 @@ internal::v1::LoadReport ToProto(const WorkerLoad& load, absl::Duration now) {
   if (load.prefill_cost) *numbers.mutable_prefill_cost() = *load.prefill_cost;
   if (load.decode_cost) *numbers.mutable_decode_cost() = *load.decode_cost;
   numbers.set_context_tokens(load.context_tokens);
+  numbers.set_computed_prompt_tokens(load.computed_prompt_tokens);
+  numbers.set_generated_tokens(load.generated_tokens);
   numbers.set_age_us(absl::ToInt64Microseconds(now - load.read_at));
   numbers.set_accepted_age_us(absl::ToInt64Microseconds(now - load.last_accepted_at));
   return numbers;

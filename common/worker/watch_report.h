@@ -29,6 +29,9 @@ struct WorkerLoad {
   std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
   int64_t context_tokens = 0;                           // of sequences that have blocks
   kv::BlockCounts counts;
+  // Since the worker's start.
+  int64_t computed_prompt_tokens = 0;  // those of preempted answers included
+  int64_t generated_tokens = 0;        // of answers, drawn here
   // When the loop last accepted requests, and when it read these numbers, by the worker's clock.
   absl::Duration last_accepted_at;
   absl::Duration read_at;

@@ -4,6 +4,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
+#include "common/base/random_id.h"
 #include "router/request/router_parts.h"
 
 namespace baton::router {
@@ -98,6 +100,7 @@ class AdminService final : public v1::AdminService::CallbackService {
   absl::Status Allow(const grpc::CallbackServerContext& context) const;
   RouterParts& parts_;
   const WorkerStubs worker_stubs_;
+  const uint64_t epoch_ = RandomId64();  // of this router process
 };
 
 }  // namespace baton::router

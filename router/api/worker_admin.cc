@@ -1,5 +1,6 @@
 // The part of AdminService that asks the workers themselves.
 #include <atomic>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "common/base/rpc/grpc_status.h"
 #include "router/api/service.h"
 #include "router/fleet/roster.h"
+#include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/admission.h"
 
@@ -166,6 +168,11 @@ class FlushCall final : public grpc::ServerUnaryReactor {
   std::atomic<int> left_{0};
 };
 
+void Fill(const RouterMetrics::Histogram& from, v1::SecondsHistogram* to) {
+  to->mutable_bounds_s()->Assign(from.bounds_s.begin(), from.bounds_s.end());
+  to->mutable_counts()->Assign(from.counts.begin(), from.counts.end());
+}
+
 grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, const absl::Status& error) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(error));
@@ -226,6 +233,16 @@ grpc::ServerUnaryReactor* AdminService::GetLoads(grpc::CallbackServerContext* co
   router.set_prompt_tokens(load.inside.prompt_tokens);
   router.set_max_prompt_tokens(parts_.options.max_inflight_prompt_tokens);
   router.set_requests_before_first_token(load.before_first_token);
+  if (const std::optional<RouterMetrics::Totals> counted = parts_.metrics.ReadTotals()) {
+    v1::RouterTotals& totals = *response->mutable_totals();
+    totals.set_epoch(epoch_);
+    Fill(counted->time_to_first_token, totals.mutable_time_to_first_token());
+    Fill(counted->inter_token_latency, totals.mutable_inter_token_latency());
+    totals.set_requests(counted->requests);
+    totals.set_rejections(counted->rejections);
+    totals.set_prompt_tokens(counted->prompt_tokens);
+    totals.set_cached_prompt_tokens(counted->cached_prompt_tokens);
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

@@ -184,6 +184,9 @@ std::vector<v1::WorkerLoad> Roster::Loads() const {
     load.set_free_blocks(load.total_blocks() - load.cached_blocks() - load.active_blocks() -
                          load.held_blocks());
     load.set_open_transfers(w.load.open_transfers());
+    load.set_computed_prompt_tokens(w.load.computed_prompt_tokens());
+    load.set_generated_tokens(w.load.generated_tokens());
+    load.set_epoch(w.card->epoch());
     // An idle loop reads nothing anew until a request comes.
     const bool idle = w.load.running() + w.load.queued() == 0;
     load.set_age_ms((idle ? 0 : static_cast<double>(w.load.age_us()) / 1000) +

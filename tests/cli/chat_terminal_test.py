@@ -7,71 +7,18 @@
 import argparse
 import json
 import os
-import pty
-import re
-import select
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
+from terminal import PATIENCE_S, Terminal
+
 ARGUMENTS = None
-PATIENCE_S = 120  # a limit, not an expectation
 TABLE = ["Table:", " buko = 1071", " deha = 9194", "Q deha ?"]
 ANSWER = "9194"
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\r\x07]")
-
-
-class Terminal:
-    """A process on a new terminal."""
-
-    def __init__(self, command, environment):
-        self.shown = ""  # all of it, without escape sequences
-        self._seen = 0
-        self._pid, self._fd = pty.fork()
-        if self._pid == 0:
-            os.execve(command[0], [str(word) for word in command], environment)
-
-    def type(self, text):
-        os.write(self._fd, text.encode())
-
-    def expect(self, *texts):
-        """Waits until one of the texts is shown behind what was expected before; returns it."""
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            for text in texts:
-                place = self.shown.find(text, self._seen)
-                if place >= 0:
-                    self._seen = place + len(text)
-                    return text
-            assert self._read(end), f"none of {texts} in {self.shown[self._seen:]!r}"
-
-    def wait(self):
-        """Reads to the end; returns the exit code."""
-        end = time.monotonic() + PATIENCE_S
-        while self._read(end):
-            pass
-        if time.monotonic() > end:
-            self.kill(signal.SIGKILL)
-        os.close(self._fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-
-    def kill(self, number):
-        os.kill(self._pid, number)
-
-    def _read(self, end):
-        """False when the process has closed its terminal, or it takes too long."""
-        if not select.select([self._fd], [], [], max(0, end - time.monotonic()))[0]:
-            return False
-        try:
-            data = os.read(self._fd, 65536)
-        except OSError:  # how Linux reports the end
-            return False
-        self.shown += ESCAPES.sub("", data.decode(errors="replace"))
-        return bool(data)
 
 
 class ChatTest(unittest.TestCase):

@@ -54,7 +54,7 @@ TEST(CommandsTest, Generate) {
 }
 
 TEST(CommandsTest, AccessToTheRouter) {
-  for (const char* command : {"generate", "bench", "chat", "workers", "explain"}) {
+  for (const char* command : {"generate", "bench", "chat", "workers", "explain", "top"}) {
     std::vector<const char*> arguments = {command,    "--api-key", "k",
                                           "--tls-ca", "ca.pem",    "--tls-cert",
                                           "c.pem",    "--tls-key", "c.key"};
@@ -66,6 +66,7 @@ TEST(CommandsTest, AccessToTheRouter) {
     const RouterAccess& access = commands.chosen == "generate" ? commands.generate.access
                                  : commands.chosen == "bench"  ? commands.bench.target.access
                                  : commands.chosen == "chat"   ? commands.chat.access
+                                 : commands.chosen == "top"    ? commands.top.access
                                  : commands.is_admin           ? commands.admin.access
                                                                : commands.explain.access;
     EXPECT_EQ(access.api_key, "k") << command;
@@ -305,6 +306,21 @@ TEST(CommandsTest, PlanForAGpuOfOnesOwn) {
   EXPECT_FALSE(question.weights.has_value());
 }
 
+TEST(CommandsTest, Top) {
+  const ParsedCommands parsed =
+      Parse({"top", "--address", "a:1", "--interval", "0.5", "-n", "7", "--json"});
+  ASSERT_FALSE(parsed.exit_now);
+  EXPECT_EQ(parsed.commands.chosen, "top");
+  EXPECT_FALSE(parsed.commands.is_admin);
+  const TopOptions& top = parsed.commands.top;
+  EXPECT_EQ(top.address, "a:1");
+  EXPECT_EQ(top.interval_s, 0.5);
+  EXPECT_EQ(top.frames, 7);
+  EXPECT_TRUE(top.json);
+  EXPECT_FALSE(top.once);
+  EXPECT_TRUE(Parse({"top", "--once"}).commands.top.once);
+}
+
 TEST(CommandsTest, BadCommandLinesAreRefused) {
   const std::vector<std::vector<const char*>> rows = {
       {},
@@ -335,6 +351,10 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"generate", "a", "--logprobs", "1"},
       {"generate", "a", "--length-penalty", "1"},
       {"up", "--model", "/no/such/dir"},
+      {"top", "--interval", "0"},
+      {"top", "--interval", "nan"},
+      {"top", "-n", "-1"},
+      {"top", "--once", "-n", "2"},
       {"up", "--model", "/tmp", "--prefill", "0"},
       {"up", "--model", "/tmp", "--block-size", "-1"},
       {"bench"},

@@ -280,6 +280,8 @@ TEST_P(LoopTest, CountersCountWhatTheySay) {
   EXPECT_GT(Metric("baton_preemptions_total"), 0);
   EXPECT_EQ(Metric("baton_prefix_cache_query_tokens_total"), 91 + 260);
   EXPECT_EQ(Metric(tokens), 50 + 130);
+  EXPECT_EQ(load_.generated_tokens, 50 + 130);
+  EXPECT_EQ(load_.computed_prompt_tokens, Metric(local));
 }
 
 TEST_P(LoopTest, ARefusedTransferIsNoLostPeer) {

@@ -105,11 +105,13 @@ TEST_F(PrefillLoopTest, IsDrainedOnceItsKvHasLeft) {
   Make({});
   Ask(40, 1);
   Run();
+  EXPECT_EQ(load_.computed_prompt_tokens, 40);
   // The fake engine reports no layers, but what is cached is sent at once.
   const auto second = Ask(40, 1);
   loop_->SetDraining(true, [this] { EXPECT_TRUE(load_.draining && !load_.drained); });
   Run();
   EXPECT_EQ(second->finish, absl::OkStatus());
+  EXPECT_LT(load_.computed_prompt_tokens, 80) << "the second found blocks cached";
   ASSERT_NE(second->unsent, nullptr);
   EXPECT_FALSE(load_.drained) << "its KV has not left";
   EXPECT_GE(load_.counts.held, kBlocks);

@@ -199,6 +199,8 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
   load.set_held_blocks(4);
   load.set_open_transfers(2);
   load.set_age_us(5'000'000);
+  load.set_computed_prompt_tokens(9000);
+  load.set_generated_tokens(600);
   cluster_.decode(1)->Tell(event);
   Call call(cluster_, Prompt("hello"));
   DecodeCall decode = cluster_.decode(0)->AwaitDecode();
@@ -226,6 +228,9 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
   EXPECT_EQ(worker.held_blocks(), 4);
   EXPECT_EQ(worker.open_transfers(), 2);
   EXPECT_GE(worker.age_ms(), 5000) << "the worker's numbers were old when they were sent";
+  EXPECT_EQ(worker.computed_prompt_tokens(), 9000);
+  EXPECT_EQ(worker.generated_tokens(), 600);
+  EXPECT_NE(worker.epoch(), 0u);
   EXPECT_EQ(loads.router().requests(), 1);
   EXPECT_EQ(loads.router().prompt_tokens(), 5);
   EXPECT_EQ(loads.router().requests_before_first_token(), 1);
@@ -233,6 +238,39 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
   EXPECT_GT(loads.router().max_prompt_tokens(), 5);
   decode.Finish({1}, internal::v1::DecodeResponse::FINISH_LENGTH);
   call.Rest();
+  EXPECT_FALSE(loads.has_totals()) << "this router has no /metrics";
+}
+
+TEST(RouterTotalsTest, AreThoseOfTheMetrics) {
+  FakeCluster cluster(1, 1, [](Options* options) {
+    options->metrics_listen = "127.0.0.1:0";
+    options->max_inflight_requests = 1;
+  });
+  Call call(cluster, Prompt("hello"));
+  DecodeCall decode = cluster.decode(0)->AwaitDecode();
+  Call refused(cluster, Prompt("hello"));
+  EXPECT_EQ(ErrorReason(refused.End()), "TOO_MANY_REQUESTS");
+  decode.SendTokens({1});
+  decode.Finish({1, 1}, internal::v1::DecodeResponse::FINISH_LENGTH);
+  call.Rest();
+  EXPECT_TRUE(call.End().ok());
+  grpc::ClientContext context;
+  v1::GetLoadsResponse loads;
+  ASSERT_TRUE(v1::AdminService::NewStub(cluster.channel())
+                  ->GetLoads(&context, v1::GetLoadsRequest(), &loads)
+                  .ok());
+  const v1::RouterTotals& totals = loads.totals();
+  EXPECT_NE(totals.epoch(), 0u);
+  EXPECT_EQ(totals.requests(), 2);
+  EXPECT_EQ(totals.rejections(), 1);
+  EXPECT_EQ(totals.prompt_tokens(), 5);
+  EXPECT_EQ(totals.cached_prompt_tokens(), 0);
+  for (const auto& [histogram, values] : {std::pair(&totals.time_to_first_token(), uint64_t{1}),
+                                          std::pair(&totals.inter_token_latency(), uint64_t{2})}) {
+    ASSERT_GT(histogram->bounds_s_size(), 0);
+    ASSERT_EQ(histogram->counts_size(), histogram->bounds_s_size() + 1);
+    EXPECT_EQ(histogram->counts(histogram->bounds_s_size()), values);
+  }
 }
 
 TEST_F(WorkerAdminTest, CancelsCallsOfGrpcAndHttpAlike) {
