@@ -2,13 +2,16 @@
 #include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/bench_target.h"
 #include "cli/http_client.h"
+#include "common/base/error.h"
 #include "common/base/status_macros.h"
 
 namespace baton::cli {
@@ -40,13 +43,6 @@ absl::StatusCode CodeOfHttp(int status) {
   }
 }
 
-absl::Status StatusOfHttp(const std::string& url, const HttpResponse& response) {
-  const std::string answer(absl::StripAsciiWhitespace(response.body));
-  return absl::Status(
-      CodeOfHttp(response.status),
-      absl::StrCat(url, " answered ", response.status, ": ", answer.substr(0, kMostMessageBytes)));
-}
-
 // A whole number in `object`; `otherwise` if there is none.
 int CountIn(const JsonValue& object, const char* key, int otherwise) {
   const auto found = object.is_object() ? object.find(key) : object.end();
@@ -58,6 +54,30 @@ std::string TextIn(const JsonValue& object, const char* key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
   if (!object.is_object() || found == object.end() || !found->is_string()) return "";
   return found->get<std::string>();
+}
+
+// retry-after-ms as OpenAI's clients read it, else Retry-After in seconds.
+std::optional<absl::Duration> RetryAfterOf(const HttpResponse& response) {
+  double value = 0;
+  for (const auto& [name, unit] : {std::pair("retry-after-ms", absl::Milliseconds(1)),
+                                   std::pair("retry-after", absl::Seconds(1))}) {
+    if (absl::SimpleAtod(response.Header(name), &value) && value >= 0 && value < 1e9) {
+      return value * unit;
+    }
+  }
+  return std::nullopt;
+}
+
+// The reason is the error's code, in the form of docs/errors.md.
+absl::Status StatusOfHttp(const std::string& url, const HttpResponse& response) {
+  const std::string answer(absl::StripAsciiWhitespace(response.body));
+  const JsonValue parsed = JsonValue::parse(answer, nullptr, /*allow_exceptions=*/false);
+  const std::string code =
+      parsed.is_object() && parsed.contains("error") ? TextIn(parsed["error"], "code") : "";
+  return WithDetails(absl::Status(CodeOfHttp(response.status),
+                                  absl::StrCat(url, " answered ", response.status, ": ",
+                                               answer.substr(0, kMostMessageBytes))),
+                     absl::AsciiStrToUpper(code), "", RetryAfterOf(response));
 }
 
 // The answer to one request, from its server-sent events.

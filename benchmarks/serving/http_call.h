@@ -1,4 +1,4 @@
-// As much HTTP as it takes to ask another server something in a benchmark.
+// One HTTP request of a benchmark, over cli/http_client.h.
 #ifndef BATON_BENCHMARKS_SERVING_HTTP_CALL_H_
 #define BATON_BENCHMARKS_SERVING_HTTP_CALL_H_
 
@@ -9,10 +9,8 @@
 
 namespace baton::benchmarks {
 
-// POSTs JSON to "http://host:port" + path over a connection of its own; blocks. The body of a 200,
-// which must have a Content-Length or end with the connection (no chunks); any other answer is an
-// error that has its first line. `timeout` is for each wait for bytes; DEADLINE_EXCEEDED if one is
-// longer.
+// POSTs JSON to "http://host:port" + path; blocks. The body of a 200; any other answer is
+// UNAVAILABLE, with its status. DEADLINE_EXCEEDED if the whole answer takes longer than `timeout`.
 absl::StatusOr<std::string> HttpPost(const std::string& url, const std::string& path,
                                      const std::string& json, absl::Duration timeout);
 

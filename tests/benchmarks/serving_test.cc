@@ -1,9 +1,6 @@
 // What the benchmarks that load a cluster count, and how.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <functional>
@@ -14,6 +11,7 @@
 #include "benchmarks/serving/load_report.h"
 #include "benchmarks/serving/traffic.h"
 #include "common/base/error.h"
+#include "tests/cli/one_answer.h"
 #include "tests/testing/fake_cluster.h"
 
 namespace baton::benchmarks {
@@ -21,6 +19,7 @@ namespace {
 
 using ::baton::testing::DecodeCall;
 using ::baton::testing::FakeCluster;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -259,70 +258,27 @@ TEST(OpenLoopTest, SendsWhateverBecomesOfTheOthers) {
   }
 }
 
-// A server for one connection, which answers with what it is given.
-class OneAnswer {
- public:
-  explicit OneAnswer(std::string answer) {
-    listener_ = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    BATON_CHECK(bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
-    BATON_CHECK(listen(listener_, 1) == 0);
-    BATON_CHECK(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-    url_ = "http://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
-    thread_ = std::thread([this, answer = std::move(answer)] {
-      const int fd = accept(listener_, nullptr, nullptr);
-      char buffer[4096];
-      while (request_.find("{}") == std::string::npos) {
-        const ssize_t count = read(fd, buffer, sizeof(buffer));
-        if (count <= 0) break;
-        request_.append(buffer, static_cast<size_t>(count));
-      }
-      (void)!write(fd, answer.data(), answer.size());
-      close(fd);
-    });
-  }
-  ~OneAnswer() {
-    Join();
-    close(listener_);
-  }
-  void Join() {
-    if (thread_.joinable()) thread_.join();
-  }
-  const std::string& url() const { return url_; }
-  const std::string& request() const { return request_; }
-
- private:
-  int listener_ = -1;
-  std::string url_, request_;
-  std::thread thread_;
-};
-
 TEST(HttpPostTest, AsksAndReadsToTheEnd) {
-  OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n[42]");
+  cli::OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n[42]");
   const auto body = HttpPost(server.url(), "/completion", "{}", absl::Seconds(60));
   ASSERT_TRUE(body.ok()) << body.status();
   EXPECT_EQ(*body, "[42]");
-  server.Join();
-  EXPECT_THAT(server.request(), HasSubstr("POST /completion HTTP/1.1\r\n"));
-  EXPECT_THAT(server.request(), HasSubstr("\r\nContent-Length: 2\r\n"));
+  EXPECT_THAT(server.request(), AllOf(HasSubstr("POST /completion HTTP/1.1\r\n"),
+                                      HasSubstr("\r\nContent-Length: 2\r\n")));
 }
 
 TEST(HttpGetTest, AsksAndReadsToTheEnd) {
-  OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n");
+  cli::OneAnswer server("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n");
   const auto body = HttpGet(server.url(), "/metrics?{}", absl::Seconds(60));
   ASSERT_TRUE(body.ok()) << body.status();
   EXPECT_EQ(*body, "a 1\n");
-  server.Join();
   EXPECT_THAT(server.request(), HasSubstr("GET /metrics?{} HTTP/1.1\r\n"));
 }
 
 TEST(HttpPostTest, AnyOtherAnswerIsAnError) {
-  OneAnswer server("HTTP/1.1 503 Service Unavailable\r\n\r\nloading");
+  cli::OneAnswer server("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 7\r\n\r\nloading");
   const auto body = HttpPost(server.url(), "/", "{}", absl::Seconds(60));
-  EXPECT_THAT(std::string(body.status().message()), HasSubstr("503 Service Unavailable"));
+  EXPECT_THAT(std::string(body.status().message()), HasSubstr("answered 503: loading"));
   EXPECT_FALSE(HttpPost("127.0.0.1:1", "/", "{}", absl::Seconds(60)).ok());
   EXPECT_FALSE(HttpPost("http://127.0.0.1:1", "/", "{}", absl::Seconds(60)).ok());
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "cli/bench_target.h"
+#include "common/base/error.h"
 #include "tests/cli/one_answer.h"
 
 namespace baton::cli {
@@ -139,6 +140,21 @@ TEST(BenchHttpTest, FailuresKeepTheirKind) {
   const absl::Status busy = failure("HTTP/1.1 429 Busy\r\nContent-Length: 4\r\n\r\nwait");
   EXPECT_TRUE(absl::IsResourceExhausted(busy)) << busy;
   EXPECT_THAT(std::string(busy.message()), HasSubstr("answered 429: wait"));
+  EXPECT_EQ(ErrorReason(busy), "");
+  EXPECT_FALSE(ErrorRetryAfter(busy));
+  const std::string body = R"({"error": {"code": "router_full", "message": "m"}})";
+  const auto refused = [&](const std::string& headers) {
+    return failure(absl::StrCat("HTTP/1.1 429 Busy\r\nContent-Length: ", body.size(), "\r\n",
+                                headers, "\r\n", body));
+  };
+  EXPECT_EQ(ErrorReason(refused("")), "ROUTER_FULL");
+  EXPECT_EQ(ErrorRetryAfter(refused("Retry-After: 2\r\n")), absl::Seconds(2));
+  EXPECT_EQ(ErrorRetryAfter(refused("Retry-After: 2\r\nretry-after-ms: 1250\r\n")),
+            absl::Milliseconds(1250));
+  for (const char* wrong : {"-1", "soon", "inf", "nan"}) {
+    const auto retry = ErrorRetryAfter(refused(absl::StrCat("Retry-After: ", wrong, "\r\n")));
+    EXPECT_FALSE(retry) << wrong << ": " << *retry;
+  }
   EXPECT_TRUE(absl::IsInvalidArgument(failure("HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")));
   EXPECT_TRUE(absl::IsInternal(failure("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")));
   EXPECT_THAT(std::string(failure(Events({Chunk("a")})).message()), HasSubstr("without [DONE]"));

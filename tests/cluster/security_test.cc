@@ -1,7 +1,6 @@
 // A cluster with TLS, client certificates, API keys and a worker secret: every port refuses every
 // caller that lacks one of them, and tenants share no cached prefix.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <boost/asio/connect.hpp>
@@ -28,6 +27,8 @@
 #include "decode_worker/worker.h"
 #include "prefill_worker/worker.h"
 #include "router/server.h"
+#include "tests/testing/generic_call.h"
+#include "tests/testing/http_client.h"
 #include "tests/testing/model_dir.h"
 #include "tests/testing/test_certificates.h"
 #include "tests/testing/worker_client.h"
@@ -35,8 +36,13 @@
 namespace baton {
 namespace {
 
+using ::baton::testing::CallOnce;
 using ::baton::testing::CertificateFiles;
+using ::baton::testing::MethodsOf;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr char kDemo[] = "models/demo";
 constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
@@ -69,38 +75,15 @@ struct Files {
 CallHeaders Bearer(const std::string& key) {
   return {{"authorization", absl::StrCat("Bearer ", key)}};
 }
+std::string BearerLine(const std::string& key) {
+  return absl::StrCat("Authorization: Bearer ", key, "\r\n");
+}
 CallHeaders Secret(const std::string& secret) { return {{security::kWorkerSecretHeader, secret}}; }
 
 std::shared_ptr<grpc::Channel> Channel(const std::string& address, const ChannelTls& tls,
                                        const CallHeaders& headers = {}) {
   return MakeChannel(address, kClientChannel,
                      MakeChannelSecurity(tls, [headers] { return headers; }));
-}
-
-// The end of a call with an empty request.
-absl::Status CallOnce(const std::shared_ptr<grpc::Channel>& channel, const std::string& method) {
-  grpc::GenericStub stub(channel);
-  grpc::ClientContext context;
-  context.set_deadline(testing::TestDeadline());
-  grpc::CompletionQueue queue;
-  const auto stream = stub.PrepareCall(&context, method, &queue);
-  const auto await = [&queue] {
-    void* tag;
-    bool ok = false;
-    return queue.Next(&tag, &ok) && ok;
-  };
-  stream->StartCall(nullptr);
-  await();
-  stream->WriteLast(grpc::ByteBuffer(nullptr, 0), grpc::WriteOptions(), nullptr);
-  await();
-  grpc::ByteBuffer answer;
-  do {
-    stream->Read(&answer, nullptr);
-  } while (await());
-  grpc::Status status;
-  stream->Finish(&status, nullptr);
-  await();
-  return FromGrpcStatus(status);
 }
 
 // What the server sends in reply to `requests`, of which the last one closes the connection; empty
@@ -154,18 +137,6 @@ int HttpsGet(const std::string& address, const std::string& path, const std::str
   return status;
 }
 
-// "/package.Service/Method" for every method that a file describes.
-std::vector<std::string> MethodsOf(const google::protobuf::FileDescriptor* file) {
-  std::vector<std::string> methods;
-  for (int s = 0; s < file->service_count(); ++s) {
-    for (int m = 0; m < file->service(s)->method_count(); ++m) {
-      methods.push_back(absl::StrCat("/", file->service(s)->full_name(), "/",
-                                     file->service(s)->method(m)->name()));
-    }
-  }
-  return methods;
-}
-
 class SecurityTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -201,7 +172,7 @@ class SecurityTest : public ::testing::Test {
       const std::string& secret_file, const ChannelTls& worker_tls) {
     router::Options options;
     options.model_dir = kDemo;
-    options.listen = options.http_listen = "127.0.0.1:0";
+    options.listen = options.http_listen = options.metrics_listen = "127.0.0.1:0";
     options.prefill_workers = {prefill_->address()};
     options.decode_workers = {decode_->address()};
     options.api_keys = files_->dir.PathOf("keys");
@@ -257,7 +228,8 @@ class SecurityTest : public ::testing::Test {
   inline static std::unique_ptr<router::RouterServer> router_;
 };
 
-// The health service needs neither key nor secret: what refuses here is the handshake.
+// The health service needs neither key nor secret: what refuses here is the handshake, also with
+// the key or the secret.
 TEST_F(SecurityTest, EveryGrpcPortNeedsAGoodCertificate) {
   for (const std::string& address : {router_->address(), prefill_->address(), decode_->address()}) {
     EXPECT_TRUE(CallOnce(Channel(address, files_->With(files_->client)), kHealth).ok());
@@ -271,9 +243,13 @@ TEST_F(SecurityTest, EveryGrpcPortNeedsAGoodCertificate) {
         {"client that expects another server",
          {false, files_->ca.ca(), files_->client.cert, files_->client.key, "another.example"}},
     };
+    const CallHeaders good =
+        address == router_->address() ? Bearer(files_->admin.key) : Secret(files_->secret);
     for (const auto& [what, tls] : refused) {
-      const absl::Status status = CallOnce(Channel(address, tls), kHealth);
-      EXPECT_TRUE(absl::IsUnavailable(status)) << address << ", " << what << ": " << status;
+      for (const CallHeaders& headers : {CallHeaders(), good}) {
+        const absl::Status status = CallOnce(Channel(address, tls, headers), kHealth);
+        EXPECT_TRUE(absl::IsUnavailable(status)) << address << ", " << what << ": " << status;
+      }
     }
   }
 }
@@ -286,15 +262,47 @@ TEST_F(SecurityTest, TheHttpPortNeedsAGoodCertificateAndAKey) {
   EXPECT_EQ(HttpsGet(address, "/livez", ca, files_->expired), 0);
   EXPECT_EQ(HttpsGet(address, "/livez", ca, files_->foreign), 0);
   EXPECT_EQ(HttpsGet(address, "/livez", files_->other_ca.ca(), files_->client), 0);
+  EXPECT_EQ(testing::HttpGet(address, "/livez").find("HTTP/"), std::string::npos) << "plaintext";
   EXPECT_EQ(HttpsGet(address, "/v1/models", ca, files_->client), 401);
-  const std::string key = absl::StrCat("Authorization: Bearer ", files_->a.key, "\r\n");
+  EXPECT_EQ(HttpsGet(address, "/v1/models", ca, files_->client, BearerLine("baton-wrong")), 401);
+  const std::string key = BearerLine(files_->a.key);
   EXPECT_EQ(HttpsGet(address, "/v1/models", ca, files_->client, key), 200);
-  EXPECT_EQ(HttpsGet(address, "/v1/models", ca, files_->foreign, key), 0);
+  for (const CertificateFiles& bad : {CertificateFiles(), files_->expired, files_->foreign}) {
+    EXPECT_EQ(HttpsGet(address, "/v1/models", ca, bad, key), 0) << bad.cert;
+  }
+}
+
+TEST_F(SecurityTest, TheHttpStatusNeedsAnOperatorsKey) {
+  const auto reply = [](const std::string& headers) {
+    return HttpsExchange(router_->http_address(),
+                         Get("/v1/baton/status", absl::StrCat("Connection: close\r\n", headers)),
+                         files_->ca.ca(), files_->client);
+  };
+  EXPECT_THAT(reply(""), AllOf(StartsWith("HTTP/1.1 401"), HasSubstr("invalid_api_key")));
+  EXPECT_THAT(reply(BearerLine(files_->a.key)),
+              AllOf(StartsWith("HTTP/1.1 403"), HasSubstr("not_admin")));
+  EXPECT_THAT(reply(BearerLine(files_->admin.key)),
+              AllOf(StartsWith("HTTP/1.1 200"), HasSubstr(decode_->address())));
+}
+
+// It has neither keys nor TLS, so it must show nothing of tenants or their credentials.
+TEST_F(SecurityTest, MetricsAreOpenAndNameNoTenant) {
+  Generate(files_->a, 3);
+  for (const std::string& address :
+       {router_->metrics_address(), prefill_->metrics_address(), decode_->metrics_address()}) {
+    const std::string reply = testing::HttpGet(address, "/metrics");
+    EXPECT_THAT(reply, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("baton_"))) << address;
+    for (const std::string& hidden :
+         {std::string("tenant"), std::string("\"a\""), files_->a.key, files_->secret,
+          files_->a.line.substr(0, files_->a.line.find(' '))}) {
+      EXPECT_THAT(reply, Not(HasSubstr(hidden))) << address;
+    }
+  }
 }
 
 // Requests that come while the one before is answered, and a stream.
 TEST_F(SecurityTest, HttpOverTlsTakesSeveralRequests) {
-  const std::string key = absl::StrCat("Authorization: Bearer ", files_->a.key, "\r\n");
+  const std::string key = BearerLine(files_->a.key);
   const std::string body = R"({"prompt": "Table:", "max_tokens": 4, "stream": true})";
   const std::string reply = HttpsExchange(
       router_->http_address(),
@@ -342,18 +350,23 @@ TEST_F(SecurityTest, TheRouterNeedsAKeyAndAdminCallsAnAdminsKey) {
   const auto admin = MethodsOf(v1::ListWorkersRequest::descriptor()->file());
   ASSERT_GE(inference.size(), 5u);
   ASSERT_GE(admin.size(), 3u);
-  for (const CallHeaders& headers : {CallHeaders(), Bearer("baton-wrong")}) {
+  for (const CallHeaders& headers :
+       {CallHeaders(), Bearer("baton-wrong"), Secret(std::string(40, 'o'))}) {
     const auto channel = Channel(router_->address(), files_->With(files_->client), headers);
     for (const auto& methods : {inference, admin}) {
       for (const std::string& method : methods) {
-        EXPECT_TRUE(absl::IsUnauthenticated(CallOnce(channel, method))) << method;
+        const absl::Status status = CallOnce(channel, method);
+        EXPECT_TRUE(absl::IsUnauthenticated(status)) << method << ": " << status;
+        EXPECT_EQ(ErrorReason(status), "INVALID_API_KEY") << method;
       }
     }
   }
   const auto tenants =
       Channel(router_->address(), files_->With(files_->client), Bearer(files_->a.key));
   for (const std::string& method : admin) {
-    EXPECT_TRUE(absl::IsPermissionDenied(CallOnce(tenants, method))) << method;
+    const absl::Status status = CallOnce(tenants, method);
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << method << ": " << status;
+    EXPECT_EQ(ErrorReason(status), "NOT_ADMIN") << method;
   }
 }
 

@@ -1,7 +1,6 @@
 // A router with API keys, over gRPC and HTTP: what each caller may do, and what workers see of its
 // tenant.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
@@ -11,12 +10,14 @@
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
 #include "tests/testing/fake_cluster.h"
+#include "tests/testing/generic_call.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/model_dir.h"
 
 namespace baton::router {
 namespace {
 
+using ::baton::testing::CallOnce;
 using ::baton::testing::FakeCluster;
 using ::baton::testing::HttpClient;
 using ::baton::testing::Ids;
@@ -50,41 +51,11 @@ class ApiKeysTest : public ::testing::Test {
     return Channel("Bearer " + key.key);
   }
 
-  // The end of a call with an empty request.
-  static absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
-                           const std::string& method) {
-    grpc::GenericStub stub(channel);
-    grpc::ClientContext context;
-    grpc::CompletionQueue queue;
-    const auto stream = stub.PrepareCall(&context, method, &queue);
-    const auto await = [&queue] {
-      void* tag;
-      bool ok = false;
-      return queue.Next(&tag, &ok) && ok;
-    };
-    stream->StartCall(nullptr);
-    await();
-    stream->WriteLast(grpc::ByteBuffer(nullptr, 0), grpc::WriteOptions(), nullptr);
-    await();
-    grpc::ByteBuffer answer;
-    do {
-      stream->Read(&answer, nullptr);
-    } while (await());
-    grpc::Status status;
-    stream->Finish(&status, nullptr);
-    await();
-    return FromGrpcStatus(status);
-  }
-
   static std::vector<std::string> Methods() {
-    std::vector<std::string> methods;
-    for (const auto* service :
-         {v1::GenerateRequest::descriptor()->file()->FindServiceByName("InferenceService"),
-          v1::ListWorkersRequest::descriptor()->file()->FindServiceByName("AdminService")}) {
-      for (int i = 0; i < service->method_count(); ++i) {
-        methods.push_back(absl::StrCat("/", service->full_name(), "/", service->method(i)->name()));
-      }
-    }
+    std::vector<std::string> methods =
+        testing::MethodsOf(v1::GenerateRequest::descriptor()->file());
+    const auto admin = testing::MethodsOf(v1::ListWorkersRequest::descriptor()->file());
+    methods.insert(methods.end(), admin.begin(), admin.end());
     return methods;
   }
 
@@ -125,12 +96,12 @@ TEST_F(ApiKeysTest, EveryMethodNeedsAKey) {
        {std::string(), std::string("Bearer baton-wrong"), "Basic " + a_.key}) {
     const auto channel = Channel(authorization);
     for (const std::string& method : Methods()) {
-      const absl::Status status = Call(channel, method);
+      const absl::Status status = CallOnce(channel, method);
       EXPECT_TRUE(absl::IsUnauthenticated(status)) << method << ": " << status;
       EXPECT_EQ(ErrorReason(status), "INVALID_API_KEY") << method;
     }
     for (const char* version : {"v1alpha", "v1"}) {
-      const absl::Status status = Call(
+      const absl::Status status = CallOnce(
           channel,
           absl::StrCat("/grpc.reflection.", version, ".ServerReflection/ServerReflectionInfo"));
       EXPECT_TRUE(absl::IsUnauthenticated(status) || absl::IsUnimplemented(status)) << status;
@@ -140,15 +111,15 @@ TEST_F(ApiKeysTest, EveryMethodNeedsAKey) {
 
 TEST_F(ApiKeysTest, ReflectionNeedsAKeyAndHealthNone) {
   const char* reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
-  EXPECT_TRUE(absl::IsUnauthenticated(Call(Channel(), reflection)));
-  EXPECT_TRUE(Call(ChannelOf(a_), reflection).ok());
-  EXPECT_TRUE(Call(Channel(), "/grpc.health.v1.Health/Check").ok());
+  EXPECT_TRUE(absl::IsUnauthenticated(CallOnce(Channel(), reflection)));
+  EXPECT_TRUE(CallOnce(ChannelOf(a_), reflection).ok());
+  EXPECT_TRUE(CallOnce(Channel(), "/grpc.health.v1.Health/Check").ok());
 }
 
 TEST_F(ApiKeysTest, AdminCallsNeedTheRight) {
   for (const std::string& method : Methods()) {
-    const absl::Status of_user = Call(ChannelOf(a_), method);
-    const absl::Status of_admin = Call(ChannelOf(admin_), method);
+    const absl::Status of_user = CallOnce(ChannelOf(a_), method);
+    const absl::Status of_admin = CallOnce(ChannelOf(admin_), method);
     const bool admin_only = absl::StrContains(method, "AdminService");
     EXPECT_EQ(absl::IsPermissionDenied(of_user), admin_only) << method << ": " << of_user;
     EXPECT_EQ(ErrorReason(of_user) == "NOT_ADMIN", admin_only) << method << ": " << of_user;

@@ -8,7 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
-#include "tests/testing/fake_cluster.h"
+#include "tests/router/http/http_router_test.h"
 #include "tests/testing/http_client.h"
 #include "tests/testing/model_dir.h"
 
@@ -17,7 +17,6 @@ namespace {
 
 using ::baton::internal::v1::DecodeResponse;
 using ::baton::testing::DecodeCall;
-using ::baton::testing::FakeCluster;
 using ::baton::testing::HttpClient;
 using ::baton::testing::HttpReply;
 using ::baton::testing::Ids;
@@ -26,17 +25,7 @@ using Json = nlohmann::json;
 
 constexpr char kCompletions[] = "/v1/completions";
 
-class OpenAiServiceTest : public ::testing::Test {
- protected:
-  void Start(const std::function<void(Options*)>& adjust = nullptr) {
-    cluster_ = std::make_unique<FakeCluster>(1, 1, [&](Options* options) {
-      options->http_listen = "127.0.0.1:0";
-      if (adjust != nullptr) adjust(options);
-    });
-  }
-  std::string address() const { return cluster_->server().http_address(); }
-  std::unique_ptr<FakeCluster> cluster_;
-};
+using OpenAiServiceTest = HttpRouterTest;
 
 // The JSON of each event, whatever stands between them; "[DONE]" as a string.
 std::vector<Json> Events(const std::string& body) {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/rpc/grpc_status.h"
-#include "tests/testing/fake_cluster.h"
+#include "tests/router/http/http_router_test.h"
 #include "tests/testing/http_client.h"
 
 namespace baton::router {
@@ -18,7 +18,6 @@ namespace {
 
 using ::baton::internal::v1::DecodeResponse;
 using ::baton::testing::DecodeCall;
-using ::baton::testing::FakeCluster;
 using ::baton::testing::HttpClient;
 using ::baton::testing::HttpReply;
 using ::baton::testing::Ids;
@@ -26,14 +25,11 @@ using Json = nlohmann::json;
 
 constexpr char kManyPrompts[] = "/v1/completions";
 
-class PromptGroupTest : public ::testing::Test {
+class PromptGroupTest : public HttpRouterTest {
  protected:
   void Start(const std::function<void(Options*)>& adjust = nullptr) {
-    cluster_ = std::make_unique<FakeCluster>(1, 1, [&](Options* options) {
-      options->http_listen = "127.0.0.1:0";
-      if (adjust != nullptr) adjust(options);
-    });
-    client_ = std::make_unique<HttpClient>(cluster_->server().http_address());
+    HttpRouterTest::Start(adjust);
+    client_ = std::make_unique<HttpClient>(address());
   }
   // The calls of so many prompts, by prompt.
   std::map<std::string, DecodeCall> Calls(int count) {
@@ -44,7 +40,6 @@ class PromptGroupTest : public ::testing::Test {
     }
     return calls;
   }
-  std::unique_ptr<FakeCluster> cluster_;
   std::unique_ptr<HttpClient> client_;
 };
 
