@@ -19,6 +19,7 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
   auto stream = std::make_shared<GrpcDecodeStream>(
       [this, id, gone, open = worker::OpenCalls::Count(open_calls_)] {
         *gone = true;
+        if (structured_output_ != nullptr) structured_output_->Cancel(id);
         loop_.Cancel(id);
       });
   auto* reactor = GrpcDecodeStream::Open(stream);
@@ -51,20 +52,22 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
 void DecodeService::SubmitCompiled(const internal::v1::DecodeRequest& request,
                                    std::unique_ptr<Sequence> sequence,
                                    std::shared_ptr<const std::atomic<bool>> gone) {
-  structured_output_->Compile(grammar::FromProto(request.structured_output()),
-                              [this, gone = std::move(gone), sequence = std::move(sequence)](
-                                  grammar::StructuredOutput::Compiled compiled) mutable {
-                                const uint64_t id = sequence->call->id;
-                                if (!compiled.ok()) {
-                                  metrics_.Refused(ErrorReason(compiled.status()));
-                                  sequence->call->stream->Finish(compiled.status());
-                                  return;
-                                }
-                                sequence->call->grammar = *std::move(compiled);
-                                loop_.Submit(std::move(sequence));
-                                // A cancel that came before the loop knew the call.
-                                if (*gone) loop_.Cancel(id);
-                              });
+  const uint64_t id = sequence->call->id;
+  auto submit = [this, id, gone, sequence = std::move(sequence)](
+                    grammar::StructuredOutput::Compiled compiled) mutable {
+    if (!compiled.ok()) {
+      if (!absl::IsCancelled(compiled.status())) metrics_.Refused(ErrorReason(compiled.status()));
+      sequence->call->stream->Finish(compiled.status());
+      return;
+    }
+    sequence->call->grammar = *std::move(compiled);
+    loop_.Submit(std::move(sequence));
+    if (*gone) loop_.Cancel(id);
+  };
+  structured_output_->Compile(id, grammar::FromProto(request.structured_output()),
+                              std::move(submit));
+  // The cancel may have come before the call was in the queue; above, before it was in the loop.
+  if (*gone) structured_output_->Cancel(id);
 }
 
 }  // namespace baton::decode_worker

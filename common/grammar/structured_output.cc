@@ -48,13 +48,14 @@ void StructuredOutput::Stop() {
   if (compiler_ != nullptr) compiler_->Kill();
 }
 
-void StructuredOutput::Compile(GrammarSpec spec, absl::AnyInvocable<void(Compiled)> done) {
+void StructuredOutput::Compile(uint64_t id, GrammarSpec spec,
+                               absl::AnyInvocable<void(Compiled)> done) {
   bool stopping = false;
   {
     absl::MutexLock lock(&mutex_);
     stopping = stopping_;
     if (!stopping && static_cast<int>(jobs_.size()) < options_.max_queued) {
-      jobs_.push_back({std::move(spec), std::move(done)});
+      jobs_.push_back({id, std::move(spec), std::move(done)});
       return;
     }
   }
@@ -63,6 +64,19 @@ void StructuredOutput::Compile(GrammarSpec spec, absl::AnyInvocable<void(Compile
       MakeError(absl::StatusCode::kResourceExhausted, "GRAMMAR_QUEUE_FULL",
                 absl::StrCat(options_.max_queued, " grammars already wait to be compiled")),
       absl::Seconds(1)));
+}
+
+void StructuredOutput::Cancel(uint64_t id) {
+  std::optional<Job> job;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found =
+        std::find_if(jobs_.begin(), jobs_.end(), [id](const Job& job) { return job.id == id; });
+    if (found == jobs_.end()) return;
+    job.emplace(std::move(*found));
+    jobs_.erase(found);
+  }
+  job->done(absl::CancelledError("cancelled while its grammar waited to be compiled"));
 }
 
 void StructuredOutput::Run() {

@@ -61,8 +61,11 @@ class StructuredOutput {
   // Thread-safe. Calls `done` once: with a grammar, for which Masks may be called, or with
   // INVALID_ARGUMENT (SCHEMA_INVALID, SCHEMA_TOO_COMPLEX: time or memory), RESOURCE_EXHAUSTED
   // (GRAMMAR_QUEUE_FULL, GRAMMAR_CACHE_FULL), or UNAVAILABLE (GRAMMAR_PROCESS_LOST). On the
-  // compiling thread, or on this one if the queue is full.
-  void Compile(GrammarSpec spec, absl::AnyInvocable<void(Compiled)> done);
+  // compiling thread, or on this one if the queue is full. `id` names the request for Cancel.
+  void Compile(uint64_t id, GrammarSpec spec, absl::AnyInvocable<void(Compiled)> done);
+  // Thread-safe. A request that waits leaves the queue: its `done` gets CANCELLED, on this thread.
+  // Any other is left alone: a compilation that runs ends, and is kept for other requests.
+  void Cancel(uint64_t id);
 
   struct Item {
     uint64_t session = 0;  // the sequence: its tokens only ever grow
@@ -85,6 +88,7 @@ class StructuredOutput {
 
  private:
   struct Job {
+    uint64_t id = 0;
     GrammarSpec spec;
     absl::AnyInvocable<void(Compiled)> done;
   };

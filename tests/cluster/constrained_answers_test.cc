@@ -2,6 +2,7 @@
 // batch, the cache, a preemption or the loss of a worker, and answers that are what was asked for.
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <future>
 #include <regex>
 #include <set>
@@ -45,7 +46,7 @@ class ConstrainedAnswersTest : public WholeClusterTest {
   void Expect(ConstrainedCase& c) {
     std::promise<grammar::StructuredOutput::Compiled> done;
     masks_->Compile(
-        grammar::FromProto(c.request.structured_output()),
+        /*id=*/0, grammar::FromProto(c.request.structured_output()),
         [&](grammar::StructuredOutput::Compiled compiled) { done.set_value(compiled); });
     const grammar::StructuredOutput::Compiled compiled = done.get_future().get();
     ASSERT_TRUE(compiled.ok()) << compiled.status();
@@ -212,6 +213,52 @@ TEST_F(ConstrainedAnswersTest, ALostWorkerChangesNoToken) {
   decode_[0]->Stop();
   for (std::thread& thread : threads) thread.join();
   decode_.erase(decode_.begin());
+  ExpectIdle();
+}
+
+// A full queue of expressions that take 2 s of a processor each, whose clients leave.
+TEST_F(ConstrainedAnswersTest, GrammarsOfClientsThatLeftAreNotCompiled) {
+  Start();
+  const auto constrained = [&](const std::string& regex) {
+    auto request = testing::MakeDecodeRequest(*prefill_[0], *decode_[0], shared_prompt_, {}, 8);
+    const auto& eos = oracle_->engine().config().eos_token_ids;
+    request.mutable_stop_token_ids()->Add(eos.begin(), eos.end());
+    request.mutable_structured_output()->set_regex(regex);
+    return request;
+  };
+  std::string slow = "(a|b)*a";
+  for (int i = 0; i < 10; ++i) slow += "((a|b){1,1000}c?){1,1000}";
+  const auto queue_is_full = [&] {
+    const std::string metrics = testing::HttpGet(decode_[0]->metrics_address(), "/metrics");
+    return metrics.find("GRAMMAR_QUEUE_FULL") != std::string::npos;
+  };
+  const auto channel = MakeChannel(decode_[0]->address());
+  auto stub = internal::v1::DecodeService::NewStub(channel);
+  std::deque<grpc::ClientContext> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<internal::v1::DecodeResponse>>> readers;
+  for (int i = 0; i < 65 || !queue_is_full(); ++i) {
+    readers.push_back(
+        stub->Decode(&contexts.emplace_back(), constrained(slow + std::to_string(i))));
+  }
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
+  for (const auto& reader : readers) reader->Finish();
+  testing::DecodeResult result;
+  do {
+    result = testing::Decode(channel, constrained("[a-c]{3}"));
+  } while (ErrorReason(result.status) == "GRAMMAR_QUEUE_FULL");
+  EXPECT_TRUE(result.status.ok()) << result.status;
+  EXPECT_FALSE(result.tokens.empty());
+
+  grpc::ClientContext context;
+  context.set_deadline(testing::TestDeadline());
+  internal::v1::SetDrainingRequest drain;
+  drain.set_epoch(decode_[0]->card().epoch());
+  drain.set_draining(true);
+  drain.set_wait(true);
+  internal::v1::SetDrainingResponse drained;
+  const grpc::Status status =
+      internal::v1::WorkerService::NewStub(channel)->SetDraining(&context, drain, &drained);
+  EXPECT_TRUE(status.ok()) << status.error_message() << ": a call is open";
   ExpectIdle();
 }
 

@@ -46,8 +46,8 @@ bool Bit(const Mask& mask, int id) {
   return (mask[static_cast<size_t>(id / 32)] >> (id % 32) & 1) != 0;
 }
 
-// Stops a process for good, as one that computes without end. Returns when it has stopped.
-void StopForGood(pid_t pid) {
+// A process that computes without end. Returns when it has stopped.
+void StopProcess(pid_t pid) {
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
   int status = 0;
   ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
@@ -71,8 +71,15 @@ class StructuredOutputTest : public ::testing::Test {
   }
   StructuredOutput::Compiled Compile(GrammarSpec spec) {
     std::promise<StructuredOutput::Compiled> done;
-    output_->Compile(std::move(spec), [&](StructuredOutput::Compiled c) { done.set_value(c); });
+    output_->Compile(/*id=*/0, std::move(spec),
+                     [&](StructuredOutput::Compiled c) { done.set_value(c); });
     return done.get_future().get();
+  }
+  std::future<StructuredOutput::Compiled> StartToCompile(uint64_t id, const std::string& choice) {
+    auto done = std::make_shared<std::promise<StructuredOutput::Compiled>>();
+    output_->Compile(id, {Kind::kChoices, {choice}},
+                     [done](StructuredOutput::Compiled c) { done->set_value(c); });
+    return done->get_future();
   }
   std::shared_ptr<const CompiledGrammar> Grammar(GrammarSpec spec) {
     StructuredOutput::Compiled compiled = Compile(std::move(spec));
@@ -237,7 +244,7 @@ TEST_F(StructuredOutputTest, AHangingCompilerCostsOneRequestAnError) {
   options.compile_limit = absl::Milliseconds(300);
   Start(options);
   const auto grammar = Grammar({Kind::kChoices, {"ab"}});
-  StopForGood(output_->compiling_pid());
+  StopProcess(output_->compiling_pid());
   const absl::Status status = Compile({Kind::kChoices, {"cd"}}).status();
   EXPECT_EQ(ErrorReason(status), "SCHEMA_TOO_COMPLEX") << status;
   EXPECT_TRUE(MaskOf(1, *grammar, {}).ok());
@@ -249,7 +256,7 @@ TEST_F(StructuredOutputTest, AHangingMaskCostsOneSequenceAnError) {
   const auto grammar = Grammar({Kind::kChoices, {"abcd", "cdab"}});
   const std::vector<int32_t> first = Ids("ab"), second = Ids("cd");
   const Mask expected = *MaskOf(2, *grammar, second);
-  StopForGood(output_->mask_pid());
+  StopProcess(output_->mask_pid());
   const auto masks = output_->Masks({{1, grammar.get(), first}, {2, grammar.get(), second}});
   EXPECT_EQ(ErrorReason(masks[0].status()), "GRAMMAR_PROCESS_LOST") << masks[0].status();
   ASSERT_TRUE(masks[1].ok()) << masks[1].status();
@@ -271,6 +278,36 @@ TEST_F(StructuredOutputTest, AnExplosiveGrammarIsRefusedInTime) {
   const pid_t compiler = output_->compiling_pid();
   EXPECT_EQ(ErrorReason(Compile({Kind::kRegex, {regex}}).status()), "SCHEMA_TOO_COMPLEX");
   EXPECT_EQ(output_->compiling_pid(), compiler);
+}
+
+// Places of the queue are for requests whose clients are there.
+TEST_F(StructuredOutputTest, ACancelledRequestLeavesTheQueueAndIsNotCompiled) {
+  StructuredOutputOptions options;
+  options.max_queued = 1;
+  options.compile_limit = absl::Minutes(2);
+  Start(options);
+  ASSERT_NE(Grammar({Kind::kChoices, {"ab"}}), nullptr);
+  const pid_t compiler = output_->compiling_pid();
+  StopProcess(compiler);
+  auto slow = StartToCompile(1, "slow");
+  // Accepted once the compiling thread has taken the slow one.
+  std::future<StructuredOutput::Compiled> waiting;
+  do {
+    waiting = StartToCompile(2, "cancelled");
+  } while (waiting.wait_for(std::chrono::seconds(0)) == std::future_status::ready);
+  EXPECT_EQ(ErrorReason(StartToCompile(3, "refused").get().status()), "GRAMMAR_QUEUE_FULL");
+  output_->Cancel(1);  // no effect: its compilation runs
+  output_->Cancel(3);  // unknown
+  output_->Cancel(2);
+  ASSERT_EQ(waiting.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  EXPECT_TRUE(absl::IsCancelled(waiting.get().status()));
+  auto next = StartToCompile(4, "next");
+  EXPECT_NE(slow.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  ASSERT_EQ(kill(compiler, SIGCONT), 0);
+  const auto first = slow.get(), second = next.get();
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ((*second)->id, (*first)->id + 1) << "something was compiled between them";
 }
 
 TEST_F(StructuredOutputTest, WhatDoesNotParseIsInvalid) {

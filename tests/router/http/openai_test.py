@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import demo_cluster  # noqa: E402
 
 BIN = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/cpu-release/bin"
+STRUCTURED_OUTPUT = (BIN / "baton-grammar").exists()
 PATIENCE_S = 60
 PROMPT = "copy: red green blue\n"
 # The values that each endpoint honours, by field; the others are refused by name.
@@ -147,6 +148,7 @@ class OpenAiTest(unittest.TestCase):
         self.assertGreater(len(texts), 2, [c.message.content for c in answer.choices])
         return texts
 
+    @unittest.skipUnless(STRUCTURED_OUTPUT, "built without structured output")
     def test_response_format(self):
         # The demo model would go on with any object for as long as it may.
         vocabulary = json.loads((ROOT / "models/demo/tokenizer.json").read_text())["model"]["vocab"]
@@ -165,6 +167,13 @@ class OpenAiTest(unittest.TestCase):
         choices = ["red", "green", "light blue"]
         for text in self.ask(extra_body={"structured_outputs": {"choice": choices}}):
             self.assertIn(text, choices)
+
+    @unittest.skipIf(STRUCTURED_OUTPUT, "built with structured output")
+    def test_response_format_is_refused_without_baton_grammar(self):
+        with self.assertRaises(openai.APIStatusError) as caught:
+            self.ask(response_format={"type": "json_object"})
+        self.assertEqual(caught.exception.status_code, 501)
+        self.assertEqual(caught.exception.code, "structured_output_unavailable")
 
     def test_response_formats_that_would_be_weakened_are_refused(self):
         for schema, code in (({"not": {"type": "string"}}, "schema_unsupported"),
