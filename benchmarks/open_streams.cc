@@ -1,19 +1,22 @@
 // What 2,000 open connections or silent streams cost a router: threads, memory, and the time of a
 // new request beside them.
 //
-//   open_streams --model DIR [--count 2000] [--probes 1000]
+//   open_streams --model DIR [--count 2000] [--probes 1000] [--rounds 2]
 //
 // A router process and, in this process, a decode worker without a model: it answers new requests
 // at once, and holds the others after their first token with a sign of life a second, as a decode
 // worker does whose sequences wait. Each kind of connection gets a new router.
-#include <sys/resource.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -42,6 +45,7 @@ struct Options {
   int count = 2000;
   int probes = 1000;
   int connections = 1;
+  int rounds = 1;
 };
 
 class HoldingWorker {
@@ -214,34 +218,20 @@ void AwaitReady(LocalCluster* cluster, BenchTarget* target) {
   }
 }
 
-void MeasureKind(const Options& options, const std::string& kind) {
-  const auto tokenizer = tokenizer::Tokenizer::Load(options.cluster.model_dir);
-  if (!tokenizer.ok()) Die(tokenizer.status());
-  HoldingWorker worker((*tokenizer)->fingerprint());
-  ClusterOptions cluster_options = options.cluster;
-  cluster_options.prefill_workers = cluster_options.decode_workers = 0;
-  cluster_options.more_decode_addresses = {worker.address()};
-  cluster_options.http_listen = "127.0.0.1:0";
-  AppendFlags(absl::StrCat("--max-inflight-requests ", 2 * options.count),
-              &cluster_options.router_flags);
-  const std::unique_ptr<LocalCluster> cluster = StartCluster(cluster_options);
-  const std::string backend = kind == "gRPC streams" ? "baton" : "openai";
-  const std::unique_ptr<BenchTarget> target = Connect(*cluster, backend);
-  AwaitReady(cluster.get(), target.get());
-  const pid_t router = cluster->pid("router");
-  const auto measure = [&] { return Measure(router, target.get(), options.probes); };
-
-  measure();  // connections, code, allocators
+// Opens them, measures, closes them, and prints a row.
+void MeasureRound(const Options& options, const std::string& kind, const std::string& backend,
+                  const LocalCluster& cluster, BenchTarget* target, HoldingWorker* worker) {
+  const auto measure = [&] { return Measure(cluster.pid("router"), target, options.probes); };
   const Figures before = measure();
   std::unique_ptr<Opened> opened;
   if (kind == "HTTP connections") {
-    opened = std::make_unique<IdleConnections>(cluster->http_address("router"), options.count);
+    opened = std::make_unique<IdleConnections>(cluster.http_address("router"), options.count);
   } else {
     // A target of HTTP opens a connection for each stream.
     const int targets = backend == "baton" ? options.connections : 1;
     std::vector<std::unique_ptr<BenchTarget>> with;
-    for (int i = 0; i < targets; ++i) with.push_back(Connect(*cluster, backend));
-    opened = std::make_unique<SilentStreams>(std::move(with), options.count, &worker);
+    for (int i = 0; i < targets; ++i) with.push_back(Connect(cluster, backend));
+    opened = std::make_unique<SilentStreams>(std::move(with), options.count, worker);
   }
   const Figures beside = measure();
   std::string errors;
@@ -258,8 +248,28 @@ void MeasureKind(const Options& options, const std::string& kind) {
       (beside.mib - before.mib) * 1024 / options.count, before.p50_ms, beside.p50_ms, after.p50_ms,
       before.p99_ms, beside.p99_ms, after.p99_ms);
   std::fflush(stdout);
-  if (absl::Status status = cluster->CheckAlive(); !status.ok()) Die(status);
   if (!errors.empty()) Die(absl::InternalError(errors));
+}
+
+void MeasureKind(const Options& options, const std::string& kind) {
+  const auto tokenizer = tokenizer::Tokenizer::Load(options.cluster.model_dir);
+  if (!tokenizer.ok()) Die(tokenizer.status());
+  HoldingWorker worker((*tokenizer)->fingerprint());
+  ClusterOptions cluster_options = options.cluster;
+  cluster_options.prefill_workers = cluster_options.decode_workers = 0;
+  cluster_options.more_decode_addresses = {worker.address()};
+  cluster_options.http_listen = "127.0.0.1:0";
+  AppendFlags(absl::StrCat("--max-inflight-requests ", 2 * options.count),
+              &cluster_options.router_flags);
+  const std::unique_ptr<LocalCluster> cluster = StartCluster(cluster_options);
+  const std::string backend = kind == "gRPC streams" ? "baton" : "openai";
+  const std::unique_ptr<BenchTarget> target = Connect(*cluster, backend);
+  AwaitReady(cluster.get(), target.get());
+  Measure(cluster->pid("router"), target.get(), options.probes);  // connections, code, allocators
+  for (int round = 0; round < options.rounds; ++round) {
+    MeasureRound(options, kind, backend, *cluster, target.get(), &worker);
+  }
+  if (absl::Status status = cluster->CheckAlive(); !status.ok()) Die(status);
 }
 
 int Main(int argc, char** argv) {
@@ -275,11 +285,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--grpc-connections", options.connections, "Over which the gRPC streams go")
       ->check(CLI::Range(1, 16'000));
+  app.add_option("--rounds", options.rounds, "Of opening them and closing them, on one router")
+      ->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
-  rlimit files = {};
-  getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);
   std::printf(
       "Before, beside and after them; a new request generates one token.\n\n"
       "| open | errors | threads | memory, MiB | KiB for each | new request, p50 ms | p99 ms |\n"

@@ -8,11 +8,16 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <queue>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
@@ -28,6 +33,7 @@ namespace {
 
 constexpr int kLowest = 19;
 constexpr double kStartS = 1;  // the clients start within it
+constexpr int kClientThreads = 16;
 
 struct Options {
   ClusterOptions cluster;
@@ -44,10 +50,10 @@ struct Options {
 // When which client sends its next request. Thread-safe.
 class Clients {
  public:
-  Clients(int count, double end_s, double longest_wait_s, Random* random)
-      : end_s_(end_s), longest_wait_s_(longest_wait_s) {
+  Clients(int count, double end_s, double longest_wait_s, uint64_t seed)
+      : end_s_(end_s), longest_wait_s_(longest_wait_s), random_(seed) {
     const double begin_s = NowSeconds();
-    for (int i = 0; i < count; ++i) due_.push({begin_s + kStartS * random->Uniform(), i});
+    for (int i = 0; i < count; ++i) due_.push({begin_s + kStartS * random_.Uniform(), i});
   }
 
   // Blocks until the next client is due. Null once the time is over.
@@ -69,8 +75,10 @@ class Clients {
 
   void Ended(const Outcome& outcome) {
     const absl::Duration wait = ErrorRetryAfter(outcome.status).value_or(absl::ZeroDuration());
-    const double wait_s = std::min(absl::ToDoubleSeconds(wait), longest_wait_s_);
+    double wait_s = absl::ToDoubleSeconds(wait);
     absl::MutexLock lock(&mutex_);
+    // Equal waits would keep clients together that once were.
+    if (wait_s > longest_wait_s_) wait_s = longest_wait_s_ * (1 - random_.Uniform() / 2);
     due_.push({outcome.ended_s + wait_s, outcome.kind});
     added_ = true;
   }
@@ -79,6 +87,7 @@ class Clients {
   using Due = std::pair<double, int>;
   const double end_s_, longest_wait_s_;
   absl::Mutex mutex_;
+  Random random_ ABSL_GUARDED_BY(mutex_);
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due_ ABSL_GUARDED_BY(mutex_);
   bool added_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -115,13 +124,17 @@ int Run(Options options) {
   target_options.backend = "openai";
   target_options.base_url = absl::StrCat("http://", cluster->http_address("router"));
   target_options.ignore_eos = true;
-  const std::unique_ptr<cli::BenchTarget> target = cli::MakeTarget(target_options);
-  if (const auto model = target->Connect(); !model.ok()) Die(model.status());
+  // curl's work for each answer grows with the requests of its thread.
+  std::vector<std::unique_ptr<cli::BenchTarget>> targets;
+  for (int i = 0; i < kClientThreads; ++i) {
+    targets.push_back(cli::MakeTarget(target_options));
+    if (const auto model = targets.back()->Connect(); !model.ok()) Die(model.status());
+  }
 
   const int count = static_cast<int>(options.times * options.admitted);
   Random random(options.seed);
   const double begin_s = NowSeconds(), end_s = begin_s + options.seconds;
-  Clients clients(count, end_s, options.longest_wait_s, &random);
+  Clients clients(count, end_s, options.longest_wait_s, options.seed + 1);
   cli::OpenLoopOptions loop;
   loop.on_end = [&](const Outcome& outcome) { clients.Ended(outcome); };
   const double cpu_s = CpuSeconds();
@@ -133,8 +146,9 @@ int Run(Options options) {
         prompt.output_tokens = options.answer_tokens;
         prompt.token_ids = random.Tokens(options.prompt_tokens, vocab_size);
         return cli::TimedSend{NowSeconds() - begin_s,
-                              [&target, prompt, client = *client](double due_s, auto done) {
-                                target->Send(prompt, client, due_s, std::move(done));
+                              [&targets, prompt, client = *client](double due_s, auto done) {
+                                targets[static_cast<size_t>(client) % targets.size()]->Send(
+                                    prompt, client, due_s, std::move(done));
                               }};
       },
       loop);
@@ -171,16 +185,12 @@ int Main(int argc, char** argv) {
   app.add_option("--seconds", options.seconds)->check(CLI::Range(1., 86'400.));
   app.add_option("--warm-up-s", options.warm_up_s, "Not counted")->check(CLI::NonNegativeNumber);
   app.add_option("--longest-wait-s", options.longest_wait_s,
-                 "Less than Retry-After (at most 30 s): the clients do not keep to it")
+                 "Where Retry-After is longer (30 s at most), clients wait for half to all of this")
       ->check(CLI::PositiveNumber);
   app.add_option("--prompt-tokens", options.prompt_tokens)->check(CLI::Range(1, 1 << 20));
   app.add_option("--answer-tokens", options.answer_tokens)->check(CLI::Range(1, 1 << 20));
   app.add_option("--seed", options.seed);
   CLI11_PARSE(app, argc, argv);
-  rlimit files = {};
-  getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &files);
   return Run(std::move(options));
 }
 

@@ -1,6 +1,7 @@
 #include "benchmarks/serving/cluster_flags.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -46,6 +47,11 @@ void AddClusterFlags(CLI::App* app, ClusterOptions* options) {
 }
 
 std::unique_ptr<LocalCluster> StartCluster(const ClusterOptions& options) {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+  }
   auto cluster = std::make_unique<LocalCluster>(options);
   if (absl::Status status = cluster->Start(); !status.ok()) Die(status);
   return cluster;

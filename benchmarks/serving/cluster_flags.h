@@ -28,7 +28,8 @@ void AddClusterFlags(CLI::App* app, ClusterOptions* options);
 // "--a 1 --b 2", behind the flags that are there.
 void AppendFlags(const std::string& text, std::vector<std::string>* flags);
 
-// Started and ready; the program ends if that fails. See LocalCluster for the thread.
+// Started and ready; the program ends if that fails. See LocalCluster for the thread. Raises the
+// limit of open files, of this process too, as far as it goes.
 std::unique_ptr<LocalCluster> StartCluster(const ClusterOptions& options);
 
 // Ends the benchmark, and the clusters with it, from any thread: the name of the program and the
