@@ -41,7 +41,7 @@ struct ProcessOptions {
   // Of the processor, for one compilation: what else the machine does must not decide what
   // compiles.
   absl::Duration compile_cpu_limit = absl::Seconds(2);
-  absl::Duration start_limit = absl::Seconds(30);  // to start and to read the tokenizer
+  absl::Duration start_limit = absl::Seconds(60);  // to start and to read the tokenizer
 };
 
 // Control is thread-safe; the mask socket belongs to one thread. The process ends at the latest

@@ -40,9 +40,10 @@ struct CompiledGrammar {
 
 struct StructuredOutputOptions {
   ProcessOptions process;
-  // A process that takes longer for a compilation, or for a mask, is taken to hang. Accepting the
-  // tokens of a continuation has as much time again for each 256 tokens.
-  absl::Duration compile_limit = absl::Seconds(10);
+  // A process that takes longer for a compilation, or for a mask, is taken to hang. A compilation
+  // has a low priority: on a crowded machine, compile_cpu_limit alone may take this long. Accepting
+  // the tokens of a continuation has as much time again for each 256 tokens.
+  absl::Duration compile_limit = absl::Seconds(60);
   absl::Duration mask_limit = absl::Seconds(1);
   int max_queued = 64;                       // grammars that wait to be compiled
   int64_t cache_bytes = int64_t{256} << 20;  // of serialized grammars

@@ -9,7 +9,7 @@ namespace baton::fuzz {
 
 std::vector<FuzzTarget> Targets() {
   std::vector<FuzzTarget> targets = FileTargets();
-  for (std::vector<FuzzTarget> more : {MessageTargets(), HttpTargets()}) {
+  for (std::vector<FuzzTarget> more : {MessageTargets(), HttpTargets(), GrammarTargets()}) {
     for (FuzzTarget& target : more) targets.push_back(std::move(target));
   }
   return targets;

@@ -27,6 +27,7 @@ std::vector<FuzzTarget> Targets();
 std::vector<FuzzTarget> FileTargets();
 std::vector<FuzzTarget> MessageTargets();
 std::vector<FuzzTarget> HttpTargets();
+std::vector<FuzzTarget> GrammarTargets();
 
 // A corpus file: for each input its length as 4 bytes, least significant first, then its bytes.
 // An absent file is an empty corpus; a truncated one fails a CHECK.

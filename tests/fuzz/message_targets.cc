@@ -255,6 +255,9 @@ std::vector<FuzzTarget> MessageTargets() {
   generate.set_n(2);
   generate.set_logprobs(3);
   generate.set_cache_salt("salt");
+  v1::GenerateRequest constrained;
+  constrained.set_text("a prompt");
+  constrained.mutable_structured_output()->set_regex("[a-z]{1,5}");
   v1::GenerateRequest beams;
   beams.mutable_token_ids()->add_ids(5);
   beams.set_beam_width(3);
@@ -271,7 +274,7 @@ std::vector<FuzzTarget> MessageTargets() {
       {"frames", FuzzFrames, {FrameSeed()}},
       {"generate_request",
        FuzzGenerateRequest,
-       {generate.SerializeAsString(), beams.SerializeAsString()}},
+       {generate.SerializeAsString(), beams.SerializeAsString(), constrained.SerializeAsString()}},
       {"decode_request", FuzzDecodeRequest, {decode.SerializeAsString()}},
       {"prefill_request", FuzzPrefillRequest, {prefill.SerializeAsString()}},
       {"watch", FuzzWatch, {WatchSeed()}},

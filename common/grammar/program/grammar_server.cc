@@ -160,8 +160,10 @@ absl::StatusOr<std::string> GrammarServer::Handle(FrameReader& request) {
   if (kind == Request::kCompile) return Compile(request);
   if (kind == Request::kLoad) return Load(request);
   const uint64_t id = request.Number();
+  // Freed after the lock, for which the thread of masks may wait: this one has a low priority.
+  decltype(grammars_)::node_type unloaded;
   absl::MutexLock lock(&mutex_);
-  grammars_.erase(id);
+  unloaded = grammars_.extract(id);
   return "";
 }
 
