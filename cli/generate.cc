@@ -113,7 +113,7 @@ int RunGenerate(const GenerateOptions& options, std::ostream& out, std::ostream&
   }
   const client::Completion& completion = stream->completion();
   if (live) {
-    out << std::endl;
+    if (stream->status().ok() || !completion.text().empty()) out << std::endl;
   } else if (stream->status().ok() && options.json) {
     out << ToJson(completion) << std::endl;
   } else if (stream->status().ok()) {

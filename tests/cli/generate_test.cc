@@ -86,6 +86,7 @@ TEST_F(GenerateCommandTest, PrintsTheReasonOfAWrongRequestOnStderr) {
 TEST_F(GenerateCommandTest, ReportsARouterThatIsNotThere) {
   options_.address = "127.0.0.1:1";
   EXPECT_EQ(RunGenerate(options_, out_, err_), kExitUnavailable);
+  EXPECT_EQ(out_.str(), "");
   EXPECT_THAT(err_.str(), HasSubstr("UNAVAILABLE: router at 127.0.0.1:1"));
 }
 
