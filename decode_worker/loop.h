@@ -167,6 +167,7 @@ class DecodeLoop {
   std::map<uint64_t, std::shared_ptr<transfer::PrefillCall>> open_transfers_;
   uint64_t last_transfer_ = 0;
   int64_t reported_preemptions_ = 0;
+  int64_t swapped_preemptions_ = 0;  // of those not reported yet
   // Since the start.
   int64_t computed_prompt_tokens_ = 0;
   int64_t generated_tokens_ = 0;
