@@ -54,8 +54,9 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
                                             std::move(plan), std::move(events));
       },
       [this](const worker::WorkerLoad& load) { Publish(load); });
-  service_ = std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_,
-                                             open_calls(), secret(), structured_output_.get());
+  service_ =
+      std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_, open_calls(),
+                                      secret(), tracer(), structured_output_.get());
   return Serve(options, service_.get(), internal::v1::DecodeService::service_full_name());
 }
 

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/transfer/kv_sender.h"
 #include "common/worker/token_sampling.h"
+#include "prefill_worker/job_trace.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -183,6 +184,7 @@ void PrefillLoop::Start(PrefillJob& job) {
   job.started_at = clock_.SinceStart();
   metrics_.Started(job.started_at - job.submitted_at, static_cast<int>(job.tokens.size()),
                    job.cached_tokens);
+  if (job.trace != nullptr) job.trace->Started(job.submitted_at, job.started_at);
   const uint64_t id = job.id;
   job.pinned = std::make_shared<transfer::PinnedBlocks>(
       job.blocks.ids(), [this, id, mailbox = mailbox_]() mutable {
@@ -257,6 +259,9 @@ void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
     End(job.id, result.tokens.status());
     return;
   }
+  if (job.trace != nullptr) {
+    job.trace->Computed(job.size(), job.cached_tokens, job.started_at, now);
+  }
   const model::SampledToken& token = result.tokens->front();
   job.sender->SendFirstToken(token.token_id,
                              job.sampling.logprobs ? worker::ToProto(token) : v1::TokenLogprobs());
@@ -271,7 +276,8 @@ void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
   if (job == nullptr) return;  // ended before
   job->sender->Finish(status);
   if (!status.ok()) {
-    BATON_LOG(Info) << "prefill " << job->request_id << " ended: " << status.ToString();
+    BATON_REQUEST_LOG(Info, job->request_id, job->trace_context)
+        << "prefill ended: " << status.ToString();
   }
 }
 

@@ -28,7 +28,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
   service_ = std::make_unique<PrefillService>(card().epoch(), engine(), *loop_, *metrics_,
-                                              open_calls(), secret());
+                                              open_calls(), secret(), tracer());
   return Serve(options, service_.get(), internal::v1::PrefillService::service_full_name());
 }
 

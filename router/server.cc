@@ -9,6 +9,7 @@
 #include "common/base/rpc/address_file.h"
 #include "common/base/rpc/call_headers.h"
 #include "common/base/status_macros.h"
+#include "common/tracing/make_tracer.h"
 #include "router/routing/priced_policy.h"
 
 namespace baton::router {
@@ -79,6 +80,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       access_(std::move(loaded.api_keys), worker_secret_.get()),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
+      tracer_(MakeTracer()),
       policy_(MakePolicy(options_)),
       roster_(tokenizer_->fingerprint(), index_, clock_),
       planner_(roster_, index_, *policy_, clock_, RouteOptionsFrom(options_)),
@@ -98,7 +100,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       decisions_(options_.explain_log_every, metrics_),
       parts_{options_,   *tokenizer_,   clock_,         roster_, planner_,    metrics_,
              admission_, retry_budget_, continuations_, pool_,   call_watch_, network_,
-             decisions_, access_,       tenants_,       chat_,   calls_},
+             decisions_, access_,       tenants_,       chat_,   calls_,      tracer_.get()},
       inference_(parts_),
       admin_(parts_, [this](int worker) { return watch_->Stub(worker); }),
       openai_(parts_),
@@ -109,6 +111,20 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
   roster_.SetOnDeath([this](const Incarnation& dead) {
     metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
   });
+}
+
+std::unique_ptr<tracing::Tracer> RouterServer::MakeTracer() {
+  tracing::ExportEvents events;
+  if (!options_.tracing.endpoint.empty() && metrics_endpoint_ != nullptr) {
+    trace_counters_ = std::make_unique<telemetry::TraceCounters>(
+        metrics_endpoint_->registry(), "router", options_.served_model_name);
+    events.exported = [this](int spans) { trace_counters_->Exported(spans); };
+    events.dropped = [this](int spans, const char* reason) {
+      trace_counters_->Dropped(spans, reason);
+    };
+  }
+  return tracing::MakeTracer(options_.tracing, "baton-router", RandomIdText(), clock_,
+                             std::move(events));
 }
 
 std::vector<std::unique_ptr<WorkerSource>> RouterServer::Sources() {
@@ -198,6 +214,7 @@ absl::Status RouterServer::ListenForHttp() {
 void RouterServer::Stop() {
   if (http_ != nullptr) http_->Stop(absl::ZeroDuration());
   rpc_->Stop(absl::ZeroDuration());
+  if (tracer_ != nullptr) tracer_->Cut();
 }
 
 void RouterServer::PublishState(bool ready) {
@@ -218,6 +235,7 @@ RouterServer::~RouterServer() { Drain(absl::ZeroDuration()); }
 
 void RouterServer::Drain(absl::Duration grace) {
   if (std::exchange(drained_, true)) return;
+  const absl::Duration end = clock_.SinceStart() + grace;
   // Who is here now is enough for what still runs.
   discovery_->Stop();
   if (rpc_ != nullptr) {
@@ -227,7 +245,6 @@ void RouterServer::Drain(absl::Duration grace) {
       rpc_->SetServing(false);
     }
     openai_.SetDraining();
-    const absl::Duration end = clock_.SinceStart() + grace;
     if (http_ != nullptr) http_->StopAccepting();
     rpc_->Stop(grace);
     if (http_ != nullptr) {
@@ -236,6 +253,9 @@ void RouterServer::Drain(absl::Duration grace) {
   }
   // Streams to workers may outlive those to clients by a moment.
   admission_.AwaitEmpty();
+  if (tracer_ != nullptr) {
+    tracer_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));
+  }
   // Not before: without it no worker is known to be ready, and what runs may still need one.
   watch_->Stop();
   watch_.reset();

@@ -15,7 +15,9 @@
 #include "common/base/rpc/server.h"
 #include "common/chat/model_chat.h"
 #include "common/telemetry/metrics.h"
+#include "common/telemetry/trace_counters.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tracing/tracer.h"
 #include "router/api/service.h"
 #include "router/fleet/discovery.h"
 #include "router/fleet/roster.h"
@@ -80,6 +82,7 @@ class RouterServer {
   absl::Status ListenForHttp();
   std::vector<std::unique_ptr<WorkerSource>> Sources();
   Discovery::Events DiscoveryEvents();
+  std::unique_ptr<tracing::Tracer> MakeTracer();
   void PublishState(bool ready);
   absl::Status WriteAddressFile() const;
 
@@ -92,6 +95,8 @@ class RouterServer {
   const std::unique_ptr<security::SharedSecret> worker_secret_;
   const Access access_;
   RouterMetrics metrics_;
+  std::unique_ptr<telemetry::TraceCounters> trace_counters_;  // null: nothing is counted
+  const std::unique_ptr<tracing::Tracer> tracer_;             // null: nothing is traced
   const std::unique_ptr<Policy> policy_;
   PrefixIndex index_;
   Roster roster_;

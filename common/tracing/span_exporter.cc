@@ -61,7 +61,7 @@ void SpanExporter::Stop(absl::Duration grace) {
     absl::MutexLock lock(&mutex_);
     if (stopping_) return;
     stopping_ = true;
-    stop_by_ = clock_.SinceStart() + grace;
+    stop_by_ = std::min(stop_by_, clock_.SinceStart() + grace);
     if (options_.own_thread) {
       mutex_.AwaitWithTimeout(absl::Condition(&finished_), grace);
     }
@@ -72,6 +72,14 @@ void SpanExporter::Stop(absl::Duration grace) {
   } else {
     Run();
   }
+}
+
+void SpanExporter::Cut() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_by_ = clock_.SinceStart();
+  }
+  transport_->Cancel();
 }
 
 void SpanExporter::Run() {
@@ -130,7 +138,7 @@ absl::Duration SpanExporter::TakeBatch(absl::Duration now) {
     queue_.erase(queue_.begin(), end);
     queued_ -= spans;
   }
-  batch_.emplace();
+  batch_ = Batch();
   batch_->spans = SpanCount(groups);
   batch_->body = ToOtlpJson(resource_, groups, wall_at_zero_);
   batch_->not_before = now;

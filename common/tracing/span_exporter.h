@@ -56,7 +56,7 @@ struct ExportEvents {
   std::function<void(int, const char* reason)> dropped = [](int, const char*) {};
 };
 
-// Add is thread-safe. The rest is for the owner.
+// Add and Cut are thread-safe. The rest is for the owner.
 class SpanExporter {
  public:
   // `clock` must outlive it. `wall_at_zero`: see ToOtlpJson.
@@ -70,6 +70,8 @@ class SpanExporter {
   // Sends what waits, for up to `grace`, each batch once; drops the rest, and joins the thread.
   // Idempotent.
   void Stop(absl::Duration grace);
+  // Ends the grace of a Stop that runs or comes later, and the export that runs.
+  void Cut();
 
   // Sends the batch that is due, if one is. Returns when the next may be due: zero, if it should be
   // called again at once.

@@ -43,6 +43,7 @@ TraceContext Tracer::Join(const TraceContext& caller) const {
   const double threshold = std::ldexp(1 - options_.sample_ratio, kRandomBits);
   const bool sampled = static_cast<double>(trace.trace_low & kRandomMask) >= threshold;
   trace.flags = TraceContext::kRandomTraceId | (sampled ? TraceContext::kSampled : 0);
+  if (!sampled) trace.span_id = options_.random();
   return trace;
 }
 

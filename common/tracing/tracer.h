@@ -35,17 +35,19 @@ class Tracer {
   Tracer(TracerOptions options, const Clock& clock, absl::Time wall_at_zero,
          std::unique_ptr<SpanTransport> transport, ExportEvents events);
 
-  // The trace of a request: the caller's, if it is in one, else a new one without a span. The
-  // sampled flag of a caller is honoured. Of new traces, those are sampled whose id is at least
-  // the threshold of the ratio, as in OpenTelemetry's consistent probability sampling:
-  // https://opentelemetry.io/docs/specs/otel/trace/tracestate-probability-sampling/.
+  // The trace of a request: the caller's, if it is in one, else a new one. The sampled flag of a
+  // caller is honoured. A new trace has no span yet, unless it is not sampled: then it has one that
+  // is recorded nowhere, so that the decision can be passed on. Of new traces, those are sampled
+  // whose id is at least the threshold of the ratio, as in OpenTelemetry's consistent probability
+  // sampling: https://opentelemetry.io/docs/specs/otel/trace/tracestate-probability-sampling/.
   TraceContext Join(const TraceContext& caller) const;
 
   absl::Duration Now() const { return clock_.SinceStart(); }
   uint64_t NewSpanId() const { return options_.random(); }
   void Export(SpanGroup group) { exporter_.Add(std::move(group)); }
-  // As SpanExporter::Stop.
+  // As SpanExporter's.
   void Stop(absl::Duration grace) { exporter_.Stop(grace); }
+  void Cut() { exporter_.Cut(); }
 
  private:
   const TracerOptions options_;

@@ -18,6 +18,8 @@
 #include "common/engine/engine.h"
 #include "common/security/shared_secret.h"
 #include "common/telemetry/metrics.h"
+#include "common/telemetry/trace_counters.h"
+#include "common/tracing/tracer.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/open_calls.h"
 #include "common/worker/options.h"
@@ -71,14 +73,19 @@ class Worker {
   prometheus::Registry& registry() { return metrics_endpoint_->registry(); }
   CacheJournal& journal() { return journal_; }
   security::SharedSecret* secret() { return secret_.get(); }  // of the cluster; null: none
+  tracing::Tracer* tracer() { return tracer_.get(); }         // null: nothing is traced
   const std::shared_ptr<OpenCalls>& open_calls() const { return open_calls_; }
   void Publish(const WorkerLoad& load) { watch_->Publish(load); }
 
  private:
+  void StartTracing(tracing::TracingOptions options);
+
   std::unique_ptr<security::SharedSecret> secret_;
   // Destroyed in reverse order. The server goes before the engine: frames in its buffers read KV.
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;
+  std::unique_ptr<telemetry::TraceCounters> trace_counters_;  // null without a tracer
+  std::unique_ptr<tracing::Tracer> tracer_;
   CacheJournal journal_;
   std::unique_ptr<WatchService> watch_;
   const std::shared_ptr<OpenCalls> open_calls_ = std::make_shared<OpenCalls>();

@@ -24,7 +24,7 @@ inline absl::string_view CallHeader(const grpc::ServerContextBase& context,
 }
 
 // The trace that the caller is in. Several tracestates are one list, as W3C has it.
-inline TraceContext CallTrace(const grpc::ServerContextBase& context) {
+inline TraceContext TraceOfCall(const grpc::ServerContextBase& context) {
   const absl::string_view parent = CallHeader(context, kTraceparent);
   if (parent.empty()) return {};
   std::string state;

@@ -177,7 +177,9 @@ class DeafTransport final : public SpanTransport {
     cancelled_.WaitForNotification();
     return absl::CancelledError("cancelled");
   }
-  void Cancel() override { cancelled_.Notify(); }
+  void Cancel() override {
+    if (!cancelled_.HasBeenNotified()) cancelled_.Notify();
+  }
 
  private:
   absl::Notification& posted_;
@@ -196,6 +198,18 @@ TEST_F(SpanExporterTest, TheThreadSendsByItselfAndEndsDuringAnExport) {
   int dropped = 0;
   for (const auto& [reason, spans] : collector_.dropped) dropped += spans;
   EXPECT_EQ(dropped, 11);
+  EXPECT_EQ(collector_.exported, 0);
+}
+
+TEST_F(SpanExporterTest, CutEndsAStopThatHasMuchTime) {
+  options_.own_thread = true;
+  absl::Notification posted;
+  exporter_.emplace(options_, Resource(), Clock::Real(), absl::UnixEpoch(),
+                    std::make_unique<DeafTransport>(posted), collector_.Events());
+  exporter_->Add(Group(8));
+  posted.WaitForNotification();
+  exporter_->Cut();  // perhaps before the other thread's Stop, perhaps not
+  exporter_->Stop(absl::Hours(1));
   EXPECT_EQ(collector_.exported, 0);
 }
 
