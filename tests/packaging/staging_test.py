@@ -36,7 +36,7 @@ FILES = {
     "share/fish/vendor_completions.d/baton.fish",
     "share/doc/baton-cli/cli.md",
     *(f"share/doc/baton-server/{name}.md"
-      for name in ("configuration", "errors", "metrics", "packages", "sampling", "security", "structured_output")),
+      for name in ("configuration", "errors", "metrics", "packages", "sampling", "security", "structured_output", "tracing")),
     *(f"share/doc/libbaton-client-dev/examples/cpp/{name}" for name in ("CMakeLists.txt", "main.cc")),
 }
 
