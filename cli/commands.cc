@@ -70,6 +70,11 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
   app->add_option("--log-level", up->cluster.log_level,
                   "Least severe level to log: debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  app->add_option("--log-format", up->cluster.log_format,
+                  "Log lines as text, or as json: one object a line")
+      ->check(CLI::IsMember({"text", "json"}));
+  app->add_option("--otlp-traces-endpoint", up->cluster.otlp_traces_endpoint,
+                  "Passed to every process: URL of a collector for traces by OTLP/HTTP");
   const CLI::Range count(int64_t{1}, int64_t{1} << 40);
   for (const char* flag : {"--block-size", "--num-blocks", "--max-model-len", "--max-num-seqs",
                            "--max-num-batched-tokens", "--threads"}) {

@@ -147,10 +147,21 @@ absl::Status LocalCluster::StartMember(const std::string& name, const std::strin
   if (access(path.c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrCat(path, " is not there; it belongs beside `baton`"));
   }
-  members_[name].command =
-      Joined({path, "--model", options_.model_dir, "--address-file", AddressFile(name),
-              "--worker-secret-file", SecretFile(), "--log-level", options_.log_level},
-             flags);
+  std::vector<std::string> command = {path,
+                                      "--model",
+                                      options_.model_dir,
+                                      "--address-file",
+                                      AddressFile(name),
+                                      "--worker-secret-file",
+                                      SecretFile(),
+                                      "--log-level",
+                                      options_.log_level,
+                                      "--log-format",
+                                      options_.log_format};
+  if (!options_.otlp_traces_endpoint.empty()) {
+    command = Joined(std::move(command), {"--otlp-traces-endpoint", options_.otlp_traces_endpoint});
+  }
+  members_[name].command = Joined(std::move(command), flags);
   BATON_RETURN_IF_ERROR(Launch(name, listen, {}));
   names_.push_back(name);
   return absl::OkStatus();

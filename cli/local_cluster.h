@@ -45,7 +45,9 @@ struct ClusterOptions {
   std::string metrics_listen = "127.0.0.1:0";
   std::string http_listen;  // of every router; empty: no HTTP
   std::string log_level = "info";
-  std::string log_dir;  // one log for each process; empty: see on_line
+  std::string log_format = "text";
+  std::string otlp_traces_endpoint;  // of all processes; empty: as their environment has it
+  std::string log_dir;               // one log for each process; empty: see on_line
   // Gets each line that a process writes, while Listen() runs. Null: logs in log_dir, or else in a
   // directory that is removed with the cluster.
   std::function<void(const std::string& name, const std::string& line)> on_line;

@@ -69,9 +69,13 @@ class Up {
       PrintLine(name, line);
     };
     cluster.stop_fd = signals_.fd();
+    // In JSON, lines name their process themselves.
+    cluster.name_workers = cluster.name_workers || json_logs();
     cluster.ready_timeout = absl::InfiniteDuration();
     return cluster;
   }
+
+  bool json_logs() const { return options_.cluster.log_format == "json"; }
 
   // An error once the router has ended; the end of a worker is only reported.
   absl::Status NoteEnds() {
@@ -106,6 +110,10 @@ class Up {
   }
 
   void PrintLine(const std::string& name, const std::string& line) {
+    if (json_logs() && absl::StartsWith(line, "{")) {
+      out_ << line << std::endl;
+      return;
+    }
     const bool progress = in_place_progress_ && absl::StrContains(line, "loading weights");
     if (progress) {
       out_ << "\r\033[K[" << name << "] " << line << std::flush;

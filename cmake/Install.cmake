@@ -11,7 +11,7 @@ if(BATON_STRUCTURED_OUTPUT)
   install(FILES packaging/NOTICE.baton-grammar DESTINATION ${docdir}/baton-server COMPONENT server)
 endif()
 install(FILES docs/configuration.md docs/errors.md docs/first-five-minutes.md docs/http.md docs/metrics.md docs/packages.md
-  docs/sampling.md docs/security.md docs/structured_output.md
+  docs/sampling.md docs/security.md docs/structured_output.md docs/tracing.md
   DESTINATION ${docdir}/baton-server COMPONENT server)
 
 install(TARGETS baton_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cli)

@@ -30,14 +30,19 @@ class GrpcDecodeStream final
     : public ServerStream<internal::v1::DecodeResponse, internal::v1::DecodeResponse>,
       public DecodeStream {
  public:
-  // on_peer_gone is called on a gRPC thread, at most once.
-  explicit GrpcDecodeStream(std::function<void()> on_peer_gone)
-      : on_peer_gone_(std::move(on_peer_gone)) {}
+  // on_peer_gone is called on a gRPC thread, at most once; on_finish, which may be null, before
+  // Finish.
+  explicit GrpcDecodeStream(std::function<void()> on_peer_gone,
+                            std::function<void(const absl::Status&)> on_finish = nullptr)
+      : on_peer_gone_(std::move(on_peer_gone)), on_finish_(std::move(on_finish)) {}
 
   void Push(internal::v1::DecodeResponse response) override {
     ServerStream::Push(std::move(response));
   }
-  void Finish(const absl::Status& status) override { ServerStream::Finish(ToGrpcStatus(status)); }
+  void Finish(const absl::Status& status) override {
+    if (on_finish_) on_finish_(status);
+    ServerStream::Finish(ToGrpcStatus(status));
+  }
 
  private:
   void Encode(internal::v1::DecodeResponse item, internal::v1::DecodeResponse* message) override {
@@ -50,6 +55,7 @@ class GrpcDecodeStream final
   void OnPeerGone() override { on_peer_gone_(); }
 
   const std::function<void()> on_peer_gone_;
+  const std::function<void(const absl::Status&)> on_finish_;
 };
 
 }  // namespace baton::decode_worker

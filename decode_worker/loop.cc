@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/worker/throughput.h"
+#include "decode_worker/call_trace.h"
 #include "decode_worker/response.h"
 #include "decode_worker/transfer_request.h"
 
@@ -72,6 +73,9 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       scheduler_(options.scheduler, pool_, cache_.get(),
                  SchedulerEvents([this](Sequence& sequence) {
                    swapped_preemptions_ += host_kv_.SwapOut(sequence) ? 1 : 0;
+                   if (CallTrace* trace = sequence.call->trace.get()) {
+                     trace->Preempted(clock_.SinceStart());
+                   }
                  })) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
@@ -239,6 +243,9 @@ void DecodeLoop::Admitted(Sequence& sequence) {
     metrics_.Admitted(now - call.submitted_at, call.priority);
     if (call.continuation) metrics_.Recomputed(DecodeMetrics::Recompute::kFailover);
     call.transfer.cached_prompt_tokens = sequence.computed_tokens;
+    if (call.trace != nullptr) call.trace->Admitted(call.submitted_at, now);
+  } else if (call.trace != nullptr) {
+    call.trace->Resumed(now);
   }
   if (!call.answered) call.computed_prompt_logprobs.clear();
   host_kv_.SwapIn(sequence);
@@ -264,6 +271,11 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
     mailbox->Post([this, transfer] { open_transfers_.erase(transfer); });
   };
   sequence.first_token_arrived_at.reset();
+  const Call& call = *sequence.call;
+  wanted.plan.trace = call.trace == nullptr
+                          ? call.trace_context
+                          : call.trace->BeginTransfer(id, call.prefill.worker_id,
+                                                      call.prefill.address, clock_.SinceStart());
   sequence.transfer_call =
       start_prefill_(sequence.call->prefill, wanted.request, sequence.call->deadline,
                      std::move(wanted.plan), std::move(events));
@@ -292,10 +304,12 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
   if (sequence == nullptr) return;
   sequence->transfer_call = nullptr;
   const std::shared_ptr<Call> call = sequence->call;
+  const absl::Duration now = clock_.SinceStart();
+  if (call->trace != nullptr) call->trace->EndTransfer(id, status, summary, now);
   if (sequence->state == Sequence::State::kReceiving && !status.ok()) {
     metrics_.TransferFailed(transfer::AbortReasonOf(status));
-    BATON_LOG(Warning) << "decode " << call->request_id << ": transfer from "
-                       << call->prefill.address << " failed: " << status.ToString();
+    BATON_REQUEST_LOG(Warning, call->request_id, call->trace_context)
+        << "transfer from " << call->prefill.address << " failed: " << status.ToString();
     if (sequence->preemptions > 0 && !absl::IsCancelled(status) &&
         !absl::IsDeadlineExceeded(status)) {
       // The answer has begun: its prompt is computed here rather than lost to another worker.
@@ -310,7 +324,6 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     scheduler_.OnTransferEnd(*sequence);  // the writer has stopped: its blocks are freed
     return;
   }
-  const absl::Duration now = clock_.SinceStart();
   metrics_.TransferCommitted(now - sequence->first_token_arrived_at.value_or(now),
                              summary.kv_bytes);
   call->transfer.kv_bytes += summary.kv_bytes;
@@ -348,7 +361,8 @@ void DecodeLoop::EndChoice(Sequence& sequence) {
 void DecodeLoop::EndCall(std::shared_ptr<Call> call, const absl::Status& status) {
   if (calls_.erase(call->id) == 0) return;
   metrics_.Ended(status.code());
-  BATON_LOG(Info) << "decode " << call->request_id << " ended: " << status.ToString();
+  BATON_REQUEST_LOG(Info, call->request_id, call->trace_context)
+      << "decode ended: " << status.ToString();
   for (Sequence* sequence : scheduler_.SequencesOf(*call)) Drop(*sequence);
   // Before the next admission: the time since the queue became empty must not count as waiting.
   if (scheduler_.waiting_count() == 0) estimate_.OnQueueEmpty();

@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/worker/token_sampling.h"
 #include "decode_worker/beam_search.h"
+#include "decode_worker/call_trace.h"
 #include "decode_worker/loop.h"
 #include "decode_worker/response.h"
 
@@ -73,6 +74,9 @@ void DecodeLoop::AdvanceBeams(Call& shared, std::vector<engine::StepResult*> res
   const absl::Duration now = clock_.SinceStart();
   if (!call->computed_at) call->computed_at = now;
   if (!call->first_token_at) call->first_token_at = now;
+  if (call->trace != nullptr) {
+    call->trace->Tokens(static_cast<int>(beams.size()), call->computed_at, now);
+  }
   const std::vector<BeamSearch::Step> steps = call->beams->Advance(proposed);
   // Two generations of beams never have a rank in common.
   const uint32_t width = static_cast<uint32_t>(call->beams->width());
@@ -136,6 +140,7 @@ void DecodeLoop::Append(Sequence& sequence, const v1::TokenLogprobs* logprobs, i
   if (logprobs != nullptr) *response.add_logprobs() = *logprobs;
   const absl::Duration now = clock_.SinceStart();
   if (!call.first_token_at) call.first_token_at = now;
+  if (call.trace != nullptr) call.trace->Tokens(1, call.computed_at, now);
   if (!call.answered || stop || full) {
     FillUsage(call, response);
     FillTimings(call, now, response);

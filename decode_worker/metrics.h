@@ -46,6 +46,7 @@ class DecodeMetrics {
   void Recomputed(Recompute reason);
   void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
+  const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {
     return worker_.metrics().descriptions();
   }

@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "baton/v1/inference.pb.h"
+#include "common/base/trace_context.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/prefix_key.h"
 #include "common/model/sampler.h"
@@ -29,6 +30,7 @@ class PrefillCall;
 namespace baton::decode_worker {
 
 class BeamSearch;
+class CallTrace;
 class DecodeStream;
 
 // The prefill worker that the router chose.
@@ -44,6 +46,8 @@ enum class Priority { kLow, kNormal, kHigh };
 struct Call {
   uint64_t id = 0;
   std::string request_id;
+  TraceContext trace_context;        // for log lines, and for calls of an unsampled request
+  std::shared_ptr<CallTrace> trace;  // null: not sampled. Ended by the stream
   std::shared_ptr<DecodeStream> stream;
   PrefillPeer prefill;
   absl::Time deadline = absl::InfiniteFuture();

@@ -8,6 +8,7 @@
 #include "common/base/log.h"
 #include "common/grammar/from_proto.h"
 #include "common/worker/call_gate.h"
+#include "decode_worker/call_trace.h"
 #include "decode_worker/request.h"
 
 namespace baton::decode_worker {
@@ -16,12 +17,17 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
     grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) {
   const uint64_t id = next_call_id_.fetch_add(1);
   auto gone = std::make_shared<std::atomic<bool>>(false);
+  const TraceContext trace_context = tracing::JoinTrace(tracer_, TraceOfCall(*context));
+  std::shared_ptr<CallTrace> trace = CallTrace::Begin(tracer_, trace_context, *request);
+  std::function<void(const absl::Status&)> on_finish;
+  if (trace != nullptr) on_finish = [trace](const absl::Status& status) { trace->End(status); };
   auto stream = std::make_shared<GrpcDecodeStream>(
       [this, id, gone, open = worker::OpenCalls::Count(open_calls_)] {
         *gone = true;
         if (structured_output_ != nullptr) structured_output_->Cancel(id);
         loop_.Cancel(id);
-      });
+      },
+      std::move(on_finish));
   auto* reactor = GrpcDecodeStream::Open(stream);
   const absl::Status allowed = worker::CheckCall(secret_, *context);
   absl::Status status = allowed.ok() ? CheckRequest(*request, epoch_, engine_) : allowed;
@@ -30,7 +36,8 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
   }
   if (!status.ok()) {
     if (allowed.ok()) {  // strangers must not fill the log
-      BATON_LOG(Warning) << "decode from " << context->peer() << " refused: " << status;
+      BATON_REQUEST_LOG(Warning, request->request_id(), trace_context)
+          << "decode from " << context->peer() << " refused: " << status;
     }
     metrics_.Refused(ErrorReason(status));
     stream->Finish(status);
@@ -40,6 +47,8 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
       std::min(absl::FromChrono(context->deadline()), absl::Now() + max_request_time_);
   std::unique_ptr<Sequence> sequence = MakeSequence(*request, deadline, engine_);
   sequence->call->id = id;
+  sequence->call->trace_context = trace_context;
+  sequence->call->trace = std::move(trace);
   sequence->call->stream = std::move(stream);
   if (request->has_structured_output()) {
     SubmitCompiled(*request, std::move(sequence), std::move(gone));

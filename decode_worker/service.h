@@ -10,6 +10,7 @@
 #include "baton/internal/v1/decode.grpc.pb.h"
 #include "common/engine/engine.h"
 #include "common/security/shared_secret.h"
+#include "common/tracing/tracer.h"
 #include "common/worker/open_calls.h"
 #include "decode_worker/grammar_request.h"
 #include "decode_worker/loop.h"
@@ -20,12 +21,12 @@ namespace baton::decode_worker {
 // Thread-safe.
 class DecodeService final : public internal::v1::DecodeService::CallbackService {
  public:
-  // All references must outlive it, and so must `structured_output`; null: there is none. Callers
-  // must have `secret`, unless it is null. `max_request_time` bounds a call that has no deadline or
-  // a later one.
+  // All references must outlive it, and so must `tracer` and `structured_output`; null: there is
+  // none. Callers must have `secret`, unless it is null. `max_request_time` bounds a call that has
+  // no deadline or a later one.
   DecodeService(uint64_t epoch, const engine::Engine& engine, DecodeLoop& loop,
                 DecodeMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls,
-                security::SharedSecret* secret,
+                security::SharedSecret* secret, tracing::Tracer* tracer,
                 grammar::StructuredOutput* structured_output = nullptr,
                 absl::Duration max_request_time = absl::Minutes(30))
       : epoch_(epoch),
@@ -34,6 +35,7 @@ class DecodeService final : public internal::v1::DecodeService::CallbackService 
         metrics_(metrics),
         open_calls_(std::move(open_calls)),
         secret_(secret),
+        tracer_(tracer),
         structured_output_(structured_output),
         max_request_time_(max_request_time) {}
 
@@ -52,6 +54,7 @@ class DecodeService final : public internal::v1::DecodeService::CallbackService 
   DecodeMetrics& metrics_;
   const std::shared_ptr<worker::OpenCalls> open_calls_;
   security::SharedSecret* const secret_;
+  tracing::Tracer* const tracer_;
   grammar::StructuredOutput* const structured_output_;
   const absl::Duration max_request_time_;
   std::atomic<uint64_t> next_call_id_{1};

@@ -30,6 +30,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   peers_ = std::make_unique<PeerChannels>(
       MakeChannelSecurity(decode.worker_tls, security::HeadersOf(secret())));
   metrics_ = std::make_unique<DecodeMetrics>(registry(), card().model(), cache_config());
+  StartTracing(options.tracing, metrics_->traces());
   LoopOptions loop;
   loop.worker_id = card().worker_id();
   loop.scheduler.block_tokens = engine().kv_layout().block_tokens;
@@ -54,8 +55,9 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
                                             std::move(plan), std::move(events));
       },
       [this](const worker::WorkerLoad& load) { Publish(load); });
-  service_ = std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_,
-                                             open_calls(), secret(), structured_output_.get());
+  service_ =
+      std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_, open_calls(),
+                                      secret(), tracer(), structured_output_.get());
   return Serve(options, service_.get(), internal::v1::DecodeService::service_full_name());
 }
 

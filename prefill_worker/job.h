@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "baton/v1/inference.pb.h"
+#include "common/base/trace_context.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/prefix_key.h"
 #include "common/model/sampler.h"
@@ -30,9 +31,13 @@ struct Rank {
   auto operator<=>(const Rank&) const = default;
 };
 
+class JobTrace;
+
 struct PrefillJob {
   uint64_t id = 0;
   std::string request_id;
+  TraceContext trace_context;       // for log lines
+  std::shared_ptr<JobTrace> trace;  // null: not sampled. Ended by the sender
   std::vector<int32_t> tokens;
   kv::PrefixKey root = 0;
   int first_block = 0;  // the first block that the decode worker needs

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/transfer/kv_sender.h"
 #include "common/worker/token_sampling.h"
+#include "prefill_worker/job_trace.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -182,6 +183,7 @@ void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
 void PrefillLoop::Start(PrefillJob& job) {
   job.started_at = clock_.SinceStart();
   metrics_.Started(job);
+  if (job.trace != nullptr) job.trace->Started(job.submitted_at, job.started_at);
   const uint64_t id = job.id;
   job.pinned = std::make_shared<transfer::PinnedBlocks>(job.blocks.ids(),
                                                         [this, id, mailbox = mailbox_]() mutable {
@@ -258,6 +260,9 @@ void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
     End(job.id, result.tokens.status());
     return;
   }
+  if (job.trace != nullptr) {
+    job.trace->Computed(job.size(), job.cached_tokens, job.started_at, now);
+  }
   const model::SampledToken& token = result.tokens->front();
   job.sender->SendFirstToken(token.token_id,
                              job.sampling.logprobs ? worker::ToProto(token) : v1::TokenLogprobs());
@@ -284,7 +289,8 @@ void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
   job->sender->Finish(status);
   if (!status.ok()) {
     if (job->running()) metrics_.TransferFailed(transfer::AbortReasonOf(status));
-    BATON_LOG(Info) << "prefill " << job->request_id << " ended: " << status.ToString();
+    BATON_REQUEST_LOG(Info, job->request_id, job->trace_context)
+        << "prefill ended: " << status.ToString();
   }
 }
 

@@ -31,6 +31,7 @@ class PrefillMetrics {
   // A job that had started ended before its prompt was computed.
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void SetLoad(const worker::WorkerLoad& load) { worker_.SetLoad(load); }
+  const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {
     return worker_.metrics().descriptions();
   }

@@ -7,6 +7,7 @@
 #include "common/base/rpc/grpc_status.h"
 #include "common/transfer/kv_sender.h"
 #include "common/worker/call_gate.h"
+#include "prefill_worker/job_trace.h"
 #include "prefill_worker/request.h"
 
 namespace baton::prefill_worker {
@@ -43,6 +44,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
   options.on_peer_gone = [this, job_id, open = worker::OpenCalls::Count(open_calls_)] {
     loop_.Cancel(job_id);
   };
+  const TraceContext trace_context = tracing::JoinTrace(tracer_, TraceOfCall(*context));
+  std::shared_ptr<JobTrace> trace = JobTrace::Begin(tracer_, trace_context);
+  if (trace != nullptr) {
+    if (request.ok()) trace->root().Set("baton.request.id", request->request_id());
+    options.on_finish = [trace](const absl::Status& status) { trace->End(status); };
+  }
   options.on_bytes_sent = [this](int64_t bytes) { metrics_.BytesSent(bytes); };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);
@@ -60,6 +67,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
       MakeJob(*request, absl::FromChrono(context->deadline()), engine_);
   job->id = job_id;
   job->sender = std::move(sender);
+  job->trace_context = trace_context;
+  job->trace = std::move(trace);
   loop_.Submit(std::move(job));
   return reactor;
 }

@@ -18,6 +18,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, options, engine_options));
   metrics_ = std::make_unique<PrefillMetrics>(registry(), card().model(), cache_config());
+  StartTracing(options.tracing, metrics_->traces());
   LoopOptions loop;
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.scheduler.block_tokens = engine().kv_layout().block_tokens;
@@ -28,7 +29,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
   service_ = std::make_unique<PrefillService>(card().epoch(), engine(), *loop_, *metrics_,
-                                              open_calls(), secret());
+                                              open_calls(), secret(), tracer());
   return Serve(options, service_.get(), internal::v1::PrefillService::service_full_name());
 }
 

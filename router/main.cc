@@ -20,7 +20,12 @@ namespace {
 using baton::router::Options;
 using baton::router::RouterServer;
 
-void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
+struct LogFlags {
+  std::string level = "info";
+  std::string format = "text";
+};
+
+void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->option_defaults()->always_capture_default();  // --help shows defaults
   app->add_option(
          "--model", options->model_dir,
@@ -131,8 +136,11 @@ void AddFlags(CLI::App* app, Options* options, std::string* log_level) {
   app->add_option("--drain-grace-ms", options->drain_grace_ms,
                   "How long running requests may continue after the first SIGTERM or SIGINT")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
-  app->add_option("--log-level", *log_level, "Least severe level to log")
+  baton::tracing::AddTracingFlags(*app, options->tracing);
+  app->add_option("--log-level", log->level, "Least severe level to log")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+  app->add_option("--log-format", log->format, "text, or json: one object a line")
+      ->check(CLI::IsMember({"text", "json"}));
 }
 
 }  // namespace
@@ -141,16 +149,18 @@ int main(int argc, char** argv) {
   baton::ShutdownSignal signals;  // before any thread
   CLI::App app("Baton's router: tokenizes requests and sends them to pairs of workers");
   Options options;
-  std::string log_level = "info";
+  LogFlags log;
   app.set_version_flag("--version", baton::VersionLine("baton-router"));
-  AddFlags(&app, &options, &log_level);
+  AddFlags(&app, &options, &log);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return baton::ExitCodeOfParse(app.exit(error));
   }
   baton::LogLevel level;
-  if (baton::ParseLogLevel(log_level, &level)) baton::SetLogLevel(level);
+  if (baton::ParseLogLevel(log.level, &level)) baton::SetLogLevel(level);
+  baton::LogFormat format;
+  if (baton::ParseLogFormat(log.format, &format)) baton::SetLogFormat(format);
   baton::SetLogComponent("router");
   // Protobuf logs each malformed message; clients, which get an error, must not fill the log.
   google::protobuf::SetLogHandler(nullptr);

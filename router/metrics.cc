@@ -172,7 +172,8 @@ struct RouterMetrics::Families {
         http_streams(set.Gauge("baton_http_streams", "HTTP answers that are being streamed.")),
         http_refused(set.Counter("baton_http_connections_refused_total",
                                  "HTTP connections closed at once because --max-http-connections "
-                                 "were open.")) {
+                                 "were open.")),
+        traces(set) {
     for (const std::string& code : telemetry::ErrorCodes()) requests.With({code, "none"});
   }
 
@@ -209,6 +210,7 @@ struct RouterMetrics::Families {
   prometheus::Gauge& http_connections;
   prometheus::Gauge& http_streams;
   prometheus::Counter& http_refused;
+  const telemetry::TraceCounters traces;
 };
 
 RouterMetrics::RouterMetrics(prometheus::Registry* registry, const std::string& model) {
@@ -360,6 +362,10 @@ std::optional<RouterMetrics::Totals> RouterMetrics::ReadTotals() const {
 
 void RouterMetrics::WorkerExpired(v1::WorkerRole role) {
   if (families_ != nullptr) families_->expirations.With({std::string(RoleName(role))}).Increment();
+}
+
+const telemetry::TraceCounters* RouterMetrics::traces() const {
+  return families_ == nullptr ? nullptr : &families_->traces;
 }
 
 std::vector<telemetry::MetricDescription> RouterMetrics::descriptions() const {

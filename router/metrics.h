@@ -14,6 +14,7 @@
 #include "baton/v1/admin.pb.h"
 #include "baton/v1/inference.pb.h"
 #include "common/telemetry/metric_set.h"
+#include "common/telemetry/trace_counters.h"
 
 namespace prometheus {
 class Registry;
@@ -101,6 +102,7 @@ class RouterMetrics {
   void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
   void WorkerExpired(v1::WorkerRole role);
   // Empty without a registry.
+  const telemetry::TraceCounters* traces() const;  // null without a registry
   std::vector<telemetry::MetricDescription> descriptions() const;
 
  private:

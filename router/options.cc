@@ -67,6 +67,7 @@ absl::Status Validate(Options* options) {
   }
   BATON_RETURN_IF_ERROR(security::CheckTls(options->tls));
   BATON_RETURN_IF_ERROR(security::CheckTls(options->worker_tls));
+  BATON_RETURN_IF_ERROR(tracing::Validate(options->tracing));
   std::set<std::string> seen;
   BATON_RETURN_IF_ERROR(CheckWorkers("prefill-workers", options->prefill_workers, &seen));
   BATON_RETURN_IF_ERROR(CheckWorkers("decode-workers", options->decode_workers, &seen));

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/tls_files.h"
+#include "common/tracing/options.h"
 
 namespace baton::router {
 
@@ -54,6 +55,7 @@ struct Options {
   // end.
   int64_t retry_after_ms = 1'000;
 
+  tracing::TracingOptions tracing;
   int explain_log_every = 0;  // log every n-th routing decision in full; 0: none
 
   // Failover. A request moves to other workers if its decode worker sends nothing for longer;

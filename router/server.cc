@@ -9,6 +9,7 @@
 #include "common/base/rpc/address_file.h"
 #include "common/base/rpc/call_headers.h"
 #include "common/base/status_macros.h"
+#include "common/tracing/make_tracer.h"
 #include "router/routing/priced_policy.h"
 
 namespace baton::router {
@@ -79,6 +80,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       access_(std::move(loaded.api_keys), worker_secret_.get()),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
+      tracer_(MakeTracer()),
       policy_(MakePolicy(options_)),
       roster_(tokenizer_->fingerprint(), index_, clock_),
       planner_(roster_, index_, *policy_, clock_, RouteOptionsFrom(options_)),
@@ -99,7 +101,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       decisions_(options_.explain_log_every, metrics_),
       parts_{options_,   *tokenizer_,   clock_,         roster_, planner_,    metrics_,
              admission_, retry_budget_, continuations_, pool_,   call_watch_, network_,
-             decisions_, access_,       tenants_,       chat_,   calls_},
+             decisions_, access_,       tenants_,       chat_,   calls_,      tracer_.get()},
       inference_(parts_),
       admin_(parts_, [this](int worker) { return watch_->Stub(worker); }),
       openai_(parts_),
@@ -111,6 +113,18 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
     metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
   });
   roster_.SetOnExpired([this](v1::WorkerRole role) { metrics_.WorkerExpired(role); });
+}
+
+std::unique_ptr<tracing::Tracer> RouterServer::MakeTracer() {
+  tracing::ExportEvents events;
+  if (const telemetry::TraceCounters* counters = metrics_.traces()) {
+    events.exported = [counters](int spans) { counters->Exported(spans); };
+    events.dropped = [counters](int spans, const char* reason) {
+      counters->Dropped(spans, reason);
+    };
+  }
+  return tracing::MakeTracer(options_.tracing, "baton-router", RandomIdText(), clock_,
+                             std::move(events));
 }
 
 std::vector<std::unique_ptr<WorkerSource>> RouterServer::Sources() {
@@ -201,6 +215,7 @@ absl::Status RouterServer::ListenForHttp() {
 void RouterServer::Stop() {
   if (http_ != nullptr) http_->Stop(absl::ZeroDuration());
   rpc_->Stop(absl::ZeroDuration());
+  if (tracer_ != nullptr) tracer_->Cut();
 }
 
 void RouterServer::PublishState(bool ready) {
@@ -221,6 +236,7 @@ RouterServer::~RouterServer() { Drain(absl::ZeroDuration()); }
 
 void RouterServer::Drain(absl::Duration grace) {
   if (std::exchange(drained_, true)) return;
+  const absl::Duration end = clock_.SinceStart() + grace;
   // Who is here now is enough for what still runs.
   discovery_->Stop();
   if (rpc_ != nullptr) {
@@ -230,7 +246,6 @@ void RouterServer::Drain(absl::Duration grace) {
       rpc_->SetServing(false);
     }
     openai_.SetDraining();
-    const absl::Duration end = clock_.SinceStart() + grace;
     if (http_ != nullptr) http_->StopAccepting();
     rpc_->Stop(grace);
     if (http_ != nullptr) {
@@ -239,6 +254,9 @@ void RouterServer::Drain(absl::Duration grace) {
   }
   // Streams to workers may outlive those to clients by a moment.
   admission_.AwaitEmpty();
+  if (tracer_ != nullptr) {
+    tracer_->Stop(std::max(absl::ZeroDuration(), end - clock_.SinceStart()));
+  }
   // Not before: without it no worker is known to be ready, and what runs may still need one.
   watch_->Stop();
   watch_.reset();

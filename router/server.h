@@ -16,6 +16,7 @@
 #include "common/chat/model_chat.h"
 #include "common/telemetry/metrics.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tracing/tracer.h"
 #include "router/api/service.h"
 #include "router/fleet/discovery.h"
 #include "router/fleet/roster.h"
@@ -80,6 +81,7 @@ class RouterServer {
   absl::Status ListenForHttp();
   std::vector<std::unique_ptr<WorkerSource>> Sources();
   Discovery::Events DiscoveryEvents();
+  std::unique_ptr<tracing::Tracer> MakeTracer();
   void PublishState(bool ready);
   absl::Status WriteAddressFile() const;
 
@@ -92,6 +94,7 @@ class RouterServer {
   const std::unique_ptr<security::SharedSecret> worker_secret_;
   const Access access_;
   RouterMetrics metrics_;
+  const std::unique_ptr<tracing::Tracer> tracer_;  // null: nothing is traced
   const std::unique_ptr<Policy> policy_;
   PrefixIndex index_;
   Roster roster_;

@@ -4,8 +4,10 @@
 
 namespace baton {
 
+absl::string_view Version() { return BATON_VERSION; }
+
 std::string VersionLine(absl::string_view program) {
-  return absl::StrCat(program, " ", BATON_VERSION);
+  return absl::StrCat(program, " ", Version());
 }
 
 }  // namespace baton

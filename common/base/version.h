@@ -8,7 +8,9 @@
 
 namespace baton {
 
-// "PROGRAM 0.1.0": the project's version in CMakeLists.txt, which all programs and packages share.
+// The project's version in CMakeLists.txt, which all programs and packages share.
+absl::string_view Version();
+// "PROGRAM 0.1.0".
 std::string VersionLine(absl::string_view program);
 
 }  // namespace baton

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/backend/tensor.h"
+#include "common/base/trace_context.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/transfer/checksum.h"
@@ -57,6 +58,7 @@ struct TransferPlan {
   // prompt_logprobs top alternatives.
   std::vector<int32_t> prompt_targets;
   int prompt_logprobs = 0;
+  TraceContext trace;  // the call carries it, if it is valid
 };
 
 // What the sender reports before the last layers' KV has arrived.

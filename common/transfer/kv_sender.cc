@@ -87,6 +87,7 @@ void FrameSender::SendCommit(double queue_ms, double prefill_ms) {
 }
 
 void GrpcKvSender::Finish(const absl::Status& status) {
+  if (options().on_finish) options().on_finish(status);
   ServerStream::Finish(ToGrpcStatus(status));
 }
 

@@ -93,6 +93,7 @@ class FrameSender : public KvSender {
     backend::KvPool pool;
     std::function<void()> on_peer_gone;  // called on a gRPC thread, at most once
     OnBytesSent on_bytes_sent;
+    std::function<void(const absl::Status&)> on_finish;  // before Finish; may be null
   };
   explicit FrameSender(Options options) : options_(std::move(options)) {}
 

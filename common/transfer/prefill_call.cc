@@ -8,6 +8,7 @@
 
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/rpc/call_headers.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server.h"
 #include "common/transfer/frame_codec.h"
@@ -25,8 +26,9 @@ class GrpcPrefillCall final : public PrefillCall,
       : stub_(channel), receiver_(std::move(plan)), events_(std::move(events)) {}
 
   void Begin(std::shared_ptr<GrpcPrefillCall> self, const internal::v1::PrefillRequest& request,
-             absl::Time deadline) {
+             const TraceContext& trace, absl::Time deadline) {
     self_ = std::move(self);
+    AddTrace(trace, &context_);
     context_.set_deadline(absl::ToChronoTime(deadline));
     std::string bytes = request.SerializeAsString();
     grpc::Slice slice(bytes);
@@ -122,8 +124,9 @@ std::shared_ptr<PrefillCall> PrefillCall::Start(const std::shared_ptr<grpc::Chan
                                                 const internal::v1::PrefillRequest& request,
                                                 absl::Time deadline, TransferPlan plan,
                                                 PrefillEvents events) {
+  const TraceContext trace = plan.trace;
   auto call = std::make_shared<GrpcPrefillCall>(channel, std::move(plan), std::move(events));
-  call->Begin(call, request, deadline);
+  call->Begin(call, request, trace, deadline);
   return call;
 }
 

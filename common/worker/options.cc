@@ -36,6 +36,10 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_option("--log-level", o.log_level)
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
+  app.add_option("--log-format", o.log_format, "text, or json: one object a line")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->capture_default_str();
+  tracing::AddTracingFlags(app, o.tracing);
   app.add_option("--worker-id", o.worker_id, "name in logs and reports; default random");
   app.add_option("--drain-grace-ms", o.drain_grace_ms,
                  "how long SIGTERM lets running streams finish")
@@ -100,6 +104,7 @@ absl::Status Validate(const WorkerOptions& o) {
         "--listen", o.listen, "--worker-secret-file FILE, or --tls-client-ca with TLS"));
   }
   BATON_RETURN_IF_ERROR(security::CheckTls(o.tls));
+  BATON_RETURN_IF_ERROR(tracing::Validate(o.tracing));
   // Attention adds up splits of 256 tokens, which blocks must not straddle.
   if (o.block_size < 16 || 256 % o.block_size != 0) {
     return InvalidField("BLOCK_SIZE", "--block-size",

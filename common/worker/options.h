@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "common/base/tls_files.h"
 #include "common/engine/engine.h"
+#include "common/tracing/options.h"
 
 namespace CLI {
 class App;
@@ -22,6 +23,8 @@ struct WorkerOptions {
   std::string metrics_listen = "127.0.0.1:0";
   std::string address_file;  // written once the worker listens; see base/rpc/address_file.h
   std::string log_level = "info";
+  std::string log_format = "text";
+  tracing::TracingOptions tracing;
   std::string worker_id;  // empty: a random one
   int drain_grace_ms = 30'000;
   std::string worker_secret_file;  // callers must have its secret; empty: none

@@ -27,6 +27,8 @@ int RunMain(int argc, char** argv, const std::string& description, const std::st
   }
   LogLevel level;
   if (ParseLogLevel(options.log_level, &level)) SetLogLevel(level);
+  LogFormat format;
+  if (ParseLogFormat(options.log_format, &format)) SetLogFormat(format);
   SetLogComponent(options.worker_id.empty() ? component : options.worker_id);
   if (absl::Status status = Validate(options); !status.ok()) {
     std::cerr << status.message() << "\n";

@@ -1,11 +1,13 @@
 #include "common/worker/worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/status_macros.h"
+#include "common/tracing/make_tracer.h"
 #include "common/worker/call_gate.h"
 #include "common/worker/card.h"
 
@@ -29,6 +31,18 @@ absl::Status Worker::Load(baton::v1::WorkerRole role, const WorkerOptions& optio
   watch_ = std::make_unique<WatchService>(MakeCard(role, options, *engine_), journal_,
                                           Clock::Real(), secret_.get());
   return absl::OkStatus();
+}
+
+void Worker::StartTracing(tracing::TracingOptions options,
+                          const telemetry::TraceCounters& counters) {
+  if (options.endpoint.empty()) return;
+  const bool prefill = card().role() == baton::v1::WORKER_ROLE_PREFILL;
+  options.resource.emplace_back("baton.worker.id", card().worker_id());
+  tracer_ = tracing::MakeTracer(
+      options, prefill ? "baton-prefill-worker" : "baton-decode-worker", card().worker_id(),
+      Clock::Real(),
+      {[counters](int spans) { counters.Exported(spans); },
+       [counters](int spans, const char* reason) { counters.Dropped(spans, reason); }});
 }
 
 absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
@@ -67,6 +81,7 @@ CacheConfig Worker::cache_config() const {
 }
 
 void Worker::Drain(absl::Duration grace) {
+  const absl::Duration end = Clock::Real().SinceStart() + grace;
   rpc_->SetServing(false);
   {
     absl::MutexLock lock(&drain_mutex_);
@@ -77,6 +92,9 @@ void Worker::Drain(absl::Duration grace) {
   watch_->Stop();
   // A peer that does not answer must not hold up the end.
   rpc_->Stop(kConnectionGrace);
+  if (tracer_ != nullptr) {
+    tracer_->Stop(std::max(absl::ZeroDuration(), end - Clock::Real().SinceStart()));
+  }
 }
 
 absl::Status Worker::SetDraining(bool draining, std::function<void()> applied) {
@@ -92,6 +110,7 @@ void Worker::Stop() {
   StopLoop();
   if (watch_ != nullptr) watch_->Stop();
   if (rpc_ != nullptr) rpc_->Stop(absl::ZeroDuration());
+  if (tracer_ != nullptr) tracer_->Cut();
 }
 
 void Worker::Shutdown() {

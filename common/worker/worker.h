@@ -18,6 +18,8 @@
 #include "common/engine/engine.h"
 #include "common/security/shared_secret.h"
 #include "common/telemetry/metrics.h"
+#include "common/telemetry/trace_counters.h"
+#include "common/tracing/tracer.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/open_calls.h"
 #include "common/worker/options.h"
@@ -55,6 +57,8 @@ class Worker {
   // the metrics address cannot be bound.
   absl::Status Load(baton::v1::WorkerRole role, const WorkerOptions& options,
                     const engine::EngineOptions& engine_options);
+  // Call after Load. Nothing is traced before, nor without an endpoint.
+  void StartTracing(tracing::TracingOptions options, const telemetry::TraceCounters& counters);
   // Call last. Serves `service` and the reports, and writes the address file. `service` counts its
   // calls in open_calls(). UNAVAILABLE if the address cannot be bound.
   absl::Status Serve(const WorkerOptions& options, grpc::Service* service,
@@ -73,6 +77,7 @@ class Worker {
   CacheConfig cache_config() const;
   CacheJournal& journal() { return journal_; }
   security::SharedSecret* secret() { return secret_.get(); }  // of the cluster; null: none
+  tracing::Tracer* tracer() { return tracer_.get(); }         // null: nothing is traced
   const std::shared_ptr<OpenCalls>& open_calls() const { return open_calls_; }
   void Publish(const WorkerLoad& load) { watch_->Publish(load); }
 
@@ -81,6 +86,7 @@ class Worker {
   // Destroyed in reverse order. The server goes before the engine: frames in its buffers read KV.
   std::unique_ptr<engine::Engine> engine_;
   std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;
+  std::unique_ptr<tracing::Tracer> tracer_;
   CacheJournal journal_;
   std::unique_ptr<WatchService> watch_;
   const std::shared_ptr<OpenCalls> open_calls_ = std::make_shared<OpenCalls>();

@@ -75,7 +75,8 @@ struct WorkerMetrics::Series {
             "baton_kv_transfer_failures_total",
             "KV transfers that did not complete. refused: for load, by a draining worker, as "
             "invalid; failed: the prompt could not be computed.",
-            {{"reason", transfer_failures}})) {
+            {{"reason", transfer_failures}})),
+        traces(set) {
     set.Info("baton_cache_config_info",
              "Always 1; the labels have the tokens in a KV block, the number of blocks and the "
              "type of the KV.",
@@ -115,6 +116,7 @@ struct WorkerMetrics::Series {
   prometheus::Histogram& kv_size;
   prometheus::Counter& kv_bytes;
   telemetry::Family<prometheus::Counter> kv_failures;
+  const telemetry::TraceCounters traces;
 };
 
 WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& role,
@@ -125,6 +127,8 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& 
 WorkerMetrics::~WorkerMetrics() = default;
 
 telemetry::MetricSet& WorkerMetrics::metrics() { return series_->set; }
+
+const telemetry::TraceCounters& WorkerMetrics::traces() const { return series_->traces; }
 
 void WorkerMetrics::SetLoad(const WorkerLoad& load) {
   series_->free_blocks.Set(load.counts.free);

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "common/telemetry/metric_set.h"
+#include "common/telemetry/trace_counters.h"
 #include "common/worker/watch_service.h"
 
 namespace baton::worker {
@@ -40,6 +41,7 @@ class WorkerMetrics {
   // Tokens of a request that were looked up in the prefix cache, and those found there.
   void PrefixCache(int64_t tokens, int64_t cached_tokens);
   void BlocksEvicted(int count);
+  const telemetry::TraceCounters& traces() const;
 
   // To declare the metrics of one role.
   telemetry::MetricSet& metrics();

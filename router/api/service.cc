@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
+#include "common/base/random_id.h"
 #include "common/base/request_limits.h"
 #include "common/base/rpc/call_headers.h"
 #include "common/base/rpc/grpc_status.h"
@@ -30,9 +31,45 @@ namespace {
 
 constexpr int kDefaultDecisions = 64;  // of ListDecisions without max_decisions
 
-absl::StatusOr<Caller> CallerOf(const RouterParts& parts, const grpc::ServerContextBase& context) {
+constexpr char kRequestId[] = "x-request-id";
+
+absl::StatusOr<Caller> Authenticate(const RouterParts& parts,
+                                    const grpc::ServerContextBase& context) {
   return parts.access.Authenticate(CallHeader(context, "authorization"),
                                    CallHeader(context, security::kWorkerSecretHeader));
+}
+
+// Adds the call's id to its answer: that of the message, or else of the metadata, or else a new
+// one. Ids that are not valid are passed over.
+std::string EchoRequestId(absl::string_view in_message, grpc::CallbackServerContext* context) {
+  std::string id;
+  for (const absl::string_view given : {in_message, CallHeader(*context, kRequestId)}) {
+    if (id.empty() && CheckRequestId(given).ok()) id = std::string(given);
+  }
+  if (id.empty()) id = RandomIdText();
+  context->AddInitialMetadata(kRequestId, id);
+  return id;
+}
+
+// Of a call that generates nothing.
+absl::StatusOr<Caller> CallerOf(const RouterParts& parts, grpc::CallbackServerContext& context) {
+  EchoRequestId("", &context);
+  return Authenticate(parts, context);
+}
+
+// Of a call that generates: whom it is for, and the trace that it is in. Gives the request its id.
+// `status`: whether the call is allowed and was understood so far.
+Caller Receive(absl::StatusOr<Caller> allowed, grpc::CallbackServerContext* context,
+               v1::GenerateRequest* request, absl::Status* status) {
+  if (status->ok() && request->request_id().empty()) {
+    *status = CheckRequestId(CallHeader(*context, kRequestId));
+  }
+  const std::string id = EchoRequestId(request->request_id(), context);
+  if (request->request_id().empty()) request->set_request_id(id);
+  Caller caller = allowed.ok() ? *std::move(allowed) : Caller();
+  caller.trace = TraceOfCall(*context);
+  caller.chat = request->has_messages();
+  return caller;
 }
 
 template <class Reactor>
@@ -79,10 +116,11 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context, const RouterPa
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  absl::StatusOr<Caller> caller = CallerOf(parts_, *context);
+  absl::StatusOr<Caller> caller = Authenticate(parts_, *context);
   v1::GenerateRequest request;
-  const absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
-  auto call = std::make_shared<GenerateCall>(parts_, caller.ok() ? *std::move(caller) : Caller());
+  absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
+  auto call = std::make_shared<GenerateCall>(
+      parts_, Receive(std::move(caller), context, &request, &parsed));
   return StartCall(call, new StreamWriter(call, context), parsed, std::move(request),
                    DeadlineOf(*context, parts_));
 }
@@ -90,10 +128,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
 grpc::ServerUnaryReactor* InferenceService::GenerateOnce(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* bytes,
                                                          grpc::ByteBuffer* response) {
-  absl::StatusOr<Caller> caller = CallerOf(parts_, *context);
+  absl::StatusOr<Caller> caller = Authenticate(parts_, *context);
   v1::GenerateOnceRequest request;
-  const absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
-  auto call = std::make_shared<GenerateCall>(parts_, caller.ok() ? *std::move(caller) : Caller());
+  absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &request) : caller.status();
+  auto call = std::make_shared<GenerateCall>(
+      parts_, Receive(std::move(caller), context, request.mutable_request(), &parsed));
   return StartCall(call, new OnceWriter(call, context, response), parsed,
                    std::move(*request.mutable_request()), DeadlineOf(*context, parts_));
 }
@@ -191,7 +230,7 @@ grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* 
   return reactor;
 }
 
-absl::Status AdminService::Allow(const grpc::CallbackServerContext& context) const {
+absl::Status AdminService::Allow(grpc::CallbackServerContext& context) const {
   Caller caller;
   BATON_ASSIGN_OR_RETURN(caller, CallerOf(parts_, context));
   return CheckAdmin(caller);

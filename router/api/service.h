@@ -97,7 +97,8 @@ class AdminService final : public v1::AdminService::CallbackService {
                                         const std::string& name, bool draining, bool wait,
                                         v1::WorkerStatus* answer);
 
-  absl::Status Allow(const grpc::CallbackServerContext& context) const;
+  // Adds the call's id to its answer.
+  absl::Status Allow(grpc::CallbackServerContext& context) const;
   RouterParts& parts_;
   const WorkerStubs worker_stubs_;
   const uint64_t epoch_ = RandomId64();  // of this router process

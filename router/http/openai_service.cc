@@ -17,7 +17,9 @@
 #include "common/base/random_id.h"
 #include "common/base/request_limits.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tracing/tracer.h"
 #include "router/fleet/roster.h"
+#include "router/http/http_trace.h"
 #include "router/http/json_readers.h"
 #include "router/http/openai_error.h"
 #include "router/http/openai_response.h"
@@ -67,6 +69,7 @@ class Exchange : public HttpCall,
 
   // Before Start.
   void ShowSpecialTokens(const std::vector<int32_t>& ids) { call_->ShowSpecialTokens(ids); }
+  void Rendered(absl::Duration begin, absl::Duration end) { call_->Rendered(begin, end); }
   void SetEcho(std::vector<OpenAiResponse::Echo> echo) { format_.SetEcho(std::move(echo)); }
 
   // One request for each prompt.
@@ -295,10 +298,13 @@ HttpResponse OpenAiService::Answer(const HttpRequest& request, absl::string_view
   return response;
 }
 
-std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, const Caller& caller,
+std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Caller caller,
                                                   std::shared_ptr<HttpResponder> responder,
                                                   bool chat) {
   const absl::Time now = parts_.clock.Now();
+  // Here, because several prompts are one trace.
+  caller.trace = tracing::JoinTrace(parts_.tracer, TraceOf(http));
+  caller.chat = chat;
   absl::StatusOr<OpenAiRequest> request = chat ? ParseChat(http.body) : ParseCompletion(http.body);
   OpenAiResponse::Options options;
   options.chat = chat;
@@ -389,7 +395,9 @@ void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest 
   if (!shared->conversation.tools.is_null()) exchange->ShowSpecialTokens(tool_call_tokens_);
   RunLater(exchange, [this, exchange, shared, deadline] {
     v1::GenerateRequest& generate = shared->generate;
+    const absl::Duration begin = parts_.clock.SinceStart();
     const absl::Status rendered = RenderChat(parts_, shared->conversation, &generate);
+    exchange->Rendered(begin, parts_.clock.SinceStart());
     if (!rendered.ok()) return exchange->Refuse(rendered);
     exchange->Start({std::move(generate)}, deadline);
   });

@@ -39,7 +39,7 @@ class OpenAiService {
   void SetDraining() { draining_ = true; }
 
  private:
-  std::shared_ptr<HttpCall> Generate(const HttpRequest& request, const Caller& caller,
+  std::shared_ptr<HttpCall> Generate(const HttpRequest& request, Caller caller,
                                      std::shared_ptr<HttpResponder> responder, bool chat);
   // The answer to a request that generates nothing. `route` is Route() of its path.
   HttpResponse Answer(const HttpRequest& request, absl::string_view route);

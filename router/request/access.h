@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "baton/v1/inference.pb.h"
+#include "common/base/trace_context.h"
 #include "common/security/api_keys.h"
 #include "common/security/shared_secret.h"
 
@@ -21,6 +22,9 @@ struct Caller {
   std::optional<std::string> tenant;
   bool admin = true;
   security::KeyLimits limits;
+  // Not the key's, but the call's: the trace that it is in, and whether its endpoint is for chats.
+  TraceContext trace = {};
+  bool chat = false;
 };
 
 // Thread-safe.

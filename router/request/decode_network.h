@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "baton/internal/v1/decode.pb.h"
+#include "common/base/trace_context.h"
 
 namespace baton::router {
 
@@ -33,10 +34,12 @@ class DecodeHandle {
 class DecodeNetwork {
  public:
   virtual ~DecodeNetwork() = default;
-  // Opens a call to a worker, numbered as in Roster. The handle lives until OnStreamEnd. The call
-  // shares the listener, because its request may be answered and gone before the worker's stream
-  // has ended. Never calls the listener on the thread that opens.
-  virtual DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, absl::Time deadline,
+  // Opens a call to a worker, numbered as in Roster, which carries `trace` if that is valid. The
+  // handle lives until OnStreamEnd. The call shares the listener, because its request may be
+  // answered and gone before the worker's stream has ended. Never calls the listener on the thread
+  // that opens.
+  virtual DecodeHandle* Open(int worker, internal::v1::DecodeRequest request,
+                             const TraceContext& trace, absl::Time deadline,
                              std::shared_ptr<DecodeListener> listener, int call) = 0;
 };
 

@@ -41,11 +41,20 @@ bool IsShort(const v1::GenerateRequest& request) {
 }  // namespace
 
 GenerateCall::GenerateCall(RouterParts& parts, Caller caller)
-    : parts_(parts), caller_(std::move(caller)), received_(parts.clock.SinceStart()) {}
+    : parts_(parts),
+      caller_(std::move(caller)),
+      received_(parts.clock.SinceStart()),
+      trace_(parts.tracer, caller_.trace, parts.options.served_model_name, caller_.chat,
+             received_) {}
 
 void GenerateCall::ShowSpecialTokens(std::vector<int32_t> ids) {
   absl::MutexLock lock(&mutex_);
   shown_special_tokens_ = std::move(ids);
+}
+
+void GenerateCall::Rendered(absl::Duration begin, absl::Duration end) {
+  absl::MutexLock lock(&mutex_);
+  trace_.Rendered(begin, end);
 }
 
 void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink) {
@@ -58,6 +67,7 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     absl::Status checked =
         CheckRequest(request, parts_.options.served_model_name, parts_.options.max_prompt_bytes);
     if (checked.ok()) checked = BindToTenant(caller_, &request);
+    trace_.Started(request);
     if (checked.ok()) checked = Admit(request);
     if (!checked.ok()) return Fail(checked);
     registered_ = parts_.calls.Add(request.tenant(), request_id_, weak_from_this());
@@ -124,6 +134,7 @@ void GenerateCall::Prepare(v1::GenerateRequest& request) {
   {
     absl::MutexLock lock(&mutex_);
     if (sink_ == nullptr) return;  // gone while it waited
+    trace_.Admitted(parts_.clock.SinceStart());
   }
   absl::StatusOr<PreparedRequest> prepared;
   if (const absl::Status rendered = RenderMessages(parts_, &request); !rendered.ok()) {
@@ -137,6 +148,7 @@ void GenerateCall::Prepare(v1::GenerateRequest& request) {
   if (sink_ == nullptr) return;
   if (!prepared.ok()) return Fail(prepared.status());
   prepared_ = *std::move(prepared);
+  trace_.Tokenized(prepared_.decode.tokens_size(), parts_.clock.SinceStart());
   prepared_.shown_special_tokens = std::move(shown_special_tokens_);
   prepared_.decode.set_request_id(request_id_);
   if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
@@ -223,17 +235,18 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
   const bool has_news = !response.token_ids().empty() ||
                         response.finish() != decode_pb::DecodeResponse::FINISH_UNSPECIFIED;
   if (has_news && !attempt.whole && response.choice() != attempt.choices.front()) {
-    BATON_LOG(Error) << "request " << request_id_ << ": decode worker "
-                     << attempt.route.decode.address << " was asked for choice "
-                     << attempt.choices.front() << " and sent tokens of " << response.choice();
+    BATON_REQUEST_LOG(Error, request_id_, trace_.context())
+        << "decode worker " << attempt.route.decode.address << " was asked for choice "
+        << attempt.choices.front() << " and sent tokens of " << response.choice();
     return Fail(FromWorker(grpc::Status::OK));
   }
   const int tokens_before = answer_->generated_tokens();
   absl::StatusOr<std::optional<v1::GenerateResponse>> delta =
       answer_->Take(response, &attempt.cursor);
   if (!delta.ok()) {
-    BATON_LOG(Error) << "request " << request_id_ << ": decode worker "
-                     << attempt.route.decode.address << " sent a bad message: " << delta.status();
+    BATON_REQUEST_LOG(Error, request_id_, trace_.context())
+        << "decode worker " << attempt.route.decode.address
+        << " sent a bad message: " << delta.status();
     return Fail(FromWorker(grpc::Status::OK));
   }
   usage_.set_generated_tokens(answer_->generated_tokens());
@@ -256,6 +269,7 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
   if (attempt.ends < static_cast<int>(attempt.choices.size())) attempt.handle->Cancel();
   const Attempt last = std::move(attempt);
   attempts_.erase(stream);
+  trace_.StreamDone(stream, last, parts_.clock.SinceStart());
   Send(**std::move(delta), last, end_reported);
 }
 
@@ -278,6 +292,7 @@ void GenerateCall::RecordTokens(Attempt& attempt, int choice, int token_count, b
     first_token_at_ = now;
     ticket_->OnFirstToken();
     parts_.metrics.FirstToken(now - received_);
+    trace_.FirstToken(now);
   } else if (token_count > 0 && tokens.count > 0) {
     if (tokens.count == 1) parts_.metrics.SecondToken(now - tokens.last_at);
     gaps_.Add(now - tokens.last_at, token_count);
@@ -317,6 +332,7 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
   if (reason != v1::FINISH_REASON_UNSPECIFIED) {
     delta.set_seed(prepared_.decode.sampling().seed());
     *delta.mutable_timings() = TimingsOf(from, end_reported);
+    trace_.ChoiceEnded(reason);
   }
   if (answer_->finished()) {
     parts_.planner.OnAnswered(answer_->generated_tokens() / answer_->choice_count(), from.kv_bytes,
@@ -329,7 +345,8 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
 }
 
 void GenerateCall::Fail(const absl::Status& error) {
-  BATON_LOG(Debug) << "request " << request_id_ << " failed: " << error;
+  BATON_REQUEST_LOG(Debug, request_id_, trace_.context()) << "failed: " << error;
+  trace_.Failed(error, parts_.clock.SinceStart());
   for (const char* reason : {"NO_WORKER", "TTFT_SLO_UNREACHABLE"}) {
     if (ErrorReason(error) == reason) parts_.metrics.RequestRejected(reason);
   }
@@ -350,7 +367,8 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
     const std::vector<int> counts = answer_->token_counts();
     end.longest_choice_tokens = *absl::c_max_element(counts);
   }
-  end.duration = parts_.clock.SinceStart() - received_;
+  const absl::Duration now = parts_.clock.SinceStart();
+  end.duration = now - received_;
   if (first_token_at_) {
     end.decode_duration = newest_token_at_ - *first_token_at_;
     parts_.admission.OnAnswer(answer_->generated_tokens() / answer_->choice_count(),
@@ -359,6 +377,7 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   }
   parts_.metrics.NextTokens(&gaps_);
   parts_.metrics.RequestEnded(end);
+  trace_.Ended(usage_, now);
   answered_ = sink_;
   return std::exchange(sink_, nullptr);
 }

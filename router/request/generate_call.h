@@ -25,6 +25,7 @@
 #include "router/request/continuation_line.h"
 #include "router/request/decode_network.h"
 #include "router/request/prepared_request.h"
+#include "router/request/request_trace.h"
 #include "router/request/response_sink.h"
 #include "router/request/router_parts.h"
 #include "router/request/tenant_limits.h"
@@ -48,6 +49,8 @@ class GenerateCall final : public DecodeListener,
 
   // Special tokens that are part of the text; by default there are none. Before Start.
   void ShowSpecialTokens(std::vector<int32_t> ids);
+  // For the trace: when a chat's messages became the prompt. Before Start.
+  void Rendered(absl::Duration begin, absl::Duration end);
   // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
   void Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink);
   // As Start, for a request that could not even be parsed.
@@ -139,6 +142,7 @@ class GenerateCall final : public DecodeListener,
   ResponseSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;      // null once answered
   ResponseSink* answered_ ABSL_GUARDED_BY(mutex_) = nullptr;  // which may still be writing
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
+  RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
   std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);
   TenantLimits::Place tenant_place_ ABSL_GUARDED_BY(mutex_);

@@ -64,7 +64,9 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.lost = attempt.past.lost;
   wanted.explain = true;
   wanted.may_refuse = attempt.past.losses + attempt.past.drains == 0;
+  const absl::Duration begin = parts_.clock.SinceStart();
   absl::StatusOr<Route> route = parts_.planner.Choose(wanted);
+  trace_.RouteChosen(route, parts_.planner.policy_name(), begin, parts_.clock.SinceStart());
   if (!route.ok()) return route.status();
   attempt.route = *std::move(route);
   attempt.sent_at = parts_.clock.SinceStart();
@@ -72,9 +74,9 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   attempt.route.why->time = parts_.clock.Now();
   attempt.decision = parts_.decisions.Add(std::move(attempt.route.why));
   parts_.metrics.Routed(attempt.route.decision, parts_.planner.policy_name());
-  BATON_LOG(Debug) << "request " << request_id_ << ": " << wanted.prompt_tokens << " tokens to "
-                   << attempt.route.prefill.address << " (" << attempt.route.matched_blocks
-                   << " blocks cached) and " << attempt.route.decode.address;
+  BATON_REQUEST_LOG(Debug, request_id_, trace_.context())
+      << wanted.prompt_tokens << " tokens to " << attempt.route.prefill.address << " ("
+      << attempt.route.matched_blocks << " blocks cached) and " << attempt.route.decode.address;
   request.set_continuation(MayWait(attempt.past));
   request.set_decode_epoch(attempt.route.decode.epoch);
   if (attempt.route.prefill.worker != kNoWorker) {
@@ -89,8 +91,9 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
     // Once for each worker: a request that waits for room may ask one often.
     if (!absl::c_linear_search(holds_, target->hold)) holds_.push_back(target->hold);
   }
+  const TraceContext trace = trace_.Opened(stream, attempt, attempt.sent_at);
   attempt.handle =
-      parts_.network.Open(worker, std::move(request), deadline_, shared_from_this(), stream);
+      parts_.network.Open(worker, std::move(request), trace, deadline_, shared_from_this(), stream);
   attempts_.emplace(stream, std::move(attempt));
   return absl::OkStatus();
 }
@@ -109,6 +112,7 @@ bool GenerateCall::MayWait(const RetryState& past) const {
 absl::Status GenerateCall::OpenAgain(Attempt& attempt) {
   const std::string reason = attempt.past.reason;
   if (absl::Status opened = Open(attempt); !opened.ok()) return opened;
+  trace_.Retried(/*begun=*/first_token_at_.has_value(), reason, parts_.clock.SinceStart());
   if (first_token_at_) {
     parts_.metrics.RequestFailedOver(reason);
   } else {
@@ -124,12 +128,12 @@ void GenerateCall::OnStreamEnd(int stream, const grpc::Status& status) {
   if (sink_ == nullptr || found == attempts_.end()) return;
   found->second.handle = nullptr;
   const Route& route = found->second.route;
-  BATON_LOG(Warning) << "request " << request_id_ << " failed on decode worker "
-                     << route.decode.address << " with prefill worker "
-                     << (route.prefill.worker == kNoWorker ? "(none)" : route.prefill.address)
-                     << " after " << usage_.generated_tokens()
-                     << " tokens: " << (status.ok() ? "no finish" : status.error_message())
-                     << " (code " << status.error_code() << ")";
+  BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
+      << "failed on decode worker " << route.decode.address << " with prefill worker "
+      << (route.prefill.worker == kNoWorker ? "(none)" : route.prefill.address) << " after "
+      << usage_.generated_tokens()
+      << " tokens: " << (status.ok() ? "no finish" : status.error_message()) << " (code "
+      << status.error_code() << ")";
   OnAttemptLost(stream, FromWorker(status));
 }
 
@@ -137,6 +141,7 @@ void GenerateCall::OnAttemptLost(int stream, const absl::Status& error) {
   const Attempt attempt = std::move(attempts_.at(stream));
   attempts_.erase(stream);
   if (attempt.handle != nullptr) attempt.handle->Cancel();
+  trace_.StreamLost(stream, error, parts_.clock.SinceStart());
   const Blame blame = BlameFor(error);
   parts_.planner.OnRouteFailed(attempt.route, blame);
   if (!AnotherPairMayDo(error, MayWait(attempt.past))) return Fail(error);
@@ -275,9 +280,9 @@ void GenerateCall::OnTick() {
   }
   for (const auto& [stream, error] : lost) {
     if (sink_ == nullptr) return;
-    BATON_LOG(Warning) << "request " << request_id_ << " leaves decode worker "
-                       << attempts_.at(stream).route.decode.address << " after "
-                       << usage_.generated_tokens() << " tokens: " << ErrorReason(error);
+    BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
+        << "leaves decode worker " << attempts_.at(stream).route.decode.address << " after "
+        << usage_.generated_tokens() << " tokens: " << ErrorReason(error);
     OnAttemptLost(stream, error);
   }
   if (sink_ != nullptr && !waiting_.empty()) OpenWaiting();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/rpc/call_headers.h"
 
 namespace baton::router {
 namespace {
@@ -17,7 +18,9 @@ class DecodeStream final : public grpc::ClientReadReactor<internal::v1::DecodeRe
                int call)
       : request_(std::move(request)), listener_(std::move(listener)), call_(call) {}
 
-  void Open(internal::v1::DecodeService::Stub& stub, absl::Time deadline) {
+  void Open(internal::v1::DecodeService::Stub& stub, const TraceContext& trace,
+            absl::Time deadline) {
+    AddTrace(trace, &context_);
     context_.set_deadline(absl::ToChronoTime(deadline));
     stub.async()->Decode(&context_, &request_, this);
     StartRead(&response_);
@@ -62,8 +65,8 @@ void GrpcDecodeNetwork::Disconnect(int worker) {
 }
 
 DecodeHandle* GrpcDecodeNetwork::Open(int worker, internal::v1::DecodeRequest request,
-                                      absl::Time deadline, std::shared_ptr<DecodeListener> listener,
-                                      int call) {
+                                      const TraceContext& trace, absl::Time deadline,
+                                      std::shared_ptr<DecodeListener> listener, int call) {
   std::shared_ptr<internal::v1::DecodeService::Stub> stub;
   {
     absl::MutexLock lock(&mutex_);
@@ -71,7 +74,7 @@ DecodeHandle* GrpcDecodeNetwork::Open(int worker, internal::v1::DecodeRequest re
   }
   BATON_CHECK(stub != nullptr) << "no channel to worker " << worker;
   auto* stream = new DecodeStream(std::move(request), std::move(listener), call);
-  stream->Open(*stub, deadline);
+  stream->Open(*stub, trace, deadline);
   return stream;
 }
 

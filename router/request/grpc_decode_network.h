@@ -19,8 +19,9 @@ class GrpcDecodeNetwork final : public DecodeNetwork, public ChannelUser {
   void Connect(int worker, const std::shared_ptr<grpc::Channel>& channel) override;
   void Disconnect(int worker) override;
 
-  DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, absl::Time deadline,
-                     std::shared_ptr<DecodeListener> listener, int call) override;
+  DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, const TraceContext& trace,
+                     absl::Time deadline, std::shared_ptr<DecodeListener> listener,
+                     int call) override;
 
  private:
   absl::Mutex mutex_;

@@ -10,6 +10,9 @@ class ModelChat;
 namespace tokenizer {
 class Tokenizer;
 }
+namespace tracing {
+class Tracer;
+}
 }  // namespace baton
 
 namespace baton::router {
@@ -47,7 +50,8 @@ struct RouterParts {
   const Access& access;   // who makes a call
   TenantLimits& tenants;  // limits of API keys
   const chat::ModelChat& chat;
-  CallRegistry& calls;  // by tenant and request id
+  CallRegistry& calls;                // by tenant and request id
+  tracing::Tracer* tracer = nullptr;  // null: nothing is traced
 };
 
 }  // namespace baton::router

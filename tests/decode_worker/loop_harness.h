@@ -125,6 +125,8 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     auto stream = std::make_shared<FakeStream>();
     sequence->call->id = ++last_id_;
     sequence->call->stream = stream;
+    sequence->call->trace_context = trace_context_;
+    sequence->call->trace = trace_;
     loop_->Submit(std::move(sequence));
     return stream;
   }
@@ -179,6 +181,9 @@ class LoopTest : public ::testing::TestWithParam<bool> {
   worker::WorkerLoad load_;
   std::vector<std::shared_ptr<FakePrefillCall>> transfers_;
   std::function<void(const std::shared_ptr<FakePrefillCall>&)> on_transfer_ = [](const auto&) {};
+  // Of the calls to come.
+  TraceContext trace_context_;
+  std::shared_ptr<CallTrace> trace_;
   uint64_t last_id_ = 0;
   std::unique_ptr<DecodeLoop> loop_;  // goes first
 };

@@ -36,7 +36,7 @@ FILES = {
     "share/doc/baton-cli/cli.md",
     *(f"share/doc/baton-server/{name}.md"
       for name in ("configuration", "errors", "first-five-minutes", "http", "metrics", "packages", "sampling", "security",
-                   "structured_output")),
+                   "structured_output", "tracing")),
     *(f"share/doc/libbaton-client-dev/examples/cpp/{name}" for name in ("CMakeLists.txt", "main.cc")),
 }
 STRUCTURED_OUTPUT_FILES = {"bin/baton-grammar", "share/doc/baton-server/NOTICE.baton-grammar"}

@@ -32,6 +32,7 @@ class FakeNetwork final : public router::DecodeNetwork {
   struct Stream final : public router::DecodeHandle {
     int worker = 0;
     internal::v1::DecodeRequest request;
+    TraceContext trace;
     std::shared_ptr<router::DecodeListener> listener;
     int number = 0;
     bool cancelled = false;
@@ -65,13 +66,15 @@ class FakeNetwork final : public router::DecodeNetwork {
     }
   };
 
-  router::DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, absl::Time deadline,
+  router::DecodeHandle* Open(int worker, internal::v1::DecodeRequest request,
+                             const TraceContext& trace, absl::Time deadline,
                              std::shared_ptr<router::DecodeListener> listener, int call) override {
     absl::MutexLock lock(&mutex_);
     streams_.push_back(std::make_unique<Stream>());
     Stream* stream = streams_.back().get();
     stream->worker = worker;
     stream->request = std::move(request);
+    stream->trace = trace;
     stream->listener = std::move(listener);
     stream->number = call;
     return stream;
@@ -192,6 +195,8 @@ class CallHarness : public ::testing::Test {
   router::Options options_;
   chat::ModelChat chat_;  // without a template
   router::RetryBudget::Limits budget_limits_;
+  tracing::Tracer* tracer_ = nullptr;
+  router::Caller caller_;
 
   void Begin() {
     fleet_.emplace(std::vector<std::string>{"p0:1", "p1:1"},
@@ -207,7 +212,7 @@ class CallHarness : public ::testing::Test {
     parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, fleet_->roster,
                                          fleet_->planner, metrics_, *admission_, *budget_,
                                          continuations_, pool_, watch_, network_, decisions_,
-                                         access_, tenants_, chat_, registry_});
+                                         access_, tenants_, chat_, registry_, tracer_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
   const router::RouterParts& parts() { return *parts_; }
@@ -242,7 +247,7 @@ class CallHarness : public ::testing::Test {
                   absl::Duration timeout = absl::InfiniteDuration()) {
     if (!fleet_) Begin();
     sinks_.push_back(std::make_unique<FakeSink>());
-    calls_.push_back(std::make_shared<router::GenerateCall>(*parts_));
+    calls_.push_back(std::make_shared<router::GenerateCall>(*parts_, caller_));
     calls_.back()->Start(request, clock_.Now() + timeout, sinks_.back().get());
     return *sinks_.back();
   }

@@ -121,7 +121,8 @@ SimDecodeNetwork::~SimDecodeNetwork() {
   for (const auto& [id, call] : calls_) call->Forget();
 }
 
-router::DecodeHandle* SimDecodeNetwork::Open(int worker, DecodeRequest request, absl::Time deadline,
+router::DecodeHandle* SimDecodeNetwork::Open(int worker, DecodeRequest request, const TraceContext&,
+                                             absl::Time deadline,
                                              std::shared_ptr<router::DecodeListener> listener,
                                              int number) {
   const size_t target = static_cast<size_t>(worker - first_worker_);

@@ -35,7 +35,8 @@ class SimDecodeNetwork final : public router::DecodeNetwork {
   // The router's process is gone: nothing is heard of any call.
   ~SimDecodeNetwork() override;
 
-  router::DecodeHandle* Open(int worker, internal::v1::DecodeRequest request, absl::Time deadline,
+  router::DecodeHandle* Open(int worker, internal::v1::DecodeRequest request,
+                             const TraceContext& trace, absl::Time deadline,
                              std::shared_ptr<router::DecodeListener> listener, int call) override;
 
   // Calls that have not ended yet.

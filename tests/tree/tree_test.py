@@ -19,11 +19,12 @@ from pathlib import Path
 # Room: rooms whose headers it may include, besides its own. "base/rpc" is common/base/rpc, the only
 # place where base meets gRPC; "proto" is the generated code.
 WORKER_ROOMS = {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
-                "transfer", "worker", "proto"}
+                "tracing", "transfer", "worker", "proto"}
 EDGES = {
     "base": set(),
     "base/rpc": {"base", "proto"},
     "telemetry": {"base"},
+    "tracing": {"base"},
     "json": {"base"},
     "security": {"base"},
     "tokenizer": {"base", "json"},
@@ -36,9 +37,9 @@ EDGES = {
     "engine": {"base", "kv", "backend", "model"},
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
     "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
-               "proto"},
-    "router": {"base", "base/rpc", "chat", "grammar", "json", "security", "telemetry", "tokenizer", "kv",
-               "proto"},
+               "tracing", "proto"},
+    "router": {"base", "base/rpc", "chat", "grammar", "json", "security", "telemetry", "tokenizer", "tracing",
+               "kv", "proto"},
     "prefill_worker": WORKER_ROOMS,
     "decode_worker": WORKER_ROOMS | {"grammar"},
     "client": {"base", "base/rpc", "proto"},
@@ -84,7 +85,8 @@ THIRD_PARTY = [
      ("common/telemetry", "common/worker", "router", "prefill_worker", "decode_worker")),
     ("XGrammar", r"xgrammar/|dlpack/", ("common/grammar/program",)),
     ("nlohmann JSON", r"nlohmann/", ("common/json", "router/http", "cli")),
-    ("libcurl", r"curl/", ("cli",)),
+    # tracing: each server sends its spans itself (docs/adr/0013-tracing-module.md).
+    ("libcurl", r"curl/", ("cli", "common/tracing")),
     ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http",)),
     ("OpenSSL", r"openssl/", ("cli", "common/security")),
     ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),

@@ -6,6 +6,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
+
+#include "absl/time/time.h"
+
 namespace baton {
 namespace {
 
@@ -23,6 +27,8 @@ class LogTest : public ::testing::Test {
     Drain();
   }
   ~LogTest() override {
+    SetLogFormat(LogFormat::kText);
+    SetLogComponent("");
     dup2(saved_, STDERR_FILENO);
     close(saved_);
     if (ends_[0] >= 0) close(ends_[0]);
@@ -74,6 +80,64 @@ TEST_F(LogTest, AVeryLongLineIsClipped) {
   const std::string line = Drain();
   EXPECT_EQ(line.size(), 4096u);
   EXPECT_THAT(line, EndsWith("y\n"));
+}
+
+TEST_F(LogTest, ALineAboutARequestNamesItAndItsTrace) {
+  const TraceContext trace = {0xab, 0xcd, 1, 1, ""};
+  BATON_REQUEST_LOG(Info, "r-1", trace) << "moves";
+  BATON_REQUEST_LOG(Info, "r\n2") << "moves";
+  const std::string lines = Drain();
+  EXPECT_THAT(lines, HasSubstr("request r-1 (trace 00000000000000ab00000000000000cd): moves\n"));
+  EXPECT_THAT(lines, EndsWith(" request r\\x0a2: moves\n"));
+}
+
+TEST_F(LogTest, JsonLinesHaveTheirMembers) {
+  SetLogFormat(LogFormat::kJson);
+  BATON_LOG(Warning) << "what " << 7;
+  const std::string line = Drain();
+  EXPECT_THAT(line, EndsWith("}\n"));
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["severity"], "warning");
+  EXPECT_EQ(json["message"], "what 7");
+  EXPECT_EQ(json.size(), 3u) << line;
+  absl::Time time;
+  std::string error;
+  EXPECT_TRUE(absl::ParseTime(absl::RFC3339_full, json["time"].get<std::string>(), &time, &error));
+  SetLogComponent("decode-0");
+  BATON_REQUEST_LOG(Info, "r-1", TraceContext{0xab, 0xcd, 1, 1, ""}) << "moves";
+  const auto of_request = nlohmann::json::parse(Drain());
+  EXPECT_EQ(of_request["source"], "decode-0");
+  EXPECT_EQ(of_request["request_id"], "r-1");
+  EXPECT_EQ(of_request["trace_id"], "00000000000000ab00000000000000cd");
+}
+
+TEST_F(LogTest, AJsonLineIsValidForAnyBytes) {
+  SetLogFormat(LogFormat::kJson);
+  std::string all;
+  for (int i = 0; i < 256; ++i) all.push_back(static_cast<char>(i));
+  BATON_REQUEST_LOG(Info, all) << all << "\r\n\xed\xa0\x80\xc3";
+  const std::string line = Drain();
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  const auto json = nlohmann::json::parse(line);  // throws for what is not JSON
+  EXPECT_THAT(json["message"].get<std::string>(), HasSubstr("~\x7f??"));
+}
+
+TEST_F(LogTest, AVeryLongJsonLineIsValid) {
+  SetLogFormat(LogFormat::kJson);
+  SetLogComponent(std::string(5000, '\x01'));
+  BATON_REQUEST_LOG(Info, std::string(5000, '"')) << std::string(1 << 20, '\x02');
+  const std::string line = Drain();
+  EXPECT_LE(line.size(), 4096u);
+  EXPECT_THAT(nlohmann::json::parse(line)["message"].get<std::string>(), EndsWith("\x02"));
+}
+
+TEST_F(LogTest, AJsonLineCountsTheLinesThatWereLost) {
+  SetLogFormat(LogFormat::kJson);
+  const std::string text(1000, 'x');
+  for (int i = 0; i < 1000; ++i) BATON_LOG(Info) << text;
+  Drain();
+  BATON_LOG(Info) << "again";
+  EXPECT_GT(nlohmann::json::parse(Drain())["lost_lines"], 0);
 }
 
 TEST_F(LogTest, AClosedPipeIsNoReasonToEnd) {
