@@ -9,6 +9,7 @@
 #include "cli/chat.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
+#include "cli/health.h"
 #include "cli/keys.h"
 #include "cli/plan.h"
 #include "cli/pull.h"
@@ -17,8 +18,8 @@
 namespace baton::cli {
 
 struct Commands {
-  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "completion", or one of
-  // the commands of admin.h.
+  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "health", "completion",
+  // or one of the commands of admin.h.
   std::string chosen;
   bool is_admin = false;  // one of the latter
   UpOptions up;
@@ -30,6 +31,7 @@ struct Commands {
   KeysOptions keys;
   PlanOptions plan;
   PullOptions pull;
+  HealthOptions health;
   std::string completion;  // the script
 };
 
