@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def certificates():
     folder = Path(tempfile.mkdtemp(prefix="baton-deploy-"))
     atexit.register(shutil.rmtree, folder)
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                    "-subj", "/CN=worker.baton", "-keyout", folder / "tls.key", "-out", folder / "tls.crt"],
+                    "-subj", "/CN=worker.baton", "-addext", "subjectAltName=DNS:worker.baton", "-keyout", folder / "tls.key", "-out", folder / "tls.crt"],
                    capture_output=True, timeout=60, check=True)
     shutil.copy(folder / "tls.crt", folder / "ca.crt")
     return folder
@@ -146,6 +147,40 @@ class DeployTest(unittest.TestCase):
         self.assertGreater(len(lines), 10)
         for words in lines:
             self.assertEqual(refusal(list(words)), "", words)
+
+    def test_probes_with_tls(self):
+        """The prefill worker of the component tls, on loopback, with its probes."""
+        resources = self.compositions[("cpu", "tls")]
+        container = next(c for name, _, c in policies.servers(resources) if name == "baton-prefill")
+        with tempfile.TemporaryDirectory(prefix="baton-deploy-") as folder:
+            bound, secret = Path(folder) / "address", Path(folder) / "worker-secret"
+            secret.write_text("0123456789abcdef0123456789abcdef\n", encoding="utf-8")
+            own = {"--model": ARGUMENTS.root / "models/demo", "--listen": "127.0.0.1:0", "--metrics-listen": "127.0.0.1:0",
+                   "--worker-secret-file": secret, "--kv-cache-memory": "64MB", "--threads": "1"}
+
+            def here(words):
+                flags = [word.partition("=") for word in words]
+                words = [f"{flag}={own.get(flag, value)}" if equals else flag for flag, equals, value in flags]
+                words = [re.sub(r"/etc/baton/\w+-tls", str(certificates()), word) for word in words]
+                return [str(ARGUMENTS.bin / words[0]), *words[1:]]
+
+            def probe(name, without=()):
+                words = [w for w in here(container[name]["exec"]["command"]) if not w.startswith(without)]
+                return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).returncode
+
+            with subprocess.Popen([*here(command_line(resources, container)), f"--address-file={bound}"],
+                                  stderr=subprocess.DEVNULL) as worker:
+                try:
+                    end = time.monotonic() + 120
+                    while not bound.exists() and worker.poll() is None and time.monotonic() < end:
+                        time.sleep(0.02)  # nothing announces the file
+                    own["--address"] = bound.read_text(encoding="utf-8").splitlines()[0]
+                    self.assertEqual(probe("startupProbe"), 0)
+                    self.assertEqual(probe("livenessProbe"), 0)
+                    self.assertEqual(probe("readinessProbe"), 1, "no router has accepted it")
+                    self.assertNotEqual(probe("livenessProbe", without=("--tls-cert", "--tls-key")), 0)
+                finally:
+                    worker.terminate()
 
     def test_a_wrong_flag_is_found(self):
         for _, _, container in policies.servers(self.compositions[("cpu",)]):
@@ -266,7 +301,8 @@ class DeployTest(unittest.TestCase):
         data = {k: v for r in resources if r["kind"] == "ConfigMap" for k, v in r["data"].items()}
         self.assertEqual((data["SHA256SUMS"], data["DTYPE"]), ("0 the user's\n", "float16"))
         self.assertIn("snapshots/", data["MODEL_PATH"])
-        self.assertEqual({c["image"] for _, _, c in policies.servers(resources)}, {"ghcr.io/you/baton-cuda:0.1.0"})
+        self.assertEqual({c["image"] for _, _, c in policies.servers(resources)},
+                         {"ghcr.io/you/baton:0.1.0", "ghcr.io/you/baton-cuda:0.1.0"})
 
     def test_images_have_the_version_of_this_tree(self):
         version = re.search(r"project\(baton VERSION (\S+)", (ARGUMENTS.root / "CMakeLists.txt").read_text(encoding="utf-8")).group(1)

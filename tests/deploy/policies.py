@@ -256,6 +256,8 @@ def devices(resources):
         device = flag(container, "device") or "cpu"
         if (gpus is not None) != device.startswith("cuda"):
             yield f"{name}: --device={device} with {gpus} GPUs"
+        if gpus is None and "cuda" in container["image"]:
+            yield f"{name}: has an image for GPUs, but no GPU"
         if gpus and (not spec.get("tolerations") or not spec.get("affinity")
                      or "/dev/shm" not in str(container["volumeMounts"])):
             yield f"{name}: GPU nodes need a toleration, an affinity and /dev/shm"
