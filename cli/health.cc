@@ -3,6 +3,7 @@
 #include <google/protobuf/wrappers.pb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
