@@ -244,6 +244,15 @@ void AddPull(CLI::App* app, PullOptions* pull) {
   app->add_flag("--json", pull->json, "Print one JSON object instead of the directory");
 }
 
+void AddHealth(CLI::App* app, HealthOptions* health) {
+  AddAddress(app, &health->address, &health->access);
+  app->add_option("--service", health->service,
+                  "Service whose readiness is asked for, such as baton.v1.InferenceService; empty: "
+                  "whether the process lives");
+  app->add_option("--timeout-ms", health->timeout_ms, "Limit for the call")
+      ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+}
+
 // The commands of admin.h, each with its options: CLI11 applies the environment to all of them.
 void AddAdmin(CLI::App* app, std::map<std::string, AdminOptions>* admin) {
   const std::pair<std::string, std::string> commands[] = {
@@ -348,6 +357,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   AddPull(
       app.add_subcommand("pull", "Download a model from the Hugging Face Hub into the local cache"),
       &commands.pull);
+  AddHealth(app.add_subcommand("health", "Ask a router or a worker whether it lives or is ready"),
+            &commands.health);
   std::map<std::string, AdminOptions> admin;
   AddAdmin(&app, &admin);
   AddTop(app.add_subcommand(

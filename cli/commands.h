@@ -9,6 +9,7 @@
 #include "cli/chat.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
+#include "cli/health.h"
 #include "cli/keys.h"
 #include "cli/plan.h"
 #include "cli/pull.h"
@@ -18,8 +19,8 @@
 namespace baton::cli {
 
 struct Commands {
-  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "top", "completion", or
-  // one of the commands of admin.h.
+  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "top", "health",
+  // "completion", or one of the commands of admin.h.
   std::string chosen;
   bool is_admin = false;  // one of the latter
   UpOptions up;
@@ -32,6 +33,7 @@ struct Commands {
   KeysOptions keys;
   PlanOptions plan;
   PullOptions pull;
+  HealthOptions health;
   std::string completion;  // the script
 };
 

@@ -45,6 +45,11 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
                  "how long SIGTERM lets running streams finish")
       ->check(CLI::Range(0, 3'600'000))
       ->capture_default_str();
+  app.add_option("--ready-routers", o.ready_routers,
+                 "how many routers must have accepted this worker before its health service "
+                 "reports that it is ready; 0: it is ready once it listens")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   security::AddWorkerSecret(app, o.worker_secret_file);
   security::AddServerTls(app, o.tls);
   app.add_flag("--insecure", o.insecure, "serve callers of other machines without a credential");

@@ -27,6 +27,7 @@ struct WorkerOptions {
   tracing::TracingOptions tracing;
   std::string worker_id;  // empty: a random one
   int drain_grace_ms = 30'000;
+  int ready_routers = 0;  // grpc.health.v1 reports SERVING once so many routers know the worker
   std::string worker_secret_file;  // callers must have its secret; empty: none
   ServerTls tls;                   // without files: plaintext
   bool insecure = false;           // may listen beyond loopback without secret and client CA

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,7 @@ class WatchService::Watcher final : public ServerStream<WatchResponse, WatchResp
 
   // Touched by the service's thread alone.
   WatchReport report;
+  std::optional<absl::Duration> first_report;  // when it was sent
   bool behind = false;  // was not told the last news, as it was still reading those before
 
  private:
@@ -64,6 +66,25 @@ void WatchService::Stop() {
 void WatchService::SetControls(WorkerControls controls) {
   absl::MutexLock lock(&mutex_);  // Run() reads them
   controls_ = std::move(controls);
+}
+
+void WatchService::OnAccepted(int routers, std::function<void()> accepted) {
+  absl::MutexLock lock(&mutex_);
+  accepting_routers_ = routers;
+  on_accepted_ = std::move(accepted);
+}
+
+std::function<void()> WatchService::TakeOnAccepted() {
+  if (!on_accepted_) return nullptr;
+  const absl::Duration now = clock_.SinceStart();
+  const auto accepted = [now](const std::shared_ptr<Watcher>& watcher) {
+    return !watcher->gone() && watcher->idle() && watcher->first_report &&
+           now - *watcher->first_report >= kAcceptedAfter;
+  };
+  if (std::count_if(watchers_.begin(), watchers_.end(), accepted) < accepting_routers_) {
+    return nullptr;
+  }
+  return std::exchange(on_accepted_, nullptr);
 }
 
 void WatchService::Publish(const WorkerLoad& load) {
@@ -199,6 +220,7 @@ void WatchService::Run() {
     std::vector<std::shared_ptr<Watcher>> watchers;
     std::vector<std::shared_ptr<Watcher>> gone;
     WorkerLoad load;
+    std::function<void()> on_accepted;
     bool stopping, all;
     {
       absl::MutexLock lock(&mutex_);
@@ -217,6 +239,7 @@ void WatchService::Run() {
       news_ = false;
       stopping = stopping_;
       EndDrainWaits(load);
+      on_accepted = TakeOnAccepted();
       for (auto it = watchers_.begin(); it != watchers_.end();) {
         const bool drop = stopping || (*it)->gone();
         (drop ? gone : watchers).push_back(*it);
@@ -225,6 +248,7 @@ void WatchService::Run() {
     }
     for (const auto& watcher : gone) watcher->Finish(ToGrpcStatus(ShuttingDown()));
     if (stopping) return;
+    if (on_accepted) on_accepted();
     behind = false;
     for (const auto& watcher : watchers) {
       if (all || watcher->behind) watcher->behind = !Report(*watcher, load);
@@ -236,6 +260,7 @@ void WatchService::Run() {
 bool WatchService::Report(Watcher& watcher, const WorkerLoad& load) {
   // A slow watcher gets the sum of what it missed once it has read what is under way.
   if (!watcher.idle()) return false;
+  if (!watcher.first_report) watcher.first_report = clock_.SinceStart();
   for (WatchResponse& response : watcher.report.Next(load, clock_.SinceStart())) {
     watcher.Push(std::move(response));
   }

@@ -44,6 +44,12 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   // Call once, before the service is served.
   void SetControls(WorkerControls controls);
 
+  // Calls `accepted` once, from this service's thread, when `routers` routers hold the worker's
+  // card and cache. A router that refuses the worker ends its stream at once; one whose stream is
+  // still open after kAcceptedAfter has accepted it. Call at most once, before Stop().
+  void OnAccepted(int routers, std::function<void()> accepted);
+  static constexpr absl::Duration kAcceptedAfter = absl::Seconds(2);
+
   // Call from the loop whenever something may have changed. Cheap: a thread of this service sends
   // the reports, no more often than every 20 ms, and repeats the last one every second. Reports
   // therefore show that the process is alive. That its loop is alive shows in the heartbeats of its
@@ -86,6 +92,8 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   // Ends the calls that wait for a drain that is over, one way or another.
   void EndDrainWaits(const WorkerLoad& load) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool HasNews() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopping_ || news_; }
+  // OnAccepted's function, once it is to be called; else null.
+  std::function<void()> TakeOnAccepted() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends a report. False, sending nothing, if the watcher has not read all earlier reports.
   bool Report(Watcher& watcher, const WorkerLoad& load);
 
@@ -98,6 +106,8 @@ class WatchService final : public internal::v1::WorkerService::CallbackService {
   WorkerLoad load_ ABSL_GUARDED_BY(mutex_);
   bool news_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  int accepting_routers_ ABSL_GUARDED_BY(mutex_) = 0;  // that on_accepted_ waits for
+  std::function<void()> on_accepted_ ABSL_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
   std::list<DrainWait> drain_waits_ ABSL_GUARDED_BY(mutex_);
   absl::Mutex join_mutex_;

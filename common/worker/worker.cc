@@ -63,7 +63,11 @@ absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
   BATON_ASSIGN_OR_RETURN(
       rpc_, RpcServer::Start(server, {service, watch_.get()},
                              {service_name, internal::v1::WorkerService::service_full_name()}));
-  rpc_->SetServing(true);
+  if (options.ready_routers > 0) {
+    watch_->OnAccepted(options.ready_routers, [this] { ReportReady(); });
+  } else {
+    ReportReady();
+  }
   const bool prefill = card().role() == baton::v1::WORKER_ROLE_PREFILL;
   BATON_LOG(Info) << (prefill ? "prefill" : "decode") << " worker " << card().worker_id()
                   << " serves " << card().model() << " on " << address() << ", /metrics on "
@@ -80,12 +84,17 @@ CacheConfig Worker::cache_config() const {
           std::string(kv::KvDtypeName(layout.dtype))};
 }
 
+void Worker::ReportReady() {
+  absl::MutexLock lock(&drain_mutex_);
+  if (!shutting_down_) rpc_->SetServing(true);
+}
+
 void Worker::Drain(absl::Duration grace) {
   const absl::Duration end = Clock::Real().SinceStart() + grace;
-  rpc_->SetServing(false);
   {
     absl::MutexLock lock(&drain_mutex_);
     shutting_down_ = true;
+    rpc_->SetServing(false);
     SetLoopDraining(true, [] {});
   }
   open_calls_->AwaitNone(grace);

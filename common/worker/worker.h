@@ -82,6 +82,9 @@ class Worker {
   void Publish(const WorkerLoad& load) { watch_->Publish(load); }
 
  private:
+  // Reports SERVING to health checks, unless Drain() has begun.
+  void ReportReady();
+
   std::unique_ptr<security::SharedSecret> secret_;
   // Destroyed in reverse order. The server goes before the engine: frames in its buffers read KV.
   std::unique_ptr<engine::Engine> engine_;

@@ -11,10 +11,12 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/base/rpc/server.h"
+#include "tests/router/fake_clock.h"
 
 namespace baton::worker {
 namespace {
@@ -119,6 +121,43 @@ TEST_F(WatchServiceTest, SilenceNeverLastsAHeartbeat) {
     last = now;
   }
   context.TryCancel();
+}
+
+TEST(AcceptedTest, ReadyOnceRoutersHaveKeptTheirStreams) {
+  testing::FakeClock clock;
+  CacheJournal journal;
+  WatchService service({}, journal, clock);
+  auto server = RpcServer::Start({}, {&service}, {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto stub = internal::v1::WorkerService::NewStub(MakeChannel((*server)->address()));
+  absl::Notification accepted;
+  service.OnAccepted(2, [&] { accepted.Notify(); });
+  // Reads until the service's thread has sent a report that it has been asked for only now, and has
+  // therefore seen all that came before.
+  int round = 0;
+  const auto pass = [&](grpc::ClientReader<WatchResponse>& reader) {
+    WorkerLoad load;
+    load.running = ++round;
+    service.Publish(load);
+    WatchResponse response;
+    while (response.load().running() != round) ASSERT_TRUE(reader.Read(&response));
+  };
+  grpc::ClientContext first, second;
+  const auto one = stub->Watch(&first, {});
+  pass(*one);
+  clock.Advance(WatchService::kAcceptedAfter);
+  pass(*one);
+  pass(*one);
+  EXPECT_FALSE(accepted.HasBeenNotified()) << "one router has accepted the worker";
+  const auto two = stub->Watch(&second, {});
+  pass(*two);
+  pass(*two);
+  EXPECT_FALSE(accepted.HasBeenNotified()) << "the second router may still refuse";
+  clock.Advance(WatchService::kAcceptedAfter);
+  accepted.WaitForNotification();
+  first.TryCancel();
+  second.TryCancel();
+  service.Stop();
 }
 
 TEST_F(WatchServiceTest, StopEndsStreamsSoThatTheServerCanStop) {
