@@ -9,6 +9,7 @@ import argparse
 import math
 import re
 import tempfile
+import threading
 import time
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -22,6 +23,7 @@ LEGEND_LINES, CHARACTER = 2, 5.6
 # Distinct for people who see red and green alike (Okabe and Ito).
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999933", "#882255")
 STEP_S = 1
+ROUTER = "baton-router"  # is drawn of a cluster in which a decode worker hangs from the middle on
 
 
 def shown(value, unit):
@@ -56,6 +58,17 @@ def text(x, y, content, attributes=""):
 
 def legend_of(template, labels):
     return re.sub(r"{{(\w+)}}", lambda match: labels.get(match[1], ""), template).strip()
+
+
+def unbroken(points):
+    """The points up to each gap in time."""
+    part = []
+    for point in points:
+        if part and point[0] - part[-1][0] > 1.5 * STEP_S:
+            yield part
+            part = []
+        part.append(point)
+    yield part
 
 
 class Panel:
@@ -126,11 +139,12 @@ class Panel:
                 out.append(text(x_of(start + seconds), TOP + height + 14, f"{seconds:g} s", 'text-anchor="middle" fill="#555"'))
         for number, (_, points, stack) in enumerate(drawn):
             color = COLORS[number % len(COLORS)]
-            line = " ".join(f"{x_of(at):.0f} {y_of(high):.0f}" for at, _, high in points)
-            if stack:
-                back = " ".join(f"{x_of(at):.0f} {y_of(under):.0f}" for at, under, _ in reversed(points))
-                out.append(f'<path d="M{line} {back}z" fill="{color}" fill-opacity="0.6"/>')
-            out.append(f'<path d="M{line}" fill="none" stroke="{color}" stroke-width="1.4"/>')
+            for part in unbroken(points):
+                line = " ".join(f"{x_of(at):.0f} {y_of(high):.0f}" for at, _, high in part)
+                if stack:
+                    back = " ".join(f"{x_of(at):.0f} {y_of(under):.0f}" for at, under, _ in reversed(part))
+                    out.append(f'<path d="M{line} {back}z" fill="{color}" fill-opacity="0.6"/>')
+                out.append(f'<path d="M{line}" fill="none" stroke="{color}" stroke-width="1.4"/>')
         return "".join(out) + self._legend([legend for legend, _, _ in drawn])
 
     def _legend(self, names):
@@ -166,6 +180,21 @@ def picture(prometheus, dashboard, start, end):
             f'fill="#222"><rect width="{width}" height="{height}" fill="#f4f5f5"/>' + "\n".join(parts) + "</svg>\n")
 
 
+def observe(arguments, dashboards, disturb):
+    """Draws the dashboards after load in whose middle the cluster is disturbed."""
+    with tempfile.TemporaryDirectory(prefix="baton-pictures-") as folder:
+        with ObservedCluster(arguments.bin, Path(folder)) as cluster:
+            start = time.time() + RATE_INTERVAL_S
+            middle = threading.Timer(arguments.seconds / 2, disturb, [cluster])
+            middle.start()
+            cluster.load(arguments.seconds, arguments.rate)
+            middle.join()
+            for dashboard in dashboards:
+                drawn = picture(cluster.prometheus, dashboard, start, time.time())
+                name = f"{dashboard['uid'].removeprefix('baton-')}_dashboard.svg"
+                (arguments.out / name).write_text(drawn, encoding="utf-8")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=Path, default=ROOT / "build/cpu-release/bin", help="where the binaries are")
@@ -173,13 +202,10 @@ def main():
     parser.add_argument("--rate", type=float, default=6, help="requests a second over gRPC; half as many go over HTTP")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images", help="where the pictures go")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="baton-pictures-") as folder:
-        with ObservedCluster(arguments.bin, Path(folder)) as cluster:
-            start = time.time() + RATE_INTERVAL_S
-            cluster.load(arguments.seconds, arguments.rate)
-            for dashboard in load_dashboards():
-                drawn = picture(cluster.prometheus, dashboard, start, time.time())
-                (arguments.out / f"{dashboard['uid'].removeprefix('baton-')}_dashboard.svg").write_text(drawn, encoding="utf-8")
+    calm = [dashboard for dashboard in load_dashboards() if dashboard["uid"] != ROUTER]
+    observe(arguments, calm, lambda cluster: None)
+    router = [dashboard for dashboard in load_dashboards() if dashboard["uid"] == ROUTER]
+    observe(arguments, router, lambda cluster: cluster.freeze("decode"))
 
 
 if __name__ == "__main__":

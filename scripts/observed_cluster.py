@@ -3,10 +3,13 @@ and the tests of the dashboards run."""
 
 import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -37,7 +40,7 @@ class Prometheus:
             self._process = subprocess.Popen(
                 ["prometheus", f"--config.file={path}", f"--storage.tsdb.path={folder / 'tsdb'}",
                  "--web.listen-address=127.0.0.1:0"], stdout=log, stderr=subprocess.STDOUT)
-        self._targets = len(targets)
+        self.targets = len(targets)  # that should answer
         self._url = None
         wait_for(self._ready, self._why)
         self.wait_for_scrapes()
@@ -86,7 +89,7 @@ class Prometheus:
         asked = time.time()
 
         def scraped():
-            return self.query(f"count(timestamp(up == 1) > {asked})")[0:1] in ([({}, float(self._targets))],)
+            return self.query(f"count(timestamp(up == 1) > {asked})")[0:1] in ([({}, float(self.targets))],)
         wait_for(scraped, self._why)
 
 
@@ -104,11 +107,12 @@ class ObservedCluster:
     def __init__(self, bin_dir, folder):
         self._baton = Path(bin_dir).resolve() / "baton"
         self._folder = folder
+        self._frozen = None
         self._cluster, (self.address, _, self.http) = demo_cluster.start_cluster(self._baton, folder, "--json")
         log = (folder / "up.log").read_text(encoding="utf-8")
-        processes = json.loads(next(line for line in log.splitlines() if line.startswith("{")))["processes"]
+        self._processes = json.loads(next(line for line in log.splitlines() if line.startswith("{")))["processes"]
         try:
-            self.prometheus = Prometheus(folder, [process["metrics_address"] for process in processes])
+            self.prometheus = Prometheus(folder, [process["metrics_address"] for process in self._processes])
         except BaseException:
             self._stop()
             raise
@@ -121,15 +125,24 @@ class ObservedCluster:
         self._stop()
 
     def _stop(self):
+        if self._frozen is not None:
+            os.kill(self._frozen, signal.SIGKILL)
         self._cluster.terminate()
         self._cluster.wait(timeout=PATIENCE_S)
+
+    def freeze(self, role):
+        """Stops one worker of the role: its connections stay open, and it is silent from now on."""
+        victim = next(process for process in self._processes if process["name"].startswith(role))
+        self.prometheus.targets -= 1
+        self._frozen = victim["pid"]
+        os.kill(self._frozen, signal.SIGSTOP)
 
     def load(self, seconds, rate):
         """Sends `rate` requests a second over gRPC, with prefixes that repeat, and half as many over HTTP. Returns the seconds
         to the first token and the gaps between tokens of each request, as the clients saw them."""
         server = {"grpc": ["--address", self.address, "--dataset-name", "prefix_repetition",
                            "--prefix-repetition-prefix-len", "96", "--prefix-repetition-suffix-len", "96",
-                           "--prefix-repetition-num-prefixes", "6", "--prefix-repetition-output-len", "24"],
+                           "--prefix-repetition-num-prefixes", "6", "--prefix-repetition-output-len", "64"],
                   "http": ["--backend", "openai", "--base-url", f"http://{self.http}", "--vocab-size", "256",
                            "--dataset-name", "random", "--random-input-len", "128", "--random-output-len", "16"]}
         runs = []

@@ -150,7 +150,8 @@ def overview():
               [(share(total(gap + "_bucket", where=ALL + ',le="0.1"'), total(gap + "_count")), "in time")],
               "Share of tokens after the first. The objective of the alerts is 99 %.", kind="stat", width=6, height=5,
               good_from=0.99),
-        panel("Requests without failure", SHARE, [(f"1 - {share(total(requests, where=failed), total(requests))}", "answered")],
+        panel("Requests without failure", SHARE,
+              [(f"1 - ({total(requests, where=failed)} or vector(0)) / {total(requests)}", "answered")],
               "Share of requests that end with another code than UNAVAILABLE, INTERNAL, UNKNOWN, DATA_LOSS or "
               "DEADLINE_EXCEEDED.", kind="stat", width=6, height=5, good_from=0.99),
         panel("Ready workers", COUNT,
@@ -216,7 +217,7 @@ def prefill_and_decode():
               [(quantile(0.95, queue, "role, priority", PROCESS) + " >= 0", "{{role}} {{priority}}")],
               "Higher priorities go first in the workers' queues. A priority without requests has no line."),
         panel("Requests that wait", COUNT, [(gauge("baton_requests_queued", "role, stage", PROCESS), "{{role}} {{stage}}")],
-              "admit: not yet sent to a worker; prefill: for a place in a batch; transfer: KV on its way; decode: for blocks."),
+              "admit: for the tokenizer; prefill: to be computed; transfer: computed, KV on its way; decode: to be admitted."),
         row("Prefill"),
         panel("Prefill time", SECONDS, quantiles(prefill), "Computing a prompt: the sum of the steps that it was in."),
         panel("Prefill time by instance, p95", SECONDS, [(quantile(0.95, prefill, "instance"), "{{instance}}")],
@@ -243,6 +244,9 @@ def prefill_and_decode():
 
 def kv_and_prefix_cache():
     hit, asked = "baton_prefix_cache_hit_tokens_total", "baton_prefix_cache_query_tokens_total"
+    pools = (gauge("baton_kv_blocks", "namespace, role, instance", PROCESS)
+             + " * on (namespace, role, instance) group_left (block_size, dtype) "
+             + gauge("baton_cache_config_info", "namespace, role, instance, block_size, dtype", PROCESS))
     return dashboard("baton-kv", "Baton / KV and prefix cache", "The memory of both tiers, and what the prefix caches save.",
                      "baton_kv_blocks", [
         row("KV memory"),
@@ -251,11 +255,9 @@ def kv_and_prefix_cache():
               "Active and held blocks. Cached ones can be evicted at any time.", most=1),
         panel("Blocks by state", COUNT, [(gauge("baton_kv_blocks", "state", PROCESS), "{{state}}")],
               "active: in use; held: reserved for a transfer; cached: kept by the prefix cache.", stack=True),
-        panel("Pools", COUNT, [(gauge("baton_kv_blocks", "role, instance", PROCESS)
-                                + " * on (role, instance) group_left (block_size, dtype) max by (role, instance, block_size, "
-                                f"dtype) (baton_cache_config_info{{{PROCESS}}})",
-                                "{{role}} {{instance}}: blocks of {{block_size}} tokens, {{dtype}}")],
-              "Blocks of each worker.", kind="stat"),
+        panel("Pools", COUNT, [(f"sum by (role, block_size, dtype) ({pools})",
+                                "{{role}}: blocks of {{block_size}} tokens, {{dtype}}")],
+              "Blocks of all workers of a role.", kind="stat"),
         row("Prefix cache"),
         panel("Cached share of prompt tokens", SHARE,
               [(share(total("baton_cached_prompt_tokens_total"), total("baton_prompt_tokens_total")), "of all requests")],
@@ -332,7 +334,7 @@ def router_and_faults():
         row("Fleet"),
         panel("Workers by state", COUNT, [(gauge("baton_workers", "worker_role, state", how="max") + " > 0 or on () "
                                            'label_replace(vector(0), "state", "none", "", "")', "{{worker_role}} {{state}}")],
-              "As the router sees them that sees the most in the state."),
+              "As the router sees them that sees the most in the state.", stack=True),
         panel("Expired workers", PER_S, [(total("baton_worker_expirations_total", "worker_role"), "{{worker_role}}")],
               "Workers that went silent, summed over routers."),
         panel("Worker lists", COUNT,
@@ -356,7 +358,7 @@ def router_and_faults():
         panel("KV that did not arrive", PER_S,
               [(nonzero(total("baton_kv_transfer_failures_total", "role, reason"), "reason"),
                 "transfer failed, {{role}} {{reason}}"),
-               (total("baton_recomputes_total", where=ALL + ',reason="transfer_failed"'), "prompt computed again")],
+               (total("baton_recomputes_total", where=ALL + ',reason="transfer_failed"'), "computed again")],
               "Failed transfers, and what decode workers compute again for them.", width=12),
         row("HTTP"),
         panel("HTTP requests by code", REQUESTS_PER_S,

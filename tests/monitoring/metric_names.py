@@ -1,5 +1,5 @@
-"""The metrics that docs/metrics.md documents, and those that a text names. tests/tree/docs_test.py compares the document with
-the code."""
+"""The metrics that docs/metrics.md documents, and those that a text names. tests/cluster/metrics_test.cc makes the
+document from the code."""
 
 import re
 from pathlib import Path
@@ -10,18 +10,23 @@ USED = re.compile(r"(?<![\w:])baton_[a-z0-9_]+(?![\w:])")  # not within the name
 HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
 
-def documented(text=None):
-    """Name and type of every metric: its type is in the first cell that is one."""
+def rows(text=None):
+    """The cells of each line about a metric: its name, type and labels."""
     text = text if text is not None else (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    types = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        kind = next((cell for cell in cells if cell in ("counter", "gauge", "histogram")), None)
-        for name in NAME.findall(cells[0]) if kind else ():
-            types[name] = kind
-    for name in NAME.findall(text):
-        types.setdefault(name, "gauge")  # named in a sentence: information with the value 1
-    return types
+        if len(cells) > 1 and cells[1] in ("counter", "gauge", "histogram"):
+            yield NAME.fullmatch(cells[0])[1], *cells[1:]
+
+
+def documented(text=None):
+    """Name and type of every metric."""
+    return {name: kind for name, kind, *_ in rows(text)}
+
+
+def documented_labels(text=None):
+    """Name and labels of every metric, but for those that all have."""
+    return {name: set(re.findall(r"`(\w+)`", labels)) for name, _, labels, *_ in rows(text)}
 
 
 def series(types):
