@@ -4,15 +4,15 @@
 
 namespace baton::decode_worker {
 
-void HostKv::SwapOut(Sequence& sequence) {
+bool HostKv::SwapOut(Sequence& sequence) {
   Drop(sequence);
   const int block_tokens = engine_.kv_layout().block_tokens;
   const int blocks = (sequence.computed_tokens + block_tokens - 1) / block_tokens;
   const int64_t bytes = static_cast<int64_t>(engine_.kv_layout().BlockBytes()) * blocks;
   // Log probabilities of the prompt come from computing it whole.
   const bool whole = sequence.call->prompt_logprobs && !sequence.call->answered;
-  if (bytes == 0 || whole || bytes_ + bytes > max_bytes_) return;
-  if (!estimate_.CopyIsCheaper(bytes, sequence.computed_tokens)) return;
+  if (bytes == 0 || whole || bytes_ + bytes > max_bytes_) return false;
+  if (!estimate_.CopyIsCheaper(bytes, sequence.computed_tokens)) return false;
   const absl::Duration begin = clock_.SinceStart();
   sequence.host_copy.bytes.resize(static_cast<size_t>(bytes));
   sequence.host_copy.computed_tokens = sequence.computed_tokens;
@@ -21,6 +21,7 @@ void HostKv::SwapOut(Sequence& sequence) {
   bytes_ += bytes;
   metrics_.SwappedOut(bytes);
   estimate_.Copied(bytes, clock_.SinceStart() - begin);
+  return true;
 }
 
 void HostKv::SwapIn(Sequence& sequence) {

@@ -27,8 +27,8 @@ class HostKv {
         max_bytes_(max_bytes) {}
 
   // Copies the sequence's computed KV to host memory, unless that is full or recomputing is
-  // cheaper.
-  void SwapOut(Sequence& sequence);
+  // cheaper: then false.
+  bool SwapOut(Sequence& sequence);
   // Copies back into those blocks of the sequence that do not hold KV yet (the prefix cache fills
   // the first ones), and drops the copy.
   void SwapIn(Sequence& sequence);

@@ -70,7 +70,9 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       step_times_(DecodeShape(engine.config(), /*on_gpu=*/engine.kv_pool().copier != nullptr)),
       host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
-                 SchedulerEvents([this](Sequence& sequence) { host_kv_.SwapOut(sequence); })) {
+                 SchedulerEvents([this](Sequence& sequence) {
+                   swapped_preemptions_ += host_kv_.SwapOut(sequence) ? 1 : 0;
+                 })) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
       journal.Record(change);
@@ -234,11 +236,15 @@ void DecodeLoop::Admitted(Sequence& sequence) {
   if (!call.admitted_at) {
     call.admitted_at = now;
     metrics_.PrefixCache(static_cast<int64_t>(sequence.tokens.size()), sequence.computed_tokens);
-    metrics_.Admitted(now - call.submitted_at);
+    metrics_.Admitted(now - call.submitted_at, call.priority);
+    if (call.continuation) metrics_.Recomputed(DecodeMetrics::Recompute::kFailover);
     call.transfer.cached_prompt_tokens = sequence.computed_tokens;
   }
   if (!call.answered) call.computed_prompt_logprobs.clear();
   host_kv_.SwapIn(sequence);
+  if (sequence.preemptions > 0 && sequence.remaining_tokens() > 1) {
+    metrics_.Recomputed(DecodeMetrics::Recompute::kPreemption);
+  }
   if (sequence.state == Sequence::State::kReceiving) StartTransfer(sequence);
 }
 
@@ -257,7 +263,7 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
   events.on_closed = [this, transfer, mailbox = mailbox_] {
     mailbox->Post([this, transfer] { open_transfers_.erase(transfer); });
   };
-  sequence.transfer_began_at = clock_.SinceStart();
+  sequence.first_token_arrived_at.reset();
   sequence.transfer_call =
       start_prefill_(sequence.call->prefill, wanted.request, sequence.call->deadline,
                      std::move(wanted.plan), std::move(events));
@@ -267,6 +273,7 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
 void DecodeLoop::OnFirstToken(uint64_t id, const transfer::FirstToken& first) {
   Sequence* sequence = scheduler_.Find(id);
   if (sequence == nullptr || sequence->state != Sequence::State::kReceiving) return;
+  sequence->first_token_arrived_at = clock_.SinceStart();
   Call& call = *sequence->call;
   if (!call.answered) {
     if (sequence->at_first_admission()) {
@@ -293,6 +300,7 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
         !absl::IsDeadlineExceeded(status)) {
       // The answer has begun: its prompt is computed here rather than lost to another worker.
       sequence->compute_here = true;
+      metrics_.Recomputed(DecodeMetrics::Recompute::kTransferFailed);
       scheduler_.OnTransferEnd(*sequence);
       return;
     }
@@ -303,7 +311,8 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     return;
   }
   const absl::Duration now = clock_.SinceStart();
-  metrics_.TransferCommitted(now - sequence->transfer_began_at, summary.kv_bytes);
+  metrics_.TransferCommitted(now - sequence->first_token_arrived_at.value_or(now),
+                             summary.kv_bytes);
   call->transfer.kv_bytes += summary.kv_bytes;
   if (!call->computed_at) {
     call->computed_at = now;

@@ -166,6 +166,7 @@ class DecodeLoop {
   std::map<uint64_t, std::shared_ptr<transfer::PrefillCall>> open_transfers_;
   uint64_t last_transfer_ = 0;
   int64_t reported_preemptions_ = 0;
+  int64_t swapped_preemptions_ = 0;  // of those not reported yet
   bool draining_ = false;
   bool stopping_ = false;
   // Shared with open transfers, whose last event may come after the loop.

@@ -31,7 +31,10 @@ bool DecodeLoop::Step() {
 StepPlan DecodeLoop::PlanStep() {
   StepPlan plan = scheduler_.PlanStep(prompt_budget_.Tokens());
   if (scheduler_.preemption_count() > reported_preemptions_) {
-    metrics_.Preempted(scheduler_.preemption_count() - reported_preemptions_);
+    const int64_t count = scheduler_.preemption_count() - reported_preemptions_;
+    const int64_t swapped = std::exchange(swapped_preemptions_, 0);
+    metrics_.Preempted(/*swapped=*/true, swapped);
+    metrics_.Preempted(/*swapped=*/false, count - swapped);
     reported_preemptions_ = scheduler_.preemption_count();
   }
   for (const auto& [sequence, tokens] : plan.cache_hits) {

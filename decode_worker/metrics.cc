@@ -3,82 +3,103 @@
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
-#include <prometheus/registry.h>
 
 #include "common/telemetry/buckets.h"
 
 namespace baton::decode_worker {
+namespace {
+
+constexpr int kMostSequences = 4096;  // last bucket of the histogram of batch sizes
+
+const char* PriorityName(Priority priority) {
+  return priority == Priority::kLow ? "low" : priority == Priority::kHigh ? "high" : "normal";
+}
+
+const char* RecomputeName(DecodeMetrics::Recompute reason) {
+  using Recompute = DecodeMetrics::Recompute;
+  return reason == Recompute::kPreemption       ? "preemption"
+         : reason == Recompute::kTransferFailed ? "transfer_failed"
+                                                : "failover";
+}
+
+std::vector<std::string> AllCodes() {
+  std::vector<std::string> codes = telemetry::ErrorCodes();
+  codes.insert(codes.begin(), "OK");
+  return codes;
+}
+
+}  // namespace
 
 struct DecodeMetrics::Series {
-  prometheus::Labels labels;
-  prometheus::Histogram& transfer_duration;
-  prometheus::Histogram& transfer_size;
+  explicit Series(telemetry::MetricSet& set)
+      : step_duration(set.Histogram("baton_decode_step_duration_seconds",
+                                    "One step of all running sequences.",
+                                    telemetry::kTokenSecondsBuckets)),
+        batch_size(set.Histogram(
+            "baton_decode_batch_size",
+            "Sequences in a step, whether it computes their prompts or their next tokens.",
+            telemetry::CountBuckets(kMostSequences))),
+        generated_tokens(set.Counter(
+            "baton_decode_tokens_total",
+            "Tokens of answers drawn here, without first tokens that arrived with the KV.")),
+        requests(set.Counters("baton_decode_requests_total", "Requests that have ended.",
+                              {{"code", AllCodes()}})),
+        active_sequences(
+            set.Gauge("baton_active_sequences", "Sequences that are being decoded or received.")),
+        active_context_tokens(set.Gauge(
+            "baton_active_context_tokens",
+            "Tokens of all active sequences; divided by their number, the mean context.")),
+        preemptions(set.Counters("baton_preemptions_total",
+                                 "Sequences that lost their blocks to higher-ranked ones. swap: "
+                                 "their KV was copied to host memory; recompute: it was not.",
+                                 {{"mode", {"recompute", "swap"}}})),
+        recomputed(preemptions.With({"recompute"})),
+        swapped(preemptions.With({"swap"})),
+        recomputes(set.Counters(
+            "baton_recomputes_total",
+            "Times that the KV of a sequence is computed again, what a cache still has excepted. "
+            "preemption: it was not kept; transfer_failed: here, after a preemption, since a "
+            "prefill worker did not send it; failover: the request's worker was lost.",
+            {{"reason",
+              {RecomputeName(Recompute::kPreemption), RecomputeName(Recompute::kTransferFailed),
+               RecomputeName(Recompute::kFailover)}}})),
+        host_kv_kept(set.Counter("baton_host_kv_kept_bytes_total",
+                                 "KV of preempted sequences that was copied to host memory.")),
+        host_kv_restored(set.Counter("baton_host_kv_restored_bytes_total",
+                                     "KV of preempted sequences that was copied back.")),
+        local_prefill_tokens(
+            set.Counter("baton_local_prefill_tokens_total",
+                        "Prompt tokens computed here instead of on a prefill worker.")) {}
+
   prometheus::Histogram& step_duration;
   prometheus::Histogram& batch_size;
   prometheus::Counter& generated_tokens;
-  prometheus::Counter& preemptions;
+  telemetry::Family<prometheus::Counter> requests;
+  prometheus::Gauge& active_sequences;
+  prometheus::Gauge& active_context_tokens;
+  telemetry::Family<prometheus::Counter> preemptions;
+  prometheus::Counter& recomputed;
+  prometheus::Counter& swapped;
+  telemetry::Family<prometheus::Counter> recomputes;
   prometheus::Counter& host_kv_kept;
   prometheus::Counter& host_kv_restored;
   prometheus::Counter& local_prefill_tokens;
-  prometheus::Counter& cache_query_tokens;
-  prometheus::Counter& cache_hit_tokens;
-  prometheus::Counter& cache_evicted_blocks;
-  prometheus::Gauge& active_sequences;
-  prometheus::Family<prometheus::Counter>& requests;
 };
 
-DecodeMetrics::DecodeMetrics(prometheus::Registry& registry, const std::string& model)
-    : worker_(registry, "decode", model) {
-  const prometheus::Labels labels = {{"role", "decode"}, {"model", model}};
-  const prometheus::Labels grpc = {{"role", "decode"}, {"model", model}, {"transport", "grpc"}};
-  const auto histogram = [&](const char* name, const char* help, const prometheus::Labels& with,
-                             const std::vector<double>& buckets) -> prometheus::Histogram& {
-    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add(with, buckets);
-  };
-  const auto counter = [&](const char* name, const char* help) -> prometheus::Counter& {
-    return prometheus::BuildCounter().Name(name).Help(help).Register(registry).Add(labels);
-  };
-  series_.reset(new Series{
-      labels,
-      histogram("baton_kv_transfer_duration_seconds",
-                "From opening the Prefill call to the verified commit.", grpc,
-                telemetry::Buckets(telemetry::kTransferSecondsBuckets)),
-      histogram("baton_kv_transfer_size_bytes", "KV payload of a committed transfer.", grpc,
-                telemetry::Buckets(telemetry::kTransferBytesBuckets)),
-      histogram("baton_decode_step_duration_seconds", "One step of all running sequences.", labels,
-                telemetry::Buckets(telemetry::kTokenSecondsBuckets)),
-      histogram("baton_decode_batch_size",
-                "Sequences in a step, whether it computes their prompts or decodes.", labels,
-                telemetry::CountBuckets(4096)),
-      counter("baton_decode_tokens_total", "Tokens of answers that were drawn here."),
-      counter("baton_preemptions_total",
-              "Sequences that gave their blocks up to others, and waited again."),
-      counter("baton_host_kv_kept_bytes_total",
-              "KV of preempted sequences that was copied to host memory."),
-      counter("baton_host_kv_restored_bytes_total", "Of these, copied back instead of computed."),
-      counter("baton_local_prefill_tokens_total",
-              "Prompt tokens computed here instead of on a prefill worker."),
-      counter("baton_prefix_cache_query_tokens_total",
-              "Tokens of requests that entered, each request once."),
-      counter("baton_prefix_cache_hit_tokens_total", "Of these, found in the prefix cache."),
-      counter("baton_prefix_cache_evicted_blocks_total", "Blocks that made room for others."),
-      prometheus::BuildGauge()
-          .Name("baton_active_sequences")
-          .Help("Sequences that are being decoded or received.")
-          .Register(registry)
-          .Add(labels),
-      prometheus::BuildCounter()
-          .Name("baton_decode_requests_total")
-          .Help("Requests ended, by status code.")
-          .Register(registry)});
-}
+DecodeMetrics::DecodeMetrics(prometheus::Registry& registry, const std::string& model,
+                             const worker::CacheConfig& cache)
+    : worker_(registry, "decode", model, cache, transfer::AbortReasonNames()),
+      series_(std::make_unique<Series>(worker_.metrics())) {}
 
 DecodeMetrics::~DecodeMetrics() = default;
 
-void DecodeMetrics::TransferCommitted(absl::Duration duration, int64_t kv_bytes) {
-  series_->transfer_duration.Observe(absl::ToDoubleSeconds(duration));
-  series_->transfer_size.Observe(static_cast<double>(kv_bytes));
-  worker_.KvBytes(kv_bytes, "received");
+void DecodeMetrics::Admitted(absl::Duration queued, Priority priority) {
+  worker_.Queued(queued, PriorityName(priority));
+}
+
+void DecodeMetrics::TransferCommitted(absl::Duration after, int64_t kv_bytes) {
+  worker_.KvTransferred(after, kv_bytes);
+  worker_.KvBytes(kv_bytes);
 }
 
 void DecodeMetrics::Stepped(absl::Duration duration, int sequences) {
@@ -91,20 +112,11 @@ void DecodeMetrics::Generated(int64_t tokens) {
 }
 
 void DecodeMetrics::Ended(absl::StatusCode code) {
-  prometheus::Labels labels = series_->labels;
-  labels.emplace("code", absl::StatusCodeToString(code));
-  series_->requests.Add(labels).Increment();
+  series_->requests.With({absl::StatusCodeToString(code)}).Increment();
 }
 
-void DecodeMetrics::PrefixCache(int64_t tokens, int64_t cached_tokens) {
-  series_->cache_query_tokens.Increment(static_cast<double>(tokens));
-  series_->cache_hit_tokens.Increment(static_cast<double>(cached_tokens));
-}
-
-void DecodeMetrics::BlocksEvicted(int count) { series_->cache_evicted_blocks.Increment(count); }
-
-void DecodeMetrics::Preempted(int64_t count) {
-  series_->preemptions.Increment(static_cast<double>(count));
+void DecodeMetrics::Preempted(bool swapped, int64_t count) {
+  (swapped ? series_->swapped : series_->recomputed).Increment(static_cast<double>(count));
 }
 
 void DecodeMetrics::SwappedOut(int64_t bytes) {
@@ -115,6 +127,10 @@ void DecodeMetrics::SwappedIn(int64_t bytes) {
   series_->host_kv_restored.Increment(static_cast<double>(bytes));
 }
 
+void DecodeMetrics::Recomputed(Recompute reason) {
+  series_->recomputes.With({RecomputeName(reason)}).Increment();
+}
+
 void DecodeMetrics::PrefilledHere(int64_t tokens) {
   series_->local_prefill_tokens.Increment(static_cast<double>(tokens));
 }
@@ -122,6 +138,7 @@ void DecodeMetrics::PrefilledHere(int64_t tokens) {
 void DecodeMetrics::SetLoad(const worker::WorkerLoad& load) {
   worker_.SetLoad(load);
   series_->active_sequences.Set(load.running);
+  series_->active_context_tokens.Set(static_cast<double>(load.context_tokens));
 }
 
 }  // namespace baton::decode_worker

@@ -1,26 +1,30 @@
-// What the decode worker measures. Methods are events; names live in the .cc file.
+// What the decode worker measures. Methods are events; the metrics are declared in the .cc file.
 #ifndef BATON_DECODE_WORKER_METRICS_H_
 #define BATON_DECODE_WORKER_METRICS_H_
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/transfer/kv_receiver.h"
 #include "common/worker/worker_metrics.h"
+#include "decode_worker/sequence.h"
 
 namespace baton::decode_worker {
 
 // Thread-safe.
 class DecodeMetrics {
  public:
-  DecodeMetrics(prometheus::Registry& registry, const std::string& model);
+  DecodeMetrics(prometheus::Registry& registry, const std::string& model,
+                const worker::CacheConfig& cache = {});
   ~DecodeMetrics();
 
   void Refused(const std::string& reason) { worker_.Refused(reason); }
-  void Admitted(absl::Duration queued) { worker_.Queued(queued); }
-  void TransferCommitted(absl::Duration duration, int64_t kv_bytes);
+  void Admitted(absl::Duration queued, Priority priority);
+  // `after` the first token's arrival.
+  void TransferCommitted(absl::Duration after, int64_t kv_bytes);
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void Stepped(absl::Duration duration, int sequences);
   // Answer tokens were drawn on this worker.
@@ -28,14 +32,23 @@ class DecodeMetrics {
   void Ended(absl::StatusCode code);
   // A request was admitted for the first time: its tokens, and how many of them the prefix cache
   // had.
-  void PrefixCache(int64_t tokens, int64_t cached_tokens);
-  void BlocksEvicted(int count);
-  void Preempted(int64_t count);
+  void PrefixCache(int64_t tokens, int64_t cached_tokens) {
+    worker_.PrefixCache(tokens, cached_tokens);
+  }
+  void BlocksEvicted(int count) { worker_.BlocksEvicted(count); }
+  // `swapped`: the KV was copied to host memory.
+  void Preempted(bool swapped, int64_t count);
   // KV of preempted sequences was copied to host memory, and back.
   void SwappedOut(int64_t bytes);
   void SwappedIn(int64_t bytes);
+  // KV that some worker had computed before is computed again.
+  enum class Recompute { kPreemption, kTransferFailed, kFailover };
+  void Recomputed(Recompute reason);
   void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
+  std::vector<telemetry::MetricDescription> descriptions() {
+    return worker_.metrics().descriptions();
+  }
 
  private:
   struct Series;

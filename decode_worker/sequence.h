@@ -103,7 +103,7 @@ struct Sequence {
   kv::BlockLease blocks;
   int computed_tokens = 0;  // how many of `tokens`, from the first, have KV in `blocks`
   std::shared_ptr<transfer::PrefillCall> transfer_call;  // while receiving
-  absl::Duration transfer_began_at;
+  std::optional<absl::Duration> first_token_arrived_at;  // of the transfer
   int preemptions = 0;
   bool compute_here = false;  // after the transfer that followed a preemption failed
   HostCopy host_copy;

@@ -29,7 +29,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_DECODE, options, engine_options));
   peers_ = std::make_unique<PeerChannels>(
       MakeChannelSecurity(decode.worker_tls, security::HeadersOf(secret())));
-  metrics_ = std::make_unique<DecodeMetrics>(registry(), card().model());
+  metrics_ = std::make_unique<DecodeMetrics>(registry(), card().model(), cache_config());
   LoopOptions loop;
   loop.worker_id = card().worker_id();
   loop.scheduler.block_tokens = engine().kv_layout().block_tokens;

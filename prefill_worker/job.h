@@ -51,6 +51,7 @@ struct PrefillJob {
   int computed_tokens = 0;  // cached ones included
   absl::Duration submitted_at;
   absl::Duration started_at;
+  absl::Duration computing;  // the steps so far that it was part of
 
   // The scheduler's state.
   std::vector<kv::PrefixKey> keys;  // one per whole block; empty without a prefix cache

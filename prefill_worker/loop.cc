@@ -157,7 +157,7 @@ void PrefillLoop::EndAll() {
   mailbox_->RunPending(absl::ZeroDuration());
   for (const uint64_t id : scheduler_.JobIds()) End(id, Draining());
   // Frames still in gRPC's buffers read memory that the engine owns, which outlives the server.
-  leases_.clear();
+  sending_.clear();
 }
 
 void PrefillLoop::CheckIntegrity() const {
@@ -181,16 +181,15 @@ void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
 
 void PrefillLoop::Start(PrefillJob& job) {
   job.started_at = clock_.SinceStart();
-  metrics_.Started(job.started_at - job.submitted_at, static_cast<int>(job.tokens.size()),
-                   job.cached_tokens);
+  metrics_.Started(job);
   const uint64_t id = job.id;
-  job.pinned = std::make_shared<transfer::PinnedBlocks>(
-      job.blocks.ids(), [this, id, mailbox = mailbox_]() mutable {
-        Mailbox& target = *mailbox;
-        target.Post([this, id] { leases_.erase(id); });
-      });
+  job.pinned = std::make_shared<transfer::PinnedBlocks>(job.blocks.ids(),
+                                                        [this, id, mailbox = mailbox_]() mutable {
+                                                          Mailbox& target = *mailbox;
+                                                          target.Post([this, id] { OnSent(id); });
+                                                        });
   const int block_tokens = engine_.kv_layout().block_tokens;
-  leases_.emplace(id, job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld));
+  sending_[id].lease = job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld);
   job.sender->SendAccepted(std::max(0, job.blocks.size() - job.first_block), job.cached_tokens);
   // What was cached here and is missing there goes out at once.
   const int cached_blocks = job.cached_tokens / block_tokens;
@@ -234,6 +233,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
   cost_.AddStep({1, work.tokens, work.pairs}, end - begin, end);
   for (size_t i = 0; i < chunks.size(); ++i) {
     PrefillJob& job = *chunks[i].job;
+    job.computing += end - begin;
     scheduler_.Computed(chunks[i]);
     if (const auto& logprobs = results[i].prompt_logprobs; !logprobs.ok()) {
       End(job.id, logprobs.status());
@@ -252,7 +252,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
 
 void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
   const absl::Duration now = clock_.SinceStart();
-  metrics_.Computed(now - job.started_at);
+  metrics_.Computed(job.computing);
   if (!result.tokens.ok()) {
     End(job.id, result.tokens.status());
     return;
@@ -263,7 +263,18 @@ void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
   job.sender->SendCommit(Milliseconds(job.started_at - job.submitted_at),
                          Milliseconds(now - job.started_at));
   scheduler_.InsertIntoCache(job);
+  Sending& sending = sending_.at(job.id);
+  sending.computed_at = now;
+  sending.bytes = engine_.kv_layout().BlockBytes() * (job.blocks.size() - job.first_block);
   End(job.id, absl::OkStatus());
+}
+
+void PrefillLoop::OnSent(uint64_t job_id) {
+  const Sending& sending = sending_.at(job_id);
+  if (sending.computed_at && sending.bytes > 0) {
+    metrics_.Sent(clock_.SinceStart() - *sending.computed_at, sending.bytes);
+  }
+  sending_.erase(job_id);
 }
 
 void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
@@ -271,6 +282,7 @@ void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
   if (job == nullptr) return;  // ended before
   job->sender->Finish(status);
   if (!status.ok()) {
+    if (job->running()) metrics_.TransferFailed(transfer::AbortReasonOf(status));
     BATON_LOG(Info) << "prefill " << job->request_id << " ended: " << status.ToString();
   }
 }
@@ -289,9 +301,9 @@ void PrefillLoop::Publish() {
   }
   load.counts = pool_.counts();
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
-  load.open_transfers = static_cast<int>(leases_.size());
+  load.open_transfers = static_cast<int>(sending_.size());
   load.draining = draining_;
-  load.drained = draining_ && load.running + load.queued == 0 && leases_.empty() &&
+  load.drained = draining_ && load.running + load.queued == 0 && sending_.empty() &&
                  load.counts.active + load.counts.held == 0;
   load.last_accepted_at = last_accepted_at_;
   publish_(load);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -85,9 +86,15 @@ class PrefillLoop {
   worker::Throughput throughput_;
   worker::StepCost cost_{worker::kPrefillShape};
   absl::Duration last_accepted_at_;
-  // Leases of started jobs, kept until nothing refers to their bytes: an ended job may still have
+  // What started jobs send, kept until nothing refers to their blocks: an ended job may still have
   // frames in gRPC's buffers.
-  absl::flat_hash_map<uint64_t, kv::BlockLease> leases_;
+  struct Sending {
+    kv::BlockLease lease;
+    std::optional<absl::Duration> computed_at;  // the prompt; then `bytes` is set
+    int64_t bytes = 0;                          // of KV, sent before or after
+  };
+  void OnSent(uint64_t job_id);
+  absl::flat_hash_map<uint64_t, Sending> sending_;
   bool draining_ = false;
   bool stopping_ = false;
   bool ended_ = false;

@@ -1,32 +1,43 @@
-// What the prefill worker measures. Methods are events; names live in the .cc file.
+// What the prefill worker measures. Methods are events; the metrics are declared in the .cc file.
 #ifndef BATON_PREFILL_WORKER_METRICS_H_
 #define BATON_PREFILL_WORKER_METRICS_H_
 
-#include <memory>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
+#include "common/transfer/kv_receiver.h"
 #include "common/worker/worker_metrics.h"
+#include "prefill_worker/job.h"
 
 namespace baton::prefill_worker {
 
 // Thread-safe.
 class PrefillMetrics {
  public:
-  PrefillMetrics(prometheus::Registry& registry, const std::string& model);
-  ~PrefillMetrics();
+  PrefillMetrics(prometheus::Registry& registry, const std::string& model,
+                 const worker::CacheConfig& cache = {});
 
   void Refused(const std::string& reason) { worker_.Refused(reason); }
-  void Started(absl::Duration queued, int prompt_tokens, int cached_tokens);
-  void Computed(absl::Duration duration);
-  void BlocksEvicted(int count);
-  void BytesSent(int64_t bytes) { worker_.KvBytes(bytes, "sent"); }
+  // A job has got its blocks.
+  void Started(const PrefillJob& job);
+  // `computing`: the steps that the prompt was part of, together.
+  void Computed(absl::Duration computing);
+  void BlocksEvicted(int count) { worker_.BlocksEvicted(count); }
+  void BytesSent(int64_t bytes) { worker_.KvBytes(bytes); }
+  // All KV of a computed prompt has left, `after` its computation.
+  void Sent(absl::Duration after, int64_t bytes) { worker_.KvTransferred(after, bytes); }
+  // A job that had started ended before its prompt was computed.
+  void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void SetLoad(const worker::WorkerLoad& load) { worker_.SetLoad(load); }
+  std::vector<telemetry::MetricDescription> descriptions() {
+    return worker_.metrics().descriptions();
+  }
 
  private:
-  struct Series;
   worker::WorkerMetrics worker_;
-  std::unique_ptr<Series> series_;
+  prometheus::Histogram& duration_;
 };
 
 }  // namespace baton::prefill_worker

@@ -17,7 +17,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   // A test's device has no time for it.
   if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, options, engine_options));
-  metrics_ = std::make_unique<PrefillMetrics>(registry(), card().model());
+  metrics_ = std::make_unique<PrefillMetrics>(registry(), card().model(), cache_config());
   LoopOptions loop;
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.scheduler.block_tokens = engine().kv_layout().block_tokens;

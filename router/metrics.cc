@@ -17,8 +17,6 @@
 namespace baton::router {
 namespace {
 
-using prometheus::Labels;
-
 constexpr int kMaxContext = 1 << 20;  // last bucket of the histograms of token counts
 // Actual less predicted: below zero, the router promised too much.
 constexpr double kTokensOffBuckets[] = {-16384, -4096, -1024, -256, -64,  -16,  -1,
@@ -26,6 +24,21 @@ constexpr double kTokensOffBuckets[] = {-16384, -4096, -1024, -256, -64,  -16,  
 // Actual over predicted.
 constexpr double kTimesOffBuckets[] = {0.1, 0.2,  0.33, 0.5, 0.67, 0.8, 0.9, 1,
                                        1.1, 1.25, 1.5,  2,   3,    5,   10};
+
+// Why a worker's stream was given up; the others are a worker's own reasons.
+telemetry::Label FailureLabel() {
+  return {"reason",
+          {"worker_lost", "worker_stalled", "worker_expired", "prefill_lost", "draining",
+           "queue_full"}};
+}
+
+std::vector<std::string> WorkerStates() {
+  std::vector<std::string> states;
+  for (int state = v1::WORKER_STATE_CONNECTING; state <= v1::WorkerState_MAX; ++state) {
+    states.emplace_back(StateName(static_cast<v1::WorkerState>(state)));
+  }
+  return states;
+}
 
 std::string FinishName(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_STOP     ? "stop"
@@ -46,120 +59,147 @@ RouterMetrics::Histogram ReadHistogram(const prometheus::Histogram& histogram) {
 
 struct RouterMetrics::Families {
   Families(prometheus::Registry& registry, const std::string& model)
-      : common({{"model", model}, {"role", "router"}}),
-        requests(Counter(registry, "baton_requests_total", "Requests answered.")),
-        rejections(Counter(registry, "baton_rejections_total",
-                           "Requests refused before a worker was asked.")),
-        retries(Counter(registry, "baton_retries_total",
-                        "Requests sent to another pair of workers before their first token.")),
-        failovers(Counter(registry, "baton_failovers_total",
-                          "Streams continued on another pair of workers after their first token.")),
-        budget_exhausted(Counter(registry, "baton_retry_budget_exhausted_total",
-                                 "Retries not made, as there were too many for the load.")
-                             .Add({})),
-        orphaned(Counter(registry, "baton_dead_worker_sequences_total",
-                         "Sequences whose worker died, and that went on at no cost to the retry "
-                         "budget.")
-                     .Add({})),
-        continuations_waiting(Gauge(registry, "baton_continuations_waiting",
-                                    "Streams that have lost a worker and wait for another one.")
-                                  .Add({})),
-        route_decisions(
-            Counter(registry, "baton_route_decisions_total", "Choices of a pair of workers.")),
-        cached_tokens_off(Histogram(registry, "baton_route_cached_tokens_error",
-                                    "Cached prompt tokens of a request less those predicted.",
-                                    kTokensOffBuckets)),
-        ttft_off(Histogram(registry, "baton_route_ttft_ratio",
-                           "Time to first token from the decision on, over that predicted.",
-                           kTimesOffBuckets)),
-        prompt_tokens(Counter(registry, "baton_prompt_tokens_total", "Prompt tokens.").Add({})),
-        cached_prompt_tokens(Counter(registry, "baton_cached_prompt_tokens_total",
-                                     "Prompt tokens not computed again.")
-                                 .Add({})),
+      : set(registry, "router", model),
+        requests(set.Counters(
+            "baton_requests_total",
+            "Requests that have ended, by status code; finish_reason is none unless that is OK.",
+            {{"code", {"OK"}}, {"finish_reason", {"stop", "length"}}})),
+        prompt_tokens(set.Counter("baton_prompt_tokens_total", "Prompt tokens of ended requests.")),
+        cached_prompt_tokens(
+            set.Counter("baton_cached_prompt_tokens_total",
+                        "Prompt tokens of ended requests that were not computed again.")),
         generated_tokens(
-            Counter(registry, "baton_generated_tokens_total", "Tokens generated.").Add({})),
-        ttft(Histogram(registry, "baton_time_to_first_token_seconds",
-                       "From the receipt of a request to its first token.",
-                       telemetry::kFirstTokenSecondsBuckets)),
-        inter_token(Histogram(registry, "baton_inter_token_latency_seconds",
-                              "Between tokens, each token of a message counted.",
-                              telemetry::kTokenSecondsBuckets)),
-        time_per_output_token(
-            Histogram(registry, "baton_time_per_output_token_seconds",
-                      "Mean time per token after the first, of a request's longest choice.",
-                      telemetry::kTokenSecondsBuckets)),
-        duration(Histogram(registry, "baton_request_duration_seconds",
-                           "From the receipt of a request to its end, failed ones included.",
-                           telemetry::kRequestSecondsBuckets)),
-        request_prompt_tokens(Histogram(registry, "baton_request_prompt_tokens",
-                                        "Prompt tokens of a request.",
-                                        telemetry::CountBuckets(kMaxContext))),
-        request_generated_tokens(Histogram(registry, "baton_request_generated_tokens",
-                                           "Tokens generated for a request.",
-                                           telemetry::CountBuckets(kMaxContext))),
-        inflight(Gauge(registry, "baton_requests_inflight", "Requests inside the router.").Add({})),
-        inflight_prompt_tokens(Gauge(registry, "baton_prompt_tokens_inflight",
-                                     "Prompt tokens of the requests inside the router.")
-                                   .Add({})),
-        discovery_failures(Counter(registry, "baton_discovery_failures_total",
-                                   "Looks at a list of workers that brought no usable one.")),
-        discovery_failing(Gauge(registry, "baton_discovery_failing_sources",
-                                "Lists of workers that are older than they should be.")
-                              .Add({})),
-        http_requests(Counter(registry, "baton_http_requests_total", "HTTP requests answered.")),
-        http_connections(
-            Gauge(registry, "baton_http_connections", "HTTP connections that are open.").Add({})),
-        http_streams(Gauge(registry, "baton_http_streams", "Answers being streamed.").Add({})),
-        http_refused(Counter(registry, "baton_http_connections_refused_total",
-                             "HTTP connections closed at once, as too many were open.")
-                         .Add({})),
-        workers(Gauge(registry, "baton_workers", "Workers by role and state.")) {}
+            set.Counter("baton_generated_tokens_total", "Tokens generated for ended requests.")),
+        ttft(set.Histogram("baton_time_to_first_token_seconds",
+                           "Time from the receipt of a request to its first token.",
+                           telemetry::kFirstTokenSecondsBuckets)),
+        second_token(set.Histogram("baton_second_token_latency_seconds",
+                                   "Time from the first token of a choice to its second, which "
+                                   "includes the handoff from prefill to decode worker.",
+                                   telemetry::kTokenSecondsBuckets)),
+        inter_token(
+            set.Histogram("baton_inter_token_latency_seconds",
+                          "Time between two tokens of a choice, one value per token however "
+                          "many tokens a message has.",
+                          telemetry::kTokenSecondsBuckets)),
+        time_per_output_token(set.Histogram(
+            "baton_time_per_output_token_seconds",
+            "Mean time per token after the first, of the longest choice of a request.",
+            telemetry::kTokenSecondsBuckets)),
+        duration(
+            set.Histogram("baton_request_duration_seconds",
+                          "Time from the receipt of a request to its end, failed ones included.",
+                          telemetry::kRequestSecondsBuckets)),
+        queue_duration(set.Histograms("baton_queue_duration_seconds",
+                                      "Time from the receipt of a request to its first dispatch to "
+                                      "workers, tokenization included.",
+                                      telemetry::kRequestSecondsBuckets,
+                                      {telemetry::PriorityLabel()})),
+        request_prompt_tokens(set.Histogram("baton_request_prompt_tokens",
+                                            "Prompt tokens of a completed request.",
+                                            telemetry::CountBuckets(kMaxContext))),
+        request_generated_tokens(set.Histogram("baton_request_generated_tokens",
+                                               "Tokens generated for a completed request.",
+                                               telemetry::CountBuckets(kMaxContext))),
+        inflight(set.Gauge("baton_requests_inflight", "Requests inside the router.")),
+        inflight_prompt_tokens(set.Gauge("baton_prompt_tokens_inflight",
+                                         "Prompt tokens of the requests inside the router.")),
+        queued(set.Gauges("baton_requests_queued",
+                          "Requests inside the router that are not tokenized yet.",
+                          {{"stage", {"admit"}}})
+                   .With({"admit"})),
+        continuations_waiting(set.Gauge("baton_continuations_waiting",
+                                        "Requests that have lost a worker and wait for another.")),
+        rejections(
+            set.Counters("baton_rejections_total", "Requests refused before a worker was asked.",
+                         {{"reason",
+                           {"too_many_requests", "too_many_prompt_tokens", "tokenizer_queue_full",
+                            "survivors_full", "deadline_unreachable", "ttft_slo_unreachable",
+                            "no_worker", "tenant_limit", "tenant_rate_limit"}}})),
+        retries(set.Counters(
+            "baton_retries_total",
+            "Requests sent to another pair before their first token, by the failure before.",
+            {FailureLabel()})),
+        failovers(set.Counters(
+            "baton_failovers_total",
+            "Choices continued on another pair after their first token, by the failure before.",
+            {FailureLabel()})),
+        budget_exhausted(set.Counter("baton_retry_budget_exhausted_total",
+                                     "Requests that failed because the retry budget was empty.")),
+        orphaned(set.Counter("baton_dead_worker_sequences_total",
+                             "Sequences (choices, beams) whose worker died or hung. They are not "
+                             "charged to the retry budget, or are refunded.")),
+        workers(set.Gauges("baton_workers", "Listed workers.",
+                           {{"worker_role", {"prefill", "decode"}}, {"state", WorkerStates()}})),
+        expirations(set.Counters("baton_worker_expirations_total",
+                                 "Workers that the router forgot because they were silent for 6 s.",
+                                 {{"worker_role", {"prefill", "decode"}}})),
+        route_decisions(set.Counters(
+            "baton_route_decisions_total",
+            "Choices of a pair. prefix: for what is cached there; load: nothing is cached on the "
+            "prefill worker; local: the decode worker computes the tail; decode_only: there is no "
+            "prefill worker; home: no report is fresh.",
+            {{"decision", {"prefix", "load", "local", "decode_only", "home"}},
+             {"policy", {"priced"}}})),
+        cached_tokens_off(set.Histogram("baton_route_cached_tokens_error",
+                                        "Cached prompt tokens of a request, less those predicted.",
+                                        kTokensOffBuckets)),
+        ttft_off(set.Histogram("baton_route_ttft_ratio",
+                               "Time from the decision to the first token over that predicted, if "
+                               "the policy predicts one.",
+                               kTimesOffBuckets)),
+        discovery_failures(set.Counters("baton_discovery_failures_total",
+                                        "Reads of a worker list that gave no usable list. The last "
+                                        "good list is kept.",
+                                        {{"source", {"file", "dns", "static"}}})),
+        discovery_failing(
+            set.Gauge("baton_discovery_failing_sources", "Worker lists that are out of date.")),
+        http_requests(set.Counters(
+            "baton_http_requests_total",
+            "HTTP requests answered, a stream when it begins. route: a path "
+            "that is served, /v1/models for all models, or other.",
+            {{"route", {"/v1/completions", "/v1/chat/completions"}}, {"code", {"200"}}})),
+        http_connections(set.Gauge("baton_http_connections", "Open HTTP connections.")),
+        http_streams(set.Gauge("baton_http_streams", "HTTP answers that are being streamed.")),
+        http_refused(set.Counter("baton_http_connections_refused_total",
+                                 "HTTP connections closed at once because --max-http-connections "
+                                 "were open.")) {
+    for (const std::string& code : telemetry::ErrorCodes()) requests.With({code, "none"});
+  }
 
-  prometheus::Family<prometheus::Counter>& Counter(prometheus::Registry& registry,
-                                                   const std::string& name,
-                                                   const std::string& help) const {
-    return prometheus::BuildCounter().Name(name).Help(help).Labels(common).Register(registry);
-  }
-  prometheus::Family<prometheus::Gauge>& Gauge(prometheus::Registry& registry,
-                                               const std::string& name,
-                                               const std::string& help) const {
-    return prometheus::BuildGauge().Name(name).Help(help).Labels(common).Register(registry);
-  }
-  prometheus::Histogram& Histogram(prometheus::Registry& registry, const std::string& name,
-                                   const std::string& help, absl::Span<const double> bounds) const {
-    return prometheus::BuildHistogram().Name(name).Help(help).Labels(common).Register(registry).Add(
-        {}, telemetry::Buckets(bounds));
-  }
-
-  const Labels common;
-  prometheus::Family<prometheus::Counter>& requests;
-  prometheus::Family<prometheus::Counter>& rejections;
-  prometheus::Family<prometheus::Counter>& retries;
-  prometheus::Family<prometheus::Counter>& failovers;
-  prometheus::Counter& budget_exhausted;
-  prometheus::Counter& orphaned;
-  prometheus::Gauge& continuations_waiting;
-  prometheus::Family<prometheus::Counter>& route_decisions;
-  prometheus::Histogram& cached_tokens_off;
-  prometheus::Histogram& ttft_off;
+  telemetry::MetricSet set;
+  telemetry::Family<prometheus::Counter> requests;
   prometheus::Counter& prompt_tokens;
   prometheus::Counter& cached_prompt_tokens;
   prometheus::Counter& generated_tokens;
   prometheus::Histogram& ttft;
+  prometheus::Histogram& second_token;
   prometheus::Histogram& inter_token;
   prometheus::Histogram& time_per_output_token;
   prometheus::Histogram& duration;
+  telemetry::Family<prometheus::Histogram> queue_duration;
   prometheus::Histogram& request_prompt_tokens;
   prometheus::Histogram& request_generated_tokens;
   prometheus::Gauge& inflight;
   prometheus::Gauge& inflight_prompt_tokens;
-  prometheus::Family<prometheus::Counter>& discovery_failures;
+  prometheus::Gauge& queued;
+  prometheus::Gauge& continuations_waiting;
+  telemetry::Family<prometheus::Counter> rejections;
+  telemetry::Family<prometheus::Counter> retries;
+  telemetry::Family<prometheus::Counter> failovers;
+  prometheus::Counter& budget_exhausted;
+  prometheus::Counter& orphaned;
+  telemetry::Family<prometheus::Gauge> workers;
+  telemetry::Family<prometheus::Counter> expirations;
+  telemetry::Family<prometheus::Counter> route_decisions;
+  prometheus::Histogram& cached_tokens_off;
+  prometheus::Histogram& ttft_off;
+  telemetry::Family<prometheus::Counter> discovery_failures;
   prometheus::Gauge& discovery_failing;
-  prometheus::Family<prometheus::Counter>& http_requests;
+  telemetry::Family<prometheus::Counter> http_requests;
   prometheus::Gauge& http_connections;
   prometheus::Gauge& http_streams;
   prometheus::Counter& http_refused;
-  prometheus::Family<prometheus::Gauge>& workers;
 };
 
 RouterMetrics::RouterMetrics(prometheus::Registry* registry, const std::string& model) {
@@ -171,10 +211,7 @@ RouterMetrics::~RouterMetrics() = default;
 void RouterMetrics::RequestEnded(const RequestEnd& end) {
   if (families_ == nullptr) return;
   Families& f = *families_;
-  f.requests
-      .Add({{"code", absl::StatusCodeToString(end.code)},
-            {"finish_reason", FinishName(end.finish_reason)}})
-      .Increment();
+  f.requests.With({absl::StatusCodeToString(end.code), FinishName(end.finish_reason)}).Increment();
   f.prompt_tokens.Increment(end.usage.prompt_tokens());
   f.cached_prompt_tokens.Increment(end.usage.cached_prompt_tokens());
   f.generated_tokens.Increment(end.usage.generated_tokens());
@@ -191,17 +228,17 @@ void RouterMetrics::RequestEnded(const RequestEnd& end) {
 
 void RouterMetrics::RequestRejected(absl::string_view reason) {
   if (families_ == nullptr) return;
-  families_->rejections.Add({{"reason", absl::AsciiStrToLower(reason)}}).Increment();
+  families_->rejections.With({absl::AsciiStrToLower(reason)}).Increment();
 }
 
 void RouterMetrics::RequestRetried(absl::string_view reason) {
   if (families_ == nullptr) return;
-  families_->retries.Add({{"reason", absl::AsciiStrToLower(reason)}}).Increment();
+  families_->retries.With({absl::AsciiStrToLower(reason)}).Increment();
 }
 
 void RouterMetrics::RequestFailedOver(absl::string_view reason) {
   if (families_ == nullptr) return;
-  families_->failovers.Add({{"reason", absl::AsciiStrToLower(reason)}}).Increment();
+  families_->failovers.With({absl::AsciiStrToLower(reason)}).Increment();
 }
 
 void RouterMetrics::RetryBudgetExhausted() {
@@ -218,6 +255,18 @@ void RouterMetrics::SetContinuationsWaiting(int waiting) {
 
 void RouterMetrics::FirstToken(absl::Duration since_receipt) {
   if (families_ != nullptr) families_->ttft.Observe(absl::ToDoubleSeconds(since_receipt));
+}
+
+void RouterMetrics::SecondToken(absl::Duration since_first) {
+  if (families_ != nullptr) families_->second_token.Observe(absl::ToDoubleSeconds(since_first));
+}
+
+void RouterMetrics::Dispatched(absl::Duration since_receipt, v1::Priority priority) {
+  if (families_ == nullptr) return;
+  const char* name = priority == v1::PRIORITY_LOW    ? "low"
+                     : priority == v1::PRIORITY_HIGH ? "high"
+                                                     : "normal";
+  families_->queue_duration.With({name}).Observe(absl::ToDoubleSeconds(since_receipt));
 }
 
 RouterMetrics::TokenGaps::TokenGaps() : buckets_(std::size(telemetry::kTokenSecondsBuckets) + 1) {}
@@ -243,9 +292,7 @@ void RouterMetrics::NextTokens(TokenGaps* gaps) {
 
 void RouterMetrics::Routed(absl::string_view decision, absl::string_view policy) {
   if (families_ == nullptr) return;
-  families_->route_decisions
-      .Add({{"decision", std::string(decision)}, {"policy", std::string(policy)}})
-      .Increment();
+  families_->route_decisions.With({std::string(decision), std::string(policy)}).Increment();
 }
 
 void RouterMetrics::Predicted(int predicted_cached_tokens, int cached_tokens,
@@ -256,15 +303,16 @@ void RouterMetrics::Predicted(int predicted_cached_tokens, int cached_tokens,
   families_->ttft_off.Observe(absl::FDivDuration(ttft, predicted_ttft));
 }
 
-void RouterMetrics::SetInflight(int requests, int64_t prompt_tokens) {
+void RouterMetrics::SetInflight(int requests, int64_t prompt_tokens, int queued) {
   if (families_ == nullptr) return;
+  families_->queued.Set(queued);
   families_->inflight.Set(requests);
   families_->inflight_prompt_tokens.Set(static_cast<double>(prompt_tokens));
 }
 
 void RouterMetrics::DiscoveryFailed(absl::string_view source) {
   if (families_ == nullptr) return;
-  families_->discovery_failures.Add({{"source", std::string(source)}}).Increment();
+  families_->discovery_failures.With({std::string(source)}).Increment();
 }
 
 void RouterMetrics::SetDiscoveryFailing(int sources) {
@@ -273,8 +321,7 @@ void RouterMetrics::SetDiscoveryFailing(int sources) {
 
 void RouterMetrics::HttpAnswered(absl::string_view route, int code) {
   if (families_ == nullptr) return;
-  families_->http_requests.Add({{"route", std::string(route)}, {"code", std::to_string(code)}})
-      .Increment();
+  families_->http_requests.With({std::string(route), std::to_string(code)}).Increment();
 }
 
 void RouterMetrics::HttpConnectionsChanged(int change) {
@@ -298,6 +345,15 @@ std::optional<RouterMetrics::Totals> RouterMetrics::ReadTotals() const {
   return totals;
 }
 
+void RouterMetrics::WorkerExpired(v1::WorkerRole role) {
+  if (families_ != nullptr) families_->expirations.With({std::string(RoleName(role))}).Increment();
+}
+
+std::vector<telemetry::MetricDescription> RouterMetrics::descriptions() const {
+  if (families_ == nullptr) return {};
+  return families_->set.descriptions();
+}
+
 void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {
   if (families_ == nullptr) return;
   for (auto role : {v1::WORKER_ROLE_PREFILL, v1::WORKER_ROLE_DECODE}) {
@@ -308,9 +364,7 @@ void RouterMetrics::SetWorkers(const std::vector<v1::WorkerStatus>& workers) {
     // All states, so that one which empties goes to 0 and does not stand still.
     for (int state = v1::WORKER_STATE_CONNECTING; state <= v1::WorkerState_MAX; ++state) {
       const auto value = static_cast<v1::WorkerState>(state);
-      families_->workers
-          .Add({{"worker_role", std::string(RoleName(role))},
-                {"state", std::string(StateName(value))}})
+      families_->workers.With({std::string(RoleName(role)), std::string(StateName(value))})
           .Set(counts[value]);
     }
   }

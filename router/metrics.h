@@ -1,4 +1,4 @@
-// The router's metrics, as events. The metric names are in metrics.cc only.
+// The router's metrics, as events. The metrics are declared in metrics.cc only.
 #ifndef BATON_ROUTER_METRICS_H_
 #define BATON_ROUTER_METRICS_H_
 
@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "baton/v1/admin.pb.h"
 #include "baton/v1/inference.pb.h"
+#include "common/telemetry/metric_set.h"
 
 namespace prometheus {
 class Registry;
@@ -45,7 +46,10 @@ class RouterMetrics {
   // Sequences whose worker has died: their retries are free.
   void OrphanedByDeath(int sequences);
   void SetContinuationsWaiting(int waiting);
+  // A request was sent to workers for the first time.
+  void Dispatched(absl::Duration since_receipt, v1::Priority priority);
   void FirstToken(absl::Duration since_receipt);
+  void SecondToken(absl::Duration since_first);  // of a choice
   // Times between the tokens of one request, collected to lock the histogram of all requests less
   // often. For one thread at a time.
   class TokenGaps {
@@ -67,7 +71,8 @@ class RouterMetrics {
   // Prediction and outcome of a decision. A predicted time of zero is none.
   void Predicted(int predicted_cached_tokens, int cached_tokens, absl::Duration predicted_ttft,
                  absl::Duration ttft);
-  void SetInflight(int requests, int64_t prompt_tokens);
+  // queued: requests whose prompt is not known yet.
+  void SetInflight(int requests, int64_t prompt_tokens, int queued);
   void DiscoveryFailed(absl::string_view source);
   void SetDiscoveryFailing(int sources);
   // `route`: one of a few paths. A stream is answered when it begins.
@@ -89,6 +94,9 @@ class RouterMetrics {
   // nullopt without a registry.
   std::optional<Totals> ReadTotals() const;
   void SetWorkers(const std::vector<v1::WorkerStatus>& workers);
+  void WorkerExpired(v1::WorkerRole role);
+  // Empty without a registry.
+  std::vector<telemetry::MetricDescription> descriptions() const;
 
  private:
   struct Families;

@@ -86,7 +86,8 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
                   absl::Milliseconds(options_.retry_after_ms)},
                  clock_,
                  [this](const Admission::Inside& inside) {
-                   metrics_.SetInflight(inside.requests, inside.prompt_tokens);
+                   metrics_.SetInflight(inside.requests, inside.prompt_tokens,
+                                        inside.without_prompt);
                  }),
       tenants_(clock_),
       retry_budget_({options_.retry_budget_percent / 100.0,
@@ -109,6 +110,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
   roster_.SetOnDeath([this](const Incarnation& dead) {
     metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
   });
+  roster_.SetOnExpired([this](v1::WorkerRole role) { metrics_.WorkerExpired(role); });
 }
 
 std::vector<std::unique_ptr<WorkerSource>> RouterServer::Sources() {

@@ -13,7 +13,7 @@ namespace baton::telemetry {
 // would seem to have a p99 of 0.3 s.
 
 // Time to first token.
-inline constexpr double kFirstTokenSecondsBuckets[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
+inline constexpr double kFirstTokenSecondsBuckets[] = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
                                                        0.1,   0.25,  0.5,  0.75, 1,    2.5,  5,
                                                        7.5,   10,    20,   40,   80,   160};
 

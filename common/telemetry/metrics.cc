@@ -2,7 +2,6 @@
 
 #include <netdb.h>
 #include <prometheus/exposer.h>
-#include <prometheus/gauge.h>
 #include <prometheus/registry.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -50,15 +49,6 @@ absl::StatusOr<std::string> HostOf(const std::string& address) {
   return host;
 }
 
-void AddBuildInfo(prometheus::Registry& registry) {
-  prometheus::BuildGauge()
-      .Name("baton_build_info")
-      .Help("Always 1; the labels have version and compiler")
-      .Register(registry)
-      .Add({{"version", BATON_VERSION}, {"compiler", __VERSION__}})
-      .Set(1);
-}
-
 absl::Status CannotBind(const std::string& address, const char* why) {
   return MakeError(absl::StatusCode::kUnavailable, "METRICS_BIND_FAILED",
                    absl::StrCat("metrics address ", address, ": cannot be bound (", why,
@@ -101,7 +91,6 @@ absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(
   if (ports.size() != 1 || ports[0] <= 0) return CannotBind(address, "no port reported");
 
   auto registry = std::make_shared<prometheus::Registry>();
-  AddBuildInfo(*registry);
   exposer->RegisterCollectable(registry);
   return std::unique_ptr<MetricsEndpoint>(new MetricsEndpoint(
       absl::StrCat(*host, ":", ports[0]), std::move(registry), std::move(exposer)));

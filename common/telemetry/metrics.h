@@ -1,7 +1,7 @@
 // The /metrics endpoint of a process, in Prometheus's text format, and the registry behind it.
 //
-// Each binary has one metrics.h, whose methods turn events into metrics of this registry. Only its
-// metrics.cc and this folder include prometheus-cpp.
+// Each binary has one metrics.h, whose methods turn events into metrics of this registry
+// (metric_set.h). Only its metrics.cc and this folder include prometheus-cpp.
 #ifndef BATON_COMMON_TELEMETRY_METRICS_H_
 #define BATON_COMMON_TELEMETRY_METRICS_H_
 
@@ -22,7 +22,7 @@ class MetricsEndpoint {
  public:
   // Serves http://<address>/metrics. `address` is host:port, e.g. "0.0.0.0:9090" or "[::1]:0"; port
   // 0 means any free port. INVALID_ARGUMENT if `address` has another form, UNAVAILABLE if it cannot
-  // be bound; both messages contain it. The registry starts with baton_build_info.
+  // be bound; both messages contain it.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const std::string& address);
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;

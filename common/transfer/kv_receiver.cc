@@ -78,6 +78,12 @@ const char* Name(AbortReason reason) {
   return "protocol";
 }
 
+std::vector<std::string> AbortReasonNames() {
+  std::vector<std::string> names;
+  for (const auto& row : kReasons) names.emplace_back(row.name);
+  return names;
+}
+
 AbortReason AbortReasonOf(const absl::Status& status) {
   const std::string error = ErrorReason(status);
   for (const auto& row : kReasons) {

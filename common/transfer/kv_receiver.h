@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,6 +39,7 @@ enum class AbortReason {
   kCancelled
 };
 const char* Name(AbortReason reason);
+std::vector<std::string> AbortReasonNames();
 // Returns the abort reason of a failed call, from the reason that MakeError put into its status.
 AbortReason AbortReasonOf(const absl::Status& status);
 

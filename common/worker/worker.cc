@@ -60,6 +60,12 @@ absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
   return WriteAddressFile(options.address_file, {address(), metrics_address()});
 }
 
+CacheConfig Worker::cache_config() const {
+  const kv::KvLayout& layout = engine_->kv_layout();
+  return {layout.block_tokens, engine_->kv_pool().block_count,
+          std::string(kv::KvDtypeName(layout.dtype))};
+}
+
 void Worker::Drain(absl::Duration grace) {
   rpc_->SetServing(false);
   {

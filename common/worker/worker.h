@@ -22,6 +22,7 @@
 #include "common/worker/open_calls.h"
 #include "common/worker/options.h"
 #include "common/worker/watch_service.h"
+#include "common/worker/worker_metrics.h"
 
 namespace baton::worker {
 
@@ -69,6 +70,7 @@ class Worker {
 
   engine::Engine& engine() { return *engine_; }
   prometheus::Registry& registry() { return metrics_endpoint_->registry(); }
+  CacheConfig cache_config() const;
   CacheJournal& journal() { return journal_; }
   security::SharedSecret* secret() { return secret_.get(); }  // of the cluster; null: none
   const std::shared_ptr<OpenCalls>& open_calls() const { return open_calls_; }

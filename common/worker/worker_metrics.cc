@@ -3,87 +3,128 @@
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
-#include <prometheus/registry.h>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "common/telemetry/buckets.h"
 
 namespace baton::worker {
+namespace {
 
-using Labels = prometheus::Labels;
+constexpr char kTransport[] = "grpc";
 
+}  // namespace
+
+// References are to series without further labels, or to the only one that is used often.
 struct WorkerMetrics::Series {
-  Labels labels;
-  // Looked up once: SetLoad is called in every iteration of a loop.
+  Series(prometheus::Registry& registry, const std::string& role, const std::string& model,
+         const CacheConfig& cache, const std::vector<std::string>& transfer_failures)
+      : prefill(role == "prefill"),
+        set(registry, role, model),
+        inflight(set.Gauge("baton_requests_inflight", "Requests that hold KV blocks.")),
+        requests_queued(set.Gauges(
+            "baton_requests_queued",
+            "Requests by the stage that they wait for. prefill: to be computed; decode: to be "
+            "admitted; transfer: computed, while their KV is being moved.",
+            {{"stage", {role, "transfer"}}})),
+        queued(requests_queued.With({role})),
+        transferring(requests_queued.With({"transfer"})),
+        prompt_tokens_queued(
+            set.Gauge("baton_prompt_tokens_queued",
+                      prefill ? "Prompt tokens that are still to be computed, shared ones once."
+                              : "Tokens of the requests that wait to be admitted.")),
+        queue_duration(set.Histograms(
+            "baton_queue_duration_seconds",
+            "Time from a request's arrival at this worker to its admission, when it gets blocks.",
+            telemetry::kRequestSecondsBuckets, {telemetry::PriorityLabel()})),
+        rejections(set.Counters("baton_rejections_total", "Requests refused.",
+                                {{"reason",
+                                  {"queue_full", "kv_pool_too_small", "deadline_unreachable",
+                                   "tenant_limit", "draining", "stale_epoch"}}})),
+        kv_blocks(set.Gauges("baton_kv_blocks", "KV blocks. The sum over the states is the pool.",
+                             {{"state", {"free", "active", "cached", "held"}}})),
+        free_blocks(kv_blocks.With({"free"})),
+        active_blocks(kv_blocks.With({"active"})),
+        cached_blocks(kv_blocks.With({"cached"})),
+        held_blocks(kv_blocks.With({"held"})),
+        kv_utilization(set.Gauge("baton_kv_cache_utilization_ratio",
+                                 "Share of the KV blocks that are active or held.")),
+        cache_query_tokens(set.Counter("baton_prefix_cache_query_tokens_total",
+                                       "Tokens looked up in the prefix cache, once per request.")),
+        cache_hit_tokens(set.Counter("baton_prefix_cache_hit_tokens_total",
+                                     "Tokens found in the prefix cache, not computed again.")),
+        cache_evicted_blocks(set.Counter("baton_prefix_cache_evicted_blocks_total",
+                                         "Cached blocks that made room for others.")),
+        kv_duration(
+            set.Histograms("baton_kv_transfer_duration_seconds",
+                           absl::StrCat("KV transfer time that computation does not hide: from ",
+                                        prefill ? "the end of a prompt's computation until the "
+                                                  "last of its KV has left."
+                                                : "the first token's arrival to the verified "
+                                                  "commit, as kv_transfer_ms of an answer."),
+                           telemetry::kTransferSecondsBuckets, {{"transport", {kTransport}}})
+                .With({kTransport})),
+        kv_size(Moved(set.Histograms("baton_kv_transfer_size_bytes",
+                                     "KV payload of a completed transfer.",
+                                     telemetry::kTransferBytesBuckets, MovedLabels()))),
+        kv_bytes(Moved(set.Counters("baton_kv_transfer_bytes_total",
+                                    prefill ? "KV payload sent, for failed transfers, too."
+                                            : "KV payload of committed transfers.",
+                                    MovedLabels()))),
+        kv_failures(set.Counters(
+            "baton_kv_transfer_failures_total",
+            "KV transfers that did not complete. refused: for load, by a draining worker, as "
+            "invalid; failed: the prompt could not be computed.",
+            {{"reason", transfer_failures}})) {
+    set.Info("baton_cache_config_info",
+             "Always 1; the labels have the tokens in a KV block, the number of blocks and the "
+             "type of the KV.",
+             {{"block_size", absl::StrCat(cache.block_tokens)},
+              {"num_blocks", absl::StrCat(cache.block_count)},
+              {"dtype", cache.dtype}});
+  }
+
+  const char* Direction() const { return prefill ? "sent" : "received"; }
+  std::vector<telemetry::Label> MovedLabels() const {
+    return {{"transport", {kTransport}}, {"direction", {Direction()}}};
+  }
+  template <typename T>
+  T& Moved(telemetry::Family<T>&& family) const {
+    return family.With({kTransport, Direction()});
+  }
+
+  const bool prefill;
+  telemetry::MetricSet set;
+  prometheus::Gauge& inflight;
+  telemetry::Family<prometheus::Gauge> requests_queued;
+  prometheus::Gauge& queued;
+  prometheus::Gauge& transferring;
+  prometheus::Gauge& prompt_tokens_queued;
+  telemetry::Family<prometheus::Histogram> queue_duration;
+  telemetry::Family<prometheus::Counter> rejections;
+  telemetry::Family<prometheus::Gauge> kv_blocks;
   prometheus::Gauge& free_blocks;
   prometheus::Gauge& active_blocks;
   prometheus::Gauge& cached_blocks;
   prometheus::Gauge& held_blocks;
   prometheus::Gauge& kv_utilization;
-  prometheus::Gauge& inflight;
-  prometheus::Gauge& queued;
-  prometheus::Histogram& queue_duration;
-  prometheus::Family<prometheus::Counter>& rejections;
-  prometheus::Family<prometheus::Counter>& kv_bytes;
-  prometheus::Family<prometheus::Counter>& kv_failures;
-
-  Labels With(const char* name, const std::string& value) const {
-    Labels all = labels;
-    all.emplace(name, value);
-    return all;
-  }
+  prometheus::Counter& cache_query_tokens;
+  prometheus::Counter& cache_hit_tokens;
+  prometheus::Counter& cache_evicted_blocks;
+  prometheus::Histogram& kv_duration;
+  prometheus::Histogram& kv_size;
+  prometheus::Counter& kv_bytes;
+  telemetry::Family<prometheus::Counter> kv_failures;
 };
 
 WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& role,
-                             const std::string& model) {
-  using prometheus::BuildCounter;
-  using prometheus::BuildGauge;
-  using prometheus::BuildHistogram;
-  const Labels labels = {{"role", role}, {"model", model}};
-  const auto with = [&labels](const char* name, const char* value) {
-    Labels all = labels;
-    all.emplace(name, value);
-    return all;
-  };
-  auto& kv_blocks =
-      BuildGauge().Name("baton_kv_blocks").Help("KV blocks by state.").Register(registry);
-  series_.reset(new Series{
-      labels, kv_blocks.Add(with("state", "free")), kv_blocks.Add(with("state", "active")),
-      kv_blocks.Add(with("state", "cached")), kv_blocks.Add(with("state", "held")),
-      BuildGauge()
-          .Name("baton_kv_cache_utilization_ratio")
-          .Help("Share of the KV blocks that are active or held.")
-          .Register(registry)
-          .Add(labels),
-      BuildGauge()
-          .Name("baton_requests_inflight")
-          .Help("Requests that hold KV blocks.")
-          .Register(registry)
-          .Add(labels),
-      BuildGauge()
-          .Name("baton_requests_queued")
-          .Help("Requests that wait, by stage.")
-          .Register(registry)
-          .Add(with("stage", "admit")),
-      BuildHistogram()
-          .Name("baton_queue_duration_seconds")
-          .Help("From a request's arrival at this worker to the start of its work.")
-          .Register(registry)
-          .Add(labels, telemetry::Buckets(telemetry::kRequestSecondsBuckets)),
-      BuildCounter()
-          .Name("baton_rejections_total")
-          .Help("Requests refused, by reason.")
-          .Register(registry),
-      BuildCounter()
-          .Name("baton_kv_transfer_bytes_total")
-          .Help("KV payload moved between workers.")
-          .Register(registry),
-      BuildCounter()
-          .Name("baton_kv_transfer_failures_total")
-          .Help("KV transfers that did not commit, by reason.")
-          .Register(registry)});
-}
+                             const std::string& model, const CacheConfig& cache,
+                             const std::vector<std::string>& transfer_failures)
+    : series_(std::make_unique<Series>(registry, role, model, cache, transfer_failures)) {}
 
 WorkerMetrics::~WorkerMetrics() = default;
+
+telemetry::MetricSet& WorkerMetrics::metrics() { return series_->set; }
 
 void WorkerMetrics::SetLoad(const WorkerLoad& load) {
   series_->free_blocks.Set(load.counts.free);
@@ -94,24 +135,37 @@ void WorkerMetrics::SetLoad(const WorkerLoad& load) {
   series_->kv_utilization.Set(load.counts.total > 0 ? double(used) / load.counts.total : 0);
   series_->inflight.Set(load.running);
   series_->queued.Set(load.queued);
+  // A prefill worker's transfers begin with the computation.
+  series_->transferring.Set(load.open_transfers - (series_->prefill ? load.running : 0));
+  series_->prompt_tokens_queued.Set(static_cast<double>(load.queued_tokens));
 }
 
-void WorkerMetrics::Queued(absl::Duration duration) {
-  series_->queue_duration.Observe(absl::ToDoubleSeconds(duration));
+void WorkerMetrics::Queued(absl::Duration duration, const char* priority) {
+  series_->queue_duration.With({priority}).Observe(absl::ToDoubleSeconds(duration));
 }
 
 void WorkerMetrics::Refused(const std::string& reason) {
-  series_->rejections.Add(series_->With("reason", reason)).Increment();
+  series_->rejections.With({absl::AsciiStrToLower(reason)}).Increment();
 }
 
-void WorkerMetrics::KvBytes(int64_t bytes, const char* direction) {
-  Labels labels = series_->With("transport", "grpc");
-  labels.emplace("direction", direction);
-  series_->kv_bytes.Add(labels).Increment(static_cast<double>(bytes));
+void WorkerMetrics::KvBytes(int64_t bytes) {
+  series_->kv_bytes.Increment(static_cast<double>(bytes));
+}
+
+void WorkerMetrics::KvTransferred(absl::Duration duration, int64_t bytes) {
+  series_->kv_duration.Observe(absl::ToDoubleSeconds(duration));
+  series_->kv_size.Observe(static_cast<double>(bytes));
 }
 
 void WorkerMetrics::KvTransferFailed(const char* reason) {
-  series_->kv_failures.Add(series_->With("reason", reason)).Increment();
+  series_->kv_failures.With({reason}).Increment();
 }
+
+void WorkerMetrics::PrefixCache(int64_t tokens, int64_t cached_tokens) {
+  series_->cache_query_tokens.Increment(static_cast<double>(tokens));
+  series_->cache_hit_tokens.Increment(static_cast<double>(cached_tokens));
+}
+
+void WorkerMetrics::BlocksEvicted(int count) { series_->cache_evicted_blocks.Increment(count); }
 
 }  // namespace baton::worker

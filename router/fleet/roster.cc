@@ -248,6 +248,7 @@ std::vector<int> Roster::Tick() {
       w.stream_open = false;
       SetState(i, v1::WORKER_STATE_EXPIRED,
                absl::StrCat("silent for ", absl::FormatDuration(kExpireAfter)));
+      if (on_expired_) on_expired_(w.role);
     } else if (silence > kSuspectAfter && Serving(w.state)) {
       SetState(i, v1::WORKER_STATE_SUSPECT,
                absl::StrCat("silent for ", absl::FormatDuration(kSuspectAfter)));
@@ -260,6 +261,11 @@ std::vector<int> Roster::Tick() {
 void Roster::SetOnDeath(std::function<void(const Incarnation&)> on_death) {
   absl::MutexLock lock(&mutex_);
   on_death_ = std::move(on_death);
+}
+
+void Roster::SetOnExpired(std::function<void(v1::WorkerRole)> on_expired) {
+  absl::MutexLock lock(&mutex_);
+  on_expired_ = std::move(on_expired);
 }
 
 // May be called more than once for a process.

@@ -75,6 +75,8 @@ class Roster {
   // than once: under the lock, so it must be quick and must not call back. Before the first stream
   // is started.
   void SetOnDeath(std::function<void(const Incarnation&)> on_death);
+  // The same for a worker that turns EXPIRED.
+  void SetOnExpired(std::function<void(v1::WorkerRole)> on_expired);
 
   // --- The listed workers (roster_listing.cc).
 
@@ -193,6 +195,7 @@ class Roster {
   std::atomic<int64_t> state_version_{0};
   std::atomic<int> ready_decode_workers_{0};
   std::function<void(const Incarnation&)> on_death_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(v1::WorkerRole)> on_expired_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::router

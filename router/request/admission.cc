@@ -18,6 +18,7 @@ std::optional<Admission::Ticket> Admission::TryEnter() {
   if (inside_.requests >= limits_.requests) return std::nullopt;
   NoteTime();
   ++inside_.requests;
+  ++inside_.without_prompt;
   on_change_(inside_);
   return Ticket(this);
 }
@@ -29,6 +30,7 @@ bool Admission::TryAddPrompt(int64_t tokens, Ticket* ticket) {
   }
   NoteTime();
   inside_.prompt_tokens += tokens;
+  --inside_.without_prompt;
   ticket->prompt_tokens_ = tokens;
   ticket->waiting_ = true;
   ++waiting_;
@@ -55,6 +57,7 @@ void Admission::Leave(const Ticket& ticket) {
   // Only those that took a prompt in: refusals leave fast, and would promise too much.
   if (ticket.prompt_tokens_ > 0 && NearlyFull()) completions_.Add(full_time_, 1);
   --inside_.requests;
+  if (ticket.prompt_tokens_ == 0) --inside_.without_prompt;
   inside_.prompt_tokens -= ticket.prompt_tokens_;
   on_change_(inside_);
 }

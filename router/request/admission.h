@@ -58,7 +58,8 @@ class Admission {
   };
   struct Inside {
     int requests = 0;
-    int64_t prompt_tokens = 0;
+    int64_t prompt_tokens = 0;  // of the requests whose prompt is known
+    int without_prompt = 0;     // the other requests
   };
 
   // A place inside, released by its destructor. Move-only; its methods are for one thread.

@@ -142,12 +142,13 @@ void GenerateCall::Prepare(v1::GenerateRequest& request) {
   if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
   usage_.set_prompt_tokens(prepared_.decode.tokens_size());
   answer_.emplace(parts_.tokenizer, prepared_);
-  last_token_at_.resize(answer_->choice_count());
+  tokens_.resize(answer_->choice_count());
   Attempt first;
   first.choices.resize(answer_->choice_count());
   std::iota(first.choices.begin(), first.choices.end(), 0);
   parts_.retry_budget.OnRequest(Sequences(first));
   if (absl::Status sent = Open(first); !sent.ok()) return Fail(sent);
+  parts_.metrics.Dispatched(parts_.clock.SinceStart() - received_, request.priority());
   parts_.watch.Add(weak_from_this());
 }
 
@@ -272,15 +273,18 @@ void GenerateCall::RecordTokens(Attempt& attempt, int choice, int token_count, b
   if (works && !std::exchange(attempt.worked, true)) {
     parts_.planner.OnRouteWorked(attempt.route, attempt.kv_bytes > 0);
   }
+  Tokens& tokens = tokens_[choice];
   if (!first_token_at_) {
     first_token_at_ = now;
     ticket_->OnFirstToken();
     parts_.metrics.FirstToken(now - received_);
-  } else if (token_count > 0 && last_token_at_[choice] > absl::ZeroDuration()) {
-    gaps_.Add(now - last_token_at_[choice], token_count);
+  } else if (token_count > 0 && tokens.count > 0) {
+    if (tokens.count == 1) parts_.metrics.SecondToken(now - tokens.last_at);
+    gaps_.Add(now - tokens.last_at, token_count);
     if (gaps_.count() >= kGapsAtOnce) parts_.metrics.NextTokens(&gaps_);
   }
-  last_token_at_[choice] = newest_token_at_ = now;
+  tokens.count += token_count;
+  tokens.last_at = newest_token_at_ = now;
 }
 
 // Sums over the streams that worked on the choice, one after the other. Where several decoded, or

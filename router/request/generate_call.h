@@ -156,8 +156,12 @@ class GenerateCall final : public DecodeListener,
   std::vector<WaitingAttempt> waiting_ ABSL_GUARDED_BY(mutex_);
   bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Duration> first_token_at_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration last_sent_at_ ABSL_GUARDED_BY(mutex_);                // to the client
-  std::vector<absl::Duration> last_token_at_ ABSL_GUARDED_BY(mutex_);  // by choice
+  absl::Duration last_sent_at_ ABSL_GUARDED_BY(mutex_);  // to the client
+  struct Tokens {
+    int count = 0;
+    absl::Duration last_at;
+  };
+  std::vector<Tokens> tokens_ ABSL_GUARDED_BY(mutex_);  // by choice
   absl::Duration newest_token_at_ ABSL_GUARDED_BY(mutex_);
   RouterMetrics::TokenGaps gaps_ ABSL_GUARDED_BY(mutex_);
   v1::Usage usage_ ABSL_GUARDED_BY(mutex_);

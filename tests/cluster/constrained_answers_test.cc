@@ -11,7 +11,7 @@
 #include "common/json/json.h"
 #include "decode_worker/grammar_request.h"
 #include "tests/cluster/whole_cluster.h"
-#include "tests/testing/http_client.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton {
 namespace {
@@ -185,13 +185,9 @@ TEST_F(ConstrainedAnswersTest, APreemptionChangesNoToken) {
     cases.push_back(MakeCase(random, Regex("[a-z ]{500,600}[.]"), 300));
   }
   AskAll(cases, 24);
-  int preempted = 0;
+  double preempted = 0;
   for (const auto& worker : decode_) {
-    const std::string metrics = testing::HttpGet(worker->metrics_address(), "/metrics");
-    const std::regex preemptions("\nbaton_preemptions_total\\{[^}]*\\} ([0-9]+)");
-    std::smatch count;
-    ASSERT_TRUE(std::regex_search(metrics, count, preemptions)) << metrics;
-    preempted += std::stoi(count[1]);
+    preempted += testing::MetricSum(worker->metrics_address(), "baton_preemptions_total");
   }
   EXPECT_GT(preempted, 0) << "the pools were not too small";
   ExpectIdle();

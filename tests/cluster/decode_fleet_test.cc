@@ -14,6 +14,7 @@
 #include "tests/cluster/faults/accounting.h"
 #include "tests/cluster/faults/row.h"
 #include "tests/cluster/faults/worker_face.h"
+#include "tests/testing/metrics_scrape.h"
 #include "tests/testing/worker_client.h"
 
 namespace baton::testing {

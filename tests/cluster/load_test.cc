@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/cluster/whole_cluster.h"
-#include "tests/testing/http_client.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton {
 namespace {
@@ -19,11 +19,7 @@ class LoadTest : public WholeClusterTest {
  protected:
   double DecodeMetricSum(const std::string& name) {
     double sum = 0;
-    for (const auto& worker : decode_) {
-      const std::string text = testing::HttpGet(worker->metrics_address(), "/metrics");
-      const size_t at = text.find("\n" + name + "{");
-      if (at != std::string::npos) sum += std::stod(text.substr(text.find("} ", at) + 2));
-    }
+    for (const auto& worker : decode_) sum += testing::MetricSum(worker->metrics_address(), name);
     return sum;
   }
 };

@@ -13,22 +13,16 @@
 #include "common/base/error.h"
 #include "decode_worker/beam_search.h"
 #include "tests/cluster/worker_pair.h"
-#include "tests/testing/http_client.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton {
 namespace {
 
-// The value of a series without further labels than role and model.
-double Metric(const std::string& address, const std::string& name) {
-  const std::string text = testing::HttpGet(address, "/metrics");
-  const size_t at = text.find("\n" + name + "{");
-  if (at == std::string::npos) return -1;
-  return std::stod(text.substr(text.find("} ", at) + 2));
-}
-
 class ServingTest : public WorkerPairTest {
  protected:
-  double DecodeMetric(const std::string& name) { return Metric(decode_->metrics_address(), name); }
+  double DecodeMetric(const std::string& name) {
+    return testing::MetricSum(decode_->metrics_address(), name);
+  }
 };
 
 struct PairCase {

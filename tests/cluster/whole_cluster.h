@@ -59,10 +59,11 @@ class WholeClusterTest : public ::testing::Test {
   }
 
   void StartCluster(const worker::WorkerOptions& options,
-                    const decode_worker::DecodeOptions& decode_only = {}) {
-    router::Options router;
+                    const decode_worker::DecodeOptions& decode_only = {},
+                    router::Options router = {}) {
     router.model_dir = kModelDir;
     router.listen = "127.0.0.1:0";
+    router.metrics_listen = "127.0.0.1:0";
     for (int i = 0; i < 2; ++i) {
       auto prefill = prefill_worker::PrefillWorker::Start(options);
       ASSERT_TRUE(prefill.ok()) << prefill.status();

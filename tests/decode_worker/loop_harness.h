@@ -20,6 +20,7 @@
 #include "decode_worker/request.h"
 #include "tests/decode_worker/fake_engine.h"
 #include "tests/router/fake_clock.h"
+#include "tests/testing/registry_values.h"
 
 namespace baton::decode_worker {
 
@@ -166,21 +167,8 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     call.events.on_closed();
   }
 
-  // The sum of a counter or gauge, or the count of a histogram, over the series with that label.
   double Metric(const std::string& name, const std::string& label_value = "") {
-    double sum = 0;
-    for (const prometheus::MetricFamily& family : registry_.Collect()) {
-      if (family.name != name) continue;
-      for (const prometheus::ClientMetric& metric : family.metric) {
-        const bool wanted = label_value.empty() ||
-                            std::any_of(metric.label.begin(), metric.label.end(),
-                                        [&](const auto& l) { return l.value == label_value; });
-        if (!wanted) continue;
-        sum += metric.counter.value + metric.gauge.value +
-               static_cast<double>(metric.histogram.sample_count);
-      }
-    }
-    return sum;
+    return testing::MetricValue(registry_, name, label_value);
   }
 
   testing::FakeClock clock_;

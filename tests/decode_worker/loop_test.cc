@@ -157,7 +157,7 @@ TEST_P(LoopTest, AFloodDuringAStepIsRefusedAtOnceAndBounded) {
   };
   Turn();
   EXPECT_EQ(refused, 97);
-  EXPECT_EQ(Metric("baton_rejections_total", "QUEUE_FULL"), 97);
+  EXPECT_EQ(Metric("baton_rejections_total", "queue_full"), 97);
   Run();
   for (const auto& stream : accepted) EXPECT_EQ(stream->finish, absl::OkStatus());
   loop_->SetDraining(true);
@@ -282,6 +282,29 @@ TEST_P(LoopTest, CountersCountWhatTheySay) {
   EXPECT_EQ(Metric(tokens), 50 + 130);
 }
 
+TEST_P(LoopTest, TransfersAreMeasuredFromTheFirstTokenOn) {
+  Make(64, ByHand());
+  Ask({.prompt = Prompt(40), .max_tokens = 5, .remote = true, .continuation = true});
+  Turn();
+  EXPECT_EQ(Metric("baton_requests_queued", "transfer"), 1);
+  EXPECT_EQ(Metric("baton_queue_duration_seconds", "normal"), 1);
+  EXPECT_EQ(Metric("baton_recomputes_total", "failover"), 1);
+  clock_.Advance(absl::Seconds(2));  // the prompt is computed
+  SendFirstToken(*transfers_.at(0));
+  Turn();
+  EXPECT_EQ(Metric("baton_active_context_tokens"), 41);
+  clock_.Advance(absl::Milliseconds(250));
+  SendKv(*transfers_.at(0));
+  Turn();
+  EXPECT_DOUBLE_EQ(testing::HistogramSum(registry_, "baton_kv_transfer_duration_seconds"), 0.25);
+  const double bytes = 3.0 * static_cast<double>(engine_->kv_layout().BlockBytes());
+  EXPECT_EQ(testing::HistogramSum(registry_, "baton_kv_transfer_size_bytes", "received"), bytes);
+  EXPECT_EQ(Metric("baton_kv_transfer_bytes_total", "received"), bytes);
+  Run();
+  EXPECT_EQ(Metric("baton_requests_queued"), 0);
+  EXPECT_EQ(Metric("baton_active_context_tokens"), 0);
+}
+
 TEST_P(LoopTest, ARefusedTransferIsNoLostPeer) {
   Make(64, ByHand());
   const auto refused = Ask({.prompt = Prompt(40), .max_tokens = 5, .remote = true});
@@ -366,6 +389,8 @@ TEST_P(LoopTest, PreemptedKvComesBackFromTheHostOrIsComputedAgain) {
       options.host_kv_bytes = host_kv_bytes;
       Make(10, options);
       const double preemptions = Metric("baton_preemptions_total");
+      const double swaps = Metric("baton_preemptions_total", "swap");
+      const double recomputes = Metric("baton_recomputes_total", "preemption");
       const double kept = Metric("baton_host_kv_kept_bytes_total");
       const double restored = Metric("baton_host_kv_restored_bytes_total");
       const double computed = Metric("baton_local_prefill_tokens_total");
@@ -379,6 +404,8 @@ TEST_P(LoopTest, PreemptedKvComesBackFromTheHostOrIsComputedAgain) {
                   FakeEngine::Answer(Prompt(35, 100 * i), 100));
       }
       EXPECT_GT(Metric("baton_preemptions_total"), preemptions);
+      EXPECT_EQ(Metric("baton_preemptions_total", "swap") > swaps, host_kv_bytes > 0);
+      EXPECT_EQ(Metric("baton_recomputes_total", "preemption") > recomputes, host_kv_bytes == 0);
       EXPECT_EQ(Metric("baton_host_kv_kept_bytes_total") > kept, host_kv_bytes > 0);
       EXPECT_EQ(Metric("baton_host_kv_restored_bytes_total") > restored, host_kv_bytes > 0);
       const bool again = Metric("baton_local_prefill_tokens_total") > computed + 3 * 35;

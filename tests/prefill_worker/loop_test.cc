@@ -12,6 +12,7 @@
 #include "common/transfer/kv_sender.h"
 #include "tests/decode_worker/fake_engine.h"
 #include "tests/router/fake_clock.h"
+#include "tests/testing/registry_values.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -137,6 +138,53 @@ TEST_F(PrefillLoopTest, IsDrainedOnceItsKvHasLeft) {
   bool answered = false;
   loop_->SetDraining(true, [&] { answered = true; });
   EXPECT_TRUE(answered) << "by a loop that has ended";
+}
+
+TEST_F(PrefillLoopTest, MeasuresComputingAndSendingSeparately) {
+  LoopOptions options;
+  options.scheduler.max_num_batched_tokens = 16;
+  Make(options);
+  engine_.on_step = [this, asked = false](const engine::Batch&) mutable {
+    clock_.Advance(absl::Milliseconds(10));
+    if (!std::exchange(asked, true)) Ask(16, 500);  // passes the long one
+  };
+  Ask(48, 1);
+  Run();
+  const auto sum = [this](const char* name) { return testing::HistogramSum(registry_, name); };
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_prefill_duration_seconds"), 2);
+  EXPECT_DOUBLE_EQ(sum("baton_prefill_duration_seconds"), 0.04)
+      << "the long prompt's wait for the short one is not computing";
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_kv_transfer_duration_seconds"), 2);
+  EXPECT_EQ(sum("baton_kv_transfer_duration_seconds"), 0);
+  // What is cached is sent at once, and leaves late.
+  const auto slow = Ask(48, 1);
+  Run();
+  EXPECT_EQ(slow->finish, absl::OkStatus());
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_requests_queued", "transfer"), 1);
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_requests_inflight"), 0);
+  clock_.Advance(absl::Milliseconds(70));
+  slow->unsent = nullptr;
+  Run();
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_requests_queued", "transfer"), 0);
+  EXPECT_DOUBLE_EQ(sum("baton_kv_transfer_duration_seconds"), 0.07);
+  EXPECT_EQ(sum("baton_kv_transfer_size_bytes"), 7 * engine_.kv_layout().BlockBytes());
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_queue_duration_seconds", "normal"), 3);
+}
+
+TEST_F(PrefillLoopTest, CountsTransfersThatEndBeforeTheirPromptIsComputed) {
+  LoopOptions options;
+  options.scheduler.max_num_batched_tokens = 16;
+  Make(options);
+  Ask(48, 1);
+  const auto waiting = Ask(640, 200);
+  EXPECT_TRUE(loop_->Turn(absl::ZeroDuration()));
+  loop_->Cancel(1);
+  loop_->Cancel(2);
+  Run();
+  EXPECT_TRUE(waiting->finish.has_value());
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_kv_transfer_failures_total", "cancelled"), 1)
+      << "the second had not started";
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_kv_transfer_duration_seconds"), 0);
 }
 
 }  // namespace

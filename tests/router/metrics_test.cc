@@ -5,9 +5,12 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <cmath>
+#include <random>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/histogram_quantile.h"
 
 namespace baton::router {
 namespace {
@@ -48,6 +51,35 @@ TEST_F(TokenGapsTest, EachTokenIsInItsBucketOnce) {
   gaps.Add(absl::Milliseconds(1), 1);
   metrics_.NextTokens(&gaps);
   ExpectLine("count" + labels, "7");
+}
+
+// Messages of one to eight tokens: the histogram reads as if each token had come alone.
+TEST_F(TokenGapsTest, QuantilesAreThoseOfTheTokens) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937_64 random(seed);
+  std::lognormal_distribution<double> seconds(std::log(0.02), 1);
+  std::vector<double> tokens;
+  RouterMetrics::TokenGaps gaps;
+  for (int message = 0; message < 2000; ++message) {
+    const int count = 1 + static_cast<int>(random() % 8);
+    const double gap = seconds(random);
+    tokens.insert(tokens.end(), static_cast<size_t>(count), gap / count);
+    gaps.Add(absl::Seconds(gap), count);
+    if (gaps.count() >= 64) metrics_.NextTokens(&gaps);
+  }
+  metrics_.NextTokens(&gaps);
+  const RouterMetrics::Histogram read = metrics_.ReadTotals()->inter_token_latency;
+  const std::vector<double> counts(read.counts.begin(), read.counts.end());
+  EXPECT_EQ(counts.back(), tokens.size());
+  for (const double quantile : {0.5, 0.9, 0.99}) {
+    const double exact = testing::ExactQuantile(quantile, tokens);
+    const double estimate = testing::HistogramQuantile(quantile, read.bounds_s, counts);
+    EXPECT_LE(std::abs(testing::BucketOf(estimate, read.bounds_s) -
+                       testing::BucketOf(exact, read.bounds_s)),
+              1)
+        << quantile << ": " << estimate << " read, " << exact << " true";
+  }
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "tests/cluster/faults/frame_proxy.h"
 #include "tests/cluster/faults/row.h"
 #include "tests/cluster/faults/worker_face.h"
+#include "tests/testing/metrics_scrape.h"
 #include "tests/testing/worker_client.h"
 
 namespace baton::testing {

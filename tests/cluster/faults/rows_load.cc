@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/cluster/faults/row.h"
-#include "tests/cluster/faults/worker_face.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton::testing {
 namespace {

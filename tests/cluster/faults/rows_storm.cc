@@ -14,7 +14,7 @@
 #include "common/base/error.h"
 #include "common/base/resident_memory.h"
 #include "tests/cluster/faults/row.h"
-#include "tests/cluster/faults/worker_face.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton::testing {
 namespace {

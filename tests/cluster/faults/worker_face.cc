@@ -2,12 +2,8 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/rpc/grpc_status.h"
-#include "tests/testing/http_client.h"
 
 namespace baton::testing {
 
@@ -30,18 +26,6 @@ absl::StatusOr<WorkerFace> WorkerFace::Of(const std::shared_ptr<grpc::Channel>& 
   }
   (void)reader->Finish();  // cancelled, by us
   return face;
-}
-
-double MetricSum(const std::string& metrics_address, const std::string& name,
-                 const std::string& label) {
-  const std::string text = HttpGet(metrics_address, "/metrics");
-  double sum = 0;
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (!absl::StartsWith(line, name + "{") || !absl::StrContains(line, label)) continue;
-    double value = 0;
-    if (absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) sum += value;
-  }
-  return sum;
 }
 
 }  // namespace baton::testing

@@ -23,11 +23,6 @@ class WorkerFace {
   internal::v1::WorkerCard card_;
 };
 
-// A counter of a process' /metrics, all its series with `label` (e.g. `code="CANCELLED"`; empty:
-// all) added up; nothing if it does not answer or does not export it.
-double MetricSum(const std::string& metrics_address, const std::string& name,
-                 const std::string& label = "");
-
 }  // namespace baton::testing
 
 #endif  // BATON_TESTS_CLUSTER_FAULTS_WORKER_FACE_H_

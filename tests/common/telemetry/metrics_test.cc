@@ -6,7 +6,6 @@
 #include <netinet/in.h>
 #include <prometheus/counter.h>
 #include <prometheus/histogram.h>
-#include <prometheus/registry.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "common/base/error.h"
 #include "common/telemetry/buckets.h"
+#include "common/telemetry/metric_set.h"
 
 namespace baton::telemetry {
 namespace {
@@ -62,18 +62,9 @@ TEST(MetricsEndpointTest, ServesWhatIsRegistered) {
   const int port = PortOf((*endpoint)->address());
   EXPECT_GT(port, 0);
 
-  prometheus::Registry& registry = (*endpoint)->registry();
-  prometheus::BuildCounter()
-      .Name("baton_requests_total")
-      .Help("Requests")
-      .Register(registry)
-      .Add({{"code", "OK"}})
-      .Increment(3);
-  prometheus::BuildHistogram()
-      .Name("baton_time_to_first_token_seconds")
-      .Help("TTFT")
-      .Register(registry)
-      .Add({}, Buckets(kFirstTokenSecondsBuckets))
+  MetricSet set((*endpoint)->registry(), "router", "tiny");
+  set.Counters("baton_requests_total", "Requests.", {{"code", {"OK"}}}).With({"OK"}).Increment(3);
+  set.Histogram("baton_time_to_first_token_seconds", "TTFT.", kFirstTokenSecondsBuckets)
       .Observe(0.03);
 
   const std::string answer = Get(port, "/metrics");
@@ -81,16 +72,20 @@ TEST(MetricsEndpointTest, ServesWhatIsRegistered) {
   EXPECT_THAT(answer, HasSubstr("Content-Type: text/plain"));
   const std::vector<std::string> lines = BodyLines(answer);
   EXPECT_THAT(lines, Contains("# TYPE baton_requests_total counter"));
-  EXPECT_THAT(lines, Contains("baton_requests_total{code=\"OK\"} 3"));
+  EXPECT_THAT(lines,
+              Contains("baton_requests_total{model=\"tiny\",role=\"router\",code=\"OK\"} 3"));
   EXPECT_THAT(lines, Contains("# TYPE baton_time_to_first_token_seconds histogram"));
-  EXPECT_THAT(lines, Contains("baton_time_to_first_token_seconds_bucket{le=\"0.04\"} 1"));
-  EXPECT_THAT(lines, Contains("baton_time_to_first_token_seconds_bucket{le=\"+Inf\"} 1"));
+  EXPECT_THAT(lines, Contains("baton_time_to_first_token_seconds_bucket{model=\"tiny\",role="
+                              "\"router\",le=\"0.04\"} 1"));
+  EXPECT_THAT(lines, Contains("baton_time_to_first_token_seconds_bucket{model=\"tiny\",role="
+                              "\"router\",le=\"+Inf\"} 1"));
   EXPECT_THAT(lines, Contains(MatchesRegex("baton_build_info\\{.*version=\".*\\} 1")));
 }
 
 TEST(MetricsEndpointTest, EveryLineIsInTheExpositionFormat) {
   auto endpoint = MetricsEndpoint::Start("127.0.0.1:0");
   ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+  const MetricSet set((*endpoint)->registry(), "router", "tiny");
   const std::string comment =
       "# (HELP [a-zA-Z_:][a-zA-Z0-9_:]* .*|"
       "TYPE [a-zA-Z_:][a-zA-Z0-9_:]* (counter|gauge|histogram|summary))";

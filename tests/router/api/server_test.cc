@@ -416,6 +416,8 @@ TEST(ServerTest, MetricsTellWhatHappened) {
            absl::StrCat("baton_time_to_first_token_seconds_count{", labels, "} 1"),
            absl::StrCat("baton_inter_token_latency_seconds_count{", labels, "} 1"),
            absl::StrCat("baton_request_duration_seconds_count{", labels, "} 1"),
+           absl::StrCat("baton_queue_duration_seconds_count{", labels, R"(,priority="normal"} 1)"),
+           absl::StrCat("baton_requests_queued{", labels, R"(,stage="admit"} 0)"),
            absl::StrCat("baton_workers{", labels, R"(,state="ready",worker_role="decode"} 1)"),
            absl::StrCat("baton_route_decisions_total{", labels,
                         R"(,decision="load",policy="priced"} 1)"),
@@ -459,6 +461,8 @@ TEST(ServerTest, MetricsOfSeveralChoicesAndOfARefusedPrompt) {
   const std::string labels = R"(model="tiny",role="router")";
   EXPECT_THAT(body, HasSubstr(absl::StrCat("baton_prompt_tokens_total{", labels, "} 10\n")))
       << "what was refused was no prompt";
+  EXPECT_THAT(
+      body, HasSubstr(absl::StrCat("baton_second_token_latency_seconds_count{", labels, "} 4\n")));
   const std::string sum = absl::StrCat("baton_time_per_output_token_seconds_sum{", labels, "} ");
   ASSERT_THAT(body, HasSubstr(sum));
   EXPECT_GE(std::stod(body.substr(body.find(sum) + sum.size())), 0.015)

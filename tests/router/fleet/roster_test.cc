@@ -94,6 +94,8 @@ TEST_F(RosterTest, ReadyAfterCardAndSnapshot) {
 }
 
 TEST_F(RosterTest, SilenceMakesSuspectThenExpired) {
+  std::vector<v1::WorkerRole> expired;
+  roster_.SetOnExpired([&expired](v1::WorkerRole role) { expired.push_back(role); });
   MakeReady(kPrefill0, {1, 2});
   MakeReady(kDecode);
   clock_.Advance(absl::Milliseconds(3001));
@@ -104,7 +106,9 @@ TEST_F(RosterTest, SilenceMakesSuspectThenExpired) {
   ASSERT_TRUE(Load(kDecode).ok());  // a word is enough
   EXPECT_EQ(StatusOf(kDecode).state(), v1::WORKER_STATE_READY);
   clock_.Advance(absl::Milliseconds(3001));
+  EXPECT_TRUE(expired.empty());
   EXPECT_EQ(roster_.Tick(), std::vector<int>{kPrefill0});
+  EXPECT_EQ(expired, std::vector{v1::WORKER_ROLE_PREFILL});
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
   EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 0);
   // What still comes on the stream that is being ended is not believed.

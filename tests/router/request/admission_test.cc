@@ -41,12 +41,20 @@ TEST_F(AdmissionTest, RequestsAndPromptTokensAreBounded) {
   EXPECT_FALSE(admission_.TryEnter().has_value());
   EXPECT_EQ(seen_.requests, 20);
   EXPECT_EQ(seen_.prompt_tokens, 980);
+  EXPECT_EQ(seen_.without_prompt, 0);
   inside_.pop_back();
+  {
+    const auto early = admission_.TryEnter();  // ends before its prompt is known
+    ASSERT_TRUE(early.has_value());
+  }
+  EXPECT_EQ(seen_.without_prompt, 0);
   auto ticket = admission_.TryEnter();
+  EXPECT_EQ(seen_.without_prompt, 1);
   ASSERT_TRUE(ticket.has_value());
   EXPECT_FALSE(ticket->TryAddPrompt(70));
   EXPECT_TRUE(ticket->TryAddPrompt(69));
   EXPECT_EQ(seen_.prompt_tokens, 1000);
+  EXPECT_EQ(seen_.without_prompt, 0);
   inside_.clear();
   ticket.reset();
   EXPECT_EQ(seen_.requests, 0);
