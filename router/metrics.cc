@@ -56,11 +56,9 @@ RouterMetrics::Histogram ReadHistogram(const prometheus::Histogram& histogram) {
 }
 
 // Of all labels.
-int64_t SumOf(const prometheus::Family<prometheus::Counter>& family) {
+int64_t SumOf(telemetry::Family<prometheus::Counter>& family) {
   double sum = 0;
-  for (const prometheus::MetricFamily& collected : family.Collect()) {
-    for (const prometheus::ClientMetric& metric : collected.metric) sum += metric.counter.value;
-  }
+  for (const prometheus::Counter* series : family.All()) sum += series->Value();
   return static_cast<int64_t>(sum);
 }
 

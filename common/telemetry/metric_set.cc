@@ -62,6 +62,14 @@ T& Family<T>::With(std::vector<std::string> values) {
   return *series;
 }
 
+template <typename T>
+std::vector<T*> Family<T>::All() {
+  absl::MutexLock lock(&mutex_);
+  std::vector<T*> all;
+  for (const auto& [values, series] : series_) all.push_back(series);
+  return all;
+}
+
 template class Family<prometheus::Counter>;
 template class Family<prometheus::Gauge>;
 template class Family<prometheus::Histogram>;

@@ -58,6 +58,8 @@ class Family {
   // The series with these values of the labels, in the order in which the labels were declared. The
   // reference is valid as long as the registry.
   T& With(std::vector<std::string> values);
+  // Those that there are now.
+  std::vector<T*> All();
 
  private:
   friend class MetricSet;
