@@ -78,6 +78,19 @@ TEST_F(UpTest, WithJsonLogsGoToStderr) {
   EXPECT_THAT(err_.str(), HasSubstr("prefill-0 exited with code 3"));
 }
 
+TEST_F(UpTest, JsonLinesArePrintedAsTheyAre) {
+  Script("baton-prefill-worker", "echo '{\"message\":\"m\"}'; echo \"plain $*\" >&2; exit 3");
+  Script("baton-decode-worker", kWellBehaved);
+  options_.cluster.log_format = "json";
+  options_.cluster.otlp_traces_endpoint = "http://c:1";
+  EXPECT_EQ(RunUp(options_, out_, err_), 1);
+  EXPECT_THAT(out_.str(), HasSubstr("{\"message\":\"m\"}\n"));
+  EXPECT_THAT(out_.str(), Not(HasSubstr("[prefill-0] {")));
+  EXPECT_THAT(out_.str(), HasSubstr("[prefill-0] plain"));
+  EXPECT_THAT(out_.str(), HasSubstr("--log-format json --otlp-traces-endpoint http://c:1"));
+  EXPECT_THAT(out_.str(), HasSubstr("--worker-id prefill-0"));
+}
+
 TEST_F(UpTest, ADeafChildIsKilledAfterTheGrace) {
   Script("baton-prefill-worker",
          absl::StrCat("trap '' TERM\nkill -TERM ", getpid(), "\nwhile :; do sleep 0.05; done"));
