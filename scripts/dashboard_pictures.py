@@ -35,7 +35,7 @@ def shown(value, unit):
     if unit.startswith("suffix:"):
         return f"{value:.4g} {unit.removeprefix('suffix:').strip()}"
     base, suffix = {"Bps": (1000, "B/s"), "bytes": (1024, "B"), "reqps": (1000, "req/s")}.get(unit, (1000, ""))
-    for prefix in ("", "k", "M", "G", "T"):
+    for prefix in ("", "k", "M", "G", "T") if base == 1000 else ("", "Ki", "Mi", "Gi", "Ti"):
         if abs(value) < base:
             break
         value /= base

@@ -196,7 +196,7 @@ def prefill_and_decode():
     stages = [(mean(queue, first, ALL + f',role="{role}"'), legend) for role, legend in waits]
     stages.append((mean(prefill, first), "prefill"))
     known = " + ".join(total(metric + "_sum") for metric in (queue, prefill))
-    rest = f"clamp_min(({total(first + '_sum')} - {known}) / {total(first + '_count')}, 0)"
+    rest = f"clamp_min(({total(first + '_sum')} - ({known})) / {total(first + '_count')}, 0)"
     unhidden = ALL + ',role="decode"'
     first_step = f"clamp_min({mean(second, second)} - {mean(transfer, second, unhidden)}, 0)"
     return dashboard("baton-prefill-decode", "Baton / Prefill and decode",

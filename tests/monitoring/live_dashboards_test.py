@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every panel of every dashboard has data. A real Prometheus scrapes a cluster under load; each expression is evaluated for
-each value of the variables that it uses, and must give at least one series and finite values only. The rules evaluate, their
-records have data, and no alert fires.
+each value of the variables that it uses, and must give at least one series and finite values only. Stacked stages add
+up to the whole. The rules evaluate, their records have data, and no alert fires.
 
   live_dashboards_test.py --bin DIR [--seconds 12] [--rate 6]
 """
@@ -76,6 +76,23 @@ def gaps(place, result):
             yield f"{place}: {labels}: {[value for _, value in values]}"
 
 
+def wrong_stacks(prometheus, dashboards, end):
+    """The stages of a stacked latency add up to its mean."""
+    stacks = {"Time to first token by stage": "baton_time_to_first_token_seconds",
+              "From the first to the second token": "baton_second_token_latency_seconds"}
+
+    def at_end(expression):
+        return sum(values[-1][1] for _, values in prometheus.query_range(
+            substituted(expression, rate_interval=f"{RATE_INTERVAL_S}s"), end, end, STEP_S))
+
+    panels = {panel["title"]: panel for dashboard in dashboards for panel in panels_of(dashboard)}
+    for title, metric in stacks.items():
+        stages = [at_end(target["expr"]) for target in panels[title]["targets"]]
+        mean = at_end(f"sum(rate({metric}_sum[$__rate_interval])) / sum(rate({metric}_count[$__rate_interval]))")
+        if abs(sum(stages) - mean) > 0.01 * mean:
+            yield f"{title}: the stages {stages} add up to {sum(stages)}, and the mean is {mean}"
+
+
 def rule_failures(prometheus):
     for group in prometheus.get("rules")["groups"]:
         for rule in group["rules"]:
@@ -104,8 +121,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="baton-dashboards-") as folder:
         with ObservedCluster(arguments.bin, Path(folder)) as cluster:
             cluster.load(arguments.seconds, arguments.rate)
-            found = [*empty_panels(cluster.prometheus, load_dashboards(), time.time()), *rule_failures(cluster.prometheus),
-                     *undocumented(cluster.prometheus)]
+            end, dashboards, prometheus = time.time(), load_dashboards(), cluster.prometheus
+            found = [*empty_panels(prometheus, dashboards, end), *wrong_stacks(prometheus, dashboards, end),
+                     *rule_failures(prometheus), *undocumented(prometheus)]
     print("\n".join(found) or "ok")
     return 1 if found else 0
 
