@@ -67,6 +67,7 @@ Caller Receive(absl::StatusOr<Caller> allowed, grpc::CallbackServerContext* cont
   const std::string id = EchoRequestId(request->request_id(), context);
   if (request->request_id().empty()) request->set_request_id(id);
   Caller caller = allowed.ok() ? *std::move(allowed) : Caller();
+  caller.request_id = id;
   caller.trace = TraceOfCall(*context);
   caller.chat = request->has_messages();
   return caller;

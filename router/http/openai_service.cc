@@ -308,7 +308,7 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Calle
   absl::StatusOr<OpenAiRequest> request = chat ? ParseChat(http.body) : ParseCompletion(http.body);
   OpenAiResponse::Options options;
   options.chat = chat;
-  options.request_id = RequestIdOf(http);
+  options.request_id = caller.request_id = RequestIdOf(http);
   const absl::Status id_ok = CheckRequestId(http.Header(kRequestId));
   options.model = parts_.options.served_model_name;
   options.created = absl::ToUnixSeconds(now);

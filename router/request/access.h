@@ -22,7 +22,9 @@ struct Caller {
   std::optional<std::string> tenant;
   bool admin = true;
   security::KeyLimits limits;
-  // Not the key's, but the call's: the trace that it is in, and whether its endpoint is for chats.
+  // Not the key's, but the call's: its id, in case it is refused before its request is read; the
+  // trace that it is in; whether its endpoint is for chats.
+  std::string request_id = {};
   TraceContext trace = {};
   bool chat = false;
 };

@@ -89,6 +89,8 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
 void GenerateCall::Refuse(const absl::Status& error, ResponseSink* sink) {
   absl::MutexLock lock(&mutex_);
   sink_ = sink;
+  request_id_ = caller_.request_id;
+  trace_.Refused(request_id_);
   Fail(error);
 }
 

@@ -38,10 +38,14 @@ RequestTrace::RequestTrace(tracing::Tracer* tracer, const TraceContext& caller,
   root.Set("gen_ai.request.model", model);
 }
 
+void RequestTrace::SetRequestId(const std::string& request_id) {
+  request_id_ = request_id;
+  spans_->root().Set(kRequestId, request_id);
+}
+
 void RequestTrace::Describe(const v1::GenerateRequest& request) {
-  request_id_ = request.request_id();
+  SetRequestId(request.request_id());
   tracing::Span& root = spans_->root();
-  root.Set(kRequestId, request_id_);
   if (!request.tenant().empty()) root.Set("baton.tenant", request.tenant());
   if (request.has_n()) root.Set("gen_ai.request.choice.count", int64_t{request.n()});
   if (request.stop().has_max_tokens()) {

@@ -32,6 +32,9 @@ class RequestTrace {
   // For log lines, and for calls that begin no span.
   const TraceContext& context() const { return context_; }
 
+  void Refused(const std::string& request_id) {
+    if (spans_ != nullptr) SetRequestId(request_id);
+  }
   void Started(const v1::GenerateRequest& request) {
     if (spans_ != nullptr) Describe(request);
   }
@@ -55,6 +58,7 @@ class RequestTrace {
   void Ended(const v1::Usage& usage, absl::Duration now);
 
  private:
+  void SetRequestId(const std::string& request_id);
   void Describe(const v1::GenerateRequest& request);
 
   TraceContext context_;

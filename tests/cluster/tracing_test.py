@@ -301,6 +301,11 @@ class TracingTest(unittest.TestCase):
         self.assertNotEqual(root.span.status.message, "")
         self.assertEqual(root.attributes["error.type"], "PROMPT_TOO_LONG")
 
+    def test_a_call_that_is_not_understood_has_its_id(self):
+        self.assertEqual(self.post({"prompt": 5}, x_request_id="no-request")[0], 400)
+        root = self.check_tree(self.trace_of("no-request", {"text_completion demo"}))
+        self.assertEqual(root.span.status.code, 2)
+
     def test_a_cancel_is_an_event(self):
         # text, stop.max_tokens 900 and stop.ignore_eos, 16 choices
         request = b"\x12\x01a" + b"\x2a\x05\x08\x84\x07\x20\x01" + b"\x48\x10"
