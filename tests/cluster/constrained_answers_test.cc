@@ -17,6 +17,7 @@
 #include "common/json/json.h"
 #include "decode_worker/grammar_request.h"
 #include "tests/cluster/whole_cluster.h"
+#include "tests/testing/http_client.h"
 #include "tests/testing/metrics_scrape.h"
 
 namespace baton {
@@ -243,7 +244,7 @@ TEST_F(ConstrainedAnswersTest, GrammarsOfClientsThatLeftAreNotCompiled) {
   };
   const auto queue_is_full = [&] {
     const std::string metrics = testing::HttpGet(decode_[0]->metrics_address(), "/metrics");
-    return metrics.find("GRAMMAR_QUEUE_FULL") != std::string::npos;
+    return metrics.find("grammar_queue_full") != std::string::npos;
   };
   const auto channel = MakeChannel(decode_[0]->address());
   auto stub = internal::v1::DecodeService::NewStub(channel);
