@@ -252,6 +252,30 @@ class DeployTest(unittest.TestCase):
             mutate(resources)
             self.assertNotEqual(policies.breaches(resources), [], what)
 
+    def test_autoscaling_asks_for_metrics_that_exist(self):
+        documented = set(re.findall(r"`(baton_\w+)`", (ARGUMENTS.root / "docs/metrics.md").read_text(encoding="utf-8")))
+        scaled = policies.of_kind(self.compositions[("cpu", "autoscaling")], "ScaledObject")
+        for trigger in (t for r in scaled for t in r["spec"]["triggers"]):
+            query = trigger["metadata"]["query"]
+            self.assertIn('namespace="baton"', query)
+            self.assertLessEqual(set(re.findall(r"baton_\w+", query)), documented)
+
+    def test_all_rules_and_dashboards_are_deployed(self):
+        data = {r["metadata"]["name"]: r for r in self.compositions[("cpu", "monitoring")] if r["kind"] == "ConfigMap"}
+        folder = ARGUMENTS.root / "deploy"
+        self.assertEqual(data["baton-rules"]["data"], {name: (folder / "prometheus" / name).read_text(encoding="utf-8")
+                                                       for name in ("rules.yaml", "alerts.yaml")})
+        for name, text in data["baton-rules"]["data"].items():  # as docs/operations.md makes it
+            rule = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": {"name": name},
+                    "spec": yaml.safe_load(text)}
+            self.assertEqual(list(schemas.breaches(rule, schemas.VERSIONS[:1])), [])
+        dashboards = data["baton-dashboards"]
+        self.assertEqual(dashboards["data"], {path.name: path.read_text(encoding="utf-8")
+                                              for path in (folder / "grafana/dashboards").glob("*.json")})
+        self.assertEqual(dashboards["metadata"]["labels"]["grafana_dashboard"], "1")
+        # `kubectl apply` keeps a copy in an annotation, of at most 256 KiB.
+        self.assertLess(len(json.dumps(dashboards)), 250_000)
+
     def test_compose(self):
         compose = yaml.safe_load((ARGUMENTS.root / "deploy/docker/compose.yaml").read_text(encoding="utf-8"))
         services = {name: service for name, service in compose["services"].items() if "build" in service}

@@ -1,4 +1,4 @@
-"""Strict schemas of Kubernetes' resources, of KEDA's ScaledObject and of the Prometheus operator's PodMonitor."""
+"""Strict schemas of Kubernetes' resources, of KEDA's ScaledObject, and of the Prometheus operator's PodMonitor and PrometheusRule."""
 
 import functools
 import re
@@ -7,10 +7,11 @@ import jsonschema
 import kubernetes_validate.utils
 import referencing
 from cloudcoil.models.keda.v1alpha1 import ScaledObject
-from cloudcoil.models.prometheus_operator.v1 import PodMonitor
+from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule
 
 VERSIONS = ("1.27", "1.32", "1.37")
-CUSTOM = {"keda.sh/v1alpha1/ScaledObject": ScaledObject, "monitoring.coreos.com/v1/PodMonitor": PodMonitor}
+CUSTOM = {"keda.sh/v1alpha1/ScaledObject": ScaledObject, "monitoring.coreos.com/v1/PodMonitor": PodMonitor,
+          "monitoring.coreos.com/v1/PrometheusRule": PrometheusRule}
 # The metadata of a KEDA trigger is a map for the schema. These are the ones of its type "prometheus".
 TRIGGER_KEYS = {"serverAddress", "query", "threshold", "activationThreshold", "namespace", "ignoreNullValues",
                 "queryParameters", "unsafeSsl", "timeout", "authModes", "customHeaders"}
