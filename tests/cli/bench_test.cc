@@ -115,7 +115,7 @@ TEST_F(BenchTest, TextsOfAFileAreSentAsPromptsAndMessages) {
   options_.target.backend = "openai-chat";
   const auto refused = Run(kExitFailure);
   EXPECT_EQ(refused["failed"], 2);
-  EXPECT_EQ(refused["failures"]["INVALID_ARGUMENT"], 2) << refused["failures"];
+  EXPECT_EQ(refused["failures"]["NO_CHAT_TEMPLATE"], 2) << refused["failures"];
 }
 
 TEST_F(BenchTest, ATraceIsSentAtItsTimes) {

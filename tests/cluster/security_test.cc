@@ -293,7 +293,7 @@ TEST_F(SecurityTest, MetricsAreOpenAndNameNoTenant) {
     const std::string reply = testing::HttpGet(address, "/metrics");
     EXPECT_THAT(reply, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("baton_"))) << address;
     for (const std::string& hidden :
-         {std::string("tenant"), std::string("\"a\""), files_->a.key, files_->secret,
+         {std::string("tenant="), std::string("\"a\""), files_->a.key, files_->secret,
           files_->a.line.substr(0, files_->a.line.find(' '))}) {
       EXPECT_THAT(reply, Not(HasSubstr(hidden))) << address;
     }
