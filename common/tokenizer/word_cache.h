@@ -4,8 +4,8 @@
 #ifndef BATON_COMMON_TOKENIZER_WORD_CACHE_H_
 #define BATON_COMMON_TOKENIZER_WORD_CACHE_H_
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -24,8 +24,7 @@ class WordCache {
   bool Lookup(uint32_t owner, uint64_t hash, absl::string_view word,
               std::vector<int32_t>* ids) const {
     const Entry& entry = entries_[Slot(owner, hash)];
-    if (entry.owner != owner || entry.word_bytes != word.size() ||
-        std::memcmp(entry.word, word.data(), word.size()) != 0) {
+    if (entry.owner != owner || absl::string_view(entry.word, entry.word_bytes) != word) {
       return false;
     }
     ids->insert(ids->end(), entry.ids, entry.ids + entry.id_count);
@@ -39,8 +38,8 @@ class WordCache {
     entry.owner = owner;
     entry.word_bytes = static_cast<uint8_t>(word.size());
     entry.id_count = static_cast<uint8_t>(id_count);
-    std::memcpy(entry.word, word.data(), word.size());
-    std::memcpy(entry.ids, ids, id_count * sizeof(int32_t));
+    std::copy_n(word.data(), word.size(), entry.word);
+    std::copy_n(ids, id_count, entry.ids);  // `ids` may be null if there are none
   }
 
  private:
