@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -330,6 +331,18 @@ void TryWatch(RowRun& run, const WorkerCard& good) {
     }
     run.Require(found, absl::StrCat("watched worker, ", all[i].what, ": ", last));
   }
+  // Some are ready again by now and would hold a request for good.
+  workers.clear();
+  const auto gone = [&] {
+    const auto statuses = cluster->Workers("router");
+    return statuses.ok() && absl::c_none_of(*statuses, [&](const auto& status) {
+             return status.state == "ready" && absl::c_linear_search(addresses, status.address);
+           });
+  };
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  bool all_gone = false;
+  while (!(all_gone = gone()) && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
+  run.Require(all_gone, "the router keeps a worker that has ended");
   Case c = run.Cases(1, {}).front();
   ClientCall client;
   run.tally().Count(c, client.Run(cluster->channel("router"), c, {}));
