@@ -139,7 +139,8 @@ struct RouterMetrics::Families {
         workers(set.Gauges("baton_workers", "Listed workers.",
                            {{"worker_role", {"prefill", "decode"}}, {"state", WorkerStates()}})),
         expirations(set.Counters("baton_worker_expirations_total",
-                                 "Workers that the router forgot because they were silent for 6 s.",
+                                 "Workers that the router forgot because they were silent for 6 s, "
+                                 "unless they drained before.",
                                  {{"worker_role", {"prefill", "decode"}}})),
         route_decisions(set.Counters(
             "baton_route_decisions_total",

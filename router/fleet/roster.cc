@@ -46,7 +46,8 @@ void Roster::OnStreamStarted(int worker) {
   Worker& w = workers_[worker];
   w.stream_open = true;
   w.card_seen = w.snapshot_begun = w.snapshot_done = false;
-  w.last_event = clock_.SinceStart();
+  // A known worker stays silent until it reports: streams are tried again every second.
+  if (!w.card) w.last_event = clock_.SinceStart();
 }
 
 absl::Status Roster::OnEvent(int worker, const worker_pb::WatchResponse& event) {
@@ -242,13 +243,14 @@ std::vector<int> Roster::Tick() {
     const absl::Duration silence = now - w.last_event;
     const bool known = w.card.has_value() || w.stream_open;
     if (known && silence > kExpireAfter) {
+      const bool was_to_serve = w.card.has_value() && !w.load.draining();
       ReportDeath(i);
       Forget(i);
       if (w.stream_open) expired.push_back(i);
       w.stream_open = false;
       SetState(i, v1::WORKER_STATE_EXPIRED,
                absl::StrCat("silent for ", absl::FormatDuration(kExpireAfter)));
-      if (on_expired_) on_expired_(w.role);
+      if (was_to_serve && on_expired_) on_expired_(w.role);
     } else if (silence > kSuspectAfter && Serving(w.state)) {
       SetState(i, v1::WORKER_STATE_SUSPECT,
                absl::StrCat("silent for ", absl::FormatDuration(kSuspectAfter)));

@@ -75,7 +75,8 @@ class Roster {
   // than once: under the lock, so it must be quick and must not call back. Before the first stream
   // is started.
   void SetOnDeath(std::function<void(const Incarnation&)> on_death);
-  // The same for a worker that turns EXPIRED.
+  // The same for a worker that turns EXPIRED, once for each time that it was established. A worker
+  // that drained is not reported: its end was planned.
   void SetOnExpired(std::function<void(v1::WorkerRole)> on_expired);
 
   // --- The listed workers (roster_listing.cc).
@@ -97,7 +98,8 @@ class Roster {
 
   // --- The Watch stream of a worker. An error ends the stream, and is logged.
 
-  // A new stream. Silence counts from here.
+  // A new stream. Silence counts from here, unless the worker was established before: then from its
+  // last event, however many streams are tried.
   void OnStreamStarted(int worker);
   // FAILED_PRECONDITION if the worker is of another model, KV layout, tokenizer or role than this
   // cluster: the worker is then REFUSED, with both values in its detail.
@@ -152,7 +154,7 @@ class Roster {
     std::optional<internal::v1::WorkerCard> card;  // while established
     internal::v1::LoadReport load;
     std::optional<absl::Duration> load_at;  // when `load` arrived
-    absl::Duration last_event;
+    absl::Duration last_event;              // or the start of a stream that nothing has come on yet
     bool stream_open = false;
     // Received on this stream.
     bool card_seen = false;

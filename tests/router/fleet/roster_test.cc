@@ -129,6 +129,54 @@ TEST_F(RosterTest, LostStreamGetsNoWorkAndExpiresIfItStaysAway) {
   EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
 }
 
+// A worker that hangs: its connection is closed after 5 s without an answer to a ping, and no new
+// one is established.
+TEST_F(RosterTest, StreamsThatAreTriedAgainDoNotEndTheSilence) {
+  std::vector<v1::WorkerRole> expired;
+  roster_.SetOnExpired([&expired](v1::WorkerRole role) { expired.push_back(role); });
+  MakeReady(kPrefill0, {1});
+  MakeReady(kDecode);
+  const auto retry_for = [this](absl::Duration time) {
+    for (absl::Duration end = clock_.SinceStart() + time; clock_.SinceStart() < end;) {
+      ASSERT_TRUE(Load(kDecode).ok());
+      roster_.OnStreamStarted(kPrefill0);
+      clock_.Advance(absl::Milliseconds(1500));
+      roster_.OnStreamLost(kPrefill0, absl::UnavailableError("no answer"));
+      clock_.Advance(absl::Milliseconds(500));
+      roster_.Tick();
+    }
+  };
+  clock_.Advance(absl::Seconds(5));
+  roster_.OnStreamLost(kPrefill0, absl::UnavailableError("keepalive"));
+  retry_for(absl::Seconds(2));
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
+  EXPECT_EQ(StatusOf(kPrefill0).indexed_blocks(), 0);
+  retry_for(absl::Seconds(20));
+  // Accepted, but nothing comes.
+  roster_.OnStreamStarted(kPrefill0);
+  clock_.Advance(absl::Seconds(7));
+  ASSERT_TRUE(Load(kDecode).ok());
+  EXPECT_EQ(roster_.Tick(), std::vector<int>{kPrefill0});
+  EXPECT_EQ(expired, std::vector{v1::WORKER_ROLE_PREFILL}) << "once";
+  MakeReady(kPrefill0);
+  clock_.Advance(absl::Seconds(7));
+  ASSERT_TRUE(Load(kDecode).ok());
+  roster_.Tick();
+  EXPECT_EQ(expired.size(), 2u) << "it came back and was lost again";
+}
+
+TEST_F(RosterTest, AWorkerThatDrainedIsNotMissed) {
+  std::vector<v1::WorkerRole> expired;
+  roster_.SetOnExpired([&expired](v1::WorkerRole role) { expired.push_back(role); });
+  MakeReady(kPrefill0);
+  ASSERT_TRUE(Load(kPrefill0, 0, /*draining=*/true).ok());
+  roster_.OnStreamLost(kPrefill0, absl::UnavailableError("the worker ended its Watch stream"));
+  clock_.Advance(absl::Seconds(7));
+  roster_.Tick();
+  EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_EXPIRED);
+  EXPECT_TRUE(expired.empty());
+}
+
 TEST_F(RosterTest, NewEpochDropsWhatTheOldOneHad) {
   const auto card = Card(kPrefill0);
   ASSERT_TRUE(Introduce(kPrefill0, card).ok());
