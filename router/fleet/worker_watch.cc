@@ -1,6 +1,7 @@
 #include "router/fleet/worker_watch.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/log.h"
@@ -42,6 +43,11 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
   }
 
   void Cancel() { context_.TryCancel(); }
+  // Cancels, and the roster does not hear of it: the worker is not lost.
+  void Leave() {
+    left_ = true;
+    context_.TryCancel();
+  }
 
   void OnReadDone(bool ok) override {
     if (!ok) return;  // OnDone says why
@@ -66,7 +72,7 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
                         : FromGrpcStatus(status);
     }
     BATON_LOG(Debug) << "watch of " << watch_.roster_.address(worker_) << " ended: " << why;
-    watch_.roster_.OnStreamLost(worker_, why);
+    if (!left_) watch_.roster_.OnStreamLost(worker_, why);
     watch_.OnEnded(worker_, established_,
                    absl::IsFailedPrecondition(error_) || IsAccessRefused(why));
   }
@@ -78,6 +84,7 @@ class WorkerWatch::Stream final : public grpc::ClientReadReactor<internal::v1::W
   internal::v1::WatchRequest request_;
   internal::v1::WatchResponse event_;
   absl::Status error_;  // why we ended it
+  std::atomic<bool> left_{false};
   bool established_ = false;
 };
 
@@ -126,7 +133,7 @@ void WorkerWatch::Run() {
   }
   absl::MutexLock lock(&mutex_);
   for (auto& [worker, slot] : slots_) {
-    if (slot.stream != nullptr) slot.stream->Cancel();
+    if (slot.stream != nullptr) slot.stream->Leave();
   }
   while (AnyOpen()) {
     ReapEnded();

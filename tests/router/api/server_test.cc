@@ -28,6 +28,7 @@ using ::baton::testing::FakeCluster;
 using ::baton::testing::FakeWorker;
 using ::baton::testing::Ids;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // What grpc.health.v1 says of InferenceService: 1 is SERVING, 2 NOT_SERVING. The bytes are written
 // out, as nothing else here needs that proto.
@@ -84,6 +85,13 @@ v1::Decision Explain(const FakeCluster& cluster) {
       v1::AdminService::NewStub(cluster.channel())->Explain(&context, request, &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
   return response.decision();
+}
+
+TEST(ServerTest, ItsOwnStopIsNoLossOfWorkers) {
+  auto cluster = std::make_unique<FakeCluster>(1, 1);
+  ::testing::internal::CaptureStderr();
+  cluster.reset();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("worker 127.0.0.1:")));
 }
 
 TEST(ServerTest, WarmPrefixDecidesAndDeltasChangeIt) {
