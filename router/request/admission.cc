@@ -10,6 +10,7 @@ constexpr absl::Duration kLongestRetry = absl::Seconds(30);
 constexpr int kLoadedRequests = 8;
 constexpr double kNearlyFull = 0.75;
 constexpr int kSamplesToTrust = 8;
+constexpr absl::Duration kShortestMeasure = absl::Seconds(1);
 
 }  // namespace
 
@@ -43,10 +44,7 @@ void Admission::OnFirstToken(Ticket* ticket) {
   absl::MutexLock lock(&mutex_);
   if (!std::exchange(ticket->waiting_, false)) return;
   NoteTime();
-  if (Loaded()) {
-    prompt_tokens_done_.Add(loaded_time_, static_cast<double>(ticket->prompt_tokens_));
-    ++loaded_samples_;
-  }
+  if (Loaded()) prompt_tokens_done_.Add(loaded_time_, static_cast<double>(ticket->prompt_tokens_));
   EndWaiting(ticket->prompt_tokens_);
 }
 
@@ -82,21 +80,30 @@ void Admission::NoteTime() {
   last_change_ = now;
 }
 
+bool Admission::KnowsPace() const {
+  const absl::Duration seen = completions_.Seen(full_time_);
+  if (completions_.events() == 0) return false;
+  return seen >= DecayingRate::kMemory ||
+         (seen >= kShortestMeasure && completions_.events() >= kSamplesToTrust);
+}
+
 absl::Duration Admission::RetryAfter() {
   absl::MutexLock lock(&mutex_);
   NoteTime();  // a line that does not move is a pace, too
+  if (!KnowsPace()) return limits_.first_retry_after;
   const absl::Duration now = clock_.SinceStart();
   const double pace = completions_.PerSecond(full_time_);
-  if (pace <= 0) return limits_.first_retry_after;
-  next_turn_ = std::max(next_turn_, now) + absl::Seconds(1 / pace);
-  // The line has an end: who would be told more than the longest time is told that.
-  next_turn_ = std::min(next_turn_, now + kLongestRetry);
-  return std::clamp(next_turn_ - now, kShortestRetry, kLongestRetry);
+  if (pace <= 0) return kLongestRetry;  // too small for a double
+  line_ = std::max(line_ - pace * absl::ToDoubleSeconds(now - line_at_), 0.0) + 1;
+  line_at_ = now;
+  // The line has an end: clients beyond it get the longest time.
+  line_ = std::min(line_, pace * absl::ToDoubleSeconds(kLongestRetry));
+  return std::clamp(absl::Seconds(line_ / pace), kShortestRetry, kLongestRetry);
 }
 
 Admission::Estimate Admission::EstimatedTimes(int64_t tokens, int64_t max_tokens) const {
   absl::MutexLock lock(&mutex_);
-  if (!Loaded() || loaded_samples_ < kSamplesToTrust) return {};
+  if (!Loaded() || prompt_tokens_done_.events() < kSamplesToTrust) return {};
   const double pace = prompt_tokens_done_.PerSecond(loaded_time_);
   if (pace <= 0) return {};
   const absl::Duration first = absl::Seconds(static_cast<double>(waiting_tokens_ + tokens) / pace);

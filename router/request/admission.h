@@ -25,7 +25,7 @@ class DecayingRate {
   static constexpr absl::Duration kMemory = absl::Seconds(10);
 
   void Add(absl::Duration now, double amount) {
-    if (sum_ == 0) begin_ = last_ = now;
+    if (events_++ == 0) begin_ = last_ = now;
     sum_ = sum_ * std::exp(-absl::FDivDuration(now - last_, kMemory)) + amount;
     last_ = now;
   }
@@ -36,14 +36,20 @@ class DecayingRate {
     const double decayed = sum_ * std::exp(-absl::FDivDuration(now - last_, kMemory));
     // What a steady rate of one event a second would have summed up to. Over at least a second: a
     // single event right after the start is no rate.
-    const absl::Duration seen = std::max(now - begin_, absl::Seconds(1));
+    const absl::Duration seen = std::max(Seen(now), absl::Seconds(1));
     const double window =
         absl::ToDoubleSeconds(kMemory) * (1 - std::exp(-absl::FDivDuration(seen, kMemory)));
     return decayed / window;
   }
 
+  // Since the first event.
+  absl::Duration Seen(absl::Duration now) const { return now - begin_; }
+  // So far.
+  int64_t events() const { return events_; }
+
  private:
   double sum_ = 0;
+  int64_t events_ = 0;
   absl::Duration begin_, last_;
 };
 
@@ -53,7 +59,7 @@ class Admission {
   struct Limits {
     int requests = 0;
     int64_t prompt_tokens = 0;
-    // The time to retry while the pace is not known yet.
+    // The time to retry while the pace is not known.
     absl::Duration first_retry_after = absl::Seconds(1);
   };
   struct Inside {
@@ -110,7 +116,9 @@ class Admission {
   }
 
   // When a client that is refused now should retry: behind those refused before, at the pace at
-  // which places become free while most are taken. Between 50 ms and 30 s.
+  // which places become free while most are taken. Between 50 ms and 30 s. The pace is known once
+  // it was measured over several answers and a second, or for long: the first answers of a process
+  // take longer than later ones, and several may end at once.
   absl::Duration RetryAfter();
 
   // How long a prompt of `tokens` that arrives now would take to its first token, and its answer of
@@ -140,6 +148,7 @@ class Admission {
   // Advances the two clocks below. Before any change.
   void NoteTime() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndWaiting(int64_t tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool KnowsPace() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Limits limits_;
   const Clock& clock_;
@@ -150,13 +159,14 @@ class Admission {
   absl::Duration full_time_ ABSL_GUARDED_BY(mutex_);  // runs only while NearlyFull()
   DecayingRate completions_ ABSL_GUARDED_BY(mutex_);  // by that clock
   AnswerPace answer_pace_ ABSL_GUARDED_BY(mutex_);
-  absl::Duration next_turn_
-      ABSL_GUARDED_BY(mutex_);  // the next place in the line of refused clients
+  // Refused clients that are still to retry. They pass at the present pace, not at that of the time
+  // when they were refused.
+  double line_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration line_at_ ABSL_GUARDED_BY(mutex_);  // when it was so long
 
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // requests without a first token
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Duration loaded_time_ ABSL_GUARDED_BY(mutex_);  // runs only while Loaded()
-  int loaded_samples_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration loaded_time_ ABSL_GUARDED_BY(mutex_);       // runs only while Loaded()
   DecayingRate prompt_tokens_done_ ABSL_GUARDED_BY(mutex_);  // by that clock
 };
 

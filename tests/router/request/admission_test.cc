@@ -83,9 +83,51 @@ TEST_F(AdmissionTest, TheRefusedStandInALineThatMovesAsPlacesBecomeFree) {
   for (int place = 1; place <= 8; ++place) {
     EXPECT_NEAR(absl::ToDoubleMilliseconds(admission_.RetryAfter()), 250 * place, 10 * place);
   }
-  // The line has moved on by itself.
-  clock_.Advance(absl::Seconds(1));
+  // The line moves on.
+  for (int i = 0; i < 4; ++i) {
+    Enter(10);
+    clock_.Advance(absl::Milliseconds(250));
+    Leave();
+  }
   EXPECT_NEAR(absl::ToDoubleMilliseconds(admission_.RetryAfter()), 1250, 80);
+}
+
+// The first answers come late and one by one, as in a process whose caches are cold.
+TEST_F(AdmissionTest, TheFirstAnswersAreNoPace) {
+  Fill(20);
+  clock_.Advance(absl::Seconds(4));
+  for (int i = 0; i < 5; ++i) {
+    Leave();
+    Enter(10);
+    for (int client = 0; client < 10; ++client) {
+      EXPECT_EQ(admission_.RetryAfter(), absl::Milliseconds(700)) << i;
+    }
+    clock_.Advance(absl::Milliseconds(500));
+  }
+  // Ten at once are none either, but a second of them is.
+  for (int i = 0; i < 10; ++i) {
+    Leave();
+    Enter(10);
+  }
+  clock_.Advance(absl::Milliseconds(500));
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(admission_.RetryAfter()), 200, 50);
+}
+
+TEST_F(AdmissionTest, ALineFormedAtASlowPaceMovesAtThePresentOne) {
+  Fill(20);
+  for (int i = 0; i < 10; ++i) {
+    Leave();
+    Enter(10);
+    clock_.Advance(absl::Seconds(2));
+  }
+  for (int client = 0; client < 30; ++client) admission_.RetryAfter();
+  EXPECT_EQ(admission_.RetryAfter(), absl::Seconds(30));
+  for (int i = 0; i < 200; ++i) {  // 15 clients stood in it
+    Leave();
+    Enter(10);
+    clock_.Advance(absl::Milliseconds(50));
+  }
+  EXPECT_LT(admission_.RetryAfter(), absl::Milliseconds(150));
 }
 
 TEST_F(AdmissionTest, AQuietTimeDoesNotChangeThePaceOfABurst) {
