@@ -11,9 +11,10 @@ TraceCounters::TraceCounters(MetricSet& set)
                              "Spans that the trace collector has taken.")) {
   Family<prometheus::Counter> dropped =
       set.Counters("baton_trace_spans_dropped_total", "Spans that were not exported.",
-                   {{"reason", {"queue_full", "export_failed", "shutdown"}}});
+                   {{"reason", {"queue_full", "export_failed", "rejected", "shutdown"}}});
   queue_full_ = &dropped.With({"queue_full"});
   export_failed_ = &dropped.With({"export_failed"});
+  rejected_ = &dropped.With({"rejected"});
   shutdown_ = &dropped.With({"shutdown"});
 }
 
@@ -22,6 +23,7 @@ void TraceCounters::Exported(int spans) const { exported_->Increment(spans); }
 void TraceCounters::Dropped(int spans, absl::string_view reason) const {
   prometheus::Counter* const counter = reason == "queue_full"      ? queue_full_
                                        : reason == "export_failed" ? export_failed_
+                                       : reason == "rejected"      ? rejected_
                                        : reason == "shutdown"      ? shutdown_
                                                                    : nullptr;
   BATON_CHECK(counter != nullptr) << "no such reason: " << reason;

@@ -13,13 +13,14 @@ class TraceCounters {
   explicit TraceCounters(MetricSet& set);
 
   void Exported(int spans) const;
-  // reason: "queue_full", "export_failed" or "shutdown".
+  // reason: "queue_full", "export_failed", "rejected" or "shutdown".
   void Dropped(int spans, absl::string_view reason) const;
 
  private:
   prometheus::Counter* exported_;
   prometheus::Counter* queue_full_;
   prometheus::Counter* export_failed_;
+  prometheus::Counter* rejected_;
   prometheus::Counter* shutdown_;
 };
 

@@ -26,7 +26,8 @@ class HttpTransport final : public SpanTransport {
     Set(CURLOPT_NOSIGNAL, 1L);
     Set(CURLOPT_HTTPHEADER, headers_);
     Set(CURLOPT_USERAGENT, absl::StrReplaceAll(VersionLine("baton"), {{" ", "/"}}).c_str());
-    Set(CURLOPT_WRITEFUNCTION, &HttpTransport::DropBody);
+    Set(CURLOPT_WRITEFUNCTION, &HttpTransport::KeepBeginning);
+    Set(CURLOPT_WRITEDATA, &answer_);
     Set(CURLOPT_ERRORBUFFER, error_);
     if (!ca.empty()) Set(CURLOPT_CAINFO, ca.c_str());
   }
@@ -42,6 +43,7 @@ class HttpTransport final : public SpanTransport {
     const int64_t ms = std::clamp<int64_t>(absl::ToInt64Milliseconds(timeout), 1, 3'600'000);
     Set(CURLOPT_TIMEOUT_MS, static_cast<long>(ms));  // NOLINT(runtime/int): curl's type
     error_[0] = '\0';
+    answer_.clear();
     curl_multi_add_handle(multi_, easy_);
     const CURLcode code = Perform();
     curl_multi_remove_handle(multi_, easy_);
@@ -55,7 +57,7 @@ class HttpTransport final : public SpanTransport {
     curl_off_t retry_after_s = 0;
     curl_easy_getinfo(easy_, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_getinfo(easy_, CURLINFO_RETRY_AFTER, &retry_after_s);
-    return Reply{static_cast<int>(status), absl::Seconds(retry_after_s)};
+    return Reply{static_cast<int>(status), absl::Seconds(retry_after_s), answer_};
   }
 
   void Cancel() override {
@@ -70,7 +72,10 @@ class HttpTransport final : public SpanTransport {
     return curl_multi_init();
   }
 
-  static size_t DropBody(char*, size_t, size_t bytes, void*) { return bytes; }
+  static size_t KeepBeginning(char* data, size_t, size_t bytes, std::string* answer) {
+    answer->append(data, std::min(bytes, kMaxAnswerBytes - answer->size()));
+    return bytes;
+  }
 
   template <class T>
   void Set(CURLoption option, T value) {
@@ -97,6 +102,7 @@ class HttpTransport final : public SpanTransport {
   CURL* const easy_ = curl_easy_init();
   curl_slist* headers_ = nullptr;
   char error_[CURL_ERROR_SIZE] = "";
+  std::string answer_;
   std::atomic<bool> cancelled_{false};
 };
 

@@ -3,9 +3,12 @@
 #include <cmath>
 #include <cstdio>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/json_string.h"
 #include "common/base/version.h"
+#include "common/json/json.h"
 
 namespace baton::tracing {
 namespace {
@@ -167,6 +170,23 @@ std::string ToOtlpJson(const Resource& resource, absl::Span<const SpanGroup> gro
   w.Close(']');
   w.Close('}');
   return w.Take();
+}
+
+PartialSuccess ReadPartialSuccess(absl::string_view body) {
+  PartialSuccess read;
+  const absl::StatusOr<json::Value> answer = json::Parse(body, "the collector's answer");
+  if (!answer.ok()) return read;
+  const json::Value* partial = answer->Find("partialSuccess");
+  if (partial == nullptr) return read;
+  if (const json::Value* rejected = partial->Find("rejectedSpans")) {
+    const json::Scalar& count = rejected->scalar;
+    // Protobuf's JSON has 64-bit integers as strings, and accepts both.
+    if (!absl::SimpleAtoi(count.text, &read.rejected_spans)) read.rejected_spans = count.integer;
+  }
+  if (const json::Value* message = partial->Find("errorMessage")) {
+    read.message = json::Printable(message->scalar.text);
+  }
+  return read;
 }
 
 }  // namespace baton::tracing

@@ -149,8 +149,15 @@ void SpanExporter::Send(absl::Duration timeout, bool last_try) {
   ++batch_->attempts;
   const absl::StatusOr<SpanTransport::Reply> reply = transport_->Post(batch_->body, timeout);
   if (reply.ok() && reply->status / 100 == 2) {
+    const PartialSuccess answer = ReadPartialSuccess(reply->body);
+    const int rejected =
+        static_cast<int>(std::clamp<int64_t>(answer.rejected_spans, 0, batch_->spans));
+    if (batch_->spans > rejected) events_.exported(batch_->spans - rejected);
+    if (rejected > 0) {
+      batch_->spans = rejected;
+      return Drop("rejected", answer.message);
+    }
     if (std::exchange(failing_, false)) BATON_LOG(Info) << "the trace collector takes spans again";
-    events_.exported(batch_->spans);
     batch_.reset();
     return;
   }

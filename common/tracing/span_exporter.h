@@ -29,7 +29,9 @@ class SpanTransport {
   struct Reply {
     int status = 0;                                     // of HTTP
     absl::Duration retry_after = absl::ZeroDuration();  // as the collector asks; zero: it does not
+    std::string body = "";                              // its beginning: kMaxAnswerBytes at most
   };
+  static constexpr size_t kMaxAnswerBytes = 16 << 10;
   // An error if there is no answer within `timeout`.
   virtual absl::StatusOr<Reply> Post(const std::string& body, absl::Duration timeout) = 0;
   // Makes the Post that runs, and all later ones, return an error soon. Thread-safe.
@@ -52,7 +54,8 @@ struct ExporterOptions {
 // Counts of spans. Called on any thread.
 struct ExportEvents {
   std::function<void(int)> exported = [](int) {};
-  // Reasons: "queue_full", "export_failed", "shutdown".
+  // Reasons: "queue_full", "export_failed", "rejected" (by the collector, which took the rest
+  // of the batch), "shutdown".
   std::function<void(int, const char* reason)> dropped = [](int, const char*) {};
 };
 

@@ -24,7 +24,7 @@ EDGES = {
     "base": set(),
     "base/rpc": {"base", "proto"},
     "telemetry": {"base"},
-    "tracing": {"base"},
+    "tracing": {"base", "json"},
     "json": {"base"},
     "security": {"base"},
     "tokenizer": {"base", "json"},

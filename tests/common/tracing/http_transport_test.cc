@@ -47,9 +47,28 @@ TEST(HttpTransport, PostsJsonAndReadsTheStatus) {
   ASSERT_TRUE(reply.ok()) << reply.status();
   EXPECT_EQ(reply->status, 503);
   EXPECT_EQ(reply->retry_after, absl::Seconds(7));
+  EXPECT_EQ(reply->body, "no\n");
   EXPECT_THAT(request, StartsWith("POST /v1/traces HTTP/1.1\r\n"));
   EXPECT_THAT(request, HasSubstr("\r\nContent-Type: application/json\r\n"));
   EXPECT_THAT(request, HasSubstr("\r\napi-key: k\r\n"));
+}
+
+TEST(HttpTransport, KeepsTheBeginningOfALongAnswer) {
+  testing::ListeningSocket listener;
+  const std::string body(5 * SpanTransport::kMaxAnswerBytes / 2, 'b');
+  std::thread server([&] {
+    for (int i = 0; i < 2; ++i) {
+      ReadAndAnswer(listener, "{}",
+                    absl::StrCat("HTTP/1.1 200 OK\r\nContent-Length: ", body.size(),
+                                 "\r\nConnection: close\r\n\r\n", body));
+    }
+  });
+  const auto transport = MakeHttpTransport("http://" + listener.address(), {}, "");
+  for (int i = 0; i < 2; ++i) {
+    const auto reply = transport->Post("{}", absl::Seconds(60));
+    EXPECT_EQ(reply.ok() ? reply->body : "", body.substr(0, SpanTransport::kMaxAnswerBytes));
+  }
+  server.join();
 }
 
 TEST(HttpTransport, ACollectorThatIsNotThereIsAnError) {

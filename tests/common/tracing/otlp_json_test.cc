@@ -93,5 +93,18 @@ TEST(OtlpJson, LongStringsAreCut) {
   EXPECT_LT(ToOtlpJson({}, {group}, absl::UnixEpoch()).size(), 2 * kMaxAttributeBytes);
 }
 
+TEST(OtlpJson, ReadsWhatACollectorRejected) {
+  const auto read = [](absl::string_view body) { return ReadPartialSuccess(body).rejected_spans; };
+  EXPECT_EQ(read(R"({"partialSuccess":{"rejectedSpans":"7"}})"), 7);
+  EXPECT_EQ(read(R"({"partialSuccess":{"rejectedSpans":7,"errorMessage":"m"}})"), 7);
+  EXPECT_EQ(ReadPartialSuccess(R"({"partialSuccess":{"errorMessage":"a\nb"}})").message, R"(a\nb)");
+  for (const char* nothing :
+       {"", "{}", "{", "[7]", "null", R"({"partialSuccess":7})", R"({"partialSuccess":{}})",
+        R"({"partialSuccess":{"rejectedSpans":"x"}})",
+        R"({"partialSuccess":{"rejectedSpans":[7]}})", R"({"partialSuccess":{"rejectedSpans":7)"}) {
+    EXPECT_EQ(read(nothing), 0) << nothing;
+  }
+}
+
 }  // namespace
 }  // namespace baton::tracing

@@ -132,6 +132,24 @@ TEST_F(SpanExporterTest, ABatchIsDroppedAfterItsLastAttemptOrAStatusThatStands) 
   EXPECT_EQ(collector_.exported, 8) << "the next batch has its own chance";
 }
 
+// Whatever the collector claims, a batch is counted once.
+TEST_F(SpanExporterTest, SpansThatTheCollectorRejectsAreDropped) {
+  SpanExporter& exporter = Start();
+  const auto answered = [](const std::string& count) {
+    return Reply{
+        200, {}, R"({"partialSuccess":{"rejectedSpans":)" + count + R"(,"errorMessage":"x"}})"};
+  };
+  collector_.replies = {answered(R"("3")"), answered("2"), answered("0"), answered("-4"),
+                        answered(R"("9223372036854775807")")};
+  for (int i = 0; i < 5; ++i) {
+    exporter.Add(Group(8));
+    exporter.Turn();
+  }
+  EXPECT_THAT(collector_.dropped, ElementsAre(Pair("rejected", 3 + 2 + 8)));
+  EXPECT_EQ(collector_.exported, 5 + 6 + 8 + 8);
+  EXPECT_EQ(collector_.bodies.size(), 5u) << "none is sent again";
+}
+
 TEST_F(SpanExporterTest, StopSendsWhatWaits) {
   SpanExporter& exporter = Start();
   collector_.replies = {Reply{503, {}}};
