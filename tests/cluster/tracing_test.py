@@ -148,6 +148,15 @@ def by_name(spans):
     return named
 
 
+def all_threads_stopped(pid):
+    def stopped(thread):
+        try:
+            return re.search(r"^State:\s+T", (thread / "status").read_text(), re.M)
+        except FileNotFoundError:  # it has ended
+            return True
+    return all(map(stopped, Path(f"/proc/{pid}/task").iterdir()))
+
+
 class TracingTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -382,6 +391,9 @@ class TracingTest(unittest.TestCase):
         victim = next(int(pid) for pid in children
                       if b"baton-decode-worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
         os.kill(victim, signal.SIGSTOP)
+        # Within some 50 ms. Until then the victim may open a transfer, and the prefill worker's span of it would
+        # be the child of one that dies with the victim.
+        self.until(lambda: all_threads_stopped(victim))
         before = self.counted("baton_route_decisions_total")
         answers = {}
         threads = [threading.Thread(target=lambda i=i: answers.update(
