@@ -17,8 +17,10 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
     grpc::CallbackServerContext* context, const internal::v1::DecodeRequest* request) {
   const uint64_t id = next_call_id_.fetch_add(1);
   auto gone = std::make_shared<std::atomic<bool>>(false);
-  const TraceContext trace_context = tracing::JoinTrace(tracer_, TraceOfCall(*context));
-  std::shared_ptr<CallTrace> trace = CallTrace::Begin(tracer_, trace_context, *request);
+  const absl::Status allowed = worker::CheckCall(secret_, *context);
+  tracing::Tracer* const tracer = allowed.ok() ? tracer_ : nullptr;  // strangers record no spans
+  const TraceContext trace_context = tracing::JoinTrace(tracer, TraceOfCall(*context));
+  std::shared_ptr<CallTrace> trace = CallTrace::Begin(tracer, trace_context, *request);
   std::function<void(const absl::Status&)> on_finish;
   if (trace != nullptr) on_finish = [trace](const absl::Status& status) { trace->End(status); };
   auto stream = std::make_shared<GrpcDecodeStream>(
@@ -29,7 +31,6 @@ grpc::ServerWriteReactor<internal::v1::DecodeResponse>* DecodeService::Decode(
       },
       std::move(on_finish));
   auto* reactor = GrpcDecodeStream::Open(stream);
-  const absl::Status allowed = worker::CheckCall(secret_, *context);
   absl::Status status = allowed.ok() ? CheckRequest(*request, epoch_, engine_) : allowed;
   if (status.ok()) {
     status = CheckStructuredOutput(*request, structured_output_ != nullptr, engine_);

@@ -44,8 +44,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
   options.on_peer_gone = [this, job_id, open = worker::OpenCalls::Count(open_calls_)] {
     loop_.Cancel(job_id);
   };
-  const TraceContext trace_context = tracing::JoinTrace(tracer_, TraceOfCall(*context));
-  std::shared_ptr<JobTrace> trace = JobTrace::Begin(tracer_, trace_context);
+  tracing::Tracer* const tracer = allowed.ok() ? tracer_ : nullptr;  // strangers record no spans
+  const TraceContext trace_context = tracing::JoinTrace(tracer, TraceOfCall(*context));
+  std::shared_ptr<JobTrace> trace = JobTrace::Begin(tracer, trace_context);
   if (trace != nullptr) {
     if (request.ok()) trace->root().Set("baton.request.id", request->request_id());
     options.on_finish = [trace](const absl::Status& status) { trace->End(status); };

@@ -2,6 +2,7 @@
 // caller that lacks one of them, and tenants share no cached prefix.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
@@ -29,6 +30,7 @@
 #include "router/server.h"
 #include "tests/testing/generic_call.h"
 #include "tests/testing/http_client.h"
+#include "tests/testing/listening_socket.h"
 #include "tests/testing/model_dir.h"
 #include "tests/testing/test_certificates.h"
 #include "tests/testing/worker_client.h"
@@ -141,12 +143,15 @@ class SecurityTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     files_ = new Files();
+    collector_ = new testing::ListeningSocket();
     worker::WorkerOptions options;
     options.model_dir = kDemo;
     options.num_blocks = 128;
     options.threads = 1;
     options.tls = files_->ForServer();
     options.worker_secret_file = files_->dir.PathOf("secret");
+    options.tracing.endpoint = "http://" + collector_->address();
+    options.tracing.sample_ratio = 0;  // only callers' traces
     prefill_ = *prefill_worker::PrefillWorker::Start(options);
     decode_ = *decode_worker::DecodeWorker::Start(options, DecodeOptions());
     auto router = StartRouter("secret", files_->With(files_->client));
@@ -158,6 +163,7 @@ class SecurityTest : public ::testing::Test {
     router_.reset();
     decode_.reset();
     prefill_.reset();
+    delete collector_;
     delete files_;
   }
 
@@ -223,6 +229,7 @@ class SecurityTest : public ::testing::Test {
   }
 
   inline static Files* files_ = nullptr;
+  inline static testing::ListeningSocket* collector_ = nullptr;  // of the workers' spans
   inline static std::unique_ptr<prefill_worker::PrefillWorker> prefill_;
   inline static std::unique_ptr<decode_worker::DecodeWorker> decode_;
   inline static std::unique_ptr<router::RouterServer> router_;
@@ -342,6 +349,37 @@ TEST_F(SecurityTest, WorkersNeedTheSecret) {
     }
     const auto good = Channel(address, files_->With(files_->client), Secret(files_->secret));
     EXPECT_TRUE(CallOnce(good, "/baton.internal.v1.WorkerService/GetBlockCounts").ok());
+  }
+}
+
+TEST_F(SecurityTest, WorkersTraceNoCallWithoutTheSecret) {
+  const std::string stranger(32, 'a'), known(32, 'b');
+  const auto traced = [](CallHeaders headers, const std::string& trace) {
+    headers.emplace_back("traceparent", absl::StrCat("00-", trace, "-00000000000000cd-01"));
+    return headers;
+  };
+  for (const auto& [address, method] :
+       {std::pair(prefill_->address(), "/baton.internal.v1.PrefillService/Prefill"),
+        std::pair(decode_->address(), "/baton.internal.v1.DecodeService/Decode")}) {
+    const auto call = [&, address = address, method = method](const CallHeaders& headers) {
+      return CallOnce(Channel(address, files_->With(files_->client), headers), method);
+    };
+    EXPECT_TRUE(absl::IsUnauthenticated(call(traced({}, stranger))));
+    EXPECT_FALSE(absl::IsUnauthenticated(call(traced(Secret(files_->secret), known))));
+  }
+  for (int worker = 0; worker < 2; ++worker) {
+    const int connection = collector_->Accept();
+    std::string sent;
+    char buffer[4096];
+    while (!absl::StrContains(sent, known) && !absl::StrContains(sent, stranger)) {
+      const ssize_t n = read(connection, buffer, sizeof(buffer));
+      ASSERT_GT(n, 0) << sent;
+      sent.append(buffer, static_cast<size_t>(n));
+    }
+    EXPECT_THAT(sent, AllOf(HasSubstr(known), Not(HasSubstr(stranger))));
+    const std::string answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    EXPECT_EQ(write(connection, answer.data(), answer.size()), static_cast<ssize_t>(answer.size()));
+    close(connection);
   }
 }
 
