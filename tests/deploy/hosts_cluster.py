@@ -1,7 +1,7 @@
 """The cluster of deploy/k8s on the hosts of one machine, as a user deploys it, with load whose answers are checked.
 
 What differs from the rendered overlay, so that it fits: one core and a KV pool of 64 MB for each worker; and, for tests
-that only wait otherwise, probes every second.
+that only wait otherwise, probes every second and routers that leave sooner.
 """
 
 import asyncio
@@ -33,6 +33,9 @@ def small(resources, quick):
         if deployment["metadata"]["name"] != ROUTER:
             container["resources"]["limits"]["cpu"] = "1"
             container["args"] = [arg for arg in container["args"] if not arg.startswith("--kv-cache-memory")] + ["--kv-cache-memory=64MB"]
+        elif quick:
+            container["args"] = [arg for arg in container["args"] if not arg.startswith("--max-connection-age-ms")] + ["--max-connection-age-ms=4000"]
+            container["lifecycle"]["preStop"]["exec"]["command"] = ["sleep", "6"]
         for probe in ("startupProbe", "readinessProbe") if quick else ():
             container[probe]["periodSeconds"] = 1
     return resources
