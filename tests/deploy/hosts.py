@@ -51,14 +51,13 @@ class Host:
         """Replaces a table of the host's firewall, at once."""
         run(*self.inside, "nft", "-f", "-", stdin=f"table inet {table} {{}}\ndelete table inet {table}\n{rules}")
 
-    def cut(self, *others, to=True, back=True):
-        """Drops packets to the others and from them; of everyone but the node if none is named. With nothing dropped, the
-        cut has healed. Neither end notices: no connection is closed."""
+    def cut(self, *others):
+        """Drops packets to the others and from them; of everyone but the node if none is named. Neither end notices: no
+        connection is closed."""
         what = f"{{ {', '.join(other.address for other in others)} }}" if others else f"!= {NODE}"
         self.nft("cut", "table inet cut {\n"
-                 + (f"chain out {{ type filter hook output priority -10; oif lo accept; ip daddr {what} drop; }}\n" if to else "")
-                 + (f"chain in {{ type filter hook input priority -10; iif lo accept; ip saddr {what} drop; }}\n" if back else "")
-                 + "}\n")
+                 f"chain sent {{ type filter hook output priority -10; oif lo accept; ip daddr {what} drop; }}\n"
+                 f"chain received {{ type filter hook input priority -10; iif lo accept; ip saddr {what} drop; }}\n}}\n")
 
     def heal(self):
         self.nft("cut")

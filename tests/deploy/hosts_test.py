@@ -142,11 +142,14 @@ class HostsTest(unittest.TestCase):
         await self.all_are_ready()
 
     @in_loop
-    async def test_5_a_pair_that_cannot_reach_each_other(self):
+    async def test_5_a_slow_link_and_a_pair_that_cannot_reach_each_other(self):
         decode, prefill = self.cluster.pods(DECODE)[0], self.cluster.pods(PREFILL)[0]
         async with self.load():
+            prefill.host.throttle("8mbit")
+            await asyncio.sleep(3)  # each fault's own length
+            prefill.host.throttle(None)
             decode.host.cut(prefill.host)
-            await asyncio.sleep(5)  # the fault's own length
+            await asyncio.sleep(5)
             decode.host.heal()
 
     @in_loop

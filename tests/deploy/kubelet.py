@@ -32,7 +32,6 @@ from policies import matches
 
 UNPRIVILEGED = ["--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"]
 FIRST_BACKOFF_S = 10
-SERVICE_DOMAIN = "svc"
 
 
 class Roots:
@@ -193,6 +192,8 @@ class Pod:
                         self.cluster.event(self, f"its container ended with {self.container.ended.result()}")
                         await self._wait(backoff)
                         backoff *= 2
+        except Exception as error:  # such as a manifest that this kubelet does not understand
+            self.cluster.failed(error)
         finally:
             self.ready = False
             self.cluster.roots.remove(self.root)
@@ -352,15 +353,18 @@ class Cluster:
         self._resources, self._deployments, self._addresses, self._applied = {}, {}, {}, {}
         self.client = network.add("client")
         self._begin = time.monotonic()
+        self._failure = None
         self._wake, self._turned = asyncio.Event(), asyncio.Condition()
         self._controller = asyncio.create_task(self._control())
 
     async def close(self):
-        for deployment in self._deployments.values():
-            deployment.scale(0)
-        await self.until(lambda: not self.pods(), 180)
-        self._controller.cancel()
-        self.network.close()
+        try:
+            for deployment in self._deployments.values():
+                deployment.scale(0)
+            await self.until(lambda: not self.pods(), 180)
+        finally:
+            self._controller.cancel()
+            self.network.close()
 
     def apply(self, resources):
         """As `kubectl apply`. What is not listed stays."""
@@ -388,6 +392,11 @@ class Cluster:
 
     def changed(self):
         self._wake.set()
+
+    def failed(self, error):
+        """Ends the controller, and what waits for it, with the error."""
+        self._failure = error
+        self.changed()
 
     def removed(self, pod):
         for deployment in self._deployments.values():
@@ -418,9 +427,8 @@ class Cluster:
                 for deployment in self._deployments.values():
                     deployment.reconcile()
                 self._publish()
-                for pod in self.pods():
-                    if pod.gone.done():
-                        pod.gone.result()
+                if self._failure is not None:
+                    raise self._failure
                 async with self._turned:
                     self._turned.notify_all()
         finally:
@@ -436,11 +444,13 @@ class Cluster:
             spec = service["spec"]
             chosen = [pod for pod in self.pods() if matches({"matchLabels": spec["selector"]}, pod.labels)
                       and (spec.get("publishNotReadyAddresses") or (pod.ready and not pod.terminating))]
-            full = f"{name}.{service['metadata']['namespace']}.{SERVICE_DOMAIN}"
+            full = f"{name}.{service['metadata']['namespace']}.svc"
             if spec.get("clusterIP") == "None":
                 names[full] = [pod.host.address for pod in chosen]
                 continue
-            address = self._addresses.setdefault(name, self.network.virtual_address()) if name not in self._addresses else self._addresses[name]
+            if name not in self._addresses:
+                self._addresses[name] = self.network.virtual_address()
+            address = self._addresses[name]
             names[full] = [address]
             for port in spec["ports"]:
                 forwards[(address, port["port"])] = [(pod.host.address, pod.port(port["targetPort"])) for pod in chosen]
