@@ -20,12 +20,12 @@ namespace baton::cli {
 namespace {
 
 std::string Text(const v1::ListWorkersResponse& response) {
-  std::string text = absl::StrFormat("%-8s %-24s %-10s %7s %6s %7s %7s %7s\n", "role", "worker",
+  std::string text = absl::StrFormat("%-8s %-24s %-10s %7s %6s %7s %7s %7s  id\n", "role", "worker",
                                      "state", "running", "queued", "blocks", "free", "indexed");
   for (const v1::WorkerStatus& w : response.workers()) {
-    absl::StrAppendFormat(&text, "%-8s %-24s %-10s %7d %6d %7d %7d %7d%s\n", Short(w.role()),
+    absl::StrAppendFormat(&text, "%-8s %-24s %-10s %7d %6d %7d %7d %7d  %s%s\n", Short(w.role()),
                           w.address(), Short(w.state()), w.running(), w.queued(), w.total_blocks(),
-                          w.free_blocks(), w.indexed_blocks(),
+                          w.free_blocks(), w.indexed_blocks(), w.worker_id(),
                           w.detail().empty() ? "" : "  " + w.detail());
   }
   return text;

@@ -115,6 +115,7 @@ absl::Status Roster::OnCard(int worker, const worker_pb::WorkerCard& card) {
   if (absl::Status fits = CheckCard(worker, card); !fits.ok()) {
     ReportDeath(worker);
     Forget(worker);
+    w.refused_id = card.worker_id();
     SetState(worker, v1::WORKER_STATE_REFUSED, std::string(fits.message()));
     return fits;
   }
@@ -219,6 +220,7 @@ void Roster::OnStreamLost(int worker, const absl::Status& why) {
   w.stream_open = false;
   ReportDeath(worker);
   if (IsAccessRefused(why)) {
+    w.refused_id.clear();  // whose it was is unknown
     SetState(worker, v1::WORKER_STATE_REFUSED, std::string(why.message()));
     return;
   }

@@ -152,6 +152,7 @@ class Roster {
     v1::WorkerState state = v1::WORKER_STATE_CONNECTING;
     std::string detail = "not reached yet";
     std::optional<internal::v1::WorkerCard> card;  // while established
+    std::string refused_id;                        // worker_id of the last card that was refused
     internal::v1::LoadReport load;
     std::optional<absl::Duration> load_at;  // when `load` arrived
     absl::Duration last_event;              // or the start of a stream that nothing has come on yet

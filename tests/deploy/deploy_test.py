@@ -27,6 +27,7 @@ import policies
 import schemas
 import yaml
 from kustomize import render
+from pod_spec import command_line, environment
 
 ARGUMENTS = None
 OVERLAYS = ("cpu", "t4")
@@ -50,19 +51,10 @@ def composed(overlay, components):
                                     "components": [f"../baton/deploy/k8s/components/{name}" for name in components]}))
 
 
-def command_line(resources, container):
-    """The words of a container's command with the environment filled in, as the kubelet does it."""
-    values = {"POD_NAME": "pod-0", "CPU_LIMIT": "2"}
-    for source in container.get("envFrom", []):
-        (config,) = [r for r in resources if r["kind"] == "ConfigMap"
-                     and r["metadata"]["name"] == source["configMapRef"]["name"]]
-        values.update(config["data"])
-    values["MODEL_PATH"] = "/no/such/model"
-    known = {e["name"] for e in container.get("env", [])} | set(values)
-    words = container["command"] + container.get("args", [])
-    for name in re.findall(r"\$\((\w+)\)", " ".join(words)):
-        assert name in known, f"$({name}) is not in the environment"
-    return [re.sub(r"\$\((\w+)\)", lambda match: values[match.group(1)], word) for word in words]
+def words_of(resources, container):
+    """The words of a container's command, with a model that is not there."""
+    values = environment(container, {r["metadata"]["name"]: r["data"] for r in policies.of_kind(resources, "ConfigMap")}, "pod-0")
+    return command_line(container, {**values, "MODEL_PATH": "/no/such/model"})
 
 
 @functools.cache
@@ -90,7 +82,7 @@ def refusal(words):
 
 def command_lines(resources):
     for _, _, container in policies.servers(resources):
-        yield command_line(resources, container)
+        yield words_of(resources, container)
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             if "exec" in container.get(probe, {}):
                 yield container[probe]["exec"]["command"]
@@ -168,7 +160,7 @@ class DeployTest(unittest.TestCase):
                 words = [w for w in here(container[name]["exec"]["command"]) if not w.startswith(without)]
                 return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).returncode
 
-            with subprocess.Popen([*here(command_line(resources, container)), f"--address-file={bound}"],
+            with subprocess.Popen([*here(words_of(resources, container)), f"--address-file={bound}"],
                                   stderr=subprocess.DEVNULL) as worker:
                 try:
                     end = time.monotonic() + 120
@@ -184,7 +176,7 @@ class DeployTest(unittest.TestCase):
 
     def test_a_wrong_flag_is_found(self):
         for _, _, container in policies.servers(self.compositions[("cpu",)]):
-            words = command_line(self.compositions[("cpu",)], container)
+            words = words_of(self.compositions[("cpu",)], container)
             self.assertNotEqual(refusal([*words, "--no-such-flag=1"]), "")
             self.assertNotEqual(refusal([*words, "--drain-grace-ms=soon"]), "")
 
@@ -231,8 +223,9 @@ class DeployTest(unittest.TestCase):
             "impatient liveness": lambda r: container(r, "baton-prefill")["livenessProbe"].update(failureThreshold=1),
             "gRPC probe with TLS": lambda r: container(r, "baton-prefill").update(livenessProbe={"grpc": {"port": 50061}, "timeoutSeconds": 9, "periodSeconds": 60}),
             "a short grace": lambda r: pod(r, "baton-decode").update(terminationGracePeriodSeconds=60),
-            "a long drain": lambda r: container(r, "baton-router")["args"].append("--drain-grace-ms=130000"),
+            "a long drain": lambda r: container(r, "baton-router")["args"].append("--drain-grace-ms=140000"),
             "a hook that kills": lambda r: container(r, "baton-decode").update(lifecycle={"preStop": {"exec": {"command": ["kill", "1"]}}}),
+            "connections that stay": lambda r: container(r, "baton-router")["args"].append("--max-connection-age-ms=60000"),
             "one replica": lambda r: deployment(r, "baton-router").update(replicas=1),
             "replicas beside KEDA": lambda r: deployment(r, "baton-decode").update(replicas=3),
             "no budget": lambda r: r.remove(next(x for x in r if x["kind"] == "PodDisruptionBudget")),

@@ -259,6 +259,7 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
     EXPECT_EQ(ErrorReason(refused), row.reason);
     roster_.OnStreamLost(kPrefill0, refused);
     EXPECT_EQ(StatusOf(kPrefill0).state(), v1::WORKER_STATE_REFUSED) << row.reason;
+    EXPECT_EQ(StatusOf(kPrefill0).worker_id(), card.worker_id());
     EXPECT_THAT(StatusOf(kPrefill0).detail(), HasSubstr(row.in_detail));
     EXPECT_THAT(StatusOf(kPrefill0).detail(), HasSubstr(row.in_detail_too));
   }
