@@ -1,6 +1,7 @@
 #include "router/request/prompt_history.h"
 
 #include <algorithm>
+#include <bitset>
 #include <utility>
 
 namespace baton::router {
@@ -25,17 +26,22 @@ int CommonPrefix(Tokens a, Tokens b) {
 
 // How many tokens are the same after the shortest difference at the beginning of the two.
 int AgreementAfter(Tokens a, Tokens b) {
-  const int most = 2 * kLongestDifference;
-  for (int both = 1; both <= most; ++both) {
-    const int from = std::max(0, both - kLongestDifference);
-    for (int i = from; i <= both - from; ++i) {
-      const size_t in_a = i;
-      const size_t in_b = both - i;
-      if (in_a + kAgreement > a.size() || in_b + kAgreement > b.size()) continue;
-      if (a[in_a] != b[in_b]) continue;
-      const int same = CommonPrefix(a.subspan(in_a), b.subspan(in_b));
-      if (same >= kAgreement) return same;
+  const auto places = [](Tokens tokens) {
+    return std::clamp(static_cast<int>(tokens.size()) - kAgreement + 1, 0, kLongestDifference + 1);
+  };
+  std::bitset<256> in_b;  // most tokens of another text are not
+  for (int j = 0; j < places(b); ++j) in_b.set(static_cast<uint8_t>(b[j]));
+  std::vector<std::pair<int, int>> equal;  // tokens: the sum of their places, and the one in a
+  for (int i = 0; i < places(a); ++i) {
+    if (!in_b.test(static_cast<uint8_t>(a[i]))) continue;
+    for (int j = 0; j < places(b); ++j) {
+      if (a[i] == b[j]) equal.emplace_back(i + j, i);
     }
+  }
+  std::sort(equal.begin(), equal.end());
+  for (const auto& [sum, i] : equal) {
+    const int same = CommonPrefix(a.subspan(i), b.subspan(sum - i));
+    if (same >= kAgreement) return same;
   }
   return 0;
 }
@@ -75,26 +81,23 @@ int PromptHistory::CommonTokens(const Kept& kept, const PromptChain& prompt, int
                       prompt.tokens.subspan(begin, length));
 }
 
-void PromptHistory::Drop(Order::iterator kept) {
+// Returns the memory of its tokens.
+std::vector<int32_t> PromptHistory::Drop(Order::iterator kept) {
   bytes_ -= kept->bytes();
   auto tenant = tenants_.find(kept->tenant);
   std::vector<Order::iterator>& prompts = tenant->second;
   prompts.erase(std::find(prompts.begin(), prompts.end(), kept));
   if (prompts.empty()) tenants_.erase(tenant);
+  std::vector<int32_t> tokens = std::move(kept->tokens);
   order_.erase(kept);
+  return tokens;
 }
 
 void PromptHistory::Add(const PromptChain& prompt, absl::string_view request_id) {
-  Kept made{std::string(prompt.tenant),
-            prompt.root,
-            {prompt.tokens.begin(), prompt.tokens.end()},
-            {prompt.keys.begin(), prompt.keys.end()},
-            std::string(request_id)};
-  const int64_t made_bytes = made.bytes();
-  if (made_bytes > max_bytes_) return;
+  if (max_bytes_ == 0) return;
   absl::MutexLock lock(&mutex_);
+  std::vector<Order::iterator> replaced;
   if (auto tenant = tenants_.find(prompt.tenant); tenant != tenants_.end()) {
-    std::vector<Order::iterator> replaced;
     for (const Order::iterator& kept : tenant->second) {
       if (kept->root != prompt.root || kept->tokens.size() > prompt.tokens.size()) continue;
       const int blocks = static_cast<int>(kept->keys.size());
@@ -106,8 +109,20 @@ void PromptHistory::Add(const PromptChain& prompt, absl::string_view request_id)
     if (replaced.empty() && tenant->second.size() >= kPromptsPerTenant) {
       replaced.push_back(tenant->second.front());
     }
-    for (const Order::iterator& kept : replaced) Drop(kept);
   }
+  Kept made;
+  for (const Order::iterator& kept : replaced) {
+    // New memory for long prompts costs more than copying them.
+    std::vector<int32_t> tokens = Drop(kept);
+    if (tokens.capacity() <= 2 * prompt.tokens.size()) made.tokens = std::move(tokens);
+  }
+  made.tenant = std::string(prompt.tenant);
+  made.root = prompt.root;
+  made.tokens.assign(prompt.tokens.begin(), prompt.tokens.end());
+  made.keys.assign(prompt.keys.begin(), prompt.keys.end());
+  made.request_id = std::string(request_id);
+  const int64_t made_bytes = made.bytes();
+  if (made_bytes > max_bytes_) return;
   while (bytes_ + made_bytes > max_bytes_) Drop(std::prev(order_.end()));
   bytes_ += made_bytes;
   order_.push_front(std::move(made));

@@ -68,14 +68,14 @@ class PromptHistory {
  private:
   struct Kept {
     std::string tenant;
-    kv::PrefixKey root;
+    kv::PrefixKey root = 0;
     std::vector<int32_t> tokens;
     std::vector<kv::PrefixKey> keys;
     std::string request_id;
 
     int64_t bytes() const {
       return static_cast<int64_t>(sizeof(Kept) + tenant.size() + request_id.size() +
-                                  tokens.size() * sizeof(int32_t) +
+                                  tokens.capacity() * sizeof(int32_t) +
                                   keys.size() * sizeof(kv::PrefixKey));
     }
   };
@@ -83,7 +83,7 @@ class PromptHistory {
 
   static int CommonBlocks(const Kept& kept, const PromptChain& prompt, int at_least);
   static int CommonTokens(const Kept& kept, const PromptChain& prompt, int common_blocks);
-  void Drop(Order::iterator kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<int32_t> Drop(Order::iterator kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t max_bytes_;
   mutable absl::Mutex mutex_;
