@@ -81,7 +81,7 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
     app->add_option(flag, worker->values[flag], "Passed to every worker")->check(count);
   }
   for (const char* flag : {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization",
-                           "--cublas-algorithms"}) {
+                           "--cublas-algorithms", "--max-retained-share"}) {
     app->add_option(flag, worker->values[flag], "Passed to every worker");
   }
   app->add_flag("--no-deterministic,!--deterministic", worker->no_deterministic,
@@ -225,6 +225,10 @@ void AddExplain(CLI::App* app, ExplainOptions* explain) {
                   "Name of the model; empty: the one that the router serves")
       ->needs(text);
   app->add_option("--cache-salt", explain->cache_salt, "Cache salt of the request")->needs(text);
+  app->add_flag("--cache", explain->cache,
+                "Show why less is cached than an earlier prompt would have allowed")
+      ->needs(text);
+  app->add_option("--tenant", explain->tenant, "Tenant of the request")->needs(text);
   app->add_option("--request-id", explain->request_id, "Show the past decisions for this request")
       ->excludes(text);
   app->add_option("--last", explain->last, "Number of past decisions to show, without a prompt")
@@ -359,6 +363,10 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       &commands.pull);
   AddHealth(app.add_subcommand("health", "Ask a router or a worker whether it lives or is ready"),
             &commands.health);
+  CLI::App* prefix = app.add_subcommand(
+      "prefix", "Keep prefixes in the caches of prefill workers; find what makes them change");
+  PrefixCommands prefixes;
+  AddPrefix(prefix, &prefixes);
   std::map<std::string, AdminOptions> admin;
   AddAdmin(&app, &admin);
   AddTop(app.add_subcommand(
@@ -375,6 +383,10 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     commands.chosen = app.get_subcommands().front()->get_name();
     commands.is_admin = admin.count(commands.chosen) > 0;
     if (commands.is_admin) commands.admin = admin[commands.chosen];
+    if (commands.chosen == "prefix") {
+      commands.prefix_command = prefix->get_subcommands().front()->get_name();
+      commands.prefix = prefixes[commands.prefix_command];
+    }
     CheckCommand(commands, router);
     if (commands.chosen == "bench") FinishBench(*bench, bench_flags, &commands.bench);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);

@@ -12,6 +12,7 @@
 #include "cli/health.h"
 #include "cli/keys.h"
 #include "cli/plan.h"
+#include "cli/prefix.h"
 #include "cli/pull.h"
 #include "cli/top.h"
 #include "cli/up.h"
@@ -20,7 +21,7 @@ namespace baton::cli {
 
 struct Commands {
   // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "top", "health",
-  // "completion", or one of the commands of admin.h.
+  // "prefix", "completion", or one of the commands of admin.h.
   std::string chosen;
   bool is_admin = false;  // one of the latter
   UpOptions up;
@@ -34,6 +35,8 @@ struct Commands {
   PlanOptions plan;
   PullOptions pull;
   HealthOptions health;
+  std::string prefix_command;  // "warm", "list", "drop", "lint"
+  PrefixOptions prefix;
   std::string completion;  // the script
 };
 

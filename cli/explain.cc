@@ -2,10 +2,12 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -19,7 +21,12 @@
 namespace baton::cli {
 namespace {
 
-absl::StatusOr<std::vector<v1::Decision>> Ask(const ExplainOptions& options) {
+struct Explained {
+  std::vector<v1::Decision> decisions;
+  std::optional<v1::CacheMiss> miss;
+};
+
+absl::StatusOr<Explained> Ask(const ExplainOptions& options) {
   const auto admin = v1::AdminService::NewStub(
       MakeChannel(options.address, kClientChannel, SecurityFor(options.access)));
   grpc::ClientContext context;
@@ -29,10 +36,14 @@ absl::StatusOr<std::vector<v1::Decision>> Ask(const ExplainOptions& options) {
     request.mutable_request()->set_text(options.text);
     request.mutable_request()->set_model(options.model);
     request.mutable_request()->set_cache_salt(options.cache_salt);
+    request.mutable_request()->set_tenant(options.tenant);
+    request.mutable_request()->set_explain_cache(options.cache);
     v1::ExplainResponse response;
     const grpc::Status status = admin->Explain(&context, request, &response);
     if (!status.ok()) return FromGrpcStatus(status);
-    return std::vector<v1::Decision>{response.decision()};
+    Explained explained{{response.decision()}, std::nullopt};
+    if (response.has_cache_miss()) explained.miss = response.cache_miss();
+    return explained;
   }
   v1::ListDecisionsRequest request;
   request.set_request_id(options.request_id);
@@ -40,7 +51,7 @@ absl::StatusOr<std::vector<v1::Decision>> Ask(const ExplainOptions& options) {
   v1::ListDecisionsResponse response;
   const grpc::Status status = admin->ListDecisions(&context, request, &response);
   if (!status.ok()) return FromGrpcStatus(status);
-  return std::vector<v1::Decision>(response.decisions().begin(), response.decisions().end());
+  return Explained{{response.decisions().begin(), response.decisions().end()}, std::nullopt};
 }
 
 }  // namespace
@@ -84,14 +95,44 @@ std::string DecisionTable(const v1::Decision& decision) {
   return table;
 }
 
-int RunExplain(const ExplainOptions& options, std::ostream& out, std::ostream& err) {
-  const auto decisions = Ask(options);
-  if (!decisions.ok()) {
-    err << "baton explain: " << Describe(decisions.status()) << std::endl;
-    return ExitCode(decisions.status());
+std::string CacheMissText(const v1::CacheMiss& miss) {
+  std::string text = "  cache: ";
+  switch (miss.cause()) {
+    case v1::CACHE_MISS_CAUSE_CHANGED:
+      absl::StrAppend(&text, "differs from an earlier prompt at token ",
+                      miss.first_different_token());
+      break;
+    case v1::CACHE_MISS_CAUSE_EVICTED:
+      absl::StrAppend(&text, "the worker does not have what an earlier prompt left");
+      break;
+    default:
+      absl::StrAppend(&text, "an earlier prompt with another cache salt has this beginning");
   }
-  for (const v1::Decision& decision : *decisions) {
+  absl::StrAppendFormat(&text, "; %d tokens lost, about %.1f ms\n", miss.lost_tokens(),
+                        miss.lost_ms());
+  if (miss.cause() == v1::CACHE_MISS_CAUSE_CHANGED) {
+    absl::StrAppend(&text, "    now:     \"", absl::Utf8SafeCEscape(miss.text()), "\"\n",
+                    "    earlier: \"", absl::Utf8SafeCEscape(miss.earlier_text()), "\"\n");
+  }
+  if (!miss.earlier_request_id().empty()) {
+    absl::StrAppend(&text, "    earlier request: ", miss.earlier_request_id(), "\n");
+  }
+  return text;
+}
+
+int RunExplain(const ExplainOptions& options, std::ostream& out, std::ostream& err) {
+  const auto explained = Ask(options);
+  if (!explained.ok()) {
+    err << "baton explain: " << Describe(explained.status()) << std::endl;
+    return ExitCode(explained.status());
+  }
+  for (const v1::Decision& decision : explained->decisions) {
     out << (options.json ? JsonLine(decision) + "\n" : DecisionTable(decision));
+  }
+  if (options.cache && explained->miss) {
+    out << (options.json ? JsonLine(*explained->miss) + "\n" : CacheMissText(*explained->miss));
+  } else if (options.cache && !options.json) {
+    out << "  cache: all is cached that an earlier prompt of this tenant would have allowed\n";
   }
   out << std::flush;
   return kExitOk;

@@ -9,8 +9,9 @@
 #include "cli/router_flags.h"
 
 namespace baton::v1 {
+class CacheMiss;
 class Decision;
-}
+}  // namespace baton::v1
 
 namespace baton::cli {
 
@@ -20,6 +21,8 @@ struct ExplainOptions {
   std::string text;        // a prompt to explain; empty: show past decisions
   std::string model;       // with a prompt: the model of its request
   std::string cache_salt;  // with a prompt: the cache salt of its request
+  std::string tenant;      // with a prompt: the tenant of its request
+  bool cache = false;      // with a prompt: explain a cache miss
   std::string request_id;  // without a prompt: only this request; empty: all
   int last = 1;            // without a prompt: the number of decisions
   bool json = false;       // one JSON object per line instead of tables
@@ -28,6 +31,9 @@ struct ExplainOptions {
 
 // Returns the exit code (common/base/exit_code.h); an error and its reason are on `err`.
 int RunExplain(const ExplainOptions& options, std::ostream& out, std::ostream& err);
+
+// What was different, and what it cost.
+std::string CacheMissText(const v1::CacheMiss& miss);
 
 // The choice, then a row for each candidate, with a star for the chosen workers.
 std::string DecisionTable(const v1::Decision& decision);

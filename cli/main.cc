@@ -1,5 +1,5 @@
-// `baton`: up, generate, chat, explain, bench, keys, plan, pull, top, health, completion, and the
-// commands for operators. docs/cli.md has the exit codes.
+// `baton`: up, generate, chat, explain, bench, keys, plan, prefix, pull, top, health, completion,
+// and the commands for operators. docs/cli.md has the exit codes.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -21,6 +21,9 @@ int main(int argc, char** argv) {
   }
   if (commands.is_admin) {
     return baton::cli::RunAdmin(commands.chosen, commands.admin, std::cout, std::cerr);
+  }
+  if (commands.chosen == "prefix") {
+    return baton::cli::RunPrefix(commands.prefix_command, commands.prefix, std::cout, std::cerr);
   }
   if (commands.chosen == "health") {
     return baton::cli::RunHealth(commands.health, std::cout, std::cerr);

@@ -63,7 +63,9 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
       publish_(std::move(publish)),
       pool_(engine.kv_pool().block_count),
       cache_(options.enable_prefix_caching
-                 ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
+                 ? std::make_unique<kv::RadixCache>(
+                       pool_, engine.kv_layout().block_tokens,
+                       kv::RetentionLimits{options.max_retained_share, clock})
                  : nullptr),
       submission_limit_(
           "decode", {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
@@ -395,6 +397,7 @@ void DecodeLoop::Publish() {
   load.queued_tokens = scheduler_.waiting_tokens();
   load.counts = pool_.counts();
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
+  load.retained_blocks = cache_ != nullptr ? cache_->retained_block_count() : 0;
   load.open_transfers = scheduler_.receiving_count();
   load.draining = draining_;
   load.drained = draining_ && calls_.empty() && scheduler_.All().empty() &&

@@ -34,7 +34,8 @@ struct LoopOptions {
   SchedulerOptions scheduler;
   std::string worker_id;
   bool enable_prefix_caching = true;
-  int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: it is recomputed
+  double max_retained_share = 0.25;  // of the pool's blocks
+  int64_t host_kv_bytes = 0;         // for the KV of preempted sequences; 0: it is recomputed
   // Computes the masks of calls with a grammar. Null: there are none. Must outlive the loop.
   grammar::StructuredOutput* structured_output = nullptr;
   // False: the owner calls Turn(), as the simulation does.

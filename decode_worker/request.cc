@@ -53,12 +53,14 @@ std::unique_ptr<Sequence> MakeSequence(const internal::v1::DecodeRequest& reques
                    request.prefill().epoch()};
   call->deadline = deadline;
   call->priority = ToPriority(request.priority());
+  call->prefill_only = request.prefill_only();
   call->continuation = request.continuation();
   call->tenant = request.tenant();
   call->cache_salt = request.cache_salt();
   call->root = kv::RootPrefixKey(engine.config().fingerprint, request.cache_salt(), "");
   call->request_tokens = request.tokens_size();
   call->prompt_tokens = worker::PromptTokens(request);
+  call->retention = worker::FromProto(request.retention(), call->prompt_tokens);
   call->max_tokens = std::min(request.max_tokens(), engine.max_model_len() - request.tokens_size());
   call->min_tokens = std::min(request.min_tokens(), call->max_tokens);
   call->n = std::max(1, request.n());

@@ -25,6 +25,7 @@ void DecodeScheduler::InsertIntoCache(Sequence& sequence) {
   const absl::Span<const int32_t> computed =
       absl::MakeConstSpan(sequence.tokens).first(static_cast<size_t>(sequence.computed_tokens));
   cache_->Insert(sequence.call->root, computed, sequence.blocks);
+  sequence.call->retention.Apply(*cache_, sequence.call->root, computed);
   // Uses the cached blocks in place of its duplicates. Else both copies would be locked, and a
   // sequence that fits into the pool alone might not fit beside its duplicates.
   kv::Match match = cache_->MatchPrefix(sequence.call->root, computed, sequence.computed_tokens);

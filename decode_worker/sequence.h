@@ -18,6 +18,7 @@
 #include "common/kv/prefix_key.h"
 #include "common/model/sampler.h"
 #include "common/transfer/kv_receiver.h"
+#include "common/worker/retention.h"
 
 namespace baton::grammar {
 struct CompiledGrammar;
@@ -52,10 +53,12 @@ struct Call {
   PrefillPeer prefill;
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
+  bool prefill_only = false;  // `prefill` computes the prompt, however little is missing here
   bool continuation = false;  // the worker that served the request was lost
   std::string tenant;
   std::string cache_salt;
   kv::PrefixKey root = 0;
+  worker::PromptRetention retention;
 
   int prompt_tokens = 0;   // of the client's prompt; the tokens after them are the answer's
   int request_tokens = 0;  // in the request: the prompt, and the tokens of a resumed answer

@@ -37,6 +37,9 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
                        : call.priority == Priority::kLow ? v1::PRIORITY_LOW
                                                          : v1::PRIORITY_NORMAL);
   request.set_tenant(call.tenant);
+  if (call.retention.retention.priority > 0) {
+    *request.mutable_retention() = worker::ToProto(call.retention);
+  }
   request.set_checksum(transfer::RequestChecksum(request));
 
   transfer::TransferPlan& plan = made.plan;

@@ -44,6 +44,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.scheduler.max_tenant_requests = decode.max_tenant_requests;
   loop.scheduler.max_tenant_tokens = decode.max_tenant_tokens;
   loop.enable_prefix_caching = options.enable_prefix_caching;
+  loop.max_retained_share = options.max_retained_share;
   loop.host_kv_bytes = decode.host_kv_bytes;
   structured_output_ = MakeStructuredOutput(decode.grammar_program, options.model_dir, engine());
   loop.structured_output = structured_output_.get();

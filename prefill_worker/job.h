@@ -15,6 +15,7 @@
 #include "common/kv/block_pool.h"
 #include "common/kv/prefix_key.h"
 #include "common/model/sampler.h"
+#include "common/worker/retention.h"
 
 namespace baton::transfer {
 class KvSender;
@@ -47,6 +48,7 @@ struct PrefillJob {
   int prompt_tokens = 0;               // how many of `tokens`; the rest is the answer so far
   std::vector<int32_t> suppressed;     // not to be drawn as the first token
   std::optional<int> prompt_logprobs;  // if set, the prompt is not taken from the cache
+  worker::PromptRetention retention;
   std::shared_ptr<transfer::KvSender> sender;
 
   // Set when it starts.

@@ -62,7 +62,9 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
       publish_(std::move(publish)),
       pool_(engine.kv_pool().block_count),
       cache_(options.enable_prefix_caching
-                 ? std::make_unique<kv::RadixCache>(pool_, engine.kv_layout().block_tokens)
+                 ? std::make_unique<kv::RadixCache>(
+                       pool_, engine.kv_layout().block_tokens,
+                       kv::RetentionLimits{options.max_retained_share, clock})
                  : nullptr),
       scheduler_(options.scheduler, pool_, cache_.get()),
       submission_limit_("prefill",
@@ -308,6 +310,7 @@ void PrefillLoop::Publish() {
   }
   load.counts = pool_.counts();
   load.free_blocks = load.counts.free + (cache_ != nullptr ? cache_->evictable_block_count() : 0);
+  load.retained_blocks = cache_ != nullptr ? cache_->retained_block_count() : 0;
   load.open_transfers = static_cast<int>(sending_.size());
   load.draining = draining_;
   load.drained = draining_ && load.running + load.queued == 0 && sending_.empty() &&

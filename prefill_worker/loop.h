@@ -27,6 +27,7 @@ namespace baton::prefill_worker {
 struct LoopOptions {
   SchedulerOptions scheduler;
   bool enable_prefix_caching = true;
+  double max_retained_share = 0.25;  // of the pool's blocks
   // False: the loop works only in Turn() and Stop().
   bool own_thread = true;
 };

@@ -67,6 +67,7 @@ std::unique_ptr<PrefillJob> MakeJob(const internal::v1::PrefillRequest& request,
   job->prompt_tokens = worker::PromptTokens(request);
   job->suppressed.assign(request.suppressed_token_ids().begin(),
                          request.suppressed_token_ids().end());
+  job->retention = worker::FromProto(request.retention(), job->prompt_tokens);
   if (request.has_prompt_logprobs()) job->prompt_logprobs = request.prompt_logprobs();
   return job;
 }

@@ -258,7 +258,9 @@ void PrefillScheduler::Computed(const Chunk& chunk) {
 
 void PrefillScheduler::InsertIntoCache(const PrefillJob& job) {
   if (cache_ == nullptr) return;
-  cache_->Insert(job.root, absl::MakeConstSpan(job.tokens).first(job.computed_tokens), job.blocks);
+  const auto computed = absl::MakeConstSpan(job.tokens).first(job.computed_tokens);
+  cache_->Insert(job.root, computed, job.blocks);
+  job.retention.Apply(*cache_, job.root, computed);
 }
 
 std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {

@@ -82,7 +82,8 @@ class PrefillScheduler {
 
   // The chunk has been computed. Its job stays until Remove.
   void Computed(const Chunk& chunk);
-  // Inserts the whole blocks computed so far into the prefix cache. Their KV must be valid.
+  // Inserts the whole blocks computed so far into the prefix cache, and retains what the job asks
+  // for. Their KV must be valid.
   void InsertIntoCache(const PrefillJob& job);
 
   // Removes and returns a job, waiting or running; null if there is none with that id.

@@ -21,6 +21,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   StartTracing(options.tracing, metrics_->traces());
   LoopOptions loop;
   loop.enable_prefix_caching = options.enable_prefix_caching;
+  loop.max_retained_share = options.max_retained_share;
   loop.scheduler.block_tokens = engine().kv_layout().block_tokens;
   loop.scheduler.max_num_batched_tokens = engine().max_num_batched_tokens();
   loop.scheduler.max_num_seqs = engine().max_num_seqs();

@@ -95,6 +95,12 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_option("--default-deadline-ms", options->default_deadline_ms,
                   "Deadline of calls whose client sets none")
       ->check(CLI::Range(int64_t{1}, int64_t{86'400'000}));
+  app->add_option("--prompt-history-memory", options->prompt_history_bytes,
+                  "Bytes for the tokens of recent prompts, which explain cache misses; 0: none")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+  app->add_option("--max-warm-prefixes", options->max_warm_prefixes,
+                  "Limit for the prefixes that are kept warm; more are refused")
+      ->check(CLI::Range(0, 1 << 16));
   app->add_option("--explain-log-every", options->explain_log_every,
                   "Log every n-th routing decision in full; 0: none")
       ->check(CLI::Range(0, 1 << 30));

@@ -55,6 +55,21 @@ RouterMetrics::Histogram ReadHistogram(const prometheus::Histogram& histogram) {
   return read;
 }
 
+constexpr char kWarmMissHelp[] =
+    "Prompts of which at least a block was computed that an earlier prompt of the tenant would "
+    "have "
+    "allowed to be cached. changed: the prompt differs; evicted: the worker has it no more or "
+    "never "
+    "had it; other_salt: the earlier prompt had another cache_salt.";
+
+std::string MissCauseName(v1::CacheMissCause cause) {
+  return cause == v1::CACHE_MISS_CAUSE_CHANGED   ? "changed"
+         : cause == v1::CACHE_MISS_CAUSE_EVICTED ? "evicted"
+                                                 : "other_salt";
+}
+
+telemetry::Label MissCauseLabel() { return {"cause", {"changed", "evicted", "other_salt"}}; }
+
 // Of all labels.
 int64_t SumOf(telemetry::Family<prometheus::Counter>& family) {
   double sum = 0;
@@ -142,6 +157,11 @@ struct RouterMetrics::Families {
                                  "Workers that the router forgot because they were silent for 6 s, "
                                  "unless they drained before.",
                                  {{"worker_role", {"prefill", "decode"}}})),
+        cache_misses(set.Counters("baton_prefix_cache_warm_misses_total", kWarmMissHelp,
+                                  {MissCauseLabel()})),
+        cache_lost_seconds(set.Counters("baton_prefix_cache_lost_seconds_total",
+                                        "Estimated time to compute what these misses lost.",
+                                        {MissCauseLabel()})),
         route_decisions(set.Counters(
             "baton_route_decisions_total",
             "Choices of a pair. prefix: for what is cached there; load: nothing is cached on the "
@@ -200,6 +220,8 @@ struct RouterMetrics::Families {
   prometheus::Counter& orphaned;
   telemetry::Family<prometheus::Gauge> workers;
   telemetry::Family<prometheus::Counter> expirations;
+  telemetry::Family<prometheus::Counter> cache_misses;
+  telemetry::Family<prometheus::Counter> cache_lost_seconds;
   telemetry::Family<prometheus::Counter> route_decisions;
   prometheus::Histogram& cached_tokens_off;
   prometheus::Histogram& ttft_off;
@@ -239,6 +261,12 @@ void RouterMetrics::RequestEnded(const RequestEnd& end) {
 void RouterMetrics::RequestRejected(absl::string_view reason) {
   if (families_ == nullptr) return;
   families_->rejections.With({absl::AsciiStrToLower(reason)}).Increment();
+}
+
+void RouterMetrics::CacheMissed(v1::CacheMissCause cause, absl::Duration lost) {
+  if (families_ == nullptr) return;
+  families_->cache_misses.With({MissCauseName(cause)}).Increment();
+  families_->cache_lost_seconds.With({MissCauseName(cause)}).Increment(absl::ToDoubleSeconds(lost));
 }
 
 void RouterMetrics::RequestRetried(absl::string_view reason) {

@@ -68,6 +68,8 @@ class RouterMetrics {
   };
   // Adds the gaps to the histogram, and clears them.
   void NextTokens(TokenGaps* gaps);
+  // Tokens were computed that would have been cached; `lost`: the time for it.
+  void CacheMissed(v1::CacheMissCause cause, absl::Duration lost);
   void Routed(absl::string_view decision, absl::string_view policy);
   // Prediction and outcome of a decision. A predicted time of zero is none.
   void Predicted(int predicted_cached_tokens, int cached_tokens, absl::Duration predicted_ttft,

@@ -88,6 +88,10 @@ absl::Status Validate(Options* options) {
   BATON_RETURN_IF_ERROR(
       CheckPositive("max-inflight-prompt-tokens", options->max_inflight_prompt_tokens));
   BATON_RETURN_IF_ERROR(CheckPositive("stall-timeout-ms", options->stall_timeout_ms));
+  if (options->prompt_history_bytes < 0) {
+    return BadFlag("prompt-history-memory", "0 or more expected");
+  }
+  if (options->max_warm_prefixes < 0) return BadFlag("max-warm-prefixes", "0 or more expected");
   if (options->explain_log_every < 0) return BadFlag("explain-log-every", "0 or more expected");
   if (options->failover_wait_ms < 0) return BadFlag("failover-wait-ms", "0 or more expected");
   if (options->retry_budget_percent < 0 || options->retry_budget_percent > 100) {

@@ -99,16 +99,20 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       pool_(options_.tokenizer_threads, options_.max_queued_prompts),
       call_watch_(kCallTick),
       decisions_(options_.explain_log_every, metrics_),
-      parts_{options_,   *tokenizer_,   clock_,         roster_, planner_,    metrics_,
-             admission_, retry_budget_, continuations_, pool_,   call_watch_, network_,
-             decisions_, access_,       tenants_,       chat_,   calls_,      tracer_.get()},
+      prompts_(options_.prompt_history_bytes),
+      parts_{options_,    *tokenizer_, clock_,        roster_,        planner_,
+             metrics_,    admission_,  retry_budget_, continuations_, pool_,
+             call_watch_, network_,    decisions_,    access_,        tenants_,
+             chat_,       calls_,      prompts_,      tracer_.get()},
+      warmer_(std::make_shared<PrefixWarmer>(parts_, options_.max_warm_prefixes)),
       inference_(parts_),
-      admin_(parts_, [this](int worker) { return watch_->Stub(worker); }),
+      admin_(parts_, *warmer_, [this](int worker) { return watch_->Stub(worker); }),
       openai_(parts_),
       watch_(std::make_unique<WorkerWatch>(
           roster_, network_, clock_, [this](bool ready) { PublishState(ready); },
           MakeChannelSecurity(options_.worker_tls, security::HeadersOf(worker_secret_.get())))),
       discovery_(std::make_unique<Discovery>(Sources(), clock_, DiscoveryEvents())) {
+  call_watch_.Add(warmer_);
   roster_.SetOnDeath([this](const Incarnation& dead) {
     metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
   });
@@ -242,6 +246,7 @@ void RouterServer::Drain(absl::Duration grace) {
   const absl::Duration end = clock_.SinceStart() + grace;
   // Who is here now is enough for what still runs.
   discovery_->Stop();
+  warmer_->Stop();
   if (rpc_ != nullptr) {
     {
       absl::MutexLock lock(&health_mutex_);

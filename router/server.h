@@ -32,6 +32,8 @@
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
 #include "router/request/grpc_decode_network.h"
+#include "router/request/prefix_warmer.h"
+#include "router/request/prompt_history.h"
 #include "router/request/retry_budget.h"
 #include "router/request/router_parts.h"
 #include "router/request/tenant_limits.h"
@@ -108,7 +110,9 @@ class RouterServer {
   WorkPool pool_;
   CallWatch call_watch_;
   DecisionLog decisions_;
+  PromptHistory prompts_;
   RouterParts parts_;
+  const std::shared_ptr<PrefixWarmer> warmer_;
   InferenceService inference_;
   AdminService admin_;
   OpenAiService openai_;

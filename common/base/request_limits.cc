@@ -89,6 +89,14 @@ absl::Status CheckLengthPenalty(float penalty) {
   return CheckReal("length_penalty", penalty, -kMaxLengthPenalty, kMaxLengthPenalty);
 }
 
+absl::Status CheckRetention(std::optional<int> until_token, int priority, int64_t ttl_ms) {
+  if (until_token && *until_token < 1) {
+    return OutOfRange("retention.until_token", absl::StrCat(*until_token), "1 or more expected");
+  }
+  BATON_RETURN_IF_ERROR(CheckRange("retention.priority", priority, 0, kMaxRetentionPriority));
+  return CheckRange("retention.ttl_ms", ttl_ms, 1, kMaxRetentionTtlMs);
+}
+
 absl::Status CheckStopTokenIdCount(absl::string_view field, int count, int most) {
   if (count <= most) return absl::OkStatus();
   return InvalidField("TOO_MANY_STOPS", field,

@@ -36,6 +36,9 @@ inline constexpr size_t kMaxStopStringBytes = 1024;
 inline constexpr int kMaxStopTokenIds = 256;  // of the client
 inline constexpr int kMaxEosTokenIds = 768;   // of the model, which the router adds to the client's
 
+inline constexpr int kMaxRetentionPriority = 100;
+inline constexpr int64_t kMaxRetentionTtlMs = int64_t{7} * 24 * 3600 * 1000;
+
 inline constexpr size_t kMaxRequestIdBytes = 128;
 inline constexpr size_t kMaxTenantBytes = 128;
 inline constexpr size_t kMaxCacheSaltBytes = 256;
@@ -63,6 +66,15 @@ absl::Status CheckRange(absl::string_view field, int64_t given, int64_t least, i
 absl::Status CheckTokenIds(absl::string_view field, absl::Span<const int32_t> token_ids,
                            int vocab_size);
 absl::Status CheckLengthPenalty(float penalty);
+// Of `retention`; `until_token` may be absent.
+absl::Status CheckRetention(std::optional<int> until_token, int priority, int64_t ttl_ms);
+// The same for a baton.v1.Retention.
+template <class Message>
+absl::Status CheckRetention(const Message& retention) {
+  std::optional<int> until_token;
+  if (retention.has_until_token()) until_token = retention.until_token();
+  return CheckRetention(until_token, retention.priority(), retention.ttl_ms());
+}
 
 // At most `most` ids; reason TOO_MANY_STOPS.
 absl::Status CheckStopTokenIdCount(absl::string_view field, int count, int most);

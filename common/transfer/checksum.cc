@@ -141,6 +141,11 @@ uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
   fields.Add(request.has_prompt_logprobs() ? request.prompt_logprobs() : -1);
   fields.Add(static_cast<int32_t>(request.priority()));
   fields.Add(request.tenant());
+  const v1::Retention& retention = request.retention();
+  fields.Add(int32_t{request.has_retention()});
+  fields.Add(retention.has_until_token() ? retention.until_token() : -1);
+  fields.Add(retention.priority());
+  fields.Add(static_cast<uint64_t>(retention.ttl_ms()));
   return fields.Hash();
 }
 

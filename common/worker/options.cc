@@ -95,6 +95,10 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
       ->capture_default_str();
   app.add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.enable_prefix_caching,
                "keep prompts' KV for later requests with the same prefix (default on)");
+  app.add_option("--max-retained-share", o.max_retained_share,
+                 "share of the KV blocks that requests may retain, 0 to 1")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--max-num-queued-reqs", o.max_queued_requests, "most requests that wait")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();

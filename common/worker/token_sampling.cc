@@ -43,6 +43,7 @@ absl::Status CheckCommon(const Request& request, int vocab_size) {
     return OutOfRange("priority", absl::StrCat(static_cast<int>(request.priority())),
                       "a value of baton.v1.Priority expected");
   }
+  if (request.has_retention()) BATON_RETURN_IF_ERROR(CheckRetention(request.retention()));
   return CheckTenant(request.tenant());
 }
 

@@ -22,8 +22,8 @@ v1::TokenLogprobs ToProto(const model::SampledToken& token);
 std::vector<v1::TokenLogprobs> ToProto(const std::vector<model::SampledToken>& tokens);
 
 // Checks tokens, prompt_tokens, sampling, stop and suppressed token ids, prompt_logprobs, priority,
-// tenant and, of a DecodeRequest, max_tokens, min_tokens, n and beams against the limits of
-// common/base/request_limits.h, with its errors. The length of `tokens` is not checked.
+// retention, tenant and, of a DecodeRequest, max_tokens, min_tokens, n and beams against the limits
+// of common/base/request_limits.h, with its errors. The length of `tokens` is not checked.
 absl::Status CheckTokenFields(const internal::v1::DecodeRequest& request, int vocab_size);
 absl::Status CheckTokenFields(const internal::v1::PrefillRequest& request, int vocab_size);
 

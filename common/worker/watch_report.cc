@@ -15,6 +15,7 @@ internal::v1::LoadReport ToProto(const WorkerLoad& load, absl::Duration now) {
   numbers.set_active_blocks(load.counts.active);
   numbers.set_cached_blocks(load.counts.cached);
   numbers.set_held_blocks(load.counts.held);
+  numbers.set_retained_blocks(load.retained_blocks);
   numbers.set_open_transfers(load.open_transfers);
   numbers.set_draining(load.draining);
   numbers.set_drained(load.drained);

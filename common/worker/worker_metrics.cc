@@ -49,6 +49,8 @@ struct WorkerMetrics::Series {
         held_blocks(kv_blocks.With({"held"})),
         kv_utilization(set.Gauge("baton_kv_cache_utilization_ratio",
                                  "Share of the KV blocks that are active or held.")),
+        retained_blocks(set.Gauge("baton_kv_retained_blocks",
+                                  "Cached KV blocks that requests retain, in use or not.")),
         cache_query_tokens(set.Counter("baton_prefix_cache_query_tokens_total",
                                        "Tokens looked up in the prefix cache, once per request.")),
         cache_hit_tokens(set.Counter("baton_prefix_cache_hit_tokens_total",
@@ -109,6 +111,7 @@ struct WorkerMetrics::Series {
   prometheus::Gauge& cached_blocks;
   prometheus::Gauge& held_blocks;
   prometheus::Gauge& kv_utilization;
+  prometheus::Gauge& retained_blocks;
   prometheus::Counter& cache_query_tokens;
   prometheus::Counter& cache_hit_tokens;
   prometheus::Counter& cache_evicted_blocks;
@@ -135,6 +138,7 @@ void WorkerMetrics::SetLoad(const WorkerLoad& load) {
   series_->active_blocks.Set(load.counts.active);
   series_->cached_blocks.Set(load.counts.cached);
   series_->held_blocks.Set(load.counts.held);
+  series_->retained_blocks.Set(load.retained_blocks);
   const int used = load.counts.active + load.counts.held;
   series_->kv_utilization.Set(load.counts.total > 0 ? double(used) / load.counts.total : 0);
   series_->inflight.Set(load.running);

@@ -5,6 +5,7 @@
 #include "router/fleet/roster.h"
 #include "router/options.h"
 #include "router/request/access.h"
+#include "router/request/cache_miss.h"
 #include "router/request/chat_prompt.h"
 #include "router/request/request_check.h"
 #include "router/routing/decision_log.h"
@@ -12,7 +13,8 @@
 
 namespace baton::router {
 
-absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const RouterParts& parts) {
+absl::StatusOr<v1::ExplainResponse> Explain(const v1::GenerateRequest& request,
+                                            const RouterParts& parts) {
   BATON_RETURN_IF_ERROR(
       CheckRequest(request, parts.options.served_model_name, parts.options.max_prompt_bytes));
   // An operator asks for any tenant.
@@ -37,7 +39,15 @@ absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const R
   BATON_ASSIGN_OR_RETURN(route, parts.planner.Choose(wanted));
   route.why->request_id = request.request_id();
   route.why->time = parts.clock.Now();
-  return ToProto(*route.why);
+  v1::ExplainResponse response;
+  *response.mutable_decision() = ToProto(*route.why);
+  if (prepared.explain_cache && !prepared.decode.has_prompt_logprobs()) {
+    const int cached = route.why->predicted_cached_tokens;
+    if (auto miss = ExplainCacheMiss(parts, prepared, route, cached)) {
+      *response.mutable_cache_miss() = *std::move(miss);
+    }
+  }
+  return response;
 }
 
 }  // namespace baton::router

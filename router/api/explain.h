@@ -1,4 +1,5 @@
-// The routing decision that a request would get now. The request is not sent.
+// The routing decision that a request would get now, and why it would miss the prefix caches. The
+// request is not sent.
 #ifndef BATON_ROUTER_API_EXPLAIN_H_
 #define BATON_ROUTER_API_EXPLAIN_H_
 
@@ -13,7 +14,8 @@ namespace baton::router {
 // that the request would get; limits of admission do not apply. With API keys, the prefix counts as
 // cached where it is in the namespace of the tenant that the request names. Tokenizes
 // synchronously, so do not call it on an event thread.
-absl::StatusOr<v1::Decision> Explain(const v1::GenerateRequest& request, const RouterParts& parts);
+absl::StatusOr<v1::ExplainResponse> Explain(const v1::GenerateRequest& request,
+                                            const RouterParts& parts);
 
 }  // namespace baton::router
 

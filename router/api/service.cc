@@ -254,8 +254,7 @@ grpc::ServerUnaryReactor* AdminService::Explain(grpc::CallbackServerContext* con
                                                 v1::ExplainResponse* response) {
   if (absl::Status allowed = Allow(*context); !allowed.ok()) return Finished(context, allowed);
   return OnPool(parts_, context, [this, request, response] {
-    BATON_ASSIGN_OR_RETURN(*response->mutable_decision(),
-                           router::Explain(request->request(), parts_));
+    BATON_ASSIGN_OR_RETURN(*response, router::Explain(request->request(), parts_));
     return absl::OkStatus();
   });
 }

@@ -16,6 +16,7 @@
 #include "baton/v1/admin.grpc.pb.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "common/base/random_id.h"
+#include "router/request/prefix_warmer.h"
 #include "router/request/router_parts.h"
 
 namespace baton::router {
@@ -66,9 +67,9 @@ using WorkerStubs = std::function<std::shared_ptr<internal::v1::WorkerService::S
 
 class AdminService final : public v1::AdminService::CallbackService {
  public:
-  // `parts` must outlive the server that this is registered with.
-  AdminService(RouterParts& parts, WorkerStubs worker_stubs)
-      : parts_(parts), worker_stubs_(std::move(worker_stubs)) {}
+  // `parts` and `warmer` must outlive the server that this is registered with.
+  AdminService(RouterParts& parts, PrefixWarmer& warmer, WorkerStubs worker_stubs)
+      : parts_(parts), warmer_(warmer), worker_stubs_(std::move(worker_stubs)) {}
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context,
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override;
@@ -91,6 +92,16 @@ class AdminService final : public v1::AdminService::CallbackService {
   grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
                                        const v1::FlushCacheRequest* request,
                                        v1::FlushCacheResponse* response) override;
+  // prefix_admin.cc
+  grpc::ServerUnaryReactor* WarmPrefix(grpc::CallbackServerContext* context,
+                                       const v1::WarmPrefixRequest* request,
+                                       v1::WarmPrefixResponse* response) override;
+  grpc::ServerUnaryReactor* ListWarmPrefixes(grpc::CallbackServerContext* context,
+                                             const v1::ListWarmPrefixesRequest* request,
+                                             v1::ListWarmPrefixesResponse* response) override;
+  grpc::ServerUnaryReactor* DropWarmPrefix(grpc::CallbackServerContext* context,
+                                           const v1::DropWarmPrefixRequest* request,
+                                           v1::DropWarmPrefixResponse* response) override;
 
  private:
   grpc::ServerUnaryReactor* SetDraining(grpc::CallbackServerContext* context,
@@ -100,6 +111,7 @@ class AdminService final : public v1::AdminService::CallbackService {
   // Adds the call's id to its answer.
   absl::Status Allow(grpc::CallbackServerContext& context) const;
   RouterParts& parts_;
+  PrefixWarmer& warmer_;
   const WorkerStubs worker_stubs_;
   const uint64_t epoch_ = RandomId64();  // of this router process
 };

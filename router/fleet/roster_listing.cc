@@ -183,6 +183,7 @@ std::vector<v1::WorkerLoad> Roster::Loads() const {
     load.set_cached_blocks(w.load.cached_blocks());
     load.set_active_blocks(w.load.active_blocks());
     load.set_held_blocks(w.load.held_blocks());
+    load.set_retained_blocks(w.load.retained_blocks());
     load.set_free_blocks(load.total_blocks() - load.cached_blocks() - load.active_blocks() -
                          load.held_blocks());
     load.set_open_transfers(w.load.open_transfers());

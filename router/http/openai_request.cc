@@ -144,6 +144,34 @@ absl::Status ReadCacheSalt(absl::string_view name, const Value& value, OpenAiReq
   return absl::OkStatus();
 }
 
+absl::Status ReadRetention(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  if (!IsObject(value)) return WrongType(name, "an object");
+  v1::Retention& retention = *request.generate.mutable_retention();
+  for (size_t i = 0; i < value.keys.size(); ++i) {
+    const std::string& key = value.keys[i];
+    const std::string field = absl::StrCat(name, ".", key);
+    if (key == "ttl_ms") {
+      BATON_ASSIGN_OR_RETURN(const int64_t ttl_ms, Integer(field, value.items[i]));
+      retention.set_ttl_ms(ttl_ms);
+    } else if (key == "priority") {
+      BATON_ASSIGN_OR_RETURN(const int32_t priority, Int32(field, value.items[i]));
+      retention.set_priority(priority);
+    } else if (key == "until_token") {
+      BATON_ASSIGN_OR_RETURN(const int32_t until_token, Int32(field, value.items[i]));
+      retention.set_until_token(until_token);
+    } else {
+      return Unsupported(field, "only until_token, priority and ttl_ms are supported");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadExplainCache(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  BATON_ASSIGN_OR_RETURN(const bool explain, Bool(name, value));
+  request.generate.set_explain_cache(explain);
+  return absl::OkStatus();
+}
+
 absl::Status ReadSpecialTokens(absl::string_view name, const Value& value, OpenAiRequest& request) {
   BATON_ASSIGN_OR_RETURN(const bool add, Bool(name, value));
   request.generate.set_add_special_tokens(add);
@@ -194,6 +222,8 @@ constexpr Field kCommonFields[] = {
     {"n", ReadN},
     {"user", ReadUser},
     {"cache_salt", ReadCacheSalt},
+    {"retention", ReadRetention},
+    {"explain_cache", ReadExplainCache},
     {"add_special_tokens", ReadSpecialTokens},
     {"skip_special_tokens", ReadOnlyBool<true>},
     {"include_stop_str_in_output", ReadOnlyBool<false>},

@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace baton::router {
 namespace {
@@ -25,10 +27,23 @@ std::string Dump(const OrderedJson& json) {
 std::string Event(const OrderedJson& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
 
 OrderedJson UsageJson(const v1::Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens()},
-          {"completion_tokens", usage.generated_tokens()},
-          {"total_tokens", usage.prompt_tokens() + usage.generated_tokens()},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}}}};
+  OrderedJson json = {{"prompt_tokens", usage.prompt_tokens()},
+                      {"completion_tokens", usage.generated_tokens()},
+                      {"total_tokens", usage.prompt_tokens() + usage.generated_tokens()},
+                      {"prompt_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}}}};
+  if (usage.has_cache_miss()) {
+    const v1::CacheMiss& miss = usage.cache_miss();
+    json["cache_miss"] = {
+        {"cause", absl::AsciiStrToLower(absl::StripPrefix(v1::CacheMissCause_Name(miss.cause()),
+                                                          "CACHE_MISS_CAUSE_"))},
+        {"first_different_token", miss.first_different_token()},
+        {"text", miss.text()},
+        {"earlier_text", miss.earlier_text()},
+        {"lost_tokens", miss.lost_tokens()},
+        {"lost_ms", miss.lost_ms()},
+        {"earlier_request_id", miss.earlier_request_id()}};
+  }
+  return json;
 }
 
 OrderedJson FinishJson(v1::FinishReason reason, bool has_calls) {

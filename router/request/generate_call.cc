@@ -13,6 +13,7 @@
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
 #include "router/options.h"
+#include "router/request/cache_miss.h"
 #include "router/request/chat_prompt.h"
 #include "router/request/request_check.h"
 #include "router/request/retry_budget.h"
@@ -50,6 +51,11 @@ GenerateCall::GenerateCall(RouterParts& parts, Caller caller)
 void GenerateCall::ShowSpecialTokens(std::vector<int32_t> ids) {
   absl::MutexLock lock(&mutex_);
   shown_special_tokens_ = std::move(ids);
+}
+
+void GenerateCall::ComputeOn(const Incarnation& prefill) {
+  absl::MutexLock lock(&mutex_);
+  only_prefill_ = prefill;
 }
 
 void GenerateCall::Rendered(absl::Duration begin, absl::Duration end) {
@@ -292,6 +298,7 @@ void GenerateCall::RecordTokens(Attempt& attempt, int choice, int token_count, b
   Tokens& tokens = tokens_[choice];
   if (!first_token_at_) {
     first_token_at_ = now;
+    cache_miss_ = RecordCached(parts_, prepared_, attempt.route, attempt.cached_tokens);
     ticket_->OnFirstToken();
     parts_.metrics.FirstToken(now - received_);
     trace_.FirstToken(now);
@@ -337,6 +344,7 @@ void GenerateCall::Send(v1::GenerateResponse delta, const Attempt& from, bool en
     trace_.ChoiceEnded(reason);
   }
   if (answer_->finished()) {
+    if (cache_miss_) *delta.mutable_usage()->mutable_cache_miss() = *std::move(cache_miss_);
     parts_.planner.OnAnswered(answer_->generated_tokens() / answer_->choice_count(), from.kv_bytes,
                               absl::Milliseconds(from.timings.kv_transfer_ms()));
     End(absl::StatusCode::kOk, reason)->Finish(delta, answer_->token_counts());

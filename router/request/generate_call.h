@@ -49,6 +49,8 @@ class GenerateCall final : public DecodeListener,
 
   // Special tokens that are part of the text; by default there are none. Before Start.
   void ShowSpecialTokens(std::vector<int32_t> ids);
+  // That process is to compute the prompt, so that it caches it. Before Start.
+  void ComputeOn(const Incarnation& prefill);
   // For the trace: when a chat's messages became the prompt. Before Start.
   void Rendered(absl::Duration begin, absl::Duration end);
   // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
@@ -148,6 +150,7 @@ class GenerateCall final : public DecodeListener,
   TenantLimits::Place tenant_place_ ABSL_GUARDED_BY(mutex_);
   std::vector<int32_t> shown_special_tokens_ ABSL_GUARDED_BY(mutex_);
   CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
+  Incarnation only_prefill_ ABSL_GUARDED_BY(mutex_) = {kNoWorker, 0};
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   // By the id of the stream. Ids are never reused, so late messages of a stream that was given up
@@ -169,6 +172,7 @@ class GenerateCall final : public DecodeListener,
   absl::Duration newest_token_at_ ABSL_GUARDED_BY(mutex_);
   RouterMetrics::TokenGaps gaps_ ABSL_GUARDED_BY(mutex_);
   v1::Usage usage_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::CacheMiss> cache_miss_ ABSL_GUARDED_BY(mutex_);  // for the last message
 };
 
 }  // namespace baton::router

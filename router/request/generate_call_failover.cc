@@ -60,6 +60,8 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.avoid = attempt.past.avoid;
   wanted.avoided_prefill_may_do = attempt.past.refusals > 0;
   wanted.warm_prefill = attempt.past.warm_prefill;
+  wanted.only_prefill = only_prefill_;
+  request.set_prefill_only(only_prefill_.worker != kNoWorker);
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
   wanted.explain = true;

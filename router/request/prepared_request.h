@@ -15,9 +15,12 @@ namespace baton::router {
 // A request that can be sent to any pair of workers.
 struct PreparedRequest {
   internal::v1::DecodeRequest decode;  // complete except for the workers' addresses, ids and epochs
+  kv::PrefixKey root = 0;              // the namespace of `keys`
+  int block_tokens = 16;
   std::vector<kv::PrefixKey> keys;
   std::vector<std::string> stops;
   bool return_token_ids = false;
+  bool explain_cache = false;
   // Special tokens that are part of the text; the others are not.
   std::vector<int32_t> shown_special_tokens;
 };

@@ -315,6 +315,7 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string&
   BATON_RETURN_IF_ERROR(CheckSampling(request.sampling()));
   BATON_RETURN_IF_ERROR(CheckStop(request.stop()));
   BATON_RETURN_IF_ERROR(CheckStructuredOutput(request));
+  if (request.has_retention()) BATON_RETURN_IF_ERROR(CheckRetention(request.retention()));
   return CheckChoices(request);
 }
 
@@ -341,11 +342,12 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
                                    " log probabilities in all expected, the tokens' own included"));
   }
   PreparedRequest prepared;
-  prepared.keys =
-      kv::PrefixKeys(kv::RootPrefixKey(model.fingerprint, request.cache_salt(), /*adapter=*/""),
-                     tokens, model.block_tokens);
+  prepared.root = kv::RootPrefixKey(model.fingerprint, request.cache_salt(), /*adapter=*/"");
+  prepared.block_tokens = model.block_tokens;
+  prepared.keys = kv::PrefixKeys(prepared.root, tokens, model.block_tokens);
   prepared.stops.assign(stop.stop().begin(), stop.stop().end());
   prepared.return_token_ids = request.return_token_ids();
+  prepared.explain_cache = request.explain_cache();
   internal::v1::DecodeRequest& decode = prepared.decode;
   decode.set_model_fingerprint(model.fingerprint);
   decode.mutable_tokens()->Assign(tokens.begin(), tokens.end());
@@ -362,6 +364,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
     for (int32_t id : model.eos_token_ids) decode.add_stop_token_ids(id);
   }
   decode.set_cache_salt(request.cache_salt());
+  if (request.has_retention()) *decode.mutable_retention() = request.retention();
   if (request.has_structured_output()) {
     *decode.mutable_structured_output() = request.structured_output();
   }

@@ -24,6 +24,7 @@ class CallWatch;
 class ContinuationLine;
 class DecisionLog;
 class DecodeNetwork;
+class PromptHistory;
 class RetryBudget;
 class Roster;
 class RoutePlanner;
@@ -51,6 +52,7 @@ struct RouterParts {
   TenantLimits& tenants;  // limits of API keys
   const chat::ModelChat& chat;
   CallRegistry& calls;                // by tenant and request id
+  PromptHistory& prompts;             // recent ones, by which cache misses are explained
   tracing::Tracer* tracer = nullptr;  // null: nothing is traced
 };
 

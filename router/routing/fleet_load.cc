@@ -199,6 +199,13 @@ void FleetLoad::Tick(absl::Duration now) {
   RefreshAll();
 }
 
+std::optional<LinearCost> FleetLoad::PrefillCost(int worker) const {
+  const CostEstimates& costs =
+      workers_[worker].role == v1::WORKER_ROLE_DECODE ? prompts_on_decode_ : prompts_on_prefill_;
+  const CostEstimates::Estimate& estimate = costs.Of(worker);
+  return estimate.known ? std::optional(estimate.cost) : std::nullopt;
+}
+
 void FleetLoad::RefreshAll() {
   for (size_t i = 0; i < workers_.size(); ++i) Refresh(static_cast<int>(i));
 }

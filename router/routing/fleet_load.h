@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,9 @@ class FleetLoad {
   void OnDone(int worker, int64_t dispatch, absl::Duration now);
   // Several times a second: brings the estimates of costs up to date.
   void Tick(absl::Duration now);
+
+  // Of prompts on that worker, as estimated; nullopt if no worker has reported.
+  std::optional<LinearCost> PrefillCost(int worker) const;
 
   struct Query {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;

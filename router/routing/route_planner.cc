@@ -124,7 +124,13 @@ absl::StatusOr<Route> RoutePlanner::Choose(const RouteRequest& request) {
       if (prefill.size() < 2) prefill = {};
     }
     const RouteQuery query = QueryOf(request, decode[0].worker);
-    const Pair pair = ChoosePair(query, prefill, decode);
+    const bool pinned = request.only_prefill.worker != kNoWorker;
+    if (pinned) prefill = Only(request.only_prefill, prefill);
+    const Pair pair = ChoosePair(query, pinned, prefill, decode);
+    if (pinned && !pair.prefill) {
+      return MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
+                       "the prefill worker does not take requests now");
+    }
     route.decode = workers_[pair.decode.worker].target;
     if (pair.prefill) route.prefill = workers_[pair.prefill->worker].target;
     // Before anything is counted for a pair that gets no request.
@@ -217,14 +223,25 @@ RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int decode_worker)
   return query;
 }
 
+// The one candidate that is this process, if it is there.
+absl::Span<const Candidate> RoutePlanner::Only(const Incarnation& process,
+                                               absl::Span<const Candidate> prefill) const {
+  const auto found = absl::c_find_if(prefill, [this, &process](const Candidate& c) {
+    mutex_.AssertHeld();
+    return workers_[c.worker].target.incarnation() == process;
+  });
+  return prefill.subspan(found - prefill.begin(), found == prefill.end() ? 0 : 1);
+}
+
 // Pairs that fail together are passed over: first another decode worker is asked for, then another
 // prefill worker.
-RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
+RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, bool must_prefill,
                                             absl::Span<const Candidate> prefill,
                                             absl::Span<const Candidate> decode) {
   std::vector<Candidate> left, partners;
   while (!prefill.empty()) {
     RouteChoice choice = policy_.Choose(query, prefill, decode);
+    if (must_prefill) choice.prefill = 0;
     if (choice.prefill < 0) {
       return {std::nullopt, decode[choice.decode], choice.decision, choice.pricing};
     }
@@ -241,7 +258,7 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
     if (!partners.empty()) {
       const RouteChoice other = policy_.Choose(query, absl::MakeConstSpan(&chosen, 1), partners);
       const Candidate& partner = partners[other.decode];
-      if (other.prefill < 0) return {std::nullopt, partner, other.decision};
+      if (other.prefill < 0 && !must_prefill) return {std::nullopt, partner, other.decision};
       return {chosen, partner, choice.decision, choice.pricing};
     }
     if (left.empty()) left.assign(prefill.begin(), prefill.end());

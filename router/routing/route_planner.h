@@ -63,6 +63,10 @@ class RoutePlanner final : public RosterObserver {
   // computing (0 bytes: none was moved).
   void OnAnswered(int64_t generated_tokens, int64_t kv_bytes, absl::Duration kv_transfer);
 
+  // The time to compute so many prompt tokens behind cached ones on a worker, as estimated. nullopt
+  // if no worker has reported its cost.
+  std::optional<absl::Duration> PrefillTime(int worker, int tokens, int cached_tokens) const;
+
   absl::string_view policy_name() const { return policy_.name(); }
 
   // From the roster.
@@ -98,7 +102,11 @@ class RoutePlanner final : public RosterObserver {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   RouteQuery QueryOf(const RouteRequest& request, int decode_worker) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
+  absl::Span<const Candidate> Only(const Incarnation& process,
+                                   absl::Span<const Candidate> prefill) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `must_prefill`: there is one prefill candidate, which is to compute the prompt.
+  Pair ChoosePair(const RouteQuery& query, bool must_prefill, absl::Span<const Candidate> prefill,
                   absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const

@@ -38,6 +38,14 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
   return why;
 }
 
+std::optional<absl::Duration> RoutePlanner::PrefillTime(int worker, int tokens,
+                                                        int cached_tokens) const {
+  absl::MutexLock lock(&mutex_);
+  const std::optional<LinearCost> cost = fleet_.PrefillCost(worker);
+  if (!cost) return std::nullopt;
+  return absl::Seconds(cost->Prefill(tokens, cached_tokens));
+}
+
 // Adds the cheapest candidates of one role, in order of their cost, the chosen one always among
 // them. `computes`: they would compute the prompt.
 void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,

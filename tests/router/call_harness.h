@@ -15,6 +15,7 @@
 #include "common/chat/model_chat.h"
 #include "router/options.h"
 #include "router/request/generate_call.h"
+#include "router/request/prompt_history.h"
 #include "router/request/retry_budget.h"
 #include "router/request/work_pool.h"
 #include "router/routing/decision_log.h"
@@ -212,10 +213,10 @@ class CallHarness : public ::testing::Test {
     parts_.reset(new router::RouterParts{options_, *tokenizer_, clock_, fleet_->roster,
                                          fleet_->planner, metrics_, *admission_, *budget_,
                                          continuations_, pool_, watch_, network_, decisions_,
-                                         access_, tenants_, chat_, registry_, tracer_});
+                                         access_, tenants_, chat_, registry_, prompts_, tracer_});
     for (int worker = 0; worker < kWorkers; ++worker) Introduce(worker);
   }
-  const router::RouterParts& parts() { return *parts_; }
+  router::RouterParts& parts() { return *parts_; }
   void Introduce(int worker) {
     internal::v1::WatchResponse event;
     const auto role = worker < 2 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
@@ -288,6 +289,7 @@ class CallHarness : public ::testing::Test {
   router::RouterMetrics metrics_{nullptr, "tiny"};
   router::DecisionLog decisions_{0, metrics_};
   const router::Access access_;
+  router::PromptHistory prompts_{1 << 20};
   router::TenantLimits tenants_{clock_};
   router::CallWatch watch_{absl::InfiniteDuration()};  // the test ticks
   std::unique_ptr<router::RouterParts> parts_;

@@ -10,6 +10,7 @@
 #include "router/request/access.h"
 #include "router/request/admission.h"
 #include "router/request/call_watch.h"
+#include "router/request/prompt_history.h"
 #include "router/request/retry_budget.h"
 #include "router/request/tenant_limits.h"
 #include "router/request/work_pool.h"
@@ -74,7 +75,7 @@ struct Router::Process {
                 router.counts_, continuations, router.bug_),
         parts{options,   HashTokenizer(), world,         fleet.roster, fleet.planner, metrics,
               admission, retry_budget,    continuations, pool,         call_watch,    network,
-              decisions, access,          tenants,       chat,         registry} {
+              decisions, access,          tenants,       chat,         registry,      prompts} {
     if (router.bug_ == Bug::kChargeNotGivenBack) return;
     fleet.roster.SetOnDeath([this, &world](const router::Incarnation& dead) {
       retry_budget.OnDeath(dead, world.SinceStart());
@@ -94,6 +95,7 @@ struct Router::Process {
   router::CallWatch call_watch;
   router::DecisionLog decisions;
   const router::Access access;
+  router::PromptHistory prompts{1 << 20};
   router::TenantLimits tenants;
   const chat::ModelChat chat;
   SimDecodeNetwork network;

@@ -54,6 +54,10 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
       [](auto& r) { r.set_prompt_logprobs(1); },
       [](auto& r) { r.set_priority(v1::PRIORITY_HIGH); },
       [](auto& r) { r.set_tenant("t"); },
+      [](auto& r) { r.mutable_retention(); },
+      [](auto& r) { r.mutable_retention()->set_until_token(1); },
+      [](auto& r) { r.mutable_retention()->set_priority(1); },
+      [](auto& r) { r.mutable_retention()->set_ttl_ms(1); },
       [](auto& r) { r.mutable_sampling()->set_temperature(1); },
       [](auto& r) { r.mutable_sampling()->set_top_p(1); },
       [](auto& r) { r.mutable_sampling()->set_top_k(1); },
@@ -73,10 +77,12 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
                                   [](const PrefillRequest& r) { return RequestChecksum(r); });
   // Each field has a change: one that is added to the proto must be added here, and to the
   // checksum. (tokens, suppressed_token_ids, prompt_logprobs twice; checksum never; sampling's own
-  // likewise.)
+  // likewise; retention itself, and each of its own.)
   const int request_fields = PrefillRequest::descriptor()->field_count();
   const int sampling_fields = internal::v1::TokenSampling::descriptor()->field_count();
-  EXPECT_EQ(changes.size(), static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3));
+  const int retention_fields = v1::Retention::descriptor()->field_count();
+  EXPECT_EQ(changes.size(),
+            static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3 + retention_fields));
 }
 
 TEST(ChecksumTest, ARequestsDoesNotDependOnTheOrderOfAMap) {

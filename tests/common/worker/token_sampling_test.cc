@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 
 #include "common/base/error.h"
@@ -118,6 +119,19 @@ void ExpectCommonChecks() {
   refuse("high", "OUT_OF_RANGE", "prompt_logprobs", [](auto& r) { r.set_prompt_logprobs(21); });
   refuse("unknown", "OUT_OF_RANGE", "priority",
          [](auto& r) { r.set_priority(static_cast<v1::Priority>(9)); });
+  const auto retain = [&](const char* field, int until, int priority, int64_t ttl_ms) {
+    refuse("retention", "OUT_OF_RANGE", field, [&](auto& r) {
+      r.mutable_retention()->set_until_token(until);
+      r.mutable_retention()->set_priority(priority);
+      r.mutable_retention()->set_ttl_ms(ttl_ms);
+    });
+  };
+  retain("retention.until_token", 0, 50, 1);
+  retain("retention.until_token", -1, 50, 1);
+  retain("retention.priority", 1, -1, 1);
+  retain("retention.priority", 1, 101, 1);
+  retain("retention.ttl_ms", 1, 50, 0);
+  retain("retention.ttl_ms", 1, 50, 604'800'001);
   refuse("control", "BAD_TENANT", "tenant", [](auto& r) { r.set_tenant("\n"); });
   refuse("long", "BAD_TENANT", "tenant", [](auto& r) { r.set_tenant(std::string(129, 't')); });
 
@@ -129,6 +143,9 @@ void ExpectCommonChecks() {
   good.mutable_sampling()->set_logprobs(20);
   good.set_priority(v1::PRIORITY_LOW);
   good.set_tenant("a tenant");
+  good.mutable_retention()->set_until_token(std::numeric_limits<int32_t>::max());
+  good.mutable_retention()->set_priority(100);
+  good.mutable_retention()->set_ttl_ms(604'800'000);
   (*good.mutable_sampling()->mutable_logit_bias())[kVocabSize - 1] = -100;
   EXPECT_TRUE(CheckTokenFields(good, kVocabSize).ok()) << CheckTokenFields(good, kVocabSize);
   EXPECT_EQ(PromptTokens(good), 1);

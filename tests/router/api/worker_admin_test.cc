@@ -197,6 +197,7 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
   load.set_active_blocks(10);
   load.set_cached_blocks(20);
   load.set_held_blocks(4);
+  load.set_retained_blocks(7);
   load.set_open_transfers(2);
   load.set_age_us(5'000'000);
   load.set_computed_prompt_tokens(9000);
@@ -226,6 +227,7 @@ TEST_F(WorkerAdminTest, LoadsAreThoseLastReportedAndTheRoutersOwn) {
   EXPECT_EQ(worker.cached_blocks(), 20);
   EXPECT_EQ(worker.active_blocks(), 10);
   EXPECT_EQ(worker.held_blocks(), 4);
+  EXPECT_EQ(worker.retained_blocks(), 7);
   EXPECT_EQ(worker.open_transfers(), 2);
   EXPECT_GE(worker.age_ms(), 5000) << "the worker's numbers were old when they were sent";
   EXPECT_EQ(worker.computed_prompt_tokens(), 9000);

@@ -82,6 +82,7 @@ TEST(OpenAiRequestTest, EveryFieldArrives) {
       "frequency_penalty": -1, "presence_penalty": 2, "seed": -1, "logit_bias": {"5": -100},
       "stop": ["x", "y"], "stop_token_ids": [3], "ignore_eos": true, "max_tokens": 9,
       "min_tokens": 2, "n": 3, "user": "u", "cache_salt": "s", "add_special_tokens": false,
+      "retention": {"until_token": 5, "priority": 7, "ttl_ms": 86400000000}, "explain_cache": true,
       "skip_special_tokens": true, "include_stop_str_in_output": false, "logprobs": 4,
       "best_of": 1, "suffix": "", "echo": false, "response_format": {"type": "text"}})");
   EXPECT_TRUE(request.stream && request.include_usage && request.continuous_usage);
@@ -104,6 +105,10 @@ TEST(OpenAiRequestTest, EveryFieldArrives) {
   EXPECT_EQ(g.n(), 3);
   EXPECT_EQ(g.tenant(), "u");
   EXPECT_EQ(g.cache_salt(), "s");
+  EXPECT_EQ(g.retention().until_token(), 5);
+  EXPECT_EQ(g.retention().priority(), 7);
+  EXPECT_EQ(g.retention().ttl_ms(), 86'400'000'000);
+  EXPECT_TRUE(g.explain_cache());
   EXPECT_TRUE(g.has_add_special_tokens() && !g.add_special_tokens());
   EXPECT_EQ(g.logprobs(), 4);
   EXPECT_TRUE(g.return_token_ids());
@@ -186,6 +191,11 @@ TEST(OpenAiRequestTest, WhatIsNotHonouredIsRefusedByName) {
                  {R"({"prompt": "p", "suffix": "s"})", "UNSUPPORTED_FIELD", "suffix"},
                  {R"({"prompt": "p", "best_of": 2})", "UNSUPPORTED_FIELD", "best_of"},
                  {R"({"prompt": "p", "temperature": "hot"})", "WRONG_TYPE", "temperature"},
+                 {R"({"prompt": "p", "retention": 1})", "WRONG_TYPE", "retention"},
+                 {R"({"prompt": "p", "retention": {"ttl": 1}})", "UNSUPPORTED_FIELD",
+                  "retention.ttl"},
+                 {R"({"prompt": "p", "retention": {"priority": 1.5}})", "WRONG_TYPE",
+                  "retention.priority"},
                  {R"({"prompt": "p", "temperature": 1e300})", "OUT_OF_RANGE", "temperature"},
                  {R"({"prompt": "p", "max_tokens": 1.5})", "WRONG_TYPE", "max_tokens"},
                  {R"({"prompt": "p", "stop": [1]})", "WRONG_TYPE", "stop"},

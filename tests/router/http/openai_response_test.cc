@@ -238,5 +238,18 @@ TEST_F(OpenAiResponseTest, EveryChoiceOfAPromptBeginsWithItsEcho) {
   EXPECT_EQ(logprobs["top_logprobs"][1], Json({{"z", 0.0}}));
 }
 
+TEST_F(OpenAiResponseTest, ACacheMissIsPartOfTheUsage) {
+  v1::Usage usage;
+  OpenAiResponse format({}, *tokenizer_);
+  EXPECT_FALSE(Json::parse(format.Whole({}, usage))["usage"].contains("cache_miss"));
+  usage.mutable_cache_miss()->set_cause(v1::CACHE_MISS_CAUSE_OTHER_SALT);
+  usage.mutable_cache_miss()->set_lost_tokens(32);
+  usage.mutable_cache_miss()->set_earlier_text("\xFF");
+  const Json miss = Json::parse(format.Whole({}, usage))["usage"]["cache_miss"];
+  EXPECT_EQ(miss["cause"], "other_salt");
+  EXPECT_EQ(miss["lost_tokens"], 32);
+  EXPECT_EQ(miss["earlier_text"], "\xEF\xBF\xBD");
+}
+
 }  // namespace
 }  // namespace baton::router

@@ -89,6 +89,9 @@ TEST_F(RequestCheckTest, AllThatIsGivenIsPassedOn) {
   request_.set_prompt_logprobs(20);
   request_.set_priority(v1::PRIORITY_HIGH);
   request_.set_tenant(std::string(128, 't'));
+  request_.mutable_retention()->set_until_token(3);
+  request_.mutable_retention()->set_priority(100);
+  request_.mutable_retention()->set_ttl_ms(604'800'000);
   const internal::v1::DecodeRequest decode = Prepared();
   EXPECT_EQ(decode.sampling().repetition_penalty(), 1.25f);
   EXPECT_EQ(decode.sampling().frequency_penalty(), -2);
@@ -104,6 +107,9 @@ TEST_F(RequestCheckTest, AllThatIsGivenIsPassedOn) {
   EXPECT_EQ(decode.n(), 16);
   EXPECT_EQ(decode.priority(), v1::PRIORITY_HIGH);
   EXPECT_EQ(decode.tenant(), std::string(128, 't'));
+  EXPECT_EQ(decode.retention().until_token(), 3);
+  EXPECT_EQ(decode.retention().priority(), 100);
+  EXPECT_EQ(decode.retention().ttl_ms(), 604'800'000);
 }
 
 TEST_F(RequestCheckTest, PromptLogprobsOfLongPromptsAreBounded) {
