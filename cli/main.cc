@@ -1,5 +1,5 @@
-// `baton`: up, generate, chat, explain, bench, keys, plan, pull, top, health, completion, and the
-// commands for operators. docs/cli.md has the exit codes.
+// `baton`: up, generate, chat, explain, bench, keys, plan, pull, score, top, health, completion,
+// and the commands for operators. docs/cli.md has the exit codes.
 #include <iostream>
 
 #include "cli/commands.h"
@@ -31,6 +31,9 @@ int main(int argc, char** argv) {
   if (commands.chosen == "up") return baton::cli::RunUp(commands.up, std::cout, std::cerr);
   if (commands.chosen == "generate") {
     return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
+  }
+  if (commands.chosen == "score") {
+    return baton::cli::RunScore(commands.score, std::cin, std::cout, std::cerr);
   }
   if (commands.chosen == "chat") {
     return baton::cli::RunChat(commands.chat, std::cout, std::cerr);

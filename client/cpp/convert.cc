@@ -27,6 +27,19 @@ void FillSampling(const Sampling& sampling, v1::SamplingParams* out) {
   out->mutable_logit_bias()->insert(sampling.logit_bias.begin(), sampling.logit_bias.end());
 }
 
+// "WORKER_STATE_READY" to "ready".
+std::string ShortName(absl::string_view name, absl::string_view prefix) {
+  return absl::AsciiStrToLower(absl::StripPrefix(name, prefix));
+}
+
+}  // namespace
+
+FinishReason FromProto(v1::FinishReason reason) {
+  return reason == v1::FINISH_REASON_STOP     ? FinishReason::kStop
+         : reason == v1::FINISH_REASON_LENGTH ? FinishReason::kLength
+                                              : FinishReason::kUnfinished;
+}
+
 v1::Priority ToProto(Priority priority) {
   switch (priority) {
     case Priority::kDefault:
@@ -39,19 +52,6 @@ v1::Priority ToProto(Priority priority) {
       return v1::PRIORITY_HIGH;
   }
   return v1::PRIORITY_UNSPECIFIED;
-}
-
-// "WORKER_STATE_READY" to "ready".
-std::string ShortName(absl::string_view name, absl::string_view prefix) {
-  return absl::AsciiStrToLower(absl::StripPrefix(name, prefix));
-}
-
-}  // namespace
-
-FinishReason FromProto(v1::FinishReason reason) {
-  return reason == v1::FINISH_REASON_STOP     ? FinishReason::kStop
-         : reason == v1::FINISH_REASON_LENGTH ? FinishReason::kLength
-                                              : FinishReason::kUnfinished;
 }
 
 v1::GenerateRequest ToProto(const GenerateRequest& request) {
