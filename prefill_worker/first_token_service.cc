@@ -49,6 +49,7 @@ class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeRespons
  public:
   FirstTokenStream(const DecodeRequest& request, std::function<void()> on_peer_gone)
       : stop_token_ids_(request.stop_token_ids().begin(), request.stop_token_ids().end()),
+        wants_logprobs_(request.sampling().has_logprobs()),
         on_peer_gone_(std::move(on_peer_gone)) {
     answer_.set_choice(static_cast<int>(request.sampling().choice()));
   }
@@ -63,7 +64,7 @@ class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeRespons
   }
   void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override {
     answer_.add_token_ids(token_id);
-    if (logprobs.ByteSizeLong() > 0) *answer_.add_logprobs() = std::move(logprobs);
+    if (wants_logprobs_) *answer_.add_logprobs() = std::move(logprobs);
     answer_.set_finish(absl::c_linear_search(stop_token_ids_, token_id)
                            ? DecodeResponse::FINISH_STOP
                            : DecodeResponse::FINISH_LENGTH);
@@ -82,6 +83,7 @@ class FirstTokenStream final : public ServerStream<DecodeResponse, DecodeRespons
   void OnPeerGone() override { on_peer_gone_(); }
 
   const std::vector<int32_t> stop_token_ids_;
+  const bool wants_logprobs_;
   const std::function<void()> on_peer_gone_;
   DecodeResponse answer_;  // the loop's
 };

@@ -42,7 +42,6 @@ void ScoreStreamWriter::OnReadDone(bool ok) {
   read_.Clear();
   {
     absl::MutexLock lock(&mutex_);
-    reading_ = false;
     if (!ok) input_ended_ = true;
     open_items_ += message.items_size();
   }
@@ -53,6 +52,11 @@ void ScoreStreamWriter::OnReadDone(bool ok) {
     call->EndOfItems();
   } else {
     TakeItems(*call, parsed, std::move(message));
+  }
+  {
+    // Only now: after a write, another thread may read on, and its items come behind these.
+    absl::MutexLock lock(&mutex_);
+    reading_ = false;
   }
   ReadMore();
 }

@@ -75,7 +75,7 @@ class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer,
   absl::Mutex mutex_;
   std::shared_ptr<ScoreCall> call_ ABSL_GUARDED_BY(mutex_);  // from the first message on
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool reading_ ABSL_GUARDED_BY(mutex_) = true;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = true;  // or what was read is being taken
   bool input_ended_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t open_items_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
