@@ -181,6 +181,14 @@ void AddChat(CLI::App* app, ChatOptions* options) {
   AddTimeout(app, &options->timeout_ms, "Limit for each answer");
 }
 
+void AddPriority(CLI::App* app, client::Priority* priority) {
+  app->add_option("--priority", *priority, "low, normal or high")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, client::Priority>{{"low", client::Priority::kLow},
+                                                  {"normal", client::Priority::kNormal},
+                                                  {"high", client::Priority::kHigh}}));
+}
+
 void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   client::GenerateRequest& request = options->request;
   app->add_option("text", request.text, "The prompt")->required();
@@ -208,13 +216,36 @@ void AddGenerate(CLI::App* app, GenerateOptions* options, bool* no_stream) {
   app->add_option("--prompt-logprobs", request.prompt_logprobs,
                   "The same for the tokens of the prompt")
       ->needs(json);
-  app->add_option("--priority", request.priority, "low, normal or high")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, client::Priority>{{"low", client::Priority::kLow},
-                                                  {"normal", client::Priority::kNormal},
-                                                  {"high", client::Priority::kHigh}}));
+  AddPriority(app, &request.priority);
   app->add_option("--tenant", request.tenant, "Tenant, for fair shares");
   app->add_flag("--no-stream", *no_stream, "Print the text once it is complete");
+}
+
+void AddScore(CLI::App* app, ScoreOptions* options) {
+  client::ScoreRequest& request = options->request;
+  AddAddress(app, &options->address, &options->access);
+  app->add_option("--model", request.model,
+                  "Name of the model; empty: the one that the router serves");
+  app->add_option("--prefix", options->prefix_file, "File with the text before every item");
+  app->add_option("--items", options->items_file,
+                  "File with one item per line, a JSON string or an object with \"text\" and "
+                  "perhaps \"id\"; -: the standard input")
+      ->required();
+  app->add_option("--labels", request.labels,
+                  "Texts whose log probabilities after prefix and item are printed, with commas "
+                  "between them; may be repeated")
+      ->required()
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  app->add_flag("!--no-in-order", options->in_order,
+                "Print results as they are ready, not in the order of the items");
+  app->add_option("--request-id", request.request_id,
+                  "Id of the call in all logs; empty: generated");
+  AddPriority(app, &request.priority);
+  app->add_option("--tenant", request.tenant, "Tenant, for fair shares");
+  app->add_option("--cache-salt", request.cache_salt,
+                  "Only calls with the same salt share cached prefixes");
+  AddTimeout(app, &options->timeout_ms, "Limit for the whole call");
 }
 
 void AddExplain(CLI::App* app, ExplainOptions* explain) {
@@ -361,6 +392,8 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   AddPull(
       app.add_subcommand("pull", "Download a model from the Hugging Face Hub into the local cache"),
       &commands.pull);
+  AddScore(app.add_subcommand("score", "Print how likely labels are after each line of a file"),
+           &commands.score);
   AddHealth(app.add_subcommand("health", "Ask a router or a worker whether it lives or is ready"),
             &commands.health);
   CLI::App* prefix = app.add_subcommand(
@@ -397,7 +430,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   }
   if (commands.chosen == "completion") commands.completion = CompletionScript(app, shell);
   commands.pull.hub = HubOptionsFromEnvironment();
-  commands.pull.progress = isatty(STDERR_FILENO) == 1;
+  commands.pull.progress = commands.score.progress = isatty(STDERR_FILENO) == 1;
   commands.generate.stream = !no_stream;
   commands.up.cluster.router_flags = FlagsOf(router);
   commands.up.cluster.router_tls = router.tls.on();

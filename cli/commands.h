@@ -14,14 +14,15 @@
 #include "cli/plan.h"
 #include "cli/prefix.h"
 #include "cli/pull.h"
+#include "cli/score.h"
 #include "cli/top.h"
 #include "cli/up.h"
 
 namespace baton::cli {
 
 struct Commands {
-  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "top", "health",
-  // "prefix", "completion", or one of the commands of admin.h.
+  // "up", "generate", "chat", "explain", "bench", "keys", "plan", "pull", "score", "top",
+  // "health", "prefix", "completion", or one of the commands of admin.h.
   std::string chosen;
   bool is_admin = false;  // one of the latter
   UpOptions up;
@@ -34,6 +35,7 @@ struct Commands {
   KeysOptions keys;
   PlanOptions plan;
   PullOptions pull;
+  ScoreOptions score;
   HealthOptions health;
   std::string prefix_command;  // "warm", "list", "drop", "lint"
   PrefixOptions prefix;

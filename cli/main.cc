@@ -1,4 +1,4 @@
-// `baton`: up, generate, chat, explain, bench, keys, plan, prefix, pull, top, health, completion,
+// `baton`: up, generate, chat, explain, bench, keys, plan, prefix, pull, score, top, health, completion,
 // and the commands for operators. docs/cli.md has the exit codes.
 #include <iostream>
 
@@ -34,6 +34,9 @@ int main(int argc, char** argv) {
   if (commands.chosen == "up") return baton::cli::RunUp(commands.up, std::cout, std::cerr);
   if (commands.chosen == "generate") {
     return baton::cli::RunGenerate(commands.generate, std::cout, std::cerr);
+  }
+  if (commands.chosen == "score") {
+    return baton::cli::RunScore(commands.score, std::cin, std::cout, std::cerr);
   }
   if (commands.chosen == "chat") {
     return baton::cli::RunChat(commands.chat, std::cout, std::cerr);

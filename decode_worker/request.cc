@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/worker/router_call.h"
 #include "common/worker/token_sampling.h"
 #include "decode_worker/beam_search.h"
 
@@ -21,18 +23,9 @@ Priority ToPriority(v1::Priority priority) {
 
 absl::Status CheckRequest(const internal::v1::DecodeRequest& request, uint64_t epoch,
                           const engine::Engine& engine) {
-  // A router that is behind: nothing is wrong with the request, so it may go elsewhere.
-  if (request.decode_epoch() != epoch) {
-    return MakeError(absl::StatusCode::kUnavailable, "STALE_EPOCH",
-                     absl::StrCat("the caller means epoch ", absl::Hex(request.decode_epoch()),
-                                  ", this decode worker has ", absl::Hex(epoch)));
-  }
-  if (request.model_fingerprint() != engine.config().fingerprint) {
-    return MakeError(
-        absl::StatusCode::kUnavailable, "MODEL_MISMATCH",
-        absl::StrCat("the caller means model ", absl::Hex(request.model_fingerprint()),
-                     ", this decode worker has ", absl::Hex(engine.config().fingerprint)));
-  }
+  BATON_RETURN_IF_ERROR(
+      worker::CheckTarget("decode", {request.decode_epoch(), epoch},
+                          {request.model_fingerprint(), engine.config().fingerprint}));
   const int limit = engine.max_model_len();
   if (request.tokens_size() < 1 || request.tokens_size() >= limit) {
     return InvalidField("PROMPT_LENGTH", "tokens",

@@ -59,7 +59,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   service_ =
       std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_, open_calls(),
                                       secret(), tracer(), structured_output_.get());
-  return Serve(options, service_.get(), internal::v1::DecodeService::service_full_name());
+  return Serve(options, {service_.get()}, internal::v1::DecodeService::service_full_name());
 }
 
 }  // namespace baton::decode_worker

@@ -2,8 +2,10 @@
 #ifndef BATON_PREFILL_WORKER_JOB_H_
 #define BATON_PREFILL_WORKER_JOB_H_
 
+#include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +36,18 @@ struct Rank {
 
 class JobTrace;
 
+// What a job computes that scores labels after its prompt, instead of drawing a token.
+struct Scoring {
+  std::vector<std::vector<int32_t>> labels;  // 1 or more, none empty
+  std::vector<int32_t> first_tokens;         // of each label
+  // Gets, before the sender's Finish, the log probabilities of each label's tokens.
+  std::function<void(std::vector<std::vector<float>>)> on_scores;
+
+  // Set by the scheduler and the loop.
+  kv::BlockLease label_blocks;  // see label_rows.h
+  std::vector<std::vector<float>> logprobs;
+};
+
 struct PrefillJob {
   uint64_t id = 0;
   std::string request_id;
@@ -49,6 +63,9 @@ struct PrefillJob {
   std::vector<int32_t> suppressed;     // not to be drawn as the first token
   std::optional<int> prompt_logprobs;  // if set, the prompt is not taken from the cache
   worker::PromptRetention retention;
+  // Only the whole blocks of so many first tokens go into the prefix cache. nullopt: all.
+  std::optional<int> shared_tokens;
+  std::unique_ptr<Scoring> scoring;  // null: a token is drawn after the prompt
   std::shared_ptr<transfer::KvSender> sender;
 
   // Set when it starts.
@@ -69,8 +86,10 @@ struct PrefillJob {
   int64_t passed_tokens = 0;        // tokens of jobs that started before it while it had no blocks
 
   int size() const { return static_cast<int>(tokens.size()); }
+  int cacheable_tokens() const { return std::min(shared_tokens.value_or(size()), size()); }
   int remaining_tokens() const { return size() - computed_tokens; }
   bool running() const { return start_order != 0; }
+  bool sends_kv() const { return first_block < blocks.size(); }  // once it runs
 };
 
 }  // namespace baton::prefill_worker

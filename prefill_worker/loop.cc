@@ -10,6 +10,7 @@
 #include "common/transfer/kv_sender.h"
 #include "common/worker/token_sampling.h"
 #include "prefill_worker/job_trace.h"
+#include "prefill_worker/label_rows.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -83,15 +84,27 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
 PrefillLoop::~PrefillLoop() { Stop(); }
 
 void PrefillLoop::Submit(std::unique_ptr<PrefillJob> job) {
-  const std::shared_ptr<transfer::KvSender> sender = job->sender;
-  if (const absl::Status entered = submission_limit_.Reserve(job->size()); !entered.ok()) {
+  std::vector<std::unique_ptr<PrefillJob>> jobs;
+  jobs.push_back(std::move(job));
+  Submit(std::move(jobs));
+}
+
+void PrefillLoop::Submit(std::vector<std::unique_ptr<PrefillJob>> items) {
+  std::vector<std::shared_ptr<transfer::KvSender>> senders;
+  int64_t tokens = 0;
+  for (const std::unique_ptr<PrefillJob>& job : items) {
+    senders.push_back(job->sender);
+    tokens += job->size();
+  }
+  absl::Status entered = submission_limit_.Reserve(tokens);
+  if (!entered.ok()) {
     metrics_.Refused(ErrorReason(entered));
-    sender->Finish(entered);
-    return;
+  } else if (!mailbox_->Post(
+                 [this, jobs = std::move(items)]() mutable { AdmitAll(std::move(jobs)); })) {
+    entered = Draining();
   }
-  if (!mailbox_->Post([this, job = std::move(job)]() mutable { Admit(std::move(job)); })) {
-    sender->Finish(Draining());
-  }
+  if (entered.ok()) return;
+  for (const auto& sender : senders) sender->Finish(entered);
 }
 
 void PrefillLoop::Cancel(uint64_t job_id) {
@@ -146,7 +159,7 @@ bool PrefillLoop::TakeTurn(absl::Duration wait) {
   for (PrefillJob* job : plan.started) Start(*job);
   // Only the scheduler knows how much of a posted prompt is cached, so it applies its bound on
   // tokens itself.
-  submission_limit_.Update({scheduler_.waiting_count(), 0}, throughput_.tokens_per_second());
+  submission_limit_.Update({scheduler_.waiting_requests(), 0}, throughput_.tokens_per_second());
   if (!plan.chunks.empty()) Step(plan.chunks);
   Publish();
   return !plan.chunks.empty();
@@ -169,9 +182,15 @@ void PrefillLoop::CheckIntegrity() const {
   scheduler_.CheckIntegrity();
 }
 
+void PrefillLoop::AdmitAll(std::vector<std::unique_ptr<PrefillJob>> jobs) {
+  int64_t tokens = 0;
+  for (const std::unique_ptr<PrefillJob>& job : jobs) tokens += job->size();
+  submission_limit_.OnQueued(tokens);
+  for (std::unique_ptr<PrefillJob>& job : jobs) Admit(std::move(job));
+}
+
 void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
   const std::shared_ptr<transfer::KvSender> sender = job->sender;
-  submission_limit_.OnQueued(job->size());
   job->submitted_at = clock_.SinceStart();
   const absl::Status status =
       draining_ ? Draining()
@@ -186,6 +205,8 @@ void PrefillLoop::Start(PrefillJob& job) {
   job.started_at = clock_.SinceStart();
   metrics_.Started(job);
   if (job.trace != nullptr) job.trace->Started(job.submitted_at, job.started_at);
+  job.sender->SendAccepted(std::max(0, job.blocks.size() - job.first_block), job.cached_tokens);
+  if (!job.sends_kv()) return;
   const uint64_t id = job.id;
   job.pinned = std::make_shared<transfer::PinnedBlocks>(job.blocks.ids(),
                                                         [this, id, mailbox = mailbox_]() mutable {
@@ -194,7 +215,6 @@ void PrefillLoop::Start(PrefillJob& job) {
                                                         });
   const int block_tokens = engine_.kv_layout().block_tokens;
   sending_[id].lease = job.blocks.Share(0, job.blocks.size(), kv::BlockUse::kHeld);
-  job.sender->SendAccepted(std::max(0, job.blocks.size() - job.first_block), job.cached_tokens);
   // What was cached here and is missing there goes out at once.
   const int cached_blocks = job.cached_tokens / block_tokens;
   if (cached_blocks > job.first_block) {
@@ -213,7 +233,9 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
         absl::MakeConstSpan(chunk.job->tokens).subspan(chunk.begin, chunk.end - chunk.begin);
     entry.context = chunk.begin;
     entry.blocks = chunk.job->blocks.ids();
-    entry.sample = chunk.last();
+    const bool scores = chunk.job->scoring != nullptr;
+    entry.sample = chunk.last() && !scores;
+    if (chunk.last() && scores) entry.labels = chunk.job->scoring->first_tokens;
     entry.sampling = &chunk.job->sampling;
     entry.history.tokens = chunk.job->tokens;
     entry.history.prompt_tokens = chunk.job->prompt_tokens;
@@ -231,11 +253,12 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
       batch.rows() + options_.scheduler.block_tokens > options_.scheduler.max_num_batched_tokens;
   if (full) throughput_.StepBegins();
   const absl::Duration begin = clock_.SinceStart();
-  const std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
+  std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
   if (full) throughput_.StepEnds(batch.rows());
   const absl::Duration end = clock_.SinceStart();
   cost_.AddStep({1, work.tokens, work.pairs}, end - begin, end);
   computed_tokens_ += batch.rows();
+  std::vector<std::pair<PrefillJob*, engine::StepResult*>> scored;
   for (size_t i = 0; i < chunks.size(); ++i) {
     PrefillJob& job = *chunks[i].job;
     job.computing += end - begin;
@@ -249,9 +272,37 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
     if (!chunks[i].last()) {
       // At once: other jobs may wait for this prefix.
       scheduler_.InsertIntoCache(job);
+    } else if (job.scoring != nullptr) {
+      scored.emplace_back(&job, &results[i]);
     } else {
       Complete(job, results[i]);
     }
+  }
+  if (!scored.empty()) CompleteScoring(scored);
+}
+
+void PrefillLoop::CompleteScoring(
+    const std::vector<std::pair<PrefillJob*, engine::StepResult*>>& scored) {
+  std::vector<LabelledJob> jobs;
+  for (const auto& [job, result] : scored) {
+    jobs.push_back({job, result->label_logprobs.status()});
+    if (!result->label_logprobs.ok()) continue;
+    for (const float logprob : *result->label_logprobs) job->scoring->logprobs.push_back({logprob});
+  }
+  const absl::Duration begin = clock_.SinceStart();
+  computed_tokens_ += ComputeLabelRows(engine_, jobs);
+  const absl::Duration computing = clock_.SinceStart() - begin;
+  for (const LabelledJob& labelled : jobs) {
+    PrefillJob& job = *labelled.job;
+    job.computing += computing;
+    metrics_.Computed(job.computing);
+    if (!labelled.status.ok()) {
+      End(job.id, labelled.status);
+      continue;
+    }
+    metrics_.Scored();
+    job.scoring->on_scores(std::move(job.scoring->logprobs));
+    EndCompleted(job);
   }
 }
 
@@ -270,10 +321,16 @@ void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
                              job.sampling.logprobs ? worker::ToProto(token) : v1::TokenLogprobs());
   job.sender->SendCommit(Milliseconds(job.started_at - job.submitted_at),
                          Milliseconds(now - job.started_at));
+  if (job.sends_kv()) {
+    Sending& sending = sending_.at(job.id);
+    sending.computed_at = now;
+    sending.bytes = engine_.kv_layout().BlockBytes() * (job.blocks.size() - job.first_block);
+  }
+  EndCompleted(job);
+}
+
+void PrefillLoop::EndCompleted(PrefillJob& job) {
   scheduler_.InsertIntoCache(job);
-  Sending& sending = sending_.at(job.id);
-  sending.computed_at = now;
-  sending.bytes = engine_.kv_layout().BlockBytes() * (job.blocks.size() - job.first_block);
   End(job.id, absl::OkStatus());
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -45,6 +46,8 @@ class PrefillLoop {
   // The job's sender gets the KV, or a status. The loop calls its Finish exactly once, perhaps
   // before Submit returns: a full queue refuses at once.
   void Submit(std::unique_ptr<PrefillJob> job);
+  // The same for the items of one call, which count as one request.
+  void Submit(std::vector<std::unique_ptr<PrefillJob>> items);
   void Cancel(uint64_t job_id);
   // While draining, refuses new jobs with UNAVAILABLE; accepted jobs are completed. Calls `applied`
   // on the loop's thread after it has published the change, or at once if it has ended.
@@ -68,10 +71,14 @@ class PrefillLoop {
   void Run();
   bool TakeTurn(absl::Duration wait);
   void EndAll();
+  void AdmitAll(std::vector<std::unique_ptr<PrefillJob>> jobs);
   void Admit(std::unique_ptr<PrefillJob> job);
   void Start(PrefillJob& job);
   void Step(const std::vector<Chunk>& chunks);
+  // Of the prompts that the step has completed. Labels of several tokens take further steps.
+  void CompleteScoring(const std::vector<std::pair<PrefillJob*, engine::StepResult*>>& scored);
   void Complete(PrefillJob& job, const engine::StepResult& result);
+  void EndCompleted(PrefillJob& job);
   void End(uint64_t job_id, const absl::Status& status);
   void Publish();
 

@@ -19,7 +19,10 @@ PrefillMetrics::PrefillMetrics(prometheus::Registry& registry, const std::string
       duration_(worker_.metrics().Histogram(
           "baton_prefill_duration_seconds",
           "Computing a prompt: the steps that it was part of, without waiting and transfer.",
-          telemetry::kRequestSecondsBuckets)) {}
+          telemetry::kRequestSecondsBuckets)),
+      scored_items_(worker_.metrics().Counter(
+          "baton_scored_items_total", "Items of Score and ScoreStream whose labels were scored.")) {
+}
 
 void PrefillMetrics::Started(const PrefillJob& job) {
   worker_.Queued(job.started_at - job.submitted_at, PriorityName(job.priority));

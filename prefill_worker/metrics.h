@@ -2,6 +2,8 @@
 #ifndef BATON_PREFILL_WORKER_METRICS_H_
 #define BATON_PREFILL_WORKER_METRICS_H_
 
+#include <prometheus/counter.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,6 +26,8 @@ class PrefillMetrics {
   void Started(const PrefillJob& job);
   // `computing`: the steps that the prompt was part of, together.
   void Computed(absl::Duration computing);
+  // An item of a ScoreItems call.
+  void Scored() { scored_items_.Increment(); }
   void BlocksEvicted(int count) { worker_.BlocksEvicted(count); }
   void BytesSent(int64_t bytes) { worker_.KvBytes(bytes); }
   // All KV of a computed prompt has left, `after` its computation.
@@ -39,6 +43,7 @@ class PrefillMetrics {
  private:
   worker::WorkerMetrics worker_;
   prometheus::Histogram& duration_;
+  prometheus::Counter& scored_items_;
 };
 
 }  // namespace baton::prefill_worker

@@ -29,8 +29,8 @@ void PendingBlocks::Remove(PrefillJob* job) {
 }
 
 void PendingBlocks::Computed(PrefillJob* job, int begin, int end) {
-  if (job->keys.empty()) return;
-  for (int i = begin; i < end; ++i) Erase(job, i);
+  const int listed = static_cast<int>(job->keys.size());
+  for (int i = begin; i < std::min(end, listed); ++i) Erase(job, i);
 }
 
 void PendingBlocks::Erase(PrefillJob* job, int block) {
@@ -47,7 +47,8 @@ int PendingBlocks::SharedBlocks(const PrefillJob& a, const PrefillJob& b) const 
   if (a.root != b.root) return 0;
   const auto [end, other] =
       std::mismatch(a.tokens.begin(), a.tokens.end(), b.tokens.begin(), b.tokens.end());
-  return static_cast<int>(end - a.tokens.begin()) / block_tokens_;
+  const size_t blocks = static_cast<size_t>(end - a.tokens.begin()) / block_tokens_;
+  return static_cast<int>(std::min({blocks, a.keys.size(), b.keys.size()}));
 }
 
 // Equal keys prove nothing; equal tokens do.
@@ -58,6 +59,7 @@ bool PendingBlocks::Shares(const PrefillJob& a, const PrefillJob& b, int block) 
 }
 
 PrefillJob* PendingBlocks::Leader(const PrefillJob& job, int block) const {
+  if (static_cast<size_t>(block) >= job.keys.size()) return nullptr;
   const auto found = jobs_.find(job.keys[block]);
   if (found == jobs_.end()) return nullptr;
   PrefillJob* first = found->second.front();
@@ -65,6 +67,7 @@ PrefillJob* PendingBlocks::Leader(const PrefillJob& job, int block) const {
 }
 
 PrefillJob* PendingBlocks::Other(const PrefillJob& job, int block) const {
+  if (static_cast<size_t>(block) >= job.keys.size()) return nullptr;
   const auto found = jobs_.find(job.keys[block]);
   if (found == jobs_.end()) return nullptr;
   for (PrefillJob* other : found->second) {

@@ -2,8 +2,8 @@
 // once: a job that lacks a block which a job before it will compute waits for that block.
 //
 // Blocks are looked up by prefix key and compared by tokens. A job is listed under the key of each
-// of its whole blocks until that block is computed. Add and Remove take O(blocks) look-ups, a query
-// O(1) and one comparison of tokens.
+// whole block that will go into the prefix cache until that block is computed. Add and Remove take
+// O(blocks) look-ups, a query O(1) and one comparison of tokens.
 //
 // Thread: owned by the scheduler.
 #ifndef BATON_PREFILL_WORKER_PENDING_BLOCKS_H_
@@ -31,7 +31,8 @@ class PendingBlocks {
   // The same among all jobs but `job`.
   PrefillJob* Other(const PrefillJob& job, int block) const;
 
-  // Returns the number of whole blocks that the two prompts share from the start.
+  // Returns the number of whole blocks that the two prompts share from the start, of those that
+  // both list.
   int SharedBlocks(const PrefillJob& a, const PrefillJob& b) const;
 
   // Ends the process unless it holds exactly the blocks that `jobs` have not computed.

@@ -1,14 +1,16 @@
-// Checks a PrefillRequest and makes a job from it.
+// Checks requests to a prefill worker and makes jobs from them.
 #ifndef BATON_PREFILL_WORKER_REQUEST_H_
 #define BATON_PREFILL_WORKER_REQUEST_H_
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/engine/engine.h"
+#include "common/worker/token_sampling.h"
 #include "prefill_worker/job.h"
 
 namespace baton::prefill_worker {
@@ -22,9 +24,32 @@ absl::Status Malformed();
 absl::Status CheckRequest(const internal::v1::PrefillRequest& request, uint64_t epoch,
                           const engine::Engine& engine);
 
+// Sets what messages about one prompt have in common: a PrefillRequest, and a DecodeRequest for an
+// answer of one token. REQUIRES: the request was checked.
+template <class Request>
+void FillJob(const Request& request, absl::Time deadline, const engine::Engine& engine,
+             PrefillJob* job) {
+  job->request_id = request.request_id();
+  job->tokens.assign(request.tokens().begin(), request.tokens().end());
+  job->root = kv::RootPrefixKey(engine.config().fingerprint, request.cache_salt(), "");
+  if (request.priority() != v1::PRIORITY_UNSPECIFIED) job->priority = request.priority();
+  job->deadline = deadline;
+  job->sampling = worker::FromProto(request.sampling());
+  job->prompt_tokens = worker::PromptTokens(request);
+  if (request.has_prompt_logprobs()) job->prompt_logprobs = request.prompt_logprobs();
+}
+
 // Returns a job that lacks id and sender. REQUIRES: CheckRequest is OK.
 std::unique_ptr<PrefillJob> MakeJob(const internal::v1::PrefillRequest& request,
                                     absl::Time deadline, const engine::Engine& engine);
+
+// The same for the items of a ScoreItemsRequest. Errors: UNAVAILABLE as worker::CheckTarget, or
+// INVALID_ARGUMENT, naming the field.
+absl::Status CheckRequest(const internal::v1::ScoreItemsRequest& request, uint64_t epoch,
+                          const engine::Engine& engine);
+std::vector<std::unique_ptr<PrefillJob>> MakeJobs(const internal::v1::ScoreItemsRequest& request,
+                                                  absl::Time deadline,
+                                                  const engine::Engine& engine);
 
 }  // namespace baton::prefill_worker
 

@@ -7,7 +7,9 @@
 #include "absl/time/time.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/request_limits.h"
 #include "common/worker/throughput.h"
+#include "prefill_worker/label_rows.h"
 
 namespace baton::prefill_worker {
 
@@ -20,6 +22,16 @@ PrefillScheduler::PrefillScheduler(const SchedulerOptions& options, kv::BlockPoo
 
 int PrefillScheduler::BlocksFor(int64_t tokens) const {
   return static_cast<int>((tokens + options_.block_tokens - 1) / options_.block_tokens);
+}
+
+int PrefillScheduler::BlocksOf(const PrefillJob& job) const {
+  const int labels = job.scoring ? LabelBlocks(job, options_.block_tokens) : 0;
+  return BlocksFor(job.size()) + labels;
+}
+
+int PrefillScheduler::waiting_requests() const {
+  return waiting_count() - waiting_items_ +
+         (waiting_items_ + kMaxScoredItems - 1) / kMaxScoredItems;
 }
 
 // At least the last token is computed: its logits are the answer's first token.
@@ -65,18 +77,17 @@ int64_t PrefillScheduler::TokensBefore(const Rank& rank) const {
 
 absl::Status PrefillScheduler::CheckAdmission(const PrefillJob& job, absl::Time now,
                                               std::optional<double> tokens_per_second) const {
-  if (BlocksFor(job.size()) > pool_.counts().total) {
-    return MakeError(
-        absl::StatusCode::kResourceExhausted, "KV_POOL_TOO_SMALL",
-        absl::StrCat("the prompt of ", job.size(), " tokens needs ", BlocksFor(job.size()),
-                     " KV blocks, the prefill worker has ", pool_.counts().total));
+  if (BlocksOf(job) > pool_.counts().total) {
+    return MakeError(absl::StatusCode::kResourceExhausted, "KV_POOL_TOO_SMALL",
+                     absl::StrCat("the prompt of ", job.size(), " tokens needs ", BlocksOf(job),
+                                  " KV blocks, the prefill worker has ", pool_.counts().total));
   }
   // The bounds are on the queue: an empty one accepts a prompt of any length.
-  if (!waiting_.empty() && (waiting_count() >= options_.max_queued_requests ||
+  if (!waiting_.empty() && (waiting_requests() >= options_.max_queued_requests ||
                             waiting_tokens_ + job.expected_tokens > options_.max_queued_tokens)) {
     absl::Status full =
         MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
-                  absl::StrCat("the prefill worker's queue holds ", waiting_count(),
+                  absl::StrCat("the prefill worker's queue holds ", waiting_requests(),
                                " requests and ", waiting_tokens_, " tokens, its bounds are ",
                                options_.max_queued_requests, " and ", options_.max_queued_tokens));
     return WithRetryAfter(std::move(full), worker::RetryAfter(queued_tokens(), tokens_per_second));
@@ -101,7 +112,9 @@ absl::Status PrefillScheduler::Submit(std::unique_ptr<PrefillJob> job, absl::Tim
                                       std::optional<double> tokens_per_second) {
   BATON_CHECK_GE(job->size(), 1);
   if (cache_ != nullptr) {
-    job->keys = kv::PrefixKeys(job->root, job->tokens, options_.block_tokens);
+    job->keys =
+        kv::PrefixKeys(job->root, absl::MakeConstSpan(job->tokens).first(job->cacheable_tokens()),
+                       options_.block_tokens);
   }
   job->arrival_work = work_;
   job->expected_tokens = ExpectedTokens(*job);
@@ -110,6 +123,7 @@ absl::Status PrefillScheduler::Submit(std::unique_ptr<PrefillJob> job, absl::Tim
   absl::Status admitted = CheckAdmission(*job, now, tokens_per_second);
   if (!admitted.ok()) return admitted;
   waiting_tokens_ += job->expected_tokens;
+  waiting_items_ += job->scoring != nullptr ? 1 : 0;
   pending_.Add(job.get());
   const Rank rank = job->rank;
   const bool is_new = waiting_.emplace(rank, std::move(job)).second;
@@ -211,7 +225,7 @@ bool PrefillScheduler::TryAllocate(PrefillJob& job) {
   if (const int matchable = MatchableBlocks(job); matchable > 0) {
     match = cache_->MatchPrefix(job.root, job.tokens, matchable * options_.block_tokens);
   }
-  const int missing = BlocksFor(job.size()) - match.blocks.size();
+  const int missing = BlocksOf(job) - match.blocks.size();
   const int lacking = missing - pool_.counts().free;
   if (lacking > 0) {
     // Evict nothing unless it is enough: a waiting job must not empty the cache for others.
@@ -220,6 +234,9 @@ bool PrefillScheduler::TryAllocate(PrefillJob& job) {
   }
   absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, kv::BlockUse::kActive);
   if (!fresh.ok()) return false;
+  if (job.scoring != nullptr) {
+    job.scoring->label_blocks = fresh->SplitAt(BlocksFor(job.size()) - match.blocks.size());
+  }
   job.blocks = std::move(match.blocks);
   job.blocks.Append(*std::move(fresh));
   job.cached_tokens = match.tokens;
@@ -229,6 +246,7 @@ bool PrefillScheduler::TryAllocate(PrefillJob& job) {
 void PrefillScheduler::MoveToRunning(PrefillJob& job) {
   pending_.Remove(&job);
   waiting_tokens_ -= job.expected_tokens;
+  waiting_items_ -= job.scoring != nullptr ? 1 : 0;
   auto node = waiting_.extract(job.rank);
   job.computed_tokens = job.cached_tokens;
   job.start_order = ++starts_;
@@ -258,7 +276,8 @@ void PrefillScheduler::Computed(const Chunk& chunk) {
 
 void PrefillScheduler::InsertIntoCache(const PrefillJob& job) {
   if (cache_ == nullptr) return;
-  const auto computed = absl::MakeConstSpan(job.tokens).first(job.computed_tokens);
+  const int tokens = std::min(job.computed_tokens, job.cacheable_tokens());
+  const auto computed = absl::MakeConstSpan(job.tokens).first(tokens);
   cache_->Insert(job.root, computed, job.blocks);
   job.retention.Apply(*cache_, job.root, computed);
 }
@@ -279,6 +298,7 @@ std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {
   job = std::move(it->second);
   waiting_.erase(it);
   waiting_tokens_ -= job->expected_tokens;
+  waiting_items_ -= job->scoring != nullptr ? 1 : 0;
   return job;
 }
 
@@ -309,13 +329,16 @@ PrefillWork PrefillScheduler::remaining_work() const {
 void PrefillScheduler::CheckIntegrity() const {
   std::vector<const PrefillJob*> jobs;
   int64_t tokens = 0;
+  int items = 0;
   for (const auto& [rank, job] : waiting_) {
     BATON_CHECK(rank == job->rank && !job->running());
     BATON_CHECK(job->blocks.empty() && job->computed_tokens == 0);
     tokens += job->expected_tokens;
+    items += job->scoring != nullptr ? 1 : 0;
     jobs.push_back(job.get());
   }
   BATON_CHECK_EQ(tokens, waiting_tokens_);
+  BATON_CHECK_EQ(items, waiting_items_);
   uint64_t last_start = 0;
   for (const std::unique_ptr<PrefillJob>& job : running_) {
     BATON_CHECK_GT(job->start_order, last_start);

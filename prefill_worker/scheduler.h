@@ -20,6 +20,10 @@
 // deadlock. A job that others wait for is served at the place of the first of them, up to the block
 // they share: so a HIGH job does not wait behind a LOW one.
 //
+// Scoring. The blocks of a job that only its item has are not inserted: they would evict the prefix
+// that items share. A job gets the blocks of its labels together with those of its prompt. For the
+// bound on requests, kMaxScoredItems items count as one request.
+//
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_PREFILL_WORKER_SCHEDULER_H_
 #define BATON_PREFILL_WORKER_SCHEDULER_H_
@@ -82,8 +86,8 @@ class PrefillScheduler {
 
   // The chunk has been computed. Its job stays until Remove.
   void Computed(const Chunk& chunk);
-  // Inserts the whole blocks computed so far into the prefix cache, and retains what the job asks
-  // for. Their KV must be valid.
+  // Inserts the whole blocks computed so far into the prefix cache, at most those of
+  // cacheable_tokens(), and retains what the job asks for. Their KV must be valid.
   void InsertIntoCache(const PrefillJob& job);
 
   // Removes and returns a job, waiting or running; null if there is none with that id.
@@ -91,6 +95,8 @@ class PrefillScheduler {
 
   std::vector<uint64_t> JobIds() const;  // running, then waiting
   int waiting_count() const { return static_cast<int>(waiting_.size()); }
+  // As the bound on requests counts them.
+  int waiting_requests() const;
   int running_count() const { return static_cast<int>(running_.size()); }
   bool empty() const { return waiting_.empty() && running_.empty(); }
   // Prompt tokens that all jobs still have to compute; what several of them share counts once.
@@ -111,6 +117,7 @@ class PrefillScheduler {
   int MatchableBlocks(const PrefillJob& job) const;
   int CachedBlocks(const PrefillJob& job) const;
   int ExpectedTokens(const PrefillJob& job) const;
+  int BlocksOf(const PrefillJob& job) const;
   bool TryAllocate(PrefillJob& job);
   void MoveToRunning(PrefillJob& job);
   void NoteCached(PrefillJob& job, int cached_blocks);
@@ -123,6 +130,7 @@ class PrefillScheduler {
   std::vector<std::unique_ptr<PrefillJob>> running_;  // in order of their start
   PendingBlocks pending_;
   int64_t waiting_tokens_ = 0;  // sum of expected_tokens
+  int waiting_items_ = 0;       // jobs with `scoring`
   int64_t work_ = 0;            // tokens computed since the worker began
   uint64_t starts_ = 0;
 };

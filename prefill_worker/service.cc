@@ -30,28 +30,29 @@ absl::StatusOr<internal::v1::PrefillRequest> Parse(const grpc::ByteBuffer& bytes
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  const absl::Status allowed = worker::CheckCall(secret_, *context);
+  const absl::Status allowed = worker::CheckCall(calls_.secret, *context);
   const absl::StatusOr<internal::v1::PrefillRequest> request =
       allowed.ok() ? Parse(*bytes) : absl::StatusOr<internal::v1::PrefillRequest>(allowed);
-  absl::Status status = request.ok() ? CheckRequest(*request, epoch_, engine_) : request.status();
-  const uint64_t job_id = next_job_id_.fetch_add(1);
+  absl::Status status =
+      request.ok() ? CheckRequest(*request, calls_.epoch, calls_.engine) : request.status();
+  const uint64_t job_id = calls_.next_job_id.fetch_add(1);
   transfer::GrpcKvSender::Options options;
   options.transfer_id = status.ok() ? request->transfer_id() : 0;
-  options.epoch = epoch_;
-  options.layout = engine_.kv_layout();
-  options.pool = engine_.kv_pool();
+  options.epoch = calls_.epoch;
+  options.layout = calls_.engine.kv_layout();
+  options.pool = calls_.engine.kv_pool();
   // The sender keeps the token.
-  options.on_peer_gone = [this, job_id, open = worker::OpenCalls::Count(open_calls_)] {
-    loop_.Cancel(job_id);
+  options.on_peer_gone = [this, job_id, open = worker::OpenCalls::Count(calls_.open_calls)] {
+    calls_.loop.Cancel(job_id);
   };
-  tracing::Tracer* const tracer = allowed.ok() ? tracer_ : nullptr;  // strangers record no spans
+  tracing::Tracer* const tracer = allowed.ok() ? calls_.tracer : nullptr;  // strangers record none
   const TraceContext trace_context = tracing::JoinTrace(tracer, TraceOfCall(*context));
   std::shared_ptr<JobTrace> trace = JobTrace::Begin(tracer, trace_context);
   if (trace != nullptr) {
     if (request.ok()) trace->root().Set("baton.request.id", request->request_id());
     options.on_finish = [trace](const absl::Status& status) { trace->End(status); };
   }
-  options.on_bytes_sent = [this](int64_t bytes) { metrics_.BytesSent(bytes); };
+  options.on_bytes_sent = [this](int64_t bytes) { calls_.metrics.BytesSent(bytes); };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);
   if (!status.ok()) {
@@ -59,18 +60,18 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
       if (allowed.ok()) {  // strangers must not fill the log
         BATON_LOG(Warning) << "prefill from " << context->peer() << " refused: " << status;
       }
-      metrics_.Refused(ErrorReason(status));
+      calls_.metrics.Refused(ErrorReason(status));
     }
     sender->Finish(status);
     return reactor;
   }
   std::unique_ptr<PrefillJob> job =
-      MakeJob(*request, absl::FromChrono(context->deadline()), engine_);
+      MakeJob(*request, absl::FromChrono(context->deadline()), calls_.engine);
   job->id = job_id;
   job->sender = std::move(sender);
   job->trace_context = trace_context;
   job->trace = std::move(trace);
-  loop_.Submit(std::move(job));
+  calls_.loop.Submit(std::move(job));
   return reactor;
 }
 

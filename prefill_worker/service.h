@@ -1,5 +1,5 @@
 // PrefillService: checks requests and hands them to the loop. The KV payload never becomes a
-// Protobuf message, so the method is registered raw.
+// Protobuf message, so Prefill is registered raw.
 #ifndef BATON_PREFILL_WORKER_SERVICE_H_
 #define BATON_PREFILL_WORKER_SERVICE_H_
 
@@ -17,35 +17,36 @@
 
 namespace baton::prefill_worker {
 
+// What the worker's services have in common. All must outlive them.
+struct CallContext {
+  const uint64_t epoch;  // a request for another one is refused
+  const engine::Engine& engine;
+  PrefillLoop& loop;
+  PrefillMetrics& metrics;
+  const std::shared_ptr<worker::OpenCalls> open_calls;
+  security::SharedSecret* const secret;  // that callers must have; null: none
+  tracing::Tracer* const tracer;         // null: nothing is traced
+  std::atomic<uint64_t> next_job_id{1};
+};
+
+using RawPrefillService = internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
+    internal::v1::PrefillService::WithCallbackMethod_ScoreItems<
+        internal::v1::PrefillService::Service>>;
+
 // Thread-safe.
-class PrefillService final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
-                                 internal::v1::PrefillService::Service> {
+class PrefillService final : public RawPrefillService {
  public:
-  // All references must outlive it. A request for another epoch than `epoch` is refused, and so
-  // is a caller without `secret`, unless that is null. `tracer` may be null: nothing is traced.
-  PrefillService(uint64_t epoch, const engine::Engine& engine, PrefillLoop& loop,
-                 PrefillMetrics& metrics, std::shared_ptr<worker::OpenCalls> open_calls,
-                 security::SharedSecret* secret, tracing::Tracer* tracer)
-      : epoch_(epoch),
-        engine_(engine),
-        loop_(loop),
-        metrics_(metrics),
-        open_calls_(std::move(open_calls)),
-        secret_(secret),
-        tracer_(tracer) {}
+  explicit PrefillService(CallContext& calls) : calls_(calls) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Prefill(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request) override;
+  // score_items.cc
+  grpc::ServerWriteReactor<internal::v1::ScoredItem>* ScoreItems(
+      grpc::CallbackServerContext* context,
+      const internal::v1::ScoreItemsRequest* request) override;
 
  private:
-  const uint64_t epoch_;
-  const engine::Engine& engine_;
-  PrefillLoop& loop_;
-  PrefillMetrics& metrics_;
-  const std::shared_ptr<worker::OpenCalls> open_calls_;
-  security::SharedSecret* const secret_;
-  tracing::Tracer* const tracer_;
-  std::atomic<uint64_t> next_job_id_{1};
+  CallContext& calls_;
 };
 
 }  // namespace baton::prefill_worker

@@ -29,9 +29,12 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   loop.scheduler.max_queued_tokens = options.max_queued_tokens;
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
-  service_ = std::make_unique<PrefillService>(card().epoch(), engine(), *loop_, *metrics_,
-                                              open_calls(), secret(), tracer());
-  return Serve(options, service_.get(), internal::v1::PrefillService::service_full_name());
+  calls_.reset(new CallContext{card().epoch(), engine(), *loop_, *metrics_, open_calls(), secret(),
+                               tracer()});
+  service_ = std::make_unique<PrefillService>(*calls_);
+  first_token_service_ = std::make_unique<FirstTokenService>(*calls_);
+  return Serve(options, {service_.get(), first_token_service_.get()},
+               internal::v1::PrefillService::service_full_name());
 }
 
 }  // namespace baton::prefill_worker

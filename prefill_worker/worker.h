@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/worker/options.h"
 #include "common/worker/worker.h"
+#include "prefill_worker/first_token_service.h"
 #include "prefill_worker/loop.h"
 #include "prefill_worker/metrics.h"
 #include "prefill_worker/service.h"
@@ -34,7 +35,9 @@ class PrefillWorker final : public worker::Worker {
   // Destroyed in reverse order.
   std::unique_ptr<PrefillMetrics> metrics_;
   std::unique_ptr<PrefillLoop> loop_;
+  std::unique_ptr<CallContext> calls_;
   std::unique_ptr<PrefillService> service_;
+  std::unique_ptr<FirstTokenService> first_token_service_;
 };
 
 }  // namespace baton::prefill_worker

@@ -182,6 +182,16 @@ struct RouterMetrics::Families {
                                         {{"source", {"file", "dns", "static"}}})),
         discovery_failing(
             set.Gauge("baton_discovery_failing_sources", "Worker lists that are out of date.")),
+        score_calls(set.Counters("baton_score_calls_total",
+                                 "Scoring calls that have ended, by status code.",
+                                 {{"code", {"OK"}}})),
+        score_items(set.Counters("baton_score_items_total",
+                                 "Items that scoring calls have answered. error: with an error.",
+                                 {{"result", {"ok", "error"}}})),
+        score_duration(set.Histogram(
+            "baton_score_duration_seconds",
+            "Time from the receipt of a scoring call to its end, failed ones included.",
+            telemetry::kRequestSecondsBuckets)),
         http_requests(set.Counters(
             "baton_http_requests_total",
             "HTTP requests answered, a stream when it begins. route: a path "
@@ -227,6 +237,9 @@ struct RouterMetrics::Families {
   prometheus::Histogram& ttft_off;
   telemetry::Family<prometheus::Counter> discovery_failures;
   prometheus::Gauge& discovery_failing;
+  telemetry::Family<prometheus::Counter> score_calls;
+  telemetry::Family<prometheus::Counter> score_items;
+  prometheus::Histogram& score_duration;
   telemetry::Family<prometheus::Counter> http_requests;
   prometheus::Gauge& http_connections;
   prometheus::Gauge& http_streams;
@@ -256,6 +269,18 @@ void RouterMetrics::RequestEnded(const RequestEnd& end) {
     f.time_per_output_token.Observe(absl::ToDoubleSeconds(end.decode_duration) /
                                     (end.longest_choice_tokens - 1));
   }
+}
+
+void RouterMetrics::ScoreEnded(absl::StatusCode code, const v1::ScoreUsage& usage,
+                               absl::Duration duration) {
+  if (families_ == nullptr) return;
+  Families& f = *families_;
+  f.score_calls.With({absl::StatusCodeToString(code)}).Increment();
+  f.score_items.With({"ok"}).Increment(static_cast<double>(usage.items() - usage.failed_items()));
+  f.score_items.With({"error"}).Increment(static_cast<double>(usage.failed_items()));
+  f.score_duration.Observe(absl::ToDoubleSeconds(duration));
+  f.prompt_tokens.Increment(static_cast<double>(usage.prompt_tokens()));
+  f.cached_prompt_tokens.Increment(static_cast<double>(usage.cached_prompt_tokens()));
 }
 
 void RouterMetrics::RequestRejected(absl::string_view reason) {

@@ -103,7 +103,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       parts_{options_,    *tokenizer_, clock_,        roster_,        planner_,
              metrics_,    admission_,  retry_budget_, continuations_, pool_,
              call_watch_, network_,    decisions_,    access_,        tenants_,
-             chat_,       calls_,      prompts_,      tracer_.get()},
+             chat_,       calls_,      prompts_,      tracer_.get(),  &network_},
       warmer_(std::make_shared<PrefixWarmer>(parts_, options_.max_warm_prefixes)),
       inference_(parts_),
       admin_(parts_, *warmer_, [this](int worker) { return watch_->Stub(worker); }),

@@ -31,7 +31,7 @@
 #include "router/request/call_registry.h"
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
-#include "router/request/grpc_decode_network.h"
+#include "router/request/grpc_worker_network.h"
 #include "router/request/prefix_warmer.h"
 #include "router/request/prompt_history.h"
 #include "router/request/retry_budget.h"
@@ -101,7 +101,7 @@ class RouterServer {
   PrefixIndex index_;
   Roster roster_;
   RoutePlanner planner_;
-  GrpcDecodeNetwork network_;
+  GrpcWorkerNetwork network_;
   CallRegistry calls_;
   Admission admission_;
   TenantLimits tenants_;

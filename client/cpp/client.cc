@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/synchronization/notification.h"
+#include "client/cpp/ask.h"
 #include "client/cpp/connection.h"
 #include "client/cpp/convert.h"
 #include "client/cpp/stream_call.h"
@@ -12,27 +13,6 @@
 
 namespace baton::client {
 namespace {
-
-// Makes a unary call, with its retries.
-template <class Stub, class Request, class Response>
-absl::Status Ask(const Connection& connection, const CallOptions& options, Stub& stub,
-                 grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
-                 const Request& request, Response* response, const std::string& request_id = "") {
-  Retries retries = connection.NewRetries(options);
-  const std::unique_ptr<Timer> timer = connection.environment.make_timer();
-  while (true) {
-    grpc::ClientContext context;
-    connection.Prepare(retries, &context);
-    const absl::Status status =
-        connection.FromCall((stub.*method)(&context, request, response), request_id);
-    if (status.ok()) return status;
-    const std::optional<absl::Duration> pause = retries.PauseAfter(status);
-    if (!pause) return status;
-    absl::Notification over;
-    timer->Start(*pause, [&over] { over.Notify(); });
-    over.WaitForNotification();
-  }
-}
 
 // True on a thread that runs a callback: it must not wait for another one, which may need it.
 thread_local bool in_callback = false;

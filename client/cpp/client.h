@@ -210,8 +210,79 @@ struct Completion {
   FinishReason finish_reason() const { return choices.front().finish_reason; }
 };
 
+// Prefix and item are one text. docs/scoring.md.
+struct ScoreRequest {
+  std::string model;  // empty: the only model that is served
+  std::string prefix;
+  std::vector<std::string> labels;  // 1 to 64
+  std::optional<bool> add_special_tokens;
+  Priority priority = Priority::kDefault;
+  std::string tenant;
+  std::string request_id;  // empty: the client generates one
+  std::string cache_salt;
+};
+
+struct ScoreItem {
+  uint64_t id = 0;
+  std::string text;
+};
+
+struct LabelScore {
+  double logprob = 0;  // of the label after prefix + item: the sum over its tokens
+  std::vector<int32_t> token_ids;
+  std::vector<float> token_logprobs;
+};
+
+struct ItemScore {
+  uint64_t id = 0;
+  absl::Status status;                // of this item alone; not OK: there are no labels
+  std::vector<LabelScore> labels;     // in the order of the request
+  std::optional<double> probability;  // with two labels P0 / (P0 + P1)
+  int prompt_tokens = 0;
+  int cached_prompt_tokens = 0;
+};
+
+struct ScoreUsage {
+  int64_t items = 0;
+  int64_t failed_items = 0;
+  int64_t prompt_tokens = 0;
+  int64_t cached_prompt_tokens = 0;
+};
+
+struct Scores {
+  std::vector<ItemScore> items;  // in the order of the request; ids are indexes
+  ScoreUsage usage;
+  std::string request_id;
+};
+
 class StreamCall;
 struct Connection;
+
+// A call that scores items as they come. Send() and EndItems() may be called by one thread, Next()
+// by another, Cancel() by any; the results have to be read while items are sent. Not retried: the
+// router itself sends items of a lost worker elsewhere. The destructor cancels a call that runs.
+class ScoreStream {
+ public:
+  ~ScoreStream();
+  ScoreStream(const ScoreStream&) = delete;
+  ScoreStream& operator=(const ScoreStream&) = delete;
+
+  // Waits while the router takes no more. False once the call has ended: see status().
+  bool Send(const std::vector<ScoreItem>& items);
+  void EndItems();
+  // Waits for the next result. nullopt once the call has ended.
+  std::optional<ItemScore> Next();
+  // For the thread of Next(), after the end. OK if every item has a result.
+  const absl::Status& status() const;
+  const ScoreUsage& usage() const;  // known at the end
+  void Cancel();
+
+ private:
+  friend class Client;
+  struct State;
+  explicit ScoreStream(std::unique_ptr<State> state);
+  const std::unique_ptr<State> state_;
+};
 
 // One running request, read by the caller. Cancel() may be called by any thread, everything else by
 // one thread. The destructor cancels a request that still runs. The stream may outlive its Client.
@@ -336,6 +407,12 @@ class Client {
   // The whole answer.
   absl::StatusOr<Completion> GenerateOnce(const GenerateRequest& request,
                                           const CallOptions& call = {});
+  // At most 4,096 items; an item that cannot be scored has an error.
+  absl::StatusOr<Scores> Score(const ScoreRequest& request, const std::vector<std::string>& items,
+                               const CallOptions& call = {});
+  // Any number of items. `in_order`: results come in the order of the items.
+  std::unique_ptr<ScoreStream> Score(const ScoreRequest& request, bool in_order,
+                                     const CallOptions& call = {});
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text,
                                                 bool add_special_tokens = true,
                                                 const CallOptions& call = {});

@@ -27,18 +27,9 @@ void FillSampling(const Sampling& sampling, v1::SamplingParams* out) {
   out->mutable_logit_bias()->insert(sampling.logit_bias.begin(), sampling.logit_bias.end());
 }
 
-v1::Priority ToProto(Priority priority) {
-  switch (priority) {
-    case Priority::kDefault:
-      return v1::PRIORITY_UNSPECIFIED;
-    case Priority::kLow:
-      return v1::PRIORITY_LOW;
-    case Priority::kNormal:
-      return v1::PRIORITY_NORMAL;
-    case Priority::kHigh:
-      return v1::PRIORITY_HIGH;
-  }
-  return v1::PRIORITY_UNSPECIFIED;
+// "WORKER_STATE_READY" to "ready".
+std::string ShortName(absl::string_view name, absl::string_view prefix) {
+  return absl::AsciiStrToLower(absl::StripPrefix(name, prefix));
 }
 
 v1::Retention ToProto(const Retention& retention) {
@@ -47,11 +38,6 @@ v1::Retention ToProto(const Retention& retention) {
   out.set_priority(retention.priority);
   out.set_ttl_ms(retention.ttl_ms);
   return out;
-}
-
-// "WORKER_STATE_READY" to "ready".
-std::string ShortName(absl::string_view name, absl::string_view prefix) {
-  return absl::AsciiStrToLower(absl::StripPrefix(name, prefix));
 }
 
 CacheMiss FromProto(const v1::CacheMiss& miss) {
@@ -70,6 +56,20 @@ FinishReason FromProto(v1::FinishReason reason) {
   return reason == v1::FINISH_REASON_STOP     ? FinishReason::kStop
          : reason == v1::FINISH_REASON_LENGTH ? FinishReason::kLength
                                               : FinishReason::kUnfinished;
+}
+
+v1::Priority ToProto(Priority priority) {
+  switch (priority) {
+    case Priority::kDefault:
+      return v1::PRIORITY_UNSPECIFIED;
+    case Priority::kLow:
+      return v1::PRIORITY_LOW;
+    case Priority::kNormal:
+      return v1::PRIORITY_NORMAL;
+    case Priority::kHigh:
+      return v1::PRIORITY_HIGH;
+  }
+  return v1::PRIORITY_UNSPECIFIED;
 }
 
 v1::GenerateRequest ToProto(const GenerateRequest& request) {

@@ -8,6 +8,7 @@
 
 namespace baton::client {
 
+v1::Priority ToProto(Priority priority);
 v1::GenerateRequest ToProto(const GenerateRequest& request);
 FinishReason FromProto(v1::FinishReason reason);
 Usage FromProto(const v1::Usage& usage);

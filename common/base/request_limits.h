@@ -39,6 +39,13 @@ inline constexpr int kMaxEosTokenIds = 768;   // of the model, which the router 
 inline constexpr int kMaxRetentionPriority = 100;
 inline constexpr int64_t kMaxRetentionTtlMs = int64_t{7} * 24 * 3600 * 1000;
 
+// Scoring. A call of Score has at most kMaxScoreItems items, one of ScoreStream any number; at most
+// kMaxScoredItems go to a worker together.
+inline constexpr int kMaxScoreItems = 4096;
+inline constexpr int kMaxScoredItems = 64;
+inline constexpr int kMaxLabels = 64;
+inline constexpr size_t kMaxLabelBytes = 1024;
+
 inline constexpr size_t kMaxRequestIdBytes = 128;
 inline constexpr size_t kMaxTenantBytes = 128;
 inline constexpr size_t kMaxCacheSaltBytes = 256;

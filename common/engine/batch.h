@@ -38,6 +38,9 @@ struct BatchEntry {
   std::optional<int> prompt_logprobs;
   // targets[i] is the token after tokens[i]; may be shorter than `tokens`.
   absl::Span<const int32_t> targets;
+
+  // Return the log probability of each of these as the token after the last of `tokens`.
+  absl::Span<const int32_t> labels;
 };
 
 struct Batch {

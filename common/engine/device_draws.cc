@@ -10,7 +10,7 @@ namespace baton::engine {
 bool DeviceDraws::Suffice(const BatchEntry& entry, int row) {
   const size_t index = static_cast<size_t>(row);
   const bool is_target = entry.prompt_logprobs && index < entry.targets.size();
-  return entry.sample && index + 1 == entry.tokens.size() && !is_target &&
+  return entry.sample && index + 1 == entry.tokens.size() && !is_target && entry.labels.empty() &&
          entry.beam_candidates == 0 && !entry.sampling->logprobs && entry.history.allowed.empty();
 }
 

@@ -236,7 +236,7 @@ backend::Tensor ModelEngine::Forward(absl::Span<const backend::SampleRow> draws,
 bool ModelEngine::RunsAhead(const Batch& batch) const {
   return backend_->samples_on_device() &&
          std::all_of(batch.entries.begin(), batch.entries.end(), [](const BatchEntry& entry) {
-           if (entry.prompt_logprobs) return false;
+           if (entry.prompt_logprobs || !entry.labels.empty()) return false;
            const int last = static_cast<int>(entry.tokens.size()) - 1;
            return !entry.sample || (entry.draws == 1 && DeviceDraws::Suffice(entry, last) &&
                                     model::Validate(*entry.sampling).ok());
@@ -337,7 +337,8 @@ void ModelEngine::AddEntry(const BatchEntry& entry, size_t index) {
   }
   const int targets = entry.prompt_logprobs ? static_cast<int>(entry.targets.size()) : 0;
   for (int row = 0; row < count; ++row) {
-    if (row >= targets && !(entry.sample && row == count - 1)) continue;
+    const bool after_last = (entry.sample || !entry.labels.empty()) && row == count - 1;
+    if (row >= targets && !after_last) continue;
     logit_rows_.push_back(rows.first_row + row);
     wanted_.push_back({index, row});
   }
@@ -354,7 +355,9 @@ void ModelEngine::UseLogits(const BatchEntry& entry, int row, StepResult& result
       result.prompt_logprobs = token.status();
     }
   }
-  if (!entry.sample || static_cast<size_t>(row) + 1 != entry.tokens.size()) return;
+  if (static_cast<size_t>(row) + 1 != entry.tokens.size()) return;
+  if (!entry.labels.empty()) result.label_logprobs = model::LogprobsOf(logits_, entry.labels);
+  if (!entry.sample) return;
   const uint64_t position = static_cast<uint64_t>(entry.context) + entry.tokens.size();
   result.tokens =
       entry.beam_candidates > 0

@@ -47,6 +47,8 @@ struct StepResult {
   // One per token of `targets`, if `prompt_logprobs` is set.
   absl::StatusOr<std::vector<model::SampledToken>> prompt_logprobs =
       std::vector<model::SampledToken>();
+  // One per token of `labels`.
+  absl::StatusOr<std::vector<float>> label_logprobs = std::vector<float>();
 };
 
 // An interface, so that schedulers can run over an engine that computes nothing. Load() returns the

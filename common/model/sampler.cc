@@ -361,4 +361,14 @@ absl::StatusOr<SampledToken> LogprobsOf(absl::Span<const float> logits, int32_t 
   return token;
 }
 
+absl::StatusOr<std::vector<float>> LogprobsOf(absl::Span<const float> logits,
+                                              absl::Span<const int32_t> token_ids) {
+  BATON_ASSIGN_OR_RETURN(const Row row, CheckedRow(logits));
+  const LogSoftmax log_softmax(row);
+  std::vector<float> logprobs;
+  logprobs.reserve(token_ids.size());
+  for (const int32_t id : token_ids) logprobs.push_back(log_softmax.Of(id));
+  return logprobs;
+}
+
 }  // namespace baton::model

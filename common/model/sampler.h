@@ -66,9 +66,9 @@ absl::Status Validate(const SamplingParams& params);
 // Changes the logits in this order: adds logit_bias; for tokens in the prompt or the answer,
 // divides logits above 0 by the repetition penalty and multiplies the others by it (Keskar et al.,
 // arXiv 1909.05858); for tokens in the answer, subtracts frequency_penalty times their count, and
-// presence_penalty; sets suppressed tokens, and those that are not allowed, to -inf. Then applies temperature, top_k, top_p (the
-// shortest prefix, by logit and then by id, whose share of what top_k left is at least top_p) and
-// min_p (relative to the most probable token).
+// presence_penalty; sets suppressed tokens, and those that are not allowed, to -inf. Then applies
+// temperature, top_k, top_p (the shortest prefix, by logit and then by id, whose share of what
+// top_k left is at least top_p) and min_p (relative to the most probable token).
 //
 // position: index of the drawn token in the sequence, so a resumed request draws the same. The
 // random number is the low half of Philox4x32-10 (Salmon et al., SC 2011) of key {seed} and counter
@@ -98,6 +98,9 @@ absl::StatusOr<std::vector<SampledToken>> BestTokens(absl::Span<const float> log
 // The log probability of a token that was not drawn, such as a prompt's, and the `top` most
 // probable. INTERNAL ("NON_FINITE_LOGITS") as above.
 absl::StatusOr<SampledToken> LogprobsOf(absl::Span<const float> logits, int32_t token_id, int top);
+// The same for several tokens of one row, without alternatives.
+absl::StatusOr<std::vector<float>> LogprobsOf(absl::Span<const float> logits,
+                                              absl::Span<const int32_t> token_ids);
 
 // The errors above, for draws on a device. token_id is the first whose logit is NaN or +inf; -1 if
 // all are -inf.

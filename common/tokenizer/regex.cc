@@ -106,6 +106,7 @@ absl::StatusOr<Matcher> Matcher::Regex(absl::string_view pattern) {
   }
   Matcher matcher;
   matcher.program_ = std::make_unique<Program>(code);
+  matcher.pattern_ = std::string(pattern);
   return matcher;
 }
 
@@ -115,15 +116,15 @@ absl::StatusOr<Matcher> Matcher::Literal(absl::string_view text) {
                      "a pattern of at least one character expected");
   }
   Matcher matcher;
-  matcher.literal_ = std::string(text);
+  matcher.pattern_ = std::string(text);
   return matcher;
 }
 
 absl::Status Matcher::ForEachLiteral(absl::string_view text,
                                      absl::FunctionRef<void(size_t, size_t)> found) const {
-  for (size_t at = text.find(literal_); at != absl::string_view::npos;
-       at = text.find(literal_, at + literal_.size())) {
-    found(at, at + literal_.size());
+  for (size_t at = text.find(pattern_); at != absl::string_view::npos;
+       at = text.find(pattern_, at + pattern_.size())) {
+    found(at, at + pattern_.size());
   }
   return absl::OkStatus();
 }

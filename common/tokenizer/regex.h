@@ -27,6 +27,9 @@ class Matcher {
   // INVALID_ARGUMENT if `text` is empty.
   static absl::StatusOr<Matcher> Literal(absl::string_view text);
 
+  // As given; the literal itself.
+  const std::string& pattern() const { return pattern_; }
+
   Matcher(Matcher&&) noexcept;
   Matcher& operator=(Matcher&&) noexcept;
   ~Matcher();
@@ -45,7 +48,7 @@ class Matcher {
                               absl::FunctionRef<void(size_t, size_t)> found) const;
 
   std::unique_ptr<const Program> program_;  // null for a literal
-  std::string literal_;
+  std::string pattern_;
 };
 
 }  // namespace baton::tokenizer

@@ -48,6 +48,14 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
                                               bool add_special_tokens) const;
 
+  // Returns the last place in `text` where it can be cut whatever follows it: for every `more`, the
+  // tokens of text + more are those of text[0, cut), with add_special_tokens as for the whole, and
+  // then those of text[cut, end) + more without. 0: no such place is known. It is a line's first
+  // letter, with pre-tokenizers of which no word has a letter behind a line's end; not known for
+  // tokenizers with other pre-tokenizers, with a post-processor that appends tokens, or with
+  // normalizers other than Unicode forms.
+  size_t LastCut(absl::string_view text) const;
+
   // Returns the text of `ids`; bytes that are not UTF-8 become U+FFFD. INVALID_ARGUMENT, reason
   // "UNKNOWN_TOKEN", with the first id that is no token. To decode a text as it grows, use
   // IncrementalDetokenizer.

@@ -45,7 +45,7 @@ void Worker::StartTracing(tracing::TracingOptions options,
        [counters](int spans, const char* reason) { counters.Dropped(spans, reason); }});
 }
 
-absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
+absl::Status Worker::Serve(const WorkerOptions& options, std::vector<grpc::Service*> services,
                            const std::string& service_name) {
   watch_->SetControls({[this](bool draining, std::function<void()> applied) {
                          return SetDraining(draining, std::move(applied));
@@ -60,8 +60,9 @@ absl::Status Worker::Serve(const WorkerOptions& options, grpc::Service* service,
       return CheckCall(secret_.get(), context);
     };
   }
+  services.push_back(watch_.get());
   BATON_ASSIGN_OR_RETURN(
-      rpc_, RpcServer::Start(server, {service, watch_.get()},
+      rpc_, RpcServer::Start(server, services,
                              {service_name, internal::v1::WorkerService::service_full_name()}));
   if (options.ready_routers > 0) {
     watch_->OnAccepted(options.ready_routers, [this] { ReportReady(); });

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -59,9 +60,10 @@ class Worker {
                     const engine::EngineOptions& engine_options);
   // Call after Load. Nothing is traced before, nor without an endpoint.
   void StartTracing(tracing::TracingOptions options, const telemetry::TraceCounters& counters);
-  // Call last. Serves `service` and the reports, and writes the address file. `service` counts its
-  // calls in open_calls(). UNAVAILABLE if the address cannot be bound.
-  absl::Status Serve(const WorkerOptions& options, grpc::Service* service,
+  // Call last. Serves `services` and the reports, and writes the address file. The services count
+  // their calls in open_calls(); the name is that of the service whose readiness is reported.
+  // UNAVAILABLE if the address cannot be bound.
+  absl::Status Serve(const WorkerOptions& options, std::vector<grpc::Service*> services,
                      const std::string& service_name);
   // Call from the destructor of the derived class. Stops, then destroys the server, whose late
   // callbacks use the derived class's service and loop.

@@ -31,6 +31,7 @@ absl::StatusOr<v1::ExplainResponse> Explain(const v1::GenerateRequest& request,
   wanted.model_fingerprint = prepared.decode.model_fingerprint();
   wanted.keys = prepared.keys;
   wanted.prompt_tokens = prepared.decode.tokens_size();
+  if (IsOneToken(prepared.decode)) wanted.workers = RouteRequest::Workers::kPrefillIfAny;
   wanted.max_answer_tokens = prepared.decode.max_tokens();
   wanted.explain = true;
   wanted.dispatch = false;

@@ -1,6 +1,7 @@
 #include "router/api/service.h"
 
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "router/api/explain.h"
 #include "router/api/response_writer.h"
+#include "router/api/score_writer.h"
 #include "router/api/wire.h"
 #include "router/fleet/roster.h"
 #include "router/metrics.h"
@@ -57,10 +59,11 @@ absl::StatusOr<Caller> CallerOf(const RouterParts& parts, grpc::CallbackServerCo
   return Authenticate(parts, context);
 }
 
-// Of a call that generates: whom it is for, and the trace that it is in. Gives the request its id.
-// `status`: whether the call is allowed and was understood so far.
+// Of a call that generates or scores: whom it is for, and the trace that it is in. Gives the
+// request its id. `status`: whether the call is allowed and was understood so far.
+template <class Request>
 Caller Receive(absl::StatusOr<Caller> allowed, grpc::CallbackServerContext* context,
-               v1::GenerateRequest* request, absl::Status* status) {
+               Request* request, absl::Status* status) {
   if (status->ok() && request->request_id().empty()) {
     *status = CheckRequestId(CallHeader(*context, kRequestId));
   }
@@ -69,7 +72,7 @@ Caller Receive(absl::StatusOr<Caller> allowed, grpc::CallbackServerContext* cont
   Caller caller = allowed.ok() ? *std::move(allowed) : Caller();
   caller.request_id = id;
   caller.trace = TraceOfCall(*context);
-  caller.chat = request->has_messages();
+  if constexpr (std::is_same_v<Request, v1::GenerateRequest>) caller.chat = request->has_messages();
   return caller;
 }
 
@@ -229,6 +232,34 @@ grpc::ServerUnaryReactor* InferenceService::Cancel(grpc::CallbackServerContext* 
   }();
   reactor->Finish(ToGrpcStatus(status));
   return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceService::Score(grpc::CallbackServerContext* context,
+                                                  const grpc::ByteBuffer* bytes,
+                                                  grpc::ByteBuffer* response) {
+  absl::StatusOr<Caller> caller = Authenticate(parts_, *context);
+  ScoreCall::Settings settings;
+  absl::Status parsed = caller.ok() ? ParseRequest(*bytes, &settings.request) : caller.status();
+  auto call = std::make_shared<ScoreCall>(
+      parts_, Receive(std::move(caller), context, &settings.request, &parsed));
+  auto* writer = new ScoreOnceWriter(call, settings.request.request_id(), response);
+  if (parsed.ok()) {
+    call->Start(std::move(settings), DeadlineOf(*context, parts_), writer);
+  } else {
+    call->Refuse(parsed, writer);
+  }
+  return writer;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* InferenceService::ScoreStream(
+    grpc::CallbackServerContext* context) {
+  auto begin = [this, context](v1::ScoreRequest* settings, absl::Status* status) {
+    absl::StatusOr<Caller> caller = Authenticate(parts_, *context);
+    if (!caller.ok()) *status = caller.status();
+    return std::make_shared<ScoreCall>(parts_,
+                                       Receive(std::move(caller), context, settings, status));
+  };
+  return new ScoreStreamWriter(DeadlineOf(*context, parts_), std::move(begin));
 }
 
 absl::Status AdminService::Allow(grpc::CallbackServerContext& context) const {

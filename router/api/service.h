@@ -33,7 +33,9 @@ using RawInferenceService = v1::InferenceService::WithRawCallbackMethod_Generate
             v1::InferenceService::WithRawCallbackMethod_Detokenize<
                 v1::InferenceService::WithRawCallbackMethod_ListModels<
                     v1::InferenceService::WithRawCallbackMethod_Cancel<
-                        v1::InferenceService::Service>>>>>>;
+                        v1::InferenceService::WithRawCallbackMethod_Score<
+                            v1::InferenceService::WithRawCallbackMethod_ScoreStream<
+                                v1::InferenceService::Service>>>>>>>>;
 
 class InferenceService final : public RawInferenceService {
  public:
@@ -57,6 +59,11 @@ class InferenceService final : public RawInferenceService {
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer* request,
                                    grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Score(grpc::CallbackServerContext* context,
+                                  const grpc::ByteBuffer* request,
+                                  grpc::ByteBuffer* response) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ScoreStream(
+      grpc::CallbackServerContext* context) override;
 
  private:
   RouterParts& parts_;

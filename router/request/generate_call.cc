@@ -15,6 +15,7 @@
 #include "router/options.h"
 #include "router/request/cache_miss.h"
 #include "router/request/chat_prompt.h"
+#include "router/request/entrance.h"
 #include "router/request/request_check.h"
 #include "router/request/retry_budget.h"
 #include "router/request/work_pool.h"
@@ -86,10 +87,7 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
   if (parts_.pool.TryRun([self = shared_from_this(), shared] { self->Prepare(*shared); })) return;
   absl::MutexLock lock(&mutex_);
   if (sink_ == nullptr) return;
-  Fail(Overloaded("TOKENIZER_QUEUE_FULL",
-                  absl::StrCat(parts_.options.max_queued_prompts,
-                               " prompts wait to be tokenized, which is this router's limit"),
-                  parts_.admission.RetryAfter()));
+  Fail(TokenizerQueueFull(parts_));
 }
 
 void GenerateCall::Refuse(const absl::Status& error, ResponseSink* sink) {
@@ -100,42 +98,17 @@ void GenerateCall::Refuse(const absl::Status& error, ResponseSink* sink) {
   Fail(error);
 }
 
-absl::Status GenerateCall::Overloaded(absl::string_view reason, absl::string_view message,
-                                      absl::Duration retry_after) const {
-  parts_.metrics.RequestRejected(reason);
-  return WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, reason, message),
-                        retry_after);
-}
-
 absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
   // The queue of the tokenizer is bounded in number only, so each request must be small.
   request.DiscardUnknownFields();
   if (std::optional<ModelInfo> model = parts_.roster.model()) {
     if (absl::Status fits = CheckIdCount(request, model->max_model_len); !fits.ok()) return fits;
   }
-  if (parts_.continuations.KeepsNewOut(parts_.clock.SinceStart())) {
-    return Overloaded("SURVIVORS_FULL",
-                      "workers were lost, and the others have no room yet for what they had",
-                      parts_.admission.RetryAfter());
-  }
-  if (caller_.tenant) {
-    absl::StatusOr<TenantLimits::Place> place =
-        parts_.tenants.Enter(*caller_.tenant, caller_.limits);
-    if (!place.ok()) {
-      parts_.metrics.RequestRejected(ErrorReason(place.status()));
-      return place.status();
-    }
-    tenant_place_ = *std::move(place);
-  }
-  ticket_ = parts_.admission.TryEnter();
-  if (!ticket_) {
-    return Overloaded("TOO_MANY_REQUESTS",
-                      absl::StrCat(parts_.options.max_inflight_requests,
-                                   " requests are running, which is this router's limit"),
-                      parts_.admission.RetryAfter());
-  }
+  absl::StatusOr<Entrance> entrance = Enter(parts_, caller_);
+  if (!entrance.ok()) return entrance.status();
+  entrance_ = *std::move(entrance);
   // The prompts before this one are reason enough to refuse most of a flood before it is tokenized.
-  return CheckDeadline(0, 1);
+  return CheckDeadline(parts_, deadline_, 0, 1);
 }
 
 void GenerateCall::Prepare(v1::GenerateRequest& request) {
@@ -172,43 +145,13 @@ void GenerateCall::Prepare(v1::GenerateRequest& request) {
   parts_.watch.Add(weak_from_this());
 }
 
-// With a queue as long as the deadlines allow, all requests would be late as soon as anything took
-// longer than estimated: so a prompt may wait twice as long as estimated.
-absl::Status GenerateCall::CheckDeadline(int64_t tokens, int64_t max_tokens) {
-  const absl::Duration left = deadline_ - parts_.clock.Now();
-  if (left <= absl::ZeroDuration()) {
-    parts_.metrics.RequestRejected("DEADLINE_UNREACHABLE");
-    return MakeError(absl::StatusCode::kDeadlineExceeded, "DEADLINE_UNREACHABLE",
-                     "the request's deadline passed before any worker was asked");
-  }
-  const Admission::Estimate estimate = parts_.admission.EstimatedTimes(tokens, max_tokens);
-  const absl::Duration answer = estimate.last_token - estimate.first_token;
-  const absl::Duration needed = 2 * estimate.first_token + answer;
-  if (needed <= left) return absl::OkStatus();
-  return Overloaded(
-      "DEADLINE_UNREACHABLE",
-      absl::StrCat("the prompts before this one and its own take about ",
-                   absl::ToInt64Milliseconds(estimate.first_token), " ms, and perhaps twice that, ",
-                   "the answer ", absl::ToInt64Milliseconds(answer),
-                   " ms more, and its deadline is in ", absl::ToInt64Milliseconds(left), " ms"),
-      // By then the queue is short enough.
-      std::max((needed - left) / 2, absl::Milliseconds(50)));
-}
-
 absl::Status GenerateCall::AdmitPrompt() {
-  if (absl::Status met =
-          CheckDeadline(prepared_.decode.tokens_size(), prepared_.decode.max_tokens());
+  if (absl::Status met = CheckDeadline(parts_, deadline_, prepared_.decode.tokens_size(),
+                                       prepared_.decode.max_tokens());
       !met.ok()) {
     return met;
   }
-  if (!ticket_->TryAddPrompt(prepared_.decode.tokens_size())) {
-    return Overloaded(
-        "TOO_MANY_PROMPT_TOKENS",
-        absl::StrCat("with this prompt, more than ", parts_.options.max_inflight_prompt_tokens,
-                     " prompt tokens would be running, this router's limit"),
-        parts_.admission.RetryAfter());
-  }
-  return absl::OkStatus();
+  return AddPrompt(parts_, prepared_.decode.tokens_size(), &entrance_);
 }
 
 void GenerateCall::Cancel() {
@@ -299,7 +242,7 @@ void GenerateCall::RecordTokens(Attempt& attempt, int choice, int token_count, b
   if (!first_token_at_) {
     first_token_at_ = now;
     cache_miss_ = RecordCached(parts_, prepared_, attempt.route, attempt.cached_tokens);
-    ticket_->OnFirstToken();
+    entrance_.ticket->OnFirstToken();
     parts_.metrics.FirstToken(now - received_);
     trace_.FirstToken(now);
   } else if (token_count > 0 && tokens.count > 0) {

@@ -17,18 +17,17 @@
 #include "common/base/clock.h"
 #include "router/metrics.h"
 #include "router/request/access.h"
-#include "router/request/admission.h"
 #include "router/request/answer.h"
 #include "router/request/attempt.h"
 #include "router/request/call_registry.h"
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
 #include "router/request/decode_network.h"
+#include "router/request/entrance.h"
 #include "router/request/prepared_request.h"
 #include "router/request/request_trace.h"
 #include "router/request/response_sink.h"
 #include "router/request/router_parts.h"
-#include "router/request/tenant_limits.h"
 
 namespace baton::router {
 
@@ -86,12 +85,7 @@ class GenerateCall final : public DecodeListener,
   // --- Check and route: generate_call.cc.
   absl::Status Admit(v1::GenerateRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prepare(v1::GenerateRequest& request);
-  // Refuses a request that would hardly be answered by its deadline.
-  absl::Status CheckDeadline(int64_t tokens, int64_t max_tokens)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AdmitPrompt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Overloaded(absl::string_view reason, absl::string_view message,
-                          absl::Duration retry_after) const;
 
   // --- Streams to workers, and their losses: generate_call_failover.cc.
   // Consumes `attempt` only if it is OK.
@@ -146,8 +140,7 @@ class GenerateCall final : public DecodeListener,
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
   RequestTrace trace_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
-  std::optional<Admission::Ticket> ticket_ ABSL_GUARDED_BY(mutex_);
-  TenantLimits::Place tenant_place_ ABSL_GUARDED_BY(mutex_);
+  Entrance entrance_ ABSL_GUARDED_BY(mutex_);
   std::vector<int32_t> shown_special_tokens_ ABSL_GUARDED_BY(mutex_);
   CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
   Incarnation only_prefill_ ABSL_GUARDED_BY(mutex_) = {kNoWorker, 0};

@@ -67,6 +67,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.explain = true;
   wanted.may_refuse = attempt.past.losses + attempt.past.drains == 0;
   const absl::Duration begin = parts_.clock.SinceStart();
+  if (attempt.whole && IsOneToken(request)) wanted.workers = RouteRequest::Workers::kPrefillIfAny;
   absl::StatusOr<Route> route = parts_.planner.Choose(wanted);
   trace_.RouteChosen(route, parts_.planner.policy_name(), begin, parts_.clock.SinceStart());
   if (!route.ok()) return route.status();

@@ -25,6 +25,12 @@ struct PreparedRequest {
   std::vector<int32_t> shown_special_tokens;
 };
 
+// Such an answer is complete with the prompt: a prefill worker gives it alone, without moving KV.
+inline bool IsOneToken(const internal::v1::DecodeRequest& request) {
+  return request.max_tokens() == 1 && request.n() <= 1 && request.beam_width() == 0 &&
+         !request.has_structured_output();
+}
+
 }  // namespace baton::router
 
 #endif  // BATON_ROUTER_REQUEST_PREPARED_REQUEST_H_

@@ -69,20 +69,6 @@ absl::Status CheckStop(const v1::StopConditions& stop) {
   return CheckStopTokenIdCount("stop.stop_token_ids", stop.stop_token_ids_size(), kMaxStopTokenIds);
 }
 
-absl::Status CheckNames(const v1::GenerateRequest& request) {
-  BATON_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  BATON_RETURN_IF_ERROR(CheckTenant(request.tenant()));
-  if (!v1::Priority_IsValid(request.priority())) {
-    return OutOfRange("priority", absl::StrCat(static_cast<int>(request.priority())),
-                      "a value of baton.v1.Priority expected");
-  }
-  if (request.cache_salt().size() > kMaxCacheSaltBytes) {
-    return OutOfRange("cache_salt", absl::StrCat(request.cache_salt().size(), " bytes"),
-                      absl::StrCat("at most ", kMaxCacheSaltBytes, " expected"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status NotWithBeams(absl::string_view field, absl::string_view why) {
   return InvalidField("NOT_WITH_BEAM_SEARCH", field,
                       absl::StrCat("given together with beam_width, which ", why));
@@ -283,6 +269,20 @@ absl::Status CheckRequestId(absl::string_view id) {
   return InvalidField(
       "BAD_REQUEST_ID", "request_id",
       absl::StrCat("at most ", kMaxRequestIdBytes, " printable ASCII characters expected"));
+}
+
+absl::Status CheckNames(const v1::GenerateRequest& request) {
+  BATON_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  BATON_RETURN_IF_ERROR(CheckTenant(request.tenant()));
+  if (!v1::Priority_IsValid(request.priority())) {
+    return OutOfRange("priority", absl::StrCat(static_cast<int>(request.priority())),
+                      "a value of baton.v1.Priority expected");
+  }
+  if (request.cache_salt().size() > kMaxCacheSaltBytes) {
+    return OutOfRange("cache_salt", absl::StrCat(request.cache_salt().size(), " bytes"),
+                      absl::StrCat("at most ", kMaxCacheSaltBytes, " expected"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckModel(const std::string& model, const std::string& served_model_name) {

@@ -25,6 +25,9 @@ absl::Status CheckRequestId(absl::string_view id);
 // INVALID_ARGUMENT naming `field` if the text is over the limit.
 absl::Status CheckText(absl::string_view field, const std::string& text, int64_t max_prompt_bytes);
 
+// Checks request_id, tenant, priority and cache_salt.
+absl::Status CheckNames(const v1::GenerateRequest& request);
+
 // INVALID_ARGUMENT if a prompt given as token ids does not fit in the context. Does not look at the
 // ids, of which there may be millions.
 absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len);

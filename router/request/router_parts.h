@@ -29,6 +29,7 @@ class RetryBudget;
 class Roster;
 class RoutePlanner;
 class RouterMetrics;
+class ScoreNetwork;
 class TenantLimits;
 class WorkPool;
 struct Options;
@@ -51,9 +52,10 @@ struct RouterParts {
   const Access& access;   // who makes a call
   TenantLimits& tenants;  // limits of API keys
   const chat::ModelChat& chat;
-  CallRegistry& calls;                // by tenant and request id
-  PromptHistory& prompts;             // recent ones, by which cache misses are explained
-  tracing::Tracer* tracer = nullptr;  // null: nothing is traced
+  CallRegistry& calls;                    // by tenant and request id
+  PromptHistory& prompts;                 // recent ones, by which cache misses are explained
+  tracing::Tracer* tracer = nullptr;      // null: nothing is traced
+  ScoreNetwork* score_network = nullptr;  // opens streams to prefill workers; null in tests without
 };
 
 }  // namespace baton::router

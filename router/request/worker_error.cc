@@ -33,9 +33,11 @@ absl::Status FromWorker(const grpc::Status& status) {
   absl::Status error = FromGrpcStatus(status);
   const std::string reason = ErrorReason(error);
   switch (error.code()) {
+    case absl::StatusCode::kUnimplemented:
+      // gRPC says so for a worker of an older release, which lacks the method.
+      return reason.empty() ? LostWorker("WORKER_OUTDATED") : error;
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kUnimplemented:
       return reason.empty() ? Internal() : error;
     case absl::StatusCode::kResourceExhausted:
       // Workers say when to come again; every refusal of a full worker reaches the client with it.

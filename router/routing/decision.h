@@ -41,7 +41,7 @@ struct Decision {
   int decode_candidates = 0;
 
   int prefill = kNoWorker;  // kNoWorker: the decode worker computes the prompt
-  int decode = kNoWorker;
+  int decode = kNoWorker;   // kNoWorker: the prefill worker answers alone
   std::string prefill_address;
   std::string decode_address;
   absl::string_view label;   // static text, as the metric's `decision`

@@ -6,9 +6,10 @@
 namespace baton::router {
 namespace {
 
-// The `turn`-th of those whose cost is lowest.
+// The `turn`-th of those whose cost is lowest; -1 without candidates.
 template <class CostOf>
 int PickLowest(absl::Span<const Candidate> candidates, uint64_t turn, CostOf cost_of) {
+  if (candidates.empty()) return -1;
   std::vector<int> best;
   for (int i = 0; i < static_cast<int>(candidates.size()); ++i) {
     if (!best.empty() && cost_of(candidates[best[0]]) < cost_of(candidates[i])) continue;
@@ -51,7 +52,7 @@ RouteChoice RoundRobin::Choose(const RouteQuery& query, absl::Span<const Candida
   choice.decode = PickLowest(decode, /*turn=*/0, [&](const Candidate& c) {
     return std::make_tuple(!HasRoom(query, c), c.worker <= last_decode_, c.worker);
   });
-  last_decode_ = decode[choice.decode].worker;
+  if (choice.decode >= 0) last_decode_ = decode[choice.decode].worker;
   if (prefill.empty()) {
     choice.decision = "decode_only";
     return choice;

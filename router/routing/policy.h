@@ -66,7 +66,7 @@ struct Pricing {
 // Indexes into the candidates given.
 struct RouteChoice {
   int prefill = -1;  // none was given, or the decode worker does better alone
-  int decode = 0;
+  int decode = 0;    // -1: none was given
   // Why, as a metric label: static text.
   absl::string_view decision;
   Pricing pricing;  // by which prefill workers were compared
@@ -77,8 +77,8 @@ class Policy {
  public:
   virtual ~Policy() = default;
   virtual absl::string_view name() const = 0;
-  // Without prefill candidates, the decode worker computes the prompt, too.
-  // REQUIRES: `decode` is not empty.
+  // Without prefill candidates, the decode worker computes the prompt, too; without decode
+  // candidates, the prefill worker answers alone. REQUIRES: some candidate.
   virtual RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                              absl::Span<const Candidate> decode) = 0;
   // A prompt was sent to that prefill worker, as it was when it was chosen. Not called for

@@ -203,13 +203,13 @@ void PricedPolicy::OnSent(const Candidate& prefill) { mean_service_s_.Add(prefil
 RouteChoice PricedPolicy::Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                                  absl::Span<const Candidate> decode) {
   RouteChoice choice;
-  choice.decode = ChooseDecode(query, decode, prefill.empty());
+  choice.decode = decode.empty() ? -1 : ChooseDecode(query, decode, prefill.empty());
   if (prefill.empty()) {
     choice.decision = "decode_only";
     return choice;
   }
   choice.prefill = ChoosePrefill(query, prefill, choice);
-  if (choice.decision == "home") return choice;
+  if (choice.decision == "home" || decode.empty()) return choice;
   const int local =
       ChooseLocal(query, prefill[choice.prefill], choice.pricing, decode, decode[choice.decode]);
   if (local >= 0) {

@@ -17,7 +17,7 @@ namespace baton::router {
 
 struct Route {
   WorkerTarget prefill;  // kNoWorker: the decode worker computes the prompt itself
-  WorkerTarget decode;
+  WorkerTarget decode;   // the worker that the router calls; or a prefill worker that answers alone
   int matched_blocks = 0;  // on the worker that computes the prompt
   std::string decision;    // label of metrics
   // From now to the expected first token: the queue before the prompt, and its own computing. 0
@@ -38,6 +38,10 @@ struct RouteRequest {
   // Where all prefill workers are to be avoided: choose one nevertheless, as it was only busy. If
   // false, the decode worker computes the prompt.
   bool avoided_prefill_may_do = false;
+  // Who is to answer: a pair; a prefill worker alone, if there is one; or such a worker in any case
+  // (UNAVAILABLE, NO_PREFILL_WORKER, without one).
+  enum class Workers { kPair, kPrefillIfAny, kPrefill };
+  Workers workers = Workers::kPair;
   // Has just computed this prompt, whether or not it has reported its blocks yet.
   int warm_prefill = kNoWorker;
   // Where the prompt is to be computed, whatever it costs: UNAVAILABLE if that process does not take

@@ -31,6 +31,12 @@ void Prefer(std::vector<Candidate>* candidates, Keep keep) {
   }
 }
 
+absl::Status NoPrefillWorker() {
+  return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, "NO_PREFILL_WORKER",
+                                  "no prefill worker is ready that was not tried"),
+                        absl::Seconds(1));
+}
+
 }  // namespace
 
 RoutePlanner::RoutePlanner(Roster& roster, PrefixIndex& index, Policy& policy, const Clock& clock,
@@ -98,6 +104,16 @@ void RoutePlanner::OnTick(absl::Duration now) {
 }
 
 absl::StatusOr<Route> RoutePlanner::Choose(const RouteRequest& request) {
+  if (request.workers != RouteRequest::Workers::kPrefillIfAny) return ChooseOf(request);
+  RouteRequest fixed = request;
+  fixed.workers = RouteRequest::Workers::kPrefill;
+  absl::StatusOr<Route> route = ChooseOf(fixed);
+  if (!absl::IsUnavailable(route.status())) return route;
+  fixed.workers = RouteRequest::Workers::kPair;
+  return ChooseOf(fixed);
+}
+
+absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   // The long part, without the lock.
   std::vector<int> depths;
   index_.Match(request.keys, &depths);
@@ -110,29 +126,27 @@ absl::StatusOr<Route> RoutePlanner::Choose(const RouteRequest& request) {
   bool will_be_cached = false;
   {
     absl::ReleasableMutexLock lock(&mutex_);
-    const absl::Span<const Candidate> decode =
-        Candidates(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, depths, &decode_);
-    if (decode.empty()) {
-      lock.Release();
-      return roster_.NoDecodeWorker();
+    const bool alone = request.workers == RouteRequest::Workers::kPrefill;
+    absl::Span<const Candidate> decode;
+    if (!alone) {
+      decode = Candidates(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, depths, &decode_);
+      if (decode.empty()) {
+        lock.Release();
+        return roster_.NoDecodeWorker();
+      }
     }
-    absl::Span<const Candidate> prefill =
-        Candidates(v1::WORKER_ROLE_PREFILL, /*suspect=*/false, request, depths, &prefill_);
-    if (prefill.empty() && request.avoid.empty() && health_.all_usable()) {
-      // One worker may hang; that all hang at once is unlikely.
-      prefill = Candidates(v1::WORKER_ROLE_PREFILL, /*suspect=*/true, request, depths, &prefill_);
-      if (prefill.size() < 2) prefill = {};
-    }
-    const RouteQuery query = QueryOf(request, decode[0].worker);
+    absl::Span<const Candidate> prefill = PrefillCandidates(request, depths);
     const bool pinned = request.only_prefill.worker != kNoWorker;
     if (pinned) prefill = Only(request.only_prefill, prefill);
-    const Pair pair = ChoosePair(query, pinned, prefill, decode);
+    if (alone && prefill.empty()) return NoPrefillWorker();
+    const RouteQuery query = QueryOf(request, alone ? prefill[0].worker : decode[0].worker);
+    const Pair pair =
+        alone ? ChooseAlone(query, prefill) : ChoosePair(query, pinned, prefill, decode);
     if (pinned && !pair.prefill) {
       return MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
                        "the prefill worker does not take requests now");
     }
-    route.decode = workers_[pair.decode.worker].target;
-    if (pair.prefill) route.prefill = workers_[pair.prefill->worker].target;
+    route = RouteTo(pair);
     // Before anything is counted for a pair that gets no request.
     const bool failed = absl::c_any_of(request.failed, [&route](const Route& f) {
       return f.prefill.incarnation() == route.prefill.incarnation() &&
@@ -151,7 +165,39 @@ absl::StatusOr<Route> RoutePlanner::Choose(const RouteRequest& request) {
     reported_by = clock_.SinceStart() + finish + kReportsWithin;
     will_be_cached = pair.prefill && workers_[pair.prefill->worker].prefix_caching;
   }
-  if (will_be_cached) dispatched_.Add(route.prefill.worker, request.keys, reported_by);
+  if (will_be_cached) {
+    const bool alone = route.prefill.worker == kNoWorker;
+    dispatched_.Add(alone ? route.decode.worker : route.prefill.worker, request.keys, reported_by);
+  }
+  return route;
+}
+
+absl::Span<const Candidate> RoutePlanner::PrefillCandidates(const RouteRequest& request,
+                                                            absl::Span<const int> depths) {
+  absl::Span<const Candidate> prefill =
+      Candidates(v1::WORKER_ROLE_PREFILL, /*suspect=*/false, request, depths, &prefill_);
+  if (!prefill.empty() || !request.avoid.empty() || !health_.all_usable()) return prefill;
+  // One worker may hang; that all hang at once is unlikely.
+  prefill = Candidates(v1::WORKER_ROLE_PREFILL, /*suspect=*/true, request, depths, &prefill_);
+  return prefill.size() < 2 ? absl::Span<const Candidate>() : prefill;
+}
+
+RoutePlanner::Pair RoutePlanner::ChooseAlone(const RouteQuery& query,
+                                             absl::Span<const Candidate> prefill) {
+  const RouteChoice choice = policy_.Choose(query, prefill, {});
+  Candidate none;
+  none.worker = kNoWorker;
+  return {prefill[choice.prefill], none, choice.decision, choice.pricing};
+}
+
+Route RoutePlanner::RouteTo(const Pair& pair) const {
+  Route route;
+  if (pair.prefill_alone()) {
+    route.decode = workers_[pair.prefill->worker].target;
+    return route;
+  }
+  route.decode = workers_[pair.decode.worker].target;
+  if (pair.prefill) route.prefill = workers_[pair.prefill->worker].target;
   return route;
 }
 
@@ -202,8 +248,8 @@ absl::Span<const Candidate> RoutePlanner::Candidates(v1::WorkerRole role, bool s
   return *kept;
 }
 
-RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int decode_worker) const {
-  const Worker& worker = workers_[decode_worker];
+RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_model) const {
+  const Worker& worker = workers_[worker_of_model];
   RouteQuery query;
   query.now_s = absl::ToDoubleSeconds(clock_.SinceStart());
   query.prompt_tokens = request.prompt_tokens;
@@ -299,6 +345,13 @@ int64_t RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair) {
   const int64_t tokens = std::max<int64_t>(
       query.prompt_tokens - int64_t{computes.matched_blocks} * query.block_tokens, 1);
   const int received = std::max(0, query.prompt_blocks - pair.decode.matched_blocks);
+  if (pair.prefill_alone()) {
+    health_.OnChosen(kNoWorker, pair.prefill->worker);
+    policy_.OnSent(*pair.prefill);
+    return fleet_.OnDispatch(pair.prefill->worker, now,
+                             {tokens, pair.prefill->service_s,
+                              std::max(0, query.prompt_blocks - pair.prefill->matched_blocks), 0});
+  }
   health_.OnChosen(pair.prefill ? pair.prefill->worker : kNoWorker, pair.decode.worker);
   if (!pair.prefill) {
     return fleet_.OnDispatch(pair.decode.worker, now,

@@ -46,11 +46,11 @@ class RoutePlanner final : public RosterObserver {
   RoutePlanner(Roster& roster, PrefixIndex& index, Policy& policy, const Clock& clock,
                const RouteOptions& options = RouteOptions());
 
-  // A pair by the policy, counted as dispatched. Pairs that failed lately are passed over. Without
-  // a usable prefill worker, a decode worker alone; if there are several prefill workers and all
-  // are suspect, the fault is likely the router's, and one of them is chosen. UNAVAILABLE with the
-  // states of the decode workers if none is ready; RESOURCE_EXHAUSTED, with the time to retry, if
-  // no worker is expected to answer within the SLO.
+  // A pair by the policy, or a prefill worker alone, counted as dispatched. Pairs that failed
+  // lately are passed over. Without a usable prefill worker, a decode worker alone; if there are
+  // several prefill workers and all are suspect, the fault is likely the router's, and one of them
+  // is chosen. UNAVAILABLE with the states of the decode workers if none is ready;
+  // RESOURCE_EXHAUSTED, with the time to retry, if no worker is expected to answer within the SLO.
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // The prompt is computed: its worker is free for the next.
   void OnFirstToken(const Route& route);
@@ -93,14 +93,22 @@ class RoutePlanner final : public RosterObserver {
     absl::string_view decision;
     Pricing pricing = {};
 
+    bool prefill_alone() const { return decode.worker == kNoWorker; }
     const Candidate& computes() const { return prefill ? *prefill : decode; }
   };
 
+  absl::StatusOr<Route> ChooseOf(const RouteRequest& request);
   absl::Span<const Candidate> Candidates(v1::WorkerRole role, bool suspect,
                                          const RouteRequest& request, absl::Span<const int> depths,
                                          std::vector<Candidate>* kept)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  RouteQuery QueryOf(const RouteRequest& request, int decode_worker) const
+  // Prefill workers, or if all are suspect and there are several, those.
+  absl::Span<const Candidate> PrefillCandidates(const RouteRequest& request,
+                                                absl::Span<const int> depths)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RouteQuery QueryOf(const RouteRequest& request, int worker_of_model) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Pair ChooseAlone(const RouteQuery& query, absl::Span<const Candidate> prefill)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Span<const Candidate> Only(const Incarnation& process,
                                    absl::Span<const Candidate> prefill) const
@@ -111,6 +119,7 @@ class RoutePlanner final : public RosterObserver {
   absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Route RouteTo(const Pair& pair) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndDispatch(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t CountDispatch(const RouteQuery& query, const Pair& pair)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

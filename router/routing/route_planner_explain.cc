@@ -21,10 +21,12 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
                                                 absl::Span<const Candidate> decode) const {
   auto why = std::make_shared<Decision>();
   why->prompt_tokens = query.prompt_tokens;
-  why->prefill = route.prefill.worker;
-  why->decode = route.decode.worker;
-  why->prefill_address = route.prefill.address;
-  why->decode_address = route.decode.address;
+  const bool alone = pair.prefill_alone();
+  const WorkerTarget& computes = alone ? route.decode : route.prefill;
+  why->prefill = computes.worker;
+  why->decode = alone ? kNoWorker : route.decode.worker;
+  why->prefill_address = computes.address;
+  if (!alone) why->decode_address = route.decode.address;
   why->label = pair.decision;
   why->policy = policy_.name();
   if (pair.prefill) why->kappa = pair.pricing.Price(*pair.prefill);
@@ -33,8 +35,8 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
   why->predicted_cached_tokens = CachedTokens(query, pair.computes());
   why->predicted_ttft_seconds = absl::ToDoubleSeconds(route.predicted_ttft);
   const bool decode_computes = !pair.prefill.has_value();
-  ExplainCandidates(query, pair, prefill, route.prefill.worker, /*computes=*/true, why.get());
-  ExplainCandidates(query, pair, decode, route.decode.worker, decode_computes, why.get());
+  ExplainCandidates(query, pair, prefill, why->prefill, /*computes=*/true, why.get());
+  ExplainCandidates(query, pair, decode, why->decode, decode_computes, why.get());
   return why;
 }
 

@@ -331,6 +331,7 @@ TEST_F(SecurityTest, WorkersNeedTheSecret) {
   auto of_prefill = MethodsOf(internal::v1::PrefillRequest::descriptor()->file());
   auto of_decode = MethodsOf(internal::v1::DecodeRequest::descriptor()->file());
   ASSERT_GE(watch.size(), 4u);
+  of_prefill.insert(of_prefill.end(), of_decode.begin(), of_decode.end());
   of_prefill.insert(of_prefill.end(), watch.begin(), watch.end());
   of_decode.insert(of_decode.end(), watch.begin(), watch.end());
   for (const auto& [address, methods] :

@@ -65,7 +65,8 @@ RequestSpec DrawRequest(Random& random, const RequestDraw& draw) {
   if (random.Chance(0.2)) spec.sampling.repetition_penalty = 1.5f;
   if (random.Chance(0.1)) spec.sampling.logprobs = random.Between(0, 3);
   spec.n = random.Chance(0.2) ? random.Between(2, 3) : 1;
-  spec.max_tokens = random.Between(1, 30);
+  // Prefill workers, which answer requests of one token, take no Decode calls here.
+  spec.max_tokens = random.Between(2, 30);
   if (random.Chance(0.1)) {
     spec.beam_width = random.Between(2, 3);
     spec.n = random.Between(1, spec.beam_width);

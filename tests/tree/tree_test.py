@@ -69,7 +69,8 @@ SUBROOMS = {
         "metrics.h": {"fleet"},
         "routing": {"prefix_index", "fleet", "metrics.h"},
         "request": {"options.h", "fleet", "metrics.h", "routing"},  # one call
-        "api": {"options.h", "fleet", "metrics.h", "routing", "request"},  # gRPC
+        "score": {"options.h", "fleet", "metrics.h", "routing", "request"},  # scoring calls
+        "api": {"options.h", "fleet", "metrics.h", "routing", "request", "score"},  # gRPC
         "http": {"options.h", "fleet", "metrics.h", "request"},  # OpenAI's API
     },
 }

@@ -198,6 +198,33 @@ class ClientCases:
         self.assertIn("choice 1", error.message)
         self.assertEqual(error.request_id, "r")
 
+    def test_scores(self):
+        self.router.reply(inference_pb2.ScoreResponse(
+            items=[
+                inference_pb2.ItemScore(
+                    labels=[inference_pb2.LabelScore(logprob=-1.5, token_ids=[4, 5],
+                                                     token_logprobs=[-1, -0.5]),
+                            inference_pb2.LabelScore(logprob=-0.25)],
+                    probability=0, prompt_tokens=9, cached_prompt_tokens=8),
+                inference_pb2.ItemScore(id=1, error=inference_pb2.ScoreError(
+                    code=3, reason="PROMPT_TOO_LONG", message="too long"))],
+            usage=inference_pb2.ScoreUsage(items=2, failed_items=1, prompt_tokens=9),
+            request_id="judge"))
+        scores = self.ask("score", "rubric", ["a", "b"], [" yes", " no"], priority="low")
+        request = self.router.next_call().request
+        self.assertEqual(request.priority, inference_pb2.PRIORITY_LOW)
+        self.assertEqual((request.prefix, list(request.items), list(request.labels)),
+                         ("rubric", ["a", "b"], [" yes", " no"]))
+        self.assertTrue(request.request_id)
+        first, second = scores.items
+        self.assertEqual(first, baton.ItemScore(
+            [baton.LabelScore(-1.5, [4, 5], [-1, -0.5]), baton.LabelScore(-0.25, [], [])],
+            0, 9, 8, None))
+        self.assertIsNone(second.probability)
+        self.assertEqual(second.error, baton.ScoreError(3, "PROMPT_TOO_LONG", "too long"))
+        self.assertEqual(scores.usage, baton.ScoreUsage(2, 1, 9, 0))
+        self.assertEqual(scores.request_id, "judge")
+
     def test_other_calls(self):
         self.router.reply(
             once("ok"), inference_pb2.TokenizeResponse(token_ids=[1, 2]),

@@ -109,6 +109,7 @@ class FakeRouter:
             ("grpc.so_reuseport", 1), ("grpc.max_receive_message_length", 16 << 20)])
         once_methods = {
             "GenerateOnce": inference_pb2.GenerateOnceRequest,
+            "Score": inference_pb2.ScoreRequest,
             "Tokenize": inference_pb2.TokenizeRequest,
             "Detokenize": inference_pb2.DetokenizeRequest,
             "ListModels": inference_pb2.ListModelsRequest,

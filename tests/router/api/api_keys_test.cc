@@ -201,7 +201,7 @@ TEST_F(ApiKeysTest, HttpNeedsAKeyExceptForProbes) {
 
 TEST_F(ApiKeysTest, OverHttpTheKeyAndNotTheUserIsTheTenant) {
   HttpClient client(cluster_->server().http_address());
-  client.Post("/v1/completions", R"({"prompt": "hello", "user": "someone", "max_tokens": 1})",
+  client.Post("/v1/completions", R"({"prompt": "hello", "user": "someone", "max_tokens": 2})",
               absl::StrCat("Authorization: Bearer ", a_.key, "\r\n"));
   testing::DecodeCall call = cluster_->decode(0)->AwaitDecode();
   EXPECT_EQ(call.request.tenant(), "a");

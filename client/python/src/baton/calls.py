@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import uuid
 from dataclasses import dataclass
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar
 
@@ -12,13 +13,14 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from baton.errors import BatonError, InvalidRequestError, WorkerFailedError, to_error
-from baton.request import GenerateOptions, Prompt, to_request
+from baton.request import GenerateOptions, Priority, Prompt, to_request
 from baton.types import (
     Choice,
     Chunk,
     Completion,
     FinishReason,
     Model,
+    Scores,
     Timings,
     Usage,
     Worker,
@@ -26,6 +28,7 @@ from baton.types import (
     to_completion,
     to_finish_reason,
     to_logprobs,
+    to_scores,
     to_usage,
     to_worker,
 )
@@ -117,6 +120,35 @@ def generate_once(prompt: Prompt, options: GenerateOptions) -> Call[Completion]:
         inference_pb2.GenerateOnceRequest(request=request),
         inference_pb2.GenerateOnceResponse,
         to_completion,
+        request.request_id,
+    )
+
+
+def score(
+    prefix: str,
+    items: Sequence[str],
+    labels: Sequence[str],
+    priority: Optional[Priority],
+    tenant: str,
+    request_id: str,
+    cache_salt: str,
+    model: str,
+) -> Call[Scores]:
+    request = inference_pb2.ScoreRequest(
+        model=model,
+        prefix=prefix,
+        items=items,
+        labels=labels,
+        tenant=tenant,
+        request_id=request_id or uuid.uuid4().hex[:16],
+        cache_salt=cache_salt,
+        priority=f"PRIORITY_{priority.upper()}" if priority else "PRIORITY_UNSPECIFIED",
+    )
+    return Call(
+        f"/{_INFERENCE}/Score",
+        request,
+        inference_pb2.ScoreResponse,
+        to_scores,
         request.request_id,
     )
 

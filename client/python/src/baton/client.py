@@ -14,8 +14,8 @@ from typing_extensions import Self, Unpack
 from baton import calls
 from baton.calls import Attempts, Call, Settings, T
 from baton.errors import BatonError
-from baton.request import GenerateOptions, Prompt
-from baton.types import Chunk, Completion, Model, Worker
+from baton.request import GenerateOptions, Priority, Prompt
+from baton.types import Chunk, Completion, Model, Scores, Worker
 from baton.v1 import inference_pb2
 
 
@@ -154,6 +154,29 @@ class Client:
         self, prompt: Prompt, *, timeout: Optional[float] = None, **options: Unpack[GenerateOptions]
     ) -> Completion:
         return self._ask(calls.generate_once(prompt, options), timeout)
+
+    def score(
+        self,
+        prefix: str,
+        items: Sequence[str],
+        labels: Sequence[str],
+        *,
+        priority: Optional[Priority] = None,
+        tenant: str = "",
+        request_id: str = "",
+        cache_salt: str = "",
+        model: str = "",
+        timeout: Optional[float] = None,
+    ) -> Scores:
+        """How likely each label is after prefix + item (docs/scoring.md). At most 4,096 items; one
+        that cannot be scored has an error and does not fail the others. `priority` is "low",
+        "normal" or "high"."""
+        return self._ask(
+            calls.score(
+                prefix, items, labels, priority, tenant, request_id, cache_salt, model
+            ),
+            timeout,
+        )
 
     def tokenize(
         self,

@@ -70,6 +70,46 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True)
+class LabelScore:
+    logprob: float  # of the label after prefix + item: the sum over its tokens
+    token_ids: list[int]
+    token_logprobs: list[float]
+
+
+@dataclass(frozen=True)
+class ScoreError:
+    code: int  # of gRPC
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ItemScore:
+    """The result of one item: an error, or a score for each label in the order of the labels."""
+
+    labels: list[LabelScore]
+    probability: Optional[float]  # with two labels P0 / (P0 + P1)
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    error: Optional[ScoreError]
+
+
+@dataclass(frozen=True)
+class ScoreUsage:
+    items: int = 0
+    failed_items: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Scores:
+    items: list[ItemScore]  # in the order of the request
+    usage: ScoreUsage
+    request_id: str
+
+
+@dataclass(frozen=True)
 class Chunk:
     """One message of a stream."""
 
@@ -163,6 +203,23 @@ def to_logprobs(messages: Iterable[inference_pb2.TokenLogprobs]) -> list[TokenLo
         TokenLogprobs(m.token_id, m.logprob, [from_proto(TokenLogprob, top) for top in m.top])
         for m in messages
     ]
+
+
+def to_scores(message: inference_pb2.ScoreResponse) -> Scores:
+    items = [
+        ItemScore(
+            [
+                LabelScore(label.logprob, list(label.token_ids), list(label.token_logprobs))
+                for label in item.labels
+            ],
+            item.probability if item.HasField("probability") else None,
+            item.prompt_tokens,
+            item.cached_prompt_tokens,
+            from_proto(ScoreError, item.error) if item.HasField("error") else None,
+        )
+        for item in message.items
+    ]
+    return Scores(items, from_proto(ScoreUsage, message.usage), message.request_id)
 
 
 def to_completion(response: inference_pb2.GenerateOnceResponse) -> Completion:

@@ -1,0 +1,117 @@
+// ScoreItems: each item is a job; their results share the call's stream.
+#include <atomic>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/base/rpc/server_stream.h"
+#include "common/transfer/kv_sender.h"
+#include "common/worker/call_gate.h"
+#include "prefill_worker/request.h"
+#include "prefill_worker/service.h"
+
+namespace baton::prefill_worker {
+namespace {
+
+using internal::v1::ScoredItem;
+
+// Bounded by the number of items. Thread-safe.
+class ScoredItemStream final : public ServerStream<ScoredItem, ScoredItem> {
+ public:
+  ScoredItemStream(int item_count, std::function<void()> on_peer_gone)
+      : unfinished_(item_count), on_peer_gone_(std::move(on_peer_gone)) {}
+
+  // The last result of all items ends the stream.
+  void Finish(ScoredItem item) {
+    Push(std::move(item));
+    if (unfinished_.fetch_sub(1) == 1) ServerStream::Finish(grpc::Status::OK);
+  }
+  void Refuse(const absl::Status& error) { ServerStream::Finish(ToGrpcStatus(error)); }
+
+ private:
+  void Encode(ScoredItem item, ScoredItem* message) override { *message = std::move(item); }
+  void OnPeerGone() override { on_peer_gone_(); }
+
+  std::atomic<int> unfinished_;
+  const std::function<void()> on_peer_gone_;
+};
+
+// What the loop sees of one item: it sends no KV, draws no token, and gets its scores from the job.
+class ItemSender final : public transfer::KvSender {
+ public:
+  ItemSender(int index, std::shared_ptr<ScoredItemStream> stream) : stream_(std::move(stream)) {
+    result_.set_item(index);
+  }
+
+  void SetScores(const std::vector<std::vector<float>>& labels) {
+    for (const std::vector<float>& logprobs : labels) {
+      result_.add_labels()->mutable_logprobs()->Assign(logprobs.begin(), logprobs.end());
+    }
+  }
+  void SendAccepted(int, int cached_prompt_tokens) override {
+    result_.set_cached_prompt_tokens(cached_prompt_tokens);
+  }
+  void SendLayer(int, int, int, std::shared_ptr<const transfer::PinnedBlocks>,
+                 std::shared_ptr<const backend::Event>) override {}
+  void SendPromptLogprobs(int, std::vector<v1::TokenLogprobs>) override {}
+  void SendFirstToken(int32_t, v1::TokenLogprobs) override {}
+  void SendCommit(double, double) override {}
+  void Finish(const absl::Status& status) override {
+    if (!status.ok()) {
+      result_.set_code(static_cast<int>(status.code()));
+      result_.set_reason(ErrorReason(status));
+      result_.set_message(std::string(status.message()));
+      if (const auto retry_after = ErrorRetryAfter(status)) {
+        result_.set_retry_after_ms(absl::ToInt64Milliseconds(*retry_after));
+      }
+    }
+    stream_->Finish(std::move(result_));
+  }
+
+ private:
+  const std::shared_ptr<ScoredItemStream> stream_;
+  ScoredItem result_;  // the loop's
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<ScoredItem>* PrefillService::ScoreItems(
+    grpc::CallbackServerContext* context, const internal::v1::ScoreItemsRequest* request) {
+  const int count = request->items_size();
+  const uint64_t first_job = calls_.next_job_id.fetch_add(static_cast<uint64_t>(count));
+  auto stream = std::make_shared<ScoredItemStream>(
+      count, [this, first_job, count, open = worker::OpenCalls::Count(calls_.open_calls)] {
+        for (int i = 0; i < count; ++i) calls_.loop.Cancel(first_job + static_cast<uint64_t>(i));
+      });
+  auto* reactor = ScoredItemStream::Open(stream);
+  const TraceContext trace_context = tracing::JoinTrace(calls_.tracer, TraceOfCall(*context));
+  const absl::Status allowed = worker::CheckCall(calls_.secret, *context);
+  const absl::Status status =
+      allowed.ok() ? CheckRequest(*request, calls_.epoch, calls_.engine) : allowed;
+  if (!status.ok()) {
+    if (allowed.ok()) {  // strangers must not fill the log
+      BATON_REQUEST_LOG(Warning, request->request_id(), trace_context)
+          << "items of " << context->peer() << " refused: " << status;
+    }
+    calls_.metrics.Refused(ErrorReason(status));
+    stream->Refuse(status);
+    return reactor;
+  }
+  std::vector<std::unique_ptr<PrefillJob>> jobs =
+      MakeJobs(*request, absl::FromChrono(context->deadline()), calls_.engine);
+  for (int i = 0; i < count; ++i) {
+    PrefillJob& job = *jobs[static_cast<size_t>(i)];
+    auto sender = std::make_shared<ItemSender>(i, stream);
+    job.id = first_job + static_cast<uint64_t>(i);
+    job.trace_context = trace_context;
+    job.scoring->on_scores = [sender](const std::vector<std::vector<float>>& logprobs) {
+      sender->SetScores(logprobs);
+    };
+    job.sender = std::move(sender);
+  }
+  calls_.loop.Submit(std::move(jobs));
+  return reactor;
+}
+
+}  // namespace baton::prefill_worker

@@ -1,0 +1,181 @@
+#include "router/api/score_writer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/request_limits.h"
+#include "common/base/rpc/grpc_status.h"
+#include "router/api/wire.h"
+#include "router/request/delta_merging.h"
+
+namespace baton::router {
+
+void ScoreOnceWriter::Finish(const v1::ScoreUsage& usage) {
+  *answer_.mutable_usage() = usage;
+  if (answer_.ByteSizeLong() > WholeAnswer::kMaxMessageBytes) {
+    return Fail(MakeError(absl::StatusCode::kOutOfRange, "ANSWER_TOO_LARGE",
+                          "the scores are larger than what clients take in one message: expected "
+                          "fewer items or labels, or a call of ScoreStream"));
+  }
+  *response_ = ToBytes(answer_);
+  ServerUnaryReactor::Finish(grpc::Status::OK);
+}
+
+void ScoreOnceWriter::Fail(const absl::Status& error) {
+  ServerUnaryReactor::Finish(ToGrpcStatus(error));
+}
+
+ScoreStreamWriter::ScoreStreamWriter(absl::Time deadline, Begin begin)
+    : deadline_(deadline), begin_(std::move(begin)) {
+  StartRead(&read_);
+}
+
+std::shared_ptr<ScoreCall> ScoreStreamWriter::Call() {
+  absl::MutexLock lock(&mutex_);
+  return call_;
+}
+
+void ScoreStreamWriter::OnReadDone(bool ok) {
+  v1::ScoreStreamRequest message;
+  const absl::Status parsed = ok ? ParseRequest(read_, &message) : absl::OkStatus();
+  read_.Clear();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!ok) input_ended_ = true;
+    open_items_ += message.items_size();
+  }
+  const std::shared_ptr<ScoreCall> call = Call();
+  if (call == nullptr) {
+    TakeFirst(ok, parsed, std::move(message));
+  } else if (!ok) {
+    call->EndOfItems();
+  } else {
+    TakeItems(*call, parsed, std::move(message));
+  }
+  {
+    // Only now: after a write, another thread may read on, and its items come behind these.
+    absl::MutexLock lock(&mutex_);
+    reading_ = false;
+  }
+  ReadMore();
+}
+
+void ScoreStreamWriter::TakeFirst(bool ok, const absl::Status& parsed,
+                                  v1::ScoreStreamRequest message) {
+  absl::Status status = parsed;
+  if (status.ok() && (!ok || !message.has_settings())) {
+    status = InvalidField("MISSING_FIELD", "settings", "required in the first message");
+  }
+  ScoreCall::Settings settings;
+  settings.request = std::move(*message.mutable_settings());
+  settings.stream = true;
+  settings.in_order = message.in_order();
+  std::shared_ptr<ScoreCall> call = begin_(&settings.request, &status);
+  bool cancelled;
+  {
+    absl::MutexLock lock(&mutex_);
+    call_ = call;
+    request_id_ = settings.request.request_id();
+    cancelled = cancelled_;
+  }
+  if (status.ok()) {
+    call->Start(std::move(settings), deadline_, this);
+    TakeItems(*call, absl::OkStatus(), std::move(message));
+  } else {
+    call->Refuse(status, this);
+  }
+  if (cancelled) call->Cancel();
+}
+
+void ScoreStreamWriter::TakeItems(ScoreCall& call, const absl::Status& parsed,
+                                  v1::ScoreStreamRequest message) {
+  if (!parsed.ok()) return call.Abort(parsed);
+  // The settings were moved out of the first message.
+  if (message.has_settings() && message.settings().ByteSizeLong() > 0) {
+    return call.Abort(InvalidField("SETTINGS_TWICE", "settings", "given in a later message"));
+  }
+  if (message.items_size() > kMaxScoreItems) {
+    return call.Abort(OutOfRange("items", absl::StrCat(message.items_size(), " in one message"),
+                                 absl::StrCat("at most ", kMaxScoreItems, " expected")));
+  }
+  call.Add(std::move(*message.mutable_items()));
+}
+
+void ScoreStreamWriter::ReadMore() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (reading_ || input_ended_ || state_ != State::kOpen || open_items_ >= kMaxOpenItems) return;
+    reading_ = true;
+  }
+  StartRead(&read_);
+}
+
+void ScoreStreamWriter::Result(v1::ItemScore item) {
+  absl::MutexLock lock(&mutex_);
+  *pending_.add_items() = std::move(item);
+  WriteNext();
+}
+
+void ScoreStreamWriter::Finish(const v1::ScoreUsage& usage) {
+  absl::MutexLock lock(&mutex_);
+  *pending_.mutable_usage() = usage;
+  state_ = State::kFinishing;
+  WriteNext();
+}
+
+void ScoreStreamWriter::Fail(const absl::Status& error) {
+  absl::MutexLock lock(&mutex_);
+  end_ = ToGrpcStatus(error);
+  state_ = State::kFinishing;
+  WriteNext();
+}
+
+void ScoreStreamWriter::WriteNext() {
+  if (writing_ || state_ == State::kFinished) return;
+  const bool last = pending_.has_usage();
+  if (!pending_.items().empty() || last) {
+    if (!id_sent_ || last) pending_.set_request_id(request_id_);
+    id_sent_ = true;
+    writing_items_ = pending_.items_size();
+    on_wire_ = ToBytes(pending_);
+    pending_.Clear();
+    writing_ = true;
+    StartWrite(&on_wire_);
+  } else if (state_ == State::kFinishing) {
+    state_ = State::kFinished;
+    ServerBidiReactor::Finish(end_);
+  }
+}
+
+void ScoreStreamWriter::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    open_items_ -= writing_items_;
+    if (!ok) pending_.Clear();  // the client is gone
+    WriteNext();
+  }
+  if (!ok) {
+    Call()->Cancel();
+  } else {
+    ReadMore();
+  }
+}
+
+void ScoreStreamWriter::OnCancel() {
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+  }
+  // Without a call, a read is under way: it fails, and the call is refused.
+  if (const std::shared_ptr<ScoreCall> call = Call()) call->Cancel();
+}
+
+void ScoreStreamWriter::OnDone() {
+  // Whoever called gRPC's Finish may still be leaving the lock.
+  { absl::MutexLock lock(&mutex_); }
+  delete this;
+}
+
+}  // namespace baton::router

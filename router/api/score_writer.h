@@ -1,0 +1,93 @@
+// The two gRPC forms of a scoring call: one message each way, and streams of items and results.
+#ifndef BATON_ROUTER_API_SCORE_WRITER_H_
+#define BATON_ROUTER_API_SCORE_WRITER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "router/request/access.h"
+#include "router/score/score_call.h"
+#include "router/score/score_sink.h"
+
+namespace baton::router {
+
+// Owns itself until OnDone.
+class ScoreOnceWriter final : public grpc::ServerUnaryReactor, public ScoreSink {
+ public:
+  ScoreOnceWriter(std::shared_ptr<ScoreCall> call, const std::string& request_id,
+                  grpc::ByteBuffer* response)
+      : call_(std::move(call)), response_(response) {
+    answer_.set_request_id(request_id);
+  }
+
+  void Result(v1::ItemScore item) override { *answer_.add_items() = std::move(item); }
+  void Finish(const v1::ScoreUsage& usage) override;
+  void Fail(const absl::Status& error) override;
+
+  void OnCancel() override { call_->Cancel(); }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::shared_ptr<ScoreCall> call_;  // shared with the workers' streams
+  grpc::ByteBuffer* const response_;
+  v1::ScoreResponse answer_;
+};
+
+// Owns itself until OnDone. Reads on while fewer than kMaxOpenItems items were read whose results
+// are not sent yet: a client that sends and does not read is held up, and so is one that sends
+// faster than items are scored. Results that wait for a write share a message.
+class ScoreStreamWriter final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                                public ScoreSink {
+ public:
+  static constexpr int64_t kMaxOpenItems = 1024;
+
+  // Makes the call from the settings, or from the reason why there is none.
+  using Begin =
+      std::function<std::shared_ptr<ScoreCall>(v1::ScoreRequest* settings, absl::Status* status)>;
+  ScoreStreamWriter(absl::Time deadline, Begin begin);
+
+  void Result(v1::ItemScore item) override;
+  void Finish(const v1::ScoreUsage& usage) override;
+  void Fail(const absl::Status& error) override;
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  enum class State { kOpen, kFinishing, kFinished };
+  std::shared_ptr<ScoreCall> Call();
+  void TakeFirst(bool ok, const absl::Status& parsed, v1::ScoreStreamRequest message);
+  void TakeItems(ScoreCall& call, const absl::Status& parsed, v1::ScoreStreamRequest message);
+  void ReadMore();
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const absl::Time deadline_;
+  const Begin begin_;
+  grpc::ByteBuffer read_;
+  absl::Mutex mutex_;
+  std::shared_ptr<ScoreCall> call_ ABSL_GUARDED_BY(mutex_);  // from the first message on
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = true;  // or what was read is being taken
+  bool input_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t open_items_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t writing_items_ ABSL_GUARDED_BY(mutex_) = 0;
+  State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
+  std::string request_id_ ABSL_GUARDED_BY(mutex_);
+  bool id_sent_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::ScoreStreamResponse pending_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer on_wire_ ABSL_GUARDED_BY(mutex_);
+  grpc::Status end_ ABSL_GUARDED_BY(mutex_);  // once kFinishing
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_API_SCORE_WRITER_H_

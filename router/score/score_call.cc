@@ -1,0 +1,335 @@
+#include "router/score/score_call.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
+#include "common/base/random_id.h"
+#include "common/base/rpc/grpc_status.h"
+#include "common/base/status_macros.h"
+#include "router/fleet/roster.h"
+#include "router/metrics.h"
+#include "router/options.h"
+#include "router/request/request_check.h"
+#include "router/request/work_pool.h"
+#include "router/request/worker_error.h"
+#include "router/routing/route_planner.h"
+#include "router/score/score_check.h"
+
+namespace baton::router {
+namespace {
+
+// Tokenized at a time: a batch, unless items are long.
+constexpr size_t kPreparedBytes = 64 << 10;
+
+// The message of a worker is what was asked for.
+absl::Status CheckScores(const ItemPrompt& prompt, const internal::v1::ScoredItem& result) {
+  bool fits = result.labels_size() == static_cast<int>(prompt.labels.size()) &&
+              result.cached_prompt_tokens() >= 0 &&
+              result.cached_prompt_tokens() < static_cast<int>(prompt.tokens.size());
+  for (size_t i = 0; fits && i < prompt.labels.size(); ++i) {
+    const auto& logprobs = result.labels(static_cast<int>(i)).logprobs();
+    fits = logprobs.size() == static_cast<int>(prompt.labels[i].size()) &&
+           std::all_of(logprobs.begin(), logprobs.end(),
+                       [](float logprob) { return std::isfinite(logprob) && logprob <= 0; });
+  }
+  return fits ? absl::OkStatus() : FromWorker(grpc::Status::OK);
+}
+
+absl::Status ErrorOf(const internal::v1::ScoredItem& result) {
+  absl::Status error = WithDetails(
+      absl::Status(static_cast<absl::StatusCode>(result.code()), result.message()), result.reason(),
+      "",
+      result.retry_after_ms() > 0 ? std::optional(absl::Milliseconds(result.retry_after_ms()))
+                                  : std::nullopt);
+  return FromWorker(ToGrpcStatus(error));
+}
+
+}  // namespace
+
+ScoreCall::ScoreCall(RouterParts& parts, Caller caller)
+    : parts_(parts), caller_(std::move(caller)), received_(parts.clock.SinceStart()) {}
+
+void ScoreCall::Start(Settings settings, absl::Time deadline, ScoreSink* sink) {
+  absl::MutexLock lock(&mutex_);
+  sink_ = sink;
+  deadline_ = deadline;
+  settings_ = std::move(settings);
+  v1::ScoreRequest& request = settings_.request;
+  if (request.request_id().empty()) request.set_request_id(RandomIdText());
+  request_id_ = request.request_id();
+  absl::Status status = CheckScoreRequest(request, settings_.stream, parts_.options);
+  if (status.ok()) {
+    v1::GenerateRequest names = NamesOf(request);
+    status = BindToTenant(caller_, &names);
+    request.set_tenant(names.tenant());
+    request.set_cache_salt(names.cache_salt());
+  }
+  if (status.ok()) status = Admit();
+  if (!status.ok()) return Fail(status);
+  registered_ = parts_.calls.Add(request.tenant(), request_id_, weak_from_this());
+  parts_.watch.Add(weak_from_this());
+  uint64_t id = 0;
+  for (std::string& text : *request.mutable_items()) AddItem(id++, std::move(text));
+  request.clear_items();
+  input_ended_ = !settings_.stream;
+  PrepareMore();
+  if (!preparing_) Fail(TokenizerQueueFull(parts_));
+}
+
+absl::Status ScoreCall::Admit() {
+  std::optional<ModelInfo> model = parts_.roster.model();
+  if (!model) return parts_.roster.NoDecodeWorker();
+  model_ = *std::move(model);
+  BATON_ASSIGN_OR_RETURN(entrance_, Enter(parts_, caller_));
+  return CheckDeadline(parts_, deadline_, 0, 1);
+}
+
+void ScoreCall::Refuse(const absl::Status& error, ScoreSink* sink) {
+  absl::MutexLock lock(&mutex_);
+  sink_ = sink;
+  request_id_ = caller_.request_id;
+  Fail(error);
+}
+
+void ScoreCall::AddItem(uint64_t id, std::string text) {
+  Item& item = unprepared_.emplace_back();
+  item.number = next_number_++;
+  item.id = id;
+  item.text = std::move(text);
+}
+
+void ScoreCall::Add(google::protobuf::RepeatedPtrField<v1::ScoreItem> items) {
+  absl::MutexLock lock(&mutex_);
+  if (sink_ == nullptr) return;
+  for (v1::ScoreItem& item : items) AddItem(item.id(), std::move(*item.mutable_text()));
+  PrepareMore();
+}
+
+void ScoreCall::EndOfItems() {
+  absl::MutexLock lock(&mutex_);
+  input_ended_ = true;
+  if (sink_ != nullptr) FinishIfDone();
+}
+
+void ScoreCall::Abort(const absl::Status& error) {
+  absl::MutexLock lock(&mutex_);
+  if (sink_ != nullptr) Fail(error);
+}
+
+void ScoreCall::PrepareMore() {
+  const bool prefix_missing = prompts_ == nullptr;
+  if (preparing_ || (!prefix_missing && (unprepared_.empty() || ready_.size() >= kItemsAhead))) {
+    return;
+  }
+  // If the pool is full, OnTick tries again.
+  preparing_ = parts_.pool.TryRun([self = shared_from_this()] { self->Prepare(); });
+}
+
+absl::Status ScoreCall::MakePrompts() {
+  v1::ScoreRequest request;
+  ItemPrompts::Limits limits;
+  {
+    absl::MutexLock lock(&mutex_);
+    request = settings_.request;
+    limits = {model_.max_model_len, parts_.options.max_prompt_bytes};
+  }
+  const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
+  absl::StatusOr<ItemPrompts> prompts =
+      ItemPrompts::Make(parts_.tokenizer, request.prefix(),
+                        {request.labels().begin(), request.labels().end()}, special, limits);
+  if (!prompts.ok()) return prompts.status();
+  absl::MutexLock lock(&mutex_);
+  if (sink_ == nullptr) return absl::OkStatus();  // ended meanwhile
+  prompts_ = std::make_shared<const ItemPrompts>(*std::move(prompts));
+  const std::vector<int32_t>& tokens = prompts_->prefix_tokens();
+  prefix_keys_ =
+      kv::PrefixKeys(kv::RootPrefixKey(model_.fingerprint, request.cache_salt(), /*adapter=*/""),
+                     tokens, model_.block_tokens);
+  const int64_t count = static_cast<int64_t>(tokens.size());
+  BATON_RETURN_IF_ERROR(CheckDeadline(parts_, deadline_, count, 1));
+  return AddPrompt(parts_, count, &entrance_);
+}
+
+void ScoreCall::Prepare() {
+  std::shared_ptr<const ItemPrompts> prompts;
+  std::deque<Item> items;
+  {
+    absl::MutexLock lock(&mutex_);
+    prompts = prompts_;
+  }
+  if (prompts == nullptr) {
+    const absl::Status made = MakePrompts();
+    absl::MutexLock lock(&mutex_);
+    if (sink_ == nullptr) return;
+    if (!made.ok()) return Fail(made);
+    prompts = prompts_;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    size_t bytes = 0;
+    while (!unprepared_.empty() && bytes < kPreparedBytes && items.size() < kItemsPerBatch) {
+      bytes += unprepared_.front().text.size();
+      items.push_back(std::move(unprepared_.front()));
+      unprepared_.pop_front();
+    }
+  }
+  std::vector<absl::Status> errors;
+  for (Item& item : items) {
+    absl::StatusOr<ItemPrompt> prompt = prompts->Make(item.text);
+    errors.push_back(prompt.status());
+    if (prompt.ok()) item.prompt = *std::move(prompt);
+    item.text = std::string();
+  }
+  absl::MutexLock lock(&mutex_);
+  preparing_ = false;
+  if (sink_ == nullptr) return;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (errors[i].ok()) {
+      ready_.push_back(std::move(items[i]));
+    } else {
+      AnswerError(items[i], errors[i]);
+    }
+  }
+  Dispatch();
+  if (sink_ == nullptr) return;
+  PrepareMore();
+  FinishIfDone();
+}
+
+void ScoreCall::OnScored(int stream, const internal::v1::ScoredItem& result) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = batches_.find(stream);
+  if (sink_ == nullptr || found == batches_.end()) return;
+  Batch& batch = found->second;
+  const int index = result.item();
+  if (index < 0 || index >= static_cast<int>(batch.items.size()) || !batch.items[index]) {
+    BATON_REQUEST_LOG(Error, request_id_, caller_.trace)
+        << "prefill worker " << batch.route.decode.address << " sent a result of no open item";
+    return;
+  }
+  Item item = *std::exchange(batch.items[index], std::nullopt);
+  --batch.open;
+  --in_flight_;
+  absl::Status error = result.code() == 0 ? CheckScores(item.prompt, result) : ErrorOf(result);
+  if (error.ok()) {
+    AnswerScored(std::move(item), result);
+  } else if (AnotherPairMayDo(error, /*begun=*/true)) {
+    batch.refusal = error;
+    batch.returned.push_back(std::move(item));
+  } else {
+    BATON_REQUEST_LOG(Warning, request_id_, caller_.trace)
+        << "prefill worker " << batch.route.decode.address << " on an item: " << error << " (code "
+        << result.code() << ", " << result.message() << ")";
+    AnswerError(item, error);
+  }
+  if (batch.open > 0 || sink_ == nullptr) return;
+  Batch done = std::move(batch);
+  batches_.erase(found);
+  EndBatch(std::move(done));
+}
+
+void ScoreCall::AnswerScored(Item item, const internal::v1::ScoredItem& result) {
+  if (!std::exchange(scored_any_, true)) {
+    entrance_.ticket->OnFirstToken();
+    parts_.metrics.FirstToken(parts_.clock.SinceStart() - received_);
+  }
+  refusals_ = drains_ = 0;
+  v1::ItemScore score;
+  score.set_id(item.id);
+  for (size_t i = 0; i < item.prompt.labels.size(); ++i) {
+    v1::LabelScore* label = score.add_labels();
+    const auto& logprobs = result.labels(static_cast<int>(i)).logprobs();
+    double sum = 0;
+    for (const float logprob : logprobs) sum += static_cast<double>(logprob);
+    label->set_logprob(sum);
+    *label->mutable_token_logprobs() = logprobs;
+    label->mutable_token_ids()->Assign(item.prompt.labels[i].begin(), item.prompt.labels[i].end());
+  }
+  if (score.labels_size() == 2) {
+    score.set_probability(1 /
+                          (1 + std::exp(score.labels(1).logprob() - score.labels(0).logprob())));
+  }
+  score.set_prompt_tokens(static_cast<int>(item.prompt.tokens.size()));
+  score.set_cached_prompt_tokens(result.cached_prompt_tokens());
+  usage_.set_prompt_tokens(usage_.prompt_tokens() + score.prompt_tokens());
+  usage_.set_cached_prompt_tokens(usage_.cached_prompt_tokens() + score.cached_prompt_tokens());
+  Answer(item.number, std::move(score));
+}
+
+void ScoreCall::AnswerError(const Item& item, const absl::Status& error) {
+  v1::ItemScore score;
+  score.set_id(item.id);
+  score.set_prompt_tokens(static_cast<int>(item.prompt.tokens.size()));
+  score.mutable_error()->set_code(static_cast<int>(error.code()));
+  score.mutable_error()->set_reason(ErrorReason(error));
+  score.mutable_error()->set_message(std::string(error.message()));
+  usage_.set_failed_items(usage_.failed_items() + 1);
+  Answer(item.number, std::move(score));
+}
+
+void ScoreCall::Answer(int64_t number, v1::ItemScore result) {
+  usage_.set_items(usage_.items() + 1);
+  if (!settings_.in_order) {
+    ++answered_;
+    sink_->Result(std::move(result));
+    return;
+  }
+  out_of_order_.emplace(number, std::move(result));
+  while (!out_of_order_.empty() && out_of_order_.begin()->first == answered_) {
+    ++answered_;
+    sink_->Result(std::move(out_of_order_.begin()->second));
+    out_of_order_.erase(out_of_order_.begin());
+  }
+}
+
+void ScoreCall::FinishIfDone() {
+  if (!input_ended_ || prompts_ == nullptr || answered_ < next_number_) return;
+  End(absl::StatusCode::kOk)->Finish(usage_);
+}
+
+void ScoreCall::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  if (sink_ == nullptr) return;
+  // gRPC reports a deadline that has passed as a cancellation, too.
+  const bool late = parts_.clock.Now() >= deadline_;
+  Fail(late ? DeadlinePassed()
+            : MakeError(absl::StatusCode::kCancelled, "CANCELLED", "the client cancelled"));
+}
+
+bool ScoreCall::CancelById() {
+  absl::MutexLock lock(&mutex_);
+  if (sink_ == nullptr) return false;
+  Fail(MakeError(absl::StatusCode::kCancelled, "CANCELLED_BY_ID",
+                 "a Cancel call with the request's id ended it"));
+  return true;
+}
+
+void ScoreCall::Fail(const absl::Status& error) {
+  BATON_REQUEST_LOG(Debug, request_id_, caller_.trace) << "scoring failed: " << error;
+  for (const char* reason : {"NO_WORKER", "TTFT_SLO_UNREACHABLE"}) {
+    if (ErrorReason(error) == reason) parts_.metrics.RequestRejected(reason);
+  }
+  End(error.code())->Fail(error);
+}
+
+// Counted before the answer goes out: a client that has the answer finds it in the metrics.
+ScoreSink* ScoreCall::End(absl::StatusCode code) {
+  for (auto& [stream, batch] : batches_) {
+    batch.handle->Cancel();
+    parts_.planner.OnFirstToken(batch.route);
+  }
+  batches_.clear();
+  unprepared_.clear();
+  ready_.clear();
+  out_of_order_.clear();
+  registered_.reset();
+  entrance_ = Entrance();
+  parts_.metrics.ScoreEnded(code, usage_, parts_.clock.SinceStart() - received_);
+  return std::exchange(sink_, nullptr);
+}
+
+}  // namespace baton::router

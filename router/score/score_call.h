@@ -1,0 +1,172 @@
+// One scoring call inside the router: its items are tokenized, sent in batches to prefill workers,
+// and answered as they are scored. Items of a batch that is lost go to another worker.
+//
+// Bounds. At most kItemsAhead items are tokenized and not sent, and at most kItemsInFlight per
+// prefill worker are at workers, in batches of kItemsPerBatch, each of which is one stream. The
+// sink of a stream of items bounds those that wait before this: it stops reading.
+#ifndef BATON_ROUTER_SCORE_SCORE_CALL_H_
+#define BATON_ROUTER_SCORE_SCORE_CALL_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "baton/v1/inference.pb.h"
+#include "common/kv/prefix_key.h"
+#include "router/fleet/model_info.h"
+#include "router/request/access.h"
+#include "router/request/call_registry.h"
+#include "router/request/call_watch.h"
+#include "router/request/entrance.h"
+#include "router/request/router_parts.h"
+#include "router/request/score_network.h"
+#include "router/routing/route.h"
+#include "router/score/item_prompts.h"
+#include "router/score/score_sink.h"
+
+namespace baton::router {
+
+inline constexpr int kItemsPerBatch = 32;
+inline constexpr int kItemsInFlight = 128;
+inline constexpr int kItemsAhead = 256;
+
+// Thread-safe. Shared by the sources of its events: the client's stream, the tokenizing threads,
+// the clock and the workers' streams.
+class ScoreCall final : public ScoreListener,
+                        public WatchedCall,
+                        public CancellableCall,
+                        public std::enable_shared_from_this<ScoreCall> {
+ public:
+  explicit ScoreCall(RouterParts& parts, Caller caller = {});
+
+  struct Settings {
+    v1::ScoreRequest request;  // its items are the first; more may come if `stream`
+    bool stream = false;
+    bool in_order = true;
+  };
+  // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
+  void Start(Settings settings, absl::Time deadline, ScoreSink* sink);
+  // As Start, for a call that could not even be parsed.
+  void Refuse(const absl::Status& error, ScoreSink* sink);
+  // Of a stream, after Start.
+  void Add(google::protobuf::RepeatedPtrField<v1::ScoreItem> items);
+  void EndOfItems();
+  // The client sent what it must not.
+  void Abort(const absl::Status& error);
+
+  // The client is gone. Ends the workers' streams at once.
+  void Cancel();
+  bool CancelById() override;
+
+  void OnScored(int stream, const internal::v1::ScoredItem& result) override;
+  void OnStreamEnd(int stream, const grpc::Status& status) override;
+  // Gives up batches whose worker is gone; sends items that wait.
+  void OnTick() override;
+
+ private:
+  struct Item {
+    int64_t number = 0;  // in the order of arrival
+    uint64_t id = 0;
+    std::string text;  // until it is tokenized
+    ItemPrompt prompt;
+    int losses = 0;
+  };
+  // Items at one worker.
+  struct Batch {
+    Route route;
+    ScoreHandle* handle = nullptr;           // while the stream lives
+    std::vector<std::optional<Item>> items;  // by their index in the batch; empty: answered
+    size_t open = 0;                         // items neither answered nor returned
+    std::vector<Item> returned;              // that the worker refused, in order
+    absl::Status refusal;                    // the last
+  };
+
+  // --- Items in: score_call.cc.
+  absl::Status Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddItem(uint64_t id, std::string text) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has a thread of the pool tokenize items, unless it does or there is enough ahead.
+  void PrepareMore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Prepare();
+  // Tokenizes the prefix. Once.
+  absl::Status MakePrompts() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // --- Items out: score_call.cc.
+  void AnswerScored(Item item, const internal::v1::ScoredItem& result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AnswerError(const Item& item, const absl::Status& error)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Answer(int64_t number, v1::ItemScore result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FinishIfDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Cancels what still runs. Returns the sink, for the one answer; afterwards there is none.
+  ScoreSink* End(absl::StatusCode code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // --- Batches, and their losses: score_call_failover.cc.
+  // Sends what is ready, as far as bounds, pauses and workers allow.
+  void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OpenBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // All items of the batch were answered or returned.
+  void EndBatch(Batch batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnBatchLost(Batch batch, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The items wait for a worker again, before those that came later.
+  void GiveBack(std::vector<Item> items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False while the retry budget has not been charged for what it is to be charged for.
+  bool PayForRetries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckWaitBounds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  RouterParts& parts_;
+  const Caller caller_;
+  const absl::Duration received_;
+
+  absl::Mutex mutex_;
+  ScoreSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null once answered
+  Settings settings_ ABSL_GUARDED_BY(mutex_);          // without the items
+  std::string request_id_ ABSL_GUARDED_BY(mutex_);
+  absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
+  Entrance entrance_ ABSL_GUARDED_BY(mutex_);
+  CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
+  ModelInfo model_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const ItemPrompts> prompts_ ABSL_GUARDED_BY(mutex_);
+  std::vector<kv::PrefixKey> prefix_keys_ ABSL_GUARDED_BY(mutex_);
+
+  bool input_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool preparing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<Item> unprepared_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Item> ready_ ABSL_GUARDED_BY(mutex_);
+  // By the id of the stream. Ids are never reused, so late messages are dropped.
+  std::map<int, Batch> batches_ ABSL_GUARDED_BY(mutex_);
+  size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // items of `batches_`
+  int next_stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  int prefill_workers_ ABSL_GUARDED_BY(mutex_) = 1;  // at the last choice
+  // Of all workers that were asked: the channel to a worker outlives the last stream.
+  std::vector<WorkerHold> holds_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, v1::ItemScore> out_of_order_ ABSL_GUARDED_BY(mutex_);
+  int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool scored_any_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::ScoreUsage usage_ ABSL_GUARDED_BY(mutex_);
+
+  // Since the last result.
+  int refusals_ ABSL_GUARDED_BY(mutex_) = 0;
+  int drains_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool lost_worker_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Incarnation> avoid_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration avoid_until_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration not_before_ ABSL_GUARDED_BY(mutex_);
+  // Lost batches that the retry budget is to be charged for, unless their workers are dead.
+  std::vector<WorkerTarget> owed_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Duration> unpaid_since_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Duration> no_worker_since_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace baton::router
+
+#endif  // BATON_ROUTER_SCORE_SCORE_CALL_H_
