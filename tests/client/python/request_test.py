@@ -22,6 +22,13 @@ OPTIONS = {
     "stop": (["a", "bc"], lambda r: list(r.stop.stop)),
     "stop_token_ids": ([1, 2], lambda r: list(r.stop.stop_token_ids)),
     "structured_output": ({"regex": "a+"}, lambda r: {"regex": r.structured_output.regex}),
+    "truncation": (
+        {"keep_first": 0, "keep_last": 8, "retention_ratio": 0.5},
+        lambda r: {field.name: value for field, value in r.truncation.ListFields()}),
+    "segments": (
+        [("system", 5), ("user", 0)],
+        lambda r: [(inference_pb2.PromptSource.Name(s.source)[14:].lower(), s.length)
+                   for s in r.segments]),
     "ignore_eos": (True, lambda r: r.stop.ignore_eos),
     "n": (3, lambda r: r.n),
     "beam_width": (4, lambda r: r.beam_width),
@@ -106,6 +113,8 @@ class RequestTest(unittest.TestCase):
             (ValueError, "p", {"seed": 2**64}),
             (ValueError, "p", {"max_tokens": 2**31}),
             (ValueError, "p", {"priority": "urgent"}),
+            (ValueError, "p", {"truncation": {"keep": 5}}),
+            (ValueError, "p", {"segments": [("elsewhere", 5)]}),
             (TypeError, b"bytes", {}),
             (TypeError, ["text"], {}),
             (ValueError, [2**31], {}),

@@ -27,6 +27,7 @@ from baton.types import (
     to_finish_reason,
     to_logprobs,
     to_worker,
+    usage_from_proto,
 )
 from baton.v1 import admin_pb2, inference_pb2
 
@@ -310,7 +311,7 @@ class Stream:
             )
         choice = completion.choices[message.choice]
         if message.HasField("usage"):
-            completion.usage = from_proto(Usage, message.usage)
+            completion.usage = usage_from_proto(message.usage)
         completion.request_id = message.request_id or completion.request_id
         chunk = Chunk(
             text=message.text,

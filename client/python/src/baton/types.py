@@ -21,11 +21,33 @@ def from_proto(cls: type[_T], message: Any) -> _T:
 
 
 @dataclass(frozen=True)
+class SourceUsage:
+    """The prompt tokens of one source."""
+
+    tokens: int
+    cached: int  # of tokens
+
+
+@dataclass(frozen=True)
 class Usage:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0  # of prompt_tokens
     generated_tokens: int = 0  # of all choices
     kv_bytes: int = 0  # sent from prefill to decode workers
+    dropped_prompt_tokens: int = 0  # by truncation; not part of prompt_tokens
+    # With segments, by source, such as "history"; all add up to prompt_tokens.
+    by_source: dict[str, SourceUsage] = field(default_factory=dict)
+
+
+def usage_from_proto(message: inference_pb2.Usage) -> Usage:
+    fields = {f.name: getattr(message, f.name) for f in dataclasses.fields(Usage)}
+    fields["by_source"] = {
+        inference_pb2.PromptSource.Name(s.source)[len("PROMPT_SOURCE_") :].lower(): SourceUsage(
+            s.tokens, s.cached
+        )
+        for s in message.by_source
+    }
+    return Usage(**fields)
 
 
 @dataclass(frozen=True)
@@ -157,7 +179,7 @@ def to_completion(response: inference_pb2.GenerateOnceResponse) -> Completion:
             )
             for choice in response.choices
         ],
-        usage=from_proto(Usage, response.usage),
+        usage=usage_from_proto(response.usage),
         timings=from_proto(Timings, response.timings),
         seed=response.seed,
         prompt_logprobs=to_logprobs(response.prompt_logprobs),
