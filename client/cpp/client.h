@@ -147,7 +147,7 @@ struct Usage {
     int tokens = 0;
     int cached = 0;
   };
-  std::map<PromptSource, Source> by_source;  // with segments
+  std::map<PromptSource, Source> by_source = {};  // with segments
 };
 
 // Times in milliseconds, as defined in baton/v1/inference.proto.

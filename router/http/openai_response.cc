@@ -25,10 +25,14 @@ std::string Dump(const OrderedJson& json) {
 std::string Event(const OrderedJson& json) { return absl::StrCat("data: ", Dump(json), "\n\n"); }
 
 OrderedJson UsageJson(const v1::Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens()},
-          {"completion_tokens", usage.generated_tokens()},
-          {"total_tokens", usage.prompt_tokens() + usage.generated_tokens()},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}}}};
+  OrderedJson json = {{"prompt_tokens", usage.prompt_tokens()},
+                      {"completion_tokens", usage.generated_tokens()},
+                      {"total_tokens", usage.prompt_tokens() + usage.generated_tokens()},
+                      {"prompt_tokens_details", {{"cached_tokens", usage.cached_prompt_tokens()}}}};
+  if (usage.dropped_prompt_tokens() > 0) {
+    json["prompt_tokens_details"]["dropped_tokens"] = usage.dropped_prompt_tokens();
+  }
+  return json;
 }
 
 OrderedJson FinishJson(v1::FinishReason reason, bool has_calls) {

@@ -9,6 +9,7 @@
 
 #include "baton/internal/v1/decode.pb.h"
 #include "common/kv/prefix_key.h"
+#include "router/request/prompt_sources.h"
 
 namespace baton::router {
 
@@ -20,6 +21,8 @@ struct PreparedRequest {
   bool return_token_ids = false;
   // Special tokens that are part of the text; the others are not.
   std::vector<int32_t> shown_special_tokens;
+  std::vector<SourceRun> sources;  // with segments: of the prompt that is sent
+  int dropped_prompt_tokens = 0;   // by truncation
 };
 
 }  // namespace baton::router

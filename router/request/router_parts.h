@@ -24,6 +24,7 @@ class CallWatch;
 class ContinuationLine;
 class DecisionLog;
 class DecodeNetwork;
+class RequestClasses;
 class RetryBudget;
 class Roster;
 class RoutePlanner;
@@ -52,6 +53,7 @@ struct RouterParts {
   const chat::ModelChat& chat;
   CallRegistry& calls;                // by tenant and request id
   tracing::Tracer* tracer = nullptr;  // null: nothing is traced
+  RequestClasses* classes = nullptr;  // null: all tenants have that of the flags
 };
 
 }  // namespace baton::router

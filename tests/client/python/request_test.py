@@ -3,6 +3,7 @@
 import unittest
 
 from baton.request import GenerateOptions, to_request
+from baton.types import SourceUsage, Usage, usage_from_proto
 from baton.v1 import inference_pb2
 
 # A value for each option, and the field that it becomes.
@@ -96,6 +97,13 @@ class RequestTest(unittest.TestCase):
         for option in ({}, {"regex": "a", "json_schema": "{}"}, {"xml": "a"}):
             with self.assertRaises(ValueError):
                 to_request("p", {"structured_output": option})
+
+    def test_usage_by_source(self):
+        usage = usage_from_proto(inference_pb2.Usage(
+            prompt_tokens=9, dropped_prompt_tokens=4,
+            by_source=[inference_pb2.SourceUsage(source="PROMPT_SOURCE_TOOLS", tokens=9, cached=2)]))
+        self.assertEqual(
+            usage, Usage(9, dropped_prompt_tokens=4, by_source={"tools": SourceUsage(9, 2)}))
 
     def test_one_stop_string_is_not_its_letters(self):
         self.assertEqual(list(to_request("p", {"stop": "end"}).stop.stop), ["end"])
