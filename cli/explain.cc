@@ -74,6 +74,12 @@ std::string DecisionTable(const v1::Decision& decision) {
   if (decision.has_actual_ttft_seconds()) {
     absl::StrAppendFormat(&table, ", %.4g s measured", decision.actual_ttft_seconds());
   }
+  if (!decision.pool().empty()) absl::StrAppend(&table, "; pool ", decision.pool());
+  for (const int role : decision.spilled()) {
+    absl::StrAppend(&table, "; spilled to a ",
+                    role == v1::WORKER_ROLE_PREFILL ? "prefill" : "decode",
+                    " worker of another pool");
+  }
   absl::StrAppendFormat(&table, "\n    %-8s %-24s %8s %10s %10s %12s\n", "role", "worker", "cached",
                         "queue s", "service s", "cost");
   int shown[3] = {0, 0, 0};
@@ -81,10 +87,11 @@ std::string DecisionTable(const v1::Decision& decision) {
     const bool prefill = c.role() == v1::WORKER_ROLE_PREFILL;
     const std::string& chosen = prefill ? decision.prefill_address() : decision.decode_address();
     ++shown[prefill ? 1 : 2];
-    absl::StrAppendFormat(&table, "  %s %-8s %-24s %8d %10.4g %10.4g %12.5g%s\n",
+    absl::StrAppendFormat(&table, "  %s %-8s %-24s %8d %10.4g %10.4g %12.5g%s%s\n",
                           c.address() == chosen ? "*" : " ", prefill ? "prefill" : "decode",
                           c.address(), c.cached_tokens(), c.queue_seconds(), c.service_seconds(),
-                          c.cost(), c.excluded().empty() ? "" : "  " + c.excluded());
+                          c.cost(), c.pool().empty() ? "" : "  pool " + c.pool(),
+                          c.excluded().empty() ? "" : "  " + c.excluded());
   }
   const int more =
       decision.prefill_candidates() - shown[1] + decision.decode_candidates() - shown[2];

@@ -66,7 +66,6 @@ std::unique_ptr<PrefillJob> MakeJob(const internal::v1::PrefillRequest& request,
   job->first_block = request.first_block();
   job->suppressed.assign(request.suppressed_token_ids().begin(),
                          request.suppressed_token_ids().end());
-  job->retention = worker::FromProto(request.retention(), job->prompt_tokens);
   return job;
 }
 

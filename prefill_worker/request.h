@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/engine/engine.h"
+#include "common/worker/retention.h"
 #include "common/worker/token_sampling.h"
 #include "prefill_worker/job.h"
 
@@ -37,6 +38,7 @@ void FillJob(const Request& request, absl::Time deadline, const engine::Engine& 
   job->sampling = worker::FromProto(request.sampling());
   job->prompt_tokens = worker::PromptTokens(request);
   if (request.has_prompt_logprobs()) job->prompt_logprobs = request.prompt_logprobs();
+  job->retention = worker::FromProto(request.retention(), job->prompt_tokens);
 }
 
 // Returns a job that lacks id and sender. REQUIRES: CheckRequest is OK.

@@ -84,6 +84,16 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_option("--max-inflight-prompt-tokens", options->max_inflight_prompt_tokens,
                   "Limit for prompt tokens of all concurrent requests; more are refused")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app->add_option("--default-max-tokens", options->default_max_tokens,
+                  "Limit for the answers to requests that set none; 0: max_new_tokens of the "
+                  "model's generation_config.json, else what its context holds")
+      ->check(CLI::Range(0, 1 << 30));
+  app->add_option("--max-output-tokens", options->max_output_tokens,
+                  "Requests for longer answers are refused; 0: none are")
+      ->check(CLI::Range(0, 1 << 30));
+  app->add_option("--classes", options->classes,
+                  "JSON file with the limits, priorities and pools of tenants; read again when it "
+                  "changes");
   app->add_option("--max-queued-prompts", options->max_queued_prompts,
                   "Limit for prompts that wait to be tokenized; more are refused")
       ->check(CLI::Range(1, 1 << 20));
@@ -136,6 +146,13 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
          "Largest number of missing prompt tokens that a decode worker may compute itself, "
          "if that is cheaper; 0: none")
       ->check(CLI::Range(0, 1 << 20));
+  app->add_option("--long-prompt-tokens", options->long_prompt_tokens,
+                  "Prompts of at least so many tokens go to workers of --long-pool; 0: none do")
+      ->check(CLI::Range(0, 1 << 30));
+  app->add_option("--long-pool", options->long_pool, "Pool of workers for long prompts");
+  app->add_flag("--pool-spill,!--no-pool-spill", options->pool_spill,
+                "Without room in their pool, requests go to other workers, unless their class says "
+                "otherwise (default on)");
   app->add_option("--kv-bytes-per-second", options->kv_bytes_per_second,
                   "Expected bandwidth for KV from a prefill to a decode worker")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 50));

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
 #include "common/telemetry/buckets.h"
 #include "router/fleet/worker.h"
 
@@ -38,6 +39,12 @@ std::vector<std::string> WorkerStates() {
     states.emplace_back(StateName(static_cast<v1::WorkerState>(state)));
   }
   return states;
+}
+
+// "system", "other", …
+std::string SourceName(v1::PromptSource source) {
+  if (source == v1::PROMPT_SOURCE_UNSPECIFIED) return "other";
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::PromptSource_Name(source), "PROMPT_SOURCE_"));
 }
 
 std::string FinishName(v1::FinishReason reason) {
@@ -169,6 +176,24 @@ struct RouterMetrics::Families {
             "prefill worker; home: no report is fresh.",
             {{"decision", {"prefix", "load", "local", "decode_only", "home"}},
              {"policy", {"priced"}}})),
+        pool_spills(set.Counters("baton_pool_spills_total",
+                                 "Requests sent to a worker of another pool than theirs, which had "
+                                 "no ready worker or no room.",
+                                 {{"worker_role", {"prefill", "decode"}}})),
+        slos(set.Counters("baton_slo_requests_total",
+                          "Answered requests whose class has a target (--classes): for the time to "
+                          "first token, or for the mean time between tokens.",
+                          {{"slo", {"ttft", "inter_token"}}, {"met", {"true", "false"}}})),
+        bad_classes(set.Counter("baton_classes_file_errors_total",
+                                "Changes that left the file of --classes unusable. The last good "
+                                "classes are kept.")),
+        dropped_prompt_tokens(set.Counter("baton_dropped_prompt_tokens_total",
+                                          "Prompt tokens that truncation left out.")),
+        source_tokens(
+            set.Counters("baton_prompt_tokens_by_source_total",
+                         "Prompt tokens of ended requests with segments, by where they come from.",
+                         {{"source", {"system", "history", "retrieval", "tools", "user", "other"}},
+                          {"cached", {"true", "false"}}})),
         cached_tokens_off(set.Histogram("baton_route_cached_tokens_error",
                                         "Cached prompt tokens of a request, less those predicted.",
                                         kTokensOffBuckets)),
@@ -233,6 +258,11 @@ struct RouterMetrics::Families {
   telemetry::Family<prometheus::Counter> cache_misses;
   telemetry::Family<prometheus::Counter> cache_lost_seconds;
   telemetry::Family<prometheus::Counter> route_decisions;
+  telemetry::Family<prometheus::Counter> pool_spills;
+  telemetry::Family<prometheus::Counter> slos;
+  prometheus::Counter& bad_classes;
+  prometheus::Counter& dropped_prompt_tokens;
+  telemetry::Family<prometheus::Counter> source_tokens;
   prometheus::Histogram& cached_tokens_off;
   prometheus::Histogram& ttft_off;
   telemetry::Family<prometheus::Counter> discovery_failures;
@@ -260,6 +290,12 @@ void RouterMetrics::RequestEnded(const RequestEnd& end) {
   f.prompt_tokens.Increment(end.usage.prompt_tokens());
   f.cached_prompt_tokens.Increment(end.usage.cached_prompt_tokens());
   f.generated_tokens.Increment(end.usage.generated_tokens());
+  f.dropped_prompt_tokens.Increment(end.usage.dropped_prompt_tokens());
+  for (const v1::SourceUsage& source : end.usage.by_source()) {
+    const std::string name = SourceName(source.source());
+    f.source_tokens.With({name, "true"}).Increment(source.cached());
+    f.source_tokens.With({name, "false"}).Increment(source.tokens() - source.cached());
+  }
   f.duration.Observe(absl::ToDoubleSeconds(end.duration));
   if (end.code != absl::StatusCode::kOk) return;
   f.request_prompt_tokens.Observe(end.usage.prompt_tokens());
@@ -356,6 +392,19 @@ void RouterMetrics::NextTokens(TokenGaps* gaps) {
 void RouterMetrics::Routed(absl::string_view decision, absl::string_view policy) {
   if (families_ == nullptr) return;
   families_->route_decisions.With({std::string(decision), std::string(policy)}).Increment();
+}
+
+void RouterMetrics::PoolSpilled(v1::WorkerRole role) {
+  if (families_ != nullptr) families_->pool_spills.With({std::string(RoleName(role))}).Increment();
+}
+
+void RouterMetrics::SloMeasured(absl::string_view slo, bool met) {
+  if (families_ == nullptr) return;
+  families_->slos.With({std::string(slo), met ? "true" : "false"}).Increment();
+}
+
+void RouterMetrics::ClassesFileBad() {
+  if (families_ != nullptr) families_->bad_classes.Increment();
 }
 
 void RouterMetrics::Predicted(int predicted_cached_tokens, int cached_tokens,

@@ -73,6 +73,11 @@ class RouterMetrics {
   // Tokens were computed that would have been cached; `lost`: the time for it.
   void CacheMissed(v1::CacheMissCause cause, absl::Duration lost);
   void Routed(absl::string_view decision, absl::string_view policy);
+  // The chosen worker of the role is of another pool than the request.
+  void PoolSpilled(v1::WorkerRole role);
+  // `slo`: "ttft" or "inter_token".
+  void SloMeasured(absl::string_view slo, bool met);
+  void ClassesFileBad();
   // Prediction and outcome of a decision. A predicted time of zero is none.
   void Predicted(int predicted_cached_tokens, int cached_tokens, absl::Duration predicted_ttft,
                  absl::Duration ttft);

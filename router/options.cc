@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
+#include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/security/listen_check.h"
 #include "common/security/tls_check.h"
@@ -110,6 +111,15 @@ absl::Status Validate(Options* options) {
   if (options->ttft_slo_ms < 0) return BadFlag("ttft-slo-ms", "0 or more expected");
   if (options->max_local_prefill_tokens < 0) {
     return BadFlag("max-local-prefill-tokens", "0 or more expected");
+  }
+  if (options->default_max_tokens < 0) return BadFlag("default-max-tokens", "0 or more expected");
+  if (options->max_output_tokens < 0) return BadFlag("max-output-tokens", "0 or more expected");
+  if (options->long_prompt_tokens < 0) return BadFlag("long-prompt-tokens", "0 or more expected");
+  if ((options->long_prompt_tokens > 0) == options->long_pool.empty()) {
+    return BadFlag("long-pool", "expected together with --long-prompt-tokens");
+  }
+  if (!options->long_pool.empty()) {
+    BATON_RETURN_IF_ERROR(CheckPool("--long-pool", options->long_pool));
   }
   BATON_RETURN_IF_ERROR(CheckPositive("kv-bytes-per-second", options->kv_bytes_per_second));
   BATON_RETURN_IF_ERROR(CheckPositive("max-queued-prompts", options->max_queued_prompts));

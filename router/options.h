@@ -49,6 +49,10 @@ struct Options {
   int http_threads = 0;  // that serve HTTP connections; 0: one for each core
   int max_http_connections = 16'384;
 
+  int default_max_tokens = 0;  // of requests that set none; 0: the model's, else the context's rest
+  int max_output_tokens = 0;   // requests for longer answers are refused; 0: none
+  std::string classes;         // file of tenants' classes, see request_class.h; empty: none
+
   int64_t default_deadline_ms = 600'000;  // of calls whose client sets none
   int64_t drain_grace_ms = 30'000;        // for running requests after SIGTERM
   int64_t max_connection_age_ms = 0;      // of gRPC connections; 0: no limit
@@ -81,6 +85,11 @@ struct Options {
   // Largest number of missing prompt tokens that a decode worker may compute itself, if that is
   // cheaper than a prefill worker and the KV transfer from there. 0: none.
   int max_local_prefill_tokens = 512;
+  // Prompts of at least so many tokens, of classes without a pool, go to workers of this pool. 0,
+  // empty: none do.
+  int long_prompt_tokens = 0;
+  std::string long_pool;
+  bool pool_spill = true;  // RequestClass::spill where the class does not say
   // Expected bandwidth for KV from a prefill to a decode worker.
   int64_t kv_bytes_per_second = 1'000'000'000;
 };

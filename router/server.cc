@@ -59,6 +59,10 @@ absl::StatusOr<RouterServer::Loaded> RouterServer::Load(const Options& options,
   if (!options.api_keys.empty()) {
     BATON_ASSIGN_OR_RETURN(loaded.api_keys, security::ApiKeys::Load(options.api_keys, clock));
   }
+  if (!options.classes.empty()) {
+    BATON_ASSIGN_OR_RETURN(loaded.classes,
+                           RequestClasses::Load(options.classes, ClassOfFlags(options), clock));
+  }
   if (!options.worker_secret_file.empty()) {
     BATON_ASSIGN_OR_RETURN(loaded.worker_secret,
                            security::SharedSecret::Load(options.worker_secret_file, clock));
@@ -78,6 +82,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       metrics_endpoint_(std::move(loaded.metrics_endpoint)),
       worker_secret_(std::move(loaded.worker_secret)),
       access_(std::move(loaded.api_keys), worker_secret_.get()),
+      classes_(std::move(loaded.classes)),
       metrics_(metrics_endpoint_ ? &metrics_endpoint_->registry() : nullptr,
                options_.served_model_name),
       tracer_(MakeTracer()),
@@ -100,10 +105,10 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
       call_watch_(kCallTick),
       decisions_(options_.explain_log_every, metrics_),
       prompts_(options_.prompt_history_bytes),
-      parts_{options_,    *tokenizer_, clock_,        roster_,        planner_,
-             metrics_,    admission_,  retry_budget_, continuations_, pool_,
-             call_watch_, network_,    decisions_,    access_,        tenants_,
-             chat_,       calls_,      prompts_,      tracer_.get(),  &network_},
+      parts_{options_,      *tokenizer_,    clock_,         roster_, planner_,    metrics_,
+             admission_,    retry_budget_,  continuations_, pool_,   call_watch_, network_,
+             decisions_,    access_,        tenants_,       chat_,   calls_,      prompts_,
+             tracer_.get(), classes_.get(), &network_},
       warmer_(std::make_shared<PrefixWarmer>(parts_, options_.max_warm_prefixes)),
       inference_(parts_),
       admin_(parts_, *warmer_, [this](int worker) { return watch_->Stub(worker); }),
@@ -116,6 +121,7 @@ RouterServer::RouterServer(Options options, const Clock& clock, Loaded loaded)
   roster_.SetOnDeath([this](const Incarnation& dead) {
     metrics_.OrphanedByDeath(retry_budget_.OnDeath(dead, clock_.SinceStart()));
   });
+  if (classes_ != nullptr) classes_->SetOnBadFile([this] { metrics_.ClassesFileBad(); });
   roster_.SetOnExpired([this](v1::WorkerRole role) { metrics_.WorkerExpired(role); });
 }
 

@@ -34,6 +34,7 @@
 #include "router/request/grpc_worker_network.h"
 #include "router/request/prefix_warmer.h"
 #include "router/request/prompt_history.h"
+#include "router/request/request_class.h"
 #include "router/request/retry_budget.h"
 #include "router/request/router_parts.h"
 #include "router/request/tenant_limits.h"
@@ -76,6 +77,7 @@ class RouterServer {
     std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint;  // null: no /metrics
     std::unique_ptr<security::ApiKeys> api_keys;                   // null: calls need none
     std::unique_ptr<security::SharedSecret> worker_secret;         // null: none is sent
+    std::unique_ptr<RequestClasses> classes;                       // null: those of the flags
   };
   static absl::StatusOr<Loaded> Load(const Options& options, const Clock& clock);
   RouterServer(Options options, const Clock& clock, Loaded loaded);
@@ -95,6 +97,7 @@ class RouterServer {
   const std::unique_ptr<telemetry::MetricsEndpoint> metrics_endpoint_;  // null: no /metrics
   const std::unique_ptr<security::SharedSecret> worker_secret_;
   const Access access_;
+  const std::unique_ptr<RequestClasses> classes_;  // null: all tenants have that of the flags
   RouterMetrics metrics_;
   const std::unique_ptr<tracing::Tracer> tracer_;  // null: nothing is traced
   const std::unique_ptr<Policy> policy_;

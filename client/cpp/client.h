@@ -90,6 +90,20 @@ struct Retention {
   int64_t ttl_ms = 0;                       // 1 or more
 };
 
+// How to shorten a prompt that is too long, so that later turns stay cached: docs/policy.md.
+struct Truncation {
+  std::optional<int32_t> keep_first;  // tokens that are never dropped
+  std::optional<int32_t> keep_last;
+  std::optional<float> retention_ratio;  // filled after a step, 0.1 to 1
+};
+
+// A part of the prompt; `length` counts bytes of text, or token ids.
+enum class PromptSource { kOther, kSystem, kHistory, kRetrieval, kTools, kUser };
+struct PromptSegment {
+  PromptSource source = PromptSource::kOther;
+  int32_t length = 0;
+};
+
 struct GenerateRequest {
   std::string model;  // empty: the only model that is served
   // The prompt: the first of these that is not empty. The router makes a prompt of messages with
@@ -124,6 +138,9 @@ struct GenerateRequest {
   std::string tenant;      // for fair shares between tenants; the empty name is a tenant, too
   std::string request_id;  // empty: the client generates one
   std::string cache_salt;  // requests share cached prefixes only if their salts are equal
+  std::optional<Truncation> truncation;  // absent: a prompt that is too long is an error
+  // The parts of the prompt in order, for Usage::by_source; all of it, or none.
+  std::vector<PromptSegment> segments;
   bool return_token_ids = false;
   std::optional<Retention> retention;
   bool explain_cache = false;  // report a cache miss in Usage::cache_miss
@@ -147,6 +164,12 @@ struct Usage {
   int generated_tokens = 0;
   int64_t kv_bytes = 0;                      // KV bytes sent from prefill to decode workers
   std::optional<CacheMiss> cache_miss = {};  // with explain_cache, in the last message
+  int dropped_prompt_tokens = 0;             // by truncation; not part of prompt_tokens
+  struct Source {
+    int tokens = 0;
+    int cached = 0;
+  };
+  std::map<PromptSource, Source> by_source = {};  // with segments
 };
 
 // Times in milliseconds, as defined in baton/v1/inference.proto.

@@ -110,6 +110,18 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
   if (request.prompt_logprobs) out.set_prompt_logprobs(*request.prompt_logprobs);
   out.set_priority(ToProto(request.priority));
   out.set_tenant(request.tenant);
+  if (request.truncation) {
+    const Truncation& from = *request.truncation;
+    v1::Truncation* to = out.mutable_truncation();
+    if (from.keep_first) to->set_keep_first(*from.keep_first);
+    if (from.keep_last) to->set_keep_last(*from.keep_last);
+    if (from.retention_ratio) to->set_retention_ratio(*from.retention_ratio);
+  }
+  for (const PromptSegment& segment : request.segments) {
+    v1::PromptSegment* to = out.add_segments();
+    to->set_source(static_cast<v1::PromptSource>(segment.source));
+    to->set_length(segment.length);
+  }
   if (request.add_special_tokens) out.set_add_special_tokens(*request.add_special_tokens);
   if (request.retention) *out.mutable_retention() = ToProto(*request.retention);
   out.set_explain_cache(request.explain_cache);
@@ -117,9 +129,16 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
 }
 
 Usage FromProto(const v1::Usage& usage) {
-  Usage out{usage.prompt_tokens(), usage.cached_prompt_tokens(), usage.generated_tokens(),
-            usage.kv_bytes()};
+  Usage out;
+  out.prompt_tokens = usage.prompt_tokens();
+  out.cached_prompt_tokens = usage.cached_prompt_tokens();
+  out.generated_tokens = usage.generated_tokens();
+  out.kv_bytes = usage.kv_bytes();
   if (usage.has_cache_miss()) out.cache_miss = FromProto(usage.cache_miss());
+  out.dropped_prompt_tokens = usage.dropped_prompt_tokens();
+  for (const v1::SourceUsage& source : usage.by_source()) {
+    out.by_source[static_cast<PromptSource>(source.source())] = {source.tokens(), source.cached()};
+  }
   return out;
 }
 

@@ -113,4 +113,14 @@ absl::Status CheckTenant(absl::string_view tenant) {
       absl::StrCat("at most ", kMaxTenantBytes, " printable ASCII characters expected"));
 }
 
+absl::Status CheckPool(absl::string_view field, absl::string_view pool) {
+  const bool fits = std::all_of(pool.begin(), pool.end(), [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+  });
+  if (fits && !pool.empty() && pool.size() <= kMaxPoolBytes) return absl::OkStatus();
+  return InvalidField(
+      "BAD_POOL", field,
+      absl::StrCat("1 to ", kMaxPoolBytes, " letters, digits and characters of ._- expected"));
+}
+
 }  // namespace baton

@@ -49,6 +49,7 @@ inline constexpr size_t kMaxLabelBytes = 1024;
 inline constexpr size_t kMaxRequestIdBytes = 128;
 inline constexpr size_t kMaxTenantBytes = 128;
 inline constexpr size_t kMaxCacheSaltBytes = 256;
+inline constexpr size_t kMaxPoolBytes = 64;
 
 // Sampling parameters that are numbers. A default is in range, so what a message lacks stays unset.
 struct SamplingNumbers {
@@ -87,6 +88,9 @@ absl::Status CheckRetention(const Message& retention) {
 absl::Status CheckStopTokenIdCount(absl::string_view field, int count, int most);
 // Reason BAD_TENANT.
 absl::Status CheckTenant(absl::string_view tenant);
+// The name of a pool of workers: 1 to kMaxPoolBytes letters, digits and characters of "._-". Reason
+// BAD_POOL.
+absl::Status CheckPool(absl::string_view field, absl::string_view pool);
 
 // The error itself: "<given> given, <expected>".
 absl::Status OutOfRange(absl::string_view field, absl::string_view given,

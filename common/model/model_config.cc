@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr int kMaxTopK = 1 << 22;
+constexpr int kMaxNewTokens = 1 << 30;
 constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
 
 absl::Status CheckEosTokenIds(const JsonFields& fields, const ModelConfig& model) {
@@ -47,6 +48,8 @@ absl::Status ReadGenerationConfig(const std::string& path, ModelConfig* model) {
   BATON_ASSIGN_OR_RETURN(const auto repetition_penalty,
                          fields.OptionalReal("repetition_penalty", 1e-6, kMaxRepetitionPenalty));
   model->repetition_penalty = to_float(repetition_penalty);
+  BATON_ASSIGN_OR_RETURN(model->max_new_tokens,
+                         fields.OptionalInt("max_new_tokens", 1, kMaxNewTokens));
   BATON_ASSIGN_OR_RETURN(const bool do_sample, fields.Bool("do_sample", false));
   if (!do_sample) return absl::OkStatus();
   BATON_ASSIGN_OR_RETURN(const auto temperature,

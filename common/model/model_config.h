@@ -68,6 +68,7 @@ struct ModelConfig {
   std::optional<int> top_k;
   std::optional<float> min_p;
   std::optional<float> repetition_penalty;  // whether do_sample is true or not
+  std::optional<int> max_new_tokens;        // the same
   // Hash of config.json, tokenizer.json, the headers of all weight files and a few bytes of each
   // tensor (fine-tunes of one base have equal headers): equal in all workers and routers that serve
   // one model.

@@ -35,6 +35,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   proto->set_format_version(layout.format_version);
   proto->set_fingerprint(layout.Fingerprint());
   card.set_kv_block_bytes(layout.BlockBytes());
+  card.set_pool(options.pool);
   card.set_max_model_len(engine.max_model_len());
   card.set_max_num_seqs(engine.max_num_seqs());
   card.set_total_blocks(engine.kv_pool().block_count);
@@ -49,6 +50,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   if (config.top_k) defaults->set_top_k(*config.top_k);
   if (config.min_p) defaults->set_min_p(*config.min_p);
   if (config.repetition_penalty) defaults->set_repetition_penalty(*config.repetition_penalty);
+  if (config.max_new_tokens) defaults->set_max_new_tokens(*config.max_new_tokens);
   return card;
 }
 

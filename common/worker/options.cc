@@ -8,6 +8,7 @@
 #include "common/backend/make_backend.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/security/flags.h"
 #include "common/security/listen_check.h"
@@ -41,6 +42,8 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
       ->capture_default_str();
   tracing::AddTracingFlags(app, o.tracing);
   app.add_option("--worker-id", o.worker_id, "name in logs and reports; default random");
+  app.add_option("--pool", o.pool,
+                 "routers send the worker requests of this pool; default: requests of none");
   app.add_option("--drain-grace-ms", o.drain_grace_ms,
                  "how long SIGTERM lets running streams finish")
       ->check(CLI::Range(0, 3'600'000))
@@ -114,6 +117,7 @@ absl::Status Validate(const WorkerOptions& o) {
   }
   BATON_RETURN_IF_ERROR(security::CheckTls(o.tls));
   BATON_RETURN_IF_ERROR(tracing::Validate(o.tracing));
+  if (!o.pool.empty()) BATON_RETURN_IF_ERROR(CheckPool("--pool", o.pool));
   // Attention adds up splits of 256 tokens, which blocks must not straddle.
   if (o.block_size < 16 || 256 % o.block_size != 0) {
     return InvalidField("BLOCK_SIZE", "--block-size",

@@ -26,6 +26,7 @@ struct WorkerOptions {
   std::string log_format = "text";
   tracing::TracingOptions tracing;
   std::string worker_id;  // empty: a random one
+  std::string pool;       // routers send the worker requests of this pool; empty: of none
   int drain_grace_ms = 30'000;
   int ready_routers = 0;  // grpc.health.v1 reports SERVING once so many routers know the worker
   std::string worker_secret_file;  // callers must have its secret; empty: none

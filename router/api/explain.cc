@@ -8,6 +8,7 @@
 #include "router/request/cache_miss.h"
 #include "router/request/chat_prompt.h"
 #include "router/request/request_check.h"
+#include "router/request/request_class.h"
 #include "router/routing/decision_log.h"
 #include "router/routing/route_planner.h"
 
@@ -24,15 +25,20 @@ absl::StatusOr<v1::ExplainResponse> Explain(const v1::GenerateRequest& request,
   }
   const std::optional<ModelInfo> model = parts.roster.model();
   if (!model) return parts.roster.NoDecodeWorker();
-  BATON_RETURN_IF_ERROR(RenderMessages(parts, &bound));
+  const RequestClass request_class = ClassOf(parts, bound.tenant());
+  BATON_RETURN_IF_ERROR(ApplyClass(request_class, &bound));
+  BATON_RETURN_IF_ERROR(RenderMessages(parts, request_class, &bound).status());
   PreparedRequest prepared;
-  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(bound, parts.tokenizer, *model));
+  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(bound, parts.tokenizer, *model, request_class));
   RouteRequest wanted;
   wanted.model_fingerprint = prepared.decode.model_fingerprint();
   wanted.keys = prepared.keys;
   wanted.prompt_tokens = prepared.decode.tokens_size();
   if (IsOneToken(prepared.decode)) wanted.workers = RouteRequest::Workers::kPrefillIfAny;
   wanted.max_answer_tokens = prepared.decode.max_tokens();
+  wanted.pool = PoolFor(request_class, parts.options, prepared.decode.prompt_tokens());
+  wanted.spill = request_class.spill;
+  wanted.ttft_slo = request_class.ttft_slo;
   wanted.explain = true;
   wanted.dispatch = false;
   wanted.may_refuse = true;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 
 namespace baton::router {
@@ -136,6 +137,9 @@ absl::Status Roster::CheckCard(int worker, const worker_pb::WorkerCard& card) co
       card.max_model_len() <= 0 || card.kv_block_bytes() < 0) {
     return Refuse("BAD_WORKER_CARD",
                   "the worker's card lacks its id, epoch, block size or context length");
+  }
+  if (!card.pool().empty() && !CheckPool("pool", card.pool()).ok()) {
+    return Refuse("BAD_WORKER_CARD", "the worker's card has a pool with a name that is none");
   }
   if (card.role() != workers_[worker].role) {
     return Refuse("ROLE_MISMATCH",

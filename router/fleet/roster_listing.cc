@@ -138,6 +138,7 @@ v1::WorkerStatus Roster::StatusOf(int worker) const {
     status.set_worker_id(w.card->worker_id());
     status.set_epoch(w.card->epoch());
     status.set_total_blocks(w.card->total_blocks());
+    status.set_pool(w.card->pool());
   } else if (w.state == v1::WORKER_STATE_REFUSED) {
     status.set_worker_id(w.refused_id);
   }

@@ -192,6 +192,29 @@ absl::Status ReadServiceTier(absl::string_view name, const Value& value, OpenAiR
   return Unsupported(name, "only \"auto\" and \"default\" are supported: there is one tier");
 }
 
+// An extension: GenerateRequest.truncation.
+absl::Status ReadTruncation(absl::string_view name, const Value& value, OpenAiRequest& request) {
+  if (!IsObject(value)) return WrongType(name, "an object");
+  v1::Truncation& truncation = *request.generate.mutable_truncation();
+  for (size_t i = 0; i < value.keys.size(); ++i) {
+    const std::string field = absl::StrCat(name, ".", json::Printable(value.keys[i]));
+    if (value.items[i].is_null()) continue;
+    if (value.keys[i] == "keep_first") {
+      BATON_ASSIGN_OR_RETURN(const int32_t tokens, Int32(field, value.items[i]));
+      truncation.set_keep_first(tokens);
+    } else if (value.keys[i] == "keep_last") {
+      BATON_ASSIGN_OR_RETURN(const int32_t tokens, Int32(field, value.items[i]));
+      truncation.set_keep_last(tokens);
+    } else if (value.keys[i] == "retention_ratio") {
+      BATON_ASSIGN_OR_RETURN(const float ratio, Number(field, value.items[i]));
+      truncation.set_retention_ratio(ratio);
+    } else {
+      return InvalidField("UNKNOWN_FIELD", field, "unknown field");
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A hint for caches: equal prefixes are found without it.
 absl::Status ReadHint(absl::string_view name, const Value& value, OpenAiRequest&) {
   return Text(name, value).status();
@@ -229,6 +252,7 @@ constexpr Field kCommonFields[] = {
     {"include_stop_str_in_output", ReadOnlyBool<false>},
     {"response_format", ReadResponseFormat},
     {"structured_outputs", ReadStructuredOutputs},
+    {"truncation", ReadTruncation},
 };
 
 // --- Completions.
@@ -423,6 +447,12 @@ absl::StatusOr<OpenAiRequest> ParseChat(absl::string_view body) {
     return InvalidField("ONLY_WITH_LOGPROBS", "top_logprobs", "given without logprobs: true");
   }
   if (request.wants_logprobs && !request.generate.has_logprobs()) request.generate.set_logprobs(0);
+  const v1::Truncation& truncation = request.generate.truncation();
+  if (truncation.keep_first() != 0 || truncation.keep_last() != 0) {
+    return InvalidField("NOT_WITH_MESSAGES", "truncation",
+                        "keep_first or keep_last given for messages, of which whole ones are "
+                        "dropped");
+  }
   if (!request.may_call_tools) request.conversation.tools = Value();
   // The template has written them.
   if (!request.generate.has_add_special_tokens()) request.generate.set_add_special_tokens(false);

@@ -43,6 +43,9 @@ OrderedJson UsageJson(const v1::Usage& usage) {
         {"lost_ms", miss.lost_ms()},
         {"earlier_request_id", miss.earlier_request_id()}};
   }
+  if (usage.dropped_prompt_tokens() > 0) {
+    json["prompt_tokens_details"]["dropped_tokens"] = usage.dropped_prompt_tokens();
+  }
   return json;
 }
 

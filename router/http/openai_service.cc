@@ -31,6 +31,8 @@
 #include "router/request/chat_prompt.h"
 #include "router/request/delta_merging.h"
 #include "router/request/request_check.h"
+#include "router/request/request_class.h"
+#include "router/request/truncation.h"
 #include "router/request/work_pool.h"
 
 namespace baton::router {
@@ -69,7 +71,9 @@ class Exchange : public HttpCall,
 
   // Before Start.
   void ShowSpecialTokens(const std::vector<int32_t>& ids) { call_->ShowSpecialTokens(ids); }
-  void Rendered(absl::Duration begin, absl::Duration end) { call_->Rendered(begin, end); }
+  void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens) {
+    call_->Rendered(begin, end, dropped_tokens);
+  }
   void SetEcho(std::vector<OpenAiResponse::Echo> echo) { format_.SetEcho(std::move(echo)); }
 
   // One request for each prompt.
@@ -345,7 +349,8 @@ std::shared_ptr<HttpCall> OpenAiService::Generate(const HttpRequest& http, Calle
   if (!request.ok()) {
     exchange->Refuse(request.status());
   } else if (chat) {
-    StartChat(exchange, *std::move(request), deadline);
+    const std::string tenant = caller.tenant.value_or(request->generate.tenant());
+    StartChat(exchange, *std::move(request), tenant, deadline);
   } else if (request->echo) {
     StartEcho(exchange, *std::move(request), deadline);
   } else {
@@ -390,15 +395,20 @@ void OpenAiService::RunLater(const std::shared_ptr<Exchange>& exchange,
 }
 
 void OpenAiService::StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request,
-                              absl::Time deadline) {
+                              const std::string& tenant, absl::Time deadline) {
   auto shared = std::make_shared<OpenAiRequest>(std::move(request));
   if (!shared->conversation.tools.is_null()) exchange->ShowSpecialTokens(tool_call_tokens_);
-  RunLater(exchange, [this, exchange, shared, deadline] {
+  RunLater(exchange, [this, exchange, shared, tenant, deadline] {
     v1::GenerateRequest& generate = shared->generate;
     const absl::Duration begin = parts_.clock.SinceStart();
-    const absl::Status rendered = RenderChat(parts_, shared->conversation, &generate);
-    exchange->Rendered(begin, parts_.clock.SinceStart());
-    if (!rendered.ok()) return exchange->Refuse(rendered);
+    absl::StatusOr<int> dropped = 0;
+    if (const absl::Status checked = CheckTruncation(generate); !checked.ok()) {
+      dropped = checked;
+    } else {
+      dropped = RenderChat(parts_, ClassOf(parts_, tenant), shared->conversation, &generate);
+    }
+    exchange->Rendered(begin, parts_.clock.SinceStart(), dropped.value_or(0));
+    if (!dropped.ok()) return exchange->Refuse(dropped.status());
     exchange->Start({std::move(generate)}, deadline);
   });
 }

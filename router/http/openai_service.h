@@ -49,7 +49,8 @@ class OpenAiService {
   void RunLater(const std::shared_ptr<Exchange>& exchange, std::function<void()> work);
   // Each starts the exchange on a tokenizer thread: renders a chat's messages; tokenizes the
   // prompts that the answer repeats.
-  void StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
+  void StartChat(std::shared_ptr<Exchange> exchange, OpenAiRequest request,
+                 const std::string& tenant, absl::Time deadline);
   void StartEcho(std::shared_ptr<Exchange> exchange, OpenAiRequest request, absl::Time deadline);
   HttpResponse Models(absl::string_view id) const;
   HttpResponse Probe(absl::string_view path);

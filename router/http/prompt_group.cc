@@ -81,6 +81,7 @@ v1::GenerateResponse PromptGroup::Combined(int prompt, const v1::GenerateRespons
     sum.set_cached_prompt_tokens(sum.cached_prompt_tokens() + usage.cached_prompt_tokens());
     sum.set_generated_tokens(sum.generated_tokens() + usage.generated_tokens());
     sum.set_kv_bytes(sum.kv_bytes() + usage.kv_bytes());
+    sum.set_dropped_prompt_tokens(sum.dropped_prompt_tokens() + usage.dropped_prompt_tokens());
   }
   return combined;
 }

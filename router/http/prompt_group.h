@@ -28,8 +28,8 @@ class PromptGroup final : public std::enable_shared_from_this<PromptGroup> {
   PromptGroup(RouterParts& parts, const Caller& caller, int prompts);
 
   void ShowSpecialTokens(const std::vector<int32_t>& ids);
-  void Rendered(absl::Duration begin, absl::Duration end) {
-    for (const auto& prompt : prompts_) prompt->call->Rendered(begin, end);
+  void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens) {
+    for (const auto& prompt : prompts_) prompt->call->Rendered(begin, end, dropped_tokens);
   }
   // One request for each prompt, all with the same n.
   void Start(std::vector<v1::GenerateRequest> requests, absl::Time deadline, ResponseSink* sink);

@@ -1,13 +1,19 @@
 #include "router/request/chat_prompt.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/tokenizer/tokenizer.h"
+#include "router/fleet/roster.h"
 #include "router/options.h"
 #include "router/request/request_check.h"
+#include "router/request/truncation.h"
 
 namespace baton::router {
 namespace {
@@ -19,10 +25,24 @@ json::Value JsonText(std::string text) {
   return value;
 }
 
-}  // namespace
+const std::string& TextOf(const json::Value& message, absl::string_view field) {
+  static const std::string kNone;
+  const json::Value* value = message.Find(field);
+  return value == nullptr ? kNone : value->scalar.text;
+}
 
-absl::Status RenderChat(const RouterParts& parts, const chat::Conversation& conversation,
-                        v1::GenerateRequest* request) {
+// How many messages may go: each number that leaves the first of the others with the role of the
+// first of all. `lead`: system messages at the start.
+std::vector<size_t> CutsOf(const std::vector<json::Value>& messages, size_t lead) {
+  std::vector<size_t> cuts;
+  for (size_t i = lead + 1; i < messages.size(); ++i) {
+    if (TextOf(messages[i], "role") == TextOf(messages[lead], "role")) cuts.push_back(i - lead);
+  }
+  return cuts;
+}
+
+absl::Status Render(const RouterParts& parts, const chat::Conversation& conversation,
+                    v1::GenerateRequest* request) {
   chat::RenderLimits limits;
   limits.max_output_bytes = static_cast<size_t>(parts.options.max_prompt_bytes) + 1;
   absl::StatusOr<chat::RenderedChat> rendered =
@@ -36,8 +56,73 @@ absl::Status RenderChat(const RouterParts& parts, const chat::Conversation& conv
   return absl::OkStatus();
 }
 
-absl::Status RenderMessages(const RouterParts& parts, v1::GenerateRequest* request) {
-  if (!request->has_messages()) return absl::OkStatus();
+absl::StatusOr<int64_t> CountTokens(const RouterParts& parts, const v1::GenerateRequest& request) {
+  const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
+  std::vector<int32_t> tokens;
+  BATON_ASSIGN_OR_RETURN(tokens, parts.tokenizer.Encode(request.text(), special));
+  return static_cast<int64_t>(tokens.size());
+}
+
+// Renders without the oldest messages: the fewest that have as many tokens as truncation takes from
+// a prompt of this length.
+absl::StatusOr<int> DropMessages(const RouterParts& parts, int room,
+                                 const chat::Conversation& whole, v1::GenerateRequest* request) {
+  int64_t tokens = 0;
+  BATON_ASSIGN_OR_RETURN(tokens, CountTokens(parts, *request));
+  if (tokens <= room) return 0;
+  const std::vector<json::Value>& messages = whole.messages.items;
+  size_t lead = 0;
+  while (lead + 1 < messages.size() && (TextOf(messages[lead], "role") == "system" ||
+                                        TextOf(messages[lead], "role") == "developer")) {
+    ++lead;
+  }
+  const std::vector<size_t> cuts = CutsOf(messages, lead);
+  if (cuts.empty() || room < 1) return TooLong("messages", tokens, std::max(room, 0) + 1);
+  const int64_t step = TruncationStep(request->truncation(), room);
+  const int64_t most = tokens - (tokens - room + step - 1) / step * step;
+  int64_t left = 0;
+  const auto render = [&](size_t cut) -> absl::Status {
+    chat::Conversation rest = whole;
+    const auto first = rest.messages.items.begin() + static_cast<std::ptrdiff_t>(lead);
+    rest.messages.items.erase(first, first + static_cast<std::ptrdiff_t>(cuts[cut]));
+    BATON_RETURN_IF_ERROR(Render(parts, rest, request));
+    BATON_ASSIGN_OR_RETURN(left, CountTokens(parts, *request));
+    return absl::OkStatus();
+  };
+  size_t low = 0, high = cuts.size() - 1;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    BATON_RETURN_IF_ERROR(render(middle));
+    if (left <= most) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  BATON_RETURN_IF_ERROR(render(low));
+  if (left > room) return TooLong("messages", left, room + 1);
+  return static_cast<int>(tokens - left);
+}
+
+}  // namespace
+
+absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
+                               const chat::Conversation& conversation,
+                               v1::GenerateRequest* request) {
+  BATON_RETURN_IF_ERROR(Render(parts, conversation, request));
+  const std::optional<ModelInfo> model = parts.roster.model();
+  int dropped = 0;
+  if (request->has_truncation() && model) {
+    const int room = RoomForPrompt(request->stop(), *model, request_class);
+    BATON_ASSIGN_OR_RETURN(dropped, DropMessages(parts, room, conversation, request));
+  }
+  request->clear_truncation();
+  return dropped;
+}
+
+absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,
+                                   v1::GenerateRequest* request) {
+  if (!request->has_messages()) return 0;
   chat::Conversation conversation;
   conversation.messages.kind = json::Value::Kind::kArray;
   for (v1::ChatMessage& message : *request->mutable_messages()->mutable_messages()) {
@@ -48,8 +133,10 @@ absl::Status RenderMessages(const RouterParts& parts, v1::GenerateRequest* reque
     object.items.push_back(JsonText(std::move(*message.mutable_content())));
   }
   if (!request->has_add_special_tokens()) request->set_add_special_tokens(false);
-  BATON_RETURN_IF_ERROR(RenderChat(parts, conversation, request));
-  return CheckText("messages", request->text(), parts.options.max_prompt_bytes);
+  int dropped = 0;
+  BATON_ASSIGN_OR_RETURN(dropped, RenderChat(parts, request_class, conversation, request));
+  BATON_RETURN_IF_ERROR(CheckText("messages", request->text(), parts.options.max_prompt_bytes));
+  return dropped;
 }
 
 }  // namespace baton::router

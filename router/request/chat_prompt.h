@@ -3,22 +3,30 @@
 #define BATON_ROUTER_REQUEST_CHAT_PROMPT_H_
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "baton/v1/inference.pb.h"
 #include "common/chat/model_chat.h"
+#include "router/request/request_class.h"
 #include "router/request/router_parts.h"
 
 namespace baton::router {
 
 // Takes up to seconds for large conversations: for the threads of RouterParts::pool. Thread-safe.
 //
-// Sets the text of `request` to the conversation as the model's chat template writes it. Errors are
-// those of ModelChat::Render, with the field "messages".
-absl::Status RenderChat(const RouterParts& parts, const chat::Conversation& conversation,
-                        v1::GenerateRequest* request);
+// Sets the text of `request` to the conversation as the model's chat template writes it, and clears
+// its truncation: a prompt that is too long is made of fewer messages. The oldest ones go first,
+// but no system messages at the start and not the last message, and the first one left has the role
+// of the first one dropped, as templates demand. Returns how many tokens that saved. Errors are
+// those of ModelChat::Render, with the field "messages"; PROMPT_TOO_LONG if the messages that stay
+// are.
+absl::StatusOr<int> RenderChat(const RouterParts& parts, const RequestClass& request_class,
+                               const chat::Conversation& conversation,
+                               v1::GenerateRequest* request);
 
 // The same for the messages of `request`, which are replaced; PROMPT_TOO_LONG above
 // --max-prompt-bytes. Changes nothing if the prompt is not given as messages.
-absl::Status RenderMessages(const RouterParts& parts, v1::GenerateRequest* request);
+absl::StatusOr<int> RenderMessages(const RouterParts& parts, const RequestClass& request_class,
+                                   v1::GenerateRequest* request);
 
 }  // namespace baton::router
 

@@ -16,8 +16,10 @@
 #include "router/request/cache_miss.h"
 #include "router/request/chat_prompt.h"
 #include "router/request/entrance.h"
+#include "router/request/prompt_sources.h"
 #include "router/request/request_check.h"
 #include "router/request/retry_budget.h"
+#include "router/request/truncation.h"
 #include "router/request/work_pool.h"
 #include "router/request/worker_error.h"
 #include "router/routing/decision_log.h"
@@ -59,8 +61,9 @@ void GenerateCall::ComputeOn(const Incarnation& prefill) {
   only_prefill_ = prefill;
 }
 
-void GenerateCall::Rendered(absl::Duration begin, absl::Duration end) {
+void GenerateCall::Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens) {
   absl::MutexLock lock(&mutex_);
+  dropped_prompt_tokens_ = dropped_tokens;
   trace_.Rendered(begin, end);
 }
 
@@ -74,6 +77,10 @@ void GenerateCall::Start(v1::GenerateRequest request, absl::Time deadline, Respo
     absl::Status checked =
         CheckRequest(request, parts_.options.served_model_name, parts_.options.max_prompt_bytes);
     if (checked.ok()) checked = BindToTenant(caller_, &request);
+    if (checked.ok()) {
+      class_ = ClassOf(parts_, request.tenant());
+      checked = ApplyClass(class_, &request);
+    }
     trace_.Started(request);
     if (checked.ok()) checked = Admit(request);
     if (!checked.ok()) return Fail(checked);
@@ -102,7 +109,8 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
   // The queue of the tokenizer is bounded in number only, so each request must be small.
   request.DiscardUnknownFields();
   if (std::optional<ModelInfo> model = parts_.roster.model()) {
-    if (absl::Status fits = CheckIdCount(request, model->max_model_len); !fits.ok()) return fits;
+    const int context = ContextOf(*model, class_);
+    if (absl::Status fits = CheckIdCount(request, context); !fits.ok()) return fits;
   }
   absl::StatusOr<Entrance> entrance = Enter(parts_, caller_);
   if (!entrance.ok()) return entrance.status();
@@ -112,16 +120,19 @@ absl::Status GenerateCall::Admit(v1::GenerateRequest& request) {
 }
 
 void GenerateCall::Prepare(v1::GenerateRequest& request) {
+  RequestClass request_class;
   {
     absl::MutexLock lock(&mutex_);
     if (sink_ == nullptr) return;  // gone while it waited
+    request_class = class_;
     trace_.Admitted(parts_.clock.SinceStart());
   }
   absl::StatusOr<PreparedRequest> prepared;
-  if (const absl::Status rendered = RenderMessages(parts_, &request); !rendered.ok()) {
-    prepared = rendered;
+  const absl::StatusOr<int> dropped = RenderMessages(parts_, request_class, &request);
+  if (!dropped.ok()) {
+    prepared = dropped.status();
   } else if (std::optional<ModelInfo> model = parts_.roster.model()) {
-    prepared = PrepareRequest(request, parts_.tokenizer, *model);
+    prepared = PrepareRequest(request, parts_.tokenizer, *model, request_class);
   } else {
     prepared = parts_.roster.NoDecodeWorker();
   }
@@ -134,6 +145,9 @@ void GenerateCall::Prepare(v1::GenerateRequest& request) {
   prepared_.decode.set_request_id(request_id_);
   if (absl::Status admitted = AdmitPrompt(); !admitted.ok()) return Fail(admitted);
   usage_.set_prompt_tokens(prepared_.decode.tokens_size());
+  usage_.set_dropped_prompt_tokens(prepared_.dropped_prompt_tokens + *dropped +
+                                   dropped_prompt_tokens_);
+  if (!prepared_.sources.empty()) FillBySource(prepared_.sources, 0, &usage_);
   answer_.emplace(parts_.tokenizer, prepared_);
   tokens_.resize(answer_->choice_count());
   Attempt first;
@@ -180,7 +194,10 @@ void GenerateCall::RelayTokens(int stream, const decode_pb::DecodeResponse& resp
   Attempt& attempt = attempts_.at(stream);
   usage_.set_kv_bytes(usage_.kv_bytes() + attempt.OnMessage(response, parts_.clock.SinceStart()));
   // The first stream that answers says how much of the client's prompt was cached.
-  if (!first_token_at_) usage_.set_cached_prompt_tokens(attempt.cached_tokens);
+  if (!first_token_at_) {
+    usage_.set_cached_prompt_tokens(attempt.cached_tokens);
+    if (!prepared_.sources.empty()) FillBySource(prepared_.sources, attempt.cached_tokens, &usage_);
+  }
   // A stream that generates the rest of one choice must not end another, which may be waiting for a
   // worker.
   const bool has_news = !response.token_ids().empty() ||
@@ -330,9 +347,20 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   }
   parts_.metrics.NextTokens(&gaps_);
   parts_.metrics.RequestEnded(end);
+  if (code == absl::StatusCode::kOk) CountSlos(end.longest_choice_tokens);
   trace_.Ended(usage_, now);
   answered_ = sink_;
   return std::exchange(sink_, nullptr);
+}
+
+void GenerateCall::CountSlos(int longest_choice_tokens) {
+  if (class_.ttft_slo > absl::ZeroDuration()) {
+    parts_.metrics.SloMeasured("ttft", *first_token_at_ - received_ <= class_.ttft_slo);
+  }
+  if (class_.inter_token_slo > absl::ZeroDuration() && longest_choice_tokens > 1) {
+    const absl::Duration mean = (newest_token_at_ - *first_token_at_) / (longest_choice_tokens - 1);
+    parts_.metrics.SloMeasured("inter_token", mean <= class_.inter_token_slo);
+  }
 }
 
 void GenerateCall::OnSinkGone() {

@@ -25,6 +25,7 @@
 #include "router/request/decode_network.h"
 #include "router/request/entrance.h"
 #include "router/request/prepared_request.h"
+#include "router/request/request_class.h"
 #include "router/request/request_trace.h"
 #include "router/request/response_sink.h"
 #include "router/request/router_parts.h"
@@ -51,7 +52,8 @@ class GenerateCall final : public DecodeListener,
   // That process is to compute the prompt, so that it caches it. Before Start.
   void ComputeOn(const Incarnation& prefill);
   // For the trace: when a chat's messages became the prompt. Before Start.
-  void Rendered(absl::Duration begin, absl::Duration end);
+  // Truncation has dropped so many of its tokens.
+  void Rendered(absl::Duration begin, absl::Duration end, int dropped_tokens);
   // Call once. `sink` gets exactly one Finish or Fail, possibly before this returns.
   void Start(v1::GenerateRequest request, absl::Time deadline, ResponseSink* sink);
   // As Start, for a request that could not even be parsed.
@@ -126,6 +128,8 @@ class GenerateCall final : public DecodeListener,
   v1::Timings TimingsOf(const Attempt& attempt, bool decode_reported) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of an answered request: whether its class' targets were met.
+  void CountSlos(int longest_choice_tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cancels what still runs. Returns the sink, for the one answer; afterwards there is none.
   ResponseSink* End(absl::StatusCode code, v1::FinishReason reason)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -144,6 +148,8 @@ class GenerateCall final : public DecodeListener,
   std::vector<int32_t> shown_special_tokens_ ABSL_GUARDED_BY(mutex_);
   CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
   Incarnation only_prefill_ ABSL_GUARDED_BY(mutex_) = {kNoWorker, 0};
+  RequestClass class_ ABSL_GUARDED_BY(mutex_);
+  int dropped_prompt_tokens_ ABSL_GUARDED_BY(mutex_) = 0;  // with messages
   PreparedRequest prepared_ ABSL_GUARDED_BY(mutex_);
   std::optional<Answer> answer_ ABSL_GUARDED_BY(mutex_);
   // By the id of the stream. Ids are never reused, so late messages of a stream that was given up

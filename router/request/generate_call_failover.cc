@@ -65,6 +65,9 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
   wanted.explain = true;
+  wanted.pool = PoolFor(class_, parts_.options, prepared_.decode.prompt_tokens());
+  wanted.spill = class_.spill;
+  wanted.ttft_slo = class_.ttft_slo;
   wanted.may_refuse = attempt.past.losses + attempt.past.drains == 0;
   const absl::Duration begin = parts_.clock.SinceStart();
   if (attempt.whole && IsOneToken(request)) wanted.workers = RouteRequest::Workers::kPrefillIfAny;
@@ -77,6 +80,7 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   attempt.route.why->time = parts_.clock.Now();
   attempt.decision = parts_.decisions.Add(std::move(attempt.route.why));
   parts_.metrics.Routed(attempt.route.decision, parts_.planner.policy_name());
+  for (const v1::WorkerRole role : attempt.route.spilled) parts_.metrics.PoolSpilled(role);
   BATON_REQUEST_LOG(Debug, request_id_, trace_.context())
       << wanted.prompt_tokens << " tokens to " << attempt.route.prefill.address << " ("
       << attempt.route.matched_blocks << " blocks cached) and " << attempt.route.decode.address;

@@ -9,6 +9,7 @@
 
 #include "baton/internal/v1/decode.pb.h"
 #include "common/kv/prefix_key.h"
+#include "router/request/prompt_sources.h"
 
 namespace baton::router {
 
@@ -23,6 +24,8 @@ struct PreparedRequest {
   bool explain_cache = false;
   // Special tokens that are part of the text; the others are not.
   std::vector<int32_t> shown_special_tokens;
+  std::vector<SourceRun> sources;  // with segments: of the prompt that is sent
+  int dropped_prompt_tokens = 0;   // by truncation
 };
 
 // Such an answer is complete with the prompt: a prefill worker gives it alone, without moving KV.

@@ -11,6 +11,8 @@
 #include "common/base/utf8.h"
 #include "common/grammar/from_proto.h"
 #include "common/grammar/schema_check.h"
+#include "router/request/prompt_sources.h"
+#include "router/request/truncation.h"
 
 namespace baton::router {
 namespace {
@@ -176,15 +178,8 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, int64_t max_prompt_
   }
 }
 
-absl::Status TooLong(absl::string_view field, int64_t prompt_tokens, int max_model_len) {
-  return InvalidField("PROMPT_TOO_LONG", field,
-                      absl::StrCat("the prompt has ", prompt_tokens,
-                                   " tokens; with one token to generate it must fit in the "
-                                   "context of ",
-                                   max_model_len, " tokens"));
-}
-
-// The prompt's tokens, checked against vocabulary and context.
+// The prompt's tokens, checked against the vocabulary, and against the context unless they are to
+// be truncated.
 absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& request,
                                                   const tokenizer::Tokenizer& tokenizer,
                                                   int max_model_len) {
@@ -202,8 +197,25 @@ absl::StatusOr<std::vector<int32_t>> PromptTokens(const v1::GenerateRequest& req
   }
   if (tokens.empty()) return InvalidField("EMPTY_PROMPT", field, "the prompt has no tokens");
   const int64_t count = static_cast<int64_t>(tokens.size());
-  if (count + 1 > max_model_len) return TooLong(field, count, max_model_len);
+  if (!request.has_truncation() && count + 1 > max_model_len) {
+    return TooLong(field, count, max_model_len);
+  }
   return tokens;
+}
+
+// Drops what truncation demands of `tokens`, and notes sources and loss.
+absl::Status Truncate(const v1::GenerateRequest& request, int room, std::vector<int32_t>* tokens,
+                      PreparedRequest* prepared) {
+  if (!request.has_truncation()) return absl::OkStatus();
+  int dropped = 0;
+  BATON_ASSIGN_OR_RETURN(
+      dropped, TokensToDrop(request.truncation(), static_cast<int64_t>(tokens->size()), room));
+  if (dropped == 0) return absl::OkStatus();
+  const int first = request.truncation().keep_first();
+  tokens->erase(tokens->begin() + first, tokens->begin() + first + dropped);
+  DropTokens(first, dropped, &prepared->sources);
+  prepared->dropped_prompt_tokens = dropped;
+  return absl::OkStatus();
 }
 
 // An absent limit reads 0.
@@ -302,7 +314,16 @@ absl::Status CheckText(absl::string_view field, const std::string& text, int64_t
                                    " accepted (--max-prompt-bytes)"));
 }
 
+absl::Status TooLong(absl::string_view field, int64_t prompt_tokens, int max_model_len) {
+  return InvalidField("PROMPT_TOO_LONG", field,
+                      absl::StrCat("the prompt has ", prompt_tokens,
+                                   " tokens; with one token to generate it must fit in the "
+                                   "context of ",
+                                   max_model_len, " tokens"));
+}
+
 absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len) {
+  if (request.has_truncation()) return absl::OkStatus();
   const int count = request.token_ids().ids_size();
   return count < max_model_len ? absl::OkStatus() : TooLong("token_ids", count, max_model_len);
 }
@@ -316,21 +337,29 @@ absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string&
   BATON_RETURN_IF_ERROR(CheckStop(request.stop()));
   BATON_RETURN_IF_ERROR(CheckStructuredOutput(request));
   if (request.has_retention()) BATON_RETURN_IF_ERROR(CheckRetention(request.retention()));
+  BATON_RETURN_IF_ERROR(CheckTruncation(request));
+  BATON_RETURN_IF_ERROR(CheckSegments(request));
   return CheckChoices(request);
 }
 
 absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& request,
                                                const tokenizer::Tokenizer& tokenizer,
-                                               const ModelInfo& model) {
+                                               const ModelInfo& model,
+                                               const RequestClass& request_class) {
   BATON_RETURN_IF_ERROR(CheckTokenIds("stop.stop_token_ids", request.stop().stop_token_ids(),
                                       tokenizer.vocab_size()));
   for (const auto& [id, bias] : request.sampling().logit_bias()) {
     BATON_RETURN_IF_ERROR(CheckLogitBiasId(id, tokenizer.vocab_size()));
   }
-  std::vector<int32_t> tokens;
-  BATON_ASSIGN_OR_RETURN(tokens, PromptTokens(request, tokenizer, model.max_model_len));
-  const int room = model.max_model_len - static_cast<int>(tokens.size());
+  const int context = ContextOf(model, request_class);
   const v1::StopConditions& stop = request.stop();
+  PreparedRequest prepared;
+  std::vector<int32_t> tokens;
+  BATON_ASSIGN_OR_RETURN(tokens, PromptTokens(request, tokenizer, context));
+  BATON_ASSIGN_OR_RETURN(prepared.sources, SourcesOf(request, tokens, tokenizer));
+  BATON_RETURN_IF_ERROR(
+      Truncate(request, RoomForPrompt(stop, model, request_class), &tokens, &prepared));
+  const int room = context - static_cast<int>(tokens.size());
   BATON_RETURN_IF_ERROR(CheckRoom("stop.max_tokens", stop.max_tokens(), tokens.size(), room));
   BATON_RETURN_IF_ERROR(CheckRoom("stop.min_tokens", stop.min_tokens(), tokens.size(), room));
   const int64_t logprobs_per_token = int64_t{request.prompt_logprobs()} + 1;
@@ -341,7 +370,6 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
                       absl::StrCat("at most ", kMaxPromptLogprobs,
                                    " log probabilities in all expected, the tokens' own included"));
   }
-  PreparedRequest prepared;
   prepared.root = kv::RootPrefixKey(model.fingerprint, request.cache_salt(), /*adapter=*/"");
   prepared.block_tokens = model.block_tokens;
   prepared.keys = kv::PrefixKeys(prepared.root, tokens, model.block_tokens);
@@ -358,7 +386,10 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& reques
     FillSampling(request.sampling(), model.defaults, decode.mutable_sampling());
   }
   FillChoices(request, &decode);
-  decode.set_max_tokens(stop.has_max_tokens() ? stop.max_tokens() : room);
+  const int answer = DefaultAnswerTokens(model, request_class);
+  decode.set_max_tokens(stop.has_max_tokens() ? stop.max_tokens()
+                        : answer > 0          ? std::min(room, std::max(answer, stop.min_tokens()))
+                                              : room);
   *decode.mutable_stop_token_ids() = stop.stop_token_ids();
   if (!stop.ignore_eos()) {
     for (int32_t id : model.eos_token_ids) decode.add_stop_token_ids(id);

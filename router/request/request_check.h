@@ -13,6 +13,7 @@
 #include "common/tokenizer/tokenizer.h"
 #include "router/fleet/model_info.h"
 #include "router/request/prepared_request.h"
+#include "router/request/request_class.h"
 
 namespace baton::router {
 
@@ -32,15 +33,19 @@ absl::Status CheckNames(const v1::GenerateRequest& request);
 // ids, of which there may be millions.
 absl::Status CheckIdCount(const v1::GenerateRequest& request, int max_model_len);
 
+// INVALID_ARGUMENT naming `field`: a prompt of so many tokens leaves no room for an answer.
+absl::Status TooLong(absl::string_view field, int64_t prompt_tokens, int max_model_len);
+
 // All checks that need neither the tokenizer nor a worker: cheap enough for an event thread.
 absl::Status CheckRequest(const v1::GenerateRequest& request, const std::string& served_model_name,
                           int64_t max_prompt_bytes);
 
-// Tokenizes, checks against the model, fills in defaults and seed.
+// Tokenizes, truncates, checks against the model and the class, fills in defaults and seed.
 // REQUIRES: CheckRequest passed, and RenderMessages (chat_prompt.h) too.
 absl::StatusOr<PreparedRequest> PrepareRequest(const v1::GenerateRequest& request,
                                                const tokenizer::Tokenizer& tokenizer,
-                                               const ModelInfo& model);
+                                               const ModelInfo& model,
+                                               const RequestClass& request_class = {});
 
 }  // namespace baton::router
 

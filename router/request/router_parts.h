@@ -25,6 +25,7 @@ class ContinuationLine;
 class DecisionLog;
 class DecodeNetwork;
 class PromptHistory;
+class RequestClasses;
 class RetryBudget;
 class Roster;
 class RoutePlanner;
@@ -55,6 +56,7 @@ struct RouterParts {
   CallRegistry& calls;                    // by tenant and request id
   PromptHistory& prompts;                 // recent ones, by which cache misses are explained
   tracing::Tracer* tracer = nullptr;      // null: nothing is traced
+  RequestClasses* classes = nullptr;      // null: all tenants have that of the flags
   ScoreNetwork* score_network = nullptr;  // opens streams to prefill workers; null in tests without
 };
 

@@ -29,6 +29,7 @@ struct DecisionCandidate {
   double cost = 0;             // the policy takes the lowest; its unit is the policy's
   // Why it could not be chosen; empty if it could. Static text: "failed lately", "no room", …
   absl::string_view excluded;
+  std::string pool;  // the worker's
 };
 
 struct Decision {
@@ -51,6 +52,9 @@ struct Decision {
   // Of the chosen pair.
   int predicted_cached_tokens = 0;
   double predicted_ttft_seconds = 0;  // 0: not known
+
+  std::string pool;                     // that the request asks for
+  std::vector<v1::WorkerRole> spilled;  // as in Route
 };
 
 }  // namespace baton::router

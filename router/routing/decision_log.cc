@@ -28,12 +28,15 @@ v1::Decision ToProto(const Decision& decision) {
     c.set_service_seconds(candidate.service_seconds);
     c.set_cost(candidate.cost);
     c.set_excluded(std::string(candidate.excluded));
+    c.set_pool(candidate.pool);
   }
   told.set_prefill_candidates(decision.prefill_candidates);
   told.set_decode_candidates(decision.decode_candidates);
   told.set_kappa(decision.kappa);
   told.set_predicted_cached_tokens(decision.predicted_cached_tokens);
   told.set_predicted_ttft_seconds(decision.predicted_ttft_seconds);
+  told.set_pool(decision.pool);
+  for (const v1::WorkerRole role : decision.spilled) told.add_spilled(role);
   return told;
 }
 
@@ -46,6 +49,10 @@ std::string ToText(const Decision& decision) {
       decision.decode_address, decision.label, decision.policy, decision.kappa,
       decision.predicted_cached_tokens, decision.predicted_ttft_seconds,
       decision.prefill_candidates, decision.decode_candidates);
+  if (!decision.pool.empty()) absl::StrAppend(&text, "; pool ", decision.pool);
+  for (const v1::WorkerRole role : decision.spilled) {
+    absl::StrAppend(&text, "; spilled to another ", RoleName(role), " worker");
+  }
   for (const DecisionCandidate& c : decision.candidates) {
     absl::StrAppendFormat(&text, "; %s %s cached %d Q %.3g T %.3g cost %.3g", RoleName(c.role),
                           c.address, c.cached_tokens, c.queue_seconds, c.service_seconds, c.cost);

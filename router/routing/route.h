@@ -23,8 +23,9 @@ struct Route {
   // From now to the expected first token: the queue before the prompt, and its own computing. 0
   // while no worker has reported its costs.
   absl::Duration predicted_ttft;
-  std::shared_ptr<Decision> why;  // null unless asked for
-  int64_t dispatch = 0;           // number of the dispatch; 0 if the route was only asked for
+  std::shared_ptr<Decision> why;        // null unless asked for
+  int64_t dispatch = 0;                 // number of the dispatch; 0 if the route was only asked for
+  std::vector<v1::WorkerRole> spilled;  // roles whose worker is of another pool than asked for
 };
 
 struct RouteRequest {
@@ -51,11 +52,18 @@ struct RouteRequest {
   // epoch. UNAVAILABLE, with nothing noted, if nothing else is left.
   absl::Span<const Route> failed;
   absl::Span<const Route> lost;
+  // The workers to choose among: of this pool; empty: of no pool. A role without workers of the
+  // pool serves it with those of none, and where there are none either, with all.
+  std::string pool;
+  // Another pool's workers may do where those of the pool are not ready, have failed or refused the
+  // request, or have no room for its blocks. If false: UNAVAILABLE without a ready decode worker.
+  bool spill = true;
+  absl::Duration ttft_slo;  // replaces that of RouteOptions; 0: does not
   // Fill Route::why.
   bool explain = false;
   // False: only asks. No dispatch is counted, and the request need not be sent.
   bool dispatch = true;
-  // RouteOptions::ttft_slo applies: nothing has been sent to the client yet.
+  // The SLO applies: nothing has been sent to the client yet.
   bool may_refuse = false;
 };
 

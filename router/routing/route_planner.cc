@@ -59,8 +59,12 @@ void RoutePlanner::OnWorkerCount(int count) {
 
 void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::WorkerCard& card) {
   absl::MutexLock lock(&mutex_);
-  workers_[target.worker] = {target, card.role(), card.kv_layout().block_tokens(),
-                             static_cast<double>(card.kv_block_bytes()), card.prefix_caching()};
+  workers_[target.worker] = {target,
+                             card.role(),
+                             card.kv_layout().block_tokens(),
+                             static_cast<double>(card.kv_block_bytes()),
+                             card.prefix_caching(),
+                             pools_.Add(card.role(), card.pool())};
   fleet_.OnReady(
       target.worker,
       {card.role(), card.model_fingerprint(), kv::RootPrefixKey(0, target.address, ""),
@@ -132,7 +136,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
       decode = Candidates(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, depths, &decode_);
       if (decode.empty()) {
         lock.Release();
-        return roster_.NoDecodeWorker();
+        return NoDecodeWorker(request.pool);
       }
     }
     absl::Span<const Candidate> prefill = PrefillCandidates(request, depths);
@@ -157,9 +161,13 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
     const Candidate& computes = pair.computes();
     route.matched_blocks = computes.matched_blocks;
     route.decision = std::string(pair.decision);
+    route.spilled = SpilledOf(request, route);
     const absl::Duration finish = absl::Seconds(computes.queue_s + computes.service_s);
     if (computes.cost_known) route.predicted_ttft = finish;
-    if (request.explain) route.why = Explain(query, route, pair, prefill, decode);
+    if (request.explain) {
+      route.why = Explain(query, route, pair, prefill, decode);
+      route.why->pool = request.pool;
+    }
     if (!request.dispatch) return route;
     route.dispatch = CountDispatch(query, pair);
     reported_by = clock_.SinceStart() + finish + kReportsWithin;
@@ -214,8 +222,10 @@ absl::Span<const Candidate> RoutePlanner::Candidates(v1::WorkerRole role, bool s
   query.prompt_tokens = request.prompt_tokens;
   query.matched_blocks = depths;
   const absl::Span<const Candidate> all = fleet_.Collect(query, clock_.SinceStart());
-  if (request.avoid.empty() && request.lost.empty() && health_.all_usable()) return all;
+  const bool one_pool = request.pool.empty() && pools_.only_none();
+  if (one_pool && request.avoid.empty() && request.lost.empty() && health_.all_usable()) return all;
   kept->assign(all.begin(), all.end());
+  if (!one_pool) KeepPool(role, request, kept);
   const auto wanted = [this, &request](const Candidate& c) {
     mutex_.AssertHeld();
     return !absl::c_linear_search(request.avoid,
@@ -318,24 +328,25 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, bool must_p
 absl::Status RoutePlanner::CheckSlo(const RouteRequest& request,
                                     absl::Span<const Candidate> prefill,
                                     absl::Span<const Candidate> decode, const Pair& pair) const {
-  if (options_.ttft_slo <= absl::ZeroDuration() || !request.may_refuse) return absl::OkStatus();
+  const absl::Duration slo =
+      request.ttft_slo > absl::ZeroDuration() ? request.ttft_slo : options_.ttft_slo;
+  if (slo <= absl::ZeroDuration() || !request.may_refuse) return absl::OkStatus();
   const Candidate& computes = pair.computes();
   if (!computes.cost_known) return absl::OkStatus();
   double soonest = computes.queue_s + computes.service_s;
   for (const Candidate& c : prefill.empty() ? decode : prefill) {
     soonest = std::min(soonest, c.queue_s + c.service_s);
   }
-  const absl::Duration excess = absl::Seconds(soonest) - options_.ttft_slo;
+  const absl::Duration excess = absl::Seconds(soonest) - slo;
   if (excess <= absl::ZeroDuration()) return absl::OkStatus();
   // Jitter: clients refused together must not come back together.
   const double share = static_cast<double>(options_.random() >> 11) * 0x1p-53;
-  return WithRetryAfter(
-      MakeError(absl::StatusCode::kResourceExhausted, "TTFT_SLO_UNREACHABLE",
-                absl::StrCat("the first token is expected in ",
-                             absl::ToInt64Milliseconds(absl::Seconds(soonest)),
-                             " ms at the soonest, but promised within ",
-                             absl::ToInt64Milliseconds(options_.ttft_slo), " ms")),
-      std::clamp(excess * (1 + share), kShortestSloRetry, kLongestSloRetry));
+  return WithRetryAfter(MakeError(absl::StatusCode::kResourceExhausted, "TTFT_SLO_UNREACHABLE",
+                                  absl::StrCat("the first token is expected in ",
+                                               absl::ToInt64Milliseconds(absl::Seconds(soonest)),
+                                               " ms at the soonest, but promised within ",
+                                               absl::ToInt64Milliseconds(slo), " ms")),
+                        std::clamp(excess * (1 + share), kShortestSloRetry, kLongestSloRetry));
 }
 
 // Returns the number of the dispatch to the worker that computes the prompt.

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -25,6 +26,7 @@
 #include "router/routing/fleet_load.h"
 #include "router/routing/pair_health.h"
 #include "router/routing/policy.h"
+#include "router/routing/pool_names.h"
 #include "router/routing/route.h"
 
 namespace baton::router {
@@ -49,8 +51,9 @@ class RoutePlanner final : public RosterObserver {
   // A pair by the policy, or a prefill worker alone, counted as dispatched. Pairs that failed
   // lately are passed over. Without a usable prefill worker, a decode worker alone; if there are
   // several prefill workers and all are suspect, the fault is likely the router's, and one of them
-  // is chosen. UNAVAILABLE with the states of the decode workers if none is ready;
-  // RESOURCE_EXHAUSTED, with the time to retry, if no worker is expected to answer within the SLO.
+  // is chosen. UNAVAILABLE with the states of the decode workers if none is ready, or none of the
+  // pool; RESOURCE_EXHAUSTED, with the time to retry, if no worker is expected to answer within the
+  // SLO.
   absl::StatusOr<Route> Choose(const RouteRequest& request);
   // The prompt is computed: its worker is free for the next.
   void OnFirstToken(const Route& route);
@@ -85,6 +88,7 @@ class RoutePlanner final : public RosterObserver {
     int block_tokens = 16;
     double block_bytes = 0;
     bool prefix_caching = false;
+    int pool = 0;  // by its number in pools_
   };
   // The choice, and its candidates as they were seen.
   struct Pair {
@@ -98,6 +102,14 @@ class RoutePlanner final : public RosterObserver {
   };
 
   absl::StatusOr<Route> ChooseOf(const RouteRequest& request);
+  // Leaves those of the request's pool in *kept, unless it must spill and may.
+  void KeepPool(v1::WorkerRole role, const RouteRequest& request, std::vector<Candidate>* kept)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayTake(v1::WorkerRole role, const RouteRequest& request, const Candidate& c) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status NoDecodeWorker(const std::string& pool) const;
+  std::vector<v1::WorkerRole> SpilledOf(const RouteRequest& request, const Route& route) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Span<const Candidate> Candidates(v1::WorkerRole role, bool suspect,
                                          const RouteRequest& request, absl::Span<const int> depths,
                                          std::vector<Candidate>* kept)
@@ -143,6 +155,7 @@ class RoutePlanner final : public RosterObserver {
   Policy& policy_;  // Choose() and OnSent() only under mutex_
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
+  PoolNames pools_ ABSL_GUARDED_BY(mutex_);
   FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
   // Of the answers so far, the last ones counting most.

@@ -34,6 +34,7 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
   why->decode_candidates = static_cast<int>(decode.size());
   why->predicted_cached_tokens = CachedTokens(query, pair.computes());
   why->predicted_ttft_seconds = absl::ToDoubleSeconds(route.predicted_ttft);
+  why->spilled = route.spilled;
   const bool decode_computes = !pair.prefill.has_value();
   ExplainCandidates(query, pair, prefill, why->prefill, /*computes=*/true, why.get());
   ExplainCandidates(query, pair, decode, why->decode, decode_computes, why.get());
@@ -81,6 +82,7 @@ void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,
     explained.worker = c.worker;
     explained.role = workers_[c.worker].role;
     explained.address = workers_[c.worker].target.address;
+    explained.pool = pools_.name(workers_[c.worker].pool);
     explained.cached_tokens = CachedTokens(query, c);
     explained.queue_seconds = c.queue_s;
     explained.service_seconds =

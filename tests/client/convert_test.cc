@@ -76,6 +76,31 @@ TEST(ConvertTest, CacheMissOfUsage) {
   EXPECT_EQ(miss->lost_tokens, 4);
 }
 
+TEST(ConvertTest, TruncationSegmentsAndTheirUsage) {
+  GenerateRequest request;
+  EXPECT_FALSE(ToProto(request).has_truncation());
+  request.truncation.emplace();
+  request.truncation->keep_first = 0;
+  request.truncation->retention_ratio = 0.5f;
+  request.segments = {{PromptSource::kTools, 7}, {PromptSource::kOther, 2}};
+  const v1::GenerateRequest proto = ToProto(request);
+  EXPECT_TRUE(proto.truncation().has_keep_first());
+  EXPECT_FALSE(proto.truncation().has_keep_last());
+  EXPECT_EQ(proto.truncation().retention_ratio(), 0.5f);
+  ASSERT_EQ(proto.segments_size(), 2);
+  EXPECT_EQ(proto.segments(0).source(), v1::PROMPT_SOURCE_TOOLS);
+  EXPECT_EQ(proto.segments(0).length(), 7);
+  EXPECT_EQ(proto.segments(1).source(), v1::PROMPT_SOURCE_UNSPECIFIED);
+  v1::Usage usage;
+  usage.set_dropped_prompt_tokens(5);
+  v1::SourceUsage* source = usage.add_by_source();
+  source->set_source(v1::PROMPT_SOURCE_USER);
+  source->set_tokens(4);
+  source->set_cached(3);
+  EXPECT_EQ(FromProto(usage).dropped_prompt_tokens, 5);
+  EXPECT_EQ(FromProto(usage).by_source.at(PromptSource::kUser).cached, 3);
+}
+
 TEST(ConvertTest, StructuredOutput) {
   GenerateRequest request;
   request.json_object = true;

@@ -3,6 +3,7 @@
 import unittest
 
 from baton.request import GenerateOptions, to_request
+from baton.types import SourceUsage, Usage, usage_from_proto
 from baton.v1 import inference_pb2
 
 # A value for each option, and the field that it becomes.
@@ -22,6 +23,13 @@ OPTIONS = {
     "stop": (["a", "bc"], lambda r: list(r.stop.stop)),
     "stop_token_ids": ([1, 2], lambda r: list(r.stop.stop_token_ids)),
     "structured_output": ({"regex": "a+"}, lambda r: {"regex": r.structured_output.regex}),
+    "truncation": (
+        {"keep_first": 0, "keep_last": 8, "retention_ratio": 0.5},
+        lambda r: {field.name: value for field, value in r.truncation.ListFields()}),
+    "segments": (
+        [("system", 5), ("user", 0)],
+        lambda r: [(inference_pb2.PromptSource.Name(s.source)[14:].lower(), s.length)
+                   for s in r.segments]),
     "ignore_eos": (True, lambda r: r.stop.ignore_eos),
     "n": (3, lambda r: r.n),
     "beam_width": (4, lambda r: r.beam_width),
@@ -93,6 +101,13 @@ class RequestTest(unittest.TestCase):
             with self.assertRaises(ValueError):
                 to_request("p", {"structured_output": option})
 
+    def test_usage_by_source(self):
+        usage = usage_from_proto(inference_pb2.Usage(
+            prompt_tokens=9, dropped_prompt_tokens=4,
+            by_source=[inference_pb2.SourceUsage(source="PROMPT_SOURCE_TOOLS", tokens=9, cached=2)]))
+        self.assertEqual(
+            usage, Usage(9, dropped_prompt_tokens=4, by_source={"tools": SourceUsage(9, 2)}))
+
     def test_one_stop_string_is_not_its_letters(self):
         self.assertEqual(list(to_request("p", {"stop": "end"}).stop.stop), ["end"])
 
@@ -109,6 +124,8 @@ class RequestTest(unittest.TestCase):
             (ValueError, "p", {"seed": 2**64}),
             (ValueError, "p", {"max_tokens": 2**31}),
             (ValueError, "p", {"priority": "urgent"}),
+            (ValueError, "p", {"truncation": {"keep": 5}}),
+            (ValueError, "p", {"segments": [("elsewhere", 5)]}),
             (TypeError, b"bytes", {}),
             (TypeError, ["text"], {}),
             (ValueError, [2**31], {}),

@@ -54,6 +54,32 @@ TEST(OpenAiRequestTest, EchoAsksForThePromptsLogprobsIfTheAnswersAreWanted) {
   EXPECT_EQ(Completion(R"({"prompt": "p", "best_of": 2, "n": 2})").generate.n(), 2);
 }
 
+TEST(OpenAiRequestTest, TruncationIsAnExtension) {
+  const v1::Truncation truncation =
+      Completion(R"({"prompt": "p", "truncation": {"keep_first": 4, "keep_last": 8,
+                     "retention_ratio": 0.5}})")
+          .generate.truncation();
+  EXPECT_EQ(truncation.keep_first(), 4);
+  EXPECT_EQ(truncation.keep_last(), 8);
+  EXPECT_EQ(truncation.retention_ratio(), 0.5f);
+  EXPECT_TRUE(Chat(R"(, "truncation": {})").generate.has_truncation());
+  const struct {
+    const char* truncation;
+    const char* reason;
+  } bad[] = {{R"("auto")", "WRONG_TYPE"},
+             {R"({"keep": 1})", "UNKNOWN_FIELD"},
+             {R"({"keep_last": "1"})", "WRONG_TYPE"},
+             {R"({"keep_last": 1})", "NOT_WITH_MESSAGES"}};
+  for (const auto& [json, reason] : bad) {
+    const absl::Status status =
+        ParseChat(
+            absl::StrCat(R"({"messages": [{"role": "user", "content": "hi"}], "truncation": )",
+                         json, "}"))
+            .status();
+    EXPECT_EQ(ErrorReason(status), reason) << json;
+  }
+}
+
 TEST(OpenAiRequestTest, ToolsAreKeptUnlessNoneMayBeCalled) {
   const std::string tools =
       R"(, "tools": [{"type": "function", "function": {"name": "f", "strict": false}}])";

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "router/request/request_check.h"
 #include "tests/router/call_harness.h"
 
 namespace baton::router {
@@ -86,6 +88,57 @@ TEST_F(ChatPromptTest, WithoutATemplate) {
   EXPECT_EQ(ErrorField(error), "messages");
 }
 
+// Room for 108 tokens, each a byte, of which 27 are always there; a turn has 25, a step 65.
+TEST_F(ChatPromptTest, TruncationDropsTheOldestTurnsInSteps) {
+  options_.max_prompt_bytes = 1 << 20;
+  SetTemplate(kTemplate);
+  Begin();
+  std::vector<std::pair<std::string, std::string>> turns = {{"system", "Be kind."}};
+  std::string last_first;
+  int changes = 0;
+  for (int turn = 0; turn < 40; ++turn) {
+    turns.emplace_back("user", absl::StrCat("q", 100 + turn));
+    v1::GenerateRequest request = Messages(turns);
+    request.mutable_stop()->set_max_tokens(20);
+    if (turn == 39) {
+      EXPECT_TRUE(RenderMessages(parts(), {}, &request).ok());
+      EXPECT_EQ(
+          ErrorReason(PrepareRequest(request, parts().tokenizer, *parts().roster.model()).status()),
+          "PROMPT_TOO_LONG")
+          << "without truncation";
+      request = Messages(turns);
+      request.mutable_stop()->set_max_tokens(20);
+    }
+    request.mutable_truncation()->set_retention_ratio(0.4f);
+    const auto dropped = RenderMessages(parts(), {}, &request);
+    ASSERT_TRUE(dropped.ok()) << dropped.status();
+    EXPECT_FALSE(request.has_truncation());
+    EXPECT_LE(request.text().size(), 108u);
+    EXPECT_EQ(request.text().rfind("<system>Be kind.<user>q1", 0), 0u) << request.text();
+    EXPECT_NE(request.text().find(absl::StrCat("q", 100 + turn, "<assistant>")), std::string::npos);
+    int64_t whole = 0;
+    for (const auto& [role, content] : turns) {
+      whole += static_cast<int64_t>(role.size() + content.size()) + 2;
+    }
+    EXPECT_EQ(*dropped, whole + 11 - static_cast<int64_t>(request.text().size()));
+    const std::string first = request.text().substr(16, 10);
+    changes += first == last_first ? 0 : 1;
+    last_first = first;
+    turns.emplace_back("assistant", absl::StrCat("a", 100 + turn));
+  }
+  EXPECT_GE(changes, 12);
+  EXPECT_LE(changes, 20) << "several turns begin alike";
+}
+
+TEST_F(ChatPromptTest, TruncationKeepsTheLastMessageAndTheSystemMessage) {
+  SetTemplate(kTemplate);
+  Begin();
+  v1::GenerateRequest request =
+      Messages({{"system", std::string(60, 's')}, {"user", std::string(60, 'u')}});
+  request.mutable_truncation();
+  EXPECT_EQ(ErrorReason(RenderMessages(parts(), {}, &request).status()), "PROMPT_TOO_LONG");
+}
+
 // Special tokens are the template's, unless the request wants them.
 TEST_F(ChatPromptTest, SpecialTokens) {
   SetTemplate(kTemplate);
@@ -93,7 +146,7 @@ TEST_F(ChatPromptTest, SpecialTokens) {
   for (const std::optional<bool> wanted : {std::optional<bool>(), std::optional(true)}) {
     v1::GenerateRequest request = Messages({{"user", "hi"}});
     if (wanted) request.set_add_special_tokens(*wanted);
-    ASSERT_TRUE(RenderMessages(parts(), &request).ok());
+    ASSERT_TRUE(RenderMessages(parts(), {}, &request).ok());
     EXPECT_EQ(request.text(), "<user>hi<assistant>");
     EXPECT_TRUE(request.has_add_special_tokens());
     EXPECT_EQ(request.add_special_tokens(), wanted.value_or(false));

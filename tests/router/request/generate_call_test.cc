@@ -23,6 +23,51 @@ const std::string kAnswer = "the whole answer";
 
 using FailoverTest = CallHarness;
 
+TEST_F(FailoverTest, UsageSaysWhereCachedAndDroppedTokensComeFrom) {
+  auto request = Request();
+  request.set_text(std::string(40, 's') + std::string(100, 'h') + std::string(10, 'u'));
+  request.mutable_stop()->set_max_tokens(28);
+  request.mutable_truncation()->set_keep_first(40);
+  request.mutable_truncation()->set_retention_ratio(0.6f);
+  for (const auto& [source, length] :
+       {std::pair(v1::PROMPT_SOURCE_SYSTEM, 40), std::pair(v1::PROMPT_SOURCE_HISTORY, 100),
+        std::pair(v1::PROMPT_SOURCE_USER, 10)}) {
+    request.add_segments()->set_source(source);
+    request.mutable_segments()->rbegin()->set_length(length);
+  }
+  FakeSink& sink = Start(request);
+  const int sent = stream(0).request.tokens_size();
+  EXPECT_EQ(sent, 150 - 2 * 40) << "room for 100, steps of 40";
+  DecodeResponse first;
+  first.add_token_ids('x');
+  first.mutable_usage()->set_cached_prompt_tokens(48);
+  stream(0).Say(first);
+  stream(0).Finish("y");
+  ASSERT_TRUE(sink.End().ok());
+  const v1::Usage usage = sink.choice().usage();
+  EXPECT_EQ(usage.prompt_tokens(), sent);
+  EXPECT_EQ(usage.dropped_prompt_tokens(), 150 - sent);
+  ASSERT_EQ(usage.by_source_size(), 3);
+  EXPECT_EQ(usage.by_source(0).tokens(), 40);
+  EXPECT_EQ(usage.by_source(0).cached(), 40);
+  EXPECT_EQ(usage.by_source(1).tokens(), sent - 50);
+  EXPECT_EQ(usage.by_source(1).cached(), 8);
+  EXPECT_EQ(usage.by_source(2).tokens(), 10);
+  EXPECT_EQ(usage.by_source(2).cached(), 0);
+}
+
+TEST_F(FailoverTest, TheRoutersLimitsHoldBeforeAnyWorkerIsAsked) {
+  options_.max_output_tokens = 10;
+  auto request = Request();
+  request.mutable_stop()->set_max_tokens(11);
+  EXPECT_EQ(ErrorReason(Start(request).End()), "OUTPUT_LIMIT");
+  EXPECT_EQ(network_.count(), 0u);
+  request.mutable_stop()->clear_max_tokens();
+  Start(request);
+  EXPECT_EQ(stream(0).request.max_tokens(), 10);
+  stream(0).Finish("x");
+}
+
 TEST_F(FailoverTest, WhereverTheWorkerDiesTheClientSeesOneText) {
   const int n = static_cast<int>(kAnswer.size());
   for (int lost_after : {1, 2, n / 2, n - 1}) {

@@ -136,6 +136,72 @@ TEST_F(RequestCheckTest, TheModelsDefaultsYieldToTheRequest) {
   EXPECT_EQ(Prepared().sampling().repetition_penalty(), 1);
 }
 
+TEST_F(RequestCheckTest, AnswersHaveADefaultLength) {
+  const auto most = [this](const RequestClass& request_class) {
+    const auto prepared = PrepareRequest(request_, *tokenizer_, model_, request_class);
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    return prepared.ok() ? prepared->decode.max_tokens() : -1;
+  };
+  RequestClass none, flag, bounded;
+  flag.default_max_tokens = 30;
+  bounded.max_output_tokens = 20;
+  EXPECT_EQ(most(none), 125) << "the rest of the context";
+  EXPECT_EQ(most(flag), 30);
+  EXPECT_EQ(most(bounded), 20);
+  model_.defaults.set_max_new_tokens(50);
+  EXPECT_EQ(most(none), 50) << "the model's";
+  EXPECT_EQ(most(flag), 30);
+  EXPECT_EQ(most(bounded), 20);
+  model_.defaults.set_max_new_tokens(5000);
+  EXPECT_EQ(most(none), 125);
+  request_.mutable_stop()->set_min_tokens(40);
+  EXPECT_EQ(most(flag), 40) << "the default must not contradict the request";
+  request_.mutable_stop()->set_max_tokens(60);
+  EXPECT_EQ(most(flag), 60) << "a default is no ceiling";
+}
+
+TEST_F(RequestCheckTest, AClassBoundsTheContext) {
+  RequestClass request_class;
+  request_class.max_context_tokens = 10;
+  EXPECT_EQ(PrepareRequest(request_, *tokenizer_, model_, request_class)->decode.max_tokens(), 7);
+  request_.set_text("0123456789");
+  EXPECT_EQ(ErrorReason(PrepareRequest(request_, *tokenizer_, model_, request_class).status()),
+            "PROMPT_TOO_LONG");
+  request_.set_text("012345678");
+  request_.mutable_stop()->set_max_tokens(2);
+  EXPECT_EQ(ErrorReason(PrepareRequest(request_, *tokenizer_, model_, request_class).status()),
+            "CONTEXT_LENGTH_EXCEEDED");
+}
+
+TEST_F(RequestCheckTest, TruncationKeepsTheEndsAndTheSources) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += static_cast<char>('A' + i / 10);
+  request_.set_text(text);
+  request_.mutable_stop()->set_max_tokens(28);
+  EXPECT_EQ(ErrorReason(PrepareRequest(request_, *tokenizer_, model_).status()), "PROMPT_TOO_LONG");
+  request_.mutable_truncation()->set_keep_first(10);
+  request_.mutable_truncation()->set_keep_last(20);
+  request_.mutable_truncation()->set_retention_ratio(0.5f);
+  for (const auto& [source, length] :
+       {std::pair(v1::PROMPT_SOURCE_SYSTEM, 20), std::pair(v1::PROMPT_SOURCE_HISTORY, 150),
+        std::pair(v1::PROMPT_SOURCE_USER, 30)}) {
+    request_.add_segments()->set_source(source);
+    request_.mutable_segments()->rbegin()->set_length(length);
+  }
+  ASSERT_TRUE(CheckRequest(request_, "tiny", 1 << 20).ok());
+  const auto prepared = PrepareRequest(request_, *tokenizer_, model_);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  // Room for 100, steps of 50: two of them.
+  EXPECT_EQ(prepared->dropped_prompt_tokens, 100);
+  const auto& tokens = prepared->decode.tokens();
+  EXPECT_EQ(std::string(tokens.begin(), tokens.end()), text.substr(0, 10) + text.substr(110));
+  EXPECT_EQ(prepared->decode.prompt_tokens(), 100);
+  ASSERT_EQ(prepared->sources.size(), 3u);
+  EXPECT_EQ(prepared->sources[0].tokens, 10);
+  EXPECT_EQ(prepared->sources[1].tokens, 60);
+  EXPECT_EQ(prepared->sources[2].tokens, 30);
+}
+
 TEST_F(RequestCheckTest, BeamSearchRanksTheModelsOwnDistribution) {
   model_.defaults.set_temperature(0.7f);
   model_.defaults.set_top_k(20);

@@ -39,6 +39,13 @@ class GenerateOptions(TypedDict, total=False):
     # {"choices": {"texts": [...]}}. docs/structured_output.md has what is supported.
     structured_output: Optional[Mapping[str, Any]]
 
+    # Shortens a prompt that is too long, in steps that keep later turns cached: a mapping with any of
+    # "keep_first", "keep_last" and "retention_ratio". docs/policy.md has the algorithm.
+    truncation: Optional[Mapping[str, Any]]
+    # The parts of the prompt in order, for usage.by_source: a source ("system", "history",
+    # "retrieval", "tools", "user" or "unspecified") and a length, of text in bytes of UTF-8.
+    segments: Optional[Sequence[tuple[str, int]]]
+
     n: Optional[int]  # number of choices; absent: 1
     beam_width: Optional[int]  # beam search instead of sampling; the choices are the n best beams
     length_penalty: Optional[float]  # with beam_width
@@ -81,6 +88,16 @@ def to_request(prompt: Prompt, options: GenerateOptions) -> inference_pb2.Genera
         fields["structured_output"] = to_structured_output(fields["structured_output"])
     if "retention" in fields:
         fields["retention"] = inference_pb2.Retention(**fields["retention"])
+    if "truncation" in fields:
+        fields["truncation"] = inference_pb2.Truncation(**fields["truncation"])
+    if "segments" in fields:
+        fields["segments"] = [
+            inference_pb2.PromptSegment(
+                source=f"PROMPT_SOURCE_{source.upper()}",  # type: ignore[arg-type]
+                length=length,
+            )
+            for source, length in fields["segments"]
+        ]
     if "priority" in fields:
         fields["priority"] = f"PRIORITY_{fields['priority'].upper()}"
     sampling = {name: fields.pop(name) for name in _SAMPLING & set(fields)}

@@ -34,12 +34,23 @@ class CacheMiss:
 
 
 @dataclass(frozen=True)
+class SourceUsage:
+    """The prompt tokens of one source."""
+
+    tokens: int
+    cached: int  # of tokens
+
+
+@dataclass(frozen=True)
 class Usage:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0  # of prompt_tokens
     generated_tokens: int = 0  # of all choices
     kv_bytes: int = 0  # sent from prefill to decode workers
     cache_miss: Optional[CacheMiss] = None  # with explain_cache, in the last message
+    dropped_prompt_tokens: int = 0  # by truncation; not part of prompt_tokens
+    # With segments, by source, such as "history"; all add up to prompt_tokens.
+    by_source: dict[str, SourceUsage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -195,7 +206,11 @@ def to_usage(usage: inference_pb2.Usage) -> Usage:
     if usage.HasField("cache_miss"):
         cause = _short_name(inference_pb2.CacheMissCause, usage.cache_miss.cause)
         miss = dataclasses.replace(from_proto(CacheMiss, usage.cache_miss), cause=cause)
-    return dataclasses.replace(from_proto(Usage, usage), cache_miss=miss)
+    by_source = {
+        _short_name(inference_pb2.PromptSource, s.source): SourceUsage(s.tokens, s.cached)
+        for s in usage.by_source
+    }
+    return dataclasses.replace(from_proto(Usage, usage), cache_miss=miss, by_source=by_source)
 
 
 def to_logprobs(messages: Iterable[inference_pb2.TokenLogprobs]) -> list[TokenLogprobs]:
