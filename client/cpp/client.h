@@ -83,6 +83,13 @@ struct ChatMessage {
 
 enum class Priority { kDefault, kLow, kNormal, kHigh };
 
+// Asks prefix caches to keep the prompt's beginning; docs/prefix-care.md has the meanings.
+struct Retention {
+  std::optional<int32_t> until_token = {};  // absent: the whole prompt
+  int32_t priority = 0;                     // 0 to 100
+  int64_t ttl_ms = 0;                       // 1 or more
+};
+
 struct GenerateRequest {
   std::string model;  // empty: the only model that is served
   // The prompt: the first of these that is not empty. The router makes a prompt of messages with
@@ -118,13 +125,28 @@ struct GenerateRequest {
   std::string request_id;  // empty: the client generates one
   std::string cache_salt;  // requests share cached prefixes only if their salts are equal
   bool return_token_ids = false;
+  std::optional<Retention> retention;
+  bool explain_cache = false;  // report a cache miss in Usage::cache_miss
+};
+
+// Why less of the prompt was cached than an earlier prompt of the tenant would have allowed; the
+// fields are those of baton.v1.CacheMiss.
+struct CacheMiss {
+  std::string cause;  // "changed", "evicted" or "other_salt"
+  int first_different_token = 0;
+  std::string text;
+  std::string earlier_text;
+  int lost_tokens = 0;
+  double lost_ms = 0;  // 0: unknown
+  std::string earlier_request_id;
 };
 
 struct Usage {
   int prompt_tokens = 0;
   int cached_prompt_tokens = 0;  // of prompt_tokens
   int generated_tokens = 0;
-  int64_t kv_bytes = 0;  // KV bytes sent from prefill to decode workers
+  int64_t kv_bytes = 0;                      // KV bytes sent from prefill to decode workers
+  std::optional<CacheMiss> cache_miss = {};  // with explain_cache, in the last message
 };
 
 // Times in milliseconds, as defined in baton/v1/inference.proto.

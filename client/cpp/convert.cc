@@ -41,9 +41,27 @@ v1::Priority ToProto(Priority priority) {
   return v1::PRIORITY_UNSPECIFIED;
 }
 
+v1::Retention ToProto(const Retention& retention) {
+  v1::Retention out;
+  if (retention.until_token) out.set_until_token(*retention.until_token);
+  out.set_priority(retention.priority);
+  out.set_ttl_ms(retention.ttl_ms);
+  return out;
+}
+
 // "WORKER_STATE_READY" to "ready".
 std::string ShortName(absl::string_view name, absl::string_view prefix) {
   return absl::AsciiStrToLower(absl::StripPrefix(name, prefix));
+}
+
+CacheMiss FromProto(const v1::CacheMiss& miss) {
+  return {ShortName(v1::CacheMissCause_Name(miss.cause()), "CACHE_MISS_CAUSE_"),
+          miss.first_different_token(),
+          miss.text(),
+          miss.earlier_text(),
+          miss.lost_tokens(),
+          miss.lost_ms(),
+          miss.earlier_request_id()};
 }
 
 }  // namespace
@@ -93,12 +111,16 @@ v1::GenerateRequest ToProto(const GenerateRequest& request) {
   out.set_priority(ToProto(request.priority));
   out.set_tenant(request.tenant);
   if (request.add_special_tokens) out.set_add_special_tokens(*request.add_special_tokens);
+  if (request.retention) *out.mutable_retention() = ToProto(*request.retention);
+  out.set_explain_cache(request.explain_cache);
   return out;
 }
 
 Usage FromProto(const v1::Usage& usage) {
-  return {usage.prompt_tokens(), usage.cached_prompt_tokens(), usage.generated_tokens(),
-          usage.kv_bytes()};
+  Usage out{usage.prompt_tokens(), usage.cached_prompt_tokens(), usage.generated_tokens(),
+            usage.kv_bytes()};
+  if (usage.has_cache_miss()) out.cache_miss = FromProto(usage.cache_miss());
+  return out;
 }
 
 Worker FromProto(const v1::WorkerStatus& status) {

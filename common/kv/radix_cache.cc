@@ -22,17 +22,13 @@ int EqualBlocks(absl::Span<const int32_t> a, absl::Span<const int32_t> b, int bl
 
 }  // namespace
 
-// How far the tree agrees with some tokens.
-struct RadixCache::Reach {
-  Node* node = nullptr;  // the deepest node that agrees in at least one block; a root if none does;
-                         // null if there is not even a root
-  int edge_blocks = 0;   // how many blocks of that node's edge agree
-  int blocks = 0;        // how many blocks agree from the root
-};
-
-RadixCache::RadixCache(BlockPool& pool, int block_tokens)
-    : pool_(pool), block_tokens_(block_tokens) {
+RadixCache::RadixCache(BlockPool& pool, int block_tokens, const RetentionLimits& limits)
+    : pool_(pool),
+      block_tokens_(block_tokens),
+      clock_(limits.clock),
+      retained_limit_(static_cast<int>(pool.counts().total * limits.max_share)) {
   BATON_CHECK_GT(block_tokens, 0);
+  BATON_CHECK(limits.max_share >= 0 && limits.max_share <= 1);
   positions_.resize(pool.counts().total);
   pool_.SetShareListener([this](BlockId block, bool shared) { OnShared(block, shared); });
 }
@@ -91,13 +87,15 @@ void RadixCache::Insert(PrefixKey root, absl::Span<const int32_t> tokens,
 
   // A leaf just touched in full may grow in place: all blocks of its edge keep one last use.
   const absl::Span<const int32_t> rest = tokens.subspan(size_t{1} * reach.blocks * block_tokens_);
-  const bool grows = node->parent != nullptr && node->children.empty();
+  // A retained one may not: what follows it is not retained.
+  const bool grows = node->parent != nullptr && node->children.empty() && node->priority == 0;
   if (!grows) node = AddChild(node, rest.subspan(0, block_tokens_));
   Extend(node, rest, blocks.Share(reach.blocks, full_blocks, BlockUse::kCached));
 }
 
 int RadixCache::Evict(int block_count) {
   BATON_CHECK_GE(block_count, 0);
+  ExpireRetention();
   int evicted = 0;
   while (evicted < block_count && !evictable_leaves_.empty()) {
     evicted += TrimLeaf(evictable_leaves_.begin()->second, block_count - evicted);
@@ -159,6 +157,10 @@ RadixCache::Node* RadixCache::SplitEdge(Node* node, int index) {
   Node* result = front.get();
   front->parent = parent;
   front->last_use = node->last_use;
+  front->priority = node->priority;
+  front->ttl = node->ttl;
+  front->expires_at = node->expires_at;
+  front->retained_children = node->priority > 0 ? 1 : 0;
   front->tokens.assign(node->tokens.begin(), node->tokens.begin() + token_index);
   front->keys.assign(node->keys.begin(), node->keys.begin() + index);
   BlockLease back = node->blocks.SplitAt(index);
@@ -181,20 +183,22 @@ RadixCache::Node* RadixCache::SplitEdge(Node* node, int index) {
   SetPositions(node, 0);
   Settle(node);
   Settle(result);
+  SettleRetention(result);
   return result;
 }
 
 // The path from the root to `node` becomes the most recently used.
 void RadixCache::Touch(Node* node) {
+  ExpireRetention();
   ++last_use_;
   for (; node != nullptr; node = node->parent) {
     node->last_use = last_use_;
+    if (node->priority > 0) SetRetention(node, node->priority, node->ttl);
     SettleOrder(node);
   }
 }
 
-// A new child without blocks yet, which Extend() must give it. REQUIRES: the parent is a root or
-// has children already, so that the order of leaves stays as it is.
+// A new child without blocks yet, which Extend() must give it.
 RadixCache::Node* RadixCache::AddChild(Node* parent, absl::Span<const int32_t> first_block) {
   auto child = std::make_unique<Node>();
   child->parent = parent;
@@ -202,6 +206,7 @@ RadixCache::Node* RadixCache::AddChild(Node* parent, absl::Span<const int32_t> f
   Node* result = child.get();
   parent->children.emplace(std::vector<int32_t>(first_block.begin(), first_block.end()),
                            std::move(child));
+  SettleOrder(parent);  // a retained leaf is one no more
   return result;
 }
 
@@ -235,9 +240,11 @@ int RadixCache::TrimLeaf(Node* leaf, int max_blocks) {
   for (BlockId block : freed.ids()) positions_[block] = Position{};
   freed.Release();
   leaf->keys.resize(left);
+  if (leaf->priority > 0) retained_block_count_ -= count;
   block_count_ -= count;
   Settle(leaf);
   if (left == 0) {
+    ClearRetention(leaf);
     RemoveLeaf(leaf);
   } else {
     leaf->tokens.resize(size_t{1} * left * block_tokens_);
@@ -309,13 +316,15 @@ void RadixCache::Settle(Node* node) {
 }
 
 void RadixCache::SettleOrder(Node* node) {
-  std::optional<uint64_t> order;
-  if (node->children.empty() && node->reported_evictable > 0) order = node->last_use;
+  std::optional<Order> order;
+  if (node->children.empty() && node->reported_evictable > 0) {
+    order = {node->priority, node->last_use};
+  }
   if (order == node->reported_order) return;
   if (node->reported_order) evictable_leaves_.erase(*node->reported_order);
   if (order) {
     const bool is_new = evictable_leaves_.emplace(*order, node).second;
-    BATON_CHECK(is_new) << "two leaves of last use " << *order;
+    BATON_CHECK(is_new) << "two leaves of last use " << order->second;
   }
   node->reported_order = order;
 }

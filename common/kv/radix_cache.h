@@ -6,6 +6,13 @@
 // blocks before it; there are no lock counts. And the pool notifies the tree when blocks become
 // shared or unshared, so the tree always knows its evictable leaves without a walk.
 //
+// Retention. A prefix may be retained with a priority, 1 or more, and a time to live that every use
+// renews; other blocks have priority 0. Eviction goes by priority, then by last use. It is soft:
+// retained blocks are evicted where nothing else is left. At most a share of the pool is retained:
+// beyond it, the retained prefixes of least priority, and of these the least recently used, are
+// demoted to priority 0, from their ends. The idea is TensorRT-LLM's (KvCacheRetentionConfig); the
+// bound is ours.
+//
 // Ownership, for a prompt of blocks [0, n) that is matched, computed and inserted:
 //   [0, matched)        the tree's blocks; the Match's lease shares them
 //   [matched, present)  the caller's duplicates of blocks inserted meanwhile; the tree keeps the
@@ -22,10 +29,15 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/base/clock.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/prefix_key.h"
 
@@ -42,13 +54,23 @@ struct CacheChange {
   PrefixKey key = 0;
 };
 
+struct Retention {
+  int priority = 0;  // 0: none
+  absl::Duration ttl;
+};
+
+struct RetentionLimits {
+  double max_share = 0.25;             // of the pool's blocks
+  const Clock& clock = Clock::Real();  // must outlive the cache
+};
+
 class RadixCache {
  public:
   static constexpr int kNoLimit = std::numeric_limits<int>::max();
 
   // The pool must outlive the cache. The cache takes the pool's share listener.
   // REQUIRES: block_tokens > 0.
-  RadixCache(BlockPool& pool, int block_tokens);
+  RadixCache(BlockPool& pool, int block_tokens, const RetentionLimits& limits = {});
   ~RadixCache();
   RadixCache(const RadixCache&) = delete;
   RadixCache& operator=(const RadixCache&) = delete;
@@ -68,8 +90,17 @@ class RadixCache {
   // block_tokens; no block that the tree takes is in it already.
   void Insert(PrefixKey root, absl::Span<const int32_t> tokens, const BlockLease& blocks);
 
-  // Frees min(block_count, evictable_block_count()) blocks and returns how many: always the least
-  // recently used among the unlocked last blocks of paths. O(log leaves) per leaf, O(1) per block.
+  // Retains the whole blocks of `tokens` that are cached, as far as there is room within the bound,
+  // and marks them as used. Blocks that are retained already keep the higher priority and the
+  // longer time to live. O(tokens + blocks), and O(log nodes) per demoted prefix; may split edges.
+  // REQUIRES: 0 <= priority, 0 < ttl.
+  void Retain(PrefixKey root, absl::Span<const int32_t> tokens, const Retention& retention);
+  // Drops what has expired first.
+  int retained_block_count();
+
+  // Frees min(block_count, evictable_block_count()) blocks and returns how many: always those of
+  // least retention priority, and of these the least recently used, among the unlocked last blocks
+  // of paths. O(log leaves) per leaf, O(1) per block.
   // REQUIRES: block_count >= 0.
   int Evict(int block_count);
 
@@ -116,16 +147,33 @@ class RadixCache {
   void Settle(Node* node);
   void SettleOrder(Node* node);
 
+  // radix_retention.cc
+  int MakeRetainedRoom(int wanted, int priority, uint64_t own_use);
+  void ExpireRetention();
+  void SetRetention(Node* node, int priority, absl::Duration ttl);
+  void ClearRetention(Node* node);
+  void SettleRetention(Node* node);
+
   void CheckEdge(const Node& node) const;
   void CheckLocks(const Node& node) const;
+  void CheckRetention(const Node& node) const;
 
   BlockPool& pool_;
   const int block_tokens_;
   absl::flat_hash_map<PrefixKey, std::unique_ptr<Node>> roots_;
   std::vector<Position> positions_;  // by BlockId
-  // Leaves with an unlocked tail, by last use. A use touches one path, of which at most one node is
-  // a leaf, so no two leaves have the same last use.
-  std::map<uint64_t, Node*> evictable_leaves_;
+  // By retention priority, then last use.
+  using Order = std::pair<int, uint64_t>;
+  // Leaves with an unlocked tail. A use touches one path, of which at most one node is a leaf, so
+  // no two leaves have the same last use.
+  std::map<Order, Node*> evictable_leaves_;
+  const Clock& clock_;
+  const int retained_limit_;  // blocks
+  int retained_block_count_ = 0;
+  std::set<std::pair<absl::Duration, Node*>> expiries_;  // of the retained nodes
+  // Retained nodes without a retained child, in the order of their demotion. Only while several
+  // nodes are changed can two have the same priority and last use.
+  std::set<std::tuple<int, uint64_t, Node*>> retained_ends_;
   uint64_t last_use_ = 0;  // a logical clock: one tick per use
   int block_count_ = 0;
   int evictable_block_count_ = 0;

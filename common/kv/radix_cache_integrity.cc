@@ -7,6 +7,8 @@ namespace baton::kv {
 void RadixCache::CheckIntegrity() const {
   int blocks = 0;
   int evictable = 0;
+  int retained = 0;
+  size_t retained_nodes = 0;
   size_t ordered_leaves = 0;
   std::vector<const Node*> pending;
   for (const auto& [key, root] : roots_) {
@@ -19,6 +21,9 @@ void RadixCache::CheckIntegrity() const {
     pending.pop_back();
     CheckEdge(node);
     CheckLocks(node);
+    CheckRetention(node);
+    retained += node.priority > 0 ? node.blocks.size() : 0;
+    retained_nodes += node.priority > 0 ? 1 : 0;
     blocks += node.blocks.size();
     evictable += node.reported_evictable;
     ordered_leaves += node.reported_order.has_value() ? 1 : 0;
@@ -34,6 +39,9 @@ void RadixCache::CheckIntegrity() const {
   BATON_CHECK_EQ(blocks, block_count_);
   BATON_CHECK_EQ(evictable, evictable_block_count_);
   BATON_CHECK_EQ(ordered_leaves, evictable_leaves_.size());
+  BATON_CHECK_EQ(retained, retained_block_count_);
+  BATON_CHECK_LE(retained, retained_limit_);
+  BATON_CHECK_EQ(retained_nodes, expiries_.size());
   int positions = 0;
   for (const Position& position : positions_) positions += position.node != nullptr ? 1 : 0;
   BATON_CHECK_EQ(positions, block_count_);
@@ -73,8 +81,8 @@ void RadixCache::CheckLocks(const Node& node) const {
   const bool is_evictable_leaf = node.children.empty() && node.reported_evictable > 0;
   BATON_CHECK_EQ(node.reported_order.has_value(), is_evictable_leaf);
   if (!is_evictable_leaf) return;
-  BATON_CHECK_EQ(*node.reported_order, node.last_use);
-  auto found = evictable_leaves_.find(node.last_use);
+  BATON_CHECK(*node.reported_order == std::pair(node.priority, node.last_use));
+  auto found = evictable_leaves_.find(*node.reported_order);
   BATON_CHECK(found != evictable_leaves_.end() && found->second == &node);
 }
 

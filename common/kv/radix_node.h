@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -37,18 +38,35 @@ struct RadixCache::Node {
   absl::flat_hash_map<std::vector<int32_t>, std::unique_ptr<Node>, TokensHash, TokensEqual>
       children;
 
+  // Retention; see RadixCache::Retain.
+  int priority = 0;  // 0: not retained
+  absl::Duration ttl;
+  absl::Duration expires_at;  // by the cache's clock
+  int retained_children = 0;
+
   uint64_t last_use = 0;
   int locked_end = 0;        // one past the edge's last locked block
   int covered_children = 0;  // children with a lock in their edge or below
 
-  // The state under which the tree last counted this node; RadixCache::Settle() updates it.
+  // The state under which the tree last counted this node; RadixCache::Settle() and
+  // SettleRetention() update it.
   int reported_evictable = 0;
-  bool reported_covered = false;           // a lock in the edge or below
-  std::optional<uint64_t> reported_order;  // the key in evictable_leaves_, if there
+  bool reported_covered = false;                  // a lock in the edge or below
+  std::optional<Order> reported_order;            // the key in evictable_leaves_, if there
+  std::optional<absl::Duration> reported_expiry;  // in expiries_, if there
+  std::optional<Order> reported_end;              // in retained_ends_, if there
 
   PrefixKey EndKey() const { return parent == nullptr ? root_key : keys.back(); }
   // Blocks of the edge before this index cannot be evicted: a lock is on them or after them.
   int CoveredEnd() const { return covered_children > 0 ? blocks.size() : locked_end; }
+};
+
+// How far the tree agrees with some tokens.
+struct RadixCache::Reach {
+  Node* node = nullptr;  // the deepest node that agrees in at least one block; a root if none does;
+                         // null if there is not even a root
+  int edge_blocks = 0;   // how many blocks of that node's edge agree
+  int blocks = 0;        // how many blocks agree from the root
 };
 
 }  // namespace baton::kv

@@ -50,6 +50,32 @@ TEST(ConvertTest, EveryFieldOfARequest) {
   EXPECT_TRUE(proto.has_add_special_tokens());
 }
 
+TEST(ConvertTest, Retention) {
+  GenerateRequest request;
+  request.retention = Retention{.priority = 7, .ttl_ms = 9};
+  request.explain_cache = true;
+  v1::GenerateRequest proto = ToProto(request);
+  EXPECT_FALSE(proto.retention().has_until_token());
+  EXPECT_EQ(proto.retention().priority(), 7);
+  EXPECT_EQ(proto.retention().ttl_ms(), 9);
+  EXPECT_TRUE(proto.explain_cache());
+  request.retention->until_token = 5;
+  EXPECT_EQ(ToProto(request).retention().until_token(), 5);
+}
+
+TEST(ConvertTest, CacheMissOfUsage) {
+  v1::Usage usage;
+  EXPECT_FALSE(FromProto(usage).cache_miss.has_value());
+  usage.mutable_cache_miss()->set_cause(v1::CACHE_MISS_CAUSE_OTHER_SALT);
+  usage.mutable_cache_miss()->set_first_different_token(3);
+  usage.mutable_cache_miss()->set_lost_tokens(4);
+  const std::optional<CacheMiss> miss = FromProto(usage).cache_miss;
+  ASSERT_TRUE(miss.has_value());
+  EXPECT_EQ(miss->cause, "other_salt");
+  EXPECT_EQ(miss->first_different_token, 3);
+  EXPECT_EQ(miss->lost_tokens, 4);
+}
+
 TEST(ConvertTest, StructuredOutput) {
   GenerateRequest request;
   request.json_object = true;
@@ -68,6 +94,7 @@ TEST(ConvertTest, StructuredOutput) {
 TEST(ConvertTest, WhatIsAbsentStaysAbsent) {
   const v1::GenerateRequest proto = ToProto({});
   EXPECT_FALSE(proto.has_structured_output());
+  EXPECT_FALSE(proto.has_retention());
   EXPECT_FALSE(proto.sampling().has_repetition_penalty());
   EXPECT_FALSE(proto.sampling().has_frequency_penalty());
   EXPECT_FALSE(proto.sampling().has_presence_penalty());

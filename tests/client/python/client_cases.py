@@ -158,6 +158,17 @@ class ClientCases:
             ("r", "stop", baton.Usage(2, 1, 3, 0), 7))
         self.assertEqual(self.router.next_call().request.request_id, "r")
 
+    def test_a_cache_miss(self):
+        usage = inference_pb2.Usage(prompt_tokens=2)
+        usage.cache_miss.cause = inference_pb2.CACHE_MISS_CAUSE_CHANGED
+        usage.cache_miss.first_different_token = 1
+        usage.cache_miss.text = "b"
+        self.router.reply([last("x", usage=usage)])
+        _, stream = self.read("hi", explain_cache=True)
+        miss = stream.usage.cache_miss
+        self.assertEqual((miss.cause, miss.first_different_token, miss.text), ("changed", 1, "b"))
+        self.assertTrue(self.router.next_call().request.explain_cache)
+
     def test_choices_and_log_probabilities(self):
         token = inference_pb2.TokenLogprobs(
             token_id=4, logprob=-0.5, top=[inference_pb2.TokenLogprob(token_id=9, logprob=-0.25)])

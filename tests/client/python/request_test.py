@@ -34,6 +34,9 @@ OPTIONS = {
     "tenant": ("t", lambda r: r.tenant),
     "request_id": ("id", lambda r: r.request_id),
     "cache_salt": ("s", lambda r: r.cache_salt),
+    "retention": ({"priority": 7, "ttl_ms": 9},
+                  lambda r: {"priority": r.retention.priority, "ttl_ms": r.retention.ttl_ms}),
+    "explain_cache": (True, lambda r: r.explain_cache),
 }
 
 

@@ -9,6 +9,7 @@
 
 #include "common/kv/radix_cache.h"
 #include "tests/common/kv/radix_model.h"
+#include "tests/router/fake_clock.h"
 
 namespace baton::kv {
 namespace {
@@ -18,10 +19,10 @@ using Tokens = RadixModel::Tokens;
 // Cache and model side by side. Every operation is done on both and compared.
 class Twin {
  public:
-  Twin(int block_count, int block_tokens)
+  Twin(int block_count, int block_tokens, double max_retained_share = 0.25)
       : pool_(block_count),
-        cache_(pool_, block_tokens),
-        model_(pool_, block_tokens),
+        cache_(pool_, block_tokens, {max_retained_share, clock_}),
+        model_(pool_, block_tokens, {max_retained_share, clock_}),
         block_tokens_(block_tokens) {
     cache_.SetListener([this](CacheChange change) {
       if (change.added) {
@@ -49,6 +50,13 @@ class Twin {
     cache_.Insert(root, tokens, blocks);
     model_.Insert(root, tokens, blocks.ids());
   }
+
+  void Retain(PrefixKey root, const Tokens& tokens, const Retention& retention) {
+    cache_.Retain(root, tokens, retention);
+    model_.Retain(root, tokens, retention);
+  }
+
+  void Advance(absl::Duration by) { clock_.Advance(by); }
 
   void Evict(int count) {
     const std::vector<PrefixKey> expected = model_.Evict(count);
@@ -78,12 +86,15 @@ class Twin {
     cache_.CheckIntegrity();
     ASSERT_EQ(cache_.block_count(), model_.block_count());
     ASSERT_EQ(cache_.evictable_block_count(), model_.EvictableBlockCount());
+    ASSERT_EQ(cache_.retained_block_count(), model_.retained_block_count());
+    ASSERT_LE(cache_.retained_block_count(), model_.retained_limit());
     const std::vector<PrefixKey> keys = cache_.Keys();
     ASSERT_EQ(std::multiset<PrefixKey>(keys.begin(), keys.end()), model_.Keys());
     ASSERT_EQ(std::multiset<PrefixKey>(listened_.begin(), listened_.end()), model_.Keys());
   }
 
  private:
+  testing::FakeClock clock_;
   BlockPool pool_;
   RadixCache cache_;
   RadixModel model_;
@@ -98,12 +109,13 @@ TEST(RadixCacheExhaustiveTest, AllShortHistories) {
   const std::vector<Tokens> prompts = {{0}, {0, 0}, {0, 1}, {0, 1, 0}, {1, 0}};
   constexpr int kLength = 5;
   const int prompt_count = static_cast<int>(prompts.size());
-  const int operation_count = 2 * prompt_count + 2;  // run and keep, run and drop, release, evict
+  // Run and keep, run and drop, release, evict, and retain the two longest.
+  const int operation_count = 2 * prompt_count + 4;
   int histories = 1;
   for (int i = 0; i < kLength; ++i) histories *= operation_count;
 
   for (int history = 0; history < histories; ++history) {
-    Twin twin(4, 1);
+    Twin twin(4, 1, 0.5);
     std::vector<BlockLease> kept;
     for (int step = 0, code = history; step < kLength; ++step, code /= operation_count) {
       const int operation = code % operation_count;
@@ -113,8 +125,11 @@ TEST(RadixCacheExhaustiveTest, AllShortHistories) {
         twin.Run(1, prompts[operation - prompt_count], RadixCache::kNoLimit);
       } else if (operation == 2 * prompt_count) {
         if (!kept.empty()) kept.erase(kept.begin());
-      } else {
+      } else if (operation == 2 * prompt_count + 1) {
         twin.Evict(1);
+      } else {
+        const int which = operation - 2 * prompt_count - 2;
+        twin.Retain(1, prompts[3 + which], {1 + which, absl::Seconds(1)});
       }
       twin.ExpectEqual();
     }
@@ -139,7 +154,14 @@ class RadixCachePropertyTest : public ::testing::TestWithParam<int> {
     const Tokens prompt = AnyPrompt(block_tokens);
     const int limit = Below(2) == 0 ? RadixCache::kNoLimit : Below(8 * block_tokens + 1);
     const int pick = leases_.empty() ? 0 : Below(static_cast<int>(leases_.size()));
-    switch (Below(leases_.empty() ? 5 : 10)) {
+    switch (Below(leases_.empty() ? 8 : 13) - 3) {
+      case -3:
+      case -2:
+        twin.Retain(root, prompt, {Below(4), absl::Seconds(1 + Below(20))});
+        return;
+      case -1:
+        twin.Advance(absl::Seconds(Below(12)));
+        return;
       case 0:
         twin.Run(root, prompt, limit);
         return;
@@ -181,9 +203,9 @@ class RadixCachePropertyTest : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(RadixCachePropertyTest, AgreesWithAMapOfPrefixes) {
-  SCOPED_TRACE(testing::Message() << "seed " << GetParam());
+  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
   const int block_tokens = 1 + Below(4);
-  Twin twin(4 + Below(40), block_tokens);
+  Twin twin(4 + Below(40), block_tokens, 0.25 * Below(4));
   for (int step = 0; step < 200; ++step) {
     Step(twin, block_tokens);
     twin.ExpectEqual();

@@ -2,12 +2,14 @@
 #ifndef BATON_TESTS_COMMON_KV_RADIX_MODEL_H_
 #define BATON_TESTS_COMMON_KV_RADIX_MODEL_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "common/kv/radix_cache.h"
 
 namespace baton::kv {
@@ -19,9 +21,15 @@ class RadixModel {
   struct Entry {
     BlockId block = 0;
     uint64_t last_use = 0;
+    int priority = 0;
+    absl::Duration ttl = {};
+    absl::Duration expires_at = {};
+
+    std::pair<int, uint64_t> order() const { return {priority, last_use}; }
   };
 
-  RadixModel(const BlockPool& pool, int block_tokens) : pool_(pool), block_tokens_(block_tokens) {}
+  RadixModel(const BlockPool& pool, int block_tokens, const RetentionLimits& limits)
+      : pool_(pool), block_tokens_(block_tokens), limits_(limits) {}
 
   std::vector<BlockId> Peek(PrefixKey root, const Tokens& tokens, int max_tokens) const {
     std::vector<BlockId> blocks;
@@ -37,27 +45,70 @@ class RadixModel {
     std::vector<BlockId> blocks = Peek(root, tokens, max_tokens);
     ++clock_;
     const std::vector<Prefix> prefixes = PrefixesOf(root, tokens);
-    for (size_t i = 0; i < blocks.size(); ++i) entries_.at(prefixes[i]).last_use = clock_;
+    for (size_t i = 0; i < blocks.size(); ++i) Use(entries_.at(prefixes[i]));
     return blocks;
+  }
+
+  // Block by block: what is retained already is raised, the rest gets the room that less retained
+  // blocks, last ones first, leave.
+  void Retain(PrefixKey root, const Tokens& tokens, const Retention& retention) {
+    if (retention.priority == 0) return;
+    const size_t limit = size_t{1} * retained_limit() * block_tokens_;
+    const Tokens front(tokens.begin(), tokens.begin() + std::min(tokens.size(), limit));
+    const size_t blocks = Match(root, front, RadixCache::kNoLimit).size();
+    std::vector<Entry*> path;
+    for (const Prefix& prefix : PrefixesOf(root, front)) {
+      if (path.size() < blocks) path.push_back(&entries_.at(prefix));
+    }
+    for (Entry* entry : path) {
+      if (entry->priority == 0) continue;
+      entry->priority = std::max(entry->priority, retention.priority);
+      entry->ttl = std::max(entry->ttl, retention.ttl);
+      entry->expires_at = Now() + entry->ttl;
+    }
+    const int missing = static_cast<int>(path.size()) - RetainedOf(path);
+    while (retained_limit() - retained_block_count() < missing) {
+      Entry* least = LeastRetainedEnd();
+      if (least == nullptr || least->priority > retention.priority || least->last_use == clock_) {
+        break;
+      }
+      least->priority = 0;
+    }
+    int room = retained_limit() - retained_block_count();
+    for (Entry* entry : path) {
+      if (entry->priority > 0 || room-- <= 0) continue;
+      entry->priority = retention.priority;
+      entry->ttl = retention.ttl;
+      entry->expires_at = Now() + retention.ttl;
+    }
+  }
+
+  int retained_limit() const { return static_cast<int>(pool_.counts().total * limits_.max_share); }
+  int retained_block_count() {
+    Expire();
+    int count = 0;
+    for (const auto& [prefix, entry] : entries_) count += entry.priority > 0 ? 1 : 0;
+    return count;
   }
 
   void Insert(PrefixKey root, const Tokens& tokens, const std::vector<BlockId>& blocks) {
     ++clock_;
     const std::vector<Prefix> prefixes = PrefixesOf(root, tokens);
     for (size_t i = 0; i < prefixes.size(); ++i) {
-      entries_.try_emplace(prefixes[i], Entry{blocks[i], 0}).first->second.last_use = clock_;
+      Use(entries_.try_emplace(prefixes[i], Entry{blocks[i]}).first->second);
     }
   }
 
   // Returns the keys in the order of their eviction. Call before the real eviction: what is locked
   // is read from the pool.
   std::vector<PrefixKey> Evict(int block_count) {
+    Expire();
     std::vector<PrefixKey> evicted;
     while (static_cast<int>(evicted.size()) < block_count) {
       auto oldest = entries_.end();
       for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
         if (IsLocked(entry->second.block) || IsExtended(entry->first)) continue;
-        if (oldest == entries_.end() || entry->second.last_use < oldest->second.last_use) {
+        if (oldest == entries_.end() || entry->second.order() < oldest->second.order()) {
           oldest = entry;
         }
       }
@@ -88,6 +139,35 @@ class RadixModel {
   int block_count() const { return static_cast<int>(entries_.size()); }
 
  private:
+  absl::Duration Now() const { return limits_.clock.SinceStart(); }
+  void Use(Entry& entry) {
+    Expire();
+    entry.last_use = clock_;
+    if (entry.priority > 0) entry.expires_at = Now() + entry.ttl;
+  }
+  void Expire() {
+    for (auto& [prefix, entry] : entries_) {
+      if (entry.expires_at <= Now()) entry.priority = 0;
+    }
+  }
+  static int RetainedOf(const std::vector<Entry*>& path) {
+    return static_cast<int>(
+        std::count_if(path.begin(), path.end(), [](Entry* entry) { return entry->priority > 0; }));
+  }
+  // Among the retained blocks that no retained one follows.
+  Entry* LeastRetainedEnd() {
+    Entry* least = nullptr;
+    for (auto& [prefix, entry] : entries_) {
+      if (entry.priority == 0) continue;
+      bool followed = false;
+      for (const auto& [other, other_entry] : entries_) {
+        followed |= other != prefix && IsPrefix(prefix, other) && other_entry.priority > 0;
+      }
+      if (!followed && (least == nullptr || entry.order() < least->order())) least = &entry;
+    }
+    return least;
+  }
+
   std::vector<Prefix> PrefixesOf(PrefixKey root, const Tokens& tokens) const {
     std::vector<Prefix> prefixes;
     for (size_t end = block_tokens_; end <= tokens.size(); end += block_tokens_) {
@@ -113,6 +193,7 @@ class RadixModel {
 
   const BlockPool& pool_;
   const int block_tokens_;
+  const RetentionLimits limits_;
   std::map<Prefix, Entry> entries_;
   uint64_t clock_ = 0;
 };

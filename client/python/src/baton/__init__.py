@@ -29,6 +29,7 @@ from baton.errors import (
 )
 from baton.request import GenerateOptions
 from baton.types import (
+    CacheMiss,
     Choice,
     Chunk,
     Completion,
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncGenerateStream",
     "AuthenticationError",
     "BatonError",
+    "CacheMiss",
     "CancelledError",
     "Choice",
     "Chunk",

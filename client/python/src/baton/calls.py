@@ -26,6 +26,7 @@ from baton.types import (
     to_completion,
     to_finish_reason,
     to_logprobs,
+    to_usage,
     to_worker,
 )
 from baton.v1 import admin_pb2, inference_pb2
@@ -310,7 +311,7 @@ class Stream:
             )
         choice = completion.choices[message.choice]
         if message.HasField("usage"):
-            completion.usage = from_proto(Usage, message.usage)
+            completion.usage = to_usage(message.usage)
         completion.request_id = message.request_id or completion.request_id
         chunk = Chunk(
             text=message.text,

@@ -51,6 +51,10 @@ class GenerateOptions(TypedDict, total=False):
     tenant: Optional[str]  # for fair shares and limits
     request_id: Optional[str]  # for logs and errors; absent: the client makes one
     cache_salt: Optional[str]  # requests share cached prefixes only if their salts are equal
+    # Keep the prompt's beginning cached: {"until_token": 512, "priority": 50, "ttl_ms": 3600000}.
+    # docs/prefix-care.md has the meanings.
+    retention: Optional[Mapping[str, int]]
+    explain_cache: Optional[bool]  # report cache misses in usage.cache_miss
 
 
 _SAMPLING = frozenset(inference_pb2.SamplingParams.DESCRIPTOR.fields_by_name)
@@ -75,6 +79,8 @@ def to_request(prompt: Prompt, options: GenerateOptions) -> inference_pb2.Genera
         fields["stop"] = [fields["stop"]]
     if "structured_output" in fields:
         fields["structured_output"] = to_structured_output(fields["structured_output"])
+    if "retention" in fields:
+        fields["retention"] = inference_pb2.Retention(**fields["retention"])
     if "priority" in fields:
         fields["priority"] = f"PRIORITY_{fields['priority'].upper()}"
     sampling = {name: fields.pop(name) for name in _SAMPLING & set(fields)}

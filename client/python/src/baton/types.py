@@ -21,11 +21,25 @@ def from_proto(cls: type[_T], message: Any) -> _T:
 
 
 @dataclass(frozen=True)
+class CacheMiss:
+    """Why less of the prompt was cached than an earlier prompt of the tenant would have allowed."""
+
+    cause: str  # "changed", "evicted", "other_salt"
+    first_different_token: int
+    text: str  # around that token in this prompt
+    earlier_text: str
+    lost_tokens: int
+    lost_ms: float  # 0: unknown
+    earlier_request_id: str
+
+
+@dataclass(frozen=True)
 class Usage:
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0  # of prompt_tokens
     generated_tokens: int = 0  # of all choices
     kv_bytes: int = 0  # sent from prefill to decode workers
+    cache_miss: Optional[CacheMiss] = None  # with explain_cache, in the last message
 
 
 @dataclass(frozen=True)
@@ -136,6 +150,14 @@ def to_finish_reason(value: inference_pb2.FinishReason) -> Optional[FinishReason
     return "length" if value == inference_pb2.FINISH_REASON_LENGTH else None
 
 
+def to_usage(usage: inference_pb2.Usage) -> Usage:
+    miss = None
+    if usage.HasField("cache_miss"):
+        cause = _short_name(inference_pb2.CacheMissCause, usage.cache_miss.cause)
+        miss = dataclasses.replace(from_proto(CacheMiss, usage.cache_miss), cause=cause)
+    return dataclasses.replace(from_proto(Usage, usage), cache_miss=miss)
+
+
 def to_logprobs(messages: Iterable[inference_pb2.TokenLogprobs]) -> list[TokenLogprobs]:
     return [
         TokenLogprobs(m.token_id, m.logprob, [from_proto(TokenLogprob, top) for top in m.top])
@@ -157,7 +179,7 @@ def to_completion(response: inference_pb2.GenerateOnceResponse) -> Completion:
             )
             for choice in response.choices
         ],
-        usage=from_proto(Usage, response.usage),
+        usage=to_usage(response.usage),
         timings=from_proto(Timings, response.timings),
         seed=response.seed,
         prompt_logprobs=to_logprobs(response.prompt_logprobs),
