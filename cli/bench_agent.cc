@@ -28,9 +28,14 @@ namespace {
 class ConversationRun {
  public:
   // `salt`: prefixes cached under another one are not found.
-  ConversationRun(const AgentOptions& options, const Conversations& work, std::string salt,
-                  const absl::Notification* stop, Progress* progress)
-      : options_(options), work_(work), salt_(std::move(salt)), stop_(*stop), progress_(progress) {}
+  ConversationRun(const AgentOptions& options, const Conversations& work, std::string retention,
+                  std::string salt, const absl::Notification* stop, Progress* progress)
+      : options_(options),
+        work_(work),
+        retention_(std::move(retention)),
+        salt_(std::move(salt)),
+        stop_(*stop),
+        progress_(progress) {}
 
   AgentPass Run(LoadGenerator* generator) {
     const int callers =
@@ -41,6 +46,7 @@ class ConversationRun {
         callers, [this](int caller) { return Next(&callers_[caller]); },
         [this](int caller, Outcome outcome) { End(&callers_[caller], std::move(outcome)); });
     absl::MutexLock lock(&mutex_);
+    pass_.retention = retention_;
     pass_.duration_s = NowSeconds() - start_s_;
     return std::move(pass_);
   }
@@ -80,6 +86,10 @@ class ConversationRun {
     request.sampling.temperature = 0.0f;
     request.cache_salt = salt_;
     request.return_token_ids = true;
+    if (retention_ != "off") {
+      request.retention = {{}, options_.retention_priority, options_.retention_ttl_ms};
+      if (retention_ == "tools") request.retention->until_token = work_.shared_tokens;
+    }
     LoadRequest load;
     load.request = client::ToProto(request);
     load.timeout = options_.target.timeout;
@@ -101,7 +111,7 @@ class ConversationRun {
 
   const AgentOptions& options_;
   const Conversations& work_;
-  const std::string salt_;
+  const std::string retention_, salt_;
   const absl::Notification& stop_;
   Progress* const progress_;
   double start_s_ = 0;
@@ -138,11 +148,14 @@ absl::StatusOr<AgentResult> MeasureAgent(const AgentOptions& options, std::ostre
   ShutdownWatch ctrl_c([&stop] {
     if (!stop.HasBeenNotified()) stop.Notify();
   });
+  turns *= static_cast<int64_t>(options.retentions.size());
   Progress progress(err, options.output.progress, "turns", turns);
-  // No run finds the prefixes of another.
-  const std::string salt = absl::StrCat("bench-agent-", absl::GetCurrentTimeNanos());
-  ConversationRun run(options, work, salt, &stop, &progress);
-  result.passes.push_back(run.Run(&generator));
+  for (const std::string& retention : options.retentions) {
+    // No pass finds the prefixes of another.
+    const std::string salt = absl::StrCat("bench-agent-", absl::GetCurrentTimeNanos());
+    ConversationRun run(options, work, retention, salt, &stop, &progress);
+    result.passes.push_back(run.Run(&generator));
+  }
   return result;
 }
 

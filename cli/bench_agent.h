@@ -14,11 +14,18 @@
 
 namespace baton::cli {
 
+// What prefix caches are asked to retain: nothing, the tokens that all conversations share, or each
+// prompt.
+inline const std::vector<std::string> kAgentRetentions = {"off", "tools", "prompts"};
+
 struct AgentOptions {
   TargetOptions target;  // the router
   ConversationOptions conversations;
   int max_concurrency = 64;  // conversations that run at once; the next one begins later
   int vocab_size = 0;        // token ids are below it; 0: of the router's model
+  std::vector<std::string> retentions = {"off"};  // all conversations run once for each
+  int retention_priority = 50;
+  int64_t retention_ttl_ms = 600'000;
   std::vector<double> percentiles = {50, 90, 99};
   OutputOptions output;
 };

@@ -84,7 +84,7 @@ std::string FormatAgent(const AgentResult& result, const AgentOptions& options) 
                           result.turns_left_out);
   }
   for (const AgentPass& pass : result.passes) {
-    absl::StrAppendFormat(&out, "\n%.1f s", pass.duration_s);
+    absl::StrAppendFormat(&out, "\nretention %s: %.1f s", pass.retention, pass.duration_s);
     if (pass.turns_skipped > 0) {
       absl::StrAppendFormat(&out, "; %d turns not sent after a failed one", pass.turns_skipped);
     }
@@ -123,9 +123,12 @@ std::string AgentJson(const AgentResult& result, const AgentOptions& options) {
   json["request_rate"] = std::isfinite(asked.rate) ? nlohmann::ordered_json(asked.rate)
                                                    : nlohmann::ordered_json("inf");
   json["max_concurrency"] = options.max_concurrency;
+  json["retention_priority"] = options.retention_priority;
+  json["retention_ttl_ms"] = options.retention_ttl_ms;
   json["results"] = nlohmann::ordered_json::array();
   for (const AgentPass& pass : result.passes) {
-    nlohmann::ordered_json of_pass = {{"duration_s", pass.duration_s},
+    nlohmann::ordered_json of_pass = {{"retention", pass.retention},
+                                      {"duration_s", pass.duration_s},
                                       {"turns_skipped", pass.turns_skipped}};
     of_pass.update(FiguresJson(CollectAgent(pass), options.percentiles));
     of_pass["turns"] = nlohmann::ordered_json::array();
@@ -147,17 +150,18 @@ std::string AgentPlot(const AgentResult& result, const AgentOptions& options) {
     const std::map<int, AgentFigures> turns = CollectTurns(pass);
     for (const double p : options.percentiles) {
       Series series;
-      series.name = absl::StrCat("p", p);
+      series.name = absl::StrCat("p", p, ", retention ", pass.retention);
       for (const auto& [turn, f] : turns) {
         series.points.emplace_back(turn + 1, Percentile(f.ttft_ms, p));
       }
       ttft.series.push_back(std::move(series));
     }
     Series rates;
-    rates.name = "hit rate";
+    rates.name = absl::StrCat("hit rate, retention ", pass.retention);
     for (const auto& [turn, f] : turns) rates.points.emplace_back(turn + 1, 100 * f.hit_rate());
     hits.series.push_back(std::move(rates));
-    all.series.push_back(Distribution("TTFT", CollectAgent(pass).ttft_ms));
+    all.series.push_back(
+        Distribution(absl::StrCat("retention ", pass.retention), CollectAgent(pass).ttft_ms));
   }
   return RenderSvg({ttft, hits, all}, 3);
 }

@@ -22,6 +22,7 @@ struct AgentTurn {
 
 // All conversations, once.
 struct AgentPass {
+  std::string retention;  // one of kAgentRetentions
   double duration_s = 0;
   int turns_skipped = 0;  // after a failed one of the same conversation
   std::vector<AgentTurn> turns;

@@ -82,6 +82,7 @@ class JudgeRun {
   absl::Status Run(std::vector<JudgePhase>* phases) {
     for (int round = 0; round < options_.rounds; ++round) {
       for (const std::string& verdict : options_.verdicts) {
+        if (stop_.HasBeenNotified()) return absl::OkStatus();
         BATON_ASSIGN_OR_RETURN(const RoundPrompts prompts, MakeRound(verdict));
         // In turn, so that none is always the one that finds the machine warm.
         for (size_t i = 0; i < judges_.size(); ++i) {

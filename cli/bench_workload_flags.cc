@@ -1,6 +1,7 @@
 #include "cli/bench_workload_flags.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <random>
 
 #include "absl/algorithm/container.h"
@@ -31,6 +32,19 @@ void AddWorkload(CLI::App* app, const std::string& plot, TargetOptions* target, 
   app->add_option("--metric-percentiles", flags->metric_percentiles,
                   "Percentiles to report, e.g. 50,90,99.9");
   AddOutput(app, plot, output, &flags->output);
+}
+
+// The parts of `text`, each one of `known` and given once.
+std::vector<std::string> ParseChoices(const std::string& flag, const std::string& text,
+                                      const std::vector<std::string>& known) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  for (const std::string& part : parts) {
+    if (!absl::c_linear_search(known, part) || absl::c_count(parts, part) > 1) {
+      throw CLI::ValidationError(flag, absl::StrCat("\"", part, "\": expected some of ",
+                                                    absl::StrJoin(known, ","), ", each once"));
+    }
+  }
+  return parts;
 }
 
 uint64_t SeedOf(const WorkloadFlags& flags) { return flags.seed.value_or(std::random_device{}()); }
@@ -70,16 +84,7 @@ void AddJudge(CLI::App* app, JudgeOptions* judge, JudgeFlags* flags) {
 void FinishJudge(const JudgeFlags& flags, JudgeOptions* judge) {
   judge->seed = SeedOf(flags.workload);
   judge->percentiles = ParsePercentiles(flags.workload.metric_percentiles);
-  judge->verdicts = absl::StrSplit(flags.verdicts, ',');
-  std::vector<std::string> seen;
-  for (const std::string& verdict : judge->verdicts) {
-    if (!absl::c_linear_search(kJudgeVerdicts, verdict) || absl::c_linear_search(seen, verdict)) {
-      throw CLI::ValidationError("--verdicts",
-                                 absl::StrCat("\"", verdict, "\": expected some of ",
-                                              absl::StrJoin(kJudgeVerdicts, ","), ", each once"));
-    }
-    seen.push_back(verdict);
-  }
+  judge->verdicts = ParseChoices("--verdicts", flags.verdicts, kJudgeVerdicts);
   if (!judge->peer.empty() && !absl::StartsWith(judge->peer, "http://") &&
       !absl::StartsWith(judge->peer, "https://")) {
     throw CLI::ValidationError("--peer", "expected http://host:port");
@@ -102,6 +107,14 @@ void AddAgent(CLI::App* app, AgentOptions* agent, AgentFlags* flags) {
   app->add_option("--max-concurrency", agent->max_concurrency,
                   "Conversations that run at once; more begin later")
       ->check(CLI::Range(1, 4096));
+  app->add_option("--retention", flags->retention,
+                  "What caches are asked to retain: off, tools (the shared tokens) or prompts; of "
+                  "several, e.g. off,tools, all conversations run once for each");
+  app->add_option("--retention-priority", agent->retention_priority, "Priority of what is retained")
+      ->check(CLI::Range(1, 100));
+  app->add_option("--retention-ttl", flags->retention_ttl_s,
+                  "Seconds after the last use for which it is retained")
+      ->check(CLI::Range(0.001, 604'800.0));
   CLI::Option* trace = app->add_option(
       "--trace", options.trace,
       "File of conversations instead of random ones: lines as of bench serve's dataset trace");
@@ -142,6 +155,13 @@ void FinishAgent(const CLI::App& app, const AgentFlags& flags, AgentOptions* age
   ConversationOptions& options = agent->conversations;
   options.seed = SeedOf(flags.workload);
   agent->percentiles = ParsePercentiles(flags.workload.metric_percentiles);
+  agent->retentions = ParseChoices("--retention", flags.retention, kAgentRetentions);
+  agent->retention_ttl_ms = std::llround(flags.retention_ttl_s * 1000);
+  if (absl::c_linear_search(agent->retentions, "tools") &&
+      (!options.trace.empty() || options.tools_tokens == 0)) {
+    throw CLI::ValidationError("--retention",
+                               "tools: expected --tools-tokens above 0, and no --trace");
+  }
   if (!(options.rate > 0)) throw CLI::ValidationError("--request-rate", "expected above 0");
   if (!options.trace.empty() && app.count("--turns") == 0) {
     options.turns = std::numeric_limits<int>::max();

@@ -28,6 +28,8 @@ struct JudgeFlags {
 };
 struct AgentFlags {
   WorkloadFlags workload;
+  std::string retention = "off";
+  double retention_ttl_s = 600;
 };
 
 void AddJudge(CLI::App* app, JudgeOptions* judge, JudgeFlags* flags);

@@ -164,6 +164,13 @@ TEST(BenchFlagsTest, Agent) {
   EXPECT_EQ(agent.conversations.seed, 12u);
   EXPECT_EQ(agent.max_concurrency, 8);
   EXPECT_TRUE(agent.output.json);
+  EXPECT_THAT(agent.retentions, ElementsAre("off"));
+  const AgentOptions retained = ParseBench({"agent", "--retention", "off,prompts",
+                                            "--retention-priority", "7", "--retention-ttl", "1.5"})
+                                    .commands.agent;
+  EXPECT_THAT(retained.retentions, ElementsAre("off", "prompts"));
+  EXPECT_EQ(retained.retention_priority, 7);
+  EXPECT_EQ(retained.retention_ttl_ms, 1500);
   const ConversationOptions trace =
       ParseBench({"agent", "--trace", "f", "--trace-length-divisor", "16", "--min-turns", "4"})
           .commands.agent.conversations;
@@ -218,6 +225,12 @@ TEST(BenchFlagsTest, WrongFlagsAreUsageErrors) {
       {"agent", "--trace-length-divisor", "2"},
       {"agent", "--min-turns", "2"},
       {"agent", "--max-concurrency", "0"},
+      {"agent", "--retention", "on"},
+      {"agent", "--retention", "off,off"},
+      {"agent", "--retention", "tools", "--trace", "f"},
+      {"agent", "--retention", "tools", "--tools-tokens", "0"},
+      {"agent", "--retention-priority", "101"},
+      {"agent", "--retention-ttl", "0"},
   };
   for (const auto& row : rows) {
     const ParsedCommands parsed = ParseBench(row);

@@ -140,6 +140,7 @@ AgentResult TwoTurns() {
   result.conversations = 3;
   result.shared_tokens = 100;
   AgentPass pass;
+  pass.retention = "tools";
   pass.duration_s = 2;
   pass.turns_skipped = 1;
   pass.turns = {{0, 0, Ended(0, 1, 200, 0)},
@@ -178,6 +179,7 @@ TEST(BenchAgentReportTest, JsonLinesAndPlot) {
   EXPECT_EQ(json["tools_tokens"], 2000);
   EXPECT_EQ(json["request_rate"], "inf");
   const auto& pass = json["results"][0];
+  EXPECT_EQ(pass["retention"], "tools");
   EXPECT_EQ(pass["turns_skipped"], 1);
   EXPECT_EQ(pass["computed_tokens"], 404);
   EXPECT_EQ(pass["turns"][1]["turn"], 2);
@@ -187,7 +189,7 @@ TEST(BenchAgentReportTest, JsonLinesAndPlot) {
   EXPECT_EQ(traced["trace"], "some/file");
   EXPECT_FALSE(traced.contains("tools_tokens"));
   EXPECT_THAT(FormatAgent(result, options), ContainsRegex("2 +2 +0 +500 +400 +80.0 +50 +400.0"));
-  EXPECT_THAT(AgentPlot(result, options), HasSubstr("hit rate"));
+  EXPECT_THAT(AgentPlot(result, options), HasSubstr("hit rate, retention tools"));
 }
 
 }  // namespace
