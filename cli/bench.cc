@@ -2,14 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "cli/bench_arrivals.h"
 #include "cli/bench_plot.h"
 #include "cli/generate.h"
@@ -26,25 +22,6 @@ bool HasText(const DatasetOptions& dataset) {
   return dataset.name == "sharegpt" || dataset.name == "custom";
 }
 
-// Sends the prompts at their times; returns when all that were sent have ended.
-std::vector<Outcome> Load(BenchTarget* target, const std::vector<BenchPrompt>& prompts,
-                          const std::vector<double>& times, const OpenLoopOptions& loop) {
-  size_t next = 0;
-  std::vector<Outcome> outcomes = RunOpenLoop(
-      [&]() -> std::optional<TimedSend> {
-        if (next == prompts.size()) return std::nullopt;
-        const size_t number = next++;
-        return TimedSend{
-            times[number], [&, number](double due_s, std::function<void(Outcome)> done) {
-              target->Send(prompts[number], static_cast<int>(number), due_s, std::move(done));
-            }};
-      },
-      loop);
-  std::sort(outcomes.begin(), outcomes.end(),
-            [](const Outcome& a, const Outcome& b) { return a.kind < b.kind; });
-  return outcomes;
-}
-
 std::vector<double> TimesOf(const BenchOptions& options, const std::vector<BenchPrompt>& prompts) {
   if (options.dataset.name != "trace" || !options.self_timed) {
     return ArrivalTimes(static_cast<int>(prompts.size()), options.request_rate, options.burstiness,
@@ -55,27 +32,13 @@ std::vector<double> TimesOf(const BenchOptions& options, const std::vector<Bench
   return times;
 }
 
-absl::Status WriteFile(const std::filesystem::path& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << std::flush;
-  return file.good() ? absl::OkStatus()
-                     : absl::UnknownError(absl::StrCat("cannot write ", path.string()));
-}
-
-// In --result-dir, with vLLM's name unless --result-filename is given.
-absl::Status Save(const BenchOptions& options, const BenchResult& result) {
-  std::string name = options.result_filename;
-  if (name.empty()) {
-    const std::vector<std::string> parts = absl::StrSplit(result.model, '/');
-    name = absl::StrCat(
-        options.label.empty() ? result.backend : options.label, "-", options.request_rate, "qps",
-        options.max_concurrency ? absl::StrCat("-concurrency", *options.max_concurrency) : "", "-",
-        parts.back(), "-", result.date, ".json");
-  }
-  std::error_code error;
-  if (!options.result_dir.empty()) std::filesystem::create_directories(options.result_dir, error);
-  return WriteFile(std::filesystem::path(options.result_dir) / name,
-                   ReportJson(result, options.report) + "\n");
+// As vLLM names its results.
+std::string FileName(const BenchOptions& options, const BenchResult& result) {
+  const std::vector<std::string> parts = absl::StrSplit(result.model, '/');
+  return absl::StrCat(
+      result.label.empty() ? result.backend : result.label, "-", options.request_rate, "qps",
+      options.max_concurrency ? absl::StrCat("-concurrency", *options.max_concurrency) : "", "-",
+      parts.back(), "-", result.date, ".json");
 }
 
 absl::StatusOr<BenchResult> Measure(const BenchOptions& options, std::ostream& err) {
@@ -90,11 +53,11 @@ absl::StatusOr<BenchResult> Measure(const BenchOptions& options, std::ostream& e
   BATON_ASSIGN_OR_RETURN(const std::vector<BenchPrompt> prompts,
                          MakePrompts(options.dataset, vocab_size, target->Counter()));
   BenchResult result;
-  result.date = absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone());
+  result.date = BenchDate();
   result.backend = options.target.backend;
-  result.label = options.label;
+  result.label = options.output.label;
   result.model = model.id;
-  result.metadata = options.metadata;
+  result.metadata = options.output.metadata;
   result.num_prompts = static_cast<int>(prompts.size());
   result.request_rate = options.request_rate;
   result.burstiness = options.burstiness;
@@ -108,16 +71,16 @@ absl::StatusOr<BenchResult> Measure(const BenchOptions& options, std::ostream& e
   if (options.max_concurrency) loop.max_concurrency = *options.max_concurrency;
   if (options.num_warmups > 0) {
     const std::vector<BenchPrompt> warmups(options.num_warmups, prompts.front());
-    Load(target.get(), warmups, std::vector<double>(warmups.size()), loop);
+    SendPrompts(target.get(), warmups, std::vector<double>(warmups.size()), loop);
   }
-  Progress progress(err, options.progress, "requests", result.num_prompts);
+  Progress progress(err, options.output.progress, "requests", result.num_prompts);
   int failed = 0;
   loop.on_end = [&](const Outcome& outcome) {
     failed += !outcome.status.ok();
     progress.Advance(1, failed == 0 ? "" : absl::StrCat(failed, " failed"));
   };
   result.start_s = NowSeconds();
-  result.outcomes = Load(target.get(), prompts, TimesOf(options, prompts), loop);
+  result.outcomes = SendPrompts(target.get(), prompts, TimesOf(options, prompts), loop);
   result.duration_s = NowSeconds() - result.start_s;
   return result;
 }
@@ -130,14 +93,13 @@ int RunBench(const BenchOptions& options, std::ostream& out, std::ostream& err) 
     err << "baton bench: " << Describe(result.status()) << std::endl;
     return ExitCode(result.status());
   }
-  out << (options.json ? ReportJson(*result, options.report) + "\n"
-                       : FormatReport(*result, options.report))
-      << std::flush;
-  absl::Status saved = absl::OkStatus();
-  if (options.save_result) saved.Update(Save(options, *result));
-  if (!options.plot.empty()) saved.Update(WriteFile(options.plot, BenchPlot(*result)));
-  if (!saved.ok()) {
-    err << "baton bench: " << saved.message() << std::endl;
+  const absl::Status written =
+      Write(options.output,
+            {FormatReport(*result, options.report), ReportJson(*result, options.report),
+             BenchPlot(*result), FileName(options, *result)},
+            out);
+  if (!written.ok()) {
+    err << "baton bench: " << written.message() << std::endl;
     return kExitFailure;
   }
   const bool any_ok = std::any_of(result->outcomes.begin(), result->outcomes.end(),

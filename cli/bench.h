@@ -6,11 +6,9 @@
 #include <limits>
 #include <optional>
 #include <ostream>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "cli/bench_dataset.h"
+#include "cli/bench_output.h"
 #include "cli/bench_report.h"
 #include "cli/bench_target.h"
 
@@ -28,13 +26,7 @@ struct BenchOptions {
   int num_warmups = 0;  // requests with the first prompt, sent before the measured ones
   int vocab_size = 0;   // for random prompts; 0: of the router's model
   ReportOptions report;
-  std::string label;
-  std::vector<std::pair<std::string, std::string>> metadata;
-  bool save_result = false;
-  std::string result_dir, result_filename;  // empty: here; a name from label, rate, model and date
-  std::string plot;                         // file for an SVG; empty: none
-  bool json = false;                        // print the JSON object instead of lines
-  bool progress = false;                    // show a progress bar on stderr
+  OutputOptions output;
 };
 
 // Returns the exit code (common/base/exit_code.h): kExitFailure if every request failed.

@@ -194,23 +194,6 @@ absl::StatusOr<Prompts> ShareGptPrompts(const DatasetOptions& options, const Tok
   return prompts;
 }
 
-// The prompt of a line of a trace.
-std::vector<int32_t> TracePrompt(const DatasetOptions& options, const std::vector<int64_t>& blocks,
-                                 int tokens, int vocab_size, Random* random) {
-  std::vector<int32_t> prompt;
-  prompt.reserve(tokens);
-  for (const int64_t block : blocks) {
-    const int rest = tokens - static_cast<int>(prompt.size());
-    if (rest == 0) break;
-    Random of_block(SplitMix64(options.seed ^ SplitMix64(static_cast<uint64_t>(block))));
-    const auto ids = of_block.Tokens(std::min(rest, options.trace_block_tokens), vocab_size);
-    prompt.insert(prompt.end(), ids.begin(), ids.end());
-  }
-  const auto own = random->Tokens(tokens - static_cast<int>(prompt.size()), vocab_size);
-  prompt.insert(prompt.end(), own.begin(), own.end());
-  return prompt;
-}
-
 // False if there is something else.
 bool ReadBlocks(const JsonValue& line, std::vector<int64_t>* blocks) {
   const auto found = line.find("hash_ids");
@@ -224,8 +207,21 @@ bool ReadBlocks(const JsonValue& line, std::vector<int64_t>* blocks) {
 }
 
 absl::StatusOr<Prompts> TracePrompts(const DatasetOptions& options, int vocab_size) {
+  BATON_ASSIGN_OR_RETURN(const std::vector<TraceLine> lines, ReadTrace(options));
   Prompts prompts;
   Random random(options.seed);
+  for (const TraceLine& line : lines) {
+    prompts.push_back({"", TracePrompt(options, line, vocab_size, &random),
+                       std::max(line.output_tokens, 1),  // a request generates at least one
+                       line.at_s});
+  }
+  return prompts;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TraceLine>> ReadTrace(const DatasetOptions& options) {
+  std::vector<TraceLine> lines;
   double first_s = 0;
   const auto add = [&](const JsonValue& line) -> std::string {
     const auto when = line.find("timestamp");
@@ -247,20 +243,30 @@ absl::StatusOr<Prompts> TracePrompts(const DatasetOptions& options, int vocab_si
                           " tokens of \"input_length\"");
     }
     const double at_s = units * options.trace_seconds;
-    if (prompts.empty()) first_s = at_s;
-    if (!prompts.empty() && at_s - first_s < prompts.back().at_s) {
-      return "ascending \"timestamp\"s";
-    }
-    prompts.push_back({"", TracePrompt(options, blocks, *input, vocab_size, &random),
-                       std::max(*output, 1),  // a request generates at least one
-                       at_s - first_s});
+    if (lines.empty()) first_s = at_s;
+    if (!lines.empty() && at_s - first_s < lines.back().at_s) return "ascending \"timestamp\"s";
+    lines.push_back({at_s - first_s, *input, *output, std::move(blocks)});
     return "";
   };
   BATON_RETURN_IF_ERROR(ForEachLine(options.path, options.num_prompts, add));
-  return prompts;
+  return lines;
 }
 
-}  // namespace
+std::vector<int32_t> TracePrompt(const DatasetOptions& options, const TraceLine& line,
+                                 int vocab_size, Random* random) {
+  std::vector<int32_t> prompt;
+  prompt.reserve(line.input_tokens);
+  for (const int64_t block : line.blocks) {
+    const int rest = line.input_tokens - static_cast<int>(prompt.size());
+    if (rest == 0) break;
+    Random of_block(SplitMix64(options.seed ^ SplitMix64(static_cast<uint64_t>(block))));
+    const auto ids = of_block.Tokens(std::min(rest, options.trace_block_tokens), vocab_size);
+    prompt.insert(prompt.end(), ids.begin(), ids.end());
+  }
+  const auto own = random->Tokens(line.input_tokens - static_cast<int>(prompt.size()), vocab_size);
+  prompt.insert(prompt.end(), own.begin(), own.end());
+  return prompt;
+}
 
 absl::StatusOr<std::vector<BenchPrompt>> MakePrompts(const DatasetOptions& options, int vocab_size,
                                                      const TokenCounter& count) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/random.h"
 
 namespace baton::cli {
 
@@ -43,6 +44,22 @@ struct DatasetOptions {
 
 inline const std::vector<std::string> kDatasets = {"random", "prefix_repetition", "sharegpt",
                                                    "custom", "trace"};
+
+// A line of a trace.
+struct TraceLine {
+  double at_s = 0;  // after the first line
+  int input_tokens = 0;
+  int output_tokens = 0;
+  std::vector<int64_t> blocks;  // hash_ids: of each block of the prompt; empty: not known
+};
+
+// Reads the first `num_prompts` lines of a trace. INVALID_ARGUMENT and NOT_FOUND as MakePrompts().
+absl::StatusOr<std::vector<TraceLine>> ReadTrace(const DatasetOptions& options);
+
+// Returns the prompt of a line: equal blocks are equal tokens, those without a block are drawn from
+// `random`.
+std::vector<int32_t> TracePrompt(const DatasetOptions& options, const TraceLine& line,
+                                 int vocab_size, Random* random);
 
 // The number of tokens of a text.
 using TokenCounter = std::function<absl::StatusOr<int>(const std::string&)>;

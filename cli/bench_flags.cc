@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMostFlagTokens = 1 << 24;
 
-void AddTarget(CLI::App* app, BenchOptions* bench, BenchFlags* flags) {
+void AddTarget(CLI::App* app, BenchOptions* bench, ServeFlags* flags) {
   TargetOptions& target = bench->target;
   target.address = "127.0.0.1:50051";
   app->add_option("--backend,--endpoint-type", target.backend,
@@ -42,7 +42,7 @@ void AddTarget(CLI::App* app, BenchOptions* bench, BenchFlags* flags) {
                 "Continue after the end-of-sequence token; the default for random and trace");
 }
 
-void AddDataset(CLI::App* app, BenchOptions* bench, BenchFlags* flags) {
+void AddDataset(CLI::App* app, BenchOptions* bench, ServeFlags* flags) {
   DatasetOptions& dataset = bench->dataset;
   const auto tokens = CLI::Range(1, kMostFlagTokens);
   const auto tokens_or_none = CLI::Range(0, kMostFlagTokens);
@@ -108,7 +108,7 @@ void AddLoad(CLI::App* app, BenchOptions* bench) {
       ->check(CLI::Range(0, 1 << 20));
 }
 
-void AddReport(CLI::App* app, BenchOptions* bench, BenchFlags* flags) {
+void AddReport(CLI::App* app, BenchOptions* bench, ServeFlags* flags) {
   app->add_option("--percentile-metrics", flags->percentile_metrics,
                   absl::StrCat("Of ", absl::StrJoin(kBenchMetrics, ","), ": which to report"));
   app->add_option("--metric-percentiles", flags->metric_percentiles,
@@ -116,19 +116,10 @@ void AddReport(CLI::App* app, BenchOptions* bench, BenchFlags* flags) {
   app->add_option("--goodput", flags->goodput,
                   "Goals in milliseconds, e.g. ttft:200 tpot:50 e2el:2000: reports the requests a "
                   "second that meet all");
-  app->add_option("--label", bench->label, "Name of the run, in the result");
-  app->add_option("--metadata", flags->metadata, "KEY=VALUE for the result; several may follow");
-  app->add_flag("--save-result", bench->save_result, "Write the result as JSON");
   app->add_flag("--save-detailed", bench->report.detailed,
                 "The result has lengths, times, text and error of each request");
-  app->add_option("--result-dir", bench->result_dir, "Directory for the result; empty: this one")
-      ->type_name("DIR");
-  app->add_option("--result-filename", bench->result_filename,
-                  "Name of the result; empty: LABEL-RATEqps-MODEL-DATE.json");
-  app->add_option("--plot", bench->plot,
-                  "File for an SVG: throughput over time, distributions of TTFT and ITL");
-  app->add_flag("--disable-tqdm", flags->disable_tqdm, "No progress bar on a terminal");
-  app->add_flag("--json", bench->json, "Print one JSON object instead of lines");
+  AddOutput(app, "throughput over time, distributions of TTFT and ITL", &bench->output,
+            &flags->output);
 }
 
 std::pair<std::string, std::string> KeyAndValue(const std::string& flag, const std::string& text) {
@@ -139,7 +130,7 @@ std::pair<std::string, std::string> KeyAndValue(const std::string& flag, const s
   return {parts[0], parts[1]};
 }
 
-ReportOptions ParseReport(const BenchFlags& flags, bool detailed) {
+ReportOptions ParseReport(const ServeFlags& flags, bool detailed) {
   ReportOptions report;
   report.detailed = detailed;
   report.metrics = absl::StrSplit(flags.percentile_metrics, ',');
@@ -149,15 +140,7 @@ ReportOptions ParseReport(const BenchFlags& flags, bool detailed) {
         "--percentile-metrics",
         absl::StrCat("\"", metric, "\": expected some of ", absl::StrJoin(kBenchMetrics, ",")));
   }
-  report.percentiles.clear();
-  for (absl::string_view text : absl::StrSplit(flags.metric_percentiles, ',')) {
-    double percent = 0;
-    if (!absl::SimpleAtod(text, &percent) || !(percent >= 0 && percent <= 100)) {
-      throw CLI::ValidationError("--metric-percentiles",
-                                 absl::StrCat("\"", text, "\": expected 0 to 100"));
-    }
-    report.percentiles.push_back(percent);
-  }
+  report.percentiles = ParsePercentiles(flags.metric_percentiles);
   for (const std::string& goal : flags.goodput) {
     const std::vector<std::string> parts = absl::StrSplit(goal, ':');
     double most_ms = 0;
@@ -172,7 +155,7 @@ ReportOptions ParseReport(const BenchFlags& flags, bool detailed) {
   return report;
 }
 
-void FinishDataset(const CLI::App& app, const BenchFlags& flags, BenchOptions* bench) {
+void FinishDataset(const CLI::App& app, const ServeFlags& flags, BenchOptions* bench) {
   DatasetOptions& dataset = bench->dataset;
   dataset.shuffle = !flags.disable_shuffle;
   dataset.oversample = !flags.no_oversample;
@@ -196,7 +179,7 @@ void FinishDataset(const CLI::App& app, const BenchFlags& flags, BenchOptions* b
   }
 }
 
-void FinishTarget(const CLI::App& app, const BenchFlags& flags, BenchOptions* bench) {
+void FinishTarget(const CLI::App& app, const ServeFlags& flags, BenchOptions* bench) {
   TargetOptions& target = bench->target;
   const DatasetOptions& dataset = bench->dataset;
   const bool has_text = dataset.name == "sharegpt" || dataset.name == "custom";
@@ -227,26 +210,53 @@ void FinishTarget(const CLI::App& app, const BenchFlags& flags, BenchOptions* be
 
 }  // namespace
 
-void AddBench(CLI::App* app, BenchOptions* bench, BenchFlags* flags) {
-  app->add_option("what", flags->what, "What to measure: serve, a running server")
-      ->required()
-      ->check(CLI::IsMember({"serve"}));
+void AddOutput(CLI::App* app, const std::string& plot, OutputOptions* output, OutputFlags* flags) {
+  app->add_option("--label", output->label, "Name of the run, in the result");
+  app->add_option("--metadata", flags->metadata, "KEY=VALUE for the result; several may follow");
+  app->add_flag("--save-result", output->save_result, "Write the result as JSON");
+  app->add_option("--result-dir", output->result_dir, "Directory for the result; empty: this one")
+      ->type_name("DIR");
+  app->add_option("--result-filename", output->result_filename,
+                  "Name of the result; empty: made of label, model, date and so on");
+  app->add_option("--plot", output->plot, absl::StrCat("File for an SVG: ", plot));
+  app->add_flag("--disable-tqdm", flags->disable_tqdm, "No progress bar on a terminal");
+  app->add_flag("--json", output->json, "Print one JSON object instead of lines");
+}
+
+void FinishOutput(const OutputFlags& flags, OutputOptions* output) {
+  for (const std::string& pair : flags.metadata) {
+    output->metadata.push_back(KeyAndValue("--metadata", pair));
+  }
+  output->progress = !flags.disable_tqdm && isatty(STDERR_FILENO) == 1;
+}
+
+std::vector<double> ParsePercentiles(const std::string& text) {
+  std::vector<double> percentiles;
+  for (absl::string_view part : absl::StrSplit(text, ',')) {
+    double percent = 0;
+    if (!absl::SimpleAtod(part, &percent) || !(percent >= 0 && percent <= 100)) {
+      throw CLI::ValidationError("--metric-percentiles",
+                                 absl::StrCat("\"", part, "\": expected 0 to 100"));
+    }
+    percentiles.push_back(percent);
+  }
+  return percentiles;
+}
+
+void AddServe(CLI::App* app, BenchOptions* bench, ServeFlags* flags) {
   AddTarget(app, bench, flags);
   AddDataset(app, bench, flags);
   AddLoad(app, bench);
   AddReport(app, bench, flags);
 }
 
-void FinishBench(const CLI::App& app, const BenchFlags& flags, BenchOptions* bench) {
+void FinishServe(const CLI::App& app, const ServeFlags& flags, BenchOptions* bench) {
   FinishDataset(app, flags, bench);
   FinishTarget(app, flags, bench);
   if (!(bench->request_rate > 0)) throw CLI::ValidationError("--request-rate", "expected above 0");
   if (!(bench->burstiness > 0)) throw CLI::ValidationError("--burstiness", "expected above 0");
   bench->report = ParseReport(flags, bench->report.detailed);
-  for (const std::string& pair : flags.metadata) {
-    bench->metadata.push_back(KeyAndValue("--metadata", pair));
-  }
-  bench->progress = !flags.disable_tqdm && isatty(STDERR_FILENO) == 1;
+  FinishOutput(flags.output, &bench->output);
 }
 
 }  // namespace baton::cli

@@ -2,27 +2,11 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
-
-#include "cli/svg_plot.h"
 
 namespace baton::cli {
 namespace {
 
 constexpr size_t kMostPoints = 400;  // of a distribution
-
-Series Distribution(const std::string& name, std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  Series series;
-  series.name = name;
-  const size_t points = std::min(values.size(), kMostPoints);
-  for (size_t i = 0; i < points; ++i) {
-    const size_t at = points == 1 ? 0 : i * (values.size() - 1) / (points - 1);
-    series.points.emplace_back(
-        values[at], 100 * static_cast<double>(at + 1) / static_cast<double>(values.size()));
-  }
-  return series;
-}
 
 // Requests that run at the middle of each second.
 Series Running(const std::vector<Outcome>& outcomes, double start_s, size_t seconds) {
@@ -46,6 +30,19 @@ Series Running(const std::vector<Outcome>& outcomes, double start_s, size_t seco
 }
 
 }  // namespace
+
+Series Distribution(const std::string& name, std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  Series series;
+  series.name = name;
+  const size_t points = std::min(values.size(), kMostPoints);
+  for (size_t i = 0; i < points; ++i) {
+    const size_t at = points == 1 ? 0 : i * (values.size() - 1) / (points - 1);
+    series.points.emplace_back(
+        values[at], 100 * static_cast<double>(at + 1) / static_cast<double>(values.size()));
+  }
+  return series;
+}
 
 std::string BenchPlot(const BenchResult& result) {
   const std::vector<double> tokens = TokensPerSecond(result.outcomes, result.start_s);

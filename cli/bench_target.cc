@@ -1,11 +1,13 @@
 #include "cli/bench_target.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/cpp/convert.h"
 #include "common/base/error.h"
 #include "common/base/rpc/channel.h"
+#include "common/base/status_macros.h"
 
 namespace baton::cli {
 namespace {
@@ -25,7 +27,11 @@ class RouterTarget : public BenchTarget {
   }
 
   TokenCounter Counter() override {
-    return [this](const std::string& text) { return generator_.CountTokens(text); };
+    return [this](const std::string& text) -> absl::StatusOr<int> {
+      BATON_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                             generator_.Tokenize(text, /*add_special_tokens=*/false));
+      return static_cast<int>(ids.size());
+    };
   }
 
   void Send(const BenchPrompt& prompt, int number, double due_s,
@@ -52,6 +58,24 @@ class RouterTarget : public BenchTarget {
 };
 
 }  // namespace
+
+std::vector<Outcome> SendPrompts(BenchTarget* target, const std::vector<BenchPrompt>& prompts,
+                                 const std::vector<double>& times, const OpenLoopOptions& loop) {
+  size_t next = 0;
+  std::vector<Outcome> outcomes = RunOpenLoop(
+      [&]() -> std::optional<TimedSend> {
+        if (next == prompts.size()) return std::nullopt;
+        const size_t number = next++;
+        return TimedSend{
+            times[number], [&, number](double due_s, std::function<void(Outcome)> done) {
+              target->Send(prompts[number], static_cast<int>(number), due_s, std::move(done));
+            }};
+      },
+      loop);
+  std::sort(outcomes.begin(), outcomes.end(),
+            [](const Outcome& a, const Outcome& b) { return a.kind < b.kind; });
+  return outcomes;
+}
 
 std::unique_ptr<BenchTarget> MakeTarget(const TargetOptions& options) {
   if (options.backend != "baton") return MakeHttpTarget(options);

@@ -1,4 +1,4 @@
-// The servers that `baton bench serve` can measure.
+// The servers that `baton bench` can measure.
 #ifndef BATON_CLI_BENCH_TARGET_H_
 #define BATON_CLI_BENCH_TARGET_H_
 
@@ -50,6 +50,11 @@ class BenchTarget {
   virtual void Send(const BenchPrompt& prompt, int number, double due_s,
                     std::function<void(Outcome)> done) = 0;
 };
+
+// Sends the prompts at their times, in seconds after the start and in ascending order; returns when
+// all that were sent have ended, with outcomes in the order of the prompts.
+std::vector<Outcome> SendPrompts(BenchTarget* target, const std::vector<BenchPrompt>& prompts,
+                                 const std::vector<double>& times, const OpenLoopOptions& loop);
 
 std::unique_ptr<BenchTarget> MakeTarget(const TargetOptions& options);
 // The ones that are not "baton" (bench_http.cc).

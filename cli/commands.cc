@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "cli/bench_flags.h"
+#include "cli/bench_workload_flags.h"
 #include "cli/completion.h"
 #include "cli/plan_flags.h"
 #include "cli/shared_flags.h"
@@ -332,6 +333,33 @@ void AddTop(CLI::App* app, TopOptions* top) {
   AddTimeout(app, &top->timeout_ms, "Limit for each call");
 }
 
+struct BenchFlags {
+  ServeFlags serve;
+  JudgeFlags judge;
+  AgentFlags agent;
+};
+
+void AddBench(CLI::App* app, Commands* commands, BenchFlags* flags) {
+  app->require_subcommand(1);
+  AddServe(
+      app->add_subcommand("serve", "Any prompts: the flags and the report of `vllm bench serve`"),
+      &commands->bench, &flags->serve);
+  AddJudge(app->add_subcommand(
+               "judge", "Many items behind one long prefix, with verdicts of one or many tokens"),
+           &commands->judge, &flags->judge);
+  AddAgent(app->add_subcommand(
+               "agent", "Long conversations behind one long prefix, each turn after the last"),
+           &commands->agent, &flags->agent);
+}
+
+void FinishBench(const CLI::App& app, const BenchFlags& flags, Commands* commands) {
+  const CLI::App& chosen = *app.get_subcommands().front();
+  commands->benchmark = chosen.get_name();
+  if (commands->benchmark == "serve") FinishServe(chosen, flags.serve, &commands->bench);
+  if (commands->benchmark == "judge") FinishJudge(flags.judge, &commands->judge);
+  if (commands->benchmark == "agent") FinishAgent(chosen, flags.agent, &commands->agent);
+}
+
 // What CLI11 cannot check of one flag.
 void CheckCommand(const Commands& commands, const RouterFlags& router) {
   if (commands.chosen == "up") {
@@ -379,7 +407,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   AddGenerate(generate, &commands.generate, &no_stream);
   AddChat(app.add_subcommand("chat", "Hold a conversation with the model"), &commands.chat);
   BenchFlags bench_flags;
-  AddBench(bench, &commands.bench, &bench_flags);
+  AddBench(bench, &commands, &bench_flags);
   AddExplain(
       app.add_subcommand("explain", "Show which workers the router chooses for prompts, and why"),
       &commands.explain);
@@ -421,7 +449,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       commands.prefix = prefixes[commands.prefix_command];
     }
     CheckCommand(commands, router);
-    if (commands.chosen == "bench") FinishBench(*bench, bench_flags, &commands.bench);
+    if (commands.chosen == "bench") FinishBench(*bench, bench_flags, &commands);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
     parsed.exit_now = true;

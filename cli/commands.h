@@ -6,6 +6,8 @@
 
 #include "cli/admin.h"
 #include "cli/bench.h"
+#include "cli/bench_agent.h"
+#include "cli/bench_judge.h"
 #include "cli/chat.h"
 #include "cli/explain.h"
 #include "cli/generate.h"
@@ -28,7 +30,10 @@ struct Commands {
   UpOptions up;
   GenerateOptions generate;
   ChatOptions chat;
+  std::string benchmark;  // of "bench": "serve", "judge" or "agent"
   BenchOptions bench;
+  JudgeOptions judge;
+  AgentOptions agent;
   ExplainOptions explain;
   AdminOptions admin;
   TopOptions top;

@@ -22,9 +22,14 @@ struct Flag {
 };
 
 struct Command {
-  std::string name;
+  std::string name;   // "up"; "serve", whose group is "bench"
+  std::string group;  // empty: of the top
   std::string description;
   std::vector<Flag> flags;
+  std::vector<std::string> subcommands;
+
+  // Unique, in the scripts.
+  std::string key() const { return group.empty() ? name : absl::StrCat(group, "_", name); }
 };
 
 // CLI11 has the set of a value only as text, as in "TEXT:{low,high}" and "{low->1,high->3}".
@@ -51,18 +56,31 @@ Flag FlagOf(const CLI::Option& option) {
   return flag;
 }
 
-Command CommandOf(const CLI::App& app) {
-  Command command{app.get_name(), app.get_description(), {}};
+std::vector<const CLI::App*> SubcommandsOf(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+Command CommandOf(const CLI::App& app, const std::string& group) {
+  Command command{app.get_name(), group, app.get_description(), {}, {}};
   for (const CLI::Option* option : app.get_options()) command.flags.push_back(FlagOf(*option));
+  for (const CLI::App* subcommand : SubcommandsOf(app)) {
+    command.subcommands.push_back(subcommand->get_name());
+  }
   return command;
 }
 
-std::vector<std::string> WordsOf(const Command& command) {
+std::vector<std::string> FlagWordsOf(const Command& command) {
   std::vector<std::string> words;
   for (const Flag& flag : command.flags) {
     const std::vector<std::string>& more = flag.names.empty() ? flag.choices : flag.names;
     words.insert(words.end(), more.begin(), more.end());
   }
+  return words;
+}
+
+std::vector<std::string> WordsOf(const Command& command) {
+  std::vector<std::string> words = FlagWordsOf(command);
+  words.insert(words.end(), command.subcommands.begin(), command.subcommands.end());
   return words;
 }
 
@@ -73,7 +91,7 @@ std::string BashValues(const Command& command) {
   for (const Flag& flag : command.flags) {
     if (!flag.takes_value) continue;
     for (const std::string& name : flag.names) {
-      const std::string pattern = absl::StrCat(command.name, ",", name);
+      const std::string pattern = absl::StrCat(command.key(), ",", name);
       if (flag.directory) {
         absl::StrAppend(&cases, "    ", pattern,
                         ") mapfile -t COMPREPLY < <(compgen -d -- \"$current\"); return ;;\n");
@@ -89,13 +107,20 @@ std::string BashValues(const Command& command) {
   return cases;
 }
 
+// The commands that have subcommands, as alternatives of a pattern.
+std::string GroupsOf(const std::vector<Command>& commands) {
+  std::vector<std::string> groups;
+  for (const Command& command : commands) {
+    if (!command.subcommands.empty()) groups.push_back(command.name);
+  }
+  return absl::StrJoin(groups, "|");
+}
+
 std::string BashScript(const Command& top, const std::vector<Command>& commands) {
-  std::vector<std::string> words = WordsOf(top);
   std::string values, flags;
   for (const Command& command : commands) {
-    words.push_back(command.name);
     absl::StrAppend(&values, BashValues(command));
-    absl::StrAppend(&flags, "    ", command.name, ") _baton_offer ",
+    absl::StrAppend(&flags, "    ", command.key(), ") _baton_offer ",
                     absl::StrJoin(WordsOf(command), " "), " ;;\n");
   }
   // Without an offer, bash completes file names (-o default).
@@ -105,10 +130,14 @@ _baton() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=
   COMPREPLY=()
   if ((COMP_CWORD > 1)); then command=${COMP_WORDS[1]}; fi
+  if [[ $command == @()",
+                      GroupsOf(commands), R"() ]] && ((COMP_CWORD > 2)); then
+    command+=_${COMP_WORDS[2]}
+  fi
   case $command,$previous in
 )",
                       values, "  esac\n  case $command in\n", flags, "    '') _baton_offer ",
-                      absl::StrJoin(words, " "),
+                      absl::StrJoin(WordsOf(top), " "),
                       " ;;\n  esac\n}\ncomplete -o default -F _baton baton\n");
 }
 
@@ -141,9 +170,16 @@ std::string ZshValue(const Flag& flag) {
 std::string ZshScript(const Command& top, const std::vector<Command>& commands) {
   std::string names, cases;
   for (const Command& command : commands) {
-    absl::StrAppend(&names, "    ", Zsh(absl::StrCat(command.name, ":", command.description)),
-                    "\n");
-    absl::StrAppend(&cases, "    ", command.name, ")\n      _arguments");
+    if (command.group.empty()) {
+      absl::StrAppend(&names, "    ", Zsh(absl::StrCat(command.name, ":", command.description)),
+                      "\n");
+    }
+    absl::StrAppend(&cases, "    ", command.key(), ")\n      _arguments");
+    if (!command.subcommands.empty()) {
+      absl::StrAppend(
+          &cases, " \\\n        ",
+          Zsh(absl::StrCat(":command:(", absl::StrJoin(command.subcommands, " "), ")")));
+    }
     for (const Flag& flag : command.flags) {
       if (flag.names.empty()) absl::StrAppend(&cases, " \\\n        ", Zsh(":" + ZshValue(flag)));
       const std::string description = absl::StrReplaceAll(
@@ -165,12 +201,18 @@ _baton() {
   if ((CURRENT == 2)); then
     _describe command commands
     compadd -- )",
-                      absl::StrJoin(WordsOf(top), " "), R"(
+                      absl::StrJoin(FlagWordsOf(top), " "), R"(
     return
   fi
   local command=$words[2]
   shift words
   ((CURRENT--))
+  if [[ $command == ()",
+                      GroupsOf(commands), R"() ]] && ((CURRENT > 2)); then
+    command+=_$words[2]
+    shift words
+    ((CURRENT--))
+  fi
   case $command in
 )",
                       cases, R"(  esac
@@ -199,11 +241,16 @@ std::string FishScript(const Command& top, const std::vector<Command>& commands)
     absl::StrAppend(&script, FishFlag("__fish_use_subcommand", flag));
   }
   for (const Command& command : commands) {
-    absl::StrAppend(&script, "complete -c baton -n __fish_use_subcommand -a ", command.name, " -d ",
+    // Where the command's name may stand, and where its flags may.
+    const std::string seen_group = "__fish_seen_subcommand_from " + command.group;
+    const std::string at = command.group.empty() ? "__fish_use_subcommand" : seen_group;
+    const std::string behind = absl::StrCat(command.group.empty() ? "" : seen_group + "; and ",
+                                            "__fish_seen_subcommand_from ", command.name);
+    absl::StrAppend(&script, "complete -c baton -n ", Fish(at), " -a ", command.name, " -d ",
                     Fish(command.description), "\n");
     for (const Flag& flag : command.flags) {
       if (flag.names.empty() && flag.choices.empty()) continue;  // a prompt: nothing to offer
-      absl::StrAppend(&script, FishFlag("__fish_seen_subcommand_from " + command.name, flag));
+      absl::StrAppend(&script, FishFlag(behind, flag));
     }
   }
   return script;
@@ -212,10 +259,13 @@ std::string FishScript(const Command& top, const std::vector<Command>& commands)
 }  // namespace
 
 std::string CompletionScript(const CLI::App& app, const std::string& shell) {
-  const Command top = CommandOf(app);
+  const Command top = CommandOf(app, "");
   std::vector<Command> commands;
-  for (const CLI::App* subcommand : app.get_subcommands([](const CLI::App*) { return true; })) {
-    commands.push_back(CommandOf(*subcommand));
+  for (const CLI::App* command : SubcommandsOf(app)) {
+    commands.push_back(CommandOf(*command, ""));
+    for (const CLI::App* nested : SubcommandsOf(*command)) {
+      commands.push_back(CommandOf(*nested, command->get_name()));
+    }
   }
   if (shell == "bash") return BashScript(top, commands);
   if (shell == "zsh") return ZshScript(top, commands);

@@ -46,6 +46,7 @@ class Call : public grpc::ClientReadReactor<v1::GenerateResponse> {
     if (!ok) return;
     const double now_s = NowSeconds();
     if (response_.has_usage()) outcome_.usage = response_.usage();
+    if (response_.has_timings()) outcome_.timings = response_.timings();
     outcome_.tokens.insert(outcome_.tokens.end(), response_.token_ids().begin(),
                            response_.token_ids().end());
     if (keep_text_) outcome_.text += response_.text();
@@ -193,15 +194,16 @@ std::vector<Outcome> LoadGenerator::RunOpenLoop(
       {});
 }
 
-absl::StatusOr<int> LoadGenerator::CountTokens(const std::string& text) {
+absl::StatusOr<std::vector<int32_t>> LoadGenerator::Tokenize(const std::string& text,
+                                                             bool add_special_tokens) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + kListWithin));
   v1::TokenizeRequest request;
   request.set_text(text);
-  request.set_add_special_tokens(false);
+  request.set_add_special_tokens(add_special_tokens);
   v1::TokenizeResponse response;
   BATON_RETURN_IF_ERROR(FromGrpcStatus(stubs_[0]->Tokenize(&context, request, &response)));
-  return response.token_ids_size();
+  return std::vector<int32_t>(response.token_ids().begin(), response.token_ids().end());
 }
 
 absl::StatusOr<v1::Model> LoadGenerator::GetModel() {

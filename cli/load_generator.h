@@ -49,6 +49,7 @@ struct Outcome {
   std::vector<int32_t> tokens;  // if the request has return_token_ids
   std::string text;             // if the request has keep_text
   v1::Usage usage;
+  v1::Timings timings;  // of a complete answer
   v1::FinishReason finish = v1::FINISH_REASON_UNSPECIFIED;
   absl::Status status;  // INTERNAL if the stream ended well without a finish reason
 
@@ -102,8 +103,8 @@ class LoadGenerator {
   };
   std::vector<Outcome> RunOpenLoop(const std::function<std::optional<Arrival>()>& next);
 
-  // The number of tokens of a text, without special tokens, as the router counts them.
-  absl::StatusOr<int> CountTokens(const std::string& text);
+  // The tokens of a text, as the router makes them.
+  absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text, bool add_special_tokens);
   // Returns the first model that the router serves; UNAVAILABLE if none has a vocabulary.
   absl::StatusOr<v1::Model> GetModel();
 

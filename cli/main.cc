@@ -42,5 +42,11 @@ int main(int argc, char** argv) {
     return baton::cli::RunChat(commands.chat, std::cout, std::cerr);
   }
   if (commands.chosen == "top") return baton::cli::RunTop(commands.top, std::cout, std::cerr);
+  if (commands.benchmark == "judge") {
+    return baton::cli::RunJudge(commands.judge, std::cout, std::cerr);
+  }
+  if (commands.benchmark == "agent") {
+    return baton::cli::RunAgent(commands.agent, std::cout, std::cerr);
+  }
   return baton::cli::RunBench(commands.bench, std::cout, std::cerr);
 }

@@ -58,8 +58,9 @@ std::string Percent(double share) { return absl::StrFormat("%.0f%%", 100 * share
 
 std::string Left(std::string text, int width) {
   const auto columns = static_cast<size_t>(width);
-  if (text.size() > columns) text.replace(columns - 1, std::string::npos, "~");
+  const bool too_long = text.size() > columns;
   text.resize(columns, ' ');
+  if (too_long) text.back() = '~';
   return text;
 }
 // An address that is too long loses its middle: the port distinguishes workers of one host.

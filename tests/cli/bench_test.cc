@@ -50,7 +50,7 @@ class BenchTest : public ::testing::Test {
 
   nlohmann::json Run(int expected = kExitOk) {
     std::ostringstream out, err;
-    options_.json = true;
+    options_.output.json = true;
     EXPECT_EQ(RunBench(options_, out, err), expected) << err.str();
     return nlohmann::json::parse(out.str());
   }
@@ -62,18 +62,18 @@ class BenchTest : public ::testing::Test {
 };
 
 TEST_F(BenchTest, ReportsAndSaves) {
-  options_.save_result = true;
+  options_.output.save_result = true;
   options_.num_warmups = 2;
-  options_.result_dir = ::testing::TempDir() + absl::StrCat("/bench-", getpid());
-  options_.label = "mine";
-  options_.plot = options_.result_dir + "/plot.svg";
+  options_.output.result_dir = ::testing::TempDir() + absl::StrCat("/bench-", getpid());
+  options_.output.label = "mine";
+  options_.output.plot = options_.output.result_dir + "/plot.svg";
   std::ostringstream out, err;
   EXPECT_EQ(RunBench(options_, out, err), 0) << err.str();
   EXPECT_THAT(out.str(), ContainsRegex("Successful requests: +9 "));
   EXPECT_THAT(out.str(), ContainsRegex("Total generated tokens: +27 "));
   EXPECT_THAT(out.str(), ContainsRegex("WORKER_LOST: +1 "));
   int results = 0;
-  for (const auto& file : std::filesystem::directory_iterator(options_.result_dir)) {
+  for (const auto& file : std::filesystem::directory_iterator(options_.output.result_dir)) {
     if (file.path().extension() != ".json") continue;
     ++results;
     EXPECT_THAT(file.path().filename().string(),
@@ -82,8 +82,8 @@ TEST_F(BenchTest, ReportsAndSaves) {
     EXPECT_EQ(nlohmann::json::parse(stream)["completed"], 9);
   }
   EXPECT_EQ(results, 1);
-  EXPECT_TRUE(std::filesystem::exists(options_.plot));
-  std::filesystem::remove_all(options_.result_dir);
+  EXPECT_TRUE(std::filesystem::exists(options_.output.plot));
+  std::filesystem::remove_all(options_.output.result_dir);
 }
 
 TEST_F(BenchTest, MeasuresTheSameOverHttp) {

@@ -38,9 +38,9 @@ def known_names(root):
         text = help_of("baton", command)
         names.update(flags_in(text))
         names.add(f"baton {command}")
-        # Positional arguments with a fixed set of values: `baton bench serve`.
-        for values in re.findall(r"^  [a-z]+ TEXT:\{([^}]*)\}", text, re.MULTILINE):
-            names.update(f"baton {command} {value}" for value in values.split(","))
+        for nested in re.findall(r"^  (\S+)", text.partition("Subcommands:")[2], re.MULTILINE):
+            names.add(f"baton {command} {nested}")
+            names.update(flags_in(help_of("baton", command, nested)))
     for program in PROGRAMS:
         names.update(flags_in(help_of(program)))
     proto = (root / "proto/baton/v1/inference.proto").read_text(encoding="utf-8")

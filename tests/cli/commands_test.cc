@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -59,7 +58,7 @@ TEST(CommandsTest, AccessToTheRouter) {
                                           "--tls-ca", "ca.pem",    "--tls-cert",
                                           "c.pem",    "--tls-key", "c.key"};
     if (std::string(command) == "generate") arguments.push_back("hello");
-    if (std::string(command) == "bench") arguments.push_back("serve");
+    if (std::string(command) == "bench") arguments.insert(arguments.begin() + 1, "serve");
     const ParsedCommands parsed = Parse(arguments);
     ASSERT_FALSE(parsed.exit_now) << command;
     const Commands& commands = parsed.commands;
@@ -357,25 +356,6 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"top", "--once", "-n", "2"},
       {"up", "--model", "/tmp", "--prefill", "0"},
       {"up", "--model", "/tmp", "--block-size", "-1"},
-      {"bench"},
-      {"bench", "serve", "--num-prompts", "0"},
-      {"bench", "serve", "--request-rate", "0"},
-      {"bench", "serve", "--request-rate", "nan"},
-      {"bench", "serve", "--burstiness", "-1"},
-      {"bench", "serve", "--random-range-ratio", "1"},
-      {"bench", "serve", "--dataset-name", "sonnet"},
-      {"bench", "serve", "--dataset-name", "custom"},
-      {"bench", "serve", "--dataset-path", "a"},
-      {"bench", "serve", "--self-timed"},
-      {"bench", "serve", "--goodput", "itl:3"},
-      {"bench", "serve", "--goodput", "ttft:-3"},
-      {"bench", "serve", "--metric-percentiles", "101"},
-      {"bench", "serve", "--percentile-metrics", "ttft,no"},
-      {"bench", "serve", "--metadata", "no"},
-      {"bench", "serve", "--port", "8000"},
-      {"bench", "serve", "--backend", "openai-chat"},
-      {"bench", "serve", "--backend", "openai", "--dataset-name", "sharegpt", "--dataset-path",
-       "a"},
   };
   for (const auto& row : rows) {
     const ParsedCommands parsed = Parse(row);
@@ -432,69 +412,6 @@ TEST(CommandsTest, CompletionTakesAShell) {
   EXPECT_THAT(parsed.commands.completion, HasSubstr("complete -o default -F _baton baton"));
   EXPECT_EQ(Parse({"completion", "tcsh"}).exit_code, kExitUsage);
   EXPECT_EQ(Parse({"completion"}).exit_code, kExitUsage);
-}
-
-TEST(CommandsTest, BenchTakesTheFlagsOfVllm) {
-  const ParsedCommands parsed = Parse({"bench",
-                                       "serve",
-                                       "--endpoint-type",
-                                       "vllm",
-                                       "--base-url",
-                                       "http://h:1",
-                                       "--header",
-                                       "A=b=c",
-                                       "--dataset-name",
-                                       "timed_trace",
-                                       "--dataset-path",
-                                       "f",
-                                       "--no-self-timed",
-                                       "--request-rate",
-                                       "2.5",
-                                       "--burstiness",
-                                       "0.5",
-                                       "--max-concurrency",
-                                       "7",
-                                       "--goodput",
-                                       "ttft:200",
-                                       "tpot:50",
-                                       "--percentile-metrics",
-                                       "ttft,e2el",
-                                       "--metric-percentiles",
-                                       "50,99.9",
-                                       "--metadata",
-                                       "a=1",
-                                       "b=2",
-                                       "--temperature",
-                                       "0",
-                                       "--seed",
-                                       "9",
-                                       "--output-len",
-                                       "33",
-                                       "--save-detailed"});
-  ASSERT_FALSE(parsed.exit_now);
-  const BenchOptions& bench = parsed.commands.bench;
-  EXPECT_EQ(bench.target.backend, "vllm");
-  EXPECT_EQ(bench.target.base_url, "http://h:1");
-  EXPECT_THAT(bench.target.headers, ElementsAre("A: b=c"));
-  EXPECT_EQ(bench.target.sampling.temperature, 0.0f);
-  EXPECT_EQ(bench.target.sampling.seed, 9u);
-  EXPECT_TRUE(bench.target.ignore_eos);
-  EXPECT_TRUE(bench.target.keep_text);
-  EXPECT_EQ(bench.dataset.name, "trace");
-  EXPECT_EQ(bench.dataset.random_output_len, 33);
-  EXPECT_FALSE(bench.self_timed);
-  EXPECT_EQ(bench.request_rate, 2.5);
-  EXPECT_EQ(bench.burstiness, 0.5);
-  EXPECT_EQ(bench.max_concurrency, 7);
-  EXPECT_THAT(bench.report.goodput_ms, ElementsAre(Pair("tpot", 50), Pair("ttft", 200)));
-  EXPECT_THAT(bench.report.metrics, ElementsAre("ttft", "e2el"));
-  EXPECT_THAT(bench.report.percentiles, ElementsAre(50, 99.9));
-  EXPECT_THAT(bench.metadata, ElementsAre(Pair("a", "1"), Pair("b", "2")));
-  const ParsedCommands custom = Parse({"bench", "serve", "--dataset-name", "custom",
-                                       "--dataset-path", "f", "--request-rate", "inf"});
-  ASSERT_FALSE(custom.exit_now);
-  EXPECT_FALSE(custom.commands.bench.target.ignore_eos) << "texts have an end";
-  EXPECT_TRUE(std::isinf(custom.commands.bench.request_rate));
 }
 
 }  // namespace

@@ -94,10 +94,18 @@ class CompletionTest(unittest.TestCase):
         self.assertLessEqual(commands, complete(["baton", ""]) | complete(["baton", "-"]))
         self.assertLessEqual(flags, complete(["baton", "-"]))
         for command in sorted(commands):
-            flags, _ = help_of(command)
+            flags, nested = help_of(command)
             self.assertIn("--help", flags)
             self.assertLessEqual(flags, complete(["baton", command, "-"]) |
                                  complete(["baton", command, "--"]), command)
+            self.assertLessEqual(nested, complete(["baton", command, ""]))
+            for name in sorted(nested):
+                self.assertLessEqual(help_of(command, name)[0], complete(["baton", command, name, "-"]) |
+                                     complete(["baton", command, name, "--"]), name)
+        self.assertIn("serve", help_of("bench")[1])
+        self.assertNotIn("--peer", complete(["baton", "bench", "serve", "--"]))
+        self.assertEqual({"baton", "openai", "openai-chat", "vllm"},
+                         complete(["baton", "bench", "serve", "--backend", ""]))
         self.assertEqual({"debug", "info", "warning", "error"},
                          complete(["baton", "up", "--log-level", ""]))
         self.assertEqual({"low", "normal", "high"}, complete(["baton", "generate", "--priority", ""]))
@@ -143,6 +151,8 @@ class CompletionTest(unittest.TestCase):
             cases = re.search(rf"\n    {command}\)\n(.*?);;", script, re.DOTALL).group(1)
             for flag in help_of(command)[0]:
                 self.assertRegex(cases, rf"'\*?{flag}\[")
+            for name in help_of(command)[1]:
+                self.assertIn(f"\n    {command}_{name})\n", script)
 
 
 def main():

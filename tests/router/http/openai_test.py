@@ -347,6 +347,27 @@ class OpenAiTest(unittest.TestCase):
         self.assertEqual(shared["completed"], 8)
         self.assertGreater(shared["prefix_cache_hit_rate"], 0.1)
 
+    def test_workload_benchmarks_find_their_prefixes_cached(self):
+        def bench(*flags):
+            command = [BIN / "baton", "bench", *flags, "--address", self.grpc, "--json"]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+            return json.loads(result.stdout)
+
+        judge = bench("judge", "--peer", f"http://{self.http}", "--shared-tokens", "128", "--own-tokens", "32",
+                      "--items", "4", "--cold-items", "1", "--rounds", "2", "--verdict-tokens", "5")
+        self.assertEqual(judge["peer"]["model_id"], "demo")
+        for result in judge["results"]:
+            self.assertEqual(result["failed"], 0, result)
+            tokens = 128 if result["prefix"] == "rubric" else 160
+            self.assertEqual(result["prompt_tokens"], tokens * result["completed"])
+            if result["prefix"] == "warm":
+                self.assertGreaterEqual(result["cached_tokens"], 8 * 112)
+        agent = bench("agent", "--conversations", "3", "--turns", "3", "--tools-tokens", "96",
+                      "--user-tokens", "24", "--answer-tokens", "8", "--think-time", "0.01")["results"][0]
+        self.assertEqual((agent["completed"], agent["failed"]), (9, 0))
+        self.assertEqual([turn["prompt_tokens"] for turn in agent["turns"]], [360, 456, 552])
+        self.assertGreaterEqual(agent["turns"][2]["hit_rate"], 0.5)
+
     def test_every_field_of_the_package_is_honoured_or_refused_by_name(self):
         messages = [{"role": "user", "content": "x"}]
         fields = set(completion_create_params.CompletionCreateParamsBase.__annotations__) | {"stream"}
