@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "cli/bench_judge_report.h"
+#include "cli/bench_score.h"
 #include "cli/generate.h"
 #include "cli/http_client.h"
 #include "cli/progress.h"
@@ -23,6 +24,8 @@ namespace baton::cli {
 namespace {
 
 constexpr absl::Duration kVersionWithin = absl::Seconds(10);
+// For the verdict score: one token in most vocabularies.
+const std::vector<std::string> kScoreLabels = {"A", "B"};
 
 // As vLLM and llama-server report their versions; empty if the server has neither way.
 std::string VersionOf(const std::string& url) {
@@ -43,18 +46,24 @@ std::string VersionOf(const std::string& url) {
 struct Judge {
   std::string name;  // JudgePhase::server
   std::unique_ptr<BenchTarget> target;
-  bool as_token_ids = false;  // even if the prompts are texts
+  bool as_token_ids = false;                          // even if the prompts are texts
+  std::unique_ptr<v1::InferenceService::Stub> score;  // null: verdicts score are as token
+};
+
+struct JudgePrompt {
+  BenchPrompt prompt;
+  size_t rubric_bytes = 0;  // of the text, at its beginning
 };
 
 // The prompts of a round and verdict, the same for each server.
 struct RoundPrompts {
-  std::vector<BenchPrompt> cold;  // an item, then, where depth is measured, a rubric alone, ...
-  BenchPrompt primer;             // puts the rubric of the warm ones into the cache
-  std::vector<BenchPrompt> warm;
+  std::vector<JudgePrompt> cold;  // an item, then, where depth is measured, a rubric alone, ...
+  JudgePrompt primer;             // puts the rubric of the warm ones into the cache
+  std::vector<JudgePrompt> warm;
 };
 
 // Whether a rubric alone is sent after each cold item, for ComputeItemMs().
-bool MeasuresDepth(const std::string& verdict) { return verdict == "token"; }
+bool MeasuresDepth(const std::string& verdict) { return verdict != "text"; }
 
 // To each server.
 int64_t RequestsOf(const JudgeOptions& options) {
@@ -104,52 +113,82 @@ class JudgeRun {
     RoundPrompts prompts;
     for (int i = 0; i < options_.cold_items; ++i) {
       BATON_ASSIGN_OR_RETURN(JudgeSet cold, make(1));
-      prompts.cold.push_back(std::move(cold.items[0]));
+      prompts.cold.push_back({std::move(cold.items[0]), cold.rubric.text.size()});
       if (!MeasuresDepth(verdict)) continue;
       BATON_ASSIGN_OR_RETURN(JudgeSet alone, make(0));
-      prompts.cold.push_back(std::move(alone.rubric));
+      prompts.cold.push_back({alone.rubric, alone.rubric.text.size()});
     }
     BATON_ASSIGN_OR_RETURN(JudgeSet warm, make(options_.items + 1));
-    prompts.primer = std::move(warm.items.back());
-    warm.items.pop_back();
-    prompts.warm = std::move(warm.items);
+    for (BenchPrompt& item : warm.items) {
+      prompts.warm.push_back({std::move(item), warm.rubric.text.size()});
+    }
     const int output_tokens = verdict == "text" ? options_.verdict_tokens : 1;
-    prompts.primer.output_tokens = 1;
-    for (BenchPrompt& prompt : prompts.cold) prompt.output_tokens = output_tokens;
-    for (BenchPrompt& prompt : prompts.warm) prompt.output_tokens = output_tokens;
-    BATON_RETURN_IF_ERROR(AddTokenIds(&prompts));
+    for (std::vector<JudgePrompt>* some : {&prompts.cold, &prompts.warm}) {
+      for (JudgePrompt& prompt : *some) {
+        prompt.prompt.output_tokens = output_tokens;
+        BATON_RETURN_IF_ERROR(AddTokenIds(&prompt.prompt));
+      }
+    }
+    prompts.primer = std::move(prompts.warm.back());
+    prompts.warm.pop_back();
+    prompts.primer.prompt.output_tokens = 1;
     return prompts;
   }
 
-  // To prompts that are texts, as the router makes them, if a server needs them.
-  absl::Status AddTokenIds(RoundPrompts* prompts) {
+  // To a prompt that is a text, as the router makes them, if a server needs them.
+  absl::Status AddTokenIds(BenchPrompt* prompt) {
     if (!options_.shape.texts || !judges_.back().as_token_ids) return absl::OkStatus();
-    std::vector<BenchPrompt*> all = {&prompts->primer};
-    for (BenchPrompt& prompt : prompts->cold) all.push_back(&prompt);
-    for (BenchPrompt& prompt : prompts->warm) all.push_back(&prompt);
-    for (BenchPrompt* prompt : all) {
-      BATON_ASSIGN_OR_RETURN(prompt->token_ids,
-                             router_->Tokenize(prompt->text, /*add_special_tokens=*/true));
-    }
+    BATON_ASSIGN_OR_RETURN(prompt->token_ids,
+                           router_->Tokenize(prompt->text, /*add_special_tokens=*/true));
     return absl::OkStatus();
   }
 
-  std::vector<Outcome> Send(const Judge& judge, std::vector<BenchPrompt> prompts, int concurrency) {
-    if (judge.as_token_ids) {
-      for (BenchPrompt& prompt : prompts) prompt.text.clear();
+  // Returns the outcomes in the order of the prompts; fewer after Ctrl-C.
+  std::vector<Outcome> Ask(const Judge& judge, const std::string& verdict,
+                           const std::vector<JudgePrompt>& prompts, int concurrency) {
+    if (verdict == "score" && judge.score != nullptr) return Score(judge, prompts, concurrency);
+    std::vector<BenchPrompt> sent;
+    for (const JudgePrompt& prompt : prompts) {
+      sent.push_back(prompt.prompt);
+      if (judge.as_token_ids) sent.back().text.clear();
     }
     OpenLoopOptions loop;
     loop.stop = &stop_;
     loop.max_concurrency = concurrency;
     loop.on_end = [this](const Outcome&) { progress_->Advance(1); };
-    return SendPrompts(judge.target.get(), prompts, std::vector<double>(prompts.size()), loop);
+    return SendPrompts(judge.target.get(), sent, std::vector<double>(sent.size()), loop);
+  }
+
+  // One at a time, or all in one call: then they have one rubric.
+  std::vector<Outcome> Score(const Judge& judge, const std::vector<JudgePrompt>& prompts,
+                             int concurrency) {
+    const size_t of_call = concurrency == 1 ? 1 : prompts.size();
+    std::vector<Outcome> outcomes;
+    for (size_t begin = 0; begin < prompts.size(); begin += of_call) {
+      if (stop_.HasBeenNotified()) break;
+      const JudgePrompt& first = prompts[begin];
+      ScoreCall call;
+      call.model = options_.target.model;
+      call.prefix = first.prompt.text.substr(0, first.rubric_bytes);
+      call.labels = kScoreLabels;
+      call.timeout = options_.target.timeout;
+      for (size_t i = begin; i < begin + of_call; ++i) {
+        call.items.push_back(prompts[i].prompt.text.substr(prompts[i].rubric_bytes));
+      }
+      for (Outcome& outcome : ScoreItems(judge.score.get(), call)) {
+        outcome.kind += static_cast<int>(begin);
+        outcomes.push_back(std::move(outcome));
+      }
+      progress_->Advance(static_cast<int64_t>(of_call));
+    }
+    return outcomes;
   }
 
   void RunCold(const Judge& judge, const std::string& verdict, int round,
-               const std::vector<BenchPrompt>& prompts, std::vector<JudgePhase>* phases) {
+               const std::vector<JudgePrompt>& prompts, std::vector<JudgePhase>* phases) {
     JudgePhase cold{judge.name, verdict, "cold", round, 0, {}};
     JudgePhase rubric{judge.name, verdict, "rubric", round, 0, {}};
-    for (Outcome& outcome : Send(judge, prompts, 1)) {
+    for (Outcome& outcome : Ask(judge, verdict, prompts, 1)) {
       const bool alone = MeasuresDepth(verdict) && outcome.kind % 2 == 1;
       JudgePhase& phase = alone ? rubric : cold;
       phase.wall_s += outcome.ended_s - outcome.sent_s;
@@ -161,10 +200,10 @@ class JudgeRun {
 
   void RunWarm(const Judge& judge, const std::string& verdict, int round,
                const RoundPrompts& prompts, std::vector<JudgePhase>* phases) {
-    Send(judge, {prompts.primer}, 1);
+    Ask(judge, verdict, {prompts.primer}, 1);
     JudgePhase warm{judge.name, verdict, "warm", round, 0, {}};
     const double start_s = NowSeconds();
-    warm.outcomes = Send(judge, prompts.warm, options_.concurrency);
+    warm.outcomes = Ask(judge, verdict, prompts.warm, options_.concurrency);
     warm.wall_s = NowSeconds() - start_s;
     phases->push_back(std::move(warm));
   }
@@ -190,7 +229,10 @@ absl::StatusOr<JudgeResult> MeasureJudge(const JudgeOptions& options, std::ostre
   JudgeResult result;
   result.date = BenchDate();
   std::vector<Judge> judges;
-  judges.push_back({"baton", MakeTarget(Fixed(options.target)), false});
+  const std::shared_ptr<grpc::Channel> channel =
+      MakeChannel(options.target.address, kClientChannel, SecurityFor(options.target.access));
+  judges.push_back(
+      {"baton", MakeTarget(Fixed(options.target)), false, v1::InferenceService::NewStub(channel)});
   BATON_ASSIGN_OR_RETURN(const TargetModel model, judges.front().target->Connect());
   result.model = model.id;
   if (!options.peer.empty()) {
@@ -198,7 +240,7 @@ absl::StatusOr<JudgeResult> MeasureJudge(const JudgeOptions& options, std::ostre
     peer.backend = "openai";
     peer.base_url = options.peer;
     peer.model = options.peer_model;
-    judges.push_back({"peer", MakeTarget(Fixed(std::move(peer))), true});
+    judges.push_back({"peer", MakeTarget(Fixed(std::move(peer))), true, nullptr});
     BATON_ASSIGN_OR_RETURN(const TargetModel theirs, judges.back().target->Connect());
     result.peer_model = theirs.id;
     result.peer_version = VersionOf(options.peer);
@@ -206,8 +248,7 @@ absl::StatusOr<JudgeResult> MeasureJudge(const JudgeOptions& options, std::ostre
   const int vocab_size = options.vocab_size > 0 ? options.vocab_size : model.vocab_size;
   const int64_t requests = RequestsOf(options) * static_cast<int64_t>(judges.size());
   Progress progress(err, options.output.progress, "requests", requests);
-  LoadGenerator router(
-      MakeChannel(options.target.address, kClientChannel, SecurityFor(options.target.access)));
+  LoadGenerator router(channel);
   JudgeRun run(options, std::move(judges), vocab_size, &router, &progress);
   BATON_RETURN_IF_ERROR(run.Run(&result.phases));
   return result;

@@ -15,14 +15,15 @@
 
 namespace baton::cli {
 
-// token: Generate with one token; text: Generate with verdict_tokens.
-inline const std::vector<std::string> kJudgeVerdicts = {"token", "text"};
+// score: Score with two labels, all warm items in one call; token: Generate with one token; text:
+// Generate with verdict_tokens. A peer answers score as token.
+inline const std::vector<std::string> kJudgeVerdicts = {"score", "token", "text"};
 
 struct JudgeOptions {
   TargetOptions target;    // the router
   std::string peer;        // "http://host:port" of a server of OpenAI's API; empty: none
   std::string peer_model;  // empty: the first that the peer lists
-  JudgeShape shape;
+  JudgeShape shape;        // with the verdict score: texts
   std::vector<std::string> verdicts = kJudgeVerdicts;
   int verdict_tokens = 100;
   int rounds = 3;       // each with new rubrics and items

@@ -60,6 +60,9 @@ auto Find(Figures& figures, const std::string& server, const std::string& verdic
   });
 }
 
+// A peer reports no stages, nor does Score.
+bool HasStages(const JudgeFigures& f) { return f.server == "baton" && f.verdict != "score"; }
+
 double ShareOf(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 double SumOf(const JudgeFigures& f) { return absl::c_accumulate(f.latency_ms, 0.0); }
@@ -90,7 +93,7 @@ JudgeObject ToJson(const JudgeFigures& f, const std::optional<double>& compute_m
   json["computed_tokens"] = f.prompt_tokens - f.cached_tokens;
   json["output_tokens"] = f.output_tokens;
   json["warm_item_to_compute"] = NumberOrNull(WarmRatio(f, compute_ms));
-  if (f.server != "baton") return json;
+  if (!HasStages(f)) return json;
   const double whole = SumOf(f);
   json["stage_shares"] = {{"queue", ShareOf(f.queue_ms, whole)},
                           {"prefill", ShareOf(f.prefill_ms, whole)},
@@ -110,7 +113,7 @@ std::string Row(const JudgeFigures& f, const std::vector<double>& percentiles) {
   }
   absl::StrAppendFormat(&row, " %9.1f %8d %8d", Percentile(f.ttft_ms, 50), f.cached_tokens,
                         f.prompt_tokens - f.cached_tokens);
-  if (f.server == "baton") {
+  if (HasStages(f)) {
     const double whole = SumOf(f);
     for (const double part :
          {f.queue_ms, f.prefill_ms, f.kv_transfer_ms, f.decode_ms, f.other_ms}) {

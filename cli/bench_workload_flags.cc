@@ -66,9 +66,9 @@ void AddJudge(CLI::App* app, JudgeOptions* judge, JudgeFlags* flags) {
       ->check(kPromptTokens);
   app->add_flag("--texts,!--token-ids", judge->shape.texts,
                 "Prompts are texts, or token ids; a peer gets token ids");
-  flags->verdicts = absl::StrJoin(judge->verdicts, ",");
   app->add_option("--verdicts", flags->verdicts,
-                  "Which verdicts: token (one token), text (--verdict-tokens)");
+                  "Which verdicts: score (Score with two labels), token (one token), text "
+                  "(--verdict-tokens); empty: all, but score with --token-ids");
   app->add_option("--verdict-tokens", judge->verdict_tokens, "Tokens of the verdict text")
       ->check(kPromptTokens);
   app->add_option("--items", judge->items, "Warm items of a round and verdict")->check(kCount);
@@ -84,7 +84,14 @@ void AddJudge(CLI::App* app, JudgeOptions* judge, JudgeFlags* flags) {
 void FinishJudge(const JudgeFlags& flags, JudgeOptions* judge) {
   judge->seed = SeedOf(flags.workload);
   judge->percentiles = ParsePercentiles(flags.workload.metric_percentiles);
-  judge->verdicts = ParseChoices("--verdicts", flags.verdicts, kJudgeVerdicts);
+  if (!flags.verdicts.empty()) {
+    judge->verdicts = ParseChoices("--verdicts", flags.verdicts, kJudgeVerdicts);
+  } else if (!judge->shape.texts) {
+    judge->verdicts = {"token", "text"};
+  }
+  if (!judge->shape.texts && absl::c_linear_search(judge->verdicts, "score")) {
+    throw CLI::ValidationError("--verdicts", "score takes texts: expected without --token-ids");
+  }
   if (!judge->peer.empty() && !absl::StartsWith(judge->peer, "http://") &&
       !absl::StartsWith(judge->peer, "https://")) {
     throw CLI::ValidationError("--peer", "expected http://host:port");

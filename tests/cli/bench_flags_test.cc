@@ -137,7 +137,10 @@ TEST(BenchFlagsTest, Judge) {
   EXPECT_THAT(judge.percentiles, ElementsAre(50, 95));
   EXPECT_EQ(judge.output.plot, "p.svg");
   EXPECT_EQ(judge.output.label, "mine");
+  EXPECT_THAT(ParseBench({"judge", "--token-ids"}).commands.judge.verdicts,
+              ElementsAre("token", "text"));
   const JudgeOptions defaults = ParseBench({"judge"}).commands.judge;
+  EXPECT_THAT(defaults.verdicts, ElementsAre("score", "token", "text"));
   EXPECT_EQ(defaults.shape.shared_tokens, 1500);
   EXPECT_EQ(defaults.shape.own_tokens, 500);
   EXPECT_EQ(defaults.verdict_tokens, 100);
@@ -206,7 +209,7 @@ TEST(BenchFlagsTest, WrongFlagsAreUsageErrors) {
       {"judge", "--cold-items", "0"},
       {"judge", "--rounds", "0"},
       {"judge", "--concurrency", "0"},
-      {"judge", "--verdicts", ""},
+      {"judge", "--verdicts", "token,score", "--token-ids"},
       {"judge", "--verdicts", "token,maybe"},
       {"judge", "--verdicts", "token,token"},
       {"judge", "--verdict-tokens", "0"},

@@ -37,6 +37,7 @@ class BenchWorkloadsTest : public ::testing::Test {
   BenchWorkloadsTest() {
     judge_.target.address = agent_.target.address = cluster_.server().address();
     judge_.shape = {30, 10, true};
+    judge_.verdicts = {"token", "text"};  // scripted prefill workers do not score
     judge_.items = 4;
     judge_.cold_items = 1;
     judge_.rounds = 2;
