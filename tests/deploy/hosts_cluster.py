@@ -102,6 +102,6 @@ class Deployed:
         return output.decode()
 
     async def workers(self):
-        """The state of each by the address of its host, as one of the routers lists it."""
-        return {w["address"].partition(":")[0]: w["state"].removeprefix("WORKER_STATE_").lower()
+        """(state, id) of each by the address of its host, as one of the routers lists it."""
+        return {w["address"].partition(":")[0]: (w["state"].removeprefix("WORKER_STATE_").lower(), w["worker_id"])
                 for w in json.loads(await self.baton("workers", "--json"))["workers"]}

@@ -73,7 +73,7 @@ class HostsTest(unittest.TestCase):
         self.assertEqual((report["errors"], report["wrong"]), (0, 0), (report, self.cluster.events))
 
     async def workers_are(self, expected):
-        """Waits until the routers' lists are as expected: nothing announces it."""
+        """Waits until a router's list is as expected: nothing announces it. Another router may be a moment behind."""
         end = time.monotonic() + 60
         while not expected(workers := await self.deployed.workers()):
             self.assertLess(time.monotonic(), end, workers)
@@ -81,7 +81,7 @@ class HostsTest(unittest.TestCase):
 
     async def all_are_ready(self):
         await self.workers_are(lambda workers: workers == {
-            pod.host.address: "ready" for name in (PREFILL, DECODE) for pod in self.cluster.pods(name)})
+            pod.host.address: ("ready", pod.name) for name in (PREFILL, DECODE) for pod in self.cluster.pods(name)})
 
     async def reaches(self, host, other, port):
         """Whether a connection from one host to another opens."""
@@ -122,14 +122,15 @@ class HostsTest(unittest.TestCase):
             args = decode.template["spec"]["containers"][0]["args"]
             args[args.index("--block-size=$(BLOCK_SIZE)")] = "--block-size=32"
             decode.restart()
-            await self.cluster.until(lambda: len(decode.pods) == 3, PATIENCE_S)
-            (new,) = (pod for pod in decode.pods if pod.name not in old)
-            await self.workers_are(lambda workers: workers.get(new.host.address) == "refused")
-            self.assertIn(new.name, await self.deployed.baton("workers"))
-            self.assertFalse(new.ready)
-            self.assertEqual({pod.name for pod in decode.pods if pod.ready}, old)
-            decode.template = fits
-            decode.restart()
+            try:
+                await self.cluster.until(lambda: len(decode.pods) == 3, PATIENCE_S)
+                (new,) = (pod for pod in decode.pods if pod.name not in old)
+                await self.workers_are(lambda workers: workers.get(new.host.address) == ("refused", new.name))
+                self.assertFalse(new.ready)
+                self.assertEqual({pod.name for pod in decode.pods if pod.ready}, old)
+            finally:
+                decode.template = fits
+                decode.restart()
             await self.cluster.settle(DECODE)
 
     @in_loop
@@ -158,7 +159,7 @@ class HostsTest(unittest.TestCase):
             for name in (DECODE, PREFILL):
                 pod = self.cluster.pods(name)[0]
                 pod.host.cut()
-                await self.workers_are(lambda workers, address=pod.host.address: workers[address] in ("expired", "connecting"))
+                await self.workers_are(lambda workers, address=pod.host.address: workers[address][0] in ("expired", "connecting"))
                 pod.host.heal()
                 await self.all_are_ready()
 

@@ -94,7 +94,7 @@ class Roots:
 
 
 class Container:
-    """A process that runs as the first of its own PID namespace."""
+    """A process, the first of a PID namespace."""
 
     def __init__(self, pod, spec):
         self._spec, self._pod = spec, pod
