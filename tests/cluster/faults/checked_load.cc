@@ -31,6 +31,7 @@ struct LoadOptions {
 class CheckedLoad {
  public:
   CheckedLoad(const LoadOptions& options, const std::vector<Case>& cases) {
+    tally_.AllowLostRouter();  // such an answer is an error, not a wrong one
     CallHeaders headers;
     if (!options.api_key.empty()) {
       headers = {{"authorization", absl::StrCat("Bearer ", options.api_key)}};
@@ -61,14 +62,18 @@ class CheckedLoad {
       if (first.empty()) return 0.0;
       return absl::ToDoubleMilliseconds(first[static_cast<size_t>(q * double(first.size() - 1))]);
     };
+    int64_t lost = 0;
+    for (const auto& [reason, count] : tally_.reasons()) {
+      if (reason == "UNAVAILABLE") lost += count;  // no more than that: gRPC's own
+    }
     const Totals now = {tally_.right(), tally_.errors(), tally_.wrong()};
     const std::string text = absl::StrFormat(
         R"({"right": %d, "errors": %d, "wrong": %d, "first_token_p50_ms": %.2f, )"
         R"("first_token_p99_ms": %.2f, "gap_p50_ms": %.2f, "gap_p99_ms": %.2f, )"
-        R"("errors_by_reason": "%s"})",
+        R"("errors_by_reason": "%s", "lost_connections_so_far": %d})",
         now.right - last_.right, now.errors - last_.errors, now.wrong - last_.wrong, first_ms(0.5),
         first_ms(0.99), absl::ToDoubleMilliseconds(GapQuantile(answers, 0.5)),
-        absl::ToDoubleMilliseconds(GapQuantile(answers, 0.99)), tally_.ErrorsByReason());
+        absl::ToDoubleMilliseconds(GapQuantile(answers, 0.99)), tally_.ErrorsByReason(), lost);
     last_ = now;
     for (const std::string& example : tally_.examples()) std::cerr << example << "\n";
     return text;
