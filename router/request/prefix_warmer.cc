@@ -17,6 +17,7 @@
 #include "router/request/chat_prompt.h"
 #include "router/request/generate_call.h"
 #include "router/request/request_check.h"
+#include "router/request/request_class.h"
 
 namespace baton::router {
 namespace {
@@ -126,11 +127,12 @@ absl::StatusOr<PrefixWarmer::Prefix> PrefixWarmer::Prepare(
   if (parts_.access.has_keys()) prefix.caller = Caller{request.tenant(), true, {}};
   v1::GenerateRequest bound = prefix.request;
   BATON_RETURN_IF_ERROR(BindToTenant(prefix.caller, &bound));
-  BATON_RETURN_IF_ERROR(RenderMessages(parts_, &bound));
+  const RequestClass request_class = ClassOf(parts_, request.tenant());
+  BATON_RETURN_IF_ERROR(RenderMessages(parts_, request_class, &bound).status());
   const std::optional<ModelInfo> model = parts_.roster.model();
   if (!model) return parts_.roster.NoDecodeWorker();
   PreparedRequest prepared;
-  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(bound, parts_.tokenizer, *model));
+  BATON_ASSIGN_OR_RETURN(prepared, PrepareRequest(bound, parts_.tokenizer, *model, request_class));
   *prefix.request.mutable_token_ids()->mutable_ids() = prepared.decode.tokens();
   prefix.request.clear_add_special_tokens();
   v1::WarmPrefix& description = prefix.description;
