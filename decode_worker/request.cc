@@ -46,7 +46,6 @@ std::unique_ptr<Sequence> MakeSequence(const internal::v1::DecodeRequest& reques
                    request.prefill().epoch()};
   call->deadline = deadline;
   call->priority = ToPriority(request.priority());
-  call->prefill_only = request.prefill_only();
   call->continuation = request.continuation();
   call->tenant = request.tenant();
   call->cache_salt = request.cache_salt();

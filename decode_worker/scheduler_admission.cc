@@ -157,8 +157,7 @@ bool DecodeScheduler::TryAdmit(Sequence& sequence) {
 
   const bool here = call.prefill.address.empty() || sequence.compute_here ||
                     sequence.host_copy.computed_tokens > match.tokens ||
-                    (!call.prefill_only &&
-                     tokens - match.tokens <= options_.local_prefill_max_tokens);
+                    tokens - match.tokens <= options_.local_prefill_max_tokens;
   const kv::BlockUse use = here ? kv::BlockUse::kActive : kv::BlockUse::kHeld;
   absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, use);
   BATON_CHECK(fresh.ok()) << fresh.status();

@@ -53,7 +53,6 @@ struct Call {
   PrefillPeer prefill;
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
-  bool prefill_only = false;  // `prefill` computes the prompt, however little is missing here
   bool continuation = false;  // the worker that served the request was lost
   std::string tenant;
   std::string cache_salt;

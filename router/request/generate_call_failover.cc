@@ -61,7 +61,6 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.avoided_prefill_may_do = attempt.past.refusals > 0;
   wanted.warm_prefill = attempt.past.warm_prefill;
   wanted.only_prefill = only_prefill_;
-  request.set_prefill_only(only_prefill_.worker != kNoWorker);
   wanted.failed = attempt.past.failed;
   wanted.lost = attempt.past.lost;
   wanted.explain = true;
@@ -70,7 +69,11 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
   wanted.ttft_slo = class_.ttft_slo;
   wanted.may_refuse = attempt.past.losses + attempt.past.drains == 0;
   const absl::Duration begin = parts_.clock.SinceStart();
-  if (attempt.whole && IsOneToken(request)) wanted.workers = RouteRequest::Workers::kPrefillIfAny;
+  if (only_prefill_.worker != kNoWorker) {
+    wanted.workers = RouteRequest::Workers::kPrefill;
+  } else if (attempt.whole && IsOneToken(request)) {
+    wanted.workers = RouteRequest::Workers::kPrefillIfAny;
+  }
   absl::StatusOr<Route> route = parts_.planner.Choose(wanted);
   trace_.RouteChosen(route, parts_.planner.policy_name(), begin, parts_.clock.SinceStart());
   if (!route.ok()) return route.status();

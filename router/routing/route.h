@@ -45,8 +45,8 @@ struct RouteRequest {
   Workers workers = Workers::kPair;
   // Has just computed this prompt, whether or not it has reported its blocks yet.
   int warm_prefill = kNoWorker;
-  // Where the prompt is to be computed, whatever it costs: UNAVAILABLE if that process does not take
-  // requests now. No worker: anywhere.
+  // With kPrefill: the worker, whatever its pool and price; UNAVAILABLE, NO_WORKER, if that process
+  // takes no requests now. No worker: any.
   Incarnation only_prefill = {kNoWorker, 0};
   // Not to be chosen again: the pair of each of `failed`, the decode worker of each of `lost`, by
   // epoch. UNAVAILABLE, with nothing noted, if nothing else is left.

@@ -31,6 +31,8 @@ void Prefer(std::vector<Candidate>* candidates, Keep keep) {
   }
 }
 
+bool IsPinned(const RouteRequest& request) { return request.only_prefill.worker != kNoWorker; }
+
 absl::Status NoPrefillWorker() {
   return WithRetryAfter(MakeError(absl::StatusCode::kUnavailable, "NO_PREFILL_WORKER",
                                   "no prefill worker is ready that was not tried"),
@@ -140,16 +142,16 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
       }
     }
     absl::Span<const Candidate> prefill = PrefillCandidates(request, depths);
-    const bool pinned = request.only_prefill.worker != kNoWorker;
-    if (pinned) prefill = Only(request.only_prefill, prefill);
+    if (IsPinned(request)) {
+      prefill = Only(request.only_prefill, prefill);
+      if (prefill.empty()) {
+        return MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
+                         "the prefill worker takes no requests now");
+      }
+    }
     if (alone && prefill.empty()) return NoPrefillWorker();
     const RouteQuery query = QueryOf(request, alone ? prefill[0].worker : decode[0].worker);
-    const Pair pair =
-        alone ? ChooseAlone(query, prefill) : ChoosePair(query, pinned, prefill, decode);
-    if (pinned && !pair.prefill) {
-      return MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
-                       "the prefill worker does not take requests now");
-    }
+    const Pair pair = alone ? ChooseAlone(query, prefill) : ChoosePair(query, prefill, decode);
     route = RouteTo(pair);
     // Before anything is counted for a pair that gets no request.
     const bool failed = absl::c_any_of(request.failed, [&route](const Route& f) {
@@ -222,7 +224,7 @@ absl::Span<const Candidate> RoutePlanner::Candidates(v1::WorkerRole role, bool s
   query.prompt_tokens = request.prompt_tokens;
   query.matched_blocks = depths;
   const absl::Span<const Candidate> all = fleet_.Collect(query, clock_.SinceStart());
-  const bool one_pool = request.pool.empty() && pools_.only_none();
+  const bool one_pool = IsPinned(request) || (request.pool.empty() && pools_.only_none());
   if (one_pool && request.avoid.empty() && request.lost.empty() && health_.all_usable()) return all;
   kept->assign(all.begin(), all.end());
   if (!one_pool) KeepPool(role, request, kept);
@@ -291,13 +293,12 @@ absl::Span<const Candidate> RoutePlanner::Only(const Incarnation& process,
 
 // Pairs that fail together are passed over: first another decode worker is asked for, then another
 // prefill worker.
-RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, bool must_prefill,
+RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
                                             absl::Span<const Candidate> prefill,
                                             absl::Span<const Candidate> decode) {
   std::vector<Candidate> left, partners;
   while (!prefill.empty()) {
-    RouteChoice choice = policy_.Choose(query, prefill, decode);
-    if (must_prefill) choice.prefill = 0;
+    const RouteChoice choice = policy_.Choose(query, prefill, decode);
     if (choice.prefill < 0) {
       return {std::nullopt, decode[choice.decode], choice.decision, choice.pricing};
     }
@@ -314,7 +315,7 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, bool must_p
     if (!partners.empty()) {
       const RouteChoice other = policy_.Choose(query, absl::MakeConstSpan(&chosen, 1), partners);
       const Candidate& partner = partners[other.decode];
-      if (other.prefill < 0 && !must_prefill) return {std::nullopt, partner, other.decision};
+      if (other.prefill < 0) return {std::nullopt, partner, other.decision};
       return {chosen, partner, choice.decision, choice.pricing};
     }
     if (left.empty()) left.assign(prefill.begin(), prefill.end());

@@ -125,8 +125,7 @@ class RoutePlanner final : public RosterObserver {
   absl::Span<const Candidate> Only(const Incarnation& process,
                                    absl::Span<const Candidate> prefill) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `must_prefill`: there is one prefill candidate, which is to compute the prompt.
-  Pair ChoosePair(const RouteQuery& query, bool must_prefill, absl::Span<const Candidate> prefill,
+  Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
                   absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const

@@ -50,7 +50,7 @@ class BenchWorkloadsTest : public ::testing::Test {
     agent_.conversations.answer_tokens = 2;
     agent_.conversations.think_s = 0;
     agent_.conversations.seed = 5;
-    cluster_.decode(0)->SetReply([this](DecodeCall call) { Answer(std::move(call)); });
+    cluster_.SetReply([this](DecodeCall call) { Answer(std::move(call)); });
   }
 
   void Answer(DecodeCall call) {

@@ -35,7 +35,7 @@ class LoadGeneratorTest : public ::testing::Test {
  protected:
   // As many tokens as asked for, the first in a separate message.
   LoadGeneratorTest() {
-    cluster_.decode(0)->SetReply([](DecodeCall call) {
+    cluster_.SetReply([](DecodeCall call) {
       call.SendTokens({'a'});
       call.Finish(std::vector<int32_t>(call.request.max_tokens() - 1, 'b'), kLength);
     });
@@ -64,7 +64,7 @@ TEST_F(LoadGeneratorTest, RecordsEachToken) {
 
 TEST_F(LoadGeneratorTest, CancelsAtATokenAndBeforeTheStart) {
   // It never ends by itself.
-  cluster_.decode(0)->SetReply([](DecodeCall call) { call.SendTokens({'a'}); });
+  cluster_.SetReply([](DecodeCall call) { call.SendTokens({'a'}); });
   LoadRequest request = Request(3);
   request.on_tokens = [](int tokens) { return tokens < 1; };
   const Outcome outcome = generator_.SendAndWait(request);
@@ -78,7 +78,7 @@ TEST_F(LoadGeneratorTest, CancelsAtATokenAndBeforeTheStart) {
 }
 
 TEST_F(LoadGeneratorTest, EachLoopSendsAllAndNamesReasons) {
-  cluster_.decode(0)->SetReply([](DecodeCall call) {
+  cluster_.SetReply([](DecodeCall call) {
     if (call.request.max_tokens() == 4) return call.Fail({grpc::StatusCode::INTERNAL, ""});
     call.Finish(std::vector<int32_t>(call.request.max_tokens(), 'b'), kLength);
   });
@@ -154,7 +154,7 @@ TEST_F(LoadGeneratorTest, Tokenizes) { EXPECT_EQ(generator_.Tokenize("abc", fals
 TEST_F(LoadGeneratorTest, RoutersTakeTurns) {
   FakeCluster other;
   std::atomic<int> asked{0};
-  other.decode(0)->SetReply([&asked](DecodeCall call) {
+  other.SetReply([&asked](DecodeCall call) {
     ++asked;
     call.Finish({'a'}, kLength);
   });

@@ -25,7 +25,7 @@ class PrefixCommandTest : public ::testing::Test {
  protected:
   PrefixCommandTest() {
     options_.address = cluster_.server().address();
-    cluster_.decode(0)->SetReply([](testing::DecodeCall call) {
+    cluster_.SetReply([](testing::DecodeCall call) {
       internal::v1::DecodeResponse response;
       response.mutable_usage()->set_cached_prompt_tokens(16);
       call.stream->Send(response);

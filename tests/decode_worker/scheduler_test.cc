@@ -31,29 +31,6 @@ TEST_F(SchedulerTest, ThePromptIsRetainedAndTheAnswerIsNot) {
   EXPECT_EQ(cache_->retained_block_count(), 2);
 }
 
-TEST_F(SchedulerTest, APromptThatIsToBeCachedElsewhereIsNotComputedHere) {
-  SchedulerOptions options;
-  options.local_prefill_max_tokens = 32;
-  Make(32, options);
-  for (const bool prefill_only : {false, true}) {
-    for (uint64_t id : {1, 2}) {
-      std::unique_ptr<Sequence> request = Request(id, {.prompt = 40, .first_token = 7});
-      request->call->prefill_only = prefill_only;
-      ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
-      Sequence* sequence = scheduler_->Admit();
-      ASSERT_NE(sequence, nullptr);
-      const bool here = sequence->state == State::kRunning;
-      EXPECT_EQ(here, !prefill_only && id == 2) << "of the second, 8 tokens are missing";
-      if (here) {
-        while (scheduler_->running_count() > 0) Step();
-      } else {
-        Commit(*sequence);
-        scheduler_->Remove(*sequence);
-      }
-    }
-  }
-}
-
 TEST_F(SchedulerTest, TakesBlocksForThePromptAndGrowsOneAtATime) {
   Make(10);
   ASSERT_TRUE(Submit(1, {.prompt = 16, .max_tokens = 20}).ok());

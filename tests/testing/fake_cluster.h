@@ -55,6 +55,11 @@ class FakeCluster {
   router::RouterServer& server() { return *server_; }
   std::unique_ptr<FakeWorker>& prefill(int i) { return prefill_[i]; }
   std::unique_ptr<FakeWorker>& decode(int i) { return decode_[i]; }
+  // Of each worker: prefill workers answer requests for one token.
+  void SetReply(const std::function<void(DecodeCall)>& reply) {
+    for (auto& worker : prefill_) worker->SetReply(reply);
+    for (auto& worker : decode_) worker->SetReply(reply);
+  }
   const tokenizer::Tokenizer& tokenizer() const { return *tokenizer_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 

@@ -39,8 +39,9 @@ class PrefixWarmerTest : public CallHarness {
     request.mutable_retention()->set_ttl_ms(1000);
     return request;
   }
-  std::string PrefillOf(size_t i) { return stream(i).request.prefill().address(); }
-  // The first token, as a decode worker sends it.
+  // The prefill worker that computes the prefix: it is asked itself.
+  std::string PrefillOf(size_t i) { return stream(i).worker == 0 ? "p0:1" : "p1:1"; }
+  // The one token, as the worker sends it.
   void Complete(size_t i, int cached_tokens = 0) {
     internal::v1::DecodeResponse response;
     response.add_token_ids('x');
@@ -71,7 +72,7 @@ TEST_F(PrefixWarmerTest, APrefixIsComputedOnEveryPrefillWorker) {
   for (size_t i = 0; i < 2; ++i) {
     const internal::v1::DecodeRequest& request = stream(i).request;
     addresses.insert(PrefillOf(i));
-    EXPECT_TRUE(request.prefill_only());
+    EXPECT_FALSE(request.has_prefill());
     EXPECT_EQ(stream(i).Tokens(), kText);
     EXPECT_EQ(request.max_tokens(), 1);
     EXPECT_EQ(request.priority(), v1::PRIORITY_LOW);
