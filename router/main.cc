@@ -159,10 +159,6 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_option("--drain-grace-ms", options->drain_grace_ms,
                   "How long running requests may continue after the first SIGTERM or SIGINT")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
-  app->add_option("--max-connection-age-ms", options->max_connection_age_ms,
-                  "Age at which a client's gRPC connection takes no new calls, so that the client "
-                  "opens another, to any router; 0: none")
-      ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));
   baton::tracing::AddTracingFlags(*app, options->tracing);
   app->add_option("--log-level", log->level, "Least severe level to log")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}));

@@ -127,9 +127,6 @@ absl::Status Validate(Options* options) {
   BATON_RETURN_IF_ERROR(CheckPositive("tokenizer-threads", options->tokenizer_threads));
   BATON_RETURN_IF_ERROR(CheckPositive("default-deadline-ms", options->default_deadline_ms));
   if (options->drain_grace_ms < 0) return BadFlag("drain-grace-ms", "0 or more expected");
-  if (options->max_connection_age_ms < 0 || options->max_connection_age_ms > 86'400'000) {
-    return BadFlag("max-connection-age-ms", "0 to 86400000 expected");
-  }
   if (options->served_model_name.empty()) {
     std::filesystem::path path = std::filesystem::path(options->model_dir).lexically_normal();
     // The filename of "dir/" is empty.

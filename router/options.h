@@ -55,7 +55,6 @@ struct Options {
 
   int64_t default_deadline_ms = 600'000;  // of calls whose client sets none
   int64_t drain_grace_ms = 30'000;        // for running requests after SIGTERM
-  int64_t max_connection_age_ms = 0;      // of gRPC connections; 0: no limit
   // Retry time of refusals until a request has ended; later ones follow the rate at which requests
   // end.
   int64_t retry_after_ms = 1'000;

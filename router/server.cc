@@ -182,9 +182,6 @@ absl::Status RouterServer::Listen() {
   // Clients need not be as quick as workers: one that reads slowly may leave pings unanswered for
   // seconds.
   rpc_options.keepalive = {absl::Seconds(10), absl::Seconds(10)};
-  if (options_.max_connection_age_ms > 0) {
-    rpc_options.max_connection_age = absl::Milliseconds(options_.max_connection_age_ms);
-  }
   rpc_options.may_reflect = [this](const grpc::ServerContextBase& context) {
     return access_
         .Authenticate(CallHeader(context, "authorization"),

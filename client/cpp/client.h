@@ -324,7 +324,7 @@ class GenerateStream {
   const Completion& completion() const;
   const Usage& usage() const { return completion().usage; }
   // Cancels the request, on the workers too, and ends a wait for a retry. status() becomes
-  // CANCELLED unless the answer is already complete.
+  // CANCELLED, with the reason CANCELLED, unless the answer is already complete.
   void Cancel();
 
   // for (const Delta& delta : *stream): calls Next() until the request has ended.
@@ -449,8 +449,9 @@ class Client {
   const std::shared_ptr<const Connection> connection_;
 };
 
-// Whether the same request may succeed later: UNAVAILABLE, or RESOURCE_EXHAUSTED with a retry time.
-// The client has then retried already, unless a delta had arrived.
+// Whether the same request may succeed later: UNAVAILABLE, RESOURCE_EXHAUSTED with a retry time, or
+// CANCELLED without a reason, by a router that stops. The client has then retried already, unless a
+// delta had arrived. What the caller cancels has the reason CANCELLED.
 bool IsRetryable(const absl::Status& error);
 
 }  // namespace baton::client

@@ -10,7 +10,8 @@ namespace baton::client {
 
 bool IsRetryable(const absl::Status& error) {
   return absl::IsUnavailable(error) ||
-         (absl::IsResourceExhausted(error) && ErrorRetryAfter(error).has_value());
+         (absl::IsResourceExhausted(error) && ErrorRetryAfter(error).has_value()) ||
+         (absl::IsCancelled(error) && ErrorReason(error).empty());
 }
 
 Retries::Retries(absl::Duration timeout, int max_retries, const Clock& clock,

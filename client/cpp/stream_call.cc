@@ -23,6 +23,11 @@ bool IsHeartbeat(const v1::GenerateResponse& response) {
          response.finish_reason() == v1::FINISH_REASON_UNSPECIFIED;
 }
 
+// With the router's reason for it.
+absl::Status CancelledByCaller() {
+  return MakeError(absl::StatusCode::kCancelled, "CANCELLED", "the caller cancelled");
+}
+
 }  // namespace
 
 // Reads come from outside gRPC's callbacks, so a hold keeps the reactor until one has failed.
@@ -96,6 +101,11 @@ bool StreamCall::Begin() {
   return true;
 }
 
+bool StreamCall::cancelled() {
+  absl::MutexLock lock(&mutex_);
+  return cancelled_;
+}
+
 void StreamCall::OnMessage(const v1::GenerateResponse& response) {
   begun_ = true;
   if (!broken_.ok()) return attempt_->Read();
@@ -119,12 +129,15 @@ void StreamCall::OnMessage(const v1::GenerateResponse& response) {
 
 void StreamCall::OnAttemptEnd(const grpc::Status& status) {
   attempt_ = nullptr;
-  const absl::Status error = connection_->FromCall(status, completion_.request_id);
+  absl::Status error = connection_->FromCall(status, completion_.request_id);
+  if (absl::IsCancelled(error) && ErrorReason(error).empty() && cancelled()) {
+    error = CancelledByCaller();
+  }
   const std::optional<absl::Duration> pause = begun_ ? std::nullopt : retries_.PauseAfter(error);
   if (!pause) return End(error);
   timer_->Start(*pause, [self = shared_from_this()] {
     if (self->Begin()) return self->attempt_->Read();
-    self->End(absl::CancelledError("cancelled before a retry"));
+    self->End(CancelledByCaller());
   });
 }
 

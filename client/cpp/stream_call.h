@@ -48,6 +48,7 @@ class StreamCall : public std::enable_shared_from_this<StreamCall> {
 
   // Makes an attempt; false if the call is cancelled.
   bool Begin();
+  bool cancelled();
   void OnMessage(const v1::GenerateResponse& response);
   void OnAttemptEnd(const grpc::Status& status);
   void End(absl::Status status);

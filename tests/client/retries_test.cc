@@ -17,10 +17,13 @@ using ::baton::testing::FakeClock;
 TEST(RetriesTest, WhichErrorsAreRetryable) {
   for (int code = 0; code <= 16; ++code) {
     const absl::Status error(static_cast<absl::StatusCode>(code), "no");
-    EXPECT_EQ(IsRetryable(error), absl::IsUnavailable(error)) << error;
+    const bool cut = absl::IsUnavailable(error) || absl::IsCancelled(error);
+    EXPECT_EQ(IsRetryable(error), cut) << error;
     if (error.ok()) continue;
     EXPECT_EQ(IsRetryable(WithRetryAfter(error, absl::Seconds(1))),
-              absl::IsUnavailable(error) || absl::IsResourceExhausted(error))
+              cut || absl::IsResourceExhausted(error))
+        << error;
+    EXPECT_EQ(IsRetryable(MakeError(error.code(), "REASON", "no")), absl::IsUnavailable(error))
         << error;
   }
 }
@@ -45,12 +48,13 @@ TEST(RetriesTest, ATimeToRetryThatIsNegativeOrEndless) {
 }
 
 absl::Status RandomError(std::mt19937_64* random) {
-  const int kind = static_cast<int>((*random)() % 5);
+  const int kind = static_cast<int>((*random)() % 6);
   const absl::Status full = absl::ResourceExhaustedError("full");
   const absl::Duration after = absl::Milliseconds((*random)() % 4000);
   return kind == 0   ? absl::UnavailableError("gone")
          : kind == 1 ? WithRetryAfter(absl::UnavailableError("gone"), after)
          : kind <= 3 ? WithRetryAfter(full, after)
+         : kind == 4 ? absl::CancelledError("cut")
                      : full;  // never fits
 }
 

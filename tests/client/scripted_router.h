@@ -48,8 +48,10 @@ inline ScriptedAnswer Failing(absl::Status status) { return {{}, std::move(statu
 // Calls of Generate and Tokenize take the answers in turn. Thread-safe.
 class ScriptedRouter final : public v1::InferenceService::CallbackService {
  public:
-  ScriptedRouter() {
-    auto server = RpcServer::Start({}, {this}, {v1::InferenceService::service_full_name()});
+  explicit ScriptedRouter(const std::string& address = "127.0.0.1:0") {
+    RpcServerOptions options;
+    options.address = address;
+    auto server = RpcServer::Start(options, {this}, {v1::InferenceService::service_full_name()});
     BATON_CHECK(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -64,6 +66,14 @@ class ScriptedRouter final : public v1::InferenceService::CallbackService {
   std::vector<v1::GenerateRequest> requests() const {
     absl::MutexLock lock(&mutex_);
     return requests_;
+  }
+  // Until so many have.
+  void AwaitArrived(size_t calls) {
+    absl::MutexLock lock(&mutex_);
+    const auto enough = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return requests_.size() >= calls;
+    };
+    BATON_CHECK(mutex_.AwaitWithTimeout(absl::Condition(&enough), kScriptPatience));
   }
   // Seconds that each of these had until its deadline.
   std::vector<double> seconds_left() const {

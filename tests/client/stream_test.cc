@@ -18,6 +18,7 @@ using ::baton::testing::FakeTime;
 using ::baton::testing::kScriptPatience;
 using ::baton::testing::Last;
 using ::baton::testing::Piece;
+using ::baton::testing::ScriptedAnswer;
 using ::baton::testing::ScriptedRouter;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -112,6 +113,62 @@ TEST_F(RetryTest, NoneAfterTheFirstMessage) {
   EXPECT_TRUE(time_.slept().empty());
 }
 
+// A router that stops cuts calls that are on their way to it.
+TEST_F(RetryTest, ACancellationWithoutReason) {
+  const absl::Status cut = absl::CancelledError();
+  router_.Reply(Failing(cut));
+  router_.Reply({{Last("a")}, absl::OkStatus()});
+  ASSERT_TRUE(Read(Ask()).ok());
+  router_.Reply(Failing(cut));
+  router_.Reply({});
+  ASSERT_TRUE(client_->Tokenize("hi").ok());
+  EXPECT_EQ(time_.slept().size(), 2u);
+  router_.Reply({{Piece("a")}, cut});
+  EXPECT_EQ(Read(Ask()).status().code(), absl::StatusCode::kCancelled);
+  for (const char* reason : {"CANCELLED", "CANCELLED_BY_ID"}) {
+    router_.Reply(Failing(MakeError(absl::StatusCode::kCancelled, reason, "no")));
+    EXPECT_EQ(ErrorReason(Read(Ask()).status()), reason);
+    router_.Reply(Failing(MakeError(absl::StatusCode::kCancelled, reason, "no")));
+    EXPECT_EQ(ErrorReason(client_->Tokenize("hi").status()), reason);
+  }
+  EXPECT_EQ(time_.slept().size(), 2u);
+}
+
+TEST_F(RetryTest, NoneOfWhatTheCallerCancels) {
+  for (const bool begun : {false, true}) {
+    ScriptedAnswer hangs = {{}, absl::OkStatus(), /*hangs=*/true};
+    if (begun) hangs.messages = {Piece("a")};
+    router_.Reply(hangs);
+    const auto stream = client_->Generate(Ask("r"));
+    router_.AwaitArrived(begun ? 2 : 1);
+    EXPECT_TRUE(!begun || stream->Next().has_value());
+    std::thread canceller([&] { stream->Cancel(); });
+    EXPECT_FALSE(stream->Next().has_value());
+    canceller.join();
+    EXPECT_EQ(ErrorReason(stream->status()), "CANCELLED") << stream->status();
+    EXPECT_EQ(ErrorRequestId(stream->status()), "r");
+    EXPECT_FALSE(IsRetryable(stream->status()));
+  }
+  EXPECT_TRUE(time_.slept().empty());
+}
+
+TEST_F(RetryTest, GoesToTheRouterThatTookThePlaceOfOneThatStopped) {
+  auto stopped = std::make_unique<ScriptedRouter>();
+  stopped->Reply({{}, absl::OkStatus(), /*hangs=*/true});
+  const std::string address = stopped->address();
+  client_ = Connect(*stopped, time_.environment());
+  const auto stream = client_->Generate(Ask("r"));
+  stopped->AwaitArrived(1);
+  stopped.reset();  // cancels it
+  ScriptedRouter next(address);
+  next.Reply({{Last("a")}, absl::OkStatus()});
+  ASSERT_TRUE(stream->Next().has_value()) << stream->status();
+  EXPECT_FALSE(stream->Next().has_value());
+  EXPECT_TRUE(stream->status().ok()) << stream->status();
+  EXPECT_EQ(next.requests().at(0).request_id(), "r");
+  EXPECT_EQ(time_.slept().size(), 1u);
+}
+
 TEST_F(RetryTest, NoneOfAWrongRequest) {
   router_.Reply(Failing(InvalidField("OUT_OF_RANGE", "n", "17 given")));
   EXPECT_EQ(ErrorField(Read(Ask()).status()), "n");
@@ -162,7 +219,7 @@ TEST(StreamEndTest, CancelEndsTheWaitForARetry) {
   });
   EXPECT_FALSE(stream->Next().has_value());
   canceller.join();
-  EXPECT_EQ(stream->status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(ErrorReason(stream->status()), "CANCELLED") << stream->status();
   EXPECT_EQ(ErrorRequestId(stream->status()), "r");
   EXPECT_EQ(router.requests().size(), 1u);
 }

@@ -34,8 +34,7 @@ def small(resources, quick):
             container["resources"]["limits"]["cpu"] = "1"
             container["args"] = [arg for arg in container["args"] if not arg.startswith("--kv-cache-memory")] + ["--kv-cache-memory=64MB"]
         elif quick:
-            container["args"] = [arg for arg in container["args"] if not arg.startswith("--max-connection-age-ms")] + ["--max-connection-age-ms=4000"]
-            container["lifecycle"]["preStop"]["exec"]["command"] = ["sleep", "6"]
+            container["lifecycle"]["preStop"]["exec"]["command"] = ["sleep", "5"]
         for probe in ("startupProbe", "readinessProbe") if quick else ():
             container[probe]["periodSeconds"] = 1
     return resources

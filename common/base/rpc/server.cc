@@ -83,11 +83,6 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   SetKeepalive(options.keepalive, [&builder](const char* name, int value) {
     builder.AddChannelArgument(name, value);
   });
-  if (options.max_connection_age < absl::InfiniteDuration()) {
-    builder.AddChannelArgument(
-        GRPC_ARG_MAX_CONNECTION_AGE_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(options.max_connection_age)));
-  }
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kMinPingIntervalMs);
   // A GOAWAY for too many pings would end the streams of a busy connection.

@@ -24,10 +24,6 @@ struct RpcServerOptions {
   std::string address = "127.0.0.1:0";  // port 0: any free port
   int max_message_bytes = 16 << 20;     // limit for one received message
   Keepalive keepalive;
-  // After about that long (10 % more or less), a connection takes no new calls and its client opens
-  // another; running calls stay. So clients spread over servers that came later, and have left one
-  // that is no longer listed before it stops, when gRPC would cut calls that are on their way.
-  absl::Duration max_connection_age = absl::InfiniteDuration();
   ServerTls tls;  // without files: plaintext
   // Path of a Unix domain socket that is served besides `address`, without TLS; empty: none. The
   // rights of its file and directory decide which processes of this machine may connect.

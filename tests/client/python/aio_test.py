@@ -118,6 +118,16 @@ class AsyncStreamTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(caught.exception.request_id, "r")
         await self.await_cancelled()
 
+    async def test_what_the_caller_cancels_is_not_retried(self):
+        self.router.reply([Hang()])
+        stream = self.client.generate("p", request_id="r")
+        await self.next_call()
+        asyncio.get_running_loop().call_soon(stream.cancel)
+        with self.assertRaises(baton.CancelledError) as caught:
+            await stream.text()
+        self.assertEqual((caught.exception.reason, caught.exception.request_id), ("CANCELLED", "r"))
+        self.assertEqual(self.router.calls.qsize(), 0)
+
     async def test_a_cancelled_task_cancels_its_stream(self):
         self.router.reply([delta("a"), Hang()])
         begun = asyncio.Event()
@@ -178,12 +188,18 @@ class AsyncStreamTest(unittest.IsolatedAsyncioTestCase):
         self.router.reply([delta("a"), Hang()])
         stream = self.client.generate("p")
         await stream.__anext__()
+        await self.next_call()
+        self.router.reply([Hang()])
+        unread = self.client.generate("p")
+        await self.next_call()
         await self.client.close()
-        await self.await_cancelled()
-        await self.await_cancelled()
-        for reader in (once, stream.text()):
-            with self.assertRaises(baton.CancelledError):
+        for _ in range(3):
+            await self.await_cancelled()
+        for reader in (once, stream.text(), unread.text()):
+            with self.assertRaises(baton.CancelledError) as caught:
                 await reader
+            self.assertEqual(caught.exception.reason, "CANCELLED")
+        self.assertEqual(self.router.calls.qsize(), 0)
 
     async def test_a_call_waits_for_its_router(self):
         with reserved_address() as address:

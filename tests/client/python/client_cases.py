@@ -16,6 +16,7 @@ from fake_router import AWAIT_S, Failure, FakeRouter, Hang, delta, last, once
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED
+CANCELLED = grpc.StatusCode.CANCELLED
 
 
 class FakeTime:
@@ -292,6 +293,48 @@ class ClientCases:
             self.assertEqual((error.message, error.request_id), (f"attempt {retries}", "r"))
         self.assertEqual(self.arrived(), 4)
 
+    def test_a_cancellation_without_reason_is_retried(self):
+        # A router that stops cuts calls that are on their way to it.
+        cut = Failure(CANCELLED)
+        self.router.reply([cut], [last("a")])
+        self.assertEqual(self.read("p")[1].completion.text, "a")
+        self.router.reply(cut, once("b"))
+        self.assertEqual(self.ask("generate_once", "p").text, "b")
+        self.router.reply([delta("a"), cut])
+        self.assertIs(type(self.failure_of("p")), baton.CancelledError)
+        self.router.reply(cut)
+        self.assertFalse(self.ask("is_ready"))
+        self.assertEqual((self.arrived(), self.time.slept), (6, [0.1, 0.1]))
+
+    def test_a_cancellation_with_a_reason_is_not_retried(self):
+        for reason in ("CANCELLED", "CANCELLED_BY_ID"):
+            self.router.reply([Failure(CANCELLED, reason)], Failure(CANCELLED, reason))
+            self.assertEqual(self.failure_of("p").reason, reason)
+            with self.assertRaises(baton.CancelledError):
+                self.ask("generate_once", "p")
+        self.assertEqual((self.arrived(), self.time.slept), (4, []))
+
+    def test_a_retry_goes_to_the_router_that_took_the_place_of_one_that_stopped(self):
+        with reserved_address() as address:
+            stopped, replaced = FakeRouter(address), []
+
+            def replace():
+                stopped.next_call()
+                stopped.stop()  # cancels the call
+                replaced.append(FakeRouter(address))
+                replaced[0].reply([last("late")])
+
+            stopped.reply([Hang()])
+            self.arguments["address"] = address
+            thread = threading.Thread(target=replace)
+            thread.start()
+            try:
+                self.assertEqual(self.read("p")[1].completion.text, "late")
+            finally:
+                thread.join(AWAIT_S)
+                replaced[0].stop()
+        self.assertEqual(self.time.slept, [0.1])
+
     def test_a_wrong_request_is_not_retried(self):
         self.router.reply([Failure(grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")])
         self.assertIs(type(self.failure_of("p", model="x")), baton.ModelNotFoundError)
@@ -330,13 +373,6 @@ class ClientCases:
                 self.read("p", timeout=timeout)
 
     # ---- Ends
-
-    def test_a_server_that_cancels(self):
-        self.router.reply([delta("a"), Failure(grpc.StatusCode.CANCELLED, "CANCELLED")])
-        self.assertIs(type(self.failure_of("p")), baton.CancelledError)
-        self.router.reply(Failure(grpc.StatusCode.CANCELLED))
-        with self.assertRaises(baton.CancelledError):
-            self.ask("generate_once", "p")
 
     def test_an_unreachable_router(self):
         with reserved_address() as address:

@@ -155,6 +155,32 @@ class StreamTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.client.generate("p")
 
+    def test_what_the_caller_cancels_is_not_retried(self):
+        def ask(read, cancel):
+            errors = []
+
+            def run():
+                try:
+                    read()
+                except baton.BatonError as error:
+                    errors.append((type(error), error.reason))
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            self.router.next_call()
+            cancel()
+            thread.join(AWAIT_S)
+            self.assertEqual(errors, [(baton.CancelledError, "CANCELLED")])
+            self.assertEqual(self.router.calls.qsize(), 0)
+
+        self.router.reply([Hang()], [Hang()], Hang())
+        stream = self.client.generate("p")
+        ask(stream.text, stream.cancel)
+        client = baton.Client(self.router.address)
+        ask(client.generate("p").text, client.close)
+        client = baton.Client(self.router.address)
+        ask(lambda: client.generate_once("p"), client.close)
+
     def test_a_call_waits_for_its_router(self):
         with reserved_address() as address, baton.Client(address, max_retries=0) as client:
             stream = client.generate("p")

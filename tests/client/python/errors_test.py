@@ -82,7 +82,9 @@ class ErrorsTest(unittest.TestCase):
             (codes.INTERNAL, "WORKER_FAILED", None, False),
             (codes.DEADLINE_EXCEEDED, "DEADLINE", None, False),
             (codes.INVALID_ARGUMENT, "EMPTY_PROMPT", None, False),
-            (codes.CANCELLED, "", None, False),
+            (codes.CANCELLED, "", None, True),  # gRPC's own: the router stops
+            (codes.CANCELLED, "CANCELLED", None, False),
+            (codes.CANCELLED, "CANCELLED_BY_ID", None, False),
         ]:
             error = decode(Failure(code, reason, retry_after=retry_after))
             self.assertEqual(error.retryable, retryable, error)

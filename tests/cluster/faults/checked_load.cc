@@ -1,5 +1,5 @@
 // Load on a router whose answers are known: each is compared with the oracle's. What it starts is
-// the client alone; the cluster is there already.
+// the client alone, the C++ SDK's with its default retries; the cluster is there already.
 //   checked_load --address HOST:PORT [--share 0.5]
 // It measures first how long an answer takes while its clients send without a pause, then pauses so
 // that they keep the cluster busy for --share of the time, and prints "ready". At each line of
@@ -7,15 +7,19 @@
 // its input.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <deque>
+#include <atomic>
 #include <iostream>
+#include <memory>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "common/base/rpc/channel.h"
+#include "client/cpp/client.h"
+#include "client/cpp/connection.h"
+#include "common/base/check.h"
 #include "tests/cluster/faults/load.h"
 
 namespace baton::testing {
@@ -28,22 +32,72 @@ struct LoadOptions {
   uint64_t seed = 1;
 };
 
+client::GenerateRequest ToClientRequest(const Case& c) {
+  client::GenerateRequest request;
+  request.token_ids = c.prompt;
+  request.sampling.temperature = c.sampling.temperature;
+  request.sampling.top_p = c.sampling.top_p;
+  request.sampling.top_k = c.sampling.top_k;
+  request.sampling.min_p = c.sampling.min_p;
+  request.sampling.seed = c.sampling.seed;
+  request.max_tokens = static_cast<int32_t>(c.expected.size());
+  request.ignore_eos = true;
+  request.return_token_ids = true;
+  return request;
+}
+
+Answer Send(client::Client& client, const Case& c) {
+  Answer answer;
+  answer.begin = absl::Now();
+  const auto stream = client.Generate(ToClientRequest(c));
+  for (const client::Delta& delta : *stream) {
+    if (!delta.token_ids.empty()) answer.token_times.push_back(absl::Now());
+  }
+  answer.end = absl::Now();
+  if (!answer.token_times.empty()) answer.first_token = answer.token_times.front();
+  answer.status = stream->status();
+  answer.tokens = stream->completion().token_ids();
+  const client::FinishReason finish = stream->completion().finish_reason();
+  if (finish != client::FinishReason::kUnfinished) {
+    answer.finish =
+        finish == client::FinishReason::kLength ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP;
+  }
+  return answer;
+}
+
 class CheckedLoad {
  public:
-  CheckedLoad(const LoadOptions& options, const std::vector<Case>& cases) {
-    tally_.AllowLostRouter();  // such an answer is an error, not a wrong one
-    CallHeaders headers;
-    if (!options.api_key.empty()) {
-      headers = {{"authorization", absl::StrCat("Bearer ", options.api_key)}};
-    }
+  CheckedLoad(const LoadOptions& options, std::vector<Case> cases) : cases_(std::move(cases)) {
+    client::ClientOptions client;  // else as a user gets it
+    client.api_key = options.api_key;
+    client::Environment environment = client::RealEnvironment();
+    environment.random = [this, random = environment.random] {
+      ++retries_;  // each draws its pause
+      return random();
+    };
     for (int i = 0; i < options.clients; ++i) {
-      channels_.push_back(MakeChannel(options.address, kClientChannel,
-                                      MakeChannelSecurity({}, [headers] { return headers; })));
+      auto connection = client::Connection::Make(options.address, client, environment);
+      BATON_CHECK(connection.ok()) << connection.status();
+      threads_.emplace_back([this, connection = *std::move(connection),
+                             seed = options.seed * 1000 + i] { Run(connection, seed); });
     }
-    Start(options, cases, absl::ZeroDuration());
-    for (BackgroundLoad& client : clients_) client.AwaitRight(kMeasured);
-    clients_.clear();
-    Start(options, cases, MeanTime() * (1 / options.share - 1));
+    const auto measured = [&] {
+      mutex_.AssertReaderHeld();
+      return answers_.size() >= static_cast<size_t>(kMeasured * options.clients);
+    };
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&measured));
+    absl::Duration sum;
+    for (const Answer& answer : answers_) sum += answer.end - answer.begin;
+    pause_ = sum / static_cast<int64_t>(answers_.size()) * (1 / options.share - 1);
+    answers_.clear();  // no report has them
+  }
+  ~CheckedLoad() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    for (std::thread& thread : threads_) thread.join();
   }
 
   // Since the last call.
@@ -62,18 +116,15 @@ class CheckedLoad {
       if (first.empty()) return 0.0;
       return absl::ToDoubleMilliseconds(first[static_cast<size_t>(q * double(first.size() - 1))]);
     };
-    int64_t lost = 0;
-    for (const auto& [reason, count] : tally_.reasons()) {
-      if (reason == "UNAVAILABLE") lost += count;  // no more than that: gRPC's own
-    }
-    const Totals now = {tally_.right(), tally_.errors(), tally_.wrong()};
+    const Totals now = {tally_.right(), tally_.errors(), tally_.wrong(), retries_};
     const std::string text = absl::StrFormat(
-        R"({"right": %d, "errors": %d, "wrong": %d, "first_token_p50_ms": %.2f, )"
+        R"({"right": %d, "errors": %d, "wrong": %d, "retries": %d, "first_token_p50_ms": %.2f, )"
         R"("first_token_p99_ms": %.2f, "gap_p50_ms": %.2f, "gap_p99_ms": %.2f, )"
-        R"("errors_by_reason": "%s", "lost_connections_so_far": %d})",
-        now.right - last_.right, now.errors - last_.errors, now.wrong - last_.wrong, first_ms(0.5),
-        first_ms(0.99), absl::ToDoubleMilliseconds(GapQuantile(answers, 0.5)),
-        absl::ToDoubleMilliseconds(GapQuantile(answers, 0.99)), tally_.ErrorsByReason(), lost);
+        R"("errors_by_reason": "%s"})",
+        now.right - last_.right, now.errors - last_.errors, now.wrong - last_.wrong,
+        now.retries - last_.retries, first_ms(0.5), first_ms(0.99),
+        absl::ToDoubleMilliseconds(GapQuantile(answers, 0.5)),
+        absl::ToDoubleMilliseconds(GapQuantile(answers, 0.99)), tally_.ErrorsByReason());
     last_ = now;
     for (const std::string& example : tally_.examples()) std::cerr << example << "\n";
     return text;
@@ -82,40 +133,36 @@ class CheckedLoad {
  private:
   static constexpr int kMeasured = 5;  // answers per client
   struct Totals {
-    int64_t right = 0, errors = 0, wrong = 0;
+    int64_t right = 0, errors = 0, wrong = 0, retries = 0;
   };
 
-  // Of the answers so far, which no report has then.
-  absl::Duration MeanTime() {
-    absl::MutexLock lock(&mutex_);
-    absl::Duration sum;
-    for (const Answer& answer : answers_) sum += answer.end - answer.begin;
-    const absl::Duration mean = sum / std::max<int64_t>(1, answers_.size());
-    answers_.clear();
-    return mean;
-  }
-
-  void Start(const LoadOptions& options, const std::vector<Case>& cases, absl::Duration pause) {
-    BackgroundLoad::Options load;
-    load.clients = 1;
-    load.cold = false;
-    load.pause = pause;
-    load.on_answer = [this](const Answer& answer) {
+  void Run(const std::shared_ptr<const client::Connection>& connection, uint64_t seed) {
+    client::Client client(connection);
+    std::mt19937_64 random(seed);
+    while (Pause()) {
+      const Case& c = cases_[random() % cases_.size()];
+      Answer answer = Send(client, c);
+      tally_.Count(c, answer);
       absl::MutexLock lock(&mutex_);
-      answers_.push_back(answer);
-    };
-    for (size_t i = 0; i < channels_.size(); ++i) {
-      load.seed = options.seed * 1000 + i;
-      clients_.emplace_back(channels_[i], cases, load, tally_);
+      answers_.push_back(std::move(answer));
     }
   }
 
-  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  // Before each request. False once stopped.
+  bool Pause() {
+    absl::MutexLock lock(&mutex_);
+    return !mutex_.AwaitWithTimeout(absl::Condition(&stopping_), pause_);
+  }
+
+  const std::vector<Case> cases_;
   Tally tally_;
+  std::atomic<int64_t> retries_{0};
   Totals last_;
   absl::Mutex mutex_;
   std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
-  std::deque<BackgroundLoad> clients_;  // last: they use the others
+  absl::Duration pause_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace
@@ -135,8 +182,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   Oracle oracle(options.model_dir, {.thread_count = 1});
-  const std::vector<Case> cases = MakeCases(oracle, 60, {20, 300, 10, 60}, options.seed);
-  CheckedLoad load(options, cases);
+  CheckedLoad load(options, MakeCases(oracle, 60, {20, 300, 10, 60}, options.seed));
   std::cout << "ready" << std::endl;
   for (std::string line; std::getline(std::cin, line);) std::cout << load.Report() << std::endl;
   return 0;

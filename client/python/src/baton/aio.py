@@ -42,7 +42,7 @@ class AsyncGenerateStream(calls.Stream, AsyncIterator[Chunk]):
             try:
                 message = await _outcome(self._rpc, self._rpc.read())
             except grpc.aio.AioRpcError as error:
-                failure = _to_error(self._attempts, error)
+                failure = self._attempts.error(error, self._cancelled.is_set())
             else:
                 if message is grpc.aio.EOF:
                     self._end()
@@ -93,8 +93,7 @@ class AsyncGenerateStream(calls.Stream, AsyncIterator[Chunk]):
     def _start(self) -> Any:
         """Makes an attempt; returns its grpc.aio call."""
         if self._cancelled.is_set():
-            code = grpc.StatusCode.CANCELLED
-            raise self._fail(self._attempts.error(code, "cancelled", None))
+            raise self._fail(self._attempts.cancelled())
         stub = self._client._channel.unary_stream(**self._api.stubs())
         return stub(self._api.request, **self._attempts.call_arguments())
 
@@ -126,6 +125,7 @@ class AsyncClient:
         )
         self._sleep = _event_sleep if sleep is None else lambda pause, _: sleep(pause)
         self._loop = asyncio.get_running_loop()
+        self._closed = asyncio.Event()
         if credentials is None:
             self._channel = grpc.aio.insecure_channel(self._settings.address, calls.CHANNEL_OPTIONS)
         else:
@@ -215,13 +215,14 @@ class AsyncClient:
             rpc = self._stub(call)(call.request, timeout=timeout)
             return call.parse(await _outcome(rpc, rpc))
         except grpc.aio.AioRpcError as error:
-            failure = _to_error(self._attempts(call, timeout), error)
+            failure = self._attempts(call, timeout).error(error)
         if failure.code in calls.NOT_READY:
             return False
         raise failure
 
     async def close(self) -> None:
         """Cancels what still runs."""
+        self._closed.set()
         # The channel cancels only calls that a task awaits.
         for stream in self._streams:
             stream.cancel()
@@ -249,8 +250,10 @@ class AsyncClient:
                 rpc = stub(call.request, **attempts.call_arguments())
                 return call.parse(await _outcome(rpc, rpc))
             except grpc.aio.AioRpcError as error:
-                failure = _to_error(attempts, error)
-            await self._sleep(attempts.pause_after(failure), asyncio.Event())
+                failure = attempts.error(error, self._closed.is_set())
+            await self._sleep(attempts.pause_after(failure), self._closed)
+            if self._closed.is_set():
+                raise attempts.cancelled()
 
     def _stub(self, call: Call[T]) -> Any:
         return self._channel.unary_unary(**call.stubs())
@@ -272,10 +275,6 @@ async def _outcome(rpc: Any, operation: Awaitable[T]) -> T:
     raise grpc.aio.AioRpcError(
         await rpc.code(), grpc.aio.Metadata(), await rpc.trailing_metadata(), await rpc.details()
     )
-
-
-def _to_error(attempts: Attempts, error: grpc.aio.AioRpcError) -> BatonError:
-    return attempts.error(error.code(), error.details(), error.trailing_metadata())
 
 
 async def _event_sleep(pause: float, cancelled: asyncio.Event) -> None:

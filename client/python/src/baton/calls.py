@@ -12,7 +12,13 @@ from typing import Any, Callable, Generic, Optional, Sequence, TypeVar
 import grpc
 from grpc_health.v1 import health_pb2
 
-from baton.errors import BatonError, InvalidRequestError, WorkerFailedError, to_error
+from baton.errors import (
+    BatonError,
+    CancelledError,
+    InvalidRequestError,
+    WorkerFailedError,
+    to_error,
+)
 from baton.request import GenerateOptions, Priority, Prompt, to_request
 from baton.types import (
     Choice,
@@ -40,7 +46,11 @@ DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_TIMEOUT_S = 600.0
 DEFAULT_MAX_RETRIES = 2
 READY_TIMEOUT_S = 5.0
-NOT_READY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+NOT_READY = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,  # a router that stops
+)
 
 _INFERENCE = "baton.v1.InferenceService"
 _FIRST_BACKOFF_S = 0.2
@@ -248,8 +258,22 @@ class Attempts:
             arguments["metadata"] = (("authorization", f"Bearer {self._settings.api_key}"),)
         return arguments
 
-    def error(self, code: grpc.StatusCode, message: Optional[str], details: Any) -> BatonError:
-        return to_error(code, message, details, self._request_id, self._settings.address)
+    def error(self, failure: Any, cancelled: bool = False) -> BatonError:
+        """The exception for a call that gRPC ended. `cancelled`: the caller has cancelled it."""
+        error = to_error(
+            failure.code(),
+            failure.details(),
+            failure.trailing_metadata(),
+            self._request_id,
+            self._settings.address,
+        )
+        without_reason = error.code is grpc.StatusCode.CANCELLED and not error.reason
+        return self.cancelled() if cancelled and without_reason else error
+
+    def cancelled(self) -> CancelledError:
+        """What the caller caused, with the router's reason for it."""
+        code = grpc.StatusCode.CANCELLED
+        return CancelledError("the caller cancelled", code, "CANCELLED", self._request_id)
 
     def pause_after(self, error: BatonError) -> float:
         """Seconds until the next attempt; raises the error if there is none."""

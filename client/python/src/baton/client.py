@@ -45,7 +45,9 @@ class GenerateStream(calls.Stream, Iterator[Chunk]):
                 self._end()
                 break
             except grpc.RpcError as error:
-                failure = _to_error(self._attempts, error)
+                if self._client._closed.is_set():
+                    self._cancelled.set()
+                failure = self._attempts.error(error, self._cancelled.is_set())
             else:
                 try:
                     chunk = self._merge(message)
@@ -56,6 +58,8 @@ class GenerateStream(calls.Stream, Iterator[Chunk]):
                     return chunk
                 continue
             self._client._sleep(self._pause_after(failure), self._cancelled)
+            if self._client._closed.is_set():
+                self._cancelled.set()
             self._start()
         self._raise_if_failed()
         raise StopIteration
@@ -90,8 +94,7 @@ class GenerateStream(calls.Stream, Iterator[Chunk]):
         """Makes an attempt."""
         with self._lock:
             if self._cancelled.is_set():
-                code = grpc.StatusCode.CANCELLED
-                raise self._fail(self._attempts.error(code, "cancelled", None))
+                raise self._fail(self._attempts.cancelled())
             stub = self._client._channel.unary_stream(**self._api.stubs())
             self._rpc = stub(self._api.request, **self._attempts.call_arguments())
 
@@ -105,8 +108,8 @@ class Client:
 
     The constructor does not connect; the first call does, and waits for the router until its
     deadline unless `wait_for_ready` is False. `timeout` is that of each call, in seconds, including
-    its retries. Calls are retried at most `max_retries` times if the router is overloaded or
-    unreachable and no token has arrived. `clock`, `sleep` and `random` are for tests.
+    its retries. Calls are retried at most `max_retries` times if the router is overloaded,
+    unreachable or stops, and no token has arrived. `clock`, `sleep` and `random` are for tests.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Client:
             calls.to_api_key(api_key),
         )
         self._sleep = _event_sleep if sleep is None else lambda pause, _: sleep(pause)
+        self._closed = threading.Event()
         if credentials is None:
             self._channel = grpc.insecure_channel(self._settings.address, calls.CHANNEL_OPTIONS)
         else:
@@ -217,13 +221,14 @@ class Client:
         try:
             return call.parse(self._stub(call)(call.request, timeout=timeout))
         except grpc.RpcError as error:
-            failure = _to_error(self._attempts(call, timeout), error)
+            failure = self._attempts(call, timeout).error(error)
         if failure.code in calls.NOT_READY:
             return False
         raise failure
 
     def close(self) -> None:
         """Cancels what still runs."""
+        self._closed.set()
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -247,15 +252,13 @@ class Client:
             try:
                 return call.parse(stub(call.request, **attempts.call_arguments()))
             except grpc.RpcError as error:
-                failure = _to_error(attempts, error)
-            self._sleep(attempts.pause_after(failure), threading.Event())
+                failure = attempts.error(error, self._closed.is_set())
+            self._sleep(attempts.pause_after(failure), self._closed)
+            if self._closed.is_set():
+                raise attempts.cancelled()
 
     def _stub(self, call: Call[T]) -> grpc.UnaryUnaryMultiCallable[Any, Any]:
         return self._channel.unary_unary(**call.stubs())
-
-
-def _to_error(attempts: Attempts, error: grpc.RpcError) -> BatonError:
-    return attempts.error(error.code(), error.details(), error.trailing_metadata())
 
 
 def _event_sleep(pause: float, cancelled: threading.Event) -> None:

@@ -43,8 +43,10 @@ class BatonError(Exception):
     @property
     def retryable(self) -> bool:
         """The same request may succeed later: docs/errors.md, "When to retry"."""
-        return self.code is grpc.StatusCode.UNAVAILABLE or (
-            self.code is grpc.StatusCode.RESOURCE_EXHAUSTED and self.retry_after is not None
+        return (
+            self.code is grpc.StatusCode.UNAVAILABLE
+            or (self.code is grpc.StatusCode.RESOURCE_EXHAUSTED and self.retry_after is not None)
+            or (self.code is grpc.StatusCode.CANCELLED and not self.reason)
         )
 
 
@@ -97,7 +99,8 @@ class DeadlineExceededError(BatonError):
 
 
 class CancelledError(BatonError):
-    """The call was cancelled. Not asyncio.CancelledError, which cancels a task."""
+    """The call was cancelled, by the caller (reason CANCELLED), by its id (CANCELLED_BY_ID), or
+    without a reason by a router that stopped. Not asyncio.CancelledError, which cancels a task."""
 
 
 _FAMILIES: dict[type[BatonError], str] = {
