@@ -11,12 +11,11 @@
 //   grpc      the whole path: GrpcKvSender to PrefillCall and KvReceiver
 //
 // A child process sends. CPU seconds are those of both processes, kernel time included. A new plane
-// is a row of kPlanes and a case of Sender::Prefill().
+// is a row of kPlanes, a case of Bench::Run() and one of the sender (kv_plane_sender.cc).
 #include <arpa/inet.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,14 +38,12 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
-#include "benchmarks/kv_shapes.h"
+#include "benchmarks/kv_plane_work.h"
 #include "cli/svg_plot.h"
 #include "common/base/check.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/rpc/channel.h"
-#include "common/base/rpc/server.h"
 #include "common/transfer/checksum.h"
-#include "common/transfer/kv_sender.h"
 #include "common/transfer/prefill_call.h"
 
 namespace baton::benchmarks {
@@ -54,179 +51,6 @@ namespace {
 
 constexpr char kMethod[] = "/baton.internal.v1.PrefillService/Prefill";
 constexpr int64_t kMiB = 1 << 20;
-
-enum Plane { kMemcpy, kChecksum, kTcp, kStream, kGrpc };
-constexpr struct {
-  Plane plane;
-  const char* name;
-  bool has_channels;
-} kPlanes[] = {{kMemcpy, "memcpy", false},
-               {kChecksum, "checksum", false},
-               {kTcp, "tcp", false},
-               {kStream, "stream", true},
-               {kGrpc, "grpc", true}};
-
-// One measurement: what to move, and how. It travels as the tokens of a PrefillRequest.
-struct Work {
-  Plane plane = kGrpc;
-  int shape = 0;
-  int frame_bytes = 0;
-  int channels = 1;
-  int blocks = 0;   // of all channels
-  int channel = 0;  // which of them a call is
-
-  kv::KvLayout layout() const { return LayoutOf(kKvShapes[shape]); }
-  int64_t bytes() const { return layout().BlockBytes() * blocks; }
-  int frame_blocks() const {
-    return std::max<int>(1, static_cast<int>(frame_bytes / layout().ChunkBytes()));
-  }
-  backend::KvPool Pool(std::byte* base) const { return PoolAt(base, layout(), blocks); }
-  std::vector<kv::BlockId> ChannelBlocks() const {
-    std::vector<kv::BlockId> ids(static_cast<size_t>(blocks / channels));
-    std::iota(ids.begin(), ids.end(), channel * (blocks / channels));
-    return ids;
-  }
-  std::vector<int> ToInts() const { return {plane, shape, frame_bytes, channels, blocks, channel}; }
-};
-
-Work FromInts(const google::protobuf::RepeatedField<int32_t>& ints) {
-  return {static_cast<Plane>(ints[0]), ints[1], ints[2], ints[3], ints[4], ints[5]};
-}
-
-// The slices of one frame, which point into the blocks.
-std::vector<absl::Span<const char>> FrameSegments(const Work& work, const backend::KvPool& pool,
-                                                  int layer, absl::Span<const kv::BlockId> blocks) {
-  std::vector<absl::Span<const char>> segments;
-  for (const kv::BlockId block : blocks) {
-    segments.emplace_back(reinterpret_cast<const char*>(pool.base) +
-                              block * pool.block_stride_bytes + layer * pool.layer_stride_bytes,
-                          work.layout().ChunkBytes());
-  }
-  return segments;
-}
-
-// Calls visit(layer, blocks of one frame) for all frames of a call.
-template <class Visit>
-void ForEachFrame(const Work& work, Visit visit) {
-  const std::vector<kv::BlockId> blocks = work.ChannelBlocks();
-  const size_t per_frame = static_cast<size_t>(work.frame_blocks());
-  for (int layer = 0; layer < work.layout().layers; ++layer) {
-    for (size_t begin = 0; begin < blocks.size(); begin += per_frame) {
-      visit(layer, absl::MakeConstSpan(blocks).subspan(begin, per_frame));
-    }
-  }
-}
-
-// The plane `stream`: what gRPC does with the slices of the frames.
-class SliceStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
- public:
-  SliceStream(const Work& work, std::byte* base) {
-    const backend::KvPool pool = work.Pool(base);
-    ForEachFrame(work, [&](int layer, absl::Span<const kv::BlockId> blocks) {
-      std::vector<grpc::Slice> slices;
-      for (absl::Span<const char> segment : FrameSegments(work, pool, layer, blocks)) {
-        slices.emplace_back(segment.data(), segment.size(), grpc::Slice::STATIC_SLICE);
-      }
-      messages_.emplace_back(slices.data(), slices.size());
-    });
-    Next();
-  }
-  void OnWriteDone(bool ok) override {
-    if (ok) {
-      Next();
-    } else {
-      Finish(grpc::Status::CANCELLED);
-    }
-  }
-  void OnDone() override { delete this; }
-
- private:
-  void Next() {
-    if (next_ == messages_.size()) {
-      Finish(grpc::Status::OK);
-    } else {
-      StartWrite(&messages_[next_++]);
-    }
-  }
-  std::vector<grpc::ByteBuffer> messages_;
-  size_t next_ = 0;
-};
-
-class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
-                         internal::v1::PrefillService::Service> {
- public:
-  explicit Sender(std::byte* base) : base_(base) {}
-
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Prefill(grpc::CallbackServerContext*,
-                                                      const grpc::ByteBuffer* bytes) override {
-    internal::v1::PrefillRequest request;
-    grpc::ByteBuffer copy(*bytes);
-    BATON_CHECK(
-        grpc::SerializationTraits<internal::v1::PrefillRequest>::Deserialize(&copy, &request).ok());
-    const Work work = FromInts(request.tokens());
-    if (work.plane == kStream) return new SliceStream(work, base_);
-    transfer::GrpcKvSender::Options options;
-    options.transfer_id = request.transfer_id();
-    options.epoch = request.prefill_epoch();
-    options.layout = work.layout();
-    options.pool = work.Pool(base_);
-    options.max_payload_bytes = work.frame_bytes;
-    auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
-    auto* reactor = transfer::GrpcKvSender::Open(sender);
-    const auto pin = std::make_shared<const transfer::PinnedBlocks>(work.ChannelBlocks(), [] {});
-    const int count = static_cast<int>(pin->ids().size());
-    sender->SendAccepted(count, 0);
-    for (int layer = 0; layer < work.layout().layers; ++layer) {
-      sender->SendLayer(layer, 0, count, pin, nullptr);
-    }
-    sender->SendFirstToken(1, {});
-    sender->SendCommit(0, 0);
-    sender->Finish(absl::OkStatus());
-    return reactor;
-  }
-
- private:
-  std::byte* const base_;
-};
-
-int ListenTcp(int* port) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  BATON_CHECK_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  BATON_CHECK_EQ(listen(fd, 1), 0);
-  socklen_t size = sizeof(address);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  *port = ntohs(address.sin_port);
-  return fd;
-}
-
-void SendRaw(int fd, const std::byte* base) {
-  int64_t job[2];  // bytes, bytes of a write
-  while (recv(fd, job, sizeof(job), MSG_WAITALL) == sizeof(job)) {
-    for (int64_t at = 0; at < job[0];) {
-      const int64_t sent =
-          send(fd, base + at, static_cast<size_t>(std::min(job[1], job[0] - at)), MSG_NOSIGNAL);
-      if (sent <= 0) return;
-      at += sent;
-    }
-  }
-}
-
-// The child: serves both transports until the parent ends.
-[[noreturn]] void RunSender(int pipe_fd, int64_t pool_bytes) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::vector<std::byte> pool = MakePool(pool_bytes);
-  Sender service(pool.data());
-  auto server = RpcServer::Start({}, {&service}, {"baton.internal.v1.PrefillService"});
-  BATON_CHECK(server.ok()) << server.status();
-  int ports[2] = {(*server)->port(), 0};
-  const int listener = ListenTcp(&ports[1]);
-  BATON_CHECK_EQ(write(pipe_fd, ports, sizeof(ports)), static_cast<ssize_t>(sizeof(ports)));
-  SendRaw(accept(listener, nullptr, nullptr), pool.data());
-  _exit(0);
-}
 
 // Reads and drops a stream.
 class StreamDrain final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
@@ -272,20 +96,22 @@ struct Figures {
 
 class Bench {
  public:
-  Bench(pid_t sender, const int* ports, int64_t pool_bytes)
-      : pool_(MakePool(pool_bytes)), address_(absl::StrFormat("127.0.0.1:%d", ports[0])) {
-    BATON_CHECK_EQ(clock_getcpuclockid(sender, &sender_clock_), 0);
+  Bench(const SenderProcess& sender, int64_t pool_bytes, const ChannelSettings& channel)
+      : channel_settings_(channel),
+        pool_(MakePool(pool_bytes)),
+        address_(absl::StrFormat("127.0.0.1:%d", sender.grpc_port)) {
+    BATON_CHECK_EQ(clock_getcpuclockid(sender.pid, &sender_clock_), 0);
     tcp_ = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in to = {};
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(static_cast<uint16_t>(ports[1]));
+    to.sin_port = htons(static_cast<uint16_t>(sender.tcp_port));
     BATON_CHECK_EQ(connect(tcp_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   }
 
   Figures Measure(const Work& work) {
     while (channels_.size() < static_cast<size_t>(work.channels)) {
-      channels_.push_back(MakeChannel(address_, kTransferChannel));
+      channels_.push_back(MakeChannel(address_, channel_settings_));
     }
     const double sender = CpuSeconds(sender_clock_);
     const double receiver = CpuSeconds(CLOCK_PROCESS_CPUTIME_ID);
@@ -383,6 +209,7 @@ class Bench {
     closed.Wait();
   }
 
+  const ChannelSettings channel_settings_;
   std::vector<std::byte> pool_;
   const std::string address_;
   clockid_t sender_clock_ = 0;
@@ -397,6 +224,7 @@ struct Options {
   std::vector<int> channels = {1, 2, 4};
   int mib = 96;
   int rounds = 5;
+  bool free_memory = false, probed_window = false;
   std::string plot;
 };
 
@@ -480,13 +308,8 @@ void Report(const std::vector<Work>& all, const std::vector<std::vector<Figures>
 
 void Main(const Options& options) {
   const int64_t pool_bytes = options.mib * kMiB;
-  int pipe_fds[2];
-  BATON_CHECK_EQ(pipe(pipe_fds), 0);
-  const pid_t child = fork();  // before gRPC starts threads
-  if (child == 0) RunSender(pipe_fds[1], pool_bytes);
-  int ports[2];
-  BATON_CHECK_EQ(read(pipe_fds[0], ports, sizeof(ports)), static_cast<ssize_t>(sizeof(ports)));
-  Bench bench(child, ports, pool_bytes);
+  const SenderProcess sender = StartSender(pool_bytes);
+  Bench bench(sender, pool_bytes, options.probed_window ? kPeerChannel : kTransferChannel);
   const std::vector<Work> all = AllWork(options);
   std::vector<std::vector<Figures>> measured(all.size());
   for (int round = 0; round <= options.rounds; ++round) {
@@ -499,8 +322,8 @@ void Main(const Options& options) {
   getloadavg(load, 1);
   std::printf("Load average %.1f, %d rounds of %d MiB.\n\n", load[0], options.rounds, options.mib);
   Report(all, measured, options);
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
+  kill(sender.pid, SIGKILL);
+  waitpid(sender.pid, nullptr, 0);
 }
 
 }  // namespace
@@ -516,9 +339,11 @@ int main(int argc, char** argv) {
   app.add_option("--channels", options.channels, "Connections at once")->delimiter(',');
   app.add_option("--mib", options.mib, "What one measurement moves");
   app.add_option("--rounds", options.rounds);
+  app.add_flag("--free-memory", options.free_memory, "Without KeepFreedMemory()");
+  app.add_flag("--probed-window", options.probed_window, "gRPC's own receive window");
   app.add_option("--plot", options.plot, "Writes an SVG file");
   CLI11_PARSE(app, argc, argv);
-  baton::KeepFreedMemory();  // as the workers do
+  if (!options.free_memory) baton::KeepFreedMemory();  // as the workers do
   baton::benchmarks::Main(options);
   return 0;
 }
