@@ -10,7 +10,7 @@ std::shared_ptr<grpc::Channel> PeerChannels::Get(const std::string& address) {
   if (it != channels_.end()) {
     channels_.splice(channels_.begin(), channels_, it);
   } else {
-    channels_.emplace_front(address, MakeChannel(address, kPeerChannel, security_));
+    channels_.emplace_front(address, MakeChannel(address, kTransferChannel, security_));
     if (channels_.size() > kMaxChannels) channels_.pop_back();
   }
   return channels_.front().second;

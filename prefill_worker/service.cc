@@ -52,6 +52,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     if (request.ok()) trace->root().Set("baton.request.id", request->request_id());
     options.on_finish = [trace](const absl::Status& status) { trace->End(status); };
   }
+  options.schedule = calls_.links;
+  options.link = context->peer();
+  options.deadline = absl::FromChrono(context->deadline());
   options.on_bytes_sent = [this](int64_t bytes) { calls_.metrics.BytesSent(bytes); };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);

@@ -11,6 +11,7 @@
 #include "common/engine/engine.h"
 #include "common/security/shared_secret.h"
 #include "common/tracing/tracer.h"
+#include "common/transfer/link_schedule.h"
 #include "common/worker/open_calls.h"
 #include "prefill_worker/loop.h"
 #include "prefill_worker/metrics.h"
@@ -27,6 +28,8 @@ struct CallContext {
   security::SharedSecret* const secret;  // that callers must have; null: none
   tracing::Tracer* const tracer;         // null: nothing is traced
   std::atomic<uint64_t> next_job_id{1};
+  const std::shared_ptr<transfer::LinkSchedule> links =
+      std::make_shared<transfer::LinkSchedule>(Clock::Real());
 };
 
 using RawPrefillService = internal::v1::PrefillService::WithRawCallbackMethod_Prefill<

@@ -1,6 +1,10 @@
 #include "common/transfer/checksum.h"
 
+#ifdef BATON_XXHASH_DISPATCHES
+#include <xxh_x86dispatch.h>  // the same sums, with AVX2 or AVX-512 where the CPU has it
+#else
 #include <xxhash.h>
+#endif
 
 #include <cstring>
 #include <map>

@@ -15,8 +15,6 @@
 namespace baton::transfer {
 namespace {
 
-// Large enough to amortise a message's cost, small enough to interleave with the first token.
-constexpr int64_t kMaxPayloadBytes = 1 << 20;
 // Of a frame of prompt log probabilities, its other fields left out.
 constexpr size_t kMaxLogprobBytes = (1 << 20) - 256;
 constexpr size_t kMaxFieldHeaderBytes = 6;
@@ -39,7 +37,8 @@ void FrameSender::SendAccepted(int block_count, int cached_prompt_tokens) {
 void FrameSender::SendLayer(int layer, int first_block, int block_count, BlocksPin blocks,
                             std::shared_ptr<const backend::Event> written) {
   const int64_t chunk_bytes = static_cast<int64_t>(options_.layout.ChunkBytes());
-  const int per_frame = static_cast<int>(std::max<int64_t>(1, kMaxPayloadBytes / chunk_bytes));
+  const int per_frame =
+      static_cast<int>(std::max<int64_t>(1, options_.max_payload_bytes / chunk_bytes));
   for (int begin = first_block; begin < first_block + block_count; begin += per_frame) {
     SendItem item;
     item.kind = SendItem::Kind::kKvChunk;
@@ -84,6 +83,38 @@ void FrameSender::SendCommit(double queue_ms, double prefill_ms) {
   item.queue_ms = queue_ms;
   item.prefill_ms = prefill_ms;
   PushItem(std::move(item), /*urgent=*/false);
+}
+
+GrpcKvSender::~GrpcKvSender() {
+  if (transfer_ != 0) options().schedule->Leave(transfer_);
+}
+
+void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
+  if (options().schedule != nullptr) {
+    transfer_ = options().schedule->Join(
+        options().link, block_count * static_cast<int64_t>(options().layout.BlockBytes()),
+        options().deadline);
+  }
+  FrameSender::SendAccepted(block_count, cached_prompt_tokens);
+}
+
+bool GrpcKvSender::MayWrite(const SendItem& next) {
+  if (transfer_ == 0 || next.kind != SendItem::Kind::kKvChunk) return true;
+  return options().schedule->MaySend(transfer_, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Resume();
+  });
+}
+
+void GrpcKvSender::OnEmpty() {
+  if (transfer_ != 0) options().schedule->Pause(transfer_);
+}
+
+void GrpcKvSender::Encode(SendItem item, grpc::ByteBuffer* message) {
+  // Others may use the link while this layer is computed.
+  if (transfer_ != 0 && item.written != nullptr && !item.written->Done()) {
+    options().schedule->Pause(transfer_);
+  }
+  EncodeItem(std::move(item), message);
 }
 
 void GrpcKvSender::Finish(const absl::Status& status) {

@@ -9,15 +9,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "baton/v1/inference.pb.h"
 #include "common/backend/backend.h"
 #include "common/base/rpc/server_stream.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
+#include "common/transfer/link_schedule.h"
 
 namespace baton::transfer {
 
@@ -86,13 +89,20 @@ class KvSender {
 // it. Layers and log probabilities are sent in frames of at most 1 MiB. Thread-safe if PushItem is.
 class FrameSender : public KvSender {
  public:
+  // Large enough to amortise a message's cost, small enough to interleave with the first token.
+  static constexpr int64_t kMaxPayloadBytes = 1 << 20;
   struct Options {
     uint64_t transfer_id = 0;
     uint64_t epoch = 0;  // the sender's
     kv::KvLayout layout;
     backend::KvPool pool;
-    std::function<void()> on_peer_gone;  // called on a gRPC thread, at most once
+    int64_t max_payload_bytes = kMaxPayloadBytes;  // of a frame that has more than one block
+    std::function<void()> on_peer_gone;            // called on a gRPC thread, at most once
     OnBytesSent on_bytes_sent;
+    // Orders the KV of transfers over one connection, which `link` names; null: no order.
+    std::shared_ptr<LinkSchedule> schedule;
+    std::string link;
+    absl::Time deadline = absl::InfiniteFuture();        // the caller's
     std::function<void(const absl::Status&)> on_finish;  // before Finish; may be null
   };
   explicit FrameSender(Options options) : options_(std::move(options)) {}
@@ -125,22 +135,30 @@ class FrameSender : public KvSender {
   int kv_chunk_count_ = 0;  // KV frames so far; used by EncodeItem only
 };
 
-// Sends over a Prefill stream. Thread-safe.
-class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>, public FrameSender {
+// Sends over a Prefill stream. gRPC holds at most one frame of it, and takes the next one when the
+// receiver's window has room for that one's last 64 KiB: a receiver that does not read holds back
+// the frames here, where they are items without bytes. Thread-safe.
+class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>,
+                           public FrameSender,
+                           public std::enable_shared_from_this<GrpcKvSender> {
  public:
   using Options = FrameSender::Options;
   using FrameSender::FrameSender;
+  ~GrpcKvSender() override;
 
+  void SendAccepted(int block_count, int cached_prompt_tokens) override;
   void Finish(const absl::Status& status) override;
 
  private:
   void PushItem(SendItem item, bool urgent) override { Push(std::move(item), urgent); }
-  void Encode(SendItem item, grpc::ByteBuffer* message) override {
-    EncodeItem(std::move(item), message);
-  }
+  void Encode(SendItem item, grpc::ByteBuffer* message) override;
+  bool MayWrite(const SendItem& next) override;
+  void OnEmpty() override;
   void OnPeerGone() override {
     if (options().on_peer_gone) options().on_peer_gone();
   }
+
+  std::atomic<LinkSchedule::Transfer> transfer_{0};  // 0: not in the order
 };
 
 }  // namespace baton::transfer

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
+#include "common/base/malloc_settings.h"
 #include "common/base/model_directory.h"
 #include "common/base/shutdown_signal.h"
 #include "common/base/version.h"
@@ -14,6 +15,7 @@ namespace baton::worker {
 
 int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
             const StartWorker& start, const std::function<void(CLI::App&)>& add_flags) {
+  KeepFreedMemory();
   ShutdownSignal signals;  // before any thread
   CLI::App app(description);
   WorkerOptions options;

@@ -62,10 +62,10 @@ class Host:
     def heal(self):
         self.nft("cut")
 
-    def throttle(self, rate):
-        """Bounds what the host sends, such as "1mbit"; None: no bound."""
+    def throttle(self, rate, burst="64kbit"):
+        """Bounds what the host sends, such as "1mbit"; None: no bound. A fast link needs a larger burst."""
         run("tc", "-n", self.name, "qdisc", "del" if rate is None else "replace", "dev", "eth0", "root",
-            *([] if rate is None else ["tbf", "rate", rate, "burst", "64kbit", "latency", "400ms"]))
+            *([] if rate is None else ["tbf", "rate", rate, "burst", burst, "latency", "400ms"]))
 
 
 class Network:

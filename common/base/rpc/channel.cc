@@ -9,6 +9,7 @@ namespace baton {
 namespace {
 
 constexpr int kMaxMessageBytes = 16 << 20;
+constexpr int kTransferDataFrameBytes = 1 << 20;
 
 // Adds the headers when a call starts.
 class HeaderWriter final : public grpc::experimental::Interceptor {
@@ -62,6 +63,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   set_ms(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, settings.connect_timeout);
   // A shared connection would tie the flow control of unrelated callers together.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (settings.receive_window_bytes > 0) {
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, settings.receive_window_bytes);
+    // Without the probe a DATA frame would stay at 16 KiB.
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, kTransferDataFrameBytes);
+  }
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   if (!security.server_name.empty()) {

@@ -59,10 +59,20 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     Continue();
   }
 
+  // Asks MayWrite again.
+  void Resume() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (busy_) return;
+      busy_ = true;
+    }
+    Continue();
+  }
+
   // True if no item waits and no write is in progress.
   bool idle() const {
     absl::MutexLock lock(&mutex_);
-    return !busy_;
+    return !busy_ && items_.empty();
   }
 
  protected:
@@ -71,6 +81,10 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
   // May merge `next` into one of the items that wait (at least one, oldest first) and return true;
   // else `next` is queued behind them. Called with the lock held.
   virtual bool Merge(std::deque<Item>& waiting, Item& next) { return false; }
+  // If false, `next` and what follows wait for Resume or the next Push. Called with the lock held.
+  virtual bool MayWrite(const Item& next) { return true; }
+  // Called when no item waits any more.
+  virtual void OnEmpty() {}
   // Called once if the peer cancels, its deadline passes or its connection breaks.
   virtual void OnPeerGone() {}
 
@@ -83,6 +97,7 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
       broken_ = true;
       items_.clear();
     }
+    OnEmpty();
     OnPeerGone();
   }
 
@@ -101,27 +116,29 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     self.swap(self_);
   }
 
-  // Writes the next item, finishes, or becomes idle. REQUIRES: busy_, and no write in progress.
+  // Writes the next item, finishes, or pauses. REQUIRES: busy_, and no write in progress.
   void Continue() {
+    message_.Clear();  // what it points to may be freed
     std::optional<Item> item;
     std::optional<grpc::Status> finish;
     {
       absl::MutexLock lock(&mutex_);
       if (!items_.empty()) {
+        if (!MayWrite(items_.front())) {
+          busy_ = false;
+          return;
+        }
         item.emplace(std::move(items_.front()));
         items_.pop_front();
       } else if (finish_) {
         finish = finish_;  // busy_ stays set, so nothing follows
       } else {
         busy_ = false;
-        return;
       }
     }
-    if (finish) {
-      grpc::ServerWriteReactor<Message>::Finish(*finish);
-      return;
-    }
-    message_.Clear();
+    if (!item) OnEmpty();
+    if (finish) grpc::ServerWriteReactor<Message>::Finish(*finish);
+    if (!item) return;  // after Finish, `this` may be gone
     Encode(std::move(*item), &message_);
     this->StartWrite(&message_);
   }

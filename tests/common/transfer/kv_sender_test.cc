@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
+#include "common/base/check.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/server.h"
 #include "common/transfer/checksum.h"
@@ -127,6 +129,124 @@ TEST_F(KvSenderTest, AFirstTokenAloneOvertakesWhatWaits) {
   EXPECT_TRUE(frames[0].has_accepted());
   EXPECT_EQ(frames[1].first_token().token_id(), 7);
   EXPECT_TRUE(frames[2].has_commit());
+}
+
+// Large transfers of a chunk's bytes over and over: all layers of the pool are one.
+class LargeTransferTest : public ::testing::Test {
+ protected:
+  static constexpr int kLayers = 64, kBlocks = 16;  // a frame of 1 MiB a layer
+
+  LargeTransferTest() {
+    layout_.layers = kLayers;
+    layout_.kv_heads = 2;
+    layout_.head_dim = 512;
+    memory_.resize(static_cast<size_t>(kBlocks * layout_.ChunkBytes()));
+    auto server = RpcServer::Start({}, {&service_}, {"baton.internal.v1.PrefillService"});
+    BATON_CHECK(server.ok()) << server.status();
+    server_ = *std::move(server);
+    stub_ =
+        internal::v1::PrefillService::NewStub(MakeChannel(server_->address(), kTransferChannel));
+  }
+
+  struct Sending {
+    std::shared_ptr<GrpcKvSender> sender;
+    std::shared_ptr<std::atomic<int64_t>> encoded = std::make_shared<std::atomic<int64_t>>(0);
+    std::shared_ptr<absl::Notification> released = std::make_shared<absl::Notification>();
+  };
+  // Everything of a transfer, which waits for the call.
+  Sending Send(std::shared_ptr<LinkSchedule> schedule = nullptr) {
+    Sending sending;
+    GrpcKvSender::Options options;
+    options.layout = layout_;
+    options.pool.base = memory_.data();
+    options.pool.block_stride_bytes = layout_.ChunkBytes();
+    options.pool.block_count = kBlocks;
+    options.schedule = std::move(schedule);
+    options.on_bytes_sent = [encoded = sending.encoded](int64_t bytes) { *encoded += bytes; };
+    sending.sender = std::make_shared<GrpcKvSender>(std::move(options));
+    std::vector<kv::BlockId> ids(kBlocks);
+    std::iota(ids.begin(), ids.end(), 0);
+    const auto pin = std::make_shared<const PinnedBlocks>(
+        ids, [released = sending.released] { released->Notify(); });
+    sending.sender->SendAccepted(kBlocks, 0);
+    for (int i = 0; i < kLayers; ++i) sending.sender->SendLayer(i, 0, kBlocks, pin, nullptr);
+    sending.sender->SendFirstToken(7, {});
+    sending.sender->SendCommit(1, 2);
+    sending.sender->Finish(absl::OkStatus());
+    service_.sender = sending.sender;
+    return sending;
+  }
+
+  kv::KvLayout layout_;
+  std::vector<std::byte> memory_;
+  SenderService service_;
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<internal::v1::PrefillService::Stub> stub_;
+};
+
+TEST_F(LargeTransferTest, AReceiverThatStopsHoldsBackTheSender) {
+  constexpr int64_t kFrame = 1 << 20;
+  const Sending stopped = Send();
+  grpc::ClientContext context;
+  auto reader = stub_->Prefill(&context, {});
+  PrefillFrame frame;
+  ASSERT_TRUE(reader->Read(&frame));
+  // As long as a whole transfer takes beside it, over the same connection.
+  const Sending other = Send();
+  grpc::ClientContext other_context;
+  auto other_reader = stub_->Prefill(&other_context, {});
+  while (other_reader->Read(&frame)) {
+  }
+  EXPECT_TRUE(other_reader->Finish().ok());
+  EXPECT_EQ(*other.encoded, kLayers * kFrame);
+  other.released->WaitForNotification();
+  // What the receiver's window has room for, and a frame of which a part has.
+  EXPECT_GE(*stopped.encoded, kFrame);
+  EXPECT_LE(*stopped.encoded, kTransferChannel.receive_window_bytes + 2 * kFrame);
+  EXPECT_FALSE(stopped.released->HasBeenNotified());
+  // It goes on where it stopped.
+  int chunks = 0;
+  while (reader->Read(&frame)) chunks += frame.has_kv_chunk();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(chunks, kLayers);
+  stopped.released->WaitForNotification();
+}
+
+TEST_F(LargeTransferTest, AReceiverThatGoesReleasesTheBlocks) {
+  const Sending sending = Send();
+  grpc::ClientContext context;
+  auto reader = stub_->Prefill(&context, {});
+  PrefillFrame frame;
+  ASSERT_TRUE(reader->Read(&frame));
+  context.TryCancel();
+  sending.released->WaitForNotification();
+  EXPECT_FALSE(reader->Finish().ok());
+  EXPECT_LT(*sending.encoded, kLayers << 20);
+}
+
+TEST_F(LargeTransferTest, KvWaitsForATransferThatIsDueFirstAndAFirstTokenDoesNot) {
+  const auto schedule = std::make_shared<LinkSchedule>(Clock::Real());
+  const LinkSchedule::Transfer first = schedule->Join("", 1, absl::InfiniteFuture());
+  ASSERT_TRUE(schedule->MaySend(first, [] {}));
+  const Sending sending = Send(schedule);
+  grpc::ClientContext context;
+  auto reader = stub_->Prefill(&context, {});
+  PrefillFrame frame;
+  ASSERT_TRUE(reader->Read(&frame));
+  EXPECT_TRUE(frame.has_accepted());
+  ASSERT_TRUE(reader->Read(&frame));
+  EXPECT_TRUE(frame.has_first_token());
+  EXPECT_EQ(*sending.encoded, 0);
+  schedule->Pause(first);
+  for (int i = 0; i < kLayers; ++i) {
+    ASSERT_TRUE(reader->Read(&frame));
+    EXPECT_TRUE(frame.has_kv_chunk());
+  }
+  ASSERT_TRUE(reader->Read(&frame));
+  EXPECT_TRUE(frame.has_commit());
+  EXPECT_FALSE(reader->Read(&frame));
+  EXPECT_TRUE(reader->Finish().ok());
+  schedule->Leave(first);
 }
 
 // Hands each frame to a receiver as it would come off the wire.

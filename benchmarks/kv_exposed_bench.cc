@@ -1,0 +1,287 @@
+// How long does a sequence wait for its KV after its prompt is computed, and what does a long
+// transfer do to a short one beside it? benchmarks/kv_exposed.py runs both ends in two network
+// namespaces with a throttled link between them.
+//
+//   kv_exposed_bench --listen HOST:PORT
+//   kv_exposed_bench --address HOST:PORT --gbit 1 [--tokens 512,4096] [--tokens-per-s 1600,20000]
+//
+// The transfer is real (GrpcKvSender to PrefillCall). Prefill is a timer: steps of up to 2,048
+// tokens whose layers take equal times, each sent when its time is over, as the prefill worker's
+// loop does; or, for comparison, all layers after the last one. The KV has the shape of
+// Qwen2.5-0.5B.
+#include <grpcpp/grpcpp.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "baton/internal/v1/prefill.grpc.pb.h"
+#include "benchmarks/kv_shapes.h"
+#include "common/base/check.h"
+#include "common/base/malloc_settings.h"
+#include "common/base/rpc/channel.h"
+#include "common/base/rpc/server.h"
+#include "common/transfer/kv_sender.h"
+#include "common/transfer/prefill_call.h"
+
+namespace baton::benchmarks {
+namespace {
+
+constexpr int kStepTokens = 2048;
+constexpr int kMostTokens = 32768;
+constexpr int kSmallTokens = 208;  // 13 blocks
+
+// What a call asks for. It travels as the tokens of a PrefillRequest.
+struct Job {
+  int tokens = 0;
+  int tokens_per_s = 0;  // 0: all is cached
+  bool after = false;    // send when all is computed
+  bool ordered = true;   // by a LinkSchedule
+};
+
+kv::KvLayout Layout() { return LayoutOf(kKvShapes[1]); }
+int Blocks(int tokens) { return tokens / Layout().block_tokens; }
+// The same for both processes: they share the machine's clock.
+double NowMs() {
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
+                         internal::v1::PrefillService::Service> {
+ public:
+  // All blocks are one: what they hold is not looked at.
+  Sender() : memory_(MakePool(Layout().BlockBytes())) {}
+  ~Sender() override {
+    absl::MutexLock lock(&mutex_);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Prefill(grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer* bytes) override {
+    internal::v1::PrefillRequest request;
+    grpc::ByteBuffer copy(*bytes);
+    BATON_CHECK(
+        grpc::SerializationTraits<internal::v1::PrefillRequest>::Deserialize(&copy, &request).ok());
+    const Job job = {request.tokens(0), request.tokens(1), request.tokens(2) != 0,
+                     request.tokens(3) != 0};
+    transfer::GrpcKvSender::Options options;
+    options.layout = Layout();
+    options.pool = PoolAt(memory_.data(), options.layout, 1);
+    options.pool.block_stride_bytes = 0;
+    if (job.ordered) options.schedule = schedule_;
+    options.link = context->peer();
+    auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
+    absl::MutexLock lock(&mutex_);
+    threads_.emplace_back([job, sender] { Compute(job, *sender); });
+    return transfer::GrpcKvSender::Open(sender);
+  }
+
+ private:
+  static void Compute(const Job& job, transfer::GrpcKvSender& sender) {
+    const int layers = Layout().layers;
+    const auto pin = std::make_shared<const transfer::PinnedBlocks>(
+        std::vector<kv::BlockId>(static_cast<size_t>(Blocks(job.tokens)), 0), [] {});
+    sender.SendAccepted(Blocks(job.tokens), 0);
+    const double begin_ms = NowMs();
+    const absl::Time begin = absl::Now();
+    for (int first = 0; first < job.tokens; first += kStepTokens) {
+      const int count = std::min(kStepTokens, job.tokens - first);
+      for (int layer = 0; layer < layers; ++layer) {
+        if (job.tokens_per_s > 0) {
+          const double tokens = first + static_cast<double>(count) * (layer + 1) / layers;
+          absl::SleepFor(begin + absl::Seconds(tokens / job.tokens_per_s) - absl::Now());
+        }
+        if (!job.after) sender.SendLayer(layer, Blocks(first), Blocks(count), pin, nullptr);
+      }
+    }
+    const double end_ms = NowMs();
+    if (job.after) {
+      for (int layer = 0; layer < layers; ++layer) {
+        sender.SendLayer(layer, 0, Blocks(job.tokens), pin, nullptr);
+      }
+    }
+    sender.SendFirstToken(1, {});
+    sender.SendCommit(end_ms, end_ms - begin_ms);
+    sender.Finish(absl::OkStatus());
+  }
+
+  std::vector<std::byte> memory_;
+  const std::shared_ptr<transfer::LinkSchedule> schedule_ =
+      std::make_shared<transfer::LinkSchedule>(Clock::Real());
+  absl::Mutex mutex_;
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+};
+
+class Receiver {
+ public:
+  explicit Receiver(const std::string& address) : channel_(MakeChannel(address, kTransferChannel)) {
+    memory_ = MakePool(Layout().BlockBytes() * Blocks(kMostTokens));
+  }
+
+  struct Transfer {
+    double begin_ms = 0, end_ms = 0, prefill_end_ms = 0, prefill_ms = 0;
+    absl::Notification first_token, closed;
+    std::shared_ptr<transfer::PrefillCall> call;
+    double exposed_ms() const { return end_ms - prefill_end_ms; }
+  };
+  std::unique_ptr<Transfer> Start(const Job& job) {
+    auto transfer = std::make_unique<Transfer>();
+    internal::v1::PrefillRequest request;
+    for (const int value : {job.tokens, job.tokens_per_s, int{job.after}, int{job.ordered}}) {
+      request.add_tokens(value);
+    }
+    transfer::TransferPlan plan;
+    plan.layout = Layout();
+    plan.pool = PoolAt(memory_.data(), plan.layout, Blocks(kMostTokens));
+    plan.blocks.resize(static_cast<size_t>(Blocks(job.tokens)));
+    std::iota(plan.blocks.begin(), plan.blocks.end(), 0);
+    plan.token_count = 2;
+    transfer::PrefillEvents events;
+    events.on_first_token = [t = transfer.get()](const transfer::FirstToken&) {
+      t->first_token.Notify();
+    };
+    events.on_end = [t = transfer.get()](const absl::Status& status,
+                                         const transfer::TransferSummary& summary) {
+      BATON_CHECK(status.ok()) << status;
+      t->end_ms = NowMs();
+      t->prefill_end_ms = summary.queue_ms;
+      t->prefill_ms = summary.prefill_ms;
+    };
+    events.on_closed = [t = transfer.get()] { t->closed.Notify(); };
+    transfer->begin_ms = NowMs();
+    transfer->call = transfer::PrefillCall::Start(channel_, request, absl::Now() + absl::Minutes(2),
+                                                  std::move(plan), std::move(events));
+    return transfer;
+  }
+  std::unique_ptr<Transfer> Run(const Job& job) {
+    auto transfer = Start(job);
+    transfer->closed.WaitForNotification();
+    return transfer;
+  }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  std::vector<std::byte> memory_;
+};
+
+struct Options {
+  std::string listen, address;
+  double gbit = 1;
+  std::vector<int> tokens = {512, 1024, 2048, 4096};
+  std::vector<int> tokens_per_s = {1600, 20000};
+  int rounds = 3;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void ReportExposed(Receiver& receiver, const Options& options) {
+  std::printf(
+      "\n| link | prompt | prefill | transfer | bound | layer by layer | ÷ bound | after prefill "
+      "|\n"
+      "|---|---|---|---|---|---|---|---|\n");
+  for (const int rate : options.tokens_per_s) {
+    for (const int tokens : options.tokens) {
+      std::vector<double> exposed, prefill, after;
+      for (int i = 0; i < options.rounds; ++i) {
+        const auto transfer = receiver.Run({tokens, rate, false});
+        exposed.push_back(transfer->exposed_ms());
+        prefill.push_back(transfer->prefill_ms);
+        after.push_back(receiver.Run({tokens, rate, true})->exposed_ms());
+      }
+      const kv::KvLayout layout = Layout();
+      const double bytes_per_ms = options.gbit * 1e9 / 8 / 1000;
+      const double transfer_ms =
+          static_cast<double>(layout.BlockBytes()) * Blocks(tokens) / bytes_per_ms;
+      const int last_step = (tokens - 1) % kStepTokens + 1;
+      const double layer_ms =
+          static_cast<double>(layout.ChunkBytes()) * Blocks(last_step) / bytes_per_ms;
+      const double bound = layer_ms + std::max(0.0, transfer_ms - Median(prefill));
+      std::printf("| %g Gbit/s | %d | %.0f ms | %.1f ms | %.1f ms | %.1f ms | %.2f | %.1f ms |\n",
+                  options.gbit, tokens, Median(prefill), transfer_ms, bound, Median(exposed),
+                  Median(exposed) / bound, Median(after));
+      std::fflush(stdout);
+    }
+  }
+}
+
+void ReportFairness(Receiver& receiver, const Options& options) {
+  const Job large = {kMostTokens, 0}, small = {kSmallTokens, 0};
+  std::vector<double> alone, in_turn, ordered, large_alone, large_ordered;
+  const auto beside = [&](bool is_ordered, std::vector<double>* large_ms) {
+    Job job = large;
+    job.ordered = is_ordered;
+    const auto running = receiver.Start(job);
+    running->first_token.WaitForNotification();
+    job = small;
+    job.ordered = is_ordered;
+    const auto transfer = receiver.Run(job);
+    BATON_CHECK(!running->closed.HasBeenNotified()) << "the large transfer is too short";
+    running->closed.WaitForNotification();
+    if (large_ms != nullptr) large_ms->push_back(running->end_ms - running->begin_ms);
+    return transfer->end_ms - transfer->begin_ms;
+  };
+  for (int i = 0; i < options.rounds; ++i) {
+    const auto transfer = receiver.Run(small);
+    alone.push_back(transfer->end_ms - transfer->begin_ms);
+    const auto whole = receiver.Run(large);
+    large_alone.push_back(whole->end_ms - whole->begin_ms);
+    in_turn.push_back(beside(false, nullptr));
+    ordered.push_back(beside(true, &large_ordered));
+  }
+  std::printf(
+      "\n| link | %d tokens alone | beside %d, in turn | beside, by due time | "
+      "%d alone | with the small one |\n|---|---|---|---|---|---|\n"
+      "| %g Gbit/s | %.1f ms | %.1f ms | %.1f ms | %.0f ms | %.0f ms |\n",
+      kSmallTokens, kMostTokens, kMostTokens, options.gbit, Median(alone), Median(in_turn),
+      Median(ordered), Median(large_alone), Median(large_ordered));
+}
+
+void Main(const Options& options) {
+  KeepFreedMemory();
+  if (options.listen.empty()) {
+    Receiver receiver(options.address);
+    receiver.Run({kStepTokens, 0});  // connects
+    ReportFairness(receiver, options);
+    ReportExposed(receiver, options);
+    return;
+  }
+  Sender service;
+  RpcServerOptions server_options;
+  server_options.address = options.listen;
+  auto server = RpcServer::Start(server_options, {&service}, {"baton.internal.v1.PrefillService"});
+  BATON_CHECK(server.ok()) << server.status();
+  std::printf("ready\n");
+  std::fflush(stdout);
+  std::getchar();  // until the script closes it
+}
+
+}  // namespace
+}  // namespace baton::benchmarks
+
+int main(int argc, char** argv) {
+  baton::benchmarks::Options options;
+  CLI::App app("Measures the wait for KV after prefill, over a link of known rate");
+  app.add_option("--listen", options.listen, "HOST:PORT; sends");
+  app.add_option("--address", options.address, "HOST:PORT; receives");
+  app.add_option("--gbit", options.gbit, "The link's rate, for the bound");
+  app.add_option("--tokens", options.tokens, "Prompts")->delimiter(',');
+  app.add_option("--tokens-per-s", options.tokens_per_s, "Speed of prefill")->delimiter(',');
+  app.add_option("--rounds", options.rounds);
+  CLI11_PARSE(app, argc, argv);
+  baton::benchmarks::Main(options);
+  return 0;
+}

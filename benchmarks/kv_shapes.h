@@ -1,0 +1,50 @@
+// KV of the shapes of known models, for benchmarks without a model.
+#ifndef BATON_BENCHMARKS_KV_SHAPES_H_
+#define BATON_BENCHMARKS_KV_SHAPES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/backend/tensor.h"
+#include "common/kv/kv_layout.h"
+
+namespace baton::benchmarks {
+
+struct KvShape {
+  const char* name;
+  int layers, kv_heads, head_dim;
+};
+inline constexpr KvShape kKvShapes[] = {{"demo", 4, 2, 64},    // models/demo
+                                        {"0.5b", 24, 2, 64},   // Qwen2.5-0.5B
+                                        {"1.5b", 28, 2, 128},  // Qwen2.5-1.5B
+                                        {"7b", 28, 4, 128}};   // Qwen2.5-7B
+
+inline kv::KvLayout LayoutOf(const KvShape& shape) {
+  kv::KvLayout layout;
+  layout.layers = shape.layers;
+  layout.kv_heads = shape.kv_heads;
+  layout.head_dim = shape.head_dim;
+  return layout;
+}
+
+// As the engine lays it out.
+inline backend::KvPool PoolAt(std::byte* base, const kv::KvLayout& layout, int blocks) {
+  backend::KvPool pool;
+  pool.base = base;
+  pool.block_stride_bytes = layout.BlockBytes();
+  pool.layer_stride_bytes = layout.ChunkBytes();
+  pool.block_count = blocks;
+  return pool;
+}
+
+// Bytes that differ from each other, every page written.
+inline std::vector<std::byte> MakePool(int64_t bytes) {
+  std::vector<std::byte> pool(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < pool.size(); ++i) pool[i] = static_cast<std::byte>(i * 2654435761u >> 24);
+  return pool;
+}
+
+}  // namespace baton::benchmarks
+
+#endif  // BATON_BENCHMARKS_KV_SHAPES_H_
