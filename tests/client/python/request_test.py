@@ -3,7 +3,7 @@
 import unittest
 
 from baton.request import GenerateOptions, to_request
-from baton.types import SourceUsage, Usage, usage_from_proto
+from baton.types import SourceUsage, Usage, to_usage
 from baton.v1 import inference_pb2
 
 # A value for each option, and the field that it becomes.
@@ -102,7 +102,7 @@ class RequestTest(unittest.TestCase):
                 to_request("p", {"structured_output": option})
 
     def test_usage_by_source(self):
-        usage = usage_from_proto(inference_pb2.Usage(
+        usage = to_usage(inference_pb2.Usage(
             prompt_tokens=9, dropped_prompt_tokens=4,
             by_source=[inference_pb2.SourceUsage(source="PROMPT_SOURCE_TOOLS", tokens=9, cached=2)]))
         self.assertEqual(

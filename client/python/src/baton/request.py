@@ -93,7 +93,7 @@ def to_request(prompt: Prompt, options: GenerateOptions) -> inference_pb2.Genera
     if "segments" in fields:
         fields["segments"] = [
             inference_pb2.PromptSegment(
-                source=f"PROMPT_SOURCE_{source.upper()}",  # type: ignore[arg-type]
+                source=f"PROMPT_SOURCE_{source.upper()}",
                 length=length,
             )
             for source, length in fields["segments"]
