@@ -117,7 +117,7 @@ TEST(ConvertTest, StructuredOutput) {
 }
 
 TEST(ConvertTest, WhatIsAbsentStaysAbsent) {
-  const v1::GenerateRequest proto = ToProto({});
+  const v1::GenerateRequest proto = ToProto(GenerateRequest{});
   EXPECT_FALSE(proto.has_structured_output());
   EXPECT_FALSE(proto.has_retention());
   EXPECT_FALSE(proto.sampling().has_repetition_penalty());
