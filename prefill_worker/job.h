@@ -81,6 +81,7 @@ struct PrefillJob {
   std::vector<kv::PrefixKey> keys;  // one per whole block; empty without a prefix cache
   int64_t arrival_work = 0;         // tokens that the worker had computed when the job arrived
   int expected_tokens = 0;          // still to compute: neither cached nor computed by another job
+  int label_tokens = 0;             // to compute behind the prompt
   Rank rank;                        // valid while the job waits
   uint64_t start_order = 0;         // 1 or more once the job runs
   int64_t passed_tokens = 0;        // tokens of jobs that started before it while it had no blocks
@@ -89,6 +90,10 @@ struct PrefillJob {
   int cacheable_tokens() const { return std::min(shared_tokens.value_or(size()), size()); }
   int remaining_tokens() const { return size() - computed_tokens; }
   bool running() const { return start_order != 0; }
+  // For queues and estimates; labels included.
+  int tokens_to_compute() const {
+    return (running() ? remaining_tokens() : expected_tokens) + label_tokens;
+  }
   bool sends_kv() const { return first_block < blocks.size(); }  // once it runs
 };
 

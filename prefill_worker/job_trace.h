@@ -1,4 +1,5 @@
-// The spans of one Prefill call: the call itself, its wait and its computing.
+// The spans of one call from a decode worker or router: the call itself, its wait and its
+// computing.
 #ifndef BATON_PREFILL_WORKER_JOB_TRACE_H_
 #define BATON_PREFILL_WORKER_JOB_TRACE_H_
 
@@ -17,15 +18,17 @@ namespace baton::prefill_worker {
 class JobTrace {
  public:
   // Null unless there is a tracer and the trace is sampled.
-  static std::shared_ptr<JobTrace> Begin(tracing::Tracer* tracer, const TraceContext& trace) {
+  static std::shared_ptr<JobTrace> Begin(
+      tracing::Tracer* tracer, const TraceContext& trace,
+      const char* name = "baton.internal.v1.PrefillService/Prefill") {
     if (tracer == nullptr || !trace.sampled()) return nullptr;
-    return std::shared_ptr<JobTrace>(new JobTrace(
-        *tracer,
-        tracing::RequestSpans::Begin(tracer, trace, "baton.internal.v1.PrefillService/Prefill",
-                                     tracing::SpanKind::kServer, tracer->Now())));
+    return std::shared_ptr<JobTrace>(
+        new JobTrace(*tracer, tracing::RequestSpans::Begin(
+                                  tracer, trace, name, tracing::SpanKind::kServer, tracer->Now())));
   }
 
   tracing::Span& root() { return spans_->root(); }
+  absl::Duration Now() const { return tracer_.Now(); }
   void Started(absl::Duration submitted, absl::Duration now) {
     spans_->AddStage("prefill_queue", submitted, now);
   }

@@ -54,6 +54,12 @@ int LabelBlocks(const PrefillJob& job, int block_tokens) {
   return blocks;
 }
 
+int LabelTokens(const PrefillJob& job) {
+  int tokens = 0;
+  for (const auto& label : job.scoring->labels) tokens += static_cast<int>(label.size()) - 1;
+  return tokens;
+}
+
 int ComputeLabelRows(engine::Engine& engine, std::vector<LabelledJob>& jobs) {
   const int block_tokens = engine.kv_layout().block_tokens;
   std::vector<LabelRow> rows;

@@ -17,6 +17,9 @@ namespace baton::prefill_worker {
 // How many blocks the labels of the job need beside those of its prompt. REQUIRES: job.scoring.
 int LabelBlocks(const PrefillJob& job, int block_tokens);
 
+// How many rows the labels of the job are, all but the first token of each. REQUIRES: job.scoring.
+int LabelTokens(const PrefillJob& job);
+
 // A job whose prompt has been computed, and what became of its labels.
 struct LabelledJob {
   PrefillJob* job = nullptr;

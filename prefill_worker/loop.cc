@@ -142,7 +142,10 @@ void PrefillLoop::Stop() {
 void PrefillLoop::Run() {
   Publish();  // the pool, before any request
   bool stepped = false;
-  while (!stopping_) stepped = TakeTurn(stepped ? absl::ZeroDuration() : absl::InfiniteDuration());
+  while (!stopping_) {
+    const absl::Duration idle = scheduler_.empty() ? absl::InfiniteDuration() : kHeartbeat;
+    stepped = TakeTurn(stepped ? absl::ZeroDuration() : idle);
+  }
   EndAll();
 }
 
@@ -161,6 +164,7 @@ bool PrefillLoop::TakeTurn(absl::Duration wait) {
   // tokens itself.
   submission_limit_.Update({scheduler_.waiting_requests(), 0}, throughput_.tokens_per_second());
   if (!plan.chunks.empty()) Step(plan.chunks);
+  SendHeartbeats();
   Publish();
   return !plan.chunks.empty();
 }
@@ -171,7 +175,9 @@ void PrefillLoop::EndAll() {
   draining_ = true;
   mailbox_->Close();
   mailbox_->RunPending(absl::ZeroDuration());
-  for (const uint64_t id : scheduler_.JobIds()) End(id, Draining());
+  std::vector<uint64_t> ids;
+  scheduler_.ForEachJob([&ids](const PrefillJob& job) { ids.push_back(job.id); });
+  for (const uint64_t id : ids) End(id, Draining());
   // Frames still in gRPC's buffers read memory that the engine owns, which outlives the server.
   sending_.clear();
 }
@@ -351,6 +357,13 @@ void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
     BATON_REQUEST_LOG(Info, job->request_id, job->trace_context)
         << "prefill ended: " << status.ToString();
   }
+}
+
+void PrefillLoop::SendHeartbeats() {
+  const absl::Duration now = clock_.SinceStart();
+  if (now - last_heartbeat_at_ < kHeartbeat) return;
+  last_heartbeat_at_ = now;
+  scheduler_.ForEachJob([now](const PrefillJob& job) { job.sender->SendHeartbeat(now); });
 }
 
 void PrefillLoop::Publish() {

@@ -37,6 +37,9 @@ struct LoopOptions {
 // or on the thread that calls Turn().
 class PrefillLoop {
  public:
+  // Senders of jobs that wait or run get one each time.
+  static constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+
   // All references must outlive the loop. `publish` is called on the loop thread.
   PrefillLoop(const LoopOptions& options, engine::Engine& engine, worker::CacheJournal& journal,
               const Clock& clock, PrefillMetrics& metrics,
@@ -80,6 +83,7 @@ class PrefillLoop {
   void Complete(PrefillJob& job, const engine::StepResult& result);
   void EndCompleted(PrefillJob& job);
   void End(uint64_t job_id, const absl::Status& status);
+  void SendHeartbeats();
   void Publish();
 
   const LoopOptions options_;
@@ -94,6 +98,7 @@ class PrefillLoop {
   worker::Throughput throughput_;
   worker::StepCost cost_{worker::kPrefillShape};
   absl::Duration last_accepted_at_;
+  absl::Duration last_heartbeat_at_;
   int64_t computed_tokens_ = 0;  // since the start
   // What started jobs send, kept until nothing refers to their blocks: an ended job may still have
   // frames in gRPC's buffers.

@@ -66,11 +66,11 @@ Rank PrefillScheduler::RankOf(const PrefillJob& job, int remaining_tokens) const
 int64_t PrefillScheduler::TokensBefore(const Rank& rank) const {
   int64_t tokens = 0;
   for (const std::unique_ptr<PrefillJob>& job : running_) {
-    if (RankOf(*job, job->remaining_tokens()) < rank) tokens += job->remaining_tokens();
+    if (RankOf(*job, job->remaining_tokens()) < rank) tokens += job->tokens_to_compute();
   }
   for (const auto& [other, job] : waiting_) {
     if (!(other < rank)) break;
-    tokens += job->expected_tokens;
+    tokens += job->tokens_to_compute();
   }
   return tokens;
 }
@@ -83,8 +83,9 @@ absl::Status PrefillScheduler::CheckAdmission(const PrefillJob& job, absl::Time 
                                   " KV blocks, the prefill worker has ", pool_.counts().total));
   }
   // The bounds are on the queue: an empty one accepts a prompt of any length.
-  if (!waiting_.empty() && (waiting_requests() >= options_.max_queued_requests ||
-                            waiting_tokens_ + job.expected_tokens > options_.max_queued_tokens)) {
+  if (!waiting_.empty() &&
+      (waiting_requests() >= options_.max_queued_requests ||
+       waiting_tokens_ + job.tokens_to_compute() > options_.max_queued_tokens)) {
     absl::Status full =
         MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
                   absl::StrCat("the prefill worker's queue holds ", waiting_requests(),
@@ -97,11 +98,11 @@ absl::Status PrefillScheduler::CheckAdmission(const PrefillJob& job, absl::Time 
     return absl::OkStatus();
   }
   const absl::Duration left = job.deadline - now;
-  const double seconds = static_cast<double>(before + job.expected_tokens) / *tokens_per_second;
+  const double seconds = static_cast<double>(before + job.tokens_to_compute()) / *tokens_per_second;
   if (absl::Seconds(seconds) <= left) return absl::OkStatus();
   absl::Status late = MakeError(
       absl::StatusCode::kResourceExhausted, "DEADLINE_UNREACHABLE",
-      absl::StrCat("before the prompt's ", job.expected_tokens, " tokens, ", before,
+      absl::StrCat("before the prompt's ", job.tokens_to_compute(), " tokens, ", before,
                    " others are to be computed, in all ",
                    absl::FormatDuration(absl::Seconds(seconds)),
                    " at the present rate; the deadline is in ", absl::FormatDuration(left)));
@@ -117,12 +118,13 @@ absl::Status PrefillScheduler::Submit(std::unique_ptr<PrefillJob> job, absl::Tim
                        options_.block_tokens);
   }
   job->arrival_work = work_;
+  job->label_tokens = job->scoring ? LabelTokens(*job) : 0;
   job->expected_tokens = ExpectedTokens(*job);
   // What another job is about to compute may yet fall to this one, so it counts for the rank.
   job->rank = RankOf(*job, job->size() - CachedBlocks(*job) * options_.block_tokens);
   absl::Status admitted = CheckAdmission(*job, now, tokens_per_second);
   if (!admitted.ok()) return admitted;
-  waiting_tokens_ += job->expected_tokens;
+  waiting_tokens_ += job->tokens_to_compute();
   waiting_items_ += job->scoring != nullptr ? 1 : 0;
   pending_.Add(job.get());
   const Rank rank = job->rank;
@@ -245,7 +247,7 @@ bool PrefillScheduler::TryAllocate(PrefillJob& job) {
 
 void PrefillScheduler::MoveToRunning(PrefillJob& job) {
   pending_.Remove(&job);
-  waiting_tokens_ -= job.expected_tokens;
+  waiting_tokens_ -= job.tokens_to_compute();
   waiting_items_ -= job.scoring != nullptr ? 1 : 0;
   auto node = waiting_.extract(job.rank);
   job.computed_tokens = job.cached_tokens;
@@ -297,21 +299,19 @@ std::unique_ptr<PrefillJob> PrefillScheduler::Remove(uint64_t id) {
   pending_.Remove(it->second.get());
   job = std::move(it->second);
   waiting_.erase(it);
-  waiting_tokens_ -= job->expected_tokens;
+  waiting_tokens_ -= job->tokens_to_compute();
   waiting_items_ -= job->scoring != nullptr ? 1 : 0;
   return job;
 }
 
-std::vector<uint64_t> PrefillScheduler::JobIds() const {
-  std::vector<uint64_t> ids;
-  for (const std::unique_ptr<PrefillJob>& job : running_) ids.push_back(job->id);
-  for (const auto& [rank, job] : waiting_) ids.push_back(job->id);
-  return ids;
+void PrefillScheduler::ForEachJob(absl::FunctionRef<void(const PrefillJob&)> visit) const {
+  for (const std::unique_ptr<PrefillJob>& job : running_) visit(*job);
+  for (const auto& [rank, job] : waiting_) visit(*job);
 }
 
 int64_t PrefillScheduler::queued_tokens() const {
   int64_t tokens = waiting_tokens_;
-  for (const std::unique_ptr<PrefillJob>& job : running_) tokens += job->remaining_tokens();
+  for (const std::unique_ptr<PrefillJob>& job : running_) tokens += job->tokens_to_compute();
   return tokens;
 }
 
@@ -319,9 +319,11 @@ PrefillWork PrefillScheduler::remaining_work() const {
   PrefillWork work;
   for (const auto& [rank, job] : waiting_) {
     work.Add(job->expected_tokens, job->size() - job->expected_tokens);
+    work.Add(job->label_tokens, job->size());
   }
   for (const std::unique_ptr<PrefillJob>& job : running_) {
     work.Add(job->remaining_tokens(), job->computed_tokens);
+    work.Add(job->label_tokens, job->size());
   }
   return work;
 }
@@ -333,7 +335,7 @@ void PrefillScheduler::CheckIntegrity() const {
   for (const auto& [rank, job] : waiting_) {
     BATON_CHECK(rank == job->rank && !job->running());
     BATON_CHECK(job->blocks.empty() && job->computed_tokens == 0);
-    tokens += job->expected_tokens;
+    tokens += job->tokens_to_compute();
     items += job->scoring != nullptr ? 1 : 0;
     jobs.push_back(job.get());
   }

@@ -22,7 +22,8 @@
 //
 // Scoring. The blocks of a job that only its item has are not inserted: they would evict the prefix
 // that items share. A job gets the blocks of its labels together with those of its prompt. For the
-// bound on requests, kMaxScoredItems items count as one request.
+// bound on requests, kMaxScoredItems items count as one request. The tokens of labels that are
+// computed behind the prompt count for the bound on tokens and in estimates.
 //
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_PREFILL_WORKER_SCHEDULER_H_
@@ -34,6 +35,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/kv/block_pool.h"
@@ -93,7 +95,8 @@ class PrefillScheduler {
   // Removes and returns a job, waiting or running; null if there is none with that id.
   std::unique_ptr<PrefillJob> Remove(uint64_t id);
 
-  std::vector<uint64_t> JobIds() const;  // running, then waiting
+  // Running ones, then waiting ones.
+  void ForEachJob(absl::FunctionRef<void(const PrefillJob&)> visit) const;
   int waiting_count() const { return static_cast<int>(waiting_.size()); }
   // As the bound on requests counts them.
   int waiting_requests() const;

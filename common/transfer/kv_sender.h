@@ -80,6 +80,8 @@ class KvSender {
   // stays behind them. `logprobs` is empty if they were not requested.
   virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
+  // The loop runs, and still has the job. Several senders of one call get the same `now`.
+  virtual void SendHeartbeat(absl::Duration now) {}
   // Call exactly once. OK: the stream ends after what has been sent. An error: it ends at once, and
   // pending items are dropped.
   virtual void Finish(const absl::Status& status) = 0;

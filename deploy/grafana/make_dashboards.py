@@ -239,6 +239,14 @@ def prefill_and_decode():
         panel("Decode requests by code", REQUESTS_PER_S,
               [(nonzero(total("baton_decode_requests_total", "code"), "code"), "{{code}}")],
               "Calls of routers that decode workers ended. A router may retry a failed one.", width=12),
+        row("Scoring"),
+        panel("Items by result", PER_S, [(nonzero(total("baton_score_items_total", "result"), "result"), "{{result}}")],
+              "Items that routers have answered. error: the item has one.", stack=True),
+        panel("Items by worker", PER_S, [(total("baton_scored_items_total", "instance"), "{{instance}}")],
+              "Items that prefill workers have scored."),
+        panel("Scoring calls by code", REQUESTS_PER_S,
+              [(nonzero(total("baton_score_calls_total", "code"), "code"), "{{code}}")],
+              "Calls that ended, by gRPC status code. A call has up to thousands of items.", stack=True),
     ])
 
 
@@ -266,6 +274,13 @@ def kv_and_prefix_cache():
               "A decode worker asks its own cache first; a prefill worker is asked for what is missing there.", most=1),
         panel("Evicted blocks", PER_S, [(total("baton_prefix_cache_evicted_blocks_total", "role, instance", PROCESS),
                                          "{{role}} {{instance}}")], "Cached blocks that made room for others."),
+        panel("Retained blocks", COUNT, [(gauge("baton_kv_retained_blocks", "role, instance", PROCESS),
+                                          "{{role}} {{instance}}")],
+              "Cached blocks that requests and warm prefixes retain. --max-retained-share bounds them.", width=12),
+        panel("Warm misses by cause", REQUESTS_PER_S,
+              [(nonzero(total("baton_prefix_cache_warm_misses_total", "cause"), "cause"), "{{cause}}")],
+              "Prompts whose cached beginning was lost. changed: the prompt differs from an earlier one; evicted: the worker "
+              "no longer has it; other_salt: another cache_salt.", width=12),
         row("Decode memory pressure"),
         panel("Active sequences", COUNT, [(gauge("baton_active_sequences", "instance"), "{{instance}}")],
               "Sequences that are being decoded or received.", width=6),

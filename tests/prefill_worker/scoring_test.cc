@@ -22,7 +22,9 @@ using Label = std::vector<int32_t>;
 
 class NoSender final : public transfer::KvSender {
  public:
-  explicit NoSender(std::map<uint64_t, absl::Status>* ends, uint64_t id) : ends_(ends), id_(id) {}
+  NoSender(std::map<uint64_t, absl::Status>* ends,
+           std::map<uint64_t, std::vector<absl::Duration>>* heartbeats, uint64_t id)
+      : ends_(ends), heartbeats_(heartbeats), id_(id) {}
   void SendAccepted(int block_count, int) override { EXPECT_EQ(block_count, 0); }
   void SendLayer(int, int, int, std::shared_ptr<const transfer::PinnedBlocks>,
                  std::shared_ptr<const backend::Event>) override {
@@ -31,10 +33,12 @@ class NoSender final : public transfer::KvSender {
   void SendPromptLogprobs(int, std::vector<v1::TokenLogprobs>) override {}
   void SendFirstToken(int32_t, v1::TokenLogprobs) override { ADD_FAILURE() << "a token"; }
   void SendCommit(double, double) override {}
+  void SendHeartbeat(absl::Duration now) override { (*heartbeats_)[id_].push_back(now); }
   void Finish(const absl::Status& status) override { ends_->emplace(id_, status); }
 
  private:
   std::map<uint64_t, absl::Status>* const ends_;
+  std::map<uint64_t, std::vector<absl::Duration>>* const heartbeats_;
   const uint64_t id_;
 };
 
@@ -81,7 +85,7 @@ class PrefillScoringTest : public ::testing::Test {
     job->scoring->on_scores = [this, id](std::vector<std::vector<float>> logprobs) {
       scores_[id] = std::move(logprobs);
     };
-    job->sender = std::make_shared<NoSender>(&ends_, id);
+    job->sender = std::make_shared<NoSender>(&ends_, &heartbeats_, id);
     return job;
   }
   // By a step of the engine alone, into blocks that the loop does not use meanwhile.
@@ -116,6 +120,7 @@ class PrefillScoringTest : public ::testing::Test {
   uint64_t last_id_ = 0;
   std::map<uint64_t, std::vector<std::vector<float>>> scores_;
   std::map<uint64_t, absl::Status> ends_;
+  std::map<uint64_t, std::vector<absl::Duration>> heartbeats_;
   worker::WorkerLoad load_;
   std::unique_ptr<PrefillLoop> loop_;  // goes first
 };
@@ -197,6 +202,41 @@ TEST_F(PrefillScoringTest, ItemsOfACallCountAsOneRequestAndCanBeCancelled) {
   EXPECT_EQ(scored, 30);
   EXPECT_EQ(cancelled, 10);
   EXPECT_EQ(load_.counts.free, load_.counts.total);
+}
+
+TEST_F(PrefillScoringTest, TokensOfLabelsCountInTheQueue) {
+  Make(true);
+  std::vector<std::unique_ptr<PrefillJob>> items;
+  for (int i = 0; i < 3; ++i) {
+    items.push_back(Item(std::vector<int32_t>(64, i + 1), 0, {{1}, {1, 2, 3}, {4, 5}}));
+  }
+  loop_->Submit(std::move(items));
+  loop_->Turn(absl::ZeroDuration());
+  EXPECT_EQ(ends_.size(), 1u);
+  EXPECT_EQ(load_.queued_tokens, 2 * (64 + 2 + 1));
+  Run();
+  EXPECT_EQ(load_.queued_tokens, 0);
+}
+
+TEST_F(PrefillScoringTest, ItemsThatAreLeftGetAHeartbeatEachSecond) {
+  Make(true);
+  std::vector<std::unique_ptr<PrefillJob>> items;
+  for (int i = 0; i < 5; ++i) items.push_back(Item(std::vector<int32_t>(64, i + 1), 0, {{1}}));
+  loop_->Submit(std::move(items));
+  loop_->Turn(absl::ZeroDuration());  // a step computes one item
+  EXPECT_TRUE(heartbeats_.empty());
+  clock_.Advance(PrefillLoop::kHeartbeat);
+  const absl::Duration now = clock_.SinceStart();
+  loop_->Turn(absl::ZeroDuration());
+  EXPECT_EQ(ends_.size(), 2u);
+  loop_->Turn(absl::ZeroDuration());
+  ASSERT_EQ(heartbeats_.size(), 3u);
+  for (const auto& [id, times] : heartbeats_) {
+    EXPECT_FALSE(id <= 2) << "it has its result";
+    EXPECT_EQ(times, std::vector<absl::Duration>{now});
+  }
+  Run();
+  EXPECT_EQ(ends_.size(), 5u);
 }
 
 // With a pool that holds the prompt, but not the labels behind it.

@@ -5,6 +5,7 @@ import unittest
 
 import baton
 from client_cases import UNAVAILABLE, ClientCases, FailureClock, reserved_address
+from baton.v1 import inference_pb2
 from fake_router import AWAIT_S, Failure, FakeRouter, Hang, delta, last
 
 
@@ -35,6 +36,14 @@ class AsyncClientTest(ClientCases, unittest.TestCase):
         async def run():
             async with baton.AsyncClient(**self.arguments) as client:
                 return await getattr(client, method)(*arguments, **options)
+
+        return asyncio.run(run())
+
+    def read_scores(self, *arguments, **options):
+        async def run():
+            async with baton.AsyncClient(**self.arguments) as client:
+                stream = client.score_stream(*arguments, **options)
+                return [score async for score in stream], stream
 
         return asyncio.run(run())
 
@@ -99,6 +108,27 @@ class AsyncStreamTest(unittest.IsolatedAsyncioTestCase):
         ring.append(ring)
         del ring
         # Any thread may collect it.
+        await asyncio.get_running_loop().run_in_executor(None, self.router.await_collected)
+
+    async def test_a_score_stream_is_cancelled(self):
+        async def endless():
+            while True:
+                yield "item"
+                await asyncio.sleep(0)
+
+        answer = inference_pb2.ScoreStreamResponse(items=[inference_pb2.ItemScore()])
+        self.router.reply([3, answer, Hang()])
+        stream = self.client.score_stream("p", endless(), [" yes"])
+        await stream.__anext__()
+        await stream.aclose()
+        await self.await_cancelled()
+        with self.assertRaises(baton.CancelledError):
+            await stream.__anext__()
+        self.router.reply([3, answer, Hang()])
+        ring = [self.client.score_stream("p", endless(), [" yes"])]
+        await ring[0].__anext__()
+        ring.append(ring)
+        del ring
         await asyncio.get_running_loop().run_in_executor(None, self.router.await_collected)
 
     async def test_a_stream_that_was_never_read_is_cancelled(self):

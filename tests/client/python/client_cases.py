@@ -97,7 +97,8 @@ def slow_to_answer(router):
 
 class ClientCases:
     """Subclasses have read(), which reads a new stream to its end, and ask(), which makes another
-    call. Both make a client with `self.arguments` and close it."""
+    call; read_scores() reads a score_stream to its end. Each makes a client with `self.arguments` and
+    closes it."""
 
     def setUp(self):
         self.router = FakeRouter()
@@ -225,6 +226,51 @@ class ClientCases:
         self.assertEqual(second.error, baton.ScoreError(3, "PROMPT_TOO_LONG", "too long"))
         self.assertEqual(scores.usage, baton.ScoreUsage(2, 1, 9, 0))
         self.assertEqual(scores.request_id, "judge")
+
+    def test_score_stream(self):
+        def result(index, **fields):
+            return inference_pb2.ItemScore(id=index, prompt_tokens=9, **fields)
+
+        self.router.reply([
+            1, inference_pb2.ScoreStreamResponse(items=[result(0, probability=0.25)]),
+            2, inference_pb2.ScoreStreamResponse(items=[
+                result(2), result(1, error=inference_pb2.ScoreError(code=3, reason="R"))]),
+            inference_pb2.ScoreStreamResponse(
+                usage=inference_pb2.ScoreUsage(items=3, failed_items=1))])
+        scores, stream = self.read_scores(
+            "rubric", iter(["a", "b", "c"]), [" yes", " no"], in_order=False, priority="high",
+            request_id="judge")
+        call = self.router.next_call()
+        first = call.request
+        self.assertEqual((first.settings.prefix, list(first.settings.labels), first.in_order),
+                         ("rubric", [" yes", " no"], False))
+        self.assertEqual(first.settings.priority, inference_pb2.PRIORITY_HIGH)
+        self.assertEqual(first.settings.request_id, "judge")
+        self.assertEqual(call.items, ["a", "b", "c"])
+        self.assertEqual([score.index for score in scores], [0, 2, 1])
+        self.assertEqual(scores[0].probability, 0.25)
+        self.assertEqual(scores[2].error.reason, "R")
+        self.assertEqual(stream.usage, baton.ScoreUsage(3, 1, 0, 0))
+
+    def test_score_streams_that_fail(self):
+        self.router.reply([1, Failure(UNAVAILABLE, "NO_PREFILL_WORKER", retry_after=1)])
+        with self.assertRaises(baton.UnavailableError) as caught:
+            self.read_scores("rubric", ["a"], [" yes"], request_id="judge")
+        self.assertEqual(caught.exception.reason, "NO_PREFILL_WORKER")
+        self.assertEqual(caught.exception.request_id, "judge")
+        self.assertEqual(self.arrived(), 1, "it is not retried")
+        self.router.reply([1, inference_pb2.ScoreStreamResponse(
+            items=[inference_pb2.ItemScore(id=0)])])
+        with self.assertRaises(baton.WorkerFailedError):
+            self.read_scores("rubric", ["a"], [" yes"])
+
+        def broken():
+            yield "a"
+            raise KeyError("of the caller")
+        self.router.reply([1, Hang()])
+        with self.assertRaisesRegex(KeyError, "of the caller"):
+            self.read_scores("rubric", broken(), [" yes"])
+        self.router.await_cancelled()
 
     def test_other_calls(self):
         self.router.reply(

@@ -8,6 +8,7 @@ import grpc
 
 import baton
 from client_cases import UNAVAILABLE, ClientCases, FailureClock, reserved_address
+from baton.v1 import inference_pb2
 from fake_router import AWAIT_S, Failure, FakeRouter, Hang, delta, last
 
 
@@ -26,6 +27,11 @@ class ClientTest(ClientCases, unittest.TestCase):
     def ask(self, method, *arguments, **options):
         with baton.Client(**self.arguments) as client:
             return getattr(client, method)(*arguments, **options)
+
+    def read_scores(self, *arguments, **options):
+        with baton.Client(**self.arguments) as client:
+            stream = client.score_stream(*arguments, **options)
+            return list(stream), stream
 
     def address_of(self, address):
         with baton.Client(address) as client:
@@ -86,6 +92,24 @@ class StreamTest(unittest.TestCase):
         self.router.next_call()
         del stream
         self.router.await_cancelled()
+
+    def test_a_score_stream_is_cancelled(self):
+        endless = iter(lambda: "item", None)
+        answer = inference_pb2.ScoreStreamResponse(items=[inference_pb2.ItemScore()])
+        for leave in (lambda stream: stream.close(), lambda stream: stream.__exit__(None, None, None)):
+            self.router.reply([3, answer, Hang()])
+            stream = self.client.score_stream("p", endless, [" yes"])
+            next(stream)
+            leave(stream)
+            self.router.await_cancelled()
+            with self.assertRaises(baton.CancelledError):
+                next(stream)
+        self.router.reply([3, answer, Hang()])
+        ring = [self.client.score_stream("p", endless, [" yes"])]
+        next(ring[0])
+        ring.append(ring)
+        del stream, ring
+        self.router.await_collected()
 
     def test_another_thread_cancels(self):
         self.router.reply([delta("a"), Hang()])

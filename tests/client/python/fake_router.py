@@ -1,6 +1,7 @@
 """A router for tests: an in-process gRPC server that answers each call as the test has written."""
 
 import gc
+import itertools
 import queue
 import threading
 from concurrent import futures
@@ -74,6 +75,7 @@ class Arrival:
         self.metadata = dict(context.invocation_metadata())
         self.time_left = context.time_remaining()  # seconds until the client's deadline
         self.answered = False
+        self.items = []  # of ScoreStream
         self._context = context
         self._ended = threading.Event()
         self._cancelled = cancelled
@@ -98,7 +100,8 @@ class Arrival:
 
 class FakeRouter:
     """`answers` are taken in turn, one by each call: a list of messages, Failures and Hang for
-    Generate, a message or a Failure for the others. Thread-safe.
+    Generate and ScoreStream (there also the number of messages to read before the next answer), a
+    message or a Failure for the others. Thread-safe.
     """
 
     def __init__(self, address="127.0.0.1:0"):
@@ -117,7 +120,9 @@ class FakeRouter:
         }
         self._add("baton.v1.InferenceService", once_methods, {
             "Generate": grpc.unary_stream_rpc_method_handler(
-                self._stream, inference_pb2.GenerateRequest.FromString, _serialize)})
+                self._stream, inference_pb2.GenerateRequest.FromString, _serialize),
+            "ScoreStream": grpc.stream_stream_rpc_method_handler(
+                self._both, inference_pb2.ScoreStreamRequest.FromString, _serialize)})
         self._add("baton.v1.AdminService", {"ListWorkers": admin_pb2.ListWorkersRequest})
         self._add("grpc.health.v1.Health", {"Check": health_pb2.HealthCheckRequest})
         self.address = f"127.0.0.1:{self._server.add_insecure_port(address)}"
@@ -167,6 +172,16 @@ class FakeRouter:
         call = self._arrive("Generate", request, context)
         for answer in self.answers.get(timeout=AWAIT_S):
             yield call.give(answer)
+        call.answered = True
+
+    def _both(self, requests, context):
+        call = self._arrive("ScoreStream", next(requests), context)
+        for answer in self.answers.get(timeout=AWAIT_S):
+            if isinstance(answer, int):
+                call.items += [m.items[0].text for m in itertools.islice(requests, answer)]
+            else:
+                yield call.give(answer)
+        call.items += [m.items[0].text for m in requests]
         call.answered = True
 
     def _arrive(self, method, request, context):

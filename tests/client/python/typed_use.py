@@ -21,6 +21,9 @@ def synchronous() -> None:
         options: baton.GenerateOptions = {"max_tokens": 3, "stop": ["a", "b"]}
         client.generate("hi", **options)
 
+        for score in client.score_stream("p", iter(["a"]), [" yes"], in_order=False):
+            assert_type(score, baton.ItemScore)
+
         client.generate("hi", temprature=0)  # type: ignore[call-arg]
         client.generate("hi", max_tokens="3")  # type: ignore[arg-type]
         client.generate("hi", priority="urgent")  # type: ignore[arg-type]
@@ -32,6 +35,8 @@ async def asynchronous() -> None:
     async with baton.AsyncClient() as client:
         async for chunk in client.generate("hi", n=2):
             assert_type(chunk, baton.Chunk)
+        async for score in client.score_stream("p", ["a"], [" yes"]):
+            assert_type(score, baton.ItemScore)
         assert_type(await client.tokenize("hi"), list[int])
         assert_type(await client.generate("hi").text(), str)
         assert_type(await client.is_ready(), bool)

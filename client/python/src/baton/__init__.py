@@ -9,8 +9,8 @@
 AsyncClient is the same for asyncio. Failed calls raise subclasses of BatonError.
 """
 
-from baton.aio import AsyncClient, AsyncGenerateStream
-from baton.client import Client, GenerateStream
+from baton.aio import AsyncClient, AsyncGenerateStream, AsyncScoreStream
+from baton.client import Client, GenerateStream, ScoreStream
 from baton.errors import (
     AuthenticationError,
     BatonError,
@@ -51,6 +51,7 @@ from baton.types import (
 __all__ = [
     "AsyncClient",
     "AsyncGenerateStream",
+    "AsyncScoreStream",
     "AuthenticationError",
     "BatonError",
     "CacheMiss",
@@ -73,6 +74,7 @@ __all__ = [
     "PromptTooLongError",
     "RequestTooLargeError",
     "ScoreError",
+    "ScoreStream",
     "ScoreUsage",
     "Scores",
     "SourceUsage",

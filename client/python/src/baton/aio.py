@@ -7,7 +7,17 @@ import time
 import weakref
 from random import random as uniform
 from types import TracebackType
-from typing import Any, AsyncIterator, Awaitable, Callable, Optional, Sequence
+from typing import (
+    Any,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Optional,
+    Sequence,
+    Union,
+)
 
 import grpc
 import grpc.aio
@@ -17,7 +27,7 @@ from baton import calls
 from baton.calls import Attempts, Call, Settings, T
 from baton.errors import BatonError
 from baton.request import GenerateOptions, Priority, Prompt
-from baton.types import Chunk, Completion, Model, Scores, Worker
+from baton.types import Chunk, Completion, ItemScore, Model, Scores, Worker
 from baton.v1 import inference_pb2
 
 
@@ -98,6 +108,102 @@ class AsyncGenerateStream(calls.Stream, AsyncIterator[Chunk]):
         return stub(self._api.request, **self._attempts.call_arguments())
 
 
+class AsyncScoreStream(calls.ScoreResults, AsyncIterator[ItemScore]):
+    """A running score_stream, and an asynchronous iterator over its results.
+
+    The call is cancelled, on the workers too, when the stream is closed, leaves its `async with`
+    block or is garbage-collected before its end, and when the task that reads it is cancelled. An
+    error that the items raise ends the call, and is raised here. A stream that failed raises its
+    error again.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        call: Call[inference_pb2.ScoreStreamResponse],
+        attempts: Attempts,
+        items: Union[Iterable[str], AsyncIterable[str]],
+    ) -> None:
+        super().__init__(call, attempts)
+        self._client = client
+        stub = client._channel.stream_stream(**call.stubs())
+        # The task that sends must not keep the stream from being garbage-collected.
+        messages = _score_messages(call.request, items, weakref.ref(self))
+        self._rpc = stub(messages, **attempts.call_arguments())
+
+    async def __anext__(self) -> ItemScore:
+        message: Any
+        while not self._results and not self._ended:
+            try:
+                message = await _outcome(self._rpc, self._rpc.read())
+            except grpc.aio.AioRpcError as error:
+                self._fail(_to_error(self._attempts, error))
+            else:
+                if message is grpc.aio.EOF:
+                    self._end()
+                else:
+                    self._take(message)
+        if self._results:
+            return self._results.popleft()
+        if self._error is not None:
+            raise self._error
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        """Cancels the call. Reading on raises CancelledError, unless all results have arrived."""
+        self._rpc.cancel()
+
+    async def aclose(self) -> None:
+        self.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        # Any thread may collect garbage.
+        if hasattr(self, "_rpc") and not self._client._loop.is_closed():
+            self._client._loop.call_soon_threadsafe(self._rpc.cancel)
+
+
+async def _score_messages(
+    first: inference_pb2.ScoreStreamRequest,
+    items: Union[Iterable[str], AsyncIterable[str]],
+    stream: weakref.ref[AsyncScoreStream],
+) -> AsyncIterator[inference_pb2.ScoreStreamRequest]:
+    yield first
+    try:
+        async for text in _each(items):
+            reader = stream()
+            if reader is None:
+                return
+            message = reader._message(text)
+            del reader
+            yield message
+    except Exception as error:
+        reader = stream()
+        if reader is not None:
+            reader._error = error
+            reader._rpc.cancel()
+        raise
+
+
+async def _each(items: Union[Iterable[str], AsyncIterable[str]]) -> AsyncIterator[str]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
+
+
 class AsyncClient:
     """baton.Client for asyncio. Made, used and closed in one running event loop."""
 
@@ -132,7 +238,9 @@ class AsyncClient:
             self._channel = grpc.aio.secure_channel(
                 self._settings.address, credentials, calls.CHANNEL_OPTIONS
             )
-        self._streams: weakref.WeakSet[AsyncGenerateStream] = weakref.WeakSet()
+        self._streams: weakref.WeakSet[Union[AsyncGenerateStream, AsyncScoreStream]] = (
+            weakref.WeakSet()
+        )
 
     @property
     def address(self) -> str:
@@ -168,12 +276,35 @@ class AsyncClient:
         """How likely each label is after prefix + item (docs/scoring.md). At most 4,096 items; one
         that cannot be scored has an error and does not fail the others. `priority` is "low",
         "normal" or "high"."""
-        return await self._ask(
-            calls.score(
-                prefix, items, labels, priority, tenant, request_id, cache_salt, model
-            ),
-            timeout,
+        request = calls.score_request(
+            prefix, labels, priority, tenant, request_id, cache_salt, model
         )
+        return await self._ask(calls.score(request, items), timeout)
+
+    def score_stream(
+        self,
+        prefix: str,
+        items: Union[Iterable[str], AsyncIterable[str]],
+        labels: Sequence[str],
+        *,
+        in_order: bool = True,
+        priority: Optional[Priority] = None,
+        tenant: str = "",
+        request_id: str = "",
+        cache_salt: str = "",
+        model: str = "",
+        timeout: Optional[float] = None,
+    ) -> AsyncScoreStream:
+        """As score(), for any number of items, which a task reads while results come.
+        `in_order`: results in the order of the items, else as they are ready; `index` names the
+        item. The call is not retried. Errors are raised when the stream is read."""
+        settings = calls.score_request(
+            prefix, labels, priority, tenant, request_id, cache_salt, model
+        )
+        call = calls.score_stream(settings, in_order)
+        stream = AsyncScoreStream(self, call, self._attempts(call, timeout), items)
+        self._streams.add(stream)
+        return stream
 
     async def tokenize(
         self,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Callable, Generic, Optional, Sequence, TypeVar
 
@@ -25,14 +26,17 @@ from baton.types import (
     Chunk,
     Completion,
     FinishReason,
+    ItemScore,
     Model,
     Scores,
+    ScoreUsage,
     Timings,
     Usage,
     Worker,
     from_proto,
     to_completion,
     to_finish_reason,
+    to_item_score,
     to_logprobs,
     to_scores,
     to_usage,
@@ -134,32 +138,47 @@ def generate_once(prompt: Prompt, options: GenerateOptions) -> Call[Completion]:
     )
 
 
-def score(
+def score_request(
     prefix: str,
-    items: Sequence[str],
     labels: Sequence[str],
     priority: Optional[Priority],
     tenant: str,
     request_id: str,
     cache_salt: str,
     model: str,
-) -> Call[Scores]:
-    request = inference_pb2.ScoreRequest(
+) -> inference_pb2.ScoreRequest:
+    """Without items."""
+    return inference_pb2.ScoreRequest(
         model=model,
         prefix=prefix,
-        items=items,
         labels=labels,
         tenant=tenant,
         request_id=request_id or uuid.uuid4().hex[:16],
         cache_salt=cache_salt,
         priority=f"PRIORITY_{priority.upper()}" if priority else "PRIORITY_UNSPECIFIED",
     )
+
+
+def score(request: inference_pb2.ScoreRequest, items: Sequence[str]) -> Call[Scores]:
+    request.items.extend(items)
     return Call(
         f"/{_INFERENCE}/Score",
         request,
         inference_pb2.ScoreResponse,
         to_scores,
         request.request_id,
+    )
+
+
+def score_stream(
+    settings: inference_pb2.ScoreRequest, in_order: bool
+) -> Call[inference_pb2.ScoreStreamResponse]:
+    return Call(
+        f"/{_INFERENCE}/ScoreStream",
+        inference_pb2.ScoreStreamRequest(settings=settings, in_order=in_order),
+        inference_pb2.ScoreStreamResponse,
+        lambda message: message,
+        settings.request_id,
     )
 
 
@@ -287,6 +306,54 @@ class Attempts:
             raise error
         self._retries += 1
         return pause
+
+
+class ScoreResults:
+    """The state of a running score_stream. It is never retried: its items may be a generator."""
+
+    def __init__(
+        self, call: Call[inference_pb2.ScoreStreamResponse], attempts: Attempts
+    ) -> None:
+        self._api = call
+        self._attempts = attempts
+        self._results: deque[ItemScore] = deque()
+        self._usage: Optional[ScoreUsage] = None
+        self._ended = False
+        self._error: Optional[BaseException] = None  # of the call, or of the items
+        self._sent = 0
+
+    @property
+    def request_id(self) -> str:
+        return self._api.request_id
+
+    @property
+    def usage(self) -> Optional[ScoreUsage]:
+        """None until all results have arrived."""
+        return self._usage
+
+    def _message(self, text: str) -> inference_pb2.ScoreStreamRequest:
+        item = inference_pb2.ScoreItem(id=self._sent, text=text)
+        self._sent += 1
+        return inference_pb2.ScoreStreamRequest(items=[item])
+
+    def _take(self, message: inference_pb2.ScoreStreamResponse) -> None:
+        self._results.extend(to_item_score(item) for item in message.items)
+        if message.HasField("usage"):
+            self._usage = from_proto(ScoreUsage, message.usage)
+
+    def _fail(self, error: BaseException) -> None:
+        """An error of the items goes before that of the call, which is its consequence."""
+        self._ended = True
+        self._error = self._error or error
+
+    def _end(self) -> None:
+        """After a status OK."""
+        self._ended = True
+        if self._usage is None:
+            message = "the stream ended before its last result"
+            self._fail(
+                WorkerFailedError(message, grpc.StatusCode.INTERNAL, request_id=self.request_id)
+            )
 
 
 class Stream:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from random import random as uniform
 from types import TracebackType
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence
 
 import grpc
 from typing_extensions import Self, Unpack
@@ -15,7 +16,7 @@ from baton import calls
 from baton.calls import Attempts, Call, Settings, T
 from baton.errors import BatonError
 from baton.request import GenerateOptions, Priority, Prompt
-from baton.types import Chunk, Completion, Model, Scores, Worker
+from baton.types import Chunk, Completion, ItemScore, Model, Scores, Worker
 from baton.v1 import inference_pb2
 
 
@@ -99,6 +100,84 @@ class GenerateStream(calls.Stream, Iterator[Chunk]):
             self._rpc = stub(self._api.request, **self._attempts.call_arguments())
 
 
+class ScoreStream(calls.ScoreResults, Iterator[ItemScore]):
+    """A running score_stream, and an iterator over its results.
+
+    The call is cancelled, on the workers too, when the stream is closed, leaves its `with` block or
+    is garbage-collected before its end. A thread of gRPC reads the items; an error that they raise
+    ends the call, and is raised here. A stream that failed raises its error again.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        call: Call[inference_pb2.ScoreStreamResponse],
+        attempts: Attempts,
+        items: Iterable[str],
+    ) -> None:
+        super().__init__(call, attempts)
+        stub = client._channel.stream_stream(**call.stubs())
+        # The thread must not keep the stream from being garbage-collected.
+        messages = _score_messages(call.request, items, weakref.ref(self))
+        self._rpc = stub(messages, **attempts.call_arguments())
+
+    def __next__(self) -> ItemScore:
+        while not self._results and not self._ended:
+            try:
+                self._take(next(self._rpc))
+            except StopIteration:
+                self._end()
+            except grpc.RpcError as error:
+                self._fail(_to_error(self._attempts, error))
+        if self._results:
+            return self._results.popleft()
+        if self._error is not None:
+            raise self._error
+        raise StopIteration
+
+    def cancel(self) -> None:
+        """Cancels the call. Reading on raises CancelledError, unless all results have arrived."""
+        self._rpc.cancel()
+
+    close = cancel
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_rpc"):
+            self._rpc.cancel()
+
+
+def _score_messages(
+    first: inference_pb2.ScoreStreamRequest,
+    items: Iterable[str],
+    stream: weakref.ref[ScoreStream],
+) -> Iterator[inference_pb2.ScoreStreamRequest]:
+    yield first
+    try:
+        for text in items:
+            reader = stream()
+            if reader is None:
+                return
+            message = reader._message(text)
+            del reader
+            yield message
+    except Exception as error:
+        reader = stream()
+        if reader is not None:
+            reader._error = error
+        raise
+
+
 class Client:
     """A connection to a router. Thread-safe.
 
@@ -175,12 +254,33 @@ class Client:
         """How likely each label is after prefix + item (docs/scoring.md). At most 4,096 items; one
         that cannot be scored has an error and does not fail the others. `priority` is "low",
         "normal" or "high"."""
-        return self._ask(
-            calls.score(
-                prefix, items, labels, priority, tenant, request_id, cache_salt, model
-            ),
-            timeout,
+        request = calls.score_request(
+            prefix, labels, priority, tenant, request_id, cache_salt, model
         )
+        return self._ask(calls.score(request, items), timeout)
+
+    def score_stream(
+        self,
+        prefix: str,
+        items: Iterable[str],
+        labels: Sequence[str],
+        *,
+        in_order: bool = True,
+        priority: Optional[Priority] = None,
+        tenant: str = "",
+        request_id: str = "",
+        cache_salt: str = "",
+        model: str = "",
+        timeout: Optional[float] = None,
+    ) -> ScoreStream:
+        """As score(), for any number of items, which another thread reads while results come.
+        `in_order`: results in the order of the items, else as they are ready; `index` names the
+        item. The call is not retried. Errors are raised when the stream is read."""
+        settings = calls.score_request(
+            prefix, labels, priority, tenant, request_id, cache_salt, model
+        )
+        call = calls.score_stream(settings, in_order)
+        return ScoreStream(self, call, self._attempts(call, timeout), items)
 
     def tokenize(
         self,

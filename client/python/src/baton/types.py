@@ -103,6 +103,7 @@ class ItemScore:
     prompt_tokens: int
     cached_prompt_tokens: int
     error: Optional[ScoreError]
+    index: int = 0  # of the item, in the order in which items were given
 
 
 @dataclass(frozen=True)
@@ -220,20 +221,22 @@ def to_logprobs(messages: Iterable[inference_pb2.TokenLogprobs]) -> list[TokenLo
     ]
 
 
+def to_item_score(item: inference_pb2.ItemScore) -> ItemScore:
+    return ItemScore(
+        [
+            LabelScore(label.logprob, list(label.token_ids), list(label.token_logprobs))
+            for label in item.labels
+        ],
+        item.probability if item.HasField("probability") else None,
+        item.prompt_tokens,
+        item.cached_prompt_tokens,
+        from_proto(ScoreError, item.error) if item.HasField("error") else None,
+        item.id,
+    )
+
+
 def to_scores(message: inference_pb2.ScoreResponse) -> Scores:
-    items = [
-        ItemScore(
-            [
-                LabelScore(label.logprob, list(label.token_ids), list(label.token_logprobs))
-                for label in item.labels
-            ],
-            item.probability if item.HasField("probability") else None,
-            item.prompt_tokens,
-            item.cached_prompt_tokens,
-            from_proto(ScoreError, item.error) if item.HasField("error") else None,
-        )
-        for item in message.items
-    ]
+    items = [to_item_score(item) for item in message.items]
     return Scores(items, from_proto(ScoreUsage, message.usage), message.request_id)
 
 
