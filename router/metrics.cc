@@ -312,11 +312,13 @@ void RouterMetrics::ScoreEnded(absl::StatusCode code, const v1::ScoreUsage& usag
   if (families_ == nullptr) return;
   Families& f = *families_;
   f.score_calls.With({absl::StatusCodeToString(code)}).Increment();
-  f.score_items.With({"ok"}).Increment(static_cast<double>(usage.items() - usage.failed_items()));
-  f.score_items.With({"error"}).Increment(static_cast<double>(usage.failed_items()));
   f.score_duration.Observe(absl::ToDoubleSeconds(duration));
   f.prompt_tokens.Increment(static_cast<double>(usage.prompt_tokens()));
   f.cached_prompt_tokens.Increment(static_cast<double>(usage.cached_prompt_tokens()));
+}
+
+void RouterMetrics::ItemAnswered(bool scored) {
+  if (families_ != nullptr) families_->score_items.With({scored ? "ok" : "error"}).Increment();
 }
 
 void RouterMetrics::RequestRejected(absl::string_view reason) {

@@ -32,6 +32,7 @@
 #include "router/request/call_watch.h"
 #include "router/request/continuation_line.h"
 #include "router/request/grpc_worker_network.h"
+#include "router/request/item_shares.h"
 #include "router/request/prefix_warmer.h"
 #include "router/request/prompt_history.h"
 #include "router/request/request_class.h"
@@ -108,6 +109,7 @@ class RouterServer {
   CallRegistry calls_;
   Admission admission_;
   TenantLimits tenants_;
+  ItemShares item_shares_;
   RetryBudget retry_budget_;
   ContinuationLine continuations_;
   WorkPool pool_;

@@ -48,6 +48,26 @@ void Admission::OnFirstToken(Ticket* ticket) {
   EndWaiting(ticket->prompt_tokens_);
 }
 
+std::optional<Admission::FurtherPrompt> Admission::TryAddFurther(int64_t tokens, bool always) {
+  absl::MutexLock lock(&mutex_);
+  if (!always && inside_.prompt_tokens + tokens > limits_.prompt_tokens) return std::nullopt;
+  NoteTime();
+  inside_.prompt_tokens += tokens;
+  ++waiting_;
+  waiting_tokens_ += tokens;
+  on_change_(inside_);
+  return FurtherPrompt(this, tokens);
+}
+
+void Admission::EndPrompt(int64_t tokens, bool computed) {
+  absl::MutexLock lock(&mutex_);
+  NoteTime();
+  if (computed && Loaded()) prompt_tokens_done_.Add(loaded_time_, static_cast<double>(tokens));
+  EndWaiting(tokens);
+  inside_.prompt_tokens -= tokens;
+  on_change_(inside_);
+}
+
 void Admission::Leave(const Ticket& ticket) {
   absl::MutexLock lock(&mutex_);
   NoteTime();

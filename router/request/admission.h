@@ -64,7 +64,7 @@ class Admission {
   };
   struct Inside {
     int requests = 0;
-    int64_t prompt_tokens = 0;  // of the requests whose prompt is known
+    int64_t prompt_tokens = 0;  // of the requests whose prompt is known, further prompts included
     int without_prompt = 0;     // the other requests
   };
 
@@ -99,6 +99,30 @@ class Admission {
     bool waiting_ = false;  // for the first token
   };
 
+  // A further prompt of a request inside, until the destructor: it counts like the first one.
+  // Move-only; its methods are for one thread.
+  class FurtherPrompt {
+   public:
+    FurtherPrompt(FurtherPrompt&& other) noexcept
+        : admission_(std::exchange(other.admission_, nullptr)), tokens_(other.tokens_) {}
+    FurtherPrompt& operator=(FurtherPrompt&& other) noexcept {
+      std::swap(admission_, other.admission_);
+      std::swap(tokens_, other.tokens_);
+      return *this;
+    }
+    ~FurtherPrompt() {
+      if (admission_ != nullptr) admission_->EndPrompt(tokens_, /*computed=*/false);
+    }
+    // It leaves.
+    void Computed() { std::exchange(admission_, nullptr)->EndPrompt(tokens_, /*computed=*/true); }
+
+   private:
+    friend class Admission;
+    FurtherPrompt(Admission* admission, int64_t tokens) : admission_(admission), tokens_(tokens) {}
+    Admission* admission_;
+    int64_t tokens_;
+  };
+
   // `on_change` is called under the lock, in order: it must be quick. `clock` must outlive it.
   Admission(const Limits& limits, const Clock& clock, std::function<void(const Inside&)> on_change)
       : limits_(limits), clock_(clock), on_change_(std::move(on_change)) {}
@@ -106,9 +130,12 @@ class Admission {
   // Nothing if all places are taken.
   std::optional<Ticket> TryEnter();
 
+  // Nothing if so many tokens do not fit, unless `always`.
+  std::optional<FurtherPrompt> TryAddFurther(int64_t tokens, bool always);
+
   struct Load {
     Inside inside;
-    int before_first_token = 0;  // of the requests whose prompt is known
+    int before_first_token = 0;  // prompts: of the requests whose prompt is known
   };
   Load load() const {
     absl::MutexLock lock(&mutex_);
@@ -141,6 +168,7 @@ class Admission {
   bool TryAddPrompt(int64_t tokens, Ticket* ticket);
   void OnFirstToken(Ticket* ticket);
   void Leave(const Ticket& ticket);
+  void EndPrompt(int64_t tokens, bool computed);
   // So many prompts wait that their pace can be measured.
   bool Loaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Most places are taken, so that the pace at which they become free can be measured.
@@ -164,7 +192,7 @@ class Admission {
   double line_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration line_at_ ABSL_GUARDED_BY(mutex_);  // when it was so long
 
-  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // requests without a first token
+  int waiting_ ABSL_GUARDED_BY(mutex_) = 0;  // prompts without a first token
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Duration loaded_time_ ABSL_GUARDED_BY(mutex_);       // runs only while Loaded()
   DecayingRate prompt_tokens_done_ ABSL_GUARDED_BY(mutex_);  // by that clock

@@ -24,6 +24,7 @@ class CallWatch;
 class ContinuationLine;
 class DecisionLog;
 class DecodeNetwork;
+class ItemShares;
 class PromptHistory;
 class RequestClasses;
 class RetryBudget;
@@ -58,6 +59,7 @@ struct RouterParts {
   tracing::Tracer* tracer = nullptr;      // null: nothing is traced
   RequestClasses* classes = nullptr;      // null: all tenants have that of the flags
   ScoreNetwork* score_network = nullptr;  // opens streams to prefill workers; null in tests without
+  ItemShares* item_shares = nullptr;      // of scoring calls; null where score_network is
 };
 
 }  // namespace baton::router

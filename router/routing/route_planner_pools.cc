@@ -59,11 +59,11 @@ void RoutePlanner::KeepPool(v1::WorkerRole role, const RouteRequest& request,
 std::vector<v1::WorkerRole> RoutePlanner::SpilledOf(const RouteRequest& request,
                                                     const Route& route) const {
   std::vector<v1::WorkerRole> spilled;
-  for (const auto& [role, target] : {std::pair(v1::WORKER_ROLE_PREFILL, &route.prefill),
-                                     std::pair(v1::WORKER_ROLE_DECODE, &route.decode)}) {
+  for (const WorkerTarget* target : {&route.prefill, &route.decode}) {
     if (target->worker == kNoWorker) continue;
-    const int pool = pools_.Serving(role, request.pool);
-    if (pool != PoolNames::kAll && workers_[target->worker].pool != pool) spilled.push_back(role);
+    const Worker& worker = workers_[target->worker];
+    const int pool = pools_.Serving(worker.role, request.pool);
+    if (pool != PoolNames::kAll && worker.pool != pool) spilled.push_back(worker.role);
   }
   return spilled;
 }

@@ -14,6 +14,7 @@
 #include "router/metrics.h"
 #include "router/options.h"
 #include "router/request/request_check.h"
+#include "router/request/truncation.h"
 #include "router/request/work_pool.h"
 #include "router/request/worker_error.h"
 #include "router/routing/route_planner.h"
@@ -51,7 +52,10 @@ absl::Status ErrorOf(const internal::v1::ScoredItem& result) {
 }  // namespace
 
 ScoreCall::ScoreCall(RouterParts& parts, Caller caller)
-    : parts_(parts), caller_(std::move(caller)), received_(parts.clock.SinceStart()) {}
+    : parts_(parts),
+      caller_(std::move(caller)),
+      received_(parts.clock.SinceStart()),
+      trace_(parts.tracer, caller_.trace, parts.options.served_model_name, received_) {}
 
 void ScoreCall::Start(Settings settings, absl::Time deadline, ScoreSink* sink) {
   absl::MutexLock lock(&mutex_);
@@ -65,9 +69,15 @@ void ScoreCall::Start(Settings settings, absl::Time deadline, ScoreSink* sink) {
   if (status.ok()) {
     v1::GenerateRequest names = NamesOf(request);
     status = BindToTenant(caller_, &names);
+    if (status.ok()) {
+      class_ = ClassOf(parts_, names.tenant());
+      status = ApplyClass(class_, &names);
+    }
     request.set_tenant(names.tenant());
     request.set_cache_salt(names.cache_salt());
+    request.set_priority(names.priority());
   }
+  trace_.Started(request_id_, request.tenant());
   if (status.ok()) status = Admit();
   if (!status.ok()) return Fail(status);
   registered_ = parts_.calls.Add(request.tenant(), request_id_, weak_from_this());
@@ -85,6 +95,7 @@ absl::Status ScoreCall::Admit() {
   if (!model) return parts_.roster.NoDecodeWorker();
   model_ = *std::move(model);
   BATON_ASSIGN_OR_RETURN(entrance_, Enter(parts_, caller_));
+  share_ = parts_.item_shares->Join(settings_.request.tenant());
   return CheckDeadline(parts_, deadline_, 0, 1);
 }
 
@@ -92,6 +103,7 @@ void ScoreCall::Refuse(const absl::Status& error, ScoreSink* sink) {
   absl::MutexLock lock(&mutex_);
   sink_ = sink;
   request_id_ = caller_.request_id;
+  trace_.Started(request_id_, "");
   Fail(error);
 }
 
@@ -135,7 +147,8 @@ absl::Status ScoreCall::MakePrompts() {
   {
     absl::MutexLock lock(&mutex_);
     request = settings_.request;
-    limits = {model_.max_model_len, parts_.options.max_prompt_bytes};
+    limits = {ContextOf(model_, class_), parts_.options.max_prompt_bytes};
+    trace_.Admitted(parts_.clock.SinceStart());
   }
   const bool special = !request.has_add_special_tokens() || request.add_special_tokens();
   absl::StatusOr<ItemPrompts> prompts =
@@ -150,6 +163,7 @@ absl::Status ScoreCall::MakePrompts() {
       kv::PrefixKeys(kv::RootPrefixKey(model_.fingerprint, request.cache_salt(), /*adapter=*/""),
                      tokens, model_.block_tokens);
   const int64_t count = static_cast<int64_t>(tokens.size());
+  trace_.Tokenized(static_cast<int>(count), parts_.clock.SinceStart());
   BATON_RETURN_IF_ERROR(CheckDeadline(parts_, deadline_, count, 1));
   return AddPrompt(parts_, count, &entrance_);
 }
@@ -205,9 +219,11 @@ void ScoreCall::OnScored(int stream, const internal::v1::ScoredItem& result) {
   const auto found = batches_.find(stream);
   if (sink_ == nullptr || found == batches_.end()) return;
   Batch& batch = found->second;
+  batch.last_message = parts_.clock.SinceStart();
+  if (result.heartbeat()) return;
   const int index = result.item();
   if (index < 0 || index >= static_cast<int>(batch.items.size()) || !batch.items[index]) {
-    BATON_REQUEST_LOG(Error, request_id_, caller_.trace)
+    BATON_REQUEST_LOG(Error, request_id_, trace_.context())
         << "prefill worker " << batch.route.decode.address << " sent a result of no open item";
     return;
   }
@@ -221,21 +237,20 @@ void ScoreCall::OnScored(int stream, const internal::v1::ScoredItem& result) {
     batch.refusal = error;
     batch.returned.push_back(std::move(item));
   } else {
-    BATON_REQUEST_LOG(Warning, request_id_, caller_.trace)
+    BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
         << "prefill worker " << batch.route.decode.address << " on an item: " << error << " (code "
         << result.code() << ", " << result.message() << ")";
     AnswerError(item, error);
   }
-  if (batch.open > 0 || sink_ == nullptr) return;
-  Batch done = std::move(batch);
-  batches_.erase(found);
-  EndBatch(std::move(done));
+  if (sink_ != nullptr && batch.open == 0) EndBatch(stream);
 }
 
 void ScoreCall::AnswerScored(Item item, const internal::v1::ScoredItem& result) {
-  if (!std::exchange(scored_any_, true)) {
+  if (!first_result_at_) {
+    first_result_at_ = parts_.clock.SinceStart();
     entrance_.ticket->OnFirstToken();
-    parts_.metrics.FirstToken(parts_.clock.SinceStart() - received_);
+    parts_.metrics.FirstToken(*first_result_at_ - received_);
+    trace_.FirstResult(*first_result_at_);
   }
   refusals_ = drains_ = 0;
   v1::ItemScore score;
@@ -273,6 +288,7 @@ void ScoreCall::AnswerError(const Item& item, const absl::Status& error) {
 
 void ScoreCall::Answer(int64_t number, v1::ItemScore result) {
   usage_.set_items(usage_.items() + 1);
+  parts_.metrics.ItemAnswered(!result.has_error());
   if (!settings_.in_order) {
     ++answered_;
     sink_->Result(std::move(result));
@@ -309,7 +325,8 @@ bool ScoreCall::CancelById() {
 }
 
 void ScoreCall::Fail(const absl::Status& error) {
-  BATON_REQUEST_LOG(Debug, request_id_, caller_.trace) << "scoring failed: " << error;
+  BATON_REQUEST_LOG(Debug, request_id_, trace_.context()) << "scoring failed: " << error;
+  trace_.Failed(error, parts_.clock.SinceStart());
   for (const char* reason : {"NO_WORKER", "TTFT_SLO_UNREACHABLE"}) {
     if (ErrorReason(error) == reason) parts_.metrics.RequestRejected(reason);
   }
@@ -323,12 +340,18 @@ ScoreSink* ScoreCall::End(absl::StatusCode code) {
     parts_.planner.OnFirstToken(batch.route);
   }
   batches_.clear();
+  share_ = ItemShares::Share();
   unprepared_.clear();
   ready_.clear();
   out_of_order_.clear();
   registered_.reset();
   entrance_ = Entrance();
-  parts_.metrics.ScoreEnded(code, usage_, parts_.clock.SinceStart() - received_);
+  const absl::Duration now = parts_.clock.SinceStart();
+  parts_.metrics.ScoreEnded(code, usage_, now - received_);
+  if (code == absl::StatusCode::kOk && first_result_at_ && class_.ttft_slo > absl::ZeroDuration()) {
+    parts_.metrics.SloMeasured("ttft", *first_result_at_ - received_ <= class_.ttft_slo);
+  }
+  trace_.Ended(usage_, now);
   return std::exchange(sink_, nullptr);
 }
 

@@ -1,9 +1,12 @@
 // One scoring call inside the router: its items are tokenized, sent in batches to prefill workers,
 // and answered as they are scored. Items of a batch that is lost go to another worker.
 //
-// Bounds. At most kItemsAhead items are tokenized and not sent, and at most kItemsInFlight per
-// prefill worker are at workers, in batches of kItemsPerBatch, each of which is one stream. The
-// sink of a stream of items bounds those that wait before this: it stops reading.
+// Bounds. At most kItemsAhead items are tokenized and not sent. Of all scoring calls together,
+// kItemsInFlight items and kTokensInFlight tokens per prefill worker are at workers, of which each
+// call has its share (item_shares.h), and at least one item. They go in batches of at most
+// kItemsPerBatch items and kTokensPerBatch tokens, each of which is one stream. Tokens of items at
+// workers count for --max-inflight-prompt-tokens; beyond that limit a call has one batch at
+// workers. The sink of a stream of items bounds those that wait before this: it stops reading.
 #ifndef BATON_ROUTER_SCORE_SCORE_CALL_H_
 #define BATON_ROUTER_SCORE_SCORE_CALL_H_
 
@@ -23,20 +26,27 @@
 #include "common/kv/prefix_key.h"
 #include "router/fleet/model_info.h"
 #include "router/request/access.h"
+#include "router/request/admission.h"
 #include "router/request/call_registry.h"
 #include "router/request/call_watch.h"
 #include "router/request/entrance.h"
+#include "router/request/item_shares.h"
+#include "router/request/request_class.h"
 #include "router/request/router_parts.h"
 #include "router/request/score_network.h"
 #include "router/routing/route.h"
 #include "router/score/item_prompts.h"
 #include "router/score/score_sink.h"
+#include "router/score/score_trace.h"
 
 namespace baton::router {
 
 inline constexpr int kItemsPerBatch = 32;
 inline constexpr int kItemsInFlight = 128;
 inline constexpr int kItemsAhead = 256;
+// Of items, without their prefix. An item of more tokens is a batch alone.
+inline constexpr int64_t kTokensPerBatch = 8192;
+inline constexpr int64_t kTokensInFlight = 4 * kTokensPerBatch;
 
 // Thread-safe. Shared by the sources of its events: the client's stream, the tokenizing threads,
 // the clock and the workers' streams.
@@ -87,6 +97,19 @@ class ScoreCall final : public ScoreListener,
     size_t open = 0;                         // items neither answered nor returned
     std::vector<Item> returned;              // that the worker refused, in order
     absl::Status refusal;                    // the last
+    int64_t tokens = 0;                      // of the items, without their prefix
+    std::optional<Admission::FurtherPrompt> admitted;
+    // A worker sends results, or heartbeats.
+    absl::Duration last_message;
+    absl::Duration patience;  // longer silence is a loss
+  };
+  // The first items that are ready.
+  struct Cut {
+    size_t items = 0;
+    int shared = 0;          // tokens that begin all their prompts
+    int64_t tokens = 0;      // of the items behind these
+    int label_tokens = 0;    // that are computed: of each label all but the last
+    int longest_prompt = 0;  // in tokens
   };
 
   // --- Items in: score_call.cc.
@@ -112,10 +135,13 @@ class ScoreCall final : public ScoreListener,
   // --- Batches, and their losses: score_call_failover.cc.
   // Sends what is ready, as far as bounds, pauses and workers allow.
   void Dispatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status OpenBatch() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OpenBatch(const Cut& cut, Admission::FurtherPrompt admitted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What may be sent now; none if the call has its share at workers.
+  Cut NextCut() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // All items of the batch were answered or returned.
-  void EndBatch(Batch batch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnBatchLost(Batch batch, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndBatch(int stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnBatchLost(int stream, const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The items wait for a worker again, before those that came later.
   void GiveBack(std::vector<Item> items) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False while the retry budget has not been charged for what it is to be charged for.
@@ -130,8 +156,11 @@ class ScoreCall final : public ScoreListener,
   ScoreSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;  // null once answered
   Settings settings_ ABSL_GUARDED_BY(mutex_);          // without the items
   std::string request_id_ ABSL_GUARDED_BY(mutex_);
+  ScoreTrace trace_ ABSL_GUARDED_BY(mutex_);
   absl::Time deadline_ ABSL_GUARDED_BY(mutex_);
+  RequestClass class_ ABSL_GUARDED_BY(mutex_);
   Entrance entrance_ ABSL_GUARDED_BY(mutex_);
+  ItemShares::Share share_ ABSL_GUARDED_BY(mutex_);         // while admitted and not answered
   CallRegistry::Entry registered_ ABSL_GUARDED_BY(mutex_);  // while admitted and not answered
   ModelInfo model_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const ItemPrompts> prompts_ ABSL_GUARDED_BY(mutex_);
@@ -143,7 +172,8 @@ class ScoreCall final : public ScoreListener,
   std::deque<Item> ready_ ABSL_GUARDED_BY(mutex_);
   // By the id of the stream. Ids are never reused, so late messages are dropped.
   std::map<int, Batch> batches_ ABSL_GUARDED_BY(mutex_);
-  size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // items of `batches_`
+  size_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;          // items of `batches_`
+  int64_t tokens_in_flight_ ABSL_GUARDED_BY(mutex_) = 0;  // as Batch::tokens
   int next_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   int prefill_workers_ ABSL_GUARDED_BY(mutex_) = 1;  // at the last choice
   // Of all workers that were asked: the channel to a worker outlives the last stream.
@@ -151,7 +181,8 @@ class ScoreCall final : public ScoreListener,
   std::map<int64_t, v1::ItemScore> out_of_order_ ABSL_GUARDED_BY(mutex_);
   int64_t next_number_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t answered_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool scored_any_ ABSL_GUARDED_BY(mutex_) = false;
+  bool dispatched_ ABSL_GUARDED_BY(mutex_) = false;                        // a batch was sent
+  std::optional<absl::Duration> first_result_at_ ABSL_GUARDED_BY(mutex_);  // of a worker
   v1::ScoreUsage usage_ ABSL_GUARDED_BY(mutex_);
 
   // Since the last result.

@@ -5,7 +5,8 @@
 // a dead worker, and refusals by a draining one, are free; other losses are charged to the retry
 // budget, one batch as one sequence. After kMaxLosses losses an item has the error as its result. A
 // full worker is asked again after a pause; a call of which no item was ever scored fails with the
-// second refusal.
+// second refusal. A worker that lives and sends neither results nor heartbeats for a batch has lost
+// it.
 #include <algorithm>
 #include <utility>
 
@@ -30,53 +31,90 @@ constexpr int kMostWorkers = 16;
 // Before a full or draining worker is asked again; doubled with each refusal, up to a bound.
 constexpr absl::Duration kPause = absl::Milliseconds(200);
 constexpr int kMaxPauseDoublings = 3;
+// Of a call, so that workers do not wait for its next batch.
+constexpr int kBatchesInFlight = 4;
 
 }  // namespace
 
 void ScoreCall::Dispatch() {
   while (!ready_.empty() && parts_.clock.SinceStart() >= not_before_ && PayForRetries()) {
-    const size_t bound = static_cast<size_t>(kItemsInFlight) * prefill_workers_;
-    if (in_flight_ >= bound) return;
-    const absl::Status opened = OpenBatch();
+    const Cut cut = NextCut();
+    if (cut.items == 0) return;
+    auto admitted = parts_.admission.TryAddFurther(cut.tokens, /*always=*/batches_.empty());
+    if (!admitted) return;  // OnTick tries again
+    const absl::Status opened = OpenBatch(cut, *std::move(admitted));
     if (opened.ok()) {
       no_worker_since_.reset();
       continue;
     }
-    const bool may_wait = scored_any_ || lost_worker_ || refusals_ + drains_ > 0;
+    const bool may_wait = first_result_at_ || lost_worker_ || refusals_ + drains_ > 0;
     if (!absl::IsUnavailable(opened) || !may_wait) return Fail(opened);
     if (!no_worker_since_) no_worker_since_ = parts_.clock.SinceStart();
     return;
   }
 }
 
-absl::Status ScoreCall::OpenBatch() {
-  size_t count = std::min<size_t>(ready_.size(), kItemsPerBatch);
-  int shared = ready_.front().prompt.prefix_tokens;
-  int64_t tokens = 0;
-  for (size_t i = 0; i < count; ++i) {
-    shared = std::min(shared, ready_[i].prompt.prefix_tokens);
-    tokens += static_cast<int64_t>(ready_[i].prompt.tokens.size());
+ScoreCall::Cut ScoreCall::NextCut() const {
+  const double share = share_.fraction() * prefill_workers_;
+  const double most_items = kItemsInFlight * share;
+  const double most_tokens = static_cast<double>(kTokensInFlight) * share;
+  Cut cut;
+  if (in_flight_ > 0 && (static_cast<double>(in_flight_) >= most_items ||
+                         static_cast<double>(tokens_in_flight_) >= most_tokens)) {
+    return cut;
   }
+  const size_t batch_items = std::clamp<size_t>(static_cast<size_t>(most_items / kBatchesInFlight),
+                                                1, std::min<size_t>(kItemsPerBatch, ready_.size()));
+  const auto batch_tokens =
+      std::min(kTokensPerBatch, static_cast<int64_t>(most_tokens / kBatchesInFlight));
+  cut.shared = ready_.front().prompt.prefix_tokens;
+  int64_t whole = 0;
+  int64_t behind_prefix = 0;
+  for (; cut.items < batch_items; ++cut.items) {
+    const ItemPrompt& prompt = ready_[cut.items].prompt;
+    const int size = static_cast<int>(prompt.tokens.size());
+    behind_prefix += size - prompt.prefix_tokens;
+    if (cut.items > 0 && behind_prefix > batch_tokens) break;
+    whole += size;
+    cut.shared = std::min(cut.shared, prompt.prefix_tokens);
+    cut.longest_prompt = std::max(cut.longest_prompt, size);
+    for (const auto& label : prompt.labels) cut.label_tokens += static_cast<int>(label.size()) - 1;
+  }
+  cut.tokens = whole - static_cast<int64_t>(cut.items) * cut.shared;
+  return cut;
+}
+
+absl::Status ScoreCall::OpenBatch(const Cut& cut, Admission::FurtherPrompt admitted) {
   RouteRequest wanted;
   wanted.model_fingerprint = model_.fingerprint;
   wanted.keys = prefix_keys_;
-  wanted.prompt_tokens =
-      static_cast<int>(tokens - static_cast<int64_t>(count - 1) * shared);  // the prefix once
+  // The prefix once.
+  wanted.prompt_tokens = static_cast<int>(cut.shared + cut.tokens + cut.label_tokens);
   wanted.max_answer_tokens = 1;
   wanted.avoid = avoid_;
   wanted.avoided_prefill_may_do = refusals_ > 0;
   wanted.workers = RouteRequest::Workers::kPrefill;
   wanted.explain = true;
-  wanted.may_refuse = !scored_any_ && !lost_worker_;
+  wanted.pool = PoolFor(class_, parts_.options, cut.longest_prompt);
+  wanted.spill = class_.spill;
+  wanted.ttft_slo = class_.ttft_slo;
+  wanted.may_refuse = !first_result_at_ && !lost_worker_;
   absl::StatusOr<Route> route = parts_.planner.Choose(wanted);
   if (!route.ok()) return route.status();
   Batch batch;
   batch.route = *std::move(route);
+  batch.tokens = cut.tokens;
+  batch.admitted = std::move(admitted);
   prefill_workers_ = std::clamp(batch.route.why->prefill_candidates, 1, kMostWorkers);
   batch.route.why->request_id = request_id_;
   batch.route.why->time = parts_.clock.Now();
   parts_.decisions.Add(std::move(batch.route.why));
   parts_.metrics.Routed(batch.route.decision, parts_.planner.policy_name());
+  for (const v1::WorkerRole role : batch.route.spilled) parts_.metrics.PoolSpilled(role);
+  const absl::Duration now = parts_.clock.SinceStart();
+  if (!std::exchange(dispatched_, true)) {
+    parts_.metrics.Dispatched(now - received_, settings_.request.priority());
+  }
   parts_.retry_budget.OnRequest(1);
 
   internal::v1::ScoreItemsRequest request;
@@ -87,36 +125,47 @@ absl::Status ScoreCall::OpenBatch() {
   request.set_priority(settings_.request.priority());
   request.set_tenant(settings_.request.tenant());
   const std::vector<int32_t>& first = ready_.front().prompt.tokens;
-  request.mutable_prefix()->Assign(first.begin(), first.begin() + shared);
-  for (size_t i = 0; i < count; ++i) {
+  request.mutable_prefix()->Assign(first.begin(), first.begin() + cut.shared);
+  for (size_t i = 0; i < cut.items; ++i) {
     Item item = std::move(ready_.front());
     ready_.pop_front();
     internal::v1::ScoreItemsRequest::Item* sent = request.add_items();
-    sent->mutable_tokens()->Assign(item.prompt.tokens.begin() + shared, item.prompt.tokens.end());
+    sent->mutable_tokens()->Assign(item.prompt.tokens.begin() + cut.shared,
+                                   item.prompt.tokens.end());
     for (const std::vector<int32_t>& label : item.prompt.labels) {
       sent->add_labels()->mutable_tokens()->Assign(label.begin(), label.end());
     }
     batch.items.emplace_back(std::move(item));
   }
-  batch.open = count;
-  in_flight_ += count;
+  batch.open = cut.items;
+  in_flight_ += cut.items;
+  tokens_in_flight_ += cut.tokens;
+  batch.last_message = now;
+  // A long step of the worker sends nothing.
+  batch.patience =
+      absl::Milliseconds(parts_.options.stall_timeout_ms) + 2 * batch.route.predicted_ttft;
   const WorkerTarget& target = batch.route.decode;
   if (!absl::c_linear_search(holds_, target.hold)) holds_.push_back(target.hold);
-  BATON_REQUEST_LOG(Debug, request_id_, caller_.trace)
-      << count << " items to " << target.address << " (" << batch.route.matched_blocks
+  BATON_REQUEST_LOG(Debug, request_id_, trace_.context())
+      << cut.items << " items to " << target.address << " (" << batch.route.matched_blocks
       << " blocks cached)";
   const int stream = next_stream_++;
-  batch.handle = parts_.score_network->Open(target.worker, std::move(request), caller_.trace,
-                                            deadline_, shared_from_this(), stream);
+  const TraceContext trace = trace_.Opened(stream, batch.route, static_cast<int>(cut.items), now);
+  batch.handle = parts_.score_network->Open(target.worker, std::move(request), trace, deadline_,
+                                            shared_from_this(), stream);
   batches_.emplace(stream, std::move(batch));
   return absl::OkStatus();
 }
 
-void ScoreCall::EndBatch(Batch batch) {
-  if (!batch.returned.empty()) {
-    const absl::Status error = batch.refusal;
-    return OnBatchLost(std::move(batch), error);
+void ScoreCall::EndBatch(int stream) {
+  if (const Batch& batch = batches_.at(stream); !batch.returned.empty()) {
+    return OnBatchLost(stream, absl::Status(batch.refusal));
   }
+  Batch batch = std::move(batches_.at(stream));
+  batches_.erase(stream);
+  tokens_in_flight_ -= batch.tokens;
+  batch.admitted->Computed();
+  trace_.BatchDone(stream, parts_.clock.SinceStart());
   parts_.planner.OnFirstToken(batch.route);
   parts_.planner.OnRouteWorked(batch.route, /*kv_moved=*/false);
   Dispatch();
@@ -129,15 +178,19 @@ void ScoreCall::OnStreamEnd(int stream, const grpc::Status& status) {
   absl::MutexLock lock(&mutex_);
   const auto found = batches_.find(stream);
   if (sink_ == nullptr || found == batches_.end()) return;
-  Batch batch = std::move(found->second);
-  batches_.erase(found);
-  BATON_REQUEST_LOG(Warning, request_id_, caller_.trace)
+  const Batch& batch = found->second;
+  BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
       << "lost " << batch.open << " items at prefill worker " << batch.route.decode.address << ": "
       << status.error_message() << " (code " << status.error_code() << ")";
-  OnBatchLost(std::move(batch), FromWorker(status));
+  OnBatchLost(stream, FromWorker(status));
 }
 
-void ScoreCall::OnBatchLost(Batch batch, const absl::Status& error) {
+void ScoreCall::OnBatchLost(int stream, const absl::Status& error) {
+  Batch batch = std::move(batches_.at(stream));
+  batches_.erase(stream);
+  tokens_in_flight_ -= batch.tokens;
+  batch.admitted.reset();
+  trace_.BatchLost(stream, error, parts_.clock.SinceStart());
   if (absl::IsDeadlineExceeded(error)) return Fail(error);
   const Blame blame = BlameFor(error);
   parts_.planner.OnRouteFailed(batch.route, blame);
@@ -161,13 +214,14 @@ void ScoreCall::OnBatchLost(Batch batch, const absl::Status& error) {
   for (Item& item : batch.returned) take(std::move(item));
   if (!left.empty()) {
     parts_.metrics.RequestRetried(ErrorReason(error));
+    trace_.Retried(ErrorReason(error), parts_.clock.SinceStart());
     const WorkerTarget& worker = batch.route.decode;
     const absl::Duration now = parts_.clock.SinceStart();
     avoid_.push_back(worker.incarnation());
     avoid_until_ = now + kSameWorkerPause;
     if (refused) {
       ++refusals_;
-      if (refusals_ > 1 && !scored_any_ && !lost_worker_) return Fail(error);
+      if (refusals_ > 1 && !first_result_at_ && !lost_worker_) return Fail(error);
       if (refusals_ > 1) {
         not_before_ = now + kPause * (1 << std::min(refusals_ - 2, kMaxPauseDoublings));
       }
@@ -228,20 +282,24 @@ absl::Status ScoreCall::CheckWaitBounds() const {
 void ScoreCall::OnTick() {
   absl::MutexLock lock(&mutex_);
   if (sink_ == nullptr) return;
-  std::vector<int> lost;
+  const absl::Duration now = parts_.clock.SinceStart();
+  std::vector<std::pair<int, absl::Status>> lost;
   for (const auto& [stream, batch] : batches_) {
-    if (!parts_.roster.MayLive(batch.route.decode)) lost.push_back(stream);
+    const bool stalled = now - batch.last_message > batch.patience;
+    if (!stalled && parts_.roster.MayLive(batch.route.decode)) continue;
+    lost.emplace_back(stream, LostWorker(stalled ? "WORKER_STALLED" : "WORKER_EXPIRED"));
   }
-  for (const int stream : lost) {
+  for (const auto& [stream, error] : lost) {
     if (sink_ == nullptr) return;
-    const auto found = batches_.find(stream);
-    Batch batch = std::move(found->second);
-    batches_.erase(found);
+    const Batch& batch = batches_.at(stream);
+    BATON_REQUEST_LOG(Warning, request_id_, trace_.context())
+        << batch.open << " items leave prefill worker " << batch.route.decode.address << ": "
+        << ErrorReason(error);
     batch.handle->Cancel();
-    OnBatchLost(std::move(batch), LostWorker("WORKER_EXPIRED"));
+    OnBatchLost(stream, error);
   }
   if (sink_ == nullptr) return;
-  if (!avoid_.empty() && parts_.clock.SinceStart() >= avoid_until_) avoid_.clear();
+  if (!avoid_.empty() && now >= avoid_until_) avoid_.clear();
   if (absl::Status over = CheckWaitBounds(); !over.ok()) return Fail(over);
   Dispatch();
   if (sink_ != nullptr) PrepareMore();

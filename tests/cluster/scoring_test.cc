@@ -54,6 +54,25 @@ class ScoringTest : public WholeClusterTest {
     if (!status.ok()) return FromGrpcStatus(status);
     return response;
   }
+  // By one process that computes one token at a time, without a cache.
+  void ExpectScoresOfOracle(const ScoreRequest& request, const ItemScore& item,
+                            const std::string& text) {
+    const std::string prompt = request.prefix() + text;
+    ASSERT_EQ(item.labels_size(), request.labels_size()) << item.ShortDebugString();
+    for (int l = 0; l < item.labels_size(); ++l) {
+      const auto tokens = tokenizer_->Encode(prompt + request.labels(l), true);
+      ASSERT_TRUE(tokens.ok()) << tokens.status();
+      const auto& label = item.labels(l);
+      ASSERT_TRUE(
+          std::equal(label.token_ids().rbegin(), label.token_ids().rend(), tokens->rbegin()));
+      const std::vector<model::SampledToken> expected = oracle_->PromptLogprobs(*tokens, 0);
+      const size_t first = expected.size() - static_cast<size_t>(label.token_logprobs_size());
+      for (int i = 0; i < label.token_logprobs_size(); ++i) {
+        EXPECT_EQ(label.token_logprobs(i), expected[first + static_cast<size_t>(i)].logprob)
+            << text << request.labels(l) << " token " << i;
+      }
+    }
+  }
   // The log probabilities of a text's last tokens as Generate returns them with prompt_logprobs.
   std::vector<float> LastPromptLogprobs(const std::string& text, int count) {
     GenerateRequest request;
@@ -89,6 +108,7 @@ class ScoringTest : public WholeClusterTest {
       EXPECT_EQ(label.logprob(), sum);
     }
   }
+  const std::unique_ptr<tokenizer::Tokenizer> tokenizer_ = *tokenizer::Tokenizer::Load(kModelDir);
   double SumOf(const std::string& metric) {
     double sum = 0;
     for (const auto& worker : prefill_) {
@@ -145,6 +165,7 @@ TEST_F(ScoringTest, ScoresAreThoseOfGenerateInAnyOrderAndCacheState) {
     ExpectOnlyPrefill();
     for (const int i : {0, 5, 11})
       ExpectScoresOfGenerate(request, first->items(i), request.items(i));
+    for (const int i : {3, 23}) ExpectScoresOfOracle(request, first->items(i), request.items(i));
     // Two labels have a probability, four have none.
     EXPECT_FALSE(first->items(0).has_probability());
     const auto pair = Score(Request(1));
@@ -190,6 +211,9 @@ TEST_F(ScoringTest, APrefillWorkerThatStopsLosesNoItem) {
   constexpr int kItems = 600;
   const auto expected = Score(Request(kItems));
   ASSERT_TRUE(expected.ok()) << expected.status();
+  for (const int i : {0, 300, kItems - 1}) {
+    ExpectScoresOfOracle(Request(kItems), expected->items(i), Mail(i));
+  }
   for (const bool in_order : {true, false}) {
     grpc::ClientContext context;
     context.set_deadline(testing::TestDeadline());
@@ -245,6 +269,7 @@ TEST_F(ScoringTest, ABadItemFailsAlone) {
   ScoreRequest request = Request(3);
   request.set_items(1, std::string(40'000, 'x'));
   request.add_items("");
+  request.add_items(std::string("Mail\0 7 ?", 9));
   auto response = Score(request);
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->items(1).error().reason(), "PROMPT_TOO_LONG");
@@ -252,7 +277,7 @@ TEST_F(ScoringTest, ABadItemFailsAlone) {
             static_cast<int>(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(response->usage().failed_items(), 1);
   // An empty item is the prefix alone.
-  for (const int good : {0, 2, 3}) EXPECT_FALSE(response->items(good).has_error()) << good;
+  for (const int good : {0, 2, 3, 4}) EXPECT_FALSE(response->items(good).has_error()) << good;
   // A label that continues the item's last token.
   request = Request(2);
   request.set_items(1, "Mail ?\nVerdict ? esc");
@@ -269,11 +294,13 @@ TEST_F(ScoringTest, ABadItemFailsAlone) {
       {[](ScoreRequest& r) { r.clear_labels(); }, "OUT_OF_RANGE"},
       {[](ScoreRequest& r) { r.clear_items(); }, "OUT_OF_RANGE"},
       {[](ScoreRequest& r) { r.set_labels(0, ""); }, "EMPTY_LABEL"},
+      {[](ScoreRequest& r) { r.set_labels(1, r.labels(0)); }, "DUPLICATE_LABEL"},
+      {[](ScoreRequest& r) { r.set_labels(1, "\xff"); }, "NOT_UTF8"},
       {[](ScoreRequest& r) { r.set_labels(0, std::string(2000, 'a')); }, "OUT_OF_RANGE"},
       {[](ScoreRequest& r) { r.set_model("another"); }, "MODEL_NOT_FOUND"},
       {[](ScoreRequest& r) { r.set_priority(static_cast<v1::Priority>(9)); }, "OUT_OF_RANGE"},
       {[](ScoreRequest& r) {
-         for (int i = 0; i < 64; ++i) r.add_labels(" a");
+         for (int i = 0; i < 10'000; ++i) r.add_labels(absl::StrCat(" ", i));
        },
        "OUT_OF_RANGE"},
   };

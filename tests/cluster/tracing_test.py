@@ -269,6 +269,30 @@ class TracingTest(unittest.TestCase):
         self.assertIn("baton.route.decision", one("route").attributes)
         self.assertEqual({sent.span.status.code for sent in trace}, {0})
 
+    def test_scoring(self):
+        trace_id = f"{random.getrandbits(128):032x}"
+        # prefix, two items, two labels
+        request = b"\x12\x04red:" + b"\x1a\x01a\x1a\x02bc" + b"\x22\x04 yes\x22\x03 no"
+        with grpc.insecure_channel(self.grpc) as channel:
+            channel.unary_unary("/baton.v1.InferenceService/Score")(request, timeout=PATIENCE_S, metadata=(
+                ("traceparent", f"00-{trace_id}-00000000000000ab-01"), ("x-request-id", "scored")))
+        call = "baton.internal.v1.PrefillService/ScoreItems"
+        names = {"score demo", "admission", "tokenize", "score_stream", call, "prefill_queue", "prefill_compute"}
+        trace = self.trace_of("scored", names)
+        named = by_name(trace)
+        self.assertEqual(set(named), names)
+        root = self.check_tree(trace, bytes.fromhex("00000000000000ab"))
+        self.assertEqual(root.span.trace_id.hex(), trace_id)
+        self.assertIn("first_result", root.events)
+        chain = ("score demo", "score_stream", call, "prefill_compute")
+        for above, below in zip(chain, chain[1:]):
+            self.assertEqual(named[below][0].span.parent_span_id, named[above][0].span.span_id, below)
+        for name in chain[:3]:
+            self.assertEqual(named[name][0].attributes["baton.items"], 2, name)
+        self.assertEqual(named[call][0].service, "baton-prefill-worker")
+        self.assertEqual(named[call][0].attributes["baton.failed_items"], 0)
+        self.assertEqual({sent.span.status.code for sent in trace}, {0})
+
     def test_a_given_trace_is_continued(self):
         trace_id, parent = f"{random.getrandbits(128):032x}", f"{random.getrandbits(63) + 1:016x}"
         self.post({"messages": [{"role": "user", "content": "copy: red"}], "max_tokens": 3},

@@ -194,6 +194,7 @@ class CallHarness : public ::testing::Test {
 
   // Before the first request.
   router::Options options_;
+  int max_model_len_ = 128;
   chat::ModelChat chat_;  // without a template
   router::RetryBudget::Limits budget_limits_;
   tracing::Tracer* tracer_ = nullptr;
@@ -221,6 +222,7 @@ class CallHarness : public ::testing::Test {
     internal::v1::WatchResponse event;
     const auto role = worker < 2 ? v1::WORKER_ROLE_PREFILL : v1::WORKER_ROLE_DECODE;
     *event.mutable_card() = FakeCard(role, tokenizer_->fingerprint());
+    event.mutable_card()->set_max_model_len(max_model_len_);
     fleet_->roster.OnStreamStarted(worker);
     ASSERT_TRUE(fleet_->roster.OnEvent(worker, event).ok());
     event.mutable_snapshot()->set_last(true);

@@ -30,6 +30,20 @@ void DecodeCall::Finish(const std::vector<int32_t>& ids, pb::DecodeResponse::Fin
   stream->End(grpc::Status::OK);
 }
 
+void ScoreItemsCall::Score(int item) {
+  pb::ScoredItem result;
+  result.set_item(item);
+  for (const auto& label : request.items(item).labels()) {
+    result.add_labels()->mutable_logprobs()->Resize(label.tokens_size(), -1);
+  }
+  stream->Send(result);
+}
+
+void ScoreItemsCall::ScoreAll() {
+  for (int i = 0; i < request.items_size(); ++i) Score(i);
+  stream->End(grpc::Status::OK);
+}
+
 pb::WorkerCard FakeCard(v1::WorkerRole role, uint64_t tokenizer_fingerprint) {
   pb::WorkerCard card;
   card.set_role(role);
@@ -130,14 +144,47 @@ class FakeWorker::DecodeFace final : public pb::DecodeService::CallbackService {
   FakeWorker& worker_;
 };
 
+class FakeWorker::PrefillFace final : public pb::PrefillService::CallbackService {
+ public:
+  explicit PrefillFace(FakeWorker& worker) : worker_(worker) {}
+
+  grpc::ServerWriteReactor<pb::ScoredItem>* ScoreItems(
+      grpc::CallbackServerContext*, const pb::ScoreItemsRequest* request) override {
+    ScoreItemsCall call{*request, std::make_shared<ScriptedStream<pb::ScoredItem>>()};
+    call.stream->Hold();
+    auto* reactor = call.stream.get();
+    std::function<void(ScoreItemsCall)> reply;
+    {
+      absl::MutexLock lock(&worker_.mutex_);
+      reply = worker_.score_reply_;
+    }
+    if (reply != nullptr) {
+      reply(std::move(call));
+    } else {
+      call.ScoreAll();
+    }
+    return reactor;
+  }
+
+ private:
+  FakeWorker& worker_;
+};
+
+void FakeWorker::SetScoreReply(std::function<void(ScoreItemsCall)> reply) {
+  absl::MutexLock lock(&mutex_);
+  score_reply_ = std::move(reply);
+}
+
 FakeWorker::FakeWorker(pb::WorkerCard card, std::string address)
     : card_(std::move(card)),
       worker_face_(std::make_unique<WorkerFace>(*this)),
-      decode_face_(std::make_unique<DecodeFace>(*this)) {
+      decode_face_(std::make_unique<DecodeFace>(*this)),
+      prefill_face_(std::make_unique<PrefillFace>(*this)) {
   load_.mutable_load()->set_free_blocks(card_.total_blocks());
   RpcServerOptions options;
   options.address = std::move(address);
-  auto rpc = RpcServer::Start(options, {worker_face_.get(), decode_face_.get()}, {});
+  auto rpc =
+      RpcServer::Start(options, {worker_face_.get(), decode_face_.get(), prefill_face_.get()}, {});
   BATON_CHECK(rpc.ok()) << rpc.status();
   rpc_ = *std::move(rpc);
   heartbeat_ = std::thread([this] { Heartbeat(); });

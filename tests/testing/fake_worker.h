@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "baton/internal/v1/decode.grpc.pb.h"
+#include "baton/internal/v1/prefill.grpc.pb.h"
 #include "baton/internal/v1/worker.grpc.pb.h"
 #include "common/base/check.h"
 #include "common/base/rpc/server.h"
@@ -123,6 +124,17 @@ struct DecodeCall {
   void Fail(const grpc::Status& status) { stream->End(status); }
 };
 
+// Items to score.
+struct ScoreItemsCall {
+  internal::v1::ScoreItemsRequest request;
+  std::shared_ptr<ScriptedStream<internal::v1::ScoredItem>> stream;
+
+  // Each token of a label has log probability -1.
+  void Score(int item);
+  // All items, in their order; the stream then ends in order.
+  void ScoreAll();
+};
+
 // A card that goes with the tiny tokenizer of tiny_tokenizer.h.
 internal::v1::WorkerCard FakeCard(v1::WorkerRole role, uint64_t tokenizer_fingerprint);
 
@@ -157,9 +169,13 @@ class FakeWorker {
   DecodeCall AwaitDecode();
   int decode_count() const;
 
+  // --- ScoreItems. Calls are answered by this, on threads of gRPC; by default with ScoreAll().
+  void SetScoreReply(std::function<void(ScoreItemsCall)> reply);
+
  private:
   class WorkerFace;
   class DecodeFace;
+  class PrefillFace;
   void Heartbeat();
   void EndDrainWaits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellAll(const internal::v1::WatchResponse& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -170,6 +186,7 @@ class FakeWorker {
   std::vector<uint64_t> snapshot_keys_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<WatchStream>> watches_ ABSL_GUARDED_BY(mutex_);
   std::function<void(DecodeCall)> reply_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(ScoreItemsCall)> score_reply_ ABSL_GUARDED_BY(mutex_);
   std::deque<DecodeCall> calls_ ABSL_GUARDED_BY(mutex_);
   int decode_count_ ABSL_GUARDED_BY(mutex_) = 0;
   internal::v1::WatchResponse load_ ABSL_GUARDED_BY(mutex_);
@@ -179,6 +196,7 @@ class FakeWorker {
 
   std::unique_ptr<WorkerFace> worker_face_;
   std::unique_ptr<DecodeFace> decode_face_;
+  std::unique_ptr<PrefillFace> prefill_face_;
   std::unique_ptr<RpcServer> rpc_;
   std::thread heartbeat_;
 };
