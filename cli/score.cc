@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kItemsPerMessage = 64;
 
-// Reads items and sends them, on a thread of its own.
+// Reads items and sends them, on its own thread.
 class ItemFeeder {
  public:
   ItemFeeder(std::istream& in, client::ScoreStream& stream)
