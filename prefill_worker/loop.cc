@@ -71,7 +71,8 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
       submission_limit_("prefill",
                         {options.scheduler.max_queued_requests,
                          std::max(options.scheduler.max_queued_tokens, kMostPostedTokens)}),
-      throughput_(clock) {
+      throughput_(clock),
+      last_heartbeat_at_(clock.SinceStart()) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
       journal.Record(change);

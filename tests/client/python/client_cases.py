@@ -264,8 +264,12 @@ class ClientCases:
         with self.assertRaises(baton.WorkerFailedError):
             self.read_scores("rubric", ["a"], [" yes"])
 
+        for _ in range(self.arrived()):
+            self.router.next_call()
+
         def broken():
             yield "a"
+            self.router.next_call()  # a call that never arrives is not seen to be cancelled
             raise KeyError("of the caller")
         self.router.reply([1, Hang()])
         with self.assertRaisesRegex(KeyError, "of the caller"):

@@ -102,8 +102,9 @@ class StreamTest(unittest.TestCase):
             next(stream)
             leave(stream)
             self.router.await_cancelled()
-            with self.assertRaises(baton.CancelledError):
+            with self.assertRaises(baton.CancelledError) as caught:
                 next(stream)
+            self.assertEqual(caught.exception.reason, "CANCELLED")
         self.router.reply([3, answer, Hang()])
         ring = [self.client.score_stream("p", endless, [" yes"])]
         next(ring[0])

@@ -137,7 +137,7 @@ class AsyncScoreStream(calls.ScoreResults, AsyncIterator[ItemScore]):
             try:
                 message = await _outcome(self._rpc, self._rpc.read())
             except grpc.aio.AioRpcError as error:
-                self._fail(_to_error(self._attempts, error))
+                self._fail(self._attempts.error(error, self._cancelled))
             else:
                 if message is grpc.aio.EOF:
                     self._end()
@@ -151,6 +151,7 @@ class AsyncScoreStream(calls.ScoreResults, AsyncIterator[ItemScore]):
 
     def cancel(self) -> None:
         """Cancels the call. Reading on raises CancelledError, unless all results have arrived."""
+        self._cancelled = True
         self._rpc.cancel()
 
     async def aclose(self) -> None:

@@ -320,6 +320,7 @@ class ScoreResults:
         self._usage: Optional[ScoreUsage] = None
         self._ended = False
         self._error: Optional[BaseException] = None  # of the call, or of the items
+        self._cancelled = False  # by the caller
         self._sent = 0
 
     @property

@@ -128,7 +128,7 @@ class ScoreStream(calls.ScoreResults, Iterator[ItemScore]):
             except StopIteration:
                 self._end()
             except grpc.RpcError as error:
-                self._fail(_to_error(self._attempts, error))
+                self._fail(self._attempts.error(error, self._cancelled))
         if self._results:
             return self._results.popleft()
         if self._error is not None:
@@ -137,6 +137,7 @@ class ScoreStream(calls.ScoreResults, Iterator[ItemScore]):
 
     def cancel(self) -> None:
         """Cancels the call. Reading on raises CancelledError, unless all results have arrived."""
+        self._cancelled = True
         self._rpc.cancel()
 
     close = cancel
