@@ -91,14 +91,18 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
  private:
   void OnCancel() final {
     std::shared_ptr<ServerStream> self;  // OnDone may come while OnPeerGone runs
+    bool finish;  // what MayWrite held back is gone, and no Resume comes for it
     {
       absl::MutexLock lock(&mutex_);
       self = self_;
       broken_ = true;
       items_.clear();
+      finish = finish_ && !busy_;
+      if (finish) busy_ = true;
     }
     OnEmpty();
     OnPeerGone();
+    if (finish) Continue();
   }
 
   void OnWriteDone(bool ok) final {

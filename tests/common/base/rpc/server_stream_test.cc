@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -20,8 +21,10 @@ using baton::v1::GenerateResponse;
 class TextStream final : public ServerStream<GenerateResponse, std::string> {
  public:
   absl::Notification peer_gone;
+  std::atomic<bool> may_write{true};
 
  private:
+  bool MayWrite(const std::string&) override { return may_write; }
   void Encode(std::string item, GenerateResponse* message) override {
     message->set_text(std::move(item));
   }
@@ -94,6 +97,20 @@ TEST_F(ServerStreamTest, ACancelIsHeardAndFinishEndsTheCall) {
   EXPECT_FALSE(reader->Read(&response));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   // Stops without waiting for any grace: nothing is left open.
+  server_->Stop(absl::InfiniteDuration());
+  EXPECT_EQ(service_.stream.use_count(), 1);
+}
+
+TEST_F(ServerStreamTest, ACancelEndsACallWhoseLastItemsAreHeldBack) {
+  service_.stream->may_write = false;
+  service_.stream->Push("held back");
+  service_.stream->Finish(grpc::Status::OK);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, GenerateRequest());
+  service_.called.WaitForNotification();
+  context.TryCancel();
+  service_.stream->peer_gone.WaitForNotification();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   server_->Stop(absl::InfiniteDuration());
   EXPECT_EQ(service_.stream.use_count(), 1);
 }
