@@ -361,7 +361,8 @@ class OpenAiTest(unittest.TestCase):
             tokens = 128 if result["prefix"] == "rubric" else 160
             self.assertEqual(result["prompt_tokens"], tokens * result["completed"])
             if result["prefix"] == "warm":
-                self.assertGreaterEqual(result["cached_tokens"], 8 * 112)
+                # Of 8 items. A router may prefer an idle worker without the rubric to a busy one with it.
+                self.assertGreaterEqual(result["cached_tokens"], 4 * 112)
         agent = bench("agent", "--conversations", "3", "--turns", "3", "--tools-tokens", "96",
                       "--user-tokens", "24", "--answer-tokens", "8", "--think-time", "0.01")["results"][0]
         self.assertEqual((agent["completed"], agent["failed"]), (9, 0))
