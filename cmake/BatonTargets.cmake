@@ -3,7 +3,8 @@
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # Without this ccache keeps nothing that is compiled with precompiled headers. They use no time macros.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
@@ -22,13 +23,17 @@ endif()
 # as it is in the product.
 set(BATON_BRIEF_OPTIONS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
 
+# A tenth of GCC's time is its garbage collection; without it an eighth more memory is used (1.65 GB at most).
+add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=200;--param=ggc-min-heapsize=1000000>")
+
 add_library(baton_flags INTERFACE)
 target_include_directories(baton_flags INTERFACE ${PROJECT_SOURCE_DIR})
 # Rows must not depend on how the compiler contracts or reorders sums. Kernels for all architectures are a
 # fifth as large when compressed for size; a process unpacks them once, which every driver for CUDA 13 can.
+# Programs are compiled as libraries are (-fPIC, not -fPIE), so they share precompiled headers.
 # __FILE__ is a path from the root of the tree: objects are the same in every checkout, so checkouts share ccache.
 target_compile_options(baton_flags INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-unused-parameter;-ffp-contract=off;-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-fPIC;-fpch-preprocess;-Wall;-Wextra;-Wno-unused-parameter;-ffp-contract=off;-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
   "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter,-ffp-contract=off;-fmad=false;--expt-relaxed-constexpr;--compress-mode=size>")
 if(BATON_WERROR)
   target_compile_options(baton_flags INTERFACE

@@ -127,6 +127,9 @@ def clang_command(entry, path):
         if takes_next or KEPT_FLAG.match(word):
             kept.append(word)
         takes_next = not takes_next and word in WITH_ARGUMENT
+    for header in [word for word in kept if word.endswith("/cmake_pch.hxx")]:  # Clang cannot read GCC's
+        at = kept.index(header)
+        del kept[at - 1:at + 1]
     return ["clang++", *kept, *ANALYSIS, str(path)]
 
 
