@@ -68,7 +68,7 @@ void StreamWriter::OnWriteDone(bool ok) {
 
 void StreamWriter::OnDone() {
   call_->OnSinkGone();
-  // Whoever called gRPC's Finish may still be leaving the lock.
+  // The thread that called Finish of gRPC may still hold the lock.
   { absl::MutexLock lock(&mutex_); }
   delete this;
 }

@@ -173,7 +173,7 @@ void ScoreStreamWriter::OnCancel() {
 }
 
 void ScoreStreamWriter::OnDone() {
-  // Whoever called gRPC's Finish may still be leaving the lock.
+  // The thread that called Finish of gRPC may still hold the lock.
   { absl::MutexLock lock(&mutex_); }
   delete this;
 }

@@ -74,7 +74,7 @@ absl::Status Discovery::LookAt(Listing& listing) {
   listing.due = now + listing.source->period();
   if (answer.ok() && !answer->has_value()) return absl::OkStatus();
   if (!absl::IsNotFound(answer.status())) {
-    // It answers, or nobody can tell. An answer that is refused below counts as well: the source is
+    // It answers, or its state is unknown. An answer that is refused below counts as well: the source is
     // there, so what it said before stands for as long as it takes.
     listing.absent_since.reset();
   } else if (!listing.absent_since) {
@@ -120,10 +120,10 @@ void Discovery::Unlist(Listing& listing, absl::Duration absent) {
   const absl::Status handed_on = HandOn(listing, {});
   if (!handed_on.ok()) {
     BATON_LOG(Warning) << listing.source->name()
-                       << " lists nobody, which cannot be used: " << handed_on.message();
+                       << " lists no worker, which cannot be used: " << handed_on.message();
     return;
   }
-  BATON_LOG(Warning) << listing.source->name() << " has listed nobody for "
+  BATON_LOG(Warning) << listing.source->name() << " has listed no worker for "
                      << absl::FormatDuration(absl::Trunc(absent, absl::Seconds(1))) << "; its "
                      << listing.workers.size() << " workers are no longer listed";
   listing.workers.clear();

@@ -12,7 +12,7 @@ constexpr uint64_t kFullPercent = 80;
 }  // namespace
 
 KeyTable::Place KeyTable::PlaceOf(uint64_t key) {
-  // Keys are hashes already; whoever sends others must not get long runs for it too easily.
+  // Keys are hashes already; a sender of chosen keys must not get long runs too easily.
   const uint64_t mixed = (key ^ key >> 32) * 0x9E3779B97F4A7C15u;
   return {static_cast<uint32_t>(mixed >> 52), static_cast<uint32_t>(mixed >> 20)};
 }
@@ -53,7 +53,7 @@ KeyTable::Slot& KeyTable::FindOrInsert(uint64_t key) {
   return slot;
 }
 
-// Moves back whoever would not be found any more across the hole.
+// Moves back the entries that lookups would not find any more across the hole.
 void KeyTable::EraseAt(Segment& segment, uint32_t at) {
   const uint32_t capacity = segment.capacity;
   uint32_t hole = at;

@@ -228,7 +228,7 @@ void PrefixIndex::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>*
     });
   };
   // Stretches of the chain whose ends have different numbers of holders; behind the end of the
-  // chain is nobody.
+  // chain is no holder.
   absl::InlinedVector<std::pair<Probe, Probe>, 32> stretches, next;
   absl::InlinedVector<Probe, 32> cuts;
   cuts.push_back({0, HolderSets::kEmpty, 0});
