@@ -74,8 +74,8 @@ absl::Status Discovery::LookAt(Listing& listing) {
   listing.due = now + listing.source->period();
   if (answer.ok() && !answer->has_value()) return absl::OkStatus();
   if (!absl::IsNotFound(answer.status())) {
-    // It answers, or its state is unknown. An answer that is refused below counts as well: the source is
-    // there, so what it said before stands for as long as it takes.
+    // It answers, or its state is unknown. An answer that is refused below counts as well: the
+    // source is there, so what it said before stands for as long as it takes.
     listing.absent_since.reset();
   } else if (!listing.absent_since) {
     listing.absent_since = now;
