@@ -84,7 +84,7 @@ TEST_F(ScoreLimitsTest, ItemsGoToThePoolOfTheClassAndSpill) {
   batch(0).ScoreAll();
   ASSERT_TRUE(sink().End().ok());
   JoinPool(1, "bulk");
-  Start(100);
+  Start(96);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(batch(i).worker, 1);
   const size_t sent = score_network_.count();
   batch(1).End(kSocketClosed);
