@@ -329,6 +329,7 @@ ResponseSink* GenerateCall::End(absl::StatusCode code, v1::FinishReason reason) 
   attempts_.clear();
   waiting_.clear();
   registered_.reset();
+  entrance_.tenant_place = TenantLimits::Place();  // a client that has the answer may send the next
   RouterMetrics::RequestEnd end;
   end.code = code;
   end.finish_reason = reason;

@@ -68,6 +68,19 @@ TEST_F(FailoverTest, TheRoutersLimitsHoldBeforeAnyWorkerIsAsked) {
   stream(0).Finish("x");
 }
 
+TEST_F(FailoverTest, AnAnsweredRequestNoLongerCountsForItsTenant) {
+  caller_.tenant = "a";
+  caller_.limits.max_concurrent_requests = 1;
+  FakeSink& first = Start(Request());
+  EXPECT_EQ(ErrorReason(Start(Request()).End()), "TENANT_LIMIT");
+  stream(0).Finish("x");
+  ASSERT_TRUE(first.End().ok());
+  // The call itself may still exist, as gRPC lets go of it later.
+  FakeSink& second = Start(Request());
+  stream(1).Finish("y");
+  EXPECT_TRUE(second.End().ok());
+}
+
 TEST_F(FailoverTest, WhereverTheWorkerDiesTheClientSeesOneText) {
   const int n = static_cast<int>(kAnswer.size());
   for (int lost_after : {1, 2, n / 2, n - 1}) {
