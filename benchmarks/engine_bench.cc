@@ -128,6 +128,7 @@ int Main(int argc, char** argv) {
   app.add_option("--model", options.model_dir)->required();
   app.add_option("--threads", options.backend.thread_count);
   app.add_option("--dtype", dtype)->check(CLI::IsMember({"auto", "float32", "bfloat16"}));
+  app.add_flag("--share-kv-pool", options.share_kv_pool, "as --kv-transport shm does");
   app.add_option("--repeat", repeat)->check(CLI::Range(1, 100));
   CLI11_PARSE(app, argc, argv);
   if (dtype == "float32") options.backend.compute = backend::BackendOptions::Compute::kF32;

@@ -9,6 +9,8 @@
 //   tcp       one stream: writes and reads of a frame's size, without header or checksum
 //   stream    gRPC alone: messages of slices that point into the blocks; the receiver drops them
 //   grpc      the whole path: GrpcKvSender to PrefillCall and KvReceiver
+//   shm       the same, with the payload read from the sender's memory
+//   shm_unchecked  without checksums of it
 //
 // A child process sends. CPU seconds are those of both processes, kernel time included. A new plane
 // is a row of kPlanes, a case of Bench::Run() and one of the sender (kv_plane_sender.cc).
@@ -99,13 +101,14 @@ class Bench {
   Bench(const SenderProcess& sender, int64_t pool_bytes, const ChannelSettings& channel)
       : channel_settings_(channel),
         pool_(MakePool(pool_bytes)),
-        address_(absl::StrFormat("127.0.0.1:%d", sender.grpc_port)) {
+        address_(absl::StrFormat("127.0.0.1:%d", sender.ends.grpc_port)),
+        ends_(sender.ends) {
     BATON_CHECK_EQ(clock_getcpuclockid(sender.pid, &sender_clock_), 0);
     tcp_ = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in to = {};
     to.sin_family = AF_INET;
     to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    to.sin_port = htons(static_cast<uint16_t>(sender.tcp_port));
+    to.sin_port = htons(static_cast<uint16_t>(sender.ends.tcp_port));
     BATON_CHECK_EQ(connect(tcp_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   }
 
@@ -147,6 +150,8 @@ class Bench {
         ReceiveStreams(work);
         break;
       case kGrpc:
+      case kShm:
+      case kShmUnchecked:
         ReceiveTransfers(work);
         break;
     }
@@ -185,9 +190,16 @@ class Bench {
   void ReceiveTransfers(const Work& work) {
     absl::BlockingCounter closed(work.channels);
     std::vector<std::shared_ptr<transfer::PrefillCall>> calls;
+    const bool shared = work.plane == kShm || work.plane == kShmUnchecked;
     for (int i = 0; i < work.channels; ++i) {
-      const internal::v1::PrefillRequest request = Request(work, i);
+      internal::v1::PrefillRequest request = Request(work, i);
       transfer::TransferPlan plan;
+      if (shared) {
+        plan.shared_pool = SharedPoolOf(work);
+        request.mutable_shared_memory()->set_connection(plan.shared_pool->connection());
+      }
+      // A transfer that is released may still be open at the sender when the next one begins.
+      request.set_transfer_id(++last_transfer_);
       plan.transfer_id = request.transfer_id();
       plan.sender_epoch = request.prefill_epoch();
       plan.layout = work.layout();
@@ -209,9 +221,24 @@ class Bench {
     closed.Wait();
   }
 
+  std::shared_ptr<transfer::SharedPool> SharedPoolOf(const Work& work) {
+    std::shared_ptr<transfer::SharedPool>& pool = shared_pools_[work.shape];
+    if (pool == nullptr) {
+      const SenderProcess::Ends::Shared& end = ends_.shared[work.shape];
+      auto connected = transfer::SharedPool::Connect(end.socket, {end.token, sizeof(end.token)},
+                                                     work.layout(), absl::Minutes(1));
+      BATON_CHECK(connected.ok()) << connected.status();
+      pool = *std::move(connected);
+    }
+    return pool;
+  }
+
   const ChannelSettings channel_settings_;
   std::vector<std::byte> pool_;
   const std::string address_;
+  const SenderProcess::Ends ends_;
+  std::map<int, std::shared_ptr<transfer::SharedPool>> shared_pools_;  // by shape
+  uint64_t last_transfer_ = 0;
   clockid_t sender_clock_ = 0;
   int tcp_ = -1;
   std::vector<std::shared_ptr<grpc::Channel>> channels_;
@@ -219,7 +246,8 @@ class Bench {
 
 struct Options {
   std::vector<std::string> layouts = {"0.5b", "7b"};
-  std::vector<std::string> planes = {"memcpy", "checksum", "tcp", "stream", "grpc"};
+  std::vector<std::string> planes = {"memcpy", "checksum", "tcp",          "stream",
+                                     "grpc",   "shm",      "shm_unchecked"};
   std::vector<int> frame_kib = {8, 32, 128, 256, 512, 1024};
   std::vector<int> channels = {1, 2, 4};
   int mib = 96;
@@ -333,7 +361,8 @@ int main(int argc, char** argv) {
   baton::benchmarks::Options options;
   CLI::App app("Measures the planes that KV crosses on, beside memcpy and raw TCP");
   app.add_option("--layouts", options.layouts, "Of demo, 0.5b, 1.5b, 7b")->delimiter(',');
-  app.add_option("--planes", options.planes, "Of memcpy, checksum, tcp, stream, grpc")
+  app.add_option("--planes", options.planes,
+                 "Of memcpy, checksum, tcp, stream, grpc, shm, shm_unchecked")
       ->delimiter(',');
   app.add_option("--frame-kib", options.frame_kib, "Payload of a frame")->delimiter(',');
   app.add_option("--channels", options.channels, "Connections at once")->delimiter(',');

@@ -7,14 +7,18 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "baton/internal/v1/prefill.grpc.pb.h"
 #include "benchmarks/kv_plane_work.h"
+#include "common/backend/cpu/mapped_memory.h"
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/rpc/server.h"
 #include "common/transfer/kv_sender.h"
+#include "common/transfer/shared_pool_server.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -57,7 +61,26 @@ class SliceStream final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_Prefill<
                          internal::v1::PrefillService::Service> {
  public:
-  explicit Sender(std::byte* base) : base_(base) {}
+  explicit Sender(const backend::MappedMemory& memory)
+      : base_(static_cast<std::byte*>(memory.data())) {
+    for (const KvShape& shape : kKvShapes) {
+      const kv::KvLayout layout = LayoutOf(shape);
+      backend::KvPool pool =
+          PoolAt(base_, layout,
+                 static_cast<int>(static_cast<int64_t>(memory.size_bytes()) / layout.BlockBytes()));
+      pool.shared_file = memory.file();
+      auto server = transfer::SharedPoolServer::Start(pool, layout, Clock::Real(), {});
+      BATON_CHECK(server.ok()) << server.status();
+      shared_.push_back(*std::move(server));
+    }
+  }
+  void Fill(SenderProcess::Ends* ends) const {
+    for (size_t i = 0; i < shared_.size(); ++i) {
+      std::strncpy(ends->shared[i].socket, shared_[i]->socket().c_str(),
+                   sizeof(ends->shared[i].socket) - 1);
+      std::memcpy(ends->shared[i].token, shared_[i]->token().data(), shared_[i]->token().size());
+    }
+  }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Prefill(grpc::CallbackServerContext*,
                                                       const grpc::ByteBuffer* bytes) override {
@@ -73,6 +96,12 @@ class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_
     options.layout = work.layout();
     options.pool = work.Pool(base_);
     options.max_payload_bytes = work.frame_bytes;
+    if (work.plane == kShm || work.plane == kShmUnchecked) {
+      options.lease = shared_[static_cast<size_t>(work.shape)]->Open(
+          request.shared_memory().connection(), request.transfer_id());
+      BATON_CHECK(options.lease != nullptr);
+      options.check_shared = work.plane == kShm;
+    }
     auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
     auto* reactor = transfer::GrpcKvSender::Open(sender);
     const auto pin = std::make_shared<const transfer::PinnedBlocks>(work.ChannelBlocks(), [] {});
@@ -89,6 +118,7 @@ class Sender final : public internal::v1::PrefillService::WithRawCallbackMethod_
 
  private:
   std::byte* const base_;
+  std::vector<std::unique_ptr<transfer::SharedPoolServer>> shared_;
 };
 
 int ListenTcp(int* port) {
@@ -119,14 +149,19 @@ void SendRaw(int fd, const std::byte* base) {
 // The child: serves both transports until the parent ends.
 [[noreturn]] void RunSender(int pipe_fd, int64_t pool_bytes) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  std::vector<std::byte> pool = MakePool(pool_bytes);
-  Sender service(pool.data());
+  const std::vector<std::byte> content = MakePool(pool_bytes);
+  auto pool = backend::MappedMemory::MapShared(content.size());
+  BATON_CHECK(pool.ok()) << pool.status();
+  std::memcpy(pool->data(), content.data(), content.size());
+  Sender service(*pool);
   auto server = RpcServer::Start({}, {&service}, {"baton.internal.v1.PrefillService"});
   BATON_CHECK(server.ok()) << server.status();
-  int ports[2] = {(*server)->port(), 0};
-  const int listener = ListenTcp(&ports[1]);
-  BATON_CHECK_EQ(write(pipe_fd, ports, sizeof(ports)), static_cast<ssize_t>(sizeof(ports)));
-  SendRaw(accept(listener, nullptr, nullptr), pool.data());
+  SenderProcess::Ends ends;
+  ends.grpc_port = (*server)->port();
+  const int listener = ListenTcp(&ends.tcp_port);
+  service.Fill(&ends);
+  BATON_CHECK_EQ(write(pipe_fd, &ends, sizeof(ends)), static_cast<ssize_t>(sizeof(ends)));
+  SendRaw(accept(listener, nullptr, nullptr), static_cast<std::byte*>(pool->data()));
   _exit(0);
 }
 
@@ -138,10 +173,8 @@ SenderProcess StartSender(int64_t pool_bytes) {
   SenderProcess sender;
   sender.pid = fork();
   if (sender.pid == 0) RunSender(pipe_fds[1], pool_bytes);
-  int ports[2];
-  BATON_CHECK_EQ(read(pipe_fds[0], ports, sizeof(ports)), static_cast<ssize_t>(sizeof(ports)));
-  sender.grpc_port = ports[0];
-  sender.tcp_port = ports[1];
+  BATON_CHECK_EQ(read(pipe_fds[0], &sender.ends, sizeof(sender.ends)),
+                 static_cast<ssize_t>(sizeof(sender.ends)));
   return sender;
 }
 

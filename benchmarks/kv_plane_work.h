@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <vector>
 
@@ -13,10 +14,11 @@
 #include "baton/internal/v1/prefill.pb.h"
 #include "benchmarks/kv_shapes.h"
 #include "common/kv/block_pool.h"
+#include "common/transfer/shared_pool.h"
 
 namespace baton::benchmarks {
 
-enum Plane { kMemcpy, kChecksum, kTcp, kStream, kGrpc };
+enum Plane { kMemcpy, kChecksum, kTcp, kStream, kGrpc, kShm, kShmUnchecked };
 inline constexpr struct {
   Plane plane;
   const char* name;
@@ -25,7 +27,9 @@ inline constexpr struct {
                {kChecksum, "checksum", false},
                {kTcp, "tcp", false},
                {kStream, "stream", true},
-               {kGrpc, "grpc", true}};
+               {kGrpc, "grpc", true},
+               {kShm, "shm", true},
+               {kShmUnchecked, "shm_unchecked", true}};
 
 // One measurement: what to move, and how. It travels as the tokens of a PrefillRequest.
 struct Work {
@@ -82,8 +86,15 @@ void ForEachFrame(const Work& work, Visit visit) {
 // The sending process: starts it, before gRPC starts threads. It ends with its parent.
 struct SenderProcess {
   pid_t pid = 0;
-  int grpc_port = 0;
-  int tcp_port = 0;
+  struct Ends {
+    int grpc_port = 0;
+    int tcp_port = 0;
+    struct Shared {
+      char socket[64] = {};
+      char token[transfer::kSocketTokenBytes] = {};
+    };
+    Shared shared[std::size(kKvShapes)];  // the pool as one of each shape
+  } ends;
 };
 SenderProcess StartSender(int64_t pool_bytes);
 

@@ -82,7 +82,7 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
     app->add_option(flag, worker->values[flag], "Passed to every worker")->check(count);
   }
   for (const char* flag : {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization",
-                           "--cublas-algorithms", "--max-retained-share"}) {
+                           "--cublas-algorithms", "--max-retained-share", "--kv-transport"}) {
     app->add_option(flag, worker->values[flag], "Passed to every worker");
   }
   app->add_flag("--no-deterministic,!--deterministic", worker->no_deterministic,

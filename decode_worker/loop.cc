@@ -258,7 +258,9 @@ void DecodeLoop::Admitted(Sequence& sequence) {
 }
 
 void DecodeLoop::StartTransfer(Sequence& sequence) {
-  TransferRequest wanted = MakeTransferRequest(sequence, engine_, options_.worker_id);
+  TransferRequest wanted =
+      MakeTransferRequest(sequence, engine_, options_.worker_id, options_.shared_pools);
+  metrics_.TransferStarted(wanted.plane);
   const uint64_t id = sequence.id;
   transfer::PrefillEvents events;
   events.on_first_token = [this, id, mailbox = mailbox_](transfer::FirstToken first) {

@@ -17,6 +17,7 @@
 #include "common/grammar/structured_output.h"
 #include "common/kv/radix_cache.h"
 #include "common/transfer/prefill_call.h"
+#include "common/transfer/shared_pools.h"
 #include "common/worker/cache_journal.h"
 #include "common/worker/submission_limit.h"
 #include "common/worker/watch_service.h"
@@ -38,6 +39,8 @@ struct LoopOptions {
   int64_t host_kv_bytes = 0;         // for the KV of preempted sequences; 0: it is recomputed
   // Computes the masks of calls with a grammar. Null: there are none. Must outlive the loop.
   grammar::StructuredOutput* structured_output = nullptr;
+  // The prefill workers' pools that are mapped. Null: KV comes over gRPC. Must outlive the loop.
+  transfer::SharedPools* shared_pools = nullptr;
   // False: the owner calls Turn(), as the simulation does.
   bool own_thread = true;
 };

@@ -49,6 +49,13 @@ struct DecodeMetrics::Series {
         active_context_tokens(set.Gauge(
             "baton_active_context_tokens",
             "Tokens of all active sequences; divided by their number, the mean context.")),
+        transfers(set.Counters(
+            "baton_kv_transfers_total",
+            "KV transfers that this worker has requested. mapped: it reads the prefill worker's "
+            "memory, on the same host. The others come over gRPC: off, by --kv-transport; "
+            "not_offered, by another host, or a prefill worker that does not share its memory; "
+            "connecting, until that memory is mapped; failed, since that failed.",
+            {{"reason", transfer::PlaneReasonNames()}})),
         preemptions(set.Counters("baton_preemptions_total",
                                  "Sequences that lost their blocks to higher-ranked ones. swap: "
                                  "their KV was copied to host memory; recompute: it was not.",
@@ -77,6 +84,7 @@ struct DecodeMetrics::Series {
   telemetry::Family<prometheus::Counter> requests;
   prometheus::Gauge& active_sequences;
   prometheus::Gauge& active_context_tokens;
+  telemetry::Family<prometheus::Counter> transfers;
   telemetry::Family<prometheus::Counter> preemptions;
   prometheus::Counter& recomputed;
   prometheus::Counter& swapped;
@@ -95,6 +103,10 @@ DecodeMetrics::~DecodeMetrics() = default;
 
 void DecodeMetrics::Admitted(absl::Duration queued, Priority priority) {
   worker_.Queued(queued, PriorityName(priority));
+}
+
+void DecodeMetrics::TransferStarted(transfer::PlaneReason plane) {
+  series_->transfers.With({transfer::Name(plane)}).Increment();
 }
 
 void DecodeMetrics::TransferCommitted(absl::Duration after, int64_t kv_bytes) {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/transfer/kv_receiver.h"
+#include "common/transfer/shared_pools.h"
 #include "common/worker/worker_metrics.h"
 #include "decode_worker/sequence.h"
 
@@ -23,6 +24,7 @@ class DecodeMetrics {
 
   void Refused(const std::string& reason) { worker_.Refused(reason); }
   void Admitted(absl::Duration queued, Priority priority);
+  void TransferStarted(transfer::PlaneReason plane);
   // `after` the first token's arrival.
   void TransferCommitted(absl::Duration after, int64_t kv_bytes);
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }

@@ -1,5 +1,6 @@
 #include "decode_worker/transfer_request.h"
 
+#include <utility>
 #include <vector>
 
 #include "common/base/check.h"
@@ -10,7 +11,8 @@
 namespace baton::decode_worker {
 
 TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engine& engine,
-                                    const std::string& worker_id) {
+                                    const std::string& worker_id,
+                                    transfer::SharedPools* shared_pools) {
   const Call& call = *sequence.call;
   const int block_tokens = engine.kv_layout().block_tokens;
   BATON_CHECK_EQ(sequence.computed_tokens % block_tokens, 0);
@@ -40,9 +42,21 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   if (call.retention.retention.priority > 0) {
     *request.mutable_retention() = worker::ToProto(call.retention);
   }
+  transfer::TransferPlan& plan = made.plan;
+  if (shared_pools != nullptr) {
+    transfer::SharedPools::Found found = shared_pools->Find(call.prefill.epoch);
+    made.plane = found.reason;
+    request.mutable_shared_memory()->set_host(shared_pools->host());
+    if (found.pool != nullptr) {
+      request.mutable_shared_memory()->set_connection(found.pool->connection());
+    }
+    plan.shared_pool = std::move(found.pool);
+    plan.on_offer = [shared_pools, epoch = call.prefill.epoch](transfer::SharedPoolOffer offer) {
+      shared_pools->Offer(epoch, std::move(offer));
+    };
+  }
   request.set_checksum(transfer::RequestChecksum(request));
 
-  transfer::TransferPlan& plan = made.plan;
   plan.transfer_id = request.transfer_id();
   plan.sender_epoch = call.prefill.epoch;
   plan.layout = engine.kv_layout();

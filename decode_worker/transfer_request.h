@@ -7,6 +7,7 @@
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/engine/engine.h"
 #include "common/transfer/kv_receiver.h"
+#include "common/transfer/shared_pools.h"
 #include "decode_worker/sequence.h"
 
 namespace baton::decode_worker {
@@ -14,12 +15,15 @@ namespace baton::decode_worker {
 struct TransferRequest {
   internal::v1::PrefillRequest request;
   transfer::TransferPlan plan;
+  transfer::PlaneReason plane = transfer::PlaneReason::kOff;
 };
 
 // Requests the KV of all of the sequence's tokens from computed_tokens on, for the sequence's
-// blocks. REQUIRES: computed_tokens is a multiple of the block's tokens.
+// blocks; through shared memory if `shared_pools` has the prefill worker's pool, and is not null.
+// REQUIRES: computed_tokens is a multiple of the block's tokens.
 TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engine& engine,
-                                    const std::string& worker_id);
+                                    const std::string& worker_id,
+                                    transfer::SharedPools* shared_pools);
 
 }  // namespace baton::decode_worker
 

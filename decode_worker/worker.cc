@@ -46,6 +46,10 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.max_retained_share = options.max_retained_share;
   loop.host_kv_bytes = decode.host_kv_bytes;
+  if (options.kv_transport != "grpc") {
+    shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), Clock::Real());
+  }
+  loop.shared_pools = shared_pools_.get();
   structured_output_ = MakeStructuredOutput(decode.grammar_program, options.model_dir, engine());
   loop.structured_output = structured_output_.get();
   loop_ = std::make_unique<DecodeLoop>(

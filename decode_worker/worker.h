@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/transfer/shared_pools.h"
 #include "common/worker/options.h"
 #include "common/worker/worker.h"
 #include "decode_worker/loop.h"
@@ -23,6 +24,9 @@ class DecodeWorker final : public worker::Worker {
                                                              const DecodeOptions& decode = {});
   ~DecodeWorker() override { Shutdown(); }
 
+  // Null: KV comes over gRPC.
+  transfer::SharedPools* shared_pools() { return shared_pools_.get(); }
+
  private:
   DecodeWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
@@ -38,6 +42,7 @@ class DecodeWorker final : public worker::Worker {
   // Destroyed in reverse order.
   std::unique_ptr<DecodeMetrics> metrics_;
   std::unique_ptr<PeerChannels> peers_;
+  std::unique_ptr<transfer::SharedPools> shared_pools_;  // null: KV comes over gRPC
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
   // Ended first: what waits for a grammar ends through service and loop.

@@ -55,6 +55,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
   options.schedule = calls_.links;
   options.link = context->peer();
   options.deadline = absl::FromChrono(context->deadline());
+  if (status.ok() && calls_.shared_pool != nullptr &&
+      request->shared_memory().host() == calls_.shared_pool->host()) {
+    options.lease =
+        calls_.shared_pool->Open(request->shared_memory().connection(), request->transfer_id());
+    if (options.lease == nullptr) options.offered = calls_.shared_pool;
+    options.check_shared = calls_.check_shared;
+  }
   options.on_bytes_sent = [this](int64_t bytes) { calls_.metrics.BytesSent(bytes); };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);

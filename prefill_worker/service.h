@@ -12,6 +12,7 @@
 #include "common/security/shared_secret.h"
 #include "common/tracing/tracer.h"
 #include "common/transfer/link_schedule.h"
+#include "common/transfer/shared_pool_server.h"
 #include "common/worker/open_calls.h"
 #include "prefill_worker/loop.h"
 #include "prefill_worker/metrics.h"
@@ -25,8 +26,10 @@ struct CallContext {
   PrefillLoop& loop;
   PrefillMetrics& metrics;
   const std::shared_ptr<worker::OpenCalls> open_calls;
-  security::SharedSecret* const secret;  // that callers must have; null: none
-  tracing::Tracer* const tracer;         // null: nothing is traced
+  security::SharedSecret* const secret;                     // that callers must have; null: none
+  tracing::Tracer* const tracer;                            // null: nothing is traced
+  transfer::SharedPoolServer* const shared_pool = nullptr;  // null: KV is sent
+  const bool check_shared = true;
   std::atomic<uint64_t> next_job_id{1};
   const std::shared_ptr<transfer::LinkSchedule> links =
       std::make_shared<transfer::LinkSchedule>(Clock::Real());

@@ -1,6 +1,8 @@
 #include "prefill_worker/worker.h"
 
 #include "common/base/clock.h"
+#include "common/base/error.h"
+#include "common/base/log.h"
 #include "common/base/status_macros.h"
 
 namespace baton::prefill_worker {
@@ -14,6 +16,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
 
 absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
+  engine_options.share_kv_pool = options.kv_transport != "grpc";
   // A test's device has no time for it.
   if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, options, engine_options));
@@ -29,12 +32,34 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   loop.scheduler.max_queued_tokens = options.max_queued_tokens;
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
+  BATON_RETURN_IF_ERROR(SharePool(options));
   calls_.reset(new CallContext{card().epoch(), engine(), *loop_, *metrics_, open_calls(), secret(),
-                               tracer()});
+                               tracer(), shared_pool_.get(), options.kv_shm_checksums});
   service_ = std::make_unique<PrefillService>(*calls_);
   first_token_service_ = std::make_unique<FirstTokenService>(*calls_);
   return Serve(options, {service_.get(), first_token_service_.get()},
                internal::v1::PrefillService::service_full_name());
+}
+
+absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {
+  if (options.kv_transport == "grpc") return absl::OkStatus();
+  absl::Status status = absl::OkStatus();
+  if (engine().kv_pool().shared_file < 0) {
+    status = MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
+                       "the KV pool is in a device's memory, which other processes cannot map");
+  } else {
+    auto server = transfer::SharedPoolServer::Start(engine().kv_pool(), engine().kv_layout(),
+                                                    Clock::Real(), {});
+    if (server.ok()) {
+      shared_pool_ = *std::move(server);
+      BATON_LOG(Info) << "decode workers of this host may read the KV pool";
+      return absl::OkStatus();
+    }
+    status = server.status();
+  }
+  if (options.kv_transport == "shm") return Annotate(status, "--kv-transport shm");
+  BATON_LOG(Info) << "KV is sent over gRPC: " << status.message();
+  return absl::OkStatus();
 }
 
 }  // namespace baton::prefill_worker

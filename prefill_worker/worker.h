@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/transfer/shared_pool_server.h"
 #include "common/worker/options.h"
 #include "common/worker/worker.h"
 #include "prefill_worker/first_token_service.h"
@@ -24,6 +25,8 @@ class PrefillWorker final : public worker::Worker {
  private:
   PrefillWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options);
+  // Fails only if the options ask for nothing else.
+  absl::Status SharePool(const worker::WorkerOptions& options);
   void SetLoopDraining(bool draining, std::function<void()> applied) override {
     loop_->SetDraining(draining, std::move(applied));
   }
@@ -35,6 +38,8 @@ class PrefillWorker final : public worker::Worker {
   // Destroyed in reverse order.
   std::unique_ptr<PrefillMetrics> metrics_;
   std::unique_ptr<PrefillLoop> loop_;
+  // Null: KV is sent. After the loop, which has stopped writing when this goes.
+  std::unique_ptr<transfer::SharedPoolServer> shared_pool_;
   std::unique_ptr<CallContext> calls_;
   std::unique_ptr<PrefillService> service_;
   std::unique_ptr<FirstTokenService> first_token_service_;

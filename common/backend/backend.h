@@ -213,6 +213,10 @@ class Backend {
   // RESOURCE_EXHAUSTED, naming the size, if the device does not have that much. The memory is
   // zeroed on the compute stream.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
+  // The same in a memory file (Buffer::shared_file) where memory is the host's; elsewhere Allocate.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> AllocateShared(size_t size_bytes) {
+    return Allocate(size_bytes);
+  }
   virtual void CopyToDevice(void* device, const void* host, size_t size_bytes) = 0;
   virtual void CopyToHost(void* host, const void* device, size_t size_bytes) = 0;  // waits
   // Several matrices with one in_features, stacked by rows into one (q, k and v; gate and up).

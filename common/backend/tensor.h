@@ -58,6 +58,8 @@ class Buffer {
   virtual ~Buffer() = default;
   void* data() const { return data_; }
   size_t size_bytes() const { return size_bytes_; }
+  // The memory file that other processes can map to read the buffer; -1: none.
+  virtual int shared_file() const { return -1; }
 
  protected:
   Buffer(void* data, size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
@@ -79,6 +81,7 @@ struct KvPool {
   int block_tokens = 0;
   DType dtype = DType::kF32;
   KvCopier* copier = nullptr;  // copies from and to `base`; null: `base` is host memory
+  int shared_file = -1;        // Buffer::shared_file of the pool's memory
 };
 
 // One sequence's rows in a step. Rows [first_row, first_row + row_count) of the batch compute its

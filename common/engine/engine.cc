@@ -168,8 +168,9 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
     }
   }
   const int64_t block_count = plan_.block_count;
+  const size_t pool_bytes = static_cast<size_t>(block_count * block_bytes);
   absl::StatusOr<std::unique_ptr<backend::Buffer>> memory =
-      backend_->Allocate(static_cast<size_t>(block_count * block_bytes));
+      options.share_kv_pool ? backend_->AllocateShared(pool_bytes) : backend_->Allocate(pool_bytes);
   if (!memory.ok()) {
     return Annotate(memory.status(),
                     absl::StrCat("KV pool of ", block_count, " blocks of ", block_bytes, " bytes"));
@@ -183,6 +184,7 @@ absl::Status ModelEngine::MakePool(const EngineOptions& options) {
   pool_.head_dim = layout_.head_dim;
   pool_.block_tokens = layout_.block_tokens;
   pool_.dtype = backend_->activation_dtype();
+  pool_.shared_file = pool_memory_->shared_file();
   copier_ = backend_->MakeKvCopier(pool_);
   pool_.copier = copier_.get();
   return absl::OkStatus();

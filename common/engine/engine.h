@@ -29,6 +29,9 @@ struct EngineOptions {
   int max_model_len = 0;              // 0: the model's context length
   int max_num_batched_tokens = 2048;  // rows of the largest step
   int max_num_seqs = 64;              // entries of the largest step
+  // Other processes of the host may map the KV pool to read it (KvPool.shared_file), if it is host
+  // memory.
+  bool share_kv_pool = false;
   // Steps that Load runs on a GPU, so that no request waits for kernels to be loaded or for CUDA
   // graphs to be captured. kPrompt: a prompt and a draw; kPromptAndDecode: also every kind of
   // decode step.

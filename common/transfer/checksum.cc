@@ -6,6 +6,7 @@
 #include <xxhash.h>
 #endif
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -76,11 +77,19 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       fields.Add(frame.accepted().kv_layout_fingerprint());
       fields.Add(frame.accepted().block_count());
       fields.Add(frame.accepted().cached_prompt_tokens());
+      fields.Add(int32_t{frame.accepted().has_shared_memory()});
+      fields.Add(frame.accepted().shared_memory().socket());
+      fields.Add(frame.accepted().shared_memory().token());
       break;
     case internal::v1::PrefillFrame::kKvChunk:
       fields.Add(frame.kv_chunk().layer());
       fields.Add(frame.kv_chunk().first_block());
       fields.Add(frame.kv_chunk().block_count());
+      fields.Add(frame.kv_chunk().shared_blocks_size());
+      for (const int32_t block : frame.kv_chunk().shared_blocks()) fields.Add(block);
+      fields.Add(frame.kv_chunk().lease_slot());
+      fields.Add(uint64_t{frame.kv_chunk().lease()});
+      fields.Add(uint64_t{frame.kv_chunk().shared_checksum()});
       break;
     case internal::v1::PrefillFrame::kFirstToken:
       fields.Add(frame.first_token().token_id());
@@ -105,14 +114,7 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
   }
 }
 
-}  // namespace
-
-uint64_t FrameChecksum(const internal::v1::PrefillFrame& frame, const Segments& payload) {
-  FieldBytes fields;
-  fields.Add(frame.transfer_id());
-  fields.Add(frame.epoch());
-  AddBody(frame, fields);
-  const uint64_t seed = fields.Hash();
+uint64_t Xxh3(const Segments& payload, uint64_t seed) {
   if (payload.size() == 1) {
     return XXH3_64bits_withSeed(payload[0].data(), payload[0].size(), seed);
   }
@@ -124,6 +126,20 @@ uint64_t FrameChecksum(const internal::v1::PrefillFrame& frame, const Segments& 
     XXH3_64bits_update(state.get(), segment.data(), segment.size());
   }
   return XXH3_64bits_digest(state.get());
+}
+
+}  // namespace
+
+uint64_t FrameChecksum(const internal::v1::PrefillFrame& frame, const Segments& payload) {
+  FieldBytes fields;
+  fields.Add(frame.transfer_id());
+  fields.Add(frame.epoch());
+  AddBody(frame, fields);
+  return Xxh3(payload, fields.Hash());
+}
+
+uint64_t PayloadChecksum(const Segments& payload) {
+  return std::max<uint64_t>(1, Xxh3(payload, 0));
 }
 
 uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
@@ -150,6 +166,9 @@ uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
   fields.Add(retention.has_until_token() ? retention.until_token() : -1);
   fields.Add(retention.priority());
   fields.Add(static_cast<uint64_t>(retention.ttl_ms()));
+  fields.Add(int32_t{request.has_shared_memory()});
+  fields.Add(uint64_t{request.shared_memory().host()});
+  fields.Add(uint64_t{request.shared_memory().connection()});
   return fields.Hash();
 }
 

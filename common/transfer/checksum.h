@@ -21,6 +21,9 @@ using Segments = std::vector<absl::Span<const char>>;
 // itself excepted), little-endian, in a fixed order.
 uint64_t FrameChecksum(const internal::v1::PrefillFrame& frame, const Segments& payload);
 
+// XXH3-64 of the bytes alone; never 0.
+uint64_t PayloadChecksum(const Segments& payload);
+
 uint64_t RequestChecksum(const internal::v1::PrefillRequest& request);
 
 }  // namespace baton::transfer

@@ -109,6 +109,7 @@ AbortReason AbortReasonOf(const absl::Status& status) {
 
 KvReceiver::KvReceiver(TransferPlan plan)
     : plan_(std::move(plan)),
+      reads_shared_(plan_.shared_pool != nullptr),
       received_(plan_.blocks.size() * static_cast<size_t>(plan_.layout.layers), false),
       missing_(static_cast<int64_t>(received_.size())) {}
 
@@ -122,11 +123,17 @@ absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const 
   } else if (phase_ == Phase::kReserved) {
     phase_ = Phase::kReceiving;
   }
+  if (phase_ == Phase::kCommitted || phase_ == Phase::kAborted) ReleaseShared();
   return status;
 }
 
 void KvReceiver::Abort() {
   if (phase_ != Phase::kCommitted) phase_ = Phase::kAborted;
+  ReleaseShared();
+}
+
+void KvReceiver::ReleaseShared() {
+  if (std::exchange(reads_shared_, false)) plan_.shared_pool->Release(plan_.transfer_id);
 }
 
 absl::Status KvReceiver::CheckAndApply(const internal::v1::PrefillFrame& frame,
@@ -185,6 +192,9 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
     return Protocol(absl::StrCat(accepted.cached_prompt_tokens(),
                                  " tokens of the prompt were cached, expected 0 to ", whole));
   }
+  if (accepted.has_shared_memory() && plan_.on_offer) {
+    plan_.on_offer({accepted.shared_memory().socket(), accepted.shared_memory().token()});
+  }
   accepted_ = true;
   summary_.cached_prompt_tokens = accepted.cached_prompt_tokens();
   return absl::OkStatus();
@@ -204,7 +214,9 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
                                  plan_.first_block, " to ", plan_.first_block + blocks));
   }
   const int64_t expected_bytes = count * static_cast<int64_t>(plan_.layout.ChunkBytes());
-  if (SizeOf(payload) != expected_bytes) {
+  const bool shared = chunk.shared_blocks_size() > 0;
+  if (shared && !payload.empty()) return Protocol("a chunk with both blocks and a payload");
+  if (!shared && SizeOf(payload) != expected_bytes) {
     return Protocol(absl::StrCat("chunk of ", count, " blocks has ", SizeOf(payload),
                                  " bytes, expected ", expected_bytes));
   }
@@ -212,11 +224,69 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
   const int64_t known = std::count(begin, begin + count, true);
   if (known == count) return absl::OkStatus();  // a repetition
   if (known != 0) return Protocol("a chunk overlaps an earlier one in part");
-  Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), payload);
+  if (shared) {
+    BATON_ASSIGN_OR_RETURN(const Segments blocks, SharedPayload(chunk));
+    Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), blocks);
+    BATON_RETURN_IF_ERROR(CheckShared(chunk, static_cast<int>(first_index)));
+    summary_.shared_kv_bytes += expected_bytes;
+  } else {
+    Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), payload);
+  }
   std::fill(begin, begin + count, true);
   missing_ -= count;
   ++kv_chunk_count_;
   summary_.kv_bytes += expected_bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Segments> KvReceiver::SharedPayload(
+    const internal::v1::PrefillFrame::KvChunk& chunk) const {
+  if (plan_.shared_pool == nullptr) return Protocol("blocks of a pool that is not mapped");
+  if (chunk.shared_blocks_size() != chunk.block_count()) {
+    return Protocol(absl::StrCat("chunk of ", chunk.block_count(), " blocks names ",
+                                 chunk.shared_blocks_size()));
+  }
+  const int64_t block_count = plan_.shared_pool->block_count();
+  Segments blocks;
+  blocks.reserve(static_cast<size_t>(chunk.block_count()));
+  for (const int32_t block : chunk.shared_blocks()) {
+    if (block < 0 || block >= block_count) {
+      return Protocol(
+          absl::StrCat("block ", block, " of the sender's pool, expected 0 to ", block_count - 1));
+    }
+    blocks.emplace_back(
+        reinterpret_cast<const char*>(plan_.shared_pool->Chunk(block, chunk.layer())),
+        static_cast<size_t>(plan_.layout.ChunkBytes()));
+  }
+  return blocks;
+}
+
+absl::Status KvReceiver::CheckShared(const internal::v1::PrefillFrame::KvChunk& chunk,
+                                     int first_index) const {
+  if (!plan_.shared_pool->LeaseStands(chunk.lease_slot(), chunk.lease())) {
+    return MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST",
+                     "KV transfer: the prefill worker took its blocks back before they were read");
+  }
+  if (chunk.shared_checksum() == 0) return absl::OkStatus();
+  const size_t chunk_bytes = static_cast<size_t>(plan_.layout.ChunkBytes());
+  Segments written;
+  if (plan_.pool.copier != nullptr) {
+    written.emplace_back(reinterpret_cast<const char*>(gathered_.data()), gathered_.size());
+  } else {
+    for (int i = 0; i < chunk.block_count(); ++i) {
+      const kv::BlockId block = plan_.blocks[static_cast<size_t>(first_index + i)];
+      written.emplace_back(
+          reinterpret_cast<const char*>(plan_.pool.base + block * plan_.pool.block_stride_bytes +
+                                        chunk.layer() * plan_.pool.layer_stride_bytes),
+          chunk_bytes);
+    }
+  }
+  if (const uint64_t checksum = PayloadChecksum(written); checksum != chunk.shared_checksum()) {
+    return MakeError(
+        absl::StatusCode::kDataLoss, "CHECKSUM",
+        absl::StrCat("KV read from the prefill worker's pool has checksum ", absl::Hex(checksum),
+                     ", expected ", absl::Hex(chunk.shared_checksum())));
+  }
   return absl::OkStatus();
 }
 

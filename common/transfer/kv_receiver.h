@@ -5,7 +5,7 @@
 //
 // A transfer reaches exactly one end. Nothing may read the blocks before COMMITTED. A repeated
 // chunk is harmless: it is checked and not written again. Independent of gRPC: PrefillCall passes
-// it the frames.
+// it the frames. KV comes as payloads of frames, or is read from the sender's pool (shared_pool.h).
 //
 // Thread: one at a time (gRPC gives a call's reads one after another).
 #ifndef BATON_COMMON_TRANSFER_KV_RECEIVER_H_
@@ -13,17 +13,21 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/backend/tensor.h"
 #include "common/base/trace_context.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/transfer/checksum.h"
+#include "common/transfer/shared_pools.h"
 
 namespace baton::transfer {
 
@@ -59,6 +63,11 @@ struct TransferPlan {
   std::vector<int32_t> prompt_targets;
   int prompt_logprobs = 0;
   TraceContext trace;  // the call carries it, if it is valid
+  // The sender's pool, if it is mapped: its blocks may be named in place of payloads. The receiver
+  // releases the transfer when it reads no more.
+  std::shared_ptr<SharedPool> shared_pool;
+  // Called with the sender's offer of its pool, if one comes. May be empty.
+  std::function<void(SharedPoolOffer)> on_offer;
 };
 
 // What the sender reports before the last layers' KV has arrived.
@@ -72,6 +81,7 @@ struct FirstToken {
 struct TransferSummary {
   int cached_prompt_tokens = 0;
   int64_t kv_bytes = 0;
+  int64_t shared_kv_bytes = 0;  // of these, read from the sender's pool
   double queue_ms = 0;
   double prefill_ms = 0;
 };
@@ -81,6 +91,7 @@ class KvReceiver {
   enum class Phase { kReserved, kReceiving, kCommitted, kAborted };
 
   explicit KvReceiver(TransferPlan plan);
+  ~KvReceiver() { ReleaseShared(); }
 
   // An error is final and moves to ABORTED: DATA_LOSS (reasons CHECKSUM, PROTOCOL) or
   // FAILED_PRECONDITION (STALE_EPOCH, KV_LAYOUT), with both values in the message.
@@ -102,8 +113,14 @@ class KvReceiver {
   absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit);
   // Writes the whole payload, which has been checked.
   void Write(int layer, int first_index, int block_count, const Segments& payload);
+  // Where the chunk's blocks are in the sender's pool.
+  absl::StatusOr<Segments> SharedPayload(const internal::v1::PrefillFrame::KvChunk& chunk) const;
+  // Call after Write. Looks at the lease, then at what has been written.
+  absl::Status CheckShared(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index) const;
+  void ReleaseShared();
 
   const TransferPlan plan_;
+  bool reads_shared_;  // the sender's pool; until the transfer is released
   Phase phase_ = Phase::kReserved;
   bool accepted_ = false;
   std::optional<FirstToken> first_token_;

@@ -11,6 +11,7 @@
 #include "common/base/rpc/grpc_status.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/frame_codec.h"
+#include "common/transfer/shared_pool_server.h"
 
 namespace baton::transfer {
 namespace {
@@ -25,6 +26,8 @@ void DropPin(void* pin) { delete static_cast<BlocksPin*>(pin); }
 void DropCopy(void* bytes) { delete[] static_cast<std::byte*>(bytes); }
 
 }  // namespace
+
+FrameSender::FrameSender(Options options) : options_(std::move(options)) {}
 
 void FrameSender::SendAccepted(int block_count, int cached_prompt_tokens) {
   SendItem item;
@@ -90,7 +93,8 @@ GrpcKvSender::~GrpcKvSender() {
 }
 
 void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
-  if (options().schedule != nullptr) {
+  // Names of blocks need no link.
+  if (options().schedule != nullptr && options().lease == nullptr) {
     transfer_ = options().schedule->Join(
         options().link, block_count * static_cast<int64_t>(options().layout.BlockBytes()),
         options().deadline);
@@ -122,13 +126,19 @@ void GrpcKvSender::Finish(const absl::Status& status) {
   ServerStream::Finish(ToGrpcStatus(status));
 }
 
-std::vector<grpc::Slice> FrameSender::KvSlices(const SendItem& item) const {
-  const backend::KvPool& pool = options_.pool;
-  const size_t chunk_bytes = static_cast<size_t>(options_.layout.ChunkBytes());
+absl::Span<const kv::BlockId> FrameSender::BlocksOf(const SendItem& item) {
   const size_t count = static_cast<size_t>(item.block_count);
   const absl::Span<const kv::BlockId> blocks =
       absl::MakeConstSpan(item.blocks->ids()).subspan(static_cast<size_t>(item.first_block), count);
   BATON_CHECK_EQ(blocks.size(), count);
+  return blocks;
+}
+
+std::vector<grpc::Slice> FrameSender::KvSlices(const SendItem& item) const {
+  const backend::KvPool& pool = options_.pool;
+  const size_t chunk_bytes = static_cast<size_t>(options_.layout.ChunkBytes());
+  const size_t count = static_cast<size_t>(item.block_count);
+  const absl::Span<const kv::BlockId> blocks = BlocksOf(item);
   std::vector<grpc::Slice> slices;
   if (pool.copier != nullptr) {
     auto copy = std::make_unique_for_overwrite<std::byte[]>(chunk_bytes * count);
@@ -145,6 +155,28 @@ std::vector<grpc::Slice> FrameSender::KvSlices(const SendItem& item) const {
   return slices;
 }
 
+bool FrameSender::NameBlocks(const SendItem& item,
+                             internal::v1::PrefillFrame::KvChunk* chunk) const {
+  if (options_.lease == nullptr || !options_.lease->Keep(item.blocks)) return false;
+  if (item.written != nullptr) item.written->Wait();
+  const absl::Span<const kv::BlockId> blocks = BlocksOf(item);
+  chunk->mutable_shared_blocks()->Add(blocks.begin(), blocks.end());
+  chunk->set_lease_slot(options_.lease->slot());
+  chunk->set_lease(options_.lease->number());
+  if (!options_.check_shared) return true;
+  const backend::KvPool& pool = options_.pool;
+  const size_t chunk_bytes = static_cast<size_t>(options_.layout.ChunkBytes());
+  Segments payload;
+  payload.reserve(blocks.size());
+  for (const kv::BlockId block : blocks) {
+    payload.emplace_back(reinterpret_cast<const char*>(pool.base + block * pool.block_stride_bytes +
+                                                       item.layer * pool.layer_stride_bytes),
+                         chunk_bytes);
+  }
+  chunk->set_shared_checksum(PayloadChecksum(payload));
+  return true;
+}
+
 void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
   internal::v1::PrefillFrame frame;
   frame.set_transfer_id(options_.transfer_id);
@@ -156,12 +188,17 @@ void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
       frame.mutable_accepted()->set_kv_layout_fingerprint(options_.layout.Fingerprint());
       frame.mutable_accepted()->set_block_count(item.block_count);
       frame.mutable_accepted()->set_cached_prompt_tokens(item.cached_prompt_tokens);
+      if (options_.offered != nullptr) {
+        internal::v1::SharedMemoryOffer* offer = frame.mutable_accepted()->mutable_shared_memory();
+        offer->set_socket(options_.offered->socket());
+        offer->set_token(options_.offered->token());
+      }
       break;
     case SendItem::Kind::kKvChunk:
       frame.mutable_kv_chunk()->set_layer(item.layer);
       frame.mutable_kv_chunk()->set_first_block(item.first_block);
       frame.mutable_kv_chunk()->set_block_count(item.block_count);
-      slices = KvSlices(item);
+      if (!NameBlocks(item, frame.mutable_kv_chunk())) slices = KvSlices(item);
       for (const grpc::Slice& slice : slices) {
         payload.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
       }

@@ -15,6 +15,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "baton/internal/v1/prefill.pb.h"
 #include "baton/v1/inference.pb.h"
 #include "common/backend/backend.h"
 #include "common/base/rpc/server_stream.h"
@@ -62,6 +63,9 @@ struct SendItem {
 // Called with the number of bytes sent, for metrics. Must be thread-safe.
 using OnBytesSent = std::function<void(int64_t)>;
 
+class ReadLease;
+class SharedPoolServer;
+
 // What a prefill worker's loop sees of a transfer.
 class KvSender {
  public:
@@ -104,10 +108,14 @@ class FrameSender : public KvSender {
     // Orders the KV of transfers over one connection, which `link` names; null: no order.
     std::shared_ptr<LinkSchedule> schedule;
     std::string link;
-    absl::Time deadline = absl::InfiniteFuture();        // the caller's
+    absl::Time deadline = absl::InfiniteFuture();  // the caller's
+    // Set: the receiver reads KV from the pool itself, which is host memory.
+    std::shared_ptr<ReadLease> lease;
+    bool check_shared = true;                   // with a checksum of what it reads
+    const SharedPoolServer* offered = nullptr;  // to a receiver that could; must outlive the sender
     std::function<void(const absl::Status&)> on_finish;  // before Finish; may be null
   };
-  explicit FrameSender(Options options) : options_(std::move(options)) {}
+  explicit FrameSender(Options options);
 
   void SendAccepted(int block_count, int cached_prompt_tokens) override;
   void SendLayer(int layer, int first_block, int block_count,
@@ -127,8 +135,12 @@ class FrameSender : public KvSender {
   const Options& options() const { return options_; }
 
  private:
+  static absl::Span<const kv::BlockId> BlocksOf(const SendItem& item);
   // Waits until the KV of the item's frame is written, and returns it.
   std::vector<grpc::Slice> KvSlices(const SendItem& item) const;
+  // Waits likewise, and names the blocks in place of a payload. False: the receiver cannot read
+  // them, or not any more.
+  bool NameBlocks(const SendItem& item, internal::v1::PrefillFrame::KvChunk* chunk) const;
 
   const Options options_;
   // If true, the first token keeps its place in the queue: it must not overtake prompt log

@@ -102,6 +102,14 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
                  "share of the KV blocks that requests may retain, 0 to 1")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  app.add_option("--kv-transport", o.kv_transport,
+                 "how KV moves from prefill to decode workers: grpc; shm: decode workers of the "
+                 "same host read the prefill worker's memory; auto: shm where it can be")
+      ->check(CLI::IsMember({"auto", "grpc", "shm"}))
+      ->capture_default_str();
+  app.add_flag(
+      "--kv-shm-checksums,!--no-kv-shm-checksums", o.kv_shm_checksums,
+      "prefill workers: check what decode workers read through shared memory (default on)");
   app.add_option("--max-num-queued-reqs", o.max_queued_requests, "most requests that wait")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();

@@ -49,6 +49,9 @@ struct WorkerOptions {
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
   double max_retained_share = 0.25;  // of the KV blocks
+  // How KV moves from prefill to decode workers: grpc; shm, where both are on one host; auto.
+  std::string kv_transport = "auto";
+  bool kv_shm_checksums = true;  // of what decode workers read from a prefill worker's pool
   // Not a flag. Creates the backend for `device`; tests may replace it. Empty: MakeBackend().
   decltype(engine::EngineOptions::make_backend) make_backend;
   int max_queued_requests = 256;        // waiting requests; running ones do not count

@@ -328,6 +328,9 @@ def transfer():
         panel("Failures by reason", PER_S,
               [(nonzero(total(failures, "role, reason", PROCESS), "reason"), "{{role}} {{reason}}")],
               "Each reason is described with the metric in docs/metrics.md."),
+        panel("Ways of transfers", REQUESTS_PER_S,
+              [(nonzero(total("baton_kv_transfers_total", "reason", PROCESS), "reason"), "{{reason}}")],
+              "mapped: through shared memory. The others are over gRPC, and the label says why.", width=24),
     ])
 
 

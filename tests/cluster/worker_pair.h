@@ -75,9 +75,10 @@ inline decode_worker::DecodeOptions NothingLocal() {
 
 class WorkerPairTest : public ::testing::Test {
  protected:
-  void StartPair(const worker::WorkerOptions& prefill_options,
-                 const worker::WorkerOptions& decode_options,
+  void StartPair(worker::WorkerOptions prefill_options, worker::WorkerOptions decode_options,
                  const decode_worker::DecodeOptions& decode_only = NothingLocal()) {
+    prefill_options.kv_transport = transport_;
+    decode_options.kv_transport = transport_;
     auto prefill = prefill_worker::PrefillWorker::Start(prefill_options);
     ASSERT_TRUE(prefill.ok()) << prefill.status();
     prefill_ = *std::move(prefill);
@@ -102,6 +103,7 @@ class WorkerPairTest : public ::testing::Test {
     EXPECT_EQ(decode.open_transfers(), 0);
   }
 
+  std::string transport_ = "grpc";
   std::unique_ptr<prefill_worker::PrefillWorker> prefill_;
   std::unique_ptr<decode_worker::DecodeWorker> decode_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -14,11 +14,20 @@
 #include "common/base/error.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/kv_sender.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton {
 namespace {
 
-TEST_F(WorkerPairTest, TokensEqualTheOracleColdAndWarm) {
+// KV over gRPC, and through shared memory from the second transfer on or so.
+class TransportTest : public WorkerPairTest, public ::testing::WithParamInterface<const char*> {
+ protected:
+  TransportTest() { transport_ = GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Over, TransportTest, ::testing::Values("grpc", "shm"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(TransportTest, TokensEqualTheOracleColdAndWarm) {
   StartPair();
   std::mt19937 random(17);
   for (int i = 0; i < 40; ++i) {
@@ -35,12 +44,64 @@ TEST_F(WorkerPairTest, TokensEqualTheOracleColdAndWarm) {
       // The decode worker has the whole blocks of the first time, and asks for the last one only.
       const int64_t blocks = warm ? 1 : (static_cast<int64_t>(prompt.size()) + 15) / 16;
       EXPECT_EQ(result.usage.kv_bytes(), blocks * TheOracle().engine().kv_layout().BlockBytes());
+      if (decode_->shared_pools() != nullptr) decode_->shared_pools()->WaitUntilTried();
     }
   }
   ExpectIdle();
+  const auto transfers = [this](const char* label) {
+    return testing::MetricSum(decode_->metrics_address(), "baton_kv_transfers_total", label);
+  };
+  EXPECT_EQ(transfers("reason=\"mapped\""), transport_ == "shm" ? 79 : 0);
+  EXPECT_EQ(transfers("reason=\"off\""), transport_ == "grpc" ? 80 : 0);
 }
 
-TEST_F(WorkerPairTest, ManyAtOnceThroughATinyPoolEqualTheOracle) {
+// One worker shares, or is able to read; the other is not.
+TEST_F(WorkerPairTest, KvIsSentUnlessBothEndsShare) {
+  for (const bool prefill_shares : {true, false}) {
+    worker::WorkerOptions prefill = Options(), decode = Options();
+    (prefill_shares ? decode : prefill).kv_transport = "grpc";
+    prefill_ = *prefill_worker::PrefillWorker::Start(prefill);
+    decode_ = *decode_worker::DecodeWorker::Start(decode, NothingLocal());
+    channel_ = MakeChannel(decode_->address());
+    for (const std::vector<int32_t>& prompt : {std::vector<int32_t>(40, 7), {1, 2, 3}}) {
+      const DecodeResult result = Decode(channel_, Request(prompt, Greedy(), 4));
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.tokens, TheOracle().Generate(prompt, Greedy(), 4));
+    }
+    EXPECT_EQ(testing::MetricSum(decode_->metrics_address(), "baton_kv_transfers_total",
+                                 prefill_shares ? "reason=\"off\"" : "reason=\"not_offered\""),
+              2);
+    ExpectIdle();
+  }
+}
+
+// A new prefill worker is another pool; the memory of the old one is given back.
+TEST_F(WorkerPairTest, ARestartedPrefillWorkerIsMappedAnew) {
+  transport_ = "shm";
+  StartPair();
+  const auto ask = [&] {
+    const std::vector<int32_t> prompt(40, 7);
+    const DecodeResult result = Decode(channel_, Request(prompt, Greedy(), 4));
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.tokens, TheOracle().Generate(prompt, Greedy(), 4));
+    decode_->shared_pools()->WaitUntilTried();
+  };
+  ask();
+  const uint64_t old_epoch = prefill_->card().epoch();
+  EXPECT_EQ(decode_->shared_pools()->Find(old_epoch).reason, transfer::PlaneReason::kMapped);
+  prefill_.reset();
+  while (decode_->shared_pools()->Find(old_epoch).pool != nullptr) std::this_thread::yield();
+  worker::WorkerOptions options = Options();
+  options.kv_transport = transport_;
+  prefill_ = *prefill_worker::PrefillWorker::Start(options);
+  ask();
+  EXPECT_EQ(decode_->shared_pools()->Find(prefill_->card().epoch()).reason,
+            transfer::PlaneReason::kMapped);
+  ask();
+  ExpectIdle();
+}
+
+TEST_P(TransportTest, ManyAtOnceThroughATinyPoolEqualTheOracle) {
   worker::WorkerOptions options = Options();
   options.num_blocks =
       40;  // two long requests fill it: admission, eviction and waiting all the time
@@ -78,7 +139,7 @@ TEST_F(WorkerPairTest, ManyAtOnceThroughATinyPoolEqualTheOracle) {
   ExpectIdle();
 }
 
-TEST_F(WorkerPairTest, EightAtOnceWithOneColdPrefixComputeItOnce) {
+TEST_P(TransportTest, EightAtOnceWithOneColdPrefixComputeItOnce) {
   worker::WorkerOptions options = Options();
   options.max_num_batched_tokens = 32;
   StartPair(options, options);
@@ -143,7 +204,7 @@ TEST_F(WorkerPairTest, TheAnswerStopsWhereTheContextIsFull) {
   EXPECT_EQ(result.finish, DecodeResponse::FINISH_LENGTH);
 }
 
-TEST_F(WorkerPairTest, CancelsAtEveryMomentLeaveNoBlock) {
+TEST_P(TransportTest, CancelsAtEveryMomentLeaveNoBlock) {
   StartPair();
   auto stub = internal::v1::DecodeService::NewStub(channel_);
   std::mt19937 random(7);
@@ -169,7 +230,7 @@ TEST_F(WorkerPairTest, CancelsAtEveryMomentLeaveNoBlock) {
   ExpectIdle();
 }
 
-TEST_F(WorkerPairTest, ADeadlineEndsTheWorkOnBothSides) {
+TEST_P(TransportTest, ADeadlineEndsTheWorkOnBothSides) {
   StartPair();
   std::mt19937 random(8);
   const auto begin = std::chrono::steady_clock::now();
@@ -277,7 +338,7 @@ TEST_F(WorkerPairTest, ASaltSeparatesPrefixes) {
   EXPECT_EQ(Decode(channel_, request).usage.cached_prompt_tokens(), 0);
 }
 
-TEST_F(WorkerPairTest, WithoutPrefixCachingNothingStays) {
+TEST_P(TransportTest, WithoutPrefixCachingNothingStays) {
   worker::WorkerOptions options = Options();
   options.enable_prefix_caching = false;
   StartPair(options, options);
@@ -291,7 +352,7 @@ TEST_F(WorkerPairTest, WithoutPrefixCachingNothingStays) {
   EXPECT_EQ(BlockCounts(prefill_->address()).cached(), 0);
 }
 
-TEST_F(WorkerPairTest, StoppingPrefillInTheMiddleFailsRequestsAndLeavesNoBlock) {
+TEST_P(TransportTest, StoppingPrefillInTheMiddleFailsRequestsAndLeavesNoBlock) {
   StartPair();
   std::mt19937 random(11);
   std::vector<std::thread> clients;
@@ -313,7 +374,7 @@ TEST_F(WorkerPairTest, StoppingPrefillInTheMiddleFailsRequestsAndLeavesNoBlock) 
   EXPECT_EQ(BlockCounts(decode_->address()).free(), 256);
 }
 
-TEST_F(WorkerPairTest, ADrainLetsStreamsFinish) {
+TEST_P(TransportTest, ADrainLetsStreamsFinish) {
   StartPair();
   std::mt19937 random(12);
   const std::vector<int32_t> prompt = RandomTokens(random, 100);

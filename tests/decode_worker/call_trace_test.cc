@@ -25,6 +25,11 @@ class CallTraceTest : public LoopTest {
     trace_ = CallTrace::Begin(tracer_.get(), {0xa, 0xb, 0xc, 1, "v=1"}, request);
     Make(64, ByHand());
   }
+  // What ends spans goes before the tracer does.
+  ~CallTraceTest() override {
+    loop_.reset();
+    trace_.reset();
+  }
   // The spans by name, once the call has ended, as its service would end the trace.
   std::map<std::string, nlohmann::json> Spans(const FakeStream& stream) {
     EXPECT_TRUE(stream.finish.has_value());

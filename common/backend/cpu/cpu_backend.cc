@@ -26,6 +26,7 @@ class CpuBuffer final : public Buffer {
  public:
   CpuBuffer(MappedMemory memory, size_t size_bytes)
       : Buffer(memory.data(), size_bytes), memory_(std::move(memory)) {}
+  int shared_file() const override { return memory_.file(); }
 
  private:
   MappedMemory memory_;
@@ -87,6 +88,7 @@ class CpuBackend final : public Backend {
   DType activation_dtype() const override { return activation_dtype_; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override;
+  absl::StatusOr<std::unique_ptr<Buffer>> AllocateShared(size_t size_bytes) override;
   void CopyToDevice(void* device, const void* host, size_t size_bytes) override {
     if (size_bytes > 0) std::memcpy(device, host, size_bytes);
   }
@@ -148,6 +150,11 @@ void CpuBackend::ForRows(int64_t rows, int64_t cols, absl::FunctionRef<void(int6
 
 absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::Allocate(size_t size_bytes) {
   BATON_ASSIGN_OR_RETURN(MappedMemory memory, MappedMemory::Map(size_bytes));
+  return std::make_unique<CpuBuffer>(std::move(memory), size_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Buffer>> CpuBackend::AllocateShared(size_t size_bytes) {
+  BATON_ASSIGN_OR_RETURN(MappedMemory memory, MappedMemory::MapShared(size_bytes));
   return std::make_unique<CpuBuffer>(std::move(memory), size_bytes);
 }
 

@@ -15,6 +15,9 @@ class MappedMemory {
   // assigns pages when they are first touched: without this check, the out-of-memory killer would
   // end the process later.
   static absl::StatusOr<MappedMemory> Map(size_t size_bytes);
+  // The same in a memory file, which a process that gets file() can map, but neither write nor
+  // resize.
+  static absl::StatusOr<MappedMemory> MapShared(size_t size_bytes);
 
   MappedMemory() = default;
   ~MappedMemory();
@@ -23,12 +26,16 @@ class MappedMemory {
 
   void* data() const { return data_; }  // page-aligned; from 2 MiB on, 2 MiB-aligned
   size_t size_bytes() const { return size_bytes_; }
+  int file() const { return file_; }  // -1: none
 
  private:
-  MappedMemory(void* data, size_t size_bytes) : data_(data), size_bytes_(size_bytes) {}
+  static absl::StatusOr<MappedMemory> Map(size_t size_bytes, int file);
+  MappedMemory(void* data, size_t size_bytes, int file)
+      : data_(data), size_bytes_(size_bytes), file_(file) {}
 
   void* data_ = nullptr;
   size_t size_bytes_ = 0;
+  int file_ = -1;
 };
 
 }  // namespace baton::backend

@@ -35,6 +35,9 @@ int main(int argc, char** argv) {
   app.add_option("--piece", piece, "K/N: the K-th of N parts of each row's volume");
   app.add_option("--pieces-dir", pieces_dir, "where the results of pieces are, one file each");
   app.add_option("--model", options.model_dir)->capture_default_str();
+  app.add_option("--worker-flags", options.worker_flags,
+                 "of all workers, e.g. --worker-flags=--kv-transport,shm")
+      ->delimiter(',');
   app.add_option("--bin-dir", options.bin_dir, "of the product's binaries; default: found");
   app.add_flag("--list", list, "print the rows' names");
   CLI11_PARSE(app, argc, argv);

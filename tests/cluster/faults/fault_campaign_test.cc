@@ -139,6 +139,23 @@ TEST(RowResultTest, PiecesShareTheWholeVolume) {
   }
 }
 
+void ExpectHolds(const std::string& name, std::vector<std::string> worker_flags, Oracle& oracle) {
+  CampaignOptions options;
+  options.worker_flags = std::move(worker_flags);
+  options.scale = kScale;
+  options.seed = std::random_device()();
+  options.judge_times = false;
+  const std::vector<Row> all = AllRows();
+  const auto row =
+      std::find_if(all.begin(), all.end(), [&name](const Row& r) { return r.name == name; });
+  ASSERT_NE(row, all.end());
+  const RowResult result = RunRow(*row, options, oracle);
+  SCOPED_TRACE("fault_campaign --rows " + row->name + " --seed " + std::to_string(options.seed));
+  EXPECT_GT(result.count, 0);
+  EXPECT_TRUE(result.passed()) << ToTableLine(result, "");
+  ::testing::Test::RecordProperty("row", ToTableLine(result, ""));
+}
+
 class FaultRow : public ::testing::TestWithParam<std::string> {
  protected:
   static void SetUpTestSuite() { oracle_ = new Oracle("models/demo", {.thread_count = 1}); }
@@ -150,21 +167,14 @@ class FaultRow : public ::testing::TestWithParam<std::string> {
 };
 Oracle* FaultRow::oracle_ = nullptr;
 
-TEST_P(FaultRow, Holds) {
-  CampaignOptions options;
-  options.scale = kScale;
-  options.seed = std::random_device()();
-  options.judge_times = false;
-  const std::vector<Row> all = AllRows();
-  const auto row =
-      std::find_if(all.begin(), all.end(), [](const Row& r) { return r.name == GetParam(); });
-  ASSERT_NE(row, all.end());
-  const RowResult result = RunRow(*row, options, *oracle_);
-  SCOPED_TRACE("fault_campaign --rows " + row->name + " --seed " + std::to_string(options.seed));
-  EXPECT_GT(result.count, 0);
-  EXPECT_TRUE(result.passed()) << ToTableLine(result, "");
-  RecordProperty("row", ToTableLine(result, ""));
-}
+TEST_P(FaultRow, Holds) { ExpectHolds(GetParam(), {}, *oracle_); }
+
+// KV of transfers that are struck comes through shared memory.
+class SharedMemoryRow : public FaultRow {};
+TEST_P(SharedMemoryRow, Holds) { ExpectHolds(GetParam(), {"--kv-transport", "shm"}, *oracle_); }
+INSTANTIATE_TEST_SUITE_P(Table, SharedMemoryRow,
+                         ::testing::Values("kill_decode", "cancel_first_token", "pool_exhausted"),
+                         [](const auto& info) { return info.param; });
 
 std::vector<std::string> Names() {
   std::vector<std::string> names;

@@ -37,7 +37,12 @@ ClusterOptions::ClusterOptions() {
 absl::StatusOr<std::unique_ptr<ProcessCluster>> ProcessCluster::Start(ClusterOptions options) {
   std::unique_ptr<ProcessCluster> cluster;
   if (options.bin_dir.empty()) options.bin_dir = ProductsDirectory();
-  options.worker_flags.insert(options.worker_flags.end(), {"--threads", "1"});
+  std::vector<std::string>& flags = options.worker_flags;
+  flags.insert(flags.end(), {"--threads", "1"});
+  // Rows that strike within a transfer count its bytes in the proxy.
+  if (std::find(flags.begin(), flags.end(), "--kv-transport") == flags.end()) {
+    flags.insert(flags.end(), {"--kv-transport", "grpc"});
+  }
   // Called by Start() below, and not after it.
   options.routed_address = [&cluster](const std::string& name, const std::string& address) {
     return cluster->proxy_->AddTarget(name, PortOf(address));

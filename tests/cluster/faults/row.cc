@@ -44,6 +44,8 @@ ProcessCluster* RowRun::StartCluster(ClusterOptions options) {
   options.model_dir = options_.model_dir;
   options.bin_dir = options_.bin_dir;
   options.seed = seed_;
+  options.worker_flags.insert(options.worker_flags.end(), options_.worker_flags.begin(),
+                              options_.worker_flags.end());
   cluster_ = nullptr;
   auto cluster = ProcessCluster::Start(options);
   if (!cluster.ok()) {

@@ -23,7 +23,8 @@ struct CampaignOptions {
   Piece piece;       // of that volume; what each fault is, and how long it lasts, stays the same
   uint64_t seed = 1;
   std::string model_dir = "models/demo";
-  std::string bin_dir;  // empty: beside this binary
+  std::string bin_dir;                    // empty: beside this binary
+  std::vector<std::string> worker_flags;  // of all workers, beside those of the row
   // Whether a time that is too long fails a row. Not in tests, which share their machine.
   bool judge_times = true;
   // Whether errors that clients see fail a row, beyond those that its fault makes unavoidable.

@@ -58,6 +58,9 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
       [](auto& r) { r.mutable_retention()->set_until_token(1); },
       [](auto& r) { r.mutable_retention()->set_priority(1); },
       [](auto& r) { r.mutable_retention()->set_ttl_ms(1); },
+      [](auto& r) { r.mutable_shared_memory(); },
+      [](auto& r) { r.mutable_shared_memory()->set_host(1); },
+      [](auto& r) { r.mutable_shared_memory()->set_connection(1); },
       [](auto& r) { r.mutable_sampling()->set_temperature(1); },
       [](auto& r) { r.mutable_sampling()->set_top_p(1); },
       [](auto& r) { r.mutable_sampling()->set_top_k(1); },
@@ -77,12 +80,13 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
                                   [](const PrefillRequest& r) { return RequestChecksum(r); });
   // Each field has a change: one that is added to the proto must be added here, and to the
   // checksum. (tokens, suppressed_token_ids, prompt_logprobs twice; checksum never; sampling's own
-  // likewise; retention itself, and each of its own.)
+  // likewise; retention and shared_memory themselves, and each of their own.)
   const int request_fields = PrefillRequest::descriptor()->field_count();
   const int sampling_fields = internal::v1::TokenSampling::descriptor()->field_count();
   const int retention_fields = v1::Retention::descriptor()->field_count();
-  EXPECT_EQ(changes.size(),
-            static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3 + retention_fields));
+  const int shared_fields = internal::v1::SharedMemoryReader::descriptor()->field_count();
+  EXPECT_EQ(changes.size(), static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3 +
+                                                retention_fields + shared_fields));
 }
 
 TEST(ChecksumTest, ARequestsDoesNotDependOnTheOrderOfAMap) {
@@ -90,6 +94,31 @@ TEST(ChecksumTest, ARequestsDoesNotDependOnTheOrderOfAMap) {
   for (int id = 0; id < 500; ++id) (*up.mutable_sampling()->mutable_logit_bias())[id] = 1;
   for (int id = 499; id >= 0; --id) (*down.mutable_sampling()->mutable_logit_bias())[id] = 1;
   EXPECT_EQ(RequestChecksum(up), RequestChecksum(down));
+}
+
+TEST(ChecksumTest, AFramesCoversWhatSharedMemoryNeeds) {
+  PrefillFrame accepted, chunk;
+  accepted.mutable_accepted();
+  chunk.mutable_kv_chunk()->add_shared_blocks(1);
+  const auto checksum = [](const PrefillFrame& f) { return FrameChecksum(f, {}); };
+  ExpectAllDiffer<PrefillFrame>(
+      accepted,
+      {
+          [](auto& f) { f.mutable_accepted()->mutable_shared_memory(); },
+          [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_socket("s"); },
+          [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_token("s"); },
+      },
+      checksum);
+  ExpectAllDiffer<PrefillFrame>(chunk,
+                                {
+                                    [](auto& f) { f.mutable_kv_chunk()->set_shared_blocks(0, 2); },
+                                    [](auto& f) { f.mutable_kv_chunk()->add_shared_blocks(1); },
+                                    [](auto& f) { f.mutable_kv_chunk()->clear_shared_blocks(); },
+                                    [](auto& f) { f.mutable_kv_chunk()->set_lease_slot(1); },
+                                    [](auto& f) { f.mutable_kv_chunk()->set_lease(1); },
+                                    [](auto& f) { f.mutable_kv_chunk()->set_shared_checksum(1); },
+                                },
+                                checksum);
 }
 
 TEST(ChecksumTest, AFramesCoversLogprobs) {

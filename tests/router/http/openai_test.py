@@ -150,9 +150,9 @@ class OpenAiTest(unittest.TestCase):
 
     @unittest.skipUnless(STRUCTURED_OUTPUT, "built without structured output")
     def test_response_format(self):
-        # The demo model would go on with any object for as long as it may.
+        # The demo model would go on with any object for as long as it may; how long depends on the CPU's kernels.
         vocabulary = json.loads((ROOT / "models/demo/tokenizer.json").read_text())["model"]["vocab"]
-        closing = {str(vocabulary[token]): 8 for token in ('}', '"', ':', '1')}
+        closing = {str(vocabulary[token]): bias for token, bias in (('}', 12), ('"', 8), (':', 8), ('1', 8))}
         for text in self.ask(response_format={"type": "json_object"}, logit_bias=closing):
             self.assertIsInstance(json.loads(text), dict)
         for schema in SCHEMAS:

@@ -1,0 +1,195 @@
+#include "common/transfer/shared_pools.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/log.h"
+
+namespace baton::transfer {
+namespace {
+
+constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
+constexpr absl::Duration kTryAgain = absl::Seconds(30);
+
+constexpr struct {
+  PlaneReason reason;
+  const char* name;
+} kPlaneReasons[] = {
+    {PlaneReason::kMapped, "mapped"},
+    {PlaneReason::kConnecting, "connecting"},
+    {PlaneReason::kNotOffered, "not_offered"},
+    {PlaneReason::kFailed, "failed"},
+    {PlaneReason::kOff, "off"},
+};
+
+}  // namespace
+
+const char* Name(PlaneReason reason) {
+  for (const auto& row : kPlaneReasons) {
+    if (row.reason == reason) return row.name;
+  }
+  return "off";
+}
+
+std::vector<std::string> PlaneReasonNames() {
+  std::vector<std::string> names;
+  for (const auto& row : kPlaneReasons) names.emplace_back(row.name);
+  return names;
+}
+
+SharedPools::SharedPools(const kv::KvLayout& layout, const Clock& clock)
+    : layout_(layout),
+      clock_(clock),
+      host_(HostToken()),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  BATON_CHECK(wake_.get() >= 0) << "eventfd";
+  thread_ = std::thread([this] { Run(); });
+}
+
+SharedPools::~SharedPools() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  Wake();
+  thread_.join();
+}
+
+void SharedPools::Wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+}
+
+SharedPools::Entry* SharedPools::FindEntry(uint64_t epoch) {
+  const auto it = std::find_if(entries_.begin(), entries_.end(),
+                               [&](const Entry& entry) { return entry.epoch == epoch; });
+  if (it == entries_.end()) return nullptr;
+  entries_.splice(entries_.begin(), entries_, it);
+  return &entries_.front();
+}
+
+SharedPools::Found SharedPools::Find(uint64_t prefill_epoch) {
+  absl::MutexLock lock(&mutex_);
+  const Entry* entry = FindEntry(prefill_epoch);
+  if (entry == nullptr) return {nullptr, PlaneReason::kNotOffered};
+  if (entry->pool != nullptr) return {entry->pool, PlaneReason::kMapped};
+  return {nullptr, entry->offer ? PlaneReason::kConnecting : PlaneReason::kFailed};
+}
+
+void SharedPools::Offer(uint64_t prefill_epoch, SharedPoolOffer offer) {
+  std::shared_ptr<SharedPool> dropped;
+  {
+    absl::MutexLock lock(&mutex_);
+    Entry* entry = FindEntry(prefill_epoch);
+    if (entry == nullptr) {
+      if (entries_.size() >= kMaxPools) {
+        dropped = std::move(entries_.back().pool);
+        entries_.pop_back();
+      }
+      entry = &entries_.emplace_front();
+      entry->epoch = prefill_epoch;
+    }
+    // Of a mapped pool only the worker's transfers before the mapping still bring offers.
+    if (entry->pool != nullptr || entry->offer ||
+        clock_.SinceStart() < entry->failed_at + kTryAgain) {
+      return;
+    }
+    entry->offer = std::move(offer);
+  }
+  Wake();
+}
+
+bool SharedPools::HasOffer() const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [](const Entry& entry) { return entry.offer.has_value(); });
+}
+
+void SharedPools::WaitUntilTried() {
+  absl::MutexLock lock(&mutex_);
+  const auto tried = [this]()
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !trying_ && !HasOffer(); };
+  mutex_.Await(absl::Condition(&tried));
+}
+
+bool SharedPools::TryNext() {
+  uint64_t epoch;
+  SharedPoolOffer offer;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = std::find_if(entries_.begin(), entries_.end(),
+                                 [](const Entry& entry) { return entry.offer.has_value(); });
+    if (it == entries_.end() || stopping_) return false;
+    epoch = it->epoch;
+    offer = *it->offer;
+    trying_ = true;
+  }
+  absl::StatusOr<std::shared_ptr<SharedPool>> pool =
+      SharedPool::Connect(offer.socket, offer.token, layout_, kConnectTimeout);
+  if (pool.ok()) {
+    BATON_LOG(Info) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch))
+                    << " comes through shared memory from now on: it is on the same host";
+  } else {
+    BATON_LOG(Warning) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch))
+                       << " keeps coming over gRPC: " << pool.status();
+  }
+  absl::MutexLock lock(&mutex_);
+  trying_ = false;
+  Entry* entry = FindEntry(epoch);
+  if (entry == nullptr) return true;  // newer ones have displaced it
+  entry->offer.reset();
+  if (pool.ok()) {
+    entry->pool = *std::move(pool);
+  } else {
+    entry->failed_at = clock_.SinceStart();
+  }
+  return true;
+}
+
+void SharedPools::Run() {
+  std::vector<pollfd> polled;
+  std::vector<uint64_t> epochs;
+  while (true) {
+    while (TryNext()) {
+    }
+    polled.clear();
+    epochs.clear();
+    polled.push_back({wake_.get(), POLLIN, 0});
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopping_) return;
+      for (const Entry& entry : entries_) {
+        if (entry.pool == nullptr) continue;
+        // The prefill worker sends nothing: what can be read is the end.
+        polled.push_back({entry.pool->socket(), POLLIN, 0});
+        epochs.push_back(entry.epoch);
+      }
+    }
+    if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) {
+      BATON_LOG(Error) << "polling prefill workers' KV sockets failed";
+      return;
+    }
+    uint64_t woken;
+    [[maybe_unused]] const ssize_t read_bytes = read(wake_.get(), &woken, sizeof(woken));
+    std::vector<std::shared_ptr<SharedPool>> dropped;  // unmapped without the lock
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < epochs.size(); ++i) {
+      if (polled[i + 1].revents == 0) continue;
+      const auto it = std::find_if(entries_.begin(), entries_.end(),
+                                   [&](const Entry& entry) { return entry.epoch == epochs[i]; });
+      if (it == entries_.end() || it->pool == nullptr) continue;
+      BATON_LOG(Info) << "prefill worker epoch " << absl::StrCat(absl::Hex(epochs[i]))
+                      << " shares its KV pool no more";
+      dropped.push_back(std::move(it->pool));
+      entries_.erase(it);
+    }
+  }
+}
+
+}  // namespace baton::transfer

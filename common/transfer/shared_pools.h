@@ -1,0 +1,88 @@
+// The KV pools of prefill workers that this decode worker has mapped.
+#ifndef BATON_COMMON_TRANSFER_SHARED_POOLS_H_
+#define BATON_COMMON_TRANSFER_SHARED_POOLS_H_
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/kv/kv_layout.h"
+#include "common/transfer/shared_pool.h"
+
+namespace baton::transfer {
+
+// What a prefill worker of the same host says with the first transfer.
+struct SharedPoolOffer {
+  std::string socket;
+  std::string token;
+};
+
+// Why KV comes the way it does: label `reason` of baton_kv_transfers_total.
+enum class PlaneReason {
+  kMapped,      // through shared memory
+  kConnecting,  // over gRPC: the first transfers, until the pool is mapped
+  kNotOffered,  // over gRPC: another host, or the prefill worker does not share its pool
+  kFailed,      // over gRPC: mapping the pool failed, which is in the log
+  kOff,         // over gRPC: --kv-transport grpc
+};
+const char* Name(PlaneReason reason);
+std::vector<std::string> PlaneReasonNames();
+
+// Thread-safe. One thread of its own connects, and drops the pool of a prefill worker that has
+// gone: its memory would stay otherwise.
+class SharedPools {
+ public:
+  SharedPools(const kv::KvLayout& layout, const Clock& clock);
+  ~SharedPools();
+
+  uint64_t host() const { return host_; }
+  struct Found {
+    std::shared_ptr<SharedPool> pool;  // null: not mapped
+    PlaneReason reason = PlaneReason::kNotOffered;
+  };
+  Found Find(uint64_t prefill_epoch);
+  // Maps the pool of the prefill worker in the background, unless it is mapped already. Of one that
+  // failed, again after a while.
+  void Offer(uint64_t prefill_epoch, SharedPoolOffer offer);
+
+  // Waits until no offer waits to be tried.
+  void WaitUntilTried();
+
+ private:
+  static constexpr size_t kMaxPools = 256;
+  struct Entry {
+    uint64_t epoch = 0;
+    std::optional<SharedPoolOffer> offer;  // not tried yet
+    std::shared_ptr<SharedPool> pool;
+    absl::Duration failed_at = -absl::InfiniteDuration();
+  };
+
+  void Run();
+  // The first offer that waits, tried without the lock. False: there is none.
+  bool TryNext();
+  Entry* FindEntry(uint64_t epoch) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasOffer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake();
+
+  const kv::KvLayout layout_;
+  const Clock& clock_;
+  const uint64_t host_;
+  FileDescriptor wake_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool trying_ ABSL_GUARDED_BY(mutex_) = false;
+  std::list<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // newest use first
+  std::thread thread_;
+};
+
+}  // namespace baton::transfer
+
+#endif  // BATON_COMMON_TRANSFER_SHARED_POOLS_H_
