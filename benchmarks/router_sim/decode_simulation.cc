@@ -394,6 +394,7 @@ class DecodeSimulation {
     const int tokens = std::max(trace_.requests[request].output_tokens, 2);
     meter_.Ended(tokens, now_us() - asked.second_token_us);
     last_token_us_ = now_us();
+    answers_.Add(now_us() - asked.at_us);
     --open_;
     ++ended_;
     routers_[asked.router]->OnEnd(request, asked.route,
@@ -418,6 +419,7 @@ class DecodeSimulation {
     result.mean_ttft_s = ttft.mean_s();
     result.p50_ttft_s = ttft.Quantile_s(0.5);
     result.p99_ttft_s = ttft.Quantile_s(0.99);
+    result.mean_answer_s = answers_.mean_s();
     result.p50_second_s = second.Quantile_s(0.5);
     result.p99_second_s = second.Quantile_s(0.99);
     result.retries = retries_;
@@ -445,6 +447,7 @@ class DecodeSimulation {
   int64_t open_ = 0, ended_ = 0, retries_ = 0, decisions_ = 0, decision_ns_ = 0;
   int64_t last_token_us_ = 0;
   DecodeMeter meter_;
+  LogHistogram answers_;  // from arrival to last token
   std::vector<int> snapshot_;
 };
 

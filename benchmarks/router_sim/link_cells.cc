@@ -68,14 +68,16 @@ absl::StatusOr<LinkSweep> MakeLinkSweep(const LinkSweepOptions& options) {
 std::string LinkTable(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
                       const std::vector<std::vector<CellResult>>& results) {
   std::string table =
-      "| cell | policy | TTFT s: p50 | p99 | second token s: p50 | p99 | unanswered |\n"
+      "| cell | policy | TTFT s: p50 | p99 | second token s: p50 | p99 | whole answer s: mean |\n"
       "|---|---|---|---|---|---|---|\n";
   for (size_t c = 0; c < cells.size(); ++c) {
     for (size_t p = 0; p < policies.size(); ++p) {
       const CellResult& r = results[c][p];
-      absl::StrAppendFormat(&table, "| %s | %s | %.3g | %.3g | %.3g | %.3g | %d |\n",
+      absl::StrAppendFormat(&table, "| %s | %s | %.3g | %.3g | %.3g | %.3g | %s |\n",
                             CellName(cells[c]), policies[p].name, r.p50_ttft_s, r.p99_ttft_s,
-                            r.p50_second_s, r.p99_second_s, r.unanswered);
+                            r.p50_second_s, r.p99_second_s,
+                            r.unanswered > 0 ? absl::StrCat(r.unanswered, " unanswered")
+                                             : absl::StrFormat("%.3g", r.mean_answer_s));
     }
   }
   return table;

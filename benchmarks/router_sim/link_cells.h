@@ -24,7 +24,7 @@ struct LinkSweep {
 absl::StatusOr<LinkSweep> MakeLinkSweep(const LinkSweepOptions& options);
 
 // A row a cell and policy: the median and the 99th percentile of the times to the first and to the
-// second token. In Markdown.
+// second token, and the mean time of answers. In Markdown.
 std::string LinkTable(const std::vector<Cell>& cells, const std::vector<NamedPolicy>& policies,
                       const std::vector<std::vector<CellResult>>& results);
 

@@ -79,8 +79,9 @@ struct Scenario {
 struct CellResult {
   DecodeFigures decode;  // where decode workers are simulated
   double mean_ttft_s = 0, p50_ttft_s = 0, p99_ttft_s = 0;
-  // Where decode workers are simulated: to the second token, which waits for the KV.
-  double p50_second_s = 0, p99_second_s = 0;
+  // Where decode workers are simulated: to the second token, which waits for the KV, and to the
+  // last one.
+  double p50_second_s = 0, p99_second_s = 0, mean_answer_s = 0;
   double hit_rate = 0;         // of prompt tokens
   double goodput = 0;          // part of the requests answered within the SLO
   double busy_variation = 0;   // of the workers' busy times: standard deviation / mean
