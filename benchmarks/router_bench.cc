@@ -60,6 +60,20 @@ class Fleet {
   PrefixIndex& index() { return *index_; }
   const std::vector<std::vector<kv::PrefixKey>>& prompts() const { return prompts_; }
   int64_t indexed() const { return indexed_; }
+  // Each decode worker tells of links to 32 prefill workers, one in eight of them slow.
+  void HearLinks() {
+    for (int worker = worker_count; worker < routed_->roster.worker_count(); ++worker) {
+      internal::v1::WatchResponse event;
+      event.mutable_load()->set_free_blocks(1 << 19);
+      for (int i = 0; i < 32; ++i) {
+        internal::v1::LinkRate& link = *event.mutable_load()->add_links();
+        link.set_worker_id(absl::StrCat("w", (worker * 101 + i * 31) % worker_count));
+        link.set_epoch(1);
+        link.set_bytes_per_second(i % 8 == 0 ? 1.25e8 : 1.25e9);
+      }
+      BATON_CHECK(routed_->roster.OnEvent(worker, event).ok());
+    }
+  }
   // All workers tell of their load: silent ones would become suspect.
   void HearAll() {
     for (int worker = 0; worker < routed_->roster.worker_count(); ++worker) Report(worker);
@@ -118,6 +132,7 @@ class Fleet {
     card.mutable_kv_layout()->set_head_dim(128);
     card.set_max_model_len(1 << 17);
     card.set_total_blocks(1 << 20);
+    card.set_kv_block_bytes(2 << 20);
     card.set_prefix_caching(true);
     BATON_CHECK(routed_->roster.OnEvent(worker, event).ok());
     event.Clear();
@@ -164,11 +179,14 @@ void BM_Match(benchmark::State& state) {
 }
 BENCHMARK(BM_Match)->ThreadRange(1, 4)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
-// A whole decision. `dispatch` 0: only asked; 1: noted, too, with what it will leave in the cache.
-void BM_Choose(benchmark::State& state) {
+void Decide(benchmark::State& state, bool links) {
   Fleet& fleet = Fleet::The();
   size_t next = static_cast<size_t>(state.thread_index()) * 7919;
-  if (state.thread_index() == 0) fleet.HearAll();  // the others wait at the loop
+  if (state.thread_index() == 0) {  // the others wait at the loop
+    fleet.HearAll();
+    if (links) fleet.HearLinks();
+    fleet.routed().roster.Tick();
+  }
   for (auto _ : state) {
     RouteRequest request;
     request.model_fingerprint = 1;
@@ -184,10 +202,14 @@ void BM_Choose(benchmark::State& state) {
       fleet.routed().roster.Tick();
       state.PauseTiming();  // what workers tell comes on threads of their own
       fleet.HearAll();
+      if (links) fleet.HearLinks();
       state.ResumeTiming();
     }
   }
 }
+
+// A whole decision. `dispatch` 0: only asked; 1: noted, too, with what it will leave in the cache.
+void BM_Choose(benchmark::State& state) { Decide(state, /*links=*/false); }
 BENCHMARK(BM_Choose)->Arg(0)->Arg(1)->ThreadRange(1, 4)->UseRealTime()->Unit(
     benchmark::kMicrosecond);
 
@@ -225,6 +247,15 @@ void BM_Snapshot(benchmark::State& state) {
                          benchmark::Counter::kIsRate);
 }
 BENCHMARK(BM_Snapshot)->UseRealTime()->Unit(benchmark::kMillisecond);
+
+// The same where links are measured. The last one: what was told stays.
+void BM_ChooseByLinks(benchmark::State& state) { Decide(state, /*links=*/true); }
+BENCHMARK(BM_ChooseByLinks)
+    ->Arg(0)
+    ->Arg(1)
+    ->ThreadRange(1, 4)
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
 
 // Takes its own flags out of the command line.
 void TakeFlags(int* argc, char** argv) {

@@ -4,7 +4,7 @@
 //   router_sim [--tier decode] --conversation conversation_trace.jsonl --synthetic
 //   synthetic_trace.jsonl
 //              [--plot routing.svg] [--quick] [--policies baton,dynamo] [--cells]
-//              [--seed 2] [--pace 0.93]
+//              [--seed 2] [--pace 0.93] [--link-rates decode:1,10,10,10 racks:25,1]
 //
 // The traces are the Mooncake FAST'25 release (JSON lines; see router_sim/trace.h). Without them
 // the generated loads alone are run. Prints Markdown: the mean TTFT of every policy in every cell,
@@ -22,6 +22,7 @@
 #include "benchmarks/router_sim/baton_router.h"
 #include "benchmarks/router_sim/cell.h"
 #include "benchmarks/router_sim/decode_cells.h"
+#include "benchmarks/router_sim/link_cells.h"
 #include "benchmarks/router_sim/load_generator.h"
 #include "benchmarks/router_sim/peer_formulas.h"
 #include "benchmarks/router_sim/sweep_report.h"
@@ -41,6 +42,7 @@ struct Options {
   int threads = 2;
   uint64_t seed = 1;
   double pace = 1;
+  std::vector<std::string> link_rates;
 };
 
 struct Load {
@@ -208,7 +210,47 @@ void RunDecodeTier(const Options& options, const std::vector<NamedPolicy>& polic
   if (options.cells) PrintCells(sweep.cells, policies, results);
 }
 
+// Baton with and without the price of links, which is all that differs.
+int RunLinks(const Options& options) {
+  const auto baton = [](bool hears_links) {
+    return MakeBatonRouter(
+        [](uint64_t seed) {
+          router::PricedOptions priced;
+          priced.seed = seed;
+          return std::make_unique<router::PricedPolicy>(priced);
+        },
+        hears_links);
+  };
+  const std::vector<NamedPolicy> policies = {{"links not priced", baton(false)},
+                                             {"links priced", baton(true)}};
+  std::deque<Trace> recorded;
+  LinkSweepOptions of_sweep;
+  of_sweep.rates = options.link_rates;
+  of_sweep.seed = options.seed;
+  for (const auto& [path, name] : {std::pair(options.conversation, "conversation"),
+                                   std::pair(options.synthetic, "synthetic")}) {
+    if (path.empty()) continue;
+    recorded.push_back(Read(path, name));
+    of_sweep.recorded.push_back(&recorded.back());
+  }
+  const absl::StatusOr<LinkSweep> sweep = MakeLinkSweep(of_sweep);
+  if (!sweep.ok()) {
+    std::fprintf(stderr, "router_sim: %s\n", sweep.status().ToString().c_str());
+    return 1;
+  }
+  const auto results = RunCells(sweep->cells, policies, options.threads);
+  std::printf(
+      "Simulated prefill and decode tier. Each pair's link has one transfer at a time; layers "
+      "cross "
+      "while the prompt is computed. Seed %llu. Names: load, prefill and decode workers, routers, "
+      "replay speed, rates in Gbit/s.\n\n",
+      static_cast<unsigned long long>(options.seed));
+  std::fputs(LinkTable(sweep->cells, policies, results).c_str(), stdout);
+  return 0;
+}
+
 int Run(const Options& options) {
+  if (!options.link_rates.empty()) return RunLinks(options);
   const std::vector<NamedPolicy> policies = MakePolicies(options);
   if (policies.empty()) {
     std::fprintf(stderr, "router_sim: no policy has such a name\n");
@@ -252,6 +294,10 @@ int Main(int argc, char** argv) {
   app.add_option("--pace", options.pace,
                  "Times each replay speed (prefill tier): cells that nothing was fitted on")
       ->check(CLI::Range(0.1, 10.0));
+  app.add_option("--link-rates", options.link_rates,
+                 "Gbit/s between prefill and decode workers, by turns: decode:1,10,10,10, "
+                 "prefill:..., pairs:... (drawn), racks:WITHIN,ACROSS. Runs these cells instead, "
+                 "with and without the price of links");
   CLI11_PARSE(app, argc, argv);
   options.decode = tier == "decode";
   SetLogLevel(LogLevel::kError);  // of workers that come and go, as told to

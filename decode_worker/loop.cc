@@ -78,7 +78,8 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                    if (CallTrace* trace = sequence.call->trace.get()) {
                      trace->Preempted(clock_.SinceStart());
                    }
-                 })) {
+                 })),
+      link_meter_(std::make_shared<transfer::LinkMeter>(clock)) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
       journal.Record(change);
@@ -276,6 +277,7 @@ void DecodeLoop::StartTransfer(Sequence& sequence) {
   };
   sequence.first_token_arrived_at.reset();
   const Call& call = *sequence.call;
+  wanted.plan.link = link_meter_->Begin({call.prefill.worker_id, call.prefill.epoch});
   wanted.plan.trace = call.trace == nullptr
                           ? call.trace_context
                           : call.trace->BeginTransfer(id, call.prefill.worker_id,
@@ -410,8 +412,27 @@ void DecodeLoop::Publish() {
   load.read_at = clock_.SinceStart();
   step_times_.Report(scheduler_.All(), options_.scheduler.max_num_batched_tokens, load.read_at,
                      &load);
+  ReportLinks(load);
   publish_(load);
   metrics_.SetLoad(load);
+}
+
+// The list is built when a transfer has changed it, not in each of the steps between.
+void DecodeLoop::ReportLinks(worker::WorkerLoad& load) {
+  const auto measured = link_meter_->Measured();
+  if (measured != measured_links_) {
+    measured_links_ = measured;
+    auto links = std::make_shared<std::vector<worker::LinkRate>>();
+    std::vector<double> rates;
+    for (const transfer::MeasuredLink& link : *measured) {
+      links->push_back(
+          {link.peer.worker_id, link.peer.epoch, link.bytes_per_second, link.measured_at});
+      rates.push_back(link.bytes_per_second);
+    }
+    reported_links_ = std::move(links);
+    metrics_.SetLinks(std::move(rates));
+  }
+  load.links = reported_links_;
 }
 
 void DecodeLoop::CheckIntegrity() const {

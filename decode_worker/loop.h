@@ -16,6 +16,7 @@
 #include "common/engine/engine.h"
 #include "common/grammar/structured_output.h"
 #include "common/kv/radix_cache.h"
+#include "common/transfer/link_meter.h"
 #include "common/transfer/prefill_call.h"
 #include "common/transfer/shared_pools.h"
 #include "common/worker/cache_journal.h"
@@ -144,6 +145,7 @@ class DecodeLoop {
   void Drop(Sequence& sequence);
   void SendHeartbeats();
   void Publish();
+  void ReportLinks(worker::WorkerLoad& load);
 
   engine::Engine& engine_;
   const LoopOptions options_;
@@ -170,6 +172,10 @@ class DecodeLoop {
   // this thread drops the last reference to them and to their channels.
   std::map<uint64_t, std::shared_ptr<transfer::PrefillCall>> open_transfers_;
   uint64_t last_transfer_ = 0;
+  // Shared with transfers, which measure on gRPC threads.
+  const std::shared_ptr<transfer::LinkMeter> link_meter_;
+  std::shared_ptr<const std::vector<transfer::MeasuredLink>> measured_links_;  // as last reported
+  std::shared_ptr<const std::vector<worker::LinkRate>> reported_links_;        // the same
   int64_t reported_preemptions_ = 0;
   int64_t swapped_preemptions_ = 0;  // of those not reported yet
   // Since the start.

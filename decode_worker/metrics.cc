@@ -4,6 +4,8 @@
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 
+#include <algorithm>
+
 #include "common/telemetry/buckets.h"
 
 namespace baton::decode_worker {
@@ -76,7 +78,12 @@ struct DecodeMetrics::Series {
                                      "KV of preempted sequences that was copied back.")),
         local_prefill_tokens(
             set.Counter("baton_local_prefill_tokens_total",
-                        "Prompt tokens computed here instead of on a prefill worker.")) {}
+                        "Prompt tokens computed here instead of on a prefill worker.")),
+        link_rates(set.Gauges(
+            "baton_kv_link_bytes_per_second",
+            "How fast KV comes from the prefill workers that it came from last, at most 32, "
+            "without the time in which they compute. 0 until it is measured.",
+            {{"link", {"slowest", "median", "fastest"}}})) {}
 
   prometheus::Histogram& step_duration;
   prometheus::Histogram& batch_size;
@@ -92,6 +99,8 @@ struct DecodeMetrics::Series {
   prometheus::Counter& host_kv_kept;
   prometheus::Counter& host_kv_restored;
   prometheus::Counter& local_prefill_tokens;
+  // Not one for each peer: workers come and go with new names.
+  telemetry::Family<prometheus::Gauge> link_rates;
 };
 
 DecodeMetrics::DecodeMetrics(prometheus::Registry& registry, const std::string& model,
@@ -151,6 +160,14 @@ void DecodeMetrics::SetLoad(const worker::WorkerLoad& load) {
   worker_.SetLoad(load);
   series_->active_sequences.Set(load.running);
   series_->active_context_tokens.Set(static_cast<double>(load.context_tokens));
+}
+
+void DecodeMetrics::SetLinks(std::vector<double> bytes_per_second) {
+  if (bytes_per_second.empty()) bytes_per_second.push_back(0);
+  std::sort(bytes_per_second.begin(), bytes_per_second.end());
+  series_->link_rates.With({"slowest"}).Set(bytes_per_second.front());
+  series_->link_rates.With({"median"}).Set(bytes_per_second[bytes_per_second.size() / 2]);
+  series_->link_rates.With({"fastest"}).Set(bytes_per_second.back());
 }
 
 }  // namespace baton::decode_worker

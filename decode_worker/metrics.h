@@ -48,6 +48,8 @@ class DecodeMetrics {
   void Recomputed(Recompute reason);
   void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
+  // Of all links that are reported.
+  void SetLinks(std::vector<double> bytes_per_second);
   const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {
     return worker_.metrics().descriptions();

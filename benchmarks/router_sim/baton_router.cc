@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/router_sim/sim_clock.h"
 #include "benchmarks/router_sim/sim_decode_worker.h"
 #include "common/base/check.h"
-#include "common/base/clock.h"
 #include "router/routing/route_planner.h"
 #include "tests/testing/routed_fleet.h"
 
@@ -16,16 +16,6 @@ namespace baton::benchmarks {
 namespace {
 
 namespace worker_pb = ::baton::internal::v1;
-
-class SimClock final : public Clock {
- public:
-  absl::Duration SinceStart() const override { return now_; }
-  absl::Time Now() const override { return absl::UnixEpoch() + now_; }
-  void Set(int64_t now_us) { now_ = absl::Microseconds(now_us); }
-
- private:
-  absl::Duration now_;
-};
 
 // A tier that is not simulated has one worker, with room for all.
 std::vector<std::string> Addresses(const char* letter, int workers) {
@@ -36,8 +26,9 @@ std::vector<std::string> Addresses(const char* letter, int workers) {
 
 class BatonRouter final : public SimRouter {
  public:
-  BatonRouter(std::unique_ptr<router::Policy> policy, const RouterSetup& setup)
+  BatonRouter(std::unique_ptr<router::Policy> policy, const RouterSetup& setup, bool hears_links)
       : setup_(setup),
+        hears_links_(hears_links),
         trace_(*setup.trace),
         policy_(std::move(policy)),
         fleet_(Addresses("p", setup.workers), Addresses("d", setup.decode_workers),
@@ -70,7 +61,13 @@ class BatonRouter final : public SimRouter {
   }
   void OnEvent(int worker, const worker_pb::WatchResponse& event, int64_t now_us) override {
     Advance(now_us);
-    Tell(NumberOf(worker), event);
+    if (event.load().links_size() > 0 && !hears_links_) {
+      worker_pb::WatchResponse without = event;
+      without.mutable_load()->clear_links();
+      Tell(NumberOf(worker), without);
+    } else {
+      Tell(NumberOf(worker), event);
+    }
     if (event.has_card()) epochs_[worker] = event.card().epoch();
   }
 
@@ -151,6 +148,7 @@ class BatonRouter final : public SimRouter {
   }
 
   const RouterSetup setup_;
+  const bool hears_links_;
   const Trace& trace_;
   SimClock clock_;
   std::unique_ptr<router::Policy> policy_;
@@ -164,9 +162,9 @@ class BatonRouter final : public SimRouter {
 
 }  // namespace
 
-MakeRouter MakeBatonRouter(MakePolicy make_policy) {
-  return [make_policy](const RouterSetup& setup) {
-    return std::make_unique<BatonRouter>(make_policy(setup.seed), setup);
+MakeRouter MakeBatonRouter(MakePolicy make_policy, bool hears_links) {
+  return [make_policy, hears_links](const RouterSetup& setup) {
+    return std::make_unique<BatonRouter>(make_policy(setup.seed), setup, hears_links);
   };
 }
 

@@ -14,7 +14,8 @@ namespace baton::benchmarks {
 
 using MakePolicy = std::function<std::unique_ptr<router::Policy>(uint64_t seed)>;
 
-MakeRouter MakeBatonRouter(MakePolicy make_policy);
+// hears_links: of the rates of links that decode workers report.
+MakeRouter MakeBatonRouter(MakePolicy make_policy, bool hears_links = true);
 
 }  // namespace baton::benchmarks
 

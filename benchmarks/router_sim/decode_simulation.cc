@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/router_sim/event_queue.h"
 #include "benchmarks/router_sim/log_histogram.h"
 #include "benchmarks/router_sim/random.h"
+#include "benchmarks/router_sim/sim_links.h"
 #include "benchmarks/router_sim/watch_wire.h"
 #include "common/base/check.h"
 
@@ -43,6 +45,10 @@ class DecodeSimulation {
       const bool other = i % 2 == 1 && tier_.other_shape.has_value();
       decode_.emplace_back(trace, other ? *tier_.other_shape : tier_.shape,
                            SplitMix64(scenario.seed ^ SplitMix64(i + 1)));
+    }
+    if (!tier_.links.empty()) {
+      BATON_CHECK(scenario.workers > 0) << "links lead to prefill workers";
+      links_.emplace(tier_.links);
     }
     asked_.resize(trace.requests.size());
     SimRandom random(scenario.seed);
@@ -97,6 +103,7 @@ class DecodeSimulation {
     bool prefilling = false, told = false;  // told: the router knows of this attempt's first token
     int generated_tokens = 0;               // by earlier attempts
     int64_t moved_tokens = 0, moved_us = 0;
+    int64_t began_us = 0;  // of its prompt's computing
     int64_t first_token_us = -1, second_token_us = -1, last_token_us = -1;  // last: of the lost
   };
 
@@ -241,6 +248,7 @@ class DecodeSimulation {
       *report_.mutable_load() = prefill_[number].Load(now_us());
     } else if (Lives(worker, epoch)) {
       *report_.mutable_load() = decode_[worker].Load(now_us());
+      if (links_) links_->Report(worker, now_us(), report_.mutable_load());
     } else {
       return;
     }
@@ -309,14 +317,21 @@ class DecodeSimulation {
       return BeginPrefill(asked.route.prefill);
     }
     const int cached = entered.context_tokens - entered.missing_tokens;
+    asked.began_us = now_us();
     const auto took_us =
         static_cast<int64_t>(tier_.ample_prefill.Us(cached, entered.missing_tokens));
     At(now_us() + took_us, Kind::kPrefilled, entered.request, asked.attempt);
   }
 
+  static double BytesMoved(const Asked& asked) {
+    return static_cast<double>(asked.moved_tokens) * kKvBytesPerToken;
+  }
+
   void BeginPrefill(int worker) {
     const int64_t done_us = prefill_[worker].Begin(now_us());
-    if (done_us >= 0) At(done_us, Kind::kPrefillDone, worker);
+    if (done_us < 0) return;
+    asked_[prefill_[worker].running()].began_us = now_us();
+    At(done_us, Kind::kPrefillDone, worker);
   }
 
   void PrefillDone(int worker) {
@@ -338,14 +353,21 @@ class DecodeSimulation {
     if (!asked.told) routers_[asked.router]->OnAnswer(request, asked.route, now_us());
     asked.told = true;
     if (asked.first_token_us < 0) asked.first_token_us = now_us();
-    asked.moved_us = tier_.transfer_latency_us +
-                     static_cast<int64_t>(1e6 * static_cast<double>(asked.moved_tokens) *
-                                          kKvBytesPerToken / tier_.bytes_per_second);
+    const double bytes = BytesMoved(asked);
+    asked.moved_us = tier_.transfer_latency_us;
+    if (links_) {
+      asked.moved_us += links_->Move(asked.route.prefill, asked.route.decode - scenario_.workers,
+                                     bytes, asked.began_us, now_us());
+    } else {
+      asked.moved_us += static_cast<int64_t>(1e6 * bytes / tier_.bytes_per_second);
+    }
     At(now_us() + asked.moved_us, Kind::kArrived, request, asked.attempt);
   }
 
   void Arrived(int request) {
-    const int worker = asked_[request].route.decode - scenario_.workers;
+    const Asked& asked = asked_[request];
+    const int worker = asked.route.decode - scenario_.workers;
+    if (links_) links_->Moved(asked.route.prefill, worker, BytesMoved(asked), now_us());
     decode_[worker].Arrive(request);
     Advance(worker);
   }
@@ -372,6 +394,7 @@ class DecodeSimulation {
     const int tokens = std::max(trace_.requests[request].output_tokens, 2);
     meter_.Ended(tokens, now_us() - asked.second_token_us);
     last_token_us_ = now_us();
+    answers_.Add(now_us() - asked.at_us);
     --open_;
     ++ended_;
     routers_[asked.router]->OnEnd(request, asked.route,
@@ -388,13 +411,17 @@ class DecodeSimulation {
 
   CellResult Result() const {
     CellResult result;
-    LogHistogram ttft;
+    LogHistogram ttft, second;
     for (const Asked& asked : asked_) {
+      if (asked.second_token_us >= 0) second.Add(asked.second_token_us - asked.at_us);
       if (asked.first_token_us >= 0) ttft.Add(asked.first_token_us - asked.at_us);
     }
     result.mean_ttft_s = ttft.mean_s();
     result.p50_ttft_s = ttft.Quantile_s(0.5);
     result.p99_ttft_s = ttft.Quantile_s(0.99);
+    result.mean_answer_s = answers_.mean_s();
+    result.p50_second_s = second.Quantile_s(0.5);
+    result.p99_second_s = second.Quantile_s(0.99);
     result.retries = retries_;
     result.unanswered = static_cast<int64_t>(asked_.size()) - ended_;
     result.ns_per_decision =
@@ -411,6 +438,7 @@ class DecodeSimulation {
   std::vector<std::unique_ptr<SimRouter>> routers_;
   std::vector<SimWorker> prefill_;
   std::vector<SimDecodeWorker> decode_;
+  std::optional<SimLinks> links_;
   WatchWire wire_{&routers_, scenario_.workers + tier_.workers};
   std::vector<Asked> asked_;
   EventQueue<Kind> events_;
@@ -419,6 +447,7 @@ class DecodeSimulation {
   int64_t open_ = 0, ended_ = 0, retries_ = 0, decisions_ = 0, decision_ns_ = 0;
   int64_t last_token_us_ = 0;
   DecodeMeter meter_;
+  LogHistogram answers_;  // from arrival to last token
   std::vector<int> snapshot_;
 };
 

@@ -68,6 +68,7 @@ class SimWorker {
   internal::v1::LoadReport Load(int64_t now_us) const;
 
   uint64_t epoch() const { return epoch_; }
+  int running() const { return running_ ? job_.request : -1; }  // the request
   int64_t busy_us() const { return busy_us_; }
 
  private:

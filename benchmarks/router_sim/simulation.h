@@ -47,6 +47,10 @@ struct DecodeTier {
   // KV on its way to a worker: this, and its bytes at that rate.
   int64_t transfer_latency_us = 2000;
   double bytes_per_second = 2.5e9;
+  // Instead of that rate, by prefill and decode worker; empty: that rate. Such a link has one
+  // transfer at a time. A prompt's layers cross while it is computed, the last one afterwards. The
+  // decode worker measures the link and reports it.
+  std::vector<std::vector<double>> links;
   // What a prompt takes where no prefill workers are simulated, and, wherever, to compute again
   // what a sequence had that was preempted or lost.
   PrefillCost ample_prefill = {2000, 20, 0.0006};
@@ -75,6 +79,9 @@ struct Scenario {
 struct CellResult {
   DecodeFigures decode;  // where decode workers are simulated
   double mean_ttft_s = 0, p50_ttft_s = 0, p99_ttft_s = 0;
+  // Where decode workers are simulated: to the second token, which waits for the KV, and to the
+  // last one.
+  double p50_second_s = 0, p99_second_s = 0, mean_answer_s = 0;
   double hit_rate = 0;         // of prompt tokens
   double goodput = 0;          // part of the requests answered within the SLO
   double busy_variation = 0;   // of the workers' busy times: standard deviation / mean

@@ -117,13 +117,19 @@ absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const 
   if (phase_ == Phase::kCommitted || phase_ == Phase::kAborted) {
     return Protocol("a frame came after the transfer's end");
   }
+  const int64_t bytes_before = summary_.kv_bytes;
+  const absl::Duration arrived_at = plan_.link ? plan_.link->Now() : absl::ZeroDuration();
   absl::Status status = CheckAndApply(frame, payload);
   if (!status.ok()) {
-    phase_ = Phase::kAborted;
-  } else if (phase_ == Phase::kReserved) {
-    phase_ = Phase::kReceiving;
+    Abort();
+    return status;
   }
-  if (phase_ == Phase::kCommitted || phase_ == Phase::kAborted) ReleaseShared();
+  if (phase_ == Phase::kReserved) phase_ = Phase::kReceiving;
+  if (phase_ == Phase::kCommitted) ReleaseShared();
+  if (plan_.link == nullptr) return status;
+  const int64_t bytes = summary_.kv_bytes - bytes_before;
+  plan_.link->OnKv(arrived_at, bytes, bytes > 0 && last_was_ready_);
+  if (phase_ == Phase::kCommitted) plan_.link->Committed();
   return status;
 }
 
@@ -232,6 +238,9 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
   } else {
     Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), payload);
   }
+  last_was_ready_ = WasReady(chunk);
+  last_layer_ = chunk.layer();
+  last_end_ = int64_t{chunk.first_block()} + count;
   std::fill(begin, begin + count, true);
   missing_ -= count;
   ++kv_chunk_count_;
@@ -288,6 +297,15 @@ absl::Status KvReceiver::CheckShared(const internal::v1::PrefillFrame::KvChunk& 
                      ", expected ", absl::Hex(chunk.shared_checksum())));
   }
   return absl::OkStatus();
+}
+
+bool KvReceiver::WasReady(const internal::v1::PrefillFrame::KvChunk& chunk) const {
+  if (first_token_) return true;
+  const int64_t end = int64_t{chunk.first_block()} + chunk.block_count();
+  if (end * plan_.layout.block_tokens <= summary_.cached_prompt_tokens) return true;
+  // With one layer, the next chunk of the prompt goes on there, too, when it has been computed.
+  return plan_.layout.layers > 1 && chunk.layer() == last_layer_ &&
+         chunk.first_block() == last_end_;
 }
 
 void KvReceiver::Write(int layer, int first_index, int block_count, const Segments& payload) {

@@ -27,6 +27,7 @@
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/transfer/checksum.h"
+#include "common/transfer/link_meter.h"
 #include "common/transfer/shared_pools.h"
 
 namespace baton::transfer {
@@ -62,7 +63,8 @@ struct TransferPlan {
   // prompt_logprobs top alternatives.
   std::vector<int32_t> prompt_targets;
   int prompt_logprobs = 0;
-  TraceContext trace;  // the call carries it, if it is valid
+  TraceContext trace;                         // the call carries it, if it is valid
+  std::shared_ptr<LinkMeter::Transfer> link;  // null: the link is not measured
   // The sender's pool, if it is mapped: its blocks may be named in place of payloads. The receiver
   // releases the transfer when it reads no more.
   std::shared_ptr<SharedPool> shared_pool;
@@ -111,6 +113,8 @@ class KvReceiver {
   absl::Status OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first);
   absl::Status CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id, int top) const;
   absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit);
+  // Of a new chunk that has been checked: the sender had it when it sent the frame before.
+  bool WasReady(const internal::v1::PrefillFrame::KvChunk& chunk) const;
   // Writes the whole payload, which has been checked.
   void Write(int layer, int first_index, int block_count, const Segments& payload);
   // Where the chunk's blocks are in the sender's pool.
@@ -128,6 +132,9 @@ class KvReceiver {
   std::vector<bool> received_;                      // [layer * blocks + index]
   int64_t missing_;                                 // (layer, block) pairs not received yet
   int kv_chunk_count_ = 0;                          // without repetitions
+  int last_layer_ = -1;                             // of the last frame, if it had KV
+  int64_t last_end_ = 0;                            // the block behind it
+  bool last_was_ready_ = false;
   TransferSummary summary_;
   std::vector<std::byte> gathered_;  // a frame's payload on its way to a device
 };

@@ -35,7 +35,18 @@ std::vector<WatchResponse> WatchReport::Next(const WorkerLoad& load, absl::Durat
   if (!introduced_) *report.emplace_back().mutable_card() = card_;
   AddCacheChanges(&report);
   introduced_ = true;
-  *report.emplace_back().mutable_load() = ToProto(load, now);
+  internal::v1::LoadReport& numbers = *report.emplace_back().mutable_load();
+  numbers = ToProto(load, now);
+  if (load.links != nullptr && load.links != sent_links_) {
+    sent_links_ = load.links;
+    for (const LinkRate& link : *load.links) {
+      internal::v1::LinkRate& told = *numbers.add_links();
+      told.set_worker_id(link.worker_id);
+      told.set_epoch(link.epoch);
+      told.set_bytes_per_second(link.bytes_per_second);
+      told.set_age_us(absl::ToInt64Microseconds(now - link.measured_at));
+    }
+  }
   return report;
 }
 

@@ -4,7 +4,9 @@
 #define BATON_COMMON_WORKER_WATCH_REPORT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -13,6 +15,14 @@
 #include "common/worker/cache_journal.h"
 
 namespace baton::worker {
+
+// How fast KV comes from a prefill worker.
+struct LinkRate {
+  std::string worker_id;
+  uint64_t epoch = 0;
+  double bytes_per_second = 0;
+  absl::Duration measured_at;  // by the worker's clock
+};
 
 struct WorkerLoad {
   int running = 0;
@@ -29,6 +39,8 @@ struct WorkerLoad {
   // Set by decode workers only.
   std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
   int64_t context_tokens = 0;                           // of sequences that have blocks
+  // The links measured last; another object once something has changed. Null: none was measured.
+  std::shared_ptr<const std::vector<LinkRate>> links;
   kv::BlockCounts counts;
   // Since the worker's start.
   int64_t computed_prompt_tokens = 0;  // those of preempted answers included
@@ -38,7 +50,7 @@ struct WorkerLoad {
   absl::Duration read_at;
 };
 
-// `now`: by the worker's clock.
+// Without the links. `now`: by the worker's clock.
 internal::v1::LoadReport ToProto(const WorkerLoad& load, absl::Duration now);
 
 // Unsynchronized.
@@ -64,6 +76,7 @@ class WatchReport {
   bool introduced_ = false;
   uint64_t journal_position_ = 0;
   uint64_t sequence_ = 0;  // number of the last snapshot or change
+  std::shared_ptr<const std::vector<LinkRate>> sent_links_;
 };
 
 }  // namespace baton::worker

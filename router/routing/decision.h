@@ -26,7 +26,10 @@ struct DecisionCandidate {
   int cached_tokens = 0;       // of the prompt, predicted to be cached there
   double queue_seconds = 0;    // Q: until the work before this prompt is done
   double service_seconds = 0;  // T: to compute what is not cached; decode: per token
-  double cost = 0;             // the policy takes the lowest; its unit is the policy's
+  // To move the KV between it and the chosen worker of the other role, beyond what is hidden behind
+  // computing; 0 where no link is measured.
+  double transfer_seconds = 0;
+  double cost = 0;  // the policy takes the lowest; its unit is the policy's
   // Why it could not be chosen; empty if it could. Static text: "failed lately", "no room", …
   absl::string_view excluded;
   std::string pool;  // the worker's

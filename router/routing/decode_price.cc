@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "router/routing/link_rates.h"
+
 namespace baton::router {
 namespace {
 
@@ -26,12 +28,24 @@ double DecodeStepSeconds(const Candidate& worker, double more, double context_to
       static_cast<double>(worker.context_tokens) + more * context_tokens);
 }
 
-DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone) {
+KvMove::KvMove(const RouteQuery& query, const Candidate& decode) {
+  const int missing = std::max(0, query.prompt_blocks - decode.matched_blocks);
+  unknown_s_ = missing * query.block_transfer_s;
+  if (query.links == nullptr) return;
+  seconds_per_byte_ = query.links->SecondsPerByteTo(decode.worker);
+  bytes_ = missing * query.block_bytes;
+  layer_share_ = query.layer_share;
+}
+
+DecodePrice PriceDecode(const RouteQuery& query, const Candidate& c, bool alone,
+                        const Candidate* prefill) {
   const LinearCost step = StepOf(c);
   const int missing = std::max(0, query.prompt_blocks - c.matched_blocks);
   DecodePrice price;
   price.full = c.free_blocks < missing;
-  price.prompt_s = alone ? c.queue_s + c.service_s : missing * query.block_transfer_s;
+  price.prompt_s = alone                ? c.queue_s + c.service_s
+                   : prefill == nullptr ? missing * query.block_transfer_s
+                                        : KvMove(query, c).SecondsFrom(*prefill);
 
   // The batch that the request joins. Those that wait, or are on their way, will be in it, too.
   const double inside = c.running + c.queued;

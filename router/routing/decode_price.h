@@ -2,6 +2,8 @@
 #ifndef BATON_ROUTER_ROUTING_DECODE_PRICE_H_
 #define BATON_ROUTER_ROUTING_DECODE_PRICE_H_
 
+#include <algorithm>
+
 #include "router/routing/policy.h"
 
 namespace baton::router {
@@ -17,12 +19,38 @@ struct DecodePrice {
   double total() const { return prompt_s + wait_s + answer_s + others_s; }
 };
 
-// `alone`: there is no prefill worker, the decode worker computes the prompt itself.
+// `alone`: there is no prefill worker, the decode worker computes the prompt itself. `prefill`: the
+// worker that does; null: not chosen yet, any.
 //
 // A step's time is a function of its sequences and their context (Candidate::step). A request pays
 // for its own steps and, as with any congestion price, for the time that it costs the running ones.
 // KV that the session has left on the worker saves its transfer, and no more.
-DecodePrice PriceDecode(const RouteQuery& query, const Candidate& worker, bool alone);
+DecodePrice PriceDecode(const RouteQuery& query, const Candidate& worker, bool alone,
+                        const Candidate* prefill = nullptr);
+
+// The KV that a decode worker lacks of a prompt, on its way from a prefill worker.
+class KvMove {
+ public:
+  KvMove(const RouteQuery& query, const Candidate& decode);
+  // What the move takes beyond `hidden_s`, the time that the prompt is computed: layers cross while
+  // the next ones are computed, the last one crosses afterwards. In seconds, at the measured rate
+  // of the link; query.block_transfer_s for each block where nothing is known of it.
+  double SecondsFrom(int prefill, double hidden_s) const {
+    const float byte_s = seconds_per_byte_ == nullptr ? 0 : seconds_per_byte_[prefill];
+    if (byte_s == 0) return unknown_s_;
+    const double move_s = bytes_ * byte_s;
+    return std::max(0.0, move_s - hidden_s) + layer_share_ * move_s;
+  }
+  double SecondsFrom(const Candidate& prefill) const {
+    return SecondsFrom(prefill.worker, prefill.service_s);
+  }
+
+ private:
+  const float* seconds_per_byte_ = nullptr;  // by prefill worker
+  double bytes_ = 0;
+  double layer_share_ = 0;
+  double unknown_s_ = 0;
+};
 
 // A step of the batch with `more` sequences of so many tokens of context each.
 double DecodeStepSeconds(const Candidate& worker, double more, double context_tokens);

@@ -36,15 +36,22 @@ struct Candidate {
   uint64_t identity = 0;       // the same in all routers
 };
 
+class LinkRates;
+
 struct RouteQuery {
   double now_s = 0;  // monotonic
   int prompt_tokens = 0;
   int prompt_blocks = 0;  // that the prompt will take, the partial last one included
   int block_tokens = 16;
   absl::Span<const kv::PrefixKey> keys = {};
-  double block_transfer_s = 0;    // to bring the KV of one block from a prefill to a decode worker
-  double answer_tokens = 0;       // expected of this request
-  double mean_answer_tokens = 0;  // of all requests
+  // To bring the KV of one block from a prefill to a decode worker, beyond what is hidden behind
+  // computing: the mean over the fleet, for pairs of whose link nothing is known.
+  double block_transfer_s = 0;
+  const LinkRates* links = nullptr;  // null: nothing is known of any link
+  double block_bytes = 0;            // of a block's KV
+  double layer_share = 0;            // of its KV, the part of one layer
+  double answer_tokens = 0;          // expected of this request
+  double mean_answer_tokens = 0;     // of all requests
 };
 
 // The price of a second of computing, beyond that second, for one prompt. Zero where the policy has
@@ -70,6 +77,10 @@ struct RouteChoice {
   // Why, as a metric label: static text.
   absl::string_view decision;
   Pricing pricing;  // by which prefill workers were compared
+  // With links: the least time to compute the prompt. A move is compared as if that much of it was
+  // hidden, whoever computes. With each worker's own time, computing would pay for itself as long
+  // as the KV is on its way, and prompts would leave the workers that have them cached.
+  double hidden_s = 0;
 };
 
 // Called under the router's lock: quick, no I/O. Need not be thread-safe.

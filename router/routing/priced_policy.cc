@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "router/routing/decode_price.h"
+#include "router/routing/link_rates.h"
 
 namespace baton::router {
 namespace {
@@ -48,6 +49,16 @@ int MedianDepth(absl::Span<const Candidate> candidates) {
   const auto middle = depths.begin() + depths.size() / 2;
   std::nth_element(depths.begin(), middle, depths.end());
   return *middle;
+}
+
+double Lowest(const std::vector<double>& values) {
+  // In lanes of their own they do not wait for each other.
+  constexpr size_t kLanes = 4;
+  double least[kLanes];
+  std::fill(std::begin(least), std::end(least), std::numeric_limits<double>::infinity());
+  for (size_t i = 0; i < values.size(); ++i)
+    least[i % kLanes] = std::min(least[i % kLanes], values[i]);
+  return *std::min_element(std::begin(least), std::end(least));
 }
 
 bool Stale(absl::Span<const Candidate> candidates) {
@@ -107,6 +118,7 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
     costs_[i] = prefill[i].service_s;
     cached_blocks_[i] = prefill[i].matched_blocks;
   }
+  if (query.links != nullptr) choice.hidden_s = Lowest(costs_);
   if (Stale(prefill)) {
     choice.decision = "home";
     // By the first block that less than half of the fleet has: what all prompts begin with is no
@@ -123,11 +135,27 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
   for (size_t i = 0; i < count && pricing.home >= 0; ++i) {
     if (prefill[i].worker == pricing.home) costs_[i] = pricing.Cost(prefill[i]);
   }
-  constexpr size_t kLanes = 4;
-  double least[kLanes];
-  std::fill(std::begin(least), std::end(least), std::numeric_limits<double>::infinity());
-  for (size_t i = 0; i < count; ++i) least[i % kLanes] = std::min(least[i % kLanes], costs_[i]);
-  const double lowest = *std::min_element(std::begin(least), std::end(least));
+  const int best = Cheapest(prefill);
+  choice.decision = cached_blocks_[best] > 0 ? "prefix" : "load";
+  return best;
+}
+
+// Changes costs_.
+int PricedPolicy::ChoosePrefillFor(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                                   const Candidate& partner, RouteChoice& choice) {
+  const KvMove move(query, partner);
+  for (size_t i = 0; i < prefill.size(); ++i) {
+    costs_[i] += move.SecondsFrom(prefill[i].worker, choice.hidden_s);
+  }
+  const int best = Cheapest(prefill);
+  choice.decision = cached_blocks_[best] > 0 ? "prefix" : "load";
+  return best;
+}
+
+// By costs_ and cached_blocks_.
+int PricedPolicy::Cheapest(absl::Span<const Candidate> prefill) const {
+  const size_t count = prefill.size();
+  const double lowest = Lowest(costs_);
   const double bound = lowest + std::max(kTie_s, kTieShare * lowest);
   int deepest = -1, best = 0, equals = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -140,7 +168,6 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
     best = HighestHash(home_key_, prefill,
                        [&](int i) { return costs_[i] <= bound && cached_blocks_[i] == deepest; });
   }
-  choice.decision = cached_blocks_[best] > 0 ? "prefix" : "load";
   return best;
 }
 
@@ -148,8 +175,7 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
 // drawn anew for each request: several routers that have heard the same would else all fill the
 // same gap. Idle workers, and those that hold blocks of the session, are always looked at.
 int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode,
-                               bool alone) {
-  const uint64_t turn = Mix(options_.seed, turn_++);
+                               bool alone, const Candidate* prefill, uint64_t turn) {
   const int count = static_cast<int>(decode.size());
   bool draws = count >= kDrawAmong;
   while (true) {
@@ -159,7 +185,7 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
       const Candidate& c = decode[i];
       const uint64_t chance = Mix(turn, static_cast<uint64_t>(i));
       if (draws && chance >> 63 != 0 && c.matched_blocks == 0 && c.running + c.queued > 0) continue;
-      const DecodePrice price = PriceDecode(query, c, alone);
+      const DecodePrice price = PriceDecode(query, c, alone, prefill);
       const std::tuple rank = {price.full, price.total(), c.running + c.queued, -c.free_blocks};
       if (best >= 0 && rank > lowest) continue;
       equals = best >= 0 && rank == lowest ? equals + 1 : 1;
@@ -180,8 +206,7 @@ int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
                               const Pricing& pricing, absl::Span<const Candidate> decode,
                               const Candidate& partner) {
   if (options_.max_local_prefill_tokens == 0 || !prefill.cost_known) return -1;
-  const int missing = query.prompt_blocks - partner.matched_blocks;
-  const double elsewhere = pricing.Cost(prefill) + missing * query.block_transfer_s;
+  const double elsewhere = pricing.Cost(prefill) + KvMove(query, partner).SecondsFrom(prefill);
   const double partner_step_s = DecodeStepSeconds(partner, 1, query.prompt_tokens);
   int best = -1;
   double lowest = elsewhere;
@@ -200,16 +225,46 @@ int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
 
 void PricedPolicy::OnSent(const Candidate& prefill) { mean_service_s_.Add(prefill.service_s); }
 
+// Where links are measured: the prefill worker as ever; a decode worker for it, by load and link;
+// a prefill worker for that one. If it is another, once more the decode worker.
+bool PricedPolicy::ChooseByLinks(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                                 absl::Span<const Candidate> decode, RouteChoice& choice) {
+  const uint64_t turn = Mix(options_.seed, turn_++);
+  const auto decode_for = [&](const Candidate* computes) {
+    return ChooseDecode(query, decode, /*alone=*/false, computes, turn);
+  };
+  choice.prefill = ChoosePrefill(query, prefill, choice);
+  if (choice.decision == "home") {
+    choice.decode = decode_for(nullptr);
+    return false;
+  }
+  choice.decode = decode_for(&prefill[choice.prefill]);
+  const Candidate& partner = decode[choice.decode];
+  if (query.links->IsFastest(prefill[choice.prefill].worker, partner.worker)) return true;
+  const int better = ChoosePrefillFor(query, prefill, partner, choice);
+  if (better == choice.prefill) return true;
+  choice.prefill = better;
+  choice.decode = decode_for(&prefill[better]);
+  return true;
+}
+
 RouteChoice PricedPolicy::Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
                                  absl::Span<const Candidate> decode) {
   RouteChoice choice;
-  choice.decode = decode.empty() ? -1 : ChooseDecode(query, decode, prefill.empty());
-  if (prefill.empty()) {
-    choice.decision = "decode_only";
-    return choice;
+  if (query.links != nullptr && !prefill.empty() && !decode.empty()) {
+    if (!ChooseByLinks(query, prefill, decode, choice)) return choice;
+  } else {
+    const bool alone = prefill.empty();
+    choice.decode = decode.empty() ? -1
+                                   : ChooseDecode(query, decode, alone, /*prefill=*/nullptr,
+                                                  Mix(options_.seed, turn_++));
+    if (alone) {
+      choice.decision = "decode_only";
+      return choice;
+    }
+    choice.prefill = ChoosePrefill(query, prefill, choice);
+    if (choice.decision == "home" || decode.empty()) return choice;
   }
-  choice.prefill = ChoosePrefill(query, prefill, choice);
-  if (choice.decision == "home" || decode.empty()) return choice;
   const int local =
       ChooseLocal(query, prefill[choice.prefill], choice.pricing, decode, decode[choice.decode]);
   if (local >= 0) {

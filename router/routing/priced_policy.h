@@ -15,6 +15,11 @@
 // prompts whose prefix is cached there: a prompt without a cached prefix should not delay them. In
 // a busy fleet this term vanishes.
 //
+// Where the links to decode workers are measured, a pair also costs the time in which its link
+// moves the KV, as far as computing does not hide it. The pair is chosen in steps: the prefill
+// worker by the cost above; a decode worker for it, by load and link; for this one a prefill worker
+// again, by cost and link. All pairs would be a thousand times as many.
+//
 // Finally, κ is discounted at the prompt's home. Routers do not know what other routers' prompts
 // will leave in the caches, so without homes each router would send prompts of one session to a
 // different worker. The home is chosen by rendezvous hashing of the prompt's first block that no
@@ -62,8 +67,18 @@ class PricedPolicy final : public Policy {
  private:
   int ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,
                     RouteChoice& choice);
-  // `alone`: there is no prefill worker. `partner`: the decode worker chosen to go with `prefill`.
-  int ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode, bool alone);
+  // Right after ChoosePrefill: the one that does best with that decode worker.
+  int ChoosePrefillFor(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                       const Candidate& partner, RouteChoice& choice);
+  int Cheapest(absl::Span<const Candidate> prefill) const;
+  // False: no more is to be chosen.
+  bool ChooseByLinks(const RouteQuery& query, absl::Span<const Candidate> prefill,
+                     absl::Span<const Candidate> decode, RouteChoice& choice);
+  // `alone`: there is no prefill worker. `prefill`: the one that computes the prompt; null: any.
+  // `turn`: decides among equals, and which workers are looked at.
+  int ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode, bool alone,
+                   const Candidate* prefill, uint64_t turn);
+  // `partner`: the decode worker chosen to go with `prefill`.
   int ChooseLocal(const RouteQuery& query, const Candidate& prefill, const Pricing& pricing,
                   absl::Span<const Candidate> decode, const Candidate& partner);
 

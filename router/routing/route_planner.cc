@@ -57,6 +57,7 @@ void RoutePlanner::OnWorkerCount(int count) {
   absl::MutexLock lock(&mutex_);
   workers_.resize(count);
   fleet_.Grow(count);
+  links_.Grow(count);
 }
 
 void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::WorkerCard& card) {
@@ -65,12 +66,14 @@ void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::Worke
                              card.role(),
                              card.kv_layout().block_tokens(),
                              static_cast<double>(card.kv_block_bytes()),
+                             card.kv_layout().layers(),
                              card.prefix_caching(),
                              pools_.Add(card.role(), card.pool())};
   fleet_.OnReady(
       target.worker,
       {card.role(), card.model_fingerprint(), kv::RootPrefixKey(0, target.address, ""),
        card.total_blocks(), card.kv_layout().block_tokens(), card.max_num_seqs(), card.device()});
+  links_.Joins(target.worker, target.worker_id, target.epoch);
 }
 
 void RoutePlanner::OnSuspect(int worker) {
@@ -88,6 +91,7 @@ void RoutePlanner::OnForgotten(int worker) {
   dispatched_.DropWorker(worker);
   absl::MutexLock lock(&mutex_);
   fleet_.Forget(worker);
+  links_.Forget(worker);
   health_.Forget(worker);
   workers_[worker] = Worker();
 }
@@ -95,6 +99,7 @@ void RoutePlanner::OnForgotten(int worker) {
 void RoutePlanner::OnLoad(int worker, const internal::v1::LoadReport& load, absl::Duration at) {
   absl::MutexLock lock(&mutex_);
   fleet_.OnReport(worker, load, at);
+  if (load.links_size() > 0) links_.OnReport(worker, load, absl::ToDoubleSeconds(at));
 }
 
 void RoutePlanner::OnTick(absl::Duration now) {
@@ -103,6 +108,7 @@ void RoutePlanner::OnTick(absl::Duration now) {
     if (now < next_upkeep_) return;
     next_upkeep_ = now + kUpkeep;
     fleet_.Tick(now);
+    links_.Tick(absl::ToDoubleSeconds(now));
   }
   // Without the lock, so that decisions do not wait.
   dispatched_.Expire(now);
@@ -272,6 +278,9 @@ RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_mode
   query.block_transfer_s =
       measured ? worker.block_bytes * transfer_seconds_.value() / transfer_bytes_.value()
                : worker.block_bytes / options_.kv_bytes_per_second;
+  if (links_.any()) query.links = &links_;
+  query.block_bytes = worker.block_bytes;
+  query.layer_share = worker.layers > 0 ? 1.0 / worker.layers : 0;
   query.mean_answer_tokens = answer_tokens_.empty() ? kAnswerTokens : answer_tokens_.value();
   query.answer_tokens = query.mean_answer_tokens;
   if (request.max_answer_tokens > 0) {
@@ -308,7 +317,7 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
       return health_.PairUsable(chosen.worker, c.worker);
     };
     if (usable(decode[choice.decode])) {
-      return {chosen, decode[choice.decode], choice.decision, choice.pricing};
+      return {chosen, decode[choice.decode], choice.decision, choice.pricing, choice.hidden_s};
     }
     partners.clear();
     absl::c_copy_if(decode, std::back_inserter(partners), usable);
@@ -316,7 +325,7 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
       const RouteChoice other = policy_.Choose(query, absl::MakeConstSpan(&chosen, 1), partners);
       const Candidate& partner = partners[other.decode];
       if (other.prefill < 0) return {std::nullopt, partner, other.decision};
-      return {chosen, partner, choice.decision, choice.pricing};
+      return {chosen, partner, choice.decision, choice.pricing, choice.hidden_s};
     }
     if (left.empty()) left.assign(prefill.begin(), prefill.end());
     left.erase(left.begin() + choice.prefill);

@@ -24,6 +24,7 @@
 #include "router/prefix_index/prefix_index.h"
 #include "router/routing/decayed_mean.h"
 #include "router/routing/fleet_load.h"
+#include "router/routing/link_rates.h"
 #include "router/routing/pair_health.h"
 #include "router/routing/policy.h"
 #include "router/routing/pool_names.h"
@@ -87,6 +88,7 @@ class RoutePlanner final : public RosterObserver {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
     int block_tokens = 16;
     double block_bytes = 0;
+    int layers = 0;
     bool prefix_caching = false;
     int pool = 0;  // by its number in pools_
   };
@@ -96,6 +98,7 @@ class RoutePlanner final : public RosterObserver {
     Candidate decode;
     absl::string_view decision;
     Pricing pricing = {};
+    double hidden_s = 0;  // as in RouteChoice
 
     bool prefill_alone() const { return decode.worker == kNoWorker; }
     const Candidate& computes() const { return prefill ? *prefill : decode; }
@@ -156,6 +159,7 @@ class RoutePlanner final : public RosterObserver {
   absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
   PoolNames pools_ ABSL_GUARDED_BY(mutex_);
   FleetLoad fleet_ ABSL_GUARDED_BY(mutex_);
+  LinkRates links_ ABSL_GUARDED_BY(mutex_);
   PairHealth health_ ABSL_GUARDED_BY(mutex_);
   // Of the answers so far, the last ones counting most.
   DecayedMean answer_tokens_ ABSL_GUARDED_BY(mutex_);

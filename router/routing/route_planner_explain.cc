@@ -1,5 +1,6 @@
 // The part of RoutePlanner that records why a pair was chosen.
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -54,14 +55,19 @@ std::optional<absl::Duration> RoutePlanner::PrefillTime(int worker, int tokens,
 void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,
                                      absl::Span<const Candidate> candidates, int chosen,
                                      bool computes, Decision* why) const {
+  const bool decode =
+      !candidates.empty() && workers_[candidates[0].worker].role == v1::WORKER_ROLE_DECODE;
+  const Candidate* prefill = pair.prefill ? &*pair.prefill : nullptr;
+  const bool moves = query.links != nullptr && prefill != nullptr && !pair.prefill_alone();
+  std::optional<KvMove> to_chosen;
+  if (moves && !decode) to_chosen.emplace(query, pair.decode);
   const auto cost = [&](const Candidate& c) {
-    mutex_.AssertHeld();
-    if (workers_[c.worker].role != v1::WORKER_ROLE_DECODE) return pair.pricing.Cost(c);
-    return PriceDecode(query, c, /*alone=*/computes).total();
+    if (decode) return PriceDecode(query, c, /*alone=*/computes, prefill).total();
+    return pair.pricing.Cost(c) + (to_chosen ? to_chosen->SecondsFrom(c.worker, pair.hidden_s) : 0);
   };
   std::vector<std::pair<double, const Candidate*>> cheapest;
-  const auto insert = [&](const Candidate& c) {
-    const std::pair<double, const Candidate*> entry = {cost(c), &c};
+  const auto insert = [&](const Candidate& c, double price) {
+    const std::pair<double, const Candidate*> entry = {price, &c};
     cheapest.insert(std::upper_bound(cheapest.begin(), cheapest.end(), entry), entry);
   };
   const Candidate* the_chosen = nullptr;
@@ -71,11 +77,12 @@ void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,
       continue;
     }
     const bool full = static_cast<int>(cheapest.size()) == kMaxExplainedCandidates - 1;
-    if (full && cost(c) >= cheapest.back().first) continue;
+    const double price = cost(c);
+    if (full && price >= cheapest.back().first) continue;
     if (full) cheapest.pop_back();
-    insert(c);
+    insert(c, price);
   }
-  if (the_chosen != nullptr) insert(*the_chosen);
+  if (the_chosen != nullptr) insert(*the_chosen, cost(*the_chosen));
   for (const auto& [price, candidate] : cheapest) {
     const Candidate& c = *candidate;
     DecisionCandidate& explained = why->candidates.emplace_back();
@@ -87,6 +94,8 @@ void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,
     explained.queue_seconds = c.queue_s;
     explained.service_seconds =
         computes ? c.service_s : DecodeStepSeconds(c, 1, query.prompt_tokens);
+    if (to_chosen) explained.transfer_seconds = to_chosen->SecondsFrom(c.worker, pair.hidden_s);
+    if (moves && decode) explained.transfer_seconds = KvMove(query, c).SecondsFrom(*prefill);
     explained.cost = price;
     if (!computes && c.free_blocks < query.prompt_blocks - c.matched_blocks) {
       explained.excluded = "no room";

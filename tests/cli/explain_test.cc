@@ -66,6 +66,7 @@ TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   EXPECT_THAT(table, HasSubstr("cached tokens: 64 predicted\n"));
   EXPECT_THAT(table, HasSubstr("0.25"));
   EXPECT_THAT(table, HasSubstr("no room"));
+  EXPECT_THAT(table, Not(HasSubstr("KV")));
   EXPECT_THAT(table, HasSubstr("and 8 more"));
   EXPECT_THAT(table, HasSubstr("the decode worker computes the prompt"));
   EXPECT_THAT(table, Not(HasSubstr("found")));

@@ -120,7 +120,11 @@ class LoopTest : public ::testing::TestWithParam<bool> {
     if (wish.logprobs) request.mutable_sampling()->set_logprobs(0);
     request.mutable_stop_token_ids()->Add(wish.stop_token_ids.begin(), wish.stop_token_ids.end());
     request.set_continuation(wish.continuation);
-    if (wish.remote) request.mutable_prefill()->set_address("p:1");
+    if (wish.remote) {
+      request.mutable_prefill()->set_address("p:1");
+      request.mutable_prefill()->set_worker_id("p");
+      request.mutable_prefill()->set_epoch(5);
+    }
     auto sequence = MakeSequence(request, clock_.Now() + wish.within, *engine_);
     auto stream = std::make_shared<FakeStream>();
     sequence->call->id = ++last_id_;

@@ -54,6 +54,35 @@ TEST_P(LoopTest, UsageSaysWhatHasComeAsSoonAsItHas) {
   EXPECT_EQ(stream->messages.back().usage().kv_bytes(), kv_bytes);
 }
 
+// A transfer measures its link where its frames arrive. What the loop does meanwhile, such as a
+// long step, changes nothing.
+TEST_P(LoopTest, LinksAreReportedAsTheirTransfersMeasuredThem) {
+  Make(64, ByHand());
+  const auto stream = Ask({.prompt = Prompt(40), .max_tokens = 20, .remote = true});
+  Turn();
+  ASSERT_EQ(transfers_.size(), 1u);
+  transfer::LinkMeter::Transfer& link = *transfers_[0]->plan.link;
+  link.OnFrame(link.Now());
+  clock_.Advance(absl::Milliseconds(10));
+  link.OnKv(link.Now(), 1'000'000, /*was_ready=*/true);
+  EXPECT_EQ(load_.links, nullptr);
+  link.Committed();
+  clock_.Advance(absl::Seconds(5));
+  Commit(*transfers_[0]);
+  Turn();
+  ASSERT_NE(load_.links, nullptr);
+  ASSERT_EQ(load_.links->size(), 1u);
+  EXPECT_EQ(load_.links->front().worker_id, "p");
+  EXPECT_EQ(load_.links->front().epoch, 5u);
+  EXPECT_NEAR(load_.links->front().bytes_per_second, 1e8, 1);
+  EXPECT_EQ(load_.read_at - load_.links->front().measured_at, absl::Seconds(5));
+  EXPECT_NEAR(Metric("baton_kv_link_bytes_per_second", "median"), 1e8, 1);
+  const auto reported = load_.links;
+  Run();
+  EXPECT_EQ(stream->finish, absl::OkStatus());
+  EXPECT_EQ(load_.links, reported) << "built again, though nothing changed";
+}
+
 // So the timings of an answer that ends at its first token say how long its prompt took.
 TEST_P(LoopTest, TheFirstTokenComesWithItsTimings) {
   LoopOptions options = ByHand();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "tests/router/fake_clock.h"
 #include "tests/testing/device_kv.h"
 
 namespace baton::transfer {
@@ -494,6 +495,111 @@ TEST_F(LogprobsTest, EveryFlippedBitIsFound) {
       EXPECT_FALSE(Give(receiver, bad).ok()) << "bit " << bit;
     }
   }
+}
+
+// Chunks of 256 KiB, so that one says something about the link.
+class MeasuredTransferTest : public TransferFixture {
+ protected:
+  MeasuredTransferTest() { Resize(/*layers=*/2); }
+  void Resize(int layers) {
+    layout_.layers = layers;
+    layout_.head_dim = 2048;
+    host_memory_.assign(8 * layout_.BlockBytes(), std::byte{0xee});
+    plan_.layout = layout_;
+    plan_.pool.base = host_memory_.data();
+    plan_.pool.block_stride_bytes = static_cast<int64_t>(layout_.BlockBytes());
+    plan_.pool.layer_stride_bytes = static_cast<int64_t>(layout_.ChunkBytes());
+  }
+  struct Timed {
+    Frame frame;
+    int64_t after_ms = 0;
+  };
+  // The rate that the frames give, in chunks a second; 0: none.
+  double Rate(const std::vector<Timed>& frames) {
+    const auto meter = std::make_shared<LinkMeter>(clock_);
+    plan_.link = meter->Begin({"p", kEpoch});
+    KvReceiver receiver(plan_);
+    int chunks = 0;
+    for (const Timed& timed : frames) {
+      clock_.Advance(absl::Milliseconds(timed.after_ms));
+      chunks += timed.frame.header.has_kv_chunk() ? 1 : 0;
+      EXPECT_TRUE(Give(receiver, timed.frame).ok());
+    }
+    clock_.Advance(absl::Seconds(1));  // what the commit waits for is not the link's
+    EXPECT_TRUE(Give(receiver, Commit(chunks)).ok());
+    const auto measured = meter->Measured();
+    if (measured == nullptr) return 0;
+    EXPECT_EQ(measured->size(), 1u);
+    return measured->front().bytes_per_second / static_cast<double>(layout_.ChunkBytes());
+  }
+  Frame AcceptedWithCached(int tokens) const {
+    Frame frame = Accepted();
+    frame.header.mutable_accepted()->set_cached_prompt_tokens(tokens);
+    Seal(frame);
+    return frame;
+  }
+
+  testing::FakeClock clock_;
+};
+
+TEST_F(MeasuredTransferTest, WhatIsComputedBetweenLayersIsNotTheLinks) {
+  // Each layer in one frame, sent when it was computed.
+  EXPECT_EQ(Rate({{Accepted()}, {Chunk(0, 2, 3), 300}, {Chunk(1, 2, 3), 300}, {FirstToken(7), 5}}),
+            0);
+}
+
+TEST_F(MeasuredTransferTest, FramesOfOneLayerWereReadyTogether) {
+  EXPECT_DOUBLE_EQ(Rate({{Accepted()},
+                         {Chunk(0, 2, 1), 300},
+                         {Chunk(0, 3, 1), 10},
+                         {Chunk(0, 4, 1), 10},
+                         {Chunk(1, 2, 1), 300},
+                         {Chunk(1, 3, 2), 20},
+                         {FirstToken(7), 5}}),
+                   4 / 0.040);
+}
+
+TEST_F(MeasuredTransferTest, WithOneLayerTheNextChunkOfThePromptIsComputedBetween) {
+  Resize(/*layers=*/1);
+  EXPECT_EQ(Rate({{Accepted()}, {Chunk(0, 2, 1), 300}, {Chunk(0, 3, 2), 300}, {FirstToken(7), 5}}),
+            0);
+}
+
+TEST_F(MeasuredTransferTest, CachedBlocksWereReadyFromTheStart) {
+  // Blocks 2 and 3 of the prompt are cached: tokens 32 to 63.
+  EXPECT_DOUBLE_EQ(Rate({{AcceptedWithCached(64)},
+                         {Chunk(0, 2, 2), 20},
+                         {Chunk(1, 2, 2), 20},
+                         {Chunk(0, 4, 1), 500},
+                         {Chunk(1, 4, 1), 500},
+                         {FirstToken(7), 5}}),
+                   4 / 0.040);
+}
+
+TEST_F(MeasuredTransferTest, KvBehindTheFirstTokenWaitedForTheLink) {
+  EXPECT_DOUBLE_EQ(Rate({{Accepted()},
+                         {Chunk(0, 2, 3), 300},
+                         {FirstToken(7), 200},
+                         {Chunk(1, 2, 2), 50},
+                         {Chunk(1, 4, 1), 25}}),
+                   3 / 0.075);
+}
+
+TEST_F(MeasuredTransferTest, ARepeatedChunkIsNoPayload) {
+  EXPECT_DOUBLE_EQ(
+      Rate({{Accepted()}, {FirstToken(7)}, {Chunk(0, 2, 3), 30}, {Chunk(1, 2, 3), 30}}), 6 / 0.060);
+  const auto meter = std::make_shared<LinkMeter>(clock_);
+  plan_.link = meter->Begin({"p", kEpoch});
+  KvReceiver receiver(plan_);
+  for (const Frame& frame : {Accepted(), FirstToken(7), Chunk(0, 2, 3), Chunk(0, 2, 3),
+                             Chunk(0, 2, 3), Chunk(1, 2, 3)}) {
+    clock_.Advance(absl::Milliseconds(10));
+    ASSERT_TRUE(Give(receiver, frame).ok());
+  }
+  ASSERT_TRUE(Give(receiver, Commit(2)).ok());
+  const double chunk = static_cast<double>(layout_.ChunkBytes());
+  // The time of repetitions is left out, too: they end an interval.
+  EXPECT_DOUBLE_EQ(meter->Measured()->front().bytes_per_second / chunk, 6 / 0.020);
 }
 
 }  // namespace

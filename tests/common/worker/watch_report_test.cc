@@ -84,5 +84,24 @@ TEST_F(WatchReportTest, TheLoadSaysHowOldItIs) {
   EXPECT_FALSE(load.has_prefill_cost());
 }
 
+TEST_F(WatchReportTest, LinksAreToldOnceUntilTheyChange) {
+  EXPECT_EQ(Next().back().load().links_size(), 0);
+  load_.links = std::make_shared<const std::vector<LinkRate>>(
+      std::vector<LinkRate>{{"p0", 7, 1.5e9, absl::Seconds(8)}, {"p1", 8, 1e8, absl::Seconds(1)}});
+  const internal::v1::LoadReport told = Next().back().load();
+  ASSERT_EQ(told.links_size(), 2);
+  EXPECT_EQ(told.links(0).worker_id(), "p0");
+  EXPECT_EQ(told.links(0).epoch(), 7u);
+  EXPECT_EQ(told.links(0).bytes_per_second(), 1.5e9);
+  EXPECT_EQ(told.links(0).age_us(), 2'000'000);
+  EXPECT_EQ(Next().back().load().links_size(), 0);
+  EXPECT_EQ(ToProto(load_, absl::Seconds(10)).links_size(), 0);
+  load_.links = std::make_shared<const std::vector<LinkRate>>(*load_.links);
+  EXPECT_EQ(Next().back().load().links_size(), 2);
+  // A router that comes later hears of them, too.
+  WatchReport other(card_, journal_);
+  EXPECT_EQ(other.Next(load_, absl::Seconds(10)).back().load().links_size(), 2);
+}
+
 }  // namespace
 }  // namespace baton::worker

@@ -8,6 +8,9 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "router/routing/link_rates.h"
+
 namespace baton::router {
 namespace {
 
@@ -371,6 +374,136 @@ TEST(PricedPolicyTest, AloneTheDecodeWorkerIsChosenByItsOwnPrefill) {
   EXPECT_EQ(choice.decode, 1);
   EXPECT_EQ(choice.prefill, -1);
   EXPECT_EQ(choice.decision, "decode_only");
+}
+
+// Prefill workers 0 and 1, decode workers 2 and 3, blocks of 1 MB.
+class LinkPriceTest : public ::testing::Test {
+ protected:
+  LinkPriceTest() {
+    links_.Grow(4);
+    for (int worker = 0; worker < 4; ++worker) links_.Joins(worker, absl::StrCat("w", worker), 1);
+    query_ = Query();
+    query_.block_bytes = 1e6;
+    query_.layer_share = 1.0 / 32;
+    query_.links = &links_;
+  }
+  // Bytes a second, by prefill and decode worker.
+  void Measured(const std::vector<std::vector<double>>& rates) {
+    for (int d = 0; d < 2; ++d) {
+      internal::v1::LoadReport report;
+      for (int p = 0; p < 2; ++p) {
+        if (rates[p][d] == 0) continue;
+        internal::v1::LinkRate& link = *report.add_links();
+        link.set_worker_id(absl::StrCat("w", p));
+        link.set_epoch(1);
+        link.set_bytes_per_second(rates[p][d]);
+      }
+      links_.OnReport(2 + d, report, 0);
+    }
+    links_.Tick(0);
+  }
+  // How often each of the four pairs is chosen, by prefill and decode worker.
+  std::vector<std::vector<int>> Chosen(int times = 40) {
+    std::vector<std::vector<int>> chosen(2, std::vector<int>(2, 0));
+    for (int i = 0; i < times; ++i) {
+      // Another beginning each time, for the hash that breaks ties.
+      keys_[0] = 1000 + static_cast<uint64_t>(i);
+      query_.keys = keys_;
+      const RouteChoice choice = policy_.Choose(query_, prefill_, decode_);
+      EXPECT_GE(choice.prefill, 0);
+      ++chosen[choice.prefill][choice.decode];
+    }
+    return chosen;
+  }
+  // Of 40 requests.
+  int ToPrefill(int prefill) {
+    const auto chosen = Chosen();
+    return chosen[prefill][0] + chosen[prefill][1];
+  }
+  int ToDecode(int decode) {
+    const auto chosen = Chosen();
+    return chosen[0][decode] + chosen[1][decode];
+  }
+
+  LinkRates links_;
+  std::vector<kv::PrefixKey> keys_ = kKeys;
+  RouteQuery query_;
+  PricedPolicy policy_;
+  std::vector<Candidate> prefill_ = {Prefill(0, 0, 0, 0.002), Prefill(1, 0, 0, 0.002)};
+  std::vector<Candidate> decode_ = {Decode(2, 1, 500, 0.01), Decode(3, 1, 500, 0.01)};
+};
+
+TEST_F(LinkPriceTest, ALinkThatIsTenTimesSlowerLosesItsRequestsToTheOthers) {
+  Measured({{1e8, 1e9}, {1e9, 1e9}});
+  const auto chosen = Chosen();
+  EXPECT_EQ(chosen[0][0], 0) << "80 ms beside 8";
+  EXPECT_GT(chosen[0][1] + chosen[1][1], 5);
+  EXPECT_GT(chosen[1][0] + chosen[1][1], 5);
+}
+
+TEST_F(LinkPriceTest, EachRackKeepsItsPairs) {
+  Measured({{1e9, 1e8}, {1e8, 1e9}});
+  const auto chosen = Chosen();
+  EXPECT_GT(chosen[0][0], 5);
+  EXPECT_GT(chosen[1][1], 5);
+  EXPECT_EQ(chosen[0][1] + chosen[1][0], 0);
+}
+
+TEST_F(LinkPriceTest, AWorkerBehindASlowNicLosesItsRequests) {
+  Measured({{1e8, 1e8}, {1e9, 1e9}});
+  EXPECT_EQ(ToPrefill(1), 40);
+  Measured({{1e9, 1e8}, {1e9, 1e8}});
+  EXPECT_EQ(ToDecode(0), 40);
+  // Links that nothing is known of are as the worker's others.
+  LinkRates fresh;
+  std::swap(links_, fresh);
+  links_.Grow(4);
+  for (int worker = 0; worker < 4; ++worker) links_.Joins(worker, absl::StrCat("w", worker), 1);
+  Measured({{1e9, 1e8}, {0, 0}});
+  EXPECT_EQ(ToDecode(0), 40);
+}
+
+TEST_F(LinkPriceTest, WhatIsHiddenBehindComputingCostsNothing) {
+  Measured({{1e8, 1e8}, {1e9, 1e9}});
+  // 80 ms are less than the prompt's 100: only the last layer's 2.5 ms count.
+  prefill_[0].service_s = prefill_[1].service_s = 0.100;
+  prefill_[1].queue_s = 0.005;
+  EXPECT_EQ(ToPrefill(0), 40);
+  prefill_[1].queue_s = 0.001;
+  EXPECT_EQ(ToPrefill(1), 40);
+}
+
+TEST_F(LinkPriceTest, OnlyMissingBlocksCross) {
+  Measured({{1e9, 1e8}, {1e9, 1e8}});
+  decode_[1].matched_blocks = 8;
+  EXPECT_EQ(ToDecode(1), 40) << "it has all, the other lacks 8 ms";
+  decode_[1].matched_blocks = 4;
+  EXPECT_EQ(ToDecode(0), 40) << "40 ms against 8";
+}
+
+// Load counts beside: the slow link's worker is taken when waiting elsewhere takes longer.
+TEST_F(LinkPriceTest, ASlowLinkIsBetterThanALongQueue) {
+  Measured({{1e8, 1e8}, {1e9, 1e9}});
+  prefill_[1].queue_s = 1;
+  EXPECT_EQ(ToPrefill(0), 40);
+}
+
+TEST_F(LinkPriceTest, ATailIsComputedRatherThanBroughtOverASlowLink) {
+  decode_[0].matched_blocks = 7;
+  decode_[0].service_s = 0.006;
+  decode_[0].cost_known = true;
+  decode_[0].running = 1;
+  query_.links = nullptr;
+  EXPECT_EQ(policy_.Choose(query_, prefill_, decode_).decision, "load") << "12 ms against 2 + 1";
+  query_.links = &links_;
+  Measured({{5e7, 5e7}, {5e7, 5e7}});
+  EXPECT_EQ(policy_.Choose(query_, prefill_, decode_).decision, "local") << "against 2 + 20";
+}
+
+TEST_F(LinkPriceTest, AWorkerThatAnswersAloneMovesNothing) {
+  Measured({{1e8, 1e8}, {1e9, 1e9}});
+  prefill_[1].queue_s = 0.005;
+  EXPECT_EQ(policy_.Choose(query_, prefill_, {}).prefill, 0);
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "router/fleet/roster.h"
 #include "router/routing/priced_policy.h"
@@ -25,7 +27,8 @@ constexpr int64_t kBlockBytes = 128 << 10;
 class RoutePlannerTest : public ::testing::Test {
  protected:
   explicit RoutePlannerTest(const RouteOptions& options = RouteOptions())
-      : fleet_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy_, clock_, options) {
+      : fleet_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy_, clock_,
+               options) {
     for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) Start(worker);
   }
   void Start(int worker) {
@@ -211,6 +214,121 @@ TEST_F(RoutePlannerTest, TransferTimesThatCannotBeAreBounded) {
   planner_.OnAnswered(100, 1 << 20, -absl::InfiniteDuration());
   const auto route = Choose(kPromptKeys, false);
   for (const DecisionCandidate& c : route->why->candidates) EXPECT_LT(c.cost, 100);
+}
+
+// What decode workers tell of their links, in bytes a second by prefill worker.
+class MeasuredLinksTest : public RoutePlannerTest {
+ protected:
+  void Start(int worker, const std::string& id) {
+    roster_.OnStreamStarted(worker);
+    internal::v1::WatchResponse event;
+    *event.mutable_card() = FakeCard(
+        worker >= kDecode0 ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kFleetTokenizer);
+    event.mutable_card()->set_worker_id(id);
+    event.mutable_card()->set_epoch(7);
+    event.mutable_card()->set_total_blocks(1000);
+    event.mutable_card()->set_kv_block_bytes(kBlockBytes);
+    Tell(worker, event);
+    event.Clear();
+    event.mutable_snapshot()->set_last(true);
+    Tell(worker, event);
+    Report(worker);
+  }
+  MeasuredLinksTest() {
+    for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) {
+      roster_.OnStreamLost(worker, absl::UnavailableError("restarted"));
+      Start(worker, absl::StrCat("w", worker));
+    }
+  }
+  void TellLinks(int decode, const std::vector<double>& rates, const std::string& prefix = "w") {
+    internal::v1::WatchResponse event;
+    event.mutable_load()->set_free_blocks(1000);
+    for (size_t i = 0; i < rates.size(); ++i) {
+      internal::v1::LinkRate& link = *event.mutable_load()->add_links();
+      link.set_worker_id(absl::StrCat(prefix, i));
+      link.set_epoch(7);
+      link.set_bytes_per_second(rates[i]);
+    }
+    Tell(decode, event);
+    clock_.Advance(absl::Milliseconds(200));
+    roster_.Tick();
+  }
+};
+
+TEST_F(MeasuredLinksTest, ASlowLinkIsAvoidedAndTheDecisionSaysWhatItTakes) {
+  // Seven blocks of 128 KiB: 0.92 MB, at 1 MB/s longer than the prompt's 110 ms.
+  TellLinks(kDecode0, {1e6, 1e6, 1e6});
+  TellLinks(kDecode1, {1e7, 1e7, 1e7});
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Choose(kPromptKeys, false)->decode.worker, kDecode1);
+  const auto route = Choose(kPromptKeys, false);
+  double chosen = -1, other = -1;
+  for (const DecisionCandidate& c : route->why->candidates) {
+    if (c.role != v1::WORKER_ROLE_DECODE) continue;
+    (c.worker == kDecode1 ? chosen : other) = c.transfer_seconds;
+  }
+  const double bytes = 7 * kBlockBytes;
+  EXPECT_NEAR(chosen, bytes / 1e7 / 2, 1e-6) << "hidden, but for one layer of two";
+  EXPECT_NEAR(other, bytes / 1e6 * 1.5 - 0.110, 1e-5);
+  EXPECT_NEAR(route->why->predicted_ttft_seconds, 0.110, 1e-9) << "the first token overtakes KV";
+}
+
+TEST_F(MeasuredLinksTest, ALinkIsForgottenWithTheProcessThatItWasMeasuredTo) {
+  TellLinks(kDecode0, {1e6, 1e6, 1e6});
+  TellLinks(kDecode1, {1e7, 1e7, 1e7});
+  roster_.OnStreamLost(kDecode0, absl::UnavailableError("killed"));
+  Start(kDecode0, "another");
+  clock_.Advance(absl::Milliseconds(200));
+  roster_.Tick();
+  int to_first = 0;
+  for (int i = 0; i < 40; ++i) to_first += Choose(kPromptKeys, false)->decode.worker == kDecode0;
+  EXPECT_GT(to_first, 5) << "as the prefill workers' other links";
+}
+
+// Routers without such reports decide as they did: of links to unknown workers, too.
+TEST_F(MeasuredLinksTest, WithoutAKnownLinkNothingChanges) {
+  const auto choices = [this](bool told) {
+    PricedPolicy policy;
+    testing::RoutedFleet fleet({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy,
+                               clock_);
+    for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) {
+      fleet.roster.OnStreamStarted(worker);
+      internal::v1::WatchResponse event;
+      *event.mutable_card() = FakeCard(
+          worker >= kDecode0 ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kFleetTokenizer);
+      event.mutable_card()->set_total_blocks(1000);
+      event.mutable_card()->set_kv_block_bytes(kBlockBytes);
+      EXPECT_TRUE(fleet.roster.OnEvent(worker, event).ok());
+      event.Clear();
+      event.mutable_snapshot()->set_last(true);
+      EXPECT_TRUE(fleet.roster.OnEvent(worker, event).ok());
+      event.Clear();
+      event.mutable_load()->set_free_blocks(1000);
+      if (told && worker >= kDecode0) {
+        internal::v1::LinkRate& link = *event.mutable_load()->add_links();
+        link.set_worker_id("unknown");
+        link.set_epoch(7);
+        link.set_bytes_per_second(worker == kDecode0 ? 1e6 : 1e9);
+      }
+      EXPECT_TRUE(fleet.roster.OnEvent(worker, event).ok());
+    }
+    fleet.roster.Tick();
+    std::vector<std::string> chosen;
+    for (uint64_t i = 0; i < 200; ++i) {
+      const std::vector<uint64_t> keys = {i % 7, 1000 + i % 31, 5000 + i};
+      RouteRequest request;
+      request.model_fingerprint = 0xA0DE1;
+      request.keys = keys;
+      request.prompt_tokens = 52;
+      request.explain = true;
+      const auto route = fleet.planner.Choose(request);
+      chosen.push_back(absl::StrCat(route->prefill.worker, " ", route->decode.worker));
+      for (const DecisionCandidate& c : route->why->candidates) {
+        absl::StrAppend(&chosen.back(), " ", c.worker, ":", c.cost, ":", c.transfer_seconds);
+      }
+    }
+    return chosen;
+  };
+  EXPECT_EQ(choices(true), choices(false));
 }
 
 class SloTest : public RoutePlannerTest {
