@@ -21,16 +21,19 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
 #include "benchmarks/kv_shapes.h"
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/malloc_settings.h"
 #include "common/base/rpc/channel.h"
 #include "common/base/rpc/server.h"
 #include "common/transfer/kv_sender.h"
+#include "common/transfer/link_meter.h"
 #include "common/transfer/prefill_call.h"
 
 namespace baton::benchmarks {
@@ -147,6 +150,7 @@ class Receiver {
     plan.blocks.resize(static_cast<size_t>(Blocks(job.tokens)));
     std::iota(plan.blocks.begin(), plan.blocks.end(), 0);
     plan.token_count = 2;
+    plan.link = meter_->Begin({"sender", 1});
     transfer::PrefillEvents events;
     events.on_first_token = [t = transfer.get()](const transfer::FirstToken&) {
       t->first_token.Notify();
@@ -170,8 +174,17 @@ class Receiver {
     return transfer;
   }
 
+  void ForgetRate() { meter_ = std::make_shared<transfer::LinkMeter>(Clock::Real()); }
+  // Since then, of the link, as a decode worker would report it; 0: nothing was measured.
+  double MeasuredGbit() const {
+    const auto measured = meter_->Measured();
+    return measured == nullptr ? 0 : measured->front().bytes_per_second * 8e-9;
+  }
+
  private:
   const std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<transfer::LinkMeter> meter_ =
+      std::make_shared<transfer::LinkMeter>(Clock::Real());
   std::vector<std::byte> memory_;
 };
 
@@ -191,15 +204,19 @@ double Median(std::vector<double> values) {
 void ReportExposed(Receiver& receiver, const Options& options) {
   std::printf(
       "\n| link | prompt | prefill | transfer | bound | layer by layer | ÷ bound | after prefill "
-      "|\n"
-      "|---|---|---|---|---|---|---|---|\n");
+      "| link as measured |\n"
+      "|---|---|---|---|---|---|---|---|---|\n");
   for (const int rate : options.tokens_per_s) {
     for (const int tokens : options.tokens) {
       std::vector<double> exposed, prefill, after;
+      receiver.ForgetRate();
       for (int i = 0; i < options.rounds; ++i) {
         const auto transfer = receiver.Run({tokens, rate, false});
         exposed.push_back(transfer->exposed_ms());
         prefill.push_back(transfer->prefill_ms);
+      }
+      const double measured = receiver.MeasuredGbit();
+      for (int i = 0; i < options.rounds; ++i) {
         after.push_back(receiver.Run({tokens, rate, true})->exposed_ms());
       }
       const kv::KvLayout layout = Layout();
@@ -210,9 +227,11 @@ void ReportExposed(Receiver& receiver, const Options& options) {
       const double layer_ms =
           static_cast<double>(layout.ChunkBytes()) * Blocks(last_step) / bytes_per_ms;
       const double bound = layer_ms + std::max(0.0, transfer_ms - Median(prefill));
-      std::printf("| %g Gbit/s | %d | %.0f ms | %.1f ms | %.1f ms | %.1f ms | %.2f | %.1f ms |\n",
-                  options.gbit, tokens, Median(prefill), transfer_ms, bound, Median(exposed),
-                  Median(exposed) / bound, Median(after));
+      std::printf(
+          "| %g Gbit/s | %d | %.0f ms | %.1f ms | %.1f ms | %.1f ms | %.2f | %.1f ms | %s |\n",
+          options.gbit, tokens, Median(prefill), transfer_ms, bound, Median(exposed),
+          Median(exposed) / bound, Median(after),
+          measured > 0 ? absl::StrFormat("%.3g Gbit/s", measured).c_str() : "not");
       std::fflush(stdout);
     }
   }
