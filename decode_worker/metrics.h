@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/transfer/kv_receiver.h"
+#include "common/worker/kv_exchange_metrics.h"
 #include "common/worker/worker_metrics.h"
 #include "decode_worker/sequence.h"
 
@@ -46,6 +47,7 @@ class DecodeMetrics {
   void Recomputed(Recompute reason);
   void PrefilledHere(int64_t tokens);
   void SetLoad(const worker::WorkerLoad& load);
+  worker::KvExchangeMetrics& kv_exchange() { return kv_exchange_; }
   const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {
     return worker_.metrics().descriptions();
@@ -55,6 +57,7 @@ class DecodeMetrics {
   struct Series;
   worker::WorkerMetrics worker_;
   std::unique_ptr<Series> series_;
+  worker::KvExchangeMetrics kv_exchange_;
 };
 
 }  // namespace baton::decode_worker

@@ -40,6 +40,10 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   if (call.retention.retention.priority > 0) {
     *request.mutable_retention() = worker::ToProto(call.retention);
   }
+  if (!call.kv_hint.holder.address().empty()) {
+    *request.mutable_kv_holder() = call.kv_hint.holder;
+    request.set_kv_holder_tokens(call.kv_hint.tokens);
+  }
   request.set_checksum(transfer::RequestChecksum(request));
 
   transfer::TransferPlan& plan = made.plan;

@@ -49,6 +49,7 @@ struct WorkerOptions {
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
   double max_retained_share = 0.25;  // of the KV blocks
+  bool kv_fetch = false;             // exchange cached KV with other workers: docs/design/transfer.md
   // Not a flag. Creates the backend for `device`; tests may replace it. Empty: MakeBackend().
   decltype(engine::EngineOptions::make_backend) make_backend;
   int max_queued_requests = 256;        // waiting requests; running ones do not count
