@@ -40,12 +40,14 @@ absl::Status ForRouter(const absl::Status& status) {
   }
 }
 
-DecodeScheduler::Events SchedulerEvents(std::function<void(Sequence&)> before_preemption) {
+DecodeScheduler::Events SchedulerEvents(std::function<void(Sequence&)> before_preemption,
+                                        const worker::KvHolder& holder) {
   DecodeScheduler::Events events;
   events.before_preemption = std::move(before_preemption);
   events.cancel_transfer = [](Sequence& sequence) {
     if (sequence.transfer_call != nullptr) sequence.transfer_call->Cancel();
   };
+  events.lent_blocks = [&holder] { return holder.pinned_blocks(); };
   return events;
 }
 
@@ -67,18 +69,23 @@ DecodeLoop::DecodeLoop(const LoopOptions& options, engine::Engine& engine,
                        pool_, engine.kv_layout().block_tokens,
                        kv::RetentionLimits{options.max_retained_share, clock})
                  : nullptr),
+      holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_,
+              metrics.kv_exchange()),
+      offers_(options.kv_offers, engine, clock, metrics.kv_exchange(), mailbox_),
       submission_limit_(
           "decode", {options.scheduler.max_queued_requests, options.scheduler.max_queued_tokens}),
       prompt_budget_(options.scheduler.block_tokens, options.scheduler.max_num_batched_tokens),
       step_times_(DecodeShape(engine.config(), /*on_gpu=*/engine.kv_pool().copier != nullptr)),
       host_kv_(engine, clock, estimate_, metrics, options.host_kv_bytes),
       scheduler_(options.scheduler, pool_, cache_.get(),
-                 SchedulerEvents([this](Sequence& sequence) {
-                   swapped_preemptions_ += host_kv_.SwapOut(sequence) ? 1 : 0;
-                   if (CallTrace* trace = sequence.call->trace.get()) {
-                     trace->Preempted(clock_.SinceStart());
-                   }
-                 })),
+                 SchedulerEvents(
+                     [this](Sequence& sequence) {
+                       swapped_preemptions_ += host_kv_.SwapOut(sequence) ? 1 : 0;
+                       if (CallTrace* trace = sequence.call->trace.get()) {
+                         trace->Preempted(clock_.SinceStart());
+                       }
+                     },
+                     holder_)),
       link_meter_(std::make_shared<transfer::LinkMeter>(clock)) {
   if (cache_ != nullptr) {
     cache_->SetListener([this, &journal](kv::CacheChange change) {
@@ -117,6 +124,7 @@ void DecodeLoop::SetDraining(bool draining, std::function<void()> applied) {
   submission_limit_.SetDraining(draining);
   const bool posted = mailbox_->Post([this, draining, applied] {
     draining_ = draining || stopping_;
+    holder_.SetDraining(draining_);
     Publish();
     applied();
   });
@@ -152,18 +160,21 @@ void DecodeLoop::Run() {
 
 void DecodeLoop::EndAll() {
   draining_ = true;
+  holder_.SetDraining(true);
   while (!calls_.empty()) EndCall(calls_.begin()->second, Draining());
   while (!inflight_.empty()) Complete();
   // Also those that have committed: the peer may leave its stream open.
   for (const auto& [number, call] : open_transfers_) call->Cancel();
+  offers_.CancelAll();
   // Blocks are freed after their last writer has stopped, channels after their last call.
   mailbox_->RunPending(absl::ZeroDuration());
-  while (scheduler_.receiving_count() > 0 || !open_transfers_.empty()) {
+  while (scheduler_.receiving_count() > 0 || !open_transfers_.empty() || !offers_.idle()) {
     BATON_CHECK(options_.own_thread) << "stopped with open transfers";
     mailbox_->RunPending(absl::InfiniteDuration());
   }
   mailbox_->Close();
   mailbox_->RunPending(absl::ZeroDuration());
+  holder_.ReleaseAll();
 }
 
 bool DecodeLoop::Turn(absl::Duration wait) {
@@ -357,6 +368,8 @@ void DecodeLoop::Send(Call& call, DecodeResponse response) {
 
 void DecodeLoop::EndChoice(Sequence& sequence) {
   const std::shared_ptr<Call> call = sequence.call;
+  const bool running = sequence.state == Sequence::State::kRunning;
+  if (running && !draining_) offers_.Ended(sequence);
   Drop(sequence);
   if (--call->open_choices > 0) return;
   calls_.erase(call->id);

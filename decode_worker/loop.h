@@ -20,10 +20,12 @@
 #include "common/transfer/prefill_call.h"
 #include "common/transfer/shared_pools.h"
 #include "common/worker/cache_journal.h"
+#include "common/worker/kv_holder.h"
 #include "common/worker/submission_limit.h"
 #include "common/worker/watch_service.h"
 #include "decode_worker/decode_stream.h"
 #include "decode_worker/host_kv.h"
+#include "decode_worker/kv_offers.h"
 #include "decode_worker/load_estimate.h"
 #include "decode_worker/metrics.h"
 #include "decode_worker/prompt_budget.h"
@@ -37,7 +39,9 @@ struct LoopOptions {
   std::string worker_id;
   bool enable_prefix_caching = true;
   double max_retained_share = 0.25;  // of the pool's blocks
-  int64_t host_kv_bytes = 0;         // for the KV of preempted sequences; 0: it is recomputed
+  worker::KvHolderOptions kv_holder;
+  KvOffersOptions kv_offers;
+  int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: it is recomputed
   // Computes the masks of calls with a grammar. Null: there are none. Must outlive the loop.
   grammar::StructuredOutput* structured_output = nullptr;
   // The prefill workers' pools that are mapped. Null: KV comes over gRPC. Must outlive the loop.
@@ -51,8 +55,8 @@ using StartPrefill = std::function<std::shared_ptr<transfer::PrefillCall>(
     const PrefillPeer& peer, const internal::v1::PrefillRequest& request, absl::Time deadline,
     transfer::TransferPlan plan, transfer::PrefillEvents events)>;
 
-// Submit, Cancel, SetDraining, FlushCache and Stop are thread-safe. The rest runs on the loop's
-// thread, or on the thread that calls Turn().
+// Submit, Cancel, SetDraining, FlushCache, kv_holder() and Stop are thread-safe. The rest runs on
+// the loop's thread, or on the thread that calls Turn().
 class DecodeLoop {
  public:
   static constexpr absl::Duration kHeartbeat = absl::Seconds(1);
@@ -75,6 +79,11 @@ class DecodeLoop {
       bool draining, std::function<void()> applied = [] {});
   // Evicts the cached blocks that nothing uses. Calls `done`, as above, with their number.
   void FlushCache(std::function<void(int)> done);
+  worker::KvHolder& kv_holder() { return holder_; }
+  // As KvOffers::SetSelf. Thread-safe.
+  void OfferFrom(internal::v1::WorkerRef self) {
+    mailbox_->Post([this, self = std::move(self)] { offers_.SetSelf(self); });
+  }
   // Ends all requests with UNAVAILABLE, waits until no gRPC thread writes KV into their blocks any
   // more, and joins the thread.
   // Idempotent. Without own_thread, REQUIRES that all transfers have ended.
@@ -153,8 +162,12 @@ class DecodeLoop {
   DecodeMetrics& metrics_;
   const StartPrefill start_prefill_;
   const std::function<void(const worker::WorkerLoad&)> publish_;
+  // Shared with open transfers, whose last event may come after the loop.
+  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
+  worker::KvHolder holder_;
+  KvOffers offers_;
   worker::SubmissionLimit submission_limit_;
   LoadEstimate estimate_;
   PromptBudget prompt_budget_;
@@ -183,8 +196,6 @@ class DecodeLoop {
   int64_t generated_tokens_ = 0;
   bool draining_ = false;
   bool stopping_ = false;
-  // Shared with open transfers, whose last event may come after the loop.
-  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::thread thread_;
 };
 

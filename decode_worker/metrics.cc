@@ -106,7 +106,8 @@ struct DecodeMetrics::Series {
 DecodeMetrics::DecodeMetrics(prometheus::Registry& registry, const std::string& model,
                              const worker::CacheConfig& cache)
     : worker_(registry, "decode", model, cache, transfer::AbortReasonNames()),
-      series_(std::make_unique<Series>(worker_.metrics())) {}
+      series_(std::make_unique<Series>(worker_.metrics())),
+      kv_exchange_(worker_.metrics()) {}
 
 DecodeMetrics::~DecodeMetrics() = default;
 

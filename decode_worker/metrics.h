@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/transfer/kv_receiver.h"
 #include "common/transfer/shared_pools.h"
+#include "common/worker/kv_exchange_metrics.h"
 #include "common/worker/worker_metrics.h"
 #include "decode_worker/sequence.h"
 
@@ -50,6 +51,7 @@ class DecodeMetrics {
   void SetLoad(const worker::WorkerLoad& load);
   // Of all links that are reported.
   void SetLinks(std::vector<double> bytes_per_second);
+  worker::KvExchangeMetrics& kv_exchange() { return kv_exchange_; }
   const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {
     return worker_.metrics().descriptions();
@@ -59,6 +61,7 @@ class DecodeMetrics {
   struct Series;
   worker::WorkerMetrics worker_;
   std::unique_ptr<Series> series_;
+  worker::KvExchangeMetrics kv_exchange_;
 };
 
 }  // namespace baton::decode_worker

@@ -17,6 +17,9 @@ void AddDecodeFlags(CLI::App& app, DecodeOptions& o) {
                  "bytes of host memory for the KV of preempted sequences, e.g. 1GB; 0: recompute")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->capture_default_str();
+  app.add_flag("--kv-write-back,!--no-kv-write-back", o.kv_write_back,
+               "offer the KV of a finished answer to the prefill worker that computed its prompt, "
+               "and send it to workers that ask (default off)");
   app.add_option("--long-context-tokens", o.long_context_tokens,
                  "requests of more tokens are long; 0: none")
       ->check(CLI::Range(0, 1 << 24))

@@ -16,6 +16,7 @@ namespace baton::decode_worker {
 struct DecodeOptions {
   int local_prefill_max_tokens = 32;  // missing prompt tokens that are computed here; 0: none
   int64_t host_kv_bytes = 256 << 20;  // for the KV of preempted sequences
+  bool kv_write_back = false;         // offer answers' KV to the prefill workers
   int long_context_tokens = 0;        // requests of more tokens than this are long; 0: none are
   double long_context_share = 0.5;    // share of the pool for all long requests together
   int max_tenant_requests = 0;        // 0: no bound

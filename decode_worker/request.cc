@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/worker/kv_hint.h"
 #include "common/worker/router_call.h"
 #include "common/worker/token_sampling.h"
 #include "decode_worker/beam_search.h"
@@ -35,6 +36,7 @@ absl::Status CheckRequest(const internal::v1::DecodeRequest& request, uint64_t e
   if (request.has_prefill() && request.prefill().address().empty()) {
     return InvalidField("PREFILL_ADDRESS", "prefill.address", "empty, expected host:port");
   }
+  BATON_RETURN_IF_ERROR(worker::CheckKvHint(request));
   return worker::CheckTokenFields(request, engine.config().vocab_size);
 }
 
@@ -44,6 +46,7 @@ std::unique_ptr<Sequence> MakeSequence(const internal::v1::DecodeRequest& reques
   call->request_id = request.request_id();
   call->prefill = {request.prefill().address(), request.prefill().worker_id(),
                    request.prefill().epoch()};
+  call->kv_hint = worker::ToKvHint(request);
   call->deadline = deadline;
   call->priority = ToPriority(request.priority());
   call->continuation = request.continuation();

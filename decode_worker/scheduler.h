@@ -12,8 +12,9 @@
 // prefix cache holds already, and a reserve for the growth of the admitted sequences. Its answer
 // takes blocks one at a time. When no block is free and nothing cached can be evicted, the sequence
 // last in rank (priority, then age) is preempted and waits again. The first in rank always
-// progresses, because a request that could not finish alone is refused at Submit. An admission may
-// preempt sequences of lower priorities, never of the same one.
+// progresses, because a request that could not finish alone is refused at Submit; while other
+// workers fetch cached blocks that it needs the room of, it waits for the end of their calls. An
+// admission may preempt sequences of lower priorities, never of the same one.
 //
 // The KV of finished and of preempted sequences is inserted into the prefix cache: a preempted one
 // finds there what was not evicted meanwhile. Prompts that are computed here and share a prefix
@@ -96,6 +97,8 @@ class DecodeScheduler {
     std::function<void(Sequence&)> before_preemption;
     // Must cancel the sequence's transfer; OnTransferEnd then frees the blocks.
     std::function<void(Sequence&)> cancel_transfer;
+    // Returns the blocks that other workers' fetches keep from being evicted. Null: none.
+    std::function<int()> lent_blocks;
   };
   // `cache` may be null: no prefix caching. Pool and cache must outlive the scheduler.
   DecodeScheduler(const SchedulerOptions& options, kv::BlockPool& pool, kv::RadixCache* cache,

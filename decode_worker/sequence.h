@@ -18,6 +18,7 @@
 #include "common/kv/prefix_key.h"
 #include "common/model/sampler.h"
 #include "common/transfer/kv_receiver.h"
+#include "common/worker/kv_hint.h"
 #include "common/worker/retention.h"
 
 namespace baton::grammar {
@@ -51,6 +52,7 @@ struct Call {
   std::shared_ptr<CallTrace> trace;  // null: not sampled. Ended by the stream
   std::shared_ptr<DecodeStream> stream;
   PrefillPeer prefill;
+  worker::KvHint kv_hint;  // for the prefill worker
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
   bool continuation = false;  // the worker that served the request was lost

@@ -42,6 +42,10 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
   if (call.retention.retention.priority > 0) {
     *request.mutable_retention() = worker::ToProto(call.retention);
   }
+  if (!call.kv_hint.holder.address().empty()) {
+    *request.mutable_kv_holder() = call.kv_hint.holder;
+    request.set_kv_holder_tokens(call.kv_hint.tokens);
+  }
   transfer::TransferPlan& plan = made.plan;
   if (shared_pools != nullptr) {
     transfer::SharedPools::Found found = shared_pools->Find(call.prefill.epoch);

@@ -27,7 +27,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     engine_options.warm_up = engine::EngineOptions::WarmUp::kPromptAndDecode;
   }
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_DECODE, options, engine_options));
-  peers_ = std::make_unique<PeerChannels>(
+  peers_ = std::make_unique<transfer::PeerChannels>(
       MakeChannelSecurity(decode.worker_tls, security::HeadersOf(secret())));
   metrics_ = std::make_unique<DecodeMetrics>(registry(), card().model(), cache_config());
   StartTracing(options.tracing, metrics_->traces());
@@ -50,6 +50,15 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), Clock::Real());
   }
   loop.shared_pools = shared_pools_.get();
+  loop.kv_holder.enabled = options.kv_fetch || decode.kv_write_back;
+  if (decode.kv_write_back) {
+    loop.kv_offers.start = [this](const std::string& address,
+                                  const internal::v1::OfferKvRequest& request, absl::Time deadline,
+                                  transfer::OfferCall::OnAnswer on_answer) {
+      return transfer::OfferCall::Start(peers_->Get(address), request, deadline,
+                                        std::move(on_answer));
+    };
+  }
   structured_output_ = MakeStructuredOutput(decode.grammar_program, options.model_dir, engine());
   loop.structured_output = structured_output_.get();
   loop_ = std::make_unique<DecodeLoop>(
@@ -63,7 +72,17 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   service_ =
       std::make_unique<DecodeService>(card().epoch(), engine(), *loop_, *metrics_, open_calls(),
                                       secret(), tracer(), structured_output_.get());
-  return Serve(options, {service_.get()}, internal::v1::DecodeService::service_full_name());
+  kv_service_ = std::make_unique<worker::KvService>(worker::KvService::Context{
+      card().epoch(), engine(), loop_->kv_holder(), metrics_->kv_exchange(), open_calls(), secret(),
+      std::make_shared<transfer::LinkSchedule>(Clock::Real()), nullptr});
+  BATON_RETURN_IF_ERROR(Serve(options, {service_.get(), kv_service_.get()},
+                              internal::v1::DecodeService::service_full_name()));
+  internal::v1::WorkerRef self;
+  self.set_address(address());
+  self.set_worker_id(card().worker_id());
+  self.set_epoch(card().epoch());
+  loop_->OfferFrom(std::move(self));
+  return absl::OkStatus();
 }
 
 }  // namespace baton::decode_worker

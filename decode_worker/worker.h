@@ -7,13 +7,14 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/transfer/peer_channels.h"
 #include "common/transfer/shared_pools.h"
+#include "common/worker/kv_service.h"
 #include "common/worker/options.h"
 #include "common/worker/worker.h"
 #include "decode_worker/loop.h"
 #include "decode_worker/metrics.h"
 #include "decode_worker/options.h"
-#include "decode_worker/peer_channels.h"
 #include "decode_worker/service.h"
 
 namespace baton::decode_worker {
@@ -41,10 +42,11 @@ class DecodeWorker final : public worker::Worker {
 
   // Destroyed in reverse order.
   std::unique_ptr<DecodeMetrics> metrics_;
-  std::unique_ptr<PeerChannels> peers_;
+  std::unique_ptr<transfer::PeerChannels> peers_;
   std::unique_ptr<transfer::SharedPools> shared_pools_;  // null: KV comes over gRPC
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
+  std::unique_ptr<worker::KvService> kv_service_;
   // Ended first: what waits for a grammar ends through service and loop.
   std::unique_ptr<grammar::StructuredOutput> structured_output_;
 };

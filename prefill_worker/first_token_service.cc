@@ -33,6 +33,7 @@ absl::Status CheckOneToken(const DecodeRequest& request, uint64_t epoch,
                         absl::StrCat(request.tokens_size(), " given, expected 1 to ", limit - 1,
                                      " (--max-model-len ", limit, ", one left to generate)"));
   }
+  BATON_RETURN_IF_ERROR(worker::CheckKvHint(request));
   BATON_RETURN_IF_ERROR(worker::CheckTokenFields(request, engine.config().vocab_size));
   if (request.max_tokens() != 1 || request.n() > 1 || request.beam_width() > 0 ||
       request.has_structured_output()) {

@@ -17,6 +17,7 @@
 #include "common/kv/block_pool.h"
 #include "common/kv/prefix_key.h"
 #include "common/model/sampler.h"
+#include "common/worker/kv_hint.h"
 #include "common/worker/retention.h"
 
 namespace baton::transfer {
@@ -55,6 +56,8 @@ struct PrefillJob {
   std::shared_ptr<JobTrace> trace;  // null: not sampled. Ended by the sender
   std::vector<int32_t> tokens;
   kv::PrefixKey root = 0;
+  std::string cache_salt;  // part of `root`
+  worker::KvHint kv_hint;
   int first_block = 0;  // the first block that the decode worker needs
   v1::Priority priority = v1::PRIORITY_NORMAL;
   absl::Time deadline = absl::InfiniteFuture();  // the caller's, for the whole request
@@ -76,6 +79,9 @@ struct PrefillJob {
   absl::Duration submitted_at;
   absl::Duration started_at;
   absl::Duration computing;  // the steps so far that it was part of
+
+  // Set by the fetcher while a fetch brings cached KV of its prompt: the job does not start.
+  bool fetching = false;
 
   // The scheduler's state.
   std::vector<kv::PrefixKey> keys;  // one per whole block; empty without a prefix cache

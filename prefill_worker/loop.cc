@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
@@ -67,6 +68,10 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
                        pool_, engine.kv_layout().block_tokens,
                        kv::RetentionLimits{options.max_retained_share, clock})
                  : nullptr),
+      holder_(options.kv_holder, engine.kv_layout(), pool_, cache_.get(), mailbox_,
+              metrics.kv_exchange()),
+      fetcher_(options.kv_fetch, engine, pool_, cache_.get(), clock, metrics.kv_exchange(),
+               mailbox_),
       scheduler_(options.scheduler, pool_, cache_.get()),
       submission_limit_("prefill",
                         {options.scheduler.max_queued_requests,
@@ -116,6 +121,7 @@ void PrefillLoop::SetDraining(bool draining, std::function<void()> applied) {
   submission_limit_.SetDraining(draining);
   const bool posted = mailbox_->Post([this, draining, applied] {
     draining_ = draining || stopping_ || ended_;
+    holder_.SetDraining(draining_);
     Publish();
     applied();
   });
@@ -129,6 +135,22 @@ void PrefillLoop::FlushCache(std::function<void(int)> done) {
     done(dropped);
   });
   if (!posted) done(0);
+}
+
+void PrefillLoop::Offer(worker::KvOffer offer, worker::AnswerOffer answer) {
+  if (offers_.fetch_add(1) >= kMostOffers) {
+    offers_.fetch_sub(1);
+    answer(MakeError(absl::StatusCode::kResourceExhausted, "QUEUE_FULL",
+                     absl::StrCat(kMostOffers, " offers wait for the prefill worker, its bound")));
+    return;
+  }
+  const bool posted = mailbox_->Post([this, offer = std::move(offer), answer] {
+    offers_.fetch_sub(1);
+    answer(fetcher_.TakeOffer(offer, /*busy=*/draining_ || scheduler_.waiting_count() > 0));
+  });
+  if (posted) return;
+  offers_.fetch_sub(1);
+  answer(Draining());
 }
 
 void PrefillLoop::Stop() {
@@ -174,11 +196,20 @@ void PrefillLoop::EndAll() {
   if (ended_) return;
   ended_ = true;
   draining_ = true;
-  mailbox_->Close();
+  holder_.SetDraining(true);
   mailbox_->RunPending(absl::ZeroDuration());
   std::vector<uint64_t> ids;
   scheduler_.ForEachJob([&ids](const PrefillJob& job) { ids.push_back(job.id); });
   for (const uint64_t id : ids) End(id, Draining());
+  // Blocks are freed after their last writer has stopped, channels after their last call.
+  fetcher_.CancelAll();
+  while (!fetcher_.idle()) {
+    BATON_CHECK(options_.own_thread) << "stopped with open fetches";
+    mailbox_->RunPending(absl::InfiniteDuration());
+  }
+  mailbox_->Close();
+  mailbox_->RunPending(absl::ZeroDuration());
+  holder_.ReleaseAll();
   // Frames still in gRPC's buffers read memory that the engine owns, which outlives the server.
   sending_.clear();
 }
@@ -199,12 +230,17 @@ void PrefillLoop::AdmitAll(std::vector<std::unique_ptr<PrefillJob>> jobs) {
 void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
   const std::shared_ptr<transfer::KvSender> sender = job->sender;
   job->submitted_at = clock_.SinceStart();
+  PrefillJob* const submitted = job.get();
   const absl::Status status =
       draining_ ? Draining()
                 : scheduler_.Submit(std::move(job), clock_.Now(), throughput_.tokens_per_second());
   if (!status.ok()) {
     metrics_.Refused(ErrorReason(status));
     sender->Finish(status);
+    return;
+  }
+  if (submitted->scoring == nullptr) {
+    fetcher_.Consider(*submitted, cost_, options_.scheduler.max_num_batched_tokens);
   }
 }
 
@@ -352,6 +388,7 @@ void PrefillLoop::OnSent(uint64_t job_id) {
 void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
   const std::unique_ptr<PrefillJob> job = scheduler_.Remove(job_id);
   if (job == nullptr) return;  // ended before
+  fetcher_.Leave(*job);
   job->sender->Finish(status);
   if (!status.ok()) {
     if (job->running()) metrics_.TransferFailed(transfer::AbortReasonOf(status));

@@ -3,6 +3,7 @@
 #ifndef BATON_PREFILL_WORKER_LOOP_H_
 #define BATON_PREFILL_WORKER_LOOP_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,10 +17,13 @@
 #include "common/base/mailbox.h"
 #include "common/engine/engine.h"
 #include "common/worker/cache_journal.h"
+#include "common/worker/kv_holder.h"
+#include "common/worker/kv_service.h"
 #include "common/worker/step_cost.h"
 #include "common/worker/submission_limit.h"
 #include "common/worker/throughput.h"
 #include "common/worker/watch_service.h"
+#include "prefill_worker/kv_fetcher.h"
 #include "prefill_worker/metrics.h"
 #include "prefill_worker/scheduler.h"
 
@@ -29,16 +33,20 @@ struct LoopOptions {
   SchedulerOptions scheduler;
   bool enable_prefix_caching = true;
   double max_retained_share = 0.25;  // of the pool's blocks
+  worker::KvHolderOptions kv_holder;
+  KvFetcherOptions kv_fetch;
   // False: the loop works only in Turn() and Stop().
   bool own_thread = true;
 };
 
-// Submit, Cancel, SetDraining and FlushCache are thread-safe. The rest runs on the loop's thread,
-// or on the thread that calls Turn().
+// Submit, Cancel, SetDraining, FlushCache, Offer and kv_holder() are thread-safe. The rest runs on
+// the loop's thread, or on the thread that calls Turn().
 class PrefillLoop {
  public:
   // Senders of jobs that wait or run get one each time.
   static constexpr absl::Duration kHeartbeat = absl::Seconds(1);
+  // Offers that the loop has not answered; more are refused.
+  static constexpr int kMostOffers = 32;
 
   // All references must outlive the loop. `publish` is called on the loop thread.
   PrefillLoop(const LoopOptions& options, engine::Engine& engine, worker::CacheJournal& journal,
@@ -58,7 +66,12 @@ class PrefillLoop {
       bool draining, std::function<void()> applied = [] {});
   // Evicts the cached blocks that nothing uses. Calls `done`, as above, with their number.
   void FlushCache(std::function<void(int)> done);
-  // Ends all jobs with UNAVAILABLE and joins the thread. Idempotent.
+  // Answers at once or from the loop's thread. RESOURCE_EXHAUSTED (QUEUE_FULL), UNAVAILABLE
+  // (DRAINING).
+  void Offer(worker::KvOffer offer, worker::AnswerOffer answer);
+  worker::KvHolder& kv_holder() { return holder_; }
+  // Ends all jobs with UNAVAILABLE, waits until no gRPC thread writes fetched KV any more, and
+  // joins the thread. Idempotent. Without own_thread, REQUIRES that all fetches have ended.
   void Stop();
 
   // The methods below REQUIRE !own_thread.
@@ -91,8 +104,13 @@ class PrefillLoop {
   const Clock& clock_;
   PrefillMetrics& metrics_;
   const std::function<void(const worker::WorkerLoad&)> publish_;
+  // Shared with the pins of frames in flight and with fetches, which may outlive the loop.
+  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   kv::BlockPool pool_;
   std::unique_ptr<kv::RadixCache> cache_;
+  worker::KvHolder holder_;
+  KvFetcher fetcher_;
+  std::atomic<int> offers_{0};  // not answered
   PrefillScheduler scheduler_;
   worker::SubmissionLimit submission_limit_;
   worker::Throughput throughput_;
@@ -112,8 +130,6 @@ class PrefillLoop {
   bool draining_ = false;
   bool stopping_ = false;
   bool ended_ = false;
-  // Shared with the pins of frames in flight, which may outlive the loop.
-  const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::thread thread_;
 };
 

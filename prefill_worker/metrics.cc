@@ -21,8 +21,8 @@ PrefillMetrics::PrefillMetrics(prometheus::Registry& registry, const std::string
           "Computing a prompt: the steps that it was part of, without waiting and transfer.",
           telemetry::kRequestSecondsBuckets)),
       scored_items_(worker_.metrics().Counter(
-          "baton_scored_items_total", "Items of Score and ScoreStream whose labels were scored.")) {
-}
+          "baton_scored_items_total", "Items of Score and ScoreStream whose labels were scored.")),
+      kv_exchange_(worker_.metrics()) {}
 
 void PrefillMetrics::Started(const PrefillJob& job) {
   worker_.Queued(job.started_at - job.submitted_at, PriorityName(job.priority));

@@ -10,6 +10,7 @@
 
 #include "absl/time/time.h"
 #include "common/transfer/kv_receiver.h"
+#include "common/worker/kv_exchange_metrics.h"
 #include "common/worker/worker_metrics.h"
 #include "prefill_worker/job.h"
 
@@ -35,6 +36,7 @@ class PrefillMetrics {
   // A job that had started ended before its prompt was computed.
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void SetLoad(const worker::WorkerLoad& load) { worker_.SetLoad(load); }
+  worker::KvExchangeMetrics& kv_exchange() { return kv_exchange_; }
   const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {
     return worker_.metrics().descriptions();
@@ -44,6 +46,7 @@ class PrefillMetrics {
   worker::WorkerMetrics worker_;
   prometheus::Histogram& duration_;
   prometheus::Counter& scored_items_;
+  worker::KvExchangeMetrics kv_exchange_;
 };
 
 }  // namespace baton::prefill_worker

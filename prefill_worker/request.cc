@@ -22,11 +22,6 @@ absl::Status Mismatch(absl::string_view reason, absl::string_view what, uint64_t
 
 }  // namespace
 
-absl::Status Malformed() {
-  return MakeError(absl::StatusCode::kDataLoss, "MALFORMED_REQUEST",
-                   "the message is no PrefillRequest");
-}
-
 absl::Status CheckRequest(const internal::v1::PrefillRequest& request, uint64_t epoch,
                           const engine::Engine& engine) {
   if (const uint64_t sum = transfer::RequestChecksum(request); sum != request.checksum()) {
@@ -56,6 +51,7 @@ absl::Status CheckRequest(const internal::v1::PrefillRequest& request, uint64_t 
     return InvalidField("FIRST_BLOCK", "first_block",
                         absl::StrCat(request.first_block(), " given, expected 0 to ", blocks));
   }
+  BATON_RETURN_IF_ERROR(worker::CheckKvHint(request));
   return worker::CheckTokenFields(request, engine.config().vocab_size);
 }
 

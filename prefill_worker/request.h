@@ -10,15 +10,12 @@
 #include "absl/time/time.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/engine/engine.h"
+#include "common/worker/kv_hint.h"
 #include "common/worker/retention.h"
 #include "common/worker/token_sampling.h"
 #include "prefill_worker/job.h"
 
 namespace baton::prefill_worker {
-
-// Returns DATA_LOSS, for bytes that are no PrefillRequest. They were damaged on the way: the router
-// has checked the client's request.
-absl::Status Malformed();
 
 // Returns DATA_LOSS (CHECKSUM), FAILED_PRECONDITION (another epoch, model or KV layout than this
 // worker's, with both values), or INVALID_ARGUMENT, naming the field.
@@ -39,6 +36,8 @@ void FillJob(const Request& request, absl::Time deadline, const engine::Engine& 
   job->prompt_tokens = worker::PromptTokens(request);
   if (request.has_prompt_logprobs()) job->prompt_logprobs = request.prompt_logprobs();
   job->retention = worker::FromProto(request.retention(), job->prompt_tokens);
+  job->kv_hint = worker::ToKvHint(request);
+  job->cache_salt = request.cache_salt();
 }
 
 // Returns a job that lacks id and sender. REQUIRES: CheckRequest is OK.

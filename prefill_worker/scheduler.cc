@@ -163,6 +163,7 @@ class PrefillScheduler::Planner {
  private:
   // The next waiting job: starts it, or serves the job that it waits for.
   void Visit(PrefillJob& job) {
+    if (job.fetching) return;
     const int block_tokens = scheduler_.options_.block_tokens;
     const int cached = scheduler_.CachedBlocks(job);
     if (cached < scheduler_.MatchableBlocks(job)) {

@@ -16,9 +16,10 @@
 // Shared prefixes. Each chunk's whole blocks go to the prefix cache at once. A job whose next
 // uncached block will be computed by a job that runs, or that waits before it, waits for that block
 // and then finds it in the cache. Each step computes anew which job waits for which: if the job
-// ahead is cancelled, the next one computes. The first job in the order never waits, so there is no
-// deadlock. A job that others wait for is served at the place of the first of them, up to the block
-// they share: so a HIGH job does not wait behind a LOW one.
+// ahead is cancelled, the next one computes. The first job in the order never waits for another
+// one, so there is no deadlock; it may wait for a fetch, which has a deadline (kv_fetcher.h). A job
+// that others wait for is served at the place of the first of them, up to the block they share: so
+// a HIGH job does not wait behind a LOW one.
 //
 // Scoring. The blocks of a job that only its item has are not inserted: they would evict the prefix
 // that items share. A job gets the blocks of its labels together with those of its prompt. For the

@@ -7,32 +7,17 @@
 #include "common/base/rpc/grpc_status.h"
 #include "common/transfer/kv_sender.h"
 #include "common/worker/call_gate.h"
+#include "common/worker/raw_request.h"
 #include "prefill_worker/job_trace.h"
 #include "prefill_worker/request.h"
 
 namespace baton::prefill_worker {
-namespace {
-
-absl::StatusOr<internal::v1::PrefillRequest> Parse(const grpc::ByteBuffer& bytes) {
-  if (!bytes.Valid()) {
-    return MakeError(absl::StatusCode::kCancelled, "CANCELLED",
-                     "the call ended before its request");
-  }
-  internal::v1::PrefillRequest request;
-  grpc::ByteBuffer copy(bytes);  // a reference: deserializing empties its argument
-  if (!grpc::SerializationTraits<internal::v1::PrefillRequest>::Deserialize(&copy, &request).ok()) {
-    return Malformed();
-  }
-  return request;
-}
-
-}  // namespace
-
 grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   const absl::Status allowed = worker::CheckCall(calls_.secret, *context);
   const absl::StatusOr<internal::v1::PrefillRequest> request =
-      allowed.ok() ? Parse(*bytes) : absl::StatusOr<internal::v1::PrefillRequest>(allowed);
+      allowed.ok() ? worker::ParseRequest<internal::v1::PrefillRequest>(*bytes)
+                   : absl::StatusOr<internal::v1::PrefillRequest>(allowed);
   absl::Status status =
       request.ok() ? CheckRequest(*request, calls_.epoch, calls_.engine) : request.status();
   const uint64_t job_id = calls_.next_job_id.fetch_add(1);

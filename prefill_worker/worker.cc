@@ -4,17 +4,20 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/security/tls_check.h"
 
 namespace baton::prefill_worker {
 
 absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
-    const worker::WorkerOptions& options) {
+    const worker::WorkerOptions& options, const PrefillOptions& prefill) {
   std::unique_ptr<PrefillWorker> worker(new PrefillWorker());
-  BATON_RETURN_IF_ERROR(worker->Initialize(options));
+  BATON_RETURN_IF_ERROR(worker->Initialize(options, prefill));
   return worker;
 }
 
-absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
+absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
+                                       const PrefillOptions& prefill) {
+  BATON_RETURN_IF_ERROR(security::CheckTls(prefill.worker_tls));
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
   engine_options.share_kv_pool = options.kv_transport != "grpc";
   // A test's device has no time for it.
@@ -30,6 +33,18 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
   loop.scheduler.max_num_seqs = engine().max_num_seqs();
   loop.scheduler.max_queued_requests = options.max_queued_requests;
   loop.scheduler.max_queued_tokens = options.max_queued_tokens;
+  loop.kv_holder.enabled = options.kv_fetch;
+  if (options.kv_fetch) {
+    peers_ = std::make_unique<transfer::PeerChannels>(
+        MakeChannelSecurity(prefill.worker_tls, security::HeadersOf(secret())));
+    loop.kv_fetch.worker_id = card().worker_id();
+    loop.kv_fetch.start = [this](const std::string& address,
+                                 const internal::v1::FetchKvRequest& request, absl::Time deadline,
+                                 transfer::TransferPlan plan, transfer::PrefillEvents events) {
+      return transfer::PrefillCall::StartFetch(peers_->Get(address), request, deadline,
+                                               std::move(plan), std::move(events));
+    };
+  }
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
   BATON_RETURN_IF_ERROR(SharePool(options));
@@ -37,7 +52,16 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options) {
                                tracer(), shared_pool_.get(), options.kv_shm_checksums});
   service_ = std::make_unique<PrefillService>(*calls_);
   first_token_service_ = std::make_unique<FirstTokenService>(*calls_);
-  return Serve(options, {service_.get(), first_token_service_.get()},
+  std::function<void(worker::KvOffer, worker::AnswerOffer)> offer;
+  if (options.kv_fetch) {
+    offer = [this](worker::KvOffer offered, worker::AnswerOffer answer) {
+      loop_->Offer(std::move(offered), std::move(answer));
+    };
+  }
+  kv_service_ = std::make_unique<worker::KvService>(worker::KvService::Context{
+      card().epoch(), engine(), loop_->kv_holder(), metrics_->kv_exchange(), open_calls(), secret(),
+      calls_->links, std::move(offer)});
+  return Serve(options, {service_.get(), first_token_service_.get(), kv_service_.get()},
                internal::v1::PrefillService::service_full_name());
 }
 

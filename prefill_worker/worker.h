@@ -7,24 +7,28 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/transfer/peer_channels.h"
 #include "common/transfer/shared_pool_server.h"
+#include "common/worker/kv_service.h"
 #include "common/worker/options.h"
 #include "common/worker/worker.h"
 #include "prefill_worker/first_token_service.h"
 #include "prefill_worker/loop.h"
 #include "prefill_worker/metrics.h"
+#include "prefill_worker/options.h"
 #include "prefill_worker/service.h"
 
 namespace baton::prefill_worker {
 
 class PrefillWorker final : public worker::Worker {
  public:
-  static absl::StatusOr<std::unique_ptr<PrefillWorker>> Start(const worker::WorkerOptions& options);
+  static absl::StatusOr<std::unique_ptr<PrefillWorker>> Start(const worker::WorkerOptions& options,
+                                                              const PrefillOptions& prefill = {});
   ~PrefillWorker() override { Shutdown(); }
 
  private:
   PrefillWorker() = default;
-  absl::Status Initialize(const worker::WorkerOptions& options);
+  absl::Status Initialize(const worker::WorkerOptions& options, const PrefillOptions& prefill);
   // Fails only if the options ask for nothing else.
   absl::Status SharePool(const worker::WorkerOptions& options);
   void SetLoopDraining(bool draining, std::function<void()> applied) override {
@@ -37,12 +41,14 @@ class PrefillWorker final : public worker::Worker {
 
   // Destroyed in reverse order.
   std::unique_ptr<PrefillMetrics> metrics_;
+  std::unique_ptr<transfer::PeerChannels> peers_;
   std::unique_ptr<PrefillLoop> loop_;
   // Null: KV is sent. After the loop, which has stopped writing when this goes.
   std::unique_ptr<transfer::SharedPoolServer> shared_pool_;
   std::unique_ptr<CallContext> calls_;
   std::unique_ptr<PrefillService> service_;
   std::unique_ptr<FirstTokenService> first_token_service_;
+  std::unique_ptr<worker::KvService> kv_service_;
 };
 
 }  // namespace baton::prefill_worker

@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 
+#include "baton/internal/v1/kv.pb.h"
 #include "baton/internal/v1/prefill.pb.h"
 
 namespace baton::transfer {
@@ -68,6 +69,18 @@ void AddSampling(const internal::v1::TokenSampling& sampling, FieldBytes& fields
     fields.Add(value);
   }
   fields.Add(sampling.has_logprobs() ? sampling.logprobs() : -1);
+}
+
+template <class Tokens>
+void AddTokens(const Tokens& tokens, FieldBytes& fields) {
+  fields.Add(static_cast<uint64_t>(tokens.size()));
+  for (const int32_t token : tokens) fields.Add(token);
+}
+
+void AddWorker(const internal::v1::WorkerRef& worker, FieldBytes& fields) {
+  fields.Add(worker.address());
+  fields.Add(worker.worker_id());
+  fields.Add(uint64_t{worker.epoch()});
 }
 
 void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
@@ -153,11 +166,9 @@ uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
   fields.Add(request.first_block());
   fields.Add(request.cache_salt());
   AddSampling(request.sampling(), fields);
-  fields.Add(static_cast<uint64_t>(request.tokens_size()));
-  for (int32_t token : request.tokens()) fields.Add(token);
+  AddTokens(request.tokens(), fields);
   fields.Add(request.prompt_tokens());
-  fields.Add(static_cast<uint64_t>(request.suppressed_token_ids_size()));
-  for (int32_t token : request.suppressed_token_ids()) fields.Add(token);
+  AddTokens(request.suppressed_token_ids(), fields);
   fields.Add(request.has_prompt_logprobs() ? request.prompt_logprobs() : -1);
   fields.Add(static_cast<int32_t>(request.priority()));
   fields.Add(request.tenant());
@@ -166,9 +177,38 @@ uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
   fields.Add(retention.has_until_token() ? retention.until_token() : -1);
   fields.Add(retention.priority());
   fields.Add(static_cast<uint64_t>(retention.ttl_ms()));
+  fields.Add(int32_t{request.has_kv_holder()});
+  AddWorker(request.kv_holder(), fields);
+  fields.Add(request.kv_holder_tokens());
   fields.Add(int32_t{request.has_shared_memory()});
   fields.Add(uint64_t{request.shared_memory().host()});
   fields.Add(uint64_t{request.shared_memory().connection()});
+  return fields.Hash();
+}
+
+uint64_t RequestChecksum(const internal::v1::FetchKvRequest& request) {
+  FieldBytes fields;
+  fields.Add(request.request_id());
+  fields.Add(uint64_t{request.transfer_id()});
+  fields.Add(uint64_t{request.model_fingerprint()});
+  fields.Add(uint64_t{request.kv_layout_fingerprint()});
+  fields.Add(uint64_t{request.holder_epoch()});
+  fields.Add(request.worker_id());
+  fields.Add(request.cache_salt());
+  AddTokens(request.tokens(), fields);
+  fields.Add(request.first_block());
+  return fields.Hash();
+}
+
+uint64_t RequestChecksum(const internal::v1::OfferKvRequest& request) {
+  FieldBytes fields;
+  fields.Add(request.request_id());
+  fields.Add(uint64_t{request.model_fingerprint()});
+  fields.Add(uint64_t{request.kv_layout_fingerprint()});
+  fields.Add(uint64_t{request.receiver_epoch()});
+  AddWorker(request.holder(), fields);
+  fields.Add(request.cache_salt());
+  AddTokens(request.tokens(), fields);
   return fields.Hash();
 }
 

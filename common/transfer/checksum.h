@@ -1,4 +1,4 @@
-// Checksums of everything that crosses from a prefill to a decode worker. They cover every field,
+// Checksums of everything that crosses between workers. They cover every field,
 // not only the payload: a block written to the right bytes of the wrong layer is just as silent.
 #ifndef BATON_COMMON_TRANSFER_CHECKSUM_H_
 #define BATON_COMMON_TRANSFER_CHECKSUM_H_
@@ -9,6 +9,8 @@
 #include "absl/types/span.h"
 
 namespace baton::internal::v1 {
+class FetchKvRequest;
+class OfferKvRequest;
 class PrefillFrame;
 class PrefillRequest;
 }  // namespace baton::internal::v1
@@ -25,6 +27,8 @@ uint64_t FrameChecksum(const internal::v1::PrefillFrame& frame, const Segments& 
 uint64_t PayloadChecksum(const Segments& payload);
 
 uint64_t RequestChecksum(const internal::v1::PrefillRequest& request);
+uint64_t RequestChecksum(const internal::v1::FetchKvRequest& request);
+uint64_t RequestChecksum(const internal::v1::OfferKvRequest& request);
 
 }  // namespace baton::transfer
 

@@ -110,8 +110,9 @@ AbortReason AbortReasonOf(const absl::Status& status) {
 KvReceiver::KvReceiver(TransferPlan plan)
     : plan_(std::move(plan)),
       reads_shared_(plan_.shared_pool != nullptr),
+      block_count_(plan_.fetch ? 0 : static_cast<int>(plan_.blocks.size())),
       received_(plan_.blocks.size() * static_cast<size_t>(plan_.layout.layers), false),
-      missing_(static_cast<int64_t>(received_.size())) {}
+      missing_(int64_t{block_count_} * plan_.layout.layers) {}
 
 absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload) {
   if (phase_ == Phase::kCommitted || phase_ == Phase::kAborted) {
@@ -184,13 +185,15 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
   if (accepted.kv_layout_fingerprint() != plan_.layout.Fingerprint()) {
     return MakeError(
         absl::StatusCode::kFailedPrecondition, "KV_LAYOUT",
-        absl::StrCat("the prefill worker sends KV layout ",
-                     absl::Hex(accepted.kv_layout_fingerprint()), ", expected ",
-                     absl::Hex(plan_.layout.Fingerprint()), " (", plan_.layout.ToString(), ")"));
+        absl::StrCat("the sender has KV layout ", absl::Hex(accepted.kv_layout_fingerprint()),
+                     ", expected ", absl::Hex(plan_.layout.Fingerprint()), " (",
+                     plan_.layout.ToString(), ")"));
   }
-  if (accepted.block_count() != static_cast<int>(plan_.blocks.size())) {
-    return Protocol(absl::StrCat("the prefill worker means to send ", accepted.block_count(),
-                                 " blocks, expected ", plan_.blocks.size()));
+  const int most = static_cast<int>(plan_.blocks.size());
+  const int least = plan_.fetch ? 0 : most;
+  if (accepted.block_count() < least || accepted.block_count() > most) {
+    return Protocol(absl::StrCat("the sender means to send ", accepted.block_count(),
+                                 " blocks, expected ", least, " to ", most));
   }
   const int64_t whole = (int64_t{plan_.first_block} + static_cast<int64_t>(plan_.blocks.size())) *
                         plan_.layout.block_tokens;
@@ -202,6 +205,9 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
     plan_.on_offer({accepted.shared_memory().socket(), accepted.shared_memory().token()});
   }
   accepted_ = true;
+  block_count_ = accepted.block_count();
+  if (plan_.fetch) missing_ = int64_t{block_count_} * plan_.layout.layers;
+  summary_.block_count = block_count_;
   summary_.cached_prompt_tokens = accepted.cached_prompt_tokens();
   return absl::OkStatus();
 }
@@ -213,11 +219,11 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
   const int64_t first_index = int64_t{chunk.first_block()} - plan_.first_block;
   const int64_t count = chunk.block_count();
   if (chunk.layer() < 0 || chunk.layer() >= plan_.layout.layers || count < 1 || first_index < 0 ||
-      first_index + count > blocks) {
+      first_index + count > block_count_) {
     return Protocol(absl::StrCat("chunk of layer ", chunk.layer(), ", blocks ", chunk.first_block(),
                                  " to ", int64_t{chunk.first_block()} + count,
                                  " is outside layers 0 to ", plan_.layout.layers, ", blocks ",
-                                 plan_.first_block, " to ", plan_.first_block + blocks));
+                                 plan_.first_block, " to ", plan_.first_block + block_count_));
   }
   const int64_t expected_bytes = count * static_cast<int64_t>(plan_.layout.ChunkBytes());
   const bool shared = chunk.shared_blocks_size() > 0;
@@ -369,6 +375,7 @@ absl::Status KvReceiver::OnPromptLogprobs(const internal::v1::PrefillFrame::Prom
 }
 
 absl::Status KvReceiver::OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first) {
+  if (plan_.fetch) return Protocol("a first token among fetched blocks");
   if (first_token_) return Protocol("two first tokens");
   if (first.token_id() < 0 || first.token_id() >= plan_.token_count) {
     return Protocol(
@@ -390,11 +397,12 @@ absl::Status KvReceiver::OnFirstToken(const internal::v1::PrefillFrame::FirstTok
 }
 
 absl::Status KvReceiver::OnCommit(const internal::v1::PrefillFrame::Commit& commit) {
-  if (!accepted_ || !first_token_ || missing_ != 0 || commit.kv_chunk_count() != kv_chunk_count_) {
-    return Protocol(absl::StrCat("commit of ", commit.kv_chunk_count(), " chunks after ",
-                                 kv_chunk_count_, "; ", missing_, " of ", received_.size(),
-                                 " layer blocks are missing, ", first_token_ ? "with" : "without",
-                                 " a first token"));
+  if (!accepted_ || first_token_.has_value() == plan_.fetch || missing_ != 0 ||
+      commit.kv_chunk_count() != kv_chunk_count_) {
+    return Protocol(absl::StrCat(
+        "commit of ", commit.kv_chunk_count(), " chunks after ", kv_chunk_count_, "; ", missing_,
+        " of ", int64_t{block_count_} * plan_.layout.layers, " layer blocks are missing, ",
+        first_token_ ? "with" : "without", " a first token"));
   }
   for (const double ms : {commit.queue_ms(), commit.prefill_ms()}) {
     if (ms >= 0 && ms <= kMostMilliseconds) continue;  // not so if it is no number

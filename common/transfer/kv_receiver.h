@@ -57,8 +57,11 @@ struct TransferPlan {
   backend::KvPool pool;
   int first_block = 0;              // index in the sequence of the first block to be sent
   std::vector<kv::BlockId> blocks;  // where sequence blocks first_block, first_block + 1, … go
-  int token_count = 0;              // a first token must be below it
-  std::optional<int> logprobs;      // top alternatives of the first token, if requested
+  // Cached blocks are fetched: no first token comes, and perhaps fewer blocks than requested. The
+  // chunks come behind the Accepted, which says how many.
+  bool fetch = false;
+  int token_count = 0;          // a first token must be below it
+  std::optional<int> logprobs;  // top alternatives of the first token, if requested
   // Tokens of the prompt from the second on, if their log probabilities are requested, each with
   // prompt_logprobs top alternatives.
   std::vector<int32_t> prompt_targets;
@@ -82,6 +85,7 @@ struct FirstToken {
 
 struct TransferSummary {
   int cached_prompt_tokens = 0;
+  int block_count = 0;  // that the sender has accepted to send
   int64_t kv_bytes = 0;
   int64_t shared_kv_bytes = 0;  // of these, read from the sender's pool
   double queue_ms = 0;
@@ -129,7 +133,8 @@ class KvReceiver {
   bool accepted_ = false;
   std::optional<FirstToken> first_token_;
   std::vector<v1::TokenLogprobs> prompt_logprobs_;  // until the first token arrives
-  std::vector<bool> received_;                      // [layer * blocks + index]
+  int block_count_;                                 // to come; of a fetch, known with the Accepted
+  std::vector<bool> received_;                      // [layer * blocks of the plan + index]
   int64_t missing_;                                 // (layer, block) pairs not received yet
   int kv_chunk_count_ = 0;                          // without repetitions
   int last_layer_ = -1;                             // of the last frame, if it had KV

@@ -16,7 +16,8 @@
 namespace baton::transfer {
 namespace {
 
-constexpr char kMethod[] = "/baton.internal.v1.PrefillService/Prefill";
+constexpr char kPrefill[] = "/baton.internal.v1.PrefillService/Prefill";
+constexpr char kFetch[] = "/baton.internal.v1.KvService/FetchKv";
 
 class GrpcPrefillCall final : public PrefillCall,
                               public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
@@ -25,15 +26,14 @@ class GrpcPrefillCall final : public PrefillCall,
                   PrefillEvents events)
       : stub_(channel), receiver_(std::move(plan)), events_(std::move(events)) {}
 
-  void Begin(std::shared_ptr<GrpcPrefillCall> self, const internal::v1::PrefillRequest& request,
+  void Begin(std::shared_ptr<GrpcPrefillCall> self, const char* method, const std::string& bytes,
              const TraceContext& trace, absl::Time deadline) {
     self_ = std::move(self);
     AddTrace(trace, &context_);
     context_.set_deadline(absl::ToChronoTime(deadline));
-    std::string bytes = request.SerializeAsString();
     grpc::Slice slice(bytes);
     request_ = grpc::ByteBuffer(&slice, 1);
-    stub_.PrepareBidiStreamingCall(&context_, kMethod, {}, this);
+    stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
     StartWriteLast(&request_, grpc::WriteOptions());
     StartRead(&buffer_);
     StartCall();
@@ -78,7 +78,7 @@ class GrpcPrefillCall final : public PrefillCall,
       absl::Status error = FromGrpcStatus(status);
       if (error.ok()) {
         error = MakeError(absl::StatusCode::kDataLoss, "PROTOCOL",
-                          "KV transfer: the prefill worker ended the stream without a commit");
+                          "KV transfer: the sender ended the stream without a commit");
       } else if (absl::IsUnauthenticated(error) || absl::IsPermissionDenied(error)) {
         // Not the request's fault: another pair may do.
         error = MakeError(absl::StatusCode::kUnavailable, "PREFILL_REFUSED", error.message());
@@ -118,16 +118,33 @@ class GrpcPrefillCall final : public PrefillCall,
   std::shared_ptr<GrpcPrefillCall> self_;
 };
 
+std::shared_ptr<PrefillCall> StartCall(const std::shared_ptr<grpc::Channel>& channel,
+                                       const char* method, const std::string& request,
+                                       absl::Time deadline, TransferPlan plan,
+                                       PrefillEvents events) {
+  const TraceContext trace = plan.trace;
+  auto call = std::make_shared<GrpcPrefillCall>(channel, std::move(plan), std::move(events));
+  call->Begin(call, method, request, trace, deadline);
+  return call;
+}
+
 }  // namespace
 
 std::shared_ptr<PrefillCall> PrefillCall::Start(const std::shared_ptr<grpc::Channel>& channel,
                                                 const internal::v1::PrefillRequest& request,
                                                 absl::Time deadline, TransferPlan plan,
                                                 PrefillEvents events) {
-  const TraceContext trace = plan.trace;
-  auto call = std::make_shared<GrpcPrefillCall>(channel, std::move(plan), std::move(events));
-  call->Begin(call, request, trace, deadline);
-  return call;
+  return StartCall(channel, kPrefill, request.SerializeAsString(), deadline, std::move(plan),
+                   std::move(events));
+}
+
+std::shared_ptr<PrefillCall> PrefillCall::StartFetch(const std::shared_ptr<grpc::Channel>& channel,
+                                                     const internal::v1::FetchKvRequest& request,
+                                                     absl::Time deadline, TransferPlan plan,
+                                                     PrefillEvents events) {
+  BATON_CHECK(plan.fetch);
+  return StartCall(channel, kFetch, request.SerializeAsString(), deadline, std::move(plan),
+                   std::move(events));
 }
 
 }  // namespace baton::transfer

@@ -1,4 +1,5 @@
-// One Prefill call as the decode worker makes it: sends the request, feeds a KvReceiver, reports.
+// One call that receives KV, Prefill or FetchKv, as its receiver makes it: sends the request, feeds
+// a KvReceiver, reports.
 #ifndef BATON_COMMON_TRANSFER_PREFILL_CALL_H_
 #define BATON_COMMON_TRANSFER_PREFILL_CALL_H_
 
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "baton/internal/v1/kv.pb.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/transfer/kv_receiver.h"
 
@@ -17,7 +19,7 @@ namespace baton::transfer {
 
 // Callbacks. All run on gRPC threads: post and return.
 struct PrefillEvents {
-  // Called at most once, before on_end.
+  // Called at most once, before on_end. Of a fetch: never.
   std::function<void(FirstToken)> on_first_token;
   // Called exactly once. OK: the transfer is committed and the blocks are whole. An error: their
   // content is of no use. Either way nothing writes to them any more.
@@ -40,6 +42,11 @@ class PrefillCall {
                                             const internal::v1::PrefillRequest& request,
                                             absl::Time deadline, TransferPlan plan,
                                             PrefillEvents events);
+  // The same for cached blocks. REQUIRES: plan.fetch.
+  static std::shared_ptr<PrefillCall> StartFetch(const std::shared_ptr<grpc::Channel>& channel,
+                                                 const internal::v1::FetchKvRequest& request,
+                                                 absl::Time deadline, TransferPlan plan,
+                                                 PrefillEvents events);
 };
 
 }  // namespace baton::transfer

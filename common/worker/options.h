@@ -52,6 +52,7 @@ struct WorkerOptions {
   // How KV moves from prefill to decode workers: grpc; shm, where both are on one host; auto.
   std::string kv_transport = "auto";
   bool kv_shm_checksums = true;  // of what decode workers read from a prefill worker's pool
+  bool kv_fetch = false;         // exchange cached KV with other workers: docs/design/transfer.md
   // Not a flag. Creates the backend for `device`; tests may replace it. Empty: MakeBackend().
   decltype(engine::EngineOptions::make_backend) make_backend;
   int max_queued_requests = 256;        // waiting requests; running ones do not count

@@ -36,6 +36,7 @@ class SchedulerHarness : public ::testing::Test {
     DecodeScheduler::Events events;
     events.before_preemption = [this](Sequence& s) { preempted_.push_back(s.id); };
     events.cancel_transfer = [this](Sequence& s) { cancelled_.push_back(s.id); };
+    events.lent_blocks = [this] { return lent_.size(); };
     scheduler_ = std::make_unique<DecodeScheduler>(options, *pool_, cache_.get(), events);
   }
 
@@ -107,6 +108,7 @@ class SchedulerHarness : public ::testing::Test {
 
   std::unique_ptr<kv::BlockPool> pool_;
   std::unique_ptr<kv::RadixCache> cache_;
+  kv::BlockLease lent_;  // to other workers' fetches
   std::unique_ptr<DecodeScheduler> scheduler_;
   std::vector<uint64_t> preempted_, cancelled_, finished_;
 };

@@ -73,6 +73,28 @@ TEST_F(SchedulerTest, ANextTurnFindsThePrefixAndAsksForTheRest) {
   Check();
 }
 
+TEST_F(SchedulerTest, ALoneSequenceWaitsForBlocksThatAFetchPins) {
+  Make(4);
+  ASSERT_TRUE(Submit(1, {.prompt = 32, .max_tokens = 1, .remote = false, .first_token = 5}).ok());
+  const std::vector<int32_t> tokens = scheduler_->Admit()->tokens;
+  Step();
+  ASSERT_EQ(finished_.size(), 1u);
+  lent_ = cache_->MatchPrefix(0, tokens, kv::RadixCache::kNoLimit).blocks;
+  lent_.SetUse(kv::BlockUse::kHeld);
+  ASSERT_EQ(lent_.size(), 2);
+  ASSERT_TRUE(Submit(2, {.prompt = 31, .max_tokens = 20, .remote = false}).ok());
+  Sequence* sequence = scheduler_->Admit();
+  ASSERT_NE(sequence, nullptr);
+  Step(), Step();
+  EXPECT_EQ(sequence->computed_tokens, 32);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Step().chunks.empty()) << "no block is free";
+  EXPECT_EQ(sequence->state, State::kRunning);
+  EXPECT_TRUE(preempted_.empty());
+  lent_.Release();
+  EXPECT_EQ(Step().chunks.size(), 1u);
+  EXPECT_EQ(sequence->computed_tokens, 33);
+}
+
 TEST_F(SchedulerTest, AShortMissingTailIsComputedHere) {
   Make(20, {.local_prefill_max_tokens = 20});
   ASSERT_TRUE(Submit(1, {.prompt = 20}).ok());

@@ -199,7 +199,8 @@ void PrefillWorker::Accept(const std::string& bytes, absl::Time deadline,
   internal::v1::PrefillRequest request;
   absl::Status status = request.ParseFromString(bytes)
                             ? prefill_worker::CheckRequest(request, epoch(), *engine_)
-                            : prefill_worker::Malformed();
+                            : MakeError(absl::StatusCode::kDataLoss, "MALFORMED_REQUEST",
+                                        "the message is no PrefillRequest");
   const uint64_t id = ++last_job_;
   transfer::FrameSender::Options options;
   options.transfer_id = request.transfer_id();

@@ -37,7 +37,7 @@ EDGES = {
     "engine": {"base", "kv", "backend", "model"},
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
     "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
-               "tracing", "proto"},
+               "tracing", "transfer", "proto"},
     "router": {"base", "base/rpc", "chat", "grammar", "json", "security", "telemetry", "tokenizer", "tracing",
                "kv", "proto"},
     "prefill_worker": WORKER_ROOMS,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "baton/internal/v1/kv.pb.h"
 #include "baton/internal/v1/prefill.pb.h"
 
 namespace baton::transfer {
@@ -61,6 +62,11 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
       [](auto& r) { r.mutable_shared_memory(); },
       [](auto& r) { r.mutable_shared_memory()->set_host(1); },
       [](auto& r) { r.mutable_shared_memory()->set_connection(1); },
+      [](auto& r) { r.mutable_kv_holder(); },
+      [](auto& r) { r.mutable_kv_holder()->set_address("a:1"); },
+      [](auto& r) { r.mutable_kv_holder()->set_worker_id("w"); },
+      [](auto& r) { r.mutable_kv_holder()->set_epoch(1); },
+      [](auto& r) { r.set_kv_holder_tokens(1); },
       [](auto& r) { r.mutable_sampling()->set_temperature(1); },
       [](auto& r) { r.mutable_sampling()->set_top_p(1); },
       [](auto& r) { r.mutable_sampling()->set_top_k(1); },
@@ -80,13 +86,62 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
                                   [](const PrefillRequest& r) { return RequestChecksum(r); });
   // Each field has a change: one that is added to the proto must be added here, and to the
   // checksum. (tokens, suppressed_token_ids, prompt_logprobs twice; checksum never; sampling's own
-  // likewise; retention and shared_memory themselves, and each of their own.)
+  // likewise; retention, kv_holder and shared_memory themselves, and each of their own.)
   const int request_fields = PrefillRequest::descriptor()->field_count();
   const int sampling_fields = internal::v1::TokenSampling::descriptor()->field_count();
   const int retention_fields = v1::Retention::descriptor()->field_count();
   const int shared_fields = internal::v1::SharedMemoryReader::descriptor()->field_count();
+  const int worker_fields = internal::v1::WorkerRef::descriptor()->field_count();
   EXPECT_EQ(changes.size(), static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3 +
-                                                retention_fields + shared_fields));
+                                                retention_fields + worker_fields + shared_fields));
+}
+
+TEST(ChecksumTest, AFetchsCoversEveryField) {
+  using internal::v1::FetchKvRequest;
+  FetchKvRequest request;
+  request.add_tokens(1);
+  request.add_tokens(2);
+  const std::vector<std::function<void(FetchKvRequest&)>> changes = {
+      [](auto& r) { r.set_request_id("s"); },
+      [](auto& r) { r.set_transfer_id(1); },
+      [](auto& r) { r.set_model_fingerprint(1); },
+      [](auto& r) { r.set_kv_layout_fingerprint(1); },
+      [](auto& r) { r.set_holder_epoch(1); },
+      [](auto& r) { r.set_worker_id("w"); },
+      [](auto& r) { r.set_cache_salt("c"); },
+      [](auto& r) { r.set_tokens(1, 5); },
+      [](auto& r) { r.add_tokens(3); },
+      [](auto& r) { r.set_first_block(1); },
+  };
+  ExpectAllDiffer<FetchKvRequest>(request, changes,
+                                  [](const FetchKvRequest& r) { return RequestChecksum(r); });
+  // Tokens twice, checksum never.
+  EXPECT_EQ(changes.size(), static_cast<size_t>(FetchKvRequest::descriptor()->field_count()));
+}
+
+TEST(ChecksumTest, AnOffersCoversEveryField) {
+  using internal::v1::OfferKvRequest;
+  OfferKvRequest request;
+  request.add_tokens(1);
+  request.add_tokens(2);
+  const std::vector<std::function<void(OfferKvRequest&)>> changes = {
+      [](auto& r) { r.set_request_id("s"); },
+      [](auto& r) { r.set_model_fingerprint(1); },
+      [](auto& r) { r.set_kv_layout_fingerprint(1); },
+      [](auto& r) { r.set_receiver_epoch(1); },
+      [](auto& r) { r.mutable_holder()->set_address("a:1"); },
+      [](auto& r) { r.mutable_holder()->set_worker_id("w"); },
+      [](auto& r) { r.mutable_holder()->set_epoch(1); },
+      [](auto& r) { r.set_cache_salt("c"); },
+      [](auto& r) { r.set_tokens(1, 5); },
+      [](auto& r) { r.add_tokens(3); },
+  };
+  ExpectAllDiffer<OfferKvRequest>(request, changes,
+                                  [](const OfferKvRequest& r) { return RequestChecksum(r); });
+  // Tokens twice, checksum never; the holder is its fields.
+  EXPECT_EQ(changes.size(),
+            static_cast<size_t>(OfferKvRequest::descriptor()->field_count() - 1 +
+                                internal::v1::WorkerRef::descriptor()->field_count()));
 }
 
 TEST(ChecksumTest, ARequestsDoesNotDependOnTheOrderOfAMap) {

@@ -67,10 +67,10 @@ class TransferFixture : public ::testing::Test {
     frame.header.set_epoch(kEpoch);
     return frame;
   }
-  Frame Accepted() const {
+  Frame Accepted(int blocks = 3) const {
     Frame frame = Header();
     frame.header.mutable_accepted()->set_kv_layout_fingerprint(layout_.Fingerprint());
-    frame.header.mutable_accepted()->set_block_count(3);
+    frame.header.mutable_accepted()->set_block_count(blocks);
     frame.header.mutable_accepted()->set_cached_prompt_tokens(32);
     Seal(frame);
     return frame;
@@ -166,6 +166,48 @@ TEST_P(KvReceiverTest, CommitsAWholeTransferInAnyOrder) {
     EXPECT_EQ(receiver.summary().kv_bytes, static_cast<int64_t>(6 * layout_.ChunkBytes()));
     ExpectBlocksWhole();
     ExpectOtherBlocksUntouched();
+  }
+}
+
+TEST_P(KvReceiverTest, AFetchMayBringFewerBlocksAndNoToken) {
+  plan_.fetch = true;
+  for (const int count : {0, 1, 2, 3}) {
+    std::fill(memory().begin(), memory().end(), std::byte{0xee});
+    KvReceiver receiver(plan_);
+    ASSERT_TRUE(Give(receiver, Accepted(count)).ok());
+    for (int layer = 0; count > 0 && layer < 2; ++layer) {
+      ASSERT_TRUE(Give(receiver, Chunk(layer, 2, count)).ok());
+    }
+    ASSERT_TRUE(Give(receiver, Commit(count > 0 ? 2 : 0)).ok());
+    EXPECT_EQ(receiver.phase(), Phase::kCommitted);
+    EXPECT_EQ(receiver.summary().block_count, count);
+    EXPECT_EQ(receiver.summary().kv_bytes, count * layout_.BlockBytes());
+    if (count == 3) ExpectBlocksWhole();
+    ExpectOtherBlocksUntouched();
+  }
+}
+
+TEST_P(KvReceiverTest, AFetchThatBreaksItsPromiseIsNotCommitted) {
+  plan_.fetch = true;
+  const std::vector<std::vector<Frame>> cases = {
+      {Accepted(4)},                                             // more than requested
+      {Accepted(-1)},                                            //
+      {Accepted(2), Chunk(0, 4, 1)},                             // a block that was not promised
+      {Chunk(0, 2, 1)},                                          // before the promise
+      {Accepted(1), Chunk(0, 2, 1), Commit(1)},                  // a layer is missing
+      {Accepted(1), Chunk(0, 2, 1), Chunk(1, 2, 1), Commit(1)},  // a wrong count
+      {Accepted(0), FirstToken(7)},
+      {Commit(0)},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    KvReceiver receiver(plan_);
+    absl::Status status;
+    for (const Frame& frame : cases[i]) {
+      ASSERT_TRUE(status.ok()) << i;
+      status = Give(receiver, frame);
+    }
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << i;
+    EXPECT_EQ(receiver.phase(), Phase::kAborted) << i;
   }
 }
 

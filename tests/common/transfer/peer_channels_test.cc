@@ -1,10 +1,10 @@
-#include "decode_worker/peer_channels.h"
+#include "common/transfer/peer_channels.h"
 
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 
-namespace baton::decode_worker {
+namespace baton::transfer {
 namespace {
 
 TEST(PeerChannelsTest, OneChannelAnAddressAndABound) {
@@ -19,4 +19,4 @@ TEST(PeerChannelsTest, OneChannelAnAddressAndABound) {
 }
 
 }  // namespace
-}  // namespace baton::decode_worker
+}  // namespace baton::transfer

@@ -1,6 +1,6 @@
-// Channels to prefill workers, one for each address.
-#ifndef BATON_DECODE_WORKER_PEER_CHANNELS_H_
-#define BATON_DECODE_WORKER_PEER_CHANNELS_H_
+// Channels to other workers, one for each address.
+#ifndef BATON_COMMON_TRANSFER_PEER_CHANNELS_H_
+#define BATON_COMMON_TRANSFER_PEER_CHANNELS_H_
 
 #include <grpcpp/channel.h>
 
@@ -11,7 +11,7 @@
 
 #include "common/base/rpc/channel.h"
 
-namespace baton::decode_worker {
+namespace baton::transfer {
 
 // Addresses come from requests, so the number of channels is bounded: the least recently used is
 // dropped (open calls keep their channel).
@@ -27,6 +27,6 @@ class PeerChannels {
   std::list<std::pair<std::string, std::shared_ptr<grpc::Channel>>> channels_;  // newest use first
 };
 
-}  // namespace baton::decode_worker
+}  // namespace baton::transfer
 
-#endif  // BATON_DECODE_WORKER_PEER_CHANNELS_H_
+#endif  // BATON_COMMON_TRANSFER_PEER_CHANNELS_H_

@@ -1,8 +1,8 @@
-#include "decode_worker/peer_channels.h"
+#include "common/transfer/peer_channels.h"
 
 #include <algorithm>
 
-namespace baton::decode_worker {
+namespace baton::transfer {
 
 std::shared_ptr<grpc::Channel> PeerChannels::Get(const std::string& address) {
   const auto it = std::find_if(channels_.begin(), channels_.end(),
@@ -16,4 +16,4 @@ std::shared_ptr<grpc::Channel> PeerChannels::Get(const std::string& address) {
   return channels_.front().second;
 }
 
-}  // namespace baton::decode_worker
+}  // namespace baton::transfer

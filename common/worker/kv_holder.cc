@@ -1,0 +1,105 @@
+#include "common/worker/kv_holder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+
+namespace baton::worker {
+namespace {
+
+absl::Status Draining() {
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this worker drains");
+}
+
+}  // namespace
+
+KvHolder::KvHolder(const KvHolderOptions& options, const kv::KvLayout& layout, kv::BlockPool& pool,
+                   kv::RadixCache* cache, std::shared_ptr<Mailbox> mailbox,
+                   KvExchangeMetrics& metrics)
+    : options_(options),
+      layout_(layout),
+      cache_(cache),
+      most_pinned_(static_cast<int>(options.max_pinned_share * pool.counts().total)),
+      mailbox_(std::move(mailbox)),
+      metrics_(metrics) {}
+
+absl::StatusOr<std::shared_ptr<void>> KvHolder::Enter() {
+  if (!options_.enabled) {
+    metrics_.Served(FetchResult::kRefused);
+    return MakeError(absl::StatusCode::kFailedPrecondition, "KV_FETCH_OFF",
+                     "this worker sends no cached KV (--kv-fetch)");
+  }
+  std::shared_ptr<void> token(nullptr, [entered = entered_](void*) { entered->fetch_sub(1); });
+  if (entered_->fetch_add(1) < options_.max_fetches) return token;
+  metrics_.Served(FetchResult::kRefused);
+  return MakeError(
+      absl::StatusCode::kResourceExhausted, "KV_FETCH_LIMIT",
+      absl::StrCat("this worker sends cached KV to ", options_.max_fetches, " callers, its bound"));
+}
+
+void KvHolder::Submit(KvFetch fetch) {
+  const std::shared_ptr<transfer::KvSender> sender = fetch.sender;
+  if (mailbox_->Post([this, fetch = std::move(fetch)] { Serve(fetch); })) return;
+  metrics_.Served(FetchResult::kRefused);
+  sender->Finish(Draining());
+}
+
+void KvHolder::Serve(const KvFetch& fetch) {
+  if (draining_) {
+    metrics_.Served(FetchResult::kRefused);
+    fetch.sender->Finish(Draining());
+    return;
+  }
+  kv::Match match;
+  if (cache_ != nullptr)
+    match = cache_->MatchPrefix(fetch.root, fetch.tokens, kv::RadixCache::kNoLimit);
+  const int cached = match.blocks.size();
+  // Those before first_block cannot be evicted either while the ones behind them are in use.
+  const int allowed = std::min(cached, most_pinned_ - pinned_blocks_);
+  if (cached > fetch.first_block && allowed <= fetch.first_block) {
+    metrics_.Served(FetchResult::kRefused);
+    fetch.sender->Finish(MakeError(
+        absl::StatusCode::kResourceExhausted, "KV_FETCH_LIMIT",
+        absl::StrCat("fetches pin ", pinned_blocks_, " KV blocks, the bound is ", most_pinned_)));
+    return;
+  }
+  const int count = std::max(0, allowed - fetch.first_block);
+  const int requested =
+      static_cast<int>(fetch.tokens.size()) / layout_.block_tokens - fetch.first_block;
+  metrics_.Served(count == requested ? FetchResult::kFetched : FetchResult::kPartial);
+  fetch.sender->SendAccepted(count, (fetch.first_block + count) * layout_.block_tokens);
+  if (count > 0) {
+    match.blocks.SplitAt(allowed).Release();
+    match.blocks.SetUse(kv::BlockUse::kHeld);
+    const uint64_t number = ++last_;
+    const auto blocks = std::make_shared<transfer::PinnedBlocks>(
+        match.blocks.ids(), [this, number, mailbox = mailbox_]() mutable {
+          Mailbox& target = *mailbox;
+          target.Post([this, number] { Release(number); });
+        });
+    pinned_blocks_ += allowed;
+    pinned_[number] = std::move(match.blocks);
+    for (int layer = 0; layer < layout_.layers; ++layer) {
+      fetch.sender->SendLayer(layer, fetch.first_block, count, blocks, nullptr);
+    }
+  }
+  fetch.sender->SendCommit(0, 0);
+  fetch.sender->Finish(absl::OkStatus());
+}
+
+void KvHolder::Release(uint64_t number) {
+  const auto found = pinned_.find(number);
+  BATON_CHECK(found != pinned_.end()) << "fetch " << number;
+  pinned_blocks_ -= found->second.size();
+  pinned_.erase(found);
+}
+
+void KvHolder::ReleaseAll() {
+  pinned_.clear();
+  pinned_blocks_ = 0;
+}
+
+}  // namespace baton::worker
