@@ -78,8 +78,8 @@ struct RouteChoice {
   absl::string_view decision;
   Pricing pricing;  // by which prefill workers were compared
   // With links: the least time to compute the prompt. A move is compared as if that much of it was
-  // hidden, whoever computes. With each worker's own time, computing would pay for itself as long
-  // as the KV is on its way, and prompts would leave the workers that have them cached.
+  // hidden on each worker. With each one's own time, computing would pay for itself as long as the
+  // KV is on its way, and prompts would leave the workers that have them cached.
   double hidden_s = 0;
 };
 
