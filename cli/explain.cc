@@ -74,6 +74,10 @@ std::string DecisionTable(const v1::Decision& decision) {
   if (decision.has_actual_ttft_seconds()) {
     absl::StrAppendFormat(&table, ", %.4g s measured", decision.actual_ttft_seconds());
   }
+  if (!decision.kv_holder_address().empty()) {
+    absl::StrAppend(&table, "; ", decision.kv_holder_tokens(), " may be fetched from ",
+                    decision.kv_holder_address());
+  }
   if (!decision.pool().empty()) absl::StrAppend(&table, "; pool ", decision.pool());
   for (const int role : decision.spilled()) {
     absl::StrAppend(&table, "; spilled to a ",

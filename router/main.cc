@@ -138,6 +138,9 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
          "round_robin: workers in turn, as a baseline")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(baton::router::kRoutingPolicies),
                                                      std::end(baton::router::kRoutingPolicies))));
+  app->add_flag("--kv-fetch,!--no-kv-fetch", options->kv_fetch,
+                "tell prefill workers which other worker has a prompt's KV cached; workers with "
+                "--kv-fetch send and fetch it (default off)");
   app->add_option("--ttft-slo-ms", options->ttft_slo_ms,
                   "Refuse requests whose expected time to first token is longer; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));

@@ -81,6 +81,7 @@ struct Options {
   std::string routing_policy = "priced";
   // Refuses requests whose expected time to first token is longer. 0: none.
   int64_t ttft_slo_ms = 0;
+  bool kv_fetch = false;
   // Largest number of missing prompt tokens that a decode worker may compute itself, if that is
   // cheaper than a prefill worker and the KV transfer from there. 0: none.
   int max_local_prefill_tokens = 512;

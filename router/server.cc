@@ -32,6 +32,7 @@ std::unique_ptr<Policy> MakePolicy(const Options& options) {
 RouteOptions RouteOptionsFrom(const Options& options) {
   RouteOptions route;
   route.ttft_slo = absl::Milliseconds(options.ttft_slo_ms);
+  route.kv_fetch = options.kv_fetch;
   route.kv_bytes_per_second = static_cast<double>(options.kv_bytes_per_second);
   return route;
 }

@@ -94,6 +94,12 @@ absl::Status GenerateCall::Open(Attempt& attempt) {
     request.mutable_prefill()->set_worker_id(attempt.route.prefill.worker_id);
     request.mutable_prefill()->set_epoch(attempt.route.prefill.epoch);
   }
+  if (const WorkerTarget& holder = attempt.route.kv_holder; holder.worker != kNoWorker) {
+    request.mutable_kv_holder()->set_address(holder.address);
+    request.mutable_kv_holder()->set_worker_id(holder.worker_id);
+    request.mutable_kv_holder()->set_epoch(holder.epoch);
+    request.set_kv_holder_tokens(attempt.route.kv_holder_tokens);
+  }
   attempt.cursor = attempt.whole ? answer_->AtStart() : answer_->AtEnd();
   const int stream = next_stream_++;
   const int worker = attempt.route.decode.worker;

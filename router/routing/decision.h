@@ -56,6 +56,9 @@ struct Decision {
   int predicted_cached_tokens = 0;
   double predicted_ttft_seconds = 0;  // 0: not known
 
+  std::string kv_holder_address;  // as in Route; empty: none
+  int kv_holder_tokens = 0;
+
   std::string pool;                     // that the request asks for
   std::vector<v1::WorkerRole> spilled;  // as in Route
 };

@@ -36,6 +36,8 @@ v1::Decision ToProto(const Decision& decision) {
   told.set_kappa(decision.kappa);
   told.set_predicted_cached_tokens(decision.predicted_cached_tokens);
   told.set_predicted_ttft_seconds(decision.predicted_ttft_seconds);
+  told.set_kv_holder_address(decision.kv_holder_address);
+  told.set_kv_holder_tokens(decision.kv_holder_tokens);
   told.set_pool(decision.pool);
   for (const v1::WorkerRole role : decision.spilled) told.add_spilled(role);
   return told;
@@ -50,6 +52,10 @@ std::string ToText(const Decision& decision) {
       decision.decode_address, decision.label, decision.policy, decision.kappa,
       decision.predicted_cached_tokens, decision.predicted_ttft_seconds,
       decision.prefill_candidates, decision.decode_candidates);
+  if (!decision.kv_holder_address.empty()) {
+    absl::StrAppend(&text, "; ", decision.kv_holder_tokens, " tokens may be fetched from ",
+                    decision.kv_holder_address);
+  }
   if (!decision.pool.empty()) absl::StrAppend(&text, "; pool ", decision.pool);
   for (const v1::WorkerRole role : decision.spilled) {
     absl::StrAppend(&text, "; spilled to another ", RoleName(role), " worker");

@@ -18,8 +18,10 @@ namespace baton::router {
 struct Route {
   WorkerTarget prefill;  // kNoWorker: the decode worker computes the prompt itself
   WorkerTarget decode;   // the worker that the router calls; or a prefill worker that answers alone
-  int matched_blocks = 0;  // on the worker that computes the prompt
-  std::string decision;    // label of metrics
+  int matched_blocks = 0;    // on the worker that computes the prompt
+  WorkerTarget kv_holder;    // has more of the prompt cached than the prefill worker; may be none
+  int kv_holder_tokens = 0;  // so many of the prompt
+  std::string decision;      // label of metrics
   // From now to the expected first token: the queue before the prompt, and its own computing. 0
   // while no worker has reported its costs.
   absl::Duration predicted_ttft;

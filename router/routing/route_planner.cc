@@ -11,6 +11,8 @@
 namespace baton::router {
 namespace {
 
+// A prefill worker fetches no fewer (prefill_worker/kv_fetcher.h).
+constexpr int kLeastFetchedBlocks = 4;
 // How often the books are tidied: this takes a pass over all workers.
 constexpr absl::Duration kUpkeep = absl::Milliseconds(100);
 constexpr absl::Duration kShortestSloRetry = absl::Milliseconds(50);
@@ -170,11 +172,14 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
     route.matched_blocks = computes.matched_blocks;
     route.decision = std::string(pair.decision);
     route.spilled = SpilledOf(request, route);
+    if (options_.kv_fetch) NameHolder(query, pair, prefill, decode, &route);
     const absl::Duration finish = absl::Seconds(computes.queue_s + computes.service_s);
     if (computes.cost_known) route.predicted_ttft = finish;
     if (request.explain) {
       route.why = Explain(query, route, pair, prefill, decode);
       route.why->pool = request.pool;
+      route.why->kv_holder_address = route.kv_holder.address;
+      route.why->kv_holder_tokens = route.kv_holder_tokens;
     }
     if (!request.dispatch) return route;
     route.dispatch = CountDispatch(query, pair);
@@ -204,6 +209,25 @@ RoutePlanner::Pair RoutePlanner::ChooseAlone(const RouteQuery& query,
   Candidate none;
   none.worker = kNoWorker;
   return {prefill[choice.prefill], none, choice.decision, choice.pricing};
+}
+
+void RoutePlanner::NameHolder(const RouteQuery& query, const Pair& pair,
+                              absl::Span<const Candidate> prefill,
+                              absl::Span<const Candidate> decode, Route* route) const {
+  if (!pair.prefill) return;
+  const Candidate* holder = nullptr;
+  int most = pair.prefill->matched_blocks + kLeastFetchedBlocks - 1;
+  for (const absl::Span<const Candidate> role : {prefill, decode}) {
+    for (const Candidate& c : role) {
+      if (c.matched_blocks <= most) continue;
+      most = c.matched_blocks;
+      holder = &c;
+    }
+  }
+  if (holder == nullptr) return;
+  route->kv_holder = workers_[holder->worker].target;
+  route->kv_holder_tokens = std::min(holder->matched_blocks * query.block_tokens,
+                                     query.prompt_tokens / query.block_tokens * query.block_tokens);
 }
 
 Route RoutePlanner::RouteTo(const Pair& pair) const {

@@ -35,6 +35,7 @@ namespace baton::router {
 struct RouteOptions {
   // Requests whose first token is expected later are refused. 0: none.
   absl::Duration ttft_slo;
+  bool kv_fetch = false;  // name holders of cached KV that a prefill worker lacks
   // From a prefill to a decode worker, until transfers have been measured.
   double kv_bytes_per_second = 1e9;
   // The source of jitter in retry times. A simulation has its own.
@@ -132,6 +133,11 @@ class RoutePlanner final : public RosterObserver {
                   absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Names the worker of either role that has most of the prompt cached, if that is several blocks
+  // more than the prefill worker of the pair has.
+  void NameHolder(const RouteQuery& query, const Pair& pair, absl::Span<const Candidate> prefill,
+                  absl::Span<const Candidate> decode, Route* route) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Route RouteTo(const Pair& pair) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndDispatch(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

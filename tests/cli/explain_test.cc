@@ -55,6 +55,8 @@ TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   decision.set_policy("priced");
   decision.set_decode_address("d:1");
   decision.set_predicted_cached_tokens(64);
+  decision.set_kv_holder_address("10.0.0.9:1");
+  decision.set_kv_holder_tokens(640);
   decision.set_decode_candidates(9);
   v1::DecisionCandidate& c = *decision.add_candidates();
   c.set_role(v1::WORKER_ROLE_DECODE);

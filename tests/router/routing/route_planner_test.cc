@@ -331,6 +331,50 @@ TEST_F(MeasuredLinksTest, WithoutAKnownLinkNothingChanges) {
   EXPECT_EQ(choices(true), choices(false));
 }
 
+class KvFetchTest : public RoutePlannerTest {
+ protected:
+  KvFetchTest() : RoutePlannerTest(Options()) {}
+  static RouteOptions Options() {
+    RouteOptions options;
+    options.kv_fetch = true;
+    return options;
+  }
+};
+
+TEST_F(KvFetchTest, ABusyWorkerThatHasThePrefixIsNamedAsItsHolder) {
+  Cache(kFleetPrefill0, kPromptKeys);
+  auto route = Choose(kPromptKeys, /*dispatch=*/false);
+  EXPECT_EQ(route->prefill.worker, kFleetPrefill0);
+  EXPECT_EQ(route->kv_holder.worker, kNoWorker) << "it has the prefix itself";
+  Report(kFleetPrefill0, /*remaining_s=*/100);
+  route = Choose(kPromptKeys, /*dispatch=*/false);
+  EXPECT_NE(route->prefill.worker, kFleetPrefill0);
+  EXPECT_EQ(route->kv_holder.worker, kFleetPrefill0);
+  EXPECT_EQ(route->kv_holder.address, "p0:1");
+  EXPECT_NE(route->kv_holder.epoch, 0u);
+  EXPECT_EQ(route->kv_holder_tokens, 96);
+}
+
+TEST_F(KvFetchTest, ADecodeWorkerMayBeTheHolder) {
+  Cache(kDecode1, kPromptKeys);
+  Cache(kFleetPrefill0, {1, 2});
+  const auto route = Choose(kPromptKeys, /*dispatch=*/false);
+  EXPECT_EQ(route->kv_holder.worker, kDecode1);
+  EXPECT_EQ(route->kv_holder_tokens, 96);
+}
+
+TEST_F(KvFetchTest, AFewBlocksAreNotWorthIt) {
+  Cache(kDecode1, {1, 2, 3});
+  EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->kv_holder.worker, kNoWorker);
+  Cache(kDecode1, {4});
+  EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->kv_holder.worker, kDecode1);
+}
+
+TEST_F(RoutePlannerTest, NoHolderIsNamedUnlessItIsAskedFor) {
+  Cache(kDecode1, kPromptKeys);
+  EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->kv_holder.worker, kNoWorker);
+}
+
 class SloTest : public RoutePlannerTest {
  protected:
   static RouteOptions WithSlo() {
