@@ -172,6 +172,12 @@ void KvFetcher::Cancel(Fetch& fetch) {
   if (!std::exchange(fetch.cancelled, true)) fetch.call->Cancel();
 }
 
+void KvFetcher::CancelOffers() {
+  for (auto& [id, fetch] : fetches_) {
+    if (fetch.of_offer && fetch.jobs.empty()) Cancel(fetch);
+  }
+}
+
 void KvFetcher::CancelAll() {
   for (auto& [id, fetch] : fetches_) Cancel(fetch);
   // Also those that have committed: the peer may leave its stream open.

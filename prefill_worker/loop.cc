@@ -183,6 +183,7 @@ bool PrefillLoop::TakeTurn(absl::Duration wait) {
   if (stopping_) return false;
   const StepPlan plan = scheduler_.NextStep();
   for (PrefillJob* job : plan.started) Start(*job);
+  if (plan.chunks.empty() && scheduler_.waiting_count() > 0) fetcher_.CancelOffers();
   // Only the scheduler knows how much of a posted prompt is cached, so it applies its bound on
   // tokens itself.
   submission_limit_.Update({scheduler_.waiting_requests(), 0}, throughput_.tokens_per_second());
