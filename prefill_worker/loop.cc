@@ -293,7 +293,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
   LayerSender sender(chunks, engine_.kv_layout().block_tokens);
   // A step with room for more work says nothing of the rate under load.
   const bool full =
-      scheduler_.waiting_count() > 0 ||
+      scheduler_.waiting_count() > fetcher_.waiting_jobs() ||
       batch.rows() + options_.scheduler.block_tokens > options_.scheduler.max_num_batched_tokens;
   if (full) throughput_.StepBegins();
   const absl::Duration begin = clock_.SinceStart();

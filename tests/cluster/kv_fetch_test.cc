@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -178,6 +179,21 @@ TEST_F(KvFetchTest, ASecondPrefillWorkerFetchesWhatTheFirstHasAndAnswersAlike) {
   EXPECT_GT(Metric(*second_, "baton_kv_fetch_bytes_total"), 0);
   EXPECT_EQ(Metric(*second_, "baton_kv_fetch_bytes_total"),
             Metric(*prefill_, "baton_kv_fetch_bytes_total"));
+  ExpectAllIdle();
+}
+
+TEST_F(KvFetchTest, APrefillWorkerFetchesWhatTheDecodeWorkerHas) {
+  StartThree();
+  std::mt19937 random(40);
+  std::vector<int32_t> prompt = RandomTokens(random, 160);
+  // An answer of one token may end before its KV has come.
+  ASSERT_TRUE(Decode(channel_, Request(prompt, Greedy(), 4)).status.ok());
+  for (const int32_t token : RandomTokens(random, 50)) prompt.push_back(token);
+  const DecodeResult result = Decode(channel_, Hinted(prompt, Ref(*decode_), 160));
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.tokens, TheOracle().Generate(prompt, Greedy(), 8));
+  EXPECT_EQ(result.usage.cached_prompt_tokens(), 160);
+  EXPECT_EQ(Metric(*decode_, "baton_kv_fetches_total", R"(result="fetched")"), 1);
   ExpectAllIdle();
 }
 
@@ -360,6 +376,55 @@ TEST_F(KvFetchTest, AnAnswersKvIsWrittenBackToTheWorkerOfItsPrompt) {
   EXPECT_EQ(Metric(*decode_, "baton_kv_offers_total", R"(result="taken")"), 3);
   EXPECT_EQ(Metric(*prefill_, "baton_kv_fetches_total", R"(result="fetched")"), 3);
   ExpectAllIdle();
+}
+
+TEST_F(KvFetchTest, FetchesAndWriteBacksThroughTinyPoolsEqualTheOracle) {
+  worker::WorkerOptions options = Fetching();
+  options.num_blocks = 40;  // admission, preemption, eviction and pins all the time
+  decode_worker::DecodeOptions write_back = NothingLocal();
+  write_back.kv_write_back = true;
+  StartThree(options, write_back);
+  struct Case {
+    DecodeRequest request;
+    std::vector<int32_t> expected;
+  };
+  std::mt19937 random(41);
+  const std::vector<std::vector<int32_t>> prefixes = {RandomTokens(random, 100),
+                                                      RandomTokens(random, 130)};
+  const internal::v1::WorkerRef workers[] = {Ref(*prefill_), Ref(*second_), Ref(*decode_)};
+  std::vector<Case> cases;
+  for (int i = 0; i < 120; ++i) {
+    std::vector<int32_t> prompt = prefixes[random() % 2];
+    // True or not, for the holder has evicted it, or never had it.
+    const int held = static_cast<int>(prompt.size()) - static_cast<int>(random() % 30);
+    for (const int32_t token : RandomTokens(random, 1 + static_cast<int>(random() % 100))) {
+      prompt.push_back(token);
+    }
+    const int max_tokens = 4 + static_cast<int>(random() % 60);
+    Case c;
+    c.request = Hinted(prompt, workers[random() % 3], held, max_tokens);
+    *c.request.mutable_prefill() = workers[random() % 2];
+    c.expected = TheOracle().Generate(prompt, Greedy(), max_tokens);
+    cases.push_back(std::move(c));
+  }
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 12; ++i) {
+    clients.emplace_back([&] {
+      for (size_t at; (at = next.fetch_add(1)) < cases.size();) {
+        const DecodeResult result = Decode(channel_, cases[at].request);
+        EXPECT_TRUE(result.status.ok()) << result.status;
+        EXPECT_EQ(result.tokens, cases[at].expected) << "case " << at;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  ExpectAllIdle();
+  // It is no test of fetches without any.
+  EXPECT_GT(Metric(*decode_, "baton_kv_offers_total", R"(result="taken")"), 0);
+  EXPECT_GT(Metric(*prefill_, "baton_kv_fetch_bytes_total") +
+                Metric(*second_, "baton_kv_fetch_bytes_total"),
+            0);
 }
 
 // A holder that answers with KV of zeros, in frames that the test spoils.
