@@ -172,6 +172,18 @@ void KvFetcher::Cancel(Fetch& fetch) {
   if (!std::exchange(fetch.cancelled, true)) fetch.call->Cancel();
 }
 
+int KvFetcher::waiting_jobs() const {
+  size_t jobs = 0;
+  for (const auto& [id, fetch] : fetches_) jobs += fetch.jobs.size();
+  return static_cast<int>(jobs);
+}
+
+void KvFetcher::CancelOffers() {
+  for (auto& [id, fetch] : fetches_) {
+    if (fetch.of_offer && fetch.jobs.empty()) Cancel(fetch);
+  }
+}
+
 void KvFetcher::CancelAll() {
   for (auto& [id, fetch] : fetches_) Cancel(fetch);
   // Also those that have committed: the peer may leave its stream open.

@@ -69,9 +69,13 @@ class KvFetcher {
   // Answers an offer. `busy`: the worker has more urgent work.
   internal::v1::OfferKvResponse::Result TakeOffer(const worker::KvOffer& offer, bool busy);
 
+  // Work waits: what offers have begun makes way.
+  void CancelOffers();
   // For the end of the loop, which must then handle its mailbox until no call is open.
   void CancelAll();
-  // Calls that gRPC threads may still report from, or write by.
+  // How many jobs wait for fetches.
+  int waiting_jobs() const;
+  // No call is left that a gRPC thread may report from, or write by.
   bool idle() const { return fetches_.empty() && open_calls_.empty(); }
 
  private:

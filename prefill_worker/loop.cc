@@ -183,6 +183,7 @@ bool PrefillLoop::TakeTurn(absl::Duration wait) {
   if (stopping_) return false;
   const StepPlan plan = scheduler_.NextStep();
   for (PrefillJob* job : plan.started) Start(*job);
+  if (plan.chunks.empty() && scheduler_.waiting_count() > 0) fetcher_.CancelOffers();
   // Only the scheduler knows how much of a posted prompt is cached, so it applies its bound on
   // tokens itself.
   submission_limit_.Update({scheduler_.waiting_requests(), 0}, throughput_.tokens_per_second());
@@ -292,7 +293,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
   LayerSender sender(chunks, engine_.kv_layout().block_tokens);
   // A step with room for more work says nothing of the rate under load.
   const bool full =
-      scheduler_.waiting_count() > 0 ||
+      scheduler_.waiting_count() > fetcher_.waiting_jobs() ||
       batch.rows() + options_.scheduler.block_tokens > options_.scheduler.max_num_batched_tokens;
   if (full) throughput_.StepBegins();
   const absl::Duration begin = clock_.SinceStart();

@@ -49,7 +49,7 @@ KvExchangeMetrics::KvExchangeMetrics(telemetry::MetricSet& set)
     : fetches_(set.Counters(
           "baton_kv_fetches_total",
           "Fetches of cached KV that this worker received or sent. partial: fewer blocks than "
-          "requested, or none.",
+          "requested, or none; failed: also those that were cancelled with their request.",
           {{"direction", {"received", "sent"}},
            {"result", {"fetched", "partial", "refused", "failed"}}})),
       bytes_(set.Counters("baton_kv_fetch_bytes_total", "KV payload of fetches.",

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -12,8 +14,11 @@
 #include "absl/synchronization/notification.h"
 #include "common/base/error.h"
 #include "common/base/random_id.h"
+#include "common/base/rpc/server.h"
+#include "common/base/rpc/server_stream.h"
 #include "common/transfer/checksum.h"
 #include "common/transfer/prefill_call.h"
+#include "common/worker/raw_request.h"
 #include "tests/cluster/worker_pair.h"
 #include "tests/testing/metrics_scrape.h"
 
@@ -174,6 +179,21 @@ TEST_F(KvFetchTest, ASecondPrefillWorkerFetchesWhatTheFirstHasAndAnswersAlike) {
   EXPECT_GT(Metric(*second_, "baton_kv_fetch_bytes_total"), 0);
   EXPECT_EQ(Metric(*second_, "baton_kv_fetch_bytes_total"),
             Metric(*prefill_, "baton_kv_fetch_bytes_total"));
+  ExpectAllIdle();
+}
+
+TEST_F(KvFetchTest, APrefillWorkerFetchesWhatTheDecodeWorkerHas) {
+  StartThree();
+  std::mt19937 random(40);
+  std::vector<int32_t> prompt = RandomTokens(random, 160);
+  // An answer of one token may end before its KV has come.
+  ASSERT_TRUE(Decode(channel_, Request(prompt, Greedy(), 4)).status.ok());
+  for (const int32_t token : RandomTokens(random, 50)) prompt.push_back(token);
+  const DecodeResult result = Decode(channel_, Hinted(prompt, Ref(*decode_), 160));
+  ASSERT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.tokens, TheOracle().Generate(prompt, Greedy(), 8));
+  EXPECT_EQ(result.usage.cached_prompt_tokens(), 160);
+  EXPECT_EQ(Metric(*decode_, "baton_kv_fetches_total", R"(result="fetched")"), 1);
   ExpectAllIdle();
 }
 
@@ -356,6 +376,224 @@ TEST_F(KvFetchTest, AnAnswersKvIsWrittenBackToTheWorkerOfItsPrompt) {
   EXPECT_EQ(Metric(*decode_, "baton_kv_offers_total", R"(result="taken")"), 3);
   EXPECT_EQ(Metric(*prefill_, "baton_kv_fetches_total", R"(result="fetched")"), 3);
   ExpectAllIdle();
+}
+
+TEST_F(KvFetchTest, FetchesAndWriteBacksThroughTinyPoolsEqualTheOracle) {
+  worker::WorkerOptions options = Fetching();
+  options.num_blocks = 40;  // admission, preemption, eviction and pins all the time
+  decode_worker::DecodeOptions write_back = NothingLocal();
+  write_back.kv_write_back = true;
+  StartThree(options, write_back);
+  struct Case {
+    DecodeRequest request;
+    std::vector<int32_t> expected;
+  };
+  std::mt19937 random(41);
+  const std::vector<std::vector<int32_t>> prefixes = {RandomTokens(random, 100),
+                                                      RandomTokens(random, 130)};
+  const internal::v1::WorkerRef workers[] = {Ref(*prefill_), Ref(*second_), Ref(*decode_)};
+  std::vector<Case> cases;
+  for (int i = 0; i < 120; ++i) {
+    std::vector<int32_t> prompt = prefixes[random() % 2];
+    // True or not, for the holder has evicted it, or never had it.
+    const int held = static_cast<int>(prompt.size()) - static_cast<int>(random() % 30);
+    for (const int32_t token : RandomTokens(random, 1 + static_cast<int>(random() % 100))) {
+      prompt.push_back(token);
+    }
+    const int max_tokens = 4 + static_cast<int>(random() % 60);
+    Case c;
+    c.request = Hinted(prompt, workers[random() % 3], held, max_tokens);
+    *c.request.mutable_prefill() = workers[random() % 2];
+    c.expected = TheOracle().Generate(prompt, Greedy(), max_tokens);
+    cases.push_back(std::move(c));
+  }
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 12; ++i) {
+    clients.emplace_back([&] {
+      for (size_t at; (at = next.fetch_add(1)) < cases.size();) {
+        const DecodeResult result = Decode(channel_, cases[at].request);
+        EXPECT_TRUE(result.status.ok()) << result.status;
+        EXPECT_EQ(result.tokens, cases[at].expected) << "case " << at;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  ExpectAllIdle();
+  // It is no test of fetches without any.
+  EXPECT_GT(Metric(*decode_, "baton_kv_offers_total", R"(result="taken")"), 0);
+  EXPECT_GT(Metric(*prefill_, "baton_kv_fetch_bytes_total") +
+                Metric(*second_, "baton_kv_fetch_bytes_total"),
+            0);
+}
+
+// A holder that answers with KV of zeros, in frames that the test spoils.
+class LyingHolder final : public internal::v1::KvService::WithRawCallbackMethod_FetchKv<
+                              internal::v1::KvService::Service> {
+ public:
+  using Frames = std::vector<internal::v1::PrefillFrame>;
+  explicit LyingHolder(const kv::KvLayout& layout) : layout_(layout) {
+    rpc_ = *RpcServer::Start({}, {this}, {"baton.internal.v1.KvService"});
+  }
+  ~LyingHolder() override { rpc_->Stop(absl::ZeroDuration()); }
+
+  // All for the next call. `end`: nullopt: the stream stays open until its caller ends it.
+  std::function<void(Frames&)> spoil = [](Frames&) {};
+  std::optional<grpc::Status> end = grpc::Status::OK;
+  std::unique_ptr<absl::Notification> opened = std::make_unique<absl::Notification>();
+  std::unique_ptr<absl::Notification> gone = std::make_unique<absl::Notification>();
+
+  internal::v1::WorkerRef Ref(const std::string& worker_id) const {
+    internal::v1::WorkerRef ref;
+    ref.set_address(rpc_->address());
+    ref.set_worker_id(worker_id);
+    ref.set_epoch(kEpoch);
+    return ref;
+  }
+  static void Seal(internal::v1::PrefillFrame& frame) {
+    transfer::Segments payload;
+    if (!frame.payload().empty()) payload.push_back(absl::MakeConstSpan(frame.payload()));
+    frame.set_checksum(transfer::FrameChecksum(frame, payload));
+  }
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* FetchKv(grpc::CallbackServerContext*,
+                                                      const grpc::ByteBuffer* bytes) override {
+    const internal::v1::FetchKvRequest request =
+        worker::ParseRequest<internal::v1::FetchKvRequest>(*bytes).value();
+    const int blocks = request.tokens_size() / layout_.block_tokens - request.first_block();
+    Frames frames(1);
+    frames[0].mutable_accepted()->set_kv_layout_fingerprint(layout_.Fingerprint());
+    frames[0].mutable_accepted()->set_block_count(blocks);
+    for (int layer = 0; layer < layout_.layers; ++layer) {
+      internal::v1::PrefillFrame& frame = frames.emplace_back();
+      frame.mutable_kv_chunk()->set_layer(layer);
+      frame.mutable_kv_chunk()->set_first_block(request.first_block());
+      frame.mutable_kv_chunk()->set_block_count(blocks);
+      frame.set_payload(std::string(static_cast<size_t>(blocks * layout_.ChunkBytes()), '\0'));
+    }
+    frames.emplace_back().mutable_commit()->set_kv_chunk_count(layout_.layers);
+    for (internal::v1::PrefillFrame& frame : frames) {
+      frame.set_transfer_id(request.transfer_id());
+      frame.set_epoch(kEpoch);
+      Seal(frame);
+    }
+    spoil(frames);
+    auto stream = std::make_shared<Stream>(*this);
+    auto* reactor = Stream::Open(stream);
+    for (const auto& frame : frames) stream->Push(frame.SerializeAsString());
+    if (end) stream->Finish(*end);
+    opened->Notify();
+    return reactor;
+  }
+
+ private:
+  static constexpr uint64_t kEpoch = 77;
+  class Stream final : public ServerStream<grpc::ByteBuffer, std::string> {
+   public:
+    explicit Stream(LyingHolder& holder) : holder_(holder) {}
+    void Encode(std::string item, grpc::ByteBuffer* message) override {
+      grpc::Slice slice(item);
+      *message = grpc::ByteBuffer(&slice, 1);
+    }
+    void OnPeerGone() override {
+      if (holder_.end) return;
+      holder_.gone->Notify();
+      Finish(grpc::Status::CANCELLED);
+    }
+
+   private:
+    LyingHolder& holder_;
+  };
+
+  const kv::KvLayout layout_;
+  std::unique_ptr<RpcServer> rpc_;
+};
+
+TEST_F(KvFetchTest, WhatIsDamagedOrCutOffIsComputed) {
+  StartThree();
+  LyingHolder liar(TheOracle().engine().kv_layout());
+  using Frames = LyingHolder::Frames;
+  struct Case {
+    std::string what;
+    std::function<void(Frames&)> spoil;
+    std::optional<grpc::Status> end = grpc::Status::OK;
+  };
+  const grpc::Status lost(grpc::StatusCode::UNAVAILABLE, "the server goes away");
+  const std::vector<Case> cases = {
+      {"a flipped bit", [](Frames& f) { (*f[1].mutable_payload())[100] ^= 4; }},
+      {"another layer", [](Frames& f) { f[1].mutable_kv_chunk()->set_layer(1); }},
+      {"another epoch", [](Frames& f) { f[1].set_epoch(78), LyingHolder::Seal(f[1]); }},
+      {"another transfer", [](Frames& f) { f[1].set_transfer_id(1), LyingHolder::Seal(f[1]); }},
+      {"a chunk less", [](Frames& f) { f.erase(f.begin() + 1); }},
+      {"no commit", [](Frames& f) { f.pop_back(); }},
+      {"more blocks",
+       [](Frames& f) {
+         f[0].mutable_accepted()->set_block_count(100);
+         LyingHolder::Seal(f[0]);
+       }},
+      {"a first token",
+       [](Frames& f) {
+         f[1].mutable_first_token()->set_token_id(3);
+         f[1].clear_payload();
+         LyingHolder::Seal(f[1]);
+       }},
+      {"the holder ends in the middle", [](Frames& f) { f.resize(2); }, lost},
+      {"the holder ends before the commit", [](Frames& f) { f.pop_back(); }, lost},
+      {"the holder stops sending", [](Frames& f) { f.resize(2); }, std::nullopt},
+  };
+  std::mt19937 random(38);
+  for (const Case& c : cases) {
+    const std::vector<int32_t> prompt = RandomTokens(random, 150);
+    liar.spoil = c.spoil;
+    liar.end = c.end;
+    liar.opened = std::make_unique<absl::Notification>();
+    const DecodeResult result = Decode(channel_, Hinted(prompt, liar.Ref(c.what), 144));
+    ASSERT_TRUE(result.status.ok()) << c.what << ": " << result.status;
+    EXPECT_TRUE(liar.opened->HasBeenNotified()) << c.what;
+    EXPECT_EQ(result.tokens, TheOracle().Generate(prompt, Greedy(), 8)) << c.what;
+    EXPECT_EQ(result.usage.cached_prompt_tokens(), 0) << c.what;
+    if (!c.end) liar.gone->WaitForNotification();
+  }
+  EXPECT_EQ(Metric(*second_, "baton_kv_fetches_total", R"(result="failed")"), cases.size());
+  ExpectAllIdle();
+  // The same frames unspoiled are taken: it is the checks that refused the others.
+  liar.spoil = [](Frames&) {};
+  liar.end = grpc::Status::OK;
+  liar.opened = std::make_unique<absl::Notification>();
+  const DecodeResult taken =
+      Decode(channel_, Hinted(RandomTokens(random, 150), liar.Ref("believed"), 144));
+  EXPECT_EQ(taken.usage.cached_prompt_tokens(), 144);
+}
+
+TEST_F(KvFetchTest, AnOpenFetchEndsWithItsRequestAndWithItsWorker) {
+  StartThree();
+  LyingHolder silent(TheOracle().engine().kv_layout());
+  silent.spoil = [](LyingHolder::Frames& frames) { frames.resize(2); };
+  silent.end = std::nullopt;
+  std::mt19937 random(39);
+  auto stub = internal::v1::DecodeService::NewStub(channel_);
+  const auto open = [&](grpc::ClientContext& context, const std::string& worker_id) {
+    silent.opened = std::make_unique<absl::Notification>();
+    silent.gone = std::make_unique<absl::Notification>();
+    context.set_deadline(testing::TestDeadline());
+    auto reader =
+        stub->Decode(&context, Hinted(RandomTokens(random, 150), silent.Ref(worker_id), 144));
+    silent.opened->WaitForNotification();
+    return reader;
+  };
+  grpc::ClientContext cancelled;
+  auto reader = open(cancelled, "cancelled");
+  cancelled.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  silent.gone->WaitForNotification();
+  ExpectAllIdle();
+  EXPECT_EQ(BlockCounts(second_->address()).free(), 256);
+  grpc::ClientContext stopped;
+  reader = open(stopped, "stopped");
+  second_->Stop();
+  silent.gone->WaitForNotification();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(WaitUntilIdle(decode_->address()).ok());
 }
 
 }  // namespace

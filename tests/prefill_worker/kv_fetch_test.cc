@@ -361,6 +361,14 @@ TEST_F(KvFetchTest, AnOfferIsTakenIfThereIsRoomAndNothingElseToDo) {
   EXPECT_EQ(testing::MetricValue(registry_, "baton_kv_offers_total", "taken"), 2);
   EXPECT_EQ(testing::MetricValue(registry_, "baton_kv_offers_total", "busy"), 2);
   ExpectNothingHeld();
+  EXPECT_EQ(offer(96, 300), OfferKvResponse::RESULT_BUSY) << "the holder has just failed";
+  clock_.Advance(KvFetcher::kPause);
+  EXPECT_EQ(offer(96, 300), OfferKvResponse::RESULT_TAKEN);
+  const auto large = Ask(Counting(63 * kBlockTokens, 100));
+  EXPECT_FALSE(large->finish.has_value());
+  EXPECT_TRUE(fetches_.back()->cancelled) << "it makes way for a job";
+  Fail(*fetches_.back(), absl::CancelledError("cancelled"));
+  EXPECT_EQ(large->finish, absl::OkStatus());
   // A fetch for a job that waits goes first.
   Ask(Counting(200, 600), 160, "other");
   EXPECT_EQ(offer(96, 300), OfferKvResponse::RESULT_BUSY);

@@ -58,7 +58,7 @@ TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {
   WorkerOptions options;
   EXPECT_EQ(Parse({"--max-model-len", "512", "--max-num-seqs", "3", "--max-num-batched-tokens",
                    "64", "--kv-cache-memory", "2MB", "--num-blocks", "9", "--block-size", "32",
-                   "--no-enable-prefix-caching", "--dtype", "float32"},
+                   "--no-enable-prefix-caching", "--kv-fetch", "--dtype", "float32"},
                   &options),
             "");
   EXPECT_EQ(options.max_model_len, 512);
@@ -68,6 +68,7 @@ TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {
   EXPECT_EQ(options.num_blocks, 9);
   EXPECT_EQ(options.block_size, 32);
   EXPECT_FALSE(options.enable_prefix_caching);
+  EXPECT_TRUE(options.kv_fetch);
   EXPECT_TRUE(Validate(options).ok());
   const engine::EngineOptions engine = ToEngineOptions(options);
   EXPECT_EQ(engine.backend.compute, backend::BackendOptions::Compute::kF32);
