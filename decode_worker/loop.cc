@@ -341,8 +341,7 @@ void DecodeLoop::OnTransferEnd(uint64_t id, const absl::Status& status,
     scheduler_.OnTransferEnd(*sequence);  // the writer has stopped: its blocks are freed
     return;
   }
-  metrics_.TransferCommitted(now - sequence->first_token_arrived_at.value_or(now),
-                             summary.kv_bytes);
+  metrics_.TransferCommitted(now - sequence->first_token_arrived_at.value_or(now), summary);
   call->transfer.kv_bytes += summary.kv_bytes;
   if (!call->computed_at) {
     call->computed_at = now;

@@ -119,9 +119,11 @@ void DecodeMetrics::TransferStarted(transfer::PlaneReason plane) {
   series_->transfers.With({transfer::Name(plane)}).Increment();
 }
 
-void DecodeMetrics::TransferCommitted(absl::Duration after, int64_t kv_bytes) {
-  worker_.KvTransferred(after, kv_bytes);
-  worker_.KvBytes(kv_bytes);
+void DecodeMetrics::TransferCommitted(absl::Duration after,
+                                      const transfer::TransferSummary& summary) {
+  worker_.KvTransferred(after, summary.kv_bytes, summary.shared_kv_bytes > 0);
+  worker_.KvBytes(summary.kv_bytes - summary.shared_kv_bytes, false);
+  worker_.KvBytes(summary.shared_kv_bytes, true);
 }
 
 void DecodeMetrics::Stepped(absl::Duration duration, int sequences) {

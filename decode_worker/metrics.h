@@ -27,7 +27,7 @@ class DecodeMetrics {
   void Admitted(absl::Duration queued, Priority priority);
   void TransferStarted(transfer::PlaneReason plane);
   // `after` the first token's arrival.
-  void TransferCommitted(absl::Duration after, int64_t kv_bytes);
+  void TransferCommitted(absl::Duration after, const transfer::TransferSummary& summary);
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void Stepped(absl::Duration duration, int sequences);
   // Answer tokens were drawn on this worker.

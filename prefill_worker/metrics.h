@@ -30,9 +30,12 @@ class PrefillMetrics {
   // An item of a ScoreItems call.
   void Scored() { scored_items_.Increment(); }
   void BlocksEvicted(int count) { worker_.BlocksEvicted(count); }
-  void BytesSent(int64_t bytes) { worker_.KvBytes(bytes); }
+  // `shared`: read by the decode worker, here and below.
+  void BytesSent(int64_t bytes, bool shared) { worker_.KvBytes(bytes, shared); }
   // All KV of a computed prompt has left, `after` its computation.
-  void Sent(absl::Duration after, int64_t bytes) { worker_.KvTransferred(after, bytes); }
+  void Sent(absl::Duration after, int64_t bytes, bool shared) {
+    worker_.KvTransferred(after, bytes, shared);
+  }
   // A job that had started ended before its prompt was computed.
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void SetLoad(const worker::WorkerLoad& load) { worker_.SetLoad(load); }

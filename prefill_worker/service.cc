@@ -47,7 +47,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     if (options.lease == nullptr) options.offered = calls_.shared_pool;
     options.check_shared = calls_.check_shared;
   }
-  options.on_bytes_sent = [this](int64_t bytes) { calls_.metrics.BytesSent(bytes); };
+  options.on_bytes_sent = [this, shared = options.lease != nullptr](int64_t bytes) {
+    calls_.metrics.BytesSent(bytes, shared);
+  };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);
   if (!status.ok()) {

@@ -84,6 +84,8 @@ class KvSender {
   // stays behind them. `logprobs` is empty if they were not requested.
   virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
+  // The receiver reads the KV from shared memory.
+  virtual bool shared() const { return false; }
   // The loop runs, and still has the job. Several senders of one call get the same `now`.
   virtual void SendHeartbeat(absl::Duration now) {}
   // Call exactly once. OK: the stream ends after what has been sent. An error: it ends at once, and
@@ -124,6 +126,7 @@ class FrameSender : public KvSender {
   void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override;
   void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override;
   void SendCommit(double queue_ms, double prefill_ms) override;
+  bool shared() const override { return options_.lease != nullptr; }
 
  protected:
   // `urgent` items go before all others that wait.

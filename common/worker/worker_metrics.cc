@@ -11,7 +11,7 @@
 namespace baton::worker {
 namespace {
 
-constexpr char kTransport[] = "grpc";
+constexpr char kGrpc[] = "grpc", kShm[] = "shm";  // label `transport`
 
 }  // namespace
 
@@ -64,15 +64,14 @@ struct WorkerMetrics::Series {
                                                   "last of its KV has left."
                                                 : "the first token's arrival to the verified "
                                                   "commit, as kv_transfer_ms of an answer."),
-                           telemetry::kTransferSecondsBuckets, {{"transport", {kTransport}}})
-                .With({kTransport})),
-        kv_size(Moved(set.Histograms("baton_kv_transfer_size_bytes",
-                                     "KV payload of a completed transfer.",
-                                     telemetry::kTransferBytesBuckets, MovedLabels()))),
-        kv_bytes(Moved(set.Counters("baton_kv_transfer_bytes_total",
-                                    prefill ? "KV payload sent, for failed transfers, too."
-                                            : "KV payload of committed transfers.",
-                                    MovedLabels()))),
+                           telemetry::kTransferSecondsBuckets, {{"transport", {kGrpc, kShm}}})),
+        kv_size(set.Histograms("baton_kv_transfer_size_bytes",
+                               "KV payload of a completed transfer.",
+                               telemetry::kTransferBytesBuckets, MovedLabels())),
+        kv_bytes(set.Counters("baton_kv_transfer_bytes_total",
+                              prefill ? "KV payload sent, for failed transfers, too."
+                                      : "KV payload of committed transfers.",
+                              MovedLabels())),
         kv_failures(set.Counters(
             "baton_kv_transfer_failures_total",
             "KV transfers that did not complete. refused: for load, by a draining worker, as "
@@ -89,11 +88,7 @@ struct WorkerMetrics::Series {
 
   const char* Direction() const { return prefill ? "sent" : "received"; }
   std::vector<telemetry::Label> MovedLabels() const {
-    return {{"transport", {kTransport}}, {"direction", {Direction()}}};
-  }
-  template <typename T>
-  T& Moved(telemetry::Family<T>&& family) const {
-    return family.With({kTransport, Direction()});
+    return {{"transport", {kGrpc, kShm}}, {"direction", {Direction()}}};
   }
 
   const bool prefill;
@@ -115,9 +110,9 @@ struct WorkerMetrics::Series {
   prometheus::Counter& cache_query_tokens;
   prometheus::Counter& cache_hit_tokens;
   prometheus::Counter& cache_evicted_blocks;
-  prometheus::Histogram& kv_duration;
-  prometheus::Histogram& kv_size;
-  prometheus::Counter& kv_bytes;
+  telemetry::Family<prometheus::Histogram> kv_duration;
+  telemetry::Family<prometheus::Histogram> kv_size;
+  telemetry::Family<prometheus::Counter> kv_bytes;
   telemetry::Family<prometheus::Counter> kv_failures;
   const telemetry::TraceCounters traces;
 };
@@ -156,13 +151,15 @@ void WorkerMetrics::Refused(const std::string& reason) {
   series_->rejections.With({absl::AsciiStrToLower(reason)}).Increment();
 }
 
-void WorkerMetrics::KvBytes(int64_t bytes) {
-  series_->kv_bytes.Increment(static_cast<double>(bytes));
+void WorkerMetrics::KvBytes(int64_t bytes, bool shared) {
+  series_->kv_bytes.With({shared ? kShm : kGrpc, series_->Direction()})
+      .Increment(static_cast<double>(bytes));
 }
 
-void WorkerMetrics::KvTransferred(absl::Duration duration, int64_t bytes) {
-  series_->kv_duration.Observe(absl::ToDoubleSeconds(duration));
-  series_->kv_size.Observe(static_cast<double>(bytes));
+void WorkerMetrics::KvTransferred(absl::Duration duration, int64_t bytes, bool shared) {
+  const char* transport = shared ? kShm : kGrpc;
+  series_->kv_duration.With({transport}).Observe(absl::ToDoubleSeconds(duration));
+  series_->kv_size.With({transport, series_->Direction()}).Observe(static_cast<double>(bytes));
 }
 
 void WorkerMetrics::KvTransferFailed(const char* reason) {

@@ -34,9 +34,10 @@ class WorkerMetrics {
   // From submission to the start of work. priority: "low", "normal" or "high".
   void Queued(absl::Duration duration, const char* priority);
   void Refused(const std::string& reason);
-  void KvBytes(int64_t bytes);
+  // `shared`: through shared memory, here and below.
+  void KvBytes(int64_t bytes, bool shared);
   // All KV of a transfer has left, or has come; `duration` as baton_kv_transfer_duration_seconds.
-  void KvTransferred(absl::Duration duration, int64_t bytes);
+  void KvTransferred(absl::Duration duration, int64_t bytes, bool shared);
   void KvTransferFailed(const char* reason);
   // Tokens of a request that were looked up in the prefix cache, and those found there.
   void PrefixCache(int64_t tokens, int64_t cached_tokens);
