@@ -33,6 +33,7 @@ struct WorkerFlags {
   std::map<std::string, std::string> values;
   bool no_prefix_caching = false;
   bool no_deterministic = false;
+  bool kv_fetch = false, kv_write_back = false;
 };
 
 // And on to the router.
@@ -85,6 +86,8 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
                            "--cublas-algorithms", "--max-retained-share", "--kv-transport"}) {
     app->add_option(flag, worker->values[flag], "Passed to every worker");
   }
+  app->add_flag("--kv-fetch", worker->kv_fetch, "Passed to every process");
+  app->add_flag("--kv-write-back", worker->kv_write_back, "Passed to decode workers");
   app->add_flag("--no-deterministic,!--deterministic", worker->no_deterministic,
                 "Passed to every worker");
   app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", worker->no_prefix_caching,
@@ -468,6 +471,11 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     worker_flags.push_back(flag);
     worker_flags.push_back(value);
   }
+  if (worker.kv_fetch) {
+    worker_flags.push_back("--kv-fetch");
+    commands.up.cluster.router_flags.push_back("--kv-fetch");
+  }
+  if (worker.kv_write_back) commands.up.cluster.decode_flags.push_back("--kv-write-back");
   if (worker.no_deterministic) worker_flags.push_back("--no-deterministic");
   if (worker.no_prefix_caching) worker_flags.push_back("--no-enable-prefix-caching");
   return parsed;

@@ -55,8 +55,6 @@ TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   decision.set_policy("priced");
   decision.set_decode_address("d:1");
   decision.set_predicted_cached_tokens(64);
-  decision.set_kv_holder_address("10.0.0.9:1");
-  decision.set_kv_holder_tokens(640);
   decision.set_decode_candidates(9);
   v1::DecisionCandidate& c = *decision.add_candidates();
   c.set_role(v1::WORKER_ROLE_DECODE);
@@ -76,7 +74,10 @@ TEST(ExplainCommandTest, TableShowsOnlyWhatIsKnown) {
   decision.set_predicted_ttft_seconds(0.5);
   decision.set_actual_ttft_seconds(0.75);
   decision.set_kappa(2);
+  decision.set_kv_holder_address("p:2");
+  decision.set_kv_holder_tokens(96);
   table = DecisionTable(decision);
+  EXPECT_THAT(table, HasSubstr("0.75 s measured; 96 may be fetched from p:2\n"));
   EXPECT_THAT(table, HasSubstr("priced (kappa 2)"));
   EXPECT_THAT(table,
               HasSubstr("64 predicted, 48 found; time to first token: 0.5 s predicted, 0.75 s"));

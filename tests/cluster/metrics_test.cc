@@ -91,7 +91,8 @@ std::string Breach(const telemetry::MetricDescription& metric) {
     return "not in base units";
   }
   if (has("duration|latency|time") && !has("seconds")) return "a time without its unit";
-  if (!std::regex_match(metric.name, std::regex(".*_(seconds|bytes|ratio)(_total)?")) &&
+  if (!std::regex_match(metric.name,
+                        std::regex(".*_(seconds|bytes|ratio|bytes_per_second)(_total)?")) &&
       has("seconds|bytes|ratio")) {
     return "the unit is not last";
   }
@@ -121,6 +122,7 @@ TEST(MetricConventionsTest, EachRuleCanFail) {
   };
   EXPECT_EQ(breach("baton_a_seconds", "histogram"), "");
   EXPECT_EQ(breach("baton_a_bytes_total", "counter"), "");
+  EXPECT_EQ(breach("baton_a_bytes_per_second", "gauge"), "");
   EXPECT_NE(breach("baton:a", "gauge"), "");
   EXPECT_NE(breach("baton_aB", "gauge"), "");
   EXPECT_NE(breach("baton_a", "counter"), "");
@@ -130,6 +132,7 @@ TEST(MetricConventionsTest, EachRuleCanFail) {
   EXPECT_NE(breach("baton_a_ms", "gauge"), "");
   EXPECT_NE(breach("baton_a_duration", "histogram"), "");
   EXPECT_NE(breach("baton_bytes_sent", "gauge"), "");
+  EXPECT_NE(breach("baton_bytes_per_second_sent", "gauge"), "");
   EXPECT_NE(breach("baton_a_info", "histogram"), "");
   EXPECT_NE(breach("baton_a", "gauge", ""), "");
   EXPECT_NE(breach("baton_a", "gauge", "Help"), "");
