@@ -248,7 +248,7 @@ void BM_Snapshot(benchmark::State& state) {
 }
 BENCHMARK(BM_Snapshot)->UseRealTime()->Unit(benchmark::kMillisecond);
 
-// The same where links are measured. The last one: what was told stays.
+// BM_Choose where links are measured. Last, since the links that it reports stay.
 void BM_ChooseByLinks(benchmark::State& state) { Decide(state, /*links=*/true); }
 BENCHMARK(BM_ChooseByLinks)
     ->Arg(0)

@@ -81,7 +81,7 @@ void KvFetcher::Consider(PrefillJob& job, const worker::StepCost& cost, int max_
   PrefillWork work;
   work.Add((held - cached) * block_tokens, cached * block_tokens);
   const double computing = cost.Seconds(worker::PrefillTerms(work, max_tokens_per_step), now);
-  // A worker that knows nothing of its own speed yet trusts the router's hint.
+  // A worker that has not measured its steps yet trusts the router's hint.
   if (cost.known() && ExpectedSeconds(holder, held - cached) >= computing) return;
   Fetch* fetch = Begin({job.request_id, worker, job.cache_salt, job.root,
                         whole.first(static_cast<size_t>(held) * static_cast<size_t>(block_tokens)),

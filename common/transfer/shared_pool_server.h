@@ -37,7 +37,7 @@ class ReadLease {
   virtual uint64_t number() const = 0;
 };
 
-// Thread-safe. One thread of its own accepts connections and reads releases.
+// Thread-safe. A thread that the server owns accepts connections and reads releases.
 class SharedPoolServer {
  public:
   struct Options {
@@ -54,7 +54,7 @@ class SharedPoolServer {
                                                                  const kv::KvLayout& layout,
                                                                  const Clock& clock,
                                                                  Options options);
-  // Closes the connections and drops the blocks of all leases. No one may write to the pool after
+  // Closes the connections and drops the blocks of all leases. The pool must not be written after
   // that: decode workers may still read.
   ~SharedPoolServer();
 

@@ -36,8 +36,8 @@ enum class PlaneReason {
 const char* Name(PlaneReason reason);
 std::vector<std::string> PlaneReasonNames();
 
-// Thread-safe. One thread of its own connects, and drops the pool of a prefill worker that has
-// gone: its memory would stay otherwise.
+// Thread-safe. A thread that this object owns connects, and drops the pool of a prefill worker that
+// has gone: its memory would stay otherwise.
 class SharedPools {
  public:
   SharedPools(const kv::KvLayout& layout, const Clock& clock);

@@ -58,7 +58,7 @@ class KvFetchTest : public WorkerPairTest {
     internal::v1::FlushCacheResponse response;
     ASSERT_TRUE(stub->FlushCache(&context, request, &response).ok());
   }
-  // By the second worker, which is told that `holder` has `tokens` tokens.
+  // The second worker computes it, with the hint that `holder` has `tokens` tokens.
   DecodeRequest Hinted(const std::vector<int32_t>& prompt, const internal::v1::WorkerRef& holder,
                        int tokens, int max_tokens = 8) {
     DecodeRequest request = Request(prompt, Greedy(), max_tokens);
