@@ -16,6 +16,7 @@
 #include "common/engine/engine.h"
 #include "common/grammar/structured_output.h"
 #include "common/kv/radix_cache.h"
+#include "common/transfer/device_link_client.h"
 #include "common/transfer/link_meter.h"
 #include "common/transfer/prefill_call.h"
 #include "common/transfer/shared_pools.h"
@@ -44,8 +45,10 @@ struct LoopOptions {
   int64_t host_kv_bytes = 0;  // for the KV of preempted sequences; 0: it is recomputed
   // Computes the masks of calls with a grammar. Null: there are none. Must outlive the loop.
   grammar::StructuredOutput* structured_output = nullptr;
-  // The prefill workers' pools that are mapped. Null: KV comes over gRPC. Must outlive the loop.
+  // The prefill workers' pools that are mapped, and the links to their devices. Null: there are
+  // none. Must outlive the loop.
   transfer::SharedPools* shared_pools = nullptr;
+  transfer::DeviceLinkClient* device_links = nullptr;
   // False: the owner calls Turn(), as the simulation does.
   bool own_thread = true;
 };

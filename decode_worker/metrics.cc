@@ -54,9 +54,10 @@ struct DecodeMetrics::Series {
         transfers(set.Counters(
             "baton_kv_transfers_total",
             "KV transfers that this worker has requested. mapped: it reads the prefill worker's "
-            "memory, on the same host. The others come over gRPC: off, by --kv-transport; "
-            "not_offered, by another host, or a prefill worker that does not share its memory; "
-            "connecting, until that memory is mapped; failed, since that failed.",
+            "memory, on the same host. linked: over a link between their devices. The others come "
+            "over gRPC: off, by --kv-transport; not_offered, by another host, or a prefill worker "
+            "that does not share its memory or has no device to link; connecting, until that "
+            "memory is mapped or the link is open; failed, since that failed.",
             {{"reason", transfer::PlaneReasonNames()}})),
         preemptions(set.Counters("baton_preemptions_total",
                                  "Sequences that lost their blocks to higher-ranked ones. swap: "
@@ -121,9 +122,15 @@ void DecodeMetrics::TransferStarted(transfer::PlaneReason plane) {
 
 void DecodeMetrics::TransferCommitted(absl::Duration after,
                                       const transfer::TransferSummary& summary) {
-  worker_.KvTransferred(after, summary.kv_bytes, summary.shared_kv_bytes > 0);
-  worker_.KvBytes(summary.kv_bytes - summary.shared_kv_bytes, false);
-  worker_.KvBytes(summary.shared_kv_bytes, true);
+  using transfer::Plane;
+  worker_.KvTransferred(after, summary.kv_bytes,
+                        summary.shared_kv_bytes > 0   ? Plane::kShm
+                        : summary.linked_kv_bytes > 0 ? Plane::kNccl
+                                                      : Plane::kGrpc);
+  worker_.KvBytes(summary.kv_bytes - summary.shared_kv_bytes - summary.linked_kv_bytes,
+                  Plane::kGrpc);
+  worker_.KvBytes(summary.shared_kv_bytes, Plane::kShm);
+  worker_.KvBytes(summary.linked_kv_bytes, Plane::kNccl);
 }
 
 void DecodeMetrics::Stepped(absl::Duration duration, int sequences) {

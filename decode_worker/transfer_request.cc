@@ -11,8 +11,7 @@
 namespace baton::decode_worker {
 
 TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engine& engine,
-                                    const std::string& worker_id,
-                                    transfer::SharedPools* shared_pools) {
+                                    const std::string& worker_id, const Planes& planes) {
   const Call& call = *sequence.call;
   const int block_tokens = engine.kv_layout().block_tokens;
   BATON_CHECK_EQ(sequence.computed_tokens % block_tokens, 0);
@@ -47,7 +46,7 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
     request.set_kv_holder_tokens(call.kv_hint.tokens);
   }
   transfer::TransferPlan& plan = made.plan;
-  if (shared_pools != nullptr) {
+  if (transfer::SharedPools* const shared_pools = planes.shared_pools; shared_pools != nullptr) {
     transfer::SharedPools::Found found = shared_pools->Find(call.prefill.epoch);
     made.plane = found.reason;
     request.mutable_shared_memory()->set_host(shared_pools->host());
@@ -58,6 +57,14 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
     plan.on_offer = [shared_pools, epoch = call.prefill.epoch](transfer::SharedPoolOffer offer) {
       shared_pools->Offer(epoch, std::move(offer));
     };
+  }
+  if (transfer::DeviceLinkClient* const links = planes.device_links; links != nullptr) {
+    transfer::DeviceLinkClient::Found found = links->Find(call.prefill.epoch, call.prefill.address);
+    made.plane = found.reason;
+    request.mutable_device_link()->set_connection(found.link == nullptr ? 0
+                                                                        : found.link->connection());
+    plan.device_link = std::move(found.link);
+    plan.on_device_link_offer = [links, epoch = call.prefill.epoch] { links->Offer(epoch); };
   }
   request.set_checksum(transfer::RequestChecksum(request));
 

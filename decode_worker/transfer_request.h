@@ -6,6 +6,7 @@
 
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/engine/engine.h"
+#include "common/transfer/device_link_client.h"
 #include "common/transfer/kv_receiver.h"
 #include "common/transfer/shared_pools.h"
 #include "decode_worker/sequence.h"
@@ -18,12 +19,17 @@ struct TransferRequest {
   transfer::PlaneReason plane = transfer::PlaneReason::kOff;
 };
 
+// Ways besides gRPC; null: not this one.
+struct Planes {
+  transfer::SharedPools* shared_pools = nullptr;
+  transfer::DeviceLinkClient* device_links = nullptr;
+};
+
 // Requests the KV of all of the sequence's tokens from computed_tokens on, for the sequence's
-// blocks; through shared memory if `shared_pools` has the prefill worker's pool, and is not null.
+// blocks; over the best of `planes` that is open to the prefill worker.
 // REQUIRES: computed_tokens is a multiple of the block's tokens.
 TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engine& engine,
-                                    const std::string& worker_id,
-                                    transfer::SharedPools* shared_pools);
+                                    const std::string& worker_id, const Planes& planes);
 
 }  // namespace baton::decode_worker
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/clock.h"
+#include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/security/tls_check.h"
 
@@ -46,10 +47,17 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.max_retained_share = options.max_retained_share;
   loop.host_kv_bytes = decode.host_kv_bytes;
-  if (options.kv_transport != "grpc") {
+  if (options.kv_transport == "nccl") {
+    auto devices = engine().MakeDeviceLinks();
+    if (!devices.ok()) return Annotate(devices.status(), "--kv-transport nccl");
+    device_links_ = std::make_unique<transfer::DeviceLinkClient>(
+        *std::move(devices), card().worker_id(), engine().kv_layout(),
+        [this](const std::string& address) { return peers_->Get(address); }, Clock::Real());
+  } else if (options.kv_transport != "grpc") {
     shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), Clock::Real());
   }
   loop.shared_pools = shared_pools_.get();
+  loop.device_links = device_links_.get();
   loop.kv_holder.enabled = options.kv_fetch || decode.kv_write_back;
   if (decode.kv_write_back) {
     loop.kv_offers.start = [this](const std::string& address,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/transfer/device_link_client.h"
 #include "common/transfer/peer_channels.h"
 #include "common/transfer/shared_pools.h"
 #include "common/worker/kv_service.h"
@@ -25,8 +26,10 @@ class DecodeWorker final : public worker::Worker {
                                                              const DecodeOptions& decode = {});
   ~DecodeWorker() override { Shutdown(); }
 
-  // Null: KV comes over gRPC.
+  // Null: no pool is mapped.
   transfer::SharedPools* shared_pools() { return shared_pools_.get(); }
+  // Null: the device is not linked.
+  transfer::DeviceLinkClient* device_links() { return device_links_.get(); }
 
  private:
   DecodeWorker() = default;
@@ -43,7 +46,8 @@ class DecodeWorker final : public worker::Worker {
   // Destroyed in reverse order.
   std::unique_ptr<DecodeMetrics> metrics_;
   std::unique_ptr<transfer::PeerChannels> peers_;
-  std::unique_ptr<transfer::SharedPools> shared_pools_;  // null: KV comes over gRPC
+  std::unique_ptr<transfer::SharedPools> shared_pools_;       // null: no pool is mapped
+  std::unique_ptr<transfer::DeviceLinkClient> device_links_;  // null: the device is not linked
   std::unique_ptr<DecodeLoop> loop_;
   std::unique_ptr<DecodeService> service_;
   std::unique_ptr<worker::KvService> kv_service_;

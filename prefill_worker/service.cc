@@ -47,8 +47,12 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
     if (options.lease == nullptr) options.offered = calls_.shared_pool;
     options.check_shared = calls_.check_shared;
   }
-  options.on_bytes_sent = [this, shared = options.lease != nullptr](int64_t bytes) {
-    calls_.metrics.BytesSent(bytes, shared);
+  if (status.ok() && calls_.device_links != nullptr && request->has_device_link()) {
+    options.device_link = calls_.device_links->Find(request->device_link().connection());
+    options.offers_device_link = options.device_link == nullptr;
+  }
+  options.on_bytes_sent = [this](int64_t bytes, transfer::Plane plane) {
+    calls_.metrics.BytesSent(bytes, plane);
   };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);

@@ -7,12 +7,15 @@
 #include <memory>
 #include <utility>
 
+#include "baton/internal/v1/kv.grpc.pb.h"
 #include "baton/internal/v1/prefill.grpc.pb.h"
 #include "common/engine/engine.h"
 #include "common/security/shared_secret.h"
 #include "common/tracing/tracer.h"
+#include "common/transfer/device_link_server.h"
 #include "common/transfer/link_schedule.h"
 #include "common/transfer/shared_pool_server.h"
+#include "common/worker/call_gate.h"
 #include "common/worker/open_calls.h"
 #include "prefill_worker/loop.h"
 #include "prefill_worker/metrics.h"
@@ -30,6 +33,7 @@ struct CallContext {
   tracing::Tracer* const tracer;                            // null: nothing is traced
   transfer::SharedPoolServer* const shared_pool = nullptr;  // null: KV is sent
   const bool check_shared = true;
+  transfer::DeviceLinkServer* const device_links = nullptr;  // null: the device is not linked
   std::atomic<uint64_t> next_job_id{1};
   const std::shared_ptr<transfer::LinkSchedule> links =
       std::make_shared<transfer::LinkSchedule>(Clock::Real());
@@ -50,6 +54,19 @@ class PrefillService final : public RawPrefillService {
   grpc::ServerWriteReactor<internal::v1::ScoredItem>* ScoreItems(
       grpc::CallbackServerContext* context,
       const internal::v1::ScoreItemsRequest* request) override;
+
+ private:
+  CallContext& calls_;
+};
+
+// For decode workers whose devices are to be linked with this one's. Thread-safe.
+class DeviceLinkService final : public internal::v1::KvLinkService::WithCallbackMethod_Link<
+                                    internal::v1::KvLinkService::Service> {
+ public:
+  explicit DeviceLinkService(CallContext& calls) : calls_(calls) {}
+  transfer::DeviceLinkServer::Reactor* Link(grpc::CallbackServerContext* context) override {
+    return calls_.device_links->Accept(worker::CheckCall(calls_.secret, *context));
+  }
 
  private:
   CallContext& calls_;

@@ -19,7 +19,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
                                        const PrefillOptions& prefill) {
   BATON_RETURN_IF_ERROR(security::CheckTls(prefill.worker_tls));
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
-  engine_options.share_kv_pool = options.kv_transport != "grpc";
+  engine_options.share_kv_pool = options.kv_transport == "auto" || options.kv_transport == "shm";
   // A test's device has no time for it.
   if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, options, engine_options));
@@ -48,8 +48,10 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
   BATON_RETURN_IF_ERROR(SharePool(options));
+  BATON_RETURN_IF_ERROR(LinkDevice(options));
   calls_.reset(new CallContext{card().epoch(), engine(), *loop_, *metrics_, open_calls(), secret(),
-                               tracer(), shared_pool_.get(), options.kv_shm_checksums});
+                               tracer(), shared_pool_.get(), options.kv_shm_checksums,
+                               device_links_.get()});
   service_ = std::make_unique<PrefillService>(*calls_);
   first_token_service_ = std::make_unique<FirstTokenService>(*calls_);
   std::function<void(worker::KvOffer, worker::AnswerOffer)> offer;
@@ -61,12 +63,17 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
   kv_service_ = std::make_unique<worker::KvService>(worker::KvService::Context{
       card().epoch(), engine(), loop_->kv_holder(), metrics_->kv_exchange(), open_calls(), secret(),
       calls_->links, std::move(offer)});
-  return Serve(options, {service_.get(), first_token_service_.get(), kv_service_.get()},
-               internal::v1::PrefillService::service_full_name());
+  std::vector<grpc::Service*> services = {service_.get(), first_token_service_.get(),
+                                          kv_service_.get()};
+  if (device_links_ != nullptr) {
+    device_link_service_ = std::make_unique<DeviceLinkService>(*calls_);
+    services.push_back(device_link_service_.get());
+  }
+  return Serve(options, services, internal::v1::PrefillService::service_full_name());
 }
 
 absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {
-  if (options.kv_transport == "grpc") return absl::OkStatus();
+  if (options.kv_transport != "auto" && options.kv_transport != "shm") return absl::OkStatus();
   absl::Status status = absl::OkStatus();
   if (engine().kv_pool().shared_file < 0) {
     status = MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
@@ -83,6 +90,17 @@ absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {
   }
   if (options.kv_transport == "shm") return Annotate(status, "--kv-transport shm");
   BATON_LOG(Info) << "KV is sent over gRPC: " << status.message();
+  return absl::OkStatus();
+}
+
+absl::Status PrefillWorker::LinkDevice(const worker::WorkerOptions& options) {
+  if (options.kv_transport != "nccl") return absl::OkStatus();
+  auto devices = engine().MakeDeviceLinks();
+  if (!devices.ok()) return Annotate(devices.status(), "--kv-transport nccl");
+  device_links_ = std::make_unique<transfer::DeviceLinkServer>(
+      *std::move(devices),
+      transfer::DeviceLinkSender::Identity{card().epoch(), engine().kv_layout()}, Clock::Real());
+  BATON_LOG(Info) << "decode workers may link their devices with this one's";
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/transfer/device_link_server.h"
 #include "common/transfer/peer_channels.h"
 #include "common/transfer/shared_pool_server.h"
 #include "common/worker/kv_service.h"
@@ -29,8 +30,9 @@ class PrefillWorker final : public worker::Worker {
  private:
   PrefillWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const PrefillOptions& prefill);
-  // Fails only if the options ask for nothing else.
+  // Fail only if the options ask for nothing else.
   absl::Status SharePool(const worker::WorkerOptions& options);
+  absl::Status LinkDevice(const worker::WorkerOptions& options);
   void SetLoopDraining(bool draining, std::function<void()> applied) override {
     loop_->SetDraining(draining, std::move(applied));
   }
@@ -45,9 +47,11 @@ class PrefillWorker final : public worker::Worker {
   std::unique_ptr<PrefillLoop> loop_;
   // Null: KV is sent. After the loop, which has stopped writing when this goes.
   std::unique_ptr<transfer::SharedPoolServer> shared_pool_;
+  std::unique_ptr<transfer::DeviceLinkServer> device_links_;  // null: the device is not linked
   std::unique_ptr<CallContext> calls_;
   std::unique_ptr<PrefillService> service_;
   std::unique_ptr<FirstTokenService> first_token_service_;
+  std::unique_ptr<DeviceLinkService> device_link_service_;
   std::unique_ptr<worker::KvService> kv_service_;
 };
 

@@ -25,8 +25,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/backend/device_link.h"
 #include "common/backend/tensor.h"
 #include "common/base/check.h"
+#include "common/base/error.h"
 
 namespace baton::backend {
 
@@ -241,6 +243,12 @@ class Backend {
   // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued, which
   // zeroes the pool.
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
+  // For links from `pool` to pools of other devices. FAILED_PRECONDITION (DEVICE_LINK) if the device
+  // cannot be linked, with what is missing. The backend and the pool outlive the links.
+  virtual absl::StatusOr<std::shared_ptr<DeviceLinks>> MakeDeviceLinks(const KvPool& pool) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_LINK",
+                     "the KV pool is not in the memory of a device that can be linked");
+  }
 
   // Operations. rows = rows of the batch.
   // out f32 [rows, d] = table[token] for table [vocab, d] of any dtype.

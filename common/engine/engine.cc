@@ -44,6 +44,9 @@ class ModelEngine final : public Engine {
     }
     if (copier_ != nullptr) backend_->RecordEvent()->Wait();  // it may read the blocks next
   }
+  absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks() override {
+    return backend_->MakeDeviceLinks(pool_);
+  }
   std::string Description() const override {
     const std::string device = backend_->Description();
     return has_arena_ ? absl::StrCat(device, "; ", plan_.ToString()) : device;
@@ -368,6 +371,11 @@ void ModelEngine::UseLogits(const BatchEntry& entry, int row, StepResult& result
 }
 
 }  // namespace
+
+absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> Engine::MakeDeviceLinks() {
+  return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_LINK",
+                   "this engine has no device");
+}
 
 void Engine::Launch(const Batch&) { BATON_CHECK(false) << "this engine does not run ahead"; }
 std::vector<StepResult> Engine::Collect() {

@@ -92,6 +92,8 @@ class Engine {
   // in turn.
   virtual void ReadBlocks(absl::Span<const kv::BlockId> blocks, std::byte* host) = 0;
   virtual void WriteBlocks(absl::Span<const kv::BlockId> blocks, const std::byte* host) = 0;
+  // As Backend::MakeDeviceLinks, for the KV pool.
+  virtual absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks();
   // Returns one line for logs: device, instruction set or chip, types, and what fits if memory is
   // bounded.
   virtual std::string Description() const = 0;

@@ -93,6 +93,7 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       fields.Add(int32_t{frame.accepted().has_shared_memory()});
       fields.Add(frame.accepted().shared_memory().socket());
       fields.Add(frame.accepted().shared_memory().token());
+      fields.Add(int32_t{frame.accepted().device_link()});
       break;
     case internal::v1::PrefillFrame::kKvChunk:
       fields.Add(frame.kv_chunk().layer());
@@ -103,6 +104,7 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       fields.Add(frame.kv_chunk().lease_slot());
       fields.Add(uint64_t{frame.kv_chunk().lease()});
       fields.Add(uint64_t{frame.kv_chunk().shared_checksum()});
+      fields.Add(uint64_t{frame.kv_chunk().operation()});
       break;
     case internal::v1::PrefillFrame::kFirstToken:
       fields.Add(frame.first_token().token_id());
@@ -183,6 +185,8 @@ uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
   fields.Add(int32_t{request.has_shared_memory()});
   fields.Add(uint64_t{request.shared_memory().host()});
   fields.Add(uint64_t{request.shared_memory().connection()});
+  fields.Add(int32_t{request.has_device_link()});
+  fields.Add(uint64_t{request.device_link().connection()});
   return fields.Hash();
 }
 

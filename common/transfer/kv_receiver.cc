@@ -112,23 +112,30 @@ KvReceiver::KvReceiver(TransferPlan plan)
       reads_shared_(plan_.shared_pool != nullptr),
       block_count_(plan_.fetch ? 0 : static_cast<int>(plan_.blocks.size())),
       received_(plan_.blocks.size() * static_cast<size_t>(plan_.layout.layers), false),
+      expected_(received_.size(), false),
       missing_(int64_t{block_count_} * plan_.layout.layers) {}
 
 absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload) {
   if (phase_ == Phase::kCommitted || phase_ == Phase::kAborted) {
     return Protocol("a frame came after the transfer's end");
   }
-  const int64_t bytes_before = summary_.kv_bytes;
   const absl::Duration arrived_at = plan_.link ? plan_.link->Now() : absl::ZeroDuration();
-  absl::Status status = CheckAndApply(frame, payload);
+  int64_t bytes;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    const int64_t bytes_before = summary_.kv_bytes;
+    status = CheckAndApply(frame, payload);
+    bytes = summary_.kv_bytes - bytes_before;
+  }
   if (!status.ok()) {
     Abort();
     return status;
   }
   if (phase_ == Phase::kReserved) phase_ = Phase::kReceiving;
-  if (phase_ == Phase::kCommitted) ReleaseShared();
+  // An operation whose chunk has come as a payload must not write it again.
+  if (phase_ == Phase::kCommitted) Abort();
   if (plan_.link == nullptr) return status;
-  const int64_t bytes = summary_.kv_bytes - bytes_before;
   plan_.link->OnKv(arrived_at, bytes, bytes > 0 && last_was_ready_);
   if (phase_ == Phase::kCommitted) plan_.link->Committed();
   return status;
@@ -136,6 +143,7 @@ absl::Status KvReceiver::OnFrame(const internal::v1::PrefillFrame& frame, const 
 
 void KvReceiver::Abort() {
   if (phase_ != Phase::kCommitted) phase_ = Phase::kAborted;
+  if (plan_.device_link != nullptr) plan_.device_link->Forget(plan_.transfer_id);
   ReleaseShared();
 }
 
@@ -204,6 +212,7 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
   if (accepted.has_shared_memory() && plan_.on_offer) {
     plan_.on_offer({accepted.shared_memory().socket(), accepted.shared_memory().token()});
   }
+  if (accepted.device_link() && plan_.on_device_link_offer) plan_.on_device_link_offer();
   accepted_ = true;
   block_count_ = accepted.block_count();
   if (plan_.fetch) missing_ = int64_t{block_count_} * plan_.layout.layers;
@@ -227,15 +236,22 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
   }
   const int64_t expected_bytes = count * static_cast<int64_t>(plan_.layout.ChunkBytes());
   const bool shared = chunk.shared_blocks_size() > 0;
-  if (shared && !payload.empty()) return Protocol("a chunk with both blocks and a payload");
-  if (!shared && SizeOf(payload) != expected_bytes) {
+  const bool linked = chunk.operation() != 0;
+  if (shared + linked + !payload.empty() > 1) {
+    return Protocol("a chunk with two of blocks, an operation and a payload");
+  }
+  if (!shared && !linked && SizeOf(payload) != expected_bytes) {
     return Protocol(absl::StrCat("chunk of ", count, " blocks has ", SizeOf(payload),
                                  " bytes, expected ", expected_bytes));
   }
   const auto begin = received_.begin() + chunk.layer() * blocks + first_index;
   const int64_t known = std::count(begin, begin + count, true);
-  if (known == count) return absl::OkStatus();  // a repetition
-  if (known != 0) return Protocol("a chunk overlaps an earlier one in part");
+  if (known == count && !linked) return absl::OkStatus();  // a repetition
+  if (known != 0) return Protocol("a chunk overlaps an earlier one, or an operation repeats one");
+  last_was_ready_ = WasReady(chunk);
+  last_layer_ = chunk.layer();
+  last_end_ = int64_t{chunk.first_block()} + count;
+  if (linked) return Expect(chunk, static_cast<int>(first_index));
   if (shared) {
     BATON_ASSIGN_OR_RETURN(const Segments blocks, SharedPayload(chunk));
     Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), blocks);
@@ -244,13 +260,50 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
   } else {
     Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), payload);
   }
-  last_was_ready_ = WasReady(chunk);
-  last_layer_ = chunk.layer();
-  last_end_ = int64_t{chunk.first_block()} + count;
-  std::fill(begin, begin + count, true);
-  missing_ -= count;
+  Received(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count));
+  return absl::OkStatus();
+}
+
+void KvReceiver::Received(int layer, int first_index, int block_count) {
+  const auto begin =
+      received_.begin() + static_cast<int64_t>(plan_.blocks.size()) * layer + first_index;
+  std::fill(begin, begin + block_count, true);
+  missing_ -= block_count;
   ++kv_chunk_count_;
-  summary_.kv_bytes += expected_bytes;
+  summary_.kv_bytes += int64_t{block_count} * plan_.layout.ChunkBytes();
+}
+
+absl::Status KvReceiver::Expect(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index) {
+  if (plan_.device_link == nullptr) return Protocol("an operation of a link that is not there");
+  const int count = chunk.block_count();
+  if (count > plan_.device_link->most_chunks()) {
+    return Protocol(absl::StrCat("an operation of ", count, " chunks, expected at most ",
+                                 plan_.device_link->most_chunks()));
+  }
+  const int layer = chunk.layer();
+  const auto begin =
+      expected_.begin() + static_cast<int64_t>(plan_.blocks.size()) * layer + first_index;
+  if (std::find(begin, begin + count, true) != begin + count) {
+    return Protocol("two operations are to bring the same blocks");
+  }
+  std::fill(begin, begin + count, true);
+  DeviceLinkReceiver::Operation operation;
+  operation.layer = layer;
+  operation.blocks.assign(plan_.blocks.begin() + first_index,
+                          plan_.blocks.begin() + first_index + count);
+  // Abort makes the link forget it before this goes.
+  operation.on_end = [this, layer, first_index, count](bool stored) {
+    absl::MutexLock lock(&mutex_);
+    if (!stored) return;  // it comes as a payload
+    // Or has come, if the prefill worker has given up the link before this one.
+    if (received_[plan_.blocks.size() * static_cast<size_t>(layer) +
+                  static_cast<size_t>(first_index)]) {
+      return;
+    }
+    Received(layer, first_index, count);
+    summary_.linked_kv_bytes += int64_t{count} * plan_.layout.ChunkBytes();
+  };
+  plan_.device_link->Expect(chunk.operation(), plan_.transfer_id, std::move(operation));
   return absl::OkStatus();
 }
 

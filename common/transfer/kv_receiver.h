@@ -7,7 +7,8 @@
 // chunk is harmless: it is checked and not written again. Independent of gRPC: PrefillCall passes
 // it the frames. KV comes as payloads of frames, or is read from the sender's pool (shared_pool.h).
 //
-// Thread: one at a time (gRPC gives a call's reads one after another).
+// Thread: one at a time (gRPC gives a call's reads one after another). Operations of a device link
+// end on any thread.
 #ifndef BATON_COMMON_TRANSFER_KV_RECEIVER_H_
 #define BATON_COMMON_TRANSFER_KV_RECEIVER_H_
 
@@ -21,12 +22,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "baton/internal/v1/prefill.pb.h"
 #include "common/backend/tensor.h"
 #include "common/base/trace_context.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/transfer/checksum.h"
+#include "common/transfer/device_link_receiver.h"
 #include "common/transfer/link_meter.h"
 #include "common/transfer/shared_pools.h"
 
@@ -73,6 +76,10 @@ struct TransferPlan {
   std::shared_ptr<SharedPool> shared_pool;
   // Called with the sender's offer of its pool, if one comes. May be empty.
   std::function<void(SharedPoolOffer)> on_offer;
+  // Chunks may come as operations of this link, if it is set.
+  std::shared_ptr<DeviceLinkReceiver> device_link;
+  // Called if the sender's device can be linked. May be empty.
+  std::function<void()> on_device_link_offer;
 };
 
 // What the sender reports before the last layers' KV has arrived.
@@ -88,6 +95,7 @@ struct TransferSummary {
   int block_count = 0;  // that the sender has accepted to send
   int64_t kv_bytes = 0;
   int64_t shared_kv_bytes = 0;  // of these, read from the sender's pool
+  int64_t linked_kv_bytes = 0;  // of these, received over a device link
   double queue_ms = 0;
   double prefill_ms = 0;
 };
@@ -97,11 +105,12 @@ class KvReceiver {
   enum class Phase { kReserved, kReceiving, kCommitted, kAborted };
 
   explicit KvReceiver(TransferPlan plan);
-  ~KvReceiver() { ReleaseShared(); }
+  ~KvReceiver() { Abort(); }
 
   // An error is final and moves to ABORTED: DATA_LOSS (reasons CHECKSUM, PROTOCOL) or
   // FAILED_PRECONDITION (STALE_EPOCH, KV_LAYOUT), with both values in the message.
   absl::Status OnFrame(const internal::v1::PrefillFrame& frame, const Segments& payload);
+  // When it returns, nothing writes to the blocks any more. A committed transfer stays committed.
   void Abort();
 
   Phase phase() const { return phase_; }
@@ -110,13 +119,22 @@ class KvReceiver {
   const TransferSummary& summary() const { return summary_; }
 
  private:
-  absl::Status CheckAndApply(const internal::v1::PrefillFrame& frame, const Segments& payload);
-  absl::Status OnAccepted(const internal::v1::PrefillFrame::Accepted& accepted);
-  absl::Status OnKvChunk(const internal::v1::PrefillFrame& frame, const Segments& payload);
+  absl::Status CheckAndApply(const internal::v1::PrefillFrame& frame, const Segments& payload)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OnAccepted(const internal::v1::PrefillFrame::Accepted& accepted)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OnKvChunk(const internal::v1::PrefillFrame& frame, const Segments& payload)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a chunk that has been checked and comes over the device link.
+  absl::Status Expect(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The blocks of one layer are written.
+  void Received(int layer, int first_index, int block_count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status OnPromptLogprobs(const internal::v1::PrefillFrame::PromptLogprobs& frame);
   absl::Status OnFirstToken(const internal::v1::PrefillFrame::FirstToken& first);
   absl::Status CheckLogprobs(const v1::TokenLogprobs& logprobs, int32_t token_id, int top) const;
-  absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit);
+  absl::Status OnCommit(const internal::v1::PrefillFrame::Commit& commit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of a new chunk that has been checked: the sender had it when it sent the frame before.
   bool WasReady(const internal::v1::PrefillFrame::KvChunk& chunk) const;
   // Writes the whole payload, which has been checked.
@@ -134,11 +152,13 @@ class KvReceiver {
   std::optional<FirstToken> first_token_;
   std::vector<v1::TokenLogprobs> prompt_logprobs_;  // until the first token arrives
   int block_count_;                                 // to come; of a fetch, known with the Accepted
-  std::vector<bool> received_;                      // [layer * blocks of the plan + index]
-  int64_t missing_;                                 // (layer, block) pairs not received yet
-  int kv_chunk_count_ = 0;                          // without repetitions
-  int last_layer_ = -1;                             // of the last frame, if it had KV
-  int64_t last_end_ = 0;                            // the block behind it
+  mutable absl::Mutex mutex_;                       // operations end beside the frames
+  std::vector<bool> received_ ABSL_GUARDED_BY(mutex_);  // [layer * blocks of the plan + index]
+  std::vector<bool> expected_ ABSL_GUARDED_BY(mutex_);  // likewise: an operation is to bring it
+  int64_t missing_ ABSL_GUARDED_BY(mutex_);             // (layer, block) pairs not received yet
+  int kv_chunk_count_ ABSL_GUARDED_BY(mutex_) = 0;      // without repetitions
+  int last_layer_ = -1;                                 // of the last frame, if it had KV
+  int64_t last_end_ = 0;                                // the block behind it
   bool last_was_ready_ = false;
   TransferSummary summary_;
   std::vector<std::byte> gathered_;  // a frame's payload on its way to a device

@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/rpc/grpc_status.h"
 #include "common/transfer/checksum.h"
+#include "common/transfer/device_link_sender.h"
 #include "common/transfer/frame_codec.h"
 #include "common/transfer/shared_pool_server.h"
 
@@ -41,7 +42,9 @@ void FrameSender::SendLayer(int layer, int first_block, int block_count, BlocksP
                             std::shared_ptr<const backend::Event> written) {
   const int64_t chunk_bytes = static_cast<int64_t>(options_.layout.ChunkBytes());
   const int per_frame =
-      static_cast<int>(std::max<int64_t>(1, options_.max_payload_bytes / chunk_bytes));
+      options_.device_link != nullptr
+          ? options_.device_link->most_chunks()
+          : static_cast<int>(std::max<int64_t>(1, options_.max_payload_bytes / chunk_bytes));
   for (int begin = first_block; begin < first_block + block_count; begin += per_frame) {
     SendItem item;
     item.kind = SendItem::Kind::kKvChunk;
@@ -89,6 +92,7 @@ void FrameSender::SendCommit(double queue_ms, double prefill_ms) {
 }
 
 GrpcKvSender::~GrpcKvSender() {
+  if (options().device_link != nullptr) options().device_link->Withdraw(options().transfer_id);
   if (transfer_ != 0) options().schedule->Leave(transfer_);
 }
 
@@ -103,10 +107,49 @@ void GrpcKvSender::SendAccepted(int block_count, int cached_prompt_tokens) {
 }
 
 bool GrpcKvSender::MayWrite(const SendItem& next) {
-  if (transfer_ == 0 || next.kind != SendItem::Kind::kKvChunk) return true;
-  return options().schedule->MaySend(transfer_, [weak = weak_from_this()] {
+  // What the device link may lose comes again before the commit.
+  if (next.kind == SendItem::Kind::kCommit) return open_operations_ == 0;
+  if (next.kind != SendItem::Kind::kKvChunk) return true;
+  const auto resume = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->Resume();
-  });
+  };
+  if (transfer_ != 0 && !options().schedule->MaySend(transfer_, resume)) return false;
+  return options().device_link == nullptr || next.failed_over ||
+         options().device_link->MayAnnounce(resume);
+}
+
+void GrpcKvSender::OnPeerGone() {
+  if (options().device_link != nullptr) options().device_link->Withdraw(options().transfer_id);
+  if (options().on_peer_gone) options().on_peer_gone();
+}
+
+uint64_t GrpcKvSender::Announce(const SendItem& item) {
+  if (options().device_link == nullptr || item.failed_over) return 0;
+  if (item.written != nullptr) item.written->Wait();
+  const absl::Span<const kv::BlockId> blocks = BlocksOf(item);
+  ++open_operations_;
+  const uint64_t number = options().device_link->Announce(
+      options().transfer_id, {item.layer,
+                              {blocks.begin(), blocks.end()},
+                              item.blocks,
+                              [weak = weak_from_this(), item](bool stored) {
+                                if (const auto self = weak.lock())
+                                  self->OperationEnded(item, stored);
+                              }});
+  if (number == 0) --open_operations_;
+  return number;
+}
+
+void GrpcKvSender::OperationEnded(SendItem item, bool stored) {
+  if (stored) {
+    CountBytes(item, Plane::kNccl);
+  } else {
+    TakeBackChunk();
+    item.failed_over = true;
+    PutBack(std::move(item));
+  }
+  --open_operations_;
+  Resume();
 }
 
 void GrpcKvSender::OnEmpty() {
@@ -177,6 +220,11 @@ bool FrameSender::NameBlocks(const SendItem& item,
   return true;
 }
 
+void FrameSender::CountBytes(const SendItem& item, Plane plane) const {
+  if (!options_.on_bytes_sent) return;
+  options_.on_bytes_sent(options_.layout.ChunkBytes() * item.block_count, plane);
+}
+
 void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
   internal::v1::PrefillFrame frame;
   frame.set_transfer_id(options_.transfer_id);
@@ -193,18 +241,23 @@ void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
         offer->set_socket(options_.offered->socket());
         offer->set_token(options_.offered->token());
       }
+      frame.mutable_accepted()->set_device_link(options_.offers_device_link);
       break;
     case SendItem::Kind::kKvChunk:
       frame.mutable_kv_chunk()->set_layer(item.layer);
       frame.mutable_kv_chunk()->set_first_block(item.first_block);
       frame.mutable_kv_chunk()->set_block_count(item.block_count);
-      if (!NameBlocks(item, frame.mutable_kv_chunk())) slices = KvSlices(item);
+      ++kv_chunk_count_;
+      if (NameBlocks(item, frame.mutable_kv_chunk())) {
+        CountBytes(item, Plane::kShm);
+      } else if (const uint64_t operation = Announce(item); operation != 0) {
+        frame.mutable_kv_chunk()->set_operation(operation);
+      } else {
+        slices = KvSlices(item);
+        CountBytes(item, Plane::kGrpc);
+      }
       for (const grpc::Slice& slice : slices) {
         payload.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
-      }
-      ++kv_chunk_count_;
-      if (options_.on_bytes_sent) {
-        options_.on_bytes_sent(options_.layout.ChunkBytes() * item.block_count);
       }
       break;
     case SendItem::Kind::kFirstToken:

@@ -22,6 +22,7 @@
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
 #include "common/transfer/link_schedule.h"
+#include "common/transfer/plane.h"
 
 namespace baton::transfer {
 
@@ -58,11 +59,13 @@ struct SendItem {
   std::shared_ptr<const PinnedBlocks> blocks;
   // Null: the blocks were written before this transfer began.
   std::shared_ptr<const backend::Event> written;
+  bool failed_over = false;  // the device link has lost the chunk: it is sent as a payload
 };
 
 // Called with the number of bytes sent, for metrics. Must be thread-safe.
-using OnBytesSent = std::function<void(int64_t)>;
+using OnBytesSent = std::function<void(int64_t, Plane)>;
 
+class DeviceLinkSender;
 class ReadLease;
 class SharedPoolServer;
 
@@ -84,8 +87,8 @@ class KvSender {
   // stays behind them. `logprobs` is empty if they were not requested.
   virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
-  // The receiver reads the KV from shared memory.
-  virtual bool shared() const { return false; }
+  // How the transfer's KV is meant to cross.
+  virtual Plane plane() const { return Plane::kGrpc; }
   // The loop runs, and still has the job. Several senders of one call get the same `now`.
   virtual void SendHeartbeat(absl::Duration now) {}
   // Call exactly once. OK: the stream ends after what has been sent. An error: it ends at once, and
@@ -115,6 +118,9 @@ class FrameSender : public KvSender {
     std::shared_ptr<ReadLease> lease;
     bool check_shared = true;                   // with a checksum of what it reads
     const SharedPoolServer* offered = nullptr;  // to a receiver that could; must outlive the sender
+    // Set: KV crosses as operations of this link while it is open.
+    std::shared_ptr<DeviceLinkSender> device_link;
+    bool offers_device_link = false;  // to a receiver that has none to this worker
     std::function<void(const absl::Status&)> on_finish;  // before Finish; may be null
   };
   explicit FrameSender(Options options);
@@ -126,9 +132,17 @@ class FrameSender : public KvSender {
   void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override;
   void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override;
   void SendCommit(double queue_ms, double prefill_ms) override;
-  bool shared() const override { return options_.lease != nullptr; }
+  Plane plane() const override {
+    return options_.lease != nullptr         ? Plane::kShm
+           : options_.device_link != nullptr ? Plane::kNccl
+                                             : Plane::kGrpc;
+  }
 
  protected:
+  // Makes the item's chunk an operation of the device link, and returns its number; 0: it is sent
+  // as a payload.
+  virtual uint64_t Announce(const SendItem& item) { return 0; }
+
   // `urgent` items go before all others that wait.
   virtual void PushItem(SendItem item, bool urgent) = 0;
   // Makes the item's frame, which refers to the item's blocks and holds them until the last slice
@@ -136,9 +150,12 @@ class FrameSender : public KvSender {
   // thread at a time.
   void EncodeItem(SendItem item, grpc::ByteBuffer* message);
   const Options& options() const { return options_; }
+  static absl::Span<const kv::BlockId> BlocksOf(const SendItem& item);
+  // The frame of a chunk is void: the receiver counts the one that takes its place.
+  void TakeBackChunk() { --kv_chunk_count_; }
+  void CountBytes(const SendItem& item, Plane plane) const;
 
  private:
-  static absl::Span<const kv::BlockId> BlocksOf(const SendItem& item);
   // Waits until the KV of the item's frame is written, and returns it.
   std::vector<grpc::Slice> KvSlices(const SendItem& item) const;
   // Waits likewise, and names the blocks in place of a payload. False: the receiver cannot read
@@ -149,7 +166,7 @@ class FrameSender : public KvSender {
   // If true, the first token keeps its place in the queue: it must not overtake prompt log
   // probabilities.
   std::atomic<bool> sent_prompt_logprobs_{false};
-  int kv_chunk_count_ = 0;  // KV frames so far; used by EncodeItem only
+  std::atomic<int> kv_chunk_count_{0};  // KV frames so far, which the receiver counts
 };
 
 // Sends over a Prefill stream. gRPC holds at most one frame of it, and takes the next one when the
@@ -171,11 +188,13 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>,
   void Encode(SendItem item, grpc::ByteBuffer* message) override;
   bool MayWrite(const SendItem& next) override;
   void OnEmpty() override;
-  void OnPeerGone() override {
-    if (options().on_peer_gone) options().on_peer_gone();
-  }
+  void OnPeerGone() override;
+  uint64_t Announce(const SendItem& item) override;
+  // An operation of this transfer has ended. False: its chunk may not have arrived.
+  void OperationEnded(SendItem item, bool stored);
 
   std::atomic<LinkSchedule::Transfer> transfer_{0};  // 0: not in the order
+  std::atomic<int> open_operations_{0};  // of the device link; the commit waits for them
 };
 
 }  // namespace baton::transfer

@@ -22,11 +22,9 @@ constexpr struct {
   PlaneReason reason;
   const char* name;
 } kPlaneReasons[] = {
-    {PlaneReason::kMapped, "mapped"},
-    {PlaneReason::kConnecting, "connecting"},
-    {PlaneReason::kNotOffered, "not_offered"},
-    {PlaneReason::kFailed, "failed"},
-    {PlaneReason::kOff, "off"},
+    {PlaneReason::kMapped, "mapped"},         {PlaneReason::kLinked, "linked"},
+    {PlaneReason::kConnecting, "connecting"}, {PlaneReason::kNotOffered, "not_offered"},
+    {PlaneReason::kFailed, "failed"},         {PlaneReason::kOff, "off"},
 };
 
 }  // namespace

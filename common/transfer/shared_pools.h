@@ -28,9 +28,10 @@ struct SharedPoolOffer {
 // Why KV comes the way it does: label `reason` of baton_kv_transfers_total.
 enum class PlaneReason {
   kMapped,      // through shared memory
-  kConnecting,  // over gRPC: the first transfers, until the pool is mapped
+  kLinked,      // over a device link
+  kConnecting,  // over gRPC: the first transfers, until the pool is mapped or the link is open
   kNotOffered,  // over gRPC: another host, or the prefill worker does not share its pool
-  kFailed,      // over gRPC: mapping the pool failed, which is in the log
+  kFailed,      // over gRPC: mapping the pool, or the link, failed, which is in the log
   kOff,         // over gRPC: --kv-transport grpc
 };
 const char* Name(PlaneReason reason);

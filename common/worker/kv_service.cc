@@ -129,7 +129,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* KvService::FetchKv(grpc::CallbackSer
   options.pool = context_.engine.kv_pool();
   // The sender keeps the tokens; what the caller no longer wants is dropped without the loop.
   options.on_peer_gone = [place, open = OpenCalls::Count(context_.open_calls)] {};
-  options.on_bytes_sent = [this](int64_t sent) { context_.metrics.BytesSent(sent); };
+  options.on_bytes_sent = [this](int64_t sent, transfer::Plane) {
+    context_.metrics.BytesSent(sent);
+  };
   options.schedule = context_.links;
   options.link = context->peer();
   options.deadline = deadline;

@@ -9,11 +9,7 @@
 #include "common/telemetry/buckets.h"
 
 namespace baton::worker {
-namespace {
-
-constexpr char kGrpc[] = "grpc", kShm[] = "shm";  // label `transport`
-
-}  // namespace
+namespace {}  // namespace
 
 // References are to series without further labels, or to the only one that is used often.
 struct WorkerMetrics::Series {
@@ -57,14 +53,14 @@ struct WorkerMetrics::Series {
                                      "Tokens found in the prefix cache, not computed again.")),
         cache_evicted_blocks(set.Counter("baton_prefix_cache_evicted_blocks_total",
                                          "Cached blocks that made room for others.")),
-        kv_duration(
-            set.Histograms("baton_kv_transfer_duration_seconds",
-                           absl::StrCat("KV transfer time that computation does not hide: from ",
-                                        prefill ? "the end of a prompt's computation until the "
-                                                  "last of its KV has left."
-                                                : "the first token's arrival to the verified "
-                                                  "commit, as kv_transfer_ms of an answer."),
-                           telemetry::kTransferSecondsBuckets, {{"transport", {kGrpc, kShm}}})),
+        kv_duration(set.Histograms(
+            "baton_kv_transfer_duration_seconds",
+            absl::StrCat("KV transfer time that computation does not hide: from ",
+                         prefill ? "the end of a prompt's computation until the "
+                                   "last of its KV has left."
+                                 : "the first token's arrival to the verified "
+                                   "commit, as kv_transfer_ms of an answer."),
+            telemetry::kTransferSecondsBuckets, {{"transport", transfer::PlaneNames()}})),
         kv_size(set.Histograms("baton_kv_transfer_size_bytes",
                                "KV payload of a completed transfer.",
                                telemetry::kTransferBytesBuckets, MovedLabels())),
@@ -88,7 +84,7 @@ struct WorkerMetrics::Series {
 
   const char* Direction() const { return prefill ? "sent" : "received"; }
   std::vector<telemetry::Label> MovedLabels() const {
-    return {{"transport", {kGrpc, kShm}}, {"direction", {Direction()}}};
+    return {{"transport", transfer::PlaneNames()}, {"direction", {Direction()}}};
   }
 
   const bool prefill;
@@ -151,13 +147,13 @@ void WorkerMetrics::Refused(const std::string& reason) {
   series_->rejections.With({absl::AsciiStrToLower(reason)}).Increment();
 }
 
-void WorkerMetrics::KvBytes(int64_t bytes, bool shared) {
-  series_->kv_bytes.With({shared ? kShm : kGrpc, series_->Direction()})
+void WorkerMetrics::KvBytes(int64_t bytes, transfer::Plane plane) {
+  series_->kv_bytes.With({transfer::Name(plane), series_->Direction()})
       .Increment(static_cast<double>(bytes));
 }
 
-void WorkerMetrics::KvTransferred(absl::Duration duration, int64_t bytes, bool shared) {
-  const char* transport = shared ? kShm : kGrpc;
+void WorkerMetrics::KvTransferred(absl::Duration duration, int64_t bytes, transfer::Plane plane) {
+  const char* const transport = transfer::Name(plane);
   series_->kv_duration.With({transport}).Observe(absl::ToDoubleSeconds(duration));
   series_->kv_size.With({transport, series_->Direction()}).Observe(static_cast<double>(bytes));
 }

@@ -5,14 +5,20 @@
 #include <atomic>
 #include <random>
 #include <thread>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/error.h"
 #include "tests/cluster/worker_pair.h"
 #include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton {
 namespace {
+
+using testing::DeviceLinkFaults;
 
 class DevicePairTest : public WorkerPairTest {
  protected:
@@ -106,6 +112,163 @@ TEST_F(DevicePairTest, ManyAtOnceThroughATinyPool) {
   }
   for (std::thread& client : clients) client.join();
   ExpectIdle();
+}
+
+// KV over links between devices, which misbehave in the middle of it.
+class DeviceLinkPairTest : public DevicePairTest {
+ protected:
+  DeviceLinkPairTest() {
+    transport_ = "nccl";
+    prefill_device_.name = "GPU-a";
+    decode_device_.name = "GPU-b";
+  }
+  double Transfers(const char* reason) {
+    return testing::MetricSum(decode_->metrics_address(), "baton_kv_transfers_total",
+                              absl::StrCat("reason=\"", reason, "\"").c_str());
+  }
+  double Bytes(const char* transport) {
+    return testing::MetricSum(decode_->metrics_address(), "baton_kv_transfer_bytes_total",
+                              absl::StrCat("transport=\"", transport, "\"").c_str());
+  }
+  void Ask(const std::vector<int32_t>& prompt) {
+    const DecodeResult result = Decode(channel_, Request(prompt, Greedy(), 4));
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.tokens, TheOracle().Generate(prompt, Greedy(), 4));
+  }
+  // Asks until KV comes over the link.
+  void Link() {
+    while (Transfers("linked") == 0) Ask({1, 2, 3});
+  }
+  // 19 blocks: several operations of each layer.
+  static std::vector<int32_t> LongPrompt(int seed) {
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    return RandomTokens(random, 300);
+  }
+};
+
+TEST_F(DeviceLinkPairTest, OneAnswer) {
+  StartPair(On(prefill_device_), On(decode_device_));
+  Link();
+  const int reads = prefill_device_.kv_reads;
+  ExpectTheOraclesTokens();
+  EXPECT_EQ(prefill_device_.kv_reads, reads) << "KV took the way over the host";
+  EXPECT_GT(Bytes("nccl"), 0);
+  EXPECT_EQ(Transfers("failed"), 0);
+  EXPECT_GT(prefill_device_.links.operations, 0);
+  EXPECT_EQ(decode_device_.links.stores, decode_device_.links.operations);
+}
+
+// In the middle of a transfer, whose KV comes over gRPC then; the next transfers, too.
+class DeviceLinkPairFaultTest : public DeviceLinkPairTest,
+                                public ::testing::WithParamInterface<std::tuple<bool, bool>> {};
+
+INSTANTIATE_TEST_SUITE_P(Faults, DeviceLinkPairFaultTest,
+                         ::testing::Combine(::testing::Bool(), ::testing::Bool()),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param) ? "Sender" : "Receiver",
+                                               std::get<1>(info.param) ? "Fails" : "Hangs");
+                         });
+
+TEST_P(DeviceLinkPairFaultTest, CostsNothingButTime) {
+  const auto [at_sender, fails] = GetParam();
+  DeviceLinkFaults& device = (at_sender ? prefill_device_ : decode_device_).links;
+  StartPair(On(prefill_device_), On(decode_device_));
+  Link();
+  (fails ? device.fails_at : device.hangs_at) = device.operations + 3;
+  Ask(LongPrompt(1));
+  ExpectIdle();
+  Ask(LongPrompt(2));
+  EXPECT_EQ(Transfers("failed"), 1);
+  decode_ = nullptr;
+  prefill_ = nullptr;
+  EXPECT_EQ(prefill_device_.links.links + decode_device_.links.links, 0);
+}
+
+// An abort that hangs keeps its link's staging, and no worker from ending.
+TEST_F(DeviceLinkPairTest, AnAbortThatHangsCostsTheLinkAlone) {
+  StartPair(On(prefill_device_), On(decode_device_));
+  Link();
+  prefill_device_.links.abort_hangs = true;
+  prefill_device_.links.fails_at = prefill_device_.links.operations + 2;
+  Ask(LongPrompt(1));
+  ExpectIdle();
+  ExpectTheOraclesTokens();
+  EXPECT_EQ(prefill_device_.links.links, 1);
+  prefill_device_.links.released.Notify();
+  prefill_ = nullptr;
+  EXPECT_EQ(prefill_device_.links.links, 0);
+}
+
+TEST_F(DeviceLinkPairTest, WorkersOfOneDeviceAreNotLinked) {
+  decode_device_.name = prefill_device_.name;
+  StartPair(On(prefill_device_), On(decode_device_));
+  while (Transfers("failed") == 0) Ask({1, 2, 3});
+  EXPECT_EQ(Transfers("linked"), 0);
+  ExpectTheOraclesTokens();
+}
+
+TEST_F(DeviceLinkPairTest, ManyAtOnceWhileTransfersAreCancelled) {
+  worker::WorkerOptions options = On(decode_device_);
+  options.num_blocks = 48;
+  StartPair(On(prefill_device_), options);
+  Link();
+  std::atomic<int> next{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back([&] {
+      for (int at; (at = next.fetch_add(1)) < 48;) {
+        const std::vector<int32_t> prompt = LongPrompt(at);
+        DecodeRequest request = Request(prompt, Greedy(), 3);
+        if (at % 3 == 0) {  // its deadline passes somewhere in the transfer
+          grpc::ClientContext context;
+          context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(at));
+          const auto stub = internal::v1::DecodeService::NewStub(channel_);
+          const auto reader = stub->Decode(&context, request);
+          DecodeResponse response;
+          while (reader->Read(&response)) {
+          }
+          reader->Finish();
+          continue;
+        }
+        const DecodeResult result = Decode(channel_, request);
+        EXPECT_TRUE(result.status.ok()) << result.status;
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  ExpectIdle();
+  // The link has lived through it.
+  EXPECT_EQ(Transfers("failed"), 0);
+  for (int at = 0; at < 8; ++at) Ask(LongPrompt(100 + at));
+  EXPECT_EQ(Transfers("failed"), 0);
+  ExpectIdle();
+}
+
+// A new prefill worker at the same address is another epoch, and another link.
+TEST_F(DeviceLinkPairTest, ARestartedPrefillWorkerIsLinkedAnew) {
+  StartPair(On(prefill_device_), On(decode_device_));
+  Link();
+  prefill_.reset();
+  testing::FakeDevice device;
+  device.name = "GPU-a";
+  worker::WorkerOptions options = On(device);
+  options.kv_transport = transport_;
+  prefill_ = *prefill_worker::PrefillWorker::Start(options);
+  const double linked = Transfers("linked");
+  while (Transfers("linked") == linked) Ask({1, 2, 3});
+  ExpectIdle();
+  prefill_ = nullptr;
+}
+
+// A worker that cannot do what its flag asks for does not start.
+TEST_F(DeviceLinkPairTest, ADeviceWithoutLinksIsRefused) {
+  prefill_device_.name = "";
+  worker::WorkerOptions options = On(prefill_device_);
+  options.kv_transport = transport_;
+  const auto prefill = prefill_worker::PrefillWorker::Start(options);
+  EXPECT_EQ(ErrorReason(prefill.status()), "DEVICE_LINK") << prefill.status();
+  const auto decode = decode_worker::DecodeWorker::Start(options, NothingLocal());
+  EXPECT_EQ(ErrorReason(decode.status()), "DEVICE_LINK") << decode.status();
 }
 
 // The CUDA backend's own arithmetic between two workers, and the oracle's on such a device.

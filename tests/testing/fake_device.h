@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/model/sampler.h"
+#include "tests/testing/fake_device_links.h"
 #include "tests/testing/forwarding_backend.h"
 
 namespace baton::testing {
@@ -40,6 +42,10 @@ struct FakeDevice {
   std::atomic<int> awaited_events{0};
   std::atomic<int> kv_reads{0};
   std::atomic<int> kv_writes{0};
+
+  // Of its links with other fake devices, which are told apart by `name`. Empty: it has none.
+  std::string name;
+  DeviceLinkFaults links;
 };
 
 class FakeDeviceBackend final : public ForwardingBackend {
@@ -107,6 +113,11 @@ class FakeDeviceBackend final : public ForwardingBackend {
   }
   std::unique_ptr<backend::KvCopier> MakeKvCopier(const backend::KvPool& pool) override {
     return std::make_unique<PoolCopier>(device_, Real(pool));
+  }
+  absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks(
+      const backend::KvPool& pool) override {
+    if (device_.name.empty()) return ForwardingBackend::MakeDeviceLinks(pool);
+    return std::make_shared<FakeDeviceLinks>(device_.name, Real(pool), device_.links);
   }
   void MatMul(const backend::Tensor& x, const backend::PackedMatrix& weight,
               const backend::Buffer* bias, const backend::Tensor& out) override {

@@ -53,6 +53,10 @@ class ForwardingBackend : public backend::Backend {
   std::unique_ptr<backend::KvCopier> MakeKvCopier(const backend::KvPool& pool) override {
     return inner_->MakeKvCopier(pool);
   }
+  absl::StatusOr<std::shared_ptr<backend::DeviceLinks>> MakeDeviceLinks(
+      const backend::KvPool& pool) override {
+    return inner_->MakeDeviceLinks(pool);
+  }
   void Embed(const backend::DeviceBatch& batch, const backend::Tensor& table,
              const backend::Tensor& out) override {
     inner_->Embed(batch, table, out);

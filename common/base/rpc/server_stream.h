@@ -46,6 +46,19 @@ class ServerStream : public grpc::ServerWriteReactor<Message> {
     Continue();
   }
 
+  // Puts an item in front again that Encode took and that needs another message. Unlike Push also
+  // after Finish(OK). REQUIRES: MayWrite holds back an item behind it, so that the stream is open.
+  void PutBack(Item item) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (broken_ || (finish_ && !finish_->ok())) return;
+      items_.push_front(std::move(item));
+      if (busy_) return;
+      busy_ = true;
+    }
+    Continue();
+  }
+
   // OK is sent after the items that wait. An error is sent at once and drops them.
   void Finish(const grpc::Status& status) {
     {

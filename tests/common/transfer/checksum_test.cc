@@ -62,6 +62,8 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
       [](auto& r) { r.mutable_shared_memory(); },
       [](auto& r) { r.mutable_shared_memory()->set_host(1); },
       [](auto& r) { r.mutable_shared_memory()->set_connection(1); },
+      [](auto& r) { r.mutable_device_link(); },
+      [](auto& r) { r.mutable_device_link()->set_connection(1); },
       [](auto& r) { r.mutable_kv_holder(); },
       [](auto& r) { r.mutable_kv_holder()->set_address("a:1"); },
       [](auto& r) { r.mutable_kv_holder()->set_worker_id("w"); },
@@ -86,14 +88,16 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
                                   [](const PrefillRequest& r) { return RequestChecksum(r); });
   // Each field has a change: one that is added to the proto must be added here, and to the
   // checksum. (tokens, suppressed_token_ids, prompt_logprobs twice; checksum never; sampling's own
-  // likewise; retention, kv_holder and shared_memory themselves, and each of their own.)
+  // likewise; retention, kv_holder, shared_memory and device_link themselves, and each of their
+  // own.)
   const int request_fields = PrefillRequest::descriptor()->field_count();
   const int sampling_fields = internal::v1::TokenSampling::descriptor()->field_count();
   const int retention_fields = v1::Retention::descriptor()->field_count();
   const int shared_fields = internal::v1::SharedMemoryReader::descriptor()->field_count();
+  const int link_fields = internal::v1::DeviceLinkReader::descriptor()->field_count();
   const int worker_fields = internal::v1::WorkerRef::descriptor()->field_count();
   EXPECT_EQ(changes.size(), static_cast<size_t>(request_fields - 2 + 3 + sampling_fields + 3 +
-                                                retention_fields + worker_fields + shared_fields));
+                                                retention_fields + worker_fields + shared_fields + link_fields));
 }
 
 TEST(ChecksumTest, AFetchsCoversEveryField) {
@@ -162,6 +166,7 @@ TEST(ChecksumTest, AFramesCoversWhatSharedMemoryNeeds) {
           [](auto& f) { f.mutable_accepted()->mutable_shared_memory(); },
           [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_socket("s"); },
           [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_token("s"); },
+          [](auto& f) { f.mutable_accepted()->set_device_link(true); },
       },
       checksum);
   ExpectAllDiffer<PrefillFrame>(chunk,
@@ -172,6 +177,7 @@ TEST(ChecksumTest, AFramesCoversWhatSharedMemoryNeeds) {
                                     [](auto& f) { f.mutable_kv_chunk()->set_lease_slot(1); },
                                     [](auto& f) { f.mutable_kv_chunk()->set_lease(1); },
                                     [](auto& f) { f.mutable_kv_chunk()->set_shared_checksum(1); },
+                                    [](auto& f) { f.mutable_kv_chunk()->set_operation(1); },
                                 },
                                 checksum);
 }

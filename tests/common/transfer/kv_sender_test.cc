@@ -162,7 +162,9 @@ class LargeTransferTest : public ::testing::Test {
     options.pool.block_stride_bytes = layout_.ChunkBytes();
     options.pool.block_count = kBlocks;
     options.schedule = std::move(schedule);
-    options.on_bytes_sent = [encoded = sending.encoded](int64_t bytes) { *encoded += bytes; };
+    options.on_bytes_sent = [encoded = sending.encoded](int64_t bytes, Plane) {
+      *encoded += bytes;
+    };
     sending.sender = std::make_shared<GrpcKvSender>(std::move(options));
     std::vector<kv::BlockId> ids(kBlocks);
     std::iota(ids.begin(), ids.end(), 0);
@@ -339,7 +341,7 @@ TEST_P(WholeTransferTest, EveryByteArrivesInItsPlace) {
   options.layout = layout_;
   options.pool = sending_->pool;
   int64_t sent_bytes = 0;
-  options.on_bytes_sent = [&](int64_t bytes) { sent_bytes += bytes; };
+  options.on_bytes_sent = [&](int64_t bytes, Plane) { sent_bytes += bytes; };
   DirectSender sender(std::move(options), receiver);
 
   bool released = false;

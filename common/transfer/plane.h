@@ -1,0 +1,34 @@
+// How KV crosses from one worker to another.
+#ifndef BATON_COMMON_TRANSFER_PLANE_H_
+#define BATON_COMMON_TRANSFER_PLANE_H_
+
+#include <string>
+#include <vector>
+
+namespace baton::transfer {
+
+enum class Plane {
+  kGrpc,  // as payloads of frames
+  kShm,   // read from the sender's pool, in shared memory
+  kNccl,  // as operations of a device link
+};
+
+// Label `transport` of metrics.
+inline const char* Name(Plane plane) {
+  switch (plane) {
+    case Plane::kShm:
+      return "shm";
+    case Plane::kNccl:
+      return "nccl";
+    case Plane::kGrpc:
+      break;
+  }
+  return "grpc";
+}
+inline std::vector<std::string> PlaneNames() {
+  return {Name(Plane::kGrpc), Name(Plane::kShm), Name(Plane::kNccl)};
+}
+
+}  // namespace baton::transfer
+
+#endif  // BATON_COMMON_TRANSFER_PLANE_H_
