@@ -50,7 +50,7 @@ void BM_Prefill(benchmark::State& state) {
     metrics.Started(job);
     metrics.Computed(absl::Milliseconds(70));
     for (int frame = 0; frame < 24; ++frame) metrics.BytesSent(1 << 20, transfer::Plane::kGrpc);
-    metrics.Sent(absl::Milliseconds(3), 24 << 20, false);
+    metrics.Sent(absl::Milliseconds(3), 24 << 20, transfer::Plane::kGrpc);
     metrics.SetLoad(load);
   }
 }

@@ -95,13 +95,12 @@ absl::Status DeviceLinkSender::OnHello(const KvLinkMessage::Hello& hello) {
                      ", this worker ", absl::Hex(self_.layout.Fingerprint())));
   }
   if (hello.device() == device_) {
-    return Refused("SAME_DEVICE", absl::StrCat("both workers use device ", device_,
+    return Refused("DEVICE_LINK", absl::StrCat("both workers use device ", device_,
                                                ", which cannot be linked with itself"));
   }
   if (hello.version() != version_) {
-    return Refused("DEVICE_LINK_VERSION",
-                   absl::StrCat("the caller's library has version ", hello.version(),
-                                ", this worker's ", version_));
+    return Refused("DEVICE_LINK", absl::StrCat("the caller's library has version ", hello.version(),
+                                               ", this worker's ", version_));
   }
   Connect("", connection_);
   return absl::OkStatus();

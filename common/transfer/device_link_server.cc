@@ -24,7 +24,7 @@ class AcceptedStream final : public DeviceLinkReactor<DeviceLinkServer::Reactor>
 
  private:
   static absl::Status Ended() {
-    return MakeError(absl::StatusCode::kUnavailable, "PEER_LOST",
+    return MakeError(absl::StatusCode::kUnavailable, "DEVICE_LINK",
                      "the decode worker ended the stream of its device link");
   }
   void OnReadDone(bool ok) override {

@@ -169,6 +169,7 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
                                                    : Compute::kAuto;
   engine.backend.gpu_memory_utilization = o.gpu_memory_utilization;
   engine.backend.deterministic = o.deterministic;
+  engine.backend.cuda.device_links = o.kv_transport == "nccl";
   engine.backend.cuda.cublas_algorithms =
       o.cublas_algorithms == "auto" ? backend::DefaultCublasAlgorithms() : o.cublas_algorithms;
   engine.backend.thread_count = o.threads;

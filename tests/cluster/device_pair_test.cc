@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/backend/cuda/cuda_backend.h"
 #include "common/base/error.h"
 #include "tests/cluster/worker_pair.h"
+#include "tests/common/backend/cuda/fake_nccl.h"
 #include "tests/testing/devices.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/metrics_scrape.h"
@@ -277,6 +279,39 @@ class EmulatedGpuPairTest : public WorkerPairTest,
 
 INSTANTIATE_TEST_SUITE_P(Devices, EmulatedGpuPairTest, ::testing::ValuesIn(testing::Devices()),
                          [](const auto& info) { return info.param.name; });
+
+using NcclPairTest = WorkerPairTest;
+
+// The whole way from pool to pool: the kernels that gather and scatter, over NCCL's functions.
+TEST_F(NcclPairTest, OneAnswer) {
+  backend::cuda::FakeNccl nccl;
+  const auto make = [&](const backend::BackendOptions& given) {
+    return backend::cuda::MakeBackendOn(
+        backend::cuda::MakeEmulatedRuntime(80, size_t{900} << 20), nullptr,
+        {.gpu_memory_utilization = 1, .cuda = {.device_links = given.cuda.device_links}}, &nccl);
+  };
+  transport_ = "nccl";
+  worker::WorkerOptions options = Options();
+  options.make_backend = make;
+  StartPair(options, options);
+  engine::EngineOptions oracle_options = testing::Oracle::OptionsFor(options.model_dir, {});
+  oracle_options.make_backend = make;
+  testing::Oracle oracle(oracle_options);
+  std::mt19937 random(5);
+  double linked = 0;
+  for (int i = 0; linked < 3; ++i) {
+    const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 60));
+    const DecodeResult result = Decode(channel_, Request(prompt, Greedy(), 3));
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    EXPECT_EQ(result.tokens, oracle.Generate(prompt, Greedy(), 3)) << i;
+    linked = testing::MetricSum(decode_->metrics_address(), "baton_kv_transfers_total",
+                                "reason=\"linked\"");
+  }
+  ExpectIdle();
+  decode_ = nullptr;
+  prefill_ = nullptr;
+  EXPECT_EQ(nccl.aborted(), 2);
+}
 
 TEST_P(EmulatedGpuPairTest, OneAnswer) {
   const testing::Device device = GetParam();

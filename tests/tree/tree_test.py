@@ -57,6 +57,7 @@ SUBROOMS = {
         "runtime": {"cuda_options.h", "simt", "kernels"},  # memory, streams, events, copies
         "products": {"kernels", "runtime"},  # cuBLASLt beside Baton's kernels, measured
         "matrices": {"kernels", "runtime", "products"},  # weights and products with them
+        "nccl": {"simt", "kernels", "runtime"},  # links with other devices
         "sampling": {"kernels", "runtime"},
         "steps": {"kernels", "runtime", "sampling"},  # batches, attention plans, graphs
         "plan": {"kernels", "runtime", "matrices", "sampling", "steps"},  # host arithmetic

@@ -17,6 +17,7 @@
 #include "common/backend/cuda/matrices/gated_product.h"
 #include "common/backend/cuda/matrices/product_uses.h"
 #include "common/backend/cuda/matrices/quantized_matrix.h"
+#include "common/backend/cuda/nccl/nccl_links.h"
 #include "common/backend/cuda/plan/workspace_sizes.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/backend/cuda/runtime/device_share.h"
@@ -67,10 +68,11 @@ const float* F32(const Buffer& buffer, int64_t floats) {
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(std::unique_ptr<Runtime> runtime, std::unique_ptr<Products> products, DType dtype,
-              std::byte* base, size_t arena_bytes)
+  CudaBackend(std::unique_ptr<Runtime> runtime, std::unique_ptr<Products> products,
+              NcclLibrary* nccl, DType dtype, std::byte* base, size_t arena_bytes)
       : runtime_(std::move(runtime)),
         products_(std::move(products)),
+        nccl_(nccl),
         activation_dtype_(dtype),
         base_(base),
         arena_(arena_bytes),
@@ -123,6 +125,12 @@ class CudaBackend final : public Backend {
   }
   std::unique_ptr<Event> RecordEvent() override { return runtime_->Record(stream_); }
   std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) override;
+  absl::StatusOr<std::shared_ptr<DeviceLinks>> MakeDeviceLinks(const KvPool& pool) override {
+    if (nccl_ == nullptr) return Backend::MakeDeviceLinks(pool);
+    BATON_ASSIGN_OR_RETURN(std::shared_ptr<DeviceLinks> links,
+                           NcclLinks::Make(pool, *runtime_, *nccl_));
+    return links;
+  }
 
   void Embed(const DeviceBatch& batch, const Tensor& table, const Tensor& out) override;
   void RmsNorm(const Tensor& x, const Buffer& weight, float eps, const Tensor& out) override {
@@ -175,6 +183,7 @@ class CudaBackend final : public Backend {
   // The order matters: what is enqueued ends before memory goes.
   const std::unique_ptr<Runtime> runtime_;
   const std::unique_ptr<Products> products_;
+  NcclLibrary* const nccl_;  // null: this device is not linked with others
   const DType activation_dtype_;
   std::byte* const base_;
   Arena arena_;
@@ -472,11 +481,13 @@ std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> runtime,
                                                        std::unique_ptr<Products> products,
-                                                       const BackendOptions& options) {
+                                                       const BackendOptions& options,
+                                                       NcclLibrary* nccl) {
   BATON_ASSIGN_OR_RETURN(const DeviceShare share, ShareOf(runtime->properties(), options));
   BATON_ASSIGN_OR_RETURN(void* const base, runtime->AllocateDevice(share.arena_bytes));
-  auto backend = std::make_unique<CudaBackend>(std::move(runtime), std::move(products), share.dtype,
-                                               static_cast<std::byte*>(base), share.arena_bytes);
+  auto backend =
+      std::make_unique<CudaBackend>(std::move(runtime), std::move(products), nccl, share.dtype,
+                                    static_cast<std::byte*>(base), share.arena_bytes);
   BATON_RETURN_IF_ERROR(backend->Initialize());
   return backend;
 }

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
 #include "common/backend/backend_options.h"
+#include "common/backend/cuda/nccl/nccl_library.h"
 #include "common/backend/cuda/products/products.h"
 #include "common/backend/cuda/runtime/runtime.h"
 
@@ -24,16 +25,18 @@ namespace baton::backend {
 int CudaDeviceCount();
 
 // INVALID_ARGUMENT (reason BAD_OPTION) for a dtype that the GPU does not multiply; NOT_FOUND
-// (NO_DEVICE); FAILED_PRECONDITION (DEVICE_UNUSABLE, CUBLAS); RESOURCE_EXHAUSTED (DEVICE_MEMORY) if
-// other processes use all of the share of gpu_memory_utilization.
+// (NO_DEVICE); FAILED_PRECONDITION (DEVICE_UNUSABLE, CUBLAS, NCCL); RESOURCE_EXHAUSTED
+// (DEVICE_MEMORY) if other processes use all of the share of gpu_memory_utilization.
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options, int index);
 
 namespace cuda {
 
-// On a given device. products: null to multiply with the deterministic kernels alone.
+// On a given device. products: null to multiply with the deterministic kernels alone. nccl: for
+// links with other devices, which it outlives; null: there are none.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackendOn(std::unique_ptr<Runtime> runtime,
                                                        std::unique_ptr<Products> products,
-                                                       const BackendOptions& options);
+                                                       const BackendOptions& options,
+                                                       NcclLibrary* nccl = nullptr);
 
 }  // namespace cuda
 }  // namespace baton::backend

@@ -10,6 +10,8 @@ struct CudaOptions {
   // Without BackendOptions::deterministic: the file that keeps which kernel was measured as the
   // fastest for each matrix product of a model. Empty: nothing is kept.
   std::string cublas_algorithms = "";
+  // Leaves device memory for links with other GPUs: 512 MiB.
+  bool device_links = false;
   // For tests: on any GPU, compute in a T4's types and within a T4's memory.
   bool as_t4 = false;
 };

@@ -18,6 +18,7 @@ set(BATON_CUDA_HOST_SOURCES
   matrices/gated_product.cc
   matrices/product_uses.cc
   matrices/quantized_matrix.cc
+  nccl/nccl_links.cc
   products/choices_file.cc
   products/measured_products.cc
   products/product_choices.cc
@@ -32,6 +33,7 @@ set(BATON_CUDA_HOST_SOURCES
 # Host code of the real one alone: it calls the CUDA runtime and cuBLASLt.
 set(BATON_CUDA_NVIDIA_SOURCES
   make_cuda_backend.cc
+  nccl/nccl_library.cc
   products/cublas_library.cc
   products/cublas_products.cc
   products/cuda_stopwatch.cc

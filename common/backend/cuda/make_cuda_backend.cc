@@ -17,7 +17,11 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& o
     BATON_ASSIGN_OR_RETURN(products, cuda::MakeCublasProducts(runtime->properties(), index,
                                                               options.cuda.cublas_algorithms));
   }
-  return cuda::MakeBackendOn(std::move(runtime), std::move(products), options);
+  cuda::NcclLibrary* nccl = nullptr;
+  if (options.cuda.device_links) {
+    BATON_ASSIGN_OR_RETURN(nccl, cuda::LoadNccl());
+  }
+  return cuda::MakeBackendOn(std::move(runtime), std::move(products), options, nccl);
 }
 
 }  // namespace baton::backend

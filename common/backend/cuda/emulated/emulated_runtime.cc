@@ -11,6 +11,7 @@
 #include "common/backend/cuda/emulated/captured_launches.h"
 #include "common/backend/cuda/runtime/runtime.h"
 #include "common/base/check.h"
+#include "common/base/random_id.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -60,6 +61,8 @@ class EmulatedRuntime final : public Runtime {
   EmulatedRuntime(int compute_capability, size_t size_bytes, uint64_t seed)
       : options_{.compute_capability = compute_capability, .seed = seed} {
     properties_.name = absl::StrCat("emulated device");
+    const uint64_t uuid[] = {RandomId64(), RandomId64()};
+    std::memcpy(properties_.uuid.data(), uuid, sizeof(uuid));
     properties_.compute_capability = properties_.kernel_capability = compute_capability;
     properties_.multiprocessors = 2;
     properties_.shared_bytes = size_t{compute_capability < 80 ? 64u : 164u} << 10;

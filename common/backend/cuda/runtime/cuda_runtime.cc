@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -21,6 +22,13 @@ constexpr int kOldest = 75;
 
 void Check(cudaError_t error, const char* call) {
   BATON_CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorString(error);
+}
+
+DeviceUuid UuidOf(const cudaDeviceProp& properties) {
+  DeviceUuid uuid;
+  static_assert(sizeof(properties.uuid) == sizeof(uuid));
+  std::memcpy(uuid.data(), &properties.uuid, sizeof(uuid));
+  return uuid;
 }
 
 cudaStream_t Cuda(Stream stream) { return static_cast<cudaStream_t>(stream); }
@@ -146,6 +154,7 @@ class CudaRuntime final : public Runtime {
   }
 
   const DeviceProperties& properties() const override { return properties_; }
+  void UseOnThisThread() override { Use(); }
 
   absl::StatusOr<void*> AllocateDevice(size_t size_bytes) override {
     Use();
@@ -286,6 +295,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
   }
   DeviceProperties properties;
   properties.name = found.name;
+  properties.uuid = UuidOf(found);
   properties.compute_capability = found.major * 10 + found.minor;
   properties.multiprocessors = found.multiProcessorCount;
   properties.shared_bytes = found.sharedMemPerMultiprocessor;

@@ -52,15 +52,17 @@ absl::StatusOr<DeviceShare> ShareOf(const DeviceProperties& device, const Backen
   DeviceShare share;
   BATON_ASSIGN_OR_RETURN(share.dtype, ChooseDType(options.compute, capability));
   const size_t used = device.total_bytes - device.free_bytes;
-  share.arena_bytes = ArenaBytes(total, used, device.free_bytes, device.reserved_bytes,
-                                 options.gpu_memory_utilization);
+  const size_t reserved = device.reserved_bytes + (options.cuda.device_links ? kLinkBytes : 0);
+  share.arena_bytes =
+      ArenaBytes(total, used, device.free_bytes, reserved, options.gpu_memory_utilization);
   if (share.arena_bytes == 0) {
     return MakeError(
         absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
         absl::StrCat(device.name, ": --gpu-memory-utilization ", options.gpu_memory_utilization,
                      " of ", total >> 20, " MiB leaves nothing beside the ", used >> 20,
                      " MiB that others use: expected more than those, and more free ones than the ",
-                     device.reserved_bytes >> 20, " MiB that CUDA's kernels are left"));
+                     reserved >> 20, " MiB that CUDA's kernels",
+                     options.cuda.device_links ? " and NCCL" : "", " are left"));
   }
   return share;
 }

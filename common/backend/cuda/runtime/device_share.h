@@ -18,6 +18,10 @@ absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_c
 // Device memory reserved for CUDA, which loads kernels lazily, at their first launch.
 inline constexpr size_t kReservedBytes = size_t{256} << 20;
 
+// Reserved besides with CudaOptions::device_links: the links' staging, and what NCCL takes for
+// buffers, which is an estimate.
+inline constexpr size_t kLinkBytes = size_t{512} << 20;
+
 // Returns the size of the arena:
 //   min(gpu_memory_utilization * device_bytes - used_by_others, free_bytes - reserved_bytes)
 // rounded down to Arena::kAlignment; 0 if either difference is not positive.

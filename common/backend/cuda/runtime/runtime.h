@@ -7,6 +7,7 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_RUNTIME_H_
 #define BATON_COMMON_BACKEND_CUDA_RUNTIME_RUNTIME_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,8 +21,11 @@
 
 namespace baton::backend::cuda {
 
+using DeviceUuid = std::array<uint8_t, 16>;
+
 struct DeviceProperties {
-  std::string name;            // e.g. "Tesla T4"
+  std::string name;  // e.g. "Tesla T4"
+  DeviceUuid uuid = {};
   int compute_capability = 0;  // 75 for 7.5
   // The capability that the kernels were compiled for, at most the device's.
   int kernel_capability = 0;
@@ -57,6 +61,8 @@ class Runtime {
  public:
   virtual ~Runtime() = default;
   virtual const DeviceProperties& properties() const = 0;
+  // Makes this the device of libraries that the calling thread calls.
+  virtual void UseOnThisThread() {}
 
   // Fails with RESOURCE_EXHAUSTED. The result is aligned to at least 256 bytes, and freed with the
   // runtime.

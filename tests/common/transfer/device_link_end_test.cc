@@ -484,11 +484,12 @@ TEST_F(DeviceLinkTest, HellosThatDoNotFitAreRefused) {
   const struct {
     std::function<void(KvLinkMessage::Hello&)> spoil;
     const char* reason;
+    const char* message;
   } cases[] = {
-      {[](auto& hello) { hello.set_prefill_epoch(1); }, "STALE_EPOCH"},
-      {[](auto& hello) { hello.set_kv_layout_fingerprint(1); }, "KV_LAYOUT"},
-      {[](auto& hello) { hello.set_device("GPU-a"); }, "SAME_DEVICE"},
-      {[](auto& hello) { hello.set_version(21900); }, "DEVICE_LINK_VERSION"},
+      {[](auto& hello) { hello.set_prefill_epoch(1); }, "STALE_EPOCH", "epoch 1"},
+      {[](auto& hello) { hello.set_kv_layout_fingerprint(1); }, "KV_LAYOUT", "layout 1"},
+      {[](auto& hello) { hello.set_device("GPU-a"); }, "DEVICE_LINK", "both workers use"},
+      {[](auto& hello) { hello.set_version(21900); }, "DEVICE_LINK", "version 21900"},
   };
   for (const auto& c : cases) {
     Renew();
@@ -497,6 +498,7 @@ TEST_F(DeviceLinkTest, HellosThatDoNotFitAreRefused) {
     sender_->OnMessage(message);
     EXPECT_TRUE(sender_->failed());
     EXPECT_EQ(ErrorReason(sender_->status()), c.reason);
+    EXPECT_TRUE(absl::StrContains(sender_->status().message(), c.message)) << sender_->status();
     EXPECT_EQ(from_faults_.links, 0);
   }
 }
