@@ -40,6 +40,9 @@ class PrefillWorker final : public worker::Worker {
   void StopLoop() override {
     if (loop_ != nullptr) loop_->Stop();
   }
+  void StopStreams() override {
+    if (device_links_ != nullptr) device_links_->Stop();
+  }
 
   // Destroyed in reverse order.
   std::unique_ptr<PrefillMetrics> metrics_;

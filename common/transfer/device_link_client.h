@@ -44,8 +44,6 @@ class DeviceLinkClient {
   // The prefill worker's device can be linked.
   void Offer(uint64_t prefill_epoch);
 
-  const DeviceLinkRunner& runner() const { return runner_; }
-
  private:
   static constexpr size_t kMostWorkers = 256;
   class Stream;

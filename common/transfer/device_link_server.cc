@@ -45,6 +45,10 @@ class AcceptedStream final : public DeviceLinkReactor<DeviceLinkServer::Reactor>
   std::shared_ptr<AcceptedStream> self_;
 };
 
+absl::Status Stopping() {
+  return MakeError(absl::StatusCode::kUnavailable, "DRAINING", "this worker is shutting down");
+}
+
 }  // namespace
 
 DeviceLinkServer::DeviceLinkServer(std::shared_ptr<backend::DeviceLinks> devices,
@@ -64,6 +68,7 @@ absl::Status DeviceLinkServer::MakeRoom() {
   std::shared_ptr<DeviceLinkSender> oldest;
   {
     absl::MutexLock lock(&mutex_);
+    if (stopped_) return Stopping();
     std::erase_if(senders_, [](const auto& sender) { return sender->failed(); });
     if (static_cast<int>(senders_.size()) < devices_->most_links()) return absl::OkStatus();
     const auto used_first = [](const auto& a, const auto& b) {
@@ -93,12 +98,25 @@ DeviceLinkServer::Reactor* DeviceLinkServer::Accept(const absl::Status& allowed)
     sender->Fail(status);
     return reactor;
   }
+  bool stopped;
   {
     absl::MutexLock lock(&mutex_);
-    senders_.push_back(sender);
+    stopped = stopped_;
+    if (!stopped) senders_.push_back(sender);
   }
+  if (stopped) sender->Fail(Stopping());
   runner_.Add(std::move(sender));
   return reactor;
+}
+
+void DeviceLinkServer::Stop() {
+  std::vector<std::shared_ptr<DeviceLinkSender>> senders;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+    senders.swap(senders_);
+  }
+  for (const std::shared_ptr<DeviceLinkSender>& sender : senders) sender->Fail(Stopping());
 }
 
 std::shared_ptr<DeviceLinkSender> DeviceLinkServer::Find(uint64_t connection) {

@@ -32,7 +32,8 @@ class DeviceLinkServer {
   // Null if the link is not open.
   std::shared_ptr<DeviceLinkSender> Find(uint64_t connection);
 
-  const DeviceLinkRunner& runner() const { return runner_; }
+  // Ends all links, and refuses new ones.
+  void Stop();
 
  private:
   // Makes room for one more. RESOURCE_EXHAUSTED, UNAVAILABLE.
@@ -43,6 +44,7 @@ class DeviceLinkServer {
   const Clock& clock_;
   const DeviceLinkTimeouts timeouts_;
   absl::Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<DeviceLinkSender>> senders_ ABSL_GUARDED_BY(mutex_);
   DeviceLinkRunner runner_;
 };

@@ -100,6 +100,7 @@ void Worker::Drain(absl::Duration grace) {
   }
   open_calls_->AwaitNone(grace);
   watch_->Stop();
+  StopStreams();
   // A peer that does not answer must not hold up the end.
   rpc_->Stop(kConnectionGrace);
   if (tracer_ != nullptr) {
@@ -119,6 +120,7 @@ void Worker::Stop() {
   open_calls_->Release();
   StopLoop();
   if (watch_ != nullptr) watch_->Stop();
+  StopStreams();
   if (rpc_ != nullptr) rpc_->Stop(absl::ZeroDuration());
   if (tracer_ != nullptr) tracer_->Cut();
 }

@@ -73,6 +73,8 @@ class Worker {
   virtual void SetLoopDraining(bool draining, std::function<void()> applied) = 0;
   virtual void FlushCache(std::function<void(int)> done) = 0;
   virtual void StopLoop() = 0;  // may be called before Serve
+  // Ends calls that no request belongs to and that would not end by themselves. As StopLoop.
+  virtual void StopStreams() {}
 
   engine::Engine& engine() { return *engine_; }
   prometheus::Registry& registry() { return metrics_endpoint_->registry(); }

@@ -246,6 +246,16 @@ TEST_F(DeviceLinkPairTest, ManyAtOnceWhileTransfersAreCancelled) {
   ExpectIdle();
 }
 
+// An open link is no call that a drain waits for.
+TEST_F(DeviceLinkPairTest, ADrainEndsTheLink) {
+  StartPair(On(prefill_device_), On(decode_device_));
+  Link();
+  const absl::Time begin = absl::Now();
+  prefill_->Drain(absl::Seconds(30));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
+  while (prefill_device_.links.links + decode_device_.links.links > 0) std::this_thread::yield();
+}
+
 // A new prefill worker at the same address is another epoch, and another link.
 TEST_F(DeviceLinkPairTest, ARestartedPrefillWorkerIsLinkedAnew) {
   StartPair(On(prefill_device_), On(decode_device_));
