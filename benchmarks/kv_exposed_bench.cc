@@ -51,7 +51,8 @@ struct Job {
   bool ordered = true;   // by a LinkSchedule
 };
 
-kv::KvLayout Layout() { return LayoutOf(kKvShapes[1]); }
+const KvShape* the_shape = &kKvShapes[1];  // of both processes
+kv::KvLayout Layout() { return LayoutOf(*the_shape); }
 int Blocks(int tokens) { return tokens / Layout().block_tokens; }
 // The same for both processes: they share the machine's clock.
 double NowMs() {
@@ -194,6 +195,7 @@ struct Options {
   std::vector<int> tokens = {512, 1024, 2048, 4096};
   std::vector<int> tokens_per_s = {1600, 20000};
   int rounds = 3;
+  bool fairness = true;
 };
 
 double Median(std::vector<double> values) {
@@ -274,7 +276,7 @@ void Main(const Options& options) {
   if (options.listen.empty()) {
     Receiver receiver(options.address);
     receiver.Run({kStepTokens, 0});  // connects
-    ReportFairness(receiver, options);
+    if (options.fairness) ReportFairness(receiver, options);
     ReportExposed(receiver, options);
     return;
   }
@@ -300,7 +302,14 @@ int main(int argc, char** argv) {
   app.add_option("--tokens", options.tokens, "Prompts")->delimiter(',');
   app.add_option("--tokens-per-s", options.tokens_per_s, "Speed of prefill")->delimiter(',');
   app.add_option("--rounds", options.rounds);
+  app.add_flag("--fairness,!--no-fairness", options.fairness, "A short prompt beside a long one");
+  std::string layout = "0.5b";
+  app.add_option("--layout", layout, "Shape of the KV: demo, 0.5b, 1.5b, 7b; of both processes")
+      ->check(CLI::IsMember({"demo", "0.5b", "1.5b", "7b"}));
   CLI11_PARSE(app, argc, argv);
+  for (const baton::benchmarks::KvShape& shape : baton::benchmarks::kKvShapes) {
+    if (layout == shape.name) baton::benchmarks::the_shape = &shape;
+  }
   baton::benchmarks::Main(options);
   return 0;
 }
