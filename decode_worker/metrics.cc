@@ -54,9 +54,10 @@ struct DecodeMetrics::Series {
         transfers(set.Counters(
             "baton_kv_transfers_total",
             "KV transfers that this worker has requested. mapped: it reads the prefill worker's "
-            "memory, on the same host. The others come over gRPC: off, by --kv-transport; "
-            "not_offered, by another host, or a prefill worker that does not share its memory; "
-            "connecting, until that memory is mapped; failed, since that failed.",
+            "memory, on the same host; opened: its device does, by CUDA IPC. The others come over "
+            "gRPC: off, by --kv-transport; not_offered, by another host, or a prefill worker that "
+            "does not share its memory; connecting, until that memory is mapped or opened; failed, "
+            "since that, or reading it, failed.",
             {{"reason", transfer::PlaneReasonNames()}})),
         preemptions(set.Counters("baton_preemptions_total",
                                  "Sequences that lost their blocks to higher-ranked ones. swap: "
@@ -121,9 +122,11 @@ void DecodeMetrics::TransferStarted(transfer::PlaneReason plane) {
 
 void DecodeMetrics::TransferCommitted(absl::Duration after,
                                       const transfer::TransferSummary& summary) {
-  worker_.KvTransferred(after, summary.kv_bytes, summary.shared_kv_bytes > 0);
-  worker_.KvBytes(summary.kv_bytes - summary.shared_kv_bytes, false);
-  worker_.KvBytes(summary.shared_kv_bytes, true);
+  worker_.KvTransferred(
+      after, summary.kv_bytes,
+      summary.shared_kv_bytes > 0 ? summary.shared_plane : transfer::KvPlane::kGrpc);
+  worker_.KvBytes(summary.kv_bytes - summary.shared_kv_bytes, transfer::KvPlane::kGrpc);
+  if (summary.shared_kv_bytes > 0) worker_.KvBytes(summary.shared_kv_bytes, summary.shared_plane);
 }
 
 void DecodeMetrics::Stepped(absl::Duration duration, int sequences) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/clock.h"
+#include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/security/tls_check.h"
 
@@ -46,9 +47,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   loop.enable_prefix_caching = options.enable_prefix_caching;
   loop.max_retained_share = options.max_retained_share;
   loop.host_kv_bytes = decode.host_kv_bytes;
-  if (options.kv_transport != "grpc") {
-    shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), Clock::Real());
-  }
+  BATON_RETURN_IF_ERROR(MakeSharedPools(options.kv_transport));
   loop.shared_pools = shared_pools_.get();
   loop.kv_holder.enabled = options.kv_fetch || decode.kv_write_back;
   if (decode.kv_write_back) {
@@ -82,6 +81,20 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   self.set_worker_id(card().worker_id());
   self.set_epoch(card().epoch());
   loop_->OfferFrom(std::move(self));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeWorker::MakeSharedPools(const std::string& transport) {
+  if (transport == "grpc") return absl::OkStatus();
+  backend::KvCopier* const copier = engine().kv_pool().copier;
+  const bool opens = copier != nullptr && copier->shares() && transport != "shm";
+  if (transport == "ipc" && !opens) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
+                     "--kv-transport ipc: the KV pool is not in the memory of a GPU");
+  }
+  shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), Clock::Real(),
+                                                          /*host_pools=*/transport != "ipc",
+                                                          opens ? copier : nullptr);
   return absl::OkStatus();
 }
 

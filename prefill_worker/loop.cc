@@ -369,7 +369,7 @@ void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
     Sending& sending = sending_.at(job.id);
     sending.computed_at = now;
     sending.bytes = engine_.kv_layout().BlockBytes() * (job.blocks.size() - job.first_block);
-    sending.shared = job.sender->shared();
+    sending.plane = job.sender->plane();
   }
   EndCompleted(job);
 }
@@ -382,7 +382,7 @@ void PrefillLoop::EndCompleted(PrefillJob& job) {
 void PrefillLoop::OnSent(uint64_t job_id) {
   const Sending& sending = sending_.at(job_id);
   if (sending.computed_at && sending.bytes > 0) {
-    metrics_.Sent(clock_.SinceStart() - *sending.computed_at, sending.bytes, sending.shared);
+    metrics_.Sent(clock_.SinceStart() - *sending.computed_at, sending.bytes, sending.plane);
   }
   sending_.erase(job_id);
 }

@@ -124,7 +124,7 @@ class PrefillLoop {
     kv::BlockLease lease;
     std::optional<absl::Duration> computed_at;  // the prompt; then `bytes` is set
     int64_t bytes = 0;                          // of KV, sent before or after
-    bool shared = false;                        // read by the decode worker
+    transfer::KvPlane plane = transfer::KvPlane::kGrpc;
   };
   void OnSent(uint64_t job_id);
   absl::flat_hash_map<uint64_t, Sending> sending_;

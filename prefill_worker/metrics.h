@@ -30,11 +30,10 @@ class PrefillMetrics {
   // An item of a ScoreItems call.
   void Scored() { scored_items_.Increment(); }
   void BlocksEvicted(int count) { worker_.BlocksEvicted(count); }
-  // `shared`: read by the decode worker, here and below.
-  void BytesSent(int64_t bytes, bool shared) { worker_.KvBytes(bytes, shared); }
+  void BytesSent(int64_t bytes, transfer::KvPlane plane) { worker_.KvBytes(bytes, plane); }
   // All KV of a computed prompt has left, `after` its computation.
-  void Sent(absl::Duration after, int64_t bytes, bool shared) {
-    worker_.KvTransferred(after, bytes, shared);
+  void Sent(absl::Duration after, int64_t bytes, transfer::KvPlane plane) {
+    worker_.KvTransferred(after, bytes, plane);
   }
   // A job that had started ended before its prompt was computed.
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }

@@ -41,15 +41,17 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
   options.link = context->peer();
   options.deadline = absl::FromChrono(context->deadline());
   if (status.ok() && calls_.shared_pool != nullptr &&
-      request->shared_memory().host() == calls_.shared_pool->host()) {
+      request->shared_memory().host() == calls_.shared_pool->host() &&
+      (request->shared_memory().device() ||
+       calls_.shared_pool->plane() == transfer::KvPlane::kShm)) {
     options.lease =
         calls_.shared_pool->Open(request->shared_memory().connection(), request->transfer_id());
     if (options.lease == nullptr) options.offered = calls_.shared_pool;
     options.check_shared = calls_.check_shared;
   }
-  options.on_bytes_sent = [this, shared = options.lease != nullptr](int64_t bytes) {
-    calls_.metrics.BytesSent(bytes, shared);
-  };
+  options.on_bytes_sent = [this, plane = options.lease != nullptr ? calls_.shared_pool->plane()
+                                                                  : transfer::KvPlane::kGrpc](
+                              int64_t bytes) { calls_.metrics.BytesSent(bytes, plane); };
   auto sender = std::make_shared<transfer::GrpcKvSender>(std::move(options));
   auto* reactor = transfer::GrpcKvSender::Open(sender);
   if (!status.ok()) {

@@ -19,7 +19,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
                                        const PrefillOptions& prefill) {
   BATON_RETURN_IF_ERROR(security::CheckTls(prefill.worker_tls));
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
-  engine_options.share_kv_pool = options.kv_transport != "grpc";
+  engine_options.share_kv_pool = options.kv_transport == "auto" || options.kv_transport == "shm";
   // A test's device has no time for it.
   if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
   BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, options, engine_options));
@@ -66,22 +66,29 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
 }
 
 absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {
-  if (options.kv_transport == "grpc") return absl::OkStatus();
+  const std::string& transport = options.kv_transport;
+  if (transport == "grpc") return absl::OkStatus();
+  const backend::KvPool& pool = engine().kv_pool();
+  const bool in_host = pool.shared_file >= 0 && transport != "ipc";
+  const bool in_device = pool.copier != nullptr && pool.copier->shares() && transport != "shm";
   absl::Status status = absl::OkStatus();
-  if (engine().kv_pool().shared_file < 0) {
-    status = MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
-                       "the KV pool is in a device's memory, which other processes cannot map");
-  } else {
-    auto server = transfer::SharedPoolServer::Start(engine().kv_pool(), engine().kv_layout(),
-                                                    Clock::Real(), {});
+  if (in_host || in_device) {
+    auto server = transfer::SharedPoolServer::Start(pool, engine().kv_layout(), Clock::Real(), {});
     if (server.ok()) {
       shared_pool_ = *std::move(server);
-      BATON_LOG(Info) << "decode workers of this host may read the KV pool";
+      BATON_LOG(Info) << "decode workers of this host may read the KV pool"
+                      << (in_device ? " from their GPUs" : "");
       return absl::OkStatus();
     }
     status = server.status();
+  } else {
+    status =
+        MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
+                  transport == "ipc"
+                      ? "the KV pool is not in the memory of a GPU"
+                      : "the KV pool is in a device's memory, which other processes cannot map");
   }
-  if (options.kv_transport == "shm") return Annotate(status, "--kv-transport shm");
+  if (transport != "auto") return Annotate(status, "--kv-transport " + transport);
   BATON_LOG(Info) << "KV is sent over gRPC: " << status.message();
   return absl::OkStatus();
 }

@@ -93,6 +93,7 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       fields.Add(int32_t{frame.accepted().has_shared_memory()});
       fields.Add(frame.accepted().shared_memory().socket());
       fields.Add(frame.accepted().shared_memory().token());
+      fields.Add(int32_t{frame.accepted().shared_memory().device()});
       break;
     case internal::v1::PrefillFrame::kKvChunk:
       fields.Add(frame.kv_chunk().layer());
@@ -183,6 +184,7 @@ uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
   fields.Add(int32_t{request.has_shared_memory()});
   fields.Add(uint64_t{request.shared_memory().host()});
   fields.Add(uint64_t{request.shared_memory().connection()});
+  fields.Add(int32_t{request.shared_memory().device()});
   return fields.Hash();
 }
 

@@ -21,6 +21,7 @@
 #include "common/base/rpc/server_stream.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
+#include "common/transfer/kv_plane.h"
 #include "common/transfer/link_schedule.h"
 
 namespace baton::transfer {
@@ -84,8 +85,8 @@ class KvSender {
   // stays behind them. `logprobs` is empty if they were not requested.
   virtual void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) = 0;
   virtual void SendCommit(double queue_ms, double prefill_ms) = 0;
-  // The receiver reads the KV from shared memory.
-  virtual bool shared() const { return false; }
+  // How the receiver gets the KV.
+  virtual KvPlane plane() const { return KvPlane::kGrpc; }
   // The loop runs, and still has the job. Several senders of one call get the same `now`.
   virtual void SendHeartbeat(absl::Duration now) {}
   // Call exactly once. OK: the stream ends after what has been sent. An error: it ends at once, and
@@ -111,9 +112,9 @@ class FrameSender : public KvSender {
     std::shared_ptr<LinkSchedule> schedule;
     std::string link;
     absl::Time deadline = absl::InfiniteFuture();  // the caller's
-    // Set: the receiver reads KV from the pool itself, which is host memory.
+    // Set: the receiver reads KV from the pool itself.
     std::shared_ptr<ReadLease> lease;
-    bool check_shared = true;                   // with a checksum of what it reads
+    bool check_shared = true;  // with a checksum of what it reads; never of device memory
     const SharedPoolServer* offered = nullptr;  // to a receiver that could; must outlive the sender
     std::function<void(const absl::Status&)> on_finish;  // before Finish; may be null
   };
@@ -126,7 +127,10 @@ class FrameSender : public KvSender {
   void SendPromptLogprobs(int first_position, std::vector<v1::TokenLogprobs> logprobs) override;
   void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override;
   void SendCommit(double queue_ms, double prefill_ms) override;
-  bool shared() const override { return options_.lease != nullptr; }
+  KvPlane plane() const override {
+    if (options_.lease == nullptr) return KvPlane::kGrpc;
+    return options_.pool.copier != nullptr ? KvPlane::kIpc : KvPlane::kShm;
+  }
 
  protected:
   // `urgent` items go before all others that wait.

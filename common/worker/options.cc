@@ -104,8 +104,9 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
       ->capture_default_str();
   app.add_option("--kv-transport", o.kv_transport,
                  "how KV moves from prefill to decode workers: grpc; shm: decode workers of the "
-                 "same host read the prefill worker's memory; auto: shm where it can be")
-      ->check(CLI::IsMember({"auto", "grpc", "shm"}))
+                 "same host read the prefill worker's memory; ipc: their GPU reads that of the "
+                 "prefill worker's GPU; auto: ipc or shm where it can be")
+      ->check(CLI::IsMember({"auto", "grpc", "shm", "ipc"}))
       ->capture_default_str();
   app.add_flag(
       "--kv-shm-checksums,!--no-kv-shm-checksums", o.kv_shm_checksums,

@@ -11,7 +11,11 @@
 namespace baton::worker {
 namespace {
 
-constexpr char kGrpc[] = "grpc", kShm[] = "shm";  // label `transport`
+// Values of the label `transport`.
+std::vector<std::string> Planes() {
+  using transfer::KvPlane;
+  return {Name(KvPlane::kGrpc), Name(KvPlane::kShm), Name(KvPlane::kIpc)};
+}
 
 }  // namespace
 
@@ -64,7 +68,7 @@ struct WorkerMetrics::Series {
                                                   "last of its KV has left."
                                                 : "the first token's arrival to the verified "
                                                   "commit, as kv_transfer_ms of an answer."),
-                           telemetry::kTransferSecondsBuckets, {{"transport", {kGrpc, kShm}}})),
+                           telemetry::kTransferSecondsBuckets, {{"transport", Planes()}})),
         kv_size(set.Histograms("baton_kv_transfer_size_bytes",
                                "KV payload of a completed transfer.",
                                telemetry::kTransferBytesBuckets, MovedLabels())),
@@ -88,7 +92,7 @@ struct WorkerMetrics::Series {
 
   const char* Direction() const { return prefill ? "sent" : "received"; }
   std::vector<telemetry::Label> MovedLabels() const {
-    return {{"transport", {kGrpc, kShm}}, {"direction", {Direction()}}};
+    return {{"transport", Planes()}, {"direction", {Direction()}}};
   }
 
   const bool prefill;
@@ -151,13 +155,12 @@ void WorkerMetrics::Refused(const std::string& reason) {
   series_->rejections.With({absl::AsciiStrToLower(reason)}).Increment();
 }
 
-void WorkerMetrics::KvBytes(int64_t bytes, bool shared) {
-  series_->kv_bytes.With({shared ? kShm : kGrpc, series_->Direction()})
-      .Increment(static_cast<double>(bytes));
+void WorkerMetrics::KvBytes(int64_t bytes, transfer::KvPlane plane) {
+  series_->kv_bytes.With({Name(plane), series_->Direction()}).Increment(static_cast<double>(bytes));
 }
 
-void WorkerMetrics::KvTransferred(absl::Duration duration, int64_t bytes, bool shared) {
-  const char* transport = shared ? kShm : kGrpc;
+void WorkerMetrics::KvTransferred(absl::Duration duration, int64_t bytes, transfer::KvPlane plane) {
+  const char* transport = Name(plane);
   series_->kv_duration.With({transport}).Observe(absl::ToDoubleSeconds(duration));
   series_->kv_size.With({transport, series_->Direction()}).Observe(static_cast<double>(bytes));
 }

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "common/telemetry/metric_set.h"
 #include "common/telemetry/trace_counters.h"
+#include "common/transfer/kv_plane.h"
 #include "common/worker/watch_service.h"
 
 namespace baton::worker {
@@ -34,10 +35,9 @@ class WorkerMetrics {
   // From submission to the start of work. priority: "low", "normal" or "high".
   void Queued(absl::Duration duration, const char* priority);
   void Refused(const std::string& reason);
-  // `shared`: through shared memory, here and below.
-  void KvBytes(int64_t bytes, bool shared);
+  void KvBytes(int64_t bytes, transfer::KvPlane plane);
   // All KV of a transfer has left, or has come; `duration` as baton_kv_transfer_duration_seconds.
-  void KvTransferred(absl::Duration duration, int64_t bytes, bool shared);
+  void KvTransferred(absl::Duration duration, int64_t bytes, transfer::KvPlane plane);
   void KvTransferFailed(const char* reason);
   // Tokens of a request that were looked up in the prefix cache, and those found there.
   void PrefixCache(int64_t tokens, int64_t cached_tokens);

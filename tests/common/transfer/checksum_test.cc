@@ -62,6 +62,7 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
       [](auto& r) { r.mutable_shared_memory(); },
       [](auto& r) { r.mutable_shared_memory()->set_host(1); },
       [](auto& r) { r.mutable_shared_memory()->set_connection(1); },
+      [](auto& r) { r.mutable_shared_memory()->set_device(true); },
       [](auto& r) { r.mutable_kv_holder(); },
       [](auto& r) { r.mutable_kv_holder()->set_address("a:1"); },
       [](auto& r) { r.mutable_kv_holder()->set_worker_id("w"); },
@@ -162,6 +163,7 @@ TEST(ChecksumTest, AFramesCoversWhatSharedMemoryNeeds) {
           [](auto& f) { f.mutable_accepted()->mutable_shared_memory(); },
           [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_socket("s"); },
           [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_token("s"); },
+          [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_device(true); },
       },
       checksum);
   ExpectAllDiffer<PrefillFrame>(chunk,
