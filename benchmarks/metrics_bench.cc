@@ -49,8 +49,8 @@ void BM_Prefill(benchmark::State& state) {
   for (auto _ : state) {
     metrics.Started(job);
     metrics.Computed(absl::Milliseconds(70));
-    for (int frame = 0; frame < 24; ++frame) metrics.BytesSent(1 << 20, false);
-    metrics.Sent(absl::Milliseconds(3), 24 << 20, false);
+    for (int frame = 0; frame < 24; ++frame) metrics.BytesSent(1 << 20, transfer::KvPlane::kGrpc);
+    metrics.Sent(absl::Milliseconds(3), 24 << 20, transfer::KvPlane::kGrpc);
     metrics.SetLoad(load);
   }
 }
