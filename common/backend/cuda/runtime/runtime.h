@@ -91,12 +91,12 @@ class Runtime {
   //
   // What CUDA promises: a process that has opened an allocation reads and writes it like its own
   // until it closes it. What it does not: the exporter must not free the allocation while another
-  // process has it open (undefined), so a prefill worker waits for its readers before it does, and
-  // what becomes of the mapping when the exporter is killed. The driver counts references to the
-  // memory, so it stays until the last process has closed it; that is not documented. So errors of
-  // these calls are statuses and not the end of the process: copies are enqueued by calls that
-  // check their addresses, not by a kernel, which would fault. If the device faults all the same,
-  // its context is lost, and the next call of any stream ends the process as above.
+  // process has it open (undefined), so a prefill worker waits for its readers before it does. And
+  // nothing says what becomes of the mapping when the exporter is killed: we expect the driver to
+  // keep the memory until the last process has closed it, which tests/cuda will show on a chip.
+  // Therefore errors of these calls are statuses and not the end of the process, and copies are
+  // enqueued by calls that check their addresses, not by a kernel, which would fault. If the device
+  // faults all the same, its context is lost, and the next call of any stream ends the process.
   virtual bool shares_memory() const { return false; }
   // REQUIRES: `memory` is from AllocateDevice. FAILED_PRECONDITION (SHARED_MEMORY) if the driver
   // refuses: under WSL, on a GPU that is cut into instances, or without a unified address space.
