@@ -77,12 +77,14 @@ class WatchedCopier final : public backend::KvCopier {
   absl::StatusOr<std::unique_ptr<backend::PeerPool>> OpenPeer(
       const backend::PoolHandle& handle) override {
     ++opened;
+    if (!refuses.ok()) return refuses;
     auto peer = inner_->OpenPeer(handle);
     if (!peer.ok()) return peer;
     return std::make_unique<Peer>(*this, *std::move(peer));
   }
 
   std::atomic<int> host_copies{0}, opened{0};
+  absl::Status refuses;  // to open a pool. Not while one may be opened
   // Called after each copy between devices; its error is the copy's.
   std::function<absl::Status()> after_copy = [] { return absl::OkStatus(); };
 
@@ -419,6 +421,27 @@ TEST_F(DevicePoolTest, AFaultyWelcomeOpensNothing) {
   EXPECT_FALSE(changed([](DeviceWelcome& w) { w.pool.layer_stride_bytes = 0; }));
   EXPECT_FALSE(changed([](DeviceWelcome& w) { w.pool.memory.fill(0xff); }));
   EXPECT_EQ(PeerMappings(), 0);
+}
+
+// As two GPUs without peer access. The prefill worker hears of it by the end of the connection.
+TEST_F(DevicePoolTest, APoolThatCannotBeReachedIsTriedAgainAfterAWhile) {
+  StartServer();
+  SharedPools pools(layout_, clock_, true, decode_.copier.get());
+  const SharedPoolOffer offer{server_->socket(), server_->token(), /*device=*/true};
+  decode_.copier->refuses =
+      MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY", "no peer access");
+  pools.Offer(9, offer);
+  pools.WaitUntilTried();
+  EXPECT_EQ(pools.Find(9).reason, PlaneReason::kFailed);
+  EXPECT_EQ(pools.Find(9).pool, nullptr);
+  decode_.copier->refuses = absl::OkStatus();
+  pools.Offer(9, offer);
+  pools.WaitUntilTried();
+  EXPECT_EQ(decode_.copier->opened, 1);
+  clock_.Advance(absl::Seconds(30));
+  pools.Offer(9, offer);
+  pools.WaitUntilTried();
+  EXPECT_EQ(pools.Find(9).reason, PlaneReason::kOpened);
 }
 
 // What each kind of reader takes.
