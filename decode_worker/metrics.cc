@@ -54,10 +54,11 @@ struct DecodeMetrics::Series {
         transfers(set.Counters(
             "baton_kv_transfers_total",
             "KV transfers that this worker has requested. mapped: it reads the prefill worker's "
-            "memory, on the same host. linked: over a link between their devices. The others come "
-            "over gRPC: off, by --kv-transport; not_offered, by another host, or a prefill worker "
-            "that does not share its memory or has no device to link; connecting, until that "
-            "memory is mapped or the link is open; failed, since that failed.",
+            "memory, on the same host; opened: its device does, by CUDA IPC; linked: over a link "
+            "between their devices. The others come over gRPC: off, by --kv-transport; "
+            "not_offered, by another host, or a prefill worker that does not share its memory or "
+            "has no device to link; connecting, until the memory or the link is open; failed, "
+            "since that, or reading it, failed.",
             {{"reason", transfer::PlaneReasonNames()}})),
         preemptions(set.Counters("baton_preemptions_total",
                                  "Sequences that lost their blocks to higher-ranked ones. swap: "
@@ -124,12 +125,12 @@ void DecodeMetrics::TransferCommitted(absl::Duration after,
                                       const transfer::TransferSummary& summary) {
   using transfer::Plane;
   worker_.KvTransferred(after, summary.kv_bytes,
-                        summary.shared_kv_bytes > 0   ? Plane::kShm
+                        summary.shared_kv_bytes > 0   ? summary.shared_plane
                         : summary.linked_kv_bytes > 0 ? Plane::kNccl
                                                       : Plane::kGrpc);
   worker_.KvBytes(summary.kv_bytes - summary.shared_kv_bytes - summary.linked_kv_bytes,
                   Plane::kGrpc);
-  worker_.KvBytes(summary.shared_kv_bytes, Plane::kShm);
+  if (summary.shared_kv_bytes > 0) worker_.KvBytes(summary.shared_kv_bytes, summary.shared_plane);
   worker_.KvBytes(summary.linked_kv_bytes, Plane::kNccl);
 }
 

@@ -50,6 +50,7 @@ TransferRequest MakeTransferRequest(const Sequence& sequence, const engine::Engi
     transfer::SharedPools::Found found = shared_pools->Find(call.prefill.epoch);
     made.plane = found.reason;
     request.mutable_shared_memory()->set_host(shared_pools->host());
+    request.mutable_shared_memory()->set_device(shared_pools->opens_device_pools());
     if (found.pool != nullptr) {
       request.mutable_shared_memory()->set_connection(found.pool->connection());
     }

@@ -53,9 +53,8 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
     device_links_ = std::make_unique<transfer::DeviceLinkClient>(
         *std::move(devices), card().worker_id(), engine().kv_layout(),
         [this](const std::string& address) { return peers_->Get(address); }, Clock::Real());
-  } else if (options.kv_transport != "grpc") {
-    shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), Clock::Real());
   }
+  BATON_RETURN_IF_ERROR(MakeSharedPools(options.kv_transport));
   loop.shared_pools = shared_pools_.get();
   loop.device_links = device_links_.get();
   loop.kv_holder.enabled = options.kv_fetch || decode.kv_write_back;
@@ -90,6 +89,20 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
   self.set_worker_id(card().worker_id());
   self.set_epoch(card().epoch());
   loop_->OfferFrom(std::move(self));
+  return absl::OkStatus();
+}
+
+absl::Status DecodeWorker::MakeSharedPools(const std::string& transport) {
+  if (transport == "grpc" || transport == "nccl") return absl::OkStatus();
+  backend::KvCopier* const copier = engine().kv_pool().copier;
+  const bool opens = copier != nullptr && copier->shares() && transport != "shm";
+  if (transport == "ipc" && !opens) {
+    return MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
+                     "--kv-transport ipc: the KV pool is not in the memory of a GPU");
+  }
+  shared_pools_ = std::make_unique<transfer::SharedPools>(engine().kv_layout(), Clock::Real(),
+                                                          /*host_pools=*/transport != "ipc",
+                                                          opens ? copier : nullptr);
   return absl::OkStatus();
 }
 

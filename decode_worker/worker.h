@@ -34,6 +34,8 @@ class DecodeWorker final : public worker::Worker {
  private:
   DecodeWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const DecodeOptions& decode);
+  // Fails only if `transport` asks for what this worker cannot do.
+  absl::Status MakeSharedPools(const std::string& transport);
   void SetLoopDraining(bool draining, std::function<void()> applied) override {
     loop_->SetDraining(draining, std::move(applied));
   }

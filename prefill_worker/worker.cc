@@ -73,22 +73,29 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
 }
 
 absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {
-  if (options.kv_transport != "auto" && options.kv_transport != "shm") return absl::OkStatus();
+  const std::string& transport = options.kv_transport;
+  if (transport == "grpc" || transport == "nccl") return absl::OkStatus();
+  const backend::KvPool& pool = engine().kv_pool();
+  const bool in_host = pool.shared_file >= 0 && transport != "ipc";
+  const bool in_device = pool.copier != nullptr && pool.copier->shares() && transport != "shm";
   absl::Status status = absl::OkStatus();
-  if (engine().kv_pool().shared_file < 0) {
-    status = MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
-                       "the KV pool is in a device's memory, which other processes cannot map");
-  } else {
-    auto server = transfer::SharedPoolServer::Start(engine().kv_pool(), engine().kv_layout(),
-                                                    Clock::Real(), {});
+  if (in_host || in_device) {
+    auto server = transfer::SharedPoolServer::Start(pool, engine().kv_layout(), Clock::Real(), {});
     if (server.ok()) {
       shared_pool_ = *std::move(server);
-      BATON_LOG(Info) << "decode workers of this host may read the KV pool";
+      BATON_LOG(Info) << "decode workers of this host may read the KV pool"
+                      << (in_device ? " from their GPUs" : "");
       return absl::OkStatus();
     }
     status = server.status();
+  } else {
+    status =
+        MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
+                  transport == "ipc"
+                      ? "the KV pool is not in the memory of a GPU"
+                      : "the KV pool is in a device's memory, which other processes cannot map");
   }
-  if (options.kv_transport == "shm") return Annotate(status, "--kv-transport shm");
+  if (transport != "auto") return Annotate(status, "--kv-transport " + transport);
   BATON_LOG(Info) << "KV is sent over gRPC: " << status.message();
   return absl::OkStatus();
 }

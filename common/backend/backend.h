@@ -13,6 +13,7 @@
 #ifndef BATON_COMMON_BACKEND_BACKEND_H_
 #define BATON_COMMON_BACKEND_BACKEND_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -115,6 +116,32 @@ struct AttentionArgs {
   Tensor out;       // [rows, query_heads * head_dim], activation_dtype()
 };
 
+// How another process of the host opens a KV pool in device memory (CUDA IPC). It goes through a
+// socket as it is.
+struct PoolHandle {
+  std::array<uint8_t, 64> memory = {};  // the driver's handle of the allocation the pool lies in
+  std::array<uint8_t, 16> device = {};  // UUID of the GPU
+  uint64_t allocation_bytes = 0;
+  uint64_t offset = 0;  // of the pool in the allocation
+  uint64_t block_count = 0;
+  uint64_t block_stride_bytes = 0;  // these as in KvPool
+  uint64_t layer_stride_bytes = 0;
+};
+
+// Another worker's KV pool in device memory, opened here. The destructor closes it.
+//
+// Thread-safe. The KvCopier that opened it outlives it.
+class PeerPool {
+ public:
+  virtual ~PeerPool() = default;
+  // Copies the chunks of one layer on the device: block theirs[i] of the peer's pool to block
+  // ours[i] of this worker's. Returns when nothing of it writes any more, also with an error:
+  // UNAVAILABLE (SHARED_MEMORY), and then from every later call. REQUIRES: layer and blocks are in
+  // the pools; `ours` differ; no step reads or writes `ours` meanwhile.
+  virtual absl::Status Copy(int layer, absl::Span<const int32_t> theirs,
+                            absl::Span<const int32_t> ours) = 0;
+};
+
 // Copies KV chunks of a pool that the host cannot address.
 //
 // Thread-safe. Copies run beside the compute stream: a call waits for its own copy and, for Read,
@@ -130,6 +157,20 @@ class KvCopier {
                     std::byte* host) = 0;
   // REQUIRES: no step, CopyBlocks or CopyToDevice that reads or writes the blocks runs meanwhile.
   virtual void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) = 0;
+
+  // Whether the device knows Export and OpenPeer.
+  virtual bool shares() const { return false; }
+  // For other processes of the host, which may then read the pool as long as this process keeps it.
+  // FAILED_PRECONDITION (SHARED_MEMORY) if the driver refuses.
+  virtual absl::StatusOr<PoolHandle> Export() const {
+    return absl::UnimplementedError("this device's memory cannot be shared");
+  }
+  // Opens the pool that another process has exported. FAILED_PRECONDITION (SHARED_MEMORY), before
+  // anything is mapped, if the handle does not describe a pool with this one's strides inside its
+  // allocation, or this device cannot reach that one; and if the driver refuses the handle.
+  virtual absl::StatusOr<std::unique_ptr<PeerPool>> OpenPeer(const PoolHandle& handle) {
+    return absl::UnimplementedError("this device opens no other's memory");
+  }
 };
 
 // Upper bounds of a step and its batch.

@@ -94,6 +94,7 @@ void AddBody(const internal::v1::PrefillFrame& frame, FieldBytes& fields) {
       fields.Add(frame.accepted().shared_memory().socket());
       fields.Add(frame.accepted().shared_memory().token());
       fields.Add(int32_t{frame.accepted().device_link()});
+      fields.Add(int32_t{frame.accepted().shared_memory().device()});
       break;
     case internal::v1::PrefillFrame::kKvChunk:
       fields.Add(frame.kv_chunk().layer());
@@ -187,6 +188,7 @@ uint64_t RequestChecksum(const internal::v1::PrefillRequest& request) {
   fields.Add(uint64_t{request.shared_memory().connection()});
   fields.Add(int32_t{request.has_device_link()});
   fields.Add(uint64_t{request.device_link().connection()});
+  fields.Add(int32_t{request.shared_memory().device()});
   return fields.Hash();
 }
 

@@ -108,8 +108,8 @@ AbortReason AbortReasonOf(const absl::Status& status) {
 }
 
 KvReceiver::KvReceiver(TransferPlan plan)
-    : plan_(std::move(plan)),
-      reads_shared_(plan_.shared_pool != nullptr),
+    : shared_pool_(std::move(plan.shared_pool)),
+      plan_(std::move(plan)),
       block_count_(plan_.fetch ? 0 : static_cast<int>(plan_.blocks.size())),
       received_(plan_.blocks.size() * static_cast<size_t>(plan_.layout.layers), false),
       expected_(received_.size(), false),
@@ -148,7 +148,10 @@ void KvReceiver::Abort() {
 }
 
 void KvReceiver::ReleaseShared() {
-  if (std::exchange(reads_shared_, false)) plan_.shared_pool->Release(plan_.transfer_id);
+  // Dropped, too: what has ended keeps no pool that its prefill worker means to free.
+  if (const std::shared_ptr<SharedPool> pool = std::move(shared_pool_)) {
+    pool->Release(plan_.transfer_id);
+  }
 }
 
 absl::Status KvReceiver::CheckAndApply(const internal::v1::PrefillFrame& frame,
@@ -210,7 +213,8 @@ absl::Status KvReceiver::OnAccepted(const internal::v1::PrefillFrame::Accepted& 
                                  " tokens of the prompt were cached, expected 0 to ", whole));
   }
   if (accepted.has_shared_memory() && plan_.on_offer) {
-    plan_.on_offer({accepted.shared_memory().socket(), accepted.shared_memory().token()});
+    plan_.on_offer({accepted.shared_memory().socket(), accepted.shared_memory().token(),
+                    accepted.shared_memory().device()});
   }
   if (accepted.device_link() && plan_.on_device_link_offer) plan_.on_device_link_offer();
   accepted_ = true;
@@ -253,10 +257,10 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
   last_end_ = int64_t{chunk.first_block()} + count;
   if (linked) return Expect(chunk, static_cast<int>(first_index));
   if (shared) {
-    BATON_ASSIGN_OR_RETURN(const Segments blocks, SharedPayload(chunk));
-    Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), blocks);
+    BATON_RETURN_IF_ERROR(ReadShared(chunk, static_cast<int>(first_index)));
     BATON_RETURN_IF_ERROR(CheckShared(chunk, static_cast<int>(first_index)));
     summary_.shared_kv_bytes += expected_bytes;
+    summary_.shared_plane = shared_pool_->plane();
   } else {
     Write(chunk.layer(), static_cast<int>(first_index), static_cast<int>(count), payload);
   }
@@ -307,31 +311,44 @@ absl::Status KvReceiver::Expect(const internal::v1::PrefillFrame::KvChunk& chunk
   return absl::OkStatus();
 }
 
-absl::StatusOr<Segments> KvReceiver::SharedPayload(
-    const internal::v1::PrefillFrame::KvChunk& chunk) const {
-  if (plan_.shared_pool == nullptr) return Protocol("blocks of a pool that is not mapped");
+absl::Status KvReceiver::ReadShared(const internal::v1::PrefillFrame::KvChunk& chunk,
+                                    int first_index) {
+  if (shared_pool_ == nullptr) return Protocol("blocks of a pool that is not mapped");
   if (chunk.shared_blocks_size() != chunk.block_count()) {
     return Protocol(absl::StrCat("chunk of ", chunk.block_count(), " blocks names ",
                                  chunk.shared_blocks_size()));
   }
-  const int64_t block_count = plan_.shared_pool->block_count();
-  Segments blocks;
-  blocks.reserve(static_cast<size_t>(chunk.block_count()));
+  const int64_t block_count = shared_pool_->block_count();
   for (const int32_t block : chunk.shared_blocks()) {
     if (block < 0 || block >= block_count) {
       return Protocol(
           absl::StrCat("block ", block, " of the sender's pool, expected 0 to ", block_count - 1));
     }
-    blocks.emplace_back(
-        reinterpret_cast<const char*>(plan_.shared_pool->Chunk(block, chunk.layer())),
-        static_cast<size_t>(plan_.layout.ChunkBytes()));
   }
-  return blocks;
+  if (shared_pool_->plane() == Plane::kIpc) {
+    if (chunk.shared_checksum() != 0) return Protocol("a checksum of bytes in device memory");
+    const absl::Status copied = shared_pool_->Copy(
+        chunk.layer(), chunk.shared_blocks(),
+        absl::MakeConstSpan(plan_.blocks)
+            .subspan(static_cast<size_t>(first_index), static_cast<size_t>(chunk.block_count())));
+    if (copied.ok()) return copied;
+    return MakeError(
+        absl::StatusCode::kUnavailable, "PREFILL_LOST",
+        absl::StrCat("KV transfer: reading the prefill worker's pool: ", copied.message()));
+  }
+  Segments blocks;
+  blocks.reserve(static_cast<size_t>(chunk.block_count()));
+  for (const int32_t block : chunk.shared_blocks()) {
+    blocks.emplace_back(reinterpret_cast<const char*>(shared_pool_->Chunk(block, chunk.layer())),
+                        static_cast<size_t>(plan_.layout.ChunkBytes()));
+  }
+  Write(chunk.layer(), first_index, chunk.block_count(), blocks);
+  return absl::OkStatus();
 }
 
 absl::Status KvReceiver::CheckShared(const internal::v1::PrefillFrame::KvChunk& chunk,
                                      int first_index) const {
-  if (!plan_.shared_pool->LeaseStands(chunk.lease_slot(), chunk.lease())) {
+  if (!shared_pool_->LeaseStands(chunk.lease_slot(), chunk.lease())) {
     return MakeError(absl::StatusCode::kUnavailable, "PREFILL_LOST",
                      "KV transfer: the prefill worker took its blocks back before they were read");
   }

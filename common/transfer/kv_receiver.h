@@ -94,8 +94,9 @@ struct TransferSummary {
   int cached_prompt_tokens = 0;
   int block_count = 0;  // that the sender has accepted to send
   int64_t kv_bytes = 0;
-  int64_t shared_kv_bytes = 0;  // of these, read from the sender's pool
-  int64_t linked_kv_bytes = 0;  // of these, received over a device link
+  int64_t shared_kv_bytes = 0;       // of these, read from the sender's pool
+  Plane shared_plane = Plane::kShm;  // by which those came
+  int64_t linked_kv_bytes = 0;       // of kv_bytes, received over a device link
   double queue_ms = 0;
   double prefill_ms = 0;
 };
@@ -139,14 +140,14 @@ class KvReceiver {
   bool WasReady(const internal::v1::PrefillFrame::KvChunk& chunk) const;
   // Writes the whole payload, which has been checked.
   void Write(int layer, int first_index, int block_count, const Segments& payload);
-  // Where the chunk's blocks are in the sender's pool.
-  absl::StatusOr<Segments> SharedPayload(const internal::v1::PrefillFrame::KvChunk& chunk) const;
+  // Copies the chunk from the sender's pool.
+  absl::Status ReadShared(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index);
   // Call after Write. Looks at the lease, then at what has been written.
   absl::Status CheckShared(const internal::v1::PrefillFrame::KvChunk& chunk, int first_index) const;
   void ReleaseShared();
 
-  const TransferPlan plan_;
-  bool reads_shared_;  // the sender's pool; until the transfer is released
+  std::shared_ptr<SharedPool> shared_pool_;  // the plan's, until the transfer is released
+  const TransferPlan plan_;                  // without it
   Phase phase_ = Phase::kReserved;
   bool accepted_ = false;
   std::optional<FirstToken> first_token_;

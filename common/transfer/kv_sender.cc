@@ -206,8 +206,9 @@ bool FrameSender::NameBlocks(const SendItem& item,
   chunk->mutable_shared_blocks()->Add(blocks.begin(), blocks.end());
   chunk->set_lease_slot(options_.lease->slot());
   chunk->set_lease(options_.lease->number());
-  if (!options_.check_shared) return true;
   const backend::KvPool& pool = options_.pool;
+  // A checksum of device memory would bring the bytes to the host, which sharing saves.
+  if (!options_.check_shared || pool.copier != nullptr) return true;
   const size_t chunk_bytes = static_cast<size_t>(options_.layout.ChunkBytes());
   Segments payload;
   payload.reserve(blocks.size());
@@ -240,6 +241,7 @@ void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
         internal::v1::SharedMemoryOffer* offer = frame.mutable_accepted()->mutable_shared_memory();
         offer->set_socket(options_.offered->socket());
         offer->set_token(options_.offered->token());
+        offer->set_device(options_.offered->plane() == Plane::kIpc);
       }
       frame.mutable_accepted()->set_device_link(options_.offers_device_link);
       break;
@@ -249,7 +251,7 @@ void FrameSender::EncodeItem(SendItem item, grpc::ByteBuffer* message) {
       frame.mutable_kv_chunk()->set_block_count(item.block_count);
       ++kv_chunk_count_;
       if (NameBlocks(item, frame.mutable_kv_chunk())) {
-        CountBytes(item, Plane::kShm);
+        CountBytes(item, plane());
       } else if (const uint64_t operation = Announce(item); operation != 0) {
         frame.mutable_kv_chunk()->set_operation(operation);
       } else {

@@ -21,6 +21,7 @@
 #include "common/base/rpc/server_stream.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
+#include "common/transfer/plane.h"
 #include "common/transfer/link_schedule.h"
 #include "common/transfer/plane.h"
 
@@ -114,9 +115,9 @@ class FrameSender : public KvSender {
     std::shared_ptr<LinkSchedule> schedule;
     std::string link;
     absl::Time deadline = absl::InfiniteFuture();  // the caller's
-    // Set: the receiver reads KV from the pool itself, which is host memory.
+    // Set: the receiver reads KV from the pool itself.
     std::shared_ptr<ReadLease> lease;
-    bool check_shared = true;                   // with a checksum of what it reads
+    bool check_shared = true;  // with a checksum of what it reads; never of device memory
     const SharedPoolServer* offered = nullptr;  // to a receiver that could; must outlive the sender
     // Set: KV crosses as operations of this link while it is open.
     std::shared_ptr<DeviceLinkSender> device_link;
@@ -133,9 +134,10 @@ class FrameSender : public KvSender {
   void SendFirstToken(int32_t token_id, v1::TokenLogprobs logprobs) override;
   void SendCommit(double queue_ms, double prefill_ms) override;
   Plane plane() const override {
-    return options_.lease != nullptr         ? Plane::kShm
-           : options_.device_link != nullptr ? Plane::kNccl
-                                             : Plane::kGrpc;
+    if (options_.lease != nullptr) {
+      return options_.pool.copier != nullptr ? Plane::kIpc : Plane::kShm;
+    }
+    return options_.device_link != nullptr ? Plane::kNccl : Plane::kGrpc;
   }
 
  protected:

@@ -10,6 +10,7 @@ namespace baton::transfer {
 enum class Plane {
   kGrpc,  // as payloads of frames
   kShm,   // read from the sender's pool, in shared memory
+  kIpc,   // read from the sender's pool in device memory, by the receiver's device
   kNccl,  // as operations of a device link
 };
 
@@ -18,6 +19,8 @@ inline const char* Name(Plane plane) {
   switch (plane) {
     case Plane::kShm:
       return "shm";
+    case Plane::kIpc:
+      return "ipc";
     case Plane::kNccl:
       return "nccl";
     case Plane::kGrpc:
@@ -26,7 +29,7 @@ inline const char* Name(Plane plane) {
   return "grpc";
 }
 inline std::vector<std::string> PlaneNames() {
-  return {Name(Plane::kGrpc), Name(Plane::kShm), Name(Plane::kNccl)};
+  return {Name(Plane::kGrpc), Name(Plane::kShm), Name(Plane::kIpc), Name(Plane::kNccl)};
 }
 
 }  // namespace baton::transfer

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -56,14 +57,16 @@ absl::StatusOr<void*> MapReadOnly(int file, size_t bytes) {
 
 struct Received {
   SocketWelcome welcome;
-  FileDescriptor pool;
+  std::optional<backend::PoolHandle> device_pool;
+  FileDescriptor pool;  // none of a device pool
   FileDescriptor words;
 };
 
 absl::StatusOr<Received> ReceiveWelcome(int socket) {
   Received received;
-  iovec data{&received.welcome, sizeof(received.welcome)};
-  constexpr size_t kFiles = 2;
+  DeviceWelcome message_bytes;  // the longer one of the two
+  iovec data{&message_bytes, sizeof(message_bytes)};
+  constexpr int kFiles = 2;
   alignas(cmsghdr) char control[CMSG_SPACE(kFiles * sizeof(int))];
   msghdr message{};
   message.msg_iov = &data;
@@ -87,14 +90,27 @@ absl::StatusOr<Received> ReceiveWelcome(int socket) {
       ++count;
     }
   }
-  if (size != sizeof(SocketWelcome) || received.welcome.magic != SocketHello::kMagic ||
-      count != kFiles || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  const bool device = size == sizeof(DeviceWelcome);
+  received.welcome = message_bytes.welcome;
+  if ((!device && size != sizeof(SocketWelcome)) || received.welcome.magic != SocketHello::kMagic ||
+      count != (device ? 1 : kFiles) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return Lost("its welcome is of another version, or it refused the token");
   }
+  if (!device) return received;
+  if (message_bytes.checksum != message_bytes.Checksum()) return Lost("its welcome is damaged");
+  received.device_pool = message_bytes.pool;
+  received.words = std::move(received.pool);
   return received;
 }
 
 }  // namespace
+
+uint64_t DeviceWelcome::Checksum() const {
+  static_assert(sizeof(DeviceWelcome) ==
+                    sizeof(SocketWelcome) + sizeof(backend::PoolHandle) + sizeof(uint64_t),
+                "no byte of it is padding");
+  return XXH3_64bits(this, offsetof(DeviceWelcome, checksum));
+}
 
 uint64_t HostToken() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -134,15 +150,16 @@ absl::StatusOr<FileDescriptor> OpenAbstractSocket(absl::string_view name, Socket
 absl::StatusOr<std::shared_ptr<SharedPool>> SharedPool::Connect(absl::string_view socket,
                                                                 absl::string_view token,
                                                                 const kv::KvLayout& layout,
-                                                                absl::Duration timeout) {
+                                                                absl::Duration timeout,
+                                                                backend::KvCopier* opener) {
   BATON_ASSIGN_OR_RETURN(FileDescriptor connected, OpenAbstractSocket(socket, SocketEnd::kConnect));
   const std::shared_ptr<SharedPool> pool(new SharedPool(std::move(connected)));
-  BATON_RETURN_IF_ERROR(pool->Receive(token, layout, timeout));
+  BATON_RETURN_IF_ERROR(pool->Receive(token, layout, timeout, opener));
   return pool;
 }
 
 absl::Status SharedPool::Receive(absl::string_view token, const kv::KvLayout& layout,
-                                 absl::Duration timeout) {
+                                 absl::Duration timeout, backend::KvCopier* opener) {
   SocketHello hello;
   if (token.size() != sizeof(hello.token)) {
     return Unfit(
@@ -173,18 +190,39 @@ absl::Status SharedPool::Receive(absl::string_view token, const kv::KvLayout& la
                               " bytes and 1 to ", kMaxLeaseSlots, " slots"));
   }
   connection_ = welcome.connection;
-  block_count_ = static_cast<int64_t>(welcome.pool_bytes) / block_bytes_;
-  BATON_ASSIGN_OR_RETURN(pool_, MapReadOnly(received.pool.get(), welcome.pool_bytes));
-  pool_bytes_ = welcome.pool_bytes;
+  block_count_ = static_cast<int64_t>(welcome.pool_bytes / static_cast<uint64_t>(block_bytes_));
   BATON_ASSIGN_OR_RETURN(words_,
                          MapReadOnly(received.words.get(), welcome.lease_slots * sizeof(uint64_t)));
   lease_slots_ = welcome.lease_slots;
+  if (!received.device_pool) {
+    BATON_ASSIGN_OR_RETURN(pool_, MapReadOnly(received.pool.get(), welcome.pool_bytes));
+    pool_bytes_ = welcome.pool_bytes;
+    return absl::OkStatus();
+  }
+  const backend::PoolHandle& handle = *received.device_pool;
+  if (opener == nullptr) return Unfit("it is in device memory, which this worker does not open");
+  if (handle.block_count != static_cast<uint64_t>(block_count_)) {
+    return Unfit(
+        absl::StrCat(handle.block_count, " blocks in its handle, expected ", block_count_));
+  }
+  BATON_ASSIGN_OR_RETURN(peer_, opener->OpenPeer(handle));
   return absl::OkStatus();
 }
 
 SharedPool::~SharedPool() {
+  peer_.reset();
   if (pool_ != nullptr) munmap(pool_, pool_bytes_);
   if (words_ != nullptr) munmap(words_, lease_slots_ * sizeof(uint64_t));
+}
+
+absl::Status SharedPool::Copy(int layer, absl::Span<const kv::BlockId> theirs,
+                              absl::Span<const kv::BlockId> ours) {
+  absl::Status status = peer_->Copy(layer, theirs, ours);
+  if (!status.ok()) {
+    failed_ = true;
+    shutdown(socket_.get(), SHUT_RDWR);
+  }
+  return status;
 }
 
 bool SharedPool::LeaseStands(int64_t slot, uint64_t lease) const {

@@ -1,28 +1,34 @@
 // A prefill worker's KV pool as a decode worker of the same host reads it: mapped from a memory
-// file, so KV crosses by one copy from pool to pool.
+// file, or, where both pools are in device memory, opened by the device (CUDA IPC). KV crosses by
+// one copy from pool to pool.
 //
-// The prefill worker passes two memory files over a Unix socket (SharedPoolServer): its pool, and a
-// table of words, one for each transfer that may read. A frame names blocks in place of a payload.
-// The word of a transfer holds its lease number until the prefill worker takes the blocks back. A
-// reader copies first and looks at the word then: if the lease still stands, the bytes were those
-// of the frame.
+// The prefill worker passes two memory files over a Unix socket (SharedPoolServer): its pool, or in
+// its place the pool's PoolHandle, and a table of words, one for each transfer that may read. A
+// frame names blocks in place of a payload. The word of a transfer holds its lease number until the
+// prefill worker takes the blocks back. A reader copies first and looks at the word then: if the
+// lease still stands, the bytes were those of the frame.
 //
 // Nothing here writes to the other side's memory: a process that stops and goes on later can spoil
 // no block that has been freed meanwhile.
 #ifndef BATON_COMMON_TRANSFER_SHARED_POOL_H_
 #define BATON_COMMON_TRANSFER_SHARED_POOL_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/backend/backend.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
+#include "common/transfer/plane.h"
 
 namespace baton::transfer {
 
@@ -47,6 +53,13 @@ struct SocketWelcome {
   uint64_t lease_slots = 0;
 };
 inline constexpr uint64_t kMaxLeaseSlots = 1 << 16;
+// In place of SocketWelcome where the pool is in device memory. No file of the pool comes with it.
+struct DeviceWelcome {
+  SocketWelcome welcome;
+  backend::PoolHandle pool;
+  uint64_t checksum = 0;  // Checksum(): no damaged handle gets to the driver
+  uint64_t Checksum() const;
+};
 
 // A file descriptor, closed with the object. Move-only.
 class FileDescriptor {
@@ -75,21 +88,31 @@ absl::StatusOr<FileDescriptor> OpenAbstractSocket(absl::string_view name, Socket
 class SharedPool {
  public:
   // Asks the prefill worker that listens at `socket`. UNAVAILABLE if it does not answer within
-  // `timeout`; FAILED_PRECONDITION if what it sends does not fit `layout` or could shrink.
+  // `timeout`; FAILED_PRECONDITION if what it sends does not fit `layout` or could shrink, or the
+  // device cannot open it. opener: opens pools in device memory, and outlives the result; null: it
+  // takes those in host memory only.
   static absl::StatusOr<std::shared_ptr<SharedPool>> Connect(absl::string_view socket,
                                                              absl::string_view token,
                                                              const kv::KvLayout& layout,
-                                                             absl::Duration timeout);
+                                                             absl::Duration timeout,
+                                                             backend::KvCopier* opener = nullptr);
   ~SharedPool();
   SharedPool(const SharedPool&) = delete;
   SharedPool& operator=(const SharedPool&) = delete;
 
   uint64_t connection() const { return connection_; }
   int64_t block_count() const { return block_count_; }
-  // REQUIRES: 0 <= block < block_count(), 0 <= layer < layout.layers.
+  Plane plane() const { return peer_ == nullptr ? Plane::kShm : Plane::kIpc; }
+  // REQUIRES: plane() is kShm, 0 <= block < block_count(), 0 <= layer < layout.layers.
   const std::byte* Chunk(kv::BlockId block, int layer) const {
     return static_cast<const std::byte*>(pool_) + block * block_bytes_ + layer * chunk_bytes_;
   }
+  // Of plane kIpc: copies chunks to blocks `ours` of the opener's pool, as PeerPool::Copy. An error
+  // ends the connection, so that the pool is dropped.
+  absl::Status Copy(int layer, absl::Span<const kv::BlockId> theirs,
+                    absl::Span<const kv::BlockId> ours);
+  // Copy has failed: do not open it again.
+  bool failed() const { return failed_; }
   // Call after the copy. False: the bytes may be another prompt's.
   bool LeaseStands(int64_t slot, uint64_t lease) const;
   // The transfer reads no more.
@@ -99,10 +122,13 @@ class SharedPool {
 
  private:
   explicit SharedPool(FileDescriptor socket) : socket_(std::move(socket)) {}
-  absl::Status Receive(absl::string_view token, const kv::KvLayout& layout, absl::Duration timeout);
+  absl::Status Receive(absl::string_view token, const kv::KvLayout& layout, absl::Duration timeout,
+                       backend::KvCopier* opener);
 
-  FileDescriptor socket_;
+  FileDescriptor socket_;  // closed last: the prefill worker then knows that nothing is open
   uint64_t connection_ = 0;
+  std::unique_ptr<backend::PeerPool> peer_;  // null: the pool is mapped at pool_
+  std::atomic<bool> failed_{false};
   void* pool_ = nullptr;
   size_t pool_bytes_ = 0;
   int64_t block_bytes_ = 0;

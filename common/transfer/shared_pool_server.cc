@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/random_id.h"
@@ -87,6 +88,10 @@ absl::Status SharedPoolServer::Open() {
     return MakeError(absl::StatusCode::kUnavailable, "SHARED_MEMORY",
                      "sharing the KV pool: /proc does not name the boot or the network namespace");
   }
+  if (pool_.shared_file < 0) {
+    BATON_CHECK(pool_.copier != nullptr && pool_.copier->shares()) << "a pool that is not shared";
+    BATON_ASSIGN_OR_RETURN(device_pool_, pool_.copier->Export());
+  }
   token_.resize(kSocketTokenBytes);
   const uint64_t random[] = {RandomId64(), RandomId64()};
   static_assert(sizeof(random) == kSocketTokenBytes);
@@ -127,6 +132,7 @@ SharedPoolServer::~SharedPoolServer() {
     Wake();
     thread_.join();
   }
+  if (device_pool_) AwaitReaders();
   // The words stay as they are: what the leases cover is written no more.
   std::map<uint64_t, Lease> dropped;
   {
@@ -136,6 +142,34 @@ SharedPoolServer::~SharedPoolServer() {
   dropped.clear();
   if (words_ != nullptr) {
     munmap(words_, static_cast<size_t>(options_.lease_slots) * sizeof(uint64_t));
+  }
+}
+
+void SharedPoolServer::AwaitReaders() {
+  std::erase_if(connections_, [](const Connection& connection) { return connection.id == 0; });
+  for (const Connection& connection : connections_) shutdown(connection.socket.get(), SHUT_WR);
+  const absl::Duration deadline = clock_.SinceStart() + options_.grace;
+  std::vector<pollfd> polled;
+  while (!connections_.empty() && clock_.SinceStart() < deadline) {
+    polled.clear();
+    for (const Connection& connection : connections_) {
+      polled.push_back({connection.socket.get(), POLLIN, 0});
+    }
+    const int64_t ms = absl::ToInt64Milliseconds(deadline - clock_.SinceStart()) + 1;
+    const int ready = poll(polled.data(), polled.size(), static_cast<int>(ms));
+    if (ready == 0 || (ready < 0 && errno != EINTR)) break;
+    for (size_t i = connections_.size(); i-- > 0;) {
+      if (polled[i].revents == 0) continue;
+      char bytes[sizeof(uint64_t)];  // releases, which need no answer any more
+      const ssize_t size = recv(polled[i].fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+      if (size > 0 || (size < 0 && (errno == EAGAIN || errno == EINTR))) continue;
+      connections_.erase(connections_.begin() + static_cast<ptrdiff_t>(i));
+    }
+  }
+  if (!connections_.empty()) {
+    BATON_LOG(Warning) << connections_.size()
+                       << " decode workers still have the KV pool open, and it goes now: the "
+                          "device's driver decides what they read";
   }
 }
 
@@ -328,26 +362,39 @@ bool SharedPoolServer::Welcome(Connection& connection) {
   welcome.kv_layout_fingerprint = layout_.Fingerprint();
   welcome.pool_bytes = static_cast<uint64_t>(pool_.block_count * layout_.BlockBytes());
   welcome.lease_slots = static_cast<uint64_t>(options_.lease_slots);
+  DeviceWelcome device_welcome;
   iovec data{&welcome, sizeof(welcome)};
-  const int files[] = {pool_.shared_file, words_file_.get()};
+  int files[] = {words_file_.get(), -1};
+  size_t file_bytes = sizeof(int);
+  if (device_pool_) {
+    device_welcome.welcome = welcome;
+    device_welcome.pool = *device_pool_;
+    device_welcome.checksum = device_welcome.Checksum();
+    data = {&device_welcome, sizeof(device_welcome)};
+  } else {
+    files[0] = pool_.shared_file;
+    files[1] = words_file_.get();
+    file_bytes = sizeof(files);
+  }
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(files))] = {};
   msghdr message{};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
   message.msg_control = control;
-  message.msg_controllen = sizeof(control);
+  message.msg_controllen = CMSG_SPACE(file_bytes);
   cmsghdr* part = CMSG_FIRSTHDR(&message);
   part->cmsg_level = SOL_SOCKET;
   part->cmsg_type = SCM_RIGHTS;
-  part->cmsg_len = CMSG_LEN(sizeof(files));
-  std::memcpy(CMSG_DATA(part), files, sizeof(files));
+  part->cmsg_len = CMSG_LEN(file_bytes);
+  std::memcpy(CMSG_DATA(part), files, file_bytes);
   {
     // First: the decode worker names the connection as soon as it has the message.
     absl::MutexLock lock(&mutex_);
     open_connections_.push_back(welcome.connection);
   }
   connection.id = welcome.connection;
-  return sendmsg(connection.socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(welcome);
+  return sendmsg(connection.socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(data.iov_len);
 }
 
 void SharedPoolServer::Disconnect(uint64_t connection) {

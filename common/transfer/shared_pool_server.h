@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/backend/backend.h"
 #include "common/backend/tensor.h"
 #include "common/base/clock.h"
 #include "common/kv/kv_layout.h"
@@ -48,17 +49,20 @@ class SharedPoolServer {
     // the stream's end loses the lease: it has stopped.
     absl::Duration grace = absl::Seconds(5);
   };
-  // `pool` must have a shared_file, and must stay in memory while the server lives. UNAVAILABLE if
-  // the system refuses a socket or a memory file.
+  // `pool` must have a shared_file or a copier that shares(), and must stay in memory while the
+  // server lives. UNAVAILABLE if the system refuses a socket or a memory file, FAILED_PRECONDITION
+  // if the device does not share its memory.
   static absl::StatusOr<std::unique_ptr<SharedPoolServer>> Start(const backend::KvPool& pool,
                                                                  const kv::KvLayout& layout,
                                                                  const Clock& clock,
                                                                  Options options);
   // Closes the connections and drops the blocks of all leases. The pool must not be written after
-  // that: decode workers may still read.
+  // that: decode workers may still read. If it is in device memory, which must not be freed while
+  // they do, waits until they have closed it, for at most the grace.
   ~SharedPoolServer();
 
   uint64_t host() const { return host_; }
+  Plane plane() const { return device_pool_ ? Plane::kIpc : Plane::kShm; }
   const std::string& socket() const { return options_.socket; }
   const std::string& token() const { return token_; }  // what a connection must present
 
@@ -90,6 +94,8 @@ class SharedPoolServer {
   bool Read(Connection& connection);
   bool Welcome(Connection& connection);
   void Disconnect(uint64_t connection);
+  // Tells them to close the pool, and waits until they have.
+  void AwaitReaders();
   // Ends a lease. Its blocks are dropped without the lock.
   Blocks End(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndLate();
@@ -105,6 +111,7 @@ class SharedPoolServer {
   Options options_;
   const uint64_t host_;
   std::string token_;
+  std::optional<backend::PoolHandle> device_pool_;  // none: the pool is a memory file
   FileDescriptor listener_;
   FileDescriptor wake_;
   FileDescriptor words_file_;

@@ -22,7 +22,8 @@ constexpr struct {
   PlaneReason reason;
   const char* name;
 } kPlaneReasons[] = {
-    {PlaneReason::kMapped, "mapped"},         {PlaneReason::kLinked, "linked"},
+    {PlaneReason::kMapped, "mapped"},         {PlaneReason::kOpened, "opened"},
+    {PlaneReason::kLinked, "linked"},
     {PlaneReason::kConnecting, "connecting"}, {PlaneReason::kNotOffered, "not_offered"},
     {PlaneReason::kFailed, "failed"},         {PlaneReason::kOff, "off"},
 };
@@ -42,9 +43,12 @@ std::vector<std::string> PlaneReasonNames() {
   return names;
 }
 
-SharedPools::SharedPools(const kv::KvLayout& layout, const Clock& clock)
+SharedPools::SharedPools(const kv::KvLayout& layout, const Clock& clock, bool host_pools,
+                         backend::KvCopier* opener)
     : layout_(layout),
       clock_(clock),
+      host_pools_(host_pools),
+      opener_(opener),
       host_(HostToken()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   BATON_CHECK(wake_.get() >= 0) << "eventfd";
@@ -77,11 +81,15 @@ SharedPools::Found SharedPools::Find(uint64_t prefill_epoch) {
   absl::MutexLock lock(&mutex_);
   const Entry* entry = FindEntry(prefill_epoch);
   if (entry == nullptr) return {nullptr, PlaneReason::kNotOffered};
-  if (entry->pool != nullptr) return {entry->pool, PlaneReason::kMapped};
+  if (entry->pool != nullptr) {
+    return {entry->pool,
+            entry->pool->plane() == Plane::kIpc ? PlaneReason::kOpened : PlaneReason::kMapped};
+  }
   return {nullptr, entry->offer ? PlaneReason::kConnecting : PlaneReason::kFailed};
 }
 
 void SharedPools::Offer(uint64_t prefill_epoch, SharedPoolOffer offer) {
+  if (offer.device ? opener_ == nullptr : !host_pools_) return;
   std::shared_ptr<SharedPool> dropped;
   {
     absl::MutexLock lock(&mutex_);
@@ -129,10 +137,12 @@ bool SharedPools::TryNext() {
     trying_ = true;
   }
   absl::StatusOr<std::shared_ptr<SharedPool>> pool =
-      SharedPool::Connect(offer.socket, offer.token, layout_, kConnectTimeout);
+      SharedPool::Connect(offer.socket, offer.token, layout_, kConnectTimeout, opener_);
   if (pool.ok()) {
-    BATON_LOG(Info) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch))
-                    << " comes through shared memory from now on: it is on the same host";
+    BATON_LOG(Info) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch)) << " comes "
+                    << ((*pool)->plane() == Plane::kIpc ? "from device to device (CUDA IPC)"
+                                                          : "through shared memory")
+                    << " from now on: it is on the same host";
   } else {
     BATON_LOG(Warning) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch))
                        << " keeps coming over gRPC: " << pool.status();
@@ -182,9 +192,15 @@ void SharedPools::Run() {
       const auto it = std::find_if(entries_.begin(), entries_.end(),
                                    [&](const Entry& entry) { return entry.epoch == epochs[i]; });
       if (it == entries_.end() || it->pool == nullptr) continue;
+      dropped.push_back(std::move(it->pool));
+      if (dropped.back()->failed()) {
+        BATON_LOG(Warning) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epochs[i]))
+                           << " comes over gRPC from now on: reading its pool failed";
+        it->failed_at = absl::InfiniteDuration();
+        continue;
+      }
       BATON_LOG(Info) << "prefill worker epoch " << absl::StrCat(absl::Hex(epochs[i]))
                       << " shares its KV pool no more";
-      dropped.push_back(std::move(it->pool));
       entries_.erase(it);
     }
   }

@@ -23,15 +23,17 @@ namespace baton::transfer {
 struct SharedPoolOffer {
   std::string socket;
   std::string token;
+  bool device = false;  // its pool is in device memory
 };
 
 // Why KV comes the way it does: label `reason` of baton_kv_transfers_total.
 enum class PlaneReason {
   kMapped,      // through shared memory
+  kOpened,      // from device to device
   kLinked,      // over a device link
-  kConnecting,  // over gRPC: the first transfers, until the pool is mapped or the link is open
+  kConnecting,  // over gRPC: the first transfers, until the pool or the link is open
   kNotOffered,  // over gRPC: another host, or the prefill worker does not share its pool
-  kFailed,      // over gRPC: mapping the pool, or the link, failed, which is in the log
+  kFailed,      // over gRPC: opening or reading the pool, or the link, failed: in the log
   kOff,         // over gRPC: --kv-transport grpc
 };
 const char* Name(PlaneReason reason);
@@ -41,17 +43,22 @@ std::vector<std::string> PlaneReasonNames();
 // has gone: its memory would stay otherwise.
 class SharedPools {
  public:
-  SharedPools(const kv::KvLayout& layout, const Clock& clock);
+  // What it takes: pools in host memory, if `host_pools`; and those in device memory that `opener`
+  // opens, unless it is null. The opener must outlive this and all pools.
+  SharedPools(const kv::KvLayout& layout, const Clock& clock, bool host_pools = true,
+              backend::KvCopier* opener = nullptr);
   ~SharedPools();
 
   uint64_t host() const { return host_; }
+  bool opens_device_pools() const { return opener_ != nullptr; }
   struct Found {
     std::shared_ptr<SharedPool> pool;  // null: not mapped
     PlaneReason reason = PlaneReason::kNotOffered;
   };
   Found Find(uint64_t prefill_epoch);
-  // Maps the pool of the prefill worker in the background, unless it is mapped already. Of one that
-  // failed, again after a while.
+  // Maps the pool of the prefill worker in the background, unless it is mapped already, or of a
+  // kind that is not taken. Of one that failed, again after a while; never again if reading it has
+  // failed.
   void Offer(uint64_t prefill_epoch, SharedPoolOffer offer);
 
   // Waits until no offer waits to be tried.
@@ -75,6 +82,8 @@ class SharedPools {
 
   const kv::KvLayout layout_;
   const Clock& clock_;
+  const bool host_pools_;
+  backend::KvCopier* const opener_;
   const uint64_t host_;
   FileDescriptor wake_;
   absl::Mutex mutex_;

@@ -104,9 +104,10 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
       ->capture_default_str();
   app.add_option("--kv-transport", o.kv_transport,
                  "how KV moves from prefill to decode workers: grpc; shm: decode workers of the "
-                 "same host read the prefill worker's memory; nccl: from GPU to GPU by NCCL; auto: "
-                 "shm where it can be, else grpc")
-      ->check(CLI::IsMember({"auto", "grpc", "shm", "nccl"}))
+                 "same host read the prefill worker's memory; ipc: their GPU reads that of the "
+                 "prefill worker's GPU; nccl: from GPU to GPU by NCCL; auto: ipc or shm where it "
+                 "can be, else grpc")
+      ->check(CLI::IsMember({"auto", "grpc", "shm", "ipc", "nccl"}))
       ->capture_default_str();
   app.add_flag(
       "--kv-shm-checksums,!--no-kv-shm-checksums", o.kv_shm_checksums,

@@ -49,8 +49,9 @@ struct WorkerOptions {
   int max_num_batched_tokens = 2048;
   bool enable_prefix_caching = true;
   double max_retained_share = 0.25;  // of the KV blocks
-  // How KV moves from prefill to decode workers: grpc; shm, where both are on one host; nccl, from
-  // GPU to GPU; auto: shm, else grpc. Where the chosen way is not open, KV moves over gRPC.
+  // How KV moves from prefill to decode workers: grpc; shm or ipc (from device to device), where
+  // both are on one host; nccl, from GPU to GPU; auto: ipc or shm, else grpc. Where the chosen way
+  // is not open, KV moves over gRPC.
   std::string kv_transport = "auto";
   bool kv_shm_checksums = true;  // of what decode workers read from a prefill worker's pool
   bool kv_fetch = false;         // exchange cached KV with other workers: docs/design/transfer.md

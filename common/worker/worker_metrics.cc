@@ -9,7 +9,6 @@
 #include "common/telemetry/buckets.h"
 
 namespace baton::worker {
-namespace {}  // namespace
 
 // References are to series without further labels, or to the only one that is used often.
 struct WorkerMetrics::Series {

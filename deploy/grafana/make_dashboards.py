@@ -330,7 +330,7 @@ def transfer():
               "Each reason is described with the metric in docs/metrics.md."),
         panel("Ways of transfers", REQUESTS_PER_S,
               [(nonzero(total("baton_kv_transfers_total", "reason", PROCESS), "reason"), "{{reason}}")],
-              "mapped: through shared memory. The others are over gRPC, and the label says why.", width=24),
+              "mapped: through shared memory; opened: from GPU to GPU. The others are over gRPC, and the label says why.", width=24),
     ])
 
 

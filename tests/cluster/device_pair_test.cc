@@ -55,6 +55,23 @@ class DevicePairTest : public WorkerPairTest {
     ExpectIdle();
   }
 
+  // Of three transfers, so many through shared memory; the others are sent.
+  void ExpectMapped(int count) {
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<int32_t> prompt(static_cast<size_t>(20 + i), 7 + i);
+      const DecodeResult result = Decode(channel_, Request(prompt, Greedy(), 4));
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      EXPECT_EQ(result.tokens, TheOracle().Generate(prompt, Greedy(), 4));
+      decode_->shared_pools()->WaitUntilTried();
+    }
+    const auto transfers = [this](const char* label) {
+      return testing::MetricSum(decode_->metrics_address(), "baton_kv_transfers_total", label);
+    };
+    EXPECT_EQ(transfers("reason=\"mapped\""), count);
+    EXPECT_EQ(transfers("reason=\"opened\""), 0);
+    ExpectIdle();
+  }
+
   testing::FakeDevice prefill_device_, decode_device_;
 };
 
@@ -79,6 +96,19 @@ TEST_F(DevicePairTest, ADeviceToTheCpuAndBack) {
   StartPair(Options(), On(decode_device_));
   ExpectTheOraclesTokens();
   EXPECT_GT(decode_device_.kv_writes, 0);
+}
+
+// A device that cannot open others' memory still reads a pool in host memory.
+TEST_F(DevicePairTest, AutoReadsHostMemoryIntoADevice) {
+  transport_ = "auto";
+  StartPair(Options(), On(decode_device_));
+  ExpectMapped(2);
+}
+
+TEST_F(DevicePairTest, AutoSendsWhatIsNotShared) {
+  transport_ = "auto";
+  StartPair(On(prefill_device_), On(decode_device_));
+  ExpectMapped(0);
 }
 
 // Many at once: blocks run out, sequences give way and come back.
@@ -285,7 +315,42 @@ TEST_F(DeviceLinkPairTest, ADeviceWithoutLinksIsRefused) {
 
 // The CUDA backend's own arithmetic between two workers, and the oracle's on such a device.
 class EmulatedGpuPairTest : public WorkerPairTest,
-                            public ::testing::WithParamInterface<testing::Device> {};
+                            public ::testing::WithParamInterface<testing::Device> {
+ protected:
+  bool on_cpu() const { return GetParam().name.rfind("cpu_", 0) == 0; }
+  worker::WorkerOptions OnDevice() const {
+    worker::WorkerOptions options = Options();
+    options.make_backend = [device = GetParam()](const backend::BackendOptions&) {
+      return device.make();
+    };
+    return options;
+  }
+  double Transfers(const std::string& label) const {
+    return testing::MetricSum(decode_->metrics_address(), "baton_kv_transfers_total", label);
+  }
+
+  void ExpectTheOraclesTokens(int prompts) {
+    engine::EngineOptions oracle_options = testing::Oracle::OptionsFor(Options().model_dir, {});
+    oracle_options.make_backend = OnDevice().make_backend;
+    testing::Oracle oracle(oracle_options);
+    const uint32_t seed = std::random_device()();
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    for (int i = 0; i < prompts; ++i) {
+      const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 90));
+      model::SamplingParams sampling = i % 2 == 0 ? Greedy() : Seeded(random());
+      if (i == 3) sampling.logprobs = 3;
+      const std::vector<int32_t> expected = oracle.Generate(prompt, sampling, 5);
+      for (const bool warm : {false, true}) {
+        const DecodeResult result = Decode(channel_, Request(prompt, sampling, 5));
+        ASSERT_TRUE(result.status.ok()) << result.status;
+        EXPECT_EQ(result.tokens, expected) << "prompt " << i << (warm ? " warm" : " cold");
+        if (decode_->shared_pools() != nullptr) decode_->shared_pools()->WaitUntilTried();
+      }
+    }
+    ExpectIdle();
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(Devices, EmulatedGpuPairTest, ::testing::ValuesIn(testing::Devices()),
                          [](const auto& info) { return info.param.name; });
@@ -324,29 +389,94 @@ TEST_F(NcclPairTest, OneAnswer) {
 }
 
 TEST_P(EmulatedGpuPairTest, OneAnswer) {
-  const testing::Device device = GetParam();
-  const auto make = [device](const backend::BackendOptions&) { return device.make(); };
-  worker::WorkerOptions options = Options();
-  options.make_backend = make;
-  StartPair(options, options);
-  engine::EngineOptions oracle_options = testing::Oracle::OptionsFor(options.model_dir, {});
-  oracle_options.make_backend = make;
-  testing::Oracle oracle(oracle_options);
-  const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
-  for (int i = 0; i < 4; ++i) {
-    const std::vector<int32_t> prompt = RandomTokens(random, 1 + static_cast<int>(random() % 90));
-    model::SamplingParams sampling = i % 2 == 0 ? Greedy() : Seeded(random());
-    if (i == 3) sampling.logprobs = 3;
-    const std::vector<int32_t> expected = oracle.Generate(prompt, sampling, 5);
-    for (const bool warm : {false, true}) {
-      const DecodeResult result = Decode(channel_, Request(prompt, sampling, 5));
+  StartPair(OnDevice(), OnDevice());
+  ExpectTheOraclesTokens(4);
+}
+
+// A new prefill worker is another pool. The old one ends when its memory is closed here.
+TEST_P(EmulatedGpuPairTest, ARestartedPrefillWorkerIsOpenedAnew) {
+  if (on_cpu()) GTEST_SKIP() << "its pool is host memory";
+  transport_ = "ipc";
+  StartPair(OnDevice(), OnDevice());
+  const auto ask = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      const DecodeResult result = Decode(channel_, Request({1, 2, 3, 4, 5}, Greedy(), 3));
       ASSERT_TRUE(result.status.ok()) << result.status;
-      EXPECT_EQ(result.tokens, expected) << "prompt " << i << (warm ? " warm" : " cold");
+      decode_->shared_pools()->WaitUntilTried();
     }
-  }
+  };
+  ask(2);
+  EXPECT_EQ(Transfers("reason=\"opened\""), 1);
+  const uint64_t old_epoch = prefill_->card().epoch();
+  prefill_.reset();
+  EXPECT_EQ(decode_->shared_pools()->Find(old_epoch).reason, transfer::PlaneReason::kNotOffered);
+  worker::WorkerOptions options = OnDevice();
+  options.kv_transport = transport_;
+  prefill_ = *prefill_worker::PrefillWorker::Start(options);
+  ask(2);
+  EXPECT_EQ(Transfers("reason=\"opened\""), 2);
   ExpectIdle();
+}
+
+// Given, or chosen where both pools are in device memory.
+TEST_P(EmulatedGpuPairTest, OneAnswerFromDeviceToDevice) {
+  if (on_cpu()) GTEST_SKIP() << "its pool is host memory";
+  transport_ = "ipc";
+  for (const bool chosen : {false, true}) {
+    if (chosen) transport_ = "auto";
+    decode_ = nullptr;
+    prefill_ = nullptr;
+    StartPair(OnDevice(), OnDevice());
+    ExpectTheOraclesTokens(chosen ? 1 : 4);
+    EXPECT_EQ(Transfers("reason=\"opened\""), chosen ? 1 : 7);
+    EXPECT_EQ(Transfers("reason=\"not_offered\""), 1);  // the first one, which brings the offer
+    const auto bytes = [](const std::string& address) {
+      return testing::MetricSum(address, "baton_kv_transfer_bytes_total", "transport=\"ipc\"");
+    };
+    EXPECT_GT(bytes(decode_->metrics_address()), 0);
+    EXPECT_EQ(bytes(decode_->metrics_address()), bytes(prefill_->metrics_address()));
+  }
+}
+
+TEST_P(EmulatedGpuPairTest, WhatTheOtherEndDoesNotTakeIsNotOffered) {
+  if (on_cpu()) GTEST_SKIP() << "its pool is host memory";
+  struct Row {
+    const char *prefill, *decode, *reason;
+  };
+  for (const Row& row : {Row{"auto", "shm", "not_offered"}, Row{"grpc", "ipc", "not_offered"},
+                         Row{"ipc", "grpc", "off"}}) {
+    SCOPED_TRACE(::testing::Message() << row.prefill << " to " << row.decode);
+    worker::WorkerOptions prefill = OnDevice(), decode = OnDevice();
+    prefill.kv_transport = row.prefill;
+    decode.kv_transport = row.decode;
+    decode_ = nullptr;
+    prefill_ = *prefill_worker::PrefillWorker::Start(prefill);
+    decode_ = *decode_worker::DecodeWorker::Start(decode, NothingLocal());
+    channel_ = MakeChannel(decode_->address());
+    for (int i = 0; i < 2; ++i) {
+      const DecodeResult result = Decode(channel_, Request({1, 2, 3, 4 + i}, Greedy(), 2));
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      if (decode_->shared_pools() != nullptr) decode_->shared_pools()->WaitUntilTried();
+    }
+    EXPECT_EQ(Transfers(std::string("reason=\"") + row.reason + "\""), 2);
+    ExpectIdle();
+  }
+}
+
+// What is asked for and cannot be is an error at the start, of either worker.
+TEST_P(EmulatedGpuPairTest, ATransportThatAWorkerCannotDoKeepsItFromStarting) {
+  const auto reasons = [](worker::WorkerOptions options, const std::string& transport) {
+    options.kv_transport = transport;
+    return std::make_pair(
+        ErrorReason(prefill_worker::PrefillWorker::Start(options).status()),
+        ErrorReason(decode_worker::DecodeWorker::Start(options, NothingLocal()).status()));
+  };
+  using Reasons = std::pair<std::string, std::string>;
+  const bool device = !on_cpu();
+  EXPECT_EQ(reasons(OnDevice(), "ipc"),
+            device ? Reasons("", "") : Reasons("SHARED_MEMORY", "SHARED_MEMORY"));
+  EXPECT_EQ(reasons(OnDevice(), "shm"), device ? Reasons("SHARED_MEMORY", "") : Reasons("", ""));
+  EXPECT_EQ(reasons(OnDevice(), "auto"), Reasons("", ""));
 }
 
 }  // namespace

@@ -106,6 +106,10 @@ UNMIRRORED_TESTS = {
         "tests backend.h on every device",
     "tests/common/backend/cuda/backend_kv_test.cc":
         "the second half of backend_test.cc: the KV pool",
+    "tests/common/backend/cuda/peer_processes_test.cc":
+        "the part of backend_test.cc that needs a second process",
+    "tests/common/transfer/device_pool_test.cc":
+        "the part of shared_pool_test.cc about pools in device memory",
     "tests/common/engine/engine_asynchrony_test.cc":
         "the part of engine_test.cc that needs a device of its own, which no GPU is",
     "tests/common/engine/engine_tuning_test.cc":

@@ -470,7 +470,8 @@ std::unique_ptr<KvCopier> CudaBackend::MakeKvCopier(const KvPool& pool) {
   BATON_CHECK(copier_staging_ != nullptr) << "Prepare comes first, and one copier";
   const size_t chunk_bytes = static_cast<size_t>(pool.layer_stride_bytes);
   BATON_CHECK_LE(CudaKvCopier::DeviceBytes(chunk_bytes), copier_staging_->size_bytes());
-  auto copier = CudaKvCopier::Make(pool, std::move(copier_staging_), *runtime_);
+  auto copier =
+      CudaKvCopier::Make(pool, std::move(copier_staging_), *runtime_, {base_, arena_.size_bytes()});
   BATON_CHECK(copier.ok()) << copier.status();
   // The pool and the staging are zeroed on the compute stream, which the copier does not wait for.
   runtime_->Synchronize(stream_);

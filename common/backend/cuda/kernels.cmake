@@ -25,6 +25,7 @@ set(BATON_CUDA_HOST_SOURCES
   runtime/arena.cc
   runtime/host_staging.cc
   runtime/kv_copier.cc
+  runtime/peer_pool.cc
   sampling/device_sampler.cc
   sampling/sampling_upload.cc
   steps/batch_upload.cc

@@ -64,6 +64,7 @@ TEST(ChecksumTest, ARequestsCoversEveryField) {
       [](auto& r) { r.mutable_shared_memory()->set_connection(1); },
       [](auto& r) { r.mutable_device_link(); },
       [](auto& r) { r.mutable_device_link()->set_connection(1); },
+      [](auto& r) { r.mutable_shared_memory()->set_device(true); },
       [](auto& r) { r.mutable_kv_holder(); },
       [](auto& r) { r.mutable_kv_holder()->set_address("a:1"); },
       [](auto& r) { r.mutable_kv_holder()->set_worker_id("w"); },
@@ -167,6 +168,7 @@ TEST(ChecksumTest, AFramesCoversWhatSharedMemoryNeeds) {
           [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_socket("s"); },
           [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_token("s"); },
           [](auto& f) { f.mutable_accepted()->set_device_link(true); },
+          [](auto& f) { f.mutable_accepted()->mutable_shared_memory()->set_device(true); },
       },
       checksum);
   ExpectAllDiffer<PrefillFrame>(chunk,

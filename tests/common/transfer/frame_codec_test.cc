@@ -61,7 +61,7 @@ TEST(FrameCodecTest, WritesAnOrdinaryProtobufMessage) {
 
 TEST(FrameCodecTest, RoundTripHoweverTheBytesAreCut) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int i = 0; i < 200; ++i) {
     std::string payload(std::uniform_int_distribution<int>(0, 500)(random), '\0');
@@ -85,7 +85,7 @@ TEST(FrameCodecTest, FramesWithoutPayload) {
 
 TEST(FrameCodecTest, LargeFramesWithoutPayload) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (const int count : {1, 5, 20, 1000, 4000}) {
     PrefillFrame frame;
@@ -130,7 +130,7 @@ TEST(FrameCodecTest, EveryTruncationIsRefusedOrShort) {
 
 TEST(FrameCodecTest, GarbageNeverCrashes) {
   const uint32_t seed = std::random_device()();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int i = 0; i < 5000; ++i) {
     std::string bytes(std::uniform_int_distribution<int>(0, 300)(random), '\0');

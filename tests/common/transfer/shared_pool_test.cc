@@ -31,6 +31,7 @@
 #include "common/transfer/kv_sender.h"
 #include "common/transfer/shared_pool_server.h"
 #include "common/transfer/shared_pools.h"
+#include "tests/common/transfer/pool_ends.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/device_kv.h"
 
@@ -70,20 +71,6 @@ class MemoryFile {
   const size_t bytes_;
   FileDescriptor file_;
   void* data_;
-};
-
-// Items of a sender's queue as messages, in order.
-class CollectingSender final : public FrameSender {
- public:
-  explicit CollectingSender(Options options) : FrameSender(std::move(options)) {}
-  void Finish(const absl::Status&) override {}
-  std::vector<grpc::ByteBuffer> messages;
-
- private:
-  void PushItem(SendItem item, bool) override {
-    messages.emplace_back();
-    EncodeItem(std::move(item), &messages.back());
-  }
 };
 
 // A prefill worker's pool and server, and a receiver's pool in host or device memory.
@@ -485,43 +472,6 @@ TEST_P(SharedPoolTest, AConnectionWithoutAHelloIsClosedInTime) {
   Connect();  // waits for the place
   passing.join();
 }
-
-// What a server sends that is not ours, or faulty.
-class FaultyServer {
- public:
-  // Answers one connection with the welcome and the files.
-  FaultyServer(SocketWelcome welcome, std::vector<int> files)
-      : name(absl::StrCat("baton-test-", RandomIdText())),
-        listener_(*OpenAbstractSocket(name, SocketEnd::kListen)),
-        thread_([this, welcome, files] { Serve(welcome, files); }) {}
-  ~FaultyServer() { thread_.join(); }
-  const std::string name;
-  FileDescriptor connection;  // once Connect has returned
-
- private:
-  void Serve(SocketWelcome welcome, const std::vector<int>& files) {
-    pollfd ready{listener_.get(), POLLIN, 0};
-    BATON_CHECK_EQ(poll(&ready, 1, -1), 1);
-    connection = FileDescriptor(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    iovec data{&welcome, sizeof(welcome)};
-    alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    if (!files.empty()) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(files.size() * sizeof(int));
-      cmsghdr* part = CMSG_FIRSTHDR(&message);
-      part->cmsg_level = SOL_SOCKET;
-      part->cmsg_type = SCM_RIGHTS;
-      part->cmsg_len = CMSG_LEN(files.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(part), files.data(), files.size() * sizeof(int));
-    }
-    BATON_CHECK_GT(sendmsg(connection.get(), &message, MSG_NOSIGNAL), 0);
-  }
-  FileDescriptor listener_;
-  std::thread thread_;
-};
 
 // Descriptors of this process for MemoryFiles.
 int OpenMemoryFiles() {

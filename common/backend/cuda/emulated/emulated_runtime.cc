@@ -1,3 +1,10 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +18,7 @@
 #include "common/backend/cuda/emulated/captured_launches.h"
 #include "common/backend/cuda/runtime/runtime.h"
 #include "common/base/check.h"
+#include "common/base/error.h"
 #include "common/base/random_id.h"
 
 namespace baton::backend::cuda {
@@ -19,6 +27,46 @@ namespace {
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
+
+// Device memory: a memory file, so that other processes can map it.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(size_t bytes)
+      : bytes_(bytes), file_(memfd_create("baton-device", MFD_CLOEXEC)) {
+    BATON_CHECK(file_ >= 0) << "memfd_create: " << std::strerror(errno);
+    BATON_CHECK_EQ(ftruncate(file_, static_cast<off_t>(bytes)), 0);
+    data_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    BATON_CHECK(data_ != MAP_FAILED) << bytes << " bytes";
+    std::memset(data_, 0xff, bytes);
+  }
+  ~DeviceMemory() {
+    munmap(data_, bytes_);
+    close(file_);
+  }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  int file() const { return file_; }
+
+ private:
+  const size_t bytes_;
+  const int file_;
+  void* data_ = nullptr;
+};
+
+// What the bytes of a MemoryHandle are here.
+struct EmulatedHandle {
+  static constexpr uint64_t kMagic = 0x656c646e61486d45;  // "EmHandle"
+  uint64_t magic = kMagic;
+  int32_t pid = 0;
+  int32_t file = -1;
+  uint64_t bytes = 0;
+};
+
+absl::Status PeerError(absl::StatusCode code, absl::string_view what) {
+  return MakeError(code, "SHARED_MEMORY", absl::StrCat("emulated device: ", what));
+}
 
 class DoneEvent final : public DeviceEvent {
  public:
@@ -79,7 +127,8 @@ class EmulatedRuntime final : public Runtime {
                                                        properties_.total_bytes - used_, " free"));
     }
     used_ += size_bytes;
-    return Keep(size_bytes);
+    device_memory_.push_back(std::make_unique<DeviceMemory>(Rounded(size_bytes)));
+    return device_memory_.back()->data();
   }
   absl::StatusOr<void*> AllocatePinned(size_t size_bytes) override {
     absl::MutexLock lock(&mutex_);
@@ -113,14 +162,98 @@ class EmulatedRuntime final : public Runtime {
     return std::make_unique<EmulatedGraph>(emulated::CapturedLaunches::Capture(
         *static_cast<emulated::EmulatedStream*>(stream), enqueue));
   }
+  bool shares_memory() const override { return true; }
+  absl::StatusOr<MemoryHandle> ExportMemory(void* memory) override {
+    absl::MutexLock lock(&mutex_);
+    const auto allocated =
+        std::find_if(device_memory_.begin(), device_memory_.end(),
+                     [&](const auto& device_memory) { return device_memory->data() == memory; });
+    BATON_CHECK(allocated != device_memory_.end()) << "not from AllocateDevice";
+    EmulatedHandle exported;
+    exported.pid = getpid();
+    exported.file = (*allocated)->file();
+    exported.bytes = (*allocated)->bytes();
+    MemoryHandle handle = {};
+    std::memcpy(handle.data(), &exported, sizeof(exported));
+    return handle;
+  }
+  absl::StatusOr<void*> OpenPeerMemory(const MemoryHandle& handle, const DeviceUuid&,
+                                       size_t size_bytes) override {
+    const auto refused = [](absl::string_view what) {
+      return PeerError(absl::StatusCode::kFailedPrecondition, what);
+    };
+    EmulatedHandle exported;
+    std::memcpy(&exported, handle.data(), sizeof(exported));
+    if (exported.magic != EmulatedHandle::kMagic) return refused("not a handle");
+    const int file = open(absl::StrCat("/proc/", exported.pid, "/fd/", exported.file).c_str(),
+                          O_RDONLY | O_CLOEXEC);
+    if (file < 0) return refused(absl::StrCat("opening a handle: ", std::strerror(errno)));
+    const auto map = [&]() -> absl::StatusOr<void*> {
+      char name[64] = {};
+      struct stat status;
+      if (readlink(absl::StrCat("/proc/self/fd/", file).c_str(), name, sizeof(name) - 1) < 0 ||
+          std::strncmp(name, "/memfd:baton-device", 19) != 0 || fstat(file, &status) != 0 ||
+          static_cast<uint64_t>(status.st_size) != exported.bytes || size_bytes == 0 ||
+          size_bytes > exported.bytes) {
+        return refused(absl::StrCat("a handle of no device memory of ", size_bytes, " bytes"));
+      }
+      // A device could write, too. Nothing here may.
+      void* const data = mmap(nullptr, exported.bytes, PROT_READ, MAP_SHARED, file, 0);
+      if (data == MAP_FAILED) return refused("mapping a handle");
+      return data;
+    };
+    const absl::StatusOr<void*> memory = map();
+    close(file);
+    if (memory.ok()) {
+      absl::MutexLock lock(&mutex_);
+      peers_.push_back({static_cast<const std::byte*>(*memory), exported.bytes});
+    }
+    return memory;
+  }
+  void ClosePeerMemory(void* memory) override {
+    absl::MutexLock lock(&mutex_);
+    const auto peer = std::find_if(peers_.begin(), peers_.end(),
+                                   [&](const Peer& open) { return open.data == memory; });
+    BATON_CHECK(peer != peers_.end()) << "not from OpenPeerMemory";
+    munmap(memory, peer->bytes);
+    peers_.erase(peer);
+  }
+  absl::Status CopyFromPeer(void* to, const void* from, size_t stride_bytes, size_t row_bytes,
+                            size_t rows, Stream stream) override {
+    CheckNotCaptured(stream);
+    if (rows == 0) return absl::OkStatus();
+    const auto* const source = static_cast<const std::byte*>(from);
+    absl::MutexLock lock(&mutex_);  // it is not closed meanwhile
+    const bool inside = std::any_of(peers_.begin(), peers_.end(), [&](const Peer& open) {
+      return source >= open.data &&
+             source + (rows - 1) * stride_bytes + row_bytes <= open.data + open.bytes;
+    });
+    if (!inside) return PeerError(absl::StatusCode::kUnavailable, "a copy from no peer's memory");
+    for (size_t row = 0; row < rows; ++row) {
+      std::memcpy(static_cast<std::byte*>(to) + row * stride_bytes, source + row * stride_bytes,
+                  row_bytes);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status AwaitPeerCopies(Stream stream) override {
+    CheckNotCaptured(stream);
+    return absl::OkStatus();
+  }
+
   void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream) override {
     if (size_bytes > 0) std::memcpy(to, from, size_bytes);
   }
   std::unique_ptr<TimePoint> MarkTime(Stream) override { return std::make_unique<HostTimePoint>(); }
 
  private:
+  struct Peer {
+    const std::byte* data = nullptr;
+    size_t bytes = 0;
+  };
+
+  static size_t Rounded(size_t size_bytes) { return (size_bytes + 255) / 256 * 256 + 256; }
   void* Keep(size_t size_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    const size_t rounded = (size_bytes + 255) / 256 * 256 + 256;
+    const size_t rounded = Rounded(size_bytes);
     memory_.emplace_back(std::aligned_alloc(256, rounded));
     BATON_CHECK(memory_.back() != nullptr) << rounded << " bytes";
     std::memset(memory_.back().get(), 0xff, rounded);
@@ -132,6 +265,8 @@ class EmulatedRuntime final : public Runtime {
   absl::Mutex mutex_;
   size_t used_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<void, Free>> memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<DeviceMemory>> device_memory_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Peer> peers_ ABSL_GUARDED_BY(mutex_);  // opened and not closed
   std::vector<std::unique_ptr<emulated::EmulatedStream>> streams_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -7,7 +7,7 @@
 namespace baton::backend::cuda {
 namespace {
 
-void Check(cudaError_t error, const char* call) {
+void CheckCall(cudaError_t error, const char* call) {
   BATON_CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorString(error);
 }
 
@@ -15,8 +15,8 @@ class CudaStopwatch final : public Stopwatch {
  public:
   explicit CudaStopwatch(int index) : index_(index) {
     Use();
-    Check(cudaEventCreate(&begin_), "cudaEventCreate");
-    Check(cudaEventCreate(&end_), "cudaEventCreate");
+    CheckCall(cudaEventCreate(&begin_), "cudaEventCreate");
+    CheckCall(cudaEventCreate(&end_), "cudaEventCreate");
   }
   ~CudaStopwatch() override {
     Use();
@@ -29,20 +29,20 @@ class CudaStopwatch final : public Stopwatch {
     Use();
     const auto cuda = static_cast<cudaStream_t>(stream);
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    Check(cudaStreamIsCapturing(cuda, &capture), "cudaStreamIsCapturing");
+    CheckCall(cudaStreamIsCapturing(cuda, &capture), "cudaStreamIsCapturing");
     BATON_CHECK(capture == cudaStreamCaptureStatusNone) << "nothing is measured under capture";
     before();
-    Check(cudaEventRecord(begin_, cuda), "cudaEventRecord");
+    CheckCall(cudaEventRecord(begin_, cuda), "cudaEventRecord");
     work();
-    Check(cudaEventRecord(end_, cuda), "cudaEventRecord");
-    Check(cudaEventSynchronize(end_), "cudaEventSynchronize");
+    CheckCall(cudaEventRecord(end_, cuda), "cudaEventRecord");
+    CheckCall(cudaEventSynchronize(end_), "cudaEventSynchronize");
     float milliseconds = 0;
-    Check(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+    CheckCall(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
     return static_cast<double>(milliseconds) * 1e-3;
   }
 
  private:
-  void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
+  void Use() const { CheckCall(cudaSetDevice(index_), "cudaSetDevice"); }
 
   const int index_;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;

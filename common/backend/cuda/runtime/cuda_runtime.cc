@@ -1,9 +1,11 @@
 // The CUDA side of runtime.h.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -14,6 +16,7 @@
 #include "common/backend/cuda/runtime/runtime.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -22,6 +25,31 @@ constexpr int kOldest = 75;
 
 void Check(cudaError_t error, const char* call) {
   BATON_CHECK(error == cudaSuccess) << call << ": " << cudaGetErrorString(error);
+}
+
+// An error of a call about other processes' memory, which is not this process's end.
+absl::Status PeerError(absl::StatusCode code, const char* call, cudaError_t error) {
+  cudaGetLastError();  // it stays this thread's last error, or else a later call reports it
+  return MakeError(code, "SHARED_MEMORY", absl::StrCat(call, ": ", cudaGetErrorString(error)));
+}
+
+// Bytes of the allocation that begins at `memory`, as the driver knows them; nullopt if it does not
+// say.
+std::optional<size_t> AllocationBytes(void* memory) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &function, 12000, cudaEnableDefault,
+                                       &found) != cudaSuccess ||
+      found != cudaDriverEntryPointSuccess) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  CUdeviceptr base = 0;
+  size_t size_bytes = 0;
+  const auto address = reinterpret_cast<CUdeviceptr>(memory);
+  const auto get = reinterpret_cast<CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr)>(function);
+  if (get(&base, &size_bytes, address) != CUDA_SUCCESS || base != address) return std::nullopt;
+  return size_bytes;
 }
 
 DeviceUuid UuidOf(const cudaDeviceProp& properties) {
@@ -230,6 +258,64 @@ class CudaRuntime final : public Runtime {
     return std::make_unique<CudaGraph>(index_, executable);
   }
 
+  bool shares_memory() const override { return true; }
+  absl::StatusOr<MemoryHandle> ExportMemory(void* memory) override {
+    Use();
+    cudaIpcMemHandle_t exported;
+    if (const cudaError_t error = cudaIpcGetMemHandle(&exported, memory); error != cudaSuccess) {
+      return PeerError(absl::StatusCode::kFailedPrecondition, "cudaIpcGetMemHandle", error);
+    }
+    MemoryHandle handle;
+    static_assert(sizeof(exported) == sizeof(handle));
+    std::memcpy(handle.data(), &exported, sizeof(exported));
+    return handle;
+  }
+  absl::StatusOr<void*> OpenPeerMemory(const MemoryHandle& handle, const DeviceUuid& device,
+                                       size_t size_bytes) override {
+    if (absl::Status status = CheckReachable(device); !status.ok()) return status;
+    Use();
+    cudaIpcMemHandle_t exported;
+    std::memcpy(&exported, handle.data(), sizeof(exported));
+    void* memory = nullptr;
+    if (const cudaError_t error =
+            cudaIpcOpenMemHandle(&memory, exported, cudaIpcMemLazyEnablePeerAccess);
+        error != cudaSuccess) {
+      return PeerError(absl::StatusCode::kFailedPrecondition, "cudaIpcOpenMemHandle", error);
+    }
+    if (const std::optional<size_t> mapped = AllocationBytes(memory);
+        mapped && *mapped < size_bytes) {
+      ClosePeerMemory(memory);
+      return MakeError(
+          absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
+          absl::StrCat("a peer's device memory has ", *mapped, " bytes, expected ", size_bytes));
+    }
+    return memory;
+  }
+  void ClosePeerMemory(void* memory) override {
+    Use();
+    if (const cudaError_t error = cudaIpcCloseMemHandle(memory); error != cudaSuccess) {
+      BATON_LOG(Warning) << PeerError(absl::StatusCode::kUnavailable, "cudaIpcCloseMemHandle",
+                                      error);
+    }
+  }
+  absl::Status CopyFromPeer(void* to, const void* from, size_t stride_bytes, size_t row_bytes,
+                            size_t rows, Stream stream) override {
+    Use();
+    const cudaError_t error = cudaMemcpy2DAsync(to, stride_bytes, from, stride_bytes, row_bytes,
+                                                rows, cudaMemcpyDefault, Cuda(stream));
+    if (error == cudaSuccess) return absl::OkStatus();
+    return PeerError(absl::StatusCode::kUnavailable, "cudaMemcpy2DAsync from a peer", error);
+  }
+  absl::Status AwaitPeerCopies(Stream stream) override {
+    Use();
+    const cudaEvent_t event = events_.Take();
+    cudaError_t error = cudaEventRecord(event, Cuda(stream));
+    if (error == cudaSuccess) error = cudaEventSynchronize(event);
+    events_.Give(event);
+    if (error == cudaSuccess) return absl::OkStatus();
+    return PeerError(absl::StatusCode::kUnavailable, "waiting for a copy from a peer", error);
+  }
+
   void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) override {
     Use();
     Check(cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToDevice, Cuda(stream)),
@@ -241,6 +327,26 @@ class CudaRuntime final : public Runtime {
   }
 
  private:
+  // OK for a GPU that this process does not see: cudaIpcOpenMemHandle decides.
+  absl::Status CheckReachable(const DeviceUuid& device) const {
+    if (device == properties_.uuid) return absl::OkStatus();
+    for (int other = 0, count = DeviceCount(); other < count; ++other) {
+      cudaDeviceProp found = {};
+      if (other == index_ || cudaGetDeviceProperties(&found, other) != cudaSuccess ||
+          UuidOf(found) != device) {
+        cudaGetLastError();
+        continue;
+      }
+      int can = 0;
+      const cudaError_t error = cudaDeviceCanAccessPeer(&can, index_, other);
+      if (error == cudaSuccess && can != 0) return absl::OkStatus();
+      cudaGetLastError();
+      return MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
+                       absl::StrCat("cuda:", index_, " cannot reach the memory of cuda:", other,
+                                    " (", found.name, "): no peer access between them"));
+    }
+    return absl::OkStatus();
+  }
   // The current device is a thread's: a call may come from any.
   void Use() const { Check(cudaSetDevice(index_), "cudaSetDevice"); }
   Stream MakeStreamOf(int priority) {

@@ -11,17 +11,20 @@
 #include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
-CudaKvCopier::CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime)
+CudaKvCopier::CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime,
+                           DeviceAllocation allocation)
     : pool_(pool),
       chunk_bytes_(static_cast<size_t>(pool.layer_stride_bytes)),
       chunks_at_once_(ChunksAtOnce(chunk_bytes_)),
       runtime_(runtime),
+      allocation_(allocation),
       staging_(std::move(staging)) {}
 
 absl::StatusOr<std::unique_ptr<CudaKvCopier>> CudaKvCopier::Make(const KvPool& pool,
                                                                  std::unique_ptr<Buffer> staging,
-                                                                 Runtime& runtime) {
-  auto copier = absl::WrapUnique(new CudaKvCopier(pool, std::move(staging), runtime));
+                                                                 Runtime& runtime,
+                                                                 DeviceAllocation allocation) {
+  auto copier = absl::WrapUnique(new CudaKvCopier(pool, std::move(staging), runtime, allocation));
   auto* const device = static_cast<std::byte*>(copier->staging_->data());
   BATON_RETURN_IF_ERROR(copier->MakeLane(device, copier->read_));
   BATON_RETURN_IF_ERROR(copier->MakeLane(device + LaneBytes(copier->chunk_bytes_), copier->write_));
@@ -97,6 +100,25 @@ void CudaKvCopier::Write(int layer, absl::Span<const int32_t> blocks, const std:
                     static_cast<int>(part.size()), 1, write_.stream);
     runtime_.Record(write_.stream)->Wait();
   }
+}
+
+absl::StatusOr<PoolHandle> CudaKvCopier::Export() const {
+  BATON_CHECK(shares()) << "this pool is not shared";
+  PoolHandle handle;
+  BATON_ASSIGN_OR_RETURN(handle.memory, runtime_.ExportMemory(allocation_.base));
+  handle.device = runtime_.properties().uuid;
+  handle.allocation_bytes = allocation_.size_bytes;
+  handle.offset =
+      static_cast<uint64_t>(pool_.base - static_cast<const std::byte*>(allocation_.base));
+  handle.block_count = static_cast<uint64_t>(pool_.block_count);
+  handle.block_stride_bytes = static_cast<uint64_t>(pool_.block_stride_bytes);
+  handle.layer_stride_bytes = static_cast<uint64_t>(pool_.layer_stride_bytes);
+  return handle;
+}
+
+absl::StatusOr<std::unique_ptr<PeerPool>> CudaKvCopier::OpenPeer(const PoolHandle& handle) {
+  BATON_CHECK(shares()) << "this device opens no other's memory";
+  return CudaPeerPool::Open(handle, pool_, runtime_, peers_);
 }
 
 }  // namespace baton::backend::cuda

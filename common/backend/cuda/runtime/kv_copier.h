@@ -8,9 +8,16 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/backend/backend.h"
+#include "common/backend/cuda/runtime/peer_pool.h"
 #include "common/backend/cuda/runtime/runtime.h"
 
 namespace baton::backend::cuda {
+
+// What AllocateDevice returned, with a pool in it.
+struct DeviceAllocation {
+  void* base = nullptr;
+  size_t size_bytes = 0;
+};
 
 // A chunk is one layer of one block, its K and its V. Read: a kernel gathers chunks into contiguous
 // staging on the device, one copy moves them to the lane's pinned memory, and the CPU copies them
@@ -22,14 +29,19 @@ class CudaKvCopier final : public KvCopier {
   static int ChunksAtOnce(size_t chunk_bytes);
   static size_t DeviceBytes(size_t chunk_bytes);
 
-  // staging: DeviceBytes of device memory, owned by the copier.
+  // staging: DeviceBytes of device memory, owned by the copier. Without the pool's allocation it
+  // does not share.
   static absl::StatusOr<std::unique_ptr<CudaKvCopier>> Make(const KvPool& pool,
                                                             std::unique_ptr<Buffer> staging,
-                                                            Runtime& runtime);
+                                                            Runtime& runtime,
+                                                            DeviceAllocation allocation = {});
 
   void Read(int layer, absl::Span<const int32_t> blocks, const Event* written,
             std::byte* host) override;
   void Write(int layer, absl::Span<const int32_t> blocks, const std::byte* host) override;
+  bool shares() const override { return allocation_.base != nullptr && runtime_.shares_memory(); }
+  absl::StatusOr<PoolHandle> Export() const override;
+  absl::StatusOr<std::unique_ptr<PeerPool>> OpenPeer(const PoolHandle& handle) override;
 
  private:
   // Callers hold `mutex` until the stream has finished their copy.
@@ -42,7 +54,8 @@ class CudaKvCopier final : public KvCopier {
     absl::Mutex mutex;
   };
 
-  CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime);
+  CudaKvCopier(const KvPool& pool, std::unique_ptr<Buffer> staging, Runtime& runtime,
+               DeviceAllocation allocation);
   absl::Status MakeLane(std::byte* staging, Lane& lane);
   static size_t IdBytes(int chunks);
   // Bytes of staging that a lane needs on the device, and as many again of pinned memory.
@@ -55,8 +68,10 @@ class CudaKvCopier final : public KvCopier {
   const size_t chunk_bytes_;
   const int chunks_at_once_;
   Runtime& runtime_;
+  const DeviceAllocation allocation_;
   const std::unique_ptr<Buffer> staging_;  // for each lane: ids, then chunks
   Lane read_, write_;
+  PeerLane peers_;
 };
 
 }  // namespace baton::backend::cuda

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/backend/backend.h"
 #include "common/backend/cuda/simt/simt.h"
@@ -22,6 +23,8 @@
 namespace baton::backend::cuda {
 
 using DeviceUuid = std::array<uint8_t, 16>;
+// What another process opens an allocation with: CUDA's cudaIpcMemHandle_t.
+using MemoryHandle = std::array<uint8_t, 64>;
 
 struct DeviceProperties {
   std::string name;  // e.g. "Tesla T4"
@@ -86,6 +89,34 @@ class Runtime {
   // has been launched before, so that none is loaded during the capture.
   virtual std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) = 0;
 
+  // Memory of other processes of the host (CUDA IPC), for runtimes with shares_memory().
+  //
+  // What CUDA promises: a process that has opened an allocation reads and writes it like its own
+  // until it closes it. What it does not: the exporter must not free the allocation while another
+  // process has it open (undefined), so a prefill worker waits for its readers before it does. And
+  // nothing says what becomes of the mapping when the exporter is killed: we expect the driver to
+  // keep the memory until the last process has closed it, which tests/cuda will show on a chip.
+  // Therefore errors of these calls are statuses and not the end of the process, and copies are
+  // enqueued by calls that check their addresses, not by a kernel, which would fault. If the device
+  // faults all the same, its context is lost, and the next call of any stream ends the process.
+  virtual bool shares_memory() const { return false; }
+  // REQUIRES: `memory` is from AllocateDevice. FAILED_PRECONDITION (SHARED_MEMORY) if the driver
+  // refuses: under WSL, on a GPU that is cut into instances, or without a unified address space.
+  virtual absl::StatusOr<MemoryHandle> ExportMemory(void* memory);
+  // Maps what a process exported from GPU `device`, at least size_bytes. FAILED_PRECONDITION
+  // (SHARED_MEMORY) if this GPU cannot reach that one, or the driver refuses the handle; CUDA
+  // refuses one of the process itself.
+  virtual absl::StatusOr<void*> OpenPeerMemory(const MemoryHandle& handle, const DeviceUuid& device,
+                                               size_t size_bytes);
+  // REQUIRES: from OpenPeerMemory, once for each call; no copy from it runs.
+  virtual void ClosePeerMemory(void* memory);
+  // Enqueues a copy of `rows` rows of row_bytes, whose starts are stride_bytes apart on both sides.
+  // UNAVAILABLE (SHARED_MEMORY) if the driver refuses it.
+  virtual absl::Status CopyFromPeer(void* to, const void* from, size_t stride_bytes,
+                                    size_t row_bytes, size_t rows, Stream stream);
+  // Waits for the stream's copies, like an event's Wait. UNAVAILABLE (SHARED_MEMORY) if one failed.
+  virtual absl::Status AwaitPeerCopies(Stream stream);
+
   // For benchmarks; test devices need not implement them.
   virtual void CopyOnDevice(void* to, const void* from, size_t size_bytes, Stream stream) {
     BATON_CHECK(false) << "this device does not support device-to-device copies";
@@ -96,7 +127,8 @@ class Runtime {
   }
 };
 
-// A device with size_bytes of memory, filled with NaNs. seed: of the order in which the emulation
+// A device with size_bytes of memory, filled with NaNs; other emulated devices, also of other
+// processes of the same user, can open it. seed: of the order in which the emulation
 // runs blocks and warps.
 std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes,
                                              uint64_t seed = 0);

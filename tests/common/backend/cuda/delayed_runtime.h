@@ -76,6 +76,32 @@ class DelayedRuntime final : public Runtime {
                                             enqueue),
         graph_launches_);
   }
+  bool shares_memory() const override { return true; }
+  absl::StatusOr<MemoryHandle> ExportMemory(void* memory) override {
+    return memory_->ExportMemory(memory);
+  }
+  absl::StatusOr<void*> OpenPeerMemory(const MemoryHandle& handle, const DeviceUuid& device,
+                                       size_t size_bytes) override {
+    return memory_->OpenPeerMemory(handle, device, size_bytes);
+  }
+  void ClosePeerMemory(void* memory) override { memory_->ClosePeerMemory(memory); }
+  absl::Status CopyFromPeer(void* to, const void* from, size_t stride_bytes, size_t row_bytes,
+                            size_t rows, Stream stream) override {
+    if (refuse_peer_copy_-- == 0) return absl::UnavailableError("refused");
+    QueueOf(stream).Add([=] {
+      for (size_t row = 0; row < rows; ++row) {
+        Copy(static_cast<std::byte*>(to) + row * stride_bytes,
+             static_cast<const std::byte*>(from) + row * stride_bytes, row_bytes);
+      }
+    });
+    return absl::OkStatus();
+  }
+  absl::Status AwaitPeerCopies(Stream stream) override {
+    Synchronize(stream);
+    return absl::OkStatus();
+  }
+  // The copy behind so many others is refused when it is enqueued.
+  void RefusePeerCopyAfter(int copies) { refuse_peer_copy_ = copies; }
   int copies_to_device() const { return copies_to_device_; }
   void AllowGraphs(int most) { most_graphs_ = most; }
   int graphs() const { return graphs_; }
@@ -156,6 +182,7 @@ class DelayedRuntime final : public Runtime {
   const std::unique_ptr<Runtime> memory_;
   DeviceProperties properties_;
   std::atomic<int> most_graphs_{1 << 20};
+  std::atomic<int> refuse_peer_copy_{-1};
   std::atomic<int> graphs_{0}, graph_launches_{0}, copies_to_device_{0};
   absl::Mutex mutex_;
   std::vector<std::unique_ptr<Queue>> queues_;

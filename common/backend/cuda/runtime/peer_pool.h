@@ -1,0 +1,52 @@
+// Another worker's KV pool, opened through CUDA IPC.
+#ifndef BATON_COMMON_BACKEND_CUDA_RUNTIME_PEER_POOL_H_
+#define BATON_COMMON_BACKEND_CUDA_RUNTIME_PEER_POOL_H_
+
+#include <atomic>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "common/backend/backend.h"
+#include "common/backend/cuda/runtime/runtime.h"
+
+namespace baton::backend::cuda {
+
+// The stream of a worker's copies from all its peers, one call at a time.
+struct PeerLane {
+  absl::Mutex mutex;
+  Stream stream ABSL_GUARDED_BY(mutex) = nullptr;  // made with the first peer
+};
+
+// Copies go from pool to pool without staging: one call of the runtime for each run of blocks that
+// are consecutive on both sides, then one wait.
+class CudaPeerPool final : public PeerPool {
+ public:
+  // As KvCopier::OpenPeer. ours: the pool to copy to. runtime and lane outlive the result.
+  static absl::StatusOr<std::unique_ptr<CudaPeerPool>> Open(const PoolHandle& handle,
+                                                            const KvPool& ours, Runtime& runtime,
+                                                            PeerLane& lane);
+  ~CudaPeerPool() override;
+
+  absl::Status Copy(int layer, absl::Span<const int32_t> theirs,
+                    absl::Span<const int32_t> ours) override;
+
+ private:
+  CudaPeerPool(const PoolHandle& handle, const KvPool& ours, Runtime& runtime, PeerLane& lane,
+               void* memory);
+
+  const KvPool ours_;
+  Runtime& runtime_;
+  PeerLane& lane_;
+  void* const memory_;           // the peer's allocation
+  const std::byte* const base_;  // of its pool
+  const int block_count_;        // of its pool
+  std::atomic<bool> failed_{false};
+};
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_RUNTIME_PEER_POOL_H_

@@ -1,0 +1,110 @@
+#include "common/backend/cuda/runtime/peer_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "common/backend/cuda/runtime/kv_copier.h"
+#include "common/base/error.h"
+#include "tests/common/backend/cuda/delayed_runtime.h"
+
+namespace baton::backend::cuda {
+namespace {
+
+constexpr int64_t kChunk = 64, kBlock = 2 * kChunk;
+constexpr int kPoolBlocks = 8;
+
+class PoolBuffer final : public Buffer {
+ public:
+  PoolBuffer(void* data, size_t size_bytes) : Buffer(data, size_bytes) {}
+};
+
+// A pool on a device that does nothing before it must.
+struct LazyWorker {
+  LazyWorker() : runtime(80, 32 << 20) {
+    pool.block_stride_bytes = kBlock;
+    pool.layer_stride_bytes = kChunk;
+    pool.block_count = kPoolBlocks;
+    allocation = runtime.AllocateDevice(bytes() + 256).value();
+    pool.base = static_cast<std::byte*>(allocation) + 256;
+    const size_t staging = CudaKvCopier::DeviceBytes(kChunk);
+    copier =
+        CudaKvCopier::Make(
+            pool, std::make_unique<PoolBuffer>(runtime.AllocateDevice(staging).value(), staging),
+            runtime, {allocation, bytes() + 256})
+            .value();
+  }
+  static size_t bytes() { return kBlock * kPoolBlocks; }
+  std::byte* Chunk(int layer, int block) const {
+    return pool.base + block * kBlock + layer * kChunk;
+  }
+
+  DelayedRuntime runtime;
+  void* allocation;
+  KvPool pool;
+  std::unique_ptr<CudaKvCopier> copier;
+};
+
+class PeerCopyTest : public ::testing::Test {
+ protected:
+  PeerCopyTest() {
+    for (int block = 0; block < kPoolBlocks; ++block) {
+      for (int layer = 0; layer < 2; ++layer) {
+        std::memset(theirs_.Chunk(layer, block), 1 + 2 * block + layer, kChunk);
+        std::memset(ours_.Chunk(layer, block), 0, kChunk);
+      }
+    }
+    peer_ = ours_.copier->OpenPeer(theirs_.copier->Export().value()).value();
+  }
+  // The first byte of each of our chunks of a layer.
+  std::vector<int> Ours(int layer) const {
+    std::vector<int> bytes;
+    for (int block = 0; block < kPoolBlocks; ++block) {
+      const std::byte* chunk = ours_.Chunk(layer, block);
+      EXPECT_EQ(std::memcmp(chunk, chunk + 1, kChunk - 1), 0);
+      bytes.push_back(static_cast<int>(*chunk));
+    }
+    return bytes;
+  }
+
+  LazyWorker theirs_, ours_;
+  std::unique_ptr<PeerPool> peer_;
+};
+
+TEST_F(PeerCopyTest, ItReturnsWhenAllIsThere) {
+  // Runs of consecutive blocks and single ones.
+  ASSERT_TRUE(peer_->Copy(1, {2, 3, 4, 7, 0}, {0, 1, 2, 3, 7}).ok());
+  EXPECT_EQ(Ours(1), (std::vector<int>{6, 8, 10, 16, 0, 0, 0, 2}));
+  EXPECT_EQ(Ours(0), std::vector<int>(kPoolBlocks, 0));
+  ASSERT_TRUE(peer_->Copy(0, {}, {}).ok());
+}
+
+// Blocks are freed after an error: nothing may write to them then.
+TEST_F(PeerCopyTest, AnErrorLeavesNoCopyThatStillRuns) {
+  ours_.runtime.RefusePeerCopyAfter(2);
+  const absl::Status status = peer_->Copy(0, {0, 2, 4, 6}, {1, 3, 5, 7});
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  const std::vector<int> first = {0, 1, 0, 5, 0, 0, 0, 0};
+  EXPECT_EQ(Ours(0), first);
+  // The pool is of no more use.
+  const absl::Status again = peer_->Copy(0, {0}, {0});
+  EXPECT_TRUE(absl::IsUnavailable(again)) << again;
+  EXPECT_EQ(ErrorReason(again), "SHARED_MEMORY");
+  EXPECT_EQ(Ours(0), first);
+  // Another one is.
+  const auto reopened = ours_.copier->OpenPeer(theirs_.copier->Export().value());
+  ASSERT_TRUE((*reopened)->Copy(0, {7}, {0}).ok());
+  EXPECT_EQ(Ours(0)[0], 15);
+}
+
+TEST_F(PeerCopyTest, WrongBlocksEndTheProcess) {
+  EXPECT_DEATH((void)peer_->Copy(2, {0}, {0}), "layer 2");
+  EXPECT_DEATH((void)peer_->Copy(0, {kPoolBlocks}, {0}), "block 8");
+  EXPECT_DEATH((void)peer_->Copy(0, {0}, {-1}), "block -1");
+  EXPECT_DEATH((void)peer_->Copy(0, {0, 1}, {1}), "CHECK failed");
+}
+
+}  // namespace
+}  // namespace baton::backend::cuda
