@@ -270,9 +270,8 @@ void DecodeLoop::Admitted(Sequence& sequence) {
 }
 
 void DecodeLoop::StartTransfer(Sequence& sequence) {
-  TransferRequest wanted =
-      MakeTransferRequest(sequence, engine_, options_.worker_id,
-                          {options_.shared_pools, options_.device_links});
+  TransferRequest wanted = MakeTransferRequest(sequence, engine_, options_.worker_id,
+                                               {options_.shared_pools, options_.device_links});
   metrics_.TransferStarted(wanted.plane);
   const uint64_t id = sequence.id;
   transfer::PrefillEvents events;

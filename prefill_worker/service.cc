@@ -42,8 +42,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* PrefillService::Prefill(
   options.deadline = absl::FromChrono(context->deadline());
   if (status.ok() && calls_.shared_pool != nullptr &&
       request->shared_memory().host() == calls_.shared_pool->host() &&
-      (request->shared_memory().device() ||
-       calls_.shared_pool->plane() == transfer::Plane::kShm)) {
+      (request->shared_memory().device() || calls_.shared_pool->plane() == transfer::Plane::kShm)) {
     options.lease =
         calls_.shared_pool->Open(request->shared_memory().connection(), request->transfer_id());
     if (options.lease == nullptr) options.offered = calls_.shared_pool;

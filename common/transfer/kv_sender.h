@@ -21,7 +21,6 @@
 #include "common/base/rpc/server_stream.h"
 #include "common/kv/block_pool.h"
 #include "common/kv/kv_layout.h"
-#include "common/transfer/plane.h"
 #include "common/transfer/link_schedule.h"
 #include "common/transfer/plane.h"
 

@@ -22,10 +22,13 @@ constexpr struct {
   PlaneReason reason;
   const char* name;
 } kPlaneReasons[] = {
-    {PlaneReason::kMapped, "mapped"},         {PlaneReason::kOpened, "opened"},
+    {PlaneReason::kMapped, "mapped"},
+    {PlaneReason::kOpened, "opened"},
     {PlaneReason::kLinked, "linked"},
-    {PlaneReason::kConnecting, "connecting"}, {PlaneReason::kNotOffered, "not_offered"},
-    {PlaneReason::kFailed, "failed"},         {PlaneReason::kOff, "off"},
+    {PlaneReason::kConnecting, "connecting"},
+    {PlaneReason::kNotOffered, "not_offered"},
+    {PlaneReason::kFailed, "failed"},
+    {PlaneReason::kOff, "off"},
 };
 
 }  // namespace
@@ -141,7 +144,7 @@ bool SharedPools::TryNext() {
   if (pool.ok()) {
     BATON_LOG(Info) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch)) << " comes "
                     << ((*pool)->plane() == Plane::kIpc ? "from device to device (CUDA IPC)"
-                                                          : "through shared memory")
+                                                        : "through shared memory")
                     << " from now on: it is on the same host";
   } else {
     BATON_LOG(Warning) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(epoch))

@@ -17,7 +17,7 @@ namespace {
 
 using State = DeviceLink::State;
 
-constexpr int kPoolLayers = 3, kPoolBlocks = 40;
+constexpr int kLinkedLayers = 3, kLinkedBlocks = 40;
 constexpr size_t kChunkBytes = 4096;
 
 class NcclLinksTest : public ::testing::Test {
@@ -26,9 +26,9 @@ class NcclLinksTest : public ::testing::Test {
     explicit Gpu(FakeNccl& nccl, uint32_t seed)
         : runtime(MakeEmulatedRuntime(80, size_t{96} << 20)) {
       pool.layer_stride_bytes = kChunkBytes;
-      pool.block_stride_bytes = kChunkBytes * kPoolLayers;
-      pool.block_count = kPoolBlocks;
-      bytes.resize(kChunkBytes * kPoolLayers * kPoolBlocks);
+      pool.block_stride_bytes = kChunkBytes * kLinkedLayers;
+      pool.block_count = kLinkedBlocks;
+      bytes.resize(kChunkBytes * kLinkedLayers * kLinkedBlocks);
       std::mt19937 random(seed);
       for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
       pool.base = static_cast<std::byte*>(runtime->AllocateDevice(bytes.size()).value());
@@ -76,13 +76,13 @@ TEST_F(NcclLinksTest, ChunksOfAnyBlocksCross) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   Pair pair = Connect();
-  std::vector<int32_t> all(kPoolBlocks);
+  std::vector<int32_t> all(kLinkedBlocks);
   for (int round = 0; round < 60; ++round) {
     nccl_.delay = static_cast<int>(random() % 3);
-    const int layer = static_cast<int>(random() % kPoolLayers);
+    const int layer = static_cast<int>(random() % kLinkedLayers);
     const size_t count = 1 + random() % 20;
     const auto draw = [&] {
-      for (int i = 0; i < kPoolBlocks; ++i) all[static_cast<size_t>(i)] = i;
+      for (int i = 0; i < kLinkedBlocks; ++i) all[static_cast<size_t>(i)] = i;
       std::shuffle(all.begin(), all.end(), random);
       return std::vector<int32_t>(all.begin(), all.begin() + static_cast<ptrdiff_t>(count));
     };
@@ -174,7 +174,7 @@ TEST(NcclBackendTest, LinksAreMadeIfTheyWereAskedFor) {
   EXPECT_GE(*plain->FreeBytes(), *linked->FreeBytes() + (kLinkBytes - (size_t{128} << 20)));
   KvPool pool;
   pool.layer_stride_bytes = kChunkBytes;
-  pool.block_stride_bytes = kChunkBytes * kPoolLayers;
+  pool.block_stride_bytes = kChunkBytes * kLinkedLayers;
   pool.block_count = 1;
   EXPECT_TRUE(linked->MakeDeviceLinks(pool).ok());
   EXPECT_EQ(ErrorReason(plain->MakeDeviceLinks(pool).status()), "DEVICE_LINK");
