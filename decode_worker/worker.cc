@@ -95,7 +95,7 @@ absl::Status DecodeWorker::Initialize(const worker::WorkerOptions& options,
 absl::Status DecodeWorker::MakeSharedPools(const std::string& transport) {
   if (transport == "grpc" || transport == "nccl") return absl::OkStatus();
   backend::KvCopier* const copier = engine().kv_pool().copier;
-  const bool opens = copier != nullptr && copier->shares() && transport != "shm";
+  const bool opens = copier != nullptr && copier->shares() && transport == "ipc";
   if (transport == "ipc" && !opens) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "SHARED_MEMORY",
                      "--kv-transport ipc: the KV pool is not in the memory of a GPU");

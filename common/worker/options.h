@@ -50,7 +50,7 @@ struct WorkerOptions {
   bool enable_prefix_caching = true;
   double max_retained_share = 0.25;  // of the KV blocks
   // How KV moves from prefill to decode workers: grpc; shm or ipc (from device to device), where
-  // both are on one host; nccl, from GPU to GPU; auto: ipc or shm, else grpc. Where the chosen way
+  // both are on one host; nccl, from GPU to GPU; auto: shm, else grpc. Where the chosen way
   // is not open, KV moves over gRPC.
   std::string kv_transport = "auto";
   bool kv_shm_checksums = true;  // of what decode workers read from a prefill worker's pool
