@@ -152,8 +152,10 @@ bool SharedPools::TryNext() {
   }
   absl::MutexLock lock(&mutex_);
   trying_ = false;
-  Entry* entry = FindEntry(epoch);
-  if (entry == nullptr) return true;  // newer ones have displaced it
+  // Not FindEntry: this is no use, which would keep the entry before newer ones.
+  const auto entry = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& known) { return known.epoch == epoch; });
+  if (entry == entries_.end()) return true;  // newer ones have displaced it
   entry->offer.reset();
   if (pool.ok()) {
     entry->pool = *std::move(pool);
