@@ -65,7 +65,7 @@ class DeviceLinkService final : public internal::v1::KvLinkService::WithCallback
  public:
   explicit DeviceLinkService(CallContext& calls) : calls_(calls) {}
   transfer::DeviceLinkServer::Reactor* Link(grpc::CallbackServerContext* context) override {
-    return calls_.device_links->Accept(worker::CheckCall(calls_.secret, *context));
+    return calls_.device_links->Accept(context, worker::CheckCall(calls_.secret, *context));
   }
 
  private:

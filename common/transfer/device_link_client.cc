@@ -19,6 +19,12 @@ namespace {
 using internal::v1::KvLinkMessage;
 
 constexpr absl::Duration kTryLinkAgain = absl::Seconds(30);
+constexpr int kMostDoublings = 7;  // to about an hour
+
+// Before the next attempt, after so many in a row that did not open.
+absl::Duration PauseAfter(int failures) {
+  return kTryLinkAgain * (1 << std::clamp(failures - 1, 0, kMostDoublings));
+}
 
 }  // namespace
 
@@ -27,7 +33,8 @@ class DeviceLinkClient::Stream final
  public:
   Stream(std::shared_ptr<DeviceLinkEnd> end, const std::shared_ptr<grpc::Channel>& channel)
       : DeviceLinkReactor(std::move(end)), stub_(internal::v1::KvLinkService::NewStub(channel)) {}
-  ~Stream() override { done_.WaitForNotification(); }
+  ~Stream() override { AwaitDone(); }
+  void AwaitDone() { done_.WaitForNotification(); }
 
   void Begin(KvLinkMessage hello) {
     stub_->async()->Link(&context_, this);
@@ -46,7 +53,7 @@ class DeviceLinkClient::Stream final
       EndOfInput();  // the status comes with OnDone
     }
   }
-  void Interrupt() override { context_.TryCancel(); }
+  void Interrupt(bool) override { context_.TryCancel(); }
   void EndStream(const absl::Status&) override { RemoveHold(); }
   void OnDone(const grpc::Status& status) override {
     absl::Status error = FromGrpcStatus(status);
@@ -81,12 +88,18 @@ DeviceLinkClient::~DeviceLinkClient() {
   for (Entry& entry : entries_) {
     if (entry.stream != nullptr) entry.stream->Close(absl::CancelledError("this worker stops"));
   }
+  // With all references at hand: a gRPC thread must not drop the last one.
+  for (Entry& entry : entries_) {
+    if (entry.stream != nullptr) entry.stream->AwaitDone();
+  }
   entries_.clear();
 }
 
 void DeviceLinkClient::Offer(uint64_t prefill_epoch) {
   absl::MutexLock lock(&mutex_);
-  if (offers_.size() < kMostWorkers) offers_.insert(prefill_epoch);
+  // Workers that have gone leave theirs behind. Offers are repeated with each transfer.
+  if (offers_.size() >= kMostWorkers) offers_.clear();
+  offers_.insert(prefill_epoch);
 }
 
 bool DeviceLinkClient::Offered(uint64_t epoch) {
@@ -101,7 +114,8 @@ void DeviceLinkClient::DropEnded() {
                        << " comes over gRPC: " << entry.link->status();
     entry.stream = nullptr;
     entry.link = nullptr;
-    entry.logged = false;
+    // An attempt that fails costs the prefill worker a thread of NCCL, which waits for this end.
+    if (!std::exchange(entry.logged, false)) ++entry.failures;
     entry.failed_at = clock_.SinceStart();
   }
 }
@@ -113,7 +127,7 @@ void DeviceLinkClient::MakeRoom(const Entry& entry) {
   // The list is in the order of use.
   for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
     if (&*it == &entry || it->link == nullptr) continue;
-    if (clock_.SinceStart() - it->link->used_at() >= kTryLinkAgain) {
+    if (clock_.SinceStart() - it->link->used_at() >= kDeviceLinkIdle) {
       it->link->Fail(MakeError(absl::StatusCode::kUnavailable, "DEVICE_LINK",
                                "the device link was not used, and another one needs its memory"));
     }
@@ -155,7 +169,8 @@ DeviceLinkClient::Found DeviceLinkClient::Find(uint64_t prefill_epoch, const std
   }
   Entry& entry = entries_.front();
   if (entry.link == nullptr) {
-    if (!offered || runner_.stuck() || clock_.SinceStart() < entry.failed_at + kTryLinkAgain) {
+    if (!offered || runner_.stuck() ||
+        clock_.SinceStart() < entry.failed_at + PauseAfter(entry.failures)) {
       return {nullptr, PlaneReason::kFailed};
     }
     MakeRoom(entry);
@@ -164,6 +179,7 @@ DeviceLinkClient::Found DeviceLinkClient::Find(uint64_t prefill_epoch, const std
   if (!entry.link->open()) {
     return {nullptr, entry.link->failed() ? PlaneReason::kFailed : PlaneReason::kConnecting};
   }
+  entry.failures = 0;
   if (!std::exchange(entry.logged, true)) {
     BATON_LOG(Info) << "KV of prefill worker epoch " << absl::StrCat(absl::Hex(prefill_epoch))
                     << " comes over a device link from now on";

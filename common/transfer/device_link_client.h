@@ -39,7 +39,7 @@ class DeviceLinkClient {
     PlaneReason reason = PlaneReason::kNotOffered;
   };
   // If the prefill worker has offered a link and there is none, begins one. One that has failed is
-  // tried again after half a minute.
+  // tried again after half a minute, or later each time.
   Found Find(uint64_t prefill_epoch, const std::string& address);
   // The prefill worker's device can be linked.
   void Offer(uint64_t prefill_epoch);
@@ -52,6 +52,7 @@ class DeviceLinkClient {
     std::shared_ptr<Stream> stream;
     std::shared_ptr<DeviceLinkReceiver> link;  // set with the stream
     bool logged = false;                       // that it is open
+    int failures = 0;                          // in a row, to open it
     absl::Duration failed_at = -absl::InfiniteDuration();
   };
 

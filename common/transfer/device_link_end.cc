@@ -79,8 +79,9 @@ void DeviceLinkEnd::Fail(const absl::Status& status) {
     status_ = status;
     stream = stream_.lock();
   }
-  EndAll(status);
+  // First: the other end is to know.
   if (stream != nullptr) stream->Close(status);
+  EndAll(status);
   Wake();
 }
 
@@ -155,6 +156,13 @@ absl::Duration DeviceLinkEnd::Step() {
       return absl::InfiniteDuration();
     case State::kIdle:
       break;
+  }
+  if (!warmed_up_) {
+    // The first operation sets up the way between the devices, which may take long.
+    warmed_up_ = true;
+    deadline_ = connect_deadline_;
+    WarmUp(*link_);
+    return absl::ZeroDuration();
   }
   if (!said_connected_) {
     said_connected_ = true;

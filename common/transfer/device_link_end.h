@@ -4,7 +4,7 @@
 //   decode worker                         prefill worker
 //   hello ───────────────────────────▶    makes the id
 //        ◀─────────────────────────── welcome: connection, id
-//   connected ◀──────────────────────▶ connected        both communicators are ready
+//   connected ◀──────────────────────▶ connected        each after an operation without a number
 //        ◀── frame of a Prefill stream: chunk comes as operation n
 //   ready n, receives ───────────────▶ sends
 //   stores the chunk, stored n ──────▶ drops the blocks
@@ -44,6 +44,9 @@ class DeviceLinkStream {
   // Ends the stream. Idempotent.
   virtual void Close(const absl::Status& status) = 0;
 };
+
+// A link that no operation has used for so long gives way to a new one.
+inline constexpr absl::Duration kDeviceLinkIdle = absl::Seconds(10);
 
 struct DeviceLinkTimeouts {
   absl::Duration connect = absl::Seconds(30);  // from the hello to both ends' connected
@@ -86,6 +89,8 @@ class DeviceLinkEnd {
  protected:
   // Called without locks. An error fails the link.
   virtual absl::Status Handle(const internal::v1::KvLinkMessage& message) = 0;
+  // Begins an operation of one chunk that is stored nowhere.
+  virtual void WarmUp(backend::DeviceLink& link) = 0;
   // Of an open link that is idle, from Step: ends the operation in progress and begins the next.
   // Returns as Step.
   virtual absl::Duration Continue(backend::DeviceLink& link, absl::Duration now) = 0;
@@ -112,6 +117,7 @@ class DeviceLinkEnd {
   const DeviceLinkTimeouts timeouts_;
   const absl::Duration connect_deadline_;
   std::unique_ptr<backend::DeviceLink> link_;  // of the thread that calls Step
+  bool warmed_up_ = false;                     // of that thread
   bool said_connected_ = false;                // of that thread
   std::atomic<bool> open_{false};
   std::atomic<bool> failed_{false};

@@ -42,7 +42,7 @@ class DeviceLinkReactor : public Reactor, public DeviceLinkStream {
   // Called once. No write is in progress, and none follows.
   virtual void EndStream(const absl::Status& status) = 0;
   // Called once, before EndStream; a write may be in progress.
-  virtual void Interrupt() {}
+  virtual void Interrupt(bool writing) = 0;
 
   DeviceLinkEnd& end() { return *end_; }
   void Read() { this->StartRead(&read_); }
@@ -83,7 +83,7 @@ class DeviceLinkReactor : public Reactor, public DeviceLinkStream {
     if (std::exchange(closed_, true)) return;
     status_ = status;
     waiting_.clear();
-    if (interrupt) Interrupt();
+    if (interrupt) Interrupt(writing_);
     if (!writing_) EndStream(status_);
   }
 

@@ -119,23 +119,27 @@ absl::Duration DeviceLinkReceiver::Continue(backend::DeviceLink& link, absl::Dur
     message.set_stored(received);
     Write(std::move(message));
   }
-  absl::MutexLock lock(&operations_mutex_);
-  while (!ended_) {
-    const auto it = operations_.find(next_);
-    // The prefill worker watches over what it has announced.
-    if (it == operations_.end()) return absl::InfiniteDuration();
-    if (it->second.skipped) {
-      operations_.erase(it);
-      ++next_;
-      continue;
+  int chunk_count = 0;
+  {
+    absl::MutexLock lock(&operations_mutex_);
+    while (!ended_ && chunk_count == 0) {
+      const auto it = operations_.find(next_);
+      // The prefill worker watches over what it has announced.
+      if (it == operations_.end()) return absl::InfiniteDuration();
+      if (it->second.skipped) {
+        operations_.erase(it);
+        ++next_;
+        continue;
+      }
+      receiving_ = true;
+      chunk_count = it->second.chunk_count;
     }
-    receiving_ = true;
-    deadline_ = now + timeouts().operation;
-    OperationBegan(now);
-    link.Receive(it->second.chunk_count);
-    return absl::ZeroDuration();
   }
-  return absl::InfiniteDuration();
+  if (chunk_count == 0) return absl::InfiniteDuration();
+  deadline_ = now + timeouts().operation;
+  OperationBegan(now);
+  link.Receive(chunk_count);  // without the lock, as the sender does
+  return absl::ZeroDuration();
 }
 
 bool DeviceLinkReceiver::End(uint64_t number, backend::DeviceLink* link) {

@@ -53,6 +53,7 @@ class DeviceLinkReceiver final : public DeviceLinkEnd {
   };
 
   absl::Status Handle(const internal::v1::KvLinkMessage& message) override;
+  void WarmUp(backend::DeviceLink& link) override { link.Receive(1); }
   absl::Duration Continue(backend::DeviceLink& link, absl::Duration now) override;
   void EndAll(const absl::Status& status) override;
   // Stores the operation's chunks, if `link` is not null, and calls its on_end, unless its transfer

@@ -22,13 +22,14 @@ absl::Status Refused(absl::string_view reason, absl::string_view message) {
 
 DeviceLinkSender::DeviceLinkSender(std::shared_ptr<backend::DeviceLinks> devices, Identity self,
                                    uint64_t connection, const Clock& clock,
-                                   DeviceLinkTimeouts timeouts)
+                                   DeviceLinkTimeouts timeouts, Executor execute)
     : DeviceLinkEnd(devices, clock, timeouts),
       self_(std::move(self)),
       connection_(connection),
       device_(devices->device()),
       version_(devices->version()),
-      most_chunks_(devices->most_chunks()) {
+      most_chunks_(devices->most_chunks()),
+      execute_(std::move(execute)) {
   BATON_CHECK(connection != 0);
 }
 
@@ -157,29 +158,43 @@ absl::Status DeviceLinkSender::Handle(const KvLinkMessage& message) {
 }
 
 absl::Duration DeviceLinkSender::Continue(backend::DeviceLink& link, absl::Duration now) {
-  absl::MutexLock lock(&operations_mutex_);
-  if (sending_ != 0) {
-    const auto it = operations_.find(sending_);  // may have been stored
-    if (it != operations_.end()) it->second.state = State::kSent;
-    sending_ = 0;
+  int layer;
+  std::vector<kv::BlockId> blocks;
+  std::shared_ptr<const PinnedBlocks> pin;
+  {
+    absl::MutexLock lock(&operations_mutex_);
+    if (sending_ != 0) {
+      const auto it = operations_.find(sending_);  // may have been stored
+      if (it != operations_.end()) {
+        it->second.state = State::kSent;
+        it->second.sent_at = now;
+      }
+      sending_ = 0;
+      next_since_ = now;
+    }
+    // Skipped ones are gone.
+    while (next_ <= last_ && !operations_.contains(next_)) {
+      ++next_;
+      next_since_ = now;
+    }
+    // What was sent first has to be stored some time.
+    absl::Duration late = absl::InfiniteDuration();
+    if (!operations_.empty() && operations_.begin()->second.state == State::kSent) {
+      late = operations_.begin()->second.sent_at + timeouts().operation;
+    }
+    if (next_ > last_ || now >= late) return late;
+    const Entry& entry = operations_[next_];
+    if (entry.state != State::kReady) return std::min(late, next_since_ + timeouts().operation);
+    sending_ = next_++;
     next_since_ = now;
+    layer = entry.operation.layer;
+    blocks = entry.operation.blocks;
+    pin = entry.operation.pin;
   }
-  // Skipped ones are gone.
-  while (next_ <= last_ && !operations_.contains(next_)) {
-    ++next_;
-    next_since_ = now;
-  }
-  if (next_ > last_) {
-    // What was sent last has to be stored some time.
-    return operations_.empty() ? absl::InfiniteDuration() : next_since_ + timeouts().operation;
-  }
-  Entry& entry = operations_[next_];
-  if (entry.state != State::kReady) return next_since_ + timeouts().operation;
-  sending_ = next_++;
-  next_since_ = now;
   deadline_ = now + timeouts().operation;
   OperationBegan(now);
-  link.Send(entry.operation.layer, entry.operation.blocks);
+  // Without the lock: the first launch of a kernel may wait for the device.
+  link.Send(layer, blocks);
   return absl::ZeroDuration();
 }
 
@@ -196,8 +211,17 @@ void DeviceLinkSender::End(uint64_t number, bool stored) {
     operations_.erase(it);
     resumed.swap(waiting_);
   }
-  if (!withdrawn) ended.on_end(stored);
-  for (const std::function<void()>& resume : resumed) resume();
+  if (withdrawn && resumed.empty()) return;
+  if (withdrawn) ended.on_end = nullptr;
+  auto call = [on_end = std::move(ended.on_end), stored, resumed = std::move(resumed)] {
+    if (on_end) on_end(stored);
+    for (const std::function<void()>& resume : resumed) resume();
+  };
+  if (execute_) {
+    execute_(std::move(call));
+  } else {
+    call();
+  }
 }
 
 void DeviceLinkSender::EndAll(const absl::Status&) {

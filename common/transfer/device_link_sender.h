@@ -25,9 +25,13 @@ class DeviceLinkSender final : public DeviceLinkEnd {
     uint64_t epoch = 0;  // of this prefill worker
     kv::KvLayout layout;
   };
-  // connection: names the link in PrefillRequests, not 0.
+  // Runs callbacks of operations. They may wait for a step of the model, which neither the stream's
+  // messages nor the thread that polls the links can.
+  using Executor = std::function<void(std::function<void()>)>;
+  // connection: names the link in PrefillRequests, not 0. execute: empty to run them at once.
   DeviceLinkSender(std::shared_ptr<backend::DeviceLinks> devices, Identity self,
-                   uint64_t connection, const Clock& clock, DeviceLinkTimeouts timeouts = {});
+                   uint64_t connection, const Clock& clock, DeviceLinkTimeouts timeouts = {},
+                   Executor execute = nullptr);
 
   uint64_t connection() const { return connection_; }
   int most_chunks() const { return most_chunks_; }
@@ -62,9 +66,11 @@ class DeviceLinkSender final : public DeviceLinkEnd {
     Operation operation;
     State state = State::kAnnounced;
     bool withdrawn = false;
+    absl::Duration sent_at;  // once kSent
   };
 
   absl::Status Handle(const internal::v1::KvLinkMessage& message) override;
+  void WarmUp(backend::DeviceLink& link) override { link.Send(0, {0}); }
   absl::Duration Continue(backend::DeviceLink& link, absl::Duration now) override;
   void EndAll(const absl::Status& status) override;
   absl::Status OnHello(const internal::v1::KvLinkMessage::Hello& hello);
@@ -76,6 +82,7 @@ class DeviceLinkSender final : public DeviceLinkEnd {
   const std::string device_;
   const int version_;
   const int most_chunks_;
+  const Executor execute_;
 
   mutable absl::Mutex operations_mutex_;
   bool greeted_ ABSL_GUARDED_BY(operations_mutex_) = false;

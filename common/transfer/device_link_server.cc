@@ -15,7 +15,8 @@ namespace {
 
 class AcceptedStream final : public DeviceLinkReactor<DeviceLinkServer::Reactor> {
  public:
-  using DeviceLinkReactor::DeviceLinkReactor;
+  AcceptedStream(std::shared_ptr<DeviceLinkEnd> end, grpc::CallbackServerContext* context)
+      : DeviceLinkReactor(std::move(end)), context_(context) {}
   // gRPC keeps the stream until OnDone.
   void Begin(std::shared_ptr<AcceptedStream> self) {
     self_ = std::move(self);
@@ -34,6 +35,10 @@ class AcceptedStream final : public DeviceLinkReactor<DeviceLinkServer::Reactor>
       end().Fail(Ended());
     }
   }
+  // A write that the decode worker does not read would hold up the end.
+  void Interrupt(bool writing) override {
+    if (writing) context_->TryCancel();
+  }
   void OnCancel() override { end().Fail(Ended()); }
   void EndStream(const absl::Status& status) override { Finish(ToGrpcStatus(status)); }
   void OnDone() override {
@@ -42,6 +47,7 @@ class AcceptedStream final : public DeviceLinkReactor<DeviceLinkServer::Reactor>
     absl::MutexLock lock(&mutex());
     self.swap(self_);
   }
+  grpc::CallbackServerContext* const context_;
   std::shared_ptr<AcceptedStream> self_;
 };
 
@@ -58,10 +64,23 @@ DeviceLinkServer::DeviceLinkServer(std::shared_ptr<backend::DeviceLinks> devices
       self_(std::move(self)),
       clock_(clock),
       timeouts_(timeouts),
-      runner_(clock) {}
+      runner_(std::make_unique<DeviceLinkRunner>(clock)) {
+  thread_ = std::thread([this] {
+    while (!ends_) callbacks_->RunPending(absl::InfiniteDuration());
+    callbacks_->RunPending(absl::ZeroDuration());
+  });
+}
+
+DeviceLinkServer::~DeviceLinkServer() {
+  Stop();
+  runner_ = nullptr;
+  callbacks_->Post([this] { ends_ = true; });
+  callbacks_->Close();
+  thread_.join();
+}
 
 absl::Status DeviceLinkServer::MakeRoom() {
-  if (runner_.stuck()) {
+  if (runner_->stuck()) {
     return MakeError(absl::StatusCode::kUnavailable, "DEVICE_LINK",
                      "a device link of this worker hangs while it is aborted");
   }
@@ -86,11 +105,13 @@ absl::Status DeviceLinkServer::MakeRoom() {
                                 " device links, and memory for no more"));
 }
 
-DeviceLinkServer::Reactor* DeviceLinkServer::Accept(const absl::Status& allowed) {
+DeviceLinkServer::Reactor* DeviceLinkServer::Accept(grpc::CallbackServerContext* context,
+                                                    const absl::Status& allowed) {
   const absl::Status status = allowed.ok() ? MakeRoom() : allowed;
-  auto sender =
-      std::make_shared<DeviceLinkSender>(devices_, self_, RandomId64(), clock_, timeouts_);
-  auto stream = std::make_shared<AcceptedStream>(sender);
+  auto sender = std::make_shared<DeviceLinkSender>(
+      devices_, self_, RandomId64(), clock_, timeouts_,
+      [callbacks = callbacks_](std::function<void()> f) { callbacks->Post(std::move(f)); });
+  auto stream = std::make_shared<AcceptedStream>(sender, context);
   sender->Attach(stream);
   Reactor* const reactor = stream.get();
   stream->Begin(stream);
@@ -105,7 +126,7 @@ DeviceLinkServer::Reactor* DeviceLinkServer::Accept(const absl::Status& allowed)
     if (!stopped) senders_.push_back(sender);
   }
   if (stopped) sender->Fail(Stopping());
-  runner_.Add(std::move(sender));
+  runner_->Add(std::move(sender));
   return reactor;
 }
 

@@ -271,8 +271,8 @@ absl::Status KvReceiver::OnKvChunk(const internal::v1::PrefillFrame& frame,
 void KvReceiver::Received(int layer, int first_index, int block_count) {
   const auto begin =
       received_.begin() + static_cast<int64_t>(plan_.blocks.size()) * layer + first_index;
+  missing_ -= std::count(begin, begin + block_count, false);
   std::fill(begin, begin + block_count, true);
-  missing_ -= block_count;
   ++kv_chunk_count_;
   summary_.kv_bytes += int64_t{block_count} * plan_.layout.ChunkBytes();
 }

@@ -119,12 +119,14 @@ bool GrpcKvSender::MayWrite(const SendItem& next) {
 }
 
 void GrpcKvSender::OnPeerGone() {
+  peer_gone_ = true;
   if (options().device_link != nullptr) options().device_link->Withdraw(options().transfer_id);
   if (options().on_peer_gone) options().on_peer_gone();
 }
 
 uint64_t GrpcKvSender::Announce(const SendItem& item) {
   if (options().device_link == nullptr || item.failed_over) return 0;
+  if (!options().device_link->open()) return 0;
   if (item.written != nullptr) item.written->Wait();
   const absl::Span<const kv::BlockId> blocks = BlocksOf(item);
   ++open_operations_;
@@ -137,6 +139,8 @@ uint64_t GrpcKvSender::Announce(const SendItem& item) {
                                   self->OperationEnded(item, stored);
                               }});
   if (number == 0) --open_operations_;
+  // OnPeerGone may have come while the layer was computed: the frame will not be read.
+  if (peer_gone_) options().device_link->Withdraw(options().transfer_id);
   return number;
 }
 

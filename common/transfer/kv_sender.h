@@ -195,6 +195,7 @@ class GrpcKvSender final : public ServerStream<grpc::ByteBuffer, SendItem>,
   void OperationEnded(SendItem item, bool stored);
 
   std::atomic<LinkSchedule::Transfer> transfer_{0};  // 0: not in the order
+  std::atomic<bool> peer_gone_{false};
   std::atomic<int> open_operations_{0};  // of the device link; the commit waits for them
 };
 

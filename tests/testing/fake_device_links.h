@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,6 +30,7 @@ struct DeviceLinkFaults {
   std::atomic<int> fails_at{0};             // this operation fails
   std::atomic<bool> abort_hangs{false};     // until `released`
   absl::Notification released;
+  std::function<void()> on_store;  // called in the middle of a Store
 
   std::atomic<int> operations{0};
   std::atomic<int> stores{0};
@@ -142,6 +144,7 @@ class FakeDeviceLinks final : public backend::DeviceLinks,
     void Store(int layer, absl::Span<const int32_t> blocks) override {
       BATON_CHECK(state_ == State::kIdle && !sends_ && !aborted_);
       BATON_CHECK_EQ(staging_.size(), blocks.size() * chunk_bytes());
+      if (device_->faults_.on_store) device_->faults_.on_store();
       for (size_t i = 0; i < blocks.size(); ++i) {
         std::memcpy(Chunk(layer, blocks[i]), staging_.data() + i * chunk_bytes(), chunk_bytes());
       }

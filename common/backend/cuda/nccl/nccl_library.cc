@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/log.h"
 
 #if __has_include(<nccl.h>)
 
@@ -102,7 +103,11 @@ class LoadedNccl final : public NcclLibrary {
                  communicator);
   }
 
-  void Abort(Communicator communicator) override { functions_.abort(Comm(communicator)); }
+  void Abort(Communicator communicator) override {
+    const ncclResult_t result = functions_.abort(Comm(communicator));
+    if (result == ncclSuccess || result == ncclInProgress) return;
+    BATON_LOG(Error) << "ncclCommAbort: " << functions_.error_string(result);
+  }
 
  private:
   absl::Status Begun(const char* call, ncclResult_t result, Communicator communicator) const {

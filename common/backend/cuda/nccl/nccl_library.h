@@ -20,7 +20,8 @@ namespace baton::backend::cuda {
 class NcclLibrary {
  public:
   using Communicator = void*;  // ncclComm_t
-  // Before 2.26, several communicators on one device need one order of launches over all processes.
+  // Before 2.26, several communicators on one device need one order of launches over all processes;
+  // likewise with drivers before CUDA 12.3, which a program of CUDA 13 refuses.
   static constexpr int kOldestVersion = 22600;
 
   virtual ~NcclLibrary() = default;

@@ -150,6 +150,21 @@ absl::Status NcclLinks::Allocate() {
     slot.pinned_ids = reinterpret_cast<int32_t*>(static_cast<std::byte*>(pinned) + i * id_bytes);
     free_.push_back(slot);
   }
+  // CUDA loads a kernel at its first launch, and may wait for the device then: not while a rank of
+  // another link waits there. Nothing changes: a chunk goes to staging and back.
+  const Slot& slot = free_.back();
+  std::memset(slot.pinned_ids, 0, sizeof(int32_t));
+  runtime_.CopyToDevice(slot.ids, slot.pinned_ids, sizeof(int32_t), slot.stream);
+  const StageKvLaunch launch = {.base = pool_.base,
+                                .block_stride_bytes = pool_.block_stride_bytes,
+                                .layer_stride_bytes = pool_.layer_stride_bytes,
+                                .chunk_bytes = pool_.layer_stride_bytes,
+                                .first_layer = 0,
+                                .blocks = slot.ids,
+                                .staging = slot.staging};
+  LaunchGatherKv(launch, 1, 1, slot.stream);
+  LaunchScatterKv(launch, 1, 1, slot.stream);
+  runtime_.Synchronize(slot.stream);
   return absl::OkStatus();
 }
 

@@ -23,7 +23,8 @@ class NcclLinks final : public DeviceLinks, public std::enable_shared_from_this<
  public:
   static constexpr int kMostLinks = 8;
 
-  // Allocates the staging of all links, outside of the backend's arena. RESOURCE_EXHAUSTED.
+  // Allocates the staging of all links, outside of the backend's arena. RESOURCE_EXHAUSTED. Call
+  // before the pool is in use.
   // `runtime`, the library and the pool's memory outlive the links.
   static absl::StatusOr<std::shared_ptr<NcclLinks>> Make(const KvPool& pool, Runtime& runtime,
                                                          NcclLibrary& nccl);

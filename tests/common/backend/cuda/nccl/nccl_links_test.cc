@@ -176,6 +176,8 @@ TEST(NcclBackendTest, LinksAreMadeIfTheyWereAskedFor) {
   pool.layer_stride_bytes = kChunkBytes;
   pool.block_stride_bytes = kChunkBytes * kLinkedLayers;
   pool.block_count = 1;
+  const auto memory = linked->Allocate(kChunkBytes * kLinkedLayers).value();
+  pool.base = static_cast<std::byte*>(memory->data());
   EXPECT_TRUE(linked->MakeDeviceLinks(pool).ok());
   EXPECT_EQ(ErrorReason(plain->MakeDeviceLinks(pool).status()), "DEVICE_LINK");
 }
