@@ -5,6 +5,7 @@
 //   synthetic_trace.jsonl
 //              [--plot routing.svg] [--quick] [--policies baton,dynamo] [--cells]
 //              [--seed 2] [--pace 0.93] [--link-rates decode:1,10,10,10 racks:25,1]
+//              [--fetch 1,10,25]
 //
 // The traces are the Mooncake FAST'25 release (JSON lines; see router_sim/trace.h). Without them
 // the generated loads alone are run. Prints Markdown: the mean TTFT of every policy in every cell,
@@ -19,6 +20,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "benchmarks/router_sim/baton_router.h"
 #include "benchmarks/router_sim/cell.h"
 #include "benchmarks/router_sim/decode_cells.h"
@@ -43,6 +45,7 @@ struct Options {
   uint64_t seed = 1;
   double pace = 1;
   std::vector<std::string> link_rates;
+  std::vector<double> fetch_gbit;
 };
 
 struct Load {
@@ -219,7 +222,7 @@ int RunLinks(const Options& options) {
           priced.seed = seed;
           return std::make_unique<router::PricedPolicy>(priced);
         },
-        hears_links);
+        {.hears_links = hears_links});
   };
   const std::vector<NamedPolicy> policies = {{"links not priced", baton(false)},
                                              {"links priced", baton(true)}};
@@ -249,7 +252,70 @@ int RunLinks(const Options& options) {
   return 0;
 }
 
+// Baton with fetches between prefill workers: without, with holders named for the workers that it
+// chooses as ever, and with the time of fetches in the price.
+int RunFetches(const Options& options) {
+  const auto baton = [](BatonOptions of_router) {
+    return MakeBatonRouter(
+        [](uint64_t seed) {
+          router::PricedOptions priced;
+          priced.seed = seed;
+          return std::make_unique<router::PricedPolicy>(priced);
+        },
+        of_router);
+  };
+  const std::vector<NamedPolicy> policies = {
+      {"off", baton({})},
+      {"named", baton({.kv_fetch = true})},
+      {"priced", baton({.kv_fetch = true, .prices_fetches = true})}};
+  const std::deque<Load> loads = ReadLoads(options);
+  std::vector<Cell> cells;
+  for (const Load& load : loads) {
+    for (const Load::Fleet& fleet : load.fleets) {
+      for (const double speed : {fleet.speeds.front(), fleet.speeds.back()}) {
+        for (const double gbit : options.fetch_gbit) {
+          Cell cell;
+          cell.trace = &load.trace;
+          cell.scenario.seed = options.seed;
+          cell.scenario.cache_blocks = load.cache_blocks;
+          cell.scenario.workers = fleet.workers;
+          cell.scenario.routers = 4;
+          cell.scenario.speed = speed * options.pace;
+          cell.scenario.fetch_bytes_per_second = gbit * 1e9 / 8;
+          cell.note = absl::StrFormat("%g Gbit/s", gbit);
+          cells.push_back(cell);
+        }
+      }
+    }
+  }
+  const auto results = RunCells(cells, policies, options.threads);
+  std::printf(
+      "Simulated prefill tier; KV of a Llama 3 8B, 128 KiB a token; each fetch has the given rate "
+      "to itself. Seed %llu. Without fetches: prompt tokens computed, of these 1,000; mean and "
+      "99th percentile of TTFT in ms. Then each as a share of that, with holders named, and with "
+      "fetches priced.\n\n"
+      "| cell | computed | mean | p99 | named: computed | mean | p99 | priced: computed | mean | "
+      "p99 |\n|---|---|---|---|---|---|---|---|---|---|\n",
+      static_cast<unsigned long long>(options.seed));
+  for (size_t i = 0; i < cells.size(); ++i) {
+    const CellResult& off = results[i][0];
+    std::printf("| %s | %lld | %.0f | %.0f |", CellName(cells[i]).c_str(),
+                static_cast<long long>(off.computed_tokens / 1000), off.mean_ttft_s * 1e3,
+                off.p99_ttft_s * 1e3);
+    for (size_t p = 1; p < policies.size(); ++p) {
+      const CellResult& on = results[i][p];
+      std::printf(
+          " %.2f | %.2f | %.2f |",
+          static_cast<double>(on.computed_tokens) / static_cast<double>(off.computed_tokens),
+          on.mean_ttft_s / off.mean_ttft_s, on.p99_ttft_s / off.p99_ttft_s);
+    }
+    std::printf("\n");
+  }
+  return 0;
+}
+
 int Run(const Options& options) {
+  if (!options.fetch_gbit.empty()) return RunFetches(options);
   if (!options.link_rates.empty()) return RunLinks(options);
   const std::vector<NamedPolicy> policies = MakePolicies(options);
   if (policies.empty()) {
@@ -298,6 +364,11 @@ int Main(int argc, char** argv) {
                  "Gbit/s between prefill and decode workers, by turns: decode:1,10,10,10, "
                  "prefill:..., pairs:... (drawn), racks:WITHIN,ACROSS. Runs these cells instead, "
                  "with and without the price of links");
+  app.add_option("--fetch", options.fetch_gbit,
+                 "Gbit/s of a fetch between prefill workers. Runs these cells instead, with and "
+                 "without fetches")
+      ->delimiter(',')
+      ->check(CLI::Range(0.01, 1000.0));
   CLI11_PARSE(app, argc, argv);
   options.decode = tier == "decode";
   SetLogLevel(LogLevel::kError);  // of workers that come and go, as told to

@@ -22,6 +22,7 @@
 #include "common/base/clock.h"
 #include "common/base/mailbox.h"
 #include "common/engine/engine.h"
+#include "common/kv/fetch_rule.h"
 #include "common/kv/radix_cache.h"
 #include "common/transfer/prefill_call.h"
 #include "common/worker/kv_exchange_metrics.h"
@@ -37,13 +38,13 @@ using StartFetch = std::function<std::shared_ptr<transfer::PrefillCall>(
     transfer::TransferPlan plan, transfer::PrefillEvents events)>;
 
 struct KvFetcherOptions {
-  StartFetch start;       // null: nothing is fetched
-  std::string worker_id;  // this worker's
-  int min_blocks = 4;     // a fetch for a job has at least so many
-  int max_fetches = 8;    // at once, those of offers included
+  StartFetch start;                          // null: nothing is fetched
+  std::string worker_id;                     // this worker's
+  int min_blocks = kv::kLeastFetchedBlocks;  // a fetch for a job has at least so many
+  int max_fetches = 8;                       // at once, those of offers included
   int max_offer_fetches = 2;
-  double max_reserved_share = 0.25;         // of the pool's blocks, for all fetches together
-  double default_bytes_per_second = 500e6;  // of a holder that was not measured
+  double max_reserved_share = kv::kMostFetchedShare;  // of the blocks, for all fetches together
+  double default_bytes_per_second = 500e6;            // of a holder that was not measured
 };
 
 class KvFetcher {

@@ -141,6 +141,10 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->add_flag("--kv-fetch,!--no-kv-fetch", options->kv_fetch,
                 "tell prefill workers which other worker has a prompt's KV cached; workers with "
                 "--kv-fetch send and fetch it (default off)");
+  app->add_option("--kv-fetch-bytes-per-second", options->kv_fetch_bytes_per_second,
+                  "rate of such a fetch where no worker has measured the link; 0: it is not priced")
+      ->check(CLI::Range(0.0, 1e12))
+      ->capture_default_str();
   app->add_option("--ttft-slo-ms", options->ttft_slo_ms,
                   "Refuse requests whose expected time to first token is longer; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{86'400'000}));

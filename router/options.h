@@ -82,6 +82,7 @@ struct Options {
   // Refuses requests whose expected time to first token is longer. 0: none.
   int64_t ttft_slo_ms = 0;
   bool kv_fetch = false;
+  double kv_fetch_bytes_per_second = 0;
   // Largest number of missing prompt tokens that a decode worker may compute itself, if that is
   // cheaper than a prefill worker and the KV transfer from there. 0: none.
   int max_local_prefill_tokens = 512;

@@ -33,6 +33,7 @@ RouteOptions RouteOptionsFrom(const Options& options) {
   RouteOptions route;
   route.ttft_slo = absl::Milliseconds(options.ttft_slo_ms);
   route.kv_fetch = options.kv_fetch;
+  route.kv_fetch_bytes_per_second = options.kv_fetch_bytes_per_second;
   route.kv_bytes_per_second = static_cast<double>(options.kv_bytes_per_second);
   return route;
 }

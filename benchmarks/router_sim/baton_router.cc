@@ -26,13 +26,14 @@ std::vector<std::string> Addresses(const char* letter, int workers) {
 
 class BatonRouter final : public SimRouter {
  public:
-  BatonRouter(std::unique_ptr<router::Policy> policy, const RouterSetup& setup, bool hears_links)
+  BatonRouter(std::unique_ptr<router::Policy> policy, const RouterSetup& setup,
+              BatonOptions options)
       : setup_(setup),
-        hears_links_(hears_links),
+        hears_links_(options.hears_links),
         trace_(*setup.trace),
         policy_(std::move(policy)),
         fleet_(Addresses("p", setup.workers), Addresses("d", setup.decode_workers),
-               /*tokenizer_fingerprint=*/1, *policy_, clock_) {
+               /*tokenizer_fingerprint=*/1, *policy_, clock_, OptionsOf(setup, options)) {
     if (setup.workers == 0) ample_.push_back(0);
     if (setup.decode_workers == 0) ample_.push_back(setup.workers);
     for (int worker : ample_) {
@@ -86,6 +87,7 @@ class BatonRouter final : public SimRouter {
     if (!route.ok() || route->prefill.worker == router::kNoWorker) return {};
     SimRoute found;
     if (setup_.workers > 0) found.prefill = route->prefill.worker;
+    if (route->kv_holder.worker < setup_.workers) found.holder = route->kv_holder.worker;
     if (setup_.decode_workers > 0) {
       found.decode = route->decode.worker - std::max(setup_.workers, 1) + setup_.workers;
     }
@@ -122,6 +124,12 @@ class BatonRouter final : public SimRouter {
   int64_t IndexBytes() const override { return fleet_.index.memory_bytes(); }
 
  private:
+  static router::RouteOptions OptionsOf(const RouterSetup& setup, const BatonOptions& options) {
+    router::RouteOptions route;
+    route.kv_fetch = options.kv_fetch;
+    if (options.prices_fetches) route.kv_fetch_bytes_per_second = setup.fetch_bytes_per_second;
+    return route;
+  }
   static constexpr int kAmpleBlocks = 1 << 24;
 
   // In the roster, where a tier that is not simulated has a worker, too.
@@ -162,9 +170,9 @@ class BatonRouter final : public SimRouter {
 
 }  // namespace
 
-MakeRouter MakeBatonRouter(MakePolicy make_policy, bool hears_links) {
-  return [make_policy, hears_links](const RouterSetup& setup) {
-    return std::make_unique<BatonRouter>(make_policy(setup.seed), setup, hears_links);
+MakeRouter MakeBatonRouter(MakePolicy make_policy, BatonOptions options) {
+  return [make_policy, options](const RouterSetup& setup) {
+    return std::make_unique<BatonRouter>(make_policy(setup.seed), setup, options);
   };
 }
 

@@ -14,8 +14,12 @@ namespace baton::benchmarks {
 
 using MakePolicy = std::function<std::unique_ptr<router::Policy>(uint64_t seed)>;
 
-// hears_links: of the rates of links that decode workers report.
-MakeRouter MakeBatonRouter(MakePolicy make_policy, bool hears_links = true);
+struct BatonOptions {
+  bool hears_links = true;  // the rates of links that decode workers report
+  bool kv_fetch = false;
+  bool prices_fetches = false;  // by their rate, as an operator states it
+};
+MakeRouter MakeBatonRouter(MakePolicy make_policy, BatonOptions options = {});
 
 }  // namespace baton::benchmarks
 

@@ -25,12 +25,14 @@ struct RouterSetup {
   int decode_workers = 0;
   int decode_cache_blocks = 0;
   int reported_blocks = 1;  // that workers tell for a block of the trace
+  double fetch_bytes_per_second = 0;
 };
 
 // -1: of a tier that is not simulated, or none.
 struct SimRoute {
   int prefill = -1;
   int decode = -1;
+  int holder = -1;  // the prefill worker that is named as having more of the prompt cached
 
   bool found() const { return prefill >= 0 || decode >= 0; }
 };

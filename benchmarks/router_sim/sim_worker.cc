@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "benchmarks/router_sim/sim_decode_worker.h"
 #include "common/base/check.h"
 
 namespace baton::benchmarks {
@@ -97,9 +98,19 @@ SimWorker::Finished SimWorker::End() {
   return finished;
 }
 
+SimWorker::Finished SimWorker::Fetched(int request, int blocks) {
+  Finished finished{request, 0, {}, {}};
+  cache_.Insert(absl::MakeConstSpan(trace_.requests[request].blocks).first(blocks), &finished.added,
+                &finished.removed);
+  return finished;
+}
+
 worker_pb::WorkerCard SimWorker::Card(const std::string& id) const {
-  return SimCard(v1::WORKER_ROLE_PREFILL, id, epoch_, kSimBlockTokens / reported_blocks_,
-                 cache_blocks_ * reported_blocks_);
+  const int block_tokens = kSimBlockTokens / reported_blocks_;
+  worker_pb::WorkerCard card =
+      SimCard(v1::WORKER_ROLE_PREFILL, id, epoch_, block_tokens, cache_blocks_ * reported_blocks_);
+  card.set_kv_block_bytes(static_cast<int64_t>(kKvBytesPerToken * block_tokens));
+  return card;
 }
 
 worker_pb::CacheSnapshot SimWorker::Snapshot() const {

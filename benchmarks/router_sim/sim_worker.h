@@ -61,6 +61,12 @@ class SimWorker {
   // Ends the one that runs, whose blocks enter the cache now. REQUIRES: one runs.
   Finished End();
 
+  // Blocks of the request's prompt that are cached.
+  int Match(int request) const { return cache_.Match(trace_.requests[request].blocks); }
+  // The first `blocks` of a request's prompt have been fetched. Its request and cached_tokens mean
+  // nothing.
+  Finished Fetched(int request, int blocks);
+
   // As this worker tells routers.
   internal::v1::WorkerCard Card(const std::string& id) const;
   internal::v1::CacheSnapshot Snapshot() const;

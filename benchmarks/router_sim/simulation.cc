@@ -10,6 +10,7 @@
 #include "benchmarks/router_sim/event_queue.h"
 #include "benchmarks/router_sim/random.h"
 #include "benchmarks/router_sim/watch_wire.h"
+#include "common/kv/fetch_rule.h"
 
 namespace baton::benchmarks {
 namespace {
@@ -26,6 +27,7 @@ class Simulation {
     setup.cache_blocks = scenario.cache_blocks;
     setup.cost = scenario.cost;
     setup.event_delay_us = scenario.event_delay_us;
+    setup.fetch_bytes_per_second = scenario.fetch_bytes_per_second;
     for (int i = 0; i < scenario.routers; ++i) {
       setup.seed = SplitMix64(scenario.seed * 1000 + i);
       routers_.push_back(make_router(setup));
@@ -69,7 +71,18 @@ class Simulation {
   }
 
  private:
-  enum class Kind { kArrival, kRetry, kDone, kReport, kDeliver, kLost, kLossSeen, kKill, kStart };
+  enum class Kind {
+    kArrival,
+    kRetry,
+    kDone,
+    kReport,
+    kDeliver,
+    kLost,
+    kLossSeen,
+    kKill,
+    kStart,
+    kFetched
+  };
   using Event = EventQueue<Kind>::Event;
   struct Asked {
     int64_t at_us = 0;
@@ -78,6 +91,7 @@ class Simulation {
     int failed = -1;  // where it was before
     int64_t ttft_us = -1;
     int cached_tokens = 0;
+    int fetching_blocks = 0;  // of the prompt, from its start: they are on their way
   };
 
   static int64_t Us(double seconds) { return static_cast<int64_t>(seconds * 1e6); }
@@ -123,6 +137,12 @@ class Simulation {
         At(now_us_ + scenario_.event_delay_us, Kind::kLossSeen, subject, workers_[subject].epoch());
         return;
       }
+      case Kind::kFetched:
+        if (asked_[subject].worker < 0 || workers_[asked_[subject].worker].epoch() != event.epoch ||
+            !workers_[asked_[subject].worker].alive()) {
+          return At(now_us_ + scenario_.event_delay_us, Kind::kLost, subject);
+        }
+        return Fetched(subject);
       case Kind::kStart:
         if (!workers_[subject].alive()) StartWorker(subject);
         return;
@@ -174,8 +194,46 @@ class Simulation {
     }
     const int worker = asked.worker = route.prefill;
     if (!workers_[worker].alive()) return At(now_us_ + kConnectFailsUs, Kind::kLost, request);
+    if (Fetch(request, route)) return;
     workers_[worker].Accept(request);
     Begin(worker);
+  }
+
+  // False: the worker computes what it lacks. By the rule and the arithmetic of real workers.
+  bool Fetch(int request, const SimRoute& route) {
+    if (scenario_.fetch_bytes_per_second <= 0 || route.holder < 0 ||
+        !workers_[route.holder].alive()) {
+      return false;
+    }
+    const SimRequest& r = trace_.requests[request];
+    const int cached = workers_[route.prefill].Match(request);
+    const int held =
+        std::min(workers_[route.holder].Match(request), (r.prompt_tokens - 1) / kSimBlockTokens);
+    const int blocks = kv::BlocksToFetch(held, cached, scenario_.cache_blocks);
+    if (blocks == 0) return false;
+    const double tokens = blocks * kSimBlockTokens;
+    const double fetch_us = tokens * kKvBytesPerToken / scenario_.fetch_bytes_per_second * 1e6;
+    if (fetch_us >= scenario_.cost.Us(cached * kSimBlockTokens, tokens)) return false;
+    asked_[request].fetching_blocks = held;
+    fetched_tokens_ += blocks * kSimBlockTokens;
+    At(now_us_ + static_cast<int64_t>(fetch_us), Kind::kFetched, request,
+       workers_[route.prefill].epoch());
+    return true;
+  }
+
+  void Fetched(int request) {
+    const int worker = asked_[request].worker;
+    Tell(worker, workers_[worker].Fetched(request, asked_[request].fetching_blocks));
+    workers_[worker].Accept(request);
+    Begin(worker);
+  }
+
+  // What has entered the cache, and what made room.
+  void Tell(int worker, const SimWorker::Finished& finished) {
+    if (finished.added.empty() && finished.removed.empty()) return;
+    worker_pb::WatchResponse event;
+    *event.mutable_delta() = workers_[worker].Delta(finished);
+    Send(worker, event);
   }
 
   void Begin(int worker) {
@@ -190,11 +248,7 @@ class Simulation {
     asked.cached_tokens = finished.cached_tokens;
     --open_;
     routers_[asked.router]->OnAnswer(finished.request, {worker, -1}, now_us_);
-    if (!finished.added.empty() || !finished.removed.empty()) {
-      worker_pb::WatchResponse event;
-      *event.mutable_delta() = workers_[worker].Delta(finished);
-      Send(worker, event);
-    }
+    Tell(worker, finished);
     Begin(worker);
   }
 
@@ -236,6 +290,8 @@ class Simulation {
     result.ns_per_decision =
         static_cast<double>(decision_ns_) / static_cast<double>(std::max<int64_t>(decisions_, 1));
     result.retries = retries_;
+    result.fetched_tokens = fetched_tokens_;
+    result.computed_tokens = tokens - hit;
     return result;
   }
 
@@ -248,7 +304,7 @@ class Simulation {
   EventQueue<Kind> events_;
   worker_pb::WatchResponse report_;
   int64_t now_us_ = 0, open_ = 0, retries_ = 0, decisions_ = 0, decision_ns_ = 0;
-  int64_t index_bytes_ = 0;
+  int64_t index_bytes_ = 0, fetched_tokens_ = 0;
 };
 
 }  // namespace

@@ -72,6 +72,9 @@ struct Scenario {
   int64_t event_delay_us = 20'000;   // from a worker to the routers, whatever it tells
   int64_t report_every_us = 50'000;  // of load
   double slo_s = 10;                 // of TTFT, for goodput
+  // Prefill workers fetch what a router says others have, at that rate for each fetch, if that is
+  // sooner done than computing. 0: never. Not with decode workers.
+  double fetch_bytes_per_second = 0;
   std::vector<Outage> outages;
   uint64_t seed = 1;  // which router a request comes to, and ties
 };
@@ -82,7 +85,8 @@ struct CellResult {
   // Where decode workers are simulated: to the second token, which waits for the KV, and to the
   // last one.
   double p50_second_s = 0, p99_second_s = 0, mean_answer_s = 0;
-  double hit_rate = 0;         // of prompt tokens
+  double hit_rate = 0;  // of prompt tokens; what was fetched counts
+  int64_t fetched_tokens = 0, computed_tokens = 0;
   double goodput = 0;          // part of the requests answered within the SLO
   double busy_variation = 0;   // of the workers' busy times: standard deviation / mean
   int64_t index_bytes = 0;     // of one router, at the last arrival

@@ -130,7 +130,7 @@ int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candid
   // As Pricing::Cost, but for one.
   for (size_t i = 0; i < count; ++i) {
     const double price = std::min(pricing.highest, pricing.fleet + pricing.own_queue * queues_[i]);
-    costs_[i] = queues_[i] + (1 + price) * costs_[i];
+    costs_[i] = prefill[i].wait_s() - prefill[i].fetch_saves_s + (1 + price) * costs_[i];
   }
   for (size_t i = 0; i < count && pricing.home >= 0; ++i) {
     if (prefill[i].worker == pricing.home) costs_[i] = pricing.Cost(prefill[i]);

@@ -7,12 +7,31 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/kv/fetch_rule.h"
 
 namespace baton::router {
 namespace {
 
-// A prefill worker fetches no fewer (prefill_worker/kv_fetcher.h).
-constexpr int kLeastFetchedBlocks = 4;
+// Blocks of the prompt that a worker has cached, by its own reports.
+struct Held {
+  int worker = kNoWorker;
+  int blocks = 0;
+};
+// The candidate that holds most, more than `least` blocks. What it was only sent is on its way at
+// best, and cannot be fetched.
+Held HolderOf(absl::Span<const Candidate> prefill, absl::Span<const Candidate> decode,
+              absl::Span<const int> reported, int least) {
+  Held holder;
+  for (const absl::Span<const Candidate> role : {prefill, decode}) {
+    for (const Candidate& c : role) {
+      const auto worker = static_cast<size_t>(c.worker);
+      if (worker >= reported.size() || reported[worker] <= least) continue;
+      least = reported[worker];
+      holder = {c.worker, least};
+    }
+  }
+  return holder;
+}
 // How often the books are tidied: this takes a pass over all workers.
 constexpr absl::Duration kUpkeep = absl::Milliseconds(100);
 constexpr absl::Duration kShortestSloRetry = absl::Milliseconds(50);
@@ -131,6 +150,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   // The long part, without the lock.
   std::vector<int> depths;
   index_.Match(request.keys, &depths);
+  const std::vector<int> reported = options_.kv_fetch ? depths : std::vector<int>();
   dispatched_.Match(request.keys, &depths);
   if (request.warm_prefill >= 0 && request.warm_prefill < static_cast<int>(depths.size())) {
     depths[request.warm_prefill] = static_cast<int>(request.keys.size());
@@ -159,6 +179,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
     }
     if (alone && prefill.empty()) return NoPrefillWorker();
     const RouteQuery query = QueryOf(request, alone ? prefill[0].worker : decode[0].worker);
+    if (options_.kv_fetch) prefill = PriceFetches(query, reported, prefill, decode);
     const Pair pair = alone ? ChooseAlone(query, prefill) : ChoosePair(query, prefill, decode);
     route = RouteTo(pair);
     // Before anything is counted for a pair that gets no request.
@@ -172,8 +193,8 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
     route.matched_blocks = computes.matched_blocks;
     route.decision = std::string(pair.decision);
     route.spilled = SpilledOf(request, route);
-    if (options_.kv_fetch) NameHolder(query, pair, prefill, decode, &route);
-    const absl::Duration finish = absl::Seconds(computes.queue_s + computes.service_s);
+    if (options_.kv_fetch) NameHolder(query, reported, pair, prefill, decode, &route);
+    const absl::Duration finish = absl::Seconds(computes.wait_s() + computes.computing_s());
     if (computes.cost_known) route.predicted_ttft = finish;
     if (request.explain) {
       route.why = Explain(query, route, pair, prefill, decode);
@@ -211,22 +232,47 @@ RoutePlanner::Pair RoutePlanner::ChooseAlone(const RouteQuery& query,
   return {prefill[choice.prefill], none, choice.decision, choice.pricing};
 }
 
-void RoutePlanner::NameHolder(const RouteQuery& query, const Pair& pair,
-                              absl::Span<const Candidate> prefill,
+absl::Span<const Candidate> RoutePlanner::PriceFetches(const RouteQuery& query,
+                                                       absl::Span<const int> reported,
+                                                       absl::Span<const Candidate> prefill,
+                                                       absl::Span<const Candidate> decode) {
+  const Held holder = HolderOf(prefill, decode, reported, kv::kLeastFetchedBlocks - 1);
+  if (holder.worker == kNoWorker) return prefill;
+  const bool decodes = workers_[holder.worker].role == v1::WORKER_ROLE_DECODE;
+  // What a link measured in the other direction says of it. Of pairs of prefill workers, nothing
+  // is.
+  const float* const rates =
+      query.links != nullptr && decodes ? query.links->SecondsPerByteTo(holder.worker) : nullptr;
+  const double held = std::min(holder.blocks * query.block_tokens,
+                               query.prompt_tokens - 1);  // the last token is always computed
+  fetching_.assign(prefill.begin(), prefill.end());
+  for (Candidate& c : fetching_) {
+    const int blocks = kv::BlocksToFetch(holder.blocks, c.matched_blocks, c.total_blocks);
+    const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
+    if (blocks == 0 || !cost) continue;
+    double per_byte = rates == nullptr ? 0 : rates[c.worker];
+    if (per_byte <= 0 && options_.kv_fetch_bytes_per_second > 0) {
+      per_byte = 1 / options_.kv_fetch_bytes_per_second;
+    }
+    if (per_byte <= 0) continue;
+    const double fetch_s = blocks * workers_[c.worker].block_bytes * per_byte;
+    const double cached = c.matched_blocks * query.block_tokens;
+    if (fetch_s >= cost->Prefill(held - cached, cached)) continue;
+    c.fetch_s = fetch_s;
+    c.fetch_saves_s = c.service_s - cost->Prefill(query.prompt_tokens - held, held);
+  }
+  return fetching_;
+}
+
+void RoutePlanner::NameHolder(const RouteQuery& query, absl::Span<const int> reported,
+                              const Pair& pair, absl::Span<const Candidate> prefill,
                               absl::Span<const Candidate> decode, Route* route) const {
   if (!pair.prefill) return;
-  const Candidate* holder = nullptr;
-  int most = pair.prefill->matched_blocks + kLeastFetchedBlocks - 1;
-  for (const absl::Span<const Candidate> role : {prefill, decode}) {
-    for (const Candidate& c : role) {
-      if (c.matched_blocks <= most) continue;
-      most = c.matched_blocks;
-      holder = &c;
-    }
-  }
-  if (holder == nullptr) return;
-  route->kv_holder = workers_[holder->worker].target;
-  route->kv_holder_tokens = std::min(holder->matched_blocks * query.block_tokens,
+  const Held holder = HolderOf(prefill, decode, reported,
+                               pair.prefill->matched_blocks + kv::kLeastFetchedBlocks - 1);
+  if (holder.worker == kNoWorker) return;
+  route->kv_holder = workers_[holder.worker].target;
+  route->kv_holder_tokens = std::min(holder.blocks * query.block_tokens,
                                      query.prompt_tokens / query.block_tokens * query.block_tokens);
 }
 
@@ -367,9 +413,9 @@ absl::Status RoutePlanner::CheckSlo(const RouteRequest& request,
   if (slo <= absl::ZeroDuration() || !request.may_refuse) return absl::OkStatus();
   const Candidate& computes = pair.computes();
   if (!computes.cost_known) return absl::OkStatus();
-  double soonest = computes.queue_s + computes.service_s;
+  double soonest = computes.wait_s() + computes.computing_s();
   for (const Candidate& c : prefill.empty() ? decode : prefill) {
-    soonest = std::min(soonest, c.queue_s + c.service_s);
+    soonest = std::min(soonest, c.wait_s() + c.computing_s());
   }
   const absl::Duration excess = absl::Seconds(soonest) - slo;
   if (excess <= absl::ZeroDuration()) return absl::OkStatus();
@@ -394,7 +440,7 @@ int64_t RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair) {
     health_.OnChosen(kNoWorker, pair.prefill->worker);
     policy_.OnSent(*pair.prefill);
     return fleet_.OnDispatch(pair.prefill->worker, now,
-                             {tokens, pair.prefill->service_s,
+                             {tokens, pair.prefill->computing_s(),
                               std::max(0, query.prompt_blocks - pair.prefill->matched_blocks), 0});
   }
   health_.OnChosen(pair.prefill ? pair.prefill->worker : kNoWorker, pair.decode.worker);
@@ -406,7 +452,7 @@ int64_t RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair) {
   const int computed = std::max(0, query.prompt_blocks - pair.prefill->matched_blocks);
   fleet_.OnDispatch(pair.decode.worker, now, {1, 0, received, query.prompt_tokens});
   return fleet_.OnDispatch(pair.prefill->worker, now,
-                           {tokens, pair.prefill->service_s, computed, 0});
+                           {tokens, pair.prefill->computing_s(), computed, 0});
 }
 
 void RoutePlanner::OnFirstToken(const Route& route) {

@@ -36,6 +36,9 @@ struct RouteOptions {
   // Requests whose first token is expected later are refused. 0: none.
   absl::Duration ttft_slo;
   bool kv_fetch = false;  // name holders of cached KV that a prefill worker lacks
+  // Of a fetch over a link that no worker has measured. 0: unknown, so computing is priced. Too
+  // high a rate sends prompts to workers that compute what they were to fetch.
+  double kv_fetch_bytes_per_second = 0;
   // From a prefill to a decode worker, until transfers have been measured.
   double kv_bytes_per_second = 1e9;
   // The source of jitter in retry times. A simulation has its own.
@@ -134,11 +137,17 @@ class RoutePlanner final : public RosterObserver {
   absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The prefill candidates with what they would fetch instead of computing, as they decide it.
+  // `reported`: by worker, the blocks of the prompt that it says it has; here and below.
+  absl::Span<const Candidate> PriceFetches(const RouteQuery& query, absl::Span<const int> reported,
+                                           absl::Span<const Candidate> prefill,
+                                           absl::Span<const Candidate> decode)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Names the worker of either role that has most of the prompt cached, if that is several blocks
   // more than the prefill worker of the pair has.
-  void NameHolder(const RouteQuery& query, const Pair& pair, absl::Span<const Candidate> prefill,
-                  absl::Span<const Candidate> decode, Route* route) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NameHolder(const RouteQuery& query, absl::Span<const int> reported, const Pair& pair,
+                  absl::Span<const Candidate> prefill, absl::Span<const Candidate> decode,
+                  Route* route) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Route RouteTo(const Pair& pair) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndDispatch(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t CountDispatch(const RouteQuery& query, const Pair& pair)
@@ -174,6 +183,7 @@ class RoutePlanner final : public RosterObserver {
   // Of the last decision: kept for their memory.
   std::vector<Candidate> prefill_ ABSL_GUARDED_BY(mutex_);
   std::vector<Candidate> decode_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Candidate> fetching_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton::router

@@ -91,9 +91,9 @@ void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,
     explained.address = workers_[c.worker].target.address;
     explained.pool = pools_.name(workers_[c.worker].pool);
     explained.cached_tokens = CachedTokens(query, c);
-    explained.queue_seconds = c.queue_s;
+    explained.queue_seconds = c.wait_s();
     explained.service_seconds =
-        computes ? c.service_s : DecodeStepSeconds(c, 1, query.prompt_tokens);
+        computes ? c.computing_s() : DecodeStepSeconds(c, 1, query.prompt_tokens);
     if (to_chosen) explained.transfer_seconds = to_chosen->SecondsFrom(c.worker, pair.hidden_s);
     if (moves && decode) explained.transfer_seconds = KvMove(query, c).SecondsFrom(*prefill);
     explained.cost = price;

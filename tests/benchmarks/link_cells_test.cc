@@ -86,7 +86,7 @@ class LinkSimulationTest : public ::testing::Test {
                           options.seed = seed;
                           return std::make_unique<router::PricedPolicy>(options);
                         },
-                        hears_links));
+                        {.hears_links = hears_links}));
   }
 
   Trace trace_;

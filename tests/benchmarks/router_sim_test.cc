@@ -41,6 +41,33 @@ std::vector<NamedPolicy> AllPolicies() {
   return policies;
 }
 
+// Prefill workers fetch from each other where that is sooner done than computing.
+TEST(FetchSimulationTest, FastFetchesSpareComputingAndSlowOnesChangeNothing) {
+  const Trace trace = SmallLoad();
+  const auto run = [&](bool fetches, bool priced, double bytes_per_second) {
+    Scenario scenario;
+    scenario.routers = 2;
+    scenario.fetch_bytes_per_second = bytes_per_second;
+    return Simulate(
+        trace, scenario,
+        MakeBatonRouter([](uint64_t) { return std::make_unique<router::PricedPolicy>(); },
+                        {.kv_fetch = fetches, .prices_fetches = priced}));
+  };
+  const CellResult off = run(false, false, 10e9);
+  EXPECT_EQ(off.fetched_tokens, 0);
+  for (const bool priced : {false, true}) {
+    const CellResult fast = run(true, priced, 10e9);
+    EXPECT_GT(fast.fetched_tokens, 0);
+    EXPECT_LT(fast.computed_tokens, off.computed_tokens);
+    EXPECT_EQ(fast.unanswered, 0);
+    // 128 KiB a token, which takes 0.125 ms to compute.
+    const CellResult slow = run(true, priced, 100e6);
+    EXPECT_EQ(slow.fetched_tokens, 0);
+    EXPECT_EQ(slow.computed_tokens, off.computed_tokens);
+    EXPECT_EQ(slow.mean_ttft_s, off.mean_ttft_s);
+  }
+}
+
 // Notes all that a router is told and sends everything to worker `request % workers`.
 class Recorder final : public SimRouter {
  public:

@@ -1,12 +1,14 @@
 // Decisions of a RoutePlanner with the priced policy, from what workers reported and what was sent.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/kv/fetch_rule.h"
 #include "router/fleet/roster.h"
 #include "router/routing/priced_policy.h"
 #include "tests/router/fake_clock.h"
@@ -234,7 +236,8 @@ class MeasuredLinksTest : public RoutePlannerTest {
     Tell(worker, event);
     Report(worker);
   }
-  MeasuredLinksTest() {
+  explicit MeasuredLinksTest(const RouteOptions& options = RouteOptions())
+      : RoutePlannerTest(options) {
     for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) {
       roster_.OnStreamLost(worker, absl::UnavailableError("restarted"));
       Start(worker, absl::StrCat("w", worker));
@@ -337,6 +340,7 @@ class KvFetchTest : public RoutePlannerTest {
   static RouteOptions Options() {
     RouteOptions options;
     options.kv_fetch = true;
+    options.kv_fetch_bytes_per_second = 500e6;
     return options;
   }
 };
@@ -368,6 +372,92 @@ TEST_F(KvFetchTest, AFewBlocksAreNotWorthIt) {
   EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->kv_holder.worker, kNoWorker);
   Cache(kDecode1, {4});
   EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->kv_holder.worker, kDecode1);
+}
+
+// 96 tokens take 106 ms to compute; 6 blocks of 128 KiB, at 500 MB/s, 1.6 ms to fetch.
+TEST_F(KvFetchTest, AFetchIsPricedByItsTime) {
+  Cache(kFleetPrefill0, kPromptKeys);
+  Report(kFleetPrefill0, /*remaining_s=*/0.05);
+  const auto route = Choose(kPromptKeys, /*dispatch=*/false);
+  EXPECT_NE(route->prefill.worker, kFleetPrefill0)
+      << "an idle worker fetches, and has 4 to compute";
+  EXPECT_EQ(route->kv_holder.worker, kFleetPrefill0);
+  const double fetch_ms = 6.0 * kBlockBytes / 500e3;
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(route->predicted_ttft), fetch_ms + 10 + 4, 0.01);
+  const auto chosen =
+      std::find_if(route->why->candidates.begin(), route->why->candidates.end(),
+                   [&](const DecisionCandidate& c) { return c.worker == route->prefill.worker; });
+  ASSERT_NE(chosen, route->why->candidates.end());
+  EXPECT_NEAR(chosen->queue_seconds * 1e3, fetch_ms, 0.01);
+  EXPECT_NEAR(chosen->service_seconds * 1e3, 14, 0.01);
+}
+
+TEST_F(RoutePlannerTest, WithoutFetchesTheHolderIsWaitedFor) {
+  Cache(kFleetPrefill0, kPromptKeys);
+  Report(kFleetPrefill0, /*remaining_s=*/0.05);
+  EXPECT_EQ(Choose(kPromptKeys, /*dispatch=*/false)->prefill.worker, kFleetPrefill0);
+}
+
+TEST_F(KvFetchTest, ABusyWorkersQueueHidesTheFetch) {
+  Cache(kDecode1, kPromptKeys);
+  for (const int worker : {kFleetPrefill0, kFleetPrefill1, kPrefill2}) Report(worker, 0.02);
+  const auto route = Choose(kPromptKeys, /*dispatch=*/false);
+  EXPECT_EQ(route->kv_holder.worker, kDecode1);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(route->predicted_ttft), 20 + 10 + 4, 0.01);
+}
+
+// What was sent to a worker and not computed yet cannot be fetched from it.
+TEST_F(KvFetchTest, OnlyReportedBlocksCount) {
+  const auto first = Choose(kPromptKeys);
+  const auto second = Choose(kPromptKeys, /*dispatch=*/false);
+  EXPECT_EQ(second->kv_holder.worker, kNoWorker);
+  for (const DecisionCandidate& c : second->why->candidates) {
+    if (c.role != v1::WORKER_ROLE_PREFILL || c.worker == first->prefill.worker) continue;
+    EXPECT_NEAR(c.service_seconds, 0.110, 1e-6);
+  }
+}
+
+TEST(FetchRuleTest, NeitherFewBlocksNorMostOfThePool) {
+  EXPECT_EQ(kv::BlocksToFetch(10, 6, 1000), 4);
+  EXPECT_EQ(kv::BlocksToFetch(10, 7, 1000), 0);
+  EXPECT_EQ(kv::BlocksToFetch(6, 10, 1000), 0);
+  EXPECT_EQ(kv::BlocksToFetch(250, 0, 1000), 250);
+  EXPECT_EQ(kv::BlocksToFetch(251, 0, 1000), 0);
+  EXPECT_EQ(kv::BlocksToFetch(251, 1, 1000), 250);
+}
+
+// A reported rate of the link tells whether a fetch pays.
+class MeasuredFetchTest : public MeasuredLinksTest {
+ protected:
+  MeasuredFetchTest() : MeasuredLinksTest(FetchOptions()) {}
+  static RouteOptions FetchOptions() {
+    RouteOptions options;
+    options.kv_fetch = true;
+    return options;
+  }
+};
+
+TEST_F(MeasuredFetchTest, WithoutAKnownRateComputingIsPriced) {
+  sequence_[kDecode1] = 0;
+  Cache(kDecode1, kPromptKeys);
+  const auto route = Choose(kPromptKeys, /*dispatch=*/false);
+  EXPECT_EQ(route->kv_holder.worker, kDecode1) << "it is named all the same";
+  for (const DecisionCandidate& c : route->why->candidates) {
+    if (c.role != v1::WORKER_ROLE_PREFILL) continue;
+    EXPECT_NEAR(c.service_seconds, 0.110, 1e-6);
+  }
+}
+
+TEST_F(MeasuredFetchTest, ASlowLinkIsNotFetchedOver) {
+  sequence_[kDecode1] = 0;
+  Cache(kDecode1, kPromptKeys);
+  TellLinks(kDecode1, {1e6, 1e6, 1e9});
+  const auto route = Choose(kPromptKeys, /*dispatch=*/false);
+  EXPECT_EQ(route->prefill.worker, kPrefill2);
+  for (const DecisionCandidate& c : route->why->candidates) {
+    if (c.role != v1::WORKER_ROLE_PREFILL) continue;
+    EXPECT_NEAR(c.service_seconds, c.worker == kPrefill2 ? 0.014 : 0.110, 1e-6) << c.worker;
+  }
 }
 
 TEST_F(RoutePlannerTest, NoHolderIsNamedUnlessItIsAskedFor) {

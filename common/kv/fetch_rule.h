@@ -1,0 +1,22 @@
+// When cached KV of another worker is fetched instead of computed: what prefill workers decide by,
+// and routers foresee.
+#ifndef BATON_COMMON_KV_FETCH_RULE_H_
+#define BATON_COMMON_KV_FETCH_RULE_H_
+
+namespace baton::kv {
+
+// Less is computed sooner than asked for.
+inline constexpr int kLeastFetchedBlocks = 4;
+// Of a worker's pool, for all of its fetches together.
+inline constexpr double kMostFetchedShare = 0.25;
+// How many blocks a worker with a pool of total_blocks would fetch, of which it has `cached` and
+// the holder `held`, both from the prompt's start. 0: none.
+inline int BlocksToFetch(int held, int cached, int total_blocks) {
+  const int missing = held - cached;
+  return missing >= kLeastFetchedBlocks && missing <= kMostFetchedShare * total_blocks ? missing
+                                                                                       : 0;
+}
+
+}  // namespace baton::kv
+
+#endif  // BATON_COMMON_KV_FETCH_RULE_H_
