@@ -142,7 +142,7 @@ void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
                 "tell prefill workers which other worker has a prompt's KV cached; workers with "
                 "--kv-fetch send and fetch it (default off)");
   app->add_option("--kv-fetch-bytes-per-second", options->kv_fetch_bytes_per_second,
-                  "rate of such a fetch where no worker has measured the link; 0: it is not priced")
+                  "rate of such a fetch, by which it is priced; 0: it is not")
       ->check(CLI::Range(0.0, 1e12))
       ->capture_default_str();
   app->add_option("--ttft-slo-ms", options->ttft_slo_ms,

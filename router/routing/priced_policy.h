@@ -20,8 +20,8 @@
 // worker by the cost above; a decode worker for it, by load and link; for this one a prefill worker
 // again, by cost and link. All pairs would be a thousand times as many.
 //
-// With --kv-fetch, KV that another worker has cached need not be computed, where the rate of the
-// link is known: the prompt's own wait is then the longer of queue and fetch, which go on side by
+// With --kv-fetch-bytes-per-second, KV that another worker has cached need not be computed: the
+// prompt's own wait is then the longer of queue and fetch, which go on side by
 // side, and what is left to compute. κ stays that of all of T: what is fetched takes as much of the
 // cache as what is computed. Without that, a busy fleet copies prefixes from worker to worker until
 // none has room for its own (docs/results/kv_fetch.md).

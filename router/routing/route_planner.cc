@@ -236,26 +236,19 @@ absl::Span<const Candidate> RoutePlanner::PriceFetches(const RouteQuery& query,
                                                        absl::Span<const int> reported,
                                                        absl::Span<const Candidate> prefill,
                                                        absl::Span<const Candidate> decode) {
+  if (options_.kv_fetch_bytes_per_second <= 0) return prefill;
   const Held holder = HolderOf(prefill, decode, reported, kv::kLeastFetchedBlocks - 1);
   if (holder.worker == kNoWorker) return prefill;
-  const bool decodes = workers_[holder.worker].role == v1::WORKER_ROLE_DECODE;
-  // What a link measured in the other direction says of it. Of pairs of prefill workers, nothing
-  // is.
-  const float* const rates =
-      query.links != nullptr && decodes ? query.links->SecondsPerByteTo(holder.worker) : nullptr;
-  const double held = std::min(holder.blocks * query.block_tokens,
-                               query.prompt_tokens - 1);  // the last token is always computed
+  // Whole blocks, and the last token is always computed.
+  const int held_blocks = std::min(holder.blocks, (query.prompt_tokens - 1) / query.block_tokens);
+  const double held = held_blocks * query.block_tokens;
   fetching_.assign(prefill.begin(), prefill.end());
   for (Candidate& c : fetching_) {
-    const int blocks = kv::BlocksToFetch(holder.blocks, c.matched_blocks, c.total_blocks);
+    const int blocks = kv::BlocksToFetch(held_blocks, c.matched_blocks, c.total_blocks);
     const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
     if (blocks == 0 || !cost) continue;
-    double per_byte = rates == nullptr ? 0 : rates[c.worker];
-    if (per_byte <= 0 && options_.kv_fetch_bytes_per_second > 0) {
-      per_byte = 1 / options_.kv_fetch_bytes_per_second;
-    }
-    if (per_byte <= 0) continue;
-    const double fetch_s = blocks * workers_[c.worker].block_bytes * per_byte;
+    const double fetch_s =
+        blocks * workers_[c.worker].block_bytes / options_.kv_fetch_bytes_per_second;
     const double cached = c.matched_blocks * query.block_tokens;
     if (fetch_s >= cost->Prefill(held - cached, cached)) continue;
     c.fetch_s = fetch_s;

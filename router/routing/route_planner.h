@@ -36,8 +36,9 @@ struct RouteOptions {
   // Requests whose first token is expected later are refused. 0: none.
   absl::Duration ttft_slo;
   bool kv_fetch = false;  // name holders of cached KV that a prefill worker lacks
-  // Of a fetch over a link that no worker has measured. 0: unknown, so computing is priced. Too
-  // high a rate sends prompts to workers that compute what they were to fetch.
+  // Of a fetch. 0: unknown, so computing is priced. Too high a rate sends prompts to workers that
+  // compute what they were to fetch. The rates of links that decode workers report are no guide:
+  // they are of the other direction, and perhaps of shared memory.
   double kv_fetch_bytes_per_second = 0;
   // From a prefill to a decode worker, until transfers have been measured.
   double kv_bytes_per_second = 1e9;

@@ -236,8 +236,7 @@ class MeasuredLinksTest : public RoutePlannerTest {
     Tell(worker, event);
     Report(worker);
   }
-  explicit MeasuredLinksTest(const RouteOptions& options = RouteOptions())
-      : RoutePlannerTest(options) {
+  MeasuredLinksTest() {
     for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) {
       roster_.OnStreamLost(worker, absl::UnavailableError("restarted"));
       Start(worker, absl::StrCat("w", worker));
@@ -427,36 +426,35 @@ TEST(FetchRuleTest, NeitherFewBlocksNorMostOfThePool) {
 }
 
 // A reported rate of the link tells whether a fetch pays.
-class MeasuredFetchTest : public MeasuredLinksTest {
+// Of a prompt of whole blocks the last one is computed: it has the last token.
+TEST_F(KvFetchTest, TheLastBlockOfAnAlignedPromptIsNotFetched) {
+  Cache(kDecode1, kPromptKeys);
+  RouteRequest request;
+  request.model_fingerprint = 0xA0DE1;
+  request.keys = kPromptKeys;
+  request.prompt_tokens = 6 * 16;
+  const auto route = planner_.Choose(request);
+  const double fetch_ms = 5.0 * kBlockBytes / 500e3;
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(route->predicted_ttft), fetch_ms + 10 + 16, 0.01);
+}
+
+class NamedOnlyTest : public RoutePlannerTest {
  protected:
-  MeasuredFetchTest() : MeasuredLinksTest(FetchOptions()) {}
-  static RouteOptions FetchOptions() {
+  NamedOnlyTest() : RoutePlannerTest(Options()) {}
+  static RouteOptions Options() {
     RouteOptions options;
     options.kv_fetch = true;
     return options;
   }
 };
 
-TEST_F(MeasuredFetchTest, WithoutAKnownRateComputingIsPriced) {
-  sequence_[kDecode1] = 0;
+TEST_F(NamedOnlyTest, WithoutARateComputingIsPriced) {
   Cache(kDecode1, kPromptKeys);
   const auto route = Choose(kPromptKeys, /*dispatch=*/false);
   EXPECT_EQ(route->kv_holder.worker, kDecode1) << "it is named all the same";
   for (const DecisionCandidate& c : route->why->candidates) {
     if (c.role != v1::WORKER_ROLE_PREFILL) continue;
     EXPECT_NEAR(c.service_seconds, 0.110, 1e-6);
-  }
-}
-
-TEST_F(MeasuredFetchTest, ASlowLinkIsNotFetchedOver) {
-  sequence_[kDecode1] = 0;
-  Cache(kDecode1, kPromptKeys);
-  TellLinks(kDecode1, {1e6, 1e6, 1e9});
-  const auto route = Choose(kPromptKeys, /*dispatch=*/false);
-  EXPECT_EQ(route->prefill.worker, kPrefill2);
-  for (const DecisionCandidate& c : route->why->candidates) {
-    if (c.role != v1::WORKER_ROLE_PREFILL) continue;
-    EXPECT_NEAR(c.service_seconds, c.worker == kPrefill2 ? 0.014 : 0.110, 1e-6) << c.worker;
   }
 }
 
