@@ -83,7 +83,8 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
     app->add_option(flag, worker->values[flag], "Passed to every worker")->check(count);
   }
   for (const char* flag : {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization",
-                           "--cublas-algorithms", "--max-retained-share", "--kv-transport"}) {
+                           "--cublas-algorithms", "--max-retained-share", "--kv-transport",
+                           "--kv-cache-dtype"}) {
     app->add_option(flag, worker->values[flag], "Passed to every worker");
   }
   app->add_flag("--kv-fetch", worker->kv_fetch, "Passed to every process");

@@ -59,6 +59,10 @@ std::string MemorySection(const ServingPlan& plan) {
   absl::StrAppendFormat(&text, "%d bytes of KV per token (%s); %d blocks of %d tokens: %d tokens\n",
                         memory.token_bytes, plan.costs.attention, memory.block_count,
                         memory.block_tokens, memory.kv_tokens());
+  for (const engine::KvDtypePlan& row : plan.kv_dtypes) {
+    absl::StrAppendFormat(&text, "  %-9s KV: %8d bytes per token, %9d tokens, %6d sequences\n",
+                          kv::KvDtypeName(row.dtype), row.token_bytes, row.tokens, row.sequences);
+  }
   absl::StrAppendFormat(
       &text, "%d sequences of %d tokens fit%s\n", plan.sequences, plan.context,
       plan.sequences > plan.max_num_seqs
@@ -164,6 +168,14 @@ std::string PlanJson(const ServingPlan& plan) {
   sizes["fixed_bytes"] = memory.fixed_bytes();
   sizes["kv_bytes"] = memory.kv_bytes();
   sizes["kv_bytes_per_token"] = memory.token_bytes;
+  if (plan.kv_dtype) sizes["kv_cache_dtype"] = kv::KvDtypeName(*plan.kv_dtype);
+  sizes["kv_cache_dtypes"] = nlohmann::ordered_json::array();
+  for (const engine::KvDtypePlan& row : plan.kv_dtypes) {
+    sizes["kv_cache_dtypes"].push_back({{"dtype", kv::KvDtypeName(row.dtype)},
+                                        {"kv_bytes_per_token", row.token_bytes},
+                                        {"tokens", row.tokens},
+                                        {"sequences", row.sequences}});
+  }
   sizes["block_tokens"] = memory.block_tokens;
   sizes["block_bytes"] = memory.block_bytes;
   sizes["block_count"] = memory.block_count;

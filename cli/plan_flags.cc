@@ -79,6 +79,9 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
       ->check(CLI::Range(1, kMostTokens));
   app->add_option("--dtype", flags->dtype, "auto, bfloat16 or float16, as for a worker")
       ->check(CLI::IsMember({"auto", "bfloat16", "float16"}));
+  app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
+                  "auto, int8, fp8 or int4, as for a worker")
+      ->check(CLI::IsMember({"auto", "int8", "fp8", "int4"}));
   app->add_option("--weights", flags->weights,
                   "Format of the weights: auto (as in config.json), or assume 16bit, int8 or int4")
       ->check(CLI::IsMember({"auto", "16bit", "int8", "int4"}));
@@ -122,6 +125,7 @@ void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
   const std::map<std::string, Compute> computes = {
       {"auto", Compute::kAuto}, {"bfloat16", Compute::kBF16}, {"float16", Compute::kF16}};
   question.engine.backend.compute = computes.at(flags.dtype);
+  question.engine.kv_dtype = kv::ParseKvDtype(flags.kv_cache_dtype);  // auto: nullopt
   const std::map<std::string, int> bits = {{"16bit", 0}, {"int8", 8}, {"int4", 4}};
   if (flags.weights != "auto") {
     question.weights =

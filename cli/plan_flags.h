@@ -18,6 +18,7 @@ struct PlanFlags {
   std::string gpu;
   std::optional<double> memory_gib, bandwidth_gbs, tflops;
   std::string dtype = "auto";
+  std::string kv_cache_dtype = "auto";
   std::string weights = "auto";
   int group_size = 128;
 };

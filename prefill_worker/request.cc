@@ -36,10 +36,7 @@ absl::Status CheckRequest(const internal::v1::PrefillRequest& request, uint64_t 
     return Mismatch("MODEL_MISMATCH", "model", request.model_fingerprint(),
                     engine.config().fingerprint);
   }
-  const uint64_t layout = engine.kv_layout().Fingerprint();
-  if (request.kv_layout_fingerprint() != layout) {
-    return Mismatch("KV_LAYOUT", "KV layout", request.kv_layout_fingerprint(), layout);
-  }
+  BATON_RETURN_IF_ERROR(engine.kv_layout().CheckCaller(request.kv_layout_fingerprint()));
   if (request.tokens_size() < 1 || request.tokens_size() > engine.max_model_len()) {
     return InvalidField(
         "PROMPT_LENGTH", "tokens",

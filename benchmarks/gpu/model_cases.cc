@@ -245,10 +245,10 @@ absl::Status TimeSteps(const Grid& grid, const ModelShape& model, const std::str
       }
       // What the plan of `baton plan` says of the step in the middle.
       const int64_t seen = context + kWarmSteps + grid.steps / 2;
-      const Work floor = {
-          model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(), batch, seen)
-              .total(),
-          model::DecodeStepFlops(bench->costs(), batch, seen)};
+      const Work floor = {model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(),
+                                                 SizeOf(bench->dtype()), batch, seen)
+                              .total(),
+                          model::DecodeStepFlops(bench->costs(), batch, seen)};
       const ModelBench::StepSeconds seconds = bench->Decode(context, grid.steps);
       row.Number("alone_seconds", seconds.alone).Took(seconds.ahead, floor).Print();
     }
@@ -288,7 +288,7 @@ absl::Status TimePrefill(const Grid& grid, const ModelShape& model, const std::s
       }
       // The weights, once.
       const Work floor = {model::DecodeStepBytes(bench->costs(), bench->format(), bench->dtype(),
-                                                 prompt - cached, 0)
+                                                 SizeOf(bench->dtype()), prompt - cached, 0)
                               .weights,
                           model::PrefillFlops(bench->costs(), prompt, cached)};
       if (!quantized) {

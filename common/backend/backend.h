@@ -183,6 +183,7 @@ struct StepLimits {
   int kv_heads = 0;
   int head_dim = 0;
   int block_tokens = 0;
+  KvFormat kv_format = KvFormat::kPlain;
   int layers = 0;
   int hidden_dim = 0;
   int64_t vocab_size = 0;  // columns of the logits
@@ -241,7 +242,8 @@ class Backend {
   virtual std::string Description() const = 0;
   // Equal for backends whose steps should take equally long: Description without memory sizes.
   virtual std::string Kind() const { return Description(); }
-  // The input type of matrix products; also that of packed weights and, by default, of the KV pool.
+  // The input type of matrix products; also that of packed weights and, unless it is quantised, of
+  // the KV pool.
   virtual DType activation_dtype() const = 0;
 
   // Allocates what steps need besides their operands (staging, workspaces), so that no step
@@ -284,8 +286,8 @@ class Backend {
   // For KvPool.copier; null if the host can address the pool. Waits for what is enqueued, which
   // zeroes the pool.
   virtual std::unique_ptr<KvCopier> MakeKvCopier(const KvPool& pool) { return nullptr; }
-  // For links from `pool` to pools of other devices. FAILED_PRECONDITION (DEVICE_LINK) if the device
-  // cannot be linked, with what is missing. The backend and the pool outlive the links.
+  // For links from `pool` to pools of other devices. FAILED_PRECONDITION (DEVICE_LINK) if the
+  // device cannot be linked, with what is missing. The backend and the pool outlive the links.
   virtual absl::StatusOr<std::shared_ptr<DeviceLinks>> MakeDeviceLinks(const KvPool& pool) {
     return MakeError(absl::StatusCode::kFailedPrecondition, "DEVICE_LINK",
                      "the KV pool is not in the memory of a device that can be linked");

@@ -69,8 +69,28 @@ class Buffer {
 
 class KvCopier;
 
+// How the pool holds elements. kPlain: as they are, of KvPool.dtype. The others are codes with a
+// scale and a zero, both float16, for each token and head:
+//   element = decoded(code) * scale + zero, in float32
+// kInt8, kInt4: decoded(code) = code, 0 to 2^bits - 1; zero is the least element, rounded down, and
+// scale * (2^bits - 1) reaches the largest, so that the error is at most scale / 2. Of 4 bits, the
+// even element is low. kFp8: E4M3 (OCP 8-bit floating point, no infinities), zero 0, and 448 scales
+// reach the largest magnitude. Elements beyond float16 saturate; a token and head with a NaN or
+// an infinity is NaN as a whole.
+enum class KvFormat : uint8_t { kPlain, kInt8, kInt4, kFp8 };
+
+constexpr int64_t KvRowBytes(KvFormat format, DType dtype, int64_t head_dim) {
+  if (format == KvFormat::kPlain) return head_dim * static_cast<int64_t>(SizeOf(dtype));
+  return format == KvFormat::kInt4 ? head_dim / 2 : head_dim;
+}
+// A scale and a zero.
+constexpr int64_t KvRowParameterBytes(KvFormat format) {
+  return format == KvFormat::kPlain ? 0 : 4;
+}
+
 // The KV pool: block b's chunk of layer l starts at base + b * block_stride_bytes +
-// l * layer_stride_bytes and is [K,V][kv_heads][block_tokens][head_dim] of dtype.
+// l * layer_stride_bytes and is [K,V][kv_heads] of heads, head_bytes() each: [block_tokens] rows of
+// KvRowBytes, then [block_tokens] of (scale, zero) unless `format` is kPlain.
 struct KvPool {
   std::byte* base = nullptr;
   int64_t block_stride_bytes = 0;
@@ -79,9 +99,13 @@ struct KvPool {
   int kv_heads = 0;
   int head_dim = 0;
   int block_tokens = 0;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;  // of elements that are kPlain
+  KvFormat format = KvFormat::kPlain;
   KvCopier* copier = nullptr;  // copies from and to `base`; null: `base` is host memory
   int shared_file = -1;        // Buffer::shared_file of the pool's memory
+
+  int64_t row_bytes() const { return KvRowBytes(format, dtype, head_dim); }
+  int64_t head_bytes() const { return block_tokens * (row_bytes() + KvRowParameterBytes(format)); }
 };
 
 // One sequence's rows in a step. Rows [first_row, first_row + row_count) of the batch compute its

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,12 @@ struct EngineOptions {
   std::string model_dir;
   backend::BackendOptions backend;
   int block_tokens = 16;
-  int num_blocks = 0;                 // 0: as many as kv_cache_bytes holds
-  int64_t kv_cache_bytes = 0;         // 0: on the CPU 1 GiB, on a GPU the rest of its arena
-  int max_model_len = 0;              // 0: the model's context length
-  int max_num_batched_tokens = 2048;  // rows of the largest step
-  int max_num_seqs = 64;              // entries of the largest step
+  std::optional<kv::KvDtype> kv_dtype;  // nullopt: the activations' type
+  int num_blocks = 0;                   // 0: as many as kv_cache_bytes holds
+  int64_t kv_cache_bytes = 0;           // 0: on the CPU 1 GiB, on a GPU the rest of its arena
+  int max_model_len = 0;                // 0: the model's context length
+  int max_num_batched_tokens = 2048;    // rows of the largest step
+  int max_num_seqs = 64;                // entries of the largest step
   // Other processes of the host may map the KV pool to read it (KvPool.shared_file), if it is host
   // memory.
   bool share_kv_pool = false;

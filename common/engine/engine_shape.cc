@@ -24,6 +24,24 @@ kv::KvDtype ToKvDtype(backend::DType dtype) {
   return kv::KvDtype::kF32;
 }
 
+// INVALID_ARGUMENT for an unquantised type that is not the activations'.
+absl::StatusOr<backend::KvFormat> FormatOf(kv::KvDtype dtype, backend::DType activation) {
+  switch (dtype) {
+    case kv::KvDtype::kInt8:
+      return backend::KvFormat::kInt8;
+    case kv::KvDtype::kInt4:
+      return backend::KvFormat::kInt4;
+    case kv::KvDtype::kFp8:
+      return backend::KvFormat::kFp8;
+    default:
+      break;
+  }
+  if (dtype == ToKvDtype(activation)) return backend::KvFormat::kPlain;
+  return InvalidField("BAD_OPTION", "--kv-cache-dtype",
+                      absl::StrCat(kv::KvDtypeName(dtype), " given, expected a quantised type or ",
+                                   backend::Name(activation), ", that of the activations"));
+}
+
 // Blocks of one size for all layers: the KV pool cannot hold layers of different shapes.
 absl::Status CheckUniformLayers(const model::ModelConfig& config) {
   const model::LayerSpec& first = config.layers.front();
@@ -60,7 +78,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   layout.kv_heads = layer.kv_heads;
   layout.head_dim = layer.head_dim;
   layout.block_tokens = options.block_tokens;
-  layout.dtype = ToKvDtype(activation);
+  layout.dtype = options.kv_dtype.value_or(ToKvDtype(activation));
   layout.format_version = 1;
   BATON_RETURN_IF_ERROR(layout.Validate());
   backend::StepLimits& limits = shape.limits;
@@ -74,6 +92,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   limits.kv_heads = layer.kv_heads;
   limits.head_dim = layer.head_dim;
   limits.block_tokens = layout.block_tokens;
+  BATON_ASSIGN_OR_RETURN(limits.kv_format, FormatOf(layout.dtype, activation));
   limits.layers = layout.layers;
   limits.hidden_dim = config.hidden_dim;
   limits.vocab_size = config.vocab_size;

@@ -95,11 +95,32 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
   if (!memory.ok() && !absl::IsResourceExhausted(memory.status())) return memory.status();
   plan->refusal = memory.status();
   plan->memory = memory.ok() ? *memory : FixedMemory(demand);
+  plan->kv_dtype = shape.layout.dtype;
+  if (!memory.ok()) return absl::OkStatus();
+  for (const std::optional<kv::KvDtype> dtype :
+       {std::optional<kv::KvDtype>(), std::optional(kv::KvDtype::kInt8),
+        std::optional(kv::KvDtype::kFp8), std::optional(kv::KvDtype::kInt4)}) {
+    EngineOptions other = options;
+    other.kv_dtype = dtype;
+    const absl::StatusOr<EngineShape> with = ShapeOf(config, other, plan->activation);
+    if (!with.ok()) continue;  // heads of an odd size
+    demand.layout = with->layout;
+    const absl::StatusOr<MemoryPlan> fits = PlanMemory(demand);
+    if (!fits.ok()) continue;
+    plan->kv_dtypes.push_back({with->layout.dtype, fits->token_bytes, fits->kv_tokens(),
+                               fits->sequences_of(question.context)});
+  }
   return absl::OkStatus();
 }
 
 // Weights in the activations' type, and KV in what they leave: no engine's workspaces are known.
-void PlanUnserved(const ServingQuestion& question, ServingPlan* plan) {
+absl::Status PlanUnserved(const ServingQuestion& question, ServingPlan* plan) {
+  if (question.engine.kv_dtype) {
+    return InvalidField(
+        "BAD_OPTION", "--kv-cache-dtype",
+        absl::StrCat(kv::KvDtypeName(*question.engine.kv_dtype),
+                     " given, expected auto for a model that Baton does not serve"));
+  }
   const model::ModelCosts& costs = plan->costs;
   const auto element = static_cast<int64_t>(SizeOf(plan->activation));
   const double matrix_element = model::BytesPerElement(plan->weights, plan->activation);
@@ -123,14 +144,21 @@ void PlanUnserved(const ServingQuestion& question, ServingPlan* plan) {
       question.engine.max_model_len > 0 ? question.engine.max_model_len : costs.max_positions;
   memory.block_count =
       std::max<int64_t>(0, plan->arena_bytes - memory.weight_bytes) / memory.block_bytes;
+  return absl::OkStatus();
+}
+
+// Its share of scales and zeros included.
+double KvElementBytes(const ServingPlan& plan) {
+  return static_cast<double>(plan.memory.token_bytes) /
+         static_cast<double>(plan.costs.kv_elements());
 }
 
 DecodeFloor DecodeAt(const ServingPlan& plan, int batch) {
   DecodeFloor floor;
   floor.batch = batch;
   floor.fits = batch <= plan.sequences;
-  floor.bytes =
-      model::DecodeStepBytes(plan.costs, plan.weights, plan.activation, batch, plan.context);
+  floor.bytes = model::DecodeStepBytes(plan.costs, plan.weights, plan.activation,
+                                       KvElementBytes(plan), batch, plan.context);
   floor.flops = model::DecodeStepFlops(plan.costs, batch, plan.context);
   floor.memory_ms = floor.bytes.total() / plan.gpu.bytes_per_second * 1e3;
   floor.matrix_ms = floor.flops / plan.gpu.flops_per_second * 1e3;
@@ -143,7 +171,7 @@ PrefillFloor PrefillOf(const ServingPlan& plan, int tokens) {
   floor.flops = model::PrefillFlops(plan.costs, tokens);
   floor.matrix_ms = floor.flops / plan.gpu.flops_per_second * 1e3;
   const double weights =
-      model::DecodeStepBytes(plan.costs, plan.weights, plan.activation, tokens, 0).weights;
+      model::DecodeStepBytes(plan.costs, plan.weights, plan.activation, 0, tokens, 0).weights;
   floor.memory_ms = weights / plan.gpu.bytes_per_second * 1e3;
   floor.kv_bytes = plan.memory.token_bytes * tokens;
   const auto over = [&](const char* link, double bytes_per_second) {
@@ -197,7 +225,7 @@ absl::StatusOr<ServingPlan> PlanServing(const ServingQuestion& question) {
   if (model.config) {
     BATON_RETURN_IF_ERROR(PlanServed(question, *model.config, &plan));
   } else {
-    PlanUnserved(question, &plan);
+    BATON_RETURN_IF_ERROR(PlanUnserved(question, &plan));
   }
   plan.max_num_seqs = question.engine.max_num_seqs;
   plan.sequences = plan.memory.sequences_of(question.context);

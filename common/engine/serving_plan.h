@@ -14,6 +14,7 @@
 #include "common/engine/engine.h"
 #include "common/engine/gpu_facts.h"
 #include "common/engine/memory_plan.h"
+#include "common/kv/kv_layout.h"
 #include "common/model/model_costs.h"
 
 namespace baton::engine {
@@ -57,6 +58,14 @@ struct PrefillFloor {
   std::vector<TransferTime> transfers;
 };
 
+// What the pool holds with another --kv-cache-dtype.
+struct KvDtypePlan {
+  kv::KvDtype dtype = kv::KvDtype::kF16;
+  int64_t token_bytes = 0;  // KV of one token, all layers
+  int64_t tokens = 0;
+  int64_t sequences = 0;  // of ServingPlan.context tokens
+};
+
 struct ServingPlan {
   model::ModelCosts costs;
   model::WeightFormat weights;
@@ -68,9 +77,11 @@ struct ServingPlan {
   // pool, and `memory` has no blocks. UNIMPLEMENTED: the engine does not serve the model; `memory`
   // counts weights and KV only, as if it did.
   absl::Status refusal;
-  MemoryPlan memory;      // as far as `refusal` allows
-  int64_t sequences = 0;  // of `context` tokens
-  int max_num_seqs = 0;   // the worker's configured limit of sequences in one step
+  MemoryPlan memory;                    // as far as `refusal` allows
+  int64_t sequences = 0;                // of `context` tokens
+  std::optional<kv::KvDtype> kv_dtype;  // of the plan, if the model is served
+  std::vector<KvDtypePlan> kv_dtypes;   // each that fits; empty without a pool
+  int max_num_seqs = 0;                 // the worker's configured limit of sequences in one step
   std::vector<DecodeFloor> decode;
   std::vector<PrefillFloor> prefill;
 

@@ -1,5 +1,7 @@
 #include "common/kv/kv_layout.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -23,28 +25,39 @@ absl::Status CheckRange(absl::string_view field, int value, int min, int max) {
                       absl::StrCat("is ", value, ", expected ", min, " to ", max));
 }
 
-bool IsKnown(KvDtype dtype) {
-  return dtype == KvDtype::kF32 || dtype == KvDtype::kBF16 || dtype == KvDtype::kF16;
+struct DtypeFacts {
+  KvDtype dtype;
+  absl::string_view name;
+  int bits;        // of an element
+  bool quantized;  // with a scale and a zero for each token and head
+};
+constexpr DtypeFacts kDtypes[] = {
+    {KvDtype::kF32, "float32", 32, false}, {KvDtype::kBF16, "bfloat16", 16, false},
+    {KvDtype::kF16, "float16", 16, false}, {KvDtype::kInt8, "int8", 8, true},
+    {KvDtype::kInt4, "int4", 4, true},     {KvDtype::kFp8, "fp8", 8, true},
+};
+constexpr int kScaleAndZeroBytes = 4;
+
+const DtypeFacts* Find(KvDtype dtype) {
+  for (const DtypeFacts& facts : kDtypes) {
+    if (facts.dtype == dtype) return &facts;
+  }
+  return nullptr;
 }
 
 }  // namespace
 
 absl::string_view KvDtypeName(KvDtype dtype) {
-  BATON_CHECK(IsKnown(dtype)) << static_cast<int>(dtype);
-  if (dtype == KvDtype::kF32) return "float32";
-  return dtype == KvDtype::kBF16 ? "bfloat16" : "float16";
+  const DtypeFacts* facts = Find(dtype);
+  BATON_CHECK(facts != nullptr) << static_cast<int>(dtype);
+  return facts->name;
 }
 
 std::optional<KvDtype> ParseKvDtype(absl::string_view name) {
-  for (KvDtype dtype : {KvDtype::kF32, KvDtype::kBF16, KvDtype::kF16}) {
-    if (name == KvDtypeName(dtype)) return dtype;
+  for (const DtypeFacts& facts : kDtypes) {
+    if (name == facts.name) return facts.dtype;
   }
   return std::nullopt;
-}
-
-int KvDtypeBytes(KvDtype dtype) {
-  BATON_CHECK(IsKnown(dtype)) << static_cast<int>(dtype);
-  return dtype == KvDtype::kF32 ? 4 : 2;
 }
 
 absl::Status KvLayout::Validate() const {
@@ -58,19 +71,42 @@ absl::Status KvLayout::Validate() const {
         "KV_LAYOUT_INVALID", "kv_layout.block_tokens",
         absl::StrCat("is ", block_tokens, ", expected a multiple of ", kBlockTokensStep));
   }
-  if (!IsKnown(dtype)) {
+  const DtypeFacts* facts = Find(dtype);
+  if (facts == nullptr) {
     return InvalidField("KV_LAYOUT_INVALID", "kv_layout.dtype",
-                        absl::StrCat("is number ", static_cast<int>(dtype),
-                                     ", expected 1 (float32), 2 (bfloat16) or 3 (float16)"));
+                        absl::StrCat("is number ", static_cast<int>(dtype), ", expected 1 to ",
+                                     std::size(kDtypes)));
+  }
+  if (head_dim * facts->bits % 8 != 0) {
+    return InvalidField("KV_LAYOUT_INVALID", "kv_layout.head_dim",
+                        absl::StrCat("is ", head_dim, ", expected whole bytes of ", facts->name));
   }
   return CheckRange("format_version", format_version, kKvFormatVersion, kKvFormatVersion);
 }
 
-int64_t KvLayout::ChunkBytes() const {
-  return int64_t{2} * kv_heads * block_tokens * head_dim * KvDtypeBytes(dtype);
+int64_t KvLayout::HeadBytes() const {
+  const DtypeFacts* facts = Find(dtype);
+  BATON_CHECK(facts != nullptr) << static_cast<int>(dtype);
+  const int64_t row = int64_t{head_dim} * facts->bits / 8;
+  return block_tokens * (row + (facts->quantized ? kScaleAndZeroBytes : 0));
 }
 
+int64_t KvLayout::ChunkBytes() const { return 2 * kv_heads * HeadBytes(); }
+
 int64_t KvLayout::BlockBytes() const { return layers * ChunkBytes(); }
+
+absl::Status KvLayout::CheckCaller(uint64_t fingerprint) const {
+  if (fingerprint == Fingerprint()) return absl::OkStatus();
+  std::string callers = absl::StrCat("KV layout ", absl::Hex(fingerprint));
+  for (const DtypeFacts& facts : kDtypes) {
+    KvLayout other = *this;
+    other.dtype = facts.dtype;
+    if (other.Fingerprint() == fingerprint) callers = absl::StrCat(facts.name, " KV");
+  }
+  return MakeError(absl::StatusCode::kFailedPrecondition, "KV_LAYOUT",
+                   absl::StrCat("the caller has ", callers, ", this worker has ", ToString(), " (",
+                                absl::Hex(Fingerprint()), "): expected the same"));
+}
 
 uint64_t KvLayout::Fingerprint() const {
   ByteString bytes;
@@ -83,8 +119,9 @@ uint64_t KvLayout::Fingerprint() const {
 
 std::string KvLayout::ToString() const {
   // The dtype may be one that Validate() refuses, and the refusal wants to print it.
-  std::string dtype_text = IsKnown(dtype) ? std::string(KvDtypeName(dtype))
-                                          : absl::StrCat("dtype ", static_cast<int>(dtype));
+  const DtypeFacts* facts = Find(dtype);
+  const std::string dtype_text =
+      facts != nullptr ? std::string(facts->name) : absl::StrCat("dtype ", static_cast<int>(dtype));
   return absl::StrCat(layers, " layers, ", kv_heads, " kv heads of ", head_dim, ", ", block_tokens,
                       "-token blocks, ", dtype_text, ", format ", format_version);
 }

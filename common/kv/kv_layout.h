@@ -13,17 +13,19 @@
 namespace baton::kv {
 
 // The numbers enter Fingerprint(): never renumber.
-enum class KvDtype { kF32 = 1, kBF16 = 2, kF16 = 3 };
+enum class KvDtype { kF32 = 1, kBF16 = 2, kF16 = 3, kInt8 = 4, kInt4 = 5, kFp8 = 6 };
 
-absl::string_view KvDtypeName(KvDtype dtype);  // "float32", "bfloat16", "float16"
+// "float32", "bfloat16", "float16", "int8", "int4", "fp8"
+absl::string_view KvDtypeName(KvDtype dtype);
 std::optional<KvDtype> ParseKvDtype(absl::string_view name);
-int KvDtypeBytes(KvDtype dtype);  // of one element
 
 // The arrangement of a chunk that this build writes. Raised when the arrangement changes.
 inline constexpr int kKvFormatVersion = 1;
 
-// A block holds block_tokens tokens: `layers` chunks, one after the other. A chunk is
-// [K,V][kv head][block_tokens][head_dim] of dtype, so a block is copied in one piece.
+// A block holds block_tokens tokens: `layers` chunks, one after the other, so it is copied in one
+// piece. A chunk is [K,V][kv head] of heads. A head is [block_tokens][head_dim] of dtype; of a
+// quantised dtype it is followed by [block_tokens] of (scale, zero) in float16
+// (backend::KvFormat has the arithmetic).
 struct KvLayout {
   int layers = 0;
   int kv_heads = 0;
@@ -36,10 +38,14 @@ struct KvLayout {
   // through here first; a valid one overflows in none of the sums below.
   absl::Status Validate() const;
 
-  // Both REQUIRE that Validate() is OK.
+  // These REQUIRE that Validate() is OK.
+  int64_t HeadBytes() const;   // K or V of one head of one (block, layer)
   int64_t ChunkBytes() const;  // one (block, layer)
   int64_t BlockBytes() const;  // one block, all layers
 
+  // FAILED_PRECONDITION (KV_LAYOUT) unless a caller's layout, of which only the fingerprint is
+  // known, is this worker's. Names the caller's dtype if nothing else differs.
+  absl::Status CheckCaller(uint64_t fingerprint) const;
   // XXH3-64 over the fields as little-endian int32, in the order above: the same on every machine.
   uint64_t Fingerprint() const;
   // For messages, e.g. "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1".

@@ -205,7 +205,7 @@ double BytesPerElement(const WeightFormat& format, DType activation) {
 }
 
 StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, DType activation,
-                          int batch, int64_t context) {
+                          double kv_element_bytes, int batch, int64_t context) {
   const double element = BytesPerElement(format, activation);
   const auto plain = static_cast<double>(SizeOf(activation));
   StepBytes bytes;
@@ -216,7 +216,7 @@ StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format, D
         ExpectedExperts(layer, batch) * static_cast<double>(layer.expert_elements);
     bytes.weights += (always + picked) * element + 4.0 * static_cast<double>(layer.vector_elements);
     const int64_t seen = layer.window > 0 ? std::min<int64_t>(context, layer.window) : context;
-    bytes.kv += plain * batch * static_cast<double>(seen * layer.kv_elements);
+    bytes.kv += kv_element_bytes * batch * static_cast<double>(seen * layer.kv_elements);
   }
   return bytes;
 }

@@ -66,7 +66,8 @@ struct StepBytes {
 // sequence's KV of `context` tokens. activation: the type of KV and of matrices that are not
 // quantised.
 StepBytes DecodeStepBytes(const ModelCosts& costs, const WeightFormat& format,
-                          backend::DType activation, int batch, int64_t context);
+                          backend::DType activation, double kv_element_bytes, int batch,
+                          int64_t context);
 // Counts multiplications and additions separately.
 double DecodeStepFlops(const ModelCosts& costs, int batch, int64_t context);
 // Operations for a prompt of `tokens` tokens, the first `cached` of which are in the cache: matrix

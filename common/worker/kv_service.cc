@@ -42,10 +42,7 @@ absl::Status CheckPrefix(const Request& request, uint64_t epoch, uint64_t own_ep
   if (request.model_fingerprint() != model) {
     return Mismatch("MODEL_MISMATCH", "model", request.model_fingerprint(), model);
   }
-  const uint64_t layout = engine.kv_layout().Fingerprint();
-  if (request.kv_layout_fingerprint() != layout) {
-    return Mismatch("KV_LAYOUT", "KV layout", request.kv_layout_fingerprint(), layout);
-  }
+  BATON_RETURN_IF_ERROR(engine.kv_layout().CheckCaller(request.kv_layout_fingerprint()));
   const int block_tokens = engine.kv_layout().block_tokens;
   if (request.tokens_size() < 1 || request.tokens_size() > engine.max_model_len() ||
       request.tokens_size() % block_tokens != 0) {

@@ -59,7 +59,7 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_option("--device", o.device, "where to compute: cpu, cuda:N, or auto: a GPU if it can be")
       ->check(IsDevice)
       ->capture_default_str();
-  app.add_option("--dtype", o.dtype, "type of weights, activations and KV")
+  app.add_option("--dtype", o.dtype, "type of weights, activations and, by default, KV")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
@@ -76,6 +76,11 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
       ->capture_default_str();
   app.add_option("--threads", o.threads, "compute threads; 0 for one a core")
       ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--kv-cache-dtype", o.kv_cache_dtype,
+                 "type of KV, the same for all workers of a cluster; auto: as computed (--dtype); "
+                 "int8, fp8: half of 16 bits; int4: a quarter, less exact")
+      ->check(CLI::IsMember({"auto", "int8", "int4", "fp8"}))
       ->capture_default_str();
   app.add_option("--block-size", o.block_size, "tokens in a KV block: 16, 32, 64, 128 or 256")
       ->check(CLI::Range(16, 256))
@@ -175,6 +180,7 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
       o.cublas_algorithms == "auto" ? backend::DefaultCublasAlgorithms() : o.cublas_algorithms;
   engine.backend.thread_count = o.threads;
   engine.make_backend = o.make_backend;
+  engine.kv_dtype = kv::ParseKvDtype(o.kv_cache_dtype);  // auto: nullopt
   engine.block_tokens = o.block_size;
   engine.num_blocks = o.num_blocks;
   engine.kv_cache_bytes = o.kv_cache_memory_bytes;

@@ -1,15 +1,18 @@
-// Attention over a bfloat16 pool with AMX. For kernels_amx.cc only, for the reason in simd16.h.
+// Attention over a bfloat16 or quantised pool with AMX. For kernels_amx.cc only, for the reason in
+// simd16.h.
 //
 // A column is one (query token, query head) pair of the tile's KV head; see AttentionTile. K is the
 // left operand, as stored in its block (16 tokens x 32 dimensions), and the queries are the right
 // one, so scores come out as [token][column] and a decoding step reads every byte of K once for all
 // columns. For the values, weights are transposed to [column][token] and V's tokens are paired up.
+// Codes are dequantised and rounded to bfloat16 on their way to the tiles.
 #ifndef BATON_COMMON_BACKEND_CPU_AMX_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CPU_AMX_ATTENTION_H_
 
 #include "common/backend/cpu/amx_tiles.h"
 #include "common/backend/cpu/attention_kernels.h"
 #include "common/backend/cpu/kernels.h"
+#include "common/backend/cpu/kv_codes.h"
 
 namespace baton::backend {
 namespace {
@@ -70,39 +73,94 @@ void PackQueryAmx(const float* const* q, int columns, int head_dim, float scale,
 }
 
 // Size of the scratch memory: float scores [columns / 16][token][column % 16], bfloat16 weights
-// [column][token], and V as right operands, each of 32 tokens (16 pairs) x 16 dimensions.
+// [column][token], and V as right operands, each of 32 tokens (16 pairs) x 16 dimensions, whose
+// place dequantised K has before.
 int64_t AmxScratchBytes(int head_dim) {
   return int64_t{kSplitTokens} * kTileColumns * (4 + 2) + int64_t{kSplitTokens} * head_dim * 2;
 }
 
-BATON_INLINE const uint16_t* TokenRow(const AttentionTile& tile, const void* const* blocks, int t) {
-  return static_cast<const uint16_t*>(blocks[t / tile.block_tokens]) +
-         t % tile.block_tokens * tile.head_dim;
+BATON_INLINE const uint8_t* TokenRow(const AttentionTile& tile, const void* const* blocks, int t) {
+  return static_cast<const uint8_t*>(blocks[t / tile.block_tokens]) +
+         t % tile.block_tokens * tile.row_bytes;
 }
 
-BATON_INLINE void PrefetchRows(const uint16_t* rows, int64_t elements) {
-  for (int64_t i = 0; i < elements; i += 32) _mm_prefetch(rows + i, _MM_HINT_T0);
+BATON_INLINE ScaleAndZero TokenScaleAndZero(const AttentionTile& tile, const void* const* blocks,
+                                            int t) {
+  const uint8_t* head = static_cast<const uint8_t*>(blocks[t / tile.block_tokens]);
+  return LoadScaleAndZero(
+      reinterpret_cast<const uint16_t*>(head + tile.block_tokens * tile.row_bytes) +
+      2 * (t % tile.block_tokens));
+}
+
+// Elements [i, i + 32) of a row, as bfloat16. `by` counts only for codes.
+template <Codes kCodes>
+BATON_INLINE __m512i LoadAsBF16(const uint8_t* row, ScaleAndZero by, int i) {
+  if constexpr (kCodes == Codes::kPlain) {
+    return _mm512_loadu_si512(row + 2 * i);
+  } else {
+    const F32x16 low = Fma(LoadCodes<kCodes>(row, i), by.scale, by.zero);
+    const F32x16 high = Fma(LoadCodes<kCodes>(row, i + 16), by.scale, by.zero);
+    return (__m512i)_mm512_cvtne2ps_pbh(high.v, low.v);
+  }
+}
+
+template <Codes kCodes>
+BATON_INLINE ScaleAndZero ScaleAndZeroIfCodes(const AttentionTile& tile, const void* const* blocks,
+                                              int t) {
+  if constexpr (kCodes == Codes::kPlain) return {Zero(), Zero()};
+  return TokenScaleAndZero(tile, blocks, t);
+}
+
+template <_mm_hint kHint>
+BATON_INLINE void PrefetchRows(const uint8_t* rows, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(rows + i, kHint);
 }
 
 // Prefetches K of `count` tokens of the next split, so that it need not wait.
 BATON_INLINE void PrefetchNext(const AttentionTile& tile, int token, int count) {
   if (token / tile.block_tokens >= tile.next_block_count) return;
-  const uint16_t* k = TokenRow(tile, tile.next_k_blocks, token);
-  for (int i = 0; i < count * tile.head_dim; i += 32) _mm_prefetch(k + i, _MM_HINT_T1);
+  const uint8_t* k = TokenRow(tile, tile.next_k_blocks, token);
+  PrefetchRows<_MM_HINT_T1>(k, count * tile.row_bytes);
 }
 
+template <Codes kCodes>
+BATON_INLINE void DequantizeKeys(const AttentionTile& tile, int begin, uint16_t* out) {
+  for (int t = 0; t < 16; ++t, out += tile.head_dim) {
+    const uint8_t* row = TokenRow(tile, tile.k_blocks, begin + t);
+    const ScaleAndZero by = TokenScaleAndZero(tile, tile.k_blocks, begin + t);
+    for (int i = 0; i < tile.head_dim; i += 32) {
+      _mm512_store_si512(out + i, LoadAsBF16<kCodes>(row, by, i));
+    }
+  }
+}
+
+// keys: scratch for codes.
+template <Codes kCodes>
 BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, int end,
-                            float* scores) {
+                            float* scores, uint16_t* keys) {
   const int d = tile.head_dim;
   const uint16_t* query = static_cast<const uint16_t*>(tile.query);
+  // Three rotating buffers, filled well ahead: tile loads get no store forwarding.
+  const auto place = [&](int t) { return keys + t / 16 % 3 * 16 * d; };
+  const auto dequantize = [&](int t) {
+    if constexpr (kCodes != Codes::kPlain) {
+      if (t < end) DequantizeKeys<kCodes>(tile, t, place(t));
+    }
+  };
+  dequantize(begin);
   for (int t = begin; t < end; t += 16) {
     // Blocks are not contiguous, so the hardware prefetch stops at the end of each.
-    if (t + 32 < end) PrefetchRows(TokenRow(tile, tile.k_blocks, t + 32), 16 * d);
-    if (t < tile.tokens) {
-      const uint16_t* v = TokenRow(tile, tile.v_blocks, t);
-      for (int i = 0; i < 16 * d; i += 32) _mm_prefetch(v + i, _MM_HINT_T1);
+    if (t + 32 < end) {
+      PrefetchRows<_MM_HINT_T0>(TokenRow(tile, tile.k_blocks, t + 32), 16 * tile.row_bytes);
     }
-    const uint16_t* k = TokenRow(tile, tile.k_blocks, t);
+    if (t < tile.tokens) {
+      PrefetchRows<_MM_HINT_T1>(TokenRow(tile, tile.v_blocks, t), 16 * tile.row_bytes);
+    }
+    dequantize(t + 16);
+    const uint16_t* k = place(t);
+    if constexpr (kCodes == Codes::kPlain) {
+      k = reinterpret_cast<const uint16_t*>(TokenRow(tile, tile.k_blocks, t));
+    }
     _tile_zero(0);
     if (vectors > 1) _tile_zero(1);
     if (vectors > 2) _tile_zero(2);
@@ -175,6 +233,7 @@ BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, i
 
 // Writes V of tokens [begin, end) as right operands; zeros from tile.tokens on, where the block may
 // hold anything.
+template <Codes kCodes>
 BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint16_t* pairs) {
   const int d = tile.head_dim;
   // Indexes that take element 2i from `even` and 2i + 1 from `odd`, written as one 32-bit lane per
@@ -185,11 +244,18 @@ BATON_INLINE void PairValues(const AttentionTile& tile, int begin, int end, uint
   const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(0x100010));
   for (int t = begin; t < end; t += 2) {
     const bool has_even = t < tile.tokens, has_odd = t + 1 < tile.tokens;
-    const uint16_t* even = has_even ? TokenRow(tile, tile.v_blocks, t) : nullptr;
+    const uint8_t* even = nullptr;
+    ScaleAndZero even_by = {Zero(), Zero()}, odd_by = even_by;
+    if (has_even) {
+      even = TokenRow(tile, tile.v_blocks, t);
+      even_by = ScaleAndZeroIfCodes<kCodes>(tile, tile.v_blocks, t);
+    }
+    if (has_odd) odd_by = ScaleAndZeroIfCodes<kCodes>(tile, tile.v_blocks, t + 1);
     uint16_t* to = pairs + t / 32 * 32 * d + t % 32 / 2 * 32;
     for (int i = 0; i < d; i += 32, to += 2 * kPairTile) {
-      const __m512i a = has_even ? _mm512_loadu_si512(even + i) : _mm512_setzero_si512();
-      const __m512i b = has_odd ? _mm512_loadu_si512(even + d + i) : _mm512_setzero_si512();
+      const __m512i a = has_even ? LoadAsBF16<kCodes>(even, even_by, i) : _mm512_setzero_si512();
+      const __m512i b =
+          has_odd ? LoadAsBF16<kCodes>(even + tile.row_bytes, odd_by, i) : _mm512_setzero_si512();
       _mm512_store_si512(to, _mm512_permutex2var_epi16(a, low, b));
       _mm512_store_si512(to + kPairTile, _mm512_permutex2var_epi16(a, high, b));
     }
@@ -242,7 +308,7 @@ BATON_INLINE void ValuesAmx(const uint16_t* weights, const uint16_t* pairs, int 
 
 // PairValues and ValuesAmx in one pass, for up to 16 columns and head_dim = kTiles * 16 <= 64, as
 // when decoding: each group of 32 tokens of V stays in L1. Prefetches K of the next split, too.
-template <int kTiles>
+template <Codes kCodes, int kTiles>
 BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* weights, int begin,
                                    int end, uint16_t* pairs) {
   const int d = tile.head_dim;
@@ -250,7 +316,7 @@ BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* we
   const auto place = [&](int t) { return pairs + t / 32 % 3 * 32 * d; };
   // PairValues writes token t at offset t * d of its output, so t * d is subtracted here.
   const auto pair_up = [&](int t) {
-    if (t < end) PairValues(tile, t, t + 32, place(t) - int64_t{t} * d);
+    if (t < end) PairValues<kCodes>(tile, t, t + 32, place(t) - int64_t{t} * d);
   };
   pair_up(begin);
   pair_up(begin + 32);
@@ -263,7 +329,8 @@ BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* we
   StoreValues<kTiles>(tile.result.value, tile.result.stride);
 }
 
-void AttendAmx(const AttentionTile& tile) {
+template <Codes kCodes>
+BATON_INLINE void AttendAmxOf(const AttentionTile& tile) {
   float* scores = static_cast<float*>(tile.scratch);
   uint16_t* weights = reinterpret_cast<uint16_t*>(scores + kSplitTokens * kTileColumns);
   uint16_t* pairs = weights + kTileColumns * kSplitTokens;
@@ -277,16 +344,16 @@ void AttendAmx(const AttentionTile& tile) {
 
   TileSession tiles;
   tiles.Configure(16, 16);
-  ScoresAmx(tile, vectors, begin, end_of_blocks, scores);
+  ScoresAmx<kCodes>(tile, vectors, begin, end_of_blocks, scores, pairs);
   for (int v = 0; v < vectors; ++v) {
     float* own = scores + v * kScoreVector;
     for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);  // masked in WeightsAmx
     WeightsAmx(tile, v * 16, seen, begin, end, own, weights + v * 16 * kSplitTokens);
   }
   const int d = tile.head_dim;
-  if (vectors == 1 && d == 64) return PairAndAddValues<4>(tile, weights, begin, end, pairs);
-  if (vectors == 1 && d == 32) return PairAndAddValues<2>(tile, weights, begin, end, pairs);
-  PairValues(tile, begin, end, pairs);
+  if (vectors == 1 && d == 64) return PairAndAddValues<kCodes, 4>(tile, weights, begin, end, pairs);
+  if (vectors == 1 && d == 32) return PairAndAddValues<kCodes, 2>(tile, weights, begin, end, pairs);
+  PairValues<kCodes>(tile, begin, end, pairs);
   for (int v = 0; v < vectors; ++v) {
     const uint16_t* own = weights + v * 16 * kSplitTokens;
     float* out = tile.result.value + v * 16 * tile.result.stride;
@@ -295,6 +362,19 @@ void AttendAmx(const AttentionTile& tile) {
       ValuesAmx<4>(own, pairs + i * 32, d, begin, end, out + i, tile.result.stride);
     }
     if (i < d) ValuesAmx<2>(own, pairs + i * 32, d, begin, end, out + i, tile.result.stride);
+  }
+}
+
+void AttendAmx(const AttentionTile& tile) {
+  switch (tile.codes) {
+    case Codes::kInt8:
+      return AttendAmxOf<Codes::kInt8>(tile);
+    case Codes::kInt4:
+      return AttendAmxOf<Codes::kInt4>(tile);
+    case Codes::kFp8:
+      return AttendAmxOf<Codes::kFp8>(tile);
+    default:
+      return AttendAmxOf<Codes::kPlain>(tile);
   }
 }
 

@@ -39,7 +39,8 @@ void AttentionRunner::Run(const CpuBatch& batch, const KvPool& kv, const Attenti
   BATON_CHECK_EQ(kv.block_tokens % 4, 0);
   const int64_t value_stride = RoundUp(kv.head_dim, 16);
   const bool bf16 = bf16_ && kernels_.attention_bf16.attend != nullptr &&
-                    kv.dtype == DType::kBF16 && kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0;
+                    (kv.format != KvFormat::kPlain || kv.dtype == DType::kBF16) &&
+                    kv.block_tokens % 16 == 0 && kv.head_dim % 32 == 0;
   const AttentionKernels& kernels = bf16 ? kernels_.attention_bf16 : kernels_.attention_f32;
   const Step step = {batch,
                      kv,
@@ -182,6 +183,8 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   AttentionTile job;
   job.block_tokens = kv.block_tokens;
   job.element = static_cast<Element>(kv.dtype);
+  job.codes = static_cast<Codes>(kv.format);
+  job.row_bytes = kv.row_bytes();
   job.head_dim = kv.head_dim;
   job.tokens = std::min(kSplitTokens, first_position + tile.row_count - start);
   job.query = query;
@@ -201,8 +204,7 @@ void AttentionRunner::AttendSplit(const Step& step, const Tile& tile, int split,
   job.end_seen = end_seen.data();
 
   std::array<const void*, kSplitTokens> k_blocks, v_blocks, next_k_blocks;
-  const int64_t head_bytes =
-      int64_t{kv.block_tokens} * kv.head_dim * static_cast<int64_t>(SizeOf(kv.dtype));
+  const int64_t head_bytes = kv.head_bytes();
   const auto block_at = [&](int index) {
     return kv.base + sequence.blocks[index] * kv.block_stride_bytes +
            step.args.layer * kv.layer_stride_bytes + tile.kv_head * head_bytes;

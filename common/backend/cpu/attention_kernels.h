@@ -1,4 +1,4 @@
-// Attention of a tile of query columns over one split of keys, in float32 for any element of the
+// Attention of a tile of query columns over one split of keys, in float32 for any format of the
 // pool. For kernels_*.cc only; see simd16.h.
 //
 // Scores are [column / 16][token][column % 16], so that sixteen query columns are one vector.
@@ -9,6 +9,7 @@
 #define BATON_COMMON_BACKEND_CPU_ATTENTION_KERNELS_H_
 
 #include "common/backend/cpu/kernels.h"
+#include "common/backend/cpu/kv_codes.h"
 #include "common/backend/cpu/simd16.h"
 #include "common/backend/cpu/vector_kernels.h"
 
@@ -48,6 +49,16 @@ BATON_INLINE Rows RowsOf(const AttentionTile& tile, const void* block, int count
                          float* scratch) {
   const int d = tile.head_dim;
   const int64_t stride = RoundUp16(d);
+  if (tile.codes != Codes::kPlain) {
+    if (tile.codes == Codes::kInt8) {
+      DequantizeRows<Codes::kInt8>(tile, block, count, stride, scratch);
+    } else if (tile.codes == Codes::kInt4) {
+      DequantizeRows<Codes::kInt4>(tile, block, count, stride, scratch);
+    } else {
+      DequantizeRows<Codes::kFp8>(tile, block, count, stride, scratch);
+    }
+    return {scratch, stride};
+  }
   if (tile.element == Element::kF32 && (!padded || stride == d)) {
     return {static_cast<const float*>(block), d};
   }

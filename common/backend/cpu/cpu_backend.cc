@@ -57,6 +57,7 @@ void* RowOf(const Tensor& tensor, int64_t row) {
 }
 
 Element ElementOf(DType dtype) { return static_cast<Element>(dtype); }
+Codes CodesOf(KvFormat format) { return static_cast<Codes>(format); }
 
 void CheckShape(const Tensor& tensor, int64_t rows, int64_t cols) {
   BATON_CHECK_EQ(tensor.rows, rows);
@@ -263,19 +264,28 @@ void CpuBackend::RopeRow(const CpuBatch& batch, const KvPool& pool, const RopeWr
   for (int head = 0; head < args.query_heads; ++head, from += d) {
     turn(from, args.q_norm, At<float>(args.q_out, row) + head * d);
   }
-  const int64_t element_bytes = static_cast<int64_t>(SizeOf(pool.dtype));
-  std::byte* slot = pool.base + block * pool.block_stride_bytes +
-                    args.layer * pool.layer_stride_bytes +
-                    (position % pool.block_tokens) * d * element_bytes;
-  const int64_t head_bytes = pool.block_tokens * d * element_bytes;
+  const int in_block = position % pool.block_tokens;
+  std::byte* head_base =
+      pool.base + block * pool.block_stride_bytes + args.layer * pool.layer_stride_bytes;
+  const auto write = [&](const float* row) {
+    std::byte* to = head_base + in_block * pool.row_bytes();
+    head_base += pool.head_bytes();
+    if (pool.format == KvFormat::kPlain) {
+      kernels_.from_f32(row, ElementOf(pool.dtype), d, to);
+      return;
+    }
+    uint16_t scale_and_zero[2];
+    kernels_.quantize(row, CodesOf(pool.format), d, reinterpret_cast<uint8_t*>(to), scale_and_zero);
+    const int64_t parameters = KvRowParameterBytes(pool.format);
+    std::memcpy(head_base - (pool.block_tokens - in_block) * parameters, scale_and_zero,
+                static_cast<size_t>(parameters));
+  };
   alignas(64) float turned[kMaxHeadDim];
-  for (int head = 0; head < pool.kv_heads; ++head, from += d, slot += head_bytes) {
+  for (int head = 0; head < pool.kv_heads; ++head, from += d) {
     turn(from, args.k_norm, turned);
-    kernels_.from_f32(turned, ElementOf(pool.dtype), d, slot);
+    write(turned);
   }
-  for (int head = 0; head < pool.kv_heads; ++head, from += d, slot += head_bytes) {
-    kernels_.from_f32(from, ElementOf(pool.dtype), d, slot);
-  }
+  for (int head = 0; head < pool.kv_heads; ++head, from += d) write(from);
 }
 
 void CpuBackend::Attention(const DeviceBatch& batch, const KvPool& pool,

@@ -4,6 +4,7 @@
 
 #include "common/backend/cpu/attention_kernels.h"
 #include "common/backend/cpu/kernels.h"
+#include "common/backend/cpu/kv_codes.h"
 #include "common/backend/cpu/matmul_kernels.h"
 #include "common/backend/cpu/vector_kernels.h"
 
@@ -18,6 +19,7 @@ constexpr Kernels F32Kernels(const char* name) {
   kernels.silu_mul = SiluMulRow;
   kernels.to_f32 = ToF32;
   kernels.from_f32 = FromF32;
+  kernels.quantize = QuantizeRow;
   kernels.matmul_f32 = MatMulF32;
   kernels.attention_f32 = {PackedQueryBytes, AttentionScratchBytes, PackQuery, AttendF32};
   kernels.combine = CombineSplit;

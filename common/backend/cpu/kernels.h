@@ -9,6 +9,8 @@ namespace baton::backend {
 
 // The element types of kernels; the values are those of DType.
 enum class Element : uint8_t { kF32, kBF16, kF16 };
+// How the KV pool holds elements; the values are those of KvFormat.
+enum class Codes : uint8_t { kPlain, kInt8, kInt4, kFp8 };
 
 // Columns of a weight panel. A packed weight is [panels][in][32] for f32 and, for bf16,
 // [panels][in / 2][32][2] with `in` rounded up to 32: a product reads a panel from end to end.
@@ -49,14 +51,17 @@ struct SplitResult {
 // The rows of one sequence, one kv head and its query heads, against one split of keys. Column c is
 // query head c % group of row c / group; columns are padded to a multiple of 16.
 struct AttentionTile {
-  // Tables of pointers: the K and V of this head in each block of the split, [block_tokens, d].
+  // Tables of pointers: the K and V of this head in each block of the split: rows, [block_tokens]
+  // of row_bytes, then [block_tokens] of (scale, zero) in float16 unless `codes` is kPlain.
   const void* const* k_blocks = nullptr;
   const void* const* v_blocks = nullptr;
   // K of the next split, if it is known: prefetched while this one is computed.
   const void* const* next_k_blocks = nullptr;
   int next_block_count = 0;
   int block_tokens = 0;
-  Element element = Element::kF32;
+  Element element = Element::kF32;  // of rows that are kPlain
+  Codes codes = Codes::kPlain;
+  int64_t row_bytes = 0;
   int head_dim = 0;
   int tokens = 0;               // of this split to look at, from its start
   const void* query = nullptr;  // as pack_query left it
@@ -93,6 +98,9 @@ struct Kernels {
                    void* y) = nullptr;
   void (*to_f32)(const void* x, Element element, int64_t n, float* y) = nullptr;
   void (*from_f32)(const float* x, Element element, int64_t n, void* y) = nullptr;
+  // One row of n elements, as KvFormat says. REQUIRES: codes is not kPlain; n is even.
+  void (*quantize)(const float* x, Codes codes, int64_t n, uint8_t* row,
+                   uint16_t scale_and_zero[2]) = nullptr;
 
   void (*matmul_f32)(const MatMulSlice& slice) = nullptr;
   void (*matmul_bf16)(const MatMulSlice& slice) = nullptr;  // null: not on this CPU
@@ -102,8 +110,8 @@ struct Kernels {
                     int64_t padded_in, uint16_t* packed) = nullptr;
 
   AttentionKernels attention_f32;  // for every pool
-  // If `attend` is set: for a bfloat16 pool with block_tokens a multiple of 16 and head_dim a
-  // multiple of 32.
+  // If `attend` is set: for a bfloat16 or quantised pool with block_tokens a multiple of 16 and
+  // head_dim a multiple of 32.
   AttentionKernels attention_bf16;
   // Adds a split's result to `total`, that of the splits before it. `stride`: of `value` in both.
   void (*combine)(const SplitResult& split, int columns, int64_t stride,

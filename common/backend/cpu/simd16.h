@@ -84,6 +84,9 @@ BATON_INLINE F32x16 LoadF16(const uint16_t* p) {
 BATON_INLINE void StoreF16(F32x16 a, uint16_t* p) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
 }
+BATON_INLINE F32x16 FromU8(__m128i bytes) {
+  return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))};
+}
 
 #elif defined(__AVX2__)
 
@@ -148,6 +151,10 @@ BATON_INLINE __m128i RoundToBF16(__m256 a) {
 BATON_INLINE void StoreBF16(F32x16 a, uint16_t* p) {
   _mm_storeu_si128((__m128i*)p, RoundToBF16(a.lo));
   _mm_storeu_si128((__m128i*)(p + 8), RoundToBF16(a.hi));
+}
+BATON_INLINE F32x16 FromU8(__m128i bytes) {
+  return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 BATON_INLINE F32x16 LoadF16(const uint16_t* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)),
@@ -253,9 +260,49 @@ BATON_INLINE F32x16 LoadF16(const uint16_t* p) {
   return r;
 }
 BATON_INLINE void StoreF16(F32x16 a, uint16_t* p) { BATON_EACH_LANE p[i] = FloatToHalf(a.v[i]); }
+BATON_INLINE F32x16 LoadU8(const uint8_t* p) {
+  F32x16 r;
+  BATON_EACH_LANE r.v[i] = p[i];
+  return r;
+}
+BATON_INLINE F32x16 LoadU4(const uint8_t* p) {
+  F32x16 r;
+  BATON_EACH_LANE r.v[i] = static_cast<float>(p[i / 2] >> i % 2 * 4 & 15);
+  return r;
+}
 #undef BATON_EACH_LANE
 
 #endif
+
+#if defined(__AVX2__)
+BATON_INLINE float HalfToFloat(uint16_t half) { return _cvtsh_ss(half); }
+BATON_INLINE uint16_t FloatToHalf(float value) {
+  return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT);
+}
+BATON_INLINE F32x16 LoadU8(const uint8_t* p) { return FromU8(_mm_loadu_si128((const __m128i*)p)); }
+// Sixteen codes of 4 bits, the even one low.
+BATON_INLINE F32x16 LoadU4(const uint8_t* p) {
+  const __m128i wide = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i*)p));
+  const __m128i apart = _mm_or_si128(wide, _mm_slli_epi16(wide, 4));
+  return FromU8(_mm_and_si128(apart, _mm_set1_epi8(15)));
+}
+#endif
+
+// E4M3: as a float16 with the same mantissa and exponent, 256 times too small.
+BATON_INLINE F32x16 LoadE4M3(const uint8_t* p) {
+  uint16_t halves[16];
+#if defined(__AVX2__)
+  const __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p));
+  const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(wide, 8), _mm256_set1_epi16(-0x8000));
+  const __m256i rest = _mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(0x3f80));
+  _mm256_storeu_si256((__m256i*)halves, _mm256_or_si256(sign, rest));
+#else
+  for (int i = 0; i < 16; ++i) {
+    halves[i] = static_cast<uint16_t>((p[i] & 0x80) << 8 | (p[i] & 0x7f) << 7);
+  }
+#endif
+  return Mul(LoadF16(halves), Set1(256.0f));
+}
 
 #if !defined(__AVX512F__)
 BATON_INLINE F32x16 LoadPart(const float* p, int count) {

@@ -20,6 +20,7 @@ namespace baton::engine {
 namespace {
 
 constexpr char kDemoModel[] = "models/demo";
+constexpr kv::KvDtype kQuantized[] = {kv::KvDtype::kInt8, kv::KvDtype::kInt4, kv::KvDtype::kFp8};
 constexpr int kSequences = 64, kMaxRows = 256, kBlocks = 512, kBlockTokens = 16;
 
 // Prompts of the demo model's tasks, as its tokenizer cuts them, and the right answers.
@@ -38,6 +39,9 @@ EngineOptions OptionsOn(const baton::testing::Device& device) {
 class OneAnswerTest : public ::testing::TestWithParam<baton::testing::Device> {
  protected:
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+
+  // Requests of the demo model's tasks, batched at random, answer as they do alone.
+  void ExpectTheSameBits(EngineOptions options, const std::vector<int>& sizes);
 
   const uint64_t seed_ = std::random_device()();
   std::mt19937_64 random_{seed_};
@@ -79,9 +83,8 @@ struct Sequence {
   bool done() const { return static_cast<int>(answer.size()) == answer_tokens; }
 };
 
-TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
+void OneAnswerTest::ExpectTheSameBits(EngineOptions options, const std::vector<int>& sizes) {
   SCOPED_TRACE(seed_);
-  EngineOptions options = OptionsOn(GetParam());
   baton::testing::Oracle oracle(options);
   options.max_num_batched_tokens = kMaxRows;
   options.max_num_seqs = kSequences;
@@ -90,8 +93,6 @@ TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   Engine& engine = **loaded;
   const nlohmann::json prompts = Prompts();
-  const std::vector<int> sizes =
-      GetParam().slow ? std::vector<int>{1, 6} : std::vector<int>{1, 2, 7, 16, 33, kSequences};
   for (const int size : sizes) {
     SCOPED_TRACE(::testing::Message() << size << " at once");
     std::vector<kv::BlockId> free(kBlocks);
@@ -177,6 +178,94 @@ TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
                 oracle.GenerateTokens(prompt, sequence.sampling, sequence.answer_tokens))
           << "sequence " << &sequence - sequences.data();
     }
+  }
+}
+
+TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
+  ExpectTheSameBits(OptionsOn(GetParam()), GetParam().slow
+                                               ? std::vector<int>{1, 6}
+                                               : std::vector<int>{1, 2, 7, 16, 33, kSequences});
+}
+
+TEST_P(OneAnswerTest, QuantizedKvGivesTheSameBitsInEveryBatch) {
+  for (const kv::KvDtype dtype : kQuantized) {
+    SCOPED_TRACE(kv::KvDtypeName(dtype));
+    EngineOptions options = OptionsOn(GetParam());
+    options.kv_dtype = dtype;
+    if (GetParam().slow) {  // no GPU kernels yet
+      EXPECT_EQ(Engine::Load(options).status().code(), absl::StatusCode::kUnimplemented);
+      continue;
+    }
+    ExpectTheSameBits(options, {1, 7, 33});
+  }
+}
+
+// Every length modulo the block, in a pool without a free block.
+TEST_P(OneAnswerTest, QuantizedKvInAFullPool) {
+  if (GetParam().slow) return;
+  const auto tokens = Prompts()[0]["tokens"].get<std::vector<int32_t>>();
+  constexpr int kEach = 4;  // blocks of a sequence
+  for (const kv::KvDtype dtype : kQuantized) {
+    SCOPED_TRACE(kv::KvDtypeName(dtype));
+    EngineOptions options = OptionsOn(GetParam());
+    options.kv_dtype = dtype;
+    baton::testing::Oracle oracle(options);
+    options.num_blocks = 2 * kEach;
+    const auto engine = Engine::Load(options);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    model::SamplingParams sampling = {.temperature = 0};
+    sampling.logprobs = 3;
+    for (int length = 2 * kBlockTokens; length < 3 * kBlockTokens; ++length) {
+      // The second has one token more, so that both fill their last block at other steps.
+      std::vector<int32_t> rows[2] = {{tokens.begin(), tokens.begin() + length},
+                                      {tokens.begin(), tokens.begin() + length + 1}};
+      std::vector<kv::BlockId> blocks[2] = {{0, 2, 4, 6}, {1, 3, 5, 7}};
+      std::vector<model::SampledToken> answers[2];
+      int computed[2] = {0, 0};
+      for (int step = 0; step < kBlockTokens - 1; ++step) {
+        Batch batch;
+        for (int i = 0; i < 2; ++i) {
+          BatchEntry entry;
+          entry.tokens = absl::MakeConstSpan(rows[i]).subspan(static_cast<size_t>(computed[i]));
+          entry.context = computed[i];
+          entry.blocks = blocks[i];
+          entry.sample = true;
+          entry.sampling = &sampling;
+          entry.history.tokens = rows[i];
+          entry.history.prompt_tokens = length + i;
+          batch.entries.push_back(entry);
+        }
+        const std::vector<StepResult> results = (*engine)->Step(batch);
+        for (int i = 0; i < 2; ++i) {
+          ASSERT_TRUE(results[static_cast<size_t>(i)].tokens.ok());
+          computed[i] = static_cast<int>(rows[i].size());
+          answers[i].push_back(results[static_cast<size_t>(i)].tokens->front());
+          rows[i].push_back(answers[i].back().token_id);
+        }
+      }
+      for (int i = 0; i < 2; ++i) {
+        const std::vector<int32_t> prompt(rows[i].begin(), rows[i].begin() + length + i);
+        ASSERT_EQ(answers[i], oracle.GenerateTokens(prompt, sampling, kBlockTokens - 1))
+            << "length " << length + i;
+      }
+    }
+  }
+}
+
+TEST_P(OneAnswerTest, QuantizedKvKnowsTheAnswers) {
+  if (GetParam().slow) return;
+  const nlohmann::json prompts = Prompts();
+  for (const kv::KvDtype dtype : kQuantized) {
+    EngineOptions options = OptionsOn(GetParam());
+    options.kv_dtype = dtype;
+    baton::testing::Oracle device(options);
+    int right = 0;
+    for (const nlohmann::json& prompt : prompts) {
+      const auto answer = prompt["answer"].get<std::vector<int32_t>>();
+      right += device.Generate(prompt["tokens"].get<std::vector<int32_t>>(), {.temperature = 0},
+                               static_cast<int>(answer.size())) == answer;
+    }
+    EXPECT_GE(right, 12) << kv::KvDtypeName(dtype);
   }
 }
 

@@ -13,6 +13,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr KvDtype kAllDtypes[] = {KvDtype::kF32,  KvDtype::kBF16, KvDtype::kF16,
+                                  KvDtype::kInt8, KvDtype::kInt4, KvDtype::kFp8};
+
 KvLayout Qwen() { return KvLayout{24, 2, 64, 16, KvDtype::kBF16, 1}; }
 
 TEST(KvLayoutTest, Bytes) {
@@ -21,6 +24,41 @@ TEST(KvLayoutTest, Bytes) {
   KvLayout f32 = Qwen();
   f32.dtype = KvDtype::kF32;
   EXPECT_EQ(f32.BlockBytes(), 2 * Qwen().BlockBytes());
+}
+
+TEST(KvLayoutTest, QuantizedRowsHaveAScaleAndAZero) {
+  KvLayout layout = Qwen();
+  layout.dtype = KvDtype::kInt8;
+  EXPECT_EQ(layout.HeadBytes(), 16 * (64 + 4));
+  layout.dtype = KvDtype::kFp8;
+  EXPECT_EQ(layout.HeadBytes(), 16 * (64 + 4));
+  layout.dtype = KvDtype::kInt4;
+  EXPECT_EQ(layout.HeadBytes(), 16 * (32 + 4));
+  EXPECT_EQ(layout.BlockBytes(), 24 * 2 * 2 * 16 * (32 + 4));
+}
+
+TEST(KvLayoutTest, FourBitsNeedAnEvenHeadDim) {
+  KvLayout layout = Qwen();
+  layout.head_dim = 65;
+  EXPECT_TRUE(layout.Validate().ok());
+  layout.dtype = KvDtype::kInt8;
+  EXPECT_TRUE(layout.Validate().ok());
+  layout.dtype = KvDtype::kInt4;
+  EXPECT_EQ(ErrorField(layout.Validate()), "kv_layout.head_dim");
+}
+
+TEST(KvLayoutTest, ACallerWithAnotherDtypeIsRefusedWithBothNamed) {
+  EXPECT_TRUE(Qwen().CheckCaller(Qwen().Fingerprint()).ok());
+  KvLayout other = Qwen();
+  other.dtype = KvDtype::kInt8;
+  const absl::Status refused = Qwen().CheckCaller(other.Fingerprint());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ErrorReason(refused), "KV_LAYOUT");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("int8"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("bfloat16"));
+  other.layers = 3;
+  EXPECT_THAT(std::string(Qwen().CheckCaller(other.Fingerprint()).message()),
+              HasSubstr("this worker has 24 layers"));
 }
 
 TEST(KvLayoutTest, LargestValidLayoutDoesNotOverflow) {
@@ -86,21 +124,18 @@ TEST(KvLayoutTest, EveryFieldEntersTheFingerprint) {
     ++(layout.*field);
     fingerprints.insert(layout.Fingerprint());
   }
-  for (KvDtype dtype : {KvDtype::kF32, KvDtype::kF16}) {
+  for (KvDtype dtype : kAllDtypes) {
     KvLayout layout = Qwen();
     layout.dtype = dtype;
     fingerprints.insert(layout.Fingerprint());
   }
-  EXPECT_EQ(fingerprints.size(), 8u);
+  EXPECT_EQ(fingerprints.size(), 11u);
 }
 
 TEST(KvLayoutTest, DtypeNamesRoundTrip) {
-  for (KvDtype dtype : {KvDtype::kF32, KvDtype::kBF16, KvDtype::kF16}) {
+  for (KvDtype dtype : kAllDtypes) {
     EXPECT_EQ(ParseKvDtype(KvDtypeName(dtype)), dtype);
   }
-  EXPECT_EQ(KvDtypeBytes(KvDtype::kF32), 4);
-  EXPECT_EQ(KvDtypeBytes(KvDtype::kBF16), 2);
-  EXPECT_EQ(KvDtypeBytes(KvDtype::kF16), 2);
   EXPECT_FALSE(ParseKvDtype("float64"));
   EXPECT_FALSE(ParseKvDtype(""));
 }

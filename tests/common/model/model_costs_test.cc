@@ -68,7 +68,7 @@ TEST(ModelCostsTest, Qwen05ByHand) {
   EXPECT_EQ(costs.layers[0].attention_elements, 1'835'008);
   EXPECT_EQ(costs.layers[0].ffn_elements, 13'074'432);
   EXPECT_EQ(costs.kv_elements() * 2, 12'288);
-  const StepBytes step = DecodeStepBytes(costs, {}, DType::kF16, 8, 2048);
+  const StepBytes step = DecodeStepBytes(costs, {}, DType::kF16, 2, 8, 2048);
   EXPECT_EQ(step.weights, 2.0 * (357'826'560 + 136'134'656) + 4.0 * 24 * 2 * 896);
   EXPECT_EQ(step.kv, 8.0 * 2048 * 12'288);
   // One token: two operations an element, and for each token seen 4·896 a layer.
@@ -179,7 +179,7 @@ TEST(ModelCostsTest, FloorsTable) {
     EXPECT_EQ(costs.kv_elements() * 2, row.token_bytes);
     const int batches[] = {1, 8, 32};
     for (int i = 0; i < 3; ++i) {
-      const StepBytes step = DecodeStepBytes(costs, row.format, DType::kF16, batches[i], 2048);
+      const StepBytes step = DecodeStepBytes(costs, row.format, DType::kF16, 2, batches[i], 2048);
       EXPECT_NEAR(step.weights / 1e9, row.step_gb, 0.005);
       EXPECT_NEAR(Milliseconds(step.total(), 320e9) / row.t4_ms[i], 1, 0.005) << batches[i];
       EXPECT_NEAR(Milliseconds(step.total(), 4.3e12), row.h200_ms[i], 0.0051) << batches[i];
@@ -211,10 +211,10 @@ TEST(ModelCostsTest, LatentAttentionByHand) {
   EXPECT_NEAR(static_cast<double>(costs.parameters()), 15.7e9, 0.05e9);
   // Of one token six experts are read, of very many all; never more.
   const auto experts = [&](int batch) {
-    const double all = DecodeStepBytes(costs, {}, DType::kF16, batch, 0).weights;
+    const double all = DecodeStepBytes(costs, {}, DType::kF16, 2, batch, 0).weights;
     ModelCosts none = costs;
     for (LayerCosts& each : none.layers) each.experts = 0;
-    const double rest = DecodeStepBytes(none, {}, DType::kF16, batch, 0).weights;
+    const double rest = DecodeStepBytes(none, {}, DType::kF16, 2, batch, 0).weights;
     return (all - rest) / (26 * 2.0 * static_cast<double>(layer.expert_elements));
   };
   EXPECT_NEAR(experts(1), 6, 1e-6);
@@ -227,7 +227,7 @@ TEST(ModelCostsTest, WindowsBoundWhatIsSeen) {
   config.layers[1].window = 10;
   const ModelCosts costs = CostsOf(config);
   EXPECT_EQ(costs.attention, "MQA");
-  EXPECT_EQ(DecodeStepBytes(costs, {}, DType::kF16, 3, 100).kv, 3 * 2.0 * 16 * (100 + 10));
+  EXPECT_EQ(DecodeStepBytes(costs, {}, DType::kF16, 2, 3, 100).kv, 3 * 2.0 * 16 * (100 + 10));
   // Tokens seen by a prompt of 12: 78 in full, in the window of 10 1 + … + 10 + 10 + 10.
   ModelConfig full = config;
   full.layers[1].window = 0;

@@ -42,6 +42,10 @@ absl::Status CheckSupported(const StepLimits& limits) {
       limits.block_tokens < 16) {
     return unsupported("--block-size", limits.block_tokens, "a power of two from 16 on");
   }
+  if (limits.kv_format != KvFormat::kPlain) {
+    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
+                     "--device cuda: --kv-cache-dtype names a quantised type, expected auto");
+  }
   return absl::OkStatus();
 }
 

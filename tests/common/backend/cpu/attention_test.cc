@@ -1,6 +1,7 @@
 #include <map>
 
 #include "tests/common/backend/cpu/test_backend.h"
+#include "tests/testing/kv_rows.h"
 
 namespace baton::backend {
 namespace {
@@ -8,6 +9,7 @@ namespace {
 struct Shape {
   int kv_heads, group, head_dim, block_tokens, window;
   DType kv;
+  KvFormat format;
   int query_heads() const { return kv_heads * group; }
   int row_width() const { return (query_heads() + 2 * kv_heads) * head_dim; }
 };
@@ -17,21 +19,24 @@ class ScatteredSequences {
  public:
   ScatteredSequences(Backend& backend, const Shape& shape, int block_count, Random& random)
       : backend_(backend), shape_(shape), free_(block_count) {
-    const int64_t chunk = int64_t{2} * shape.kv_heads * shape.block_tokens * shape.head_dim *
-                          static_cast<int64_t>(SizeOf(shape.kv));
-    pool_.layer_stride_bytes = chunk;
-    pool_.block_stride_bytes = 2 * chunk;  // two layers; the tests use the second
     pool_.block_count = block_count;
     pool_.kv_heads = shape.kv_heads;
     pool_.head_dim = shape.head_dim;
     pool_.block_tokens = shape.block_tokens;
     pool_.dtype = shape.kv;
+    pool_.format = shape.format;
+    pool_.layer_stride_bytes = 2 * shape.kv_heads * pool_.head_bytes();
+    pool_.block_stride_bytes = 2 * pool_.layer_stride_bytes;  // two layers; tests use the second
     memory_ = std::move(backend.Allocate(block_count * pool_.block_stride_bytes)).value();
     pool_.base = static_cast<std::byte*>(memory_->data());
     // What earlier sequences left behind must not show.
-    const size_t elements = memory_->size_bytes() / SizeOf(shape.kv);
-    const std::vector<float> rest = random.Floats(elements, 3);
-    ConvertElements(rest.data(), DType::kF32, elements, shape.kv, pool_.base);
+    if (shape.format == KvFormat::kPlain) {
+      const size_t elements = memory_->size_bytes() / SizeOf(shape.kv);
+      const std::vector<float> rest = random.Floats(elements, 3);
+      ConvertElements(rest.data(), DType::kF32, elements, shape.kv, pool_.base);
+    } else {
+      std::memset(pool_.base, random.Of({0xff, 0x7e, 0x51}), memory_->size_bytes());
+    }
     std::iota(free_.begin(), free_.end(), 0);
     std::shuffle(free_.begin(), free_.end(), std::mt19937(7));
     const double frequency[] = {1.0, 0.1, 0.03};
@@ -96,16 +101,12 @@ class ScatteredSequences {
     return results;
   }
 
-  std::vector<float> KvRow(const std::vector<int32_t>& blocks, int position, int k_or_v, int head) {
-    const int64_t d = shape_.head_dim, bytes = static_cast<int64_t>(SizeOf(shape_.kv));
-    const int64_t row = ((int64_t{k_or_v} * shape_.kv_heads + head) * shape_.block_tokens +
-                         position % shape_.block_tokens) *
-                        d;
-    std::vector<float> values(d);
-    ConvertElements(pool_.base + blocks[position / shape_.block_tokens] * pool_.block_stride_bytes +
-                        pool_.layer_stride_bytes + row * bytes,
-                    shape_.kv, d, DType::kF32, values.data());
-    return values;
+  std::vector<float> KvValues(const std::vector<int32_t>& blocks, int position, int k_or_v,
+                              int head) {
+    const std::byte* chunk = pool_.base +
+                             blocks[position / shape_.block_tokens] * pool_.block_stride_bytes +
+                             pool_.layer_stride_bytes;
+    return ReadKvRow(pool_, chunk, k_or_v, head, position % shape_.block_tokens).values;
   }
   const std::vector<float>& last_q() const { return last_q_; }
 
@@ -128,8 +129,8 @@ std::vector<double> Reference(ScatteredSequences& pool, const Shape& shape,
   for (int kv = 0; kv < shape.kv_heads; ++kv) {
     std::vector<std::vector<float>> k, v;
     for (int t = first; t <= position; ++t) {
-      k.push_back(pool.KvRow(blocks, t, 0, kv));
-      v.push_back(pool.KvRow(blocks, t, 1, kv));
+      k.push_back(pool.KvValues(blocks, t, 0, kv));
+      v.push_back(pool.KvValues(blocks, t, 1, kv));
     }
     for (int head = kv * shape.group; head < (kv + 1) * shape.group; ++head) {
       std::vector<double> scores(k.size());
@@ -160,7 +161,9 @@ class AttentionTest : public testing::TestWithParam<Variant> {
             head_dim,
             random.Of({16, 16, 16, 32, 8}),
             random.Of({0, 0, 17, 300}),
-            random.Of({DType::kF32, DType::kBF16, DType::kBF16, DType::kF16})};
+            random.Of({DType::kF32, DType::kBF16, DType::kBF16, DType::kF16}),
+            random.Of({KvFormat::kPlain, KvFormat::kPlain, KvFormat::kPlain, KvFormat::kInt8,
+                       KvFormat::kInt4, KvFormat::kFp8})};
   }
 
   std::unique_ptr<Backend> backend_;
@@ -177,7 +180,8 @@ TEST_P(AttentionTest, IsSoftmaxOverWhatThePoolHolds) {
     if (context > 0) pool.Step({{&blocks, &qkv, 0, context}});
     const std::vector<float> got = pool.Step({{&blocks, &qkv, context, count}})[0];
     const int width = shape.query_heads() * shape.head_dim;
-    const bool low = shape.kv == DType::kBF16 || backend_->activation_dtype() == DType::kBF16;
+    const bool low = (shape.kv == DType::kBF16 && shape.format == KvFormat::kPlain) ||
+                     backend_->activation_dtype() == DType::kBF16;
     for (int r = 0; r < count; ++r) {
       const std::vector<double> want =
           Reference(pool, shape, blocks, pool.last_q().data() + r * width, context + r);

@@ -1,5 +1,6 @@
 // Norms, RoPE, activation, embedding, copies.
 #include "tests/common/backend/cpu/test_backend.h"
+#include "tests/testing/kv_rows.h"
 
 namespace baton::backend {
 namespace {
@@ -103,8 +104,9 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
     pool.block_tokens = 16;
     pool.block_count = 8;
     pool.dtype = random.Of({DType::kF32, DType::kBF16, DType::kF16});
-    const int64_t bytes = static_cast<int64_t>(SizeOf(pool.dtype));
-    pool.layer_stride_bytes = 2 * kv_heads * 16 * d * bytes;
+    pool.format = random.Of(
+        {KvFormat::kPlain, KvFormat::kPlain, KvFormat::kInt8, KvFormat::kInt4, KvFormat::kFp8});
+    pool.layer_stride_bytes = 2 * kv_heads * pool.head_bytes();
     pool.block_stride_bytes = 3 * pool.layer_stride_bytes;
     auto memory = std::move(backend_->Allocate(8 * pool.block_stride_bytes)).value();
     pool.base = static_cast<std::byte*>(memory->data());
@@ -146,12 +148,9 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
     };
     const auto slot = [&](int t, int k_or_v, int head) {
       const int position = context + t;
-      std::vector<float> values(d);
-      ConvertElements(pool.base + blocks[position / 16] * pool.block_stride_bytes +
-                          2 * pool.layer_stride_bytes +
-                          (((k_or_v * kv_heads) + head) * 16 + position % 16) * d * bytes,
-                      pool.dtype, d, DType::kF32, values.data());
-      return values;
+      const std::byte* chunk =
+          pool.base + blocks[position / 16] * pool.block_stride_bytes + 2 * pool.layer_stride_bytes;
+      return ReadKvRow(pool, chunk, k_or_v, head, position % 16);
     };
     const std::vector<float> q = q_out.Values();
     for (int t = 0; t < tokens; ++t) {
@@ -161,12 +160,20 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
       }
       for (int head = 0; head < kv_heads; ++head) {
         const std::vector<double> w = want(t, q_heads + head, norm ? &kw : nullptr);
-        const std::vector<float> k = slot(t, 0, head), v = slot(t, 1, head);
+        const KvRow k = slot(t, 0, head), v = slot(t, 1, head);
+        const float* from = x.data() + t * width + (q_heads + kv_heads + head) * d;
+        if (pool.format != KvFormat::kPlain) {
+          for (int i = 0; i < d; ++i) {
+            const auto at = static_cast<size_t>(i);
+            ASSERT_NEAR(k.values[at], w[at], KvErrorBound(pool.format, k, w[at]) + 2e-5);
+            ASSERT_NEAR(v.values[at], from[i], KvErrorBound(pool.format, v, from[i]));
+          }
+          continue;
+        }
         const double tolerance = Tolerance(pool.dtype) * 10;
         for (int i = 0; i < d; ++i)
-          ASSERT_NEAR(k[i], w[i], tolerance * std::max(1.0, std::abs(w[i])));
-        const float* from = x.data() + t * width + (q_heads + kv_heads + head) * d;
-        ExpectSame(v, Rounded({from, from + d}, pool.dtype), "v");
+          ASSERT_NEAR(k.values[i], w[i], tolerance * std::max(1.0, std::abs(w[i])));
+        ExpectSame(v.values, Rounded({from, from + d}, pool.dtype), "v");
       }
     }
   }
