@@ -1,0 +1,72 @@
+// Places outside the KV pool that keep KV of prompts: host memory, files, Redis.
+//
+// A segment is the KV of some consecutive whole blocks of a prompt, all layers. Its value also has
+// the whole prompt up to its end, so that a reader compares tokens, as the prefix cache does: equal
+// keys never decide that KV may be used (segment_value.h).
+#ifndef BATON_COMMON_KV_STORE_SEGMENT_STORE_H_
+#define BATON_COMMON_KV_STORE_SEGMENT_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/kv/prefix_key.h"
+
+namespace baton::kv_store {
+
+struct SegmentKey {
+  uint64_t model_fingerprint = 0;
+  uint64_t layout_fingerprint = 0;
+  int tokens = 0;            // of a segment
+  kv::PrefixKey prefix = 0;  // of the segment's last block; its root names the namespace
+
+  // For names of files and Redis keys: lower-case letters, digits and '-', at most 64.
+  std::string ToString() const;
+  bool operator==(const SegmentKey& other) const = default;
+};
+
+// An encoded segment (segment_value.h); immutable, shared by those who read and write it.
+using SegmentBytes = std::shared_ptr<const std::vector<std::byte>>;
+
+struct StoreUsage {
+  int64_t bytes = 0;
+  int64_t segments = 0;
+  int64_t evicted = 0;  // segments, since the start
+};
+
+// Thread-safe. All but the first three may wait for I/O, at most until `deadline`, and then return
+// DEADLINE_EXCEEDED; UNAVAILABLE if the store cannot be reached. A store that has failed answers
+// later calls at once with UNAVAILABLE until a pause is over.
+class SegmentStore {
+ public:
+  virtual ~SegmentStore() = default;
+  virtual absl::string_view kind() const = 0;  // "host", "file", "redis"
+  // Whether CountLeading waits for nothing.
+  virtual bool knows_its_keys() const = 0;
+  virtual StoreUsage usage() const = 0;  // of what this process knows
+
+  // How many of `keys`, from the first on, the store has. Marks them as used: the first as the most
+  // recently used, so that the segments of a prompt are evicted from its end.
+  virtual absl::StatusOr<int> CountLeading(absl::Span<const SegmentKey> keys,
+                                           absl::Time deadline) = 0;
+  // NOT_FOUND. REQUIRES: max_bytes > 0. A value larger than that is DATA_LOSS, and is not read.
+  virtual absl::StatusOr<SegmentBytes> Get(const SegmentKey& key, size_t max_bytes,
+                                           absl::Time deadline) = 0;
+  // Keeps the value, evicting the least recently used ones; overwrites. RESOURCE_EXHAUSTED if there
+  // is no room for it (larger than the store, or a full disk).
+  virtual absl::Status Put(const SegmentKey& key, const SegmentBytes& value,
+                           absl::Time deadline) = 0;
+  // Drops a value that has turned out to be damaged.
+  virtual void Remove(const SegmentKey& key, absl::Time deadline) = 0;
+};
+
+}  // namespace baton::kv_store
+
+#endif  // BATON_COMMON_KV_STORE_SEGMENT_STORE_H_

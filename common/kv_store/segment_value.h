@@ -1,0 +1,44 @@
+// The bytes of a segment as stores keep them.
+//
+//   "BATONKV1", then little-endian: u64 model fingerprint, u64 KV layout fingerprint, u64 root
+//   prefix key, u32 number of prompt tokens up to the segment's end, u32 tokens of the segment,
+//   u64 KV bytes, u64 XXH3-64 of all other bytes, i32 tokens[], KV [layer][block][chunk].
+#ifndef BATON_COMMON_KV_STORE_SEGMENT_VALUE_H_
+#define BATON_COMMON_KV_STORE_SEGMENT_VALUE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/kv/kv_layout.h"
+#include "common/kv/prefix_key.h"
+#include "common/kv_store/segment_store.h"
+
+namespace baton::kv_store {
+
+struct Segment {
+  uint64_t model_fingerprint = 0;
+  uint64_t layout_fingerprint = 0;
+  kv::PrefixKey root = 0;
+  absl::Span<const int32_t> tokens;  // the prompt up to the segment's end
+  int segment_tokens = 0;            // the last ones, whose KV it is
+};
+
+// Of the encoded value.
+size_t EncodedBytes(const Segment& segment, const kv::KvLayout& layout);
+// `fill` writes the KV, all of `kv`. REQUIRES: whole blocks of the layout, segment_tokens > 0.
+SegmentBytes Encode(const Segment& segment, const kv::KvLayout& layout,
+                    absl::FunctionRef<void(absl::Span<std::byte> kv)> fill);
+// The KV of a value, which is that of `expected`; a view into `value`. DATA_LOSS, which names the
+// first field that differs, for damaged bytes and for any other segment. Reads nothing outside of
+// `value`, and checks the sum last, over all of it.
+absl::StatusOr<absl::Span<const std::byte>> Decode(absl::Span<const std::byte> value,
+                                                   const Segment& expected,
+                                                   const kv::KvLayout& layout);
+
+}  // namespace baton::kv_store
+
+#endif  // BATON_COMMON_KV_STORE_SEGMENT_VALUE_H_
