@@ -2,6 +2,9 @@
 // batch.
 //
 //   engine_bench --model DIR [--threads 2] [--dtype auto] [--repeat 3]
+//   engine_bench --model DIR --kv-cache-dtypes auto,int8,fp8,int4 [--repeat 5]
+//
+// The second form measures the formats of KV in turn, round by round.
 //
 // The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
 // llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs.
@@ -9,6 +12,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -120,6 +125,45 @@ void Run(engine::Engine& engine, int repeat) {
   row("decode batch 8 after 4096", 8 * 16, [&] { return bench.Decode(8, 4096, 16); });
 }
 
+struct Measured {
+  std::string what;
+  int tokens;
+  std::function<double(Bench&)> seconds;
+};
+
+// One column an engine; of each, medians of the rounds.
+void RunInTurn(const std::vector<std::unique_ptr<engine::Engine>>& engines, int repeat) {
+  constexpr int kDepth = 4096, kSteps = 16, kBatch = 8;
+  std::vector<std::unique_ptr<Bench>> benches;
+  std::printf("%-28s", "tokens/s");
+  for (const auto& engine : engines) {
+    std::printf(" %10s", std::string(kv::KvDtypeName(engine->kv_layout().dtype)).c_str());
+    benches.push_back(std::make_unique<Bench>(*engine, kDepth + 2 * kSteps, kBatch));
+    for (int i = 0; i < kBatch; ++i) benches.back()->Prefill(i, 0, kDepth);
+  }
+  std::printf("\n");
+  const Measured rows[] = {
+      {"prefill 2048", 2048, [](Bench& b) { return b.Prefill(0, 0, 2048); }},
+      {"prefill 512 at depth 3584", 512, [](Bench& b) { return b.Prefill(0, 3584, 4096); }},
+      {"decode batch 1 after 4096", kSteps, [](Bench& b) { return b.Decode(1, kDepth, kSteps); }},
+      {"decode batch 8 after 512", kBatch * kSteps,
+       [](Bench& b) { return b.Decode(kBatch, 512, kSteps); }},
+      {"decode batch 8 after 4096", kBatch * kSteps,
+       [](Bench& b) { return b.Decode(kBatch, kDepth, kSteps); }},
+  };
+  for (const Measured& row : rows) {
+    std::vector<std::vector<double>> seconds(benches.size());
+    for (int round = 0; round < repeat; ++round) {
+      for (size_t i = 0; i < benches.size(); ++i) seconds[i].push_back(row.seconds(*benches[i]));
+    }
+    std::printf("%-28s", row.what.c_str());
+    for (const std::vector<double>& each : seconds)
+      std::printf(" %10.1f", row.tokens / Median(each));
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Engine benchmark");
   engine::EngineOptions options;
@@ -130,6 +174,10 @@ int Main(int argc, char** argv) {
   app.add_option("--dtype", dtype)->check(CLI::IsMember({"auto", "float32", "bfloat16"}));
   app.add_flag("--share-kv-pool", options.share_kv_pool, "as --kv-transport shm does");
   app.add_option("--repeat", repeat)->check(CLI::Range(1, 100));
+  std::vector<std::string> kv_dtypes;
+  app.add_option("--kv-cache-dtypes", kv_dtypes)
+      ->delimiter(',')
+      ->check(CLI::IsMember({"auto", "int8", "fp8", "int4"}));
   CLI11_PARSE(app, argc, argv);
   if (dtype == "float32") options.backend.compute = backend::BackendOptions::Compute::kF32;
   if (dtype == "bfloat16") options.backend.compute = backend::BackendOptions::Compute::kBF16;
@@ -137,12 +185,21 @@ int Main(int argc, char** argv) {
   options.max_num_batched_tokens = 512;
   options.max_num_seqs = 16;
   options.num_blocks = 8 * (4096 + 48) / 16;
-  absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Load(options);
-  if (!engine.ok()) {
-    std::fprintf(stderr, "%s\n", engine.status().ToString().c_str());
-    return 1;
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  for (const std::string& name : kv_dtypes.empty() ? std::vector<std::string>{"auto"} : kv_dtypes) {
+    options.kv_dtype = kv::ParseKvDtype(name);
+    absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Load(options);
+    if (!engine.ok()) {
+      std::fprintf(stderr, "%s\n", engine.status().ToString().c_str());
+      return 1;
+    }
+    engines.push_back(*std::move(engine));
   }
-  Run(**engine, repeat);
+  if (kv_dtypes.empty()) {
+    Run(*engines.front(), repeat);
+  } else {
+    RunInTurn(engines, repeat);
+  }
   return 0;
 }
 

@@ -34,6 +34,7 @@ struct WorkerFlags {
   bool no_prefix_caching = false;
   bool no_deterministic = false;
   bool kv_fetch = false, kv_write_back = false;
+  std::map<std::string, std::string> prefill_values;  // for prefill workers only
 };
 
 // And on to the router.
@@ -82,10 +83,14 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
                            "--max-num-batched-tokens", "--threads"}) {
     app->add_option(flag, worker->values[flag], "Passed to every worker")->check(count);
   }
-  for (const char* flag : {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization",
-                           "--cublas-algorithms", "--max-retained-share", "--kv-transport",
-                           "--kv-cache-dtype"}) {
+  for (const char* flag :
+       {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization",
+        "--cublas-algorithms", "--max-retained-share", "--kv-transport", "--kv-cache-dtype"}) {
     app->add_option(flag, worker->values[flag], "Passed to every worker");
+  }
+  for (const char* flag : {"--kv-tier", "--kv-tier-segment", "--kv-tier-least-uses",
+                           "--kv-tier-redis-password-file"}) {
+    app->add_option(flag, worker->prefill_values[flag], "Passed to prefill workers");
   }
   app->add_flag("--kv-fetch", worker->kv_fetch, "Passed to every process");
   app->add_flag("--kv-write-back", worker->kv_write_back, "Passed to decode workers");
@@ -471,6 +476,11 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
     if (up->count(flag) == 0) continue;  // an empty value may be meant
     worker_flags.push_back(flag);
     worker_flags.push_back(value);
+  }
+  for (const auto& [flag, value] : worker.prefill_values) {
+    if (up->count(flag) == 0) continue;
+    commands.up.cluster.prefill_flags.push_back(flag);
+    commands.up.cluster.prefill_flags.push_back(value);
   }
   if (worker.kv_fetch) {
     worker_flags.push_back("--kv-fetch");

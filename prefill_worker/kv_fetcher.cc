@@ -1,12 +1,14 @@
 #include "prefill_worker/kv_fetcher.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/log.h"
 #include "common/base/random_id.h"
 #include "common/transfer/checksum.h"
+#include "prefill_worker/reserved_blocks.h"
 
 namespace baton::prefill_worker {
 namespace {
@@ -99,16 +101,9 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
   int reserved = missing;
   for (const auto& [id, fetch] : fetches_) reserved += fetch.missing();
   if (reserved > options_.max_reserved_share * pool_.counts().total) return nullptr;
-  // Those before are kept too: without them, what comes could not be inserted.
-  kv::Match match = cache_->MatchPrefix(wish.root, wish.tokens, wish.first_block * block_tokens);
-  BATON_CHECK_EQ(match.blocks.size(), wish.first_block);
-  const int lacking = missing - pool_.counts().free;
-  if (lacking > 0) {
-    if (cache_->evictable_block_count() < lacking) return nullptr;
-    cache_->Evict(lacking);
-  }
-  absl::StatusOr<kv::BlockLease> fresh = pool_.Acquire(missing, kv::BlockUse::kHeld);
-  BATON_CHECK(fresh.ok()) << fresh.status();
+  std::optional<kv::BlockLease> reserved_blocks =
+      ReserveBlocks(pool_, *cache_, wish.root, wish.tokens, wish.first_block, block_tokens);
+  if (!reserved_blocks) return nullptr;
   const uint64_t id = ++last_;
   Fetch& fetch = fetches_[id];
   fetch.request_id = wish.request_id;
@@ -116,9 +111,7 @@ KvFetcher::Fetch* KvFetcher::Begin(const Wish& wish) {
   fetch.root = wish.root;
   fetch.tokens.assign(wish.tokens.begin(), wish.tokens.end());
   fetch.first_block = wish.first_block;
-  fetch.blocks = std::move(match.blocks);
-  fetch.blocks.SetUse(kv::BlockUse::kHeld);
-  fetch.blocks.Append(*std::move(fresh));
+  fetch.blocks = *std::move(reserved_blocks);
   fetch.began = clock_.SinceStart();
 
   internal::v1::FetchKvRequest request;

@@ -72,6 +72,7 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
               metrics.kv_exchange()),
       fetcher_(options.kv_fetch, engine, pool_, cache_.get(), clock, metrics.kv_exchange(),
                mailbox_),
+      tiers_(options.kv_tiers, engine, pool_, cache_.get(), clock, metrics.tiers(), mailbox_),
       scheduler_(options.scheduler, pool_, cache_.get()),
       submission_limit_("prefill",
                         {options.scheduler.max_queued_requests,
@@ -188,6 +189,7 @@ bool PrefillLoop::TakeTurn(absl::Duration wait) {
   // tokens itself.
   submission_limit_.Update({scheduler_.waiting_requests(), 0}, throughput_.tokens_per_second());
   if (!plan.chunks.empty()) Step(plan.chunks);
+  tiers_.Tick();
   SendHeartbeats();
   Publish();
   return !plan.chunks.empty();
@@ -204,7 +206,8 @@ void PrefillLoop::EndAll() {
   for (const uint64_t id : ids) End(id, Draining());
   // Blocks are freed after their last writer has stopped, channels after their last call.
   fetcher_.CancelAll();
-  while (!fetcher_.idle()) {
+  tiers_.CancelAll();
+  while (!fetcher_.idle() || !tiers_.idle()) {
     BATON_CHECK(options_.own_thread) << "stopped with open fetches";
     mailbox_->RunPending(absl::InfiniteDuration());
   }
@@ -241,7 +244,10 @@ void PrefillLoop::Admit(std::unique_ptr<PrefillJob> job) {
     return;
   }
   if (submitted->scoring == nullptr) {
-    fetcher_.Consider(*submitted, cost_, options_.scheduler.max_num_batched_tokens);
+    const int step = options_.scheduler.max_num_batched_tokens;
+    tiers_.Consider(*submitted, cost_, step, [this, step](PrefillJob& job) {
+      if (!draining_) fetcher_.Consider(job, cost_, step);
+    });
   }
 }
 
@@ -293,7 +299,7 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
   LayerSender sender(chunks, engine_.kv_layout().block_tokens);
   // A step with room for more work says nothing of the rate under load.
   const bool full =
-      scheduler_.waiting_count() > fetcher_.waiting_jobs() ||
+      scheduler_.waiting_count() > fetcher_.waiting_jobs() + tiers_.waiting_jobs() ||
       batch.rows() + options_.scheduler.block_tokens > options_.scheduler.max_num_batched_tokens;
   if (full) throughput_.StepBegins();
   const absl::Duration begin = clock_.SinceStart();
@@ -376,6 +382,7 @@ void PrefillLoop::Complete(PrefillJob& job, const engine::StepResult& result) {
 
 void PrefillLoop::EndCompleted(PrefillJob& job) {
   scheduler_.InsertIntoCache(job);
+  tiers_.Used(job);
   End(job.id, absl::OkStatus());
 }
 
@@ -390,6 +397,7 @@ void PrefillLoop::OnSent(uint64_t job_id) {
 void PrefillLoop::End(uint64_t job_id, const absl::Status& status) {
   const std::unique_ptr<PrefillJob> job = scheduler_.Remove(job_id);
   if (job == nullptr) return;  // ended before
+  tiers_.Leave(*job);
   fetcher_.Leave(*job);
   job->sender->Finish(status);
   if (!status.ok()) {
@@ -429,6 +437,7 @@ void PrefillLoop::Publish() {
   load.computed_prompt_tokens = computed_tokens_;
   publish_(load);
   metrics_.SetLoad(load);
+  tiers_.ReportUsage();
 }
 
 }  // namespace baton::prefill_worker

@@ -24,6 +24,7 @@
 #include "common/worker/throughput.h"
 #include "common/worker/watch_service.h"
 #include "prefill_worker/kv_fetcher.h"
+#include "prefill_worker/kv_tiers.h"
 #include "prefill_worker/metrics.h"
 #include "prefill_worker/scheduler.h"
 
@@ -35,6 +36,7 @@ struct LoopOptions {
   double max_retained_share = 0.25;  // of the pool's blocks
   worker::KvHolderOptions kv_holder;
   KvFetcherOptions kv_fetch;
+  KvTiersOptions kv_tiers;
   // False: the loop works only in Turn() and Stop().
   bool own_thread = true;
 };
@@ -110,6 +112,7 @@ class PrefillLoop {
   std::unique_ptr<kv::RadixCache> cache_;
   worker::KvHolder holder_;
   KvFetcher fetcher_;
+  KvTiers tiers_;
   std::atomic<int> offers_{0};  // not answered
   PrefillScheduler scheduler_;
   worker::SubmissionLimit submission_limit_;

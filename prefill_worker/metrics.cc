@@ -22,7 +22,8 @@ PrefillMetrics::PrefillMetrics(prometheus::Registry& registry, const std::string
           telemetry::kRequestSecondsBuckets)),
       scored_items_(worker_.metrics().Counter(
           "baton_scored_items_total", "Items of Score and ScoreStream whose labels were scored.")),
-      kv_exchange_(worker_.metrics()) {}
+      kv_exchange_(worker_.metrics()),
+      tiers_(worker_.metrics()) {}
 
 void PrefillMetrics::Started(const PrefillJob& job) {
   worker_.Queued(job.started_at - job.submitted_at, PriorityName(job.priority));

@@ -13,6 +13,7 @@
 #include "common/worker/kv_exchange_metrics.h"
 #include "common/worker/worker_metrics.h"
 #include "prefill_worker/job.h"
+#include "prefill_worker/tier_metrics.h"
 
 namespace baton::prefill_worker {
 
@@ -39,6 +40,7 @@ class PrefillMetrics {
   void TransferFailed(transfer::AbortReason reason) { worker_.KvTransferFailed(Name(reason)); }
   void SetLoad(const worker::WorkerLoad& load) { worker_.SetLoad(load); }
   worker::KvExchangeMetrics& kv_exchange() { return kv_exchange_; }
+  TierMetrics& tiers() { return tiers_; }
   const telemetry::TraceCounters& traces() const { return worker_.traces(); }
   std::vector<telemetry::MetricDescription> descriptions() {
     return worker_.metrics().descriptions();
@@ -49,6 +51,7 @@ class PrefillMetrics {
   prometheus::Histogram& duration_;
   prometheus::Counter& scored_items_;
   worker::KvExchangeMetrics kv_exchange_;
+  TierMetrics tiers_;
 };
 
 }  // namespace baton::prefill_worker

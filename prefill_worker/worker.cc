@@ -1,9 +1,15 @@
 #include "prefill_worker/worker.h"
 
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/kv_store/tier_spec.h"
 #include "common/security/tls_check.h"
 
 namespace baton::prefill_worker {
@@ -18,6 +24,7 @@ absl::StatusOr<std::unique_ptr<PrefillWorker>> PrefillWorker::Start(
 absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
                                        const PrefillOptions& prefill) {
   BATON_RETURN_IF_ERROR(security::CheckTls(prefill.worker_tls));
+  BATON_RETURN_IF_ERROR(Validate(prefill, options.block_size));
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
   engine_options.share_kv_pool = options.kv_transport == "auto" || options.kv_transport == "shm";
   // A test's device has no time for it.
@@ -45,6 +52,7 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
                                                std::move(plan), std::move(events));
     };
   }
+  BATON_RETURN_IF_ERROR(OpenTiers(options, prefill, &loop.kv_tiers));
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
   BATON_RETURN_IF_ERROR(SharePool(options));
@@ -70,6 +78,38 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
     services.push_back(device_link_service_.get());
   }
   return Serve(options, services, internal::v1::PrefillService::service_full_name());
+}
+
+absl::Status PrefillWorker::OpenTiers(const worker::WorkerOptions& options,
+                                      const PrefillOptions& prefill, KvTiersOptions* tiers) {
+  if (prefill.kv_tier.empty()) return absl::OkStatus();
+  if (!options.enable_prefix_caching) {
+    return InvalidField("BAD_OPTION", "--kv-tier",
+                        "given with --no-enable-prefix-caching, expected the prefix cache, where "
+                        "what tiers load is put");
+  }
+  std::string password;
+  if (!prefill.kv_tier_redis_password_file.empty()) {
+    std::ifstream file(prefill.kv_tier_redis_password_file);
+    if (!std::getline(file, password) || password.empty()) {
+      return InvalidField("BAD_OPTION", "--kv-tier-redis-password-file",
+                          absl::StrCat(prefill.kv_tier_redis_password_file,
+                                       " cannot be read or is empty, expected a line with the "
+                                       "password"));
+    }
+  }
+  BATON_ASSIGN_OR_RETURN(const std::vector<kv_store::TierSpec> specs,
+                         kv_store::ParseTiers(prefill.kv_tier));
+  BATON_ASSIGN_OR_RETURN(auto stores, kv_store::OpenTiers(specs, password, Clock::Real()));
+  for (const auto& store : stores) {
+    const kv_store::StoreUsage usage = store->usage();
+    BATON_LOG(Info) << "KV tier " << store->kind() << ": " << usage.segments << " segments, "
+                    << usage.bytes << " bytes";
+  }
+  for (auto& store : stores) tiers->stores.push_back(std::move(store));
+  tiers->segment_tokens = prefill.kv_tier_segment;
+  tiers->least_uses = prefill.kv_tier_least_uses;
+  return absl::OkStatus();
 }
 
 absl::Status PrefillWorker::SharePool(const worker::WorkerOptions& options) {

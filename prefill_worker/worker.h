@@ -31,6 +31,8 @@ class PrefillWorker final : public worker::Worker {
   PrefillWorker() = default;
   absl::Status Initialize(const worker::WorkerOptions& options, const PrefillOptions& prefill);
   // Fail only if the options ask for nothing else.
+  absl::Status OpenTiers(const worker::WorkerOptions& options, const PrefillOptions& prefill,
+                         KvTiersOptions* tiers);
   absl::Status SharePool(const worker::WorkerOptions& options);
   absl::Status LinkDevice(const worker::WorkerOptions& options);
   void SetLoopDraining(bool draining, std::function<void()> applied) override {

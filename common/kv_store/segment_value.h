@@ -2,7 +2,9 @@
 //
 //   "BATONKV1", then little-endian: u64 model fingerprint, u64 KV layout fingerprint, u64 root
 //   prefix key, u32 number of prompt tokens up to the segment's end, u32 tokens of the segment,
-//   u64 KV bytes, u64 XXH3-64 of all other bytes, i32 tokens[], KV [layer][block][chunk].
+//   u64 KV bytes, u64 checksum, i32 tokens[], KV [layer][block][chunk]
+//
+// The checksum is the XXH3-64 of all that follows it, seeded with that of all before it.
 #ifndef BATON_COMMON_KV_STORE_SEGMENT_VALUE_H_
 #define BATON_COMMON_KV_STORE_SEGMENT_VALUE_H_
 

@@ -19,7 +19,7 @@ from pathlib import Path
 # Room: rooms whose headers it may include, besides its own. "base/rpc" is common/base/rpc, the only
 # place where base meets gRPC; "proto" is the generated code.
 WORKER_ROOMS = {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
-                "tracing", "transfer", "worker", "proto"}
+                "kv_store", "tracing", "transfer", "worker", "proto"}
 EDGES = {
     "base": set(),
     "base/rpc": {"base", "proto"},
@@ -32,6 +32,7 @@ EDGES = {
     # Its program, which the worker starts, has the tokenizer; the library has not.
     "grammar": {"base", "json", "tokenizer", "proto"},
     "kv": {"base"},
+    "kv_store": {"base", "kv"},
     "backend": {"base"},
     "model": {"base", "json", "backend"},
     "engine": {"base", "kv", "backend", "model"},
@@ -91,6 +92,7 @@ THIRD_PARTY = [
     ("libcurl", r"curl/", ("cli", "common/tracing")),
     ("Boost.Beast and Asio", r"boost/(asio|beast)", ("router/http",)),
     ("OpenSSL", r"openssl/", ("cli", "common/security")),
+    ("hiredis", r"hiredis/", ("common/kv_store",)),
     ("CUDA", r"(cuda|cublas|cuda_.*|cudnn|cub/|cutlass/|mma)[\w./]*$", ("common/backend/cuda",)),
     ("NCCL", r"nccl", ("common/transfer", "common/backend/cuda")),
 ]

@@ -1,0 +1,292 @@
+#include "prefill_worker/kv_tiers.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/log.h"
+#include "prefill_worker/reserved_blocks.h"
+
+namespace baton::prefill_worker {
+
+KvTiers::KvTiers(const KvTiersOptions& options, const engine::Engine& engine, kv::BlockPool& pool,
+                 kv::RadixCache* cache, const Clock& clock, TierMetrics& metrics,
+                 std::shared_ptr<Mailbox> mailbox)
+    : options_(options),
+      engine_(engine),
+      pool_(pool),
+      cache_(cache),
+      clock_(clock),
+      metrics_(metrics),
+      mailbox_(std::move(mailbox)) {
+  if (options_.stores.empty() || cache_ == nullptr) return;
+  BATON_CHECK_GT(options_.segment_tokens, 0);
+  BATON_CHECK_EQ(options_.segment_tokens % engine.kv_layout().block_tokens, 0);
+  io_ = std::make_unique<TierIo>(options_.io, options_.stores, engine.kv_pool(), engine.kv_layout(),
+                                 clock, metrics);
+}
+
+SegmentRange KvTiers::RangeOf(const PrefillJob& job, int first, int end) const {
+  const int block_tokens = engine_.kv_layout().block_tokens;
+  const int blocks = options_.segment_tokens / block_tokens;
+  SegmentRange range;
+  range.root = job.root;
+  range.segment_tokens = options_.segment_tokens;
+  range.first_token = first * options_.segment_tokens;
+  const auto tokens = static_cast<size_t>(end * options_.segment_tokens);
+  range.tokens.assign(job.tokens.begin(), job.tokens.begin() + static_cast<int64_t>(tokens));
+  const uint64_t layout = engine_.kv_layout().Fingerprint();
+  for (int segment = first; segment < end; ++segment) {
+    range.keys.push_back({engine_.config().fingerprint, layout, options_.segment_tokens,
+                          job.keys[static_cast<size_t>((segment + 1) * blocks - 1)]});
+  }
+  return range;
+}
+
+void KvTiers::Consider(PrefillJob& job, const worker::StepCost& cost, int max_tokens_per_step,
+                       std::function<void(PrefillJob&)> or_else) {
+  // A job with prompt log probabilities computes all of its prompt.
+  if (io_ == nullptr || job.prompt_logprobs) return or_else(job);
+  const int segments = (job.size() - 1) / options_.segment_tokens;
+  const int cached =
+      cache_->Peek(job.root, absl::MakeConstSpan(job.tokens)
+                                 .first(static_cast<size_t>(segments * options_.segment_tokens)));
+  const int first = cached / options_.segment_tokens;
+  if (first >= segments) return or_else(job);
+  for (auto& [id, entry] : entries_) {
+    if (entry.jobs.empty() || entry.range.root != job.root || entry.range.first_token > cached ||
+        entry.range.tokens.size() > static_cast<size_t>(segments * options_.segment_tokens) ||
+        !std::equal(entry.range.tokens.begin(), entry.range.tokens.end(), job.tokens.begin())) {
+      continue;
+    }
+    entry.jobs.push_back(&job);
+    job.fetching = true;
+    return;
+  }
+  // A store that does not return holds a thread: until it does, nothing is looked up.
+  if (orphans_ > 0 || static_cast<int>(entries_.size()) >= options_.max_loads) {
+    metrics_.LookedUp(TierLookup::kNoRoom);
+    return or_else(job);
+  }
+  const uint64_t id = ++last_;
+  Entry entry;
+  entry.range = RangeOf(job, first, segments);
+  PrefillWork work;
+  work.Add(segments * options_.segment_tokens - cached, cached);
+  if (cost.known()) {
+    entry.computing = absl::Seconds(
+        cost.Seconds(worker::PrefillTerms(work, max_tokens_per_step), clock_.SinceStart()));
+  }
+  entry.or_else = std::move(or_else);
+  entry.jobs.push_back(&job);
+  job.fetching = true;
+  const Located at_once = io_->LocatedAtOnce(entry.range.keys);
+  if (!io_->asks() || at_once.segments == entry.range.size()) {
+    Begin(id, entries_.emplace(id, std::move(entry)).first->second, at_once);
+    return;
+  }
+  // A look-up over a network may take its share of what is lost at most.
+  const absl::Duration within =
+      entry.computing == absl::ZeroDuration() ? kUnmeasured : kMostLost * entry.computing;
+  entry.give_up_at = clock_.SinceStart() + within + kGrace;
+  Entry& added = entries_.emplace(id, std::move(entry)).first->second;
+  if (io_->LookUpTime() > within) {
+    Begin(id, added, at_once);
+    return;
+  }
+  const bool asked =
+      io_->LookUp(added.range, within, [this, id, mailbox = mailbox_](const Located& found) {
+        mailbox->Post([this, id, found] { OnLookedUp(id, found); });
+      });
+  if (!asked) Begin(id, added, at_once);
+}
+
+void KvTiers::OnLookedUp(uint64_t id, const Located& found) {
+  const auto at = entries_.find(id);
+  if (at == entries_.end()) {
+    --orphans_;
+    return;
+  }
+  Begin(id, at->second, found);
+}
+
+void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
+  const int found = located.segments;
+  if (found == 0 || entry.jobs.empty()) return Release(id, TierLookup::kAbsent, /*or_else=*/true);
+  const int block_tokens = engine_.kv_layout().block_tokens;
+  SegmentRange& range = entry.range;
+  const int all = range.size();
+  range.keys.resize(static_cast<size_t>(found));
+  range.tokens.resize(static_cast<size_t>(range.first_token + found * range.segment_tokens));
+  const absl::Duration computing = entry.computing * found / all;
+  if (computing > absl::ZeroDuration() && located.expected >= computing) {
+    return Release(id, TierLookup::kSlower, /*or_else=*/true);
+  }
+  const int missing = found * range.segment_tokens / block_tokens;
+  int reserved = missing;
+  for (const auto& [other, with] : entries_) {
+    if (with.load != nullptr) reserved += static_cast<int>(with.load->blocks.size());
+  }
+  std::optional<kv::BlockLease> blocks;
+  if (reserved <= options_.max_reserved_share * pool_.counts().total) {
+    // The prefix cache may have changed since the look-up began.
+    if (cache_->Peek(range.root, range.tokens) >= range.first_token) {
+      blocks = ReserveBlocks(pool_, *cache_, range.root, range.tokens,
+                             range.first_token / block_tokens, block_tokens);
+    }
+  }
+  if (!blocks) return Release(id, TierLookup::kNoRoom, /*or_else=*/true);
+  entry.blocks = *std::move(blocks);
+  const absl::Duration each = computing == absl::ZeroDuration() ? kUnmeasured : computing / found;
+  const absl::Duration within =
+      computing == absl::ZeroDuration() ? kUnmeasured : kMostLost * entry.computing;
+  entry.give_up_at = clock_.SinceStart() + within + found * each + kGrace;
+  const auto first = entry.blocks.ids().begin() + range.first_token / block_tokens;
+  entry.load = std::make_shared<TierLoad>(
+      range, std::vector<kv::BlockId>(first, entry.blocks.ids().end()), within, each);
+  const bool begun = io_->Load(entry.load, [this, id, mailbox = mailbox_](int loaded) {
+    mailbox->Post([this, id, loaded] { OnLoaded(id, loaded); });
+  });
+  if (!begun) Release(id, TierLookup::kNoRoom, /*or_else=*/true);
+}
+
+void KvTiers::OnLoaded(uint64_t id, int loaded) {
+  const auto at = entries_.find(id);
+  if (at == entries_.end()) {
+    --orphans_;
+    return;
+  }
+  Entry& entry = at->second;
+  const SegmentRange& range = entry.range;
+  if (loaded > 0) {
+    const int tokens = range.first_token + loaded * range.segment_tokens;
+    entry.blocks.SplitAt(tokens / engine_.kv_layout().block_tokens).Release();
+    cache_->Insert(range.root, absl::MakeConstSpan(range.tokens).first(static_cast<size_t>(tokens)),
+                   entry.blocks);
+    for (int i = 0; i < loaded; ++i) {
+      UseOf(range.keys[static_cast<size_t>(i)].prefix).stored = true;
+    }
+  }
+  Release(id,
+          loaded == range.size() ? TierLookup::kLoaded
+          : loaded > 0           ? TierLookup::kPartial
+                                 : TierLookup::kFailed,
+          /*or_else=*/loaded == 0);
+}
+
+void KvTiers::Release(uint64_t id, TierLookup result, bool or_else) {
+  metrics_.LookedUp(result);
+  auto node = entries_.extract(id);
+  for (PrefillJob* job : node.mapped().jobs) {
+    job->fetching = false;
+    if (or_else) node.mapped().or_else(*job);
+  }
+}
+
+void KvTiers::Leave(PrefillJob& job) {
+  for (auto& [id, entry] : entries_) {
+    // What comes is cached all the same.
+    if (std::erase(entry.jobs, &job) > 0) job.fetching = false;
+  }
+}
+
+void KvTiers::Tick() {
+  const absl::Duration now = clock_.SinceStart();
+  std::vector<uint64_t> late;
+  for (auto& [id, entry] : entries_) {
+    if (now < entry.give_up_at) continue;
+    if (entry.load == nullptr || entry.load->TryAbandon()) late.push_back(id);
+  }
+  for (const uint64_t id : late) {
+    ++orphans_;
+    BATON_LOG(Warning) << "a KV tier does not answer in time: its KV is computed";
+    Release(id, TierLookup::kFailed, /*or_else=*/true);
+  }
+}
+
+void KvTiers::CancelAll() {
+  if (io_ != nullptr) io_->Stop();
+  for (auto& [id, entry] : entries_) {
+    entry.jobs.clear();
+    if (entry.load != nullptr) (void)entry.load->TryAbandon();
+  }
+}
+
+int KvTiers::waiting_jobs() const {
+  size_t jobs = 0;
+  for (const auto& [id, entry] : entries_) jobs += entry.jobs.size();
+  return static_cast<int>(jobs);
+}
+
+KvTiers::Use& KvTiers::UseOf(kv::PrefixKey key) {
+  const auto [at, added] = uses_.try_emplace(key);
+  if (added) {
+    at->second.recent = recent_.insert(recent_.begin(), key);
+  } else {
+    recent_.splice(recent_.begin(), recent_, at->second.recent);
+  }
+  if (uses_.size() > kMostCounted) {
+    uses_.erase(recent_.back());
+    recent_.pop_back();
+  }
+  return uses_.at(key);
+}
+
+void KvTiers::Used(const PrefillJob& job) {
+  if (io_ == nullptr) return;
+  const int segments = job.cacheable_tokens() / options_.segment_tokens;
+  if (segments == 0) return;
+  const SegmentRange range = RangeOf(job, 0, segments);
+  // The last first: a segment is forgotten before those that it builds on.
+  for (int segment = segments - 1; segment >= 0; --segment) {
+    ++UseOf(range.keys[static_cast<size_t>(segment)].prefix).count;
+  }
+  for (int segment = 0; segment < segments; ++segment) {
+    const kv_store::SegmentKey& key = range.keys[static_cast<size_t>(segment)];
+    Use& use = UseOf(key.prefix);
+    if (use.count < options_.least_uses) break;
+    if (use.stored && !io_->LackedAtOnce(key)) continue;
+    Write(job, segment);
+  }
+}
+
+void KvTiers::Write(const PrefillJob& job, int segment) {
+  const int blocks = options_.segment_tokens / engine_.kv_layout().block_tokens;
+  if (pinned_blocks_ + blocks > options_.max_pinned_share * pool_.counts().total) {
+    metrics_.Dropped();
+    return;
+  }
+  SegmentRange range = RangeOf(job, segment, segment + 1);
+  const kv::PrefixKey key = range.keys.front().prefix;
+  kv::BlockLease lease =
+      job.blocks.Share(segment * blocks, (segment + 1) * blocks, kv::BlockUse::kHeld);
+  const uint64_t id = ++last_;
+  const bool begun = io_->Write(
+      std::move(range), lease.ids(),
+      [this, id, mailbox = mailbox_] {
+        mailbox->Post([this, id] {
+          pinned_blocks_ -= writes_.at(id).size();
+          writes_.at(id).Release();
+        });
+      },
+      [this, id, key, mailbox = mailbox_](bool stored) {
+        mailbox->Post([this, id, key, stored] {
+          writes_.erase(id);
+          const auto at = uses_.find(key);
+          if (at == uses_.end() || stored) return;
+          // Not with the next use again: a store that is full stays so for a while.
+          at->second.stored = false;
+          at->second.count = 0;
+        });
+      });
+  if (!begun) {
+    metrics_.Dropped();
+    return;
+  }
+  UseOf(key).stored = true;
+  pinned_blocks_ += blocks;
+  writes_.emplace(id, std::move(lease));
+}
+
+}  // namespace baton::prefill_worker

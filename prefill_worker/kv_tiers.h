@@ -1,0 +1,134 @@
+// KV tiers: places outside the pool (host memory, files, Redis) that keep segments of prompts, so
+// that KV outlives its eviction from the pool and the worker itself.
+//
+// Loads. A job whose prompt the tiers have more of than the prefix cache may wait for a load while
+// other jobs are computed, as for a fetch (kv_fetcher.h): what comes goes into the prefix cache.
+// A load begins only if it is expected to take less time than computing, and ends as soon as it has
+// taken kMostLost of the whole computation longer than what it has brought: so the tiers, however
+// slow, cost a prompt at most that share. Whatever fails, the job computes what is missing.
+//
+// Writes. A segment is stored when it has been used twice (SGLang HiCache's
+// write-through-selective): what is seen once is not written. A use counts for all segments before
+// it, so that a stored segment's predecessors are stored too.
+//
+// Thread: owned by the loop; unsynchronized.
+#ifndef BATON_PREFILL_WORKER_KV_TIERS_H_
+#define BATON_PREFILL_WORKER_KV_TIERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mailbox.h"
+#include "common/engine/engine.h"
+#include "common/kv/fetch_rule.h"
+#include "common/kv/radix_cache.h"
+#include "common/kv_store/segment_store.h"
+#include "common/worker/step_cost.h"
+#include "prefill_worker/job.h"
+#include "prefill_worker/tier_io.h"
+#include "prefill_worker/tier_metrics.h"
+
+namespace baton::prefill_worker {
+
+struct KvTiersOptions {
+  // The fastest first; empty: there are no tiers.
+  std::vector<std::shared_ptr<kv_store::SegmentStore>> stores;
+  int segment_tokens = 256;  // whole blocks
+  int least_uses = 2;        // of a segment, before it is stored
+  int max_loads = 8;         // at once
+  // Of the pool's blocks: for all loads together, and for all writes that have not been copied.
+  double max_reserved_share = kv::kMostFetchedShare;
+  double max_pinned_share = 0.1;
+  TierIo::Options io;
+};
+
+class KvTiers {
+ public:
+  // Of the time that computing the prompt takes, what a load may lose.
+  static constexpr double kMostLost = 0.05;
+  // Before the worker has measured its steps: how long each segment may take.
+  static constexpr absl::Duration kUnmeasured = absl::Seconds(1);
+  // After the deadlines that stores have, before a store is taken to hang.
+  static constexpr absl::Duration kGrace = absl::Milliseconds(250);
+  // Segments whose uses are counted.
+  static constexpr size_t kMostCounted = 1 << 16;
+
+  // `cache` may be null: there are no tiers. All references must outlive it.
+  KvTiers(const KvTiersOptions& options, const engine::Engine& engine, kv::BlockPool& pool,
+          kv::RadixCache* cache, const Clock& clock, TierMetrics& metrics,
+          std::shared_ptr<Mailbox> mailbox);
+
+  // For a job that waits: looks its prompt up, or lets it wait for a load of the same prefix. Sets
+  // job.fetching until that has ended. Calls `or_else`, at once or later, if the tiers have nothing
+  // that is worth a load. The job must stay where it is until then, or Leave.
+  void Consider(PrefillJob& job, const worker::StepCost& cost, int max_tokens_per_step,
+                std::function<void(PrefillJob&)> or_else);
+  // The job ends.
+  void Leave(PrefillJob& job);
+  // The job's KV is complete: counts a use of its segments, and stores those that are due.
+  void Used(const PrefillJob& job);
+
+  // Gives up loads whose stores do not return in time. To be called at least once a second while
+  // jobs wait.
+  void Tick();
+  // For the end of the loop, which must then handle its mailbox until idle().
+  void CancelAll();
+  int waiting_jobs() const;
+  bool idle() const { return entries_.empty() && orphans_ == 0 && writes_.empty(); }
+  void ReportUsage() {
+    if (io_ != nullptr) io_->ReportUsage();
+  }
+
+ private:
+  // A look-up, then a load.
+  struct Entry {
+    SegmentRange range;
+    absl::Duration computing;  // of the whole range; zero: not known
+    std::vector<PrefillJob*> jobs;
+    std::function<void(PrefillJob&)> or_else;
+    absl::Duration give_up_at;
+    std::shared_ptr<TierLoad> load;  // null while it is looked up
+    kv::BlockLease blocks;           // from the prompt's start
+  };
+  struct Use {
+    int count = 0;
+    bool stored = false;  // or being written
+    std::list<kv::PrefixKey>::iterator recent;
+  };
+
+  SegmentRange RangeOf(const PrefillJob& job, int first, int end) const;
+  void OnLookedUp(uint64_t id, const Located& found);
+  void Begin(uint64_t id, Entry& entry, const Located& found);
+  void OnLoaded(uint64_t id, int loaded);
+  // The jobs go on, with or_else if nothing has come.
+  void Release(uint64_t id, TierLookup result, bool or_else);
+  void Write(const PrefillJob& job, int segment);
+  Use& UseOf(kv::PrefixKey key);
+
+  const KvTiersOptions options_;
+  const engine::Engine& engine_;
+  kv::BlockPool& pool_;
+  kv::RadixCache* const cache_;
+  const Clock& clock_;
+  TierMetrics& metrics_;
+  const std::shared_ptr<Mailbox> mailbox_;
+  std::map<uint64_t, Entry> entries_;
+  int orphans_ = 0;                            // calls of threads whose entry is gone
+  std::map<uint64_t, kv::BlockLease> writes_;  // the blocks until they are copied, then none
+  int pinned_blocks_ = 0;                      // of writes_
+  std::list<kv::PrefixKey> recent_;            // keys of uses_, the most recently used first
+  absl::flat_hash_map<kv::PrefixKey, Use> uses_;
+  uint64_t last_ = 0;
+  std::unique_ptr<TierIo> io_;  // null: no tiers. Destroyed first: its threads post to the mailbox
+};
+
+}  // namespace baton::prefill_worker
+
+#endif  // BATON_PREFILL_WORKER_KV_TIERS_H_

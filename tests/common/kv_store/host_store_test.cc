@@ -1,0 +1,45 @@
+#include "common/kv_store/host_store.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/common/kv_store/store_cases.h"
+
+namespace baton::kv_store {
+namespace {
+
+TEST(HostStoreTest, KeepsSharesAndRemoves) {
+  HostStore store(1000);
+  EXPECT_TRUE(absl::IsNotFound(store.Get(KeyOf(1), 1000, kNoDeadline).status()));
+  const SegmentBytes value = ValueOf(400, 1);
+  ASSERT_TRUE(store.Put(KeyOf(1), value, kNoDeadline).ok());
+  EXPECT_EQ(*store.Get(KeyOf(1), 400, kNoDeadline), value);  // the same memory
+  EXPECT_EQ(store.Get(KeyOf(1), 399, kNoDeadline).status().code(), absl::StatusCode::kDataLoss);
+  ASSERT_TRUE(store.Put(KeyOf(1), ValueOf(300, 2), kNoDeadline).ok());
+  EXPECT_EQ(store.usage().bytes, 300);
+  EXPECT_EQ(store.usage().segments, 1);
+  store.Remove(KeyOf(1), kNoDeadline);
+  EXPECT_EQ(store.usage().bytes, 0);
+  EXPECT_EQ(value->size(), 400u);  // a reader's
+}
+
+TEST(HostStoreTest, IsBoundedAndEvictsAPromptFromItsEnd) {
+  HostStore store(1000);
+  const std::vector<SegmentKey> prompt = {KeyOf(1), KeyOf(2), KeyOf(3)};
+  for (const SegmentKey& key : prompt)
+    ASSERT_TRUE(store.Put(key, ValueOf(300, 0), kNoDeadline).ok());
+  EXPECT_EQ(Count(store, prompt), 3);
+  ASSERT_TRUE(store.Put(KeyOf(9), ValueOf(300, 0), kNoDeadline).ok());
+  EXPECT_EQ(Count(store, prompt), 2);
+  EXPECT_EQ(store.usage().evicted, 1);
+  EXPECT_EQ(store.usage().bytes, 900);
+  // A use of the prompt makes the other one the oldest.
+  ASSERT_TRUE(store.Put(KeyOf(3), ValueOf(300, 0), kNoDeadline).ok());
+  EXPECT_EQ(Count(store, prompt), 3);
+  EXPECT_EQ(Count(store, {KeyOf(9)}), 0);
+  EXPECT_EQ(store.Put(KeyOf(4), ValueOf(1001, 0), kNoDeadline).code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Count(store, prompt), 3);
+}
+
+}  // namespace
+}  // namespace baton::kv_store
