@@ -156,8 +156,8 @@ bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline) {
     if (clock_.Now() >= deadline) return false;
     const absl::StatusOr<SegmentBytes> value = store.Get(key, bytes, deadline);
     if (absl::IsNotFound(value.status())) continue;
-    absl::StatusOr<absl::Span<const std::byte>> kv = value.status();
-    if (value.ok()) kv = kv_store::Decode(**value, segment, layout_);
+    const absl::StatusOr<absl::Span<const std::byte>> kv =
+        value.ok() ? kv_store::Decode(**value, segment, layout_) : value.status();
     if (!kv.ok()) {
       metrics_.Failed(store.kind(), "load", kv.status());
       if (absl::IsDataLoss(kv.status())) {

@@ -42,13 +42,15 @@ class RedisStore final : public SegmentStore {
 
  private:
   class Connection;
+  static constexpr absl::Duration kFairTime = absl::Milliseconds(200);
 
   // An idle one, or a new one.
   absl::StatusOr<std::unique_ptr<Connection>> Take(absl::Time deadline);
   // Back to the idle ones, unless the call has failed it.
   void Return(std::unique_ptr<Connection> connection);
-  // Begins a pause if the status is of the connection or the server.
-  absl::Status Judge(absl::Status status);
+  // Begins a pause if the status of a call is of the connection or the server. A call that had
+  // less than kFairTime says nothing of the server when it ends late.
+  absl::Status Judge(absl::Status status, absl::Duration had);
 
   const RedisOptions options_;
   const Clock& clock_;
