@@ -27,19 +27,19 @@ KvTiers::KvTiers(const KvTiersOptions& options, const engine::Engine& engine, kv
                                  clock, metrics);
 }
 
-SegmentRange KvTiers::RangeOf(const PrefillJob& job, int first, int end) const {
-  const int block_tokens = engine_.kv_layout().block_tokens;
-  const int blocks = options_.segment_tokens / block_tokens;
+SegmentRange KvTiers::RangeOf(kv::PrefixKey root, absl::Span<const int32_t> tokens,
+                              absl::Span<const kv::PrefixKey> keys, int first, int end) const {
+  const int blocks = options_.segment_tokens / engine_.kv_layout().block_tokens;
   SegmentRange range;
-  range.root = job.root;
+  range.root = root;
   range.segment_tokens = options_.segment_tokens;
   range.first_token = first * options_.segment_tokens;
-  const auto tokens = static_cast<size_t>(end * options_.segment_tokens);
-  range.tokens.assign(job.tokens.begin(), job.tokens.begin() + static_cast<int64_t>(tokens));
+  const auto whole = tokens.first(static_cast<size_t>(end * options_.segment_tokens));
+  range.tokens.assign(whole.begin(), whole.end());
   const uint64_t layout = engine_.kv_layout().Fingerprint();
   for (int segment = first; segment < end; ++segment) {
     range.keys.push_back({engine_.config().fingerprint, layout, options_.segment_tokens,
-                          job.keys[static_cast<size_t>((segment + 1) * blocks - 1)]});
+                          keys[static_cast<size_t>((segment + 1) * blocks - 1)]});
   }
   return range;
 }
@@ -71,7 +71,7 @@ void KvTiers::Consider(PrefillJob& job, const worker::StepCost& cost, int max_to
   }
   const uint64_t id = ++last_;
   Entry entry;
-  entry.range = RangeOf(job, first, segments);
+  entry.range = RangeOf(job.root, job.tokens, job.keys, first, segments);
   PrefillWork work;
   work.Add(segments * options_.segment_tokens - cached, cached);
   if (cost.known()) {
@@ -206,6 +206,7 @@ void KvTiers::Tick() {
 }
 
 void KvTiers::CancelAll() {
+  pending_.clear();
   if (io_ != nullptr) io_->Stop();
   for (auto& [id, entry] : entries_) {
     entry.jobs.clear();
@@ -237,7 +238,12 @@ void KvTiers::Used(const PrefillJob& job) {
   if (io_ == nullptr) return;
   const int segments = job.cacheable_tokens() / options_.segment_tokens;
   if (segments == 0) return;
-  const SegmentRange range = RangeOf(job, 0, segments);
+  const auto prompt = std::make_shared<Prompt>();
+  prompt->root = job.root;
+  prompt->tokens.assign(job.tokens.begin(),
+                        job.tokens.begin() + int64_t{segments} * options_.segment_tokens);
+  prompt->keys = job.keys;
+  const SegmentRange range = RangeOf(job.root, prompt->tokens, job.keys, 0, segments);
   // The last first: a segment is forgotten before those that it builds on.
   for (int segment = segments - 1; segment >= 0; --segment) {
     ++UseOf(range.keys[static_cast<size_t>(segment)].prefix).count;
@@ -246,21 +252,41 @@ void KvTiers::Used(const PrefillJob& job) {
     const kv_store::SegmentKey& key = range.keys[static_cast<size_t>(segment)];
     Use& use = UseOf(key.prefix);
     if (use.count < options_.least_uses) break;
-    if (use.stored && !io_->LackedAtOnce(key)) continue;
-    Write(job, segment);
+    if (use.pending || (use.stored && !io_->LackedAtOnce(key))) continue;
+    if (static_cast<int>(pending_.size()) >= options_.max_pending) {
+      metrics_.Dropped();
+      break;
+    }
+    use.pending = true;
+    pending_.push_back({prompt, segment});
+  }
+  WritePending();
+}
+
+void KvTiers::WritePending() {
+  while (!pending_.empty() && Write(*pending_.front().prompt, pending_.front().segment)) {
+    pending_.pop_front();
   }
 }
 
-void KvTiers::Write(const PrefillJob& job, int segment) {
-  const int blocks = options_.segment_tokens / engine_.kv_layout().block_tokens;
-  if (pinned_blocks_ + blocks > options_.max_pinned_share * pool_.counts().total) {
-    metrics_.Dropped();
-    return;
+bool KvTiers::Write(const Prompt& prompt, int segment) {
+  const int block_tokens = engine_.kv_layout().block_tokens;
+  const int blocks = options_.segment_tokens / block_tokens;
+  if (!writes_.empty() &&
+      pinned_blocks_ + blocks > options_.max_pinned_share * pool_.counts().total) {
+    return false;
   }
-  SegmentRange range = RangeOf(job, segment, segment + 1);
+  SegmentRange range = RangeOf(prompt.root, prompt.tokens, prompt.keys, segment, segment + 1);
   const kv::PrefixKey key = range.keys.front().prefix;
-  kv::BlockLease lease =
-      job.blocks.Share(segment * blocks, (segment + 1) * blocks, kv::BlockUse::kHeld);
+  const int end = static_cast<int>(range.tokens.size());
+  if (cache_->Peek(prompt.root, range.tokens) < end) {  // evicted meanwhile
+    metrics_.Dropped();
+    NotStored(key);
+    return true;
+  }
+  kv::BlockLease prefix = cache_->MatchPrefix(prompt.root, range.tokens, end).blocks;
+  kv::BlockLease lease = prefix.SplitAt(segment * blocks);
+  lease.SetUse(kv::BlockUse::kHeld);
   const uint64_t id = ++last_;
   const bool begun = io_->Write(
       std::move(range), lease.ids(),
@@ -268,25 +294,33 @@ void KvTiers::Write(const PrefillJob& job, int segment) {
         mailbox->Post([this, id] {
           pinned_blocks_ -= writes_.at(id).size();
           writes_.at(id).Release();
+          WritePending();
         });
       },
       [this, id, key, mailbox = mailbox_](bool stored) {
         mailbox->Post([this, id, key, stored] {
           writes_.erase(id);
-          const auto at = uses_.find(key);
-          if (at == uses_.end() || stored) return;
-          // Not with the next use again: a store that is full stays so for a while.
-          at->second.stored = false;
-          at->second.count = 0;
+          if (!stored) {
+            NotStored(key);
+          } else if (const auto at = uses_.find(key); at != uses_.end()) {
+            at->second.stored = true;
+            at->second.pending = false;
+          }
+          WritePending();
         });
       });
-  if (!begun) {
-    metrics_.Dropped();
-    return;
-  }
-  UseOf(key).stored = true;
+  if (!begun) return false;
   pinned_blocks_ += blocks;
   writes_.emplace(id, std::move(lease));
+  return true;
+}
+
+void KvTiers::NotStored(kv::PrefixKey key) {
+  const auto at = uses_.find(key);
+  if (at == uses_.end()) return;
+  // Not with the next use again: a store that is full stays so for a while.
+  at->second.stored = at->second.pending = false;
+  at->second.count = 0;
 }
 
 }  // namespace baton::prefill_worker

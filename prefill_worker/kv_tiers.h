@@ -16,6 +16,7 @@
 #define BATON_PREFILL_WORKER_KV_TIERS_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -40,12 +41,13 @@ namespace baton::prefill_worker {
 struct KvTiersOptions {
   // The fastest first; empty: there are no tiers.
   std::vector<std::shared_ptr<kv_store::SegmentStore>> stores;
-  int segment_tokens = 256;  // whole blocks
+  int segment_tokens = 128;  // whole blocks
   int least_uses = 2;        // of a segment, before it is stored
   int max_loads = 8;         // at once
   // Of the pool's blocks: for all loads together, and for all writes that have not been copied.
   double max_reserved_share = kv::kMostFetchedShare;
   double max_pinned_share = 0.1;
+  int max_pending = 4096;  // segments that wait to be written
   TierIo::Options io;
 };
 
@@ -99,17 +101,35 @@ class KvTiers {
   };
   struct Use {
     int count = 0;
-    bool stored = false;  // or being written
+    bool stored = false;
+    bool pending = false;  // on the way there
     std::list<kv::PrefixKey>::iterator recent;
   };
 
-  SegmentRange RangeOf(const PrefillJob& job, int first, int end) const;
+  // The prompt of a job, for the writes of its segments.
+  struct Prompt {
+    kv::PrefixKey root = 0;
+    std::vector<int32_t> tokens;      // whole segments
+    std::vector<kv::PrefixKey> keys;  // one a block
+  };
+  struct PendingWrite {
+    std::shared_ptr<const Prompt> prompt;
+    int segment = 0;
+  };
+
+  // Segments [first, end) of a prompt.
+  SegmentRange RangeOf(kv::PrefixKey root, absl::Span<const int32_t> tokens,
+                       absl::Span<const kv::PrefixKey> keys, int first, int end) const;
   void OnLookedUp(uint64_t id, const Located& found);
   void Begin(uint64_t id, Entry& entry, const Located& found);
   void OnLoaded(uint64_t id, int loaded);
   // The jobs go on, with or_else if nothing has come.
   void Release(uint64_t id, TierLookup result, bool or_else);
-  void Write(const PrefillJob& job, int segment);
+  // Begins the writes that there is room for.
+  void WritePending();
+  // False: too many are being written.
+  bool Write(const Prompt& prompt, int segment);
+  void NotStored(kv::PrefixKey key);
   Use& UseOf(kv::PrefixKey key);
 
   const KvTiersOptions options_;
@@ -120,7 +140,8 @@ class KvTiers {
   TierMetrics& metrics_;
   const std::shared_ptr<Mailbox> mailbox_;
   std::map<uint64_t, Entry> entries_;
-  int orphans_ = 0;                            // calls of threads whose entry is gone
+  int orphans_ = 0;  // calls of threads whose entry is gone
+  std::deque<PendingWrite> pending_;
   std::map<uint64_t, kv::BlockLease> writes_;  // the blocks until they are copied, then none
   int pinned_blocks_ = 0;                      // of writes_
   std::list<kv::PrefixKey> recent_;            // keys of uses_, the most recently used first

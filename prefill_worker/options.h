@@ -15,7 +15,7 @@ namespace baton::prefill_worker {
 
 struct PrefillOptions {
   std::string kv_tier;                      // as kv_store::ParseTiers; empty: none
-  int kv_tier_segment = 256;                // tokens, whole blocks
+  int kv_tier_segment = 128;                // tokens, whole blocks
   int kv_tier_least_uses = 2;               // of a segment, before it is stored
   std::string kv_tier_redis_password_file;  // empty: no AUTH
   ChannelTls worker_tls;                    // for channels to workers whose cached KV is fetched

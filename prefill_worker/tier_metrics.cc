@@ -66,7 +66,8 @@ TierMetrics::TierMetrics(telemetry::MetricSet& set)
            {"operation", {"look_up", "load", "store"}},
            {"reason", {"timeout", "damaged", "gone", "full", "unavailable"}}})),
       dropped_(set.Counter("baton_kv_tier_dropped_segments_total",
-                           "Segments that were not stored, as too many were being written.")),
+                           "Segments that were not stored, as too many wait to be, or as the pool "
+                           "evicted them first.")),
       held_bytes_(set.Gauges("baton_kv_tier_held_bytes",
                              "Bytes in a KV tier, as far as this worker knows.", {TierLabel()})),
       held_segments_(set.Gauges("baton_kv_tier_held_segments",

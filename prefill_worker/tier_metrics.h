@@ -37,7 +37,8 @@ class TierMetrics {
   void Stored(absl::string_view tier, size_t bytes);
   // A call to the tier's store has failed.
   void Failed(absl::string_view tier, absl::string_view operation, const absl::Status& status);
-  // A segment that was used often enough was not stored: too many are being written.
+  // A segment that was used often enough was not stored: too many wait to be, or the pool has
+  // evicted it first.
   void Dropped() { dropped_.Increment(); }
   void SetUsage(absl::string_view tier, const kv_store::StoreUsage& usage);
 
