@@ -83,7 +83,9 @@ class KvTiers {
   // For the end of the loop, which must then handle its mailbox until idle().
   void CancelAll();
   int waiting_jobs() const;
-  bool idle() const { return entries_.empty() && orphans_ == 0 && writes_.empty(); }
+  bool idle() const {
+    return entries_.empty() && orphans_ == 0 && writes_.empty() && pending_.empty();
+  }
   void ReportUsage() {
     if (io_ != nullptr) io_->ReportUsage();
   }

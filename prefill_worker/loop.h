@@ -83,6 +83,7 @@ class PrefillLoop {
   // Ends the process unless pool, cache and scheduler are consistent.
   void CheckIntegrity() const;
   const kv::BlockCounts& block_counts() const { return pool_.counts(); }
+  bool tiers_idle() const { return tiers_.idle(); }
 
  private:
   class LayerSender;
