@@ -3,8 +3,6 @@
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_KV_CODES_CUH_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_KV_CODES_CUH_
 
-#include <type_traits>
-
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/simt/simt.h"
 #include "common/backend/tensor.h"
@@ -93,14 +91,7 @@ BATON_DEVICE Vec16 Dequantize(const typename Kv::Codes::Chunk& chunk, ScaleAndZe
   const float scale = by.scale(), zero = by.zero();
   float values[kChunkElements];
   BATON_UNROLL for (int i = 0; i < kChunkElements; ++i) {
-    const float value = Fma(Kv::Codes::Decode(chunk.Bits(i)), scale, zero);
-    values[i] = value;
-    if constexpr (std::is_base_of_v<Half, Kv>) {
-      // The code of an element near the largest may be a step beyond it. A NaN stays.
-      constexpr float kMost = 65504.0f;
-      values[i] = value > kMost ? kMost : value;
-      if constexpr (Kv::Codes::kLeast < 0) values[i] = value < -kMost ? -kMost : values[i];
-    }
+    values[i] = Fma(Kv::Codes::Decode(chunk.Bits(i)), scale, zero);
   }
   Vec16 packed;
   BATON_UNROLL for (int i = 0; i < 4; ++i) packed.x[i] = Kv::Pack(values[2 * i], values[2 * i + 1]);
@@ -116,8 +107,9 @@ BATON_DEVICE uint32_t HalfAtMost(float x) {
 }
 BATON_DEVICE uint32_t HalfAtLeast(float x) { return HalfAtMost(-x) ^ 0x8000; }
 
-BATON_DEVICE float InHalf(float x) {
-  return x < -65504.0f ? -65504.0f : x > 65504.0f ? 65504.0f : x;
+BATON_DEVICE float Saturate(float x) {
+  constexpr float kMost = kLargestKvElement;
+  return x < -kMost ? -kMost : x > kMost ? kMost : x;
 }
 
 // Of a row whose least and largest elements are given.
@@ -125,8 +117,8 @@ template <class Codes>
 BATON_DEVICE ScaleAndZero ScaleAndZeroOf(float least, float largest, bool finite) {
   constexpr uint32_t kNaN = 0x7e00;
   if (!finite) return {kNaN | kNaN << 16};
-  least = InHalf(least);
-  largest = InHalf(largest);
+  least = Saturate(least);
+  largest = Saturate(largest);
   uint32_t zero = 0;
   float reach = -least > largest ? -least : largest;
   if constexpr (Codes::kLeast == 0) {
