@@ -75,9 +75,12 @@ class KvCopier;
 // kInt8, kInt4: decoded(code) = code, 0 to 2^bits - 1; zero is the least element, rounded down, and
 // scale * (2^bits - 1) reaches the largest, so that the error is at most scale / 2. Of 4 bits, the
 // even element is low. kFp8: E4M3 (OCP 8-bit floating point, no infinities), zero 0, and 448 scales
-// reach the largest magnitude. Elements beyond float16 saturate; a token and head with a NaN or
-// an infinity is NaN as a whole.
+// reach the largest magnitude. Elements beyond kLargestKvElement saturate; a token and head with a
+// NaN or an infinity is NaN as a whole.
 enum class KvFormat : uint8_t { kPlain, kInt8, kInt4, kFp8 };
+
+// So that no code, at most one rounding of the scale beyond the largest element, overflows float16.
+inline constexpr float kLargestKvElement = 65376.0f;
 
 constexpr int64_t KvRowBytes(KvFormat format, DType dtype, int64_t head_dim) {
   if (format == KvFormat::kPlain) return head_dim * static_cast<int64_t>(SizeOf(dtype));

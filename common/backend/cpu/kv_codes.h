@@ -114,8 +114,9 @@ BATON_INLINE RowRange RangeOf(const float* x, int64_t n) {
   return range;
 }
 
-BATON_INLINE float InHalf(float x) {
-  return x < -65504.0f ? -65504.0f : x > 65504.0f ? 65504.0f : x;
+// As kLargestKvElement of tensor.h, which this file cannot include.
+BATON_INLINE float Saturate(float x) {
+  return x < -65376.0f ? -65376.0f : x > 65376.0f ? 65376.0f : x;
 }
 
 void QuantizeRow(const float* x, Codes codes, int64_t n, uint8_t* row, uint16_t* scale_and_zero) {
@@ -123,7 +124,7 @@ void QuantizeRow(const float* x, Codes codes, int64_t n, uint8_t* row, uint16_t*
   const float largest_code = LargestCode(codes);
   const bool signed_codes = codes == Codes::kFp8;
   if (range.finite) {
-    const float least = InHalf(range.least), largest = InHalf(range.largest);
+    const float least = Saturate(range.least), largest = Saturate(range.largest);
     const float magnitude = -least > largest ? -least : largest;
     scale_and_zero[1] = signed_codes ? 0 : HalfAtMost(least);
     const float reach = signed_codes ? magnitude : largest - HalfToFloat(scale_and_zero[1]);

@@ -338,6 +338,7 @@ void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int laye
   BATON_CHECK_EQ(pool.kv_heads, limits_.kv_heads);
   BATON_CHECK_EQ(pool.head_dim, limits_.head_dim);
   BATON_CHECK(pool.dtype == activation_dtype_);
+  BATON_CHECK(pool.format == limits_.kv_format);
   BATON_CHECK(layer >= 0 && layer < limits_.layers);
 }
 
@@ -371,7 +372,8 @@ void CudaBackend::RopeWriteKv(const DeviceBatch& batch, const KvPool& pool,
                    .positions = cuda.d_positions,
                    .sequence_of_row = cuda.d_sequence_of_row,
                    .sequences = cuda.d_sequences,
-                   .tables = cuda.d_tables},
+                   .tables = cuda.d_tables,
+                   .kv_format = pool.format},
                   pool.dtype, cuda.rows, stream_);
 }
 
@@ -406,6 +408,7 @@ void CudaBackend::Attention(const DeviceBatch& batch, const KvPool& pool,
       .totals = totals_,
       .tile_stages = TileStages(pool.head_dim, runtime_->properties().kernel_capability,
                                 runtime_->properties().shared_bytes),
+      .kv_format = pool.format,
   };
   LaunchAttentionSplit(launch, pool.dtype, cuda.split_blocks, stream_);
   launch.items = cuda.d_tile_items;

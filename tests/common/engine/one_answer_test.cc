@@ -40,6 +40,11 @@ class OneAnswerTest : public ::testing::TestWithParam<baton::testing::Device> {
  protected:
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
 
+  // Of an emulated device one, at random: backend_kv_test has them all.
+  std::vector<kv::KvDtype> QuantizedTypes() {
+    if (GetParam().slow) return {kQuantized[Int(0, 2)]};
+    return {std::begin(kQuantized), std::end(kQuantized)};
+  }
   // Requests of the demo model's tasks, batched at random, answer as they do alone.
   void ExpectTheSameBits(EngineOptions options, const std::vector<int>& sizes);
 
@@ -188,24 +193,19 @@ TEST_P(OneAnswerTest, BatchedChunkedAndCachedAreTheSameBits) {
 }
 
 TEST_P(OneAnswerTest, QuantizedKvGivesTheSameBitsInEveryBatch) {
-  for (const kv::KvDtype dtype : kQuantized) {
+  for (const kv::KvDtype dtype : QuantizedTypes()) {
     SCOPED_TRACE(kv::KvDtypeName(dtype));
     EngineOptions options = OptionsOn(GetParam());
     options.kv_dtype = dtype;
-    if (GetParam().slow) {  // no GPU kernels yet
-      EXPECT_EQ(Engine::Load(options).status().code(), absl::StatusCode::kUnimplemented);
-      continue;
-    }
-    ExpectTheSameBits(options, {1, 7, 33});
+    ExpectTheSameBits(options, GetParam().slow ? std::vector<int>{4} : std::vector<int>{1, 7, 33});
   }
 }
 
 // Every length modulo the block, in a pool without a free block.
 TEST_P(OneAnswerTest, QuantizedKvInAFullPool) {
-  if (GetParam().slow) return;
   const auto tokens = Prompts()[0]["tokens"].get<std::vector<int32_t>>();
   constexpr int kEach = 4;  // blocks of a sequence
-  for (const kv::KvDtype dtype : kQuantized) {
+  for (const kv::KvDtype dtype : QuantizedTypes()) {
     SCOPED_TRACE(kv::KvDtypeName(dtype));
     EngineOptions options = OptionsOn(GetParam());
     options.kv_dtype = dtype;
@@ -215,7 +215,8 @@ TEST_P(OneAnswerTest, QuantizedKvInAFullPool) {
     ASSERT_TRUE(engine.ok()) << engine.status();
     model::SamplingParams sampling = {.temperature = 0};
     sampling.logprobs = 3;
-    for (int length = 2 * kBlockTokens; length < 3 * kBlockTokens; ++length) {
+    for (int length = 2 * kBlockTokens; length < 3 * kBlockTokens;
+         length += GetParam().slow ? kBlockTokens : 1) {
       // The second has one token more, so that both fill their last block at other steps.
       std::vector<int32_t> rows[2] = {{tokens.begin(), tokens.begin() + length},
                                       {tokens.begin(), tokens.begin() + length + 1}};
@@ -253,19 +254,20 @@ TEST_P(OneAnswerTest, QuantizedKvInAFullPool) {
 }
 
 TEST_P(OneAnswerTest, QuantizedKvKnowsTheAnswers) {
-  if (GetParam().slow) return;
   const nlohmann::json prompts = Prompts();
-  for (const kv::KvDtype dtype : kQuantized) {
+  const size_t step = GetParam().slow ? 5 : 1;
+  for (const kv::KvDtype dtype : QuantizedTypes()) {
     EngineOptions options = OptionsOn(GetParam());
     options.kv_dtype = dtype;
     baton::testing::Oracle device(options);
-    int right = 0;
-    for (const nlohmann::json& prompt : prompts) {
+    int right = 0, tried = 0;
+    for (size_t i = 0; i < prompts.size(); i += step, ++tried) {
+      const nlohmann::json& prompt = prompts[i];
       const auto answer = prompt["answer"].get<std::vector<int32_t>>();
       right += device.Generate(prompt["tokens"].get<std::vector<int32_t>>(), {.temperature = 0},
                                static_cast<int>(answer.size())) == answer;
     }
-    EXPECT_GE(right, 12) << kv::KvDtypeName(dtype);
+    EXPECT_GE(right, tried * 3 / 4) << kv::KvDtypeName(dtype);
   }
 }
 

@@ -18,6 +18,9 @@
 // - tile: many rows. A block computes 64 packed rows over all their tokens, K and V staged in
 //   shared memory; while it multiplies with one, it loads the other, below sm_80 through registers.
 //   With two stages it loads those of the next piece, too.
+//
+// Codes of quantised KV become 16-bit elements, each rounded once, in the same place for both: the
+// split kernel has them in registers, the tile kernel puts elements into shared memory.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ATTENTION_H_
 
@@ -66,7 +69,8 @@ struct AttentionLaunch {
   unsigned* counters;     // split: [row tile, kv_head, CounterCount], 0 before and after
   uint32_t nothing = 0;   // always: see attention_split.cu
   float* totals;          // tile: [item, kv_head] of TotalFloats(dim)
-  int tile_stages = 1;    // tile: as TileStages says, or fewer
+  int tile_stages = 1;    // tile: as TileStages says, or fewer; of quantised KV 1
+  KvFormat kv_format = KvFormat::kPlain;
 };
 
 // m and l of 16 rows, then 16 x dim sums.
@@ -89,8 +93,8 @@ inline int TileStages(int head_dim, int kernel_capability, size_t shared_bytes) 
   return deep ? 2 : 1;
 }
 
-// dtype: of KV and out, kF16 or kBF16. blocks: for each KV head; with an item_count, a block
-// computes several items.
+// dtype: of out and of KV that is plain, kF16 or kBF16; quantised KV is multiplied as it. blocks:
+// for each KV head; with an item_count, a block computes several items.
 void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream);
 void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream);
 

@@ -5,6 +5,7 @@
 
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/kv_codes.cuh"
 #include "common/backend/cuda/simt/simt.h"
 
 namespace baton::backend::cuda {
@@ -47,6 +48,7 @@ BATON_DEVICE TokenRange VisibleTo(const AttentionLaunch& launch, const SequenceE
 }
 
 // The addresses of tokens' K and V in the pool.
+template <class Kv>
 struct TokenAddress {
   const std::byte* layer;
   const int32_t* table;
@@ -59,9 +61,9 @@ struct TokenAddress {
       : layer(launch.layer),
         table(launch.tables + sequence.first_block),
         block_stride_bytes(launch.block_stride_bytes),
-        row_bytes(launch.head_dim * 2),
+        row_bytes(RowBytes(launch.head_dim)),
         block_tokens_log2(launch.block_tokens_log2) {
-    const int head_bytes = row_bytes << block_tokens_log2;
+    const int head_bytes = (row_bytes + (kIsCoded<Kv> ? 4 : 0)) << block_tokens_log2;
     head_offset = kv_head * head_bytes;
     v_offset = launch.kv_heads * head_bytes;
   }
@@ -71,6 +73,36 @@ struct TokenAddress {
     return layer + LoadGlobal(table + (token >> block_tokens_log2)) * block_stride_bytes +
            (head_offset + slot * row_bytes);
   }
+  static BATON_DEVICE int RowBytes(int head_dim) {
+    if constexpr (kIsCoded<Kv>) {
+      return head_dim / kChunkElements * Kv::Codes::Chunk::kBytes;
+    } else {
+      return head_dim * 2;
+    }
+  }
+  // From the first byte of a token's row to its scale and zero.
+  BATON_DEVICE int ToScale(int token) const {
+    const int slot = token & ((1 << block_tokens_log2) - 1);
+    return (row_bytes << block_tokens_log2) + slot * (4 - row_bytes);
+  }
+};
+
+// A chunk of a quantised token on its way to registers.
+template <class Kv>
+struct RawChunk {
+  typename Kv::Codes::Chunk codes;
+  ScaleAndZero by;
+
+  // Of the token whose row begins at `row`. Zeros where there is no such token; where it has no
+  // such chunk, any elements: the query's are zero there, and none of V's is stored.
+  static BATON_DEVICE RawChunk Load(const TokenAddress<Kv>& address, int token,
+                                    const std::byte* row, int chunk, bool has_token,
+                                    bool has_chunk) {
+    return {
+        Kv::Codes::Chunk::LoadIf(has_token && has_chunk, row + chunk * Kv::Codes::Chunk::kBytes),
+        {Load4If(has_token, row + address.ToScale(token))}};
+  }
+  BATON_DEVICE Vec16 Elements() const { return Dequantize<Kv>(codes, by); }
 };
 
 // A warp's partial results of its 16 rows.
@@ -282,6 +314,25 @@ BATON_DEVICE void WriteOut(const AttentionLaunch& launch, const PackedRows& rows
       }
     }
   }
+}
+
+// body(Kv) for what the pool holds.
+template <class Element, class Body>
+void WithKvOf(KvFormat format, const Body& body) {
+  switch (format) {
+    case KvFormat::kPlain:
+      return body(Element{});
+    case KvFormat::kInt8:
+      return body(Coded<Element, Int8>{});
+    case KvFormat::kInt4:
+      return body(Coded<Element, Int4>{});
+    case KvFormat::kFp8:
+      return body(Coded<Element, Fp8>{});
+  }
+}
+template <class Body>
+void WithKv(KvFormat format, DType dtype, const Body& body) {
+  return dtype == DType::kF16 ? WithKvOf<Half>(format, body) : WithKvOf<BFloat16>(format, body);
 }
 
 }  // namespace baton::backend::cuda

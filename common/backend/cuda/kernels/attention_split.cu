@@ -10,9 +10,9 @@ static_assert(kAttentionWarps * kPieceTokens == kSplitTokens);
 // A piece's tokens straight from the pool. The compiler would have all loads of a piece on their
 // way at once, and spill what waits for them; `held_back` ties those that follow to a score, by
 // nothing.
-template <int kDim>
+template <class Kv, int kDim>
 struct PooledTokens {
-  const TokenAddress& address;
+  const TokenAddress<Kv>& address;
   int first_token;
   int end_token;
   int chunks;
@@ -20,12 +20,15 @@ struct PooledTokens {
   uint32_t nothing;  // 0, which the compiler does not know
   uint32_t held_back = 0;
 
+  // Codes, scales and zeros wait beside the elements that are made of them.
+  static constexpr bool kHoldsBack = kDim > (kIsCoded<Kv> ? 64 : 128);
+
   BATON_DEVICE void After(float score) {
-    if (kDim > 128) held_back = FloatBits(score) & nothing;
+    if (kHoldsBack) held_back = FloatBits(score) & nothing;
   }
   // K's loads and V's are not to wait together either; a sum of weights is never below 0.
   BATON_DEVICE void AfterAll(float sum) {
-    if (kDim > 128) {
+    if (kHoldsBack) {
       After(sum);
     } else if (sum < 0) {
       end_token = 0;
@@ -37,10 +40,17 @@ struct PooledTokens {
   }
   // Slots after the last token hold KV of earlier sequences: 0 times infinity would be a NaN.
   BATON_DEVICE Vec16 At(int token, int chunk, int offset) const {
-    const bool valid = first_token + token < end_token && chunk < chunks;
-    // The table has no entry behind the last token.
-    return Load16If(
-        valid, address.K(first_token + (valid ? token : 0)) + (offset + chunk * 16) + held_back);
+    if constexpr (kIsCoded<Kv>) {
+      const bool has_token = first_token + token < end_token;
+      const int at = first_token + (has_token ? token : 0);
+      const std::byte* row = address.K(at) + offset + held_back;
+      return RawChunk<Kv>::Load(address, at, row, chunk, has_token, chunk < chunks).Elements();
+    } else {
+      const bool valid = first_token + token < end_token && chunk < chunks;
+      // The table has no entry behind the last token.
+      return Load16If(
+          valid, address.K(first_token + (valid ? token : 0)) + (offset + chunk * 16) + held_back);
+    }
   }
 };
 
@@ -186,13 +196,13 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
     if (first_token < visible.end && first_token + kPieceTokens > visible.begin) {
       // Registers hold what is on its way.
       const StagedQueries<kDim> queries = {SharedMemory(), 0};
-      const TokenAddress address(launch, sequence, kv_head);
-      PooledTokens<kDim> tokens = {address,
-                                   first_token,
-                                   visible.end,
-                                   launch.head_dim / kChunkElements,
-                                   first_dim / kChunkElements,
-                                   launch.nothing};
+      const TokenAddress<Element> address(launch, sequence, kv_head);
+      PooledTokens<Element, kDim> tokens = {address,
+                                            first_token,
+                                            visible.end,
+                                            launch.head_dim / kChunkElements,
+                                            first_dim / kChunkElements,
+                                            launch.nothing};
       const PieceWeights weights = WeighPiece<Element, kDim>(tokens, first_token, launch.window,
                                                              rows, queries, state.m, state.l);
       tokens.AfterAll(state.l[0]);
@@ -271,11 +281,7 @@ void Dispatch(const AttentionLaunch& launch, int blocks, Stream stream) {
 
 void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream) {
   if (blocks == 0) return;
-  if (dtype == DType::kF16) {
-    Dispatch<Half>(launch, blocks, stream);
-  } else {
-    Dispatch<BFloat16>(launch, blocks, stream);
-  }
+  WithKv(launch.kv_format, dtype, [&](auto kv) { Dispatch<decltype(kv)>(launch, blocks, stream); });
 }
 
 }  // namespace baton::backend::cuda

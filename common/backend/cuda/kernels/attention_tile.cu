@@ -30,22 +30,24 @@ struct Stage {
 // head are zero. A thread's tokens are a whole number of swizzle periods apart, so that its places
 // in shared memory are, too (index_maps_test.cc).
 //
+// Codes are loaded to registers, and put down as elements.
+//
 // Where copies are not asynchronous registers may hold them between Begin and End, so that they
 // come while the kernel multiplies.
-template <int kChunksARow, bool kHolds>
+template <class Kv, int kChunksARow, bool kHolds>
 struct Fetch {
   static constexpr int kCopies = kPieceTokens * kChunksARow / kThreads;  // of a thread
   static constexpr int kAtOnce = kHolds || kCopies < 8 ? kCopies : 8;
   static constexpr int kTokensApart = kThreads / kChunksARow;
   static_assert(kCopies % kAtOnce == 0);
-  Vec16 held[kAtOnce];
+  std::conditional_t<kIsCoded<Kv>, RawChunk<Kv>, Vec16> held[kAtOnce];
 
   BATON_DEVICE static int Token() { return ThreadIndex() / kChunksARow; }
   BATON_DEVICE static int Chunk() { return ThreadIndex() % kChunksARow; }
 
   // Asynchronous copies are one group; it is empty where there is no such piece.
   template <class At>
-  BATON_DEVICE void Begin(const TokenAddress& address, int first_token, int end_token,
+  BATON_DEVICE void Begin(const TokenAddress<Kv>& address, int first_token, int end_token,
                           int first_chunk, int head_chunks, int offset, const At& at) {
     if (first_token < end_token) {  // else no token has an address
       const bool has_chunk = first_chunk + Chunk() < head_chunks;
@@ -54,18 +56,25 @@ struct Fetch {
       BATON_NO_UNROLL for (int first = 0; first < kCopies; first += kAtOnce) {
         BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) {
           const int token = first_token + Token() + (first + i) * kTokensApart;
-          const bool valid = token < end_token && has_chunk;
-          const std::byte* from = address.K(valid ? token : first_token) + chunk_offset;
-          if (CopiesAreAsync()) {
-            CopyAsync16(to + (first + i) * kThreads * 16, from, valid);
+          if constexpr (kIsCoded<Kv>) {
+            const bool has_token = token < end_token;
+            const int loaded = has_token ? token : first_token;
+            held[i] = RawChunk<Kv>::Load(address, loaded, address.K(loaded) + offset,
+                                         first_chunk + Chunk(), has_token, has_chunk);
           } else {
-            held[i] = Load16If(valid, from);
+            const bool valid = token < end_token && has_chunk;
+            const std::byte* from = address.K(valid ? token : first_token) + chunk_offset;
+            if (CopiesAreAsync()) {
+              CopyAsync16(to + (first + i) * kThreads * 16, from, valid);
+            } else {
+              held[i] = Load16If(valid, from);
+            }
           }
         }
         if (!kHolds) PutDown(to + first * kThreads * 16);
       }
     }
-    CopyAsyncCommit();
+    if constexpr (!kIsCoded<Kv>) CopyAsyncCommit();
   }
   // Of what was begun, and is not empty.
   template <class At>
@@ -73,7 +82,11 @@ struct Fetch {
     if (kHolds) PutDown(at(Token(), Chunk()));
   }
   BATON_DEVICE void PutDown(std::byte* to) const {
-    if (!CopiesAreAsync()) {
+    if constexpr (kIsCoded<Kv>) {
+      BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) {
+        Store16(to + i * kThreads * 16, held[i].Elements());
+      }
+    } else if (!CopiesAreAsync()) {
       BATON_UNROLL for (int i = 0; i < kAtOnce; ++i) Store16(to + i * kThreads * 16, held[i]);
     }
   }
@@ -107,7 +120,7 @@ struct Total {
 static_assert(kAttentionWarps * kRowTile <= kPieceTokens);  // queries fit where K will be
 
 template <class Element, int kDim, int kStages>
-BATON_KERNEL_RESIDENT(kThreads, kDim == 64 ? 3 : 2)
+BATON_KERNEL_RESIDENT(kThreads, kDim == 64 && !kIsCoded<Element> ? 3 : 2)
 AttentionTileKernel(AttentionLaunch launch) {
   if (kStages > 1) NotBeforeSm80();
   constexpr int kOut = OutputDims(kDim);
@@ -119,7 +132,7 @@ AttentionTileKernel(AttentionLaunch launch) {
       VisibleTo(launch, sequence, item.first_packed_row, kAttentionWarps * kRowTile);
   const int first_row = item.first_packed_row + Warp() * kRowTile;
   const TokenRange of_warp = VisibleTo(launch, sequence, first_row, kRowTile);
-  const TokenAddress address(launch, sequence, kv_head);
+  const TokenAddress<Element> address(launch, sequence, kv_head);
   const int head_chunks = launch.head_dim / kChunkElements;
   // Where K will be.
   StageQueries<Element, kDim, kAttentionWarps * kRowTile, kThreads>(
@@ -127,8 +140,8 @@ AttentionTileKernel(AttentionLaunch launch) {
   SyncThreads();
   const Queries<kDim> queries(StagedQueries<kDim>{SharedMemory(), Warp() * kRowTile});
   SyncThreads();
-  using FetchK = Fetch<Stage<kDim>::kKChunks, false>;
-  using FetchV = Fetch<Stage<kDim>::kVChunks, true>;
+  using FetchK = Fetch<Element, Stage<kDim>::kKChunks, false>;
+  using FetchV = Fetch<Element, Stage<kDim>::kVChunks, true>;
   // Pieces take the stages in turns.
   const auto stage_of = [&](int token) {
     const int index = kStages == 1 ? 0 : token / kPieceTokens % kStages;
@@ -168,7 +181,7 @@ AttentionTileKernel(AttentionLaunch launch) {
   }
   for (int token = first; token < visible.end; token += kPieceTokens) {
     const Stage<kDim> stage = stage_of(token);
-    CopyAsyncWait<kPending>();
+    if constexpr (!kIsCoded<Element>) CopyAsyncWait<kPending>();
     SyncThreads();  // K is there; all have done with the V before
     FetchV v;
     begin_v(token + kAhead, v);
@@ -186,7 +199,7 @@ AttentionTileKernel(AttentionLaunch launch) {
       }
     }
     v.End(v_place(token));
-    CopyAsyncWait<kPending>();
+    if constexpr (!kIsCoded<Element>) CopyAsyncWait<kPending>();
     SyncThreads();  // V is there; all have done with K
     const bool is_last = token + kPieceTokens >= visible.end;
     FetchK k;
@@ -209,7 +222,7 @@ AttentionTileKernel(AttentionLaunch launch) {
       if (!is_last) state.Clear();
     }
   }
-  CopyAsyncWait<0>();  // for the empty ones
+  if constexpr (!kIsCoded<Element>) CopyAsyncWait<0>();  // for the empty ones
   WriteOut<Element>(launch, PackedRows(launch, sequence, first_row, kv_head), first_dim, state);
 }
 
@@ -218,8 +231,8 @@ void LaunchFor(const AttentionLaunch& launch, int items, Stream stream) {
   const GridSize grid = {static_cast<unsigned>(items), static_cast<unsigned>(launch.kv_heads),
                          kDim / OutputDims(kDim)};
   static_assert(Stage<kDim>::kBytes == TileSharedBytes(kDim, 1));
-  const size_t shared_bytes = TileSharedBytes(kDim, launch.tile_stages);
-  if constexpr (kDim > 64) {
+  const size_t shared_bytes = TileSharedBytes(kDim, kIsCoded<Element> ? 1 : launch.tile_stages);
+  if constexpr (kDim > 64 && !kIsCoded<Element>) {
     if (launch.tile_stages == 2) {
       Launch(AttentionTileKernel<Element, kDim, 2>, grid, kThreads, shared_bytes, stream, launch);
       return;
@@ -244,11 +257,7 @@ void Dispatch(const AttentionLaunch& launch, int items, Stream stream) {
 
 void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream) {
   if (items == 0) return;
-  if (dtype == DType::kF16) {
-    Dispatch<Half>(launch, items, stream);
-  } else {
-    Dispatch<BFloat16>(launch, items, stream);
-  }
+  WithKv(launch.kv_format, dtype, [&](auto kv) { Dispatch<decltype(kv)>(launch, items, stream); });
 }
 
 }  // namespace baton::backend::cuda

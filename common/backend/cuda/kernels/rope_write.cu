@@ -1,4 +1,5 @@
 #include "common/backend/cuda/kernels/elements.cuh"
+#include "common/backend/cuda/kernels/kv_codes.cuh"
 #include "common/backend/cuda/kernels/rope_write.h"
 
 namespace baton::backend::cuda {
@@ -65,7 +66,61 @@ BATON_DEVICE void WriteKv(std::byte* slot, QuadPair dims, const float (&x)[kUnit
   }
 }
 
-template <class Element>
+struct RowRange {
+  float least, largest;
+  float nothing;  // 0; NaN if an element is a NaN or an infinity
+};
+// Of a head. All lanes of the warp together; `lanes` as for NormHead, of which only valid ones
+// count.
+BATON_DEVICE RowRange RangeOf(int lanes, bool valid, const float (&x)[kUnitElements]) {
+  constexpr float kInfinity = __builtin_huge_valf();
+  RowRange range = {kInfinity, -kInfinity, 0};
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) {
+    if (!valid) continue;
+    range.least = Least(range.least, x[i]);
+    range.largest = Greatest(range.largest, x[i]);
+    range.nothing = Fma(x[i], 0, range.nothing);
+  }
+  for (int mask = lanes / 2; mask > 0; mask /= 2) {
+    range.least = Least(range.least, ShuffleXor(range.least, mask));
+    range.largest = Greatest(range.largest, ShuffleXor(range.largest, mask));
+    range.nothing = Add(range.nothing, ShuffleXor(range.nothing, mask));
+  }
+  return range;
+}
+
+// A unit's codes to the row, and by the first unit the head's scale and zero.
+template <class Codes>
+BATON_DEVICE void WriteCodes(std::byte* row, std::byte* scale_and_zero, int unit, QuadPair dims,
+                             const RowRange& range, const float (&x)[kUnitElements]) {
+  const bool finite = range.nothing == 0;
+  const ScaleAndZero by = ScaleAndZeroOf<Codes>(range.least, range.largest, finite);
+  if (unit == 0) StoreGlobal(reinterpret_cast<uint32_t*>(scale_and_zero), by.bits);
+  // With scale 0 all elements are equal to the zero.
+  const float divisor = finite && by.scale() > 0 ? by.scale() : 1.0f;
+  const float zero = finite ? by.zero() : 0.0f;
+  constexpr int kBits = Codes::Chunk::kBytes;  // of a code: there are eight
+  uint32_t quads[2] = {0, 0};
+  BATON_UNROLL for (int i = 0; i < kUnitElements; ++i) {
+    quads[i / 4] |= CodeOf<Codes>(x[i], divisor, zero) << (i % 4 * kBits);
+  }
+  std::byte* low = row + dims.low * kBits / 8;
+  if (dims.high == dims.low + 4) {
+    if constexpr (kBits == 8) {
+      StoreGlobal(reinterpret_cast<uint64_t*>(low), quads[0] | uint64_t{quads[1]} << 32);
+    } else {
+      StoreGlobal(reinterpret_cast<uint32_t*>(low), quads[0] | quads[1] << 16);
+    }
+    return;
+  }
+  using Quad = std::conditional_t<kBits == 8, uint32_t, uint16_t>;
+  std::byte* high = row + dims.high * kBits / 8;
+  StoreGlobal(reinterpret_cast<Quad*>(low), static_cast<Quad>(quads[0]));
+  StoreGlobal(reinterpret_cast<Quad*>(high), static_cast<Quad>(quads[1]));
+}
+
+// Kv: Half or BFloat16, or the codes that the pool holds.
+template <class Kv>
 BATON_KERNEL(kThreads)
 RopeWriteKernel(RopeWriteLaunch launch) {
   const int64_t row = BlockIndex().x;
@@ -88,10 +143,16 @@ RopeWriteKernel(RopeWriteLaunch launch) {
     const float* weight = is_q ? launch.q_norm : is_v ? nullptr : launch.k_norm;
     NormHead(weight, launch.norm_eps, launch.head_dim, lanes, valid, dims, x);
   }
-  if (!valid) return;
-  if (unit < half / 4) {
+  constexpr bool kPlain = std::is_base_of_v<Half, Kv> || std::is_base_of_v<BFloat16, Kv>;
+  if (kPlain && !valid) return;
+  if (valid && unit < half / 4) {
     const int64_t first = int64_t{position} * launch.half;
     Rotate(launch.cosine + first, launch.sine + first, dims.low, x);
+  }
+  RowRange range = {};
+  if constexpr (!kPlain) {
+    range = RangeOf(lanes, valid, x);
+    if (!valid) return;
   }
   if (is_q) {
     float* to = launch.q_out + row * launch.q_out_stride + int64_t{head} * launch.head_dim;
@@ -99,17 +160,27 @@ RopeWriteKernel(RopeWriteLaunch launch) {
     Store16(to + dims.high, Pack4(x + 4));
     return;
   }
-  ClampFinite<Element>(x);
+  if constexpr (kPlain) ClampFinite<Kv>(x);
   const SequenceEntry& sequence =
       LoadGlobal(launch.sequences + LoadGlobal(launch.sequence_of_row + row));
   const int log2 = launch.block_tokens_log2;
   const int32_t block = LoadGlobal(launch.tables + sequence.first_block + (position >> log2));
   // K's heads, then V's.
-  const int64_t head_and_slot =
-      (int64_t{head - launch.query_heads} << log2) + (position & ((1 << log2) - 1));
-  WriteKv<Element>(
-      launch.layer + block * launch.block_stride_bytes + head_and_slot * launch.head_dim * 2, dims,
-      x);
+  if constexpr (kPlain) {
+    const int64_t head_and_slot =
+        (int64_t{head - launch.query_heads} << log2) + (position & ((1 << log2) - 1));
+    WriteKv<Kv>(
+        launch.layer + block * launch.block_stride_bytes + head_and_slot * launch.head_dim * 2,
+        dims, x);
+  } else {
+    const int row_bytes = launch.head_dim / kChunkElements * Kv::Chunk::kBytes;
+    const int64_t head_bytes = int64_t{row_bytes + 4} << log2;
+    const int slot = position & ((1 << log2) - 1);
+    std::byte* rows =
+        launch.layer + block * launch.block_stride_bytes + (head - launch.query_heads) * head_bytes;
+    WriteCodes<Kv>(rows + slot * row_bytes, rows + (row_bytes << log2) + slot * 4, unit, dims,
+                   range, x);
+  }
 }
 
 }  // namespace
@@ -124,10 +195,17 @@ void LaunchRopeWrite(const RopeWriteLaunch& launch, DType dtype, int rows, Strea
   const int heads = launch.query_heads + 2 * launch.kv_heads;
   const GridSize grid = {static_cast<unsigned>(rows),
                          static_cast<unsigned>((heads + heads_a_block - 1) / heads_a_block), 1};
-  if (dtype == DType::kF16) {
-    Launch(RopeWriteKernel<Half>, grid, kThreads, 0, stream, launch);
-  } else {
-    Launch(RopeWriteKernel<BFloat16>, grid, kThreads, 0, stream, launch);
+  switch (launch.kv_format) {
+    case KvFormat::kPlain:
+      return dtype == DType::kF16
+                 ? Launch(RopeWriteKernel<Half>, grid, kThreads, 0, stream, launch)
+                 : Launch(RopeWriteKernel<BFloat16>, grid, kThreads, 0, stream, launch);
+    case KvFormat::kInt8:
+      return Launch(RopeWriteKernel<Int8>, grid, kThreads, 0, stream, launch);
+    case KvFormat::kInt4:
+      return Launch(RopeWriteKernel<Int4>, grid, kThreads, 0, stream, launch);
+    case KvFormat::kFp8:
+      return Launch(RopeWriteKernel<Fp8>, grid, kThreads, 0, stream, launch);
   }
 }
 

@@ -7,10 +7,12 @@
 // A head of a row is 2^n consecutive lanes of a warp, 8 dims each; lanes beyond the head's
 // width idle. A lane's dims are two quads that are rotated together (UnitDims): both halves
 // of every pair are in one thread. A head's result is a function of the head, its position and the
-// weights alone, so a slot's bits do not depend on the batch.
+// weights alone, so a slot's bits do not depend on the batch. Where the pool holds codes, the lanes
+// of a head find its least and largest elements by shuffles, and the first stores scale and zero.
 //
 // Bytes a row: 4 (query_heads + 2 kv_heads) head_dim read; 4 query_heads head_dim + 4 kv_heads
-// head_dim written. cos and sin of a position are read once a block of threads, from the cache.
+// head_dim written, of codes 2 kv_heads (row bytes + 4). cos and sin of a position are read once a
+// block of threads, from the cache.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_ROPE_WRITE_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_ROPE_WRITE_H_
 
@@ -50,7 +52,7 @@ struct RopeWriteLaunch {
   const float* cosine;  // [positions, half]
   const float* sine;
   int half;          // of the rotated dims: a multiple of 4, at most head_dim / 2; 0: no rotation
-  std::byte* layer;  // of block 0: [K,V][kv_heads][block tokens][head_dim]
+  std::byte* layer;  // of block 0: [K,V][kv_heads] of heads; see KvPool
   int64_t block_stride_bytes;
   int block_tokens_log2;
   int query_heads;
@@ -60,9 +62,10 @@ struct RopeWriteLaunch {
   const int32_t* sequence_of_row;  // [rows]
   const SequenceEntry* sequences;  // only first_block is read
   const int32_t* tables;
+  KvFormat kv_format = KvFormat::kPlain;
 };
 
-// dtype: of KV, kF16 or kBF16.
+// dtype: of KV that is plain, kF16 or kBF16.
 void LaunchRopeWrite(const RopeWriteLaunch& launch, DType dtype, int rows, Stream stream);
 
 // The bfloat16 kernel, to ask CUDA which architecture it was compiled for.

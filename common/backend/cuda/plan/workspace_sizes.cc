@@ -42,10 +42,6 @@ absl::Status CheckSupported(const StepLimits& limits) {
       limits.block_tokens < 16) {
     return unsupported("--block-size", limits.block_tokens, "a power of two from 16 on");
   }
-  if (limits.kv_format != KvFormat::kPlain) {
-    return MakeError(absl::StatusCode::kUnimplemented, "UNSUPPORTED_MODEL",
-                     "--device cuda: --kv-cache-dtype names a quantised type, expected auto");
-  }
   return absl::OkStatus();
 }
 
@@ -68,8 +64,9 @@ WorkspaceSizes WorkspaceSizes::For(const StepLimits& limits, DType activation,
   sizes.products = products_bytes;
   sizes.quantized = QuantizedWorkspaces::For(limits);
   sizes.copied_blocks = kCopiedBlocksAtOnce * sizeof(BlockPair);
-  const int64_t chunk_bytes =
-      2 * heads * limits.block_tokens * limits.head_dim * static_cast<int64_t>(SizeOf(activation));
+  const int64_t chunk_bytes = 2 * heads * limits.block_tokens *
+                              (KvRowBytes(limits.kv_format, activation, limits.head_dim) +
+                               KvRowParameterBytes(limits.kv_format));
   sizes.copier = CudaKvCopier::DeviceBytes(static_cast<size_t>(chunk_bytes));
   return sizes;
 }

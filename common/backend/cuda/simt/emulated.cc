@@ -368,6 +368,13 @@ const Vec16& ReadOnly16(const void* global) {
   machine.RememberRead(&value);
   return value;
 }
+void ReadOnly(const void* global, size_t size_bytes, void* to) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(global);
+  BATON_CHECK_EQ(address % size_bytes, uintptr_t{0}) << size_bytes << " bytes at " << global;
+  CountRead(global, size_bytes);
+  machine.RememberRead(reinterpret_cast<const Vec16*>(address / sizeof(Vec16) * sizeof(Vec16)));
+  std::memcpy(to, global, size_bytes);
+}
 void CountRead(const void* address, size_t size_bytes) {
   if (options.accesses != nullptr) machine.Count(address, size_bytes, false);
 }

@@ -85,6 +85,8 @@ void MeetWarp(void* operand, Combine combine);
 const Vec16& Aligned16(const void* address);
 // Reads through a cache that sees no writes of the same launch: the launch must not write it.
 const Vec16& ReadOnly16(const void* global);
+// The same for size_bytes, 4 or 8, to `to`.
+void ReadOnly(const void* global, size_t size_bytes, void* to);
 // For Accesses; shared memory is not counted.
 void CountRead(const void* address, size_t size_bytes);
 void CountWrite(const void* address, size_t size_bytes);
@@ -203,6 +205,16 @@ inline uint64_t MulHigh(uint64_t a, uint64_t b) {
 
 inline Vec16 Load16(const void* global) { return emulated::ReadOnly16(global); }
 inline Vec16 Load16If(bool valid, const void* global) { return valid ? Load16(global) : Vec16{}; }
+inline Vec8 Load8If(bool valid, const void* global) {
+  Vec8 v = {};
+  if (valid) emulated::ReadOnly(global, sizeof(v), &v);
+  return v;
+}
+inline uint32_t Load4If(bool valid, const void* global) {
+  uint32_t v = 0;
+  if (valid) emulated::ReadOnly(global, sizeof(v), &v);
+  return v;
+}
 inline Vec16 LoadShared16(const void* shared) { return emulated::Aligned16(shared); }
 inline Vec16 ReloadShared16(const void* shared) { return LoadShared16(shared); }
 inline void Store16(void* to, const Vec16& value) {

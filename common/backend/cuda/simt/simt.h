@@ -5,8 +5,8 @@
 // Both implement, in namespace baton::backend::cuda:
 //   BATON_KERNEL(threads), BATON_KERNEL_RESIDENT(threads, blocks), BATON_DEVICE, BATON_UNROLL,
 //   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), BlockIndex(),
-//   SharedMemory(), SyncThreads(), SyncWarp(), Shuffle, ShuffleXor, Load16, Load16If, LoadFresh,
-//   Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Mma16x8x8,
+//   SharedMemory(), SyncThreads(), SyncWarp(), Shuffle, ShuffleXor, Load16, Load16If, Load8If,
+//   Load4If, LoadFresh, Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Mma16x8x8,
 //   Mma16x8x16, Half and BFloat16, atomics, ThreadFence(), and arithmetic with explicit rounding:
 //   Add, Mul, Fma.
 //
@@ -36,6 +36,10 @@ struct GridSize {
 // 16 bytes, as one memory instruction moves them.
 struct alignas(16) Vec16 {
   uint32_t x[4];
+};
+// Eight bytes, likewise.
+struct alignas(8) Vec8 {
+  uint32_t x[2];
 };
 
 // Dynamic shared memory of a block without opting in, and the most on any GPU from sm_80 on.

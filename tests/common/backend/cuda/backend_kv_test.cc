@@ -12,6 +12,7 @@
 
 #include "common/backend/backend.h"
 #include "tests/common/backend/cuda/device_test.h"
+#include "tests/testing/kv_rows.h"
 
 namespace baton::backend {
 namespace {
@@ -21,6 +22,7 @@ struct Shape {
   int half = 4;  // of the rotated dims
   bool norms = false;
   float factor = 1;
+  KvFormat format = KvFormat::kPlain;
   int query_heads() const { return kv_heads * group; }
   int row_width() const { return (query_heads() + 2 * kv_heads) * head_dim; }
 };
@@ -48,6 +50,7 @@ class BackendKvTest : public DeviceTest {
     shape.half = 4 * Int(0, shape.head_dim / 8);
     shape.norms = Coin();
     shape.factor = Of({1.0f, 1.2f});
+    shape.format = static_cast<KvFormat>(Int(0, 3));
     return shape;
   }
 
@@ -59,19 +62,19 @@ class BackendKvTest : public DeviceTest {
     k_norm_.reset();
     MakeBackend();
     shape_ = shape;
-    ASSERT_TRUE(backend_
-                    ->Prepare(Limits(kMaxRows, shape.query_heads(), shape.kv_heads, shape.head_dim,
-                                     shape.block_tokens))
-                    .ok());
+    StepLimits limits =
+        Limits(kMaxRows, shape.query_heads(), shape.kv_heads, shape.head_dim, shape.block_tokens);
+    limits.kv_format = shape.format;
+    ASSERT_TRUE(backend_->Prepare(limits).ok());
     pool_ = {};
     pool_.dtype = activation();
-    pool_.layer_stride_bytes = int64_t{2} * shape.kv_heads * shape.block_tokens * shape.head_dim *
-                               static_cast<int64_t>(SizeOf(pool_.dtype));
-    pool_.block_stride_bytes = kLayers * pool_.layer_stride_bytes;
-    pool_.block_count = block_count;
+    pool_.format = shape.format;
     pool_.kv_heads = shape.kv_heads;
     pool_.head_dim = shape.head_dim;
     pool_.block_tokens = shape.block_tokens;
+    pool_.layer_stride_bytes = int64_t{2} * shape.kv_heads * pool_.head_bytes();
+    pool_.block_stride_bytes = kLayers * pool_.layer_stride_bytes;
+    pool_.block_count = block_count;
     expected_.assign(static_cast<size_t>(pool_.block_stride_bytes * block_count), std::byte{0xff});
     pool_memory_ = backend_->Allocate(expected_.size()).value();
     pool_.base = static_cast<std::byte*>(pool_memory_->data());
@@ -107,18 +110,22 @@ class BackendKvTest : public DeviceTest {
     backend_->CopyToHost(bytes.data(), pool_.base, bytes.size());
     return bytes;
   }
-  // Offset in the pool of a token's K (or V) of a head.
-  int64_t Offset(const Sequence& sequence, int position, int k_or_v, int head) const {
+  // Where a token's block and layer begin in the pool.
+  int64_t ChunkOffset(const Sequence& sequence, int position) const {
     const auto block =
         static_cast<int64_t>(sequence.blocks[static_cast<size_t>(position / shape_.block_tokens)]);
-    const int64_t row = (int64_t{k_or_v} * shape_.kv_heads + head) * shape_.block_tokens +
-                        position % shape_.block_tokens;
-    return block * pool_.block_stride_bytes + kLayer * pool_.layer_stride_bytes +
-           row * shape_.head_dim * static_cast<int64_t>(SizeOf(pool_.dtype));
+    return block * pool_.block_stride_bytes + kLayer * pool_.layer_stride_bytes;
+  }
+  // Offset in the pool of a token's K (or V) of a head.
+  int64_t Offset(const Sequence& sequence, int position, int k_or_v, int head) const {
+    return ChunkOffset(sequence, position) +
+           (int64_t{k_or_v} * shape_.kv_heads + head) * pool_.head_bytes() +
+           position % shape_.block_tokens * pool_.row_bytes();
   }
   std::vector<float> KvRow(const Sequence& sequence, int position, int k_or_v, int head) const {
-    return Widened(expected_.data() + Offset(sequence, position, k_or_v, head), shape_.head_dim,
-                   pool_.dtype);
+    return ReadKvRow(pool_, expected_.data() + ChunkOffset(sequence, position), k_or_v, head,
+                     position % shape_.block_tokens)
+        .values;
   }
 
   // A head of the product q, k, v after its norm and rotation, in double.
@@ -248,14 +255,21 @@ class BackendKvTest : public DeviceTest {
             const std::vector<double> values =
                 Turned(s, position, source, k_or_v == 0, k_or_v == 0 ? k_weight : nullptr);
             const int64_t offset = Offset(s, position, k_or_v, head);
-            const std::vector<float> found =
-                Widened(bytes.data() + offset, shape_.head_dim, pool_.dtype);
+            const auto found = ReadKvRow(pool_, bytes.data() + ChunkOffset(s, position), k_or_v,
+                                         head, position % shape_.block_tokens);
             for (size_t i = 0; i < d; ++i) {
-              ASSERT_NEAR(found[i], values[i], std::fabs(values[i]) * Precision(pool_.dtype) + 1e-4)
+              const double bound = pool_.format == KvFormat::kPlain
+                                       ? std::fabs(values[i]) * Precision(pool_.dtype)
+                                       : KvErrorBound(pool_.format, found, values[i]);
+              ASSERT_NEAR(found.values[i], values[i], bound + 1e-4)
                   << (k_or_v ? "V" : "K") << " of position " << position << ", dim " << i;
             }
-            std::copy_n(bytes.begin() + offset, d * SizeOf(pool_.dtype),
-                        expected_.begin() + offset);
+            std::copy_n(bytes.begin() + offset, pool_.row_bytes(), expected_.begin() + offset);
+            const int64_t in_block = position % shape_.block_tokens;
+            const int64_t parameters = KvRowParameterBytes(pool_.format);
+            const int64_t behind = offset - in_block * pool_.row_bytes() +
+                                   shape_.block_tokens * pool_.row_bytes() + in_block * parameters;
+            std::copy_n(bytes.begin() + behind, parameters, expected_.begin() + behind);
           }
         }
       }
@@ -316,7 +330,8 @@ TEST_P(BackendKvTest, StepsOfSequencesEqualTheReferenceHoweverTheyAreCut) {
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << shape.kv_heads << " x " << shape.group
                  << " heads of " << shape.head_dim << ", blocks of " << shape.block_tokens
-                 << ", window " << shape.window << ", rotated " << 2 * shape.half);
+                 << ", window " << shape.window << ", rotated " << 2 * shape.half << ", format "
+                 << static_cast<int>(shape.format));
     Make(shape, 110);
     std::vector<Sequence> sequences;
     // One of them reaches into a second split.
@@ -391,6 +406,7 @@ TEST_P(BackendKvTest, TheCopierMovesChunks) {
   Shape shape;
   shape.kv_heads = 2;
   shape.head_dim = 80;
+  shape.format = static_cast<KvFormat>(Int(0, 3));
   Make(shape, 30);
   const std::unique_ptr<KvCopier> copier = backend_->MakeKvCopier(pool_);
   ASSERT_EQ(copier == nullptr, on_cpu());
@@ -474,6 +490,9 @@ TEST_P(BackendKvDeathTest, ThePoolIsTheOneThatWasPreparedFor) {
   EXPECT_DEATH(Step({{&sequence, 4}}), "CHECK failed");
   pool_ = pool;
   pool_.block_tokens = 32;
+  EXPECT_DEATH(Step({{&sequence, 4}}), "CHECK failed");
+  pool_ = pool;
+  pool_.format = KvFormat::kInt8;
   EXPECT_DEATH(Step({{&sequence, 4}}), "CHECK failed");
   pool_ = pool;
   pool_.dtype = DType::kF32;

@@ -6,6 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include "common/backend/cpu/isa.h"
+#include "common/backend/cpu/kernels.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
 
 namespace baton::backend::cuda {
@@ -35,6 +37,7 @@ struct RopeShape {
   int query_heads, kv_heads, head_dim, half, block_tokens_log2, positions;
   bool norms_q, norms_k;
   DType dtype;
+  KvFormat format = KvFormat::kPlain;
   int width() const { return (query_heads + 2 * kv_heads) * head_dim; }
 };
 
@@ -140,6 +143,7 @@ class CudaRopeWriteTest : public KernelTest {
     launch.sequence_of_row = sequence_of_row.data();
     launch.sequences = sequences_.data();
     launch.tables = tables_.data();
+    launch.kv_format = shape_.format;
     LaunchRopeWrite(launch, shape_.dtype, static_cast<int>(rows.size()), nullptr);
     EXPECT_TRUE(q.MarginsIntact() && pool.MarginsIntact());
     Result result;
@@ -240,6 +244,67 @@ TEST_F(CudaRopeWriteTest, EqualsTheReferenceAndWritesNothingElse) {
           ASSERT_EQ(v_bits, v) << "row " << r << ", v head " << head << ", dim " << i;
           k_bits = v_bits = 0xffff;
         }
+      }
+    }
+    ASSERT_EQ(std::count(found.pool.begin(), found.pool.end(), 0xffff),
+              static_cast<ptrdiff_t>(found.pool.size()))
+        << "wrote beside the slots";
+  }
+}
+
+// The codes, scales and zeros are the bits that the CPU's kernel writes for the same float32.
+TEST_F(CudaRopeWriteTest, CodesAreThoseOfTheCpu) {
+  SCOPED_TRACE(seed_);
+  const auto quantize = KernelsOf(BestIsa()).quantize;
+  for (int round = 0; round < 60; ++round) {
+    ChangeMachine();
+    MakeShape();
+    shape_.half = 0;
+    shape_.norms_q = shape_.norms_k = false;
+    shape_.format = std::vector{KvFormat::kInt8, KvFormat::kInt4, KvFormat::kFp8}[round % 3];
+    const Codes codes = shape_.format == KvFormat::kInt8   ? Codes::kInt8
+                        : shape_.format == KvFormat::kInt4 ? Codes::kInt4
+                                                           : Codes::kFp8;
+    const int d = shape_.head_dim, block_tokens = 1 << shape_.block_tokens_log2;
+    const int64_t row_bytes = KvRowBytes(shape_.format, shape_.dtype, d);
+    const int64_t head_bytes = block_tokens * (row_bytes + 4);
+    chunk_ = static_cast<size_t>(shape_.kv_heads * head_bytes);  // times two bytes
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ", format " << static_cast<int>(shape_.format) << ", "
+                 << shape_.kv_heads << " heads of " << d);
+    std::vector<Row> rows = RandomRows();
+    for (Row& row : rows) {
+      const float scale = std::pow(10.0f, static_cast<float>(Int(-8, 8)));
+      const float offset = Coin() ? 0 : Normal(10);
+      const int kind = Int(0, 9);
+      for (float& x : row.qkv) x = kind == 0 ? 3.25f : (x + offset) * scale;
+      float& any = row.qkv[random_() % row.qkv.size()];
+      if (kind == 1) any = std::nanf("");
+      if (kind == 2) any = std::numeric_limits<float>::infinity();
+      if (kind == 3) any = -std::numeric_limits<float>::max();
+    }
+    Result found = Run(rows);
+    auto* pool = reinterpret_cast<uint8_t*>(found.pool.data());
+    for (const Row& row : rows) {
+      if (row.position < 0) continue;
+      for (int head = 0; head < 2 * shape_.kv_heads; ++head) {
+        const int log2 = shape_.block_tokens_log2, slot = row.position % block_tokens;
+        const int32_t block = tables_[static_cast<size_t>(
+            sequences_[static_cast<size_t>(row.sequence)].first_block + (row.position >> log2))];
+        uint8_t* of_head =
+            pool + (static_cast<size_t>(block) * 2 + 1) * chunk_ * 2 + head * head_bytes;
+        uint8_t* code = of_head + slot * row_bytes;
+        uint8_t* by = of_head + block_tokens * row_bytes + slot * 4;
+        std::vector<uint8_t> expected(static_cast<size_t>(row_bytes));
+        uint16_t expected_by[2];
+        const float* x = &row.qkv[static_cast<size_t>((shape_.query_heads + head) * d)];
+        quantize(x, codes, d, expected.data(), expected_by);
+        ASSERT_EQ(std::memcmp(by, expected_by, 4), 0) << "head " << head;
+        if ((expected_by[0] & 0x7fff) < 0x7c00) {  // else codes mean nothing
+          ASSERT_TRUE(std::equal(expected.begin(), expected.end(), code)) << "head " << head;
+        }
+        std::memset(code, 0xff, expected.size());
+        std::memset(by, 0xff, 4);
       }
     }
     ASSERT_EQ(std::count(found.pool.begin(), found.pool.end(), 0xffff),

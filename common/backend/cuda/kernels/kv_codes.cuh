@@ -1,0 +1,141 @@
+// Rows of a quantised KV pool, by the definition in tensor.h (KvFormat): the bits are those that
+// the CPU backend writes for the same float32.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_KV_CODES_CUH_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_KV_CODES_CUH_
+
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/simt/simt.h"
+#include "common/backend/tensor.h"
+
+namespace baton::backend::cuda {
+
+// The codes of a chunk: eight elements.
+template <int kBits>
+struct CodeChunk {
+  static constexpr int kBytes = kBits * kChunkElements / 8;
+  uint32_t x[kBytes / 4];
+
+  static BATON_DEVICE CodeChunk LoadIf(bool valid, const std::byte* from) {
+    if constexpr (kBits == 8) {
+      const Vec8 v = Load8If(valid, from);
+      return {{v.x[0], v.x[1]}};
+    } else {
+      return {{Load4If(valid, from)}};
+    }
+  }
+  BATON_DEVICE uint32_t Bits(int i) const {
+    return x[i * kBits / 32] >> (i * kBits % 32) & ((1u << kBits) - 1);
+  }
+};
+
+inline constexpr float kTwoTo23 = 8388608.0f;  // whose unit is 1
+
+// Whole numbers from 0 on.
+template <int kBits>
+struct IntCodes {
+  using Chunk = CodeChunk<kBits>;
+  static constexpr KvFormat kFormat = kBits == 8 ? KvFormat::kInt8 : KvFormat::kInt4;
+  static constexpr float kLargest = static_cast<float>((1 << kBits) - 1), kLeast = 0;
+
+  static BATON_DEVICE float Decode(uint32_t code) {
+    return Add(BitsFloat(FloatBits(kTwoTo23) | code), -kTwoTo23);
+  }
+  // To the nearest, ties to even. kLeast <= y <= kLargest.
+  static BATON_DEVICE uint32_t Encode(float y) {
+    return FloatBits(Add(y, kTwoTo23)) & ((1u << kBits) - 1);
+  }
+};
+using Int8 = IntCodes<8>;
+using Int4 = IntCodes<4>;
+
+// E4M3, from bits alone: GPUs before sm_89 have no conversion.
+struct Fp8 {
+  using Chunk = CodeChunk<8>;
+  static constexpr KvFormat kFormat = KvFormat::kFp8;
+  static constexpr float kLargest = 448, kLeast = -448;
+
+  static BATON_DEVICE float Decode(uint32_t code) {
+    constexpr float kTwoTo120 = 1.329227995784916e36f;  // the difference of the exponents' biases
+    return Mul(BitsFloat((code & 0x80) << 24 | (code & 0x7f) << 20), kTwoTo120);
+  }
+  static BATON_DEVICE uint32_t Encode(float y) {
+    const uint32_t bits = FloatBits(y), sign = bits >> 24 & 0x80, rest = bits & 0x7fffffff;
+    // Below 2^-6 the adder rounds to a multiple of 2^-9.
+    const uint32_t small = FloatBits(Add(BitsFloat(rest), 16384.0f)) - FloatBits(16384.0f);
+    const uint32_t large = ((rest + 0x7ffff + (rest >> 20 & 1)) >> 20) - ((127 - 7) << 3);
+    return sign | Least(rest < 0x3c800000 ? small : large, 0x7eu);
+  }
+};
+
+// What a pool holds: Half or BFloat16 as they are, or codes of which the kernels make them.
+template <class Element, class CodesType>
+struct Coded : Element {
+  using Codes = CodesType;
+};
+template <class Kv>
+constexpr bool kIsCoded = false;
+template <class Element, class CodesType>
+constexpr bool kIsCoded<Coded<Element, CodesType>> = true;
+
+// A token's scale and zero, as the pool holds them.
+struct ScaleAndZero {
+  uint32_t bits;
+  BATON_DEVICE float scale() const { return Half::ToF32(static_cast<uint16_t>(bits)); }
+  BATON_DEVICE float zero() const { return Half::ToF32(static_cast<uint16_t>(bits >> 16)); }
+};
+
+// A chunk's elements, each rounded to the kernel's 16 bits: the one place where codes become
+// operands, for both attention kernels. Zeros of zeros.
+template <class Kv>
+BATON_DEVICE Vec16 Dequantize(const typename Kv::Codes::Chunk& chunk, ScaleAndZero by) {
+  const float scale = by.scale(), zero = by.zero();
+  float values[kChunkElements];
+  BATON_UNROLL for (int i = 0; i < kChunkElements; ++i) {
+    values[i] = Fma(Kv::Codes::Decode(chunk.Bits(i)), scale, zero);
+  }
+  Vec16 packed;
+  BATON_UNROLL for (int i = 0; i < 4; ++i) packed.x[i] = Kv::Pack(values[2 * i], values[2 * i + 1]);
+  return packed;
+}
+
+// The largest float16 that is not above x, and the smallest that is not below. |x| <= 65504.
+BATON_DEVICE uint32_t HalfAtMost(float x) {
+  const uint32_t near = Half::FromF32(x);
+  if (Half::ToF32(static_cast<uint16_t>(near)) <= x) return near;
+  if ((near & 0x7fff) == 0) return 0x8001;
+  return (near & 0x8000) != 0 ? near + 1 : near - 1;
+}
+BATON_DEVICE uint32_t HalfAtLeast(float x) { return HalfAtMost(-x) ^ 0x8000; }
+
+BATON_DEVICE float Saturate(float x) {
+  constexpr float kMost = kLargestKvElement;
+  return x < -kMost ? -kMost : x > kMost ? kMost : x;
+}
+
+// Of a row whose least and largest elements are given.
+template <class Codes>
+BATON_DEVICE ScaleAndZero ScaleAndZeroOf(float least, float largest, bool finite) {
+  constexpr uint32_t kNaN = 0x7e00;
+  if (!finite) return {kNaN | kNaN << 16};
+  least = Saturate(least);
+  largest = Saturate(largest);
+  uint32_t zero = 0;
+  float reach = -least > largest ? -least : largest;
+  if constexpr (Codes::kLeast == 0) {
+    zero = HalfAtMost(least);
+    reach = Add(largest, -Half::ToF32(static_cast<uint16_t>(zero)));
+  }
+  return {HalfAtLeast(Divide(reach, Codes::kLargest)) | zero << 16};
+}
+
+// An element of the row with this scale and zero. Codes of a NaN row mean nothing.
+template <class Codes>
+BATON_DEVICE uint32_t CodeOf(float x, float scale, float zero) {
+  const float code = Divide(Add(x, -zero), scale);
+  const float bounded = code < Codes::kLargest ? code : Codes::kLargest;
+  return Codes::Encode(Codes::kLeast < code ? bounded : Codes::kLeast);
+}
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_KV_CODES_CUH_
