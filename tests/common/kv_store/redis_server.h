@@ -2,8 +2,8 @@
 #ifndef BATON_TESTS_COMMON_KV_STORE_REDIS_SERVER_H_
 #define BATON_TESTS_COMMON_KV_STORE_REDIS_SERVER_H_
 
-#include <netinet/in.h>
-#include <sys/socket.h>
+#include <poll.h>
+#include <signal.h>
 
 #include <memory>
 #include <string>
