@@ -4,14 +4,19 @@
 //   engine_bench --model DIR [--threads 2] [--dtype auto] [--repeat 3]
 //   engine_bench --model DIR --kv-cache-dtypes auto,int8,fp8,int4 [--repeat 5]
 //
-// The second form measures the formats of KV in turn, round by round.
+//   engine_bench --model models/demo --kv-cache-dtypes auto,int8,fp8,int4 --prompts FILE.json
+//
+// The second form measures the formats of KV in turn, round by round. The third compares the log
+// probabilities of prompts' tokens ([{"tokens": [...]}, ...]) with those of the first format.
 //
 // The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
 // llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -20,6 +25,7 @@
 
 #include "common/base/check.h"
 #include "common/engine/engine.h"
+#include "nlohmann/json.hpp"
 
 namespace baton {
 namespace {
@@ -164,6 +170,53 @@ void RunInTurn(const std::vector<std::unique_ptr<engine::Engine>>& engines, int 
   }
 }
 
+// Log probabilities of the prompt's tokens, the first excepted.
+std::vector<double> LogprobsOf(engine::Engine& engine, const std::vector<int32_t>& tokens) {
+  std::vector<kv::BlockId> blocks((tokens.size() + 15) / 16);
+  std::iota(blocks.begin(), blocks.end(), 0);
+  model::SamplingParams greedy = {.temperature = 0};
+  engine::BatchEntry entry;
+  entry.tokens = tokens;
+  entry.blocks = blocks;
+  entry.prompt_logprobs = 0;
+  entry.targets = absl::MakeConstSpan(tokens).subspan(1);
+  entry.sampling = &greedy;
+  const std::vector<engine::StepResult> results = engine.Step({.entries = {entry}});
+  BATON_CHECK(results[0].prompt_logprobs.ok()) << results[0].prompt_logprobs.status();
+  std::vector<double> logprobs;
+  for (const model::SampledToken& token : *results[0].prompt_logprobs) {
+    logprobs.push_back(token.logprob);
+  }
+  return logprobs;
+}
+
+void CompareLogprobs(const std::vector<std::unique_ptr<engine::Engine>>& engines,
+                     const std::string& path) {
+  std::ifstream file(path);
+  const nlohmann::json prompts = nlohmann::json::parse(file);
+  std::printf("%-10s %12s %12s %12s\n", "KV", "mean |dlogp|", "largest", "mean logp");
+  std::vector<double> first;
+  for (const auto& engine : engines) {
+    std::vector<double> all;
+    for (const auto& prompt : prompts) {
+      const auto logprobs = LogprobsOf(*engine, prompt["tokens"].get<std::vector<int32_t>>());
+      all.insert(all.end(), logprobs.begin(), logprobs.end());
+    }
+    if (first.empty()) first = all;
+    double sum = 0, error = 0, largest = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const double difference = std::abs(all[i] - first[i]);
+      sum += all[i];
+      error += difference;
+      largest = std::max(largest, difference);
+    }
+    const auto count = static_cast<double>(all.size());
+    std::printf("%-10s %12.5f %12.4f %12.4f\n",
+                std::string(kv::KvDtypeName(engine->kv_layout().dtype)).c_str(), error / count,
+                largest, sum / count);
+  }
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Engine benchmark");
   engine::EngineOptions options;
@@ -178,10 +231,12 @@ int Main(int argc, char** argv) {
   app.add_option("--kv-cache-dtypes", kv_dtypes)
       ->delimiter(',')
       ->check(CLI::IsMember({"auto", "int8", "fp8", "int4"}));
+  std::string prompts;
+  app.add_option("--prompts", prompts);
   CLI11_PARSE(app, argc, argv);
   if (dtype == "float32") options.backend.compute = backend::BackendOptions::Compute::kF32;
   if (dtype == "bfloat16") options.backend.compute = backend::BackendOptions::Compute::kBF16;
-  options.max_model_len = 8192;
+  if (prompts.empty()) options.max_model_len = 8192;
   options.max_num_batched_tokens = 512;
   options.max_num_seqs = 16;
   options.num_blocks = 8 * (4096 + 48) / 16;
@@ -195,7 +250,9 @@ int Main(int argc, char** argv) {
     }
     engines.push_back(*std::move(engine));
   }
-  if (kv_dtypes.empty()) {
+  if (!prompts.empty()) {
+    CompareLogprobs(engines, prompts);
+  } else if (kv_dtypes.empty()) {
     Run(*engines.front(), repeat);
   } else {
     RunInTurn(engines, repeat);

@@ -71,6 +71,47 @@ std::string MemorySection(const ServingPlan& plan) {
   return text;
 }
 
+struct TierPlan {
+  std::string name;
+  int64_t tokens = 0;    // that it holds; 0: only the server knows
+  double crossover = 0;  // bytes a second above which loading beats computing at the floor
+};
+
+// The tokens in front of a segment, which its value has too, are not counted.
+std::vector<TierPlan> TiersOf(const ServingPlan& plan,
+                              const std::vector<kv_store::TierSpec>& tiers) {
+  std::vector<TierPlan> rows;
+  if (plan.memory.token_bytes == 0) return rows;
+  double crossover = 0;
+  for (const PrefillFloor& p : plan.prefill) {
+    crossover = std::max(crossover, static_cast<double>(p.kv_bytes) / p.floor_ms() * 1e3);
+  }
+  for (const kv_store::TierSpec& tier : tiers) {
+    using Kind = kv_store::TierSpec::Kind;
+    const char* name = tier.kind == Kind::kHost   ? "host"
+                       : tier.kind == Kind::kFile ? "file"
+                                                  : "redis";
+    rows.push_back({name, tier.bytes / plan.memory.token_bytes, crossover});
+  }
+  return rows;
+}
+
+std::string TierSection(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers) {
+  const std::vector<TierPlan> rows = TiersOf(plan, tiers);
+  if (rows.empty()) return "";
+  std::string text = "\nKV tiers of a prefill worker\n";
+  for (const TierPlan& row : rows) {
+    absl::StrAppendFormat(
+        &text, "  %-6s %s\n", row.name,
+        row.tokens > 0 ? absl::StrCat(row.tokens, " tokens") : "as much as its server keeps");
+  }
+  absl::StrAppendFormat(&text,
+                        "loading beats computing at the floor from %.2f GB/s on, and earlier the "
+                        "slower the engine is\n",
+                        rows.front().crossover / 1e9);
+  return text;
+}
+
 std::string DecodeSection(const ServingPlan& plan) {
   std::string text = absl::StrFormat("\ndecode step, context %d\n  %6s %10s %10s %10s %10s\n",
                                      plan.context, "batch", "GB", "floor ms", "tokens/s", "limit");
@@ -128,17 +169,18 @@ nlohmann::ordered_json ToJson(const PrefillFloor& p) {
 
 }  // namespace
 
-std::string PlanTable(const ServingPlan& plan) {
+std::string PlanTable(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers) {
   std::string text =
       absl::StrFormat("%s, %.2f G parameters, weights %s\n%s: %.0f GB/s, %.0f TFLOPS (%s)\n",
                       plan.costs.architecture, static_cast<double>(plan.costs.parameters()) / 1e9,
                       WeightsText(plan), plan.gpu.name, plan.gpu.bytes_per_second / 1e9,
                       plan.gpu.flops_per_second / 1e12, plan.gpu.rate_source);
-  return absl::StrCat(text, MemorySection(plan), DecodeSection(plan), PrefillSection(plan),
+  return absl::StrCat(text, MemorySection(plan), TierSection(plan, tiers), DecodeSection(plan),
+                      PrefillSection(plan),
                       "\nFloors are computed, not measured: lower bounds for any engine.\n");
 }
 
-std::string PlanJson(const ServingPlan& plan) {
+std::string PlanJson(const ServingPlan& plan, const std::vector<kv_store::TierSpec>& tiers) {
   const engine::MemoryPlan& memory = plan.memory;
   nlohmann::ordered_json json;
   json["architecture"] = plan.costs.architecture;
@@ -180,6 +222,12 @@ std::string PlanJson(const ServingPlan& plan) {
   sizes["block_bytes"] = memory.block_bytes;
   sizes["block_count"] = memory.block_count;
   sizes["max_model_len"] = memory.max_positions;
+  for (const TierPlan& tier : TiersOf(plan, tiers)) {
+    nlohmann::ordered_json entry = {{"tier", tier.name}};
+    if (tier.tokens > 0) entry["tokens"] = tier.tokens;
+    entry["crossover_bytes_per_second"] = tier.crossover;
+    json["kv_tiers"].push_back(std::move(entry));
+  }
   json["context"] = plan.context;
   json["sequences"] = plan.sequences;
   json["max_num_seqs"] = plan.max_num_seqs;
@@ -196,7 +244,8 @@ int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err) {
     err << "baton plan: " << Describe(plan.status()) << std::endl;
     return kExitFailure;
   }
-  out << (options.json ? PlanJson(*plan) + "\n" : PlanTable(*plan)) << std::flush;
+  out << (options.json ? PlanJson(*plan, options.tiers) + "\n" : PlanTable(*plan, options.tiers))
+      << std::flush;
   if (plan->refusal.ok()) return kExitOk;
   err << "baton plan: " << Describe(plan->refusal) << std::endl;
   return kExitFailure;

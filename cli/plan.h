@@ -5,13 +5,16 @@
 
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "common/engine/serving_plan.h"
+#include "common/kv_store/tier_spec.h"
 
 namespace baton::cli {
 
 struct PlanOptions {
   engine::ServingQuestion question;
+  std::vector<kv_store::TierSpec> tiers;  // of the prefill workers
   bool json = false;
 };
 
@@ -20,8 +23,10 @@ struct PlanOptions {
 int RunPlan(const PlanOptions& options, std::ostream& out, std::ostream& err);
 
 // The default output, a table, and that of --json, one object.
-std::string PlanTable(const engine::ServingPlan& plan);
-std::string PlanJson(const engine::ServingPlan& plan);
+std::string PlanTable(const engine::ServingPlan& plan,
+                      const std::vector<kv_store::TierSpec>& tiers = {});
+std::string PlanJson(const engine::ServingPlan& plan,
+                     const std::vector<kv_store::TierSpec>& tiers = {});
 
 }  // namespace baton::cli
 

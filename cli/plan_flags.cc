@@ -82,6 +82,8 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
   app->add_option("--kv-cache-dtype", flags->kv_cache_dtype,
                   "auto, int8, fp8 or int4, as for a worker")
       ->check(CLI::IsMember({"auto", "int8", "fp8", "int4"}));
+  app->add_option("--kv-tier", flags->kv_tier,
+                  "KV tiers as for a prefill worker: how much they hold, and when they pay");
   app->add_option("--weights", flags->weights,
                   "Format of the weights: auto (as in config.json), or assume 16bit, int8 or int4")
       ->check(CLI::IsMember({"auto", "16bit", "int8", "int4"}));
@@ -126,6 +128,9 @@ void FinishPlan(const PlanFlags& flags, PlanOptions* plan) {
       {"auto", Compute::kAuto}, {"bfloat16", Compute::kBF16}, {"float16", Compute::kF16}};
   question.engine.backend.compute = computes.at(flags.dtype);
   question.engine.kv_dtype = kv::ParseKvDtype(flags.kv_cache_dtype);  // auto: nullopt
+  absl::StatusOr<std::vector<kv_store::TierSpec>> tiers = kv_store::ParseTiers(flags.kv_tier);
+  if (!tiers.ok()) throw CLI::ValidationError("--kv-tier", std::string(tiers.status().message()));
+  plan->tiers = *std::move(tiers);
   const std::map<std::string, int> bits = {{"16bit", 0}, {"int8", 8}, {"int4", 4}};
   if (flags.weights != "auto") {
     question.weights =

@@ -19,6 +19,7 @@ struct PlanFlags {
   std::optional<double> memory_gib, bandwidth_gbs, tflops;
   std::string dtype = "auto";
   std::string kv_cache_dtype = "auto";
+  std::string kv_tier;
   std::string weights = "auto";
   int group_size = 128;
 };

@@ -92,6 +92,26 @@ TEST_F(PlanCommandTest, JsonForPrograms) {
   EXPECT_EQ(json["prefill"][0]["transfers"].back()["link"], "NVLink");
 }
 
+TEST_F(PlanCommandTest, QuantizedKvAndTiers) {
+  options_.question.engine.kv_dtype = kv::KvDtype::kInt8;
+  options_.tiers = *kv_store::ParseTiers("host:1GB,redis:h:1");
+  ASSERT_EQ(Run(), 0) << err_.str();
+  // 24 layers, K and V of 2 heads: 64 codes, a scale and a zero.
+  EXPECT_THAT(out_.str(), HasSubstr("6528 bytes of KV per token (GQA)"));
+  EXPECT_THAT(out_.str(), HasSubstr("  int4      KV:     3456 bytes per token"));
+  EXPECT_THAT(out_.str(), HasSubstr("  host   164482 tokens\n  redis  as much as"));
+  options_.json = true;
+  ASSERT_EQ(Run(), 0) << err_.str();
+  const auto json = nlohmann::json::parse(out_.str());
+  EXPECT_EQ(json["memory"]["kv_cache_dtype"], "int8");
+  EXPECT_EQ(json["memory"]["kv_cache_dtypes"].size(), 4u);
+  EXPECT_EQ(json["kv_tiers"][0]["tokens"], (int64_t{1} << 30) / 6528);
+  // 2,048 tokens' 13 MB in 68.6 ms.
+  EXPECT_NEAR(json["kv_tiers"][1]["crossover_bytes_per_second"].get<double>(), 0.2e9, 0.02e9);
+  // What a step reads is what the pool holds.
+  EXPECT_EQ(json["decode"][0]["kv_bytes"], 2048 * 6528);
+}
+
 // The worker's own error, beside the figures of the plan.
 TEST_F(PlanCommandTest, WhatDoesNotFitIsRefused) {
   options_.question.gpu.memory_bytes = int64_t{1} << 30;

@@ -44,8 +44,8 @@ EDGES = {
     "prefill_worker": WORKER_ROOMS,
     "decode_worker": WORKER_ROOMS | {"grammar"},
     "client": {"base", "base/rpc", "proto"},
-    # engine: `baton plan` is the workers' own arithmetic (docs/adr/0007-plan-in-the-command.md).
-    "cli": {"base", "base/rpc", "proto", "client", "engine", "security"},
+    # engine, kv_store: `baton plan` is the workers' own arithmetic (docs/adr/0007-plan-in-the-command.md).
+    "cli": {"base", "base/rpc", "proto", "client", "engine", "kv_store", "security"},
 }
 # Folder: its sub-rooms, and for each the others that its files may include. A sub-room is a folder
 # ("cpu"), or a header beside them with its source ("tensor.h"). Any other file beside them stands

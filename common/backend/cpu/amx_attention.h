@@ -111,16 +111,22 @@ BATON_INLINE ScaleAndZero ScaleAndZeroIfCodes(const AttentionTile& tile, const v
   return TokenScaleAndZero(tile, blocks, t);
 }
 
-template <_mm_hint kHint>
-BATON_INLINE void PrefetchRows(const uint8_t* rows, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(rows + i, kHint);
+// 16 tokens' rows, and their scales and zeros.
+template <Codes kCodes, _mm_hint kHint>
+BATON_INLINE void PrefetchTokens(const AttentionTile& tile, const void* const* blocks, int t) {
+  const uint8_t* rows = TokenRow(tile, blocks, t);
+  for (int64_t i = 0; i < 16 * tile.row_bytes; i += 64) _mm_prefetch(rows + i, kHint);
+  if constexpr (kCodes != Codes::kPlain) {
+    const int in_block = t % tile.block_tokens;
+    _mm_prefetch(rows + (tile.block_tokens - in_block) * tile.row_bytes + 4 * in_block, kHint);
+  }
 }
 
-// Prefetches K of `count` tokens of the next split, so that it need not wait.
-BATON_INLINE void PrefetchNext(const AttentionTile& tile, int token, int count) {
+// Prefetches K of 16 tokens of the next split, so that it need not wait.
+template <Codes kCodes>
+BATON_INLINE void PrefetchNext(const AttentionTile& tile, int token) {
   if (token / tile.block_tokens >= tile.next_block_count) return;
-  const uint8_t* k = TokenRow(tile, tile.next_k_blocks, token);
-  PrefetchRows<_MM_HINT_T1>(k, count * tile.row_bytes);
+  PrefetchTokens<kCodes, _MM_HINT_T1>(tile, tile.next_k_blocks, token);
 }
 
 template <Codes kCodes>
@@ -151,10 +157,10 @@ BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, i
   for (int t = begin; t < end; t += 16) {
     // Blocks are not contiguous, so the hardware prefetch stops at the end of each.
     if (t + 32 < end) {
-      PrefetchRows<_MM_HINT_T0>(TokenRow(tile, tile.k_blocks, t + 32), 16 * tile.row_bytes);
+      PrefetchTokens<kCodes, _MM_HINT_T0>(tile, tile.k_blocks, t + 32);
     }
     if (t < tile.tokens) {
-      PrefetchRows<_MM_HINT_T1>(TokenRow(tile, tile.v_blocks, t), 16 * tile.row_bytes);
+      PrefetchTokens<kCodes, _MM_HINT_T1>(tile, tile.v_blocks, t);
     }
     dequantize(t + 16);
     const uint16_t* k = place(t);
@@ -203,6 +209,7 @@ BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
 
 // Masks the scores [token][16] of sixteen columns, from `column` on, and turns them into bfloat16
 // weights [16][token]. Adds the weights up in the same order as SoftmaxColumns.
+template <Codes kCodes>
 BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, int begin, int end,
                              float* scores, uint16_t* weights) {
   const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
@@ -223,7 +230,7 @@ BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, i
       pairs[i] = pair(scores + (t + 2 * i) * 16, sum0, sum1);
       pairs[i + 1] = pair(scores + (t + 2 * i + 2) * 16, sum2, sum3);
     }
-    if (column == 0) PrefetchNext(tile, t / 2, 16);
+    if (column == 0) PrefetchNext<kCodes>(tile, t / 2);
     Transpose16(pairs);
     for (int c = 0; c < 16; ++c) _mm512_store_si512(weights + c * kSplitTokens + t, pairs[c]);
   }
@@ -323,7 +330,7 @@ BATON_INLINE void PairAndAddValues(const AttentionTile& tile, const uint16_t* we
   ZeroSums<kTiles>();
   for (int t = begin; t < end; t += 32) {
     pair_up(t + 64);
-    PrefetchNext(tile, kSplitTokens / 2 + t / 2, 16);
+    PrefetchNext<kCodes>(tile, kSplitTokens / 2 + t / 2);
     AddValues<kTiles>(weights + t, place(t));
   }
   StoreValues<kTiles>(tile.result.value, tile.result.stride);
@@ -348,7 +355,7 @@ BATON_INLINE void AttendAmxOf(const AttentionTile& tile) {
   for (int v = 0; v < vectors; ++v) {
     float* own = scores + v * kScoreVector;
     for (int t = end_of_blocks; t < end; ++t) Store(Zero(), own + t * 16);  // masked in WeightsAmx
-    WeightsAmx(tile, v * 16, seen, begin, end, own, weights + v * 16 * kSplitTokens);
+    WeightsAmx<kCodes>(tile, v * 16, seen, begin, end, own, weights + v * 16 * kSplitTokens);
   }
   const int d = tile.head_dim;
   if (vectors == 1 && d == 64) return PairAndAddValues<kCodes, 4>(tile, weights, begin, end, pairs);
