@@ -47,6 +47,15 @@ class Cluster:
         self.router = self.start("router", "baton-router", "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0",
                                  "--model", options.model, "--prefill-workers", self.prefill["grpc"],
                                  "--decode-workers", self.decode["grpc"])
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                ask(self.router["http"], [5, 6, 7])
+                break
+            except RuntimeError as error:  # until the router knows the workers
+                if time.monotonic() > end:
+                    sys.exit(f"the cluster does not answer: {error}")
+                time.sleep(0.05)
 
     def start(self, name, program, *flags):
         addresses = self.directory / f"{name}.address"

@@ -77,6 +77,12 @@ absl::Status KvLayout::Validate() const {
                         absl::StrCat("is number ", static_cast<int>(dtype), ", expected 1 to ",
                                      std::size(kDtypes)));
   }
+  if (const DtypeFacts* source = Find(computed);
+      facts->quantized && (source == nullptr || source->quantized)) {
+    return InvalidField(
+        "KV_LAYOUT_INVALID", "kv_layout.computed",
+        absl::StrCat("is number ", static_cast<int>(computed), ", expected 1 to 3"));
+  }
   if (head_dim * facts->bits % 8 != 0) {
     return InvalidField("KV_LAYOUT_INVALID", "kv_layout.head_dim",
                         absl::StrCat("is ", head_dim, ", expected whole bytes of ", facts->name));
@@ -99,9 +105,12 @@ absl::Status KvLayout::CheckCaller(uint64_t fingerprint) const {
   if (fingerprint == Fingerprint()) return absl::OkStatus();
   std::string callers = absl::StrCat("KV layout ", absl::Hex(fingerprint));
   for (const DtypeFacts& facts : kDtypes) {
-    KvLayout other = *this;
-    other.dtype = facts.dtype;
-    if (other.Fingerprint() == fingerprint) callers = absl::StrCat(facts.name, " KV");
+    for (const KvDtype source : {KvDtype::kF32, KvDtype::kBF16, KvDtype::kF16}) {
+      KvLayout other = *this;
+      other.dtype = facts.dtype;
+      other.computed = source;
+      if (other.Fingerprint() == fingerprint) callers = absl::StrCat(other.DtypeText(), " KV");
+    }
   }
   return MakeError(absl::StatusCode::kFailedPrecondition, "KV_LAYOUT",
                    absl::StrCat("the caller has ", callers, ", this worker has ", ToString(), " (",
@@ -114,16 +123,23 @@ uint64_t KvLayout::Fingerprint() const {
        {layers, kv_heads, head_dim, block_tokens, static_cast<int>(dtype), format_version}) {
     AppendLittleEndian(static_cast<uint32_t>(field), &bytes);
   }
+  if (const DtypeFacts* facts = Find(dtype); facts != nullptr && facts->quantized) {
+    AppendLittleEndian(static_cast<uint32_t>(computed), &bytes);
+  }
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-std::string KvLayout::ToString() const {
+std::string KvLayout::DtypeText() const {
   // The dtype may be one that Validate() refuses, and the refusal wants to print it.
-  const DtypeFacts* facts = Find(dtype);
-  const std::string dtype_text =
-      facts != nullptr ? std::string(facts->name) : absl::StrCat("dtype ", static_cast<int>(dtype));
+  const DtypeFacts *facts = Find(dtype), *source = Find(computed);
+  if (facts == nullptr) return absl::StrCat("dtype ", static_cast<int>(dtype));
+  if (!facts->quantized || source == nullptr) return std::string(facts->name);
+  return absl::StrCat(facts->name, " of ", source->name);
+}
+
+std::string KvLayout::ToString() const {
   return absl::StrCat(layers, " layers, ", kv_heads, " kv heads of ", head_dim, ", ", block_tokens,
-                      "-token blocks, ", dtype_text, ", format ", format_version);
+                      "-token blocks, ", DtypeText(), ", format ", format_version);
 }
 
 }  // namespace baton::kv

@@ -33,6 +33,9 @@ struct KvLayout {
   int block_tokens = 16;
   KvDtype dtype = KvDtype::kBF16;
   int format_version = kKvFormatVersion;
+  // Of quantised KV only: the type of the activations that it was made of, kF32, kBF16 or kF16. KV
+  // of workers that compute in different types is not mixed, whatever holds it.
+  KvDtype computed = KvDtype::kBF16;
 
   // INVALID_ARGUMENT, naming the field, its value and its range. Layouts from files and peers pass
   // through here first; a valid one overflows in none of the sums below.
@@ -46,8 +49,11 @@ struct KvLayout {
   // FAILED_PRECONDITION (KV_LAYOUT) unless a caller's layout, of which only the fingerprint is
   // known, is this worker's. Names the caller's dtype if nothing else differs.
   absl::Status CheckCaller(uint64_t fingerprint) const;
-  // XXH3-64 over the fields as little-endian int32, in the order above: the same on every machine.
+  // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if the dtype
+  // is quantised: the same on every machine.
   uint64_t Fingerprint() const;
+  // E.g. "bfloat16", "int8 of bfloat16".
+  std::string DtypeText() const;
   // For messages, e.g. "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1".
   std::string ToString() const;
 

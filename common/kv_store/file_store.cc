@@ -222,13 +222,13 @@ absl::Status FileStore::Put(const SegmentKey& key, const SegmentBytes& value, ab
 absl::Status FileStore::WriteFile(const std::filesystem::path& path,
                                   const std::vector<std::byte>& value) {
   const std::string folder = path.parent_path();
-  if (mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return ErrorOf(errno, "cannot make", folder);
   }
   const std::filesystem::path unfinished =
       path.parent_path() /
       absl::StrCat(path.stem().string(), ".", getpid(), ".", ++written_, kUnfinished);
-  const int fd = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  const int fd = open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return ErrorOf(errno, "cannot make", unfinished);
   int error = 0;
   for (size_t at = 0; at < value.size() && error == 0;) {

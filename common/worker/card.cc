@@ -31,7 +31,7 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   proto->set_kv_heads(layout.kv_heads);
   proto->set_head_dim(layout.head_dim);
   proto->set_block_tokens(layout.block_tokens);
-  proto->set_dtype(std::string(kv::KvDtypeName(layout.dtype)));
+  proto->set_dtype(layout.DtypeText());
   proto->set_format_version(layout.format_version);
   proto->set_fingerprint(layout.Fingerprint());
   card.set_kv_block_bytes(layout.BlockBytes());

@@ -132,6 +132,19 @@ TEST(KvLayoutTest, EveryFieldEntersTheFingerprint) {
   EXPECT_EQ(fingerprints.size(), 11u);
 }
 
+TEST(KvLayoutTest, QuantizedKvIsOfOneComputation) {
+  KvLayout layout = Qwen(), other = layout;
+  other.computed = KvDtype::kF32;
+  EXPECT_EQ(layout.Fingerprint(), other.Fingerprint());  // not quantised
+  layout.dtype = other.dtype = KvDtype::kInt8;
+  EXPECT_NE(layout.Fingerprint(), other.Fingerprint());
+  EXPECT_EQ(layout.DtypeText(), "int8 of bfloat16");
+  EXPECT_THAT(std::string(layout.CheckCaller(other.Fingerprint()).message()),
+              HasSubstr("int8 of float32"));
+  other.computed = KvDtype::kInt4;
+  EXPECT_EQ(ErrorField(other.Validate()), "kv_layout.computed");
+}
+
 TEST(KvLayoutTest, DtypeNamesRoundTrip) {
   for (KvDtype dtype : kAllDtypes) {
     EXPECT_EQ(ParseKvDtype(KvDtypeName(dtype)), dtype);
