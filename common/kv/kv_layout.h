@@ -49,8 +49,8 @@ struct KvLayout {
   // FAILED_PRECONDITION (KV_LAYOUT) unless a caller's layout, of which only the fingerprint is
   // known, is this worker's. Names the caller's dtype if nothing else differs.
   absl::Status CheckCaller(uint64_t fingerprint) const;
-  // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if the dtype
-  // is quantised: the same on every machine.
+  // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if the
+  // dtype is quantised: the same on every machine.
   uint64_t Fingerprint() const;
   // E.g. "bfloat16", "int8 of bfloat16".
   std::string DtypeText() const;
