@@ -92,9 +92,10 @@ std::string DecisionTable(const v1::Decision& decision) {
     const std::string& chosen = prefill ? decision.prefill_address() : decision.decode_address();
     ++shown[prefill ? 1 : 2];
     absl::StrAppendFormat(
-        &table, "  %s %-8s %-24s %8d %10.4g %10.4g %12.5g%s%s%s\n",
+        &table, "  %s %-8s %-24s %8d %10.4g %10.4g %12.5g%s%s%s%s\n",
         c.address() == chosen ? "*" : " ", prefill ? "prefill" : "decode", c.address(),
         c.cached_tokens(), c.queue_seconds(), c.service_seconds(), c.cost(),
+        c.tier_tokens() > 0 ? absl::StrCat("  ", c.tier_tokens(), " from tiers") : "",
         c.transfer_seconds() > 0 ? absl::StrFormat("  KV %.3g s", c.transfer_seconds()) : "",
         c.pool().empty() ? "" : "  pool " + c.pool(),
         c.excluded().empty() ? "" : "  " + c.excluded());

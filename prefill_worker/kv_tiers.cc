@@ -12,7 +12,7 @@ namespace baton::prefill_worker {
 
 KvTiers::KvTiers(const KvTiersOptions& options, const engine::Engine& engine, kv::BlockPool& pool,
                  kv::RadixCache* cache, const Clock& clock, TierMetrics& metrics,
-                 std::shared_ptr<Mailbox> mailbox)
+                 worker::CacheJournal& journal, std::shared_ptr<Mailbox> mailbox)
     : options_(options),
       engine_(engine),
       pool_(pool),
@@ -25,6 +25,16 @@ KvTiers::KvTiers(const KvTiersOptions& options, const engine::Engine& engine, kv
   BATON_CHECK_EQ(options_.segment_tokens % engine.kv_layout().block_tokens, 0);
   io_ = std::make_unique<TierIo>(options_.io, options_.stores, engine.kv_pool(), engine.kv_layout(),
                                  clock, metrics);
+  if (options_.max_listed <= 0) return;
+  listing_ =
+      std::make_shared<TierListing>(engine.config().fingerprint, engine.kv_layout().Fingerprint(),
+                                    options_.segment_tokens, options_.max_listed, journal);
+  for (size_t i = 0; i < options_.stores.size(); ++i) {
+    options_.stores[i]->Listen(
+        [weak = std::weak_ptr<TierListing>(listing_), i](absl::string_view key, bool held) {
+          if (const auto listing = weak.lock()) listing->OnChange(static_cast<int>(i), key, held);
+        });
+  }
 }
 
 SegmentRange KvTiers::RangeOf(kv::PrefixKey root, absl::Span<const int32_t> tokens,

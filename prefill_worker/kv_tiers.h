@@ -11,6 +11,9 @@
 // write-through-selective): what is seen once is not written. A use counts for all segments before
 // it, so that a stored segment's predecessors are stored too.
 //
+// Routers learn which segments the host and file tiers have, and how long a load takes
+// (tier_listing.h), and price loads by that.
+//
 // Thread: owned by the loop; unsynchronized.
 #ifndef BATON_PREFILL_WORKER_KV_TIERS_H_
 #define BATON_PREFILL_WORKER_KV_TIERS_H_
@@ -31,9 +34,11 @@
 #include "common/kv/fetch_rule.h"
 #include "common/kv/radix_cache.h"
 #include "common/kv_store/segment_store.h"
+#include "common/worker/cache_journal.h"
 #include "common/worker/step_cost.h"
 #include "prefill_worker/job.h"
 #include "prefill_worker/tier_io.h"
+#include "prefill_worker/tier_listing.h"
 #include "prefill_worker/tier_metrics.h"
 
 namespace baton::prefill_worker {
@@ -48,6 +53,7 @@ struct KvTiersOptions {
   double max_reserved_share = kv::kMostFetchedShare;
   double max_pinned_share = 0.1;
   int max_pending = 4096;  // segments that wait to be written
+  int64_t max_listed = 0;  // segments that are reported to routers; 0: none
   TierIo::Options io;
 };
 
@@ -65,7 +71,7 @@ class KvTiers {
   // `cache` may be null: there are no tiers. All references must outlive it.
   KvTiers(const KvTiersOptions& options, const engine::Engine& engine, kv::BlockPool& pool,
           kv::RadixCache* cache, const Clock& clock, TierMetrics& metrics,
-          std::shared_ptr<Mailbox> mailbox);
+          worker::CacheJournal& journal, std::shared_ptr<Mailbox> mailbox);
 
   // For a job that waits: looks its prompt up, or lets it wait for a load of the same prefix. Sets
   // job.fetching until that has ended. Calls `or_else`, at once or later, if the tiers have nothing
@@ -83,6 +89,10 @@ class KvTiers {
   // For the end of the loop, which must then handle its mailbox until idle().
   void CancelAll();
   int waiting_jobs() const;
+  // Of a segment in the tiers that are reported to routers; zero: not measured.
+  absl::Duration load_time() const {
+    return listing_ == nullptr ? absl::ZeroDuration() : io_->LoadTime();
+  }
   bool idle() const {
     return entries_.empty() && orphans_ == 0 && writes_.empty() && pending_.empty();
   }
@@ -149,6 +159,8 @@ class KvTiers {
   std::list<kv::PrefixKey> recent_;            // keys of uses_, the most recently used first
   absl::flat_hash_map<kv::PrefixKey, Use> uses_;
   uint64_t last_ = 0;
+  // Stores may outlive it: they refer to it weakly.
+  std::shared_ptr<TierListing> listing_;  // null: nothing is reported
   std::unique_ptr<TierIo> io_;  // null: no tiers. Destroyed first: its threads post to the mailbox
 };
 

@@ -72,7 +72,8 @@ PrefillLoop::PrefillLoop(const LoopOptions& options, engine::Engine& engine,
               metrics.kv_exchange()),
       fetcher_(options.kv_fetch, engine, pool_, cache_.get(), clock, metrics.kv_exchange(),
                mailbox_),
-      tiers_(options.kv_tiers, engine, pool_, cache_.get(), clock, metrics.tiers(), mailbox_),
+      tiers_(options.kv_tiers, engine, pool_, cache_.get(), clock, metrics.tiers(), journal,
+             mailbox_),
       scheduler_(options.scheduler, pool_, cache_.get()),
       submission_limit_("prefill",
                         {options.scheduler.max_queued_requests,
@@ -435,6 +436,7 @@ void PrefillLoop::Publish() {
                  load.counts.active + load.counts.held == 0;
   load.last_accepted_at = last_accepted_at_;
   load.computed_prompt_tokens = computed_tokens_;
+  load.tier_load_time = tiers_.load_time();
   publish_(load);
   metrics_.SetLoad(load);
   tiers_.ReportUsage();

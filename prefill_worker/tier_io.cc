@@ -35,6 +35,11 @@ absl::Duration TimeMean::Get(absl::Duration now) const {
   return now - added_at_ < kForgetAfter ? mean_ : absl::ZeroDuration();
 }
 
+absl::Duration TimeMean::Last() const {
+  absl::MutexLock lock(&mutex_);
+  return mean_;
+}
+
 bool TierLoad::TryAbandon() {
   absl::MutexLock lock(&mutex_);
   if (!copying_) abandoned_ = true;
@@ -167,7 +172,9 @@ bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline) {
       }
       // What has been tried took so long: the next time it is expected to.
       if (absl::IsDeadlineExceeded(kv.status())) {
-        load_times_[s].Add(clock_.SinceStart() - begin, clock_.SinceStart());
+        const absl::Duration took = clock_.SinceStart() - begin;
+        load_times_[s].Add(took, clock_.SinceStart());
+        if (store.knows_its_keys()) local_load_time_.Add(took, clock_.SinceStart());
       }
       continue;
     }
@@ -175,6 +182,7 @@ bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline) {
     const absl::Duration took = clock_.SinceStart() - begin;
     metrics_.Loaded(store.kind(), bytes, took);
     load_times_[s].Add(took, clock_.SinceStart());
+    if (store.knows_its_keys()) local_load_time_.Add(took, clock_.SinceStart());
     // Faster stores that need no I/O of a network get it, too.
     for (size_t faster = 0; faster < s; ++faster) {
       if (stores_[faster]->Put(key, *value, deadline).ok()) {

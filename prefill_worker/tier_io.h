@@ -54,6 +54,7 @@ class TimeMean {
 
   void Add(absl::Duration value, absl::Duration now);
   absl::Duration Get(absl::Duration now) const;  // zero: not known
+  absl::Duration Last() const;                   // the forgotten one, too
 
  private:
   mutable absl::Mutex mutex_;
@@ -111,6 +112,10 @@ class TierIo {
   // How long a look-up takes that must ask; zero if that was not measured lately.
   absl::Duration LookUpTime() const { return look_up_time_.Get(clock_.SinceStart()); }
 
+  // How long a segment takes from the stores that need no I/O to know what they have; zero: not
+  // measured since the start.
+  absl::Duration LoadTime() const { return local_load_time_.Last(); }
+
   // Call `done` from a thread: false, and it is not called, if too many wait.
   // What any of the stores has.
   bool LookUp(SegmentRange range, absl::Duration within, std::function<void(Located)> done);
@@ -148,6 +153,7 @@ class TierIo {
   const Clock& clock_;
   TierMetrics& metrics_;
   std::vector<TimeMean> load_times_;  // of a segment, by store
+  TimeMean local_load_time_;
   TimeMean look_up_time_;
   std::atomic<bool> stopping_ = false;
   BoundedQueue<Task> loads_;

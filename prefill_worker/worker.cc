@@ -25,11 +25,16 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
                                        const PrefillOptions& prefill) {
   BATON_RETURN_IF_ERROR(security::CheckTls(prefill.worker_tls));
   BATON_RETURN_IF_ERROR(Validate(prefill, options.block_size));
+  BATON_ASSIGN_OR_RETURN(const std::vector<kv_store::TierSpec> tiers,
+                         kv_store::ParseTiers(prefill.kv_tier));
+  worker::WorkerOptions with_tiers = options;
+  for (const kv_store::TierSpec& tier : tiers) with_tiers.listed_tier_bytes += tier.bytes;
+  if (with_tiers.listed_tier_bytes > 0) with_tiers.listed_tier_segment = prefill.kv_tier_segment;
   engine::EngineOptions engine_options = worker::ToEngineOptions(options);
   engine_options.share_kv_pool = options.kv_transport == "auto" || options.kv_transport == "shm";
   // A test's device has no time for it.
   if (!options.make_backend) engine_options.warm_up = engine::EngineOptions::WarmUp::kPrompt;
-  BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, options, engine_options));
+  BATON_RETURN_IF_ERROR(Load(baton::v1::WORKER_ROLE_PREFILL, with_tiers, engine_options));
   metrics_ = std::make_unique<PrefillMetrics>(registry(), card().model(), cache_config());
   StartTracing(options.tracing, metrics_->traces());
   LoopOptions loop;
@@ -52,7 +57,8 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
                                                std::move(plan), std::move(events));
     };
   }
-  BATON_RETURN_IF_ERROR(OpenTiers(options, prefill, &loop.kv_tiers));
+  BATON_RETURN_IF_ERROR(OpenTiers(options, prefill, tiers, &loop.kv_tiers));
+  loop.kv_tiers.max_listed = card().kv_tier_max_segments();
   loop_ = std::make_unique<PrefillLoop>(loop, engine(), journal(), Clock::Real(), *metrics_,
                                         [this](const worker::WorkerLoad& load) { Publish(load); });
   BATON_RETURN_IF_ERROR(SharePool(options));
@@ -81,7 +87,9 @@ absl::Status PrefillWorker::Initialize(const worker::WorkerOptions& options,
 }
 
 absl::Status PrefillWorker::OpenTiers(const worker::WorkerOptions& options,
-                                      const PrefillOptions& prefill, KvTiersOptions* tiers) {
+                                      const PrefillOptions& prefill,
+                                      const std::vector<kv_store::TierSpec>& specs,
+                                      KvTiersOptions* tiers) {
   if (prefill.kv_tier.empty()) return absl::OkStatus();
   if (!options.enable_prefix_caching) {
     return InvalidField("BAD_OPTION", "--kv-tier",
@@ -98,8 +106,6 @@ absl::Status PrefillWorker::OpenTiers(const worker::WorkerOptions& options,
                                        "password"));
     }
   }
-  BATON_ASSIGN_OR_RETURN(const std::vector<kv_store::TierSpec> specs,
-                         kv_store::ParseTiers(prefill.kv_tier));
   BATON_ASSIGN_OR_RETURN(auto stores, kv_store::OpenTiers(specs, password, Clock::Real()));
   for (const auto& store : stores) {
     const kv_store::StoreUsage usage = store->usage();

@@ -5,8 +5,10 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/kv_store/tier_spec.h"
 #include "common/transfer/device_link_server.h"
 #include "common/transfer/peer_channels.h"
 #include "common/transfer/shared_pool_server.h"
@@ -32,7 +34,7 @@ class PrefillWorker final : public worker::Worker {
   absl::Status Initialize(const worker::WorkerOptions& options, const PrefillOptions& prefill);
   // Fail only if the options ask for nothing else.
   absl::Status OpenTiers(const worker::WorkerOptions& options, const PrefillOptions& prefill,
-                         KvTiersOptions* tiers);
+                         const std::vector<kv_store::TierSpec>& specs, KvTiersOptions* tiers);
   absl::Status SharePool(const worker::WorkerOptions& options);
   absl::Status LinkDevice(const worker::WorkerOptions& options);
   void SetLoopDraining(bool draining, std::function<void()> applied) override {

@@ -10,6 +10,7 @@ namespace {
 // Roots and blocks are hashed with different seeds, so that no choice of salt imitates a block.
 constexpr XXH64_hash_t kRootSeed = 1;
 constexpr XXH64_hash_t kBlockSeed = 0;
+constexpr XXH64_hash_t kTierSeed = 2;
 
 void AppendSized(absl::string_view text, ByteString* bytes) {
   AppendLittleEndian(static_cast<uint64_t>(text.size()), bytes);
@@ -33,6 +34,13 @@ PrefixKey NextPrefixKey(PrefixKey parent, absl::Span<const int32_t> block_tokens
   AppendLittleEndian(parent, &bytes);
   for (int32_t token : block_tokens) AppendLittleEndian(static_cast<uint32_t>(token), &bytes);
   return XXH3_128bits_withSeed(bytes.data(), bytes.size(), kBlockSeed).low64;
+}
+
+PrefixKey TierKey(PrefixKey end, int segment_tokens) {
+  ByteString bytes;
+  AppendLittleEndian(end, &bytes);
+  AppendLittleEndian(static_cast<uint32_t>(segment_tokens), &bytes);
+  return XXH3_128bits_withSeed(bytes.data(), bytes.size(), kTierSeed).low64;
 }
 
 std::vector<PrefixKey> PrefixKeys(PrefixKey root, absl::Span<const int32_t> tokens,

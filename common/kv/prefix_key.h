@@ -29,6 +29,13 @@ PrefixKey NextPrefixKey(PrefixKey parent, absl::Span<const int32_t> block_tokens
 std::vector<PrefixKey> PrefixKeys(PrefixKey root, absl::Span<const int32_t> tokens,
                                   int block_tokens);
 
+// By which a worker reports a segment of a prompt that its KV tiers have, beside the keys that its
+// prefix cache has. `end`: the key of the segment's last block. Segments of different lengths have
+// different keys.
+PrefixKey TierKey(PrefixKey end, int segment_tokens);
+// That one worker reports at a time; a router keeps about 12 bytes of each.
+inline constexpr int64_t kMostTierKeys = 1 << 20;
+
 }  // namespace baton::kv
 
 #endif  // BATON_COMMON_KV_PREFIX_KEY_H_

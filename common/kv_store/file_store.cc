@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/error.h"
@@ -21,19 +21,8 @@ namespace baton::kv_store {
 namespace {
 
 constexpr absl::string_view kSuffix = ".kv", kUnfinished = ".unfinished";
+constexpr size_t kKeySize = 16 + 1 + 16 + 1 + 8 + 1 + 16;  // of SegmentKey::ToString()
 constexpr absl::Duration kLongestWrite = absl::Hours(1);
-
-// What SegmentKey::ToString() may return.
-bool IsKey(absl::string_view name) {
-  if (name.size() != 16 + 1 + 16 + 1 + 8 + 1 + 16) return false;
-  for (size_t i = 0; i < name.size(); ++i) {
-    const bool dash = i == 16 || i == 33 || i == 42;
-    if (dash ? name[i] != '-' : !absl::ascii_isxdigit(name[i]) || absl::ascii_isupper(name[i])) {
-      return false;
-    }
-  }
-  return true;
-}
 
 class File {
  public:
@@ -90,12 +79,13 @@ absl::Status FileStore::Scan() {
     const std::string name = entry->path().filename();
     struct stat facts;
     if (lstat(entry->path().c_str(), &facts) != 0 || !S_ISREG(facts.st_mode)) continue;
-    if (entry.depth() == 1 && absl::EndsWith(name, kUnfinished) && IsKey(name.substr(0, 59)) &&
-        facts.st_mtim.tv_sec < oldest) {
+    if (entry.depth() == 1 && absl::EndsWith(name, kUnfinished) &&
+        ParseSegmentKey(name.substr(0, kKeySize)) && facts.st_mtim.tv_sec < oldest) {
       unlink(entry->path().c_str());
     }
     absl::string_view key = name;
-    if (!absl::ConsumeSuffix(&key, kSuffix) || !IsKey(key) || PathOf(key) != entry->path()) {
+    if (!absl::ConsumeSuffix(&key, kSuffix) || !ParseSegmentKey(key) ||
+        PathOf(key) != entry->path()) {
       continue;  // not ours
     }
     found.emplace_back(facts.st_mtim.tv_sec * int64_t{1'000'000'000} + facts.st_mtim.tv_nsec,
@@ -134,6 +124,11 @@ StoreUsage FileStore::usage() const {
   return {index_.bytes(), index_.size(), evicted_};
 }
 
+void FileStore::Listen(KeyListener listener) {
+  absl::MutexLock lock(&mutex_);
+  index_.Listen(std::move(listener));
+}
+
 absl::StatusOr<int> FileStore::CountLeading(absl::Span<const SegmentKey> keys, absl::Time) {
   // What cannot be read now had better be computed.
   if (!pause_.Check().ok()) return 0;
@@ -150,7 +145,8 @@ absl::StatusOr<SegmentBytes> FileStore::Get(const SegmentKey& key, size_t max_by
     if (!index_.Touch(name)) return absl::NotFoundError(name);
   }
   const std::filesystem::path path = PathOf(name);
-  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // O_NONBLOCK: a pipe that took the file's place would have its reader wait.
+  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.open()) {
     const int error = errno;
     Forget(name);

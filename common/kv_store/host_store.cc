@@ -1,5 +1,7 @@
 #include "common/kv_store/host_store.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 
@@ -8,6 +10,11 @@ namespace baton::kv_store {
 StoreUsage HostStore::usage() const {
   absl::MutexLock lock(&mutex_);
   return {index_.bytes(), index_.size(), evicted_};
+}
+
+void HostStore::Listen(KeyListener listener) {
+  absl::MutexLock lock(&mutex_);
+  index_.Listen(std::move(listener));
 }
 
 absl::StatusOr<int> HostStore::CountLeading(absl::Span<const SegmentKey> keys, absl::Time) {

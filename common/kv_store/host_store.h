@@ -20,6 +20,7 @@ class HostStore final : public SegmentStore {
   absl::string_view kind() const override { return "host"; }
   bool knows_its_keys() const override { return true; }
   StoreUsage usage() const override;
+  void Listen(KeyListener listener) override;
   absl::StatusOr<int> CountLeading(absl::Span<const SegmentKey> keys, absl::Time deadline) override;
   absl::StatusOr<SegmentBytes> Get(const SegmentKey& key, size_t max_bytes,
                                    absl::Time deadline) override;

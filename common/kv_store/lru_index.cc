@@ -1,5 +1,7 @@
 #include "common/kv_store/lru_index.h"
 
+#include <utility>
+
 namespace baton::kv_store {
 
 void LruIndex::Put(const std::string& key, int64_t bytes) {
@@ -7,6 +9,13 @@ void LruIndex::Put(const std::string& key, int64_t bytes) {
   entries_.push_front({key, bytes});
   places_.emplace(key, entries_.begin());
   bytes_ += bytes;
+  if (listener_ != nullptr) listener_(key, true);
+}
+
+void LruIndex::Listen(KeyListener listener) {
+  listener_ = std::move(listener);
+  if (listener_ == nullptr) return;
+  for (const Entry& entry : entries_) listener_(entry.key, true);
 }
 
 bool LruIndex::Touch(absl::string_view key) {
@@ -19,6 +28,7 @@ bool LruIndex::Touch(absl::string_view key) {
 void LruIndex::Remove(absl::string_view key) {
   const auto at = places_.find(key);
   if (at == places_.end()) return;
+  if (listener_ != nullptr) listener_(at->second->key, false);
   bytes_ -= at->second->bytes;
   entries_.erase(at->second);
   places_.erase(at);

@@ -25,6 +25,8 @@ class LruIndex {
   void Remove(absl::string_view key);
   // The least recently used; nullopt if there is none.
   std::optional<std::string> Last() const;
+  // Told of every key that comes or goes, and now of those that are there.
+  void Listen(KeyListener listener);
   // How many of the keys, from the first on, are there. Touches them, the first one last.
   int CountLeading(absl::Span<const SegmentKey> keys);
 
@@ -39,6 +41,7 @@ class LruIndex {
   std::list<Entry> entries_;  // the most recently used first
   absl::flat_hash_map<std::string, std::list<Entry>::iterator> places_;
   int64_t bytes_ = 0;
+  KeyListener listener_;
 };
 
 }  // namespace baton::kv_store

@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,12 @@ struct SegmentKey {
   bool operator==(const SegmentKey& other) const = default;
 };
 
+// Of what ToString() returns; nullopt for any other text.
+std::optional<SegmentKey> ParseSegmentKey(absl::string_view text);
+
+// Is told that a store has a segment now, or has it no more. May be told the same twice.
+using KeyListener = std::function<void(absl::string_view key, bool held)>;
+
 // An encoded segment (segment_value.h); immutable, shared by those who read and write it.
 using SegmentBytes = std::shared_ptr<const std::vector<std::byte>>;
 
@@ -41,7 +49,7 @@ struct StoreUsage {
   int64_t evicted = 0;  // segments, since the start
 };
 
-// Thread-safe. All but the first three may wait for I/O, at most until `deadline`, and then return
+// Thread-safe. All but the first four may wait for I/O, at most until `deadline`, and then return
 // DEADLINE_EXCEEDED; UNAVAILABLE if the store cannot be reached. A store that has failed answers
 // later calls at once with UNAVAILABLE until a pause is over.
 class SegmentStore {
@@ -51,6 +59,10 @@ class SegmentStore {
   // Whether CountLeading waits for nothing.
   virtual bool knows_its_keys() const = 0;
   virtual StoreUsage usage() const = 0;  // of what this process knows
+  // Reports what the store has and every change from now on, to one listener, the last one given.
+  // It is called under a lock: it must be quick and must not call the store. Only of stores that
+  // know their keys; of others nothing is reported.
+  virtual void Listen(KeyListener) {}
 
   // How many of `keys`, from the first on, the store has. Marks them as used: the first as the most
   // recently used, so that the segments of a prompt are evicted from its end.

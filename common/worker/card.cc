@@ -1,5 +1,6 @@
 #include "common/worker/card.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "common/base/random_id.h"
@@ -42,6 +43,13 @@ internal::v1::WorkerCard MakeCard(baton::v1::WorkerRole role, const WorkerOption
   card.set_max_num_batched_tokens(engine.max_num_batched_tokens());
   card.set_prefix_caching(options.enable_prefix_caching);
   card.set_device(engine.DeviceKind());
+  if (options.listed_tier_segment > 0) {
+    const int64_t segment_bytes =
+        options.listed_tier_segment / layout.block_tokens * layout.BlockBytes();
+    const int64_t segments = options.listed_tier_bytes / std::max<int64_t>(segment_bytes, 1);
+    card.set_kv_tier_max_segments(static_cast<int>(std::min(segments, kv::kMostTierKeys)));
+    card.set_kv_tier_segment_tokens(segments > 0 ? options.listed_tier_segment : 0);
+  }
   const model::ModelConfig& config = engine.config();
   card.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
   auto* defaults = card.mutable_generation_defaults();

@@ -22,6 +22,7 @@ internal::v1::LoadReport ToProto(const WorkerLoad& load, absl::Duration now) {
   numbers.set_remaining_work_us(absl::ToInt64Microseconds(load.remaining_work));
   if (load.prefill_cost) *numbers.mutable_prefill_cost() = *load.prefill_cost;
   if (load.decode_cost) *numbers.mutable_decode_cost() = *load.decode_cost;
+  numbers.set_kv_tier_load_us(absl::ToInt64Microseconds(load.tier_load_time));
   numbers.set_context_tokens(load.context_tokens);
   numbers.set_computed_prompt_tokens(load.computed_prompt_tokens);
   numbers.set_generated_tokens(load.generated_tokens);

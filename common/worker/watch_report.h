@@ -36,6 +36,7 @@ struct WorkerLoad {
   // Time until all prompt tokens accepted so far are computed, by `prefill_cost`; 0 without it.
   absl::Duration remaining_work;
   std::optional<internal::v1::PrefillCost> prefill_cost;  // once it is known
+  absl::Duration tier_load_time;  // of a segment that the worker's KV tiers have; 0: not measured
   // Set by decode workers only.
   std::optional<internal::v1::DecodeCost> decode_cost;  // once it is known
   int64_t context_tokens = 0;                           // of sequences that have blocks

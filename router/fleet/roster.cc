@@ -127,7 +127,7 @@ absl::Status Roster::OnCard(int worker, const worker_pb::WorkerCard& card) {
   }
   w.card = card;
   w.card_seen = true;
-  index_.SetCapacity(worker, card.total_blocks());
+  index_.SetCapacity(worker, int64_t{card.total_blocks()} + card.kv_tier_max_segments());
   SetState(worker, v1::WORKER_STATE_CONNECTING, "reporting what it has cached");
   return absl::OkStatus();
 }
@@ -137,6 +137,15 @@ absl::Status Roster::CheckCard(int worker, const worker_pb::WorkerCard& card) co
       card.max_model_len() <= 0 || card.kv_block_bytes() < 0) {
     return Refuse("BAD_WORKER_CARD",
                   "the worker's card lacks its id, epoch, block size or context length");
+  }
+  if (card.kv_tier_max_segments() < 0 || card.kv_tier_max_segments() > kv::kMostTierKeys ||
+      card.kv_tier_segment_tokens() < 0 ||
+      card.kv_tier_segment_tokens() % card.kv_layout().block_tokens() != 0) {
+    return Refuse(
+        "BAD_WORKER_CARD",
+        absl::StrCat("the worker's card has ", card.kv_tier_max_segments(), " segments of ",
+                     card.kv_tier_segment_tokens(), " tokens in KV tiers, expected at most ",
+                     kv::kMostTierKeys, ", of whole blocks"));
   }
   if (!card.pool().empty() && !CheckPool("pool", card.pool()).ok()) {
     return Refuse("BAD_WORKER_CARD", "the worker's card has a pool with a name that is none");

@@ -24,6 +24,7 @@ struct DecisionCandidate {
   v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
   std::string address;         // filled by RoutePlanner: a number may be another worker's later
   int cached_tokens = 0;       // of the prompt, predicted to be cached there
+  int tier_tokens = 0;         // that it would load from its KV tiers
   double queue_seconds = 0;    // Q: until the work before this prompt is done
   double service_seconds = 0;  // T: to compute what is not cached; decode: per token
   // To move the KV between it and the chosen worker of the other role, beyond what is hidden behind

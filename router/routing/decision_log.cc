@@ -24,6 +24,7 @@ v1::Decision ToProto(const Decision& decision) {
     c.set_address(candidate.address);
     c.set_role(candidate.role);
     c.set_cached_tokens(candidate.cached_tokens);
+    c.set_tier_tokens(candidate.tier_tokens);
     c.set_queue_seconds(candidate.queue_seconds);
     c.set_service_seconds(candidate.service_seconds);
     c.set_transfer_seconds(candidate.transfer_seconds);
@@ -63,6 +64,7 @@ std::string ToText(const Decision& decision) {
   for (const DecisionCandidate& c : decision.candidates) {
     absl::StrAppendFormat(&text, "; %s %s cached %d Q %.3g T %.3g cost %.3g", RoleName(c.role),
                           c.address, c.cached_tokens, c.queue_seconds, c.service_seconds, c.cost);
+    if (c.tier_tokens > 0) absl::StrAppend(&text, " tiers ", c.tier_tokens);
     if (c.transfer_seconds > 0) absl::StrAppendFormat(&text, " move %.3g", c.transfer_seconds);
     if (!c.excluded.empty()) absl::StrAppend(&text, " (", c.excluded, ")");
   }

@@ -28,10 +28,11 @@ struct Candidate {
   double queue_s = 0;       // Q: until the prompts before this one are computed
   double service_s = 0;     // T: to compute what is not cached of this one
   bool cost_known = false;  // some worker has reported its cost: queue_s and service_s hold
-  // Not 0: some of that is fetched from another worker, which takes so long, beside the queue, and
-  // spares fetch_saves_s of service_s.
+  // Not 0: some of that is fetched from another worker or loaded from the worker's KV tiers, which
+  // takes so long, beside the queue, and spares fetch_saves_s of service_s.
   double fetch_s = 0;
   double fetch_saves_s = 0;
+  int tier_blocks = 0;  // of the prompt, that are loaded from tiers
   // Until computing the prompt begins there.
   double wait_s() const { return std::max(queue_s, fetch_s); }
   double computing_s() const { return service_s - fetch_saves_s; }
@@ -74,7 +75,7 @@ struct Pricing {
     const double price = std::min(highest, fleet + own_queue * c.queue_s);
     return c.worker == home ? (1 - home_discount) * price : price;
   }
-  // What is fetched takes a place in the cache as if it was computed: its price stays.
+  // What is fetched or loaded takes a place in the cache as if it was computed: its price stays.
   double Cost(const Candidate& c) const {
     return c.wait_s() - c.fetch_saves_s + (1 + Price(c)) * c.service_s;
   }

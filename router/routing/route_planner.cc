@@ -7,31 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
-#include "common/kv/fetch_rule.h"
 
 namespace baton::router {
 namespace {
 
-// Blocks of the prompt that a worker has cached, by its own reports.
-struct Held {
-  int worker = kNoWorker;
-  int blocks = 0;
-};
-// The candidate that holds most, more than `least` blocks. What it was only sent is on its way at
-// best, and cannot be fetched.
-Held HolderOf(absl::Span<const Candidate> prefill, absl::Span<const Candidate> decode,
-              absl::Span<const int> reported, int least) {
-  Held holder;
-  for (const absl::Span<const Candidate> role : {prefill, decode}) {
-    for (const Candidate& c : role) {
-      const auto worker = static_cast<size_t>(c.worker);
-      if (worker >= reported.size() || reported[worker] <= least) continue;
-      least = reported[worker];
-      holder = {c.worker, least};
-    }
-  }
-  return holder;
-}
 // How often the books are tidied: this takes a pass over all workers.
 constexpr absl::Duration kUpkeep = absl::Milliseconds(100);
 constexpr absl::Duration kShortestSloRetry = absl::Milliseconds(50);
@@ -89,7 +68,12 @@ void RoutePlanner::OnReady(const WorkerTarget& target, const internal::v1::Worke
                              static_cast<double>(card.kv_block_bytes()),
                              card.kv_layout().layers(),
                              card.prefix_caching(),
-                             pools_.Add(card.role(), card.pool())};
+                             pools_.Add(card.role(), card.pool()),
+                             /*tier_load_s=*/0};
+  if (card.kv_tier_segment_tokens() > 0) {
+    tier_block_tokens_ = card.kv_layout().block_tokens();
+    tier_segment_tokens_ = card.kv_tier_segment_tokens();
+  }
   fleet_.OnReady(
       target.worker,
       {card.role(), card.model_fingerprint(), kv::RootPrefixKey(0, target.address, ""),
@@ -120,6 +104,8 @@ void RoutePlanner::OnForgotten(int worker) {
 void RoutePlanner::OnLoad(int worker, const internal::v1::LoadReport& load, absl::Duration at) {
   absl::MutexLock lock(&mutex_);
   fleet_.OnReport(worker, load, at);
+  workers_[worker].tier_load_s =
+      static_cast<double>(std::max<int64_t>(load.kv_tier_load_us(), 0)) * 1e-6;
   if (load.links_size() > 0) links_.OnReport(worker, load, absl::ToDoubleSeconds(at));
 }
 
@@ -151,6 +137,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   std::vector<int> depths;
   index_.Match(request.keys, &depths);
   const std::vector<int> reported = options_.kv_fetch ? depths : std::vector<int>();
+  const InTiers in_tiers = MatchTiers(request);
   dispatched_.Match(request.keys, &depths);
   if (request.warm_prefill >= 0 && request.warm_prefill < static_cast<int>(depths.size())) {
     depths[request.warm_prefill] = static_cast<int>(request.keys.size());
@@ -179,6 +166,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
     }
     if (alone && prefill.empty()) return NoPrefillWorker();
     const RouteQuery query = QueryOf(request, alone ? prefill[0].worker : decode[0].worker);
+    prefill = PriceLoads(query, in_tiers, prefill);
     if (options_.kv_fetch) prefill = PriceFetches(query, reported, prefill, decode);
     const Pair pair = alone ? ChooseAlone(query, prefill) : ChoosePair(query, prefill, decode);
     route = RouteTo(pair);
@@ -230,43 +218,6 @@ RoutePlanner::Pair RoutePlanner::ChooseAlone(const RouteQuery& query,
   Candidate none;
   none.worker = kNoWorker;
   return {prefill[choice.prefill], none, choice.decision, choice.pricing};
-}
-
-absl::Span<const Candidate> RoutePlanner::PriceFetches(const RouteQuery& query,
-                                                       absl::Span<const int> reported,
-                                                       absl::Span<const Candidate> prefill,
-                                                       absl::Span<const Candidate> decode) {
-  if (options_.kv_fetch_bytes_per_second <= 0) return prefill;
-  const Held holder = HolderOf(prefill, decode, reported, kv::kLeastFetchedBlocks - 1);
-  if (holder.worker == kNoWorker) return prefill;
-  // Whole blocks, and the last token is always computed.
-  const int held_blocks = std::min(holder.blocks, (query.prompt_tokens - 1) / query.block_tokens);
-  const double held = held_blocks * query.block_tokens;
-  fetching_.assign(prefill.begin(), prefill.end());
-  for (Candidate& c : fetching_) {
-    const int blocks = kv::BlocksToFetch(held_blocks, c.matched_blocks, c.total_blocks);
-    const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
-    if (blocks == 0 || !cost) continue;
-    const double fetch_s =
-        blocks * workers_[c.worker].block_bytes / options_.kv_fetch_bytes_per_second;
-    const double cached = c.matched_blocks * query.block_tokens;
-    if (fetch_s >= cost->Prefill(held - cached, cached)) continue;
-    c.fetch_s = fetch_s;
-    c.fetch_saves_s = c.service_s - cost->Prefill(query.prompt_tokens - held, held);
-  }
-  return fetching_;
-}
-
-void RoutePlanner::NameHolder(const RouteQuery& query, absl::Span<const int> reported,
-                              const Pair& pair, absl::Span<const Candidate> prefill,
-                              absl::Span<const Candidate> decode, Route* route) const {
-  if (!pair.prefill) return;
-  const Held holder = HolderOf(prefill, decode, reported,
-                               pair.prefill->matched_blocks + kv::kLeastFetchedBlocks - 1);
-  if (holder.worker == kNoWorker) return;
-  route->kv_holder = workers_[holder.worker].target;
-  route->kv_holder_tokens = std::min(holder.blocks * query.block_tokens,
-                                     query.prompt_tokens / query.block_tokens * query.block_tokens);
 }
 
 Route RoutePlanner::RouteTo(const Pair& pair) const {

@@ -4,6 +4,7 @@
 #ifndef BATON_ROUTER_ROUTING_ROUTE_PLANNER_H_
 #define BATON_ROUTER_ROUTING_ROUTE_PLANNER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -95,7 +96,13 @@ class RoutePlanner final : public RosterObserver {
     double block_bytes = 0;
     int layers = 0;
     bool prefix_caching = false;
-    int pool = 0;  // by its number in pools_
+    int pool = 0;            // by its number in pools_
+    double tier_load_s = 0;  // of a segment in its KV tiers; 0: not measured
+  };
+  // What workers have of a prompt in their KV tiers, by their reports.
+  struct InTiers {
+    int segment_tokens = 0;
+    std::vector<int> segments;  // by worker
   };
   // The choice, and its candidates as they were seen.
   struct Pair {
@@ -144,6 +151,14 @@ class RoutePlanner final : public RosterObserver {
                                            absl::Span<const Candidate> prefill,
                                            absl::Span<const Candidate> decode)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same for what they would load from their KV tiers, which they prefer to a fetch.
+  InTiers MatchTiers(const RouteRequest& request) const;
+  absl::Span<const Candidate> PriceLoads(const RouteQuery& query, const InTiers& held,
+                                         absl::Span<const Candidate> prefill)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The candidates, in moving_ and so to be changed.
+  absl::Span<Candidate> Moving(absl::Span<const Candidate> prefill)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Names the worker of either role that has most of the prompt cached, if that is several blocks
   // more than the prefill worker of the pair has.
   void NameHolder(const RouteQuery& query, absl::Span<const int> reported, const Pair& pair,
@@ -184,7 +199,11 @@ class RoutePlanner final : public RosterObserver {
   // Of the last decision: kept for their memory.
   std::vector<Candidate> prefill_ ABSL_GUARDED_BY(mutex_);
   std::vector<Candidate> decode_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Candidate> fetching_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Candidate> moving_ ABSL_GUARDED_BY(mutex_);
+  // Tokens of a segment and of a block at the worker with KV tiers that became ready last; 0: there
+  // is none. Workers with other segments are priced as if they had no tiers.
+  std::atomic<int> tier_segment_tokens_{0};
+  std::atomic<int> tier_block_tokens_{0};
 };
 
 }  // namespace baton::router

@@ -91,6 +91,7 @@ void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,
     explained.address = workers_[c.worker].target.address;
     explained.pool = pools_.name(workers_[c.worker].pool);
     explained.cached_tokens = CachedTokens(query, c);
+    explained.tier_tokens = c.tier_blocks * query.block_tokens;
     explained.queue_seconds = c.wait_s();
     explained.service_seconds =
         computes ? c.computing_s() : DecodeStepSeconds(c, 1, query.prompt_tokens);

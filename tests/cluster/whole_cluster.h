@@ -60,12 +60,13 @@ class WholeClusterTest : public ::testing::Test {
 
   void StartCluster(const worker::WorkerOptions& options,
                     const decode_worker::DecodeOptions& decode_only = {},
-                    router::Options router = {}) {
+                    router::Options router = {},
+                    const prefill_worker::PrefillOptions& prefill_only = {}) {
     router.model_dir = kModelDir;
     router.listen = "127.0.0.1:0";
     router.metrics_listen = "127.0.0.1:0";
     for (int i = 0; i < 2; ++i) {
-      auto prefill = prefill_worker::PrefillWorker::Start(options);
+      auto prefill = prefill_worker::PrefillWorker::Start(options, prefill_only);
       ASSERT_TRUE(prefill.ok()) << prefill.status();
       prefill_.push_back(*std::move(prefill));
       router.prefill_workers.push_back(prefill_.back()->address());

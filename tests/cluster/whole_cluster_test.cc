@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "tests/testing/metrics_scrape.h"
 
 namespace baton {
 namespace {
@@ -50,6 +51,58 @@ TEST_F(WholeClusterTest, FiveHundredPromptsSixteenAtATimeColdThenWarm) {
     for (std::thread& client : clients) client.join();
   }
   ExpectIdle();
+}
+
+// The KV that the pools have no room for comes back from host memory, and routers know where it is.
+TEST_F(WholeClusterTest, TwoHundredPromptsWithKvTiersBehindSmallPools) {
+  worker::WorkerOptions options = WorkerOptions();
+  options.num_blocks = 160;
+  prefill_worker::PrefillOptions prefill_only;
+  prefill_only.kv_tier = "host:64MB";
+  prefill_only.kv_tier_segment = 32;
+  prefill_only.kv_tier_least_uses = 1;
+  StartCluster(options, {}, {}, prefill_only);
+  const std::vector<Case> cases = MakeCases(*oracle_, 200, 43);
+  for (int round = 0; round < 2; ++round) {
+    std::atomic<size_t> next{0};
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 8; ++i) {
+      clients.emplace_back([&] {
+        for (size_t at; (at = next.fetch_add(1)) < cases.size();) {
+          ExpectAnswer(Generate(cases[at].request), cases[at], at);
+        }
+      });
+    }
+    for (std::thread& client : clients) client.join();
+  }
+  ExpectIdle();
+  auto admin = baton::v1::AdminService::NewStub(channel_);
+  for (const auto& worker : prefill_) {
+    ASSERT_EQ(worker->card().kv_tier_segment_tokens(), 32);
+    grpc::ClientContext flushing;
+    flushing.set_deadline(testing::TestDeadline());
+    baton::v1::FlushCacheRequest flush;
+    flush.set_worker(worker->address());
+    baton::v1::FlushCacheResponse flushed;
+    const grpc::Status status = admin->FlushCache(&flushing, flush, &flushed);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    // The pool is empty: what the router knows of is in the tier. Segments are written beside the
+    // answers, so their number may still grow; each answer of the router is the event waited for.
+    double segments = 0;
+    int64_t indexed = -1;
+    for (int attempt = 0; attempt < 100'000; ++attempt) {
+      segments = testing::MetricSum(worker->metrics_address(), "baton_kv_tier_held_segments", "");
+      if (segments > 0 && indexed == static_cast<int64_t>(segments)) break;
+      grpc::ClientContext context;
+      context.set_deadline(testing::TestDeadline());
+      baton::v1::ListWorkersResponse response;
+      ASSERT_TRUE(admin->ListWorkers(&context, {}, &response).ok());
+      for (const auto& listed : response.workers()) {
+        if (listed.address() == worker->address()) indexed = listed.indexed_blocks();
+      }
+    }
+    EXPECT_EQ(indexed, static_cast<int64_t>(segments));
+  }
 }
 
 // What the demo shows, as a test: text in, the right text out. The prompts and answers were drawn

@@ -57,6 +57,7 @@ class OddStore final : public kv_store::SegmentStore {
                                    absl::Time when) override {
     ++gets;
     if (hang != nullptr) hang->WaitForNotification();
+    if (get_takes != nullptr) get_takes();
     if (gets > fail_from) return absl::UnavailableError("gone");
     absl::StatusOr<SegmentBytes> value = store_.Get(key, max_bytes, when);
     if (!value.ok() || !damage) return value;
@@ -66,6 +67,9 @@ class OddStore final : public kv_store::SegmentStore {
   }
   absl::Status Put(const SegmentKey& key, const SegmentBytes& value, absl::Time when) override {
     return put_error.ok() ? store_.Put(key, value, when) : put_error;
+  }
+  void Listen(kv_store::KeyListener listener) override {
+    if (knows_) store_.Listen(std::move(listener));
   }
   void Remove(const SegmentKey& key, absl::Time when) override {
     ++removed;
@@ -77,6 +81,7 @@ class OddStore final : public kv_store::SegmentStore {
   bool damage = false;
   int fail_from = 1 << 30;  // calls of Get
   absl::Notification* hang = nullptr;
+  std::function<void()> get_takes;
   std::atomic<int> gets = 0, removed = 0;
 
  private:
@@ -118,9 +123,11 @@ class KvTiersTest : public ::testing::Test {
     options.kv_tiers.segment_tokens = kSegment;
     options.kv_tiers.least_uses = least_uses;
     options.kv_tiers.max_pinned_share = 1;
+    options.kv_tiers.max_listed = 100;
+    journal_ = std::make_unique<worker::CacheJournal>();
     metrics_ = std::make_unique<PrefillMetrics>(
         *(registry_ = std::make_unique<prometheus::Registry>()), "m");
-    loop_ = std::make_unique<PrefillLoop>(options, *engine_, journal_, clock_, *metrics_,
+    loop_ = std::make_unique<PrefillLoop>(options, *engine_, *journal_, clock_, *metrics_,
                                           [this](const worker::WorkerLoad& load) { load_ = load; });
   }
   std::shared_ptr<EndSender> Submit(std::vector<int32_t> prompt) {
@@ -167,7 +174,7 @@ class KvTiersTest : public ::testing::Test {
   }
 
   testing::FakeClock clock_;
-  worker::CacheJournal journal_;
+  std::unique_ptr<worker::CacheJournal> journal_;
   std::unique_ptr<prometheus::Registry> registry_;
   std::unique_ptr<PrefillMetrics> metrics_;
   std::unique_ptr<testing::FakeEngine> engine_;
@@ -197,6 +204,46 @@ TEST_F(KvTiersTest, KvOutlivesThePoolAndTheWorker) {
   EXPECT_EQ(Ask(longer)->cached, 160);
   // Another beginning: nothing.
   EXPECT_EQ(Ask(Rising(100, 6))->cached, 0);
+}
+
+TEST_F(KvTiersTest, RoutersLearnWhatTheTiersHaveAndHowLongALoadTakes) {
+  Make();
+  const std::vector<int32_t> prompt = Rising(100, 5);
+  Ask(prompt);
+  Flush();
+  const std::vector<kv::PrefixKey> keys = kv::PrefixKeys(0, prompt, 16);
+  std::vector<kv::PrefixKey> expected;
+  for (const size_t end : {1, 3, 5}) expected.push_back(kv::TierKey(keys[end], kSegment));
+  std::sort(expected.begin(), expected.end());
+  const auto listed = [this] {
+    std::vector<kv::PrefixKey> found = journal_->TakeSnapshot().keys;
+    std::sort(found.begin(), found.end());
+    return found;
+  };
+  EXPECT_EQ(listed(), expected) << "the pool is empty";
+  EXPECT_EQ(load_.tier_load_time, absl::ZeroDuration());
+  store_->get_takes = [this] { clock_.Advance(absl::Milliseconds(3)); };
+  Ask(prompt);
+  Flush();
+  EXPECT_EQ(load_.tier_load_time, absl::Milliseconds(3));
+  Restart();
+  EXPECT_EQ(listed(), expected) << "before the first request";
+  // It is remembered for routers, after the worker itself would try again.
+  Ask(prompt);
+  clock_.Advance(2 * TimeMean::kForgetAfter);
+  Flush();
+  EXPECT_EQ(load_.tier_load_time, absl::Milliseconds(3));
+}
+
+TEST_F(KvTiersTest, WhatWorkersShareIsNotListed) {
+  Make(/*blocks=*/64, /*least_uses=*/1, /*store_bytes=*/1 << 20, /*knows=*/false);
+  const std::vector<int32_t> prompt = Rising(100, 5);
+  Ask(prompt);
+  Flush();
+  Ask(prompt);
+  Flush();
+  EXPECT_TRUE(journal_->TakeSnapshot().keys.empty());
+  EXPECT_EQ(load_.tier_load_time, absl::ZeroDuration());
 }
 
 TEST_F(KvTiersTest, ThePoolCountsFirstAndAPartOfASegmentIsLoadedWithIt) {

@@ -173,5 +173,20 @@ TEST_F(FileStoreTest, NothingBeginsAfterTheDeadline) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(store->Put(KeyOf(2), ValueOf(10, 1), clock_.Now())));
 }
 
+TEST_F(FileStoreTest, ReportsEveryChange) {
+  auto store = Open(2000);
+  ExpectHeard(*store, std::random_device()());
+}
+
+// Its reader would wait for a writer.
+TEST_F(FileStoreTest, APipeInPlaceOfAFileIsNoValue) {
+  auto store = Open();
+  ASSERT_TRUE(store->Put(KeyOf(1), ValueOf(1000, 1), kNoDeadline).ok());
+  const fs::path file = File();
+  fs::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  EXPECT_EQ(store->Get(KeyOf(1), 1000, kNoDeadline).status().code(), absl::StatusCode::kDataLoss);
+}
+
 }  // namespace
 }  // namespace baton::kv_store

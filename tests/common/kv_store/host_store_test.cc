@@ -41,5 +41,29 @@ TEST(HostStoreTest, IsBoundedAndEvictsAPromptFromItsEnd) {
   EXPECT_EQ(Count(store, prompt), 3);
 }
 
+TEST(HostStoreTest, ReportsEveryChange) {
+  HostStore store(2000);
+  ExpectHeard(store, std::random_device()());
+}
+
+TEST(SegmentKeyTest, IsParsedAsItIsWritten) {
+  const SegmentKey key = {0x1, 0xfedcba9876543210, 0x7fffffff, 0xa};
+  EXPECT_EQ(ParseSegmentKey(key.ToString()), key);
+  const std::string text = key.ToString();
+  for (size_t i = 0; i < text.size(); ++i) {
+    for (const char bad : {'A', 'g', '-', '.', '\0', '/'}) {
+      if (text[i] == bad) continue;
+      std::string spoilt = text;
+      spoilt[i] = bad;
+      EXPECT_EQ(ParseSegmentKey(spoilt), std::nullopt) << spoilt;
+    }
+    EXPECT_EQ(ParseSegmentKey(text.substr(0, i)), std::nullopt);
+  }
+  EXPECT_EQ(ParseSegmentKey(text + "0"), std::nullopt);
+  EXPECT_EQ(ParseSegmentKey(absl::StrCat(text.substr(0, 34), "80000000", text.substr(42))),
+            std::nullopt)
+      << "more tokens than an int holds";
+}
+
 }  // namespace
 }  // namespace baton::kv_store

@@ -2,10 +2,14 @@
 #ifndef BATON_TESTS_COMMON_KV_STORE_STORE_CASES_H_
 #define BATON_TESTS_COMMON_KV_STORE_STORE_CASES_H_
 
+#include <gtest/gtest.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +31,47 @@ inline int Count(SegmentStore& store, const std::vector<SegmentKey>& keys) {
   const absl::StatusOr<int> count = store.CountLeading(keys, kNoDeadline);
   BATON_CHECK(count.ok()) << count.status();
   return *count;
+}
+
+// What a store says that it has.
+class Heard {
+ public:
+  KeyListener Listener() {
+    return [this](absl::string_view key, bool held) {
+      if (held) {
+        keys.insert(std::string(key));
+      } else {
+        keys.erase(std::string(key));
+      }
+    };
+  }
+  std::set<std::string> keys;
+};
+
+// A store with room for a few values of 300 bytes: the listener knows what the store has, after
+// every change.
+inline void ExpectHeard(SegmentStore& store, uint32_t seed) {
+  std::mt19937 random(seed);
+  Heard heard;
+  ASSERT_TRUE(store.Put(KeyOf(1), ValueOf(300, 0), kNoDeadline).ok());
+  store.Listen(heard.Listener());
+  for (int i = 0; i < 200; ++i) {
+    const SegmentKey key = KeyOf(random() % 12);
+    if (random() % 4 == 0) {
+      store.Remove(key, kNoDeadline);
+    } else {
+      ASSERT_TRUE(store.Put(key, ValueOf(300, i), kNoDeadline).ok());
+    }
+    std::set<std::string> there;
+    for (uint64_t k = 0; k < 12; ++k) {
+      if (Count(store, {KeyOf(k)}) == 1) there.insert(KeyOf(k).ToString());
+    }
+    ASSERT_EQ(heard.keys, there) << "seed " << seed << ", change " << i;
+  }
+  EXPECT_GT(store.usage().evicted, 0);
+  Heard second;
+  store.Listen(second.Listener());
+  EXPECT_EQ(second.keys, heard.keys) << "a new listener hears of what is there";
 }
 
 class TemporaryDirectory {

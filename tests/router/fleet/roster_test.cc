@@ -213,6 +213,12 @@ TEST_F(RosterTest, MoreKeysThanBlocksEndTheStream) {
   std::vector<uint64_t> keys(65);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = i + 1;
   EXPECT_FALSE(Snapshot(kPrefill0, 1, keys).ok());
+  auto with_tiers = Card(kPrefill0);
+  with_tiers.set_kv_tier_max_segments(1);
+  with_tiers.set_kv_tier_segment_tokens(32);
+  ASSERT_TRUE(Introduce(kPrefill0, with_tiers).ok());
+  EXPECT_TRUE(Snapshot(kPrefill0, 1, keys).ok()) << "one of them is of a segment in a tier";
+  EXPECT_FALSE(Delta(kPrefill0, 2, {66}).ok());
 }
 
 // Another secret or certificate: the state says so, and a stream that is accepted ends it.
@@ -250,6 +256,12 @@ TEST_F(RosterTest, ForeignWorkersAreRefusedWithBothValues) {
       {"ROLE_MISMATCH", "prefill", "decode",
        [](auto* card) { card->set_role(v1::WORKER_ROLE_DECODE); }},
       {"BAD_WORKER_CARD", "epoch", "id", [](auto* card) { card->set_epoch(0); }},
+      {"BAD_WORKER_CARD", "-1 segments", "expected at most 1048576",
+       [](auto* card) { card->set_kv_tier_max_segments(-1); }},
+      {"BAD_WORKER_CARD", "1048577 segments", "expected at most 1048576",
+       [](auto* card) { card->set_kv_tier_max_segments((1 << 20) + 1); }},
+      {"BAD_WORKER_CARD", "24 tokens", "whole blocks",
+       [](auto* card) { card->set_kv_tier_segment_tokens(24); }},
   };
   for (const Row& row : rows) {
     auto card = Card(kPrefill0);

@@ -1,4 +1,5 @@
 // Decisions of a RoutePlanner with the priced policy, from what workers reported and what was sent.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,7 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/kv/fetch_rule.h"
+#include "common/kv/prefix_key.h"
 #include "router/fleet/roster.h"
+#include "router/routing/decision_log.h"
 #include "router/routing/priced_policy.h"
 #include "tests/router/fake_clock.h"
 #include "tests/testing/fake_worker.h"
@@ -28,8 +31,9 @@ constexpr int64_t kBlockBytes = 128 << 10;
 
 class RoutePlannerTest : public ::testing::Test {
  protected:
-  explicit RoutePlannerTest(const RouteOptions& options = RouteOptions())
-      : fleet_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy_, clock_,
+  explicit RoutePlannerTest(const RouteOptions& options = RouteOptions(), int tier_segment = 0)
+      : tier_segment_(tier_segment),
+        fleet_({"p0:1", "p1:1", "p2:1"}, {"d0:1", "d1:1"}, kFleetTokenizer, policy_, clock_,
                options) {
     for (int worker = kFleetPrefill0; worker <= kDecode1; ++worker) Start(worker);
   }
@@ -39,9 +43,13 @@ class RoutePlannerTest : public ::testing::Test {
     internal::v1::WatchResponse event;
     *event.mutable_card() =
         FakeCard(decode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kFleetTokenizer);
-    event.mutable_card()->set_total_blocks(1000);
+    event.mutable_card()->set_total_blocks(pool_blocks_);
     event.mutable_card()->set_kv_block_bytes(kBlockBytes);
     event.mutable_card()->set_prefix_caching(!decode);
+    if (!decode) {
+      event.mutable_card()->set_kv_tier_segment_tokens(tier_segment_);
+      event.mutable_card()->set_kv_tier_max_segments(tier_segment_ > 0 ? 100 : 0);
+    }
     Tell(worker, event);
     event.Clear();
     event.mutable_snapshot()->set_last(true);
@@ -64,6 +72,7 @@ class RoutePlannerTest : public ::testing::Test {
     if (worker < kDecode0) {
       load.mutable_prefill_cost()->set_fixed_us(10'000);
       load.mutable_prefill_cost()->set_token_us(1000);
+      load.set_kv_tier_load_us(tier_load_us_);
     }
     Tell(worker, event);
   }
@@ -85,6 +94,9 @@ class RoutePlannerTest : public ::testing::Test {
     return planner_.Choose(request);
   }
 
+  const int tier_segment_;  // tokens; 0: prefill workers have no KV tiers
+  int64_t tier_load_us_ = 0;
+  int pool_blocks_ = 1000;
   FakeClock clock_;
   PricedPolicy policy_;
   testing::RoutedFleet fleet_;
@@ -228,7 +240,7 @@ class MeasuredLinksTest : public RoutePlannerTest {
         worker >= kDecode0 ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kFleetTokenizer);
     event.mutable_card()->set_worker_id(id);
     event.mutable_card()->set_epoch(7);
-    event.mutable_card()->set_total_blocks(1000);
+    event.mutable_card()->set_total_blocks(pool_blocks_);
     event.mutable_card()->set_kv_block_bytes(kBlockBytes);
     Tell(worker, event);
     event.Clear();
@@ -297,7 +309,7 @@ TEST_F(MeasuredLinksTest, WithoutAKnownLinkNothingChanges) {
       internal::v1::WatchResponse event;
       *event.mutable_card() = FakeCard(
           worker >= kDecode0 ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL, kFleetTokenizer);
-      event.mutable_card()->set_total_blocks(1000);
+      event.mutable_card()->set_total_blocks(pool_blocks_);
       event.mutable_card()->set_kv_block_bytes(kBlockBytes);
       EXPECT_TRUE(fleet.roster.OnEvent(worker, event).ok());
       event.Clear();
@@ -334,7 +346,7 @@ TEST_F(MeasuredLinksTest, WithoutAKnownLinkNothingChanges) {
 }
 
 class KvFetchTest : public RoutePlannerTest {
- protected:
+ public:
   KvFetchTest() : RoutePlannerTest(Options()) {}
   static RouteOptions Options() {
     RouteOptions options;
@@ -436,6 +448,126 @@ TEST_F(KvFetchTest, TheLastBlockOfAnAlignedPromptIsNotFetched) {
   const auto route = planner_.Choose(request);
   const double fetch_ms = 5.0 * kBlockBytes / 500e3;
   EXPECT_NEAR(absl::ToDoubleMilliseconds(route->predicted_ttft), fetch_ms + 10 + 16, 0.01);
+}
+
+// Segments of two blocks: three in the prompt. All of it takes 110 ms to compute.
+class TierLoadTest : public RoutePlannerTest {
+ protected:
+  explicit TierLoadTest(const RouteOptions& options = RouteOptions())
+      : RoutePlannerTest(options, /*tier_segment=*/32) {}
+  void KeepInTiers(int worker, int segments, int segment_tokens = 32) {
+    std::vector<uint64_t> keys;
+    for (int i = 0; i < segments; ++i) {
+      keys.push_back(kv::TierKey(kPromptKeys[static_cast<size_t>(2 * i + 1)], segment_tokens));
+    }
+    Cache(worker, keys);
+  }
+  void MeasureLoads(absl::Duration each) {
+    tier_load_us_ = absl::ToInt64Microseconds(each);
+    for (const int worker : {kFleetPrefill0, kFleetPrefill1, kPrefill2}) Report(worker);
+  }
+  Route MustChoose() {
+    const auto route = Choose(kPromptKeys, /*dispatch=*/false);
+    EXPECT_TRUE(route.ok()) << route.status();
+    return *route;
+  }
+  static DecisionCandidate Of(const Route& route, int worker) {
+    for (const DecisionCandidate& c : route.why->candidates) {
+      if (c.worker == worker) return c;
+    }
+    ADD_FAILURE() << "no candidate " << worker;
+    return {};
+  }
+};
+
+TEST_F(TierLoadTest, AWorkerLoadsWhatItsTiersHave) {
+  KeepInTiers(kFleetPrefill1, 3);
+  EXPECT_EQ(Of(MustChoose(), kFleetPrefill1).tier_tokens, 0) << "how long it takes is not known";
+  MeasureLoads(absl::Milliseconds(2));
+  const Route route = MustChoose();
+  EXPECT_EQ(route.prefill.worker, kFleetPrefill1);
+  EXPECT_EQ(route.matched_blocks, 0);
+  EXPECT_EQ(Of(route, kFleetPrefill1).tier_tokens, 96);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(route.predicted_ttft), 3 * 2 + 10 + 4, 0.01);
+  EXPECT_THAT(ToText(*route.why), ::testing::HasSubstr("tiers 96"));
+  // A queue hides the load.
+  Report(kFleetPrefill1, /*remaining_s=*/0.02);
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(MustChoose().predicted_ttft), 20 + 10 + 4, 0.01);
+  // A longer one sends the prompt elsewhere.
+  Report(kFleetPrefill1, /*remaining_s=*/10);
+  EXPECT_NE(MustChoose().prefill.worker, kFleetPrefill1);
+}
+
+TEST_F(TierLoadTest, AWarmPoolIsBetterAndCountsFirst) {
+  KeepInTiers(kFleetPrefill1, 3);
+  MeasureLoads(absl::Milliseconds(2));
+  Cache(kFleetPrefill0, kPromptKeys);
+  EXPECT_EQ(MustChoose().prefill.worker, kFleetPrefill0);
+  // Three blocks of the prompt are in the pool: the load begins with the segment they end in.
+  Cache(kFleetPrefill1, {1, 2, 3});
+  const DecisionCandidate c = Of(MustChoose(), kFleetPrefill1);
+  EXPECT_EQ(c.tier_tokens, 48);
+  EXPECT_NEAR(c.queue_seconds, 2 * 0.002, 1e-6);
+  EXPECT_NEAR(c.service_seconds, 0.014, 1e-6);
+}
+
+TEST_F(TierLoadTest, ASlowTierIsPricedAsComputing) {
+  KeepInTiers(kFleetPrefill1, 3);
+  MeasureLoads(absl::Milliseconds(36));  // 108 ms in all, 106 ms to compute
+  EXPECT_EQ(Of(MustChoose(), kFleetPrefill1).tier_tokens, 0);
+  EXPECT_NEAR(Of(MustChoose(), kFleetPrefill1).service_seconds, 0.110, 1e-6);
+  MeasureLoads(absl::Milliseconds(35));
+  EXPECT_EQ(Of(MustChoose(), kFleetPrefill1).tier_tokens, 96);
+}
+
+TEST_F(TierLoadTest, OtherSegmentsAndThoseOfAWorkerThatIsGoneDoNotCount) {
+  KeepInTiers(kFleetPrefill1, 3, /*segment_tokens=*/16);
+  MeasureLoads(absl::Milliseconds(2));
+  EXPECT_EQ(Of(MustChoose(), kFleetPrefill1).tier_tokens, 0);
+  KeepInTiers(kPrefill2, 3);
+  EXPECT_EQ(Of(MustChoose(), kPrefill2).tier_tokens, 96);
+  roster_.OnStreamLost(kPrefill2, absl::UnavailableError("killed"));
+  Start(kPrefill2);
+  EXPECT_EQ(Of(MustChoose(), kPrefill2).tier_tokens, 0);
+}
+
+TEST_F(TierLoadTest, NotMoreThanAShareOfThePool) {
+  RouteRequest request;
+  request.model_fingerprint = 0xA0DE1;
+  std::vector<uint64_t> keys, tiers;
+  for (uint64_t i = 1; i <= 300; ++i) {
+    keys.push_back(i);
+    if (i % 2 == 0 && i <= 200) tiers.push_back(kv::TierKey(i, 32));
+  }
+  request.keys = keys;
+  request.prompt_tokens = 300 * 16 + 1;
+  request.dispatch = false;
+  request.explain = true;
+  Cache(kFleetPrefill1, tiers);
+  MeasureLoads(absl::Milliseconds(2));
+  EXPECT_EQ(Of(*planner_.Choose(request), kFleetPrefill1).tier_tokens, 100 * 32);
+  for (int i = kFleetPrefill0; i <= kPrefill2; ++i)
+    roster_.OnStreamLost(i, absl::UnavailableError("killed"));
+  pool_blocks_ = 700;  // a load of 200 blocks would take more than a quarter
+  for (int i = kFleetPrefill0; i <= kPrefill2; ++i) Start(i);
+  Cache(kFleetPrefill1, tiers);
+  EXPECT_EQ(Of(*planner_.Choose(request), kFleetPrefill1).tier_tokens, 0);
+}
+
+class TierOrFetchTest : public TierLoadTest {
+ protected:
+  TierOrFetchTest() : TierLoadTest(KvFetchTest::Options()) {}
+};
+
+TEST_F(TierOrFetchTest, AWorkerPrefersItsTiersToAFetch) {
+  Cache(kDecode1, kPromptKeys);
+  KeepInTiers(kFleetPrefill1, 3);
+  MeasureLoads(absl::Milliseconds(2));
+  const Route route = MustChoose();
+  const double fetch_s = 6.0 * kBlockBytes / 500e6;
+  EXPECT_NEAR(Of(route, kFleetPrefill1).queue_seconds, 0.006, 1e-6);
+  EXPECT_NEAR(Of(route, kFleetPrefill0).queue_seconds, fetch_s, 1e-6);
+  EXPECT_EQ(Of(route, kFleetPrefill0).tier_tokens, 0);
 }
 
 class NamedOnlyTest : public RoutePlannerTest {

@@ -1,0 +1,123 @@
+// The part of RoutePlanner that prices KV which a prefill worker need not compute: what it would
+// fetch from another worker, or load from its KV tiers.
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "common/kv/fetch_rule.h"
+#include "common/kv/prefix_key.h"
+#include "router/routing/route_planner.h"
+
+namespace baton::router {
+namespace {
+
+// Blocks of the prompt that a worker has cached, by its own reports.
+struct Held {
+  int worker = kNoWorker;
+  int blocks = 0;
+};
+// The candidate that holds most, more than `least` blocks. What it was only sent is on its way at
+// best, and cannot be fetched.
+Held HolderOf(absl::Span<const Candidate> prefill, absl::Span<const Candidate> decode,
+              absl::Span<const int> reported, int least) {
+  Held holder;
+  for (const absl::Span<const Candidate> role : {prefill, decode}) {
+    for (const Candidate& c : role) {
+      const auto worker = static_cast<size_t>(c.worker);
+      if (worker >= reported.size() || reported[worker] <= least) continue;
+      least = reported[worker];
+      holder = {c.worker, least};
+    }
+  }
+  return holder;
+}
+
+}  // namespace
+
+absl::Span<Candidate> RoutePlanner::Moving(absl::Span<const Candidate> prefill) {
+  if (prefill.data() != moving_.data()) moving_.assign(prefill.begin(), prefill.end());
+  return absl::MakeSpan(moving_);
+}
+
+absl::Span<const Candidate> RoutePlanner::PriceFetches(const RouteQuery& query,
+                                                       absl::Span<const int> reported,
+                                                       absl::Span<const Candidate> prefill,
+                                                       absl::Span<const Candidate> decode) {
+  if (options_.kv_fetch_bytes_per_second <= 0) return prefill;
+  const Held holder = HolderOf(prefill, decode, reported, kv::kLeastFetchedBlocks - 1);
+  if (holder.worker == kNoWorker) return prefill;
+  // Whole blocks, and the last token is always computed.
+  const int held_blocks = std::min(holder.blocks, (query.prompt_tokens - 1) / query.block_tokens);
+  const double held = held_blocks * query.block_tokens;
+  const absl::Span<Candidate> moving = Moving(prefill);
+  for (Candidate& c : moving) {
+    if (c.fetch_s > 0) continue;  // from its tiers
+    const int blocks = kv::BlocksToFetch(held_blocks, c.matched_blocks, c.total_blocks);
+    const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
+    if (blocks == 0 || !cost) continue;
+    const double fetch_s =
+        blocks * workers_[c.worker].block_bytes / options_.kv_fetch_bytes_per_second;
+    const double cached = c.matched_blocks * query.block_tokens;
+    if (fetch_s >= cost->Prefill(held - cached, cached)) continue;
+    c.fetch_s = fetch_s;
+    c.fetch_saves_s = c.service_s - cost->Prefill(query.prompt_tokens - held, held);
+  }
+  return moving;
+}
+
+void RoutePlanner::NameHolder(const RouteQuery& query, absl::Span<const int> reported,
+                              const Pair& pair, absl::Span<const Candidate> prefill,
+                              absl::Span<const Candidate> decode, Route* route) const {
+  if (!pair.prefill) return;
+  const Held holder = HolderOf(prefill, decode, reported,
+                               pair.prefill->matched_blocks + kv::kLeastFetchedBlocks - 1);
+  if (holder.worker == kNoWorker) return;
+  route->kv_holder = workers_[holder.worker].target;
+  route->kv_holder_tokens = std::min(holder.blocks * query.block_tokens,
+                                     query.prompt_tokens / query.block_tokens * query.block_tokens);
+}
+
+RoutePlanner::InTiers RoutePlanner::MatchTiers(const RouteRequest& request) const {
+  InTiers held;
+  held.segment_tokens = tier_segment_tokens_;
+  if (held.segment_tokens == 0) return held;
+  const int blocks = std::max(held.segment_tokens / tier_block_tokens_, 1);
+  std::vector<kv::PrefixKey> keys;
+  for (size_t end = static_cast<size_t>(blocks); end <= request.keys.size();
+       end += static_cast<size_t>(blocks)) {
+    keys.push_back(kv::TierKey(request.keys[end - 1], held.segment_tokens));
+  }
+  index_.Match(keys, &held.segments);
+  return held;
+}
+
+absl::Span<const Candidate> RoutePlanner::PriceLoads(const RouteQuery& query, const InTiers& held,
+                                                     absl::Span<const Candidate> prefill) {
+  const int segment = held.segment_tokens;
+  if (std::all_of(held.segments.begin(), held.segments.end(), [](int n) { return n == 0; })) {
+    return prefill;
+  }
+  const absl::Span<Candidate> moving = Moving(prefill);
+  for (Candidate& c : moving) {
+    const double each_s = workers_[c.worker].tier_load_s;
+    const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
+    if (static_cast<size_t>(c.worker) >= held.segments.size() || each_s <= 0 || !cost) continue;
+    // As the worker does it: whole segments, from the one that the cache ends in; the last token is
+    // always computed.
+    const int segments =
+        std::min(held.segments[static_cast<size_t>(c.worker)], (query.prompt_tokens - 1) / segment);
+    const int cached = c.matched_blocks * query.block_tokens;
+    const int loads = segments - cached / segment;
+    const double blocks = static_cast<double>(loads) * segment / query.block_tokens;
+    if (loads <= 0 || blocks > kv::kMostFetchedShare * c.total_blocks) continue;
+    const int there = segments * segment;
+    const double load_s = loads * each_s;
+    if (load_s >= cost->Prefill(there - cached, cached)) continue;
+    c.fetch_s = load_s;
+    c.fetch_saves_s = c.service_s - cost->Prefill(query.prompt_tokens - there, there);
+    c.tier_blocks = (there - cached) / query.block_tokens;
+  }
+  return moving;
+}
+
+}  // namespace baton::router
