@@ -54,7 +54,7 @@ struct Decision {
   double kappa = 0;          // price of a second of service on `prefill`; 0: the policy has none
 
   // Of the chosen pair.
-  int predicted_cached_tokens = 0;
+  int predicted_cached_tokens = 0;  // tier_tokens included
   double predicted_ttft_seconds = 0;  // 0: not known
 
   std::string kv_holder_address;  // as in Route; empty: none

@@ -33,7 +33,9 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
   if (pair.prefill) why->kappa = pair.pricing.Price(*pair.prefill);
   why->prefill_candidates = static_cast<int>(prefill.size());
   why->decode_candidates = static_cast<int>(decode.size());
-  why->predicted_cached_tokens = CachedTokens(query, pair.computes());
+  // What it loads before it begins is in its cache by then.
+  why->predicted_cached_tokens =
+      CachedTokens(query, pair.computes()) + pair.computes().tier_blocks * query.block_tokens;
   why->predicted_ttft_seconds = absl::ToDoubleSeconds(route.predicted_ttft);
   why->spilled = route.spilled;
   const bool decode_computes = !pair.prefill.has_value();

@@ -488,6 +488,7 @@ TEST_F(TierLoadTest, AWorkerLoadsWhatItsTiersHave) {
   EXPECT_EQ(route.prefill.worker, kFleetPrefill1);
   EXPECT_EQ(route.matched_blocks, 0);
   EXPECT_EQ(Of(route, kFleetPrefill1).tier_tokens, 96);
+  EXPECT_EQ(route.why->predicted_cached_tokens, 96);
   EXPECT_NEAR(absl::ToDoubleMilliseconds(route.predicted_ttft), 3 * 2 + 10 + 4, 0.01);
   EXPECT_THAT(ToText(*route.why), ::testing::HasSubstr("tiers 96"));
   // A queue hides the load.
