@@ -88,6 +88,7 @@ void KvTiers::Consider(PrefillJob& job, const worker::StepCost& cost, int max_to
     entry.computing = absl::Seconds(
         cost.Seconds(worker::PrefillTerms(work, max_tokens_per_step), clock_.SinceStart()));
   }
+  entry.began_at = clock_.SinceStart();
   entry.or_else = std::move(or_else);
   entry.jobs.push_back(&job);
   job.fetching = true;
@@ -130,7 +131,7 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
   range.keys.resize(static_cast<size_t>(found));
   range.tokens.resize(static_cast<size_t>(range.first_token + found * range.segment_tokens));
   const absl::Duration computing = entry.computing * found / all;
-  if (computing > absl::ZeroDuration() && located.expected >= computing) {
+  if (computing > absl::ZeroDuration() && located.expected >= kv::kMostLoadShare * computing) {
     return Release(id, TierLookup::kSlower, /*or_else=*/true);
   }
   const int missing = found * range.segment_tokens / block_tokens;
@@ -149,8 +150,13 @@ void KvTiers::Begin(uint64_t id, Entry& entry, const Located& located) {
   if (!blocks) return Release(id, TierLookup::kNoRoom, /*or_else=*/true);
   entry.blocks = *std::move(blocks);
   const absl::Duration each = computing == absl::ZeroDuration() ? kUnmeasured : computing / found;
-  const absl::Duration within =
-      computing == absl::ZeroDuration() ? kUnmeasured : kMostLost * entry.computing;
+  absl::Duration within = kUnmeasured;
+  if (computing > absl::ZeroDuration()) {
+    // What usually takes longer than may be lost gets its time.
+    const absl::Duration asked = clock_.SinceStart() - entry.began_at;
+    within =
+        std::max(kMostLost * entry.computing - asked, std::min(2 * located.expected / found, each));
+  }
   entry.give_up_at = clock_.SinceStart() + within + found * each + kGrace;
   const auto first = entry.blocks.ids().begin() + range.first_token / block_tokens;
   entry.load = std::make_shared<TierLoad>(

@@ -3,9 +3,11 @@
 //
 // Loads. A job whose prompt the tiers have more of than the prefix cache may wait for a load while
 // other jobs are computed, as for a fetch (kv_fetcher.h): what comes goes into the prefix cache.
-// A load begins only if it is expected to take less time than computing, and ends as soon as it has
-// taken kMostLost of the whole computation longer than what it has brought: so the tiers, however
-// slow, cost a prompt at most that share. Whatever fails, the job computes what is missing.
+// A load begins only if it is expected to take kv::kMostLoadShare of computing at most, and ends as
+// soon as it has taken kMostLost of the whole computation longer than what it has brought, or, if
+// that is more, twice what a segment took lately: so tiers of any speed cost a prompt at most
+// kMostLost, and one that suddenly slows down the computation of a segment. Whatever fails, the job
+// computes what is missing.
 //
 // Writes. A segment is stored when it has been used twice (SGLang HiCache's
 // write-through-selective): what is seen once is not written. A use counts for all segments before
@@ -96,6 +98,8 @@ class KvTiers {
   bool idle() const {
     return entries_.empty() && orphans_ == 0 && writes_.empty() && pending_.empty();
   }
+  // A store that was too slow is being measured.
+  bool probing() const { return io_ != nullptr && io_->probing(); }
   void ReportUsage() {
     if (io_ != nullptr) io_->ReportUsage();
   }
@@ -107,6 +111,7 @@ class KvTiers {
     absl::Duration computing;  // of the whole range; zero: not known
     std::vector<PrefillJob*> jobs;
     std::function<void(PrefillJob&)> or_else;
+    absl::Duration began_at;
     absl::Duration give_up_at;
     std::shared_ptr<TierLoad> load;  // null while it is looked up
     kv::BlockLease blocks;           // from the prompt's start

@@ -189,7 +189,11 @@ bool PrefillLoop::TakeTurn(absl::Duration wait) {
   // Only the scheduler knows how much of a posted prompt is cached, so it applies its bound on
   // tokens itself.
   submission_limit_.Update({scheduler_.waiting_requests(), 0}, throughput_.tokens_per_second());
-  if (!plan.chunks.empty()) Step(plan.chunks);
+  if (!plan.chunks.empty()) {
+    Step(plan.chunks);
+  } else {
+    step_ended_at_.reset();
+  }
   tiers_.Tick();
   SendHeartbeats();
   Publish();
@@ -304,9 +308,11 @@ void PrefillLoop::Step(const std::vector<Chunk>& chunks) {
       batch.rows() + options_.scheduler.block_tokens > options_.scheduler.max_num_batched_tokens;
   if (full) throughput_.StepBegins();
   const absl::Duration begin = clock_.SinceStart();
+  if (step_ended_at_) metrics_.StepGap(begin - *step_ended_at_);
   std::vector<engine::StepResult> results = engine_.Step(batch, &sender);
   if (full) throughput_.StepEnds(batch.rows());
   const absl::Duration end = clock_.SinceStart();
+  step_ended_at_ = end;
   cost_.AddStep({1, work.tokens, work.pairs}, end - begin, end);
   computed_tokens_ += batch.rows();
   std::vector<std::pair<PrefillJob*, engine::StepResult*>> scored;

@@ -84,6 +84,7 @@ class PrefillLoop {
   void CheckIntegrity() const;
   const kv::BlockCounts& block_counts() const { return pool_.counts(); }
   bool tiers_idle() const { return tiers_.idle(); }
+  bool tiers_probing() const { return tiers_.probing(); }
 
  private:
   class LayerSender;
@@ -121,7 +122,8 @@ class PrefillLoop {
   worker::StepCost cost_{worker::kPrefillShape};
   absl::Duration last_accepted_at_;
   absl::Duration last_heartbeat_at_;
-  int64_t computed_tokens_ = 0;  // since the start
+  std::optional<absl::Duration> step_ended_at_;  // unless there was no work after it
+  int64_t computed_tokens_ = 0;                  // since the start
   // What started jobs send, kept until nothing refers to their blocks: an ended job may still have
   // frames in gRPC's buffers.
   struct Sending {

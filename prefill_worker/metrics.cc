@@ -7,6 +7,9 @@
 namespace baton::prefill_worker {
 namespace {
 
+constexpr double kStepGapBuckets[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005,
+                                      0.01,   0.025,   0.05,   0.1,   0.25,   1};
+
 const char* PriorityName(v1::Priority priority) {
   return priority == v1::PRIORITY_LOW ? "low" : priority == v1::PRIORITY_HIGH ? "high" : "normal";
 }
@@ -20,6 +23,11 @@ PrefillMetrics::PrefillMetrics(prometheus::Registry& registry, const std::string
           "baton_prefill_duration_seconds",
           "Computing a prompt: the steps that it was part of, without waiting and transfer.",
           telemetry::kRequestSecondsBuckets)),
+      step_gap_(worker_.metrics().Histogram(
+          "baton_prefill_step_gap_seconds",
+          "From the end of a step to the begin of the next one, if there was work for it: what the "
+          "worker does between steps, while the device waits.",
+          kStepGapBuckets)),
       scored_items_(worker_.metrics().Counter(
           "baton_scored_items_total", "Items of Score and ScoreStream whose labels were scored.")),
       kv_exchange_(worker_.metrics()),

@@ -28,6 +28,8 @@ class PrefillMetrics {
   void Started(const PrefillJob& job);
   // `computing`: the steps that the prompt was part of, together.
   void Computed(absl::Duration computing);
+  // The loop's time from one step's end to the next one's begin, as there was work.
+  void StepGap(absl::Duration gap) { step_gap_.Observe(absl::ToDoubleSeconds(gap)); }
   // An item of a ScoreItems call.
   void Scored() { scored_items_.Increment(); }
   void BlocksEvicted(int count) { worker_.BlocksEvicted(count); }
@@ -49,6 +51,7 @@ class PrefillMetrics {
  private:
   worker::WorkerMetrics worker_;
   prometheus::Histogram& duration_;
+  prometheus::Histogram& step_gap_;
   prometheus::Counter& scored_items_;
   worker::KvExchangeMetrics kv_exchange_;
   TierMetrics tiers_;

@@ -133,8 +133,37 @@ bool TierIo::LookUp(SegmentRange range, absl::Duration within, std::function<voi
 }
 
 bool TierIo::Load(std::shared_ptr<TierLoad> load, std::function<void(int)> done) {
-  return loads_.TryPush(
-      [this, load = std::move(load), done = std::move(done)] { done(RunLoad(*load)); });
+  return loads_.TryPush([this, load = std::move(load), done = std::move(done)] {
+    std::optional<size_t> late;
+    const int loaded = RunLoad(*load, &late);
+    const bool probes = late && !stopping_ && !probing_.exchange(true);
+    done(loaded);
+    if (!probes) return;
+    Probe(*load, loaded, *late);
+    probing_ = false;
+  });
+}
+
+void TierIo::Probe(const TierLoad& load, int index, size_t s) {
+  const kv_store::Segment segment = SegmentOf(load.range, index);
+  const absl::Duration begin = clock_.SinceStart();
+  const absl::Status status =
+      stores_[s]
+          ->Get(load.range.keys[static_cast<size_t>(index)],
+                kv_store::EncodedBytes(segment, layout_), clock_.Now() + load.each)
+          .status();
+  const absl::Duration took = clock_.SinceStart() - begin;
+  if (status.ok()) {
+    Took(s, took);
+  } else if (absl::IsDeadlineExceeded(status)) {
+    Took(s, 2 * load.each);  // how long is not known: computing is faster
+  }
+}
+
+void TierIo::Took(size_t s, absl::Duration time) {
+  const absl::Duration now = clock_.SinceStart();
+  load_times_[s].Add(time, now);
+  if (stores_[s]->knows_its_keys()) local_load_time_.Add(time, now);
 }
 
 kv_store::Segment TierIo::SegmentOf(const SegmentRange& range, int index) const {
@@ -143,15 +172,16 @@ kv_store::Segment TierIo::SegmentOf(const SegmentRange& range, int index) const 
           absl::MakeConstSpan(range.tokens).first(static_cast<size_t>(end)), range.segment_tokens};
 }
 
-int TierIo::RunLoad(TierLoad& load) {
+int TierIo::RunLoad(TierLoad& load, std::optional<size_t>* late) {
   const absl::Time begin = clock_.Now();
   for (int i = 0; i < load.range.size(); ++i) {
-    if (stopping_ || !LoadSegment(load, i, begin + load.within + i * load.each)) return i;
+    if (stopping_ || !LoadSegment(load, i, begin + load.within + i * load.each, late)) return i;
   }
   return load.range.size();
 }
 
-bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline) {
+bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline,
+                         std::optional<size_t>* late) {
   const kv_store::Segment segment = SegmentOf(load.range, index);
   const SegmentKey& key = load.range.keys[static_cast<size_t>(index)];
   const size_t bytes = kv_store::EncodedBytes(segment, layout_);
@@ -170,19 +200,13 @@ bool TierIo::LoadSegment(TierLoad& load, int index, absl::Time deadline) {
                            << key.ToString() << " is dropped: " << kv.status();
         store.Remove(key, deadline);
       }
-      // What has been tried took so long: the next time it is expected to.
-      if (absl::IsDeadlineExceeded(kv.status())) {
-        const absl::Duration took = clock_.SinceStart() - begin;
-        load_times_[s].Add(took, clock_.SinceStart());
-        if (store.knows_its_keys()) local_load_time_.Add(took, clock_.SinceStart());
-      }
+      if (absl::IsDeadlineExceeded(kv.status())) *late = s;
       continue;
     }
     if (!Copy(load, index, *kv)) return false;
     const absl::Duration took = clock_.SinceStart() - begin;
     metrics_.Loaded(store.kind(), bytes, took);
-    load_times_[s].Add(took, clock_.SinceStart());
-    if (store.knows_its_keys()) local_load_time_.Add(took, clock_.SinceStart());
+    Took(s, took);
     // Faster stores that need no I/O of a network get it, too.
     for (size_t faster = 0; faster < s; ++faster) {
       if (stores_[faster]->Put(key, *value, deadline).ok()) {

@@ -128,6 +128,7 @@ class TierIo {
 
   // Whether a store that needs no I/O lacks it.
   bool LackedAtOnce(const kv_store::SegmentKey& key);
+  bool probing() const { return probing_; }
   // What waits ends at once, and what is worked on at its next step.
   void Stop() { stopping_ = true; }
   void ReportUsage();
@@ -136,9 +137,15 @@ class TierIo {
   using Task = std::function<void()>;
 
   Located Locate(absl::Span<const kv_store::SegmentKey> keys, bool ask, absl::Time deadline);
-  int RunLoad(TierLoad& load);
+  // `late`: is set to a store that ran out of time.
+  int RunLoad(TierLoad& load, std::optional<size_t>* late);
   // Copies one segment. False: no store has it in time.
-  bool LoadSegment(TierLoad& load, int index, absl::Time deadline);
+  bool LoadSegment(TierLoad& load, int index, absl::Time deadline, std::optional<size_t>* late);
+  // Reads a segment for which the load had no time, while its jobs go on, to learn how long it
+  // takes: else a store that is slower than what a load may lose would be tried with every prompt.
+  void Probe(const TierLoad& load, int index, size_t store);
+  // A segment from this store took so long.
+  void Took(size_t store, absl::Duration time);
   bool Copy(TierLoad& load, int index, absl::Span<const std::byte> kv);
   bool RunWrite(const SegmentRange& segment, const std::vector<kv::BlockId>& blocks,
                 const std::function<void()>& copied);
@@ -156,6 +163,7 @@ class TierIo {
   TimeMean local_load_time_;
   TimeMean look_up_time_;
   std::atomic<bool> stopping_ = false;
+  std::atomic<bool> probing_ = false;
   BoundedQueue<Task> loads_;
   BoundedQueue<Task> writes_;
   std::vector<std::thread> threads_;

@@ -9,6 +9,9 @@ namespace baton::kv {
 inline constexpr int kLeastFetchedBlocks = 4;
 // Of a worker's pool, for all of its fetches together.
 inline constexpr double kMostFetchedShare = 0.25;
+// A load from KV tiers that is expected to take more than this share of computing is not begun: it
+// would gain less than its time varies.
+inline constexpr double kMostLoadShare = 0.9;
 // How many blocks a worker with a pool of total_blocks would fetch, of which it has `cached` and
 // the holder `held`, both from the prompt's start. 0: none.
 inline int BlocksToFetch(int held, int cached, int total_blocks) {

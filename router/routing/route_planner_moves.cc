@@ -112,7 +112,7 @@ absl::Span<const Candidate> RoutePlanner::PriceLoads(const RouteQuery& query, co
     if (loads <= 0 || blocks > kv::kMostFetchedShare * c.total_blocks) continue;
     const int there = segments * segment;
     const double load_s = loads * each_s;
-    if (load_s >= cost->Prefill(there - cached, cached)) continue;
+    if (load_s >= kv::kMostLoadShare * cost->Prefill(there - cached, cached)) continue;
     c.fetch_s = load_s;
     c.fetch_saves_s = c.service_s - cost->Prefill(query.prompt_tokens - there, there);
     c.tier_blocks = (there - cached) / query.block_tokens;

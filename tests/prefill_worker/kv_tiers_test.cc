@@ -5,14 +5,18 @@
 #include <gtest/gtest.h>
 #include <prometheus/registry.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "common/base/error.h"
+#include "common/base/status_macros.h"
 #include "common/kv_store/host_store.h"
 #include "common/transfer/kv_sender.h"
 #include "prefill_worker/loop.h"
@@ -51,13 +55,14 @@ class OddStore final : public kv_store::SegmentStore {
   kv_store::StoreUsage usage() const override { return store_.usage(); }
   absl::StatusOr<int> CountLeading(absl::Span<const SegmentKey> keys, absl::Time when) override {
     if (!count_error.ok()) return count_error;
+    if (count_takes != nullptr) BATON_RETURN_IF_ERROR(count_takes(when));
     return store_.CountLeading(keys, when);
   }
   absl::StatusOr<SegmentBytes> Get(const SegmentKey& key, size_t max_bytes,
                                    absl::Time when) override {
     ++gets;
     if (hang != nullptr) hang->WaitForNotification();
-    if (get_takes != nullptr) get_takes();
+    if (get_takes != nullptr) BATON_RETURN_IF_ERROR(get_takes(when));
     if (gets > fail_from) return absl::UnavailableError("gone");
     absl::StatusOr<SegmentBytes> value = store_.Get(key, max_bytes, when);
     if (!value.ok() || !damage) return value;
@@ -81,7 +86,7 @@ class OddStore final : public kv_store::SegmentStore {
   bool damage = false;
   int fail_from = 1 << 30;  // calls of Get
   absl::Notification* hang = nullptr;
-  std::function<void()> get_takes;
+  std::function<absl::Status(absl::Time deadline)> get_takes, count_takes;
   std::atomic<int> gets = 0, removed = 0;
 
  private:
@@ -115,6 +120,8 @@ class KvTiersTest : public ::testing::Test {
     }
     engine_ = std::make_unique<testing::FakeEngine>(blocks);
     engine_->on_step = [this](const engine::Batch& batch) {
+      // A probe goes on beside the step: the only clock must not advance for both.
+      while (loop_->tiers_probing()) std::this_thread::yield();
       clock_.Advance(absl::Milliseconds(1) * batch.rows());
     };
     LoopOptions options;
@@ -169,6 +176,15 @@ class KvTiersTest : public ::testing::Test {
     loop_->Turn(absl::ZeroDuration());
     EXPECT_EQ(load_.counts.free, load_.counts.total);
   }
+  // A call of so long, which ends at its deadline.
+  std::function<absl::Status(absl::Time)> Takes(absl::Duration time) {
+    return [this, time](absl::Time deadline) {
+      const absl::Duration left = std::max(deadline - clock_.Now(), absl::ZeroDuration());
+      clock_.Advance(std::min(time, left));
+      if (loop_->tiers_probing()) probed_ += std::min(time, left);
+      return time <= left ? absl::OkStatus() : absl::DeadlineExceededError("slow");
+    };
+  }
   double Metric(const std::string& name, const std::string& label = "") {
     return testing::MetricValue(*registry_, "baton_kv_tier_" + name, label);
   }
@@ -181,6 +197,7 @@ class KvTiersTest : public ::testing::Test {
   std::shared_ptr<OddStore> store_;
   worker::WorkerLoad load_;
   uint64_t last_id_ = 0;
+  absl::Duration probed_;  // of the clock's time
   std::unique_ptr<PrefillLoop> loop_;
 };
 
@@ -222,7 +239,7 @@ TEST_F(KvTiersTest, RoutersLearnWhatTheTiersHaveAndHowLongALoadTakes) {
   };
   EXPECT_EQ(listed(), expected) << "the pool is empty";
   EXPECT_EQ(load_.tier_load_time, absl::ZeroDuration());
-  store_->get_takes = [this] { clock_.Advance(absl::Milliseconds(3)); };
+  store_->get_takes = Takes(absl::Milliseconds(3));
   Ask(prompt);
   Flush();
   EXPECT_EQ(load_.tier_load_time, absl::Milliseconds(3));
@@ -244,6 +261,36 @@ TEST_F(KvTiersTest, WhatWorkersShareIsNotListed) {
   Flush();
   EXPECT_TRUE(journal_->TakeSnapshot().keys.empty());
   EXPECT_EQ(load_.tier_load_time, absl::ZeroDuration());
+}
+
+// From a hundredth to a hundred times the time that computing takes, a look-up likewise.
+TEST_F(KvTiersTest, ATierOfAnySpeedCostsATwentiethOfThePromptAtMost) {
+  const std::vector<int32_t> prompt = Rising(132, 5);
+  const absl::Duration cold = absl::Milliseconds(132), segment = absl::Milliseconds(kSegment);
+  for (const bool knows : {true, false}) {
+    for (const double slow : {0.01, 0.1, 0.3, 0.9, 1.0, 1.1, 2.0, 10.0, 100.0}) {
+      SCOPED_TRACE(absl::StrCat(knows ? "file" : "redis", ", ", slow, " of computing"));
+      Make(/*blocks=*/64, /*least_uses=*/1, /*store_bytes=*/1 << 20, knows);
+      for (int tokens = 8; tokens <= 128; tokens += 8) Ask(Rising(tokens, 300 + tokens));
+      Ask(prompt);
+      Flush();
+      store_->get_takes = Takes(slow * segment);
+      // Of a network, a hundredth of what a segment takes.
+      if (!knows) store_->count_takes = Takes(slow * segment / 100);
+      for (int round = 0; round < 3; ++round) {
+        const absl::Duration begin = clock_.SinceStart() - probed_;
+        const int cached = Ask(prompt)->cached;
+        const absl::Duration took = clock_.SinceStart() - probed_ - begin;
+        EXPECT_LE(took, 1.05 * cold + absl::Milliseconds(1)) << "round " << round;
+        // A first segment that takes more than a twentieth is computed once, and then known.
+        if (slow < 0.2 || (slow <= 0.3 && round > 0)) {
+          EXPECT_EQ(cached, 128);
+          EXPECT_LE(took, slow * 4.1 * segment + absl::Milliseconds(4 + 1));
+        }
+        Flush();
+      }
+    }
+  }
 }
 
 TEST_F(KvTiersTest, ThePoolCountsFirstAndAPartOfASegmentIsLoadedWithIt) {

@@ -142,6 +142,26 @@ TEST_F(PrefillLoopTest, IsDrainedOnceItsKvHasLeft) {
   EXPECT_TRUE(answered) << "by a loop that has ended";
 }
 
+TEST_F(PrefillLoopTest, MeasuresWhatItDoesBetweenSteps) {
+  LoopOptions options;
+  options.scheduler.max_num_batched_tokens = 16;
+  Make(options);
+  engine_.on_step = [this, first = true](const engine::Batch&) mutable {
+    clock_.Advance(absl::Milliseconds(10));
+    if (!std::exchange(first, false)) return;
+    loop_->FlushCache([this](int) { clock_.Advance(absl::Milliseconds(3)); });
+  };
+  Ask(48, 1);
+  Run();
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_prefill_step_gap_seconds"), 2);
+  EXPECT_DOUBLE_EQ(testing::HistogramSum(registry_, "baton_prefill_step_gap_seconds"), 0.003);
+  clock_.Advance(absl::Seconds(1));  // without work
+  Ask(48, 500);
+  Run();
+  EXPECT_EQ(testing::MetricValue(registry_, "baton_prefill_step_gap_seconds"), 4);
+  EXPECT_DOUBLE_EQ(testing::HistogramSum(registry_, "baton_prefill_step_gap_seconds"), 0.003);
+}
+
 TEST_F(PrefillLoopTest, MeasuresComputingAndSendingSeparately) {
   LoopOptions options;
   options.scheduler.max_num_batched_tokens = 16;
