@@ -2,7 +2,7 @@
 """What does a prompt cost from each KV tier, and what is left after a restart?
 
     kv_tiers.py BIN_DIR --model DIR [--tiers host:2GB file:DIR:8GB redis:HOST:PORT] [--tokens 1024 2048 4096]
-                [--rounds 3] [--threads 2] [--restart]
+                [--rounds 3] [--threads 2] [--restart | --gaps]
 
 For each tier, one pair of workers. Prompts are token ids that nothing has seen before. Time to first token,
 medians: cold; from the prefill worker's pool (the decode worker's cache is flushed); from the tier (both are
@@ -12,6 +12,9 @@ and the rate at which the tier was read.
 With --restart: 16 prompts run again and again, the prefill worker is killed and comes back; prints the share
 of prompt tokens that it did not compute before, in the 5 s after, and in the 60 s after. Answers are compared
 with those before. Files and keys of the tiers stay: give empty ones.
+
+With --gaps: 16 prompts, four at a time, for 30 s; prints how long the prefill worker takes between steps. Give
+--worker-flags --num-blocks N with too few blocks for all of them, so that tiers are always in use.
 """
 
 import argparse
@@ -23,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -188,6 +192,39 @@ def restart(options, tier):
             cluster.stop()
 
 
+def gaps(options, tier):
+    with tempfile.TemporaryDirectory(prefix="baton-kv-tiers-") as directory:
+        cluster = Cluster(options, tier, directory)
+        try:
+            prompts = [[random.randrange(5, options.vocabulary) for _ in range(options.tokens[0])] for _ in range(16)]
+            answers, wrong, first_ms = {}, [], []
+            end = time.monotonic() + 30
+
+            def work(client):
+                i = client
+                while time.monotonic() < end:
+                    first, text = ask(cluster.router["http"], prompts[i % 16], 4)
+                    first_ms.append(first)
+                    if answers.setdefault(i % 16, text) != text:
+                        wrong.append(i)
+                    i += 5  # so that the clients do not keep to the same prompts
+
+            clients = [threading.Thread(target=work, args=(client,)) for client in range(4)]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+            name = "baton_prefill_step_gap_seconds"
+            count = cluster.counter(name + "_count")
+            below = [cluster.counter(name + "_bucket", 'le="' + bound + '"') for bound in ("0.001", "0.005", "0.01")]
+            cells = [f"{100 * n / max(count, 1):.2f} %" for n in below]
+            loads = cluster.counter("baton_kv_tier_segments_total", 'operation="load"')
+            print(f"| {tier.split(':')[0] or 'none'} | {len(first_ms)} | {loads:.0f} | {count:.0f} | " +
+                  " | ".join(cells) + f" | {statistics.median(first_ms):.0f} | {len(wrong)} |", flush=True)
+        finally:
+            cluster.stop()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bin_dir", type=Path)
@@ -198,6 +235,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--restart", action="store_true")
+    parser.add_argument("--gaps", action="store_true")
     parser.add_argument("--worker-flags", nargs=argparse.REMAINDER, default=[], help="passed to both workers")
     options = parser.parse_args()
     random.seed(options.seed)
@@ -208,6 +246,12 @@ def main():
         print("| tier | before | 5 s after | 5 to 60 s after | wrong answers |\n|---|---|---|---|---|")
         for tier in ["", *options.tiers]:
             restart(options, tier)
+        return
+    if options.gaps:
+        print("| tier | requests | segments loaded | gaps | <= 1 ms | <= 5 ms | <= 10 ms | median TTFT ms | wrong answers |")
+        print("|---" * 9 + "|")
+        for tier in ["", *options.tiers]:
+            gaps(options, tier)
         return
     print("| tier | tokens | cold ms | pool ms | tier ms | tier ÷ cold | MB | MB/s | crossover MB/s |")
     print("|---" * 9 + "|")

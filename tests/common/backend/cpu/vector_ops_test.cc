@@ -1,4 +1,9 @@
 // Norms, RoPE, activation, embedding, copies.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
 #include "tests/common/backend/cpu/test_backend.h"
 #include "tests/testing/kv_rows.h"
 
@@ -174,6 +179,75 @@ TEST_P(VectorOpsTest, RopeWriteKv) {
         for (int i = 0; i < d; ++i)
           ASSERT_NEAR(k.values[i], w[i], tolerance * std::max(1.0, std::abs(w[i])));
         ExpectSame(v.values, Rounded({from, from + d}, pool.dtype), "v");
+      }
+    }
+  }
+}
+
+// V is written as it is: rows of equal, tiny, huge and infinite elements, zeros of both signs, NaN.
+TEST_P(VectorOpsTest, QuantizedRowsOfOddValues) {
+  constexpr int kDim = 40, kTokens = 10;  // no multiple of a vector
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  const auto element = [&](int token, int i) -> float {
+    switch (token) {
+      case 0:
+        return 0.3f;
+      case 1:
+        return i % 2 == 0 ? -0.0f : 0.0f;
+      case 2:
+        return 1e-30f * static_cast<float>(i);
+      case 3:
+        return i % 2 == 0 ? 3e38f : -1.0f;
+      case 4:
+        return i == 39 ? nan : 1.0f;
+      case 5:
+        return i == 0 ? inf : 1.0f;
+      case 6:
+        return i == 7 ? -inf : 1.0f;
+      case 7:
+        return -65504.0f + 3000.0f * static_cast<float>(i);
+      case 8:
+        return i == 3 ? 100.0f : 1e-4f * static_cast<float>(i);
+      default:
+        return static_cast<float>(i) - 20.0f;
+    }
+  };
+  for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt4, KvFormat::kFp8}) {
+    KvPool pool;
+    pool.kv_heads = 1;
+    pool.head_dim = kDim;
+    pool.block_tokens = 16;
+    pool.block_count = 1;
+    pool.format = format;
+    pool.layer_stride_bytes = pool.block_stride_bytes = 2 * pool.head_bytes();
+    auto memory = std::move(backend_->Allocate(pool.block_stride_bytes)).value();
+    pool.base = static_cast<std::byte*>(memory->data());
+    auto rope = std::move(backend_->MakeRopeTable({0.5}, 16, 1.0f)).value();
+    std::vector<float> x(kTokens * 3 * kDim);
+    for (int t = 0; t < kTokens; ++t) {
+      for (int i = 0; i < kDim; ++i) x[(t * 3 + 2) * kDim + i] = element(t, i);
+    }
+    const std::vector<int32_t> ids(kTokens), blocks = {0};
+    const SequenceRows rows = {0, kTokens, 0, blocks};
+    auto batch = backend_->Upload({ids, absl::MakeSpan(&rows, 1), {}});
+    Owned qkv(DType::kF32, kTokens, 3 * kDim, x), q_out(DType::kF32, kTokens, kDim);
+    RopeWriteArgs args;
+    args.query_heads = 1;
+    args.qkv = qkv;
+    args.rope = rope.get();
+    args.q_out = q_out;
+    backend_->RopeWriteKv(*batch, pool, args);
+    for (int t = 0; t < kTokens; ++t) {
+      SCOPED_TRACE(absl::StrCat("format ", static_cast<int>(format), ", token ", t));
+      const KvRow row = ReadKvRow(pool, pool.base, 1, 0, t);
+      for (int i = 0; i < kDim; ++i) {
+        if (t >= 4 && t <= 6) {
+          ASSERT_TRUE(std::isnan(row.values[i])) << "the row as a whole";
+          continue;
+        }
+        const float want = std::clamp(element(t, i), -kLargestKvElement, kLargestKvElement);
+        ASSERT_TRUE(std::isfinite(row.values[i]));
+        ASSERT_NEAR(row.values[i], want, KvErrorBound(format, row, want));
       }
     }
   }
