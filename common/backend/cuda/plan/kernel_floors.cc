@@ -4,11 +4,17 @@
 
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/quantized.h"
+#include "common/backend/tensor.h"
 
 namespace baton::backend::cuda {
 namespace {
 
 constexpr int64_t kElement = 2, kFloat = 4;
+
+// Of a token's K or V of one head.
+int64_t KvHeadRowBytes(KvFormat format, int head_dim) {
+  return KvRowBytes(format, DType::kF16, head_dim) + KvRowParameterBytes(format);
+}
 
 }  // namespace
 
@@ -48,7 +54,7 @@ MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols) {
 }
 
 MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
-                          int head_dim, int window) {
+                          int head_dim, int window, KvFormat format) {
   int64_t tokens = 0, rows = 0;
   for (const SequenceEntry& sequence : sequences) {
     if (sequence.row_count == 0) continue;
@@ -57,7 +63,7 @@ MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_head
     rows += sequence.row_count;
   }
   const int64_t query_values = rows * kv_heads * group * head_dim;
-  return {.read = tokens * 2 * kElement * kv_heads * head_dim + kFloat * query_values,
+  return {.read = tokens * 2 * kv_heads * KvHeadRowBytes(format, head_dim) + kFloat * query_values,
           .written = kElement * query_values};
 }
 
@@ -97,11 +103,11 @@ MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_ele
 }
 
 MovedBytes RopeWriteFloor(int64_t rows, int query_heads, int kv_heads, int head_dim, int half,
-                          int64_t positions, int norms) {
+                          int64_t positions, int norms, KvFormat format) {
   const int64_t q = int64_t{query_heads} * head_dim, kv = 2 * int64_t{kv_heads} * head_dim;
   return {
       .read = rows * (q + kv) * kFloat + positions * half * 2 * kFloat + norms * head_dim * kFloat,
-      .written = rows * (q * kFloat + kv * kElement)};
+      .written = rows * (q * kFloat + 2 * kv_heads * KvHeadRowBytes(format, head_dim))};
 }
 
 MovedBytes GatherFloor(int64_t rows, int64_t cols, int64_t table_rows,

@@ -12,6 +12,7 @@
 
 #include "absl/types/span.h"
 #include "common/backend/cuda/kernels/attention.h"
+#include "common/backend/tensor.h"
 
 namespace baton::backend::cuda {
 
@@ -37,8 +38,9 @@ MovedBytes GatherColumnsFloor(int64_t rows, int64_t cols);
 
 // K and V of every token that some row of a sequence sees, once for all of its rows and heads; q
 // f32 read, out written. Sequences share no blocks. For both kernels; excludes their workspaces.
+// Of a quantised format, scales and zeros too.
 MovedBytes AttentionFloor(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
-                          int head_dim, int window);
+                          int head_dim, int window, KvFormat format = KvFormat::kPlain);
 // Of the two products, over the tokens that each row sees.
 double AttentionOperations(absl::Span<const SequenceEntry> sequences, int kv_heads, int group,
                            int head_dim, int window);
@@ -53,7 +55,7 @@ MovedBytes NormFloor(int64_t rows, int64_t cols, bool has_delta, int64_t out_ele
 // half: of the rotated dims; norms: q's and k's, 0 to 2. cos and sin of `positions` different
 // positions.
 MovedBytes RopeWriteFloor(int64_t rows, int query_heads, int kv_heads, int head_dim, int half,
-                          int64_t positions, int norms);
+                          int64_t positions, int norms, KvFormat format = KvFormat::kPlain);
 // table_element_bytes: 2 or 4; table_rows: different rows that are gathered.
 MovedBytes GatherFloor(int64_t rows, int64_t cols, int64_t table_rows, int64_t table_element_bytes);
 MovedBytes SiluMulFloor(int64_t rows, int64_t cols, int64_t out_element_bytes);

@@ -189,11 +189,21 @@ class CountedLaunches : public ::testing::Test {
             NormFloor(rows, cols, has_delta, 2),
             CountOf([&] { LaunchNorm(launch, DType::kF16, rows, nullptr); }), ""};
   }
-  static Counted RopeWrite(int rows, int query_heads, int kv_heads, int d, bool norms) {
+  static std::string NameOf(KvFormat format) {
+    if (format == KvFormat::kPlain) return "";
+    return format == KvFormat::kInt8 ? ", int8" : format == KvFormat::kInt4 ? ", int4" : ", fp8";
+  }
+  // K and V of a block in one layer.
+  static int64_t ChunkBytes(KvFormat format, int kv_heads, int d) {
+    return int64_t{2} * kv_heads * 16 *
+           (KvRowBytes(format, DType::kF16, d) + KvRowParameterBytes(format));
+  }
+  static Counted RopeWrite(int rows, int query_heads, int kv_heads, int d, bool norms,
+                           KvFormat format = KvFormat::kPlain) {
     const int width = (query_heads + 2 * kv_heads) * d, context = 100;
     Memory qkv(int64_t{4} * rows * width), q(int64_t{4} * rows * query_heads * d),
         norm(int64_t{8} * d), angles(int64_t{8} * (context + rows) * d / 2),
-        pool(int64_t{4} * kv_heads * d * 256);
+        pool(ChunkBytes(format, kv_heads, d) * 16);
     std::vector<int32_t> positions(static_cast<size_t>(rows)), tables(16);
     std::iota(positions.begin(), positions.end(), context);
     std::iota(tables.begin(), tables.end(), 0);
@@ -210,7 +220,8 @@ class CountedLaunches : public ::testing::Test {
     launch.sine = angles.As<float>() + (context + rows) * d / 2;
     launch.half = d / 2;
     launch.layer = pool.As<std::byte>();
-    launch.block_stride_bytes = int64_t{4} * kv_heads * d * 16;
+    launch.block_stride_bytes = ChunkBytes(format, kv_heads, d);
+    launch.kv_format = format;
     launch.block_tokens_log2 = 4;
     launch.query_heads = query_heads;
     launch.kv_heads = kv_heads;
@@ -219,9 +230,9 @@ class CountedLaunches : public ::testing::Test {
     launch.sequence_of_row = sequence_of_row.As<int32_t>();
     launch.sequences = sequences.As<SequenceEntry>();
     launch.tables = d_tables.As<int32_t>();
-    return {norms ? "norm, rope, write" : "rope, write",
+    return {absl::StrCat(norms ? "norm, rope, write" : "rope, write", NameOf(format)),
             absl::StrCat(rows, " rows, ", query_heads, " and ", kv_heads, " heads of ", d),
-            RopeWriteFloor(rows, query_heads, kv_heads, d, d / 2, rows, norms ? 2 : 0),
+            RopeWriteFloor(rows, query_heads, kv_heads, d, d / 2, rows, norms ? 2 : 0, format),
             CountOf([&] { LaunchRopeWrite(launch, DType::kF16, rows, nullptr); }), ""};
   }
   static Counted Gather(int rows, int cols) {
@@ -321,7 +332,8 @@ class CountedLaunches : public ::testing::Test {
     int64_t kv_bytes;  // of the visible tokens
   };
   // `sequences` of `rows` rows behind `context` tokens each.
-  static Attended Attention(int sequences, int rows, int context, int kv_heads, int group, int d) {
+  static Attended Attention(int sequences, int rows, int context, int kv_heads, int group, int d,
+                            KvFormat format = KvFormat::kPlain) {
     const int tokens = context + rows, blocks = (tokens + 15) / 16;
     const int64_t width = int64_t{kv_heads} * group * d;
     std::vector<SequenceEntry> entries;
@@ -332,7 +344,7 @@ class CountedLaunches : public ::testing::Test {
     EXPECT_TRUE(splits || plan.split_items.empty());
     std::vector<int32_t> tables(static_cast<size_t>(sequences * blocks));
     std::iota(tables.rbegin(), tables.rend(), 0);
-    const int64_t chunk_bytes = int64_t{4} * kv_heads * d * 16;
+    const int64_t chunk_bytes = ChunkBytes(format, kv_heads, d);
     const int dim = PaddedDim(d);
     Memory pool(static_cast<int64_t>(tables.size()) * chunk_bytes), q(4 * sequences * rows * width),
         out(2 * sequences * rows * width),
@@ -346,6 +358,7 @@ class CountedLaunches : public ::testing::Test {
     launch.out = out.As<void>();
     launch.layer = pool.As<std::byte>();
     launch.block_stride_bytes = chunk_bytes;
+    launch.kv_format = format;
     launch.block_tokens_log2 = 4;
     launch.kv_heads = kv_heads;
     launch.group = group;
@@ -361,12 +374,12 @@ class CountedLaunches : public ::testing::Test {
     watched.watched_begin = pool.As<std::byte>();
     watched.watched_end = pool.As<std::byte>() + static_cast<int64_t>(tables.size()) * chunk_bytes;
     Attended attended;
-    attended.kv_bytes = int64_t{4} * sequences * tokens * kv_heads * d;
+    attended.kv_bytes = sequences * tokens * chunk_bytes / 16;
     attended.counted = {
-        splits ? "attention split" : "attention tile",
+        absl::StrCat(splits ? "attention split" : "attention tile", NameOf(format)),
         absl::StrCat(sequences, " x ", rows, " behind ", context, ", ", kv_heads, " x ", group,
                      " heads of ", d),
-        AttentionFloor(entries, kv_heads, group, d, 0),
+        AttentionFloor(entries, kv_heads, group, d, 0, format),
         CountOf(
             [&] {
               if (splits) {

@@ -78,12 +78,19 @@ TEST_F(CudaKernelFloorsTest, RequestsAreCountedByLaneAndSectorsOnce) {
 }
 
 TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
+  const std::string split_sums = "the sums of splits, 4 bytes a row, head and dim, which L2 holds";
   const std::vector<Counted> all = {
       Attention(2, 1, 1023, 2, 7, 64).counted,
       Attention(1, 1, 2047, 1, 4, 128).counted,
-      WithReason(Attention(1, 4, 508, 1, 4, 128).counted,
-                 "the sums of splits, 4 bytes a row, head and dim, which L2 holds"),
+      WithReason(Attention(1, 4, 508, 1, 4, 128).counted, split_sums),
       WithReason(Attention(1, 320, 0, 1, 4, 128).counted,
+                 "the sums of earlier splits, 4 bytes a packed row and dim"),
+      WithReason(Attention(2, 1, 1023, 2, 7, 64, KvFormat::kInt8).counted, split_sums),
+      WithReason(Attention(2, 1, 1023, 2, 7, 64, KvFormat::kInt4).counted, split_sums),
+      WithReason(Attention(2, 1, 1023, 2, 7, 64, KvFormat::kFp8).counted, split_sums),
+      Attention(1, 1, 2047, 1, 4, 128, KvFormat::kInt8).counted,
+      WithReason(Attention(1, 1, 2047, 1, 4, 128, KvFormat::kInt4).counted, split_sums),
+      WithReason(Attention(1, 320, 0, 1, 4, 128, KvFormat::kInt8).counted,
                  "the sums of earlier splits, 4 bytes a packed row and dim"),
       MatMul(1, 256, 1024, MatMulShape::kRows),
       MatMul(16, 256, 1024, MatMulShape::kRows),
@@ -104,6 +111,9 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       Norm(4, 2048, true),
       RopeWrite(8, 14, 2, 64, false),
       RopeWrite(8, 16, 8, 128, true),
+      RopeWrite(8, 14, 2, 64, false, KvFormat::kInt8),
+      RopeWrite(8, 14, 2, 64, false, KvFormat::kInt4),
+      RopeWrite(8, 16, 8, 128, true, KvFormat::kFp8),
       Gather(4, 1024),
       SiluMul(4, 1024),
       AddBias(4, 1024),
@@ -150,6 +160,11 @@ TEST(CudaKernelFloorsArithmeticTest, AttentionReadsEachTokenOnceForAllHeadsOfAGr
   EXPECT_EQ(AttentionFloor(sequences, 4, 7, 128, 0).read, 8 * (2048 * 2048 + 28 * 128 * 4));
   EXPECT_EQ(AttentionFloor(sequences, 4, 7, 128, 0).written, 8 * 28 * 128 * 2);
   EXPECT_EQ(AttentionOperations(sequences, 4, 7, 128, 0), 8.0 * 2048 * 28 * 128 * 4);
+  // 128 codes, half a byte or one, and four bytes of scale and zero.
+  EXPECT_EQ(AttentionFloor(sequences, 4, 7, 128, 0, KvFormat::kInt8).read,
+            8 * (2048 * 2 * 4 * 132 + 28 * 128 * 4));
+  EXPECT_EQ(AttentionFloor(sequences, 4, 7, 128, 0, KvFormat::kInt4).read,
+            8 * (2048 * 2 * 4 * 68 + 28 * 128 * 4));
   sequences = {{0, 1, 2047, 0}};
   EXPECT_EQ(AttentionFloor(sequences, 4, 7, 128, 256).read, 256 * 2048 + 28 * 128 * 4);
   EXPECT_EQ(AttentionOperations(sequences, 4, 7, 128, 256), 256.0 * 28 * 128 * 4);
@@ -182,6 +197,8 @@ TEST(CudaKernelFloorsArithmeticTest, Passes) {
   EXPECT_EQ(NormFloor(3, 8, true, 2).total(), 3 * (12 * 8 + 2 * 8) + 4 * 8);
   EXPECT_EQ(RopeWriteFloor(5, 14, 2, 64, 32, 5, 0).total(),
             5 * (8 * 14 + 12 * 2) * 64 + 5 * 32 * 8);
+  EXPECT_EQ(RopeWriteFloor(5, 14, 2, 64, 32, 5, 0, KvFormat::kInt8).total(),
+            5 * (8 * 14 * 64 + 8 * 2 * 64 + 2 * 2 * 68) + 5 * 32 * 8);
   EXPECT_EQ(GatherFloor(3, 8, 3, 2).total(), 3 * (2 + 4) * 8);
   EXPECT_EQ(SiluMulFloor(3, 8, 2).total(), 3 * (8 * 8 + 2 * 8));
   EXPECT_EQ(SampleFloor(32, 151936).total(), 32 * 4 * 151936);
