@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""Compiles every CUDA kernel and holds it to its budget: registers, spills, stack, shared memory, blocks
-that a T4's SM takes at once, instructions that must and that must not be there. Needs nvcc, no GPU.
+"""Compiles every CUDA kernel and holds it to its budgets: registers, spills, stack, shared memory, blocks
+that a T4's SM takes at once, instructions that must and that must not be there; in the machine code,
+what the hot loop costs and has in flight. Needs nvcc, and nvdisasm (a CUDA toolkit's, or the one that
+scripts/setup installs); no GPU.
 
   kernel_check.py              sm_75 and sm_90; exits 1 if a kernel breaks a rule, 77 without nvcc
   kernel_check.py --all        all architectures of the preset cuda-release
   kernel_check.py --table      prints the kernels as a Markdown table
-  kernel_check.py --write      sets budgets.txt and the table of docs/results/cuda.md to what the compiler says
-                               (with --all); read the difference before you commit it
+  kernel_check.py --write      sets budgets.txt, machine_code.txt and the tables of docs/results/cuda.md to what
+                               the compiler says (with --all); read the difference before you commit it
   kernel_check.py --self-test  shows that each breach is reported
 
 What was compiled is kept under --cache by the hash of its sources, so a second run is instant.
-The rules are in kernel_rules.py, the budgets beside it in budgets.txt.
+The rules are in kernel_rules.py and machine_code.py, the budgets beside them in budgets.txt and
+machine_code.txt.
 """
 
 import argparse
 import concurrent.futures
+import dataclasses
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -25,10 +30,12 @@ import time
 from pathlib import Path
 
 import kernel_rules
+import machine_code
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 BUDGETS = HERE / "budgets.txt"
+MACHINE_CODE = HERE / "machine_code.txt"
 DOCS = ROOT / "docs/results/cuda.md"
 KERNELS = ROOT / "common/backend/cuda/kernels"
 SKIPPED = 77
@@ -46,6 +53,12 @@ HEAD = """# What each kernel may take, held by kernel_check.py; --all --write pr
 #
 # kernel | dynamic shared | T4 | sm_75 | sm_80 | sm_86 | sm_89 | sm_90 | marks
 """
+MACHINE_HEAD = """# The hot loop of each kernel in machine code, held by kernel_check.py; --all --write proposes.
+# instructions, m16n8k8 products, bytes loaded, most bytes in flight, of a lane; "-": never launched there.
+# A product (or a loaded byte, where there is none) may cost no more instructions than here, and no fewer
+# bytes may be in flight. Another nvcc's code is not judged.
+#
+# kernel | """ + " | ".join(f"sm_{arch}" for arch in machine_code.ARCHITECTURES) + "\n"
 
 
 def find_nvcc():
@@ -53,6 +66,12 @@ def find_nvcc():
     places = [os.environ.get("CUDACXX"), shutil.which("nvcc"),
               *(f"{home}/bin/nvcc" for home in homes if home)]
     return next((place for place in places if place and os.access(place, os.X_OK)), None)
+
+
+def find_nvdisasm(nvcc):
+    places = [Path(nvcc).resolve().parent / "nvdisasm",
+              *sorted(ROOT.glob(".venv/lib/python3*/site-packages/nvidia/cu*/bin/nvdisasm"))]
+    return next((str(place) for place in places if os.access(place, os.X_OK)), None)
 
 
 def run(command):
@@ -82,6 +101,9 @@ class Compiler:
     def __init__(self, nvcc, cache):
         self.nvcc = nvcc
         self.ptxas = str(Path(nvcc).resolve().parent / "ptxas")
+        self.nvdisasm = find_nvdisasm(nvcc)
+        if self.nvdisasm is None:
+            raise CompiledBadly("no nvdisasm beside nvcc or in .venv: scripts/setup installs it")
         self.version = run([nvcc, "--version"])
         self.release = re.search(r"V([\d.]+)", self.version).group(1)
         self.cache = cache
@@ -91,24 +113,33 @@ class Compiler:
                 entry.unlink()
 
     def compile(self, path, arch):
-        """(PTX, ptxas's report) of a .cu."""
+        """(PTX, ptxas's report, {mangled name: machine_code.Facts}) of a .cu."""
         digest = hashlib.sha256(f"{self.version}{FLAGS}{arch}".encode())
+        digest.update(Path(machine_code.__file__).read_bytes())
         for source, text in sorted(sources_of(path).items()):
             digest.update(f"\0{source.name}\0".encode() + text)
         kept = self.cache / f"{path.stem}-{arch}-{digest.hexdigest()[:24]}"
-        ptx, log = kept.with_suffix(".ptx"), kept.with_suffix(".log")
+        ptx, log, facts = (kept.with_suffix(end) for end in (".ptx", ".log", ".json"))
         if not log.is_file():
             # A name of this process's own: several checks may share the cache.
             part = str(kept) + f".{os.getpid()}.part"
             run([self.nvcc, *FLAGS, "-I", str(ROOT), f"-arch=compute_{arch}", "-ptx", str(path),
                  "-o", part])
-            report = run([self.ptxas, f"-arch=sm_{arch}", "-v", part, "-o", "/dev/null"])
+            report = run([self.ptxas, f"-arch=sm_{arch}", "-v", part, "-o", part + ".cubin"])
             os.replace(part, ptx)
+            code = machine_code.parse(run([self.nvdisasm, "-c", part + ".cubin"]))
+            os.unlink(part + ".cubin")
+            Path(part).write_text(json.dumps({
+                name: dataclasses.asdict(machine_code.facts_of(*kernel))
+                for name, kernel in code.items()}), encoding="utf-8")
+            os.replace(part, facts)
             Path(part).write_text(report, encoding="utf-8")
             os.replace(part, log)
-        for file in (ptx, log):
+        for file in (ptx, log, facts):
             os.utime(file)
-        return ptx.read_text(encoding="utf-8"), log.read_text(encoding="utf-8")
+        found = {name: machine_code.Facts(**kernel)
+                 for name, kernel in json.loads(facts.read_text(encoding="utf-8")).items()}
+        return ptx.read_text(encoding="utf-8"), log.read_text(encoding="utf-8"), found
 
 
 def demangle(names):
@@ -123,15 +154,18 @@ def reports_of(compiler, paths, architectures, jobs):
     reports = {}
     work = [(path, arch) for path in paths for arch in architectures]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for (path, arch), (ptx, log) in zip(work, pool.map(lambda w: compiler.compile(*w), work)):
+        for (path, arch), (ptx, log, facts) in zip(work,
+                                                   pool.map(lambda w: compiler.compile(*w), work)):
             bodies = kernel_rules.parse_ptx(ptx)
             found = kernel_rules.parse_ptxas(log)
-            if set(bodies) != set(found):
-                raise CompiledBadly(f"{path} at sm_{arch}: PTX and ptxas speak of different kernels")
+            if not set(bodies) == set(found) == set(facts):
+                raise CompiledBadly(
+                    f"{path} at sm_{arch}: PTX, ptxas and nvdisasm speak of different kernels")
             for mangled, name in demangle(sorted(found)).items():
                 report = found[mangled]
                 report.threads, report.ptx = bodies[mangled]
                 report.source = path.name
+                report.code = facts[mangled]
                 if (name, arch) in reports:
                     raise CompiledBadly(f"two kernels are named {name}, expected one")
                 reports[name, arch] = report
@@ -148,28 +182,40 @@ def list_breaches(paths, cmake):
         yield f"kernels/{name}: in common/backend/cuda/kernels.cmake, but not on disk"
 
 
-def docs_text(reports, budgets, release):
+def facts_of(reports, budgets):
+    """{(name, arch): Facts} of kernels that are launched there."""
+    return {(name, arch): report.code for (name, arch), report in reports.items()
+            if name not in budgets or budgets[name].registers[arch] is not None}
+
+
+def docs_text(reports, budgets, limits, release):
+    """The budgets' figures of machine code, which --write has just made: a quick check compiles for
+    fewer architectures than the table has."""
     return (f"{BEGIN}\n`tests/cuda/kernel_check.py --table`, nvcc {release}:\n\n"
-            f"{kernel_rules.table(reports, budgets)}{END}")
+            f"{kernel_rules.table(reports, budgets)}\n{machine_code.INTRODUCTION}\n"
+            f"{machine_code.table(limits)}{END}")
 
 
 def docs_breaches(text, expected, release):
     found = re.search(re.escape(BEGIN) + ".*?" + re.escape(END), text, re.DOTALL)
     if not found:
-        yield f"docs/results/cuda.md: lacks the table between {BEGIN} and its end"
+        yield f"docs/results/cuda.md: lacks the tables between {BEGIN} and their end"
     # Another compiler has other figures; the budgets are judged all the same.
     elif f"nvcc {release}:" in found.group() and found.group() != expected:
-        yield "docs/results/cuda.md: its table is out of date: kernel_check.py --write renews it"
+        yield "docs/results/cuda.md: its tables are out of date: kernel_check.py --write renews them"
 
 
 def write(reports, budgets, release):
     names = {name for name, _ in reports}
     new = {name: kernel_rules.proposal(name, reports, budgets.get(name)) for name in names}
     BUDGETS.write_text(kernel_rules.format_budgets(new, HEAD), encoding="utf-8")
+    machine = machine_code.format_budgets(facts_of(reports, new), release, MACHINE_HEAD)
+    MACHINE_CODE.write_text(machine, encoding="utf-8")
+    limits = machine_code.parse_budgets(machine).limits
     text = DOCS.read_text(encoding="utf-8")
     begin, end = text.index(BEGIN), text.index(END) + len(END)
-    DOCS.write_text(text[:begin] + docs_text(reports, new, release) + text[end:], encoding="utf-8")
-    print(f"{BUDGETS} and the table of {DOCS}: written for {len(names)} kernels")
+    DOCS.write_text(text[:begin] + docs_text(reports, new, limits, release) + text[end:], encoding="utf-8")
+    print(f"{BUDGETS}, {MACHINE_CODE} and the tables of {DOCS}: written for {len(names)} kernels")
 
 
 def main():
@@ -185,7 +231,7 @@ def main():
     nvcc = find_nvcc()
     if arguments.self_test:
         import kernel_check_self_test
-        return kernel_check_self_test.run(nvcc and Compiler(nvcc, arguments.cache))
+        return kernel_check_self_test.run(Compiler(nvcc, arguments.cache) if nvcc else None)
     if nvcc is None:
         print("kernel_check: skipped: no nvcc; it comes with the CUDA toolkit, version 13")
         return SKIPPED
@@ -195,19 +241,24 @@ def main():
         compiler = Compiler(nvcc, arguments.cache)
         reports = reports_of(compiler, paths, architectures, arguments.jobs)
         budgets = kernel_rules.parse_budgets(BUDGETS.read_text(encoding="utf-8"))
+        machine = machine_code.parse_budgets(MACHINE_CODE.read_text(encoding="utf-8"))
     except (CompiledBadly, ValueError) as error:
         print(f"kernel_check: {error}")
         return 1
     if arguments.write:
         write(reports, budgets, compiler.release)
         budgets = kernel_rules.parse_budgets(BUDGETS.read_text(encoding="utf-8"))
+        machine = machine_code.parse_budgets(MACHINE_CODE.read_text(encoding="utf-8"))
     if arguments.table:
-        print(kernel_rules.table(reports, budgets), end="")
+        print(kernel_rules.table(reports, budgets))
+        print(machine_code.table({at: facts.limits() for at, facts in facts_of(reports, budgets).items()}),
+              end="")
         return 0
     breaches = [*list_breaches(paths, (KERNELS.parent / "kernels.cmake").read_text("utf-8")),
                 *kernel_rules.check(reports, budgets),
+                *machine_code.check(facts_of(reports, budgets), machine, compiler.release),
                 *docs_breaches(DOCS.read_text("utf-8"),
-                               docs_text(reports, budgets, compiler.release), compiler.release)]
+                               docs_text(reports, budgets, machine.limits, compiler.release), compiler.release)]
     print("\n".join(breaches) or
           f"{len({name for name, _ in reports})} kernels keep their budgets at "
           f"{', '.join(f'sm_{arch}' for arch in architectures)} (nvcc {compiler.release})")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import kernel_check
 import kernel_rules
+import machine_code
 from kernel_rules import Budget, Report
 
 BODY = """
@@ -161,7 +162,7 @@ def test_lists():
         except ValueError:
             continue
         assert False, f"expected a refusal of {wrong}"
-    docs = kernel_check.docs_text(reports, budgets, "13.0.88")
+    docs = kernel_check.docs_text(reports, budgets, {}, "13.0.88")
     expect(kernel_check.docs_breaches(f"a\n{docs}\nb", docs, "13.0.88"))
     expect(kernel_check.docs_breaches("", docs, "13.0.88"), "lacks the table")
     expect(kernel_check.docs_breaches(docs.replace("| 128 |", "| 96 |"), docs, "13.0.88"),
@@ -172,12 +173,105 @@ def test_lists():
     expect(kernel_rules.check(reports, {"AttentionKernel<Half, 64>": proposed}))
 
 
+CODE = """
+.text.Loop:
+        /*0000*/                   S2R R0, SR_TID.X ;
+.L_x_0:
+        /*0010*/                   LDG.E.128.CONSTANT.SYS R4, [R2] ;
+        /*0020*/              @!P1 LDG.E.64.SYS R8, [R2+0x10] ;
+        /*0030*/                   HMMA.16816.F32 R12, R16, R4, R12 ;
+        /*0040*/                   FADD R0, R8, R12 ;
+        /*0050*/               @P0 BRA `(.L_x_0) ;
+        /*0060*/                   STG.E.SYS [R2], R0 ;
+        /*0070*/                   MEMBAR.SC.GPU ;
+        /*0080*/                   ATOMG.E.ADD.STRONG.GPU PT, R4, [R52], R7 ;
+        /*0090*/                   MEMBAR.SC.GPU ;
+        /*00a0*/                   LDG.E.STRONG.GPU R4, [R52] ;
+        /*00b0*/                   EXIT ;
+.L_x_1:
+        /*00c0*/                   BRA `(.L_x_1) ;
+"""
+
+
+def code_facts(text, name="Loop"):
+    return machine_code.facts_of(*machine_code.parse(text)[name])
+
+
+def test_machine_code():
+    facts = code_facts(CODE)
+    assert facts == machine_code.Facts(instructions=5, products=2, loaded=24, in_flight=24, spills=0,
+                                       flags=1), facts
+    # Used at once, a load leaves nothing in flight beside the next.
+    swapped = CODE.replace("R16, R4, R12", "R16, R8, R12")
+    assert code_facts(swapped).in_flight == 24  # the first is never used, the second at once
+    lines = CODE.splitlines(keepends=True)
+    lines[5], lines[6] = lines[6], lines[5]
+    assert code_facts("".join(lines)).in_flight == 16
+    # A load for the next round is in flight over the branch.
+    ring = CODE.replace("R4, [R2] ;", "R20, [R2] ;").replace("FADD R0, R8, R12", "IMAD.MOV.U32 R4, RZ, RZ, R20")
+    assert code_facts(ring).in_flight == 24, code_facts(ring)
+    # cp.async: until the wait for its group, one group behind.
+    for kept, flying in ((0, 16), (1, 32)):
+        copies = CODE.replace("LDG.E.128.CONSTANT.SYS R4, [R2]", "LDGSTS.E.BYPASS.128 [R9], [R2.64]")
+        copies = copies.replace("@!P1 LDG.E.64.SYS R8, [R2+0x10]", "LDGDEPBAR").replace(
+            "FADD R0, R8, R12", f"DEPBAR.LE SB0, {kept:#x}")
+        assert code_facts(copies).in_flight == flying, code_facts(copies)
+    # The inner loop, and the one with products.
+    assert code_facts(CODE.replace(".text.Loop:", ".text.Loop:\n.L_x_9:").replace(
+        "EXIT", "BRA `(.L_x_9)")).instructions == 5
+    assert code_facts(CODE.replace("@P0 BRA `(.L_x_0)", "NOP")).instructions == 13
+    # Flags.
+    for without in ("        /*0070*/                   MEMBAR.SC.GPU ;\n",
+                    "        /*0090*/                   MEMBAR.SC.GPU ;\n"):
+        assert code_facts(CODE.replace(without, "")).flags == 0
+    assert code_facts(CODE.replace("ATOMG", "REDG")).flags == 0
+
+    facts = {("K", 75): code_facts(CODE)}
+    text = machine_code.format_budgets(facts, "13.0.88", "# head\n")
+    budgets = machine_code.parse_budgets(text)
+    expect(machine_code.check(facts, budgets, "13.0.88"))
+    for change, *words in (({"instructions": 6}, "takes 6 instructions for 2", "budget 5 for 2"),
+                           ({"products": 1}, "takes 5 instructions for 1"),
+                           ({"products": 0}, "for 0"), ({"in_flight": 16}, "16 bytes", "budget 24"),
+                           ({"spills": 2}, "2 instructions on local memory")):
+        worse = {("K", 75): dataclasses.replace(facts["K", 75], **change)}
+        expect(machine_code.check(worse, budgets, "13.0.88"), *words)
+        if "spills" not in change:
+            expect(machine_code.check(worse, budgets, "13.1.0"))
+    better = dataclasses.replace(facts["K", 75], instructions=9, products=4, in_flight=32)
+    expect(machine_code.check({("K", 75): better}, budgets, "13.0.88"))
+    loads = {("L", 90): machine_code.Facts(instructions=10, loaded=16)}
+    loads_budgets = machine_code.parse_budgets(machine_code.format_budgets(loads, "13.0.88", ""))
+    expect(machine_code.check({("L", 90): machine_code.Facts(instructions=11, loaded=16)},
+                              loads_budgets, "13.0.88"), "for 16", "byte loaded")
+    expect(machine_code.check(loads, budgets, "13.0.88"), "no budget of machine code")
+    expect(machine_code.check({("L", 75): loads["L", 90], **loads}, loads_budgets, "13.0.88"),
+           "no budget")
+    expect(machine_code.check({("M", 90): loads["L", 90], **facts}, machine_code.Budgets(
+        "13.0.88", {**budgets.limits, ("M", 90): (10, 0, 16, 0), ("L", 90): (1, 1, 1, 1)}), "13.0.88"),
+           "no such kernel")
+    for wrong in (text + text, text.replace("5 2 24 24", "5 2 24"), text.replace("5 2", "5 x"),
+                  text.replace("|", "/", 1)):
+        try:
+            machine_code.parse_budgets(wrong)
+        except ValueError:
+            continue
+        assert False, f"expected a refusal of {wrong}"
+    assert machine_code.weights_a_round("QuantizedRowsKernel<Half, 4, 2>", 64) == 64
+    assert machine_code.weights_a_round("MatMulRowsKernel<Half>", 16) == 32
+    row = machine_code.table({("MatMulRowsKernel<Half>", 75): (80, 16, 192, 64)})
+    assert "| 80 | 2.5 a weight | 64 | - | - | - | - | - | - |" in row, row
+
+
 def test_planted(compiler):
     reports = kernel_check.reports_of(compiler, [kernel_check.HERE / "planted.cu"],
                                       kernel_check.QUICK, 2)
     plain = Budget(0, 1, {arch: 255 for arch in kernel_rules.ARCHITECTURES}, frozenset())
     mma = dataclasses.replace(plain, marks=frozenset({"mma"}))
+    flag = dataclasses.replace(plain, marks=frozenset({"flag"}))
     budgets = {
+        "LastBlockKernel<true>": flag,
+        "LastBlockKernel<false>": flag,
         "GoodKernel": dataclasses.replace(plain, dynamic_shared=1024, marks=frozenset({"nc"})),
         "AttentionGoodKernel<Half>": mma,
         "AttentionGoodKernel<BFloat16>": dataclasses.replace(
@@ -191,11 +285,13 @@ def test_planted(compiler):
             ("AttentionWithoutMmaKernel", "lacks the mark mma"), ("SpillsKernel", "of spills"),
             ("StackKernel", "bytes of stack"), ("DoubleKernel", "no double precision"),
             ("ContractedKernel", "may be contracted"), ("ApproximateKernel", "as the chip likes"),
+            ("LastBlockKernel<false>", "no atomic has a fence"),
             ("HalfSumKernel", "16 bits"), ("UnboundedKernel", "no launch bounds")):
         for arch in kernel_check.QUICK:
             assert any(line.startswith(f"{name} at sm_{arch}: ") and words in line
                        for line in found), (name, arch, words, found)
-    good = [line for line in found if line.startswith(("GoodKernel", "AttentionGoodKernel"))]
+    good = [line for line in found if line.startswith((
+        "GoodKernel", "AttentionGoodKernel", "LastBlockKernel<true>"))]
     assert not good, good
     # The kernel's own rounding up is what breaks a budget that is one register short.
     name = "GoodKernel"
@@ -209,6 +305,7 @@ def run(compiler):
     test_parsing()
     test_occupancy()
     test_rules()
+    test_machine_code()
     test_lists()
     if compiler is None:
         print("kernel_check: no nvcc: planted.cu is not compiled, its rules were shown on texts alone")

@@ -5,6 +5,8 @@ of text, so that the self-test can show each of them fail. No compiler in here.
 import dataclasses
 import re
 
+import machine_code
+
 # ---- A kernel as the compiler reports it ---------------------------------------------------------
 
 
@@ -18,6 +20,7 @@ class Report:
     threads: int = 0  # of a block at most: .maxntid
     ptx: str = ""  # the body
     source: str = ""  # the .cu's name
+    code: machine_code.Facts = machine_code.Facts()
 
 
 def parse_ptxas(log):
@@ -106,6 +109,7 @@ MARKS = {
     "nc": "16-byte loads through the read-only path",
     "async": "shared memory filled by cp.async from sm_80 on, by 16-byte loads at sm_75",
     "f16x2": "weights made two at a time by sub.rn and mul.rn of halves: exact, then rounded once",
+    "flag": "in machine code, an atomic between two fences tells other blocks of stores",
 }
 
 
@@ -241,6 +245,9 @@ def instruction_breaches(at, name, arch, report, budget, opcodes, uses):
             yield f"{at}: lacks {COPY_ASYNC}"
         if not uses(r"cp\.async\.wait_group"):
             yield f"{at}: waits for no cp.async"
+    if "flag" in budget.marks and not report.code.flags:
+        yield (f"{at}: no atomic has a fence (MEMBAR) on both sides, expected one between stores and "
+               "what other blocks load")
     if not new:
         for pattern, what in ((r"cp\.async", "cp.async"), (r"mma\.\S*bf16", "a product of bf16"),
                               (r"mma\.\S*m16n8k16", "m16n8k16")):
@@ -273,6 +280,8 @@ def proposal(name, reports, before):
             registers[arch] = before.registers[arch] if before else None
             continue
         opcodes = set(instructions(report.ptx))
+        if report.code.flags:
+            marks.add("flag")
         registers[arch] = None if "trap" in opcodes else -(-report.registers // 8) * 8
         if arch == 75 and registers[75] is not None:
             blocks = t4_blocks(registers[75], report.shared + shared, report.threads)[0]

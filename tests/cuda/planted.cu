@@ -68,4 +68,28 @@ BATON_KERNEL(32) HalfSumKernel(PlantedLaunch launch) {
 
 __global__ void UnboundedKernel(PlantedLaunch launch) { launch.out[0] = launch.in[0]; }
 
+// The last of the blocks adds up what all have stored, with both fences, and without the first.
+template <bool kFenced>
+BATON_KERNEL(32)
+LastBlockKernel(PlantedLaunch launch) {
+  StoreGlobal(launch.out + BlockIndex().x * 32 + ThreadIndex(), launch.in[ThreadIndex()]);
+  if (kFenced) ThreadFence();
+  SyncThreads();
+  __shared__ bool last;
+  if (ThreadIndex() == 0) {
+    auto* counter = reinterpret_cast<unsigned*>(launch.out + launch.n);
+    last = AtomicAdd(counter, 1u) == Grid().x - 1;
+    ThreadFence();
+  }
+  SyncThreads();
+  if (!last) return;
+  float sum = 0;
+  for (unsigned i = 0; i < Grid().x; ++i) {
+    sum = Add(sum, LoadFresh(launch.out + i * 32 + ThreadIndex()));
+  }
+  launch.out[ThreadIndex()] = sum;
+}
+template __global__ void LastBlockKernel<true>(PlantedLaunch);
+template __global__ void LastBlockKernel<false>(PlantedLaunch);
+
 }  // namespace baton::backend::cuda
