@@ -62,7 +62,13 @@ BATON_DEVICE float* PartialOf(const AttentionLaunch& launch, const AttentionItem
   return launch.partials + index * PartialFloats(kDim);
 }
 
-// Of the rows that there are. Blocks of other output dims store the same m and l.
+// Where a partial has m of the block that computes dims from first_dim on; l is 16 behind.
+template <int kDim>
+BATON_DEVICE int HeadPlace(int first_dim) {
+  return first_dim / OutputDims(kDim) * 32;
+}
+
+// Of the rows that there are.
 template <int kDim>
 BATON_DEVICE void StorePartial(const RowState<OutputDims(kDim)>& state, const PackedRows& rows,
                                int first_dim, float* partial) {
@@ -71,13 +77,13 @@ BATON_DEVICE void StorePartial(const RowState<OutputDims(kDim)>& state, const Pa
     if (rows.position[half] < 0) continue;
     const int row = GroupOf(Lane()) + half * 8;
     if (member == 0) {
-      StoreGlobal(partial + row, state.m[half]);
-      StoreGlobal(partial + 16 + row, state.l[half]);
+      StoreGlobal(partial + HeadPlace<kDim>(first_dim) + row, state.m[half]);
+      StoreGlobal(partial + HeadPlace<kDim>(first_dim) + 16 + row, state.l[half]);
     }
     BATON_UNROLL for (int span = 0; span < OutputDims(kDim) / kOutputSpan; ++span) {
       BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
-        float* to = partial + 32 + row * kDim + first_dim + span * kOutputSpan +
-                    OutputDim(0, member * 2 + parity);
+        float* to = partial + PartialHeadFloats(kDim) + row * kDim + first_dim +
+                    span * kOutputSpan + OutputDim(0, member * 2 + parity);
         BATON_UNROLL for (int quarter = 0; quarter < 2; ++quarter) {
           Vec16 v;
           BATON_UNROLL for (int i = 0; i < 4; ++i) {
@@ -112,10 +118,12 @@ BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const SequenceEntr
       BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
         const float* partial =
             PartialOf<kDim>(launch, item, Least(split + i, item.split_count - 1), kv_head);
-        next_m[i] = LoadFresh(partial + row);
-        next_l[i] = LoadFresh(partial + 16 + row);
-        next[i][0] = LoadFresh16(partial + 32 + row * kDim + dim);
-        next[i][1] = LoadFresh16(partial + 32 + row * kDim + dim + 4);
+        const float* head = partial + HeadPlace<kDim>(first_dim) + row;
+        const float* sums = partial + PartialHeadFloats(kDim) + row * kDim + dim;
+        next_m[i] = LoadFresh(head);
+        next_l[i] = LoadFresh(head + 16);
+        next[i][0] = LoadFresh16(sums);
+        next[i][1] = LoadFresh16(sums + 4);
       }
       BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
         if (split + i >= item.split_count) continue;

@@ -107,8 +107,9 @@ BATON_DEVICE bool IsLast(SampleScratch& scratch, SelectMemory& memory) {
   }
   SyncThreads();
   const bool is_last = memory.found_bin != 0;
-  SyncThreads();
+  // Before the barrier: all threads read the 16 bytes that it is in.
   if (is_last && ThreadIndex() == 0) scratch.state.arrived = 0;
+  SyncThreads();
   return is_last;
 }
 
@@ -150,6 +151,7 @@ SampleInspectKernel(SampleLaunch launch) {
 
   const Vec16 places = LoadFresh16(&scratch.state.highest);
   const Vec16 bad = LoadFresh16(&scratch.state.first_bad);
+  SyncThreads();  // Finish writes what all threads have read
   if (counts) {
     FetchHistogram(scratch, memory);
     ClearHistogram(scratch);

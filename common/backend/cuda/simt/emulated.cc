@@ -26,6 +26,7 @@ constexpr int kMaxThreads = 1024;
 constexpr size_t kRememberedReads = 4096;
 
 thread_local Options options;
+KernelRunner* kernel_runner = nullptr;
 
 struct Copy {
   void* to;
@@ -344,6 +345,22 @@ void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kern
     const Options before = std::exchange(options, to_emulate);
     machine.Run(shape, kernel);
     options = before;
+  };
+  if (emulated.queue == nullptr) return run();
+  emulated.queue->Enqueue(shape, std::move(run));
+}
+
+void SetKernelRunner(KernelRunner* runner) { kernel_runner = runner; }
+KernelRunner* GetKernelRunner() { return kernel_runner; }
+
+void RunGridBy(KernelRunner& runner, const LaunchShape& shape, Stream stream, const void* kernel,
+               const void* arguments, size_t argument_bytes) {
+  if (stream == nullptr) return runner.Run(shape, options, kernel, arguments, argument_bytes);
+  const auto& emulated = *static_cast<const EmulatedStream*>(stream);
+  const auto* first = static_cast<const std::byte*>(arguments);
+  auto run = [&runner, shape, to_emulate = emulated.options, kernel,
+              copy = std::vector<std::byte>(first, first + argument_bytes)] {
+    runner.Run(shape, to_emulate, kernel, copy.data(), copy.size());
   };
   if (emulated.queue == nullptr) return run();
   emulated.queue->Enqueue(shape, std::move(run));

@@ -68,7 +68,22 @@ struct EmulatedStream {
   LaunchQueue* queue = nullptr;  // null: launches are done when they return
 };
 
+// Runs kernels in another way than by calling them: tests interpret what nvcc made of them.
+class KernelRunner {
+ public:
+  virtual ~KernelRunner() = default;
+  // `kernel`: the function; `arguments`: its one argument. Of one thread at a time.
+  virtual void Run(const LaunchShape& shape, const Options& options, const void* kernel,
+                   const void* arguments, size_t argument_bytes) = 0;
+};
+// For all launches to come; null: they are called. Not while a kernel runs.
+void SetKernelRunner(KernelRunner* runner);
+KernelRunner* GetKernelRunner();
+
 void RunGrid(const LaunchShape& shape, Stream stream, std::function<void()> kernel);
+// Of the options of the stream.
+void RunGridBy(KernelRunner& runner, const LaunchShape& shape, Stream stream, const void* kernel,
+               const void* arguments, size_t argument_bytes);
 
 // What follows is called by the kernels' threads.
 int ThreadIndex();
@@ -288,7 +303,12 @@ struct BFloat16 {
 template <class Args>
 void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_bytes, Stream stream,
             const Args& args) {
-  emulated::RunGrid({grid, threads, shared_bytes}, stream, [kernel, args] { kernel(args); });
+  const emulated::LaunchShape shape = {grid, threads, shared_bytes};
+  if (emulated::KernelRunner* runner = emulated::GetKernelRunner(); runner != nullptr) {
+    return emulated::RunGridBy(*runner, shape, stream, reinterpret_cast<const void*>(kernel), &args,
+                               sizeof(args));
+  }
+  emulated::RunGrid(shape, stream, [kernel, args] { kernel(args); });
 }
 
 }  // namespace baton::backend::cuda
