@@ -75,11 +75,13 @@ struct AttentionLaunch {
 
 // Blocks that share a row tile's tokens, each with some of the result's dims.
 BATON_HOST_DEVICE int CounterCount(int padded_dim) { return padded_dim / OutputDims(padded_dim); }
-// m and l of 16 rows, for each of those blocks (they are the same, but no block reads what
-// another's fence did not release), then 16 x dim sums.
-BATON_HOST_DEVICE int PartialHeadFloats(int padded_dim) { return 32 * CounterCount(padded_dim); }
+// Of one of those blocks: m and l of 16 rows, then 16 x OutputDims sums. Each block has its own m
+// and l (they are the same), as no block may read what the fence of another did not release.
+BATON_HOST_DEVICE int BlockPartialFloats(int padded_dim) {
+  return 16 * (2 + OutputDims(padded_dim));
+}
 BATON_HOST_DEVICE int64_t PartialFloats(int padded_dim) {
-  return PartialHeadFloats(padded_dim) + 16 * int64_t{padded_dim};
+  return int64_t{CounterCount(padded_dim)} * BlockPartialFloats(padded_dim);
 }
 BATON_HOST_DEVICE int64_t TotalFloats(int padded_dim) { return 64 * int64_t{padded_dim}; }
 

@@ -54,36 +54,35 @@ struct PooledTokens {
   }
 };
 
-// A split's sums in memory: m [16], l [16], a [16][kDim].
+// A split's sums in memory, of the block that computes dims from first_dim on: m [16], l [16],
+// a [16][OutputDims(kDim)].
 template <int kDim>
 BATON_DEVICE float* PartialOf(const AttentionLaunch& launch, const AttentionItem& item, int split,
-                              int kv_head) {
+                              int kv_head, int first_dim) {
   const int64_t index = int64_t{item.first_partial + split} * launch.kv_heads + kv_head;
-  return launch.partials + index * PartialFloats(kDim);
-}
-
-// Where a partial has m of the block that computes dims from first_dim on; l is 16 behind.
-template <int kDim>
-BATON_DEVICE int HeadPlace(int first_dim) {
-  return first_dim / OutputDims(kDim) * 32;
+  float* partial = launch.partials + index * PartialFloats(kDim);
+  if constexpr (OutputDims(kDim) < kDim) {
+    partial += first_dim / OutputDims(kDim) * BlockPartialFloats(kDim);
+  }
+  return partial;
 }
 
 // Of the rows that there are.
 template <int kDim>
 BATON_DEVICE void StorePartial(const RowState<OutputDims(kDim)>& state, const PackedRows& rows,
-                               int first_dim, float* partial) {
+                               float* partial) {
   const int member = MemberOf(Lane());
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
     if (rows.position[half] < 0) continue;
     const int row = GroupOf(Lane()) + half * 8;
     if (member == 0) {
-      StoreGlobal(partial + HeadPlace<kDim>(first_dim) + row, state.m[half]);
-      StoreGlobal(partial + HeadPlace<kDim>(first_dim) + 16 + row, state.l[half]);
+      StoreGlobal(partial + row, state.m[half]);
+      StoreGlobal(partial + 16 + row, state.l[half]);
     }
     BATON_UNROLL for (int span = 0; span < OutputDims(kDim) / kOutputSpan; ++span) {
       BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
-        float* to = partial + PartialHeadFloats(kDim) + row * kDim + first_dim +
-                    span * kOutputSpan + OutputDim(0, member * 2 + parity);
+        float* to = partial + 32 + row * OutputDims(kDim) + span * kOutputSpan +
+                    OutputDim(0, member * 2 + parity);
         BATON_UNROLL for (int quarter = 0; quarter < 2; ++quarter) {
           Vec16 v;
           BATON_UNROLL for (int i = 0; i < 4; ++i) {
@@ -116,12 +115,11 @@ BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const SequenceEntr
       float next_m[kAhead], next_l[kAhead];
       Vec16 next[kAhead][2];
       BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-        const float* partial =
-            PartialOf<kDim>(launch, item, Least(split + i, item.split_count - 1), kv_head);
-        const float* head = partial + HeadPlace<kDim>(first_dim) + row;
-        const float* sums = partial + PartialHeadFloats(kDim) + row * kDim + dim;
-        next_m[i] = LoadFresh(head);
-        next_l[i] = LoadFresh(head + 16);
+        const float* partial = PartialOf<kDim>(launch, item, Least(split + i, item.split_count - 1),
+                                               kv_head, first_dim);
+        const float* sums = partial + 32 + row * OutputDims(kDim) + dim - first_dim;
+        next_m[i] = LoadFresh(partial + row);
+        next_l[i] = LoadFresh(partial + 16 + row);
         next[i][0] = LoadFresh16(sums);
         next[i][1] = LoadFresh16(sums + 4);
       }
@@ -228,8 +226,8 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
     if (Warp() == 0) {
       exchange.FoldAll(state);
       if (folds) {
-        StorePartial<kDim>(state, rows, first_dim,
-                           PartialOf<kDim>(launch, item, item.split, kv_head));
+        StorePartial<kDim>(state, rows,
+                           PartialOf<kDim>(launch, item, item.split, kv_head, first_dim));
       } else {
         WriteOut<Element>(launch, rows, first_dim, state);
       }

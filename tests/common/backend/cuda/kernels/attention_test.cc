@@ -9,8 +9,13 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/backend/cpu/isa.h"
+#include "common/backend/cpu/kernels.h"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/steps/attention_plan.h"
 #include "tests/common/backend/cuda/kernels/kernel_test.h"
@@ -21,13 +26,30 @@ namespace {
 struct AttentionShape {
   int kv_heads = 1, group = 1, head_dim = 64, block_tokens_log2 = 4, window = 0;
   DType dtype = DType::kF16;
+  KvFormat format = KvFormat::kPlain;
 };
+
+std::string Describe(const AttentionShape& shape) {
+  return absl::StrCat(shape.kv_heads, " x ", shape.group, " heads of ", shape.head_dim, ", window ",
+                      shape.window, ", ", Name(shape.dtype), ", format ",
+                      static_cast<int>(shape.format));
+}
 
 float Wide(uint16_t bits, DType dtype) {
   return dtype == DType::kF16 ? Half::ToF32(bits) : BFloat16::ToF32(bits);
 }
 uint16_t Narrowed(float value, DType dtype) {
   return dtype == DType::kF16 ? Half::FromF32(value) : BFloat16::FromF32(value);
+}
+
+// Of a row of codes.
+float Decoded(KvFormat format, const uint8_t* codes, int i) {
+  if (format == KvFormat::kInt8) return codes[i];
+  if (format == KvFormat::kInt4) return static_cast<float>(codes[i / 2] >> i % 2 * 4 & 0xf);
+  const int exponent = codes[i] >> 3 & 0xf, mantissa = codes[i] & 7;  // E4M3
+  const float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                    : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return codes[i] & 0x80 ? -value : value;
 }
 
 enum class Use { kSplit, kTile, kPlan };
@@ -46,8 +68,14 @@ class Sequences {
     tables_.resize(static_cast<size_t>(blocks));
     std::iota(tables_.begin(), tables_.end(), 1);  // block 0 stays all NaN
     std::shuffle(tables_.begin(), tables_.end(), random_);
-    chunk_ = size_t{2} * static_cast<size_t>(shape.kv_heads * block_tokens * shape.head_dim);
-    pool_.assign((static_cast<size_t>(blocks) + 1) * 2 * chunk_, 0xffff);
+    far_ = random_() % 4 == 0;
+    row_bytes_ = KvRowBytes(shape.format, shape.dtype, shape.head_dim);
+    head_bytes_ = block_tokens * (row_bytes_ + KvRowParameterBytes(shape.format));
+    chunk_ = 2 * shape.kv_heads * head_bytes_;
+    pool_.resize(static_cast<size_t>((blocks + 1) * 2 * chunk_ + 15) / 16);
+    std::memset(pool_.data(), 0xff, pool_.size() * 16);
+    const auto quantize = KernelsOf(BestIsa()).quantize;
+    std::vector<float> row(static_cast<size_t>(shape.head_dim));
     const int query_heads = shape.kv_heads * shape.group;
     std::normal_distribution<float> normal(0, 1);
     for (size_t s = 0; s < lengths.size(); ++s) {
@@ -56,9 +84,15 @@ class Sequences {
       for (int token = 0; token < lengths[s]; ++token) {
         for (int part = 0; part < 2; ++part) {
           for (int head = 0; head < shape.kv_heads; ++head) {
-            for (int i = 0; i < shape.head_dim; ++i) {
-              At(static_cast<int>(s), token, part, head)[i] =
-                  Narrowed(normal(random_), shape.dtype);
+            for (float& value : row) value = normal(random_);
+            const Slot slot = At(static_cast<int>(s), token, part, head);
+            if (shape.format == KvFormat::kPlain) {
+              for (int i = 0; i < shape.head_dim; ++i) {
+                slot.elements()[i] = Narrowed(row[static_cast<size_t>(i)], shape.dtype);
+              }
+            } else {
+              quantize(row.data(), static_cast<Codes>(shape.format), shape.head_dim, slot.row,
+                       slot.scale_and_zero);
             }
           }
         }
@@ -103,8 +137,13 @@ class Sequences {
     launch.q = q.data();
     launch.q_stride = launch.out_stride = width;
     launch.out = out.data();
-    launch.layer = reinterpret_cast<const std::byte*>(pool_.data() + chunk_);  // layer 1 of 2
-    launch.block_stride_bytes = static_cast<int64_t>(2 * chunk_ * 2);
+    const int64_t stride = 2 * chunk_;
+    BlockMemory memory(reinterpret_cast<std::byte*>(pool_.data()),
+                       static_cast<int64_t>(tables_.size()) + 1, stride, far_);
+    const std::vector<int32_t> tables = memory.Numbers(tables_);
+    launch.layer = memory.base() + chunk_;  // layer 1 of 2
+    launch.kv_format = shape_.format;
+    launch.block_stride_bytes = stride;
     launch.block_tokens_log2 = shape_.block_tokens_log2;
     launch.kv_heads = shape_.kv_heads;
     launch.group = shape_.group;
@@ -112,12 +151,13 @@ class Sequences {
     launch.scale = 1 / std::sqrt(static_cast<float>(shape_.head_dim));
     launch.window = shape_.window;
     launch.sequences = entries.data();
-    launch.tables = tables_.data();
+    launch.tables = tables.data();
     launch.partials = reinterpret_cast<float*>(partials.data());
     launch.counters = counters.data();
     launch.totals = totals.data();
     const bool async = MultipliesBFloat16() && emulated::GetOptions().compute_capability >= 80;
-    launch.tile_stages = async && dim > 64 ? std::uniform_int_distribution<int>(1, 2)(random_) : 1;
+    const bool deep = async && dim > 64 && shape_.format == KvFormat::kPlain;
+    launch.tile_stages = deep ? std::uniform_int_distribution<int>(1, 2)(random_) : 1;
     launch.items = plan.split_items.data();
     LaunchAttentionSplit(launch, shape_.dtype, static_cast<int>(plan.split_items.size()), nullptr);
     launch.items = plan.tile_items.data();
@@ -137,10 +177,11 @@ class Sequences {
     for (int head = 0; head < shape_.kv_heads * shape_.group; ++head) {
       std::vector<double> scores;
       for (int token = first; token <= position; ++token) {
-        const uint16_t* k = At(sequence, token, 0, head / shape_.group);
+        const std::vector<float>& k = Values(sequence, token, 0, head / shape_.group);
         double score = 0;
         for (int i = 0; i < d; ++i) {
-          score += static_cast<double>(q[head * d + i]) * static_cast<double>(Value(k[i]));
+          score +=
+              static_cast<double>(q[head * d + i]) * static_cast<double>(k[static_cast<size_t>(i)]);
         }
         scores.push_back(score / std::sqrt(static_cast<double>(d)));
       }
@@ -150,9 +191,9 @@ class Sequences {
       for (int token = first; token <= position; ++token) {
         const double weight = std::exp(scores[static_cast<size_t>(token - first)] - highest);
         sum += weight;
-        const uint16_t* v = At(sequence, token, 1, head / shape_.group);
+        const std::vector<float>& v = Values(sequence, token, 1, head / shape_.group);
         for (int i = 0; i < d; ++i) {
-          result[static_cast<size_t>(i)] += weight * static_cast<double>(Value(v[i]));
+          result[static_cast<size_t>(i)] += weight * static_cast<double>(v[static_cast<size_t>(i)]);
         }
       }
       for (double& value : result) out.push_back(value / sum);
@@ -163,14 +204,37 @@ class Sequences {
   float Value(uint16_t bits) const { return Wide(bits, shape_.dtype); }
 
  private:
-  uint16_t* At(int sequence, int token, int part, int head) {
+  struct Slot {
+    uint8_t* row;
+    uint16_t* scale_and_zero;
+    uint16_t* elements() const { return reinterpret_cast<uint16_t*>(row); }
+  };
+  Slot At(int sequence, int token, int part, int head) {
     const int block_tokens = 1 << shape_.block_tokens_log2;
     const int block = tables_[static_cast<size_t>(first_block_[static_cast<size_t>(sequence)] +
                                                   token / block_tokens)];
-    return pool_.data() + (static_cast<size_t>(block) * 2 + 1) * chunk_ +
-           static_cast<size_t>(
-               ((part * shape_.kv_heads + head) * block_tokens + token % block_tokens) *
-               shape_.head_dim);
+    uint8_t* of_head = reinterpret_cast<uint8_t*>(pool_.data()) + (block * 2 + 1) * chunk_ +
+                       (part * shape_.kv_heads + head) * head_bytes_;
+    const int slot = token % block_tokens;
+    return {of_head + slot * row_bytes_,
+            reinterpret_cast<uint16_t*>(of_head + block_tokens * row_bytes_) + slot * 2};
+  }
+  // What kernels multiply with: codes become elements of 16 bits.
+  const std::vector<float>& Values(int sequence, int token, int part, int head) {
+    const Slot slot = At(sequence, token, part, head);
+    std::vector<float>& values = values_[slot.row];
+    if (!values.empty()) return values;
+    for (int i = 0; i < shape_.head_dim; ++i) {
+      if (shape_.format == KvFormat::kPlain) {
+        values.push_back(Value(slot.elements()[i]));
+      } else {
+        const float value =
+            Decoded(shape_.format, slot.row, i) * Half::ToF32(slot.scale_and_zero[0]) +
+            Half::ToF32(slot.scale_and_zero[1]);
+        values.push_back(Value(Narrowed(value, shape_.dtype)));
+      }
+    }
+    return values;
   }
 
   const AttentionShape shape_;
@@ -178,8 +242,10 @@ class Sequences {
   std::mt19937_64 random_;
   std::vector<int> first_block_;
   std::vector<int32_t> tables_;
-  size_t chunk_ = 0;  // elements
-  std::vector<uint16_t> pool_;
+  int64_t row_bytes_ = 0, head_bytes_ = 0, chunk_ = 0;
+  bool far_ = false;  // the kernels find the blocks in a pool of 200 GB
+  std::vector<Vec16> pool_;
+  std::unordered_map<const uint8_t*, std::vector<float>> values_;
   std::vector<std::vector<float>> q_;
 };
 
@@ -187,14 +253,18 @@ class CudaAttentionTest : public ::testing::Test {
  protected:
   void TearDown() override { emulated::SetOptions({}); }
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
-  AttentionShape RandomShape() {
+  bool Coin() { return Int(0, 1) == 1; }
+  // 24 in turn have every kernel: formats, elements and sizes of heads.
+  AttentionShape RandomShape(int turn) {
     AttentionShape shape;
+    shape.format = static_cast<KvFormat>(turn % 4);
     shape.kv_heads = Int(1, 2);
     shape.group = Int(1, 8);
-    shape.head_dim = 8 * Int(1, 32);
+    const int most = turn / 8 % 3 == 0 ? 8 : turn / 8 % 3 == 1 ? 16 : 32;
+    shape.head_dim = 8 * Int(most == 8 ? 1 : most / 2 + 1, most);
     shape.block_tokens_log2 = Int(4, 5);
     shape.window = Int(0, 2) == 0 ? Int(1, 400) : 0;
-    shape.dtype = Int(0, 1) || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
+    shape.dtype = turn % 8 < 4 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
     // bfloat16 is computed from sm_80 on.
     emulated::SetOptions({.compute_capability = shape.dtype == DType::kF16 && Int(0, 1) ? 75 : 80,
                           .seed = random_()});
@@ -207,11 +277,9 @@ class CudaAttentionTest : public ::testing::Test {
 
 TEST_F(CudaAttentionTest, EqualsTheReference) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < 40; ++round) {
-    const AttentionShape shape = RandomShape();
-    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << shape.kv_heads << " x "
-                                      << shape.group << " heads of " << shape.head_dim
-                                      << ", window " << shape.window << ", " << Name(shape.dtype));
+  for (int round = 0; round < 48; ++round) {
+    const AttentionShape shape = RandomShape(round);
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << Describe(shape));
     std::vector<int> lengths;
     std::vector<Sequences::Part> parts;
     for (int s = Int(1, 3); s > 0; --s) {
@@ -242,14 +310,12 @@ TEST_F(CudaAttentionTest, EqualsTheReference) {
 // else is in the step, nor on the order in which blocks and warps run.
 TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < 12; ++round) {
-    AttentionShape shape = RandomShape();
-    SCOPED_TRACE(::testing::Message()
-                 << "round " << round << ": " << shape.kv_heads << " x " << shape.group
-                 << " heads of " << shape.head_dim << ", window " << shape.window);
-    const int length = Int(2, 700), other = Int(1, 300);
+  for (int round = 0; round < 24; ++round) {
+    const AttentionShape shape = RandomShape(round);
+    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << Describe(shape));
+    const int length = Int(2, Coin() ? 100 : 700), other = Int(1, 100);
     Sequences sequences(shape, {length, other}, random_());
-    const int first = std::max(0, length - Int(1, 40));
+    const int first = std::max(0, length - Int(1, 30));
     const std::vector<uint16_t> whole = sequences.Run({{0, first, length - first}}, Use::kTile);
     // In chunks, in the same step as another sequence, by whichever kernel.
     std::vector<uint16_t> chunked;
@@ -269,12 +335,11 @@ TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
     }
     ASSERT_EQ(chunked, whole);
     // One token a step, by the split kernel.
-    std::vector<uint16_t> single;
-    for (int at = first; at < length; ++at) {
-      const std::vector<uint16_t> found = sequences.Run({{0, at, 1}}, Use::kSplit);
-      single.insert(single.end(), found.begin(), found.end());
+    for (int at = first; at < length; at += Int(1, 8)) {
+      const std::vector<uint16_t> single = sequences.Run({{0, at, 1}}, Use::kSplit);
+      const auto of_row = whole.begin() + static_cast<ptrdiff_t>(single.size()) * (at - first);
+      ASSERT_TRUE(std::equal(single.begin(), single.end(), of_row)) << "position " << at;
     }
-    ASSERT_EQ(single, whole);
   }
 }
 

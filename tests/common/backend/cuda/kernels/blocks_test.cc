@@ -78,11 +78,14 @@ TEST_F(CudaBlocksTest, CopiesWholeBlocks) {
                   pool_.data() + pair.source * block_stride_, static_cast<size_t>(block_stride_));
     }
     DeviceArray<std::byte> pool(pool_);
-    LaunchCopyBlocks({.base = pool.data(),
+    BlockMemory memory(pool.data(), blocks_, block_stride_, Coin());
+    for (BlockPair& pair : pairs) pair = {memory.Number(pair.source), memory.Number(pair.target)};
+    LaunchCopyBlocks({.base = memory.base(),
                       .block_stride_bytes = block_stride_,
                       .block_bytes = block_stride_,
                       .pairs = pairs.data()},
                      targets, nullptr);
+    memory.CopyBack();
     ASSERT_TRUE(pool.MarginsIntact());
     ASSERT_EQ(pool.values(), expected) << "round " << round;
   }
@@ -104,7 +107,11 @@ TEST_F(CudaBlocksTest, GathersAndScattersChunks) {
       std::memcpy(expected.data() + staged, pool_.data() + in_pool, static_cast<size_t>(chunk_));
     });
     DeviceArray<std::byte> pool(pool_), staging(static_cast<size_t>(staged_bytes));
-    LaunchGatherKv(Stage(pool.data(), staging.data(), blocks, first_layer), listed, count, nullptr);
+    BlockMemory memory(pool.data(), blocks_, block_stride_, Coin());
+    const std::vector<int32_t> numbers = memory.Numbers(blocks);
+    LaunchGatherKv(Stage(memory.base(), staging.data(), numbers, first_layer), listed, count,
+                   nullptr);
+    memory.CopyBack();
     ASSERT_TRUE(staging.MarginsIntact());
     ASSERT_EQ(staging.values(), expected) << "round " << round;
     ASSERT_EQ(pool.values(), pool_) << "round " << round;
@@ -115,8 +122,9 @@ TEST_F(CudaBlocksTest, GathersAndScattersChunks) {
     ForChunks(blocks, first_layer, count, [&](int64_t in_pool, int64_t staged) {
       std::memcpy(written.data() + in_pool, arrived.data() + staged, static_cast<size_t>(chunk_));
     });
-    LaunchScatterKv(Stage(pool.data(), received.data(), blocks, first_layer), listed, count,
+    LaunchScatterKv(Stage(memory.base(), received.data(), numbers, first_layer), listed, count,
                     nullptr);
+    memory.CopyBack();
     ASSERT_TRUE(pool.MarginsIntact());
     ASSERT_EQ(pool.values(), written) << "round " << round;
   }

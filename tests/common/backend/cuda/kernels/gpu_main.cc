@@ -6,7 +6,8 @@
 // so that compute-sanitizer knows where it ends.
 //
 // Without a GPU it says so and exits with 77. A GPU below sm_80, or the PTX of one, multiplies no
-// bfloat16: BATON_T4_MODE tells the tests (kernel_test.h).
+// bfloat16: BATON_T4_MODE tells the tests (kernel_test.h), and BATON_TEST_ON_GPU that they are
+// here.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -126,6 +127,7 @@ void operator delete(void* object, size_t) noexcept { pool.Free(object); }
 
 int main(int argc, char** argv) {
   setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+  setenv("BATON_TEST_ON_GPU", "1", 1);
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess || count == 0) {
     std::printf("skipped: no GPU here (%s)\n", cudaGetErrorString(error));

@@ -4,7 +4,10 @@
 #define BATON_TESTS_COMMON_BACKEND_CUDA_KERNELS_KERNEL_TEST_H_
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,6 +52,56 @@ class DeviceArray {
   static constexpr size_t kMargin = 8;  // times 16 bytes
   size_t size_;
   std::vector<Vec16> memory_;
+};
+
+// Whether a GPU runs the tests' kernels; see gpu_main.cc.
+inline bool OnGpu() { return std::getenv("BATON_TEST_ON_GPU") != nullptr; }
+
+// A pool's blocks, where they are or at the places that they have in a pool of 200 GB: numbers and
+// offsets beyond 32 bits. Pages of address space that no block is in take no memory.
+class BlockMemory {
+ public:
+  BlockMemory(std::byte* near, int64_t blocks, int64_t stride, bool far)
+      : near_(near), blocks_(blocks), stride_(stride) {
+    if (!far || OnGpu()) return;
+    void* memory = mmap(nullptr, kFarBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return;  // a system that reserves what is asked for
+    far_ = static_cast<std::byte*>(memory);
+    spread_ = std::min<int64_t>(kFarBytes / stride, INT32_MAX) / blocks;
+    for (int64_t block = 0; block < blocks; ++block) {
+      std::memcpy(base() + Number(block) * stride, near + block * stride,
+                  static_cast<size_t>(stride));
+    }
+  }
+  ~BlockMemory() {
+    if (far_ != nullptr) munmap(far_, kFarBytes);
+  }
+  BlockMemory(const BlockMemory&) = delete;
+  BlockMemory& operator=(const BlockMemory&) = delete;
+
+  std::byte* base() { return far_ != nullptr ? far_ : near_; }
+  int32_t Number(int64_t block) const { return static_cast<int32_t>(block * spread_); }
+  std::vector<int32_t> Numbers(const std::vector<int32_t>& blocks) const {
+    std::vector<int32_t> numbers;
+    for (const int32_t block : blocks) numbers.push_back(Number(block));
+    return numbers;
+  }
+  // What kernels wrote, to the near blocks.
+  void CopyBack() {
+    if (far_ == nullptr) return;
+    for (int64_t block = 0; block < blocks_; ++block) {
+      std::memcpy(near_ + block * stride_, far_ + Number(block) * stride_,
+                  static_cast<size_t>(stride_));
+    }
+  }
+
+ private:
+  static constexpr int64_t kFarBytes = int64_t{200} << 30;
+  std::byte* const near_;
+  const int64_t blocks_, stride_;
+  std::byte* far_ = nullptr;
+  int64_t spread_ = 1;
 };
 
 inline float ToF32(const void* bits, DType dtype) {

@@ -102,11 +102,15 @@ class CudaQuantizedTest : public KernelTest {
 };
 
 TEST_F(CudaQuantizedTest, BothKernelsMakeTheNearest16BitValues) {
-  for (int round = 0; round < 40; ++round) {
-    const DType dtype = MultipliesBFloat16() ? Any16() : DType::kF16;
-    // Every fourth k is long enough for a slice of it to be several fetches.
-    const bool long_k = round % 4 == 0;
-    const int bits = Coin() ? 4 : 8, n = Int(1, long_k ? 20 : 70), rows = Int(1, long_k ? 40 : 100);
+  for (int round = 0; round < 36; ++round) {
+    // Every kernel has its turn: bits, element and row tiles of a block.
+    const int bits = round % 2 == 0 ? 4 : 8, row_tiles = 1 + round / 4 % 3;
+    const DType dtype = MultipliesBFloat16() && round % 4 < 2 ? DType::kBF16 : DType::kF16;
+    // Some k are long enough for a slice of it to be several fetches.
+    const bool long_k = Int(0, 3) == 0;
+    const int n = Int(1, long_k ? 20 : 70);
+    const int rows =
+        Int(1 + (row_tiles - 1) * kRowTile, row_tiles < 3 || long_k ? row_tiles * kRowTile : 100);
     const int k = 8 * (long_k ? Int(200, 700) : Int(1, 50));
     const int group_sizes[] = {32, 64, 128, 256, k};
     const int group_size = group_sizes[Int(0, 4)];
@@ -185,10 +189,12 @@ TEST_F(CudaQuantizedTest, BothKernelsMakeTheNearest16BitValues) {
 }
 
 TEST_F(CudaQuantizedTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
-  for (int round = 0; round < 30; ++round) {
-    const DType dtype = MultipliesBFloat16() ? Any16() : DType::kF16;
-    const bool long_k = round % 4 == 0;
-    const int bits = Coin() ? 4 : 8, cols = 8 * Int(1, long_k ? 2 : 6), rows = Int(1, 40);
+  for (int round = 0; round < 32; ++round) {
+    const int bits = round % 2 == 0 ? 4 : 8;
+    const DType dtype = MultipliesBFloat16() && round % 4 < 2 ? DType::kBF16 : DType::kF16;
+    const bool long_k = Int(0, 3) == 0;
+    const int cols = 8 * Int(1, long_k ? 2 : 6);
+    const int rows = round % 8 < 4 ? Int(1, kRowTile) : Int(kRowTile + 1, 40);
     const int k = 8 * (long_k ? Int(200, 700) : Int(1, 50));
     const int group_sizes[] = {32, 64, 128, 256, k};
     const int group_size = group_sizes[Int(0, 4)];

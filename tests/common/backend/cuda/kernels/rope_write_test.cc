@@ -113,6 +113,10 @@ class CudaRopeWriteTest : public KernelTest {
     DeviceArray<float> qkv(rows.size() * static_cast<size_t>(stride));
     DeviceArray<float> q(rows.size() * static_cast<size_t>(q_stride));
     DeviceArray<uint16_t> pool((tables_.size() + 1) * 2 * chunk_);
+    BlockMemory memory(reinterpret_cast<std::byte*>(pool.data()),
+                       static_cast<int64_t>(tables_.size()) + 1,
+                       static_cast<int64_t>(2 * chunk_ * sizeof(uint16_t)), Coin());
+    const std::vector<int32_t> tables = memory.Numbers(tables_);
     std::vector<int32_t> positions, sequence_of_row;
     for (size_t row = 0; row < rows.size(); ++row) {
       positions.push_back(rows[row].position);
@@ -133,7 +137,7 @@ class CudaRopeWriteTest : public KernelTest {
     launch.cosine = cosine.data();
     launch.sine = sine.data();
     launch.half = shape_.half;
-    launch.layer = reinterpret_cast<std::byte*>(pool.data() + chunk_);
+    launch.layer = memory.base() + chunk_ * sizeof(uint16_t);
     launch.block_stride_bytes = static_cast<int64_t>(2 * chunk_ * sizeof(uint16_t));
     launch.block_tokens_log2 = shape_.block_tokens_log2;
     launch.query_heads = shape_.query_heads;
@@ -142,9 +146,10 @@ class CudaRopeWriteTest : public KernelTest {
     launch.positions = positions.data();
     launch.sequence_of_row = sequence_of_row.data();
     launch.sequences = sequences_.data();
-    launch.tables = tables_.data();
+    launch.tables = tables.data();
     launch.kv_format = shape_.format;
     LaunchRopeWrite(launch, shape_.dtype, static_cast<int>(rows.size()), nullptr);
+    memory.CopyBack();
     EXPECT_TRUE(q.MarginsIntact() && pool.MarginsIntact());
     Result result;
     for (size_t row = 0; row < rows.size(); ++row) {

@@ -35,14 +35,21 @@ bool History::Ordered(uint32_t before, uint16_t thread, uint32_t time, bool atom
   const auto passed = [](const Mark& mark, uint16_t by, uint32_t epoch) {
     return mark.thread == by || mark.epoch < epoch;
   };
-  // Released at the first fence that covers it. An atomic needs none.
+  // Released by the first atomic behind a fence that covers it. An atomic releases itself.
   uint32_t released = time;
   if (!atomic) {
     released = UINT32_MAX;
+    const std::vector<Mark>& atomics = blocks_[then.block].atomics;
     for (const Mark& fence : blocks_[then.block].fences) {
-      if (fence.time > time && (fence.thread == thread || fence.epoch > then.epoch)) {
-        released = std::min(released, fence.time);
-      }
+      if (fence.time >= released) break;
+      if (fence.time < time || (fence.thread != thread && fence.epoch <= then.epoch)) continue;
+      const auto after =
+          std::upper_bound(atomics.begin(), atomics.end(), fence.time,
+                           [](uint32_t at, const Mark& mark) { return at < mark.time; });
+      const auto release = std::find_if(after, atomics.end(), [&](const Mark& mark) {
+        return passed(fence, mark.thread, mark.epoch);
+      });
+      if (release != atomics.end()) released = std::min(released, release->time);
     }
   }
   for (const Mark& seen : blocks_[here.block].atomics) {

@@ -4,9 +4,10 @@
 // relaxed atomics only.
 //
 // Within a block, bar.sync orders. Between blocks, a write is released by a fence (membar.gl) of
-// its thread, or of another thread of the block after a barrier, and acquired by an atomic of the
-// reader's block that comes later and is followed by a fence, each in the reading thread or before
-// a barrier that it has passed. What is written by plain stores is thus found to be read too early
+// its thread, or of another thread of the block after a barrier, that an atomic follows, in the
+// thread of the fence or after a barrier. It is acquired by an atomic of the reader's block that
+// comes later and is followed by a fence, each in the reading thread or before a barrier that it
+// has passed. What is written by plain stores is thus found to be read too early
 // even if the interpreter's order of execution happens to give the right value. Threads of a block
 // may write the same value without order (CUDA C++ Programming Guide: one of the writes is
 // performed).

@@ -213,6 +213,7 @@ void AddIntegers(Operations& all, const std::string& bits) {
   AddSame<T>(all, "or.b" + bits, [](T a, T b) { return a | b; });
   AddSame<T>(all, "xor.b" + bits, [](T a, T b) { return a ^ b; });
   Add1<T, T>(all, "not.b" + bits, [](T a) { return ~a; });
+  Add1<T, T>(all, "neg.s" + bits, [](T a) { return static_cast<T>(T{0} - a); });
   AddSame<T>(all, "min.u" + bits, [](T a, T b) { return Lesser(a, b); });
   AddSame<T>(all, "max.u" + bits, [](T a, T b) { return Larger(a, b); });
   AddSame<Signed>(all, "min.s" + bits, [](Signed a, Signed b) { return Lesser(a, b); });
