@@ -10,10 +10,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/exit_code.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/shutdown_signal.h"
+#include "common/engine/engine.h"
 
 namespace baton::cli {
 namespace {
@@ -65,6 +67,8 @@ class Up {
     const int64_t grace_ms = absl::ToInt64Milliseconds(options_.stop_grace) / 2;
     cluster.router_flags.insert(cluster.router_flags.end(),
                                 {"--drain-grace-ms", absl::StrCat(grace_ms)});
+    const std::vector<std::string> share = GpuShareFlags(cluster);
+    cluster.worker_flags.insert(cluster.worker_flags.end(), share.begin(), share.end());
     cluster.on_line = [this](const std::string& name, const std::string& line) {
       PrintLine(name, line);
     };
@@ -168,6 +172,19 @@ class Up {
 };
 
 }  // namespace
+
+std::vector<std::string> GpuShareFlags(const ClusterOptions& cluster) {
+  const int workers = cluster.prefill_workers + cluster.decode_workers;
+  const auto& flags = cluster.worker_flags;
+  const auto device = std::find(flags.begin(), flags.end(), "--device");
+  const bool on_cpu = device != flags.end() && device + 1 != flags.end() && device[1] == "cpu";
+  const char* const flag = "--gpu-memory-utilization";
+  if (workers < 2 || on_cpu || std::find(flags.begin(), flags.end(), flag) != flags.end()) {
+    return {};
+  }
+  const double alone = engine::EngineOptions().backend.gpu_memory_utilization;
+  return {flag, absl::StrFormat("%.4f", alone / workers)};
+}
 
 int RunUp(const UpOptions& options, std::ostream& out, std::ostream& err) {
   return Up(options, out, err).Run();

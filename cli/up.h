@@ -4,6 +4,7 @@
 
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "cli/local_cluster.h"
@@ -20,6 +21,10 @@ struct UpOptions {
   bool json = false;
   absl::Duration stop_grace = absl::Seconds(10);  // for the router, then for the workers
 };
+
+// What workers that may share a GPU are told of its memory, if the user says nothing: each has an
+// equal part of what one would have. A CPU does not read it.
+std::vector<std::string> GpuShareFlags(const ClusterOptions& cluster);
 
 // Starts everything and follows the logs until a stop signal, then stops everything. Returns 0
 // then, and 1, with the last lines of the process, if a child ends before the cluster is ready or a

@@ -21,7 +21,7 @@ namespace {
 constexpr int kMostDevices = 1024;
 
 #if !BATON_CUDA
-int CudaDeviceCount() { return 0; }
+absl::StatusOr<int> CudaDeviceCount() { return 0; }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options, int index) {
   return MakeError(absl::StatusCode::kFailedPrecondition, "NO_CUDA",
@@ -31,17 +31,22 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& o
 }
 #endif
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeBest(const BackendOptions& options) {
-  if (CudaDeviceCount() == 0) return MakeCpuBackend(options);
-  auto cuda = MakeCudaBackend(options, 0);
-  // A GPU that is too old, or whose driver is: no reason not to start. What else is wrong with it
-  // is nothing to pass over in silence.
-  if (cuda.status().code() != absl::StatusCode::kFailedPrecondition) return cuda;
-  BATON_LOG(Warning) << "computing on the CPU: " << cuda.status().message();
-  return MakeCpuBackend(options);
-}
-
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeBest(const absl::StatusOr<int>& gpus,
+                                                  MakeDevice make_gpu, MakeDevice make_cpu) {
+  absl::Status unusable = gpus.status();
+  if (gpus.ok()) {
+    if (*gpus == 0) return make_cpu();
+    auto gpu = make_gpu();
+    // A GPU that is too old is no reason not to start. What else is wrong with it is nothing to
+    // pass over in silence.
+    if (gpu.status().code() != absl::StatusCode::kFailedPrecondition) return gpu;
+    unusable = gpu.status();
+  }
+  BATON_LOG(Warning) << "computing on the CPU: " << unusable.message();
+  return make_cpu();
+}
 
 absl::StatusOr<Device> ParseDevice(absl::string_view text) {
   if (text == "cpu") return Device{Device::Kind::kCpu, 0};
@@ -74,7 +79,9 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& optio
     case Device::Kind::kCuda:
       return MakeCudaBackend(options, device.index);
     case Device::Kind::kAuto:
-      return MakeBest(options);
+      return MakeBest(
+          CudaDeviceCount(), [&] { return MakeCudaBackend(options, 0); },
+          [&] { return MakeCpuBackend(options); });
   }
   BATON_CHECK(false) << "unknown device";
   return absl::InternalError("");

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/backend/backend.h"
@@ -27,6 +28,12 @@ absl::StatusOr<Device> ParseDevice(absl::string_view text);
 // FAILED_PRECONDITION (NO_CUDA) for a GPU in a build without CUDA; other errors as MakeCudaBackend.
 // "auto" takes the first GPU; if that is unusable, it logs the reason and takes the CPU.
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(const BackendOptions& options);
+
+// What "auto" takes: the GPU if there is one, the CPU if there is none, or if the driver or the GPU
+// cannot be used (FAILED_PRECONDITION), which is logged. Other errors of the GPU are returned.
+using MakeDevice = absl::FunctionRef<absl::StatusOr<std::unique_ptr<Backend>>()>;
+absl::StatusOr<std::unique_ptr<Backend>> MakeBest(const absl::StatusOr<int>& gpus,
+                                                  MakeDevice make_gpu, MakeDevice make_cpu);
 
 }  // namespace baton::backend
 

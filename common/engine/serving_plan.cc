@@ -218,7 +218,7 @@ absl::StatusOr<ServingPlan> PlanServing(const ServingQuestion& question) {
       plan.activation,
       backend::cuda::ChooseDType(question.engine.backend.compute, question.gpu.compute_capability));
   plan.arena_bytes = static_cast<int64_t>(
-      backend::cuda::ArenaBytes(static_cast<size_t>(question.gpu.memory_bytes), 0,
+      backend::cuda::ArenaBytes(static_cast<size_t>(question.gpu.memory_bytes),
                                 static_cast<size_t>(question.gpu.memory_bytes),
                                 static_cast<size_t>(question.gpu.reserved_bytes),
                                 question.engine.backend.gpu_memory_utilization));

@@ -45,6 +45,24 @@ TEST_F(UpTest, AChildThatDiesAtStartStopsAllAndIsQuoted) {
   EXPECT_THAT(out_.str(), HasSubstr("--dtype f7"));
 }
 
+TEST(GpuShareTest, WorkersShareOneGpu) {
+  using ::testing::ElementsAre;
+  ClusterOptions cluster;
+  EXPECT_THAT(GpuShareFlags(cluster), ElementsAre("--gpu-memory-utilization", "0.4500"));
+  cluster.decode_workers = 2;
+  EXPECT_THAT(GpuShareFlags(cluster), ElementsAre("--gpu-memory-utilization", "0.3000"));
+  cluster.worker_flags = {"--device", "cuda:1"};
+  EXPECT_THAT(GpuShareFlags(cluster), ElementsAre("--gpu-memory-utilization", "0.3000"));
+  cluster.worker_flags = {"--gpu-memory-utilization", "0.2"};
+  EXPECT_THAT(GpuShareFlags(cluster), ElementsAre()) << "the user knows";
+  cluster.worker_flags = {"--block-size", "16", "--device", "cpu"};
+  EXPECT_THAT(GpuShareFlags(cluster), ElementsAre());
+  cluster.worker_flags.clear();
+  cluster.prefill_workers = 0;
+  cluster.decode_workers = 1;
+  EXPECT_THAT(GpuShareFlags(cluster), ElementsAre()) << "it has the GPU to itself";
+}
+
 TEST_F(UpTest, AMissingBinaryIsNamed) {
   EXPECT_EQ(RunUp(options_, out_, err_), 1);
   EXPECT_THAT(out_.str(), HasSubstr("/baton-prefill-worker is not there"));

@@ -34,6 +34,9 @@ sys.exit({code})
 # In place of compute-sanitizer: runs the program; with an argument "found", says so.
 SANITIZER = """#!{python}
 import subprocess, sys
+if {refusal!r}:
+    print({refusal!r})
+    sys.exit(1)
 at = next(i for i, a in enumerate(sys.argv) if a.startswith("/") and i)
 code = subprocess.run(sys.argv[at:]).returncode
 sys.exit(int(sys.argv[sys.argv.index("--error-exitcode") + 1]) if {found} else code)
@@ -55,14 +58,15 @@ def write_program(path, text):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def run(folder, rows, programs, found=False, minutes=1.0, with_sanitizer=True):
+def run(folder, rows, programs, found=False, minutes=1.0, with_sanitizer=True, refusal=""):
     """(exit code, output) of a pack of such programs: name -> (report, exit code, seconds)."""
     pack, logs = Path(folder) / "pack", Path(folder) / "logs"
     for name, (report, code, sleep) in programs.items():
         for kind in ("native", "ptx75"):
             write_program(pack / "bin" / kind / name, PROGRAM.format(
                 python=sys.executable, report=report, code=code, sleep=sleep))
-    write_program(pack / "sanitizer", SANITIZER.format(python=sys.executable, found=found))
+    write_program(pack / "sanitizer", SANITIZER.format(python=sys.executable, found=found,
+                                                           refusal=refusal))
     (pack / gpu_check.LIST).write_text(rows, encoding="utf-8")
     logs.mkdir(exist_ok=True)
     output = io.StringIO()
@@ -105,6 +109,11 @@ def main():
     assert time.monotonic() - begin < 60
     expect("memcheck | a | * | 20 |\n", good, 1, "memcheck found errors", found=True)
     expect("racecheck | a | * | 20 |\n", good, 1, "no compute-sanitizer", with_sanitizer=False)
+    refusal = "========= Error: Device not supported. Please refer to the documentation"
+    expect("memcheck | a | * | 20 |\n" + row, good, 0, f"skipped, because the sanitizer said: {refusal[10:]}",
+           "1 of 2 passed, 1 skipped", refusal=refusal)
+    expect("memcheck | a | * | 20 |\n", {"a": (cases("P", "F"), 1, 0)}, 1, "0 of 1 passed\n",
+           found=True)
     for wrong in ("native | a | *", "other | a | * | 20 |", "native | a | * | long |"):
         try:
             gpu_check.parse_list(wrong)

@@ -6,8 +6,9 @@
 #include "common/backend/cuda/cuda_backend.h"
 
 int main(int argc, char** argv) {
-  if (baton::backend::CudaDeviceCount() == 0) {
-    std::printf("skipped: no GPU here\n");
+  const absl::StatusOr<int> count = baton::backend::CudaDeviceCount();
+  if (count.value_or(0) == 0) {
+    std::printf("skipped: no GPU here (%s)\n", count.status().ToString().c_str());
     return 77;
   }
   ::testing::InitGoogleTest(&argc, argv);

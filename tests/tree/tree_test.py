@@ -110,6 +110,8 @@ UNMIRRORED_TESTS = {
         "the second half of backend_test.cc: the KV pool",
     "tests/common/backend/cuda/peer_processes_test.cc":
         "the part of backend_test.cc that needs a second process",
+    "tests/common/backend/cuda/ptx/machine_test.cc":
+        "tests the interpreter of PTX, which is tests' own",
     "tests/common/transfer/device_pool_test.cc":
         "the part of shared_pool_test.cc about pools in device memory",
     "tests/common/engine/engine_asynchrony_test.cc":

@@ -21,8 +21,9 @@
 
 namespace baton::backend {
 
-// Number of GPUs that CUDA sees; 0 if there is no driver.
-int CudaDeviceCount();
+// Number of GPUs that CUDA sees; 0 if there is no driver. FAILED_PRECONDITION (DEVICE_UNUSABLE) if
+// the driver is too old or fails.
+absl::StatusOr<int> CudaDeviceCount();
 
 // INVALID_ARGUMENT (reason BAD_OPTION) for a dtype that the GPU does not multiply; NOT_FOUND
 // (NO_DEVICE); FAILED_PRECONDITION (DEVICE_UNUSABLE, CUBLAS, NCCL); RESOURCE_EXHAUSTED

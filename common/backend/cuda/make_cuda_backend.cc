@@ -8,7 +8,7 @@
 
 namespace baton::backend {
 
-int CudaDeviceCount() { return cuda::DeviceCount(); }
+absl::StatusOr<int> CudaDeviceCount() { return cuda::DeviceCount(); }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options, int index) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Runtime> runtime, cuda::OpenDevice(index));

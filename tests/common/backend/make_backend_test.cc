@@ -52,6 +52,34 @@ TEST(MakeBackendTest, AutoIsTheCpuWithoutCuda) {
   EXPECT_EQ(MakeBackend(options).value()->Description().substr(0, 3), "cpu");
 }
 
+// What stands for the GPU is a CPU of three threads.
+TEST(MakeBackendTest, AutoTakesAGpuThatCanBeUsed) {
+  const auto cpu = [](int threads) {
+    BackendOptions options;
+    options.thread_count = threads;
+    options.device = "cpu";
+    return MakeBackend(options);
+  };
+  const auto made = [&](const absl::StatusOr<int>& gpus, const absl::Status& gpu) {
+    return MakeBest(
+        gpus,
+        [&]() -> absl::StatusOr<std::unique_ptr<Backend>> {
+          if (!gpu.ok()) return gpu;
+          return cpu(3);
+        },
+        [&] { return cpu(1); });
+  };
+  const std::string on_gpu = cpu(3).value()->Description(), on_cpu = cpu(1).value()->Description();
+  ASSERT_NE(on_gpu, on_cpu);
+  const absl::Status old = absl::FailedPreconditionError("too old");
+  EXPECT_EQ(made(1, absl::OkStatus()).value()->Description(), on_gpu);
+  EXPECT_EQ(made(0, absl::OkStatus()).value()->Description(), on_cpu) << "there is none";
+  EXPECT_EQ(made(old, absl::OkStatus()).value()->Description(), on_cpu) << "the driver is too old";
+  EXPECT_EQ(made(1, old).value()->Description(), on_cpu) << "the GPU is too old";
+  EXPECT_EQ(made(1, absl::ResourceExhaustedError("full")).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
 TEST(MakeBackendTest, TheShareOfTheMemoryIsAShare) {
   for (const double share : {0.0, -0.5, 1.01, std::numeric_limits<double>::quiet_NaN()}) {
     BackendOptions options;

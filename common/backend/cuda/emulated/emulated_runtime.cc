@@ -90,8 +90,9 @@ class EmulatedGraph final : public Graph {
  public:
   explicit EmulatedGraph(std::vector<std::function<void()>> launches)
       : launches_(std::move(launches)) {}
-  void Launch(Stream) override {
+  bool Launch(Stream) override {
     for (const std::function<void()>& launch : launches_) launch();
+    return true;
   }
 
  private:

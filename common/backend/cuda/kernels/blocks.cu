@@ -41,6 +41,16 @@ StageKvKernel(StageKvLaunch launch) {
   CopyPiece(kGather ? in_pool : staged, kGather ? staged : in_pool, launch.chunk_bytes, block.z);
 }
 
+BATON_KERNEL(kCopyThreads)
+UploadKernel(UploadLaunch launch) {
+  const int64_t whole = launch.size_bytes / 16 * 16;
+  CopyPiece(launch.pinned, launch.device, whole, BlockIndex().x);
+  if (BlockIndex().x > 0 || ThreadIndex() * 4 >= launch.size_bytes - whole) return;
+  const int64_t last = whole + ThreadIndex() * 4;
+  StoreGlobal(reinterpret_cast<uint32_t*>(launch.device + last),
+              LoadGlobal(reinterpret_cast<const uint32_t*>(launch.pinned + last)));
+}
+
 template <bool kGather>
 void LaunchStageKv(const StageKvLaunch& launch, int blocks, int layer_count, Stream stream) {
   if (blocks == 0 || layer_count == 0) return;
@@ -55,6 +65,11 @@ void LaunchCopyBlocks(const CopyBlocksLaunch& launch, int pairs, Stream stream) 
   if (pairs == 0) return;
   Launch(CopyBlocksKernel, {static_cast<unsigned>(pairs), PiecesOf(launch.block_bytes), 1},
          kCopyThreads, 0, stream, launch);
+}
+
+void LaunchUpload(const UploadLaunch& launch, Stream stream) {
+  if (launch.size_bytes == 0) return;
+  Launch(UploadKernel, {PiecesOf(launch.size_bytes), 1, 1}, kCopyThreads, 0, stream, launch);
 }
 
 void LaunchGatherKv(const StageKvLaunch& launch, int blocks, int layer_count, Stream stream) {

@@ -45,6 +45,16 @@ void LaunchGatherKv(const StageKvLaunch& launch, int blocks, int layer_count, St
 // REQUIRES: the blocks differ.
 void LaunchScatterKv(const StageKvLaunch& launch, int blocks, int layer_count, Stream stream);
 
+// What a step works on, from pinned host memory, which a kernel reads at its address: on the copy
+// engine it would wait for the blocks of KV that are on their way (Little's law again: the loads of
+// a thread are all under way before the first is used).
+struct UploadLaunch {
+  const std::byte* pinned;  // aligned to 16 bytes, as is `device`
+  std::byte* device;
+  int64_t size_bytes;  // a multiple of 4
+};
+void LaunchUpload(const UploadLaunch& launch, Stream stream);
+
 }  // namespace baton::backend::cuda
 
 #endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_BLOCKS_H_

@@ -112,9 +112,8 @@ class Cublas final : public ProductLibrary {
         handle_, operands.description.get(), &one, launch.w, operands.w.get(), launch.x,
         operands.x.get(), &zero, launch.out, operands.out.get(), launch.out, operands.out.get(),
         &algorithm, workspace_, kCublasWorkspaceBytes, static_cast<cudaStream_t>(stream));
-    // Not what the algorithm was for: words from a file that the check of them let pass, too.
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH ||
-        status == CUBLAS_STATUS_INVALID_VALUE || status == CUBLAS_STATUS_INTERNAL_ERROR) {
+    // Not what the algorithm was for.
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH) {
       return false;
     }
     if (status == CUBLAS_STATUS_INVALID_VALUE) {

@@ -13,10 +13,12 @@
 #include "absl/synchronization/mutex.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/runtime/device_share.h"
+#include "common/backend/cuda/runtime/driver_check.h"
 #include "common/backend/cuda/runtime/runtime.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/log.h"
+#include "common/base/status_macros.h"
 
 namespace baton::backend::cuda {
 namespace {
@@ -158,9 +160,15 @@ class CudaGraph final : public Graph {
     cudaSetDevice(index_);
     cudaGraphExecDestroy(graph_);
   }
-  void Launch(Stream stream) override {
+  bool Launch(Stream stream) override {
     Check(cudaSetDevice(index_), "cudaSetDevice");
-    Check(cudaGraphLaunch(graph_, Cuda(stream)), "cudaGraphLaunch");
+    const cudaError_t error = cudaGraphLaunch(graph_, Cuda(stream));
+    if (error == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return false;
+    }
+    Check(error, "cudaGraphLaunch");
+    return true;
   }
 
  private:
@@ -248,13 +256,17 @@ class CudaRuntime final : public Runtime {
     cudaGraph_t graph = nullptr;
     Check(cudaStreamEndCapture(Cuda(stream), &graph), "cudaStreamEndCapture");
     cudaGraphExec_t executable = nullptr;
-    const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+    cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
     Check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+    if (error == cudaSuccess) {
+      error = cudaGraphUpload(executable, Cuda(stream));
+      if (error != cudaSuccess) cudaGraphExecDestroy(executable);
+    }
     if (error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
       return nullptr;
     }
-    Check(error, "cudaGraphInstantiate");
+    Check(error, "cudaGraphInstantiate and cudaGraphUpload");
     return std::make_unique<CudaGraph>(index_, executable);
   }
 
@@ -330,7 +342,7 @@ class CudaRuntime final : public Runtime {
   // OK for a GPU that this process does not see: cudaIpcOpenMemHandle decides.
   absl::Status CheckReachable(const DeviceUuid& device) const {
     if (device == properties_.uuid) return absl::OkStatus();
-    for (int other = 0, count = DeviceCount(); other < count; ++other) {
+    for (int other = 0, count = DeviceCount().value_or(0); other < count; ++other) {
       cudaDeviceProp found = {};
       if (other == index_ || cudaGetDeviceProperties(&found, other) != cudaSuccess ||
           UuidOf(found) != device) {
@@ -374,17 +386,20 @@ class CudaRuntime final : public Runtime {
 
 }  // namespace
 
-int DeviceCount() {
+absl::StatusOr<int> DeviceCount() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  return count;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return count;
+  cudaGetLastError();
+  DriverState state = {.runtime = CUDART_VERSION,
+                       .no_device = error == cudaErrorNoDevice,
+                       .error = cudaGetErrorString(error)};
+  if (cudaDriverGetVersion(&state.driver) != cudaSuccess) state.driver = 0;
+  return CountAfterError(state);
 }
 
 absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index) {
-  const int count = DeviceCount();
+  BATON_ASSIGN_OR_RETURN(const int count, DeviceCount());
   if (index < 0 || index >= count) {
     return MakeError(absl::StatusCode::kNotFound, "NO_DEVICE",
                      absl::StrCat("--device cuda:", index, ": found ", count,

@@ -36,13 +36,12 @@ absl::StatusOr<DType> ChooseDType(BackendOptions::Compute compute, int compute_c
                       "float32 given, expected float16 or bfloat16 on a GPU");
 }
 
-size_t ArenaBytes(size_t device_bytes, size_t used_by_others, size_t free_bytes,
-                  size_t reserved_bytes, double gpu_memory_utilization) {
+size_t ArenaBytes(size_t device_bytes, size_t free_bytes, size_t reserved_bytes,
+                  double gpu_memory_utilization) {
   const auto share =
       static_cast<size_t>(gpu_memory_utilization * static_cast<double>(device_bytes));
-  if (share <= used_by_others || free_bytes <= reserved_bytes) return 0;
-  return std::min(share - used_by_others, free_bytes - reserved_bytes) / Arena::kAlignment *
-         Arena::kAlignment;
+  if (free_bytes <= reserved_bytes) return 0;
+  return std::min(share, free_bytes - reserved_bytes) / Arena::kAlignment * Arena::kAlignment;
 }
 
 absl::StatusOr<DeviceShare> ShareOf(const DeviceProperties& device, const BackendOptions& options) {
@@ -54,7 +53,7 @@ absl::StatusOr<DeviceShare> ShareOf(const DeviceProperties& device, const Backen
   const size_t used = device.total_bytes - device.free_bytes;
   const size_t reserved = device.reserved_bytes + (options.cuda.device_links ? kLinkBytes : 0);
   share.arena_bytes =
-      ArenaBytes(total, used, device.free_bytes, reserved, options.gpu_memory_utilization);
+      ArenaBytes(total, device.free_bytes, reserved, options.gpu_memory_utilization);
   if (share.arena_bytes == 0) {
     return MakeError(
         absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",

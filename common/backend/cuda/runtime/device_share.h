@@ -23,10 +23,11 @@ inline constexpr size_t kReservedBytes = size_t{256} << 20;
 inline constexpr size_t kLinkBytes = size_t{512} << 20;
 
 // Returns the size of the arena:
-//   min(gpu_memory_utilization * device_bytes - used_by_others, free_bytes - reserved_bytes)
-// rounded down to Arena::kAlignment; 0 if either difference is not positive.
-size_t ArenaBytes(size_t device_bytes, size_t used_by_others, size_t free_bytes,
-                  size_t reserved_bytes, double gpu_memory_utilization);
+//   min(gpu_memory_utilization * device_bytes, free_bytes - reserved_bytes)
+// rounded down to Arena::kAlignment; 0 if the difference is not positive. What other processes use
+// is not taken off the share: workers of one GPU may start in any order.
+size_t ArenaBytes(size_t device_bytes, size_t free_bytes, size_t reserved_bytes,
+                  double gpu_memory_utilization);
 
 struct DeviceShare {
   DType dtype = DType::kF16;

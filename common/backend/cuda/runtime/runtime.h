@@ -57,7 +57,8 @@ class TimePoint {
 class Graph {
  public:
   virtual ~Graph() = default;
-  virtual void Launch(Stream stream) = 0;
+  // False if the device has no memory for it: nothing was enqueued.
+  virtual bool Launch(Stream stream) = 0;
 };
 
 class Runtime {
@@ -84,9 +85,10 @@ class Runtime {
   // Waits for all work of the stream.
   virtual void Synchronize(Stream stream) = 0;
   virtual std::unique_ptr<DeviceEvent> Record(Stream stream) = 0;
-  // Captures what `enqueue` launches on `stream`, without running it. Null if the device has no
-  // memory for a graph. REQUIRES: `enqueue` only launches kernels, on `stream`, and each of them
-  // has been launched before, so that none is loaded during the capture.
+  // Captures what `enqueue` launches on `stream`, without running it, and loads it to the device,
+  // so that its first launch allocates nothing. Null if the device has no memory for it. REQUIRES:
+  // `enqueue` only launches kernels, on `stream`, and each of them has been launched before, so
+  // that none is loaded during the capture.
   virtual std::unique_ptr<Graph> Capture(Stream stream, absl::FunctionRef<void()> enqueue) = 0;
 
   // Memory of other processes of the host (CUDA IPC), for runtimes with shares_memory().
@@ -133,8 +135,8 @@ class Runtime {
 std::unique_ptr<Runtime> MakeEmulatedRuntime(int compute_capability, size_t size_bytes,
                                              uint64_t seed = 0);
 
-// Number of GPUs; 0 if the driver is missing or too old.
-int DeviceCount();
+// Number of GPUs; 0 if there is no driver. Fails as CountAfterError (driver_check.h) does.
+absl::StatusOr<int> DeviceCount();
 // NOT_FOUND (reason NO_DEVICE), FAILED_PRECONDITION (DEVICE_UNUSABLE).
 absl::StatusOr<std::unique_ptr<Runtime>> OpenDevice(int index);
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "absl/memory/memory.h"
+#include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/sampling.h"
 #include "common/backend/cuda/runtime/arena.h"
 #include "common/base/check.h"
@@ -76,7 +77,10 @@ void DeviceSampler::Enqueue(const Tensor& logits, int64_t token_count,
     if (half.copied != nullptr) half.copied->Wait();
     std::memcpy(half.pinned, bytes.data(), bytes.size());
     std::byte* const requests = device_ + layout_.requests;
-    runtime_.CopyToDevice(requests, half.pinned, bytes.size(), stream_);
+    LaunchUpload({.pinned = half.pinned,
+                  .device = requests,
+                  .size_bytes = static_cast<int64_t>(bytes.size())},
+                 stream_);
     half.copied = runtime_.Record(stream_);
     upload_.PointTo(requests, launch);
     launch.results = results + done;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/memory/memory.h"
+#include "common/backend/cuda/kernels/blocks.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
 
@@ -140,7 +141,10 @@ void BatchUpload::FillTable(const RaggedBatch& batch, int first_block, CudaBatch
 }
 
 void BatchUpload::Send(Slot& slot, size_t size_bytes) {
-  runtime_.CopyToDevice(slot.device, slot.pinned, size_bytes, stream_);
+  LaunchUpload({.pinned = slot.pinned,
+                .device = slot.device,
+                .size_bytes = static_cast<int64_t>(size_bytes)},
+               stream_);
   slot.copied = runtime_.Record(stream_);
 }
 

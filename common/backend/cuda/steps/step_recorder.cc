@@ -106,15 +106,23 @@ void CudaStepRecorder::Run(const DeviceBatch& batch, absl::FunctionRef<void()> e
   recorded.bounds.Check(cuda);
   if (recorded.graph == nullptr && !full_) {
     recorded.graph = runtime_.Capture(stream_, enqueue);
-    if (recorded.graph == nullptr) {
-      full_ = true;
-      BATON_LOG(Warning) << "no device memory for more than " << recorded_.size() - 1
-                         << " CUDA graphs: other decode steps are enqueued kernel by kernel, which "
-                            "is slower; a lower --gpu-memory-utilization leaves more";
-    }
+    if (recorded.graph == nullptr) NoteFull();
   }
-  if (recorded.graph == nullptr) return enqueue();
-  recorded.graph->Launch(stream_);
+  if (recorded.graph != nullptr) {
+    if (recorded.graph->Launch(stream_)) return;
+    NoteFull();
+  }
+  enqueue();
+}
+
+void CudaStepRecorder::NoteFull() {
+  if (full_) return;
+  full_ = true;
+  const auto graphs = std::count_if(recorded_.begin(), recorded_.end(),
+                                    [](const auto& kind) { return kind.second.graph != nullptr; });
+  BATON_LOG(Warning) << "no device memory for more than " << graphs
+                     << " CUDA graphs: decode steps without one are enqueued kernel by kernel, "
+                        "which is slower; a lower --gpu-memory-utilization leaves more";
 }
 
 }  // namespace baton::backend::cuda

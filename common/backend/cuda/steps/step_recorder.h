@@ -59,6 +59,9 @@ class CudaStepRecorder final : public StepRecorder {
   void Run(const DeviceBatch& batch, absl::FunctionRef<void()> enqueue) override;
 
  private:
+  // The device has no memory for another graph, or to launch one: logged once.
+  void NoteFull();
+
   struct Recorded {
     BatchBounds bounds;
     std::unique_ptr<Graph> graph;  // null: enqueued once so far, or no memory for it
@@ -70,7 +73,7 @@ class CudaStepRecorder final : public StepRecorder {
   StepState& state_;
   Runtime& runtime_;
   const Stream stream_;
-  bool full_ = false;                                 // the device has no memory for more graphs
+  bool full_ = false;
   std::map<std::pair<int, int>, Recorded> recorded_;  // by rows and split blocks
 };
 

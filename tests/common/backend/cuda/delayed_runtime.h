@@ -74,7 +74,7 @@ class DelayedRuntime final : public Runtime {
     return std::make_unique<DelayedGraph>(
         emulated::CapturedLaunches::Capture(*static_cast<emulated::EmulatedStream*>(stream),
                                             enqueue),
-        graph_launches_);
+        *this);
   }
   bool shares_memory() const override { return true; }
   absl::StatusOr<MemoryHandle> ExportMemory(void* memory) override {
@@ -104,6 +104,8 @@ class DelayedRuntime final : public Runtime {
   void RefusePeerCopyAfter(int copies) { refuse_peer_copy_ = copies; }
   int copies_to_device() const { return copies_to_device_; }
   void AllowGraphs(int most) { most_graphs_ = most; }
+  // Later launches find no memory.
+  void AllowGraphLaunches(int most) { most_graph_launches_ = most; }
   int graphs() const { return graphs_; }
   int graph_launches() const { return graph_launches_; }
 
@@ -137,16 +139,17 @@ class DelayedRuntime final : public Runtime {
 
   class DelayedGraph final : public Graph {
    public:
-    DelayedGraph(std::vector<std::function<void()>> launches, std::atomic<int>& count)
-        : launches_(std::move(launches)), count_(count) {}
-    void Launch(Stream stream) override {
-      ++count_;
+    DelayedGraph(std::vector<std::function<void()>> launches, DelayedRuntime& runtime)
+        : launches_(std::move(launches)), runtime_(runtime) {}
+    bool Launch(Stream stream) override {
+      if (++runtime_.graph_launches_ > runtime_.most_graph_launches_) return false;
       for (const std::function<void()>& launch : launches_) QueueOf(stream).Add(launch);
+      return true;
     }
 
    private:
     const std::vector<std::function<void()>> launches_;
-    std::atomic<int>& count_;
+    DelayedRuntime& runtime_;
   };
 
   class StreamPoint final : public DeviceEvent {
@@ -181,7 +184,7 @@ class DelayedRuntime final : public Runtime {
   const emulated::Options options_;
   const std::unique_ptr<Runtime> memory_;
   DeviceProperties properties_;
-  std::atomic<int> most_graphs_{1 << 20};
+  std::atomic<int> most_graphs_{1 << 20}, most_graph_launches_{1 << 20};
   std::atomic<int> refuse_peer_copy_{-1};
   std::atomic<int> graphs_{0}, graph_launches_{0}, copies_to_device_{0};
   absl::Mutex mutex_;

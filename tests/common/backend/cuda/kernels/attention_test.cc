@@ -105,7 +105,8 @@ class Sequences {
   };
 
   // Results of all parts' rows, one behind the other, as 16-bit patterns.
-  std::vector<uint16_t> Run(const std::vector<Part>& parts, Use use) {
+  // stages: of the tile kernel, where it can have them; 0: any.
+  std::vector<uint16_t> Run(const std::vector<Part>& parts, Use use, int stages = 0) {
     const int width = shape_.kv_heads * shape_.group * shape_.head_dim;
     std::vector<SequenceEntry> entries;
     std::vector<float> q;
@@ -157,7 +158,8 @@ class Sequences {
     launch.totals = totals.data();
     const bool async = MultipliesBFloat16() && emulated::GetOptions().compute_capability >= 80;
     const bool deep = async && dim > 64 && shape_.format == KvFormat::kPlain;
-    launch.tile_stages = deep ? std::uniform_int_distribution<int>(1, 2)(random_) : 1;
+    const int any = std::uniform_int_distribution<int>(1, 2)(random_);
+    launch.tile_stages = !deep ? 1 : stages > 0 ? stages : any;
     launch.items = plan.split_items.data();
     LaunchAttentionSplit(launch, shape_.dtype, static_cast<int>(plan.split_items.size()), nullptr);
     launch.items = plan.tile_items.data();
@@ -254,7 +256,9 @@ class CudaAttentionTest : public ::testing::Test {
   void TearDown() override { emulated::SetOptions({}); }
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
   bool Coin() { return Int(0, 1) == 1; }
-  // 24 in turn have every kernel: formats, elements and sizes of heads.
+  // So many in turn have every kernel: formats, elements and sizes of heads; float16 first below
+  // 8.0, then from there on.
+  static constexpr int kShapes = 24;
   AttentionShape RandomShape(int turn) {
     AttentionShape shape;
     shape.format = static_cast<KvFormat>(turn % 4);
@@ -266,8 +270,8 @@ class CudaAttentionTest : public ::testing::Test {
     shape.window = Int(0, 2) == 0 ? Int(1, 400) : 0;
     shape.dtype = turn % 8 < 4 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
     // bfloat16 is computed from sm_80 on.
-    emulated::SetOptions({.compute_capability = shape.dtype == DType::kF16 && Int(0, 1) ? 75 : 80,
-                          .seed = random_()});
+    const bool old = shape.dtype == DType::kF16 && turn < kShapes;
+    emulated::SetOptions({.compute_capability = old ? 75 : 80, .seed = random_()});
     return shape;
   }
 
@@ -277,7 +281,7 @@ class CudaAttentionTest : public ::testing::Test {
 
 TEST_F(CudaAttentionTest, EqualsTheReference) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < 48; ++round) {
+  for (int round = 0; round < 2 * kShapes; ++round) {
     const AttentionShape shape = RandomShape(round);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << Describe(shape));
     std::vector<int> lengths;
@@ -310,13 +314,15 @@ TEST_F(CudaAttentionTest, EqualsTheReference) {
 // else is in the step, nor on the order in which blocks and warps run.
 TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < 24; ++round) {
-    const AttentionShape shape = RandomShape(round);
+  for (int round = 0; round < kShapes; ++round) {
+    const AttentionShape shape = RandomShape(kShapes + round);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << Describe(shape));
     const int length = Int(2, Coin() ? 100 : 700), other = Int(1, 100);
     Sequences sequences(shape, {length, other}, random_());
     const int first = std::max(0, length - Int(1, 30));
-    const std::vector<uint16_t> whole = sequences.Run({{0, first, length - first}}, Use::kTile);
+    const std::vector<Sequences::Part> rows = {{0, first, length - first}};
+    const std::vector<uint16_t> whole = sequences.Run(rows, Use::kTile, 1);
+    ASSERT_EQ(sequences.Run(rows, Use::kTile, 2), whole);
     // In chunks, in the same step as another sequence, by whichever kernel.
     std::vector<uint16_t> chunked;
     for (int at = first; at < length;) {

@@ -130,6 +130,23 @@ TEST_F(CudaBlocksTest, GathersAndScattersChunks) {
   }
 }
 
+TEST_F(CudaBlocksTest, UploadsAnyNumberOfWords) {
+  SCOPED_TRACE(seed_);
+  for (int round = 0; round < 60; ++round) {
+    ChangeMachine();
+    const int64_t size = 4 * (Coin() ? Int(0, 40) : Int(0, 10'000));
+    const std::vector<std::byte> bytes = RandomBytes(size);
+    const DeviceArray<std::byte> pinned(bytes);
+    DeviceArray<std::byte> device(static_cast<size_t>(size) + 16);
+    LaunchUpload({.pinned = pinned.data(), .device = device.data(), .size_bytes = size}, nullptr);
+    ASSERT_EQ(std::memcmp(device.data(), bytes.data(), bytes.size()), 0) << size;
+    for (size_t i = bytes.size(); i < device.size(); ++i) {
+      ASSERT_EQ(device[i], std::byte{0xff}) << "beyond " << size;
+    }
+    ASSERT_TRUE(device.MarginsIntact());
+  }
+}
+
 TEST_F(CudaBlocksTest, NoBlocksAreNothing) {
   LaunchCopyBlocks({}, 0, nullptr);
   LaunchGatherKv({}, 0, 1, nullptr);

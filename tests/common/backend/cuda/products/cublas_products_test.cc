@@ -23,7 +23,7 @@ namespace {
 class CublasProductsTest : public ::testing::Test {
  protected:
   CublasProductsTest() {
-    if (CudaDeviceCount() > 0) {
+    if (CudaDeviceCount().value_or(0) > 0) {
       runtime_ = OpenDevice(0).value();
       stream_ = runtime_->MakeStream();
       has_bf16_ = runtime_->properties().compute_capability >= 80;

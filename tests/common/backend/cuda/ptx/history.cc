@@ -17,14 +17,14 @@ uint32_t History::StartPhase(uint32_t block, uint32_t epoch) {
 }
 
 History::Cell& History::At(uint64_t word) {
-  const uint64_t number = word / kPageWords;
-  if (number != last_page_number_) {
-    std::unique_ptr<Page>& page = pages_[number];
-    if (page == nullptr) page = std::make_unique<Page>();
-    last_page_ = page.get();
-    last_page_number_ = number;
+  const uint64_t number = word / kArrayWords;
+  if (number != last_number_) {
+    std::unique_ptr<Cells>& cells = cells_[number];
+    if (cells == nullptr) cells = std::make_unique<Cells>();
+    last_cells_ = cells.get();
+    last_number_ = number;
   }
-  return (*last_page_)[word % kPageWords];
+  return (*last_cells_)[word % kArrayWords];
 }
 
 bool History::Ordered(uint32_t before, uint16_t thread, uint32_t time, bool atomic, uint32_t now,

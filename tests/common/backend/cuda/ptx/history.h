@@ -76,8 +76,8 @@ class History {
     uint8_t write_bytes = 0, read_bytes = 0;
     bool write_is_atomic = false, read_only = false;
   };
-  static constexpr uint64_t kPageWords = 1024;
-  using Page = std::array<Cell, kPageWords>;
+  static constexpr uint64_t kArrayWords = 1024;
+  using Cells = std::array<Cell, kArrayWords>;
 
   Cell& At(uint64_t word);
   // Whether what `thread` of phase `before` did at `time` is over for `thread_now` of phase `now`.
@@ -86,9 +86,9 @@ class History {
 
   std::vector<Phase> phases_;  // by number; the first is none
   std::vector<BlockMarks> blocks_;
-  std::unordered_map<uint64_t, std::unique_ptr<Page>> pages_;
-  uint64_t last_page_number_ = ~uint64_t{0};
-  Page* last_page_ = nullptr;
+  std::unordered_map<uint64_t, std::unique_ptr<Cells>> cells_;
+  uint64_t last_number_ = ~uint64_t{0};
+  Cells* last_cells_ = nullptr;
 };
 
 }  // namespace baton::backend::cuda::ptx

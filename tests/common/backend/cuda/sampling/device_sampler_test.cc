@@ -120,7 +120,7 @@ TEST_F(DeviceSamplerTest, LaunchesCanBeRecorded) {
   });
   for (uint64_t position = 0; position < 4; ++position) {
     for (SampleRequest& request : requests) request.position = position;
-    graph->Launch(stream_);
+    ASSERT_TRUE(graph->Launch(stream_));
     for (size_t i = 0; i < requests.size(); ++i) {
       SampleRow row;
       row.logit_row = requests[i].logit_row;
