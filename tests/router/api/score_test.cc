@@ -93,15 +93,15 @@ TEST(ScoreTest, ItemsOfAWorkerThatNeverAnswersGoToAnother) {
 }
 
 TEST(ScoreTest, AWorkerThatSendsHeartbeatsIsAwaited) {
-  FakeCluster cluster(1, 1, [](Options* options) { options->stall_timeout_ms = 300; });
+  FakeCluster cluster(1, 1, [](Options* options) { options->stall_timeout_ms = 2'000; });
   std::atomic<int> calls{0};
   std::thread worker;
   cluster.prefill(0)->SetScoreReply([&](ScoreItemsCall call) {
-    ++calls;
+    if (calls++ > 0) return call.ScoreAll();
     worker = std::thread([call]() mutable {
       internal::v1::ScoredItem heartbeat;
       heartbeat.set_heartbeat(true);
-      for (int i = 0; i < 20; ++i) {
+      for (int i = 0; i < 50; ++i) {
         call.stream->Send(heartbeat);
         absl::SleepFor(absl::Milliseconds(50));  // the wait is what is tested
       }

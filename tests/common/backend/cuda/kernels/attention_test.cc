@@ -281,7 +281,7 @@ class CudaAttentionTest : public ::testing::Test {
 
 TEST_F(CudaAttentionTest, EqualsTheReference) {
   SCOPED_TRACE(seed_);
-  for (int round = 0; round < 2 * kShapes; ++round) {
+  for (int round = 0; round < Rounds(2 * kShapes, 8); ++round) {
     const AttentionShape shape = RandomShape(round);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << Describe(shape));
     std::vector<int> lengths;

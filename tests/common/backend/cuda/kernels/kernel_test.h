@@ -57,6 +57,9 @@ class DeviceArray {
 // Whether a GPU runs the tests' kernels; see gpu_main.cc.
 inline bool OnGpu() { return std::getenv("BATON_TEST_ON_GPU") != nullptr; }
 
+// Of a test that draws its cases: fewer where PTX is interpreted, which is slow.
+inline int Rounds(int many, int few) { return std::getenv("BATON_PTX") != nullptr ? few : many; }
+
 // A pool's blocks, where they are or at the places that they have in a pool of 200 GB: numbers and
 // offsets beyond 32 bits. Pages of address space that no block is in take no memory.
 class BlockMemory {

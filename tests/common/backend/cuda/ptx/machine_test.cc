@@ -169,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"BarrierInABranch", "@%p1 bra \t$L_counted;",
                 "@%p1 bra \t$L_counted;\n\tbar.sync \t0;", "the kernel hangs"},
         Mistake{"Trap", "@%p2 bra \t$L_end;", "@%p2 bra \t$L_end;\n\ttrap;", "traps"},
-        Mistake{"UnknownInstruction", "xor.b32", "lop3.b32", "an instruction that is not known"}),
+        Mistake{"UnknownInstruction", "xor.b32", "bfind.u32", "an instruction that is not known"}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Copies 16 bytes to shared memory and back, asynchronously.

@@ -541,6 +541,24 @@ Operations MakeOperations() {
                                      [](uint32_t a, uint32_t b) { return uint64_t{a} * b; });
   Add2<int64_t, int32_t, int32_t>(all, "mul.wide.s32",
                                   [](int32_t a, int32_t b) { return int64_t{a} * b; });
+  all["lop3.b32"] = {[](WarpState& warp, const Instruction& i, uint32_t mask) {
+                       const uint32_t table = warp.At<uint32_t>(i.from[3])[0];
+                       for (int lane = 0; lane < kWarpLanes; ++lane) {
+                         if ((mask >> lane & 1) == 0) continue;
+                         const uint32_t a = warp.At<uint32_t>(i.from[0])[lane];
+                         const uint32_t b = warp.At<uint32_t>(i.from[1])[lane];
+                         const uint32_t c = warp.At<uint32_t>(i.from[2])[lane];
+                         uint32_t result = 0;
+                         for (uint32_t bits = 0; bits < 8; ++bits) {
+                           if ((table >> bits & 1) == 0) continue;
+                           result |=
+                               (bits & 4 ? a : ~a) & (bits & 2 ? b : ~b) & (bits & 1 ? c : ~c);
+                         }
+                         warp.At<uint32_t>(i.to[0])[lane] = result;
+                       }
+                     },
+                     {4},
+                     {4, 4, 4, 4}};
   AddSame<uint32_t>(all, "mul.hi.u32", [](uint32_t a, uint32_t b) {
     return static_cast<uint32_t>(uint64_t{a} * b >> 32);
   });
