@@ -50,18 +50,17 @@ absl::StatusOr<DeviceShare> ShareOf(const DeviceProperties& device, const Backen
   const size_t total = t4 ? std::min(kT4Bytes, device.total_bytes) : device.total_bytes;
   DeviceShare share;
   BATON_ASSIGN_OR_RETURN(share.dtype, ChooseDType(options.compute, capability));
-  const size_t used = device.total_bytes - device.free_bytes;
   const size_t reserved = device.reserved_bytes + (options.cuda.device_links ? kLinkBytes : 0);
   share.arena_bytes =
       ArenaBytes(total, device.free_bytes, reserved, options.gpu_memory_utilization);
   if (share.arena_bytes == 0) {
     return MakeError(
         absl::StatusCode::kResourceExhausted, "DEVICE_MEMORY",
-        absl::StrCat(device.name, ": --gpu-memory-utilization ", options.gpu_memory_utilization,
-                     " of ", total >> 20, " MiB leaves nothing beside the ", used >> 20,
-                     " MiB that others use: expected more than those, and more free ones than the ",
-                     reserved >> 20, " MiB that CUDA's kernels",
-                     options.cuda.device_links ? " and NCCL" : "", " are left"));
+        absl::StrCat(device.name, ": ", device.free_bytes >> 20, " of ", device.total_bytes >> 20,
+                     " MiB are free, expected more than the ", reserved >> 20,
+                     " MiB that CUDA's kernels", options.cuda.device_links ? " and NCCL" : "",
+                     " are left, and --gpu-memory-utilization ", options.gpu_memory_utilization,
+                     " of ", total >> 20, " MiB to be more than nothing"));
   }
   return share;
 }

@@ -79,7 +79,7 @@ class SharedDevice final : public Runtime {
   DeviceProperties properties_;
 };
 
-TEST(CudaBackendTest, TheShareIsOfTheWholeDeviceLessWhatOthersUse) {
+TEST(CudaBackendTest, TheShareIsOfTheWholeDeviceAndAtMostWhatOthersLeave) {
   const auto free_bytes = [](size_t used, double utilization) {
     const auto backend = MakeBackendOn(std::make_unique<SharedDevice>(used), nullptr,
                                        {.gpu_memory_utilization = utilization});
@@ -87,14 +87,15 @@ TEST(CudaBackendTest, TheShareIsOfTheWholeDeviceLessWhatOthersUse) {
   };
   EXPECT_EQ(free_bytes(0, 1.0), kDeviceBytes);
   EXPECT_EQ(free_bytes(0, 0.5), kDeviceBytes / 2);
-  EXPECT_EQ(free_bytes(8 << 20, 0.5), kDeviceBytes / 2 - (8 << 20));
+  EXPECT_EQ(free_bytes(8 << 20, 0.5), kDeviceBytes / 2);
+  EXPECT_EQ(free_bytes(kDeviceBytes - (8 << 20), 0.5), 8u << 20);
   EXPECT_EQ(free_bytes(0, 0.3) % Arena::kAlignment, 0u);
-  const absl::Status status = MakeBackendOn(std::make_unique<SharedDevice>(kDeviceBytes / 2),
-                                            nullptr, {.gpu_memory_utilization = 0.5})
+  const absl::Status status = MakeBackendOn(std::make_unique<SharedDevice>(kDeviceBytes), nullptr,
+                                            {.gpu_memory_utilization = 0.5})
                                   .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_EQ(ErrorReason(status), "DEVICE_MEMORY");
-  for (const char* part : {"0.5", "48 MiB", "24 MiB"}) {
+  for (const char* part : {"0.5", ": 0 of 48 MiB"}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << status;
   }
 }
@@ -140,9 +141,9 @@ TEST(CudaBackendTest, LeavesWhatCudaTakesLater) {
   EXPECT_EQ(free_bytes(100 * kMiB, 10 * kMiB, 0.5), 50 * kMiB);
   EXPECT_EQ(free_bytes(100 * kMiB, 60 * kMiB, 0.5), 40 * kMiB);
   EXPECT_EQ(free_bytes(90 * kMiB, 20 * kMiB, 1), 70 * kMiB);
-  EXPECT_EQ(free_bytes(90 * kMiB, 20 * kMiB, 0.5), 40 * kMiB) << "others' 10 are of the share";
+  EXPECT_EQ(free_bytes(90 * kMiB, 20 * kMiB, 0.5), 50 * kMiB) << "others' 10 are theirs";
   EXPECT_EQ(free_bytes(20 * kMiB, 20 * kMiB, 1), 0u);
-  EXPECT_EQ(free_bytes(40 * kMiB, 0, 0.5), 0u);
+  EXPECT_EQ(free_bytes(40 * kMiB, 0, 0.5), 40 * kMiB);
 }
 
 // ---- Steps -------------------------------------------------------------------------------------
