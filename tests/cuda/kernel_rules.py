@@ -108,7 +108,8 @@ MARKS = {
     "mma": "products on the tensor cores: m16n8k8 of halves at sm_75, m16n8k16 from sm_80 on",
     "nc": "16-byte loads through the read-only path",
     "async": "shared memory filled by cp.async from sm_80 on, by 16-byte loads at sm_75",
-    "f16x2": "weights made two at a time by sub.rn and mul.rn of halves: exact, then rounded once",
+    "f16x2": "weights made two at a time by fma.rn and mul.rn of halves: exact, then rounded once",
+    "bf16x2": "weights made two at a time by fma.rn of bfloat16's: exact, then rounded once",
     "flag": "in machine code, an atomic between two fences tells other blocks of stores",
 }
 
@@ -158,8 +159,8 @@ MMA = {75: r"mma\.sync\.aligned\.m16n8k8\.row\.col\.f32\.f16\.f16\.f32",
 READ_ONLY_16 = r"ld\.global\.nc\.(L\S*\.)?v4\."
 COPY_ASYNC = r"cp\.async\.cg\.shared\.global"
 
-# What the mark f16x2 allows, and asks for.
-F16X2 = ("sub.rn.f16x2", "mul.rn.f16x2")
+# What a mark allows, and asks for.
+IN_16_BITS = {"f16x2": ("fma.rn.f16x2", "mul.rn.f16x2"), "bf16x2": ("fma.rn.bf16x2",)}
 # (pattern of an instruction, what is wrong with it)
 NEVER = [
     # Without a rounding mode ptxas may fuse a product and a sum.
@@ -218,12 +219,13 @@ def kernel_breaches(name, arch, report, budget):
 
 
 def instruction_breaches(at, name, arch, report, budget, opcodes, uses):
-    allowed = F16X2 if "f16x2" in budget.marks else ()
-    for opcode in allowed:
+    allowed = {opcode for mark, opcodes in IN_16_BITS.items() if mark in budget.marks
+               for opcode in opcodes}
+    for opcode in sorted(allowed):
         if opcode not in opcodes:
             yield f"{at}: lacks {opcode}"
     for pattern, wrong in NEVER:
-        for opcode in sorted(opcodes - set(allowed)):
+        for opcode in sorted(opcodes - allowed):
             if re.match(pattern, opcode):
                 yield f"{at}: {opcode} {wrong}"
     if report.source not in F64_SOURCES:

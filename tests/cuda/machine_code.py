@@ -257,15 +257,16 @@ def check(facts, budgets, release):
 
 # ---- The table -----------------------------------------------------------------------------------
 
-# (kernels whose weights are a product's second operand, tiles of 16 rows of x that share a weight).
-WEIGHTS = ((r"Quantized(Rows|SiluMul)Kernel<\w+, \d, (\d)>", 2), (r"MatMul(Rows|SiluMul)Kernel<", 0))
+# Kernels whose rows of W are a product's first or second operand: how many of a product's weights a lane
+# has, and where the name says how many tiles of x share them.
+WEIGHTS = ((r"Quantized(?:Rows|SiluMul)Kernel<\w+, \d, (\d)>", 4), (r"MatMul(?:Rows|SiluMul)Kernel<()", 2))
 
 
 def weights_a_round(name, products):
-    """That a lane multiplies in a round of the hot loop, or 0: an m16n8k8 has 64, two a lane."""
-    for pattern, group in WEIGHTS:
+    """That a lane multiplies in a round of the hot loop, or 0."""
+    for pattern, of_a_product in WEIGHTS:
         if match := re.match(pattern, name):
-            return 2 * products // (int(match.group(group)) if group else 1)
+            return of_a_product * products // int(match.group(1) or 1)
     return 0
 
 

@@ -40,10 +40,11 @@ BATON_INDEX_MAP int FragmentK(int product, int column) {
 }
 
 // Products x Wᵀ cut k, by k alone, into slices whose sums are added in order: the columns of each
-// but the last ones, whole chunks. Slices behind the end are empty.
+// but the last ones, whole tiles of quantised weights. Slices behind the end are empty.
 inline constexpr int kSlices = 8;
+inline constexpr int kSliceUnit = 4 * kChunkedK;
 BATON_INDEX_MAP int SliceLength(int k) {
-  return (k + kSlices * kChunkedK - 1) / (kSlices * kChunkedK) * kChunkedK;
+  return (k + kSlices * kSliceUnit - 1) / (kSlices * kSliceUnit) * kSliceUnit;
 }
 
 // P V by halves of 64 dims: the dim of the half that column `column` (0 to 7) of mma `i` is.

@@ -65,7 +65,7 @@ struct QuantizedMatMulLaunch {
 inline constexpr int kQuantizedRows = 64;
 
 // dtype: of x, kF16 or kBF16. Reads n k bits / 8 bytes, 4 for each group, rows k 16-bit values for
-// every 8 columns of n (from L1 but for the first), writes rows n floats.
+// every 16 columns of n (from L1 but for the first), writes rows n floats.
 void LaunchQuantizedMatMul(const QuantizedMatMulLaunch& launch, int bits, DType dtype,
                            Stream stream);
 
@@ -79,8 +79,7 @@ struct QuantizedMatMulSiluMulLaunch {
 };
 
 // out = silu(gate) * up for gate_up = x Wᵀ: the bits that LaunchQuantizedMatMul and LaunchSiluMul
-// (to dtype) leave, and gate_up is not written. x is read for every 16 rows of W. Computes 32
-// rows at a time: more do not fit the registers.
+// (to dtype) leave, and gate_up is not written. x is read for every 16 rows of W.
 void LaunchQuantizedMatMulSiluMul(const QuantizedMatMulSiluMulLaunch& launch, int bits, DType dtype,
                                   Stream stream);
 

@@ -11,7 +11,9 @@ bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const Tensor& o
                    bool has_products, const QuantizedWorkspaces& workspaces, Stream stream) {
   const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&gate_up);
   // Others' products come without SiluMul, and are better from some number of rows on.
-  const int64_t most_rows = has_products && quantized == nullptr ? kRowTile : kFewRows;
+  const int64_t most_rows = quantized != nullptr ? kQuantizedRows
+                            : has_products       ? kRowTile
+                                                 : kFewRows;
   if (x.rows > most_rows || out.dtype != dtype) return false;
   if (x.rows == 0) return true;
   BATON_CHECK(x.dtype == dtype);

@@ -194,7 +194,7 @@ void OrderColumns(AnyLaunch& launch, const CudaQuantizedMatrix& matrix,
 
 void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
                               DType dtype, const QuantizedWorkspaces& workspaces, Stream stream) {
-  BATON_CHECK_LE(launch.rows, kFewRows);
+  BATON_CHECK_LE(launch.rows, kQuantizedRows);
   BATON_CHECK_EQ(matrix.view().n % (2 * kQuantizedTileRows), 0);
   OrderColumns(launch, matrix, workspaces, stream);
   LaunchQuantizedMatMulSiluMul({.x = launch.x,

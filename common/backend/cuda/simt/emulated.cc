@@ -1,13 +1,17 @@
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <boost/context/fiber.hpp>
 #include <boost/context/fixedsize_stack.hpp>
 #include <boost/context/preallocated.hpp>
+#include <cmath>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -457,6 +461,25 @@ uint16_t BFloat16FromF32(float value) {
   if (std::isnan(value)) return 0x7fff;
   bits += 0x7fff + (bits >> 16 & 1);
   return static_cast<uint16_t>(bits >> 16);
+}
+
+float FmaToOdd(float a, float b, float c) {
+  // The last place of an inexact result is made odd.
+  const auto to_odd = [](auto rounded, double error) {
+    using Float = decltype(rounded);
+    using Bits = std::conditional_t<sizeof(Float) == 8, uint64_t, uint32_t>;
+    if (error == 0 || !std::isfinite(rounded) || std::bit_cast<Bits>(rounded) % 2 == 1) {
+      return rounded;
+    }
+    constexpr auto kInfinity = std::numeric_limits<Float>::infinity();
+    return std::nextafter(rounded, error < 0 ? -kInfinity : kInfinity);
+  };
+  const double product = double{a} * b;  // exact
+  const double sum = product + c, c_part = sum - product;
+  const double error = (product - (sum - c_part)) + (c - c_part);  // Knuth's TwoSum
+  const double exact = to_odd(sum, error);
+  const auto single = static_cast<float>(exact);
+  return to_odd(single, exact - single);
 }
 
 void MmaK8(void* const (&operands)[kWarpLanes]) { Mma<8>(operands); }

@@ -112,6 +112,20 @@ void CopyAsyncWait(int pending);
 float HalfToF32(uint16_t bits);
 uint16_t HalfFromF32(float value);
 uint16_t BFloat16FromF32(float value);
+// a b + c for 16-bit operands, rounded to odd: another rounding, to 22 bits at most, gives what
+// rounding the exact sum would.
+float FmaToOdd(float a, float b, float c);
+// Of both halves of registers, rounded once.
+template <class Element>
+uint32_t FmaTwo(uint32_t a, uint32_t b, uint32_t c) {
+  const auto one = [&](int shift) -> uint32_t {
+    const auto at = [&](uint32_t two) {
+      return Element::ToF32(static_cast<uint16_t>(two >> shift));
+    };
+    return Element::FromF32(FmaToOdd(at(a), at(b), at(c)));
+  };
+  return one(0) | one(16) << 16;
+}
 
 // What one lane brings to a product of 16 x k times k x 8, k = 8 or 16.
 struct MmaOperand {
@@ -213,6 +227,9 @@ inline float SquareRoot(float a) { return std::sqrt(a); }
 inline float Exp2(float a) { return std::exp2(a); }
 inline uint32_t FloatBits(float a) { return std::bit_cast<uint32_t>(a); }
 inline float BitsFloat(uint32_t a) { return std::bit_cast<float>(a); }
+template <class T>
+void KeepBehind(const T*&) {}
+inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
 inline int LeadingZeros(uint64_t a) { return std::countl_zero(a); }
 inline uint64_t MulHigh(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
@@ -229,6 +246,12 @@ inline uint32_t Load4If(bool valid, const void* global) {
   uint32_t v = 0;
   if (valid) emulated::ReadOnly(global, sizeof(v), &v);
   return v;
+}
+inline void Load16Into(bool valid, const void* global, Vec16& to) {
+  if (valid) to = Load16(global);
+}
+inline void Load4Into(bool valid, const void* global, uint32_t& to) {
+  if (valid) emulated::ReadOnly(global, sizeof(to), &to);
 }
 inline Vec16 LoadShared16(const void* shared) { return emulated::Aligned16(shared); }
 inline Vec16 ReloadShared16(const void* shared) { return LoadShared16(shared); }
@@ -261,10 +284,10 @@ struct Half {
   static uint32_t Pack(float low, float high) {
     return FromF32(low) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
-  // Exact in float32 before they are rounded.
-  static uint32_t Subtract2(uint32_t a, uint32_t b) {
-    return Pack(Low(a) - Low(b), High(a) - High(b));
+  static uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
+    return emulated::FmaTwo<Half>(a, b, c);
   }
+  // Exact in float32 before it is rounded.
   static uint32_t Multiply2(uint32_t a, uint32_t b) {
     return Pack(Low(a) * Low(b), High(a) * High(b));
   }
@@ -292,6 +315,9 @@ struct BFloat16 {
   static uint16_t FromF32(float value) { return emulated::BFloat16FromF32(value); }
   static uint32_t Pack(float low, float high) {
     return FromF32(low) | static_cast<uint32_t>(FromF32(high)) << 16;
+  }
+  static uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
+    return emulated::FmaTwo<BFloat16>(a, b, c);
   }
   static void Mma16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     const uint32_t b[] = {b0, b1};

@@ -72,6 +72,17 @@ BATON_DEVICE float Exp2(float a) {
 }
 BATON_DEVICE uint32_t FloatBits(float a) { return __float_as_uint(a); }
 BATON_DEVICE float BitsFloat(uint32_t a) { return __uint_as_float(a); }
+// The compiler moves nothing that is loaded from there to before this.
+template <class T>
+BATON_DEVICE void KeepBehind(const T*& address) {
+  asm volatile("" : "+l"(address));
+}
+// (a & b) | c in one instruction, of which the compiler makes two if b and c are constants.
+BATON_DEVICE uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+  return result;
+}
 BATON_DEVICE int LeadingZeros(uint64_t a) { return __clzll(static_cast<long long>(a)); }
 BATON_DEVICE uint64_t MulHigh(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 
@@ -126,6 +137,27 @@ BATON_DEVICE uint32_t Load4If(bool valid, const void* global) {
       : "=&r"(v)
       : "l"(global), "r"(static_cast<int>(valid)));
   return v;
+}
+// The same, but `to` is left as it is where not `valid`: no instruction more than the load.
+BATON_DEVICE void Load16Into(bool valid, const void* global, Vec16& to) {
+  asm volatile(
+      "{\n\t"
+      ".reg .pred p;\n\t"
+      "setp.ne.s32 p, %5, 0;\n\t"
+      "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n\t"
+      "}"
+      : "+r"(to.x[0]), "+r"(to.x[1]), "+r"(to.x[2]), "+r"(to.x[3])
+      : "l"(global), "r"(static_cast<int>(valid)));
+}
+BATON_DEVICE void Load4Into(bool valid, const void* global, uint32_t& to) {
+  asm volatile(
+      "{\n\t"
+      ".reg .pred p;\n\t"
+      "setp.ne.s32 p, %2, 0;\n\t"
+      "@p ld.global.nc.u32 %0, [%1];\n\t"
+      "}"
+      : "+r"(to)
+      : "l"(global), "r"(static_cast<int>(valid)));
 }
 // Reads what another block of this kernel wrote before a ThreadFence.
 BATON_DEVICE float LoadFresh(const float* global) { return __ldcg(global); }
@@ -217,9 +249,9 @@ struct Half {
     return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
   // Of both halves: each rounded once, subnormals kept.
-  static BATON_DEVICE uint32_t Subtract2(uint32_t a, uint32_t b) {
+  static BATON_DEVICE uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
     uint32_t result;
-    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
     return result;
   }
   static BATON_DEVICE uint32_t Multiply2(uint32_t a, uint32_t b) {
@@ -256,7 +288,16 @@ struct BFloat16 {
   static BATON_DEVICE uint32_t Pack(float low, float high) {
     return static_cast<uint32_t>(FromF32(low)) | static_cast<uint32_t>(FromF32(high)) << 16;
   }
-  // From sm_80 on; a kernel of bfloat16 is launched on nothing older.
+  // From sm_80 on, as Mma16; a kernel of bfloat16 is launched on nothing older.
+  static BATON_DEVICE uint32_t Fma2(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t result = 0;
+#if __CUDA_ARCH__ >= 800
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
+#else
+    __trap();
+#endif
+    return result;
+  }
   static BATON_DEVICE void Mma16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "

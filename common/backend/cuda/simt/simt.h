@@ -60,8 +60,13 @@ using Stream = void*;
 
 namespace baton::backend::cuda {
 
-BATON_DEVICE int Lane() { return ThreadIndex() % kWarpLanes; }
-BATON_DEVICE int Warp() { return ThreadIndex() / kWarpLanes; }
+// Of an unsigned number: one instruction.
+BATON_DEVICE int Lane() {
+  return static_cast<int>(static_cast<unsigned>(ThreadIndex()) % kWarpLanes);
+}
+BATON_DEVICE int Warp() {
+  return static_cast<int>(static_cast<unsigned>(ThreadIndex()) / kWarpLanes);
+}
 
 template <class T>
 BATON_DEVICE T Least(T a, T b) {

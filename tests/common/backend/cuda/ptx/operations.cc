@@ -389,21 +389,6 @@ void Multiply(WarpState& warp, const Instruction& i, uint32_t) {
   for (size_t r = 0; r < 4; ++r) std::memcpy(warp.At<float>(i.to[r]), d[r], sizeof(d[r]));
 }
 
-template <class F>
-void Halves(WarpState& warp, const Instruction& i, uint32_t mask) {
-  uint32_t* to = warp.At<uint32_t>(i.to[0]);
-  const uint32_t* a = warp.At<uint32_t>(i.from[0]);
-  const uint32_t* b = warp.At<uint32_t>(i.from[1]);
-  ForLanes(mask, [&](int lane) {
-    const auto one = [&](int shift) {
-      const float value = F{}(emulated::HalfToF32(static_cast<uint16_t>(a[lane] >> shift)),
-                              emulated::HalfToF32(static_cast<uint16_t>(b[lane] >> shift)));
-      return static_cast<uint32_t>(emulated::HalfFromF32(value));
-    };
-    to[lane] = one(0) | one(16) << 16;
-  });
-}
-
 // ---- Memory
 // --------------------------------------------------------------------------------------
 
@@ -607,11 +592,12 @@ Operations MakeOperations() {
   all["mov.b32.pack"] = {&Pack<uint32_t, uint16_t>, {4}, {2, 2}};
   all["mov.b64.unpack"] = {&Unpack<uint64_t, uint32_t>, {4, 4}, {8}};
   all["mov.b32.unpack"] = {&Unpack<uint32_t, uint16_t>, {2, 2}, {4}};
-  const auto halves = [&](const char* name, auto f) {
-    all[name] = {&Halves<decltype(f)>, {4}, {4, 4}};
-  };
-  halves("sub.rn.f16x2", [](float a, float b) { return a - b; });
-  halves("mul.rn.f16x2", [](float a, float b) { return a * b; });
+  using Two = uint32_t;  // in the halves of a register
+  AddSame<Two>(all, "mul.rn.f16x2", [](Two a, Two b) { return Half::Multiply2(a, b); });
+  Add3<Two, Two, Two, Two>(all, "fma.rn.f16x2",
+                           [](Two a, Two b, Two c) { return Half::Fma2(a, b, c); });
+  Add3<Two, Two, Two, Two>(all, "fma.rn.bf16x2",
+                           [](Two a, Two b, Two c) { return BFloat16::Fma2(a, b, c); });
   all["shfl.sync.bfly.b32"] = {&ShuffleLanes<true>, {4}, {4, 4, 4, 4}, Flow::kTogether};
   all["shfl.sync.idx.b32"] = {&ShuffleLanes<false>, {4}, {4, 4, 4, 4}, Flow::kTogether};
   const std::string row_col = ".row.col.f32.";

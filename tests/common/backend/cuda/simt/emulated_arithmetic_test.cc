@@ -38,8 +38,11 @@ struct Format {
   }
   // IEEE 754: to the nearest, ties to the even one; beyond the greatest as if there were more.
   uint16_t Rounded(float value) const {
+    return Rounded(std::fabs(static_cast<double>(value)), std::signbit(value));
+  }
+  template <class Real>
+  uint16_t Rounded(Real magnitude, bool negative) const {
     int low = 0, high = infinity();
-    const double magnitude = std::fabs(static_cast<double>(value));
     while (low < high) {  // the greatest that isn't above
       const int middle = (low + high + 1) / 2;
       if (ValueOf(middle) <= magnitude) {
@@ -49,10 +52,10 @@ struct Format {
       }
     }
     if (low < infinity()) {
-      const double twice = 2 * magnitude, sum = ValueOf(low) + ValueOf(low + 1);
+      const Real twice = 2 * magnitude, sum = ValueOf(low) + ValueOf(low + 1);
       if (twice > sum || (twice == sum && low % 2 == 1)) ++low;
     }
-    return static_cast<uint16_t>(low | (std::signbit(value) ? 0x8000 : 0));
+    return static_cast<uint16_t>(low | (negative ? 0x8000 : 0));
   }
 };
 constexpr Format kHalf = {5, 10}, kBFloat16 = {8, 7};
@@ -110,6 +113,46 @@ TEST_F(EmulatedArithmeticTest, HalfIsTheCompilers) {
     if (std::isnan(value)) continue;
     ASSERT_EQ(Half::FromF32(value), std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << value;
   }
+}
+
+// a b + c, which 113 bits hold, rounded once. bfloat16's of like sizes alone: others need more
+// bits.
+template <class Element>
+void CheckFma(const Format& format, std::mt19937_64& random) {
+  const auto draw = [&]() -> uint32_t {
+    const auto bits = static_cast<uint32_t>(random() & 0xffff);
+    if (format.exponent_bits == 8) return (bits & 0x8fff) | 0x3000;
+    return (bits & 0x7c00) == 0x7c00 ? bits & 0x83ff : bits;
+  };
+  for (int round = 0; round < 200'000; ++round) {
+    uint32_t two[3];
+    for (uint32_t& operand : two) operand = draw() | draw() << 16;
+    const uint32_t result = Element::Fma2(two[0], two[1], two[2]);
+    for (const int shift : {0, 16}) {
+      const auto at = [&](int i) -> __float128 {
+        return Element::ToF32(static_cast<uint16_t>(two[i] >> shift));
+      };
+      const __float128 exact = at(0) * at(1) + at(2);
+      if (exact == 0) continue;  // signs of zeros: below
+      ASSERT_EQ(result >> shift & 0xffff, format.Rounded(exact < 0 ? -exact : exact, exact < 0))
+          << std::hex << two[0] << " " << two[1] << " " << two[2];
+    }
+  }
+  // A third operand that is much too small to be added decides a tie; a sum of zeros.
+  const auto fma = [](float a, float b, float c) {
+    return Element::Fma2(Element::FromF32(a), Element::FromF32(b), Element::FromF32(c)) & 0xffff;
+  };
+  const float last_place = std::ldexp(1.0f, -format.mantissa_bits);
+  const float least = Element::ToF32(1);
+  ASSERT_EQ(fma(1.5f, 1 + last_place, least), Element::FromF32(1.5f + 2 * last_place));
+  ASSERT_EQ(fma(1.5f, 1 + last_place, -least), Element::FromF32(1.5f + last_place));
+  ASSERT_EQ(fma(0.0f, 1.0f, -0.0f), 0);
+  ASSERT_EQ(fma(0.0f, -1.0f, -0.0f), 0x8000);
+}
+
+TEST_F(EmulatedArithmeticTest, FusedSumsOfHalvesRoundOnce) { CheckFma<Half>(kHalf, random_); }
+TEST_F(EmulatedArithmeticTest, FusedSumsOfBFloat16RoundOnce) {
+  CheckFma<BFloat16>(kBFloat16, random_);
 }
 
 // ---- Products ----------------------------------------------------------------------------------
