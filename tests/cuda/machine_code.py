@@ -257,15 +257,17 @@ def check(facts, budgets, release):
 
 # ---- The table -----------------------------------------------------------------------------------
 
-# (kernels whose weights are a product's second operand, tiles of 16 rows of x that share a weight).
-WEIGHTS = ((r"Quantized(Rows|SiluMul)Kernel<\w+, \d, (\d)>", 2), (r"MatMul(Rows|SiluMul)Kernel<", 0))
+# (kernels whose weights are a product's second operand, rows of x in a unit of the number in the last
+# group: a weight is shared by tiles of 16).
+WEIGHTS = ((r"Quantized(?:Rows|SiluMul)Kernel<\w+, \d, (\d)>", 16),
+           (r"MatMul(?:Rows|SiluMul)Kernel<\w+, (\d+)", 1))
 
 
 def weights_a_round(name, products):
     """That a lane multiplies in a round of the hot loop, or 0: an m16n8k8 has 64, two a lane."""
-    for pattern, group in WEIGHTS:
+    for pattern, rows in WEIGHTS:
         if match := re.match(pattern, name):
-            return 2 * products // (int(match.group(group)) if group else 1)
+            return 2 * products // -(-int(match.group(1)) * rows // 16)
     return 0
 
 

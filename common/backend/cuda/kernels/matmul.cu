@@ -13,14 +13,17 @@ BATON_DEVICE const uint16_t* Row(const void* matrix, int64_t row, int64_t stride
   return static_cast<const uint16_t*>(matrix) + row * stride;
 }
 
-// 32 k's of a product of 16 rows with 8 columns.
-template <class Element>
-BATON_DEVICE void Accumulate(float (&sums)[4], const Vec16& low, const Vec16& high,
-                             const Vec16& w) {
+// 32 k's of a product of 16 rows with kTiles times 8 columns. hidden_zero: see HiddenZero.
+template <class Element, int kTiles>
+BATON_DEVICE void Accumulate(float (&sums)[kTiles][4], const Vec16& low, const Vec16& high,
+                             const Vec16 (&w)[kTiles], uint32_t hidden_zero) {
   BATON_UNROLL for (int product = 0; product < 2; ++product) {
-    const uint32_t a[4] = {low.x[product * 2], high.x[product * 2], low.x[product * 2 + 1],
-                           high.x[product * 2 + 1]};
-    Element::Mma16(sums, a, w.x[product * 2], w.x[product * 2 + 1]);
+    const uint32_t a[4] = {low.x[product * 2] | hidden_zero, high.x[product * 2] | hidden_zero,
+                           low.x[product * 2 + 1] | hidden_zero,
+                           high.x[product * 2 + 1] | hidden_zero};
+    BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+      Element::Mma16(sums[tile], a, w[tile].x[product * 2], w[tile].x[product * 2 + 1]);
+    }
   }
 }
 
@@ -30,105 +33,151 @@ BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, floa
   StoreGlobal(launch.out + row * launch.out_stride + column, sum);
 }
 
-// A warp a slice, for the same 16 rows by 8 columns of each of kParts parts of W.
+// A warp a slice, for the same rows of x (8, 16 or 32) by tiles of 8 columns.
 constexpr int kRowsThreads = kSlices * kWarpLanes;
-constexpr int kRowsColumns = 8;
-constexpr int kRowsOutputs = kRowTile * kRowsColumns;
-constexpr int kAhead = 4;  // chunks of 32 k's that are on their way at once
+constexpr int kColumnTile = 8;
 
-// Dynamic shared memory: [slice][part][16][8].
-template <int kParts>
-constexpr size_t kRowsBytes = kSlices* kParts* kRowsOutputs * sizeof(float);
+template <int kRows, int kTiles>
+struct RowsShape {
+  static constexpr int kEights = kRows / 8;  // of rows: one load of x
+  static constexpr int kColumns = kTiles * kColumnTile;
+  static constexpr int kOutputs = kRows * kColumns;
+  // Chunks of 32 k's that are on their way at once: 256 bytes a lane or more.
+  static constexpr int kAhead = (16 + kTiles + kEights - 1) / (kTiles + kEights);
+  // Dynamic shared memory: [slice][row][column].
+  static constexpr size_t kBytes = kSlices * kOutputs * sizeof(float);
+};
 
-// Leaves the warp's sums in shared memory. w: row `column` of each part, of which there may be
-// none. The caller synchronizes.
-template <class Element, int kParts, class Matrices>
-BATON_DEVICE void SumSlice(const Matrices& launch, int first_row, bool has_column,
-                           const uint16_t* const (&w)[kParts]) {
-  const int group = GroupOf(Lane()), member = MemberOf(Lane());
-  const int row = first_row + group, offset = member * kChunkElements;
-  const bool has_low = row < launch.rows, has_high = row + 8 < launch.rows;
-  const uint16_t* low = Row(launch.x, has_low ? row : 0, launch.x_stride) + offset;
-  const uint16_t* high = Row(launch.x, has_high ? row + 8 : 0, launch.x_stride) + offset;
-  const int length = SliceLength(launch.k);
-  const int end = Least((Warp() + 1) * length, launch.k);
-  float sums[kParts][4] = {};
-  Vec16 x_low[kAhead], x_high[kAhead], weights[kParts][kAhead];
-  const auto fetch = [&](int slot, int at) {
-    const bool valid = at + offset < end;
-    BATON_UNROLL for (int part = 0; part < kParts; ++part) {
-      weights[part][slot] = Load16If(valid && has_column, w[part] + offset + at);
+// The chunks that a warp multiplies: a ring in registers. Multiplying one makes room for the one
+// that comes kAhead later.
+template <class Element, int kRows, int kTiles>
+struct Ring {
+  using Shape = RowsShape<kRows, kTiles>;
+  static constexpr int kTurn = Shape::kAhead * kChunkedK;  // k's
+  const uint16_t* x[Shape::kEights];
+  const uint16_t* w[kTiles];
+  int left;  // k's of the slice from the oldest chunk on
+  uint32_t hidden_zero = kRows > 8 ? HiddenZero() : 0;
+  Vec16 rows[Shape::kAhead][Shape::kEights], weights[Shape::kAhead][kTiles];
+  float sums[(Shape::kEights + 1) / 2][kTiles][4] = {};
+
+  // Chunk number `at` from the oldest one on; kWhole: it does not reach beyond the slice.
+  template <bool kWhole>
+  BATON_DEVICE void Fetch(int slot, int at) {
+    const int k = at * kChunkedK;
+    const bool valid = kWhole || k + MemberOf(Lane()) * kChunkElements < left;
+    BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+      weights[slot][tile] = kWhole ? Load16Once(w[tile] + k) : Load16If(valid, w[tile] + k);
     }
-    x_low[slot] = Load16If(valid && has_low, low + at);
-    x_high[slot] = Load16If(valid && has_high, high + at);
-  };
-  // A ring: what is multiplied is fetched kAhead chunks before. Zeros behind the end change no sum.
-  const int begin = Warp() * length;
-  BATON_UNROLL for (int i = 0; i < kAhead; ++i) fetch(i, begin + i * kChunkedK);
-  BATON_NO_UNROLL for (int k = begin; k < end; k += kAhead * kChunkedK) {
-    BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-      BATON_UNROLL for (int part = 0; part < kParts; ++part) {
-        Accumulate<Element>(sums[part], x_low[i], x_high[i], weights[part][i]);
-      }
-      fetch(i, k + (i + kAhead) * kChunkedK);
+    BATON_UNROLL for (int i = 0; i < Shape::kEights; ++i) {
+      rows[slot][i] = kWhole ? Load16(x[i] + k) : Load16If(valid, x[i] + k);
     }
   }
-  float* shared = reinterpret_cast<float*>(SharedMemory()) + Warp() * kParts * kRowsOutputs;
-  BATON_UNROLL for (int part = 0; part < kParts; ++part) {
-    BATON_UNROLL for (int i = 0; i < 4; ++i) {
-      shared[part * kRowsOutputs + (group + i / 2 * 8) * kRowsColumns + member * 2 + i % 2] =
-          sums[part][i];
+
+  // Once around. Zeros behind the slice's end change no sum.
+  template <bool kWhole>
+  BATON_DEVICE void Turn() {
+    BATON_UNROLL for (int slot = 0; slot < Shape::kAhead; ++slot) {
+      BATON_UNROLL for (int i = 0; i < Shape::kEights; i += 2) {
+        const Vec16& low = rows[slot][i];
+        // The products with rows 8 to 15, which 8 rows lack, are not stored: any operand does, and
+        // these are at hand in the registers behind the low ones.
+        const Vec16 high = Shape::kEights == 1 ? Vec16{{low.x[1], low.x[1], low.x[3], low.x[3]}}
+                                               : rows[slot][Least(i + 1, Shape::kEights - 1)];
+        Accumulate<Element>(sums[i / 2], low, high, weights[slot], hidden_zero);
+      }
+      Fetch<kWhole>(slot, slot + Shape::kAhead);
+    }
+    BATON_UNROLL for (int i = 0; i < Shape::kEights; ++i) x[i] += kTurn;
+    BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) w[tile] += kTurn;
+    left -= kTurn;
+  }
+};
+
+// Leaves the warp's sums in shared memory. w: the rows of W that the lane's group loads. The caller
+// synchronizes.
+template <class Element, int kRows, int kTiles, class Matrices>
+BATON_DEVICE void SumSlice(const Matrices& launch, int first_row,
+                           const uint16_t* const (&w)[kTiles]) {
+  using Shape = RowsShape<kRows, kTiles>;
+  const int group = GroupOf(Lane()), member = MemberOf(Lane());
+  const int length = SliceLength(launch.k), begin = Warp() * length;
+  const int offset = begin + member * kChunkElements;
+  Ring<Element, kRows, kTiles> ring;
+  BATON_UNROLL for (int i = 0; i < Shape::kEights; ++i) {
+    // Rows that there are not are those of others, and not stored.
+    ring.x[i] =
+        Row(launch.x, Least(first_row + i * 8 + group, launch.rows - 1), launch.x_stride) + offset;
+  }
+  BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) ring.w[tile] = w[tile] + offset;
+  ring.left = Least(length, launch.k - begin);
+  BATON_UNROLL for (int i = 0; i < Shape::kAhead; ++i) ring.template Fetch<false>(i, i);
+  BATON_NO_UNROLL while (ring.left >= 2 * ring.kTurn) ring.template Turn<true>();
+  BATON_NO_UNROLL while (ring.left > 0) ring.template Turn<false>();
+  float* shared = reinterpret_cast<float*>(SharedMemory()) + Warp() * Shape::kOutputs;
+  BATON_UNROLL for (int i = 0; i < Shape::kEights; ++i) {
+    BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+      BATON_UNROLL for (int e = 0; e < 2; ++e) {
+        shared[(i * 8 + group) * Shape::kColumns + tile * kColumnTile + member * 2 + e] =
+            ring.sums[i / 2][tile][i % 2 * 2 + e];
+      }
     }
   }
 }
 
-// Of output `index` of part `part`.
-template <int kParts>
-BATON_DEVICE float FoldSlices(int k, int part, int index) {
+template <int kOutputs>
+BATON_DEVICE float FoldSlices(int k, int index) {
   const int length = SliceLength(k);
-  const float* shared = reinterpret_cast<const float*>(SharedMemory()) + part * kRowsOutputs;
+  const float* shared = reinterpret_cast<const float*>(SharedMemory());
   float total = 0;
   for (int slice = 0; slice < kSlices && slice * length < k; ++slice) {
-    total = FoldSlice(slice == 0, total, shared[slice * kParts * kRowsOutputs + index]);
+    total = FoldSlice(slice == 0, total, shared[slice * kOutputs + index]);
   }
   return total;
 }
 
-template <class Element>
-BATON_KERNEL(kRowsThreads)
+template <class Element, int kRows, int kTiles>
+BATON_KERNEL_RESIDENT(kRowsThreads, 2)
 MatMulRowsKernel(MatMulLaunch launch) {
-  const int first_column = static_cast<int>(BlockIndex().x) * kRowsColumns;
-  const int first_row = static_cast<int>(BlockIndex().y) * kRowTile;
-  const int column = first_column + GroupOf(Lane());
-  const bool has_column = column < launch.n;
-  SumSlice<Element, 1>(launch, first_row, has_column,
-                       {Row(launch.w, has_column ? column : 0, launch.k)});
+  using Shape = RowsShape<kRows, kTiles>;
+  const int first_column = static_cast<int>(BlockIndex().x) * Shape::kColumns;
+  const int first_row = static_cast<int>(BlockIndex().y) * kRows;
+  const uint16_t* w[kTiles];
+  BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+    const int column = first_column + tile * kColumnTile + GroupOf(Lane());
+    w[tile] = Row(launch.w, Least(column, launch.n - 1), launch.k);
+  }
+  SumSlice<Element, kRows>(launch, first_row, w);
   SyncThreads();
-  if (ThreadIndex() >= kRowsOutputs) return;
-  StoreSum(launch, first_row + ThreadIndex() / kRowsColumns,
-           first_column + ThreadIndex() % kRowsColumns, FoldSlices<1>(launch.k, 0, ThreadIndex()));
+  for (int i = ThreadIndex(); i < Shape::kOutputs; i += kRowsThreads) {
+    StoreSum(launch, first_row + i / Shape::kColumns, first_column + i % Shape::kColumns,
+             FoldSlices<Shape::kOutputs>(launch.k, i));
+  }
 }
 
-template <class Element>
+// A tile of gate's columns and the same of up's.
+template <class Element, int kRows>
 BATON_KERNEL_RESIDENT(kRowsThreads, 2)
 MatMulSiluMulKernel(MatMulSiluMulLaunch launch) {
-  const int first_column = static_cast<int>(BlockIndex().x) * kRowsColumns;
-  const int first_row = static_cast<int>(BlockIndex().y) * kRowTile;
+  using Shape = RowsShape<kRows, 2>;
+  const int first_column = static_cast<int>(BlockIndex().x) * kColumnTile;
+  const int first_row = static_cast<int>(BlockIndex().y) * kRows;
   const int column = first_column + GroupOf(Lane());
-  SumSlice<Element, 2>(
-      launch, first_row, true,
+  SumSlice<Element, kRows, 2>(
+      launch, first_row,
       {Row(launch.w, column, launch.k), Row(launch.w, launch.cols + column, launch.k)});
   SyncThreads();
   // Two columns a thread: one access.
-  const int index = ThreadIndex() * 2, row = first_row + index / kRowsColumns;
-  if (index >= kRowsOutputs || row >= launch.rows) return;
+  const int row = ThreadIndex() / (kColumnTile / 2), pair = ThreadIndex() % (kColumnTile / 2) * 2;
+  if (row >= kRows || first_row + row >= launch.rows) return;
   float gated[2];
   BATON_UNROLL for (int i = 0; i < 2; ++i) {
-    gated[i] =
-        SiluMul(FoldSlices<2>(launch.k, 0, index + i), FoldSlices<2>(launch.k, 1, index + i));
+    const int gate = row * Shape::kColumns + pair + i;
+    gated[i] = SiluMul(FoldSlices<Shape::kOutputs>(launch.k, gate),
+                       FoldSlices<Shape::kOutputs>(launch.k, gate + kColumnTile));
   }
-  uint16_t* out = static_cast<uint16_t*>(launch.out) + row * launch.out_stride + first_column +
-                  index % kRowsColumns;
+  uint16_t* out = static_cast<uint16_t*>(launch.out) + (first_row + row) * launch.out_stride +
+                  first_column + pair;
   StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
 }
 
@@ -201,9 +250,7 @@ MatMulTileKernel(MatMulLaunch launch) {
       w[j] = LoadShared16(StageRow(stage, kTileRows + warp_column + j * 8 + group) + byte);
     }
     BATON_UNROLL for (int i = 0; i < 2; ++i) {
-      BATON_UNROLL for (int j = 0; j < 4; ++j) {
-        Accumulate<Element>(sums[i][j], x[i][0], x[i][1], w[j]);
-      }
+      Accumulate<Element>(sums[i], x[i][0], x[i][1], w, 0);
     }
     if (k + kChunkedK >= Least(slice_end, launch.k)) {
       BATON_UNROLL for (int i = 0; i < 2; ++i) {
@@ -232,24 +279,66 @@ MatMulTileKernel(MatMulLaunch launch) {
 
 unsigned Tiles(int size, int tile) { return static_cast<unsigned>((size + tile - 1) / tile); }
 
-template <class Element>
-void Dispatch(const MatMulLaunch& launch, bool rows_shape, Stream stream) {
-  if (rows_shape) {
-    Launch(MatMulRowsKernel<Element>,
-           {Tiles(launch.n, kRowsColumns), Tiles(launch.rows, kRowTile), 1}, kRowsThreads,
-           kRowsBytes<1>, stream, launch);
+template <class Element, int kRows, int kTiles>
+void LaunchRows(const MatMulLaunch& launch, Stream stream) {
+  using Shape = RowsShape<kRows, kTiles>;
+  Launch(MatMulRowsKernel<Element, kRows, kTiles>,
+         {Tiles(launch.n, Shape::kColumns), Tiles(launch.rows, kRows), 1}, kRowsThreads,
+         Shape::kBytes, stream, launch);
+}
+
+template <class Element, int kTiles>
+void LaunchRows(const MatMulLaunch& launch, Stream stream) {
+  if (launch.rows <= 8) {
+    LaunchRows<Element, 8, kTiles>(launch, stream);
+  } else if (launch.rows <= 16) {
+    LaunchRows<Element, 16, kTiles>(launch, stream);
   } else {
-    Launch(MatMulTileKernel<Element>,
-           {Tiles(launch.n, kTileColumns), Tiles(launch.rows, kTileRows), 1}, kTileThreads,
-           kStages * kStageBytes, stream, launch);
+    LaunchRows<Element, 32, kTiles>(launch, stream);
   }
 }
 
 template <class Element>
+void Dispatch(const MatMulLaunch& launch, MatMulShape shape, Stream stream) {
+  switch (shape) {
+    case MatMulShape::kNarrowRows:
+      return LaunchRows<Element, 1>(launch, stream);
+    case MatMulShape::kWideRows:
+      return LaunchRows<Element, 2>(launch, stream);
+    default:
+      return Launch(MatMulTileKernel<Element>,
+                    {Tiles(launch.n, kTileColumns), Tiles(launch.rows, kTileRows), 1}, kTileThreads,
+                    kStages * kStageBytes, stream, launch);
+  }
+}
+
+template <class Element, int kRows>
+void LaunchSilu(const MatMulSiluMulLaunch& launch, Stream stream) {
+  Launch(MatMulSiluMulKernel<Element, kRows>,
+         {Tiles(launch.cols, kColumnTile), Tiles(launch.rows, kRows), 1}, kRowsThreads,
+         RowsShape<kRows, 2>::kBytes, stream, launch);
+}
+
+template <class Element>
 void Dispatch(const MatMulSiluMulLaunch& launch, Stream stream) {
-  Launch(MatMulSiluMulKernel<Element>,
-         {Tiles(launch.cols, kRowsColumns), Tiles(launch.rows, kRowTile), 1}, kRowsThreads,
-         kRowsBytes<2>, stream, launch);
+  if (launch.rows <= 8) {
+    LaunchSilu<Element, 8>(launch, stream);
+  } else if (launch.rows <= 16) {
+    LaunchSilu<Element, 16>(launch, stream);
+  } else {
+    LaunchSilu<Element, 32>(launch, stream);
+  }
+}
+
+MatMulShape Concrete(MatMulShape shape, const MatMulLaunch& launch) {
+  if (shape == MatMulShape::kAuto) {
+    shape = launch.rows <= kFewRows ? MatMulShape::kRows : MatMulShape::kTile;
+  }
+  if (shape == MatMulShape::kRows) {
+    const bool fill = launch.n / (2 * kColumnTile) >= Multiprocessors();
+    return fill ? MatMulShape::kWideRows : MatMulShape::kNarrowRows;
+  }
+  return shape;
 }
 
 }  // namespace
@@ -265,12 +354,11 @@ void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream 
 
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream, MatMulShape shape) {
   if (launch.rows == 0 || launch.n == 0) return;
-  const bool rows_shape =
-      shape == MatMulShape::kAuto ? launch.rows <= kFewRows : shape == MatMulShape::kRows;
+  shape = Concrete(shape, launch);
   if (dtype == DType::kF16) {
-    Dispatch<Half>(launch, rows_shape, stream);
+    Dispatch<Half>(launch, shape, stream);
   } else {
-    Dispatch<BFloat16>(launch, rows_shape, stream);
+    Dispatch<BFloat16>(launch, shape, stream);
   }
 }
 

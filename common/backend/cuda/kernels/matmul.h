@@ -4,9 +4,9 @@
 // products; with --no-deterministic, used where it is faster than cuBLASLt (the slices keep the
 // memory busy where n is small: split-K) and where cuBLASLt has no algorithm.
 //
-// - rows: up to a few row tiles. A block takes 16 rows by 8 columns, each warp one slice, W
-//   loaded from memory to registers, 16 bytes a lane (FragmentK of index_maps.h). Of gate and up it
-//   takes 8 columns of each, the operands of SiluMul.
+// - rows: few. A block takes 8, 16 or 32 rows by 8 columns (narrow) or 16 (wide), each warp one
+//   slice, W loaded from memory to registers, 16 bytes a lane (FragmentK of index_maps.h), in a
+//   ring of chunks. Of gate and up it takes 8 columns of each, the operands of SiluMul.
 // - tile: many rows. A block takes 64 x 64, both operands through shared memory in a ring of stages
 //   (multistage pipeline, as CUTLASS describes it).
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
@@ -29,15 +29,15 @@ struct MatMulLaunch {
   int k;
 };
 
-// The shape `rows` is used up to this many rows: two row tiles, of which the second reads W from
-// L2.
+// The shape `rows` is used up to this many rows, which share each load of W.
 inline constexpr int kFewRows = 32;
 
-enum class MatMulShape { kAuto, kRows, kTile };
+// kRows is kWideRows where that leaves no multiprocessor idle, else kNarrowRows.
+enum class MatMulShape { kAuto, kRows, kNarrowRows, kWideRows, kTile };
 
 // The version of its speed. Raise it with every change that makes it faster or slower: measured
 // choices (measured_products.h) of other versions are discarded.
-inline constexpr int kMatMulVersion = 1;
+inline constexpr int kMatMulVersion = 2;
 
 // dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values, writes rows n floats.
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream,
