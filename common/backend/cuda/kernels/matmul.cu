@@ -1,41 +1,13 @@
 #include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/matmul.h"
+#include "common/backend/cuda/kernels/matmul_core.cuh"
 
 namespace baton::backend::cuda {
 namespace {
 
-BATON_DEVICE float FoldSlice(bool first, float before, float next) {
-  return first ? next : Add(before, next);
-}
-
-BATON_DEVICE const uint16_t* Row(const void* matrix, int64_t row, int64_t stride) {
-  return static_cast<const uint16_t*>(matrix) + row * stride;
-}
-
-// 32 k's of a product of 16 rows with kTiles times 8 columns. hidden_zero: see HiddenZero.
-template <class Element, int kTiles>
-BATON_DEVICE void Accumulate(float (&sums)[kTiles][4], const Vec16& low, const Vec16& high,
-                             const Vec16 (&w)[kTiles], uint32_t hidden_zero) {
-  BATON_UNROLL for (int product = 0; product < 2; ++product) {
-    const uint32_t a[4] = {low.x[product * 2] | hidden_zero, high.x[product * 2] | hidden_zero,
-                           low.x[product * 2 + 1] | hidden_zero,
-                           high.x[product * 2 + 1] | hidden_zero};
-    BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
-      Element::Mma16(sums[tile], a, w[tile].x[product * 2], w[tile].x[product * 2 + 1]);
-    }
-  }
-}
-
-BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, float sum) {
-  if (row >= launch.rows || column >= launch.n) return;
-  if (launch.bias != nullptr) sum = Add(sum, LoadGlobal(launch.bias + column));
-  StoreGlobal(launch.out + row * launch.out_stride + column, sum);
-}
-
 // A warp a slice, for the same rows of x (8, 16 or 32) by tiles of 8 columns.
 constexpr int kRowsThreads = kSlices * kWarpLanes;
-constexpr int kColumnTile = 8;
 
 template <int kRows, int kTiles>
 struct RowsShape {
@@ -84,7 +56,10 @@ struct Ring {
         // these are at hand in the registers behind the low ones.
         const Vec16 high = Shape::kEights == 1 ? Vec16{{low.x[1], low.x[1], low.x[3], low.x[3]}}
                                                : rows[slot][Least(i + 1, Shape::kEights - 1)];
-        Accumulate<Element>(sums[i / 2], low, high, weights[slot], hidden_zero);
+        const RowsOperand operand(low, high, hidden_zero);
+        BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+          Accumulate<Element>(sums[i / 2][tile], operand, weights[slot][tile]);
+        }
       }
       Fetch<kWhole>(slot, slot + Shape::kAhead);
     }
@@ -107,7 +82,8 @@ BATON_DEVICE void SumSlice(const Matrices& launch, int first_row,
   BATON_UNROLL for (int i = 0; i < Shape::kEights; ++i) {
     // Rows that there are not are those of others, and not stored.
     ring.x[i] =
-        Row(launch.x, Least(first_row + i * 8 + group, launch.rows - 1), launch.x_stride) + offset;
+        MatrixRow(launch.x, Least(first_row + i * 8 + group, launch.rows - 1), launch.x_stride) +
+        offset;
   }
   BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) ring.w[tile] = w[tile] + offset;
   ring.left = Least(length, launch.k - begin);
@@ -129,9 +105,9 @@ template <int kOutputs>
 BATON_DEVICE float FoldSlices(int k, int index) {
   const int length = SliceLength(k);
   const float* shared = reinterpret_cast<const float*>(SharedMemory());
-  float total = 0;
+  float total = kNoSlice;
   for (int slice = 0; slice < kSlices && slice * length < k; ++slice) {
-    total = FoldSlice(slice == 0, total, shared[slice * kOutputs + index]);
+    total = Add(total, shared[slice * kOutputs + index]);
   }
   return total;
 }
@@ -145,7 +121,7 @@ MatMulRowsKernel(MatMulLaunch launch) {
   const uint16_t* w[kTiles];
   BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
     const int column = first_column + tile * kColumnTile + GroupOf(Lane());
-    w[tile] = Row(launch.w, Least(column, launch.n - 1), launch.k);
+    w[tile] = MatrixRow(launch.w, Least(column, launch.n - 1), launch.k);
   }
   SumSlice<Element, kRows>(launch, first_row, w);
   SyncThreads();
@@ -165,7 +141,7 @@ MatMulSiluMulKernel(MatMulSiluMulLaunch launch) {
   const int column = first_column + GroupOf(Lane());
   SumSlice<Element, kRows, 2>(
       launch, first_row,
-      {Row(launch.w, column, launch.k), Row(launch.w, launch.cols + column, launch.k)});
+      {MatrixRow(launch.w, column, launch.k), MatrixRow(launch.w, launch.cols + column, launch.k)});
   SyncThreads();
   // Two columns a thread: one access.
   const int row = ThreadIndex() / (kColumnTile / 2), pair = ThreadIndex() % (kColumnTile / 2) * 2;
@@ -181,109 +157,11 @@ MatMulSiluMulKernel(MatMulSiluMulLaunch launch) {
   StoreGlobal(reinterpret_cast<uint32_t*>(out), Element::Pack(gated[0], gated[1]));
 }
 
-constexpr int kTileWarps = 4;
-constexpr int kTileThreads = kTileWarps * kWarpLanes;
-constexpr int kTileRows = 64, kTileColumns = 64;
-constexpr int kStages = 3;
-constexpr int kChunks = kChunkedK / kChunkElements;  // of a row in a stage: 64 bytes
-constexpr int kStageBytes = (kTileRows + kTileColumns) * kChunks * 16;
-
-// Rows of 64 bytes need no swizzle: the eight lanes of a cycle read two whole rows.
-BATON_DEVICE std::byte* StageRow(int stage, int row) {
-  return SharedMemory() + stage * kStageBytes + row * kChunks * 16;
-}
-
-// Rows of x, then rows of W, to shared memory; zeros beyond the matrices.
-BATON_DEVICE void FetchStage(const MatMulLaunch& launch, int stage, int first_row, int first_column,
-                             int k) {
-  constexpr int kCopies = (kTileRows + kTileColumns) * kChunks / kTileThreads;
-  if (k < launch.k) {
-    void* to[kCopies];
-    const void* from[kCopies];
-    bool valid[kCopies];
-    BATON_UNROLL for (int i = 0; i < kCopies; ++i) {
-      const int index = i * kTileThreads + ThreadIndex();
-      const int row = index / kChunks, at = k + index % kChunks * kChunkElements;
-      const bool is_x = row < kTileRows;
-      const int source = is_x ? first_row + row : first_column + row - kTileRows;
-      valid[i] = at < launch.k && source < (is_x ? launch.rows : launch.n);
-      to[i] = StageRow(stage, row) + index % kChunks * 16;
-      from[i] = launch.w;
-      if (valid[i]) {
-        from[i] = is_x ? Row(launch.x, source, launch.x_stride) + at
-                       : Row(launch.w, source, launch.k) + at;
-      }
-    }
-    CopyAsync16(to, from, valid);
-  }
-  CopyAsyncCommit();  // also an empty group: waits count groups
-}
-
-template <class Element>
-BATON_KERNEL(kTileThreads)
-MatMulTileKernel(MatMulLaunch launch) {
-  const int first_row = static_cast<int>(BlockIndex().y) * kTileRows;
-  const int first_column = static_cast<int>(BlockIndex().x) * kTileColumns;
-  // Each warp 32 x 32: two fragments of x by four of W.
-  const int warp_row = Warp() / 2 * 32, warp_column = Warp() % 2 * 32;
-  const int group = GroupOf(Lane()), byte = MemberOf(Lane()) * 16;
-  float sums[2][4][4] = {}, totals[2][4][4] = {};
-  const int length = SliceLength(launch.k);
-  int slice_end = length;
-  for (int i = 0; i < kStages - 1; ++i) {
-    FetchStage(launch, i, first_row, first_column, i * kChunkedK);
-  }
-  int stage = 0;
-  for (int k = 0; k < launch.k; k += kChunkedK) {
-    CopyAsyncWait<kStages - 2>();
-    // Also: all have done with the stage that is fetched into now.
-    SyncThreads();
-    FetchStage(launch, (stage + kStages - 1) % kStages, first_row, first_column,
-               k + (kStages - 1) * kChunkedK);
-    Vec16 x[2][2], w[4];
-    BATON_UNROLL for (int i = 0; i < 2; ++i) {
-      BATON_UNROLL for (int half = 0; half < 2; ++half) {
-        x[i][half] = LoadShared16(StageRow(stage, warp_row + i * 16 + half * 8 + group) + byte);
-      }
-    }
-    BATON_UNROLL for (int j = 0; j < 4; ++j) {
-      w[j] = LoadShared16(StageRow(stage, kTileRows + warp_column + j * 8 + group) + byte);
-    }
-    BATON_UNROLL for (int i = 0; i < 2; ++i) {
-      Accumulate<Element>(sums[i], x[i][0], x[i][1], w, 0);
-    }
-    if (k + kChunkedK >= Least(slice_end, launch.k)) {
-      BATON_UNROLL for (int i = 0; i < 2; ++i) {
-        BATON_UNROLL for (int j = 0; j < 4; ++j) {
-          BATON_UNROLL for (int e = 0; e < 4; ++e) {
-            totals[i][j][e] = FoldSlice(slice_end == length, totals[i][j][e], sums[i][j][e]);
-            sums[i][j][e] = 0;
-          }
-        }
-      }
-      slice_end += length;
-    }
-    stage = (stage + 1) % kStages;
-  }
-  CopyAsyncWait<0>();
-  BATON_UNROLL for (int i = 0; i < 2; ++i) {
-    BATON_UNROLL for (int j = 0; j < 4; ++j) {
-      BATON_UNROLL for (int e = 0; e < 4; ++e) {
-        StoreSum(launch, first_row + warp_row + i * 16 + group + e / 2 * 8,
-                 first_column + warp_column + j * 8 + MemberOf(Lane()) * 2 + e % 2,
-                 totals[i][j][e]);
-      }
-    }
-  }
-}
-
-unsigned Tiles(int size, int tile) { return static_cast<unsigned>((size + tile - 1) / tile); }
-
 template <class Element, int kRows, int kTiles>
 void LaunchRows(const MatMulLaunch& launch, Stream stream) {
   using Shape = RowsShape<kRows, kTiles>;
   Launch(MatMulRowsKernel<Element, kRows, kTiles>,
-         {Tiles(launch.n, Shape::kColumns), Tiles(launch.rows, kRows), 1}, kRowsThreads,
+         {MatMulTiles(launch.n, Shape::kColumns), MatMulTiles(launch.rows, kRows), 1}, kRowsThreads,
          Shape::kBytes, stream, launch);
 }
 
@@ -300,22 +178,17 @@ void LaunchRows(const MatMulLaunch& launch, Stream stream) {
 
 template <class Element>
 void Dispatch(const MatMulLaunch& launch, MatMulShape shape, Stream stream) {
-  switch (shape) {
-    case MatMulShape::kNarrowRows:
-      return LaunchRows<Element, 1>(launch, stream);
-    case MatMulShape::kWideRows:
-      return LaunchRows<Element, 2>(launch, stream);
-    default:
-      return Launch(MatMulTileKernel<Element>,
-                    {Tiles(launch.n, kTileColumns), Tiles(launch.rows, kTileRows), 1}, kTileThreads,
-                    kStages * kStageBytes, stream, launch);
+  if (shape == MatMulShape::kWideRows) {
+    LaunchRows<Element, 2>(launch, stream);
+  } else {
+    LaunchRows<Element, 1>(launch, stream);
   }
 }
 
 template <class Element, int kRows>
 void LaunchSilu(const MatMulSiluMulLaunch& launch, Stream stream) {
   Launch(MatMulSiluMulKernel<Element, kRows>,
-         {Tiles(launch.cols, kColumnTile), Tiles(launch.rows, kRows), 1}, kRowsThreads,
+         {MatMulTiles(launch.cols, kColumnTile), MatMulTiles(launch.rows, kRows), 1}, kRowsThreads,
          RowsShape<kRows, 2>::kBytes, stream, launch);
 }
 
@@ -331,12 +204,22 @@ void Dispatch(const MatMulSiluMulLaunch& launch, Stream stream) {
 }
 
 MatMulShape Concrete(MatMulShape shape, const MatMulLaunch& launch) {
+  const auto multiprocessors = static_cast<unsigned>(Multiprocessors());
   if (shape == MatMulShape::kAuto) {
     shape = launch.rows <= kFewRows ? MatMulShape::kRows : MatMulShape::kTile;
   }
   if (shape == MatMulShape::kRows) {
-    const bool fill = launch.n / (2 * kColumnTile) >= Multiprocessors();
+    const bool fill = MatMulTiles(launch.n, 2 * kColumnTile) >= multiprocessors;
     return fill ? MatMulShape::kWideRows : MatMulShape::kNarrowRows;
+  }
+  if (shape == MatMulShape::kTile) {
+    // Instructions and bytes of shared memory of a block of 128 x 128 are 8/3 of those of one of
+    // 64 x 64.
+    const auto time = [&](int side, unsigned of_block) {
+      const unsigned blocks = MatMulTiles(launch.rows, side) * MatMulTiles(launch.n, side);
+      return (blocks + multiprocessors - 1) / multiprocessors * of_block;
+    };
+    return time(128, 8) <= time(64, 3) ? MatMulShape::kLargeTile : MatMulShape::kSmallTile;
   }
   return shape;
 }
@@ -355,7 +238,9 @@ void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream 
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream, MatMulShape shape) {
   if (launch.rows == 0 || launch.n == 0) return;
   shape = Concrete(shape, launch);
-  if (dtype == DType::kF16) {
+  if (shape == MatMulShape::kSmallTile || shape == MatMulShape::kLargeTile) {
+    LaunchMatMulTile(launch, dtype, shape, stream);
+  } else if (dtype == DType::kF16) {
     Dispatch<Half>(launch, shape, stream);
   } else {
     Dispatch<BFloat16>(launch, shape, stream);

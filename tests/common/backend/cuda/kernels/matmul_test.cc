@@ -54,7 +54,7 @@ class CudaMatMulTest : public ::testing::Test {
 
 // Every shape of block.
 constexpr MatMulShape kShapes[] = {MatMulShape::kNarrowRows, MatMulShape::kWideRows,
-                                   MatMulShape::kTile};
+                                   MatMulShape::kSmallTile, MatMulShape::kLargeTile};
 
 TEST_F(CudaMatMulTest, EveryShapeEqualsTheReferenceAndTheOthers) {
   SCOPED_TRACE(seed_);
@@ -150,6 +150,28 @@ TEST_F(CudaMatMulTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
                         dtype, nullptr);
     // Between the rows, too.
     ASSERT_EQ(std::memcmp(out[0].data(), out[1].data(), out[0].size() * sizeof(Vec16)), 0);
+  }
+}
+
+// More rows of blocks than run beside each other, and a rest of them.
+TEST_F(CudaMatMulTest, EveryBlockHasItsPlace) {
+  const int rows = 1100, n = 140, k = 8;
+  const std::vector<Vec16> x = Matrix(rows, k, k, DType::kF16), w = Matrix(n, k, k, DType::kF16);
+  std::vector<float> out[std::size(kShapes)];
+  for (size_t shape = 0; shape < std::size(kShapes); ++shape) {
+    out[shape].assign(rows * n, NAN);
+    emulated::SetOptions({.seed = random_()});
+    LaunchMatMul({.x = x.data(),
+                  .x_stride = k,
+                  .w = w.data(),
+                  .bias = nullptr,
+                  .out = out[shape].data(),
+                  .out_stride = n,
+                  .rows = rows,
+                  .n = n,
+                  .k = k},
+                 DType::kF16, nullptr, kShapes[shape]);
+    ASSERT_EQ(std::memcmp(out[shape].data(), out[0].data(), out[0].size() * sizeof(float)), 0);
   }
 }
 
