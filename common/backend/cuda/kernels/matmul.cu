@@ -20,6 +20,10 @@ struct RowsShape {
   static constexpr size_t kBytes = kSlices * kOutputs * sizeof(float);
 };
 
+// What a slot is filled with once its chunk is multiplied: one that lies in the slice as a whole,
+// one that may not, or nothing.
+enum class Refill { kWhole, kEdge, kNone };
+
 // The chunks that a warp multiplies: a ring in registers. Multiplying one makes room for the one
 // that comes kAhead later.
 template <class Element, int kRows, int kTiles>
@@ -33,9 +37,11 @@ struct Ring {
   Vec16 rows[Shape::kAhead][Shape::kEights], weights[Shape::kAhead][kTiles];
   float sums[(Shape::kEights + 1) / 2][kTiles][4] = {};
 
-  // Chunk number `at` from the oldest one on; kWhole: it does not reach beyond the slice.
-  template <bool kWhole>
+  // Chunk number `at` from the oldest one on. Zeros behind the slice's end change no sum.
+  template <Refill kRefill>
   BATON_DEVICE void Fetch(int slot, int at) {
+    if (kRefill == Refill::kNone) return;
+    constexpr bool kWhole = kRefill == Refill::kWhole;
     const int k = at * kChunkedK;
     const bool valid = kWhole || k + MemberOf(Lane()) * kChunkElements < left;
     BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
@@ -46,8 +52,8 @@ struct Ring {
     }
   }
 
-  // Once around. Zeros behind the slice's end change no sum.
-  template <bool kWhole>
+  // Once around.
+  template <Refill kRefill>
   BATON_DEVICE void Turn() {
     BATON_UNROLL for (int slot = 0; slot < Shape::kAhead; ++slot) {
       BATON_UNROLL for (int i = 0; i < Shape::kEights; i += 2) {
@@ -61,7 +67,7 @@ struct Ring {
           Accumulate<Element>(sums[i / 2][tile], operand, weights[slot][tile]);
         }
       }
-      Fetch<kWhole>(slot, slot + Shape::kAhead);
+      Fetch<kRefill>(slot, slot + Shape::kAhead);
     }
     BATON_UNROLL for (int i = 0; i < Shape::kEights; ++i) x[i] += kTurn;
     BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) w[tile] += kTurn;
@@ -87,9 +93,12 @@ BATON_DEVICE void SumSlice(const Matrices& launch, int first_row,
   }
   BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) ring.w[tile] = w[tile] + offset;
   ring.left = Least(length, launch.k - begin);
-  BATON_UNROLL for (int i = 0; i < Shape::kAhead; ++i) ring.template Fetch<false>(i, i);
-  BATON_NO_UNROLL while (ring.left >= 2 * ring.kTurn) ring.template Turn<true>();
-  BATON_NO_UNROLL while (ring.left > 0) ring.template Turn<false>();
+  if (ring.left > 0) {
+    BATON_UNROLL for (int i = 0; i < Shape::kAhead; ++i) ring.template Fetch<Refill::kEdge>(i, i);
+    BATON_NO_UNROLL while (ring.left >= 2 * ring.kTurn) ring.template Turn<Refill::kWhole>();
+    BATON_NO_UNROLL while (ring.left > ring.kTurn) ring.template Turn<Refill::kEdge>();
+    ring.template Turn<Refill::kNone>();
+  }
   float* shared = reinterpret_cast<float*>(SharedMemory()) + Warp() * Shape::kOutputs;
   BATON_UNROLL for (int i = 0; i < Shape::kEights; ++i) {
     BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
