@@ -257,16 +257,18 @@ def check(facts, budgets, release):
 
 # ---- The table -----------------------------------------------------------------------------------
 
-# Kernels whose rows of W are a product's first or second operand: how many of a product's weights a lane
-# has, and where the name says how many tiles of x share them.
-WEIGHTS = ((r"Quantized(?:Rows|SiluMul)Kernel<\w+, \d, (\d)>", 4), (r"MatMul(?:Rows|SiluMul)Kernel<()", 2))
+# How many weights of a product a lane has: four where rows of W are its first operand, two where they are
+# its second. And how many products share them, by the number in the kernel's name: tiles of 8 rows of x, or
+# rows of x, 16 a product.
+WEIGHTS = ((r"Quantized(?:Rows|SiluMul)Kernel<\w+, \d, (\d)>", 4, 1),
+           (r"MatMul(?:Rows|SiluMul)Kernel<\w+, (\d+)", 2, 16))
 
 
 def weights_a_round(name, products):
     """That a lane multiplies in a round of the hot loop, or 0."""
-    for pattern, of_a_product in WEIGHTS:
+    for pattern, of_a_product, shared_by in WEIGHTS:
         if match := re.match(pattern, name):
-            return of_a_product * products // int(match.group(1) or 1)
+            return of_a_product * products // -(-int(match.group(1)) // shared_by)
     return 0
 
 

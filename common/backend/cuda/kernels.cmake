@@ -6,6 +6,7 @@ set(BATON_CUDA_KERNELS
   kernels/blocks.cu
   kernels/elementwise.cu
   kernels/matmul.cu
+  kernels/matmul_tile.cu
   kernels/norm.cu
   kernels/quantized.cu
   kernels/rope_write.cu

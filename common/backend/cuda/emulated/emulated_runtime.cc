@@ -113,7 +113,7 @@ class EmulatedRuntime final : public Runtime {
     const uint64_t uuid[] = {RandomId64(), RandomId64()};
     std::memcpy(properties_.uuid.data(), uuid, sizeof(uuid));
     properties_.compute_capability = properties_.kernel_capability = compute_capability;
-    properties_.multiprocessors = 2;
+    properties_.multiprocessors = emulated::kMultiprocessors;
     properties_.shared_bytes = size_t{compute_capability < 80 ? 64u : 164u} << 10;
     properties_.total_bytes = properties_.free_bytes = size_bytes;
     properties_.l2_bytes = size_t{16} << 10;

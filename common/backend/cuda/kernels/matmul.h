@@ -1,14 +1,15 @@
 // x Wᵀ with one order of summation for every number of rows. k is cut into eight slices, by k
 // alone; a slice is summed ascending, 16 k's at a time, in one accumulator; the slices' sums are
-// added in order. Two shapes of block do that, and give the same bits. The default for all
+// added in order. All shapes of block do that, and give the same bits. The default for all
 // products; with --no-deterministic, used where it is faster than cuBLASLt (the slices keep the
 // memory busy where n is small: split-K) and where cuBLASLt has no algorithm.
 //
-// - rows: up to a few row tiles. A block takes 16 rows by 8 columns, each warp one slice, W
-//   loaded from memory to registers, 16 bytes a lane (FragmentK of index_maps.h). Of gate and up it
-//   takes 8 columns of each, the operands of SiluMul.
-// - tile: many rows. A block takes 64 x 64, both operands through shared memory in a ring of stages
-//   (multistage pipeline, as CUTLASS describes it).
+// - rows: few. A block takes 8, 16 or 32 rows by 8 columns (narrow) or 16 (wide), each warp one
+//   slice, W loaded from memory to registers, 16 bytes a lane (FragmentK of index_maps.h), in a
+//   ring of chunks. Of gate and up it takes 8 columns of each, the operands of SiluMul.
+// - tile: many rows. A block takes 128 x 128 or 64 x 64, both operands through shared memory in a
+//   ring of stages (multistage pipeline, as CUTLASS describes it). A warp keeps the sums of its
+//   slice and those of the slices before in registers.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
 
@@ -29,15 +30,16 @@ struct MatMulLaunch {
   int k;
 };
 
-// The shape `rows` is used up to this many rows: two row tiles, of which the second reads W from
-// L2.
+// The shape `rows` is used up to this many rows, which share each load of W.
 inline constexpr int kFewRows = 32;
 
-enum class MatMulShape { kAuto, kRows, kTile };
+// kRows is kWideRows where that leaves no multiprocessor idle, else kNarrowRows; kTile is
+// kLargeTile (128 x 128) or kSmallTile, whichever the device's multiprocessors should do sooner.
+enum class MatMulShape { kAuto, kRows, kNarrowRows, kWideRows, kTile, kSmallTile, kLargeTile };
 
 // The version of its speed. Raise it with every change that makes it faster or slower: measured
 // choices (measured_products.h) of other versions are discarded.
-inline constexpr int kMatMulVersion = 1;
+inline constexpr int kMatMulVersion = 2;
 
 // dtype: of x and w, kF16 or kBF16. Reads (rows + n) k 16-bit values, writes rows n floats.
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream,

@@ -38,6 +38,7 @@ struct Accesses {
   int64_t watched_bytes = 0;
 };
 inline constexpr int kSectorBytes = 32;
+inline constexpr int kMultiprocessors = 2;
 
 // What is emulated. Tests run the same launch under several.
 struct Options {
@@ -148,6 +149,9 @@ using emulated::SharedMemory;
 using emulated::SyncThreads;
 using emulated::ThreadIndex;
 
+inline int Multiprocessors() { return emulated::kMultiprocessors; }
+inline uint32_t HiddenZero() { return 0; }
+
 inline void SyncWarp() {
   emulated::MeetWarp(nullptr, [](void* const(&)[kWarpLanes]) {});
 }
@@ -236,6 +240,7 @@ inline uint64_t MulHigh(uint64_t a, uint64_t b) {
 }
 
 inline Vec16 Load16(const void* global) { return emulated::ReadOnly16(global); }
+inline Vec16 Load16Once(const void* global) { return Load16(global); }
 inline Vec16 Load16If(bool valid, const void* global) { return valid ? Load16(global) : Vec16{}; }
 inline Vec8 Load8If(bool valid, const void* global) {
   Vec8 v = {};

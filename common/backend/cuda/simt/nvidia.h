@@ -45,6 +45,17 @@ BATON_DEVICE T Shuffle(T value, int lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
 
+// A zero that the compiler does not know, from sm_80 on. Registers of A that are or'ed with it are
+// made once for all products that they are in: m16n8k16 takes four consecutive ones, and ptxas
+// would copy them for each product. (A grid's z is less than 65,536.)
+BATON_DEVICE uint32_t HiddenZero() {
+#if __CUDA_ARCH__ >= 800
+  return gridDim.z >> 16;
+#else
+  return 0;
+#endif
+}
+
 template <class T>
 BATON_DEVICE T AtomicAdd(T* address, T value) {
   return atomicAdd(address, value);
@@ -94,7 +105,16 @@ BATON_DEVICE Vec16 Load16(const void* global) {
       : "l"(global));
   return v;
 }
-// The same, or zeros: a predicated instruction, no branch, so that several are under way at once.
+// The same for what the launch loads once: not kept in L1, where other loads find room, and the
+// rest of 128 bytes comes to L2.
+BATON_DEVICE Vec16 Load16Once(const void* global) {
+  Vec16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
+               : "l"(global));
+  return v;
+}
+// Load16, or zeros: a predicated instruction, no branch, so that several are under way at once.
 BATON_DEVICE Vec16 Load16If(bool valid, const void* global) {
   Vec16 v;
   asm volatile(
@@ -309,6 +329,14 @@ struct BFloat16 {
 #endif
   }
 };
+
+// Of the thread's device.
+inline int Multiprocessors() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
 
 // args: a trivially copyable struct. A launch that fails is a broken invariant: sizes were checked
 // when the backend was made.

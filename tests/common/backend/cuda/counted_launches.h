@@ -92,7 +92,9 @@ class CountedLaunches : public ::testing::Test {
                                  .rows = rows,
                                  .n = n,
                                  .k = k};
-    return {shape == MatMulShape::kRows ? "matmul rows" : "matmul tile",
+    return {shape == MatMulShape::kRows        ? "matmul rows"
+            : shape == MatMulShape::kSmallTile ? "matmul tile of 64"
+                                               : "matmul tile of 128",
             absl::StrCat(rows, " x ", k, " by ", n), MatMulFloor(rows, n, k, true),
             CountOf([&] { LaunchMatMul(launch, DType::kF16, nullptr, shape); }), ""};
   }

@@ -141,8 +141,8 @@ TEST(IndexMapsTest, AttentionReadsVWithoutBankConflicts) {
   }
 }
 
-// Fetch walks shared memory in equal strides: a thread's tokens are a whole number of swizzle periods
-// apart.
+// Fetch walks shared memory in equal strides: a thread's tokens are a whole number of swizzle
+// periods apart.
 TEST(IndexMapsTest, AttentionsStagesRepeatFromOneOfAThreadsTokensToTheNext) {
   for (const int dim : kDims) {
     for (const auto& [swizzle, width] :
@@ -241,24 +241,28 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
                 static_cast<size_t>(kPieceTokens * (dim + OutputDims(dim)) * 2));
     }
   }
-  Launches launches;
-  for (const int rows : {1, 32, 33, 300}) {
-    for (const DType dtype : {DType::kF16, DType::kBF16}) {
-      LaunchMatMul({.x = nullptr,
-                    .x_stride = 64,
-                    .w = nullptr,
-                    .bias = nullptr,
-                    .out = nullptr,
-                    .out_stride = 65,
-                    .rows = rows,
-                    .n = 65,
-                    .k = 64},
-                   dtype, &launches.stream);
+  using enum MatMulShape;
+  for (const MatMulShape matmul : {kAuto, kNarrowRows, kWideRows, kSmallTile, kLargeTile}) {
+    Launches launches;
+    for (const int rows : {1, 8, 16, 32, 33, 300}) {
+      for (const DType dtype : {DType::kF16, DType::kBF16}) {
+        LaunchMatMul({.x = nullptr,
+                      .x_stride = 64,
+                      .w = nullptr,
+                      .bias = nullptr,
+                      .out = nullptr,
+                      .out_stride = 65,
+                      .rows = rows,
+                      .n = 65,
+                      .k = 64},
+                     dtype, &launches.stream, matmul);
+      }
     }
-  }
-  EXPECT_EQ(launches.shapes.size(), 8u);
-  for (const emulated::LaunchShape& shape : launches.shapes) {
-    EXPECT_LE(shape.shared_bytes, kSharedBudget);
+    EXPECT_EQ(launches.shapes.size(), 12u);
+    for (const emulated::LaunchShape& shape : launches.shapes) {
+      // Of 128 x 128 an SM of a T4 takes one.
+      EXPECT_LE(shape.shared_bytes, matmul == kLargeTile ? kSharedBytesUnasked : kSharedBudget);
+    }
   }
 }
 

@@ -47,7 +47,7 @@ constexpr char kLastBlock[] = R"(
 	mad.lo.s32 	%r5, %r2, %r3, %r1;
 	mul.wide.u32 	%rd5, %r5, 4;
 	add.s64 	%rd6, %rd1, %rd5;
-	ld.global.nc.u32 	%r6, [%rd6+0];
+	ld.global.nc.L1::no_allocate.L2::128B.u32 	%r6, [%rd6+0];
 	shl.b32 	%r7, %r1, 2;
 	mov.u32 	%r8, exchange;
 	add.s32 	%r9, %r8, %r7;

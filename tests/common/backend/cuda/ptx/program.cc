@@ -457,7 +457,7 @@ class ModuleParser {
         read_only = true;
       } else if (parts[i] == "v2" || parts[i] == "v4") {
         instruction.vector = static_cast<uint8_t>(parts[i][1] - '0');
-      } else if (parts[i] != "cg") {
+      } else if (parts[i] != "cg" && parts[i] != "L1::no_allocate" && parts[i] != "L2::128B") {
         Fail("an access that is not known");
       }
     }

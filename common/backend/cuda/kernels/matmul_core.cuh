@@ -1,0 +1,53 @@
+// What both shapes of block share, so that they sum alike. See matmul.h and index_maps.h.
+#ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_CORE_CUH_
+#define BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_CORE_CUH_
+
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/matmul.h"
+#include "common/backend/cuda/simt/simt.h"
+
+namespace baton::backend::cuda {
+
+inline constexpr int kColumnTile = 8;  // columns of a product
+
+// What slices' sums are added to: leaves the first as it is, a zero's sign too.
+inline constexpr float kNoSlice = -0.0f;
+
+BATON_DEVICE const uint16_t* MatrixRow(const void* matrix, int64_t row, int64_t stride) {
+  return static_cast<const uint16_t*>(matrix) + row * stride;
+}
+
+// The operands of two products, of rows g and g + 8 of x. hidden_zero: see HiddenZero.
+struct RowsOperand {
+  uint32_t a[2][4];
+  BATON_DEVICE RowsOperand(const Vec16& low, const Vec16& high, uint32_t hidden_zero) {
+    BATON_UNROLL for (int i = 0; i < 8; ++i) {
+      a[i / 4][i % 4] = (i % 2 == 0 ? low : high).x[i / 2] | hidden_zero;
+    }
+  }
+};
+
+// 32 k's of a product of 16 rows with 8 columns.
+template <class Element>
+BATON_DEVICE void Accumulate(float (&sums)[4], const RowsOperand& rows, const Vec16& w) {
+  BATON_UNROLL for (int product = 0; product < 2; ++product) {
+    Element::Mma16(sums, rows.a[product], w.x[product * 2], w.x[product * 2 + 1]);
+  }
+}
+
+BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, float sum) {
+  if (row >= launch.rows || column >= launch.n) return;
+  if (launch.bias != nullptr) sum = Add(sum, LoadGlobal(launch.bias + column));
+  StoreGlobal(launch.out + row * launch.out_stride + column, sum);
+}
+
+// matmul_tile.cu. shape: kSmallTile or kLargeTile.
+void LaunchMatMulTile(const MatMulLaunch& launch, DType dtype, MatMulShape shape, Stream stream);
+
+inline unsigned MatMulTiles(int size, int tile) {
+  return static_cast<unsigned>((size + tile - 1) / tile);
+}
+
+}  // namespace baton::backend::cuda
+
+#endif  // BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_CORE_CUH_

@@ -1,0 +1,206 @@
+#include "common/backend/cuda/kernels/index_maps.h"
+#include "common/backend/cuda/kernels/matmul.h"
+#include "common/backend/cuda/kernels/matmul_core.cuh"
+
+namespace baton::backend::cuda {
+namespace {
+
+// A block takes kSide rows by kSide columns, each of its warps 32 by kSide / 2: registers of A are
+// made once for two row tiles, and multiplied with all columns.
+template <int kSide>
+struct TileShape {
+  static constexpr int kRowTiles = 2, kColumnTiles = kSide / 2 / kColumnTile;
+  static constexpr int kThreads = kSide / 32 * 2 * kWarpLanes;
+  static constexpr int kChunks = kChunkedK / kChunkElements;  // of a row in a stage: 64 bytes
+  static constexpr int kCopies = 2 * kSide * kChunks / kThreads;
+  static constexpr int kStages = 3;
+  static constexpr int kStageBytes = 2 * kSide * kChunks * 16;
+  static constexpr int kBytes = kStages * kStageBytes;
+};
+
+// The stages of 32 k's in shared memory, rows of x and then rows of W, and what a thread copies to
+// them. Rows of 64 bytes need no swizzle: the eight lanes of a cycle read two whole rows.
+template <int kSide>
+struct Stages {
+  using Shape = TileShape<kSide>;
+  const uint16_t* from[Shape::kCopies];
+  int k = ThreadIndex() % Shape::kChunks * kChunkElements;  // of the next load
+  int fill = 0;                                             // where the next stage will be
+  Vec16 held[Shape::kCopies];  // without asynchronous copies: the stage that is stored next
+
+  BATON_DEVICE Stages(const MatMulLaunch& launch, int first_row, int first_column) {
+    BATON_UNROLL for (int i = 0; i < Shape::kCopies; ++i) {
+      // Rows that there are not are those of others, and not stored.
+      const int row = (i * Shape::kThreads + ThreadIndex()) / Shape::kChunks;
+      from[i] =
+          (i < Shape::kCopies / 2
+               ? MatrixRow(launch.x, Least(first_row + row, launch.rows - 1), launch.x_stride)
+               : MatrixRow(launch.w, Least(first_column + row - kSide, launch.n - 1), launch.k)) +
+          k;
+    }
+    if (CopiesAreAsync()) {
+      Fetch(launch.k);
+    } else {
+      Load(launch.k);
+    }
+    Fetch(launch.k);
+  }
+
+  static BATON_DEVICE int Next(int stage) {
+    return stage == Shape::kBytes - Shape::kStageBytes ? 0 : stage + Shape::kStageBytes;
+  }
+
+  // Loads one more stage, zeros beyond the end. Asynchronously into shared memory; else to
+  // registers, once what they hold is stored.
+  BATON_DEVICE void Fetch(int end) {
+    void* to[Shape::kCopies];
+    const void* source[Shape::kCopies];
+    bool valid[Shape::kCopies];
+    BATON_UNROLL for (int i = 0; i < Shape::kCopies; ++i) {
+      to[i] = SharedMemory() + fill + (i * Shape::kThreads + ThreadIndex()) * 16;
+      source[i] = from[i];
+      valid[i] = k < end;
+    }
+    fill = Next(fill);
+    if (CopiesAreAsync()) {
+      CopyAsync16(to, source, valid);
+      CopyAsyncCommit();
+      Advance();
+    } else {
+      BATON_UNROLL for (int i = 0; i < Shape::kCopies; ++i) Store16(to[i], held[i]);
+      Load(end);
+    }
+  }
+
+ private:
+  BATON_DEVICE void Load(int end) {
+    BATON_UNROLL for (int i = 0; i < Shape::kCopies; ++i) held[i] = Load16If(k < end, from[i]);
+    Advance();
+  }
+  BATON_DEVICE void Advance() {
+    BATON_UNROLL for (int i = 0; i < Shape::kCopies; ++i) from[i] += kChunkedK;
+    k += kChunkedK;
+  }
+};
+
+// Columns of blocks, eight rows of them at a time: blocks that run together share rows of x and W
+// in L2.
+BATON_DEVICE void PlaceBlock(int rows, int columns, int& row, int& column) {
+  constexpr int kTogether = 8;
+  const int index = static_cast<int>(BlockIndex().x);
+  const int first = index / (kTogether * columns) * kTogether;
+  const int together = Least(kTogether, rows - first);
+  row = first + (index - first * columns) % together;
+  column = (index - first * columns) / together;
+}
+
+// What a warp multiplies in a step, from the place `stage` in shared memory.
+template <int kSide>
+struct Operands {
+  using Shape = TileShape<kSide>;
+  static constexpr int kRowBytes = Shape::kChunks * 16;
+  int at_x, at_w;  // the lane's first chunks in a stage
+  Vec16 x[Shape::kRowTiles * 2], w[Shape::kColumnTiles];
+
+  BATON_DEVICE Operands(int row, int column)
+      : at_x((row + GroupOf(Lane())) * kRowBytes + MemberOf(Lane()) * 16),
+        at_w((kSide + column + GroupOf(Lane())) * kRowBytes + MemberOf(Lane()) * 16) {}
+  BATON_DEVICE void LoadX(int stage) {
+    BATON_UNROLL for (int i = 0; i < Shape::kRowTiles * 2; ++i) {
+      x[i] = LoadShared16(SharedMemory() + stage + at_x + i * 8 * kRowBytes);
+    }
+  }
+  BATON_DEVICE void LoadW(int stage, int tile) {
+    w[tile] = LoadShared16(SharedMemory() + stage + at_w + tile * kColumnTile * kRowBytes);
+  }
+};
+
+template <class Element, int kSide>
+BATON_KERNEL(TileShape<kSide>::kThreads)
+MatMulTileKernel(MatMulLaunch launch) {
+  using Shape = TileShape<kSide>;
+  constexpr int kRowTiles = Shape::kRowTiles, kColumnTiles = Shape::kColumnTiles;
+  int block_row, block_column;
+  PlaceBlock((launch.rows + kSide - 1) / kSide, (launch.n + kSide - 1) / kSide, block_row,
+             block_column);
+  const int row = Warp() / 2 * kRowTiles * kRowTile, column = Warp() % 2 * (kSide / 2);
+  const uint32_t hidden_zero = HiddenZero();
+  Stages<kSide> stages(launch, block_row * kSide, block_column * kSide);
+  Operands<kSide> operands(row, column);
+  float totals[kRowTiles * kColumnTiles][4];
+  BATON_UNROLL for (auto& total : totals) {
+    BATON_UNROLL for (float& value : total) value = kNoSlice;
+  }
+  // Until the next stage is there for all, and all have done with the one that is filled now.
+  const auto next_stage = [&] {
+    CopyAsyncWait<1>();
+    SyncThreads();
+  };
+  next_stage();
+  operands.LoadX(0);
+  BATON_UNROLL for (int j = 0; j < kColumnTiles; ++j) operands.LoadW(0, j);
+  stages.Fetch(launch.k);
+  int stage = Stages<kSide>::Next(0);
+  const int length = SliceLength(launch.k);
+  BATON_NO_UNROLL for (int begin = 0; begin < launch.k; begin += length) {
+    float sums[kRowTiles * kColumnTiles][4] = {};
+    const int end = Least(begin + length, launch.k);
+    BATON_NO_UNROLL for (int k = begin; k < end; k += kChunkedK) {
+      next_stage();
+      stages.Fetch(launch.k);
+      // While a step's operands are multiplied, the next one's take their place.
+      const RowsOperand rows[kRowTiles] = {{operands.x[0], operands.x[1], hidden_zero},
+                                           {operands.x[2], operands.x[3], hidden_zero}};
+      operands.LoadX(stage);
+      BATON_UNROLL for (int j = 0; j < kColumnTiles; ++j) {
+        BATON_UNROLL for (int i = 0; i < kRowTiles; ++i) {
+          Accumulate<Element>(sums[i * kColumnTiles + j], rows[i], operands.w[j]);
+        }
+        operands.LoadW(stage, j);
+      }
+      stage = Stages<kSide>::Next(stage);
+    }
+    BATON_UNROLL for (int i = 0; i < kRowTiles * kColumnTiles; ++i) {
+      BATON_UNROLL for (int e = 0; e < 4; ++e) totals[i][e] = Add(totals[i][e], sums[i][e]);
+    }
+  }
+  CopyAsyncWait<0>();
+  BATON_UNROLL for (int i = 0; i < kRowTiles * kColumnTiles; ++i) {
+    BATON_UNROLL for (int e = 0; e < 4; ++e) {
+      StoreSum(launch,
+               block_row * kSide + row + i / kColumnTiles * kRowTile + GroupOf(Lane()) + e / 2 * 8,
+               block_column * kSide + column + i % kColumnTiles * kColumnTile +
+                   MemberOf(Lane()) * 2 + e % 2,
+               totals[i][e]);
+    }
+  }
+}
+
+template <class Element, int kSide>
+void LaunchTile(const MatMulLaunch& launch, Stream stream) {
+  using Shape = TileShape<kSide>;
+  Launch(MatMulTileKernel<Element, kSide>,
+         {MatMulTiles(launch.rows, kSide) * MatMulTiles(launch.n, kSide), 1, 1}, Shape::kThreads,
+         Shape::kBytes, stream, launch);
+}
+
+template <class Element>
+void Dispatch(const MatMulLaunch& launch, MatMulShape shape, Stream stream) {
+  if (shape == MatMulShape::kSmallTile) {
+    LaunchTile<Element, 64>(launch, stream);
+  } else {
+    LaunchTile<Element, 128>(launch, stream);
+  }
+}
+
+}  // namespace
+
+void LaunchMatMulTile(const MatMulLaunch& launch, DType dtype, MatMulShape shape, Stream stream) {
+  if (dtype == DType::kF16) {
+    Dispatch<Half>(launch, shape, stream);
+  } else {
+    Dispatch<BFloat16>(launch, shape, stream);
+  }
+}
+
+}  // namespace baton::backend::cuda
