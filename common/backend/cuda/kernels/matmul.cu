@@ -14,7 +14,7 @@ struct RowsShape {
   static constexpr int kEights = kRows / 8;  // of rows: one load of x
   static constexpr int kColumns = kTiles * kColumnTile;
   static constexpr int kOutputs = kRows * kColumns;
-  // Chunks of 32 k's that are on their way at once: 256 bytes a lane or more.
+  // Chunks of 32 k's that are on their way at once, at most: 256 bytes a lane or more.
   static constexpr int kAhead = (16 + kTiles + kEights - 1) / (kTiles + kEights);
   // Dynamic shared memory: [slice][row][column].
   static constexpr size_t kBytes = kSlices * kOutputs * sizeof(float);
