@@ -17,7 +17,7 @@ BODY = """
 	fma.rn.f32 	%f5, %f1, %f2, %f3;
 	ret;
 """
-NEW_BODY = BODY.replace("m16n8k8", "m16n8k16") + (
+NEW_BODY = "\tprefetch.global.L2 [%rd1];\n\tgriddepcontrol.wait;" + BODY.replace("m16n8k8", "m16n8k16") + (
     "	cp.async.cg.shared.global [%r1], [%rd1], 16, %r2;\n	cp.async.wait_group 1;\n")
 MARKS = frozenset({"mma", "nc", "async"})
 ALL = {arch: 128 for arch in kernel_rules.ARCHITECTURES}
@@ -106,6 +106,11 @@ def test_rules():
                     arch=80), "lacks cp")
     expect(breaches(dataclasses.replace(NEW, ptx=NEW_BODY.replace("wait_group", "wait_none")),
                     arch=80), "waits for no cp.async")
+
+    expect(breaches(dataclasses.replace(NEW, ptx=NEW_BODY.replace("griddepcontrol.wait;", "")), arch=90),
+           "lacks griddepcontrol.wait")
+    expect(breaches(dataclasses.replace(NEW, ptx="\tst.global.u32 [%rd1], %r1;\n" + NEW_BODY), arch=90),
+           "st.global.u32 before griddepcontrol.wait")
 
     # What must not.
     for arch, line, *words in (
@@ -261,7 +266,8 @@ def test_machine_code():
     assert machine_code.weights_a_round("MatMulRowsKernel<Half, 8, 2>", 16) == 32
     assert machine_code.weights_a_round("MatMulSiluMulKernel<Half, 32>", 16) == 16
     row = machine_code.table({("MatMulRowsKernel<Half, 16, 1>", 75): (80, 16, 192, 64)})
-    assert "| 80 | 2.5 a weight | 64 | - | - | - | - | - | - |" in row, row
+    assert "| 80 | 2.5 a weight | 64 | - | - | - | - | - | - | 20 | - |" in row, row
+    assert machine_code.margin("MatMulTileKernel<Half, 64>", 75, (80, 16, 192, 64)) is None
 
 
 def test_planted(compiler):
@@ -279,7 +285,8 @@ def test_planted(compiler):
             mma, registers={**plain.registers, 75: None}),
         **{name: plain for name in (
             "AttentionWithoutMmaKernel", "SpillsKernel", "StackKernel", "DoubleKernel",
-            "ContractedKernel", "ApproximateKernel", "HalfSumKernel", "UnboundedKernel")},
+            "ContractedKernel", "ApproximateKernel", "HalfSumKernel", "UnboundedKernel", "EarlyKernel",
+            "NeverAwaitsKernel")},
     }
     found = list(kernel_rules.check(reports, budgets))
     for name, words in (
@@ -291,6 +298,10 @@ def test_planted(compiler):
         for arch in kernel_check.QUICK:
             assert any(line.startswith(f"{name} at sm_{arch}: ") and words in line
                        for line in found), (name, arch, words, found)
+    for name, words in (("EarlyKernel", "ld.global.nc.v4.u32 before griddepcontrol.wait"),
+                        ("NeverAwaitsKernel", "lacks griddepcontrol.wait")):
+        lines = [line for line in found if line.startswith(name)]
+        assert len(lines) == 1 and f"at sm_90: {words}" in lines[0], lines
     good = [line for line in found if line.startswith((
         "GoodKernel", "AttentionGoodKernel", "LastBlockKernel<true>"))]
     assert not good, good

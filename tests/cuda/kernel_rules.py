@@ -247,6 +247,8 @@ def instruction_breaches(at, name, arch, report, budget, opcodes, uses):
             yield f"{at}: lacks {COPY_ASYNC}"
         if not uses(r"cp\.async\.wait_group"):
             yield f"{at}: waits for no cp.async"
+    if arch >= 90:
+        yield from early_breaches(at, report.ptx)
     if "flag" in budget.marks and not report.code.flags:
         yield (f"{at}: no atomic has a fence (MEMBAR) on both sides, expected one between stores and "
                "what other blocks load")
@@ -255,6 +257,18 @@ def instruction_breaches(at, name, arch, report, budget, opcodes, uses):
                               (r"mma\.\S*m16n8k16", "m16n8k16")):
             if uses(pattern):
                 yield f"{at}: has {what}, which sm_75 lacks"
+
+
+def early_breaches(at, ptx):
+    """From sm_90 on a kernel begins before the one before it has ended: what stands before its wait."""
+    order = instructions(ptx)
+    wait = "griddepcontrol.wait"
+    if wait not in order:
+        yield f"{at}: lacks {wait} (AwaitPrevious)"
+        return
+    for opcode in order[:order.index(wait)]:
+        if re.match(r"(ld(?!\.param)|st|atom|red|cp|bar|mma|ret|trap|shfl)\b", opcode):
+            yield f"{at}: {opcode} before {wait}, expected prefetches alone"
 
 
 def check(reports, budgets):

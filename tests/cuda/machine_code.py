@@ -272,9 +272,29 @@ def weights_a_round(name, products):
     return 0
 
 
+# What a chip issues, in instructions of a lane a second, and what its memory reads, in bytes a second (both
+# as docs/results/cuda.md takes them): multiprocessors x 4 warps of 32 lanes a clock x sustained clock.
+CHIPS = {75: ("T4", 40 * 128 * 1.2e9, 249e9), 90: ("H200", 132 * 128 * 1.75e9, 4.3e12)}
+
+
+def margin(name, arch, facts):
+    """How many times as many bytes as the memory reads the hot loop's instructions would take, or None for
+    kernels whose operands come from L2 or shared memory."""
+    instructions, products, loaded, _ = facts
+    weights = weights_a_round(name, products)
+    quantized = re.match(r"Quantized\w+<\w+, (\d),", name)
+    wanted = weights * (int(quantized.group(1)) / 8 if quantized else 2) if weights else loaded
+    if "Tile" in name or not wanted:
+        return None
+    _, issued, memory = CHIPS[arch]
+    return issued / instructions * wanted / memory
+
+
 INTRODUCTION = """Machine code of each hot loop (`tests/cuda/machine_code.py` says what is counted; branches
 around parts of the loop count as taken). Cost: instructions of a lane for a weight, or for 16 bytes loaded.
-In flight: bytes of a lane asked for and not yet used, at most.
+In flight: bytes of a lane asked for and not yet used, at most. Issue ÷ memory: how many times as many bytes
+as the memory reads the instructions would take if each scheduler issued one every clock; below 1 they are
+the limit, and not far above it they hide little of the memory's latency.
 """
 
 
@@ -282,8 +302,9 @@ def table(limits):
     """Markdown, a line for each kernel that has a hot loop with products or loads.
     limits: {(name, arch): (instructions, products, loaded, in_flight)}."""
     lines = ["| kernel | " + " | ".join(
-        f"sm_{arch}: instructions | cost | in flight" for arch in ARCHITECTURES) + " |",
-             "|---" * (1 + 3 * len(ARCHITECTURES)) + "|"]
+        f"sm_{arch}: instructions | cost | in flight" for arch in ARCHITECTURES) + "".join(
+            f" | {chip}: issue ÷ memory" for chip, _, _ in CHIPS.values()) + " |",
+             "|---" * (1 + 3 * len(ARCHITECTURES) + len(CHIPS)) + "|"]
     for name in sorted({name for name, _ in limits}):
         cells = []
         for arch in ARCHITECTURES:
@@ -296,6 +317,9 @@ def table(limits):
                     f"{instructions * 16 / loaded:.0f} a 16 B" if loaded else
                     f"{instructions / products:.0f} a product")
             cells += [str(instructions), cost, str(in_flight)]
+        for arch in CHIPS:
+            times = margin(name, arch, limits[name, arch]) if (name, arch) in limits else None
+            cells.append(f"{times:.2g}" if times else "-")
         if set(cells) != {"-"}:
             lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

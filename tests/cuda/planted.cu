@@ -10,6 +10,7 @@ struct PlantedLaunch {
 };
 
 BATON_KERNEL(256) GoodKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   const Vec16 v = Load16(launch.in + ThreadIndex() * 4);
   auto* shared = reinterpret_cast<float*>(SharedMemory());
   shared[ThreadIndex()] = Fma(BitsFloat(v.x[0]), BitsFloat(v.x[1]), BitsFloat(v.x[2]));
@@ -20,6 +21,7 @@ BATON_KERNEL(256) GoodKernel(PlantedLaunch launch) {
 template <class Element>
 BATON_KERNEL(32)
 AttentionGoodKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   float d[4] = {};
   const uint32_t bits = FloatBits(launch.in[Lane()]);
   const uint32_t a[4] = {bits, bits, bits, bits};
@@ -30,11 +32,13 @@ template __global__ void AttentionGoodKernel<Half>(PlantedLaunch);
 template __global__ void AttentionGoodKernel<BFloat16>(PlantedLaunch);
 
 BATON_KERNEL(128) AttentionWithoutMmaKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   launch.out[ThreadIndex()] = launch.in[ThreadIndex()];
 }
 
 // 64 registers a thread, and 128 values that are all needed at the end.
 BATON_KERNEL(1024) SpillsKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   float value[128];
   BATON_UNROLL for (int i = 0; i < 128; ++i) value[i] = launch.in[i * 1024 + ThreadIndex()];
   SyncThreads();
@@ -44,34 +48,51 @@ BATON_KERNEL(1024) SpillsKernel(PlantedLaunch launch) {
 }
 
 BATON_KERNEL(32) StackKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   float value[32];
   for (int i = 0; i < launch.n; ++i) value[i] = launch.in[i];
   launch.out[0] = value[FloatBits(launch.in[0]) % 32];
 }
 
 BATON_KERNEL(32) DoubleKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   launch.out[0] =
       static_cast<float>(static_cast<double>(launch.in[0]) * launch.in[1] + launch.in[2]);
 }
 
 BATON_KERNEL(32) ContractedKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   asm("add.f32 %0, %1, %2;" : "=f"(launch.out[0]) : "f"(launch.in[0]), "f"(launch.in[1]));
 }
 
 BATON_KERNEL(32) ApproximateKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   launch.out[0] = __fdividef(launch.in[0], launch.in[1]);
 }
 
 BATON_KERNEL(32) HalfSumKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   launch.out[0] = __half2float(__hadd(__float2half(launch.in[0]), __float2half(launch.in[1])));
 }
 
-__global__ void UnboundedKernel(PlantedLaunch launch) { launch.out[0] = launch.in[0]; }
+__global__ void UnboundedKernel(PlantedLaunch launch) {
+  AwaitPrevious();
+  launch.out[0] = launch.in[0];
+}
+
+BATON_KERNEL(32) EarlyKernel(PlantedLaunch launch) {
+  const Vec16 v = Load16(launch.in);
+  AwaitPrevious();
+  launch.out[0] = BitsFloat(v.x[0]);
+}
+
+BATON_KERNEL(32) NeverAwaitsKernel(PlantedLaunch launch) { launch.out[0] = launch.in[0]; }
 
 // The last of the blocks adds up what all have stored, with both fences, and without the first.
 template <bool kFenced>
 BATON_KERNEL(32)
 LastBlockKernel(PlantedLaunch launch) {
+  AwaitPrevious();
   StoreGlobal(launch.out + BlockIndex().x * 32 + ThreadIndex(), launch.in[ThreadIndex()]);
   if (kFenced) ThreadFence();
   SyncThreads();

@@ -254,6 +254,7 @@ BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem
 template <class Element, int kDim>
 BATON_KERNEL_RESIDENT(kThreads, 2)
 AttentionSplitKernel(AttentionLaunch launch) {
+  AwaitPrevious();
   const int items =
       launch.item_count == nullptr ? static_cast<int>(Grid().x) : LoadGlobal(launch.item_count);
   for (int index = static_cast<int>(BlockIndex().x); index < items;

@@ -123,6 +123,7 @@ template <class Element, int kDim, int kStages>
 BATON_KERNEL_RESIDENT(kThreads, kDim == 64 && !kIsCoded<Element> ? 3 : 2)
 AttentionTileKernel(AttentionLaunch launch) {
   if (kStages > 1) NotBeforeSm80();
+  AwaitPrevious();
   constexpr int kOut = OutputDims(kDim);
   const AttentionItem item = LoadGlobal(launch.items + BlockIndex().x);
   const int kv_head = static_cast<int>(BlockIndex().y);

@@ -24,6 +24,7 @@ unsigned PiecesOf(int64_t size_bytes) {
 
 BATON_KERNEL(kCopyThreads)
 CopyBlocksKernel(CopyBlocksLaunch launch) {
+  AwaitPrevious();
   const BlockPair pair = LoadGlobal(launch.pairs + BlockIndex().x);
   CopyPiece(launch.base + pair.source * launch.block_stride_bytes,
             launch.base + pair.target * launch.block_stride_bytes, launch.block_bytes,
@@ -33,6 +34,7 @@ CopyBlocksKernel(CopyBlocksLaunch launch) {
 template <bool kGather>
 BATON_KERNEL(kCopyThreads)
 StageKvKernel(StageKvLaunch launch) {
+  AwaitPrevious();
   const GridSize block = BlockIndex();
   std::byte* in_pool = launch.base +
                        LoadGlobal(launch.blocks + block.x) * launch.block_stride_bytes +
@@ -43,6 +45,7 @@ StageKvKernel(StageKvLaunch launch) {
 
 BATON_KERNEL(kCopyThreads)
 UploadKernel(UploadLaunch launch) {
+  AwaitPrevious();
   const int64_t whole = launch.size_bytes / 16 * 16;
   CopyPiece(launch.pinned, launch.device, whole, BlockIndex().x);
   if (BlockIndex().x > 0 || ThreadIndex() * 4 >= launch.size_bytes - whole) return;

@@ -25,6 +25,7 @@ BATON_DEVICE int32_t TableRowOf(const GatherLaunch& launch, int64_t row) {
 template <class TableRow>
 BATON_KERNEL(kPassThreads)
 GatherKernel(GatherLaunch launch) {
+  AwaitPrevious();
   const int64_t row = BlockIndex().x;
   const int column = FirstColumn();
   if (column >= launch.cols) return;
@@ -43,6 +44,7 @@ GatherKernel(GatherLaunch launch) {
 template <class OutRow>
 BATON_KERNEL(kPassThreads)
 SiluMulKernel(SiluMulLaunch launch) {
+  AwaitPrevious();
   const int64_t row = BlockIndex().x;
   const int column = FirstColumn();
   if (column >= launch.cols) return;
@@ -57,6 +59,7 @@ SiluMulKernel(SiluMulLaunch launch) {
 
 BATON_KERNEL(kPassThreads)
 AddBiasKernel(AddBiasLaunch launch) {
+  AwaitPrevious();
   const int64_t row = BlockIndex().x;
   const int column = FirstColumn();
   if (column >= launch.cols) return;

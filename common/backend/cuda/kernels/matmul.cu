@@ -83,6 +83,11 @@ BATON_DEVICE void SumSlice(const Matrices& launch, int first_row,
   using Shape = RowsShape<kRows, kTiles>;
   const int group = GroupOf(Lane()), member = MemberOf(Lane());
   const int length = SliceLength(launch.k), begin = Warp() * length;
+  constexpr int kLine = 64;  // k's in 128 bytes
+  BATON_UNROLL for (int tile = 0; tile < kTiles; ++tile) {
+    PrefetchL2(w[tile] + Least(begin + member * kLine, launch.k - 1));
+  }
+  AwaitPrevious();
   const int offset = begin + member * kChunkElements;
   Ring<Element, kRows, kTiles> ring;
   BATON_UNROLL for (int i = 0; i < Shape::kEights; ++i) {

@@ -118,6 +118,7 @@ struct Operands {
 template <class Element, int kSide>
 BATON_KERNEL(TileShape<kSide>::kThreads)
 MatMulTileKernel(MatMulLaunch launch) {
+  AwaitPrevious();
   using Shape = TileShape<kSide>;
   constexpr int kRowTiles = Shape::kRowTiles, kColumnTiles = Shape::kColumnTiles;
   int block_row, block_column;

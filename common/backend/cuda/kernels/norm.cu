@@ -48,6 +48,7 @@ BATON_DEVICE void WriteUnit(const NormLaunch& launch, int64_t row, int unit, flo
 template <class OutRow>
 BATON_KERNEL(kMaxThreads)
 NormKernel(NormLaunch launch) {
+  AwaitPrevious();
   const int64_t row = BlockIndex().x;
   const int threads = BlockThreads(), units = launch.cols / kUnitElements;
   float held[kHeldUnits][kUnitElements];

@@ -298,11 +298,25 @@ class SliceSums {
   float sums_[kXTiles][4] = {};
 };
 
+// A line of W a lane: eight tiles.
+BATON_DEVICE void PrefetchTiles(const QuantizedView& w, int row_tile, int column_tile) {
+  constexpr int kLineBytes = 128, kLines = kTileBytes / kLineBytes;
+  const int column = Least(column_tile + Lane() / kLines, w.column_tiles - 1);
+  PrefetchL2(static_cast<const std::byte*>(w.values) +
+             (int64_t{row_tile} * w.column_tiles + column) * kTileBytes +
+             Lane() % kLines * kLineBytes);
+}
+
 // Leaves the block's sums in shared memory, a slice of k a warp.
 template <class Element, int kBits, int kXTiles, class Matrices>
 BATON_DEVICE void SumSlices(const Matrices& launch, int first_row, const int (&row_tiles)[kParts]) {
-  SliceSums<Element, kBits, kXTiles> sums(launch, first_row, row_tiles);
   const int length = SliceLength(launch.w.k), begin = Warp() * length;
+  constexpr int kTileColumns = StepsATile(kBits) * kChunkedK;
+  BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+    PrefetchTiles(launch.w, row_tiles[part], begin / kTileColumns);
+  }
+  AwaitPrevious();
+  SliceSums<Element, kBits, kXTiles> sums(launch, first_row, row_tiles);
   sums.Add(begin, Least(begin + length, launch.w.k));
   sums.Store();
   SyncThreads();
@@ -366,6 +380,7 @@ QuantizedSiluMulKernel(QuantizedMatMulSiluMulLaunch launch) {
 template <class Element, int kBits>
 BATON_KERNEL(kThreads)
 DequantizeKernel(DequantizeLaunch launch) {
+  AwaitPrevious();
   constexpr int kSteps = StepsATile(kBits);
   const int column_tile = static_cast<int>(BlockIndex().x) * kWarps + Warp();
   if (column_tile >= launch.w.column_tiles) return;
@@ -385,6 +400,7 @@ DequantizeKernel(DequantizeLaunch launch) {
 
 BATON_KERNEL(kThreads)
 GatherColumnsKernel(GatherColumnsLaunch launch) {
+  AwaitPrevious();
   const int column = (static_cast<int>(BlockIndex().y) * kThreads + ThreadIndex()) * kChunkElements;
   if (column >= launch.cols) return;
   const auto* x = static_cast<const uint16_t*>(launch.x) + BlockIndex().x * launch.x_stride;

@@ -123,6 +123,7 @@ BATON_DEVICE void WriteCodes(std::byte* row, std::byte* scale_and_zero, int unit
 template <class Kv>
 BATON_KERNEL(kThreads)
 RopeWriteKernel(RopeWriteLaunch launch) {
+  AwaitPrevious();
   const int64_t row = BlockIndex().x;
   const int lanes = HeadLanes(launch.head_dim);
   const int heads = launch.query_heads + 2 * launch.kv_heads;

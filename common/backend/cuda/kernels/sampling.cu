@@ -43,6 +43,7 @@ BATON_DEVICE SampleResult NoTokenLeft() { return {kSampledNoTokenLeft, 0, 0}; }
 
 BATON_KERNEL(kMaxThreads)
 SampleKernel(SampleLaunch launch) {
+  AwaitPrevious();
   const SampleRequest& request = launch.requests[BlockIndex().x];
   const auto finish = [&](const SampleResult& result) {
     if (ThreadIndex() == 0) launch.results[BlockIndex().x] = result;
@@ -123,6 +124,7 @@ BATON_DEVICE void Finish(const SampleLaunch& launch, const SampleResult& result)
 // in.
 BATON_KERNEL(kSplitThreads)
 SampleInspectKernel(SampleLaunch launch) {
+  AwaitPrevious();
   const SampleRequest& request = launch.requests[BlockIndex().y];
   SampleScratch& scratch = launch.scratch[BlockIndex().y];
   auto& memory = *reinterpret_cast<SelectMemory*>(SharedMemory());
@@ -238,6 +240,7 @@ BATON_DEVICE void Gather(const SampleLaunch& launch, const Row& part, uint64_t l
 // The later launches.
 BATON_KERNEL_RESIDENT(kSplitThreads, 1)
 SampleDrawKernel(SampleLaunch launch) {
+  AwaitPrevious();
   SampleScratch& scratch = launch.scratch[BlockIndex().y];
   const int step = scratch.state.next;
   if (step == SampleScratch::kNothing) return;

@@ -239,6 +239,10 @@ inline uint64_t MulHigh(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
+// Launches end before the next one begins.
+inline void AwaitPrevious() {}
+inline void PrefetchL2(const void*) {}
+
 inline Vec16 Load16(const void* global) { return emulated::ReadOnly16(global); }
 inline Vec16 Load16Once(const void* global) { return Load16(global); }
 inline Vec16 Load16If(bool valid, const void* global) { return valid ? Load16(global) : Vec16{}; }

@@ -36,6 +36,22 @@ BATON_DEVICE std::byte* SharedMemory() {
 BATON_DEVICE void SyncThreads() { __syncthreads(); }
 BATON_DEVICE void SyncWarp() { __syncwarp(); }
 BATON_DEVICE void ThreadFence() { __threadfence(); }
+// From sm_90 on a kernel begins before the kernel before it in the stream has ended, and lets the
+// next one do so (programmatic dependent launch). The first statement of each kernel: until it
+// returns, a kernel may only prefetch what no kernel writes.
+BATON_DEVICE void AwaitPrevious() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Asks for the line of 128 bytes at this address to be brought to L2; also before AwaitPrevious,
+// which is what it is for: elsewhere a load does better.
+BATON_DEVICE void PrefetchL2([[maybe_unused]] const void* global) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+#endif
+}
 template <class T>
 BATON_DEVICE T ShuffleXor(T value, int lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
@@ -158,13 +174,14 @@ BATON_DEVICE uint32_t Load4If(bool valid, const void* global) {
       : "l"(global), "r"(static_cast<int>(valid)));
   return v;
 }
-// The same, but `to` is left as it is where not `valid`: no instruction more than the load.
+// Load16Once and a load of four bytes, but `to` is left as it is where not `valid`: no instruction
+// more than the load.
 BATON_DEVICE void Load16Into(bool valid, const void* global, Vec16& to) {
   asm volatile(
       "{\n\t"
       ".reg .pred p;\n\t"
       "setp.ne.s32 p, %5, 0;\n\t"
-      "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n\t"
+      "@p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];\n\t"
       "}"
       : "+r"(to.x[0]), "+r"(to.x[1]), "+r"(to.x[2]), "+r"(to.x[3])
       : "l"(global), "r"(static_cast<int>(valid)));
@@ -338,6 +355,13 @@ inline int Multiprocessors() {
   return count;
 }
 
+// Whether the kernel waits for the one before it. What was compiled for less than sm_90 does not,
+// even where a driver has translated it for such a GPU.
+inline bool Awaits(const void* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+}
+
 // args: a trivially copyable struct. A launch that fails is a broken invariant: sizes were checked
 // when the backend was made.
 template <class Args>
@@ -349,11 +373,21 @@ void Launch(void (*kernel)(Args), GridSize grid, int threads, size_t shared_byte
                          static_cast<int>(shared_bytes));  // the launch says if that is too much
   }
   void* pointers[] = {const_cast<Args*>(&args)};  // is copied, not written
+  // All kernels are compiled for the same architectures.
+  static const bool awaits = Awaits(reinterpret_cast<const void*>(kernel));
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(grid.x, grid.y, grid.z);
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &early;
+  config.numAttrs = awaits ? 1 : 0;
   // Its own error: the thread's last one may be of another call.
   const cudaError_t error =
-      cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(grid.x, grid.y, grid.z),
-                       dim3(static_cast<unsigned>(threads)), pointers, shared_bytes,
-                       static_cast<cudaStream_t>(stream));
+      cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), pointers);
   if (error != cudaSuccess) {
     std::fprintf(stderr, "CUDA launch failed: %s\n", cudaGetErrorString(error));
     std::abort();

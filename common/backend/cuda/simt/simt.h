@@ -5,10 +5,14 @@
 // Both implement, in namespace baton::backend::cuda:
 //   BATON_KERNEL(threads), BATON_KERNEL_RESIDENT(threads, blocks), BATON_DEVICE, BATON_UNROLL,
 //   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), BlockIndex(),
-//   Multiprocessors(), SharedMemory(), SyncThreads(), SyncWarp(), Shuffle, ShuffleXor, Load16,
-//   Load16Once, Load16If, Load8If, Load4If, LoadFresh, Store16, LoadGlobal, StoreGlobal,
-//   CopyAsync16 and its groups, Half and BFloat16 with their products Mma8 and Mma16, HiddenZero(),
-//   atomics, ThreadFence(), and arithmetic with explicit rounding: Add, Mul, Fma.
+//   AwaitPrevious(), PrefetchL2, Multiprocessors(), SharedMemory(), SyncThreads(), SyncWarp(),
+//   Shuffle, ShuffleXor, Load16, Load16Once, Load16If, Load8If, Load4If, Load16Into, Load4Into,
+//   LoadFresh, Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Half and BFloat16 with
+//   their products Mma8 and Mma16, HiddenZero(), atomics, ThreadFence(), and arithmetic with
+//   explicit rounding: Add, Mul, Fma.
+//
+// The first statement of a kernel is AwaitPrevious(), behind no more than prefetches of weights
+// (tests/cuda/kernel_check.py).
 //
 // Rules of the dialect, which the emulation checks: all 32 lanes of a warp reach a warp operation
 // at the same place; bytes of CopyAsync16 are readable only after a wait for its group; Load16

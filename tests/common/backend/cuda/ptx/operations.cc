@@ -612,6 +612,11 @@ Operations MakeOperations() {
   all["cp.async.commit_group"] = {&CommitCopies, {}, {}};
   all["cp.async.wait_group"] = {&AwaitCopies, {}, {4}};
   all["membar.gl"] = {&Fence, {}, {}};
+  // Launches follow one another.
+  for (const char* name :
+       {"griddepcontrol.wait", "griddepcontrol.launch_dependents", "prefetch.global.L2"}) {
+    all[name] = {[](WarpState&, const Instruction&, uint32_t) {}, {}, {}};
+  }
   return all;
 }
 

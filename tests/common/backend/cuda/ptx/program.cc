@@ -443,6 +443,9 @@ class ModuleParser {
       Address(operands.at(1).at(0), instruction, 1, "global");
       if (instruction.offset != 0) Fail("a copy from an offset");
       instruction.from[2] = Place(operands.at(3).at(0), 4);
+    } else if (opcode == "prefetch.global.L2") {
+      instruction.handler = FindOperation(opcode)->handler;
+      Address(operands.at(0).at(0), instruction, 0, "global");
     } else {
       DecodeOperation(opcode, operands, instruction);
     }
