@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compiles every CUDA kernel and holds it to its budgets: registers, spills, stack, shared memory, blocks
 that a T4's SM takes at once, instructions that must and that must not be there; in the machine code,
-what the hot loop costs and has in flight. Needs nvcc, and nvdisasm (a CUDA toolkit's, or the one that
+what the hot loop costs and has in flight. And that the host code which calls CUDA compiles, which no CPU
+preset builds. Needs nvcc, and nvdisasm (a CUDA toolkit's, or the one that
 scripts/setup installs); no GPU.
 
   kernel_check.py              sm_75 and sm_90; exits 1 if a kernel breaks a rule, 77 without nvcc
@@ -183,6 +184,22 @@ def list_breaches(paths, cmake):
         yield f"kernels/{name}: in common/backend/cuda/kernels.cmake, but not on disk"
 
 
+def host_breaches(compiler, cmake):
+    """Of the sources that only the CUDA presets build, as one unit: those presets join sources, too."""
+    if not compiler.release.startswith("13."):
+        return
+    include = Path(compiler.nvcc).resolve().parent.parent / "include"
+    sources = re.search(r"BATON_CUDA_NVIDIA_SOURCES\s+([^)]*)\)", cmake).group(1).split()
+    unit = "".join(f'#include "common/backend/cuda/{source}"\n' for source in sources
+                   if "nccl" not in source or (include / "nccl.h").is_file())
+    command = [os.environ.get("CXX", "c++"), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
+               "-Wno-unused-parameter", "-I", str(ROOT), "-isystem", str(include), "-x", "c++", "-"]
+    done = subprocess.run(command, input=unit, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          check=False)
+    if done.returncode:
+        yield f"{' '.join(sources)} do not compile together:\n{done.stdout}"
+
+
 def facts_of(reports, budgets):
     """{(name, arch): Facts} of kernels that are launched there."""
     return {(name, arch): report.code for (name, arch), report in reports.items()
@@ -255,7 +272,9 @@ def main():
         print(machine_code.table({at: facts.limits() for at, facts in facts_of(reports, budgets).items()}),
               end="")
         return 0
-    breaches = [*list_breaches(paths, (KERNELS.parent / "kernels.cmake").read_text("utf-8")),
+    cmake = (KERNELS.parent / "kernels.cmake").read_text("utf-8")
+    breaches = [*list_breaches(paths, cmake),
+                *host_breaches(compiler, cmake),
                 *kernel_rules.check(reports, budgets),
                 *machine_code.check(facts_of(reports, budgets), machine, compiler.release),
                 *docs_breaches(DOCS.read_text("utf-8"),

@@ -12,8 +12,9 @@ namespace baton::backend::cuda {
 namespace {
 
 // Where the loader looks by itself, then where the toolkit's packages put it.
-constexpr const char* kPlaces[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
-                                   "/usr/local/cuda-13/lib64/libcublasLt.so.13"};
+constexpr const char* kCublasPlaces[] = {"libcublasLt.so.13",
+                                         "/usr/local/cuda/lib64/libcublasLt.so.13",
+                                         "/usr/local/cuda-13/lib64/libcublasLt.so.13"};
 
 absl::Status Failed(const std::string& what) {
   return MakeError(
@@ -23,10 +24,10 @@ absl::Status Failed(const std::string& what) {
                    "(LD_LIBRARY_PATH), or --deterministic (the default), which needs none"));
 }
 
-absl::StatusOr<const CublasLibrary*> Load() {
+absl::StatusOr<const CublasLibrary*> FindCublas() {
   void* handle = nullptr;
   std::string errors;
-  for (const char* place : kPlaces) {
+  for (const char* place : kCublasPlaces) {
     handle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
     if (handle != nullptr) break;
     absl::StrAppend(&errors, errors.empty() ? "" : "; ", dlerror());
@@ -60,7 +61,7 @@ absl::StatusOr<const CublasLibrary*> Load() {
 }  // namespace
 
 absl::StatusOr<const CublasLibrary*> LoadCublas() {
-  static const auto* const loaded = new absl::StatusOr<const CublasLibrary*>(Load());
+  static const auto* const loaded = new absl::StatusOr<const CublasLibrary*>(FindCublas());
   return *loaded;
 }
 
