@@ -72,6 +72,20 @@ BATON_DEVICE float Exp2(float a) {
 }
 BATON_DEVICE uint32_t FloatBits(float a) { return __float_as_uint(a); }
 BATON_DEVICE float BitsFloat(uint32_t a) { return __uint_as_float(a); }
+// Bytes of a (0 to 3) and b (4 to 7), by the nibbles of `selector`, which are below 8.
+BATON_DEVICE uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+// The greater one; a NaN if b is one, and from sm_80 on (one instruction there) if a is one.
+BATON_DEVICE float GreatestOrNan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return b <= a ? a : b;
+#endif
+}
 BATON_DEVICE int LeadingZeros(uint64_t a) { return __clzll(static_cast<long long>(a)); }
 BATON_DEVICE uint64_t MulHigh(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 
@@ -83,7 +97,17 @@ BATON_DEVICE Vec16 Load16(const void* global) {
       : "l"(global));
   return v;
 }
-// The same, or zeros: a predicated instruction, no branch, so that several are under way at once.
+BATON_DEVICE Vec8 Load8(const void* global) {
+  Vec8 v;
+  asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x[0]), "=r"(v.x[1]) : "l"(global));
+  return v;
+}
+BATON_DEVICE uint32_t Load4(const void* global) {
+  uint32_t v;
+  asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(global));
+  return v;
+}
+// 16 bytes, or zeros: a predicated instruction, no branch, so that several are under way at once.
 BATON_DEVICE Vec16 Load16If(bool valid, const void* global) {
   Vec16 v;
   asm volatile(

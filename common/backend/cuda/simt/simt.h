@@ -5,10 +5,10 @@
 // Both implement, in namespace baton::backend::cuda:
 //   BATON_KERNEL(threads), BATON_KERNEL_RESIDENT(threads, blocks), BATON_DEVICE, BATON_UNROLL,
 //   Launch(kernel, grid, threads, shared, stream, args), ThreadIndex(), BlockIndex(),
-//   SharedMemory(), SyncThreads(), SyncWarp(), Shuffle, ShuffleXor, Load16, Load16If, Load8If,
-//   Load4If, LoadFresh, Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups, Mma16x8x8,
-//   Mma16x8x16, Half and BFloat16, atomics, ThreadFence(), and arithmetic with explicit rounding:
-//   Add, Mul, Fma.
+//   SharedMemory(), SyncThreads(), SyncWarp(), Shuffle, ShuffleXor, Load16, Load8, Load4 and
+//   the same with If, LoadFresh, Store16, LoadGlobal, StoreGlobal, CopyAsync16 and its groups,
+//   Mma16x8x8, Mma16x8x16, Half and BFloat16, atomics, ThreadFence(), and arithmetic with explicit
+//   rounding: Add, Mul, Fma.
 //
 // Rules of the dialect, which the emulation checks: all 32 lanes of a warp reach a warp operation
 // at the same place; bytes of CopyAsync16 are readable only after a wait for its group; Load16
