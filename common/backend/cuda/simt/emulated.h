@@ -242,7 +242,6 @@ inline uint32_t Load4(const void* global) {
 }
 inline uint32_t Load4If(bool valid, const void* global) { return valid ? Load4(global) : 0; }
 inline Vec16 LoadShared16(const void* shared) { return emulated::Aligned16(shared); }
-inline Vec16 ReloadShared16(const void* shared) { return LoadShared16(shared); }
 inline void Store16(void* to, const Vec16& value) {
   emulated::CountWrite(to, sizeof(value));
   const_cast<Vec16&>(emulated::Aligned16(to)) = value;

@@ -174,16 +174,6 @@ BATON_DEVICE Vec16 LoadShared16(const void* shared) {
   const uint4 v = *static_cast<const uint4*>(shared);
   return {{v.x, v.y, v.z, v.w}};
 }
-// The same, loaded again at every use, so that it occupies no registers between uses.
-BATON_DEVICE Vec16 ReloadShared16(const void* shared) {
-  Vec16 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
-               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared)))
-               : "memory");
-  return v;
-}
-
 // Several times 16 bytes from global to shared memory, zeros where not `valid` (then `global` is
 // not read). Below sm_80 through registers, all at once, and there when it returns.
 template <int kCount>
