@@ -64,7 +64,7 @@ def product_us(limits, chip, bits, rows, shape):
 
 def attention_us(limits, chip, model, rows):
     _, _, _, heads, kv_heads, head_dim, *_ = model
-    instructions, *_ = limits[f"AttentionSplitKernel<{chip.element}, {head_dim}>", chip.arch]
+    instructions, *_ = limits[f"AttentionSplitKernel<{chip.element}, {head_dim}, true>", chip.arch]
     pieces = rows * kv_heads * (CONTEXT // 64) * -(-heads // kv_heads // 16)
     memory = rows * CONTEXT * kv_heads * head_dim * 2 * 2 / chip.memory
     return 1e6 * max(memory, pieces * instructions * 32 / chip.issued)

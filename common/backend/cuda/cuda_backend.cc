@@ -339,6 +339,7 @@ void CudaBackend::CheckPool(const CudaBatch& batch, const KvPool& pool, int laye
   BATON_CHECK_EQ(pool.head_dim, limits_.head_dim);
   BATON_CHECK(pool.dtype == activation_dtype_);
   BATON_CHECK(pool.format == limits_.kv_format);
+  BATON_CHECK_LT(pool.block_stride_bytes, int64_t{1} << 32);
   BATON_CHECK(layer >= 0 && layer < limits_.layers);
 }
 

@@ -53,9 +53,9 @@ struct AttentionLaunch {
   int64_t q_stride;
   void* out;  // 16-bit elements, the same shape
   int64_t out_stride;
-  const std::byte* layer;  // of block 0
-  int64_t block_stride_bytes;
-  int block_tokens_log2;  // 4 or more
+  const std::byte* layer;      // of block 0
+  int64_t block_stride_bytes;  // below 4 GiB
+  int block_tokens_log2;       // 4 or more
   int kv_heads;
   int group;     // query heads a KV head
   int head_dim;  // a multiple of 8, at most 256
@@ -67,11 +67,23 @@ struct AttentionLaunch {
   const int* item_count;  // split: of items, in device memory; null: as many as there are blocks
   float* partials;        // split: [partial, kv_head] of PartialFloats(dim)
   unsigned* counters;     // split: [row tile, kv_head, CounterCount], 0 before and after
-  uint32_t nothing = 0;   // always: see attention_split.cu
   float* totals;          // tile: [item, kv_head] of TotalFloats(dim)
   int tile_stages = 1;    // tile: as TileStages says, or fewer; of quantised KV 1
   KvFormat kv_format = KvFormat::kPlain;
+  uint32_t group_inverse = 0;  // the launch functions set it
 };
+
+// packed / group by a product, with an inverse of (2^31 + group - 1) / group: exact while
+// packed * group is below 2^31.
+inline constexpr uint32_t kInverseUnit = uint32_t{1} << 31;
+BATON_HOST_DEVICE int QueryOf(int packed, uint32_t group_inverse) {
+  return static_cast<int>(uint64_t{static_cast<uint32_t>(packed) * 2} * group_inverse >> 32);
+}
+inline AttentionLaunch WithInverse(AttentionLaunch launch) {
+  const auto group = static_cast<uint32_t>(launch.group);
+  launch.group_inverse = (kInverseUnit + group - 1) / group;
+  return launch;
+}
 
 // Blocks that share a row tile's tokens, each with some of the result's dims.
 BATON_HOST_DEVICE int CounterCount(int padded_dim) { return padded_dim / OutputDims(padded_dim); }

@@ -13,54 +13,63 @@ namespace baton::backend::cuda {
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
 inline constexpr float kLog2E = 1.44269504088896340736f;
 
-// A lane's two packed rows of the warp's 16: `group` and group + 8 of the fragment.
-struct PackedRows {
-  int position[2];  // in the sequence; -1: no such row
-  int row[2];       // of the batch
-  int head[2];      // of all query heads
+// A packed row of a sequence and a KV head.
+struct PackedRow {
+  bool exists;
+  int position;  // in the sequence; -1: no such row
+  int row;       // of the batch
+  int head;      // of all query heads
 
-  BATON_DEVICE PackedRows(const AttentionLaunch& launch, const SequenceEntry& sequence,
-                          int first_packed_row, int kv_head) {
-    BATON_UNROLL for (int half = 0; half < 2; ++half) {
-      const int packed = first_packed_row + GroupOf(Lane()) + half * 8;
-      const int query = packed / launch.group;
-      const bool valid = query < sequence.row_count;
-      position[half] = valid ? sequence.context + query : -1;
-      row[half] = sequence.first_row + (valid ? query : 0);
-      head[half] = kv_head * launch.group + packed % launch.group;
-    }
+  BATON_DEVICE PackedRow(const AttentionLaunch& launch, const SequenceEntry& sequence, int packed,
+                         int kv_head) {
+    const int query = QueryOf(packed, launch.group_inverse);
+    exists = query < sequence.row_count;
+    position = exists ? sequence.context + query : -1;
+    row = sequence.first_row + (exists ? query : 0);
+    head = kv_head * launch.group + packed - query * launch.group;
   }
 };
 
-// Visible tokens of 16 packed rows: [begin, end).
-struct TokenRange {
-  int begin, end;
+// Tokens [begin, end) are those that some of the packed rows see, [all_begin, all_end) those that
+// all see.
+struct VisibleTokens {
+  int begin, end, all_begin, all_end;
+
+  BATON_DEVICE VisibleTokens(const AttentionLaunch& launch, const SequenceEntry& sequence,
+                             int first_packed_row, int packed_rows) {
+    const int first = QueryOf(first_packed_row, launch.group_inverse);
+    const int last = Least(QueryOf(first_packed_row + packed_rows - 1, launch.group_inverse),
+                           sequence.row_count - 1);
+    const bool none = first > last;
+    const auto first_of = [&](int query) {
+      return launch.window == 0 ? 0 : Greatest(0, sequence.context + query - launch.window + 1);
+    };
+    begin = none ? 0 : first_of(first);
+    end = none ? 0 : sequence.context + last + 1;
+    all_begin = first_of(last);
+    all_end = sequence.context + first + 1;
+  }
+  BATON_DEVICE bool AllSeePiece(int first_token) const {
+    return first_token >= all_begin && first_token + kPieceTokens <= all_end;
+  }
 };
-BATON_DEVICE TokenRange VisibleTo(const AttentionLaunch& launch, const SequenceEntry& sequence,
-                                  int first_packed_row, int packed_rows) {
-  const int first = first_packed_row / launch.group;
-  const int last =
-      Least((first_packed_row + packed_rows - 1) / launch.group, sequence.row_count - 1);
-  if (first > last) return {0, 0};
-  const int begin =
-      launch.window == 0 ? 0 : Greatest(0, sequence.context + first - launch.window + 1);
-  return {begin, sequence.context + last + 1};
-}
 
 // The addresses of tokens' K and V in the pool.
 template <class Kv>
 struct TokenAddress {
   const std::byte* layer;
-  const int32_t* table;
-  int64_t block_stride_bytes;
+  const int32_t* tables;
+  int first_block;
+  uint32_t block_stride_bytes;
   int head_offset, row_bytes, v_offset;  // within a block's chunk of the layer
   int block_tokens_log2;
 
   BATON_DEVICE TokenAddress(const AttentionLaunch& launch, const SequenceEntry& sequence,
                             int kv_head)
       : layer(launch.layer),
-        table(launch.tables + sequence.first_block),
-        block_stride_bytes(launch.block_stride_bytes),
+        tables(launch.tables),
+        first_block(sequence.first_block),
+        block_stride_bytes(static_cast<uint32_t>(launch.block_stride_bytes)),
         row_bytes(RowBytes(launch.head_dim)),
         block_tokens_log2(launch.block_tokens_log2) {
     const int head_bytes = (row_bytes + (kIsCoded<Kv> ? 4 : 0)) << block_tokens_log2;
@@ -69,11 +78,16 @@ struct TokenAddress {
   }
   // The first byte of K; V is v_offset after it.
   BATON_DEVICE const std::byte* K(int token) const {
-    const int slot = token & ((1 << block_tokens_log2) - 1);
-    return layer + LoadGlobal(table + (token >> block_tokens_log2)) * block_stride_bytes +
-           (head_offset + slot * row_bytes);
+    return KIn(token >> block_tokens_log2, token);
   }
-  static BATON_DEVICE int RowBytes(int head_dim) {
+  // The same in a block of the sequence that may be another than the token's.
+  BATON_DEVICE const std::byte* KIn(int block, int token) const {
+    const int slot = token & ((1 << block_tokens_log2) - 1);
+    const auto number = static_cast<uint32_t>(LoadGlobal(tables + (first_block + block)));
+    return layer + uint64_t{number} * block_stride_bytes +
+           static_cast<uint32_t>(head_offset + slot * row_bytes);
+  }
+  static constexpr BATON_DEVICE int RowBytes(int head_dim) {
     if constexpr (kIsCoded<Kv>) {
       return head_dim / kChunkElements * Kv::Codes::Chunk::kBytes;
     } else {
@@ -105,24 +119,6 @@ struct RawChunk {
   BATON_DEVICE Vec16 Elements() const { return Dequantize<Kv>(codes, by); }
 };
 
-// A warp's partial results of its 16 rows.
-template <int kOut>
-struct RowState {
-  float m[2];            // greatest score, in units of log 2
-  float l[2];            // sum of the weights
-  float a[kOut / 8][4];  // weighted sums of V, as OutputDim lays them
-
-  BATON_DEVICE void Clear() {
-    BATON_UNROLL for (int half = 0; half < 2; ++half) {
-      m[half] = kMinusInfinity;
-      l[half] = 0;
-    }
-    BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
-      BATON_UNROLL for (int j = 0; j < 4; ++j) a[i][j] = 0;
-    }
-  }
-};
-
 // How a fold weighs the sums of the splits before and those of the next.
 struct FoldWeights {
   float before, next;
@@ -140,180 +136,150 @@ BATON_DEVICE float FoldSum(float before, float next, const FoldWeights& weights)
   return Fma(next, weights.next, Mul(before, weights.before));
 }
 
-// Queries of `kRows` packed rows, scaled and rounded, to `memory` [kRows][kDim] in swizzled chunks;
-// zeros where there is no such row or dim. All threads of the block together; the caller
-// synchronizes. Each row is read once for all the warps that want it.
-template <class Element, int kDim, int kRows, int kThreads>
-BATON_DEVICE void StageQueries(const AttentionLaunch& launch, const SequenceEntry& sequence,
-                               int first_packed_row, int kv_head, std::byte* memory) {
-  constexpr int kChunks = kDim / kChunkElements;
+// A chunk of a row's query, scaled and rounded, to fragments in shared memory; zeros where there is
+// no such row or chunk. row: of the fragments' 16.
+template <class Element>
+BATON_DEVICE void StageQuery(const AttentionLaunch& launch, const PackedRow& packed, int row,
+                             int chunk, std::byte* memory) {
+  const bool valid = packed.exists && chunk * kChunkElements < launch.head_dim;
   const float scale = Mul(launch.scale, kLog2E);
-  BATON_NO_UNROLL for (int index = ThreadIndex(); index < kRows * kChunks; index += kThreads) {
-    const int row = index / kChunks, chunk = index % kChunks;
-    const int packed = first_packed_row + row;
-    const int query = packed / launch.group;
-    const bool valid = query < sequence.row_count && chunk * kChunkElements < launch.head_dim;
-    const int64_t head = kv_head * launch.group + packed % launch.group;
-    const float* from = launch.q + (valid ? (sequence.first_row + query) * launch.q_stride +
-                                                head * launch.head_dim + chunk * kChunkElements
-                                          : 0);
-    const Vec16 low = Load16If(valid, from), high = Load16If(valid, from + 4);
-    Vec16 scaled;
-    BATON_UNROLL for (int i = 0; i < 4; ++i) {
-      const Vec16& pair = i < 2 ? low : high;
-      scaled.x[i] = Element::Pack(Mul(BitsFloat(pair.x[i % 2 * 2]), scale),
-                                  Mul(BitsFloat(pair.x[i % 2 * 2 + 1]), scale));
-    }
-    Store16(memory + RowsOperandChunk(row, chunk, kChunks) * 16, scaled);
+  const float* from = launch.q + (valid ? packed.row * launch.q_stride +
+                                              packed.head * launch.head_dim + chunk * kChunkElements
+                                        : 0);
+  const Vec16 low = Load16If(valid, from), high = Load16If(valid, from + 4);
+  BATON_UNROLL for (int i = 0; i < 4; ++i) {
+    const Vec16& pair = i < 2 ? low : high;
+    reinterpret_cast<uint32_t*>(memory)[QueryWord(row, chunk, i)] = Element::Pack(
+        Mul(BitsFloat(pair.x[i % 2 * 2]), scale), Mul(BitsFloat(pair.x[i % 2 * 2 + 1]), scale));
   }
 }
 
-// A warp's 16 of them, as fragments of A: chunk c holds dims 32 c + 8 member on. Where they were
-// staged...
-template <int kDim>
+// A warp's 16 queries, as fragments of A: products 2 c and 2 c + 1 take dims 32 c to 32 c + 31.
+// Where they were staged...
 struct StagedQueries {
   const std::byte* memory;
-  int first_row;
 
-  BATON_DEVICE Vec16 At(int half, int c) const {
-    const int chunk = RowsOperandChunk(first_row + half * 8 + GroupOf(Lane()),
-                                       c * 4 + MemberOf(Lane()), kDim / kChunkElements);
-    return ReloadShared16(memory + chunk * 16);
+  BATON_DEVICE Vec16 At(int product) const {
+    return LoadShared16(memory + (product * kWarpLanes + Lane()) * 16);
   }
 };
 // ... or in registers.
 template <int kDim>
 struct Queries {
-  Vec16 q[2][kDim / kChunkedK];
+  Vec16 q[kDim / 16];
 
-  BATON_DEVICE explicit Queries(const StagedQueries<kDim>& staged) {
-    BATON_UNROLL for (int half = 0; half < 2; ++half) {
-      BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) q[half][c] = staged.At(half, c);
+  BATON_DEVICE explicit Queries(const StagedQueries& staged) {
+    BATON_UNROLL for (int i = 0; i < kDim / 16; ++i) q[i] = staged.At(i);
+  }
+  BATON_DEVICE const Vec16& At(int product) const { return q[product]; }
+};
+
+// Scores of a piece: fragments of products of 16 rows with 8 tokens each.
+using PieceScores = float[kPieceTokens / 8][4];
+
+// Adds the products of 32 dims of eight tokens, for dims in ascending order. a: of the queries'
+// products with those dims; k: of the lane's token (`group`) and chunk (`member`).
+template <class Element>
+BATON_DEVICE void AddScores(const Vec16& a0, const Vec16& a1, const Vec16& k, float (&s)[4]) {
+  Element::Mma16(s, a0.x, k.x[0], k.x[1]);
+  Element::Mma16(s, a1.x, k.x[2], k.x[3]);
+}
+
+// Minus infinity for tokens that the row does not see: their weight is 0. position: of the lane's
+// two rows.
+BATON_DEVICE void HideUnseen(int first_token, int window, const int (&position)[2],
+                             PieceScores& s) {
+  BATON_UNROLL for (int half = 0; half < 2; ++half) {
+    const int first = window == 0 ? 0 : position[half] - window + 1;
+    BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
+      BATON_UNROLL for (int i = 0; i < 2; ++i) {
+        const int token = first_token + j * 8 + MemberOf(Lane()) * 2 + i;
+        if (token > position[half] || token < first) s[j][half * 2 + i] = kMinusInfinity;
+      }
     }
   }
-  BATON_DEVICE const Vec16& At(int half, int c) const { return q[half][c]; }
-};
+}
 
 // Weights of a piece: fragments of P, in the 16 bits that its product with V takes.
 struct PieceWeights {
   uint32_t p[kPieceTokens / 16][4];
 };
 
-// Scores, maximum, weights and their sum for a piece's tokens. `tokens`: 16 bytes of K or V, zeros
-// where there is no such token or chunk: K(token of the piece, chunk), V(token, chunk of the
-// block's output dims).
-template <class Element, int kDim, class Tokens, class AnyQueries>
-BATON_DEVICE PieceWeights WeighPiece(Tokens& tokens, int first_token, int window,
-                                     const PackedRows& rows, const AnyQueries& queries,
-                                     float (&m)[2], float (&l)[2]) {
-  const int group = GroupOf(Lane()), member = MemberOf(Lane());
-  float s[kPieceTokens / 8][4];
-  constexpr int kChunksAtOnce = 4;  // of a token: registers that K waits in
-  BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
-    BATON_UNROLL for (int i = 0; i < 4; ++i) s[j][i] = 0;
-    BATON_UNROLL for (int first = 0; first < kDim / kChunkedK; first += kChunksAtOnce) {
-      Vec16 k[kChunksAtOnce];
-      BATON_UNROLL for (int c = 0; c < kChunksAtOnce; ++c) {
-        if (first + c < kDim / kChunkedK) k[c] = tokens.K(j * 8 + group, (first + c) * 4 + member);
-      }
-      BATON_UNROLL for (int c = 0; c < kChunksAtOnce; ++c) {
-        if (first + c >= kDim / kChunkedK) continue;
-        const Vec16 low = queries.At(0, first + c), high = queries.At(1, first + c);
-        BATON_UNROLL for (int product = 0; product < 2; ++product) {
-          const uint32_t a[4] = {low.x[product * 2], high.x[product * 2], low.x[product * 2 + 1],
-                                 high.x[product * 2 + 1]};
-          Element::Mma16(s[j], a, k[c].x[product * 2], k[c].x[product * 2 + 1]);
-        }
-      }
-    }
-    tokens.After(s[j][0]);
-  }
-  // The weight of a token that the row does not see is 0.
+// Maximum, weights and their sum for a piece's tokens. any_high: whether a row from 8 on exists.
+template <class Element>
+BATON_DEVICE PieceWeights WeighPiece(const PieceScores& s, bool any_high, float (&m)[2],
+                                     float (&l)[2]) {
+  PieceWeights weights = {};
   BATON_UNROLL for (int half = 0; half < 2; ++half) {
-    const int position = rows.position[half];
+    m[half] = kMinusInfinity;
+    l[half] = 0;
+    if (half == 1 && !any_high) continue;
     float highest = kMinusInfinity;
     BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
       BATON_UNROLL for (int i = half * 2; i < half * 2 + 2; ++i) {
-        const int token = first_token + j * 8 + member * 2 + i % 2;
-        const bool seen = token <= position && (window == 0 || token > position - window);
-        if (!seen) s[j][i] = kMinusInfinity;
-        // Not Greatest: a NaN must propagate.
-        highest = s[j][i] <= highest ? highest : s[j][i];
+        highest = GreatestOrNan(highest, s[j][i]);
       }
     }
     BATON_UNROLL for (int mask = 1; mask <= 2; mask *= 2) {
-      const float other = ShuffleXor(highest, mask);
-      highest = other <= highest ? highest : other;
+      highest = GreatestOrNan(highest, ShuffleXor(highest, mask));
     }
     m[half] = highest;
     const float base = highest == kMinusInfinity ? 0.0f : highest;
     float sum = 0;
     BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
-      BATON_UNROLL for (int i = half * 2; i < half * 2 + 2; ++i) {
-        s[j][i] = Element::ToF32(Element::FromF32(Exp2(s[j][i] - base)));
-        sum = Add(sum, s[j][i]);
-      }
+      const uint32_t two =
+          Element::Pack(Exp2(s[j][half * 2] - base), Exp2(s[j][half * 2 + 1] - base));
+      sum = Add(sum, Element::ToF32(static_cast<uint16_t>(two)));
+      sum = Add(sum, Element::ToF32(static_cast<uint16_t>(two >> 16)));
+      weights.p[j / 2][j % 2 * 2 + half] = two;
     }
     sum = Add(sum, ShuffleXor(sum, 1));
     l[half] = Add(sum, ShuffleXor(sum, 2));
   }
-  PieceWeights weights;
-  BATON_UNROLL for (int j = 0; j < kPieceTokens / 16; ++j) {
-    BATON_UNROLL for (int r = 0; r < 4; ++r) {
-      const float* pair = &s[j * 2 + r / 2][r % 2 * 2];
-      weights.p[j][r] = Element::Pack(pair[0], pair[1]);
-    }
-  }
   return weights;
 }
 
+// V of 16 tokens and 64 dims as second operands: of product i for the lane's dim i of eight.
+using ValueOperands = uint32_t[8][2];
+
+// Of the lane's eight dims of tokens 2 member, 2 member + 1, and 8 more each.
+BATON_DEVICE void PairValues(const Vec16 (&v)[4], ValueOperands& b) {
+  BATON_UNROLL for (int i = 0; i < 8; ++i) {
+    BATON_UNROLL for (int r = 0; r < 2; ++r) {
+      b[i][r] =
+          PermuteBytes(v[r * 2].x[i / 2], v[r * 2 + 1].x[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
+    }
+  }
+}
+
 // The piece's weighted sums of 64 dims of V, from dim 64 `span` of the block's on.
+// tokens.V(j, span, b): operands of the tokens from 16 j on.
 template <class Element, class Tokens>
 BATON_DEVICE void SumValues(const Tokens& tokens, const PieceWeights& weights, int span,
                             float (&sums)[8][4]) {
-  const int member = MemberOf(Lane());
-  const int chunk = span * 8 + GroupOf(Lane());
   BATON_UNROLL for (int i = 0; i < 8; ++i) {
     BATON_UNROLL for (int j = 0; j < 4; ++j) sums[i][j] = 0;
   }
   BATON_UNROLL for (int j = 0; j < kPieceTokens / 16; ++j) {
-    const Vec16 v[4] = {
-        tokens.V(j * 16 + member * 2, chunk), tokens.V(j * 16 + member * 2 + 1, chunk),
-        tokens.V(j * 16 + 8 + member * 2, chunk), tokens.V(j * 16 + 8 + member * 2 + 1, chunk)};
+    ValueOperands b;
+    tokens.V(j, span, b);
     BATON_UNROLL for (int i = 0; i < 8; ++i) {
-      uint32_t b[2];
-      BATON_UNROLL for (int r = 0; r < 2; ++r) {
-        const uint32_t even = v[r * 2].x[i / 2], odd = v[r * 2 + 1].x[i / 2];
-        b[r] = i % 2 == 0 ? (even & 0xffffu) | odd << 16 : even >> 16 | (odd & 0xffff0000u);
-      }
-      Element::Mma16(sums[i], weights.p[j], b[0], b[1]);
+      Element::Mma16(sums[i], weights.p[j], b[i][0], b[i][1]);
     }
   }
 }
 
-// The rows' results from dim first_dim on, eight consecutive dims a store.
-template <class Element, int kOut>
-BATON_DEVICE void WriteOut(const AttentionLaunch& launch, const PackedRows& rows, int first_dim,
-                           const RowState<kOut>& state) {
-  BATON_UNROLL for (int half = 0; half < 2; ++half) {
-    if (rows.position[half] < 0) continue;
-    auto* out = static_cast<uint16_t*>(launch.out) + rows.row[half] * launch.out_stride +
-                int64_t{rows.head[half]} * launch.head_dim;
-    BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
-      BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
-        const int column = MemberOf(Lane()) * 2 + parity;
-        const int dim = first_dim + span * kOutputSpan + OutputDim(0, column);
-        if (dim >= launch.head_dim) continue;
-        Vec16 packed;
-        BATON_UNROLL for (int i = 0; i < 4; ++i) {
-          const float low = state.a[span * 8 + 2 * i][half * 2 + parity];
-          const float high = state.a[span * 8 + 2 * i + 1][half * 2 + parity];
-          packed.x[i] = Element::Pack(Divide(low, state.l[half]), Divide(high, state.l[half]));
-        }
-        Store16(out + dim, packed);
-      }
-    }
+// Eight consecutive dims of a row's result.
+template <class Element>
+BATON_DEVICE void WriteOut(const AttentionLaunch& launch, const PackedRow& row, int dim,
+                           const float (&a)[kChunkElements], float l) {
+  Vec16 packed;
+  BATON_UNROLL for (int i = 0; i < 4; ++i) {
+    packed.x[i] = Element::Pack(Divide(a[2 * i], l), Divide(a[2 * i + 1], l));
   }
+  auto* out = static_cast<uint16_t*>(launch.out) + row.row * launch.out_stride +
+              int64_t{row.head} * launch.head_dim;
+  Store16(out + dim, packed);
 }
 
 // body(Kv) for what the pool holds.

@@ -1,5 +1,6 @@
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/attention_core.cuh"
+#include "common/backend/cuda/kernels/pooled_piece.cuh"
 
 namespace baton::backend::cuda {
 namespace {
@@ -7,49 +8,78 @@ namespace {
 constexpr int kThreads = kAttentionWarps * kWarpLanes;
 static_assert(kAttentionWarps * kPieceTokens == kSplitTokens);
 
-// A piece's tokens straight from the pool. The compiler would have all loads of a piece on their
-// way at once, and spill what waits for them; `held_back` ties those that follow to a score, by
-// nothing.
-template <class Kv, int kDim>
-struct PooledTokens {
-  const TokenAddress<Kv>& address;
-  int first_token;
-  int end_token;
-  int chunks;
-  int first_v_chunk;
-  uint32_t nothing;  // 0, which the compiler does not know
-  uint32_t held_back = 0;
+// Shared memory: the queries and positions of a row tile, then what the pieces hand over: their
+// maxima, sums of weights, and sums of one span of dims at a time.
+template <int kDim>
+struct SplitMemory {
+  static constexpr int kSpanFloats = kRowTile * kOutputSpan;
+  static constexpr int kFloats = kAttentionWarps * (kSpanFloats + 2 * kRowTile);
+  static constexpr int kBytes = kRowTile * kDim * 2 + kFloats * 4 + kRowTile * 4 + 16;
 
-  // Codes, scales and zeros wait beside the elements that are made of them.
-  static constexpr bool kHoldsBack = kDim > (kIsCoded<Kv> ? 64 : 128);
-
-  BATON_DEVICE void After(float score) {
-    if (kHoldsBack) held_back = FloatBits(score) & nothing;
+  static BATON_DEVICE std::byte* Queries() { return SharedMemory(); }
+  static BATON_DEVICE float* Sums(int piece, int row, int chunk) {
+    return Floats() + piece * kSpanFloats + SumsChunk(row, chunk) * 4;
   }
-  // K's loads and V's are not to wait together either; a sum of weights is never below 0.
-  BATON_DEVICE void AfterAll(float sum) {
-    if (kHoldsBack) {
-      After(sum);
-    } else if (sum < 0) {
-      end_token = 0;
+  static BATON_DEVICE float& M(int piece, int row) {
+    return Floats()[kAttentionWarps * kSpanFloats + piece * kRowTile + row];
+  }
+  static BATON_DEVICE float& L(int piece, int row) { return M(kAttentionWarps + piece, row); }
+  static BATON_DEVICE int& Position(int row) {
+    return reinterpret_cast<int*>(Floats() + kFloats)[row];
+  }
+  static BATON_DEVICE int& IsLast() { return Position(kRowTile); }
+
+  // A warp's piece: a span of its sums, and with the first span the rest.
+  static BATON_DEVICE void Give(bool first_span, const float (&m)[2], const float (&l)[2],
+                                const float (&sums)[8][4]) {
+    BATON_UNROLL for (int half = 0; half < 2; ++half) {
+      const int row = GroupOf(Lane()) + half * 8;
+      if (first_span && MemberOf(Lane()) == 0) {
+        M(Warp(), row) = m[half];
+        L(Warp(), row) = l[half];
+      }
+      BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
+        BATON_UNROLL for (int i = 0; i < 8; i += 4) {
+          const int dim = OutputDim(i, MemberOf(Lane()) * 2 + parity);
+          Vec16 four;
+          BATON_UNROLL for (int e = 0; e < 4; ++e) {
+            four.x[e] = FloatBits(sums[i + e][half * 2 + parity]);
+          }
+          Store16(Sums(Warp(), row, dim / 4), four);
+        }
+      }
     }
   }
-  BATON_DEVICE Vec16 K(int token, int chunk) const { return At(token, chunk, 0); }
-  BATON_DEVICE Vec16 V(int token, int chunk) const {
-    return At(token, first_v_chunk + chunk, address.v_offset);
+
+ private:
+  static BATON_DEVICE float* Floats() {
+    return reinterpret_cast<float*>(SharedMemory() + kRowTile * kDim * 2);
   }
-  // Slots after the last token hold KV of earlier sequences: 0 times infinity would be a NaN.
-  BATON_DEVICE Vec16 At(int token, int chunk, int offset) const {
-    if constexpr (kIsCoded<Kv>) {
-      const bool has_token = first_token + token < end_token;
-      const int at = first_token + (has_token ? token : 0);
-      const std::byte* row = address.K(at) + offset + held_back;
-      return RawChunk<Kv>::Load(address, at, row, chunk, has_token, chunk < chunks).Elements();
-    } else {
-      const bool valid = first_token + token < end_token && chunk < chunks;
-      // The table has no entry behind the last token.
-      return Load16If(
-          valid, address.K(first_token + (valid ? token : 0)) + (offset + chunk * 16) + held_back);
+};
+
+// A thread's part of a row tile, where results are folded and stored: eight threads a row.
+BATON_DEVICE int OwnRow() { return ThreadIndex() / 8; }
+BATON_DEVICE int OwnDim() { return ThreadIndex() % 8 * kChunkElements; }  // of a span
+static_assert(kThreads == kRowTile * kOutputSpan / kChunkElements);
+
+// Eight dims of a row, or of its part in a piece or split.
+struct RowChunk {
+  float a[kChunkElements];
+
+  BATON_DEVICE void Set(const Vec16& low, const Vec16& high) {
+    BATON_UNROLL for (int e = 0; e < kChunkElements; ++e) {
+      a[e] = BitsFloat((e < 4 ? low : high).x[e % 4]);
+    }
+  }
+  BATON_DEVICE void Store(float* to) const {
+    BATON_UNROLL for (int e = 0; e < kChunkElements; e += 4) {
+      Store16(to + e,
+              {{FloatBits(a[e]), FloatBits(a[e + 1]), FloatBits(a[e + 2]), FloatBits(a[e + 3])}});
+    }
+  }
+  BATON_DEVICE void Fold(const Vec16& low, const Vec16& high, const FoldWeights& weights) {
+    BATON_UNROLL for (int e = 0; e < kChunkElements; ++e) {
+      a[e] = FoldSum(a[e], BitsFloat((e < 4 ? low : high).x[e % 4]), weights);
     }
   }
 };
@@ -59,7 +89,7 @@ struct PooledTokens {
 template <int kDim>
 BATON_DEVICE float* PartialOf(const AttentionLaunch& launch, const AttentionItem& item, int split,
                               int kv_head, int first_dim) {
-  const int64_t index = int64_t{item.first_partial + split} * launch.kv_heads + kv_head;
+  const int64_t index = (item.first_partial + split) * launch.kv_heads + kv_head;
   float* partial = launch.partials + index * PartialFloats(kDim);
   if constexpr (OutputDims(kDim) < kDim) {
     partial += first_dim / OutputDims(kDim) * BlockPartialFloats(kDim);
@@ -67,191 +97,221 @@ BATON_DEVICE float* PartialOf(const AttentionLaunch& launch, const AttentionItem
   return partial;
 }
 
-// Of the rows that there are.
+// In there, eight dims of a row.
 template <int kDim>
-BATON_DEVICE void StorePartial(const RowState<OutputDims(kDim)>& state, const PackedRows& rows,
-                               float* partial) {
-  const int member = MemberOf(Lane());
-  BATON_UNROLL for (int half = 0; half < 2; ++half) {
-    if (rows.position[half] < 0) continue;
-    const int row = GroupOf(Lane()) + half * 8;
-    if (member == 0) {
-      StoreGlobal(partial + row, state.m[half]);
-      StoreGlobal(partial + 16 + row, state.l[half]);
-    }
-    BATON_UNROLL for (int span = 0; span < OutputDims(kDim) / kOutputSpan; ++span) {
-      BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
-        float* to = partial + 32 + row * OutputDims(kDim) + span * kOutputSpan +
-                    OutputDim(0, member * 2 + parity);
-        BATON_UNROLL for (int quarter = 0; quarter < 2; ++quarter) {
-          Vec16 v;
-          BATON_UNROLL for (int i = 0; i < 4; ++i) {
-            v.x[i] = FloatBits(state.a[span * 8 + quarter * 4 + i][half * 2 + parity]);
-          }
-          Store16(to + quarter * 4, v);
-        }
-      }
-    }
-  }
+BATON_DEVICE int PartialChunk(int row, int span) {
+  return 2 * kRowTile + row * OutputDims(kDim) + span * kOutputSpan + OwnDim();
 }
 
-// Folds all splits of a row tile in ascending order; eight dims a thread. Several splits are read
-// at once, so that the fold does not wait for each.
-template <class Element, int kDim>
-BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const SequenceEntry& sequence,
-                               const AttentionItem& item, int first_split, int kv_head,
-                               int first_dim) {
+// Folds the partials of a row of the tile in ascending order into m, l and sums. Several splits are
+// read at once, so that the fold does not wait for each.
+template <int kDim, int kSpans>
+BATON_DEVICE void FoldPartials(const AttentionLaunch& launch, const AttentionItem& item,
+                               int first_split, int kv_head, int first_dim, int row,
+                               RowChunk (&sums)[kSpans], float& l) {
   constexpr int kAhead = 4;
-  const int dims = Least(OutputDims(kDim), launch.head_dim - first_dim);
-  const int chunks = dims / kChunkElements;
-  for (int index = ThreadIndex(); index < kRowTile * chunks; index += kThreads) {
-    const int row = index / chunks, dim = first_dim + index % chunks * kChunkElements;
-    const int packed = item.first_packed_row + row;
-    const int query = packed / launch.group;
-    if (query >= sequence.row_count) continue;
-    float m = kMinusInfinity, l = 0;
-    float a[kChunkElements] = {};
-    for (int split = first_split; split < item.split_count; split += kAhead) {
-      float next_m[kAhead], next_l[kAhead];
-      Vec16 next[kAhead][2];
-      BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-        const float* partial = PartialOf<kDim>(launch, item, Least(split + i, item.split_count - 1),
-                                               kv_head, first_dim);
-        const float* sums = partial + 32 + row * OutputDims(kDim) + dim - first_dim;
-        next_m[i] = LoadFresh(partial + row);
-        next_l[i] = LoadFresh(partial + 16 + row);
-        next[i][0] = LoadFresh16(sums);
-        next[i][1] = LoadFresh16(sums + 4);
-      }
-      BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
-        if (split + i >= item.split_count) continue;
-        const FoldWeights weights = Fold(m, l, next_m[i], next_l[i]);
-        BATON_UNROLL for (int e = 0; e < kChunkElements; ++e) {
-          a[e] = FoldSum(a[e], BitsFloat(next[i][e / 4].x[e % 4]), weights);
-        }
+  float m = kMinusInfinity;
+  l = 0;
+  BATON_UNROLL for (int span = 0; span < kSpans; ++span) sums[span] = {};
+  const int splits = item.split_count - first_split;
+  const float* const partials = PartialOf<kDim>(launch, item, first_split, kv_head, first_dim);
+  const int floats = launch.kv_heads * static_cast<int>(PartialFloats(kDim));  // to the next
+  BATON_NO_UNROLL for (int split = 0; split < splits; split += kAhead) {
+    float next_m[kAhead], next_l[kAhead];
+    Vec16 next[kAhead][kSpans][2];
+    BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
+      const float* partial = partials + int64_t{Least(split + i, splits - 1)} * floats;
+      next_m[i] = LoadFresh(partial + row);
+      next_l[i] = LoadFresh(partial + 16 + row);
+      BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
+        const float* from = partial + PartialChunk<kDim>(row, span);
+        next[i][span][0] = LoadFresh16(from);
+        next[i][span][1] = LoadFresh16(from + 4);
       }
     }
-    Vec16 packed_out;
-    BATON_UNROLL for (int i = 0; i < 4; ++i) {
-      packed_out.x[i] = Element::Pack(Divide(a[2 * i], l), Divide(a[2 * i + 1], l));
+    BATON_UNROLL for (int i = 0; i < kAhead; ++i) {
+      if (split + i >= splits) continue;
+      const FoldWeights weights = Fold(m, l, next_m[i], next_l[i]);
+      BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
+        sums[span].Fold(next[i][span][0], next[i][span][1], weights);
+      }
     }
-    const int head = kv_head * launch.group + packed % launch.group;
-    Store16(static_cast<uint16_t*>(launch.out) + (sequence.first_row + query) * launch.out_stride +
-                int64_t{head} * launch.head_dim + dim,
-            packed_out);
   }
 }
 
-// How the other warps hand their pieces to the first: lane by lane, as they hold them.
-template <int kOut>
-struct PieceExchange {
-  static constexpr int kFloats = kOut / 2 + 4;  // of a lane
-  static constexpr int kBytes = (kAttentionWarps - 1) * kFloats * kWarpLanes * 4;
-  float* memory;
-
-  BATON_DEVICE float& At(int warp, int element) const {
-    return memory[((warp - 1) * kFloats + element) * kWarpLanes + Lane()];
-  }
-  BATON_DEVICE void Give(const RowState<kOut>& state) const {
-    BATON_UNROLL for (int half = 0; half < 2; ++half) {
-      At(Warp(), half) = state.m[half];
-      At(Warp(), 2 + half) = state.l[half];
-    }
-    BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
-      BATON_UNROLL for (int j = 0; j < 4; ++j) At(Warp(), 4 + i * 4 + j) = state.a[i][j];
-    }
-  }
-  BATON_DEVICE void FoldAll(RowState<kOut>& state) const {
-    BATON_UNROLL for (int warp = 1; warp < kAttentionWarps; ++warp) {
-      const FoldWeights weights[2] = {Fold(state.m[0], state.l[0], At(warp, 0), At(warp, 2)),
-                                      Fold(state.m[1], state.l[1], At(warp, 1), At(warp, 3))};
-      BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
-        BATON_UNROLL for (int j = 0; j < 4; ++j) {
-          state.a[i][j] = FoldSum(state.a[i][j], At(warp, 4 + i * 4 + j), weights[j / 2]);
+// The scores of a warp's piece. K of up to 128 dims is on its way to registers at once.
+template <class Element, int kDim, bool kExact>
+BATON_DEVICE void ScorePiece(const PooledPiece<Element, kDim, kExact>& piece, PieceScores& s) {
+  const StagedQueries queries = {SplitMemory<kDim>::Queries()};
+  constexpr int kPasses = (kDim + 127) / 128, kParts = kDim / kPasses / kChunkedK;
+  if constexpr (!kIsCoded<Element>) {
+    BATON_NO_UNROLL for (int first = 0; first < kPasses * kParts; first += kParts) {
+      BATON_UNROLL for (int c = first; c < first + kParts; ++c) {
+        const Vec16 a0 = queries.At(c * 2), a1 = queries.At(c * 2 + 1);
+        BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
+          AddScores<Element>(a0, a1, piece.K(j, c).x, s[j]);
         }
       }
     }
+  } else {
+    // Two parts a turn, the others wait: all in a row would be spread over too many registers.
+    constexpr int kTokens = kPieceTokens / 8, kATurn = 2;
+    ScaleAndZero by[kTokens];
+    BATON_UNROLL for (int j = 0; j < kTokens; ++j) by[j] = piece.ScaleOfK(j);
+    BATON_NO_UNROLL for (int first = 0; first < kPasses * kParts; first += kParts) {
+      typename PooledPiece<Element, kDim, kExact>::Chunk k[kParts][kTokens];
+      BATON_UNROLL for (int part = 0; part < kParts; ++part) {
+        BATON_UNROLL for (int j = 0; j < kTokens; ++j) k[part][j] = piece.K(j, first + part);
+      }
+      BATON_NO_UNROLL for (int turn = 0; turn < kParts; turn += kATurn) {
+        BATON_UNROLL for (int part = 0; part < kATurn; ++part) {
+          const int c = first + turn + part;
+          const Vec16 a0 = queries.At(c * 2), a1 = queries.At(c * 2 + 1);
+          BATON_UNROLL for (int j = 0; j < kTokens; ++j) {
+            AddScores<Element>(a0, a1, Dequantize<Element>(k[part][j], by[j]), s[j]);
+            if constexpr (kParts > kATurn) k[part][j] = k[part + kATurn][j];
+          }
+        }
+      }
+    }
+  }
+}
+
+// The weights of a warp's piece, from its scores; V is on its way to registers when they are there,
+// of codes a span of it.
+template <class Element, int kDim, bool kExact>
+BATON_DEVICE PieceWeights WeighTokens(const AttentionLaunch& launch, const VisibleTokens& visible,
+                                      int first_dim, bool any_high,
+                                      PooledPiece<Element, kDim, kExact>& piece, float (&m)[2],
+                                      float (&l)[2]) {
+  using Memory = SplitMemory<kDim>;
+  constexpr int kSpans = OutputDims(kDim) / kOutputSpan;
+  PieceScores s = {};
+  ScorePiece(piece, s);
+  if constexpr (kIsCoded<Element>) piece.LoadScalesOfV();
+  if constexpr (!kIsCoded<Element> || kExact) piece.LoadV(first_dim, 0);
+  if constexpr (!kIsCoded<Element> && kSpans > 1) piece.LoadV(first_dim, 1);
+  if (!visible.AllSeePiece(piece.first_token)) {
+    const int group = GroupOf(Lane());
+    HideUnseen(piece.first_token, launch.window,
+               {Memory::Position(group), Memory::Position(group + 8)}, s);
+    piece.ClearUnseenV(visible);
+  }
+  return WeighPiece<Element>(s, any_high, m, l);
+}
+
+// The fold of the pieces of a split, in ascending order, of one row.
+template <int kDim>
+struct PieceFold {
+  using Memory = SplitMemory<kDim>;
+  FoldWeights weights[kAttentionWarps];  // of all pieces but the first
+  float m, l;
+
+  BATON_DEVICE void Begin() {
+    m = Memory::M(0, OwnRow());
+    l = Memory::L(0, OwnRow());
+    BATON_UNROLL for (int piece = 1; piece < kAttentionWarps; ++piece) {
+      weights[piece] = Fold(m, l, Memory::M(piece, OwnRow()), Memory::L(piece, OwnRow()));
+    }
+  }
+  BATON_DEVICE RowChunk Sums() const {
+    RowChunk sums;
+    BATON_UNROLL for (int piece = 0; piece < kAttentionWarps; ++piece) {
+      const Vec16 low = LoadShared16(Memory::Sums(piece, OwnRow(), OwnDim() / 4));
+      const Vec16 high = LoadShared16(Memory::Sums(piece, OwnRow(), OwnDim() / 4 + 1));
+      if (piece == 0) {
+        sums.Set(low, high);
+      } else {
+        sums.Fold(low, high, weights[piece]);
+      }
+    }
+    return sums;
   }
 };
 
+// Counts a row tile's block, whose partials are stored; whether it is the last one, which finds the
+// others' partials written. All threads together.
 template <int kDim>
-constexpr int SharedBytes() {
-  static_assert(kRowTile * kDim * 2 <= PieceExchange<OutputDims(kDim)>::kBytes);
-  return PieceExchange<OutputDims(kDim)>::kBytes + 16;
-}
-
-template <class Element, int kDim>
-BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem& item,
-                              int kv_head) {
-  constexpr int kOut = OutputDims(kDim);
-  const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
-  const SequenceEntry sequence = LoadGlobal(launch.sequences + item.sequence);
-  const TokenRange visible = VisibleTo(launch, sequence, item.first_packed_row, kRowTile);
-  const int first_visible_split = visible.begin / kSplitTokens;
-  const bool folds = item.split_count - first_visible_split > 1;
-  const PieceExchange<kOut> exchange = {reinterpret_cast<float*>(SharedMemory())};
-  if (item.split >= first_visible_split) {
-    // Where the pieces will be exchanged.
-    StageQueries<Element, kDim, kRowTile, kThreads>(launch, sequence, item.first_packed_row,
-                                                    kv_head, SharedMemory());
-    SyncThreads();
-    const PackedRows rows(launch, sequence, item.first_packed_row, kv_head);
-    RowState<kOut> state;
-    state.Clear();
-    const int first_token = item.split * kSplitTokens + Warp() * kPieceTokens;
-    if (first_token < visible.end && first_token + kPieceTokens > visible.begin) {
-      // Registers hold what is on its way.
-      const StagedQueries<kDim> queries = {SharedMemory(), 0};
-      const TokenAddress<Element> address(launch, sequence, kv_head);
-      PooledTokens<Element, kDim> tokens = {address,
-                                            first_token,
-                                            visible.end,
-                                            launch.head_dim / kChunkElements,
-                                            first_dim / kChunkElements,
-                                            launch.nothing};
-      const PieceWeights weights = WeighPiece<Element, kDim>(tokens, first_token, launch.window,
-                                                             rows, queries, state.m, state.l);
-      tokens.AfterAll(state.l[0]);
-      BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
-        float sums[8][4];
-        SumValues<Element>(tokens, weights, span, sums);
-        BATON_UNROLL for (int i = 0; i < 8; ++i) {
-          BATON_UNROLL for (int j = 0; j < 4; ++j) state.a[span * 8 + i][j] = sums[i][j];
-        }
-      }
-    }
-    SyncThreads();  // all have their queries
-    if (Warp() > 0) exchange.Give(state);
-    SyncThreads();
-    if (Warp() == 0) {
-      exchange.FoldAll(state);
-      if (folds) {
-        StorePartial<kDim>(state, rows,
-                           PartialOf<kDim>(launch, item, item.split, kv_head, first_dim));
-      } else {
-        WriteOut<Element>(launch, rows, first_dim, state);
-      }
-    }
-  }
-  if (!folds) return;
-  // The last of the row tile's blocks to come here finds all partials written.
+BATON_DEVICE bool IsLastOf(const AttentionLaunch& launch, const AttentionItem& item, int blocks,
+                           int kv_head) {
+  using Memory = SplitMemory<kDim>;
   ThreadFence();
   SyncThreads();
-  int* is_last = reinterpret_cast<int*>(SharedMemory() + PieceExchange<kOut>::kBytes);
   unsigned* counter = launch.counters +
                       (int64_t{item.row_tile} * launch.kv_heads + kv_head) * Grid().z +
                       BlockIndex().z;
   if (ThreadIndex() == 0) {
-    *is_last = AtomicAdd(counter, 1u) == static_cast<unsigned>(item.split_count) - 1;
+    const bool is_last = AtomicAdd(counter, 1u) == static_cast<unsigned>(blocks) - 1;
     ThreadFence();
+    if (is_last) StoreGlobal(counter, 0u);
+    Memory::IsLast() = is_last;
   }
   SyncThreads();
-  if (!*is_last) return;
-  FoldPartials<Element, kDim>(launch, sequence, item, first_visible_split, kv_head, first_dim);
-  if (ThreadIndex() == 0) StoreGlobal(counter, 0u);
+  return Memory::IsLast();
 }
 
-template <class Element, int kDim>
+template <class Element, int kDim, bool kExact>
+BATON_DEVICE void AttendSplit(const AttentionLaunch& launch, const AttentionItem& item,
+                              int kv_head) {
+  constexpr int kOut = OutputDims(kDim), kSpans = kOut / kOutputSpan;
+  using Memory = SplitMemory<kDim>;
+  const int first_dim = kOut < kDim ? static_cast<int>(BlockIndex().z) * kOut : 0;
+  const SequenceEntry sequence = LoadGlobal(launch.sequences + item.sequence);
+  const VisibleTokens visible(launch, sequence, item.first_packed_row, kRowTile);
+  const int first_split = visible.begin / kSplitTokens;
+  if (item.split < first_split) return;  // before this layer's window
+  const int first_token = item.split * kSplitTokens + Warp() * kPieceTokens;
+  PooledPiece<Element, kDim, kExact> piece(launch, sequence, kv_head, first_token, visible);
+  const PackedRow own(launch, sequence, item.first_packed_row + OwnRow(), kv_head);
+  BATON_UNROLL for (int first = 0; first < kDim; first += kOutputSpan) {
+    const int chunk = (first + OwnDim()) / kChunkElements;
+    StageQuery<Element>(launch, own, OwnRow(), chunk, Memory::Queries());
+  }
+  if (OwnDim() == 0) Memory::Position(OwnRow()) = own.position;
+  SyncThreads();
+
+  const bool any_high = sequence.row_count * launch.group - item.first_packed_row > kRowTile / 2;
+  float m[2], l[2];
+  const PieceWeights weights = WeighTokens(launch, visible, first_dim, any_high, piece, m, l);
+  // The general form has no registers for the addresses so early.
+  if constexpr (kIsCoded<Element> && kExact && kSpans > 1) piece.LoadV(first_dim, 1);
+  PieceFold<kDim> fold;
+  RowChunk sums[kSpans];
+  BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
+    if constexpr (kIsCoded<Element> && !kExact) piece.LoadV(first_dim, span);
+    float of_piece[8][4];
+    SumValues<Element>(piece, weights, span, of_piece);
+    if (span > 0) SyncThreads();  // all have read the span before
+    Memory::Give(span == 0, m, l, of_piece);
+    SyncThreads();
+    if (!own.exists) continue;
+    if (span == 0) fold.Begin();
+    sums[span] = fold.Sums();
+  }
+  if (item.split_count - first_split > 1) {
+    if (own.exists) {
+      float* partial = PartialOf<kDim>(launch, item, item.split, kv_head, first_dim);
+      if (OwnDim() == 0) {
+        StoreGlobal(partial + OwnRow(), fold.m);
+        StoreGlobal(partial + kRowTile + OwnRow(), fold.l);
+      }
+      BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
+        sums[span].Store(partial + PartialChunk<kDim>(OwnRow(), span));
+      }
+    }
+    if (!IsLastOf<kDim>(launch, item, item.split_count - first_split, kv_head)) return;
+    if (own.exists) {
+      FoldPartials<kDim>(launch, item, first_split, kv_head, first_dim, OwnRow(), sums, fold.l);
+    }
+  }
+  if (!own.exists) return;
+  BATON_UNROLL for (int span = 0; span < kSpans; ++span) {
+    const int dim = first_dim + span * kOutputSpan + OwnDim();
+    if (kExact || dim < launch.head_dim) WriteOut<Element>(launch, own, dim, sums[span].a, fold.l);
+  }
+}
+
+template <class Element, int kDim, bool kExact>
 BATON_KERNEL_RESIDENT(kThreads, 2)
 AttentionSplitKernel(AttentionLaunch launch) {
   AwaitPrevious();
@@ -259,8 +319,8 @@ AttentionSplitKernel(AttentionLaunch launch) {
       launch.item_count == nullptr ? static_cast<int>(Grid().x) : LoadGlobal(launch.item_count);
   for (int index = static_cast<int>(BlockIndex().x); index < items;
        index += static_cast<int>(Grid().x)) {
-    AttendSplit<Element, kDim>(launch, LoadGlobal(launch.items + index),
-                               static_cast<int>(BlockIndex().y));
+    AttendSplit<Element, kDim, kExact>(launch, LoadGlobal(launch.items + index),
+                                       static_cast<int>(BlockIndex().y));
     SyncThreads();  // shared memory is the next item's
   }
 }
@@ -269,7 +329,9 @@ template <class Element, int kDim>
 void LaunchFor(const AttentionLaunch& launch, int blocks, Stream stream) {
   const GridSize grid = {static_cast<unsigned>(blocks), static_cast<unsigned>(launch.kv_heads),
                          kDim / OutputDims(kDim)};
-  Launch(AttentionSplitKernel<Element, kDim>, grid, kThreads, SharedBytes<kDim>(), stream, launch);
+  const auto kernel = launch.head_dim == kDim ? &AttentionSplitKernel<Element, kDim, true>
+                                              : &AttentionSplitKernel<Element, kDim, false>;
+  Launch(kernel, grid, kThreads, SplitMemory<kDim>::kBytes, stream, launch);
 }
 
 template <class Element>
@@ -288,7 +350,8 @@ void Dispatch(const AttentionLaunch& launch, int blocks, Stream stream) {
 
 void LaunchAttentionSplit(const AttentionLaunch& launch, DType dtype, int blocks, Stream stream) {
   if (blocks == 0) return;
-  WithKv(launch.kv_format, dtype, [&](auto kv) { Dispatch<decltype(kv)>(launch, blocks, stream); });
+  WithKv(launch.kv_format, dtype,
+         [&](auto kv) { Dispatch<decltype(kv)>(WithInverse(launch), blocks, stream); });
 }
 
 }  // namespace baton::backend::cuda

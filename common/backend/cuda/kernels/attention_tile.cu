@@ -20,9 +20,53 @@ struct Stage {
   BATON_DEVICE std::byte* VAt(int token, int chunk) const {
     return memory + (kPieceTokens * kKChunks + ValuesOperandChunk(token, chunk, kVChunks)) * 16;
   }
-  BATON_DEVICE void After(float) const {}
-  BATON_DEVICE Vec16 K(int token, int chunk) const { return LoadShared16(KAt(token, chunk)); }
-  BATON_DEVICE Vec16 V(int token, int chunk) const { return LoadShared16(VAt(token, chunk)); }
+  // Both from a few places of the lane that the others are constants away from: the swizzles repeat
+  // after 8 tokens and 8 chunks, and leave pairs of tokens together (index_maps_test.cc).
+  BATON_DEVICE Vec16 K(int j, int c) const {
+    const std::byte* from = KAt(GroupOf(Lane()), c % 2 * 4 + MemberOf(Lane()));
+    return LoadShared16(from + (j * 8 * kKChunks + c / 2 * 8) * 16);
+  }
+  BATON_DEVICE void V(int j, int span, ValueOperands& b) const {
+    const std::byte* from = VAt(MemberOf(Lane()) * 2, GroupOf(Lane()));
+    Vec16 v[4];
+    BATON_UNROLL for (int i = 0; i < 4; ++i) {
+      const int token = j * 16 + i / 2 * 8 + i % 2;
+      v[i] = LoadShared16(from + (token * kVChunks + span * 8) * 16);
+    }
+    PairValues(v, b);
+  }
+};
+
+// Queries of a block's packed rows to `memory`, one warp's fragments behind the other's. All
+// threads of the block together; the caller synchronizes. Each row is read once for all the warps
+// that want it.
+template <class Element, int kDim>
+BATON_DEVICE void StageQueries(const AttentionLaunch& launch, const SequenceEntry& sequence,
+                               int first_packed_row, int kv_head, std::byte* memory) {
+  constexpr int kChunks = kDim / kChunkElements, kRows = kAttentionWarps * kRowTile;
+  BATON_NO_UNROLL for (int index = ThreadIndex(); index < kRows * kChunks; index += kThreads) {
+    const int row = index / kChunks, chunk = index % kChunks;
+    StageQuery<Element>(launch, PackedRow(launch, sequence, first_packed_row + row, kv_head),
+                        row % kRowTile, chunk, memory + row / kRowTile * kRowTile * kDim * 2);
+  }
+}
+
+// A warp's partial results of its 16 rows.
+template <int kOut>
+struct RowState {
+  float m[2];            // greatest score, in units of log 2
+  float l[2];            // sum of the weights
+  float a[kOut / 8][4];  // weighted sums of V, as OutputDim lays them
+
+  BATON_DEVICE void Clear() {
+    BATON_UNROLL for (int half = 0; half < 2; ++half) {
+      m[half] = kMinusInfinity;
+      l[half] = 0;
+    }
+    BATON_UNROLL for (int i = 0; i < kOut / 8; ++i) {
+      BATON_UNROLL for (int j = 0; j < 4; ++j) a[i][j] = 0;
+    }
+  }
 };
 
 // Loads one piece's K or V. All threads of the block together: kChunksARow chunks from first_chunk
@@ -92,6 +136,29 @@ struct Fetch {
   }
 };
 
+// The results of a warp's rows, eight consecutive dims a store.
+template <class Element, int kOut>
+BATON_DEVICE void WriteRows(const AttentionLaunch& launch, const SequenceEntry& sequence,
+                            int first_row, int kv_head, int first_dim,
+                            const RowState<kOut>& state) {
+  BATON_UNROLL for (int half = 0; half < 2; ++half) {
+    const PackedRow row(launch, sequence, first_row + GroupOf(Lane()) + half * 8, kv_head);
+    if (!row.exists) continue;
+    BATON_UNROLL for (int span = 0; span < kOut / kOutputSpan; ++span) {
+      BATON_UNROLL for (int parity = 0; parity < 2; ++parity) {
+        const int dim =
+            first_dim + span * kOutputSpan + OutputDim(0, MemberOf(Lane()) * 2 + parity);
+        if (dim >= launch.head_dim) continue;
+        float a[kChunkElements];
+        BATON_UNROLL for (int i = 0; i < kChunkElements; ++i) {
+          a[i] = state.a[span * 8 + i][half * 2 + parity];
+        }
+        WriteOut<Element>(launch, row, dim, a, state.l[half]);
+      }
+    }
+  }
+}
+
 // A thread's folded sums, in local memory: registers hold one split.
 template <int kOut>
 struct Total {
@@ -129,17 +196,15 @@ AttentionTileKernel(AttentionLaunch launch) {
   const int kv_head = static_cast<int>(BlockIndex().y);
   const int first_dim = static_cast<int>(BlockIndex().z) * kOut;
   const SequenceEntry sequence = LoadGlobal(launch.sequences + item.sequence);
-  const TokenRange visible =
-      VisibleTo(launch, sequence, item.first_packed_row, kAttentionWarps * kRowTile);
+  const VisibleTokens visible(launch, sequence, item.first_packed_row, kAttentionWarps * kRowTile);
   const int first_row = item.first_packed_row + Warp() * kRowTile;
-  const TokenRange of_warp = VisibleTo(launch, sequence, first_row, kRowTile);
+  const VisibleTokens of_warp(launch, sequence, first_row, kRowTile);
   const TokenAddress<Element> address(launch, sequence, kv_head);
   const int head_chunks = launch.head_dim / kChunkElements;
   // Where K will be.
-  StageQueries<Element, kDim, kAttentionWarps * kRowTile, kThreads>(
-      launch, sequence, item.first_packed_row, kv_head, SharedMemory());
+  StageQueries<Element, kDim>(launch, sequence, item.first_packed_row, kv_head, SharedMemory());
   SyncThreads();
-  const Queries<kDim> queries(StagedQueries<kDim>{SharedMemory(), Warp() * kRowTile});
+  const Queries<kDim> queries(StagedQueries{SharedMemory() + Warp() * kRowTile * kDim * 2});
   SyncThreads();
   using FetchK = Fetch<Element, Stage<kDim>::kKChunks, false>;
   using FetchV = Fetch<Element, Stage<kDim>::kVChunks, true>;
@@ -191,10 +256,25 @@ AttentionTileKernel(AttentionLaunch launch) {
     PieceWeights weights = {};
     FoldWeights fold[2] = {};
     if (sees) {
-      // Made anew wherever it is needed: registers are dearer.
-      const PackedRows rows(launch, sequence, first_row, kv_head);
+      PieceScores s = {};
+      BATON_UNROLL for (int j = 0; j < kPieceTokens / 8; ++j) {
+        BATON_UNROLL for (int c = 0; c < kDim / kChunkedK; ++c) {
+          AddScores<Element>(queries.At(c * 2), queries.At(c * 2 + 1), stage.K(j, c), s[j]);
+        }
+      }
+      // Bounds of the rows differ by less than a row tile. Which ones exactly would take registers,
+      // which are dearer, as would the rows' positions.
+      constexpr int kApart = kRowTile - 1;
+      const bool all_see = (launch.window == 0 || token >= of_warp.begin + kApart) &&
+                           token + kPieceTokens + kApart <= of_warp.end;
+      if (!all_see) {
+        const auto position = [&](int row) {
+          return PackedRow(launch, sequence, first_row + GroupOf(Lane()) + row, kv_head).position;
+        };
+        HideUnseen(token, launch.window, {position(0), position(8)}, s);
+      }
       float m[2], l[2];
-      weights = WeighPiece<Element, kDim>(stage, token, launch.window, rows, queries, m, l);
+      weights = WeighPiece<Element>(s, true, m, l);
       BATON_UNROLL for (int half = 0; half < 2; ++half) {
         fold[half] = Fold(state.m[half], state.l[half], m[half], l[half]);
       }
@@ -224,7 +304,10 @@ AttentionTileKernel(AttentionLaunch launch) {
     }
   }
   if constexpr (!kIsCoded<Element>) CopyAsyncWait<0>();  // for the empty ones
-  WriteOut<Element>(launch, PackedRows(launch, sequence, first_row, kv_head), first_dim, state);
+  // Read again: registers less through the loop.
+  const AttentionItem same = LoadGlobal(launch.items + BlockIndex().x);
+  WriteRows<Element>(launch, LoadGlobal(launch.sequences + same.sequence),
+                     same.first_packed_row + Warp() * kRowTile, kv_head, first_dim, state);
 }
 
 template <class Element, int kDim>
@@ -258,7 +341,8 @@ void Dispatch(const AttentionLaunch& launch, int items, Stream stream) {
 
 void LaunchAttentionTile(const AttentionLaunch& launch, DType dtype, int items, Stream stream) {
   if (items == 0) return;
-  WithKv(launch.kv_format, dtype, [&](auto kv) { Dispatch<decltype(kv)>(launch, items, stream); });
+  WithKv(launch.kv_format, dtype,
+         [&](auto kv) { Dispatch<decltype(kv)>(WithInverse(launch), items, stream); });
 }
 
 }  // namespace baton::backend::cuda

@@ -47,6 +47,13 @@ BATON_INDEX_MAP int SliceLength(int k) {
   return (k + kSlices * kSliceUnit - 1) / (kSlices * kSliceUnit) * kSliceUnit;
 }
 
+// Queries are staged as fragments of A: the place, in words of two elements, of word `word` (0 to
+// 3) of chunk `chunk` of row `row` (0 to 15). A lane's four registers of a product are consecutive.
+BATON_INDEX_MAP int QueryWord(int row, int chunk, int word) {
+  const int product = chunk / 4 * 2 + word / 2, lane = row % 8 * 4 + chunk % 4;
+  return (product * 32 + lane) * 4 + word % 2 * 2 + row / 8;
+}
+
 // P V by halves of 64 dims: the dim of the half that column `column` (0 to 7) of mma `i` is.
 inline constexpr int kOutputSpan = 64;
 BATON_INDEX_MAP int OutputDim(int i, int column) { return column * kChunkElements + i; }
@@ -60,6 +67,11 @@ BATON_INDEX_MAP int RowsOperandChunk(int row, int chunk, int chunks) {
 }
 BATON_INDEX_MAP int ValuesOperandChunk(int row, int chunk, int chunks) {
   return row * chunks + (chunk ^ ((row >> 1 & 3) << 1));
+}
+// The sums of 16 rows and a span of dims in float32 chunks of four dims, which lanes of a fragment
+// write by pairs of rows, every fourth chunk, and read a row at a time, every second chunk.
+BATON_INDEX_MAP int SumsChunk(int row, int chunk) {
+  return row * (kOutputSpan / 4) + (chunk ^ (chunk >> 3 & 1) ^ (row & 1) << 1);
 }
 
 // Attention, for head dims up to `dim` (64, 128 or 256; shorter ones are padded with zeros).

@@ -15,6 +15,14 @@ struct CodeChunk {
   static constexpr int kBytes = kBits * kChunkElements / 8;
   uint32_t x[kBytes / 4];
 
+  static BATON_DEVICE CodeChunk Load(const std::byte* from) {
+    if constexpr (kBits == 8) {
+      const Vec8 v = Load8(from);
+      return {{v.x[0], v.x[1]}};
+    } else {
+      return {{Load4(from)}};
+    }
+  }
   static BATON_DEVICE CodeChunk LoadIf(bool valid, const std::byte* from) {
     if constexpr (kBits == 8) {
       const Vec8 v = Load8If(valid, from);
@@ -23,12 +31,16 @@ struct CodeChunk {
       return {{Load4If(valid, from)}};
     }
   }
-  BATON_DEVICE uint32_t Bits(int i) const {
-    return x[i * kBits / 32] >> (i * kBits % 32) & ((1u << kBits) - 1);
-  }
 };
 
-inline constexpr float kTwoTo23 = 8388608.0f;  // whose unit is 1
+// Codes become numbers by way of pairs of float16 that hold a code's bits, times a power of two:
+// exact, and that power is the scale's. Two to 24 makes 1 of a float16's least bit.
+struct HalfPair {
+  uint32_t bits;
+  BATON_DEVICE float low() const { return Half::ToF32(static_cast<uint16_t>(bits)); }
+  BATON_DEVICE float high() const { return Half::ToF32(static_cast<uint16_t>(bits >> 16)); }
+};
+inline constexpr float kTwoTo24 = 16777216.0f;
 
 // Whole numbers from 0 on.
 template <int kBits>
@@ -37,11 +49,29 @@ struct IntCodes {
   static constexpr KvFormat kFormat = kBits == 8 ? KvFormat::kInt8 : KvFormat::kInt4;
   static constexpr float kLargest = static_cast<float>((1 << kBits) - 1), kLeast = 0;
 
-  static BATON_DEVICE float Decode(uint32_t code) {
-    return Add(BitsFloat(FloatBits(kTwoTo23) | code), -kTwoTo23);
+  // fma(code, scale, zero) of all.
+  static BATON_DEVICE void Decode(const Chunk& chunk, float scale, float zero,
+                                  float (&values)[kChunkElements]) {
+    const float unit = Mul(scale, kTwoTo24);
+    if constexpr (kBits == 8) {
+      BATON_UNROLL for (int i = 0; i < kChunkElements; i += 2) {
+        const HalfPair pair = {PermuteBytes(chunk.x[i / 4], 0, i % 4 == 0 ? 0x4140 : 0x4342)};
+        values[i] = Fma(pair.low(), unit, zero);
+        values[i + 1] = Fma(pair.high(), unit, zero);
+      }
+    } else {
+      const float sixteenth = Mul(scale, kTwoTo24 / 16);
+      BATON_UNROLL for (int i = 0; i < kChunkElements / 2; ++i) {
+        const bool shifted = i % 2 == 1;  // by four bits
+        const HalfPair pair = {chunk.x[0] >> (i / 2 * 8) & (shifted ? 0x00f000f0u : 0x000f000fu)};
+        values[i] = Fma(pair.low(), shifted ? sixteenth : unit, zero);
+        values[i + 4] = Fma(pair.high(), shifted ? sixteenth : unit, zero);
+      }
+    }
   }
   // To the nearest, ties to even. kLeast <= y <= kLargest.
   static BATON_DEVICE uint32_t Encode(float y) {
+    constexpr float kTwoTo23 = 8388608.0f;  // whose unit is 1
     return FloatBits(Add(y, kTwoTo23)) & ((1u << kBits) - 1);
   }
 };
@@ -54,9 +84,19 @@ struct Fp8 {
   static constexpr KvFormat kFormat = KvFormat::kFp8;
   static constexpr float kLargest = 448, kLeast = -448;
 
-  static BATON_DEVICE float Decode(uint32_t code) {
-    constexpr float kTwoTo120 = 1.329227995784916e36f;  // the difference of the exponents' biases
-    return Mul(BitsFloat((code & 0x80) << 24 | (code & 0x7f) << 20), kTwoTo120);
+  static BATON_DEVICE void Decode(const Chunk& chunk, float scale, float zero,
+                                  float (&values)[kChunkElements]) {
+    constexpr float kTwoTo8 = 256;  // the difference of the exponents' biases
+    const float unit = Mul(scale, kTwoTo8);
+    BATON_UNROLL for (int i = 0; i < kChunkElements; i += 4) {
+      BATON_UNROLL for (int odd = 0; odd < 2; ++odd) {  // bytes 1 and 3, or 0 and 2
+        const uint32_t four = chunk.x[i / 4];
+        const uint32_t sign = odd == 1 ? four : four << 8, rest = odd == 1 ? four >> 1 : four << 7;
+        const HalfPair pair = {(sign & 0x80008000) | (rest & 0x3f803f80)};
+        values[i + odd] = Fma(pair.low(), unit, zero);
+        values[i + odd + 2] = Fma(pair.high(), unit, zero);
+      }
+    }
   }
   static BATON_DEVICE uint32_t Encode(float y) {
     const uint32_t bits = FloatBits(y), sign = bits >> 24 & 0x80, rest = bits & 0x7fffffff;
@@ -88,11 +128,8 @@ struct ScaleAndZero {
 // operands, for both attention kernels. Zeros of zeros.
 template <class Kv>
 BATON_DEVICE Vec16 Dequantize(const typename Kv::Codes::Chunk& chunk, ScaleAndZero by) {
-  const float scale = by.scale(), zero = by.zero();
   float values[kChunkElements];
-  BATON_UNROLL for (int i = 0; i < kChunkElements; ++i) {
-    values[i] = Fma(Kv::Codes::Decode(chunk.Bits(i)), scale, zero);
-  }
+  Kv::Codes::Decode(chunk, by.scale(), by.zero(), values);
   Vec16 packed;
   BATON_UNROLL for (int i = 0; i < 4; ++i) packed.x[i] = Kv::Pack(values[2 * i], values[2 * i + 1]);
   return packed;

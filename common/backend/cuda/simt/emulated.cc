@@ -438,7 +438,7 @@ float HalfToF32(uint16_t bits) {
   const uint32_t mantissa = bits & 0x3ff;
   if (exponent == 0x1f) return BitsFloat(sign | 0x7f800000 | mantissa << 13);
   if (exponent != 0) return BitsFloat(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
   return sign ? -magnitude : magnitude;
 }
 

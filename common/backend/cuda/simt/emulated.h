@@ -234,6 +234,15 @@ inline float BitsFloat(uint32_t a) { return std::bit_cast<float>(a); }
 template <class T>
 void KeepBehind(const T*&) {}
 inline uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) { return (a & b) | c; }
+inline uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  }
+  return result;
+}
+inline float GreatestOrNan(float a, float b) { return b <= a ? a : b; }
 inline int LeadingZeros(uint64_t a) { return std::countl_zero(a); }
 inline uint64_t MulHigh(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
@@ -246,14 +255,15 @@ inline void PrefetchL2(const void*) {}
 inline Vec16 Load16(const void* global) { return emulated::ReadOnly16(global); }
 inline Vec16 Load16Once(const void* global) { return Load16(global); }
 inline Vec16 Load16If(bool valid, const void* global) { return valid ? Load16(global) : Vec16{}; }
-inline Vec8 Load8If(bool valid, const void* global) {
-  Vec8 v = {};
-  if (valid) emulated::ReadOnly(global, sizeof(v), &v);
+inline Vec8 Load8(const void* global) {
+  Vec8 v;
+  emulated::ReadOnly(global, sizeof(v), &v);
   return v;
 }
-inline uint32_t Load4If(bool valid, const void* global) {
-  uint32_t v = 0;
-  if (valid) emulated::ReadOnly(global, sizeof(v), &v);
+inline Vec8 Load8If(bool valid, const void* global) { return valid ? Load8(global) : Vec8{}; }
+inline uint32_t Load4(const void* global) {
+  uint32_t v;
+  emulated::ReadOnly(global, sizeof(v), &v);
   return v;
 }
 inline void Load16Into(bool valid, const void* global, Vec16& to) {
@@ -262,8 +272,8 @@ inline void Load16Into(bool valid, const void* global, Vec16& to) {
 inline void Load4Into(bool valid, const void* global, uint32_t& to) {
   if (valid) emulated::ReadOnly(global, sizeof(to), &to);
 }
+inline uint32_t Load4If(bool valid, const void* global) { return valid ? Load4(global) : 0; }
 inline Vec16 LoadShared16(const void* shared) { return emulated::Aligned16(shared); }
-inline Vec16 ReloadShared16(const void* shared) { return LoadShared16(shared); }
 inline void Store16(void* to, const Vec16& value) {
   emulated::CountWrite(to, sizeof(value));
   const_cast<Vec16&>(emulated::Aligned16(to)) = value;

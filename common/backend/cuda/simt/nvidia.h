@@ -110,6 +110,20 @@ BATON_DEVICE uint32_t AndOr(uint32_t a, uint32_t b, uint32_t c) {
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(a), "r"(b), "r"(c));
   return result;
 }
+// Bytes of a (0 to 3) and b (4 to 7), by the nibbles of `selector`, which are below 8.
+BATON_DEVICE uint32_t PermuteBytes(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+// The greater one; a NaN if b is one, and from sm_80 on (one instruction there) if a is one.
+BATON_DEVICE float GreatestOrNan(float a, float b) {
+#if __CUDA_ARCH__ >= 800
+  float result;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+#else
+  return b <= a ? a : b;
+#endif
+}
 BATON_DEVICE int LeadingZeros(uint64_t a) { return __clzll(static_cast<long long>(a)); }
 BATON_DEVICE uint64_t MulHigh(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 
@@ -119,6 +133,16 @@ BATON_DEVICE Vec16 Load16(const void* global) {
   asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
       : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
       : "l"(global));
+  return v;
+}
+BATON_DEVICE Vec8 Load8(const void* global) {
+  Vec8 v;
+  asm("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(v.x[0]), "=r"(v.x[1]) : "l"(global));
+  return v;
+}
+BATON_DEVICE uint32_t Load4(const void* global) {
+  uint32_t v;
+  asm("ld.global.nc.u32 %0, [%1];" : "=r"(v) : "l"(global));
   return v;
 }
 // The same for what the launch loads once: not kept in L1, where other loads find room, and the
@@ -219,16 +243,6 @@ BATON_DEVICE Vec16 LoadShared16(const void* shared) {
   const uint4 v = *static_cast<const uint4*>(shared);
   return {{v.x, v.y, v.z, v.w}};
 }
-// The same, loaded again at every use, so that it occupies no registers between uses.
-BATON_DEVICE Vec16 ReloadShared16(const void* shared) {
-  Vec16 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x[0]), "=r"(v.x[1]), "=r"(v.x[2]), "=r"(v.x[3])
-               : "r"(static_cast<unsigned>(__cvta_generic_to_shared(shared)))
-               : "memory");
-  return v;
-}
-
 // Several times 16 bytes from global to shared memory, zeros where not `valid` (then `global` is
 // not read). Below sm_80 through registers, all at once, and there when it returns.
 template <int kCount>

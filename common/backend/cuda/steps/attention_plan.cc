@@ -70,6 +70,10 @@ AttentionPlan PlanAttention(absl::Span<const SequenceEntry> sequences, int group
       plan.tile_items.push_back(item);
     }
   }
+  // Blocks start in this order: a long one that starts last would keep the others waiting.
+  std::stable_sort(
+      plan.tile_items.begin(), plan.tile_items.end(),
+      [](const AttentionItem& a, const AttentionItem& b) { return a.split_count > b.split_count; });
   BATON_CHECK_LE(plan.split_items.size() + plan.tile_items.size(), static_cast<size_t>(room.items));
   return plan;
 }

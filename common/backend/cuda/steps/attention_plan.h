@@ -11,9 +11,9 @@ namespace baton::backend::cuda {
 
 struct AttentionPlan {
   std::vector<AttentionItem> split_items;
-  std::vector<AttentionItem> tile_items;
-  int partials = 0;   // for each KV head
-  int row_tiles = 0;  // of the split kernel: counters for each KV head
+  std::vector<AttentionItem> tile_items;  // those of the most tokens first
+  int partials = 0;                       // for each KV head
+  int row_tiles = 0;                      // of the split kernel: counters for each KV head
 };
 
 // The capacity of the workspaces, for each KV head.

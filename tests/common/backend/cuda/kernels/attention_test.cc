@@ -256,17 +256,18 @@ class CudaAttentionTest : public ::testing::Test {
   void TearDown() override { emulated::SetOptions({}); }
   int Int(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
   bool Coin() { return Int(0, 1) == 1; }
-  // So many in turn have every kernel: formats, elements and sizes of heads; float16 first below
-  // 8.0, then from there on.
-  static constexpr int kShapes = 24;
+  // So many in turn have every kernel: formats, elements, sizes of heads, heads that fill their
+  // size and that do not; float16 first below 8.0, then from there on.
+  static constexpr int kShapes = 48;
   AttentionShape RandomShape(int turn) {
     AttentionShape shape;
     shape.format = static_cast<KvFormat>(turn % 4);
     shape.kv_heads = Int(1, 2);
     shape.group = Int(1, 8);
     const int most = turn / 8 % 3 == 0 ? 8 : turn / 8 % 3 == 1 ? 16 : 32;
-    shape.head_dim = 8 * Int(most == 8 ? 1 : most / 2 + 1, most);
-    shape.block_tokens_log2 = Int(4, 5);
+    const bool fills = turn / 24 % 2 == 0;
+    shape.head_dim = 8 * (fills ? most : Int(most == 8 ? 1 : most / 2 + 1, most - 1));
+    shape.block_tokens_log2 = Int(4, 7);
     shape.window = Int(0, 2) == 0 ? Int(1, 400) : 0;
     shape.dtype = turn % 8 < 4 || !MultipliesBFloat16() ? DType::kF16 : DType::kBF16;
     // bfloat16 is computed from sm_80 on.
@@ -345,6 +346,52 @@ TEST_F(CudaAttentionTest, ARowIsTheSameHoweverItIsComputed) {
       const std::vector<uint16_t> single = sequences.Run({{0, at, 1}}, Use::kSplit);
       const auto of_row = whole.begin() + static_cast<ptrdiff_t>(single.size()) * (at - first);
       ASSERT_TRUE(std::equal(single.begin(), single.end(), of_row)) << "position " << at;
+    }
+  }
+}
+
+// Contexts and windows around the ends of blocks, pieces and splits, for heads and blocks as models
+// have them. Slots beyond the tokens hold NaNs, so that nothing may come from there.
+TEST_F(CudaAttentionTest, EdgesOfBlocksPiecesAndSplitsAreThoseOfTheTiles) {
+  SCOPED_TRACE(seed_);
+  constexpr int kEdges[] = {16, 64, 128, 256, 320, 512};
+  const int heads[] = {64, 80, 96, 128};
+  for (int round = 0; round < Rounds(64, 16); ++round) {
+    AttentionShape shape;
+    shape.head_dim = heads[round % 4];
+    shape.format = static_cast<KvFormat>(round / 4 % 4);
+    shape.block_tokens_log2 = Int(4, 6);
+    shape.group = Int(1, 20);
+    emulated::SetOptions({.compute_capability = Coin() ? 75 : 80, .seed = random_()});
+    const auto near = [&](int most) {
+      int edge = 0;
+      do edge = kEdges[Int(0, 5)];
+      while (edge > most);
+      return std::max(1, edge + Int(-2, 2));
+    };
+    const int length = near(512);
+    shape.window = Coin() ? near(512) : 0;
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ": " << Describe(shape) << ", blocks of "
+                 << (1 << shape.block_tokens_log2) << ", " << length);
+    Sequences sequences(shape, {length}, random_());
+    const int count = std::min(length, Int(1, std::max(1, 32 / shape.group)));
+    const std::vector<Sequences::Part> rows = {{0, length - count, count}};
+    ASSERT_EQ(sequences.Run(rows, Use::kSplit), sequences.Run(rows, Use::kTile));
+  }
+}
+
+TEST_F(CudaAttentionTest, QueriesAreThoseOfADivision) {
+  for (int group = 1; group <= 128; ++group) {
+    AttentionLaunch launch = {};
+    launch.group = group;
+    const uint32_t inverse = WithInverse(launch).group_inverse;
+    for (int packed = 0; packed < 3000; ++packed) {
+      ASSERT_EQ(QueryOf(packed, inverse), packed / group) << packed << " / " << group;
+    }
+    const int most = (1 << 30) / group;
+    for (int packed = most - 300; packed < most; ++packed) {
+      ASSERT_EQ(QueryOf(packed, inverse), packed / group) << packed << " / " << group;
     }
   }
 }

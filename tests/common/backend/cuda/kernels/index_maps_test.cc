@@ -104,7 +104,74 @@ TEST(IndexMapsTest, TheModelOfBanksSeesConflicts) {
   EXPECT_EQ(Cycles([](int lane) { return lane / 4 * 128 + lane % 4 * 16; }), 8);
 }
 
-// WeighPiece's loads of K: lane (group, member) takes chunk 4 c + member of token 8 j + group.
+// What Stage::K and V of the tile kernel rely on.
+TEST(IndexMapsTest, SwizzlesRepeatAndLeavePairsOfTokensTogether) {
+  for (int chunks = 8; chunks <= 32; chunks += 8) {
+    for (int row = 0; row < 8; ++row) {
+      for (int chunk = 0; chunk < 8; ++chunk) {
+        for (int rows = 0; rows < 64; rows += 8) {
+          for (int further = 0; chunk + further < chunks; further += 8) {
+            for (const Swizzle swizzle : kSwizzles) {
+              EXPECT_EQ(swizzle(row + rows, chunk + further, chunks),
+                        swizzle(row, chunk, chunks) + rows * chunks + further);
+            }
+          }
+        }
+        EXPECT_EQ(ValuesOperandChunk(row, chunk, chunks),
+                  ValuesOperandChunk(row / 2 * 2, chunk, chunks) + row % 2 * chunks);
+      }
+    }
+  }
+}
+
+// A lane's registers of a product (PTX): rows group and group + 8 of its first columns, then of
+// those 8 further.
+TEST(IndexMapsTest, QueriesAreStagedAsFragments) {
+  for (const int dim : kDims) {
+    std::set<int> taken;
+    for (int row = 0; row < kRowTile; ++row) {
+      for (int k = 0; k < dim; k += 2) {
+        const int chunk = k / kChunkElements;
+        const int word = QueryWord(row, chunk, k % kChunkElements / 2);
+        taken.insert(word);
+        const int product = word / 4 / kWarpLanes, lane = word / 4 % kWarpLanes, reg = word % 4;
+        EXPECT_EQ(row, GroupOf(lane) + reg % 2 * 8);
+        EXPECT_EQ(
+            k, product / 2 * kChunkedK + FragmentK(product % 2, MemberOf(lane) * 2 + reg / 2 * 8));
+      }
+    }
+    EXPECT_EQ(taken.size(), static_cast<size_t>(kRowTile * dim / 2));
+    EXPECT_EQ(*taken.rbegin(), kRowTile * dim / 2 - 1);
+  }
+}
+
+TEST(IndexMapsTest, SumsOfPiecesAreHandedOverWithoutBankConflicts) {
+  std::set<int> taken;
+  for (int row = 0; row < kRowTile; ++row) {
+    for (int chunk = 0; chunk < kOutputSpan / 4; ++chunk) taken.insert(SumsChunk(row, chunk));
+  }
+  EXPECT_EQ(taken.size(), static_cast<size_t>(kRowTile * kOutputSpan / 4));
+  EXPECT_EQ(*taken.rbegin(), kRowTile * kOutputSpan / 4 - 1);
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 8; i += 4) {
+      for (int parity = 0; parity < 2; ++parity) {
+        const auto written = [&](int lane) {
+          const int dim = OutputDim(i, MemberOf(lane) * 2 + parity);
+          return SumsChunk(GroupOf(lane) + half * 8, dim / 4) * 16;
+        };
+        EXPECT_EQ(Cycles(written), 4);
+      }
+    }
+  }
+  for (int first = 0; first < kRowTile; first += 4) {
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(
+          Cycles([&](int lane) { return SumsChunk(first + lane / 8, lane % 8 * 2 + i) * 16; }), 4);
+    }
+  }
+}
+
+// The tile kernel's loads of K: lane (group, member) takes chunk 4 c + member of token 8 j + group.
 TEST(IndexMapsTest, AttentionReadsKWithoutBankConflicts) {
   for (const int dim : kDims) {
     const int chunks = dim / kChunkElements;
@@ -121,7 +188,7 @@ TEST(IndexMapsTest, AttentionReadsKWithoutBankConflicts) {
   }
 }
 
-// SumValues' loads of V: chunk 8 span + group of tokens 8 j + 2 member (+ 1, + 8, + 9).
+// Its loads of V: chunk 8 span + group of tokens 8 j + 2 member (+ 1, + 8, + 9).
 TEST(IndexMapsTest, AttentionReadsVWithoutBankConflicts) {
   for (const int dim : kDims) {
     const int chunks = OutputDims(dim) / kChunkElements;
@@ -227,6 +294,7 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
       AttentionLaunch launch = {};
       launch.head_dim = head_dim;
       launch.kv_heads = 3;
+      launch.group = 1;
       LaunchAttentionTile(launch, dtype, 5, &launches.stream);
       LaunchAttentionSplit(launch, dtype, 5, &launches.stream);
       ASSERT_EQ(launches.shapes.size(), 2u);

@@ -206,12 +206,17 @@ TEST(CudaKernelFloorsArithmeticTest, Passes) {
   EXPECT_EQ(CopyFloor(10).total(), 20);
 }
 
-// The group's heads and a tile's rows share each K and V that is fetched.
+// The group's heads and a tile's rows share each K and V that is fetched. What splits lack is
+// requested all the same, in the tokens' blocks: no other sector is read.
 TEST_F(CudaKernelFloorsTest, SplitAttentionRequestsKAndVOnce) {
-  for (const Attended& attended : {Attention(2, 1, 300, 2, 7, 64), Attention(1, 1, 600, 1, 16, 128),
-                                   Attention(1, 4, 300, 2, 4, 64)}) {
+  const std::pair<Attended, int> cases[] = {{Attention(2, 1, 300, 2, 7, 64), 301},
+                                            {Attention(1, 1, 600, 1, 16, 128), 601},
+                                            {Attention(1, 4, 300, 2, 4, 64), 304},
+                                            {Attention(1, 1, 511, 2, 7, 64), 512}};
+  for (const auto& [attended, tokens] : cases) {
     SCOPED_TRACE(attended.counted.shape);
-    EXPECT_EQ(attended.counted.accesses.watched_bytes, attended.kv_bytes);
+    const int requested = (tokens + kSplitTokens - 1) / kSplitTokens * kSplitTokens;
+    EXPECT_EQ(attended.counted.accesses.watched_bytes, attended.kv_bytes / tokens * requested);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -269,6 +270,47 @@ TEST(PtxMachineTest, SumsAreExactOrCutOffAsTensorCoresDo) {
     machine.Run(*program.Find("Sum"), {{1, 1, 1}, 32, 0}, 1, arguments, sizeof(arguments));
     EXPECT_EQ(out[0], truncated == 0 ? 1 + 0x1p-23f : 1.0f) << truncated;
   }
+}
+
+constexpr char kMaxima[] = R"(
+.version 9.0
+.target sm_80
+.address_size 64
+
+.entry Maxima(
+	.param .align 8 .b8 Maxima_param_0[8]
+)
+.maxntid 32, 1, 1
+{
+	.reg .f32 	%f<8>;
+	.reg .b64 	%rd<4>;
+
+	ld.param.u64 	%rd1, [Maxima_param_0];
+	mov.f32 	%f1, 0f3F800000;
+	mov.f32 	%f2, 0f7FC00000;
+	max.f32 	%f3, %f1, %f2;
+	max.NaN.f32 	%f4, %f1, %f2;
+	max.NaN.f32 	%f5, %f2, %f1;
+	mov.f32 	%f6, 0f40000000;
+	max.NaN.f32 	%f7, %f1, %f6;
+	st.global.f32 	[%rd1], %f3;
+	st.global.f32 	[%rd1+4], %f4;
+	st.global.f32 	[%rd1+8], %f5;
+	st.global.f32 	[%rd1+12], %f7;
+	ret;
+}
+)";
+
+TEST(PtxMachineTest, AMaximumPassesNansOnWhereItSays) {
+  Program program;
+  program.Add(kMaxima);
+  Machine machine(program, {});
+  alignas(16) float out[4] = {};
+  const void* const arguments[] = {out};
+  machine.Run(*program.Find("Maxima"), {{1, 1, 1}, 32, 0}, 1, arguments, sizeof(arguments));
+  EXPECT_EQ(out[0], 1);
+  EXPECT_TRUE(std::isnan(out[1]) && std::isnan(out[2]));
+  EXPECT_EQ(out[3], 2);
 }
 
 }  // namespace

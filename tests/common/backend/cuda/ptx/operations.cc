@@ -180,6 +180,10 @@ T Larger(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) return std::fmax(a, b);
   return a < b ? b : a;
 }
+template <class T>
+T LargerOrNan(T a, T b) {
+  return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : std::fmax(a, b);
+}
 float FlushedExp2(float a) {
   if (std::fpclassify(a) == FP_SUBNORMAL) a = 0;
   const float result = std::exp2(a);
@@ -252,6 +256,7 @@ void AddFloats(Operations& all, const std::string& type) {
   Add3<T, T, T, T>(all, "fma.rn." + type, [](T a, T b, T c) { return std::fma(a, b, c); });
   AddSame<T>(all, "min." + type, [](T a, T b) { return Lesser(a, b); });
   AddSame<T>(all, "max." + type, [](T a, T b) { return Larger(a, b); });
+  AddSame<T>(all, "max.NaN." + type, [](T a, T b) { return LargerOrNan(a, b); });
   Add1<T, T>(all, "sqrt.rn." + type, [](T a) { return std::sqrt(a); });
   Add1<T, T>(all, "neg." + type, [](T a) { return -a; });
   Add1<T, T>(all, "abs." + type, [](T a) { return std::fabs(a); });

@@ -115,6 +115,19 @@ TEST_F(EmulatedArithmeticTest, HalfIsTheCompilers) {
   }
 }
 
+TEST_F(EmulatedArithmeticTest, BytesArePickedBySelectors) {
+  EXPECT_EQ(PermuteBytes(0x33221100, 0x77665544, 0x3210), 0x33221100u);
+  EXPECT_EQ(PermuteBytes(0x33221100, 0x77665544, 0x7632), 0x77663322u);
+  EXPECT_EQ(PermuteBytes(0x33221100, 0, 0x4140), 0x00110000u);
+  EXPECT_EQ(PermuteBytes(0x33221100, 0x77665544, 0x0515), 0x00551155u);
+}
+
+TEST_F(EmulatedArithmeticTest, AGreatestPassesANanOn) {
+  EXPECT_EQ(GreatestOrNan(1, 2), 2);
+  EXPECT_EQ(GreatestOrNan(2, 1), 2);
+  EXPECT_TRUE(std::isnan(GreatestOrNan(1, std::numeric_limits<float>::quiet_NaN())));
+}
+
 // a b + c, which 113 bits hold, rounded once. bfloat16's of like sizes alone: others need more
 // bits.
 template <class Element>

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <random>
 #include <set>
 #include <vector>
@@ -56,9 +57,12 @@ class AttentionPlanTest : public ::testing::Test {
         if (static_cast<size_t>(row) < packed.size()) ++packed[static_cast<size_t>(row)];
       }
     };
+    int most = std::numeric_limits<int>::max();
     for (const AttentionItem& item : plan.tile_items) {
       cover(item, kTileRows);
       EXPECT_EQ(item.first_packed_row % kTileRows, 0);
+      EXPECT_LE(item.split_count, most) << "the longest come first";
+      most = item.split_count;
     }
     std::vector<int> partial_owners(static_cast<size_t>(plan.partials));
     std::set<int> row_tiles;
