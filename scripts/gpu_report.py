@@ -102,7 +102,7 @@ class Report:
 
     def gated(self):
         """Whether a kernel of ours for gate, up and SiluMul pays, and beside which product."""
-        names = ("gated_fused", "gated_rows", "gated_measured")
+        names = ("gated_fused", "gated_ours", "gated_measured")
         seconds = {}
         for row in self.timed("kernels", *names):
             seconds.setdefault(row["case"], {})[row["what"]] = row["seconds"]

@@ -1,6 +1,7 @@
 // Gate and up with SiluMul. A row's floor leaves out the traffic between two kernels, so that the
 // rows of one case compare.
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "benchmarks/gpu/kernel_cases.h"
@@ -14,14 +15,14 @@ using backend::cuda::MatMulLaunch;
 using backend::cuda::QuantizedMatMulLaunch;
 using backend::cuda::SiluMulLaunch;
 
-enum class Way { kFused, kRows, kMeasured };
+enum class Way { kFused, kOurs, kMeasured };
 
 const char* NameOf(Way way) {
   switch (way) {
     case Way::kFused:
       return "gated_fused";
-    case Way::kRows:
-      return "gated_rows";
+    case Way::kOurs:
+      return "gated_ours";
     case Way::kMeasured:
       return "gated_measured";
   }
@@ -66,7 +67,7 @@ void TimeOne(KernelBench& bench, const ModelShape& model, int rows, Way way) {
     if (way == Way::kMeasured) {
       Multiply(device, launch);
     } else {
-      LaunchMatMul(launch, device.dtype(), device.stream(), backend::cuda::MatMulShape::kRows);
+      LaunchMatMul(launch, device.dtype(), device.stream());
     }
     LaunchSiluMul(SiluMulOf(launch.out, out, model.ffn), device.dtype(), rows, device.stream());
   });
@@ -111,8 +112,10 @@ void TimeQuantized(KernelBench& bench, const ModelShape& model, int bits, int ro
 
 void TimeGatedProducts(KernelBench& bench) {
   for (const ModelShape& model : bench.grid.models) {
-    for (const int rows : bench.grid.gemv_rows) {
-      for (const Way way : {Way::kFused, Way::kRows, Way::kMeasured}) {
+    std::vector<int> row_counts = bench.grid.gemv_rows;
+    if (model.bits == 0) row_counts.push_back(bench.grid.step_rows);
+    for (const int rows : row_counts) {
+      for (const Way way : {Way::kFused, Way::kOurs, Way::kMeasured}) {
         if (model.bits == 0) {
           if (way != Way::kMeasured || bench.device.products() != nullptr) {
             TimeOne(bench, model, rows, way);

@@ -140,9 +140,9 @@ def test_gated():
         return {"part": "kernels", "what": what, "case": case, "m": 1, "seconds": seconds,
                 "bytes": 1e6, "flops": 1e6}
 
-    rows = [*CEILINGS, row("gated_fused", "a m1", 1e-5), row("gated_rows", "a m1", 3e-5),
+    rows = [*CEILINGS, row("gated_fused", "a m1", 1e-5), row("gated_ours", "a m1", 3e-5),
             row("gated_measured", "a m1", 2e-5), row("gated_fused", "b int4 m1", 2e-5),
-            row("gated_rows", "b int4 m1", 1e-5), row("gated_fused", "c m1", 1e-5)]
+            row("gated_ours", "b int4 m1", 1e-5), row("gated_fused", "c m1", 1e-5)]
     text = gpu_report.Report(rows).markdown([])
     assert "| a m1 | 10.00 | 30.00 | 20.00 | 2.00 |" in text, text
     assert "| b int4 m1 | 20.00 | 10.00 |  | 0.50 |" in text, text
@@ -374,12 +374,12 @@ def test_program(program):
             "copy", "read", "write", "product", "to_device", "to_host"}, rows
         kernels = {what for (what,) in cells("kernels", "what")}
         assert kernels == {"attention_split", "attention_tile", "matmul_rows", "quantized_int4",
-                           "quantized_int8", "gated_fused", "gated_rows", "norm", "rope_write", "silu_mul", "gather", "sampling",
+                           "quantized_int8", "gated_fused", "gated_ours", "norm", "rope_write", "silu_mul", "gather", "sampling",
                            "copy_blocks", "gather_kv"}, kernels
         per_kernel = {k: sum(r["what"] == k and r["part"] == "kernels" for r in rows) for k in kernels}
         assert per_kernel["attention_split"] == 4 and per_kernel["matmul_rows"] == 10, per_kernel
         assert per_kernel["quantized_int4"] == 8 and per_kernel["sampling"] == 6, per_kernel
-        assert per_kernel["gated_fused"] == per_kernel["gated_rows"] == 6, per_kernel
+        assert per_kernel["gated_fused"] == per_kernel["gated_ours"] == 7, per_kernel
         assert cells("steps", "model", "batch", "context") == sorted(
             (m, b, c) for m in ("tiny", "tiny-int4") for b in (1, 2) for c in (16, 272)), rows
         assert cells("prefill", "model", "tokens", "cached") == [
@@ -412,7 +412,7 @@ def test_program(program):
     assert not [r for r in found if "skipped" in r], [r for r in found if "skipped" in r]
     counts = {k: sum(r["what"] == k for r in found) for k in {r["what"] for r in found}}
     assert counts == {"attention_split": 48, "attention_tile": 24, "matmul_rows": 120,
-                      "quantized_int4": 16, "quantized_int8": 16, "gated_fused": 36, "gated_rows": 36, "norm": 12, "rope_write": 12,
+                      "quantized_int4": 16, "quantized_int8": 16, "gated_fused": 40, "gated_ours": 40, "norm": 12, "rope_write": 12,
                       "silu_mul": 12, "gather": 12, "sampling": 12, "copy_blocks": 4,
                       "gather_kv": 4}, counts
     named = {f"{r['what']} {r['case']}" for r in found}

@@ -54,6 +54,12 @@ BATON_INDEX_MAP int QueryWord(int row, int chunk, int word) {
   return (product * 32 + lane) * 4 + word % 2 * 2 + row / 8;
 }
 
+// Products of many rows take rows of W by 16, two tiles of 8 columns. Row `row` is this column of
+// the result: a lane's two columns of each tile are four adjacent ones.
+BATON_INDEX_MAP int PairedColumn(int row) {
+  return row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
+}
+
 // P V by halves of 64 dims: the dim of the half that column `column` (0 to 7) of mma `i` is.
 inline constexpr int kOutputSpan = 64;
 BATON_INDEX_MAP int OutputDim(int i, int column) { return column * kChunkElements + i; }

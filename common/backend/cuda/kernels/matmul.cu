@@ -217,20 +217,20 @@ void Dispatch(const MatMulSiluMulLaunch& launch, Stream stream) {
   }
 }
 
-MatMulShape Concrete(MatMulShape shape, const MatMulLaunch& launch) {
+MatMulShape Concrete(MatMulShape shape, int rows, int n) {
   const auto multiprocessors = static_cast<unsigned>(Multiprocessors());
   if (shape == MatMulShape::kAuto) {
-    shape = launch.rows <= kFewRows ? MatMulShape::kRows : MatMulShape::kTile;
+    shape = rows <= kFewRows ? MatMulShape::kRows : MatMulShape::kTile;
   }
   if (shape == MatMulShape::kRows) {
-    const bool fill = MatMulTiles(launch.n, 2 * kColumnTile) >= multiprocessors;
+    const bool fill = MatMulTiles(n, 2 * kColumnTile) >= multiprocessors;
     return fill ? MatMulShape::kWideRows : MatMulShape::kNarrowRows;
   }
   if (shape == MatMulShape::kTile) {
     // Instructions and bytes of shared memory of a block of 128 x 128 are 8/3 of those of one of
     // 64 x 64.
     const auto time = [&](int side, unsigned of_block) {
-      const unsigned blocks = MatMulTiles(launch.rows, side) * MatMulTiles(launch.n, side);
+      const unsigned blocks = MatMulTiles(rows, side) * MatMulTiles(n, side);
       return (blocks + multiprocessors - 1) / multiprocessors * of_block;
     };
     return time(128, 8) <= time(64, 3) ? MatMulShape::kLargeTile : MatMulShape::kSmallTile;
@@ -238,11 +238,19 @@ MatMulShape Concrete(MatMulShape shape, const MatMulLaunch& launch) {
   return shape;
 }
 
+bool IsTile(MatMulShape shape) {
+  return shape == MatMulShape::kSmallTile || shape == MatMulShape::kLargeTile;
+}
+
 }  // namespace
 
-void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream stream) {
+void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream stream,
+                         MatMulShape shape) {
   if (launch.rows == 0 || launch.cols == 0) return;
-  if (dtype == DType::kF16) {
+  shape = Concrete(shape, launch.rows, 2 * launch.cols);
+  if (IsTile(shape)) {
+    LaunchMatMulTile(launch, dtype, shape, stream);
+  } else if (dtype == DType::kF16) {
     Dispatch<Half>(launch, stream);
   } else {
     Dispatch<BFloat16>(launch, stream);
@@ -251,8 +259,8 @@ void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream 
 
 void LaunchMatMul(const MatMulLaunch& launch, DType dtype, Stream stream, MatMulShape shape) {
   if (launch.rows == 0 || launch.n == 0) return;
-  shape = Concrete(shape, launch);
-  if (shape == MatMulShape::kSmallTile || shape == MatMulShape::kLargeTile) {
+  shape = Concrete(shape, launch.rows, launch.n);
+  if (IsTile(shape)) {
     LaunchMatMulTile(launch, dtype, shape, stream);
   } else if (dtype == DType::kF16) {
     Dispatch<Half>(launch, shape, stream);

@@ -9,7 +9,8 @@
 //   ring of chunks. Of gate and up it takes 8 columns of each, the operands of SiluMul.
 // - tile: many rows. A block takes 128 x 128 or 64 x 64, both operands through shared memory in a
 //   ring of stages (multistage pipeline, as CUTLASS describes it). A warp keeps the sums of its
-//   slice and those of the slices before in registers.
+//   slice and those of the slices before in registers. Of gate and up it takes half as many columns
+//   of each, so that a lane has both operands of SiluMul.
 #ifndef BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
 #define BATON_COMMON_BACKEND_CUDA_KERNELS_MATMUL_H_
 
@@ -57,9 +58,9 @@ struct MatMulSiluMulLaunch {
 };
 
 // out = silu(gate) * up for gate_up = x Wᵀ, the bits that LaunchMatMul and LaunchSiluMul (to dtype)
-// leave: of up to kFewRows rows, and gate_up is not written. Reads (rows + 2 cols) k 16-bit values,
-// writes rows cols ones.
-void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream stream);
+// leave, and gate_up is not written. Reads (rows + 2 cols) k 16-bit values, writes rows cols ones.
+void LaunchMatMulSiluMul(const MatMulSiluMulLaunch& launch, DType dtype, Stream stream,
+                         MatMulShape shape = MatMulShape::kAuto);
 
 }  // namespace baton::backend::cuda
 

@@ -35,14 +35,18 @@ BATON_DEVICE void Accumulate(float (&sums)[4], const RowsOperand& rows, const Ve
   }
 }
 
+BATON_DEVICE float Biased(const MatMulLaunch& launch, int column, float sum) {
+  return launch.bias == nullptr ? sum : Add(sum, LoadGlobal(launch.bias + column));
+}
 BATON_DEVICE void StoreSum(const MatMulLaunch& launch, int row, int column, float sum) {
   if (row >= launch.rows || column >= launch.n) return;
-  if (launch.bias != nullptr) sum = Add(sum, LoadGlobal(launch.bias + column));
-  StoreGlobal(launch.out + row * launch.out_stride + column, sum);
+  StoreGlobal(launch.out + row * launch.out_stride + column, Biased(launch, column, sum));
 }
 
 // matmul_tile.cu. shape: kSmallTile or kLargeTile.
 void LaunchMatMulTile(const MatMulLaunch& launch, DType dtype, MatMulShape shape, Stream stream);
+void LaunchMatMulTile(const MatMulSiluMulLaunch& launch, DType dtype, MatMulShape shape,
+                      Stream stream);
 
 inline unsigned MatMulTiles(int size, int tile) {
   return static_cast<unsigned>((size + tile - 1) / tile);

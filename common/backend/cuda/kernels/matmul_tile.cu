@@ -1,3 +1,4 @@
+#include "common/backend/cuda/kernels/elements.cuh"
 #include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/matmul.h"
 #include "common/backend/cuda/kernels/matmul_core.cuh"
@@ -5,8 +6,8 @@
 namespace baton::backend::cuda {
 namespace {
 
-// A block takes kSide rows by kSide columns, each of its warps 32 by kSide / 2: registers of A are
-// made once for two row tiles, and multiplied with all columns.
+// A block takes kSide rows by kSide rows of W, each of its warps 32 by kSide / 2: registers of A
+// are made once for two row tiles, and multiplied with all columns.
 template <int kSide>
 struct TileShape {
   static constexpr int kRowTiles = 2, kColumnTiles = kSide / 2 / kColumnTile;
@@ -18,9 +19,56 @@ struct TileShape {
   static constexpr int kBytes = kStages * kStageBytes;
 };
 
+// What a block makes of its sums, four adjacent columns of a row at a time: the product itself. A
+// block's columns begin at `first_column`; row `row` of its kSide rows of W is column
+// PairedColumn(row) of them.
+struct Product {
+  using Arguments = MatMulLaunch;
+  static constexpr int kMatrices = 1;  // that share a block's rows of W
+  static BATON_DEVICE int Columns(const Arguments& launch) { return launch.n; }
+  static BATON_DEVICE int WeightRow(const Arguments& launch, int first_column, int row) {
+    return Least(first_column + PairedColumn(row), launch.n - 1);
+  }
+  template <class Element>
+  static BATON_DEVICE void Store(const Arguments& launch, int row, int column,
+                                 const float (*sums)[4]) {
+    float* const out = launch.out + row * launch.out_stride + column;
+    const bool aligned =
+        (reinterpret_cast<uintptr_t>(launch.out) | launch.out_stride * 4) % 16 == 0;
+    if (!aligned || row >= launch.rows || column + 4 > launch.n) {
+      BATON_UNROLL for (int i = 0; i < 4; ++i) StoreSum(launch, row, column + i, sums[0][i]);
+      return;
+    }
+    float biased[4];
+    BATON_UNROLL for (int i = 0; i < 4; ++i) biased[i] = Biased(launch, column + i, sums[0][i]);
+    Store16(out, Pack4(biased));
+  }
+};
+
+// SiluMul of a product: of every 32 rows of W the first 16 are gate's, the others up's.
+struct GatedProduct {
+  using Arguments = MatMulSiluMulLaunch;
+  static constexpr int kMatrices = 2;
+  static BATON_DEVICE int Columns(const Arguments& launch) { return launch.cols; }
+  static BATON_DEVICE int WeightRow(const Arguments& launch, int first_column, int row) {
+    const int column = first_column + row / 32 * 16 + PairedColumn(row % 16);
+    return row / 16 % 2 * launch.cols + Least(column, launch.cols - 1);
+  }
+  template <class Element>
+  static BATON_DEVICE void Store(const Arguments& launch, int row, int column,
+                                 const float (*sums)[4]) {
+    if (row >= launch.rows || column >= launch.cols) return;  // a multiple of 8
+    float gated[4];
+    BATON_UNROLL for (int i = 0; i < 4; ++i) gated[i] = SiluMul(sums[0][i], sums[1][i]);
+    uint16_t* const out = static_cast<uint16_t*>(launch.out) + row * launch.out_stride + column;
+    StoreGlobal(reinterpret_cast<Vec8*>(out),
+                Vec8{{Element::Pack(gated[0], gated[1]), Element::Pack(gated[2], gated[3])}});
+  }
+};
+
 // The stages of 32 k's in shared memory, rows of x and then rows of W, and what a thread copies to
 // them. Rows of 64 bytes need no swizzle: the eight lanes of a cycle read two whole rows.
-template <int kSide>
+template <class Result, int kSide>
 struct Stages {
   using Shape = TileShape<kSide>;
   const uint16_t* from[Shape::kCopies];
@@ -28,15 +76,15 @@ struct Stages {
   int fill = 0;                                             // where the next stage will be
   Vec16 held[Shape::kCopies];  // without asynchronous copies: the stage that is stored next
 
-  BATON_DEVICE Stages(const MatMulLaunch& launch, int first_row, int first_column) {
+  BATON_DEVICE Stages(const typename Result::Arguments& launch, int first_row, int first_column) {
     BATON_UNROLL for (int i = 0; i < Shape::kCopies; ++i) {
       // Rows that there are not are those of others, and not stored.
       const int row = (i * Shape::kThreads + ThreadIndex()) / Shape::kChunks;
-      from[i] =
-          (i < Shape::kCopies / 2
-               ? MatrixRow(launch.x, Least(first_row + row, launch.rows - 1), launch.x_stride)
-               : MatrixRow(launch.w, Least(first_column + row - kSide, launch.n - 1), launch.k)) +
-          k;
+      from[i] = (i < Shape::kCopies / 2
+                     ? MatrixRow(launch.x, Least(first_row + row, launch.rows - 1), launch.x_stride)
+                     : MatrixRow(launch.w, Result::WeightRow(launch, first_column, row - kSide),
+                                 launch.k)) +
+                k;
     }
     if (CopiesAreAsync()) {
       Fetch(launch.k);
@@ -115,18 +163,18 @@ struct Operands {
   }
 };
 
-template <class Element, int kSide>
-BATON_KERNEL(TileShape<kSide>::kThreads)
-MatMulTileKernel(MatMulLaunch launch) {
-  AwaitPrevious();
+// The block's part of Result.
+template <class Result, class Element, int kSide>
+BATON_DEVICE void MultiplyTile(const typename Result::Arguments& launch) {
   using Shape = TileShape<kSide>;
   constexpr int kRowTiles = Shape::kRowTiles, kColumnTiles = Shape::kColumnTiles;
+  constexpr int kColumns = kSide / Result::kMatrices;
   int block_row, block_column;
-  PlaceBlock((launch.rows + kSide - 1) / kSide, (launch.n + kSide - 1) / kSide, block_row,
-             block_column);
+  PlaceBlock((launch.rows + kSide - 1) / kSide, (Result::Columns(launch) + kColumns - 1) / kColumns,
+             block_row, block_column);
   const int row = Warp() / 2 * kRowTiles * kRowTile, column = Warp() % 2 * (kSide / 2);
   const uint32_t hidden_zero = HiddenZero();
-  Stages<kSide> stages(launch, block_row * kSide, block_column * kSide);
+  Stages<Result, kSide> stages(launch, block_row * kSide, block_column * kColumns);
   Operands<kSide> operands(row, column);
   float totals[kRowTiles * kColumnTiles][4];
   BATON_UNROLL for (auto& total : totals) {
@@ -141,7 +189,7 @@ MatMulTileKernel(MatMulLaunch launch) {
   operands.LoadX(0);
   BATON_UNROLL for (int j = 0; j < kColumnTiles; ++j) operands.LoadW(0, j);
   stages.Fetch(launch.k);
-  int stage = Stages<kSide>::Next(0);
+  int stage = stages.Next(0);
   const int length = SliceLength(launch.k);
   BATON_NO_UNROLL for (int begin = 0; begin < launch.k; begin += length) {
     float sums[kRowTiles * kColumnTiles][4] = {};
@@ -159,22 +207,41 @@ MatMulTileKernel(MatMulLaunch launch) {
         }
         operands.LoadW(stage, j);
       }
-      stage = Stages<kSide>::Next(stage);
+      stage = stages.Next(stage);
     }
     BATON_UNROLL for (int i = 0; i < kRowTiles * kColumnTiles; ++i) {
       BATON_UNROLL for (int e = 0; e < 4; ++e) totals[i][e] = Add(totals[i][e], sums[i][e]);
     }
   }
   CopyAsyncWait<0>();
-  BATON_UNROLL for (int i = 0; i < kRowTiles * kColumnTiles; ++i) {
-    BATON_UNROLL for (int e = 0; e < 4; ++e) {
-      StoreSum(launch,
-               block_row * kSide + row + i / kColumnTiles * kRowTile + GroupOf(Lane()) + e / 2 * 8,
-               block_column * kSide + column + i % kColumnTiles * kColumnTile +
-                   MemberOf(Lane()) * 2 + e % 2,
-               totals[i][e]);
+  // Of two tiles a lane has four adjacent columns of rows g and g + 8.
+  BATON_UNROLL for (int i = 0; i < kRowTiles * 2; ++i) {
+    const int from_row = block_row * kSide + row + i * 8 + GroupOf(Lane());
+    float fours[kColumnTiles / 2][4];
+    BATON_UNROLL for (int j = 0; j < kColumnTiles * 2; ++j) {
+      fours[j / 4][j % 4] = totals[i / 2 * kColumnTiles + j / 2][i % 2 * 2 + j % 2];
+    }
+    BATON_UNROLL for (int j = 0; j < kColumnTiles / 2; j += Result::kMatrices) {
+      Result::template Store<Element>(
+          launch, from_row,
+          block_column * kColumns + (column + j * 16) / Result::kMatrices + MemberOf(Lane()) * 4,
+          fours + j);
     }
   }
+}
+
+template <class Element, int kSide>
+BATON_KERNEL(TileShape<kSide>::kThreads)
+MatMulTileKernel(MatMulLaunch launch) {
+  AwaitPrevious();
+  MultiplyTile<Product, Element, kSide>(launch);
+}
+
+template <class Element, int kSide>
+BATON_KERNEL(TileShape<kSide>::kThreads)
+MatMulSiluMulTileKernel(MatMulSiluMulLaunch launch) {
+  AwaitPrevious();
+  MultiplyTile<GatedProduct, Element, kSide>(launch);
 }
 
 template <class Element, int kSide>
@@ -185,23 +252,40 @@ void LaunchTile(const MatMulLaunch& launch, Stream stream) {
          Shape::kBytes, stream, launch);
 }
 
-template <class Element>
-void Dispatch(const MatMulLaunch& launch, MatMulShape shape, Stream stream) {
-  if (shape == MatMulShape::kSmallTile) {
-    LaunchTile<Element, 64>(launch, stream);
+template <class Element, int kSide>
+void LaunchTile(const MatMulSiluMulLaunch& launch, Stream stream) {
+  using Shape = TileShape<kSide>;
+  Launch(MatMulSiluMulTileKernel<Element, kSide>,
+         {MatMulTiles(launch.rows, kSide) * MatMulTiles(2 * launch.cols, kSide), 1, 1},
+         Shape::kThreads, Shape::kBytes, stream, launch);
+}
+
+template <class AnyLaunch>
+void Dispatch(const AnyLaunch& launch, DType dtype, MatMulShape shape, Stream stream) {
+  const auto of_side = [&](auto element) {
+    using Element = decltype(element);
+    if (shape == MatMulShape::kSmallTile) {
+      LaunchTile<Element, 64>(launch, stream);
+    } else {
+      LaunchTile<Element, 128>(launch, stream);
+    }
+  };
+  if (dtype == DType::kF16) {
+    of_side(Half{});
   } else {
-    LaunchTile<Element, 128>(launch, stream);
+    of_side(BFloat16{});
   }
 }
 
 }  // namespace
 
 void LaunchMatMulTile(const MatMulLaunch& launch, DType dtype, MatMulShape shape, Stream stream) {
-  if (dtype == DType::kF16) {
-    Dispatch<Half>(launch, shape, stream);
-  } else {
-    Dispatch<BFloat16>(launch, shape, stream);
-  }
+  Dispatch(launch, dtype, shape, stream);
+}
+
+void LaunchMatMulTile(const MatMulSiluMulLaunch& launch, DType dtype, MatMulShape shape,
+                      Stream stream) {
+  Dispatch(launch, dtype, shape, stream);
 }
 
 }  // namespace baton::backend::cuda

@@ -10,11 +10,9 @@ namespace baton::backend::cuda {
 bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const Tensor& out, DType dtype,
                    bool has_products, const QuantizedWorkspaces& workspaces, Stream stream) {
   const auto* quantized = dynamic_cast<const CudaQuantizedMatrix*>(&gate_up);
-  // Others' products come without SiluMul, and are better from some number of rows on.
-  const int64_t most_rows = quantized != nullptr ? kQuantizedRows
-                            : has_products       ? kRowTile
-                                                 : kFewRows;
-  if (x.rows > most_rows || out.dtype != dtype) return false;
+  // A library's products come without SiluMul, and are better from some number of rows on.
+  const int64_t most_rows = quantized != nullptr ? kQuantizedRows : kRowTile;
+  if ((has_products && x.rows > most_rows) || out.dtype != dtype) return false;
   if (x.rows == 0) return true;
   BATON_CHECK(x.dtype == dtype);
   BATON_CHECK_EQ(2 * out.cols, gate_up.out_features());

@@ -8,8 +8,8 @@
 namespace baton::backend::cuda {
 
 // out [rows, f] = SiluMul of x [rows, k] times gate_up [2 f, k], a CudaMatrix or a
-// CudaQuantizedMatrix, in one kernel; f is a multiple of 8. False, enqueuing nothing, for many rows
-// (fewer if a library multiplies: has_products) and if out is not `dtype`, the activation type.
+// CudaQuantizedMatrix; f is a multiple of 8. False, enqueuing nothing, if out is not `dtype`, the
+// activation type, or a library multiplies so many rows (has_products).
 bool MultiplyGated(const Tensor& x, const PackedMatrix& gate_up, const Tensor& out, DType dtype,
                    bool has_products, const QuantizedWorkspaces& workspaces, Stream stream);
 

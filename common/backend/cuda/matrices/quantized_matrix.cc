@@ -190,20 +190,49 @@ void OrderColumns(AnyLaunch& launch, const CudaQuantizedMatrix& matrix,
   launch.x_stride = cols;
 }
 
+// Rows of each of `matrices` that are dequantised at once.
+int SliceRows(const QuantizedView& w, const QuantizedWorkspaces& workspaces, int matrices) {
+  const size_t row_bytes = static_cast<size_t>(w.k) * sizeof(uint16_t);
+  const size_t most = workspaces.sizes.dequantized / row_bytes / static_cast<size_t>(matrices);
+  BATON_CHECK_GE(most, static_cast<size_t>(kQuantizedTileRows)) << "StepLimits' quantized_columns";
+  const auto rows = static_cast<int>(std::min(kMostSliceRows, most));
+  return rows - rows % (rows >= kSliceRows ? kSliceRows : static_cast<int>(kQuantizedTileRows));
+}
+
 }  // namespace
 
 void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
                               DType dtype, const QuantizedWorkspaces& workspaces, Stream stream) {
-  BATON_CHECK_LE(launch.rows, kQuantizedRows);
-  BATON_CHECK_EQ(matrix.view().n % (2 * kQuantizedTileRows), 0);
+  const QuantizedView& w = matrix.view();
+  BATON_CHECK_EQ(w.n % (2 * kQuantizedTileRows), 0);
   OrderColumns(launch, matrix, workspaces, stream);
-  LaunchQuantizedMatMulSiluMul({.x = launch.x,
-                                .x_stride = launch.x_stride,
-                                .w = matrix.view(),
-                                .out = launch.out,
-                                .out_stride = launch.out_stride,
-                                .rows = launch.rows},
-                               matrix.bits(), dtype, stream);
+  if (launch.rows <= kQuantizedRows) {
+    LaunchQuantizedMatMulSiluMul({.x = launch.x,
+                                  .x_stride = launch.x_stride,
+                                  .w = w,
+                                  .out = launch.out,
+                                  .out_stride = launch.out_stride,
+                                  .rows = launch.rows},
+                                 matrix.bits(), dtype, stream);
+    return;
+  }
+  // A slice of gate, and the same rows of up behind it.
+  const int slice = SliceRows(w, workspaces, 2);
+  auto* const dequantized = static_cast<uint16_t*>(workspaces.dequantized);
+  for (int first = 0; first < launch.cols; first += slice) {
+    MatMulSiluMulLaunch part = launch;
+    part.cols = std::min(slice, launch.cols - first);
+    part.w = dequantized;
+    part.out = static_cast<uint16_t*>(launch.out) + first;
+    for (const bool up : {false, true}) {
+      LaunchDequantize({.w = w,
+                        .first_row = (up ? launch.cols : 0) + first,
+                        .row_count = part.cols,
+                        .out = dequantized + (up ? int64_t{part.cols} * w.k : 0)},
+                       matrix.bits(), dtype, stream);
+    }
+    LaunchMatMulSiluMul(part, dtype, stream);
+  }
 }
 
 void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, DType dtype,
@@ -235,11 +264,7 @@ void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, D
 std::vector<MatMulLaunch> SlicesOf(const MatMulLaunch& launch, const CudaQuantizedMatrix& matrix,
                                    const QuantizedWorkspaces& workspaces) {
   const QuantizedView& w = matrix.view();
-  const size_t row_bytes = static_cast<size_t>(w.k) * sizeof(uint16_t);
-  BATON_CHECK_LE(row_bytes * kQuantizedTileRows, workspaces.sizes.dequantized)
-      << "StepLimits' quantized_columns";
-  auto slice = static_cast<int>(std::min(kMostSliceRows, workspaces.sizes.dequantized / row_bytes));
-  slice -= slice % (slice >= kSliceRows ? kSliceRows : static_cast<int>(kQuantizedTileRows));
+  const int slice = SliceRows(w, workspaces, 1);
   std::vector<MatMulLaunch> slices;
   for (int first = 0; first < w.n; first += slice) {
     MatMulLaunch part = launch;

@@ -74,7 +74,8 @@ void MultiplyQuantized(MatMulLaunch launch, const CudaQuantizedMatrix& matrix, D
                        const QuantizedWorkspaces& workspaces, Products* products, Stream stream);
 
 // SiluMul of the product of launch.x with `matrix`, gate above up; launch.w is ignored.
-// REQUIRES: at most kFewRows rows; launch.cols, half of the matrix's rows, is a multiple of 8.
+// REQUIRES: workspaces for at least so many rows; launch.cols, half of the matrix's rows, is a
+// multiple of 8.
 void MultiplyQuantizedSiluMul(MatMulSiluMulLaunch launch, const CudaQuantizedMatrix& matrix,
                               DType dtype, const QuantizedWorkspaces& workspaces, Stream stream);
 

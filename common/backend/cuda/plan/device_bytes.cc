@@ -104,9 +104,9 @@ size_t CudaKvCopier::DeviceBytes(size_t chunk_bytes) { return 2 * LaneBytes(chun
 QuantizedWorkspaces::Sizes QuantizedWorkspaces::For(const StepLimits& limits) {
   Sizes sizes;
   if (limits.quantized_columns == 0) return sizes;
-  // A row tile of the widest matrix at least.
+  // A row tile of the widest matrix at least, of gate and of up.
   sizes.dequantized = std::max(kDequantizedBytes, static_cast<size_t>(limits.quantized_columns) *
-                                                      kQuantizedTileRows * sizeof(uint16_t));
+                                                      2 * kQuantizedTileRows * sizeof(uint16_t));
   if (limits.reordered_columns) {
     sizes.reordered = static_cast<size_t>(limits.max_rows) *
                       static_cast<size_t>(limits.quantized_columns) * sizeof(uint16_t);

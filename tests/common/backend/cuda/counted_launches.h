@@ -109,8 +109,8 @@ class CountedLaunches : public ::testing::Test {
                                         .rows = rows,
                                         .cols = cols,
                                         .k = k};
-    return {"matmul rows, silu, mul", absl::StrCat(rows, " x ", k, " by 2 x ", cols),
-            MatMulSiluMulFloor(rows, cols, k),
+    return {rows <= kFewRows ? "matmul rows, silu, mul" : "matmul tile, silu, mul",
+            absl::StrCat(rows, " x ", k, " by 2 x ", cols), MatMulSiluMulFloor(rows, cols, k),
             CountOf([&] { LaunchMatMulSiluMul(launch, DType::kF16, nullptr); }), ""};
   }
 

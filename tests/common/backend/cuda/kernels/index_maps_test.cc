@@ -51,6 +51,17 @@ TEST(IndexMapsTest, OutputDimsAreEachInOnePlace) {
   EXPECT_EQ(taken.size(), static_cast<size_t>(kOutputSpan));
 }
 
+TEST(IndexMapsTest, TwoTilesOfColumnsGiveALaneFourAdjacentOnes) {
+  std::set<int> taken;
+  for (int row = 0; row < 128; ++row) {
+    const int member = row % 8 / 2;  // its lanes have columns 2 member and 2 member + 1 of a tile
+    EXPECT_EQ(PairedColumn(row) / 4, row / 16 * 4 + member);
+    taken.insert(PairedColumn(row));
+  }
+  EXPECT_EQ(taken.size(), 128u);
+  EXPECT_EQ(*taken.rbegin(), 127);
+}
+
 TEST(IndexMapsTest, LanesArePtxGroupsAndMembers) {
   for (int lane = 0; lane < kWarpLanes; ++lane) {
     EXPECT_EQ(GroupOf(lane), lane >> 2);
@@ -324,9 +335,18 @@ TEST(IndexMapsTest, LaunchesAskForNoMoreSharedMemoryThanTheBudget) {
                       .n = 65,
                       .k = 64},
                      dtype, &launches.stream, matmul);
+        LaunchMatMulSiluMul({.x = nullptr,
+                             .x_stride = 64,
+                             .w = nullptr,
+                             .out = nullptr,
+                             .out_stride = 40,
+                             .rows = rows,
+                             .cols = 40,
+                             .k = 64},
+                            dtype, &launches.stream, matmul);
       }
     }
-    EXPECT_EQ(launches.shapes.size(), 12u);
+    EXPECT_EQ(launches.shapes.size(), 24u);
     for (const emulated::LaunchShape& shape : launches.shapes) {
       // Of 128 x 128 an SM of a T4 takes one.
       EXPECT_LE(shape.shared_bytes, matmul == kLargeTile ? kSharedBytesUnasked : kSharedBudget);

@@ -108,9 +108,10 @@ TEST_F(CudaMatMulTest, EveryShapeEqualsTheReferenceAndTheOthers) {
 
 TEST_F(CudaMatMulTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
   SCOPED_TRACE(seed_);
-  for (size_t round = 0; round < 36; ++round) {
-    const int rows = Rows(round, 40), cols = 8 * Int(1, 10),
-              k = 8 * (round % 4 ? Int(1, 60) : Int(300, 600));
+  for (size_t round = 0; round < static_cast<size_t>(Rounds(48, 26)); ++round) {
+    const bool long_k = round % 4 == round / 4 % 2;
+    const int rows = Rows(round, 150), cols = 8 * (long_k ? Int(1, 3) : Int(1, 20)),
+              k = 8 * (long_k ? Int(300, 600) : Int(1, 60));
     const int64_t stride = k + 8 * Int(0, 2), out_stride = cols + 8 * Int(0, 2);
     const DType dtype = DTypeOf(round);
     SCOPED_TRACE(::testing::Message() << "round " << round << ": " << rows << " x " << k
@@ -129,7 +130,8 @@ TEST_F(CudaMatMulTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
                   .n = 2 * cols,
                   .k = k},
                  dtype, nullptr, kShapes[Int(0, std::size(kShapes) - 1)]);
-    std::vector<Vec16> out[2];
+    // Of the two; then by the shape that is chosen, and by every one.
+    std::vector<Vec16> out[5];
     for (auto& each : out) {
       each.assign(static_cast<size_t>(rows * out_stride) / 8, Vec16{~0u, ~0u, ~0u, ~0u});
     }
@@ -139,17 +141,21 @@ TEST_F(CudaMatMulTest, SiluMulInTheProductHasTheBitsOfTheTwo) {
                    .out_stride = out_stride,
                    .cols = cols},
                   dtype, rows, nullptr);
-    LaunchMatMulSiluMul({.x = x.data(),
-                         .x_stride = stride,
-                         .w = w.data(),
-                         .out = out[1].data(),
-                         .out_stride = out_stride,
-                         .rows = rows,
-                         .cols = cols,
-                         .k = k},
-                        dtype, nullptr);
-    // Between the rows, too.
-    ASSERT_EQ(std::memcmp(out[0].data(), out[1].data(), out[0].size() * sizeof(Vec16)), 0);
+    for (size_t i = 1; i < std::size(out); ++i) {
+      constexpr MatMulShape kGatedShapes[] = {MatMulShape::kAuto, MatMulShape::kRows,
+                                              MatMulShape::kSmallTile, MatMulShape::kLargeTile};
+      LaunchMatMulSiluMul({.x = x.data(),
+                           .x_stride = stride,
+                           .w = w.data(),
+                           .out = out[i].data(),
+                           .out_stride = out_stride,
+                           .rows = rows,
+                           .cols = cols,
+                           .k = k},
+                          dtype, nullptr, kGatedShapes[i - 1]);
+      // Between the rows, too.
+      ASSERT_EQ(std::memcmp(out[0].data(), out[i].data(), out[0].size() * sizeof(Vec16)), 0) << i;
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -314,6 +315,39 @@ TEST_F(CudaQuantizedMatrixTest, SlicesAreTheWhole) {
   }
   for (size_t i = 0; i < outs[0].size(); ++i)
     ASSERT_EQ(FloatBits(outs[0][i]), FloatBits(outs[1][i]));
+}
+
+TEST_F(CudaQuantizedMatrixTest, SlicesOfGateAndUpAreTheWhole) {
+  const int rows = kQuantizedRows + 3, cols = 192, inner = 40;
+  const Stack stack = RandomStack(4, cols, 64, DType::kF16, false, false, inner);
+  Backend& backend = On(80, DType::kF16);
+  const auto packed = backend.PackQuantized(stack.parts).value();
+  std::vector<Vec16> x(static_cast<size_t>(rows * cols) / 8);
+  std::normal_distribution<float> normal(0, 1);
+  for (int i = 0; i < rows * cols; ++i) {
+    reinterpret_cast<uint16_t*>(x.data())[i] = Half::FromF32(normal(random_));
+  }
+  std::vector<Vec16> outs[2];
+  for (const int slice_rows : {36, 4096}) {  // of 16 rows of each, and a rest; all at once
+    std::vector<Vec16> memory(static_cast<size_t>(slice_rows * cols) / 8);
+    QuantizedWorkspaces workspaces;
+    workspaces.sizes.dequantized = memory.size() * sizeof(Vec16);
+    workspaces.dequantized = memory.data();
+    std::vector<Vec16>& out = outs[slice_rows == 36];
+    out.assign(static_cast<size_t>(rows * inner) / 8, Vec16{~0u, ~0u, ~0u, ~0u});
+    MultiplyQuantizedSiluMul({.x = x.data(),
+                              .x_stride = cols,
+                              .w = nullptr,
+                              .out = out.data(),
+                              .out_stride = inner,
+                              .rows = rows,
+                              .cols = inner,
+                              .k = cols},
+                             static_cast<const CudaQuantizedMatrix&>(*packed), DType::kF16,
+                             workspaces, nullptr);
+  }
+  EXPECT_EQ(std::memcmp(outs[0].data(), outs[1].data(), outs[0].size() * sizeof(Vec16)), 0);
+  EXPECT_TRUE(std::isfinite(Half::ToF32(static_cast<uint16_t>(outs[0].back().x[3] >> 16))));
 }
 
 TEST_F(CudaQuantizedMatrixTest, RefusesWhatItHasNoKernelFor) {

@@ -99,6 +99,7 @@ TEST_F(CudaKernelFloorsTest, EveryKernelMovesLittleMoreThanItsFloor) {
       MatMul(128, 256, 512, MatMulShape::kLargeTile),
       MatMulSiluMul(1, 128, 1024),
       MatMulSiluMul(16, 128, 1024),
+      MatMulSiluMul(128, 128, 512),
       QuantizedMatMul(1, 256, 1024, 4),
       QuantizedMatMul(16, 256, 1024, 4),
       QuantizedMatMul(64, 256, 1024, 4),
