@@ -10,12 +10,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/model/safetensors.h"
+#include "common/model/tensor_file.h"
 
 namespace baton::model {
 
 struct StoredTensor {
-  const SafetensorsFile* file = nullptr;
+  const TensorFile* file = nullptr;
   const TensorEntry* entry = nullptr;
 };
 
@@ -38,10 +38,10 @@ class Checkpoint {
 
  private:
   absl::Status OpenShards(const std::string& model_dir);
-  void AddTensorsOf(const SafetensorsFile& file);
+  void AddTensorsOf(const TensorFile& file);
 
   std::string path_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // by name
+  std::vector<std::unique_ptr<TensorFile>> files_;  // by name
   absl::flat_hash_map<std::string, StoredTensor> tensors_;
 };
 

@@ -5,12 +5,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
 #include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/checkpoint.h"
-#include "common/model/file.h"
 #include "common/model/fingerprint.h"
 #include "common/model/json_fields.h"
 #include "common/model/quantization.h"

@@ -48,7 +48,7 @@ class MemoryFile {
 
 void FuzzSafetensors(absl::string_view data) {
   const MemoryFile memory(data);
-  const auto file = model::SafetensorsFile::Open(memory.path());
+  const auto file = model::OpenSafetensors(memory.path());
   if (!file.ok()) return;
   size_t bytes = 0;
   for (const model::TensorEntry& entry : (*file)->tensors()) {
