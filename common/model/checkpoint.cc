@@ -9,8 +9,10 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/documents.h"
 #include "common/json/json.h"
 #include "common/model/fingerprint.h"
+#include "common/model/gguf_tensors.h"
 #include "common/model/safetensors.h"
 
 namespace baton::model {
@@ -70,6 +72,13 @@ class IndexReader : public json::Visitor {
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
   Checkpoint checkpoint;
+  if (gguf::IsGguf(model_dir)) {
+    checkpoint.path_ = model_dir;
+    BATON_ASSIGN_OR_RETURN(auto file, OpenGgufTensors(model_dir));
+    checkpoint.AddTensorsOf(*file);
+    checkpoint.files_.push_back(std::move(file));
+    return checkpoint;
+  }
   const std::string single = absl::StrCat(model_dir, "/model.safetensors");
   const std::string index = absl::StrCat(single, ".index.json");
   if (FileExists(single)) {
@@ -143,11 +152,13 @@ const StoredTensor* Checkpoint::Find(absl::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+bool Checkpoint::is_gguf() const { return gguf::IsGguf(path_); }
+
 uint64_t Checkpoint::Fingerprint() const {
   FingerprintBuilder fingerprint;
   for (const auto& file : files_) {
     const std::string& path = file->path();
-    fingerprint.AddText(path.substr(path.rfind('/') + 1));
+    if (!is_gguf()) fingerprint.AddText(path.substr(path.rfind('/') + 1));
     for (const TensorEntry& entry : file->tensors()) {
       fingerprint.AddText(entry.name);
       fingerprint.AddText(entry.dtype);

@@ -17,13 +17,19 @@
 
 namespace baton::model {
 
+struct BlockFormat;  // gguf_blocks.h
+
 struct TensorEntry {
   std::string name;
   std::string dtype;                           // as the header spells it, e.g. "BF16"
   std::optional<backend::DType> weight_dtype;  // nullopt: weights cannot have it
+  const BlockFormat* blocks = nullptr;         // if not null, quantised in blocks of a row
   std::vector<uint64_t> shape;
   uint64_t begin = 0;  // offset after the header
   uint64_t end = 0;
+  // If not 0, each of so many heads' rows are 0, n/2, 1, n/2 + 1, … of those that Transformers has:
+  // pairs that RoPE rotates are neighbours.
+  int interleaved_heads = 0;
 };
 
 // "[896, 4864]", for messages.

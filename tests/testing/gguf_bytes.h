@@ -80,9 +80,10 @@ class GgufBytes {
   uint64_t metadata_count_ = 0, tensor_count_ = 0;
 };
 
-// The smallest model: one layer of llama, float32 weights that are all zero, no tokenizer.
-inline GgufBytes TinyGguf() {
-  constexpr uint32_t kWidth = 8, kFfn = 12, kVocab = 10, kHeads = 2, kF32 = 0;
+// The smallest model: one layer of llama, float32 weights that are all zero, no tokenizer. `down`:
+// the type and bytes of blk.0.ffn_down.weight, [8, 256], instead.
+inline GgufBytes TinyGguf(uint32_t down_type = 0, const std::string& down = std::string(8192, 0)) {
+  constexpr uint32_t kWidth = 8, kFfn = 256, kVocab = 10, kHeads = 2, kF32 = 0;
   GgufBytes bytes;
   bytes.Add("general.architecture", "llama")
       .Add("llama.context_length", 64u)
@@ -109,7 +110,7 @@ inline GgufBytes TinyGguf() {
   add("blk.0.attn_output.weight", {kWidth, kWidth});
   add("blk.0.ffn_gate.weight", {kWidth, kFfn});
   add("blk.0.ffn_up.weight", {kWidth, kFfn});
-  add("blk.0.ffn_down.weight", {kFfn, kWidth});
+  bytes.AddTensor("blk.0.ffn_down.weight", {kFfn, kWidth}, down_type, down);
   return bytes;
 }
 

@@ -137,6 +137,8 @@ UNMIRRORED_TESTS = {
         "the second half of radix_cache_test.cc: histories against a model",
     "tests/common/model/sampler_property_test.cc":
         "the second half of sampler_test.cc: random requests against a slow sampler",
+    "tests/common/model/transformer_gguf_test.cc":
+        "the part of transformer_test.cc that has other checkpoints: GGUF files against directories",
     "tests/common/model/transformer_quantized_test.cc":
         "the part of transformer_test.cc that has other checkpoints: quantised ones against float ones",
 }

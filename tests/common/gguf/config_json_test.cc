@@ -60,7 +60,7 @@ GgufBytes Keys(const std::string& architecture) {
 TEST(GgufConfigJsonTest, SpeaksTheWordsOfHuggingFace) {
   EXPECT_EQ(Canonical(Config(TinyGguf().Add("llama.rope.freq_base", 500000.0f))),
             Canonical(R"({"architectures":["LlamaForCausalLM"],"eos_token_id":[2],"head_dim":4,)"
-                      R"("hidden_size":8,"intermediate_size":12,"max_position_embeddings":64,)"
+                      R"("hidden_size":8,"intermediate_size":256,"max_position_embeddings":64,)"
                       R"("num_attention_heads":2,"num_hidden_layers":1,"num_key_value_heads":1,)"
                       R"("rms_norm_eps":9.9999997473787516e-06,"rope_theta":500000,)"
                       R"("tie_word_embeddings":true,"vocab_size":10})"));
