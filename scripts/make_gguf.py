@@ -145,8 +145,6 @@ def add_config(writer, config, generation):
     ends = ends if isinstance(ends, list) else [ends]
     for end, add in zip(ends, (writer.add_eos_token_id, writer.add_eot_token_id)):
         add(end)
-    if config.get("bos_token_id") is not None:
-        writer.add_bos_token_id(config["bos_token_id"])
 
 
 def llama3_factors(scaling, theta, head_dim):
@@ -156,6 +154,15 @@ def llama3_factors(scaling, theta, head_dim):
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     blend = np.clip((turns - low) / (high - low), 0, 1)
     return (1 / ((1 - blend) / scaling["factor"] + blend)).astype(np.float32)
+
+
+def first_token(processor):
+    """The id of the token that the post-processor puts first; None if there is none."""
+    for step in processor.get("processors", [processor]):
+        piece = step.get("single", [{}])[0]
+        if "SpecialToken" in piece:
+            return step["special_tokens"][piece["SpecialToken"]["id"]]["ids"][0]
+    return None
 
 
 def add_tokenizer(writer, directory, pre, vocab_size):
@@ -174,7 +181,7 @@ def add_tokenizer(writer, directory, pre, vocab_size):
     writer.add_token_types([kind for _, kind in tokens])
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge)
                              for merge in document["model"]["merges"]])
-    bos = next((id_ for id_, (text, _) in texts.items() if text == "<|begin_of_text|>"), None)
+    bos = first_token(document.get("post_processor") or {})
     writer.add_add_bos_token(bos is not None)
     if bos is not None:
         writer.add_bos_token_id(bos)
