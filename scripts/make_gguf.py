@@ -213,6 +213,7 @@ def main():
     args = parser.parse_args()
     config = read_json(args.directory, "config.json")
     kind = ARCHITECTURES[config["architectures"][0]] if config else "llama"
+    os.makedirs(os.path.dirname(os.path.abspath(args.file)), exist_ok=True)
     writer = gguf.GGUFWriter(args.file, kind)
     decoded = []
     if not args.vocab_only:
