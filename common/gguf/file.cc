@@ -15,6 +15,8 @@
 namespace baton::gguf {
 namespace {
 
+constexpr uint64_t kMaxTextBytes = uint64_t{16} << 20;
+
 bool IsInteger(ValueType type) {
   return WidthOf(type) > 0 && type != ValueType::kFloat32 && type != ValueType::kFloat64 &&
          type != ValueType::kBool;
@@ -92,6 +94,10 @@ absl::StatusOr<std::optional<std::string>> File::Text(absl::string_view key) con
   const Value* value = Find(key);
   if (value == nullptr) return std::nullopt;
   if (value->type != ValueType::kString) return Mismatch(key, *value, "a text");
+  if (value->bytes.size() > kMaxTextBytes) {
+    return Invalid(key, absl::StrCat("found ", value->bytes.size(), " bytes, expected at most ",
+                                     kMaxTextBytes));
+  }
   if (!IsUtf8(value->bytes)) return Invalid(key, "found other bytes than UTF-8, expected a text");
   return std::string(value->bytes);
 }

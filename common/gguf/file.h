@@ -66,6 +66,7 @@ class Texts {
  public:
   explicit Texts(const Value& list) : list_(list) {}
   uint64_t size() const { return list_.count; }
+  uint64_t size_bytes() const { return list_.bytes.size(); }  // with a length of each
   // In order, up to the first error.
   absl::Status ForEach(absl::FunctionRef<absl::Status(uint64_t, absl::string_view)> visit) const;
 
@@ -93,8 +94,9 @@ class File {
   const std::string& path() const { return path_; }
 
   bool Has(absl::string_view key) const { return metadata_.contains(key); }
-  // Each is nullopt without the key, and INVALID_ARGUMENT for a value of another type.
-  absl::StatusOr<std::optional<std::string>> Text(absl::string_view key) const;  // valid UTF-8
+  // Each is nullopt without the key, and INVALID_ARGUMENT for a value of another type. A text is
+  // valid UTF-8 of at most 16 MiB.
+  absl::StatusOr<std::optional<std::string>> Text(absl::string_view key) const;
   absl::StatusOr<std::optional<int64_t>> Integer(absl::string_view key) const;
   absl::StatusOr<std::optional<double>> Real(absl::string_view key) const;  // finite
   absl::StatusOr<std::optional<bool>> Bool(absl::string_view key) const;

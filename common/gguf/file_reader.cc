@@ -111,7 +111,7 @@ absl::StatusOr<uint64_t> FileReader::TakeNumber(uint64_t width, absl::string_vie
 
 absl::Status FileReader::ReadHeader() {
   if (!absl::StartsWith(rest_, kMagic)) {
-    return Invalid("header", "found another file format, expected \"GGUF\" at the begin");
+    return Invalid("header", "found another file format, expected \"GGUF\" at its start");
   }
   rest_.remove_prefix(kMagic.size());
   BATON_ASSIGN_OR_RETURN(const uint64_t version, TakeNumber(4, "version"));

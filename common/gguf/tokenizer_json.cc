@@ -27,6 +27,8 @@ constexpr absl::string_view kEos = "tokenizer.ggml.eos_token_id";
 // The format's types of tokens. 2, unknown, is special like control; 6, a byte, is SentencePiece's.
 constexpr int64_t kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5;
 
+constexpr uint64_t kMaxListBytes = uint64_t{64} << 20;  // known vocabularies have below 8 MiB
+
 constexpr char kByteLevelDecoder[] =
     R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
 
@@ -119,6 +121,10 @@ std::string Element(absl::string_view key, uint64_t index) {
 absl::StatusOr<Texts> RequiredTexts(const File& file, absl::string_view key) {
   BATON_ASSIGN_OR_RETURN(const auto list, file.TextList(key));
   if (!list) return file.Missing(key, "a list of texts");
+  if (list->size_bytes() > kMaxListBytes) {
+    return file.Invalid(key, absl::StrCat("found ", list->size_bytes(), " bytes, expected at most ",
+                                          kMaxListBytes));
+  }
   return *list;
 }
 

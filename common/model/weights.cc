@@ -101,6 +101,8 @@ class WeightLoader {
   uint64_t bytes_done_ = 0;
   uint64_t quantized_file_bytes_ = 0;
   int64_t quantized_device_bytes_ = 0;
+  uint64_t block_file_bytes_ = 0;
+  uint64_t block_memory_bytes_ = 0;
 };
 
 absl::StatusOr<const StoredTensor*> WeightLoader::Find(const std::string& name,
@@ -146,6 +148,10 @@ absl::StatusOr<TakenMatrix> WeightLoader::Take(const std::string& name,
         ConvertedMatrix converted,
         ConvertMatrix(*stored->file, entry, backend_.activation_dtype(), &loss_));
     taken.converted = std::move(converted.values);
+    if (in_blocks) {
+      block_file_bytes_ += taken.file_bytes;
+      block_memory_bytes_ += taken.converted.size();
+    }
     taken.matrix.data = taken.converted.data();
     taken.matrix.dtype = converted.dtype;
   } else {
@@ -321,6 +327,11 @@ void WeightLoader::LogLoss() const {
     BATON_LOG(Info) << checkpoint_.path() << ": " << quantization_->bits << "-bit weights of "
                     << (quantized_file_bytes_ >> 20) << " MiB take "
                     << (quantized_device_bytes_ >> 20) << " MiB on this device";
+  }
+  if (block_file_bytes_ > 0) {
+    BATON_LOG(Info) << checkpoint_.path() << ": blocks of " << (block_file_bytes_ >> 20)
+                    << " MiB become " << (block_memory_bytes_ >> 20) << " MiB of "
+                    << backend::Name(backend_.activation_dtype());
   }
   if (loss_.inexact == 0) return;
   const char* target = backend::Name(backend_.activation_dtype());

@@ -187,6 +187,9 @@ TEST_F(GgufFileTest, ChecksMetadata) {
   const auto nan = Open(GgufBytes().Add("k", std::numeric_limits<float>::quiet_NaN()).Bytes());
   EXPECT_THAT(std::string((*nan)->Real("k").status().message()),
               HasSubstr("k: found no finite number"));
+  const auto huge_text = Open(GgufBytes().Add("k", std::string((16 << 20) + 1, 'x')).Bytes());
+  EXPECT_THAT(std::string((*huge_text)->Text("k").status().message()),
+              HasSubstr("k: found 16777217 bytes, expected at most 16777216"));
   const auto latin1 = Open(GgufBytes().Add("k", "\xe9").Bytes());
   EXPECT_THAT(std::string((*latin1)->Text("k").status().message()), HasSubstr("UTF-8"));
 }
