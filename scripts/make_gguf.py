@@ -209,6 +209,8 @@ def main():
     parser.add_argument("--type", choices=TYPES, default="F16", help="of the matrices")
     parser.add_argument("--pre", default="qwen2", help="tokenizer.ggml.pre (default qwen2)")
     parser.add_argument("--dequantized", metavar="DIR", help="also write the values, as a checkpoint")
+    parser.add_argument("--float-embedding", action="store_true",
+                        help="embedding and LM head stay F32")
     parser.add_argument("--vocab-only", action="store_true")
     args = parser.parse_args()
     config = read_json(args.directory, "config.json")
@@ -223,7 +225,8 @@ def main():
                 name.split(".")[-2]) if kind == "llama" else None
             if heads:
                 values = interleaved(values, config[heads])
-            quant, data, floats = encode(name, values, args.type)
+            keep = args.float_embedding and not name.startswith("model.layers.")
+            quant, data, floats = encode(name, values, "F32" if keep else args.type)
             writer.add_tensor(gguf_name(name), data, raw_dtype=quant)
             decoded.append((name, in_halves(floats, config[heads]) if heads else floats))
     add_tokenizer(writer, args.directory, args.pre, config.get("vocab_size"))

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
@@ -174,7 +175,25 @@ class ConfigWriter {
     config_.AddInteger("vocab_size", static_cast<int64_t>(embedding->extents[1]));
     config_.AddBool("tie_word_embeddings", file_.FindTensor("output.weight") == nullptr);
     if (file_.FindTensor("blk.0.attn_q.bias") != nullptr) config_.AddBool("attention_bias", true);
+    AddQuantization();
     return absl::OkStatus();
+  }
+
+  // Q4_0 and Q8_0 are what devices can keep in few bits: the one that more of the layers' tensors
+  // have. Which ones do, the reader of the tensors finds out.
+  void AddQuantization() {
+    int q4 = 0, q8 = 0;
+    for (const Tensor& tensor : file_.tensors()) {
+      if (!absl::StartsWith(tensor.name, "blk.")) continue;
+      q4 += tensor.type->name == "Q4_0";
+      q8 += tensor.type->name == "Q8_0";
+    }
+    if (q4 + q8 == 0) return;
+    JsonObject quantization;
+    quantization.AddText("quant_method", "gguf");
+    quantization.AddInteger("bits", q4 > q8 ? 4 : 8);
+    quantization.AddInteger("group_size", 32);
+    config_.AddJson("quantization_config", quantization.Text());
   }
 
   const File& file_;

@@ -97,14 +97,6 @@ void CountOverflows(const std::vector<float>& values, DType target, RoundingLoss
   loss->inexact += row.overflows;
 }
 
-// The file's row that is the row-th in Transformers' order.
-uint64_t StoredRow(const TensorEntry& entry, uint64_t row) {
-  if (entry.interleaved_heads == 0) return row;
-  const uint64_t head_rows = entry.shape[0] / static_cast<uint64_t>(entry.interleaved_heads);
-  const uint64_t half = head_rows / 2, in_head = row % head_rows;
-  return row - in_head + in_head % half * 2 + in_head / half;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TensorFile>> OpenGgufTensors(const std::string& path) {

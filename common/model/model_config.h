@@ -16,7 +16,7 @@ namespace baton::model {
 
 // How matrices of few bits are stored; see quantization.h.
 struct WeightQuantization {
-  enum class Format { kGptq, kAwq };
+  enum class Format { kGptq, kAwq, kGguf };
   static constexpr int kAllColumns = -1;  // one group per row, as the files spell it
   Format format = Format::kGptq;
   int bits = 4;

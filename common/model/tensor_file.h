@@ -32,6 +32,9 @@ struct TensorEntry {
   int interleaved_heads = 0;
 };
 
+// The file's row that is the row-th in Transformers' order.
+uint64_t StoredRow(const TensorEntry& entry, uint64_t row);
+
 // "[896, 4864]", for messages.
 std::string ShapeText(absl::Span<const uint64_t> shape);
 

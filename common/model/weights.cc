@@ -176,6 +176,15 @@ void WeightLoader::Report(uint64_t size_bytes) {
 }
 
 absl::StatusOr<QuantizedWeights> WeightLoader::TakeQuantized(const Part& part, int64_t cols) {
+  if (quantization_->format == WeightQuantization::Format::kGguf) {
+    BATON_ASSIGN_OR_RETURN(
+        const StoredTensor* stored,
+        Find(part.name, {static_cast<uint64_t>(part.rows), static_cast<uint64_t>(cols)}));
+    const uint64_t size_bytes = stored->entry->end - stored->entry->begin;
+    quantized_file_bytes_ += size_bytes;
+    Report(size_bytes);
+    return QuantizedWeights::FromBlocks(*stored->file, *stored->entry);
+  }
   const std::string module(absl::StripSuffix(part.name, "weight"));
   const auto shapes = QuantizedShapesOf(*quantization_, part.rows, cols);
   if (!shapes.ok())

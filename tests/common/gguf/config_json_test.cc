@@ -85,6 +85,18 @@ TEST(GgufConfigJsonTest, ReadsRopeScalingAndWindows) {
               AllOf(HasSubstr("MistralForCausalLM"), HasSubstr(R"("sliding_window": 40)")));
 }
 
+TEST(GgufConfigJsonTest, NamesTheFewBitsOfMostMatrices) {
+  constexpr uint32_t kQ4 = 2, kQ8 = 8;
+  const auto add = [](GgufBytes bytes, const std::string& name, uint32_t type) {
+    return bytes.AddTensor(name, {32}, type, std::string(type == kQ4 ? 18 : 34, 0));
+  };
+  EXPECT_THAT(Config(add(Keys("llama"), "output.weight", kQ4)), Not(HasSubstr("quantization")));
+  GgufBytes mixed = add(Keys("llama"), "blk.0.a", kQ8);
+  EXPECT_THAT(Config(mixed), HasSubstr(R"({"quant_method": "gguf", "bits": 8, "group_size": 32})"));
+  mixed = add(add(mixed, "blk.0.b", kQ4), "blk.0.c", kQ4);
+  EXPECT_THAT(Config(mixed), HasSubstr(R"("bits": 4)"));
+}
+
 TEST(GgufConfigJsonTest, RefusesByName) {
   const auto refused = [](const GgufBytes& bytes, const std::string& message) {
     EXPECT_THAT(Config(bytes), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("x.gguf: " + message)));

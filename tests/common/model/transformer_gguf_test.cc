@@ -78,26 +78,49 @@ std::string GgufTestName(std::string name) {
 
 INSTANTIATE_TEST_SUITE_P(
     Files, GgufModelTest,
-    ::testing::Combine(::testing::Values(GgufCase{"tiny-qwen2-f32", "tiny-qwen2-wide"},
-                                         GgufCase{"tiny-qwen2-bf16-same", "tiny-qwen2-bf16"},
-                                         GgufCase{"tiny-qwen2-f16-same", "tiny-qwen2-f16"},
-                                         GgufCase{"tiny-qwen3-same", "tiny-qwen3"},
-                                         GgufCase{"tiny-mistral-same", "tiny-mistral"},
-                                         GgufCase{"tiny-llama-same", "tiny-llama", false, true},
-                                         GgufCase{"tiny-llama-q8_0", "tiny-llama-q8_0-float", true,
-                                                  true},
-                                         GgufCase{"tiny-qwen2-q8_0", "tiny-qwen2-q8_0-float", true},
-                                         GgufCase{"tiny-qwen2-q4_0", "tiny-qwen2-q4_0-float", true},
-                                         GgufCase{"tiny-qwen2-q4_1", "tiny-qwen2-q4_1-float", true},
-                                         GgufCase{"tiny-qwen2-q5_0", "tiny-qwen2-q5_0-float", true},
-                                         GgufCase{"tiny-qwen2-q5_1", "tiny-qwen2-q5_1-float", true},
-                                         GgufCase{"tiny-qwen2-q4_k", "tiny-qwen2-q4_k-float"},
-                                         GgufCase{"tiny-qwen2-q5_k", "tiny-qwen2-q5_k-float"},
-                                         GgufCase{"tiny-qwen2-q6_k", "tiny-qwen2-q6_k-float"}),
-                       ::testing::ValuesIn(baton::testing::Devices())),
+    ::testing::Combine(
+        ::testing::Values(GgufCase{"tiny-qwen2-f32", "tiny-qwen2-wide"},
+                          GgufCase{"tiny-qwen2-bf16-same", "tiny-qwen2-bf16"},
+                          GgufCase{"tiny-qwen2-f16-same", "tiny-qwen2-f16"},
+                          GgufCase{"tiny-qwen3-same", "tiny-qwen3"},
+                          GgufCase{"tiny-mistral-same", "tiny-mistral"},
+                          GgufCase{"tiny-llama-same", "tiny-llama", false, true},
+                          GgufCase{"tiny-llama-q8_0", "tiny-llama-q8_0-float", true, true},
+                          GgufCase{"tiny-qwen2-q8_0", "tiny-qwen2-q8_0-float", true},
+                          GgufCase{"tiny-qwen2-q4_0", "tiny-qwen2-q4_0-float", true},
+                          GgufCase{"tiny-qwen2-q8_0-layers", "tiny-qwen2-q8_0-layers-float"},
+                          GgufCase{"tiny-qwen2-q4_0-layers", "tiny-qwen2-q4_0-layers-float"},
+                          GgufCase{"tiny-qwen2-q4_1", "tiny-qwen2-q4_1-float", true},
+                          GgufCase{"tiny-qwen2-q5_0", "tiny-qwen2-q5_0-float", true},
+                          GgufCase{"tiny-qwen2-q5_1", "tiny-qwen2-q5_1-float", true},
+                          GgufCase{"tiny-qwen2-q4_k", "tiny-qwen2-q4_k-float"},
+                          GgufCase{"tiny-qwen2-q5_k", "tiny-qwen2-q5_k-float"},
+                          GgufCase{"tiny-qwen2-q6_k", "tiny-qwen2-q6_k-float"}),
+        ::testing::ValuesIn(baton::testing::Devices())),
     [](const auto& info) {
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });
+
+// What a device keeps in few bits: matrices in Q4_0 or Q8_0.
+TEST(GgufModelFilesTest, MarksTheMatricesOfFewBits) {
+  const auto load = [](const char* name) { return *LoadModelConfig(PathOf(name)); };
+  for (const auto& [name, bits] :
+       {std::pair("tiny-qwen2-q4_0.gguf", 4), {"tiny-qwen2-q8_0.gguf", 8}}) {
+    const ModelConfig config = load(name);
+    ASSERT_TRUE(config.quantization) << name;
+    EXPECT_EQ(config.quantization->bits, bits);
+    EXPECT_EQ(config.quantization->group_size, 32);
+    for (const LayerSpec& layer : config.layers) {
+      const QuantizedMatrices& matrices = layer.quantized;
+      EXPECT_TRUE(matrices.qkv && matrices.attention_output && matrices.gate_up && matrices.down);
+    }
+    EXPECT_TRUE(config.lm_head_quantized);
+  }
+  EXPECT_FALSE(load("tiny-qwen2-q4_0-layers.gguf").lm_head_quantized);
+  EXPECT_FALSE(load("tiny-llama-q8_0.gguf").lm_head_quantized) << "it is the embedding";
+  EXPECT_FALSE(load("tiny-qwen2-q4_k.gguf").quantization);
+  EXPECT_FALSE(load("tiny-qwen2-q5_0.gguf").quantization);
+}
 
 // Workers on other machines may have the file under another name.
 TEST(GgufModelFilesTest, TheFingerprintIsThatOfTheContent) {
