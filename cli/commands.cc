@@ -45,10 +45,12 @@ struct RouterFlags {
 };
 
 void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worker) {
-  app->add_option("--model", up->cluster.model_dir,
-                  "Hugging Face directory of the model, or its id in the local Hugging Face cache")
+  app->add_option(
+         "--model", up->cluster.model_dir,
+         "Hugging Face directory or GGUF file of the model, or its id in the local Hugging Face "
+         "cache")
       ->required()
-      ->type_name("DIR");
+      ->type_name("PATH");
   app->add_option("--prefill", up->cluster.prefill_workers, "Number of prefill workers")
       ->check(CLI::Range(1, kMaxWorkers));
   app->add_option("--decode", up->cluster.decode_workers, "Number of decode workers")

@@ -18,6 +18,7 @@ struct Flag {
   bool takes_value = false;
   bool repeatable = false;
   bool directory = false;            // the value is one
+  bool path = false;                 // of a file or a directory
   std::vector<std::string> choices;  // the values that there are; empty: any
 };
 
@@ -52,6 +53,7 @@ Flag FlagOf(const CLI::Option& option) {
   flag.repeatable = option.get_items_expected_max() > 1;
   const std::string type_name = option.get_type_name();
   flag.directory = absl::StrContains(type_name, "DIR");
+  flag.path = absl::StrContains(type_name, "PATH");
   flag.choices = ChoicesOf(type_name);
   return flag;
 }
@@ -92,9 +94,9 @@ std::string BashValues(const Command& command) {
     if (!flag.takes_value) continue;
     for (const std::string& name : flag.names) {
       const std::string pattern = absl::StrCat(command.key(), ",", name);
-      if (flag.directory) {
-        absl::StrAppend(&cases, "    ", pattern,
-                        ") mapfile -t COMPREPLY < <(compgen -d -- \"$current\"); return ;;\n");
+      if (flag.directory || flag.path) {
+        absl::StrAppend(&cases, "    ", pattern, ") mapfile -t COMPREPLY < <(compgen -",
+                        flag.path ? "f" : "d", " -- \"$current\"); return ;;\n");
       } else if (flag.choices.empty()) {
         free.push_back(pattern);
       } else {

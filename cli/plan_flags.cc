@@ -61,11 +61,12 @@ void AddWorkerFlags(CLI::App* app, engine::EngineOptions* engine) {
 
 void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
   engine::ServingQuestion& question = plan->question;
-  app->add_option("--model", question.engine.model_dir,
-                  "Hugging Face directory of the model, or its id in the local Hugging Face cache; "
-                  "config.json is enough")
+  app->add_option(
+         "--model", question.engine.model_dir,
+         "Hugging Face directory (config.json is enough) or GGUF file of the model, or its id in "
+         "the local Hugging Face cache")
       ->required()
-      ->type_name("DIR");
+      ->type_name("PATH");
   AddGpu(app, flags);
   app->add_option("--context", question.context, "Tokens per sequence, prompt and answer together")
       ->check(CLI::Range(1, kMostTokens));

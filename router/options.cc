@@ -53,7 +53,7 @@ absl::Status CheckWorkers(absl::string_view flag, const std::vector<std::string>
 
 absl::Status Validate(Options* options) {
   if (options->model_dir.empty())
-    return BadFlag("model", "a directory with tokenizer.json expected");
+    return BadFlag("model", "a directory with tokenizer.json or a GGUF file expected");
   BATON_RETURN_IF_ERROR(CheckAddress("listen", options->listen));
   if (!options->metrics_listen.empty()) {
     BATON_RETURN_IF_ERROR(CheckAddress("metrics-listen", options->metrics_listen));

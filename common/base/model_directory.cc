@@ -25,6 +25,11 @@ bool IsDirectory(const std::string& path) {
   return std::filesystem::is_directory(path, error);
 }
 
+bool IsFile(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error);
+}
+
 // A part of an id or of a revision.
 bool IsPart(absl::string_view part) {
   const auto allowed = [](char c) {
@@ -78,8 +83,16 @@ std::string HubModelFolder(const std::string& model) {
 
 absl::StatusOr<ModelDirectory> FindModel(const std::string& model) {
   if (IsDirectory(model)) return ModelDirectory{model, ""};
-  if (!IsHubModel(model))
-    return absl::NotFoundError(absl::StrCat("\"", model, "\" is no directory"));
+  const bool names_gguf = absl::EndsWithIgnoreCase(model, ".gguf");
+  if (IsFile(model)) {
+    if (names_gguf) return ModelDirectory{model, ""};
+    return absl::NotFoundError(absl::StrCat(
+        "\"", model, "\" is a file, expected a directory or a file whose name ends in .gguf"));
+  }
+  if (names_gguf || !IsHubModel(model)) {
+    return absl::NotFoundError(
+        absl::StrCat("\"", model, "\" is no ", names_gguf ? "file" : "directory"));
+  }
   const std::string cached = absl::StrCat(HubCache(), "/", HubModelFolder(model));
   const std::string reference = cached + "/refs/main";
   const std::string revision = ReadRevision(reference);

@@ -6,11 +6,13 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/documents.h"
 
 namespace baton::chat {
 namespace {
@@ -25,6 +27,11 @@ constexpr absl::string_view kReserved[] = {"messages", "tools", "documents",
 absl::Status BadTemplate(absl::string_view file, absl::string_view message) {
   return MakeError(absl::StatusCode::kInvalidArgument, "BAD_CHAT_TEMPLATE",
                    absl::StrCat(file, ": ", message));
+}
+
+absl::Status AsBadTemplate(absl::Status status) {
+  return WithDetails(std::move(status), "BAD_CHAT_TEMPLATE", /*field=*/"",
+                     /*retry_after=*/std::nullopt);
 }
 
 // The content of a file; nullopt if there is none of this name.
@@ -190,22 +197,25 @@ void SetVariable(json::Value* variables, absl::string_view name, json::Value val
 
 absl::StatusOr<ModelChat> ModelChat::Load(const std::string& model_dir) {
   ModelChat chat;
-  const std::string config_path = absl::StrCat(model_dir, "/tokenizer_config.json");
-  BATON_ASSIGN_OR_RETURN(const auto config_text, ReadOptionalFile(config_path, kMaxConfigBytes));
+  const bool is_gguf = gguf::IsGguf(model_dir);
+  const std::string config_path = gguf::DocumentName(model_dir, "tokenizer_config.json");
+  auto config_text = is_gguf ? gguf::ReadDocument(model_dir, "tokenizer_config.json")
+                             : ReadOptionalFile(config_path, kMaxConfigBytes);
+  if (!config_text.ok()) return AsBadTemplate(config_text.status());
   json::Value config;
-  if (config_text) {
-    auto parsed = json::Parse(*config_text, config_path, kMaxConfigValues);
-    if (!parsed.ok()) {
-      return WithDetails(parsed.status(), "BAD_CHAT_TEMPLATE", /*field=*/"",
-                         /*retry_after=*/std::nullopt);
-    }
+  if (*config_text) {
+    auto parsed = json::Parse(**config_text, config_path, kMaxConfigValues);
+    if (!parsed.ok()) return AsBadTemplate(parsed.status());
     config = *std::move(parsed);
   }
   chat.special_tokens_ = ReadSpecialTokens(config);
   if (const json::Value* bos = TokenText(config.Find("bos_token"))) {
     chat.bos_token_ = bos->scalar.text;
   }
-  BATON_ASSIGN_OR_RETURN(Templates templates, ReadTemplateFiles(model_dir));
+  Templates templates;
+  if (!is_gguf) {
+    BATON_ASSIGN_OR_RETURN(templates, ReadTemplateFiles(model_dir));
+  }
   if (!templates.normal) {
     BATON_ASSIGN_OR_RETURN(templates, ReadConfigTemplates(config, config_path));
   }

@@ -41,7 +41,8 @@ class ModelChat {
   // there is no such file: a text, or a list of named texts, of which Baton uses "default" and, for
   // conversations with tools, "tool_use". Beside chat_template.jinja,
   // additional_chat_templates/tool_use.jinja has that role. tokenizer_config.json also gives the
-  // special tokens. A directory without a template is no error. INVALID_ARGUMENT, reason
+  // special tokens. In a GGUF file, tokenizer.chat_template and tokenizer.chat_template.tool_use
+  // are the templates. A model without a template is no error. INVALID_ARGUMENT, reason
   // "BAD_CHAT_TEMPLATE": a template or tokenizer_config.json is malformed; the message has the file
   // and the line or field.
   static absl::StatusOr<ModelChat> Load(const std::string& model_dir);

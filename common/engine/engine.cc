@@ -145,10 +145,8 @@ absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
     BATON_ASSIGN_OR_RETURN(const model::Checkpoint checkpoint,
                            model::Checkpoint::Open(options.model_dir));
     // Where it is missing, loading says so.
-    const model::StoredTensor* embedding = checkpoint.Find(model::kEmbeddingName);
-    if (embedding != nullptr) {
-      demand.stored_embedding = embedding->entry->weight_dtype.value_or(backend::DType::kF32);
-    }
+    const auto embedding = model::EmbeddingDType(checkpoint, backend_->activation_dtype());
+    demand.stored_embedding = embedding.value_or(demand.stored_embedding);
   }
   absl::StatusOr<MemoryPlan> plan = engine::PlanMemory(demand);
   if (!plan.ok()) return Annotate(plan.status(), backend_->Description());

@@ -47,9 +47,8 @@ absl::StatusOr<Model> ReadModel(const std::string& model_dir,
     return config.status();
   }
   BATON_ASSIGN_OR_RETURN(const json::Value document, model::ReadConfigJson(model_dir));
-  BATON_ASSIGN_OR_RETURN(
-      const model::JsonFields fields,
-      model::JsonFields::Make(document, absl::StrCat(model_dir, "/config.json")));
+  BATON_ASSIGN_OR_RETURN(const model::JsonFields fields,
+                         model::JsonFields::Make(document, model::ConfigName(model_dir)));
   if (!model.config) {
     BATON_ASSIGN_OR_RETURN(model.costs, model::ParseCosts(fields));
   }
@@ -63,13 +62,12 @@ absl::StatusOr<Model> ReadModel(const std::string& model_dir,
 
 // Where the weights are there, as the worker has it; else what config.json says.
 absl::StatusOr<backend::DType> StoredEmbedding(const std::string& model_dir,
-                                               const model::ModelCosts& costs) {
+                                               const model::ModelCosts& costs,
+                                               backend::DType activation) {
   const absl::StatusOr<model::Checkpoint> checkpoint = model::Checkpoint::Open(model_dir);
   if (absl::IsNotFound(checkpoint.status())) return costs.weight_dtype;
   BATON_RETURN_IF_ERROR(checkpoint.status());
-  const model::StoredTensor* embedding = checkpoint->Find(model::kEmbeddingName);
-  if (embedding == nullptr) return costs.weight_dtype;
-  return embedding->entry->weight_dtype.value_or(backend::DType::kF32);
+  return model::EmbeddingDType(*checkpoint, activation).value_or(costs.weight_dtype);
 }
 
 // As ModelEngine and MakeBackendOn do with the device there.
@@ -90,7 +88,8 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
   demand.free_bytes = plan->arena_bytes;
   demand.kernel_bytes = static_cast<int64_t>(
       backend::cuda::WorkspaceSizes::For(shape.limits, plan->activation, products).total());
-  BATON_ASSIGN_OR_RETURN(demand.stored_embedding, StoredEmbedding(options.model_dir, plan->costs));
+  BATON_ASSIGN_OR_RETURN(demand.stored_embedding,
+                         StoredEmbedding(options.model_dir, plan->costs, plan->activation));
   const absl::StatusOr<MemoryPlan> memory = PlanMemory(demand);
   if (!memory.ok() && !absl::IsResourceExhausted(memory.status())) return memory.status();
   plan->refusal = memory.status();

@@ -7,10 +7,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/documents.h"
 #include "common/json/json.h"
-#include "common/model/file.h"
 #include "common/model/fingerprint.h"
+#include "common/model/gguf_tensors.h"
+#include "common/model/safetensors.h"
 
 namespace baton::model {
 namespace {
@@ -69,11 +72,18 @@ class IndexReader : public json::Visitor {
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model_dir) {
   Checkpoint checkpoint;
+  if (gguf::IsGguf(model_dir)) {
+    checkpoint.path_ = model_dir;
+    BATON_ASSIGN_OR_RETURN(auto file, OpenGgufTensors(model_dir));
+    checkpoint.AddTensorsOf(*file);
+    checkpoint.files_.push_back(std::move(file));
+    return checkpoint;
+  }
   const std::string single = absl::StrCat(model_dir, "/model.safetensors");
   const std::string index = absl::StrCat(single, ".index.json");
   if (FileExists(single)) {
     checkpoint.path_ = single;
-    BATON_ASSIGN_OR_RETURN(auto file, SafetensorsFile::Open(single));
+    BATON_ASSIGN_OR_RETURN(auto file, OpenSafetensors(single));
     checkpoint.AddTensorsOf(*file);
     checkpoint.files_.push_back(std::move(file));
   } else if (FileExists(index)) {
@@ -96,14 +106,14 @@ absl::Status Checkpoint::OpenShards(const std::string& model_dir) {
     return absl::InvalidArgumentError(
         absl::StrCat(path_, ": weight_map: found nothing, expected an object"));
   }
-  std::map<std::string, const SafetensorsFile*> opened;
+  std::map<std::string, const TensorFile*> opened;
   for (const auto& [tensor, name] : index.file_of()) {
     if (opened.count(name) > 0) continue;
     if (opened.size() == kMaxShards) {
       return absl::InvalidArgumentError(
           absl::StrCat(path_, ": weight_map: found more than ", kMaxShards, " files"));
     }
-    auto file = SafetensorsFile::Open(absl::StrCat(model_dir, "/", name));
+    auto file = OpenSafetensors(absl::StrCat(model_dir, "/", name));
     if (!file.ok()) return Annotate(file.status(), absl::StrCat(path_, ": weight_map"));
     opened[name] = file->get();
     files_.push_back(*std::move(file));
@@ -133,7 +143,7 @@ absl::Status Checkpoint::OpenShards(const std::string& model_dir) {
   return absl::OkStatus();
 }
 
-void Checkpoint::AddTensorsOf(const SafetensorsFile& file) {
+void Checkpoint::AddTensorsOf(const TensorFile& file) {
   for (const TensorEntry& entry : file.tensors()) tensors_[entry.name] = {&file, &entry};
 }
 
@@ -142,11 +152,13 @@ const StoredTensor* Checkpoint::Find(absl::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+bool Checkpoint::is_gguf() const { return gguf::IsGguf(path_); }
+
 uint64_t Checkpoint::Fingerprint() const {
   FingerprintBuilder fingerprint;
   for (const auto& file : files_) {
     const std::string& path = file->path();
-    fingerprint.AddText(path.substr(path.rfind('/') + 1));
+    if (!is_gguf()) fingerprint.AddText(path.substr(path.rfind('/') + 1));
     for (const TensorEntry& entry : file->tensors()) {
       fingerprint.AddText(entry.name);
       fingerprint.AddText(entry.dtype);

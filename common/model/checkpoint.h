@@ -1,4 +1,4 @@
-// All tensors of a model directory, from one file or from shards.
+// All tensors of a model: of a directory's one safetensors file or shards, or of a GGUF file.
 #ifndef BATON_COMMON_MODEL_CHECKPOINT_H_
 #define BATON_COMMON_MODEL_CHECKPOINT_H_
 
@@ -10,38 +10,41 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/model/safetensors.h"
+#include "common/model/tensor_file.h"
 
 namespace baton::model {
 
 struct StoredTensor {
-  const SafetensorsFile* file = nullptr;
+  const TensorFile* file = nullptr;
   const TensorEntry* entry = nullptr;
 };
 
 class Checkpoint {
  public:
-  // Opens model.safetensors or, where that is missing, the shards that model.safetensors.index.json
-  // names. NOT_FOUND if there is neither. INVALID_ARGUMENT if a file is invalid, a shard is not in
-  // the directory, or the index and the headers do not name the same tensors.
+  // Opens the GGUF file that `model_dir` names, or the directory's model.safetensors or, where that
+  // is missing, the shards that model.safetensors.index.json names. NOT_FOUND if there is none.
+  // INVALID_ARGUMENT if a file is invalid, a shard is not in the directory, or the index and the
+  // headers do not name the same tensors.
   static absl::StatusOr<Checkpoint> Open(const std::string& model_dir);
 
   // Null if there is no such tensor.
   const StoredTensor* Find(absl::string_view name) const;
   const absl::flat_hash_map<std::string, StoredTensor>& tensors() const { return tensors_; }
   // Hashes the headers and a few bytes of each tensor: fine-tunes of one base have equal headers.
+  // The name of a GGUF file does not count.
   uint64_t Fingerprint() const;
   // Path of the file or index, for messages: "DIR/model.safetensors" or
   // "DIR/model.safetensors.index.json".
   const std::string& path() const { return path_; }
+  bool is_gguf() const;
   uint64_t size_bytes() const;
 
  private:
   absl::Status OpenShards(const std::string& model_dir);
-  void AddTensorsOf(const SafetensorsFile& file);
+  void AddTensorsOf(const TensorFile& file);
 
   std::string path_;
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;  // by name
+  std::vector<std::unique_ptr<TensorFile>> files_;  // by name
   absl::flat_hash_map<std::string, StoredTensor> tensors_;
 };
 

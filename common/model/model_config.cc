@@ -1,16 +1,20 @@
 #include "common/model/model_config.h"
 
+#include <cmath>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/file.h"
 #include "common/base/request_limits.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/documents.h"
 #include "common/json/json.h"
 #include "common/model/architecture.h"
 #include "common/model/checkpoint.h"
-#include "common/model/file.h"
+#include "common/model/convert.h"
 #include "common/model/fingerprint.h"
 #include "common/model/json_fields.h"
 #include "common/model/quantization.h"
@@ -30,11 +34,23 @@ absl::Status CheckEosTokenIds(const JsonFields& fields, const ModelConfig& model
                                                      " ids, expected at most ", kMaxEosTokenIds));
 }
 
+// A file of the directory, or what a GGUF file has for it; nullopt if there is none.
+absl::StatusOr<std::optional<std::string>> ReadDocument(const std::string& model_dir,
+                                                        absl::string_view document,
+                                                        size_t max_bytes) {
+  if (gguf::IsGguf(model_dir)) return gguf::ReadDocument(model_dir, document);
+  const std::string path = gguf::DocumentName(model_dir, document);
+  if (!FileExists(path)) return std::nullopt;
+  return ReadFile(path, max_bytes);
+}
+
 // Transformers samples with these only where do_sample is true.
-absl::Status ReadGenerationConfig(const std::string& path, ModelConfig* model) {
-  if (!FileExists(path)) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  BATON_ASSIGN_OR_RETURN(const json::Value document, json::Parse(text, path));
+absl::Status ReadGenerationConfig(const std::string& model_dir, ModelConfig* model) {
+  constexpr absl::string_view kDocument = "generation_config.json";
+  BATON_ASSIGN_OR_RETURN(const auto text, ReadDocument(model_dir, kDocument, kMaxConfigBytes));
+  if (!text) return absl::OkStatus();
+  const std::string path = gguf::DocumentName(model_dir, kDocument);
+  BATON_ASSIGN_OR_RETURN(const json::Value document, json::Parse(*text, path));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::Make(document, path));
   if (fields.Has("eos_token_id")) {
     BATON_ASSIGN_OR_RETURN(model->eos_token_ids,
@@ -63,17 +79,19 @@ absl::Status ReadGenerationConfig(const std::string& path, ModelConfig* model) {
   return absl::OkStatus();
 }
 
-absl::Status ReadTokenizer(const std::string& path, ModelConfig* model) {
+absl::Status ReadTokenizer(const std::string& model_dir, ModelConfig* model) {
+  constexpr absl::string_view kDocument = "tokenizer.json";
   model->token_count = model->vocab_size;
-  if (!FileExists(path)) return absl::OkStatus();
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxTokenizerBytes));
-  BATON_ASSIGN_OR_RETURN(model->token_count, CountTokens(text, path));
+  BATON_ASSIGN_OR_RETURN(const auto text, ReadDocument(model_dir, kDocument, kMaxTokenizerBytes));
+  if (!text) return absl::OkStatus();
+  const std::string path = gguf::DocumentName(model_dir, kDocument);
+  BATON_ASSIGN_OR_RETURN(model->token_count, CountTokens(*text, path));
   if (model->token_count > model->vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": model.vocab and added_tokens: found ids up to ", model->token_count - 1,
         ", expected ids below config.json's vocab_size (", model->vocab_size, ")"));
   }
-  model->tokenizer_fingerprint = HashBytes(text);
+  model->tokenizer_fingerprint = HashBytes(*text);
   return absl::OkStatus();
 }
 
@@ -97,38 +115,70 @@ absl::Status CheckBiases(const JsonFields& config, const Checkpoint& checkpoint)
 absl::StatusOr<ModelConfig> FromFiles(const std::string& model_dir, const JsonFields& config) {
   BATON_ASSIGN_OR_RETURN(ModelConfig model, ParseConfig(config));
   BATON_RETURN_IF_ERROR(CheckEosTokenIds(config, model));
-  BATON_RETURN_IF_ERROR(
-      ReadGenerationConfig(absl::StrCat(model_dir, "/generation_config.json"), &model));
-  BATON_RETURN_IF_ERROR(ReadTokenizer(absl::StrCat(model_dir, "/tokenizer.json"), &model));
+  BATON_RETURN_IF_ERROR(ReadGenerationConfig(model_dir, &model));
+  BATON_RETURN_IF_ERROR(ReadTokenizer(model_dir, &model));
   return model;
 }
 
-std::string ConfigPath(const std::string& model_dir) {
-  return absl::StrCat(model_dir, "/config.json");
+constexpr absl::string_view kConfig = "config.json";
+
+// Of a GGUF file: the frequencies are divided by the factors, as llama.cpp does.
+absl::Status ApplyRopeFactors(const Checkpoint& checkpoint, ModelConfig* model) {
+  const StoredTensor* stored =
+      checkpoint.is_gguf() ? checkpoint.Find(gguf::kRopeFactorsName) : nullptr;
+  if (stored == nullptr) return absl::OkStatus();
+  std::vector<double>& frequencies = model->rope_inverse_frequencies;
+  const TensorEntry& entry = *stored->entry;
+  const std::string place = absl::StrCat(checkpoint.path(), ": ", gguf::kRopeFactorsName);
+  if (entry.shape != std::vector<uint64_t>{frequencies.size()} ||
+      entry.weight_dtype != backend::DType::kF32) {
+    return absl::InvalidArgumentError(absl::StrCat(place, ": found ", entry.dtype, " ",
+                                                   ShapeText(entry.shape), ", expected F32 [",
+                                                   frequencies.size(), "]"));
+  }
+  std::vector<float> factors(frequencies.size());
+  ToF32(stored->file->Bytes(entry).data(), backend::DType::kF32, factors.size(), factors.data());
+  for (size_t i = 0; i < factors.size(); ++i) {
+    if (!(factors[i] > 0 && std::isfinite(factors[i]))) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, "[", i, "]: found ", factors[i], ", expected a positive number"));
+    }
+    frequencies[i] /= factors[i];
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
+std::string ConfigName(const std::string& model_dir) {
+  return gguf::DocumentName(model_dir, kConfig);
+}
+
 absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir) {
-  const std::string path = ConfigPath(model_dir);
-  BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
-  return json::Parse(text, path);
+  const std::string path = ConfigName(model_dir);
+  if (!gguf::IsGguf(model_dir)) {
+    BATON_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxConfigBytes));
+    return json::Parse(text, path);
+  }
+  BATON_ASSIGN_OR_RETURN(const auto text, gguf::ReadDocument(model_dir, kConfig));
+  return json::Parse(text.value(), path);
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   BATON_ASSIGN_OR_RETURN(const json::Value document, ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields,
-                         JsonFields::Make(document, ConfigPath(model_dir)));
+                         JsonFields::Make(document, ConfigName(model_dir)));
   return FromFiles(model_dir, fields);
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   BATON_ASSIGN_OR_RETURN(const json::Value document, ReadConfigJson(model_dir));
   BATON_ASSIGN_OR_RETURN(const JsonFields fields,
-                         JsonFields::Make(document, ConfigPath(model_dir)));
+                         JsonFields::Make(document, ConfigName(model_dir)));
   BATON_ASSIGN_OR_RETURN(ModelConfig model, FromFiles(model_dir, fields));
   BATON_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(model_dir));
   BATON_RETURN_IF_ERROR(CheckBiases(fields, checkpoint));
+  BATON_RETURN_IF_ERROR(ApplyRopeFactors(checkpoint, &model));
   BATON_RETURN_IF_ERROR(FindQuantizedMatrices(checkpoint, &model));
   const StoredTensor* embedding = checkpoint.Find("model.embed_tokens.weight");
   if (!fields.Has("dtype") && !fields.Has("torch_dtype") && embedding != nullptr &&

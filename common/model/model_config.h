@@ -1,4 +1,5 @@
-// The configuration of a Hugging Face model directory, checked, in one form for all architectures.
+// The configuration of a model, a Hugging Face directory or a GGUF file, checked, in one form for
+// all architectures.
 #ifndef BATON_COMMON_MODEL_MODEL_CONFIG_H_
 #define BATON_COMMON_MODEL_MODEL_CONFIG_H_
 
@@ -15,7 +16,7 @@ namespace baton::model {
 
 // How matrices of few bits are stored; see quantization.h.
 struct WeightQuantization {
-  enum class Format { kGptq, kAwq };
+  enum class Format { kGptq, kAwq, kGguf };
   static constexpr int kAllColumns = -1;  // one group per row, as the files spell it
   Format format = Format::kGptq;
   int bits = 4;
@@ -76,7 +77,13 @@ struct ModelConfig {
   uint64_t tokenizer_fingerprint = 0;  // Tokenizer::fingerprint() of tokenizer.json
 };
 
-// Reads config.json, without checking its fields. NOT_FOUND or INVALID_ARGUMENT.
+// `model_dir` is everywhere a directory, or a GGUF file that has all of these files' content.
+
+// How messages name the model's config.json.
+std::string ConfigName(const std::string& model_dir);
+
+// Reads config.json, without checking its fields. NOT_FOUND or INVALID_ARGUMENT; UNIMPLEMENTED for
+// a GGUF file of another architecture.
 absl::StatusOr<json::Value> ReadConfigJson(const std::string& model_dir);
 
 // Reads config.json and, if present, generation_config.json and tokenizer.json (ids only), but no

@@ -183,7 +183,7 @@ absl::StatusOr<WeightFormat> ParseWeightFormat(const JsonFields& config) {
   WeightFormat format;
   if (!quantization) return format;
   BATON_ASSIGN_OR_RETURN(const auto method, quantization->OptionalString("quant_method"));
-  if (method && *method != "gptq" && *method != "awq") {
+  if (method && *method != "gptq" && *method != "awq" && *method != "gguf") {
     return quantization->Unsupported(
         "quant_method",
         absl::StrCat("found ", json::Quoted(*method), ", expected \"gptq\" or \"awq\""));

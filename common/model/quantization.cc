@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/model/gguf_blocks.h"
 
 namespace baton::model {
 namespace {
@@ -75,6 +76,15 @@ absl::StatusOr<WeightQuantization> ParseAwq(const JsonFields& fields) {
   return quantization;
 }
 
+// Not a file's own: common/gguf writes it.
+absl::StatusOr<WeightQuantization> ParseGguf(const JsonFields& fields) {
+  WeightQuantization quantization;
+  quantization.format = WeightQuantization::Format::kGguf;
+  BATON_ASSIGN_OR_RETURN(quantization.bits, fields.Int("bits", 4, 8));
+  BATON_ASSIGN_OR_RETURN(quantization.group_size, ParseGroupSize(fields));
+  return quantization;
+}
+
 uint32_t WordAt(absl::string_view bytes, int64_t index) {
   uint32_t word;
   std::memcpy(&word, bytes.data() + index * 4, sizeof(word));
@@ -130,6 +140,7 @@ absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFi
   BATON_ASSIGN_OR_RETURN(const auto method, fields->OptionalString("quant_method"));
   if (method == "gptq") return ParseGptq(*fields);
   if (method == "awq") return ParseAwq(*fields);
+  if (method == "gguf") return ParseGguf(*fields);
   return fields->Unsupported("quant_method",
                              absl::StrCat("found ", method ? json::Quoted(*method) : "nothing",
                                           ", expected \"gptq\" or \"awq\", or weights in f32, "
@@ -138,14 +149,25 @@ absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFi
 
 absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model) {
   if (!model->quantization) return absl::OkStatus();
+  const bool gguf = model->quantization->format == WeightQuantization::Format::kGguf;
+  if (gguf && !checkpoint.is_gguf()) {
+    return absl::UnimplementedError(absl::StrCat(
+        checkpoint.path(), ": found quant_method \"gguf\" in config.json, expected a GGUF file"));
+  }
+  const BlockFormat* blocks = FindBlockFormat(model->quantization->bits == 4 ? "Q4_0" : "Q8_0");
+  const auto is_quantized = [&](const std::string& name) {
+    if (!gguf) return checkpoint.Find(absl::StrCat(name, ".qweight")) != nullptr;
+    const StoredTensor* stored = checkpoint.Find(absl::StrCat(name, ".weight"));
+    return stored != nullptr && stored->entry->blocks == blocks;
+  };
   const auto find = [&](const std::string& prefix, std::initializer_list<const char*> modules,
                         bool* quantized) {
     size_t count = 0;
     std::string other;
     for (const char* module : modules) {
       const std::string name = absl::StrCat(prefix, module);
-      const bool has = checkpoint.Find(absl::StrCat(name, ".qweight")) != nullptr;
-      if (has && checkpoint.Find(absl::StrCat(name, ".weight")) != nullptr) {
+      const bool has = is_quantized(name);
+      if (has && !gguf && checkpoint.Find(absl::StrCat(name, ".weight")) != nullptr) {
         return absl::InvalidArgumentError(absl::StrCat(
             checkpoint.path(), ": ", name, ": found both qweight and weight, expected one"));
       }
@@ -153,7 +175,7 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
       if (!has) other = name;
     }
     *quantized = count == modules.size();
-    if (*quantized || count == 0) return absl::OkStatus();
+    if (*quantized || count == 0 || gguf) return absl::OkStatus();
     return absl::UnimplementedError(
         absl::StrCat(checkpoint.path(), ": ", other, ": found no qweight, expected all of ",
                      modules.size(), " matrices that are multiplied as one quantised, or none"));
@@ -290,6 +312,45 @@ absl::Status QuantizedWeights::SetOrder(absl::string_view g_idx, bool may_differ
   }
   Reorder();
   return absl::OkStatus();
+}
+
+absl::StatusOr<QuantizedWeights> QuantizedWeights::FromBlocks(const TensorFile& file,
+                                                              const TensorEntry& entry) {
+  constexpr int64_t kBlock = 32;
+  const int bits = entry.blocks->name == "Q4_0" ? 4 : 8;
+  QuantizedWeights weights;
+  weights.matrix_ = {.bits = bits,
+                     .rows = static_cast<int64_t>(entry.shape[0]),
+                     .cols = static_cast<int64_t>(entry.shape[1]),
+                     .group_size = kBlock,
+                     .scale_dtype = DType::kF16};
+  const int64_t rows = weights.matrix_.rows, groups = weights.matrix_.groups();
+  weights.values_.resize(static_cast<size_t>(rows * weights.matrix_.cols * bits / kWordBits));
+  weights.scales_.resize(static_cast<size_t>(rows * groups));
+  weights.zeros_.assign(weights.scales_.size(), static_cast<uint16_t>(1 << (bits - 1)));
+  const auto* stored = reinterpret_cast<const uint8_t*>(file.Bytes(entry).data());
+  auto* out = reinterpret_cast<uint8_t*>(weights.values_.data());
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto from = static_cast<int64_t>(StoredRow(entry, static_cast<uint64_t>(row)));
+    for (int64_t group = 0; group < groups; ++group) {
+      const uint8_t* block = stored + (from * groups + group) * entry.blocks->bytes;
+      uint16_t& scale = weights.scales_[static_cast<size_t>(row * groups + group)];
+      std::memcpy(&scale, block, sizeof(scale));
+      if (!IsFinite(scale, DType::kF16)) {
+        return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", entry.name, ": row ", row,
+                                                       ": found a scale that is no finite number"));
+      }
+      const uint8_t* values = block + sizeof(scale);
+      for (int64_t i = 0; i < kBlock * bits / 8; ++i) {
+        // Of 8 bits signed; of 4, the low nibbles are elements 0 to 15, the high ones 16 to 31.
+        const int64_t pair = 2 * i % 16;
+        *out++ = static_cast<uint8_t>(bits == 8 ? values[i] ^ 0x80
+                                      : i < 8   ? (values[pair] & 0xf) | values[pair + 1] << 4
+                                                : values[pair] >> 4 | (values[pair + 1] & 0xf0));
+      }
+    }
+  }
+  return weights;
 }
 
 void QuantizedWeights::Reorder() {

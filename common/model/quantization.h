@@ -1,9 +1,10 @@
 // Reads quantised checkpoints: their config, and their tensors in the one form that devices take
-// (backend::QuantizedHostMatrix). Two formats, as published:
+// (backend::QuantizedHostMatrix). Three formats, as published:
 //
 // - GPTQ (AutoGPTQ, GPTQModel): qweight I32 [cols * bits / 32, rows], qzeros I32 [groups,
 //   rows * bits / 32], scales [groups, rows], g_idx I32 [cols] (may be missing: columns in order).
 //   Zero points are stored less one, except with checkpoint_format "gptq_v2".
+// - GGUF: blocks of Q4_0 or Q8_0, see gguf_blocks.h; its zero points are 8 and 128.
 // - AWQ (AutoAWQ's "gemm"): qweight I32 [cols, rows / 8] and qzeros I32 [groups, rows / 8], whose
 //   eight nibbles, from the lowest, are rows 0, 2, 4, 6, 1, 3, 5, 7; scales [groups, rows].
 #ifndef BATON_COMMON_MODEL_QUANTIZATION_H_
@@ -29,7 +30,8 @@ absl::StatusOr<std::optional<WeightQuantization>> ParseQuantization(const JsonFi
 
 // Marks the matrices of the model that are quantised: those with a qweight in the checkpoint.
 // UNIMPLEMENTED if only some of the matrices that are multiplied as one (q, k and v; gate and up)
-// are quantised.
+// are quantised. In a GGUF file, those whose blocks have the model's bits, if all that are
+// multiplied as one do; others are dequantised at load.
 absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* model);
 
 // True if `name` is a zero bias, which some quantisers write for modules without a bias.
@@ -57,6 +59,9 @@ class QuantizedWeights {
   static absl::StatusOr<QuantizedWeights> Unpack(const WeightQuantization& quantization,
                                                  int64_t rows, int64_t cols,
                                                  const QuantizedTensors& tensors);
+  // REQUIRES: `entry` is a matrix of Q4_0 or Q8_0. INVALID_ARGUMENT for a scale that is no number.
+  static absl::StatusOr<QuantizedWeights> FromBlocks(const TensorFile& file,
+                                                     const TensorEntry& entry);
   backend::QuantizedHostMatrix view() const;
 
  private:

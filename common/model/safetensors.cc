@@ -1,11 +1,13 @@
 #include "common/model/safetensors.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
 #include "common/json/json.h"
@@ -206,11 +208,7 @@ absl::StatusOr<absl::string_view> HeaderOf(absl::string_view bytes) {
 
 }  // namespace
 
-std::string ShapeText(absl::Span<const uint64_t> shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
-absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+absl::StatusOr<std::unique_ptr<TensorFile>> OpenSafetensors(const std::string& path) {
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<MappedFile> file, MappedFile::Open(path));
   const absl::StatusOr<absl::string_view> header = HeaderOf(file->bytes());
   if (!header.ok()) return Annotate(header.status(), path);
@@ -223,13 +221,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std
   const uint64_t data_offset = kLengthBytes + header->size();
   const absl::Status tiling = CheckTiling(tensors, file->bytes().size() - data_offset);
   if (!tiling.ok()) return Annotate(tiling, path);
-  return std::unique_ptr<SafetensorsFile>(
-      new SafetensorsFile(std::move(file), std::move(tensors), data_offset));
-}
-
-absl::string_view SafetensorsFile::Bytes(const TensorEntry& entry) const {
-  BATON_CHECK_LE(entry.end, file_->bytes().size() - data_offset_);
-  return file_->bytes().substr(data_offset_ + entry.begin, entry.end - entry.begin);
+  return std::make_unique<TensorFile>(std::move(file), std::move(tensors), data_offset);
 }
 
 }  // namespace baton::model

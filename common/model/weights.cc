@@ -17,8 +17,11 @@
 #include "common/base/error.h"
 #include "common/base/log.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/documents.h"
 #include "common/json/json.h"
 #include "common/model/convert.h"
+#include "common/model/gguf_blocks.h"
+#include "common/model/gguf_tensors.h"
 #include "common/model/quantization.h"
 
 namespace baton::model {
@@ -36,6 +39,15 @@ bool InALayer(absl::string_view name, size_t layer_count) {
   size_t layer = 0;
   return absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) && layer < layer_count;
 }
+
+// A tensor in the form that backends take: in the file, or converted.
+struct TakenMatrix {
+  TakenMatrix() = default;
+  TakenMatrix(TakenMatrix&&) = default;  // keeps what `matrix` points to, as a copy would not
+  HostMatrix matrix;
+  uint64_t file_bytes = 0;
+  std::vector<char> converted;  // what `matrix` points to, if it is not in the file
+};
 
 class WeightLoader {
  public:
@@ -69,7 +81,7 @@ class WeightLoader {
   // The tensor, if it has this shape.
   absl::StatusOr<const StoredTensor*> Find(const std::string& name,
                                            absl::Span<const uint64_t> shape);
-  absl::StatusOr<HostMatrix> Take(const std::string& name, absl::Span<const uint64_t> shape);
+  absl::StatusOr<TakenMatrix> Take(const std::string& name, absl::Span<const uint64_t> shape);
   absl::StatusOr<absl::string_view> TakeWords(const std::string& name,
                                               absl::Span<const uint64_t> shape);
   absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);
@@ -77,9 +89,6 @@ class WeightLoader {
                                                           int64_t cols);
   void CountOverflows(const QuantizedHostMatrix& matrix);
   void Report(uint64_t size_bytes);
-  void Report(const HostMatrix& matrix) {
-    Report(static_cast<uint64_t>(matrix.rows * matrix.cols) * backend::SizeOf(matrix.dtype));
-  }
 
   const Checkpoint& checkpoint_;
   const std::optional<WeightQuantization>& quantization_;
@@ -92,6 +101,8 @@ class WeightLoader {
   uint64_t bytes_done_ = 0;
   uint64_t quantized_file_bytes_ = 0;
   int64_t quantized_device_bytes_ = 0;
+  uint64_t block_file_bytes_ = 0;
+  uint64_t block_memory_bytes_ = 0;
 };
 
 absl::StatusOr<const StoredTensor*> WeightLoader::Find(const std::string& name,
@@ -118,15 +129,36 @@ absl::Status WrongDType(const StoredTensor& stored, absl::string_view expected) 
                                                expected));
 }
 
-absl::StatusOr<HostMatrix> WeightLoader::Take(const std::string& name,
-                                              absl::Span<const uint64_t> shape) {
+absl::StatusOr<TakenMatrix> WeightLoader::Take(const std::string& name,
+                                               absl::Span<const uint64_t> shape) {
   BATON_ASSIGN_OR_RETURN(const StoredTensor* stored, Find(name, shape));
   const TensorEntry& entry = *stored->entry;
-  if (!entry.weight_dtype) return WrongDType(*stored, "F32, BF16 or F16");
-  return HostMatrix{.data = stored->file->Bytes(entry).data(),
-                    .dtype = *entry.weight_dtype,
-                    .rows = static_cast<int64_t>(shape[0]),
-                    .cols = shape.size() == 1 ? 1 : static_cast<int64_t>(shape[1])};
+  const bool in_blocks = entry.blocks != nullptr && shape.size() == 2;
+  if (!entry.weight_dtype && !in_blocks) {
+    return WrongDType(*stored, shape.size() == 2 && checkpoint_.is_gguf()
+                                   ? absl::StrCat("F32, BF16, F16, ", kBlockFormatNames)
+                                   : "F32, BF16 or F16");
+  }
+  TakenMatrix taken;
+  taken.file_bytes = entry.end - entry.begin;
+  taken.matrix.rows = static_cast<int64_t>(shape[0]);
+  taken.matrix.cols = shape.size() == 1 ? 1 : static_cast<int64_t>(shape[1]);
+  if (NeedsConversion(entry)) {
+    BATON_ASSIGN_OR_RETURN(
+        ConvertedMatrix converted,
+        ConvertMatrix(*stored->file, entry, backend_.activation_dtype(), &loss_));
+    taken.converted = std::move(converted.values);
+    if (in_blocks) {
+      block_file_bytes_ += taken.file_bytes;
+      block_memory_bytes_ += taken.converted.size();
+    }
+    taken.matrix.data = taken.converted.data();
+    taken.matrix.dtype = converted.dtype;
+  } else {
+    taken.matrix.data = stored->file->Bytes(entry).data();
+    taken.matrix.dtype = *entry.weight_dtype;
+  }
+  return taken;
 }
 
 absl::StatusOr<absl::string_view> WeightLoader::TakeWords(const std::string& name,
@@ -144,6 +176,15 @@ void WeightLoader::Report(uint64_t size_bytes) {
 }
 
 absl::StatusOr<QuantizedWeights> WeightLoader::TakeQuantized(const Part& part, int64_t cols) {
+  if (quantization_->format == WeightQuantization::Format::kGguf) {
+    BATON_ASSIGN_OR_RETURN(
+        const StoredTensor* stored,
+        Find(part.name, {static_cast<uint64_t>(part.rows), static_cast<uint64_t>(cols)}));
+    const uint64_t size_bytes = stored->entry->end - stored->entry->begin;
+    quantized_file_bytes_ += size_bytes;
+    Report(size_bytes);
+    return QuantizedWeights::FromBlocks(*stored->file, *stored->entry);
+  }
   const std::string module(absl::StripSuffix(part.name, "weight"));
   const auto shapes = QuantizedShapesOf(*quantization_, part.rows, cols);
   if (!shapes.ok())
@@ -214,31 +255,34 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Quantized(absl::Span
 absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<const Part> parts,
                                                                    int64_t cols, bool quantized) {
   if (quantized) return Quantized(parts, cols);
+  std::vector<TakenMatrix> taken;
   std::vector<HostMatrix> stacked;
   const DType target = backend_.activation_dtype();
   for (const Part& part : parts) {
-    BATON_ASSIGN_OR_RETURN(
-        const HostMatrix matrix,
-        Take(part.name, {static_cast<uint64_t>(part.rows), static_cast<uint64_t>(cols)}));
+    BATON_ASSIGN_OR_RETURN(TakenMatrix each, Take(part.name, {static_cast<uint64_t>(part.rows),
+                                                              static_cast<uint64_t>(cols)}));
+    const HostMatrix& matrix = each.matrix;
     if (matrix.dtype != target && target != DType::kF32) loss_from_ = matrix.dtype;
-    CountLoss(matrix.data, matrix.dtype, target, static_cast<size_t>(matrix.rows * cols), &loss_);
+    CountLoss(matrix.data, matrix.dtype, target, static_cast<size_t>(matrix.rows * matrix.cols),
+              &loss_);
     stacked.push_back(matrix);
+    taken.push_back(std::move(each));
   }
   auto packed = backend_.Pack(stacked);
   if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
-  for (const HostMatrix& matrix : stacked) Report(matrix);
+  for (const TakenMatrix& each : taken) Report(each.file_bytes);
   return packed;
 }
 
 absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Part> parts) {
   std::vector<float> values;
   for (const Part& part : parts) {
-    BATON_ASSIGN_OR_RETURN(const HostMatrix vector,
+    BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,
                            Take(part.name, {static_cast<uint64_t>(part.rows)}));
     const size_t begin = values.size();
     values.resize(begin + static_cast<size_t>(part.rows));
-    ToF32(vector.data, vector.dtype, static_cast<size_t>(part.rows), &values[begin]);
-    Report(vector);
+    ToF32(taken.matrix.data, taken.matrix.dtype, static_cast<size_t>(part.rows), &values[begin]);
+    Report(taken.file_bytes);
   }
   const size_t size_bytes = values.size() * sizeof(float);
   BATON_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, backend_.Allocate(size_bytes));
@@ -246,18 +290,19 @@ absl::StatusOr<std::unique_ptr<Buffer>> WeightLoader::Vector(absl::Span<const Pa
   return buffer;
 }
 
-// As the file has it: no value is lost, and no memory.
+// As the file has it, unless it is in blocks: no value is lost, and no memory.
 absl::Status WeightLoader::Embedding(const std::string& name, int64_t rows, int64_t cols,
                                      Weights* weights) {
-  BATON_ASSIGN_OR_RETURN(const HostMatrix matrix,
+  BATON_ASSIGN_OR_RETURN(const TakenMatrix taken,
                          Take(name, {static_cast<uint64_t>(rows), static_cast<uint64_t>(cols)}));
+  const HostMatrix& matrix = taken.matrix;
   const size_t size_bytes = static_cast<size_t>(rows * cols) * backend::SizeOf(matrix.dtype);
   auto memory = backend_.Allocate(size_bytes);
   if (!memory.ok()) return Annotate(memory.status(), name);
   weights->embedding_memory = *std::move(memory);
   weights->embedding = {weights->embedding_memory->data(), matrix.dtype, rows, cols, cols};
   backend_.CopyToDevice(weights->embedding.data, matrix.data, size_bytes);
-  Report(matrix);
+  Report(taken.file_bytes);
   return absl::OkStatus();
 }
 
@@ -267,6 +312,7 @@ absl::Status WeightLoader::CheckLeftOver(const ModelConfig& config) const {
   for (const auto& [name, stored] : checkpoint_.tensors()) {
     if (taken_.contains(name)) continue;
     if (absl::EndsWith(name, "rotary_emb.inv_freq")) continue;         // follows from the config
+    if (name == gguf::kRopeFactorsName) continue;                      // read with the config
     if (name == "lm_head.weight" && config.tied_embeddings) continue;  // a copy of the embedding
     if (IsZeroBias(checkpoint_, name)) continue;
     if (InALayer(name, config.layers.size()) &&
@@ -290,6 +336,11 @@ void WeightLoader::LogLoss() const {
     BATON_LOG(Info) << checkpoint_.path() << ": " << quantization_->bits << "-bit weights of "
                     << (quantized_file_bytes_ >> 20) << " MiB take "
                     << (quantized_device_bytes_ >> 20) << " MiB on this device";
+  }
+  if (block_file_bytes_ > 0) {
+    BATON_LOG(Info) << checkpoint_.path() << ": blocks of " << (block_file_bytes_ >> 20)
+                    << " MiB become " << (block_memory_bytes_ >> 20) << " MiB of "
+                    << backend::Name(backend_.activation_dtype());
   }
   if (loss_.inexact == 0) return;
   const char* target = backend::Name(backend_.activation_dtype());
@@ -344,6 +395,13 @@ absl::StatusOr<LayerWeights> LoadLayer(const LayerSpec& spec, int layer, int64_t
 }
 
 }  // namespace
+
+std::optional<DType> EmbeddingDType(const Checkpoint& checkpoint, DType activation) {
+  const StoredTensor* embedding = checkpoint.Find(kEmbeddingName);
+  if (embedding == nullptr) return std::nullopt;
+  if (embedding->entry->blocks != nullptr) return activation;
+  return embedding->entry->weight_dtype.value_or(DType::kF32);
+}
 
 absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelConfig& config,
                                     const std::function<void(double)>& progress,

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -28,13 +29,18 @@ struct LayerWeights {
 
 struct Weights {
   std::unique_ptr<backend::Buffer> embedding_memory;
-  backend::Tensor embedding;  // [v, d], as the file has it
+  backend::Tensor embedding;  // [v, d], of EmbeddingDType
   std::vector<LayerWeights> layers;
   std::unique_ptr<backend::Buffer> final_norm;     // [d]
   std::unique_ptr<backend::PackedMatrix> lm_head;  // [v, d]
 };
 
 inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
+
+// The type that the embedding has on a device with these activations; nullopt if the checkpoint has
+// none.
+std::optional<backend::DType> EmbeddingDType(const Checkpoint& checkpoint,
+                                             backend::DType activation);
 
 // INVALID_ARGUMENT, naming file and tensor, if one is missing or misshapen. UNIMPLEMENTED for a
 // dtype that weights cannot have, or a bias or norm that the architecture does not have: ignoring

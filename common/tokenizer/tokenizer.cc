@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/gguf/documents.h"
 #include "common/tokenizer/decoder.h"
 #include "common/tokenizer/json_cursor.h"
 #include "common/tokenizer/model_reader.h"
@@ -83,9 +84,22 @@ Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(part
 Tokenizer::~Tokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& model_dir) {
-  const std::string path = absl::StrCat(model_dir, "/tokenizer.json");
-  BATON_ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
-  return FromJson(json, path);
+  const std::string path = gguf::DocumentName(model_dir, "tokenizer.json");
+  if (!gguf::IsGguf(model_dir)) {
+    BATON_ASSIGN_OR_RETURN(const std::string json, ReadFile(path));
+    return FromJson(json, path);
+  }
+  const auto json = gguf::ReadDocument(model_dir, "tokenizer.json");
+  if (!json.ok()) {
+    const bool missing = absl::IsNotFound(json.status());
+    return WithDetails(json.status(), missing ? "NO_TOKENIZER" : "BAD_TOKENIZER", /*field=*/"",
+                       /*retry_after=*/std::nullopt);
+  }
+  if (!*json) {
+    return MakeError(absl::StatusCode::kNotFound, "NO_TOKENIZER",
+                     absl::StrCat(model_dir, ": found no tokenizer, expected one in the file"));
+  }
+  return FromJson(**json, path);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(absl::string_view json,

@@ -28,7 +28,9 @@ class Tokenizer {
   // Encode refuses longer texts. The limit of a request is far lower and set elsewhere.
   static constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
-  // Reads `model_dir`/tokenizer.json. NOT_FOUND without such a file; other errors as for FromJson.
+  // Reads `model_dir`/tokenizer.json, or the tokenizer in the GGUF file of this name. NOT_FOUND
+  // without such a file; other errors as for FromJson, and UNIMPLEMENTED, with the same reason, for
+  // a GGUF file with another kind of tokenizer than byte-level BPE, or an unknown pre-tokenizer.
   // tokenizer_config.json is not read: it holds nothing that changes what `tokenizers` does.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& model_dir);
 
@@ -71,7 +73,7 @@ class Tokenizer {
   // decoders make a token's text depend on other tokens than the first.
   absl::StatusOr<std::vector<std::string>> TokenBytes() const;
 
-  // XXH3-64 of the bytes of tokenizer.json.
+  // XXH3-64 of the bytes of tokenizer.json, or of what a GGUF file has in its place.
   uint64_t fingerprint() const;
 
  private:

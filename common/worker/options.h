@@ -17,7 +17,7 @@ class App;
 namespace baton::worker {
 
 struct WorkerOptions {
-  std::string model_dir;   // as the flag: a directory, or an id for FindModel()
+  std::string model_dir;   // as the flag: what FindModel() takes
   std::string model_name;  // not a flag; in reports. Empty: the name of model_dir
   std::string listen = "127.0.0.1:0";
   std::string metrics_listen = "127.0.0.1:0";

@@ -125,6 +125,8 @@ class CompletionTest(unittest.TestCase):
         try:
             os.chdir(ARGUMENTS.root)
             self.assertEqual(complete(["baton", "up", "--model", "models/d"]), {"models/demo"})
+            # A GGUF file is a model, too.
+            self.assertIn("README.md", complete(["baton", "up", "--model", "READ"]))
         finally:
             os.chdir(here)
 

@@ -62,7 +62,7 @@ class WholeClusterTest : public ::testing::Test {
                     const decode_worker::DecodeOptions& decode_only = {},
                     router::Options router = {},
                     const prefill_worker::PrefillOptions& prefill_only = {}) {
-    router.model_dir = kModelDir;
+    router.model_dir = options.model_dir;
     router.listen = "127.0.0.1:0";
     router.metrics_listen = "127.0.0.1:0";
     for (int i = 0; i < 2; ++i) {

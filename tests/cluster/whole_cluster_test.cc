@@ -33,6 +33,24 @@ TEST_F(WholeClusterTest, FiveHundredPromptsAloneColdThenWarm) {
   ExpectIdle();
 }
 
+// The oracle has the directory that the file was made of.
+TEST_F(WholeClusterTest, AGgufFileAnswersLikeItsDirectory) {
+  worker::WorkerOptions options = WorkerOptions();
+  options.model_dir = BATON_CHECKPOINT_DIR "/demo.gguf";
+  StartCluster(options);
+  const std::vector<Case> cases = MakeCases(*oracle_, 60, 45);
+  for (size_t i = 0; i < cases.size(); ++i) ExpectAnswer(Generate(cases[i].request), cases[i], i);
+  // Through the file's tokenizer.
+  GenerateRequest request;
+  request.set_text("Table:\n deha = 9194\nQ deha ?");
+  request.mutable_stop()->set_max_tokens(8);
+  request.set_return_token_ids(true);
+  const auto tokenizer = tokenizer::Tokenizer::Load(kModelDir);
+  const auto prompt = (*tokenizer)->Encode(request.text(), /*add_special_tokens=*/true);
+  EXPECT_EQ(Generate(request).token_ids, oracle_->Generate(*prompt, {.temperature = 0}, 8, {1021}));
+  ExpectIdle();
+}
+
 TEST_F(WholeClusterTest, FiveHundredPromptsSixteenAtATimeColdThenWarm) {
   worker::WorkerOptions options = WorkerOptions();
   options.num_blocks = 160;  // too few for sixteen: they wait, and the cache is evicted

@@ -5,19 +5,23 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/check.h"
 #include "common/base/utf8.h"
 #include "common/chat/chat_template.h"
 #include "common/chat/tool_calls.h"
+#include "common/gguf/documents.h"
 #include "common/json/json.h"
+#include "common/model/gguf_tensors.h"
 #include "common/model/model_config.h"
 #include "common/model/safetensors.h"
 #include "common/security/api_keys.h"
 #include "common/security/shared_secret.h"
 #include "common/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/testing/gguf_bytes.h"
 #include "tests/testing/model_dir.h"
 #include "tests/testing/tiny_tokenizer.h"
 
@@ -48,7 +52,7 @@ class MemoryFile {
 
 void FuzzSafetensors(absl::string_view data) {
   const MemoryFile memory(data);
-  const auto file = model::SafetensorsFile::Open(memory.path());
+  const auto file = model::OpenSafetensors(memory.path());
   if (!file.ok()) return;
   size_t bytes = 0;
   for (const model::TensorEntry& entry : (*file)->tensors()) {
@@ -58,6 +62,28 @@ void FuzzSafetensors(absl::string_view data) {
     bytes += tensor.size();
   }
   BATON_CHECK(bytes <= 2 * data.size());
+}
+
+// The container, its tensors, and what it has for each document, which the JSON reader must accept.
+void FuzzGguf(absl::string_view data) {
+  const MemoryFile memory(data);
+  const auto file = model::OpenGgufTensors(memory.path());
+  if (file.ok()) {
+    size_t bytes = 0;
+    for (const model::TensorEntry& entry : (*file)->tensors()) {
+      const absl::string_view tensor = (*file)->Bytes(entry);
+      bytes += tensor.size() + (static_cast<unsigned char>(tensor.front() ^ tensor.back()) & 1);
+    }
+    BATON_CHECK(bytes <= 2 * data.size());
+  }
+  for (const char* name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    const auto document = gguf::ReadDocument(memory.path(), name);
+    if (!document.ok() || !*document) continue;
+    const absl::StatusOr<json::Value> value = json::Parse(**document, name);
+    // A token that occurs twice is refused here, and only here.
+    BATON_CHECK(value.ok() || absl::StrContains(value.status().message(), "twice")) << **document;
+  }
 }
 
 // The file, a byte 0xff, and a text.
@@ -165,6 +191,17 @@ std::vector<FuzzTarget> FileTargets() {
   return {
       {"json", FuzzJson, {R"({"a": [1, -2.5e3, "x\u00e9", null, true], "b": {}})"}},
       {"safetensors", FuzzSafetensors, {testing::SafetensorsBytes(tensors, "12345678")}},
+      {"gguf",
+       FuzzGguf,
+       {testing::TinyGguf()
+            .Add("tokenizer.ggml.model", "gpt2")
+            .Add("tokenizer.ggml.pre", "qwen2")
+            .Add("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "ab", "<|im_end|>"})
+            .Add("tokenizer.ggml.token_type", std::vector<int32_t>{1, 1, 1, 3})
+            .Add("tokenizer.ggml.merges", std::vector<std::string>{"a b"})
+            .Add("tokenizer.chat_template", "{{ messages[0].content }}")
+            .Add("general.sampling.temp", 0.5f)
+            .Bytes()}},
       {"tokenizer",
        FuzzTokenizer,
        {absl::StrCat(testing::TinyTokenizerJson({"word"}), "\xff", "some words <|end|>")}},

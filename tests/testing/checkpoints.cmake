@@ -24,6 +24,18 @@ function(baton_checkpoint name)
   set_tests_properties(checkpoint_${name} PROPERTIES FIXTURES_SETUP checkpoint_${name} TIMEOUT 120)
 endfunction()
 
+# baton_gguf(tiny-qwen2-q8_0 FROM tiny-qwen2 ARGS --type Q8_0)
+# The GGUF file of such a checkpoint, <name>.gguf beside it, and <name>-float, the values that it stands for.
+# A test that needs them sets FIXTURES_REQUIRED to checkpoint_gguf_<name>.
+function(baton_gguf name)
+  cmake_parse_arguments(ARG "" "FROM" "ARGS" ${ARGN})
+  add_test(NAME checkpoint_gguf_${name}
+    COMMAND ${BATON_PYTHON} ${PROJECT_SOURCE_DIR}/scripts/make_gguf.py ${BATON_CHECKPOINTS_MADE}/${ARG_FROM}
+            ${BATON_CHECKPOINTS_MADE}/${name}.gguf --dequantized ${BATON_CHECKPOINTS_MADE}/${name}-float ${ARG_ARGS})
+  set_tests_properties(checkpoint_gguf_${name} PROPERTIES
+    FIXTURES_SETUP checkpoint_gguf_${name} FIXTURES_REQUIRED checkpoint_${ARG_FROM} TIMEOUT 120)
+endfunction()
+
 # baton_device_test(engine_test SRCS a_test.cc DEPS room FIXTURES checkpoint_x): a test on the devices of
 # devices.h. Where CUDA is built, devices_gpu_test has the sources of all of them, for the GPU that is
 # there: one program, because each carries all kernels.

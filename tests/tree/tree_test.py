@@ -26,15 +26,16 @@ EDGES = {
     "telemetry": {"base"},
     "tracing": {"base", "json"},
     "json": {"base"},
+    "gguf": {"base", "json"},
     "security": {"base"},
-    "tokenizer": {"base", "json"},
-    "chat": {"base", "json"},
+    "tokenizer": {"base", "json", "gguf"},
+    "chat": {"base", "json", "gguf"},
     # Its program, which the worker starts, has the tokenizer; the library has not.
     "grammar": {"base", "json", "tokenizer", "proto"},
     "kv": {"base"},
     "kv_store": {"base", "kv"},
     "backend": {"base"},
-    "model": {"base", "json", "backend"},
+    "model": {"base", "json", "gguf", "backend"},
     "engine": {"base", "kv", "backend", "model"},
     "transfer": {"base", "base/rpc", "kv", "backend", "proto"},
     "worker": {"base", "base/rpc", "telemetry", "kv", "backend", "model", "engine", "security",
@@ -136,6 +137,8 @@ UNMIRRORED_TESTS = {
         "the second half of radix_cache_test.cc: histories against a model",
     "tests/common/model/sampler_property_test.cc":
         "the second half of sampler_test.cc: random requests against a slow sampler",
+    "tests/common/model/transformer_gguf_test.cc":
+        "the part of transformer_test.cc that has other checkpoints: GGUF files against directories",
     "tests/common/model/transformer_quantized_test.cc":
         "the part of transformer_test.cc that has other checkpoints: quantised ones against float ones",
 }

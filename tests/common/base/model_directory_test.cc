@@ -65,6 +65,21 @@ TEST_F(ModelDirectoryTest, ADirectoryIsTaken) {
   EXPECT_EQ(found->id, "");
 }
 
+TEST_F(ModelDirectoryTest, AGgufFileIsTaken) {
+  std::filesystem::create_directories(directory_);
+  const std::string file = directory_ + "/m.gguf";
+  EXPECT_THAT(MessageFor(file), HasSubstr("m.gguf\" is no file"));
+  // No id of a model, although it could be one.
+  EXPECT_THAT(MessageFor("m.gguf"), HasSubstr("\"m.gguf\" is no file"));
+  std::ofstream(file) << "x";
+  std::ofstream(directory_ + "/m.bin") << "x";
+  ASSERT_TRUE(FindModel(file).ok()) << FindModel(file).status();
+  EXPECT_EQ(FindModel(file)->path, file);
+  EXPECT_EQ(FindModel(file)->id, "");
+  EXPECT_THAT(MessageFor(directory_ + "/m.bin"),
+              HasSubstr("is a file, expected a directory or a file whose name ends in .gguf"));
+}
+
 TEST_F(ModelDirectoryTest, TheEnvironmentSaysWhereTheCacheIs) {
   // From the last to the first that counts.
   const std::string in_home = Download("home/.cache/huggingface/hub", "models--org--m");

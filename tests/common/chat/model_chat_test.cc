@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/gguf_bytes.h"
 #include "tests/testing/model_dir.h"
 
 namespace baton::chat {
@@ -46,6 +47,30 @@ TEST(ModelChatTest, ReadsTheFieldOfTheConfig) {
   const ModelDir dir;
   dir.Write("tokenizer_config.json", R"({"chat_template": "config {{ tools is none }}"})");
   EXPECT_EQ(TextOf(dir, Hello()), "config True");
+}
+
+TEST(ModelChatTest, ReadsAGgufFile) {
+  testing::GgufBytes bytes;
+  bytes.Add("tokenizer.ggml.model", "gpt2")
+      .Add("tokenizer.ggml.tokens", std::vector<std::string>{"<s>", "</s>"})
+      .Add("tokenizer.ggml.token_type", std::vector<int32_t>{3, 3})
+      .Add("tokenizer.ggml.bos_token_id", 0u)
+      .Add("tokenizer.ggml.eos_token_id", 1u);
+  const ModelDir dir;
+  dir.Write("bare.gguf", bytes.Bytes());
+  EXPECT_FALSE(ModelChat::Load(dir.PathOf("bare.gguf"))->has_template());
+  bytes.Add("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}");
+  dir.Write("model.gguf", bytes.Bytes());
+  const auto chat = ModelChat::Load(dir.PathOf("model.gguf"));
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->bos_token(), "<s>");
+  const auto rendered = chat->Render(Hello(), absl::UnixEpoch());
+  EXPECT_EQ(rendered->text, "<s>Hi</s>");
+  EXPECT_TRUE(rendered->starts_with_bos);
+  dir.Write("broken.gguf", "GGUF");
+  const absl::Status broken = ModelChat::Load(dir.PathOf("broken.gguf")).status();
+  EXPECT_EQ(ErrorReason(broken), "BAD_CHAT_TEMPLATE") << broken;
+  EXPECT_THAT(std::string(broken.message()), HasSubstr("broken.gguf: version"));
 }
 
 TEST(ModelChatTest, ToolsChooseTheirNamedTemplate) {

@@ -25,7 +25,7 @@ TEST(SafetensorsTest, ReadsAGoodFile) {
   // No padding: the data starts at an odd address, and trailing spaces are the format's own.
   for (const char* padding : {"", " ", "       "}) {
     dir.Write("x.safetensors", SafetensorsBytes(std::string(kGood) + padding, data));
-    const auto file = SafetensorsFile::Open(dir.PathOf("x.safetensors"));
+    const auto file = OpenSafetensors(dir.PathOf("x.safetensors"));
     ASSERT_TRUE(file.ok()) << file.status();
     ASSERT_EQ((*file)->tensors().size(), 2);
     const TensorEntry& b = (*file)->tensors()[1];
@@ -40,12 +40,12 @@ TEST(SafetensorsTest, ReadsAGoodFile) {
 TEST(SafetensorsTest, AcceptsNoTensorsEmptyTensorsAndScalars) {
   const ModelDir dir;
   dir.Write("x.safetensors", SafetensorsBytes("{}", ""));
-  EXPECT_TRUE(SafetensorsFile::Open(dir.PathOf("x.safetensors")).ok());
+  EXPECT_TRUE(OpenSafetensors(dir.PathOf("x.safetensors")).ok());
   dir.Write("x.safetensors",
             SafetensorsBytes(R"({"e":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},)"
                              R"("s":{"dtype":"I64","shape":[],"data_offsets":[0,8]}})",
                              std::string(8, 'x')));
-  const auto file = SafetensorsFile::Open(dir.PathOf("x.safetensors"));
+  const auto file = OpenSafetensors(dir.PathOf("x.safetensors"));
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ((*file)->tensors()[1].weight_dtype, std::nullopt);
 }
@@ -53,7 +53,7 @@ TEST(SafetensorsTest, AcceptsNoTensorsEmptyTensorsAndScalars) {
 TEST(SafetensorsTest, FindsATruncationAfterOpening) {
   const ModelDir dir;
   dir.Write("x.safetensors", SafetensorsBytes(kGood, std::string(32, 'x')));
-  const auto file = SafetensorsFile::Open(dir.PathOf("x.safetensors"));
+  const auto file = OpenSafetensors(dir.PathOf("x.safetensors"));
   ASSERT_TRUE(file.ok());
   std::filesystem::resize_file(dir.PathOf("x.safetensors"), 40);
   EXPECT_THAT(std::string((*file)->CheckUnchanged().message()), HasSubstr("another size"));
@@ -61,9 +61,9 @@ TEST(SafetensorsTest, FindsATruncationAfterOpening) {
 
 TEST(SafetensorsTest, RefusesWhatIsNoFile) {
   const ModelDir dir;
-  EXPECT_EQ(SafetensorsFile::Open(dir.PathOf("gone")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(OpenSafetensors(dir.PathOf("gone")).status().code(), absl::StatusCode::kNotFound);
   std::filesystem::create_directory(dir.PathOf("folder"));
-  EXPECT_THAT(std::string(SafetensorsFile::Open(dir.PathOf("folder")).status().message()),
+  EXPECT_THAT(std::string(OpenSafetensors(dir.PathOf("folder")).status().message()),
               HasSubstr("regular file"));
 }
 
@@ -144,7 +144,7 @@ TEST(SafetensorsTest, RefusesEveryBadFile) {
   for (const BadFile& bad : BadFiles()) {
     SCOPED_TRACE(bad.name);
     dir.Write("bad.safetensors", bad.bytes);
-    const auto file = SafetensorsFile::Open(dir.PathOf("bad.safetensors"));
+    const auto file = OpenSafetensors(dir.PathOf("bad.safetensors"));
     ASSERT_EQ(file.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(file.status().message()), HasSubstr(dir.PathOf("bad.safetensors")));
     EXPECT_THAT(std::string(file.status().message()), HasSubstr(bad.message));
@@ -157,7 +157,7 @@ TEST(SafetensorsTest, SurvivesEveryTruncationAndFlip) {
   const std::string good = SafetensorsBytes(kGood, std::string(32, 'x'));
   const std::string path = dir.PathOf("x.safetensors");
   const auto read_all = [&] {
-    const auto file = SafetensorsFile::Open(path);
+    const auto file = OpenSafetensors(path);
     if (!file.ok()) return false;
     size_t sum = 0;
     for (const TensorEntry& entry : (*file)->tensors()) {

@@ -30,6 +30,11 @@ LLAMA3_PATTERN = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 QWEN2_PATTERN = LLAMA3_PATTERN.replace(r"\p{N}{1,3}", r"\p{N}")
+TEKKEN_PATTERN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 # --- Text ---------------------------------------------------------------------------------------
 
@@ -410,6 +415,35 @@ def gpt2(r):
     return tokenizer
 
 
+def tekken(r):
+    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(TEKKEN_PATTERN), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, r, 4000, 4000)
+    tokenizer.add_special_tokens(special("<unk>", "<s>", "</s>", "[INST]", "[/INST]"))
+    tokenizer.post_processor = bos_template("<s>", tokenizer.token_to_id("<s>"))
+    return tokenizer
+
+
+def smollm(r):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    train_bytes(tokenizer, r, 3000, 4000)
+    tokenizer.add_special_tokens(special("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+    return tokenizer
+
+
 def metaspace_vocabulary(r, vocab_size):
     """As a SentencePiece BPE has them: no token has a space but at its start."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
@@ -565,7 +599,7 @@ def words(r):
     return tokenizer
 
 
-FAMILIES = [llama3, qwen2, gpt2, llama2, mistral, crossing, split_kinds, words]
+FAMILIES = [llama3, qwen2, gpt2, tekken, smollm, llama2, mistral, crossing, split_kinds, words]
 
 # --- Output -------------------------------------------------------------------------------------
 

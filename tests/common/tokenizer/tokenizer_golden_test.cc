@@ -1,5 +1,6 @@
 // Every string and every list of ids that make_golden.py gave to Hugging Face `tokenizers`: the
-// same ids and the same text. argv: the folder that make_golden.py wrote.
+// same ids and the same text, from a tokenizer.json and from a GGUF file. argv: the folder that
+// make_golden.py wrote.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -12,6 +13,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/tokenizer/incremental_detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
 
@@ -69,9 +72,11 @@ std::string DecodeInChunks(const Tokenizer& tokenizer, const std::vector<int32_t
 class GoldenTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    const std::string dir = absl::StrCat(GoldenDir(), "/", GetParam());
-    auto tokenizer = Tokenizer::Load(dir);
-    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status() << "\nmake_golden.py writes this folder";
+    const std::string model = absl::StrCat(GoldenDir(), "/", GetParam());
+    const std::string dir(absl::StripSuffix(model, ".gguf"));
+    auto tokenizer = Tokenizer::Load(model);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status()
+                                << "\nmake_golden.py and make_gguf.py write it";
     tokenizer_ = *std::move(tokenizer);
     std::ifstream file(dir + "/golden.jsonl");
     ASSERT_TRUE(file.is_open()) << dir;
@@ -133,9 +138,13 @@ TEST_P(GoldenTest, EqualsHuggingFace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenTest,
-                         testing::Values("llama3", "qwen2", "gpt2", "llama2", "mistral", "crossing",
-                                         "split_kinds", "words"),
-                         [](const auto& info) { return std::string(info.param); });
+                         testing::Values("llama3", "qwen2", "gpt2", "tekken", "smollm", "llama2",
+                                         "mistral", "crossing", "split_kinds", "words",
+                                         "llama3.gguf", "qwen2.gguf", "gpt2.gguf", "tekken.gguf",
+                                         "smollm.gguf"),
+                         [](const auto& info) {
+                           return absl::StrReplaceAll(info.param, {{".", "_"}});
+                         });
 
 }  // namespace
 }  // namespace baton::tokenizer

@@ -5,19 +5,22 @@
 
 #include <fstream>
 #include <functional>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/error.h"
 #include "tests/common/tokenizer/tokenizer_json.h"
+#include "tests/testing/gguf_bytes.h"
+#include "tests/testing/model_dir.h"
 
 namespace baton::tokenizer {
 namespace {
 
 using Json = nlohmann::json;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // The tokens of `text`, by name.
 std::string Tokens(const Tokenizer& tokenizer, absl::string_view text, bool special = false) {
@@ -280,9 +283,38 @@ TEST(TokenizerTest, LoadNamesTheFile) {
   const auto missing = Tokenizer::Load("/nonexistent");
   EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(missing.status().message()), HasSubstr("/nonexistent/tokenizer.json"));
-  const std::string dir = testing::TempDir();
+  const std::string dir = ::testing::TempDir();
   std::ofstream(dir + "/tokenizer.json") << ByteLevelJson().dump();
   EXPECT_TRUE(Tokenizer::Load(dir).ok());
+}
+
+TEST(TokenizerTest, LoadReadsAGgufFile) {
+  const baton::testing::ModelDir dir;
+  baton::testing::GgufBytes bytes;
+  dir.Write("none.gguf", bytes.Bytes());
+  bytes.Add("tokenizer.ggml.model", "gpt2")
+      .Add("tokenizer.ggml.pre", "gpt-2")
+      .Add("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "ab", "<|end|>"})
+      .Add("tokenizer.ggml.token_type", std::vector<int32_t>{1, 1, 1, 3});
+  dir.Write("unmerged.gguf", bytes.Bytes());
+  bytes.Add("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  dir.Write("model.gguf", bytes.Bytes());
+  dir.Write("MODEL.GGUF", bytes.Bytes());
+  const auto tokenizer = Tokenizer::Load(dir.PathOf("model.gguf"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(*(*tokenizer)->Encode("ab<|end|>b", true), (std::vector<int32_t>{2, 3, 1}));
+  EXPECT_TRUE((*tokenizer)->IsSpecial(3));
+  EXPECT_EQ((*Tokenizer::Load(dir.PathOf("MODEL.GGUF")))->fingerprint(),
+            (*tokenizer)->fingerprint());
+  for (const auto& [file, reason, message] :
+       {std::tuple("gone.gguf", "NO_TOKENIZER", "gone.gguf: cannot open"),
+        {"none.gguf", "NO_TOKENIZER", "none.gguf: found no tokenizer"},
+        {"unmerged.gguf", "BAD_TOKENIZER",
+         "unmerged.gguf: tokenizer.ggml.merges: found nothing"}}) {
+    const absl::Status status = Tokenizer::Load(dir.PathOf(file)).status();
+    EXPECT_EQ(ErrorReason(status), reason) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
 }
 
 // What is wrong with a file, and what the message must say.
@@ -294,7 +326,7 @@ struct BadFile {
 
 void PrintTo(const BadFile& file, std::ostream* out) { *out << file.name; }
 
-class BadFileTest : public testing::TestWithParam<BadFile> {};
+class BadFileTest : public ::testing::TestWithParam<BadFile> {};
 
 TEST_P(BadFileTest, IsRefusedWithItsPlace) {
   Json json = Letters();
@@ -311,7 +343,7 @@ Json& Model(Json* json) { return (*json)["model"]; }
 
 INSTANTIATE_TEST_SUITE_P(
     Files, BadFileTest,
-    testing::Values(
+    ::testing::Values(
         BadFile{"array", [](Json* j) { *j = Json::array(); }, "the file: expected an object"},
         BadFile{"version", [](Json* j) { (*j)["version"] = "2.0"; }, "version: expected \"1.0\""},
         BadFile{"key", [](Json* j) { (*j)["extra"] = 1; }, "extra: not an option"},

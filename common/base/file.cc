@@ -1,4 +1,4 @@
-#include "common/model/file.h"
+#include "common/base/file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
-namespace baton::model {
+namespace baton {
 namespace {
 
 struct OpenFile {
@@ -89,4 +89,4 @@ absl::Status MappedFile::CheckUnchanged() const {
                    " bytes at its opening, expected a file that no one changes"));
 }
 
-}  // namespace baton::model
+}  // namespace baton

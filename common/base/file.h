@@ -1,6 +1,6 @@
-// Files of a model directory, read whole or mapped.
-#ifndef BATON_COMMON_MODEL_FILE_H_
-#define BATON_COMMON_MODEL_FILE_H_
+// Files, read whole or mapped.
+#ifndef BATON_COMMON_BASE_FILE_H_
+#define BATON_COMMON_BASE_FILE_H_
 
 #include <cstddef>
 #include <memory>
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace baton::model {
+namespace baton {
 
 // NOT_FOUND; INVALID_ARGUMENT if it is no regular file or has more than `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes);
@@ -43,6 +43,6 @@ class MappedFile {
   const size_t size_bytes_;
 };
 
-}  // namespace baton::model
+}  // namespace baton
 
-#endif  // BATON_COMMON_MODEL_FILE_H_
+#endif  // BATON_COMMON_BASE_FILE_H_

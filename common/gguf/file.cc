@@ -1,0 +1,171 @@
+#include "common/gguf/file.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/error.h"
+#include "common/base/status_macros.h"
+#include "common/base/utf8.h"
+#include "common/gguf/file_reader.h"
+#include "common/json/json.h"
+
+namespace baton::gguf {
+namespace {
+
+constexpr uint64_t kMaxTextBytes = uint64_t{16} << 20;
+
+bool IsInteger(ValueType type) {
+  return WidthOf(type) > 0 && type != ValueType::kFloat32 && type != ValueType::kFloat64 &&
+         type != ValueType::kBool;
+}
+
+bool IsSigned(ValueType type) {
+  return type == ValueType::kInt8 || type == ValueType::kInt16 || type == ValueType::kInt32 ||
+         type == ValueType::kInt64;
+}
+
+// Numbers of 2^63 and more become the largest int64, which no field allows.
+int64_t ToInteger(ValueType type, absl::string_view bytes) {
+  const uint64_t bits = UnsignedAt(bytes);
+  if (IsSigned(type)) {
+    const int unused = 64 - 8 * static_cast<int>(bytes.size());
+    return static_cast<int64_t>(bits << unused) >> unused;
+  }
+  constexpr uint64_t kLargest = std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(bits < kLargest ? bits : kLargest);
+}
+
+std::string FoundText(const Value& value) {
+  if (value.type == ValueType::kString) return json::Quoted(value.bytes.substr(0, 80));
+  if (value.type == ValueType::kArray) return absl::StrCat("a list of ", value.count);
+  if (value.type == ValueType::kBool) return value.bytes[0] != 0 ? "true" : "false";
+  if (IsInteger(value.type)) return absl::StrCat(ToInteger(value.type, value.bytes));
+  return "a real number";
+}
+
+}  // namespace
+
+int64_t Integers::At(uint64_t index) const {
+  BATON_CHECK(index < list_.count);
+  const uint64_t width = WidthOf(list_.element_type);
+  return ToInteger(list_.element_type, list_.bytes.substr(index * width, width));
+}
+
+absl::Status Texts::ForEach(
+    absl::FunctionRef<absl::Status(uint64_t, absl::string_view)> visit) const {
+  absl::string_view rest = list_.bytes;
+  for (uint64_t i = 0; i < list_.count; ++i) {
+    BATON_ASSIGN_OR_RETURN(const absl::string_view text, TakeText(&rest, "text"));
+    BATON_RETURN_IF_ERROR(visit(i, text));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<File>> File::Open(const std::string& path) {
+  std::unique_ptr<File> file(new File);
+  file->path_ = path;
+  BATON_ASSIGN_OR_RETURN(file->map_, MappedFile::Open(path));
+  if (absl::Status status = FileReader(file.get()).Read(); !status.ok()) {
+    return Annotate(status, path);
+  }
+  BATON_ASSIGN_OR_RETURN(const std::optional<int64_t> parts, file->Integer("split.count"));
+  if (parts.value_or(1) > 1) {
+    return file->Unsupported("split.count",
+                             absl::StrCat("found a model in ", *parts,
+                                          " files, expected one (llama-gguf-split --merge)"));
+  }
+  return file;
+}
+
+const Value* File::Find(absl::string_view key) const {
+  const auto found = metadata_.find(key);
+  return found == metadata_.end() ? nullptr : &found->second;
+}
+
+const Tensor* File::FindTensor(absl::string_view name) const {
+  const auto found = tensor_index_.find(name);
+  return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
+}
+
+absl::StatusOr<std::optional<std::string>> File::Text(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->type != ValueType::kString) return Mismatch(key, *value, "a text");
+  if (value->bytes.size() > kMaxTextBytes) {
+    return Invalid(key, absl::StrCat("found ", value->bytes.size(), " bytes, expected at most ",
+                                     kMaxTextBytes));
+  }
+  if (!IsUtf8(value->bytes)) return Invalid(key, "found other bytes than UTF-8, expected a text");
+  return std::string(value->bytes);
+}
+
+absl::StatusOr<std::optional<int64_t>> File::Integer(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!IsInteger(value->type)) return Mismatch(key, *value, "an integer");
+  return ToInteger(value->type, value->bytes);
+}
+
+absl::StatusOr<std::optional<double>> File::Real(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  double real = 0;
+  if (value->type == ValueType::kFloat32) {
+    real = std::bit_cast<float>(static_cast<uint32_t>(UnsignedAt(value->bytes)));
+  } else if (value->type == ValueType::kFloat64) {
+    real = std::bit_cast<double>(UnsignedAt(value->bytes));
+  } else if (IsInteger(value->type)) {
+    real = static_cast<double>(ToInteger(value->type, value->bytes));
+  } else {
+    return Mismatch(key, *value, "a number");
+  }
+  if (!std::isfinite(real)) return Invalid(key, "found no finite number, expected one");
+  return real;
+}
+
+absl::StatusOr<std::optional<bool>> File::Bool(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->type != ValueType::kBool) return Mismatch(key, *value, "true or false");
+  return value->bytes[0] != 0;
+}
+
+absl::StatusOr<std::optional<Integers>> File::IntegerList(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->type != ValueType::kArray || !IsInteger(value->element_type)) {
+    return Mismatch(key, *value, "a list of integers");
+  }
+  return Integers(*value);
+}
+
+absl::StatusOr<std::optional<Texts>> File::TextList(absl::string_view key) const {
+  const Value* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (value->type != ValueType::kArray || value->element_type != ValueType::kString) {
+    return Mismatch(key, *value, "a list of texts");
+  }
+  return Texts(*value);
+}
+
+absl::Status File::Invalid(absl::string_view key, absl::string_view message) const {
+  return absl::InvalidArgumentError(absl::StrCat(path_, ": ", key, ": ", message));
+}
+
+absl::Status File::Unsupported(absl::string_view key, absl::string_view message) const {
+  return absl::UnimplementedError(absl::StrCat(path_, ": ", key, ": ", message));
+}
+
+absl::Status File::Missing(absl::string_view key, absl::string_view expected) const {
+  return Invalid(key, absl::StrCat("found nothing, expected ", expected));
+}
+
+absl::Status File::Mismatch(absl::string_view key, const Value& found,
+                            absl::string_view expected) const {
+  return Invalid(key, absl::StrCat("found ", FoundText(found), ", expected ", expected));
+}
+
+}  // namespace baton::gguf

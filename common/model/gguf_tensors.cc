@@ -1,0 +1,157 @@
+#include "common/model/gguf_tensors.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/backend/cpu/convert.h"
+#include "common/base/check.h"
+#include "common/base/status_macros.h"
+#include "common/gguf/file.h"
+#include "common/json/json.h"
+#include "common/model/gguf_blocks.h"
+
+namespace baton::model {
+namespace {
+
+using backend::DType;
+
+struct NamePair {
+  absl::string_view gguf, hugging_face;
+};
+constexpr NamePair kModelNames[] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+};
+// Before ".weight" and ".bias".
+constexpr NamePair kLayerNames[] = {
+    {"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+    {"attn_q_norm", "self_attn.q_norm"}, {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_output", "self_attn.o_proj"}, {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+};
+
+// A layer's tensor that Baton does not know becomes one of a layer, too, so that loading can tell
+// whether leaving it out would change the answer.
+std::string HuggingFaceName(absl::string_view name) {
+  for (const NamePair& pair : kModelNames) {
+    if (name == pair.gguf) return std::string(pair.hugging_face);
+  }
+  absl::string_view rest = name;
+  if (!absl::ConsumePrefix(&rest, "blk.")) return std::string(name);
+  const absl::string_view layer = rest.substr(0, rest.find('.'));
+  if (layer.size() == rest.size()) return std::string(name);
+  absl::string_view module = rest.substr(layer.size() + 1);
+  const absl::string_view kind = module.substr(std::min(module.rfind('.'), module.size()));
+  module.remove_suffix(kind.size());
+  for (const NamePair& pair : kLayerNames) {
+    if (module == pair.gguf) module = pair.hugging_face;
+  }
+  return absl::StrCat("model.layers.", layer, ".", module, kind);
+}
+
+std::optional<DType> WeightDType(absl::string_view type) {
+  if (type == "F32") return DType::kF32;
+  if (type == "F16") return DType::kF16;
+  if (type == "BF16") return DType::kBF16;
+  return std::nullopt;
+}
+
+// Files of the architecture "llama" have the rows of queries and keys in llama.cpp's order.
+absl::StatusOr<int> InterleavedHeads(const gguf::File& file, absl::string_view name,
+                                     uint64_t rows) {
+  const bool query = absl::StrContains(name, ".self_attn.q_proj.");
+  if (!query && !absl::StrContains(name, ".self_attn.k_proj.")) return 0;
+  BATON_ASSIGN_OR_RETURN(const auto architecture, file.Text("general.architecture"));
+  if (architecture != "llama") return 0;
+  BATON_ASSIGN_OR_RETURN(auto heads, file.Integer("llama.attention.head_count"));
+  if (!query) {
+    BATON_ASSIGN_OR_RETURN(const auto kv_heads, file.Integer("llama.attention.head_count_kv"));
+    if (kv_heads) heads = kv_heads;
+  }
+  // Of too many heads, one would have no pair of rows.
+  if (heads && *heads > 0 && *heads <= static_cast<int64_t>(rows) &&
+      rows % (2 * static_cast<uint64_t>(*heads)) == 0) {
+    return static_cast<int>(*heads);
+  }
+  return file.Invalid(name, absl::StrCat("found ", rows, " rows of ", heads.value_or(0),
+                                         " heads, expected an even number of rows for each"));
+}
+
+// What low bits are lost is no news of a quantised matrix.
+void CountOverflows(const std::vector<float>& values, DType target, RoundingLoss* loss) {
+  RoundingLoss row;
+  CountLoss(values.data(), DType::kF32, target, values.size(), &row);
+  loss->values += row.values;
+  loss->overflows += row.overflows;
+  loss->inexact += row.overflows;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TensorFile>> OpenGgufTensors(const std::string& path) {
+  BATON_ASSIGN_OR_RETURN(std::unique_ptr<gguf::File> file, gguf::File::Open(path));
+  std::vector<TensorEntry> entries;
+  absl::flat_hash_set<std::string> names;
+  for (const gguf::Tensor& tensor : file->tensors()) {
+    TensorEntry entry;
+    entry.name = HuggingFaceName(tensor.name);
+    if (!names.insert(entry.name).second) {
+      return file->Invalid(json::Quoted(tensor.name),
+                           absl::StrCat("found another tensor that is ", json::Quoted(entry.name),
+                                        ", expected one"));
+    }
+    entry.dtype = std::string(tensor.type->name);
+    entry.weight_dtype = WeightDType(tensor.type->name);
+    entry.blocks = FindBlockFormat(tensor.type->name);
+    entry.shape.assign(tensor.extents.rbegin(), tensor.extents.rend());
+    entry.begin = tensor.begin;
+    entry.end = tensor.end;
+    BATON_ASSIGN_OR_RETURN(entry.interleaved_heads,
+                           InterleavedHeads(*file, entry.name, entry.shape[0]));
+    entries.push_back(std::move(entry));
+  }
+  const uint64_t data_offset = file->data_offset();
+  return std::make_unique<TensorFile>(std::move(*file).TakeMap(), std::move(entries), data_offset);
+}
+
+absl::StatusOr<ConvertedMatrix> ConvertMatrix(const TensorFile& file, const TensorEntry& entry,
+                                              DType target, RoundingLoss* loss) {
+  BATON_CHECK(entry.blocks == nullptr || entry.shape.size() == 2) << entry.name;
+  const uint64_t rows = entry.shape[0];
+  const uint64_t cols = entry.shape.size() == 2 ? entry.shape[1] : 1;
+  const absl::string_view stored = file.Bytes(entry);
+  const uint64_t stored_row_bytes = stored.size() / rows;
+  ConvertedMatrix matrix;
+  matrix.dtype = entry.blocks != nullptr ? target : entry.weight_dtype.value();
+  const uint64_t row_bytes = cols * backend::SizeOf(matrix.dtype);
+  matrix.values.resize(rows * row_bytes);
+  std::vector<float> floats(entry.blocks != nullptr ? cols : 0);
+  for (uint64_t row = 0; row < rows; ++row) {
+    const char* source = stored.data() + StoredRow(entry, row) * stored_row_bytes;
+    char* out = matrix.values.data() + row * row_bytes;
+    if (entry.blocks == nullptr) {
+      std::memcpy(out, source, row_bytes);
+      continue;
+    }
+    if (!Dequantize(*entry.blocks, source, static_cast<int64_t>(cols), floats.data())) {
+      return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", entry.name, ": row ", row,
+                                                     ": found a scale that is no finite number"));
+    }
+    backend::ConvertElements(floats.data(), DType::kF32, static_cast<int64_t>(cols), target, out);
+    if (target == DType::kF16) CountOverflows(floats, target, loss);
+  }
+  return matrix;
+}
+
+}  // namespace baton::model

@@ -1,0 +1,38 @@
+// The tensors of a GGUF file by their Hugging Face names.
+#ifndef BATON_COMMON_MODEL_GGUF_TENSORS_H_
+#define BATON_COMMON_MODEL_GGUF_TENSORS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/backend/tensor.h"
+#include "common/model/convert.h"
+#include "common/model/tensor_file.h"
+
+namespace baton::model {
+
+// Errors as gguf::File::Open. Tensors without a Hugging Face name keep theirs.
+absl::StatusOr<std::unique_ptr<TensorFile>> OpenGgufTensors(const std::string& path);
+
+// A matrix or vector whose file has other values or another order of rows than a backend takes.
+struct ConvertedMatrix {
+  std::vector<char> values;  // row-major
+  backend::DType dtype = backend::DType::kF32;
+};
+
+inline bool NeedsConversion(const TensorEntry& entry) {
+  return entry.blocks != nullptr || entry.interleaved_heads > 0;
+}
+
+// Blocks become the values of `target` that are nearest to their float32 values; other types stay.
+// Rows are put in Transformers' order. INVALID_ARGUMENT, naming the tensor, for values that are not
+// finite. Adds values that `target` cannot hold to `loss`.
+// REQUIRES: NeedsConversion(entry); it has a weight_dtype or blocks; blocks are of a matrix.
+absl::StatusOr<ConvertedMatrix> ConvertMatrix(const TensorFile& file, const TensorEntry& entry,
+                                              backend::DType target, RoundingLoss* loss);
+
+}  // namespace baton::model
+
+#endif  // BATON_COMMON_MODEL_GGUF_TENSORS_H_

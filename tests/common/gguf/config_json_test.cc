@@ -1,0 +1,145 @@
+#include "common/gguf/config_json.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/json/json.h"
+#include "tests/testing/gguf_bytes.h"
+#include "tests/testing/model_dir.h"
+
+namespace baton::gguf {
+namespace {
+
+using ::baton::testing::GgufBytes;
+using ::baton::testing::TinyGguf;
+using ::testing::HasSubstr;
+
+std::unique_ptr<File> OpenFile(const GgufBytes& bytes) {
+  const testing::ModelDir dir;
+  dir.Write("x.gguf", bytes.Bytes());
+  return *File::Open(dir.PathOf("x.gguf"));
+}
+
+// The document, or the error.
+std::string Config(const GgufBytes& bytes) {
+  const auto text = ConfigJson(*OpenFile(bytes));
+  if (!text.ok()) return text.status().ToString();
+  EXPECT_TRUE(json::Parse(*text, "config").ok()) << *text;
+  return *text;
+}
+
+std::string Generation(const GgufBytes& bytes) {
+  const auto text = GenerationConfigJson(*OpenFile(bytes));
+  if (!text.ok()) return text.status().ToString();
+  return text->value_or("none");
+}
+
+// So that neither order nor white space counts.
+std::string Canonical(const std::string& text) {
+  return json::CanonicalText(*json::Parse(text, "document"));
+}
+
+// An architecture's keys, without tensors.
+GgufBytes Keys(const std::string& architecture) {
+  const auto key = [&](const char* name) { return architecture + "." + name; };
+  GgufBytes bytes;
+  bytes.Add("general.architecture", architecture)
+      .Add(key("context_length"), 64u)
+      .Add(key("embedding_length"), 8u)
+      .Add(key("block_count"), 1u)
+      .Add(key("feed_forward_length"), 12u)
+      .Add(key("attention.head_count"), 2u)
+      .Add(key("attention.head_count_kv"), 1u)
+      .Add(key("attention.layer_norm_rms_epsilon"), 0.5f)
+      .AddTensor("token_embd.weight", {8, 1}, 0, std::string(32, 0));
+  return bytes;
+}
+
+TEST(GgufConfigJsonTest, SpeaksTheWordsOfHuggingFace) {
+  EXPECT_EQ(Canonical(Config(TinyGguf().Add("llama.rope.freq_base", 500000.0f))),
+            Canonical(R"({"architectures":["LlamaForCausalLM"],"eos_token_id":[2],"head_dim":4,)"
+                      R"("hidden_size":8,"intermediate_size":256,"max_position_embeddings":64,)"
+                      R"("num_attention_heads":2,"num_hidden_layers":1,"num_key_value_heads":1,)"
+                      R"("rms_norm_eps":9.9999997473787516e-06,"rope_theta":500000,)"
+                      R"("tie_word_embeddings":true,"vocab_size":10})"));
+  EXPECT_THAT(Config(Keys("qwen3").Add("qwen3.attention.key_length", 32u)),
+              AllOf(HasSubstr("Qwen3ForCausalLM"), HasSubstr(R"("head_dim": 32)")));
+  EXPECT_THAT(
+      Config(Keys("llama")
+                 .AddTensor("output.weight", {8, 1}, 0, std::string(32, 0))
+                 .AddTensor("blk.0.attn_q.bias", {8}, 0, std::string(32, 0))),
+      AllOf(HasSubstr(R"("attention_bias": true)"), HasSubstr(R"("tie_word_embeddings": false)")));
+}
+
+TEST(GgufConfigJsonTest, ReadsRopeScalingAndWindows) {
+  const std::string linear = R"("rope_scaling": {"rope_type": "linear", "factor": 2})";
+  EXPECT_THAT(Config(Keys("llama").Add("llama.rope.scaling.factor", 2.0f)), HasSubstr(linear));
+  EXPECT_THAT(Config(Keys("llama").Add("llama.rope.scale_linear", 2.0f)), HasSubstr(linear));
+  EXPECT_THAT(Config(Keys("llama")
+                         .Add("llama.rope.scaling.type", "none")
+                         .Add("llama.rope.scaling.factor", 2.0f)),
+              Not(HasSubstr("rope_scaling")));
+  EXPECT_THAT(Config(Keys("llama").Add("llama.attention.sliding_window", 40u)),
+              AllOf(HasSubstr("MistralForCausalLM"), HasSubstr(R"("sliding_window": 40)")));
+}
+
+TEST(GgufConfigJsonTest, NamesTheFewBitsOfMostMatrices) {
+  constexpr uint32_t kQ4 = 2, kQ8 = 8;
+  const auto add = [](GgufBytes bytes, const std::string& name, uint32_t type) {
+    return bytes.AddTensor(name, {32}, type, std::string(type == kQ4 ? 18 : 34, 0));
+  };
+  EXPECT_THAT(Config(add(Keys("llama"), "output.weight", kQ4)), Not(HasSubstr("quantization")));
+  GgufBytes mixed = add(Keys("llama"), "blk.0.a", kQ8);
+  EXPECT_THAT(Config(mixed), HasSubstr(R"({"quant_method": "gguf", "bits": 8, "group_size": 32})"));
+  mixed = add(add(mixed, "blk.0.b", kQ4), "blk.0.c", kQ4);
+  EXPECT_THAT(Config(mixed), HasSubstr(R"("bits": 4)"));
+}
+
+TEST(GgufConfigJsonTest, RefusesByName) {
+  const auto refused = [](const GgufBytes& bytes, const std::string& message) {
+    EXPECT_THAT(Config(bytes), AllOf(HasSubstr("UNIMPLEMENTED"), HasSubstr("x.gguf: " + message)));
+  };
+  refused(Keys("gemma3"),
+          "general.architecture: found \"gemma3\", expected one of llama, qwen2, qwen3");
+  refused(Keys("llama").Add("llama.expert_count", 8u), "llama.expert_count: found 8");
+  refused(Keys("llama").Add("llama.rope.scaling.type", "yarn"),
+          "llama.rope.scaling.type: found \"yarn\", expected linear or none");
+  refused(Keys("llama").Add("llama.rope.dimension_count", 2u),
+          "llama.rope.dimension_count: found 2, expected 4");
+  refused(Keys("llama").Add("llama.attention.value_length", 8u),
+          "llama.attention.value_length: found 8, expected 4");
+  refused(Keys("llama").Add("llama.attention.causal", false), "llama.attention.causal");
+  refused(Keys("llama").Add("llama.logit_scale", 2.0f), "llama.logit_scale: found one");
+  refused(Keys("qwen2").Add("qwen2.attention.sliding_window", 40u),
+          "qwen2.attention.sliding_window: found 40");
+}
+
+TEST(GgufConfigJsonTest, NamesWhatIsMissingOrMalformed) {
+  const auto invalid = [](const GgufBytes& bytes, const std::string& message) {
+    EXPECT_THAT(Config(bytes),
+                AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("x.gguf: " + message)));
+  };
+  invalid(GgufBytes(), "general.architecture: found nothing");
+  invalid(GgufBytes().Add("general.architecture", "llama"),
+          "llama.embedding_length: found nothing, expected an integer");
+  GgufBytes lists;
+  lists.Add("general.architecture", "llama")
+      .Add("llama.embedding_length", 8u)
+      .Add("llama.block_count", 1u)
+      .Add("llama.feed_forward_length", std::vector<int32_t>{12, 12});
+  invalid(lists, "llama.feed_forward_length: found a list of 2, expected an integer");
+}
+
+TEST(GgufConfigJsonTest, RecommendedSamplingIsADefault) {
+  EXPECT_EQ(Generation(TinyGguf()), "none");
+  EXPECT_EQ(Generation(TinyGguf()
+                           .Add("general.sampling.temp", 0.5f)
+                           .Add("general.sampling.top_p", 0.75f)
+                           .Add("general.sampling.top_k", 20u)),
+            R"({"temperature": 0.5, "top_p": 0.75, "top_k": 20, "do_sample": true})");
+}
+
+}  // namespace
+}  // namespace baton::gguf

@@ -1,0 +1,168 @@
+#include "common/model/gguf_tensors.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "common/backend/cpu/cpu_backend.h"
+#include "common/model/transformer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/gguf_bytes.h"
+#include "tests/testing/model_dir.h"
+
+namespace baton::model {
+namespace {
+
+using ::baton::testing::GgufBytes;
+using ::baton::testing::LittleEndian;
+using ::baton::testing::TinyGguf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kTypeF32 = 0, kTypeQ2K = 10, kTypeQ8 = 8;
+
+std::string Floats(const std::vector<float>& values) {
+  std::string bytes;
+  for (const float value : values) bytes += LittleEndian(value);
+  return bytes;
+}
+
+class GgufTensorsTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<TensorFile>> Open(const GgufBytes& bytes) {
+    dir_.Write("x.gguf", bytes.Bytes());
+    return OpenGgufTensors(dir_.PathOf("x.gguf"));
+  }
+  // Loads the whole model.
+  absl::Status Load(const GgufBytes& bytes) {
+    dir_.Write("x.gguf", bytes.Bytes());
+    const std::string path = dir_.PathOf("x.gguf");
+    const auto config = LoadModelConfig(path);
+    if (!config.ok()) return config.status();
+    const auto backend = backend::MakeCpuBackend({.thread_count = 1});
+    return Transformer::Load(path, *config,
+                             {.max_batch_tokens = 8, .max_logit_rows = 8, .max_positions = 64},
+                             **backend)
+        .status();
+  }
+  void ExpectError(const absl::Status& status, absl::StatusCode code, const std::string& message) {
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("x.gguf"), HasSubstr(message)));
+  }
+
+  testing::ModelDir dir_;
+};
+
+TEST_F(GgufTensorsTest, HasTheNamesOfHuggingFace) {
+  const auto file = Open(TinyGguf().AddTensor("blk.0.other.bias", {1}, kTypeF32, Floats({1})));
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<std::string> names;
+  for (const TensorEntry& entry : (*file)->tensors()) names.push_back(entry.name);
+  EXPECT_THAT(
+      names,
+      ElementsAre(
+          "model.embed_tokens.weight", "model.norm.weight", "model.layers.0.input_layernorm.weight",
+          "model.layers.0.post_attention_layernorm.weight",
+          "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight",
+          "model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.o_proj.weight",
+          "model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight",
+          "model.layers.0.mlp.down_proj.weight", "model.layers.0.other.bias"));
+  const TensorEntry& embedding = (*file)->tensors()[0];
+  EXPECT_THAT(embedding.shape, ElementsAre(10, 8));  // rows first
+  EXPECT_EQ(embedding.weight_dtype, backend::DType::kF32);
+}
+
+TEST_F(GgufTensorsTest, PutsLlamasRowsInTransformersOrder) {
+  GgufBytes bytes;
+  bytes.Add("general.architecture", "llama")
+      .Add("llama.attention.head_count", 2u)
+      .AddTensor("blk.0.attn_q.weight", {1, 8}, kTypeF32, Floats({0, 2, 1, 3, 10, 12, 11, 13}))
+      .AddTensor("blk.0.attn_v.weight", {1, 2}, kTypeF32, Floats({0, 1}));
+  const auto file = Open(bytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  const TensorEntry& query = (*file)->tensors()[0];
+  ASSERT_TRUE(NeedsConversion(query));
+  EXPECT_FALSE(NeedsConversion((*file)->tensors()[1]));
+  RoundingLoss loss;
+  const auto matrix = ConvertMatrix(**file, query, backend::DType::kF16, &loss);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ(matrix->dtype, backend::DType::kF32);  // the file's own
+  std::vector<float> values(8);
+  std::memcpy(values.data(), matrix->values.data(), 32);
+  EXPECT_THAT(values, ElementsAre(0, 1, 2, 3, 10, 11, 12, 13));
+
+  GgufBytes odd;
+  odd.Add("general.architecture", "llama")
+      .Add("llama.attention.head_count", 3u)
+      .AddTensor("blk.0.attn_q.weight", {1, 8}, kTypeF32, Floats(std::vector<float>(8)));
+  ExpectError(Open(odd).status(), absl::StatusCode::kInvalidArgument,
+              "self_attn.q_proj.weight: found 8 rows of 3 heads");
+}
+
+TEST_F(GgufTensorsTest, ConvertsBlocksToTheTypeOfTheDevice) {
+  const std::string half_of_one = "\xff\x3b";  // 1 - 2^-11
+  GgufBytes bytes;
+  bytes.AddTensor("a", {32, 2}, kTypeQ8,
+                  half_of_one + std::string(32, 1) + half_of_one + std::string(32, 2));
+  const auto file = Open(bytes);
+  ASSERT_TRUE(file.ok()) << file.status();
+  RoundingLoss loss;
+  const auto matrix = ConvertMatrix(**file, (*file)->tensors()[0], backend::DType::kBF16, &loss);
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  ASSERT_EQ(matrix->values.size(), 128u);
+  std::vector<uint16_t> bits(64);
+  std::memcpy(bits.data(), matrix->values.data(), 128);
+  EXPECT_EQ(bits[0], 0x3f80);  // 1, the nearest
+  EXPECT_EQ(bits[63], 0x4000);
+}
+
+TEST_F(GgufTensorsTest, ReportsWhatFloat16CannotHold) {
+  GgufBytes bytes;
+  bytes.AddTensor("a", {32, 1}, kTypeQ8, "\xff\x7b" + std::string(31, 1) + "\x02");  // 65504
+  const auto file = Open(bytes);
+  RoundingLoss loss;
+  ASSERT_TRUE(ConvertMatrix(**file, (*file)->tensors()[0], backend::DType::kF16, &loss).ok());
+  EXPECT_EQ(loss.overflows, 1);
+  EXPECT_EQ(loss.values, 32);
+}
+
+TEST_F(GgufTensorsTest, LoadsAModel) {
+  EXPECT_TRUE(Load(TinyGguf()).ok()) << Load(TinyGguf());
+  const std::string zeros(size_t{8} * 256 / 32 * 34, '\0');
+  EXPECT_TRUE(Load(TinyGguf(kTypeQ8, zeros)).ok());
+  // A few values of each are read: 1 is no factor.
+  EXPECT_TRUE(Load(TinyGguf().AddTensor("rope_freqs.weight", {2}, kTypeF32, Floats({1, 8}))).ok());
+}
+
+TEST_F(GgufTensorsTest, RefusesByName) {
+  const auto unsupported = absl::StatusCode::kUnimplemented;
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  ExpectError(Load(TinyGguf(kTypeQ2K, std::string(size_t{8} * 84, '\0'))), unsupported,
+              "model.layers.0.mlp.down_proj.weight: found dtype Q2_K, expected F32, BF16, F16, "
+              "Q8_0, ");
+  std::string blocks(size_t{8} * 256 / 32 * 34, '\0');
+  blocks[35] = '\x7c';  // the second scale is infinite; 0 times it is NaN
+  ExpectError(Load(TinyGguf(kTypeQ8, blocks)), invalid,
+              "model.layers.0.mlp.down_proj.weight: row 0: found a scale that is no finite number");
+  ExpectError(
+      Load(TinyGguf().AddTensor("blk.0.attn_q_norm.weight", {4}, kTypeF32, Floats({1, 1, 1, 1}))),
+      unsupported, "found \"model.layers.0.self_attn.q_norm.weight\"");
+  ExpectError(Load(TinyGguf().AddTensor("blk.0.attn_output.bias", {8}, kTypeF32,
+                                        Floats(std::vector<float>(8)))),
+              unsupported, "self_attn.o_proj.bias");
+  ExpectError(
+      Load(TinyGguf().AddTensor("model.norm.weight", {8}, kTypeF32, Floats(std::vector<float>(8)))),
+      invalid, "found another tensor that is \"model.norm.weight\"");
+  ExpectError(Load(TinyGguf().AddTensor("rope_freqs.weight", {3}, kTypeF32, Floats({1, 1, 1}))),
+              invalid, "rope_freqs.weight: found F32 [3], expected F32 [2]");
+  ExpectError(Load(TinyGguf().AddTensor("rope_freqs.weight", {2}, kTypeF32, Floats({1, 0}))),
+              invalid, "rope_freqs.weight[1]: found 0, expected a positive number");
+  ExpectError(Load(TinyGguf().Add("tokenizer.ggml.model", "llama")), unsupported,
+              "tokenizer.ggml.model: found \"llama\"");
+  ExpectError(Load(GgufBytes().Add("general.architecture", "gemma3")), unsupported,
+              "general.architecture: found \"gemma3\"");
+}
+
+}  // namespace
+}  // namespace baton::model

@@ -1,0 +1,146 @@
+// GGUF files against the directories that they stand for, on each device.
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/common/model/model_runner.h"
+#include "tests/testing/devices.h"
+#include "tests/testing/model_dir.h"
+
+namespace baton::model {
+namespace {
+
+struct GgufCase {
+  const char* file;
+  const char* directory;
+  // What may differ: on a device of 16 bits the embedding, which a directory in float32 keeps; and
+  // Llama 3's frequencies, which the file has as float32 factors.
+  bool rounds_embedding = false;
+  bool rounds_rope = false;
+};
+void PrintTo(const GgufCase& one, std::ostream* out) { *out << one.file; }
+
+std::string PathOf(const std::string& name) {
+  return std::string(BATON_CHECKPOINT_DIR) + "/" + name;
+}
+
+std::vector<int32_t> GgufPrompt(int vocab_size) {
+  std::vector<int32_t> prompt(130);
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = static_cast<int32_t>((i * 2654435761u >> 5) % static_cast<unsigned>(vocab_size));
+  }
+  return prompt;
+}
+
+double WorstDifference(const Logits& a, const Logits& b) {
+  double worst = 0;
+  for (size_t row = 0; row < a.size(); ++row) {
+    for (size_t i = 0; i < a[row].size(); ++i) {
+      const double error = std::fabs(double{a[row][i]} - double{b[row][i]});
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+    }
+  }
+  return worst;
+}
+
+class GgufModelTest
+    : public ::testing::TestWithParam<std::tuple<GgufCase, baton::testing::Device>> {};
+
+TEST_P(GgufModelTest, LogitsAreThoseOfTheDirectory) {
+  const auto& [one, device] = GetParam();
+  ModelRunner model(PathOf(std::string(one.file) + ".gguf"), device.make());
+  ModelRunner reference(PathOf(one.directory), device.make());
+  ASSERT_TRUE(model.ok() && reference.ok());
+  EXPECT_EQ(model.progress().back(), 1);
+  EXPECT_EQ(model.config().architecture, reference.config().architecture);
+  EXPECT_EQ(model.config().eos_token_ids, reference.config().eos_token_ids);
+  const std::vector<int32_t> prompt = GgufPrompt(model.config().vocab_size);
+  const Logits logits = model.Run(prompt, prompt.size());
+  const Logits expected = reference.Run(prompt, prompt.size());
+  ASSERT_EQ(logits.size(), expected.size());
+  const double worst = WorstDifference(logits, expected);
+  const bool in_16_bits = device.make().value()->activation_dtype() != backend::DType::kF32;
+  if ((one.rounds_embedding && in_16_bits) || one.rounds_rope) {
+    EXPECT_LE(worst, in_16_bits ? 2 * device.logit_tolerance : 1e-4);
+  } else {
+    EXPECT_TRUE(logits == expected) << "largest difference " << worst;
+  }
+}
+
+std::string GgufTestName(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Files, GgufModelTest,
+    ::testing::Combine(
+        ::testing::Values(GgufCase{"tiny-qwen2-f32", "tiny-qwen2-wide"},
+                          GgufCase{"tiny-qwen2-bf16-same", "tiny-qwen2-bf16"},
+                          GgufCase{"tiny-qwen2-f16-same", "tiny-qwen2-f16"},
+                          GgufCase{"tiny-qwen3-same", "tiny-qwen3"},
+                          GgufCase{"tiny-mistral-same", "tiny-mistral"},
+                          GgufCase{"tiny-llama-same", "tiny-llama", false, true},
+                          GgufCase{"tiny-llama-q8_0", "tiny-llama-q8_0-float", true, true},
+                          GgufCase{"tiny-qwen2-q8_0", "tiny-qwen2-q8_0-float", true},
+                          GgufCase{"tiny-qwen2-q4_0", "tiny-qwen2-q4_0-float", true},
+                          GgufCase{"tiny-qwen2-q8_0-layers", "tiny-qwen2-q8_0-layers-float"},
+                          GgufCase{"tiny-qwen2-q4_0-layers", "tiny-qwen2-q4_0-layers-float"},
+                          GgufCase{"tiny-qwen2-q4_1", "tiny-qwen2-q4_1-float", true},
+                          GgufCase{"tiny-qwen2-q5_0", "tiny-qwen2-q5_0-float", true},
+                          GgufCase{"tiny-qwen2-q5_1", "tiny-qwen2-q5_1-float", true},
+                          GgufCase{"tiny-qwen2-q4_k", "tiny-qwen2-q4_k-float"},
+                          GgufCase{"tiny-qwen2-q5_k", "tiny-qwen2-q5_k-float"},
+                          GgufCase{"tiny-qwen2-q6_k", "tiny-qwen2-q6_k-float"}),
+        ::testing::ValuesIn(baton::testing::Devices())),
+    [](const auto& info) {
+      return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
+    });
+
+// What a device keeps in few bits: matrices in Q4_0 or Q8_0.
+TEST(GgufModelFilesTest, MarksTheMatricesOfFewBits) {
+  const auto load = [](const char* name) { return *LoadModelConfig(PathOf(name)); };
+  for (const auto& [name, bits] :
+       {std::pair("tiny-qwen2-q4_0.gguf", 4), {"tiny-qwen2-q8_0.gguf", 8}}) {
+    const ModelConfig config = load(name);
+    ASSERT_TRUE(config.quantization) << name;
+    EXPECT_EQ(config.quantization->bits, bits);
+    EXPECT_EQ(config.quantization->group_size, 32);
+    for (const LayerSpec& layer : config.layers) {
+      const QuantizedMatrices& matrices = layer.quantized;
+      EXPECT_TRUE(matrices.qkv && matrices.attention_output && matrices.gate_up && matrices.down);
+    }
+    EXPECT_TRUE(config.lm_head_quantized);
+  }
+  EXPECT_FALSE(load("tiny-qwen2-q4_0-layers.gguf").lm_head_quantized);
+  EXPECT_FALSE(load("tiny-llama-q8_0.gguf").lm_head_quantized) << "it is the embedding";
+  EXPECT_FALSE(load("tiny-qwen2-q4_k.gguf").quantization);
+  EXPECT_FALSE(load("tiny-qwen2-q5_0.gguf").quantization);
+}
+
+// Workers on other machines may have the file under another name.
+TEST(GgufModelFilesTest, TheFingerprintIsThatOfTheContent) {
+  const std::string bytes = testing::ReadAll(PathOf("tiny-qwen2-q8_0.gguf"));
+  ASSERT_FALSE(bytes.empty());
+  const testing::ModelDir dir;
+  dir.Write("other.gguf", bytes);
+  std::string changed = bytes;
+  changed.back() ^= 1;
+  dir.Write("changed.gguf", changed);
+  const auto fingerprint = [&](const std::string& path) {
+    const auto config = LoadModelConfig(path);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->fingerprint : 0;
+  };
+  const uint64_t expected = fingerprint(PathOf("tiny-qwen2-q8_0.gguf"));
+  EXPECT_EQ(fingerprint(dir.PathOf("other.gguf")), expected);
+  EXPECT_NE(fingerprint(dir.PathOf("changed.gguf")), expected);
+  EXPECT_NE(fingerprint(PathOf("tiny-qwen2-q4_0.gguf")), expected);
+}
+
+}  // namespace
+}  // namespace baton::model
