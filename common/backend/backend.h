@@ -312,6 +312,8 @@ class Backend {
                          const AttentionArgs& args) = 0;
   // out (activation dtype) [rows, f] = silu(gate) * up for gate_up f32 [rows, 2f], gate first.
   virtual void SiluMul(const Tensor& gate_up, const Tensor& out) = 0;
+  // Whether MatMulSiluMul uses its scratch, which else may be empty.
+  virtual bool needs_gate_up() const { return true; }
   // SiluMul of MatMul(x, gate_up), fused where the device can; with deterministic products it has
   // the bits of the two calls. scratch: f32 [rows, 2f], undefined afterwards.
   virtual void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,

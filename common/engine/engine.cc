@@ -137,6 +137,7 @@ absl::Status ModelEngine::MakeBackend(const EngineOptions& options) {
 
 absl::Status ModelEngine::PlanMemory(const EngineOptions& options) {
   MemoryDemand demand = DemandOf(config_, shape_, options, backend_->activation_dtype());
+  demand.needs_gate_up = backend_->needs_gate_up();
   const std::optional<size_t> free_bytes = backend_->FreeBytes();
   has_arena_ = free_bytes.has_value();
   if (has_arena_) {

@@ -61,8 +61,8 @@ MemoryPlan FixedMemory(const MemoryDemand& demand) {
   plan.weight_bytes = plan.weights.total().device_bytes;
   plan.rope_bytes = model::RopeMemory(config, limits.max_positions).device_bytes;
   plan.activation_bytes =
-      model::WorkspaceMemory(
-          model::WorkspacesOf(config, limits.max_rows, limits.max_logit_rows, demand.activation))
+      model::WorkspaceMemory(model::WorkspacesOf(config, limits.max_rows, limits.max_logit_rows,
+                                                 demand.activation, demand.needs_gate_up))
           .device_bytes;
   plan.kernel_bytes = demand.kernel_bytes;
   plan.block_bytes = demand.layout.BlockBytes();

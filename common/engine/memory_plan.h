@@ -25,6 +25,7 @@ struct MemoryDemand {
   model::WeightFormat weights;
   backend::StepLimits limits;
   int64_t kernel_bytes = 0;    // Backend::WorkspaceBytes(limits)
+  bool needs_gate_up = true;   // the backend's
   kv::KvLayout layout;         // valid
   int num_blocks = 0;          // 0: as many as kv_cache_bytes holds
   int64_t kv_cache_bytes = 0;  // 0: the rest of free_bytes, or kDefaultKvCacheBytes

@@ -85,6 +85,7 @@ absl::Status PlanServed(const ServingQuestion& question, const model::ModelConfi
   const size_t products = options.backend.deterministic ? 0 : backend::cuda::kCublasWorkspaceBytes;
   MemoryDemand demand = DemandOf(config, shape, options, plan->activation);
   demand.weights = plan->weights;
+  demand.needs_gate_up = !options.backend.deterministic;
   demand.free_bytes = plan->arena_bytes;
   demand.kernel_bytes = static_cast<int64_t>(
       backend::cuda::WorkspaceSizes::For(shape.limits, plan->activation, products).total());

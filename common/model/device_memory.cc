@@ -92,7 +92,7 @@ MemorySize RopeMemory(const ModelConfig& config, int max_positions) {
 }
 
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
-                        DType activation) {
+                        DType activation, bool needs_gate_up) {
   int64_t q = 0, qkv = 0, ffn = 0;
   for (const LayerSpec& layer : config.layers) {
     q = std::max(q, QWidth(layer));
@@ -108,7 +108,7 @@ Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_r
           .q = {rows, q, DType::kF32},
           .attended = {rows, q, activation},
           .delta = {rows, d, DType::kF32},
-          .gate_up = {rows, 2 * ffn, DType::kF32},
+          .gate_up = {needs_gate_up ? rows : 0, 2 * ffn, DType::kF32},
           .gated = {rows, ffn, activation},
           .logit_residual = {logit_rows, d, DType::kF32},
           .logit_q = {logit_rows, q, DType::kF32},
@@ -120,7 +120,7 @@ MemorySize WorkspaceMemory(const Workspaces& w) {
   for (const Workspaces::Shape& shape :
        {w.residual, w.normed, w.qkv, w.q, w.attended, w.delta, w.gate_up, w.gated, w.logit_residual,
         w.logit_q, w.logits}) {
-    size.Add(shape.size_bytes());
+    if (shape.rows > 0) size.Add(shape.size_bytes());
   }
   return size;
 }

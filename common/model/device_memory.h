@@ -79,15 +79,16 @@ struct Workspaces {
   Shape q;               // f32 [rows, Hq h]
   Shape attended;        // activation [rows, Hq h]
   Shape delta;           // f32 [rows, d]
-  Shape gate_up;         // f32 [rows, 2 f]
+  Shape gate_up;         // f32 [rows, 2 f], or no rows
   Shape gated;           // activation [rows, f]
   Shape logit_residual;  // f32 [logit rows, d]
   Shape logit_q;         // f32 [logit rows, Hq h]
   Shape logits;          // f32 [logit rows, LogitStride(v)]
 };
 // Returns the shapes for the widest layers, with at most as many logit rows as rows.
+// needs_gate_up: the backend's.
 Workspaces WorkspacesOf(const ModelConfig& config, int max_rows, int max_logit_rows,
-                        backend::DType activation);
+                        backend::DType activation, bool needs_gate_up);
 MemorySize WorkspaceMemory(const Workspaces& workspaces);
 
 }  // namespace baton::model

@@ -21,12 +21,15 @@ using backend::Tensor;
 class Workspace {
  public:
   absl::Status Allocate(const Workspaces::Shape& shape, backend::Backend& backend) {
+    if (shape.rows == 0) return absl::OkStatus();
     BATON_ASSIGN_OR_RETURN(memory_, backend.Allocate(static_cast<size_t>(shape.size_bytes())));
     capacity_ = shape.rows * shape.cols;
     dtype_ = shape.dtype;
     return absl::OkStatus();
   }
+  // Empty where the backend does without the workspace.
   Tensor View(int64_t rows, int64_t cols) const {
+    if (memory_ == nullptr) return {};
     BATON_CHECK_LE(rows * cols, capacity_);
     return {memory_->data(), dtype_, rows, cols, cols};
   }
@@ -142,8 +145,9 @@ void DenseTransformer::TuneProducts() {
 }
 
 absl::Status DenseTransformer::AllocateWorkspaces() {
-  const Workspaces shapes = WorkspacesOf(config_, options_.max_batch_tokens,
-                                         options_.max_logit_rows, backend_.activation_dtype());
+  const Workspaces shapes =
+      WorkspacesOf(config_, options_.max_batch_tokens, options_.max_logit_rows,
+                   backend_.activation_dtype(), backend_.needs_gate_up());
   const std::pair<Workspace*, const Workspaces::Shape*> all[] = {
       {&residual_, &shapes.residual},
       {&normed_, &shapes.normed},

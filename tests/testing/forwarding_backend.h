@@ -84,6 +84,7 @@ class ForwardingBackend : public backend::Backend {
   void SiluMul(const backend::Tensor& gate_up, const backend::Tensor& out) override {
     inner_->SiluMul(gate_up, out);
   }
+  bool needs_gate_up() const override { return inner_->needs_gate_up(); }
   void MatMulSiluMul(const backend::Tensor& x, const backend::PackedMatrix& gate_up,
                      const backend::Tensor& scratch, const backend::Tensor& out) override {
     inner_->MatMulSiluMul(x, gate_up, scratch, out);

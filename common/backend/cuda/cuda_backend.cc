@@ -146,6 +146,7 @@ class CudaBackend final : public Backend {
                    const RopeWriteArgs& args) override;
   void Attention(const DeviceBatch& batch, const KvPool& pool, const AttentionArgs& args) override;
   void SiluMul(const Tensor& gate_up, const Tensor& out) override;
+  bool needs_gate_up() const override { return products_ != nullptr; }
   void MatMulSiluMul(const Tensor& x, const PackedMatrix& gate_up, const Tensor& scratch,
                      const Tensor& out) override;
   void GatherLogitRows(const DeviceBatch& batch, const Tensor& x, const Tensor& out) override;

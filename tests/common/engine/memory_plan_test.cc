@@ -62,9 +62,10 @@ TEST_F(MemoryPlanTest, AddsUp) {
   EXPECT_EQ(plan->block_bytes, 16 * 28672);
   // cos and sin of 64 frequencies.
   EXPECT_EQ(plan->rope_bytes, 32768 * 64 * 2 * 4);
-  EXPECT_EQ(plan->activation_bytes,
-            model::WorkspaceMemory(model::WorkspacesOf(config_, 2048, 64, backend::DType::kF16))
-                .device_bytes);
+  EXPECT_EQ(
+      plan->activation_bytes,
+      model::WorkspaceMemory(model::WorkspacesOf(config_, 2048, 64, backend::DType::kF16, true))
+          .device_bytes);
   EXPECT_EQ(plan->fixed_bytes(),
             plan->weight_bytes + plan->rope_bytes + plan->activation_bytes + 10 * kMiB);
   // The pool is what is left, to the last block.

@@ -118,13 +118,15 @@ TEST_F(ServingPlanTest, MemoryOnAT4) {
   EXPECT_EQ(plan->memory.block_count,
             (plan->arena_bytes - plan->memory.fixed_bytes()) / (16 * 28672));
   EXPECT_EQ(plan->sequences, plan->memory.block_count / 512);
-  // cuBLASLt's workspace comes out of the blocks.
+  // cuBLASLt's workspace, and gate and up in float32, come out of the blocks.
   question_.engine.backend.deterministic = false;
   const auto with_cublas = PlanServing(question_);
   ASSERT_TRUE(with_cublas.ok()) << with_cublas.status();
   EXPECT_EQ(with_cublas->memory.kernel_bytes - plan->memory.kernel_bytes, 32 << 20);
-  EXPECT_NEAR(plan->memory.block_count - with_cublas->memory.block_count,
-              (32 << 20) / (16.0 * 28672), 1);
+  const int64_t gate_up = int64_t{2048} * 2 * 8960 * 4;
+  EXPECT_EQ(with_cublas->memory.activation_bytes - plan->memory.activation_bytes, gate_up);
+  EXPECT_NEAR(static_cast<double>(plan->memory.block_count - with_cublas->memory.block_count),
+              static_cast<double>((32 << 20) + gate_up) / (16 * 28672), 1);
 }
 
 TEST_F(ServingPlanTest, Floors) {

@@ -77,7 +77,7 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
                            : backend::DType::kBF16)
               .total();
       const MemorySize rope = RopeMemory(*config, 100);
-      const MemorySize workspaces = WorkspaceMemory(WorkspacesOf(*config, 48, 7, activation));
+      const MemorySize workspaces = WorkspaceMemory(WorkspacesOf(*config, 48, 7, activation, true));
       EXPECT_EQ(backend.size.bytes, weights.bytes + rope.bytes + workspaces.bytes);
       EXPECT_EQ(backend.size.allocations,
                 weights.allocations + rope.allocations + workspaces.allocations);
@@ -135,11 +135,22 @@ TEST(DeviceMemoryTest, QuantizedMatricesAreTheirBitsScalesAndZeroPoints) {
 TEST(DeviceMemoryTest, LogitRowsAreRows) {
   const auto config = LoadModelConfig(BATON_CHECKPOINT_DIR "/tiny-llama");
   ASSERT_TRUE(config.ok()) << config.status();
-  const Workspaces few = WorkspacesOf(*config, 3, 10, backend::DType::kF16);
+  const Workspaces few = WorkspacesOf(*config, 3, 10, backend::DType::kF16, true);
   EXPECT_EQ(few.logits.rows, 3);
   EXPECT_EQ(few.logits.cols, LogitStride(config->vocab_size));
   EXPECT_EQ(few.normed.size_bytes(), 3 * config->hidden_dim * 2);
   EXPECT_EQ(few.residual.size_bytes(), 3 * config->hidden_dim * 4);
+}
+
+TEST(DeviceMemoryTest, GateAndUpTakeNothingWhereTheBackendDoesWithout) {
+  const auto config = LoadModelConfig(BATON_CHECKPOINT_DIR "/tiny-llama");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const Workspaces with = WorkspacesOf(*config, 3, 1, backend::DType::kF16, true);
+  const Workspaces without = WorkspacesOf(*config, 3, 1, backend::DType::kF16, false);
+  EXPECT_EQ(with.gate_up.size_bytes(), 3 * 2 * config->layers[0].ffn_dim * 4);
+  EXPECT_EQ(WorkspaceMemory(with).bytes - WorkspaceMemory(without).bytes,
+            with.gate_up.size_bytes());
+  EXPECT_EQ(WorkspaceMemory(with).allocations, WorkspaceMemory(without).allocations + 1);
 }
 
 }  // namespace
