@@ -254,10 +254,6 @@ std::string NamedTemplate(absl::string_view name, absl::string_view source) {
 
 absl::StatusOr<std::string> TokenizerJson(const File& file) {
   BATON_ASSIGN_OR_RETURN(const Pipeline* pipeline, FindPipeline(file));
-  BATON_ASSIGN_OR_RETURN(const auto prefix, file.Bool("tokenizer.ggml.add_space_prefix"));
-  if (prefix.value_or(false)) {
-    return file.Unsupported("tokenizer.ggml.add_space_prefix", "found true, expected false");
-  }
   JsonObject document;
   document.AddText("version", "1.0");
   if (!pipeline->normalizer.empty()) document.AddJson("normalizer", pipeline->normalizer);

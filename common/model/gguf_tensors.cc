@@ -16,6 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/gguf/file.h"
 #include "common/json/json.h"
+#include "common/model/config_limits.h"
 #include "common/model/gguf_blocks.h"
 
 namespace baton::model {
@@ -79,8 +80,7 @@ absl::StatusOr<int> InterleavedHeads(const gguf::File& file, absl::string_view n
     BATON_ASSIGN_OR_RETURN(const auto kv_heads, file.Integer("llama.attention.head_count_kv"));
     if (kv_heads) heads = kv_heads;
   }
-  // Of too many heads, one would have no pair of rows.
-  if (heads && *heads > 0 && *heads <= static_cast<int64_t>(rows) &&
+  if (heads && *heads > 0 && *heads <= kMaxHeads &&
       rows % (2 * static_cast<uint64_t>(*heads)) == 0) {
     return static_cast<int>(*heads);
   }

@@ -96,8 +96,6 @@ TEST_F(GgufTokenizerJsonTest, RefusesByName) {
   GgufBytes latin1 = untyped;
   latin1.Add("tokenizer.ggml.token_type", std::vector<int32_t>{1, 1});
   EXPECT_THAT(Tokenizer(latin1), HasSubstr("tokenizer.ggml.tokens[1]: found other bytes than"));
-  EXPECT_THAT(Tokenizer(Tokens("qwen2").Add("tokenizer.ggml.add_space_prefix", true)),
-              HasSubstr("tokenizer.ggml.add_space_prefix: found true"));
 }
 
 TEST_F(GgufTokenizerJsonTest, WritesChatTemplates) {
