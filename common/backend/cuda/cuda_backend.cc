@@ -10,7 +10,6 @@
 #include "common/backend/cuda/kernels/attention.h"
 #include "common/backend/cuda/kernels/blocks.h"
 #include "common/backend/cuda/kernels/elementwise.h"
-#include "common/backend/cuda/kernels/index_maps.h"
 #include "common/backend/cuda/kernels/norm.h"
 #include "common/backend/cuda/kernels/rope_write.h"
 #include "common/backend/cuda/matrices/device_weights.h"
