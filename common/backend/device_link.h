@@ -34,10 +34,13 @@ class DeviceLink {
   virtual State Poll() = 0;
   virtual absl::Status error() const = 0;
 
-  // All three REQUIRE State::kIdle, and at most DeviceLinks::most_chunks() chunks.
+  // All four REQUIRE State::kIdle, and at most DeviceLinks::most_chunks() chunks.
   // Copies the blocks' chunks of `layer` into staging and sends that. The blocks may change once
   // the link is idle again. REQUIRES: the chunks are written.
   virtual void Send(int layer, absl::Span<const int32_t> blocks) = 0;
+  // Sends so many chunks of staging with whatever they hold: the pool, which a step may be writing,
+  // is not read.
+  virtual void SendStaging(int chunk_count) = 0;
   // Receives so many chunks into staging.
   virtual void Receive(int chunk_count) = 0;
   // Copies the chunks received last into the blocks, and waits until that is done.

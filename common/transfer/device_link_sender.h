@@ -70,7 +70,7 @@ class DeviceLinkSender final : public DeviceLinkEnd {
   };
 
   absl::Status Handle(const internal::v1::KvLinkMessage& message) override;
-  void WarmUp(backend::DeviceLink& link) override { link.Send(0, {0}); }
+  void WarmUp(backend::DeviceLink& link) override { link.SendStaging(1); }
   absl::Duration Continue(backend::DeviceLink& link, absl::Duration now) override;
   void EndAll(const absl::Status& status) override;
   absl::Status OnHello(const internal::v1::KvLinkMessage::Hello& hello);

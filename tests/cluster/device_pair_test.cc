@@ -361,15 +361,22 @@ class EmulatedGpuPairTest : public WorkerPairTest,
 INSTANTIATE_TEST_SUITE_P(Devices, EmulatedGpuPairTest, ::testing::ValuesIn(testing::Devices()),
                          [](const auto& info) { return info.param.name; });
 
-using NcclPairTest = WorkerPairTest;
+class NcclPairTest : public WorkerPairTest {
+ protected:
+  // The workers' links call it until they are gone, after a failed assertion too.
+  ~NcclPairTest() override {
+    decode_ = nullptr;
+    prefill_ = nullptr;
+  }
+  backend::cuda::FakeNccl nccl_;
+};
 
 // The whole way from pool to pool: the kernels that gather and scatter, over NCCL's functions.
 TEST_F(NcclPairTest, OneAnswer) {
-  backend::cuda::FakeNccl nccl;
   const auto make = [&](const backend::BackendOptions& given) {
     return backend::cuda::MakeBackendOn(
         backend::cuda::MakeEmulatedRuntime(80, size_t{900} << 20), nullptr,
-        {.gpu_memory_utilization = 1, .cuda = {.device_links = given.cuda.device_links}}, &nccl);
+        {.gpu_memory_utilization = 1, .cuda = {.device_links = given.cuda.device_links}}, &nccl_);
   };
   transport_ = "nccl";
   worker::WorkerOptions options = Options();
@@ -391,7 +398,7 @@ TEST_F(NcclPairTest, OneAnswer) {
   ExpectIdle();
   decode_ = nullptr;
   prefill_ = nullptr;
-  EXPECT_EQ(nccl.aborted(), 2);
+  EXPECT_EQ(nccl_.aborted(), 2);
 }
 
 TEST_P(EmulatedGpuPairTest, OneAnswer) {

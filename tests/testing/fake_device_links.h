@@ -128,13 +128,16 @@ class FakeDeviceLinks final : public backend::DeviceLinks,
     }
 
     void Send(int layer, absl::Span<const int32_t> blocks) override {
-      Begin(blocks.size());
-      sends_ = true;
-      handed_over_ = false;
-      staging_.resize(blocks.size() * chunk_bytes());
+      SendStaging(static_cast<int>(blocks.size()));
       for (size_t i = 0; i < blocks.size(); ++i) {
         std::memcpy(staging_.data() + i * chunk_bytes(), Chunk(layer, blocks[i]), chunk_bytes());
       }
+    }
+    void SendStaging(int chunk_count) override {
+      Begin(static_cast<size_t>(chunk_count));
+      sends_ = true;
+      handed_over_ = false;
+      staging_.resize(static_cast<size_t>(chunk_count) * chunk_bytes());
     }
     void Receive(int chunk_count) override {
       Begin(static_cast<size_t>(chunk_count));

@@ -56,9 +56,11 @@ class NcclLinks::Link final : public DeviceLink {
   void Send(int layer, absl::Span<const int32_t> blocks) override {
     Begin(blocks.size());
     LaunchGatherKv(Stage(layer, blocks), static_cast<int>(blocks.size()), 1, slot_.stream);
-    const absl::Status status = nccl().Send(
-        communicator_, slot_.staging, blocks.size() * links_->chunk_bytes_, peer_, slot_.stream);
-    if (!status.ok()) Fail(status);
+    SendStaged(blocks.size());
+  }
+  void SendStaging(int chunk_count) override {
+    Begin(static_cast<size_t>(chunk_count));
+    SendStaged(static_cast<size_t>(chunk_count));
   }
   void Receive(int chunk_count) override {
     Begin(static_cast<size_t>(chunk_count));
@@ -91,6 +93,11 @@ class NcclLinks::Link final : public DeviceLink {
     BATON_CHECK(state_ == State::kIdle);
     BATON_CHECK(chunks >= 1 && chunks <= static_cast<size_t>(links_->most_chunks_)) << chunks;
     state_ = State::kBusy;
+  }
+  void SendStaged(size_t chunks) {
+    const absl::Status status = nccl().Send(communicator_, slot_.staging,
+                                            chunks * links_->chunk_bytes_, peer_, slot_.stream);
+    if (!status.ok()) Fail(status);
   }
   // Enqueues the ids' way to the device.
   StageKvLaunch Stage(int layer, absl::Span<const int32_t> blocks) {

@@ -108,6 +108,26 @@ TEST_F(NcclLinksTest, ChunksOfAnyBlocksCross) {
   EXPECT_EQ(nccl_.aborted(), 2);
 }
 
+// A link warms up while steps write the pool.
+TEST_F(NcclLinksTest, StagingIsSentWithoutReadingThePool) {
+  Pair pair = Connect();
+  const auto cross = [&](const auto& send) {
+    send();
+    pair.receiver->Receive(1);
+    Await(*pair.sender);
+    Await(*pair.receiver);
+    pair.receiver->Store(2, {7});
+  };
+  cross([&] { pair.sender->Send(1, {5}); });
+  std::memset(from_.pool.base, 0x5a, from_.bytes.size());
+  std::memset(to_.pool.base, 0, to_.bytes.size());
+  cross([&] { pair.sender->SendStaging(1); });
+  EXPECT_EQ(std::memcmp(to_.Chunk(to_.pool.base, 2, 7), from_.Chunk(from_.bytes.data(), 1, 5),
+                        kChunkBytes),
+            0);
+  End(pair);
+}
+
 TEST_F(NcclLinksTest, AnOperationHasNoEndBeforeThePeerTakesPart) {
   Pair pair = Connect();
   pair.receiver->Receive(3);
