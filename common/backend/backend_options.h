@@ -13,6 +13,9 @@ struct BackendOptions {
   // "auto": what the device multiplies natively: bfloat16 before float16, else float32.
   enum class Compute { kAuto, kF32, kBF16, kF16 };
   Compute compute = Compute::kAuto;
+  // CPU only: quantised weights become those of `compute` when they are loaded. Else they stay
+  // packed, and products with them round activations to 8 bits.
+  bool dequantize_weights = false;
   int thread_count = 0;  // CPU only; 0: all cores this process may use
   // GPU only: the share of the device's memory that the process may take, for weights, KV pool and
   // workspaces together.

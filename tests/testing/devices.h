@@ -20,6 +20,9 @@ struct Device {
   std::function<absl::StatusOr<std::unique_ptr<backend::Backend>>()> make;
   // Of logits whose largest is about 6, from those of float32: its roundings on the way there.
   double logit_tolerance = 0;
+  // Products with quantised weights take activations of 8 bits, so that they are only near those
+  // with the float weights.
+  bool rounds_activations = false;
   bool slow = false;  // emulated: a test had better do less
 };
 inline void PrintTo(const Device& device, std::ostream* out) { *out << device.name; }

@@ -33,11 +33,13 @@ std::vector<Device> Devices() {
   cpu.logit_tolerance = 1e-3;
   cpu.make = [] {
     return backend::MakeCpuBackend(
-        {.compute = backend::BackendOptions::Compute::kF32, .thread_count = 2});
+        {.compute = backend::BackendOptions::Compute::kF32, .dequantize_weights = true,
+         .thread_count = 2});
   };
   Device native;
   native.name = "cpu_auto";
   native.logit_tolerance = 0.25;
+  native.rounds_activations = true;
   native.make = [] { return backend::MakeCpuBackend({.thread_count = 2}); };
   return {cpu, native, Emulated(75, backend::DType::kF16), Emulated(80, backend::DType::kBF16)};
 }

@@ -14,6 +14,7 @@
 #include "common/backend/cpu/mapped_memory.h"
 #include "common/backend/cpu/matmul.h"
 #include "common/backend/cpu/packed_weights.h"
+#include "common/backend/cpu/quantized_panels.h"
 #include "common/backend/cpu/thread_pool.h"
 #include "common/base/check.h"
 #include "common/base/error.h"
@@ -74,10 +75,11 @@ const CpuBatch& Cpu(const DeviceBatch& batch) { return static_cast<const CpuBatc
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(Isa isa, DType activation_dtype, int thread_count)
+  CpuBackend(Isa isa, DType activation_dtype, bool dequantize, int thread_count)
       : isa_(isa),
         kernels_(KernelsOf(isa)),
         activation_dtype_(activation_dtype),
+        dequantize_(dequantize),
         pool_(thread_count),
         matmul_(kernels_, pool_),
         attention_(kernels_, activation_dtype == DType::kBF16, pool_) {}
@@ -102,6 +104,9 @@ class CpuBackend final : public Backend {
   }
   absl::StatusOr<std::unique_ptr<PackedMatrix>> PackQuantized(
       absl::Span<const QuantizedHostMatrix> stacked) override {
+    if (!dequantize_ && QuantizedPanels::CanHold(stacked)) {
+      return QuantizedPanels::Pack(stacked, pool_);
+    }
     return PackedWeights::Pack(stacked, activation_dtype_, pool_);
   }
   absl::StatusOr<std::unique_ptr<RopeTable>> MakeRopeTable(
@@ -133,6 +138,7 @@ class CpuBackend final : public Backend {
   const Isa isa_;
   const Kernels& kernels_;
   const DType activation_dtype_;
+  const bool dequantize_;
   ThreadPool pool_;
   MatMulRunner matmul_;
   AttentionRunner attention_;
@@ -218,7 +224,7 @@ void CpuBackend::MatMul(const Tensor& x, const PackedMatrix& weight, const Buffe
   CheckF32(out);
   CheckShape(out, x.rows, weight.out_features());
   if (bias != nullptr) CheckHolds(*bias, out.cols);
-  matmul_.Run(x, static_cast<const PackedWeights&>(weight),
+  matmul_.Run(x, static_cast<const CpuMatrix&>(weight),
               bias == nullptr ? nullptr : static_cast<const float*>(bias->data()), out);
 }
 
@@ -351,7 +357,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& op
   }
   const bool bf16 = multiplies_bf16 && options.compute != BackendOptions::Compute::kF32;
   return std::make_unique<CpuBackend>(
-      isa, bf16 ? DType::kBF16 : DType::kF32,
+      isa, bf16 ? DType::kBF16 : DType::kF32, options.dequantize_weights,
       options.thread_count > 0 ? options.thread_count : UsableCores());
 }
 

@@ -30,6 +30,8 @@ bool HasAvx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+bool HasVnni() { return __builtin_cpu_supports("avx512vnni"); }
+
 bool HasAvx512BF16() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & (1u << 5)) != 0;
@@ -46,7 +48,8 @@ Isa IsaOfCpu() {
     return Isa::kPortable;
   }
   if (!HasAvx512()) return Isa::kAvx2;
-  if (!HasAvx512BF16()) return Isa::kAvx512;
+  if (!HasVnni()) return Isa::kAvx512;
+  if (!HasAvx512BF16()) return Isa::kAvx512Vnni;
   return HasAmx() ? Isa::kAmx : Isa::kAvx512BF16;
 }
 #else
@@ -63,6 +66,8 @@ const char* Name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Vnni:
+      return "avx512_vnni";
     case Isa::kAvx512BF16:
       return "avx512_bf16";
     case Isa::kAmx:
@@ -77,6 +82,8 @@ const Kernels& KernelsOf(Isa isa) {
       return kAmxKernels;
     case Isa::kAvx512BF16:
       return kAvx512BF16Kernels;
+    case Isa::kAvx512Vnni:
+      return kAvx512VnniKernels;
     case Isa::kAvx512:
       return kAvx512Kernels;
     case Isa::kAvx2:

@@ -7,7 +7,7 @@
 namespace baton::backend {
 
 // Ascending: each can do what those before it can.
-enum class Isa { kPortable, kAvx2, kAvx512, kAvx512BF16, kAmx };
+enum class Isa { kPortable, kAvx2, kAvx512, kAvx512Vnni, kAvx512BF16, kAmx };
 
 const char* Name(Isa isa);
 

@@ -6,6 +6,7 @@
 #include "common/backend/cpu/kernels.h"
 #include "common/backend/cpu/kv_codes.h"
 #include "common/backend/cpu/matmul_kernels.h"
+#include "common/backend/cpu/quantized_kernels.h"
 #include "common/backend/cpu/vector_kernels.h"
 
 namespace baton::backend {
@@ -20,6 +21,8 @@ constexpr Kernels F32Kernels(const char* name) {
   kernels.to_f32 = ToF32;
   kernels.from_f32 = FromF32;
   kernels.quantize = QuantizeRow;
+  kernels.round_activations = RoundActivations;
+  kernels.matmul_quantized = MatMulQuantized;
   kernels.matmul_f32 = MatMulF32;
   kernels.attention_f32 = {PackedQueryBytes, AttentionScratchBytes, PackQuery, AttendF32};
   kernels.combine = CombineSplit;

@@ -36,6 +36,41 @@ struct MatMulSlice {
   int64_t out_stride = 0;
 };
 
+// Activations for quantised weights: blocks of 32 columns, each rounded to whole numbers of 8 bits,
+//   x = scale * value, scale = the largest magnitude of the block / 127.
+// A block with a NaN or an infinity has a NaN for its scale.
+constexpr int kQuantizedBlock = 32;
+struct ActivationBlock {
+  float scale;
+  int32_t sum;  // of the values
+  int8_t values[kQuantizedBlock];
+};
+
+// A panel of quantised weights is [groups], each: 32 scales of 16 bits; if the zeros differ, 32
+// bytes of 16 - zero, padded to as much; then the group's blocks of 32 of `in`. A block of 8 bits is
+// [8][32 columns][4], the zero 128. One of 4 bits is [4][32 columns][4], the low halves of the bytes
+// 4 of `in`, the high halves the 4 after them; the zero is 8 where it is not stored.
+constexpr int kQuantizedScaleBytes = 2 * kPanelColumns;
+
+// out[r, c] (+= bias[c]) = the sum over blocks b, in ascending order, of
+//   (sum over the block of x.value * (value - zero)) * x.scale * scale
+// The inner sum is exact.
+struct QuantizedSlice {
+  const ActivationBlock* x = nullptr;  // [rows, blocks]
+  int64_t rows = 0;
+  int64_t blocks = 0;        // of a row
+  int64_t group_blocks = 0;  // the last group may have fewer
+  int bits = 0;              // 4 or 8
+  bool zeros = false;        // they differ; only with 4 bits
+  Element scale_element = Element::kF16;
+  const uint8_t* panels = nullptr;  // the first of the slice's panels
+  int64_t panel_bytes = 0;
+  int64_t columns = 0;          // to compute, from the first panel's first column on
+  const float* bias = nullptr;  // of the slice's first column, or null
+  float* out = nullptr;         // of the slice's first column
+  int64_t out_stride = 0;
+};
+
 // Query columns of a tile, keys of a split.
 constexpr int kTileColumns = 64;
 constexpr int kSplitTokens = 256;
@@ -102,6 +137,11 @@ struct Kernels {
   void (*quantize)(const float* x, Codes codes, int64_t n, uint8_t* row,
                    uint16_t scale_and_zero[2]) = nullptr;
 
+  // A row of n elements to ceil(n / 32) blocks, the last padded with zeros.
+  void (*round_activations)(const void* x, Element element, int64_t n,
+                            ActivationBlock* blocks) = nullptr;
+  void (*matmul_quantized)(const QuantizedSlice& slice) = nullptr;
+
   void (*matmul_f32)(const MatMulSlice& slice) = nullptr;
   void (*matmul_bf16)(const MatMulSlice& slice) = nullptr;  // null: not on this CPU
   // If set: packs a strip, up to 32 rows of x, as [padded_in / 32][32 rows][32 of `in`], with zeros
@@ -124,8 +164,9 @@ struct Kernels {
 extern const Kernels kPortableKernels;
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
-extern const Kernels kAvx512BF16Kernels;  // kAvx512Kernels and matmul_bf16
-// kAvx512Kernels with other functions for matmul_bf16, pack_rows and attention_bf16.
+extern const Kernels kAvx512VnniKernels;  // kAvx512Kernels and another matmul_quantized
+extern const Kernels kAvx512BF16Kernels;  // kAvx512VnniKernels and matmul_bf16
+// kAvx512VnniKernels with other functions for matmul_bf16, pack_rows and attention_bf16.
 extern const Kernels kAmxKernels;
 
 }  // namespace baton::backend

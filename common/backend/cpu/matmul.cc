@@ -22,7 +22,7 @@ struct Cut {
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-Cut CutFor(const PackedWeights& weights, int64_t rows, int threads) {
+Cut CutFor(const CpuMatrix& weights, int64_t rows, int threads) {
   const int64_t panels = weights.panel_count();
   Cut cut = {panels, 1, rows, 1};
   if (threads == 1) return cut;
@@ -70,9 +70,65 @@ const uint16_t* MatMulRunner::PackRows(const Tensor& x, int64_t padded_in) {
   return packed;
 }
 
-void MatMulRunner::Run(const Tensor& x, const PackedWeights& weights, const float* bias,
+const ActivationBlock* MatMulRunner::RoundRows(const Tensor& x, absl::Span<const int32_t> order) {
+  const int64_t blocks = CeilDivide(x.cols, kQuantizedBlock);
+  rounded_.resize(std::max(rounded_.size(), static_cast<size_t>(x.rows * blocks)));
+  const int64_t size = static_cast<int64_t>(SizeOf(x.dtype));
+  // Less work than this costs less than waking a thread.
+  constexpr int64_t kElementsPerTask = 16 << 10;
+  const int64_t rows_per_task = std::max<int64_t>(1, kElementsPerTask / x.cols);
+  pool_.Run(static_cast<int>(CeilDivide(x.rows, rows_per_task)), [&](int task, int thread) {
+    std::vector<float> ordered(order.size());
+    const int64_t end = std::min(x.rows, (task + 1) * rows_per_task);
+    for (int64_t r = task * rows_per_task; r < end; ++r) {
+      const auto* row = static_cast<const std::byte*>(x.data) + r * x.row_stride * size;
+      ActivationBlock* blocks_of_row = rounded_.data() + r * blocks;
+      const auto element = static_cast<Element>(x.dtype);
+      if (order.empty()) {
+        kernels_.round_activations(row, element, x.cols, blocks_of_row);
+        continue;
+      }
+      std::vector<float> values(order.size());
+      kernels_.to_f32(row, element, x.cols, values.data());
+      for (size_t i = 0; i < order.size(); ++i) ordered[i] = values[static_cast<size_t>(order[i])];
+      kernels_.round_activations(ordered.data(), Element::kF32, x.cols, blocks_of_row);
+    }
+  });
+  return rounded_.data();
+}
+
+void MatMulRunner::Run(const Tensor& x, const CpuMatrix& weights, const float* bias,
                        const Tensor& out) {
   if (x.rows == 0) return;
+  if (weights.quantized()) {
+    RunQuantized(x, static_cast<const QuantizedPanels&>(weights), bias, out);
+  } else {
+    RunPacked(x, static_cast<const PackedWeights&>(weights), bias, out);
+  }
+}
+
+void MatMulRunner::RunQuantized(const Tensor& x, const QuantizedPanels& weights, const float* bias,
+                                const Tensor& out) {
+  const ActivationBlock* rounded = RoundRows(x, weights.order());
+  const Cut cut = CutFor(weights, x.rows, pool_.thread_count());
+  pool_.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
+    const int64_t first_panel = task / cut.row_tasks * cut.panels_per_task;
+    const int64_t first_row = task % cut.row_tasks * cut.rows_per_task;
+    const int64_t first_column = first_panel * kPanelColumns;
+    QuantizedSlice slice = weights.SliceFrom(first_panel);
+    slice.x = rounded + first_row * slice.blocks;
+    slice.rows = std::min(cut.rows_per_task, x.rows - first_row);
+    slice.columns =
+        std::min(cut.panels_per_task * kPanelColumns, weights.out_features() - first_column);
+    slice.bias = bias == nullptr ? nullptr : bias + first_column;
+    slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
+    slice.out_stride = out.row_stride;
+    kernels_.matmul_quantized(slice);
+  });
+}
+
+void MatMulRunner::RunPacked(const Tensor& x, const PackedWeights& weights, const float* bias,
+                             const Tensor& out) {
   const bool bf16 = weights.dtype() == DType::kBF16;
   const bool packed = bf16 && kernels_.pack_rows != nullptr && x.rows >= kPackRowsFrom;
   const std::byte* x_data = static_cast<const std::byte*>(x.data);

@@ -7,6 +7,7 @@
 
 #include "common/backend/cpu/kernels.h"
 #include "common/backend/cpu/packed_weights.h"
+#include "common/backend/cpu/quantized_panels.h"
 #include "common/backend/cpu/thread_pool.h"
 
 namespace baton::backend {
@@ -19,17 +20,24 @@ class MatMulRunner {
  public:
   MatMulRunner(const Kernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
 
-  void Run(const Tensor& x, const PackedWeights& weights, const float* bias, const Tensor& out);
+  void Run(const Tensor& x, const CpuMatrix& weights, const float* bias, const Tensor& out);
 
  private:
+  void RunPacked(const Tensor& x, const PackedWeights& weights, const float* bias,
+                 const Tensor& out);
+  void RunQuantized(const Tensor& x, const QuantizedPanels& weights, const float* bias,
+                    const Tensor& out);
   // x for the bf16 kernels: padded with zeros to the width of the panels.
   const uint16_t* PadRows(const Tensor& x, int64_t padded_in);
   const uint16_t* PackRows(const Tensor& x, int64_t padded_in);
   uint16_t* Scratch(int64_t elements);
+  // x in 8 bits, [rows, blocks of a row].
+  const ActivationBlock* RoundRows(const Tensor& x, absl::Span<const int32_t> order);
 
   const Kernels& kernels_;
   ThreadPool& pool_;
   std::vector<uint16_t> scratch_;
+  std::vector<ActivationBlock> rounded_;
 };
 
 }  // namespace baton::backend

@@ -43,15 +43,11 @@ void CopyRow(const QuantizedHostMatrix& matrix, int64_t row, DType dtype, void* 
 }  // namespace
 
 PackedWeights::PackedWeights(int64_t out_features, int64_t in_features, DType dtype)
-    : PackedMatrix(out_features, in_features),
+    : CpuMatrix(out_features, in_features),
       dtype_(dtype),
       padded_in_(dtype == DType::kBF16
                      ? (in_features + kBF16InMultiple - 1) / kBF16InMultiple * kBF16InMultiple
                      : in_features) {}
-
-int64_t PackedWeights::panel_count() const {
-  return (out_features_ + kPanelColumns - 1) / kPanelColumns;
-}
 
 int64_t PackedWeights::panel_bytes() const {
   return padded_in_ * kPanelColumns * static_cast<int64_t>(SizeOf(dtype_));

@@ -6,13 +6,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/backend/backend.h"
+#include "common/backend/cpu/cpu_matrix.h"
 #include "common/backend/cpu/mapped_memory.h"
 #include "common/backend/cpu/thread_pool.h"
 
 namespace baton::backend {
 
-class PackedWeights final : public PackedMatrix {
+class PackedWeights final : public CpuMatrix {
  public:
   // Packs the matrices one below the other, as one whose output features are those of all in turn
   // (query, key and value; gate and up). REQUIRES: all have the same number of input features.
@@ -23,11 +23,11 @@ class PackedWeights final : public PackedMatrix {
       absl::Span<const QuantizedHostMatrix> stacked, DType dtype, ThreadPool& pool);
 
   int64_t size_bytes() const override { return panel_count() * panel_bytes(); }
+  bool quantized() const override { return false; }
   DType dtype() const { return dtype_; }
   // Input features of a panel. For bfloat16 padded with zeros to a multiple of kBF16InMultiple.
   int64_t padded_in() const { return padded_in_; }
-  int64_t panel_count() const;
-  int64_t panel_bytes() const;
+  int64_t panel_bytes() const override;
   const std::byte* panel(int64_t index) const;
 
  private:

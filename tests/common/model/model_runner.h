@@ -3,6 +3,7 @@
 #define BATON_TESTS_COMMON_MODEL_MODEL_RUNNER_H_
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,27 @@ namespace baton::model {
 
 using Logits = std::vector<std::vector<float>>;  // one row each
 
+// Tokens spread over the vocabulary.
+inline std::vector<int32_t> Prompt(size_t length, int vocab_size) {
+  std::vector<int32_t> prompt(length);
+  for (size_t i = 0; i < length; ++i) {
+    prompt[i] = static_cast<int32_t>((i * 2654435761u >> 5) % static_cast<unsigned>(vocab_size));
+  }
+  return prompt;
+}
+
+// Infinite if an element is NaN.
+inline double LargestDifference(const Logits& a, const Logits& b) {
+  double worst = 0;
+  for (size_t row = 0; row < a.size(); ++row) {
+    for (size_t i = 0; i < a[row].size(); ++i) {
+      const double error = std::fabs(double{a[row][i]} - double{b[row][i]});
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+    }
+  }
+  return worst;
+}
+
 class ModelRunner {
  public:
   static constexpr int kBlockTokens = 16;
@@ -25,7 +47,9 @@ class ModelRunner {
 
   explicit ModelRunner(const std::string& model_dir, backend::BackendOptions::Compute compute =
                                                          backend::BackendOptions::Compute::kF32)
-      : ModelRunner(model_dir, backend::MakeCpuBackend({.compute = compute, .thread_count = 2})) {}
+      : ModelRunner(model_dir, backend::MakeCpuBackend({.compute = compute,
+                                                        .dequantize_weights = true,
+                                                        .thread_count = 2})) {}
 
   ModelRunner(const std::string& model_dir,
               absl::StatusOr<std::unique_ptr<backend::Backend>> backend) {

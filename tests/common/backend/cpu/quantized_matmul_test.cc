@@ -1,0 +1,226 @@
+// Products of weights of 4 and 8 bits with activations of 8 bits.
+#include <algorithm>
+
+#include "common/backend/quantized.h"
+#include "tests/common/backend/cpu/test_backend.h"
+
+namespace baton::backend {
+namespace {
+
+// A QuantizedHostMatrix that owns its memory, with random values.
+struct Weights {
+  Weights(Random& random, int bits, int rows, int cols, int group_size, DType scale_dtype,
+          bool zeros_differ, const std::vector<int32_t>& column_order = {})
+      : order(column_order) {
+    matrix = {.bits = bits, .rows = rows, .cols = cols, .group_size = group_size,
+              .scale_dtype = scale_dtype};
+    const auto groups = static_cast<size_t>(rows * matrix.groups());
+    values.resize(static_cast<size_t>(rows * matrix.row_bytes()));
+    for (uint8_t& value : values) value = static_cast<uint8_t>(random.Int(0, 255));
+    scales.resize(groups);
+    std::vector<float> floats(groups);
+    for (float& scale : floats) scale = static_cast<float>(random.Int(-1000, 1000)) * 1e-5f;
+    ConvertElements(floats.data(), DType::kF32, static_cast<int64_t>(groups), scale_dtype,
+                    scales.data());
+    for (size_t i = 0; i < groups; ++i) {
+      const int middle = 1 << (bits - 1);
+      zeros.push_back(static_cast<uint16_t>(zeros_differ ? random.Int(0, 1 << bits) : middle));
+    }
+    matrix.values = values.data();
+    matrix.scales = scales.data();
+    matrix.zeros = zeros.data();
+    matrix.order = order.empty() ? nullptr : order.data();
+  }
+
+  std::vector<float> Dequantized() const {
+    std::vector<float> floats(static_cast<size_t>(matrix.rows * matrix.cols));
+    for (int64_t row = 0; row < matrix.rows; ++row) {
+      DequantizeRow(matrix, row, floats.data() + row * matrix.cols);
+    }
+    return floats;
+  }
+
+  std::vector<uint8_t> values;
+  std::vector<uint16_t> scales, zeros;
+  std::vector<int32_t> order;
+  QuantizedHostMatrix matrix;
+};
+
+std::vector<int32_t> Shuffled(Random& random, int count) {
+  std::vector<int32_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  for (int i = count - 1; i > 0; --i) std::swap(order[i], order[random.Int(0, i)]);
+  return order;
+}
+
+// x as blocks of 8 bits hold it, in the order of the matrix's columns.
+std::vector<double> RoundedTo8Bits(const float* x, int cols, const std::vector<int32_t>& order) {
+  std::vector<double> rounded(static_cast<size_t>(cols));
+  for (int begin = 0; begin < cols; begin += 32) {
+    const int end = std::min(cols, begin + 32);
+    float largest = 0;
+    const auto at = [&](int i) { return x[order.empty() ? i : order[i]]; };
+    for (int i = begin; i < end; ++i) largest = std::max(largest, std::abs(at(i)));
+    const float inverse = 127.0f / largest;
+    for (int i = begin; i < end; ++i) {
+      rounded[i] = largest == 0 ? 0 : double{std::nearbyint(at(i) * inverse)} * (largest / 127.0f);
+    }
+  }
+  return rounded;
+}
+
+class QuantizedMatMulTest : public testing::TestWithParam<Variant> {
+ protected:
+  QuantizedMatMulTest() : backend_(Make(GetParam())), dtype_(backend_->activation_dtype()) {}
+
+  std::unique_ptr<PackedMatrix> Pack(const std::vector<QuantizedHostMatrix>& stacked) {
+    return std::move(backend_->PackQuantized(stacked)).value();
+  }
+  std::vector<float> Multiply(const Tensor& x, const PackedMatrix& weight, const Buffer* bias) {
+    Owned out(DType::kF32, x.rows, weight.out_features());
+    backend_->MatMul(x, weight, bias, out);
+    return out.Values();
+  }
+
+  std::unique_ptr<Backend> backend_;
+  DType dtype_;
+};
+
+// Against float64, with the activations rounded as the header says.
+TEST_P(QuantizedMatMulTest, IsTheProductOfRoundedActivations) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 24); ++seed) {
+    Random random(seed);
+    const int bits = random.Of({4, 8}), rows = random.Int(1, 40), n = random.Int(1, 150);
+    const int n2 = random.Int(1, 40), k = 2 * random.Int(1, 300);
+    const int group = random.Of({32, 64, 128, k});
+    const DType scales = random.Of({DType::kF16, DType::kBF16});
+    const bool zeros = bits == 4 && seed % 2 == 0;
+    const std::vector<int32_t> order =
+        seed % 5 == 0 ? Shuffled(random, k) : std::vector<int32_t>{};
+    const Weights a(random, bits, n, k, group, scales, zeros, order);
+    const Weights b(random, bits, n2, k, group, scales, zeros && seed % 4 == 0, order);
+    Owned x(dtype_, rows, k, random.Floats(rows * k));
+    const std::vector<float> bias_values = random.Floats(n + n2);
+    auto bias = BufferOf(*backend_, bias_values);
+    auto packed = Pack({a.matrix, b.matrix});
+    // Packed, not dequantised.
+    ASSERT_LT(packed->size_bytes(), (n + n2 + 31) / 32 * 32 * ((k + 31) / 32 * 32) * 2 + 4 * k);
+    std::vector<float> w = a.Dequantized();
+    const std::vector<float> w2 = b.Dequantized(), xs = x.Values();
+    w.insert(w.end(), w2.begin(), w2.end());
+    const bool biased = seed % 3 != 0;
+    const std::vector<float> got = Multiply(x, *packed, biased ? bias.get() : nullptr);
+    for (int r = 0; r < rows; ++r) {
+      const std::vector<double> rounded = RoundedTo8Bits(&xs[r * k], k, order);
+      for (int c = 0; c < n + n2; ++c) {
+        double sum = 0, size = 1e-3;
+        for (int i = 0; i < k; ++i) {
+          const double product = rounded[i] * w[c * k + (order.empty() ? i : order[i])];
+          sum += product;
+          size += std::abs(product);
+        }
+        if (biased) sum += bias_values[c];
+        ASSERT_NEAR(got[r * (n + n2) + c], sum, 1e-6 * size + 1e-6)
+            << r << " " << c << " k " << k << " bits " << bits << " group " << group;
+      }
+    }
+  }
+}
+
+TEST_P(QuantizedMatMulTest, EveryRowIsTheSameInEveryBatch) {
+  for (uint32_t seed = 1; seed <= Seeds(GetParam(), 6); ++seed) {
+    Random random(seed);
+    const int bits = random.Of({4, 8}), n = random.Of({17, 64, 130, 320, 448});
+    const int k = random.Of({48, 96, 500, 896, 1600}), most = 260;
+    const Weights w(random, bits, n, k, random.Of({32, 64, 128}), DType::kF16,
+                    bits == 4 && seed % 2 == 0);
+    Owned x(dtype_, most, k, random.Floats(most * k));
+    auto bias = BufferOf(*backend_, random.Floats(n));
+    auto packed = Pack({w.matrix});
+    std::vector<float> alone;
+    for (int r = 0; r < most; ++r) {
+      const std::vector<float> row = Multiply(x.Rows(r, 1), *packed, bias.get());
+      alone.insert(alone.end(), row.begin(), row.end());
+    }
+    for (int trial = 0; trial < 12; ++trial) {
+      const int rows = trial == 0 ? most : trial < 7 ? random.Int(2, 20) : random.Int(1, most);
+      const int first = random.Int(0, most - rows);
+      ExpectSame(Multiply(x.Rows(first, rows), *packed, bias.get()),
+                 {alone.begin() + first * n, alone.begin() + (first + rows) * n},
+                 "rows " + std::to_string(rows));
+    }
+  }
+}
+
+// Whole numbers are exact everywhere, and the rest is the same chain of fused operations.
+TEST_P(QuantizedMatMulTest, InstructionSetAndThreadsDoNotShow) {
+  if (GetParam().isa == Isa::kPortable) GTEST_SKIP() << "multiplies and adds apart";
+  auto other = Make({Isa::kAvx2, Compute::kF32, 1});
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
+    Random random(seed);
+    const int bits = random.Of({4, 8}), n = random.Int(1, 300), k = 2 * random.Int(1, 500);
+    const int rows = random.Int(1, 90);
+    const Weights w(random, bits, n, k, 32 * random.Int(1, 4), DType::kBF16,
+                    bits == 4 && seed % 2 == 0);
+    // bfloat16 values, which both activation types hold.
+    const std::vector<float> values = Rounded(random.Floats(rows * k), DType::kBF16);
+    Owned x(dtype_, rows, k, values), other_x(DType::kF32, rows, k, values);
+    auto packed = Pack({w.matrix});
+    auto other_packed = std::move(other->PackQuantized({w.matrix})).value();
+    Owned out(DType::kF32, rows, n);
+    other->MatMul(other_x, *other_packed, nullptr, out);
+    ExpectSame(Multiply(x, *packed, nullptr), out.Values(), "instruction set");
+  }
+}
+
+TEST_P(QuantizedMatMulTest, ActivationsThatAreNotFiniteGiveNaN) {
+  Random random(1);
+  const int n = 40, k = 96;
+  for (const int bits : {4, 8}) {
+    const Weights w(random, bits, n, k, 32, DType::kF16, false);
+    auto packed = Pack({w.matrix});
+    for (const float bad : {NAN, INFINITY, -INFINITY}) {
+      std::vector<float> values = random.Floats(3 * k);
+      values[k + 50] = bad;
+      const std::vector<float> got = Multiply(Owned(dtype_, 3, k, values), *packed, nullptr);
+      for (int c = 0; c < n; ++c) {
+        EXPECT_TRUE(std::isfinite(got[c]) && std::isfinite(got[2 * n + c]));
+        EXPECT_TRUE(std::isnan(got[n + c])) << got[n + c];
+      }
+    }
+    // Too small for a scale: 0, not a division by 0.
+    const std::vector<float> tiny(static_cast<size_t>(k), 1e-38f), zeros(tiny.size(), 0.0f);
+    ExpectSame(Multiply(Owned(dtype_, 1, k, tiny), *packed, nullptr),
+               Multiply(Owned(dtype_, 1, k, zeros), *packed, nullptr), "tiny");
+  }
+}
+
+// What panels cannot hold is dequantised: groups across blocks, 8 bits with other zeros, two orders.
+TEST_P(QuantizedMatMulTest, OtherFormsAreDequantised) {
+  Random random(1);
+  const int n = 33, k = 96, rows = 5;
+  const Weights odd_group(random, 4, n, k, 48, DType::kF16, false);
+  const Weights other_zeros(random, 8, n, k, 32, DType::kF16, true);
+  const Weights a(random, 4, n, k, 32, DType::kF16, false, Shuffled(random, k));
+  const Weights b(random, 4, n, k, 32, DType::kF16, false, Shuffled(random, k));
+  Owned x(dtype_, rows, k, random.Floats(rows * k));
+  for (const std::vector<const Weights*>& stack :
+       {std::vector<const Weights*>{&odd_group}, {&other_zeros}, {&a, &b}}) {
+    std::vector<QuantizedHostMatrix> matrices;
+    std::vector<float> floats;
+    for (const Weights* w : stack) {
+      matrices.push_back(w->matrix);
+      const std::vector<float> each = w->Dequantized();
+      floats.insert(floats.end(), each.begin(), each.end());
+    }
+    const int64_t all = n * static_cast<int64_t>(stack.size());
+    auto packed = std::move(backend_->Pack({{floats.data(), DType::kF32, all, k}})).value();
+    ExpectSame(Multiply(x, *Pack(matrices), nullptr), Multiply(x, *packed, nullptr), "float");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AllVariants, QuantizedMatMulTest, ::testing::ValuesIn(AllVariants()),
+                         [](const auto& info) { return NameOf(info.param); });
+
+}  // namespace
+}  // namespace baton::backend
