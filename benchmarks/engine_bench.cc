@@ -3,11 +3,14 @@
 //
 //   engine_bench --model DIR [--threads 2] [--dtype auto] [--repeat 3]
 //   engine_bench --model DIR --kv-cache-dtypes auto,int8,fp8,int4 [--repeat 5]
+//   engine_bench --model DIR --weights auto,int8,int4 [--repeat 5]
 //
 //   engine_bench --model models/demo --kv-cache-dtypes auto,int8,fp8,int4 --prompts FILE.json
+//   engine_bench --model models/demo --weights auto,int8,int4 --prompts FILE.json
 //
-// The second form measures the formats of KV in turn, round by round. The third compares the log
-// probabilities of prompts' tokens ([{"tokens": [...]}, ...]) with those of the first format.
+// The second form measures the formats of KV or of weights in turn, round by round. The third
+// compares the log probabilities of prompts' tokens ([{"tokens": [...]}, ...]) with those of the
+// first format.
 //
 // The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
 // llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs.
@@ -137,14 +140,19 @@ struct Measured {
   std::function<double(Bench&)> seconds;
 };
 
+struct Column {
+  std::string name;
+  std::unique_ptr<engine::Engine> engine;
+};
+
 // One column an engine; of each, medians of the rounds.
-void RunInTurn(const std::vector<std::unique_ptr<engine::Engine>>& engines, int repeat) {
+void RunInTurn(const std::vector<Column>& columns, int repeat) {
   constexpr int kDepth = 4096, kSteps = 16, kBatch = 8;
   std::vector<std::unique_ptr<Bench>> benches;
   std::printf("%-28s", "tokens/s");
-  for (const auto& engine : engines) {
-    std::printf(" %10s", std::string(kv::KvDtypeName(engine->kv_layout().dtype)).c_str());
-    benches.push_back(std::make_unique<Bench>(*engine, kDepth + 2 * kSteps, kBatch));
+  for (const Column& column : columns) {
+    std::printf(" %10s", column.name.c_str());
+    benches.push_back(std::make_unique<Bench>(*column.engine, kDepth + 2 * kSteps, kBatch));
     for (int i = 0; i < kBatch; ++i) benches.back()->Prefill(i, 0, kDepth);
   }
   std::printf("\n");
@@ -190,16 +198,15 @@ std::vector<double> LogprobsOf(engine::Engine& engine, const std::vector<int32_t
   return logprobs;
 }
 
-void CompareLogprobs(const std::vector<std::unique_ptr<engine::Engine>>& engines,
-                     const std::string& path) {
+void CompareLogprobs(const std::vector<Column>& columns, const std::string& path) {
   std::ifstream file(path);
   const nlohmann::json prompts = nlohmann::json::parse(file);
-  std::printf("%-10s %12s %12s %12s\n", "KV", "mean |dlogp|", "largest", "mean logp");
+  std::printf("%-10s %12s %12s %12s\n", "format", "mean |dlogp|", "largest", "mean logp");
   std::vector<double> first;
-  for (const auto& engine : engines) {
+  for (const Column& column : columns) {
     std::vector<double> all;
     for (const auto& prompt : prompts) {
-      const auto logprobs = LogprobsOf(*engine, prompt["tokens"].get<std::vector<int32_t>>());
+      const auto logprobs = LogprobsOf(*column.engine, prompt["tokens"].get<std::vector<int32_t>>());
       all.insert(all.end(), logprobs.begin(), logprobs.end());
     }
     if (first.empty()) first = all;
@@ -211,9 +218,8 @@ void CompareLogprobs(const std::vector<std::unique_ptr<engine::Engine>>& engines
       largest = std::max(largest, difference);
     }
     const auto count = static_cast<double>(all.size());
-    std::printf("%-10s %12.5f %12.4f %12.4f\n",
-                std::string(kv::KvDtypeName(engine->kv_layout().dtype)).c_str(), error / count,
-                largest, sum / count);
+    std::printf("%-10s %12.5f %12.4f %12.4f\n", column.name.c_str(), error / count, largest,
+                sum / count);
   }
 }
 
@@ -225,12 +231,15 @@ int Main(int argc, char** argv) {
   app.add_option("--model", options.model_dir)->required();
   app.add_option("--threads", options.backend.thread_count);
   app.add_option("--dtype", dtype)->check(CLI::IsMember({"auto", "float32", "bfloat16"}));
+  app.add_flag("--dequantize-weights", options.backend.dequantize_weights);
   app.add_flag("--share-kv-pool", options.share_kv_pool, "as --kv-transport shm does");
   app.add_option("--repeat", repeat)->check(CLI::Range(1, 100));
   std::vector<std::string> kv_dtypes;
   app.add_option("--kv-cache-dtypes", kv_dtypes)
       ->delimiter(',')
       ->check(CLI::IsMember({"auto", "int8", "fp8", "int4"}));
+  std::vector<std::string> weights;
+  app.add_option("--weights", weights)->delimiter(',')->check(CLI::IsMember({"auto", "int8", "int4"}));
   std::string prompts;
   app.add_option("--prompts", prompts);
   CLI11_PARSE(app, argc, argv);
@@ -240,22 +249,30 @@ int Main(int argc, char** argv) {
   options.max_num_batched_tokens = 512;
   options.max_num_seqs = 16;
   options.num_blocks = 8 * (4096 + 48) / 16;
-  std::vector<std::unique_ptr<engine::Engine>> engines;
-  for (const std::string& name : kv_dtypes.empty() ? std::vector<std::string>{"auto"} : kv_dtypes) {
-    options.kv_dtype = kv::ParseKvDtype(name);
+  if (!kv_dtypes.empty() && weights.size() > 1) {
+    std::fprintf(stderr, "--kv-cache-dtypes takes one --weights\n");
+    return 1;
+  }
+  std::vector<Column> columns;
+  const bool by_weights = weights.size() > 1 || kv_dtypes.empty();
+  if (weights.empty()) weights = {"auto"};
+  for (const std::string& name : by_weights ? weights : kv_dtypes) {
+    const std::string& of_weights = by_weights ? name : weights.front();
+    options.weight_bits = of_weights == "int8" ? 8 : of_weights == "int4" ? 4 : 0;
+    if (!by_weights) options.kv_dtype = kv::ParseKvDtype(name);
     absl::StatusOr<std::unique_ptr<engine::Engine>> engine = engine::Engine::Load(options);
     if (!engine.ok()) {
       std::fprintf(stderr, "%s\n", engine.status().ToString().c_str());
       return 1;
     }
-    engines.push_back(*std::move(engine));
+    columns.push_back({name, *std::move(engine)});
   }
   if (!prompts.empty()) {
-    CompareLogprobs(engines, prompts);
-  } else if (kv_dtypes.empty()) {
-    Run(*engines.front(), repeat);
+    CompareLogprobs(columns, prompts);
+  } else if (kv_dtypes.empty() && columns.size() == 1) {
+    Run(*columns.front().engine, repeat);
   } else {
-    RunInTurn(engines, repeat);
+    RunInTurn(columns, repeat);
   }
   return 0;
 }

@@ -86,7 +86,7 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
     app->add_option(flag, worker->values[flag], "Passed to every worker")->check(count);
   }
   for (const char* flag :
-       {"--kv-cache-memory", "--dtype", "--device", "--gpu-memory-utilization",
+       {"--kv-cache-memory", "--dtype", "--weights", "--device", "--gpu-memory-utilization",
         "--cublas-algorithms", "--max-retained-share", "--kv-transport", "--kv-cache-dtype"}) {
     app->add_option(flag, worker->values[flag], "Passed to every worker");
   }

@@ -107,6 +107,7 @@ class ModelEngine final : public Engine {
 
 absl::Status ModelEngine::Initialize(const EngineOptions& options) {
   BATON_ASSIGN_OR_RETURN(config_, model::LoadModelConfig(options.model_dir));
+  config_.load_bits = options.weight_bits;
   BATON_RETURN_IF_ERROR(CheckModel(config_, options));
   max_num_batched_tokens_ = options.max_num_batched_tokens;
   max_num_seqs_ = options.max_num_seqs;

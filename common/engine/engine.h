@@ -24,6 +24,7 @@ namespace baton::engine {
 struct EngineOptions {
   std::string model_dir;
   backend::BackendOptions backend;
+  int weight_bits = 0;  // ModelConfig::load_bits: 0, 4 or 8
   int block_tokens = 16;
   std::optional<kv::KvDtype> kv_dtype;  // nullopt: the activations' type
   int num_blocks = 0;                   // 0: as many as kv_cache_bytes holds

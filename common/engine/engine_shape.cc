@@ -80,6 +80,7 @@ absl::StatusOr<EngineShape> ShapeOf(const model::ModelConfig& config, const Engi
   layout.block_tokens = options.block_tokens;
   layout.dtype = options.kv_dtype.value_or(ToKvDtype(activation));
   layout.computed = ToKvDtype(activation);
+  layout.weight_bits = config.load_bits;
   layout.format_version = 1;
   BATON_RETURN_IF_ERROR(layout.Validate());
   backend::StepLimits& limits = shape.limits;

@@ -106,10 +106,13 @@ absl::Status KvLayout::CheckCaller(uint64_t fingerprint) const {
   std::string callers = absl::StrCat("KV layout ", absl::Hex(fingerprint));
   for (const DtypeFacts& facts : kDtypes) {
     for (const KvDtype source : {KvDtype::kF32, KvDtype::kBF16, KvDtype::kF16}) {
-      KvLayout other = *this;
-      other.dtype = facts.dtype;
-      other.computed = source;
-      if (other.Fingerprint() == fingerprint) callers = absl::StrCat(other.DtypeText(), " KV");
+      for (const int bits : {0, 4, 8}) {
+        KvLayout other = *this;
+        other.dtype = facts.dtype;
+        other.computed = source;
+        other.weight_bits = bits;
+        if (other.Fingerprint() == fingerprint) callers = absl::StrCat("KV of ", other.DtypeText());
+      }
     }
   }
   return MakeError(absl::StatusCode::kFailedPrecondition, "KV_LAYOUT",
@@ -126,6 +129,7 @@ uint64_t KvLayout::Fingerprint() const {
   if (const DtypeFacts* facts = Find(dtype); facts != nullptr && facts->quantized) {
     AppendLittleEndian(static_cast<uint32_t>(computed), &bytes);
   }
+  if (weight_bits != 0) AppendLittleEndian(static_cast<uint32_t>(weight_bits), &bytes);
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
@@ -133,8 +137,10 @@ std::string KvLayout::DtypeText() const {
   // The dtype may be one that Validate() refuses, and the refusal wants to print it.
   const DtypeFacts *facts = Find(dtype), *source = Find(computed);
   if (facts == nullptr) return absl::StrCat("dtype ", static_cast<int>(dtype));
-  if (!facts->quantized || source == nullptr) return std::string(facts->name);
-  return absl::StrCat(facts->name, " of ", source->name);
+  std::string text(facts->name);
+  if (facts->quantized && source != nullptr) absl::StrAppend(&text, " of ", source->name);
+  if (weight_bits != 0) absl::StrAppend(&text, " with weights of ", weight_bits, " bits");
+  return text;
 }
 
 std::string KvLayout::ToString() const {

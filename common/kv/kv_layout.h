@@ -36,6 +36,9 @@ struct KvLayout {
   // Of quantised KV only: the type of the activations that it was made of, kF32, kBF16 or kF16. KV
   // of workers that compute in different types is not mixed, whatever holds it.
   KvDtype computed = KvDtype::kBF16;
+  // Of the weights that it was computed with, if they were rounded when they were loaded (4 or 8);
+  // 0: the checkpoint's.
+  int weight_bits = 0;
 
   // INVALID_ARGUMENT, naming the field, its value and its range. Layouts from files and peers pass
   // through here first; a valid one overflows in none of the sums below.
@@ -50,9 +53,9 @@ struct KvLayout {
   // known, is this worker's. Names the caller's dtype if nothing else differs.
   absl::Status CheckCaller(uint64_t fingerprint) const;
   // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if the
-  // dtype is quantised: the same on every machine.
+  // dtype is quantised, `weight_bits` only if it is not 0: the same on every machine.
   uint64_t Fingerprint() const;
-  // E.g. "bfloat16", "int8 of bfloat16".
+  // E.g. "bfloat16", "int8 of bfloat16", "bfloat16 with weights of 4 bits".
   std::string DtypeText() const;
   // For messages, e.g. "24 layers, 2 kv heads of 64, 16-token blocks, bfloat16, format 1".
   std::string ToString() const;

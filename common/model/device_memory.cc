@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "common/backend/quantized.h"
+#include "common/model/quantization.h"
+#include "common/model/weights.h"
 
 namespace baton::model {
 namespace {
@@ -37,7 +39,12 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
                          const WeightFormat& format) {
   const int64_t d = config.hidden_dim;
   // As the checkpoint has it, else in the format that is asked about.
+  const auto add_rounded = [&](MemorySize& sum, int64_t rows, int64_t cols, int bits) {
+    const int64_t group = std::min<int64_t>(cols, QuantizedWeights::kRoundedGroup);
+    sum.Add(backend::QuantizedExtentOf(rows, cols, bits, group).size_bytes());
+  };
   const auto add_matrix = [&](MemorySize& sum, int64_t rows, int64_t cols, bool quantized) {
+    if (!quantized && config.load_bits > 0) return add_rounded(sum, rows, cols, config.load_bits);
     if (!quantized) return sum.Add(MatrixBytes(rows, cols, format, activation));
     const WeightQuantization& quantization = *config.quantization;
     const int64_t group =
@@ -63,6 +70,8 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
   sizes.vectors.Add(d * kFloat);   // final_norm
   if (config.lm_head_quantized) {  // tied or not
     add_matrix(sizes.lm_head, config.vocab_size, d, true);
+  } else if (config.load_bits > 0) {
+    add_rounded(sizes.lm_head, config.vocab_size, d, kLmHeadLoadBits);
   } else {
     sizes.lm_head.Add(MatrixBytes(config.vocab_size, d, {}, activation));
   }
@@ -72,7 +81,7 @@ WeightSizes WeightMemory(const ModelConfig& config, DType activation, DType stor
 void SetQuantizedLimits(const ModelConfig& config, backend::StepLimits* limits) {
   limits->quantized_columns = 0;
   const auto add = [&](bool quantized, int64_t cols) {
-    if (!quantized) return;
+    if (!quantized && config.load_bits == 0) return;
     limits->quantized_columns = std::max(limits->quantized_columns, static_cast<int>(cols));
   };
   for (const LayerSpec& layer : config.layers) {

@@ -62,6 +62,9 @@ struct ModelConfig {
   backend::DType weight_dtype = backend::DType::kF32;  // as config.json states it
   std::optional<WeightQuantization> quantization;
   bool lm_head_quantized = false;
+  // Of matrices that the file does not have in few bits, when they are loaded: 4 or 8 (the LM head
+  // 8 in any case); 0: the activations' type.
+  int load_bits = 0;
   std::vector<int32_t> eos_token_ids;  // generation_config.json, else config.json
   // Defaults of generation_config.json, where present and do_sample is true.
   std::optional<float> temperature;

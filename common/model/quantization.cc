@@ -191,8 +191,9 @@ absl::Status FindQuantizedMatrices(const Checkpoint& checkpoint, ModelConfig* mo
         find(absl::StrCat(prefix, "mlp."), {"gate_proj", "up_proj"}, &layer.quantized.gate_up));
     BATON_RETURN_IF_ERROR(find(absl::StrCat(prefix, "mlp."), {"down_proj"}, &layer.quantized.down));
   }
-  if (model->tied_embeddings) return absl::OkStatus();
-  return find("", {"lm_head"}, &model->lm_head_quantized);
+  if (!model->tied_embeddings) return find("", {"lm_head"}, &model->lm_head_quantized);
+  if (gguf) model->lm_head_quantized = is_quantized("model.embed_tokens");
+  return absl::OkStatus();
 }
 
 bool IsZeroBias(const Checkpoint& checkpoint, absl::string_view name) {

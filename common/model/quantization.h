@@ -62,6 +62,13 @@ class QuantizedWeights {
   // REQUIRES: `entry` is a matrix of Q4_0 or Q8_0. INVALID_ARGUMENT for a scale that is no number.
   static absl::StatusOr<QuantizedWeights> FromBlocks(const TensorFile& file,
                                                      const TensorEntry& entry);
+  // Rounds W to `bits` of 4 or 8, symmetric, in groups of kRoundedGroup columns. Of 8 bits, a value
+  // is off by at most half a scale, and the scale is the largest magnitude / 127, rounded up to
+  // float16. Of 4 bits, the scale is the one of a few, spread around the largest magnitude / 8, with
+  // the least sum of squared errors. INVALID_ARGUMENT for a value that is no finite number or that
+  // needs a scale beyond float16. REQUIRES: cols * bits are whole bytes.
+  static constexpr int kRoundedGroup = 32;
+  static absl::StatusOr<QuantizedWeights> Round(const backend::HostMatrix& matrix, int bits);
   backend::QuantizedHostMatrix view() const;
 
  private:

@@ -52,11 +52,12 @@ struct TakenMatrix {
 class WeightLoader {
  public:
   // `bytes_total`: those of all that will be asked for.
-  WeightLoader(const Checkpoint& checkpoint, const std::optional<WeightQuantization>& quantization,
+  WeightLoader(const Checkpoint& checkpoint, const ModelConfig& config,
                const std::function<void(double)>& progress, uint64_t bytes_total,
                backend::Backend& backend)
       : checkpoint_(checkpoint),
-        quantization_(quantization),
+        quantization_(config.quantization),
+        load_bits_(config.load_bits),
         progress_(progress),
         backend_(backend),
         bytes_total_(bytes_total) {}
@@ -68,7 +69,13 @@ class WeightLoader {
   };
   // Quantised: names are those of float matrices, "….weight", all the same.
   absl::StatusOr<std::unique_ptr<PackedMatrix>> Matrix(absl::Span<const Part> parts, int64_t cols,
-                                                       bool quantized);
+                                                       bool quantized) {
+    return Matrix(parts, cols, quantized, load_bits_);
+  }
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> LmHead(const Part& part, int64_t cols,
+                                                       bool quantized) {
+    return Matrix({part}, cols, quantized, load_bits_ == 0 ? 0 : kLmHeadLoadBits);
+  }
   // Vectors one behind the other, as f32.
   absl::StatusOr<std::unique_ptr<Buffer>> Vector(absl::Span<const Part> parts);
   absl::Status Embedding(const std::string& name, int64_t rows, int64_t cols, Weights* weights);
@@ -85,13 +92,18 @@ class WeightLoader {
   absl::StatusOr<absl::string_view> TakeWords(const std::string& name,
                                               absl::Span<const uint64_t> shape);
   absl::StatusOr<QuantizedWeights> TakeQuantized(const Part& part, int64_t cols);
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Matrix(absl::Span<const Part> parts, int64_t cols,
+                                                       bool quantized, int load_bits);
   absl::StatusOr<std::unique_ptr<PackedMatrix>> Quantized(absl::Span<const Part> parts,
                                                           int64_t cols);
+  absl::StatusOr<std::unique_ptr<PackedMatrix>> Rounded(absl::Span<const HostMatrix> stacked,
+                                                        absl::Span<const Part> parts, int bits);
   void CountOverflows(const QuantizedHostMatrix& matrix);
   void Report(uint64_t size_bytes);
 
   const Checkpoint& checkpoint_;
   const std::optional<WeightQuantization>& quantization_;
+  const int load_bits_;
   const std::function<void(double)>& progress_;
   backend::Backend& backend_;
   const uint64_t bytes_total_;
@@ -103,6 +115,8 @@ class WeightLoader {
   int64_t quantized_device_bytes_ = 0;
   uint64_t block_file_bytes_ = 0;
   uint64_t block_memory_bytes_ = 0;
+  int64_t rounded_from_bytes_ = 0;
+  int64_t rounded_bytes_ = 0;
 };
 
 absl::StatusOr<const StoredTensor*> WeightLoader::Find(const std::string& name,
@@ -252,8 +266,28 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Quantized(absl::Span
   return packed;
 }
 
+absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Rounded(
+    absl::Span<const HostMatrix> stacked, absl::Span<const Part> parts, int bits) {
+  std::vector<QuantizedWeights> weights;
+  std::vector<QuantizedHostMatrix> views;
+  for (size_t i = 0; i < stacked.size(); ++i) {
+    auto each = QuantizedWeights::Round(stacked[i], bits);
+    if (!each.ok()) {
+      return Annotate(each.status(), absl::StrCat(checkpoint_.path(), ": ", parts[i].name));
+    }
+    rounded_from_bytes_ += stacked[i].rows * stacked[i].cols *
+                           static_cast<int64_t>(backend::SizeOf(stacked[i].dtype));
+    weights.push_back(*std::move(each));
+    views.push_back(weights.back().view());
+  }
+  auto packed = backend_.PackQuantized(views);
+  if (packed.ok()) rounded_bytes_ += (*packed)->size_bytes();
+  return packed;
+}
+
 absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<const Part> parts,
-                                                                   int64_t cols, bool quantized) {
+                                                                   int64_t cols, bool quantized,
+                                                                   int load_bits) {
   if (quantized) return Quantized(parts, cols);
   std::vector<TakenMatrix> taken;
   std::vector<HostMatrix> stacked;
@@ -262,13 +296,15 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Matrix(absl::Span<co
     BATON_ASSIGN_OR_RETURN(TakenMatrix each, Take(part.name, {static_cast<uint64_t>(part.rows),
                                                               static_cast<uint64_t>(cols)}));
     const HostMatrix& matrix = each.matrix;
-    if (matrix.dtype != target && target != DType::kF32) loss_from_ = matrix.dtype;
-    CountLoss(matrix.data, matrix.dtype, target, static_cast<size_t>(matrix.rows * matrix.cols),
-              &loss_);
+    if (load_bits == 0) {
+      if (matrix.dtype != target && target != DType::kF32) loss_from_ = matrix.dtype;
+      CountLoss(matrix.data, matrix.dtype, target, static_cast<size_t>(matrix.rows * matrix.cols),
+                &loss_);
+    }
     stacked.push_back(matrix);
     taken.push_back(std::move(each));
   }
-  auto packed = backend_.Pack(stacked);
+  auto packed = load_bits == 0 ? backend_.Pack(stacked) : Rounded(stacked, parts, load_bits);
   if (!packed.ok()) return Annotate(packed.status(), parts[0].name);
   for (const TakenMatrix& each : taken) Report(each.file_bytes);
   return packed;
@@ -342,6 +378,11 @@ void WeightLoader::LogLoss() const {
                     << " MiB become " << (block_memory_bytes_ >> 20) << " MiB of "
                     << backend::Name(backend_.activation_dtype());
   }
+  if (rounded_bytes_ > 0) {
+    BATON_LOG(Info) << checkpoint_.path() << ": weights of " << (rounded_from_bytes_ >> 20)
+                    << " MiB, rounded to " << load_bits_ << " bits, take "
+                    << (rounded_bytes_ >> 20) << " MiB on this device";
+  }
   if (loss_.inexact == 0) return;
   const char* target = backend::Name(backend_.activation_dtype());
   BATON_LOG(Warning) << checkpoint_.path() << ": weights are " << backend::Name(loss_from_)
@@ -409,7 +450,7 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   const StoredTensor* embedding = checkpoint.Find(kEmbeddingName);
   const bool twice = config.tied_embeddings && embedding != nullptr;
   WeightLoader loader(
-      checkpoint, config.quantization, progress,
+      checkpoint, config, progress,
       checkpoint.size_bytes() + (twice ? embedding->entry->end - embedding->entry->begin : 0),
       backend);
   Weights weights;
@@ -423,8 +464,8 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   BATON_ASSIGN_OR_RETURN(weights.final_norm,
                          loader.Vector({{"model.norm.weight", config.hidden_dim}}));
   BATON_ASSIGN_OR_RETURN(weights.lm_head,
-                         loader.Matrix({{config.tied_embeddings ? kEmbeddingName : "lm_head.weight",
-                                         config.vocab_size}},
+                         loader.LmHead({config.tied_embeddings ? kEmbeddingName : "lm_head.weight",
+                                        config.vocab_size},
                                        config.hidden_dim, config.lm_head_quantized));
   BATON_RETURN_IF_ERROR(loader.CheckLeftOver(config));
   loader.LogLoss();

@@ -35,6 +35,9 @@ struct Weights {
   std::unique_ptr<backend::PackedMatrix> lm_head;  // [v, d]
 };
 
+// The LM head of ModelConfig::load_bits: its errors go into the logits as they are.
+inline constexpr int kLmHeadLoadBits = 8;
+
 inline constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 
 // The type that the embedding has on a device with these activations; nullopt if the checkpoint has

@@ -63,6 +63,15 @@ void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_option("--dtype", o.dtype, "type of weights, activations and, by default, KV")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
+  app.add_option("--weights", o.weights,
+                 "bits of weights, the same for all workers of a cluster; auto: the checkpoint's; "
+                 "int8, int4: those of more bits are rounded when they are loaded, in groups of 32 "
+                 "(the LM head to 8 bits)")
+      ->check(CLI::IsMember({"auto", "int8", "int4"}))
+      ->capture_default_str();
+  app.add_flag("--dequantize-weights", o.dequantize_weights,
+               "on a CPU: weights of 4 and 8 bits become those of --dtype when they are loaded, "
+               "and activations are not rounded to 8 bits: slower, more exact");
   app.add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
                  "share of the GPU's memory for weights, workspaces and KV, above 0 and at most 1")
       ->capture_default_str();
@@ -174,6 +183,8 @@ engine::EngineOptions ToEngineOptions(const WorkerOptions& o) {
                            : o.dtype == "bfloat16" ? Compute::kBF16
                            : o.dtype == "float16"  ? Compute::kF16
                                                    : Compute::kAuto;
+  engine.weight_bits = o.weights == "int8" ? 8 : o.weights == "int4" ? 4 : 0;
+  engine.backend.dequantize_weights = o.dequantize_weights;
   engine.backend.gpu_memory_utilization = o.gpu_memory_utilization;
   engine.backend.deterministic = o.deterministic;
   engine.backend.cuda.device_links = o.kv_transport == "nccl";

@@ -35,6 +35,8 @@ struct WorkerOptions {
 
   std::string device = "cpu";  // cpu, cuda:N, auto: a GPU if there is one
   std::string dtype = "auto";  // auto, float32, bfloat16, float16
+  std::string weights = "auto";  // auto, int8, int4
+  bool dequantize_weights = false;
   double gpu_memory_utilization = 0.9;
   bool deterministic = true;
   // Path of the cuBLASLt algorithm cache. auto: in the user's cache directory; empty: no file.

@@ -145,6 +145,17 @@ TEST(KvLayoutTest, QuantizedKvIsOfOneComputation) {
   EXPECT_EQ(ErrorField(other.Validate()), "kv_layout.computed");
 }
 
+TEST(KvLayoutTest, KvOfRoundedWeightsIsNotMixed) {
+  const KvLayout layout = Qwen();
+  KvLayout other = layout;
+  other.weight_bits = 4;
+  EXPECT_NE(layout.Fingerprint(), other.Fingerprint());
+  EXPECT_THAT(std::string(layout.CheckCaller(other.Fingerprint()).message()),
+              HasSubstr("the caller has KV of bfloat16 with weights of 4 bits"));
+  other.weight_bits = 0;
+  EXPECT_TRUE(layout.CheckCaller(other.Fingerprint()).ok());
+}
+
 TEST(KvLayoutTest, DtypeNamesRoundTrip) {
   for (KvDtype dtype : kAllDtypes) {
     EXPECT_EQ(ParseKvDtype(KvDtypeName(dtype)), dtype);

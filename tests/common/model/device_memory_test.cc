@@ -57,14 +57,17 @@ TEST(DeviceMemoryTest, IsWhatLoadingTakes) {
   for (const char* shape :
        {"tiny-llama", "tiny-qwen2", "tiny-qwen3", "tiny-mistral", "tiny-qwen2-bf16",
         "tiny-qwen2-gptq4", "tiny-llama-gptq8", "tiny-qwen3-gptq4-channel", "tiny-llama-awq"}) {
-    for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
-      SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32" : " bf16"));
+    for (const auto& [compute, load_bits] :
+         {std::pair(Compute::kF32, 0), {Compute::kBF16, 0}, {Compute::kF32, 4}}) {
+      SCOPED_TRACE(std::string(shape) + (compute == Compute::kF32 ? " f32, " : " bf16, ") +
+                   std::to_string(load_bits));
       auto cpu = backend::MakeCpuBackend({.compute = compute, .thread_count = 1});
       if (!cpu.ok()) continue;  // this CPU doesn't multiply bfloat16
       CountingBackend backend(*std::move(cpu));
       const std::string dir = std::string(BATON_CHECKPOINT_DIR "/") + shape;
-      const auto config = LoadModelConfig(dir);
+      auto config = LoadModelConfig(dir);
       ASSERT_TRUE(config.ok()) << config.status();
+      config->load_bits = load_bits;
       const auto transformer = Transformer::Load(
           dir, *config, {.max_batch_tokens = 48, .max_logit_rows = 7, .max_positions = 100},
           backend);
@@ -105,6 +108,11 @@ TEST(DeviceMemoryTest, SevenBillionOfFourBits) {
   EXPECT_NEAR(static_cast<double>(bytes()), 2.18e9 + 6.53e9 * 4.25 / 8, 0.01e9);
   config.quantization->bits = 8;
   EXPECT_NEAR(static_cast<double>(bytes()), 2.18e9 + 6.53e9 * 8.25 / 8, 0.01e9);
+  // Rounded at load: groups of 32, and the head in 8 bits.
+  config.quantization.reset();
+  for (LayerSpec& each : config.layers) each.quantized = {};
+  config.load_bits = 4;
+  EXPECT_NEAR(static_cast<double>(bytes()), 1.09e9 + 0.545e9 * 9 / 8 + 6.53e9 * 5 / 8, 0.01e9);
 }
 
 TEST(DeviceMemoryTest, EveryAllocationIsRoundedUp) {

@@ -52,12 +52,13 @@ class ModelRunner {
                                                         .thread_count = 2})) {}
 
   ModelRunner(const std::string& model_dir,
-              absl::StatusOr<std::unique_ptr<backend::Backend>> backend) {
+              absl::StatusOr<std::unique_ptr<backend::Backend>> backend, int load_bits = 0) {
     auto config = LoadModelConfig(model_dir);
     EXPECT_TRUE(config.ok()) << config.status();
     EXPECT_TRUE(backend.ok()) << backend.status();
     if (!config.ok() || !backend.ok()) return;
     config_ = *std::move(config);
+    config_.load_bits = load_bits;
     backend_ = *std::move(backend);
     const LayerSpec& layer = config_.layers[0];
     backend::StepLimits limits{.max_rows = kMaxTokens,

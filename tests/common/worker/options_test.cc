@@ -75,6 +75,18 @@ TEST(WorkerOptionsTest, FlagsArriveUnderTheirUsualNames) {
   EXPECT_EQ(engine.num_blocks, 9);
 }
 
+TEST(WorkerOptionsTest, BitsOfWeightsArriveAtTheEngine) {
+  WorkerOptions options;
+  EXPECT_EQ(ToEngineOptions(options).weight_bits, 0);
+  EXPECT_FALSE(ToEngineOptions(options).backend.dequantize_weights);
+  EXPECT_EQ(Parse({"--weights", "int4", "--dequantize-weights"}, &options), "");
+  EXPECT_EQ(ToEngineOptions(options).weight_bits, 4);
+  EXPECT_TRUE(ToEngineOptions(options).backend.dequantize_weights);
+  EXPECT_EQ(Parse({"--weights", "int8"}, &options), "");
+  EXPECT_EQ(ToEngineOptions(options).weight_bits, 8);
+  EXPECT_NE(Parse({"--weights", "int2"}, &options), "");
+}
+
 TEST(WorkerOptionsTest, OutOfRangeIsRefusedByName) {
   const std::vector<std::vector<std::string>> cases = {
       {"--max-num-seqs", "0"},   {"--max-num-seqs", "-1"},

@@ -1,0 +1,134 @@
+// Weights that are rounded to few bits when they are loaded.
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "common/backend/quantized.h"
+#include "common/model/quantization.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/common/model/model_runner.h"
+#include "tests/testing/devices.h"
+
+namespace baton::model {
+namespace {
+
+using backend::DType;
+
+std::vector<float> Dequantized(const QuantizedWeights& weights) {
+  const backend::QuantizedHostMatrix view = weights.view();
+  std::vector<float> values(static_cast<size_t>(view.rows * view.cols));
+  for (int64_t row = 0; row < view.rows; ++row) {
+    backend::DequantizeRow(view, row, values.data() + row * view.cols);
+  }
+  return values;
+}
+
+absl::StatusOr<QuantizedWeights> RoundRow(const std::vector<float>& row, int bits) {
+  return QuantizedWeights::Round({row.data(), DType::kF32, 1, static_cast<int64_t>(row.size())},
+                                 bits);
+}
+
+TEST(RoundWeightsTest, EveryValueIsNear) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int64_t rows = 1 + random() % 5, cols = 2 * (1 + random() % 60);
+    // Magnitudes down to where a scale has but a bit or two.
+    const float size = std::pow(10.0f, static_cast<float>(random() % 8) - 6);
+    std::normal_distribution<float> normal(0, size);
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    for (float& value : values) value = normal(random);
+    for (const int bits : {8, 4}) {
+      const auto rounded =
+          QuantizedWeights::Round({values.data(), DType::kF32, rows, cols}, bits);
+      ASSERT_TRUE(rounded.ok()) << rounded.status();
+      const std::vector<float> near = Dequantized(*rounded);
+      for (int64_t row = 0; row < rows; ++row) {
+        for (int64_t begin = 0; begin < cols; begin += 32) {
+          const int64_t end = std::min(cols, begin + 32);
+          double largest = 0, error = 0, squares = 0, grid = 0;
+          for (int64_t i = row * cols + begin; i < row * cols + end; ++i) {
+            largest = std::max(largest, std::fabs(double{values[i]}));
+          }
+          // The scale that reaches every value, without a search, and half the least float16.
+          const double step = largest / (bits == 8 ? 127 : 7), least = 3e-8 * 128;
+          for (int64_t i = row * cols + begin; i < row * cols + end; ++i) {
+            const double off = near[i] - double{values[i]};
+            const double off_grid = std::nearbyint(values[i] / step) * step - double{values[i]};
+            error = std::max(error, std::fabs(off));
+            squares += off * off;
+            grid += off_grid * off_grid;
+          }
+          if (bits == 8) {
+            EXPECT_LE(error, step / 2 * 1.001 + least);
+          } else {
+            EXPECT_LE(std::sqrt(squares), 1.1 * std::sqrt(grid) + 6 * least) << "largest " << largest;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(RoundWeightsTest, EdgesOfTheRange) {
+  for (const int bits : {4, 8}) {
+    SCOPED_TRACE(bits);
+    const std::vector<float> zeros(64, 0.0f);
+    EXPECT_EQ(Dequantized(*RoundRow(zeros, bits)), zeros);
+    for (const float bad : {NAN, INFINITY, -INFINITY, 3e38f}) {
+      std::vector<float> row(64, 0.5f);
+      row[40] = bad;
+      const auto rounded = RoundRow(row, bits);
+      ASSERT_EQ(rounded.status().code(), absl::StatusCode::kInvalidArgument) << bad;
+      EXPECT_THAT(std::string(rounded.status().message()),
+                  ::testing::HasSubstr("row 0, columns 32 to 63"));
+    }
+    const std::vector<float> large(32, 390000.0f);
+    for (float value : Dequantized(*RoundRow(large, bits))) EXPECT_NEAR(value, 390000, 2000);
+    // Too small for any float16 scale: 0, never infinite.
+    for (float value : Dequantized(*RoundRow(std::vector<float>(32, 1e-12f), bits))) {
+      EXPECT_LE(std::fabs(value), 1e-5f);
+    }
+  }
+  // -8 is a code, 8 is none.
+  std::vector<float> row(32, 0.0f);
+  row[3] = 8;
+  EXPECT_EQ(Dequantized(*RoundRow(row, 4)), row);
+  row[3] = -8;
+  EXPECT_EQ(Dequantized(*RoundRow(row, 4)), row);
+}
+
+class RoundedModelTest : public ::testing::TestWithParam<baton::testing::Device> {};
+
+// A float checkpoint rounded to 8 bits: near itself, and the same in every chunking.
+TEST_P(RoundedModelTest, IsNearTheFloatModel) {
+  for (const char* name : {"tiny-llama", "tiny-qwen3"}) {
+    const std::string dir = std::string(BATON_CHECKPOINT_DIR) + "/" + name;
+    ModelRunner exact(dir);
+    for (const int bits : {8, 4}) {
+      SCOPED_TRACE(::testing::Message() << name << ", " << bits << " bits");
+      ModelRunner rounded(dir, GetParam().make(), bits);
+      ASSERT_TRUE(exact.ok() && rounded.ok());
+      const std::vector<int32_t> prompt = Prompt(70, exact.config().vocab_size);
+      const Logits whole = rounded.Run(prompt, prompt.size());
+      const double error = LargestDifference(whole, exact.Run(prompt, prompt.size()));
+      EXPECT_GT(error, 0);
+      EXPECT_LE(error, bits == 8 ? 1.0 : 6.0);  // of logits whose largest is about 6
+      std::cout << name << " in " << bits << " bits on " << GetParam().name
+                << ": largest difference " << error << "\n";
+      for (const size_t chunk : {1, 13, 50}) {
+        EXPECT_TRUE(rounded.Run(prompt, chunk) == whole) << "in chunks of " << chunk;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RoundedModelTest,
+                         ::testing::ValuesIn(baton::testing::Devices()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace baton::model
