@@ -206,7 +206,8 @@ void CompareLogprobs(const std::vector<Column>& columns, const std::string& path
   for (const Column& column : columns) {
     std::vector<double> all;
     for (const auto& prompt : prompts) {
-      const auto logprobs = LogprobsOf(*column.engine, prompt["tokens"].get<std::vector<int32_t>>());
+      const auto logprobs =
+          LogprobsOf(*column.engine, prompt["tokens"].get<std::vector<int32_t>>());
       all.insert(all.end(), logprobs.begin(), logprobs.end());
     }
     if (first.empty()) first = all;
@@ -239,7 +240,9 @@ int Main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"auto", "int8", "fp8", "int4"}));
   std::vector<std::string> weights;
-  app.add_option("--weights", weights)->delimiter(',')->check(CLI::IsMember({"auto", "int8", "int4"}));
+  app.add_option("--weights", weights)
+      ->delimiter(',')
+      ->check(CLI::IsMember({"auto", "int8", "int4"}));
   std::string prompts;
   app.add_option("--prompts", prompts);
   CLI11_PARSE(app, argc, argv);

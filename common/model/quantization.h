@@ -64,9 +64,9 @@ class QuantizedWeights {
                                                      const TensorEntry& entry);
   // Rounds W to `bits` of 4 or 8, symmetric, in groups of kRoundedGroup columns. Of 8 bits, a value
   // is off by at most half a scale, and the scale is the largest magnitude / 127, rounded up to
-  // float16. Of 4 bits, the scale is the one of a few, spread around the largest magnitude / 8, with
-  // the least sum of squared errors. INVALID_ARGUMENT for a value that is no finite number or that
-  // needs a scale beyond float16. REQUIRES: cols * bits are whole bytes.
+  // float16. Of 4 bits, the scale is the one of a few, spread around the largest magnitude / 8,
+  // with the least sum of squared errors. INVALID_ARGUMENT for a value that is no finite number or
+  // that needs a scale beyond float16. REQUIRES: cols * bits are whole bytes.
   static constexpr int kRoundedGroup = 32;
   static absl::StatusOr<QuantizedWeights> Round(const backend::HostMatrix& matrix, int bits);
   backend::QuantizedHostMatrix view() const;

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/check.h"
 #include "common/backend/cpu/convert.h"
+#include "common/base/check.h"
 #include "common/model/convert.h"
 #include "common/model/quantization.h"
 
@@ -102,9 +102,8 @@ absl::StatusOr<QuantizedWeights> QuantizedWeights::Round(const backend::HostMatr
       const int64_t begin = group * kGroup, count = std::min(kGroup, matrix.cols - begin);
       const float* values = row.data() + begin;
       // Not the reverse, which a NaN would pass.
-      const bool all_fit = std::all_of(values, values + count, [](float value) {
-        return std::fabs(value) <= kLargestWeight;
-      });
+      const bool all_fit = std::all_of(
+          values, values + count, [](float value) { return std::fabs(value) <= kLargestWeight; });
       if (!all_fit) {
         return absl::InvalidArgumentError(absl::StrCat(
             "row ", r, ", columns ", begin, " to ", begin + count - 1,

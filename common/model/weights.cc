@@ -275,8 +275,8 @@ absl::StatusOr<std::unique_ptr<PackedMatrix>> WeightLoader::Rounded(
     if (!each.ok()) {
       return Annotate(each.status(), absl::StrCat(checkpoint_.path(), ": ", parts[i].name));
     }
-    rounded_from_bytes_ += stacked[i].rows * stacked[i].cols *
-                           static_cast<int64_t>(backend::SizeOf(stacked[i].dtype));
+    rounded_from_bytes_ +=
+        stacked[i].rows * stacked[i].cols * static_cast<int64_t>(backend::SizeOf(stacked[i].dtype));
     weights.push_back(*std::move(each));
     views.push_back(weights.back().view());
   }
@@ -380,8 +380,8 @@ void WeightLoader::LogLoss() const {
   }
   if (rounded_bytes_ > 0) {
     BATON_LOG(Info) << checkpoint_.path() << ": weights of " << (rounded_from_bytes_ >> 20)
-                    << " MiB, rounded to " << load_bits_ << " bits, take "
-                    << (rounded_bytes_ >> 20) << " MiB on this device";
+                    << " MiB, rounded to " << load_bits_ << " bits, take " << (rounded_bytes_ >> 20)
+                    << " MiB on this device";
   }
   if (loss_.inexact == 0) return;
   const char* target = backend::Name(backend_.activation_dtype());
@@ -463,10 +463,10 @@ absl::StatusOr<Weights> LoadWeights(const Checkpoint& checkpoint, const ModelCon
   }
   BATON_ASSIGN_OR_RETURN(weights.final_norm,
                          loader.Vector({{"model.norm.weight", config.hidden_dim}}));
-  BATON_ASSIGN_OR_RETURN(weights.lm_head,
-                         loader.LmHead({config.tied_embeddings ? kEmbeddingName : "lm_head.weight",
-                                        config.vocab_size},
-                                       config.hidden_dim, config.lm_head_quantized));
+  BATON_ASSIGN_OR_RETURN(
+      weights.lm_head,
+      loader.LmHead({config.tied_embeddings ? kEmbeddingName : "lm_head.weight", config.vocab_size},
+                    config.hidden_dim, config.lm_head_quantized));
   BATON_RETURN_IF_ERROR(loader.CheckLeftOver(config));
   loader.LogLoss();
   if (progress) progress(1);

@@ -33,8 +33,8 @@ struct WorkerOptions {
   ServerTls tls;                   // without files: plaintext
   bool insecure = false;           // may listen beyond loopback without secret and client CA
 
-  std::string device = "cpu";  // cpu, cuda:N, auto: a GPU if there is one
-  std::string dtype = "auto";  // auto, float32, bfloat16, float16
+  std::string device = "cpu";    // cpu, cuda:N, auto: a GPU if there is one
+  std::string dtype = "auto";    // auto, float32, bfloat16, float16
   std::string weights = "auto";  // auto, int8, int4
   bool dequantize_weights = false;
   double gpu_memory_utilization = 0.9;

@@ -32,9 +32,9 @@ std::vector<Device> Devices() {
   cpu.name = "cpu_float32";
   cpu.logit_tolerance = 1e-3;
   cpu.make = [] {
-    return backend::MakeCpuBackend(
-        {.compute = backend::BackendOptions::Compute::kF32, .dequantize_weights = true,
-         .thread_count = 2});
+    return backend::MakeCpuBackend({.compute = backend::BackendOptions::Compute::kF32,
+                                    .dequantize_weights = true,
+                                    .thread_count = 2});
   };
   Device native;
   native.name = "cpu_auto";

@@ -47,9 +47,9 @@ struct ActivationBlock {
 };
 
 // A panel of quantised weights is [groups], each: 32 scales of 16 bits; if the zeros differ, 32
-// bytes of 16 - zero, padded to as much; then the group's blocks of 32 of `in`. A block of 8 bits is
-// [8][32 columns][4], the zero 128. One of 4 bits is [4][32 columns][4], the low halves of the bytes
-// 4 of `in`, the high halves the 4 after them; the zero is 8 where it is not stored.
+// bytes of 16 - zero, padded to as much; then the group's blocks of 32 of `in`. A block of 8 bits
+// is [8][32 columns][4], the zero 128. One of 4 bits is [4][32 columns][4], the low halves of the
+// bytes 4 of `in`, the high halves the 4 after them; the zero is 8 where it is not stored.
 constexpr int kQuantizedScaleBytes = 2 * kPanelColumns;
 
 // out[r, c] (+= bias[c]) = the sum over blocks b, in ascending order, of

@@ -65,9 +65,9 @@ BATON_INLINE I32x16 DotBytes(I32x16 sum, U8x64 w, int32_t x) {
 // The largest magnitude as bits; NaN is above infinity.
 BATON_INLINE uint32_t LargestBits(F32x16 a, F32x16 b) {
   const __m512i rest = _mm512_set1_epi32(0x7fffffff);
-  return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(
-      _mm512_and_si512(_mm512_castps_si512(a.v), rest),
-      _mm512_and_si512(_mm512_castps_si512(b.v), rest))));
+  return static_cast<uint32_t>(
+      _mm512_reduce_max_epi32(_mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(a.v), rest),
+                                               _mm512_and_si512(_mm512_castps_si512(b.v), rest))));
 }
 // Rounds to whole numbers of 8 bits; returns their sum.
 BATON_INLINE int32_t StoreWhole(F32x16 a, F32x16 b, int8_t* values) {
@@ -148,13 +148,11 @@ BATON_INLINE int32_t StoreWhole(F32x16 a, F32x16 b, int8_t* values) {
   const __m256i second = _mm256_packs_epi32(parts[2], parts[3]);
   // Packing works within halves of a register: 4 values of each part, then 4 more.
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m256i bytes =
-      _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
   _mm256_storeu_si256((__m256i*)values, bytes);
-  const __m256i eight = _mm256_add_epi32(_mm256_add_epi32(parts[0], parts[1]),
-                                         _mm256_add_epi32(parts[2], parts[3]));
-  __m128i four =
-      _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m256i eight =
+      _mm256_add_epi32(_mm256_add_epi32(parts[0], parts[1]), _mm256_add_epi32(parts[2], parts[3]));
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
   return _mm_cvtsi128_si32(four);
@@ -356,8 +354,8 @@ BATON_INLINE void MulQuantizedRows(int64_t rows, const ActivationBlock* x, int64
                                    int64_t out_stride, const QuantizedRange& range) {
   if constexpr (kRows > 1) {
     if (rows < kRows) {
-      return MulQuantizedRows<kBits, kZeros, kRows - 1>(rows, x, x_stride, w, bias, out,
-                                                        out_stride, range);
+      return MulQuantizedRows<kBits, kZeros, kRows - 1>(rows, x, x_stride, w, bias, out, out_stride,
+                                                        range);
     }
   }
   MulQuantizedTile<kBits, kZeros, kRows, kQuantizedTileVectors>(x, x_stride, w, bias, out,
@@ -377,24 +375,22 @@ void MulQuantizedSlice(const QuantizedSlice& s) {
     blocks_a_pass = (groups > 1 ? groups : 1) * s.group_blocks;
   }
   for (int64_t first = 0; first < s.rows; first += kQuantizedRowBlock) {
-    const int64_t rows =
-        s.rows - first < kQuantizedRowBlock ? s.rows - first : kQuantizedRowBlock;
+    const int64_t rows = s.rows - first < kQuantizedRowBlock ? s.rows - first : kQuantizedRowBlock;
     // Tiles of nearly equal heights: 8 rows are 4 and 4, not 6 and 2.
     const int64_t tiles = (rows + kQuantizedTileRows - 1) / kQuantizedTileRows;
     const int64_t height = (rows + tiles - 1) / tiles;
     for (int64_t column = 0; column < s.columns; column += kPanelColumns) {
       const uint8_t* panel = s.panels + column / kPanelColumns * s.panel_bytes;
       for (int64_t begin = 0; begin < s.blocks; begin += blocks_a_pass) {
-        const uint8_t* w =
-            panel + begin * kBlockBytes + begin / s.group_blocks * kHeaderBytes;
-        QuantizedRange range = {.begin = begin,
-                                .end = s.blocks - begin < blocks_a_pass ? s.blocks
-                                                                        : begin + blocks_a_pass,
-                                .group_blocks = s.group_blocks,
-                                .block_count = s.blocks,
-                                .scale_element = s.scale_element,
-                                .columns = 0,
-                                .first_vector = 0};
+        const uint8_t* w = panel + begin * kBlockBytes + begin / s.group_blocks * kHeaderBytes;
+        QuantizedRange range = {
+            .begin = begin,
+            .end = s.blocks - begin < blocks_a_pass ? s.blocks : begin + blocks_a_pass,
+            .group_blocks = s.group_blocks,
+            .block_count = s.blocks,
+            .scale_element = s.scale_element,
+            .columns = 0,
+            .first_vector = 0};
         for (int v = 0; v < kPanelColumns / 16; v += kQuantizedTileVectors) {
           const int64_t at = column + v * 16;
           if (at >= s.columns) break;

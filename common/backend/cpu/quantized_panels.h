@@ -35,9 +35,7 @@ class QuantizedPanels final : public CpuMatrix {
 
  private:
   explicit QuantizedPanels(absl::Span<const QuantizedHostMatrix> stacked);
-  int64_t header_bytes() const {
-    return zeros_ ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
-  }
+  int64_t header_bytes() const { return zeros_ ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes; }
   void FillPanel(absl::Span<const QuantizedHostMatrix> stacked, int64_t index);
   void FillColumn(const QuantizedHostMatrix& matrix, int64_t row, int column, uint8_t* panel);
 

@@ -47,9 +47,9 @@ class ModelRunner {
 
   explicit ModelRunner(const std::string& model_dir, backend::BackendOptions::Compute compute =
                                                          backend::BackendOptions::Compute::kF32)
-      : ModelRunner(model_dir, backend::MakeCpuBackend({.compute = compute,
-                                                        .dequantize_weights = true,
-                                                        .thread_count = 2})) {}
+      : ModelRunner(model_dir,
+                    backend::MakeCpuBackend(
+                        {.compute = compute, .dequantize_weights = true, .thread_count = 2})) {}
 
   ModelRunner(const std::string& model_dir,
               absl::StatusOr<std::unique_ptr<backend::Backend>> backend, int load_bits = 0) {

@@ -42,8 +42,7 @@ TEST(RoundWeightsTest, EveryValueIsNear) {
     std::vector<float> values(static_cast<size_t>(rows * cols));
     for (float& value : values) value = normal(random);
     for (const int bits : {8, 4}) {
-      const auto rounded =
-          QuantizedWeights::Round({values.data(), DType::kF32, rows, cols}, bits);
+      const auto rounded = QuantizedWeights::Round({values.data(), DType::kF32, rows, cols}, bits);
       ASSERT_TRUE(rounded.ok()) << rounded.status();
       const std::vector<float> near = Dequantized(*rounded);
       for (int64_t row = 0; row < rows; ++row) {
@@ -65,7 +64,8 @@ TEST(RoundWeightsTest, EveryValueIsNear) {
           if (bits == 8) {
             EXPECT_LE(error, step / 2 * 1.001 + least);
           } else {
-            EXPECT_LE(std::sqrt(squares), 1.1 * std::sqrt(grid) + 6 * least) << "largest " << largest;
+            EXPECT_LE(std::sqrt(squares), 1.1 * std::sqrt(grid) + 6 * least)
+                << "largest " << largest;
           }
         }
       }
@@ -126,8 +126,7 @@ TEST_P(RoundedModelTest, IsNearTheFloatModel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, RoundedModelTest,
-                         ::testing::ValuesIn(baton::testing::Devices()),
+INSTANTIATE_TEST_SUITE_P(Devices, RoundedModelTest, ::testing::ValuesIn(baton::testing::Devices()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -36,8 +36,8 @@ inline void PrintTo(const Variant& v, std::ostream* out) { *out << NameOf(v); }
 
 inline std::vector<Variant> AllVariants(int threads = 2) {
   std::vector<Variant> variants;
-  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni,
-                  Isa::kAvx512BF16, Isa::kAmx}) {
+  for (Isa isa :
+       {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Vnni, Isa::kAvx512BF16, Isa::kAmx}) {
     if (isa > BestIsa()) break;
     variants.push_back({isa, Compute::kF32, threads});
     if (KernelsOf(isa).matmul_bf16 != nullptr) variants.push_back({isa, Compute::kBF16, threads});

@@ -12,7 +12,10 @@ struct Weights {
   Weights(Random& random, int bits, int rows, int cols, int group_size, DType scale_dtype,
           bool zeros_differ, const std::vector<int32_t>& column_order = {})
       : order(column_order) {
-    matrix = {.bits = bits, .rows = rows, .cols = cols, .group_size = group_size,
+    matrix = {.bits = bits,
+              .rows = rows,
+              .cols = cols,
+              .group_size = group_size,
               .scale_dtype = scale_dtype};
     const auto groups = static_cast<size_t>(rows * matrix.groups());
     values.resize(static_cast<size_t>(rows * matrix.row_bytes()));
@@ -95,8 +98,7 @@ TEST_P(QuantizedMatMulTest, IsTheProductOfRoundedActivations) {
     const int group = random.Of({32, 64, 128, k});
     const DType scales = random.Of({DType::kF16, DType::kBF16});
     const bool zeros = bits == 4 && seed % 2 == 0;
-    const std::vector<int32_t> order =
-        seed % 5 == 0 ? Shuffled(random, k) : std::vector<int32_t>{};
+    const std::vector<int32_t> order = seed % 5 == 0 ? Shuffled(random, k) : std::vector<int32_t>{};
     const Weights a(random, bits, n, k, group, scales, zeros, order);
     const Weights b(random, bits, n2, k, group, scales, zeros && seed % 4 == 0, order);
     Owned x(dtype_, rows, k, random.Floats(rows * k));
@@ -195,7 +197,8 @@ TEST_P(QuantizedMatMulTest, ActivationsThatAreNotFiniteGiveNaN) {
   }
 }
 
-// What panels cannot hold is dequantised: groups across blocks, 8 bits with other zeros, two orders.
+// What panels cannot hold is dequantised: groups across blocks, 8 bits with other zeros, two
+// orders.
 TEST_P(QuantizedMatMulTest, OtherFormsAreDequantised) {
   Random random(1);
   const int n = 33, k = 96, rows = 5;
