@@ -74,42 +74,59 @@ void BM_ReadBandwidth(benchmark::State& state) {
 }
 BENCHMARK(BM_ReadBandwidth)->UseRealTime()->Unit(benchmark::kMillisecond);
 
+// Copies of a matrix: as many as it takes that no cache holds them, as in a model of many layers.
+std::vector<std::unique_ptr<PackedMatrix>> Copies(int64_t bits, int64_t n, int64_t k) {
+  Backend& backend = TheBackend();
+  const std::vector<uint16_t> values = RandomBF16(n * k);
+  const std::vector<uint16_t> scales(n * k / 32, 0x2000);  // float16 2^-7
+  const std::vector<uint16_t> zeros(scales.size(), static_cast<uint16_t>(1 << (bits - 1)));
+  const QuantizedHostMatrix quantized = {.bits = static_cast<int>(bits),
+                                         .rows = n,
+                                         .cols = k,
+                                         .group_size = 32,
+                                         .values = reinterpret_cast<const uint8_t*>(values.data()),
+                                         .scales = scales.data(),
+                                         .zeros = zeros.data()};
+  std::vector<std::unique_ptr<PackedMatrix>> copies;
+  for (int64_t bytes = 0; bytes < int64_t{768} << 20; bytes += copies.back()->size_bytes()) {
+    copies.push_back(
+        std::move(bits == 16 ? backend.Pack({{values.data(), DType::kBF16, n, k}})
+                             : backend.PackQuantized({quantized}))
+            .value());
+  }
+  return copies;
+}
+
 void BM_MatMul(benchmark::State& state) {
   Backend& backend = TheBackend();
   const int64_t rows = state.range(0), n = state.range(1), k = state.range(2);
-  // As many copies as it takes that no cache holds the weights, as in a model of many layers.
-  const int64_t copies = std::max<int64_t>(1, (int64_t{768} << 20) / (n * k * 2));
-  std::vector<std::unique_ptr<PackedMatrix>> weights;
-  {
-    const std::vector<uint16_t> values = RandomBF16(n * k);
-    for (int64_t i = 0; i < copies; ++i) {
-      weights.push_back(std::move(backend.Pack({{values.data(), DType::kBF16, n, k}})).value());
-    }
-  }
+  const std::vector<std::unique_ptr<PackedMatrix>> weights = Copies(state.range(3), n, k);
   const std::vector<uint16_t> x_values = RandomBF16(rows * k * 2);
   std::vector<float> x_floats(rows * k, 0.5f), out_values(rows * n);
   const bool bf16 = backend.activation_dtype() == DType::kBF16;
   const Tensor x = {bf16 ? (void*)x_values.data() : x_floats.data(), backend.activation_dtype(),
                     rows, k, k};
   const Tensor out = {out_values.data(), DType::kF32, rows, n, n};
-  int64_t next = 0;
+  size_t next = 0;
   for (auto _ : state) {
     backend.MatMul(x, *weights[next], nullptr, out);
-    next = (next + 1) % copies;
+    next = (next + 1) % weights.size();
   }
-  const double bytes = static_cast<double>(n * k) * SizeOf(backend.activation_dtype());
+  const auto bytes = static_cast<double>(weights[0]->size_bytes());
   state.counters["GB/s"] = benchmark::Counter(Giga(bytes, state), benchmark::Counter::kIsRate);
   state.counters["GFLOP/s"] =
       benchmark::Counter(Giga(2.0 * rows * n * k, state), benchmark::Counter::kIsRate);
 }
 void MatMulShapes(benchmark::internal::Benchmark* bench) {
   for (auto [n, k] : {std::pair{896, 896}, {9728, 896}, {896, 4864}, {151936, 896}}) {
-    for (int rows : {1, 4, 8, 16, 64, 512}) bench->Args({rows, n, k});
+    for (int bits : {16, 8, 4}) {
+      for (int rows : {1, 4, 8, 16, 64, 512}) bench->Args({rows, n, k, bits});
+    }
   }
 }
 BENCHMARK(BM_MatMul)
     ->Apply(MatMulShapes)
-    ->ArgNames({"M", "N", "K"})
+    ->ArgNames({"M", "N", "K", "bits"})
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 

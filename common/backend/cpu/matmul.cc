@@ -13,11 +13,14 @@ constexpr int64_t kTaskBytes = 512 << 10;
 // Rows below which cutting by rows would only read the weights twice.
 constexpr int64_t kRowsATask = 64;
 
+// Tasks of the same size, give or take a panel, and a multiple of the threads in number.
 struct Cut {
-  int64_t panels_per_task;
+  int64_t panels;
   int64_t panel_tasks;
   int64_t rows_per_task;
   int64_t row_tasks;
+
+  int64_t first_panel(int64_t panel_task) const { return panel_task * panels / panel_tasks; }
 };
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -26,10 +29,8 @@ Cut CutFor(const CpuMatrix& weights, int64_t rows, int threads) {
   const int64_t panels = weights.panel_count();
   Cut cut = {panels, 1, rows, 1};
   if (threads == 1) return cut;
-  const int64_t even = CeilDivide(panels, threads);
-  const int64_t by_bytes = std::max<int64_t>(1, kTaskBytes / weights.panel_bytes());
-  cut.panels_per_task = std::min(even, by_bytes);
-  cut.panel_tasks = CeilDivide(panels, cut.panels_per_task);
+  const int64_t by_bytes = CeilDivide(panels * weights.panel_bytes(), kTaskBytes);
+  cut.panel_tasks = std::min(panels, CeilDivide(by_bytes, threads) * threads);
   if (cut.panel_tasks < threads && rows >= 2 * kRowsATask) {
     const int64_t parts = std::min(CeilDivide(threads, cut.panel_tasks), rows / kRowsATask);
     cut.rows_per_task = CeilDivide(CeilDivide(rows, parts), kSquareRows) * kSquareRows;
@@ -112,14 +113,15 @@ void MatMulRunner::RunQuantized(const Tensor& x, const QuantizedPanels& weights,
   const ActivationBlock* rounded = RoundRows(x, weights.order());
   const Cut cut = CutFor(weights, x.rows, pool_.thread_count());
   pool_.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
-    const int64_t first_panel = task / cut.row_tasks * cut.panels_per_task;
+    const int64_t first_panel = cut.first_panel(task / cut.row_tasks);
+    const int64_t end_panel = cut.first_panel(task / cut.row_tasks + 1);
     const int64_t first_row = task % cut.row_tasks * cut.rows_per_task;
     const int64_t first_column = first_panel * kPanelColumns;
     QuantizedSlice slice = weights.SliceFrom(first_panel);
     slice.x = rounded + first_row * slice.blocks;
     slice.rows = std::min(cut.rows_per_task, x.rows - first_row);
     slice.columns =
-        std::min(cut.panels_per_task * kPanelColumns, weights.out_features() - first_column);
+        std::min(end_panel * kPanelColumns, weights.out_features()) - first_column;
     slice.bias = bias == nullptr ? nullptr : bias + first_column;
     slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
     slice.out_stride = out.row_stride;
@@ -139,7 +141,8 @@ void MatMulRunner::RunPacked(const Tensor& x, const PackedWeights& weights, cons
   }
   const Cut cut = CutFor(weights, x.rows, pool_.thread_count());
   pool_.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
-    const int64_t first_panel = task / cut.row_tasks * cut.panels_per_task;
+    const int64_t first_panel = cut.first_panel(task / cut.row_tasks);
+    const int64_t end_panel = cut.first_panel(task / cut.row_tasks + 1);
     const int64_t first_row = task % cut.row_tasks * cut.rows_per_task;
     const int64_t first_column = first_panel * kPanelColumns;
     MatMulSlice slice;
@@ -149,7 +152,7 @@ void MatMulRunner::RunPacked(const Tensor& x, const PackedWeights& weights, cons
     slice.in = weights.padded_in();
     slice.panels = weights.panel(first_panel);
     slice.columns =
-        std::min(cut.panels_per_task * kPanelColumns, weights.out_features() - first_column);
+        std::min(end_panel * kPanelColumns, weights.out_features()) - first_column;
     slice.bias = bias == nullptr ? nullptr : bias + first_column;
     slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
     slice.out_stride = out.row_stride;
