@@ -12,6 +12,11 @@
 // compares the log probabilities of prompts' tokens ([{"tokens": [...]}, ...]) with those of the
 // first format.
 //
+//   engine_bench --model DIR --sweep-mib 942 [--repeat 9]
+//
+// The last form says how near a decode step of one sequence comes to memory's rate: steps and
+// sweeps that read so many MiB (those that the weights take, the embedding excepted) in turn.
+//
 // The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
 // llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs.
 #include <CLI/CLI.hpp>
@@ -19,6 +24,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -26,6 +32,8 @@
 #include <string>
 #include <vector>
 
+#include "common/backend/cpu/cpu_backend.h"
+#include "common/backend/cpu/thread_pool.h"
 #include "common/base/check.h"
 #include "common/engine/engine.h"
 #include "nlohmann/json.hpp"
@@ -140,6 +148,56 @@ struct Measured {
   std::function<double(Bench&)> seconds;
 };
 
+// Reads all of the memory with every thread.
+double SecondsOfSweep(backend::ThreadPool& pool, const backend::Buffer& memory) {
+  constexpr size_t kTaskWords = (size_t{1} << 20) / sizeof(uint64_t);
+  const auto* words = static_cast<const uint64_t*>(memory.data());
+  const auto start = Clock::now();
+  pool.Run(static_cast<int>(memory.size_bytes() / sizeof(uint64_t) / kTaskWords),
+           [&](int task, int thread) {
+             uint64_t sums[8] = {};
+             const uint64_t* at = words + static_cast<size_t>(task) * kTaskWords;
+             for (size_t i = 0; i < kTaskWords; i += 8) {
+               __builtin_prefetch(at + i + 512);
+               for (size_t lane = 0; lane < 8; ++lane) sums[lane] += at[i + lane];
+             }
+             uint64_t sum = 0;
+             for (const uint64_t each : sums) sum += each;
+             volatile uint64_t kept = sum;  // so that the loop is not left out
+             (void)kept;
+           });
+  return SecondsSince(start);
+}
+
+void CompareWithSweep(engine::Engine& engine, const backend::BackendOptions& options,
+                      int64_t sweep_mib, int repeat) {
+  auto backend = backend::MakeCpuBackend(options);
+  BATON_CHECK(backend.ok()) << backend.status();
+  auto memory = (*backend)->Allocate(static_cast<size_t>(sweep_mib) << 20);
+  BATON_CHECK(memory.ok()) << memory.status();
+  std::memset((*memory)->data(), 1, (*memory)->size_bytes());
+  backend::ThreadPool pool(options.thread_count > 0 ? options.thread_count
+                                                    : backend::UsableCores());
+  Bench bench(engine, 64, 1);
+  bench.Prefill(0, 0, 16);
+  std::vector<double> steps, sweeps, shares;
+  for (int round = 0; round < repeat; ++round) {
+    for (int i = 0; i < 16; ++i) {
+      steps.push_back(bench.Decode(1, 16 + i, 1));
+      sweeps.push_back(SecondsOfSweep(pool, **memory));
+      shares.push_back(sweeps.back() / steps.back());
+    }
+  }
+  const double mean =
+      std::accumulate(steps.begin(), steps.end(), 0.0) / static_cast<double>(steps.size());
+  std::printf(
+      "%s\n%zu decode steps and sweeps of %d MiB in turn, medians: step %.3f ms (mean %.3f), "
+      "sweep %.3f ms (%.1f GB/s), sweep / step %.3f\n",
+      engine.Description().c_str(), steps.size(), static_cast<int>(sweep_mib), Median(steps) * 1e3,
+      mean * 1e3, Median(sweeps) * 1e3,
+      static_cast<double>((*memory)->size_bytes()) / Median(sweeps) * 1e-9, Median(shares));
+}
+
 struct Column {
   std::string name;
   std::unique_ptr<engine::Engine> engine;
@@ -245,6 +303,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "int8", "int4"}));
   std::string prompts;
   app.add_option("--prompts", prompts);
+  int64_t sweep_mib = 0;
+  app.add_option("--sweep-mib", sweep_mib)->check(CLI::Range(1, 1 << 20));
   CLI11_PARSE(app, argc, argv);
   if (dtype == "float32") options.backend.compute = backend::BackendOptions::Compute::kF32;
   if (dtype == "bfloat16") options.backend.compute = backend::BackendOptions::Compute::kBF16;
@@ -272,6 +332,8 @@ int Main(int argc, char** argv) {
   }
   if (!prompts.empty()) {
     CompareLogprobs(columns, prompts);
+  } else if (sweep_mib > 0) {
+    CompareWithSweep(*columns.front().engine, options.backend, sweep_mib, repeat);
   } else if (kv_dtypes.empty() && columns.size() == 1) {
     Run(*columns.front().engine, repeat);
   } else {
