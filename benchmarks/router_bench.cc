@@ -207,6 +207,8 @@ void Decide(benchmark::State& state, bool links) {
       state.ResumeTiming();
     }
   }
+  state.counters["decisions/s"] =
+      benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
 // A whole decision. `dispatch` 0: only asked; 1: noted, too, with what it will leave in the cache.

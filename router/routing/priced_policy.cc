@@ -111,7 +111,8 @@ Pricing PricedPolicy::PricingOf(const RouteQuery& query, const Candidates& prefi
     absl::MutexLock lock(&mutex_);
     const double passed =
         last_s_ ? std::max(0.0, query.now_s - *last_s_) : kUtilizationMemory_s * 100;
-    busy_share_ += (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy_count / count - busy_share_);
+    busy_share_ +=
+        (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy_count / count - busy_share_);
     // Of decisions side by side, one may have read the clock before another.
     last_s_ = std::max(query.now_s, last_s_.value_or(query.now_s));
     busy_share = busy_share_;
@@ -173,7 +174,8 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
       if (draws && chance >> 63 != 0 && c.matched_blocks == 0 && c.running + c.queued > 0) continue;
       const DecodePrice price = PriceDecode(query, c, alone, prefill);
       compared.decode_costs[i] = price.total();
-      const std::tuple rank = {price.full, compared.decode_costs[i], c.running + c.queued, -c.free_blocks};
+      const std::tuple rank = {price.full, compared.decode_costs[i], c.running + c.queued,
+                               -c.free_blocks};
       if (best >= 0 && rank > lowest) continue;
       equals = best >= 0 && rank == lowest ? equals + 1 : 1;
       lowest = rank;
@@ -223,7 +225,8 @@ bool PricedPolicy::ChooseByLinks(const RouteQuery& query, const Candidates& pref
   const uint64_t turn = Mix(options_.seed, turn_++);
   choice.prefill = ChoosePrefill(query, prefill, choice, compared);
   if (choice.decision == "home") {
-    choice.decode = ChooseDecode(query, decode, /*alone=*/false, /*prefill=*/nullptr, turn, compared);
+    choice.decode =
+        ChooseDecode(query, decode, /*alone=*/false, /*prefill=*/nullptr, turn, compared);
     return false;
   }
   const auto decode_for = [&](int computes) {

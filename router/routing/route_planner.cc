@@ -130,8 +130,7 @@ void RoutePlanner::Match(const RouteRequest& request, Matched* found) const {
   if (options_.kv_fetch) matched.reported = matched.depths;
   matched.in_tiers = MatchTiers(request);
   dispatched_.Match(request.keys, &matched.depths);
-  if (request.warm_prefill >= 0 &&
-      request.warm_prefill < static_cast<int>(matched.depths.size())) {
+  if (request.warm_prefill >= 0 && request.warm_prefill < static_cast<int>(matched.depths.size())) {
     matched.depths[request.warm_prefill] = static_cast<int>(request.keys.size());
   }
 }
@@ -154,8 +153,7 @@ absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
   {
     absl::MutexLock lock(&mutex_);
     route.dispatch = CountDispatch(chosen->query, chosen->pair);
-    will_be_cached =
-        chosen->pair.prefill && workers_[chosen->pair.prefill->worker].prefix_caching;
+    will_be_cached = chosen->pair.prefill && workers_[chosen->pair.prefill->worker].prefix_caching;
   }
   if (will_be_cached) {
     dispatched_.Add(computes.worker, request.keys, clock_.SinceStart() + finish + kReportsWithin);
@@ -316,8 +314,7 @@ RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_mode
 
 // Pairs that fail together are passed over: first another decode worker is asked for, then another
 // prefill worker.
-RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
-                                            const Candidates& prefill,
+RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, const Candidates& prefill,
                                             absl::Span<const Candidate> decode) const {
   Candidates rest;
   const Candidates* left = &prefill;
@@ -352,8 +349,7 @@ RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
   return {std::nullopt, decode[choice.decode], choice.decision};
 }
 
-absl::Status RoutePlanner::CheckSlo(const RouteRequest& request,
-                                    const Candidates& prefill,
+absl::Status RoutePlanner::CheckSlo(const RouteRequest& request, const Candidates& prefill,
                                     absl::Span<const Candidate> decode, const Pair& pair) const {
   const absl::Duration slo =
       request.ttft_slo > absl::ZeroDuration() ? request.ttft_slo : options_.ttft_slo;

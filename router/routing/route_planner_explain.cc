@@ -40,8 +40,7 @@ int CachedTokens(const RouteQuery& query, const Candidate& c) {
 }  // namespace
 
 std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const Route& route,
-                                                const Pair& pair,
-                                                const Candidates& prefill,
+                                                const Pair& pair, const Candidates& prefill,
                                                 absl::Span<const Candidate> decode) const {
   auto why = std::make_shared<Decision>();
   why->prompt_tokens = query.prompt_tokens;

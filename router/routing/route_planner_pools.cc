@@ -13,7 +13,8 @@ bool RoutePlanner::MayTake(v1::WorkerRole role, const RouteRequest& request, con
                            int i) const {
   const Worker& worker = workers_[of.worker(i)];
   const Incarnation here = worker.target.incarnation();
-  if (absl::c_linear_search(request.avoid, here) || !health_.WorkerUsable(here.worker)) return false;
+  if (absl::c_linear_search(request.avoid, here) || !health_.WorkerUsable(here.worker))
+    return false;
   const auto is_here = [&here](const Route& l) { return l.decode.incarnation() == here; };
   if (absl::c_any_of(request.lost, is_here)) return false;
   if (role != v1::WORKER_ROLE_DECODE) return true;

@@ -236,7 +236,8 @@ void ChoosesLikeAnExhaustivePass(uint64_t seed) {
   query.keys = keys;
   for (int trial = 0; trial < 1000; ++trial) {
     query.now_s += 0.5;
-    std::vector<Candidate> fleet(static_cast<size_t>(1 + Below(random, trial % 10 == 0 ? 1000 : 40)));
+    std::vector<Candidate> fleet(
+        static_cast<size_t>(1 + Below(random, trial % 10 == 0 ? 1000 : 40)));
     const bool busy = Below(random, 2) == 0, moves = Below(random, 3) == 0;
     for (size_t i = 0; i < fleet.size(); ++i) {
       Candidate& c = fleet[i];
