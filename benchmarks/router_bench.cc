@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -206,6 +207,8 @@ void Decide(benchmark::State& state, bool links) {
       state.ResumeTiming();
     }
   }
+  state.counters["decisions/s"] =
+      benchmark::Counter(static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
 }
 
 // A whole decision. `dispatch` 0: only asked; 1: noted, too, with what it will leave in the cache.
@@ -276,6 +279,7 @@ void TakeFlags(int* argc, char** argv) {
 }  // namespace baton::router
 
 int main(int argc, char** argv) {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as router/main.cc
   baton::router::TakeFlags(&argc, argv);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

@@ -52,6 +52,12 @@ void StreamWriter::WriteNext() {
 
 void StreamWriter::StartWriting(const v1::GenerateResponse& delta) {
   on_wire_ = ToBytes(delta);
+  if (state_ == State::kFinishing && pending_.empty()) {
+    // In one piece with the status: one system call, and no callback in between.
+    state_ = State::kFinished;
+    StartWriteAndFinish(&on_wire_, grpc::WriteOptions(), end_);
+    return;
+  }
   writing_ = true;
   StartWrite(&on_wire_);
 }

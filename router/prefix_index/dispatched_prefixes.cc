@@ -86,19 +86,10 @@ void DispatchedPrefixes::DropWorker(int worker) {
 
 void DispatchedPrefixes::Match(absl::Span<const kv::PrefixKey> chain,
                                std::vector<int>* depths) const {
-  std::vector<int> found;
-  index_.Match(KeptKeys(chain), &found);
-  if (depths->size() < found.size()) depths->resize(found.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (found[i] == 0) continue;
-    const int depth = static_cast<int>(KeptPosition(found[i] - 1)) + 1;
-    (*depths)[i] = std::max((*depths)[i], depth);
-  }
-}
-
-int64_t DispatchedPrefixes::key_count() const {
-  absl::MutexLock lock(&mutex_);
-  return key_count_;
+  // A router without dispatches under way need not look.
+  index_.Match(KeptKeys(key_count_ == 0 ? chain.first(0) : chain), depths, [](int keys) {
+    return static_cast<int>(KeptPosition(static_cast<size_t>(keys) - 1)) + 1;
+  });
 }
 
 }  // namespace baton::router

@@ -3,6 +3,7 @@
 #ifndef BATON_ROUTER_PREFIX_INDEX_DISPATCHED_PREFIXES_H_
 #define BATON_ROUTER_PREFIX_INDEX_DISPATCHED_PREFIXES_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -36,7 +37,7 @@ class DispatchedPrefixes {
   void DropWorker(int worker);
   void Expire(absl::Duration now);
 
-  int64_t key_count() const;
+  int64_t key_count() const { return key_count_; }
 
  private:
   struct Dispatch {
@@ -51,7 +52,7 @@ class DispatchedPrefixes {
   std::multimap<absl::Duration, Dispatch> dispatches_ ABSL_GUARDED_BY(mutex_);
   // How many dispatches have a key on a worker.
   absl::flat_hash_map<std::pair<int, kv::PrefixKey>, int> counts_ ABSL_GUARDED_BY(mutex_);
-  int64_t key_count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> key_count_{0};  // written under mutex_
   int worker_count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -215,13 +215,15 @@ void PrefixIndex::Look(absl::Span<const kv::PrefixKey> chain, absl::Span<Probe> 
   for (Probe& probe : probes) probe.count = LiveCount(probe.set);
 }
 
-void PrefixIndex::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const {
+void PrefixIndex::Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths,
+                        int (*depth_of)(int)) const {
   absl::ReaderMutexLock lock(&mutex_);
   if (depths->size() < workers_.size()) depths->resize(workers_.size());
   if (chain.empty()) return;
   const HolderSets* sets = &sets_;
   const int* owners = owners_.data();
-  const auto tell = [&](Set set, int depth) {
+  const auto tell = [&](Set set, int keys) {
+    const int depth = depth_of(keys);
     sets->ForEach(set, [&](int member) {
       const int worker = owners[member];
       if (worker >= 0) (*depths)[worker] = std::max((*depths)[worker], depth);

@@ -53,7 +53,10 @@ class PrefixIndex {
   // two keys with equally many holders have the same: the chain is bisected where the number
   // changes, and the cost depends on the number of different depths, not of workers. With more than
   // kMaxProbes look-ups to make, the depths are lower bounds.
-  void Match(absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths) const;
+  // `depth_of`: raises it to depth_of(the number of keys) instead; must grow with it.
+  void Match(
+      absl::Span<const kv::PrefixKey> chain, std::vector<int>* depths,
+      int (*depth_of)(int) = [](int keys) { return keys; }) const;
   // The same for one worker.
   int MatchDepth(int worker, absl::Span<const kv::PrefixKey> chain) const;
 

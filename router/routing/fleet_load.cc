@@ -42,74 +42,113 @@ void FleetLoad::OnReady(int worker, const Identity& identity) {
   w.identity = identity.hash;
   w.total_blocks = identity.total_blocks;
   w.max_sequences = identity.max_sequences;
-  w.hot.block_tokens = identity.block_tokens;
+  w.prompt_cost.block_tokens = identity.block_tokens;
   const std::string kind = absl::StrCat(identity.model_fingerprint, "/", identity.device);
   PromptCosts(identity.role).Joins(worker, kind);
   if (identity.role == v1::WORKER_ROLE_DECODE) decode_steps_.Joins(worker, kind);
-  regroup_ = true;
+  Regroup(worker);
 }
 
 void FleetLoad::OnUnavailable(int worker) {
   workers_[worker].serves = workers_[worker].suspect = false;
-  regroup_ = true;
+  Regroup(worker);
 }
 
 void FleetLoad::OnSuspect(int worker) {
   workers_[worker].suspect = workers_[worker].serves;
   workers_[worker].serves = false;
-  regroup_ = true;
+  Regroup(worker);
 }
 
 void FleetLoad::Forget(int worker) {
+  Leave(worker);
   workers_[worker] = Worker();
   dispatched_[worker].clear();
   for (CostEstimates* costs : {&prompts_on_prefill_, &prompts_on_decode_, &decode_steps_}) {
     costs->Forget(worker);
   }
-  regroup_ = true;
 }
 
-void FleetLoad::Regroup() {
-  regroup_ = false;
-  groups_.clear();
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    Worker& w = workers_[i];
-    w.group = -1;
-    if (!w.serves && !w.suspect) continue;
-    const auto found = std::find_if(groups_.begin(), groups_.end(), [&w](const Group& group) {
-      return group.role == w.role && group.suspect == w.suspect &&
-             group.model_fingerprint == w.model_fingerprint;
-    });
-    w.group = static_cast<int>(found - groups_.begin());
-    if (found == groups_.end()) groups_.push_back({w.role, w.suspect, w.model_fingerprint, {}, {}});
-    Group& group = groups_[w.group];
-    w.place = static_cast<int>(group.candidates.size());
-    group.candidates.emplace_back().worker = static_cast<int>(i);
-    group.hot.emplace_back();
-    Refresh(static_cast<int>(i));
+void FleetLoad::Leave(int worker) {
+  Worker& w = workers_[worker];
+  if (w.group < 0) return;
+  Group& group = groups_[w.group];
+  CandidateTable& table = group.table;
+  table.ForEachColumn([at = w.place](auto& column) { column.erase(column.begin() + at); });
+  for (size_t i = w.place; i < table.workers.size(); ++i) --workers_[table.workers[i]].place;
+  w.group = w.place = -1;
+  PricePrompts(group);
+}
+
+// A group that all have left stays: there are few roles and models.
+void FleetLoad::Regroup(int worker) {
+  Leave(worker);
+  Worker& w = workers_[worker];
+  if (!w.serves && !w.suspect) return;
+  const auto found = std::find_if(groups_.begin(), groups_.end(), [&w](const Group& group) {
+    return group.role == w.role && group.suspect == w.suspect &&
+           group.model_fingerprint == w.model_fingerprint;
+  });
+  w.group = static_cast<int>(found - groups_.begin());
+  if (found == groups_.end()) groups_.push_back({w.role, w.suspect, w.model_fingerprint, {}});
+  CandidateTable& table = groups_[w.group].table;
+  const auto behind = std::lower_bound(table.workers.begin(), table.workers.end(), worker);
+  w.place = static_cast<int>(behind - table.workers.begin());
+  for (auto other = behind; other != table.workers.end(); ++other) ++workers_[*other].place;
+  table.ForEachColumn([at = w.place](auto& column) { column.emplace(column.begin() + at); });
+  table.workers[w.place] = table.rows[w.place].worker = worker;
+  RefreshRow(worker);
+  PricePrompts(groups_[w.group]);
+}
+
+// The cost that most have is that of a majority vote, if there is one; any is right.
+void FleetLoad::PricePrompts(Group& group) {
+  CandidateTable& table = group.table;
+  int votes = 0;
+  for (const int worker : table.workers) {
+    const CandidateTable::PromptCost& cost = workers_[worker].prompt_cost;
+    if (votes == 0) table.usual = cost;
+    votes += cost == table.usual ? 1 : -1;
+  }
+  table.unusual.clear();
+  for (size_t i = 0; i < table.workers.size(); ++i) {
+    const CandidateTable::PromptCost& cost = workers_[table.workers[i]].prompt_cost;
+    if (cost != table.usual) table.unusual.emplace_back(static_cast<int>(i), cost);
   }
 }
 
 void FleetLoad::Refresh(int worker) {
-  const Worker& w = workers_[worker];
-  if (regroup_ || w.group < 0) return;
-  Candidate& c = groups_[w.group].candidates[w.place];
+  if (RefreshRow(worker)) PricePrompts(groups_[workers_[worker].group]);
+}
+
+void FleetLoad::RefreshAll() {
+  for (size_t i = 0; i < workers_.size(); ++i) RefreshRow(static_cast<int>(i));
+  for (Group& group : groups_) PricePrompts(group);
+}
+
+bool FleetLoad::RefreshRow(int worker) {
+  Worker& w = workers_[worker];
+  if (w.group < 0) return false;
+  CandidateTable& table = groups_[w.group].table;
+  Candidate& c = table.rows[w.place];
   c.running = w.running;
   c.queued = w.queued + w.sent;
   c.sent = w.sent;
   c.queued_tokens = w.queued_tokens + w.sent_tokens;
   c.free_blocks = w.free_blocks - w.sent_blocks;
   c.total_blocks = w.total_blocks;
-  c.identity = w.identity;
-  Hot& hot = groups_[w.group].hot[w.place];
-  hot = w.hot;
+  c.identity = table.identities[w.place] = w.identity;
+  table.idle_at_s[w.place] = w.idle_at_s;
+  table.reported_at_s[w.place] = w.reported_at_s;
   const CostEstimates::Estimate& prefill = PromptCosts(w.role).Of(worker);
   c.cost_known = prefill.known;
-  hot.prefill_cost = prefill.cost;
-  if (w.role != v1::WORKER_ROLE_DECODE) return;
+  const bool changed = !(prefill.cost == w.prompt_cost.cost);
+  w.prompt_cost.cost = prefill.cost;
+  if (w.role != v1::WORKER_ROLE_DECODE) return changed;
   c.max_sequences = w.max_sequences;
   c.context_tokens = w.context_tokens + w.sent_context_tokens;
   c.step = decode_steps_.Of(worker).cost;
+  return changed;
 }
 
 void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, absl::Duration now) {
@@ -120,7 +159,7 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   w.queued_tokens = std::clamp<int64_t>(report.queued_tokens(), 0, kMostTokens);
   w.free_blocks = std::clamp(report.free_blocks(), 0, kMostCounted);
   w.context_tokens = std::clamp<int64_t>(report.context_tokens(), 0, kMostTokens);
-  w.hot.reported_at_s = now_s;
+  w.reported_at_s = now_s;
   const double age_s = SecondsOfReport(static_cast<double>(report.age_us()));
   bool first = false;
   if (report.has_prefill_cost() && w.role != v1::WORKER_ROLE_UNSPECIFIED) {
@@ -137,8 +176,8 @@ void FleetLoad::OnReport(int worker, const internal::v1::LoadReport& report, abs
   DropCounted(worker, now - absl::Seconds(std::max(age_s, accepted_age_s)) - kReportDelay);
   w.reported_idle_at_s =
       now_s - age_s + SecondsOfReport(static_cast<double>(report.remaining_work_us()));
-  w.hot.idle_at_s = w.reported_idle_at_s;
-  for (const Dispatch& dispatch : dispatched_[worker]) w.hot.idle_at_s += dispatch.sent.seconds;
+  w.idle_at_s = w.reported_idle_at_s;
+  for (const Dispatch& dispatch : dispatched_[worker]) w.idle_at_s += dispatch.sent.seconds;
   Refresh(worker);
 }
 
@@ -168,8 +207,8 @@ void FleetLoad::OnDone(int worker, int64_t dispatch, absl::Duration now) {
   if (found == dispatched.end() || found->number != dispatch) return;  // a report has it
   Uncount(w, *found);
   dispatched.erase(found);
-  w.hot.idle_at_s = std::max(w.reported_idle_at_s, absl::ToDoubleSeconds(now));
-  for (const Dispatch& left : dispatched) w.hot.idle_at_s += left.sent.seconds;
+  w.idle_at_s = std::max(w.reported_idle_at_s, absl::ToDoubleSeconds(now));
+  for (const Dispatch& left : dispatched) w.idle_at_s += left.sent.seconds;
   Refresh(worker);
 }
 
@@ -181,7 +220,7 @@ int64_t FleetLoad::OnDispatch(int worker, absl::Duration now, const Sent& sent) 
   w.sent_tokens += sent.tokens;
   w.sent_context_tokens += sent.context_tokens;
   const double now_s = absl::ToDoubleSeconds(now);
-  w.hot.idle_at_s = std::max(w.hot.idle_at_s, now_s) + sent.seconds;
+  w.idle_at_s = std::max(w.idle_at_s, now_s) + sent.seconds;
   PromptCosts(w.role).OnDispatch(worker, now_s);
   decode_steps_.OnDispatch(worker, now_s);
   Refresh(worker);
@@ -206,31 +245,16 @@ std::optional<LinearCost> FleetLoad::PrefillCost(int worker) const {
   return estimate.known ? std::optional(estimate.cost) : std::nullopt;
 }
 
-void FleetLoad::RefreshAll() {
-  for (size_t i = 0; i < workers_.size(); ++i) Refresh(static_cast<int>(i));
-}
-
-absl::Span<const Candidate> FleetLoad::Collect(const Query& query, absl::Duration now) {
-  if (regroup_) Regroup();
-  const auto found = std::find_if(groups_.begin(), groups_.end(), [&query](const Group& group) {
-    return group.role == query.role && group.suspect == query.suspect &&
-           group.model_fingerprint == query.model_fingerprint;
+void FleetLoad::Collect(const Query& query, absl::Duration now, Candidates* found) const {
+  const auto group = std::find_if(groups_.begin(), groups_.end(), [&query](const Group& g) {
+    return g.role == query.role && g.suspect == query.suspect &&
+           g.model_fingerprint == query.model_fingerprint;
   });
-  if (found == groups_.end()) return {};
-  const double now_s = absl::ToDoubleSeconds(now);
-  const double most_cached = query.prompt_tokens - 1.0;  // the last token is always computed
-  const int matched_end = static_cast<int>(query.matched_blocks.size());
-  const int* matched = query.matched_blocks.data();
-  Candidate* c = found->candidates.data();
-  for (const Hot& hot : found->hot) {
-    c->matched_blocks = c->worker < matched_end ? matched[c->worker] : 0;
-    c->queue_s = std::max(0.0, hot.idle_at_s - now_s);
-    const double cached = std::min(c->matched_blocks * hot.block_tokens, most_cached);
-    c->service_s = hot.prefill_cost.Prefill(query.prompt_tokens - cached, cached);
-    c->silence_s = now_s - hot.reported_at_s;
-    ++c;
+  if (group == groups_.end()) {
+    *found = Candidates();
+    return;
   }
-  return found->candidates;
+  found->Fill(group->table, query.prompt_tokens, query.matched_blocks, absl::ToDoubleSeconds(now));
 }
 
 }  // namespace baton::router

@@ -1,5 +1,5 @@
 // How busy each worker is, and how long a prompt would take there: the last reports, plus what this
-// router has sent since. Packed for a pass over a thousand workers per decision.
+// router has sent since.
 #ifndef BATON_ROUTER_ROUTING_FLEET_LOAD_H_
 #define BATON_ROUTER_ROUTING_FLEET_LOAD_H_
 
@@ -13,12 +13,13 @@
 #include "absl/types/span.h"
 #include "baton/internal/v1/worker.pb.h"
 #include "baton/v1/admin.pb.h"
+#include "router/routing/candidates.h"
 #include "router/routing/cost_estimates.h"
-#include "router/routing/policy.h"
 
 namespace baton::router {
 
-// Workers are numbers, as in Roster; times are of its clock. Unsynchronized.
+// Workers are numbers, as in Roster; times are of its clock. Unsynchronized; const calls may run
+// side by side.
 class FleetLoad {
  public:
   void Grow(int worker_count);
@@ -68,8 +69,8 @@ class FleetLoad {
     absl::Span<const int> matched_blocks;  // by worker; 0 beyond its end
   };
   // A candidate for each worker of the role and model, in order of their numbers. Valid until the
-  // next call.
-  absl::Span<const Candidate> Collect(const Query& query, absl::Duration now);
+  // next call that is not const.
+  void Collect(const Query& query, absl::Duration now, Candidates* found) const;
 
  private:
   struct Dispatch {
@@ -77,22 +78,12 @@ class FleetLoad {
     absl::Duration at;
     Sent sent;
   };
-  // What Collect reads of each worker, and nothing else: a decision is a pass over a few cache
-  // lines' worth of each group.
-  struct Hot {
-    double idle_at_s = 0;  // when the work known of will be done
-    double reported_at_s = 0;
-    double block_tokens = 16;
-    LinearCost prefill_cost;  // as estimated
-  };
-  // Those that may be chosen together, in order of their numbers. Candidates stay here from one
-  // decision to the next; only what depends on the prompt and the time is written anew.
+  // Those that may be chosen together, in order of their numbers.
   struct Group {
     v1::WorkerRole role;
     bool suspect;
     uint64_t model_fingerprint;
-    std::vector<Candidate> candidates;
-    std::vector<Hot> hot;
+    CandidateTable table;
   };
   struct Worker {
     v1::WorkerRole role = v1::WORKER_ROLE_UNSPECIFIED;
@@ -107,16 +98,17 @@ class FleetLoad {
     int max_sequences = 0;
     int64_t queued_tokens = 0;
     int64_t context_tokens = 0;
-    Hot hot;
+    CandidateTable::PromptCost prompt_cost;
+    double idle_at_s = 0;  // when the work known of will be done
+    double reported_at_s = 0;
     double reported_idle_at_s = 0;  // by the last report alone
     // Of `dispatched`.
     int sent = 0;
     int sent_blocks = 0;
     int64_t sent_tokens = 0;
     int64_t sent_context_tokens = 0;
-    // Where it stands among the candidates; -1: nowhere.
-    int group = -1;
-    int place = -1;
+    int group = -1;  // -1: it is no candidate
+    int place = -1;  // in the group's table
   };
 
   CostEstimates& PromptCosts(v1::WorkerRole role) {
@@ -124,16 +116,20 @@ class FleetLoad {
   }
   void DropCounted(int worker, absl::Duration before);
   void Uncount(Worker& w, const Dispatch& dispatch);
-  // Rebuilds all groups, at the first use after workers have changed.
-  void Regroup();
+  // Puts the worker into the group that it belongs to now, if any.
+  void Regroup(int worker);
+  void Leave(int worker);
   // Updates the worker's candidate after a change of its numbers.
   void Refresh(int worker);
   void RefreshAll();
+  // The same for all but the costs of prompts; whether those have changed.
+  bool RefreshRow(int worker);
+  // Tells the group's table what prompts cost.
+  void PricePrompts(Group& group);
 
   std::vector<Worker> workers_;
   std::vector<std::deque<Dispatch>> dispatched_;
   std::vector<Group> groups_;
-  bool regroup_ = false;
   int64_t last_dispatch_ = 0;
   // Costs of prompts are apart by role: the one says nothing about the other.
   CostEstimates prompts_on_prefill_{kDefaultPrefillCost};

@@ -24,6 +24,7 @@ struct LinearCost {
   double DecodeStep(double sequences, double context_tokens) const {
     return Seconds(1, sequences, context_tokens);
   }
+  friend bool operator==(const LinearCost&, const LinearCost&) = default;
   LinearCost operator*(double factor) const {
     return {fixed_s * factor, first_s * factor, second_s * factor};
   }

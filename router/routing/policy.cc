@@ -6,14 +6,16 @@
 namespace baton::router {
 namespace {
 
-// The `turn`-th of those whose cost is lowest; -1 without candidates.
+// The `turn`-th of so many whose cost is lowest; -1 of none.
 template <class CostOf>
-int PickLowest(absl::Span<const Candidate> candidates, uint64_t turn, CostOf cost_of) {
-  if (candidates.empty()) return -1;
-  std::vector<int> best;
-  for (int i = 0; i < static_cast<int>(candidates.size()); ++i) {
-    if (!best.empty() && cost_of(candidates[best[0]]) < cost_of(candidates[i])) continue;
-    if (!best.empty() && cost_of(candidates[i]) < cost_of(candidates[best[0]])) best.clear();
+int PickLowest(int count, uint64_t turn, CostOf cost_of) {
+  if (count == 0) return -1;
+  auto lowest = cost_of(0);
+  std::vector<int> best = {0};
+  for (int i = 1; i < count; ++i) {
+    const auto cost = cost_of(i);
+    if (lowest < cost) continue;
+    if (cost < lowest) best.clear(), lowest = cost;
     best.push_back(i);
   }
   return best[turn % best.size()];
@@ -25,12 +27,33 @@ bool HasRoom(const RouteQuery& query, const Candidate& c) {
 
 }  // namespace
 
-RouteChoice PrefixThenLoad::Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+absl::Span<double> Pricing::Costs(const Candidates& candidates, CostColumn* column) const {
+  const absl::Span<double> costs = column->Resize(candidates.queue_s().size());
+  // Plain locals, so that the loop is vectorized.
+  const double highest_price = highest, fleet_price = fleet, queue_price = own_queue;
+  const double* __restrict queue_s = candidates.queue_s().data();
+  const double* __restrict service_s = candidates.service_s().data();
+  double* __restrict cost = costs.data();
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const double congested = fleet_price + queue_price * queue_s[i];
+    const double price = congested < highest_price ? congested : highest_price;
+    cost[i] = queue_s[i] + (1 + price) * service_s[i];
+  }
+  for (int i = 0; candidates.moves() && i < candidates.size(); ++i) {
+    costs[i] = Cost(candidates[i]);
+  }
+  const int at_home = home == kNoWorker ? -1 : candidates.Find(home);
+  if (at_home >= 0) costs[at_home] = Cost(candidates[at_home]);
+  return costs;
+}
+
+RouteChoice PrefixThenLoad::Choose(const RouteQuery& query, const Candidates& prefill,
                                    absl::Span<const Candidate> decode) {
   const uint64_t turn = turn_++;
   RouteChoice choice;
   const bool alone = prefill.empty();
-  choice.decode = PickLowest(decode, turn, [&](const Candidate& c) {
+  choice.decode = PickLowest(static_cast<int>(decode.size()), turn, [&](int i) {
+    const Candidate& c = decode[i];
     const int cached = alone ? c.matched_blocks : 0;
     return std::make_tuple(!HasRoom(query, c), -cached, c.running + c.queued, -c.free_blocks);
   });
@@ -38,18 +61,22 @@ RouteChoice PrefixThenLoad::Choose(const RouteQuery& query, absl::Span<const Can
     choice.decision = "decode_only";
     return choice;
   }
-  choice.prefill = PickLowest(prefill, turn, [](const Candidate& c) {
-    return std::make_tuple(-c.matched_blocks, c.queued_tokens, c.running + c.queued);
+  choice.prefill = PickLowest(prefill.size(), turn, [&](int i) {
+    const Candidate& c = prefill.row(i);
+    return std::make_tuple(-prefill.matched_blocks()[i], c.queued_tokens, c.running + c.queued);
   });
-  choice.decision = prefill[choice.prefill].matched_blocks > 0 ? "prefix" : "load";
+  choice.decision = prefill.matched_blocks()[choice.prefill] > 0 ? "prefix" : "load";
   return choice;
 }
 
-RouteChoice RoundRobin::Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+RouteChoice RoundRobin::Choose(const RouteQuery& query, const Candidates& prefill,
                                absl::Span<const Candidate> decode) {
   RouteChoice choice;
+  absl::MutexLock lock(&mutex_);
   // The next number behind the last one taken, or the lowest of all.
-  choice.decode = PickLowest(decode, /*turn=*/0, [&](const Candidate& c) {
+  choice.decode = PickLowest(static_cast<int>(decode.size()), /*turn=*/0, [&](int i) {
+    mutex_.AssertHeld();
+    const Candidate& c = decode[i];
     return std::make_tuple(!HasRoom(query, c), c.worker <= last_decode_, c.worker);
   });
   if (choice.decode >= 0) last_decode_ = decode[choice.decode].worker;
@@ -57,11 +84,12 @@ RouteChoice RoundRobin::Choose(const RouteQuery& query, absl::Span<const Candida
     choice.decision = "decode_only";
     return choice;
   }
-  choice.prefill = PickLowest(prefill, /*turn=*/0, [&](const Candidate& c) {
-    return std::make_tuple(c.worker <= last_prefill_, c.worker);
+  choice.prefill = PickLowest(prefill.size(), /*turn=*/0, [&](int i) {
+    mutex_.AssertHeld();
+    return std::make_tuple(prefill.worker(i) <= last_prefill_, prefill.worker(i));
   });
-  last_prefill_ = prefill[choice.prefill].worker;
-  choice.decision = prefill[choice.prefill].matched_blocks > 0 ? "prefix" : "load";
+  last_prefill_ = prefill.worker(choice.prefill);
+  choice.decision = prefill.matched_blocks()[choice.prefill] > 0 ? "prefix" : "load";
   return choice;
 }
 

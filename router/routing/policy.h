@@ -3,46 +3,18 @@
 #define BATON_ROUTER_ROUTING_POLICY_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "common/kv/prefix_key.h"
-#include "router/fleet/worker.h"
-#include "router/routing/linear_cost.h"
+#include "router/routing/candidates.h"
 
 namespace baton::router {
-
-// One ready worker as the router knows it now: its last report, plus this router's dispatches
-// since.
-struct Candidate {
-  int worker = 0;          // its number in the Roster
-  int matched_blocks = 0;  // of the prompt, from its start, cached there or on its way there
-  int running = 0;
-  int queued = 0;  // `sent` included
-  int sent = 0;    // by this router, and in no report yet
-  int64_t queued_tokens = 0;
-  int free_blocks = 0;  // can be below 0: dispatched for more than there is
-  int total_blocks = 0;
-  // By the estimated cost of prefill there; see cost_estimates.h.
-  double queue_s = 0;       // Q: until the prompts before this one are computed
-  double service_s = 0;     // T: to compute what is not cached of this one
-  bool cost_known = false;  // some worker has reported its cost: queue_s and service_s hold
-  // Not 0: some of that is fetched from another worker or loaded from the worker's KV tiers, which
-  // takes so long, beside the queue, and spares fetch_saves_s of service_s.
-  double fetch_s = 0;
-  double fetch_saves_s = 0;
-  int tier_blocks = 0;  // of the prompt, that are loaded from tiers
-  // Until computing the prompt begins there.
-  double wait_s() const { return std::max(queue_s, fetch_s); }
-  double computing_s() const { return service_s - fetch_saves_s; }
-  // Decode workers.
-  LinearCost step = kDefaultDecodeCost;  // as estimated
-  int64_t context_tokens = 0;  // of the sequences that have blocks, and of those just sent there
-  int max_sequences = 0;       // places in the batch; 0: unknown
-  double silence_s = 0;        // since its last report
-  uint64_t identity = 0;       // the same in all routers
-};
 
 class LinkRates;
 
@@ -75,7 +47,9 @@ struct Pricing {
     const double price = std::min(highest, fleet + own_queue * c.queue_s);
     return c.worker == home ? (1 - home_discount) * price : price;
   }
-  // What is fetched or loaded takes a place in the cache as if it was computed: its price stays.
+  // Of all, not sealed. What is fetched or loaded takes a place in the cache as if it was
+  // computed: its price stays.
+  absl::Span<double> Costs(const Candidates& candidates, CostColumn* column) const;
   double Cost(const Candidate& c) const {
     return c.wait_s() - c.fetch_saves_s + (1 + Price(c)) * c.service_s;
   }
@@ -92,16 +66,21 @@ struct RouteChoice {
   // hidden on each worker. With each one's own time, computing would pay for itself as long as the
   // KV is on its way, and prompts would leave the workers that have them cached.
   double hidden_s = 0;
+  // What was computed of the candidates given and need not be computed again, where no link is
+  // measured: by `pricing`, and the totals of PriceDecode, of those that were looked at (else no
+  // number). Null: nothing. Valid until the thread's next call of the policy.
+  const CostColumn* prefill_costs = nullptr;
+  const std::vector<double>* decode_costs = nullptr;
 };
 
-// Called under the router's lock: quick, no I/O. Need not be thread-safe.
+// Thread-safe: decisions are made side by side. Called under the router's lock: quick, no I/O.
 class Policy {
  public:
   virtual ~Policy() = default;
   virtual absl::string_view name() const = 0;
   // Without prefill candidates, the decode worker computes the prompt, too; without decode
   // candidates, the prefill worker answers alone. REQUIRES: some candidate.
-  virtual RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+  virtual RouteChoice Choose(const RouteQuery& query, const Candidates& prefill,
                              absl::Span<const Candidate> decode) = 0;
   // A prompt was sent to that prefill worker, as it was when it was chosen. Not called for
   // decisions that are only asked for, or refused.
@@ -115,11 +94,11 @@ class Policy {
 class PrefixThenLoad final : public Policy {
  public:
   absl::string_view name() const override { return "prefix_then_load"; }
-  RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+  RouteChoice Choose(const RouteQuery& query, const Candidates& prefill,
                      absl::Span<const Candidate> decode) override;
 
  private:
-  uint64_t turn_ = 0;
+  std::atomic<uint64_t> turn_{0};
 };
 
 // Prefill workers in turn and decode workers in turn, regardless of cache and load; decode workers
@@ -130,13 +109,14 @@ class RoundRobin final : public Policy {
   absl::string_view name() const override { return "round_robin"; }
   // Decisions: "prefix" or "load", by whether anything is cached on the prefill worker;
   // "decode_only".
-  RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+  RouteChoice Choose(const RouteQuery& query, const Candidates& prefill,
                      absl::Span<const Candidate> decode) override;
 
  private:
+  absl::Mutex mutex_;
   // Candidate::worker of the last choice.
-  int last_prefill_ = kNoWorker;
-  int last_decode_ = kNoWorker;
+  int last_prefill_ ABSL_GUARDED_BY(mutex_) = kNoWorker;
+  int last_decode_ ABSL_GUARDED_BY(mutex_) = kNoWorker;
 };
 
 }  // namespace baton::router

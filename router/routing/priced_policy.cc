@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
-#include <numeric>
 #include <tuple>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "router/routing/decode_price.h"
 #include "router/routing/link_rates.h"
 
@@ -29,41 +30,47 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return mixed ^ mixed >> 32;
 }
 
-template <class In>
-int HighestHash(uint64_t key, absl::Span<const Candidate> candidates, In in) {
+int HighestHash(uint64_t key, const Candidates& candidates) {
   int best = -1;
   uint64_t best_hash = 0;
-  for (int i = 0; i < static_cast<int>(candidates.size()); ++i) {
-    if (!in(i)) continue;
-    const uint64_t hash = Mix(key, candidates[i].identity);
+  for (int i = 0; i < candidates.size(); ++i) {
+    const uint64_t hash = Mix(key, candidates.identity(i));
     if (best < 0 || hash > best_hash) best = i, best_hash = hash;
   }
   return best;
 }
 
 // Less than half of them have a block iff it lies at or behind this.
-int MedianDepth(absl::Span<const Candidate> candidates) {
-  std::vector<int> depths;
-  depths.reserve(candidates.size());
-  for (const Candidate& c : candidates) depths.push_back(c.matched_blocks);
+int MedianDepth(const Candidates& candidates) {
+  std::vector<int> depths(candidates.matched_blocks().begin(), candidates.matched_blocks().end());
   const auto middle = depths.begin() + depths.size() / 2;
   std::nth_element(depths.begin(), middle, depths.end());
   return *middle;
 }
 
-double Lowest(const std::vector<double>& values) {
-  // In lanes of their own they do not wait for each other.
-  constexpr size_t kLanes = 4;
-  double least[kLanes];
-  std::fill(std::begin(least), std::end(least), std::numeric_limits<double>::infinity());
-  for (size_t i = 0; i < values.size(); ++i)
-    least[i % kLanes] = std::min(least[i % kLanes], values[i]);
-  return *std::min_element(std::begin(least), std::end(least));
+bool Stale(const Candidates& candidates) {
+  for (int i = 0; i < candidates.size(); ++i) {
+    if (candidates.silence_s(i) <= kStaleReport_s) return false;
+  }
+  return true;
 }
 
-bool Stale(absl::Span<const Candidate> candidates) {
-  return std::all_of(candidates.begin(), candidates.end(),
-                     [](const Candidate& c) { return c.silence_s > kStaleReport_s; });
+// Of those whose cost is nearly the lowest: the deepest match, then the highest hash.
+int Cheapest(const Candidates& prefill, const CostColumn& costs, uint64_t home_key) {
+  const absl::Span<const int> cached_blocks = prefill.matched_blocks();
+  const double bound = costs.least() + std::max(kTie_s, kTieShare * costs.least());
+  int deepest = -1, best = 0;
+  uint64_t best_hash = 0;
+  costs.ForEachUpTo(bound, [&](size_t i) {
+    if (cached_blocks[i] < deepest) return true;
+    const uint64_t hash = Mix(home_key, prefill.identity(static_cast<int>(i)));
+    if (cached_blocks[i] == deepest && hash <= best_hash) return true;
+    deepest = cached_blocks[i];
+    best = static_cast<int>(i);
+    best_hash = hash;
+    return true;
+  });
+  return best;
 }
 
 }  // namespace
@@ -74,100 +81,78 @@ uint64_t PricedPolicy::HomeKey(const RouteQuery& query, int known_blocks) const 
   return query.keys[std::min(static_cast<size_t>(known_blocks), query.keys.size() - 1)];
 }
 
-Pricing PricedPolicy::PricingOf(const RouteQuery& query, absl::Span<const Candidate> prefill) {
-  // Sums in lanes of their own do not wait for each other.
-  constexpr size_t kLanes = 4;
-  double sums[kLanes] = {};
-  int busy = 0, deepest = 0;
-  for (size_t i = 0; i < queues_.size(); ++i) {
-    sums[i % kLanes] += queues_[i];
-    busy += queues_[i] > 0 ? 1 : 0;
-    deepest = std::max(deepest, cached_blocks_[i]);
+Pricing PricedPolicy::PricingOf(const RouteQuery& query, const Candidates& prefill,
+                                uint64_t* home_key) {
+  // Four sums, which do not wait for each other, in vectors of two.
+  using Pair = double __attribute__((vector_size(2 * sizeof(double))));
+  Pair sums[2] = {}, busy[2] = {};
+  const double* queue_s_of = prefill.queue_s().data();
+  const int* matched_blocks = prefill.matched_blocks().data();
+  const auto size = static_cast<size_t>(prefill.size());
+  for (size_t i = 0; i + 4 <= size; i += 4) {
+    Pair queues[2];
+    std::memcpy(queues, queue_s_of + i, sizeof(queues));
+    for (const int half : {0, 1}) {
+      sums[half] += queues[half];
+      busy[half] += queues[half] > 0 ? Pair{1, 1} : Pair{};
+    }
   }
-  home_key_ = HomeKey(query, deepest);
-  const double count = static_cast<double>(prefill.size());
-  const double passed =
-      last_s_ ? std::max(0.0, query.now_s - *last_s_) : kUtilizationMemory_s * 100;
-  busy_share_ += (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy / count - busy_share_);
-  last_s_ = query.now_s;
+  for (size_t i = size / 4 * 4; i < size; ++i) {
+    sums[i % 4 / 2][i % 2] += queue_s_of[i];
+    busy[i % 4 / 2][i % 2] += queue_s_of[i] > 0 ? 1 : 0;
+  }
+  int deepest = 0;
+  for (size_t i = 0; i < size; ++i) deepest = std::max(deepest, matched_blocks[i]);
+  *home_key = HomeKey(query, deepest);
+  const double count = prefill.size();
+  const double busy_count = busy[0][0] + busy[0][1] + busy[1][0] + busy[1][1];
+  double busy_share = 0, mean_service_s = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const double passed =
+        last_s_ ? std::max(0.0, query.now_s - *last_s_) : kUtilizationMemory_s * 100;
+    busy_share_ +=
+        (1 - std::exp(-passed / kUtilizationMemory_s)) * (busy_count / count - busy_share_);
+    // Of decisions side by side, one may have read the clock before another.
+    last_s_ = std::max(query.now_s, last_s_.value_or(query.now_s));
+    busy_share = busy_share_;
+    mean_service_s = mean_service_s_.value();
+  }
   Pricing pricing;
-  if (mean_service_s_.value() <= 0) return pricing;
-  const double idle_share = std::max(1 - busy_share_, 1e-3);
-  const double gain = std::clamp(busy_share_ / idle_share, options_.min_gain, options_.max_gain);
-  const double queue_s = std::accumulate(std::begin(sums), std::end(sums), 0.0) / count;
-  pricing.fleet = gain * queue_s / mean_service_s_.value();
-  pricing.own_queue = options_.own_queue * (1 - busy_share_) / mean_service_s_.value();
+  if (mean_service_s <= 0) return pricing;
+  const double idle_share = std::max(1 - busy_share, 1e-3);
+  const double gain = std::clamp(busy_share / idle_share, options_.min_gain, options_.max_gain);
+  const double queue_s = (sums[0][0] + sums[0][1] + sums[1][0] + sums[1][1]) / count;
+  pricing.fleet = gain * queue_s / mean_service_s;
+  pricing.own_queue = options_.own_queue * (1 - busy_share) / mean_service_s;
   pricing.highest = options_.max_price;
   const double unseen = queue_s / (queue_s + options_.home_queue_scale_s);
   pricing.home_discount = options_.home_discount * unseen * unseen;
   if (pricing.home_discount > kLeastDiscount) {
-    pricing.home = prefill[HighestHash(home_key_, prefill, [](int) { return true; })].worker;
+    pricing.home = prefill.worker(HighestHash(*home_key, prefill));
   }
   return pricing;
 }
 
-int PricedPolicy::ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,
-                                RouteChoice& choice) {
-  // In vectors of their own: a thousand candidates are more than a first-level cache.
-  const size_t count = prefill.size();
-  queues_.resize(count);
-  costs_.resize(count);
-  cached_blocks_.resize(count);
-  for (size_t i = 0; i < count; ++i) {
-    queues_[i] = prefill[i].queue_s;
-    costs_[i] = prefill[i].service_s;
-    cached_blocks_[i] = prefill[i].matched_blocks;
+int PricedPolicy::ChoosePrefill(const RouteQuery& query, const Candidates& prefill,
+                                RouteChoice& choice, Compared& compared) {
+  if (query.links != nullptr) {
+    const absl::Span<const double> services = prefill.service_s();
+    choice.hidden_s = *absl::c_min_element(services);
   }
-  if (query.links != nullptr) choice.hidden_s = Lowest(costs_);
   if (Stale(prefill)) {
     choice.decision = "home";
     // By the first block that less than half of the fleet has: what all prompts begin with is no
     // reason to bring them together.
     const uint64_t key = HomeKey(query, MedianDepth(prefill));
-    return HighestHash(key, prefill, [](int) { return true; });
+    return HighestHash(key, prefill);
   }
-  const Pricing pricing = choice.pricing = PricingOf(query, prefill);
-  // As Pricing::Cost, but for one.
-  for (size_t i = 0; i < count; ++i) {
-    const double price = std::min(pricing.highest, pricing.fleet + pricing.own_queue * queues_[i]);
-    costs_[i] = prefill[i].wait_s() - prefill[i].fetch_saves_s + (1 + price) * costs_[i];
-  }
-  for (size_t i = 0; i < count && pricing.home >= 0; ++i) {
-    if (prefill[i].worker == pricing.home) costs_[i] = pricing.Cost(prefill[i]);
-  }
-  const int best = Cheapest(prefill);
-  choice.decision = cached_blocks_[best] > 0 ? "prefix" : "load";
-  return best;
-}
-
-// Changes costs_.
-int PricedPolicy::ChoosePrefillFor(const RouteQuery& query, absl::Span<const Candidate> prefill,
-                                   const Candidate& partner, RouteChoice& choice) {
-  const KvMove move(query, partner);
-  for (size_t i = 0; i < prefill.size(); ++i) {
-    costs_[i] += move.SecondsFrom(prefill[i].worker, choice.hidden_s);
-  }
-  const int best = Cheapest(prefill);
-  choice.decision = cached_blocks_[best] > 0 ? "prefix" : "load";
-  return best;
-}
-
-// By costs_ and cached_blocks_.
-int PricedPolicy::Cheapest(absl::Span<const Candidate> prefill) const {
-  const size_t count = prefill.size();
-  const double lowest = Lowest(costs_);
-  const double bound = lowest + std::max(kTie_s, kTieShare * lowest);
-  int deepest = -1, best = 0, equals = 0;
-  for (size_t i = 0; i < count; ++i) {
-    if (costs_[i] > bound || cached_blocks_[i] < deepest) continue;
-    equals = cached_blocks_[i] == deepest ? equals + 1 : 1;
-    deepest = cached_blocks_[i];
-    best = static_cast<int>(i);
-  }
-  if (equals > 1) {
-    best = HighestHash(home_key_, prefill,
-                       [&](int i) { return costs_[i] <= bound && cached_blocks_[i] == deepest; });
-  }
+  choice.pricing = PricingOf(query, prefill, &compared.home_key);
+  compared.all = choice.pricing.Costs(prefill, &compared.costs);
+  compared.costs.Seal();
+  if (query.links == nullptr) choice.prefill_costs = &compared.costs;
+  const int best = Cheapest(prefill, compared.costs, compared.home_key);
+  choice.decision = prefill.matched_blocks()[best] > 0 ? "prefix" : "load";
   return best;
 }
 
@@ -175,8 +160,10 @@ int PricedPolicy::Cheapest(absl::Span<const Candidate> prefill) const {
 // drawn anew for each request: several routers that have heard the same would else all fill the
 // same gap. Idle workers, and those that hold blocks of the session, are always looked at.
 int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode,
-                               bool alone, const Candidate* prefill, uint64_t turn) {
+                               bool alone, const Candidate* prefill, uint64_t turn,
+                               Compared& compared) {
   const int count = static_cast<int>(decode.size());
+  compared.decode_costs.assign(decode.size(), std::numeric_limits<double>::quiet_NaN());
   bool draws = count >= kDrawAmong;
   while (true) {
     int best = -1, equals = 1;
@@ -186,7 +173,9 @@ int PricedPolicy::ChooseDecode(const RouteQuery& query, absl::Span<const Candida
       const uint64_t chance = Mix(turn, static_cast<uint64_t>(i));
       if (draws && chance >> 63 != 0 && c.matched_blocks == 0 && c.running + c.queued > 0) continue;
       const DecodePrice price = PriceDecode(query, c, alone, prefill);
-      const std::tuple rank = {price.full, price.total(), c.running + c.queued, -c.free_blocks};
+      compared.decode_costs[i] = price.total();
+      const std::tuple rank = {price.full, compared.decode_costs[i], c.running + c.queued,
+                               -c.free_blocks};
       if (best >= 0 && rank > lowest) continue;
       equals = best >= 0 && rank == lowest ? equals + 1 : 1;
       lowest = rank;
@@ -223,47 +212,61 @@ int PricedPolicy::ChooseLocal(const RouteQuery& query, const Candidate& prefill,
   return best;
 }
 
-void PricedPolicy::OnSent(const Candidate& prefill) { mean_service_s_.Add(prefill.service_s); }
+void PricedPolicy::OnSent(const Candidate& prefill) {
+  absl::MutexLock lock(&mutex_);
+  mean_service_s_.Add(prefill.service_s);
+}
 
 // Where links are measured: the prefill worker as ever; a decode worker for it, by load and link;
 // a prefill worker for that one. If it is another, once more the decode worker.
-bool PricedPolicy::ChooseByLinks(const RouteQuery& query, absl::Span<const Candidate> prefill,
-                                 absl::Span<const Candidate> decode, RouteChoice& choice) {
+bool PricedPolicy::ChooseByLinks(const RouteQuery& query, const Candidates& prefill,
+                                 absl::Span<const Candidate> decode, RouteChoice& choice,
+                                 Compared& compared) {
   const uint64_t turn = Mix(options_.seed, turn_++);
-  const auto decode_for = [&](const Candidate* computes) {
-    return ChooseDecode(query, decode, /*alone=*/false, computes, turn);
-  };
-  choice.prefill = ChoosePrefill(query, prefill, choice);
+  choice.prefill = ChoosePrefill(query, prefill, choice, compared);
   if (choice.decision == "home") {
-    choice.decode = decode_for(nullptr);
+    choice.decode =
+        ChooseDecode(query, decode, /*alone=*/false, /*prefill=*/nullptr, turn, compared);
     return false;
   }
-  choice.decode = decode_for(&prefill[choice.prefill]);
+  const auto decode_for = [&](int computes) {
+    const Candidate c = prefill[computes];
+    return ChooseDecode(query, decode, /*alone=*/false, &c, turn, compared);
+  };
+  choice.decode = decode_for(choice.prefill);
   const Candidate& partner = decode[choice.decode];
-  if (query.links->IsFastest(prefill[choice.prefill].worker, partner.worker)) return true;
-  const int better = ChoosePrefillFor(query, prefill, partner, choice);
+  if (query.links->IsFastest(prefill.worker(choice.prefill), partner.worker)) return true;
+  const KvMove move(query, partner);
+  for (int i = 0; i < prefill.size(); ++i) {
+    compared.all[i] += move.SecondsFrom(prefill.worker(i), choice.hidden_s);
+  }
+  compared.costs.Seal();
+  const int better = Cheapest(prefill, compared.costs, compared.home_key);
+  choice.decision = prefill.matched_blocks()[better] > 0 ? "prefix" : "load";
   if (better == choice.prefill) return true;
   choice.prefill = better;
-  choice.decode = decode_for(&prefill[better]);
+  choice.decode = decode_for(better);
   return true;
 }
 
-RouteChoice PricedPolicy::Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+RouteChoice PricedPolicy::Choose(const RouteQuery& query, const Candidates& prefill,
                                  absl::Span<const Candidate> decode) {
+  thread_local Compared compared;  // for its memory
   RouteChoice choice;
   if (query.links != nullptr && !prefill.empty() && !decode.empty()) {
-    if (!ChooseByLinks(query, prefill, decode, choice)) return choice;
+    if (!ChooseByLinks(query, prefill, decode, choice, compared)) return choice;
   } else {
     const bool alone = prefill.empty();
     choice.decode = decode.empty() ? -1
                                    : ChooseDecode(query, decode, alone, /*prefill=*/nullptr,
-                                                  Mix(options_.seed, turn_++));
+                                                  Mix(options_.seed, turn_++), compared);
     if (alone) {
       choice.decision = "decode_only";
       return choice;
     }
-    choice.prefill = ChoosePrefill(query, prefill, choice);
+    choice.prefill = ChoosePrefill(query, prefill, choice, compared);
     if (choice.decision == "home" || decode.empty()) return choice;
+    choice.decode_costs = &compared.decode_costs;
   }
   const int local =
       ChooseLocal(query, prefill[choice.prefill], choice.pricing, decode, decode[choice.decode]);

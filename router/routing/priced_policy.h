@@ -34,10 +34,13 @@
 #ifndef BATON_ROUTER_ROUTING_PRICED_POLICY_H_
 #define BATON_ROUTER_ROUTING_PRICED_POLICY_H_
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "router/routing/decayed_mean.h"
 #include "router/routing/policy.h"
 
@@ -66,43 +69,44 @@ class PricedPolicy final : public Policy {
   // Decisions: "prefix" or "load", by whether anything is cached on the prefill worker; "local": a
   // decode worker computes what it lacks; "decode_only": the same, as there is no prefill worker;
   // "home": no report is fresh, so prompts with the same beginning go to their home.
-  RouteChoice Choose(const RouteQuery& query, absl::Span<const Candidate> prefill,
+  RouteChoice Choose(const RouteQuery& query, const Candidates& prefill,
                      absl::Span<const Candidate> decode) override;
   void OnSent(const Candidate& prefill) override;
 
  private:
-  int ChoosePrefill(const RouteQuery& query, absl::Span<const Candidate> prefill,
-                    RouteChoice& choice);
-  // Right after ChoosePrefill: the one that does best with that decode worker.
-  int ChoosePrefillFor(const RouteQuery& query, absl::Span<const Candidate> prefill,
-                       const Candidate& partner, RouteChoice& choice);
-  int Cheapest(absl::Span<const Candidate> prefill) const;
+  // What a choice has found out of the candidates.
+  struct Compared {
+    CostColumn costs;
+    absl::Span<double> all;  // of them
+    uint64_t home_key = 0;
+    std::vector<double> decode_costs;
+  };
+
+  int ChoosePrefill(const RouteQuery& query, const Candidates& prefill, RouteChoice& choice,
+                    Compared& compared);
   // False: no more is to be chosen.
-  bool ChooseByLinks(const RouteQuery& query, absl::Span<const Candidate> prefill,
-                     absl::Span<const Candidate> decode, RouteChoice& choice);
+  bool ChooseByLinks(const RouteQuery& query, const Candidates& prefill,
+                     absl::Span<const Candidate> decode, RouteChoice& choice, Compared& compared);
   // `alone`: there is no prefill worker. `prefill`: the one that computes the prompt; null: any.
   // `turn`: decides among equals, and which workers are looked at.
   int ChooseDecode(const RouteQuery& query, absl::Span<const Candidate> decode, bool alone,
-                   const Candidate* prefill, uint64_t turn);
+                   const Candidate* prefill, uint64_t turn, Compared& compared);
   // `partner`: the decode worker chosen to go with `prefill`.
   int ChooseLocal(const RouteQuery& query, const Candidate& prefill, const Pricing& pricing,
                   absl::Span<const Candidate> decode, const Candidate& partner);
 
-  // By queues_ and cached_blocks_. Updates the share of busy workers and the home key.
-  Pricing PricingOf(const RouteQuery& query, absl::Span<const Candidate> prefill);
+  // Updates the share of busy workers and sets the home key.
+  Pricing PricingOf(const RouteQuery& query, const Candidates& prefill, uint64_t* home_key);
   // Prompts with an equal key have one home. known_blocks: how many of the prompt's first blocks
   // some worker has cached.
   uint64_t HomeKey(const RouteQuery& query, int known_blocks) const;
 
   const PricedOptions options_;
-  double busy_share_ = 0;         // ρ
-  std::optional<double> last_s_;  // the time of the last decision
-  DecayedMean mean_service_s_;    // of the prompts sent
-  uint64_t turn_ = 0;             // counts decisions, so that equal candidates are chosen in turn
-  uint64_t home_key_ = 0;         // of the last decision
-  // Of its candidates; members only to reuse their memory.
-  std::vector<double> queues_, costs_;
-  std::vector<int> cached_blocks_;
+  std::atomic<uint64_t> turn_{0};  // counts decisions, so that equals are chosen in turn
+  absl::Mutex mutex_;
+  double busy_share_ ABSL_GUARDED_BY(mutex_) = 0;         // ρ
+  std::optional<double> last_s_ ABSL_GUARDED_BY(mutex_);  // the time of the last decision
+  DecayedMean mean_service_s_ ABSL_GUARDED_BY(mutex_);    // of the prompts sent
 };
 
 // Older reports say nothing about queues: workers report at least every second.

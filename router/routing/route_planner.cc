@@ -1,7 +1,7 @@
 #include "router/routing/route_planner.h"
 
 #include <algorithm>
-#include <functional>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -21,15 +21,6 @@ constexpr absl::Duration kReportsWithin = absl::Seconds(2);
 constexpr absl::Duration kLongestTransfer = absl::Minutes(1);
 // Of an answer, until some have been seen.
 constexpr double kAnswerTokens = 128;
-
-// Keeps those that `keep`, if there are any.
-template <class Keep>
-void Prefer(std::vector<Candidate>* candidates, Keep keep) {
-  if (absl::c_any_of(*candidates, keep)) {
-    candidates->erase(std::remove_if(candidates->begin(), candidates->end(), std::not_fn(keep)),
-                      candidates->end());
-  }
-}
 
 bool IsPinned(const RouteRequest& request) { return request.only_prefill.worker != kNoWorker; }
 
@@ -132,92 +123,118 @@ absl::StatusOr<Route> RoutePlanner::Choose(const RouteRequest& request) {
   return ChooseOf(fixed);
 }
 
-absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
-  // The long part, without the lock.
-  std::vector<int> depths;
-  index_.Match(request.keys, &depths);
-  const std::vector<int> reported = options_.kv_fetch ? depths : std::vector<int>();
-  const InTiers in_tiers = MatchTiers(request);
-  dispatched_.Match(request.keys, &depths);
-  if (request.warm_prefill >= 0 && request.warm_prefill < static_cast<int>(depths.size())) {
-    depths[request.warm_prefill] = static_cast<int>(request.keys.size());
+void RoutePlanner::Match(const RouteRequest& request, Matched* found) const {
+  Matched& matched = *found;
+  matched.depths.clear();
+  index_.Match(request.keys, &matched.depths);
+  if (options_.kv_fetch) matched.reported = matched.depths;
+  matched.in_tiers = MatchTiers(request);
+  dispatched_.Match(request.keys, &matched.depths);
+  if (request.warm_prefill >= 0 && request.warm_prefill < static_cast<int>(matched.depths.size())) {
+    matched.depths[request.warm_prefill] = static_cast<int>(request.keys.size());
   }
-  Route route;
-  absl::Duration reported_by;
+}
+
+absl::StatusOr<Route> RoutePlanner::ChooseOf(const RouteRequest& request) {
+  thread_local Matched matched;  // for its memory
+  Match(request, &matched);
+  absl::StatusOr<Chosen> chosen;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    chosen = Decide(request, matched);
+  }
+  BATON_RETURN_IF_ERROR(chosen.status());
+  if (chosen->no_decode_worker) return NoDecodeWorker(request.pool);
+  Route route = std::move(chosen->route);
+  if (!request.dispatch) return route;
+  const Candidate& computes = chosen->pair.computes();
+  const absl::Duration finish = absl::Seconds(computes.wait_s() + computes.computing_s());
   bool will_be_cached = false;
   {
-    absl::ReleasableMutexLock lock(&mutex_);
-    const bool alone = request.workers == RouteRequest::Workers::kPrefill;
-    absl::Span<const Candidate> decode;
-    if (!alone) {
-      decode = Candidates(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, depths, &decode_);
-      if (decode.empty()) {
-        lock.Release();
-        return NoDecodeWorker(request.pool);
-      }
-    }
-    absl::Span<const Candidate> prefill = PrefillCandidates(request, depths);
-    if (IsPinned(request)) {
-      prefill = Only(request.only_prefill, prefill);
-      if (prefill.empty()) {
-        return MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
-                         "the prefill worker takes no requests now");
-      }
-    }
-    if (alone && prefill.empty()) return NoPrefillWorker();
-    const RouteQuery query = QueryOf(request, alone ? prefill[0].worker : decode[0].worker);
-    prefill = PriceLoads(query, in_tiers, prefill);
-    if (options_.kv_fetch) prefill = PriceFetches(query, reported, prefill, decode);
-    const Pair pair = alone ? ChooseAlone(query, prefill) : ChoosePair(query, prefill, decode);
-    route = RouteTo(pair);
-    // Before anything is counted for a pair that gets no request.
-    const bool failed = absl::c_any_of(request.failed, [&route](const Route& f) {
-      return f.prefill.incarnation() == route.prefill.incarnation() &&
-             f.decode.incarnation() == route.decode.incarnation();
-    });
-    if (failed) return absl::UnavailableError("no other pair");
-    BATON_RETURN_IF_ERROR(CheckSlo(request, prefill, decode, pair));
-    const Candidate& computes = pair.computes();
-    route.matched_blocks = computes.matched_blocks;
-    route.decision = std::string(pair.decision);
-    route.spilled = SpilledOf(request, route);
-    if (options_.kv_fetch) NameHolder(query, reported, pair, prefill, decode, &route);
-    const absl::Duration finish = absl::Seconds(computes.wait_s() + computes.computing_s());
-    if (computes.cost_known) route.predicted_ttft = finish;
-    if (request.explain) {
-      route.why = Explain(query, route, pair, prefill, decode);
-      route.why->pool = request.pool;
-      route.why->kv_holder_address = route.kv_holder.address;
-      route.why->kv_holder_tokens = route.kv_holder_tokens;
-    }
-    if (!request.dispatch) return route;
-    route.dispatch = CountDispatch(query, pair);
-    reported_by = clock_.SinceStart() + finish + kReportsWithin;
-    will_be_cached = pair.prefill && workers_[pair.prefill->worker].prefix_caching;
+    absl::MutexLock lock(&mutex_);
+    route.dispatch = CountDispatch(chosen->query, chosen->pair);
+    will_be_cached = chosen->pair.prefill && workers_[chosen->pair.prefill->worker].prefix_caching;
   }
   if (will_be_cached) {
-    const bool alone = route.prefill.worker == kNoWorker;
-    dispatched_.Add(alone ? route.decode.worker : route.prefill.worker, request.keys, reported_by);
+    dispatched_.Add(computes.worker, request.keys, clock_.SinceStart() + finish + kReportsWithin);
   }
   return route;
 }
 
-absl::Span<const Candidate> RoutePlanner::PrefillCandidates(const RouteRequest& request,
-                                                            absl::Span<const int> depths) {
-  absl::Span<const Candidate> prefill =
-      Candidates(v1::WORKER_ROLE_PREFILL, /*suspect=*/false, request, depths, &prefill_);
-  if (!prefill.empty() || !request.avoid.empty() || !health_.all_usable()) return prefill;
+absl::StatusOr<RoutePlanner::Chosen> RoutePlanner::Decide(const RouteRequest& request,
+                                                          const Matched& matched) const {
+  const bool alone = request.workers == RouteRequest::Workers::kPrefill;
+  Chosen chosen;
+  thread_local std::vector<Candidate> decode;  // for its memory, as below
+  if (alone) {
+    decode.clear();
+  } else {
+    thread_local Candidates found;
+    Collect(v1::WORKER_ROLE_DECODE, /*suspect=*/false, request, matched.depths, &found);
+    if (found.empty()) {
+      chosen.no_decode_worker = true;
+      return chosen;
+    }
+    found.CopyTo(&decode);
+  }
+  thread_local Candidates prefill;
+  CollectPrefill(request, matched.depths, &prefill);
+  if (IsPinned(request)) {
+    prefill.KeepIf([&](int i) {
+      mutex_.AssertReaderHeld();
+      return ProcessAt(prefill.worker(i)) == request.only_prefill;
+    });
+    if (prefill.empty()) {
+      return MakeError(absl::StatusCode::kUnavailable, "NO_WORKER",
+                       "the prefill worker takes no requests now");
+    }
+  }
+  if (alone && prefill.empty()) return NoPrefillWorker();
+  const RouteQuery& query = chosen.query =
+      QueryOf(request, alone ? prefill.worker(0) : decode[0].worker);
+  PriceLoads(query, matched.in_tiers, &prefill);
+  if (options_.kv_fetch) PriceFetches(query, matched.reported, decode, &prefill);
+  const Pair& pair = chosen.pair =
+      alone ? ChooseAlone(query, prefill) : ChoosePair(query, prefill, decode);
+  Route& route = chosen.route = RouteTo(pair);
+  const bool failed = absl::c_any_of(request.failed, [&route](const Route& f) {
+    return f.prefill.incarnation() == route.prefill.incarnation() &&
+           f.decode.incarnation() == route.decode.incarnation();
+  });
+  if (failed) return absl::UnavailableError("no other pair");
+  BATON_RETURN_IF_ERROR(CheckSlo(request, prefill, decode, pair));
+  const Candidate& computes = pair.computes();
+  route.matched_blocks = computes.matched_blocks;
+  route.decision = std::string(pair.decision);
+  route.spilled = SpilledOf(request, route);
+  if (options_.kv_fetch) NameHolder(query, matched.reported, pair, prefill, decode, &route);
+  if (computes.cost_known) {
+    route.predicted_ttft = absl::Seconds(computes.wait_s() + computes.computing_s());
+  }
+  if (request.explain) {
+    route.why = Explain(query, route, pair, prefill, decode);
+    route.why->pool = request.pool;
+    route.why->kv_holder_address = route.kv_holder.address;
+    route.why->kv_holder_tokens = route.kv_holder_tokens;
+  }
+  return chosen;
+}
+
+void RoutePlanner::CollectPrefill(const RouteRequest& request, absl::Span<const int> depths,
+                                  Candidates* found) const {
+  Collect(v1::WORKER_ROLE_PREFILL, /*suspect=*/false, request, depths, found);
+  if (!found->empty() || !request.avoid.empty() || !health_.all_usable()) return;
   // One worker may hang; that all hang at once is unlikely.
-  prefill = Candidates(v1::WORKER_ROLE_PREFILL, /*suspect=*/true, request, depths, &prefill_);
-  return prefill.size() < 2 ? absl::Span<const Candidate>() : prefill;
+  Collect(v1::WORKER_ROLE_PREFILL, /*suspect=*/true, request, depths, found);
+  if (found->size() < 2) *found = Candidates();
 }
 
 RoutePlanner::Pair RoutePlanner::ChooseAlone(const RouteQuery& query,
-                                             absl::Span<const Candidate> prefill) {
+                                             const Candidates& prefill) const {
   const RouteChoice choice = policy_.Choose(query, prefill, {});
   Candidate none;
   none.worker = kNoWorker;
-  return {prefill[choice.prefill], none, choice.decision, choice.pricing};
+  return {prefill[choice.prefill], none, choice.decision, choice.pricing, 0, choice.prefill_costs};
 }
 
 Route RoutePlanner::RouteTo(const Pair& pair) const {
@@ -231,53 +248,44 @@ Route RoutePlanner::RouteTo(const Pair& pair) const {
   return route;
 }
 
-// The workers that may take the request; those to avoid only where there is no other. They are in
-// *kept if some are left out.
-absl::Span<const Candidate> RoutePlanner::Candidates(v1::WorkerRole role, bool suspect,
-                                                     const RouteRequest& request,
-                                                     absl::Span<const int> depths,
-                                                     std::vector<Candidate>* kept) {
+// The workers that may take the request; those to avoid only where there is no other.
+void RoutePlanner::Collect(v1::WorkerRole role, bool suspect, const RouteRequest& request,
+                           absl::Span<const int> depths, Candidates* found) const {
   FleetLoad::Query query;
   query.role = role;
   query.suspect = suspect;
   query.model_fingerprint = request.model_fingerprint;
   query.prompt_tokens = request.prompt_tokens;
   query.matched_blocks = depths;
-  const absl::Span<const Candidate> all = fleet_.Collect(query, clock_.SinceStart());
+  fleet_.Collect(query, clock_.SinceStart(), found);
   const bool one_pool = IsPinned(request) || (request.pool.empty() && pools_.only_none());
-  if (one_pool && request.avoid.empty() && request.lost.empty() && health_.all_usable()) return all;
-  kept->assign(all.begin(), all.end());
-  if (!one_pool) KeepPool(role, request, kept);
-  const auto wanted = [this, &request](const Candidate& c) {
-    mutex_.AssertHeld();
-    return !absl::c_linear_search(request.avoid,
-                                  Incarnation{c.worker, workers_[c.worker].target.epoch});
+  if (one_pool && request.avoid.empty() && request.lost.empty() && health_.all_usable()) return;
+  if (!one_pool) KeepPool(role, request, found);
+  const auto wanted = [this, &request, found](int i) {
+    mutex_.AssertReaderHeld();
+    return !absl::c_linear_search(request.avoid, ProcessAt(found->worker(i)));
   };
-  const auto usable = [this](const Candidate& c) {
-    mutex_.AssertHeld();
-    return health_.WorkerUsable(c.worker);
-  };
-  const auto drop = [kept](const auto& keep) {
-    kept->erase(std::remove_if(kept->begin(), kept->end(), std::not_fn(keep)), kept->end());
+  const auto usable = [this, found](int i) {
+    mutex_.AssertReaderHeld();
+    return health_.WorkerUsable(found->worker(i));
   };
   if (role == v1::WORKER_ROLE_DECODE) {
-    drop([this, &request](const Candidate& c) {
-      mutex_.AssertHeld();
-      const Incarnation here = {c.worker, workers_[c.worker].target.epoch};
+    found->KeepIf([this, &request, found](int i) {
+      mutex_.AssertReaderHeld();
+      const Incarnation here = ProcessAt(found->worker(i));
       return absl::c_none_of(request.lost,
                              [&here](const Route& l) { return l.decode.incarnation() == here; });
     });
-    Prefer(kept, wanted);
-    Prefer(kept, usable);
+    found->Prefer(wanted);
+    found->Prefer(usable);
   } else {
     if (request.avoided_prefill_may_do) {
-      Prefer(kept, wanted);
+      found->Prefer(wanted);
     } else {
-      drop(wanted);
+      found->KeepIf(wanted);
     }
-    drop(usable);
+    found->KeepIf(usable);
   }
-  return *kept;
 }
 
 RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_model) const {
@@ -304,53 +312,44 @@ RouteQuery RoutePlanner::QueryOf(const RouteRequest& request, int worker_of_mode
   return query;
 }
 
-// The one candidate that is this process, if it is there.
-absl::Span<const Candidate> RoutePlanner::Only(const Incarnation& process,
-                                               absl::Span<const Candidate> prefill) const {
-  const auto found = absl::c_find_if(prefill, [this, &process](const Candidate& c) {
-    mutex_.AssertHeld();
-    return workers_[c.worker].target.incarnation() == process;
-  });
-  return prefill.subspan(found - prefill.begin(), found == prefill.end() ? 0 : 1);
-}
-
 // Pairs that fail together are passed over: first another decode worker is asked for, then another
 // prefill worker.
-RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query,
-                                            absl::Span<const Candidate> prefill,
-                                            absl::Span<const Candidate> decode) {
-  std::vector<Candidate> left, partners;
-  while (!prefill.empty()) {
-    const RouteChoice choice = policy_.Choose(query, prefill, decode);
+RoutePlanner::Pair RoutePlanner::ChoosePair(const RouteQuery& query, const Candidates& prefill,
+                                            absl::Span<const Candidate> decode) const {
+  Candidates rest;
+  const Candidates* left = &prefill;
+  while (!left->empty()) {
+    const RouteChoice choice = policy_.Choose(query, *left, decode);
     if (choice.prefill < 0) {
       return {std::nullopt, decode[choice.decode], choice.decision, choice.pricing};
     }
-    const Candidate chosen = prefill[choice.prefill];
+    const Candidate chosen = (*left)[choice.prefill];
     const auto usable = [this, &chosen](const Candidate& c) {
-      mutex_.AssertHeld();
+      mutex_.AssertReaderHeld();
       return health_.PairUsable(chosen.worker, c.worker);
     };
     if (usable(decode[choice.decode])) {
-      return {chosen, decode[choice.decode], choice.decision, choice.pricing, choice.hidden_s};
+      Pair pair = {chosen, decode[choice.decode], choice.decision, choice.pricing, choice.hidden_s};
+      if (left == &prefill) pair.prefill_costs = choice.prefill_costs;
+      pair.decode_costs = choice.decode_costs;
+      return pair;
     }
-    partners.clear();
+    std::vector<Candidate> partners;
     absl::c_copy_if(decode, std::back_inserter(partners), usable);
     if (!partners.empty()) {
-      const RouteChoice other = policy_.Choose(query, absl::MakeConstSpan(&chosen, 1), partners);
+      const RouteChoice other = policy_.Choose(query, {chosen}, partners);
       const Candidate& partner = partners[other.decode];
       if (other.prefill < 0) return {std::nullopt, partner, other.decision};
       return {chosen, partner, choice.decision, choice.pricing, choice.hidden_s};
     }
-    if (left.empty()) left.assign(prefill.begin(), prefill.end());
-    left.erase(left.begin() + choice.prefill);
-    prefill = left;
+    if (left == &prefill) rest = prefill, left = &rest;
+    rest.KeepIf([&choice](int i) { return i != choice.prefill; });
   }
   const RouteChoice choice = policy_.Choose(query, {}, decode);
   return {std::nullopt, decode[choice.decode], choice.decision};
 }
 
-absl::Status RoutePlanner::CheckSlo(const RouteRequest& request,
-                                    absl::Span<const Candidate> prefill,
+absl::Status RoutePlanner::CheckSlo(const RouteRequest& request, const Candidates& prefill,
                                     absl::Span<const Candidate> decode, const Pair& pair) const {
   const absl::Duration slo =
       request.ttft_slo > absl::ZeroDuration() ? request.ttft_slo : options_.ttft_slo;
@@ -358,8 +357,11 @@ absl::Status RoutePlanner::CheckSlo(const RouteRequest& request,
   const Candidate& computes = pair.computes();
   if (!computes.cost_known) return absl::OkStatus();
   double soonest = computes.wait_s() + computes.computing_s();
-  for (const Candidate& c : prefill.empty() ? decode : prefill) {
-    soonest = std::min(soonest, c.wait_s() + c.computing_s());
+  for (int i = 0; i < prefill.size(); ++i) {
+    soonest = std::min(soonest, prefill.wait_s(i) + prefill.computing_s(i));
+  }
+  if (prefill.empty()) {
+    for (const Candidate& c : decode) soonest = std::min(soonest, c.wait_s() + c.computing_s());
   }
   const absl::Duration excess = absl::Seconds(soonest) - slo;
   if (excess <= absl::ZeroDuration()) return absl::OkStatus();
@@ -373,7 +375,8 @@ absl::Status RoutePlanner::CheckSlo(const RouteRequest& request,
                         std::clamp(excess * (1 + share), kShortestSloRetry, kLongestSloRetry));
 }
 
-// Returns the number of the dispatch to the worker that computes the prompt.
+// Returns the number of the dispatch to the worker that computes the prompt. A worker that has been
+// forgotten since the decision is counted for until FleetLoad drops the dispatch.
 int64_t RoutePlanner::CountDispatch(const RouteQuery& query, const Pair& pair) {
   const absl::Duration now = clock_.SinceStart();
   const Candidate& computes = pair.computes();

@@ -110,71 +110,86 @@ class RoutePlanner final : public RosterObserver {
     Candidate decode;
     absl::string_view decision;
     Pricing pricing = {};
-    double hidden_s = 0;  // as in RouteChoice
+    double hidden_s = 0;  // as in RouteChoice, and so the next ones
+    const CostColumn* prefill_costs = nullptr;
+    const std::vector<double>* decode_costs = nullptr;
 
     bool prefill_alone() const { return decode.worker == kNoWorker; }
     const Candidate& computes() const { return prefill ? *prefill : decode; }
   };
 
+  struct Matched {
+    std::vector<int> depths;    // by worker: blocks of the prompt that it has or will have cached
+    std::vector<int> reported;  // with kv_fetch: that it says it has
+    InTiers in_tiers;
+  };
+  struct Chosen {
+    bool no_decode_worker = false;  // the rest is not set
+    Route route;
+    RouteQuery query;
+    Pair pair;
+  };
+
   absl::StatusOr<Route> ChooseOf(const RouteRequest& request);
+  void Match(const RouteRequest& request, Matched* found) const;
+  // Notes nothing.
+  absl::StatusOr<Chosen> Decide(const RouteRequest& request, const Matched& matched) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Leaves those of the request's pool in *kept, unless it must spill and may.
-  void KeepPool(v1::WorkerRole role, const RouteRequest& request, std::vector<Candidate>* kept)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MayTake(v1::WorkerRole role, const RouteRequest& request, const Candidate& c) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void KeepPool(v1::WorkerRole role, const RouteRequest& request, Candidates* kept) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool MayTake(v1::WorkerRole role, const RouteRequest& request, const Candidates& of, int i) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   absl::Status NoDecodeWorker(const std::string& pool) const;
   std::vector<v1::WorkerRole> SpilledOf(const RouteRequest& request, const Route& route) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Span<const Candidate> Candidates(v1::WorkerRole role, bool suspect,
-                                         const RouteRequest& request, absl::Span<const int> depths,
-                                         std::vector<Candidate>* kept)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void Collect(v1::WorkerRole role, bool suspect, const RouteRequest& request,
+               absl::Span<const int> depths, Candidates* found) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Prefill workers, or if all are suspect and there are several, those.
-  absl::Span<const Candidate> PrefillCandidates(const RouteRequest& request,
-                                                absl::Span<const int> depths)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CollectPrefill(const RouteRequest& request, absl::Span<const int> depths,
+                      Candidates* found) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  Incarnation ProcessAt(int worker) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return workers_[worker].target.incarnation();
+  }
   RouteQuery QueryOf(const RouteRequest& request, int worker_of_model) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Pair ChooseAlone(const RouteQuery& query, absl::Span<const Candidate> prefill)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Span<const Candidate> Only(const Incarnation& process,
-                                   absl::Span<const Candidate> prefill) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Pair ChoosePair(const RouteQuery& query, absl::Span<const Candidate> prefill,
-                  absl::Span<const Candidate> decode) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckSlo(const RouteRequest& request, absl::Span<const Candidate> prefill,
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  Pair ChooseAlone(const RouteQuery& query, const Candidates& prefill) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  Pair ChoosePair(const RouteQuery& query, const Candidates& prefill,
+                  absl::Span<const Candidate> decode) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckSlo(const RouteRequest& request, const Candidates& prefill,
                         absl::Span<const Candidate> decode, const Pair& pair) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The prefill candidates with what they would fetch instead of computing, as they decide it.
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Sets what the prefill candidates would fetch instead of computing, as they decide it.
   // `reported`: by worker, the blocks of the prompt that it says it has; here and below.
-  absl::Span<const Candidate> PriceFetches(const RouteQuery& query, absl::Span<const int> reported,
-                                           absl::Span<const Candidate> prefill,
-                                           absl::Span<const Candidate> decode)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PriceFetches(const RouteQuery& query, absl::Span<const int> reported,
+                    absl::Span<const Candidate> decode, Candidates* prefill) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // The same for what they would load from their KV tiers, which they prefer to a fetch.
   InTiers MatchTiers(const RouteRequest& request) const;
-  absl::Span<const Candidate> PriceLoads(const RouteQuery& query, const InTiers& held,
-                                         absl::Span<const Candidate> prefill)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The candidates, in moving_ and so to be changed.
-  absl::Span<Candidate> Moving(absl::Span<const Candidate> prefill)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void PriceLoads(const RouteQuery& query, const InTiers& held, Candidates* prefill) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   // Names the worker of either role that has most of the prompt cached, if that is several blocks
   // more than the prefill worker of the pair has.
   void NameHolder(const RouteQuery& query, absl::Span<const int> reported, const Pair& pair,
-                  absl::Span<const Candidate> prefill, absl::Span<const Candidate> decode,
-                  Route* route) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Route RouteTo(const Pair& pair) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                  const Candidates& prefill, absl::Span<const Candidate> decode, Route* route) const
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  Route RouteTo(const Pair& pair) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void EndDispatch(const Route& route) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int64_t CountDispatch(const RouteQuery& query, const Pair& pair)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<Decision> Explain(const RouteQuery& query, const Route& route, const Pair& pair,
-                                    absl::Span<const Candidate> prefill,
+                                    const Candidates& prefill,
                                     absl::Span<const Candidate> decode) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ExplainCandidates(const RouteQuery& query, const Pair& pair,
-                         absl::Span<const Candidate> candidates, int chosen, bool computes,
-                         Decision* why) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+      ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void ExplainPrefill(const RouteQuery& query, const Pair& pair, const Candidates& prefill,
+                      Decision* why) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void ExplainDecode(const RouteQuery& query, const Pair& pair, absl::Span<const Candidate> decode,
+                     Decision* why) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Adds the candidate to the decision. `computes`: it would compute the prompt.
+  DecisionCandidate& ExplainOne(const RouteQuery& query, const Candidate& c, bool computes,
+                                Decision* why) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   Roster& roster_;
   const Clock& clock_;
@@ -182,10 +197,10 @@ class RoutePlanner final : public RosterObserver {
   // Each has its lock.
   PrefixIndex& index_;
   DispatchedPrefixes dispatched_;
-
-  // Taken under the roster's lock: the roster must not be called under it.
+  Policy& policy_;
+  // Taken under the roster's lock: the roster must not be called under it. Decisions are made side
+  // by side, sharing it; what comes of them is noted alone.
   mutable absl::Mutex mutex_;
-  Policy& policy_;  // Choose() and OnSent() only under mutex_
   std::vector<Worker> workers_ ABSL_GUARDED_BY(mutex_);
   absl::Duration next_upkeep_ ABSL_GUARDED_BY(mutex_);
   PoolNames pools_ ABSL_GUARDED_BY(mutex_);
@@ -196,10 +211,6 @@ class RoutePlanner final : public RosterObserver {
   DecayedMean answer_tokens_ ABSL_GUARDED_BY(mutex_);
   DecayedMean transfer_seconds_ ABSL_GUARDED_BY(mutex_);
   DecayedMean transfer_bytes_ ABSL_GUARDED_BY(mutex_);
-  // Of the last decision: kept for their memory.
-  std::vector<Candidate> prefill_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Candidate> decode_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Candidate> moving_ ABSL_GUARDED_BY(mutex_);
   // Tokens of a segment and of a block at the worker with KV tiers that became ready last; 0: there
   // is none. Workers with other segments are priced as if they had no tiers.
   std::atomic<int> tier_segment_tokens_{0};

@@ -1,5 +1,6 @@
 // The part of RoutePlanner that records why a pair was chosen.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +11,28 @@
 namespace baton::router {
 namespace {
 
+// The indexes of the cheapest, in order of their costs, with the costs; the chosen one always among
+// them, -1: none.
+std::vector<std::pair<double, int>> Cheapest(const CostColumn& costs, int chosen) {
+  std::vector<std::pair<double, int>> cheapest;
+  cheapest.reserve(kMaxExplainedCandidates);
+  const auto insert = [&cheapest](std::pair<double, int> entry) {
+    cheapest.insert(std::upper_bound(cheapest.begin(), cheapest.end(), entry), entry);
+  };
+  constexpr size_t kOthers = kMaxExplainedCandidates - 1;
+  // The chosen one may be among the cheapest.
+  costs.ForEachUpTo(costs.BoundOf(kOthers + 1), [&](size_t i) {
+    if (static_cast<int>(i) == chosen) return true;
+    const bool full = cheapest.size() == kOthers;
+    if (full && costs[i] >= cheapest.back().first) return true;
+    if (full) cheapest.pop_back();
+    insert({costs[i], static_cast<int>(i)});
+    return cheapest.size() < kOthers || cheapest.back().first > costs.least();
+  });
+  if (chosen >= 0) insert({costs[static_cast<size_t>(chosen)], chosen});
+  return cheapest;
+}
+
 int CachedTokens(const RouteQuery& query, const Candidate& c) {
   return std::min(query.prompt_tokens, c.matched_blocks * query.block_tokens);
 }
@@ -17,8 +40,7 @@ int CachedTokens(const RouteQuery& query, const Candidate& c) {
 }  // namespace
 
 std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const Route& route,
-                                                const Pair& pair,
-                                                absl::Span<const Candidate> prefill,
+                                                const Pair& pair, const Candidates& prefill,
                                                 absl::Span<const Candidate> decode) const {
   auto why = std::make_shared<Decision>();
   why->prompt_tokens = query.prompt_tokens;
@@ -31,16 +53,16 @@ std::shared_ptr<Decision> RoutePlanner::Explain(const RouteQuery& query, const R
   why->label = pair.decision;
   why->policy = policy_.name();
   if (pair.prefill) why->kappa = pair.pricing.Price(*pair.prefill);
-  why->prefill_candidates = static_cast<int>(prefill.size());
+  why->prefill_candidates = prefill.size();
   why->decode_candidates = static_cast<int>(decode.size());
   // What it loads before it begins is in its cache by then.
   why->predicted_cached_tokens =
       CachedTokens(query, pair.computes()) + pair.computes().tier_blocks * query.block_tokens;
   why->predicted_ttft_seconds = absl::ToDoubleSeconds(route.predicted_ttft);
   why->spilled = route.spilled;
-  const bool decode_computes = !pair.prefill.has_value();
-  ExplainCandidates(query, pair, prefill, why->prefill, /*computes=*/true, why.get());
-  ExplainCandidates(query, pair, decode, why->decode, decode_computes, why.get());
+  why->candidates.reserve(2 * kMaxExplainedCandidates);
+  ExplainPrefill(query, pair, prefill, why.get());
+  ExplainDecode(query, pair, decode, why.get());
   return why;
 }
 
@@ -52,60 +74,75 @@ std::optional<absl::Duration> RoutePlanner::PrefillTime(int worker, int tokens,
   return absl::Seconds(cost->Prefill(tokens, cached_tokens));
 }
 
-// Adds the cheapest candidates of one role, in order of their cost, the chosen one always among
-// them. `computes`: they would compute the prompt.
-void RoutePlanner::ExplainCandidates(const RouteQuery& query, const Pair& pair,
-                                     absl::Span<const Candidate> candidates, int chosen,
-                                     bool computes, Decision* why) const {
-  const bool decode =
-      !candidates.empty() && workers_[candidates[0].worker].role == v1::WORKER_ROLE_DECODE;
-  const Candidate* prefill = pair.prefill ? &*pair.prefill : nullptr;
-  const bool moves = query.links != nullptr && prefill != nullptr && !pair.prefill_alone();
+void RoutePlanner::ExplainPrefill(const RouteQuery& query, const Pair& pair,
+                                  const Candidates& prefill, Decision* why) const {
   std::optional<KvMove> to_chosen;
-  if (moves && !decode) to_chosen.emplace(query, pair.decode);
-  const auto cost = [&](const Candidate& c) {
-    if (decode) return PriceDecode(query, c, /*alone=*/computes, prefill).total();
-    return pair.pricing.Cost(c) + (to_chosen ? to_chosen->SecondsFrom(c.worker, pair.hidden_s) : 0);
-  };
-  std::vector<std::pair<double, const Candidate*>> cheapest;
-  const auto insert = [&](const Candidate& c, double price) {
-    const std::pair<double, const Candidate*> entry = {price, &c};
-    cheapest.insert(std::upper_bound(cheapest.begin(), cheapest.end(), entry), entry);
-  };
-  const Candidate* the_chosen = nullptr;
-  for (const Candidate& c : candidates) {
-    if (c.worker == chosen) {
-      the_chosen = &c;
-      continue;
-    }
-    const bool full = static_cast<int>(cheapest.size()) == kMaxExplainedCandidates - 1;
-    const double price = cost(c);
-    if (full && price >= cheapest.back().first) continue;
-    if (full) cheapest.pop_back();
-    insert(c, price);
+  if (query.links != nullptr && pair.prefill && !pair.prefill_alone()) {
+    to_chosen.emplace(query, pair.decode);
   }
-  if (the_chosen != nullptr) insert(*the_chosen, cost(*the_chosen));
-  for (const auto& [price, candidate] : cheapest) {
-    const Candidate& c = *candidate;
-    DecisionCandidate& explained = why->candidates.emplace_back();
-    explained.worker = c.worker;
-    explained.role = workers_[c.worker].role;
-    explained.address = workers_[c.worker].target.address;
-    explained.pool = pools_.name(workers_[c.worker].pool);
-    explained.cached_tokens = CachedTokens(query, c);
-    explained.tier_tokens = c.tier_blocks * query.block_tokens;
-    explained.queue_seconds = c.wait_s();
-    explained.service_seconds =
-        computes ? c.computing_s() : DecodeStepSeconds(c, 1, query.prompt_tokens);
-    if (to_chosen) explained.transfer_seconds = to_chosen->SecondsFrom(c.worker, pair.hidden_s);
-    if (moves && decode) explained.transfer_seconds = KvMove(query, c).SecondsFrom(*prefill);
-    explained.cost = price;
-    if (!computes && c.free_blocks < query.prompt_blocks - c.matched_blocks) {
-      explained.excluded = "no room";
-    } else if (!health_.WorkerUsable(c.worker)) {
-      explained.excluded = "failed lately";
+  const auto transfer_s = [&](int i) {
+    return to_chosen ? to_chosen->SecondsFrom(prefill.worker(i), pair.hidden_s) : 0;
+  };
+  thread_local CostColumn computed;  // for its memory
+  const CostColumn* column = pair.prefill_costs;
+  if (column == nullptr) {
+    const absl::Span<double> costs = pair.pricing.Costs(prefill, &computed);
+    for (int i = 0; to_chosen && i < prefill.size(); ++i) costs[i] += transfer_s(i);
+    computed.Seal();
+    column = &computed;
+  }
+  for (const auto& [cost, i] : Cheapest(*column, prefill.Find(why->prefill))) {
+    DecisionCandidate& explained = ExplainOne(query, prefill[i], /*computes=*/true, why);
+    explained.transfer_seconds = transfer_s(i);
+    explained.cost = cost;
+  }
+}
+
+void RoutePlanner::ExplainDecode(const RouteQuery& query, const Pair& pair,
+                                 absl::Span<const Candidate> decode, Decision* why) const {
+  const bool computes = !pair.prefill;
+  const Candidate* prefill = computes ? nullptr : &*pair.prefill;
+  const auto chosen = std::find_if(decode.begin(), decode.end(),
+                                   [why](const Candidate& c) { return c.worker == why->decode; });
+  const int at = chosen == decode.end() ? -1 : static_cast<int>(chosen - decode.begin());
+  CostColumn column;
+  const absl::Span<double> costs = column.Resize(decode.size());
+  const std::vector<double>* known = computes ? nullptr : pair.decode_costs;
+  for (size_t i = 0; i < decode.size(); ++i) {
+    if (known != nullptr && !std::isnan((*known)[i])) {
+      costs[i] = (*known)[i];
+    } else {
+      costs[i] = PriceDecode(query, decode[i], /*alone=*/computes, prefill).total();
     }
   }
+  column.Seal();
+  for (const auto& [cost, i] : Cheapest(column, at)) {
+    const Candidate& c = decode[i];
+    DecisionCandidate& explained = ExplainOne(query, c, computes, why);
+    if (query.links != nullptr && prefill != nullptr) {
+      explained.transfer_seconds = KvMove(query, c).SecondsFrom(*prefill);
+    }
+    explained.cost = cost;
+    const bool no_room = c.free_blocks < query.prompt_blocks - c.matched_blocks;
+    if (!computes && no_room) explained.excluded = "no room";
+  }
+}
+
+DecisionCandidate& RoutePlanner::ExplainOne(const RouteQuery& query, const Candidate& c,
+                                            bool computes, Decision* why) const {
+  const Worker& worker = workers_[c.worker];
+  DecisionCandidate& explained = why->candidates.emplace_back();
+  explained.worker = c.worker;
+  explained.role = worker.role;
+  explained.address = worker.target.address;
+  explained.pool = pools_.name(worker.pool);
+  explained.cached_tokens = CachedTokens(query, c);
+  explained.tier_tokens = c.tier_blocks * query.block_tokens;
+  explained.queue_seconds = c.wait_s();
+  explained.service_seconds =
+      computes ? c.computing_s() : DecodeStepSeconds(c, 1, query.prompt_tokens);
+  if (!health_.WorkerUsable(c.worker)) explained.excluded = "failed lately";
+  return explained;
 }
 
 }  // namespace baton::router

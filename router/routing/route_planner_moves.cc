@@ -18,39 +18,32 @@ struct Held {
 };
 // The candidate that holds most, more than `least` blocks. What it was only sent is on its way at
 // best, and cannot be fetched.
-Held HolderOf(absl::Span<const Candidate> prefill, absl::Span<const Candidate> decode,
+Held HolderOf(const Candidates& prefill, absl::Span<const Candidate> decode,
               absl::Span<const int> reported, int least) {
   Held holder;
-  for (const absl::Span<const Candidate> role : {prefill, decode}) {
-    for (const Candidate& c : role) {
-      const auto worker = static_cast<size_t>(c.worker);
-      if (worker >= reported.size() || reported[worker] <= least) continue;
-      least = reported[worker];
-      holder = {c.worker, least};
-    }
-  }
+  const auto look = [&](int number) {
+    const auto worker = static_cast<size_t>(number);
+    if (worker >= reported.size() || reported[worker] <= least) return;
+    least = reported[worker];
+    holder = {number, least};
+  };
+  for (int i = 0; i < prefill.size(); ++i) look(prefill.worker(i));
+  for (const Candidate& c : decode) look(c.worker);
   return holder;
 }
 
 }  // namespace
 
-absl::Span<Candidate> RoutePlanner::Moving(absl::Span<const Candidate> prefill) {
-  if (prefill.data() != moving_.data()) moving_.assign(prefill.begin(), prefill.end());
-  return absl::MakeSpan(moving_);
-}
-
-absl::Span<const Candidate> RoutePlanner::PriceFetches(const RouteQuery& query,
-                                                       absl::Span<const int> reported,
-                                                       absl::Span<const Candidate> prefill,
-                                                       absl::Span<const Candidate> decode) {
-  if (options_.kv_fetch_bytes_per_second <= 0) return prefill;
-  const Held holder = HolderOf(prefill, decode, reported, kv::kLeastFetchedBlocks - 1);
-  if (holder.worker == kNoWorker) return prefill;
+void RoutePlanner::PriceFetches(const RouteQuery& query, absl::Span<const int> reported,
+                                absl::Span<const Candidate> decode, Candidates* prefill) const {
+  if (options_.kv_fetch_bytes_per_second <= 0) return;
+  const Held holder = HolderOf(*prefill, decode, reported, kv::kLeastFetchedBlocks - 1);
+  if (holder.worker == kNoWorker) return;
   // Whole blocks, and the last token is always computed.
   const int held_blocks = std::min(holder.blocks, (query.prompt_tokens - 1) / query.block_tokens);
   const double held = held_blocks * query.block_tokens;
-  const absl::Span<Candidate> moving = Moving(prefill);
-  for (Candidate& c : moving) {
+  for (int i = 0; i < prefill->size(); ++i) {
+    const Candidate c = (*prefill)[i];
     if (c.fetch_s > 0) continue;  // from its tiers
     const int blocks = kv::BlocksToFetch(held_blocks, c.matched_blocks, c.total_blocks);
     const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
@@ -59,14 +52,13 @@ absl::Span<const Candidate> RoutePlanner::PriceFetches(const RouteQuery& query,
         blocks * workers_[c.worker].block_bytes / options_.kv_fetch_bytes_per_second;
     const double cached = c.matched_blocks * query.block_tokens;
     if (fetch_s >= cost->Prefill(held - cached, cached)) continue;
-    c.fetch_s = fetch_s;
-    c.fetch_saves_s = c.service_s - cost->Prefill(query.prompt_tokens - held, held);
+    prefill->SetMove(i, fetch_s, c.service_s - cost->Prefill(query.prompt_tokens - held, held),
+                     /*tier_blocks=*/0);
   }
-  return moving;
 }
 
 void RoutePlanner::NameHolder(const RouteQuery& query, absl::Span<const int> reported,
-                              const Pair& pair, absl::Span<const Candidate> prefill,
+                              const Pair& pair, const Candidates& prefill,
                               absl::Span<const Candidate> decode, Route* route) const {
   if (!pair.prefill) return;
   const Held holder = HolderOf(prefill, decode, reported,
@@ -91,14 +83,14 @@ RoutePlanner::InTiers RoutePlanner::MatchTiers(const RouteRequest& request) cons
   return held;
 }
 
-absl::Span<const Candidate> RoutePlanner::PriceLoads(const RouteQuery& query, const InTiers& held,
-                                                     absl::Span<const Candidate> prefill) {
+void RoutePlanner::PriceLoads(const RouteQuery& query, const InTiers& held,
+                              Candidates* prefill) const {
   const int segment = held.segment_tokens;
   if (std::all_of(held.segments.begin(), held.segments.end(), [](int n) { return n == 0; })) {
-    return prefill;
+    return;
   }
-  const absl::Span<Candidate> moving = Moving(prefill);
-  for (Candidate& c : moving) {
+  for (int i = 0; i < prefill->size(); ++i) {
+    const Candidate c = (*prefill)[i];
     const double each_s = workers_[c.worker].tier_load_s;
     const std::optional<LinearCost> cost = fleet_.PrefillCost(c.worker);
     if (static_cast<size_t>(c.worker) >= held.segments.size() || each_s <= 0 || !cost) continue;
@@ -113,11 +105,9 @@ absl::Span<const Candidate> RoutePlanner::PriceLoads(const RouteQuery& query, co
     const int there = segments * segment;
     const double load_s = loads * each_s;
     if (load_s >= kv::kMostLoadShare * cost->Prefill(there - cached, cached)) continue;
-    c.fetch_s = load_s;
-    c.fetch_saves_s = c.service_s - cost->Prefill(query.prompt_tokens - there, there);
-    c.tier_blocks = (there - cached) / query.block_tokens;
+    prefill->SetMove(i, load_s, c.service_s - cost->Prefill(query.prompt_tokens - there, there),
+                     (there - cached) / query.block_tokens);
   }
-  return moving;
 }
 
 }  // namespace baton::router

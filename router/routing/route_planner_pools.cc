@@ -1,6 +1,4 @@
 // The part of RoutePlanner that keeps requests to the workers of their pool.
-#include <algorithm>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -11,49 +9,50 @@
 
 namespace baton::router {
 
-bool RoutePlanner::MayTake(v1::WorkerRole role, const RouteRequest& request,
-                           const Candidate& c) const {
-  const Worker& worker = workers_[c.worker];
-  const Incarnation here = {c.worker, worker.target.epoch};
-  if (absl::c_linear_search(request.avoid, here) || !health_.WorkerUsable(c.worker)) return false;
+bool RoutePlanner::MayTake(v1::WorkerRole role, const RouteRequest& request, const Candidates& of,
+                           int i) const {
+  const Worker& worker = workers_[of.worker(i)];
+  const Incarnation here = worker.target.incarnation();
+  if (absl::c_linear_search(request.avoid, here) || !health_.WorkerUsable(here.worker))
+    return false;
   const auto is_here = [&here](const Route& l) { return l.decode.incarnation() == here; };
   if (absl::c_any_of(request.lost, is_here)) return false;
   if (role != v1::WORKER_ROLE_DECODE) return true;
   const int blocks = (request.prompt_tokens + worker.block_tokens - 1) / worker.block_tokens;
-  return c.free_blocks >= blocks - c.matched_blocks;
+  return of.row(i).free_blocks >= blocks - of.matched_blocks()[i];
 }
 
 void RoutePlanner::KeepPool(v1::WorkerRole role, const RouteRequest& request,
-                            std::vector<Candidate>* kept) {
+                            Candidates* kept) const {
   const int pool = pools_.Serving(role, request.pool);
   if (pool == PoolNames::kAll) return;
-  const auto of_pool = [this, pool](const Candidate& c) {
-    mutex_.AssertHeld();
-    return workers_[c.worker].pool == pool;
+  const auto of_pool = [this, kept, pool](int i) {
+    mutex_.AssertReaderHeld();
+    return workers_[kept->worker(i)].pool == pool;
   };
-  const bool room = absl::c_any_of(*kept, [&](const Candidate& c) {
-    mutex_.AssertHeld();
-    return of_pool(c) && MayTake(role, request, c);
-  });
-  // Where the other pools' workers may not take it either, it waits at its own.
-  const bool others = request.spill && absl::c_any_of(*kept, [&](const Candidate& c) {
-                        mutex_.AssertHeld();
-                        return !of_pool(c) && MayTake(role, request, c);
-                      });
-  if (!room && others) {
-    kept->erase(std::remove_if(kept->begin(), kept->end(), of_pool), kept->end());
-    // Workers of no pool before those that are another pool's.
-    const auto free = [&](const Candidate& c) {
-      mutex_.AssertHeld();
-      return workers_[c.worker].pool == 0 && MayTake(role, request, c);
-    };
-    if (absl::c_any_of(*kept, free)) {
-      kept->erase(std::remove_if(kept->begin(), kept->end(), std::not_fn(free)), kept->end());
+  const auto may_take = [&](int i) {
+    mutex_.AssertReaderHeld();
+    return MayTake(role, request, *kept, i);
+  };
+  const auto any = [kept](const auto& is) {
+    for (int i = 0; i < kept->size(); ++i) {
+      if (is(i)) return true;
     }
+    return false;
+  };
+  const bool room = any([&](int i) { return of_pool(i) && may_take(i); });
+  // Where the other pools' workers may not take it either, it waits at its own.
+  const bool others = request.spill && any([&](int i) { return !of_pool(i) && may_take(i); });
+  if (!room && others) {
+    kept->KeepIf([&of_pool](int i) { return !of_pool(i); });
+    // Workers of no pool before those that are another pool's.
+    kept->Prefer([&](int i) {
+      mutex_.AssertReaderHeld();
+      return workers_[kept->worker(i)].pool == 0 && may_take(i);
+    });
     return;
   }
-  const auto other = [&of_pool](const Candidate& c) { return !of_pool(c); };
-  kept->erase(std::remove_if(kept->begin(), kept->end(), other), kept->end());
+  kept->KeepIf(of_pool);
 }
 
 std::vector<v1::WorkerRole> RoutePlanner::SpilledOf(const RouteRequest& request,

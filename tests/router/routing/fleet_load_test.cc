@@ -37,8 +37,11 @@ class FleetLoadTest : public ::testing::Test {
     query.model_fingerprint = 7;
     query.prompt_tokens = 64;
     query.matched_blocks = matched;
-    const absl::Span<const Candidate> candidates = fleet_.Collect(query, now_);
-    return {candidates.begin(), candidates.end()};
+    Candidates found;
+    fleet_.Collect(query, now_, &found);
+    std::vector<Candidate> candidates;
+    found.CopyTo(&candidates);
+    return candidates;
   }
   Candidate Of(int worker, std::vector<int> matched = {}) {
     const auto role = worker == kDecode ? v1::WORKER_ROLE_DECODE : v1::WORKER_ROLE_PREFILL;

@@ -1,0 +1,274 @@
+// The columns that decisions are made over, and what is chosen by them: each compared with a plain
+// pass over rows.
+#include "router/routing/candidates.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "router/routing/fleet_load.h"
+#include "router/routing/priced_policy.h"
+
+namespace baton::router {
+namespace {
+
+using Random = std::mt19937_64;
+
+int Below(Random& random, int bound) { return static_cast<int>(random() % bound); }
+
+TEST(CostColumnTest, FindsWhatASortFinds) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Random random(seed);
+  CostColumn column;
+  for (int trial = 0; trial < 500; ++trial) {
+    const int count = Below(random, 300);
+    std::vector<double> costs;
+    for (int i = 0; i < count; ++i) costs.push_back(Below(random, trial % 2 == 0 ? 20 : 100'000));
+    std::copy(costs.begin(), costs.end(), column.Resize(costs.size()).begin());
+    column.Seal();
+    std::vector<double> sorted = costs;
+    std::sort(sorted.begin(), sorted.end());
+    if (count > 0) {
+      EXPECT_EQ(column.least(), sorted[0]);
+    }
+    for (const int low : {1, 8}) {
+      const double bound = column.BoundOf(low);
+      if (count >= low) {
+        EXPECT_GE(bound, sorted[low - 1]) << count;
+      }
+      std::vector<int> wanted, visited;
+      for (int i = 0; i < count; ++i) {
+        if (costs[i] <= bound) wanted.push_back(i);
+      }
+      column.ForEachUpTo(bound, [&visited](size_t i) {
+        visited.push_back(static_cast<int>(i));
+        return true;
+      });
+      EXPECT_EQ(visited, wanted);
+      int calls = 0;
+      column.ForEachUpTo(bound, [&calls](size_t) { return ++calls < 3; });
+      EXPECT_EQ(calls, std::min<int>(3, static_cast<int>(wanted.size())));
+    }
+  }
+}
+
+TEST(CandidatesTest, KeepsThoseAskedForWithTheirColumns) {
+  std::vector<Candidate> fleet(6);
+  for (int i = 0; i < 6; ++i) {
+    fleet[i].worker = 10 + i;
+    fleet[i].matched_blocks = i;
+    fleet[i].queue_s = i * 0.5;
+    fleet[i].silence_s = i * 0.25;
+    fleet[i].running = 100 + i;
+  }
+  fleet[4].fetch_s = 9;
+  fleet[4].fetch_saves_s = 3;
+  fleet[4].tier_blocks = 2;
+  Candidates candidates = fleet;
+  candidates.Prefer([&](int i) { return candidates.worker(i) > 99; });
+  EXPECT_EQ(candidates.size(), 6) << "there are none such";
+  candidates.Prefer([&](int i) { return candidates.worker(i) % 2 == 0; });
+  candidates.KeepIf([&](int i) { return candidates.worker(i) != 10; });
+  ASSERT_EQ(candidates.size(), 2);
+  const Candidates copy = candidates;
+  candidates = Candidates();
+  EXPECT_EQ(copy.Find(12), 0);
+  EXPECT_EQ(copy.Find(14), 1);
+  for (const int left : {10, 11, 13, 15}) EXPECT_EQ(copy.Find(left), -1) << left;
+  const Candidate last = copy[1];
+  EXPECT_EQ(last.worker, 14);
+  EXPECT_EQ(last.matched_blocks, 4);
+  EXPECT_EQ(last.running, 104);
+  EXPECT_EQ(last.silence_s, 1);
+  EXPECT_EQ(last.wait_s(), 9);
+  EXPECT_EQ(last.wait_s(), copy.wait_s(1));
+  EXPECT_EQ(last.computing_s(), copy.computing_s(1));
+  EXPECT_EQ(last.tier_blocks, 2);
+  EXPECT_EQ(copy[0].fetch_s, 0);
+  std::vector<Candidate> rows = fleet;
+  copy.CopyTo(&rows);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].worker, 12);
+}
+
+// Workers of several kinds come, go, fall silent and slow down; what is collected is what a pass
+// over all of them would find.
+void CollectsEachReadyWorker(uint64_t seed) {
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Random random(seed);
+  constexpr int kWorkers = 40;
+  FleetLoad fleet;
+  fleet.Grow(kWorkers);
+  std::map<int, int> ready, suspect;  // worker -> tokens of its blocks
+  std::vector<double> idle_at_s(kWorkers);
+  // As of the worker's last event, or the last time that all were brought up to date.
+  std::vector<LinearCost> costs(kWorkers);
+  const auto update = [&](int worker) {
+    costs[worker] = fleet.PrefillCost(worker).value_or(kDefaultPrefillCost);
+  };
+  double now_s = 1000;
+  for (int step = 0; step < 2000; ++step) {
+    now_s += Below(random, 100) * 1e-3;
+    const absl::Duration now = absl::Seconds(now_s);
+    const int worker = Below(random, kWorkers);
+    const int what = Below(random, 20);
+    bool all_costs = false;
+    if (what < 3) {
+      const int block_tokens = Below(random, 10) == 0 ? 32 : 16;
+      fleet.OnReady(worker, {v1::WORKER_ROLE_PREFILL, 7, random(), 100, block_tokens, 0,
+                             absl::StrCat("gpu", Below(random, 2))});
+      suspect.erase(worker);
+      ready[worker] = block_tokens;
+    } else if (what < 4 && ready.contains(worker)) {
+      fleet.OnSuspect(worker);
+      suspect[worker] = ready[worker];
+      ready.erase(worker);
+    } else if (what < 5) {
+      fleet.OnUnavailable(worker);
+      ready.erase(worker), suspect.erase(worker);
+    } else if (what < 6) {
+      fleet.Forget(worker);
+      ready.erase(worker), suspect.erase(worker);
+      idle_at_s[worker] = 0;
+    } else if (what < 7) {
+      fleet.Tick(now);
+      all_costs = true;
+    } else if (ready.contains(worker) || suspect.contains(worker)) {
+      internal::v1::LoadReport report;
+      report.set_remaining_work_us(Below(random, 1'000'000));
+      report.mutable_prefill_cost()->set_fixed_us(1000);
+      report.mutable_prefill_cost()->set_token_us(100);
+      report.mutable_prefill_cost()->set_fitted_steps(10);
+      auto& measured = *report.mutable_prefill_cost()->mutable_measured();
+      measured.set_steps(16);
+      measured.set_prompt_tokens(1600);
+      measured.set_seconds((0.016 + 0.16) * (Below(random, 4) == 0 ? 4 : 1));
+      all_costs = !fleet.PrefillCost(worker);
+      fleet.OnReport(worker, report, now);
+      idle_at_s[worker] = now_s + static_cast<double>(report.remaining_work_us()) * 1e-6;
+    }
+    update(worker);
+    for (int i = 0; all_costs && i < kWorkers; ++i) update(i);
+    std::vector<int> matched(static_cast<size_t>(Below(random, 2) == 0 ? kWorkers : kWorkers / 2));
+    for (int& blocks : matched) blocks = Below(random, 8);
+    for (const bool of_suspect : {false, true}) {
+      FleetLoad::Query query = {v1::WORKER_ROLE_PREFILL, 7, of_suspect, 100, matched};
+      Candidates found;
+      fleet.Collect(query, now, &found);
+      const std::map<int, int>& wanted = of_suspect ? suspect : ready;
+      ASSERT_EQ(found.size(), static_cast<int>(wanted.size())) << "step " << step;
+      int i = 0;
+      for (const auto& [number, block_tokens] : wanted) {
+        const Candidate c = found[i++];
+        ASSERT_EQ(c.worker, number) << "step " << step;
+        const int blocks =
+            number < static_cast<int>(matched.size()) ? matched[static_cast<size_t>(number)] : 0;
+        ASSERT_EQ(c.matched_blocks, blocks);
+        const double cached = std::min(1.0 * blocks * block_tokens, 99.0);
+        ASSERT_EQ(c.service_s, costs[number].Prefill(100 - cached, cached)) << "step " << step;
+        ASSERT_NEAR(c.queue_s, std::max(0.0, idle_at_s[number] - now_s), 1e-6) << "step " << step;
+      }
+    }
+  }
+}
+
+TEST(CandidatesTest, EachReadyWorkerIsCollectedAsItIs) {
+  for (uint64_t seed = 0; seed < 5; ++seed) CollectsEachReadyWorker(seed);
+  CollectsEachReadyWorker(std::random_device()());
+}
+
+// The rendezvous hash of PricedPolicy.
+uint64_t HomeHash(uint64_t key, uint64_t identity) {
+  constexpr uint64_t kOdd = 0xD6E8FEB86659FD93u;
+  uint64_t mixed = (key ^ identity * 0x9E3779B97F4A7C15u) * kOdd;
+  mixed = (mixed ^ mixed >> 32) * kOdd;
+  return mixed ^ mixed >> 32;
+}
+
+struct Exhaustive {
+  int prefill = -1;
+  int home = -1;
+};
+
+// As priced_policy.h describes it: each worker's cost, the cheapest, the deepest of those within a
+// hundredth of it, the highest hash of those.
+Exhaustive ChooseExhaustively(const std::vector<Candidate>& fleet, const Pricing& pricing,
+                              absl::Span<const kv::PrefixKey> keys) {
+  int known = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (const Candidate& c : fleet) {
+    known = std::max(known, c.matched_blocks);
+    least = std::min(least, pricing.Cost(c));
+  }
+  const uint64_t key = keys[std::min<size_t>(known, keys.size() - 1)];
+  Exhaustive best;
+  for (int i = 0; i < static_cast<int>(fleet.size()); ++i) {
+    const Candidate& c = fleet[i];
+    const auto higher = [&](int than) {
+      return than < 0 || HomeHash(key, c.identity) > HomeHash(key, fleet[than].identity);
+    };
+    if (higher(best.home)) best.home = i;
+    if (pricing.Cost(c) > least + std::max(1e-4, 0.01 * least)) continue;
+    const int depth = best.prefill < 0 ? -1 : fleet[best.prefill].matched_blocks;
+    if (c.matched_blocks > depth || (c.matched_blocks == depth && higher(best.prefill))) {
+      best.prefill = i;
+    }
+  }
+  return best;
+}
+
+void ChoosesLikeAnExhaustivePass(uint64_t seed) {
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Random random(seed);
+  const std::vector<kv::PrefixKey> keys = {11, 12, 13, 14, 15, 16, 17, 18};
+  Candidate decode;
+  decode.free_blocks = 1000;
+  PricedPolicy policy;
+  RouteQuery query;
+  query.prompt_tokens = 128;
+  query.prompt_blocks = 8;
+  query.keys = keys;
+  for (int trial = 0; trial < 1000; ++trial) {
+    query.now_s += 0.5;
+    std::vector<Candidate> fleet(
+        static_cast<size_t>(1 + Below(random, trial % 10 == 0 ? 1000 : 40)));
+    const bool busy = Below(random, 2) == 0, moves = Below(random, 3) == 0;
+    for (size_t i = 0; i < fleet.size(); ++i) {
+      Candidate& c = fleet[i];
+      c.worker = static_cast<int>(i);
+      c.identity = random();
+      c.matched_blocks = Below(random, 4) == 0 ? Below(random, 9) : 0;
+      c.service_s = 0.1 * (9 - c.matched_blocks) * (Below(random, 10) == 0 ? 2 : 1);
+      // Many equals, and queues long enough for homes.
+      c.queue_s = busy ? Below(random, 200) * 0.2 : Below(random, 2) * Below(random, 100) * 1e-3;
+      if (!moves || Below(random, 2) == 0) continue;
+      c.fetch_s = Below(random, 10) * 0.05;
+      c.fetch_saves_s = c.fetch_s > 0 ? c.service_s / 2 : 0;
+    }
+    const RouteChoice choice = policy.Choose(query, fleet, {decode});
+    const Exhaustive wanted = ChooseExhaustively(fleet, choice.pricing, keys);
+    ASSERT_EQ(choice.prefill, wanted.prefill) << "trial " << trial;
+    if (choice.pricing.home != kNoWorker) {
+      EXPECT_EQ(choice.pricing.home, wanted.home);
+    }
+    ASSERT_NE(choice.prefill_costs, nullptr);
+    for (size_t i = 0; i < fleet.size(); ++i) {
+      ASSERT_EQ((*choice.prefill_costs)[i], choice.pricing.Cost(fleet[i]));
+    }
+    policy.OnSent(fleet[static_cast<size_t>(choice.prefill)]);
+  }
+}
+
+TEST(CandidatesTest, ThePricedPolicyChoosesLikeAnExhaustivePass) {
+  for (uint64_t seed = 0; seed < 5; ++seed) ChoosesLikeAnExhaustivePass(seed);
+  ChoosesLikeAnExhaustivePass(std::random_device()());
+}
+
+}  // namespace
+}  // namespace baton::router
