@@ -29,6 +29,7 @@ using U8x64 = __m512i;
 BATON_INLINE I32x16 Fill(int32_t x) { return {_mm512_set1_epi32(x)}; }
 BATON_INLINE F32x16 ToFloat(I32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 BATON_INLINE U8x64 LoadBytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+BATON_INLINE void StoreBytes(U8x64 a, uint8_t* p) { _mm512_storeu_si512(p, a); }
 BATON_INLINE U8x64 LowNibbles(U8x64 a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 BATON_INLINE U8x64 HighNibbles(U8x64 a) { return LowNibbles(_mm512_srli_epi16(a, 4)); }
 BATON_INLINE U8x64 AddBytes(U8x64 a, U8x64 b) { return _mm512_add_epi8(a, b); }
@@ -94,6 +95,10 @@ BATON_INLINE F32x16 ToFloat(I32x16 a) {
 }
 BATON_INLINE U8x64 LoadBytes(const uint8_t* p) {
   return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))};
+}
+BATON_INLINE void StoreBytes(U8x64 a, uint8_t* p) {
+  _mm256_storeu_si256((__m256i*)p, a.lo);
+  _mm256_storeu_si256((__m256i*)(p + 32), a.hi);
 }
 BATON_INLINE U8x64 LowNibbles(U8x64 a) {
   const __m256i low = _mm256_set1_epi8(15);
@@ -184,6 +189,7 @@ BATON_INLINE U8x64 LoadBytes(const uint8_t* p) {
   std::memcpy(r.v, p, sizeof(r.v));
   return r;
 }
+BATON_INLINE void StoreBytes(U8x64 a, uint8_t* p) { std::memcpy(p, a.v, sizeof(a.v)); }
 BATON_INLINE U8x64 LowNibbles(U8x64 a) {
   for (int i = 0; i < 64; ++i) a.v[i] &= 15;
   return a;
@@ -261,6 +267,22 @@ void RoundActivations(const void* x, Element element, int64_t n, ActivationBlock
   }
 }
 
+// What a tile reads. kUnpacked: nibbles that were made bytes for the rows of several tiles, less
+// their zeros, with a header of scales alone.
+enum class Packing { kBytes, kNibbles, kNibblesAndZeros, kUnpacked };
+
+constexpr int64_t HeaderBytes(Packing packing) {
+  return packing == Packing::kNibblesAndZeros ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
+}
+constexpr int64_t BlockBytes(Packing packing) {
+  const bool bytes = packing == Packing::kBytes || packing == Packing::kUnpacked;
+  return kQuantizedBlock * kPanelColumns / (bytes ? 1 : 2);
+}
+constexpr int ZeroOf(Packing packing) {
+  if (packing == Packing::kBytes) return 128 - kByteOffset;
+  return packing == Packing::kNibblesAndZeros ? 16 : 8;
+}
+
 // Of a tile: blocks [begin, end) of the panel, begin and end on borders of groups.
 struct QuantizedRange {
   int64_t begin, end;
@@ -269,18 +291,21 @@ struct QuantizedRange {
   Element scale_element;
   int columns;       // of this tile
   int first_vector;  // of this tile in the panel
+  int zero;
 };
 
+// How far ahead of the product weights are asked for.
+constexpr int64_t kPrefetchBytes = 4096;
 // Rows that stay in the second-level cache beside a panel's pass.
 constexpr int64_t kQuantizedRowBlock = 240;
 
-template <int kBits, bool kZeros, int kRows, int kVectors>
+template <Packing kPacking, int kRows, int kVectors>
 void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t* w,
                       const float* bias, float* out, int64_t out_stride,
                       const QuantizedRange& range) {
-  constexpr int kSteps = kBits;  // of 128 bytes in a block
-  constexpr int kZero = kBits == 8 ? 128 - kByteOffset : kZeros ? 16 : 8;
-  constexpr int kPrefetch = 4096;
+  constexpr bool kZeros = kPacking == Packing::kNibblesAndZeros;
+  constexpr bool kHalves = kZeros || kPacking == Packing::kNibbles;
+  constexpr int kSteps = BlockBytes(kPacking) / 128;
   F32x16 total[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
@@ -297,24 +322,25 @@ void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t*
       scale[v] = LoadElements(w, range.scale_element, at);
       if constexpr (kZeros) zero[v] = SpreadBytes(w + kQuantizedScaleBytes + at);
     }
-    w += kZeros ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
+    w += HeaderBytes(kPacking);
     const int64_t end =
         group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
     for (int64_t block = group; block < end; ++block, ++x) {
       I32x16 sum[kRows][kVectors];
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(-kZero * x[r * x_stride].sum);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Fill(-range.zero * x[r * x_stride].sum);
       }
       for (int step = 0; step < kSteps; ++step, w += 128) {
         for (int v = 0; v < kVectors; ++v) {
           const uint8_t* at = w + (range.first_vector + v) * 64;
-          __builtin_prefetch(at + kPrefetch);
+          if constexpr (kPacking != Packing::kUnpacked) __builtin_prefetch(at + kPrefetchBytes);
           const U8x64 bytes = LoadBytes(at);
-          if constexpr (kBits == 8) {
+          if constexpr (!kHalves) {
             for (int r = 0; r < kRows; ++r) {
               int32_t four;
               std::memcpy(&four, x[r * x_stride].values + 4 * step, sizeof(four));
-              sum[r][v] = DotBytes(sum[r][v], bytes, four);
+              sum[r][v] = kPacking == Packing::kBytes ? DotBytes(sum[r][v], bytes, four)
+                                                      : Dot(sum[r][v], bytes, four);
             }
           } else {
             U8x64 low = LowNibbles(bytes), high = HighNibbles(bytes);
@@ -348,72 +374,120 @@ void MulQuantizedTile(const ActivationBlock* x, int64_t x_stride, const uint8_t*
   }
 }
 
-template <int kBits, bool kZeros, int kRows>
+template <Packing kPacking, int kRows>
 BATON_INLINE void MulQuantizedRows(int64_t rows, const ActivationBlock* x, int64_t x_stride,
                                    const uint8_t* w, const float* bias, float* out,
                                    int64_t out_stride, const QuantizedRange& range) {
   if constexpr (kRows > 1) {
     if (rows < kRows) {
-      return MulQuantizedRows<kBits, kZeros, kRows - 1>(rows, x, x_stride, w, bias, out, out_stride,
-                                                        range);
+      return MulQuantizedRows<kPacking, kRows - 1>(rows, x, x_stride, w, bias, out, out_stride,
+                                                   range);
     }
   }
-  MulQuantizedTile<kBits, kZeros, kRows, kQuantizedTileVectors>(x, x_stride, w, bias, out,
-                                                                out_stride, range);
+  MulQuantizedTile<kPacking, kRows, kQuantizedTileVectors>(x, x_stride, w, bias, out, out_stride,
+                                                           range);
 }
 
-template <int kBits, bool kZeros>
+// One pass of a panel, whose first column is `column` of the slice, for rows [first, first + rows).
+template <Packing kPacking>
+void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column, int64_t first,
+                      int64_t rows, QuantizedRange range) {
+  // Tiles of nearly equal heights: 8 rows are 4 and 4, not 6 and 2.
+  const int64_t tiles = (rows + kQuantizedTileRows - 1) / kQuantizedTileRows;
+  const int64_t height = (rows + tiles - 1) / tiles;
+  for (int v = 0; v < kPanelColumns / 16; v += kQuantizedTileVectors) {
+    const int64_t at = column + v * 16;
+    if (at >= s.columns) break;
+    const int64_t columns = s.columns - at;
+    constexpr int kMost = 16 * kQuantizedTileVectors;
+    range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
+    range.first_vector = v;
+    for (int64_t row = 0; row < rows; row += height) {
+      MulQuantizedRows<kPacking, kQuantizedTileRows>(
+          rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks, w,
+          s.bias == nullptr ? nullptr : s.bias + at, s.out + (first + row) * s.out_stride + at,
+          s.out_stride, range);
+    }
+  }
+}
+
+// What stays in the first-level cache while all rows pass by.
+constexpr int64_t kPassBlocks = 8;
+
+// A pass of nibbles as one of kUnpacked.
+template <Packing kPacking>
+void Unpack(const uint8_t* w, const QuantizedRange& range, uint8_t* out) {
+  for (int64_t group = range.begin; group < range.end; group += range.group_blocks) {
+    std::memcpy(out, w, kQuantizedScaleBytes);
+    U8x64 zero[2];
+    if constexpr (kPacking == Packing::kNibblesAndZeros) {
+      for (int v = 0; v < 2; ++v) zero[v] = SpreadBytes(w + kQuantizedScaleBytes + v * 16);
+    }
+    w += HeaderBytes(kPacking);
+    out += HeaderBytes(Packing::kUnpacked);
+    const int64_t end =
+        group + range.group_blocks < range.end ? group + range.group_blocks : range.end;
+    for (int64_t pair = 0; pair < (end - group) * 4; ++pair, w += 128, out += 256) {
+      for (int v = 0; v < 2; ++v) {
+        __builtin_prefetch(w + kPrefetchBytes + v * 64);
+        const U8x64 bytes = LoadBytes(w + v * 64);
+        U8x64 low = LowNibbles(bytes), high = HighNibbles(bytes);
+        if constexpr (kPacking == Packing::kNibblesAndZeros) {
+          low = AddBytes(low, zero[v]);
+          high = AddBytes(high, zero[v]);
+        }
+        StoreBytes(low, out + v * 64);
+        StoreBytes(high, out + 128 + v * 64);
+      }
+    }
+  }
+}
+
+template <Packing kPacking>
 void MulQuantizedSlice(const QuantizedSlice& s) {
-  constexpr int64_t kBlockBytes = kQuantizedBlock * kPanelColumns * kBits / 8;
-  constexpr int64_t kHeaderBytes = kZeros ? 2 * kQuantizedScaleBytes : kQuantizedScaleBytes;
-  // Few rows: one pass over the weights in memory order. Many: what stays in the first-level cache
-  // while all rows pass by.
+  const bool few_rows = s.rows <= kQuantizedTileRows;
+  const bool small_groups = s.group_blocks <= kPassBlocks;
+  // Few rows: one pass over the weights in memory order.
   int64_t blocks_a_pass = s.blocks;
-  if (s.rows > kQuantizedTileRows) {
-    constexpr int64_t kPassBytes = 16 << 10;
-    const int64_t groups = kPassBytes / (s.group_blocks * kBlockBytes);
-    blocks_a_pass = (groups > 1 ? groups : 1) * s.group_blocks;
+  if (!few_rows) {
+    blocks_a_pass = small_groups ? kPassBlocks / s.group_blocks * s.group_blocks : s.group_blocks;
   }
   for (int64_t first = 0; first < s.rows; first += kQuantizedRowBlock) {
     const int64_t rows = s.rows - first < kQuantizedRowBlock ? s.rows - first : kQuantizedRowBlock;
-    // Tiles of nearly equal heights: 8 rows are 4 and 4, not 6 and 2.
-    const int64_t tiles = (rows + kQuantizedTileRows - 1) / kQuantizedTileRows;
-    const int64_t height = (rows + tiles - 1) / tiles;
     for (int64_t column = 0; column < s.columns; column += kPanelColumns) {
       const uint8_t* panel = s.panels + column / kPanelColumns * s.panel_bytes;
       for (int64_t begin = 0; begin < s.blocks; begin += blocks_a_pass) {
-        const uint8_t* w = panel + begin * kBlockBytes + begin / s.group_blocks * kHeaderBytes;
-        QuantizedRange range = {
-            .begin = begin,
-            .end = s.blocks - begin < blocks_a_pass ? s.blocks : begin + blocks_a_pass,
-            .group_blocks = s.group_blocks,
-            .block_count = s.blocks,
-            .scale_element = s.scale_element,
-            .columns = 0,
-            .first_vector = 0};
-        for (int v = 0; v < kPanelColumns / 16; v += kQuantizedTileVectors) {
-          const int64_t at = column + v * 16;
-          if (at >= s.columns) break;
-          const int64_t columns = s.columns - at;
-          constexpr int kMost = 16 * kQuantizedTileVectors;
-          range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
-          range.first_vector = v;
-          for (int64_t row = 0; row < rows; row += height) {
-            MulQuantizedRows<kBits, kZeros, kQuantizedTileRows>(
-                rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks,
-                w, s.bias == nullptr ? nullptr : s.bias + at,
-                s.out + (first + row) * s.out_stride + at, s.out_stride, range);
+        const uint8_t* w =
+            panel + begin * BlockBytes(kPacking) + begin / s.group_blocks * HeaderBytes(kPacking);
+        const int64_t left = s.blocks - begin;
+        const QuantizedRange range = {.begin = begin,
+                                      .end = begin + (left < blocks_a_pass ? left : blocks_a_pass),
+                                      .group_blocks = s.group_blocks,
+                                      .block_count = s.blocks,
+                                      .scale_element = s.scale_element,
+                                      .columns = 0,
+                                      .first_vector = 0,
+                                      .zero = ZeroOf(kPacking)};
+        if constexpr (kPacking != Packing::kBytes) {
+          // Once for all tiles of rows. For two tiles it gains nothing.
+          if (s.rows > 2 * kQuantizedTileRows && small_groups) {
+            alignas(64) uint8_t unpacked[kPassBlocks * (BlockBytes(Packing::kUnpacked) +
+                                                        HeaderBytes(Packing::kUnpacked))];
+            Unpack<kPacking>(w, range, unpacked);
+            MulQuantizedPass<Packing::kUnpacked>(s, unpacked, column, first, rows, range);
+            continue;
           }
         }
+        MulQuantizedPass<kPacking>(s, w, column, first, rows, range);
       }
     }
   }
 }
 
 void MatMulQuantized(const QuantizedSlice& slice) {
-  if (slice.bits == 8) return MulQuantizedSlice<8, false>(slice);
-  if (slice.zeros) return MulQuantizedSlice<4, true>(slice);
-  return MulQuantizedSlice<4, false>(slice);
+  if (slice.bits == 8) return MulQuantizedSlice<Packing::kBytes>(slice);
+  if (slice.zeros) return MulQuantizedSlice<Packing::kNibblesAndZeros>(slice);
+  return MulQuantizedSlice<Packing::kNibbles>(slice);
 }
 
 }  // namespace
