@@ -51,8 +51,9 @@ void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worke
          "cache")
       ->required()
       ->type_name("PATH");
-  app->add_option("--prefill", up->cluster.prefill_workers, "Number of prefill workers")
-      ->check(CLI::Range(1, kMaxWorkers));
+  app->add_option("--prefill", up->cluster.prefill_workers,
+                  "Number of prefill workers; 0: decode workers compute the prompts")
+      ->check(CLI::Range(0, kMaxWorkers));
   app->add_option("--decode", up->cluster.decode_workers, "Number of decode workers")
       ->check(CLI::Range(1, kMaxWorkers));
   app->add_option("--listen", up->cluster.listen, "Address of the router, host:port");

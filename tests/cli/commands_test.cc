@@ -209,17 +209,36 @@ TEST(CommandsTest, AStopStringDoesNotEatThePrompt) {
 }
 
 TEST(CommandsTest, UpHandsWorkerFlagsOn) {
-  const ParsedCommands parsed =
-      Parse({"up", "--model", "/tmp", "--prefill", "2", "--decode", "3", "--block-size", "32",
-             "--kv-cache-memory", "1GiB", "--no-enable-prefix-caching", "--device", "cuda:0",
-             "--gpu-memory-utilization", "0.4", "--no-deterministic", "--cublas-algorithms", "/x"});
+  const ParsedCommands parsed = Parse({"up",
+                                       "--model",
+                                       "/tmp",
+                                       "--prefill",
+                                       "2",
+                                       "--decode",
+                                       "3",
+                                       "--block-size",
+                                       "32",
+                                       "--kv-cache-memory",
+                                       "1GiB",
+                                       "--no-enable-prefix-caching",
+                                       "--device",
+                                       "cuda:0",
+                                       "--gpu-memory-utilization",
+                                       "0.4",
+                                       "--no-deterministic",
+                                       "--cublas-algorithms",
+                                       "/x",
+                                       "--weights",
+                                       "int4"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_EQ(parsed.commands.up.cluster.prefill_workers, 2);
   EXPECT_EQ(parsed.commands.up.cluster.decode_workers, 3);
   EXPECT_THAT(parsed.commands.up.cluster.worker_flags,
               ElementsAre("--block-size", "32", "--cublas-algorithms", "/x", "--device", "cuda:0",
                           "--gpu-memory-utilization", "0.4", "--kv-cache-memory", "1GiB",
-                          "--no-deterministic", "--no-enable-prefix-caching"));
+                          "--weights", "int4", "--no-deterministic", "--no-enable-prefix-caching"));
+  EXPECT_EQ(Parse({"up", "--model", "/tmp", "--prefill", "0"}).commands.up.cluster.prefill_workers,
+            0);
 }
 
 TEST(CommandsTest, UpHandsRouterFlagsOn) {
@@ -354,7 +373,7 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"top", "--interval", "nan"},
       {"top", "-n", "-1"},
       {"top", "--once", "-n", "2"},
-      {"up", "--model", "/tmp", "--prefill", "0"},
+      {"up", "--model", "/tmp", "--prefill", "-1"},
       {"up", "--model", "/tmp", "--block-size", "-1"},
   };
   for (const auto& row : rows) {
