@@ -380,7 +380,8 @@ void WeightLoader::LogLoss() const {
   }
   if (rounded_bytes_ > 0) {
     BATON_LOG(Info) << checkpoint_.path() << ": weights of " << (rounded_from_bytes_ >> 20)
-                    << " MiB, rounded to " << load_bits_ << " bits, take " << (rounded_bytes_ >> 20)
+                    << " MiB, rounded to " << load_bits_ << " bits (the LM head to "
+                    << kLmHeadLoadBits << "), take " << (rounded_bytes_ >> 20)
                     << " MiB on this device";
   }
   if (loss_.inexact == 0) return;

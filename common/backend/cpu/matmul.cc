@@ -39,6 +39,27 @@ Cut CutFor(const CpuMatrix& weights, int64_t rows, int threads) {
   return cut;
 }
 
+// Runs `multiply` on slices of the product, on all threads. from(panel, row): the slice that begins
+// there, but for its extent, bias and out.
+template <class From, class Slice>
+void MultiplySlices(ThreadPool& pool, const CpuMatrix& weights, int64_t rows, const float* bias,
+                    const Tensor& out, From from, void (*multiply)(const Slice&)) {
+  const Cut cut = CutFor(weights, rows, pool.thread_count());
+  pool.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
+    const int64_t first_panel = cut.first_panel(task / cut.row_tasks);
+    const int64_t end_panel = cut.first_panel(task / cut.row_tasks + 1);
+    const int64_t first_row = task % cut.row_tasks * cut.rows_per_task;
+    const int64_t first_column = first_panel * kPanelColumns;
+    Slice slice = from(first_panel, first_row);
+    slice.rows = std::min(cut.rows_per_task, rows - first_row);
+    slice.columns = std::min(end_panel * kPanelColumns, weights.out_features()) - first_column;
+    slice.bias = bias == nullptr ? nullptr : bias + first_column;
+    slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
+    slice.out_stride = out.row_stride;
+    multiply(slice);
+  });
+}
+
 }  // namespace
 
 uint16_t* MatMulRunner::Scratch(int64_t elements) {
@@ -111,22 +132,12 @@ void MatMulRunner::Run(const Tensor& x, const CpuMatrix& weights, const float* b
 void MatMulRunner::RunQuantized(const Tensor& x, const QuantizedPanels& weights, const float* bias,
                                 const Tensor& out) {
   const ActivationBlock* rounded = RoundRows(x, weights.order());
-  const Cut cut = CutFor(weights, x.rows, pool_.thread_count());
-  pool_.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
-    const int64_t first_panel = cut.first_panel(task / cut.row_tasks);
-    const int64_t end_panel = cut.first_panel(task / cut.row_tasks + 1);
-    const int64_t first_row = task % cut.row_tasks * cut.rows_per_task;
-    const int64_t first_column = first_panel * kPanelColumns;
-    QuantizedSlice slice = weights.SliceFrom(first_panel);
-    slice.x = rounded + first_row * slice.blocks;
-    slice.rows = std::min(cut.rows_per_task, x.rows - first_row);
-    slice.columns =
-        std::min(end_panel * kPanelColumns, weights.out_features()) - first_column;
-    slice.bias = bias == nullptr ? nullptr : bias + first_column;
-    slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
-    slice.out_stride = out.row_stride;
-    kernels_.matmul_quantized(slice);
-  });
+  const auto from = [&](int64_t panel, int64_t row) {
+    QuantizedSlice slice = weights.SliceFrom(panel);
+    slice.x = rounded + row * slice.blocks;
+    return slice;
+  };
+  MultiplySlices(pool_, weights, x.rows, bias, out, from, kernels_.matmul_quantized);
 }
 
 void MatMulRunner::RunPacked(const Tensor& x, const PackedWeights& weights, const float* bias,
@@ -139,25 +150,16 @@ void MatMulRunner::RunPacked(const Tensor& x, const PackedWeights& weights, cons
     x_row = weights.padded_in();
     x_data = reinterpret_cast<const std::byte*>(packed ? PackRows(x, x_row) : PadRows(x, x_row));
   }
-  const Cut cut = CutFor(weights, x.rows, pool_.thread_count());
-  pool_.Run(static_cast<int>(cut.panel_tasks * cut.row_tasks), [&](int task, int thread) {
-    const int64_t first_panel = cut.first_panel(task / cut.row_tasks);
-    const int64_t end_panel = cut.first_panel(task / cut.row_tasks + 1);
-    const int64_t first_row = task % cut.row_tasks * cut.rows_per_task;
-    const int64_t first_column = first_panel * kPanelColumns;
+  const auto from = [&](int64_t panel, int64_t row) {
     MatMulSlice slice;
-    slice.x = x_data + first_row * x_row * static_cast<int64_t>(SizeOf(weights.dtype()));
+    slice.x = x_data + row * x_row * static_cast<int64_t>(SizeOf(weights.dtype()));
     slice.x_stride = packed ? 0 : x_row;
-    slice.rows = std::min(cut.rows_per_task, x.rows - first_row);
     slice.in = weights.padded_in();
-    slice.panels = weights.panel(first_panel);
-    slice.columns =
-        std::min(end_panel * kPanelColumns, weights.out_features()) - first_column;
-    slice.bias = bias == nullptr ? nullptr : bias + first_column;
-    slice.out = static_cast<float*>(out.data) + first_row * out.row_stride + first_column;
-    slice.out_stride = out.row_stride;
-    (bf16 ? kernels_.matmul_bf16 : kernels_.matmul_f32)(slice);
-  });
+    slice.panels = weights.panel(panel);
+    return slice;
+  };
+  MultiplySlices(pool_, weights, x.rows, bias, out, from,
+                 bf16 ? kernels_.matmul_bf16 : kernels_.matmul_f32);
 }
 
 }  // namespace baton::backend
