@@ -2,6 +2,7 @@
 #include "common/backend/cpu/kernels.h"
 
 #if defined(__AVX512BF16__)
+#include "common/backend/cpu/avx512bf16_attention.h"
 #include "common/backend/cpu/kernel_table.h"
 #endif
 
@@ -14,10 +15,7 @@ struct MulBF16 {
   using X = uint16_t;
   static constexpr int kStep = 2;
   static BATON_INLINE F32x16 Add(const uint16_t* x, const uint16_t* w, F32x16 sum) {
-    int pair;
-    std::memcpy(&pair, x, sizeof(pair));
-    return {_mm512_dpbf16_ps(sum.v, (__m512bh)_mm512_set1_epi32(pair),
-                             (__m512bh)_mm512_loadu_si512(w))};
+    return {_mm512_dpbf16_ps(sum.v, SetPair(x), (__m512bh)_mm512_loadu_si512(w))};
   }
 };
 
@@ -26,6 +24,7 @@ void MatMulBF16(const MatMulSlice& slice) { MulSlice<MulBF16>(slice); }
 constexpr Kernels BF16Kernels() {
   Kernels kernels = F32Kernels("avx512_bf16");
   kernels.matmul_bf16 = MatMulBF16;
+  kernels.attention_bf16 = {BF16QueryBytes, BF16ScratchBytes, PackQueryBF16, AttendBF16};
   return kernels;
 }
 
