@@ -14,8 +14,13 @@
 //
 //   engine_bench --model DIR --sweep-mib 942 [--repeat 9]
 //
-// The last form says how near a decode step of one sequence comes to memory's rate: steps and
+// The form above says how near a decode step of one sequence comes to memory's rate: steps and
 // sweeps that read so many MiB (those that the weights take, the embedding excepted) in turn.
+//
+//   engine_bench --model DIR --stages [--repeat 5]
+//
+// The last form says where the time of prompts and of decode steps goes, and what the last quarter
+// of a prompt costs beside the whole: the floor of a prompt whose first three quarters are cached.
 //
 // The same quantities as llama.cpp's llama-bench (-p 512,2048 -n 128 -d 0,4096) and
 // llama-batched-bench (-npp 512 -ntg 64 -npl 1,4,8,16). Prints medians of --repeat runs.
@@ -27,14 +32,18 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "benchmarks/timed_backend.h"
 #include "common/backend/cpu/cpu_backend.h"
 #include "common/backend/cpu/thread_pool.h"
+#include "common/backend/make_backend.h"
 #include "common/base/check.h"
+#include "common/base/status_macros.h"
 #include "common/engine/engine.h"
 #include "nlohmann/json.hpp"
 
@@ -198,6 +207,63 @@ void CompareWithSweep(engine::Engine& engine, const backend::BackendOptions& opt
       static_cast<double>((*memory)->size_bytes()) / Median(sweeps) * 1e-9, Median(shares));
 }
 
+// Runs `measure` `repeat` times and prints the stages of the run in the middle.
+double PrintStages(benchmarks::StageTimes& times, const std::string& what, int repeat,
+                   const std::function<double()>& measure) {
+  struct Timed {
+    double seconds;
+    std::map<std::string, benchmarks::StageTimes::Stage> stages;
+  };
+  std::vector<Timed> runs;
+  for (int i = 0; i < repeat; ++i) {
+    times.Clear();
+    const double seconds = measure();
+    runs.push_back({seconds, times.stages()});
+  }
+  std::sort(runs.begin(), runs.end(),
+            [](const Timed& a, const Timed& b) { return a.seconds < b.seconds; });
+  const Timed& middle = runs[runs.size() / 2];
+  std::printf("\n%s: %.2f ms\n", what.c_str(), middle.seconds * 1e3);
+  double rest = middle.seconds;
+  for (const auto& [name, stage] : middle.stages) {
+    rest -= stage.seconds;
+    std::printf("  %-28s %9.3f ms %5.1f %%", name.c_str(), stage.seconds * 1e3,
+                100 * stage.seconds / middle.seconds);
+    if (stage.operations > 0) {
+      std::printf("  %7.1f GFLOP/s %6.1f GB/s", stage.operations / stage.seconds * 1e-9,
+                  stage.bytes / stage.seconds * 1e-9);
+    }
+    std::printf("\n");
+  }
+  std::printf("  %-28s %9.3f ms %5.1f %%\n", "rest: the draw, the host's work", rest * 1e3,
+              100 * rest / middle.seconds);
+  std::fflush(stdout);
+  return middle.seconds;
+}
+
+void PrintStages(engine::Engine& engine, benchmarks::StageTimes& times, int repeat) {
+  std::printf("%s\n", engine.Description().c_str());
+  {
+    Bench bench(engine, 2048, 1);
+    bench.Prefill(0, 0, 2048);
+    for (const int tokens : {1024, 2048}) {
+      const std::string prompt = absl::StrCat("prompt of ", tokens);
+      const double whole =
+          PrintStages(times, prompt, repeat, [&] { return bench.Prefill(0, 0, tokens); });
+      const double last = PrintStages(times, absl::StrCat(prompt, ", the last quarter"), repeat,
+                                      [&] { return bench.Prefill(0, tokens * 3 / 4, tokens); });
+      std::printf("  the last quarter is %.3f of the whole: %.2f of its share of tokens\n",
+                  last / whole, 4 * last / whole);
+    }
+  }
+  for (const auto& [batch, context] : {std::pair{1, 512}, {16, 512}, {8, 4096}}) {
+    Bench bench(engine, context + 1, batch);
+    for (int i = 0; i < batch; ++i) bench.Prefill(i, 0, context);
+    PrintStages(times, absl::StrCat("decode step of ", batch, " after ", context), 8 * repeat,
+                [&] { return bench.Decode(batch, context, 1); });
+  }
+}
+
 struct Column {
   std::string name;
   std::unique_ptr<engine::Engine> engine;
@@ -305,7 +371,17 @@ int Main(int argc, char** argv) {
   app.add_option("--prompts", prompts);
   int64_t sweep_mib = 0;
   app.add_option("--sweep-mib", sweep_mib)->check(CLI::Range(1, 1 << 20));
+  bool stages = false;
+  app.add_flag("--stages", stages);
   CLI11_PARSE(app, argc, argv);
+  benchmarks::StageTimes times;
+  if (stages) {
+    options.make_backend = [&](const backend::BackendOptions& of)
+        -> absl::StatusOr<std::unique_ptr<backend::Backend>> {
+      BATON_ASSIGN_OR_RETURN(std::unique_ptr<backend::Backend> inner, backend::MakeBackend(of));
+      return std::make_unique<benchmarks::TimedBackend>(std::move(inner), &times);
+    };
+  }
   if (dtype == "float32") options.backend.compute = backend::BackendOptions::Compute::kF32;
   if (dtype == "bfloat16") options.backend.compute = backend::BackendOptions::Compute::kBF16;
   if (prompts.empty()) options.max_model_len = 8192;
@@ -332,6 +408,8 @@ int Main(int argc, char** argv) {
   }
   if (!prompts.empty()) {
     CompareLogprobs(columns, prompts);
+  } else if (stages) {
+    PrintStages(*columns.front().engine, times, repeat);
   } else if (sweep_mib > 0) {
     CompareWithSweep(*columns.front().engine, options.backend, sweep_mib, repeat);
   } else if (kv_dtypes.empty() && columns.size() == 1) {
