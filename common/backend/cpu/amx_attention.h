@@ -12,6 +12,51 @@
 namespace baton::backend {
 namespace {
 
+// Transposes in place: swaps lane j of rows[i] with lane i of rows[j].
+BATON_INLINE void Transpose16(__m512i rows[16]) {
+  __m512i a[16], b[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  // b[4g + j] holds, in 128-bit lane l, lane 4l + j of rows 4g .. 4g + 3.
+  for (int j = 0; j < 4; ++j) {
+    const __m512i low01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
+    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
+    const __m512i high01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
+    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+    rows[j] = _mm512_shuffle_i32x4(low01, low23, 0x88);
+    rows[4 + j] = _mm512_shuffle_i32x4(high01, high23, 0x88);
+    rows[8 + j] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
+    rows[12 + j] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
+  }
+}
+
+// bfloat16 [columns / 16][dimension / 2][column % 16][dimension % 2]
+void PackQueryAmx(const float* const* q, int columns, int head_dim, float scale, void* packed) {
+  uint16_t* out = static_cast<uint16_t*>(packed);
+  const F32x16 factor = Set1(scale * kLog2E);
+  for (int first = 0; first < columns; first += 16, out += head_dim * 16) {
+    for (int i = 0; i < head_dim; i += 32) {
+      __m512i rows[16];
+      for (int c = 0; c < 16; ++c) {
+        rows[c] =
+            first + c < columns ? LoadQuery(q[first + c] + i, factor) : _mm512_setzero_si512();
+      }
+      Transpose16(rows);
+      for (int pair = 0; pair < 16; ++pair) {
+        _mm512_store_si512(out + i * 16 + pair * 32, rows[pair]);
+      }
+    }
+  }
+}
+
 // keys: scratch for codes.
 template <Codes kCodes>
 BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, int end,
@@ -66,22 +111,37 @@ BATON_INLINE void ScoresAmx(const AttentionTile& tile, int vectors, int begin, i
   }
 }
 
-// Weights of sixteen columns, from `column` on: bfloat16 [16][token].
+// Masks the scores [token][16] of sixteen columns, from `column` on, and turns them into bfloat16
+// weights [16][token]. Adds the weights up in the same order as SoftmaxColumns.
 template <Codes kCodes>
 BATON_INLINE void WeightsAmx(const AttentionTile& tile, int column, Seen seen, TokenRange range,
                              float* scores, uint16_t* weights) {
-  for (int t = range.end_of_blocks; t < range.end; ++t) Store(Zero(), scores + t * 16);  // masked
-  __m512i pairs[16];
-  WeighPairs(tile, column, seen, range.begin, range.end, scores, [&](int t, __m512i pair) {
-    const int place = t % 32 / 2;
-    pairs[place] = pair;
-    if (place < 15) return;
-    if (column == 0) PrefetchNext<kCodes>(tile, t / 32 * 16);
-    Transpose16(pairs);
-    for (int c = 0; c < 16; ++c) {
-      _mm512_store_si512(weights + c * kSplitTokens + t / 32 * 32, pairs[c]);
+  const auto [begin, end, end_of_blocks] = range;
+  for (int t = end_of_blocks; t < end; ++t) Store(Zero(), scores + t * 16);  // masked
+  const F32x16 max = MaskAndMax<1>(tile, column, seen, begin, end, scores);
+  const __m512i interleave =
+      _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                       21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
+  const auto pair = [&](const float* score, F32x16& even_sum, F32x16& odd_sum) {
+    const F32x16 even = {PowerOfTwoOf(Sub(Load(score), max).v)};
+    const F32x16 odd = {PowerOfTwoOf(Sub(Load(score + 16), max).v)};
+    even_sum = Add(even_sum, even);
+    odd_sum = Add(odd_sum, odd);
+    return _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v));
+  };
+  for (int t = begin; t < end; t += 32) {
+    __m512i pairs[16];
+    for (int i = 0; i < 16; i += 2) {
+      pairs[i] = pair(scores + (t + 2 * i) * 16, sum0, sum1);
+      pairs[i + 1] = pair(scores + (t + 2 * i + 2) * 16, sum2, sum3);
     }
-  });
+    if (column == 0) PrefetchNext<kCodes>(tile, t / 2);
+    Transpose16(pairs);
+    for (int c = 0; c < 16; ++c) _mm512_store_si512(weights + c * kSplitTokens + t, pairs[c]);
+  }
+  Store(Mul(max, Set1(kLn2)), tile.result.max + column);
+  Store(Add(Add(sum0, sum1), Add(sum2, sum3)), tile.result.sum + column);
 }
 
 template <int kTiles>

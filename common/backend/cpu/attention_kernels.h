@@ -147,22 +147,27 @@ BATON_INLINE Seen SeenBy(const AttentionTile& tile) {
   return seen;
 }
 
-// The largest score of 16 columns, from `column` on, over tokens [begin, end); scores that a column
-// does not see become -inf. begin is a multiple of 4.
+// The largest score of 16 / kTokens columns, from `column` on, over tokens [begin, end); scores
+// that a column does not see become -inf. A vector is kTokens tokens, each of these columns, and so
+// is what is returned. begin is a multiple of 4 kTokens, and so is end unless kTokens is 1.
+template <int kTokens>
 BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen, int begin, int end,
                                float* scores) {
+  constexpr int kColumns = 16 / kTokens;
   float lanes[2][16];
   for (int i = 0; i < 16; ++i) {
-    lanes[0][i] = static_cast<float>(tile.first_seen[column + i]);
-    lanes[1][i] = static_cast<float>(tile.end_seen[column + i]);
+    const int of = column + i % kColumns, token = i / kColumns;
+    lanes[0][i] = static_cast<float>(tile.first_seen[of] - token);
+    lanes[1][i] = static_cast<float>(tile.end_seen[of] - token);
   }
   const F32x16 first_seen = Load(lanes[0]), end_seen = Load(lanes[1]);
   const F32x16 hidden = Set1(-__builtin_inff());
   const auto mask = [&](int from, int to) {
-    for (int t = from; t < to; ++t) {
+    for (int t = from / kTokens * kTokens; t < to; t += kTokens) {
       const F32x16 token = Set1(static_cast<float>(t));
-      const F32x16 s = Load(scores + t * 16);
-      Store(IfLess(token, first_seen, hidden, IfLess(token, end_seen, s, hidden)), scores + t * 16);
+      const F32x16 s = Load(scores + t * kColumns);
+      Store(IfLess(token, first_seen, hidden, IfLess(token, end_seen, s, hidden)),
+            scores + t * kColumns);
     }
   };
   mask(begin, seen.first_all < end ? seen.first_all : end);
@@ -171,14 +176,14 @@ BATON_INLINE F32x16 MaskAndMax(const AttentionTile& tile, int column, Seen seen,
   const F32x16 lowest = Set1(kLowestScore);
   F32x16 max0 = lowest, max1 = lowest, max2 = lowest, max3 = lowest;
   int t = begin;
-  for (; t + 4 <= end; t += 4) {
-    const float* s = scores + t * 16;
+  for (; t + 4 * kTokens <= end; t += 4 * kTokens) {
+    const float* s = scores + t * kColumns;
     max0 = Max(max0, Load(s));
     max1 = Max(max1, Load(s + 16));
     max2 = Max(max2, Load(s + 32));
     max3 = Max(max3, Load(s + 48));
   }
-  for (; t < end; ++t) max0 = Max(max0, Load(scores + t * 16));
+  for (; t < end; ++t) max0 = Max(max0, Load(scores + t * kColumns));
   return Max(Max(max0, max1), Max(max2, max3));
 }
 
@@ -193,7 +198,7 @@ BATON_INLINE F32x16 AddWeight(F32x16 max, F32x16 sum, float* score) {
 // The sum has a chain for every remainder of the position by 4: an order that no chunk changes.
 BATON_INLINE void SoftmaxColumns(const AttentionTile& tile, int column, Seen seen, int begin,
                                  int end, float* scores) {
-  const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
+  const F32x16 max = MaskAndMax<1>(tile, column, seen, begin, end, scores);
   F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
   int t = begin;
   for (; t + 4 <= end; t += 4) {

@@ -1,11 +1,9 @@
-// What attention over a bfloat16 or quantised pool needs on every CPU with AVX-512 BF16: packed
-// queries, softmax weights and values as pairs, and prefetches. For kernels_*.cc only, for the
-// reason in simd16.h.
+// What attention over a bfloat16 or quantised pool needs on every CPU with AVX-512 BF16. For
+// kernels_*.cc only, for the reason in simd16.h.
 //
-// A column is one (query token, query head) pair of the tile's KV head; see AttentionTile. Scores
-// are [token][column]: a decode step reads every byte of K once for all columns. For the values,
-// weights are transposed to [column][token] and V's tokens are paired up. Codes are dequantised and
-// rounded to bfloat16 before they are multiplied.
+// A column is one (query token, query head) pair of the tile's KV head; see AttentionTile. A decode
+// step reads every byte of K once for all columns. For the values, V's tokens are paired up. Codes
+// are dequantised and rounded to bfloat16 before they are multiplied.
 #ifndef BATON_COMMON_BACKEND_CPU_BF16_ATTENTION_H_
 #define BATON_COMMON_BACKEND_CPU_BF16_ATTENTION_H_
 
@@ -18,61 +16,22 @@ namespace {
 
 constexpr int kPairTile = 16 * 32;  // elements: 16 pairs of tokens, of 16 dimensions
 
-// Transposes in place: swaps lane j of rows[i] with lane i of rows[j].
-BATON_INLINE void Transpose16(__m512i rows[16]) {
-  __m512i a[16], b[16];
-  for (int i = 0; i < 16; i += 2) {
-    a[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    a[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-  }
-  // b[4g + j] holds, in 128-bit lane l, lane 4l + j of rows 4g .. 4g + 3.
-  for (int j = 0; j < 4; ++j) {
-    const __m512i low01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
-    const __m512i low23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
-    const __m512i high01 = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
-    const __m512i high23 = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
-    rows[j] = _mm512_shuffle_i32x4(low01, low23, 0x88);
-    rows[4 + j] = _mm512_shuffle_i32x4(high01, high23, 0x88);
-    rows[8 + j] = _mm512_shuffle_i32x4(low01, low23, 0xdd);
-    rows[12 + j] = _mm512_shuffle_i32x4(high01, high23, 0xdd);
-  }
-}
-
-// Size of the packed queries, bfloat16 [columns / 16][dimension / 2][column % 16][dimension % 2].
+// Of the packed queries: bfloat16, columns padded to a multiple of 16.
 int64_t BF16QueryBytes(int head_dim) { return int64_t{head_dim} * kTileColumns * 2; }
 
-// Scales q by log2(e) as well as `scale`, so that the softmax can use 2^x.
-void PackQueryBF16(const float* const* q, int columns, int head_dim, float scale, void* packed) {
-  uint16_t* out = static_cast<uint16_t*>(packed);
-  const F32x16 factor = Set1(scale * 1.44269504f);
-  for (int first = 0; first < columns; first += 16, out += head_dim * 16) {
-    for (int i = 0; i < head_dim; i += 32) {
-      __m512i rows[16];
-      for (int c = 0; c < 16; ++c) {
-        rows[c] = _mm512_setzero_si512();
-        if (first + c >= columns) continue;
-        const float* from = q[first + c] + i;
-        const __m256i low = RoundToBF16(Mul(Load(from), factor));
-        const __m256i high = RoundToBF16(Mul(Load(from + 16), factor));
-        rows[c] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-      }
-      Transpose16(rows);
-      for (int pair = 0; pair < 16; ++pair) {
-        _mm512_store_si512(out + i * 16 + pair * 32, rows[pair]);
-      }
-    }
-  }
+// 32 elements of a query, times `factor`, as bfloat16.
+BATON_INLINE __m512i LoadQuery(const float* from, F32x16 factor) {
+  const __m256i low = RoundToBF16(Mul(Load(from), factor));
+  const __m256i high = RoundToBF16(Mul(Load(from + 16), factor));
+  return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-// Size of the scratch memory: float scores [columns / 16][token][column % 16], bfloat16 weights
-// [column][token], and V as tiles of 32 tokens (16 pairs) x 16 dimensions, whose place dequantised
-// K has before.
+// Queries are scaled by this as well as by `scale`, so that the softmax can use 2^x.
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
+
+// Of the scratch memory: float scores and bfloat16 weights of every column and token, and V as
+// tiles of 32 tokens (16 pairs) x 16 dimensions, whose place dequantised K has before.
 int64_t BF16ScratchBytes(int head_dim) {
   return int64_t{kSplitTokens} * kTileColumns * (4 + 2) + int64_t{kSplitTokens} * head_dim * 2;
 }
@@ -160,32 +119,6 @@ BATON_INLINE __m512 PowerOfTwoOf(__m512 x) {
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.93133993e-1f));
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
   return _mm512_scalef_ps(p, x);  // p * 2^floor(x)
-}
-
-// Turns the masked scores [token][16] of sixteen columns, from `column` on, into bfloat16 weights,
-// pair by pair: take(t, pairs) gets sixteen times (weight of token t, of token t + 1). Adds the
-// weights up in the same order as SoftmaxColumns.
-template <class Take>
-BATON_INLINE void WeighPairs(const AttentionTile& tile, int column, Seen seen, int begin, int end,
-                             float* scores, Take take) {
-  const F32x16 max = MaskAndMax(tile, column, seen, begin, end, scores);
-  const __m512i interleave =
-      _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
-                       21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  F32x16 sum0 = Zero(), sum1 = Zero(), sum2 = Zero(), sum3 = Zero();
-  const auto pair = [&](int t, F32x16& even_sum, F32x16& odd_sum) {
-    const F32x16 even = {PowerOfTwoOf(Sub(Load(scores + t * 16), max).v)};
-    const F32x16 odd = {PowerOfTwoOf(Sub(Load(scores + t * 16 + 16), max).v)};
-    even_sum = Add(even_sum, even);
-    odd_sum = Add(odd_sum, odd);
-    take(t, _mm512_permutexvar_epi16(interleave, (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v)));
-  };
-  for (int t = begin; t < end; t += 4) {
-    pair(t, sum0, sum1);
-    pair(t + 2, sum2, sum3);
-  }
-  Store(Mul(max, Set1(0.693147181f)), tile.result.max + column);
-  Store(Add(Add(sum0, sum1), Add(sum2, sum3)), tile.result.sum + column);
 }
 
 // Tokens of the split to compute, rounded by position in it, so that the result does not depend on

@@ -16,7 +16,7 @@ constexpr Kernels AmxKernels() {
   Kernels kernels = F32Kernels("amx");
   kernels.matmul_bf16 = MatMulAmx;
   kernels.pack_rows = PackRowsAmx;
-  kernels.attention_bf16 = {BF16QueryBytes, BF16ScratchBytes, PackQueryBF16, AttendAmx};
+  kernels.attention_bf16 = {BF16QueryBytes, BF16ScratchBytes, PackQueryAmx, AttendAmx};
   return kernels;
 }
 
