@@ -35,6 +35,7 @@
 #include "common/backend/cpu/cpu_backend.h"
 #include "common/backend/cpu/thread_pool.h"
 #include "common/base/check.h"
+#include "common/base/usable_cores.h"
 #include "common/engine/engine.h"
 #include "nlohmann/json.hpp"
 
@@ -177,7 +178,7 @@ void CompareWithSweep(engine::Engine& engine, const backend::BackendOptions& opt
   BATON_CHECK(memory.ok()) << memory.status();
   std::memset((*memory)->data(), 1, (*memory)->size_bytes());
   backend::ThreadPool pool(options.thread_count > 0 ? options.thread_count
-                                                    : backend::UsableCores());
+                                                    : UsableCores());
   Bench bench(engine, 64, 1);
   bench.Prefill(0, 0, 16);
   std::vector<double> steps, sweeps, shares;
