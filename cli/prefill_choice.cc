@@ -31,7 +31,7 @@ constexpr double kMixSpread = 0.5;
 constexpr absl::Duration kMixSendFor = absl::Seconds(8);
 constexpr absl::Duration kMixAnswerWithin = absl::Seconds(8);
 constexpr int kFewestAnswers = 8;  // fewer say nothing
-constexpr double kBetterThanNoise = 0.9;
+constexpr double kBetterThanNoise = 0.8;
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
 double MedianOrUnknown(std::vector<double> values) {

@@ -37,7 +37,7 @@ std::optional<PrefillChoice> ChoosePrefillByRule(const std::vector<std::string>&
 
 // `with`: the times with a prefill worker, or why there are none. That worker takes memory for a
 // second copy of the weights, so it must be better by more than noise: with 8 answers or more, and
-// whole answers in less than 0.9 times the time. TTFT and time per token alone do not decide: on
+// whole answers in less than 0.8 times the time. TTFT and time per token alone do not decide: on
 // shared cores a prefill worker only moves time from the one to the other.
 PrefillChoice ChoosePrefillByTimes(const AnswerTimes& without,
                                    const absl::StatusOr<AnswerTimes>& with, int usable_cores);
