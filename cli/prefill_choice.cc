@@ -156,12 +156,11 @@ PrefillChoice ChoosePrefillByTimes(const AnswerTimes& without,
   std::string reason =
       absl::StrFormat("without a prefill worker %s, with one %s; medians, %d usable cores",
                       TimesText(without), TimesText(*with), usable_cores);
-  const bool better =
-      with->answers >= kFewestAnswers && with->answer_ms < kBetterThanNoise * without.answer_ms;
   if (std::min(without.answers, with->answers) < kFewestAnswers) {
     absl::StrAppend(&reason, "; ", kFewestAnswers, " answers were expected of each");
+    return {0, std::move(reason)};
   }
-  return {better ? 1 : 0, std::move(reason)};
+  return {with->answer_ms < kBetterThanNoise * without.answer_ms ? 1 : 0, std::move(reason)};
 }
 
 absl::StatusOr<PrefillChoice> MeasurePrefill(const ClusterOptions& cluster, int usable_cores,

@@ -36,9 +36,9 @@ std::optional<PrefillChoice> ChoosePrefillByRule(const std::vector<std::string>&
                                                  int usable_cores, bool gpu_visible);
 
 // `with`: the times with a prefill worker, or why there are none. That worker takes memory for a
-// second copy of the weights, so it must be better by more than noise: with 8 answers or more, and
-// whole answers in less than 0.8 times the time. TTFT and time per token alone do not decide: on
-// shared cores a prefill worker only moves time from the one to the other.
+// second copy of the weights, so it must be better by more than noise: with 8 answers or more of
+// each, and whole answers in less than 0.8 times the time. TTFT and time per token alone do not
+// decide: on shared cores a prefill worker only moves time from the one to the other.
 PrefillChoice ChoosePrefillByTimes(const AnswerTimes& without,
                                    const absl::StatusOr<AnswerTimes>& with, int usable_cores);
 

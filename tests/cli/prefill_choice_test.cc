@@ -52,8 +52,9 @@ TEST(PrefillChoiceTest, APrefillWorkerMustBeBetterByMoreThanNoise) {
       {{32, 200, 1000, 40}, {32, 200, 1000, 40}, 0},
       {{32, 200, 1000, 40}, {32, 200, 801, 33}, 0},
       {{32, 200, 1000, 40}, {32, 200, 799, 33}, 1},
-      {{0, 5000, 8000, kNotKnown}, {7, 900, 2000, 50}, 0},  // too few to tell
-      {{0, 5000, 8000, kNotKnown}, {8, 900, 2000, 50}, 1},
+      {{7, 5000, 8000, 500}, {32, 900, 2000, 50}, 0},  // too few to tell
+      {{8, 5000, 8000, 500}, {7, 900, 2000, 50}, 0},
+      {{8, 5000, 8000, 500}, {8, 900, 2000, 50}, 1},
       {{32, 900, 2000, 50}, {0, 5000, 8000, kNotKnown}, 0},
       {{0, kNotKnown, kNotKnown, kNotKnown}, {0, kNotKnown, kNotKnown, kNotKnown}, 0},
   };
