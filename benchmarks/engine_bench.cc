@@ -177,8 +177,7 @@ void CompareWithSweep(engine::Engine& engine, const backend::BackendOptions& opt
   auto memory = (*backend)->Allocate(static_cast<size_t>(sweep_mib) << 20);
   BATON_CHECK(memory.ok()) << memory.status();
   std::memset((*memory)->data(), 1, (*memory)->size_bytes());
-  backend::ThreadPool pool(options.thread_count > 0 ? options.thread_count
-                                                    : UsableCores());
+  backend::ThreadPool pool(options.thread_count > 0 ? options.thread_count : UsableCores());
   Bench bench(engine, 64, 1);
   bench.Prefill(0, 0, 16);
   std::vector<double> steps, sweeps, shares;
