@@ -44,6 +44,7 @@
 #include "common/backend/make_backend.h"
 #include "common/base/check.h"
 #include "common/base/status_macros.h"
+#include "common/base/usable_cores.h"
 #include "common/engine/engine.h"
 #include "nlohmann/json.hpp"
 
@@ -185,8 +186,7 @@ void CompareWithSweep(engine::Engine& engine, const backend::BackendOptions& opt
   auto memory = (*backend)->Allocate(static_cast<size_t>(sweep_mib) << 20);
   BATON_CHECK(memory.ok()) << memory.status();
   std::memset((*memory)->data(), 1, (*memory)->size_bytes());
-  backend::ThreadPool pool(options.thread_count > 0 ? options.thread_count
-                                                    : backend::UsableCores());
+  backend::ThreadPool pool(options.thread_count > 0 ? options.thread_count : UsableCores());
   Bench bench(engine, 64, 1);
   bench.Prefill(0, 0, 16);
   std::vector<double> steps, sweeps, shares;

@@ -18,6 +18,7 @@
 
 #include "common/backend/cpu/cpu_backend.h"
 #include "common/backend/cpu/thread_pool.h"
+#include "common/base/usable_cores.h"
 
 namespace baton::backend {
 namespace {

@@ -192,7 +192,7 @@ class HttpTarget : public BenchTarget {
 
   absl::StatusOr<TargetModel> Connect() override {
     model_ = options_.model;
-    if (!model_.empty()) return TargetModel{model_, 0};
+    if (!model_.empty()) return TargetModel{model_};
     HttpRequest request;
     request.url = absl::StrCat(absl::StripSuffix(options_.base_url, "/"), "/v1/models");
     request.headers = headers_;
@@ -206,7 +206,7 @@ class HttpTarget : public BenchTarget {
       model_ = TextIn((*data)[0], "id");
     }
     if (model_.empty()) return absl::UnavailableError(absl::StrCat(url, " lists no model"));
-    return TargetModel{model_, 0};
+    return TargetModel{model_};
   }
 
   TokenCounter Counter() override { return nullptr; }

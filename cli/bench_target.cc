@@ -23,7 +23,8 @@ class RouterTarget : public BenchTarget {
     if (!model.ok()) {
       return Annotate(model.status(), absl::StrCat("router at ", options_.address));
     }
-    return TargetModel{options_.model.empty() ? model->id() : options_.model, model->vocab_size()};
+    return TargetModel{options_.model.empty() ? model->id() : options_.model, model->vocab_size(),
+                       model->max_model_len()};
   }
 
   TokenCounter Counter() override {

@@ -35,7 +35,8 @@ inline const std::vector<std::string> kBackends = {"baton", "openai", "openai-ch
 
 struct TargetModel {
   std::string id;
-  int vocab_size = 0;  // 0: the server does not say
+  int vocab_size = 0;     // 0: the server does not say
+  int max_model_len = 0;  // tokens of prompt and answer; 0: the server does not say
 };
 
 // Thread-safe. Must outlive its requests.

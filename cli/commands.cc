@@ -17,91 +17,12 @@
 #include "cli/completion.h"
 #include "cli/plan_flags.h"
 #include "cli/shared_flags.h"
+#include "cli/up_flags.h"
 #include "common/base/exit_code.h"
-#include "common/base/model_directory.h"
 #include "common/base/version.h"
-#include "common/security/flags.h"
-#include "common/security/tls_check.h"
 
 namespace baton::cli {
 namespace {
-
-constexpr int kMaxWorkers = 64;
-
-// Flags that `up` passes on to the workers, which check them further.
-struct WorkerFlags {
-  std::map<std::string, std::string> values;
-  bool no_prefix_caching = false;
-  bool no_deterministic = false;
-  bool kv_fetch = false, kv_write_back = false;
-  std::map<std::string, std::string> prefill_values;  // for prefill workers only
-};
-
-// And on to the router.
-struct RouterFlags {
-  std::string api_keys;
-  ServerTls tls;
-  bool insecure = false;
-};
-
-void AddUp(CLI::App* app, UpOptions* up, RouterFlags* router, WorkerFlags* worker) {
-  app->add_option(
-         "--model", up->cluster.model_dir,
-         "Hugging Face directory or GGUF file of the model, or its id in the local Hugging Face "
-         "cache")
-      ->required()
-      ->type_name("PATH");
-  app->add_option("--prefill", up->cluster.prefill_workers,
-                  "Number of prefill workers; 0: decode workers compute the prompts")
-      ->check(CLI::Range(0, kMaxWorkers));
-  app->add_option("--decode", up->cluster.decode_workers, "Number of decode workers")
-      ->check(CLI::Range(1, kMaxWorkers));
-  app->add_option("--listen", up->cluster.listen, "Address of the router, host:port");
-  up->cluster.http_listen = "127.0.0.1:8000";
-  app->add_option("--http-listen", up->cluster.http_listen,
-                  "Address of the OpenAI-compatible HTTP endpoints, host:port; empty: none");
-  app->add_option("--api-keys", router->api_keys, "Passed to the router: file of API keys");
-  security::AddServerTls(*app, router->tls);
-  app->add_flag("--insecure", router->insecure,
-                "Passed to the router: it may listen beyond loopback without API keys");
-  app->add_option("--metrics-listen", up->cluster.metrics_listen,
-                  "Address of the router's /metrics, host:port");
-  app->add_option("--log-dir", up->cluster.log_dir, "Directory for one log file per process");
-  app->add_option(
-      "--ready-file", up->ready_file,
-      "File for the router's addresses (gRPC, metrics), written once the cluster is ready");
-  app->add_flag("--json", up->json,
-                "Print one JSON object with the addresses once the cluster is ready; logs go to "
-                "stderr");
-  app->add_option("--log-level", up->cluster.log_level,
-                  "Least severe level to log: debug, info, warning or error")
-      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
-  app->add_option("--log-format", up->cluster.log_format,
-                  "Log lines as text, or as json: one object a line")
-      ->check(CLI::IsMember({"text", "json"}));
-  app->add_option("--otlp-traces-endpoint", up->cluster.otlp_traces_endpoint,
-                  "Passed to every process: URL of a collector for traces by OTLP/HTTP");
-  const CLI::Range count(int64_t{1}, int64_t{1} << 40);
-  for (const char* flag : {"--block-size", "--num-blocks", "--max-model-len", "--max-num-seqs",
-                           "--max-num-batched-tokens", "--threads"}) {
-    app->add_option(flag, worker->values[flag], "Passed to every worker")->check(count);
-  }
-  for (const char* flag :
-       {"--kv-cache-memory", "--dtype", "--weights", "--device", "--gpu-memory-utilization",
-        "--cublas-algorithms", "--max-retained-share", "--kv-transport", "--kv-cache-dtype"}) {
-    app->add_option(flag, worker->values[flag], "Passed to every worker");
-  }
-  for (const char* flag : {"--kv-tier", "--kv-tier-segment", "--kv-tier-least-uses",
-                           "--kv-tier-redis-password-file"}) {
-    app->add_option(flag, worker->prefill_values[flag], "Passed to prefill workers");
-  }
-  app->add_flag("--kv-fetch", worker->kv_fetch, "Passed to every process");
-  app->add_flag("--kv-write-back", worker->kv_write_back, "Passed to decode workers");
-  app->add_flag("--no-deterministic,!--deterministic", worker->no_deterministic,
-                "Passed to every worker");
-  app->add_flag("--no-enable-prefix-caching,!--enable-prefix-caching", worker->no_prefix_caching,
-                "Passed to every worker");
-}
 
 void AddKeys(CLI::App* app, KeysOptions* keys) {
   app->add_option("action", keys->action, "new: make a key")
@@ -372,40 +293,12 @@ void FinishBench(const CLI::App& app, const BenchFlags& flags, Commands* command
   if (commands->benchmark == "agent") FinishAgent(chosen, flags.agent, &commands->agent);
 }
 
-// What CLI11 cannot check of one flag.
-void CheckCommand(const Commands& commands, const RouterFlags& router) {
-  if (commands.chosen == "up") {
-    const absl::Status found = FindModel(commands.up.cluster.model_dir).status();
-    if (!found.ok()) throw CLI::ValidationError("--model", std::string(found.message()));
-    // The router starts last, after the workers have loaded the model.
-    const absl::Status tls = security::CheckTls(router.tls);
-    if (!tls.ok()) throw CLI::ValidationError("--tls-cert", std::string(tls.message()));
-  }
-  if (commands.chosen == "top" && std::isnan(commands.top.interval_s)) {
-    throw CLI::ValidationError("--interval", "not a number");
-  }
-}
-
-// The flags of the router that `up` starts.
-std::vector<std::string> FlagsOf(const RouterFlags& router) {
-  std::vector<std::string> flags;
-  for (const auto& [flag, path] :
-       {std::pair("--api-keys", router.api_keys), std::pair("--tls-cert", router.tls.cert),
-        std::pair("--tls-key", router.tls.key),
-        std::pair("--tls-client-ca", router.tls.client_ca)}) {
-    if (!path.empty()) flags.insert(flags.end(), {flag, path});
-  }
-  if (router.insecure) flags.push_back("--insecure");
-  return flags;
-}
-
 }  // namespace
 
 ParsedCommands ParseCommands(int argc, const char* const* argv) {
   ParsedCommands parsed;
   Commands& commands = parsed.commands;
-  RouterFlags router;
-  WorkerFlags worker;
+  UpFlags up_flags;
   bool no_stream = false;
   CLI::App app("Baton: serves large language models on a cluster of small GPUs");
   app.set_version_flag("--version", VersionLine("baton"));
@@ -415,7 +308,7 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   CLI::App* generate = app.add_subcommand("generate", "Send one prompt and print the answer");
   CLI::App* bench = app.add_subcommand(
       "bench", "Send many requests to a server and print throughput and latency");
-  AddUp(up, &commands.up, &router, &worker);
+  AddUp(up, &commands.up, &up_flags);
   AddGenerate(generate, &commands.generate, &no_stream);
   AddChat(app.add_subcommand("chat", "Hold a conversation with the model"), &commands.chat);
   BenchFlags bench_flags;
@@ -460,7 +353,10 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
       commands.prefix_command = prefix->get_subcommands().front()->get_name();
       commands.prefix = prefixes[commands.prefix_command];
     }
-    CheckCommand(commands, router);
+    if (commands.chosen == "top" && std::isnan(commands.top.interval_s)) {
+      throw CLI::ValidationError("--interval", "not a number");
+    }
+    if (commands.chosen == "up") FinishUp(*up, up_flags, &commands.up);
     if (commands.chosen == "bench") FinishBench(*bench, bench_flags, &commands);
     if (commands.chosen == "plan") FinishPlan(plan, &commands.plan);
   } catch (const CLI::ParseError& error) {
@@ -472,26 +368,6 @@ ParsedCommands ParseCommands(int argc, const char* const* argv) {
   commands.pull.hub = HubOptionsFromEnvironment();
   commands.pull.progress = commands.score.progress = isatty(STDERR_FILENO) == 1;
   commands.generate.stream = !no_stream;
-  commands.up.cluster.router_flags = FlagsOf(router);
-  commands.up.cluster.router_tls = router.tls.on();
-  std::vector<std::string>& worker_flags = commands.up.cluster.worker_flags;
-  for (const auto& [flag, value] : worker.values) {
-    if (up->count(flag) == 0) continue;  // an empty value may be meant
-    worker_flags.push_back(flag);
-    worker_flags.push_back(value);
-  }
-  for (const auto& [flag, value] : worker.prefill_values) {
-    if (up->count(flag) == 0) continue;
-    commands.up.cluster.prefill_flags.push_back(flag);
-    commands.up.cluster.prefill_flags.push_back(value);
-  }
-  if (worker.kv_fetch) {
-    worker_flags.push_back("--kv-fetch");
-    commands.up.cluster.router_flags.push_back("--kv-fetch");
-  }
-  if (worker.kv_write_back) commands.up.cluster.decode_flags.push_back("--kv-write-back");
-  if (worker.no_deterministic) worker_flags.push_back("--no-deterministic");
-  if (worker.no_prefix_caching) worker_flags.push_back("--no-enable-prefix-caching");
   return parsed;
 }
 

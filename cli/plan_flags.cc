@@ -63,8 +63,8 @@ void AddPlan(CLI::App* app, PlanOptions* plan, PlanFlags* flags) {
   engine::ServingQuestion& question = plan->question;
   app->add_option(
          "--model", question.engine.model_dir,
-         "Hugging Face directory (config.json is enough) or GGUF file of the model, or its id in "
-         "the local Hugging Face cache")
+         "Hugging Face directory (config.json is enough) or GGUF file of the model, or its id, or "
+         "ORG/NAME/FILE.gguf, in the local Hugging Face cache")
       ->required()
       ->type_name("PATH");
   AddGpu(app, flags);

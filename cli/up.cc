@@ -4,17 +4,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "cli/prefill_choice.h"
 #include "common/base/exit_code.h"
 #include "common/base/rpc/address_file.h"
 #include "common/base/shutdown_signal.h"
+#include "common/base/status_macros.h"
+#include "common/base/usable_cores.h"
 #include "common/engine/engine.h"
 
 namespace baton::cli {
@@ -22,6 +27,7 @@ namespace {
 
 constexpr absl::Duration kIdleTick = absl::Seconds(1);
 constexpr char kRouter[] = "router";
+constexpr int kFewCores = 2;  // where the default was measured, and lost
 
 class Up {
  public:
@@ -29,23 +35,22 @@ class Up {
       : options_(options),
         json_out_(out),
         out_(options.json ? err : out),
-        in_place_progress_(isatty(options.json ? STDERR_FILENO : STDOUT_FILENO) == 1),
-        cluster_(MakeClusterOptions()) {}
+        in_place_progress_(isatty(options.json ? STDERR_FILENO : STDOUT_FILENO) == 1) {}
 
   int Run() {
-    absl::Status status = cluster_.Start();
+    absl::Status status = Start();
     bool stopped = absl::IsCancelled(status);
     if (status.ok()) {
       PrintEndpoints();
       if (options_.json) PrintJson();
       if (!options_.ready_file.empty()) {
         status = WriteAddressFile(options_.ready_file,
-                                  {cluster_.address(kRouter), cluster_.metrics_address(kRouter),
-                                   cluster_.http_address(kRouter)});
+                                  {cluster_->address(kRouter), cluster_->metrics_address(kRouter),
+                                   cluster_->http_address(kRouter)});
       }
     }
     while (status.ok() && !stopped) {
-      stopped = cluster_.Listen(kIdleTick);
+      stopped = cluster_->Listen(kIdleTick);
       if (!stopped) status = NoteEnds();
     }
     if (stopped) {
@@ -55,15 +60,30 @@ class Up {
       out_ << "baton up: " << status.message() << std::endl;
     }
     // The router first: what runs may finish while the workers are still there.
-    const std::vector<std::string> names = cluster_.names();
+    const std::vector<std::string> names =
+        cluster_ != nullptr ? cluster_->names() : std::vector<std::string>();
     if (!names.empty() && names.back() == kRouter) Stop({kRouter});
     Stop(names);
     return stopped ? kExitOk : kExitFailure;
   }
 
  private:
-  ClusterOptions MakeClusterOptions() {
+  absl::Status Start() {
     ClusterOptions cluster = options_.cluster;
+    cluster.stop_fd = signals_.fd();
+    cluster.ready_timeout = absl::InfiniteDuration();
+    if (options_.prefill == UpOptions::Prefill::kAuto) {
+      BATON_ASSIGN_OR_RETURN(const PrefillChoice choice, ChoosePrefill(cluster, out_));
+      cluster.prefill_workers = choice.prefill_workers;
+      out_ << "baton up: --prefill " << choice.prefill_workers
+           << (choice.prefill_workers == 0 ? " (decode workers compute the prompts): " : ": ")
+           << choice.reason << std::endl;
+    }
+    cluster_ = std::make_unique<LocalCluster>(WithOutput(std::move(cluster)));
+    return cluster_->Start();
+  }
+
+  ClusterOptions WithOutput(ClusterOptions cluster) {
     const int64_t grace_ms = absl::ToInt64Milliseconds(options_.stop_grace) / 2;
     cluster.router_flags.insert(cluster.router_flags.end(),
                                 {"--drain-grace-ms", absl::StrCat(grace_ms)});
@@ -72,10 +92,8 @@ class Up {
     cluster.on_line = [this](const std::string& name, const std::string& line) {
       PrintLine(name, line);
     };
-    cluster.stop_fd = signals_.fd();
     // In JSON, lines name their process themselves.
     cluster.name_workers = cluster.name_workers || json_logs();
-    cluster.ready_timeout = absl::InfiniteDuration();
     return cluster;
   }
 
@@ -83,11 +101,11 @@ class Up {
 
   // An error once the router has ended; the end of a worker is only reported.
   absl::Status NoteEnds() {
-    for (const std::string& name : cluster_.names()) {
-      if (cluster_.process(name).running()) continue;
-      if (name == kRouter) return cluster_.EndOf(name);
+    for (const std::string& name : cluster_->names()) {
+      if (cluster_->process(name).running()) continue;
+      if (name == kRouter) return cluster_->EndOf(name);
       if (!ended_.insert(name).second) continue;
-      out_ << "baton up: " << name << " " << cluster_.process(name).end()
+      out_ << "baton up: " << name << " " << cluster_->process(name).end()
            << "; the others keep running" << std::endl;
     }
     return absl::OkStatus();
@@ -96,21 +114,21 @@ class Up {
   void Stop(const std::vector<std::string>& names) {
     const auto any_runs = [&] {
       return std::any_of(names.begin(), names.end(), [this](const std::string& name) {
-        return cluster_.process(name).running();
+        return cluster_->process(name).running();
       });
     };
     const auto signal_all = [&](int signal) {
-      for (const std::string& name : names) cluster_.Signal(name, signal);
+      for (const std::string& name : names) cluster_->Signal(name, signal);
     };
     signal_all(SIGTERM);
     const absl::Time end = absl::Now() + options_.stop_grace;
     while (any_runs() && absl::Now() < end) {
-      if (!cluster_.Listen(options_.cluster.tick)) continue;
+      if (!cluster_->Listen(options_.cluster.tick)) continue;
       signals_.Wait(absl::ZeroDuration());
       signal_all(SIGTERM);  // their second: they stop at once
     }
     signal_all(SIGKILL);
-    while (any_runs()) cluster_.Listen(options_.cluster.tick);
+    while (any_runs()) cluster_->Listen(options_.cluster.tick);
   }
 
   void PrintLine(const std::string& name, const std::string& line) {
@@ -128,35 +146,39 @@ class Up {
   }
 
   void PrintEndpoints() {
-    const std::string& address = cluster_.address(kRouter);
+    const std::string& address = cluster_->address(kRouter);
     const bool tls = options_.cluster.router_tls;
     out_ << "\nBaton is ready: gRPC at " << address << "\n"
          << "  try: baton generate \"Hello\" --address " << address
          << (tls ? " --tls-ca CA.pem" : "") << "\n";
-    if (!cluster_.http_address(kRouter).empty()) {
+    if (!cluster_->http_address(kRouter).empty()) {
       const std::string http =
-          absl::StrCat(tls ? "https://" : "http://", cluster_.http_address(kRouter));
+          absl::StrCat(tls ? "https://" : "http://", cluster_->http_address(kRouter));
       out_ << "  OpenAI clients: base_url " << http << "/v1\n"
            << "  try: curl " << (tls ? "--cacert CA.pem " : "") << http
            << R"(/v1/completions -d '{"prompt": "Hello", "max_tokens": 16}')"
            << "\n";
     }
     out_ << "  metrics:\n";
-    for (const std::string& name : cluster_.names()) {
-      const std::string& metrics = cluster_.metrics_address(name);
+    for (const std::string& name : cluster_->names()) {
+      const std::string& metrics = cluster_->metrics_address(name);
       if (!metrics.empty()) out_ << "    " << name << "  http://" << metrics << "/metrics\n";
+    }
+    if (options_.prefill == UpOptions::Prefill::kDefault && UsableCores() <= kFewCores) {
+      out_ << "On few cores a prefill worker may cost more than it gives: --prefill auto measures "
+              "that.\n";
     }
     out_ << "Ctrl-C stops it.\n" << std::endl;
   }
 
   void PrintJson() {
-    nlohmann::ordered_json json = {{"address", cluster_.address(kRouter)},
-                                   {"http_address", cluster_.http_address(kRouter)}};
-    for (const std::string& name : cluster_.names()) {
+    nlohmann::ordered_json json = {{"address", cluster_->address(kRouter)},
+                                   {"http_address", cluster_->http_address(kRouter)}};
+    for (const std::string& name : cluster_->names()) {
       json["processes"].push_back({{"name", name},
-                                   {"pid", cluster_.pid(name)},
-                                   {"address", cluster_.address(name)},
-                                   {"metrics_address", cluster_.metrics_address(name)}});
+                                   {"pid", cluster_->pid(name)},
+                                   {"address", cluster_->address(name)},
+                                   {"metrics_address", cluster_->metrics_address(name)}});
     }
     json_out_ << json.dump() << std::endl;
   }
@@ -168,7 +190,7 @@ class Up {
   const bool in_place_progress_;
   bool progress_shown_ = false;
   std::set<std::string> ended_;
-  LocalCluster cluster_;
+  std::unique_ptr<LocalCluster> cluster_;  // null: not yet started
 };
 
 }  // namespace

@@ -15,6 +15,9 @@ struct UpOptions {
   UpOptions() { cluster.listen = "127.0.0.1:50051"; }
 
   ClusterOptions cluster;  // RunUp() sets the fields about output and time
+  // Where cluster.prefill_workers is from; kAuto: ChoosePrefill() sets it.
+  enum class Prefill { kDefault, kGiven, kAuto };
+  Prefill prefill = Prefill::kGiven;
   // Written once the cluster is ready, in the format of an address file; empty: none.
   std::string ready_file;
   // Print only one line: a JSON object with the addresses, once the cluster is ready.

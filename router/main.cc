@@ -28,10 +28,9 @@ struct LogFlags {
 
 void AddFlags(CLI::App* app, Options* options, LogFlags* log) {
   app->option_defaults()->always_capture_default();  // --help shows defaults
-  app->add_option(
-         "--model", options->model_dir,
-         "Directory of the model, with tokenizer.json, or its GGUF file, or its id in the local "
-         "Hugging Face cache")
+  app->add_option("--model", options->model_dir,
+                  "Directory of the model, with tokenizer.json, or its GGUF file, or its id, or "
+                  "ORG/NAME/FILE.gguf, in the local Hugging Face cache")
       ->required();
   app->add_option("--served-model-name", options->served_model_name,
                   "Name of the model for clients; default: its id, or the name of its directory");

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <vector>
 
 #include "absl/algorithm/container.h"
@@ -36,6 +37,29 @@ bool IsPart(absl::string_view part) {
     return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
   };
   return !part.empty() && part[0] != '.' && part[0] != '-' && absl::c_all_of(part, allowed);
+}
+
+// A name in the Hugging Face cache.
+struct HubName {
+  std::string model;  // "org/name", "name"
+  std::string file;   // "/FILE.gguf"; empty: the name is the model's
+};
+
+// Nullopt if the text is none.
+std::optional<HubName> HubNameOf(const std::string& text, bool names_gguf) {
+  HubName name = {text, ""};
+  if (names_gguf) {  // ORG/NAME/FILE: the third part on is the file's
+    const std::vector<absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits('/', 2));
+    const auto stays_inside = [](absl::string_view part) {
+      return !part.empty() && part[0] != '.';
+    };
+    if (parts.size() < 3 || !absl::c_all_of(absl::StrSplit(parts[2], '/'), stays_inside)) {
+      return std::nullopt;
+    }
+    name = {absl::StrCat(parts[0], "/", parts[1]), absl::StrCat("/", parts[2])};
+  }
+  if (!IsHubModel(name.model)) return std::nullopt;
+  return name;
 }
 
 // The commit hash in the file; empty if there is none.
@@ -89,19 +113,23 @@ absl::StatusOr<ModelDirectory> FindModel(const std::string& model) {
     return absl::NotFoundError(absl::StrCat(
         "\"", model, "\" is a file, expected a directory or a file whose name ends in .gguf"));
   }
-  if (names_gguf || !IsHubModel(model)) {
-    return absl::NotFoundError(
-        absl::StrCat("\"", model, "\" is no ", names_gguf ? "file" : "directory"));
-  }
-  const std::string cached = absl::StrCat(HubCache(), "/", HubModelFolder(model));
+  const char* const kind = names_gguf ? "file" : "directory";
+  const std::optional<HubName> name = HubNameOf(model, names_gguf);
+  if (!name) return absl::NotFoundError(absl::StrCat("\"", model, "\" is no ", kind));
+  const std::string cached = absl::StrCat(HubCache(), "/", HubModelFolder(name->model));
   const std::string reference = cached + "/refs/main";
   const std::string revision = ReadRevision(reference);
-  const std::string snapshot = absl::StrCat(cached, "/snapshots/", revision);
-  if (!revision.empty() && IsDirectory(snapshot)) return ModelDirectory{snapshot, model};
+  const std::string path = absl::StrCat(cached, "/snapshots/", revision, name->file);
+  if (!revision.empty() && (names_gguf ? IsFile(path) : IsDirectory(path))) {
+    return ModelDirectory{path, model};
+  }
+  const std::string include =
+      names_gguf ? absl::StrCat(" --include '", name->file.substr(1), "'") : "";
   return absl::NotFoundError(absl::StrCat(
-      "\"", model, "\" is neither a directory nor a model in the Hugging Face cache: ",
-      revision.empty() ? absl::StrCat(reference, " has no revision") : snapshot + " is missing",
-      IsHubOffline() ? "" : absl::StrCat("; to download it: baton pull ", model)));
+      "\"", model, "\" is neither a ", kind, " nor a ", names_gguf ? "GGUF file" : "model",
+      " in the Hugging Face cache: ",
+      revision.empty() ? absl::StrCat(reference, " has no revision") : path + " is missing",
+      IsHubOffline() ? "" : absl::StrCat("; to download it: baton pull ", name->model, include)));
 }
 
 }  // namespace baton

@@ -26,8 +26,8 @@ std::string IsDevice(const std::string& text) {
 
 void AddWorkerFlags(CLI::App& app, WorkerOptions& o) {
   app.add_option("--model", o.model_dir,
-                 "Hugging Face directory or GGUF file of the model, or its id in the local Hugging "
-                 "Face cache")
+                 "Hugging Face directory or GGUF file of the model, or its id, or "
+                 "ORG/NAME/FILE.gguf, in the local Hugging Face cache")
       ->required();
   app.add_option("--listen", o.listen, "host:port for gRPC; port 0 takes a free one")
       ->capture_default_str();

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/exit_code.h"
 #include "common/security/api_keys.h"
 #include "tests/testing/model_dir.h"
@@ -229,16 +230,31 @@ TEST(CommandsTest, UpHandsWorkerFlagsOn) {
                                        "--cublas-algorithms",
                                        "/x",
                                        "--weights",
-                                       "int4"});
+                                       "int4",
+                                       "--dequantize-weights"});
   ASSERT_FALSE(parsed.exit_now);
   EXPECT_EQ(parsed.commands.up.cluster.prefill_workers, 2);
   EXPECT_EQ(parsed.commands.up.cluster.decode_workers, 3);
   EXPECT_THAT(parsed.commands.up.cluster.worker_flags,
               ElementsAre("--block-size", "32", "--cublas-algorithms", "/x", "--device", "cuda:0",
                           "--gpu-memory-utilization", "0.4", "--kv-cache-memory", "1GiB",
-                          "--weights", "int4", "--no-deterministic", "--no-enable-prefix-caching"));
-  EXPECT_EQ(Parse({"up", "--model", "/tmp", "--prefill", "0"}).commands.up.cluster.prefill_workers,
-            0);
+                          "--weights", "int4", "--dequantize-weights", "--no-deterministic",
+                          "--no-enable-prefix-caching"));
+}
+
+TEST(CommandsTest, UpKnowsWhereTheNumberOfPrefillWorkersIsFrom) {
+  using Prefill = UpOptions::Prefill;
+  UpOptions up = Parse({"up", "--model", "/tmp"}).commands.up;
+  EXPECT_EQ(up.prefill, Prefill::kDefault);
+  EXPECT_EQ(up.cluster.prefill_workers, 1);
+  for (const char* number : {"0", "1", "64"}) {
+    up = Parse({"up", "--model", "/tmp", "--prefill", number}).commands.up;
+    EXPECT_EQ(up.prefill, Prefill::kGiven);
+    EXPECT_EQ(absl::StrCat(up.cluster.prefill_workers), number);
+  }
+  up = Parse({"up", "--model", "/tmp", "--prefill", "auto", "--decode", "2"}).commands.up;
+  EXPECT_EQ(up.prefill, Prefill::kAuto);
+  EXPECT_EQ(up.cluster.decode_workers, 2);
 }
 
 TEST(CommandsTest, UpHandsRouterFlagsOn) {
@@ -374,6 +390,11 @@ TEST(CommandsTest, BadCommandLinesAreRefused) {
       {"top", "-n", "-1"},
       {"top", "--once", "-n", "2"},
       {"up", "--model", "/tmp", "--prefill", "-1"},
+      {"up", "--model", "/tmp", "--prefill", "65"},
+      {"up", "--model", "/tmp", "--prefill", "1.5"},
+      {"up", "--model", "/tmp", "--prefill", "automatic"},
+      {"up", "--model", "/tmp", "--prefill", "auto", "--prefill", "1"},
+      {"up", "--model", "/tmp", "--prefill", "auto", "--kv-tier", "host:1GB"},
       {"up", "--model", "/tmp", "--block-size", "-1"},
   };
   for (const auto& row : rows) {

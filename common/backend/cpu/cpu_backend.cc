@@ -19,6 +19,7 @@
 #include "common/base/check.h"
 #include "common/base/error.h"
 #include "common/base/status_macros.h"
+#include "common/base/usable_cores.h"
 
 namespace baton::backend {
 namespace {

@@ -1,11 +1,7 @@
 #include "common/backend/cpu/isa.h"
 
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <fstream>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -104,18 +100,6 @@ Isa BestIsa() {
     return isa;
   }();
   return best;
-}
-
-int UsableCores() {
-  cpu_set_t set;
-  int cores = 1;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double quota_us = 0, period_us = 0;
-  if (file >> quota_us >> period_us && period_us > 0) {
-    cores = std::min(cores, static_cast<int>(quota_us / period_us + 0.999));
-  }
-  return std::max(cores, 1);
 }
 
 }  // namespace baton::backend

@@ -17,9 +17,6 @@ Isa BestIsa();
 // REQUIRES: isa <= BestIsa().
 const Kernels& KernelsOf(Isa isa);
 
-// Cores that this process may use: affinity and the container's quota.
-int UsableCores();
-
 }  // namespace baton::backend
 
 #endif  // BATON_COMMON_BACKEND_CPU_ISA_H_

@@ -103,6 +103,37 @@ TEST_F(ModelDirectoryTest, AnIdMayLackAnOrganisation) {
   EXPECT_EQ(FindModel("gpt2")->path, snapshot);
 }
 
+TEST_F(ModelDirectoryTest, AGgufFileOfAModelMayBeInTheCache) {
+  Set("HF_HUB_CACHE", "hub");
+  const std::string snapshot = Download("hub", "models--org--m");
+  std::filesystem::create_directories(snapshot + "/sub");
+  // As there: a link to the blob.
+  std::ofstream(directory_ + "/blob") << "x";
+  for (const char* file : {"/m-Q8_0.gguf", "/sub/m+1.GGUF"}) {
+    std::filesystem::create_symlink(directory_ + "/blob", snapshot + file);
+  }
+  for (const char* file : {"/m-Q8_0.gguf", "/sub/m+1.GGUF"}) {
+    const auto found = FindModel(absl::StrCat("org/m", file));
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_EQ(found->path, snapshot + file);
+    EXPECT_EQ(found->id, absl::StrCat("org/m", file));
+  }
+  std::string message = MessageFor("org/m/m-Q4_0.gguf");
+  EXPECT_THAT(message, HasSubstr("is neither a file nor a GGUF file in the Hugging Face cache"));
+  EXPECT_THAT(message, HasSubstr(snapshot + "/m-Q4_0.gguf is missing"));
+  EXPECT_THAT(message, HasSubstr("baton pull org/m --include 'm-Q4_0.gguf'"));
+  message = MessageFor("org/other/m-Q4_0.gguf");
+  EXPECT_THAT(message, HasSubstr("/hub/models--org--other/refs/main has no revision"));
+  // A folder, what leads out of the snapshot, and what is no id.
+  std::filesystem::create_directories(snapshot + "/folder.gguf");
+  EXPECT_THAT(MessageFor("org/m/folder.gguf"), HasSubstr("folder.gguf is missing"));
+  std::ofstream(directory_ + "/hub/models--org--m/snapshots/out.gguf") << "x";
+  for (const char* file : {"org/m/../out.gguf", "org/m//x.gguf", "/org/m/x.gguf", "../m/x.gguf",
+                           "org/m.gguf", "org--m/a/x.gguf", "org/m/.gguf"}) {
+    EXPECT_THAT(MessageFor(file), HasSubstr("is no file")) << file;
+  }
+}
+
 TEST_F(ModelDirectoryTest, TheErrorHasWhatWasSearched) {
   Set("HF_HUB_CACHE", "hub");
   std::string message = MessageFor("org/m");

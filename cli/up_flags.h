@@ -1,0 +1,40 @@
+// The flags of `baton up`, most of which it passes on to the processes that it starts.
+#ifndef BATON_CLI_UP_FLAGS_H_
+#define BATON_CLI_UP_FLAGS_H_
+
+#include <map>
+#include <string>
+
+#include "cli/up.h"
+#include "common/base/tls_files.h"
+
+namespace CLI {
+class App;
+}
+
+namespace baton::cli {
+
+// Values that FinishUp() converts to fields of UpOptions.
+struct UpFlags {
+  std::string prefill = "1";  // a number, or "auto"
+  // Of the router.
+  std::string api_keys;
+  ServerTls tls;
+  bool insecure = false;
+  // Of the workers, which check them further.
+  std::map<std::string, std::string> values;
+  std::map<std::string, std::string> prefill_values;  // for prefill workers only
+  bool dequantize_weights = false;
+  bool no_prefix_caching = false;
+  bool no_deterministic = false;
+  bool kv_fetch = false, kv_write_back = false;
+};
+
+void AddUp(CLI::App* app, UpOptions* up, UpFlags* flags);
+// Call after parsing with AddUp()'s app. Throws CLI::ValidationError for a model that is not there
+// and for files of TLS that are wrong: the processes would report them only after a while.
+void FinishUp(const CLI::App& app, const UpFlags& flags, UpOptions* up);
+
+}  // namespace baton::cli
+
+#endif  // BATON_CLI_UP_FLAGS_H_
