@@ -1,7 +1,7 @@
 // How fast is the engine alone? Prefill tokens/s by prompt length and depth, decode tokens/s by
 // batch.
 //
-//   engine_bench --model DIR [--threads 2] [--dtype auto] [--repeat 3]
+//   engine_bench --model DIR [--threads 2] [--dtype auto] [--repeat 3] [--only "decode batch 1"]
 //   engine_bench --model DIR --kv-cache-dtypes auto,int8,fp8,int4 [--repeat 5]
 //   engine_bench --model DIR --weights auto,int8,int4 [--repeat 5]
 //
@@ -38,6 +38,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "benchmarks/timed_backend.h"
 #include "common/backend/cpu/cpu_backend.h"
 #include "common/backend/cpu/thread_pool.h"
@@ -57,7 +59,13 @@ double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Sequences in blocks that follow one another; what is in the prompts does not matter for time.
+// What is in KV does not matter for time, but pages that were never written to would all be one
+// page of zeros, which stays in cache.
+void FillKv(const backend::KvPool& pool) {
+  std::memset(pool.base, 0x3c, static_cast<size_t>(pool.block_count * pool.block_stride_bytes));
+}
+
+// Sequences in blocks that follow one another.
 class Bench {
  public:
   Bench(engine::Engine& engine, int max_tokens, int sequences) : engine_(engine) {
@@ -124,9 +132,12 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Run(engine::Engine& engine, int repeat) {
+// `only`: the rows whose name contains it.
+void Run(engine::Engine& engine, int repeat, const std::string& only) {
   std::printf("%s\n%-38s %12s\n", engine.Description().c_str(), "what", "tokens/s");
   const auto row = [&](const std::string& what, int tokens, auto&& measure) {
+    if (!absl::StrContains(what, only)) return;
+    measure();  // warms up
     std::vector<double> seconds;
     for (int i = 0; i < repeat; ++i) seconds.push_back(measure());
     std::printf("%-38s %12.1f\n", what.c_str(), tokens / Median(seconds));
@@ -134,22 +145,17 @@ void Run(engine::Engine& engine, int repeat) {
   };
   {
     Bench bench(engine, 4096 + 512, 1);
-    bench.Prefill(0, 0, 512);  // warm-up
     row("prefill 512", 512, [&] { return bench.Prefill(0, 0, 512); });
     row("prefill 2048", 2048, [&] { return bench.Prefill(0, 0, 2048); });
-    bench.Prefill(0, 0, 4096);
     row("prefill 512 at depth 4096", 512, [&] { return bench.Prefill(0, 4096, 4608); });
   }
-  for (const int batch : {1, 4, 8, 16}) {
-    Bench bench(engine, 512 + 64, batch);
-    for (int i = 0; i < batch; ++i) bench.Prefill(i, 0, 512);
-    const int steps = batch == 1 ? 64 : 32;
-    row("decode batch " + std::to_string(batch) + " after 512", batch * steps,
-        [&] { return bench.Decode(batch, 512, steps); });
+  for (const auto& [batch, context] :
+       {std::pair{1, 512}, {4, 512}, {8, 512}, {16, 512}, {1, 4096}, {8, 4096}}) {
+    Bench bench(engine, context + 64, batch);
+    const int steps = batch == 1 ? 64 : context == 512 ? 32 : 16;
+    row(absl::StrCat("decode batch ", batch, " after ", context), batch * steps,
+        [&] { return bench.Decode(batch, context, steps); });
   }
-  Bench bench(engine, 4096 + 32, 8);
-  for (int i = 0; i < 8; ++i) bench.Prefill(i, 0, 4096);
-  row("decode batch 8 after 4096", 8 * 16, [&] { return bench.Decode(8, 4096, 16); });
 }
 
 struct Measured {
@@ -245,7 +251,6 @@ void PrintStages(engine::Engine& engine, benchmarks::StageTimes& times, int repe
   std::printf("%s\n", engine.Description().c_str());
   {
     Bench bench(engine, 2048, 1);
-    bench.Prefill(0, 0, 2048);
     for (const int tokens : {1024, 2048}) {
       const std::string prompt = absl::StrCat("prompt of ", tokens);
       const double whole =
@@ -258,7 +263,6 @@ void PrintStages(engine::Engine& engine, benchmarks::StageTimes& times, int repe
   }
   for (const auto& [batch, context] : {std::pair{1, 512}, {16, 512}, {8, 4096}}) {
     Bench bench(engine, context + 1, batch);
-    for (int i = 0; i < batch; ++i) bench.Prefill(i, 0, context);
     PrintStages(times, absl::StrCat("decode step of ", batch, " after ", context), 8 * repeat,
                 [&] { return bench.Decode(batch, context, 1); });
   }
@@ -277,7 +281,6 @@ void RunInTurn(const std::vector<Column>& columns, int repeat) {
   for (const Column& column : columns) {
     std::printf(" %10s", column.name.c_str());
     benches.push_back(std::make_unique<Bench>(*column.engine, kDepth + 2 * kSteps, kBatch));
-    for (int i = 0; i < kBatch; ++i) benches.back()->Prefill(i, 0, kDepth);
   }
   std::printf("\n");
   const Measured rows[] = {
@@ -371,6 +374,8 @@ int Main(int argc, char** argv) {
   app.add_option("--prompts", prompts);
   int64_t sweep_mib = 0;
   app.add_option("--sweep-mib", sweep_mib)->check(CLI::Range(1, 1 << 20));
+  std::string only;
+  app.add_option("--only", only, "Of the first form, the rows whose name contains this");
   bool stages = false;
   app.add_flag("--stages", stages);
   CLI11_PARSE(app, argc, argv);
@@ -387,7 +392,7 @@ int Main(int argc, char** argv) {
   if (prompts.empty()) options.max_model_len = 8192;
   options.max_num_batched_tokens = 512;
   options.max_num_seqs = 16;
-  options.num_blocks = 8 * (4096 + 48) / 16;
+  options.num_blocks = 8 * (4096 + 64) / 16;
   if (!kv_dtypes.empty() && weights.size() > 1) {
     std::fprintf(stderr, "--kv-cache-dtypes takes one --weights\n");
     return 1;
@@ -404,6 +409,7 @@ int Main(int argc, char** argv) {
       std::fprintf(stderr, "%s\n", engine.status().ToString().c_str());
       return 1;
     }
+    if (prompts.empty()) FillKv((*engine)->kv_pool());
     columns.push_back({name, *std::move(engine)});
   }
   if (!prompts.empty()) {
@@ -413,7 +419,7 @@ int Main(int argc, char** argv) {
   } else if (sweep_mib > 0) {
     CompareWithSweep(*columns.front().engine, options.backend, sweep_mib, repeat);
   } else if (kv_dtypes.empty() && columns.size() == 1) {
-    Run(*columns.front().engine, repeat);
+    Run(*columns.front().engine, repeat, only);
   } else {
     RunInTurn(columns, repeat);
   }

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/exit_code.h"
 #include "common/base/log.h"
 #include "common/base/malloc_settings.h"
@@ -16,6 +17,7 @@ namespace baton::worker {
 int RunMain(int argc, char** argv, const std::string& description, const std::string& component,
             const StartWorker& start, const std::function<void(CLI::App&)>& add_flags) {
   KeepFreedMemory();
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);  // as router/main.cc
   ShutdownSignal signals;  // before any thread
   CLI::App app(description);
   WorkerOptions options;
