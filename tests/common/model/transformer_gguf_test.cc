@@ -45,7 +45,7 @@ TEST_P(GgufModelTest, LogitsAreThoseOfTheDirectory) {
   ASSERT_EQ(logits.size(), expected.size());
   const double worst = LargestDifference(logits, expected);
   const bool in_16_bits = device.make().value()->activation_dtype() != backend::DType::kF32;
-  const bool rounds_activations = model.config().quantization && device.rounds_activations;
+  const bool rounds_activations = model.config().has_blocks && device.rounds_activations;
   if ((one.rounds_embedding && in_16_bits) || one.rounds_rope || rounds_activations) {
     const double tolerance = device.logit_tolerance * (rounds_activations ? 5 : 2);
     EXPECT_LE(worst, in_16_bits ? tolerance : 1e-4);
@@ -84,7 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
       return GgufTestName(std::get<0>(info.param).file) + "_" + std::get<1>(info.param).name;
     });
 
-// What a device keeps in few bits: matrices in Q4_0 or Q8_0.
+// What every device keeps in few bits: matrices in Q4_0 or Q8_0.
 TEST(GgufModelFilesTest, MarksTheMatricesOfFewBits) {
   const auto load = [](const char* name) { return *LoadModelConfig(PathOf(name)); };
   for (const auto& [name, bits] :
