@@ -55,8 +55,8 @@ struct KvLayout {
   // known, is this worker's. Names the caller's dtype if nothing else differs.
   absl::Status CheckCaller(uint64_t fingerprint) const;
   // XXH3-64 over the fields as little-endian int32, in the order above, `computed` only if the
-  // dtype is quantised, `weight_bits` and `dequantized` (with which both are there) only if they are
-  // not 0: the same on every machine.
+  // dtype is quantised, `weight_bits` and `dequantized` (with which both are there) only if they
+  // are not 0: the same on every machine.
   uint64_t Fingerprint() const;
   // E.g. "bfloat16", "int8 of bfloat16", "bfloat16 with weights of 4 bits",
   // "bfloat16 with dequantised weights".

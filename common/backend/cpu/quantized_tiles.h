@@ -174,6 +174,7 @@ BATON_INLINE void LoadFactors(const uint8_t* header, const uint8_t* w, int at, F
     a = Load((const float*)w + at);
     b = Load((const float*)w + kPanelColumns + at);
   } else {
+    __builtin_prefetch(w + kPrefetchBytes);
     const F32x16 scale = LoadF16((const uint16_t*)header + at);
     a = Mul(scale, LoadI8(w + at));
     const F32x16 other =
@@ -190,7 +191,9 @@ BATON_INLINE U8x64 WithHighBits(U8x64 nibbles, const uint8_t* high, int vector) 
   } else {
     // A byte has those of 8 / kBits steps.
     constexpr int kSteps = 8 / kBits;
-    const U8x64 plane = LoadBytes(high + kStep / kSteps * 128 + vector * 64);
+    const uint8_t* at = high + kStep / kSteps * 128 + vector * 64;
+    if constexpr (kStep % kSteps == 0) __builtin_prefetch(at + kPrefetchBytes);
+    const U8x64 plane = LoadBytes(at);
     return OrShifted<4 - kBits*(kStep % kSteps)>(nibbles, plane, ((1 << kBits) - 1) << 4);
   }
 }
