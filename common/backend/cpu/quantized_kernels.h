@@ -70,7 +70,8 @@ template <Packing kPacking>
 void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column, int64_t first,
                       int64_t rows, QuantizedRange range) {
   // Tiles of nearly equal heights: 8 rows are 4 and 4, not 6 and 2.
-  const int64_t tiles = (rows + kQuantizedTileRows - 1) / kQuantizedTileRows;
+  constexpr int kRows = TileRows(kPacking);
+  const int64_t tiles = (rows + kRows - 1) / kRows;
   const int64_t height = (rows + tiles - 1) / tiles;
   for (int v = 0; v < kPanelColumns / 16; v += kQuantizedTileVectors) {
     const int64_t at = column + v * 16;
@@ -80,7 +81,7 @@ void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column,
     range.columns = columns < kMost ? static_cast<int>(columns) : kMost;
     range.first_vector = v;
     for (int64_t row = 0; row < rows; row += height) {
-      MulQuantizedRows<kPacking, kQuantizedTileRows>(
+      MulQuantizedRows<kPacking, kRows>(
           rows - row < height ? rows - row : height, s.x + (first + row) * s.blocks, s.blocks, w,
           s.bias == nullptr ? nullptr : s.bias + at, s.out + (first + row) * s.out_stride + at,
           s.out_stride, range);
@@ -90,7 +91,8 @@ void MulQuantizedPass(const QuantizedSlice& s, const uint8_t* w, int64_t column,
 
 template <Packing kPacking>
 void MulQuantizedSlice(const QuantizedSlice& s) {
-  const bool few_rows = s.rows <= kQuantizedTileRows;
+  constexpr int kRows = TileRows(kPacking);
+  const bool few_rows = s.rows <= kRows;
   const bool small_groups = s.group_blocks <= kPassBlocks;
   // Few rows: one pass over the weights in memory order.
   int64_t blocks_a_pass = s.blocks;
@@ -114,8 +116,9 @@ void MulQuantizedSlice(const QuantizedSlice& s) {
                                       .first_vector = 0,
                                       .zero = ZeroOf(kPacking)};
         if constexpr (kPacking != Packing::kBytes) {
-          // Once for all tiles of rows. For two tiles it gains nothing.
-          if (s.rows > 2 * kQuantizedTileRows && small_groups) {
+          // Once for all tiles of rows. For a few tiles it gains nothing.
+          constexpr int kFewTiles = kPacking == Packing::kSuper4 ? 4 : 2;
+          if (s.rows > kFewTiles * kRows && small_groups) {
             constexpr Packing kTo = UnpackedOf(kPacking);
             alignas(64) uint8_t unpacked[kPassBlocks * (BlockBytes(kTo) + HeaderBytes(kTo))];
             if constexpr (IsSuper(kPacking)) {

@@ -41,6 +41,11 @@ constexpr Packing UnpackedOf(Packing packing) {
 constexpr int HighBits(Packing packing) {
   return packing == Packing::kSuper6 ? 2 : packing == Packing::kSuper5 ? 1 : 0;
 }
+// The factors of super-blocks take registers from the sums.
+constexpr int TileRows(Packing packing) {
+  constexpr int kSuperRows = kQuantizedTileRows < 4 ? kQuantizedTileRows : 4;
+  return IsSuper(packing) ? kSuperRows : kQuantizedTileRows;
+}
 constexpr int64_t HeaderBytes(Packing packing) {
   if (IsSuper(packing) && UnpackedOf(packing) == packing) return 0;
   const bool two = packing == Packing::kNibblesAndZeros || packing == Packing::kSuper4 ||
